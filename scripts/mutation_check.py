@@ -63,7 +63,7 @@ TABLE = (
                                               "models/decoder/models_head_override_test")),
     ("src/models/layers/attention_cache.cc", ("models/generate/models_cached_decoder_test",)),
     *((f"src/models/layers/{name}.cc", ("models/layers/layers_test",))
-      for name in ("adamw", "cross_entropy", "elementwise", "embedding", "few_rows", "gate_apply", "linear", "rmsnorm",
+      for name in ("adamw", "cross_entropy", "elementwise", "embedding", "skinny_gemm", "gate_apply", "linear", "rmsnorm",
                    "rope", "swiglu")),
     ("src/models/decoder/decoder*.cc", ("models/decoder/models_gradients_test", "models/decoder/models_decoder_test")),
     ("src/models/data/token_source.cc", ("models/data/data_test",)),

@@ -15,14 +15,14 @@
 #include "models/train/choices.hpp"
 #include "models/train/settings.hpp"
 
-// The tables of docs/reference/training.md say what the rows in the code say.
+// Checks that the tables of docs/reference/training.md agree with the rows in the code.
 
 namespace headgate {
 namespace {
 
 using Lines = std::vector<std::string>;
 
-/// The lines of the document's table below its heading line and the rule under that.
+/// Returns the lines of the document's table below its heading line and the rule under that.
 Lines table_of_document(const std::string& heading) {
   std::ifstream in(HEADGATE_TRAINING_MD);
   Lines lines;
@@ -33,7 +33,7 @@ Lines table_of_document(const std::string& heading) {
   return lines;
 }
 
-/// A difference is shown as the whole table that the document should have.
+/// Shows a difference as the whole table that the document should have.
 void expect_table(const std::string& heading, const Lines& expected) {
   std::string text = heading + "\n" + "|" + [&heading] {
     std::string rule;
@@ -46,7 +46,7 @@ void expect_table(const std::string& heading, const Lines& expected) {
 
 std::string code(std::string_view text) { return text.empty() ? "" : fmt::format("`{}`", text); }
 
-/// In Markdown, where stars would be emphasis.
+/// Escapes stars, which mean emphasis in Markdown.
 std::string prose(std::string_view text) {
   std::string out;
   for (const char letter : text) out += letter == '*' ? std::string("\\*") : std::string(1, letter);
@@ -60,7 +60,7 @@ std::string list_in_code(const Rows& rows) {
   return out;
 }
 
-/// What a field may be: its range, or its words in files and, where they differ, on the command line.
+/// Returns the values of a field: its range, or its words in files and, if different, on the command line.
 template <class Row>
 std::string values_text(const Row& row) {
   using Value = ValueOf<Row>;
@@ -89,7 +89,7 @@ std::string value_in_file(const Value& value) {
   }
 }
 
-TEST(TrainingDocument, ListsTheKeysOfAConfig) {
+TEST(TrainingDocument, ConfigTable_EveryKey_IsListed) {
   const models::DecoderConfig defaults;
   Lines lines;
   for_each_row(models::kConfigKeys, [&](const auto& row) {
@@ -101,7 +101,7 @@ TEST(TrainingDocument, ListsTheKeysOfAConfig) {
   expect_table("| key | option | what it is | values | where it is missing |", lines);
 }
 
-TEST(TrainingDocument, ListsTheSettingsOfARun) {
+TEST(TrainingDocument, SettingsTable_EverySetting_IsListed) {
   Lines lines;
   for_each_row(train::kSettings, [&](const auto& row) {
     lines.push_back(fmt::format("| {} | {} | {} | {} | {} | {} |", code(row.key), code(row.option), prose(row.help),
@@ -111,7 +111,7 @@ TEST(TrainingDocument, ListsTheSettingsOfARun) {
   expect_table("| key | option | what it is | values | default | on `--resume` |", lines);
 }
 
-TEST(TrainingDocument, ListsTheTensorsOfALayerInTheirOrder) {
+TEST(TrainingDocument, TensorTable_EveryTensorOfALayer_IsListedInOrder) {
   Lines expected, found;
   models::LayerWeights<const float*> weights;
   models::visit_layer_tensors([&](const auto& row, auto&&) { expected.push_back(std::string(row.name)); },

@@ -45,7 +45,7 @@ TIMEOUT = 60
 
 
 class Bench(unittest.TestCase):
-    """An experiment of its own in a scratch folder."""
+    """Holds an experiment of its own in a scratch folder."""
 
     def setUp(self):
         self.scratch = pathlib.Path(tempfile.mkdtemp())
@@ -114,11 +114,11 @@ class Bench(unittest.TestCase):
         return plan.read_records(self.path)[name]
 
     def recorded(self):
-        """The names of the runs, in the order of their lines."""
+        """Returns the names of the runs, in the order of their lines."""
         return list(plan.read_records(self.path))
 
     def start_and_hold(self):
-        """A call whose first two trainings stand after their second step."""
+        """Starts a call whose first two trainings wait after their second step."""
         process = self.start(FAKE_HOLD=str(self.hold))
         deadline = time.monotonic() + TIMEOUT
         steps = []
@@ -131,7 +131,7 @@ class Bench(unittest.TestCase):
         return process
 
     def interrupt_under_way(self):
-        """A call that got SIGINT in the middle of its first two trainings."""
+        """Interrupts a call in the middle of its first two trainings."""
         process = self.start_and_hold()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=TIMEOUT)

@@ -139,7 +139,7 @@ class Bench(unittest.TestCase):
         return plan.read_experiment(self.directory)
 
     def put(self, run, loss, **fields):
-        """A record of the run; loss None: it diverged at step 7."""
+        """Puts a record of the run; loss None: it diverged at step 7."""
         evaluation = None if loss is None else {"loss_nats": loss}
         content = {
             "run": run.name,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One parser under libFuzzer: the target that HEADGATE_FUZZ_TARGET names.
+// Runs one parser under libFuzzer: the target that HEADGATE_FUZZ_TARGET names.
 
 #include <cstddef>
 #include <cstdint>

@@ -19,7 +19,7 @@ class Mutator {
  public:
   Mutator(std::uint32_t seed, const Target& target) : random_(seed), target_(target), seeds_(target.seeds()) {}
 
-  /// A seed with one to six changes.
+  /// Returns a seed with one to six changes.
   std::string next() {
     std::string bytes = seeds_[below(seeds_.size())];
     for (std::size_t n = 1 + below(6); n > 0; --n) change(bytes);
@@ -66,7 +66,7 @@ class Mutator {
     }
   }
 
-  /// The first run of digits from `at` on.
+  /// Replaces the first run of digits at or after `at`.
   void replace_number(std::string& bytes, std::size_t at) {
     const std::size_t begin = bytes.find_first_of("0123456789", at);
     if (begin == std::string::npos) return;
@@ -74,7 +74,7 @@ class Mutator {
     bytes.replace(begin, end - begin, number());
   }
 
-  /// A binary length near the front, which a header's begins with.
+  /// Overwrites a binary length near the front, where headers begin.
   void overwrite_length(std::string& bytes) {
     const std::uint64_t claim = below(2) == 0 ? below(400) : (std::uint64_t{random_()} << below(40));
     const std::size_t at = below(12);
@@ -102,7 +102,7 @@ std::string escaped(const std::string& bytes) {
 
 class Mutation : public ::testing::TestWithParam<std::size_t> {};
 
-TEST_P(Mutation, IsReadOrRefusedOnOneLine) {
+TEST_P(Mutation, Parser_MutatedFile_IsReadOrRefusedOnOneLine) {
   const std::size_t rounds = 250 * test_runs().value_or(80);
   const Target& target = targets()[GetParam()];
   const auto run = [&target](const std::string& bytes) {

@@ -37,7 +37,7 @@ void check_message(std::string_view what, std::string_view front) {
   if (!printable) throw std::logic_error("not one printable line about the file: " + std::string(what));
 }
 
-/// body(path) with `bytes` under the path.
+/// Calls body(path) with a file of `bytes` at the path.
 template <class Refusal, class Body>
 void with_file(const std::string& bytes, const Body& body) {
   static const MemoryFile file;
@@ -276,7 +276,7 @@ std::vector<std::string> worked_problem_seeds() {
 
 // --- tokenizers --------------------------------------------------------------------------------------------------
 
-/// What a tokenizer that was read must keep: text comes back, but for what is left out, normalized or taken out.
+/// Checks a tokenizer that was read: decoding must return a text, except for what is left out, normalized or removed.
 void check_tokenizer(const tokenize::Tokenizer& tokenizer) {
   const std::string text = "The caf\u00e9, e\u0301 42nd <s>\n\n \xff\xe4\xb8 \u4e2d\u6587 aaaaaaaaab";
   try {
@@ -323,7 +323,8 @@ std::vector<std::string> tokenizer_seeds() {
               R"([["a","b"],["a","a"]]}})"};
 }
 
-/// The arrays of a GGUF file: lines of pre, then tokens, an empty line and merges; a token's type is its first byte.
+/// Builds the arrays of a GGUF file from lines of pre, then tokens, an empty line and merges; a token's type is its
+/// first byte.
 void run_gguf_vocabulary(const std::string& bytes) {
   tokenize::GgufVocabulary arrays;
   arrays.model = "gpt2";

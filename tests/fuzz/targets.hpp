@@ -4,16 +4,16 @@
 #include <string>
 #include <vector>
 
-// One entry a parser of files. An entry returns when the bytes were read or refused as they should be: with the
-// parser's own error, on one printable line that names the file. Anything else ends the process.
+// Lists the parsers of files. An entry returns when it read the bytes, or refused them with the parser's own error on
+// one printable line that names the file. Anything else ends the process.
 
 namespace headgate::fuzz {
 
 struct Target {
   const char* name;
   void (*run)(const std::string& bytes);
-  std::vector<std::string> (*seeds)();  ///< whole files to begin from
-  /// Pieces of the format, for mutations to put in.
+  std::vector<std::string> (*seeds)();  ///< whole files to start from
+  /// Pieces of the format that mutations insert.
   std::vector<std::string> words;
 };
 

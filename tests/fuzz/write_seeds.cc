@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// write_seeds DIR: DIR/TARGET/N, the seeds of each parser, and DIR/TARGET.dict, its words, for libFuzzer.
+// write_seeds DIR: writes the seeds of each parser to DIR/TARGET/N, and its words to DIR/TARGET.dict, for libFuzzer.
 
 #include <cstdio>
 #include <cstdlib>

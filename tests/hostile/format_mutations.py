@@ -38,7 +38,7 @@ COUNTS = {
 
 
 def npy_parts(good: bytes) -> tuple[str, bytes]:
-    """The dictionary and the data of a version 1.0 file."""
+    """Returns the dictionary and the data of a version 1.0 file."""
     end = 10 + struct.unpack_from("<H", good, 8)[0]
     return good[10:end].decode("latin-1").rstrip(), good[end:]
 
@@ -143,7 +143,7 @@ def safetensors_parts(good: bytes) -> tuple[dict, bytes]:
 
 
 def safetensors_entries(header: dict, data: bytes) -> Iterator[tuple[str, dict]]:
-    """Headers with something wrong in one tensor."""
+    """Yields headers with one faulty tensor."""
     names = [name for name in header if name != "__metadata__"]
     first, second = names[0], names[1]
     end = header[first]["data_offsets"][1]
@@ -241,7 +241,7 @@ def of_safetensors(good: bytes) -> Iterator[Variant]:
 
 
 def sparse(path, good: bytes, size: int) -> None:
-    """The good file, made longer by a hole."""
+    """Makes the good file longer by a hole."""
     with open(path, "wb") as file:
         file.write(good)
         file.truncate(size)
@@ -404,7 +404,9 @@ def of_gguf(gguf) -> Iterator[Variant]:
 
 
 def of_blocks(gguf) -> Iterator[Variant]:
-    """Quantised tensors: scales that are not finite, rows that are no whole blocks, data that ends early."""
+    """Yields quantised tensors with scales that are not finite, rows that are not whole blocks, and data that ends
+    early.
+    """
     words = {
         format_id: (word, numbers, scales) for word, (format_id, numbers, _, scales) in good_file.GGUF_FORMATS.items()
     }

@@ -37,7 +37,7 @@ def npy(shape: tuple[int, ...], values: Iterable = (), descr: str = "<f4", versi
 
 
 def attend_files() -> dict[str, bytes]:
-    """One call with every input of a plain batch: B 2, Hq 2, Hkv 1, T 3, S 4, D 4."""
+    """Makes one call with every input of a plain batch: B 2, Hq 2, Hkv 1, T 3, S 4, D 4."""
     return {
         "q.npy": npy((2, 2, 3, 4)),
         "k.npy": npy((2, 1, 4, 4), floats(32, 2)),
@@ -54,7 +54,7 @@ def attend_files() -> dict[str, bytes]:
 
 
 def packed_files() -> dict[str, bytes]:
-    """Two sequences of 3 and 2 queries over 3 and 4 keys."""
+    """Makes two sequences of 3 and 2 queries over 3 and 4 keys."""
     return {
         "q.npy": npy((1, 2, 5, 4)),
         "k.npy": npy((1, 1, 7, 4), floats(28, 2)),
@@ -65,7 +65,7 @@ def packed_files() -> dict[str, bytes]:
 
 
 def paged_files() -> dict[str, bytes]:
-    """Keys and values in int8, in three pages of 4 rows."""
+    """Makes keys and values in int8, in three pages of 4 rows."""
     numbers = [i % 100 - 50 for i in range(48)]
     return {
         "q.npy": npy((2, 2, 1, 4)),
@@ -176,7 +176,7 @@ def config_of(family: str, sizes: Sizes) -> dict:
 
 
 def shapes_of(family: str, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """The model's tensors by their Hugging Face names."""
+    """Returns the shapes of the model's tensors by their Hugging Face names."""
     q, kv, dim = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim, sizes.dim
     out: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (sizes.vocab, dim)}
     for n in range(sizes.layers):
@@ -238,7 +238,7 @@ def sharded_model() -> dict[str, bytes]:
 
 
 def byte_spellings() -> list[str]:
-    """How byte-level BPE spells each byte."""
+    """Returns the spelling of each byte in byte-level BPE."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     out, next_free = [], 256
     for byte in range(256):
@@ -294,7 +294,7 @@ def tokenizer_json() -> dict:
 
 
 def tokenized_model() -> dict[str, bytes]:
-    """A model with all the files of a tokenizer and of generation."""
+    """Makes a model with all the files of a tokenizer and of generation."""
     files = model("qwen3", Sizes(vocab=len(TOKENS), seq_len=64))
     return files | {
         "m/tokenizer.json": json.dumps(tokenizer_json()).encode(),
@@ -322,7 +322,7 @@ GGUF_TYPES = {
     "i64": (11, "q"),
     "f64": (12, "d"),
 }
-# Word: id, numbers of a block, its bytes, where scales in f16 stand in it.
+# Word: id, numbers of a block, its bytes, offsets of its scales in f16.
 GGUF_FORMATS = {
     "F32": (0, 1, 4, ()),
     "F16": (1, 1, 2, (0,)),
@@ -344,7 +344,7 @@ def gguf_string(text: str | bytes) -> bytes:
 
 
 def gguf_payload(type_name: str, value) -> bytes:
-    """The bytes of a value behind its type; of a list, `value` is (type of elements, elements)."""
+    """Returns the bytes of a value after its type; for a list, `value` is (type of elements, elements)."""
     if type_name == "string":
         return gguf_string(value)
     if type_name == "list":
@@ -385,7 +385,7 @@ class GgufTensor:
 
 @dataclasses.dataclass
 class Gguf:
-    """A GGUF file, part by part, right or wrong."""
+    """Builds a GGUF file, part by part, valid or not."""
 
     values: list[GgufValue]
     tensors: list[GgufTensor]
@@ -395,7 +395,7 @@ class Gguf:
     tensor_count: int | None = None
 
     def parts(self) -> list[bytes]:
-        """The file in pieces: the cuts between them are the boundaries of its structure."""
+        """Returns the file in pieces: the cuts between them are the boundaries of its structure."""
         values = len(self.values) if self.value_count is None else self.value_count
         tensors = len(self.tensors) if self.tensor_count is None else self.tensor_count
         out = [self.magic, struct.pack("<I", self.version), struct.pack("<Q", tensors), struct.pack("<Q", values)]
@@ -437,7 +437,7 @@ def gguf_name(name: str) -> str:
 
 
 def blocks(word: str, count: int, seed: int) -> bytes:
-    """Random blocks of a format, with scales that keep every number small."""
+    """Returns random blocks of a format, with scales that keep every number small."""
     _, numbers, size, scales = GGUF_FORMATS[word]
     draw = random.Random(seed)
     if word in ("F32", "BF16"):
@@ -454,7 +454,7 @@ SIZES_OF_TOKENS = Sizes(vocab=len(TOKENS), seq_len=64)
 
 
 def gguf_file(architecture: str = "llama", sizes: Sizes = SIZES_OF_TOKENS, formats: tuple[str, ...] = ("F32",)) -> Gguf:
-    """Matrices take the formats in turn; vectors are F32."""
+    """Makes a GGUF file: matrices use the formats in turn; vectors are F32."""
     a = architecture
     values = [
         GgufValue("general.architecture", "string", a),
@@ -491,7 +491,7 @@ def gguf_file(architecture: str = "llama", sizes: Sizes = SIZES_OF_TOKENS, forma
 
 
 def quantised_gguf() -> Gguf:
-    """Every format that is read, in rows of whole blocks of 256."""
+    """Makes a file with every format that is read, in rows of whole blocks of 256."""
     sizes = Sizes(vocab=len(TOKENS), dim=256, layers=2, heads=1, kv_heads=1, head_dim=256, ffn=256, seq_len=64)
     return gguf_file("llama", sizes, tuple(GGUF_FORMATS))
 

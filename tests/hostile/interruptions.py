@@ -24,7 +24,7 @@ BEFORE = {"out": b"what was there before", "out.json": b"and this"}
 
 @dataclasses.dataclass
 class Sender:
-    """Sends a signal after a share of the time that the command takes."""
+    """Sends a signal after a fraction of the command's time."""
 
     machine: Machine
     files: dict[str, bytes]
@@ -34,7 +34,7 @@ class Sender:
     seconds: float = 0.0
 
     def measure(self, folder: pathlib.Path) -> None:
-        """Before the command runs."""
+        """Measures that time. Call it before the command runs."""
         self.seconds = self.share * self.machine.reference(self.files, self.command).seconds
 
     def __call__(self, process: int, folder: pathlib.Path) -> None:
@@ -64,7 +64,7 @@ class Judge:
         reference = self.machine.reference(trial.files, trial.command)
         before = {path: content for path, content in trial.files.items() if path.split("/")[0] in trial.command.writes}
         found = contents(folder, trial.command.writes)
-        # Generation writes what it has when it is interrupted, which is less.
+        # Interrupted generation writes what it has, which is less.
         shorter = self.name == "generate" and outcome.status == noted
         for path in sorted(found.keys() | before.keys()):
             if found.get(path) not in (before.get(path), reference.files.get(path)) and not shorter:
@@ -79,7 +79,7 @@ class Judge:
 
     @staticmethod
     def broken_run(run: pathlib.Path) -> list[str]:
-        """A checkpoint is whole, if there is one."""
+        """Checks that the checkpoint, if there is one, is whole."""
         checkpoint = run / "checkpoint"
         files = {"config.json", "model.safetensors", "optimizer.safetensors", "trainer_state.json"}
         if not checkpoint.exists():
@@ -89,7 +89,7 @@ class Judge:
 
 
 def large_model() -> dict[str, bytes]:
-    """Takes a while to write."""
+    """Makes a model that takes a while to write."""
     return good_file.model(
         "qwen3", good_file.Sizes(vocab=256, dim=256, layers=6, heads=4, kv_heads=2, head_dim=64, ffn=512)
     )

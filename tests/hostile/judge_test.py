@@ -28,7 +28,7 @@ class JudgeTest(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
 
     def faults(self, script: str, expect: Expect = Expect.REFUSED, writes: tuple[str, ...] = (), **more) -> str:
-        """What is said of a program with this text."""
+        """Returns what the suite says about a program with this text."""
         program = pathlib.Path(self.folder.name) / "program"
         program.write_text("#!/bin/sh\n" + script + "\n", encoding="utf-8")
         program.chmod(0o755)
@@ -38,28 +38,28 @@ class JudgeTest(unittest.TestCase):
         )
         return "; ".join(machine.run(trial)[0])
 
-    def test_refusal_inOneLineThatNamesTheFile_isRight(self):
+    def test_refusal_on_one_line_that_names_the_file_is_right(self):
         self.assertEqual(self.faults(REFUSAL), "")
 
-    def test_success_whereItIsPermitted_isRight(self):
+    def test_success_permitted_is_right(self):
         self.assertEqual(self.faults("exit 0", Expect.EITHER), "")
         self.assertEqual(self.faults("echo made > out", Expect.ACCEPTED, ("out",)), "")
 
-    def test_success_whereItMustRefuse_isAFault(self):
+    def test_success_where_refusal_is_due_is_a_fault(self):
         self.assertIn("ended with status 0, but must be refused", self.faults("exit 0"))
 
-    def test_otherStatuses_areFaults(self):
+    def test_other_statuses_are_faults(self):
         self.assertIn("ended with status 3", self.faults("exit 3", Expect.EITHER))
         self.assertIn("ended with status 1", self.faults("exit 1", Expect.EITHER))
 
-    def test_deathBySignal_isAFault(self):
+    def test_death_by_signal_is_a_fault(self):
         for name in ("SEGV", "ABRT", "BUS", "FPE", "ILL", "XFSZ"):
             self.assertIn(f"died of SIG{name}", self.faults(f"kill -{name} $$", Expect.EITHER))
 
-    def test_hang_isEndedAndAFault(self):
+    def test_hang_is_ended_and_a_fault(self):
         self.assertIn("did not end within 2 s", self.faults("exec sleep 60", Expect.EITHER))
 
-    def test_messages_thatAreNotOneLineAboutTheFile_areFaults(self):
+    def test_messages_not_one_line_about_the_file_are_faults(self):
         for script, fault in {
             "exit 2": "without a whole line",
             "printf 'headgate: in.txt' >&2; exit 2": "without a whole line",
@@ -71,7 +71,7 @@ class JudgeTest(unittest.TestCase):
         }.items():
             self.assertIn(fault, self.faults(script), script)
 
-    def test_sanitizerReport_isAFault(self):
+    def test_sanitizer_report_is_a_fault(self):
         self.assertIn(
             "sanitizer",
             self.faults("echo '==1==ERROR: AddressSanitizer: heap-use-after-free' >&2; exit 0", Expect.EITHER),
@@ -81,19 +81,19 @@ class JudgeTest(unittest.TestCase):
             self.faults("echo 'a.cc:1:2: runtime error: signed integer overflow' >&2; exit 0", Expect.EITHER),
         )
 
-    def test_changedInputs_areFaults(self):
+    def test_inputs_changed_are_faults(self):
         self.assertIn("'in.txt' is changed", self.faults("echo more >> in.txt; " + REFUSAL))
         self.assertIn("'in.txt' is gone", self.faults("rm in.txt; " + REFUSAL))
         self.assertIn(
             "'in.txt' is changed", self.faults("rm in.txt; ln -s /dev/null in.txt; exit 0", Expect.EITHER, ("out",))
         )
 
-    def test_filesLeftBehind_areFaults(self):
+    def test_files_left_behind_are_faults(self):
         self.assertIn("'.out.tmp' is left behind", self.faults("echo part > .out.tmp; " + REFUSAL))
         self.assertIn("'out' is left behind", self.faults("echo part > out; " + REFUSAL, writes=("out",)))
         self.assertIn("'other' is left behind", self.faults("echo x > out; echo x > other", Expect.ACCEPTED, ("out",)))
 
-    def test_memoryBeyondTheBound_isAFault(self):
+    def test_memory_beyond_the_bound_is_a_fault(self):
         hungry = f"exec {sys.executable} -c 'text = b\"x\" * (160 << 20)'"
         good = Trial("row/good/verb", {}, Command("verb"), Expect.ACCEPTED, ())
         self.assertIn(
@@ -101,7 +101,7 @@ class JudgeTest(unittest.TestCase):
         )
         self.assertEqual(self.faults("exit 0", Expect.EITHER, good=good), "")
 
-    def test_limits_reachTheProgram(self):
+    def test_limits_reach_the_program(self):
         self.assertEqual(
             self.faults(
                 "[ $(ulimit -v) = 400000 ] || exit 9", Expect.ACCEPTED, limits=Limits(address_space=400000 * 1024)
@@ -118,7 +118,7 @@ class JudgeTest(unittest.TestCase):
             ),
         )
 
-    def test_partsLeftByASignal_areFaults(self):
+    def test_parts_left_by_a_signal_are_faults(self):
         program = pathlib.Path(self.folder.name) / "program"
         script = (
             "#!/bin/sh\ntrap 'exit 143' TERM\nmkdir .out.new\n[ -e slow ] && { sleep 1.5 & wait; }\nmv .out.new out\n"
@@ -151,17 +151,17 @@ class TableTest(unittest.TestCase):
         "book.txt": good_file.TEXT,
     }
 
-    def test_names_areUnique(self):
+    def test_names_are_unique(self):
         names = [trial.name for row in readers.all_readers(self.RUN) for trial in row.fixed_trials()]
         self.assertGreater(len(names), 5000)
         self.assertEqual([name for name, count in collections.Counter(names).items() if count > 1], [])
 
-    def test_variants_areNotTheGoodFile(self):
+    def test_variants_differ_from_the_good_file(self):
         for row in readers.all_readers(self.RUN):
             same = [v.name for v in row.variants(row.good) if v.put == row.good and v.expect is Expect.REFUSED]
             self.assertEqual(same, [], row.name)
 
-    def test_randomCases_areMadeAgainByTheirNumber(self):
+    def test_random_cases_are_reproduced_by_their_number(self):
         row = readers.all_readers(self.RUN)[0]
         for kind, change in mutations.RANDOM.items():
             first = [change(row.good, random.Random(f"1/{row.name}/{kind}/{n}")) for n in range(20)]

@@ -13,7 +13,7 @@ from readers import ATTEND, ATTEND_OUTPUTS
 from trial import DONE, NO_READER, Command, Expect, Limits, Machine, Outcome, Skipped, Trial, contents
 
 MIB = 1 << 20
-# Every verb: what it reads, and what it may write.
+# Lists, for every verb, what it reads and what it may write.
 VERBS = {
     "version": ("attend", Command("--version")),
     "help": ("attend", Command("--help")),
@@ -106,13 +106,13 @@ def file_size_trials(run: dict[str, bytes]) -> Iterator[Trial]:
 
 
 def nothing_left(trial: Trial, outcome: Outcome, folder: pathlib.Path) -> list[str]:
-    """Temporary files and directories begin with a dot."""
+    """Checks that no temporary files or directories remain; their names begin with a dot."""
     hidden = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.name.startswith(".")]
     return [f"{path!r} is left behind" for path in hidden[:4]]
 
 
 def full_disk_trials(run: dict[str, bytes]) -> Iterator[Trial]:
-    """The outputs are in a file system of a few pages."""
+    """Puts the outputs on a file system of a few pages."""
     files = files_of(run)
     for name in WRITING:
         which, command = VERBS[name]
@@ -174,14 +174,14 @@ CHANGING = ("train", "resume")  # whose files have times in them
 
 
 def stream_trials(run: dict[str, bytes], machine: Machine) -> Iterator[Trial]:
-    """Files are written as they are otherwise; a result that cannot be printed is an error."""
+    """Closes or fills streams: files must still be written, and a result that cannot be printed is an error."""
     files = files_of(run)
     for stream, redirect in STREAMS.items():
         lost = redirect == NO_READER or ">" in redirect.replace("2>", "")
         also = (-signal.SIGPIPE,) if redirect == NO_READER else ()
         for name, (which, command) in VERBS.items():
             expect = Expect.REFUSED if lost and name in PRINTING else Expect.EITHER if lost else Expect.ACCEPTED
-            # Files are written before a lost text is noticed; generation ends when nobody reads its text.
+            # Files are written before a lost output is noticed; generation ends when nobody reads its text.
             judge = None if name in CHANGING or (lost and name == "generate") else SameFiles(machine)
             yield Trial(
                 f"stream-{stream}/good/{name}",
@@ -205,7 +205,7 @@ def stream_trials(run: dict[str, bytes], machine: Machine) -> Iterator[Trial]:
 
 
 class SameFiles:
-    """What is written is what is written otherwise, and a success writes and, if `printed`, prints all of it."""
+    """Checks that the same files are written as without trouble, and that a success, if `printed`, prints all."""
 
     def __init__(self, machine: Machine, printed: bool = False):
         self.machine, self.printed = machine, printed

@@ -11,7 +11,8 @@ from limits import CHANGING, VERBS, SameFiles, files_of
 from trial import Command, Expect, Limits, Machine, Skipped, Trial
 
 PLAIN = ("C", "POSIX", "C.UTF-8", "none_NONE.UTF-8", "x" * 5000)
-# Decimal commas; letters that C does not order so; i and I that are not each other's case; another character set.
+# Locales with decimal commas, with another order of letters, with another case of i and I, and with another character
+# set.
 BUILT = (("de_DE", "UTF-8"), ("tr_TR", "UTF-8"), ("ar_EG", "UTF-8"), ("ja_JP", "EUC-JP"))
 UNSTABLE = ("info", "bench")  # what they print changes from run to run
 WITHOUT_PRINT = ("train", "resume", "xray", "demo")
@@ -19,7 +20,7 @@ BUILDING = threading.Lock()  # trials run side by side and share the locales
 
 
 def built_locales(folder: pathlib.Path) -> None:
-    """Makes the locales, which few machines have, in a folder that LOCPATH names."""
+    """Builds the locales, which few machines have, in a folder that LOCPATH names."""
     with BUILDING:
         build_locales(folder)
 

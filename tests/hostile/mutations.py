@@ -15,7 +15,7 @@ EITHER, REFUSED, ACCEPTED = Expect.EITHER, Expect.REFUSED, Expect.ACCEPTED
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """Takes the place of a good file: bytes, or what a function puts there."""
+    """Replaces a good file by bytes, or by what a function writes there."""
 
     name: str
     put: bytes | Callable[[pathlib.Path], None]
@@ -34,14 +34,14 @@ class Variant:
 
 
 def truncations(good: bytes, cuts: list[int], expect: Expect = REFUSED) -> Iterator[Variant]:
-    """A file that ends early: at each cut, and a byte before and behind it."""
+    """Ends a file early: at each cut, and a byte before and after it."""
     places = sorted({at + delta for at in cuts for delta in (-1, 0, 1)} & set(range(len(good))))
     for at in places:
         yield Variant(f"truncated-{at}", good[:at], expect, in_turn=True)
 
 
 def cuts_of(parts: list[bytes]) -> list[int]:
-    """Where the parts of a file meet."""
+    """Returns where the parts of a file meet."""
     out, at = [], 0
     for part in parts:
         out.append(at)
@@ -54,7 +54,7 @@ def random_truncation(good: bytes, draw: random.Random) -> bytes:
 
 
 def random_flips(good: bytes, draw: random.Random) -> bytes:
-    """A few bytes are others, half of them near the start, where most of the structure is."""
+    """Changes a few bytes, half of them near the start, where most of the structure is."""
     out = bytearray(good)
     for _ in range(draw.choice((1, 1, 2, 4, 16))):
         at = draw.randrange(min(len(out), 4096) if draw.random() < 0.5 else len(out))
@@ -63,7 +63,7 @@ def random_flips(good: bytes, draw: random.Random) -> bytes:
 
 
 def random_splice(good: bytes, draw: random.Random) -> bytes:
-    """A range is removed, repeated, zeroed or moved elsewhere."""
+    """Removes, repeats, zeroes or moves a range."""
     begin = draw.randrange(len(good))
     end = min(len(good), begin + 1 + int(draw.expovariate(1 / 32)))
     part, rest = good[begin:end], good[:begin] + good[end:]
@@ -79,7 +79,7 @@ def random_splice(good: bytes, draw: random.Random) -> bytes:
 
 
 def random_number(good: bytes, draw: random.Random) -> bytes:
-    """Bytes that may be a count or an offset become one that no file has room for."""
+    """Turns bytes that may be a count or an offset into a number larger than any file."""
     size = draw.choice((2, 4, 8))
     at = draw.randrange(max(1, min(len(good) - size, 8192)))
     value = draw.choice(
@@ -137,7 +137,7 @@ HOSTILE_VALUES = {
 
 
 def json_source(value) -> bytes:
-    """JSON text, in which strings that begin with RAW stand as they are."""
+    """Returns JSON text. Strings that begin with RAW are inserted verbatim."""
     text = json.dumps(value)
     if RAW not in text:
         return text.encode()
@@ -155,7 +155,7 @@ def deep(depth: int, opening: str = "[", closing: str = "]") -> bytes:
 
 
 def json_syntax(good: bytes, empty: Expect = REFUSED) -> Iterator[Variant]:
-    """Files that are not the one JSON object that a reader wants."""
+    """Yields files that are not a single JSON object."""
     stripped = good.strip()
     brace = stripped.index(b"{") + 1
     first = json_source(next(iter(json.loads(good))))
@@ -197,14 +197,14 @@ def json_syntax(good: bytes, empty: Expect = REFUSED) -> Iterator[Variant]:
 
 
 def json_cuts(good: bytes, most: int = 60) -> list[int]:
-    """Boundaries of tokens, spread over the text where there are many."""
+    """Returns boundaries of tokens, spread over the text if there are many."""
     places = [at for at, byte in enumerate(good.rstrip()) if byte in b'{}[],:"']
     step = max(1, len(places) // most)
     return places[::step]
 
 
 def paths_of(value, depth: int, most_children: int = 12) -> Iterator[tuple]:
-    """The ways to values within a document, `depth` steps at most."""
+    """Returns the paths to values within a document, `depth` steps at most."""
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for n, (key, child) in enumerate(children):
         if n >= most_children and not (isinstance(value, dict) and depth == 3):
@@ -216,7 +216,7 @@ def paths_of(value, depth: int, most_children: int = 12) -> Iterator[tuple]:
 
 
 def replaced(document, path: tuple, new):
-    """A copy along the path alone: the rest is shared."""
+    """Returns a copy in which only the path is new: the rest is shared."""
     out = at = copy.copy(document)
     for key in path[:-1]:
         at[key] = copy.copy(at[key])
@@ -229,7 +229,7 @@ def replaced(document, path: tuple, new):
 
 
 def json_values(good: bytes, depth: int = 2) -> Iterator[Variant]:
-    """Each value of the document becomes one that no reader expects, or is gone."""
+    """Replaces each value of the document by unexpected ones, or removes it."""
     document = json.loads(good)
     for path in paths_of(document, depth):
         where = ".".join(map(str, path))
@@ -248,7 +248,7 @@ def of_json(good: bytes, depth: int = 2, empty: Expect = REFUSED) -> Iterator[Va
 
 
 def of_text(good: bytes, invalid: Expect) -> Iterator[Variant]:
-    """`invalid`: what comes of bytes that are not UTF-8."""
+    """Yields damaged texts. `invalid`: the result expected for bytes that are not UTF-8."""
     yield Variant("empty", b"")
     yield Variant("one-character", b"a")
     yield Variant("byte-order-mark", b"\xef\xbb\xbf" + good)

@@ -13,7 +13,7 @@ from trial import Command, Expect, Limits, Machine, Trial, write_files
 
 
 def trained_run(machine: Machine) -> dict[str, bytes]:
-    """The files of a short run, and the text that it was trained on."""
+    """Makes the files of a short run, and the text that it was trained on."""
     folder = machine.settings.work / "trained"
     write_files(folder, {"book.txt": good_file.TEXT})
     line = [machine.settings.headgate, *shlex.split(good_file.TRAIN), "--gate", "headwise"]
@@ -26,7 +26,7 @@ def trained_run(machine: Machine) -> dict[str, bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """A row: a command that writes to {}, by an option or as its argument."""
+    """Describes a row: a command that writes to {}, by an option or as its argument."""
 
     name: str
     option: str
@@ -170,7 +170,7 @@ def path_trials(row: Output, files: dict[str, bytes]) -> Iterator[Trial]:
 
 
 def input_trials(row: Output, files: dict[str, bytes]) -> Iterator[Trial]:
-    """The output is an input, by its own name and by others."""
+    """Uses an input as the output, by its own name and by others."""
     for n, file in enumerate(row.inputs):
         yield refused(row, files, file, f"over-{file.replace('/', '-')}")
         yield refused(
@@ -204,7 +204,7 @@ def input_trials(row: Output, files: dict[str, bytes]) -> Iterator[Trial]:
 
 
 def good_trials(row: Output, files: dict[str, bytes]) -> Iterator[Trial]:
-    """Paths that may be written to."""
+    """Uses paths that may be written to."""
 
     def accepted(name: str, argument: str, writes: tuple[str, ...], place=lambda path: None) -> Trial:
         more = tuple(word for word in ("y.npy",) if word in row.line)
@@ -236,7 +236,7 @@ def good_trials(row: Output, files: dict[str, bytes]) -> Iterator[Trial]:
 
 
 def twice(files: dict[str, dict[str, bytes]]) -> Iterator[Trial]:
-    """Two outputs with one path, and outputs in a directory that fall onto inputs."""
+    """Uses one path for two outputs, and directories whose outputs would overwrite inputs."""
     attend = files["attend"] | {"dq.npy": files["attend"]["q.npy"], "entropy.npy": files["attend"]["v.npy"]}
     for name, line, option in (
         ("attend-out-and-lse", "attend --q q.npy --k k.npy --v v.npy --out y.npy --lse y.npy", "--lse"),

@@ -22,7 +22,7 @@ def link_loop(path: pathlib.Path) -> None:
 
 
 def socket_at(path: pathlib.Path) -> None:
-    """Bound by its name alone: paths of sockets are at most 107 bytes."""
+    """Binds a socket by its name only, because paths of sockets are at most 107 bytes."""
     here = os.open(path.parent, os.O_PATH)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"/proc/self/fd/{here}/{path.name}")
@@ -38,7 +38,7 @@ def file_of_mode(content: bytes, mode: int):
 
 
 def in_forbidden_directory(content: bytes):
-    """A link into a directory that may not be entered."""
+    """Makes a link into a directory that may not be entered."""
 
     def place(path: pathlib.Path) -> None:
         closed = path.parent / "closed"
@@ -51,7 +51,7 @@ def in_forbidden_directory(content: bytes):
 
 
 def beside(content: bytes, connect):
-    """The good file under another name, and a link to it."""
+    """Puts the good file under another name, and a link to it."""
 
     def place(path: pathlib.Path) -> None:
         root = next(parent for parent in path.parents if parent.name == FOLDER)  # no directory of a run holds it
@@ -63,7 +63,7 @@ def beside(content: bytes, connect):
 
 
 def of_input_path(good: bytes, stream: bool = False, optional: bool = False) -> Iterator[Variant]:
-    """What stands in place of an input. `stream`: the reader takes pipes; `optional`: it does without the file."""
+    """Yields replacements of an input. `stream`: the reader accepts pipes; `optional`: it works without the file."""
     absent = EITHER if optional else REFUSED
     # A stream that ends at once is an empty text, which a reader may take or refuse.
     empty_stream = EITHER if stream else REFUSED
@@ -90,7 +90,7 @@ def of_input_path(good: bytes, stream: bool = False, optional: bool = False) -> 
 
 
 def write_late(content: bytes):
-    """Writes into a pipe that the command has been waiting for."""
+    """Writes into a pipe for which the command has been waiting."""
 
     def meanwhile(process: int, folder: pathlib.Path, name: str) -> None:
         time.sleep(0.3)
@@ -113,7 +113,7 @@ def write_late(content: bytes):
 
 
 def hostile_names(good: str) -> Iterator[tuple[str, str]]:
-    """Arguments in place of a path, as (name, text). `good` is a file that exists."""
+    """Yields arguments in place of a path, as (name, text). `good` is an existing file."""
     yield "empty", ""
     yield "name-too-long", "n" * 256
     yield "path-too-long", "/".join(["n" * 200] * 30)
@@ -142,7 +142,9 @@ def read_only_directory(path: pathlib.Path) -> None:
 
 
 def of_output_file() -> Iterator[tuple[str, str, object, bool]]:
-    """(name, argument, what stands there first, whether it is for a user without permissions): all to be refused."""
+    """Yields (name, argument, what is at the path before, whether it is for a user without permissions): all are
+    refused.
+    """
 
     def nothing(path):
         pass
@@ -175,7 +177,7 @@ def beside_fifo(path: pathlib.Path) -> None:
 
 
 def of_output_directory() -> Iterator[tuple[str, str, object, bool]]:
-    """The same for outputs that are directories."""
+    """Does the same for outputs that are directories."""
 
     def nothing(path):
         pass

@@ -31,7 +31,7 @@ EVAL_RUN = Command("eval run --text book.txt --tokens 32 --json")
 EXPLAIN = Command("explain problem.json")
 COMPARE = Command("compare run")
 
-# `generate` has one model and one prompt, and names them so.
+# `generate` has one model and one prompt, and its messages say so.
 IN_WORDS = ("the model", "the prompt")
 
 # A parsed JSON value takes 16 bytes and its allocation about 32; `[],` is three bytes of text.
@@ -40,7 +40,7 @@ JSON_GROWTH = 40.0
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """A row: `variants` are of `file`, one of the good `files`."""
+    """Describes a row: `variants` are mutations of `file`, one of the good `files`."""
 
     name: str
     files: dict[str, bytes]
@@ -93,14 +93,14 @@ class Reader:
                 yield self.trial(variant, command)
 
     def late_writer(self, command: Command) -> Trial:
-        """A pipe whose writer comes after the reader."""
+        """Makes a pipe whose writer comes after the reader."""
         out = self.trial(Variant("fifo-with-a-late-writer", os.mkfifo, Expect.ACCEPTED), command)
         write = path_kinds.write_late(self.good)
         out.meanwhile = lambda process, folder: write(process, folder, self.file)
         return out
 
     def random_trial(self, kind: str, seed: int, index: int) -> Trial:
-        """The seed and the name alone determine the trial, so that both reproduce it."""
+        """Makes a trial from the seed and the name only, so that both reproduce it."""
         draw = random.Random(f"{seed}/{self.name}/{kind}/{index}")
         command = draw.choice(self.commands)
         return self.trial(Variant(f"{kind}-{index}", RANDOM[kind](self.good, draw)), command)
@@ -135,7 +135,7 @@ ATTEND_OUTPUTS = ("y.npy", "lse.npy", "weights.npy", "statistics", "gradients")
 
 
 def integers_of_npy(good: bytes) -> Iterator[Variant]:
-    """Arrays of integers with one element out of every range."""
+    """Yields arrays of integers with one element out of every range."""
     dictionary, data = format_mutations.npy_parts(good)
     size = 8 if "<i8" in dictionary else 4
     front = good[: len(good) - len(data)]
@@ -241,7 +241,7 @@ def model_rows() -> Iterator[Reader]:
 
 
 def of_index(good: bytes) -> Iterator[Variant]:
-    """Indices whose file names lead elsewhere, and mutations of the JSON."""
+    """Yields indices whose file names lead elsewhere, and mutations of the JSON."""
     yield from mutations.of_json(good)
     index = json.loads(good)
     for name, target in {
@@ -299,7 +299,7 @@ def gguf_rows() -> Iterator[Reader]:
 
 
 def of_vocabulary(gguf) -> Iterator[Variant]:
-    """A tokenizer needs the whole header, and no model: what tensors are called and hold does not matter to it."""
+    """Yields headers with any tensors: a tokenizer reads the whole header but no tensor."""
     for variant in itertools.chain(
         format_mutations.gguf_headers(gguf), format_mutations.gguf_values(gguf), format_mutations.gguf_tensors(gguf)
     ):
@@ -394,7 +394,7 @@ def of_template(good: bytes) -> Iterator[Variant]:
 
 
 def run_rows(run: dict[str, bytes]) -> Iterator[Reader]:
-    """Of a run that headgate train wrote."""
+    """Yields rows of a run that headgate train wrote."""
     state = "run/checkpoint/trainer_state.json"
     yield Reader(
         "trainer-state",
@@ -441,7 +441,7 @@ def run_rows(run: dict[str, bytes]) -> Iterator[Reader]:
 
 
 def of_metrics(good: bytes) -> Iterator[Variant]:
-    """Every line is a JSON object; the last one may be cut off, as a run that was killed leaves it."""
+    """Yields metrics in which every line is a JSON object; the last one may be cut off, as by a killed run."""
     lines = good.splitlines(keepends=True)
     for variant in mutations.json_syntax(lines[0]):
         expect = Expect.EITHER if variant.name in ("white-space", "trailing-comma", "empty") else variant.expect
@@ -505,7 +505,7 @@ def text_rows() -> Iterator[Reader]:
 
 
 def of_long_enough(variants):
-    """Texts that are shorter than a sequence may be refused."""
+    """Expects that texts shorter than a sequence may be refused."""
 
     def out(good: bytes) -> Iterator[Variant]:
         for variant in variants(good):
@@ -544,7 +544,7 @@ def all_readers(run: dict[str, bytes]) -> list[Reader]:
 
 
 def argument_trials(run: dict[str, bytes]) -> Iterator[Trial]:
-    """Texts in place of a path, for each argument that is read."""
+    """Yields texts in place of a path, for each argument that is read."""
     files = (
         good_file.tokenized_model()
         | run
@@ -580,7 +580,9 @@ def argument_trials(run: dict[str, bytes]) -> Iterator[Trial]:
 
 
 def shown(text: str, option: str) -> tuple[str, ...]:
-    """How a message may show an argument: as it is, with its unprintable characters replaced, its beginning, or its name."""
+    """Returns how a message may show an argument: as it is, with unprintable characters replaced, its beginning, or its
+    name.
+    """
     raw = text.encode("utf-8", "surrogateescape")
     escaped = "".join(chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}" for byte in raw)
     spaced = "".join(c if c.isprintable() else " " for c in text)

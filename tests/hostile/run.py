@@ -78,7 +78,7 @@ class Suite:
         return not only or any(fnmatch.fnmatchcase(row, p.split("/")[0]) for p in only)
 
     def fixed(self):
-        """Yields trials one by one: the files of all would fill the memory."""
+        """Yields trials one by one, because the files of all would fill the memory."""
         rows = [row.fixed_trials() for row in self.readers if self.may_have_wanted(row.name)]
         others = [
             readers.argument_trials(self.run_files),
@@ -90,7 +90,7 @@ class Suite:
         return (trial for trial in itertools.chain(*rows, *others) if self.wanted(trial.name))
 
     def random(self):
-        """Yields cases without end, whose names and seed reproduce them."""
+        """Yields endless cases, whose names and seed reproduce them."""
         draw = random.Random(self.seed)
         wanted = [row for row in self.readers if self.may_have_wanted(row.name)]
         for index in itertools.count() if wanted else ():
@@ -98,7 +98,7 @@ class Suite:
             yield row.random_trial(kind, self.seed, index)
 
     def named_random(self) -> list[Trial]:
-        """Random trials that --only names, as a failure printed them."""
+        """Returns the random trials that --only names, as a failure printed them."""
         by_name = {row.name: row for row in self.readers}
         found = [RANDOM_NAME.match(pattern) for pattern in self.chosen.only]
         named = [m for m in found if m and m["row"] in by_name and m["kind"] in RANDOM]
@@ -156,7 +156,7 @@ def printable(text: str) -> str:
 
 
 def run_all(machine: Machine, report: Report, trials, jobs: int, until: float | None = None) -> None:
-    """`until`: no trial is begun after this moment."""
+    """Runs trials; begins none after the moment `until`."""
 
     def one(trial: Trial):
         try:
@@ -186,7 +186,7 @@ def run_all(machine: Machine, report: Report, trials, jobs: int, until: float | 
 
 
 def drawn(trials, count: int, seed: int) -> list[Trial]:
-    """`count` of them, each as likely as any other, from one pass."""
+    """Draws `count` of them with equal probability, in one pass."""
     draw, out = random.Random(seed), []
     for index, trial in enumerate(trials):
         if len(out) < count:

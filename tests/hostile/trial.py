@@ -115,7 +115,7 @@ class Settings:
 
 
 class Reference:
-    """The result of an undisturbed run."""
+    """Holds the result of an undisturbed run."""
 
     def __init__(self):
         self.files: dict[str, bytes] = {}
@@ -128,7 +128,7 @@ class Reference:
 
 
 def contents(folder: pathlib.Path, paths: tuple[str, ...]) -> dict[str, bytes]:
-    """The files at the paths and below them."""
+    """Returns the contents of the files at the paths and below them."""
     out = {}
     for path in paths:
         place = folder / path
@@ -149,7 +149,7 @@ class Machine:
         self._references: dict[str, Reference] = {}
 
     def run(self, trial: Trial) -> tuple[list[str], Outcome]:
-        """The rules that the trial broke, in words."""
+        """Returns the rules that the trial broke, in words."""
         baseline = None if trial.good is None else self._peak_of(trial.good)
         with self._lock:
             self._count += 1
@@ -175,7 +175,7 @@ class Machine:
         return faults, outcome
 
     def _peak_of(self, good: Trial) -> int:
-        """Peak memory of a command on good files, measured once."""
+        """Returns the peak memory of a command on good files, measured once."""
         with self._lock:
             known = self._peaks.get(good.name)
         if known is None:
@@ -185,7 +185,7 @@ class Machine:
         return known
 
     def reference(self, files: dict[str, bytes], command: Command) -> "Reference":
-        """What the command prints and writes when nothing is against it, and how long that takes; run once."""
+        """Returns what the command prints and writes undisturbed, and how long that takes; runs it once."""
         key = f"{command.line} on {sorted(files)}"
         with self._lock:
             known = self._references.get(key)
@@ -234,7 +234,7 @@ class Machine:
         return Outcome(code, seconds, usage.ru_maxrss * 1024, bytes(texts[0]), bytes(texts[1]), stopped)
 
     def _wait(self, child: subprocess.Popen, descriptor: int, begin: float):
-        """Ends the command when it takes too long or too much memory."""
+        """Ends the command if it takes too long or too much memory."""
         stopped = ""
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
@@ -322,14 +322,14 @@ def broken_message_rules(trial: Trial, err: bytes) -> list[str]:
 
 
 def pipe_without_reader() -> int:
-    """The writing end of a pipe whose reading end is closed before anything can be written."""
+    """Returns the writing end of a pipe whose reading end is closed before anything can be written."""
     reader, writer = os.pipe()
     os.close(reader)
     return writer
 
 
 def drain(pipe, text: bytearray) -> None:
-    """Reads a pipe to its end, and keeps the beginning."""
+    """Reads a pipe to its end and returns the beginning."""
     with pipe:
         while part := pipe.read(1 << 16):
             text += part[: max(0, MOST_OUTPUT - len(text))]
@@ -347,7 +347,7 @@ def write_files(folder: pathlib.Path, files: dict[str, bytes]) -> None:
 
 
 def snapshot(folder: pathlib.Path) -> dict[str, tuple]:
-    """What each path below a folder is: its kind, and its contents or target. Links are not followed."""
+    """Returns the kind of each path below a folder, and its contents or target. Does not follow links."""
     out = {}
     for directory, names, files in os.walk(folder):
         for name in names + files:
@@ -383,7 +383,7 @@ def changes(before: dict[str, tuple], after: dict[str, tuple], permitted: tuple[
 
 
 def allocated_bytes(folder: pathlib.Path) -> int:
-    """The largest file's bytes on the disk; holes of sparse files do not count."""
+    """Returns the largest file's bytes on the disk, without holes of sparse files."""
     largest = 0
     for directory, _, files in os.walk(folder):
         for name in files:

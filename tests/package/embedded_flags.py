@@ -40,7 +40,7 @@ class EmbeddedFlags(unittest.TestCase):
             flags[name] = [word for word in words if word.startswith("-O") or word == "-DNDEBUG"]
         return flags
 
-    def test_without_a_build_type_headgate_alone_is_optimised(self):
+    def test_no_build_type_optimises_headgate_only(self):
         flags = self.configure()
         for kernel in KERNELS:
             self.assertEqual(flags[kernel], ["-O3", "-DNDEBUG"], kernel)
@@ -48,14 +48,14 @@ class EmbeddedFlags(unittest.TestCase):
             self.assertEqual(flags[own], [], own)
         self.assertIn("headgate: no build type is set; headgate alone is compiled with -O3 -DNDEBUG", self.said)
 
-    def test_the_build_type_decides_where_there_is_one(self):
+    def test_build_type_given_decides(self):
         for build_type, expected in (("Debug", []), ("RelWithDebInfo", ["-O2", "-DNDEBUG"]), ("None", [])):
             flags = self.configure(f"-DCMAKE_BUILD_TYPE={build_type}")
             for file in (*KERNELS, "main.cc"):
                 self.assertEqual(flags[file], expected, f"{build_type}: {file}")
             self.assertNotIn("headgate: no build type", self.said)
 
-    def test_flags_of_the_project_decide_too(self):
+    def test_flags_of_the_project_decide(self):
         flags = self.configure("-DCMAKE_CXX_FLAGS=-g -O1")
         for kernel in KERNELS:
             self.assertEqual(flags[kernel], ["-O1"], kernel)

@@ -16,7 +16,7 @@ GATES = {
 
 
 def visible(T, S, causality="none", window_left=-1, window_right=-1):
-    """(T,S): the keys that each query sees by its position, the last query standing at the last key."""
+    """Returns (T,S): the keys that each query sees by its position. The last query is aligned with the last key."""
     at = torch.arange(T)[:, None] + S - T
     j = torch.arange(S)[None, :]
     seen = torch.ones(T, S, dtype=torch.bool)
@@ -46,7 +46,7 @@ def plain_attention(
     gate_op="mul",
     **positions,
 ):
-    """y, lse, the output before the gate and the weights, of tensors (B,H,T,D)."""
+    """Returns y, lse, the output before the gate and the weights, of tensors (B,H,T,D)."""
     (B, Hq, T, D), (Hkv, S) = q.shape, k.shape[1:3]
     k, v = (x.repeat_interleave(Hq // Hkv, dim=1) for x in (k, v))
     scores = (q @ k.transpose(-1, -2)) * (1 / math.sqrt(D) if scale is None else scale)
@@ -75,7 +75,7 @@ def plain_attention(
 
 
 def problem(B=2, Hq=4, Hkv=2, T=7, S=9, D=16, Dv=12, dtype=torch.float64, headwise=False, seed=0):
-    """q, k, v and gate logits."""
+    """Returns q, k, v and gate logits."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
@@ -85,7 +85,7 @@ def problem(B=2, Hq=4, Hkv=2, T=7, S=9, D=16, Dv=12, dtype=torch.float64, headwi
 
 
 def close(found, expected, roundoffs, dtype=torch.float64):
-    """Whether all elements are within `roundoffs` of the dtype, of the largest expected one."""
+    """Returns whether all elements are within `roundoffs` of the dtype, relative to the largest expected one."""
     found = torch.as_tensor(found).to(torch.float64)
     error = (found - expected).abs().max().item() if expected.numel() else 0.0
     return found.shape == expected.shape and error <= roundoffs * torch.finfo(dtype).eps * max(

@@ -57,7 +57,7 @@ def test_gradients(gate_fn, gate_op):
     ),
     ids=lambda options: "-".join(options),
 )
-def test_rules_on_scores(options):
+def test_attention_options_of_scores_match_numpy(options):
     inputs = problem()
     found = headgate.attention_forward(*inputs, outputs=("y", "lse", "attn", "weights"), **options)
     for name, expected in zip(("y", "lse", "attn", "weights"), plain_attention(*inputs, **options)):
@@ -74,7 +74,7 @@ def test_numpy_and_pytorch_give_the_same_bits():
         assert np.array_equal(found.astype(np.float32), expected.float().numpy())
 
 
-def test_layout_and_strides():
+def test_attention_any_layout_and_strides_agrees():
     inputs = problem(dtype=torch.float32)
     expected = headgate.attention(*inputs)
     projections = [x.transpose(1, 2).contiguous() for x in inputs]  # (B,T,H,D)
@@ -93,8 +93,8 @@ def test_layout_and_strides():
     )
 
 
-def test_nothing_is_copied():
-    """Views of one large block, of which a copy would not fit in the memory that the process may take."""
+def test_inputs_of_any_strides_are_not_copied():
+    """Uses views of one large block; a copy would exceed the memory that the process may take."""
     import resource
 
     q = torch.zeros(1, 1, 1, 64, dtype=torch.float32)
@@ -133,7 +133,7 @@ def test_outputs_are_written_in_place():
     assert torch.equal(whole.dq, dq) and torch.equal(whole.dv, named.dv) and torch.equal(whole.dgate, named.dgate)
 
 
-def test_without_a_batch_dimension():
+def test_attention_without_a_batch_dimension():
     inputs = problem(B=1)
     expected = headgate.attention_forward(*inputs)
     found = headgate.attention_forward(*(x[0] for x in inputs))
@@ -162,7 +162,7 @@ def test_read_only_inputs_and_outputs():
         headgate.attention(*arrays, out=out)
 
 
-def test_no_rows_and_no_keys():
+def test_attention_no_rows_or_no_keys_is_defined():
     q, k, v, gate = problem()
     assert headgate.attention(q[:, :, :0], k, v, gate[:, :, :0]).shape == (2, 4, 0, 12)
     assert headgate.attention(q[:0], k[:0], v[:0], gate[:0]).shape == (0, 4, 7, 12)
@@ -171,7 +171,7 @@ def test_no_rows_and_no_keys():
     assert torch.equal(found.lse, torch.full((2, 4, 7), -torch.inf, dtype=torch.float64))
 
 
-def test_every_target_and_any_number_of_threads():
+def test_attention_every_target_and_number_of_threads_agrees():
     inputs = problem(T=100, S=130)
     expected = plain_attention(*inputs)[0]
     for target in headgate.supported_targets():
@@ -180,7 +180,7 @@ def test_every_target_and_any_number_of_threads():
         assert close(bits[0], expected, ROUNDOFFS)
 
 
-def test_closed_rows():
+def test_gate_threshold_closed_rows_are_left_out():
     q, k, v, gate = problem(headwise=True)
     found = headgate.attention_forward(q, k, v, gate, gate_threshold=0.5)
     closed = torch.sigmoid(gate[..., 0]) <= 0.5
@@ -188,7 +188,7 @@ def test_closed_rows():
     assert torch.equal(torch.isinf(found.lse), closed) and torch.equal((found.y == 0).all(-1), closed)
 
 
-def test_products_of_16_bits():
+def test_native16_products_are_within_their_tolerance():
     # More rows than few queries of few keys, which are computed as exact does.
     inputs = problem(dtype=torch.bfloat16, T=80, S=144)
     exact = headgate.attention(*inputs)

@@ -11,7 +11,7 @@ from support import close, problem
 
 @pytest.mark.parametrize("dtype, roundoffs", (("f32", 16), ("i8", 1 << 19)))
 @pytest.mark.parametrize("layout", ("bhtd", "bthd"))
-def test_token_by_token(dtype, roundoffs, layout):
+def test_decoding_token_by_token_matches_the_whole(dtype, roundoffs, layout):
     q, k, v, gate = problem(B=2, T=9, S=9, dtype=torch.float32)
     expected = headgate.attention(q, k, v, gate, causality="causal")
     if layout == "bthd":
@@ -30,7 +30,7 @@ def test_token_by_token(dtype, roundoffs, layout):
     assert batch["k"].base is not None  # the cache's own memory
 
 
-def test_pages_of_16_bits():
+def test_pages_of_16_bits_are_read():
     q, k, v, _ = problem(T=1, S=8, dtype=torch.bfloat16)
     cache = headgate.KvCache(2, 16, 12, page=8, pages=2, dtype="bf16")
     sequences = [cache.add_sequence(), cache.add_sequence()]
@@ -38,7 +38,7 @@ def test_pages_of_16_bits():
     assert torch.equal(headgate.attention(q, **cache.batch(sequences)), headgate.attention(q, k, v))
 
 
-def test_arrays_of_pages_outlive_the_cache():
+def test_pages_after_the_cache_is_deleted_stay_valid():
     cache = headgate.KvCache(1, 4, 4, page=2, pages=1)
     s = cache.add_sequence()
     ones = np.ones((1, 1, 2, 4), np.float32)
@@ -73,7 +73,7 @@ def test_sequences():
         cache.grow(2)
 
 
-def test_parts_of_the_keys():
+def test_merge_parts_of_the_keys_equals_the_whole():
     q, k, v, gate = problem(T=6, S=11)
     lengths = torch.tensor([11, 4])
     options = dict(causality="causal", key_lengths=lengths)

@@ -41,7 +41,7 @@ def refused(message, call, error=ValueError):
         ),
     ),
 )
-def test_arrays(message, arguments):
+def test_array_bad_is_refused(message, arguments):
     refused(message, lambda: headgate.attention(*arguments))
 
 
@@ -132,7 +132,7 @@ def test_wrong_types_are_named_in_one_line(message, call):
     refused(message, call, TypeError)
 
 
-def test_backward():
+def test_backward_bad_array_is_refused():
     saved = headgate.attention_forward(Q, K, V)
     dy = torch.ones_like(saved.y)
     refused(
@@ -142,21 +142,21 @@ def test_backward():
     refused("attention_backward: y is required but absent", lambda: headgate.attention_backward(dy, Q, K, V))
 
 
-def test_a_recorded_tensor_is_read_under_no_grad():
+def test_tensor_recorded_is_read_under_no_grad():
     recorded = Q.clone().requires_grad_()
     with torch.no_grad():
         y = headgate.attention(recorded, K, V)
     assert torch.equal(y, headgate.attention(Q, K, V)) and not y.requires_grad
 
 
-def test_a_refused_call_writes_nothing():
+def test_call_refused_writes_nothing():
     out = np.full((2, 4, 7, 12), 5.0, np.float32)
     with pytest.raises(ValueError):
         headgate.attention(Q.numpy(), K.numpy(), V.numpy(), softcap=-1.0, out=out)
     assert (out == 5.0).all()
 
 
-def test_an_output_that_overlaps_an_input():
+def test_output_overlapping_an_input_is_refused():
     x = np.ones((1, 1, 4, 8), np.float32)
     with pytest.raises(ValueError, match="^attention_forward: y overlaps q in memory"):
         headgate.attention(x, x.copy(), x.copy(), out=x)

@@ -34,7 +34,7 @@ def after(seconds, signal_number=signal.SIGINT):
 
 
 def reaction(call, seconds=0.3):
-    """How long after Ctrl-C the call raises KeyboardInterrupt."""
+    """Returns how long after Ctrl-C the call raises KeyboardInterrupt."""
     sent = after(seconds)
     with pytest.raises(KeyboardInterrupt):
         call()
@@ -43,7 +43,7 @@ def reaction(call, seconds=0.3):
 
 @pytest.fixture(scope="module")
 def duration():
-    """Of a forward pass."""
+    """Returns the duration of a forward pass."""
     inputs = long_problem()
     start = time.monotonic()
     headgate.attention(*inputs, threads=1)
@@ -99,7 +99,7 @@ def test_call_of_another_thread_is_not_ended():
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A model whose evaluation takes long, and its text."""
+    """Makes a model whose evaluation takes long, and its text."""
     where = tmp_path_factory.mktemp("interrupts")
     text = where / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 4000)

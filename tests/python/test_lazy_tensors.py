@@ -10,7 +10,7 @@ torch.manual_seed(0)
 
 
 def lazy(*shape):
-    """A tensor with a lazy negation, and a plain one with the same elements."""
+    """Returns a tensor with a lazy negation, and a plain one with the same elements."""
     x = torch.randn(*shape, dtype=torch.cfloat).conj().imag
     assert x.is_neg()
     return x, torch.empty(shape).copy_(x)
@@ -130,7 +130,7 @@ def test_input_lazy_conjugation_is_refused_by_its_dtype():
 
 @pytest.mark.parametrize("name", ("scale", "softcap", "gate_threshold", "window_left"))
 def test_option_requires_a_gradient_is_refused(name):
-    """Its gradient would be lost as that of an array is."""
+    """The option's gradient would be lost, like that of an array."""
     option = torch.tensor(0.5, requires_grad=True)
     with pytest.raises(ValueError, match=f"^attention: {name} requires a gradient, which autograd would not get"):
         headgate.attention(*inputs(PLAIN), **{name: option})

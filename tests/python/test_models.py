@@ -27,7 +27,7 @@ def tool(*arguments):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A text, and two runs of a few steps."""
+    """Makes a text, and two runs of a few steps."""
     where = tmp_path_factory.mktemp("models")
     (where / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 80)
     (where / "runs").mkdir()

@@ -13,7 +13,7 @@ import headgate
 from support import problem
 
 
-def test_threads_side_by_side():
+def test_calls_in_several_threads_give_the_same_bits():
     problems = [problem(T=64, S=64, dtype=torch.float32, seed=n) for n in range(4)]
     expected = [headgate.attention(*inputs) for inputs in problems]
     wrong = []
@@ -31,7 +31,7 @@ def test_threads_side_by_side():
     assert not wrong
 
 
-def test_the_interpreter_runs_during_a_call():
+def test_interpreter_during_a_call_runs():
     inputs = problem(B=1, Hq=8, Hkv=8, T=2048, S=2048, D=64, Dv=64, dtype=torch.float32)
     started, ended = threading.Event(), threading.Event()
 
@@ -52,7 +52,7 @@ def test_the_interpreter_runs_during_a_call():
 
 
 def run_in_child(function):
-    """The exit status of a forked child that calls `function`: 0 where it returns True."""
+    """Returns the exit status of a forked child that calls `function`: 0 if it returns True."""
     child = os.fork()
     if child == 0:
         signal.alarm(60)  # one that hangs is ended
@@ -63,7 +63,7 @@ def run_in_child(function):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_forked_children():
+def test_call_in_forked_children_gives_the_same_bits():
     inputs = problem(T=128, S=128, dtype=torch.float32)
     expected = headgate.attention(*inputs, threads=4).numpy().copy()
     saved = headgate.attention_forward(*inputs)
@@ -89,7 +89,7 @@ class Items(torch.utils.data.Dataset):
         return headgate.attention(*problem(T=32, S=32, dtype=torch.float32, seed=n), threads=2)
 
 
-def test_workers_of_a_data_loader():
+def test_call_in_data_loader_workers_gives_the_same_bits():
     headgate.attention(*problem(T=32, S=32), threads=2)
     loader = torch.utils.data.DataLoader(
         Items(), batch_size=None, num_workers=2, timeout=60, multiprocessing_context=multiprocessing.get_context("fork")
@@ -98,7 +98,7 @@ def test_workers_of_a_data_loader():
         assert torch.equal(y, Items()[n])
 
 
-def test_beside_threads_of_pytorch():
+def test_call_beside_threads_of_pytorch_gives_the_same_bits():
     torch.set_num_threads(2)
     inputs = problem(T=128, S=128, dtype=torch.float32)
     x = torch.randn(512, 512)

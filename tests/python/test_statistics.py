@@ -8,7 +8,7 @@ import headgate
 from support import close, plain_attention, problem, visible
 
 
-def test_every_figure():
+def test_statistics_each_matches_numpy():
     q, k, v, gate = problem(T=8, S=8)
     options = dict(causality="causal")
     saved = headgate.attention_forward(q, k, v, gate, **options)
@@ -47,7 +47,7 @@ def test_every_figure():
     assert (found.topk_index[:, :, 0, 1:] == -1).all()
 
 
-def test_what_is_computed_by_default():
+def test_statistics_none_named_computes_the_defaults():
     q, k, v, _ = problem()
     lse = headgate.attention_forward(q, k, v).lse
     found = headgate.attention_statistics(lse, q, k)
@@ -56,7 +56,7 @@ def test_what_is_computed_by_default():
     assert headgate.attention_statistics(lse, q, k, window=1).window_share is not None
 
 
-def test_packed_batches_have_a_mean_for_each_sequence():
+def test_mean_packed_batch_has_one_for_each_sequence():
     parts = [problem(B=1, T=T, S=T, seed=T) for T in (3, 5)]
     q, k, v, _ = (torch.cat([part[i] for part in parts], dim=2) for i in range(4))
     cu = torch.tensor([0, 3, 8])

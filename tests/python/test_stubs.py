@@ -11,8 +11,8 @@ from headgate import _headgate
 FOLDER = Path(headgate.__file__).parent
 
 
-def test_stub():
-    """Every public name stands in the stub, with the arguments of its docstring, and a docstring."""
+def test_stub_every_name_agrees_with_the_module():
+    """Every public name is in the stub, with the arguments of its docstring, and has a docstring."""
     assert (FOLDER / "py.typed").exists()
     tree = ast.parse((FOLDER / "_headgate.pyi").read_text())
     stubs = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
@@ -29,7 +29,7 @@ def test_stub():
 
 
 def test_every_documented_option_is_taken():
-    """The defaults of the signature, given as they stand there."""
+    """Passes the defaults of the signature explicitly."""
     import numpy as np
 
     signature = ast.parse((FOLDER / "_headgate.pyi").read_text())

@@ -5,10 +5,10 @@
 
 namespace headgate::support {
 
-/// Calls of operator new so far in a program that links allocations.cc, which replaces it.
+/// Returns the number of calls of operator new so far. allocations.cc replaces operator new in programs that link it.
 std::size_t allocations();
 
-/// False under clang's thread sanitizer, which replaces operator new itself.
+/// Returns false under clang's thread sanitizer, which replaces operator new itself.
 bool allocations_are_counted();
 
 }  // namespace headgate::support

@@ -6,7 +6,7 @@
 
 #include <string>
 
-// Tests in a process that fork() makes, without exec.
+// Runs tests in a process made by fork() without exec.
 
 namespace headgate::testing {
 
@@ -21,8 +21,8 @@ inline constexpr bool kCanFork = true;
 inline constexpr bool kCanFork = true;
 #endif
 
-/// Runs `check` in a forked child: "passed", "failed" where it returns false, or how the child ended. It is stopped
-/// after two minutes, so that one that hangs is a failure.
+/// Runs `check` in a forked child. Returns "passed", "failed" if it returns false, or how the child ended. Stops the
+/// child after two minutes, so that a hanging child is a failure.
 template <class Check>
 std::string in_forked_child(const Check& check) {
   constexpr unsigned kLimit_s = 120;

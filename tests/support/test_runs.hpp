@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-// HEADGATE_TEST_RUNS=N in the environment makes tests of many problems meet about N of them. Slow builds set it.
+// HEADGATE_TEST_RUNS=N in the environment limits tests of many problems to about N of them. Slow builds set it.
 
 namespace headgate {
 
@@ -18,7 +18,7 @@ inline std::optional<std::size_t> test_runs() {
   return static_cast<std::size_t>(std::stoull(runs));
 }
 
-/// All of `items`, or as many as HEADGATE_TEST_RUNS says, evenly spread.
+/// Returns all of `items`, or as many as HEADGATE_TEST_RUNS says, evenly spread.
 template <class T>
 std::vector<T> items_to_test(const std::vector<T>& items) {
   const std::size_t count = std::clamp<std::size_t>(test_runs().value_or(items.size()), 1, items.size());

@@ -75,7 +75,7 @@ void negate_first(const TensorView& view) { store(view, 0, 0, 0, 0, -load(view, 
 
 std::string mismatch_of(const std::optional<std::string>& mismatch) { return mismatch.value_or("none"); }
 
-TEST(Check, OraclePassesForItself) {
+TEST(Check, Oracle_CheckedAgainstItself_Passes) {
   const Kernels kernels = oracle_kernels();
   for (const CaseSpec& spec : standard_cases()) {
     if (spec.T > 64 || spec.S > 64) continue;
@@ -85,7 +85,7 @@ TEST(Check, OraclePassesForItself) {
   }
 }
 
-TEST(Check, NoticesOneFlippedSignInAnyOutput) {
+TEST(Check, FlippedSign_InAnyOutput_IsNoticed) {
   TensorView AttentionOutputs::*const outputs[] = {&AttentionOutputs::y, &AttentionOutputs::attn,
                                                    &AttentionOutputs::lse, &AttentionOutputs::weights};
   const char* const names[] = {"y[0,0,0,0]", "attn[0,0,0,0]", "lse[0,0,0,0]", "weights[0,0,0,0]"};
@@ -100,7 +100,7 @@ TEST(Check, NoticesOneFlippedSignInAnyOutput) {
   }
 }
 
-TEST(Check, NoticesOneFlippedSignInAnyGradient) {
+TEST(Check, FlippedSign_InAnyGradient_IsNoticed) {
   TensorView AttentionGradients::*const gradients[] = {&AttentionGradients::dq,    &AttentionGradients::dk,
                                                        &AttentionGradients::dv,    &AttentionGradients::dgate,
                                                        &AttentionGradients::dbias, &AttentionGradients::dsinks};
@@ -153,7 +153,7 @@ std::string mismatch_with_gradient_scaled(const CaseSpec& spec, TensorView Atten
   return mismatch_of(check_backward_case(problem, kernels));
 }
 
-TEST(Check, NoticesASmallRelativeErrorInASumOfEqualTerms) {
+TEST(Check, SmallRelativeError_SumOfEqualTerms_IsNoticed) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     CaseSpec spec = equal_terms_spec(dtype);
     spec.bias = {};
@@ -165,7 +165,7 @@ TEST(Check, NoticesASmallRelativeErrorInASumOfEqualTerms) {
   }
 }
 
-TEST(Check, NoticesADroppedTermAndASignInSumsOfEqualTerms) {
+TEST(Check, DroppedTermOrSign_SumOfEqualTerms_IsNoticed) {
   TensorView AttentionGradients::*const gradients[] = {&AttentionGradients::dv, &AttentionGradients::dbias,
                                                        &AttentionGradients::dsinks};
   const char* const names[] = {"dv[0,0,0,0]", "dbias[0,0,0,0]", "dsinks[0,0,0,0]"};
@@ -178,7 +178,7 @@ TEST(Check, NoticesADroppedTermAndASignInSumsOfEqualTerms) {
   }
 }
 
-TEST(Check, NoticesASmallRelativeErrorBesideASink) {
+TEST(Check, SmallRelativeError_BesideASink_IsNoticed) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     CaseSpec spec = equal_terms_spec(dtype);
     spec.T = 2;
@@ -203,7 +203,7 @@ double widest(const std::vector<double>& like_terms, const std::vector<double>& 
   return ratio;
 }
 
-TEST(Rule, IsWiderForEqualTermsAlone) {
+TEST(ToleranceRule, ToleranceRule_EqualTerms_IsWiderForThemOnly) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     Case equal(equal_terms_spec(dtype));
     const reference::Backward& wide = equal.expected_backward();
@@ -225,14 +225,14 @@ TEST(Rule, IsWiderForEqualTermsAlone) {
   }
 }
 
-TEST(Check, NoticesWhatWasNeverWritten) {
+TEST(Check, Output_NotWritten_IsNoticed) {
   Kernels kernels = oracle_kernels();
   kernels.forward = [](const auto&, const auto&, const auto&) {};
   Case problem(full_spec());
   EXPECT_NE(mismatch_of(check_forward_case(problem, kernels)).find("never written"), std::string::npos);
 }
 
-TEST(Check, NoticesAWriteBesideTheTensor) {
+TEST(Check, Write_OutsideTheTensor_IsNoticed) {
   for (const Layout layout : {Layout::bhtd, Layout::gapped, Layout::reversed}) {
     Kernels kernels = oracle_kernels();
     kernels.forward = [right = kernels.forward](const auto& out, const auto& in, const auto& o) {
@@ -246,7 +246,7 @@ TEST(Check, NoticesAWriteBesideTheTensor) {
   }
 }
 
-TEST(Check, NoticesAnExceptionAndANaN) {
+TEST(Check, ExceptionOrNaN_Thrown_IsNoticed) {
   Kernels kernels = oracle_kernels();
   kernels.backward = [](const auto&, const auto&, const auto&, const auto&, const auto&) { throw Error("no"); };
   Case problem(full_spec());
@@ -259,7 +259,7 @@ TEST(Check, NoticesAnExceptionAndANaN) {
   EXPECT_EQ(mismatch_of(check_forward_case(problem, kernels)).find("lse[0,0,0,0] = nan"), 0U);
 }
 
-TEST(Check, HiddenKeysAndTheRoomAroundInputsHoldNaN) {
+TEST(Check, HiddenKeysAndPadding_OfACase_HoldNaN) {
   CaseSpec spec = full_spec();
   spec.layout = Layout::gapped;
   spec.key_lengths = DType::i64;
@@ -275,7 +275,7 @@ TEST(Check, HiddenKeysAndTheRoomAroundInputsHoldNaN) {
   }
 }
 
-TEST(Case, AlignedForTimingHoldsTheSameProblem) {
+TEST(Case, Case_AlignedForTiming_HoldsTheSameProblem) {
   CaseSpec spec = full_spec();
   spec.T = spec.S = 37;
   Case timed(spec, Placement::aligned);
@@ -296,7 +296,7 @@ TEST(Case, AlignedForTimingHoldsTheSameProblem) {
   EXPECT_EQ(check_backward_case(timed), std::nullopt);
 }
 
-TEST(Case, HoldsWhatItsPassesNeed) {
+TEST(Case, Case_EachPass_HoldsItsTensors) {
   CaseSpec spec = full_spec();
   const Case forward(spec, Placement::guarded, Passes::forward);
   EXPECT_TRUE(forward.outputs().attn.present() && forward.outputs().weights.present());
@@ -311,7 +311,7 @@ TEST(Case, HoldsWhatItsPassesNeed) {
   EXPECT_TRUE(silu.saved().attn.present());
 }
 
-TEST(Tolerance, RatioTellsInfinitiesAndNaNApart) {
+TEST(Tolerance, Ratio_InfinitiesAndNaN_TellsThemApart) {
   const double infinity = HUGE_VAL;
   EXPECT_EQ(error_ratio(infinity, 65519.0, 0.5, DType::f16), 0.0);  // 65519.5 would round to infinity
   EXPECT_EQ(error_ratio(infinity, 60000.0, 0.5, DType::f16), infinity);
@@ -326,7 +326,7 @@ TEST(Tolerance, RatioTellsInfinitiesAndNaNApart) {
   EXPECT_EQ(error_ratio(1.5, 1.0, 0.25, DType::f32), 2.0);
 }
 
-TEST(RandomSpec, ReachesEveryFeature) {
+TEST(RandomSpec, RandomSpecs_Many_ReachEveryFeature) {
   bool fused = false, sinks = false, added = false, half = false, window = false, breaks_none = true, closed = false;
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     const CaseSpec spec = random_spec(seed);

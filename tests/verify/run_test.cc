@@ -19,7 +19,7 @@ namespace {
 
 constexpr auto kIgnoreProgress = [](double, std::size_t) {};
 
-TEST(Run, NoticesATargetThatIsWrongAndNamesIt) {
+TEST(Run, Run_WrongTarget_NamesIt) {
   const std::string before = active_target();
   const std::string wrong = supported_targets().back();
   Kernels kernels;
@@ -38,7 +38,7 @@ TEST(Run, NoticesATargetThatIsWrongAndNamesIt) {
   EXPECT_EQ(active_target(), before);
 }
 
-TEST(Run, NoticesBitsThatDependOnTheNumberOfThreads) {
+TEST(Run, Run_BitsDependOnThreads_IsNoticed) {
   Kernels kernels;
   kernels.forward = [](const AttentionOutputs& out, const AttentionInputs& in, const AttentionOptions& options) {
     attention_forward(out, in, options);
@@ -51,7 +51,7 @@ TEST(Run, NoticesBitsThatDependOnTheNumberOfThreads) {
   EXPECT_NE(result.mismatch->find("1 thread and 3 threads differ"), std::string::npos) << *result.mismatch;
 }
 
-TEST(Run, ChecksTheListAndThenAsManyRandomProblemsAsAsked) {
+TEST(Run, Run_CountGiven_ChecksTheListThenRandomProblems) {
   RunOptions options;
   options.listed = {random_spec(1), random_spec(2)};
   options.problems = 3;
@@ -85,7 +85,7 @@ TEST(Run, ChecksTheListAndThenAsManyRandomProblemsAsAsked) {
   EXPECT_EQ(stopped.problems, 4U);
 }
 
-TEST(Run, ChecksNative16OnItsProductsAlone) {
+TEST(Run, Run_Native16_ChecksItsProductsOnly) {
   RunOptions options;
   CaseSpec spec;
   spec.T = spec.S = 100;
@@ -102,7 +102,7 @@ TEST(Run, ChecksNative16OnItsProductsAlone) {
   }
 }
 
-TEST(Run, WithoutTimeChecksTheListAlone) {
+TEST(Run, Run_WithoutTime_ChecksTheListOnly) {
   RunOptions options;
   options.listed = {random_spec(1), random_spec(2)};
   options.seconds = 0.0;

@@ -18,7 +18,7 @@ namespace headgate::train {
 
 inline constexpr std::array<std::int32_t, 3> kTriggers{'t', 'e', ' '};
 
-/// How often each byte follows each other byte in a text.
+/// Counts how often each byte follows each other byte in a text.
 class BigramTable {
  public:
   /// Counts the first 64 MiB of the text. Throws Error if it has fewer than two bytes or only triggers.

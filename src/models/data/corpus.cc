@@ -21,7 +21,7 @@ namespace {
 
 using io::MappedFile;
 
-constexpr std::int64_t kCheckedBytes = std::int64_t{1} << 20;  ///< of each file that must be UTF-8
+constexpr std::int64_t kCheckedBytes = std::int64_t{1} << 20;  ///< bytes of each file that must be UTF-8
 
 /// Returns the offset of the first byte of a file's checked part that is not UTF-8; the length of that part if there is
 /// none.
@@ -31,7 +31,7 @@ std::int64_t first_bad_checked(const MappedFile& file) {
 
 bool is_text(const MappedFile& file) { return first_bad_checked(file) == std::min(file.size(), kCheckedBytes); }
 
-/// Length of the well-formed UTF-8 character at text[0], 0 if there is none, −1 if the end cuts it off.
+/// Returns the length of the well-formed UTF-8 character at text[0], 0 if there is none, −1 if the end cuts it off.
 int character_bytes(const std::uint8_t* text, std::int64_t count) {
   const std::uint8_t lead = text[0];
   if (lead < 0x80) return lead == 0 ? 0 : 1;
@@ -117,7 +117,7 @@ std::uint64_t Corpus::fingerprint() const {
     hash = mix64(hash ^ static_cast<std::uint64_t>(file.size()));
     const std::int64_t samples = std::min(file.size(), kSamples);
     for (std::int64_t i = 0; i < samples; ++i) {
-      // size / samples · i without overflow: samples are few.
+      // Computes size / samples · i without overflow, since samples are few.
       const std::int64_t at = file.size() / samples * i + file.size() % samples * i / samples;
       hash = mix64(hash ^ file.data()[at]);
     }

@@ -12,7 +12,7 @@
 
 namespace headgate::train {
 
-/// Text files, concatenated.
+/// Concatenates text files.
 class Corpus {
  public:
   /// `paths`: files, or directories of which `choice` selects files (files_below). Throws io::FileError for a path that
@@ -22,13 +22,13 @@ class Corpus {
 
   std::int64_t size() const { return size_; }  ///< bytes
   std::size_t files() const { return files_.size(); }
-  /// The paths that it was made from, for messages.
+  /// Returns the paths given, for messages.
   const std::string& name() const { return name_; }
   const LeftOut& left_out() const { return left_out_; }
-  /// out(count) = bytes [begin, begin + count), which must lie in the text. Throws io::FileError if a file has been
-  /// shortened.
+  /// out(count) = bytes [begin, begin + count), which must lie in the text. Throws io::FileError if a file has become
+  /// shorter.
   void copy(std::int32_t* out, std::int64_t begin, std::int64_t count) const;
-  /// A hash of the sizes and of samples of all files, which identifies the text.
+  /// Returns a hash of the sizes and of samples of all files, which identifies the text.
   std::uint64_t fingerprint() const;
 
   /// Calls body(data, count) for each contiguous piece of [begin, end), in order. Throws as copy does.
@@ -49,8 +49,8 @@ class Corpus {
   std::size_t file_at(std::int64_t position) const;
 
   std::string name_;
-  std::vector<io::MappedFile> files_;  ///< none empty
-  std::vector<std::int64_t> starts_;   ///< of each file
+  std::vector<io::MappedFile> files_;  ///< each has at least one byte
+  std::vector<std::int64_t> starts_;   ///< offset of each file
   std::int64_t size_ = 0;
   LeftOut left_out_;
 };

@@ -18,12 +18,12 @@ namespace headgate::train {
 /// backcopy.hpp.
 enum class Task { text, bigram_backcopy };
 
-/// Whether every sequence of a text begins with a token of its own, kBos. Those of bigram_backcopy always do.
+/// Whether every sequence of a text begins with the special token kBos. Sequences of bigram_backcopy always do.
 enum class Bos { off, on };
 
 inline constexpr std::int32_t kBos = tokenize::kByteBos;
 
-/// The targets of a sequence that count, and the bytes of text that they stand for.
+/// Targets of a sequence that are not ignored, and the bytes of text that they stand for.
 struct TargetText {
   std::int64_t targets = 0, bytes = 0;
 };
@@ -37,26 +37,26 @@ class SequenceSource {
   virtual std::int64_t seq_len() const = 0;
   /// Token ids lie in [0, vocab()).
   virtual std::int64_t vocab() const = 0;
-  /// Any index ≥ 0. tokens(T) =, targets(T) =.
+  /// index ≥ 0. tokens(T) =, targets(T) =.
   virtual void training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const = 0;
-  /// Sequences that are never trained on.
+  /// Returns the number of sequences that are never trained on.
   virtual std::int64_t held_out_count() const = 0;
   /// index in [0, held_out_count()). tokens(T) =, targets(T) =.
   virtual void held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const = 0;
-  /// Whether a token is a trigger of the task; tasks without triggers have none.
+  /// Returns whether a token is a trigger of the task; tasks without triggers have none.
   virtual bool is_trigger(std::int32_t /*token*/) const { return false; }
   virtual bool has_triggers() const { return false; }
-  /// Whether a token is a byte of a text.
+  /// Returns whether each token is a byte of a text.
   virtual bool tokens_are_bytes() const { return true; }
-  /// Of a held-out sequence whose tokens are no bytes: empty where nobody knows what text they stand for.
+  /// Describes the targets of a held-out sequence whose tokens are not bytes; empty if their text is unknown.
   virtual std::optional<TargetText> target_text(std::int64_t /*index*/) const { return std::nullopt; }
-  /// A hash that identifies the data.
+  /// Returns a hash that identifies the data.
   virtual std::uint64_t fingerprint() const = 0;
-  /// One line that describes the data.
+  /// Returns one line that describes the data.
   virtual std::string description() const = 0;
-  /// Where it comes from, for messages: the files.
+  /// Returns the files that the data comes from, for messages.
   virtual std::string name() const { return "the data"; }
-  /// What the paths hold that is not part of the data.
+  /// Returns what the paths contain that is not part of the data.
   virtual LeftOut left_out() const { return {}; }
 };
 
@@ -65,7 +65,7 @@ enum class Split { training_and_tail, all_held_out };
 
 struct DataOptions {
   std::vector<std::string> paths;
-  FileChoice files;  ///< of the paths that are directories
+  FileChoice files;  ///< selects files of the paths that are directories
   Task task = Task::text;
   std::int64_t seq_len = 256;
   std::uint64_t seed = 1;
@@ -73,7 +73,7 @@ struct DataOptions {
   Split split = Split::training_and_tail;
 };
 
-/// Throws io::FileError or Error: files that cannot be read, or data too small for one sequence on either side.
+/// Throws io::FileError or Error if files cannot be read, or if either side has data for less than one sequence.
 std::unique_ptr<SequenceSource> open_data(const DataOptions& options);
 
 }  // namespace headgate::train

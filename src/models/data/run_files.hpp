@@ -3,7 +3,7 @@
 
 #include <string>
 
-// Where the files of a training run and of its checkpoints lie. Whoever reads a directory of texts leaves these out.
+// Names the files of a training run and of its checkpoints. Readers of a directory of texts leave them out.
 
 namespace headgate::train {
 
@@ -14,17 +14,17 @@ inline constexpr const char* kCheckpointState = "trainer_state.json";
 
 std::string metrics_path(const std::string& run);
 
-/// `run`/checkpoint for 0, `run`/checkpoint.N beside it.
+/// Returns `run`/checkpoint for 0, and `run`/checkpoint.N beside it for N.
 std::string numbered_checkpoint(const std::string& run, int number);
 
-/// Whether `directory` holds a checkpoint (it has a config.json); its content is not looked at.
+/// Returns whether `directory` holds a checkpoint, that is, a config.json. Does not read its content.
 bool is_checkpoint(const std::string& directory);
 
-/// Whether `directory` holds a checkpoint to resume from (it has a trainer_state.json too).
+/// Returns whether `directory` holds a checkpoint to resume from, that is, a trainer_state.json too.
 bool is_training_checkpoint(const std::string& directory);
 
-/// Whether `directory` belongs to a run: it holds metrics.jsonl and checkpoint/, or is or holds a checkpoint to resume
-/// from.
+/// Returns whether `directory` belongs to a run: it holds metrics.jsonl and checkpoint/, or is or holds a checkpoint to
+/// resume from.
 bool is_run_or_checkpoint(const std::string& directory);
 
 }  // namespace headgate::train

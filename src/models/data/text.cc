@@ -36,7 +36,7 @@ TextSource::TextSource(Corpus corpus, const DataOptions& options)
 }
 
 void TextSource::training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {
-  const std::int64_t slack = std::min(T_, training_ - T_);  // ≥ 1; offsets that leave room for one window
+  const std::int64_t slack = std::min(T_, training_ - T_);  // ≥ 1: number of offsets that leave room for one window
   const std::int64_t windows = (training_ - slack) / T_;
   const std::int64_t epoch = index / windows;
   const std::int64_t offset = RandomStream(seed_, kOffsetStream, epoch).below(slack);

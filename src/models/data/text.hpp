@@ -9,12 +9,12 @@
 
 namespace headgate::train {
 
-/// The first byte of the tail of a text that training holds out. Throws Error, which has the text's name, for a text
-/// shorter than two sequences of T + 1 bytes.
+/// Returns the offset of the first held-out byte of a text. Throws Error, with the text's name, if the text is shorter
+/// than two sequences of T + 1 bytes.
 std::int64_t held_out_begin(const std::string& name, std::int64_t size_bytes, std::int64_t T);
 
-/// Bytes as tokens. The tail of the text is held out: a twentieth, at most 4 MiB, at least one sequence. The rest is
-/// cut into windows of T tokens without padding; the byte after a window is its last target. An epoch visits every
+/// Reads bytes as tokens. The tail of the text is held out: a twentieth, at most 4 MiB, at least one sequence. The rest
+/// is cut into windows of T tokens without padding; the byte after a window is its last target. An epoch visits every
 /// window once in a random order. The windows of each epoch start at another offset, so that a byte occurs at many
 /// positions of a sequence. With Bos::on a sequence is kBos and T − 1 bytes, whose targets are the window's T bytes.
 class TextSource : public SequenceSource {
@@ -34,14 +34,14 @@ class TextSource : public SequenceSource {
   std::int64_t training_bytes() const { return training_; }
 
  private:
-  /// The sequence of the window of T bytes and the byte after it, from `begin` on.
+  /// Copies the sequence of the T bytes from `begin` on, and its targets, which end with the byte after them.
   void copy_window(std::int32_t* tokens, std::int32_t* targets, std::int64_t begin) const;
 
   Corpus corpus_;
   std::int64_t T_;
   std::uint64_t seed_;
   Bos bos_;
-  std::int64_t training_ = 0;  ///< bytes [0, training_) are trained on
+  std::int64_t training_ = 0;  ///< training uses bytes [0, training_)
 };
 
 }  // namespace headgate::train

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// One spelling for all paths of a directory, whether it exists or not.
+/// Returns one spelling for all paths of a directory, whether it exists or not.
 fs::path canonical(const std::string& path) {
   std::error_code error;
   fs::path out = fs::weakly_canonical(fs::absolute(path, error), error);
@@ -35,7 +35,7 @@ bool matches(const std::vector<std::string>& patterns, const std::string& path, 
   });
 }
 
-/// "2 files that … (a, b)".
+/// Returns "2 files that … (a, b)".
 std::string phrase(const std::vector<std::string>& paths, std::string_view one, std::string_view many) {
   constexpr std::size_t kNamed = 3;
   constexpr std::size_t kMaxName = 100;

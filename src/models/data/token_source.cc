@@ -19,7 +19,7 @@ namespace headgate::train {
 
 namespace {
 
-/// What a tokenizer puts in front of a text: what stands there before the tokens of one that is not empty.
+/// Returns the tokens that a tokenizer puts before those of a text.
 std::vector<std::int32_t> front_of(const tokenize::Tokenizer& tokenizer) {
   constexpr std::string_view kText = "a";
   const std::vector<std::int32_t> with = tokenizer.encode(kText).ids;
@@ -43,17 +43,17 @@ TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end,
   const auto continues = [&corpus](std::int64_t at) { return (byte_at(corpus, at) & 0xC0U) == 0x80U; };
   const bool cut = end < corpus.size();
   end = std::min(end, corpus.size());
-  // A tail that begins within a character begins behind it.
+  // Skips the rest of a character that the beginning of the range cuts.
   if (begin > 0) {
     while (begin < end && continues(begin)) ++begin;
   }
-  // A beginning may end within a character, and does without its last one.
+  // Drops a last character that the end of the range cuts.
   if (cut) {
     while (begin < end && continues(end - 1)) --end;
     if (begin < end) --end;
   }
   TokenText out{corpus.name(), {}, {}, front_of(tokenizer), corpus.left_out()};
-  std::size_t counted = 0;  // bytes of the text before it are some token's
+  std::size_t counted = 0;  // bytes of the text that tokens so far account for
   const auto take = [&out, &counted](const tokenize::Encoding& tokens) {
     out.ids.insert(out.ids.end(), tokens.ids.begin(), tokens.ids.end());
     out.left_out.bytes += tokens.left_out;
@@ -146,7 +146,9 @@ std::vector<std::int32_t> read_token_ids(const std::string& path) {
       std::memcpy(&narrow, array.data.get() + i * sizeof(narrow), sizeof(narrow));
       id = narrow;
     }
-    if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) io::fail(path, "element {} is {}, no token id", i, id);
+    if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) {
+      io::fail(path, "element {} is {}, not a token id", i, id);
+    }
     out.push_back(static_cast<std::int32_t>(id));
   }
   return out;

@@ -19,9 +19,9 @@ std::string_view name_of(const FieldText& row, NamesIn names) {
   return names == NamesIn::file || row.option.empty() ? row.key : row.option;
 }
 
-/// Sizes are at most 2^20 each, so a matrix has at most 2^50 entries here and 1024 layers of a dozen of them fit in
-/// 63 bits by way of double.
-double about_parameters(const DecoderConfig& c) {
+/// Estimates the number of parameters in double. Sizes are at most 2^20 each, so a matrix has at most 2^50 entries, and
+/// 1024 layers of a dozen matrices fit in 63 bits.
+double estimated_parameters(const DecoderConfig& c) {
   const auto product = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
   const double q_width = product(c.heads, c.head_dim);
   const double layer = 5.0 * q_width * static_cast<double>(c.dim) + product(c.dim, c.dim) + 3.0 * product(c.dim, c.ffn);
@@ -41,7 +41,7 @@ void validate(const DecoderConfig& c, NamesIn names) {
   require(c.rope_low_freq_factor < c.rope_high_freq_factor, "{} {} is not below {} {}",
           name(row_of<kConfigKeys, &DecoderConfig::rope_low_freq_factor>()), c.rope_low_freq_factor,
           name_of(row_of<kConfigKeys, &DecoderConfig::rope_high_freq_factor>(), names), c.rope_high_freq_factor);
-  const double total = about_parameters(c);
+  const double total = estimated_parameters(c);
   require(total <= static_cast<double>(kMaxTotal), "{}about {:.3g} parameters, more than {}", where, total, kMaxTotal);
 }
 

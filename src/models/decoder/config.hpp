@@ -16,23 +16,23 @@
 
 namespace headgate::models {
 
-/// Whether the logits are read by the embedding table itself or by a matrix of their own.
+/// Whether the logits are computed with the embedding table itself or with a separate matrix.
 enum class Embeddings : std::int32_t { tied, separate };
 
 using layers::QkNorm;
 using layers::QkvBias;
 
-/// pre: norms in front of attention and MLP only. sandwich: their outputs are normed too, before the residual addition.
+/// pre: norms before attention and MLP only. sandwich: also norms of their outputs, before the residual addition.
 enum class NormPlacement : std::int32_t { pre, sandwich };
 
-/// A decoder-only transformer, as Llama, Mistral, Qwen2 and Qwen3 are: pre-norm RMSNorm, grouped-query attention,
-/// SwiGLU, no biases but those of q, k and v.
+/// Describes a decoder-only transformer such as Llama, Mistral, Qwen2 and Qwen3: pre-norm RMSNorm, grouped-query
+/// attention, SwiGLU, no biases except those of q, k and v.
 struct DecoderConfig {
   std::int64_t vocab = 256;
   std::int64_t dim = 256;
   std::int64_t layers = 6;
   std::int64_t heads = 8;
-  std::int64_t kv_heads = 4;   ///< heads is a multiple of it
+  std::int64_t kv_heads = 4;   ///< divides heads
   std::int64_t head_dim = 32;  ///< 1 to 512
   std::int64_t ffn = 768;
   std::int64_t seq_len = 256;  ///< the longest sequence: rows of the RoPE tables
@@ -44,13 +44,13 @@ struct DecoderConfig {
   Embeddings embeddings = Embeddings::tied;
 
   double rope_base = 10000.0;
-  double rope_fraction = 1.0;  ///< share of head_dim that turns (Hugging Face: partial_rotary_factor); 0: no RoPE
-  double init_std = 0.02;      ///< of every matrix but the gate's: N(0, init_std)
+  double rope_fraction = 1.0;  ///< share of head_dim that RoPE rotates (partial_rotary_factor); 0: no RoPE
+  double init_std = 0.02;      ///< of every matrix except the gate's: N(0, init_std)
 
   layers::GateVariant gate;
 
   QkvBias qkv_bias = QkvBias::none;
-  std::int64_t window = 0;  ///< keys that a query sees, itself the last of them; 0: all before it
+  std::int64_t window = 0;  ///< keys that a query sees, including its own, the last of them; 0: all before it
   layers::RopeScalingKind rope_scaling = layers::RopeScalingKind::none;
   double rope_factor = 1.0;
   double rope_low_freq_factor = 1.0;
@@ -60,49 +60,49 @@ struct DecoderConfig {
   friend bool operator==(const DecoderConfig&, const DecoderConfig&) = default;
 };
 
-/// What messages call a field: as it is called in code, by its key of config.json, or by its option.
+/// How messages name a field: by its name in code, its key of config.json, or its option.
 enum class NamesIn { code, file, command_line };
 
 /// Throws Error, one line, naming the field and the values that do not fit. Bounds every size, so that products of
-/// sizes of a config that passed do not overflow 63 bits.
+/// sizes of a valid config do not overflow 63 bits.
 void validate(const DecoderConfig& config, NamesIn names = NamesIn::code);
 
-/// Whether `transformers` computes the same as this decoder when it takes the config for Qwen3's.
+/// Returns whether `transformers` computes the same as this decoder when it reads the config as Qwen3's.
 bool is_qwen3(const DecoderConfig& config);
 
-/// Features of a head that RoPE turns: rope_fraction · head_dim, rounded down to an even number.
+/// Returns how many features of a head RoPE rotates: rope_fraction · head_dim, rounded down to an even number.
 std::int64_t rotary_dim(const DecoderConfig& config);
 
-/// Trainable numbers; tied embeddings count once.
+/// Returns the number of parameters; tied embeddings count once.
 std::int64_t parameter_count(const DecoderConfig& config);
 
-/// The same model without a gate, control, sink or sandwich norm.
+/// Returns the same model without a gate, control, sink or sandwich norm.
 DecoderConfig baseline_of(DecoderConfig config);
 
-/// `config` with its ffn changed, in steps of 4, to come closest to the baseline's parameter count at config.ffn.
-/// Throws Error when the gate costs more than the whole MLP.
+/// Changes ffn, in steps of 4, to come as close as possible to the baseline's parameter count at config.ffn. Throws
+/// Error if the gate has more parameters than the whole MLP.
 DecoderConfig match_params(const DecoderConfig& config);
 
-/// Multiply-adds counted twice, of a training step (forward and backward) on `batch` sequences of `seq` tokens:
-/// 6 · matrix parameters · tokens, the embedding gather left out, and 6 · layers · heads · head_dim · 2 · pairs, pairs
-/// the causal (query, key) pairs.
+/// Returns the FLOPs, two a multiply-add, of a training step (forward and backward) on `batch` sequences of `seq`
+/// tokens: 6 · matrix parameters · tokens, without the embedding gather, plus 6 · layers · heads · head_dim · 2 ·
+/// pairs, where pairs is the number of causal (query, key) pairs.
 double training_flops(const DecoderConfig& config, std::int64_t batch, std::int64_t seq);
 
 // --- the rows ----------------------------------------------------------------------------------------------------
 
-/// When config.json has a key. A file may lack all but the required ones; a missing key means the field's default.
+/// When config.json contains a key. A file may lack all but the required keys; a missing key has the field's default.
 enum class Presence {
   required,
   always,        ///< written always
-  beyond_qwen3,  ///< written where is_qwen3 is false
-  not_default,   ///< written where the field is not at its default
-  with_gate      ///< written where anything of the gate is not at its default
+  beyond_qwen3,  ///< written if is_qwen3 is false
+  not_default,   ///< written if the field differs from its default
+  with_gate      ///< written if any part of the gate differs from its default
 };
 
-/// Which values of a field Qwen3 has.
+/// Whether Qwen3 models may have any value of a field or its default only.
 enum class InQwen3 { any, default_alone };
 
-/// The heading in --help under which a field's option stands.
+/// The heading in --help that lists a field's option.
 enum class OptionGroup { model, gate, controls };
 
 template <typename V>
@@ -114,7 +114,7 @@ struct KeyRules {
   std::optional<V> flag = std::nullopt;  ///< the option takes no value, and means this one
 };
 
-/// One field of a config, or of its gate: all that the file, the command line, the checks and the documents know.
+/// Describes one field of a config, or of its gate, for files, the command line, checks and documents.
 template <class Owner, typename V>
 struct ConfigKey : FieldText, KeyRules<V> {
   using Value = V;
@@ -140,7 +140,7 @@ inline constexpr Range<double> kNotNegative{.least = 0.0};
 inline constexpr Range<double> kFinite{};
 inline constexpr Range<double> kFromOneOn{.least = 1.0};
 
-/// In the order of config.json. Only the gate's parts are of OptionGroup::gate.
+/// Lists the fields in the order of config.json. Only parts of the gate have OptionGroup::gate.
 inline constexpr std::tuple kConfigKeys{
     ConfigKey(&DecoderConfig::vocab,
               {.name = "vocab", .key = "vocab_size", .option = "--vocab", .type = "N", .help = "Rows of the embedding"},

@@ -24,7 +24,7 @@ namespace {
 
 using layers::Update;
 
-/// What is read of each token: which, or which follows.
+/// One id per token: of the token itself, or of the one that follows.
 using Tokens = View<const std::int32_t, 1>;
 
 void check_tokens(const char* what, const Tokens& tokens, std::int64_t vocab, std::int32_t least) {
@@ -59,11 +59,11 @@ struct Decoder<T>::State {
   Placed<DecoderBuffers<T>, Block> memory;
   DecoderBlocks<T> blocks;
 
-  /// The layers take turns in one's memory for Purpose::evaluate.
+  /// With Purpose::evaluate, all layers use the memory of one in turn.
   const SavedLayer<T>& saved_of(std::int64_t layer) const {
     return memory->layers[purpose == Purpose::train ? static_cast<std::size_t>(layer) : 0];
   }
-  /// Where a layer leaves the residual stream: the next one's input.
+  /// Returns the residual stream after a layer, which is the next layer's input.
   View<T, 2> output_of(std::int64_t layer) const {
     return layer + 1 < config.layers ? saved_of(layer + 1).x : memory->x_last;
   }
@@ -158,7 +158,8 @@ LayerView<T> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const T* 
   return view;
 }
 
-/// The loss from h_last, a chunk of logits at a time. With gradients: the head's weights +=, dx = gradient of h_last.
+/// Returns the loss from h_last, one chunk of logits at a time. With gradients: the head's weights +=, dx = gradient of
+/// h_last.
 template <typename T>
 double Decoder<T>::State::head(T* gradients, const T* parameters, const Tokens& targets, double gradient_scale,
                                T* token_losses) const {
@@ -209,7 +210,7 @@ void Decoder<T>::State::log_softmax(T* out, const T* parameters) const {
 
 // --- backward ----------------------------------------------------------------------------------------------------
 
-/// From dx = gradient of h_last to the gradients of all parameters (+=).
+/// Starts from dx = gradient of h_last and adds the gradients of all parameters (+=).
 template <typename T>
 void Decoder<T>::State::backward(T* gradients, const T* parameters, const Tokens& tokens) const {
   const View<T, 2>& dx = memory->dx;
@@ -224,7 +225,7 @@ void Decoder<T>::State::backward(T* gradients, const T* parameters, const Tokens
   layers::embedding_backward(places.outer(gradients).embedding, dx, tokens, context);
 }
 
-/// dx: from the gradient of the layer's output to that of x_middle.
+/// Turns dx from the gradient of the layer's output into that of x_middle.
 template <typename T>
 void Decoder<T>::State::mlp_backward(const LayerWeights<T>& g, const LayerWeights<const T>& w,
                                      const SavedLayer<T>& s) const {
@@ -243,7 +244,7 @@ void Decoder<T>::State::mlp_backward(const LayerWeights<T>& g, const LayerWeight
   norm_backward(dx, g.middle_norm, dh, s.x_middle, w.middle_norm, s.rstd_middle, Update::add);
 }
 
-/// dx: from the gradient of x_middle to that of the layer's input.
+/// Turns dx from the gradient of x_middle into that of the layer's input.
 template <typename T>
 void Decoder<T>::State::attention_backward(const LayerWeights<T>& g, const LayerWeights<const T>& w,
                                            const SavedLayer<T>& s) const {
@@ -335,7 +336,8 @@ template <typename T>
 double Decoder<T>::loss_and_gradients(T* gradients, const T* parameters, const std::int32_t* tokens,
                                       const std::int32_t* targets, double gradient_scale, T* token_losses) {
   const State& s = *state_;
-  require(s.purpose == Purpose::train, "decoder: gradients asked of a decoder made for evaluation");
+  require(s.purpose == Purpose::train,
+          "decoder: gradients need a decoder for training, but its purpose is to evaluate");
   const Tokens in(tokens, {s.sizes.N}), out(targets, {s.sizes.N});
   check_tokens("tokens", in, s.config.vocab, 0);
   check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);

@@ -25,71 +25,70 @@ struct BatchShape {
   std::int64_t seq = 1;
 };
 
-/// train: what the backward pass needs is kept for every layer. evaluate: layers take turns in the same memory.
+/// train: keeps what the backward pass needs for every layer. evaluate: all layers use the same memory in turn.
 enum class Purpose { train, evaluate };
 
-/// Parts of a LayerView; an observer names those that it wants.
+/// Parts of a LayerView. An observer names those that it needs.
 enum class Tap { scores, gate_logits, values, head_outputs, output, exit_loss };
 using Taps = EnumSet<Tap>;
 
-/// What a layer holds right after its forward pass, for observers. Valid during the call alone. Parts that the observer
-/// did not name are absent.
+/// Shows an observer a layer's activations right after its forward pass. Valid during the call only. Parts that the
+/// observer did not name are absent.
 template <typename T>
 struct LayerView {
   std::int64_t layer = 0;
   BatchShape shape;
   // Tap::scores
   double scale = 1.0;       ///< of the scores q·k
-  View<const T, 3> q;       ///< (N,Hq,D), as the scores see it: after gate, norm and RoPE
-  View<const T, 3> k;       ///< (N,Hkv,D), likewise
+  View<const T, 3> q;       ///< (N,Hq,D) after gate, norm and RoPE
+  View<const T, 3> k;       ///< (N,Hkv,D) after gate, norm and RoPE
   View<const T, 3> lse;     ///< (B,Hq,T) natural log-sum-exp of the scores, sink included
-  View<const T, 1> sinks;   ///< (Hq) scores beside those of the keys; absent without
-  std::int64_t window = 0;  ///< keys that a query sees, itself the last of them; 0: all before it
+  View<const T, 1> sinks;   ///< (Hq) sink logits; absent without sinks
+  std::int64_t window = 0;  ///< keys that a query sees, including its own, the last of them; 0: all before it
   // Tap::values
-  View<const T, 3> v;  ///< (N,Hkv,D), as the weighted sum sees it
+  View<const T, 3> v;  ///< (N,Hkv,D) after the gate
   // Tap::gate_logits
   View<const T, 3> gate;  ///< z (N,heads,features), raw logits; absent without a gate. Tokens lie at stride 0 for an
                           ///< input-independent gate
   // Tap::head_outputs
-  View<const T, 3> head_outputs;  ///< (N,Hq,D) what W_o reads: after a gate on them and a control
+  View<const T, 3> head_outputs;  ///< (N,Hq,D) input of W_o: after a gate or control on the attention output
   // Tap::output
   View<const T, 2> output;  ///< (N,dim) the residual stream after the layer
-  // Tap::exit_loss, which costs the last norm and the head of the vocabulary once more
-  std::optional<double>
-      exit_loss;  ///< of the model that ends here: last norm and logits on `output`, mean −log p(target)
+  // Tap::exit_loss, which costs another pass through the last norm and the vocabulary head
+  std::optional<double> exit_loss;  ///< mean −log p(target) of the last norm and logits on `output`
 };
 
 template <typename T>
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
-  /// Asked once for each pass.
+  /// Called once for each pass.
   virtual Taps taps() const = 0;
   virtual void after_layer(const LayerView<T>& view) = 0;
 };
 
-/// Heads of one layer that write something else, and where the pass starts.
+/// Replaces the outputs of heads of one layer, and starts the pass at it.
 template <typename T>
 struct LayerOverride {
   std::int64_t layer = 0;
   layers::HeadOverride<T> heads;
-  /// (N,dim), dense: the residual stream that the layer reads, from a pass over the same tokens. The layers before it
-  /// are then left out; absent: none are.
+  /// (N,dim), dense: the layer's input, the residual stream of a pass over the same tokens. The pass then skips the
+  /// layers before it; absent: no layer is skipped.
   View<const T, 2> input{};
 };
 
-/// One named share of a decoder's working memory.
+/// Names a part of a decoder's working memory and its size.
 using MemoryItem = WorkspaceItem;
 
-/// Runs a model on batches of one shape. Parameters and gradients are the caller's, flat, as ParameterTable lays them
-/// out. All working memory is planned and taken by the constructor; after the first call no call takes more, but for
-/// the attention kernels' scratch where that exceeds the 32 MiB that the calling thread keeps for them. Runs as its
-/// context says, with the same bits at the same number of threads. A pass that the context cancels throws Cancelled
-/// between two products or within attention; the next pass is not affected, and gradients may have been added in part.
+/// Runs a model on batches of one shape. The caller owns parameters and gradients, flat, as ParameterTable lays them
+/// out. The constructor plans and allocates all working memory. After the first call no call allocates more, except
+/// attention scratch beyond the 32 MiB that the calling thread keeps. Results are bitwise identical at the same number
+/// of threads. If the context cancels a pass, it throws Cancelled between two products or within attention; gradients
+/// may have been added in part, and the next pass is not affected.
 template <typename T>
 class Decoder {
  public:
-  /// Throws Error when config is not valid or shape.seq exceeds config.seq_len; std::bad_alloc when memory runs out.
+  /// Throws Error if config is not valid or shape.seq exceeds config.seq_len; std::bad_alloc if memory runs out.
   Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context = {});
   ~Decoder();
   Decoder(const Decoder&) = delete;
@@ -100,30 +99,31 @@ class Decoder {
   BatchShape shape() const;
   const ExecutionContext& context() const;  ///< resolved()
 
-  /// Mean over the targets that count of −log p(target), in nats. tokens(N) in [0, vocab); targets(N) likewise or
-  /// layers::kIgnoredTarget. token_losses(N) = each token's loss (null: not written). The observer sees every layer.
-  /// With `skip`, attention leaves out rows whose gate is closed; throws Error where its threshold is above 0 and the
-  /// gate does not multiply the attention output.
+  /// Returns the mean of −log p(target) over the targets that are not ignored, in nats. tokens(N) in [0, vocab);
+  /// targets(N) likewise or layers::kIgnoredTarget. token_losses(N) = each token's loss (null: not written). The
+  /// observer sees every layer. With `skip`, attention leaves out rows whose gate is closed; throws Error if its
+  /// threshold is above 0 and the gate does not multiply the attention output.
   double loss(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
               LayerObserver<T>* observer = nullptr, T* token_losses = nullptr, layers::AttentionSkip* skip = nullptr);
 
-  /// The same loss where heads of a layer write something else. Throws Error where the layer or a head does not exist,
-  /// and on factors without their memory or of a gate that does not multiply the attention output.
+  /// Returns the same loss with the outputs of some heads of a layer replaced. Throws Error if the layer or a head does
+  /// not exist, if factors lack their memory, or if they are factors of a gate that does not multiply the attention
+  /// output.
   double loss_with(const LayerOverride<T>& replaced, const T* parameters, const std::int32_t* tokens,
                    const std::int32_t* targets);
 
   /// out(N,vocab) = log p of every token that could follow each of tokens(N), in nats.
   void log_probabilities(T* out, const T* parameters, const std::int32_t* tokens);
 
-  /// The same loss as loss(); gradients(total) += gradient_scale · its gradient. For Purpose::train. Gradient
-  /// accumulation over A batches: gradient_scale 1/A.
+  /// Returns the same loss as loss(); gradients(total) += gradient_scale · its gradient. Needs Purpose::train. To
+  /// accumulate gradients over A batches, pass gradient_scale 1/A.
   double loss_and_gradients(T* gradients, const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
                             double gradient_scale = 1.0, T* token_losses = nullptr);
 
-  /// The memory_plan() that a decoder would have, for the asking; throws as the constructor does, but takes nothing.
+  /// Returns the memory_plan() that a decoder would have, without allocating. Throws as the constructor does.
   static std::vector<MemoryItem> planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose);
 
-  /// Working memory by purpose, parameters and gradients not included; the items add up to memory_bytes().
+  /// Returns the working memory by purpose, without parameters and gradients. The items add up to memory_bytes().
   std::vector<MemoryItem> memory_plan() const;
   std::size_t memory_bytes() const;
 

@@ -7,20 +7,20 @@
 
 namespace headgate::models {
 
-/// The forward pass of a layer's two halves: what decoders for whole sequences and decoders with a cache share. Weights
-/// have vectors of T and matrices of M.
+/// Computes the forward pass of a layer's two halves. Decoders for whole sequences and decoders with a cache share it.
+/// Weights have vectors of T and matrices of M.
 template <typename T>
 class DecoderBlocks {
  public:
-  /// `buffers` and what they lie in must outlive this. `context`: one of resolved().
+  /// `buffers` and the memory that they view must outlive this. `context`: a context returned by resolved().
   DecoderBlocks(const DecoderSizes& sizes, const DecoderBuffers<T>& buffers, const ExecutionContext& context);
 
-  /// s.x_middle = s.x + attention of its norm.
+  /// s.x_middle = s.x + attention(norm(s.x)).
   template <typename M>
   void attention_block(const LayerWeights<const T, M>& w, const SavedLayer<T>& s, layers::AttentionSkip* skip,
                        layers::AttentionCache* cache = nullptr,
                        const layers::HeadOverride<T>* replaced = nullptr) const;
-  /// x_out = s.x_middle + MLP of its norm. x_out may be s.x.
+  /// x_out = s.x_middle + MLP(norm(s.x_middle)). x_out may be s.x.
   template <typename M>
   void mlp_block(View<T, 2> x_out, const LayerWeights<const T, M>& w, const SavedLayer<T>& s) const;
 

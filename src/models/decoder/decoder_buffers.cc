@@ -12,11 +12,11 @@ namespace {
 
 constexpr const char* kStream = "residual stream and norms";
 
-/// Logits of one chunk: 16 MiB in f32, half of a third-level cache of 32 MiB, in which they are written, turned into
-/// their gradient, and read by two products.
+/// Logits of one chunk: 16 MiB in f32, half of a third-level cache of 32 MiB. A chunk is written, turned into its
+/// gradient, and read by two products.
 constexpr std::int64_t kLogitElements = std::int64_t{1} << 22;
-/// Rows of a chunk at least, whatever the vocabulary: each weight of the head, 4 bytes, then serves 128 operations, and
-/// a core that does 118 GFLOP/s asks memory for no more than 3.7 GB/s.
+/// Fewest rows of a chunk, whatever the vocabulary. Each 4-byte weight of the head then serves 128 operations, so a
+/// core at 118 GFLOP/s reads at most 3.7 GB/s.
 constexpr std::int64_t kLeastLogitRows = 64;
 
 layers::GatedAttentionShape attention_shape(const DecoderConfig& config, BatchShape shape) {
@@ -47,7 +47,8 @@ std::vector<SavedLayer<T>> saved_layers(Workspace& ws, const DecoderSizes& sizes
   return layers;
 }
 
-/// Working memory whose bytes can be counted in 63 bits. Bounds the sum of all widths of all layers' rows from above.
+/// Throws unless the bytes of the working memory can be counted in 63 bits. Bounds the sum of the widths of all layers'
+/// rows from above.
 void require_countable(const DecoderConfig& c, BatchShape shape) {
   constexpr double kMost = 0x1p57;  // numbers
   const auto of = [](std::int64_t size) { return static_cast<double>(size); };

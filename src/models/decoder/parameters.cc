@@ -10,7 +10,7 @@ namespace headgate::models {
 
 namespace {
 
-/// The random numbers of one tensor, chosen by seed and name.
+/// Returns the random numbers of one tensor, chosen by seed and name.
 std::mt19937_64 stream_of(std::uint64_t seed, const std::string& name) {
   std::vector<std::uint32_t> words{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
   for (const char letter : name) words.push_back(static_cast<unsigned char>(letter));

@@ -11,11 +11,10 @@
 #include "models/decoder/config.hpp"
 #include "models/layers/gated_attention.hpp"
 
-// Every tensor of a model in one row: its name in files, its kind and shape, the configs that have it, and the member
-// through which the decoder reads it. The table of parameters, their initial values, the places in the flat buffer and
-// the files are all made by walking the rows; the order of the rows is the order in the flat buffer.
-//
-// Names are Hugging Face's for Qwen3; those of gates, sinks, head norms and sandwich norms are this library's.
+// Describes every tensor of a model in one row: its name in files, its kind and shape, the configs that have it, and
+// the member through which the decoder reads it. The parameter table, initial values, offsets in the flat buffer and
+// files are all made from the rows, in their order.
+// | Names are Hugging Face's for Qwen3; those of gates, sinks, head norms and sandwich norms are this library's.
 
 namespace headgate::models {
 
@@ -30,8 +29,8 @@ enum class ParameterKind : std::int32_t {
   projection_bias
 };
 
-/// One layer's weights (of const T) or gradients (of T). Elements of matrices may be of another type M. Absent: the
-/// model has no such tensor.
+/// Views one layer's weights (of const T) or gradients (of T). Matrices may have another element type M. A member is
+/// absent if the model has no such tensor.
 template <typename T, typename M = T>
 struct LayerWeights {
   View<T, 1> input_norm;  ///< (C)
@@ -43,12 +42,12 @@ struct LayerWeights {
   View<T, 1> mlp_out_norm;        ///< (C), sandwich
 };
 
-/// The weights that are no layer's.
+/// Views the weights outside the layers.
 template <typename T, typename M = T>
 struct OuterWeights {
   View<M, 2> embedding;  ///< (V,C)
   View<T, 1> norm;       ///< (C)
-  View<M, 2> head;       ///< (V,C); where tied, the embedding
+  View<M, 2> head;       ///< (V,C); the embedding if tied
 };
 
 struct TensorShape {
@@ -61,24 +60,24 @@ struct TensorShape {
 };
 
 struct TensorRow {
-  std::string_view name;  ///< of a layer's tensor: what follows "model.layers.N."
+  std::string_view name;  ///< a layer's tensor: what follows "model.layers.N."
   ParameterKind kind;
   TensorShape shape;
-  bool present = true;  ///< whether a model of this config has it
+  bool present = true;  ///< whether a model of this config has the tensor
 };
 
-/// In place of a row's member: the tensor's rows lie right behind those of `member`, and one product reads both through
+/// Stands in a row in place of a member: the tensor's rows follow those of `member`, and one product reads both through
 /// it.
 template <typename T>
-struct BehindMember {
+struct AppendedRows {
   View<T, 2>& member;
 };
 template <typename T>
-BehindMember<T> behind(View<T, 2>& member) {
+AppendedRows<T> appended_to(View<T, 2>& member) {
   return {member};
 }
 
-/// at(row, member), or at(row, behind(member)), for each tensor of a layer, present or not.
+/// Calls at(row, member), or at(row, appended_to(member)), for each tensor of a layer, present or not.
 template <class Visit, typename T, typename M>
 void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<T, M>& w) {
   using enum ParameterKind;
@@ -99,9 +98,9 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<T
   auto& a = w.attention;
   at(TensorRow{"input_layernorm.weight", norm, channels}, w.input_norm);
   at(TensorRow{"self_attn.q_proj.weight", matrix, {c.heads * c.head_dim, c.dim}}, a.in);
-  at(TensorRow{"self_attn.gate_proj.weight", gate_matrix, {logits.count(), c.dim}, gate_of_input}, behind(a.in));
-  at(TensorRow{"self_attn.k_proj.weight", matrix, kv_rows}, behind(a.in));
-  at(TensorRow{"self_attn.v_proj.weight", matrix, kv_rows}, behind(a.in));
+  at(TensorRow{"self_attn.gate_proj.weight", gate_matrix, {logits.count(), c.dim}, gate_of_input}, appended_to(a.in));
+  at(TensorRow{"self_attn.k_proj.weight", matrix, kv_rows}, appended_to(a.in));
+  at(TensorRow{"self_attn.v_proj.weight", matrix, kv_rows}, appended_to(a.in));
   at(TensorRow{"self_attn.q_proj.bias", projection_bias, q_features, qkv_bias}, a.q_bias);
   at(TensorRow{"self_attn.k_proj.bias", projection_bias, kv_features, qkv_bias}, a.k_bias);
   at(TensorRow{"self_attn.v_proj.bias", projection_bias, kv_features, qkv_bias}, a.v_bias);
@@ -113,15 +112,15 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<T
   at(TensorRow{"self_attn.head_norm.weight", norm, features, head_norm}, a.head_norm);
   at(TensorRow{"self_attn.o_proj.weight", matrix, {c.dim, c.heads * c.head_dim}}, a.out);
   at(TensorRow{"attention_output_layernorm.weight", norm, channels, sandwich}, w.attention_out_norm);
-  at(TensorRow{"post_attention_layernorm.weight", norm, channels}, w.middle_norm);  // in front of the MLP
+  at(TensorRow{"post_attention_layernorm.weight", norm, channels}, w.middle_norm);  // norm before the MLP
   at(TensorRow{"mlp.gate_proj.weight", matrix, {c.ffn, c.dim}}, w.gate_up);
-  at(TensorRow{"mlp.up_proj.weight", matrix, {c.ffn, c.dim}}, behind(w.gate_up));
+  at(TensorRow{"mlp.up_proj.weight", matrix, {c.ffn, c.dim}}, appended_to(w.gate_up));
   at(TensorRow{"mlp.down_proj.weight", matrix, {c.dim, c.ffn}}, w.down);
   at(TensorRow{"mlp_output_layernorm.weight", norm, channels, sandwich}, w.mlp_out_norm);
 }
 
-/// at(row, member) for the tensors that are no layer's; `layers()` between those that lie in front of the layers and
-/// those behind them.
+/// Calls at(row, member) for the tensors outside the layers, and `layers()` between those before and those after the
+/// layers.
 template <class Visit, class Layers, typename T, typename M>
 void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderConfig& c, OuterWeights<T, M>& w) {
   const TensorShape table(c.vocab, c.dim);
@@ -131,8 +130,8 @@ void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderCon
   at(TensorRow{"lm_head.weight", ParameterKind::matrix, table, c.embeddings == Embeddings::separate}, w.head);
 }
 
-/// Makes the members of LayerWeights or OuterWeights that have elements of type T views of a buffer that holds their
-/// tensors one after the other.
+/// Points the members of LayerWeights or OuterWeights with elements of type T into a buffer that holds their tensors
+/// one after the other.
 template <typename T>
 class PlaceTensors {
  public:
@@ -146,17 +145,17 @@ class PlaceTensors {
     member = {next_, shape};
     next_ += row.shape.count();
   }
-  void operator()(const TensorRow& row, BehindMember<T> place) const {
+  void operator()(const TensorRow& row, AppendedRows<T> place) const {
     if (!row.present) return;
     place.member.shape[0] += row.shape.sizes[0];
     next_ += row.shape.count();
   }
 
  private:
-  T*& next_;  // behind the last tensor
+  T*& next_;  // after the last tensor
 };
 
-/// The same with a buffer for each of two types.
+/// Does the same with a buffer for each of two types.
 template <typename T, typename M>
 struct PlaceInTwo : PlaceTensors<T>, PlaceTensors<M> {
   PlaceInTwo(T*& next, M*& next_matrix) : PlaceTensors<T>(next), PlaceTensors<M>(next_matrix) {}
@@ -164,7 +163,7 @@ struct PlaceInTwo : PlaceTensors<T>, PlaceTensors<M> {
   using PlaceTensors<M>::operator();
 };
 
-/// A model's weights, or their gradients, in a flat buffer. The layers are alike: one follows the other.
+/// Locates a model's weights, or their gradients, in a flat buffer. All layers have the same layout and are adjacent.
 class WeightPlaces {
  public:
   explicit WeightPlaces(const DecoderConfig& config);
@@ -189,8 +188,8 @@ class WeightPlaces {
 
  private:
   DecoderConfig config_;
-  std::int64_t layers_ = 0;       // numbers in front of the first layer
-  std::int64_t layer_count_ = 0;  // numbers of one layer
+  std::int64_t layers_ = 0;       // elements before the first layer
+  std::int64_t layer_count_ = 0;  // elements of one layer
 };
 
 }  // namespace headgate::models

@@ -5,7 +5,7 @@ namespace headgate::metrics {
 
 namespace {
 
-/// A layer's (B·T,H,D) as (B,H,T,D).
+/// Views a layer's (B·T,H,D) as (B,H,T,D).
 template <typename T>
 ConstTensorView heads_of(const View<const T, 3>& x, models::BatchShape shape) {
   return {x.data,

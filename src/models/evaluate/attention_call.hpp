@@ -6,18 +6,19 @@
 
 namespace headgate::metrics {
 
-/// What attention_statistics takes for a layer's attention.
+/// Holds the arguments of attention_statistics for a layer's attention.
 struct AttentionCall {
   AttentionInputs inputs;  ///< without values and gates
   ConstTensorView lse;
   AttentionOptions options;
 };
 
-/// For observers of Tap::scores. `context`: one of resolved().
+/// Builds the call for observers of Tap::scores. `context`: a context returned by resolved().
 template <typename T>
 AttentionCall attention_call(const models::LayerView<T>& view, const ExecutionContext& context);
 
-/// The same call where every query sees token 0, whatever the layer hides: statistics of that token alone take it.
+/// Returns the same call with token 0 visible to every query, whatever the layer hides. Only statistics of token 0 may
+/// use it.
 AttentionCall with_all_visible(AttentionCall call);
 
 }  // namespace headgate::metrics

@@ -11,7 +11,7 @@ inline constexpr Figure kAttentionEntropy{
     .key = "attention_entropy",
     .null_for_one_token = true,
     .column = {"entropy", 10, 3},
-    .meaning = "How widely a query spreads its attention, in nats: 0 for one key alone, log n for n keys alike."};
+    .meaning = "How widely a query spreads its attention, in nats: 0 for one key, log n for n equal keys."};
 
 template <typename T>
 using AttentionEntropySums = QueryMeanSums<T, &LayerSample<T>::entropies>;

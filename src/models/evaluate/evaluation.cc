@@ -69,7 +69,7 @@ HeldOutEvaluator::HeldOutEvaluator(const models::DecoderConfig& config, const Se
           source.name(), source.vocab() - 1, config.vocab);
 }
 
-/// Into tokens_ and targets_.
+/// Reads a batch into tokens_ and targets_.
 void HeldOutEvaluator::read_batch(std::int64_t index) {
   const std::int64_t T = source_.seq_len();
   for (std::int64_t b = 0; b < plan_.batch; ++b) {
@@ -77,14 +77,14 @@ void HeldOutEvaluator::read_batch(std::int64_t index) {
   }
 }
 
-/// The held-out sequence that is evaluated as the i-th: they are spread evenly.
+/// Returns the index of the i-th evaluated sequence. They are spread evenly over the held-out ones.
 std::int64_t HeldOutEvaluator::sequence_of(std::int64_t i) const {
   const std::int64_t used = plan_.batch * plan_.batches;
   const std::int64_t held_out = source_.held_out_count();
   return held_out / used * i + held_out % used * i / used;  // i · held_out / used without overflow
 }
 
-/// Metrics take a token for a byte; where it is none, their bits are those of a token.
+/// Metrics count each token as a byte. If tokens are not bytes, those figures are bits a token, which this corrects.
 Evaluation HeldOutEvaluator::finished(metrics::Report report) const {
   const std::int64_t sequences = plan_.batch * plan_.batches;
   Evaluation out{std::move(report), sequences * source_.seq_len()};
@@ -121,7 +121,7 @@ void HeldOutEvaluator::add_batch(metrics::Evaluator<float>& evaluator, const flo
   evaluator.add(parameters, tokens_.data(), targets_.data(), triggers_.empty() ? nullptr : triggers_.data());
 }
 
-/// Loss of the batch that was read, summed over its targets.
+/// Returns the loss of the batch that was read, summed over its targets.
 double HeldOutEvaluator::loss(const float* parameters, layers::AttentionSkip& skip, ThresholdComparison::Pass& pass) {
   const auto start = std::chrono::steady_clock::now();
   const double mean = decoder_.loss(parameters, tokens_.data(), targets_.data(), nullptr, nullptr, &skip);
@@ -139,7 +139,7 @@ ThresholdComparison HeldOutEvaluator::compare_threshold(const float* parameters,
   double counted = 0.0;
   for (std::int64_t i = 0; i < plan_.batches; ++i) {
     read_batch(i);
-    // In turns: a caller's clock and caches favour neither.
+    // Alternates, so that clock and caches favour neither side.
     if (i % 2 == 0) out.without.loss_nats += loss(parameters, all, out.without);
     out.with.loss_nats += loss(parameters, skip, out.with);
     if (i % 2 == 1) out.without.loss_nats += loss(parameters, all, out.without);

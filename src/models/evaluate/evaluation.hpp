@@ -14,27 +14,27 @@
 
 namespace headgate::train {
 
-/// A model's loss and time where attention leaves out the rows whose gate is closed, beside those with all rows.
+/// Compares a model's loss and time with and without leaving out the attention rows whose gate is closed.
 struct ThresholdComparison {
   struct Pass {
     double loss_nats = 0.0;
-    double seconds = 0.0;            ///< of forward passes, metrics not included
-    double attention_seconds = 0.0;  ///< of those, in attention_forward
+    double seconds = 0.0;            ///< of forward passes, without metrics
+    double attention_seconds = 0.0;  ///< part of `seconds` spent in attention_forward
   };
   double threshold = 0.0;
-  double closed_share = 0.0;  ///< of the rows, queries of heads, over all layers
+  double closed_share = 0.0;  ///< of the query rows of all heads and layers
   Pass with{}, without{};
 };
 
 struct Evaluation {
   metrics::Report report;
   std::int64_t tokens = 0;  ///< number of tokens evaluated
-  /// Bytes of text that the targets stand for, where tokens are no bytes and it is known.
+  /// Bytes of text that the targets stand for, if tokens are not bytes and the number is known.
   std::optional<std::int64_t> text_bytes = std::nullopt;
   std::optional<ThresholdComparison> threshold = std::nullopt;
 };
 
-/// Which held-out sequences an evaluation takes: batches of equal size, spread evenly.
+/// Says which held-out sequences an evaluation takes: batches of equal size, spread evenly.
 struct EvaluationPlan {
   std::int64_t batch = 1;
   std::int64_t batches = 1;
@@ -44,20 +44,20 @@ struct EvaluationPlan {
 /// `max_batch`. The size of the batches is chosen to leave out the fewest sequences.
 EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch);
 
-/// The memory of an evaluation in bytes besides the parameters, by purpose; allocates nothing. Throws Error if the
-/// sizes overflow.
+/// Returns the memory of an evaluation in bytes, without the parameters, by purpose. Allocates nothing. Throws Error if
+/// the sizes overflow.
 std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
                                                   const EvaluationPlan& plan, const metrics::MetricList& metrics);
 
 /// Evaluates models of one shape on held-out sequences.
 class HeldOutEvaluator {
  public:
-  /// `source` must outlive the evaluator. Of `metrics`, those that apply to its task are computed. Throws Error if the
-  /// model's vocabulary is too small for the data.
+  /// `source` must outlive the evaluator. Computes those of `metrics` that apply to the source's task. Throws Error if
+  /// the model's vocabulary is too small for the data.
   HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source, const EvaluationPlan& plan,
                    const metrics::MetricList& metrics, const ExecutionContext& context = {});
 
-  /// Calls progress(fraction) after each batch with the fraction that is done.
+  /// Calls progress(fraction) after each batch with the fraction done.
   template <class Progress>
   Evaluation evaluate(const float* parameters, const Progress& progress) {
     metrics::Evaluator<float> evaluator(decoder_, metrics_);
@@ -74,7 +74,7 @@ class HeldOutEvaluator {
     return evaluate(parameters, [](double) {});
   }
 
-  /// The same sequences, each batch with and without the threshold, in turns. For models of
+  /// Evaluates each batch of the same sequences with and without the threshold, alternately. For models of
   /// layers::can_skip_attention.
   ThresholdComparison compare_threshold(const float* parameters, double threshold);
 
@@ -91,21 +91,21 @@ class HeldOutEvaluator {
   models::Decoder<float> decoder_;
   std::vector<std::int32_t> tokens_;    // (batch,T)
   std::vector<std::int32_t> targets_;   // (batch,T)
-  std::vector<std::uint8_t> triggers_;  // (batch,T), empty for tasks without
+  std::vector<std::uint8_t> triggers_;  // (batch,T), empty for tasks without triggers
 };
 
-/// Where a report first has a number that is not finite: "in layer 1", "in the loss"; empty where it has none.
+/// Returns where a report first has a number that is not finite: "in layer 1", "in the loss"; empty if all are finite.
 std::string first_not_finite(const metrics::Report& report);
 
-/// Whether figures stand for each head too.
+/// Whether to write the figures of each head too.
 enum class HeadFigures { left_out, included };
 
-/// In that JSON: the figures by trigger.
+/// Key of the figures by trigger in that JSON.
 inline constexpr std::string_view kByTriggerKey = "backcopy";
 
-/// What `headgate eval --json` prints: the figures of the whole model by their keys, layers (a list of objects, each
-/// with heads where they are included, a list of objects), backcopy where the task has triggers, tokens, text_bytes
-/// where it is known, gate_threshold where one was compared.
+/// Returns what `headgate eval --json` prints: the figures of the whole model by their keys; layers, a list of objects,
+/// each with a list `heads` if included; backcopy if the task has triggers; tokens; text_bytes if known; gate_threshold
+/// if one was compared.
 nlohmann::ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads = HeadFigures::left_out);
 
 }  // namespace headgate::train

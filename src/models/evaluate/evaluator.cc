@@ -32,7 +32,7 @@ std::unique_ptr<Sums<T>> sums_of(const Metric& metric, const DecoderConfig& conf
   }
 }
 
-/// Numbers that an evaluator keeps of a batch.
+/// Sizes of an evaluator's buffers for a batch.
 struct Sizes {
   std::size_t token_losses = 0, first_token_weights = 0, entropies = 0, gates = 0;
 
@@ -46,7 +46,7 @@ struct Sizes {
   }
 };
 
-/// Of all layers, which have as many heads, queries and gates each; nothing where no layer has it.
+/// Averages over all layers, which have equally many heads, queries and gates; none if no layer has the figure.
 std::optional<double> mean_over_layers(const std::vector<FigureRow>& layers, const Figure& figure) {
   const double share = 1.0 / static_cast<double>(layers.size());
   std::optional<double> sum;
@@ -120,7 +120,7 @@ void Evaluator<T>::after_layer(const LayerView<T>& view) {
 
 namespace {
 
-/// Numbers of each query, (Hq,N), as attention_statistics writes them: (B,Hq,T,1).
+/// Views numbers of each query, (Hq,N), as attention_statistics writes them: (B,Hq,T,1).
 TensorView of_queries(const View<double, 2>& out, models::BatchShape shape) {
   return make_view(out.data, {shape.batch, out.shape[0], shape.seq, 1}, {shape.seq, out.strides[0], 1, 1});
 }

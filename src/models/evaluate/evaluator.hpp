@@ -10,35 +10,35 @@
 #include "models/decoder/decoder.hpp"
 #include "models/evaluate/registry.hpp"
 
-// What a model does while it is evaluated, gathered layer by layer from q, k and the log-sum-exp: the attention on
-// token 0 needs no T×S buffer.
+// Measures a model while it is evaluated, layer by layer from q, k and the log-sum-exp. Attention on token 0 needs no
+// T×S buffer.
 
 namespace headgate::metrics {
 
-/// A NaN in a model's activations is a NaN in each figure that it reaches.
+/// Holds the figures. A NaN in a model's activations makes each figure that it reaches NaN.
 struct Report {
-  MetricList metrics;  ///< that were asked for
+  MetricList metrics;  ///< those asked for
   FigureRow overall;
   std::vector<FigureRow> layers;
-  std::vector<std::vector<FigureRow>> heads;  ///< of each layer and query head, for Metric::of_heads
-  std::optional<FigureRow> backcopy;          ///< of Scope::triggers, where batches name their triggers
+  std::vector<std::vector<FigureRow>> heads;  ///< by layer and query head, for Metric::of_heads
+  std::optional<FigureRow> backcopy;          ///< figures of Scope::triggers, if batches name their triggers
 };
 
-/// Evaluates a model on batches, one after the other, and sums up.
+/// Evaluates a model on batches, one after the other, and accumulates.
 template <typename T>
 class Evaluator : private models::LayerObserver<T> {
  public:
-  /// `decoder` is used for the evaluator's life, and its context by the metrics too.
+  /// `decoder` must outlive the evaluator. Metrics use its context too.
   Evaluator(models::Decoder<T>& decoder, const MetricList& metrics);
 
-  /// tokens(N), targets(N) as in Decoder::loss. triggers(N), if not null: nonzero where the position's token is a
-  /// trigger; every batch or none has them.
+  /// tokens(N), targets(N) as in Decoder::loss. triggers(N), if not null, is nonzero where the position's token is a
+  /// trigger; either every batch has triggers or none has.
   void add(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
            const std::uint8_t* triggers = nullptr);
 
   Report report() const;
 
-  /// Memory that an evaluator takes beside its decoder's.
+  /// Returns the bytes that an evaluator allocates beside its decoder's.
   static std::size_t planned_bytes(const models::DecoderConfig& config, models::BatchShape shape,
                                    const MetricList& metrics);
 
@@ -59,10 +59,10 @@ class Evaluator : private models::LayerObserver<T> {
   std::vector<Running> running_;
   bool any_triggers_ = false;
   bool any_plain_ = false;
-  View<const std::uint8_t, 1> triggers_;  // of the batch at hand
-  std::int64_t counted_targets_ = 0;      // of the batch at hand
+  View<const std::uint8_t, 1> triggers_;  // of the current batch
+  std::int64_t counted_targets_ = 0;      // of the current batch
 
-  std::vector<T> token_losses_;              // (N), where asked for, as the next three
+  std::vector<T> token_losses_;              // (N), if asked for, like the next three
   std::vector<double> first_token_weights_;  // (Hq,N)
   std::vector<double> entropies_;            // (Hq,N)
   std::vector<T> gates_;                     // (N,width) g(z)

@@ -14,7 +14,7 @@ struct Column {
   int decimals = 4;
 };
 
-/// A column of the tables of `headgate demo`, headed by two lines. Both empty: none.
+/// A column of the tables of `headgate demo`, with a heading of two lines. Both empty: no column.
 struct DemoColumn {
   std::string_view upper{}, lower{};
   int decimals = 3;
@@ -22,35 +22,35 @@ struct DemoColumn {
   constexpr bool empty() const { return upper.empty() && lower.empty(); }
 };
 
-/// One number that a metric gives, and how it is shown.
+/// Describes one number that a metric gives, and how it is shown.
 struct Figure {
-  std::string_view key{};           ///< in JSON
-  bool null_without_gate = false;   ///< models without a gate do not have it
-  bool null_for_one_token = false;  ///< it takes a query that sees another token: sequences of one have none
-  bool may_overflow = false;        ///< an infinity says nothing of the model
-  /// It lies in [0, 1] by definition; a figure of a gate does if its function is the sigmoid. Pages draw it on that
-  /// scale.
+  std::string_view key{};           ///< key in JSON
+  bool null_without_gate = false;   ///< null for models without a gate
+  bool null_for_one_token = false;  ///< null for sequences of one token, whose query sees no other token
+  bool may_overflow = false;        ///< infinity is allowed: it does not mean that the model diverged
+  /// The figure lies in [0, 1] by definition. A gate's figure does if its function is the sigmoid. Pages draw it on
+  /// that scale.
   bool is_share = false;
   Column column{};
   DemoColumn demo{};
-  /// For people: what it says and where it comes from, one sentence. Empty for figures of Scope::triggers.
+  /// One sentence for readers: what the figure says and where it comes from. Empty for figures of Scope::triggers.
   std::string_view meaning{};
 };
 
-/// Figures and their values, in the order of the registry.
+/// Holds figures and their values, in the order of the registry.
 class FigureRow {
  public:
   struct Entry {
     const Figure* figure;
-    std::optional<double> value;  ///< null in JSON where there is none
+    std::optional<double> value;  ///< null in JSON if absent
   };
 
-  /// `figure` is kept by its address.
+  /// Keeps a pointer to `figure`.
   void set(const Figure& figure, std::optional<double> value);
 
-  /// Null, and also where nobody asked for the figure.
+  /// Returns the value; none if it is null or was not asked for.
   std::optional<double> find(const Figure& figure) const;
-  /// Throws Error where there is none.
+  /// Throws Error if there is no value.
   double at(const Figure& figure) const;
   double or_zero(const Figure& figure) const { return find(figure).value_or(0.0); }
 
@@ -61,7 +61,7 @@ class FigureRow {
   std::vector<Entry> entries_;
 };
 
-/// False where a figure is a NaN or an infinity.
+/// Returns false if a figure is NaN or infinite.
 bool is_finite(const FigureRow& row);
 
 }  // namespace headgate::metrics

@@ -17,7 +17,8 @@ inline constexpr Figure kFirstTokenAttentionUniform{
     .is_share = true,
     .column = {"uniform", 9, 4},
     .demo = {"uniform", "look", 4},
-    .meaning = "What the first token would get if every query looked at all it sees alike: the value to compare with."};
+    .meaning =
+        "What the first token would get from uniform attention over the visible keys: the value to compare with."};
 
 template <typename T>
 class FirstTokenAttentionUniformSums : public Sums<T> {

@@ -6,15 +6,15 @@
 #include "headgate/runtime.hpp"
 #include "models/decoder/decoder.hpp"
 
-// The gates of a layer as they act: after the function, and after the mean over heads where they share one.
+// Computes the gates of a layer as applied: after the function, and after the mean over heads if they share one.
 
 namespace headgate::metrics {
 
-/// Gates of a token; 0 without.
+/// Returns the number of gates of a token; 0 without a gate.
 std::int64_t gate_width(const models::DecoderConfig& config);
 
-/// Heads with gates of their own: query heads, or key/value heads where the gate is on keys or values. 0: the heads
-/// share one, or it is on the layer's output, or there is none.
+/// Returns the number of heads with their own gates: query heads, or key/value heads if the gate is on keys or values.
+/// Returns 0 if the heads share a gate, if the gate is on the layer's output, or if there is none.
 std::int64_t gate_owners(const models::DecoderConfig& config);
 
 /// out(N,gate_width) = g(z), for observers of Tap::gate_logits of a model with a gate.

@@ -10,7 +10,7 @@
 
 namespace headgate::metrics {
 
-/// The only token of a sequence of one is BOS, which is no trigger.
+/// A sequence of one token holds only BOS, which is not a trigger.
 inline constexpr std::array<Figure, 2> kLossByTriggerFigures{{
     {.key = "loss_trigger", .null_for_one_token = true, .column = {"trigger", 10, 4}, .demo = {"loss,", "trigger", 4}},
     {.key = "loss_other", .column = {"other", 8, 4}},

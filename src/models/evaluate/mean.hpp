@@ -6,7 +6,7 @@
 
 namespace headgate::metrics {
 
-/// A sum and how many it is of.
+/// Accumulates a sum and its count.
 struct Mean {
   double sum = 0.0;
   double count = 0.0;
@@ -20,17 +20,17 @@ struct Mean {
   std::optional<double> maybe() const { return count > 0.0 ? std::optional(sum / count) : std::nullopt; }
 };
 
-/// Means over positions whose token is a trigger, and over the others.
+/// Accumulates two means: over positions whose token is a trigger, and over the others.
 struct MeanByTrigger {
   Mean trigger, other;
 
   Mean& at(bool is_trigger) { return is_trigger ? trigger : other; }
 };
 
-/// The larger of two, NaN where one is: std::max hides a NaN on one side.
+/// Returns the larger of two, or NaN if one is NaN: std::max hides a NaN in one of its arguments.
 inline double larger(double a, double b) { return std::isnan(b) || b > a ? b : a; }
 
-/// 1 or 0 for a share of values below or above a bound; NaN, which compares as neither, for NaN.
+/// Returns 1 if the condition on `value` holds, else 0, and NaN for NaN: comparisons with NaN are false.
 inline double one_if(bool holds, double value) { return std::isnan(value) ? value : holds ? 1.0 : 0.0; }
 
 }  // namespace headgate::metrics

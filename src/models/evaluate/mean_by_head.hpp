@@ -13,7 +13,7 @@
 
 namespace headgate::metrics {
 
-/// A mean for each head of each layer. Values of a layer are means over all its heads' numbers.
+/// Accumulates a mean for each head of each layer. The value of a layer is the mean over the numbers of all its heads.
 class MeanByHead {
  public:
   MeanByHead(const models::DecoderConfig& config, std::int64_t heads)
@@ -34,7 +34,7 @@ class MeanByHead {
   PerLayer<std::vector<Mean>> layers_;
 };
 
-/// value(h, n) for each query head h and each token n that sees another.
+/// Adds value(h, n) for each query head h and each token n that sees another token.
 template <typename T, class Value>
 void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& value) {
   for (std::int64_t h = 0; h < sample.view.q.shape[1]; ++h) {
@@ -45,7 +45,7 @@ void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& va
   }
 }
 
-/// The mean of numbers (Hq,N) that a sample has of its queries.
+/// Accumulates the mean of numbers (Hq,N) that a sample has for each query.
 template <typename T, View<const double, 2> LayerSample<T>::*kOfQueries>
 class QueryMeanSums : public Sums<T> {
  public:
@@ -61,8 +61,8 @@ class QueryMeanSums : public Sums<T> {
   MeanByHead heads_;
 };
 
-/// Means over gates, apart by the heads that own them. A query head has the gates of its own, or those of its key/value
-/// head; a gate that heads share, or of no head, is no head's.
+/// Accumulates means over gates, separately for each head that has its own. A query head has its own gates, or those of
+/// its key/value head. A gate that heads share, or on the layer's output, counts for no head.
 class MeanByGate {
  public:
   explicit MeanByGate(const models::DecoderConfig& config)
@@ -70,7 +70,7 @@ class MeanByGate {
         queries_(owners_ == 0 ? 0 : config.heads / owners_),
         mean_(config, one_or(owners_)) {}
 
-  /// value(g) of every gate of a layer.
+  /// Adds value(g) for every gate of a layer.
   template <typename T, class Value>
   void add(const LayerSample<T>& sample, const Value& value) {
     const std::int64_t features = sample.gates.shape[1] / one_or(owners_);
@@ -88,8 +88,8 @@ class MeanByGate {
  private:
   static std::int64_t one_or(std::int64_t count) { return count == 0 ? 1 : count; }
 
-  std::int64_t owners_;   ///< heads with gates of their own; 0: none
-  std::int64_t queries_;  ///< query heads of each
+  std::int64_t owners_;   ///< heads with their own gates; 0: none
+  std::int64_t queries_;  ///< query heads that share each
   MeanByHead mean_;
 };
 

@@ -8,8 +8,9 @@
 
 namespace headgate::metrics {
 
-/// The softmax weight on token 0 that passes a head's gate: times the mean over features of g(z). What a closed gate
-/// lets no one see is left to chance by training. For gates that multiply the attention output alone.
+/// Computes the softmax weight on token 0 times the mean over features of the head's gate g(z): the weight that passes
+/// the gate. Training does not constrain attention behind a closed gate. For gates that multiply the attention output
+/// only.
 template <typename T>
 class PassedWeight {
  public:
@@ -19,7 +20,7 @@ class PassedWeight {
 
   bool defined() const { return defined_; }
 
-  /// Of query head h at token n.
+  /// Returns the value for query head h at token n.
   double of(const LayerSample<T>& sample, std::int64_t h, std::int64_t n) const {
     const std::int64_t heads = shared_ ? 1 : sample.first_token_weights.shape[0];
     const std::int64_t features = sample.gates.shape[1] / heads;

@@ -9,7 +9,7 @@
 
 namespace headgate::metrics {
 
-/// A metric's sum for each layer of a model.
+/// Holds a metric's sum for each layer of a model.
 template <class Sum>
 class PerLayer {
  public:

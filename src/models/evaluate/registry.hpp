@@ -11,28 +11,28 @@ namespace headgate::metrics {
 /// Metrics in the order of the registry, which is that of JSON and of the tables.
 using MetricList = std::vector<const Metric*>;
 
-/// All that there are.
+/// Returns all metrics.
 MetricList all_metrics();
 
-/// Those of an evaluation that names none.
+/// Returns the metrics of an evaluation that names none.
 MetricList default_metrics();
 
 /// "loss, layer_loss, …".
 std::string metric_names(const MetricList& metrics);
 
-/// Names of metrics or keys of their figures, several in one word by commas, or "all"; no word: default_metrics(). A
-/// key that several metrics print, as loss_nats of the model and of its layers, stands for the first of them. Throws
-/// Error with the names that exist.
+/// Parses names of metrics or keys of their figures, several in one word separated by commas, or "all"; no word:
+/// default_metrics(). A key that several metrics print, such as loss_nats of the model and of its layers, selects the
+/// first of them. Throws Error, which lists the known names.
 MetricList parse_metrics(const std::vector<std::string>& words);
 
-/// Those of `metrics` that a task with or without triggers has.
+/// Returns those of `metrics` that a task with or without triggers has.
 MetricList that_apply(const MetricList& metrics, bool has_triggers);
 
-/// Those whose figures stand for each head too.
+/// Returns those whose figures exist for each head too.
 MetricList of_heads(const MetricList& metrics);
 
-/// Their figures without those of Scope::triggers, or these alone. Two metrics may give one figure, of the model and of
-/// its layers: it stands once.
+/// Returns the figures without those of Scope::triggers, or only these. A figure that two metrics give, of the model
+/// and of its layers, is listed once.
 std::vector<const Figure*> figures_of(const MetricList& metrics, bool of_triggers);
 
 }  // namespace headgate::metrics

@@ -17,7 +17,7 @@ inline constexpr Figure kSinkRate{
     .demo = {"sink", "rate", 2},
     .meaning = "The share of heads that give more than 0.3 of their attention to the first token."};
 
-/// A head whose mean attention to token 0 exceeds it rests there.
+/// A head is a sink head if its mean attention to token 0 exceeds this.
 inline constexpr double kSinkThreshold = 0.3;
 
 template <typename T>

@@ -23,7 +23,7 @@ using io::Json;
 
 constexpr std::size_t kMaxFile = std::size_t{1} << 20;
 
-// What is written beside the keys of the config, for other programs, and in front of which of them.
+// A key written for other programs, and the key of the config before which it stands.
 struct Constant {
   const char* key;
   Json value;
@@ -63,7 +63,7 @@ DecoderConfig without_rope_scaling(DecoderConfig config) {
   return config;
 }
 
-/// Whether a key is written of `config`; its field is at the default or not.
+/// Returns whether a key of `config` is written; `at_default` says whether its field has its default.
 bool is_written(Presence presence, const DecoderConfig& config, const Family& family, bool at_default) {
   switch (presence) {
     case Presence::required:
@@ -86,7 +86,7 @@ Json json_of(const Value& value) {
   }
 }
 
-/// What public families call what is not_default here.
+/// Writes features that public families name differently from this library.
 void write_features(nlohmann::ordered_json& out, const DecoderConfig& config, const Family& family) {
   if (&family == &kMistral) out["sliding_window"] = config.window;
   if (&family == &kHeadgate || config.rope_scaling == layers::RopeScalingKind::none) return;
@@ -168,8 +168,8 @@ FileConfig parse_file_config(const std::string& path, std::string_view text) {
     fail(path, "{}", error.what());
   }
   if (&family != &kHeadgate && !is_qwen3(without_rope_scaling(by_rows))) {
-    fail(path, "model_type is {}, but a gate, norm or RoPE that it does not have is asked for: {} it would be",
-         family.name, kHeadgate.name);
+    fail(path, "model_type is {}, which does not have this gate, norm or RoPE; model_type {} does", family.name,
+         kHeadgate.name);
   }
   return out;
 }

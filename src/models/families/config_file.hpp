@@ -17,19 +17,18 @@
 
 namespace headgate::models {
 
-/// The text of a config.json of "qwen3" or "headgate".
+/// Returns the text of a config.json of "qwen3" or "headgate".
 std::string write_config(const DecoderConfig& config);
 
-/// The same, of "llama", "mistral" or "qwen2" too where that family computes the same; with gate_layout where the gate
-/// has no tensor of its own.
+/// Does the same, but writes "llama", "mistral" or "qwen2" if that family computes the same, and gate_layout if the
+/// gate has no tensor of its own.
 std::string write_public_config(const FileConfig& file, DType dtype);
 
-/// Writes the text of a config.json into `directory`, and beside it kModelingFile (modeling_code.hpp) where it is of
+/// Writes the text of a config.json into `directory`, and kModelingFile (modeling_code.hpp) beside it if it is of
 /// "headgate". Throws io::WriteError.
 void write_config_files(const std::string& directory, const std::string& text);
 
-/// The config that a config.json's text holds, valid. `path` begins every message. Throws io::FileError, naming the
-/// key.
+/// Parses the text of a config.json and checks it. `path` begins every message. Throws io::FileError, naming the key.
 FileConfig parse_file_config(const std::string& path, std::string_view text);
 DecoderConfig parse_config(const std::string& path, std::string_view text);
 

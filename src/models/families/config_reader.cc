@@ -16,7 +16,7 @@ using io::printable;
 
 constexpr int kMaxDepth = 4;
 
-// Keys that change what a family computes, with the one value under which it is this decoder.
+// Keys that change what a family computes, each with the one value that this decoder supports.
 struct FixedKey {
   const char* key;
   Json value;
@@ -30,7 +30,7 @@ const std::array<FixedKey, 5>& fixed_keys() {
   return keys;
 }
 
-// Keys that do not change it, whatever they hold.
+// Keys that do not change what a family computes, so that any value is accepted.
 constexpr std::array<const char*, 22> kIgnored{{"architectures",
                                                 "model_type",
                                                 "_name_or_path",
@@ -134,7 +134,8 @@ void ConfigReader::finish() {
   }
 }
 
-/// Puts what newer files have in rope_parameters, and older ones in rope_scaling, where our own have it.
+/// Moves what newer files have in rope_parameters, and older ones in rope_scaling, to where this library's files have
+/// it.
 void ConfigReader::unfold_rope() {
   for (const char* object : {"rope_parameters", "rope_scaling"}) {
     const auto found = root_.find(object);
@@ -150,7 +151,7 @@ void ConfigReader::unfold_rope() {
   }
 }
 
-/// Whether angles are scaled.
+/// Returns whether angles are scaled.
 bool ConfigReader::take_rope_type(const Json& parameters) {
   for (const char* key : {"rope_type", "type"}) {
     const auto found = parameters.find(key);

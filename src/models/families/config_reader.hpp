@@ -13,14 +13,15 @@
 
 namespace headgate::models {
 
-/// One config.json, taken apart. Every key that was asked for counts as known; finish() refuses the others by name.
+/// Reads the keys of one config.json. Every key that was asked for counts as known; finish() refuses the others by
+/// name.
 class ConfigReader {
  public:
-  /// Throws io::FileError, as all below.
+  /// Throws io::FileError, like all functions below.
   ConfigReader(const std::string& path, std::string_view text);
 
   const std::string& path() const { return path_; }
-  /// Null where the key is missing.
+  /// Returns null if the key is missing.
   const io::Json* find(std::string_view key);
   const io::Json& get(std::string_view key);
 
@@ -36,11 +37,11 @@ class ConfigReader {
 
   /// Sets a key that is missing or null.
   void put_default(std::string_view key, const io::Json& value);
-  /// The key, if it is there and not null, must have this value.
+  /// Throws unless the key is missing, null, or has this value.
   void require_value(std::string_view key, const io::Json& value);
-  /// The key may be there, with any value.
+  /// Accepts the key with any value.
   void ignore(std::string_view key) { known_.emplace_back(key); }
-  /// After all keys that are understood have been asked for.
+  /// Refuses keys that were not asked for. Call it last.
   void finish();
 
  private:

@@ -9,33 +9,34 @@
 #include "models/families/gate_layout.hpp"
 #include "models/io/gguf.hpp"
 
-// Families of models: what each calls its sizes and tensors in files, and what of this decoder it is. One file a
-// family; families.cc lists them.
+// Describes families of models: how their files name sizes and tensors, and which features of this decoder they have.
+// Each family has one file; families.cc lists them.
 
 namespace headgate::models {
 
-/// How the two features that RoPE turns together are stored: i and i + R/2, or 2i and 2i + 1.
+/// How the two features that RoPE rotates together are stored: i and i + R/2, or 2i and 2i + 1.
 enum class RopePairs { halves, neighbours };
 
 struct Family;
 
-/// What a config.json says.
+/// Holds what a config.json says.
 struct FileConfig {
   DecoderConfig config;
   GateLayout layout = GateLayout::separate;
-  const Family* family = nullptr;  ///< that it names; null where there is no file yet
+  const Family* family = nullptr;  ///< the family that it names; null before there is a file
 };
 
 struct Family {
   std::string_view name;          ///< model_type of its config.json
   std::string_view model_class;   ///< architectures of its config.json
-  std::string_view architecture;  ///< general.architecture of its GGUF files; empty: there are none
+  std::string_view architecture;  ///< general.architecture of its GGUF files; empty: it has none
   RopePairs gguf_pairs = RopePairs::halves;
-  /// Keys that its config.json may lack.
+  /// Sets keys that its config.json may lack.
   void (*complete)(ConfigReader& in) = nullptr;
-  /// What its config.json says beyond kConfigKeys, which have been read; refuses by name what the decoder lacks.
+  /// Reads what its config.json says beyond kConfigKeys, which have been read. Refuses by name what the decoder does
+  /// not support.
   void (*finish)(ConfigReader& in, FileConfig& out) = nullptr;
-  /// What the architecture has by itself, and keys of its own in GGUF files.
+  /// Sets features that every model of the architecture has, and reads its own keys in GGUF files.
   void (*finish_gguf)(const io::GgufFile& file, DecoderConfig& config) = nullptr;
 };
 

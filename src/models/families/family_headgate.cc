@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/families/family.hpp"
 
-// What `headgate train` and `headgate convert` write: the keys of kConfigKeys, and gate_layout where the gate's rows
-// stand among those of q.
+// Describes what `headgate train` and `headgate convert` write: the keys of kConfigKeys, and gate_layout if the gate's
+// rows are stored among those of q.
 
 namespace headgate::models {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/families/family.hpp"
 
-// Llama 2 and 3, SmolLM2 and others of the kind. GGUF files of Mistral say "llama" too. Such files have the rows of
-// each head of q and k in the order in which llama.cpp turns them, neighbours together.
+// Describes Llama 2 and 3, SmolLM2 and similar models. GGUF files of Mistral say "llama" too. Such files store the rows
+// of each head of q and k in llama.cpp's order, with neighbours rotated together.
 
 namespace headgate::models {
 

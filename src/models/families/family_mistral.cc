@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/families/family.hpp"
 
-// Llama with a window of `sliding_window` keys, 4096 where the key is missing and none where it is null.
+// Describes Llama with a window of `sliding_window` keys: 4096 if the key is missing, none if it is null.
 
 namespace headgate::models {
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/families/family.hpp"
 
-// Qwen2 and Qwen2.5: biases of q, k and v. A window on some layers only (use_sliding_window) is refused.
+// Describes Qwen2 and Qwen2.5, which have biases of q, k and v. Refuses a window on some layers only
+// (use_sliding_window).
 
 namespace headgate::models {
 namespace {

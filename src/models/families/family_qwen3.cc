@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/families/family.hpp"
 
-// Qwen3, dense, and the public research models that put a gate into it: headwise_attn_output_gate or
-// elementwise_attn_output_gate, a sigmoid gate of the attention output whose rows stand in q_proj.weight after those of
-// their group. qkv_bias there is a bias of o_proj too.
+// Describes Qwen3, dense, and the public research models that add a gate: headwise_attn_output_gate or
+// elementwise_attn_output_gate, a sigmoid gate of the attention output. Its rows are stored in q_proj.weight after
+// those of their group. Their qkv_bias includes a bias of o_proj.
 
 namespace headgate::models {
 namespace {

@@ -6,7 +6,7 @@
 namespace headgate::models {
 namespace {
 
-/// Rows of a head's gate.
+/// Returns the number of rows of a head's gate.
 std::int64_t gate_features(const DecoderConfig& c) {
   return layers::gate_logits(c.gate, c.dim, c.heads, c.kv_heads, c.head_dim).features;
 }
@@ -24,7 +24,7 @@ FusedRows fused_rows(GateLayout layout, const DecoderConfig& c) {
   const std::int64_t D = c.head_dim, F = gate_features(c), group = c.heads / c.kv_heads;
   FusedRows out;
   for (std::int64_t h = 0; h < c.heads; ++h) {
-    std::int64_t q = 0, gate = 0;  // the first rows of the head's q and gate
+    std::int64_t q = 0, gate = 0;  // first rows of the head's q and gate
     switch (layout) {
       case GateLayout::separate:
         q = h * D;
@@ -63,7 +63,7 @@ void require_fusable(GateLayout layout, const DecoderConfig& c) {
           "layout {}: only a gate at g1 or g4 that is projected from the layer's input has its rows among those of q, "
           "not {}",
           word_of(layout), layers::gate_name(gate));
-  require(c.qkv_bias == QkvBias::none, "layout {}: biases of q, k and v stand with no fused projection",
+  require(c.qkv_bias == QkvBias::none, "layout {}: a fused projection cannot have biases of q, k and v",
           word_of(layout));
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 using io::fail;
 
-constexpr std::string_view kFactors = "rope_freqs.weight";  // what angles are divided by
+constexpr std::string_view kFactors = "rope_freqs.weight";  // divisors of the angles
 
 struct TensorName {
   std::string_view ours, theirs;
@@ -39,7 +39,7 @@ constexpr std::array<TensorName, 14> kLayerNames{{{"input_layernorm.weight", "at
                                                   {"mlp.up_proj.weight", "ffn_up.weight"},
                                                   {"mlp.down_proj.weight", "ffn_down.weight"}}};
 
-/// The values NAME.… of an architecture; those that nobody asked for are refused.
+/// Reads the values NAME.… of an architecture, and refuses those that nobody asked for.
 class Values {
  public:
   Values(const io::GgufFile& file, const Family& family)
@@ -62,7 +62,7 @@ class Values {
   std::string string(std::string_view name, const std::string& otherwise) {
     return has(name) ? file_.string(known_.back()) : otherwise;
   }
-  /// The integer may be there, with this value.
+  /// Throws unless the integer is missing or has this value.
   void require_value(std::string_view name, std::int64_t value) {
     const std::int64_t found = integer(name, value);
     if (found != value) fail(file_.path(), "{}{} is {}; only {} is supported", prefix_, name, found, value);
@@ -82,26 +82,26 @@ class Values {
   std::vector<std::string> known_;
 };
 
-/// Rows of the embedding, as the tensor itself has them.
+/// Returns the number of rows of the embedding tensor.
 std::int64_t vocabulary(const io::GgufFile& file) {
   const io::GgufTensor* embedding = file.find("token_embd.weight");
   if (embedding == nullptr) fail(file.path(), "tensor 'token_embd.weight' is missing");
   return embedding->shape.front();
 }
 
-/// Llama 3's scaling is stored as what it divides the angles by; its numbers are those that all such models have.
+/// Recognises Llama 3's scaling, which is stored as divisors of the angles. All such models have the same parameters.
 void read_factors(const io::GgufFile& file, DecoderConfig& config) {
   const io::GgufTensor* tensor = file.find(kFactors);
   if (tensor == nullptr) return;
   if (tensor->shape != std::vector<std::int64_t>{config.head_dim / 2}) {
-    fail(file.path(), "tensor '{}' has not one number for each two of {} features", kFactors, config.head_dim);
+    fail(file.path(), "tensor '{}' does not have one number for each pair of {} features", kFactors, config.head_dim);
   }
   std::vector<float> factors(static_cast<std::size_t>(tensor->numel()));
   file.read_f32(*tensor, factors.data());
   config.rope_factor = factors.empty() ? 1.0 : static_cast<double>(factors.back());
   if (config.rope_factor < 1.0) fail(file.path(), "tensor '{}' ends with {}, below 1", kFactors, config.rope_factor);
   if (config.rope_scaling != layers::RopeScalingKind::none) {
-    fail(file.path(), "tensor '{}' beside another scaling of RoPE is not supported", kFactors);
+    fail(file.path(), "tensor '{}' together with another scaling of RoPE is not supported", kFactors);
   }
   config.rope_scaling = layers::RopeScalingKind::llama3;
   const layers::RopeScaling scaling{config.rope_scaling, config.rope_factor, config.rope_low_freq_factor,
@@ -109,7 +109,7 @@ void read_factors(const io::GgufFile& file, DecoderConfig& config) {
   const auto plain = layers::rope_frequencies(config.head_dim, config.rope_base);
   const auto scaled = layers::rope_frequencies(config.head_dim, config.rope_base, scaling);
   for (std::size_t i = 0; i < factors.size(); ++i) {
-    constexpr double kRounding = 1e-5;  // of factors that were computed in f32
+    constexpr double kRounding = 1e-5;  // relative error of factors computed in f32
     const double expected = plain[i] / scaled[i], found = static_cast<double>(factors[i]);
     if (std::abs(found - expected) <= kRounding * expected) continue;
     fail(file.path(), "tensor '{}' is not Llama 3's scaling of RoPE: element {} is {}, not {}", kFactors, i, found,
@@ -152,7 +152,7 @@ DecoderConfig read_values(const io::GgufFile& file, const Family& family) {
   in.require_value("expert_count", 0);
   in.require_value("expert_used_count", 0);
   if (&family == &kLlama) config.window = in.integer("attention.sliding_window", 0);
-  // Before products of sizes and tables of angles are made of them.
+  // Checks sizes before they are multiplied and tables of angles are allocated.
   validate(config, NamesIn::file);
   read_rope(file, in, config);
   in.finish();
@@ -180,9 +180,9 @@ DecoderConfig config_of_gguf(const io::GgufFile& file, const Family& family) {
   }
 }
 
-StoredRows stored_in_gguf(const Parameter& parameter, const DecoderConfig& config, const Family& family) {
+TensorLocation stored_in_gguf(const Parameter& parameter, const DecoderConfig& config, const Family& family) {
   constexpr std::string_view kLayers = "model.layers.";
-  StoredRows out{parameter.name, parameter.shape, {}};
+  TensorLocation out{parameter.name, parameter.shape, {}};
   std::string_view name = parameter.name;
   for (const TensorName& row : kOuterNames) {
     if (name == row.ours) out.tensor = row.theirs;
@@ -204,6 +204,6 @@ StoredRows stored_in_gguf(const Parameter& parameter, const DecoderConfig& confi
   return out;
 }
 
-bool is_beside_parameters_in_gguf(const std::string& name) { return name == kFactors; }
+bool is_extra_tensor_in_gguf(const std::string& name) { return name == kFactors; }
 
 }  // namespace headgate::models

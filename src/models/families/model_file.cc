@@ -51,7 +51,7 @@ bool is_shard_name(std::string_view name) {
 
 // --- the tensors of a directory ----------------------------------------------------------------------------------
 
-/// model.safetensors, or the shards that an index lists.
+/// Reads model.safetensors, or the shards that an index lists.
 class SafetensorsWeights : public WeightFiles {
  public:
   explicit SafetensorsWeights(const std::string& directory) {
@@ -100,7 +100,7 @@ class SafetensorsWeights : public WeightFiles {
     return file;
   }
 
-  /// The index: {"metadata": …, "weight_map": {"TENSOR": "FILE", …}}.
+  /// Reads the index: {"metadata": …, "weight_map": {"TENSOR": "FILE", …}}.
   void add_shards(const std::string& directory) {
     const io::Json index = io::parse_json(path_, io::read_text(path_, kMaxIndex), 4);
     const auto map = index.is_object() ? index.find("weight_map") : index.end();
@@ -147,15 +147,16 @@ class GgufWeights : public WeightFiles {
   std::shared_ptr<const io::GgufFile> file_;
 };
 
-/// What directories may hold beside the parameters: tables of angles that old programs stored, and a copy of tied
-/// embeddings.
-bool is_beside_parameters(const std::string& name, const DecoderConfig& config) {
+/// Returns whether a directory may have the tensor in addition to the parameters: tables of angles that old programs
+/// stored, and a copy of tied embeddings.
+bool is_extra_tensor(const std::string& name, const DecoderConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") || (name == "lm_head.weight" && config.embeddings == Embeddings::tied);
 }
 
-/// Places in a directory: names are ours; a fused gate's rows lie among those of q.
-StoredRows stored_in_directory(const Parameter& parameter, const FileConfig& file) {
-  StoredRows out{parameter.name, parameter.shape, {}};
+/// Locates a parameter in a directory, whose tensors have this library's names. A fused gate's rows lie among those of
+/// q.
+TensorLocation stored_in_directory(const Parameter& parameter, const FileConfig& file) {
+  TensorLocation out{parameter.name, parameter.shape, {}};
   if (file.layout == GateLayout::separate) return out;
   const bool q = parameter.name.ends_with(kQProjection), gate = parameter.name.ends_with(kGateProjection);
   if (!q && !gate) return out;
@@ -196,7 +197,7 @@ std::vector<std::string> files_of_model(const std::string& path) {
   for (const std::string& name : names) out.push_back(fmt::format("{}/{}", path, name));
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();
-    // Shards, and weights in formats that are not read.
+    // Leaves out shards, and weights in formats that are not read.
     const bool weights = name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".gguf");
     if (weights || name.ends_with(".index.json")) out.push_back(fmt::format("{}/{}", path, name));
   }
@@ -217,11 +218,11 @@ ModelFile::ModelFile(const std::string& path) {
   }
 }
 
-StoredRows ModelFile::stored(const Parameter& parameter) const {
+TensorLocation ModelFile::stored(const Parameter& parameter) const {
   return gguf_ ? stored_in_gguf(parameter, file_.config, *family_) : stored_in_directory(parameter, file_);
 }
 
-void ModelFile::check_shape(const Parameter& parameter, const StoredRows& at) const {
+void ModelFile::check_shape(const Parameter& parameter, const TensorLocation& at) const {
   const std::vector<std::int64_t>* found = weights_->shape(at.tensor);
   if (found == nullptr) {
     const bool separate = file_.layout == GateLayout::separate && parameter.name.ends_with(kGateProjection);
@@ -240,18 +241,18 @@ void ModelFile::check_shape(const Parameter& parameter, const StoredRows& at) co
        io::shape_text(at.shape));
 }
 
-void ModelFile::check_names(const std::vector<StoredRows>& used) const {
+void ModelFile::check_names(const std::vector<TensorLocation>& used) const {
   std::set<std::string_view> known;
-  for (const StoredRows& at : used) known.insert(at.tensor);
+  for (const TensorLocation& at : used) known.insert(at.tensor);
   for (const std::string& name : weights_->names()) {
-    const bool beside = gguf_ ? is_beside_parameters_in_gguf(name) : is_beside_parameters(name, file_.config);
-    if (!known.contains(name) && !beside) {
+    const bool extra = gguf_ ? is_extra_tensor_in_gguf(name) : is_extra_tensor(name, file_.config);
+    if (!known.contains(name) && !extra) {
       fail(weights_->path_of(name), "tensor '{}' is not one of the model's", printable(name));
     }
   }
 }
 
-void ModelFile::read_rows(const StoredRows& at, const Parameter& parameter, float* out) const {
+void ModelFile::read_rows(const TensorLocation& at, const Parameter& parameter, float* out) const {
   if (at.rows.empty()) return weights_->read(at.tensor, out);
   std::vector<float> tensor(static_cast<std::size_t>(count_of(at.shape)));
   weights_->read(at.tensor, tensor.data());
@@ -261,9 +262,9 @@ void ModelFile::read_rows(const StoredRows& at, const Parameter& parameter, floa
   }
 }
 
-/// Where each parameter is.
-std::vector<StoredRows> ModelFile::checked(const ParameterTable& table) const {
-  std::vector<StoredRows> places;
+/// Locates each parameter and checks its tensor.
+std::vector<TensorLocation> ModelFile::checked(const ParameterTable& table) const {
+  std::vector<TensorLocation> places;
   for (const Parameter& parameter : table.entries()) {
     places.push_back(stored(parameter));
     check_shape(parameter, places.back());
@@ -274,7 +275,7 @@ std::vector<StoredRows> ModelFile::checked(const ParameterTable& table) const {
 
 void ModelFile::read_each(const std::function<void(const Parameter&, const float*)>& at) const {
   const ParameterTable table(file_.config);
-  const std::vector<StoredRows> places = checked(table);
+  const std::vector<TensorLocation> places = checked(table);
   weights_->verify();
   std::vector<float> values;
   for (std::size_t i = 0; i < places.size(); ++i) {
@@ -287,7 +288,7 @@ void ModelFile::read_each(const std::function<void(const Parameter&, const float
 
 std::vector<float> ModelFile::read(const io::FileProgress& progress) const {
   const ParameterTable table(file_.config);
-  const std::vector<StoredRows> places = checked(table);
+  const std::vector<TensorLocation> places = checked(table);
   weights_->verify();
   std::vector<float> out(static_cast<std::size_t>(table.total()));
   for (std::size_t i = 0; i < places.size(); ++i) {
@@ -303,7 +304,7 @@ std::vector<float> ModelFile::read(const io::FileProgress& progress) const {
 
 namespace {
 
-/// A tensor of the file with its numbers in the file's type.
+/// A tensor of the file, with elements in the file's type.
 struct WrittenTensor {
   std::string name;
   std::vector<std::int64_t> shape;
@@ -311,13 +312,13 @@ struct WrittenTensor {
   std::vector<std::uint16_t> narrow;
 };
 
-/// The tensors of a file: a parameter each, but for a gate that lies among the rows of q.
+/// Returns the tensors of a file, one for each parameter, except that a fused gate is stored among the rows of q.
 std::vector<WrittenTensor> gather(const FileConfig& file, const std::vector<float>& parameters) {
   const ParameterTable table(file.config);
   std::vector<WrittenTensor> out;
   std::map<std::string, std::size_t> by_name;
   for (const Parameter& parameter : table.entries()) {
-    const StoredRows at = stored_in_directory(parameter, file);
+    const TensorLocation at = stored_in_directory(parameter, file);
     const auto [place, first] = by_name.emplace(at.tensor, out.size());
     if (first)
       out.push_back({at.tensor, at.shape, std::vector<float>(static_cast<std::size_t>(count_of(at.shape))), {}});
@@ -364,7 +365,7 @@ void write_model(const std::string& directory, const FileConfig& file, const std
   require_fusable(file.layout, file.config);
   std::vector<WrittenTensor> tensors = gather(file, parameters);
   std::vector<io::TensorSource> sources;
-  const double narrowing = dtype == DType::f32 ? 0.0 : 0.5;  // its share of the time
+  const double narrowing = dtype == DType::f32 ? 0.0 : 0.5;  // share of the time
   for (WrittenTensor& tensor : tensors) {
     if (dtype != DType::f32) narrow(tensor, dtype);
     const double narrowed = static_cast<double>(sources.size() + 1) / static_cast<double>(tensors.size());

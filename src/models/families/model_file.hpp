@@ -15,38 +15,38 @@
 #include "models/io/file_progress.hpp"
 #include "models/io/gguf.hpp"
 
-// Models in files, of every family and format that is read: a directory with config.json and model.safetensors, or
+// Reads and writes models of every supported family and format: a directory with config.json and model.safetensors, or
 // with shards that model.safetensors.index.json lists, or a GGUF file.
 
 namespace headgate::models {
 
-/// The tensors of a model's files, by their names there.
+/// Reads the tensors of a model's files, by their names there.
 class WeightFiles {
  public:
   virtual ~WeightFiles() = default;
 
-  /// What messages about missing tensors name.
+  /// Returns the path that messages about missing tensors name.
   virtual const std::string& path() const = 0;
   virtual std::vector<std::string> names() const = 0;
-  /// Row-major; null if there is no such tensor.
+  /// Returns the row-major shape; null if there is no such tensor.
   virtual const std::vector<std::int64_t>* shape(const std::string& name) const = 0;
-  /// The file that has the tensor.
+  /// Returns the file that has the tensor.
   virtual const std::string& path_of(const std::string& name) const = 0;
-  /// out(numel) = its numbers in f32. Throws io::FileError for types that are not widened and numbers that are not
-  /// finite.
+  /// out(numel) = the tensor's numbers in f32. Throws io::FileError for types that are not widened and numbers that are
+  /// not finite.
   virtual void read(const std::string& name, float* out) const = 0;
-  /// Throws io::FileError where a checksum does not fit.
+  /// Throws io::FileError if a checksum does not match.
   virtual void verify() const {}
 };
 
-/// A parameter's place in a file: the rows of a tensor.
-struct StoredRows {
+/// Locates a parameter in a file: some rows of a tensor.
+struct TensorLocation {
   std::string tensor;
-  std::vector<std::int64_t> shape;  ///< that the tensor must have
-  std::vector<std::int64_t> rows;   ///< row r of the parameter is row rows[r] of the tensor; empty: as they stand
+  std::vector<std::int64_t> shape;  ///< shape that the tensor must have
+  std::vector<std::int64_t> rows;   ///< row r of the parameter is row rows[r] of the tensor; empty: the same rows
 };
 
-/// A model whose config has been read.
+/// Opens a model and reads its config.
 class ModelFile {
  public:
   /// Opens a directory or a GGUF file. Throws io::FileError, naming what is wrong; so does read().
@@ -55,24 +55,24 @@ class ModelFile {
   const DecoderConfig& config() const { return file_.config; }
   GateLayout layout() const { return file_.layout; }
   const Family& family() const { return *family_; }
-  /// The GGUF file, for its tokenizer and other values; null for a directory.
+  /// Returns the GGUF file, for its tokenizer and other values; null for a directory.
   const io::GgufFile* gguf() const { return gguf_.get(); }
 
-  /// All parameters, (total) as ParameterTable(config()) lays them out. Nothing is allocated before all tensors are
-  /// known to be there. progress(fraction) is called after each parameter.
+  /// Returns all parameters, (total) as ParameterTable(config()) lays them out. Checks that all tensors exist before it
+  /// allocates. Calls progress(fraction) after each parameter.
   std::vector<float> read(const io::FileProgress& progress = {}) const;
-  /// Throws io::FileError where a tensor is missing, is not one of the model's or has another shape than it must.
+  /// Throws io::FileError if a tensor is missing, is unknown, or has a wrong shape.
   void check_tensors() const { checked(ParameterTable(file_.config)); }
-  /// at(parameter, its numbers in f32) for each parameter, one after the other in the table's order; the numbers are
-  /// there during the call. Otherwise as read().
+  /// Calls at(parameter, its numbers in f32) for each parameter in the table's order. The numbers are valid during the
+  /// call. Otherwise as read().
   void read_each(const std::function<void(const Parameter&, const float*)>& at) const;
 
  private:
-  std::vector<StoredRows> checked(const ParameterTable& table) const;
-  StoredRows stored(const Parameter& parameter) const;
-  void check_shape(const Parameter& parameter, const StoredRows& at) const;
-  void check_names(const std::vector<StoredRows>& used) const;
-  void read_rows(const StoredRows& at, const Parameter& parameter, float* out) const;
+  std::vector<TensorLocation> checked(const ParameterTable& table) const;
+  TensorLocation stored(const Parameter& parameter) const;
+  void check_shape(const Parameter& parameter, const TensorLocation& at) const;
+  void check_names(const std::vector<TensorLocation>& used) const;
+  void read_rows(const TensorLocation& at, const Parameter& parameter, float* out) const;
 
   FileConfig file_;
   const Family* family_ = nullptr;
@@ -80,11 +80,11 @@ class ModelFile {
   std::unique_ptr<WeightFiles> weights_;
 };
 
-/// Whether ModelFile could open `path`, by its name and kind alone: a directory with a config.json, or a file that
-/// begins as GGUF does.
+/// Returns whether `path` is something that ModelFile opens, by its name and kind only: a directory with a config.json,
+/// or a file that begins as GGUF does.
 bool is_gguf(const std::string& path);
 
-/// Files of a directory that say how text becomes tokens and how it is generated: what a model's own files lack.
+/// Files of a directory that a tokenizer and generation need, in addition to the model's own files.
 inline constexpr std::array kTextFiles{
     "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "tokenizer.model", "vocab.json",
     "merges.txt",     "generation_config.json", "chat_template.jinja"};
@@ -98,13 +98,13 @@ struct TextFile {
   std::string name, text;
 };
 
-/// Reads those of kTextFiles that a directory has. Throws io::FileError.
+/// Reads those of kTextFiles that exist in a directory. Throws io::FileError.
 std::vector<TextFile> read_text_files(const std::string& directory);
 
-/// Writes a model to `directory` as Hugging Face has it: config.json and model.safetensors in f32, f16 or bf16, rounded
-/// to nearest even, and `text_files`. The directory is replaced whole or not at all, and never where it has files of
-/// other names. Throws io::WriteError, Error where the layout does not fit the config's gate, and where f16 cannot hold
-/// a number. progress(fraction) is called after each tensor.
+/// Writes a model to `directory` in Hugging Face's layout: config.json and model.safetensors in f32, f16 or bf16,
+/// rounded to nearest even, and `text_files`. The directory is replaced whole or not at all, and never if it has files
+/// of other names. Throws io::WriteError, and Error if the layout does not suit the config's gate or if f16 cannot hold
+/// a number. Calls progress(fraction) after each tensor.
 void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
                  DType dtype, const std::vector<TextFile>& text_files = {}, const io::FileProgress& progress = {});
 

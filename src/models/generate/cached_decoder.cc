@@ -22,11 +22,11 @@ namespace headgate::models {
 
 namespace {
 
-/// Tokens of all sequences that pass through the layers at a time. Of the rows of a product, 512 make the time for
-/// packing and widening its weights small; more would only take memory.
+/// Most tokens of all sequences that pass through the layers at a time. With 512 rows, packing and widening the weights
+/// take little of a product's time; more rows would only take memory.
 constexpr std::int64_t kMostRows = 512;
 
-/// A model's weights in memory of their own, vectors in f32 and matrices of M; in one buffer where both are f32.
+/// Owns a model's weights, vectors in f32 and matrices of M; in one buffer if both are f32.
 template <typename M>
 class StoredWeights {
  public:
@@ -90,7 +90,7 @@ class StoredWeights {
   OuterWeights<const float, const M> outer_;
 };
 
-/// What T new tokens of each sequence pass through.
+/// Buffers through which T new tokens of each sequence pass.
 struct Pass {
   Pass(const DecoderConfig& config, BatchShape shape, const ExecutionContext& context)
       : sizes(without_logits(config, shape)), memory(sizes), blocks(sizes, *memory, context) {}
@@ -136,7 +136,8 @@ struct CachedDecoder::State {
   }
   virtual ~State() = default;
 
-  /// Passes tokens(B,T) through all layers: T is that of `pass`. logits(B,R,V) = of the last R tokens of each sequence.
+  /// Passes tokens(B,T) through all layers; T is that of `pass`. logits(B,R,V) = those of the last R tokens of each
+  /// sequence.
   virtual void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass& pass) = 0;
   virtual std::size_t weight_bytes() const = 0;
   virtual std::size_t step_weight_bytes() const = 0;
@@ -158,7 +159,7 @@ struct CachedDecoder::State {
   DecoderConfig config;
   CachedDecoderOptions options;
   layers::AttentionSkip skip;
-  std::vector<layers::AttentionCache> caches;  // of each layer
+  std::vector<layers::AttentionCache> caches;  // one for each layer
   Pass one;
   std::optional<Pass> many;
 };
@@ -182,7 +183,7 @@ void CachedDecoder::State::append(View<float, 3> logits, View<const std::int32_t
   const std::int64_t most = std::max<std::int64_t>(1, kMostRows / B);
   for (std::int64_t t = 0; t < T; t += most) {
     const std::int64_t here = std::min(most, T - t);
-    // Logits of the last R tokens of all: those of them that are of this part.
+    // Of the last R tokens, computes the logits of those in this part.
     const std::int64_t first = std::max<std::int64_t>(0, t - (T - R)),
                        end = std::max<std::int64_t>(0, t + here - (T - R));
     append_part(logits.range(1, first, end - first), tokens.range(1, t, here));
@@ -250,7 +251,7 @@ void CachedDecoder::StateOf<M>::forward(View<float, 3> logits, View<const std::i
 
 namespace {
 
-/// make(M{}) for the element type M of matrices.
+/// Calls make(M{}) for the element type M of matrices.
 template <class Make>
 auto with_matrix_type(DType dtype, const Make& make) {
   return dtype == DType::bf16 ? make(BFloat16{}) : make(float{});
@@ -260,7 +261,7 @@ auto with_matrix_type(DType dtype, const Make& make) {
 
 CachedDecoder::CachedDecoder(const ModelFile& file, const CachedDecoderOptions& options)
     : state_(with_matrix_type(options.weights, [&](auto element) -> std::unique_ptr<State> {
-        file.check_tensors();  // before memory is taken for what they may lack
+        file.check_tensors();  // checks before allocating
         auto state = std::make_unique<StateOf<decltype(element)>>(file.config(), options);
         file.read_each([&](const Parameter& p, const float* values) { state->weights.add(p, values); });
         return state;

@@ -91,7 +91,7 @@ constexpr std::array<ChatFormat, 8> kFormats{{
      .trim = Trim::nothing},
 }};
 
-/// "ChatML, Llama 3, …", each name once.
+/// Returns "ChatML, Llama 3, …", each name once.
 std::string known_names() {
   std::vector<std::string_view> names;
   for (const ChatFormat& format : kFormats) {
@@ -100,7 +100,7 @@ std::string known_names() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// As marks are written.
+/// Returns the text with the spelling that marks have.
 std::string comparable(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -121,8 +121,8 @@ bool has_marks(const std::string& text, const ChatFormat& format) {
          std::none_of(format.foreign.begin(), format.foreign.end(), unwanted);
 }
 
-/// The rest of a Jinja string, behind its opening `quote`, up to the closing one, without escapes; empty if it has an
-/// escape other than of a newline, a quote or a backslash.
+/// Returns the rest of a Jinja string after its opening `quote`, up to the closing one, unescaped. Returns nothing for
+/// an escape other than of a newline, a quote or a backslash.
 std::optional<std::string> string_value(std::string_view rest, char quote) {
   constexpr std::string_view kEscapes = R"(n\'")", kMeanings = "\n\\'\"";
   std::string out;
@@ -138,7 +138,8 @@ std::optional<std::string> string_value(std::string_view rest, char quote) {
   return out;
 }
 
-/// The text of a whole system's turn that stands in a template as one string: what is written where there is no other.
+/// Returns the text of a whole system's turn that a template contains as one string. The template writes it if no other
+/// is given.
 std::string default_system(std::string_view chat_template, const ChatFormat& format) {
   const std::string_view with = format.with_system;
   const std::size_t text = with.find(kSystem);
@@ -159,7 +160,7 @@ std::string default_system(std::string_view chat_template, const ChatFormat& for
 }
 
 std::string trimmed_end(std::string_view text) {
-  std::size_t end = 0;  // behind the last character that is not white space
+  std::size_t end = 0;  // after the last character that is not white space
   for (std::size_t i = 0; i < text.size();) {
     const tokenize::CodePoint c = tokenize::first_code_point(text.substr(i));
     i += std::max<std::size_t>(c.bytes, 1);
@@ -180,20 +181,20 @@ ChatText trimmed(const ChatText& text, Trim trim) {
   switch (trim) {
     case Trim::nothing: return text;
     case Trim::each: return {trimmed(text.system), trimmed(text.user)};
-    case Trim::joined:  // in front of a system's text something else is written
+    case Trim::joined:  // other text stands before the system's text
       return {text.system, text.system.empty() ? trimmed(text.user) : trimmed_end(text.user)};
   }
   return text;
 }
 
-/// The id of a special token; kNoToken where there is none of that spelling.
+/// Returns the id of a special token; kNoToken if none has that spelling.
 std::int32_t special_id(const tokenize::Tokenizer& tokenizer, std::string_view spelling) {
   const std::int32_t id = tokenizer.find(spelling);
   return id != tokenize::kNoToken && tokenizer.special(id) ? id : tokenize::kNoToken;
 }
 
-/// Ids of text and special tokens in turn. Text is encoded as far as it reaches between two tokens, since words may
-/// reach from what a format writes into a user's text.
+/// Encodes text and special tokens alternately. Encodes all text between two tokens at once, because words may reach
+/// from the format's text into a user's.
 class ChatEncoder {
  public:
   explicit ChatEncoder(const tokenize::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -228,13 +229,13 @@ class ChatEncoder {
 std::span<const ChatFormat> chat_formats() { return kFormats; }
 
 Chat recognise_chat(const std::string& chat_template) {
-  require(!chat_template.empty(), "the model has no chat template, so it was not made to converse; formats known: {}",
+  require(!chat_template.empty(), "the model has no chat template, so it was not made to converse; known formats: {}",
           known_names());
   const std::string text = comparable(chat_template);
   for (const ChatFormat& format : kFormats) {
     if (has_marks(text, format)) return {&format, default_system(chat_template, format)};
   }
-  throw Error(fmt::format("the model's chat template is in none of the formats known: {}", known_names()));
+  throw Error(fmt::format("the model's chat template matches none of the known formats: {}", known_names()));
 }
 
 tokenize::Encoding encode_chat(const Chat& chat, const ChatText& text, const tokenize::Tokenizer& tokenizer) {

@@ -21,7 +21,7 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-/// The object in a JSON file; an empty one where there is no file.
+/// Returns the object in a JSON file; an empty one if there is no file.
 io::Json object_in(const std::string& path) {
   if (!exists(path)) return io::Json::object();
   io::Json json = io::parse_json(path, io::read_text(path, kMaxBytes), kMaxDepth);
@@ -39,10 +39,10 @@ class EndIds {
   }
   void add(const std::string& path, const io::Json& value) {
     if (!value.is_number_integer()) io::fail(path, "{} is neither an integer nor a list of integers", kEndId);
-    // Above the largest i64 an unsigned number would turn negative: outside the vocabulary in any case.
+    // An unsigned number above the largest i64 becomes negative, which is outside the vocabulary too.
     add(path, kEndId, value.get<std::int64_t>());
   }
-  /// Ascending, each once.
+  /// Returns the ids in ascending order, each once.
   std::vector<std::int32_t> take() {
     std::sort(ids_.begin(), ids_.end());
     ids_.erase(std::unique(ids_.begin(), ids_.end()), ids_.end());
@@ -70,7 +70,7 @@ std::string template_of(const std::string& path, const io::Json& value) {
     if (!entry.is_object()) io::fail(path, "{}: an element is not an object", kTemplate);
     const auto name = entry.find("name"), text = entry.find("template");
     const bool whole = name != entry.end() && name->is_string() && text != entry.end() && text->is_string();
-    if (!whole) io::fail(path, "{}: an element has not the strings name and template", kTemplate);
+    if (!whole) io::fail(path, "{}: an element lacks the strings name and template", kTemplate);
     if (*name == "default") return text->get<std::string>();
   }
   io::fail(path, "{}: no element is named default", kTemplate);

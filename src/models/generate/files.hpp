@@ -9,16 +9,16 @@
 
 namespace headgate::generate {
 
-/// What a model's files say about generating text.
+/// Holds what a model's files say about generating text.
 struct GenerationFiles {
   std::vector<std::int32_t> end_ids;  ///< tokens that end a text, ascending, each in the model's vocabulary
-  std::string chat_template;          ///< Jinja; empty: there is none
+  std::string chat_template;          ///< Jinja; empty: none
 };
 
-/// Of a directory: eos_token_id of generation_config.json and of config.json, one id or a list; chat_template.jinja, or
-/// else chat_template of tokenizer_config.json, of several the one named default. Of a GGUF file:
-/// tokenizer.ggml.eos_token_id and eot_token_id, tokenizer.chat_template. `path`: what `model` was opened from. Throws
-/// io::FileError, also for an id outside the vocabulary.
+/// Reads a directory or a GGUF file. Directory: eos_token_id of generation_config.json and of config.json, one id or a
+/// list; chat_template.jinja, or else chat_template of tokenizer_config.json (if it has several, the one named
+/// default). GGUF: tokenizer.ggml.eos_token_id and eot_token_id, tokenizer.chat_template. `path`: what `model` was
+/// opened from. Throws io::FileError, also for an id outside the vocabulary.
 GenerationFiles read_generation_files(const std::string& path, const models::ModelFile& model);
 
 }  // namespace headgate::generate

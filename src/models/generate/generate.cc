@@ -10,7 +10,8 @@
 namespace headgate::generate {
 namespace {
 
-/// Tokens of a prompt that are read at once: enough for products of matrices, few enough to be interrupted between.
+/// Tokens of a prompt that are read at once: enough to make products efficient, few enough for an interruption to take
+/// effect soon.
 constexpr std::int64_t kPromptPart = 512;
 
 class Stopwatch {
@@ -33,7 +34,7 @@ void check_prompt(const models::CachedDecoder& decoder, const tokenize::Tokenize
   }
 }
 
-/// Whether the prompt was read to its end.
+/// Reads the prompt. Returns false if it was interrupted.
 bool read_prompt(models::CachedDecoder& decoder, View<float, 2> logits, std::span<const std::int32_t> prompt,
                  const GenerateHooks& hooks) {
   const auto tokens = static_cast<std::int64_t>(prompt.size());

@@ -13,45 +13,45 @@
 #include "models/generate/sampler.hpp"
 #include "models/tokenize/tokenizer.hpp"
 
-// A text that a model goes on with, token by token.
+// Generates text with a model, token by token.
 
 namespace headgate::generate {
 
 enum class StopReason {
   end_token,    ///< the model ended the text
   max_tokens,   ///< GenerateOptions::max_tokens
-  capacity,     ///< the decoder has no place for another token
-  interrupted,  ///< GenerateHooks::text said so
+  capacity,     ///< the decoder has no room for another token
+  interrupted,  ///< GenerateHooks::text returned false
 };
 
 struct GenerateOptions {
   Sampling sampling{};
-  std::int64_t max_tokens = 256;        ///< generated ones, at least 1
+  std::int64_t max_tokens = 256;        ///< most tokens to generate, at least 1
   std::vector<std::int32_t> end_ids{};  ///< any of them ends the text
 };
 
-/// Either may be empty.
+/// Callbacks; either may be empty.
 struct GenerateHooks {
-  /// Takes the bytes that are new and complete, without those of special tokens; false ends the text. It is called
-  /// without bytes too, between the parts of a long prompt.
+  /// Receives the bytes that are new and complete, without those of special tokens; returns false to end the text. Also
+  /// called without bytes between the parts of a long prompt.
   std::function<bool(std::string_view bytes)> text;
-  /// Sees the logits(V) before each token is chosen from them.
+  /// Receives the logits(V) before a token is chosen from them.
   std::function<void(std::span<const float> logits)> logits;
 };
 
 struct Generated {
-  std::vector<std::int32_t> ids;  ///< the end token included
+  std::vector<std::int32_t> ids;  ///< including the end token
   StopReason stop = StopReason::interrupted;
-  std::int64_t prompt_tokens = 0;  ///< read
+  std::int64_t prompt_tokens = 0;  ///< prompt tokens that were read
   double prompt_seconds = 0.0;
-  std::int64_t steps = 0;  ///< generated tokens that were read for the next one
+  std::int64_t steps = 0;  ///< generated tokens that were read to compute the next one
   double step_seconds = 0.0;
-  double step_bytes = 0.0;  ///< weights, keys and values that all steps read
+  double step_bytes = 0.0;  ///< bytes of weights, keys and values that all steps read
 };
 
-/// Appends `prompt` to the decoder, which holds one sequence, and token after token. Tokens beyond the tokenizer's are
-/// not chosen: matrices may have more rows than there are tokens. Throws Error on an empty prompt, one that does not
-/// fit into the capacity, a token outside the model's vocabulary, and logits that are not finite.
+/// Appends `prompt`, then token after token, to the decoder, which holds one sequence. Never chooses ids beyond the
+/// tokenizer's: matrices may have more rows than there are tokens. Throws Error on an empty prompt, one that exceeds
+/// the capacity, a token outside the model's vocabulary, and logits that are not finite.
 Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& tokenizer,
                    std::span<const std::int32_t> prompt, const GenerateOptions& options, const GenerateHooks& hooks);
 

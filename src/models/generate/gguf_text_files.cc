@@ -65,7 +65,7 @@ GgufTextFiles gguf_text_files(const std::string& path, const models::ModelFile& 
   GgufTextFiles out;
   try {
     const tokenize::GgufVocabulary vocabulary = tokenize::read_gguf_vocabulary(*model.gguf());
-    std::string config = tokenizer_config(model, vocabulary, generation.chat_template);  // both files or neither
+    std::string config = tokenizer_config(model, vocabulary, generation.chat_template);  // write both files or neither
     out.files.push_back({"tokenizer.json", tokenize::gguf_tokenizer_json(path, vocabulary)});
     out.files.push_back({"tokenizer_config.json", std::move(config)});
   } catch (const io::FileError& error) {

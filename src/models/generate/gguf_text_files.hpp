@@ -8,10 +8,10 @@
 
 namespace headgate::generate {
 
-/// The tokenizer and generation settings of a GGUF file as the files of a Hugging Face directory.
+/// Holds the tokenizer and generation settings of a GGUF file as files of a Hugging Face directory.
 struct GgufTextFiles {
   std::vector<models::TextFile> files;
-  std::string no_tokenizer;  ///< why tokenizer.json and tokenizer_config.json are not among them; else empty
+  std::string no_tokenizer;  ///< why tokenizer.json and tokenizer_config.json are missing; else empty
 };
 
 /// Writes tokenizer.json; tokenizer_config.json with special tokens, the maximum length and the chat template; and

@@ -11,7 +11,7 @@
 namespace headgate::generate {
 namespace {
 
-/// The id of the largest logit.
+/// Returns the id of the largest logit.
 std::int32_t most_likely(std::span<const float> logits) {
   std::size_t best = 0;
   for (std::size_t id = 0; id < logits.size(); ++id) {
@@ -33,8 +33,7 @@ void check_sampling(const Sampling& s) {
 
 Sampler::Sampler(const Sampling& sampling) : sampling_(sampling), random_(sampling.seed) { check_sampling(sampling); }
 
-/// kept_[from, to) = the most likely of kept_[from, end), the most likely first. The order depends on nothing but
-/// logits.
+/// kept_[from, to) = the most likely of kept_[from, end), in descending order, which depends only on the logits.
 void Sampler::sort_most_likely(std::span<const float> logits, std::size_t from, std::size_t to) {
   const auto more_likely = [logits](std::int32_t a, std::int32_t b) {
     const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
@@ -46,7 +45,7 @@ void Sampler::sort_most_likely(std::span<const float> logits, std::size_t from, 
 }
 
 double Sampler::keep_nucleus(std::span<const float> logits, double total) {
-  constexpr std::size_t kFirst = 64;  // few tokens have most of the sum, as a rule: they alone are sorted
+  constexpr std::size_t kFirst = 64;  // sorts these first: few tokens usually have most of the sum
   std::size_t sorted = 0;
   double sum = 0.0;
   for (std::size_t i = 0; i < kept_.size(); ++i) {
@@ -86,7 +85,7 @@ std::int32_t Sampler::next(std::span<const float> logits) {
   std::int32_t chosen = best;
   for (const std::int32_t id : kept_) {
     const double weight = weights_[static_cast<std::size_t>(id)];
-    if (weight > 0.0) chosen = id;  // where roundings leave something of `left`, the last one that is possible
+    if (weight > 0.0) chosen = id;  // if rounding leaves `left` above 0, the last possible token is chosen
     left -= weight;
     if (left < 0.0) break;
   }

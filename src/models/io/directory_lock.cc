@@ -18,7 +18,7 @@ namespace {
 
 /// Returns "process 123", read from /proc/locks, whose lines are "1: FLOCK ADVISORY WRITE 123 08:01:4567 0 EOF" with
 /// the device in hexadecimal; "another process" where the file system reports other device numbers there.
-std::string holder_of(int descriptor) {
+std::string find_owner(int descriptor) {
   struct stat facts {};
   if (::fstat(descriptor, &facts) != 0) return "another process";
   const std::string place = fmt::format("{:02x}:{:02x}:{}", major(facts.st_dev), minor(facts.st_dev), facts.st_ino);
@@ -41,7 +41,7 @@ DirectoryLock::DirectoryLock(const std::string& path)
     unavailable_ = std::strerror(errno);
     return;
   }
-  const std::string holder = holder_of(descriptor_);
+  const std::string holder = find_owner(descriptor_);
   ::close(descriptor_);
   fail(path, "in use by {}", holder);
 }

@@ -7,17 +7,17 @@
 
 namespace headgate::io {
 
-/// An exclusive lock (flock) on a directory. The kernel releases it when the process ends, however it ends.
+/// Holds an exclusive lock (flock) on a directory. The kernel releases it when the process ends, however it ends.
 class DirectoryLock {
  public:
-  /// Throws FileError where the directory cannot be opened or is locked already, then with the holder's process id if
-  /// the kernel gives it.
+  /// Throws FileError if the directory cannot be opened or is locked already; the message names the process that holds
+  /// the lock, if the kernel reports it.
   explicit DirectoryLock(const std::string& path);
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
   ~DirectoryLock();
 
-  /// Empty if the directory is locked; otherwise why the file system cannot lock it.
+  /// Returns why the file system cannot lock the directory; empty if it is locked.
   const std::string& unavailable() const { return unavailable_; }
 
  private:

@@ -10,19 +10,19 @@
 
 namespace headgate::io {
 
-/// A file that cannot be read, written or understood: "PATH: what is wrong", one line.
+/// Reports a file that cannot be read, written or understood: "PATH: what is wrong", one line.
 class FileError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// A file or directory that cannot be written. What was there before is unchanged, and the write may be retried.
+/// Reports a file or directory that cannot be written. The old content is unchanged, and the write may be retried.
 class WriteError : public FileError {
  public:
   using FileError::FileError;
 };
 
-/// A directory that is not replaced because it holds files other than those written there before.
+/// Reports a directory that is not replaced because it holds other files than those written there before.
 class NotReplaceable : public WriteError {
  public:
   using WriteError::WriteError;

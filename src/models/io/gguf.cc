@@ -29,7 +29,7 @@ constexpr std::string_view kAlignment = "general.alignment";
 
 struct TypeRow {
   std::string_view name;
-  std::size_t bytes;  ///< 0: as many as it says itself
+  std::size_t bytes;  ///< 0: the value itself says how many
 };
 constexpr std::array<TypeRow, 13> kTypes{{{"u8", 1},
                                           {"i8", 1},
@@ -68,7 +68,7 @@ bool is_integer(GgufType type) {
   }
 }
 
-/// An integer of any type; a u64 beyond 63 bits comes out negative.
+/// Returns an integer of any type; a u64 beyond 63 bits becomes negative.
 std::int64_t integer_at(GgufType type, const std::uint8_t* at) {
   switch (type) {
     case GgufType::u8: return *at;
@@ -91,7 +91,7 @@ std::string_view gguf_type_name(GgufType type) { return row_of(type).name; }
 
 // --- the header --------------------------------------------------------------------------------------------------
 
-/// Takes the header of a file apart, from its first byte on.
+/// Parses the header of a file, from its first byte on.
 class GgufHeader {
  public:
   explicit GgufHeader(GgufFile& out)
@@ -107,7 +107,8 @@ class GgufHeader {
   }
 
  private:
-  // Bytes at least: a length and a type with a byte of value; a length, a count, a format and an offset.
+  // Fewest bytes of a value (a length, and a type with a byte of value) and of a tensor (a length, a count, a format
+  // and an offset).
   static constexpr std::size_t kLeastValue = 8 + 4 + 1;
   static constexpr std::size_t kLeastTensor = 8 + 4 + 4 + 8;
 
@@ -152,7 +153,7 @@ class GgufHeader {
 
   GgufType type(const std::string& shown) {
     const auto id = number<std::uint32_t>("a type");
-    if (id >= kTypes.size()) fail(path_, "'{}' is of type {}, which is none", shown, id);
+    if (id >= kTypes.size()) fail(path_, "'{}' has the unknown type {}", shown, id);
     return static_cast<GgufType>(id);
   }
 
@@ -169,10 +170,10 @@ class GgufHeader {
     }
     value.data = out_.file_.data() + at_;
     skip(value, shown);
-    if (!out_.values_.emplace(key, value).second) fail(path_, "'{}' twice", shown);
+    if (!out_.values_.emplace(key, value).second) fail(path_, "duplicate key '{}'", shown);
   }
 
-  /// Past the elements of a value.
+  /// Skips the elements of a value.
   void skip(const GgufValue& value, const std::string& shown) {
     const std::size_t bytes = row_of(value.of).bytes;
     const std::size_t least = bytes == 0 ? sizeof(std::uint64_t) : bytes;
@@ -182,7 +183,9 @@ class GgufHeader {
       const std::uint8_t* from = take(bytes * value.count, "a value");
       if (value.of != GgufType::boolean) return;
       const auto* bad = std::find_if(from, from + value.count, [](std::uint8_t byte) { return byte > 1; });
-      if (bad != from + value.count) fail(path_, "'{}' has a truth value of {}", shown, static_cast<int>(*bad));
+      if (bad != from + value.count) {
+        fail(path_, "'{}' has a boolean of {}, neither 0 nor 1", shown, static_cast<int>(*bad));
+      }
       return;
     }
     for (std::uint64_t i = 0; i < value.count; ++i) string("a string");
@@ -210,8 +213,8 @@ class GgufHeader {
     if (tensor.format == nullptr) fail(path_, "tensor '{}' is of format {}, which is not known", shown, format);
     const std::int64_t block = tensor.format->numbers;
     if (tensor.shape.back() % block != 0) {
-      fail(path_, "tensor '{}': rows of {} numbers are no whole blocks of {}'s {}", shown, tensor.shape.back(),
-           tensor.format->word, block);
+      fail(path_, "tensor '{}': rows of {} numbers are not whole blocks of {}, which hold {}", shown,
+           tensor.shape.back(), tensor.format->word, block);
     }
     tensor.bytes = numel / static_cast<std::uint64_t>(block) * tensor.format->bytes;
     offsets_.push_back(number<std::uint64_t>("a tensor's offset"));
@@ -228,7 +231,7 @@ class GgufHeader {
     return static_cast<std::uint64_t>(bytes);
   }
 
-  /// Offsets become places, compared with the file and with each other.
+  /// Turns offsets into pointers, and checks them against the file and each other.
   void place_data() {
     const std::uint64_t align = alignment();
     const std::uint64_t start = (at_ + align - 1) / align * align;
@@ -237,7 +240,7 @@ class GgufHeader {
       GgufTensor& tensor = out_.tensors_[i];
       const std::string shown = printable(tensor.name);
       if (offsets_[i] % align != 0)
-        fail(path_, "tensor '{}' is at offset {}, no multiple of {}", shown, offsets_[i], align);
+        fail(path_, "tensor '{}' is at offset {}, not a multiple of {}", shown, offsets_[i], align);
       if (offsets_[i] > data || tensor.bytes > data - offsets_[i]) {
         fail(path_, "truncated: tensor '{}' takes {} bytes from {} on, the data has {}", shown, tensor.bytes,
              offsets_[i], data);
@@ -251,7 +254,7 @@ class GgufHeader {
         fail(path_, "tensors '{}' and '{}' overlap", printable(tensors[i - 1].name), printable(tensors[i].name));
       }
       if (!out_.by_name_.emplace(tensors[i].name, &tensors[i]).second) {
-        fail(path_, "tensor '{}' twice", printable(tensors[i].name));
+        fail(path_, "duplicate tensor '{}'", printable(tensors[i].name));
       }
     }
   }
@@ -305,7 +308,7 @@ double GgufFile::number(std::string_view key) const {
 
 bool GgufFile::boolean(std::string_view key) const {
   const GgufValue& value = at(key);
-  if (value.type != GgufType::boolean) fail(path(), "{} is a {}, not a truth value", key, gguf_type_name(value.type));
+  if (value.type != GgufType::boolean) fail(path(), "{} is a {}, not a boolean", key, gguf_type_name(value.type));
   return *value.data != 0;
 }
 
@@ -317,7 +320,7 @@ std::string GgufFile::string(std::string_view key) const {
 
 std::vector<std::string> GgufFile::strings(std::string_view key) const {
   const GgufValue& value = at(key);
-  if (value.type != GgufType::list || value.of != GgufType::string) fail(path(), "{} is no list of strings", key);
+  if (value.type != GgufType::list || value.of != GgufType::string) fail(path(), "{} is not a list of strings", key);
   std::vector<std::string> out;
   const std::uint8_t* at = value.data;
   for (std::uint64_t i = 0; i < value.count; ++i) {
@@ -329,7 +332,7 @@ std::vector<std::string> GgufFile::strings(std::string_view key) const {
 
 std::vector<std::int64_t> GgufFile::integers(std::string_view key) const {
   const GgufValue& value = at(key);
-  if (value.type != GgufType::list || !is_integer(value.of)) fail(path(), "{} is no list of integers", key);
+  if (value.type != GgufType::list || !is_integer(value.of)) fail(path(), "{} is not a list of integers", key);
   std::vector<std::int64_t> out;
   for (std::uint64_t i = 0; i < value.count; ++i) {
     out.push_back(integer_at(value.of, value.data + i * row_of(value.of).bytes));
@@ -340,7 +343,7 @@ std::vector<std::int64_t> GgufFile::integers(std::string_view key) const {
 
 std::vector<float> GgufFile::numbers(std::string_view key) const {
   const GgufValue& value = at(key);
-  if (value.type != GgufType::list || value.of != GgufType::f32) fail(path(), "{} is no list of f32", key);
+  if (value.type != GgufType::list || value.of != GgufType::f32) fail(path(), "{} is not a list of f32", key);
   std::vector<float> out(value.count);
   if (!out.empty()) std::memcpy(out.data(), value.data, out.size() * sizeof(float));
   return out;

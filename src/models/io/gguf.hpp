@@ -22,18 +22,18 @@ namespace headgate::io {
 
 enum class GgufType : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, list, u64, i64, f64 };
 
-/// "u8", …: what messages call it.
+/// Returns "u8", …: what messages call the type.
 std::string_view gguf_type_name(GgufType type);
 
-/// A value of the header. It stays in the mapped file and is read by GgufFile.
+/// A value of the header. Its bytes stay in the mapped file, and GgufFile reads them.
 struct GgufValue {
   GgufType type = GgufType::u8;
-  GgufType of = GgufType::u8;          ///< a list: the type of its elements, which are no lists
+  GgufType of = GgufType::u8;          ///< of a list's elements, which are not lists
   std::uint64_t count = 1;             ///< of a list; else 1
   const std::uint8_t* data = nullptr;  ///< its first byte
 };
 
-/// A tensor's place in the file.
+/// Locates a tensor in the file.
 struct GgufTensor {
   std::string name;
   const GgufFormat* format = nullptr;
@@ -44,17 +44,17 @@ struct GgufTensor {
   std::int64_t numel() const { return static_cast<std::int64_t>(bytes / format->bytes) * format->numbers; }
 };
 
-/// A GGUF file, mapped. It should not be shortened while it is used; every function that reads data looks first.
+/// Maps a GGUF file. Every function that reads data first checks that the file has not become shorter.
 class GgufFile {
  public:
-  /// Reads and checks all but the tensors' numbers. Throws FileError, naming the file and what is wrong; so do all
-  /// below.
+  /// Reads and checks everything except the tensors' numbers. Throws FileError, naming the file and what is wrong, as
+  /// do all functions below.
   explicit GgufFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   std::uint32_t version() const { return version_; }
 
-  /// In the order of the data.
+  /// Returns the tensors in the order of the data.
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   /// Returns null if no tensor has that name.
   const GgufTensor* find(std::string_view name) const;
@@ -62,17 +62,18 @@ class GgufFile {
   const std::map<std::string, GgufValue, std::less<>>& values() const { return values_; }
   bool has(std::string_view key) const { return values_.contains(key); }
 
-  // The value of a key, which must be there and of a fitting type: of any integer type in range, of f32 or f64, ….
+  // Return the value of a key. Throw if the key is missing or its type does not fit: any integer type in range, f32 or
+  // f64, ….
   std::int64_t integer(std::string_view key) const;
-  double number(std::string_view key) const;  ///< or an integer
+  double number(std::string_view key) const;  ///< accepts an integer too
   bool boolean(std::string_view key) const;
   std::string string(std::string_view key) const;
   std::vector<std::string> strings(std::string_view key) const;
   std::vector<std::int64_t> integers(std::string_view key) const;
   std::vector<float> numbers(std::string_view key) const;
 
-  /// out(tensor.numel()) = its numbers in f32. Throws FileError for a format that is not widened, named with those that
-  /// are, and for a number that is not finite.
+  /// out(tensor.numel()) = the tensor's numbers in f32. Throws FileError, which lists the supported formats, for one
+  /// that is not widened, and for a number that is not finite.
   void read_f32(const GgufTensor& tensor, float* out) const;
 
  private:

@@ -12,8 +12,8 @@
 namespace headgate::io {
 namespace {
 
-constexpr int kSmall = 32;   // numbers of a block of Q4_0 … Q8_0
-constexpr int kSuper = 256;  // and of Q4_K, Q5_K, Q6_K
+constexpr int kSmall = 32;   // numbers in a block of Q4_0 … Q8_0
+constexpr int kSuper = 256;  // numbers in a block of Q4_K, Q5_K, Q6_K
 
 template <typename T>
 T load(const std::uint8_t* at) {
@@ -34,7 +34,7 @@ void widen_q8_0(float* out, const std::uint8_t* block) {
   for (int i = 0; i < kSmall; ++i) out[i] = static_cast<float>(static_cast<std::int8_t>(block[2 + i])) * d;
 }
 
-/// Number i of 32: the low nibbles come first, then the high ones.
+/// Returns number i of 32: the low nibbles come first, then the high ones.
 int nibble(const std::uint8_t* bytes, int i) {
   const int count = kSmall / 2;
   return i < count ? bytes[i] & 0x0F : bytes[i - count] >> 4;
@@ -76,7 +76,7 @@ void widen_q5_1(float* out, const std::uint8_t* block) {
   }
 }
 
-/// Scales and minima of the 8 groups of a super block, 6 bits each in 12 bytes.
+/// Scales and minima of the 8 groups of a super-block, 6 bits each in 12 bytes.
 struct GroupScales {
   std::array<int, 8> scale{}, least{};
 

@@ -107,7 +107,7 @@ std::string snapshot_in(const std::string& path) {
   const std::vector<std::string> there = directories_in(snapshots);
   if (there.empty()) fail(path, "is a model of the Hub's cache without a snapshot: download it again");
   if (there.size() > 1) {
-    fail(path, "has {} snapshots and no refs/main: give one of them, as {}", there.size(), there.front());
+    fail(path, "has {} snapshots and no refs/main: give one of them, such as {}", there.size(), there.front());
   }
   return there.front();
 }

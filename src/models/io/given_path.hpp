@@ -3,7 +3,7 @@
 
 #include <string>
 
-// Resolves the paths of models, tokenizers and runs that a user gives. All verbs share it, and so its messages.
+// Resolves the paths of models, tokenizers and runs that a user gives, with the same messages in all verbs.
 
 namespace headgate::io {
 

@@ -12,10 +12,11 @@
 
 namespace headgate::io {
 
-/// Untrusted bytes, made safe to print on one line: at most `most` of them, those that are not printable ASCII as \xNN.
+/// Makes untrusted bytes safe to print on one line: shows at most `most` of them, and those that are not printable
+/// ASCII as \xNN.
 std::string printable(std::string_view text, std::size_t most = 40);
 
-/// A regular file opened for reading; its size is taken at opening. The constructor throws FileError for anything else.
+/// Opens a regular file for reading and takes its size. The constructor throws FileError for anything else.
 class InputFile {
  public:
   explicit InputFile(const std::string& path);

@@ -11,8 +11,9 @@
 namespace headgate::io {
 namespace {
 
-/// Fails at brackets that are too deep and at duplicate keys. Syntax errors stop it: Json::parse reports those. Json's
-/// parser with a callback could check the same, but it visits all members of an object again after each inner one.
+/// Fails at brackets nested too deep and at duplicate keys. Stops at syntax errors, which Json::parse reports. A
+/// callback of Json's parser could check the same, but after each inner object it visits all members of the outer one
+/// again.
 class StructureCheck : public Json::json_sax_t {
  public:
   StructureCheck(const std::string& path, int max_depth) : path_(path), max_depth_(max_depth) {}
@@ -22,7 +23,7 @@ class StructureCheck : public Json::json_sax_t {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(std::string& name) override {
-    if (!keys_.back().insert(name).second) fail(path_, "'{}' twice", printable(name));
+    if (!keys_.back().insert(name).second) fail(path_, "duplicate key '{}'", printable(name));
     return true;
   }
 

@@ -47,7 +47,8 @@ struct Header {
   std::vector<std::int64_t> shape;
 };
 
-/// The header's text: one Python dict literal with the keys descr, fortran_order and shape, each once, in any order.
+/// Parses the header's text: one Python dict literal with the keys descr, fortran_order and shape, each once, in any
+/// order.
 class HeaderParser {
  public:
   HeaderParser(const std::string& path, std::string_view text) : path_(path), text_(text) {}
@@ -106,7 +107,7 @@ class HeaderParser {
   }
 
   void set_once(bool& seen, std::string_view key) const {
-    if (seen) fail(path_, "header: '{}' twice", key);
+    if (seen) fail(path_, "header: duplicate key '{}'", key);
     seen = true;
   }
 
@@ -349,7 +350,7 @@ void NpyWriter::commit() {
     for (StagedFile& file : files_) file.commit();
   } catch (const FileError&) {
     std::error_code error;
-    for (const std::string& directory : made) fs::remove(directory, error);  // unless something is in it
+    for (const std::string& directory : made) fs::remove(directory, error);  // unless it is not empty
     throw;
   }
   files_.clear();

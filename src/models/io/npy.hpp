@@ -11,18 +11,18 @@
 #include "models/io/file_error.hpp"
 #include "models/io/staged_file.hpp"
 
-// NumPy's .npy files (numpy.lib.format): versions 1.0, 2.0 and 3.0, C or Fortran order, little-endian
+// Reads and writes NumPy's .npy files (numpy.lib.format): versions 1.0, 2.0 and 3.0, C or Fortran order, little-endian
 // f2 f4 f8 i1 i4 i8 b1. Sizes in a header are checked against the size of the file before anything is allocated.
 
 namespace headgate::io {
 
 inline constexpr std::size_t kMaxRank = 32;
 
-/// The number of elements and of bytes of an array; fits_in_memory tells whether they overflow.
+/// Return the number of elements and of bytes of an array; fits_in_memory says whether they overflow.
 std::int64_t element_count(const std::vector<std::int64_t>& shape);
 std::size_t bytes_of(DType dtype, const std::vector<std::int64_t>& shape);
 
-/// An owned array of any rank, elements uninitialised until written.
+/// Owns an array of any rank, whose elements are uninitialised.
 struct Array {
   DType dtype = DType::none;
   std::vector<std::int64_t> shape;
@@ -41,22 +41,23 @@ Array make_array(DType dtype, std::vector<std::int64_t> shape);
 /// its dimensions and no stride overflows.
 bool fits_in_memory(const std::vector<std::int64_t>& shape, std::size_t element_bytes);
 
-/// "(2, 8)", "(3,)", "()", as Python writes it.
+/// Returns "(2, 8)", "(3,)" or "()", as Python writes it.
 std::string shape_text(const std::vector<std::int64_t>& shape);
 
 /// Reads a whole file. Fortran order is expressed by strides; the elements are not reordered.
 /// Throws FileError, naming the file and what is wrong with it.
 Array read_npy(const std::string& path);
 
-/// The header of a version 1.0 file with a row-major array: magic, length and dict, padded to a multiple of 64 bytes.
+/// Returns the header of a version 1.0 file with a row-major array: magic, length and dict, padded to a multiple of 64
+/// bytes.
 std::string npy_header(DType dtype, const std::vector<std::int64_t>& shape);
 
 /// Writes a set of files together: no target changes before all new contents are on the disk.
 class NpyWriter {
  public:
-  /// commit() creates this directory too if it is missing. To be called before files in it are added.
+  /// Makes commit() create this directory if it is missing. Call it before adding files in it.
   void make_directory(const std::string& path);
-  /// `array` is row-major; bf16 has no NumPy type: FileError.
+  /// Adds a file. `array` must be row-major. Throws FileError for bf16, which has no NumPy type.
   void add(const std::string& path, const Array& array);
   /// Renames every file into place.
   void commit();

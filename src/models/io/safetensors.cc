@@ -50,7 +50,7 @@ std::string_view name_of(DType dtype) {
   return "none";
 }
 
-/// The header of one file; messages name the file and the tensor.
+/// Parses the header of one file. Messages name the file and the tensor.
 class HeaderReader {
  public:
   HeaderReader(const std::string& path, std::size_t data_bytes) : path_(path), data_bytes_(data_bytes) {}
@@ -82,7 +82,7 @@ class HeaderReader {
     return out;
   }
 
-  /// Entries in the order of the data: one after the other, from its first byte to its last.
+  /// Checks that the tensors cover the data from its first byte to its last, one after the other.
   void check_coverage(const std::vector<TensorEntry>& entries) const {
     std::size_t end = 0;
     for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -253,7 +253,8 @@ void Checksum::mix(std::uint64_t word) {
 void Checksum::add(const void* data, std::size_t bytes) {
   const auto* at = static_cast<const std::byte*>(data);
   const auto* const end = at + bytes;
-  // Bytes to complete a word that an earlier piece began, whole words, and the beginning of another.
+  // Adds the bytes that complete a word begun by an earlier piece, then whole words, then the beginning of another
+  // word.
   while (bytes_ % sizeof(pending_) != 0 && at < end) add_byte(*at++);
   for (; end - at >= static_cast<std::ptrdiff_t>(sizeof(pending_));
        at += sizeof(pending_), bytes_ += sizeof(pending_)) {

@@ -33,11 +33,12 @@ struct TensorEntry {
 
 class SafetensorsReader {
  public:
-  /// Reads and checks the header. Throws FileError, naming the file, the tensor and what is wrong; so do all below.
+  /// Reads and checks the header. Throws FileError, naming the file, the tensor and what is wrong, as do all functions
+  /// below.
   explicit SafetensorsReader(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  /// In the order of the data.
+  /// Returns the tensors in the order of the data.
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
   /// Returns null if no tensor has that name.
   const TensorEntry* find(std::string_view name) const;
@@ -58,7 +59,7 @@ class SafetensorsReader {
   std::map<std::string, std::string> metadata_;
 };
 
-/// A tensor to be written, row-major.
+/// A tensor to write, row-major.
 struct TensorSource {
   std::string name;
   DType dtype = DType::none;

@@ -42,7 +42,7 @@ fs::path resolved(const std::string& path) {
 
 int open_directory(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
 
-/// Whether a directory entry's name was made by open_staging for `name`.
+/// Returns whether open_staging made the name of a directory entry for `name`.
 bool is_staging_name(const std::string& entry, const std::string& name) {
   const std::string front = fmt::format(".{}.", name.substr(0, kMaxName));
   constexpr std::size_t kDigits = 8;
@@ -112,7 +112,7 @@ void StagedDirectory::open_staging() {
       for (const std::string& name : names_) unfinished_.emplace_back(path + "/" + name, PathKind::file);
       lock_ = open_directory(path_);
       if (lock_ < 0) fail_with_reason();
-      ::flock(lock_, LOCK_EX | LOCK_NB);  // on file systems without locks, remove_abandoned never gets one either
+      ::flock(lock_, LOCK_EX | LOCK_NB);  // if the file system has no locks, remove_abandoned cannot lock it either
       return;
     }
     if (errno != EEXIST) fail_with_reason();
@@ -136,7 +136,7 @@ void StagedDirectory::commit(Replacing replacing) {
   check_replaceable(target_, names_);
   if (replacing == Replacing::two_renames || !exchange()) rename_twice();
   sync_parent();
-  remove_known(path_);  // after an exchange, the old directory has this name
+  remove_known(path_);  // after an exchange, this is the old directory
   remove_known(old_);
   unfinished_.clear();
   path_.clear();
@@ -179,7 +179,7 @@ void StagedDirectory::remove_known(const std::string& directory) const {
 
 void StagedDirectory::sync_parent() const {
   const int descriptor = open_directory(parent_);
-  if (descriptor < 0) return;  // a directory that may be written but not read
+  if (descriptor < 0) return;  // the directory may be writable but not readable
   ::fsync(descriptor);
   ::close(descriptor);
 }

@@ -28,7 +28,7 @@ std::string random_name(const std::string& directory, const std::string& target)
   return fmt::format("{}/.{}.{:08x}.tmp", directory, name.substr(0, 240), random());
 }
 
-/// Resolves symbolic links. Throws WriteError if something else than a regular file is there.
+/// Resolves symbolic links. Throws WriteError if the path holds anything but a regular file.
 std::string resolved(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -53,7 +53,7 @@ std::string resolved(const std::string& path) {
 
 void check_writable(const std::string& path) {
   const std::string directory = directory_of(resolved(path));
-  const std::string inside = directory + "/.";  // the dot: fails if the directory is a file
+  const std::string inside = directory + "/.";  // the dot makes it fail if the directory is a file
   if (::faccessat(AT_FDCWD, inside.c_str(), W_OK | X_OK, AT_EACCESS) != 0) fail_in(directory, path, errno);
   struct stat facts {};
   if (::stat(path.c_str(), &facts) != 0 && errno == ENAMETOOLONG) fail_in(directory, path, errno);

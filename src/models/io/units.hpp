@@ -6,13 +6,13 @@
 
 namespace headgate::console {
 
-/// "1.2 MB": decimal units, from kB to TB.
+/// Returns "1.2 MB": decimal units, from kB to TB.
 std::string bytes_text(double bytes);
 
-/// "2:03:20", "3:20": hours if there are any, minutes and seconds; fractions of a second are rounded up.
+/// Returns "2:03:20" or "3:20": hours if there are any, minutes and seconds. Rounds fractions of a second up.
 std::string duration_text(double seconds);
 
-/// Four digits of a figure, "-" where there is none.
+/// Returns four digits of a figure, "-" if it is absent.
 std::string figure_text(std::optional<double> value);
 
 }  // namespace headgate::console

@@ -39,7 +39,7 @@ void adamw_range(T* w, T* m, T* v, const T* g, std::int64_t n, const AdamWOption
   });
 }
 
-/// Σ x² of a block, in f64.
+/// Returns Σ x² of a block, in f64.
 template <typename T>
 double squares_of(const T* x, std::int64_t n) {
   const Tag<double> d;
@@ -84,7 +84,7 @@ void adamw_step(View<T, 1> w, View<T, 1> m, View<T, 1> v, ConstView<T, 1> g, con
   assert(w.dense() && m.dense() && v.dense() && g.dense());
   assert(m.shape == w.shape && v.shape == w.shape && g.shape == w.shape);
   const auto kernel = HEADGATE_FOR_TARGET(adamw_range, T, context.target);
-  const Parts parts = parts_of(context, w.shape[0], 4, kApart<T>);
+  const Parts parts = parts_of(context, w.shape[0], 4, kFalseSharingElements<T>);
   for_parts(parts, [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     kernel(w.data + begin, m.data + begin, v.data + begin, g.data + begin, end - begin, options);
   });
@@ -92,8 +92,8 @@ void adamw_step(View<T, 1> w, View<T, 1> m, View<T, 1> v, ConstView<T, 1> g, con
 
 template <typename T>
 double squared_norm(const View<const T, 1>& x, const ExecutionContext& context) {
-  // Blocks whose bounds know nothing of threads, added in order. A block is work enough for a part: a square and its
-  // sum, of one number read, are half an operation.
+  // Sums blocks whose bounds do not depend on the number of threads, then adds them in order. A block is enough work
+  // for a thread: squaring and adding one number counts as half an operation.
   constexpr std::int64_t kBlock = 2 * kMinimumWork;
   assert(x.dense());
   const auto kernel = HEADGATE_FOR_TARGET(squares_of, T, context.target);

@@ -13,7 +13,7 @@ struct AdamWOptions {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.0;    ///< decoupled: w −= lr · weight_decay · w
-  double gradient_scale = 1.0;  ///< applied to g on the way in: clipping, 1/accumulation
+  double gradient_scale = 1.0;  ///< applied to g as it is read: clipping, 1/accumulation
   std::int64_t step = 1;        ///< t ≥ 1, for the bias corrections 1 − βᵗ
 };
 
@@ -23,7 +23,8 @@ template <typename T>
 void adamw_step(View<T, 1> w, View<T, 1> m, View<T, 1> v, ConstView<T, 1> g, const AdamWOptions& options,
                 const ExecutionContext& context);
 
-/// Σ x² of dense x(n), summed in f64, with the same bits at any number of threads; NaN and ∞ come through.
+/// Returns Σ x² of dense x(n), summed in f64. The result is bitwise identical at any number of threads. NaN and ∞
+/// propagate.
 template <typename T>
 double squared_norm(const View<const T, 1>& x, const ExecutionContext& context);
 

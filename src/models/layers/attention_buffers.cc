@@ -7,7 +7,7 @@ namespace headgate::layers {
 
 namespace {
 
-/// Where g has zeros, or is added, o cannot be had from y without loss.
+/// Returns whether o must be kept, because g is added or has zeros: o cannot then be recovered from y without loss.
 bool keeps_attn(const GateVariant& gate) {
   return gates_attention(gate) && keeps_output(shares_gate(gate) ? GateFn::identity : gate.fn, gate.op);
 }

@@ -10,28 +10,29 @@
 #include "models/layers/rmsnorm.hpp"
 #include "models/layers/rope.hpp"
 
-// The sizes of a gated attention layer and the memory that it works in: what a layer keeps for its backward pass, and
-// what all layers of a model share.
+// Holds the sizes of a gated attention layer and its buffers: those that a layer keeps for its backward pass, and those
+// that all layers of a model share.
 
 namespace headgate::layers {
 
-/// per_head: RMSNorm on each head of q and of k, before RoPE; one weight of head_dim for all heads of q, one for k.
+/// per_head: applies RMSNorm to each head of q and of k, before RoPE. All heads of q share a weight of head_dim, as do
+/// all heads of k.
 enum class QkNorm : std::int32_t { none, per_head };
 
-/// learned: a vector added to each of q, k and v as they are projected; it starts at zero.
+/// learned: adds a vector to each of q, k and v as they are projected. It starts at zero.
 enum class QkvBias : std::int32_t { none, learned };
 
 struct GatedAttentionShape {
   std::int64_t B = 0, T = 0, C = 0;     ///< sequences, tokens of each, channels
   std::int64_t Hq = 0, Hkv = 0, D = 0;  ///< heads and their features
-  std::int64_t rotary_dim = 0;          ///< features of a head that turn, even; 0: no RoPE
+  std::int64_t rotary_dim = 0;          ///< features of a head that RoPE rotates, even; 0: no RoPE
   double rope_base = 10000.0;
   QkNorm qk_norm = QkNorm::none;
   NormOptions norm;  ///< of q, k and the attention output
   GateVariant gate;
   RopeScaling rope_scaling;
   QkvBias qkv_bias = QkvBias::none;
-  std::int64_t window = 0;  ///< keys that a query sees, itself the last of them; 0: all before it
+  std::int64_t window = 0;  ///< keys that a query sees, including its own, the last of them; 0: all before it
 
   std::int64_t N() const { return B * T; }
 };
@@ -47,20 +48,20 @@ GateLogits gate_logits(const GatedAttentionShape& shape);
 
 ProjectionColumns projection_columns(const GatedAttentionShape& shape);
 
-/// What the forward pass leaves for the backward pass; absent where the variant does without.
+/// Holds what the forward pass saves for the backward pass. Buffers that the variant does not need are absent.
 template <typename T>
 struct AttentionState {
   AttentionState(Workspace& ws, const GatedAttentionShape& shape);
 
-  View<T, 2> projection;                             ///< (N,width) [q | z | k | v], of which the next four are columns
+  View<T, 2> projection;                             ///< (N,width) [q | z | k | v]; the next four are columns of it
   View<T, 2> logits;                                 ///< (N,heads·features) z
   View<T, 3> projected_q, projected_k, projected_v;  ///< (N,Hq,D), (N,Hkv,D), (N,Hkv,D)
 
-  // A gate on a projection reads one of the three and writes to memory of its own.
+  // A gate on a projection reads one of the three and writes to its own buffer.
   View<T, 3> ungated, gated;
 
-  // QK-norm reads gated_q and gated_k and writes to memory of its own, q and k. Without it q is gated_q and k is
-  // gated_k, by both names the same memory: RoPE turns q and k in place.
+  // QK-norm reads gated_q and gated_k and writes to its own buffers, q and k. Without it, q is the same memory as
+  // gated_q and k the same as gated_k. RoPE rotates q and k in place.
   View<T, 3> gated_q, q;  ///< (N,Hq,D)
   View<T, 3> gated_k, k;  ///< (N,Hkv,D)
   View<T, 3> v;           ///< (N,Hkv,D)
@@ -68,29 +69,29 @@ struct AttentionState {
   View<T, 2> k_rstd;      ///< (N,Hkv)
 
   View<T, 2> shared_gate;  ///< (N,D) mean over heads of g(z)
-  View<T, 3> attn;         ///< (N,Hq,D) before the gate, where the backward pass cannot do without
-  View<T, 3> y;            ///< (N,Hq,D) the attention output, gated where the gate acts on it
+  View<T, 3> attn;         ///< (N,Hq,D) before the gate, where the backward pass needs it
+  View<T, 3> y;            ///< (N,Hq,D) the attention output, gated if the gate acts on it
   View<T, 3> lse;          ///< (B,Hq,T)
-  View<T, 3> controlled;   ///< (N,Hq,D) y after its control; without one, y
+  View<T, 3> controlled;   ///< (N,Hq,D) y after its control, or y if there is none
   View<T, 2> head_rstd;    ///< (N,Hq)
   View<T, 2> ungated_out;  ///< (N,C) W_o's output before its gate
 };
 
-/// What all layers share.
+/// Holds the buffers that all layers share.
 template <typename T>
 struct AttentionShared {
-  /// `training`: for the backward pass too.
+  /// `training`: allocates the buffers of the backward pass too.
   AttentionShared(Workspace& ws, const GatedAttentionShape& shape, bool training);
 
   View<T, 2> cos, sin;    ///< (T,rotary_dim/2)
   View<T, 1> zero_sinks;  ///< (Hq)
 
-  // Of the backward pass.
-  View<T, 2> dprojection;   ///< (N,width), of which dq, dk, dv and, where z is projected, dlogits are columns
+  // Buffers of the backward pass.
+  View<T, 2> dprojection;   ///< (N,width); dq, dk, dv and, if z is projected, dlogits are columns of it
   View<T, 2> dlogits;       ///< (N,heads·features)
-  View<T, 3> dq, dk, dv;    ///< gradients of q, k and v, taken back in place to those of the projections
-  View<T, 3> dgated;        ///< the one of dq, dk and dv whose projection is gated
-  View<T, 3> dy;            ///< (N,Hq,D) gradient of `controlled`, taken back in place to that of y
+  View<T, 3> dq, dk, dv;    ///< gradients of q, k and v, turned in place into those of the projections
+  View<T, 3> dgated;        ///< dq, dk or dv: the one whose projection is gated
+  View<T, 3> dy;            ///< (N,Hq,D) gradient of `controlled`, turned in place into that of y
   View<T, 2> dungated_out;  ///< (N,C)
   View<T, 1> dsinks;        ///< (Hq)
 };

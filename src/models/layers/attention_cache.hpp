@@ -10,30 +10,30 @@
 
 namespace headgate::layers {
 
-/// Keys and values, after gate, norm and RoPE, of the tokens that one layer has seen: B sequences that grow together.
-/// Memory grows with them, by at least half of what there is, up to `capacity` tokens. Functions that throw, Error or
-/// std::bad_alloc, have then changed nothing.
+/// Stores keys and values, after gate, norm and RoPE, of the tokens that one layer has seen, for B sequences that grow
+/// together. Memory grows with them, by at least half of its size at a time, up to `capacity` tokens. A function that
+/// throws Error or std::bad_alloc leaves the cache unchanged.
 class AttentionCache {
  public:
   AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity);
 
-  /// Makes sure that append() of T tokens does not fail for want of memory.
+  /// Allocates enough memory that append() of T tokens cannot fail for lack of it.
   void reserve(std::int64_t T);
-  /// T new tokens at the end of each sequence, k and v (B,Hkv,T,D); what attention of their queries is given.
+  /// Appends T new tokens to each sequence, k and v (B,Hkv,T,D). Returns what attention of their queries takes.
   CacheBatch append(const ConstTensorView& k, const ConstTensorView& v);
-  /// Frees the pages that a sliding window of the shape's has left behind.
+  /// Frees the pages that lie before the shape's sliding window.
   void slide();
 
-  /// Tokens of each sequence so far, those included that slide() freed.
+  /// Returns the number of tokens of each sequence so far, including those that slide() freed.
   std::int64_t length() const;
-  /// The shortest length, but 0, that truncate() can leave.
+  /// Returns the shortest length above 0 that truncate() can leave.
   std::int64_t least_length() const;
-  /// Leaves the first `length` tokens: 0, or least_length() to length().
+  /// Keeps the first `length` tokens: 0, or least_length() to length().
   void truncate(std::int64_t length);
 
-  /// Of the memory that is held.
+  /// Returns the bytes of the memory allocated.
   std::size_t bytes() const;
-  /// Bytes of the keys and values that the queries of one more token of each sequence read.
+  /// Returns the bytes of keys and values that the queries of one more token of each sequence read.
   std::size_t step_bytes() const;
 
  private:

@@ -5,11 +5,12 @@
 
 namespace headgate::layers {
 
-/// A forward pass that leaves out rows whose gate is closed, for evaluation, and what it counted: sums over calls.
+/// Options and counters of a forward pass that leaves out rows whose gate is closed, for evaluation. Counters add up
+/// over calls.
 struct AttentionSkip {
-  double threshold = 0.0;        ///< AttentionOptions::gate_threshold; above 0 for can_skip_attention alone
-  std::int64_t rows = 0;         ///< queries of heads
-  std::int64_t closed_rows = 0;  ///< of those, not computed
+  double threshold = 0.0;        ///< AttentionOptions::gate_threshold; above 0 only if can_skip_attention
+  std::int64_t rows = 0;         ///< query rows, counted for each head
+  std::int64_t closed_rows = 0;  ///< rows among them that were not computed
   double attention_seconds = 0.0;
 
   double closed_share() const { return rows > 0 ? static_cast<double>(closed_rows) / static_cast<double>(rows) : 0.0; }

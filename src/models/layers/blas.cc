@@ -21,8 +21,8 @@
 namespace headgate::layers {
 namespace {
 
-// What OpenBLAS maps, by /proc/self/maps, 0.3.21 for x86: a buffer for each thread that multiplies, which it keeps, and
-// itself with the libraries that it needs.
+// Address space that OpenBLAS 0.3.21 for x86 maps, as read from /proc/self/maps: a buffer for each thread that
+// multiplies, which it keeps, and the library itself with those that it needs.
 constexpr std::uint64_t kBuffer_bytes = (std::uint64_t{128} << 20) + 4096;
 constexpr std::uint64_t kLibrary_bytes = std::uint64_t{48} << 20;
 
@@ -34,7 +34,7 @@ bool can_map(std::uint64_t bytes) {
 }
 
 /// Returns how many bytes of address space this process has left under `limit`.
-std::uint64_t left_of(std::uint64_t limit) {
+std::uint64_t remaining_bytes(std::uint64_t limit) {
   std::uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   return limit - std::min(limit, pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
@@ -48,13 +48,13 @@ void require_space(std::uint64_t bytes, std::int64_t threads) {
   const bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   const std::string of =
       limited ? fmt::format("address space for {} thread{}, and the limit (ulimit -v) leaves {} MB", threads,
-                            threads == 1 ? "" : "s", left_of(limit.rlim_cur) / kMega)
+                            threads == 1 ? "" : "s", remaining_bytes(limit.rlim_cur) / kMega)
               : fmt::format("memory for {} thread{}, which the system does not give", threads, threads == 1 ? "" : "s");
   throw Error(fmt::format("OpenBLAS needs {} MB of {}: {}{}", bytes / kMega + 1, of, limited ? "raise it" : "free some",
                           threads == 1 ? "" : " or use fewer threads"));
 }
 
-/// Sets an environment variable while OpenBLAS is loaded, which reads it then, and restores it.
+/// Sets an environment variable while OpenBLAS is loaded, because OpenBLAS reads it at that time, then restores it.
 class Variable {
  public:
   Variable(const char* name, const std::string& value) : name_(name) {
@@ -77,8 +77,8 @@ class Variable {
   bool was_set_ = false;
 };
 
-/// Loads it by name, along the run path of this program. Builds that are not installed then try its full path: under
-/// the address sanitizer the loader does not know whose run path to search.
+/// Loads OpenBLAS by name, along the run path of this program. If that fails, as in builds that are not installed,
+/// tries its full path: under the address sanitizer the loader does not know whose run path to search.
 void* open_library() {
   constexpr int kMode = RTLD_NOW | RTLD_LOCAL;
   const Variable one_thread("OPENBLAS_NUM_THREADS", "1");
@@ -119,9 +119,9 @@ Library library_of(void* library) {
   return all;
 }
 
-/// Loads OpenBLAS with kernels that suit the CPU. Where OpenBLAS does not know the CPU, it is loaded again with others
-/// named. That changes nothing in a process in which another library has loaded OpenBLAS too. `threads`: of the first
-/// caller.
+/// Loads OpenBLAS with kernels that suit the CPU. If OpenBLAS does not know the CPU, loads it again with other kernels
+/// named. This has no effect in a process in which another library has loaded OpenBLAS too. `threads`: those of the
+/// first caller.
 Library load(std::int64_t threads) {
   constexpr const char* kCore = "OPENBLAS_CORETYPE";
   require_space(kLibrary_bytes + bytes_of(threads), threads);
@@ -143,10 +143,10 @@ const Library& loaded(std::int64_t threads) {
 }
 
 std::atomic<std::int64_t> g_callers = 0;  // threads that may call now
-std::atomic<std::int64_t> g_buffers = 0;  // that OpenBLAS has for them
+std::atomic<std::int64_t> g_buffers = 0;  // buffers that OpenBLAS has allocated for them
 
-/// Makes OpenBLAS allocate buffers until it has `count`. Products then find one each, and map none. Throws Error where
-/// memory or OpenBLAS allows fewer.
+/// Makes OpenBLAS allocate buffers until it has `count`, so that each product finds a free one and maps none. Throws
+/// Error where memory or OpenBLAS allows fewer.
 void require_buffers(const Library& library, std::int64_t count) {
   static std::mutex mutex;
   static std::vector<void*> known;
@@ -154,12 +154,12 @@ void require_buffers(const Library& library, std::int64_t count) {
   const std::int64_t more = count - g_buffers;
   if (more <= 0) return;
   require_space(bytes_of(more), count);
-  std::vector<void*> taken;  // first the idle ones, then new ones
+  std::vector<void*> taken;  // idle buffers come first, then new ones
   taken.reserve(static_cast<std::size_t>(count));
   known.reserve(taken.capacity());
   while (static_cast<std::int64_t>(known.size()) < count) {
     void* buffer = library.take_buffer(0);
-    if (buffer == nullptr) break;  // beyond the number that OpenBLAS was built for
+    if (buffer == nullptr) break;  // OpenBLAS was built for no more buffers
     taken.push_back(buffer);
     if (std::find(known.begin(), known.end(), buffer) == known.end()) known.push_back(buffer);
   }

@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-// OpenBLAS multiplies matrices and has LAPACK. It is loaded when it is first needed: as it is loaded, and in the first
-// product of each thread, it waits for ever for memory that the system does not give. Nothing calls its functions by
-// their names.
+// Calls OpenBLAS, which multiplies matrices and contains LAPACK. OpenBLAS is loaded at first use, and its functions are
+// called through pointers, because it waits forever for memory that the system refuses: when it is loaded, and in the
+// first product of each thread. Blas checks for that memory first.
 
 namespace headgate::layers {
 
@@ -15,7 +15,7 @@ namespace headgate::layers {
 struct BlasFunctions {
   decltype(&cblas_sgemm) sgemm;
   decltype(&cblas_dgemm) dgemm;
-  /// LAPACK's eigenvalues of a symmetric matrix, column-major. Debian has no header for it.
+  /// Computes LAPACK's eigenvalues of a symmetric matrix, column-major. Debian has no header for it.
   void (*dsyev)(const char* jobz, const char* uplo, const blasint* n, double* a, const blasint* lda, double* w,
                 double* work, const blasint* lwork, blasint* info);
   decltype(&openblas_get_corename) get_corename;
@@ -24,12 +24,13 @@ struct BlasFunctions {
   decltype(&openblas_set_num_threads) set_num_threads;
 };
 
-/// While it lives, `threads` threads may call OpenBLAS at a time, beside those of other such objects. OpenBLAS itself
-/// has one thread in this process from the first of them on: its threads would come on top of the callers'.
+/// While an object lives, `threads` threads may call OpenBLAS at a time, in addition to those of other such objects.
+/// The first object sets OpenBLAS to one thread in this process, because its own threads would compete with the
+/// callers'.
 class Blas {
  public:
-  /// Throws Error where OpenBLAS cannot be loaded, where its memory for so many callers cannot be had, and where
-  /// somebody gave it more threads than one.
+  /// Throws Error if OpenBLAS cannot be loaded, if there is no memory for so many callers, or if OpenBLAS has been set
+  /// to more than one thread.
   explicit Blas(std::int64_t threads = 1);
   ~Blas();
   Blas(const Blas&) = delete;

@@ -9,7 +9,7 @@
 namespace headgate::layers {
 
 std::string_view better_blas_core(std::string_view chosen, std::span<const std::string> targets) {
-  // OpenBLAS's names for x86 without AVX2. Names that are not here are left alone: they may be those of newer CPUs.
+  // Lists OpenBLAS's names for x86 without AVX2. Other names may be those of newer CPUs, so they are kept.
   constexpr std::array<std::string_view, 15> kWithoutAvx2{
       "Prescott",     "Core2",   "Penryn", "Dunnington", "Nehalem", "Sandybridge", "Atom",      "Nano",
       "Opteron_SSE3", "Opteron", "Athlon", "Barcelona",  "Bobcat",  "Bulldozer",   "Piledriver"};

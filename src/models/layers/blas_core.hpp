@@ -5,17 +5,19 @@
 #include <string>
 #include <string_view>
 
-// OpenBLAS has kernels for each kind of CPU and chooses among them by the CPU's model number when it is loaded. A CPU
-// that is newer than the OpenBLAS gets kernels for the oldest: products are then several times slower than need be.
-// The environment variable OPENBLAS_CORETYPE, read at that moment, makes another choice.
+// OpenBLAS has kernels for each kind of CPU and chooses among them by the CPU's model number when it is loaded. On a
+// CPU newer than itself, OpenBLAS falls back to its oldest kernels, and products become several times slower. The
+// environment variable OPENBLAS_CORETYPE, read when it is loaded, overrides the choice.
 
 namespace headgate::layers {
 
-/// The name of the kernels that suit a CPU with these vector targets (headgate::supported_targets()) better than the
-/// `chosen` ones: "SkylakeX" with avx3 and "Haswell" with avx2, where `chosen` are for CPUs without; else empty.
+/// Returns the name of kernels that suit a CPU with these vector targets (headgate::supported_targets()) better than
+/// the `chosen` ones: "SkylakeX" with avx3 and "Haswell" with avx2, if the `chosen` kernels are for CPUs without AVX2.
+/// Returns an empty string otherwise.
 std::string_view better_blas_core(std::string_view chosen, std::span<const std::string> targets);
 
-/// The name of the kernels that OpenBLAS runs in this process: "SkylakeX", "Zen", "Prescott", …. Loads OpenBLAS.
+/// Returns the name of the kernels that OpenBLAS runs in this process, such as "SkylakeX", "Zen" or "Prescott". Loads
+/// OpenBLAS.
 std::string blas_core();
 
 }  // namespace headgate::layers

@@ -52,8 +52,8 @@ T row_maximum(const T* x, std::int64_t V) {
   return maximum;
 }
 
-/// The loss of one row; dx(V), where not null, gets scale·(softmax − onehot) and may be x. A NaN in x comes through:
-/// whatever the maximum is, the sum of exponentials is NaN.
+/// Returns the loss of one row. Writes scale·(softmax − onehot) to dx(V) if it is not null; dx may be x. A NaN in x
+/// propagates: whatever the maximum is, the sum of exponentials is NaN.
 template <typename T>
 T loss_row(T* dx, const T* x, std::int64_t target, std::int64_t V, T scale) {
   const Tag<T> d;
@@ -74,7 +74,7 @@ T loss_row(T* dx, const T* x, std::int64_t target, std::int64_t V, T scale) {
   return std::log(sum) + (maximum - chosen);
 }
 
-/// Rows [begin, end); returns the sum of their losses.
+/// Computes rows [begin, end) and returns the sum of their losses.
 template <typename T>
 double loss_rows(const CrossEntropy<T>& call, std::int64_t begin, std::int64_t end) {
   const std::int64_t V = call.logits.shape[1];

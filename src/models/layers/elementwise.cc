@@ -73,7 +73,7 @@ HEADGATE_TARGET_TABLE(silu_backward_rows);
 template <typename T>
 void copy_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context) {
   assert(y.shape == x.shape && y.dense() && x.dense());
-  const Parts parts = parts_of(context, y.shape[0], 1, kApart<T>);
+  const Parts parts = parts_of(context, y.shape[0], 1, kFalseSharingElements<T>);
   for_parts(parts, [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     std::copy(x.data + begin, x.data + end, y.data + begin);
   });
@@ -83,7 +83,7 @@ template <typename T>
 void add_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context) {
   assert(y.shape == x.shape && y.dense() && x.dense());
   const auto kernel = HEADGATE_FOR_TARGET(add_range, T, context.target);
-  const Parts parts = parts_of(context, y.shape[0], 1, kApart<T>);
+  const Parts parts = parts_of(context, y.shape[0], 1, kFalseSharingElements<T>);
   for_parts(parts, [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     kernel(y.data + begin, x.data + begin, end - begin);
   });

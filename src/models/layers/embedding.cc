@@ -40,7 +40,7 @@ namespace {
 
 HEADGATE_TARGET_TABLE(scatter_columns);
 
-/// copy(to, row, C) for every token.
+/// Calls copy(to, row, C) for every token.
 template <typename T, typename M, class Copy>
 void gather(const View<T, 2>& y, const View<const M, 2>& table, const View<const std::int32_t, 1>& tokens,
             const ExecutionContext& context, const Copy& copy) {
@@ -70,9 +70,9 @@ void embedding_backward(View<T, 2> dtable, ConstView<T, 2> dy, ConstView<std::in
   const std::int64_t N = dy.shape[0], C = dy.shape[1];
   assert(dtable.shape[1] == C && tokens.shape[0] == N && has_whole_rows(dtable) && has_whole_rows(dy));
   const auto kernel = HEADGATE_FOR_TARGET(scatter_columns, T, context.target);
-  for_parts(parts_of(context, C, N, kApart<T>), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
-    kernel(dtable, dy, tokens, begin, end);
-  });
+  for_parts(
+      parts_of(context, C, N, kFalseSharingElements<T>),
+      [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(dtable, dy, tokens, begin, end); });
 }
 
 template void embedding_forward(View<float, 2>, ConstView<float, 2>, ConstView<std::int32_t, 1>,

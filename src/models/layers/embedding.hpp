@@ -15,7 +15,7 @@ void embedding_forward(View<T, 2> y, ConstView<T, 2> table, ConstView<std::int32
 void embedding_forward(View<float, 2> y, View<const BFloat16, 2> table, ConstView<std::int32_t, 1> tokens,
                        const ExecutionContext& context);
 
-/// dtable(V,C) += the rows of dy(N,C), in the order of tokens: the same bits at any number of threads.
+/// dtable(V,C) += the rows of dy(N,C), in the order of tokens: bitwise identical at any number of threads.
 template <typename T>
 void embedding_backward(View<T, 2> dtable, ConstView<T, 2> dy, ConstView<std::int32_t, 1> tokens,
                         const ExecutionContext& context);

@@ -49,7 +49,7 @@ struct SharedGateBackward {
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// g(z) of one logit in every lane.
+/// Computes g(z) of one logit in every lane.
 template <typename T, class Function>
 HWY_INLINE Vec<T> value_at(const Function& gate, T z) {
   const Tag<T> d;
@@ -105,7 +105,7 @@ void gate_backward_rows(const GateBackward<T>& call, std::int64_t begin, std::in
       const auto dg = [&](std::int64_t c, const auto& lanes) HWY_ATTR {
         return mul ? hn::Mul(lanes.load(dy + c), lanes.load(u + c)) : lanes.load(dy + c);
       };
-      if (of_head) {  // before du, which may be dy
+      if (of_head) {  // read before du is written, which may be dy
         dz[0] = sum_vectors<T>(D, dg) * hn::GetLane(gate.derivative(d, hn::Set(d, z[0])));
       }
       const Vec<T> head_gate = of_head ? value_at(gate, z[0]) : hn::Zero(Tag<T>());
@@ -175,7 +175,7 @@ HEADGATE_TARGET_TABLE(gate_backward_rows);
 HEADGATE_TARGET_TABLE(shared_gate_rows);
 HEADGATE_TARGET_TABLE(shared_gate_backward_rows);
 
-/// work(begin, end) for every part of the tokens of (N,H,D).
+/// Calls work(begin, end) for every part of the tokens of (N,H,D).
 template <class Work>
 void for_tokens(const std::array<std::int64_t, 3>& shape, const ExecutionContext& context, const Work& work) {
   constexpr std::int64_t kOperations = 8;  // of one element: an exponential and a division
@@ -183,7 +183,7 @@ void for_tokens(const std::array<std::int64_t, 3>& shape, const ExecutionContext
             [&work](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { work(begin, end); });
 }
 
-/// Whether logits or their gradients z fit what the gate acts on.
+/// Returns whether the logits z, or their gradients, fit what the gate acts on.
 template <typename T, typename U>
 bool gates(const View<T, 3>& z, const View<U, 3>& u) {
   return z.shape[0] == u.shape[0] && z.shape[1] == u.shape[1] && (z.shape[2] == u.shape[2] || z.shape[2] == 1) &&
@@ -249,7 +249,7 @@ void add_bias(View<T, 2> x, ConstView<T, 1> b, const ExecutionContext& context) 
 
 template <typename T>
 void add_column_sums(View<T, 1> db, ConstView<T, 2> dx, const ExecutionContext& context) {
-  constexpr std::int64_t kColumns = kApart<T>;  // what a row's visit to memory brings anyway
+  constexpr std::int64_t kColumns = kFalseSharingElements<T>;  // columns in the cache lines that each row fetches
   const std::int64_t N = dx.shape[0], W = dx.shape[1];
   assert(db.shape[0] == W && has_whole_rows(dx) && has_whole_rows(db));
   const auto add_columns = [&](std::int64_t first, std::int64_t columns) {

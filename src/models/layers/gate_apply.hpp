@@ -4,7 +4,7 @@
 #include "headgate/attention.hpp"
 #include "models/layers/arguments.hpp"
 
-// Gates outside the attention kernels: on projections, on the layer's output, and shared over heads.
+// Computes gates outside the attention kernels: on projections, on the layer's output, and shared by all heads.
 
 namespace headgate::layers {
 
@@ -26,8 +26,8 @@ template <typename T>
 void gate_apply(View<T, 3> y, ConstView<T, 3> u, ConstView<T, 3> z, const GateRule& rule, Update update,
                 const ExecutionContext& context);
 
-/// du(N,H,D) = dy ∘ g(z) or dy; dz(N,H,F) = dy ∘ u ∘ g′(z) or dy ∘ g′(z), summed over D when F = 1.
-/// du may be dy; dz has a place for every token and head, also where z repeats.
+/// du(N,H,D) = dy ∘ g(z) or dy; dz(N,H,F) = dy ∘ u ∘ g′(z) or dy ∘ g′(z), summed over D when F = 1. du may be dy. dz
+/// has an element for every token and head, even where z is broadcast.
 template <typename T>
 void gate_apply_backward(View<T, 3> du, View<T, 3> dz, ConstView<T, 3> dy, ConstView<T, 3> u, ConstView<T, 3> z,
                          const GateRule& rule, const ExecutionContext& context);
@@ -36,8 +36,8 @@ void gate_apply_backward(View<T, 3> du, View<T, 3> dz, ConstView<T, 3> dy, Const
 template <typename T>
 void shared_gate(View<T, 2> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context);
 
-/// dz(N,H,D) from dg(N,H,D), each head's gradient of the gate that they share; dz may be dg:
-/// dz(n,h,d) = g′(z(n,h,d)) / H · Σ_h' dg(n,h',d).
+/// dz(N,H,D) from dg(N,H,D), where dg holds each head's gradient of the shared gate: dz(n,h,d) = g′(z(n,h,d)) / H ·
+/// Σ_h' dg(n,h',d). dz may be dg.
 template <typename T>
 void shared_gate_backward(View<T, 3> dz, ConstView<T, 3> dg, ConstView<T, 3> z, GateFn fn,
                           const ExecutionContext& context);

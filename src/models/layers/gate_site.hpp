@@ -8,19 +8,19 @@
 
 #include "library/core/words.hpp"
 
-// The places of a layer that a gate can act on, a row each.
+// Lists the places of a layer that a gate can act on, one row each.
 
 namespace headgate::layers {
 
-/// Columns of the fused projection (N,width): where q (Hq·D), z (if it comes from the input), k and v (Hkv·D) start.
+/// First columns of q (Hq·D), z (if it is projected), k and v (Hkv·D) in the fused projection (N,width).
 struct ProjectionColumns {
   std::int64_t q = 0, gate = 0, k = 0, v = 0, width = 0;
 };
 
 enum class GateSite : std::int32_t { none, g1, g2, g3, g4, g5 };
 
-/// What an elementwise gate has a value for, of every token. query, key_value: each feature of each such head. none:
-/// each of the layer's channels.
+/// What an elementwise gate has one value per token for. query, key_value: each feature of each such head. none: each
+/// channel of the layer.
 enum class GateHeads { query, key_value, none };
 
 struct GateSiteRow {
@@ -28,7 +28,7 @@ struct GateSiteRow {
   std::string_view word;
   std::string_view acts_on;
   GateHeads heads;
-  /// Where the projection that the gate acts on starts, before QK-norm and RoPE; null where it acts on none.
+  /// First column of the projection that the gate acts on, before QK-norm and RoPE; null if it acts on none.
   std::int64_t ProjectionColumns::*column;
 };
 
@@ -40,7 +40,7 @@ inline constexpr std::array kGateSites{
     GateSiteRow{GateSite::g5, "g5", "the output of W_o", GateHeads::none, nullptr},
 };
 
-/// The row of a site; null for none.
+/// Returns the row of a site; null for none.
 constexpr const GateSiteRow* find_site(GateSite site) {
   for (const GateSiteRow& row : kGateSites) {
     if (row.value == site) return &row;
@@ -48,7 +48,7 @@ constexpr const GateSiteRow* find_site(GateSite site) {
   return nullptr;
 }
 
-/// What a gate at `site` acts on, for help texts; empty for none.
+/// Returns what a gate at `site` acts on, for help texts; empty for none.
 constexpr std::string_view explanation_of(GateSite site) {
   const GateSiteRow* row = find_site(site);
   return row == nullptr ? std::string_view{} : row->acts_on;

@@ -12,7 +12,7 @@ namespace headgate::layers {
 
 namespace {
 
-/// `text` with '-' for '_': the command line's spelling and the files' are both read.
+/// Returns `text` with '_' for '-', so that the spellings of the command line and of files are both read.
 std::string underscored(std::string_view text) {
   std::string out(text);
   for (char& letter : out) {
@@ -21,7 +21,7 @@ std::string underscored(std::string_view text) {
   return out;
 }
 
-/// Takes from the front of `text` the longest word of Enum that ends at a '_' or at the end.
+/// Removes from the front of `text` the longest word of Enum that ends at a '_' or at the end, and returns its value.
 template <typename Enum>
 std::optional<Word<Enum>> leading_word(std::string_view text) {
   std::optional<Word<Enum>> best;
@@ -110,7 +110,7 @@ GateVariant parse_gate(std::string_view name) {
                        take(rest, variant.source, source) || take(rest, variant.fn, fn) || take(rest, variant.op, op) ||
                        take(rest, variant.bias, bias) || take(rest, variant.output_control, control) ||
                        take(rest, variant.sinks, sinks);
-    require(known, "gate '{}': '{}' is not understood there; {}", name, rest, gate_help());
+    require(known, "gate '{}': unknown part '{}'; {}", name, rest, gate_help());
   }
   require(!text.empty(), "gate: no name; {}", gate_help());
   if (!site && (grain || source || fn || op || bias)) variant.site = GateSite::g1;

@@ -10,8 +10,8 @@
 #include "library/core/words.hpp"
 #include "models/layers/gate_site.hpp"
 
-// Where a layer is gated and how: one small value, with a name. h is the layer's input after its pre-norm, the tensor
-// that q, k and v are projected from; the gate logits are z = h·Wz (+ bias).
+// Describes where a layer is gated and how, as one small value that has a name. h is the layer's input after its
+// pre-norm, the tensor that q, k and v are projected from. The gate logits are z = h·Wz (+ bias).
 
 namespace headgate::layers {
 
@@ -22,19 +22,19 @@ enum class GateGrain : std::int32_t { headwise, elementwise, head_shared };
 /// input: z = h·Wz. parameter: z is a learned (heads, features) tensor that starts at zero, the same for every token.
 enum class GateSource : std::int32_t { input, parameter };
 
-/// Where the logits come from, for help texts.
+/// Returns where the logits come from, for help texts.
 constexpr std::string_view explanation_of(GateSource source) {
   return source == GateSource::input ? "the layer's input" : "learned, the same for every token";
 }
 
-/// learned: a vector added to z = h·Wz; it starts at GateVariant::bias_init.
+/// learned: adds a vector to z = h·Wz. It starts at GateVariant::bias_init.
 enum class GateBias : std::int32_t { none, learned };
 
 /// What acts on the attention output instead of a gate. head_rmsnorm: RMSNorm per head, one weight of head_dim for all
 /// heads. silu: silu(y), without parameters.
 enum class OutputControl : std::int32_t { none, head_rmsnorm, silu };
 
-/// A logit per query head in the softmax denominator. learned: a parameter that starts at zero. off_by_one: zero.
+/// Adds a logit per query head to the softmax denominator. learned: a parameter that starts at zero. off_by_one: zero.
 enum class SinkKind : std::int32_t { none, learned, off_by_one };
 
 struct GateVariant {
@@ -54,10 +54,11 @@ struct GateVariant {
 
 inline bool has_gate(const GateVariant& variant) { return variant.site != GateSite::none; }
 
-// Which step of a layer has the gate: at most one of these. The attention kernel itself gates its output.
+// Each layer step asks one of these whether the gate belongs to it; at most one is true. The attention kernel itself
+// gates its output.
 inline bool gates_attention(const GateVariant& variant) { return variant.site == GateSite::g1; }
 
-/// Whether rows of attention can be left out where the gate is closed: it multiplies the attention output.
+/// Returns whether rows of attention can be left out if the gate is closed: it must multiply the attention output.
 inline bool can_skip_attention(const GateVariant& variant) {
   return gates_attention(variant) && variant.fn != GateFn::none && variant.op == GateOp::mul;
 }
@@ -66,30 +67,30 @@ inline bool gates_projection(const GateVariant& variant) {
 }
 inline bool gates_layer_output(const GateVariant& variant) { return variant.site == GateSite::g5; }
 
-/// Whether the heads share a gate, the mean of theirs.
+/// Returns whether the heads share one gate, the mean of theirs.
 inline bool shares_gate(const GateVariant& variant) {
   return has_gate(variant) && variant.grain == GateGrain::head_shared;
 }
 
-/// Throws Error, one line, on a combination that has no meaning: a gate without a function, head_shared at g5, a
-/// control together with a gate, a bias without Wz. Numbers are not looked at. Messages begin with the key that
-/// config.json has for the part.
+/// Throws Error, one line, on a combination without a meaning: a gate without a function, head_shared at g5, a control
+/// together with a gate, a bias without Wz. Does not check numbers. Messages begin with the key of the part in
+/// config.json.
 void validate(const GateVariant& variant);
 
-/// The parts that differ from a plain layer, joined by '-': "none", "g1-elementwise-sigmoid-mul",
+/// Returns the parts that differ from a plain layer, joined by '-': "none", "g1-elementwise-sigmoid-mul",
 /// "g1-headwise-sigmoid-mul-parameter", "g2-head_shared-silu-add-bias", "head_rmsnorm", "off_by_one",
 /// "g1-headwise-sigmoid-mul-learned_sinks". Numbers (bias_init, init_std) are not part of the name.
 std::string gate_name(const GateVariant& variant);
 
-/// Reads what gate_name writes, in any order, with site g1, elementwise, sigmoid and mul where a part is missing:
-/// "headwise" is a headwise sigmoid gate at g1. Throws Error with the words that exist.
+/// Parses what gate_name writes, in any order. Missing parts default to g1, elementwise, sigmoid and mul: "headwise" is
+/// a headwise sigmoid gate at g1. Throws Error, which lists the known words.
 GateVariant parse_gate(std::string_view name);
 
 }  // namespace headgate::layers
 
 namespace headgate {
 
-// The words that config.json, names of variants and options have for the parts.
+// Words for the parts in config.json, in names of variants and in options.
 
 template <>
 struct Words<layers::GateGrain> {

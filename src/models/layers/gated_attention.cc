@@ -17,13 +17,13 @@ namespace headgate::layers {
 
 namespace {
 
-/// (N,H,D) as the rows (N,H·D) that products read.
+/// Views (N,H,D) as rows (N,H·D), which products read.
 template <typename T>
 View<T, 2> side_by_side(const View<T, 3>& heads) {
   return {heads.data, {heads.shape[0], heads.shape[1] * heads.shape[2]}};
 }
 
-/// The heads of `replaced` in y(N,Hq,D).
+/// Returns the heads of `replaced` in y(N,Hq,D).
 template <typename T>
 void replace_heads(const View<T, 3>& y, const HeadOverride<T>& replaced) {
   const auto [N, Hq, D] = y.shape;
@@ -63,7 +63,7 @@ void GatedAttention<T>::set_first_position(std::int64_t first) {
 
 // --- what attention is given -------------------------------------------------------------------------------------
 
-/// (N,H,F) memory as the kernels' (B,H,T,F).
+/// Views (N,H,F) as the kernels' (B,H,T,F).
 template <typename T>
 template <typename U>
 ViewOf<U> GatedAttention<T>::by_head(const View<U, 3>& tokens) const {
@@ -82,7 +82,7 @@ View<const T, 3> GatedAttention<T>::logits(const AttentionVectors<const T>& weig
   return {weights.gate_parameter.data, {shape_.N(), heads, features}, {0, features, 1}};
 }
 
-/// What the gate's place reads: z, or the gate itself where the heads share it.
+/// Returns the input of the gate step: z, or the gate itself if the heads share it.
 template <typename T>
 View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<const T>& weights,
                                                      const AttentionState<T>& state) const {
@@ -90,7 +90,7 @@ View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<cons
   return {state.shared_gate.data, {shape_.N(), gate_logits(shape_).heads, shape_.D}, {shape_.D, 0, 1}};
 }
 
-/// How the gate's place acts on what it reads.
+/// Returns how the gate step acts on its input.
 template <typename T>
 GateRule GatedAttention<T>::rule() const {
   return {shares_gate(shape_.gate) ? GateFn::identity : shape_.gate.fn, shape_.gate.op};
@@ -187,7 +187,7 @@ void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const Attenti
   }
 }
 
-/// y, lse and, where it is kept or wanted, the output before the gate =.
+/// Writes y, lse and, if it is kept or wanted, the output before the gate.
 template <typename T>
 void GatedAttention<T>::attend(const AttentionVectors<const T>& weights, const AttentionState<T>& state,
                                AttentionSkip* skip, AttentionCache* cache, const HeadOverride<T>* replaced) const {
@@ -259,7 +259,7 @@ void GatedAttention<T>::backward(View<T, 2> dh, const AttentionWeights<T>& gradi
   linear_backward_weight(gradients.in, d.dprojection, h, context_);
 }
 
-/// dy in place: from the gradient of what W_o reads to that of the attention output.
+/// Turns dy in place from the gradient of W_o's input into that of the attention output.
 template <typename T>
 void GatedAttention<T>::control_backward(const AttentionWeights<T>& gradients, const AttentionWeights<const T>& weights,
                                          const AttentionState<T>& state) const {
@@ -272,7 +272,7 @@ void GatedAttention<T>::control_backward(const AttentionWeights<T>& gradients, c
   }
 }
 
-/// dq, dk, dv =, and dz = where the gate is the kernel's own; the gradient of the sinks +=.
+/// dq, dk, dv =; dz = if the kernel computes the gate; the gradient of the sinks +=.
 template <typename T>
 void GatedAttention<T>::attend_backward(const AttentionWeights<T>& gradients, const AttentionWeights<const T>& weights,
                                         const AttentionState<T>& state) const {

@@ -12,12 +12,16 @@
 #include "models/layers/gate_apply.hpp"
 #include "models/layers/head_override.hpp"
 
-// The gated attention layer: one GEMM makes [q | z | k | v] from the pre-normed input h; a gate on a projection;
-// QK-norm; RoPE; attention with its gate or control; W_o; a gate on its output. At most one of the gates: kGateSites.
+// Computes the gated attention layer. One GEMM makes [q
+// z
+// k
+// v] from the pre-normed input h. Then follow a gate on a projection, QK-norm, RoPE, attention with its gate or
+// control, W_o, and a gate on the output. At most one of the gates is present: kGateSites.
 
 namespace headgate::layers {
 
-/// Weights (of const T) or their gradients (of T, all +=) that no product reads. What the variant lacks stays absent.
+/// Weights (of const T) or their gradients (of T, all +=) that are not operands of products. Those that the variant
+/// lacks are absent.
 template <typename T>
 struct AttentionVectors {
   View<T, 1> gate_bias;       ///< (heads·features of the gate)
@@ -31,26 +35,26 @@ struct AttentionVectors {
   View<T, 1> v_bias;          ///< (Hkv·D)
 };
 
-/// The same with the matrices, whose elements may be of another type M: bf16 with T = float.
+/// Adds the matrices, whose elements may have another type M: bf16 with T = float.
 template <typename T, typename M = T>
 struct AttentionWeights : AttentionVectors<T> {
   View<M, 2> in;   ///< (width,C): rows of q_proj, gate_proj, k_proj, v_proj
   View<M, 2> out;  ///< (C,Hq·D)
 };
 
-/// The layer's arithmetic. Its memory is the caller's.
+/// Computes the layer in the caller's memory.
 template <typename T>
 class GatedAttention {
  public:
-  /// Fills the constants in `shared`: RoPE's tables for positions 0 … T−1, and zero sinks. `context`: one of
-  /// resolved().
+  /// Fills the constants in `shared`: RoPE's tables for positions 0 … T−1, and zero sinks. `context`: a context
+  /// returned by resolved().
   GatedAttention(const GatedAttentionShape& shape, const AttentionShared<T>& shared, const ExecutionContext& context);
 
-  /// Makes the T tokens those at positions first … first + T−1.
+  /// Sets the positions of the T tokens to first … first + T−1.
   void set_first_position(std::int64_t first);
 
-  /// out(N,C) = or += the layer of h(N,C). With a cache, keys and values are appended to it, and attention is over all
-  /// that it holds. After a pass that skips rows, has a cache or overrides heads there is no backward pass.
+  /// out(N,C) = or += the layer of h(N,C). With a cache, appends keys and values to it and attends to all that it
+  /// holds. A pass that skips rows, has a cache or overrides heads cannot be followed by a backward pass.
   template <typename M>
   void forward(View<T, 2> out, ConstView<T, 2> h, const AttentionWeights<const T, M>& weights,
                const AttentionState<T>& state, Update update, AttentionSkip* skip = nullptr,
@@ -60,17 +64,17 @@ class GatedAttention {
   void backward(View<T, 2> dh, const AttentionWeights<T>& gradients, ConstView<T, 2> dout, ConstView<T, 2> h,
                 const AttentionWeights<const T>& weights, const AttentionState<T>& state) const;
 
-  /// z (N,heads,features), whose tokens lie at stride 0 where it does not depend on the input; absent without a gate.
+  /// Returns z (N,heads,features), with stride 0 over tokens if it does not depend on the input; absent without a gate.
   View<const T, 3> logits(const AttentionVectors<const T>& weights, const AttentionState<T>& state) const;
 
-  /// The scores (Hq) beside those of the keys; absent without.
+  /// Returns the sink logits (Hq); absent without sinks.
   View<const T, 1> sinks(const AttentionVectors<const T>& weights) const;
 
-  /// Of the scores q·k.
+  /// Returns the scale of the scores q·k.
   double scale() const;
 
  private:
-  /// visit(vector of `weights`, columns of `projection` that it is added to) for each bias of q, k and v.
+  /// Calls visit(vector of `weights`, columns of `projection` that it is added to) for each bias of q, k and v.
   template <typename U, typename V, class Visit>
   void each_bias(const AttentionVectors<U>& weights, const View<V, 2>& projection, const Visit& visit) const;
   GateRule rule() const;
@@ -90,7 +94,7 @@ class GatedAttention {
   GatedAttentionShape shape_;
   AttentionShared<T> shared_;
   ExecutionContext context_;
-  std::vector<double> frequencies_;  // of RoPE
+  std::vector<double> frequencies_;  // RoPE's, in radians a token
 };
 
 }  // namespace headgate::layers

@@ -6,17 +6,17 @@
 
 #include "library/core/cancellation.hpp"
 #include "models/layers/blas.hpp"
-#include "models/layers/few_rows.hpp"
 #include "models/layers/parallel.hpp"
+#include "models/layers/skinny_gemm.hpp"
 #include "models/layers/widen.hpp"
 
-// Products run on our own threads, each calling a single-threaded BLAS on its slice of the result: OpenMP and BLAS
-// threads never compete, and sums have one order.
+// Runs products on our own threads. Each thread calls a single-threaded BLAS for its slice of the result, so OpenMP and
+// BLAS threads never compete, and each sum has one order.
 
 namespace headgate::layers {
 namespace {
 
-/// One product out(M,N) = a(M,K) b(K,N) + beta·out. Each of a and b is given as it is stored, itself or transposed.
+/// Computes one product out(M,N) = a(M,K) b(K,N) + beta·out. Each of a and b is given as it is stored, or transposed.
 template <typename T>
 struct Product {
   View<T, 2> out;
@@ -63,16 +63,16 @@ void gemm(const Blas& blas, const Product<double>& p) {
               static_cast<blasint>(p.b.strides[0]), p.beta, p.out.data, static_cast<blasint>(p.out.strides[0]));
 }
 
-/// How `cut` rows or columns of a result, `products` multiply-adds each, are cut among threads.
+/// Splits `cut` rows or columns of a result, of `products` multiply-adds each, among threads.
 Parts parts_of_product(const ExecutionContext& context, std::int64_t cut, std::int64_t products) {
   constexpr std::int64_t kTile = 16;  // a multiple of the register tiles of OpenBLAS, 4, 8 or 16 long
-  // Of multiply-adds, 16 count as an operation: a part has 262 144 or more, 4.4 µs at the 118 GFLOP/s of a Zen 4 core,
-  // since each part packs the operand that they share for itself.
+  // Counts 16 multiply-adds as one operation. A part then has at least 262,144, or 4.4 µs at the 118 GFLOP/s of a Zen 4
+  // core, because each part packs the shared operand for itself.
   constexpr std::int64_t kPerOperation = 16;
   return parts_of(context, cut, products / kPerOperation, kTile);
 }
 
-/// The longer side is cut.
+/// Splits the longer side.
 template <typename T>
 void multiply(const Product<T>& p, const ExecutionContext& context) {
   assert(p.fits());
@@ -98,15 +98,15 @@ template <typename T>
 void linear_forward(View<T, 2> y, ConstView<T, 2> x, ConstView<T, 2> w, Update update,
                     const ExecutionContext& context) {
   throw_if_cancelled(context);
-  if (x.shape[0] <= kFewRows) return few_rows_forward<T>(y, x, w, update, context);
+  if (x.shape[0] <= kSkinnyRows) return skinny_gemm<T>(y, x, w, update, context);
   multiply(Product<T>{y, x, CblasNoTrans, w, CblasTrans, beta_of<T>(update)}, context);
 }
 
 void linear_forward(View<float, 2> y, ConstView<float, 2> x, View<const BFloat16, 2> w, Update update,
                     const ExecutionContext& context) {
   throw_if_cancelled(context);
-  if (x.shape[0] <= kFewRows) return few_rows_forward<BFloat16>(y, x, w, update, context);
-  // Rows of w that are widened at a time: 512 KiB in f32, half of a second-level cache of 1 MiB.
+  if (x.shape[0] <= kSkinnyRows) return skinny_gemm<BFloat16>(y, x, w, update, context);
+  // Elements of w that are widened at a time: 512 KiB in f32, half of a second-level cache of 1 MiB.
   constexpr std::int64_t kWidened = std::int64_t{1} << 17;
   const std::int64_t N = x.shape[0], C = x.shape[1], O = w.shape[0];
   assert(has_whole_rows(w) && w.shape[1] == C);

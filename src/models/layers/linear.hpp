@@ -6,14 +6,14 @@
 
 namespace headgate::layers {
 
-// Products run on the threads of the context, each of which calls OpenBLAS for its share. They throw Error where Blas
-// does (blas.hpp). They take most of a model's time, so each first asks whether its context is cancelled, and throws
-// Cancelled: passes of a model end between two products.
+// Runs products on the threads of the context, each of which calls OpenBLAS for its slice. Products throw Error as Blas
+// does (blas.hpp). Because they take most of a model's time, each one first checks whether its context is cancelled,
+// and throws Cancelled: a model's pass ends between two products.
 
-/// y(N,O) = or += x(N,C) wᵀ, w(O,C). Few rows of x read w in place (few_rows.hpp).
+/// y(N,O) = or += x(N,C) wᵀ, w(O,C). Products of at most kSkinnyRows rows read w in place (skinny_gemm.hpp).
 template <typename T>
 void linear_forward(View<T, 2> y, ConstView<T, 2> x, ConstView<T, 2> w, Update update, const ExecutionContext& context);
-/// The same with w in bf16, widened as it is read: sums are made in f32.
+/// Computes the same with w in bf16, which is widened as it is read. Sums are in f32.
 void linear_forward(View<float, 2> y, ConstView<float, 2> x, View<const BFloat16, 2> w, Update update,
                     const ExecutionContext& context);
 

@@ -12,11 +12,11 @@
 
 namespace headgate::layers {
 
-/// How a range is cut among threads. Depends on sizes and on the context's threads alone.
+/// Describes how a range is split among threads. The split depends only on sizes and on the context's threads.
 struct Parts {
   std::int64_t n = 0;
   std::int64_t count = 1;
-  std::int64_t grain = 1;  ///< inner cuts are multiples of it
+  std::int64_t grain = 1;  ///< bounds between parts are multiples of it
 
   std::int64_t begin(std::int64_t part) const {
     if (part >= count) return n;
@@ -25,15 +25,16 @@ struct Parts {
   }
 };
 
-/// Elementwise operations that a part has at least. On Zen 4 they take from 1.2 µs, additions in the second-level
-/// cache, to 5 µs from memory, and starting and joining two threads up to 0.9 µs (docs/design/training.md).
+/// Fewest elementwise operations of a part. On Zen 4 they take from 1.2 µs (additions in the second-level cache) to 5
+/// µs (from memory), while starting and joining two threads takes up to 0.9 µs (docs/design/training.md).
 inline constexpr std::int64_t kMinimumWork = 16384;
 
-/// Elements after which threads that write share no cache line, nor the pair of them that is fetched at once.
+/// Number of elements that separates the writes of two threads, so that they share neither a cache line nor the
+/// adjacent line that is fetched with it.
 template <typename T>
-inline constexpr std::int64_t kApart = Block::kAlign_bytes / sizeof(T);
+inline constexpr std::int64_t kFalseSharingElements = Block::kAlign_bytes / sizeof(T);
 
-/// Parts of [0,n), where an item is worth `work` elementwise operations.
+/// Splits [0,n), where each item costs `work` elementwise operations.
 inline Parts parts_of(const ExecutionContext& context, std::int64_t n, std::int64_t work, std::int64_t grain = 1) {
   const std::int64_t by_work = n * std::max<std::int64_t>(work, 1) / kMinimumWork;
   const std::int64_t by_grain = (n + grain - 1) / grain;
@@ -41,11 +42,12 @@ inline Parts parts_of(const ExecutionContext& context, std::int64_t n, std::int6
   return {n, std::max<std::int64_t>(1, std::min({threads, by_work, by_grain})), grain};
 }
 
-/// Threads of a parallel region that the calling thread may open: those of the context, but one in the thread that a
-/// fork left.
+/// Returns how many threads a parallel region of the calling thread may have: those of the context, or one in a forked
+/// child's thread.
 inline int team_size(const ExecutionContext& context) { return forked_thread() ? 1 : context.threads; }
 
-/// body(part, begin, end) for every part, one a thread; in turn in the thread that a fork left. body must not throw.
+/// Calls body(part, begin, end) for every part, one part a thread; in a forked child's thread, one after the other.
+/// body must not throw.
 template <class Body>
 void for_parts(const Parts& parts, const Body& body) {
   if (parts.count == 1 || forked_thread()) {
@@ -54,14 +56,14 @@ void for_parts(const Parts& parts, const Body& body) {
   }
 #pragma omp parallel num_threads(static_cast <int>(parts.count)) default(none) shared(parts, body)
   {
-    // Fewer threads may come than were asked for.
+    // OpenMP may start fewer threads than requested, so a thread may take several parts.
     for (std::int64_t part = omp_get_thread_num(); part < parts.count; part += omp_get_num_threads()) {
       body(part, parts.begin(part), parts.begin(part + 1));
     }
   }
 }
 
-/// `count` elements of scratch, kept by the calling thread from call to call. Valid until its next call.
+/// Returns `count` elements of scratch memory, which the calling thread keeps between calls. Valid until its next call.
 template <typename T>
 T* scratch(std::int64_t count) {
   thread_local Block block;

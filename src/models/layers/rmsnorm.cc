@@ -21,7 +21,7 @@ struct NormForward {
   NormOptions options;
 };
 
-/// What the backward pass reads and writes beside dw.
+/// Arguments of the backward pass other than dw.
 template <typename T>
 struct NormBackward {
   View<T, 3> dx;
@@ -45,7 +45,7 @@ struct NormBackward {
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// The factor that multiplies x·rstd: w or 1 + w.
+/// Returns the factor that multiplies x·rstd: w or 1 + w.
 template <typename T, class Lanes>
 HWY_INLINE Vec<T> weight_at(const Lanes& lanes, const T* w, Vec<T> offset) {
   return hn::Add(lanes.load(w), offset);
@@ -76,7 +76,7 @@ void norm_forward_rows(const NormForward<T>& a, std::int64_t begin, std::int64_t
   }
 }
 
-/// dw(D) += this range's share; null: skipped.
+/// dw(D) += this range's sum, unless dw is null.
 template <typename T>
 void norm_backward_rows(const NormBackward<T>& a, T* dw, std::int64_t begin, std::int64_t end) {
   const Tag<T> d;
@@ -145,8 +145,8 @@ void rmsnorm_backward(View<T, 3> dx, View<T, 1> dw, ConstView<T, 3> dy, ConstVie
   const auto kernel = HEADGATE_FOR_TARGET(norm_backward_rows, T, context.target);
   const NormBackward<T> call{dx, dy, x, w, rstd, options, update_dx};
   const Parts parts = parts_of(context, N, H * D);
-  // Each part sums its own dw(D), far enough from the next's; then they are added in order.
-  const std::int64_t width = D, spacing = D + kApart<T>;
+  // Each part sums its own dw(D), which lies on other cache lines than the next part's. They are then added in order.
+  const std::int64_t width = D, spacing = D + kFalseSharingElements<T>;
   T* partial = dw.present() ? scratch<T>(spacing * parts.count) : nullptr;
   for_parts(parts, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
     T* own = partial != nullptr ? partial + part * spacing : nullptr;

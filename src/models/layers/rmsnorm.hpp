@@ -16,13 +16,13 @@ struct NormOptions {
   double eps = 1e-6;
 };
 
-/// y(N,H,D) = x·rstd·w, w(D), with rstd(N,H) = 1/√(mean_d x² + eps), which is saved where it is present. y may be x.
+/// y(N,H,D) = x·rstd·w, w(D), with rstd(N,H) = 1/√(mean_d x² + eps), which is saved if present. y may be x.
 template <typename T>
 void rmsnorm_forward(View<T, 3> y, View<T, 2> rstd, ConstView<T, 3> x, ConstView<T, 1> w, const NormOptions& options,
                      const ExecutionContext& context);
 
-/// dx(N,H,D) = or +=; dw(D) += where it is present. With overwrite, dx may be dy.
-/// With g = dy·w and x̂ = x·rstd:  dx = rstd·(g − x̂·mean_d(g·x̂)),  dw = Σ_n Σ_h dy·x̂.
+/// dx(N,H,D) = or +=; dw(D) +=, if present. With overwrite, dx may be dy. With g = dy·w and x̂ = x·rstd:  dx = rstd·(g
+/// − x̂·mean_d(g·x̂)),  dw = Σ_n Σ_h dy·x̂.
 template <typename T>
 void rmsnorm_backward(View<T, 3> dx, View<T, 1> dw, ConstView<T, 3> dy, ConstView<T, 3> x, ConstView<T, 1> w,
                       ConstView<T, 2> rstd, const NormOptions& options, Update update_dx,

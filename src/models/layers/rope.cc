@@ -33,7 +33,7 @@ struct Rotation {
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Turns tokens [begin, end) of all sequences, counted through.
+/// Rotates tokens [begin, end), numbered through all sequences.
 template <typename T>
 void rotate_tokens(const Rotation<T>& call, std::int64_t begin, std::int64_t end) {
   const Tag<T> d;
@@ -87,7 +87,7 @@ std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScal
   for (std::int64_t i = 0; i < R / 2; ++i) {
     const double f = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(R));
     const double turns = static_cast<double>(scaling.original_seq_len) * f / (2.0 * std::numbers::pi);
-    double kept = 1.0;  // share that is not slowed down
+    double kept = 1.0;  // weight of the frequency that is not scaled
     if (scaling.kind == RopeScalingKind::linear) kept = 0.0;
     if (scaling.kind == RopeScalingKind::llama3) kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
     out.push_back(kept * f + (1.0 - kept) * f / scaling.factor);

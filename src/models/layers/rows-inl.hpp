@@ -22,16 +22,17 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <typename T>
 using Vec = hn::Vec<Tag<T>>;
 
-/// Whole vectors of a row.
+/// Loads and stores whole vectors of a row.
 template <typename T>
 struct Whole {
   HWY_INLINE Vec<T> load(const T* p) const { return hn::LoadU(Tag<T>(), p); }
   HWY_INLINE void store(Vec<T> v, T* p) const { hn::StoreU(v, Tag<T>(), p); }
-  /// v where the row has elements, 0 elsewhere.
+  /// Returns v in lanes that hold elements of the row, 0 elsewhere.
   HWY_INLINE Vec<T> keep(Vec<T> v) const { return v; }
 };
 
-/// The first `count` < kLanes lanes: what ends a row. Reads and writes nothing beyond them; loads give 0 there.
+/// Loads and stores the first `count` < kLanes lanes, at the end of a row. Reads and writes nothing beyond them; loads
+/// return 0 there.
 template <typename T>
 struct Tail {
   std::size_t count;
@@ -50,7 +51,7 @@ struct Tail {
   HWY_INLINE Vec<T> keep(Vec<T> v) const { return hn::IfThenElseZero(hn::FirstN(Tag<T>(), count), v); }
 };
 
-/// body(x, lanes) for x = 0, kLanes, … < n; lanes is Whole or Tail.
+/// Calls body(x, lanes) for x = 0, kLanes, … < n; lanes is Whole or Tail.
 template <typename T, class Body>
 HWY_INLINE void each_vector(std::int64_t n, const Body& body) {
   constexpr auto kStep = static_cast<std::int64_t>(kLanes<T>);
@@ -59,8 +60,8 @@ HWY_INLINE void each_vector(std::int64_t n, const Body& body) {
   if (x < n) body(x, Tail<T>{static_cast<std::size_t>(n - x)});
 }
 
-/// Σ_x term(x, lanes), with several partial sums so that additions overlap. Where lanes is a Tail, the term must be 0
-/// beyond it (as products of its loads are).
+/// Returns Σ_x term(x, lanes), with several partial sums so that additions overlap. If lanes is a Tail, the term must
+/// be 0 beyond it, as products of its loads are.
 template <typename T, class Term>
 HWY_INLINE T sum_vectors(std::int64_t n, const Term& term) {
   const Tag<T> d;
@@ -78,7 +79,7 @@ HWY_INLINE T sum_vectors(std::int64_t n, const Term& term) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
 }
 
-/// e^x, for x ≤ 0 (relative error of exp2_fast, plus |x| roundings).
+/// Computes e^x for x ≤ 0, with the relative error of exp2_fast plus |x| roundings.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_fast(D d, hn::Vec<D> x) {
   return exp2_fast(d, hn::Mul(x, hn::Set(d, static_cast<hn::TFromD<D>>(kLog2e))));

@@ -9,8 +9,8 @@ namespace headgate::layers {
 template <typename T>
 void swiglu_forward(View<T, 2> h, ConstView<T, 2> gate_up, const ExecutionContext& context);
 
-/// dgate_up(N,2F) from dh(N,F); may be gate_up. h(N,F), where it is present, is made again as in the forward pass, so
-/// that it need not be kept; it may be dh.
+/// Computes dgate_up(N,2F) from dh(N,F); it may be gate_up. Recomputes h(N,F), if present, as in the forward pass, so
+/// that it need not be kept; h may be dh.
 template <typename T>
 void swiglu_backward(View<T, 2> dgate_up, View<T, 2> h, ConstView<T, 2> dh, ConstView<T, 2> gate_up,
                      const ExecutionContext& context);

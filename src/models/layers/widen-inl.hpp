@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of a matrix, f32, f64 or bf16, as vectors of the type that sums are made in; included once per Highway
+// Loads elements of a matrix, f32, f64 or bf16, as vectors of the type that sums have; included once per Highway
 // target.
 #if defined(HEADGATE_LAYERS_WIDEN_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LAYERS_WIDEN_INL_

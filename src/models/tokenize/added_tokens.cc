@@ -20,7 +20,7 @@ CodePoint last_code_point(std::string_view text) {
   return {};
 }
 
-/// Begin of the white space at the end of `text`.
+/// Returns where the white space at the end of `text` begins.
 std::size_t space_before(std::string_view text) {
   while (true) {
     const CodePoint c = last_code_point(text);
@@ -29,7 +29,7 @@ std::size_t space_before(std::string_view text) {
   }
 }
 
-/// Length of the white space at the front of `text`.
+/// Returns the length of the white space at the front of `text`.
 std::size_t space_after(std::string_view text) {
   std::size_t at = 0;
   while (true) {
@@ -65,7 +65,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, bool form_c) {
 
 AddedTokens::Longest AddedTokens::longest(std::string_view text) const {
   Longest found;
-  auto begin = entries_.begin(), end = entries_.end();  // the entries that begin with the first `at` bytes of the text
+  auto begin = entries_.begin(), end = entries_.end();  // entries that begin with the first `at` bytes of the text
   for (std::size_t at = 0; begin != end; ++at) {
     if (begin->content.size() == at) found.entry = &*begin++;
     if (at == text.size()) {
@@ -109,7 +109,7 @@ bool AddedTokenSearch::step(std::vector<Part>& parts, Tail tail) {
   Span span{at_, at_ + entry->content.size()};
   if (!(special_as_text_ && token.special)) {
     const std::size_t space = token.rstrip ? space_after(text.substr(span.end)) : 0;
-    // The next character, or the end of the white space, may be in the next part.
+    // The part may not show the next character, or the end of the white space.
     const bool sees_end = (token.single_word || token.rstrip) && span.end + space == text.size();
     if (sees_end && tail == Tail::open) return false;
     if (!token.single_word || stands_alone(text, span)) {

@@ -12,15 +12,15 @@
 
 namespace headgate::tokenize {
 
-/// A token that is found in the text before anything is merged.
+/// Describes a token that is found in the text before anything is merged.
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool single_word = false;  ///< only between characters that are part of no word
-  bool lstrip = false;       ///< with all white space before it
-  bool rstrip = false;       ///< with all white space after it
-  bool normalized = false;   ///< its normal form is looked for in the normal form of the text
-  bool special = false;      ///< a sign to the model, not a part of the text
+  bool single_word = false;  ///< found only between characters that are not part of a word
+  bool lstrip = false;       ///< takes all white space before it
+  bool rstrip = false;       ///< takes all white space after it
+  bool normalized = false;   ///< its normal form is searched in the normal form of the text
+  bool special = false;      ///< a control token such as BOS, not a part of the text
 };
 
 /// A part of a text: a token that was found there, or text between such tokens.
@@ -30,10 +30,10 @@ struct Part {
   Tail tail = Tail::ended;            ///< open: the next part continues this text
 };
 
-/// Looks for added tokens: from left to right, the longest at each place.
+/// Searches for added tokens from left to right, and takes the longest at each position.
 class AddedTokens {
  public:
-  /// `tokens` of one kind, normalized or not, special ones first. `form_c`: they are looked for in form C.
+  /// `tokens` are all normalized or all not, special ones first. `form_c`: searches for their form C.
   explicit AddedTokens(std::vector<AddedToken> tokens = {}, bool form_c = false);
 
  private:
@@ -43,14 +43,14 @@ class AddedTokens {
     std::string content;
     AddedToken token;
   };
-  /// The longest token that a text begins with, or null. undecided: a longer one may match once the text continues.
+  /// The longest token with which a text begins, or null. undecided: a longer one may match once the text continues.
   struct Longest {
     const Entry* entry = nullptr;
     bool undecided = false;
   };
   Longest longest(std::string_view text) const;
 
-  std::vector<Entry> entries_;  ///< by content
+  std::vector<Entry> entries_;  ///< sorted by content
   std::array<bool, 256> begins_{};
   bool takes_space_before_ = false;  ///< one of them has lstrip
 };

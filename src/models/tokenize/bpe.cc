@@ -14,8 +14,8 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::size_t kFew = 48;       ///< tokens that are searched for the next merge faster than a heap is kept
-constexpr std::size_t kKeptWord = 32;  ///< bytes; longer words seldom occur again
+constexpr std::size_t kFew = 48;  ///< up to so many tokens, a linear search for the next merge is faster than a heap
+constexpr std::size_t kKeptWord = 32;         ///< bytes; longer words seldom occur again
 constexpr std::int32_t kKeptWords = 1 << 16;  ///< of one text
 
 }  // namespace
@@ -27,12 +27,13 @@ void Vocabulary::add(std::int64_t id, std::string_view spelling) {
     refuse("token '{}' has id {}, not 0 to {}", io::printable(spelling), id, kMostTokens - 1);
   if (spelling.empty()) refuse("token {} is empty", id);
   if (const std::int32_t other = find(spelling); other != kNoToken) {
-    refuse("token '{}' twice, as {} and {}", io::printable(spelling), other, id);
+    refuse("token '{}' has two ids, {} and {}", io::printable(spelling), other, id);
   }
   const auto at = static_cast<std::size_t>(id);
   if (at >= by_id_.size()) by_id_.resize(at + 1, StringTable::kAbsent);
   if (by_id_[at] != StringTable::kAbsent) {
-    refuse("id {} twice, of '{}' and '{}'", id, io::printable(spellings_.key(by_id_[at])), io::printable(spelling));
+    refuse("id {} has two tokens, '{}' and '{}'", id, io::printable(spellings_.key(by_id_[at])),
+           io::printable(spelling));
   }
   by_id_[at] = spellings_.insert(spelling);
   ids_.push_back(static_cast<std::int32_t>(id));
@@ -65,7 +66,7 @@ Bpe::Bpe(const Vocabulary& vocabulary, const MergeList& merges, const BpeOptions
     const auto token = [&](std::string_view spelling) {
       const std::int32_t id = vocabulary.find(spelling);
       if (id == kNoToken) {
-        refuse("merge {}, '{}' and '{}': '{}' is no token", rank, io::printable(left), io::printable(right),
+        refuse("merge {}, '{}' and '{}': '{}' is not a token", rank, io::printable(left), io::printable(right),
                io::printable(spelling));
       }
       return id;
@@ -101,7 +102,7 @@ const Bpe::Merge* Bpe::find(std::int32_t left, std::int32_t right) const {
 
 void Bpe::first_tokens(std::vector<WordToken>& tokens, std::string_view word) const {
   tokens.clear();
-  bool fuses = false;  // the last token stands for unknown bytes that the next may join
+  bool fuses = false;  // the last token stands for unknown bytes, and further ones may join it
   for (std::uint32_t at = 0; at < word.size(); ++at) {
     const std::int32_t id = byte_ids_[static_cast<std::uint8_t>(word[at])];
     if (id != kNoToken) {
@@ -128,7 +129,7 @@ void Bpe::encode(std::vector<WordToken>& tokens, std::string_view word) const {
 }
 
 void Bpe::merge_few(std::vector<WordToken>& tokens) const {
-  std::array<const Merge*, kFew> merges{};  // of each token with the next
+  std::array<const Merge*, kFew> merges{};  // of each token with the next one
   std::size_t count = tokens.size();
   for (std::size_t i = 0; i + 1 < count; ++i) merges[i] = find(tokens[i].id, tokens[i + 1].id);
   while (true) {
@@ -151,18 +152,18 @@ void Bpe::merge_few(std::vector<WordToken>& tokens) const {
   tokens.resize(count);
 }
 
-/// A merge that was possible when it was noted.
+/// A merge that was possible when it was queued.
 struct Bpe::Candidate {
   std::uint32_t rank;
-  std::uint32_t left;  ///< the place of the left token
+  std::uint32_t left;  ///< position of the left token
   std::int32_t id;
-  std::uint32_t end;  ///< of the right token
+  std::uint32_t end;  ///< end of the right token
 
   bool operator>(const Candidate& other) const { return rank != other.rank ? rank > other.rank : left > other.left; }
 };
 
 void Bpe::merge_many(std::vector<WordToken>& tokens) const {
-  // Tokens stay at their places; a token that was merged into its left neighbour gets the id kNoToken.
+  // Tokens keep their positions. A token that was merged into its left neighbour gets the id kNoToken.
   const auto count = static_cast<std::uint32_t>(tokens.size());
   std::vector<std::uint32_t> next(count), previous(count);
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;

@@ -12,43 +12,43 @@
 
 #include "models/tokenize/string_table.hpp"
 
-// Byte-pair encoding of one word: it begins as a token a byte; the pair of neighbours whose merge stands first in the
-// list of merges, the leftmost such pair, becomes one token, until no pair has a merge.
+// Splits one word by byte-pair encoding. It starts with one token a byte. Then it merges, again and again, the
+// neighbouring pair whose merge comes first in the list (the leftmost of equal pairs), until no pair has a merge.
 
 namespace headgate::tokenize {
 
 inline constexpr std::int32_t kNoToken = -1;
-inline constexpr std::int32_t kMostTokens = 1 << 20;  ///< ids are less: several times the largest vocabulary there is
+inline constexpr std::int32_t kMostTokens = 1 << 20;  ///< bound of ids: several times the largest vocabulary in use
 
-/// Tokens by id and by spelling.
+/// Maps tokens by id and by spelling.
 class Vocabulary {
  public:
-  /// Throws TokenizerError for an id or a spelling that is there already, an id out of range and an empty spelling.
+  /// Throws TokenizerError for an id or a spelling that exists already, an id out of range and an empty spelling.
   void add(std::int64_t id, std::string_view spelling);
 
-  /// One more than the largest id.
+  /// Returns the largest id + 1.
   std::int32_t size() const { return static_cast<std::int32_t>(by_id_.size()); }
-  /// kNoToken if there is none.
+  /// Returns kNoToken if there is none.
   std::int32_t find(std::string_view spelling) const;
-  /// Empty for an id without a token.
+  /// Returns an empty spelling for an id without a token.
   std::string_view spelling(std::int32_t id) const;
 
  private:
   StringTable spellings_;
   std::vector<std::int32_t> ids_;    ///< of each spelling
-  std::vector<std::int32_t> by_id_;  ///< the number of its spelling, StringTable::kAbsent without one
+  std::vector<std::int32_t> by_id_;  ///< number of its spelling; StringTable::kAbsent without one
 };
 
 using MergeList =
-    std::vector<std::pair<std::string, std::string>>;  ///< spellings of left and right, first merges first
+    std::vector<std::pair<std::string, std::string>>;  ///< spellings of left and right, in the order of their ranks
 
 struct BpeOptions {
-  bool ignore_merges = false;       ///< a word that is a token becomes that token, whatever merges there are
-  std::int32_t unknown = kNoToken;  ///< stands for bytes without a token, which are left out without it
-  bool fuse_unknown = false;        ///< one token for neighbouring bytes without a token
+  bool ignore_merges = false;       ///< a word that is a token becomes that token without merges
+  std::int32_t unknown = kNoToken;  ///< stands for bytes without a token; if kNoToken, they are left out
+  bool fuse_unknown = false;        ///< neighbouring bytes without a token become one
 };
 
-/// A token of a word, and its bytes there.
+/// A token of a word, and its bytes in the word.
 struct WordToken {
   std::int32_t id;
   std::uint32_t begin;
@@ -57,11 +57,11 @@ struct WordToken {
 
 class Bpe {
  public:
-  /// Throws TokenizerError for merges of what is no token, or into no token. Of merges of the same pair the last
-  /// counts.
+  /// Throws TokenizerError for merges of or into spellings that are not tokens. Of merges of the same pair the last one
+  /// applies.
   Bpe(const Vocabulary& vocabulary, const MergeList& merges, const BpeOptions& options);
 
-  /// The tokens of a word of at most 2^32 − 1 bytes; `tokens` is overwritten.
+  /// Splits a word of at most 2^32 − 1 bytes. Overwrites `tokens`.
   void encode(std::vector<WordToken>& tokens, std::string_view word) const;
 
  private:
@@ -76,7 +76,7 @@ class Bpe {
   static std::uint64_t pair_of(std::int32_t left, std::int32_t right);
 
   std::size_t slot(std::uint64_t pair) const;
-  /// Null if the two are not merged.
+  /// Returns null if the two are not merged.
   const Merge* find(std::int32_t left, std::int32_t right) const;
   void first_tokens(std::vector<WordToken>& tokens, std::string_view word) const;
   void merge_few(std::vector<WordToken>& tokens) const;
@@ -84,19 +84,19 @@ class Bpe {
 
   BpeOptions options_;
   std::array<std::int32_t, 256> byte_ids_{};
-  std::vector<Merge> merges_;  ///< by hash: a power of two, at most half of them used
+  std::vector<Merge> merges_;  ///< hash table: a power of two, at most half of it used
   std::uint64_t factor_ = random_factor();
   int shift_ = 0;
   StringTable words_;  ///< of ignore_merges: the bytes of every token
   std::vector<std::int32_t> word_ids_;
 };
 
-/// Encodes the words of a text, in which most occur again.
+/// Encodes the words of a text, and keeps the tokens of words that may occur again.
 class WordEncoder {
  public:
   explicit WordEncoder(const Bpe& bpe) : bpe_(bpe) {}
 
-  /// Valid until the next call.
+  /// Returns the tokens of a word, valid until the next call.
   std::span<const WordToken> encode(std::string_view word);
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 /// The position of a piece in the normal form of a part of the text.
 struct Origin {
-  std::ptrdiff_t begin = 0;  ///< of the piece; one less where a space was put in front of it
+  std::ptrdiff_t begin = 0;  ///< of the piece; one less if a space was put before it
   std::ptrdiff_t least = 0;  ///< where the piece begins without that space
 
   Span place_of(const WordToken& token) const {
@@ -54,7 +54,7 @@ class BpeStream final : public StreamEncoder {
   }
 
  private:
-  /// A maximal run of well-formed UTF-8, or of bytes that are not.
+  /// A maximal run of well-formed UTF-8, or of other bytes.
   enum class Run { none, text, others };
 
   /// A step of the pre-tokenizer, and the piece of the previous step that it splits.
@@ -75,7 +75,7 @@ class BpeStream final : public StreamEncoder {
   void add_around(const std::vector<std::int32_t>& ids, std::size_t at) {
     for (const std::int32_t id : ids) add_token(id, {at, at});
   }
-  /// The bytes of the text that a part of the normal form comes from.
+  /// Returns the bytes of the text from which a part of the normal form comes.
   Span source_of(Span part) const {
     const Span span = form_.source_of(part);
     return {part_begin_ + span.begin, part_begin_ + span.end};

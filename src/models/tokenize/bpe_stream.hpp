@@ -14,7 +14,7 @@
 
 namespace headgate::tokenize {
 
-/// The stages that a text passes through, in this order.
+/// The stages that a text passes, in this order.
 struct BpeStages {
   std::string name;                         ///< of the tokenizer's file, for messages
   AddedTokens raw;                          ///< found before normalization

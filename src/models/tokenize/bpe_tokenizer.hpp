@@ -13,7 +13,7 @@
 
 namespace headgate::tokenize {
 
-/// What a byte-level BPE tokenizer is made of, whatever file it comes from. In the order in which a text meets them:
+/// The parts of a byte-level BPE tokenizer, whatever file it comes from, in the order in which a text passes them.
 struct BpeParts {
   std::vector<AddedToken> added;  ///< those that are not normalized, then, in the normal form, the others
   bool form_c = false;            ///< text is normalized to form C
@@ -24,7 +24,7 @@ struct BpeParts {
   std::vector<std::int32_t> before, after;  ///< ids that add_special puts around a text
 };
 
-/// `name`: of the file, for messages. Throws TokenizerError for parts that do not fit together.
+/// `name`: that of the file, for messages. Throws TokenizerError for parts that contradict each other.
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(const std::string& name, BpeParts parts);
 
 }  // namespace headgate::tokenize

@@ -10,7 +10,7 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::size_t kCharacters = 256 + 68;  // 68 bytes do not stand for themselves
+constexpr std::size_t kCharacters = 256 + 68;  // 68 bytes are not written as themselves
 
 struct Alphabet {
   std::array<char32_t, 256> character{};

@@ -3,13 +3,14 @@
 
 namespace headgate::tokenize {
 
-/// Unicode's White_Space.
+/// Returns whether a character has Unicode's White_Space.
 bool is_white_space(char32_t c);
 
-/// What \w matches in Rust's regular expressions: letters, marks, decimal digits, letter-like numbers, connectors.
+/// Returns whether \w of Rust's regular expressions matches: letters, marks, decimal digits, letter-like numbers,
+/// connectors.
 bool is_word_character(char32_t c);
 
-/// A mark, of any kind.
+/// Returns whether a character is a mark of any kind.
 bool is_mark(char32_t c);
 
 }  // namespace headgate::tokenize

@@ -8,7 +8,7 @@
 
 namespace headgate::tokenize {
 
-/// What is wrong with a tokenizer, on one line without the name of its file; who reads the file puts that in front.
+/// Says what is wrong with a tokenizer, on one line without the file's name, which the reader of the file adds.
 class TokenizerError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -6,7 +6,8 @@
 
 namespace headgate::tokenize {
 
-/// The values of tokenizer.ggml.* in a file. Throws io::FileError for a type that does not fit and for a missing list.
+/// Reads the values of tokenizer.ggml.* in a file. Throws io::FileError for a value of another type and for a missing
+/// list.
 GgufVocabulary read_gguf_vocabulary(const io::GgufFile& file);
 
 }  // namespace headgate::tokenize

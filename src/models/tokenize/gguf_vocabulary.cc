@@ -15,17 +15,17 @@
 namespace headgate::tokenize {
 namespace {
 
-// tokenizer.ggml.token_type
+// Values of tokenizer.ggml.token_type.
 constexpr std::int64_t kNormal = 1;
 constexpr std::int64_t kUnknown = 2;
 constexpr std::int64_t kControl = 3;
 constexpr std::int64_t kUserDefined = 4;
-constexpr std::int64_t kByte = 6;  // the last
+constexpr std::int64_t kByte = 6;  // the last one
 
-/// A row of what tokenizer.ggml.pre may be.
+/// A row for each value of tokenizer.ggml.pre.
 struct Pre {
   std::string_view name;
-  bool digits;  ///< each is a piece before the pattern is applied
+  bool digits;  ///< each digit is a piece before the pattern is applied
   std::string_view pattern;
   bool form_c;
   bool ignore_merges;
@@ -60,7 +60,7 @@ void read_tokens(BpeParts& parts, const GgufVocabulary& from) {
     }
     parts.vocabulary.add(static_cast<std::int64_t>(i), spelling);
     const std::int64_t type = from.token_type.empty() ? kNormal : from.token_type[i];
-    if (type < 0 || type > kByte) refuse("tokenizer.ggml.token_type[{}]: {} is no type", i, type);
+    if (type < 0 || type > kByte) refuse("tokenizer.ggml.token_type[{}]: {} is not a token type", i, type);
     if (type != kUnknown && type != kControl && type != kUserDefined) continue;
     AddedToken token;
     token.id = static_cast<std::int32_t>(i);
@@ -81,10 +81,10 @@ void read_merges(BpeParts& parts, const GgufVocabulary& from) {
   }
 }
 
-/// Appends the token that a key names, if it is to be put there.
+/// Appends the token that a key names, if it is wanted.
 void add_around(std::vector<std::int32_t>& side, bool wanted, std::optional<std::int64_t> id, std::string_view key) {
   if (!wanted) return;
-  if (!id) refuse("tokenizer.ggml.{}: absent, but to be put around texts", key);
+  if (!id) refuse("tokenizer.ggml.{}: missing, but texts must get this token", key);
   if (*id < 0 || *id >= kMostTokens) refuse("tokenizer.ggml.{}: {} is not 0 to {}", key, *id, kMostTokens - 1);
   side.push_back(static_cast<std::int32_t>(*id));
 }
@@ -111,7 +111,7 @@ BpeParts parts_of(const GgufVocabulary& from) {
 std::string gguf_tokenizer_json(const std::string& name, const GgufVocabulary& vocabulary) {
   try {
     const BpeParts parts = parts_of(vocabulary);
-    make_bpe_tokenizer(name, parts);  // refuses merges, which may not be UTF-8, and templates of what is not a token
+    make_bpe_tokenizer(name, parts);  // refuses bad merges, which may not be UTF-8, and templates of unknown tokens
     return tokenizer_json_text(parts);
   } catch (const TokenizerError& error) {
     io::fail(name, "{}", error.what());

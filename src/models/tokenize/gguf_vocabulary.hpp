@@ -11,20 +11,20 @@
 
 namespace headgate::tokenize {
 
-/// The tokenizer that a GGUF file describes, by the keys tokenizer.ggml.*, of which each member is one.
+/// Describes a tokenizer as a GGUF file does: each member is one of the keys tokenizer.ggml.*.
 struct GgufVocabulary {
   std::string model;                     ///< only "gpt2", which means byte-level BPE
-  std::string pre;                       ///< gpt2, smollm, llama-bpe or qwen2: how text is cut into words
+  std::string pre;                       ///< how text is split into words: gpt2, smollm, llama-bpe or qwen2
   std::vector<std::string> tokens;       ///< spellings by id
   std::vector<std::string> merges;       ///< "left right"
-  std::vector<std::int64_t> token_type;  ///< of each token; may be empty: all are normal
+  std::vector<std::int64_t> token_type;  ///< of each token; empty: all are normal
   std::optional<std::int64_t> bos_token_id, eos_token_id;
-  std::optional<bool> add_bos_token;  ///< absent: as llama.cpp, only for llama-bpe
+  std::optional<bool> add_bos_token;  ///< absent: only for llama-bpe, as in llama.cpp
   std::optional<bool> add_eos_token;
   std::optional<bool> add_space_prefix;
 };
 
-/// `name`: of the file, for messages. Throws io::FileError for what contradicts itself or is not supported.
+/// `name`: that of the file, for messages. Throws io::FileError for contradictory or unsupported values.
 std::unique_ptr<Tokenizer> make_gguf_tokenizer(const std::string& name, const GgufVocabulary& vocabulary);
 
 /// Returns the tokenizer.json of the same tokenizer. Throws as make_gguf_tokenizer does, and for what tokenizer.json

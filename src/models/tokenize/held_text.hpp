@@ -7,14 +7,14 @@
 
 namespace headgate::tokenize {
 
-/// Whether a text may continue after the part that is there.
+/// Whether a text may continue after the part at hand.
 enum class Tail { open, ended };
 
 /// Throws TokenizerError for a word of more than 64 MiB, which would have to be in memory with a token for each byte.
 void check_word_size(std::size_t bytes);
 
-/// Holds the end of a text that comes in parts while what follows may change its tokens. Does not copy a part if
-/// nothing before it is held.
+/// Holds the end of a text that comes in parts, as long as what follows may change its tokens. Copies a part only if
+/// text before it is held.
 class HeldText {
  public:
   /// Adds a part. Returns false if the caller should wait for more: a text is searched again only once its undecided
@@ -37,7 +37,7 @@ class HeldText {
   std::string_view view_;
   std::size_t forgotten_ = 0;  ///< bytes at the front of bytes_ that the next add() removes
   std::size_t begin_ = 0, begin_after_ = 0;
-  std::size_t wanted_ = 0;  ///< size of view() from which on add() returns true
+  std::size_t wanted_ = 0;  ///< size of view() from which add() returns true
 };
 
 }  // namespace headgate::tokenize

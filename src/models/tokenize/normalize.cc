@@ -15,16 +15,16 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr char32_t kFirstThatChanges = 0x300;  ///< all before it are in form C and join nothing before them
+constexpr char32_t kFirstThatChanges = 0x300;  ///< all characters before it are in form C and never compose
 
-/// Whether the character may join one before it: a mark, or a vowel or final consonant of Hangul.
+/// Returns whether the character may compose with one before it: a mark, or a vowel or final consonant of Hangul.
 bool may_join(char32_t c) {
   if (c < kFirstThatChanges) return false;
   if ((c >= 0x1160 && c <= 0x11FF) || (c >= 0xD7B0 && c <= 0xD7FF)) return true;
   return is_mark(c);
 }
 
-/// Whether the character by itself has another form C, as U+212B has. Composed characters count as well.
+/// Returns whether the character alone may have another form C, as U+212B has. Composed characters are included.
 bool may_change(char32_t c) {
   return c >= kFirstThatChanges &&
          utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->decomp_seqindex != UINT16_MAX;
@@ -35,13 +35,13 @@ std::string form_c_of(std::string_view text) {
   const utf8proc_ssize_t size =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
                    &out, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  if (size < 0) throw std::bad_alloc();  // the only error that well-formed UTF-8 can have
+  if (size < 0) throw std::bad_alloc();  // the only error possible for well-formed UTF-8
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owned(out, &std::free);
   return {reinterpret_cast<const char*>(out), static_cast<std::size_t>(size)};
 }
 
-/// Returns the position of the last character that joins nothing before it, or 0. The text before it can be normalized
-/// on its own.
+/// Returns the position of the last character that never composes with one before it, or 0. The text before it can be
+/// normalized on its own.
 std::size_t last_beginning(std::string_view text) {
   std::size_t at = text.size();
   while (at > 0) {
@@ -83,7 +83,8 @@ Normalized::Normalized(std::string_view source, bool form_c) : source_(source) {
 template <class Changes>
 Span Normalized::source_of(const Changes& changes, Span part) {
   if (changes.empty()) return part;
-  // The last change that begins at or before a place; then the place is inside it or a known distance behind it.
+  // Finds the last change that begins at or before a position, which is then inside the change or at a known distance
+  // after it.
   const auto place = [&changes](std::size_t at, bool is_end) {
     auto after = std::partition_point(changes.begin(), changes.end(),
                                       [&](const Change& c) { return is_end ? c.begin < at : c.begin <= at; });

@@ -19,21 +19,21 @@ struct Span {
   friend bool operator==(const Span&, const Span&) = default;
 };
 
-/// A text in Unicode's normalization form C, and where its bytes come from.
+/// Holds a text in Unicode's normalization form C, and where its bytes come from.
 class Normalized {
  public:
   /// `source`: well-formed UTF-8, which must outlive the object. `form_c` false: the text is `source` itself.
   Normalized(std::string_view source, bool form_c);
 
   std::string_view text() const { return changes_.empty() ? source_ : text_; }
-  /// The bytes of the source that became `part` of the text. Characters that were composed come from all bytes of their
+  /// Returns the bytes of the source that became `part` of the text. A composed character comes from all bytes of its
   /// parts.
   Span source_of(Span part) const;
 
  private:
   friend class NormalizedParts;
 
-  /// `size` bytes of the text that come from `source_size` others.
+  /// `size` bytes of the text that come from `source_size` bytes of the source.
   struct Change {
     std::size_t begin;
     std::size_t size;

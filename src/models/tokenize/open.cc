@@ -24,7 +24,7 @@ bool is_there(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
-/// A directory without tokenizer.json: bytes if that is what the config's vocabulary can be.
+/// Opens a directory without tokenizer.json: as bytes, if the config's vocabulary allows that.
 std::unique_ptr<Tokenizer> bytes_by_config(const std::string& directory, const std::string& config) {
   const io::Json json = io::parse_json(config, io::read_text(config, kMaxConfigBytes), kMaxConfigDepth);
   const auto vocab = json.is_object() ? json.find("vocab_size") : json.end();

@@ -8,8 +8,8 @@
 
 namespace headgate::tokenize {
 
-/// The tokenizer of a model: `path`, resolved by io::given_path, is a tokenizer.json, a directory that holds one, a
-/// GGUF file, or a directory of `headgate train`, whose models read bytes. Throws io::FileError, also for what is none
+/// Opens the tokenizer of a model. `path`, resolved by io::given_path, is a tokenizer.json, a directory that holds one,
+/// a GGUF file, or a directory of `headgate train`, whose models read bytes. Throws io::FileError, also if it is none
 /// of these.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 

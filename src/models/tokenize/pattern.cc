@@ -31,15 +31,15 @@ using MatchData = std::unique_ptr<pcre2_match_data, Freed<pcre2_match_data_free>
 using JitStack = std::unique_ptr<pcre2_jit_stack, Freed<pcre2_jit_stack_free>>;
 using CompiledCode = std::unique_ptr<pcre2_code, Freed<pcre2_code_free>>;
 
-// Of one search: patterns of tokenizers go back over the characters that they match at most.
+// Limit of one search. Patterns of tokenizers backtrack at most over the characters that they match.
 constexpr std::uint64_t kMostSteps = 2'000'000;
 constexpr std::uint64_t kMostStepsPerByte = 16;
 constexpr std::uint32_t kMostHeap_kib = 32 * 1024;
 constexpr std::size_t kFirstJitStack = std::size_t{32} * 1024;
 constexpr std::size_t kMostJitStack = std::size_t{4} * 1024 * 1024;
 
-// Of all searches of an object together, a hundred times what tokenizers need. Processor time, which does not depend on
-// what else the machine does, is looked at now and then.
+// Limit of all searches of an object together, a hundred times what tokenizers need. It is processor time, which does
+// not depend on the machine's load, and is checked now and then.
 constexpr double kMostTime_s = 10.0;
 constexpr double kMostTimePerByte_s = 20e-6;
 constexpr int kSearchesBetweenLooks = 256;
@@ -108,8 +108,8 @@ struct PatternSearch::Memory {
   /// Searches for a match that begins in [from, from + kWindow]. Returns PCRE2's result: PCRE2_ERROR_PARTIAL if it read
   /// to the end of an open text.
   int search(std::string_view text, std::size_t from, Tail tail);
-  /// Throws TokenizerError if searches have taken too long. `bytes`: that the last one went ahead.
-  void look_at_time(std::size_t bytes);
+  /// Throws TokenizerError if searches have taken too long. `bytes`: how far the last one advanced.
+  void check_time(std::size_t bytes);
 };
 
 int PatternSearch::Memory::search(std::string_view text, std::size_t from, Tail tail) {
@@ -122,7 +122,7 @@ int PatternSearch::Memory::search(std::string_view text, std::size_t from, Tail 
   return match(code->compiled.get(), subject, text.size(), from, options, data.get(), context.get());
 }
 
-void PatternSearch::Memory::look_at_time(std::size_t bytes) {
+void PatternSearch::Memory::check_time(std::size_t bytes) {
   searched_bytes += static_cast<double>(bytes);
   if (++searches % kSearchesBetweenLooks != 0 && bytes < kWindow) return;
   const double most = kMostTime_s + kMostTimePerByte_s * searched_bytes;
@@ -148,7 +148,7 @@ Found PatternSearch::find(Match& match, std::string_view text, std::size_t from,
   Memory& m = *memory_;
   int found = m.search(text, from, tail);
   while (found == PCRE2_ERROR_NOMATCH && text.size() - from > kWindow) {
-    m.look_at_time(kWindow);
+    m.check_time(kWindow);
     from += kWindow + 1;
     while (from < text.size() && (static_cast<std::uint8_t>(text[from]) & 0xC0) == 0x80) ++from;
     found = m.search(text, from, tail);
@@ -157,7 +157,7 @@ Found PatternSearch::find(Match& match, std::string_view text, std::size_t from,
   if (found < 0 && found != PCRE2_ERROR_PARTIAL) throw TokenizerError(message_of(found));
   const std::size_t* ends = pcre2_get_ovector_pointer(m.data.get());
   match = {ends[0], ends[1]};
-  m.look_at_time(match.end - from);
+  m.check_time(match.end - from);
   // An empty match at the end depends on what follows.
   const bool undecided = found == PCRE2_ERROR_PARTIAL || (tail == Tail::open && match.begin == text.size());
   return undecided ? Found::undecided : Found::match;

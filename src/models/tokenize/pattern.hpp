@@ -8,8 +8,8 @@
 
 #include "models/tokenize/held_text.hpp"
 
-// Regular expressions over UTF-8, by PCRE2, whose header stays behind pattern.cc. Its code generator is used where the
-// processor has one. A search that takes too many steps ends in TokenizerError: no pattern makes a text take for ever.
+// Searches regular expressions in UTF-8 with PCRE2, whose header only pattern.cc includes, and with its JIT where the
+// processor has one. A search that takes too many steps throws TokenizerError, so no pattern makes a text take forever.
 
 namespace headgate::tokenize {
 
@@ -41,7 +41,7 @@ class Pattern {
   std::shared_ptr<const Code> code_;
 };
 
-/// The memory of searches for one pattern, which must outlive it.
+/// Holds the memory of searches for one pattern, which must outlive it.
 class PatternSearch {
  public:
   explicit PatternSearch(const Pattern& pattern);

@@ -42,7 +42,7 @@ class Rewriter {
       } else if (take("{")) {
         interval();
       } else if (take("$")) {
-        out_ += "(?=\\n|\\z)";  // Ruby's is an end of line
+        out_ += "(?=\\n|\\z)";  // in Ruby, the end of a line
       } else if (rest_.front() == '^') {
         refuse("'^' outside of [] is not supported");
       } else {
@@ -63,7 +63,7 @@ class Rewriter {
     rest_.remove_prefix(1);
   }
 
-  /// What follows a backslash, in a class or outside.
+  /// Rewrites what follows a backslash, in a class or outside.
   void escape() {
     if (rest_.empty()) refuse("a '\\' at the end");
     const char c = rest_.front();
@@ -112,7 +112,7 @@ class Rewriter {
     return value;
   }
 
-  /// Up to `digits` hexadecimal digits.
+  /// Reads up to `digits` hexadecimal digits.
   std::uint32_t hex(std::size_t digits, std::uint32_t most) {
     std::uint32_t value = 0;
     std::size_t count = 0;
@@ -160,7 +160,7 @@ class Rewriter {
     caseless_.push_back(caseless);
   }
 
-  /// {n}, {n,} or {n,m}; Ruby takes a + or ? after it otherwise than Perl does.
+  /// Rewrites {n}, {n,} or {n,m}. Ruby reads a + or ? after it differently than Perl does.
   void interval() {
     const std::size_t end = rest_.find('}');
     const std::string_view inside = rest_.substr(0, end);
@@ -177,7 +177,7 @@ class Rewriter {
 
   std::string_view rest_;
   std::string out_;
-  std::vector<bool> caseless_{false};  ///< of the groups that are open
+  std::vector<bool> caseless_{false};  ///< of the open groups
 };
 
 }  // namespace

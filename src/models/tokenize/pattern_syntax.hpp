@@ -6,12 +6,12 @@
 
 namespace headgate::tokenize {
 
-/// The regular expression in PCRE2's syntax that matches what `regex` matches in Oniguruma's (Ruby syntax), in which
-/// tokenizer.json has them. Throws TokenizerError for what the two understand differently, by name, unless it is
-/// rewritten here: \s and \d, which are Unicode's White_Space and Nd, scripts, $ and escapes of characters.
+/// Returns a regular expression for PCRE2 that matches what `regex` matches in Oniguruma (Ruby syntax), which
+/// tokenizer.json uses. Rewrites \s and \d, which are Unicode's White_Space and Nd, scripts, $ and escapes of
+/// characters. Throws TokenizerError, which names it, for any other syntax that the two interpret differently.
 std::string pcre_syntax(std::string_view regex);
 
-/// A regular expression for the text itself.
+/// Returns a regular expression that matches `text` literally.
 std::string quoted_pattern(std::string_view text);
 
 }  // namespace headgate::tokenize

@@ -12,11 +12,11 @@
 #include "models/tokenize/normalize.hpp"
 #include "models/tokenize/pattern.hpp"
 
-// Cutting a text into words, within which merges stay.
+// Splits a text into words. Merges never cross the bounds of a word.
 
 namespace headgate::tokenize {
 
-/// What becomes of the matches of a pattern.
+/// What happens to the matches of a pattern.
 enum class SplitBehavior {
   removed,
   isolated,              ///< each match is a piece
@@ -25,17 +25,17 @@ enum class SplitBehavior {
   contiguous,            ///< neighbouring matches are one piece
 };
 
-/// One pass over the pieces of the pass before.
+/// One pass over the pieces of the previous pass.
 struct SplitStep {
-  std::optional<Pattern> pattern;  ///< none: nothing is cut
+  std::optional<Pattern> pattern;  ///< none: nothing is split
   SplitBehavior behavior = SplitBehavior::isolated;
-  bool invert = false;        ///< what lies between the matches counts as matches
-  bool prefix_space = false;  ///< a piece that does not begin with a space gets one, before it is cut
+  bool invert = false;        ///< the text between matches is treated as the matches
+  bool prefix_space = false;  ///< a piece that does not begin with a space gets one before it is split
 };
 
-/// The pattern that isolates each digit.
+/// Isolates each digit.
 extern const std::string_view kDigitPattern;
-/// The pattern of GPT-2's words.
+/// Matches GPT-2's words.
 extern const std::string_view kGpt2Pattern;
 extern const std::string_view kLlama3Pattern;
 extern const std::string_view kQwen2Pattern;
@@ -48,8 +48,8 @@ struct Slice {
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
-/// Splits texts into the pieces of a step; the caller adds its space in front. A text may come in parts: text is held
-/// back while a continuation may change the pieces.
+/// Splits texts into the pieces of a step; the caller adds the step's prefix space. A text may come in parts: text is
+/// held back while a continuation may change the pieces.
 class PieceCutter {
  public:
   explicit PieceCutter(const SplitStep& step);
@@ -85,7 +85,7 @@ class PieceCutter {
 
 }  // namespace headgate::tokenize
 
-/// Their names in tokenizer.json.
+/// Names in tokenizer.json.
 template <>
 struct headgate::Words<headgate::tokenize::SplitBehavior> {
   using Value = tokenize::SplitBehavior;

@@ -9,16 +9,16 @@
 
 namespace headgate::tokenize {
 
-/// An odd number that differs from process to process. Hashes multiply by it, so that no file and no text can be made
-/// whose keys all collide.
+/// Returns an odd number that differs from process to process. Hashes multiply by it, so that nobody can make a file or
+/// text whose keys all collide.
 std::uint64_t random_factor();
 
-/// Strings, numbered in the order in which they came.
+/// Numbers strings in the order of their insertion.
 class StringTable {
  public:
   static constexpr std::int32_t kAbsent = -1;
 
-  /// The number of `key`, kAbsent if it is not in the table.
+  /// Returns the number of `key`, or kAbsent.
   std::int32_t find(std::string_view key) const;
   /// Appends `key` unless it is there, and returns its number.
   std::int32_t insert(std::string_view key);
@@ -37,7 +37,7 @@ class StringTable {
   };
 
   std::uint64_t hash(std::string_view key) const;
-  /// The slot that holds the key, or the free one where it belongs.
+  /// Returns the slot that holds the key, or the free one for it.
   std::size_t slot(std::uint64_t hash, std::string_view key) const;
   void grow();
 
@@ -45,7 +45,7 @@ class StringTable {
   std::string bytes_;
   std::vector<Entry> entries_;
   std::vector<std::int32_t> slots_;  ///< numbers of entries or kAbsent; a power of two, at most half of them used
-  int shift_ = 0;                    ///< of a hash, to the number of a slot
+  int shift_ = 0;                    ///< shift that turns a hash into the number of a slot
 };
 
 }  // namespace headgate::tokenize

@@ -23,7 +23,7 @@ constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
 constexpr int kMaxDepth = 16;
 constexpr std::size_t kMaxParts = 64;  ///< of a Sequence
 
-/// A value of the file and the keys that lead to it, for messages.
+/// Holds a value of the file and, for messages, the keys that lead to it.
 class Value {
  public:
   Value(const Json& json, std::string where) : json_(json), where_(std::move(where)) {}
@@ -32,7 +32,7 @@ class Value {
   const Json& json() const { return json_; }
   bool is_null() const { return json_.is_null(); }
 
-  /// The value of a key, null if it is absent.
+  /// Returns the value of a key, null if it is absent.
   Value at(const std::string& key) const {
     static const Json null;
     if (!json_.is_object()) refuse("{}: not an object", where_);
@@ -40,7 +40,7 @@ class Value {
     return {found == json_.end() ? null : *found, where_.empty() ? key : where_ + "." + key};
   }
 
-  /// Throws unless every other key is absent or says nothing: null, false or "".
+  /// Throws unless every other key is absent or has no effect: null, false or "".
   void only(std::initializer_list<std::string_view> keys) const {
     if (!json_.is_object()) refuse("{}: not an object", where_);
     for (const auto& [key, value] : json_.items()) {
@@ -59,7 +59,7 @@ class Value {
     return out;
   }
 
-  /// A list of steps, each with a type.
+  /// Returns a list of steps, each with a type.
   std::vector<Value> sequence(const std::string& key) const {
     only({"type", key});
     std::vector<Value> out = at(key).list();
@@ -139,7 +139,7 @@ SplitStep read_split(const Value& value) {
   return step;
 }
 
-/// Appends the steps of a pre-tokenizer. `bytes`: the step that turns text into bytes has been met.
+/// Appends the steps of a pre-tokenizer. `bytes`: whether the step that turns text into bytes has been read.
 void read_steps(std::vector<SplitStep>& steps, bool& bytes, const Value& value, bool inside) {
   const std::string type = value.type();
   if (bytes) refuse("{}: a step after ByteLevel is not supported", value.where());
@@ -200,7 +200,7 @@ void read_template(BpeParts& parts, const Value& value) {
   if (side == &parts.before) refuse("{}: without the text, Sequence A", single.where());
 }
 
-/// `met`: there has been a template.
+/// `met`: whether a template has been read.
 void read_post_processor(BpeParts& parts, bool& met, const Value& value, bool inside) {
   if (value.is_null()) return;
   const std::string type = value.type();
@@ -210,7 +210,7 @@ void read_post_processor(BpeParts& parts, bool& met, const Value& value, bool in
     read_template(parts, value);
   } else if (type == "Sequence" && !inside) {
     for (const Value& each : value.sequence("processors")) read_post_processor(parts, met, each, true);
-  } else if (type != "ByteLevel") {  // which only trims offsets
+  } else if (type != "ByteLevel") {  // ByteLevel only trims offsets
     value.refuse_type(inside ? "ByteLevel and TemplateProcessing are"
                              : "ByteLevel, TemplateProcessing and Sequence are");
   }
@@ -249,7 +249,7 @@ std::vector<AddedToken> read_added_tokens(const Value& value) {
   return out;
 }
 
-/// "left right" or ["left", "right"].
+/// Reads "left right" or ["left", "right"].
 std::pair<std::string, std::string> read_merge(const Json& json, std::size_t rank) {
   if (json.is_array() && json.size() == 2 && json[0].is_string() && json[1].is_string()) {
     return {json[0].get<std::string>(), json[1].get<std::string>()};
@@ -274,7 +274,7 @@ void read_model(BpeParts& parts, const Value& model) {
   const Value vocab = model.at("vocab");
   if (!vocab.json().is_object()) refuse("model.vocab: not an object of ids");
   for (const auto& [spelling, id] : vocab.json().items()) {
-    if (!id.is_number_integer()) refuse("model.vocab: the id of '{}' is no whole number", io::printable(spelling));
+    if (!id.is_number_integer()) refuse("model.vocab: the id of '{}' is not a whole number", io::printable(spelling));
     const bool large = id.is_number_unsigned() && id.get<std::uint64_t>() > kMostTokens;
     parts.vocabulary.add(large ? kMostTokens : id.get<std::int64_t>(), spelling);
   }

@@ -9,7 +9,7 @@
 namespace headgate::tokenize {
 
 /// Reads the tokenizer.json of the `tokenizers` package: byte-level BPE. Throws io::FileError for a file that is not
-/// one, that contradicts itself, or that asks for what is not supported, which the message names.
+/// one, contradicts itself, or needs an unsupported feature, which the message names.
 std::unique_ptr<Tokenizer> read_tokenizer_json(const std::string& path);
 
 }  // namespace headgate::tokenize

@@ -27,7 +27,7 @@ bool is_isolated(const SplitStep& step, std::string_view regex) {
 /// Returns a step that does not turn text into bytes.
 Json split(const SplitStep& step) {
   if (!step.pattern) refuse("a step without a pattern is written to tokenizer.json only as the last one");
-  if (step.prefix_space) refuse("a space in front of a text cannot be written as tokenizer.json beside this pattern");
+  if (step.prefix_space) refuse("tokenizer.json cannot express a space before a text together with this pattern");
   if (is_isolated(step, kDigitPattern)) return {{"type", "Digits"}, {"individual_digits", true}};
   return {{"type", "Split"},
           {"pattern", {{"Regex", step.pattern->regex()}}},

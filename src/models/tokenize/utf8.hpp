@@ -12,19 +12,19 @@ struct CodePoint {
   std::size_t bytes = 0;  ///< 0: no well-formed character
 };
 
-/// The well-formed UTF-8 character at the front of `text`.
+/// Returns the well-formed UTF-8 character at the front of `text`.
 CodePoint first_code_point(std::string_view text);
 
-/// Length of the longest front of `text` that is well-formed UTF-8.
+/// Returns the length of the longest front of `text` that is well-formed UTF-8.
 std::size_t well_formed_bytes(std::string_view text);
 
-/// Length of the front of `text` in which no well-formed character begins.
+/// Returns the length of the front of `text` in which no well-formed character begins.
 std::size_t ill_formed_bytes(std::string_view text);
 
-/// Length of the tail of `text` that may be the beginning of a character whose other bytes follow; 0 to 3.
+/// Returns the length of the tail of `text` that may be the beginning of a character: 0 to 3.
 std::size_t unfinished_bytes(std::string_view text);
 
-/// `value`: a character, so no surrogate.
+/// Appends a character. `value` must not be a surrogate.
 void append_utf8(std::string& text, char32_t value);
 
 }  // namespace headgate::tokenize

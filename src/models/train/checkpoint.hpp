@@ -19,7 +19,7 @@
 
 namespace headgate::train {
 
-/// What is saved. Buffers are flat, in the layout of `table`.
+/// A checkpoint to save. Buffers are flat, in the layout of `table`.
 struct CheckpointView {
   const models::DecoderConfig& config;
   const models::ParameterTable& table;
@@ -29,7 +29,7 @@ struct CheckpointView {
   std::string trainer_state;             ///< JSON text, or empty
 };
 
-/// What was read.
+/// A checkpoint that was read.
 struct Checkpoint {
   models::DecoderConfig config;
   std::vector<float> parameters;     ///< (total) of ParameterTable(config)
@@ -38,7 +38,7 @@ struct Checkpoint {
   std::string trainer_state;         ///< JSON text, unchecked, or empty
 };
 
-/// Which files of a checkpoint are read.
+/// Which files of a checkpoint to read.
 enum class CheckpointParts { model, all };
 
 /// Writes a checkpoint to `directory` atomically: the old one remains until the new one is complete on the disk, even
@@ -46,21 +46,21 @@ enum class CheckpointParts { model, all };
 /// that holds anything but a checkpoint's files; the old checkpoint then remains.
 void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint);
 
-/// The names of a checkpoint's files.
+/// Returns the names of a checkpoint's files.
 const std::vector<std::string>& checkpoint_files();
 
 /// Throws io::NotReplaceable if `directory` holds files that are not part of a checkpoint.
 void check_checkpoint_replaceable(const std::string& directory);
 
-/// The number of steps that a checkpoint was trained for. Throws io::FileError.
+/// Returns the number of steps that a checkpoint was trained for. Throws io::FileError.
 std::int64_t checkpoint_step(const std::string& directory);
 
-/// The text of its trainer_state.json, unchecked; empty where there is none. Throws io::FileError.
+/// Returns the text of its trainer_state.json, unchecked; empty if there is none. Throws io::FileError.
 std::string read_trainer_state(const std::string& directory);
 
-/// Throws io::FileError, naming the file and what is wrong: truncated, corrupt, of wrong shape, too large, or not
-/// fitting the config. Everything in a file is checked before use. all: moments and trainer state must be present.
-/// model: moments are not read, and the trainer state is read if present.
+/// Loads and checks a checkpoint; nothing is used before it is checked. Throws io::FileError, naming the file and what
+/// is wrong: truncated, corrupt, of wrong shape, too large, or not fitting the config. all: requires moments and
+/// trainer state. model: reads no moments, and the trainer state only if present.
 Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts);
 
 }  // namespace headgate::train

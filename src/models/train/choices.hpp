@@ -17,18 +17,18 @@
 
 namespace headgate::train {
 
-/// The options of a model that were given.
+/// The options of a model that the user gave.
 struct ModelChoices {
   std::string config_file;  ///< a config.json to start from; empty: the task's own model
   Given<models::kConfigKeys> keys;
-  std::string gate;  ///< a variant's name, for parse_gate; the gate's parts among `keys` change it; empty: not given
+  std::string gate;  ///< a variant's name, for parse_gate; parts of the gate among `keys` change it; empty: not given
   bool match_params = false;
 
-  /// Whether anything was given.
+  /// Returns whether any option was given.
   bool any() const { return keys.any() || !config_file.empty() || !gate.empty() || match_params; }
 };
 
-/// The options of a run that were given.
+/// The options of a run that the user gave.
 using RunChoices = Given<kSettings>;
 
 /// Returns a valid config, whose vocabulary has kBos if `bos` says so and no option says how large it is. Throws Error,

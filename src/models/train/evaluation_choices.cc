@@ -23,12 +23,12 @@
 namespace headgate::train {
 namespace {
 
-/// Evaluated on bigram-backcopy without --tokens: its sequences are drawn without end.
+/// Tokens evaluated on bigram-backcopy without --tokens, because its sequences never end.
 constexpr std::int64_t kBackcopyTokens = 65536;
 
 Task trained_on(const LoadedModel& model) { return model.trained ? model.trained->task : Task::text; }
 
-/// The task that was given, or else the one that all models were trained on.
+/// Returns the task that was given, or else the one that all models were trained on.
 Task task_of(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
   if (!choices.task.empty()) return parse_word<Task>("task", choices.task);
   const Task task = trained_on(models.front());
@@ -39,7 +39,7 @@ Task task_of(const EvaluationChoices& choices, const std::vector<LoadedModel>& m
   return task;
 }
 
-/// At most as many tokens as every model has positions for.
+/// Returns at most as many tokens as every model has positions for.
 std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
   std::int64_t most = models.front().config.seq_len;
   bool all_read_bytes = true;
@@ -56,7 +56,7 @@ std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector
   return seq_len;
 }
 
-/// The first token's share has no meaning for queries that do not see it.
+/// Throws if a window hides the first token from some queries, for which metrics of it have no meaning.
 void require_seen_first_tokens(const metrics::MetricList& metrics, std::int64_t seq_len,
                                const std::vector<LoadedModel>& models) {
   for (const LoadedModel& model : models) {
@@ -85,7 +85,7 @@ DataOptions data_options(const EvaluationChoices& choices, const std::vector<Loa
   return data;
 }
 
-/// The text's bytes from `begin` to before `end` in a model's own tokens.
+/// Tokenizes the text's bytes from `begin` to before `end` with a model's own tokenizer.
 TokenText text_of(const LoadedModel& model, const Corpus& corpus, std::int64_t begin, std::int64_t end) {
   std::unique_ptr<tokenize::Tokenizer> tokenizer;
   try {
@@ -101,7 +101,7 @@ TokenText text_of(const LoadedModel& model, const Corpus& corpus, std::int64_t b
   return out;
 }
 
-/// The first of `sources` with these sequences, or else this one.
+/// Returns the first of `sources` with these sequences, or else `source`.
 Source shared(const std::vector<Source>& sources, Source source) {
   const auto same = std::find_if(sources.begin(), sources.end(), [&](const Source& other) {
     return !other->tokens_are_bytes() && other->fingerprint() == source->fingerprint();
@@ -109,7 +109,7 @@ Source shared(const std::vector<Source>& sources, Source source) {
   return same == sources.end() ? source : *same;
 }
 
-/// The sequences of a text for each model. A text shorter than a sequence is one shorter sequence.
+/// Returns the sequences of a text for each model. A text shorter than a sequence is one shorter sequence.
 std::vector<Source> sources_of_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                                     std::int64_t seq_len) {
   const Corpus corpus(choices.data, {.include = choices.include, .run = {}});
@@ -156,12 +156,12 @@ std::vector<Source> sources_of(const EvaluationChoices& choices, const std::vect
 
 metrics::MetricList metrics_of(const EvaluationChoices& choices, const SequenceSource& source) {
   metrics::MetricList out = metrics::that_apply(metrics::parse_metrics(choices.metrics), source.has_triggers());
-  require(!out.empty(), "--metrics {}: only tasks with triggers have it, as bigram-backcopy",
+  require(!out.empty(), "--metrics {}: only tasks with triggers have it, such as bigram-backcopy",
           fmt::join(choices.metrics, ","));
   return out;
 }
 
-/// Metrics and sequences for data that is open.
+/// Adds metrics and sequences to an open source of data.
 EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
   EvaluationInput input{std::move(source), {}, {}};
   input.metrics = metrics_of(choices, *input.source);
@@ -172,12 +172,14 @@ EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const
   return input;
 }
 
-/// So many tokens of two tokenizers are different parts of a text.
+/// Throws if --tokens is given for different tokenizers: the same number of tokens would be different parts of the
+/// text.
 void require_whole_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                         const std::vector<Source>& sources) {
   if (!choices.tokens) return;
   for (std::size_t i = 1; i < sources.size(); ++i) {
-    const bool same_bytes = sources[i]->tokens_are_bytes() && sources[0]->tokens_are_bytes();  // after a BOS or not
+    const bool same_bytes =
+        sources[i]->tokens_are_bytes() && sources[0]->tokens_are_bytes();  // tokens are bytes, after a BOS or not
     require(sources[i] == sources[0] || same_bytes,
             "--tokens {}: {} and {} read the text as different tokens and would be evaluated on different parts of it",
             *choices.tokens, models[0].name, models[i].name);
@@ -205,7 +207,7 @@ LoadedModel load_model(const std::string& path) {
   LoadedModel model{path, file.config(), file.read(), std::nullopt};
   const bool gguf = file.gguf() != nullptr;
   const std::string state = gguf ? "" : read_trainer_state(directory);
-  // A byte is a token of what was trained here, and of nothing else with a tokenizer or more tokens.
+  // Assumes that models trained here read bytes; a model with its own tokenizer or more tokens does not.
   constexpr std::int64_t kBytes = 256;
   std::error_code ignored;
   const bool has_tokenizer = gguf || std::filesystem::exists(directory + "/tokenizer.json", ignored);

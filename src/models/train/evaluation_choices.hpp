@@ -14,19 +14,20 @@
 #include "models/train/checkpoint.hpp"
 #include "models/train/settings.hpp"
 
-// From the options of `headgate eval` and the models to an evaluation: the data, the metrics and the sequences. Errors
-// name options.
+// Turns the options of `headgate eval` and the models into an evaluation: data, metrics and sequences. Errors name
+// options.
 
 namespace headgate::train {
 
-/// The options that were given.
+/// The options that the user gave.
 struct EvaluationChoices {
   std::vector<std::string> data, include, metrics;
   std::string token_ids;  ///< a .npy file in place of `data`
   std::string task;       ///< empty: the task that the models were trained on
   std::optional<std::int64_t> seq_len, tokens;
-  std::optional<std::int64_t> text_bytes;  ///< that a tokenizer reads of the text, from its beginning
-  std::int64_t longest_of_others = 512;    ///< tokens of a sequence of models that do not read bytes, without seq_len
+  std::optional<std::int64_t> text_bytes;  ///< bytes of the text that a tokenizer reads, from its beginning
+  std::int64_t longest_of_others =
+      512;  ///< most tokens of a sequence, without seq_len, of models that do not read bytes
   std::optional<std::uint64_t> seed;
   std::int64_t batch = 16;
   bool held_out = false;
@@ -37,30 +38,30 @@ struct LoadedModel {
   std::string name;  ///< the path that was given
   models::DecoderConfig config;
   std::vector<float> parameters;
-  std::optional<TrainSettings> trained;  ///< empty: the directory does not have a trainer's state
-  bool reads_bytes = true;               ///< its tokens are the bytes of a text; else those of a tokenizer of its own
-  std::string tokenizer{};               ///< where that is: a path for tokenize::open_tokenizer
+  std::optional<TrainSettings> trained;  ///< empty: the directory has no trainer's state
+  bool reads_bytes = true;               ///< its tokens are the bytes of a text; else it has its own tokenizer
+  std::string tokenizer{};               ///< path of that tokenizer, for tokenize::open_tokenizer
 };
 
-/// The directory or file of the model in `path`, resolved by io::given_path, from which models::ModelFile opens it: a
-/// checkpoint, the newest one of a run's directory, a directory of another program's, or a GGUF file. Throws
+/// Returns the directory or file of the model in `path`, resolved by io::given_path, which models::ModelFile opens: a
+/// checkpoint, the newest one of a run's directory, a directory of another program, or a GGUF file. Throws
 /// io::FileError.
 std::string model_path(const std::string& path);
 
 /// Loads the model in model_path(`path`). Throws Error and io::FileError.
 LoadedModel load_model(const std::string& path);
 
-/// What the evaluation of a model runs on.
+/// The data, metrics and sequences for the evaluation of a model.
 struct EvaluationInput {
   std::shared_ptr<const SequenceSource> source;
   metrics::MetricList metrics;
   EvaluationPlan plan;
 };
 
-/// One for each model. An option that was given decides; otherwise what the models were trained with; otherwise the
-/// defaults of a text. Models that read a text as the same tokens share a source; others have sequences of as many
-/// tokens of their own, over the same text. Throws Error where the models differ in what an option would have to
-/// decide, for options that contradict the models or each other, and for a tokenizer with more tokens than its model.
+/// Returns one input for each model. Options that were given come first, then what the models were trained with, then
+/// the defaults of a text. Models with the same tokens of a text share a source. Others have sequences of as many of
+/// their own tokens, over the same text. Throws Error if the models disagree on something that no option decides, if
+/// options contradict the models or each other, and if a tokenizer has more tokens than its model.
 std::vector<EvaluationInput> evaluation_inputs(const EvaluationChoices& choices,
                                                const std::vector<LoadedModel>& models);
 

@@ -32,7 +32,7 @@ Progress advance(Trainer& trainer, const LoopOptions& options) {
   return progress;
 }
 
-/// The evaluation of the step just taken; empty if it was cancelled.
+/// Returns the evaluation of the step just taken; empty if it was cancelled.
 std::optional<Evaluation> evaluated(Trainer& trainer) {
   try {
     return trainer.evaluate();
@@ -41,7 +41,7 @@ std::optional<Evaluation> evaluated(Trainer& trainer) {
   }
 }
 
-/// Lets the observer interrupt the trainer's passes while this exists.
+/// Lets the observer interrupt the trainer's passes while this object exists.
 class Interruptible {
  public:
   Interruptible(Trainer& trainer, LoopObserver& observer) : trainer_(trainer) {
@@ -56,7 +56,7 @@ class Interruptible {
   Trainer& trainer_;
 };
 
-/// Why the loop ends after the step just taken; empty if it continues.
+/// Returns why the loop ends after the step just taken; empty if it continues.
 std::optional<LoopReason> reason_to_end(const Trainer& trainer, bool own_interruption, const LoopOptions& options) {
   const bool interrupted = trainer.group().any(own_interruption);
   if (trainer.finished()) return LoopReason::finished;

@@ -13,27 +13,28 @@ namespace headgate::train {
 
 struct LoopOptions {
   std::int64_t stop_at = 0;      ///< stop after this step, as if interrupted; 0: never
-  double fma_peak_gflops = 0.0;  ///< of the run's threads; 0: unknown, and MFU is not reported
+  double fma_peak_gflops = 0.0;  ///< of the run's threads; 0: unknown, so MFU is not reported
 };
 
 class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void after_step(const Progress& progress) = 0;
-  /// Called with an evaluation that an interruption had left out, of the last step before this run_loop.
+  /// Called with the evaluation of the last step before this run_loop, if an interruption had left it out.
   virtual void evaluated(std::int64_t step, const Evaluation& evaluation) = 0;
   /// `directory` changes if a checkpoint could not replace the previous one (RunDirectory::save).
   virtual void saved(std::int64_t step, const std::string& directory) = 0;
-  /// Something could not be written, and training goes on. `what`: one line on what, why and what happens next.
+  /// Called when something could not be written; training continues. `what`: one line on what, why and what happens
+  /// next.
   virtual void not_written(const std::string& what) = 0;
-  /// Called after each step and, where a process trains alone, between parts of a step and of an evaluation; true ends
-  /// the loop after saving the last whole step.
+  /// Called after each step and, where a process trains alone, between parts of a step and of an evaluation. True ends
+  /// the loop after it saves the last whole step.
   virtual bool interrupted() = 0;
 };
 
 enum class LoopReason { finished, stopped, interrupted };
 
-/// How a loop ended.
+/// Says how a loop ended.
 struct LoopEnd {
   LoopReason reason = LoopReason::finished;
   std::int64_t saved_step = 0;  ///< of the newest checkpoint
@@ -41,19 +42,21 @@ struct LoopEnd {
   std::string not_logged;       ///< why metrics.jsonl lacks lines; empty if it is complete
 };
 
-/// Whether an interruption has left out the evaluation of the last step that is done. Throws io::FileError.
+/// Returns whether an interruption left out the evaluation of the last step. Throws io::FileError.
 bool lacks_evaluation(const Trainer& trainer, const RunDirectory& run);
 
-/// Trains until all steps are done, `stop_at` is reached or the observer interrupts. Saves at the start of a new run,
-/// every save_every steps and at the end; evaluates every eval_every steps and at the last. Begins with the
-/// evaluation that lacks_evaluation() finds missing. A step that is interrupted is dropped: resumed, the run takes it
-/// anew, with the same bits. A write that fails later than at the start, on a full disk for instance, is retried at the
-/// next save or line. Throws Diverged (the checkpoint is then that of the last save) and io::FileError: before the
-/// first step if something cannot be written, later if the data has changed.
+/// Trains until all steps are done, `stop_at` is reached or the observer interrupts.
+/// - Saves at the start of a new run, every save_every steps and at the end.
+///   Evaluates every eval_every steps and at the last step.
+/// - Begins with the evaluation that lacks_evaluation() finds missing.
+/// - Drops an interrupted step. A resumed run takes it again, bitwise identically.
+/// - Retries a write that fails after the start, such as on a full disk, at the next save or line.
+/// Throws Diverged (the checkpoint is then that of the last save) and io::FileError: before the first step if something
+/// cannot be written, later if the data has changed.
 LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, const LoopOptions& options);
 
-/// The same steps in a process that does not lead its group: it writes and evaluates nothing. An interruption of any
-/// process ends the loops of all.
+/// Takes the same steps in a process that does not lead its group, without writing or evaluating. An interruption of
+/// any process ends the loops of all.
 LoopReason follow_loop(Trainer& trainer, const std::function<bool()>& interrupted, const LoopOptions& options);
 
 }  // namespace headgate::train

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The number after `key` at the start of a line, as in /proc/meminfo and memory.stat.
+/// Returns the number after `key` at the start of a line, as in /proc/meminfo and memory.stat.
 std::optional<std::uint64_t> number_after(const std::string& file, const std::string& key) {
   std::ifstream in(file);
   std::string name;
@@ -66,8 +66,8 @@ void lower(std::optional<std::uint64_t>& least, std::optional<std::uint64_t> val
   if (value) least = std::min(least.value_or(*value), *value);
 }
 
-/// The minimum over the process's control groups and their ancestors.
-std::optional<std::uint64_t> left_in_groups(const std::string& root) {
+/// Returns the smallest remainder in the process's control groups and their ancestors.
+std::optional<std::uint64_t> remaining_in_groups(const std::string& root) {
   std::optional<std::uint64_t> least;
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {  // NUMBER:CONTROLLERS:PATH
@@ -95,7 +95,7 @@ std::optional<std::uint64_t> available_memory(const std::string& root) {
   if (const auto free = number_after(meminfo, "MemAvailable:")) {
     available = (*free + number_after(meminfo, "SwapFree:").value_or(0)) * kUnit;
   }
-  lower(available, left_in_groups(root));
+  lower(available, remaining_in_groups(root));
   return available;
 }
 

@@ -14,11 +14,11 @@ namespace headgate::train {
 
 using MemoryPlan = std::vector<models::MemoryItem>;
 
-/// Bytes that this process can still allocate: the memory and swap that the machine has available, or less if a control
-/// group limits it. Empty if the kernel does not report it. `root`: prefix of /proc and /sys, for tests.
+/// Returns the bytes that this process can still allocate: the memory and swap that the machine has available, or less
+/// if a control group limits it. Empty if the kernel does not report it. `root`: prefix of /proc and /sys, for tests.
 std::optional<std::uint64_t> available_memory(const std::string& root = "");
 
-/// "not enough memory: 3.20 TB are needed but 22.06 GB are available; the largest items are …", one line. If
+/// Returns one line, "not enough memory: 3.20 TB are needed but 22.06 GB are available; the largest items are …". If
 /// `available` is unknown or sufficient, it says that the system gave less.
 std::string shortage_text(const MemoryPlan& plan, std::optional<std::uint64_t> available);
 

@@ -63,13 +63,12 @@ std::int64_t step_of(const std::string& line) {
 
 struct Kept {
   std::int64_t bytes = 0;
-  bool ends_line = true;        ///< its last byte is a newline
-  std::int64_t last_begin = 0;  ///< where its last line begins
-  std::string last;             ///< that line, if it is the record of `step` itself
+  bool ends_line = true;        ///< the file's last byte is a newline
+  std::int64_t last_begin = 0;  ///< where the last line begins
+  std::string last;             ///< the last line, if it is the record of `step` itself
 };
 
-/// Reads a line as std::getline does, but no more of it than a record can have: a file that is not of a run may be one
-/// line of any size.
+/// Reads a line as std::getline does, but only as much as a record can have: another file may be one line of any size.
 bool next_line(std::istream& in, std::string& line) {
   constexpr std::size_t kMostOfLine = std::size_t{1} << 24;
   line.clear();
@@ -80,7 +79,7 @@ bool next_line(std::istream& in, std::string& line) {
   return !line.empty();
 }
 
-/// Returns how much of the file holds records of steps up to `step`. Throws if it holds anything else than records.
+/// Returns how much of the file holds records of steps up to `step`. Throws if it holds anything but records.
 Kept kept_part(const std::string& path, std::int64_t step) {
   Kept kept;
   std::error_code error;

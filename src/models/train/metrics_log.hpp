@@ -10,18 +10,18 @@
 
 namespace headgate::train {
 
-/// What is recorded of a step.
+/// The figures recorded for a step.
 struct Progress {
   StepReport step;
   double tokens_per_second = 0.0;
   std::optional<double> mfu;             ///< model FLOPs (models::training_flops) over FMA peak
-  std::optional<Evaluation> evaluation;  ///< where one was due
+  std::optional<Evaluation> evaluation;  ///< if one was due
 };
 
 /// Throws io::FileError if `path` holds anything but records of a run.
 void check_metrics(const std::string& path);
 
-/// Whether `path` has a record of `step` without an evaluation. Throws as check_metrics.
+/// Returns whether `path` has a record of `step` without an evaluation. Throws as check_metrics.
 bool has_step_without_evaluation(const std::string& path, std::int64_t step);
 
 /// Writes metrics.jsonl, one JSON object in a line for each step. A line is written as soon as it is added. If that
@@ -29,7 +29,7 @@ bool has_step_without_evaluation(const std::string& path, std::int64_t step);
 class MetricsLog {
  public:
   /// Keeps the records of steps up to `step`, removes later ones, which a run wrote after its last checkpoint, and
-  /// appends. Throws io::FileError, also where check_metrics does; the file is then unchanged.
+  /// appends. Throws io::FileError, also if check_metrics does; the file is then unchanged.
   MetricsLog(const std::string& path, std::int64_t step);
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
@@ -42,7 +42,7 @@ class MetricsLog {
   /// Retries writing the lines that are kept in memory.
   void flush();
 
-  /// Why lines are kept in memory, as "PATH: …"; empty if all are written.
+  /// Returns why lines are kept in memory, as "PATH: …"; empty if all are written.
   const std::string& error() const { return error_; }
 
  private:

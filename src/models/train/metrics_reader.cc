@@ -26,11 +26,11 @@ namespace {
 
 using io::Json;
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // memory for the curves is at most about as much
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // the curves take about as much memory at most
 constexpr std::size_t kMostOfLine = std::size_t{1} << 24;
 constexpr std::size_t kChunk = std::size_t{1} << 20;
 constexpr int kMostNested = 16;
-constexpr std::int64_t kMostCounted = std::int64_t{1} << 53;  // JSON's readers count in doubles
+constexpr std::int64_t kMostCounted = std::int64_t{1} << 53;  // readers of JSON may use doubles
 
 /// Calls take(line, number, whether its newline is there) for each line.
 template <class Take>
@@ -55,20 +55,20 @@ void for_each_line(const io::InputFile& file, const Take& take) {
   if (!line.empty()) take(line, number, false);
 }
 
-/// A value as a refusal quotes it.
+/// Returns a value as messages quote it.
 std::string quoted(const Json& value) { return io::printable(value.dump()); }
 
-/// One line, as the reader sees it: `where` is "PATH: line N".
+/// A line of the file; `where` is "PATH: line N".
 struct Record {
   std::string where;
   Json json;
 
-  /// Null where it is absent.
+  /// Returns null if the key is absent.
   static const Json* find(const Json& in, std::string_view key) {
     const auto it = in.find(std::string(key));
     return it == in.end() ? nullptr : &*it;
   }
-  /// The object at a key, null where it is absent.
+  /// Returns the object at a key, null if it is absent.
   const Json* object(const Json& in, std::string_view key) const {
     const Json* value = find(in, key);
     if (value != nullptr && !value->is_object()) io::fail(where, "'{}' is {}, not an object", key, quoted(*value));
@@ -89,7 +89,7 @@ struct Record {
   }
 };
 
-/// Where a figure stands in a record: beside the step, or in its evaluation.
+/// Where a record holds a figure: beside the step, or in its evaluation.
 enum class Place { step, evaluation, by_trigger };
 
 std::vector<std::pair<const metrics::Figure*, Place>> figures_and_places() {
@@ -175,7 +175,7 @@ class Reader {
   }
 
   std::string path_;
-  RecordedRun run_;  ///< with a curve for every figure until it is finished
+  RecordedRun run_;  ///< has a curve for every figure until it is finished
   std::vector<Place> places_;
 };
 

@@ -6,8 +6,8 @@
 
 #include "models/evaluate/figure.hpp"
 
-// The keys of a record of metrics.jsonl, for who writes it (metrics_log.hpp) and who reads it (metrics_reader.hpp).
-// Those of an evaluation, below kEvaluationKey, are train::evaluation_json's.
+// Keys of a record of metrics.jsonl, shared by its writer (metrics_log.hpp) and its reader (metrics_reader.hpp). Keys
+// of an evaluation, below kEvaluationKey, are those of train::evaluation_json.
 
 namespace headgate::train {
 
@@ -34,7 +34,7 @@ inline constexpr metrics::Figure kMfu{
 
 inline constexpr std::array kStepFigures{&kStepLoss, &kGradNorm, &kLearningRate, &kTokensPerSecond, &kMfu};
 
-/// Whether a line without its end may be the beginning of a record, whose writer was killed.
+/// Returns whether a line without its end may be the beginning of a record, whose writer was killed.
 bool may_begin_record(std::string_view line);
 
 }  // namespace headgate::train

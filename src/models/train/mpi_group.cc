@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of processes over MPI.
+// Implements groups of processes with MPI.
 
-// MPI in C alone: the bindings for C++ are no longer part of the standard.
+// Excludes MPI's C++ bindings, which are no longer part of the standard.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>

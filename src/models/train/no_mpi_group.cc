@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of mpi_group.cc, in a build without MPI.
+// Replaces mpi_group.cc in a build without MPI.
 
 #include "library/core/check.hpp"
 #include "models/train/process_group.hpp"

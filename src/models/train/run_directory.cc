@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr int kMaxNumber = 99;
 
-/// Where a run's checkpoints are, or its first will be.
+/// Returns where a run's checkpoints are, or its first will be.
 std::vector<std::string> checkpoint_directories(const std::string& run) {
   std::vector<std::string> out;
   for (int number = 0; number <= kMaxNumber; ++number) {
@@ -38,7 +38,7 @@ void add_checkpoint_files(std::vector<std::string>& out, const std::string& dire
   for (const std::string& name : checkpoint_files()) out.push_back(fmt::format("{}/{}", directory, name));
 }
 
-/// The first numbered path at which nothing exists.
+/// Returns the first numbered path at which nothing exists.
 std::optional<std::string> free_place(const std::string& run) {
   for (int number = 0; number <= kMaxNumber; ++number) {
     std::error_code error;

@@ -16,18 +16,18 @@
 
 namespace headgate::train {
 
-/// The directories in `run` that hold a checkpoint, the newest (of most steps) first. Throws io::FileError if there are
-/// several and the step of one cannot be read.
+/// Returns the directories in `run` that hold a checkpoint, the newest (of most steps) first. Throws io::FileError if
+/// there are several and the step of one cannot be read.
 std::vector<std::string> checkpoints_of(const std::string& run);
 
-/// The first of checkpoints_of; `run`/checkpoint where there is none.
+/// Returns the first of checkpoints_of; `run`/checkpoint if there is none.
 std::string newest_checkpoint(const std::string& run);
 
-/// The paths of all files that a run in `run` writes, whether they exist or not.
+/// Returns the paths of all files that a run in `run` writes, whether they exist or not.
 std::vector<std::string> files_of_run(const std::string& run);
 
-/// The files of the model or run in `path`, and the metrics.jsonl of the run whose checkpoint it is, for guards that
-/// keep outputs off them: those that are there, and those of known names that are not.
+/// Returns the files that outputs must not overwrite: those of the model or run in `path`, and the metrics.jsonl of the
+/// run whose checkpoint it is. Includes files of known names that do not exist.
 std::vector<std::string> files_of_model_or_run(const std::string& path);
 
 /// Throws io::FileError if a new run cannot begin: `run` holds a checkpoint, the metrics of a run, or a checkpoint/
@@ -36,7 +36,7 @@ void require_no_run(const std::string& run);
 
 enum class RunStart { fresh, resumed };
 
-/// A run's directory, locked against other trainers while the object exists.
+/// Locks a run's directory against other trainers while the object exists.
 class RunDirectory {
  public:
   /// fresh: creates the directory if missing, but not its parent, and calls require_no_run. resumed: the directory must
@@ -45,9 +45,9 @@ class RunDirectory {
   RunDirectory(const std::string& path, RunStart start);
 
   const std::string& path() const { return path_; }
-  /// The newest checkpoint, which the next save replaces.
+  /// Returns the newest checkpoint, which the next save replaces.
   const std::string& checkpoint() const { return checkpoint_; }
-  /// Why the directory is not locked, if its file system has no locks; empty if it is locked.
+  /// Returns why the directory is not locked, if its file system has no locks; empty if it is locked.
   const std::string& lock_unavailable() const { return lock_.unavailable(); }
 
   /// Replaces the newest checkpoint or, if its directory holds other files, saves beside it; checkpoint() is then the

@@ -10,7 +10,7 @@ namespace headgate::train {
 
 enum class Decay { cosine, linear, constant };
 
-/// Linear warm-up to `peak`, then decay down to floor · peak at the last step.
+/// Describes linear warm-up to `peak`, then decay to floor · peak at the last step.
 struct Schedule {
   Decay decay = Decay::cosine;
   double peak = 1e-3;

@@ -33,7 +33,7 @@ struct TrainSettings {
   std::uint64_t seed = 1;        ///< of the initial parameters and of the data's order
   std::int64_t eval_every = 0;   ///< steps; 0: never
   std::int64_t eval_tokens = 0;  ///< held-out tokens of an evaluation, at most (but one sequence at least)
-  std::int64_t save_every = 0;   ///< steps; 0: at the end only
+  std::int64_t save_every = 0;   ///< steps; 0: only at the end
   int threads = 1;
 
   std::int64_t tokens_per_step() const { return seq_len * batch * accumulate; }
@@ -207,7 +207,7 @@ inline constexpr std::tuple kSettings{
 /// Throws Error naming the setting and its value.
 void validate(const TrainSettings& settings);
 
-/// The data of a run that is, or will be, in the directory `run`.
+/// Returns the data of a run in the directory `run`, which need not exist yet.
 DataOptions data_of(const TrainSettings& settings, const std::string& run);
 
 /// The progress of a run. With parameters and moments it is all that a run needs to continue as if never interrupted:

@@ -54,7 +54,7 @@ TrainerState state_of(const Checkpoint& checkpoint, const std::string& directory
   }
 }
 
-/// The settings of the resumed run. Throws if the run's number of threads is too large for this machine.
+/// Returns the settings of the resumed run. Throws if its number of threads is too large for this machine.
 TrainSettings settings_to_resume(const RunChoices& choices, const TrainSettings& run) {
   TrainSettings settings = resumed_settings(choices, run);
   const std::string complaint = thread_complaint(std::to_string(settings.threads));
@@ -79,7 +79,7 @@ void in_each_process(ProcessGroup& group, const Work& work) {
   throw OtherProcessFailed("another process of the run has failed");
 }
 
-/// What the processes of the group do not have in common though they must, in words; empty if nothing.
+/// Returns, in words, what the processes of the group must have in common but do not; empty if they agree.
 std::string disagreement(const Run& run) {
   const Trainer& trainer = *run.trainer;
   const auto differs = [&trainer](std::uint64_t own) {
@@ -111,7 +111,7 @@ void require_agreement(const Run& run) {
                   [&] { require(different.empty(), "the processes of the run differ in their {}", different); });
 }
 
-/// Throws Error if the run in `out` would write over what it reads.
+/// Throws Error if the run in `out` would overwrite files that it reads.
 void require_separate_files(const std::string& out, const TrainSettings& settings, const std::string& config_file) {
   std::vector<io::NamedPath> written, read{{"--config", config_file}};
   for (const std::string& path : files_of_run(out)) written.push_back({"--out", path});
@@ -119,14 +119,14 @@ void require_separate_files(const std::string& out, const TrainSettings& setting
   io::check_overwrites(written, read);
 }
 
-/// Throws Error if memory does not suffice for products on so many threads. Starts OpenMP's threads first: OpenBLAS
-/// then takes what memory they leave, and its message says what it lacks.
+/// Throws Error if memory does not suffice for products on so many threads. Starts OpenMP's threads first, so that
+/// OpenBLAS's message counts only the memory that they leave.
 void require_products(std::int64_t threads) {
   layers::for_parts({threads, threads}, [](std::int64_t, std::int64_t, std::int64_t) {});
   const layers::Blas asked(threads);
 }
 
-/// All of a new run but its directory.
+/// Prepares everything of a new run except its directory.
 Run prepared_run(const RunRequest& request, ProcessGroup& group) {
   const std::string& out = request.directory;
   require(!request.settings.of<&TrainSettings::paths>().empty(), "--data is required");
@@ -149,7 +149,7 @@ Run prepared_run(const RunRequest& request, ProcessGroup& group) {
   return run;
 }
 
-/// A run that goes on from the newest checkpoint of its directory.
+/// Prepares a run that continues from the newest checkpoint of its directory.
 Run continued_run(const RunRequest& request, const Note& note, ProcessGroup& group) {
   const std::string& out = request.directory;
   const std::vector<std::string> checkpoints = checkpoints_of(out);

@@ -13,7 +13,7 @@
 
 namespace headgate::train {
 
-/// Which run is to be started or resumed.
+/// Which run to start or resume.
 struct RunRequest {
   ModelChoices model;
   RunChoices settings;
@@ -22,15 +22,15 @@ struct RunRequest {
 
 /// A run that is ready to train: the trainer reads from the source, and the directory is locked.
 struct Run {
-  std::unique_ptr<RunDirectory> directory;  ///< in the process that leads its group
+  std::unique_ptr<RunDirectory> directory;  ///< only in the process that leads its group
   std::unique_ptr<SequenceSource> source;
   std::unique_ptr<Trainer> trainer;
 };
 
-/// Called with one line that the user should know and that is not an error.
+/// Called with one line that the user should know but that is not an error.
 using Note = std::function<void(const std::string& line)>;
 
-/// Thrown where a run cannot begin because of another process of its group, which throws the reason.
+/// Thrown if another process of the group cannot begin the run; that process throws the reason.
 class OtherProcessFailed : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -7,19 +7,20 @@
 #include "models/tokenize/tokenizer.hpp"
 #include "models/train/settings.hpp"
 
-// The default model and settings of each task.
+// Defines the default model and settings of each task.
 
 namespace headgate::train {
 
 models::DecoderConfig task_model(Task task);
 
-/// The vocabulary of models whose sequences begin with kBos.
+/// Vocabulary of models whose sequences begin with kBos.
 inline constexpr std::int64_t kVocabWithBos = tokenize::kVocabWithByteBos;
 
-/// Without data. The warm-up is default_warmup of the steps; the caller sets seq_len to that of the model.
+/// Returns settings without data. The warm-up is default_warmup of the steps; the caller sets seq_len to that of the
+/// model.
 TrainSettings task_settings(Task task);
 
-/// Steps of warm-up in a run of `steps`: a tenth, at most 100.
+/// Returns the steps of warm-up in a run of `steps`: a tenth, at most 100.
 std::int64_t default_warmup(std::int64_t steps);
 
 }  // namespace headgate::train

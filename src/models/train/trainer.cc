@@ -21,15 +21,15 @@ const TrainSettings& validated(const TrainSettings& settings) {
   return settings;
 }
 
-/// The evaluations of a run with settings.eval_tokens > 0.
+/// Plans the evaluations of a run with settings.eval_tokens > 0.
 EvaluationPlan evaluation_plan(const TrainSettings& settings, const SequenceSource& source) {
   return plan_evaluation(source.held_out_count(), settings.eval_tokens / settings.seq_len, settings.batch);
 }
 
-/// What each process of the group computes of a pass. Throws Error if the sequences cannot be shared out evenly.
+/// Returns what each process of the group computes of a pass. Throws Error if the sequences cannot be divided evenly.
 models::BatchShape own_batch(const TrainSettings& settings, const ProcessGroup& group) {
-  require(settings.batch % group.size() == 0, "batch {} cannot be shared out evenly to {} processes", settings.batch,
-          group.size());
+  require(settings.batch % group.size() == 0, "batch {} is not a multiple of the number of processes, {}",
+          settings.batch, group.size());
   return {settings.batch / group.size(), settings.seq_len};
 }
 
@@ -87,7 +87,7 @@ Trainer::Trainer(Checkpoint checkpoint, const TrainerState& state, const Sequenc
   require(parameters_.size() == total && first_moment_.size() == total && second_moment_.size() == total,
           "the checkpoint has {} parameters and {} and {} moments but its model has {}", parameters_.size(),
           first_moment_.size(), second_moment_.size(), total);
-  require(state.data_fingerprint == source.fingerprint(), "the data is not what the run was trained on so far");
+  require(state.data_fingerprint == source.fingerprint(), "the data differs from what the run was trained on");
   spikes_.restore(state.recent_losses, state.spikes, state.inside_spike);
   plan();
 }

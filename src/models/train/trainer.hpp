@@ -19,7 +19,7 @@
 
 namespace headgate::train {
 
-/// A loss or gradient that is not finite: "step N: …", one line. The step has not changed the parameters.
+/// Reports a loss or gradient that is not finite: "step N: …", one line. The step has not changed the parameters.
 class Diverged : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -30,23 +30,23 @@ struct StepReport {
   double loss = 0.0;       ///< mean over the step's tokens, before the update, in nats
   double grad_norm = 0.0;  ///< before clipping
   double lr = 0.0;
-  std::int64_t tokens = 0;  ///< seen since step 1
+  std::int64_t tokens = 0;  ///< tokens seen since step 1
   double seconds = 0.0;     ///< duration of the step
   bool spike = false;       ///< a loss spike begins here
 };
 
-/// The memory of a run in bytes, by purpose, in this process of the group; allocates nothing. Throws Error if config or
-/// settings are invalid or the sizes overflow.
+/// Returns the memory of a run in bytes, by purpose, in this process of the group. Allocates nothing. Throws Error if
+/// config or settings are invalid or the sizes overflow.
 std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
                                                 const SequenceSource& source, const ProcessGroup& group);
 
-/// A model in training: its parameters, AdamW's moments, and the training step, which runs on settings.threads. In a
-/// group of n processes each has all parameters and takes 1/n of every batch, in the order of the ranks; gradients and
+/// Holds a model in training, its parameters and AdamW's moments, and takes training steps on settings.threads. In a
+/// group of n processes each has all parameters and takes 1/n of every batch, in the order of the ranks. Gradients and
 /// losses are summed, so that all take the same step.
 class Trainer {
  public:
-  /// A new run: parameters are initialised from settings.seed. `source` and `group` must outlive the trainer. Throws
-  /// Error if config, settings, source and group do not fit each other.
+  /// Starts a new run with parameters initialised from settings.seed. `source` and `group` must outlive the trainer.
+  /// Throws Error if config, settings, source and group do not fit each other.
   Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source,
           ProcessGroup& group = alone());
 
@@ -57,19 +57,19 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// From now on step() and evaluate() call `cancelled` between parts of their passes, and throw Cancelled if it
-  /// returns true. An empty function never cancels. For a process that trains alone: others of a group would wait.
+  /// Makes step() and evaluate() call `cancelled` between parts of their passes, and throw Cancelled if it returns
+  /// true. An empty function never cancels. Only for a process that trains alone: others of a group would wait.
   void cancel_when(std::function<bool()> cancelled);
 
-  /// Forward and backward passes over the step's batches, clipping, AdamW. Throws Diverged and Cancelled, before the
-  /// update: what save() saves is then what it was before the call.
+  /// Takes a step: forward and backward passes over its batches, clipping, AdamW. Throws Diverged and Cancelled before
+  /// the update, so that save() still saves the previous state.
   StepReport step();
 
-  /// Evaluates held-out sequences, in the process that leads the group. Throws Error if eval_tokens is 0, and
-  /// Cancelled.
+  /// Evaluates held-out sequences in the process that leads the group. Throws Error if eval_tokens is 0, and Cancelled.
   Evaluation evaluate();
 
-  /// Throws io::FileError, or Diverged if a number is not finite; the previous checkpoint then remains.
+  /// Saves a checkpoint. Throws io::FileError, or Diverged if a number is not finite; the previous checkpoint then
+  /// remains.
   void save(const std::string& directory) const;
 
   /// Throws Diverged if a parameter or moment is not finite.

@@ -7,12 +7,12 @@
 
 namespace headgate::bench {
 
-/// One forward or backward call of the attention operation on the problem that `spec` describes, but for its number of
+/// Makes one forward or backward call of attention on the problem that `spec` describes, except for its number of
 /// threads.
 JobFactory attention_job(BenchOp op, const verify::CaseSpec& spec);
 
-/// One call of attention_statistics on the log-sum-exp of a forward pass, for the outputs that the spec asks for. Its
-/// FLOPs are those of the forward pass, so that the ratio of the two rates is that of their times.
+/// Makes one call of attention_statistics on the log-sum-exp of a forward pass, for the outputs that the spec asks for.
+/// It counts the FLOPs of the forward pass, so that the ratio of the two rates is the ratio of their times.
 JobFactory statistics_job(const verify::CaseSpec& spec);
 
 }  // namespace headgate::bench

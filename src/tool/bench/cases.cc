@@ -34,26 +34,26 @@ constexpr double kGateFloor = 1.0 / 1.02;
 constexpr double kTwoCoresFloor = 1.8;
 constexpr double kOddShapeFloor = 0.85;
 constexpr double kPackedFloor = 0.90;
-constexpr double kSequencesFloor = 0.85;  // of what reading allows, for one new token of each of many sequences
-// A forward pass need not be faster than this share of the machine's own matrix product.
-constexpr double kOfSgemmFloor = 0.96;
+constexpr double kSequencesFloor = 0.85;  // of the read limit, for one new token of each of many sequences
+// Guarantees that a forward pass reaches this share of the machine's own matrix product; more is not required.
+constexpr double kSgemmShareFloor = 0.96;
 
-/// native16 beside f32 products of the same bf16 tensors.
+/// Guaranteed speedup of native16 over f32 products of the same bf16 tensors.
 constexpr double kNative16Floor = 1.6;
 
-/// Open rows of a gate threshold, and the least speedup over all rows.
+/// A share of open rows of a gate threshold, and the least speedup over all rows.
 struct OpenShare {
   int percent;
   double floor;
 };
 constexpr std::array kOpenShares{OpenShare{10, 6.0}, OpenShare{30, 2.6}, OpenShare{100, 0.99}};
-/// Decoding with half of the groups closed.
+/// Guaranteed speedup of decoding with half of the groups closed.
 constexpr double kHalfClosedFloor = 1.7;
-// Statistics: all of them in at most 1.15 forward passes, those without all exponentials in 0.6.
+// Guarantees that all statistics take at most 1.15 forward passes, and those without all exponentials 0.6.
 constexpr double kAllStatisticsFloor = 1.0 / 1.15;
 constexpr double kScoreStatisticsFloor = 1.0 / 0.6;
 
-/// T = S = length, D = Dv = dim, an elementwise sigmoid gate that is multiplied.
+/// Makes a spec with T = S = length, D = Dv = dim, and an elementwise sigmoid gate that multiplies.
 CaseSpec square(std::int64_t heads, std::int64_t length, std::int64_t dim) {
   CaseSpec spec;
   spec.Hkv = heads;
@@ -73,7 +73,7 @@ BenchGroup alone(std::string name, BenchOp op, const CaseSpec& spec, std::option
 }
 
 BenchGroup alone_beside_sgemm(std::string name, const CaseSpec& spec, double floor) {
-  return {{{std::move(name), attention_job(BenchOp::forward, spec), 0, floor, kOfSgemmFloor}}, {}};
+  return {{{std::move(name), attention_job(BenchOp::forward, spec), 0, floor, kSgemmShareFloor}}, {}};
 }
 
 void add_guaranteed_rates(std::vector<BenchGroup>& groups) {
@@ -90,7 +90,7 @@ void add_guaranteed_rates(std::vector<BenchGroup>& groups) {
   groups.push_back(alone("backward/causal/D128", b, causal(square(kHeads, 2048, 128)), 0.76));
 }
 
-/// bf16 products beside f32 products; where the CPU has none both are the same, and nothing is guaranteed.
+/// Compares bf16 products with f32 products. If the CPU has none, both are the same, and nothing is guaranteed.
 void add_native16(std::vector<BenchGroup>& groups) {
   const auto floor = native16_products().empty() ? std::nullopt : std::optional(kNative16Floor);
   const auto add = [&](BenchOp op, const std::string& shape, CaseSpec spec) {
@@ -108,7 +108,7 @@ void add_native16(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// `new_tokens` queries against 16k keys; `group` query heads share a key/value head.
+/// Makes a spec of `new_tokens` queries on 16k keys; `group` query heads share a key/value head.
 CaseSpec decoding(DType dtype, std::int64_t heads, std::int64_t group, std::int64_t new_tokens) {
   CaseSpec spec;
   spec.Hkv = heads;
@@ -122,7 +122,7 @@ CaseSpec decoding(DType dtype, std::int64_t heads, std::int64_t group, std::int6
   return spec;
 }
 
-/// The least share of what reading and FMA peak allow, for one new token.
+/// Returns the guaranteed share of the read limit and FMA peak for one new token.
 double decoding_floor(DType dtype, std::int64_t group) {
   if (dtype == DType::f32 || group == 1) return 0.90;
   return group <= 4 ? 0.85 : 0.80;
@@ -231,7 +231,7 @@ void add_gate_cost(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// The same work counts for every share of open rows, so that ratios of rates are speedups.
+/// Counts the same work for every share of open rows, so that ratios of rates are speedups.
 void add_gate_threshold(std::vector<BenchGroup>& groups) {
   for (const bool is_causal : {false, true}) {
     const std::string prefix = fmt::format("threshold/{}T2048/D128", is_causal ? "causal/" : "");
@@ -265,7 +265,7 @@ void add_gate_threshold(std::vector<BenchGroup>& groups) {
   }
 }
 
-// The neighbours of D = 72 and 80 are 64 and 96, that of T = S = 1000 is 1024.
+// Compares D = 72 and 80 with 64 and 96, and T = S = 1000 with 1024.
 void add_odd_shapes(std::vector<BenchGroup>& groups) {
   for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
     BenchGroup dims;
@@ -285,7 +285,7 @@ void add_odd_shapes(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Packed sequences of these lengths; `new_tokens` queries each, or as many as keys.
+/// Packs sequences of these lengths, with `new_tokens` queries each, or as many queries as keys.
 CaseSpec packed(CaseSpec spec, const std::vector<std::int64_t>& lengths, std::optional<std::int64_t> new_tokens = {}) {
   spec.cu_seqlens = DType::i32;
   spec.packed = static_cast<std::int64_t>(lengths.size());
@@ -296,7 +296,7 @@ CaseSpec packed(CaseSpec spec, const std::vector<std::int64_t>& lengths, std::op
   return spec;
 }
 
-/// Sequences of very different lengths beside equal ones with about as many FLOPs in all.
+/// Compares sequences of very different lengths with equal ones of about as many FLOPs in total.
 void add_packed(std::vector<BenchGroup>& groups) {
   const std::vector<std::int64_t> skewed{512, 4096, 128, 1024, 256, 2048, 128, 512};
   constexpr std::int64_t kEqual = 1680;
@@ -338,8 +338,8 @@ void add_packed(std::vector<BenchGroup>& groups) {
   groups.push_back(alone("packed/forward/mixed", BenchOp::forward, mixed, {}));
 }
 
-/// Bits of StatisticsSpec::absent for all outputs but these.
-unsigned all_but(std::initializer_list<TensorView AttentionStatistics::*> members) {
+/// Returns the bits of StatisticsSpec::absent for all outputs except these.
+unsigned all_except(std::initializer_list<TensorView AttentionStatistics::*> members) {
   unsigned absent = ~0U;
   for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
     if (std::find(members.begin(), members.end(), kStatisticsOutputs[n].member) != members.end()) absent &= ~(1U << n);
@@ -347,7 +347,7 @@ unsigned all_but(std::initializer_list<TensorView AttentionStatistics::*> member
   return absent;
 }
 
-/// What statistics cost beside the forward pass on the same problem.
+/// Compares statistics with the forward pass on the same problem.
 void add_statistics(std::vector<BenchGroup>& groups) {
   using S = AttentionStatistics;
   for (const bool is_causal : {false, true}) {
@@ -366,11 +366,11 @@ void add_statistics(std::vector<BenchGroup>& groups) {
       group.cases.push_back({prefix + name, statistics_job(spec), 0, {}});
     };
     add("all", 0, kAllStatisticsFloor);
-    add("scores", all_but({&S::row_max, &S::mean_row_max}), kScoreStatisticsFloor);
-    add("top-keys", all_but({&S::topk_index, &S::topk_weight}), kScoreStatisticsFloor);
-    add("chosen", all_but({&S::first, &S::mean_first, &S::key_weights, &S::window_share, &S::rows}),
+    add("scores", all_except({&S::row_max, &S::mean_row_max}), kScoreStatisticsFloor);
+    add("top-keys", all_except({&S::topk_index, &S::topk_weight}), kScoreStatisticsFloor);
+    add("chosen", all_except({&S::first, &S::mean_first, &S::key_weights, &S::window_share, &S::rows}),
         kScoreStatisticsFloor);
-    add("first", all_but({&S::first}), kScoreStatisticsFloor);
+    add("first", all_except({&S::first}), kScoreStatisticsFloor);
     groups.push_back(std::move(group));
   }
 }

@@ -18,17 +18,17 @@ class BenchJob {
   BenchJob& operator=(const BenchJob&) = delete;
 
   virtual void run() = 0;
-  /// FLOPs of one run.
+  /// Returns the FLOPs of one run.
   virtual double flops() const = 0;
-  /// Bytes that one run cannot but read from memory, where reading limits it; 0 for work that caches hold.
+  /// Returns the bytes that one run must read from memory, if reading limits it; 0 for work that caches hold.
   virtual double read_bytes() const { return 0.0; }
-  /// f32 or f64: what the FMA peak is measured in.
+  /// Returns f32 or f64, the type in which FMA peak is measured.
   virtual DType compute_dtype() const = 0;
-  /// The parameters of the work, for the report.
+  /// Returns the parameters of the work, for the report.
   virtual nlohmann::ordered_json facts() const = 0;
 };
 
-/// Makes the job of a case for a number of threads. Its data lives as long as the job.
+/// Makes the job of a case for a number of threads. The job owns its data.
 using JobFactory = std::function<std::unique_ptr<BenchJob>(int threads)>;
 
 }  // namespace headgate::bench

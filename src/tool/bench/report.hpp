@@ -20,10 +20,10 @@ struct BenchReport {
 
 std::string machine_text(const MachineFacts& machine);
 std::string table_head();
-/// One line a case, then one a ratio.
+/// Returns one line for each case, then one for each ratio.
 std::string table_rows(const GroupResult& group);
 std::string memory_row(const MemoryResult& memory);
-/// How many goals are met, and which are not.
+/// Returns how many goals are met, and which are not.
 std::string summary_text(const BenchReport& report);
 std::string report_json(const BenchReport& report);
 

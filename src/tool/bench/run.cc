@@ -18,8 +18,8 @@ struct RunningCase {
   const BenchCase* bench_case;
   int threads;
   std::unique_ptr<BenchJob> job;
-  int calls = 1;                // in a row, in each round
-  std::vector<double> seconds;  // of a call, one entry a round
+  int calls = 1;                // calls in a row in each round
+  std::vector<double> seconds;  // seconds of a call, one entry a round
   std::vector<double> peaks;    // GFLOP/s
   std::vector<double> reads;    // GB/s
 
@@ -32,8 +32,8 @@ struct RunningCase {
     seconds.push_back(all / calls);
   }
 
-  /// Measures FMA peak again if none of its windows came near the best of the run: other programs were then busy, and
-  /// the machine is not as slow as it seemed.
+  /// Measures FMA peak again if none of its windows came near the best of the run: other programs were then busy, so
+  /// the machine seemed slower than it is.
   void measure_peak_again(PeakMeters& meters) {
     constexpr int kMoreWindows = 100;
     constexpr double kNear = 0.98;
@@ -85,8 +85,8 @@ RatioResult result_of(const BenchRatio& ratio, const std::vector<RunningCase>& r
           cases[ratio.numerator].gflops_best / cases[ratio.denominator].gflops_best};
 }
 
-/// Runs each case once or, where that takes little time, twice, so that its memory is mapped and its threads run; sets
-/// its calls. Returns the seconds of the slowest round.
+/// Runs each case once, or twice if that takes little time, so that its memory is mapped and its threads exist. Sets
+/// its number of calls. Returns the seconds of the slowest round.
 double warm_up(std::vector<RunningCase>& running) {
   double slowest = 0.0;
   for (RunningCase& c : running) {

@@ -14,38 +14,37 @@ namespace headgate::bench {
 
 struct BenchSettings {
   int threads = 1;
-  int min_runs = 9;          ///< timed runs of each case, at least
-  int min_slow_runs = 3;     ///< the same where a run takes kSlowRun_seconds or more
-  double min_seconds = 0.5;  ///< time spent in each case, at least; three times that in cases of a ratio
+  int min_runs = 9;          ///< fewest timed runs of each case
+  int min_slow_runs = 3;     ///< fewest timed runs if a run takes kSlowRun_seconds or more
+  double min_seconds = 0.5;  ///< least time spent in each case; three times that in cases of a ratio
   int max_runs = 200;
 };
 
 inline constexpr double kSlowRun_seconds = 0.5;
-/// A timed run is one call or, of work that caches hold, as many in a row as fit: in use too one call follows another,
-/// while what is measured between the runs leaves other programs the time to empty shared caches.
+/// A timed run is one call. If the work fits the caches, it is as many calls in a row as fit into this time: in use,
+/// calls follow one another too, and between runs other programs may evict the caches.
 inline constexpr double kShortRound_seconds = 5e-3;
 
 struct CaseResult {
   std::string name;
   std::optional<double> floor, sgemm_floor;
-  nlohmann::ordered_json facts;  ///< of the job
+  nlohmann::ordered_json facts;  ///< facts of the job
   int threads = 1;
-  int runs = 0, calls = 1;  ///< calls: of each run, whose time is their mean
+  int runs = 0, calls = 1;  ///< calls: number in each run, whose time is their mean
   double ms_median = 0.0, ms_min = 0.0;
-  double gflops = 0.0;       ///< at the median
-  double gflops_best = 0.0;  ///< at the minimum
-  /// FMA peak of the case's threads and the job's dtype: the best and the median of the windows between
-  /// the timed runs.
+  double gflops = 0.0;       ///< at the median time
+  double gflops_best = 0.0;  ///< at the least time
+  /// FMA peak of the case's threads and the job's dtype: best and median of the windows between the timed runs.
   double fma_peak_gflops = 0.0, fma_peak_median_gflops = 0.0;
 
-  double read_gb = 0.0;    ///< 1e9 bytes that a run reads; 0 where reading does not limit it
-  double read_gbps = 0.0;  ///< the median streaming rate of the passes between those runs
-  /// Median over the runs of the time in which that much streams, at the rate of the pass before, in the run's: a
-  /// shared machine's memory changes from one minute to the next.
+  double read_gb = 0.0;    ///< 1e9 bytes that a run reads; 0 if reading does not limit it
+  double read_gbps = 0.0;  ///< median streaming rate of the passes between the runs
+  /// Median over the runs of streaming time divided by run time, where the streaming time is that of the same bytes at
+  /// the rate of the pass before the run. A shared machine's memory rate changes from minute to minute.
   double fraction_of_read = 0.0;
 
   double fraction_of_peak() const { return gflops / fma_peak_gflops; }
-  /// Of the least time that reading and computing at FMA peak allow.
+  /// Returns the share of the larger limit: reading, or computing at FMA peak.
   double fraction_of_limit() const { return std::max(fraction_of_peak(), fraction_of_read); }
   double best_fraction_of_peak() const { return gflops_best / fma_peak_gflops; }
 };
@@ -53,7 +52,7 @@ struct CaseResult {
 struct RatioResult {
   std::string numerator, denominator;
   std::optional<double> floor;
-  double value = 0.0;  ///< median over the rounds of the ratio of the rates
+  double value = 0.0;  ///< median over the rounds of the ratio of rates
   double best = 0.0;   ///< ratio of the best rates
 };
 
@@ -62,8 +61,8 @@ struct GroupResult {
   std::vector<RatioResult> ratios;
 };
 
-/// Runs the cases in turns, in even rounds from the first to the last and in odd rounds from the last to the first, and
-/// measures FMA peak before each run.
+/// Runs the cases alternately, in even rounds from first to last and in odd rounds from last to first. Measures FMA
+/// peak before each run.
 GroupResult run_group(const BenchGroup& group, const BenchSettings& settings, PeakMeters& peaks);
 
 }  // namespace headgate::bench

@@ -8,7 +8,7 @@
 
 namespace headgate::bench {
 
-/// Seconds that run() takes.
+/// Returns the seconds that run() takes.
 template <typename Run>
 double seconds_of(const Run& run) {
   const auto start = std::chrono::steady_clock::now();
@@ -16,7 +16,7 @@ double seconds_of(const Run& run) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Of one value or more; of an even number the mean of the middle two.
+/// Returns the median of one value or more; for an even number, the mean of the middle two.
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t n = values.size();

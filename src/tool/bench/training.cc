@@ -22,7 +22,7 @@ using models::DecoderConfig;
 
 constexpr std::int64_t kVocab = 256;
 
-/// Independent uniform bytes: what a step costs does not depend on the text.
+/// Generates independent uniform bytes, because the time of a step does not depend on the text.
 class RandomBytes : public train::SequenceSource {
  public:
   explicit RandomBytes(std::int64_t seq_len) : seq_len_(seq_len) {}
@@ -52,7 +52,7 @@ train::TrainSettings settings_of(const DecoderConfig& config, std::int64_t batch
   settings.batch = batch;
   settings.threads = threads;
   settings.schedule.decay = train::Decay::constant;
-  settings.schedule.steps = std::int64_t{1} << 30;  // more than a bench runs
+  settings.schedule.steps = std::int64_t{1} << 30;  // more than bench ever runs
   return settings;
 }
 
@@ -99,11 +99,11 @@ JobFactory training_job(const DecoderConfig& config, std::int64_t batch) {
 struct Size {
   const char* name;
   std::int64_t layers, dim, heads, kv_heads, head_dim, ffn;
-  std::int64_t tokens;  ///< of a step
+  std::int64_t tokens;  ///< tokens of a step
   double floor;
 };
 
-// With the gate 1.00, 10.7 and 51.6 million parameters.
+// With the gate: 1.00, 10.7 and 51.6 million parameters.
 constexpr Size kSizes[] = {{"1M", 4, 128, 4, 4, 32, 416, 4096, 0.45},
                            {"10M", 6, 384, 6, 3, 64, 1024, 4096, 0.60},
                            {"50M", 8, 704, 11, 11, 64, 1872, 2048, 0.60}};
@@ -123,7 +123,7 @@ DecoderConfig gated_config(const Size& size, std::int64_t length) {
   return config;
 }
 
-/// Without the gate, with a wider MLP instead.
+/// Replaces the gate by a wider MLP.
 DecoderConfig baseline_of_equal_size(const DecoderConfig& gated) {
   DecoderConfig config = models::baseline_of(gated);
   const std::int64_t missing = models::parameter_count(gated) - models::parameter_count(config);

@@ -9,21 +9,21 @@
 #include "verify/case.hpp"
 #include "verify/spec.hpp"
 
-// One call of the library with its data: what bench times and demo shows.
+// Makes one call of the library with its own data, for bench to time and demo to show.
 
 namespace headgate::bench {
 
 enum class BenchOp { forward, backward };
 
-/// (query, key) pairs of one head that causality and window leave; masks and key lengths are not counted.
-/// Of a packed batch, whose lengths are given, those of all sequences.
+/// Returns the number of (query, key) pairs of one head that causality and window allow, ignoring masks and key
+/// lengths. For a packed batch, whose lengths are given, adds up those of all sequences.
 std::int64_t visible_pairs(const verify::CaseSpec& spec);
 
-/// Forward: 2 FLOPs a multiply-add of q kᵀ and p v over the visible pairs; backward: 2.5 times that.
+/// Returns FLOPs. Forward: two a multiply-add of q kᵀ and p v over the visible pairs; backward: 2.5 times that.
 double flops_of(const verify::CaseSpec& spec, BenchOp op);
 
-/// A problem in aligned memory, with tensors for what `op` needs. For a backward call the constructor runs the forward
-/// one, whose outputs it reads.
+/// Holds a problem in aligned memory, with the tensors that `op` needs. For a backward call the constructor runs the
+/// forward call, whose outputs it reads.
 class Workload {
  public:
   Workload(const verify::CaseSpec& spec, BenchOp op);

@@ -78,7 +78,7 @@ int list_cases(const std::vector<bench::BenchGroup>& groups, bool with_memory) {
 }
 
 int run_bench(const BenchArguments& arguments) {
-  const std::string isa = active_target();  // throws for a wrong HEADGATE_ISA
+  const std::string isa = active_target();  // throws for an unknown HEADGATE_ISA
   const bench::BenchSettings settings = settings_of(arguments);
   if (arguments.memory_probe) {
     bench::run_memory_probe(settings.threads);

@@ -37,7 +37,7 @@ void assign(std::optional<T>& to, const std::string& text, const std::string& na
   assign(to.emplace(), text, name);
 }
 
-/// "a", "b" and "c" as "a, b and c".
+/// Formats "a", "b" and "c" as "a, b and c".
 std::string with_and(const std::vector<std::string>& words) {
   std::string out = words.front();
   for (std::size_t i = 1; i < words.size(); ++i) out += (i + 1 < words.size() ? ", " : " and ") + words[i];

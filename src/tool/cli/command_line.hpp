@@ -12,8 +12,8 @@
 
 #include "tool/cli/old_words.hpp"
 
-// Declaring and parsing options. CLI11 does both; its headers take seconds to compile, so they stay behind
-// command_line.cc and help.cc.
+// Declares and parses options with CLI11. Its headers take seconds to compile, so only command_line.cc and help.cc
+// include them.
 
 namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;
@@ -38,7 +38,7 @@ class Option {
   Option& checked(std::string (*complaint)(const std::string& value));
   /// Leaves the option out of --help.
   Option& hidden();
-  /// Of arguments, which are required otherwise.
+  /// Makes an argument optional; arguments are required otherwise.
   Option& optional();
 
   template <typename N>
@@ -57,37 +57,37 @@ class Option {
   CLI::Option* option_;
 };
 
-/// The options of one verb.
+/// Declares the options of one verb.
 class VerbOptions {
  public:
   VerbOptions(CLI::App* app, OldWords& old_words) : app_(app), old_words_(old_words) {}
 
-  /// Text below the options in --help.
+  /// Sets the text below the options in --help.
   void footer(const std::string& text);
-  /// The heading in --help of the options declared from here on.
+  /// Sets the heading in --help of the options declared from here on.
   void group(const std::string& name) { group_ = name; }
 
-  /// A required argument without a name in front.
+  /// Declares a required positional argument.
   Option argument(const std::string& name, std::string& to, const std::string& help);
-  /// One or more of them.
+  /// Declares one or more of them.
   Option arguments(const std::string& name, std::vector<std::string>& to, const std::string& help);
-  /// An option with a value, shown as `--name TYPE`; given twice, the last one counts. An empty value is refused,
-  /// since an unset shell variable gives one, and so is a number out of T's range. T: std::string, int,
-  /// std::int64_t, std::uint64_t, double, or std::optional of one, empty while the option is absent.
+  /// Declares an option with a value, shown as `--name TYPE`; given twice, the last one counts. Refuses an empty value,
+  /// which an unset shell variable gives, and a number out of T's range. T: std::string, int, std::int64_t,
+  /// std::uint64_t, double, or std::optional of one, which stays empty without the option.
   template <typename T>
   Option value(const std::string& name, T& to, const std::string& type, const std::string& help);
-  /// An option that may be repeated; all values are kept.
+  /// Declares an option that may be repeated; all values are kept.
   Option values(const std::string& name, std::vector<std::string>& to, const std::string& type,
                 const std::string& help);
-  /// The same, with one or more values each time.
+  /// Declares the same, with one or more values each time.
   Option lists(const std::string& name, std::vector<std::string>& to, const std::string& type, const std::string& help);
-  /// An option whose value is passed to take(value); an Error thrown there refuses the value.
+  /// Declares an option whose value is passed to take(value). An Error thrown there refuses the value.
   Option word(const std::string& name, const std::function<void(const std::string& value)>& take,
               const std::string& type, const std::string& help);
   Option flag(const std::string& name, bool& to, const std::string& help);
-  /// Calls set() if the flag is given.
+  /// Declares a flag that calls set() when it is given.
   Option flag(const std::string& name, const std::function<void()>& set, const std::string& help);
-  /// The option `name`, which was declared before.
+  /// Returns the option `name`, which must have been declared.
   Option declared(const std::string& name) const;
 
   /// Accepts `old_name`, the option's name in former versions, as `name`, with a note.
@@ -108,15 +108,15 @@ class VerbOptions {
   std::string group_ = "Options";
 };
 
-/// The result of parsing the process's arguments: one of the first three is not empty.
+/// Holds the result of parsing the process's arguments; at least one of the first three is not empty.
 struct Request {
-  std::string verb;                  ///< to be run
-  std::string text;                  ///< to be printed: --help or --version
+  std::string verb;                  ///< verb to run
+  std::string text;                  ///< text to print: --help or --version
   std::string refusal;               ///< what is wrong with the arguments; `verb` is then the verb, if one was named
   std::vector<std::string> notes{};  ///< on words of former versions, a line each
 };
 
-/// `headgate VERB …`.
+/// Parses `headgate VERB …`.
 class CommandLine {
  public:
   CommandLine(const std::string& description, const std::string& footer);

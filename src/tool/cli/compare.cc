@@ -50,7 +50,7 @@ Verb add_compare(CommandLine& line) {
       "--out, --json and --json-out the last figures are printed, a line for each run, with charts of the main ones; "
       "'-' stands "
       "where a run does not have a figure.");
-  verb.arguments("RUN", o->runs, "A run's directory; several stand side by side");
+  verb.arguments("RUN", o->runs, "A run's directory; several are compared side by side");
   verb.value("--out", o->out, "FILE.html", "Write a page with a chart of every figure: one file that needs no network");
   declare_json(verb, o->json, "what the page shows (docs/reference/training.md)", [](const std::string& word) {
     std::error_code ignored;

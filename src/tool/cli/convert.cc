@@ -23,7 +23,7 @@ namespace {
 struct ConvertOptions {
   std::string in, out;
   DType dtype = DType::f32;
-  std::optional<models::GateLayout> layout;  ///< empty: the file's own
+  std::optional<models::GateLayout> layout;  ///< empty: as in the file
 };
 
 /// Returns "596049920 parameters in bf16, with tokenizer.json", and the reason if there is no tokenizer.

@@ -38,8 +38,8 @@ struct DemoArguments {
   bool trains() const { return shows("backcopy") || shows("text"); }
 };
 
-/// The directory of the worked problems, found relative to the program: that of the installed tree, or, in a build
-/// folder, the link to the sources' examples.
+/// Returns the directory of the worked problems, found relative to the program: that of the installed tree, or, in a
+/// build folder, the link to the sources' examples.
 std::filesystem::path find_examples() {
   std::error_code unknown;
   const std::filesystem::path folder = std::filesystem::canonical("/proc/self/exe", unknown).parent_path();
@@ -51,11 +51,11 @@ std::filesystem::path find_examples() {
       fmt::format("the worked problems are not in {}; --examples DIR says where they are", installed.string()));
 }
 
-demo::XrayWanted xray_wanted(const DemoArguments& arguments, int threads) {
+demo::XrayRequest xray_wanted(const DemoArguments& arguments, int threads) {
   return {.text = *arguments.data, .include = arguments.include, .directory = arguments.out, .threads = threads};
 }
 
-/// Called before anything is printed, so that unusable text is refused at once.
+/// Opens the comparisons. Called before anything is printed, so that unusable text is refused at once.
 std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, int threads) {
   std::vector<demo::Comparison> comparisons;
   if (!arguments.data) return comparisons;
@@ -107,7 +107,7 @@ int run_demo(const DemoArguments& arguments) {
   }
   if (!arguments.model.empty() && !arguments.data) throw UsageError("--model needs --data: its X-ray is of a text");
   if (arguments.only == "model" && arguments.model.empty()) throw UsageError("--only model needs --model");
-  if (!arguments.model.empty()) train::model_path(arguments.model);  // says what is wrong with it at once
+  if (!arguments.model.empty()) train::model_path(arguments.model);  // refuses a bad model at once
   const int threads = arguments.threads == 0 ? default_threads() : arguments.threads;
   const std::vector<demo::Comparison> comparisons = open_comparisons(arguments, threads);
   if (arguments.data) {
@@ -145,9 +145,9 @@ Verb add_demo(CommandLine& line) {
       "heads of 128 over 4096 tokens, causal, in bf16, forward and backward, shows its speed against this machine's "
       "limits and checks sampled rows against the f64 oracle.\n\n"
       "With --model it shows the X-ray of a model that others trained (`headgate xray`). With --data it then trains "
-      "five seeds of three models on bigram-backcopy, a task on which attention without a gate settles on the first "
+      "five seeds of three models on bigram-backcopy, a task on which attention without a gate goes to the first "
       "token, and three byte-level language models of equal size on the text: without a gate, with a headwise and with "
-      "an elementwise one, a run a thread. The X-ray of the language models, on held-out text, stands at the end. All "
+      "an elementwise one, a run a thread. The X-ray of the language models, on held-out text, comes last. All "
       "of it takes at most five minutes on two cores; on a slower machine it takes fewer steps and says so. Files are "
       "written to --out alone.");
   verb.value("--data", arguments->data, "PATH",

@@ -42,7 +42,7 @@ struct EvalOptions {
   std::optional<double> gate_threshold;
 };
 
-/// Log-probabilities of every token, (sequences,T,vocab).
+/// Returns the log-probabilities of every token, (sequences,T,vocab).
 io::Array log_probabilities(train::HeldOutEvaluator& evaluator, const train::LoadedModel& model,
                             const train::EvaluationInput& input) {
   const std::int64_t sequences = input.plan.batch * input.plan.batches;
@@ -92,7 +92,7 @@ int run_eval(const EvalOptions& o) {
   });
   std::vector<train::LoadedModel> models;
   std::transform(o.models.begin(), o.models.end(), std::back_inserter(models), train::load_model);
-  // Of several models those without such a gate are only evaluated as they are.
+  // Of several models, those that cannot use the threshold are evaluated without it.
   check_gate_threshold(o.gate_threshold, named(models));
   const std::vector<train::EvaluationInput> inputs = train::evaluation_inputs(o.evaluation, models);
   const metrics::MetricList of_heads = metrics::of_heads(inputs.front().metrics);

@@ -26,26 +26,26 @@ using metrics::FigureRow;
 using metrics::Metric;
 using Figures = std::vector<const Figure*>;
 
-/// A cell, or "-" where there is no figure.
+/// Formats a cell, "-" if there is no figure.
 std::string cell(std::optional<double> value, int width, int decimals) {
   return value ? fmt::format("{:>{}.{}f}", *value, width, decimals) : fmt::format("{:>{}}", "-", width);
 }
 
-/// Figures of these metrics that the tables of layers and models have a column for.
+/// Returns the figures of these metrics that have a column in the tables of layers and models.
 Figures columns_of(const std::vector<const Metric*>& all) {
   Figures out = metrics::figures_of(all, /*of_triggers=*/false);
   std::erase_if(out, [](const Figure* figure) { return figure->column.width == 0; });
   return out;
 }
 
-/// Those that whole models have.
+/// Returns those that whole models have.
 Figures columns_of_models(const metrics::Report& report) {
   std::vector<const Metric*> all = report.metrics;
   std::erase_if(all, [](const Metric* metric) { return metric->scope == metrics::Scope::layers; });
   return columns_of(all);
 }
 
-/// Whether some metric has a column with a value for each layer.
+/// Returns whether some metric has a column with a value for each layer.
 bool has_layer_columns(const metrics::Report& report) {
   return std::any_of(report.metrics.begin(), report.metrics.end(), [](const Metric* metric) {
     return (metric->scope == metrics::Scope::layers || metric->scope == metrics::Scope::layers_and_mean) &&
@@ -72,7 +72,8 @@ std::vector<const Metric*> trigger_metrics(const metrics::Report& report) {
   return out;
 }
 
-/// A table with a column for each metric that tells triggers from other positions, and a line for each other one.
+/// Formats a table with a column for each metric that separates triggers from other positions, and a line for each
+/// other one.
 std::string backcopy_text(const std::vector<const Metric*>& all, const FigureRow& row) {
   constexpr int kWidth = 8;
   std::string header, trigger, other, lines;
@@ -92,7 +93,7 @@ std::string backcopy_text(const std::vector<const Metric*>& all, const FigureRow
          lines;
 }
 
-/// The same table for several models, one line each.
+/// Formats the same table for several models, one line each.
 std::string backcopy_rows(const std::vector<EvaluatedModel>& models, const std::vector<const Metric*>& all,
                           std::size_t name_width) {
   std::string groups, header;
@@ -101,7 +102,7 @@ std::string backcopy_rows(const std::vector<EvaluatedModel>& models, const std::
     groups.resize(std::max(groups.size(), header.size() + metric->heads.indent), ' ');
     groups += metric->heads.compared;
     for (const Figure& figure : metric->figures) {
-      const int width = figure.column.width - (header.empty() ? 1 : 0);  // the names end with no space
+      const int width = figure.column.width - (header.empty() ? 1 : 0);  // names have no trailing space
       header += fmt::format("{:>{}}", figure.column.head, width);
       for (std::size_t i = 0; i < models.size(); ++i) {
         const FigureRow& row = models[i].evaluation.report.backcopy.value();
@@ -116,7 +117,7 @@ std::string backcopy_rows(const std::vector<EvaluatedModel>& models, const std::
   return out;
 }
 
-/// For each figure that some head has, a line for each layer with a column for each head.
+/// Formats, for each figure that some head has, a line for each layer with a column for each head.
 std::string heads_text(const metrics::Report& report) {
   constexpr int kWidth = 8;
   std::string out;
@@ -139,7 +140,7 @@ std::string heads_text(const metrics::Report& report) {
   return out;
 }
 
-/// A line on what leaving out closed rows does; empty where it was not tried.
+/// Returns a line on the effect of leaving out closed rows; empty if it was not measured.
 std::string threshold_line(const train::Evaluation& evaluation) {
   if (!evaluation.threshold) return "";
   const train::ThresholdComparison& c = *evaluation.threshold;
@@ -151,7 +152,7 @@ std::string threshold_line(const train::Evaluation& evaluation) {
       c.without.attention_seconds, tokens / c.with.seconds, tokens / c.without.seconds);
 }
 
-/// "512 tokens (2034 bytes), 1.2345 bits per byte", of what is known.
+/// Returns "512 tokens (2034 bytes), 1.2345 bits per byte", as far as it is known.
 std::string text_read(const EvaluatedModel& model) {
   const train::Evaluation& evaluation = model.evaluation;
   const std::optional<double> bits = evaluation.report.overall.find(metrics::kBitsPerByte);
@@ -162,7 +163,7 @@ std::string text_read(const EvaluatedModel& model) {
 
 constexpr std::size_t kHelpColumns = 80;
 
-/// Wraps `text` at kHelpColumns; all lines but the first are indented.
+/// Wraps `text` at kHelpColumns, and indents all lines except the first.
 std::string in_lines(const std::string& text) {
   std::string out;
   std::size_t column = 0;
@@ -176,7 +177,7 @@ std::string in_lines(const std::string& text) {
   return out + '\n';
 }
 
-/// The keys of the figures, with a note after those that models without a gate lack.
+/// Returns the keys of the figures, with a note after those that models without a gate lack.
 std::string keys_text(const std::vector<const metrics::Figure*>& figures) {
   std::string out;
   for (std::size_t i = 0; i < figures.size(); ++i) {

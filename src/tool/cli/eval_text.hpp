@@ -9,30 +9,30 @@
 #include "models/decoder/config.hpp"
 #include "models/evaluate/evaluation.hpp"
 
-// What `headgate eval` prints, and its help on the keys of JSON.
+// Formats what `headgate eval` prints, and its help on the keys of JSON.
 
 namespace headgate::cli {
 
 struct EvaluatedModel {
-  std::string name;  ///< as it was given
+  std::string name;  ///< the path, as it was given
   models::DecoderConfig config;
   train::Evaluation evaluation;
-  std::shared_ptr<const train::SequenceSource> source;  ///< what it was evaluated on
+  std::shared_ptr<const train::SequenceSource> source;  ///< data that it was evaluated on
 };
 
-/// One model, layer by layer; with figures of heads, a table of layers and heads for each such figure.
+/// Formats one model, layer by layer. With figures of heads, adds a table of layers and heads for each such figure.
 std::string layers_text(const EvaluatedModel& model, train::HeadFigures heads);
 
-/// Models that were evaluated on the same text, side by side.
+/// Formats models that were evaluated on the same text, side by side.
 std::string comparison_text(const std::vector<EvaluatedModel>& models);
 
-/// What --json prints: one object for one model; for several a list of such objects, each with its model.
+/// Returns what --json prints: one object for one model; for several a list of such objects, each naming its model.
 std::string json_text(const std::vector<EvaluatedModel>& models, train::HeadFigures heads);
 
-/// Says on stderr where a model's figures are not finite; false then.
+/// Reports on stderr where a model's figures are not finite; returns false then.
 bool check_finite(const std::string& verb, const std::string& model, const train::Evaluation& evaluation);
 
-/// The keys that --json prints, for --help.
+/// Returns the keys that --json prints, for --help.
 std::string json_keys_help();
 
 }  // namespace headgate::cli

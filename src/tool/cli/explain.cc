@@ -25,7 +25,7 @@ struct Options {
   bool json = false;
 };
 
-/// A key of the problem in --help: its name, and what it means in lines of the help's width.
+/// Formats a key of the problem for --help: its name, and its meaning in lines of the help's width.
 std::string key_text(const std::string& key, const std::string& meaning) {
   constexpr std::size_t kIndent = 18;
   constexpr std::size_t kColumns = 80;

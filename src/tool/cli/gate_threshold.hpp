@@ -13,14 +13,13 @@
 
 namespace headgate::cli {
 
-/// A model as its messages call it.
+/// A model, and its name in messages.
 struct NamedConfig {
   std::string name;
   const models::DecoderConfig& config;
 };
 
-/// Throws Error unless --gate-threshold, where it was given, is a threshold that at least one of the models can use;
-/// the message names the first.
+/// Throws Error if --gate-threshold is given and no model can use it. The message names the first model.
 inline void check_gate_threshold(std::optional<double> threshold, const std::vector<NamedConfig>& models) {
   if (!threshold) return;
   constexpr double kMost = std::numeric_limits<float>::max();

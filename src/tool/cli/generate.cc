@@ -58,14 +58,14 @@ struct Options {
   std::string logits;
 };
 
-/// What is read before the weights are: everything that can be refused.
+/// Holds everything that can be refused, which is read before the weights.
 struct Prompt {
   std::unique_ptr<tokenize::Tokenizer> tokenizer;
   tokenize::Encoding encoding;
   std::vector<std::int32_t> end_ids;
 };
 
-/// Log-probabilities of the tokens that were chosen from, (tokens,V) in f32.
+/// Collects the log-probabilities from which tokens were chosen, (tokens,V) in f32.
 class LogProbabilities {
  public:
   void add(std::span<const float> logits) {
@@ -87,10 +87,10 @@ class LogProbabilities {
   std::vector<float> values_;
 };
 
-/// What a run came to. Rates are in tokens and in 1e9 bytes a second; 0 where nothing was timed.
+/// Holds the figures of a run. Rates are in tokens and in 1e9 bytes a second; 0 if nothing was timed.
 struct Figures {
   double prompt_rate = 0.0, rate = 0.0;
-  double step_bytes = 0.0;  ///< of a generated token
+  double step_bytes = 0.0;  ///< bytes read for a generated token
   double read_gbps = 0.0;
   double machine_gbps = 0.0;  ///< what this machine reads from memory; 0: not measured
 };
@@ -105,7 +105,7 @@ Figures figures_of(const Generated& result) {
   return out;
 }
 
-/// The best of few passes: they take a tenth of a second or two.
+/// Returns the best of a few passes, which take a tenth of a second or two.
 double machine_gbps(int threads) {
   constexpr int kPasses = 6;
   bench::ReadMeter meter(active_target(), threads);
@@ -256,7 +256,7 @@ void declare_sampling(VerbOptions& verb, generate::Sampling& sampling) {
   verb.value("--top-p", sampling.top_p, "P",
              "Draw from the most likely tokens, as few as have the probability P together (default 1: from all); of "
              "those that --top-k leaves");
-  verb.value("--seed", sampling.seed, "N", "Seed of what is drawn (default 1): the same gives the same text");
+  verb.value("--seed", sampling.seed, "N", "Seed of the random numbers (default 1); the same seed gives the same text");
 }
 
 void declare_computation(VerbOptions& verb, Options& o) {
@@ -277,13 +277,13 @@ Verb add_generate(CommandLine& line) {
   auto o = std::make_shared<Options>();
   VerbOptions verb = line.add_verb(
       "generate",
-      "Text by a model: goes on with a prompt, or answers it\n\n"
+      "Generate text with a model: continue a prompt or answer it\n\n"
       "MODEL is a directory made by `headgate train`, a directory of Hugging Face's with config.json and its "
       "tokenizer, or a GGUF file. Text is printed as it comes. It ends with a token that ends texts by the model's "
       "files, with --max-tokens, when the model has no positions left, or with Ctrl-C.");
   verb.argument("MODEL", o->model, "A model's directory or GGUF file");
   verb.group("Text");
-  verb.value("--prompt", o->prompt, "STRING", "The text to go on with");
+  verb.value("--prompt", o->prompt, "STRING", "The text to continue");
   verb.value("--prompt-file", o->prompt_file, "FILE", "The same from a file; - for standard input");
   verb.flag("--chat", o->chat,
             "The prompt is a question: write it as the model's chat template does, which has to be one of ChatML "
@@ -291,8 +291,8 @@ Verb add_generate(CommandLine& line) {
   verb.value("--system", o->system, "STRING",
              "What the model is told before the question (default: the template's own text, if any)");
   verb.flag("--special-tokens", o->special_tokens,
-            "Special tokens that the prompt spells out, as <|im_start|>, are these tokens; else they are text");
-  verb.value("--max-tokens", o->max_tokens, "N", "At most N new tokens (default 256)")
+            "Read special tokens spelled in the prompt, such as <|im_start|>, as these tokens (default: as text)");
+  verb.value("--max-tokens", o->max_tokens, "N", "Generate at most N tokens (default 256)")
       .range(std::int64_t{1}, std::int64_t{1} << 30);
   declare_sampling(verb, o->sampling);
   declare_computation(verb, *o);

@@ -21,8 +21,8 @@ constexpr const char* kExitStatus =
     "  1  a check failed\n"
     "  2  bad usage, bad input, or a file that cannot be read or written\n";
 
-/// `text` in lines of at most kWidth − indent columns, each after the first behind `indent` spaces. A newline in the
-/// text stays, and a line that begins with a space is left as it is.
+/// Wraps `text` into lines of at most kWidth − indent columns, each after the first behind `indent` spaces. Keeps
+/// newlines, and lines that begin with a space.
 std::string wrapped(const std::string& text, std::size_t indent) {
   std::string out;
   std::istringstream lines(text);

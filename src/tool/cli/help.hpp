@@ -6,9 +6,9 @@
 
 namespace headgate::cli {
 
-/// `--help` in the usual shape: usage with the required options, the description, options by group with the file or
-/// number they take, the footer (examples), exit status; words wrapped at 80 columns.
-/// The first paragraph of a verb's description is its line in the list of verbs.
+/// Formats `--help` in the usual order: usage with the required options, description, options by group with the type of
+/// their value, footer (examples), exit status; wrapped at 80 columns. The first paragraph of a verb's description is
+/// its line in the list of verbs.
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;

@@ -18,13 +18,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// A fact as `headgate info` prints it: a line of text, or a value of the JSON object.
+/// A fact that `headgate info` prints: a line of text, or a value of the JSON object.
 struct Fact {
   std::string label;
   Json value;             ///< a string, a number, a list of strings, or null
-  std::string if_null{};  ///< the text in place of null
+  std::string if_null{};  ///< text in place of null
 
-  /// The label with '_' for spaces.
+  /// Returns the label with '_' for spaces.
   std::string key() const {
     std::string out = label;
     std::replace(out.begin(), out.end(), ' ', '_');

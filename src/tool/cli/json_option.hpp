@@ -19,10 +19,10 @@ inline Option declare_json(VerbOptions& verb, bool& print, const std::string& wh
   return verb.flag("--json", print, fmt::format("Print {} as JSON", what));
 }
 
-/// Where a report goes as JSON.
+/// Says where a report goes as JSON.
 struct JsonOutput {
-  bool print = false;  ///< --json: to stdout, which then gets nothing else
-  std::string file;    ///< --json-out; empty: to no file
+  bool print = false;  ///< --json: to stdout, without any other text
+  std::string file;    ///< --json-out; empty: not written
 
   bool wanted() const { return print || !file.empty(); }
   /// Writes the file first: if that fails, stdout stays empty.

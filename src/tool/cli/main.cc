@@ -40,7 +40,7 @@ int report(const std::string& who, std::string_view what) {
 }
 
 std::vector<Verb> add_verbs(CommandLine& line) {
-  // The order of the list in --help.
+  // Lists the verbs in the order of --help.
   return {
       add_explain(line), add_attend(line),   add_train(line),   add_eval(line),     add_compare(line),
       add_xray(line),    add_generate(line), add_convert(line), add_tokenize(line), add_verify(line),
@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
   headgate::cli::report_files_too_large();
   const int status = headgate::cli::run(argc, argv);
   const bool printed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  if (!printed && status != headgate::cli::kBadUsage) {  // which has printed a line already
+  if (!printed && status != headgate::cli::kBadUsage) {  // a failed check has printed its own line
     return headgate::cli::report("headgate", "cannot write to standard output");
   }
   return status;

@@ -14,11 +14,11 @@ namespace headgate::cli {
 /// Lists the files that a verb reads. Each add_ function takes the option or argument that names its paths.
 class InputFiles {
  public:
-  /// A file; "-" is standard input.
+  /// Adds a file; "-" is standard input.
   void add_file(const std::string& option, const std::string& path);
-  /// Models and runs, with all files that belong to them.
+  /// Adds models and runs, with all files that belong to them.
   void add_models(const std::string& argument, const std::vector<std::string>& models);
-  /// Files of text, and directories of which `choice` selects files.
+  /// Adds files of text, and directories of which `choice` selects files.
   void add_text(const std::string& option, const std::vector<std::string>& paths, const train::FileChoice& choice = {});
 
   const std::vector<io::NamedPath>& paths() const { return paths_; }
@@ -33,7 +33,7 @@ class InputFiles {
 void check_overwrites(const std::vector<io::NamedPath>& outputs,
                       const std::function<void(InputFiles& inputs)>& list_inputs);
 
-/// As check_overwrites; also refuses output files that cannot be written.
+/// Does the same as check_overwrites, and also refuses output files that cannot be written.
 void check_outputs(const std::vector<io::NamedPath>& outputs,
                    const std::function<void(InputFiles& inputs)>& list_inputs);
 

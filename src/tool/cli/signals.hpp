@@ -3,7 +3,7 @@
 
 #include <string>
 
-// Handling of signals. Only the tool does this: no library of this project changes the handling of a signal.
+// Handles signals. Only the tool does this: no library of this project changes the handling of a signal.
 
 namespace headgate::cli {
 

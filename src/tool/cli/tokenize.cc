@@ -141,7 +141,7 @@ int run_tokenize(const Options& o) {
 Verb add_tokenize(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "tokenize",
-      "The tokens of a text, as a model reads it\n\n"
+      "Print the tokens of a text, as a model reads it\n\n"
       "MODEL is a tokenizer.json with byte-level BPE, a directory that holds one, a GGUF file, or a directory made by "
       "`headgate train`, whose models read bytes. Prints the ids, one a line: the same as those of Hugging Face's "
       "`tokenizers`. "
@@ -151,9 +151,9 @@ Verb add_tokenize(CommandLine& line) {
   verb.value("--text", options->text, "FILE", "The text, of any encoding; - for standard input").required();
   declare_json(verb, options->json, "one object");
   verb.flag("--no-special", options->no_special,
-            "Without the tokens that the tokenizer puts around a text, as BOS in front");
+            "Leave out the tokens that the tokenizer puts around a text, such as BOS before it");
   verb.flag("--special-as-text", options->special_as_text,
-            "Special tokens that the text spells out, as <|im_end|>, are text as any other");
+            "Read special tokens spelled in the text, such as <|im_end|>, as plain text");
   verb.footer(
       "JSON output:\n"
       "  ids      a list of numbers\n"

@@ -25,7 +25,8 @@ namespace {
 
 using console::say;
 
-/// Starts or resumes the run in each process of the group; none where another process reports why there is no run.
+/// Starts or resumes the run in each process of the group. Returns nothing if another process reports why there is no
+/// run.
 std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& group) {
   const auto note = [&group](const std::string& line) {
     if (group.leads()) say(stdout, fmt::format("note: {}\n", line));
@@ -37,7 +38,7 @@ std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& 
   }
 }
 
-/// Called in a handler of an error that the other processes of the group do not have: they would wait for this one.
+/// Ends the group after an error that the other processes do not have, because they would wait for this one.
 void end_group(train::ProcessGroup& group, const std::exception& error) {
   if (group.size() == 1) throw;
   say(stderr, fmt::format("headgate train: {}\n", error.what()));
@@ -50,14 +51,14 @@ std::string acknowledgement(const train::ProcessGroup& group) {
                      group.size() == 1 ? "" : " after this step");
 }
 
-/// The part of a process that does not lead its group.
+/// Runs a process that does not lead its group.
 int follow(const train::Run& run, const train::LoopOptions& options) {
   const SignalWatch watch;
   try {
     train::follow_loop(
         *run.trainer, [] { return SignalWatch::received() != 0; }, options);
   } catch (const train::Diverged&) {
-    return kCheckFailed;  // as in the process that leads, which reports it
+    return kCheckFailed;  // the leading process has the same status and reports it
   } catch (const train::GroupLost&) {
     return kSignalStatus + SignalWatch::received();
   } catch (const std::exception& error) {
@@ -69,7 +70,7 @@ int follow(const train::Run& run, const train::LoopOptions& options) {
 
 int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   const std::optional<train::Run> begun = begin_run(o, group);
-  if (!begun) return kSuccess;  // a launcher ends all at the first failure, perhaps before its reason is printed
+  if (!begun) return kSuccess;  // a launcher may end all processes before the reason is printed
   const train::Run& run = *begun;
   train::Trainer& trainer = *run.trainer;
   train::LoopOptions options;
@@ -81,7 +82,7 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
                             trainer.settings().schedule.steps));
     return kSuccess;
   }
-  constexpr int kPeakWindows = 30;  // of a millisecond
+  constexpr int kPeakWindows = 30;  // each of a millisecond
   bench::PeakMeter meter(active_target(), DType::f32, trainer.settings().threads);
   options.fma_peak_gflops = group.size() * meter.best_of(kPeakWindows);
   TrainDisplay display(trainer, run.directory->checkpoint(), o.log_every.value_or(10));
@@ -141,7 +142,7 @@ Verb add_train(CommandLine& line) {
       "that fails, on a full disk for instance, is reported and retried at the next\n"
       "one; a run whose last save fails ends with status 2.\n"
       "\n"
-      "mpirun -n N headgate train ... shares each pass out to N processes, if the tool\n"
+      "mpirun -n N headgate train ... divides each pass among N processes, if the tool\n"
       "was built with HEADGATE_MPI: N divides --batch, and process 0 writes and reports.\n"
       "\n"
       "Examples:\n"

@@ -55,7 +55,7 @@ std::string TrainDisplay::log_line(const train::Progress& progress) const {
 }
 
 void TrainDisplay::after_step(const train::Progress& progress) {
-  constexpr double kShare = 0.1;  // of the newest step in the running mean
+  constexpr double kShare = 0.1;  // weight of the newest step in the running mean
   const train::StepReport& step = progress.step;
   seconds_per_step_ += (step.seconds - seconds_per_step_) * (seconds_per_step_ > 0.0 ? kShare : 1.0);
   loss_ = step.loss;

@@ -22,8 +22,8 @@ concept Explained = requires(Enum value) {
   explanation_of(value);
 };
 
-/// "plain (default) or zero_centred", "input (the layer's input; default), …": the values of an option, "none" only if
-/// it is the default. `chosen`: the default; empty: `help` names it.
+/// Returns the values of an option: "plain (default) or zero_centred", "input (the layer's input; default), …"; "none"
+/// only if it is the default. `chosen`: the default; empty: `help` names it.
 template <typename Enum>
 std::string words_text(std::optional<Enum> chosen) {
   std::vector<std::string> words;
@@ -39,7 +39,7 @@ std::string words_text(std::optional<Enum> chosen) {
   return out;
 }
 
-/// The text of --help for a row, with its default. of_task: as for default_text.
+/// Returns the text of --help for a row, with its default. of_task: as for default_text.
 template <class Row, class OfTask>
 std::string help_of(const Row& row, const OfTask& of_task) {
   std::string help(row.help);
@@ -97,7 +97,7 @@ void declare_keys(VerbOptions& verb, Given<models::kConfigKeys>& keys, OptionGro
   });
 }
 
-/// "--include, --data, …": the options that --resume may change.
+/// Returns the options that --resume may change: "--include, --data, …".
 std::string options_that_may_change() {
   std::string out;
   for_each_row(train::kSettings, [&out](const auto& row) {

@@ -11,7 +11,7 @@
 
 namespace headgate::cli {
 
-/// The command line of `headgate train`.
+/// Holds the command line of `headgate train`.
 struct TrainOptions {
   train::RunRequest run;
   bool resume = false;

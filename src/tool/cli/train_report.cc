@@ -49,7 +49,7 @@ std::string processes_text(const train::Trainer& trainer) {
   const int processes = trainer.group().size();
   if (processes == 1) return "";
   const std::int64_t batch = trainer.settings().batch;
-  return fmt::format("        shared out to {} processes: {} of the {} sequences of a pass each\n", processes,
+  return fmt::format("        divided among {} processes: {} of the {} sequences of a pass each\n", processes,
                      batch / processes, batch);
 }
 

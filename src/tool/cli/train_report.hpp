@@ -6,7 +6,8 @@
 #include "models/train/loop.hpp"
 #include "models/train/start.hpp"
 
-// What `headgate train` prints at the start and at the end of a run. `out` is the run's directory, as it was given.
+// Prints what `headgate train` says at the start and at the end of a run. `out` is the run's directory, as it was
+// given.
 
 namespace headgate::cli {
 
@@ -15,12 +16,12 @@ void print_end(const train::Run& run, double seconds, double loss);
 
 // Each returns the verb's exit status.
 
-/// The run ended early: by signal_number or, if that is 0, by --stop-at.
+/// Reports that the run ended early: by signal_number or, if that is 0, by --stop-at.
 int report_stop(const train::Trainer& trainer, const std::string& out, int signal_number);
 int report_divergence(const train::Diverged& error, const train::Run& run);
-/// Other processes of the run have ended, and a signal has told this one to.
+/// Reports that other processes of the run have ended, and that a signal told this one to end.
 int report_lost_group(const train::GroupLost& error, const train::Run& run, const std::string& out);
-/// The last checkpoint, or lines of metrics.jsonl, could not be written.
+/// Reports that the last checkpoint, or lines of metrics.jsonl, could not be written.
 int report_loss(const train::Run& run, const std::string& out, const train::LoopEnd& end);
 
 }  // namespace headgate::cli

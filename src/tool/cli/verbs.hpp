@@ -7,8 +7,8 @@
 
 #include "tool/cli/command_line.hpp"
 
-// The verbs of the command line, one file each. A verb declares its options in add_<verb> and returns what runs once
-// they are parsed; main lists the verbs, runs the chosen one and turns exceptions into one line on stderr.
+// Declares the verbs of the command line, one file each. A verb declares its options in add_<verb> and returns a
+// function that runs it. main lists the verbs, runs the chosen one and turns exceptions into one line on stderr.
 
 namespace headgate::cli {
 
@@ -16,7 +16,7 @@ inline constexpr int kSuccess = 0;
 inline constexpr int kCheckFailed = 1;
 inline constexpr int kBadUsage = 2;  ///< bad options, bad input, or a file that cannot be read or written
 
-/// Bad options or bad input: "headgate VERB: what()", exit status 2; the same as for headgate::Error.
+/// Reports bad options or bad input: "headgate VERB: what()", exit status 2, like headgate::Error.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -24,7 +24,7 @@ class UsageError : public std::runtime_error {
 
 struct Verb {
   std::string name;
-  std::function<int()> run;  ///< the exit status: kSuccess or kCheckFailed; throws on bad usage or input
+  std::function<int()> run;  ///< returns the exit status, kSuccess or kCheckFailed; throws on bad usage or input
 };
 
 Verb add_explain(CommandLine& line);

@@ -37,8 +37,8 @@ struct XrayOptions {
 
 std::string override_help() {
   return fmt::format(
-      "What each head, or all heads of each layer, is worth: how much the loss rises where the gate is held ({}) for "
-      "all tokens, a pass of the model each (docs/reference/xray.md)",
+      "Measure what each head, or all heads of each layer, is worth: how much the loss rises if the gate is fixed ({}) "
+      "for all tokens. Each takes a pass of the model (docs/reference/xray.md)",
       list_words<xray::Override>());
 }
 
@@ -98,7 +98,8 @@ Verb add_xray(CommandLine& line) {
       "Attention maps, gates, sinks, massive activations and ranks, head by head and token by token, of one model or "
       "several side by side. MODEL is a directory made by `headgate train`, a directory of Hugging Face's, or a GGUF "
       "file. Without --out, --json and --json-out the main figures are printed, with small maps of layers and heads.");
-  verb.arguments("MODEL", o->choices.models, "A model's directory or GGUF file; several stand side by side").optional();
+  verb.arguments("MODEL", o->choices.models, "A model's directory or GGUF file; several are compared side by side")
+      .optional();
   verb.values("--text", o->choices.text, "PATH", "UTF-8 text: a file, or a directory with all files below it");
   verb.value("--token-ids", o->choices.token_ids, "FILE.npy",
              "Token ids, i32 or i64, in place of text: for models whose tokenizer is not there or not supported");
@@ -117,7 +118,7 @@ Verb add_xray(CommandLine& line) {
              "The first N tokens of the text, at most, for --override (default 256)")
       .range(2, 1 << 16)
       .needs(overrides);
-  verb.flag("--list", o->list, "Print the figures and their definitions, and end");
+  verb.flag("--list", o->list, "Print the figures and their definitions, and exit");
   declare_threads(verb, o->choices.context.threads, "Threads (default: all cores)");
   verb.footer(
       "Examples:\n"

@@ -44,7 +44,7 @@ std::size_t terminal_columns() {
 ProgressBar::ProgressBar() : visible_(stderr_takes_control_codes()) {}
 
 std::optional<double> ProgressBar::estimated_seconds_left(double fraction, Clock::time_point now) {
-  if (fraction <= first_fraction_) {  // nothing is done yet, or the next task has begun
+  if (fraction <= first_fraction_) {  // no work is done yet, or the next task has begun
     first_fraction_ = fraction;
     begin_ = now;
     return std::nullopt;

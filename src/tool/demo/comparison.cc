@@ -24,8 +24,7 @@ using train::TrainSettings;
 constexpr std::int64_t kLeastBackcopySteps = 800;  // sinks appear late: docs/design/training.md
 constexpr std::int64_t kLeastTextSteps = 500;
 
-/// Metrics of the whole model that the demo's tables have columns for, of those that tell triggers apart or of the
-/// others.
+/// Returns the metrics of the whole model that have a column in the demo's tables: those by trigger, or the others.
 metrics::MetricList shown_metrics(bool of_triggers) {
   metrics::MetricList out = metrics::all_metrics();
   std::erase_if(out, [of_triggers](const metrics::Metric* metric) {
@@ -38,7 +37,7 @@ metrics::MetricList shown_metrics(bool of_triggers) {
   return out;
 }
 
-/// The evaluations' rows, one a seed.
+/// Returns the spread of an evaluation's figures over the seeds.
 Spread figures_of(const TrainedModel& model, bool of_triggers) {
   std::vector<metrics::FigureRow> rows;
   rows.reserve(model.evaluations.size());
@@ -55,8 +54,8 @@ std::string range_text(const Spread& spread, const metrics::Figure& figure) {
   return fmt::format("{:.{}f}-{:.{}f}", *least, decimals, *most, decimals);
 }
 
-/// A line for each model: its figures that have a column, and its speed. Of several seeds the means, and below them
-/// from where to where they go.
+/// Returns a line for each model with its figures that have a column, and its speed. For several seeds, shows the means
+/// and, below them, the ranges.
 std::string figures_table(const std::vector<TrainedModel>& trained, bool of_triggers) {
   std::vector<const metrics::Figure*> columns = metrics::figures_of(shown_metrics(of_triggers), of_triggers);
   std::erase_if(columns, [](const metrics::Figure* figure) { return figure->demo.empty(); });
@@ -103,7 +102,7 @@ std::string text_result(const std::vector<TrainedModel>& trained, std::int64_t t
          console::paragraph(text_verdict(baseline, gated, tokens));
 }
 
-/// The same model without a gate, with a headwise and with an elementwise one.
+/// Returns the same model without a gate, with a headwise gate and with an elementwise one.
 std::vector<ComparedModel> three_models(DecoderConfig model) {
   std::vector<ComparedModel> out;
   out.reserve(3);
@@ -115,7 +114,7 @@ std::vector<ComparedModel> three_models(DecoderConfig model) {
   return out;
 }
 
-/// The common part of both tasks: the models and the data, which is opened here for each seed.
+/// Builds what both tasks share: the models and the data, which is opened for each seed.
 Comparison comparison_of(Task task, const DecoderConfig& model, TrainSettings settings, std::int64_t seeds) {
   Comparison comparison;
   settings.task = task;
@@ -133,7 +132,7 @@ Comparison comparison_of(Task task, const DecoderConfig& model, TrainSettings se
   return comparison;
 }
 
-/// "819328 (no gate), 819840 (headwise), 818304 (elementwise)".
+/// Returns "819328 (no gate), 819840 (headwise), 818304 (elementwise)".
 std::string parameter_counts(const std::vector<ComparedModel>& models) {
   std::string out;
   for (const ComparedModel& model : models) {

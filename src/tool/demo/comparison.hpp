@@ -13,7 +13,7 @@
 #include "models/evaluate/registry.hpp"
 #include "models/train/settings.hpp"
 
-// What the demo trains: a model without a gate and two with one on the same task, which are then compared.
+// Describes what the demo trains and compares: models with and without a gate on the same task.
 
 namespace headgate::demo {
 
@@ -24,23 +24,23 @@ struct ComparedModel {
 
 struct TrainedModel {
   ComparedModel model;
-  std::vector<train::Evaluation> evaluations;  ///< one a seed
-  std::vector<float> parameters;               ///< of the first seed
-  double tokens_per_second = 0.0;              ///< of a run's training steps: the mean
+  std::vector<train::Evaluation> evaluations;  ///< one for each seed
+  std::vector<float> parameters;               ///< those of the first seed
+  double tokens_per_second = 0.0;              ///< mean over the runs' training steps
 };
 
 struct Comparison {
-  std::string name;  ///< the task's
+  std::string name;  ///< name of the task
   std::string introduction;
   train::TrainSettings settings;      ///< with the wanted number of steps
-  std::int64_t least_steps = 1;       ///< with fewer the result would not be meaningful
+  std::int64_t least_steps = 1;       ///< fewest steps for a meaningful result
   std::vector<ComparedModel> models;  ///< the one without a gate first
-  /// One a seed: settings.seed and those that follow. Every model is trained with every seed.
+  /// One for each seed: settings.seed and those that follow. Every model is trained with every seed.
   std::vector<std::unique_ptr<train::SequenceSource>> sources;
-  metrics::MetricList metrics;  ///< shown in the result
-  /// Table and verdict on all models, in their order, after training on so many tokens each.
+  metrics::MetricList metrics;  ///< metrics that the result shows
+  /// Returns table and verdict on all models, in their order, after training on so many tokens each.
   std::string (*result)(const std::vector<TrainedModel>& trained, std::int64_t tokens) = nullptr;
-  /// Called then; may be empty.
+  /// Called after the result; may be empty.
   std::function<void(const std::vector<TrainedModel>& trained)> after{};
 };
 
@@ -51,21 +51,22 @@ Comparison compare_on_backcopy(const models::DecoderConfig& model, train::TrainS
                                std::int64_t seeds = 5);
 Comparison compare_on_text(const models::DecoderConfig& model, train::TrainSettings settings);
 
-/// What the demo compares on bigram-backcopy. With separate embeddings, without QK-norm and in short sequences a model
-/// without a gate developed a sink for every seed that was tried (docs/design/training.md); with the task's
-/// defaults, not for every one.
+/// Returns the model that the demo compares on bigram-backcopy. With separate embeddings, without QK-norm and in short
+/// sequences, a model without a gate developed a sink for every seed that was tried (docs/design/training.md); with the
+/// task's defaults it did not for every seed.
 models::DecoderConfig demo_backcopy_model();
 train::TrainSettings demo_backcopy_settings();
 
-/// What the demo compares on text: a small model, which many steps of small batches teach the most in so short a time.
+/// Returns the model that the demo compares on text: a small one, which learns the most in so short a time from many
+/// steps of small batches.
 models::DecoderConfig demo_text_model();
 train::TrainSettings demo_text_settings();
 
-/// What the demo prints last: the commands that train and evaluate such models for longer. `tool`: the program's name,
-/// `data`: the path of the text, both as a user would write them without quotes.
+/// Returns what the demo prints last: the commands that train and evaluate such models for longer. `tool`: the
+/// program's name, `data`: the path of the text, both as a user would type them, unquoted.
 std::string commands_to_try(const std::string& tool, const std::string& data);
 
-/// The comparison's settings for a run of `steps` steps.
+/// Returns the comparison's settings for a run of `steps` steps.
 train::TrainSettings settings_of(const Comparison& comparison, std::int64_t steps);
 
 }  // namespace headgate::demo

@@ -23,9 +23,9 @@ double planned_seconds(const ComparisonCost& comparison, std::int64_t steps) {
 }
 
 std::vector<std::int64_t> plan_steps(const std::vector<ComparisonCost>& comparisons, double seconds) {
-  // A comparison whose fraction of steps would be below its least keeps its least, and the others share the rest of the
-  // time: their fraction gets smaller, which may bring another one down to its least. Each round but the last finds at
-  // least one more of them, so that as many rounds as there are comparisons are enough.
+  // Comparisons whose steps would fall below their minimum keep it, and the others share the remaining time. This
+  // lowers their fraction, which may bring another one down to its minimum. Each round except the last finds at least
+  // one more, so the number of comparisons bounds the number of rounds.
   double fraction = 1.0;
   for (std::size_t round = 0; round < comparisons.size(); ++round) {
     double time = seconds;
@@ -45,7 +45,7 @@ std::vector<std::int64_t> plan_steps(const std::vector<ComparisonCost>& comparis
 }
 
 double seconds_left(double planned, double done, double elapsed) {
-  constexpr double kMeasurable_s = 1.0;  // of work done, before its pace is known
+  constexpr double kMeasurable_s = 1.0;  // of work done, before its speed is known
   const double pace = done < kMeasurable_s ? 1.0 : elapsed / done;
   return std::max(0.0, planned - done) * pace;
 }

@@ -4,14 +4,14 @@
 #include <cstdint>
 #include <vector>
 
-// How many steps the demo trains its comparisons for, so that it ends in time on this machine.
+// Plans how many steps the demo trains its comparisons for, so that it ends in time on this machine.
 
 namespace headgate::demo {
 
-/// The time that a comparison takes. All its models are trained for the same number of steps.
+/// Describes the time of a comparison. All its models are trained for the same number of steps.
 struct ComparisonCost {
-  std::int64_t steps = 0;      ///< wanted
-  std::int64_t least = 0;      ///< least meaningful number of steps; `steps` if that is less
+  std::int64_t steps = 0;      ///< number wanted
+  std::int64_t least = 0;      ///< fewest meaningful steps; `steps` if that is less
   double step_seconds = 0.0;   ///< of one step of every model, one model after the other
   double fixed_seconds = 0.0;  ///< independent of the number of steps
 };
@@ -22,8 +22,8 @@ std::vector<std::int64_t> plan_steps(const std::vector<ComparisonCost>& comparis
 
 double planned_seconds(const ComparisonCost& comparison, std::int64_t steps);
 
-/// The time left of a plan of `planned` seconds, of which `done` are done after `elapsed` seconds. The rest is assumed
-/// to proceed at the same pace.
+/// Returns the time left of a plan of `planned` seconds, of which `done` are done after `elapsed` seconds. Assumes that
+/// the rest runs at the same speed.
 double seconds_left(double planned, double done, double elapsed);
 
 }  // namespace headgate::demo

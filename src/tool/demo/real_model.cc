@@ -30,7 +30,7 @@ constexpr std::int64_t kTokens = 1024;
 constexpr const char* kRealModelPage = "/real-model.html";
 constexpr const char* kTrainedModelsPage = "/trained-models.html";
 
-xray::Choices choices_of(const XrayWanted& wanted) {
+xray::Choices choices_of(const XrayRequest& wanted) {
   xray::Choices choices;
   choices.text = {wanted.text};
   choices.include = wanted.include;
@@ -39,8 +39,8 @@ xray::Choices choices_of(const XrayWanted& wanted) {
   return choices;
 }
 
-/// Writes the page of these models, which calls the text `text`.
-void write_page(const std::vector<xray::ModelXray>& models, const XrayWanted& wanted, const std::string& name,
+/// Writes the page of these models, which names the text `text`.
+void write_page(const std::vector<xray::ModelXray>& models, const XrayRequest& wanted, const std::string& name,
                 const std::string& text) {
   if (wanted.directory.empty()) return;
   const std::string path = wanted.directory + name;
@@ -57,7 +57,7 @@ std::vector<xray::ModelXray> xray_of(std::vector<train::LoadedModel> models, con
   return out;
 }
 
-/// Says why the figures are near those of the comparison, and not the same.
+/// Explains why the figures are close to those of the comparison but not equal.
 std::string held_out_sentence(std::int64_t bytes, std::int64_t bytes_above) {
   return fmt::format(
       "These are the first {} bytes of the held-out text; the figures above are means over {} held-out bytes.", bytes,
@@ -80,7 +80,7 @@ std::vector<std::string> page_paths(const std::string& directory) {
   return {directory + kRealModelPage, directory + kTrainedModelsPage};
 }
 
-void prepare_pages(const XrayWanted& wanted) {
+void prepare_pages(const XrayRequest& wanted) {
   if (wanted.directory.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(wanted.directory, error);
@@ -93,11 +93,11 @@ std::string sink_verdict(const std::string& name, const metrics::FigureRow& figu
   const double uniform = figures.at(metrics::kFirstTokenAttentionUniform);
   const double heads = figures.at(metrics::kSinkRate);
   const std::string shares = fmt::format(
-      "{} of the attention of {} goes to the first token, where looking at all tokens "
-      "alike would give it {}",
+      "{} of the attention of {} goes to the first token; uniform attention "
+      "would give it {}",
       percent(first), name, percent(uniform));
   if (first < metrics::kSinkThreshold && heads == 0.0) return shares + ": no sink.";
-  return fmt::format("{}: {}. {} of its heads rest on it, and its largest activation is {:.0f}.", shares,
+  return fmt::format("{}: {}. {} of its heads have a sink there, and its largest activation is {:.0f}.", shares,
                      first < metrics::kSinkThreshold ? "a sink in some heads" : "a sink", percent(heads),
                      figures.at(metrics::kMassiveActivation));
 }
@@ -109,10 +109,10 @@ std::string rank_sentence(const std::vector<std::pair<std::string, double>>& mod
       "What a head writes over this text has so many directions, its effective rank, mean over heads: {}.", list);
 }
 
-void show_real_model(const std::string& model, const XrayWanted& wanted) {
+void show_real_model(const std::string& model, const XrayRequest& wanted) {
   const auto begin = std::chrono::steady_clock::now();
   const std::string name = std::filesystem::path(model).filename().string();
-  train::LoadedModel loaded = train::load_model(model);  // before anything is printed
+  train::LoadedModel loaded = train::load_model(model);  // reports errors before anything is printed
   fmt::print("\n\nThe X-ray of a model that others trained: {}\n\n", name);
   std::fflush(stdout);
   loaded.name = name;
@@ -127,7 +127,7 @@ void show_real_model(const std::string& model, const XrayWanted& wanted) {
   std::fflush(stdout);
 }
 
-void show_trained_models(const std::vector<TrainedModel>& trained, const XrayWanted& wanted) {
+void show_trained_models(const std::vector<TrainedModel>& trained, const XrayRequest& wanted) {
   fmt::print("\n\nThe X-ray of these models side by side, on held-out text\n\n");
   std::fflush(stdout);
   std::vector<train::LoadedModel> models;

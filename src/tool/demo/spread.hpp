@@ -9,19 +9,19 @@
 
 namespace headgate::demo {
 
-/// The figures of runs that differ in their seed alone: mean, least and most of each.
+/// Summarises the figures of runs that differ only in their seed: mean, least and largest of each.
 struct Spread {
   std::size_t runs = 0;
   metrics::FigureRow mean, least, most;
 };
 
-/// Of one row at least. A figure that a row lacks has none.
+/// Returns the spread of at least one row. A figure that a row lacks has none.
 Spread spread_of(const std::vector<metrics::FigureRow>& rows);
 
-/// "97%", and "0.4%" where whole per cents would say nothing.
+/// Returns "97%", or "0.4%" if whole per cents would be too coarse.
 std::string percent(double share);
 
-/// "95% (71% to 100%)"; of one run, or where all are alike, "95%".
+/// Returns "95% (71% to 100%)"; "95%" for one run, or if all are equal.
 std::string percent(const Spread& spread, const metrics::Figure& figure);
 
 }  // namespace headgate::demo

@@ -34,9 +34,9 @@ struct Interruption {};
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-/// run(n) for n < count, `at_a_time` of them at once on threads of their own, begun in this order. After the first
-/// exception none begins; it is thrown once those that run have ended.
-void run_together(std::int64_t count, std::int64_t at_a_time, const std::function<void(std::int64_t)>& run) {
+/// Calls run(n) for n < count, in this order, with `at_a_time` calls at once on threads of their own. After the first
+/// exception no further call begins; it is thrown once the running calls have ended.
+void run_concurrently(std::int64_t count, std::int64_t at_a_time, const std::function<void(std::int64_t)>& run) {
   std::atomic<std::int64_t> next = 0;
   std::mutex mutex;
   std::exception_ptr error;
@@ -51,14 +51,15 @@ void run_together(std::int64_t count, std::int64_t at_a_time, const std::functio
       }
     }
   };
-  std::vector<std::jthread> threads;  // joined also if one of them cannot be made
+  std::vector<std::jthread> threads;  // joined even if one of them cannot be created
   for (std::int64_t n = 1; n < std::min(at_a_time, count); ++n) threads.emplace_back(work);
   work();
   threads.clear();
   if (error) std::rethrow_exception(error);
 }
 
-/// Trains every model of every comparison with every seed: a run a thread, as many at a time as there are threads.
+/// Trains every model of every comparison with every seed, one run a thread, with as many runs at a time as there are
+/// threads.
 class Training {
  public:
   Training(const std::vector<Comparison>& comparisons, const DemoBudget& budget,
@@ -82,7 +83,7 @@ class Training {
   void clear() { bar_.clear(); }
 
  private:
-  /// One run of a comparison.
+  /// Identifies one run of a comparison.
   struct Run {
     std::int64_t model = 0, seed = 0;
   };
@@ -92,7 +93,7 @@ class Training {
   static std::int64_t runs_of(const Comparison& comparison) {
     return static_cast<std::int64_t>(comparison.models.size()) * seeds_of(comparison);
   }
-  /// Seeds follow one another, so that the models of one end together.
+  /// The seeds of a model are adjacent, so that they end together.
   static Run run_at(const Comparison& comparison, std::int64_t n) {
     const auto models = static_cast<std::int64_t>(comparison.models.size());
     return {n % models, n / models};
@@ -100,7 +101,7 @@ class Training {
   static std::int64_t at_a_time(const Comparison& comparison) {
     return std::clamp<std::int64_t>(comparison.settings.threads, 1, runs_of(comparison));
   }
-  /// Settings of one run's trainer: without evaluations of its own, which could not be interrupted.
+  /// Returns the settings of one run's trainer, without evaluations of its own, because those could not be interrupted.
   static TrainSettings settings_of_run(TrainSettings settings, std::int64_t seed) {
     settings.threads = 1;
     settings.seed += static_cast<std::uint64_t>(seed);
@@ -114,13 +115,13 @@ class Training {
     if (stopped_) throw Interruption{};
   }
 
-  /// Seconds of a step, measured with a temporary trainer.
+  /// Returns the seconds of a step, measured with a temporary trainer.
   double measured_step_seconds(const Comparison& comparison, const TrainSettings& settings, const Run& run) {
     constexpr double kEnough_s = 0.5;
     train::Trainer trainer(comparison.models[static_cast<std::size_t>(run.model)].config,
                            settings_of_run(settings, run.seed),
                            *comparison.sources[static_cast<std::size_t>(run.seed)]);
-    trainer.step();  // not measured: the first step is slower, since its memory is touched for the first time
+    trainer.step();  // not measured: the first step is slower, since it touches its memory for the first time
     double seconds = 0.0;
     int steps = 0;
     while (steps == 0 || (seconds < kEnough_s && !trainer.finished())) {
@@ -132,7 +133,8 @@ class Training {
   }
 
   ComparisonCost cost_of(const Comparison& comparison) {
-    // The time of an evaluation over that of training on as many tokens: it has no backward pass and no optimizer.
+    // Ratio of the time of an evaluation to that of training on as many tokens: it has no backward pass and no
+    // optimizer.
     constexpr double kForward = 0.4;
     ComparisonCost cost;
     cost.steps = comparison.settings.schedule.steps;
@@ -140,7 +142,7 @@ class Training {
     const TrainSettings settings = settings_of(comparison, std::max<std::int64_t>(cost.steps, 2));
     const auto models = static_cast<std::int64_t>(comparison.models.size());
     std::vector<double> seconds(comparison.models.size());
-    run_together(models, at_a_time(comparison), [&](std::int64_t n) {
+    run_concurrently(models, at_a_time(comparison), [&](std::int64_t n) {
       seconds[static_cast<std::size_t>(n)] = measured_step_seconds(comparison, settings, {n, 0});
     });
     const double mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(models);
@@ -151,7 +153,7 @@ class Training {
     return cost;
   }
 
-  /// Decides the steps of the comparisons from `first` on, so that the demo takes `seconds` in all.
+  /// Plans the steps of the comparisons from `first` on, so that the demo takes `seconds` in total.
   void plan(std::size_t first, double seconds) {
     const double time = seconds - seconds_since(budget_.begin);
     const std::vector<ComparisonCost> rest(costs_.begin() + static_cast<std::ptrdiff_t>(first), costs_.end());
@@ -188,7 +190,7 @@ class Training {
       trained.push_back({model, std::vector<train::Evaluation>(comparison.sources.size()), {}, 0.0});
     }
     const Clock::time_point begin = Clock::now();
-    run_together(runs, at_a_time(comparison), [&](std::int64_t n) {
+    run_concurrently(runs, at_a_time(comparison), [&](std::int64_t n) {
       const Run run = run_at(comparison, n);
       try {
         train_one(index, settings, run, trained[static_cast<std::size_t>(run.model)]);
@@ -206,7 +208,7 @@ class Training {
     if (comparison.after) comparison.after(trained);
   }
 
-  /// The planned time of one run's step, and of its evaluation, as a part of the comparison's.
+  /// Returns the planned time of one run's step, or of its evaluation, as a share of the comparison's.
   double share_of_run(std::size_t index, double seconds) const {
     return seconds / static_cast<double>(runs_of(comparisons_[index]));
   }
@@ -259,7 +261,7 @@ class Training {
     });
   }
 
-  /// Adds to the planned time of what is done.
+  /// Adds to the planned time of the work done.
   void done(double planned_seconds, const std::vector<console::LinePart>& parts) {
     const std::lock_guard lock(mutex_);
     done_seconds_ += planned_seconds;
@@ -278,9 +280,9 @@ class Training {
   console::ProgressBar bar_;
   Clock::time_point begin_;
   double planned_seconds_ = 0.0;  ///< of all comparisons, at the measured speed
-  double done_seconds_ = 0.0;     ///< the planned time of the work done so far, not the time that it took
+  double done_seconds_ = 0.0;     ///< the planned time of the work done so far, which may differ from the time it took
   bool stopped_ = false;
-  std::mutex mutex_;  ///< of what the runs' threads share: the bar, done_seconds_, interrupted_, stopped_
+  std::mutex mutex_;  ///< guards what the runs' threads share: the bar, done_seconds_, interrupted_, stopped_
 };
 
 }  // namespace

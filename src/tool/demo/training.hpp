@@ -13,8 +13,8 @@ namespace headgate::demo {
 /// The time of the whole demo, which began at `begin`.
 struct DemoBudget {
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
-  double aim_seconds = 265.0;    ///< that the steps are planned for
-  double limit_seconds = 285.0;  ///< that the steps of a later comparison are planned for once an earlier one is done
+  double aim_seconds = 265.0;    ///< time for which steps are planned
+  double limit_seconds = 285.0;  ///< time for which steps of later comparisons are planned again, after an earlier one
 };
 
 struct TrainingEnd {
@@ -23,9 +23,9 @@ struct TrainingEnd {
   std::string divergence;  ///< which step diverged, and how
 };
 
-/// Trains the models of the comparisons, a run a thread and as many at a time as settings.threads says, and prints the
-/// comparisons' tables and verdicts. `interrupted` is called after every step and during evaluations, by one thread at
-/// a time; true ends the training.
+/// Trains the models of the comparisons, one run a thread, as many at a time as settings.threads says, and prints the
+/// comparisons' tables and verdicts. Calls `interrupted` after every step and during evaluations, from one thread at a
+/// time; if it returns true, training ends.
 TrainingEnd show_training(const std::vector<Comparison>& comparisons, const DemoBudget& budget,
                           const std::function<bool()>& interrupted);
 

@@ -25,7 +25,7 @@ using metrics::FigureRow;
 
 bool has_learnt(const FigureRow& report) { return report.at(metrics::kLossTrigger) < kNotLearnt; }
 
-/// Where the gate opens, by its scores; empty without a gate.
+/// Returns a clause on where the gate opens, by its scores; empty without a gate.
 std::string gate_clause(const FigureRow& report) {
   if (!report.find(metrics::kGateTrigger) || !report.find(metrics::kGateOther)) return "";
   const double after = report.at(metrics::kGateTrigger);
@@ -33,10 +33,10 @@ std::string gate_clause(const FigureRow& report) {
   const std::string scores = fmt::format("{:.2f} there, {:.2f} after a trigger", elsewhere, after);
   if (elsewhere <= 0.5 * after) return fmt::format("; the gate closes where there is nothing to copy ({})", scores);
   if (after <= 0.5 * elsewhere) return fmt::format("; the gate opens where there is nothing to copy ({})", scores);
-  return fmt::format("; the gate hardly tells the two apart ({})", scores);
+  return fmt::format("; the gate hardly differs between the two ({})", scores);
 }
 
-/// What of the attention to BOS reaches the output.
+/// Returns the figure of the attention to BOS that reaches the output.
 const metrics::Figure& passing_figure(const FigureRow& report) {
   return report.find(metrics::kBosAttentionOtherGated) ? metrics::kBosAttentionOtherGated : metrics::kBosAttentionOther;
 }
@@ -71,7 +71,7 @@ std::string gated_sentence(const std::string& name, SinkEffect effect, const Spr
   return fmt::format("With {} gate {} {}{}{}. ", name, percent(runs, figure), passes, compared, gate_clause(report));
 }
 
-/// "a headwise", "an elementwise".
+/// Returns "a headwise" or "an elementwise".
 std::string with_article(const std::string& name) {
   const bool vowel = !name.empty() && std::string("aeiou").find(name.front()) != std::string::npos;
   return (vowel ? "an " : "a ") + name;
@@ -108,9 +108,8 @@ std::string sink_sentence(const FigureRow& baseline, const std::vector<NamedFigu
   const std::string uniform = percent(baseline.at(metrics::kFirstTokenAttentionUniform));
   if (rate == 0.0) {
     return fmt::format(
-        "No head of any model rests on the first token: it gets at most {} of the attention of a model, "
-        "where looking at all tokens alike would give it {}. Sinks are not expected from so short a "
-        "training. ",
+        "No head of any model has a sink on the first token: it gets at most {} of the attention of a model; "
+        "uniform attention would give it {}. Sinks are not expected from so short a training. ",
         percent(highest), uniform);
   }
   std::vector<std::string> parts{fmt::format("{} of them without a gate", percent(baseline.at(metrics::kSinkRate)))};

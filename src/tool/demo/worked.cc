@@ -50,7 +50,7 @@ const std::array<Published, 4>& published() {
   return kPublished;
 }
 
-/// Half a unit of the last published decimal, and four roundoffs of the f32 that it was computed in.
+/// Returns half a unit of the last published decimal plus four roundoffs of f32, in which it was computed.
 double tolerance_of(const Published& problem, double value) {
   return 0.5 * std::pow(10.0, -problem.decimals) + 4.0 * 0x1p-24 * std::abs(value);
 }
@@ -62,7 +62,7 @@ bool agrees(const Published& problem, const std::vector<double>& actual) {
 
 std::vector<float> to_floats(const Matrix& m) { return {m.values.begin(), m.values.end()}; }
 
-/// The library's f32 output from the solution's Q, K, V and Z; one head.
+/// Returns the library's f32 output for the solution's Q, K, V and Z; one head.
 std::vector<double> kernel_output(const WorkedProblem& problem, const Solution& solution) {
   require(problem.heads == 1 && problem.kv_heads == 1, "demo: the worked problems have one head, not {}",
           problem.heads);
@@ -91,7 +91,8 @@ std::vector<double> kernel_output(const WorkedProblem& problem, const Solution& 
   return {y.begin(), y.end()};
 }
 
-/// "0.3349 0.1651 | 0.1651 0.3349": the rows of the output.
+/// Returns the rows of the output: "0.3349 0.1651
+/// 0.1651 0.3349".
 std::string output_text(const Matrix& output, int decimals) {
   std::string out;
   for (std::int64_t i = 0; i < output.rows; ++i) {
@@ -126,7 +127,7 @@ bool has_worked_problems(const std::filesystem::path& directory) {
 }
 
 bool show_worked_problems(const std::string& directory) {
-  std::vector<std::pair<std::string, WorkedProblem>> problems;  // all read before anything is printed
+  std::vector<std::pair<std::string, WorkedProblem>> problems;  // reads all before it prints anything
   for (const Published& problem : published()) {
     const std::string path = directory + "/" + problem.file;
     problems.emplace_back(path, explain::read_worked_problem(path));

@@ -6,12 +6,12 @@
 
 namespace headgate::demo {
 
-/// Whether the files of all worked problems are there; not what they hold.
+/// Returns whether the files of all worked problems exist; does not read them.
 bool has_worked_problems(const std::filesystem::path& directory);
 
 /// Solves the four worked problems of `directory`, prints them, and compares the oracle's steps and the kernels' f32
-/// output with the published figures. False if one differs. Throws io::FileError and Error for problems that cannot be
-/// read or solved.
+/// output with the published figures. Returns false if one differs. Throws io::FileError and Error for problems that
+/// cannot be read or solved.
 bool show_worked_problems(const std::string& directory);
 
 }  // namespace headgate::demo

@@ -20,7 +20,7 @@ namespace {
 
 using io::Json;
 
-// Worked problems are small enough to be read by people. Larger files are refused before they take memory and time.
+// Worked problems are small enough for people to read. Larger files are refused before they take memory and time.
 constexpr std::size_t kMaxFileBytes = std::size_t{1} << 24;
 constexpr std::int64_t kMaxDim = 1024;
 constexpr std::int64_t kMaxHeads = 64;

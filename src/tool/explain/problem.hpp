@@ -8,7 +8,7 @@
 
 #include "headgate/attention.hpp"
 
-// A small attention problem from a JSON file.
+// Reads a small attention problem from a JSON file.
 
 namespace headgate::explain {
 
@@ -21,9 +21,9 @@ struct Matrix {
   double& operator()(std::int64_t i, std::int64_t j) { return values[i * cols + j]; }
 };
 
-/// The contents of a problem's file, with consistent sizes. Heads lie side by side in columns.
+/// Holds a problem's matrices, with consistent sizes. Heads lie side by side in columns.
 struct WorkedProblem {
-  // One of two forms: X with its weights, or Q, K, V and perhaps Z.
+  // Either X with its weights, or Q, K, V and optionally Z.
   std::optional<Matrix> X;    // (T,C)
   std::optional<Matrix> W_q;  // (C,Hq·D)
   std::optional<Matrix> W_k;  // (C,Hkv·D)

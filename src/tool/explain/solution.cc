@@ -32,13 +32,13 @@ void require_finite(const Matrix& m, const char* name) {
   require(finite, "{} overflows: the problem's numbers are too large", name);
 }
 
-/// A matrix whose heads lie side by side in columns, as (1,heads,rows,cols / heads).
+/// Views a matrix whose heads lie side by side in columns, as (1,heads,rows,cols / heads).
 ConstTensorView heads_view(const Matrix& m, std::int64_t heads) {
   const std::int64_t dim = m.cols / heads;
   return make_view(m.values.data(), {1, heads, m.rows, dim}, {m.rows * m.cols, dim, m.cols, 1});
 }
 
-/// (1,heads,rows,dim) with the heads put side by side.
+/// Puts the heads of (1,heads,rows,dim) side by side.
 Matrix side_by_side(const std::vector<double>& values, std::int64_t heads, std::int64_t rows, std::int64_t dim) {
   Matrix m = zeros(rows, heads * dim);
   std::size_t at = 0;
@@ -50,7 +50,7 @@ Matrix side_by_side(const std::vector<double>& values, std::int64_t heads, std::
   return m;
 }
 
-/// scores and scaled scores of query head h.
+/// Computes scores and scaled scores of query head h.
 void solve_scores(const WorkedProblem& problem, Solution& s, std::int64_t h) {
   const std::int64_t T = s.Q.rows;
   const std::int64_t S = s.K.rows;

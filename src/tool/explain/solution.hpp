@@ -9,17 +9,17 @@
 
 namespace headgate::explain {
 
-/// Every step of a problem's solution, in f64.
+/// Holds every step of a problem's solution, in f64.
 struct Solution {
   std::int64_t head_dim = 0;          // D
   Matrix Q, K, V;                     // as in WorkedProblem
   std::vector<Matrix> scores;         // per query head (T,S): q kᵀ
-  std::vector<Matrix> scaled_scores;  // scores / √D, −∞ where the key is hidden
+  std::vector<Matrix> scaled_scores;  // scores / √D, −∞ for hidden keys
   std::vector<Matrix> weights;        // per query head (T,S)
   Matrix attention;                   // (T,Hq·Dv)
   std::optional<Matrix> gate_logits;  // Z
   std::optional<Matrix> gate;         // g(Z)
-  Matrix gated;                       // (T,Hq·Dv); attention itself without a gate
+  Matrix gated;                       // (T,Hq·Dv); equals attention without a gate
   std::optional<Matrix> projected;    // (T,C') with W_o
 
   const Matrix& output() const { return projected ? *projected : gated; }

@@ -6,14 +6,14 @@
 #include "tool/explain/problem.hpp"
 #include "tool/explain/solution.hpp"
 
-// A solution as text, every number rounded to `decimals` digits after the point.
+// Prints a solution, every number rounded to `decimals` digits after the point.
 
 namespace headgate::explain {
 
-/// Numbered steps, each with its labelled matrices.
+/// Returns numbered steps, each with its labelled matrices.
 std::string page_text(const WorkedProblem& problem, const Solution& solution, int decimals);
 
-/// One JSON object, one key a line.
+/// Returns one JSON object, with one key a line.
 std::string json_text(const Solution& solution, int decimals);
 
 }  // namespace headgate::explain

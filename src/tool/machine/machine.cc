@@ -30,8 +30,9 @@ double seconds_between(Clock::time_point a, Clock::time_point b) {
 // Results of measured loops are stored here, so that the compiler cannot remove the loops.
 volatile double g_sink = 0.0;
 
-/// Runs work(thread) on all threads at once, from a common start; seconds from the first start to the last end.
-double run_together(int threads, const std::function<double(int)>& work) {
+/// Runs work(thread) on all threads at once from a common start. Returns the seconds from the first start to the last
+/// end.
+double run_concurrently(int threads, const std::function<double(int)>& work) {
   std::vector<Clock::time_point> starts(threads);
   std::vector<Clock::time_point> ends(threads);
   int team = 0;
@@ -87,7 +88,7 @@ PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads
     flops_per_round_ = static_cast<double>(loops.flops_per_round);
   };
   dtype == DType::f32 ? take(peak_loops<float>(isa)) : take(peak_loops<double>(isa));
-  const auto best_seconds = [&] {  // on this thread alone: waiting for another one must not end the search
+  const auto best_seconds = [&] {  // on this thread only: waiting for another one must not end the search
     double best = kWindowSeconds;
     for (int i = 0; i < 5; ++i) {
       const auto start = Clock::now();
@@ -100,7 +101,7 @@ PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads
 }
 
 double PeakMeter::window() {
-  const double seconds = run_together(threads_, [&](int) { return run_(rounds_); });
+  const double seconds = run_concurrently(threads_, [&](int) { return run_(rounds_); });
   return flops_per_round_ * static_cast<double>(rounds_) * threads_ / seconds * 1e-9;
 }
 
@@ -122,12 +123,12 @@ double sgemm_gflops(int threads) {
     b[i] = static_cast<float>(i % 11) - 5.0F;
     c[i] = 0.0F;
   }
-  // A thread's own rows each, as in src/models/layers: OpenBLAS's threads would all stand on one core where
-  // OMP_PROC_BIND binds the thread that they are made by.
+  // Each thread multiplies its own rows, as in src/models/layers. If OMP_PROC_BIND binds the calling thread, OpenBLAS's
+  // own threads would all run on its core.
   const layers::Blas blas(threads);
   double best_seconds = 0.0;
   for (int i = 0; i < kRuns + 1; ++i) {  // the first run warms up
-    const double seconds = run_together(threads, [&](int t) {
+    const double seconds = run_concurrently(threads, [&](int t) {
       const int first = kSize * t / threads, rows = kSize * (t + 1) / threads - first;
       const std::size_t from = static_cast<std::size_t>(first) * kSize;
       blas->sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, kSize, kSize, 1.0F, a.get() + from, kSize, b.get(),
@@ -152,7 +153,7 @@ ReadMeter::ReadMeter(const std::string& isa, int threads) {
   const std::size_t share = kBytes / sizeof(float) / threads / kReadBlock * kReadBlock;
   data_ = std::make_unique<Data>(Data{peak_loops<float>(isa), threads, share, allocate_floats(share * threads)});
   // Each thread touches its own part first, which places the pages near it.
-  run_together(threads, [this](int t) {
+  run_concurrently(threads, [this](int t) {
     std::fill_n(data_->part(t), data_->share, 1.0F);
     return 0.0;
   });
@@ -162,7 +163,7 @@ ReadMeter::~ReadMeter() = default;
 
 double ReadMeter::pass() {
   const Data& d = *data_;
-  const double seconds = run_together(d.threads, [&d](int t) { return d.loops.read(d.part(t), d.share); });
+  const double seconds = run_concurrently(d.threads, [&d](int t) { return d.loops.read(d.part(t), d.share); });
   return static_cast<double>(d.share * sizeof(float)) * d.threads / seconds * 1e-9;
 }
 

@@ -8,26 +8,26 @@
 
 #include "headgate/tensor.hpp"
 
-// The limits of this machine, measured by the program itself, with which bench and demo compare the kernels.
+// Measures the limits of this machine, with which bench and demo compare the kernels.
 
 namespace headgate::bench {
 
-/// "AMD EPYC 7763 64-Core Processor"; the architecture where the system gives no name.
+/// Returns "AMD EPYC 7763 64-Core Processor"; the architecture if the system gives no name.
 std::string cpu_name();
 
-/// OpenBLAS's own description of its version and kernels. Throws Error where OpenBLAS cannot be loaded.
+/// Returns OpenBLAS's own description of its version and kernels. Throws Error if OpenBLAS cannot be loaded.
 std::string blas_description();
 
 /// Measures FMA peak in GFLOP/s (a fused multiply-add counts 2) of `threads` threads at once, in the vector width of
-/// the kernels' target `isa` (headgate::active_target()); dtype f32 or f64. On targets without FMA it is the rate of a
-/// multiplication and an addition.
+/// the kernels' target `isa` (headgate::active_target()); dtype f32 or f64. On targets without FMA, measures a
+/// multiplication followed by an addition.
 class PeakMeter {
  public:
   PeakMeter(const std::string& isa, DType dtype, int threads);
 
-  /// The rate over about a millisecond.
+  /// Returns the rate over about a millisecond.
   double window();
-  /// The best rate of `windows` windows: noise only lowers a rate.
+  /// Returns the best rate of `windows` windows, because noise only lowers a rate.
   double best_of(int windows);
 
  private:
@@ -37,7 +37,7 @@ class PeakMeter {
   std::int64_t rounds_;
 };
 
-/// Best rate of a few 2048³ matrix products by OpenBLAS on `threads` threads.
+/// Returns the best rate of a few 2048³ matrix products by OpenBLAS on `threads` threads.
 double sgemm_gflops(int threads);
 
 /// Measures the streaming read rate, in 1e9 bytes a second, of `threads` threads that share a buffer of 256 MiB.
@@ -47,7 +47,8 @@ class ReadMeter {
   ReadMeter(const ReadMeter&) = delete;
   ReadMeter& operator=(const ReadMeter&) = delete;
   ~ReadMeter();
-  /// The rate of one pass. What the caches held before it is gone from them, but for what the last level spares.
+  /// Returns the rate of one pass. The pass evicts what the caches held before it, except for what remains in the last
+  /// level.
   double pass();
 
  private:
@@ -55,7 +56,7 @@ class ReadMeter {
   std::unique_ptr<Data> data_;
 };
 
-/// The best of twenty passes.
+/// Returns the best rate of twenty passes.
 double read_gbps(const std::string& isa, int threads);
 
 }  // namespace headgate::bench

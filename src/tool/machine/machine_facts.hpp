@@ -9,16 +9,16 @@
 
 namespace headgate::bench {
 
-/// A PeakMeter for each dtype and number of threads, and the best rate that it has measured so far; a ReadMeter for
-/// each number of threads.
+/// Keeps a PeakMeter for each dtype and number of threads with the best rate measured so far, and a ReadMeter for each
+/// number of threads.
 class PeakMeters {
  public:
   explicit PeakMeters(std::string isa) : isa_(std::move(isa)) {}
 
-  /// GFLOP/s over about a millisecond; dtype f32 or f64.
+  /// Returns GFLOP/s over about a millisecond; dtype f32 or f64.
   double window(DType dtype, int threads);
   double best_gflops(DType dtype, int threads);
-  /// GB/s of one pass over memory.
+  /// Returns GB/s of one pass over memory.
   double read(int threads);
 
  private:
@@ -33,7 +33,8 @@ class PeakMeters {
   std::map<int, ReadMeter> readers_;
 };
 
-/// The machine and its limits. Rates are the best that any part of a run has measured: other programs only lower them.
+/// Describes the machine and its limits. Rates are the best measured in any part of a run, because other programs only
+/// lower them.
 struct MachineFacts {
   std::string cpu, isa;
   int threads = 1;

@@ -14,16 +14,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-// Chains a round: an FMA takes 4 or 5 cycles and two start a cycle, so 10 in flight reach the peak; 12 accumulators,
-// two constants and a temporary fit the 16 registers of AVX2.
+// Number of independent FMA chains. An FMA takes 4 or 5 cycles and two start a cycle, so 10 in flight reach the peak.
+// 12 accumulators, two constants and a temporary fit the 16 registers of AVX2.
 constexpr std::int64_t kChains = 12;
-// Rounds for each count of the loop, so that counter and branch cost nothing.
+// Unrolled rounds for each iteration of the loop, so that counter and branch cost nothing.
 constexpr std::int64_t kUnroll = 4;
 
 template <typename T>
 double fma_chains(std::int64_t rounds) {
   const Tag<T> d;
-  // x ← x·m + a tends to a / (1 − m) = 1: no overflow, no denormals.
+  // x ← x·m + a converges to a / (1 − m) = 1, without overflow or denormals.
   const auto m = hn::Set(d, static_cast<T>(0.5));
   const auto a = hn::Set(d, static_cast<T>(0.5));
   auto x0 = hn::Iota(d, static_cast<T>(0)), x1 = hn::Iota(d, static_cast<T>(1)), x2 = hn::Iota(d, static_cast<T>(2)),

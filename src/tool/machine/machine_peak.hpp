@@ -19,7 +19,7 @@ struct PeakLoops {
 
 inline constexpr std::int64_t kReadBlock = 4096;
 
-/// The loops for a vector target by its name. Throws headgate::Error if it cannot run here.
+/// Returns the loops for a vector target by its name. Throws headgate::Error if it cannot run here.
 template <typename T>
 PeakLoops<T> peak_loops(const std::string& isa);
 

@@ -10,8 +10,8 @@
 #include "headgate/attention.hpp"
 #include "library/attention/sample_call.hpp"
 
-// Bad arguments throw headgate::Error before anything is written, in one line that names the function, the argument
-// and the values that disagree.
+// Checks that bad arguments throw headgate::Error before anything is written, in one line that names the function, the
+// argument and the values that disagree.
 
 namespace headgate::testing {
 namespace {
@@ -47,17 +47,17 @@ void expect_refused(const SampleCall& call, const std::string& function, const s
   EXPECT_TRUE(call.unchanged_since(before)) << function << " wrote before it refused";
 }
 
-// What both passes check.
+// Arguments that both passes check.
 class BadInput : public ::testing::TestWithParam<BadCall> {};
 
-TEST_P(BadInput, ForwardRefuses) {
+TEST_P(BadInput, Forward_BadInput_IsRefused) {
   SampleCall call;
   GetParam().spoil(call);
   expect_refused(
       call, "attention_forward", [&] { call.forward(); }, GetParam().said);
 }
 
-TEST_P(BadInput, BackwardRefuses) {
+TEST_P(BadInput, Backward_BadInput_IsRefused) {
   SampleCall call;
   GetParam().spoil(call);
   expect_refused(
@@ -225,7 +225,7 @@ std::vector<BadCall> bad_memory() {
   };
 }
 
-/// The sample's tensors narrowed to one batch, of sequences of 2 and 1 queries, and 4 and 1 keys.
+/// Narrows the sample's tensors to one batch, with sequences of 2 and 1 queries, and 4 and 1 keys.
 void pack(SampleCall& c) {
   const auto narrow = [](auto& view) { view.shape[0] = std::min<std::int64_t>(view.shape[0], 1); };
   for (auto* in : {&c.in.q, &c.in.k, &c.in.v, &c.in.gate, &c.in.bias, &c.in.mask, &c.saved.y, &c.saved.lse,
@@ -311,7 +311,7 @@ std::vector<BadCall> bad_packed_batches() {
   };
 }
 
-TEST(PackedBatch, SampleIsAccepted) {
+TEST(PackedBatch, SampleCall_Unchanged_IsAccepted) {
   SampleCall call;
   pack(call);
   call.forward();
@@ -419,14 +419,14 @@ INSTANTIATE_TEST_SUITE_P(Memory, BadInput, ::testing::ValuesIn(bad_memory()), te
 INSTANTIATE_TEST_SUITE_P(PackedBatches, BadInput, ::testing::ValuesIn(bad_packed_batches()), test_name);
 INSTANTIATE_TEST_SUITE_P(Values, BadInput, ::testing::ValuesIn(bad_values()), test_name);
 
-/// Makes k and v pages, which each sequence has one of.
+/// Turns k and v into pages, one for each sequence.
 void make_pages(SampleCall& c) {
   c.in.block_table = c.vector<std::int32_t>({1, 0});
   c.in.block_table.shape = {1, 1, kB, 1};
   c.in.block_table.strides = {2, 2, 1, 1};
 }
 
-/// Makes k and v int8.
+/// Turns k and v into int8.
 void make_bytes(SampleCall& c) {
   c.in.k.dtype = c.in.v.dtype = DType::i8;
   c.in.k_scale = c.tensor(DType::f32, {kB, kHkv, kS, 1});
@@ -495,7 +495,7 @@ std::vector<BadCall> bad_caches() {
 
 class BadForward : public ::testing::TestWithParam<BadCall> {};
 
-TEST_P(BadForward, IsRefused) {
+TEST_P(BadForward, Forward_BadArgument_IsRefused) {
   SampleCall call;
   GetParam().spoil(call);
   expect_refused(
@@ -572,7 +572,7 @@ INSTANTIATE_TEST_SUITE_P(Outputs, BadForward, ::testing::ValuesIn(bad_outputs())
 
 class BadBackward : public ::testing::TestWithParam<BadCall> {};
 
-TEST_P(BadBackward, IsRefused) {
+TEST_P(BadBackward, Backward_BadArgument_IsRefused) {
   SampleCall call;
   GetParam().spoil(call);
   expect_refused(
@@ -690,7 +690,7 @@ INSTANTIATE_TEST_SUITE_P(Caches, BadBackward, ::testing::ValuesIn(caches()), tes
 INSTANTIATE_TEST_SUITE_P(Saved, BadBackward, ::testing::ValuesIn(bad_saved()), test_name);
 INSTANTIATE_TEST_SUITE_P(Gradients, BadBackward, ::testing::ValuesIn(bad_gradients()), test_name);
 
-TEST(BadArguments, EachAllowedDTypeIsNamedOnce) {
+TEST(BadArguments, Message_DTypesOfAnArgument_NamesEachOnce) {
   SampleCall call;
   call.in.bias.dtype = DType::f16;
   try {
@@ -701,7 +701,7 @@ TEST(BadArguments, EachAllowedDTypeIsNamedOnce) {
   }
 }
 
-TEST(BadArguments, TheSampleItselfIsRightAndWrites) {
+TEST(BadArguments, SampleCall_Unchanged_WritesItsOutputs) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     SampleCall call(dtype);
     const auto before = call.snapshot();
@@ -715,7 +715,7 @@ TEST(BadArguments, TheSampleItselfIsRightAndWrites) {
 
 class BadStatistics : public ::testing::TestWithParam<BadCall> {};
 
-TEST_P(BadStatistics, AreRefused) {
+TEST_P(BadStatistics, Statistics_BadArgument_IsRefused) {
   SampleCall call;
   GetParam().spoil(call);
   expect_refused(
@@ -783,8 +783,8 @@ INSTANTIATE_TEST_SUITE_P(
                 {"first overlaps entropy in memory"}}),
     test_name);
 
-/// v is not read, nor is the gate where nothing of it is asked for.
-TEST(StatisticsArguments, TakeNoValues) {
+/// v is not read, and neither is the gate unless an output needs it.
+TEST(StatisticsArguments, Statistics_WithoutValues_IsAccepted) {
   SampleCall call;
   call.in.v = {};
   call.look();

@@ -36,28 +36,28 @@ std::string refusal(const Backend* forced, const Problem& problem) {
   return "";
 }
 
-TEST(ChooseBackend, TakesTheFirstThatDoesNotDecline) {
+TEST(ChooseBackend, Choice_SeveralBackends_IsTheFirstThatDoesNotDecline) {
   Problem problem;
   EXPECT_EQ(&choose_backend(kList, nullptr, problem), &kFirst);
   problem.softcap = 2.0;
   EXPECT_EQ(&choose_backend(kList, nullptr, problem), &kSecond);
 }
 
-TEST(ChooseBackend, GivesTheReasonsWhereEveryOneDeclines) {
+TEST(ChooseBackend, Choice_EveryBackendDeclines_GivesTheReasons) {
   Problem problem;
   problem.softcap = 2.0;
   problem.window_left = 3;
   EXPECT_EQ(refusal(nullptr, problem), "backend first: it has no softcap; backend second: it has no windows");
 }
 
-TEST(ChooseBackend, AForcedOneIsTakenOrRefuses) {
+TEST(ChooseBackend, ForcedBackend_SuitsOrDeclines_IsTakenOrRefused) {
   Problem problem;
   EXPECT_EQ(&choose_backend(kList, &kSecond, problem), &kSecond);
   problem.window_left = 3;
   EXPECT_EQ(refusal(&kSecond, problem), "backend second: it has no windows");
 }
 
-TEST(Backends, CanBeForcedByTheirNames) {
+TEST(Backends, ForceBackend_KnownName_IsActive) {
   ASSERT_FALSE(supported_backends().empty());
   EXPECT_EQ(supported_backends().back(), "cpu");
   for (const std::string& name : supported_backends()) {
@@ -70,7 +70,7 @@ TEST(Backends, CanBeForcedByTheirNames) {
   set_backend("");
 }
 
-TEST(Backends, ACallsContextNamesOne) {
+TEST(Backends, Context_NamesABackend_ItsCallUsesIt) {
   Problem problem;
   problem.context.backend = &kSecond;
   EXPECT_EQ(&choose_backend(kList, nullptr, problem), &kSecond);
@@ -86,7 +86,7 @@ TEST(Backends, ACallsContextNamesOne) {
   EXPECT_THROW((void)find_backend("abacus"), Error);
 }
 
-TEST(Backends, AnUnknownNameIsRefusedWithThoseThatExist) {
+TEST(Backends, ForceBackend_UnknownName_ListsTheKnownOnes) {
   try {
     set_backend("abacus");
     FAIL();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass, fed by the forward pass, against the oracle, on every vector target, by the tolerance rule of
-// docs/reference/numerics.md.
+// Compares the backward pass, fed by the forward pass, with the oracle, on every vector target, by the tolerance rule
+// of docs/reference/numerics.md.
 
 #include "library/attention/property.hpp"
 
@@ -13,18 +13,18 @@ using verify::GateInput;
 
 class Backward : public ::testing::TestWithParam<DType> {};
 
-TEST_P(Backward, RandomProblems) {
+TEST_P(Backward, Gradients_RandomProblems_MatchTheOracle) {
   EXPECT_TRUE(holds_on_random_problems("gradients are the oracle's", GetParam(), check_backward_case));
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryDType, Backward, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),
                          dtype_test_name);
 
-TEST(Backward, StandardCases) {
+TEST(Backward, Gradients_StandardCases_MatchTheOracle) {
   for (const CaseSpec& spec : verify::standard_cases()) expect_right(spec, check_backward_case);
 }
 
-/// Everything that has a gradient.
+/// Asks for every gradient.
 CaseSpec all_gradients() {
   CaseSpec spec;
   spec.B = spec.Hkv = spec.group = 2;
@@ -39,7 +39,7 @@ CaseSpec all_gradients() {
   return spec;
 }
 
-TEST(Backward, EachGradientAloneAndEachAbsent) {
+TEST(Backward, Gradients_OneAloneOrOneAbsent_MatchTheOracle) {
   CaseSpec spec = all_gradients();
   for (unsigned bit = 1; bit <= verify::kDsinks; bit <<= 1) {
     spec.absent_gradients = bit;
@@ -47,11 +47,11 @@ TEST(Backward, EachGradientAloneAndEachAbsent) {
     spec.absent_gradients = 63U & ~bit;
     expect_right(spec, check_backward_case);
   }
-  spec.absent_gradients = 63;  // nothing asked for is nothing written
+  spec.absent_gradients = 63;  // without any gradient, nothing is written
   expect_right(spec, check_backward_case);
 }
 
-TEST(Backward, BiasGradientSumsOverEachBroadcastDimension) {
+TEST(Backward, BiasGradient_BroadcastDimensions_SumsOverThem) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     for (unsigned bits = 0; bits < 8; ++bits) {
       CaseSpec spec = all_gradients();
@@ -63,7 +63,7 @@ TEST(Backward, BiasGradientSumsOverEachBroadcastDimension) {
   }
 }
 
-TEST(Backward, AddedGateWithAndWithoutItsSavedOutput) {
+TEST(Backward, AddedGate_SavedOutputPresentOrAbsent_HasTheRightGradients) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     for (const bool attn : {false, true}) {
       CaseSpec spec = all_gradients();

@@ -14,21 +14,21 @@
 #include "library/core/element.hpp"
 #include "library/core/random.hpp"
 
-// A cache holds, page by page, what a list of tokens for each sequence says, whatever was done to it; and attention
-// over it is attention over those tokens, bit for bit.
+// Checks that a cache holds, page by page, the tokens in a list for each sequence, whatever was done to it, and that
+// attention over it is bitwise identical to attention over those tokens.
 
 namespace headgate::testing {
 namespace {
 
 constexpr std::int64_t kHkv = 2, kD = 6, kDv = 5;
 
-/// The element of key or value row `token`, head h, column d.
+/// Returns the element of key or value row `token`, head h, column d.
 float element(std::int64_t token, bool value, std::int64_t h, std::int64_t d) {
   const auto key = static_cast<std::uint64_t>(((token * 10 + h) * 10 + d) * 2 + (value ? 1 : 0));
   return static_cast<float>(4.0 * SplitMix64(key * kSplitMix64Step).uniform() - 2.0);
 }
 
-/// (B,Hkv,T,width) of the tokens of each sequence.
+/// Returns (B,Hkv,T,width) of the tokens of each sequence.
 std::vector<float> rows_of(const std::vector<std::vector<std::int64_t>>& tokens, bool value) {
   std::vector<float> out;
   for (const auto& sequence : tokens) {
@@ -54,7 +54,7 @@ void append(KvCache& cache, const std::vector<std::int64_t>& sequences,
   cache.append(sequences, make_view(k.data(), Shape{B, kHkv, T, kD}), make_view(v.data(), Shape{B, kHkv, T, kDv}));
 }
 
-/// The rows that the cache should hold of `tokens`: (1,Hkv,n,width) in its dtype, and their scales.
+/// The rows that the cache should hold for `tokens`: (1,Hkv,n,width) in its dtype, and their scales.
 struct Stored {
   std::vector<std::uint8_t> bytes;
   std::vector<float> scale;
@@ -106,10 +106,11 @@ std::string said_by(const std::function<void()>& run) {
   return "nothing";
 }
 
-/// A random story of a cache beside lists of tokens.
-class Story {
+/// Applies random operations to a cache and to lists of tokens.
+class RandomOperations {
  public:
-  Story(DType dtype, std::int64_t page, std::uint32_t seed) : random_(seed), cache_(shape_with(dtype, page, 12)) {}
+  RandomOperations(DType dtype, std::int64_t page, std::uint32_t seed)
+      : random_(seed), cache_(shape_with(dtype, page, 12)) {}
 
   void step() {
     const std::int64_t kind = below(8);
@@ -164,20 +165,20 @@ class Story {
   std::int64_t next_token_ = 1;
 };
 
-TEST(Cache, HoldsWhatWasAppendedWhateverWasDone) {
+TEST(Cache, Rows_AnySequenceOfOperations_AreThoseAppended) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i8}) {
     for (const std::int64_t page : {1, 3, 16}) {
-      Story story(dtype, page, static_cast<std::uint32_t>(page) + 7);
+      RandomOperations operations(dtype, page, static_cast<std::uint32_t>(page) + 7);
       for (int n = 0; n < 120; ++n) {
-        story.step();
-        if (n % 4 == 3) story.expect_right();
+        operations.step();
+        if (n % 4 == 3) operations.expect_right();
         if (HasFatalFailure()) return;
       }
     }
   }
 }
 
-TEST(Cache, AttentionOverPagesIsAttentionOverRows) {
+TEST(Cache, PagedKeys_SameRows_GiveTheOutputOfDenseKeys) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::i8}) {
     KvCache cache(shape_with(dtype, 3, 40));
     const std::int64_t a = cache.add_sequence();
@@ -214,7 +215,7 @@ TEST(Cache, AttentionOverPagesIsAttentionOverRows) {
   }
 }
 
-TEST(Cache, ASlidingWindowKeepsSinksAndPositions) {
+TEST(Cache, SlidingWindow_OldPagesDropped_KeepsSinksAndPositions) {
   KvCache cache(shape_with(DType::f32, 4, 10));
   const std::int64_t s = cache.add_sequence();
   append(cache, {s}, {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}});
@@ -234,7 +235,7 @@ TEST(Cache, ASlidingWindowKeepsSinksAndPositions) {
   EXPECT_EQ(cache.position(s), 4);
 }
 
-TEST(Cache, RefusesWhatDoesNotFitAndStaysAsItWas) {
+TEST(Cache, Append_BadArguments_IsRefusedAndChangesNothing) {
   KvCache cache(shape_with(DType::f32, 4, 3));
   const std::int64_t s = cache.add_sequence();
   append(cache, {s}, {{1, 2, 3, 4, 5}});
@@ -258,7 +259,7 @@ TEST(Cache, RefusesWhatDoesNotFitAndStaysAsItWas) {
   expect_tokens(cache, s, {1, 2, 3, 4, 5, 6, 7, 8, 9});
 }
 
-TEST(Cache, LiesInMemoryOfTheCallers) {
+TEST(Cache, Storage_CallersMemory_HoldsThePages) {
   const CacheShape small = shape_with(DType::i8, 4, 2);
   const CacheShape large = shape_with(DType::i8, 4, 5);
   std::vector<double> memory(cache_bytes(small) / sizeof(double) + 1), more(cache_bytes(large) / sizeof(double) + 1);
@@ -272,7 +273,7 @@ TEST(Cache, LiesInMemoryOfTheCallers) {
   expect_tokens(cache, s, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
 }
 
-TEST(Convert, RoundsAndQuantizes) {
+TEST(Convert, Conversion_SixteenBitAndInt8_RoundsToNearest) {
   const std::vector<float> x{0.0F, 1.0F, -3.14159F, 65504.0F, 1e-8F, 100.3F};
   const auto n = static_cast<std::int64_t>(x.size());
   for (const DType dtype : {DType::bf16, DType::f16, DType::f64}) {
@@ -307,7 +308,7 @@ TEST(Convert, RoundsAndQuantizes) {
             "quantize: to has dtype f32 but must be i8");
 }
 
-TEST(Views, OfTokensByHeads) {
+TEST(Views, HeadsView_TokensByHeads_HasTheRightStrides) {
   std::vector<float> memory(2 * 3 * 4 * 5);
   const TensorView view = make_bthd_view(memory.data(), 2, 3, 4, 5);
   EXPECT_EQ(view.shape, (Shape{2, 4, 3, 5}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that their context cancels while they compute end, throw Cancelled, and affect no later call.
+// Checks that calls whose context cancels them end, throw Cancelled, and affect no later call.
 
 #include <algorithm>
 #include <functional>
@@ -23,20 +23,20 @@ class Canceller {
 
  private:
   std::int64_t patience_;
-  std::int64_t asked_ = 0;  // by the calling thread alone
+  std::int64_t asked_ = 0;  // checks by the calling thread only
   const std::function<bool()> callback_ = [this] { return ++asked_ > patience_; };
 };
 
 constexpr std::int64_t kForEver = std::int64_t{1} << 60;
 
-/// A call that takes a context, and the bits that it has written.
+/// A call that takes a context, and the bytes that it writes.
 struct Work {
   const char* name;
   std::function<void(const ExecutionContext&)> call;
   std::function<std::vector<std::uint8_t>()> bits;
 };
 
-/// Cancels the call at many of the points at which it asks.
+/// Cancels the call at many of the points at which it checks.
 void expect_cancellable(const Work& work, std::int64_t least_questions) {
   work.call({.threads = 1});
   const std::vector<std::uint8_t> expected = work.bits();
@@ -54,7 +54,7 @@ void expect_cancellable(const Work& work, std::int64_t least_questions) {
       } catch (const Cancelled&) {
         cancelled = true;
       }
-      // The calling thread may get fewer tasks beside others than by itself.
+      // The calling thread may get fewer tasks in parallel than alone.
       EXPECT_EQ(cancelled, canceller.asked() > patience) << work.name << ", " << threads << " threads";
       EXPECT_TRUE(cancelled || threads > 1) << work.name;
       EXPECT_TRUE(cancelled || work.bits() == expected) << work.name;
@@ -98,13 +98,13 @@ CaseSpec spec_of(std::int64_t B, std::int64_t Hkv, std::int64_t T, std::int64_t 
   return spec;
 }
 
-TEST(Cancel, LongHeads_EndAtATile) {
+TEST(Cancel, LongHeads_Cancelled_EndAtATile) {
   verify::Case problem(spec_of(1, 1, 900, 900));
   expect_cancellable(forward_of(problem), 10);
   expect_cancellable(backward_of(problem), 10);
 }
 
-TEST(Cancel, BlocksThatWaitInTurns_DoNotHang) {
+TEST(Cancel, BlocksThatWaitInTurns_Cancelled_DoNotHang) {
   for (const bool over_queries : {false, true}) {
     CaseSpec spec = spec_of(2, 2, 500, 700);
     spec.bias = {true, false, false, over_queries};
@@ -113,25 +113,25 @@ TEST(Cancel, BlocksThatWaitInTurns_DoNotHang) {
   }
 }
 
-TEST(Cancel, HeadsThatAreTasks_EndAtAHead) {
+TEST(Cancel, HeadsAsTasks_Cancelled_EndAtAHead) {
   verify::Case problem(spec_of(6, 4, 150, 405));
   expect_cancellable(forward_of(problem), 10);
   expect_cancellable(backward_of(problem), 10);
 }
 
-TEST(Cancel, SmallHeads_EndBetweenHeads) {
+TEST(Cancel, SmallHeads_Cancelled_EndBetweenHeads) {
   verify::Case problem(spec_of(40, 4, 20, 30));
   expect_cancellable(forward_of(problem), 10);
   expect_cancellable(backward_of(problem), 10);
 }
 
-TEST(Cancel, FewQueries_EndAtASplit) {
+TEST(Cancel, FewQueries_Cancelled_EndAtASplit) {
   CaseSpec spec = spec_of(8, 2, 1, 3000);
   verify::Case problem(spec);
   expect_cancellable(forward_of(problem), 2);
 }
 
-TEST(Cancel, Statistics_EndAtATile) {
+TEST(Cancel, Statistics_Cancelled_EndAtATile) {
   verify::Case problem(spec_of(1, 2, 700, 700));
   attention_forward(problem.saving_outputs(), problem.inputs(), problem.options());
   const ConstTensorView lse = problem.saved().lse;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same bits for any number of threads, forward and backward, on every vector target.
+// Checks that results are bitwise identical for any number of threads, forward and backward, on every vector target.
 
 #include "library/attention/property.hpp"
 
@@ -42,7 +42,7 @@ void expect_same_bits(const CaseSpec& spec) {
   }
 }
 
-/// Every reduction that threads could share: group, batch and query sums of dk, dv, dbias and dsinks.
+/// A problem with every reduction that threads could share: group, batch and query sums of dk, dv, dbias and dsinks.
 CaseSpec reducing() {
   CaseSpec spec;
   spec.D = 24;
@@ -54,7 +54,7 @@ CaseSpec reducing() {
   return spec;
 }
 
-TEST(Determinism, OneLongHead) {
+TEST(Determinism, OneLongHead_AnyNumberOfThreads_IsBitwiseIdentical) {
   for (const Causality causality : {Causality::none, Causality::causal}) {
     CaseSpec spec = reducing();
     spec.T = spec.S = 700;
@@ -63,7 +63,7 @@ TEST(Determinism, OneLongHead) {
   }
 }
 
-TEST(Determinism, ManyHeads) {
+TEST(Determinism, ManyHeads_AnyNumberOfThreads_AreBitwiseIdentical) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     CaseSpec spec = reducing();
     spec.B = 2;
@@ -77,8 +77,8 @@ TEST(Determinism, ManyHeads) {
   }
 }
 
-/// Heads are tasks of few threads, and their tiles of many.
-TEST(Determinism, HeadsThatAreTasks) {
+/// With few threads, tasks are heads; with many, they are tiles.
+TEST(Determinism, HeadsAsTasks_AnyNumberOfThreads_AreBitwiseIdentical) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     CaseSpec spec = reducing();
     spec.B = 5;
@@ -97,8 +97,8 @@ TEST(Determinism, HeadsThatAreTasks) {
   }
 }
 
-/// Few small heads are cut into pieces by the number of threads.
-TEST(Determinism, SmallHeads) {
+/// Few small heads are split into pieces by the number of threads.
+TEST(Determinism, SmallHeads_AnyNumberOfThreads_AreBitwiseIdentical) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     for (const std::int64_t heads : {1, 3, 8}) {
       for (const double closed_share : {-1.0, 0.4}) {
@@ -118,7 +118,7 @@ TEST(Determinism, SmallHeads) {
   }
 }
 
-TEST(Determinism, OneKeyHeadForAllQueries) {
+TEST(Determinism, OneKeyHead_AnyNumberOfThreads_IsBitwiseIdentical) {
   CaseSpec spec = reducing();
   spec.group = 8;
   spec.T = 100;
@@ -127,7 +127,7 @@ TEST(Determinism, OneKeyHeadForAllQueries) {
   expect_same_bits(spec);
 }
 
-TEST(Determinism, EveryLayout) {
+TEST(Determinism, EveryLayout_AnyNumberOfThreads_IsBitwiseIdentical) {
   for (int layout = 0; layout < 6; ++layout) {
     CaseSpec spec = reducing();
     spec.B = spec.Hkv = spec.group = 2;

@@ -8,11 +8,11 @@
 
 #include "headgate/attention.hpp"
 
-// The elementary functions of src/library/attention/*-inl.hpp on whole arrays, on a chosen vector target.
+// Computes the elementary functions of src/library/attention/*-inl.hpp on whole arrays, on a chosen vector target.
 
 namespace headgate::numerics {
 
-/// What is computed of each element: 2^x, tanh x, or a part of the gate function `fn`.
+/// What to compute from each element: 2^x, tanh x, or a part of the gate function `fn`.
 enum class Part { exp2, tanh, gate_value, gate_derivative, gate_ratio };
 
 struct Function {
@@ -25,10 +25,10 @@ struct Target {
   std::int64_t bit;
 };
 
-/// Targets in this binary that the CPU can run.
+/// Returns the targets in this binary that the CPU can run.
 std::vector<Target> runnable_targets();
 
-/// y[0..n) = f(x[0..n)). gate_ratio: of functions without a zero.
+/// y[0..n) = f(x[0..n)). gate_ratio: only for functions without a zero.
 void evaluate(const Target& target, const Function& f, const float* x, std::size_t n, float* y);
 void evaluate(const Target& target, const Function& f, const double* x, std::size_t n, double* y);
 

@@ -14,7 +14,7 @@
 #include "library/core/gate_functions.hpp"
 #include "verify/oracle/gates.hpp"
 
-// The bounds that docs/reference/numerics.md states for 2^x and the gate functions, on every vector target.
+// Checks the bounds that docs/reference/numerics.md states for 2^x and the gate functions, on every vector target.
 
 namespace headgate::numerics {
 namespace {
@@ -33,7 +33,7 @@ struct Limits<float> {
   static constexpr long double kExp2 = 2e-7L;
   static constexpr float kLowest = -126.0F;  // 2^x is normal from here on
   static constexpr long double kTiny = 0x1p-126L;
-  static constexpr std::uint32_t kStep = 1021;  // a prime: the last bits take all values
+  static constexpr std::uint32_t kStep = 1021;  // a prime, so that the last bits take all values
 };
 template <>
 struct Limits<double> {
@@ -51,7 +51,7 @@ void append_between(T low, T high, T sign, Bits<T> step, std::vector<T>& to) {
   }
 }
 
-/// Both signs, evenly over the bit patterns of 2^-30 … high.
+/// Returns both signs, spread evenly over the bit patterns of 2^-30 … high.
 template <typename T>
 std::vector<T> dense(T high, Bits<T> step) {
   std::vector<T> x{T{0}};
@@ -72,7 +72,7 @@ class Elementary : public testing::Test {};
 using Types = testing::Types<float, double>;
 TYPED_TEST_SUITE(Elementary, Types);
 
-TYPED_TEST(Elementary, Exp2StaysBelowItsRelativeError) {
+TYPED_TEST(Elementary, Exp2_WholeRange_StaysWithinItsRelativeError) {
   using T = TypeParam;
   const std::vector<T> x = dense<T>(-Limits<T>::kLowest, Limits<T>::kStep);
   for (const Target& target : runnable_targets()) {
@@ -84,7 +84,7 @@ TYPED_TEST(Elementary, Exp2StaysBelowItsRelativeError) {
   }
 }
 
-TYPED_TEST(Elementary, Exp2VanishesBelowTheNormalNumbers) {
+TYPED_TEST(Elementary, Exp2_BelowTheNormalNumbers_IsZero) {
   using T = TypeParam;
   std::vector<T> x;
   append_between<T>(-Limits<T>::kLowest, 1 - Limits<T>::kLowest, T{-1}, Limits<T>::kStep, x);
@@ -101,7 +101,7 @@ TYPED_TEST(Elementary, Exp2VanishesBelowTheNormalNumbers) {
   }
 }
 
-TYPED_TEST(Elementary, Exp2OfAnIntegerIsExact) {
+TYPED_TEST(Elementary, Exp2_IntegerArgument_IsExact) {
   using T = TypeParam;
   for (const Target& target : runnable_targets()) {
     for (T n = Limits<T>::kLowest; n <= -Limits<T>::kLowest; ++n) {
@@ -110,8 +110,8 @@ TYPED_TEST(Elementary, Exp2OfAnIntegerIsExact) {
   }
 }
 
-// Part of what the tolerance rule calls the functions along an element's way, under a softcap.
-TYPED_TEST(Elementary, TanhStaysBelowItsRelativeError) {
+// The tolerance rule counts tanh among the functions on an element's path, under a softcap.
+TYPED_TEST(Elementary, Tanh_WholeRange_StaysWithinItsRelativeError) {
   using T = TypeParam;
   const std::vector<T> x = dense<T>(T{64}, Limits<T>::kStep);
   for (const Target& target : runnable_targets()) {
@@ -124,7 +124,7 @@ TYPED_TEST(Elementary, TanhStaysBelowItsRelativeError) {
   }
 }
 
-TYPED_TEST(Elementary, NanStaysNan) {
+TYPED_TEST(Elementary, EveryFunction_NaN_IsNaN) {
   using T = TypeParam;
   const auto quiet = std::bit_cast<Bits<T>>(std::numeric_limits<T>::quiet_NaN());
   const auto all_ones = static_cast<Bits<T>>(-1);
@@ -132,7 +132,7 @@ TYPED_TEST(Elementary, NanStaysNan) {
   for (const GateFunction& row : kGateFunctions) functions.push_back({Part::gate_value, row.value});
   for (const Target& target : runnable_targets()) {
     for (const Function& f : functions) {
-      // The payload, and a set sign, must not reach the arithmetic on exponents.
+      // The payload, or a set sign, must not affect the arithmetic on exponents.
       for (const Bits<T> bits : {quiet, quiet + 1, quiet + 0x155, all_ones, all_ones >> 1}) {
         const T y = apply<T>(target, f, {std::bit_cast<T>(bits)}).front();
         EXPECT_TRUE(std::isnan(y)) << target.name << ", gate_fn " << static_cast<int>(f.fn) << ", bits " << std::hex
@@ -148,8 +148,8 @@ long double exact(const Function& f, long double z) {
   return f.part == Part::gate_ratio ? terms.ratio.value() : terms.slope;
 }
 
-/// (kTerms + 2|z|) roundoffs of the result; for the derivative of silu, of its terms, which cancel near z = −1.28. The
-/// part with |z| is the rounding of the argument of e^−|z|.
+/// Allows (kTerms + 2|z|) roundoffs of the result; for the derivative of silu, of its terms, which cancel near z =
+/// −1.28. The part with |z| is the rounding of the argument of e^−|z|.
 template <typename T>
 long double bound(const Function& f, long double z) {
   constexpr long double kTerms = 8.0L;
@@ -177,9 +177,9 @@ void check_gate(const Function& f, const std::vector<T>& z) {
   }
 }
 
-TYPED_TEST(Elementary, GatesKeepTheirRelativeAccuracyInBothTails) {
+TYPED_TEST(Elementary, GateFunctions_BothTails_KeepTheirRelativeAccuracy) {
   using T = TypeParam;
-  // e^−|z| is a normal number down to here.
+  // e^−|z| is a normal number above this bound.
   const std::vector<T> z = dense<T>(static_cast<T>(0.69 * -Limits<T>::kLowest), 31 * Limits<T>::kStep);
   for (const GateFunction& row : kGateFunctions) {
     for (const Part part : {Part::gate_value, Part::gate_derivative, Part::gate_ratio}) {
@@ -188,7 +188,7 @@ TYPED_TEST(Elementary, GatesKeepTheirRelativeAccuracyInBothTails) {
   }
 }
 
-TYPED_TEST(Elementary, GatesAtTheEnds) {
+TYPED_TEST(Elementary, GateFunctions_LargestArguments_ReachTheirLimits) {
   using T = TypeParam;
   const T far = std::numeric_limits<T>::max();
   for (const Target& target : runnable_targets()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Problems whose sums are of equal terms: with a scale of 0 all queries weigh the keys alike, and under
-// Layout::broadcast they all come with one gate and one incoming gradient. Equal terms round alike, and their errors
-// add up in full.
+// Tests problems whose sums have equal terms. With a scale of 0 all queries weigh the keys alike, and under
+// Layout::broadcast they share one gate and one incoming gradient. Equal terms round alike, and their errors add up in
+// full.
 
 #include <array>
 
@@ -13,7 +13,7 @@ namespace {
 using verify::CaseSpec;
 using verify::GateInput;
 
-/// dv sums equal terms, and so do dbias, dsinks and dgate where they are; with a sink the softmax does, too.
+/// dv sums equal terms, and so do dbias, dsinks and dgate if present; with a sink the softmax does, too.
 CaseSpec equal_terms(DType dtype, std::uint64_t seed) {
   constexpr std::array<std::int64_t, 4> kQueries{96, 192, 257, 384};
   constexpr std::array<std::int64_t, 5> kKeys{1, 3, 24, 129, 385};
@@ -25,7 +25,7 @@ CaseSpec equal_terms(DType dtype, std::uint64_t seed) {
   spec.S = kKeys[seed % kKeys.size()];
   spec.lse = DType::f64;
   spec.seed = seed;
-  if (seed % 2 == 0) return spec;  // nothing else: logits of 0, and the tightest rule
+  if (seed % 2 == 0) return spec;  // no other feature: logits of 0, and the tightest rule
   spec.group = 1 + static_cast<std::int64_t>(seed % 3);
   spec.Dv = 24;
   spec.gate_input = GateInput::headwise;
@@ -38,12 +38,12 @@ CaseSpec equal_terms(DType dtype, std::uint64_t seed) {
 
 class EqualTerms : public ::testing::TestWithParam<DType> {};
 
-TEST_P(EqualTerms, StayWithinTheRuleForward) {
+TEST_P(EqualTerms, Forward_EqualTerms_StaysWithinTheToleranceRule) {
   for (std::uint64_t seed = 1; seed <= 2 * problem_runs(); ++seed)
     expect_right(equal_terms(GetParam(), seed), verify::check_forward_case);
 }
 
-TEST_P(EqualTerms, StayWithinTheRuleBackward) {
+TEST_P(EqualTerms, Backward_EqualTerms_StaysWithinTheToleranceRule) {
   for (std::uint64_t seed = 1; seed <= 2 * problem_runs(); ++seed)
     expect_right(equal_terms(GetParam(), seed), verify::check_backward_case);
 }
@@ -51,7 +51,7 @@ TEST_P(EqualTerms, StayWithinTheRuleBackward) {
 INSTANTIATE_TEST_SUITE_P(F32AndF64, EqualTerms, ::testing::Values(DType::f32, DType::f64), dtype_test_name);
 
 /// The softmax starts from the sink and sums equal terms that are not 1.
-TEST_P(EqualTerms, OfTheSoftmaxBesideASinkStayWithinTheRule) {
+TEST_P(EqualTerms, Softmax_EqualTermsBesideASink_StaysWithinTheToleranceRule) {
   for (std::uint64_t seed = 1; seed <= problem_runs(); ++seed) {
     CaseSpec spec;
     spec.dtype = GetParam();
@@ -68,10 +68,10 @@ TEST_P(EqualTerms, OfTheSoftmaxBesideASinkStayWithinTheRule) {
   }
 }
 
-/// Problems of `headgate verify` that right kernels met and the rule did not allow: an oracle that rounded as much as
+/// Problems of `headgate verify` that correct kernels met but the rule did not allow: an oracle that rounded as much as
 /// f64 kernels do (1733, 3486), an overflow to the other sign (6094), a saved attn below the smallest normal number
 /// (7236).
-TEST(Rule, AllowsWhatRightKernelsDo) {
+TEST(ToleranceRule, ToleranceRule_CorrectKernels_AllowsTheirRounding) {
   for (const std::uint64_t seed : {1733U, 3486U, 6094U, 7236U}) {
     expect_right(verify::random_spec(seed), verify::check_forward_case);
     expect_right(verify::random_spec(seed), verify::check_backward_case);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers and sizes at the ends of their ranges, forward and backward, on every vector target.
+// Tests numbers and sizes at the limits of their ranges, forward and backward, on every vector target.
 
 #include <cmath>
 #include <limits>
@@ -16,7 +16,7 @@ using verify::check_backward_case;
 using verify::check_forward_case;
 using verify::Values;
 
-TEST(Extremes, LogitsAndGatesInTheThousands) {
+TEST(Extremes, LogitsAndGates_InTheThousands_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (int fn = 0; fn < 7; ++fn) {
       for (const GateOp op : {GateOp::mul, GateOp::add}) {
@@ -39,7 +39,7 @@ TEST(Extremes, LogitsAndGatesInTheThousands) {
   }
 }
 
-TEST(Extremes, Denormals) {
+TEST(Extremes, Inputs_Denormals_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (std::uint64_t seed = 1; seed <= 8; ++seed) {
       CaseSpec spec = sized(19, 23, 12, 12);
@@ -51,8 +51,8 @@ TEST(Extremes, Denormals) {
   }
 }
 
-/// y (8 heads, one query, 40 keys of D = 32) as f32: every q is 2¹²⁶, key j is j · 2⁻¹³³, a denormal bf16, and its
-/// value j / 40.
+/// Returns y (8 heads, one query, 40 keys of D = 32) as f32: every q is 2¹²⁶, key j is j · 2⁻¹³³, a denormal bf16, and
+/// its value j / 40.
 template <typename T, class Convert>
 std::vector<float> outputs_of_denormal_keys(const Convert& convert) {
   constexpr std::int64_t kHeads = 8, kKeys = 40, kDim = 32;
@@ -79,18 +79,18 @@ std::vector<float> outputs_of_denormal_keys(const Convert& convert) {
   return widened;
 }
 
-TEST(Extremes, DenormalKeysCountBesideHugeQueries) {
+TEST(Extremes, DenormalKeys_HugeQueries_AreNotFlushed) {
   const TargetGuard guard;
   for (const std::string& target : supported_targets()) {
     set_target(target);
     const auto exact = outputs_of_denormal_keys<float>([](float x) { return x; });
     const auto rounded = outputs_of_denormal_keys<BFloat16>([](float x) { return to_bf16(x); });
-    EXPECT_GT(exact[0], 0.6F) << target;  // without the keys' numbers the mean, 0.49
+    EXPECT_GT(exact[0], 0.6F) << target;  // 0.49, the mean, if the keys were flushed to zero
     for (std::size_t h = 0; h < exact.size(); ++h) EXPECT_NEAR(rounded[h], exact[h], 0.01F) << target;
   }
 }
 
-/// y of queries of 32 elements each and keys of −20 … 20 units, values j: in int8 with scales or in f32.
+/// Returns y of queries of 32 elements each and keys of −20 … 20 units with values j, in int8 with scales or in f32.
 std::vector<float> outputs_of_counting_keys(std::vector<float> q, float unit, bool quantized) {
   constexpr std::int64_t kKeys = 41, kDim = 32;
   const auto heads = static_cast<std::int64_t>(q.size()) / kDim;
@@ -118,21 +118,21 @@ std::vector<float> outputs_of_counting_keys(std::vector<float> q, float unit, bo
   return y;
 }
 
-TEST(Extremes, QueriesOfInt8KeysOfAnySize) {
+TEST(Extremes, Int8Keys_QueriesOfAnySize_MatchTheOracle) {
   constexpr std::int64_t kDim = 32;
   const TargetGuard guard;
   for (const std::string& target : supported_targets()) {
     set_target(target);
     for (const std::int64_t heads : {1, 4, 8}) {
       std::vector<float> sizes = {0x1p-100F, 0x1p-79F, 0x1p60F, 0x1p100F};
-      for (float size = 1; size <= 2; size *= 1.002F) sizes.push_back(size);  // every leading digit
+      for (float size = 1; size <= 2; size *= 1.002F) sizes.push_back(size);  // covers every leading digit
       for (const float size : sizes) {
         std::vector<float> q(heads * kDim);
         for (std::int64_t h = 0; h < heads; ++h) std::fill_n(q.begin() + h * kDim, kDim, h % 2 == 0 ? size : -size);
         const float unit = 0x1p-10F / size;
         const auto exact = outputs_of_counting_keys(q, unit, false),
                    quantized = outputs_of_counting_keys(q, unit, true);
-        EXPECT_GT(exact[0], 20.5F) << target;  // without the keys' numbers the mean, 20
+        EXPECT_GT(exact[0], 20.5F) << target;  // 20, the mean, if the keys were lost
         for (std::size_t h = 0; h < exact.size(); ++h)
           EXPECT_NEAR(quantized[h], exact[h], 1e-3F) << target << ' ' << heads << ' ' << size;
       }
@@ -140,7 +140,7 @@ TEST(Extremes, QueriesOfInt8KeysOfAnySize) {
   }
 }
 
-TEST(Extremes, QueriesOfZerosAndNaNOfInt8Keys) {
+TEST(Extremes, Int8Keys_QueriesOfZerosOrNaN_MatchTheOracle) {
   constexpr std::int64_t kDim = 32, kHeads = 4;
   const TargetGuard guard;
   for (const std::string& target : supported_targets()) {
@@ -155,8 +155,8 @@ TEST(Extremes, QueriesOfZerosAndNaNOfInt8Keys) {
   }
 }
 
-/// −∞ in the bias hides the key, whole rows and whole keys among them.
-TEST(Extremes, BiasOfMinusInfinityHides) {
+/// −∞ in the bias hides the key, including whole rows and whole keys.
+TEST(Extremes, Bias_MinusInfinity_HidesTheKey) {
   for (const DType dtype : kDTypes) {
     for (const bool bias_f32 : {false, true}) {
       for (const DType sinks : {DType::none, DType::f32}) {
@@ -173,7 +173,7 @@ TEST(Extremes, BiasOfMinusInfinityHides) {
   }
 }
 
-TEST(Extremes, BiasOfInfinityOrNaNBreaksItsRowsAlone) {
+TEST(Extremes, Bias_InfinityOrNaN_ChangesItsOwnRowsOnly) {
   for (const DType dtype : kDTypes) {
     for (const bool sinks : {false, true}) {
       CaseSpec spec = sized(40, 50, 16, 16);
@@ -184,20 +184,20 @@ TEST(Extremes, BiasOfInfinityOrNaNBreaksItsRowsAlone) {
       spec.sinks = sinks ? DType::f64 : DType::none;
       spec.attn = spec.weights = true;
       expect_right(spec, check_forward_case);
-      // A key's gradient sums over queries, the broken ones among them; a query's is its own.
+      // A key's gradient sums over queries, including those with NaN; a query's gradient does not.
       spec.absent_gradients = 63U & ~verify::kDq;
       expect_right(spec, check_backward_case);
     }
   }
 }
 
-/// One NaN among the scores of a row reaches all of its output, wherever it lies, and no other row.
+/// Checks that one NaN among the scores of a row reaches all of its output, wherever it lies, and no other row.
 void expect_nan_in_its_rows(std::int64_t T, std::int64_t S, std::int64_t target) {
   constexpr std::int64_t kD = 16, kDv = 8;
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> q(T * kD, 0.5F), k(S * kD, 0.25F), v(S * kDv, 1.0F), y(T * kDv);
-  q[kD + 1] = kNaN;        // of query 1
-  k[(S - 1) * kD] = kNaN;  // which the last query alone sees
+  q[kD + 1] = kNaN;        // query 1
+  k[(S - 1) * kD] = kNaN;  // only the last query sees this key
   AttentionInputs in;
   in.q = make_view<const float>(q.data(), Shape{1, 1, T, kD});
   in.k = make_view<const float>(k.data(), Shape{1, 1, S, kD});
@@ -218,7 +218,7 @@ void expect_nan_in_its_rows(std::int64_t T, std::int64_t S, std::int64_t target)
   }
 }
 
-TEST(Extremes, NaNInAQueryOrAKeyBreaksTheRowsThatSeeItAlone) {
+TEST(Extremes, QueryOrKey_NaN_ChangesTheRowsThatSeeItOnly) {
   for (const std::string& target : supported_targets()) {
     SCOPED_TRACE(target);
     for (const std::int64_t T : {3, 8, 70, 200}) {
@@ -227,7 +227,7 @@ TEST(Extremes, NaNInAQueryOrAKeyBreaksTheRowsThatSeeItAlone) {
   }
 }
 
-TEST(Extremes, EmptyDimensions) {
+TEST(Extremes, Dimensions_Empty_WriteZerosOrNothing) {
   for (const DType dtype : kDTypes) {
     for (const bool sinks : {false, true}) {
       CaseSpec spec = sized(5, 6, 4, 3);
@@ -245,7 +245,7 @@ TEST(Extremes, EmptyDimensions) {
   }
 }
 
-TEST(Extremes, SizesAtTheirEnds) {
+TEST(Extremes, Sizes_SmallestLargestAndOdd_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (const auto& [T, S] : {std::pair{1, 1}, {1, 300}, {300, 1}, {2, 513}, {193, 257}}) {
       CaseSpec spec = sized(T, S, 8, 8);
@@ -262,8 +262,8 @@ TEST(Extremes, SizesAtTheirEnds) {
   }
 }
 
-/// k, v and bias hold NaN at and beyond the key length (Case sees to it): none of it may reach a result.
-TEST(Extremes, NothingBeyondTheKeyLengthIsRead) {
+/// Case puts NaN into k, v and bias at and beyond the key length. It must not reach any result.
+TEST(Extremes, Keys_BeyondTheKeyLength_AreNotRead) {
   for (const DType dtype : kDTypes) {
     for (std::uint64_t seed = 1; seed <= 6; ++seed) {
       CaseSpec spec = sized(40, 310, 16, 24);
@@ -279,8 +279,8 @@ TEST(Extremes, NothingBeyondTheKeyLengthIsRead) {
   }
 }
 
-/// ALiBi lets the largest score of a row move from block to block, by hundreds.
-TEST(Extremes, RowMaximumThatKeepsMoving) {
+/// With ALiBi the largest score of a row changes by hundreds from block to block.
+TEST(Extremes, RowMaximum_RisesWithEveryBlock_MatchesTheOracle) {
   for (const DType dtype : kDTypes) {
     for (const Causality causality : {Causality::none, Causality::causal}) {
       CaseSpec spec = sized(5, 900, 8, 8);
@@ -296,7 +296,7 @@ TEST(Extremes, RowMaximumThatKeepsMoving) {
   }
 }
 
-TEST(Extremes, WindowsBeyondTheSequence) {
+TEST(Extremes, Window_LargerThanTheSequence_MatchesTheOracle) {
   constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
   for (const auto& [left, right] : {std::pair{kHuge, kHuge}, {kHuge, std::int64_t{0}}, {std::int64_t{0}, kHuge}}) {
     CaseSpec spec = sized(30, 41, 8, 8);

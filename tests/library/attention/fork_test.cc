@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls in a child that fork() has made of a process whose OpenMP threads were running: the same bits, and no hanging.
+// Checks calls in a child that fork() makes of a process whose OpenMP threads were running: bitwise identical results,
+// without hanging.
 
 #include <array>
 #include <thread>
@@ -22,7 +23,7 @@ struct Bits {
   bool operator==(const Bits&) const = default;
 };
 
-/// Every function with parallel regions: forward, backward, statistics and merge.
+/// Calls every function with parallel regions: forward, backward, statistics and merge.
 Bits run(verify::Case& problem, int threads) {
   problem.options().context.threads = threads;
   attention_forward(problem.outputs(), problem.inputs(), problem.options());
@@ -58,9 +59,9 @@ CaseSpec spec_of(std::int64_t T) {
   return spec;
 }
 
-TEST(Fork, SameBitsInTheChild) {
+TEST(Fork, ForkedChild_SameProblem_IsBitwiseIdentical) {
   if (!testing::kCanFork) GTEST_SKIP() << "the thread sanitizer allows no threads after a fork";
-  for (const std::int64_t T : {300, 2}) {  // the dense kernel, and that for few queries
+  for (const std::int64_t T : {300, 2}) {  // the dense kernel, and the kernel for few queries
     verify::Case problem(spec_of(T));
     const Bits expected = run(problem, 4);
     EXPECT_FALSE(forked_thread());
@@ -73,7 +74,7 @@ TEST(Fork, SameBitsInTheChild) {
   }
 }
 
-TEST(Fork, OfAChildAndInItsThreads) {
+TEST(Fork, ForkedChild_OfAChildAndInThreads_IsBitwiseIdentical) {
   if (!testing::kCanFork) GTEST_SKIP() << "the thread sanitizer allows no threads after a fork";
   verify::Case problem(spec_of(40));
   const Bits expected = run(problem, 2);
@@ -89,7 +90,7 @@ TEST(Fork, OfAChildAndInItsThreads) {
             "passed");
 }
 
-TEST(Fork, ErrorsReachTheCaller) {
+TEST(Fork, ForkedChild_BadArgument_ThrowsToTheCaller) {
   if (!testing::kCanFork) GTEST_SKIP() << "the thread sanitizer allows no threads after a fork";
   verify::Case problem(spec_of(40));
   run(problem, 2);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward pass against the oracle, on every vector target, by the tolerance rule of docs/reference/numerics.md.
+// Compares the forward pass with the oracle, on every vector target, by the tolerance rule of
+// docs/reference/numerics.md.
 
 #include "library/attention/property.hpp"
 
@@ -12,19 +13,19 @@ using verify::GateInput;
 
 class Forward : public ::testing::TestWithParam<DType> {};
 
-TEST_P(Forward, RandomProblems) {
+TEST_P(Forward, Output_RandomProblems_MatchesTheOracle) {
   EXPECT_TRUE(holds_on_random_problems("forward is the oracle's", GetParam(), check_forward_case));
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryDType, Forward, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),
                          dtype_test_name);
 
-TEST(Forward, StandardCases) {
+TEST(Forward, Output_StandardCases_MatchesTheOracle) {
   for (const CaseSpec& spec : verify::standard_cases()) expect_right(spec, check_forward_case);
 }
 
-/// A split of the keys that ends within a vector, after a whole one has left its weights in the same memory.
-TEST(Forward, FewQueriesOfKeysThatFillNoVector) {
+/// A split of the keys ends within a vector, after a whole vector has left its weights in the same memory.
+TEST(Forward, FewQueries_KeysFillNoVector_MatchTheOracle) {
   CaseSpec whole = sized(1, 2048, 16, 16);
   for (const std::int64_t heads : {1, 4, 8}) {
     whole.group = heads;
@@ -43,9 +44,9 @@ TEST(Forward, FewQueriesOfKeysThatFillNoVector) {
   }
 }
 
-// Up to eight rows of int8 keys are dot products of bytes, whatever part of a cache line ends a row; rows longer than
-// their sums allow are not.
-TEST(Forward, FewQueriesOfBytes) {
+// Up to eight rows of int8 keys are dot products of bytes, whatever part of a cache line ends a row. Rows too long for
+// their integer sums are not.
+TEST(Forward, FewQueries_Int8Keys_MatchTheOracle) {
   for (const std::int64_t T : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
     for (const std::int64_t D : {16, 48, 64, 80, 128, 496, 512}) {
       for (const std::int64_t S : {15, 16, 130}) {
@@ -60,8 +61,9 @@ TEST(Forward, FewQueriesOfBytes) {
   }
 }
 
-// Rows are cut into register tiles of eight, four and what is left; columns into lines, vectors and what is left.
-TEST(Forward, FewQueriesOfEveryNumberOfRows) {
+// Rows are split into register tiles of eight, four and the remainder; columns into cache lines, vectors and the
+// remainder.
+TEST(Forward, FewQueries_EveryNumberOfRows_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (const std::int64_t T : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 14}) {
       for (const std::int64_t S : {9, 70, 1030}) {
@@ -75,8 +77,8 @@ TEST(Forward, FewQueriesOfEveryNumberOfRows) {
   }
 }
 
-// Long sequences are cut into longer splits.
-TEST(Forward, FewQueriesOfLongSequences) {
+// Long sequences have longer splits.
+TEST(Forward, FewQueries_LongSequences_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (const std::int64_t S : {16380, 16384, 18436}) {
       CaseSpec spec = sized(3, S, 16, 16);
@@ -89,7 +91,7 @@ TEST(Forward, FewQueriesOfLongSequences) {
   }
 }
 
-TEST(Forward, EveryChoiceOfOptionalOutputs) {
+TEST(Forward, OptionalOutputs_EveryCombination_MatchTheOracle) {
   CaseSpec spec;
   spec.B = spec.Hkv = spec.group = 2;
   spec.T = 21;
@@ -108,8 +110,8 @@ TEST(Forward, EveryChoiceOfOptionalOutputs) {
   }
 }
 
-/// Asking for more does not change what else is computed.
-TEST(Forward, OptionalOutputsLeaveYAlone) {
+/// Optional outputs do not change the others.
+TEST(Forward, OptionalOutputs_AnyCombination_DoNotChangeY) {
   CaseSpec spec;
   spec.T = 40;
   spec.S = 300;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that a gate threshold closes: what they cost in accuracy, and that they are not computed. That open rows are
-// right on every target is among the problems of forward_test.
+// Tests rows that a gate threshold closes: how much accuracy they cost, and that they are not computed. forward_test
+// checks open rows on every target.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -52,7 +52,7 @@ std::vector<double> y_of(Case& problem, const AttentionOptions& options) {
   return values_of(out.y);
 }
 
-/// max |v_j| over the keys that query i sees, of feature d.
+/// Returns max |v_j| over the keys that query i sees, of feature d.
 double largest_value(const Case& problem, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
   const CaseSpec& s = problem.spec();
   double largest = 0.0;
@@ -62,7 +62,7 @@ double largest_value(const Case& problem, std::int64_t b, std::int64_t h, std::i
   return largest;
 }
 
-TEST(GateThreshold, MovesYByTheThresholdTimesTheLargestValue) {
+TEST(GateThreshold, Output_ClosedRows_ChangesByAtMostThresholdTimesLargestValue) {
   for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
     for (const GateFn fn : {GateFn::sigmoid, GateFn::silu, GateFn::identity}) {
       CaseSpec spec = gated_spec(grain, 0.6);
@@ -90,7 +90,7 @@ TEST(GateThreshold, MovesYByTheThresholdTimesTheLargestValue) {
   }
 }
 
-TEST(GateThreshold, ClosesTheShareThatTheProblemAsksFor) {
+TEST(GateThreshold, Problem_ShareOfClosedRows_IsTheOneAskedFor) {
   for (const double share : {0.0, 0.25, 0.9, 1.0}) {
     Case problem(gated_spec(GateInput::headwise, share));
     const auto& lse = problem.expected_forward().lse;
@@ -99,8 +99,8 @@ TEST(GateThreshold, ClosesTheShareThatTheProblemAsksFor) {
   }
 }
 
-/// Tiles of rows that are all open are the tiles that there are without a threshold.
-TEST(GateThreshold, SameBitsWhereEveryRowIsOpen) {
+/// Tiles whose rows are all open are the same as without a threshold.
+TEST(GateThreshold, Output_EveryRowOpen_IsBitwiseIdentical) {
   for (const std::int64_t T : {3, 140}) {
     CaseSpec spec = gated_spec(GateInput::elementwise, 0.0);
     spec.T = T;
@@ -110,7 +110,7 @@ TEST(GateThreshold, SameBitsWhereEveryRowIsOpen) {
   }
 }
 
-TEST(GateThreshold, ARowWithNaNInItsGateIsOpen) {
+TEST(GateThreshold, Row_NaNInItsGate_IsOpen) {
   CaseSpec spec = gated_spec(GateInput::elementwise, 1.0);
   spec.lse = DType::f64;
   Case problem(spec);
@@ -125,7 +125,7 @@ TEST(GateThreshold, ARowWithNaNInItsGateIsOpen) {
   EXPECT_EQ(load(out.lse, 0, 0, 4, 0), kInfinity);
 }
 
-TEST(GateThreshold, ARowIsOpenByOneNegativeGateOfItsFeatures) {
+TEST(GateThreshold, Row_OneNegativeGateOfItsFeatures_IsOpen) {
   CaseSpec spec = gated_spec(GateInput::elementwise, 1.0);
   spec.gate_fn = GateFn::identity;
   spec.lse = DType::f64;
@@ -140,7 +140,7 @@ TEST(GateThreshold, ARowIsOpenByOneNegativeGateOfItsFeatures) {
   EXPECT_EQ(load(out.lse, 0, 0, 4, 0), kInfinity);
 }
 
-TEST(GateThreshold, BackwardRefusesWhatWasNotComputed) {
+TEST(GateThreshold, Backward_GateThreshold_IsRefused) {
   Case problem(gated_spec(GateInput::headwise, 0.5));
   attention_forward(problem.saving_outputs(), problem.inputs(), problem.options());
   EXPECT_THROW(attention_backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(),
@@ -148,7 +148,7 @@ TEST(GateThreshold, BackwardRefusesWhatWasNotComputed) {
                Error);
 }
 
-/// A tensor of whole pages, of which those of some heads cannot be read.
+/// A tensor of whole pages; pages of some heads cannot be read.
 class Pages {
  public:
   explicit Pages(const Shape& shape) : shape_(shape) {
@@ -175,8 +175,8 @@ class Pages {
   void* data_ = nullptr;
 };
 
-/// Few queries and many take different ways.
-TEST(GateThreshold, KeysAndValuesOfClosedGroupsAreNotRead) {
+/// Few queries and many take different kernels.
+TEST(GateThreshold, KeysAndValues_ClosedGroup_AreNotRead) {
   const TargetGuard guard;
   for (const std::int64_t T : {1, 3, 40}) {
     CaseSpec spec;

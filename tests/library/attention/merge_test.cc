@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over ranges of the keys, merged: outputs and gradients are those of attention over all keys.
+// Checks that merged attention over ranges of the keys has the outputs and gradients of attention over all keys.
 
 #include "headgate/merge.hpp"
 
@@ -34,7 +34,7 @@ struct Owned {
   explicit Owned(const ConstTensorView& like) : Owned(like.dtype, like.shape) {}
 };
 
-/// Every element is within `roundoffs` of the dtype of `storage`, times `magnitude`, of what is expected.
+/// Expects every element to differ by at most `roundoffs` of the dtype of `storage`, times `magnitude`.
 void expect_near(const ConstTensorView& actual, const std::vector<double>& expected,
                  const std::vector<double>& magnitude, DType storage, double roundoffs, const std::string& what) {
   const double u = storage == DType::f64   ? 0x1p-53
@@ -64,7 +64,7 @@ std::vector<double> sum(std::vector<double> a, const std::vector<double>& b) {
   return a;
 }
 
-/// The ranges' forward passes, without a gate and with the sinks in the first alone.
+/// Runs the ranges' forward passes, without a gate and with the sinks in the first one only.
 struct Parts {
   std::vector<std::int64_t> ends;
   std::vector<KeyRangeVectors> vectors;
@@ -167,7 +167,7 @@ void check_whole(verify::Case& problem) {
                 way + "dv of " + text);
   };
 
-  // (a) each range by itself.
+  // (a) Backward pass of each range, with its own y and lse.
   const std::size_t count = parts.parts.size();
   std::vector<Owned> d_attn, d_lse;
   std::vector<MergePartGradients> d_parts;
@@ -210,7 +210,7 @@ void check_whole(verify::Case& problem) {
   }
   expect_dq("(a) ");
 
-  // (b) each range with y, lse and the gate of the whole.
+  // (b) Backward pass of each range with y, lse and the gate of the whole.
   std::fill(dq_sum.begin(), dq_sum.end(), 0.0);
   for (std::size_t n = 0; n < count; ++n) {
     AttentionInputs in = parts.inputs[n];
@@ -246,7 +246,7 @@ void check_on_every_target(const CaseSpec& spec) {
   }
 }
 
-TEST(Merge, RangesOfKeysAreTheWholeForwardAndBackward) {
+TEST(Merge, MergedParts_RangesOfKeys_EqualTheWholeInBothPasses) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     for (const int seed : {1, 2}) {
       CaseSpec spec = everything(dtype);
@@ -278,7 +278,7 @@ struct Two {
   }
 };
 
-TEST(Merge, WeightsPartsByTheirSums) {
+TEST(Merge, MergedOutput_SeveralParts_IsWeightedByTheirSums) {
   Two two;
   attention_merge(two.outputs(), two.parts());
   const double w = 1 / (1 + std::exp(-1.5));
@@ -287,7 +287,7 @@ TEST(Merge, WeightsPartsByTheirSums) {
   EXPECT_NEAR(two.y[1], w * 2 - (1 - w) * 2, 1e-15);
 }
 
-TEST(Merge, PartsThatSawNothingAreNotRead) {
+TEST(Merge, Part_WithoutVisibleKeys_IsNotRead) {
   Two two;
   two.lse = {0.5, -kInfinity};
   two.attn1 = {std::nan(""), kInfinity};
@@ -322,7 +322,7 @@ void expect_refused(const std::function<void()>& call, const std::string& said) 
   }
 }
 
-TEST(Merge, RefusesWhatDoesNotFitBeforeItWrites) {
+TEST(Merge, Merge_BadArguments_IsRefusedBeforeItWrites) {
   Two two;
   const auto merge = [&two](const std::vector<MergePart>& parts) {
     return [&two, parts] { attention_merge(two.outputs(), parts); };
@@ -363,7 +363,7 @@ TEST(Merge, RefusesWhatDoesNotFitBeforeItWrites) {
                  "gradients has 0 parts but parts has 2");
 }
 
-TEST(NarrowKeys, RefusesWhatDoesNotFit) {
+TEST(NarrowKeys, NarrowKeys_BadRange_IsRefused) {
   verify::Case problem(everything(DType::f32));
   KeyRangeVectors vectors;
   AttentionInputs in = problem.inputs();
@@ -382,7 +382,7 @@ TEST(NarrowKeys, RefusesWhatDoesNotFit) {
   expect_refused([&] { (void)narrow_keys(in, 0, 9, vectors); }, "key_lengths has shape (1,1,1,1)");
 }
 
-TEST(NarrowKeys, TakesTheScalesOfItsKeys) {
+TEST(NarrowKeys, NarrowKeys_Int8Keys_NarrowsTheirScales) {
   CaseSpec spec;
   spec.Hkv = 2;
   spec.S = 12;

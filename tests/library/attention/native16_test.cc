@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Precision::native16: its products where the CPU has them, and exact arithmetic where not. Its accuracy is tested with
-// everything else: random problems and standard cases of bf16 have it, on all products that the CPU has.
+// Tests Precision::native16: bf16 products if the CPU has them, exact arithmetic otherwise. Other tests check its
+// accuracy: random problems and standard cases of bf16 use it, with every kind of product that the CPU has.
 
 #include "library/attention/property.hpp"
 
@@ -11,7 +11,7 @@ using verify::Case;
 using verify::CaseSpec;
 using verify::GateInput;
 
-/// A problem for the kernel of many queries.
+/// Makes a problem for the kernel of many queries.
 CaseSpec many_queries() {
   CaseSpec spec;
   spec.Hkv = 2;
@@ -30,7 +30,7 @@ std::vector<std::uint8_t> forward_bits(const CaseSpec& spec) {
   return problem.output_bytes();
 }
 
-/// Of gradients from the outputs of exact arithmetic.
+/// Returns gradients from the outputs of exact arithmetic.
 std::vector<std::uint8_t> backward_bits(const CaseSpec& spec) {
   Case problem(spec);
   problem.poison_outputs();
@@ -48,7 +48,7 @@ CaseSpec in_native16(CaseSpec spec) {
   return spec;
 }
 
-/// The default choice of products, whatever a test has set.
+/// Restores the default choice of products.
 class ProductsGuard {
  public:
   ProductsGuard() = default;
@@ -57,14 +57,14 @@ class ProductsGuard {
   ~ProductsGuard() { set_native16_products(""); }
 };
 
-TEST(Native16, RoundsWhereTheCpuHasProducts) {
+TEST(Native16, Output_CpuWithProducts_IsRounded) {
   if (native16_products().empty()) GTEST_SKIP() << "left out: this CPU has no bf16 products that native16 uses";
   const CaseSpec exact = many_queries();
   EXPECT_NE(forward_bits(in_native16(exact)), forward_bits(exact));
   EXPECT_NE(backward_bits(in_native16(exact)), backward_bits(exact));
 }
 
-TEST(Native16, EveryProductHasBitsOfItsOwn) {
+TEST(Native16, Products_EachOfTheCpu_HaveDifferentBits) {
   const ProductsGuard guard;
   const TargetGuard target;
   const std::vector<std::string> all = supported_native16_products();
@@ -80,7 +80,7 @@ TEST(Native16, EveryProductHasBitsOfItsOwn) {
   EXPECT_NE(bits[0], bits[1]);
 }
 
-TEST(Native16, IsExactOnOtherTargets) {
+TEST(Native16, Output_OtherTargets_IsExact) {
   const TargetGuard guard;
   for (const std::string& name : supported_targets()) {
     if (name == "avx3") continue;
@@ -91,8 +91,8 @@ TEST(Native16, IsExactOnOtherTargets) {
   }
 }
 
-/// Squares of keys that no query sees have no gradients, whatever the tile before left in their place.
-TEST(Native16, KeysBeyondAllQueriesHaveNoGradients) {
+/// Squares of keys that no query sees have zero gradients, whatever the previous tile left in their memory.
+TEST(Native16, Keys_BeyondAllQueries_HaveZeroGradients) {
   CaseSpec spec = in_native16(many_queries());
   spec.B = 3;
   spec.Hkv = 1;
@@ -103,8 +103,8 @@ TEST(Native16, KeysBeyondAllQueriesHaveNoGradients) {
   for (spec.seed = 1; spec.seed <= 8; ++spec.seed) expect_right(spec, verify::check_backward_case);
 }
 
-/// What its kernels leave out is computed as exact does.
-TEST(Native16, IsExactWhereItHasNoKernel) {
+/// Cases that its kernels decline are computed exactly.
+TEST(Native16, Output_InputsWithoutAKernel_IsExact) {
   const auto expect_exact = [](const char* what, const auto& change) {
     CaseSpec spec = many_queries();
     change(spec);
@@ -119,7 +119,7 @@ TEST(Native16, IsExactWhereItHasNoKernel) {
   spec.bias = {true, true, true, true};
   EXPECT_EQ(backward_bits(in_native16(spec)), backward_bits(spec));
   spec = many_queries();
-  spec.T = spec.S = 32;  // of tiles; of dots 63
+  spec.T = spec.S = 32;  // 32 for tiles; 63 for dots
   EXPECT_EQ(backward_bits(in_native16(spec)), backward_bits(spec));
   spec.S = 64;
   EXPECT_EQ(backward_bits(in_native16(spec)) == backward_bits(spec), native16_products().empty());
@@ -137,7 +137,7 @@ std::string refusal_of(DType dtype, Precision precision) {
   return "";
 }
 
-TEST(Native16, AnyOtherTypeAndAnyOtherPrecisionIsRefused) {
+TEST(Native16, Precision_OtherTypes_IsRefused) {
   for (const DType dtype : {DType::f32, DType::f64, DType::f16}) {
     EXPECT_EQ(refusal_of(dtype, Precision::native16),
               "attention_forward: precision is native16 but q is " + std::string(dtype_name(dtype)) + ", not bf16");
@@ -145,7 +145,7 @@ TEST(Native16, AnyOtherTypeAndAnyOtherPrecisionIsRefused) {
   EXPECT_EQ(refusal_of(DType::bf16, static_cast<Precision>(2)), "attention_forward: precision is 2 but must be 0 to 1");
 }
 
-TEST(Native16, AnUnknownProductIsRefused) {
+TEST(Native16, ForceProduct_UnknownName_IsRefused) {
   try {
     set_native16_products("abacus");
     FAIL() << "abacus was taken";

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kArena = 4096;
 
-/// Marks the bytes of every element; true if one is marked already.
+/// Marks the bytes of every element; returns true if one was marked already.
 bool mark(const ConstTensorView& view, const char* base, std::vector<char>& marked) {
   bool seen = false;
   const auto bytes = static_cast<std::int64_t>(dtype_bytes(view.dtype));
@@ -62,7 +62,7 @@ ConstTensorView random_view(const char* arena, Random& random) {
   return view;
 }
 
-TEST(ProvablyOverlap, AgreesWithMarkedBytesOnRandomViews) {
+TEST(ProvablyOverlap, Overlap_RandomViews_AgreesWithMarkedBytes) {
   const std::vector<char> arena(static_cast<std::size_t>(2 * kArena));
   std::mt19937 random(20261121);
   int shared = 0;
@@ -80,8 +80,8 @@ TEST(ProvablyOverlap, AgreesWithMarkedBytesOnRandomViews) {
   EXPECT_LT(shared, 4500);
 }
 
-TEST(ProvablyOverlap, TellsInterleavedSlotsFromShiftedOnes) {
-  // (B,T,slot,H,D) memory seen as (B,H,T,D) per slot, at a size whose pairs could not be searched one by one.
+TEST(ProvablyOverlap, Overlap_InterleavedOrShiftedSlots_TellsThemApart) {
+  // (B,T,slot,H,D) memory viewed as (B,H,T,D) per slot, too large to compare all pairs of elements.
   constexpr std::int64_t B = 8, T = 4096, H = 16, D = 64, W = 4 * H * D;
   std::vector<float> memory(1);  // never read
   const auto slot = [&](std::int64_t element) {
@@ -99,7 +99,7 @@ TEST(ProvablyOverlap, TellsInterleavedSlotsFromShiftedOnes) {
   EXPECT_TRUE(provably_overlap(wide, slot(H * D)));
 }
 
-TEST(ProvablyOverlap, EmptyViewsShareNothing) {
+TEST(ProvablyOverlap, Overlap_EmptyViews_IsFalse) {
   float x = 0;
   EXPECT_TRUE(provably_overlap(make_vector_view(&x, 1), make_vector_view(&x, 1)));
   EXPECT_FALSE(provably_overlap(make_vector_view(&x, 0), make_vector_view(&x, 1)));

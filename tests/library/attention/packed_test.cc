@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packed batches: each sequence gets the bits that it gets by itself.
+// Checks that each sequence of a packed batch gets results bitwise identical to a separate call.
 
 #include <bit>
 #include <cstdint>
@@ -110,7 +110,7 @@ void expect_sequences_as_alone(verify::Case& problem) {
   }
 }
 
-/// Also with each product of native16 that the CPU has.
+/// Also tests each kind of native16 products that the CPU has.
 void expect_sequences_as_alone_on_every_target(const CaseSpec& spec) {
   const auto error = verify::check_on_every_target(
       spec, [](verify::Case& problem, const std::string& /*target*/) -> std::optional<std::string> {
@@ -120,7 +120,7 @@ void expect_sequences_as_alone_on_every_target(const CaseSpec& spec) {
   EXPECT_EQ(error.value_or(""), "");
 }
 
-/// Dense and few queries, empty ones, no keys, more than a block of keys.
+/// Mixes dense and few queries, empty sequences, no keys, and more than a block of keys.
 CaseSpec mixed(DType dtype) {
   CaseSpec spec;
   spec.Hkv = spec.group = 2;
@@ -141,7 +141,7 @@ CaseSpec mixed(DType dtype) {
   return spec;
 }
 
-TEST(Packed, SequencesGetTheBitsThatTheyGetAlone) {
+TEST(Packed, PackedBatch_AnySequences_IsBitwiseIdenticalToSeparateCalls) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     CaseSpec spec = mixed(dtype);
     expect_sequences_as_alone_on_every_target(spec);
@@ -156,12 +156,13 @@ TEST(Packed, SequencesGetTheBitsThatTheyGetAlone) {
   }
 }
 
-/// One batch has a sequence for each kernel. In the other each sequence is too short for native16, their sum is not.
-TEST(Packed, Native16_SequencesOfAllKernels_AreBitwiseIdenticalToSeparateCalls) {
+/// One batch has a sequence for each kernel. In the other each sequence is too short for native16, but their sum is
+/// not.
+TEST(Packed, PackedBatch_Native16SequencesOfAllKernels_IsBitwiseIdenticalToSeparateCalls) {
   CaseSpec spec = mixed(DType::bf16);
   spec.precision = Precision::native16;
   expect_sequences_as_alone_on_every_target(spec);
-  spec.softcap = 20.0;  // which small heads decline
+  spec.softcap = 20.0;  // small heads decline it
   expect_sequences_as_alone_on_every_target(spec);
 
   spec = mixed(DType::bf16);
@@ -175,14 +176,14 @@ TEST(Packed, Native16_SequencesOfAllKernels_AreBitwiseIdenticalToSeparateCalls) 
   }
 }
 
-/// dsinks are sums over sequences that different kernels compute.
-TEST(Packed, Native16_SinksOfSequencesOfAllKernels_HaveTheRightGradient) {
+/// dsinks sums over sequences that different kernels compute.
+TEST(Packed, PackedBatch_Native16SinksOfAllKernels_HaveTheRightGradient) {
   CaseSpec spec = mixed(DType::bf16);
   spec.precision = Precision::native16;
   expect_right(spec, verify::check_backward_case);
 }
 
-TEST(Packed, MoreHeadsThanAreHeldAtATime) {
+TEST(Packed, PackedBatch_MoreHeadsThanOneGroupOfTasks_MatchesTheOracle) {
   CaseSpec spec;
   spec.Hkv = 3;
   spec.packed_queries = {700, 20, 1900, 300};
@@ -197,8 +198,8 @@ TEST(Packed, MoreHeadsThanAreHeldAtATime) {
   expect_sequences_as_alone(problem);
 }
 
-/// Enough heads for each to be one thread's task; with 32 and more K and V of short sequences are packed.
-TEST(Packed, ManyShortSequences) {
+/// There are enough heads for each to be one thread's task; with 32 or more, K and V of short sequences are packed.
+TEST(Packed, PackedBatch_ManyShortSequences_MatchesTheOracle) {
   for (const std::int64_t heads : {2, 33}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       CaseSpec spec;
@@ -225,7 +226,7 @@ TEST(Packed, ManyShortSequences) {
   }
 }
 
-TEST(Packed, NoSequencesAndEmptyOnes) {
+TEST(Packed, PackedBatch_NoOrEmptySequences_WritesNothing) {
   for (const std::int64_t sequences : {0, 1, 5}) {
     CaseSpec spec;
     spec.T = spec.S = 0;
@@ -238,7 +239,7 @@ TEST(Packed, NoSequencesAndEmptyOnes) {
   }
 }
 
-TEST(Packed, ManyTinySequences) {
+TEST(Packed, PackedBatch_ManyTinySequences_MatchesTheOracle) {
   CaseSpec spec;
   spec.T = 5000;
   spec.S = 5000;
@@ -252,13 +253,13 @@ TEST(Packed, ManyTinySequences) {
   verify::Case problem(spec);
   attention_forward(problem.saving_outputs(), problem.inputs(), problem.options());
   attention_backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(), problem.options());
-  for (std::int64_t i = 0; i < 5000; ++i) {  // one key: all weight on it
+  for (std::int64_t i = 0; i < 5000; ++i) {  // one key, so it has all the weight
     ASSERT_EQ(load(problem.saved().y, 0, 0, i, 0), load(problem.inputs().v, 0, 0, i, 0));
     ASSERT_NEAR(load(problem.gradients().dv, 0, 0, i, 0), load(problem.incoming().dy, 0, 0, i, 0), 1e-5);
   }
 }
 
-/// Queries of every kind beside each other's pages, whose keys are as many as the seed says.
+/// Makes queries of every kind on one pool of pages; the seed decides the number of keys.
 CaseSpec paged_mix(DType dtype) {
   CaseSpec spec;
   spec.Hkv = spec.group = 2;
@@ -280,7 +281,8 @@ CaseSpec paged_mix(DType dtype) {
   return spec;
 }
 
-/// Each sequence's queries against its row of the block table, its last query at its last key.
+/// Compares each sequence's queries with a separate call on its row of the block table; its last query is aligned with
+/// its last key.
 void expect_paged_sequences_as_alone(const verify::Case& problem) {
   const CaseSpec& spec = problem.spec();
   const AttentionInputs& in = problem.inputs();
@@ -320,7 +322,7 @@ void expect_paged_sequences_as_alone(const verify::Case& problem) {
   }
 }
 
-TEST(Packed, SequencesOfACacheGetTheBitsThatTheyGetAlone) {
+TEST(Packed, PackedBatch_SequencesOfACache_IsBitwiseIdenticalToSeparateCalls) {
   const TargetGuard guard;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const bool bytes : {false, true}) {
@@ -341,7 +343,7 @@ TEST(Packed, SequencesOfACacheGetTheBitsThatTheyGetAlone) {
   }
 }
 
-TEST(Packed, RefuseTablesThatDoNotFitThePackedQueries) {
+TEST(Packed, PackedBatch_BadTables_IsRefused) {
   const verify::Case problem(paged_mix(DType::f32));
   const auto said_of = [&](const AttentionInputs& in) -> std::string {
     try {

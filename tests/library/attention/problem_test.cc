@@ -14,7 +14,7 @@
 #include "library/core/element.hpp"
 #include "library/core/gate_functions.hpp"
 
-// What is accepted, and the normal form that kernels read.
+// Tests which calls are accepted, and the normal form that kernels read.
 
 namespace headgate::testing {
 namespace {
@@ -27,7 +27,7 @@ BackwardProblem backward(const SampleCall& call) {
   return check_backward(call.grad, call.in, call.saved, call.incoming, call.options);
 }
 
-/// Only q, k, v and y, with these sizes.
+/// Leaves only q, k, v and y, with these sizes.
 void resize(SampleCall& call, std::int64_t B, std::int64_t Hq, std::int64_t Hkv, std::int64_t T, std::int64_t S) {
   call.in = {};
   call.out = {};
@@ -37,7 +37,7 @@ void resize(SampleCall& call, std::int64_t B, std::int64_t Hq, std::int64_t Hkv,
   call.out.y = call.tensor(DType::f32, {B, Hq, T, kDv});
 }
 
-TEST(Problem, HoldsTheSizesOfBothPasses) {
+TEST(Problem, Problem_BothPasses_HoldsTheirSizes) {
   const SampleCall call;
   for (const Problem& p : {Problem(forward(call)), Problem(backward(call))}) {
     EXPECT_EQ((std::vector{p.B, p.Hq, p.Hkv, p.T, p.S, p.D, p.Dv}), (std::vector{kB, kHq, kHkv, kT, kS, kD, kDv}));
@@ -51,7 +51,7 @@ TEST(Problem, HoldsTheSizesOfBothPasses) {
   }
 }
 
-TEST(Problem, HoldsTheTensorsOfItsPass) {
+TEST(Problem, Problem_ForwardOrBackward_HoldsItsTensors) {
   const SampleCall call;
   const ForwardProblem f = forward(call);
   EXPECT_EQ((std::vector{f.inputs.q.data, f.inputs.k.data, f.inputs.v.data, f.inputs.gate.data}),
@@ -64,14 +64,14 @@ TEST(Problem, HoldsTheTensorsOfItsPass) {
             (std::vector{call.grad.dq.data, call.grad.dk.data, call.grad.dv.data}));
 }
 
-TEST(Problem, ScaleDefaultsToOneOverRootD) {
+TEST(Problem, Scale_NotGiven_IsOneOverRootD) {
   SampleCall call;
   EXPECT_DOUBLE_EQ(forward(call).scale, 0.35355339059327376);
   call.options.scale = -3.0;
   EXPECT_DOUBLE_EQ(forward(call).scale, -3.0);
 }
 
-TEST(Problem, AbsentPartsAreNeutral) {
+TEST(Problem, OptionalInputs_Absent_AreNeutral) {
   SampleCall call;
   resize(call, kB, kHq, kHkv, kT, kS);
   const Problem p = forward(call);
@@ -83,20 +83,20 @@ TEST(Problem, AbsentPartsAreNeutral) {
   EXPECT_FALSE(p.inputs.mask.present());
 }
 
-TEST(Problem, GateFnNoneWithAGateAppliesNone) {
+TEST(Problem, GateFnNone_GateGiven_AppliesNone) {
   SampleCall call;
   call.options.gate_fn = GateFn::none;
   EXPECT_EQ(forward(call).gate_fn, GateFn::none);
   EXPECT_FALSE(forward(call).inputs.gate.present());
 }
 
-TEST(Problem, HeadwiseGateIsSeenByItsShape) {
+TEST(Problem, HeadwiseGate_Given_IsRecognisedByItsShape) {
   SampleCall call;
   call.in.gate = call.tensor(DType::f32, {kB, kHq, kT, 1});
   EXPECT_TRUE(forward(call).gate_headwise);
 }
 
-TEST(Problem, BiasAndMaskAreStretchedByStrideZero) {
+TEST(Problem, BiasAndMask_BroadcastDimensions_HaveStrideZero) {
   const SampleCall call;  // bias (1,Hq,1,S), mask (B,1,T,S)
   const Problem p = forward(call);
   EXPECT_EQ(p.inputs.bias.shape, (Shape{kB, kHq, kT, kS}));
@@ -105,7 +105,7 @@ TEST(Problem, BiasAndMaskAreStretchedByStrideZero) {
   EXPECT_EQ(p.inputs.mask.strides, (Shape{kT * kS, 0, kS, 1}));
 }
 
-TEST(Problem, CausalityFoldsIntoTheWindow) {
+TEST(Problem, Causality_AnyWindow_BecomesPartOfTheWindow) {
   SampleCall call;
   call.options.causality = Causality::causal;
   EXPECT_EQ(forward(call).window_left, -1);
@@ -118,8 +118,8 @@ TEST(Problem, CausalityFoldsIntoTheWindow) {
   EXPECT_EQ(forward(call).window_right, 1);
 }
 
-TEST(Problem, WindowsThatHideNothingBecomeNoLimit) {
-  // The definition itself, on every window up to the sizes and beyond.
+TEST(Problem, Window_HidesNothing_BecomesUnlimited) {
+  // Compares with the definition on every window up to the sizes and beyond.
   SampleCall call;
   const auto visible = [](std::int64_t i, std::int64_t j, std::int64_t left, std::int64_t right) {
     const std::int64_t at = i + kS - kT;
@@ -144,7 +144,7 @@ TEST(Problem, WindowsThatHideNothingBecomeNoLimit) {
   EXPECT_EQ(forward(call).window_right, -1);
 }
 
-TEST(Problem, ThreadsZeroIsWhatOpenMpOffersAndExcessIsLowered) {
+TEST(Problem, Threads_ZeroOrTooMany_AreThoseOfOpenMp) {
   SampleCall call;
   EXPECT_EQ(forward(call).context.threads, default_threads());
   const int offered = omp_get_max_threads();
@@ -159,7 +159,7 @@ TEST(Problem, ThreadsZeroIsWhatOpenMpOffersAndExcessIsLowered) {
   EXPECT_EQ(max_threads(), std::max(16, 4 * omp_get_num_procs()));
 }
 
-TEST(Problem, EmptyDimensionsNeedNoMemory) {
+TEST(Problem, Arrays_EmptyDimensions_MayBeNull) {
   struct Sizes {
     std::int64_t B, Hq, Hkv, T, S;
   };
@@ -177,7 +177,7 @@ TEST(Problem, EmptyDimensionsNeedNoMemory) {
   }
 }
 
-TEST(Problem, InputsMayHaveAnyStridesAndShareMemory) {
+TEST(Problem, Inputs_AnyStridesOrSharedMemory_AreAccepted) {
   SampleCall call;
   call.in.k = call.in.q;  // one head group, keys are the queries
   call.in.k.shape[1] = kHkv;
@@ -188,7 +188,7 @@ TEST(Problem, InputsMayHaveAnyStridesAndShareMemory) {
   EXPECT_NO_THROW(forward(call));
 }
 
-TEST(Problem, StridesOfDimensionsOfSizeOneAreNotRead) {
+TEST(Problem, Strides_DimensionOfSizeOne_AreNotRead) {
   SampleCall call;
   call.in.bias.strides[0] = kHuge;
   call.out.lse.strides[3] = std::numeric_limits<std::int64_t>::min();
@@ -196,7 +196,7 @@ TEST(Problem, StridesOfDimensionsOfSizeOneAreNotRead) {
   EXPECT_NO_THROW(forward(call));
 }
 
-TEST(Problem, SlotsOfAFusedBufferAreNoOverlap) {
+TEST(Problem, Outputs_SlotsOfAFusedBuffer_DoNotOverlap) {
   // Rows [q | gate | k | v | y] per token, and the same for the gradients.
   constexpr std::int64_t H = 2, D = 4, W = 5 * H * D;
   SampleCall call;
@@ -221,14 +221,14 @@ TEST(Problem, SlotsOfAFusedBufferAreNoOverlap) {
   EXPECT_THROW(backward(call), Error);
 }
 
-TEST(Problem, NegativeStridesInOutputsAreFine) {
+TEST(Problem, Outputs_NegativeStrides_AreAccepted) {
   SampleCall call;
   call.out.y.data = static_cast<float*>(call.out.y.data) + (kT - 1) * kDv;
   call.out.y.strides[2] = -kDv;
   EXPECT_NO_THROW(forward(call));
 }
 
-TEST(Problem, WideTypesAllowWideValues) {
+TEST(Problem, Options_LargeValuesOfWideTypes_AreAccepted) {
   SampleCall call(DType::f64);
   call.options.scale = 1e300;
   call.options.softcap = 1e-300;
@@ -238,7 +238,7 @@ TEST(Problem, WideTypesAllowWideValues) {
   EXPECT_NO_THROW(forward(call));
 }
 
-TEST(Problem, AttnIsAskedForOnlyWhereYLostItAndDgateNeedsIt) {
+TEST(Problem, Attn_YNotInvertibleAndDgateWanted_IsRequired) {
   for (const GateFunction& row : kGateFunctions) {
     const GateFn fn = row.value;
     const bool loses = row.has_zero;
@@ -258,7 +258,7 @@ TEST(Problem, AttnIsAskedForOnlyWhereYLostItAndDgateNeedsIt) {
   }
 }
 
-TEST(Problem, EmptySequencesAreNoWorkHoweverMany) {
+TEST(Problem, Sequences_ManyEmptyOnes_AreNoWork) {
   SampleCall call;
   resize(call, 1, 1, 1, 0, 0);
   call.out.y.shape[0] = kHuge;
@@ -269,7 +269,7 @@ TEST(Problem, EmptySequencesAreNoWorkHoweverMany) {
   EXPECT_EQ(forward(call).B, 0);
 }
 
-TEST(Problem, GradientsMayAllBeAbsent) {
+TEST(Problem, Gradients_AllAbsent_IsAccepted) {
   SampleCall call;
   call.grad = {};
   EXPECT_NO_THROW(backward(call));

@@ -17,7 +17,7 @@
 
 namespace headgate {
 
-/// Leaves the default target behind, whatever a test has set.
+/// Restores the default target.
 class TargetGuard {
  public:
   TargetGuard() = default;
@@ -26,9 +26,9 @@ class TargetGuard {
   ~TargetGuard() { set_target(""); }
 };
 
-/// A random spec of `dtype`; shrinks towards the plainest problem of that dtype.
+/// Draws a random spec of `dtype`; it shrinks towards the plainest problem of that dtype.
 inline verify::CaseSpec drawn_spec(DType dtype) {
-  // At its full size in every run: RapidCheck would otherwise narrow all ranges, features among them, in early runs.
+  // Uses RapidCheck's full size in every run: otherwise early runs narrow all ranges, including those of features.
   verify::CaseSpec spec = verify::draw_spec(
       [](std::int64_t n) { return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<std::int64_t>(0, n)); });
   spec.dtype = dtype;
@@ -67,13 +67,13 @@ inline void expect_right(const verify::CaseSpec& spec, CheckCase check) {
 
 inline constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
 
-/// Forward and backward.
+/// Checks forward and backward pass.
 inline void expect_both(const verify::CaseSpec& spec) {
   expect_right(spec, verify::check_forward_case);
   expect_right(spec, verify::check_backward_case);
 }
 
-/// A problem of one head of these sizes, with an elementwise gate.
+/// Makes a problem of one head of these sizes, with an elementwise gate.
 inline verify::CaseSpec sized(std::int64_t T, std::int64_t S, std::int64_t D, std::int64_t Dv) {
   verify::CaseSpec spec;
   spec.T = T;
@@ -84,8 +84,8 @@ inline verify::CaseSpec sized(std::int64_t T, std::int64_t S, std::int64_t D, st
   return spec;
 }
 
-/// Runs `check` on problem_runs() random problems of `dtype`. The sequence is the same in every run, so that a failure
-/// can be had again; RC_PARAMS (RapidCheck's own variable) overrides both.
+/// Runs `check` on problem_runs() random problems of `dtype`. The sequence is the same in every run, so that failures
+/// can be reproduced. RC_PARAMS, RapidCheck's own variable, overrides both.
 inline bool holds_on_random_problems(const std::string& what, DType dtype, CheckCase check) {
   const std::string parameters = "seed=20250506 max_success=" + std::to_string(problem_runs());
   setenv("RC_PARAMS", parameters.c_str(), 0);

@@ -16,8 +16,8 @@ namespace headgate::testing {
 
 constexpr std::int64_t kB = 2, kHq = 4, kHkv = 2, kT = 3, kS = 5, kD = 8, kDv = 6;
 
-/// A call that uses every argument and is right; tests then spoil one thing. All memory is the call's own, so that a
-/// test can tell whether a refused call wrote any of it.
+/// Makes a valid call that uses every argument; tests then change one thing. The call owns all memory, so that a test
+/// can detect whether a refused call wrote any of it.
 struct SampleCall {
   AttentionInputs in;
   AttentionOutputs out;
@@ -69,7 +69,7 @@ struct SampleCall {
   void look() const { attention_statistics(statistics, in, saved.lse, selection, options); }
   void backward() const { attention_backward(grad, in, saved, incoming, options); }
 
-  /// A contiguous tensor with room to spare behind it. Bytes 0x01 make small positive numbers in every float type and
+  /// Makes a contiguous tensor with extra room after it. Bytes 0x01 are small positive numbers in every float type and
   /// "true" in a mask.
   TensorView tensor(DType dtype, const Shape& shape) {
     std::int64_t elements = 64;
@@ -85,7 +85,7 @@ struct SampleCall {
     return make_vector_view(data, static_cast<std::int64_t>(values.size()));
   }
 
-  /// A copy of all memory.
+  /// Returns a copy of all memory.
   std::deque<std::vector<double>> snapshot() const { return memory_; }
 
   bool unchanged_since(const std::deque<std::vector<double>>& before) const {

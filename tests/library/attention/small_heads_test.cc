@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small heads, forward and backward, on every vector target: the sizes at which they are cut, what else they can be
-// asked for, and where they end and the other kernels begin.
+// Tests small heads, forward and backward, on every vector target: the sizes at which they are split, their options,
+// and the bounds beyond which other kernels take over.
 
 #include "library/attention/cpu/small/small_heads.hpp"
 
@@ -18,14 +18,14 @@ using verify::check_forward_case;
 using verify::GateInput;
 using verify::Layout;
 
-/// As many heads as share out among threads without being cut, and more than the backward pass asks for.
+/// Uses enough heads to occupy all threads without splitting them, and more than the backward pass requires.
 CaseSpec many_heads(CaseSpec spec) {
   spec.B = 2;
   spec.Hkv = 4;
   return spec;
 }
 
-/// y of a forward pass that asks for the weights too, which the other kernels compute, or does not.
+/// Returns y of a forward pass with or without weights, which other kernels compute.
 std::vector<std::uint8_t> bytes_of_y(CaseSpec spec, bool weights) {
   spec.weights = weights;
   verify::Case problem(spec);
@@ -40,7 +40,7 @@ bool has_bits_of_its_own(std::int64_t T, std::int64_t S, std::int64_t D) {
   return bytes_of_y(spec, false) != bytes_of_y(spec, true);
 }
 
-TEST(SmallHeads, HaveKernelsOfTheirOwnUpToTheirSizes) {
+TEST(SmallHeads, Kernels_SizesWithinTheirLimits_AreChosen) {
   static_assert(kSmallHeadRows == 256 && kSmallHeadDim == 256);
   EXPECT_TRUE(has_bits_of_its_own(256, 256, 64));
   EXPECT_TRUE(has_bits_of_its_own(100, 200, 256));
@@ -50,8 +50,8 @@ TEST(SmallHeads, HaveKernelsOfTheirOwnUpToTheirSizes) {
   EXPECT_FALSE(has_bits_of_its_own(100, 200, 272));
 }
 
-/// At the ends of panels, of register tiles and of their units, and of the sizes themselves.
-TEST(SmallHeads, AtTheEndsOfTheirPieces) {
+/// Covers the bounds of panels, of register tiles and their units, and of the sizes themselves.
+TEST(SmallHeads, Heads_SizesAroundTileBounds_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (const std::int64_t T : {9, 12, 13, 16, 17, 20, 31, 32, 33, 45, 96, 97}) {
       for (const std::int64_t S : {1, 4, 5, 11, 12, 13, 16, 17, 28, 40}) {
@@ -64,7 +64,7 @@ TEST(SmallHeads, AtTheEndsOfTheirPieces) {
   }
 }
 
-TEST(SmallHeads, AtTheirLargest) {
+TEST(SmallHeads, Heads_LargestSizes_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const Causality causality : {Causality::none, Causality::causal}) {
       for (const auto& [T, S] : {std::pair{255, 255}, {255, 256}, {256, 256}, {256, 257}, {257, 256}, {191, 193}}) {
@@ -83,8 +83,8 @@ TEST(SmallHeads, AtTheirLargest) {
   }
 }
 
-/// Rows that lie dense and close are read and written in place, others are copied.
-TEST(SmallHeads, InEveryLayoutAndType) {
+/// Dense, adjacent rows are read and written in place; others are copied.
+TEST(SmallHeads, Heads_EveryLayoutAndType_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (int layout = 0; layout < 6; ++layout) {
       for (const auto& [D, Dv] : {std::pair{64, 64}, {64, 48}, {20, 12}}) {
@@ -102,7 +102,7 @@ TEST(SmallHeads, InEveryLayoutAndType) {
   }
 }
 
-TEST(SmallHeads, UnderEveryGate) {
+TEST(SmallHeads, Heads_EveryGate_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (int fn = 0; fn < 7; ++fn) {
       for (const GateOp op : {GateOp::mul, GateOp::add}) {
@@ -124,8 +124,9 @@ TEST(SmallHeads, UnderEveryGate) {
   expect_both(spec);
 }
 
-/// Causal, windows, key lengths, offsets: rows that see nothing, keys that nobody sees, panels that see few keys.
-TEST(SmallHeads, WhateverIsHidden) {
+/// Covers causality, windows, key lengths and offsets: rows that see no key, keys that no row sees, panels that see few
+/// keys.
+TEST(SmallHeads, Heads_AnyMask_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const DType sinks : {DType::none, DType::f32}) {
       for (const auto& [left, right] : {std::pair{-1, -1}, {20, 0}, {3, 5}, {-1, 2}, {0, -1}, {0, 0}}) {
@@ -147,7 +148,7 @@ TEST(SmallHeads, WhateverIsHidden) {
   }
 }
 
-TEST(SmallHeads, EachGradientAloneAndEachAbsent) {
+TEST(SmallHeads, Gradients_OneAloneOrOneAbsent_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     CaseSpec spec = sized(100, 40, 32, 16);  // more than a tile of queries
     spec.group = 2;
@@ -161,8 +162,8 @@ TEST(SmallHeads, EachGradientAloneAndEachAbsent) {
   }
 }
 
-/// Packed batches in which some sequences are small, some long, some of few queries, some empty.
-TEST(SmallHeads, BesideOtherSequences) {
+/// Packs small, long, short-query and empty sequences together.
+TEST(SmallHeads, Heads_BesideLargerSequences_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t page : {0, 16}) {
       CaseSpec spec = sized(257 + 256 + 40 + 1 + 12, 256 + 257 + 30 + 9, 16, 16);
@@ -185,7 +186,7 @@ TEST(SmallHeads, BesideOtherSequences) {
   }
 }
 
-TEST(SmallHeads, OverPagesAndInt8) {
+TEST(SmallHeads, Heads_PagedOrInt8Keys_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     for (const std::int64_t page : {0, 1, 16}) {
       for (const bool quantized : {false, true}) {
@@ -202,8 +203,8 @@ TEST(SmallHeads, OverPagesAndInt8) {
   }
 }
 
-/// Rows that a gate threshold closes, in panels of rows that do not follow each other.
-TEST(SmallHeads, UnderAGateThreshold) {
+/// Tests rows that a gate threshold closes, so that panels hold rows that are not adjacent.
+TEST(SmallHeads, Heads_GateThreshold_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::f64, DType::f16}) {
     for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
       for (const double share : {0.0, 0.3, 0.9, 1.0}) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_statistics against the oracle, on every vector target, by the tolerance rule of docs/reference/numerics.md.
+// Compares attention_statistics with the oracle, on every vector target, by the tolerance rule of
+// docs/reference/numerics.md.
 
 #include "headgate/statistics.hpp"
 
@@ -20,19 +21,19 @@ using verify::check_statistics_case;
 
 class Statistics : public ::testing::TestWithParam<DType> {};
 
-TEST_P(Statistics, RandomProblems) {
+TEST_P(Statistics, Statistics_RandomProblems_MatchTheOracle) {
   EXPECT_TRUE(holds_on_random_problems("statistics are the oracle's", GetParam(), check_statistics_case));
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryDType, Statistics, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),
                          dtype_test_name);
 
-TEST(Statistics, StandardCases) {
+TEST(Statistics, Statistics_StandardCases_MatchTheOracle) {
   for (const CaseSpec& spec : verify::standard_cases()) expect_right(spec, check_statistics_case);
 }
 
-/// Keys that are alike have equal weights: the lower index comes first, across panels, blocks and threads.
-TEST(Statistics, TopKeysOfEqualScoresComeByIndex) {
+/// Equal keys have equal weights. The lower index comes first, across panels, blocks and threads.
+TEST(Statistics, TopKeys_EqualScores_AreOrderedByIndex) {
   const TargetGuard guard;
   constexpr std::int64_t kT = 5, kS = 900, kD = 3, kK = 20;
   const std::vector<float> q(kT * kD, 1.0F);
@@ -57,8 +58,8 @@ TEST(Statistics, TopKeysOfEqualScoresComeByIndex) {
   }
 }
 
-/// An infinite lse: no weights. NaN: nothing is known of the row.
-TEST(Statistics, RowsWithoutWeightsAndRowsOfNaN) {
+/// With an infinite lse a row has no weights; with NaN its statistics are NaN.
+TEST(Statistics, Statistics_RowsWithoutWeightsOrOfNaN_AreDefined) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const std::vector<float> q(4, 1.0F), k(6, 1.0F);
   const std::vector<double> lse{-kInf, kInf, std::nan(""), 0.0};
@@ -106,7 +107,7 @@ void expect_same_bits(CaseSpec spec) {
   }
 }
 
-TEST(Statistics, SameBitsForAnyNumberOfThreads) {
+TEST(Statistics, Statistics_AnyNumberOfThreads_AreBitwiseIdentical) {
   CaseSpec spec;
   spec.Hkv = spec.group = 2;
   spec.T = 300;
@@ -131,8 +132,8 @@ TEST(Statistics, SameBitsForAnyNumberOfThreads) {
   expect_same_bits(cache);
 }
 
-/// Two sequences of 3 and 2 pages of 2 keys: pages hold the keys of the dense call in another order.
-TEST(Statistics, PagesGiveTheBitsOfDenseKeys) {
+/// Two sequences of 3 and 2 pages of 2 keys; pages hold the keys of the dense call in another order.
+TEST(Statistics, Statistics_PagedKeys_AreBitwiseIdenticalToDenseKeys) {
   const TargetGuard guard;
   constexpr std::int64_t kB = 2, kT = 3, kS = 6, kD = 4, kPage = 2, kPages = 7;
   const std::vector<std::int32_t> table{5, 0, 3, 6, 2, -1}, lengths{5, 4};
@@ -180,8 +181,8 @@ TEST(Statistics, PagesGiveTheBitsOfDenseKeys) {
   }
 }
 
-/// A mean for each sequence of a packed batch; listed keys count in each sequence, listed queries in the batch.
-TEST(Statistics, PackedSequencesCountTheirOwnKeys) {
+/// A packed batch has a mean for each sequence. Listed keys are counted in each sequence, listed queries in the batch.
+TEST(Statistics, PackedBatch_SequencesOfOtherLengths_CountTheirOwnKeys) {
   const std::vector<float> q(5, 0.0F), k(5, 1.0F);  // all scores are 0: each key of a sequence weighs the same
   const std::vector<std::int64_t> queries{0, 2, 5}, keys{0, 4, 5}, listed{3, 0}, rows{4};
   const std::vector<float> lse{std::log(4.0F), std::log(4.0F), 0.0F, 0.0F, 0.0F};
@@ -214,8 +215,8 @@ TEST(Statistics, PackedSequencesCountTheirOwnKeys) {
   EXPECT_EQ(top, (std::vector<std::int32_t>{0, 0, 0, 0, 0}));
 }
 
-/// A packed batch has a mean for each of its sequences.
-TEST(Statistics, RefuseMeansOfAnotherNumberOfSequences) {
+/// A packed batch has one mean for each of its sequences.
+TEST(Statistics, MeanOutput_OtherNumberOfSequences_IsRefused) {
   const std::vector<float> q(5), k(5);
   const std::vector<std::int64_t> bounds{0, 2, 5};
   const std::vector<float> lse(5);

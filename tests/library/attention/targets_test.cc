@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A forced vector target is the one that runs.
+// Checks that a forced vector target is the one that runs.
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,7 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-TEST(Targets, SupportedOnesAreCompiledAndTheBestIsTheDefault) {
+TEST(Targets, SupportedTargets_ThisCpu_AreCompiledAndTheBestIsTheDefault) {
   const TargetGuard guard;
   const std::vector<std::string> supported = supported_targets();
   ASSERT_FALSE(supported.empty());
@@ -26,7 +26,7 @@ TEST(Targets, SupportedOnesAreCompiledAndTheBestIsTheDefault) {
   }
 }
 
-TEST(Targets, ASetTargetIsActive) {
+TEST(Targets, SetTarget_SupportedTarget_IsActive) {
   const TargetGuard guard;
   for (const std::string& name : supported_targets()) {
     set_target(name);
@@ -34,7 +34,7 @@ TEST(Targets, ASetTargetIsActive) {
   }
 }
 
-TEST(Targets, AnUnknownTargetIsRefusedAndChangesNothing) {
+TEST(Targets, SetTarget_UnknownTarget_IsRefusedAndChangesNothing) {
   const TargetGuard guard;
   const std::string last = supported_targets().back();
   set_target(last);
@@ -49,8 +49,8 @@ TEST(Targets, AnUnknownTargetIsRefusedAndChangesNothing) {
   EXPECT_EQ(active_target(), last);
 }
 
-/// Few queries, whose scores are sums over the lanes of a vector: targets differ in the number of lanes or, without
-/// fused multiply-add, in roundings.
+/// Uses few queries, whose scores are sums over the lanes of a vector: targets differ in the number of lanes or,
+/// without fused multiply-add, in rounding.
 verify::CaseSpec summed_over_lanes() {
   verify::CaseSpec spec;
   spec.T = 8;
@@ -58,7 +58,7 @@ verify::CaseSpec summed_over_lanes() {
   return spec;
 }
 
-/// Bits of one forward pass on `target`.
+/// Returns the bytes of one forward pass on `target`.
 std::vector<std::uint8_t> forward_bits(const std::string& target) {
   set_target(target);
   verify::Case problem(summed_over_lanes());
@@ -66,10 +66,10 @@ std::vector<std::uint8_t> forward_bits(const std::string& target) {
   return problem.output_bytes();
 }
 
-/// Vectors of four floats without fused multiply-add: such targets may agree to the bit.
+/// Returns whether a target has vectors of four floats without fused multiply-add; such targets may agree bitwise.
 bool adds_four_lanes_unfused(const std::string& target) { return target == "sse4" || target == "emu128"; }
 
-TEST(Targets, EachRunsItsOwnCode) {
+TEST(Targets, EachTarget_Set_RunsItsOwnCode) {
   const TargetGuard guard;
   const std::vector<std::string> supported = supported_targets();
   std::vector<std::vector<std::uint8_t>> bits;
@@ -84,7 +84,7 @@ TEST(Targets, EachRunsItsOwnCode) {
   }
 }
 
-TEST(Targets, ACallsContextNamesItsTarget) {
+TEST(Targets, Context_NamesATarget_ItsCallUsesIt) {
   const TargetGuard guard;
   verify::Case problem(summed_over_lanes());
   for (const std::string& name : supported_targets()) {
@@ -103,7 +103,7 @@ TEST(Targets, ACallsContextNamesItsTarget) {
   }
 }
 
-/// What this program prints when HEADGATE_ISA is `isa`, run anew with the probe below alone.
+/// Runs this program again with HEADGATE_ISA = `isa` and only the probe below. Returns what it prints.
 std::string probe_with_isa(const std::string& isa) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   const std::string command =
@@ -121,8 +121,8 @@ std::string probe_with_isa(const std::string& isa) {
   return text.substr(from, text.find('\n', from) - from);
 }
 
-/// Child of the tests below; on its own it checks that the environment variable, when set, is honoured.
-TEST(Probe, PrintsTheActiveTarget) {
+/// Child process of the tests below. Alone, it checks that the environment variable, if set, is honoured.
+TEST(Probe, ActiveTarget_Asked_IsPrinted) {
   std::string answer;
   try {
     verify::CaseSpec spec;
@@ -139,12 +139,12 @@ TEST(Probe, PrintsTheActiveTarget) {
   }
 }
 
-TEST(Targets, EnvironmentForcesATarget) {
+TEST(Targets, Environment_NamesATarget_ForcesIt) {
   for (const std::string& name : supported_targets()) EXPECT_EQ(probe_with_isa(name), name);
   EXPECT_EQ(probe_with_isa(""), supported_targets().front());
 }
 
-TEST(Targets, EnvironmentNamingNoTargetIsAnError) {
+TEST(Targets, Environment_NamesNoTarget_IsAnError) {
   const std::string answer = probe_with_isa("mmx");
   EXPECT_NE(answer.find("HEADGATE_ISA"), std::string::npos) << answer;
   EXPECT_NE(answer.find("'mmx'"), std::string::npos) << answer;

@@ -14,7 +14,7 @@ std::string words(const KeyRange& range) {
   return range.empty() ? "none" : std::to_string(range.begin) + " to " + std::to_string(range.end);
 }
 
-/// The least range that holds each i of [begin, end) of which `is` is true.
+/// Returns the smallest range that holds each i of [begin, end) for which `is` returns true.
 template <class Is>
 KeyRange hull(std::int64_t begin, std::int64_t end, const Is& is) {
   KeyRange found;
@@ -24,9 +24,9 @@ KeyRange hull(std::int64_t begin, std::int64_t end, const Is& is) {
   return found;
 }
 
-// Kernels make the weights of the rows that see a key of a block, and read back those that `queries` names: one row too
-// many would be read before it is written.
-TEST(Visibility, RangesAreThoseOfTheDefinition) {
+// Kernels write the weights of rows that see a key of a block, and read those that `queries` names. One row too many
+// would be read before it is written.
+TEST(Visibility, VisibleRanges_AnyMask_AreThoseOfTheDefinition) {
   std::mt19937 random(7);
   const auto pick = [&](std::int64_t low, std::int64_t high) {
     return std::uniform_int_distribution<std::int64_t>(low, high)(random);

@@ -13,7 +13,7 @@
 namespace headgate::capi {
 namespace {
 
-TEST(Guarded, EveryExceptionBecomesAStatusAndALine) {
+TEST(Guarded, Guard_EachException_BecomesAStatusAndALine) {
   EXPECT_EQ(guarded("headgate_f", [] { throw Error("k is wrong"); }), HEADGATE_INVALID_ARGUMENT);
   EXPECT_STREQ(last_error(), "headgate_f: k is wrong");
   EXPECT_EQ(guarded("headgate_f", [] { throw Error("f: k is wrong"); }), HEADGATE_INVALID_ARGUMENT);
@@ -28,7 +28,7 @@ TEST(Guarded, EveryExceptionBecomesAStatusAndALine) {
   EXPECT_STREQ(last_error(), "");
 }
 
-TEST(LastError, IsCutBetweenCharacters) {
+TEST(LastError, LongMessage_Utf8_IsCutBetweenCharacters) {
   const std::string function = "headgate_f";
   for (std::size_t shift = 0; shift < 4; ++shift) {
     std::string text(shift, 'x');
@@ -65,7 +65,7 @@ ThirdVersion read_third(const void* given) {
   return read_sized(static_cast<const ThirdVersion*>(given), "s", {sizeof(FirstVersion), sizeof(SecondVersion)});
 }
 
-TEST(ReadSized, OlderCallersLeaveLaterFieldsZero) {
+TEST(ReadSized, Struct_OfAnOlderCaller_HasZerosInLaterFields) {
   const FirstVersion first{sizeof(FirstVersion), 5};
   const ThirdVersion of_first = read_third(&first);
   EXPECT_EQ(of_first.a, 5);
@@ -76,12 +76,12 @@ TEST(ReadSized, OlderCallersLeaveLaterFieldsZero) {
   EXPECT_EQ(of_second.c, 0);
 }
 
-TEST(ReadSized, TheSameVersionIsCopied) {
+TEST(ReadSized, Struct_OfTheSameVersion_IsCopied) {
   const ThirdVersion same{sizeof(ThirdVersion), 5, 6, 7};
   EXPECT_EQ(read_third(&same).c, 7);
 }
 
-TEST(ReadSized, ANewerCallerMustLeaveUnknownBytesZero) {
+TEST(ReadSized, Struct_OfANewerCaller_MustHaveZerosInUnknownBytes) {
   struct {
     ThirdVersion known;
     std::int64_t later;
@@ -91,7 +91,7 @@ TEST(ReadSized, ANewerCallerMustLeaveUnknownBytesZero) {
   EXPECT_THROW(read_third(&newer), Error);
 }
 
-TEST(ReadSized, SizesOfNoVersionAreRefused) {
+TEST(ReadSized, Struct_SizeOfNoVersion_IsRefused) {
   ThirdVersion s{0, 5, 6, 7};
   for (const std::size_t size : {std::size_t{0}, std::size_t{8}, sizeof(FirstVersion) - 1, sizeof(FirstVersion) + 1,
                                  sizeof(SecondVersion) + 1, kMaxStructSize + 1, static_cast<std::size_t>(-1)}) {

@@ -17,7 +17,7 @@
 #include "library/core/element.hpp"
 #include "library/core/gate_functions.hpp"
 
-// The C API computes what the C++ API computes, bit for bit.
+// Checks that the C API computes bitwise the same as the C++ API.
 
 namespace headgate::testing {
 namespace {
@@ -138,7 +138,7 @@ headgate_status statistics_by_c(const SampleCall& call) {
   return headgate_attention_statistics(&outputs, &inputs, &lse, &selection, &options);
 }
 
-/// A call on random numbers, the same for the same seed, with options away from their defaults.
+/// Makes a call on random numbers, the same for the same seed, with options that are not defaults.
 struct RandomCall : SampleCall {
   RandomCall(DType dtype, std::uint32_t seed) : SampleCall(dtype), random(seed) {
     for (const ConstTensorView& view : {in.q, in.k, in.v, in.gate, in.bias, incoming.dy, incoming.dlse}) fill(view);
@@ -160,9 +160,9 @@ struct RandomCall : SampleCall {
   std::mt19937 random;
 };
 
-class SameBits : public ::testing::TestWithParam<DType> {};
+class CApiCase : public ::testing::TestWithParam<DType> {};
 
-TEST_P(SameBits, InBothPasses) {
+TEST_P(CApiCase, Attention_BothPasses_HasTheBitsOfCpp) {
   const RandomCall cpp(GetParam(), 42);
   const RandomCall c(GetParam(), 42);
   const RandomCall before(GetParam(), 42);
@@ -182,10 +182,10 @@ TEST_P(SameBits, InBothPasses) {
   EXPECT_FALSE(c.unchanged_since(after));
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, SameBits, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),
+INSTANTIATE_TEST_SUITE_P(DTypes, CApiCase, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),
                          [](const auto& dtype) { return std::string(dtype_name(dtype.param)); });
 
-/// Ranges of keys, their merge and its gradients.
+/// Computes ranges of keys, their merge and its gradients.
 struct MergeCall : RandomCall {
   static constexpr std::size_t kParts = 2;
   static constexpr std::int64_t kCut = 2;
@@ -258,7 +258,7 @@ struct MergeCall : RandomCall {
   }
 };
 
-TEST(Merge, HasTheSameBits) {
+TEST(CApi, Parts_Merged_HaveTheBitsOfCpp) {
   const MergeCall cpp, c, before;
   cpp.by_cpp();
   c.by_c();
@@ -266,7 +266,7 @@ TEST(Merge, HasTheSameBits) {
   EXPECT_FALSE(c.unchanged_since(before.snapshot()));
 }
 
-TEST(Merge, RefusesNullAndSaysWhy) {
+TEST(CApi, Merge_NullArgument_IsRefusedByName) {
   const MergeCall call;
   headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
   outputs.y = to_c(call.out.y);
@@ -281,7 +281,7 @@ TEST(Merge, RefusesNullAndSaysWhy) {
   EXPECT_STREQ(headgate_last_error(), "headgate_narrow_keys: key_lengths is null but receives 2 numbers");
 }
 
-TEST(SameBitsOfCaches, PagedAndInt8) {
+TEST(CApi, Caches_PagedAndInt8_HaveTheBitsOfCpp) {
   const auto as_cache = [](RandomCall& call) {
     call.in.k.dtype = call.in.v.dtype = DType::i8;
     for (ConstTensorView* scale : {&call.in.k_scale, &call.in.v_scale}) {
@@ -304,7 +304,7 @@ TEST(SameBitsOfCaches, PagedAndInt8) {
   EXPECT_EQ(backward_by_c(c), HEADGATE_INVALID_ARGUMENT);
 }
 
-TEST(SameDefaults, AStructOfZerosWithItsSizeIsTheCppDefault) {
+TEST(CApi, Options_ZerosWithTheirSize_AreTheDefaultsOfCpp) {
   RandomCall cpp(DType::f32, 7);
   cpp.options = AttentionOptions{};
   cpp.forward();
@@ -320,7 +320,7 @@ TEST(SameDefaults, AStructOfZerosWithItsSizeIsTheCppDefault) {
   }
 }
 
-TEST(SameGates, EveryFunctionHasItsNumber) {
+TEST(CApi, GateFunction_EachOfCpp_HasItsNumber) {
   for (const auto& [gate_fn, word] : Words<GateFn>::kAll) {
     RandomCall cpp(DType::f32, 7);
     RandomCall c(DType::f32, 7);
@@ -331,7 +331,7 @@ TEST(SameGates, EveryFunctionHasItsNumber) {
   }
 }
 
-TEST(SameThreshold, ClosesTheSameRows) {
+TEST(CApi, GateThreshold_AnyValue_ClosesTheRowsOfCpp) {
   RandomCall cpp(DType::f32, 7);
   RandomCall c(DType::f32, 7);
   cpp.options.gate_threshold = c.options.gate_threshold = 0.6;
@@ -347,7 +347,7 @@ TEST(SameThreshold, ClosesTheSameRows) {
   EXPECT_NE(std::string(headgate_last_error()).find("] is inf: gate_threshold left this row out"), std::string::npos);
 }
 
-TEST(SamePrecision, Native16GivesTheSameBits) {
+TEST(CApi, Precision_Native16_HasTheBitsOfCpp) {
   RandomCall cpp(DType::bf16, 7);
   RandomCall c(DType::bf16, 7);
   cpp.options.precision = Precision::native16;
@@ -361,7 +361,7 @@ TEST(SamePrecision, Native16GivesTheSameBits) {
   EXPECT_NE(std::string(headgate_last_error()).find("precision is native16 but q is f32, not bf16"), std::string::npos);
 }
 
-TEST(SameRuntime, Native16ProductsAgree) {
+TEST(CApi, Native16Products_ListedAndForced_AgreeWithCpp) {
   const char* now = nullptr;
   for (const std::string& name : supported_native16_products()) {
     ASSERT_EQ(headgate_set_native16_products(name.c_str()), HEADGATE_OK);
@@ -375,7 +375,7 @@ TEST(SameRuntime, Native16ProductsAgree) {
   EXPECT_NE(std::string(headgate_last_error()).find("set_native16_products names 'abacus'"), std::string::npos);
 }
 
-TEST(SameWords, TheCMessageIsTheCppOneUnderItsOwnName) {
+TEST(CApi, Message_BadArgument_IsThatOfCppWithTheNameOfC) {
   SampleCall call;
   call.in.gate.shape[2] = 1;
   const auto before = call.snapshot();
@@ -390,7 +390,7 @@ TEST(SameWords, TheCMessageIsTheCppOneUnderItsOwnName) {
   EXPECT_TRUE(call.unchanged_since(before));
 }
 
-TEST(SameRuntime, ListsVersionAndThreadsAgree) {
+TEST(CApi, Runtime_ListsVersionAndThreads_AgreeWithCpp) {
   EXPECT_STREQ(headgate_version(), version());
   EXPECT_EQ(headgate_default_threads(), default_threads());
   const char* active = nullptr;
@@ -408,14 +408,14 @@ TEST(SameRuntime, ListsVersionAndThreadsAgree) {
   }
 }
 
-TEST(SameRuntime, ForcesABackend) {
+TEST(CApi, Backend_Forced_IsActiveInCpp) {
   for (const std::string& name : supported_backends()) EXPECT_EQ(headgate_set_backend(name.c_str()), HEADGATE_OK);
   EXPECT_EQ(headgate_set_backend("abacus"), HEADGATE_INVALID_ARGUMENT);
   EXPECT_NE(std::string(headgate_last_error()).find("'abacus'"), std::string::npos);
   EXPECT_EQ(headgate_set_backend(nullptr), HEADGATE_OK);
 }
 
-TEST(SameRuntime, OptionsNameTargetAndBackend) {
+TEST(CApi, Options_TargetAndBackend_AreUsed) {
   const RandomCall call(DType::f32, 7);
   headgate_attention_options options = to_c(call.options);
   for (const std::string& name : supported_targets()) {
@@ -432,13 +432,13 @@ TEST(SameRuntime, OptionsNameTargetAndBackend) {
   EXPECT_NE(std::string(headgate_last_error()).find("'abacus'"), std::string::npos) << headgate_last_error();
 }
 
-/// Bytes that this process holds from malloc; 0 where a sanitizer has its own.
+/// Returns the bytes that this process has from malloc; 0 under a sanitizer with its own allocator.
 std::size_t bytes_held() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
 }
 
-TEST(SameRuntime, ReleasesTheWorkspaceOfTheThread) {
+TEST(CApi, Workspace_OfTheThread_IsReleased) {
   RandomCall call(DType::f32, 7);
   ASSERT_EQ(forward_by_c(call), HEADGATE_OK) << headgate_last_error();
   const std::size_t kept = bytes_held();
@@ -447,7 +447,7 @@ TEST(SameRuntime, ReleasesTheWorkspaceOfTheThread) {
   EXPECT_LT(bytes_held(), kept);
 }
 
-TEST(LastError, BelongsToItsThread) {
+TEST(LastError, Message_OfAnotherThread_IsNotSeen) {
   ASSERT_EQ(headgate_set_target("abacus"), HEADGATE_INVALID_ARGUMENT);
   const std::string mine = headgate_last_error();
   std::string at_start = "unset";

@@ -14,7 +14,7 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-/// A binary format with an implicit leading bit: 16 bits in all.
+/// Describes a 16-bit binary format with an implicit leading bit.
 struct Format {
   int mantissa_bits;
   int min_exponent;  ///< of the smallest normal number
@@ -24,7 +24,7 @@ struct Format {
 constexpr Format kBFloat16{7, -126, 127};
 constexpr Format kFloat16{10, -14, 15};
 
-/// The value of `bits` by the definition of the format.
+/// Returns the value of `bits` by the definition of the format.
 double decode(std::uint16_t bits, const Format& format) {
   const int exponent_bits = 15 - format.mantissa_bits;
   const int field = (bits & 0x7FFF) >> format.mantissa_bits;
@@ -38,7 +38,7 @@ double decode(std::uint16_t bits, const Format& format) {
   return sign * std::ldexp(1.0 + mantissa * unit, field - 1 + format.min_exponent);
 }
 
-/// `x` rounded to the format, nearest, ties to even, by arithmetic in f64, where every step is exact.
+/// Rounds `x` to the format, to nearest even, by arithmetic in f64, where every step is exact.
 double rounded(double x, const Format& format) {
   if (x == 0.0 || !std::isfinite(x)) return x;
   const int exponent = std::max(std::ilogb(x), format.min_exponent);
@@ -48,7 +48,7 @@ double rounded(double x, const Format& format) {
   return std::abs(result) > largest ? std::copysign(std::numeric_limits<double>::infinity(), x) : result;
 }
 
-/// The same number, or both NaN; zeros must agree in sign.
+/// Compares numbers. NaNs are equal; zeros must agree in sign.
 ::testing::AssertionResult same(double got, double want) {
   if (std::isnan(want) ? std::isnan(got) : got == want && std::signbit(got) == std::signbit(want)) {
     return ::testing::AssertionSuccess();
@@ -64,7 +64,7 @@ double rounded(double x, const Format& format) {
   return ::testing::AssertionSuccess();
 }
 
-TEST(Convert, EveryBFloat16DecodesAndComesBack) {
+TEST(Convert, Bf16_EveryValue_RoundTrips) {
   for (std::uint32_t bits = 0; bits < 0x10000U; ++bits) {
     const BFloat16 stored{static_cast<std::uint16_t>(bits)};
     const float value = to_f32(stored);
@@ -77,7 +77,7 @@ TEST(Convert, EveryBFloat16DecodesAndComesBack) {
   }
 }
 
-TEST(Convert, EveryFloat16DecodesAndComesBack) {
+TEST(Convert, F16_EveryValue_RoundTrips) {
   for (std::uint32_t bits = 0; bits < 0x10000U; ++bits) {
     const Float16 stored{static_cast<std::uint16_t>(bits)};
     const float value = to_f32(stored);
@@ -91,11 +91,11 @@ TEST(Convert, EveryFloat16DecodesAndComesBack) {
   }
 }
 
-// Between two neighbours of a 16-bit format: the midpoint, and the floats on either side of it.
-TEST(Convert, TiesGoToEvenBetweenAllNeighbours) {
+// Tests the midpoint between two neighbours of a 16-bit format, and the floats on either side of it.
+TEST(Convert, Conversion_TiesBetweenNeighbours_RoundToEven) {
   for (std::uint32_t bits = 0; bits < 0x7C00U; ++bits) {
     const double low = decode(static_cast<std::uint16_t>(bits), kFloat16);
-    // Past the largest finite half the next step would be 2^16.
+    // After the largest finite f16 the next step would be 2^16.
     const double high = bits + 1 < 0x7C00U ? decode(static_cast<std::uint16_t>(bits + 1), kFloat16) : 65536.0;
     const auto middle = static_cast<float>((low + high) / 2);
     for (const float x : {middle, std::nextafter(middle, 0.0F), std::nextafter(middle, kInf)}) {
@@ -114,10 +114,10 @@ TEST(Convert, TiesGoToEvenBetweenAllNeighbours) {
   }
 }
 
-TEST(Convert, RandomFloatsRoundAsInDoubleArithmetic) {
+TEST(Convert, Conversion_RandomFloats_RoundsAsInDoubleArithmetic) {
   std::mt19937 random(20261121);
   std::uniform_int_distribution<std::uint32_t> any;
-  std::uniform_int_distribution<std::uint32_t> half_exponent(127 - 26, 127 + 17);  // the halves and around them
+  std::uniform_int_distribution<std::uint32_t> half_exponent(127 - 26, 127 + 17);  // f16's range and beyond
   for (int run = 0; run < 1'000'000; ++run) {
     const std::uint32_t bits = any(random);
     ASSERT_TRUE(both_round_right(std::bit_cast<float>(bits)));
@@ -126,7 +126,7 @@ TEST(Convert, RandomFloatsRoundAsInDoubleArithmetic) {
   }
 }
 
-TEST(Convert, EdgesOfTheFormats) {
+TEST(Convert, Conversion_LimitsOfTheFormats_RoundAsSpecified) {
   EXPECT_EQ(to_f16(65504.0F).bits, 0x7BFFU);
   EXPECT_EQ(to_f16(65519.996F).bits, 0x7BFFU);
   EXPECT_EQ(to_f16(65520.0F).bits, 0x7C00U);  // the tie goes to even, infinity

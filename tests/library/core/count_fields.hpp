@@ -6,7 +6,7 @@
 
 namespace headgate::testing {
 
-/// Stands for a value of any type where none is computed.
+/// Converts to a value of any type, in unevaluated expressions.
 struct AnyValue {
   std::size_t index;
   template <typename T>
@@ -18,7 +18,7 @@ constexpr bool takes_values(std::index_sequence<kIndex...>) {
   return requires { Aggregate{AnyValue{kIndex}...}; };
 }
 
-/// The fields of a struct without constructors: the most values that can initialise it.
+/// Counts the fields of a struct without constructors: the largest number of values that can initialise it.
 template <class Aggregate, std::size_t kCount = 0>
 constexpr std::size_t count_fields() {
   if constexpr (takes_values<Aggregate>(std::make_index_sequence<kCount + 1>())) {

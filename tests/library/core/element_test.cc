@@ -11,7 +11,7 @@
 namespace headgate::testing {
 namespace {
 
-TEST(Element, LoadsEveryDType) {
+TEST(Element, Load_EachDType_ReadsItsValue) {
   const float f32[] = {0.0F, -1.5F};
   const double f64[] = {0.0, 1e300};
   const BFloat16 bf16[] = {{0}, {0xC020}};
@@ -28,7 +28,7 @@ TEST(Element, LoadsEveryDType) {
   EXPECT_EQ(load_element(i64, DType::i64, 1), 1099511627776.0);
 }
 
-TEST(Element, StoresEveryFloatingDType) {
+TEST(Element, Store_EachFloatingDType_WritesItsValue) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     std::vector<double> memory(2);
     store_element(memory.data(), dtype, 1, -2.5);
@@ -37,7 +37,7 @@ TEST(Element, StoresEveryFloatingDType) {
   }
 }
 
-TEST(Element, OffsetsFollowTheStrides) {
+TEST(Element, Offset_AnyStrides_FollowsThem) {
   std::vector<float> memory(2 * 3 * 4 * 5);
   for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<float>(i);
   const auto plain = make_view(memory.data(), {2, 3, 4, 5});
@@ -51,7 +51,7 @@ TEST(Element, OffsetsFollowTheStrides) {
   EXPECT_EQ(memory[118], 7.0F);
 }
 
-TEST(Element, BroadcastStretchesDimensionsOfOne) {
+TEST(Element, Broadcast_DimensionOfOne_HasStrideZero) {
   const float row[] = {1.0F, 2.0F};
   const ConstTensorView wide = broadcast_to(make_view(row, {1, 2, 1, 1}), {3, 2, 4, 1});
   EXPECT_EQ(wide.shape, (Shape{3, 2, 4, 1}));
@@ -61,7 +61,7 @@ TEST(Element, BroadcastStretchesDimensionsOfOne) {
   EXPECT_EQ(empty.numel(), 0);
 }
 
-TEST(Check, RequireSaysTheFormattedLine) {
+TEST(Check, Require_FalseCondition_ThrowsTheFormattedLine) {
   EXPECT_NO_THROW(require(true, "{}", 1));
   try {
     require(false, "k has shape {}", shape_text({1, 2, 8, -64}));

@@ -11,7 +11,7 @@
 namespace headgate {
 namespace {
 
-TEST(GateFunctions, EveryRowIsFoundByItsFunctionAndByItsWord) {
+TEST(GateFunctions, Row_ByFunctionOrWord_IsFound) {
   std::set<std::string_view> words, formulas;
   for (const GateFunction& row : kGateFunctions) {
     EXPECT_EQ(&gate_function(row.value), &row) << row.word;
@@ -24,16 +24,16 @@ TEST(GateFunctions, EveryRowIsFoundByItsFunctionAndByItsWord) {
   EXPECT_EQ(formulas.size(), kGateFunctions.size());
 }
 
-TEST(GateFunctions, NoneIsAWordButNoRow) {
+TEST(GateFunctions, None_AmongTheWords_HasNoRow) {
   EXPECT_EQ(gate_row(GateFn::none), kGateFunctions.size());
   EXPECT_EQ(find_word<GateFn>("none"), GateFn::none);
   EXPECT_EQ(gate_row(static_cast<GateFn>(1000)), kGateFunctions.size());
   EXPECT_FALSE(find_word<GateFn>("no_such_function").has_value());
 }
 
-// The oracle has every function, and agrees about where o is lost: it has no ratio there, and g is 0 at 0 for each of
-// those that there are.
-TEST(GateFunctions, TheOracleKnowsWhichHaveAZero) {
+// The oracle has every function, and agrees about where o is lost: it has no ratio there, and g is 0 at 0 for each such
+// function.
+TEST(GateFunctions, Oracle_EachFunction_KnowsWhetherItHasAZero) {
   for (const GateFunction& row : kGateFunctions) {
     const auto at_zero = reference::gate_terms(row.value, 0.0), at_one = reference::gate_terms(row.value, 1.0);
     EXPECT_NE(at_one.slope, 0.0) << row.word << " is not in the oracle";
@@ -42,27 +42,27 @@ TEST(GateFunctions, TheOracleKnowsWhichHaveAZero) {
   }
 }
 
-TEST(GateFunctions, TheOutputIsLostByMultiplyingWithAZero) {
+TEST(GateFunctions, Output_MultipliedByZero_IsLost) {
   EXPECT_TRUE(loses_output(GateFn::silu, GateOp::mul));
   EXPECT_FALSE(loses_output(GateFn::silu, GateOp::add));
   EXPECT_FALSE(loses_output(GateFn::sigmoid, GateOp::mul));
   EXPECT_FALSE(loses_output(GateFn::none, GateOp::mul));
 }
 
-TEST(GateFunctions, TheOutputIsKeptWhereItIsLostOrCancels) {
+TEST(GateFunctions, Output_AddedOrNeverZero_IsKept) {
   EXPECT_TRUE(keeps_output(GateFn::silu, GateOp::mul));
   EXPECT_TRUE(keeps_output(GateFn::sigmoid, GateOp::add));
   EXPECT_FALSE(keeps_output(GateFn::sigmoid, GateOp::mul));
   EXPECT_FALSE(keeps_output(GateFn::none, GateOp::add));
 }
 
-TEST(Words, OptionsMayWriteAHyphenForAnUnderscore) {
+TEST(Words, Option_HyphenForUnderscore_IsAccepted) {
   EXPECT_EQ(find_word<GateFn>("ns-sigmoid"), GateFn::ns_sigmoid);
   EXPECT_EQ(find_word<GateFn>("ns_sigmoid"), GateFn::ns_sigmoid);
   EXPECT_FALSE(find_word<GateFn>("ns sigmoid").has_value());
 }
 
-TEST(Words, AnUnknownWordIsToldWithThoseThatExist) {
+TEST(Words, UnknownWord_Refused_ListsTheKnownOnes) {
   EXPECT_EQ(parse_word<GateOp>("gate_op", "add"), GateOp::add);
   try {
     parse_word<GateOp>("gate_op", "max");

@@ -10,7 +10,7 @@
 namespace headgate {
 namespace {
 
-TEST(EditDistance, EachKindOfEdit_CountsOne) {
+TEST(EditDistance, Distance_EachKindOfEdit_IsOne) {
   EXPECT_EQ(edit_distance("data", "data"), 0U);
   EXPECT_EQ(edit_distance("dat", "data"), 1U) << "inserted";
   EXPECT_EQ(edit_distance("daata", "data"), 1U) << "removed";
@@ -20,9 +20,9 @@ TEST(EditDistance, EachKindOfEdit_CountsOne) {
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3U);
 }
 
-TEST(EditDistance, HyphenAndUnderscore_AreTheSame) { EXPECT_EQ(edit_distance("seq_len", "seq-len"), 0U); }
+TEST(EditDistance, Distance_HyphenForUnderscore_IsZero) { EXPECT_EQ(edit_distance("seq_len", "seq-len"), 0U); }
 
-TEST(NearestWord, WordsOfAVerb_FindsTheNearest) {
+TEST(NearestWord, NearestWord_MistypedWord_IsFound) {
   const std::vector<std::string_view> options = {"data", "out", "layers", "seq-len", "stop-at", "steps", "q", "k"};
   EXPECT_EQ(nearest_word("dat", options), "data");
   EXPECT_EQ(nearest_word("seq_length", options), "seq-len");
@@ -34,7 +34,7 @@ TEST(NearestWord, WordsOfAVerb_FindsTheNearest) {
   EXPECT_EQ(nearest_word(std::string(1U << 20, 'x'), options), "");
 }
 
-TEST(DidYouMean, NothingNear_IsEmpty) {
+TEST(DidYouMean, DidYouMean_NothingNear_IsEmpty) {
   EXPECT_EQ(did_you_mean("sigmod", {"silu", "sigmoid"}), "; did you mean sigmoid?");
   EXPECT_EQ(did_you_mean("poetry", {"silu", "sigmoid"}), "");
   EXPECT_EQ(word_complaint("sigmod", {"silu", "sigmoid"}), "'sigmod' is none of silu, sigmoid; did you mean sigmoid?");

@@ -38,14 +38,14 @@ constexpr std::tuple kSample{SampleRow(&Sample::count, {.name = "count", .key = 
                              SampleRow(&Sample::share, {.name = "share", .option = "--share"}),
                              SampleRow(&Sample::names, {.name = "names"})};
 
-TEST(Rows, AreFoundByTheirFields) {
+TEST(Rows, Row_ByItsField_IsFound) {
   EXPECT_EQ((row_of<kSample, &Sample::count>().key), "how_many");
   EXPECT_EQ((row_of<kSample, &Sample::share>().key), "share") << "a key that is not given is the name";
   EXPECT_EQ(index_of_row(kSample, &Sample::names), 2U);
   EXPECT_EQ(index_of_row(kSample, &Sample::other_share), 3U) << "a field of the same type without a row";
 }
 
-TEST(Given, LaysWhatWasGivenOverAnObject) {
+TEST(Given, Given_SomeFields_OverwritesThoseOfTheObject) {
   Given<kSample> given;
   EXPECT_FALSE(given.any());
   Sample sample;
@@ -65,7 +65,7 @@ TEST(Given, LaysWhatWasGivenOverAnObject) {
   EXPECT_EQ(sample.names, (std::vector<std::string>{"a", "b"}));
 }
 
-TEST(Range, HasItsBoundsUnlessTheyAreExcluded) {
+TEST(Range, Range_InclusiveOrExclusiveBounds_ContainsThem) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr Range<std::int64_t> kCount{.least = 1, .most = 512};
   EXPECT_TRUE(kCount.has(1) && kCount.has(512));

@@ -24,7 +24,7 @@ struct Buffers {
   View<std::uint8_t, 3> mask;
 };
 
-TEST(Workspace, CountsThenPlacesTheSameBytes) {
+TEST(Workspace, Workspace_CountedThenPlaced_TakesTheSameBytes) {
   const Placed<Buffers> placed(std::int64_t{7}, true);
   EXPECT_EQ(placed.bytes() % Block::kAlign_bytes, 0U);
   EXPECT_EQ(placed->scores.shape, (std::array<std::int64_t, 2>{7, 33}));
@@ -41,13 +41,13 @@ TEST(Workspace, CountsThenPlacesTheSameBytes) {
             reinterpret_cast<std::byte*>(placed->scores.data) + placed.bytes());
 }
 
-TEST(Workspace, WhatIsNotTakenIsAbsent) {
+TEST(Workspace, Buffer_NotTaken_IsAbsent) {
   const Placed<Buffers> placed(std::int64_t{3}, false);
   EXPECT_TRUE(placed->sums.present());
   EXPECT_FALSE(placed->mask.present());
 }
 
-TEST(Workspace, ItemsSumUpByName) {
+TEST(Workspace, Items_SameName_AddUp) {
   std::vector<WorkspaceItem> items;
   Workspace count(&items);
   count.take<float>("a", 1);
@@ -61,7 +61,7 @@ TEST(Workspace, ItemsSumUpByName) {
   EXPECT_EQ(count.bytes(), 10U * kAlign);
 }
 
-TEST(Workspace, SizesThatOverflowAreOutOfMemory) {
+TEST(Workspace, Sizes_Overflow_ThrowBadAlloc) {
   constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
   Workspace count;
   EXPECT_THROW((count.take<float>("a", kHuge)), std::bad_alloc);

@@ -38,7 +38,7 @@ class BackcopyTest : public ::testing::Test {
 
 using Tokens = std::vector<std::int32_t>;
 
-/// T tokens and the last target.
+/// Returns T tokens and the last target.
 Tokens training(const BackcopySource& source, std::int64_t index) {
   Tokens tokens(kT + 1), targets(kT);
   source.training_sequence(tokens.data(), targets.data(), index);
@@ -47,7 +47,7 @@ Tokens training(const BackcopySource& source, std::int64_t index) {
   return tokens;
 }
 
-TEST_F(BackcopyTest, BeginsWithBosAndCopiesAfterTriggers) {
+TEST_F(BackcopyTest, Sequence_AnyIndex_BeginsWithBosAndCopiesAfterTriggers) {
   const BackcopySource backcopy = source(testing::prose(5000));
   std::int64_t copies = 0;
   for (std::int64_t i = 0; i < kSequences; ++i) {
@@ -65,7 +65,7 @@ TEST_F(BackcopyTest, BeginsWithBosAndCopiesAfterTriggers) {
   EXPECT_GT(copies, kSequences);
 }
 
-TEST_F(BackcopyTest, OtherTokensFollowAsOftenAsInTheText) {
+TEST_F(BackcopyTest, Bytes_NotCopied_FollowAsOftenAsInTheText) {
   const std::string text = testing::prose(20000);
   std::map<char, std::map<char, double>> follows;
   std::map<char, double> seen;
@@ -87,14 +87,14 @@ TEST_F(BackcopyTest, OtherTokensFollowAsOftenAsInTheText) {
   for (const auto& [byte, counts] : drawn) {
     for (const auto& [next, count] : counts) {
       const double share = follows[byte][next] / seen[byte];
-      // Five standard deviations of a share drawn total[byte] times.
+      // Allows five standard deviations of a share drawn total[byte] times.
       EXPECT_NEAR(count / total[byte], share, 5.0 * std::sqrt(share * (1.0 - share) / total[byte]) + 1e-12)
           << byte << next;
     }
   }
 }
 
-TEST_F(BackcopyTest, SequencesDependOnTheirIndexAlone) {
+TEST_F(BackcopyTest, Sequence_SameIndex_IsTheSame) {
   const BackcopySource backcopy = source(testing::prose(5000));
   const Tokens fifth = training(backcopy, 5);
   EXPECT_NE(training(backcopy, 6), fifth);
@@ -104,14 +104,14 @@ TEST_F(BackcopyTest, SequencesDependOnTheirIndexAlone) {
   EXPECT_NE(tokens, Tokens(fifth.begin(), fifth.end() - 1)) << "held-out sequences are others";
 }
 
-TEST_F(BackcopyTest, AByteWithoutAFollowerStartsAfresh) {
+TEST_F(BackcopyTest, Byte_WithoutAFollower_IsFollowedByAFirstByte) {
   const BackcopySource backcopy = source("aaz");
   for (std::int64_t i = 0; i < 50; ++i) {
     for (const std::int32_t token : training(backcopy, i)) ASSERT_TRUE(token == kBos || token == 'a' || token == 'z');
   }
 }
 
-TEST_F(BackcopyTest, RefusesTextWithoutOtherBytes) {
+TEST_F(BackcopyTest, Text_OnlyTriggers_IsRefused) {
   EXPECT_THROW(source("tet te"), Error);
   EXPECT_THROW(source("a"), Error);
 }

@@ -31,7 +31,7 @@ std::string refusal(const std::string& path) {
   return "";
 }
 
-TEST(Corpus, JoinsFilesAndDirectoriesInOrder) {
+TEST(Corpus, Corpus_FilesAndDirectories_JoinsThemInOrder) {
   const Scratch scratch;
   write_bytes(scratch / "single.txt", "one ");
   std::filesystem::create_directories(scratch / "many/deep");
@@ -47,7 +47,7 @@ TEST(Corpus, JoinsFilesAndDirectoriesInOrder) {
   EXPECT_EQ(corpus.files(), 4U) << "empty files do not count";
 }
 
-TEST(Corpus, CopiesAcrossFiles) {
+TEST(Corpus, Copy_RangeAcrossFiles_JoinsTheirBytes) {
   const Scratch scratch;
   for (const char* name : {"a", "b", "c"}) write_bytes(scratch / name, std::string(name) + "12");
   const Corpus corpus({scratch / "a", scratch / "b", scratch / "c"});
@@ -61,7 +61,7 @@ TEST(Corpus, CopiesAcrossFiles) {
   }
 }
 
-TEST(Corpus, RefusesWhatIsNotText) {
+TEST(Corpus, File_NotUtf8_IsRefused) {
   const Scratch scratch;
   write_bytes(scratch / "zip", "PK\x03\x04\xFF\xFE");
   write_bytes(scratch / "zero", std::string("text\0more", 9));
@@ -73,7 +73,7 @@ TEST(Corpus, RefusesWhatIsNotText) {
   EXPECT_EQ(refusal(scratch / "empty"), scratch / "empty" + ": no file in this directory");
 }
 
-TEST(Corpus, ADirectoryIsTakenWithoutWhatIsNotText) {
+TEST(Corpus, Directory_WithFilesThatAreNotText_LeavesThemOut) {
   const Scratch scratch;
   std::filesystem::create_directory(scratch / "deep");
   write_bytes(scratch / "a.txt", "one ");
@@ -88,7 +88,7 @@ TEST(Corpus, ADirectoryIsTakenWithoutWhatIsNotText) {
                                            scratch / "deep/zip" + ")");
 }
 
-TEST(Corpus, PatternsMatchNamesAndPathsBelowTheDirectory) {
+TEST(Corpus, Pattern_InADirectory_MatchesNamesAndPaths) {
   const Scratch scratch;
   std::filesystem::create_directories(scratch / "docs/deep");
   for (const char* name : {"a.md", "b.txt", "docs/c.md", "docs/deep/d.txt", "docs/e.rst"}) {
@@ -107,7 +107,7 @@ TEST(Corpus, PatternsMatchNamesAndPathsBelowTheDirectory) {
   EXPECT_THROW(taken({"*.tex"}), io::FileError);
 }
 
-TEST(Corpus, WhatRunsWriteIsLeftOut) {
+TEST(Corpus, Directory_WithRuns_LeavesThemOut) {
   const Scratch scratch;
   for (const char* name : {"full/checkpoint", "young/checkpoint", "model", "checkpoint-like", "mine", "text"}) {
     std::filesystem::create_directories(scratch / name);
@@ -127,13 +127,13 @@ TEST(Corpus, WhatRunsWriteIsLeftOut) {
   EXPECT_EQ(all.left_out().runs, (std::vector<std::string>{scratch / "full", scratch / "model", scratch / "young"}));
   EXPECT_EQ(text_of(Corpus({scratch.path()}, {{}, scratch / "text/../mine/"})), "abd");
   EXPECT_EQ(text_of(Corpus({scratch.path()}, {{}, scratch / "not/there/yet"})), "abcd");
-  // A run in the directory of the data itself.
+  // The run lies in the directory of the data itself.
   EXPECT_EQ(text_of(Corpus({scratch / "text"}, {{}, scratch / "mine"})), "d");
   EXPECT_EQ(refusal(scratch / "full"), "");
   EXPECT_EQ(text_of(Corpus({scratch / "full"})), "no") << "the notes, named by their directory";
 }
 
-TEST(Corpus, AFileThatIsShortenedIsAnErrorNotACrash) {
+TEST(Corpus, File_ShortenedWhileMapped_ThrowsAnError) {
   const Scratch scratch;
   const std::string path = scratch / "text";
   write_bytes(path, std::string(3 << 16, 'x'));
@@ -153,7 +153,7 @@ TEST(Corpus, AFileThatIsShortenedIsAnErrorNotACrash) {
   EXPECT_EQ(read([&] { std::ignore = corpus.fingerprint(); }), said);
 }
 
-TEST(Corpus, AFileThatIsReplacedOrRemovedStaysReadable) {
+TEST(Corpus, File_ReplacedOrRemovedWhileMapped_StaysReadable) {
   const Scratch scratch;
   const std::string path = scratch / "text";
   write_bytes(path, "as it was");
@@ -164,7 +164,7 @@ TEST(Corpus, AFileThatIsReplacedOrRemovedStaysReadable) {
   EXPECT_EQ(text_of(corpus), "as it was");
 }
 
-TEST(Corpus, KnowsWellFormedUtf8) {
+TEST(Corpus, Utf8_WellFormedOrNot_IsRecognised) {
   const auto first_bad = [](const std::string& text) {
     return first_bad_utf8(reinterpret_cast<const std::uint8_t*>(text.data()), static_cast<std::int64_t>(text.size()));
   };
@@ -180,7 +180,7 @@ TEST(Corpus, KnowsWellFormedUtf8) {
   EXPECT_EQ(first_bad("\xF4\x90\x80\x80"), 0) << "beyond U+10FFFF";
 }
 
-TEST(Corpus, FingerprintTellsTextsApart) {
+TEST(Corpus, Fingerprint_DifferentTexts_Differs) {
   const Scratch scratch;
   write_bytes(scratch / "a", "some text");
   write_bytes(scratch / "same", "some text");

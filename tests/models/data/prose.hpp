@@ -8,7 +8,7 @@
 
 namespace headgate::testing {
 
-/// Words drawn at random, as many bytes as asked for: text with bigrams that can be learnt.
+/// Returns as many bytes of random words as asked for: text with bigrams that can be learnt.
 inline std::string prose(std::size_t bytes, std::uint64_t seed = 1) {
   constexpr const char* kWords[] = {"the ", "gate ", "lets ", "a ", "head ", "rest ", "when ", "tokens ", "say so.\n"};
   std::string text;

@@ -53,7 +53,7 @@ Sequence held_out(const TextSource& source, std::int64_t index) {
   return s;
 }
 
-TEST_F(TextTest, TargetsFollowTokensAndStayOutOfTheTail) {
+TEST_F(TextTest, Targets_AnySequence_FollowTheirTokensOutsideTheTail) {
   const std::string text = testing::prose(2000);
   const TextSource text_source = source(text);
   const std::string trained = text.substr(0, static_cast<std::size_t>(text_source.training_bytes()));
@@ -65,8 +65,8 @@ TEST_F(TextTest, TargetsFollowTokensAndStayOutOfTheTail) {
   }
 }
 
-TEST_F(TextTest, AnEpochVisitsEveryWindowOnce) {
-  // Every byte pair names its place, so that a window's text does.
+TEST_F(TextTest, Epoch_AnyOffset_VisitsEveryWindowOnce) {
+  // Every byte pair identifies its offset, and so does a window's text.
   std::string text;
   for (char a = 'a'; a <= 'z'; ++a) {
     for (char b = 'A'; b <= 'Z'; ++b) text += {a, b};
@@ -84,7 +84,7 @@ TEST_F(TextTest, AnEpochVisitsEveryWindowOnce) {
   for (const std::size_t at : first) EXPECT_EQ(at % kTextLength, *first.begin() % kTextLength);
 }
 
-TEST_F(TextTest, TheTailIsReadFromItsStartWithoutGaps) {
+TEST_F(TextTest, Tail_HeldOut_IsReadFromItsStartWithoutGaps) {
   const std::string text = testing::prose(2000);
   const TextSource text_source = source(text);
   ASSERT_EQ(text_source.held_out_count(), (100 - 1) / kTextLength);
@@ -96,7 +96,7 @@ TEST_F(TextTest, TheTailIsReadFromItsStartWithoutGaps) {
   EXPECT_EQ(held_out(source(text, Split::all_held_out), 1).text(), text.substr(kTextLength, kTextLength + 1));
 }
 
-TEST_F(TextTest, TheSmallestTextsWork) {
+TEST_F(TextTest, Text_OfTheSmallestSize_IsAccepted) {
   const std::string text = testing::prose(2 * (kTextLength + 1));
   const TextSource text_source = source(text);
   EXPECT_EQ(text_source.held_out_count(), 1);
@@ -106,7 +106,7 @@ TEST_F(TextTest, TheSmallestTextsWork) {
   EXPECT_THROW(source(testing::prose(kTextLength), Split::all_held_out), Error);
 }
 
-TEST_F(TextTest, TheSeedDecidesTheOrder) {
+TEST_F(TextTest, Order_OtherSeed_Differs) {
   const std::string text = testing::prose(4000);
   const TextSource a = source(text), b = source(text), c = source(text, Split::training_and_tail, 2);
   int same = 0;
@@ -117,7 +117,7 @@ TEST_F(TextTest, TheSeedDecidesTheOrder) {
   EXPECT_LT(same, 25);
 }
 
-TEST(Random, PermutedIsAPermutation) {
+TEST(Random, Permuted_EveryIndex_IsAPermutation) {
   for (const std::int64_t n : {1, 2, 3, 5, 16, 17, 100, 1000}) {
     std::set<std::int64_t> places;
     for (std::int64_t i = 0; i < n; ++i) {
@@ -128,7 +128,7 @@ TEST(Random, PermutedIsAPermutation) {
   }
 }
 
-TEST_F(TextTest, WithBosASequenceIsThatTokenAndTheBytesBeforeItsTargets) {
+TEST_F(TextTest, Sequence_WithBos_HoldsBosAndTheBytesBeforeItsTargets) {
   const std::string text = testing::prose(4000);
   const TextSource plain = source(text), bos = source(text, Split::training_and_tail, 1, Bos::on);
   EXPECT_EQ(plain.vocab(), 256);

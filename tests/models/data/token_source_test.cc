@@ -38,7 +38,7 @@ struct TokenSequence {
   }
 };
 
-TEST(TokenSource, CutsIdsIntoSequences) {
+TEST(TokenSource, Ids_AnyNumber_AreCutIntoSequences) {
   const TokenSource source({"t", {10, 11, 12, 13, 14, 15, 16, 17}, {}, {}, {}}, 3);
   EXPECT_EQ(source.held_out_count(), 2);
   EXPECT_EQ(source.vocab(), 18);
@@ -49,8 +49,8 @@ TEST(TokenSource, CutsIdsIntoSequences) {
   EXPECT_FALSE(source.target_text(0).has_value()) << "nobody knows the text of bare ids";
 }
 
-/// With a token in front of every sequence each id is a target, the first one too.
-TEST(TokenSource, PutsTheFrontBeforeEverySequence) {
+/// With a token before every sequence, each id is a target, including the first.
+TEST(TokenSource, Front_EverySequence_StandsFirst) {
   const TokenSource one({"t", {10, 11, 12, 13, 14, 15}, {1, 2, 3, 4, 5, 6}, {99}, {}}, 3);
   ASSERT_EQ(one.held_out_count(), 2);
   EXPECT_EQ(one.vocab(), 100);
@@ -77,7 +77,7 @@ TEST(TokenSource, PutsTheFrontBeforeEverySequence) {
   EXPECT_EQ(refusal([] { TokenSource({"t", {1, -2, 3}, {}, {}, {}}, 2); }), "t: a token id is -2");
 }
 
-TEST(TokenSource, TheLongestSequenceHasEveryToken) {
+TEST(TokenSource, LongestSequence_AnyIds_HasEveryToken) {
   for (const Ids& front : {Ids{}, Ids{7}, Ids{7, 8}}) {
     const TokenText text{"t", {1, 2, 3, 4}, {}, front, {}};
     EXPECT_EQ(TokenSource(text, text.longest()).held_out_count(), 1);
@@ -104,7 +104,7 @@ class TokenTextTest : public ::testing::Test {
   testing::Scratch scratch_;
 };
 
-TEST_F(TokenTextTest, EveryByteIsSomeTokens) {
+TEST_F(TokenTextTest, Bytes_OfAText_BelongEachToOneToken) {
   const std::string text = "The caf\xC3\xA9 of 1984, \xE2\x82\xAC 5\n\xF0\x9F\x98\x80 e\xCC\x81!";
   for (const char* kind : {"gpt2", "llama-bpe", "qwen2", "smollm"}) {
     const TokenText out = tokens(corpus(text), kind);
@@ -114,7 +114,7 @@ TEST_F(TokenTextTest, EveryByteIsSomeTokens) {
   }
 }
 
-TEST_F(TokenTextTest, ABeginningEndsWithAWholeCharacter) {
+TEST_F(TokenTextTest, Beginning_CutWithinACharacter_EndsBeforeIt) {
   const Corpus all = corpus("gate \xE2\x82\xAC sink");  // bytes 5 to 7 are one character
   const auto tokenizer = tokenize::open_tokenizer(testing::golden_path("gpt2"));
   for (const std::int64_t end : {6, 7, 8, 9}) {
@@ -125,7 +125,7 @@ TEST_F(TokenTextTest, ABeginningEndsWithAWholeCharacter) {
   EXPECT_EQ(token_text(all, 0, 1000, *tokenizer).ids, tokens(all, "gpt2").ids);
 }
 
-TEST_F(TokenTextTest, ATailBeginsWithAWholeCharacter) {
+TEST_F(TokenTextTest, Tail_CutWithinACharacter_BeginsAfterIt) {
   const TokenText whole = tokens(corpus(" y z"), "gpt2");
   const Corpus text = corpus("x\xE2\x82\xAC y z");
   for (const std::int64_t begin : {2, 3, 4}) {
@@ -135,7 +135,7 @@ TEST_F(TokenTextTest, ATailBeginsWithAWholeCharacter) {
   }
 }
 
-TEST(HeldOutBegin, IsWhereTrainingEnds) {
+TEST(HeldOutBegin, HeldOutBegin_SameText_IsWhereTrainingEnds) {
   EXPECT_EQ(held_out_begin("text", 1000, 16), 950);
   EXPECT_EQ(held_out_begin("text", 100, 16), 83) << "at least a sequence and its last target";
   EXPECT_EQ(held_out_begin("text", std::int64_t{1} << 30, 16), (std::int64_t{1} << 30) - (std::int64_t{4} << 20));

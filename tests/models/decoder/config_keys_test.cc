@@ -13,7 +13,7 @@
 #include "models/decoder/tiny.hpp"
 #include "models/families/config_file.hpp"
 
-// What holds of every row of kConfigKeys.
+// Checks what holds for every row of kConfigKeys.
 
 namespace headgate::models {
 namespace {
@@ -26,13 +26,13 @@ DecoderConfig start_of(const Row& row) {
   return config;
 }
 
-/// Another value that the row allows, other fields of the config as they are.
+/// Returns another value that the row allows while the other fields of the config stay.
 template <class Row>
 ValueOf<Row> another_value(const Row& row, const DecoderConfig& config) {
   using Value = ValueOf<Row>;
   const Value now = row.of(config);
   if constexpr (std::is_enum_v<Value>) {
-    Value other = now;  // "none" only where there is nothing else: other keys may not go with it
+    Value other = now;  // "none" only if there is no other word: other keys may need a gate
     for (const auto& word : Words<Value>::kAll) {
       if (word.value != now && (other == now || word_of(other) == "none")) other = word.value;
     }
@@ -45,7 +45,7 @@ ValueOf<Row> another_value(const Row& row, const DecoderConfig& config) {
   }
 }
 
-TEST(ConfigKeys, NamesKeysAndOptionsAreUnique) {
+TEST(ConfigKeys, Rows_NamesKeysAndOptions_AreUnique) {
   std::set<std::string> names, keys, options;
   for_each_row(kConfigKeys, [&](const auto& row) {
     EXPECT_TRUE(names.insert(std::string(row.name)).second) << row.name;
@@ -57,14 +57,14 @@ TEST(ConfigKeys, NamesKeysAndOptionsAreUnique) {
   });
 }
 
-TEST(ConfigKeys, EveryFieldOfAConfigHasARow) {
+TEST(ConfigKeys, Config_EveryField_HasARow) {
   std::size_t fields = 0;
   for_each_row(kConfigKeys, [&fields](const auto&) { ++fields; });
   EXPECT_EQ(fields, headgate::testing::count_fields<DecoderConfig>() - 1 +
                         headgate::testing::count_fields<layers::GateVariant>());
 }
 
-TEST(ConfigKeys, EveryKeyComesBackFromAFile) {
+TEST(ConfigKeys, Config_EveryKey_RoundTripsThroughAFile) {
   for_each_row(kConfigKeys, [](const auto& row) {
     DecoderConfig config = start_of(row);
     row.of(config) = another_value(row, config);
@@ -75,7 +75,7 @@ TEST(ConfigKeys, EveryKeyComesBackFromAFile) {
   });
 }
 
-TEST(ConfigKeys, QwenThreeHasDefaultsAlone) {
+TEST(ConfigKeys, Field_Changed_IsQwen3OnlyIfItsRowSaysSo) {
   for_each_row(kConfigKeys, [](const auto& row) {
     DecoderConfig config = tiny_config();
     EXPECT_TRUE(is_qwen3(config));
@@ -93,7 +93,7 @@ std::string refusal(const DecoderConfig& config, NamesIn names) {
   return "";
 }
 
-TEST(ConfigKeys, NumbersOutOfRangeAreRefusedByEveryName) {
+TEST(ConfigKeys, Number_OutOfRange_IsRefusedByEveryName) {
   for_each_row(kConfigKeys, [](const auto& row) {
     using Value = ValueOf<std::remove_cvref_t<decltype(row)>>;
     if constexpr (std::is_arithmetic_v<Value>) {

@@ -29,14 +29,14 @@ std::string error_of(const std::function<void()>& call) {
   return {};
 }
 
-TEST(GateNames, RoundTrip) {
+TEST(GateNames, Gate_EveryVariant_RoundTripsThroughItsName) {
   for (const std::string& name : all_variants()) {
     const GateVariant variant = parse_gate(name);
     EXPECT_EQ(parse_gate(gate_name(variant)), variant) << name;
   }
 }
 
-TEST(GateNames, FillInWhatIsNotSaid) {
+TEST(GateNames, Gate_PartsNotGiven_HaveTheirDefaults) {
   EXPECT_EQ(gate_name(parse_gate("none")), "none");
   EXPECT_EQ(gate_name(parse_gate("headwise")), "g1-headwise-sigmoid-mul");
   EXPECT_EQ(gate_name(parse_gate("head-shared")), "g1-head_shared-sigmoid-mul");
@@ -47,7 +47,7 @@ TEST(GateNames, FillInWhatIsNotSaid) {
   EXPECT_EQ(gate_name(parse_gate("output_silu")), "output_silu");
 }
 
-TEST(GateNames, RefuseWhatHasNoMeaning) {
+TEST(GateNames, Gate_MeaninglessParts_IsRefused) {
   for (const char* name : {"", "g6", "headwise-elementwise", "none-headwise", "g5-head_shared", "headwise-head_rmsnorm",
                            "parameter-bias", "headwisee", "g1-none", "sigmoid-sigmoid2"}) {
     EXPECT_NE(error_of([name] { parse_gate(name); }), "") << name;
@@ -56,7 +56,7 @@ TEST(GateNames, RefuseWhatHasNoMeaning) {
             "--gate-site: 'g7' is none of none, g1, g2, g3, g4, g5");
 }
 
-TEST(Config, RefusesWhatDoesNotFit) {
+TEST(Config, Config_SizesThatDisagree_IsRefused) {
   const auto refused = [](const std::function<void(DecoderConfig&)>& change) {
     DecoderConfig config = tiny_config();
     change(config);
@@ -77,7 +77,7 @@ TEST(Config, RefusesWhatDoesNotFit) {
   EXPECT_NE(refused([](DecoderConfig& c) { c.vocab = c.dim = c.ffn = c.seq_len = 1 << 20; }), "");
 }
 
-TEST(ParameterCount, OfATinyModel) {
+TEST(ParameterCount, ParameterCount_TinyModel_IsTheSumByHand) {
   DecoderConfig c = tiny_config();
   const std::int64_t layer = 2 * 8                      // norms
                              + (4 + 2 + 2) * 6 * 8      // q, k, v
@@ -89,8 +89,9 @@ TEST(ParameterCount, OfATinyModel) {
   EXPECT_EQ(parameter_count(c), 2 * 11 * 8 + 2 * (layer + 2 * 8) + 8);
 }
 
-/// Added parameters, in millions, of the paper's 15B-A2B model (24 layers, 2048 wide, 32/4 heads of 128): its Table 1.
-TEST(ParameterCount, AddsWhatThePaperSays) {
+/// Parameters that gates add, in millions, to the paper's 15B-A2B model (24 layers, 2048 wide, 32/4 heads of 128): its
+/// Table 1.
+TEST(ParameterCount, ParameterCount_ModelsOfThePaper_IsThatOfThePaper) {
   DecoderConfig c;
   c.vocab = 1000;
   c.dim = 2048;
@@ -116,7 +117,7 @@ TEST(ParameterCount, AddsWhatThePaperSays) {
   EXPECT_EQ(added("output_silu"), 0.0);
 }
 
-TEST(ParameterTable, IsDenseAndInTheOrderOfTheFusedProjection) {
+TEST(ParameterTable, ParameterTable_EveryModel_IsDenseAndInTheOrderOfTheFusedProjection) {
   DecoderConfig c = tiny_config();
   c.gate = parse_gate("g1-elementwise-bias-learned_sinks");
   const ParameterTable table(c);
@@ -138,7 +139,7 @@ TEST(ParameterTable, IsDenseAndInTheOrderOfTheFusedProjection) {
   EXPECT_EQ(table.find("lm_head.weight"), nullptr);
 }
 
-TEST(MatchParams, ComesWithinHalfAStepOfTheBaseline) {
+TEST(MatchParams, MatchParams_AnyGate_ComesWithinHalfAStepOfTheBaseline) {
   DecoderConfig c;
   c.dim = 192;
   c.layers = 6;
@@ -158,7 +159,7 @@ TEST(MatchParams, ComesWithinHalfAStepOfTheBaseline) {
   EXPECT_NE(error_of([&c] { match_params(c); }), "");
 }
 
-TEST(Initialise, IsNormalReproducibleAndSharedBetweenVariants) {
+TEST(Initialise, Parameters_SharedByVariants_StartAtTheSameNormalNumbers) {
   DecoderConfig plain;
   plain.layers = 2;
   DecoderConfig gated = plain;
@@ -186,7 +187,7 @@ TEST(Initialise, IsNormalReproducibleAndSharedBetweenVariants) {
   EXPECT_NEAR(sum / count, 0.0, 4 * 0.02 / std::sqrt(count));
   EXPECT_NEAR(std::sqrt(square / count), 0.02, 4 * 0.02 / std::sqrt(2 * count));
   EXPECT_EQ(b[static_cast<std::size_t>(gated_table.find("model.layers.1.self_attn.gate_proj.bias")->offset)], -1.5F);
-#ifdef __GLIBCXX__  // a seed means the same in every version
+#ifdef __GLIBCXX__  // the standard library decides how normal numbers are drawn
   EXPECT_FLOAT_EQ(a[0], -0.0122257927F);
   EXPECT_FLOAT_EQ(a[1000], -0.000462235534F);
 #endif
@@ -195,7 +196,7 @@ TEST(Initialise, IsNormalReproducibleAndSharedBetweenVariants) {
   EXPECT_NE(a[0], other[0]);
 }
 
-TEST(Initialise, GivesEachTensorNumbersOfItsOwn) {
+TEST(Initialise, Parameters_OfDifferentTensors_HaveDifferentNumbers) {
   const DecoderConfig config = tiny_config();
   const ParameterTable table(config);
   std::vector<double> values(static_cast<std::size_t>(table.total()));
@@ -209,7 +210,7 @@ TEST(Initialise, GivesEachTensorNumbersOfItsOwn) {
   }
 }
 
-TEST(Initialise, HasTailsOfANormalDistribution) {
+TEST(Initialise, Parameters_Matrices_HaveTheTailsOfANormalDistribution) {
   DecoderConfig config = tiny_config();
   config.vocab = 20000;
   config.init_std = 0.5;
@@ -227,10 +228,10 @@ TEST(Initialise, HasTailsOfANormalDistribution) {
   }
 }
 
-TEST(TrainingFlops, CountsSixPerWeightAndTwelvePerPair) {
+TEST(TrainingFlops, TrainingFlops_AnyConfig_AreSixPerWeightAndTwelvePerPair) {
   DecoderConfig c = tiny_config();
   const double matrices = 11 * 8 + 2 * ((4 + 2 + 2) * 6 * 8 + 8 * 4 * 6 + 3 * 8 * 10);
-  const double pairs = 3 * 15;  // of 5 queries and the keys before them and beside
+  const double pairs = 3 * 15;  // 5 queries, each with its own key and those before it
   EXPECT_DOUBLE_EQ(training_flops(c, 3, 5), 6 * matrices * 15 + 12 * 2 * 4 * 6 * pairs);
 }
 

@@ -27,7 +27,7 @@ std::vector<T> initial(const Decoder<T>& decoder, std::uint64_t seed = 1) {
 
 class EveryGrain : public testing::TestWithParam<std::string> {};
 
-TEST_P(EveryGrain, OverfitsOneBatch) {
+TEST_P(EveryGrain, Training_EveryGrain_OverfitsOneBatch) {
   DecoderConfig config = tiny_config();
   config.dim = 32;
   config.head_dim = 8;
@@ -38,7 +38,7 @@ TEST_P(EveryGrain, OverfitsOneBatch) {
   Decoder<float> decoder(config, shape, Purpose::train);
   std::vector<float> w = initial(decoder), g(w.size()), m(w.size()), v(w.size());
   TinyBatch batch(config, shape, 3);
-  for (std::int32_t b = 0; b < 4; ++b) batch.tokens[static_cast<std::size_t>(b * shape.seq)] = b;  // no two alike
+  for (std::int32_t b = 0; b < 4; ++b) batch.tokens[static_cast<std::size_t>(b * shape.seq)] = b;  // all different
   double first = 0.0, last = 0.0;
   for (int step = 1; step <= 150; ++step) {
     std::fill(g.begin(), g.end(), 0.0F);
@@ -47,14 +47,14 @@ TEST_P(EveryGrain, OverfitsOneBatch) {
     const auto all = [](std::vector<float>& numbers) { return view_of(numbers, numbers.size()); };
     layers::adamw_step(all(w), all(m), all(v), all(g), {.lr = 1e-2, .step = step}, decoder.context());
   }
-  EXPECT_NEAR(first, std::log(static_cast<double>(config.vocab)), 0.2);  // it starts knowing nothing
+  EXPECT_NEAR(first, std::log(static_cast<double>(config.vocab)), 0.2);  // an untrained model guesses uniformly
   EXPECT_LT(last, 0.05);
 }
 
 INSTANTIATE_TEST_SUITE_P(Gates, EveryGrain,
                          testing::Values("none", "headwise", "elementwise", "head_shared", "g2", "g3", "g4", "g5"));
 
-TEST(Decoder, LeavesOutRowsWhoseGateIsClosed) {
+TEST(Decoder, GateThreshold_ClosedRows_AreLeftOut) {
   for (const char* name : {"headwise", "elementwise", "head_shared"}) {
     DecoderConfig config = tiny_config();
     config.gate = layers::parse_gate(name);
@@ -70,13 +70,13 @@ TEST(Decoder, LeavesOutRowsWhoseGateIsClosed) {
     EXPECT_EQ(none.closed_rows, 0);
     EXPECT_EQ(none.rows, config.layers * config.heads * kTinyBatch.batch * kTinyBatch.seq);
     layers::AttentionSkip all;
-    all.threshold = 1.0;  // of a sigmoid
+    all.threshold = 1.0;  // closes every row of a sigmoid gate
     EXPECT_NE(loss(&all), expected) << name;
     EXPECT_EQ(all.closed_share(), 1.0);
   }
 }
 
-TEST(Decoder, RefusesAThresholdOfOtherGates) {
+TEST(Decoder, GateThreshold_OtherGates_IsRefused) {
   for (const char* name : {"none", "g1-headwise-add", "g2", "g5"}) {
     DecoderConfig config = tiny_config();
     config.gate = layers::parse_gate(name);
@@ -89,7 +89,7 @@ TEST(Decoder, RefusesAThresholdOfOtherGates) {
   }
 }
 
-TEST(Decoder, TakesAllItsMemoryBeforeTheFirstStep) {
+TEST(Decoder, Step_AfterTheFirst_AllocatesNothing) {
   if (!support::allocations_are_counted()) GTEST_SKIP() << "operator new belongs to the thread sanitizer";
   const BatchShape shape{8, 128};
   for (const char* name : {"none", "g1-elementwise", "g1-head_shared-parameter-learned_sinks", "g5-headwise"}) {
@@ -108,10 +108,10 @@ TEST(Decoder, TakesAllItsMemoryBeforeTheFirstStep) {
     step();
     EXPECT_EQ(support::allocations(), before) << name;
   }
-  EXPECT_GT(support::allocations(), 0U);  // they are counted
+  EXPECT_GT(support::allocations(), 0U);  // allocations are counted
 }
 
-TEST(Decoder, PlansItsMemory) {
+TEST(Decoder, MemoryPlan_EveryItem_AddsUpToWhatIsTaken) {
   DecoderConfig config = tiny_config();
   config.layers = 5;
   config.dim = config.ffn = 64;
@@ -129,7 +129,7 @@ TEST(Decoder, PlansItsMemory) {
   EXPECT_LT(evaluate.memory_bytes(), train.memory_bytes() / 3);
 }
 
-TEST(Decoder, GivesTheSameBitsAgainAndForEitherPurpose) {
+TEST(Decoder, Loss_RepeatedOrOfEitherPurpose_IsBitwiseIdentical) {
   DecoderConfig config = tiny_config();
   config.gate = layers::parse_gate("elementwise");
   Decoder<float> train(config, kTinyBatch, Purpose::train), evaluate(config, kTinyBatch, Purpose::evaluate);
@@ -148,8 +148,8 @@ TEST(Decoder, GivesTheSameBitsAgainAndForEitherPurpose) {
   EXPECT_EQ(train.loss(w.data(), batch.tokens.data(), batch.targets.data()), loss);
 }
 
-/// A vocabulary so large that the logits come in chunks, with targets that count unevenly over them.
-TEST(Decoder, LossOfChunksIsTheMeanOverAll) {
+/// With a large vocabulary the logits come in chunks, over which ignored targets are spread unevenly.
+TEST(Decoder, Loss_InChunks_IsTheMeanOverAllTargets) {
   DecoderConfig config = tiny_config();
   config.vocab = 1 << 16;
   config.seq_len = 100;
@@ -168,8 +168,8 @@ TEST(Decoder, LossOfChunksIsTheMeanOverAll) {
     count += batch.targets[n] >= 0 ? 1.0 : 0.0;
   }
   layers::expect_within("mean", loss, sum / count);
-  // A weight that acts on every row of every chunk. Before the last norm the moved models do not differ; the terms of a
-  // logit then add up to at most 8 · the largest weight < 1, and a loss is the logarithm of a sum of vocab
+  // Changes a weight that affects every row of every chunk. Models changed before the last norm would not differ. The
+  // terms of a logit add up to at most 8 · the largest weight < 1, and a loss is the logarithm of a sum of vocab
   // exponentials.
   const std::int64_t norm = decoder.table().find("model.norm.weight")->offset;
   const auto loss_at = [&](double step) {
@@ -183,7 +183,7 @@ TEST(Decoder, LossOfChunksIsTheMeanOverAll) {
   EXPECT_GT(std::abs(gradient), 100.0 * slope.tolerance) << "a difference that says nothing";
 }
 
-TEST(Decoder, LossOfNothingIsZero) {
+TEST(Decoder, Loss_NoTargets_IsZero) {
   const DecoderConfig config = tiny_config();
   Decoder<double> decoder(config, kTinyBatch, Purpose::train);
   const std::vector<double> w = initial(decoder);
@@ -194,7 +194,7 @@ TEST(Decoder, LossOfNothingIsZero) {
   EXPECT_EQ(g, std::vector<double>(w.size(), 0.0));
 }
 
-TEST(Decoder, LetsNoNanPassUnseen) {
+TEST(Decoder, Loss_NaNInAnyWeight_IsNaN) {
   const DecoderConfig config = tiny_config();
   Decoder<float> decoder(config, kTinyBatch, Purpose::train);
   std::vector<float> w = initial(decoder), g(w.size());
@@ -204,7 +204,7 @@ TEST(Decoder, LetsNoNanPassUnseen) {
   EXPECT_TRUE(std::isnan(decoder.loss_and_gradients(g.data(), w.data(), batch.tokens.data(), batch.targets.data())));
 }
 
-TEST(Decoder, RefusesWhatDoesNotFit) {
+TEST(Decoder, Decoder_BadConfigOrShape_IsRefused) {
   const DecoderConfig config = tiny_config();
   EXPECT_THROW(Decoder<float>(config, {1, 8}, Purpose::train), Error);  // seq_len is 7
   EXPECT_THROW(Decoder<float>(config, {1, 0}, Purpose::train), Error);

@@ -10,7 +10,7 @@
 #include "models/layers/support.hpp"
 #include "support/test_runs.hpp"
 
-// The decoder's losses against the formulas written out, in f64 and f32.
+// Compares the decoder's losses with the formulas written out, in f64 and f32.
 
 namespace headgate::models {
 namespace {
@@ -37,7 +37,7 @@ void check_config(const DecoderConfig& config) {
 
 class GateForward : public testing::TestWithParam<std::string> {};
 
-TEST_P(GateForward, MatchesFormulas) {
+TEST_P(GateForward, Layer_EveryGate_MatchesFormulas) {
   DecoderConfig config = tiny_config();
   config.gate = layers::parse_gate(GetParam());
   check_config(config);
@@ -48,14 +48,14 @@ TEST_P(GateForward, MatchesFormulas) {
 
 INSTANTIATE_TEST_SUITE_P(Variants, GateForward, testing::ValuesIn(items_to_test(all_variants())), name_of_variant);
 
-TEST(DecoderForward, BiasesWindowAndScaledRope) {
+TEST(DecoderForward, Logits_BiasesWindowAndScaledRope_MatchFormulas) {
   for (const DecoderConfig& config : other_families()) check_config(config);
 }
 
-TEST(DecoderForward, ZeroCentredNormsHalfOfRopeSeparateEmbeddings) {
+TEST(DecoderForward, Logits_ZeroCentredNormsPartialRopeSeparateEmbeddings_MatchFormulas) {
   DecoderConfig config = tiny_config();
   config.norm = layers::NormKind::zero_centred;
-  config.rope_fraction = 0.7;  // of 6: 4 features turn
+  config.rope_fraction = 0.7;  // of 6: RoPE rotates 4 features
   config.rope_base = 100.0;
   config.embeddings = Embeddings::separate;
   check_config(config);

@@ -16,8 +16,9 @@
 #include "models/layers/support.hpp"
 #include "support/test_runs.hpp"
 
-// The first step's gradients and the losses of ten steps against PyTorch's, on the same weights: golden/make_golden.py.
-// Tolerances take the magnitudes of the formulas and count the golden's own roundings in f64 beside ours.
+// Compares the first step's gradients and the losses of ten steps with PyTorch's, on the same weights
+// (golden/make_golden.py). Tolerances use the magnitudes of the formulas, and count the golden file's own roundings in
+// f64.
 
 namespace headgate::models {
 namespace {
@@ -40,7 +41,7 @@ std::vector<double> read(const std::filesystem::path& path) {
   return {data, data + array.numel()};
 }
 
-/// AdamW as the trainer uses it: decay on matrices alone.
+/// Applies AdamW as the trainer does: only matrices decay.
 void step_all(std::vector<double>& w, std::vector<double>& m, std::vector<double>& v, const std::vector<double>& g,
               const Decoder<double>& decoder, std::int64_t step) {
   for (const Parameter& parameter : decoder.table().entries()) {
@@ -53,7 +54,7 @@ void step_all(std::vector<double>& w, std::vector<double>& m, std::vector<double
   }
 }
 
-/// Ten steps, whose gradients may be moved: the losses before each.
+/// Takes ten steps, whose gradients `move` may change. Returns the losses before each step.
 template <class Move>
 std::vector<double> train(Decoder<double>& decoder, std::vector<double> w, const TinyBatch& batch, const Move& move) {
   std::vector<double> losses, m(w.size()), v(w.size());
@@ -75,7 +76,7 @@ class Golden : public testing::TestWithParam<std::filesystem::path> {
   PlainGradients formulas(const std::vector<double>& at) const {
     return differentiate_plainly(config, at, kTinyBatch, batch.tokens.data(), batch.targets.data());
   }
-  /// The golden's numbers with the magnitudes and terms of the formulas.
+  /// Returns the golden numbers with the magnitudes and terms of the formulas.
   std::vector<layers::Number> golden_gradients() const {
     std::vector<layers::Number> out = formulas(parameters).gradients;
     for (std::size_t i = 0; i < out.size(); ++i) out[i].value = golden[kSteps + i];
@@ -88,7 +89,7 @@ class Golden : public testing::TestWithParam<std::filesystem::path> {
   std::vector<double> parameters;
 };
 
-TEST_P(Golden, HasPyTorchsGradients) {
+TEST_P(Golden, Gradients_F64_AreThoseOfPyTorch) {
   ASSERT_EQ(golden.size(), kSteps + parameters.size());
   Decoder<double> decoder(config, kTinyBatch, Purpose::train);
   std::vector<double> g(parameters.size());
@@ -96,8 +97,8 @@ TEST_P(Golden, HasPyTorchsGradients) {
   layers::expect_within("gradient", g, golden_gradients());
 }
 
-/// The same in f32, as models are trained. Rounding the parameters is one more relative error in each product.
-TEST_P(Golden, HasPyTorchsGradientsInSinglePrecision) {
+/// Tests f32, in which models are trained. Rounding the parameters adds one relative error to each product.
+TEST_P(Golden, Gradients_F32_AreThoseOfPyTorch) {
   Decoder<float> decoder(config, kTinyBatch, Purpose::train);
   const std::vector<float> w = layers::as<float>(parameters);
   std::vector<float> g(w.size());
@@ -108,9 +109,9 @@ TEST_P(Golden, HasPyTorchsGradientsInSinglePrecision) {
   layers::expect_within("gradient", g, golden_gradients());
 }
 
-/// Each gradient may be off by its tolerance, and later losses by what that makes of them: measured by trainings whose
-/// gradients are all moved by their tolerance, up or down at random.
-TEST_P(Golden, TrainsAsPyTorchDoes) {
+/// Each gradient may differ by its tolerance, and later losses by the effect of that. The effect is measured by
+/// trainings whose gradients all move by their tolerance, up or down at random.
+TEST_P(Golden, Training_SeveralSteps_FollowsPyTorch) {
   constexpr std::uint64_t kTrainings = 4;
   Decoder<double> decoder(config, kTinyBatch, Purpose::train);
   std::vector<layers::Number> loss;

@@ -12,13 +12,13 @@
 #include "models/layers/support.hpp"
 #include "support/test_runs.hpp"
 
-// The gradients of whole decoders: each entry against the formulas, differentiated step by step, in f64 and f32; and
-// each tensor's against central differences of the loss.
+// Compares the gradients of whole decoders: each entry with the formulas, differentiated step by step, in f64 and f32;
+// and each tensor with central differences of the loss.
 
 namespace headgate::models {
 namespace {
 
-/// A decoder of T with its gradients at one set of parameters.
+/// Holds a decoder of T with its gradients at one set of parameters.
 template <typename T>
 class Checked {
  public:
@@ -30,7 +30,7 @@ class Checked {
 
   const std::vector<T>& gradients() const { return gradients_; }
 
-  /// The loss at the parameters moved by step · direction, which starts at `first`.
+  /// Returns the loss at the parameters moved by step · direction, which starts at `first`.
   double loss_at(std::size_t first, const std::vector<double>& direction, double step) {
     std::vector<double> moved = values_;
     for (std::size_t i = 0; i < direction.size(); ++i) moved[first + i] += step * direction[i];
@@ -44,7 +44,7 @@ class Checked {
   std::vector<T> gradients_;
 };
 
-/// All entries of a tensor at once, along ±1 drawn at random: differences know no formula but the loss.
+/// Checks all entries of a tensor at once, along random signs. Differences depend on no formula but the loss.
 void check_differences(Checked<double>& checked, const Parameter& parameter, const PlainGradients& expected) {
   Draws draws(static_cast<std::uint64_t>(parameter.offset));
   std::vector<double> signs;
@@ -88,20 +88,20 @@ void check_config(const DecoderConfig& config) {
 
 class GateGradients : public testing::TestWithParam<std::string> {};
 
-/// Without QK-norm, which takes a headwise gate's effect out of q and k.
-TEST_P(GateGradients, MatchDifferences) {
+/// Disables QK-norm, which cancels a headwise gate's effect on q and k.
+TEST_P(GateGradients, Gradients_EveryGate_MatchDifferences) {
   DecoderConfig config = tiny_config();
   config.qk_norm = QkNorm::none;
   config.gate = layers::parse_gate(GetParam());
   check_config(config);
 }
 
-TEST_P(GateGradients, MatchDifferencesInASandwichWithQkNorm) {
+TEST_P(GateGradients, Gradients_SandwichNormsAndQkNorm_MatchDifferences) {
   DecoderConfig config = tiny_config();
   config.layers = 1;
   config.norm_placement = NormPlacement::sandwich;
   config.gate = layers::parse_gate(GetParam());
-  // A norm that follows takes the effect out of one factor a head.
+  // A norm after the gate cancels a factor that is common to a head.
   const bool normed = config.gate.site >= layers::GateSite::g3;
   if (normed && config.gate.grain == layers::GateGrain::headwise) config.gate.op = GateOp::add;
   check_config(config);
@@ -109,7 +109,7 @@ TEST_P(GateGradients, MatchDifferencesInASandwichWithQkNorm) {
 
 INSTANTIATE_TEST_SUITE_P(Variants, GateGradients, testing::ValuesIn(items_to_test(all_variants())), name_of_variant);
 
-TEST(DecoderGradients, ZeroCentredNormsAndHalfOfRope) {
+TEST(DecoderGradients, Gradients_ZeroCentredNormsAndPartialRope_MatchDifferences) {
   DecoderConfig config = tiny_config();
   config.norm = layers::NormKind::zero_centred;
   config.rope_fraction = 0.5;
@@ -117,18 +117,18 @@ TEST(DecoderGradients, ZeroCentredNormsAndHalfOfRope) {
   check_config(config);
 }
 
-TEST(DecoderGradients, BiasesWindowAndScaledRope) {
+TEST(DecoderGradients, Gradients_BiasesWindowAndScaledRope_MatchDifferences) {
   for (const DecoderConfig& config : other_families()) check_config(config);
 }
 
-TEST(DecoderGradients, NoRopeAndSeparateEmbeddings) {
+TEST(DecoderGradients, Gradients_NoRopeAndSeparateEmbeddings_MatchDifferences) {
   DecoderConfig config = tiny_config();
   config.rope_fraction = 0.0;
   config.embeddings = Embeddings::separate;
   check_config(config);
 }
 
-TEST(DecoderGradients, OneHeadOneLayerOneFeature) {
+TEST(DecoderGradients, Gradients_OneHeadOneLayerOneFeature_MatchDifferences) {
   DecoderConfig config = tiny_config();
   config.layers = 1;
   config.heads = config.kv_heads = 1;
@@ -155,7 +155,7 @@ void check_sums(const std::string& gate) {
   layers::expect_within("sum of two batches, " + gate, sum, expected);
 }
 
-TEST(DecoderGradients, AddUpOverBatchesByTheirScale) {
+TEST(DecoderGradients, Gradients_SeveralBatches_AddUpByTheirScale) {
   for (const char* gate : {"g1-elementwise-bias-ns_sigmoid", "g1-headwise-learned_sinks", "g2-head_shared-parameter",
                            "head_rmsnorm", "g5-elementwise"}) {
     check_sums(gate);

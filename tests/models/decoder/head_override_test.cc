@@ -13,14 +13,14 @@
 #include "models/decoder/weights.hpp"
 #include "support/test_runs.hpp"
 
-// Heads that write something else, against models whose parameters make them write it.
+// Compares heads whose outputs are replaced with models whose parameters give the same outputs.
 
 namespace headgate::models {
 namespace {
 
 constexpr std::int64_t N = kTinyBatch.batch * kTinyBatch.seq;
 
-/// A model, its batch, and memory for what heads read before their gate.
+/// Holds a model, its batch, and a buffer for the attention output before the gate.
 struct Case {
   explicit Case(const DecoderConfig& config_in)
       : config(config_in),
@@ -63,7 +63,7 @@ DecoderConfig config_of(const std::string& gate) {
   return config;
 }
 
-/// The loss where the columns of W_o that read these heads are 0.
+/// Returns the loss with the columns of W_o that read these heads set to 0.
 double loss_without(Case& model, std::int64_t layer, std::int64_t first, std::int64_t count) {
   const std::int64_t D = model.config.head_dim;
   std::vector<double> w = model.parameters;
@@ -88,21 +88,21 @@ void expect_closed_is_without(Case& model) {
 
 class EveryVariant : public testing::TestWithParam<std::string> {};
 
-TEST_P(EveryVariant, AClosedHeadIsOneThatIsNotRead) {
+TEST_P(EveryVariant, Head_FactorZero_IsNotRead) {
   Case model(config_of(GetParam()));
   expect_closed_is_without(model);
 }
 
 INSTANTIATE_TEST_SUITE_P(Gates, EveryVariant, testing::ValuesIn(items_to_test(all_variants())), name_of_variant);
 
-TEST(HeadOverride, AClosedHeadOfOtherFamilies) {
+TEST(HeadOverride, Head_FactorZeroInOtherFamilies_IsNotRead) {
   for (const DecoderConfig& config : other_families()) {
     Case model(config);
     expect_closed_is_without(model);
   }
 }
 
-/// The loss where the gate of a head is these factors at every token: the logits are its bias alone.
+/// Returns the loss with these factors as a head's gate at every token: the logits are its bias only.
 double loss_of_gate(Case& model, std::int64_t layer, std::int64_t head, const std::vector<double>& factors) {
   std::vector<double> w = model.parameters;
   const auto weights = WeightPlaces(model.config).layer(layer, w.data()).attention;
@@ -117,7 +117,7 @@ double loss_of_gate(Case& model, std::int64_t layer, std::int64_t head, const st
   return model.loss(w);
 }
 
-TEST(HeadOverride, FactorsAreAGateOfTheseValues) {
+TEST(HeadOverride, Factors_AnyValues_EqualAGateOfTheseValues) {
   for (const char* gate : {"g1-headwise-bias", "g1-elementwise-bias"}) {
     Case model(config_of(gate));
     const std::int64_t D = model.config.head_dim;
@@ -125,7 +125,7 @@ TEST(HeadOverride, FactorsAreAGateOfTheseValues) {
     for (std::int64_t layer = 0; layer < model.config.layers; ++layer) {
       for (std::int64_t h = 0; h < model.config.heads; ++h) {
         for (const bool open : {true, false}) {
-          std::vector<double> gates;  // of the head's own
+          std::vector<double> gates;  // gates of this head
           for (std::int64_t f = 0; f < (headwise ? 1 : D); ++f) {
             gates.push_back(open ? 1.0 : 0.1 * static_cast<double>(1 + h + f % 5));
           }
@@ -139,14 +139,14 @@ TEST(HeadOverride, FactorsAreAGateOfTheseValues) {
   }
 }
 
-TEST(HeadOverride, WhatIsReadBeforeTheGateIsWhatAPlainModelReads) {
+TEST(HeadOverride, OutputBeforeTheGate_FactorsOfOne_IsThatOfAModelWithoutAGate) {
   for (const char* gate :
        {"g1-headwise", "g1-elementwise-silu", "g1-head_shared", "g1-elementwise-sigmoid2-parameter"}) {
     Case model(config_of(gate));
     const std::vector<double> ones(static_cast<std::size_t>(model.config.heads * model.config.head_dim), 1.0);
     std::vector<double> w = model.parameters;
     EXPECT_GT(std::abs(model.loss_with(model.scaled(0, 0, ones)) - model.loss(w)), 1e-6) << gate;
-    // A model without a gate whose other parameters are the same, by name.
+    // Builds a model without a gate whose other parameters are the same, by name.
     DecoderConfig plain_config = model.config;
     plain_config.layers = 1;
     DecoderConfig gated_config = plain_config;
@@ -161,7 +161,7 @@ TEST(HeadOverride, WhatIsReadBeforeTheGateIsWhatAPlainModelReads) {
   }
 }
 
-/// Keeps what layers write to the residual stream.
+/// Records the residual stream after each layer.
 class Streams : public LayerObserver<double> {
  public:
   Taps taps() const override { return {Tap::output}; }
@@ -171,7 +171,7 @@ class Streams : public LayerObserver<double> {
   std::vector<std::vector<double>> kept;
 };
 
-TEST(HeadOverride, APassMayStartAtItsLayer) {
+TEST(HeadOverride, Pass_StartsAtALayer_HasTheSameLoss) {
   for (const char* gate : {"none", "g1-elementwise", "g5-headwise"}) {
     Case model(config_of(gate));
     Streams streams;
@@ -180,19 +180,19 @@ TEST(HeadOverride, APassMayStartAtItsLayer) {
     const double whole = model.loss_with(replaced);
     replaced.input = view_of(streams.kept[0], N, model.config.dim);
     EXPECT_EQ(model.loss_with(replaced), whole) << gate;
-    model.loss_with(model.closed(0, 0, 4));  // what another pass leaves behind does not matter
+    model.loss_with(model.closed(0, 0, 4));  // memory left by another pass has no effect
     EXPECT_EQ(model.loss_with(replaced), whole) << gate;
   }
 }
 
-TEST(HeadOverride, LeavesThePassesAfterItAlone) {
+TEST(HeadOverride, Override_OnePass_DoesNotChangeLaterPasses) {
   Case model(config_of("g1-elementwise"));
   const double before = model.loss(model.parameters);
   model.loss_with(model.closed(1, 0, 2));
   EXPECT_EQ(model.loss(model.parameters), before);
 }
 
-TEST(HeadOverride, RefusesWhatTheModelLacks) {
+TEST(HeadOverride, Override_HeadOrGateThatTheModelLacks_IsRefused) {
   Case model(config_of("g1-headwise"));
   const std::vector<double> one(static_cast<std::size_t>(model.config.head_dim), 1.0);
   EXPECT_THROW(model.loss_with(model.closed(-1, 0, 1)), Error);

@@ -18,14 +18,14 @@ using layers::Number;
 double value_of(double x) { return x; }
 double value_of(const Number& x) { return x.value; }
 
-/// N is double, or Number where magnitudes and gradients are wanted.
+/// N is double, or Number to get magnitudes and gradients.
 template <typename N>
 class Plain {
  public:
   Plain(const DecoderConfig& config, const N* parameters, BatchShape shape)
       : c_(config), table_(config), parameters_(parameters), shape_(shape) {}
 
-  /// The loss of each token; 0 where its target does not count. What layers do goes to `kept`.
+  /// Returns the loss of each token; 0 for ignored targets. Records the layers' activations in `kept`.
   std::vector<N> run(const std::int32_t* tokens, const std::int32_t* targets, std::vector<PlainLayer>& kept) {
     std::vector<N> out;
     const N* embedding = tensor("model.embed_tokens.weight");
@@ -95,7 +95,7 @@ class Plain {
     return y;
   }
 
-  /// g(z) for every head and feature of one token, heads shared or not.
+  /// Returns g(z) for every head and feature of one token, whether heads share it or not.
   Row gates(const Row& h) const {
     if (c_.gate.site == GateSite::none) return {};
     const auto shape = layers::gate_logits(c_.gate, c_.dim, c_.heads, c_.kv_heads, c_.head_dim);
@@ -113,7 +113,7 @@ class Plain {
     return mean;
   }
 
-  /// y with the gate of `site`, if that is where it is; y has heads of `features`.
+  /// Returns y with the gate of `site`, if the model has its gate there; y has heads of `features`.
   Row gated(GateSite site, Row y, const Row& g, std::int64_t features) const {
     if (c_.gate.site != site) return y;
     for (std::size_t i = 0; i < y.size(); ++i) {
@@ -130,7 +130,7 @@ class Plain {
     return {x.begin() + h * c_.head_dim, x.begin() + (h + 1) * c_.head_dim};
   }
 
-  /// Radians a token of the pair i of `half`.
+  /// Returns radians a token of pair i of `half`.
   double frequency(std::size_t i, std::size_t half) const {
     const double f = std::pow(c_.rope_base, -static_cast<double>(i) / static_cast<double>(half));
     if (c_.rope_scaling == layers::RopeScalingKind::none) return f;
@@ -144,7 +144,7 @@ class Plain {
     return (1.0 - smooth) * f / c_.rope_factor + smooth * f;
   }
 
-  /// QK-norm and RoPE of one head at position t.
+  /// Applies QK-norm and RoPE to one head at position t.
   Row turned(Row x, const char* norm_name, std::int64_t t) const {
     if (c_.qk_norm == QkNorm::per_head) x = norm(x, layer_tensor(norm_name));
     const auto half = static_cast<std::size_t>(rotary_dim(c_) / 2);
@@ -273,7 +273,7 @@ PlainRun run_plainly(const DecoderConfig& config, const double* parameters, Batc
 
 namespace {
 
-/// An evaluation under `tape`; its gradients only if `differentiated`.
+/// Evaluates under `tape`; computes gradients only if `differentiated`.
 PlainGradients evaluate(layers::Tape& tape, bool differentiated, const DecoderConfig& config,
                         const std::vector<double>& parameters, BatchShape shape, const std::int32_t* tokens,
                         const std::int32_t* targets) {
@@ -300,11 +300,11 @@ void each_number(PlainGradients& run, const Visit& visit) {
   for (Number& gradient : run.gradients) visit(gradient);
 }
 
-/// The magnitude of a number is what its roundings move it by, over the size of one: measured in runs whose every
-/// result is moved.
+/// Measures magnitudes: what a number's roundings move it by, divided by the size of one, in runs whose every result is
+/// moved.
 PlainGradients with_magnitudes(bool differentiated, const DecoderConfig& config, const std::vector<double>& parameters,
                                BatchShape shape, const std::int32_t* tokens, const std::int32_t* targets) {
-  constexpr double kJitter = 0x1p-30;  // far above roundings in f64, far below what a square of it would show
+  constexpr double kJitter = 0x1p-30;  // far above roundings in f64; its square is far below what matters
   constexpr int kRuns = 24;
   const auto run_under = [&](layers::Tape tape) {
     return evaluate(tape, differentiated, config, parameters, shape, tokens, targets);

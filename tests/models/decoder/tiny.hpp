@@ -13,7 +13,7 @@
 #include "library/core/random.hpp"
 #include "models/decoder/decoder.hpp"
 
-// Models small enough for finite differences, with numbers large enough that nothing hides.
+// Makes models small enough for finite differences, with numbers large enough that no term hides in rounding.
 
 namespace headgate::models {
 
@@ -30,7 +30,7 @@ inline DecoderConfig tiny_config() {
   return config;
 }
 
-/// What Qwen2, Mistral and Llama 3 have that Qwen3 lacks, some of it on each side of every limit; with a gate besides.
+/// Has features of Qwen2, Mistral and Llama 3 that Qwen3 lacks, some on each side of every limit, and a gate.
 inline std::array<DecoderConfig, 2> other_families() {
   DecoderConfig config = tiny_config();
   config.qk_norm = QkNorm::none;
@@ -39,7 +39,7 @@ inline std::array<DecoderConfig, 2> other_families() {
   config.rope_base = 20.0;
   config.rope_scaling = layers::RopeScalingKind::llama3;
   config.rope_factor = 4.0;
-  config.rope_original_seq_len = 8;  // the three pairs turn 1.3, 0.5 and 0.2 times in it
+  config.rope_original_seq_len = 8;  // the three pairs make 1.3, 0.5 and 0.2 rotations in it
   config.rope_low_freq_factor = 0.3;
   config.rope_high_freq_factor = 1.0;
   DecoderConfig gated = config;
@@ -52,14 +52,14 @@ inline std::array<DecoderConfig, 2> other_families() {
 
 inline constexpr BatchShape kTinyBatch{2, 7};
 
-/// The name of a test of a gate variant.
+/// Returns the test name of a gate variant.
 inline std::string name_of_variant(const ::testing::TestParamInfo<std::string>& variant) {
   std::string name = variant.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
 
-/// Every gate and control of the paper, by name.
+/// Returns every gate and control of the paper, by name.
 inline std::vector<std::string> all_variants() {
   std::vector<std::string> names{"none", "head_rmsnorm", "output_silu", "learned_sinks", "off_by_one"};
   for (const char* site : {"g1", "g2", "g3", "g4", "g5"}) {
@@ -83,13 +83,13 @@ inline std::vector<std::string> all_variants() {
   return names;
 }
 
-/// Test data of any machine.
+/// Draws test data that is the same on every machine.
 class Draws {
  public:
   explicit Draws(std::uint64_t seed) : random_(seed) {}
 
   std::uint64_t bits() { return random_.next(); }
-  /// In [−1, 1).
+  /// Returns a number in [−1, 1).
   double symmetric() { return static_cast<double>(static_cast<std::int64_t>(bits())) * 0x1p-63; }
   std::int32_t token(std::int64_t vocab) {
     return static_cast<std::int32_t>(random_.below(static_cast<std::uint64_t>(vocab)));
@@ -99,7 +99,7 @@ class Draws {
   SplitMix64 random_;
 };
 
-/// Tokens and the ones that follow them; the last two targets of every sequence do not count.
+/// Holds tokens and the tokens that follow them. The last two targets of every sequence are ignored.
 struct TinyBatch {
   std::vector<std::int32_t> tokens, targets;
 
@@ -112,7 +112,7 @@ struct TinyBatch {
   }
 };
 
-/// Every parameter of order 1: gates away from ½, scores apart, norms away from 1.
+/// Returns parameters of order 1: gates differ from ½, scores from each other, norms from 1.
 inline std::vector<double> large_parameters(const ParameterTable& table, std::uint64_t seed) {
   Draws draws(seed);
   std::vector<double> values;
@@ -124,7 +124,7 @@ inline std::vector<double> large_parameters(const ParameterTable& table, std::ui
   return values;
 }
 
-/// The nearest values that f32 holds, so that decoders of either precision get the same parameters.
+/// Rounds to f32, so that decoders of either precision get the same parameters.
 inline std::vector<double> single_precision(std::vector<double> values) {
   for (double& value : values) value = static_cast<float>(value);
   return values;

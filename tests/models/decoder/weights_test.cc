@@ -18,7 +18,7 @@ namespace {
 using Layer = LayerWeights<const float>;
 using Outer = OuterWeights<const float>;
 
-/// All variants in both placements of norms, with and without QK-norm, tied and separate.
+/// Returns all variants in both placements of norms, with and without QK-norm, tied and separate.
 std::vector<DecoderConfig> configs() {
   std::vector<DecoderConfig> out;
   for (const std::string& name : all_variants()) {
@@ -33,7 +33,7 @@ std::vector<DecoderConfig> configs() {
   return out;
 }
 
-/// Notes which member each row fills, and which it lies behind.
+/// Records which member each row fills, and which member it follows.
 struct Members {
   std::map<std::string, const void*> of_row;
   std::set<const void*> filled;
@@ -48,13 +48,13 @@ struct Members {
     EXPECT_TRUE(filled.insert(&member).second) << row.name << " fills a member that another row fills";
     last = &member;
   }
-  void operator()(const TensorRow& row, BehindMember<const float> place) {
+  void operator()(const TensorRow& row, AppendedRows<const float> place) {
     EXPECT_TRUE(of_row.emplace(row.name, &place.member).second) << row.name << " has two rows";
     EXPECT_EQ(last, &place.member) << row.name << " does not follow the tensor that it is to lie behind";
   }
 };
 
-TEST(WeightRows, FillEveryMemberOnce) {
+TEST(WeightRows, Rows_EveryMember_IsFilledOnce) {
   Layer layer;
   Outer outer;
   Members in_layer, outside;
@@ -64,13 +64,13 @@ TEST(WeightRows, FillEveryMemberOnce) {
   EXPECT_EQ(outside.filled_bytes, sizeof(Outer));
 }
 
-/// Holds the places of one layer's tensors against the table's offsets.
+/// Compares the places of one layer's tensors with the table's offsets.
 void expect_places(const DecoderConfig& config, std::int64_t layer) {
   const ParameterTable table(config);
   const std::vector<float> values(static_cast<std::size_t>(table.total()));
   Layer weights = WeightPlaces(config).layer(layer, values.data());
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-  const float* next = nullptr;  // behind the last tensor
+  const float* next = nullptr;  // after the last tensor
   const auto expect_place = [&](const TensorRow& row, const float* place) {
     const Parameter* parameter = table.find(prefix + std::string(row.name));
     EXPECT_EQ(parameter != nullptr, row.present) << row.name;
@@ -81,9 +81,9 @@ void expect_places(const DecoderConfig& config, std::int64_t layer) {
     EXPECT_EQ(parameter->kind, row.kind) << row.name;
     next = place + parameter->count;
   };
-  std::int64_t rows = 0;  // of the member, those that lie behind it included
+  std::int64_t rows = 0;  // rows of the member, including those that follow it
   const auto at = [&](const TensorRow& row, auto&& member) {
-    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, BehindMember<const float>>) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, AppendedRows<const float>>) {
       expect_place(row, row.present ? next : nullptr);
       if (row.present) rows += row.shape.sizes[0];
       EXPECT_GE(member.member.shape[0], rows) << row.name << " is not part of its member";
@@ -100,7 +100,7 @@ void expect_places(const DecoderConfig& config, std::int64_t layer) {
   visit_layer_tensors(at, config, weights);
 }
 
-TEST(WeightPlaces, AreTheTables) {
+TEST(WeightPlaces, Places_EveryTensor_AreThoseOfTheTable) {
   for (const DecoderConfig& config : configs()) {
     SCOPED_TRACE(layers::gate_name(config.gate));
     for (const std::int64_t layer : {0, 1}) expect_places(config, layer);

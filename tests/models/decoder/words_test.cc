@@ -14,7 +14,7 @@
 namespace headgate {
 namespace {
 
-/// Enumerators count from 0, so a table with as many values as rows and none beyond its size has them all.
+/// Enumerators count from 0, so a table with as many values as rows, all below its size, has every value.
 template <typename Enum>
 void expect_every_value_has_a_word(Enum last) {
   std::set<Enum> values;
@@ -34,7 +34,7 @@ void expect_every_value_has_a_word(Enum last) {
   EXPECT_THROW(parse_word<Enum>("word", "no such word"), Error);
 }
 
-TEST(Words, EveryValueHasOne) {
+TEST(Words, Enums_EveryValue_HasAWord) {
   expect_every_value_has_a_word(layers::GateSite::g5);
   expect_every_value_has_a_word(layers::GateGrain::head_shared);
   expect_every_value_has_a_word(layers::GateSource::parameter);

@@ -12,7 +12,7 @@
 #include "models/evaluate/loss.hpp"
 #include "models/layers/gate_variant.hpp"
 
-// What nobody asks for is not computed.
+// Checks that figures nobody asks for are not computed.
 
 namespace headgate::metrics {
 namespace {
@@ -23,7 +23,7 @@ using models::Taps;
 
 constexpr std::int64_t kTokens = kTinyBatch.batch * kTinyBatch.seq;
 
-/// A model, a batch and the rows of logits that evaluating it takes.
+/// Counts the rows of logits that evaluating a model on a batch takes.
 class Costs : public testing::Test {
  protected:
   Costs() : config(config_of()), decoder(config, kTinyBatch, models::Purpose::evaluate), batch(config, kTinyBatch, 1) {
@@ -49,7 +49,7 @@ class Costs : public testing::Test {
   std::vector<double> values;
 };
 
-TEST_F(Costs, TheHeadRunsOnceUnlessTheLossOfEachLayerIsAskedFor) {
+TEST_F(Costs, VocabularyHead_WithoutLayerLosses_RunsOnce) {
   for (const Metric* metric : all_metrics()) {
     const std::int64_t passes = metric->inputs.has(Input::exit_loss) ? config.layers + 1 : 1;
     EXPECT_EQ(rows_with({metric}), passes * kTokens) << metric->name;
@@ -59,7 +59,7 @@ TEST_F(Costs, TheHeadRunsOnceUnlessTheLossOfEachLayerIsAskedFor) {
   EXPECT_EQ(rows_with(default_metrics()), (config.layers + 1) * kTokens);
 }
 
-TEST_F(Costs, NoMoreMemoryThanTheInputsTake) {
+TEST_F(Costs, Evaluation_EveryMetric_TakesNoMoreMemoryThanItsInputs) {
   const auto bytes = [&](const std::vector<std::string>& names) {
     return Evaluator<double>::planned_bytes(config, kTinyBatch, parse_metrics(names));
   };
@@ -72,7 +72,7 @@ TEST_F(Costs, NoMoreMemoryThanTheInputsTake) {
   EXPECT_EQ(bytes({"all"}), static_cast<std::size_t>(1 + 3 * config.heads) * kNumber);
 }
 
-/// Asks for one part of a LayerView, and notes which parts came.
+/// Asks for one part of a LayerView, and records which parts it gets.
 class Watching : public models::LayerObserver<double> {
  public:
   explicit Watching(Taps wanted) : wanted_(wanted) {}
@@ -96,7 +96,7 @@ class Watching : public models::LayerObserver<double> {
   Taps wanted_;
 };
 
-TEST_F(Costs, ADecoderGivesAnObserverWhatItAsksFor) {
+TEST_F(Costs, Observer_NamesTaps_ReceivesThemOnly) {
   constexpr Taps kAll{Tap::scores, Tap::gate_logits, Tap::values, Tap::head_outputs, Tap::output, Tap::exit_loss};
   for (const Taps taps : {Taps{}, Taps{Tap::scores}, Taps{Tap::gate_logits}, Taps{Tap::values}, Taps{Tap::head_outputs},
                           Taps{Tap::output}, Taps{Tap::exit_loss}, kAll}) {

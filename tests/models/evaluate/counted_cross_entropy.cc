@@ -6,8 +6,8 @@
 
 #include "models/layers/cross_entropy.hpp"
 
-// Linked instead of models/layers/cross_entropy.cc, which the linker then leaves in its archive: every pass through the
-// vocabulary's head ends here, and is counted.
+// Replaces models/layers/cross_entropy.cc, which the linker then leaves in its archive. Every pass through the
+// vocabulary head calls this, which counts it.
 
 namespace headgate {
 

@@ -5,7 +5,7 @@
 
 namespace headgate::metrics {
 
-/// Rows of logits that layers::cross_entropy was given so far: counted_cross_entropy.cc stands in for it.
+/// Returns the rows of logits passed to layers::cross_entropy so far, which counted_cross_entropy.cc replaces.
 std::int64_t rows_of_logits();
 
 }  // namespace headgate::metrics

@@ -9,7 +9,7 @@
 namespace headgate::train {
 namespace {
 
-TEST(FirstNotFinite, FiguresOfLayersAndOfHeads) {
+TEST(FirstNotFinite, FirstNotFinite_FiguresOfLayersAndHeads_IsNamed) {
   constexpr metrics::Figure kFigure{.key = "figure"};
   metrics::Report report;
   report.layers.resize(2);

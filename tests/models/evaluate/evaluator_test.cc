@@ -22,7 +22,7 @@
 #include "models/evaluate/sink_rate.hpp"
 #include "models/layers/gate_variant.hpp"
 
-// Figures gathered without a T×S buffer, against plain loops over the whole attention matrix.
+// Compares figures gathered without a T×S buffer with plain loops over the whole attention matrix.
 
 namespace headgate::metrics {
 namespace {
@@ -46,14 +46,14 @@ DecoderConfig config_with(const std::string& gate) {
   return config;
 }
 
-/// Every third token of the vocabulary.
+/// Marks every third token of the vocabulary.
 std::vector<std::uint8_t> triggers_of(const TinyBatch& batch) {
   std::vector<std::uint8_t> out;
   for (const std::int32_t token : batch.tokens) out.push_back(token % 3 == 0 ? 1 : 0);
   return out;
 }
 
-/// Two batches through the evaluator and through the formulas.
+/// Evaluates two batches with the evaluator and with the formulas.
 Evaluated evaluate(const DecoderConfig& config, bool with_triggers, const MetricList& metrics = all_metrics()) {
   Evaluated out;
   out.plain.config = config;
@@ -84,13 +84,13 @@ void expect_close(const FigureRow& row, const Metric& metric, const Values& want
     const std::optional<double> got = row.find(figure);
     ASSERT_EQ(got.has_value(), wanted[i].has_value()) << figure.key << where;
     if (!got) continue;
-    // e^x has the absolute error of x for a relative one.
+    // An absolute error of x is a relative error of e^x.
     const double slack = figure.key == kPerplexity.key ? 100.0 : 1.0;
     EXPECT_NEAR(*got, *wanted[i], slack * kClose * std::max(1.0, std::abs(*wanted[i]))) << figure.key << where;
   }
 }
 
-/// The mean of each value over layers; null where a layer has none.
+/// Averages each value over layers; null if a layer has none.
 Values mean_of(const std::vector<Values>& layers) {
   Values out = layers.front();
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -137,7 +137,7 @@ void check_against_plain_loops(const Evaluated& e, bool with_triggers) {
 
 class EveryMetric : public testing::TestWithParam<std::string> {};
 
-TEST_P(EveryMetric, MatchesPlainLoops) {
+TEST_P(EveryMetric, Metric_EachOfTheRegistry_MatchesPlainLoops) {
   const Evaluated e = evaluate(GetParam(), /*with_triggers=*/false);
   check_against_plain_loops(e, /*with_triggers=*/false);
   EXPECT_DOUBLE_EQ(e.report.layers.back().at(kLossNats), e.report.overall.at(kLossNats))
@@ -150,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(Gates, EveryMetric,
                                          "head_shared", "g1-elementwise-parameter", "g2-elementwise", "g3-headwise",
                                          "g4-head_shared", "g5-elementwise", "g5-headwise-silu-add", "output_silu"));
 
-TEST(AttentionEntropy, IsOfTheKeysWithinAWindow) {
+TEST(AttentionEntropy, Entropy_Window_IsOfItsKeys) {
   for (const DecoderConfig& config : models::other_families()) {
     check_against_plain_loops(evaluate(config, /*with_triggers=*/false, parse_metrics({"attention_entropy"})), false);
   }
@@ -158,7 +158,7 @@ TEST(AttentionEntropy, IsOfTheKeysWithinAWindow) {
 
 class ByTrigger : public testing::TestWithParam<std::string> {};
 
-TEST_P(ByTrigger, MatchesPlainLoops) {
+TEST_P(ByTrigger, MetricByTrigger_EachOfTheRegistry_MatchesPlainLoops) {
   const Evaluated e = evaluate(GetParam(), /*with_triggers=*/true);
   check_against_plain_loops(e, /*with_triggers=*/true);
   EXPECT_EQ(e.report.backcopy->find(kGateTrigger).has_value(), has_gate(e.plain.config.gate));
@@ -166,7 +166,7 @@ TEST_P(ByTrigger, MatchesPlainLoops) {
 
 INSTANTIATE_TEST_SUITE_P(Gates, ByTrigger, testing::Values("none", "headwise", "elementwise", "g2-elementwise"));
 
-TEST(Evaluator, GivesEachMetricAloneAsWithAllOthers) {
+TEST(Evaluator, Metric_AloneOrWithOthers_IsTheSame) {
   for (const char* gate : {"none", "head_shared", "g2-elementwise"}) {
     const Report all = evaluate(gate, /*with_triggers=*/true).report;
     for (const Metric* metric : all_metrics()) {
@@ -185,7 +185,7 @@ TEST(Evaluator, GivesEachMetricAloneAsWithAllOthers) {
   }
 }
 
-TEST(Evaluator, WantsTriggersForEveryBatchOrNone) {
+TEST(Evaluator, Triggers_SomeBatchesOnly_AreRefused) {
   const DecoderConfig config = models::tiny_config();
   Decoder<float> decoder(config, kTinyBatch, Purpose::evaluate);
   std::vector<float> values(static_cast<std::size_t>(decoder.table().total()));
@@ -197,7 +197,8 @@ TEST(Evaluator, WantsTriggersForEveryBatchOrNone) {
   EXPECT_THROW(evaluator.add(values.data(), batch.tokens.data(), batch.targets.data()), Error);
 }
 
-/// Figures of a model whose second layer has a NaN in `parameter`, in the first of two batches or in the second.
+/// Returns the figures of a model whose second layer has a NaN in `parameter`, in the first of two batches or in the
+/// second.
 Report evaluate_broken(const std::string& parameter, bool in_first) {
   const DecoderConfig config = config_with("elementwise");
   Decoder<double> decoder(config, kTinyBatch, Purpose::evaluate);
@@ -214,8 +215,8 @@ Report evaluate_broken(const std::string& parameter, bool in_first) {
   return evaluator.report();
 }
 
-/// Every figure that a NaN reaches is one, whichever token, thread or batch meets it.
-TEST(Evaluator, ShowsNaNAsNaN) {
+/// Every figure that a NaN reaches must be NaN, whichever token, thread or batch has it.
+TEST(Evaluator, Figure_NaNInTheModel_IsNaN) {
   for (const bool in_first : {true, false}) {
     for (const char* parameter : {"self_attn.q_proj.weight", "self_attn.gate_proj.weight", "mlp.down_proj.weight"}) {
       const Report got = evaluate_broken(parameter, in_first);
@@ -238,8 +239,8 @@ TEST(Evaluator, ShowsNaNAsNaN) {
   }
 }
 
-/// Targets that do not count are in no mean.
-TEST(Evaluator, LeavesOutIgnoredTargets) {
+/// Ignored targets do not enter any mean.
+TEST(Evaluator, Figures_IgnoredTargets_LeaveThemOut) {
   const DecoderConfig config = models::tiny_config();
   Decoder<double> decoder(config, kTinyBatch, Purpose::evaluate);
   const std::vector<double> values = models::large_parameters(decoder.table(), 1);
@@ -251,7 +252,7 @@ TEST(Evaluator, LeavesOutIgnoredTargets) {
 }
 
 /// A sequence of one token has no query that sees another token.
-TEST(Evaluator, LeavesOutWhatOneTokenDoesNotHave) {
+TEST(Evaluator, Figures_OneToken_LeaveOutWhatItLacks) {
   const DecoderConfig config = config_with("headwise");
   const models::BatchShape shape{3, 1};
   Decoder<double> decoder(config, shape, Purpose::evaluate);

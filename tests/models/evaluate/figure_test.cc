@@ -15,7 +15,7 @@ constexpr Figure kFirst{.key = "first"};
 constexpr Figure kSecond{.key = "second"};
 constexpr Figure kLarge{.key = "large", .may_overflow = true};
 
-TEST(FigureRow, KeepsTheOrderAndTheNewestValue) {
+TEST(FigureRow, Row_KeySetAgain_KeepsItsOrderAndTheNewestValue) {
   FigureRow row;
   EXPECT_TRUE(row.empty());
   row.set(kSecond, 2.0);
@@ -27,7 +27,7 @@ TEST(FigureRow, KeepsTheOrderAndTheNewestValue) {
   EXPECT_EQ(row.at(kFirst), 1.0);
 }
 
-TEST(FigureRow, TellsNoValueFromZero) {
+TEST(FigureRow, Row_NoValueOrZero_AreDifferent) {
   FigureRow row;
   row.set(kFirst, std::nullopt);
   row.set(kSecond, 0.0);
@@ -39,7 +39,7 @@ TEST(FigureRow, TellsNoValueFromZero) {
   EXPECT_THROW(row.at(kLarge), Error);
 }
 
-TEST(FigureRow, IsFiniteWhereEveryFigureIs) {
+TEST(FigureRow, Row_EveryFigureFinite_IsFinite) {
   FigureRow row;
   EXPECT_TRUE(is_finite(row));
   row.set(kFirst, std::nullopt);

@@ -40,7 +40,7 @@ Values layer_loss(const PlainBatches& e, std::size_t layer) {
   return loss_units(mean.value());
 }
 
-/// Mean attention of a head to token 0.
+/// Returns the mean attention of a head to token 0.
 double of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
   Average head;
   for (std::size_t run = 0; run < e.runs.size(); ++run) {
@@ -71,7 +71,7 @@ Values first_token_attention_uniform(const PlainBatches& /*batches*/, std::size_
   return {mean.value()};
 }
 
-/// The mean gate of head h at token n; none without a gate at g1 that multiplies.
+/// Returns the mean gate of head h at token n; none without a gate at g1 that multiplies.
 std::optional<double> mean_gate(const PlainBatches& e, std::size_t run, std::size_t layer, std::int64_t h,
                                 std::int64_t n) {
   const layers::GateVariant& gate = e.config.gate;
@@ -86,7 +86,7 @@ std::optional<double> mean_gate(const PlainBatches& e, std::size_t run, std::siz
   return mean.value();
 }
 
-/// Adds what passes the gate of every query but the first, at triggers or elsewhere or both.
+/// Adds what passes the gate of every query except the first, at triggers, elsewhere, or both.
 void add_passed(Average& mean, const PlainBatches& e, std::size_t run, std::size_t layer, bool at_triggers) {
   for (std::int64_t b = 0; b < B; ++b) {
     for (std::int64_t t = 1; t < T; ++t) {
@@ -116,7 +116,8 @@ Values first_token_attention_gated_of_head(const PlainBatches& e, std::size_t la
   return {mean.maybe()};
 }
 
-/// Calls each(g) for the gates that query head h has for itself, or shares with the queries of its key/value head.
+/// Calls each(g) for the gates that query head h has for itself, or shares with the other queries of its key/value
+/// head.
 template <class Each>
 void for_gates_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h, const Each& each) {
   using layers::GateGrain, layers::GateSite;
@@ -168,7 +169,7 @@ Values attention_entropy_of_head(const PlainBatches& e, std::size_t layer, std::
   for (std::size_t run = 0; run < e.runs.size(); ++run) {
     for (std::int64_t b = 0; b < B; ++b) {
       for (std::int64_t t = 1; t < T; ++t) {
-        double entropy = 0.0, rest = 1.0;  // the sink's
+        double entropy = 0.0, rest = 1.0;  // weight of the sink
         const auto outcome = [&entropy](double w) { entropy -= w > 0.0 ? w * std::log(w) : 0.0; };
         for (std::int64_t j = 0; j <= t; ++j) {
           outcome(e.weight(run, layer, b, h, t, j));

@@ -13,13 +13,13 @@
 
 namespace headgate::metrics {
 
-/// Batches of kTinyBatch that the plain decoder ran.
+/// Holds batches of kTinyBatch that the plain decoder ran.
 struct PlainBatches {
   models::DecoderConfig config;
   std::vector<models::PlainRun> runs;
   std::vector<std::vector<std::uint8_t>> triggers;  ///< (N) of each batch
 
-  /// The attention of query t to key j.
+  /// Returns the attention of query t to key j.
   double weight(std::size_t run, std::size_t layer, std::int64_t b, std::int64_t h, std::int64_t t,
                 std::int64_t j) const {
     const std::int64_t T = models::kTinyBatch.seq;
@@ -27,16 +27,16 @@ struct PlainBatches {
   }
 };
 
-/// A metric from its definition: plain loops over whole attention matrices, gates, values and outputs.
+/// Computes a metric by its definition: plain loops over whole attention matrices, gates, values and outputs.
 struct PlainMetric {
   std::string_view name;
-  /// As Sums has them; the one that the metric's scope does not ask for is null.
+  /// Like those of Sums; the one that the metric's scope does not use is null.
   Values (*of_layer)(const PlainBatches& batches, std::size_t layer) = nullptr;
   Values (*of_model)(const PlainBatches& batches) = nullptr;
   Values (*of_head)(const PlainBatches& batches, std::size_t layer, std::int64_t head) = nullptr;
 };
 
-/// One for each row of the registry.
+/// Has one entry for each row of the registry.
 std::span<const PlainMetric> plain_metrics();
 
 }  // namespace headgate::metrics

@@ -19,7 +19,7 @@ std::string names_of(const MetricList& metrics) {
   return out;
 }
 
-TEST(Registry, NamesEachMetricOnce) {
+TEST(Registry, Metrics_Names_AreUnique) {
   std::set<std::string_view> names;
   for (const Metric* metric : all_metrics()) {
     EXPECT_TRUE(names.insert(metric->name).second) << metric->name;
@@ -30,8 +30,8 @@ TEST(Registry, NamesEachMetricOnce) {
   }
 }
 
-/// Of the whole model, of a layer, and by trigger: each is one object of JSON.
-TEST(Registry, NamesEachKeyOnceInAnObject) {
+/// Figures of the whole model, of a layer, and by trigger are three objects of JSON.
+TEST(Registry, Metrics_KeysOfAnObject_AreUnique) {
   for (const Scope object : {Scope::model, Scope::layers, Scope::triggers}) {
     std::set<std::string_view> keys;
     for (const Metric* metric : all_metrics()) {
@@ -47,7 +47,7 @@ TEST(Registry, NamesEachKeyOnceInAnObject) {
   }
 }
 
-TEST(Registry, ColumnsAreWideEnoughForTheirHeads) {
+TEST(Registry, Columns_EveryMetric_FitTheirHeadings) {
   for (const bool of_triggers : {false, true}) {
     for (const Figure* figure : figures_of(all_metrics(), of_triggers)) {
       if (figure->column.width == 0) continue;
@@ -56,7 +56,7 @@ TEST(Registry, ColumnsAreWideEnoughForTheirHeads) {
   }
 }
 
-TEST(Registry, MetricsByTriggerHaveHeadsForOneFigureOrTwo) {
+TEST(Registry, MetricsByTrigger_OneOrTwoFigures_HaveHeadings) {
   for (const Metric* metric : all_metrics()) {
     if (metric->scope != Scope::triggers) continue;
     EXPECT_LE(metric->figures.size(), 2U) << metric->name;
@@ -65,7 +65,7 @@ TEST(Registry, MetricsByTriggerHaveHeadsForOneFigureOrTwo) {
   }
 }
 
-TEST(Registry, AFigureOfTheModelAndOfItsLayersStandsOnce) {
+TEST(Registry, Figure_OfTheModelAndItsLayers_IsDescribedOnce) {
   const std::vector<const Figure*> figures = figures_of(all_metrics(), /*of_triggers=*/false);
   const auto losses =
       std::count_if(figures.begin(), figures.end(), [](const Figure* figure) { return figure->key == "loss_nats"; });
@@ -75,7 +75,7 @@ TEST(Registry, AFigureOfTheModelAndOfItsLayersStandsOnce) {
   }
 }
 
-TEST(ParseMetrics, TakesNamesInAnyOrder) {
+TEST(ParseMetrics, Names_AnyOrder_AreAccepted) {
   EXPECT_EQ(parse_metrics({}), default_metrics());
   EXPECT_EQ(parse_metrics({"all"}), all_metrics());
   EXPECT_EQ(parse_metrics({"loss,all"}), all_metrics());
@@ -83,7 +83,7 @@ TEST(ParseMetrics, TakesNamesInAnyOrder) {
   EXPECT_EQ(names_of(parse_metrics({"gate-mean", "sink_rate,gate_mean"})), "sink_rate gate_mean ");
 }
 
-TEST(ParseMetrics, KeyOfAFigure_StandsForTheMetricThatPrintsIt) {
+TEST(ParseMetrics, KeyOfAFigure_InPlaceOfAName_SelectsItsMetric) {
   for (const Metric* metric : all_metrics()) {
     for (const Figure& figure : metric->figures) {
       const MetricList found = parse_metrics({std::string(figure.key)});
@@ -97,7 +97,7 @@ TEST(ParseMetrics, KeyOfAFigure_StandsForTheMetricThatPrintsIt) {
   EXPECT_EQ(names_of(parse_metrics({"gate_below_0.1,perplexity"})), "loss gate_below ");
 }
 
-TEST(ParseMetrics, MistypedName_IsGuessed) {
+TEST(ParseMetrics, Name_Mistyped_IsGuessed) {
   try {
     parse_metrics({"loss,sink_rat"});
     ADD_FAILURE();
@@ -106,7 +106,7 @@ TEST(ParseMetrics, MistypedName_IsGuessed) {
   }
 }
 
-TEST(ParseMetrics, NamesThoseThatExist) {
+TEST(ParseMetrics, Name_Unknown_ListsTheKnownOnes) {
   for (const char* word : {"poetry", "loss,poetry", "poetry,loss"}) {
     try {
       parse_metrics({"loss", word});
@@ -122,7 +122,7 @@ TEST(ParseMetrics, NamesThoseThatExist) {
   EXPECT_THROW(parse_metrics({""}), Error);
 }
 
-TEST(ThatApply, LeavesOutTriggersWhereThereAreNone) {
+TEST(ThatApply, MetricsByTrigger_TaskWithoutTriggers_AreLeftOut) {
   EXPECT_EQ(that_apply(all_metrics(), /*has_triggers=*/true), all_metrics());
   for (const Metric* metric : that_apply(all_metrics(), /*has_triggers=*/false)) {
     EXPECT_NE(metric->scope, Scope::triggers) << metric->name;
@@ -130,14 +130,14 @@ TEST(ThatApply, LeavesOutTriggersWhereThereAreNone) {
   EXPECT_TRUE(that_apply(parse_metrics({"bos_attention"}), /*has_triggers=*/false).empty());
 }
 
-/// A row of the tables in docs/reference/training.md, "Figures of an evaluation".
+/// Returns a row of the tables in docs/reference/training.md, "Figures of an evaluation".
 std::string documented(const Metric& metric) {
   std::string keys;
   for (const Figure& figure : metric.figures) keys += (keys.empty() ? "`" : ", `") + std::string(figure.key) + '`';
   return "| `" + std::string(metric.name) + "` | " + keys + " | " + std::string(metric.definition) + " |";
 }
 
-TEST(Registry, IsWhatTheDocumentDefines) {
+TEST(Registry, Metrics_OfTheRegistry_AreThoseOfTheDocument) {
   std::ifstream in(HEADGATE_DOCS "/reference/training.md");
   ASSERT_TRUE(in.is_open());
   std::vector<std::string> rows;

@@ -36,7 +36,7 @@ void expect_refused(const Json& config, const std::string& why) {
   EXPECT_NE(what.find(why), std::string::npos) << what << "\nlacks: " << why;
 }
 
-/// The baseline with one key set.
+/// Sets one key of the baseline.
 void expect_value_refused(const char* key, const Json& value, const std::string& why) {
   Json config = baseline();
   config[key] = value;
@@ -51,7 +51,7 @@ DecoderConfig read_with(const char* key, const Json& value) {
 
 DecoderConfig round_trip(const DecoderConfig& config) { return parse_config("config.json", write_config(config)); }
 
-TEST(ConfigFile, ABaselineIsQwen3AndNothingElse) {
+TEST(ConfigFile, Baseline_Written_IsPlainQwen3) {
   const Json json = baseline();
   EXPECT_EQ(json["model_type"], "qwen3");
   EXPECT_EQ(json["architectures"], Json::array({"Qwen3ForCausalLM"}));
@@ -63,7 +63,7 @@ TEST(ConfigFile, ABaselineIsQwen3AndNothingElse) {
   }
 }
 
-TEST(ConfigFile, EveryFieldComesBack) {
+TEST(ConfigFile, Config_EveryField_RoundTrips) {
   DecoderConfig config = small_config();
   EXPECT_EQ(round_trip(config), config);
   config.norm = layers::NormKind::zero_centred;
@@ -86,13 +86,13 @@ TEST(ConfigFile, EveryFieldComesBack) {
   }
 }
 
-TEST(ConfigFile, WhatQwen3WouldComputeOtherwiseIsNotCalledQwen3) {
+TEST(ConfigFile, ModelBeyondQwen3_Written_IsNotCalledQwen3) {
   EXPECT_TRUE(is_qwen3(small_config()));
   DecoderConfig config = small_config();
   config.rope_fraction = 0.5;
   EXPECT_FALSE(is_qwen3(config));
   config = small_config();
-  config.head_dim = 5;  // one feature does not turn
+  config.head_dim = 5;  // RoPE leaves out the fifth feature
   EXPECT_FALSE(is_qwen3(config));
   config = small_config();
   config.norm_placement = NormPlacement::sandwich;
@@ -102,7 +102,7 @@ TEST(ConfigFile, WhatQwen3WouldComputeOtherwiseIsNotCalledQwen3) {
   expect_value_refused("partial_rotary_factor", 0.25, "model_type is qwen3, but");
 }
 
-TEST(ConfigFile, WhatOthersWriteIsRead) {
+TEST(ConfigFile, Config_WrittenByOtherPrograms_IsRead) {
   EXPECT_EQ(read_with("rope_scaling", nullptr), small_config());
   EXPECT_EQ(read_with("attention_dropout", 0), small_config());
   EXPECT_EQ(read_with("layer_types", {"full_attention", "full_attention"}), small_config());
@@ -113,7 +113,7 @@ TEST(ConfigFile, WhatOthersWriteIsRead) {
   EXPECT_EQ(parse_config("config.json", config.dump()).rope_base, 5e5);
 }
 
-TEST(ConfigFile, MissingKeysAreNamed) {
+TEST(ConfigFile, Key_Missing_IsNamed) {
   for (const char* key : {"model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
                           "num_key_value_heads", "head_dim", "intermediate_size", "max_position_embeddings",
                           "rms_norm_eps", "rope_theta", "tie_word_embeddings"}) {
@@ -123,7 +123,7 @@ TEST(ConfigFile, MissingKeysAreNamed) {
   }
 }
 
-TEST(ConfigFile, UnknownAndUnsupportedKeysAreNamed) {
+TEST(ConfigFile, Key_UnknownOrUnsupported_IsNamed) {
   expect_value_refused("gate_sight", "g1", "unknown key 'gate_sight'");
   expect_value_refused("evil\n\x1b[2J", 1, "unknown key 'evil\\x0a\\x1b[2J'");
   expect_value_refused("mrope_section", 1, "unknown key 'mrope_section'");
@@ -139,7 +139,7 @@ TEST(ConfigFile, UnknownAndUnsupportedKeysAreNamed) {
   expect_value_refused("model_type", "gpt2", "model_type is 'gpt2'");
 }
 
-TEST(ConfigFile, BadValuesAreNamed) {
+TEST(ConfigFile, Value_Bad_IsNamed) {
   for (const Json& value : {Json(-1), Json(0.5), Json("8"), Json(nullptr), Json(true), Json::array(), Json::object(),
                             Json(std::numeric_limits<std::uint64_t>::max()), Json(1e300)}) {
     expect_value_refused("hidden_size", value, "hidden_size is ");
@@ -166,19 +166,19 @@ TEST(ConfigFile, BadValuesAreNamed) {
   expect_value_refused("gate_op", "mul\n", "gate_op: 'mul\\x0a' is none of");
 }
 
-TEST(ConfigFile, WhatIsNoConfigIsRefused) {
+TEST(ConfigFile, File_NoConfig_IsRefused) {
   for (const char* text : {"", "{", "[]", "null", "1", "{}", "{\"a\":1}}", "\xff",
                            "{\"hidden_size\":8,\"hidden_size\":9}", "{\"a\":[[[[[[0]]]]]]}"}) {
     EXPECT_NE(refused_config(text), "(read without complaint)") << text;
   }
-  EXPECT_NE(refused_config("{\"hidden_size\":8,\"hidden_size\":9}").find("'hidden_size' twice"), std::string::npos);
+  EXPECT_NE(refused_config("{\"hidden_size\":8,\"hidden_size\":9}").find("duplicate key 'hidden_size'"), std::string::npos);
   const Scratch scratch;
   headgate::testing::write_bytes(scratch / "config.json", std::string((std::size_t{1} << 20) + 1, ' '));
   EXPECT_THROW(read_config(scratch / "config.json"), io::FileError);
   EXPECT_THROW(read_config(scratch / "absent.json"), io::FileError);
 }
 
-TEST(ConfigFile, EveryTruncationIsRefused) {
+TEST(ConfigFile, File_EveryTruncation_IsRefused) {
   const std::string whole = write_config(small_config());
   const std::size_t last = whole.rfind('}');
   for (std::size_t n = 0; n <= last; ++n)

@@ -33,7 +33,7 @@ using headgate::testing::Scratch;
 using headgate::testing::small_config;
 using headgate::testing::write_bytes;
 
-/// A public family's config: without QK-norm.
+/// A public family's config, without QK-norm.
 DecoderConfig llama_config() {
   DecoderConfig config = small_config();
   config.qk_norm = QkNorm::none;
@@ -42,7 +42,7 @@ DecoderConfig llama_config() {
 
 Json json_of(const DecoderConfig& config) { return Json::parse(write_public_config({config}, DType::f32)); }
 
-/// A directory with the model's tensors and any config.json.
+/// Writes a directory with the model's tensors and any config.json.
 void write_directory(const std::string& path, const Json& json, const SavedModel& model) {
   std::filesystem::create_directories(path);
   write_bytes(path + "/config.json", json.dump());
@@ -76,7 +76,7 @@ class ModelFileTest : public ::testing::Test {
   Scratch scratch;
 };
 
-TEST_F(ModelFileTest, PublicFamiliesAreWrittenAndReadByTheirNames) {
+TEST_F(ModelFileTest, PublicFamily_WrittenAndRead_KeepsItsNames) {
   DecoderConfig llama = llama_config(), mistral = llama_config(), qwen2 = llama_config();
   llama.rope_scaling = layers::RopeScalingKind::llama3;
   llama.rope_factor = 8.0;
@@ -100,7 +100,7 @@ TEST_F(ModelFileTest, PublicFamiliesAreWrittenAndReadByTheirNames) {
   EXPECT_EQ(parse_config("config.json", json_of(both).dump()), both);
 }
 
-TEST_F(ModelFileTest, KeysThatMayBeMissingHaveTheFamilysDefaults) {
+TEST_F(ModelFileTest, Key_Missing_HasTheDefaultOfTheFamily) {
   Json json = json_of(llama_config());
   for (const char* key : {"num_key_value_heads", "head_dim", "rms_norm_eps", "rope_theta", "tie_word_embeddings"}) {
     json.erase(key);
@@ -117,7 +117,7 @@ TEST_F(ModelFileTest, KeysThatMayBeMissingHaveTheFamilysDefaults) {
   EXPECT_EQ(parse_config("config.json", json.dump()).window, 0);
 }
 
-TEST_F(ModelFileTest, WhatTheDecoderLacksIsRefusedByName) {
+TEST_F(ModelFileTest, Feature_NotSupported_IsRefusedByName) {
   const Json llama = json_of(llama_config());
   expect_key_refused(llama, "attention_bias", true, "attention_bias is true; only false is supported");
   expect_key_refused(llama, "mlp_bias", true, "mlp_bias is true");
@@ -134,7 +134,7 @@ TEST_F(ModelFileTest, WhatTheDecoderLacksIsRefusedByName) {
   expect_key_refused(json_of(small_config()), "qkv_bias", true, "qkv_bias");
 }
 
-TEST_F(ModelFileTest, ShardsAreReadByTheirIndex) {
+TEST_F(ModelFileTest, Shards_WithAnIndex_AreRead) {
   const SavedModel model(llama_config());
   write_directory(scratch / "m", json_of(llama_config()), model);
   std::filesystem::remove(scratch / "m/model.safetensors");
@@ -172,7 +172,7 @@ TEST_F(ModelFileTest, ShardsAreReadByTheirIndex) {
   expect_refused(scratch / "m", "no weight_map");
 }
 
-TEST_F(ModelFileTest, SixteenBitNumbersAreRoundedOnce) {
+TEST_F(ModelFileTest, Numbers_SavedIn16Bits_AreRoundedOnce) {
   SavedModel model(llama_config());
   for (float& x : model.parameters) x /= 3.0F;
   for (const DType dtype : {DType::bf16, DType::f16}) {
@@ -187,13 +187,13 @@ TEST_F(ModelFileTest, SixteenBitNumbersAreRoundedOnce) {
   EXPECT_FALSE(std::filesystem::exists(scratch / "n"));
 }
 
-TEST_F(ModelFileTest, FilesOfTheTokenizerComeAlong) {
+TEST_F(ModelFileTest, TokenizerFiles_ModelSaved_AreCopied) {
   const SavedModel model(llama_config());
   std::filesystem::create_directory(scratch / "from");
   write_bytes(scratch / "from/tokenizer.json", "{\"model\": {}}");
   write_bytes(scratch / "from/generation_config.json", "{\"eos_token_id\": 2}");
   write_bytes(scratch / "from/notes.txt", "not of the tokenizer");
-  for (int time = 0; time < 2; ++time) {  // the second replaces a directory that holds them
+  for (int time = 0; time < 2; ++time) {  // the second time replaces a directory that holds them
     write_model(scratch / "m", {model.config}, model.parameters, DType::f32, read_text_files(scratch / "from"));
     EXPECT_EQ(read_bytes(scratch / "m/tokenizer.json"), "{\"model\": {}}");
     EXPECT_EQ(read_bytes(scratch / "m/generation_config.json"), "{\"eos_token_id\": 2}");
@@ -205,7 +205,7 @@ TEST_F(ModelFileTest, FilesOfTheTokenizerComeAlong) {
   EXPECT_EQ(read_bytes(scratch / "m/tokenizer.json"), "{\"model\": {}}");
 }
 
-TEST_F(ModelFileTest, TextFileThatIsADevice_IsRefused) {
+TEST_F(ModelFileTest, TextFile_IsADevice_IsRefused) {
   std::filesystem::create_directory(scratch / "from");
   for (const char* device : {"/dev/zero", "/dev/null"}) {
     std::filesystem::remove(scratch / "from/chat_template.jinja");
@@ -222,7 +222,7 @@ DecoderConfig gated_config(const char* gate) {
   return config;
 }
 
-TEST_F(ModelFileTest, RowsOfAFusedGateByHand) {
+TEST_F(ModelFileTest, FusedGate_RowsByHand_AreRead) {
   DecoderConfig config = gated_config("headwise");  // 4 heads in 2 groups
   config.head_dim = 2;
   using Rows = std::vector<std::int64_t>;
@@ -238,7 +238,7 @@ TEST_F(ModelFileTest, RowsOfAFusedGateByHand) {
   EXPECT_EQ(fused_rows(GateLayout::per_group, config).q, fused_rows(GateLayout::per_query_head, config).q);
 }
 
-TEST_F(ModelFileTest, EveryLayoutComesBack) {
+TEST_F(ModelFileTest, Model_EveryLayout_RoundTrips) {
   for (const char* gate : {"headwise", "elementwise", "g4-elementwise", "head_shared"}) {
     const SavedModel model(gated_config(gate));
     for (const auto& word : Words<GateLayout>::kAll) {
@@ -254,8 +254,8 @@ TEST_F(ModelFileTest, EveryLayoutComesBack) {
                Error);
 }
 
-/// A Qwen3 with the research models' key, over tensors of a layout.
-TEST_F(ModelFileTest, ResearchModelsHaveTheGateAfterEachGroup) {
+/// Combines a Qwen3 with the research models' key with tensors of a layout.
+TEST_F(ModelFileTest, ResearchModel_GateAfterEachGroup_IsRead) {
   const std::map<std::string, std::string> keys{{"headwise", "headwise_attn_output_gate"},
                                                 {"elementwise", "elementwise_attn_output_gate"}};
   for (const auto& [gate, key] : keys) {
@@ -271,7 +271,7 @@ TEST_F(ModelFileTest, ResearchModelsHaveTheGateAfterEachGroup) {
     EXPECT_EQ(file.layout(), GateLayout::per_group);
     EXPECT_EQ(file.config(), model.config);
     EXPECT_EQ(file.read(), model.parameters);
-    // The other key: the file's rows are one grain's, the config's another's.
+    // With the other key, the file's rows are of one grain and the config's of another.
     json[key] = false;
     const bool headwise = gate == "headwise";
     json[headwise ? "elementwise_attn_output_gate" : "headwise_attn_output_gate"] = true;
@@ -281,11 +281,11 @@ TEST_F(ModelFileTest, ResearchModelsHaveTheGateAfterEachGroup) {
                                         "(32, 8), layout per_group with an elementwise gate"
                                       : "the rows of layout per_group with an elementwise gate; by the config "
                                         "they are (20, 8), layout per_group with a headwise gate");
-    // No gate at all.
+    // Has no gate at all.
     json[headwise ? "elementwise_attn_output_gate" : "headwise_attn_output_gate"] = false;
     write_bytes(scratch / "m/config.json", json.dump());
     expect_refused(scratch / "m", "by the config they are (16, 8), layout separate");
-    // A separate gate under a fused config.
+    // Has a separate gate under a fused config.
     write_model(scratch / "m", {model.config}, model.parameters, DType::f32);
     json[key] = true;
     write_bytes(scratch / "m/config.json", json.dump());
@@ -316,7 +316,7 @@ struct GgufModel {
   void u32(const std::string& key, std::int64_t value) {
     out.u32(architecture + "." + key, static_cast<std::uint32_t>(value));
   }
-  /// llama: each head's feature i + p·D/2 of q and k becomes row 2i + p.
+  /// llama: feature i + p·D/2 of each head of q and k becomes row 2i + p.
   void tensors() {
     const std::map<std::string, std::string> names{
         {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
@@ -363,7 +363,7 @@ DecoderConfig of_gguf(DecoderConfig config) {
   return config;
 }
 
-TEST_F(ModelFileTest, GgufFilesOfEachArchitecture) {
+TEST_F(ModelFileTest, Gguf_EachArchitecture_IsRead) {
   DecoderConfig qwen2 = of_gguf(llama_config()), separate = of_gguf(llama_config());
   qwen2.qkv_bias = QkvBias::learned;
   separate.embeddings = Embeddings::separate;
@@ -382,7 +382,7 @@ TEST_F(ModelFileTest, GgufFilesOfEachArchitecture) {
   }
 }
 
-TEST_F(ModelFileTest, GgufRopeFactorsAreLlamas) {
+TEST_F(ModelFileTest, Gguf_RopeFactors_AreThoseOfLlama) {
   DecoderConfig config = of_gguf(llama_config());
   config.rope_base = 500000.0;
   config.head_dim = 8;
@@ -404,10 +404,10 @@ TEST_F(ModelFileTest, GgufRopeFactorsAreLlamas) {
   written(factors);
   expect_refused(scratch / "m.gguf", "not Llama 3's scaling of RoPE: element 1");
   written({1.0F});
-  expect_refused(scratch / "m.gguf", "has not one number for each two of 8 features");
+  expect_refused(scratch / "m.gguf", "does not have one number for each pair of 8 features");
 }
 
-TEST_F(ModelFileTest, GgufWhatTheDecoderLacksIsRefusedByName) {
+TEST_F(ModelFileTest, Gguf_FeatureNotSupported_IsRefusedByName) {
   const auto expect_with = [&](const auto& change, const std::string& why) {
     GgufModel gguf("llama", of_gguf(llama_config()));
     change(gguf);
@@ -433,8 +433,8 @@ TEST_F(ModelFileTest, GgufWhatTheDecoderLacksIsRefusedByName) {
   EXPECT_THROW(ModelFile(scratch / "m.gguf"), io::FileError);
 }
 
-/// SmolLM2, where scripts/real_model.sh has put it.
-TEST(RealModel, SmolLm2IsRead) {
+/// Reads SmolLM2, if scripts/real_model.sh has downloaded it.
+TEST(RealModel, SmolLm2_Downloaded_IsRead) {
   const char* path = HEADGATE_REAL_MODEL;
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is missing";
   const ModelFile file(path);
@@ -452,8 +452,8 @@ TEST(RealModel, SmolLm2IsRead) {
   EXPECT_EQ(file.gguf()->strings("tokenizer.ggml.tokens").size(), 49152U);
 }
 
-/// A decoder that reads a file tensor by tensor, beside one that is given the numbers.
-TEST(ModelFile, IsDecodedAsItsNumbersAre) {
+/// Compares a decoder that reads a file tensor by tensor with one that is given the numbers.
+TEST(ModelFile, CachedDecoder_OfAModelFile_EqualsThatOfItsNumbers) {
   const Scratch scratch;
   for (const char* gate : {"none", "g1-elementwise-bias"}) {
     DecoderConfig config = small_config();

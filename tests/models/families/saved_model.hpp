@@ -22,7 +22,7 @@ inline models::DecoderConfig small_config() {
   return config;
 }
 
-/// A model with its moments; every number is told from every other.
+/// Holds a model with its moments; all numbers differ.
 struct SavedModel {
   explicit SavedModel(const models::DecoderConfig& model) : config(model), table(model) {
     const auto total = static_cast<std::size_t>(table.total());

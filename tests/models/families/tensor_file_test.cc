@@ -22,7 +22,7 @@ using headgate::testing::small_config;
 
 class TensorFileTest : public ::testing::Test {
  protected:
-  /// The model's tensors, to be changed before they are written.
+  /// Returns the model's tensors, for tests to change before they are written.
   std::vector<io::TensorSource> sources() const {
     std::vector<io::TensorSource> out;
     for (const Parameter& p : model.table.entries()) {
@@ -49,7 +49,7 @@ class TensorFileTest : public ::testing::Test {
   std::string path = scratch / "model.safetensors";
 };
 
-TEST_F(TensorFileTest, ComesBackBitForBit) {
+TEST_F(TensorFileTest, Tensors_WrittenAndRead_AreBitwiseIdentical) {
   write_tensors(path, model.table, {{"", model.parameters.data()}});
   EXPECT_EQ(read_tensors(path, model.table, {""}, StoredAs::f32).at(0), model.parameters);
   write_tensors(path, model.table, {{".a", model.first.data()}, {".b", model.second.data()}});
@@ -58,7 +58,7 @@ TEST_F(TensorFileTest, ComesBackBitForBit) {
   EXPECT_EQ(moments.at(1), model.first);
 }
 
-TEST_F(TensorFileTest, NamesAndShapesAreThoseOfHuggingFace) {
+TEST_F(TensorFileTest, Tensors_Written_HaveNamesAndShapesOfHuggingFace) {
   write_tensors(path, model.table, {{"", model.parameters.data()}});
   const io::SafetensorsReader file(path);
   const auto shape = [&file](const char* name) {
@@ -76,21 +76,21 @@ TEST_F(TensorFileTest, NamesAndShapesAreThoseOfHuggingFace) {
   EXPECT_EQ(shape("model.norm.weight"), (Shape{8}));
 }
 
-TEST_F(TensorFileTest, AMissingTensorIsNamed) {
+TEST_F(TensorFileTest, Tensor_Missing_IsNamed) {
   auto tensors = sources();
   tensors.erase(tensors.begin() + 3);
   expect_refused(tensors, "tensor '" + model.table.entries()[3].name + "' is missing");
   expect_refused({}, "is missing");
 }
 
-TEST_F(TensorFileTest, AnUnknownTensorIsNamed) {
+TEST_F(TensorFileTest, Tensor_Unknown_IsNamed) {
   auto tensors = sources();
   tensors.push_back(tensors[0]);
   tensors.back().name = "model.layers.2.mlp.up_proj.weight";
   expect_refused(tensors, "tensor 'model.layers.2.mlp.up_proj.weight' is not one of the model's");
 }
 
-TEST_F(TensorFileTest, AShapeThatIsNotTheModelsIsNamed) {
+TEST_F(TensorFileTest, Tensor_OtherShape_IsNamed) {
   auto tensors = sources();
   ASSERT_EQ(tensors[0].shape, (std::vector<std::int64_t>{13, 8}));
   tensors[0].shape = {8, 13};
@@ -103,7 +103,7 @@ TEST_F(TensorFileTest, AShapeThatIsNotTheModelsIsNamed) {
   expect_refused(tensors, "is (12, 8), but");
 }
 
-TEST_F(TensorFileTest, NarrowFloatsAreForModelsAloneAndNoOtherDTypeIsRead) {
+TEST_F(TensorFileTest, Tensor_NarrowFloatsInACheckpointOrOtherDType_IsRefused) {
   std::vector<std::vector<BFloat16>> narrow;
   auto tensors = sources();
   for (io::TensorSource& tensor : tensors) {
@@ -126,13 +126,13 @@ TEST_F(TensorFileTest, NarrowFloatsAreForModelsAloneAndNoOtherDTypeIsRead) {
   expect_refused(tensors, "is of dtype f64, not f32, f16 or bf16");
 }
 
-TEST_F(TensorFileTest, ANumberThatIsNoneIsNamed) {
+TEST_F(TensorFileTest, Tensor_NumberNotFinite_IsNamed) {
   model.parameters[5] = NAN;
   expect_refused(sources(), "'model.embed_tokens.weight': element 5 is nan");
 }
 
-/// A config may claim a model of TiB: nothing is allocated for it before the file is seen to hold it.
-TEST_F(TensorFileTest, AModelFarLargerThanItsFileCostsNothing) {
+/// A config may claim a model of several TiB. Nothing may be allocated before the file is known to hold it.
+TEST_F(TensorFileTest, Model_FarLargerThanItsFile_IsRefusedWithoutAllocating) {
   write_tensors(path, model.table, {{"", model.parameters.data()}});
   DecoderConfig huge = small_config();
   huge.vocab = 1 << 20;

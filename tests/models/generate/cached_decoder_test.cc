@@ -16,12 +16,12 @@
 #include "models/layers/support.hpp"
 #include "support/test_runs.hpp"
 
-// Decoding with a cache against the formulas written out, which compute every sequence whole.
+// Compares decoding with a cache with the formulas, which compute every sequence whole.
 
 namespace headgate::models {
 namespace {
 
-/// Sizes of the calls that a sequence comes in; more than its tokens altogether are not needed.
+/// Numbers of tokens in each call; stops when the sequence ends.
 using Chunks = std::vector<std::int64_t>;
 
 struct Sample {
@@ -31,10 +31,11 @@ struct Sample {
         values(single_precision(large_parameters(ParameterTable(config), seed))),
         batch(config, shape, seed + 6) {
     Draws draws(seed + 1);
-    for (std::int32_t& target : batch.targets) target = draws.token(config.vocab);  // all of them count
+    for (std::int32_t& target : batch.targets) target = draws.token(config.vocab);  // no target is ignored
   }
 
-  /// −log p(target) of each token, by a model whose matrices are rounded as a decoder with such weights rounds them.
+  /// Returns −log p(target) of each token by a model whose matrices are rounded as a decoder with such weights rounds
+  /// them.
   std::vector<layers::Number> losses(DType weights) const {
     std::vector<double> rounded = values;
     const ParameterTable table(config);
@@ -53,7 +54,7 @@ struct Sample {
     return CachedDecoder(config, layers::as<float>(values).data(), options);
   }
 
-  /// Tokens first … first + count − 1 of each sequence.
+  /// Returns tokens first … first + count − 1 of each sequence.
   View<const std::int32_t, 2> tokens(std::int64_t first, std::int64_t count) const {
     return view_of(batch.tokens, shape.batch, shape.seq).range(1, first, count);
   }
@@ -64,7 +65,7 @@ struct Sample {
   TinyBatch batch;
 };
 
-/// Logits (B,T,V) of a sample's tokens from `first` on, in calls of these sizes.
+/// Returns logits (B,T,V) of a sample's tokens from `first` on, computed in calls of these sizes.
 std::vector<float> run(CachedDecoder& decoder, const Sample& sample, const Chunks& chunks, std::int64_t first = 0) {
   const std::int64_t B = sample.shape.batch, T = sample.shape.seq - first, V = sample.config.vocab;
   std::vector<float> logits(static_cast<std::size_t>(B * T * V), std::numeric_limits<float>::quiet_NaN());
@@ -80,7 +81,7 @@ std::vector<float> run(CachedDecoder& decoder, const Sample& sample, const Chunk
   return logits;
 }
 
-/// −log p(target) of the sample's tokens from `first` on.
+/// Compares −log p(target) of the sample's tokens from `first` on.
 void expect_losses(const std::string& what, const std::vector<float>& logits, const Sample& sample,
                    const std::vector<layers::Number>& expected, std::int64_t first = 0, double slack = 1.0,
                    DType rounded = DType::f32) {
@@ -121,7 +122,7 @@ void check_config(const DecoderConfig& config) {
 
 class GateDecoding : public testing::TestWithParam<std::string> {};
 
-TEST_P(GateDecoding, MatchesFormulas) {
+TEST_P(GateDecoding, Decoding_EveryGate_MatchesFormulas) {
   DecoderConfig config = tiny_config();
   config.gate = layers::parse_gate(GetParam());
   check_config(config);
@@ -132,11 +133,11 @@ TEST_P(GateDecoding, MatchesFormulas) {
 
 INSTANTIATE_TEST_SUITE_P(Variants, GateDecoding, testing::ValuesIn(items_to_test(all_variants())), name_of_variant);
 
-TEST(CachedDecoder, BiasesWindowAndScaledRope) {
+TEST(CachedDecoder, Decoding_BiasesWindowAndScaledRope_MatchesFormulas) {
   for (const DecoderConfig& config : other_families()) check_config(config);
 }
 
-TEST(CachedDecoder, ZeroCentredNormsHalfOfRopeSeparateEmbeddings) {
+TEST(CachedDecoder, Decoding_ZeroCentredNormsPartialRopeSeparateEmbeddings_MatchesFormulas) {
   DecoderConfig config = tiny_config();
   config.norm = layers::NormKind::zero_centred;
   config.rope_fraction = 0.7;
@@ -144,8 +145,8 @@ TEST(CachedDecoder, ZeroCentredNormsHalfOfRopeSeparateEmbeddings) {
   check_config(config);
 }
 
-/// Sequences of several pages, some of which a window drops.
-TEST(CachedDecoder, PagesComeAndGo) {
+/// Sequences have several pages, some of which a window drops.
+TEST(CachedDecoder, Pages_AnyChunksAndWindow_GiveTheSameLosses) {
   for (const std::int64_t window : {0, 1, 30}) {
     DecoderConfig config = tiny_config();
     config.layers = 1;
@@ -167,7 +168,7 @@ TEST(CachedDecoder, PagesComeAndGo) {
         const std::size_t page = 64 * 2 * 2 * sizeof(float);  // k and v
         EXPECT_LE(decoder.cache_bytes(), page * 2) << what;
       }
-      // Back by a little, and on.
+      // Steps back a little, then continues.
       decoder.truncate(99);
       expect_losses(what + ", once more", run(decoder, sample, {1}, 99), sample, expected, 99);
       if (window > 0) {
@@ -178,7 +179,7 @@ TEST(CachedDecoder, PagesComeAndGo) {
   }
 }
 
-TEST(CachedDecoder, MemoryComesByPages) {
+TEST(CachedDecoder, Memory_GrowingSequence_IsTakenByPages) {
   DecoderConfig config = tiny_config();
   config.seq_len = 1 << 16;
   const Sample sample(config, {1, 200});
@@ -197,7 +198,7 @@ TEST(CachedDecoder, MemoryComesByPages) {
   }
 }
 
-TEST(CachedDecoder, GoesOnAfterTruncation) {
+TEST(CachedDecoder, Decoding_AfterTruncation_Continues) {
   const DecoderConfig config = tiny_config();
   const Sample sample(config, kTinyBatch), other(config, kTinyBatch, 77);
   const std::vector<layers::Number> expected = sample.losses(DType::f32);
@@ -211,7 +212,7 @@ TEST(CachedDecoder, GoesOnAfterTruncation) {
   EXPECT_EQ(run(decoder, sample, {3, 4}), first);
 }
 
-TEST(CachedDecoder, LastLogitsAreThoseOfAll) {
+TEST(CachedDecoder, LastLogits_Alone_AreThoseOfAllLogits) {
   const DecoderConfig config = tiny_config();
   const Sample sample(config, kTinyBatch);
   for (const std::int64_t T : {1, 7}) {
@@ -226,8 +227,8 @@ TEST(CachedDecoder, LastLogitsAreThoseOfAll) {
   }
 }
 
-/// More tokens than pass through the layers at a time, and logits of the last one alone.
-TEST(CachedDecoder, LongPromptsComeInParts) {
+/// Passes more tokens than go through the layers at a time, and asks for the logits of the last one only.
+TEST(CachedDecoder, Prompt_InParts_HasTheLogitsOfTheWhole) {
   DecoderConfig config = tiny_config();
   config.seq_len = 1200;
   const Sample sample(config, {1, 1100});
@@ -242,9 +243,9 @@ TEST(CachedDecoder, LongPromptsComeInParts) {
   EXPECT_GT(*most - *least, 0.01F);
 }
 
-/// Keys and values in int8: each number of a row is off by up to 1/254 of the largest, twice what bf16 makes of that
-/// number, and four times what it makes of one half as large.
-TEST(CachedDecoder, Int8Cache) {
+/// In int8, each key or value is off by up to 1/254 of its row's largest: twice the rounding of bf16 for that number,
+/// four times for one half as large.
+TEST(CachedDecoder, Int8Cache_SameTokens_IsWithinItsTolerance) {
   const Sample sample(tiny_config(), kTinyBatch);
   CachedDecoder exact = sample.decoder({.weights = DType::f32});
   CachedDecoder decoder = sample.decoder({.weights = DType::f32, .cache = DType::i8});
@@ -254,7 +255,7 @@ TEST(CachedDecoder, Int8Cache) {
   EXPECT_LT(decoder.cache_bytes(), exact.cache_bytes());
 }
 
-TEST(CachedDecoder, SameBitsOnAnyNumberOfThreads) {
+TEST(CachedDecoder, Logits_AnyNumberOfThreads_AreBitwiseIdentical) {
   DecoderConfig config = tiny_config();
   config.vocab = 1000;
   config.dim = 96;
@@ -269,19 +270,19 @@ TEST(CachedDecoder, SameBitsOnAnyNumberOfThreads) {
   }
 }
 
-TEST(CachedDecoder, LeavesOutHeadsWhoseGateIsClosed) {
+TEST(CachedDecoder, GateThreshold_ClosedHeads_AreLeftOut) {
   DecoderConfig config = tiny_config();
   config.gate = layers::parse_gate("headwise");
   const Sample sample(config, kTinyBatch);
   CachedDecoder open = sample.decoder({.weights = DType::f32});
-  CachedDecoder closed = sample.decoder({.weights = DType::f32, .gate_threshold = 1.0});  // of a sigmoid
+  CachedDecoder closed = sample.decoder({.weights = DType::f32, .gate_threshold = 1.0});  // closes every gate
   EXPECT_NE(run(open, sample, {3, 4}), run(closed, sample, {3, 4}));
   EXPECT_EQ(open.skipped().closed_rows, 0);
   EXPECT_EQ(closed.skipped().closed_share(), 1.0);
   EXPECT_EQ(closed.skipped().rows, config.layers * config.heads * 14);
 }
 
-TEST(CachedDecoder, CountsBytes) {
+TEST(CachedDecoder, CacheBytes_AnyLength_AreCounted) {
   for (const Embeddings embeddings : {Embeddings::tied, Embeddings::separate}) {
     DecoderConfig config = tiny_config();
     config.embeddings = embeddings;
@@ -303,7 +304,7 @@ TEST(CachedDecoder, CountsBytes) {
   }
 }
 
-TEST(CachedDecoder, RefusesWhatDoesNotFit) {
+TEST(CachedDecoder, Decoder_BadArguments_IsRefused) {
   const DecoderConfig config = tiny_config();
   Sample sample(config, kTinyBatch);
   const auto refused = [&sample](const CachedDecoderOptions& options, const std::string& why) {

@@ -19,7 +19,7 @@ using tokenize::EncodeOptions;
 using tokenize::Encoding;
 using Json = nlohmann::json;
 
-/// Bytes, and behind them special tokens.
+/// Bytes, followed by special tokens.
 class Spelled : public tokenize::Tokenizer {
  public:
   explicit Spelled(std::vector<std::string> special) : special_(std::move(special)) {}
@@ -45,7 +45,7 @@ class Spelled : public tokenize::Tokenizer {
   std::vector<std::string> special_;
 };
 
-/// A tokenizer with all that a format has.
+/// Makes a tokenizer with every token of a format.
 Spelled tokenizer_of(const ChatFormat& format) {
   std::vector<std::string> special(format.markers.begin(), format.markers.end());
   special.emplace_back(format.end_of_turn);
@@ -53,14 +53,14 @@ Spelled tokenizer_of(const ChatFormat& format) {
   return Spelled(special);
 }
 
-/// What scripts/check_chats.py --write-golden wrote: templates, and what transformers makes of them.
+/// Reads what scripts/check_chats.py --write-golden wrote: templates, and what transformers makes of them.
 Json golden() { return Json::parse(testing::read_bytes(std::string(HEADGATE_GOLDEN) + "/chats.json")); }
 
 std::ptrdiff_t special_count(const Encoding& encoding) {
   return std::count_if(encoding.ids.begin(), encoding.ids.end(), [](std::int32_t id) { return id >= 256; });
 }
 
-TEST(Chat, WritesWhatTransformersDoes) {
+TEST(Chat, Chat_KnownTemplates_IsThatOfTransformers) {
   const Json cases = golden();
   std::vector<const ChatFormat*> met;
   for (const Json& model : cases) {
@@ -84,7 +84,7 @@ TEST(Chat, WritesWhatTransformersDoes) {
   }
 }
 
-TEST(Chat, MarkersAreTokensAndUsersCannotWriteThem) {
+TEST(Chat, Markers_WithTokens_CannotBeWrittenByUsers) {
   for (const Json& model : golden()) {
     const Chat chat = recognise_chat(model["template"].get<std::string>());
     const Spelled tokenizer = tokenizer_of(*chat.format);
@@ -102,7 +102,7 @@ TEST(Chat, MarkersAreTokensAndUsersCannotWriteThem) {
   }
 }
 
-TEST(Chat, MarkersWithoutATokenAreText) {
+TEST(Chat, Markers_WithoutATokenOfTheirOwn_AreText) {
   const Chat chat = recognise_chat("{{ '[INST] ' + message['content'] + '[/INST]' }}");
   EXPECT_EQ(special_count(encode_chat(chat, {"", "hello"}, Spelled({"<s>", "</s>", "[INST]", "[/INST]"}))), 3);
   const Spelled some({"<s>", "</s>"});
@@ -111,7 +111,7 @@ TEST(Chat, MarkersWithoutATokenAreText) {
   EXPECT_EQ(some.decode(encoding.ids), "<s>[INST] hello[/INST]");
 }
 
-TEST(Chat, DefaultSystemTextIsTheTemplatesOwn) {
+TEST(Chat, SystemText_NotGiven_IsThatOfTheTemplate) {
   const auto of = [](const std::string& text) {
     return recognise_chat("<|im_start|><|im_end|>" + text).default_system;
   };
@@ -134,17 +134,17 @@ void expect_refused(const std::string& message, const std::string& chat_template
   }
 }
 
-TEST(Chat, RefusesOtherTemplatesWithTheFormatsThatAreKnown) {
+TEST(Chat, Template_Unknown_IsRefusedWithTheKnownFormats) {
   const std::string known = "ChatML, Llama 3.1, Llama 3, Llama 2, Mistral";
-  expect_refused("the model has no chat template, so it was not made to converse; formats known: " + known, "");
-  const std::string other = "the model's chat template is in none of the formats known: " + known;
+  expect_refused("the model has no chat template, so it was not made to converse; known formats: " + known, "");
+  const std::string other = "the model's chat template matches none of the known formats: " + known;
   expect_refused(other, "<start_of_turn>user");
   expect_refused(other, "<|im_start|>user<|im_sep|> <|im_end|>");
   expect_refused(other, "<|im_start|> <|im_end|> {{- '<|im_start|>assistant\\n<think>\\n' }}");
   expect_refused(other, "[SYSTEM_PROMPT] '[INST]' '[/INST]'");
 }
 
-TEST(Chat, RefusesAVocabularyWithoutTheEndOfTurn) {
+TEST(Chat, Vocabulary_WithoutTheEndOfTurn_IsRefused) {
   const Chat chat = recognise_chat("<|im_start|><|im_end|>");
   EXPECT_EQ(end_of_turn(chat, Spelled({"<|im_start|>", "<|im_end|>"})), 257);
   EXPECT_THROW(end_of_turn(chat, Spelled({"<|im_start|>"})), Error);

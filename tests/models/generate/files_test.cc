@@ -23,7 +23,7 @@ using headgate::testing::Scratch;
 using headgate::testing::write_bytes;
 using Ids = std::vector<std::int32_t>;
 
-/// A directory with a model of 13 tokens.
+/// Makes a directory with a model of 13 tokens.
 class GenerationFilesTest : public ::testing::Test {
  protected:
   GenerationFilesTest() {
@@ -46,7 +46,7 @@ class GenerationFilesTest : public ::testing::Test {
   const std::string directory = scratch / "model";
 };
 
-TEST_F(GenerationFilesTest, EndIdsAreThoseOfAllFiles) {
+TEST_F(GenerationFilesTest, EndIds_SeveralFiles_AreThoseOfAll) {
   EXPECT_EQ(read().end_ids, Ids());
   write("generation_config.json", R"({"eos_token_id": [12, 3, 12]})");
   EXPECT_EQ(read().end_ids, (Ids{3, 12}));
@@ -58,7 +58,7 @@ TEST_F(GenerationFilesTest, EndIdsAreThoseOfAllFiles) {
   EXPECT_EQ(read().end_ids, Ids{0});
 }
 
-TEST_F(GenerationFilesTest, RefusesEndIdsThatAreNone) {
+TEST_F(GenerationFilesTest, EndIds_Bad_AreRefused) {
   write("generation_config.json", R"({"eos_token_id": 13})");
   expect_refused("generation_config.json: eos_token_id 13 is outside the vocabulary of 13 tokens");
   write("generation_config.json", R"({"eos_token_id": [1, -1]})");
@@ -74,7 +74,7 @@ TEST_F(GenerationFilesTest, RefusesEndIdsThatAreNone) {
   expect_refused("generation_config.json: not a JSON object");
 }
 
-TEST_F(GenerationFilesTest, ChatTemplateIsAStringOneOfAListOrAFile) {
+TEST_F(GenerationFilesTest, ChatTemplate_StringListOrFile_IsRead) {
   EXPECT_EQ(read().chat_template, "");
   write("tokenizer_config.json", R"({"chat_template": null})");
   EXPECT_EQ(read().chat_template, "");
@@ -87,19 +87,19 @@ TEST_F(GenerationFilesTest, ChatTemplateIsAStringOneOfAListOrAFile) {
   EXPECT_EQ(read().chat_template, "four\n");
 }
 
-TEST_F(GenerationFilesTest, RefusesChatTemplatesThatAreNone) {
+TEST_F(GenerationFilesTest, ChatTemplate_Bad_IsRefused) {
   const std::string file = "tokenizer_config.json: chat_template";
   write("tokenizer_config.json", R"({"chat_template": 1})");
   expect_refused(file + " is neither a string nor a list");
   write("tokenizer_config.json", R"({"chat_template": [1]})");
   expect_refused(file + ": an element is not an object");
   write("tokenizer_config.json", R"({"chat_template": [{"name": "default"}]})");
-  expect_refused(file + ": an element has not the strings name and template");
+  expect_refused(file + ": an element lacks the strings name and template");
   write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": ""}]})");
   expect_refused(file + ": no element is named default");
 }
 
-/// A llama of GGUF with 5 tokens; its header is all that is read here.
+/// Makes a GGUF file of a llama with 5 tokens; only its header is read here.
 GgufBytes gguf_header() {
   GgufBytes out;
   out.string("general.architecture", "llama").u32("llama.embedding_length", 4).u32("llama.block_count", 1);
@@ -109,7 +109,7 @@ GgufBytes gguf_header() {
   return out;
 }
 
-TEST(GenerationFilesOfGguf, HasEndIdsAndTemplate) {
+TEST(GenerationFilesOfGguf, Gguf_EndIdsAndTemplate_AreRead) {
   const Scratch scratch;
   const std::string path = scratch / "m.gguf";
   const auto read = [&](const GgufBytes& file) {
@@ -132,7 +132,7 @@ TEST(GenerationFilesOfGguf, HasEndIdsAndTemplate) {
   }
 }
 
-/// The same with a tokenizer whose tokens are bytes, and a chat template.
+/// Adds a tokenizer whose tokens are bytes, and a chat template.
 GgufBytes gguf_with_text() {
   return gguf_header()
       .string("tokenizer.ggml.model", "gpt2")
@@ -145,7 +145,7 @@ GgufBytes gguf_with_text() {
       .string("tokenizer.chat_template", "{{'<|im_start|>'}}");
 }
 
-TEST(GgufTextFiles, OfAFileWithATokenizer_SayTheSame) {
+TEST(GgufTextFiles, TextFiles_GgufWithATokenizer_SayTheSame) {
   const Scratch scratch;
   const std::string path = scratch / "m.gguf", directory = scratch / "model";
   write_bytes(path, gguf_with_text().bytes());
@@ -167,7 +167,7 @@ TEST(GgufTextFiles, OfAFileWithATokenizer_SayTheSame) {
   EXPECT_NE(config.find(R"("eos_token": "ab")"), std::string::npos) << config;
 }
 
-TEST(GgufTextFiles, TokenizerIsNotSupported_IsLeftOutWithTheReason) {
+TEST(GgufTextFiles, TextFiles_TokenizerNotSupported_AreLeftOutWithTheReason) {
   const Scratch scratch;
   const std::string path = scratch / "m.gguf";
   write_bytes(path, gguf_header()

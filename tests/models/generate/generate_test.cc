@@ -30,7 +30,7 @@ models::DecoderConfig small_config(std::int64_t vocab) {
   return config;
 }
 
-/// A random model of bytes; numbers large enough that its texts do not repeat one byte.
+/// Makes a random model of bytes, with numbers large enough that its texts do not repeat one byte.
 class GenerateTest : public ::testing::Test {
  protected:
   explicit GenerateTest(std::int64_t vocab = 256) : config(small_config(vocab)) {
@@ -47,7 +47,7 @@ class GenerateTest : public ::testing::Test {
   Generated run(models::CachedDecoder& model, const GenerateOptions& options, const GenerateHooks& hooks = {}) const {
     return generate(model, *tokenizer, prompt, options, hooks);
   }
-  /// The token of the largest logit behind each token of `ids`, in one call.
+  /// Returns the token of the largest logit after each token of `ids`, in one call.
   Ids most_likely(const Ids& ids) const {
     models::CachedDecoder model = decoder();
     const auto tokens = static_cast<std::int64_t>(ids.size());
@@ -68,7 +68,7 @@ class GenerateTest : public ::testing::Test {
   Ids prompt{3, 1, 4, 1, 5};
 };
 
-TEST_F(GenerateTest, EachTokenIsTheMostLikelyAfterThoseBefore) {
+TEST_F(GenerateTest, Token_TemperatureZero_IsTheMostLikely) {
   models::CachedDecoder model = decoder();
   const Generated result = run(model, {.max_tokens = 30});
   EXPECT_EQ(result.stop, StopReason::max_tokens);
@@ -83,7 +83,7 @@ TEST_F(GenerateTest, EachTokenIsTheMostLikelyAfterThoseBefore) {
   EXPECT_EQ(result.ids, Ids(expected.begin() + 4, expected.end()));
 }
 
-TEST_F(GenerateTest, PromptsAreReadInParts) {
+TEST_F(GenerateTest, Prompt_InParts_GivesTheSameText) {
   for (int i = 0; i < 1100; ++i) prompt.push_back((i * i) % 251);
   models::CachedDecoder model = decoder();
   int calls = 0;
@@ -104,7 +104,7 @@ TEST_F(GenerateTest, PromptsAreReadInParts) {
   EXPECT_EQ(nothing.ids, Ids());
 }
 
-TEST_F(GenerateTest, StopsAtEndTokensWhichAreNoText) {
+TEST_F(GenerateTest, EndToken_Drawn_StopsAndIsNoText) {
   models::CachedDecoder free_model = decoder();
   const Ids ids = run(free_model, {.max_tokens = 12}).ids;
   const auto first = std::find(ids.begin(), ids.end(), ids[8]);
@@ -128,15 +128,15 @@ TEST_F(GenerateTest, StopsAtEndTokensWhichAreNoText) {
   EXPECT_EQ(text, tokenizer->decode(Ids(ids.begin(), first)));
 }
 
-TEST_F(GenerateTest, StopsWhenTheCapacityIsUsedUp) {
+TEST_F(GenerateTest, Generation_CapacityUsedUp_Stops) {
   models::CachedDecoder model = decoder(8);
   const Generated result = run(model, {});
   EXPECT_EQ(result.stop, StopReason::capacity);
   EXPECT_EQ(model.length(), 8);
-  EXPECT_EQ(result.ids.size(), 4U);  // the last was chosen, and has no place of its own
+  EXPECT_EQ(result.ids.size(), 4U);  // the last token was chosen but not appended
 }
 
-TEST_F(GenerateTest, StopsWhenTheHookSaysSo) {
+TEST_F(GenerateTest, Generation_HookReturnsFalse_Stops) {
   models::CachedDecoder model = decoder();
   GenerateHooks hooks;
   int calls = 0;
@@ -146,7 +146,7 @@ TEST_F(GenerateTest, StopsWhenTheHookSaysSo) {
   EXPECT_EQ(result.ids.size(), 3U);
 }
 
-TEST_F(GenerateTest, TheSameSeedGivesTheSameText) {
+TEST_F(GenerateTest, Text_SameSeed_IsTheSame) {
   const auto drawn = [&](std::uint64_t seed) {
     models::CachedDecoder model = decoder();
     return run(model, {.sampling = {.temperature = 1.0, .top_k = 50, .seed = seed}, .max_tokens = 20}).ids;
@@ -155,7 +155,7 @@ TEST_F(GenerateTest, TheSameSeedGivesTheSameText) {
   EXPECT_NE(drawn(1), drawn(2));
 }
 
-TEST_F(GenerateTest, RefusesPromptsThatDoNotFit) {
+TEST_F(GenerateTest, Prompt_TooLong_IsRefused) {
   models::CachedDecoder model = decoder(4);
   EXPECT_THROW(run(model, {}), Error);
   prompt = {};
@@ -166,7 +166,7 @@ TEST_F(GenerateTest, RefusesPromptsThatDoNotFit) {
   EXPECT_EQ(model.length(), 0);
 }
 
-TEST_F(GenerateTest, RefusesNumbersThatAreNotFinite) {
+TEST_F(GenerateTest, Logits_NotFinite_AreRefused) {
   std::fill(parameters.begin(), parameters.end(), std::numeric_limits<float>::quiet_NaN());
   models::CachedDecoder model = decoder();
   EXPECT_THROW(run(model, {}), Error);
@@ -177,7 +177,7 @@ class MoreRowsThanTokens : public GenerateTest {
   MoreRowsThanTokens() : GenerateTest(4000) {}
 };
 
-TEST_F(MoreRowsThanTokens, AreNotChosen) {
+TEST_F(MoreRowsThanTokens, Rows_BeyondTheTokens_AreNotChosen) {
   models::CachedDecoder model = decoder();
   const Generated result = run(model, {.sampling = {.temperature = 2.0}, .max_tokens = 50});
   EXPECT_EQ(result.ids.size(), 50U);
@@ -189,7 +189,7 @@ class FewerRowsThanTokens : public GenerateTest {
   FewerRowsThanTokens() : GenerateTest(100) {}
 };
 
-TEST_F(FewerRowsThanTokens, ArePromptsRefusedThatNeedMore) {
+TEST_F(FewerRowsThanTokens, Prompt_TokenBeyondTheRows_IsRefused) {
   models::CachedDecoder model = decoder();
   EXPECT_EQ(run(model, {.max_tokens = 5}).ids.size(), 5U);
   prompt = {100};

@@ -25,7 +25,7 @@ struct Candidate {
   double probability;
 };
 
-/// The definition, with everything sorted: probabilities of the tokens that may be drawn, which sum to 1.
+/// Sorts everything, by the definition: probabilities of the tokens that may be drawn, which sum to 1.
 std::vector<Candidate> plain_candidates(const Logits& logits, const Sampling& sampling) {
   std::vector<std::int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
@@ -82,7 +82,7 @@ RC_GTEST_PROP(Sampler, DrawsOnlyWhatTheDefinitionLeaves, ()) {
   }
 }
 
-/// 5 standard deviations of each token's count; the seed is fixed, so that it is met or not for good.
+/// Allows 5 standard deviations of each token's count. The seed is fixed, so the result is always the same.
 void expect_frequencies(const Logits& logits, const Sampling& sampling) {
   constexpr int kDraws = 40000;
   Sampler sampler(sampling);
@@ -97,7 +97,7 @@ void expect_frequencies(const Logits& logits, const Sampling& sampling) {
   EXPECT_EQ(seen, kDraws);
 }
 
-TEST(Sampler, DrawsByProbability) {
+TEST(Sampler, Tokens_AnyProbabilities_AreDrawnByThem) {
   Logits logits(300);
   SplitMix64 random(3);
   for (float& x : logits) x = static_cast<float>(4.0 * random.uniform());
@@ -106,18 +106,18 @@ TEST(Sampler, DrawsByProbability) {
   expect_frequencies(logits, {.temperature = 0.4, .seed = 2});
   expect_frequencies(logits, {.temperature = 1.0, .top_k = 5, .seed = 3});
   expect_frequencies(logits, {.temperature = 2.0, .top_p = 0.3, .seed = 4});
-  expect_frequencies(logits, {.temperature = 1.5, .top_p = 0.97, .seed = 5});  // more than the first that are sorted
+  expect_frequencies(logits, {.temperature = 1.5, .top_p = 0.97, .seed = 5});  // more tokens than are sorted first
   expect_frequencies(logits, {.temperature = 1.5, .top_k = 20, .top_p = 0.6, .seed = 6});
 }
 
-TEST(Sampler, TopKComesBeforeTopP) {
-  // Of 0.4, 0.3, 0.2, 0.1 the first two are 0.7; after top_k = 2 the first alone is more than half.
+TEST(Sampler, TopK_WithTopP_IsAppliedFirst) {
+  // Of 0.4, 0.3, 0.2, 0.1 the first two add up to 0.7; after top_k = 2 the first one has more than half.
   const Logits logits{std::log(0.4F), std::log(0.3F), std::log(0.2F), std::log(0.1F)};
   Sampler sampler({.temperature = 1.0, .top_k = 2, .top_p = 0.55});
   for (int n = 0; n < 200; ++n) EXPECT_EQ(sampler.next(logits), 0);
 }
 
-TEST(Sampler, TheSameSeedGivesTheSameTokens) {
+TEST(Sampler, Tokens_SameSeed_AreTheSame) {
   const Logits logits(1000, 0.0F);
   const auto drawn = [&](std::uint64_t seed) {
     Sampler sampler({.temperature = 1.0, .seed = seed});
@@ -138,7 +138,7 @@ void expect_refused(const std::string& message, const Sampling& sampling, const 
   }
 }
 
-TEST(Sampler, RefusesWhatIsNotFiniteAndWhatIsOutOfRange) {
+TEST(Sampler, Sampler_NotFiniteOrOutOfRange_IsRefused) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   const std::string end = ": the model gives numbers that are not finite";
   for (const double temperature : {0.0, 1.0}) {

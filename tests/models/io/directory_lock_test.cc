@@ -24,7 +24,7 @@ std::string refused_lock(const std::string& path) {
   }
 }
 
-TEST(DirectoryLock, IsForOneAtATime) {
+TEST(DirectoryLock, Lock_TakenTwice_IsRefused) {
   const Scratch scratch;
   std::optional<DirectoryLock> lock(std::in_place, scratch.path());
   if (!lock->unavailable().empty()) GTEST_SKIP() << "no locks here: " << lock->unavailable();
@@ -37,7 +37,7 @@ TEST(DirectoryLock, IsForOneAtATime) {
   EXPECT_EQ(scratch.count(), 0U) << "a lock leaves no file";
 }
 
-TEST(DirectoryLock, EndsWithItsProcess) {
+TEST(DirectoryLock, Lock_ProcessEnds_IsReleased) {
   const Scratch scratch;
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
@@ -62,7 +62,7 @@ TEST(DirectoryLock, EndsWithItsProcess) {
   ::close(ready[1]);
 }
 
-TEST(DirectoryLock, SaysWhatItCannotOpen) {
+TEST(DirectoryLock, Lock_PathCannotBeOpened_IsNamed) {
   const Scratch scratch;
   EXPECT_EQ(refused_lock(scratch / "none"), scratch / "none" + ": cannot open: No such file or directory");
   headgate::testing::write_bytes(scratch / "file", "");

@@ -11,7 +11,7 @@
 
 namespace headgate::testing {
 
-/// The bytes of a GGUF file, part by part, right or wrong.
+/// Builds the bytes of a GGUF file, part by part, valid or not.
 class GgufBytes {
  public:
   template <typename T>
@@ -42,7 +42,7 @@ class GgufBytes {
     return *this;
   }
 
-  /// `sizes` row-major; the data is appended at the next multiple of 32.
+  /// Adds a tensor. `sizes` are row-major; the data is appended at the next multiple of 32.
   GgufBytes& tensor(const std::string& name, const std::vector<std::int64_t>& sizes, std::uint32_t format,
                     const std::string& data) {
     data_.resize((data_.size() + 31) / 32 * 32);

@@ -24,7 +24,7 @@ HALVES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K"
 
 
 def random_blocks(random, name, blocks):
-    """(blocks, bytes) of a format whose numbers are finite."""
+    """Returns (blocks, bytes) of a format whose numbers are finite."""
     size = GGML_QUANT_SIZES[GGMLQuantizationType[name]][1]
     if name == "F32":
         return random.standard_normal((blocks, 1)).astype(numpy.float32).view(numpy.uint8)
@@ -53,7 +53,7 @@ def write_random(path):
 
 
 def compare(program, path):
-    """The number of tensors that differ."""
+    """Returns the number of tensors that differ."""
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([program, path, folder], check=True)

@@ -39,7 +39,7 @@ class GgufTest : public ::testing::Test {
   MemoryFile file;
 };
 
-TEST_F(GgufTest, ReadsValuesOfEveryType) {
+TEST_F(GgufTest, Values_EveryType_AreRead) {
   GgufBytes out;
   out.value<std::uint8_t>("u8", GgufType::u8, 200);
   out.value<std::int8_t>("i8", GgufType::i8, -100);
@@ -90,7 +90,7 @@ TEST_F(GgufTest, ReadsValuesOfEveryType) {
   }
 }
 
-TEST_F(GgufTest, ReadsTensors) {
+TEST_F(GgufTest, Tensors_EveryFormat_AreRead) {
   GgufBytes out;
   out.f32_tensor("b", {2, 3}, {1, 2, 3, 4, 5, 6});
   out.tensor("a", {2}, find_gguf_format("BF16")->id,
@@ -112,7 +112,7 @@ TEST_F(GgufTest, ReadsTensors) {
   EXPECT_EQ(gguf.find("c"), nullptr);
 }
 
-TEST_F(GgufTest, RefusesNumbersThatAreNotFiniteAndFormatsThatAreNotRead) {
+TEST_F(GgufTest, Tensor_NotFiniteOrFormatUnknown_IsRefused) {
   GgufBytes out;
   out.f32_tensor("x", {2}, {1.0F, std::numeric_limits<float>::infinity()});
   out.tensor("q", {256}, find_gguf_format("Q2_K")->id, std::string(84, '\0'));
@@ -130,7 +130,7 @@ TEST_F(GgufTest, RefusesNumbersThatAreNotFiniteAndFormatsThatAreNotRead) {
   }
 }
 
-TEST_F(GgufTest, RefusesFaultyHeaders) {
+TEST_F(GgufTest, Header_Faulty_IsRefused) {
   GgufBytes good;
   good.string("general.architecture", "llama").f32_tensor("x", {2}, {1, 2});
   EXPECT_EQ(refusal(good.bytes()), "(read without complaint)");
@@ -151,10 +151,12 @@ TEST_F(GgufTest, RefusesFaultyHeaders) {
   expect_refused(changed([](GgufBytes& out) { out.tensor_count = 1000; }), "truncated: 1000 tensors");
   expect_refused(changed([](GgufBytes& out) { out.value_count = kHuge; }), "values; at most");
   expect_refused(changed([](GgufBytes& out) { out.value_count = 5000; }), "truncated: 5000 values");
-  expect_refused(changed([](GgufBytes& out) { out.u32("general.architecture", 1); }), "'general.architecture' twice");
+  expect_refused(changed([](GgufBytes& out) { out.u32("general.architecture", 1); }),
+                 "duplicate key 'general.architecture'");
   expect_refused(changed([](GgufBytes& out) { out.u32("", 1); }), "a key has 0 bytes");
   expect_refused(changed([](GgufBytes& out) { out.value<char>("t", static_cast<GgufType>(13), 0); }), "of type 13");
-  expect_refused(changed([](GgufBytes& out) { out.value<char>("t", GgufType::boolean, 2); }), "truth value of 2");
+  expect_refused(changed([](GgufBytes& out) { out.value<char>("t", GgufType::boolean, 2); }),
+                 "boolean of 2, neither 0 nor 1");
   expect_refused(changed([&](GgufBytes& out) { out.raw_value("t", GgufType::list, list(GgufType::list, 1)); }),
                  "list of lists");
   expect_refused(changed([&](GgufBytes& out) { out.raw_value("t", GgufType::list, list(GgufType::u64, kHuge)); }),
@@ -168,7 +170,7 @@ TEST_F(GgufTest, RefusesFaultyHeaders) {
   }
 }
 
-TEST_F(GgufTest, RefusesFaultyTensors) {
+TEST_F(GgufTest, Tensor_Faulty_IsRefused) {
   GgufBytes good;
   good.f32_tensor("x", {8}, {1, 2, 3, 4, 5, 6, 7, 8});
   const auto with = [&](const std::vector<std::int64_t>& sizes, std::uint32_t format, std::uint64_t offset,
@@ -179,10 +181,10 @@ TEST_F(GgufTest, RefusesFaultyTensors) {
   };
   constexpr std::int64_t kHuge = std::int64_t{1} << 40;
   EXPECT_EQ(refusal(with({16}, 0, 32)), "(read without complaint)");
-  expect_refused(with({16}, 0, 32, "x"), "tensor 'x' twice");
+  expect_refused(with({16}, 0, 32, "x"), "duplicate tensor 'x'");
   expect_refused(with({16}, 0, 32, ""), "name has 0 bytes");
   expect_refused(with({16}, 0, 0), "overlap");
-  expect_refused(with({16}, 0, 40), "no multiple of 32");
+  expect_refused(with({16}, 0, 40), "not a multiple of 32");
   expect_refused(with({16}, 0, 64), "truncated: tensor 'y' takes 64 bytes from 64 on");
   expect_refused(with({16}, 0, std::uint64_t{1} << 63), "truncated: tensor 'y'");
   expect_refused(with({kHuge, kHuge}, 0, 32), "tensor 'y': dimension");
@@ -192,10 +194,10 @@ TEST_F(GgufTest, RefusesFaultyTensors) {
   expect_refused(with({}, 0, 32), "has 0 dimensions");
   expect_refused(with({1, 1, 1, 1, 1}, 0, 32), "has 5 dimensions");
   expect_refused(with({16}, 4, 32), "of format 4, which is not known");
-  expect_refused(with({2, 16}, find_gguf_format("Q8_0")->id, 32), "no whole blocks of Q8_0's 32");
+  expect_refused(with({2, 16}, find_gguf_format("Q8_0")->id, 32), "are not whole blocks of Q8_0, which hold 32");
 }
 
-/// Numbers by PyPI's `gguf` of a block whose byte i is 37 i + 11, with halves of 1 and ½ as scales.
+/// Numbers that PyPI's `gguf` reads from a block whose byte i is 37 i + 11, with f16 scales of 1 and ½.
 struct WidenedBlock {
   const char* format;
   std::vector<int> places;
@@ -203,7 +205,7 @@ struct WidenedBlock {
   float sum;
 };
 
-TEST(GgufFormats, WidenBlocks) {
+TEST(GgufFormats, Formats_Blocks_AreWidened) {
   const std::vector<int> small{0, 1, 15, 16, 17, 31};
   const std::vector<int> super{0, 1, 31, 32, 63, 64, 100, 127, 128, 160, 191, 200, 224, 255};
   const std::vector<WidenedBlock> blocks{

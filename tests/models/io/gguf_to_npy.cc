@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gguf_to_npy FILE DIR: DIR/NAME.npy, in f32, of each tensor of a GGUF file.
+// gguf_to_npy FILE DIR: writes each tensor of a GGUF file in f32 to DIR/NAME.npy.
 
 #include <cstdio>
 #include <exception>

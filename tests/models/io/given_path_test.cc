@@ -26,14 +26,14 @@ std::string refused_path(const std::string& path) {
   }
 }
 
-TEST(GivenPath, FileOrDirectory_IsTakenAsItIs) {
+TEST(GivenPath, FileOrDirectory_Exists_IsTakenAsItIs) {
   const Scratch scratch;
   write_bytes(scratch / "file", "x");
   EXPECT_EQ(given_path(scratch / "file"), scratch / "file");
   EXPECT_EQ(given_path(scratch.path()), scratch.path());
 }
 
-TEST(GivenPath, EachReasonForNothing_HasItsOwnMessage) {
+TEST(GivenPath, Path_Missing_HasAMessageForEachReason) {
   const Scratch scratch;
   EXPECT_EQ(refused_path(scratch / "none"), scratch / "none" + ": does not exist");
   EXPECT_EQ(refused_path(scratch / "no/such/file"),
@@ -52,14 +52,14 @@ TEST(GivenPath, EachReasonForNothing_HasItsOwnMessage) {
   EXPECT_EQ(refused_path(std::string("a\0b", 3)), "a\\x00b: the path contains a NUL byte");
 }
 
-TEST(GivenPath, NameOnTheHub_SaysHowToDownloadIt) {
+TEST(GivenPath, NameOfTheHub_NotDownloaded_SaysHowToDownloadIt) {
   EXPECT_EQ(refused_path("HuggingFaceTB/SmolLM2-135M"),
             "HuggingFaceTB/SmolLM2-135M: does not exist; a model of the Hugging Face Hub is downloaded first, `hf "
             "download HuggingFaceTB/SmolLM2-135M --local-dir DIR`, and given as DIR");
   EXPECT_EQ(refused_path("a/b/c"), "a/b/c: does not exist: there is no directory a");
 }
 
-TEST(GivenPath, ForbiddenDirectory_IsNamed) {
+TEST(GivenPath, Directory_Forbidden_IsNamed) {
   if (::geteuid() == 0) GTEST_SKIP() << "everything is permitted to root";
   const Scratch scratch;
   fs::create_directories(scratch / "closed/inner");
@@ -73,7 +73,7 @@ TEST(GivenPath, ForbiddenDirectory_IsNamed) {
   fs::permissions(scratch / "closed", fs::perms::owner_all);
 }
 
-TEST(GivenPath, CacheOfTheHub_LeadsToASnapshot) {
+TEST(GivenPath, CacheOfTheHub_Given_LeadsToASnapshot) {
   const Scratch scratch;
   const std::string model = scratch / "models--a--b";
   fs::create_directories(model + "/snapshots");
@@ -82,7 +82,7 @@ TEST(GivenPath, CacheOfTheHub_LeadsToASnapshot) {
   EXPECT_EQ(given_path(model), model + "/snapshots/0a1b");
   fs::create_directories(model + "/snapshots/2c3d");
   EXPECT_EQ(refused_path(model),
-            model + ": has 2 snapshots and no refs/main: give one of them, as " + model + "/snapshots/0a1b");
+            model + ": has 2 snapshots and no refs/main: give one of them, such as " + model + "/snapshots/0a1b");
   fs::create_directories(model + "/refs");
   write_bytes(model + "/refs/main", "2c3d\n");
   EXPECT_EQ(given_path(model), model + "/snapshots/2c3d");

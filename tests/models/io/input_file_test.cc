@@ -15,7 +15,7 @@ namespace {
 using headgate::testing::Scratch;
 using headgate::testing::write_bytes;
 
-TEST(InputStream, FileOfManyParts_IsReadWhole) {
+TEST(InputStream, File_OfManyPieces_IsReadWhole) {
   const Scratch scratch;
   std::string text;
   for (int i = 0; i < 100'000; ++i) text += std::to_string(i);
@@ -24,7 +24,7 @@ TEST(InputStream, FileOfManyParts_IsReadWhole) {
 }
 
 /// The file is sparse: reading its terabyte would time the test out.
-TEST(InputStream, FileOverTheLimit_IsRefusedBeforeItIsRead) {
+TEST(InputStream, File_OverTheLimit_IsRefusedBeforeItIsRead) {
   const Scratch scratch;
   write_bytes(scratch / "large", "");
   std::filesystem::resize_file(scratch / "large", std::uintmax_t{1} << 40);
@@ -37,12 +37,12 @@ TEST(InputStream, FileOverTheLimit_IsRefusedBeforeItIsRead) {
   EXPECT_NO_THROW(InputStream(scratch / "large").next());
 }
 
-TEST(InputStream, Directory_IsRefusedByName) {
+TEST(InputStream, Directory_AsAFile_IsRefusedByName) {
   const Scratch scratch;
   EXPECT_THROW(InputStream(scratch.path()), FileError);
 }
 
-TEST(Fail, ControlCharactersOfAPath_AreEscaped) {
+TEST(Fail, Path_ControlCharacters_AreEscaped) {
   try {
     fail(std::string("a\0b\n", 4), "wrong");
   } catch (const FileError& error) {

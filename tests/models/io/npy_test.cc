@@ -26,7 +26,7 @@ using headgate::testing::MemoryFile;
 using headgate::testing::read_bytes;
 using headgate::testing::Scratch;
 
-/// Magic, version, header length and header, without data.
+/// Returns magic, version, header length and header, without data.
 std::string npy(const std::string& dict, int major = 1) {
   const std::string header = dict + "\n";
   std::string bytes = "\x93NUMPY";
@@ -78,7 +78,7 @@ class NpyTest : public ::testing::Test {
 
 bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
-TEST_F(NpyTest, ReadsEveryDType) {
+TEST_F(NpyTest, Array_EveryDType_IsRead) {
   const std::vector<std::pair<std::string, DType>> dtypes = {
       {"'<f2'", DType::f16}, {"'<f4'", DType::f32},     {"'<f8'", DType::f64}, {"'<i4'", DType::i32},
       {"'<i8'", DType::i64}, {"'|b1'", DType::boolean}, {"'|i1'", DType::i8}};
@@ -93,14 +93,14 @@ TEST_F(NpyTest, ReadsEveryDType) {
   }
 }
 
-TEST_F(NpyTest, ReadsEveryVersion) {
+TEST_F(NpyTest, Array_EveryVersion_IsRead) {
   for (const int major : {1, 2, 3}) {
     const Array array = read(npy(dict("'<i4'", "False", "(3,)"), major) + data_of<std::int32_t>({7, 8, 9}));
     EXPECT_EQ(load_element(array.data.get(), array.dtype, 2), 9.0) << major;
   }
 }
 
-TEST_F(NpyTest, ReadsEveryRank) {
+TEST_F(NpyTest, Array_EveryRank_IsRead) {
   EXPECT_EQ(read(npy(dict("'<f8'", "False", "()")) + data_of<double>({1.5})).numel(), 1);
   std::string ones;
   for (std::size_t rank = 1; rank <= kMaxRank; ++rank) {
@@ -111,7 +111,7 @@ TEST_F(NpyTest, ReadsEveryRank) {
   }
 }
 
-TEST_F(NpyTest, OrderIsStrides) {
+TEST_F(NpyTest, Array_FortranOrder_HasItsStrides) {
   const std::string data = data_of<std::int32_t>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
   const Array c = read(npy(dict("'<i4'", "False", "(2, 3, 2)")) + data);
   EXPECT_EQ(c.strides, (std::vector<std::int64_t>{6, 2, 1}));
@@ -120,7 +120,7 @@ TEST_F(NpyTest, OrderIsStrides) {
   EXPECT_EQ(std::memcmp(c.data.get(), fortran.data.get(), data.size()), 0);
 }
 
-TEST_F(NpyTest, ReadsWhatPythonCouldHaveWritten) {
+TEST_F(NpyTest, Header_AnySpellingOfPython_IsRead) {
   const std::string data = data_of<double>({1, 2});
   for (const char* text : {"{'shape':(2,),'descr':'<f8','fortran_order':False}",
                            "{\"descr\": \"<f8\", \"fortran_order\": False, \"shape\": (2,)}",
@@ -131,13 +131,13 @@ TEST_F(NpyTest, ReadsWhatPythonCouldHaveWritten) {
   }
 }
 
-TEST_F(NpyTest, ReadsEmptyArrays) {
+TEST_F(NpyTest, Array_Empty_IsRead) {
   const Array array = read(npy(dict("'<f4'", "False", "(3, 0, 5)")));
   EXPECT_EQ(array.numel(), 0);
   EXPECT_EQ(array.shape, (std::vector<std::int64_t>{3, 0, 5}));
 }
 
-TEST_F(NpyTest, RefusesWhatIsNoNpyFile) {
+TEST_F(NpyTest, File_NoNpyFile_IsRefused) {
   EXPECT_REFUSED("", "only 0 bytes");
   EXPECT_REFUSED("short", "only 5 bytes");
   EXPECT_REFUSED("PK\x03\x04 a zip archive", "does not begin with");
@@ -146,7 +146,7 @@ TEST_F(NpyTest, RefusesWhatIsNoNpyFile) {
   EXPECT_REFUSED(bytes, "does not begin with");
 }
 
-TEST_F(NpyTest, RefusesOtherVersions) {
+TEST_F(NpyTest, Version_Unknown_IsRefused) {
   std::string bytes = npy(dict("'<f8'", "False", "()")) + data_of<double>({1});
   for (const char major : {'\0', '\x04', '\x7F', '\xFF'}) {
     bytes[6] = major;
@@ -157,7 +157,7 @@ TEST_F(NpyTest, RefusesOtherVersions) {
   EXPECT_REFUSED(bytes, ".npy version 1.1");
 }
 
-TEST_F(NpyTest, RefusesLyingHeaderLengths) {
+TEST_F(NpyTest, HeaderLength_Wrong_IsRefused) {
   const std::string good = npy(dict("'<f8'", "False", "(2,)"), 2) + data_of<double>({1, 2});
   for (const std::uint32_t claim : {0xFFFFFFFFU, 0x7FFFFFFFU, 1000U}) {
     std::string bytes = good;
@@ -173,7 +173,7 @@ TEST_F(NpyTest, RefusesLyingHeaderLengths) {
   EXPECT_REFUSED(npy(dict("'<f8'", "False", "()") + std::string(70000, ' '), 2) + data_of<double>({1}), "at most");
 }
 
-TEST_F(NpyTest, RefusesOtherDTypes) {
+TEST_F(NpyTest, DType_NotSupported_IsRefused) {
   for (const char* descr : {"'>f4'", "'>f8'", "'>i8'"}) {
     EXPECT_REFUSED(npy(dict(descr, "False", "()")) + std::string(8, '\0'), "big-endian");
   }
@@ -187,7 +187,7 @@ TEST_F(NpyTest, RefusesOtherDTypes) {
   EXPECT_REFUSED(npy(dict("4", "False", "()")) + std::string(8, '\0'), "where a dtype should be");
 }
 
-TEST_F(NpyTest, RefusesBadShapes) {
+TEST_F(NpyTest, Shape_Bad_IsRefused) {
   const auto with_shape = [](const std::string& shape) {
     return npy(dict("'<f4'", "False", shape)) + std::string(16, '\0');
   };
@@ -208,7 +208,7 @@ TEST_F(NpyTest, RefusesBadShapes) {
   EXPECT_REFUSED(npy(dict("'<f4'", "False", many + ")")) + std::string(4, '\0'), "more than 32 dimensions");
 }
 
-TEST_F(NpyTest, RefusesBadDicts) {
+TEST_F(NpyTest, Dict_Bad_IsRefused) {
   const std::string data(8, '\0');
   for (const char* text :
        {"", "{", "}", "{}", "{'descr': '<f8', 'fortran_order': False}", "{'descr': '<f8', 'shape': ()}",
@@ -231,24 +231,24 @@ TEST_F(NpyTest, RefusesBadDicts) {
   EXPECT_REFUSED(no_newline + data, "newline");
 }
 
-TEST_F(NpyTest, RefusesMissingAndTrailingData) {
+TEST_F(NpyTest, Data_MissingOrTrailing_IsRefused) {
   const std::string header = npy(dict("'<f4'", "False", "(2, 3)"));
   EXPECT_EQ(read(header + std::string(24, '\0')).numel(), 6);
   EXPECT_REFUSED(header + std::string(23, '\0'), "data missing");
   EXPECT_REFUSED(header, "data missing");
   EXPECT_REFUSED(header + std::string(25, '\0'), "trailing data");
   EXPECT_REFUSED(npy(dict("'<f4'", "False", "(0,)")) + "x", "trailing data");
-  // A claim of 4 EiB, which nothing may be allocated for.
+  // Claims 4 EiB, for which nothing may be allocated.
   EXPECT_REFUSED(npy(dict("'<f4'", "False", "(1152921504606846976,)")) + "1234", "data missing");
 }
 
-TEST_F(NpyTest, RefusesBooleansThatAreNone) {
+TEST_F(NpyTest, Booleans_NotZeroOrOne_AreRefused) {
   const std::string header = npy(dict("'|b1'", "False", "(3,)"));
   EXPECT_EQ(read(header + std::string("\0\1\1", 3)).numel(), 3);
   EXPECT_REFUSED(header + std::string("\0\1\2", 3), "byte 2 at element 2 is not a boolean");
 }
 
-TEST_F(NpyTest, RefusesWhatIsNoRegularFile) {
+TEST_F(NpyTest, File_NotRegular_IsRefused) {
   EXPECT_PRED2(contains, refusal_of(scratch / "absent.npy"), "No such file");
   EXPECT_PRED2(contains, refusal_of(scratch.path()), "not a regular file");
   const std::string pipe = scratch / "pipe.npy";
@@ -257,7 +257,7 @@ TEST_F(NpyTest, RefusesWhatIsNoRegularFile) {
   EXPECT_PRED2(contains, refusal_of("/dev/zero"), "not a regular file");
 }
 
-TEST_F(NpyTest, RefusesEveryTruncationAndExtension) {
+TEST_F(NpyTest, File_EveryTruncationOrExtension_IsRefused) {
   for (const int major : {1, 2, 3}) {
     const std::string whole = npy(dict("'<f4'", "True", "(2, 3)"), major) + std::string(24, '\x3F');
     ASSERT_EQ(read(whole).numel(), 6);
@@ -268,8 +268,8 @@ TEST_F(NpyTest, RefusesEveryTruncationAndExtension) {
   }
 }
 
-/// What is read must be the content of the file, however damaged its header.
-TEST_F(NpyTest, SurvivesEveryByteInEveryPlace) {
+/// What is read must be the content of the file, however its header is damaged.
+TEST_F(NpyTest, File_AnyByteAnywhere_IsReadOrRefused) {
   const std::string data = data_of<float>({1, 2, 3, 4, 5, 6});
   const std::string header = npy(dict("'<f4'", "False", "(2, 3)"));
   int read_count = 0;
@@ -287,10 +287,10 @@ TEST_F(NpyTest, SurvivesEveryByteInEveryPlace) {
       }
     }
   }
-  EXPECT_GE(read_count, static_cast<int>(header.size()));  // at least the undamaged file, once a place
+  EXPECT_GE(read_count, static_cast<int>(header.size()));  // the undamaged file is read once for each position
 }
 
-TEST_F(NpyTest, SurvivesRandomHeaders) {
+TEST_F(NpyTest, Header_RandomBytes_IsReadOrRefused) {
   constexpr std::array<const char*, 24> kTokens = {
       "{",       "}",    "(",     ")",     ",",     ":", "'", "\"", "'descr'", "'fortran_order'",
       "'shape'", "True", "False", "'<f4'", "'<f8'", "1", "2", "0",  "-1",      "99999999999999999999",
@@ -302,12 +302,12 @@ TEST_F(NpyTest, SurvivesRandomHeaders) {
     try {
       const Array array = read(npy(text, 1 + static_cast<int>(random() % 3)) + "12345678");
       ASSERT_EQ(array.bytes(), 8U) << text;
-    } catch (const FileError&) {  // what nearly all of them deserve
+    } catch (const FileError&) {  // nearly all are refused
     }
   }
 }
 
-TEST_F(NpyTest, WritesWhatItReads) {
+TEST_F(NpyTest, Array_WrittenAndRead_IsTheSame) {
   for (const DType dtype : {DType::f16, DType::f32, DType::f64, DType::i32, DType::i64, DType::i8, DType::boolean}) {
     for (const std::vector<std::int64_t>& shape :
          {std::vector<std::int64_t>{}, {5}, {2, 3}, {4, 0, 2}, {2, 1, 3, 4}, {1, 2, 3, 1, 2}}) {
@@ -326,7 +326,7 @@ TEST_F(NpyTest, WritesWhatItReads) {
 }
 
 /// Byte for byte what numpy.save writes for this shape.
-TEST_F(NpyTest, WritesTheHeaderOfNumPy) {
+TEST_F(NpyTest, Header_Written_IsThatOfNumPy) {
   const std::string dict_1 = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
   EXPECT_EQ(npy_header(DType::f32, {2, 3}),
             std::string("\x93NUMPY\x01\0v\0", 10) + dict_1 + std::string(128 - 10 - 1 - dict_1.size(), ' ') + "\n");
@@ -337,7 +337,7 @@ TEST_F(NpyTest, WritesTheHeaderOfNumPy) {
   }
 }
 
-TEST_F(NpyTest, NothingIsWrittenUntilAllIs) {
+TEST_F(NpyTest, Files_WrittenTogether_AppearWhenAllAreWritten) {
   Array array = make_array(DType::f32, {2});
   std::memset(array.data.get(), 0, array.bytes());
   NpyWriter writer;
@@ -347,7 +347,7 @@ TEST_F(NpyTest, NothingIsWrittenUntilAllIs) {
   EXPECT_THROW(writer.add(scratch / "three.npy", make_array(DType::bf16, {2})), FileError);
 }
 
-TEST_F(NpyTest, MakesADirectoryWithItsFiles) {
+TEST_F(NpyTest, Directory_Missing_IsMadeWithItsFiles) {
   const std::string made = scratch / "made";
   {
     NpyWriter dropped;
@@ -355,7 +355,7 @@ TEST_F(NpyTest, MakesADirectoryWithItsFiles) {
     dropped.add(made + "/one.npy", make_array(DType::f32, {0}));
   }
   EXPECT_EQ(scratch.count(), 0U);
-  for (int round = 0; round < 2; ++round) {  // missing, then there
+  for (int round = 0; round < 2; ++round) {  // the directory is missing, then exists
     NpyWriter writer;
     writer.make_directory(made);
     writer.add(made + "/one.npy", make_array(DType::f32, {0}));
@@ -367,7 +367,7 @@ TEST_F(NpyTest, MakesADirectoryWithItsFiles) {
   }
 }
 
-TEST(NpyShape, SizesThatOverflowDoNotFit) {
+TEST(NpyShape, Shape_SizesOverflow_IsRefused) {
   constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
   EXPECT_TRUE(fits_in_memory({}, 8));
   EXPECT_TRUE(fits_in_memory({std::int64_t{1} << 59}, 8));
@@ -377,7 +377,7 @@ TEST(NpyShape, SizesThatOverflowDoNotFit) {
   EXPECT_THROW(make_array(DType::f32, {kLargest, kLargest}), std::bad_alloc);
 }
 
-TEST(NpyShape, ReadsAsPythonTuples) {
+TEST(NpyShape, Shape_OnePrinted_IsAPythonTuple) {
   EXPECT_EQ(shape_text({}), "()");
   EXPECT_EQ(shape_text({3}), "(3,)");
   EXPECT_EQ(shape_text({3, 4}), "(3, 4)");

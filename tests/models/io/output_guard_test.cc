@@ -18,7 +18,7 @@ class OutputGuard : public ::testing::Test {
  protected:
   OutputGuard() { testing::write_bytes(in, "in"); }
 
-  /// The message of the refusal; empty without one.
+  /// Returns the message of the refusal; empty if accepted.
   static std::string refusal(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs) {
     try {
       check_overwrites(outputs, inputs);
@@ -33,7 +33,7 @@ class OutputGuard : public ::testing::Test {
   const std::string in = scratch / "in";
 };
 
-TEST_F(OutputGuard, OutputIsAnInput_IsRefusedByEveryPathOfIt) {
+TEST_F(OutputGuard, Output_IsAnInput_IsRefusedByEveryPathOfIt) {
   fs::create_hard_link(in, scratch / "hard");
   fs::create_symlink(in, scratch / "soft");
   fs::create_directory(scratch / "folder");
@@ -47,14 +47,14 @@ TEST_F(OutputGuard, OutputIsAnInput_IsRefusedByEveryPathOfIt) {
   EXPECT_EQ(refusal_of(""), "");
 }
 
-TEST_F(OutputGuard, InputIsNotThere_IsNotCreated) {
+TEST_F(OutputGuard, Input_Missing_IsNotCreated) {
   fs::create_directory_symlink(scratch.path(), scratch / "link");
   const std::vector<NamedPath> inputs{{"MODEL", scratch / "tokenizer.json"}};
   EXPECT_NE(refusal({{"--out", scratch / "link/tokenizer.json"}}, inputs), "");
   EXPECT_EQ(refusal({{"--out", scratch / "link/other.json"}}, inputs), "");
 }
 
-TEST_F(OutputGuard, TwoOutputsAreOneFile_AreRefused) {
+TEST_F(OutputGuard, Outputs_OneFile_AreRefused) {
   fs::create_directory(scratch / "folder");
   const std::string one = scratch / "out", two = scratch / "folder/../out";
   EXPECT_EQ(refusal({{"--out", one}, {"--json", two}}, {}),
@@ -65,7 +65,7 @@ TEST_F(OutputGuard, TwoOutputsAreOneFile_AreRefused) {
   EXPECT_EQ(refusal({{"--out", one}, {"--json", scratch / "json"}, {"--lse", ""}, {"--weights", ""}}, {}), "");
 }
 
-TEST_F(OutputGuard, PathsThatCannotBeResolved_AreDifferentFiles) {
+TEST_F(OutputGuard, Paths_CannotBeResolved_AreDifferentFiles) {
   const std::string one = scratch / std::string(300, 'a'), two = scratch / std::string(300, 'b');
   EXPECT_EQ(refusal({{"--out", one}, {"--json", two}}, {}), "");
   EXPECT_NE(refusal({{"--out", one}, {"--json", one}}, {}), "");

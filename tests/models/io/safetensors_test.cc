@@ -26,7 +26,7 @@ std::string file_bytes(const std::string& header, const std::string& data) {
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header + data;
 }
 
-/// A header with one tensor "w".
+/// Returns a header with one tensor "w".
 std::string one(const std::string& dtype, const std::string& shape, const std::string& offsets) {
   return "{\"w\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}}";
 }
@@ -56,7 +56,7 @@ class SafetensorsTest : public ::testing::Test {
     EXPECT_NE(what.find(why), std::string::npos) << what << "\nlacks: " << why;
   }
 
-  /// Refusal of a header over `data_bytes` zero bytes.
+  /// Expects a header over `data_bytes` zero bytes to be refused.
   void expect_header_refused(const std::string& header, std::size_t data_bytes, const std::string& why) {
     expect_refused(file_bytes(header, std::string(data_bytes, '\0')), why);
   }
@@ -65,7 +65,7 @@ class SafetensorsTest : public ::testing::Test {
   Scratch scratch;
 };
 
-TEST_F(SafetensorsTest, WritesWhatItReads) {
+TEST_F(SafetensorsTest, Tensors_WrittenAndRead_AreTheSame) {
   const std::vector<float> a{1.0F, -2.5F, 3.0F, 0.0F, 1e-40F, -0.0F};
   const std::vector<std::int32_t> b{7};
   const std::vector<std::uint8_t> c{1, 0, 1};
@@ -99,7 +99,7 @@ TEST_F(SafetensorsTest, WritesWhatItReads) {
   EXPECT_EQ(reader.find("empty")->bytes, 0U);
 }
 
-TEST_F(SafetensorsTest, HeaderIsPaddedToEightBytes) {
+TEST_F(SafetensorsTest, Header_Written_IsPaddedToEightBytes) {
   const float x = 1.0F;
   for (std::size_t n = 1; n < 10; ++n) {
     write_safetensors(scratch / "t", {{std::string(n, 'n'), DType::f32, {1}, &x}});
@@ -111,7 +111,7 @@ TEST_F(SafetensorsTest, HeaderIsPaddedToEightBytes) {
   }
 }
 
-TEST_F(SafetensorsTest, ReadsWhatOthersWrite) {
+TEST_F(SafetensorsTest, File_WrittenByOtherPrograms_IsRead) {
   const std::string data(24, '\0');
   for (const char* header : {"{}", "{ }   ", "{\"__metadata__\":{}}", "{\"__metadata__\":{\"format\":\"pt\"}}"}) {
     EXPECT_EQ(refusal(file_bytes(header, "")), kAccepted) << header;
@@ -122,7 +122,7 @@ TEST_F(SafetensorsTest, ReadsWhatOthersWrite) {
             kAccepted);
 }
 
-TEST_F(SafetensorsTest, NarrowTypesWiden) {
+TEST_F(SafetensorsTest, NarrowTypes_Read_AreWidened) {
   const std::vector<BFloat16> bf{to_bf16(1.5F), to_bf16(-3.0F)};
   const std::vector<Float16> half{to_f16(0.25F), to_f16(65504.0F)};
   write_safetensors(scratch / "t", {{"bf", DType::bf16, {2}, bf.data()}, {"half", DType::f16, {2}, half.data()}});
@@ -134,7 +134,7 @@ TEST_F(SafetensorsTest, NarrowTypesWiden) {
   EXPECT_EQ(out, (std::vector<float>{0.25F, 65504.0F}));
 }
 
-TEST_F(SafetensorsTest, ValuesThatAreNoNumbersAreRefusedByName) {
+TEST_F(SafetensorsTest, Values_NotFinite_AreRefusedByName) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     const std::vector<float> values{0.0F, bad};
     write_safetensors(scratch / "t", {{"layer.w", DType::f32, {2}, values.data()}});
@@ -154,7 +154,7 @@ TEST_F(SafetensorsTest, ValuesThatAreNoNumbersAreRefusedByName) {
   EXPECT_THROW(reader.read_f32(reader.tensors()[0], &out), FileError);
 }
 
-TEST_F(SafetensorsTest, RefusesWhatIsNoSafetensorsFile) {
+TEST_F(SafetensorsTest, File_NoSafetensorsFile_IsRefused) {
   expect_refused("", "only 0 bytes");
   expect_refused("1234567", "only 7 bytes");
   expect_refused(std::string("\x93NUMPY\x01\0", 8) + " something else", "not a safetensors file");
@@ -171,7 +171,7 @@ TEST_F(SafetensorsTest, RefusesWhatIsNoSafetensorsFile) {
   EXPECT_NE(refusal_of(scratch.path()).find("not a regular file"), std::string::npos);
 }
 
-TEST_F(SafetensorsTest, RefusesLyingHeaderLengths) {
+TEST_F(SafetensorsTest, HeaderLength_Wrong_IsRefused) {
   for (const std::uint64_t claim :
        {std::uint64_t{3}, std::uint64_t{1} << 32, ~std::uint64_t{0}, std::uint64_t{1} << 63}) {
     std::string bytes = file_bytes("{}", "");
@@ -181,12 +181,12 @@ TEST_F(SafetensorsTest, RefusesLyingHeaderLengths) {
   expect_refused(file_bytes("{}" + std::string(std::size_t{1} << 23, ' '), ""), "at most 8388608 are read");
 }
 
-TEST_F(SafetensorsTest, RefusesTensorsThatDoNotFitTheFile) {
+TEST_F(SafetensorsTest, Tensor_BeyondTheFile_IsRefused) {
   expect_header_refused(one("F32", "[2]", "[0,8]"), 7, "truncated");
   expect_header_refused(one("F32", "[2]", "[0,8]"), 0, "truncated");
   expect_header_refused(one("F32", "[2]", "[0,8]"), 9, "trailing data: 1 bytes");
   expect_header_refused("{}", 1, "trailing data");
-  // Claims of EiB, for which nothing may be allocated.
+  // Claims several EiB, for which nothing may be allocated.
   expect_header_refused(one("F32", "[1152921504606846976]", "[0,4611686018427387904]"), 8, "truncated");
   expect_header_refused(one("F32", "[4611686018427387904,4]", "[0,0]"), 0, "too large");
   expect_header_refused(one("F32", "[0,9223372036854775807,2]", "[0,0]"), 0, "too large");
@@ -194,7 +194,7 @@ TEST_F(SafetensorsTest, RefusesTensorsThatDoNotFitTheFile) {
   expect_header_refused(one("F32", "[99999999999999999999999]", "[0,0]"), 0, "is not a non-negative integer");
 }
 
-TEST_F(SafetensorsTest, RefusesShapesThatDoNotFitTheirBytes) {
+TEST_F(SafetensorsTest, Shape_OtherNumberOfBytes_IsRefused) {
   expect_header_refused(one("F32", "[3]", "[0,8]"), 8, "'w': shape (3,) of F32 takes 12 bytes, but its offsets span 8");
   expect_header_refused(one("F16", "[2]", "[0,8]"), 8, "takes 4 bytes");
   expect_header_refused(one("F32", "[]", "[0,8]"), 8, "shape () of F32 takes 4 bytes");
@@ -208,7 +208,7 @@ TEST_F(SafetensorsTest, RefusesShapesThatDoNotFitTheirBytes) {
   expect_header_refused(one("F32", many + "]", "[0,4]"), 4, "more than 32 dimensions");
 }
 
-TEST_F(SafetensorsTest, RefusesBadOffsets) {
+TEST_F(SafetensorsTest, Offsets_Bad_AreRefused) {
   expect_header_refused(one("F32", "[2]", "[8,0]"), 8, "before its start");
   expect_header_refused(one("F32", "[2]", "[8,16]"), 16, "no tensor covers the 8 bytes before 'w'");
   for (const char* offsets : {"[0]", "[0,8,8]", "8", "{}", "null"}) {
@@ -219,20 +219,20 @@ TEST_F(SafetensorsTest, RefusesBadOffsets) {
   }
 }
 
-TEST_F(SafetensorsTest, RefusesDuplicateAndOverlappingTensors) {
+TEST_F(SafetensorsTest, Tensors_DuplicateOrOverlapping_AreRefused) {
   const std::string w = "\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}";
-  expect_header_refused("{" + w + "," + w + "}", 8, "'w' twice");
+  expect_header_refused("{" + w + "," + w + "}", 8, "duplicate key 'w'");
   expect_header_refused("{" + w + ",\"v\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "overlap");
   expect_header_refused("{" + w + ",\"v\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "overlap");
   expect_header_refused("{" + w + ",\"v\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "overlap");
   expect_header_refused("{" + w + ",\"v\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[12,20]}}", 20,
                         "no tensor covers the 4 bytes before 'v'");
   expect_header_refused("{\"w\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8,
-                        "'dtype' twice");
-  expect_header_refused("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "'__metadata__' twice");
+                        "duplicate key 'dtype'");
+  expect_header_refused("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "duplicate key '__metadata__'");
 }
 
-TEST_F(SafetensorsTest, RefusesBadEntries) {
+TEST_F(SafetensorsTest, Entry_Bad_IsRefused) {
   for (const char* dtype : {"F8_E4M3", "U8", "I8", "U16", "C64", "f32", "<f4", ""}) {
     expect_header_refused(one(dtype, "[2]", "[0,8]"), 8, "is not read; F32 F16");
   }
@@ -250,7 +250,7 @@ TEST_F(SafetensorsTest, RefusesBadEntries) {
   expect_header_refused("{\"line\\nbreak\\u001b[2J\":1}", 0, "line\\x0abreak\\x1b[2J");
 }
 
-TEST_F(SafetensorsTest, RefusesEveryTruncationExtensionAndChangedBit) {
+TEST_F(SafetensorsTest, File_EveryTruncationExtensionOrFlippedBit_IsRefused) {
   const std::vector<float> values{1.0F, 2.0F, 3.0F, 4.0F, 5.0F};
   write_safetensors(scratch / "t", {{"a", DType::f32, {2}, values.data()}, {"b", DType::f32, {3}, values.data() + 2}});
   const std::string whole = headgate::testing::read_bytes(scratch / "t");
@@ -272,7 +272,7 @@ TEST_F(SafetensorsTest, RefusesEveryTruncationExtensionAndChangedBit) {
   }
 }
 
-TEST(Checksum, IsTheSameInPiecesAndTellsLengthsApart) {
+TEST(Checksum, Checksum_InPieces_IsTheSameAndDependsOnTheLength) {
   std::vector<std::uint8_t> bytes(100);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(37 * i + 1);
   Checksum whole;

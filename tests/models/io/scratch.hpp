@@ -30,7 +30,7 @@ class Scratch {
 
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  /// Hidden files included.
+  /// Counts entries, including hidden files.
   std::size_t count() const {
     const std::filesystem::directory_iterator files(path_);
     return static_cast<std::size_t>(std::distance(begin(files), end(files)));
@@ -40,7 +40,7 @@ class Scratch {
   std::string path_;
 };
 
-/// A file in memory under a path: rewriting one on a disk thousands of times would wait for the disk.
+/// Keeps a file in memory under a path, because rewriting a file on disk thousands of times would be slow.
 class MemoryFile {
  public:
   MemoryFile() : descriptor_(::memfd_create("headgate-test", MFD_CLOEXEC)) {

@@ -39,7 +39,7 @@ class StagedDirectoryTest : public ::testing::TestWithParam<Replacing> {
   Scratch scratch;
 };
 
-TEST_P(StagedDirectoryTest, AppearsWholeAndReplacesWhole) {
+TEST_P(StagedDirectoryTest, Directory_Committed_AppearsOrIsReplacedWhole) {
   const std::string target = scratch / "model";
   put(target, "first", "extra");
   EXPECT_EQ(read_bytes(target + "/a"), "first");
@@ -50,12 +50,12 @@ TEST_P(StagedDirectoryTest, AppearsWholeAndReplacesWhole) {
   EXPECT_EQ(scratch.count(), 1U);
 }
 
-TEST_P(StagedDirectoryTest, MakesParents) {
+TEST_P(StagedDirectoryTest, Parents_Missing_AreMade) {
   put(scratch / "runs/one/model", "x");
   EXPECT_EQ(read_bytes(scratch / "runs/one/model/a"), "x");
 }
 
-TEST_P(StagedDirectoryTest, NothingHappensWithoutCommit) {
+TEST_P(StagedDirectoryTest, Directory_NotCommitted_ChangesNothing) {
   const std::string target = scratch / "model";
   put(target, "first");
   {
@@ -66,7 +66,7 @@ TEST_P(StagedDirectoryTest, NothingHappensWithoutCommit) {
   EXPECT_EQ(scratch.count(), 1U);
 }
 
-TEST_P(StagedDirectoryTest, NeverReplacesWhatIsNotItsOwn) {
+TEST_P(StagedDirectoryTest, Target_NotItsOwn_IsNeverReplaced) {
   const std::string target = scratch / "home";
   fs::create_directory(target);
   write_bytes(target + "/thesis.tex", "years");
@@ -78,7 +78,7 @@ TEST_P(StagedDirectoryTest, NeverReplacesWhatIsNotItsOwn) {
   EXPECT_EQ(scratch.count(), 2U);
 }
 
-TEST_P(StagedDirectoryTest, WhatAppearsMeanwhileIsNotReplaced) {
+TEST_P(StagedDirectoryTest, Target_AppearsMeanwhile_IsNotReplaced) {
   const std::string target = scratch / "model";
   put(target, "first");
   StagedDirectory staged(target, {"a", "b"});
@@ -89,7 +89,7 @@ TEST_P(StagedDirectoryTest, WhatAppearsMeanwhileIsNotReplaced) {
   EXPECT_EQ(read_bytes(target + "/notes"), "mine");
 }
 
-TEST_P(StagedDirectoryTest, FollowsASymbolicLink) {
+TEST_P(StagedDirectoryTest, Target_SymbolicLink_IsFollowed) {
   put(scratch / "real", "first");
   fs::create_directory_symlink(scratch / "real", scratch / "link");
   put(scratch / "link", "second");
@@ -97,13 +97,13 @@ TEST_P(StagedDirectoryTest, FollowsASymbolicLink) {
   EXPECT_EQ(read_bytes(scratch / "real/a"), "second");
 }
 
-TEST_P(StagedDirectoryTest, RemovesWhatKilledOnesLeftButNotWhatIsBeingWritten) {
+TEST_P(StagedDirectoryTest, Leftovers_OfKilledProcesses_AreRemoved) {
   const std::string target = scratch / "model";
   const std::string abandoned = scratch / ".model.0123abcd.new";
   fs::create_directory(abandoned);
   write_bytes(abandoned + "/a", "half");
   write_bytes(abandoned + "/.a.01234567.tmp", "half");
-  const StagedDirectory other(target, {"a", "b"});  // has removed it already
+  const StagedDirectory other(target, {"a", "b"});  // it has removed the other already
   EXPECT_FALSE(fs::exists(abandoned));
   write_bytes(other.path() + "/a", "in the making");
   put(target, "first");
@@ -116,8 +116,8 @@ INSTANTIATE_TEST_SUITE_P(Both, StagedDirectoryTest, ::testing::Values(Replacing:
                            return parameter.param == Replacing::automatic ? "automatic" : "two_renames";
                          });
 
-/// What a signal's handler does before it ends the process.
-TEST(UnfinishedDirectory, RemoveUnfinishedFiles_RemovesItWithItsFiles) {
+/// Calls what a signal's handler calls before it ends the process.
+TEST(UnfinishedDirectory, RemoveUnfinishedFiles_UncommittedDirectory_RemovesItWithItsFiles) {
   const Scratch scratch;
   const StagedDirectory staged(scratch / "model", {"a", "b"});
   write_bytes(staged.path() + "/a", "half");
@@ -126,7 +126,7 @@ TEST(UnfinishedDirectory, RemoveUnfinishedFiles_RemovesItWithItsFiles) {
   EXPECT_EQ(scratch.count(), 0U);
 }
 
-TEST(UnfinishedDirectory, RemoveUnfinishedFiles_KeepsWhatIsCommitted) {
+TEST(UnfinishedDirectory, RemoveUnfinishedFiles_CommittedDirectory_KeepsIt) {
   const Scratch scratch;
   for (const char* text : {"first", "second"}) {
     StagedDirectory staged(scratch / "model", {"a"});
@@ -138,7 +138,7 @@ TEST(UnfinishedDirectory, RemoveUnfinishedFiles_KeepsWhatIsCommitted) {
   EXPECT_EQ(scratch.count(), 1U);
 }
 
-TEST(UnfinishedDirectory, RemoveUnfinishedFiles_KeepsTheTargetOfAnUncommittedOne) {
+TEST(UnfinishedDirectory, RemoveUnfinishedFiles_UncommittedReplacement_KeepsItsTarget) {
   const Scratch scratch;
   StagedDirectory first(scratch / "model", {"a"});
   write_bytes(first.path() + "/a", "first");
@@ -150,7 +150,7 @@ TEST(UnfinishedDirectory, RemoveUnfinishedFiles_KeepsTheTargetOfAnUncommittedOne
   EXPECT_EQ(scratch.count(), 1U);
 }
 
-TEST(PresentDirectory, IsWhereADeathBetweenTwoRenamesLeftIt) {
+TEST(PresentDirectory, PresentDirectory_KilledBetweenTwoRenames_IsFound) {
   const Scratch scratch;
   const std::string target = scratch / "model";
   EXPECT_EQ(present_directory(target), target);

@@ -16,7 +16,7 @@
 
 namespace {
 
-// A thread that has set this stops in unlink, as one whose signal handler is in the middle of it.
+// A thread that sets this stops in unlink, like one whose signal handler is in the middle of it.
 thread_local bool t_stops_in_unlink = false;
 std::atomic<bool> g_in_unlink{false};
 std::atomic<bool> g_path_is_forgotten{false};
@@ -28,7 +28,7 @@ extern "C" void headgate_test_remove_files(int /*signal_number*/) { headgate::io
 
 }  // namespace
 
-/// In place of the C library's, for this program.
+/// Replaces the C library's function in this program.
 extern "C" int unlink(const char* path) noexcept {
   if (t_stops_in_unlink) {
     const std::string before = path;
@@ -44,7 +44,7 @@ namespace headgate::io {
 namespace {
 
 /// Deterministic: the handler of one thread is held in unlink while another thread closes the file and opens more.
-TEST(StagedFileSignal, APathStaysWhileAHandlerUsesIt) {
+TEST(StagedFileSignal, Path_HandlerUsesIt_StaysValid) {
   const testing::Scratch scratch;
   const pid_t child = ::fork();
   if (child == 0) {

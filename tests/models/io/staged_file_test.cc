@@ -38,7 +38,7 @@ extern "C" void headgate_test_end_process(int signal_number) {
 
 void stage(StagedFile& file, const std::string& bytes) { file.write(bytes.data(), bytes.size()); }
 
-/// Runs `work` in a child process; its wait status once `signal` has been sent, or when it ends by itself.
+/// Runs `work` in a child process. Returns its wait status once `signal` has been sent or the child has ended.
 int status_of_child(const std::function<void()>& work, int signal) {
   int ready[2];
   EXPECT_EQ(::pipe(ready), 0);
@@ -60,7 +60,7 @@ int status_of_child(const std::function<void()>& work, int signal) {
   return status;
 }
 
-TEST_P(StagedFileTest, AppearsWhole) {
+TEST_P(StagedFileTest, File_Committed_AppearsWhole) {
   StagedFile file(path, GetParam());
   stage(file, "first ");
   EXPECT_FALSE(std::filesystem::exists(path));
@@ -70,7 +70,7 @@ TEST_P(StagedFileTest, AppearsWhole) {
   EXPECT_EQ(scratch.count(), 1U);
 }
 
-TEST_P(StagedFileTest, ReplacesWhole) {
+TEST_P(StagedFileTest, File_CommittedOverAnother_ReplacesItWhole) {
   write_bytes(path, "old and longer");
   {
     StagedFile file(path, GetParam());
@@ -82,7 +82,7 @@ TEST_P(StagedFileTest, ReplacesWhole) {
   EXPECT_EQ(scratch.count(), 1U);
 }
 
-TEST_P(StagedFileTest, LeavesNothingUncommitted) {
+TEST_P(StagedFileTest, File_NotCommitted_LeavesNothing) {
   write_bytes(path, "old");
   {
     StagedFile file(path, GetParam());
@@ -93,7 +93,7 @@ TEST_P(StagedFileTest, LeavesNothingUncommitted) {
   EXPECT_EQ(scratch.count(), 1U);
 }
 
-TEST_P(StagedFileTest, MovesWithItsFile) {
+TEST_P(StagedFileTest, StagedFile_Moved_KeepsItsFile) {
   std::optional<StagedFile> first(std::in_place, path, GetParam());
   stage(*first, "kept");
   StagedFile second(std::move(*first));
@@ -102,7 +102,7 @@ TEST_P(StagedFileTest, MovesWithItsFile) {
   EXPECT_EQ(read_bytes(path), "kept");
 }
 
-TEST_P(StagedFileTest, FollowsSymbolicLinks) {
+TEST_P(StagedFileTest, Target_SymbolicLink_IsFollowed) {
   write_bytes(path, "old");
   const std::string link = scratch / "link.bin";
   std::filesystem::create_symlink("out.bin", link);
@@ -113,7 +113,7 @@ TEST_P(StagedFileTest, FollowsSymbolicLinks) {
   EXPECT_EQ(read_bytes(path), "new");
 }
 
-TEST_P(StagedFileTest, HonoursTheUmask) {
+TEST_P(StagedFileTest, Mode_Umask_IsHonoured) {
   const mode_t before = ::umask(027);
   {
     StagedFile file(path, GetParam());
@@ -125,7 +125,7 @@ TEST_P(StagedFileTest, HonoursTheUmask) {
   EXPECT_EQ(status.st_mode & 0777U, 0640U);
 }
 
-TEST_P(StagedFileTest, RefusesPathsThatTakeNoFile) {
+TEST_P(StagedFileTest, Path_TakesNoFile_IsRefused) {
   write_bytes(path, "a file");
   for (const std::string& bad : {scratch / "missing/out.bin", path + "/out.bin", scratch.path(), scratch.path() + "/",
                                  std::string("/dev/null"), std::string("/proc/out.bin")}) {
@@ -145,8 +145,8 @@ TEST_P(StagedFileTest, RefusesPathsThatTakeNoFile) {
   EXPECT_NO_THROW(check_writable(scratch / "new.bin"));
 }
 
-TEST_P(StagedFileTest, RefusesAReadOnlyDirectory) {
-  constexpr uid_t kNobody = 65534;  // root may write anywhere, so it steps down for the moment
+TEST_P(StagedFileTest, Directory_ReadOnly_IsRefused) {
+  constexpr uid_t kNobody = 65534;  // root may write anywhere, so the test temporarily becomes another user
   ASSERT_EQ(::chmod(scratch.path().c_str(), 0555), 0);
   const bool root = ::geteuid() == 0;
   ASSERT_EQ(root ? ::seteuid(kNobody) : 0, 0);
@@ -157,7 +157,7 @@ TEST_P(StagedFileTest, RefusesAReadOnlyDirectory) {
   EXPECT_EQ(scratch.count(), 0U);
 }
 
-TEST_P(StagedFileTest, LeavesNothingWhenInterrupted) {
+TEST_P(StagedFileTest, File_Interrupted_LeavesNothing) {
   for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGXFSZ}) {
     const int status = status_of_child(
         [&] {
@@ -173,7 +173,7 @@ TEST_P(StagedFileTest, LeavesNothingWhenInterrupted) {
   }
 }
 
-TEST_P(StagedFileTest, RemovesUnfinishedFilesAlone) {
+TEST_P(StagedFileTest, RemoveUnfinishedFiles_OtherFiles_KeepsThem) {
   write_bytes(path, "old");
   StagedFile done(scratch / "done.bin", GetParam());
   stage(done, "whole");
@@ -187,7 +187,7 @@ TEST_P(StagedFileTest, RemovesUnfinishedFilesAlone) {
 }
 
 /// A library leaves the handling of signals to the program.
-TEST_P(StagedFileTest, ChangesNoSignalHandler) {
+TEST_P(StagedFileTest, SignalHandlers_StagedFile_AreUnchanged) {
   const auto handlers = [] {
     std::vector<sighandler_t> out;
     for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGXFSZ}) {
@@ -197,13 +197,13 @@ TEST_P(StagedFileTest, ChangesNoSignalHandler) {
     }
     return out;
   };
-  const std::vector<sighandler_t> before = handlers();  // a shell may have made a background process ignore some
+  const std::vector<sighandler_t> before = handlers();  // a shell may make a background process ignore some signals
   StagedFile file(path, GetParam());
   stage(file, "half");
   EXPECT_EQ(handlers(), before);
 }
 
-TEST_P(StagedFileTest, LeavesNothingWhenTheDiskIsFull) {
+TEST_P(StagedFileTest, File_DiskFull_LeavesNothing) {
   constexpr int kRefused = 42;
   const int status = status_of_child(
       [&] {

@@ -18,7 +18,7 @@ double norm_of(const std::vector<T>& x, const ExecutionContext& context) {
 struct State {
   std::vector<Number> w, m, v;
 
-  /// The textbook, one element after the other.
+  /// Computes one element after the other, as textbooks do.
   void step(const std::vector<double>& g, const AdamWOptions& o) {
     const auto t = static_cast<double>(o.step);
     for (std::size_t i = 0; i < w.size(); ++i) {
@@ -32,8 +32,8 @@ struct State {
   }
 };
 
-/// Each step from where the last one left: roundings of the decay are alike at every step, so those of many add up in
-/// full, as no rule for walks allows.
+/// Starts each step where the last one ended. Roundings of the decay are alike at every step, so those of many steps
+/// add up in full, which the rule for walks does not allow.
 template <typename T>
 void check_steps(const std::vector<double>& start, Random& random, const ExecutionContext& context) {
   const auto n = static_cast<std::int64_t>(start.size());
@@ -53,7 +53,7 @@ void check_steps(const std::vector<double>& start, Random& random, const Executi
   }
 }
 
-TEST_P(AdamW, FollowsTheTextbookForManySteps) {
+TEST_P(AdamW, Parameters_ManySteps_FollowTheTextbook) {
   Random random(71);
   for (const std::int64_t n : {1, 15, 64, 77, 9001}) {
     const auto start = random_values(random, n);
@@ -62,7 +62,7 @@ TEST_P(AdamW, FollowsTheTextbookForManySteps) {
   }
 }
 
-TEST_P(AdamW, WeightsDecayWithoutAGradient) {
+TEST_P(AdamW, Weights_NoGradient_Decay) {
   std::vector<double> w = {1.0, -2.0, 4.0}, m(3), v(3);
   const std::vector<double> g(3);
   AdamWOptions options;
@@ -72,7 +72,7 @@ TEST_P(AdamW, WeightsDecayWithoutAGradient) {
   EXPECT_EQ(w, (std::vector<double>{0.75, -1.5, 3.0}));
 }
 
-TEST_P(AdamW, FirstStepHasTheLengthOfTheLearningRate) {
+TEST_P(AdamW, Step_First_HasTheLengthOfTheLearningRate) {
   std::vector<float> w(40, 0.0F), m(40, 0.0F), v(40, 0.0F), g(40);
   State expected{std::vector<Number>(40), std::vector<Number>(40), std::vector<Number>(40)};
   for (std::size_t i = 0; i < g.size(); ++i) g[i] = std::ldexp(i % 2 == 0 ? 1.0F : -1.0F, static_cast<int>(i / 2));
@@ -85,7 +85,7 @@ TEST_P(AdamW, FirstStepHasTheLengthOfTheLearningRate) {
   expect_within("w", w, expected.w);
 }
 
-TEST_P(AdamW, SquaredNormIsExactWhereF64Is) {
+TEST_P(AdamW, SquaredNorm_F64IsExact_IsExact) {
   for (const std::int64_t n : {0, 1, 7, 32, 33, 32768, 32769, 100000}) {
     std::vector<float> x(static_cast<std::size_t>(n));
     double expected = 0.0;
@@ -98,7 +98,7 @@ TEST_P(AdamW, SquaredNormIsExactWhereF64Is) {
   }
 }
 
-TEST_P(AdamW, SquaredNormHasTheSameBitsAtAnyNumberOfThreads) {
+TEST_P(AdamW, SquaredNorm_AnyNumberOfThreads_IsBitwiseIdentical) {
   Random random(72);
   const auto x = as<float>(random_values(random, 300000));
   std::vector<double> results;
@@ -112,7 +112,7 @@ TEST_P(AdamW, SquaredNormHasTheSameBitsAtAnyNumberOfThreads) {
   expect_within("sum of squares", results[0], number(sum, sum, 300000));
 }
 
-TEST_P(AdamW, SquaredNormShowsWhatIsNotFinite) {
+TEST_P(AdamW, SquaredNorm_NotFinite_IsNotFinite) {
   std::vector<float> x(50000, 1.0F);
   x[40000] = 1e30F;  // its square overflows f32, not f64
   expect_within("sum of squares", norm_of(x, on()), Number(x[40000]) * Number(x[40000]) + 49999.0);

@@ -21,7 +21,7 @@ struct LogitsSample {
     }
   }
 
-  /// The loss of each row; 0 where it does not count.
+  /// Returns the loss of each row; 0 for ignored targets.
   std::vector<Number> losses(const std::vector<Number>& x) const {
     std::vector<Number> out;
     for (std::int64_t n = 0; n < N; ++n) {
@@ -67,7 +67,7 @@ void check(const LogitsSample& s, const ExecutionContext& context) {
 
 class CrossEntropy : public OnTarget {};
 
-TEST_P(CrossEntropy, MeanOverTheTargetsThatCountAndItsGradient) {
+TEST_P(CrossEntropy, LossAndGradient_IgnoredTargets_AreThoseOfTheFormula) {
   Random random(61);
   for (int round = 0; round < 60; ++round) {
     const LogitsSample s(random);
@@ -76,7 +76,7 @@ TEST_P(CrossEntropy, MeanOverTheTargetsThatCountAndItsGradient) {
   }
 }
 
-TEST_P(CrossEntropy, ManyThreadsTakeEachTheirRows) {
+TEST_P(CrossEntropy, Rows_ManyThreads_AreEachComputedOnce) {
   Random random(64);
   const LogitsSample s(random, 90, 200);
   for (const int threads : {1, 2, 3}) {
@@ -85,7 +85,7 @@ TEST_P(CrossEntropy, ManyThreadsTakeEachTheirRows) {
   }
 }
 
-TEST_P(CrossEntropy, FarLogitsOverflowNowhere) {
+TEST_P(CrossEntropy, Loss_LargeLogits_DoesNotOverflow) {
   const std::vector<float> logits = {1e30F, 0.0F, -1e30F, 5.0F, 5.0F, -std::numeric_limits<float>::infinity()};
   const std::vector<std::int32_t> targets = {0, 1};
   std::vector<float> losses(2), gradient(6);
@@ -98,7 +98,7 @@ TEST_P(CrossEntropy, FarLogitsOverflowNowhere) {
   EXPECT_EQ(gradient[5], 0.0F);
 }
 
-TEST_P(CrossEntropy, NanInALogitIsNanInTheLoss) {
+TEST_P(CrossEntropy, Loss_NaNInALogit_IsNaN) {
   Random random(63);
   for (const std::size_t at : {0, 5, 20, 36}) {
     auto logits = as<float>(random_values(random, 37));
@@ -108,7 +108,7 @@ TEST_P(CrossEntropy, NanInALogitIsNanInTheLoss) {
   }
 }
 
-TEST_P(CrossEntropy, NothingCountsIsZero) {
+TEST_P(CrossEntropy, Loss_NoTargets_IsZero) {
   const std::vector<double> logits = {1.0, 2.0};
   const std::vector<std::int32_t> target{kIgnoredTarget};
   std::vector<double> gradient(2, 9.0);

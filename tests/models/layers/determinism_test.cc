@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same bits from the same call on the same number of threads, at sizes that every thread takes part in.
+// Checks that the same call on the same number of threads is bitwise identical, at sizes that use every thread.
 
 #include <numeric>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kTokens = 300, kWidth = 96, kOut = 160;
 
-/// One pass through the layers; all that it computes, in one vector.
+/// Runs all layers once. Returns all results in one vector.
 std::vector<float> pass(const ExecutionContext& context) {
   Random random(81);
   const auto x = as<float>(random_values(random, kTokens * kWidth));
@@ -59,14 +59,14 @@ std::vector<float> pass(const ExecutionContext& context) {
 
 class Determinism : public OnTarget {};
 
-TEST_P(Determinism, SameBitsAtTheSameNumberOfThreads) {
+TEST_P(Determinism, EveryLayer_SameNumberOfThreads_IsBitwiseIdentical) {
   for (const int threads : {1, 2, 3}) {
     const std::vector<float> first = pass(on(threads));
     for (int repeat = 0; repeat < 3; ++repeat) EXPECT_EQ(pass(on(threads)), first) << threads << " threads";
   }
 }
 
-TEST_P(Determinism, SameBitsInAForkedChild) {
+TEST_P(Determinism, EveryLayer_ForkedChild_IsBitwiseIdentical) {
   if (!headgate::testing::kCanFork) GTEST_SKIP() << "the thread sanitizer allows no threads after a fork";
   const std::vector<float> expected = pass(on(3));
   EXPECT_EQ(headgate::testing::in_forked_child([&] { return pass(on(3)) == expected; }), "passed");

@@ -29,7 +29,7 @@ void check_swiglu(Random& random, const ExecutionContext& context) {
   swiglu_backward(view_of(dab, N, 2 * F), {}, view_of(incoming, N, F), view_of(gate_up, N, 2 * F), context);
   expect_within("dab", dab, tape.gradients(of_ab));
 
-  // In place, h made anew over dh.
+  // In place, with h recomputed over dh.
   std::vector<T> in_place = as<T>(ab), over = as<T>(dh);
   swiglu_backward(view_of(in_place, N, 2 * F), view_of(over, N, F), view_of(over, N, F), view_of(in_place, N, 2 * F),
                   context);
@@ -63,7 +63,7 @@ void check_silu(Random& random, const ExecutionContext& context) {
 
 class Elementwise : public OnTarget {};
 
-TEST_P(Elementwise, SwigluAndItsGradientAreThoseOfTheFormula) {
+TEST_P(Elementwise, Swiglu_BothPasses_MatchesTheFormula) {
   Random random(41);
   for (int round = 0; round < 40; ++round) {
     check_swiglu<double>(random, on());
@@ -71,7 +71,7 @@ TEST_P(Elementwise, SwigluAndItsGradientAreThoseOfTheFormula) {
   }
 }
 
-TEST_P(Elementwise, SiluOnStridedHeads) {
+TEST_P(Elementwise, Silu_StridedHeads_MatchesTheFormula) {
   Random random(43);
   for (int round = 0; round < 30; ++round) {
     check_silu<double>(random, on());
@@ -79,7 +79,7 @@ TEST_P(Elementwise, SiluOnStridedHeads) {
   }
 }
 
-TEST_P(Elementwise, SwigluAtTheFarEnds) {
+TEST_P(Elementwise, Swiglu_LargeArguments_ReachesItsLimits) {
   const std::vector<float> ab = {-200.0F, 200.0F, 1e30F, -1e30F, 3.0F, 3.0F, 1.0F, 1.0F};
   std::vector<float> h(4), dab(8);
   const std::vector<float> dh(4, 1.0F);
@@ -89,7 +89,7 @@ TEST_P(Elementwise, SwigluAtTheFarEnds) {
   EXPECT_EQ(dab, (std::vector<float>{0.0F, 3.0F, 1.0F, 0.0F, 0.0F, 200.0F, 1e30F, 0.0F}));
 }
 
-TEST_P(Elementwise, AddAndCopyReachExactlyTheirRange) {
+TEST_P(Elementwise, AddAndCopy_AnyRange_WriteItOnly) {
   Random random(44);
   for (const std::int64_t n : {0, 1, 15, 16, 17, 1000, 100003}) {
     for (const int threads : {1, 2, 3}) {

@@ -8,7 +8,7 @@ namespace {
 
 class Embedding : public OnTarget {};
 
-TEST_P(Embedding, GathersRows) {
+TEST_P(Embedding, Embedding_AnyTokens_GathersRows) {
   Random random(51);
   for (const std::int64_t C : {1, 7, 16, 33}) {
     const auto table = random_values(random, 10 * C);
@@ -41,7 +41,7 @@ void check_gradient(Random& random, const ExecutionContext& context) {
   expect_within("dtable", gradient, expected);
 }
 
-TEST_P(Embedding, GradientAddsUpWhereTokensRepeat) {
+TEST_P(Embedding, Gradient_RepeatedTokens_AddsUp) {
   Random random(52);
   for (int round = 0; round < 20; ++round) {
     check_gradient<double>(random, on());
@@ -49,7 +49,7 @@ TEST_P(Embedding, GradientAddsUpWhereTokensRepeat) {
   }
 }
 
-TEST_P(Embedding, SameBitsAtAnyNumberOfThreads) {
+TEST_P(Embedding, Gradient_AnyNumberOfThreads_IsBitwiseIdentical) {
   Random random(53);
   const std::int64_t N = 700, C = 100, V = 5;
   const auto dy = as<float>(random_values(random, N * C));

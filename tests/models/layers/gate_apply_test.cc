@@ -85,7 +85,7 @@ void check(const GateSample& s) {
   expect_within("g(z)", g, values);
 }
 
-/// One gate for all heads: the mean of theirs.
+/// Computes one gate for all heads: the mean of theirs.
 template <typename T>
 void check_shared(const GateSample& s) {
   Tape tape;
@@ -95,7 +95,7 @@ void check_shared(const GateSample& s) {
   for (std::size_t i = 0; i < of_z.size(); ++i) {
     expected[i / width * D + i % D] += function_of(s.fn, of_z[i]) / static_cast<double>(s.shape[1]);
   }
-  std::vector<Number> of_heads;  // every head takes the same gate
+  std::vector<Number> of_heads;  // every head uses the same gate
   for (std::size_t i = 0; i < of_z.size(); ++i) of_heads.push_back(expected[i / width * D + i % D]);
   tape.differentiate(of_heads, s.dy);
 
@@ -127,7 +127,7 @@ void check_bias(Random& random) {
   expect_within("db", db, sums);
 }
 
-TEST(GateApply, GatesOfEveryFunctionAndTheirGradients) {
+TEST(GateApply, Gate_EveryFunctionInBothPasses_MatchesTheFormula) {
   Random random(91);
   for (int round = 0; round < 120; ++round) {
     const GateSample s(random);
@@ -136,7 +136,7 @@ TEST(GateApply, GatesOfEveryFunctionAndTheirGradients) {
   }
 }
 
-TEST(GateApply, SharedGateIsTheMeanOverHeads) {
+TEST(GateApply, SharedGate_SeveralHeads_IsTheirMean) {
   Random random(92);
   for (int round = 0; round < 60; ++round) {
     const GateSample s(random);
@@ -145,7 +145,7 @@ TEST(GateApply, SharedGateIsTheMeanOverHeads) {
   }
 }
 
-TEST(GateApply, BiasAndItsGradient) {
+TEST(GateApply, Bias_BothPasses_MatchesTheFormula) {
   Random random(93);
   for (int round = 0; round < 40; ++round) {
     check_bias<double>(random);
@@ -153,7 +153,7 @@ TEST(GateApply, BiasAndItsGradient) {
   }
 }
 
-TEST(GateApply, FarLogitsOverflowNowhere) {
+TEST(GateApply, Gate_LargeLogits_DoesNotOverflow) {
   const std::vector<float> z{-200.0F, 200.0F};
   const auto values = [&z](GateFn fn) {
     std::vector<float> g(z.size());

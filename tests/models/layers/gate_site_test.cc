@@ -17,13 +17,13 @@ GateLogits logits_of(GateSite site, GateGrain grain) {
   return gate_logits(variant, C, Hq, Hkv, D);
 }
 
-TEST(GateSites, EachIsFoundAndNoneIsNoRow) {
+TEST(GateSites, Row_EachSite_IsFoundAndNoneHasNone) {
   for (const GateSiteRow& row : kGateSites) EXPECT_EQ(find_site(row.value), &row) << row.word;
   EXPECT_EQ(find_site(GateSite::none), nullptr);
 }
 
-// The paper's figure 1: G1 after the attention, G2 to G4 on v, k and q, G5 after W_o.
-TEST(GateSites, TheLogitsHaveTheShapeOfWhatTheGateActsOn) {
+// Compares with the paper's figure 1: G1 after the attention, G2 to G4 on v, k and q, G5 after W_o.
+TEST(GateSites, Logits_EachSite_HaveTheShapeOfWhatIsGated) {
   const GateGrain each = GateGrain::elementwise, head = GateGrain::headwise;
   EXPECT_EQ(logits_of(GateSite::g1, each).count(), Hq * D);
   EXPECT_EQ(logits_of(GateSite::g1, head).count(), Hq);
@@ -35,7 +35,7 @@ TEST(GateSites, TheLogitsHaveTheShapeOfWhatTheGateActsOn) {
   EXPECT_EQ(logits_of(GateSite::none, each).count(), 0);
 }
 
-TEST(GateSites, AProjectionIsGatedWhereItsColumnsAre) {
+TEST(GateSites, Projection_EachSite_IsGatedAtItsColumns) {
   ProjectionColumns columns{.q = 1, .gate = 2, .k = 3, .v = 4, .width = 5};
   EXPECT_EQ(columns.*find_site(GateSite::g2)->column, columns.v);
   EXPECT_EQ(columns.*find_site(GateSite::g3)->column, columns.k);

@@ -3,13 +3,13 @@
 
 #include "headgate/error.hpp"
 #include "models/layers/blas.hpp"
-#include "models/layers/few_rows.hpp"
+#include "models/layers/skinny_gemm.hpp"
 #include "models/layers/support.hpp"
 
 namespace headgate::layers {
 namespace {
 
-/// Rows with gaps after each, which hold values too.
+/// Holds rows with gaps after each; the gaps hold values too.
 struct Rows {
   std::int64_t count, width, spacing;
 
@@ -39,7 +39,7 @@ struct LinearSample {
         w(random_values(random, w_rows.size())),
         y(random_values(random, y_rows.size())),
         dy(random_values(random, y_rows.size())) {
-    for (std::int64_t n = 0; n < N; ++n) {  // gaps of y take no part in the loss
+    for (std::int64_t n = 0; n < N; ++n) {  // gaps of y do not enter the loss
       for (std::int64_t o = O; o < y_rows.spacing; ++o) dy[y_rows.at(n, o)] = 0.0;
     }
   }
@@ -47,7 +47,7 @@ struct LinearSample {
       : LinearSample(random, random_int(random, 1, 9), random_int(random, 1, 20), random_int(random, 1, 20),
                      random_int(random, 0, 2) != 0 ? 4 : 0) {}
 
-  /// y, what lies between its rows included.
+  /// Returns y, including what lies between its rows.
   std::vector<Number> formula(const std::vector<Number>& of_x, const std::vector<Number>& of_w, Update update) const {
     std::vector<Number> result(y.begin(), y.end());
     for (std::int64_t n = 0; n < y_rows.count; ++n) {
@@ -88,7 +88,7 @@ void check_backward(const LinearSample& s, Random& random, const ExecutionContex
   expect_within("dw", dw, added(base_w, tape.gradients(of_w)));
 }
 
-TEST(Linear, ForwardIsTheSumOfProductsOnViewsToo) {
+TEST(Linear, Forward_AnyViews_IsTheSumOfProducts) {
   Random random(11);
   for (int round = 0; round < 60; ++round) {
     const LinearSample s(random);
@@ -97,7 +97,7 @@ TEST(Linear, ForwardIsTheSumOfProductsOnViewsToo) {
   }
 }
 
-TEST(Linear, GradientsAreThoseOfTheFormula) {
+TEST(Linear, Gradients_AnySizes_MatchTheFormula) {
   Random random(12);
   for (int round = 0; round < 30; ++round) {
     const LinearSample s(random);
@@ -106,7 +106,7 @@ TEST(Linear, GradientsAreThoseOfTheFormula) {
   }
 }
 
-TEST(Linear, ManyThreadsCutEitherSide) {
+TEST(Linear, Products_ManyThreads_MatchTheFormula) {
   Random random(13);
   const std::int64_t sizes[][3] = {{257, 67, 31}, {31, 67, 257}, {300, 5, 1}};
   for (const auto& [N, C, O] : sizes) {
@@ -118,7 +118,7 @@ TEST(Linear, ManyThreadsCutEitherSide) {
   }
 }
 
-TEST(Linear, NoTokensIsNoWork) {
+TEST(Linear, Products_NoTokens_AreNoWork) {
   const std::vector<double> w{1, 2, 3, 4, 5, 6};
   std::vector<double> dw(6, 1.0);
   double nothing = 7.0;
@@ -130,8 +130,8 @@ TEST(Linear, NoTokensIsNoWork) {
   EXPECT_EQ(dw, std::vector<double>(6, 1.0));
 }
 
-TEST(Linear, RefusesThreadsOfBlas) {
-  const std::int64_t N = kFewRows + 1;  // fewer do without it
+TEST(Linear, OpenBlasThreads_MoreThanOne_AreRefused) {
+  const std::int64_t N = kSkinnyRows + 1;  // fewer rows do not call OpenBLAS
   const std::vector<float> x(static_cast<std::size_t>(2 * N), 1.0F), w(4, 1.0F);
   std::vector<float> y(x.size(), 0.0F);
   const auto multiply = [&] {

@@ -13,19 +13,20 @@
 #include "headgate/tensor.hpp"
 #include "verify/tolerance.hpp"
 
-// The tolerance of layers and models (docs/reference/numerics.md, "Tolerances of layers and models"): plain formulas
-// over Number give a value and the magnitude that roundings act on; a Tape gives the same of gradients, and by jitter
-// what roundings make of results many operations deep; central_difference says how far a difference of losses may be
-// off.
+// Defines the tolerance of layers and models (docs/reference/numerics.md, "Tolerances of layers and models"). Plain
+// formulas over Number give a value and the magnitude that roundings act on. A Tape gives the same for gradients and,
+// by jitter, the effect of roundings on results many operations deep. central_difference bounds the error of a
+// difference of losses.
 
 namespace headgate::layers {
 
-/// A value computed in f64 with M, the sum of the absolute values of its terms, and n, the terms of the sums behind it.
+/// Holds a value computed in f64 with M, the sum of the absolute values of its terms, and n, the number of terms of its
+/// sums.
 struct Number {
   double value = 0.0;
   double magnitude = 0.0;
   std::int64_t terms = 0;
-  std::int64_t node = -1;  ///< its place on the tape; -1: a constant
+  std::int64_t node = -1;  ///< index on the tape; −1: a constant
 
   Number() = default;
   Number(double exact) : value(exact), magnitude(std::abs(exact)) {}  // NOLINT(google-explicit-constructor)
@@ -35,8 +36,8 @@ struct Number {
 class Tape {
  public:
   Tape() { active = this; }
-  /// Moves every input and every result by a relative ±jitter, drawn from `seed`: an evaluation with roundings of its
-  /// own. One that does not record has no gradients, and is faster.
+  /// Moves every input and every result by a relative ±jitter, drawn from `seed`, like an evaluation with its own
+  /// roundings. A tape that does not record has no gradients but is faster.
   Tape(double jitter, std::uint64_t seed, bool records = true) : jitter_(jitter), records_(records), random_(seed) {
     active = this;
   }
@@ -53,7 +54,7 @@ class Tape {
     return out;
   }
 
-  /// From dy, the gradient of some scalar to y, to the gradients of all that y was made of.
+  /// Goes from dy, the gradient of a scalar to y, to the gradients of everything that y depends on.
   void differentiate(const std::vector<Number>& y, const std::vector<double>& dy) {
     adjoints_.assign(nodes_.size(), {});
     for (std::size_t i = 0; i < y.size(); ++i) accumulate(y[i].node, dy[i]);
@@ -69,7 +70,7 @@ class Tape {
       }
     }
   }
-  /// The gradient of each x; 0 where y does not depend on it.
+  /// Returns the gradient of each x; 0 if y does not depend on it.
   std::vector<Number> gradients(const std::vector<Number>& x) const {
     std::vector<Number> out;
     out.reserve(x.size());
@@ -83,7 +84,7 @@ class Tape {
     return a.magnitude * std::abs(b.value) + std::abs(a.value) * b.magnitude - std::abs(a.value * b.value);
   }
 
-  /// What is made of one or two operands, and the slope to each.
+  /// Returns the result of one or two operands, and records the slope to each.
   static Number result(Number made, const Number& a, const Number& slope_a, const Number& b = {},
                        const Number& slope_b = {}) {
     if (active == nullptr || (a.node < 0 && b.node < 0)) return made;
@@ -98,7 +99,7 @@ class Tape {
     Number slope;
   };
   using Node = std::array<Edge, 2>;
-  static constexpr std::int64_t kUnrecorded = 0;  // no constant, and on no tape
+  static constexpr std::int64_t kUnrecorded = 0;  // not a constant, and not on a tape
 
   std::int64_t add(const Node& node) {
     nodes_.push_back(node);
@@ -132,7 +133,7 @@ class Tape {
   std::vector<Number> adjoints_;
 };
 
-/// A value with its magnitude and terms.
+/// Makes a value with its magnitude and number of terms.
 inline Number number(double value, double magnitude, std::int64_t terms) {
   Number out = value;
   out.magnitude = magnitude;
@@ -205,7 +206,7 @@ DType dtype_of() {
   return std::is_same_v<T, float> ? DType::f32 : DType::f64;
 }
 
-/// How far a result that was computed in `dtype` may be from x: both were rounded, x in f64.
+/// Returns how far a result computed in `dtype` may be from x: both were rounded, x in f64.
 inline double tolerance_of(DType dtype, const Number& x) {
   const auto rule = [&x](DType compute) {
     return verify::Tolerance::of(compute, compute, x.terms)(x.value, x.magnitude);
@@ -213,10 +214,10 @@ inline double tolerance_of(DType dtype, const Number& x) {
   return rule(dtype) + rule(DType::f64);
 }
 
-/// The step of differences: where truncation, of order h², and rounding, of order u/h, are about alike: near ∛u.
+/// Step of the differences, near ∛u: truncation, of order h², and rounding, of order u/h, are then about equal.
 inline constexpr double kDifferenceStep = 0x1p-17;
 
-/// A slope by differences and how far it may be off.
+/// A slope from differences, and the bound of its error.
 struct Slope {
   double value = 0.0;
   double tolerance = 0.0;

@@ -3,12 +3,12 @@
 
 #include "models/layers/support.hpp"
 
-// The tape's gradients against differences, and its magnitudes against the errors that f32 really makes.
+// Compares the tape's gradients with differences, and its magnitudes with the errors that f32 really makes.
 
 namespace headgate::layers {
 namespace {
 
-/// Every operation that Numbers know, over three values.
+/// Uses every operation of Numbers, over three values.
 template <typename N>
 std::vector<N> operations(const N& a, const N& b, const N& c) {
   using std::exp, std::log, std::sqrt;
@@ -23,7 +23,7 @@ std::vector<N> operations(const N& a, const N& b, const N& c) {
           -a * a * a + log(one + exp(c)) * sqrt(square)};
 }
 
-TEST(Tape, GradientsMatchDifferences) {
+TEST(Tape, Gradients_EachOperation_MatchDifferences) {
   Random random(1);
   for (int round = 0; round < 50; ++round) {
     const std::vector<double> x = random_values(random, 3);
@@ -47,7 +47,7 @@ TEST(Tape, GradientsMatchDifferences) {
   }
 }
 
-TEST(Tape, SumsTheSharesOfAllUses) {
+TEST(Tape, Gradient_SeveralUses_IsTheirSum) {
   Tape tape;
   const std::vector<Number> x = tape.inputs({3.0, 5.0});
   const Number y = x[0] * x[0];
@@ -57,8 +57,8 @@ TEST(Tape, SumsTheSharesOfAllUses) {
   EXPECT_EQ(tape.gradients({Number(7.0)})[0].value, 0.0) << "a constant";
 }
 
-/// Terms that cancel: the magnitude stays, and with it the tolerance.
-TEST(Magnitude, CancellationLowersTheValueAlone) {
+/// If terms cancel, the magnitude stays, and so does the tolerance.
+TEST(Magnitude, Cancellation_InASum_LowersTheValueOnly) {
   const Number a = 1e6, b = 1e6 + 1.0;
   const Number difference = b * 3.0 - a * 3.0;
   EXPECT_EQ(difference.value, 3.0);
@@ -67,7 +67,7 @@ TEST(Magnitude, CancellationLowersTheValueAlone) {
   EXPECT_EQ(exp(difference).magnitude, exp(difference).value * (1.0 + difference.magnitude));
 }
 
-TEST(Magnitude, ToleranceHoldsWhatF32RoundsAndCatchesTwentyTimesAsMuch) {
+TEST(Magnitude, Tolerance_ErrorsOfF32_AllowsThemAndCatchesTwentyTimesAsMuch) {
   Random random(2);
   for (int round = 0; round < 200; ++round) {
     const std::vector<double> x = random_values(random, 3);
@@ -82,7 +82,7 @@ TEST(Magnitude, ToleranceHoldsWhatF32RoundsAndCatchesTwentyTimesAsMuch) {
   }
 }
 
-TEST(Magnitude, TermsAreThoseOfTheSumsBehindANumber) {
+TEST(Magnitude, Terms_OfANumber_AreThoseOfItsSums) {
   Number sum;
   for (int i = 0; i < 10; ++i) sum += 2.0 * Number(i);
   EXPECT_EQ(sum.terms, 10);

@@ -18,7 +18,7 @@ struct Sample {
       : shape(sizes),
         x(random_strided(random, shape)),
         y(random_strided(random, shape)),
-        dy(y.zeros()),  // gaps take no part in the loss
+        dy(y.zeros()),  // gaps do not enter the loss
         w(random_values(random, shape[2])) {
     options.kind = random_int(random, 0, 1) != 0 ? NormKind::zero_centred : NormKind::plain;
     options.eps = 1e-3;
@@ -27,7 +27,7 @@ struct Sample {
     dy.each([&](std::int64_t n, std::int64_t h, std::int64_t d) { dy.view()(n, h, d) = values[next++]; });
   }
 
-  /// y, what lies between its rows included.
+  /// Returns y, including what lies between its rows.
   std::vector<Number> formula(const Strided<Number>& of_x, const std::vector<Number>& of_w) const {
     Strided<Number> result = y.with<Number>(y.data);
     const std::int64_t D = shape[2];
@@ -91,7 +91,7 @@ void check_backward(const Sample& s, Random& random, const ExecutionContext& con
 
 class RmsNorm : public OnTarget {};
 
-TEST_P(RmsNorm, ForwardOnStridedHeads) {
+TEST_P(RmsNorm, Forward_StridedHeads_MatchesTheFormula) {
   Random random(21);
   for (int round = 0; round < 60; ++round) {
     const Sample s(random);
@@ -100,7 +100,7 @@ TEST_P(RmsNorm, ForwardOnStridedHeads) {
   }
 }
 
-TEST_P(RmsNorm, GradientsAreThoseOfTheFormula) {
+TEST_P(RmsNorm, Gradients_AnySizes_MatchTheFormula) {
   Random random(22);
   for (int round = 0; round < 40; ++round) {
     const Sample s(random);
@@ -109,7 +109,7 @@ TEST_P(RmsNorm, GradientsAreThoseOfTheFormula) {
   }
 }
 
-TEST_P(RmsNorm, ManyThreadsSumTheSameWeightGradient) {
+TEST_P(RmsNorm, WeightGradient_ManyThreads_IsTheSame) {
   Random random(23);
   const Sample s(random, {400, 3, 50});
   for (const int threads : {1, 2, 3}) {
@@ -118,7 +118,7 @@ TEST_P(RmsNorm, ManyThreadsSumTheSameWeightGradient) {
   }
 }
 
-TEST_P(RmsNorm, RowOfZerosStaysFinite) {
+TEST_P(RmsNorm, Row_OfZeros_StaysFinite) {
   const std::vector<double> x(8, 0.0), w(8, 2.0), dy(8, 1.0);
   std::vector<double> y(8, 5.0), rstd(1), dx(8, 0.0), dw(8, 0.0);
   NormOptions options;

@@ -8,7 +8,7 @@
 namespace headgate::layers {
 namespace {
 
-/// The tables of tokens at some positions.
+/// Makes the tables of tokens at some positions.
 template <typename T>
 struct Tables {
   std::int64_t half;
@@ -25,20 +25,21 @@ struct Tables {
   std::int64_t rows() const { return half == 0 ? 0 : static_cast<std::int64_t>(cos_values.size()) / half; }
 };
 
-TEST(RopeTables, AnglesFallGeometrically) {
+TEST(RopeTables, Angles_OfEachPair_FallGeometrically) {
   const std::vector<std::int64_t> positions{0, 1, 2, 3, 1000};
   const Tables<double> t(positions, 4, 100.0);
   for (std::size_t row = 0; row < 5; ++row) {
     const auto angle = static_cast<double>(positions[row]);
-    const Number slow = 0.1 * Number(angle);  // a relative error of the angle is an absolute one of its sine
+    const Number slow = 0.1 * Number(angle);  // a relative error of the angle is an absolute error of its sine
     EXPECT_DOUBLE_EQ(t.cos_values[2 * row], std::cos(angle));
     expect_within("sin", t.sin_values[2 * row + 1],
                   number(std::sin(slow.value), std::abs(std::sin(slow.value)) + slow.magnitude, 0));
   }
 }
 
-TEST(RopeFrequencies, AreScaledAsLlamaDoes) {
-  // By transformers' _compute_llama3_parameters with base 500000, head_dim 128, factor 8, 1 and 4 of 8192 tokens.
+TEST(RopeFrequencies, Frequencies_LlamaScaling_AreThoseOfLlama) {
+  // Values of transformers' _compute_llama3_parameters with base 500000, head_dim 128, factor 8, 1 and 4 of 8192
+  // tokens.
   const RopeScaling llama3{RopeScalingKind::llama3, 8.0, 1.0, 4.0, 8192};
   const std::vector<double> scaled = rope_frequencies(128, 5e5, llama3), plain = rope_frequencies(128, 5e5);
   ASSERT_EQ(scaled.size(), 64U);
@@ -53,7 +54,7 @@ TEST(RopeFrequencies, AreScaledAsLlamaDoes) {
 
 struct Sample {
   std::int64_t B;
-  std::vector<std::int64_t> positions;  ///< of a sequence's tokens
+  std::vector<std::int64_t> positions;  ///< positions of a sequence's tokens
   std::int64_t rotary_dim;
   double base;
   Strided<double> x;  ///< (B·T,H,D)
@@ -69,7 +70,7 @@ struct Sample {
   }
   std::int64_t T() const { return static_cast<std::int64_t>(positions.size()); }
 
-  /// Pairs (i, i + half) turned by the position's angle; the rest, and what lies between rows, as it is.
+  /// Rotates pairs (i, i + half) by the position's angle. Keeps the rest, and what lies between rows.
   std::vector<Number> formula(Strided<Number> of_x) const {
     const std::int64_t half = rotary_dim / 2;
     for (std::int64_t n = 0; n < x.shape[0]; ++n) {
@@ -107,7 +108,7 @@ void check(const Sample& s, Random& random, const ExecutionContext& context) {
 
 class Rope : public OnTarget {};
 
-TEST_P(Rope, TurnsPairsOfHalvesByPositionAndItsGradientBack) {
+TEST_P(Rope, Rope_BothPasses_RotatesPairsByPositionAndBack) {
   Random random(31);
   for (int round = 0; round < 60; ++round) {
     const Sample s(random);
@@ -116,8 +117,8 @@ TEST_P(Rope, TurnsPairsOfHalvesByPositionAndItsGradientBack) {
   }
 }
 
-/// A token that is decoded later is turned alone, by its own position: scores know differences of positions only.
-TEST_P(Rope, ScoresDependOnDifferencesOfPositions) {
+/// A token decoded later is rotated alone, by its own position: scores depend only on differences of positions.
+TEST_P(Rope, Scores_SameDifferenceOfPositions_AreTheSame) {
   constexpr std::int64_t kTokens = 6, kDim = 16;
   Random random(33);
   const std::vector<double> q = random_values(random, kTokens * kDim), k = random_values(random, kTokens * kDim);
@@ -139,7 +140,7 @@ TEST_P(Rope, ScoresDependOnDifferencesOfPositions) {
   const std::vector<double> at_start = scores_from(0), later = scores_from(1000);
   for (std::size_t i = 0; i < at_start.size(); ++i) EXPECT_NEAR(later[i], at_start[i], 1e-11) << i;
 
-  // The last token alone, as decoding has it, is turned as it was among all.
+  // The last token alone, as in decoding, must be rotated as it was among all.
   const std::vector<std::int64_t> all{7, 8, 9}, last{9};
   const Tables<double> of_all(all, kDim, 100.0), of_last(last, kDim, 100.0);
   std::vector<double> together(q.begin(), q.begin() + 3 * kDim), alone(together.end() - kDim, together.end());

@@ -15,13 +15,13 @@
 #include "models/layers/arguments.hpp"
 #include "models/layers/magnitude.hpp"
 
-// What the tests of layers share: random data, strided tensors, comparisons, a run on every vector target.
+// Provides what tests of layers share: random data, strided tensors, comparisons, runs on every vector target.
 
 namespace headgate::layers {
 
 using Random = std::mt19937_64;
 
-/// Values that f32 holds exactly, so that the f32 and f64 instances of a layer get the same input.
+/// Returns values that f32 holds exactly, so that the f32 and f64 instances of a layer get the same input.
 inline std::vector<double> random_values(Random& random, std::int64_t n, double scale = 1.0) {
   std::normal_distribution<double> normal(0.0, scale);
   std::vector<double> values(static_cast<std::size_t>(n));
@@ -47,7 +47,8 @@ std::vector<T> as(const std::vector<double>& values) {
 /// The shape of tokens with heads: (N,H,D).
 using HeadShape = std::array<std::int64_t, 3>;
 
-/// A (N,H,D) tensor with gaps between heads and between tokens. The gaps hold values too: whoever writes there is seen.
+/// Holds a (N,H,D) tensor with gaps between heads and between tokens. The gaps hold values too, so that writes there
+/// are detected.
 template <typename T>
 struct Strided {
   std::vector<T> data;
@@ -59,7 +60,7 @@ struct Strided {
   View<T, 3> view() { return {data.data() + start, shape, {token_stride, head_stride, 1}}; }
   View<const T, 3> view() const { return {data.data() + start, shape, {token_stride, head_stride, 1}}; }
   T at(std::int64_t n, std::int64_t h, std::int64_t d) const { return view()(n, h, d); }
-  /// visit(n, h, d) for each element.
+  /// Calls visit(n, h, d) for each element.
   template <class Visit>
   void each(const Visit& visit) const {
     for (std::int64_t n = 0; n < shape[0]; ++n) {
@@ -68,7 +69,7 @@ struct Strided {
       }
     }
   }
-  /// Same layout, other values.
+  /// Returns the same layout with other values.
   template <typename U = T>
   Strided<U> with(std::vector<double> values) const {
     return {as<U>(values), shape, token_stride, head_stride, start};
@@ -77,14 +78,14 @@ struct Strided {
   Strided<U> zeros() const {
     return {std::vector<U>(data.size(), U{0}), shape, token_stride, head_stride, start};
   }
-  /// Same layout, as numbers of a tape or of none.
+  /// Returns the same layout with numbers, which may be on a tape.
   Strided<Number> of(std::vector<Number> numbers) const {
     return {std::move(numbers), shape, token_stride, head_stride, start};
   }
   std::int64_t size() const { return static_cast<std::int64_t>(data.size()); }
 };
 
-/// Random values under random strides.
+/// Returns random values with random strides.
 inline Strided<double> random_strided(Random& random, const HeadShape& shape, double scale = 1.0) {
   Strided<double> s;
   s.shape = shape;
@@ -95,10 +96,10 @@ inline Strided<double> random_strided(Random& random, const HeadShape& shape, do
   return s;
 }
 
-/// Runs on `threads`, by default as many as OpenMP offers.
+/// Returns a context of `threads` threads, by default as many as OpenMP offers.
 inline ExecutionContext with_threads(int threads = 0) { return resolved({.threads = threads}); }
 
-/// |actual − expected| within what the roundings of both may make.
+/// Bounds |actual − expected| by the roundings of both.
 template <typename T>
 void expect_within(const std::string& what, T actual, const Number& expected) {
   const double tolerance = tolerance_of(dtype_of<T>(), expected);
@@ -107,7 +108,7 @@ void expect_within(const std::string& what, T actual, const Number& expected) {
                         << ", terms " << expected.terms;
 }
 
-/// Ends at the first element that is off.
+/// Stops at the first element that is out of tolerance.
 template <typename T>
 void expect_within(const std::string& what, const std::vector<T>& actual, const std::vector<Number>& expected) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -116,7 +117,7 @@ void expect_within(const std::string& what, const std::vector<T>& actual, const 
   }
 }
 
-/// What a gradient that is added to `base` becomes.
+/// Returns the sum of `base` and a gradient.
 inline std::vector<Number> added(const std::vector<double>& base, const std::vector<Number>& gradient) {
   std::vector<Number> sums;
   for (std::size_t i = 0; i < base.size(); ++i) sums.push_back(base[i] + gradient[i]);
@@ -126,7 +127,7 @@ inline std::vector<Number> added(const std::vector<double>& base, const std::vec
 /// Runs on one vector target.
 class OnTarget : public testing::TestWithParam<std::string> {
  protected:
-  /// A context of that target.
+  /// Returns a context of that target.
   static ExecutionContext on(int threads = 0) {
     return resolved({.threads = threads, .target = find_target(GetParam())});
   }

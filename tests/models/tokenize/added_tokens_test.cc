@@ -11,7 +11,7 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-/// The parts of `text`; tokens in braces.
+/// Returns the parts of `text`, with tokens in braces.
 Texts parts_of(const AddedTokens& tokens, const std::string& text, bool special_as_text = false) {
   std::vector<Part> parts;
   AddedTokenSearch(tokens, special_as_text).next(parts, text, Tail::ended);
@@ -23,7 +23,7 @@ Texts parts_of(const AddedTokens& tokens, const std::string& text, bool special_
   return out;
 }
 
-TEST(AddedTokens, TheLeftmostAndLongest) {
+TEST(AddedTokens, Match_SeveralCandidates_IsTheLeftmostAndLongest) {
   const AddedTokens tokens({{1, "<a>"}, {2, "<a>b"}, {3, "b<"}, {4, "é"}});
   EXPECT_EQ(parts_of(tokens, "x<a>bé<a>"), (Texts{"x", "{<a>b}", "{é}", "{<a>}"}));
   EXPECT_EQ(parts_of(tokens, "b<a>"), (Texts{"{b<}", "a>"}));
@@ -32,25 +32,25 @@ TEST(AddedTokens, TheLeftmostAndLongest) {
   EXPECT_EQ(parts_of(AddedTokens(), "<a>"), Texts{"<a>"});
 }
 
-TEST(AddedTokens, TakeWhiteSpace) {
+TEST(AddedTokens, Match_StripOptions_TakesWhiteSpace) {
   const AddedTokens tokens({{.id = 1, .content = "L", .lstrip = true}, {.id = 2, .content = "R", .rstrip = true}});
   EXPECT_EQ(parts_of(tokens, "a \u3000\nL b"), (Texts{"a", "{ \u3000\nL}", " b"}));
   EXPECT_EQ(parts_of(tokens, "a R \u00a0b"), (Texts{"a ", "{R \u00a0}", "b"}));
   EXPECT_EQ(parts_of(tokens, "R  L"), (Texts{"{R  }", "{L}"}));
 }
 
-TEST(AddedTokens, StandAlone) {
+TEST(AddedTokens, SingleWordToken_WithinAWord_IsNotMatched) {
   const AddedTokens tokens({{.id = 1, .content = "ok", .single_word = true}});
   EXPECT_EQ(parts_of(tokens, "ok oké look ok-ok"), (Texts{"{ok}", " oké look ", "{ok}", "-", "{ok}"}));
 }
 
-TEST(AddedTokens, SpecialOnesMayBeText) {
+TEST(AddedTokens, SpecialToken_SpecialsOff_IsText) {
   const AddedTokens tokens({{.id = 1, .content = "<s>", .special = true}, {.id = 2, .content = "s>"}});
   EXPECT_EQ(parts_of(tokens, "a<s>s>"), (Texts{"a", "{<s>}", "{s>}"}));
   EXPECT_EQ(parts_of(tokens, "a<s>s>", true), (Texts{"a<s>", "{s>}"}));
 }
 
-TEST(AddedTokens, AreLookedForInFormC) {
+TEST(AddedTokens, NormalizedToken_Text_IsMatchedInFormC) {
   const AddedTokens tokens({{.id = 1, .content = "e\u0301", .normalized = true}}, true);
   EXPECT_EQ(parts_of(tokens, "a\u00E9"), (Texts{"a", "{\u00E9}"}));
   EXPECT_EQ(parts_of(tokens, "e\u0301"), (Texts{"e\u0301"}));

@@ -21,7 +21,7 @@ struct Sample {
   MergeList merges;
 };
 
-/// A vocabulary of the letters a to d and random merges of what is there.
+/// Makes a vocabulary of the letters a to d and random merges of its tokens.
 Sample random_sample(std::mt19937& random, int count) {
   Sample out;
   std::vector<std::string> tokens{"a", "b", "c", "d"};
@@ -39,7 +39,8 @@ Sample random_sample(std::mt19937& random, int count) {
   return out;
 }
 
-/// By the definition: the pair whose merge comes first, the leftmost of several. Of merges of a pair the last counts.
+/// Merges by the definition: the pair whose merge comes first, the leftmost of several. Of merges of the same pair the
+/// last one applies.
 std::vector<std::string> plainly(const Sample& sample, const std::string& word) {
   std::vector<std::string> tokens;
   for (const char c : word) tokens.emplace_back(1, c);
@@ -59,14 +60,14 @@ std::vector<std::string> plainly(const Sample& sample, const std::string& word) 
   }
 }
 
-TEST(Bpe, MergesByTheDefinition) {
+TEST(Bpe, Merges_AnyWord_FollowTheDefinition) {
   std::mt19937 random(3);
   for (int round = 0; round < 300; ++round) {
     const Sample sample = random_sample(random, 1 + static_cast<int>(random() % 40));
     const Bpe bpe(sample.vocabulary, sample.merges, {});
     WordEncoder encoder(bpe);
     for (int n = 0; n < 20; ++n) {
-      std::string word;  // both shorter and longer than what is searched without a heap
+      std::string word;  // both shorter and longer than the limit for a linear search
       for (std::size_t length = random() % 120; length > 0; --length) word += static_cast<char>('a' + random() % 4);
       std::vector<std::string> expected = plainly(sample, word), got;
       std::uint32_t end = 0;
@@ -92,7 +93,7 @@ std::vector<std::int32_t> ids(const Bpe& bpe, const std::string& word) {
   return out;
 }
 
-TEST(Bpe, UnknownBytes) {
+TEST(Bpe, Byte_WithoutAToken_IsUnknownOrLeftOut) {
   Vocabulary vocabulary;
   vocabulary.add(0, "a");
   vocabulary.add(1, "<unk>");
@@ -102,7 +103,7 @@ TEST(Bpe, UnknownBytes) {
   EXPECT_EQ(ids(Bpe(vocabulary, {}, {.unknown = 1, .fuse_unknown = true}), "axyax"), (Ids{0, 1, 0, 1}));
 }
 
-TEST(Bpe, IgnoresMergesForWholeWords) {
+TEST(Bpe, Merges_WholeWordInVocabulary_AreIgnored) {
   Vocabulary vocabulary;
   for (const char* token : {"a", "b", "c", "ab", "abc"}) vocabulary.add(vocabulary.size(), token);
   using Ids = std::vector<std::int32_t>;
@@ -111,7 +112,7 @@ TEST(Bpe, IgnoresMergesForWholeWords) {
   EXPECT_EQ(ids(Bpe(vocabulary, {{"a", "b"}}, {.ignore_merges = true}), "abcabc"), (Ids{3, 2, 3, 2}));
 }
 
-TEST(Bpe, LongWordsTakeTheirTimeOnly) {
+TEST(Bpe, LongWord_Encoded_TakesNearlyLinearTime) {
   std::mt19937 random(4);
   const Sample sample = random_sample(random, 100);
   const std::string word(2'000'000, 'a');
@@ -122,7 +123,7 @@ TEST(Bpe, LongWordsTakeTheirTimeOnly) {
   EXPECT_EQ(bytes, word.size());
 }
 
-TEST(StringTable, FindsWhatWasInserted) {
+TEST(StringTable, String_Inserted_IsFound) {
   StringTable table;
   EXPECT_EQ(table.find("x"), StringTable::kAbsent);
   for (int i = 0; i < 5000; ++i) EXPECT_EQ(table.insert("key" + std::to_string(i)), i);

@@ -6,8 +6,8 @@
 
 #include "models/io/scratch.hpp"
 
-// What scripts/check_tokenizers.py --write-golden wrote: small tokenizers by the `tokenizers` package, and the ids of
-// some texts by each.
+// Reads what scripts/check_tokenizers.py --write-golden wrote: small tokenizers of the `tokenizers` package, and the
+// ids of some texts by each.
 
 namespace headgate::testing {
 
@@ -19,7 +19,7 @@ inline nlohmann::json golden_file(const std::string& name) {
   return nlohmann::json::parse(read_bytes(golden_path(name)));
 }
 
-/// "texts", and for each tokenizer the list of their ids.
+/// Returns "texts", and for each tokenizer the list of their ids.
 inline nlohmann::json golden_cases() {
   return nlohmann::json::parse(read_bytes(std::string(HEADGATE_GOLDEN) + "/cases.json"));
 }

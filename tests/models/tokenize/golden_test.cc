@@ -31,7 +31,7 @@ std::string name_of_test(const ::testing::TestParamInfo<std::string>& test) {
 
 class Golden : public ::testing::TestWithParam<std::string> {};
 
-/// The tokens cover the text without a gap.
+/// Expects the tokens to cover the text without a gap.
 void expect_whole(const Encoding& encoding, const std::string& text) {
   std::size_t at = 0;
   for (const Span& span : encoding.spans) {
@@ -43,7 +43,7 @@ void expect_whole(const Encoding& encoding, const std::string& text) {
   EXPECT_EQ(at, text.size());
 }
 
-TEST_P(Golden, GivesTheIdsOfTokenizers) {
+TEST_P(Golden, Ids_GoldenTexts_AreThoseOfTokenizers) {
   const auto tokenizer = read_tokenizer_json(golden_path(GetParam()));
   const Json cases = golden_cases();
   for (std::size_t i = 0; i < cases["texts"].size(); ++i) {
@@ -62,7 +62,7 @@ TEST_P(Golden, GivesTheIdsOfTokenizers) {
 INSTANTIATE_TEST_SUITE_P(Tokenize, Golden, ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "flags"),
                          name_of_test);
 
-/// The vocabulary of a golden tokenizer as a GGUF file has it.
+/// Returns the vocabulary of a golden tokenizer as a GGUF file stores it.
 GgufVocabulary gguf_arrays(const std::string& name) {
   const Json file = golden_file(name);
   GgufVocabulary out;
@@ -90,7 +90,7 @@ GgufVocabulary gguf_arrays(const std::string& name) {
 
 class Gguf : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Gguf, GivesTheSameIdsFromItsArrays) {
+TEST_P(Gguf, Ids_FromGgufArrays_AreTheSame) {
   const auto tokenizer = make_gguf_tokenizer("arrays", gguf_arrays(GetParam()));
   const Json cases = golden_cases();
   for (std::size_t i = 0; i < cases["texts"].size(); ++i) {
@@ -99,7 +99,7 @@ TEST_P(Gguf, GivesTheSameIdsFromItsArrays) {
   }
 }
 
-TEST_P(Gguf, WrittenAsTokenizerJson_GivesTheSameIds) {
+TEST_P(Gguf, TokenizerJson_WrittenFromGguf_GivesTheSameIds) {
   GgufVocabulary arrays = gguf_arrays(GetParam());
   const headgate::testing::Scratch scratch;
   const std::string file = scratch / "tokenizer.json";
@@ -125,7 +125,7 @@ TEST_P(Gguf, WrittenAsTokenizerJson_GivesTheSameIds) {
 
 INSTANTIATE_TEST_SUITE_P(Tokenize, Gguf, ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2"), name_of_test);
 
-TEST(GgufArrays, PutTokensAroundTextsAsTheKeysSay) {
+TEST(GgufArrays, TokensAroundAText_KeysOfGguf_ArePlacedByThem) {
   GgufVocabulary arrays = gguf_arrays("gpt2");
   const Ids bare = make_gguf_tokenizer("arrays", arrays)->encode("a").ids;
   arrays.add_bos_token = true;
@@ -151,7 +151,7 @@ void expect_refused(const GgufVocabulary& arrays, const std::string& reason) {
   }
 }
 
-TEST(GgufArrays, SpaceInFrontOfAText_IsWrittenWhereTokenizerJsonCanSayIt) {
+TEST(GgufArrays, SpaceBeforeAText_ToTokenizerJson_IsWrittenWherePossible) {
   const headgate::testing::Scratch scratch;
   const std::string file = scratch / "tokenizer.json";
   for (const char* pre : {"gpt2", "smollm"}) {
@@ -166,13 +166,13 @@ TEST(GgufArrays, SpaceInFrontOfAText_IsWrittenWhereTokenizerJsonCanSayIt) {
   EXPECT_THROW(gguf_tokenizer_json("arrays", arrays), io::FileError);
 }
 
-TEST(GgufArrays, MergeThatIsNotUtf8_IsNotWrittenAsTokenizerJson) {
+TEST(GgufArrays, MergeNotUtf8_ToTokenizerJson_IsRefused) {
   GgufVocabulary arrays = gguf_arrays("gpt2");
   arrays.merges[3] = "a \xff";
   EXPECT_THROW(gguf_tokenizer_json("arrays", arrays), io::FileError);
 }
 
-TEST(GgufArrays, AreRefusedByName) {
+TEST(GgufArrays, Arrays_Bad_AreRefusedByName) {
   const GgufVocabulary good = gguf_arrays("gpt2");
   GgufVocabulary bad = good;
   bad.model = "llama";
@@ -191,13 +191,13 @@ TEST(GgufArrays, AreRefusedByName) {
   expect_refused(bad, "tokenizer.ggml.tokens[7]: '\\xff' is not UTF-8");
   bad = good;
   bad.token_type[7] = 9;
-  expect_refused(bad, "tokenizer.ggml.token_type[7]: 9 is no type");
+  expect_refused(bad, "tokenizer.ggml.token_type[7]: 9 is not a token type");
   bad = good;
   bad.merges[3] = "ab";
   expect_refused(bad, "tokenizer.ggml.merges[3]: 'ab' is not \"left right\"");
   bad = good;
   bad.merges[3] = "a nosuchtoken";
-  expect_refused(bad, "merge 3, 'a' and 'nosuchtoken': 'nosuchtoken' is no token");
+  expect_refused(bad, "merge 3, 'a' and 'nosuchtoken': 'nosuchtoken' is not a token");
   bad = good;
   bad.add_bos_token = true;
   bad.bos_token_id.reset();

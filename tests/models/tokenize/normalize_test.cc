@@ -20,7 +20,7 @@ std::string whole_form_c(const std::string& text) {
   return form;
 }
 
-TEST(Normalize, PartByPartIsAsTheWhole) {
+TEST(Normalize, Text_InParts_IsNormalisedAsTheWhole) {
   std::mt19937 random(1);
   const char32_t some[] = {'a',     'e',    ' ',    0xE9,    0x301,   0x323,   0x302,  0x345,  0x1100,
                            0x1161,  0x11A8, 0xAC00, 0x212B,  0x958,   0xFB1D,  0x1E9B, 0x3099, 0x304B,
@@ -35,7 +35,7 @@ TEST(Normalize, PartByPartIsAsTheWhole) {
   }
 }
 
-TEST(Normalize, EveryCharacterAlone) {
+TEST(Normalize, EveryCharacter_Alone_IsNormalised) {
   for (char32_t c = 1; c <= 0x10FFFF; ++c) {
     if (c == 0xD800) c = 0xE000;
     std::string text;
@@ -45,7 +45,7 @@ TEST(Normalize, EveryCharacterAlone) {
   }
 }
 
-TEST(Normalize, KnowsWhereBytesComeFrom) {
+TEST(Normalize, NormalisedBytes_AnyText_MapToTheirOrigin) {
   const std::string text = "ae\u0301b\u212Bc";  // a, e + acute, b, Angstrom, c: 1 + 3 + 1 + 3 + 1 bytes
   const Normalized form(text, true);
   ASSERT_EQ(form.text(), "a\u00E9b\u00C5c");

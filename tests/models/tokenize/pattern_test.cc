@@ -27,19 +27,19 @@ std::vector<std::string> pieces_of(const SplitStep& step, const std::string& tex
 
 using Pieces = std::vector<std::string>;
 
-TEST(Pattern, CutsWordsAsGpt2Does) {
+TEST(Pattern, Pattern_OfGpt2_CutsItsWords) {
   const SplitStep step{.pattern = Pattern(kGpt2Pattern)};
   EXPECT_EQ(pieces_of(step, "I'll say  it's 42nd, né?\n\n ok"),
             (Pieces{"I", "'ll", " say", " ", " it", "'s", " 42", "nd", ",", " né", "?", "\n\n", " ok"}));
 }
 
-TEST(Pattern, CutsNumbersAsTheOthersDo) {
+TEST(Pattern, Pattern_OfOtherModels_CutsTheirNumbers) {
   EXPECT_EQ(pieces_of({.pattern = Pattern(kLlama3Pattern)}, "IT'S 12345!\n\n x"),
             (Pieces{"IT", "'S", " ", "123", "45", "!\n\n", " x"}));
   EXPECT_EQ(pieces_of({.pattern = Pattern(kQwen2Pattern)}, "a12 \n b"), (Pieces{"a", "1", "2", " \n", " b"}));
 }
 
-TEST(Pattern, HasFiveBehaviors) {
+TEST(Pattern, Pattern_EachOfFiveBehaviors_CutsAsTokenizersDoes) {
   SplitStep step{.pattern = Pattern("-")};
   const auto with = [&step](SplitBehavior behavior, bool invert = false) {
     step.behavior = behavior;
@@ -54,9 +54,11 @@ TEST(Pattern, HasFiveBehaviors) {
   EXPECT_EQ(with(SplitBehavior::removed, true), (Pieces{"-", "-", "-", "-"}));
 }
 
-TEST(Pattern, EmptyMatchesCut) { EXPECT_EQ(pieces_of({.pattern = Pattern("(?=é)")}, "aéé"), (Pieces{"a", "é", "é"})); }
+TEST(Pattern, EmptyMatch_Found_Cuts) {
+  EXPECT_EQ(pieces_of({.pattern = Pattern("(?=é)")}, "aéé"), (Pieces{"a", "é", "é"}));
+}
 
-TEST(Pattern, FindsFarMatches) {
+TEST(Pattern, Match_FarFromTheStart_IsFound) {
   std::string text(20000, 'a');
   text += "é1";
   EXPECT_EQ(pieces_of({.pattern = Pattern("1")}, text).size(), 2U);
@@ -65,7 +67,7 @@ TEST(Pattern, FindsFarMatches) {
   EXPECT_EQ(pieces_of({.pattern = Pattern("\\p{N}")}, wide + "1").size(), 2U);
 }
 
-TEST(PatternSyntax, IsRewritten) {
+TEST(PatternSyntax, Syntax_OfOniguruma_IsRewritten) {
   EXPECT_EQ(pcre_syntax(R"(\s[^\S\r\n\d]\u00e9\x{1F600}\v)"),
             R"(\p{White_Space}[^\P{White_Space}\r\n\p{Nd}]\x{e9}\x{1f600}\x{b})");
   EXPECT_EQ(pcre_syntax(R"(\p{L}\p{Han}$)"), R"(\p{L}\p{sc:Han}(?=\n|\z))");
@@ -73,7 +75,7 @@ TEST(PatternSyntax, IsRewritten) {
   EXPECT_EQ(quoted_pattern("a.b[é"), "a\\.b\\[é");
 }
 
-TEST(PatternSyntax, IsRefusedByName) {
+TEST(PatternSyntax, Syntax_NotSupported_IsRefusedByName) {
   const auto reason = [](const std::string& regex) -> std::string {
     try {
       const Pattern pattern(regex);
@@ -101,7 +103,7 @@ TEST(PatternSyntax, IsRefusedByName) {
   }
 }
 
-TEST(Pattern, EndsInAnErrorAndNotInAHang) {
+TEST(Pattern, Backtracking_BeyondTheLimit_IsAnError) {
   SplitStep step{.pattern = Pattern("(a|aa)+[bc]")};
   EXPECT_THROW(pieces_of(step, std::string(100, 'a')), TokenizerError);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tokenize_speed MODEL FILE: how fast the tokenizer of a model is loaded and encodes a text, five times.
+// tokenize_speed MODEL FILE: measures how fast a model's tokenizer loads and encodes a text, five times.
 
 #include <fmt/format.h>
 

@@ -83,7 +83,7 @@ EncodeOptions options_of(Random& random) {
 
 class GoldenStream : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(GoldenStream, PartsOfAText_HaveTheTokensOfTheWhole) {
+TEST_P(GoldenStream, Parts_OfGoldenTexts_HaveTheTokensOfTheWhole) {
   const auto tokenizer = read_tokenizer_json(testing::golden_path(GetParam()));
   Random random(1);
   const nlohmann::json cases = testing::golden_cases();
@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Tokenize, GoldenStream, ::testing::Values("gpt2", "smol
                            return name;
                          });
 
-/// A tokenizer that knows no byte: each word is one token, whose span is the word.
+/// Makes a tokenizer without tokens for bytes: each word is one token, whose span is the word.
 class WordTokenizer {
  public:
   explicit WordTokenizer(Random& random) {
@@ -173,7 +173,7 @@ class WordTokenizer {
   std::string regex_, said_;
 };
 
-TEST(Stream, AnyStepsAndAddedTokens_CutPartsAsTheWhole) {
+TEST(Stream, Parts_AnyStepsAndAddedTokens_HaveTheTokensOfTheWhole) {
   for (unsigned seed = 0; seed < 1500 && !HasFatalFailure(); ++seed) {
     Random random(seed);
     const WordTokenizer words(random);

@@ -60,10 +60,10 @@ const std::vector<Refusal>& refusals() {
       {[](Json& j) { j["model"]["dropout"] = 0.5; }, "model.dropout: not supported"},
       {[](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, "model: 'end_of_word_suffix' is not supported"},
       {[](Json& j) { j["model"]["vocab"] = 3; }, "model.vocab: not an object"},
-      {[](Json& j) { j["model"]["vocab"]["new"] = 7; }, "id 7 twice, of "},
+      {[](Json& j) { j["model"]["vocab"]["new"] = 7; }, "id 7 has two tokens, "},
       {[](Json& j) { j["model"]["vocab"]["new"] = -1; }, "token 'new' has id -1"},
       {[](Json& j) { j["model"]["vocab"]["new"] = 1ULL << 63; }, "token 'new' has id 1048576"},
-      {[](Json& j) { j["model"]["vocab"]["new"] = 1.5; }, "the id of 'new' is no whole number"},
+      {[](Json& j) { j["model"]["vocab"]["new"] = 1.5; }, "the id of 'new' is not a whole number"},
       {[](Json& j) { j["model"]["vocab"][""] = 1000; }, "token 1000 is empty"},
       {[](Json& j) {
          j["model"]["merges"] = {{"a", "b"}};
@@ -78,11 +78,11 @@ const std::vector<Refusal>& refusals() {
       {[](Json& j) {
          j["model"]["merges"][2] = {"a", "nosuch"};
        },
-       "merge 2, 'a' and 'nosuch': 'nosuch' is no token"},
+       "merge 2, 'a' and 'nosuch': 'nosuch' is not a token"},
       {[](Json& j) {
          j["model"]["merges"][2] = {"z", "q"};
        },
-       "merge 2, 'z' and 'q': 'zq' is no token"},
+       "merge 2, 'z' and 'q': 'zq' is not a token"},
       {[](Json& j) {
          j["normalizer"] = {{"type", "Lowercase"}};
        },
@@ -134,8 +134,9 @@ const std::vector<Refusal>& refusals() {
       {[](Json& j) { j["added_tokens"][0]["id"] = 1 << 20; }, "added_tokens[0].id: 1048576 is not 0 to 1048575"},
       {[](Json& j) { j["added_tokens"][0]["content"] = ""; }, "added_tokens[0].content: empty"},
       {[](Json& j) { j["added_tokens"][0]["special"] = "yes"; }, "added_tokens[0].special: neither true nor false"},
-      {[](Json& j) { j["added_tokens"][0]["id"] = 9; }, "token '<|endoftext|>' twice, as 0 and 9"},
-      {[](Json& j) { j["added_tokens"][0]["content"] = "<other>"; }, "id 0 twice, of '<|endoftext|>' and '<other>'"},
+      {[](Json& j) { j["added_tokens"][0]["id"] = 9; }, "token '<|endoftext|>' has two ids, 0 and 9"},
+      {[](Json& j) { j["added_tokens"][0]["content"] = "<other>"; },
+       "id 0 has two tokens, '<|endoftext|>' and '<other>'"},
       {[](Json& j) {
          j["added_tokens"][0]["content"] = std::string((1 << 20) + 1, 'x');
          j["added_tokens"][0]["id"] = 999;
@@ -145,7 +146,7 @@ const std::vector<Refusal>& refusals() {
   return all;
 }
 
-TEST(TokenizerJson, IsRefusedByName) {
+TEST(TokenizerJson, Feature_NotSupported_IsRefusedByName) {
   for (const Refusal& refusal : refusals()) {
     Json json = golden_file("llama-bpe");
     refusal.change(json);
@@ -153,16 +154,16 @@ TEST(TokenizerJson, IsRefusedByName) {
   }
 }
 
-TEST(TokenizerJson, IsNotEveryFile) {
+TEST(TokenizerJson, File_NoTokenizerJson_IsRefused) {
   expect_refused("", "not JSON");
   expect_refused("[]", "is array, not a tokenizer: a JSON object with model.vocab and model.merges");
   expect_refused("{}", "model: not an object");
   expect_refused(std::string(100, '['), "brackets nested more than 16 deep");
-  expect_refused(R"({"model": {"vocab": {"a": 0, "a": 1}}})", "'a' twice");
+  expect_refused(R"({"model": {"vocab": {"a": 0, "a": 1}}})", "duplicate key 'a'");
   EXPECT_THROW(read_tokenizer_json("/nonexistent"), io::FileError);
 }
 
-TEST(TokenizerJson, TakesBothSpellingsOfMerges) {
+TEST(TokenizerJson, Merges_StringsOrPairs_AreRead) {
   Json json = golden_file("gpt2");
   const auto pairs = read(json.dump());
   for (Json& merge : json["model"]["merges"]) merge = merge[0].get<std::string>() + " " + merge[1].get<std::string>();
@@ -171,7 +172,7 @@ TEST(TokenizerJson, TakesBothSpellingsOfMerges) {
   EXPECT_EQ(words->encode(text).ids, pairs->encode(text).ids);
 }
 
-TEST(TokenizerJson, TakesOldFilesWithoutAType) {
+TEST(TokenizerJson, File_WithoutAModelType_IsRead) {
   Json json = golden_file("gpt2");
   json["model"].erase("type");
   json["model"]["continuing_subword_prefix"] = "";

@@ -24,7 +24,7 @@ using headgate::testing::Scratch;
 using headgate::testing::write_bytes;
 using Ids = std::vector<std::int32_t>;
 
-/// Bytes of all kinds: text, parts of characters, anything.
+/// Returns bytes of all kinds: text, parts of characters, anything.
 std::string random_bytes(std::mt19937& random, std::size_t size) {
   const std::vector<std::string> some{"the ", "être", "中文", "😀",  "\xff",        "\xe4\xb8",
                                       "\x80", " ",    "\n",   "12", "<|im_start|>"};
@@ -35,7 +35,7 @@ std::string random_bytes(std::mt19937& random, std::size_t size) {
   return out;
 }
 
-TEST(Tokenizer, AnyBytesComeBack) {
+TEST(Tokenizer, Bytes_EncodedAndDecoded_AreTheSame) {
   std::mt19937 random(5);
   for (const char* name : {"gpt2", "smollm", "llama-bpe"}) {
     const auto tokenizer = read_tokenizer_json(golden_path(name));
@@ -54,7 +54,7 @@ TEST(Tokenizer, AnyBytesComeBack) {
   }
 }
 
-TEST(Tokenizer, BytesThatAreNotUtf8AreWordsOfTheirOwn) {
+TEST(Tokenizer, Bytes_NotUtf8_AreWordsOfTheirOwn) {
   const auto tokenizer = read_tokenizer_json(golden_path("gpt2"));
   const auto ids = [&](const std::string& text) { return tokenizer->encode(text, {.add_special = false}).ids; };
   Ids expected = ids("the ");
@@ -66,7 +66,7 @@ TEST(Tokenizer, BytesThatAreNotUtf8AreWordsOfTheirOwn) {
   EXPECT_EQ(tokenizer->encode("\xff", {.spans = true}).spans, (std::vector<Span>{{0, 1}}));
 }
 
-TEST(Tokenizer, StreamsWholeCharacters) {
+TEST(Tokenizer, Decoding_TokenByToken_ReturnsWholeCharacters) {
   std::mt19937 random(6);
   const auto tokenizer = read_tokenizer_json(golden_path("gpt2"));
   for (int round = 0; round < 300; ++round) {
@@ -89,7 +89,7 @@ TEST(Tokenizer, StreamsWholeCharacters) {
   }
 }
 
-TEST(Tokenizer, SpecialTokens) {
+TEST(Tokenizer, SpecialTokens_EncodedAndDecoded_FollowTheOptions) {
   const auto tokenizer = read_tokenizer_json(golden_path("llama-bpe"));  // BOS <|im_start|>, 1
   const Ids text = tokenizer->encode("a", {.add_special = false}).ids;
   EXPECT_EQ(tokenizer->encode("a").ids, (Ids{1, text.at(0)}));
@@ -107,7 +107,7 @@ TEST(Tokenizer, SpecialTokens) {
   EXPECT_EQ(spans.spans, (std::vector<Span>{{0, 0}, {0, 1}}));
 }
 
-TEST(Tokenizer, RefusesIdsThatNoTokenHas) {
+TEST(Tokenizer, Decode_UnknownId_IsRefused) {
   const auto tokenizer = read_tokenizer_json(golden_path("gpt2"));
   for (const std::int32_t id : {-1, tokenizer->vocab()}) {
     EXPECT_THROW(tokenizer->bytes(id), Error);
@@ -117,7 +117,7 @@ TEST(Tokenizer, RefusesIdsThatNoTokenHas) {
   EXPECT_THROW(byte_tokenizer()->bytes(256), Error);
 }
 
-TEST(Tokenizer, Bytes) {
+TEST(Tokenizer, BytesOfTokens_OfAText_AreCounted) {
   const auto tokenizer = byte_tokenizer();
   EXPECT_EQ(tokenizer->vocab(), 256);
   EXPECT_EQ(tokenizer->encode("aé\xff").ids, (Ids{97, 0xC3, 0xA9, 0xFF}));
@@ -133,7 +133,7 @@ TEST(Tokenizer, Bytes) {
             "a");
 }
 
-TEST(Tokenizer, BytesBehindATokenOfTheirOwn) {
+TEST(Tokenizer, BytesOfTokens_AfterAPrefixToken_AreCounted) {
   const auto tokenizer = byte_tokenizer_with_bos();
   EXPECT_EQ(tokenizer->vocab(), 257);
   EXPECT_EQ(tokenizer->encode("a").ids, (Ids{256, 97}));
@@ -147,7 +147,7 @@ TEST(Tokenizer, BytesBehindATokenOfTheirOwn) {
   EXPECT_THROW(tokenizer->bytes(257), Error);
 }
 
-TEST(Tokenizer, OfAModel) {
+TEST(Tokenizer, Tokenizer_OfAModelDirectory_IsRead) {
   const Scratch scratch;
   const auto reason = [&] {
     try {

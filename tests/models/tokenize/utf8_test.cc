@@ -12,7 +12,7 @@
 namespace headgate::tokenize {
 namespace {
 
-TEST(Utf8, EveryCharacterIsReadAsItIsWritten) {
+TEST(Utf8, EveryCharacter_WrittenAndRead_IsTheSame) {
   for (char32_t c = 0; c <= 0x10FFFF; ++c) {
     if (c == 0xD800) c = 0xE000;
     std::string text;
@@ -29,8 +29,8 @@ TEST(Utf8, EveryCharacterIsReadAsItIsWritten) {
   }
 }
 
-TEST(Utf8, IllFormedBytesAreNone) {
-  // Overlong, surrogates, beyond U+10FFFF, stray and missing continuation bytes.
+TEST(Utf8, Bytes_IllFormed_AreNoCharacter) {
+  // Tests overlong forms, surrogates, values beyond U+10FFFF, stray and missing continuation bytes.
   for (const std::string text :
        {"\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80",
         "\xF5\x80\x80\x80", "\x80", "\xBF", "\xFE", "\xFF", "\xE2\x28\xA1"}) {
@@ -41,7 +41,7 @@ TEST(Utf8, IllFormedBytesAreNone) {
   }
 }
 
-TEST(Utf8, AlphabetOfBytes) {
+TEST(Utf8, ByteAlphabet_EveryByte_RoundTrips) {
   std::string all;
   for (int b = 0; b < 256; ++b) all += static_cast<char>(b);
   EXPECT_EQ(bytes_of(spelling_of(all)), all);

@@ -25,7 +25,7 @@ using headgate::testing::Scratch;
 using headgate::testing::small_config;
 using headgate::testing::write_bytes;
 
-/// A child that saves generations first, first + 1, … until it is killed, and reports each save that has returned.
+/// Runs a child that saves generations first, first + 1, … until it is killed, and reports each save that has returned.
 class Saver {
  public:
   Saver(int first, const std::function<void(int)>& save) : last_(first - 1) {
@@ -35,13 +35,13 @@ class Saver {
     if (child_ == 0) run(first, save, ends[1]);
     ::close(ends[1]);
     pipe_ = ends[0];
-    wait_for_report();  // that it has started
+    wait_for_report();  // the child has started
   }
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
   ~Saver() { ::close(pipe_); }
 
-  /// Waits for the next save to return; false when the child has ended.
+  /// Waits for the next save to return; returns false when the child has ended.
   bool wait_for_report() {
     int generation = 0;
     if (::read(pipe_, &generation, sizeof(generation)) != sizeof(generation)) return false;
@@ -49,7 +49,7 @@ class Saver {
     return true;
   }
 
-  /// The last generation whose save has returned, first − 1 if none has.
+  /// Returns the last generation whose save has returned, first − 1 if none has.
   int kill() {
     ::kill(child_, SIGKILL);
     int status = 0;
@@ -81,7 +81,7 @@ class Saver {
   int last_;
 };
 
-/// Kills saving children many times, at any moment of a save or two; what is loaded is always the last whole
+/// Kills saving children many times, at any moment of a save or two. What is loaded must always be the last whole
 /// generation.
 void kill_many_times(int kills, const std::function<void(int)>& save, const std::function<int()>& load) {
   using Clock = std::chrono::steady_clock;
@@ -97,14 +97,14 @@ void kill_many_times(int kills, const std::function<void(int)>& save, const std:
     ::usleep(static_cast<useconds_t>(std::min<std::int64_t>(random() % (2 * one_save), 100000)));
     const int returned = saver.kill();
     const int loaded = load();
-    // The next generation may have been put in place before its save returned.
+    // The next generation may be in place before its save returned.
     EXPECT_TRUE(loaded == returned || loaded == returned + 1) << loaded << " after " << returned;
     present = loaded;
   }
   EXPECT_GE(present, 2 + kills / 4);
 }
 
-TEST(Kill, LeavesTheLastWholeCheckpoint) {
+TEST(CheckpointKill, Process_KilledWhileSaving_LeavesTheLastWholeCheckpoint) {
   const Scratch scratch;
   const std::string directory = scratch / "checkpoint";
   SavedCheckpoint model(small_config());
@@ -126,7 +126,7 @@ TEST(Kill, LeavesTheLastWholeCheckpoint) {
   EXPECT_EQ(scratch.count(), 1U) << "something of the killed is left after a save";
 }
 
-TEST(Kill, LeavesTheLastWholeDirectoryWhereTwoRenamesAreNeeded) {
+TEST(CheckpointKill, Process_KilledBetweenTwoRenames_LeavesTheLastWholeDirectory) {
   const Scratch scratch;
   const std::string directory = scratch / "checkpoint";
   const auto save = [&](int generation) {

@@ -39,7 +39,7 @@ class CheckpointTest : public ::testing::Test {
   std::string directory = scratch / "run/checkpoint";
 };
 
-TEST_F(CheckpointTest, ComesBackBitForBit) {
+TEST_F(CheckpointTest, Checkpoint_SavedAndLoaded_IsBitwiseIdentical) {
   EXPECT_FALSE(is_checkpoint(directory));
   save_checkpoint(directory, model.view());
   EXPECT_TRUE(is_checkpoint(directory));
@@ -55,8 +55,8 @@ TEST_F(CheckpointTest, ComesBackBitForBit) {
   EXPECT_EQ(alone.trainer_state, model.state);
 }
 
-/// A model that transformers have no family for has its code beside its config, and needs it for nothing here.
-TEST_F(CheckpointTest, HasTheCodeOfAnArchitectureOfItsOwn) {
+/// A model for which transformers has no family has its code beside its config. Loading it here does not need the code.
+TEST_F(CheckpointTest, Checkpoint_ArchitectureOfHeadgate_HasItsCode) {
   save_checkpoint(directory, model.view());
   const std::string code = directory + "/modeling_headgate.py";
   EXPECT_FALSE(std::filesystem::exists(code)) << "a baseline is transformers' Qwen3";
@@ -79,7 +79,7 @@ TEST_F(CheckpointTest, HasTheCodeOfAnArchitectureOfItsOwn) {
   EXPECT_FALSE(std::filesystem::exists(code)) << "it belongs to the checkpoint that was replaced";
 }
 
-TEST_F(CheckpointTest, AModelAloneIsNotToBeTrainedOn) {
+TEST_F(CheckpointTest, Model_WithoutTrainerState_CannotBeResumed) {
   save_checkpoint(directory, model.view());
   CheckpointView view = model.view();
   view.first_moment = nullptr;
@@ -90,7 +90,7 @@ TEST_F(CheckpointTest, AModelAloneIsNotToBeTrainedOn) {
   expect_refused(CheckpointParts::all, "optimizer.safetensors", "No such file");
 }
 
-TEST_F(CheckpointTest, EveryFileIsNamedWhenItIsMissingOrCutShort) {
+TEST_F(CheckpointTest, File_MissingOrTruncated_IsNamed) {
   for (const char* file : {"config.json", "model.safetensors", "optimizer.safetensors"}) {
     save_checkpoint(directory, model.view());
     const std::string path = directory + "/" + file;
@@ -109,7 +109,7 @@ TEST_F(CheckpointTest, EveryFileIsNamedWhenItIsMissingOrCutShort) {
   expect_refused(CheckpointParts::all, "trainer_state.json", "at most");
 }
 
-TEST_F(CheckpointTest, FilesThatDoNotBelongTogetherAreRefused) {
+TEST_F(CheckpointTest, Files_OfDifferentCheckpoints_AreRefused) {
   save_checkpoint(directory, model.view());
   models::DecoderConfig wider = small_config();
   wider.ffn = 16;
@@ -129,7 +129,7 @@ TEST_F(CheckpointTest, FilesThatDoNotBelongTogetherAreRefused) {
   expect_refused(CheckpointParts::model, "model.safetensors", "self_attn.gate_proj.weight' is missing");
 }
 
-TEST_F(CheckpointTest, ADirectoryWithOtherFilesIsLeftAlone) {
+TEST_F(CheckpointTest, Directory_WithOtherFiles_IsNotReplaced) {
   std::filesystem::create_directories(directory);
   write_bytes(directory + "/notes.txt", "mine");
   EXPECT_THROW(save_checkpoint(directory, model.view()), io::FileError);

@@ -17,7 +17,7 @@ namespace {
 
 using models::DecoderConfig;
 
-/// Another value that the row allows.
+/// Returns another value that the row allows.
 template <class Row>
 ValueOf<Row> another_value(const Row& row, const TrainSettings& settings) {
   using Value = ValueOf<Row>;
@@ -49,7 +49,7 @@ std::string refusal(const Call& call) {
   return "";
 }
 
-TEST(SettingRows, NamesKeysAndOptionsAreUnique) {
+TEST(SettingRows, Rows_NamesKeysAndOptions_AreUnique) {
   std::set<std::string> keys, options;
   for_each_row(kSettings, [&](const auto& row) {
     EXPECT_TRUE(keys.insert(std::string(row.key)).second) << row.key;
@@ -63,13 +63,13 @@ TEST(SettingRows, NamesKeysAndOptionsAreUnique) {
   });
 }
 
-TEST(SettingRows, EverySettingHasARow) {
+TEST(SettingRows, Settings_EveryField_HasARow) {
   std::size_t fields = 0;
   for_each_row(kSettings, [&fields](const auto&) { ++fields; });
   EXPECT_EQ(fields, headgate::testing::count_fields<TrainSettings>() - 1 + headgate::testing::count_fields<Schedule>());
 }
 
-TEST(SettingRows, EverySettingComesBackFromAState) {
+TEST(SettingRows, Settings_EveryField_RoundTripsThroughAState) {
   for_each_row(kSettings, [](const auto& row) {
     TrainerState state;
     state.settings = sample();
@@ -79,7 +79,7 @@ TEST(SettingRows, EverySettingComesBackFromAState) {
   });
 }
 
-TEST(Resuming, TakesOnlyWhatMayChange) {
+TEST(Resuming, Resume_FixedSettingChanged_IsRefused) {
   const TrainSettings run = sample();
   for_each_row(kSettings, [&run](const auto& row) {
     if (row.option.empty()) return;
@@ -107,7 +107,7 @@ TEST(Resuming, TakesOnlyWhatMayChange) {
   EXPECT_EQ(resumed_settings(same, run).batch, run.batch) << "a value that is the run's may be given again";
 }
 
-TEST(MakeConfig, SizesThatAreNotGivenFollowThoseThatAre) {
+TEST(MakeConfig, Sizes_NotGiven_FollowThoseGiven) {
   ModelChoices choices;
   EXPECT_FALSE(choices.any());
   EXPECT_EQ(make_config(choices, Task::text), task_model(Task::text));
@@ -130,7 +130,7 @@ TEST(MakeConfig, SizesThatAreNotGivenFollowThoseThatAre) {
               }).starts_with("--dim is 2097152 but must be "));
 }
 
-TEST(MakeConfig, PartsOfAGateNeedAGate) {
+TEST(MakeConfig, PartsOfAGate_WithoutAGate_AreRefused) {
   using layers::GateVariant;
   ModelChoices choices;
   choices.keys.of<&GateVariant::op>() = GateOp::add;
@@ -147,7 +147,7 @@ TEST(MakeConfig, PartsOfAGateNeedAGate) {
   EXPECT_EQ(layers::gate_name(make_config(choices, Task::text).gate), "g2-elementwise-sigmoid-mul");
 }
 
-TEST(DefaultText, NamesTasksWhereTheyDiffer) {
+TEST(DefaultText, DefaultText_TasksThatDiffer_NamesThem) {
   EXPECT_EQ(default_text(row_of<kSettings, &Schedule::steps>(), task_settings), "1000");
   EXPECT_EQ(default_text(row_of<kSettings, &TrainSettings::batch>(), task_settings), "text 16, bigram-backcopy 32");
   EXPECT_EQ(default_text(row_of<kSettings, &TrainSettings::threads>(), task_settings), "all cores");

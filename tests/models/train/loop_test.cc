@@ -47,8 +47,8 @@ class Recorder : public LoopObserver {
   Steps evaluations, late_evaluations, saves;
   std::int64_t asked = 0;
   std::vector<std::string> places, troubles;
-  std::function<void(std::int64_t)> after;  ///< called after each step with its number, where set
-  std::function<bool()> interrupts;         ///< asked whether to interrupt, where set
+  std::function<void(std::int64_t)> after;  ///< called after each step with its number, if set
+  std::function<bool()> interrupts;         ///< returns whether to interrupt, if set
 
  private:
   std::int64_t interrupt_at_;
@@ -62,7 +62,7 @@ std::vector<json> records(const std::string& run) {
   return out;
 }
 
-/// What two runs of the same bits share: all but times.
+/// Removes times from records, which may differ between runs with the same bits.
 std::vector<json> timeless(std::vector<json> all) {
   for (json& record : all) {
     for (const char* key : {"seconds", "tokens_per_second", "mfu"}) record.erase(key);
@@ -70,7 +70,7 @@ std::vector<json> timeless(std::vector<json> all) {
   return all;
 }
 
-/// The loop in a directory, which is a fresh run's where it holds no checkpoint yet.
+/// Runs the loop in a directory, as a fresh run if it holds no checkpoint yet.
 LoopEnd loop(Trainer& trainer, LoopObserver& observer, const std::string& directory, std::int64_t stop_at = 0) {
   const bool begun = std::filesystem::exists(newest_checkpoint(directory));
   RunDirectory run(directory, begun ? RunStart::resumed : RunStart::fresh);
@@ -82,7 +82,7 @@ LoopEnd loop(Trainer& trainer, LoopObserver& observer, const std::string& direct
 
 std::int64_t saved_step(const std::string& run) { return checkpoint_step(newest_checkpoint(run)); }
 
-/// No file may grow beyond so many bytes, as on a disk that is full: EFBIG in place of ENOSPC.
+/// Limits the size of files, as on a full disk, with EFBIG instead of ENOSPC.
 class FileLimit {
  public:
   FileLimit() : handler_(std::signal(SIGXFSZ, SIG_IGN)) { ::getrlimit(RLIMIT_FSIZE, &before_); }
@@ -103,7 +103,7 @@ class FileLimit {
   void (*handler_)(int);
 };
 
-TEST(Loop, SavesEvaluatesAndLogsOnTime) {
+TEST(Loop, Run_AtItsIntervals_SavesEvaluatesAndLogs) {
   SmallRun run;
   run.settings.schedule.steps = 10;
   run.settings.save_every = 4;
@@ -128,7 +128,7 @@ TEST(Loop, SavesEvaluatesAndLogsOnTime) {
   EXPECT_EQ(log[2].at("eval").at("layers").size(), 2U);
 }
 
-TEST(Loop, AnInterruptedRunGoesOnBitForBit) {
+TEST(Loop, Run_InterruptedAndResumed_IsBitwiseIdentical) {
   SmallRun run;
   run.settings.eval_every = 7;
   Trainer whole = run.fresh();
@@ -152,7 +152,7 @@ TEST(Loop, AnInterruptedRunGoesOnBitForBit) {
   EXPECT_EQ(timeless(records(run.path("parts"))), timeless(records(run.path("whole"))));
 }
 
-/// Expects two runs to have left the same: checkpoints to the byte, records but for times.
+/// Expects two runs to have left the same bytes: checkpoints, and records without times.
 void expect_same_run(const std::string& run, const std::string& other) {
   for (const char* file : {"/model.safetensors", "/optimizer.safetensors", "/trainer_state.json", "/config.json"}) {
     EXPECT_EQ(testing::read_bytes(newest_checkpoint(run) + file), testing::read_bytes(newest_checkpoint(other) + file))
@@ -161,7 +161,7 @@ void expect_same_run(const std::string& run, const std::string& other) {
   EXPECT_EQ(timeless(records(run)), timeless(records(other)));
 }
 
-TEST(Loop, InterruptionWithinSteps_DropsTheStepsAndGoesOnBitForBit) {
+TEST(Loop, Run_InterruptedWithinAStep_IsBitwiseIdenticalAfterResume) {
   SmallRun run;
   run.settings.eval_every = 4;
   run.settings.schedule.steps = 8;
@@ -192,7 +192,7 @@ TEST(Loop, InterruptionWithinSteps_DropsTheStepsAndGoesOnBitForBit) {
   expect_same_run(run.path("parts"), run.path("whole"));
 }
 
-TEST(Loop, InterruptedLastEvaluation_IsAddedOnResume) {
+TEST(Loop, LastEvaluation_Interrupted_IsAddedOnResume) {
   SmallRun run;
   run.settings.eval_every = 100;
   run.settings.schedule.steps = 3;
@@ -202,7 +202,7 @@ TEST(Loop, InterruptedLastEvaluation_IsAddedOnResume) {
 
   Trainer first = run.fresh();
   Recorder interrupted;
-  interrupted.interrupts = [&] { return first.finished(); };  // from the last update on
+  interrupted.interrupts = [&] { return first.finished(); };  // interrupts after the last update
   EXPECT_EQ(loop(first, interrupted, run.path("parts")).reason, LoopReason::interrupted);
   EXPECT_EQ(saved_step(run.path("parts")), 3);
   EXPECT_FALSE(records(run.path("parts")).back().contains("eval"));
@@ -218,7 +218,7 @@ TEST(Loop, InterruptedLastEvaluation_IsAddedOnResume) {
   expect_same_run(run.path("parts"), run.path("whole"));
 }
 
-TEST(Loop, StepsAfterTheLastSaveAreTakenAgain) {
+TEST(Loop, Steps_AfterTheLastSave_AreRepeatedOnResume) {
   SmallRun run;
   run.settings.save_every = 5;
   Trainer whole = run.fresh();
@@ -226,7 +226,7 @@ TEST(Loop, StepsAfterTheLastSaveAreTakenAgain) {
   loop(whole, quiet, run.path("run"));
   const std::vector<json> expected = timeless(records(run.path("run")));
 
-  // As after SIGKILL at step 8: the checkpoint is that of step 5, the log has lines up to step 8.
+  // Continues as after SIGKILL at step 8: the checkpoint is that of step 5, the log has lines up to step 8.
   Trainer killed = run.fresh();
   loop(killed, quiet, run.path("again"), 5);
   std::istringstream whole_log(testing::read_bytes(metrics_path(run.path("run"))));
@@ -239,7 +239,7 @@ TEST(Loop, StepsAfterTheLastSaveAreTakenAgain) {
   EXPECT_EQ(timeless(records(run.path("again"))), expected);
 }
 
-TEST(Loop, StopsWhereItIsTold) {
+TEST(Loop, Run_StopRequested_Stops) {
   SmallRun run;
   Trainer trainer = run.fresh();
   Recorder recorder;
@@ -248,14 +248,14 @@ TEST(Loop, StopsWhereItIsTold) {
   EXPECT_EQ(trainer.steps_done(), 6);
 }
 
-TEST(Loop, ADivergedRunKeepsItsLastGoodCheckpoint) {
+TEST(Loop, Run_Diverged_KeepsItsLastGoodCheckpoint) {
   SmallRun run;
   Trainer start = run.fresh();
   Checkpoint checkpoint;
   start.save(run.path("start"));
   checkpoint = load_checkpoint(run.path("start"), CheckpointParts::all);
   TrainerState state = read_state(checkpoint.trainer_state);
-  state.settings.schedule = {Decay::constant, 1e6, 0.1, 0, 20};  // far beyond what trains
+  state.settings.schedule = {Decay::constant, 1e6, 0.1, 0, 20};  // a rate that makes training diverge
   state.settings.save_every = 1;
   Trainer wild(std::move(checkpoint), state, run.source());
   Recorder recorder;
@@ -266,7 +266,7 @@ TEST(Loop, ADivergedRunKeepsItsLastGoodCheckpoint) {
   EXPECT_EQ(records(run.path("run")).size(), static_cast<std::size_t>(wild.steps_done()));
 }
 
-TEST(Loop, SavesBesideADirectoryThatForeignFilesCameInto) {
+TEST(Loop, CheckpointDirectory_WithForeignFiles_IsSavedBeside) {
   SmallRun run;
   run.settings.save_every = 5;
   Trainer whole = run.fresh();
@@ -296,14 +296,14 @@ TEST(Loop, SavesBesideADirectoryThatForeignFilesCameInto) {
   EXPECT_EQ(timeless(records(run.path("run"))), timeless(records(run.path("whole"))));
 }
 
-TEST(Loop, WhatASaveFindsBesideItStays) {
+TEST(Loop, DirectoriesOfTheUser_BesideACheckpoint_AreNotReplaced) {
   SmallRun run;
   const std::string place = run.path("run") + "/checkpoint";
   Trainer trainer = run.fresh();
   Recorder recorder;
   recorder.after = [&place](std::int64_t step) {
     if (step != 3) return;
-    std::filesystem::create_directory(place + ".1");  // the user's own
+    std::filesystem::create_directory(place + ".1");  // a directory of the user
     testing::write_bytes(place + "/notes", "mine");
   };
   loop(trainer, recorder, run.path("run"), 4);
@@ -311,7 +311,7 @@ TEST(Loop, WhatASaveFindsBesideItStays) {
   EXPECT_EQ(checkpoint_step(place + ".2"), 4);
 }
 
-TEST(Loop, AFullDiskIsOutlived) {
+TEST(Loop, Save_DiskFullForAWhile_ContinuesTheRun) {
   SmallRun run;
   run.settings.save_every = 3;
   Trainer whole = run.fresh();
@@ -322,7 +322,7 @@ TEST(Loop, AFullDiskIsOutlived) {
   Trainer trainer = run.fresh();
   Recorder recorder;
   recorder.after = [&limit](std::int64_t step) {
-    if (step == 4) limit.set(700);  // the log has more already, and a checkpoint has far more
+    if (step == 4) limit.set(700);  // the log is larger already, and a checkpoint is far larger
     if (step == 10) limit.lift();
   };
   const LoopEnd end = loop(trainer, recorder, run.path("run"));
@@ -338,7 +338,7 @@ TEST(Loop, AFullDiskIsOutlived) {
   EXPECT_EQ(timeless(records(run.path("run"))), timeless(records(run.path("whole")))) << "no line is lost or torn";
 }
 
-TEST(Loop, ADiskThatStaysFullLeavesTheLastGoodCheckpoint) {
+TEST(Loop, Save_DiskStaysFull_LeavesTheLastGoodCheckpoint) {
   SmallRun run;
   run.settings.save_every = 5;
   const FileLimit limit;
@@ -364,7 +364,7 @@ TEST(Loop, ADiskThatStaysFullLeavesTheLastGoodCheckpoint) {
   EXPECT_EQ(timeless(records(run.path("run"))), timeless(records(run.path("whole"))));
 }
 
-TEST(Loop, SaysWhereItCannotWrite) {
+TEST(Loop, Save_NotWritable_NamesThePath) {
   SmallRun run;
   Trainer trainer = run.fresh();
   Recorder recorder;

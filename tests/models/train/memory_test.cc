@@ -35,7 +35,7 @@ void write_file(const Scratch& root, const std::string& path, const std::string&
   write_bytes(root / path, text);
 }
 
-TEST(Memory, AShortageNamesWhatIsNeededWhatThereIsAndTheLargestItems) {
+TEST(Memory, Shortage_Message_NamesNeedLimitAndLargestItems) {
   EXPECT_EQ(shortage_text(kPlan, 8'000'000'000),
             "not enough memory: 4.00 TB are needed but 8.00 GB are available; the largest items are moments 4.00 TB, "
             "logits 2.0 MB, weights 5 kB");
@@ -43,7 +43,7 @@ TEST(Memory, AShortageNamesWhatIsNeededWhatThereIsAndTheLargestItems) {
             "not enough memory: 2.0 MB are needed and the system gave less; the largest items are logits 2.0 MB");
 }
 
-TEST(Memory, WhatCannotFitIsRefusedBeforeItIsTaken) {
+TEST(Memory, Model_LargerThanMemory_IsRefusedBeforeAllocation) {
   constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max() / 2;
   const std::string refusal = error_of({{"parameters", kMost}});
   EXPECT_TRUE(refusal.starts_with("not enough memory: ")) << refusal;
@@ -54,7 +54,7 @@ TEST(Memory, WhatCannotFitIsRefusedBeforeItIsTaken) {
   EXPECT_NO_THROW(require_memory({{"parameters", kMost}}, kMost)) << "all of it is taken already";
 }
 
-TEST(Memory, TheMachineAndEveryControlGroupAboveLimitIt) {
+TEST(Memory, Limit_MachineAndControlGroups_IsTheSmallest) {
   const Scratch root;
   EXPECT_EQ(available_memory(root.path()), std::nullopt);
   write_file(root, "proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    4000 kB\nSwapFree: 1000 kB\n");

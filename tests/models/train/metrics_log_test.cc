@@ -29,7 +29,7 @@ std::string line(std::int64_t number) {
 
 class MetricsLogTest : public ::testing::Test {
  protected:
-  /// What is left of a file once a run at `at` has opened it.
+  /// Returns what is left of a file once a run at `at` has opened it.
   std::string kept(const std::string& bytes, std::int64_t at) const {
     testing::write_bytes(path, bytes);
     const MetricsLog log(path, at);
@@ -51,7 +51,7 @@ class MetricsLogTest : public ::testing::Test {
   const std::string path = scratch / "m.jsonl";
 };
 
-TEST_F(MetricsLogTest, WritesAnObjectALineAtOnce) {
+TEST_F(MetricsLogTest, Record_Written_IsOneLineAtOnce) {
   MetricsLog log(path, 0);
   log.add(step(1));
   EXPECT_EQ(testing::read_bytes(path), line(1));
@@ -60,7 +60,7 @@ TEST_F(MetricsLogTest, WritesAnObjectALineAtOnce) {
   EXPECT_EQ(log.error(), "");
 }
 
-TEST_F(MetricsLogTest, DropsWhatCameAfterTheCheckpoint) {
+TEST_F(MetricsLogTest, Records_AfterTheCheckpoint_AreDroppedOnResume) {
   EXPECT_EQ(kept(line(1) + line(2) + line(3) + line(4), 2), line(1) + line(2));
   EXPECT_EQ(kept(line(1) + line(4), 2), line(1)) << "lines may be missing where the disk was full";
   for (const char* torn : {"{", "{\"st", "{\"step\":3", "{\"step\":3,\"loss\":2.5,\"gr"}) {
@@ -68,7 +68,7 @@ TEST_F(MetricsLogTest, DropsWhatCameAfterTheCheckpoint) {
   }
 }
 
-TEST_F(MetricsLogTest, EndsALineThatLacksItsNewline) {
+TEST_F(MetricsLogTest, LastLine_WithoutItsNewline_IsEnded) {
   const std::string first = line(1);
   testing::write_bytes(path, first.substr(0, first.size() - 1));
   MetricsLog log(path, 1);
@@ -76,21 +76,21 @@ TEST_F(MetricsLogTest, EndsALineThatLacksItsNewline) {
   EXPECT_EQ(testing::read_bytes(path), line(1) + line(2));
 }
 
-TEST_F(MetricsLogTest, DuplicateKeyInALine_IsRefused) {
+TEST_F(MetricsLogTest, Key_DuplicateInALine_IsRefused) {
   std::string twice = line(2);
   twice.insert(twice.find('}'), ",\"step\":1");
   expect_refused(line(1) + twice, "line 2 is not a record of a run; move the file away");
 }
 
-/// A hole of a terabyte behind a record: reading it to its end would take hours and all memory.
-TEST_F(MetricsLogTest, EndlessLine_IsRefusedWithoutReadingItAll) {
+/// A hole of a terabyte follows a record. Reading it to its end would take hours and all memory.
+TEST_F(MetricsLogTest, Line_Endless_IsRefusedBeforeItIsReadWhole) {
   testing::write_bytes(path, line(1));
   std::filesystem::resize_file(path, std::uintmax_t{1} << 40);
   EXPECT_THROW(check_metrics(path), io::FileError);
   EXPECT_THROW(MetricsLog(path, 1), io::FileError);
 }
 
-TEST_F(MetricsLogTest, LeavesAForeignFileAsItIs) {
+TEST_F(MetricsLogTest, File_NotALog_IsNotChanged) {
   expect_refused("epoch,loss\n1,2.5\n", "line 1 is not a record of a run; move the file away");
   expect_refused(line(1) + "[]\n" + line(2), "line 2 is not a record of a run; move the file away");
   expect_refused(line(1) + line(2) + line(3) + "my notes", "line 4 is not a record of a run; move the file away");
@@ -98,7 +98,7 @@ TEST_F(MetricsLogTest, LeavesAForeignFileAsItIs) {
   expect_refused(line(1) + line(3) + line(3), "line 3 has step 3 after step 3; move the file away");
 }
 
-TEST_F(MetricsLogTest, SaysWhereItCannotWrite) {
+TEST_F(MetricsLogTest, Log_NotWritable_NamesThePath) {
   EXPECT_THROW(MetricsLog("/nonexistent/m.jsonl", 0), io::WriteError);
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   EXPECT_THROW(MetricsLog(path, 0), io::FileError);

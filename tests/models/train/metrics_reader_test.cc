@@ -43,7 +43,7 @@ class MetricsReaderTest : public ::testing::Test {
   const std::string path = scratch / "m.jsonl";
 };
 
-TEST_F(MetricsReaderTest, ReadsWhatARunWrites) {
+TEST_F(MetricsReaderTest, Records_OfARun_AreRead) {
   Progress progress;
   progress.step = {.step = 1, .loss = 5.5, .grad_norm = 2.0, .lr = 0.25, .tokens = 128, .seconds = 0.5, .spike = false};
   progress.tokens_per_second = 256.0;
@@ -84,11 +84,11 @@ TEST_F(MetricsReaderTest, ReadsWhatARunWrites) {
   EXPECT_EQ(run.find(metrics::kFirstTokenAttentionGated), nullptr) << "never recorded";
 }
 
-TEST_F(MetricsReaderTest, EveryFigureOfAStepHasASentence) {
+TEST_F(MetricsReaderTest, Figure_EachOfAStep_IsExplained) {
   for (const metrics::Figure* figure : kStepFigures) EXPECT_TRUE(figure->meaning.ends_with('.')) << figure->key;
 }
 
-TEST_F(MetricsReaderTest, NullIsNoNumberBetweenNumbers) {
+TEST_F(MetricsReaderTest, Null_BetweenNumbers_IsNoNumber) {
   const RecordedRun run = read("{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":null}\n{\"step\":3,\"loss\":1}\n");
   const Curve* loss = run.find(kStepLoss);
   ASSERT_NE(loss, nullptr);
@@ -97,7 +97,7 @@ TEST_F(MetricsReaderTest, NullIsNoNumberBetweenNumbers) {
   EXPECT_EQ(loss->values[2], 1.0);
 }
 
-TEST_F(MetricsReaderTest, TakesWholeLinesOfARunThatWasKilled) {
+TEST_F(MetricsReaderTest, Log_OfAKilledRun_HasItsWholeLines) {
   const std::string whole = "{\"step\":1,\"loss\":3.0}\n{\"step\":2,\"loss\":2.0}\n";
   for (const char* torn : {"{", "{\"st", "{\"step\":3", "{\"step\":3,\"loss\":2.5,\"gr"}) {
     const RecordedRun run = read(whole + torn);
@@ -110,7 +110,7 @@ TEST_F(MetricsReaderTest, TakesWholeLinesOfARunThatWasKilled) {
   expect_refused(whole + "{\"step\":3\n", "line 3: not JSON");
 }
 
-TEST_F(MetricsReaderTest, KeepsTheLaterRecordsWhereStepsGoBack) {
+TEST_F(MetricsReaderTest, Steps_GoingBack_KeepTheLaterRecords) {
   const RecordedRun run = read(
       "{\"step\":1,\"loss\":5,\"mfu\":0.5}\n{\"step\":2,\"loss\":9,\"spike\":true,\"tokens\":8}\n"
       "{\"step\":4,\"loss\":8,\"eval\":{\"loss_nats\":7}}\n{\"step\":2,\"loss\":4,\"tokens\":6}\n"
@@ -128,7 +128,7 @@ TEST_F(MetricsReaderTest, KeepsTheLaterRecordsWhereStepsGoBack) {
   EXPECT_EQ(again.find(kStepLoss)->values, std::vector<double>{4});
 }
 
-TEST_F(MetricsReaderTest, RefusesWhatIsNoRecordWithLineAndValue) {
+TEST_F(MetricsReaderTest, Line_NoRecord_IsRefusedWithLineAndValue) {
   const std::string first = "{\"step\":1,\"loss\":3.0}\n";
   expect_refused("", "holds no record of a step");
   expect_refused("{\"step\":1,\"lo", "holds no record of a step");
@@ -139,7 +139,7 @@ TEST_F(MetricsReaderTest, RefusesWhatIsNoRecordWithLineAndValue) {
   expect_refused(first + "{\"step\":2,\"loss\":NaN}\n", "line 2: not JSON");
   expect_refused(first + "{\"step\":2,\"loss\":1e999}\n", "line 2: not JSON");
   expect_refused(first + std::string("{\"step\":2\0}\n", 12), "line 2: not JSON");
-  expect_refused(first + "{\"step\":2,\"step\":3}\n", "line 2: 'step' twice");
+  expect_refused(first + "{\"step\":2,\"step\":3}\n", "line 2: duplicate key 'step'");
   expect_refused(first + "{\"step\":2,\"x\":" + std::string(1000, '[') + '\n', "line 2: brackets nested");
   expect_refused(first + "[2]\n", "line 2: is [2], not an object");
   expect_refused(first + "{\"loss\":2}\n", "line 2: 'step' is missing");
@@ -155,7 +155,7 @@ TEST_F(MetricsReaderTest, RefusesWhatIsNoRecordWithLineAndValue) {
   expect_refused(first + "{\"step\":2,\"eval\":{\"gate_mean\":{}}}\n", "line 2: 'gate_mean' is {}, not a number");
 }
 
-TEST_F(MetricsReaderTest, RefusesWhatIsNoFileOrTooLarge) {
+TEST_F(MetricsReaderTest, File_MissingOrTooLarge_IsRefused) {
   EXPECT_THROW(read_metrics(scratch / "absent"), io::FileError);
   std::filesystem::create_directory(scratch / "folder");
   EXPECT_THROW(read_metrics(scratch / "folder"), io::FileError);
@@ -174,7 +174,7 @@ TEST_F(MetricsReaderTest, RefusesWhatIsNoFileOrTooLarge) {
       io::FileError);
 }
 
-TEST_F(MetricsReaderTest, ReadsLinesAcrossItsPieces) {
+TEST_F(MetricsReaderTest, Lines_AcrossPieces_AreRead) {
   std::string text;  // several pieces of a megabyte
   for (int step = 1; step <= 3000; ++step) {
     text += "{\"step\":" + std::to_string(step) + ",\"loss\":" + std::to_string(step) + ",\"x\":\"" +

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// model_sample names: the names of models, one a line.
-// model_sample write DIR NAME: that model with random numbers in DIR/model, DIR/tokens.npy (B,T), and DIR/log_probs.npy
-// (B,T,vocab), the log-probabilities that this decoder gives to every next token.
-// model_sample compare DIR: fails unless DIR/theirs, the model as another program wrote it, is DIR/model to the last
-// bit.
+// model_sample names: prints the names of models, one a line. model_sample write DIR NAME: writes that model with
+// random numbers to DIR/model, DIR/tokens.npy (B,T), and DIR/log_probs.npy (B,T,vocab), the log-probabilities that this
+// decoder gives to every next token. model_sample compare DIR: fails unless DIR/theirs, the model as another program
+// wrote it, is bitwise identical to DIR/model.
 
 #include <cstdio>
 #include <cstdlib>
@@ -34,11 +33,11 @@ models::DecoderConfig baseline() {
   config.seq_len = 64;
   config.rope_base = 50000.0;
   config.norm_eps = 1e-5;
-  config.init_std = 0.2;  // logits of some size, so that errors would show
+  config.init_std = 0.2;  // makes logits large enough to reveal errors
   return config;
 }
 
-/// What stands beside a gate, each with one: a change of the baseline with a headwise gate.
+/// A feature other than the gate: a change of the baseline with a headwise gate.
 struct Feature {
   const char* name;
   void (*change)(models::DecoderConfig& config);
@@ -68,7 +67,7 @@ constexpr Feature kFeatures[] = {
      }},
 };
 
-/// "tied" and "separate": what other programs call Qwen3. Then every gate, and every feature with a gate.
+/// Returns "tied" and "separate", which other programs call Qwen3, then every gate, then every feature with a gate.
 std::vector<std::string> names() {
   std::vector<std::string> out{"tied", "separate"};
   for (const std::string& gate : models::all_variants()) {
@@ -102,8 +101,8 @@ void write_sample(const std::string& directory, const std::string& name) {
   models::Decoder<float> decoder(config, kShape, models::Purpose::evaluate);
   std::vector<float> parameters(static_cast<std::size_t>(decoder.table().total()));
   models::initialise(parameters.data(), decoder.table(), config, 1);
-  // Norms, biases, sinks and gates without input are all alike at the start: other numbers show that each is read in
-  // its place.
+  // Norms, biases, sinks and gates without input all start alike. Other numbers reveal whether each is read from its
+  // place.
   for (const models::Parameter& parameter : decoder.table().entries()) {
     using enum models::ParameterKind;
     if (parameter.kind == embedding || parameter.kind == matrix || parameter.kind == gate_matrix) continue;

@@ -13,7 +13,7 @@
 #include "models/train/settings.hpp"
 #include "models/train/trainer.hpp"
 
-// Runs small enough to be trained many times over.
+// Makes runs small enough to be trained many times.
 
 namespace headgate::testing {
 
@@ -30,7 +30,7 @@ inline models::DecoderConfig small_model(const std::string& gate = "headwise") {
   return config;
 }
 
-/// Data, settings and trainers of one kind.
+/// Makes data, settings and trainers of one kind.
 class SmallRun {
  public:
   explicit SmallRun(train::Task task = train::Task::text) {
@@ -45,7 +45,7 @@ class SmallRun {
     if (task == train::Task::bigram_backcopy) config.vocab = 257;
   }
 
-  /// Settings and config as they are now.
+  /// Starts a trainer with the current settings and config.
   train::Trainer fresh() {
     open();
     return {config, settings, *source_};

@@ -35,7 +35,7 @@ class RunDirectoryTest : public ::testing::Test {
   const std::string out = run.path("run");
 };
 
-TEST_F(RunDirectoryTest, IsForOneTrainerAtATime) {
+TEST_F(RunDirectoryTest, Directory_SecondTrainer_IsRefused) {
   {
     const RunDirectory directory(out, RunStart::fresh);
     if (!directory.lock_unavailable().empty()) GTEST_SKIP() << "no locks here: " << directory.lock_unavailable();
@@ -45,7 +45,7 @@ TEST_F(RunDirectoryTest, IsForOneTrainerAtATime) {
   EXPECT_EQ(refused(RunStart::fresh), "(taken without complaint)");
 }
 
-TEST_F(RunDirectoryTest, AFreshOneTakesNothingFromAnother) {
+TEST_F(RunDirectoryTest, Directory_OfAnotherRun_IsRefusedToAFreshRun) {
   fs::create_directory(out);
   EXPECT_EQ(refused(RunStart::fresh), "(taken without complaint)");
   testing::write_bytes(metrics_path(out), "");
@@ -62,7 +62,7 @@ TEST_F(RunDirectoryTest, AFreshOneTakesNothingFromAnother) {
   EXPECT_EQ(refused(RunStart::fresh), out + ": holds a run already");
 }
 
-TEST_F(RunDirectoryTest, AResumedOneIsInOrderBeforeItsFirstStep) {
+TEST_F(RunDirectoryTest, Directory_Resumed_IsInOrderBeforeTheFirstStep) {
   EXPECT_EQ(refused(RunStart::resumed), out + ": cannot open: No such file or directory");
   run.fresh().save(out + "/checkpoint");
   EXPECT_EQ(refused(RunStart::resumed), "(taken without complaint)");
@@ -73,7 +73,7 @@ TEST_F(RunDirectoryTest, AResumedOneIsInOrderBeforeItsFirstStep) {
   EXPECT_NE(refused(RunStart::resumed).find("'.DS_Store' in it is not part of a checkpoint"), std::string::npos);
 }
 
-TEST_F(RunDirectoryTest, TheNewestCheckpointIsThatOfMostSteps) {
+TEST_F(RunDirectoryTest, Checkpoints_Several_TheOneOfMostStepsIsTheNewest) {
   EXPECT_EQ(newest_checkpoint(out), out + "/checkpoint");
   Trainer trainer = run.fresh();
   for (const char* place : {"/checkpoint.2", "/checkpoint", "/checkpoint.7"}) {
@@ -83,7 +83,7 @@ TEST_F(RunDirectoryTest, TheNewestCheckpointIsThatOfMostSteps) {
   }
   trainer.save(out + "/checkpoint");
   EXPECT_EQ(newest_checkpoint(out), out + "/checkpoint");
-  // One that does not tell its step might be the newest.
+  // A checkpoint whose step is unreadable might be the newest.
   testing::write_bytes(out + "/checkpoint.7/trainer_state.json", "{");
   const std::string why = refusal([&] { newest_checkpoint(out); });
   EXPECT_TRUE(why.starts_with(out + "/checkpoint.7/trainer_state.json: ")) << why;

@@ -8,7 +8,7 @@
 
 namespace headgate::testing {
 
-/// What a checkpoint of a SavedModel holds.
+/// Holds the content of a checkpoint of a SavedModel.
 struct SavedCheckpoint : SavedModel {
   using SavedModel::SavedModel;
 

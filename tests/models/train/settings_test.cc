@@ -30,7 +30,7 @@ TrainerState sample() {
   return state;
 }
 
-/// The state's text with one key changed.
+/// Returns the state's text with one key changed.
 std::string with(const std::string& key, const json& value) {
   json state = json::parse(write_state(sample()));
   state[key] = value;
@@ -46,7 +46,7 @@ std::string refusal(const std::string& text) {
   return "";
 }
 
-TEST(Settings, AStateReadsBackToTheLastBit) {
+TEST(Settings, State_WrittenAndRead_IsBitwiseIdentical) {
   const TrainerState state = sample();
   const std::string text = write_state(state);
   const TrainerState back = read_state(text);
@@ -62,13 +62,13 @@ TEST(Settings, AStateReadsBackToTheLastBit) {
   EXPECT_TRUE(back.inside_spike);
 }
 
-TEST(Settings, AStateWithoutPatternsReadsAsOneThatHasNone) {
+TEST(Settings, State_WithoutPatterns_HasNone) {
   json state = json::parse(write_state(sample()));
   state.erase("include");
   EXPECT_TRUE(read_state(state.dump()).settings.include.empty());
 }
 
-TEST(Settings, AStateThatLiesIsRefused) {
+TEST(Settings, State_Contradictory_IsRefused) {
   EXPECT_TRUE(refusal("").starts_with("trainer state: not JSON: ")) << refusal("");
   EXPECT_NE(refusal("[1]").find("not a JSON object"), std::string::npos);
   EXPECT_NE(refusal("{}").find("no key \"format\""), std::string::npos);
@@ -85,13 +85,13 @@ TEST(Settings, AStateThatLiesIsRefused) {
   EXPECT_NE(refusal(with("format", "headgate-trainer-9")).find("headgate-trainer-9"), std::string::npos);
 }
 
-TEST(Settings, DuplicateKeyInAState_IsRefused) {
+TEST(Settings, State_DuplicateKey_IsRefused) {
   std::string appended = write_state(sample());
   appended.erase(appended.find_last_of('}'));
-  EXPECT_EQ(refusal(appended + ", \"lr\": 123.0}"), "trainer state: 'lr' twice");
+  EXPECT_EQ(refusal(appended + ", \"lr\": 123.0}"), "trainer state: duplicate key 'lr'");
 }
 
-TEST(Settings, ValuesOutOfRangeAreNamed) {
+TEST(Settings, Value_OutOfRange_IsNamed) {
   for (const auto& [key, value] : std::initializer_list<std::pair<const char*, json>>{{"seq_len", 0},
                                                                                       {"batch", 0},
                                                                                       {"accumulate", -3},

@@ -8,10 +8,10 @@
 namespace headgate::train {
 namespace {
 
-/// A loss that wavers by a hundredth.
+/// Returns a loss that varies by a hundredth.
 double calm(int i) { return 2.0 + 0.01 * std::sin(i); }
 
-TEST(Spikes, CountsRunsOfHighLossesOnce) {
+TEST(Spikes, Spike_SeveralHighLosses_CountsOnce) {
   SpikeCounter counter;
   for (int i = 0; i < 50; ++i) EXPECT_FALSE(counter.add(calm(i)));
   EXPECT_TRUE(counter.add(3.0));
@@ -23,7 +23,7 @@ TEST(Spikes, CountsRunsOfHighLossesOnce) {
   EXPECT_EQ(counter.count(), 2);
 }
 
-TEST(Spikes, LeavesAloneWhatIsUsual) {
+TEST(Spikes, Loss_Usual_IsNoSpike) {
   SpikeCounter falling;
   for (int i = 0; i < 300; ++i) EXPECT_FALSE(falling.add(5.0 - 0.01 * i));
   SpikeCounter early;
@@ -35,7 +35,7 @@ TEST(Spikes, LeavesAloneWhatIsUsual) {
   EXPECT_EQ(falling.count() + early.count() + flat.count(), 0);
 }
 
-TEST(Spikes, GoesOnWhereItWasRestored) {
+TEST(Spikes, Detector_Restored_Continues) {
   SpikeCounter whole, first, second;
   const auto loss = [](int i) { return i % 70 == 69 ? 4.0 + i : calm(i); };
   for (int i = 0; i < 140; ++i) {

@@ -32,7 +32,7 @@ std::vector<double> losses(Trainer& trainer, int steps) {
   return out;
 }
 
-TEST(Trainer, LearnsItsText) {
+TEST(Trainer, Training_SmallText_LearnsIt) {
   SmallRun run;
   run.settings.schedule.steps = 120;
   Trainer trainer = run.fresh();
@@ -43,7 +43,7 @@ TEST(Trainer, LearnsItsText) {
   EXPECT_TRUE(trainer.finished());
 }
 
-TEST(Trainer, AllocatesNothingAfterTheFirstStep) {
+TEST(Trainer, Step_AfterTheFirst_AllocatesNothing) {
   if (!support::allocations_are_counted()) GTEST_SKIP() << "operator new belongs to the thread sanitizer";
   for (const Task task : {Task::text, Task::bigram_backcopy}) {
     SmallRun run(task);
@@ -51,14 +51,14 @@ TEST(Trainer, AllocatesNothingAfterTheFirstStep) {
     Trainer trainer = run.fresh();
     trainer.step();
     const std::size_t before = support::allocations();
-    EXPECT_GT(before, 0U);  // they are counted
+    EXPECT_GT(before, 0U);  // allocations are counted
     trainer.step();
     trainer.step();
     EXPECT_EQ(support::allocations(), before) << word_of(task);
   }
 }
 
-TEST(Trainer, ReportsItsSteps) {
+TEST(Trainer, Step_Each_ReportsItsFigures) {
   SmallRun run;
   run.settings.accumulate = 3;
   Trainer trainer = run.fresh();
@@ -72,7 +72,7 @@ TEST(Trainer, ReportsItsSteps) {
   EXPECT_DOUBLE_EQ(trainer.flops_per_step(), 3.0 * models::training_flops(run.config, 2, 16));
 }
 
-TEST(Trainer, AccumulationIsALargerBatch) {
+TEST(Trainer, Accumulation_SeveralBatches_EqualsOneLargerBatch) {
   SmallRun run;
   run.settings.batch = 3;
   Trainer whole = run.fresh();
@@ -95,7 +95,7 @@ TEST(Trainer, AccumulationIsALargerBatch) {
   }
 }
 
-TEST(Trainer, WeightDecayIsForMatricesAlone) {
+TEST(Trainer, WeightDecay_Applied_ChangesMatricesOnly) {
   SmallRun run;
   run.settings.weight_decay = 0.0;
   Trainer without = run.fresh();
@@ -113,7 +113,7 @@ TEST(Trainer, WeightDecayIsForMatricesAlone) {
   }
 }
 
-TEST(Trainer, ClipsTheGradientOfAStep) {
+TEST(Trainer, Gradient_AboveTheLimit_IsClipped) {
   SmallRun run;
   run.settings.clip = 0.01;
   Trainer trainer = run.fresh();
@@ -128,7 +128,7 @@ TEST(Trainer, ClipsTheGradientOfAStep) {
                         layers::Number((1.0 - run.settings.beta1) * 0.01));
 }
 
-TEST(Trainer, GoesOnFromACheckpointBitForBit) {
+TEST(Trainer, Trainer_RestoredFromACheckpoint_IsBitwiseIdentical) {
   for (const Task task : {Task::text, Task::bigram_backcopy}) {
     SmallRun run(task);
     run.settings.accumulate = 2;
@@ -148,7 +148,7 @@ TEST(Trainer, GoesOnFromACheckpointBitForBit) {
   }
 }
 
-TEST(Trainer, StopsAtANumberThatIsNotFinite) {
+TEST(Trainer, Loss_NotFinite_StopsTheTraining) {
   SmallRun run;
   Trainer first = run.fresh();
   first.step();
@@ -168,7 +168,7 @@ TEST(Trainer, StopsAtANumberThatIsNotFinite) {
   EXPECT_EQ(load_checkpoint(run.path("saved"), CheckpointParts::all).parameters, first.parameters());
 }
 
-TEST(Trainer, RefusesOtherDataAndModelsThatDoNotFit) {
+TEST(Trainer, Trainer_OtherDataOrModel_IsRefused) {
   SmallRun run;
   Trainer trainer = run.fresh();
   trainer.save(run.path("saved"));
@@ -183,7 +183,7 @@ TEST(Trainer, RefusesOtherDataAndModelsThatDoNotFit) {
   EXPECT_THROW(empty.fresh(), Error);
 }
 
-TEST(Trainer, PlansItsMemory) {
+TEST(Trainer, MemoryPlan_EveryItem_AddsUpToWhatIsTaken) {
   SmallRun run;
   const Trainer trainer = run.fresh();
   const auto total = static_cast<std::size_t>(models::parameter_count(run.config));
@@ -197,7 +197,7 @@ TEST(Trainer, PlansItsMemory) {
   EXPECT_GT(plan.back().bytes, 0U);
 }
 
-TEST(Evaluation, PlansBatchesThatLeaveLittleOver) {
+TEST(Evaluation, Batches_AnyNumberOfSequences_LeaveFewOut) {
   const auto plan = [](std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch) {
     const EvaluationPlan p = plan_evaluation(held_out, sequences, max_batch);
     return std::pair(p.batch, p.batches);
@@ -213,7 +213,7 @@ TEST(Evaluation, PlansBatchesThatLeaveLittleOver) {
   }
 }
 
-TEST(Evaluation, TellsTriggersApart) {
+TEST(Evaluation, Triggers_OfBackcopy_AreDistinguished) {
   SmallRun run(Task::bigram_backcopy);
   Trainer trainer = run.fresh();
   const Evaluation evaluation = trainer.evaluate();

@@ -5,7 +5,8 @@
 
 #include "headgate/headgate.hpp"
 
-// One query and one key: the weight is 1, so y = sigmoid(z) · v. Bad arguments are caught across the library's border.
+// Computes attention of one query and one key: the weight is 1, so y = sigmoid(z) · v. Catches an exception for bad
+// arguments across the library's border.
 int main() {
   const float q[] = {1.0F, 2.0F};
   const float k[] = {3.0F, 4.0F};

@@ -20,7 +20,7 @@ SECTIONS = {
 
 
 def stanzas(count, seed=0):
-    """The text of a list in which the description's words and the name tell the section."""
+    """Returns the text of a list in which the description's words and the name determine the section."""
     chance = random.Random(seed)
     parts = []
     for number in range(count):

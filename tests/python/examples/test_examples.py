@@ -23,7 +23,7 @@ TEXT = [*SMALL, "--batch", "8", "--length", "32", "--eval-bytes", "1024"]
 
 
 def figures(result):
-    """What must not depend on the machine's speed."""
+    """Returns the figures that do not depend on the machine's speed."""
     return {key: value for key, value in result.items() if key != "seconds"}
 
 
@@ -46,7 +46,7 @@ def test_graph_learns(gate, packages_file):
 
 
 def test_neighbours_values_by_hand():
-    """A node that has few neighbours sees each once; one with many sees as many as asked, all of them its own."""
+    """A node with few neighbours sees each once; one with many sees as many as asked, all of them its own."""
     names = ["hub", *(f"leaf{n}" for n in range(9)), "alone"]
     depends = {"hub": (), "alone": ("nowhere", "alone"), "leaf0": ("hub", "leaf1", "hub")}
     packages = [debian_packages.Package(name, "s", "d", depends.get(name, ("hub",))) for name in names]
@@ -59,7 +59,7 @@ def test_neighbours_values_by_hand():
 
 
 def test_neighbours_hidden_do_not_count(packages_file):
-    """What lies in places without a neighbour changes nothing; what neighbours are does."""
+    """Values in places without a neighbour change nothing; values of neighbours do."""
     options = training.parse(
         "", [*CLASSIFY, "--neighbours", "3"], graph.more_options, steps=1, batch=1, dim=16, heads=2, lr=1
     )
@@ -98,7 +98,7 @@ def test_length_learns_and_reads_longer_texts(gate, packages_file):
 
 @pytest.mark.parametrize("example", [recurrent, length])
 def test_model_later_tokens_do_not_change_earlier_outputs(example):
-    """A prediction depends on no byte behind it."""
+    """A prediction does not depend on later bytes."""
     options = training.parse("", TEXT, example.more_options, steps=1, batch=1, dim=16, heads=2, lr=1)
     model = example.Model(options)
     tokens = torch.randint(256, (1, 12))
@@ -141,7 +141,7 @@ def test_run_same_seed_same_result(packages_file, tmp_path):
 
 
 def test_prediction_figures_values_by_hand():
-    """Two classes, by hand: sure and right, sure and wrong, and one that is 60% sure and right."""
+    """Two classes, by hand: confident and right, confident and wrong, and one that is 60% confident and right."""
     p = torch.tensor([[1 - 1e-9, 1e-9], [1 - 1e-9, 1e-9], [0.4, 0.6]], dtype=torch.float64)
     found = training.classification(p.log(), torch.tensor([0, 1, 1]), bins=10)
     assert found["accuracy"] == pytest.approx(2 / 3) and found["confidence"] == pytest.approx(2.6 / 3)
@@ -186,6 +186,6 @@ def test_run_diverged_ends_in_one_line(packages_file):
 
 
 def test_examples_stay_short():
-    """They are for reading."""
+    """Examples are written for readers."""
     for name in ("classify", "graph", "recurrent", "length", "debian_packages"):
         assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 120

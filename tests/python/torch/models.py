@@ -58,7 +58,7 @@ FAMILIES = {
 
 
 def model(family, attention="eager", seed=0, **keys):
-    """A model in training mode whose weights depend on the family and the seed alone."""
+    """Makes a model in training mode whose weights depend only on the family and the seed."""
     kind, config, own = FAMILIES[family]
     torch.manual_seed(seed)
     made = kind._from_config(config(**{**SIZES, **own, **keys}), attn_implementation=attention)

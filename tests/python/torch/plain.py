@@ -18,7 +18,7 @@ FUNCTIONS = {
 def visible_keys(
     B, T, S, mask=None, key_lengths=None, query_offsets=None, causality="none", window_left=-1, window_right=-1
 ):
-    """(B,1,T,S) or wider, true where query i sees key j."""
+    """Returns (B,1,T,S) or wider: whether query i sees key j."""
     start = torch.full((B,), S - T) if query_offsets is None else query_offsets
     at = start.view(B, 1, 1, 1) + torch.arange(T).view(1, 1, T, 1)
     key = torch.arange(S).view(1, 1, 1, S)
@@ -56,7 +56,7 @@ def attention(
     gate_op="mul",
     **rules,
 ):
-    """y (B,Hq,T,Dv) and lse (B,Hq,T) of q (B,Hq,T,D), k and v (B,Hkv,S,·)."""
+    """Returns y (B,Hq,T,Dv) and lse (B,Hq,T) of q (B,Hq,T,D), k and v (B,Hkv,S,·)."""
     B, Hq, T, D = q.shape
     k, v = (x.repeat_interleave(Hq // x.shape[1], dim=1) for x in (k, v))
     scores = q @ k.transpose(-1, -2) * (1 / math.sqrt(D) if scale is None else scale)
@@ -76,7 +76,7 @@ def attention(
 
 
 def packed_attention(q, k, v, gate, cu_seqlens_q, cu_seqlens_k, **options):
-    """The same of a packed batch, q (1,Hq,T,D): each sequence by itself."""
+    """Does the same for a packed batch, q (1,Hq,T,D), one sequence at a time."""
     starts_q, starts_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
     parts = [
         attention(q[:, :, a:b], k[:, :, c:d], v[:, :, c:d], None if gate is None else gate[:, :, a:b], **options)

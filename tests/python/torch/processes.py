@@ -27,8 +27,9 @@ def _work(function, arguments, rank, ranks, meeting, answer):
 
 
 def run(ranks, function, *arguments):
-    """What function(*arguments), of a module that can be imported, returns on each of the ranks. Fails with the
-    traceback of the first rank that raised, or after SECONDS; no process is left behind."""
+    """Returns what function(*arguments), of an importable module, returns on each rank. Fails with the traceback of the
+    first rank that raised, or after SECONDS; leaves no process behind.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["headgate.torch", "torch._dynamo"])  # which the first call of an operation imports
     with tempfile.TemporaryDirectory() as directory:

@@ -18,7 +18,7 @@ STEPS = 4
 
 
 class Decoder(nn.Module):
-    """Two layers with residuals; `ring` as GatedAttention takes it."""
+    """Has two layers with residuals; `ring` as in GatedAttention."""
 
     def __init__(self, ring=None, **keys):
         super().__init__()
@@ -39,7 +39,7 @@ def data():
 
 
 def train(model, batches):
-    """The loss is a mean over tokens, so that the mean over equal parts of a batch is that over the batch."""
+    """Trains on the mean loss over tokens, so that the mean over equal parts of a batch is that of the batch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     for h, target in batches:
         optimizer.zero_grad()
@@ -53,7 +53,9 @@ def made(**keys):
 
 
 def assert_trained_alike(model, keys):
-    """The parameters of `model` against those of one process, which have moved by far more than the tolerance."""
+    """Compares the parameters of `model` with those of one process. Training has moved them by far more than the
+    tolerance.
+    """
     whole, first = made(**keys), dict(made(**keys).named_parameters())
     train(whole, data())
     found = dict(model.named_parameters())
@@ -86,7 +88,7 @@ def with_fsdp(keys):
 
 
 def with_ddp_and_a_ring(keys):
-    """All sequences on every process, and of each a part: DDP's mean is that over the parts."""
+    """Gives every process all sequences, and a part of each: DDP averages over the parts."""
     model = DistributedDataParallel(made(**keys, ring=dist.group.WORLD))
     train(model, [tuple(shard_sequence(x, 1) for x in batch) for batch in data()])
     assert_trained_alike(model.module, keys)

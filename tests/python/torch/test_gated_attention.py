@@ -63,7 +63,7 @@ def call(tensors, options, **more):
 
 
 def differentiable(tensors, options):
-    """The tensors that have a gradient, as leaves that require one, in place of what was given."""
+    """Replaces the tensors that have a gradient by leaves that require one."""
     leaves = []
     for name in DIFFERENTIABLE:
         given = tensors if name in tensors else options
@@ -79,7 +79,7 @@ def assert_near(ours, expected, tolerance=1e-12):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_agrees_with_the_formulas(name):
+def test_attention_matches_the_formulas(name):
     tensors, options = case(name)
     leaves = differentiable(tensors, options)
     y, lse = call(tensors, options, return_lse=True)
@@ -100,7 +100,7 @@ def test_gradcheck(name):
     torch.autograd.gradcheck(lambda *_: call(tensors, options, return_lse=True), leaves)
 
 
-def test_gradients_of_what_is_asked_for_alone():
+def test_gradients_of_some_inputs_are_computed_alone():
     tensors, options = case("bias")
     options["bias"].requires_grad_()
     tensors["v"].requires_grad_()
@@ -112,7 +112,7 @@ def test_gradients_of_what_is_asked_for_alone():
     assert_near(options["bias"].grad, expected[1])
 
 
-def test_the_log_sum_exp_alone_has_a_gradient():
+def test_log_sum_exp_alone_has_a_gradient():
     tensors, options = case("causal")
     tensors["k"].requires_grad_()
     lse = call(tensors, options, return_lse=True)[1]
@@ -121,8 +121,8 @@ def test_the_log_sum_exp_alone_has_a_gradient():
     assert_near(ours, theirs)
 
 
-def test_tensors_are_read_where_they_lie():
-    """Views of a fused projection (B,T,[q|k|v|z]) in both layouts, and keys that are the same for every row."""
+def test_tensors_of_any_strides_are_not_copied():
+    """Uses views of a fused projection (B,T,[q|k|v|z]) in both layouts, and keys shared by every row."""
     fused = normal(B, T, HQ * D + 2 * HKV * D + HQ).requires_grad_()
     q, k, v, z = fused.split((HQ * D, HKV * D, HKV * D, HQ), dim=-1)
     q, k, v, z = (x.unflatten(-1, (heads, -1)) for x, heads in ((q, HQ), (k, HKV), (v, HKV), (z, HQ)))
@@ -146,7 +146,7 @@ def test_three_dimensions_are_a_batch_of_one():
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 3e-3)])
-def test_other_types(dtype, tolerance):
+def test_attention_16_bits_and_f64_match_the_formulas(dtype, tolerance):
     tensors, options = case("causal", dtype)
     leaves = differentiable(tensors, options)
     y, lse = call(tensors, options, return_lse=True)
@@ -179,7 +179,7 @@ def test_packed_batch(options):
 
 
 def jagged(parts, layout):
-    """Of sequences (T_n,H,X): (N,T*,H,X), or with the heads before the rows."""
+    """Makes nested tensors of sequences (T_n,H,X): (N,T*,H,X), or with the heads before the rows."""
     nested = torch.nested.nested_tensor(parts, layout=torch.jagged)
     return nested if layout == "bthd" else nested.transpose(1, 2)
 
@@ -218,7 +218,7 @@ def test_nested_tensors_that_do_not_fit_are_refused():
 
 
 def test_cached_pages_without_gradients():
-    """k and v as int8 pages of two tokens each, in another order."""
+    """Uses int8 pages of two tokens each for k and v, in another order."""
     tensors, options = case("causal", torch.float32)
     scales = {name: tensors[name].abs().amax(-1, keepdim=True) / 127 for name in ("k", "v")}
     stored = {name: (tensors[name] / scales[name]).round().to(torch.int8) for name in ("k", "v")}
@@ -385,7 +385,7 @@ def test_other_kinds_of_derivatives_are_refused_by_name():
     assert torch.equal(torch.func.vmap(of_q)(batch)[0], expected)
 
 
-def test_what_does_not_fit_is_refused_in_one_line():
+def test_arguments_bad_are_refused_in_one_line():
     tensors, _ = case("causal")
     learned = tensors["q"].clone().requires_grad_()
     for change, message in (
@@ -410,7 +410,7 @@ LEARNED = torch.nn.Parameter(torch.tensor(0.5))
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_option_requires_a_gradient_is_refused(name):
-    """Its gradient would be lost without a word."""
+    """The option's gradient would be lost silently."""
     tensors, _ = case("causal")
     with pytest.raises(ValueError) as error:
         call(tensors, {name: LEARNED})
@@ -487,7 +487,7 @@ def test_error_of_the_kernels_names_the_callers_function_and_argument():
 
 
 def test_lazy_negation_is_resolved():
-    """Of inputs, and of the gradient of the output."""
+    """Covers inputs, and the gradient of the output."""
     tensors, _ = case("causal")
     dy = torch.randn(B, HQ, T, DV, dtype=torch.cdouble).conj().imag
     plain_dy = torch.empty(dy.shape, dtype=dy.dtype).copy_(dy)
@@ -512,7 +512,7 @@ def test_other_devices_are_refused():
             gated_attention(q, q, elsewhere)
 
 
-def test_shapes_are_known_without_memory():
+def test_shapes_on_the_meta_device_take_no_memory():
     meta = {name: x.to("meta") for name, x in problem().items()}
     y, lse = call(meta, {}, return_lse=True)
     assert y.shape == (B, HQ, T, DV) and lse.shape == (B, HQ, T) and y.device.type == "meta"
@@ -528,7 +528,7 @@ def test_any_number_of_threads_gives_the_same_bits():
 
 
 def test_arguments_are_those_of_the_package():
-    """The lists of this file's module say what headgate.attention_forward takes and when it keeps the output."""
+    """The lists of the module say what headgate.attention_forward takes and when it keeps the output."""
     ours = [name for name in inspect.signature(gated_attention).parameters if name != "return_lse"]
     assert ours == ["gate_logits" if name == "gate" else name for name in (*TENSORS, *OPTIONS)]
     signature = headgate.attention_forward.__nb_signature__[0][0]

@@ -12,7 +12,7 @@ HQ, HKV, D, C = 4, 2, 3, 5
 
 
 def rows(heads):
-    """q and gate whose rows say whose they are: 100·head + feature, the gate's negative."""
+    """Makes q and gate whose rows identify themselves: 100·head + feature, negative for the gate."""
     q = torch.tensor([[100.0 * n + i] for n in range(HQ) for i in range(D)])
     gate = torch.tensor([[-100.0 * n - i - 1] for n in range(HQ) for i in range(heads.gate_features)])
     return q, gate
@@ -56,7 +56,7 @@ def test_per_query_head_and_per_group_differ_unless_groups_are_heads():
     assert not torch.equal(*fused[0]) and torch.equal(*fused[1])
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_bad_are_refused():
     heads = Heads(HQ, HKV, D, 1)
     for call, message in (
         (
@@ -100,7 +100,7 @@ GATED = {
 
 @pytest.mark.parametrize("family", GATED)
 def test_layers_of_transformers(family):
-    """Outputs of the real module; and again with its rows split."""
+    """Compares outputs of the real module, and of the module with its rows split."""
     keys, layout = GATED[family]
     model = models.model(family)
     theirs = next(m.self_attn for m in model.model.layers[1:] if hasattr(m, "self_attn"))

@@ -82,7 +82,7 @@ def text(keys):
 
 
 def layer(keys):
-    """With vectors that differ from their initial values, which would hide their misuse."""
+    """Makes a layer whose vectors differ from their initial values, which would hide their misuse."""
     made = GatedAttention(**SIZES, **keys)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -92,7 +92,7 @@ def layer(keys):
 
 
 def eager(made, causality="causal"):
-    """The same layer of modeling_headgate.py: a function of h, and the module."""
+    """Returns the same layer of modeling_headgate.py: a function of h, and the module."""
     config = modeling.HeadgateConfig(**{**SIZES, **made.keys})
     other = modeling.Attention(config, 0)
     other.load_state_dict(made.state_dict())
@@ -149,7 +149,7 @@ def test_gradcheck(name):
 @pytest.mark.parametrize("causality", ["causal", "none"])
 @pytest.mark.parametrize("name", ["none", "headwise", "elementwise", "head_shared-silu", "g1-add", "g2-headwise"])
 def test_statistics(name, causality):
-    """Those of the weights that the eager layer computes, with the gate's values where one multiplies."""
+    """Compares with statistics of the eager layer's weights, with the gate's values if one multiplies."""
     made = layer({key: getattr(parse_gate(name), key) for key in variant.KEYS})
     call, other = eager(made, causality)
     kept = []
@@ -170,8 +170,8 @@ def test_statistics(name, causality):
         assert_near(passed, weights[..., 0] * gate)
 
 
-def test_an_encoder_with_padding_and_packed():
-    """Without a causal mask, each sequence is what it is by itself: behind its length, and in a packed batch."""
+def test_encoder_padded_or_packed_agrees():
+    """Without a causal mask, each sequence has its own output: padded to a length, and in a packed batch."""
     made = layer({"gate_grain": "headwise"})
     h = torch.randn(B, T, C)
     alone = made(h[1:, :4], causality="none")[0]
@@ -200,7 +200,7 @@ CACHED = [
 @pytest.mark.parametrize("keys", CACHED, ids=text)
 @torch.no_grad()
 def test_cache(keys):
-    """In parts and token by token as in one pass; after being cut back too."""
+    """Output in parts and token by token equals that of one pass, also after truncation."""
     made, cache = layer(keys), AttentionCache()
     h = torch.randn(B, 12, C)
     whole = made(h)
@@ -224,7 +224,7 @@ def test_cache_refuses_gradients_and_other_batches():
 
 
 def test_padding():
-    """Behind a sequence by its length, before it by a mask and positions."""
+    """Pads at the end by lengths, and at the start by a mask and positions."""
     made = layer({"gate_grain": "headwise"})
     h = torch.randn(B, T, C)
     out = made(h, key_lengths=torch.tensor([T, 4]))
@@ -314,7 +314,7 @@ def test_compiles_without_graph_breaks():
 
 
 def decoder_log_probs(config, tensors, tokens):
-    """A decoder of layers GatedAttention, written out; norms stand before them and, sandwiched, behind."""
+    """Computes a decoder of GatedAttention layers by formulas; norms come before them and, sandwiched, after."""
 
     def norm(name, x):
         weight = tensors[name + ".weight"] + (1.0 if config.get("norm_kind") == "zero_centred" else 0.0)
@@ -345,8 +345,8 @@ SAMPLE = BUILD / "tests" / "train" / "model_sample"
     not SAMPLE.exists(), reason="the build folder of this package has no tests/models/train/model_sample"
 )
 @torch.no_grad()
-def test_models_of_the_programs(tmp_path):
-    """Some of each kind of model that headgate's programs write: their log-probabilities, from their tensors."""
+def test_module_loads_models_of_the_program(tmp_path):
+    """Loads some models of each kind that headgate's programs write, and compares their log-probabilities."""
     from safetensors.torch import load_file
 
     names = subprocess.run([SAMPLE, "names"], check=True, capture_output=True, text=True).stdout.split()
@@ -362,7 +362,7 @@ def test_models_of_the_programs(tmp_path):
 
 
 def test_config():
-    """Of Qwen3 too, whose layer it then is."""
+    """Covers Qwen3's config too, whose layer it then is."""
     model = models.model("qwen3", rope_parameters={"rope_type": "default", "rope_theta": 300.0})
     theirs = model.model.layers[0].self_attn
     ours = GatedAttention.from_config(model.config.to_dict())
@@ -386,7 +386,7 @@ def test_initial_values():
     assert math.isclose(made.o_proj.weight.std().item(), 0.02, rel_tol=0.1)
 
 
-def test_made_without_memory():
+def test_module_on_the_meta_device_takes_no_memory():
     with torch.device("meta"):
         made = GatedAttention(**SIZES, attention_sinks="off_by_one")
         assert made(torch.empty(B, T, C)).shape == (B, T, C)
@@ -398,7 +398,7 @@ def test_made_without_memory():
     assert torch.equal(*(one(h) for one in layers))
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_bad_are_refused():
     for keys, message in (
         ({"num_key_value_heads": 3}, "num_attention_heads: 4 is not a multiple of num_key_value_heads, 3"),
         ({"gate_site": "g6"}, "gate_site: 'g6' is none of none, g1"),
@@ -430,8 +430,8 @@ def test_names():
             parse_gate(name)
 
 
-def test_words_are_those_of_the_programs():
-    """The lists of variant.py say what the C++ headers list."""
+def test_words_of_gates_are_those_of_the_program():
+    """The lists of variant.py agree with the C++ headers."""
 
     def words(file, begin, end):
         return re.findall(r'"(\w+)"', (ROOT / "src" / file).read_text().partition(begin)[2].partition(end)[0])
@@ -452,7 +452,7 @@ def test_words_are_those_of_the_programs():
     assert set(sites) >= set(variant.SITES) - {"none"} and "g6" not in sites
 
 
-def test_the_gate_is_in_the_kernel():
+def test_gate_is_applied_in_the_kernel():
     """The layer of g1 is the operation on views of the projections."""
     made = layer({"qk_norm": "none", "partial_rotary_factor": 0.0, "gate_layout": "per_query_head"})
     h = torch.randn(B, T, C)

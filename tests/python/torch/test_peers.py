@@ -77,7 +77,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """The report and the tables of a run with a peer that is missing and one whose results are wrong."""
+    """Returns the report and the tables of a run with a missing peer and one whose results are wrong."""
     folder = tmp_path_factory.mktemp("peers")
     (folder / "doubling.py").write_text(WRONG)
     (folder / "absent.py").write_text(MISSING)
@@ -89,7 +89,7 @@ def measured(tmp_path_factory):
     return json.loads((folder / "report.json").read_text()), (folder / "tables.md").read_text(), folder
 
 
-def test_every_case_is_measured_and_right(measured):
+def test_every_case_is_measured_and_correct(measured):
     report, _, _ = measured
     assert {case["op"] for case in report["cases"]} == {
         "forward",
@@ -118,7 +118,7 @@ def test_wrong_results_are_not_timed(measured):
     assert "- doubling: wrong: the error of y is" in tables
 
 
-def test_a_peer_that_ends_is_named_and_begins_anew(tmp_path):
+def test_peer_that_crashes_is_named_and_restarted(tmp_path):
     (tmp_path / "faulty.py").write_text(FAULTY)
     done = run(
         "--tiny",

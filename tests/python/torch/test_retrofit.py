@@ -33,7 +33,7 @@ SITES = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}
 
 
 def assert_near(ours, expected, tolerance=2e-5, rounding=0.0):
-    """`rounding`: how much f32 sums may differ, whatever the largest value."""
+    """Compares; `rounding` says how much f32 sums may differ, whatever the largest value."""
     atol = tolerance * expected.abs().max().item() + rounding
     torch.testing.assert_close(ours, expected, rtol=tolerance, atol=atol)
 
@@ -47,8 +47,8 @@ def open_gates(model):
 
 @pytest.mark.parametrize("family", WITHOUT)
 @pytest.mark.parametrize("gate", ["g1-elementwise-sigmoid2", "g1-headwise-identity-add", "g3-headwise-sigmoid2"])
-def test_starts_as_the_identity(family, gate):
-    """Exactly the logits of before, and gradients at the gates."""
+def test_retrofit_fresh_gates_change_nothing(family, gate):
+    """Logits are bitwise those of before, and the gates have gradients."""
     model = models.model(family, "headgate")
     ids = models.tokens(2, 11)
     before = model(ids).logits
@@ -61,7 +61,7 @@ def test_starts_as_the_identity(family, gate):
 
 
 def eager_gates(model, gate):
-    """Puts the same gates into an eager model, by plain formulas: g1 in front of W_o, the others on projections."""
+    """Adds the same gates to an eager model, by plain formulas: g1 before W_o, the others on projections."""
     variant = parse_gate(gate)
 
     def on(attention):
@@ -95,7 +95,7 @@ def eager_gates(model, gate):
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_trained_gates(family, gate):
-    """Logits, gradients and greedy tokens are those of plain formulas in an eager model."""
+    """Logits, gradients and greedy tokens equal those of plain formulas in an eager model."""
     ours, eager = retrofit(models.model(family), gate), models.model(family)
     open_gates(ours)
     for layer, other in zip(ours.model.layers, eager.model.layers):
@@ -116,7 +116,7 @@ def test_trained_gates(family, gate):
     assert torch.equal(ours.eval().generate(ids, **options), eager.eval().generate(ids, **options))
 
 
-def test_training_the_gates_alone():
+def test_training_gates_alone_changes_no_other_weight():
     model = retrofit(models.model("llama"), "headwise-sigmoid2")
     model.requires_grad_(False)
     gates = gate_parameters(model)
@@ -135,7 +135,7 @@ def test_training_the_gates_alone():
     assert losses[-1] < losses[0] - 0.01
 
 
-def test_copies_are_models_of_their_own():
+def test_copy_trained_does_not_change_the_original():
     model = retrofit(models.model("qwen3"), "g2-sigmoid2")
     other = copy.deepcopy(model)
     open_gates(other)
@@ -180,7 +180,7 @@ def test_load_retrofit_saved_model_computes_the_same(family, gate, tmp_path):
 
 
 def by_the_old_name(directory):
-    """Renames the gate's matrices in a saved file to their old name, that of the MLP's; returns the tensors."""
+    """Renames the gate's matrices in a saved file to their old name, that of the MLP's. Returns the tensors."""
     from safetensors.torch import load_file, save_file
 
     state = load_file(directory / "model.safetensors")
@@ -234,8 +234,8 @@ def test_from_pretrained_without_the_gates_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("family", WITHOUT)
-def test_matrices_have_a_name_of_their_own(family):
-    """LoRA chooses target modules by the last part of their names: no other module has the gate's."""
+def test_gate_matrices_have_their_own_names(family):
+    """LoRA selects target modules by the last part of their names: no other module has the gate's."""
     model = models.model(family)
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     retrofit(model)
@@ -245,7 +245,7 @@ def test_matrices_have_a_name_of_their_own(family):
 
 @pytest.mark.parametrize("gate", ["headwise-sigmoid2", "g1-sigmoid2-parameter", "g2-sigmoid2"])
 def test_packed_rows(gate):
-    """Sequences in a row, told by their positions, have the gates of their own tokens."""
+    """Packed sequences, separated by their positions, use the gates of their own tokens."""
     model = retrofit(models.model("llama"), gate)
     open_gates(model)
     first, second = models.tokens(2, 5), models.tokens(2, 8)
@@ -272,8 +272,8 @@ def test_gradient_checkpointing_and_compile():
     assert_near(compiled(ids, use_cache=False).logits, plain_logits)
 
 
-def test_a_gate_is_never_left_out():
-    """Another attention would not know of the gate of g1."""
+def test_forward_with_another_attention_is_refused():
+    """Another attention would leave out the gate of g1."""
     model = retrofit(models.model("llama"))
     model.set_attn_implementation("eager")
     with pytest.raises(RuntimeError, match="LlamaAttention was not applied: attn_implementation is 'eager'"):
@@ -282,7 +282,7 @@ def test_a_gate_is_never_left_out():
     assert model(models.tokens(1, 4)).logits.shape == (1, 4, models.VOCAB)
 
 
-def test_what_is_not_known_is_refused():
+def test_models_and_gates_unknown_are_refused():
     gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=9))
     for model, gate, message in (
         (gpt2, "sigmoid2", "GPT2LMHeadModel has no attention that is known"),

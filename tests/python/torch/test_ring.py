@@ -43,7 +43,7 @@ CASES = {
 
 
 def problem(gate, options, dtype):
-    """Leaves by name, of the whole sequence, and the gradients of y and lse; the same on every rank."""
+    """Returns leaves by name, of the whole sequence, and the gradients of y and lse; the same on every rank."""
     torch.manual_seed(1)
     leaves = {"q": torch.randn(B, HQ, T, D), "k": torch.randn(B, HKV, T, D), "v": torch.randn(B, HKV, T, DV)}
     if gate != "none":
@@ -62,7 +62,7 @@ def assert_near(ours, expected, tolerance):
 
 
 def compare(name, dtype, tolerance, layout="bhtd"):
-    """On a rank: y, lse and every gradient against gated_attention over the whole."""
+    """On a rank: compares y, lse and every gradient with gated_attention over the whole."""
     gate, options = CASES[name]
     sharding = options.get("sharding", "balanced")
     leaves, (dy, dlse) = problem(gate, options, dtype)
@@ -105,7 +105,7 @@ def test_agrees_with_the_whole_sequence(ranks):
 
 
 def compare_with_torch():
-    """f32 against PyTorch's own attention in its plain form, gated by PyTorch."""
+    """Compares f32 with PyTorch's own attention in its plain form, gated by PyTorch."""
     for causal, sharding in ((True, "balanced"), (False, "contiguous")):
         leaves, (dy, _) = problem("elementwise", {}, torch.float32)
         with sdpa_kernel(SDPBackend.MATH):
@@ -125,7 +125,7 @@ def test_agrees_with_pytorch():
 
 
 def partly(learned, sharding):
-    """On a rank: gradients where only some inputs need one."""
+    """On a rank: computes gradients if only some inputs need one."""
     leaves, (dy, _) = problem("headwise", {}, torch.float32)
     whole = gated_attention(**leaves, causality="causal")
     expected = torch.autograd.grad(whole, [leaves[name] for name in learned], dy)
@@ -151,12 +151,12 @@ def partly_all():
         assert_near(x.grad, shard_sequence(leaves[name].grad, 2), 5e-6)
 
 
-def test_gradients_of_what_is_asked_for_alone():
+def test_gradients_of_some_inputs_are_computed_alone():
     processes.run(2, partly_all)
 
 
 def same_bits():
-    """On a rank: three calls of the same, the second on two threads."""
+    """On a rank: repeats a call three times, the second time on two threads."""
     found = []
     for threads in (1, 2, 1):
         leaves, (dy, _) = problem("elementwise", {}, torch.bfloat16)
@@ -167,12 +167,12 @@ def same_bits():
         assert all(torch.equal(a, b) for a, b in zip(found[0], other))
 
 
-def test_the_same_bits_every_time():
+def test_ring_repeated_gives_the_same_bits():
     processes.run(2, same_bits)
 
 
 def observed(sharding, options):
-    """On a rank, forward and backward: what it does in its order, and how many bytes it sends."""
+    """On a rank, forward and backward: records what it does, in order, and how many bytes it sends."""
     events, sent = [], {"forward": 0, "backward": 0}
     attend, differentiate, exchange = headgate.attention_forward, headgate.attention_backward, dist.batch_isend_irecv
 
@@ -206,7 +206,7 @@ def observed(sharding, options):
     return events, sent, own["k"].nbytes + own["v"].nbytes
 
 
-def test_balanced_ranks_compute_as_much_as_each_other():
+def test_balanced_ranks_causal_do_equal_work():
     found = processes.run(4, observed, "balanced", {"causality": "causal"})
     for events, sent, shard in found:
         assert events.count("attention") == events.count("gradients") == 2 * 4 + 1  # of 16 pairs of chunks
@@ -217,7 +217,7 @@ def test_balanced_ranks_compute_as_much_as_each_other():
     assert [events.count("attention") for events, *_ in contiguous] == [1, 2, 3, 4]
 
 
-def test_what_no_rank_sees_is_not_sent():
+def test_keys_that_no_rank_sees_are_not_sent():
     window = {"causality": "causal", "window_left": T // 4}  # the shard before the own one
     for rank, (events, sent, shard) in enumerate(processes.run(4, observed, "contiguous", window)):
         assert events.count("attention") == events.count("gradients") == (1 if rank == 0 else 2)
@@ -227,7 +227,7 @@ def test_what_no_rank_sees_is_not_sent():
 
 
 def within_a_group():
-    """On four ranks: the odd ones have a sequence of their own."""
+    """On four ranks: gives the odd ones a sequence of their own."""
     group = dist.new_group([1, 3])
     leaves, _ = problem("headwise", {}, torch.float32)
     x = {name: leaf.detach() for name, leaf in leaves.items()}
@@ -240,7 +240,7 @@ def within_a_group():
     assert_near(y, gated_attention(**x, causality="causal"), 2e-6)
 
 
-def test_a_group_of_some_ranks():
+def test_ring_group_of_some_ranks_agrees():
     processes.run(4, within_a_group)
 
 
@@ -298,7 +298,7 @@ def test_shards_of_a_sequence():
 
 
 def refused():
-    """On two ranks: the same kind of error on both, and the group works on."""
+    """On two ranks: expects the same kind of error on both, and a group that still works."""
     rank = dist.get_rank()
     leaves, _ = problem("headwise", {}, torch.float32)
     own = {name: shard_sequence(x.detach(), 2) for name, x in leaves.items()}
@@ -364,11 +364,11 @@ def refused():
     assert y.isfinite().all()
 
 
-def test_what_does_not_fit_is_refused_on_every_rank():
+def test_arguments_bad_are_refused_on_every_rank():
     processes.run(2, refused)
 
 
-def test_without_a_process_group():
+def test_ring_without_a_process_group_is_refused():
     x = torch.randn(1, 1, 4, 4)
     for call in (lambda: ring_attention(x, x, x), lambda: shard_sequence(x, 2), lambda: gather_sequence(x, 2)):
         with pytest.raises(ValueError, match="torch.distributed has no process group: call init_process_group first"):
@@ -376,7 +376,7 @@ def test_without_a_process_group():
 
 
 def as_pytorch_uses_it():
-    """On two ranks: autocast, activation checkpoints, tensors without a batch, arguments that are views."""
+    """On two ranks: uses autocast, activation checkpoints, tensors without a batch, and views."""
     leaves, (dy, _) = problem("headwise", {}, torch.float32)
     own = {name: shard_sequence(x.detach(), 2).requires_grad_() for name, x in leaves.items()}
     y = ring_attention(**own, causality="causal")
@@ -398,12 +398,12 @@ def as_pytorch_uses_it():
     assert half.dtype == torch.bfloat16 and torch.equal(half, ring_attention(**narrow, causality="causal"))
 
 
-def test_as_pytorch_uses_it():
+def test_ring_under_checkpoint_compile_and_autocast_agrees():
     processes.run(2, as_pytorch_uses_it)
 
 
 def test_arguments_are_those_of_the_operation():
-    """What gated_attention takes is taken, or named as refused; what is taken has its default."""
+    """Every argument of gated_attention is taken, or refused by name; those taken have the same defaults."""
     ours, theirs = (inspect.signature(f).parameters for f in (ring_attention, gated_attention))
     shared = [name for name in ours if name not in ("group", "sharding", "others")]
     assert all(ours[name].default == theirs[name].default for name in shared)

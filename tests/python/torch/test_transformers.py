@@ -16,7 +16,7 @@ TOLERANCE = 2e-5
 
 @pytest.fixture(params=models.FAMILIES)
 def pair(request):
-    """The same model with eager attention and with headgate's."""
+    """Makes the same model with eager attention and with headgate's."""
     return models.model(request.param), models.model(request.param, "headgate")
 
 
@@ -25,7 +25,7 @@ def assert_near(ours, expected):
 
 
 def calls_of_headgate(monkeypatch):
-    """The list that every later call of the attention is added to."""
+    """Returns the list to which every later call of the attention is added."""
     calls = []
     inner = headgate.torch.transformers.gated_attention
     monkeypatch.setattr(
@@ -52,7 +52,7 @@ def test_logits_and_gradients(pair, monkeypatch):
 
 
 def test_padding_on_the_left(pair):
-    """Each sequence gets what it gets in eager attention, at all of its tokens."""
+    """Each sequence has the output of eager attention at all of its tokens."""
     ids = models.tokens(3, 12)
     lengths = torch.tensor([12, 7, 1])
     mask = (torch.arange(12) >= 12 - lengths[:, None]).long()
@@ -68,7 +68,7 @@ def test_padding_on_the_left(pair):
 
 
 def test_generation_with_a_cache(pair):
-    """The same tokens as eager attention, with a cache and without, behind padding too."""
+    """Generates the tokens of eager attention, with a cache and without, also after padding."""
     ids = models.tokens(2, 7)
     mask = torch.ones_like(ids)
     mask[1, :3] = 0
@@ -80,8 +80,8 @@ def test_generation_with_a_cache(pair):
     assert torch.equal(ours.generate(ids, **options, use_cache=False), expected)
 
 
-def test_a_prompt_in_parts(pair):
-    """Logits of a prompt that a cache gets in parts are those of the whole."""
+def test_prompt_in_parts_gives_the_same_logits(pair):
+    """A prompt that a cache receives in parts has the logits of the whole."""
     model = pair[1].eval()
     ids = models.tokens(2, 13)
     ranges = ((0, 6), (6, 7), (7, 13))
@@ -112,7 +112,7 @@ def test_static_cache(family):
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_packed_sequences(family, monkeypatch):
-    """Two sequences in one row, by their positions, and by their lengths too."""
+    """Packs two sequences in one row, by their positions, and by their lengths too."""
     calls = calls_of_headgate(monkeypatch)
     model = models.model(family, "headgate").eval()
     first, second = models.tokens(1, 5), models.tokens(1, 8)
@@ -130,7 +130,7 @@ def test_packed_sequences(family, monkeypatch):
 
 
 class LargeMasks(torch.utils._python_dispatch.TorchDispatchMode):
-    """Raises where an operation makes booleans or masks of T·T elements."""
+    """Raises if an operation makes booleans or masks of T·T elements."""
 
     def __init__(self, tokens):
         super().__init__()
@@ -151,7 +151,7 @@ PACKED = [[5, 8, 24], [37], [1, 1, 35]]
 @pytest.mark.parametrize("given", ["positions", "positions and lengths"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3 with windows", "gpt-oss", "gemma2"])
 def test_packed_rows_make_no_large_mask(family, given, lengths, monkeypatch):
-    """Several sequences in a row get what they get alone, gradients too, without a mask of T·T elements."""
+    """Several sequences in a row have the results and gradients of separate calls, without a mask of T·T elements."""
     if family == "gpt-oss" and given == "positions":
         pytest.skip("makes its masks without positions")
     calls = calls_of_headgate(monkeypatch)
@@ -186,7 +186,7 @@ def test_packed_rows_of_a_batch_are_each_their_own():
 
 @pytest.mark.parametrize("window", [None, 4])
 def test_packed_rows_with_other_rules_are_whole_masks(window):
-    """Joins other rules to causality, within each sequence."""
+    """Combines other rules with causality, within each sequence."""
     numbers = torch.tensor([[0, 0, 0, 1, 1, 1]])
     positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
     base = masking_utils.causal_mask_function
@@ -234,7 +234,7 @@ def dense(mask, T, S, window):
 @pytest.mark.parametrize("padding", ["none", "left", "both", "short"])
 @pytest.mark.parametrize("T, S, past", [(6, 6, 0), (1, 9, 8), (3, 9, 6), (1, 4, 8), (2, 5, 7), (6, 16, 0)])
 def test_masks(T, S, past, padding, window):
-    """What make_mask says is what sdpa_mask says; of keys alone wherever the last query stands at the last key."""
+    """make_mask allows what sdpa_mask allows, as a mask of keys if the last query is aligned with the last key."""
     seen = past + T
     function = masking_utils.causal_mask_function
     if window is not None:
@@ -264,8 +264,8 @@ def test_masks(T, S, past, padding, window):
     assert torch.equal(dense(ours, T, S, window).expand(2, 1, T, S), expected.expand(2, 1, T, S))
 
 
-def test_other_rules_are_whole_masks():
-    """Those of chunks, and of overlays, which forbid that causality is left to the attention."""
+def test_mask_of_other_rules_is_whole():
+    """Covers chunks, and overlays, which prevent leaving causality to the attention."""
     arguments = {"batch_size": 1, "q_length": 6, "kv_length": 6, "local_size": 4}
     chunks = masking_utils.chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.long))
     config = transformers.Llama4TextConfig(attention_chunk_size=4)
@@ -286,7 +286,7 @@ def test_windows_and_padding_take_little_memory(monkeypatch):
     assert all(call["mask"].shape == (2, 1, 1, 12) and call["causality"] == "causal" for call in calls[2:])
 
 
-def test_a_mask_of_numbers():
+def test_mask_of_numbers_is_added():
     eager, ours = (models.model("llama", attention) for attention in ("eager", "headgate"))
     bias = torch.randn(2, 1, 6, 6).masked_fill(torch.ones(6, 6).triu(1).bool(), torch.finfo(torch.float32).min)
     ids = models.tokens(2, 6)
@@ -299,7 +299,7 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torc
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 @pytest.mark.parametrize("shape", [(2, 1, 9, 9), (2, 1, 1, 9), (1, 1, 1, 1), (2, 4, 9, 9)], ids=str)
 def test_mask_of_integers_is_refused(dtype, shape):
-    """As sdpa does. A caller's mask is never mistaken for the rules that make_mask makes."""
+    """Integers are refused, as in sdpa. A caller's mask is never mistaken for the rules that make_mask makes."""
     model = models.model("llama", "headgate")
     with pytest.raises(ValueError) as error:
         model(models.tokens(2, 9), attention_mask=torch.ones(shape, dtype=dtype))
@@ -372,7 +372,7 @@ def test_compiles():
     assert_near(compiled(ids).logits, model(ids).logits)
 
 
-def test_set_on_a_model_that_is_there():
+def test_attention_set_on_a_loaded_model_is_used():
     model = models.model("llama")
     ids = models.tokens(1, 6)
     expected = model(ids).logits
@@ -380,7 +380,7 @@ def test_set_on_a_model_that_is_there():
     assert_near(model(ids).logits, expected)
 
 
-def test_what_is_not_supported_is_refused():
+def test_features_not_supported_are_refused():
     model = models.model("llama", "headgate", attention_dropout=0.1)
     ids = models.tokens(1, 4)
     layer = model.model.layers[0].self_attn
@@ -393,7 +393,7 @@ def test_what_is_not_supported_is_refused():
             headgate.torch.transformers.attention_forward(layer, x, x, x, None, **{name: value})
 
 
-def test_registered_once():
+def test_registration_repeated_happens_once():
     for _ in range(2):
         assert headgate.torch.transformers.register() == "headgate"
     assert "headgate" in transformers.AttentionInterface().valid_keys()

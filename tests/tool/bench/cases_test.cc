@@ -16,7 +16,7 @@ BenchGroup named(const std::vector<std::string>& names, std::vector<BenchRatio> 
   return group;
 }
 
-TEST(Cases, SelectionKeepsARatioWhenItKeepsBothOfItsCases) {
+TEST(Cases, Selection_BothCasesOfARatio_KeepsTheRatio) {
   const std::vector<BenchGroup> groups = {named({"x", "a1", "a2"}, {{1, 0, 0.5}, {2, 1, 0.75}}), named({"y"}, {})};
   const auto kept = select_cases(groups, [](const std::string& name) { return name[0] == 'a'; });
   ASSERT_EQ(kept.size(), 1U);
@@ -29,7 +29,7 @@ TEST(Cases, SelectionKeepsARatioWhenItKeepsBothOfItsCases) {
   EXPECT_EQ(kept[0].ratios[0].floor, 0.75);
 }
 
-TEST(Cases, AreFoundByTheirWholeNames) {
+TEST(Cases, Case_WholeName_IsFound) {
   const std::vector<BenchGroup> groups = bench_groups(2);
   for (const BenchGroup& group : groups) {
     for (const BenchCase& bench_case : group.cases) EXPECT_EQ(find_case(groups, bench_case.name), &bench_case);
@@ -37,7 +37,7 @@ TEST(Cases, AreFoundByTheirWholeNames) {
   EXPECT_EQ(find_case(groups, "forward"), nullptr);
 }
 
-TEST(Cases, OfOneThreadLeaveTwoThreadsOut) {
+TEST(Cases, Cases_OneThread_LeaveTwoThreadsOut) {
   EXPECT_NE(find_case(bench_groups(2), "one-head/forward/threads-2"), nullptr);
   EXPECT_EQ(find_case(bench_groups(1), "one-head/forward/threads-2"), nullptr);
 }

@@ -17,7 +17,7 @@
 namespace headgate::bench {
 namespace {
 
-/// Notes its runs, which take so many milliseconds each.
+/// Records its runs, which take so many milliseconds each.
 class NotedJob : public BenchJob {
  public:
   NotedJob(char name, int milliseconds, int threads, std::string& runs)
@@ -36,7 +36,7 @@ class NotedJob : public BenchJob {
   std::string& runs_;
 };
 
-TEST(RunGroup, TakesTurnsThereAndBackAndComparesTheRates) {
+TEST(RunGroup, Cases_OfAGroup_AlternateAndCompareTheirRates) {
   std::string runs;
   const auto job = [&runs](char name, int milliseconds) {
     return [&runs, name, milliseconds](int threads) {
@@ -51,7 +51,7 @@ TEST(RunGroup, TakesTurnsThereAndBackAndComparesTheRates) {
   PeakMeters peaks(active_target());
   const GroupResult result = run_group(group, settings, peaks);
 
-  EXPECT_EQ(runs, "aabbabbaabba");  // twice each to warm up, then there and back twice
+  EXPECT_EQ(runs, "aabbabbaabba");  // twice each to warm up, then two rounds in either direction
   ASSERT_EQ(result.cases.size(), 2U);
   EXPECT_EQ(result.cases[0].threads, 1);
   EXPECT_EQ(result.cases[1].threads, 2);
@@ -69,7 +69,7 @@ TEST(RunGroup, TakesTurnsThereAndBackAndComparesTheRates) {
   EXPECT_LT(result.ratios[0].value, 1.0);  // b sleeps for longer
 }
 
-TEST(RunGroup, TimesShortCallsInARow) {
+TEST(RunGroup, ShortCalls_Timed_RunInARow) {
   std::string runs;
   const BenchGroup group{
       {{"s", [&runs](int threads) { return std::make_unique<NotedJob>('s', 1, threads, runs); }, 0, {}}}, {}};
@@ -78,13 +78,13 @@ TEST(RunGroup, TimesShortCallsInARow) {
   settings.min_seconds = 0.0;
   PeakMeters peaks(active_target());
   const CaseResult result = run_group(group, settings, peaks).cases.at(0);
-  EXPECT_GE(result.calls, 1);  // 4, but of a machine that sleeps for long
+  EXPECT_GE(result.calls, 1);  // usually 4; fewer if the machine sleeps for long
   EXPECT_LE(result.calls, 5);
   EXPECT_EQ(runs.size(), 2U + 3U * static_cast<std::size_t>(result.calls));
   EXPECT_GE(result.ms_min, 1.0);
 }
 
-/// Reads so many bytes, though they may lie in a cache.
+/// Reads so many bytes, which may be cached.
 class ReadingJob : public BenchJob {
  public:
   explicit ReadingJob(std::size_t bytes) : data_(bytes / sizeof(float), 1.0F) {}
@@ -99,7 +99,7 @@ class ReadingJob : public BenchJob {
   float sum_ = 0.0F;
 };
 
-TEST(RunGroup, ComparesEachReadingCallWithAStreamingPass) {
+TEST(RunGroup, ReadingCalls_Timed_AreComparedWithAStreamingPass) {
   static constexpr std::size_t kBytes = 1 << 20;
   const BenchGroup group{{{"r", [](int) { return std::make_unique<ReadingJob>(kBytes); }, 1, {}}}, {}};
   BenchSettings settings;
@@ -115,7 +115,7 @@ TEST(RunGroup, ComparesEachReadingCallWithAStreamingPass) {
   EXPECT_EQ(result.fraction_of_limit(), std::max(result.fraction_of_read, result.fraction_of_peak()));
 }
 
-TEST(RunGroup, RunsASlowCaseOnceToWarmUpAndAsOftenAsSlowCasesAre) {
+TEST(RunGroup, SlowCase_Timed_WarmsUpOnceAndRunsAsOftenAsSlowCasesDo) {
   std::string runs;
   const BenchGroup group{
       {{"s", [&runs](int threads) { return std::make_unique<NotedJob>('s', 510, threads, runs); }, 0, {}}}, {}};

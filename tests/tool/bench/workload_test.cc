@@ -30,12 +30,12 @@ CaseSpec small_spec() {
   return spec;
 }
 
-/// visible_pairs by looking at each pair.
+/// Counts visible_pairs by checking each pair.
 std::int64_t counted_pairs(const CaseSpec& spec) {
   std::int64_t pairs = 0;
   for (std::int64_t i = 0; i < spec.T; ++i) {
     for (std::int64_t j = 0; j < spec.S; ++j) {
-      const std::int64_t ahead = j - (i + spec.S - spec.T);  // of the query's own key
+      const std::int64_t ahead = j - (i + spec.S - spec.T);  // relative to the query's own key
       if (spec.causality == Causality::causal && ahead > 0) continue;
       if (spec.window_left >= 0 && -ahead > spec.window_left) continue;
       if (spec.window_right >= 0 && ahead > spec.window_right) continue;
@@ -45,7 +45,7 @@ std::int64_t counted_pairs(const CaseSpec& spec) {
   return pairs;
 }
 
-TEST(Workload, CountsVisiblePairs) {
+TEST(Workload, VisiblePairs_AnyMask_AreCounted) {
   for (const Causality causality : {Causality::none, Causality::causal}) {
     for (const std::int64_t left : {-1, 0, 3, 100}) {
       for (const std::int64_t right : {-1, 0, 2, 100}) {
@@ -63,7 +63,7 @@ TEST(Workload, CountsVisiblePairs) {
   }
 }
 
-TEST(Workload, PairsOfAPackedBatchAreThoseOfItsSequences) {
+TEST(Workload, VisiblePairs_PackedBatch_AreThoseOfItsSequences) {
   CaseSpec spec = small_spec();
   spec.causality = Causality::causal;
   std::int64_t pairs = 0;
@@ -79,7 +79,7 @@ TEST(Workload, PairsOfAPackedBatchAreThoseOfItsSequences) {
   EXPECT_EQ(visible_pairs(spec), pairs);
 }
 
-TEST(Workload, CountsTwoFlopsAMultiplyAddAndTwoAndAHalfTimesThemBackward) {
+TEST(Workload, Flops_EachPass_AreTwoAMultiplyAddAndTwoAndAHalfTimesThatBackward) {
   CaseSpec spec = small_spec();
   spec.causality = Causality::none;
   const double forward = 2.0 * 2 * 4 * 19 * 33 * (16 + 8);
@@ -93,7 +93,7 @@ void expect_timed_layout(const ConstTensorView& view) {
   EXPECT_EQ(view.strides, contiguous_strides(view.shape));
 }
 
-TEST(Workload, HasContiguousAlignedTensorsForItsOperationAlone) {
+TEST(Workload, Tensors_EachOperation_AreContiguousAlignedAndNoMore) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     CaseSpec spec = small_spec();
     spec.dtype = dtype;
@@ -126,7 +126,7 @@ double largest_difference(const ConstTensorView& view, const std::vector<double>
   return largest;
 }
 
-TEST(Workload, RunsThePassesOfItsProblem) {
+TEST(Workload, Passes_OfAProblem_Run) {
   const CaseSpec spec = small_spec();
   verify::Case problem(spec);
   Workload workload(spec, BenchOp::backward);
@@ -138,7 +138,7 @@ TEST(Workload, RunsThePassesOfItsProblem) {
   EXPECT_LT(largest_difference(workload.problem().outputs().y, problem.expected_forward().y), 1e-5);
 }
 
-TEST(Timing, MedianIsTheMiddleOrTheMeanOfTheMiddleTwo) {
+TEST(Timing, Median_OddOrEvenCount_IsTheMiddleOrTheMeanOfTwo) {
   EXPECT_EQ(median({3.0}), 3.0);
   EXPECT_EQ(median({9.0, 1.0, 2.0}), 2.0);
   EXPECT_EQ(median({8.0, 1.0, 4.0, 2.0}), 3.0);

@@ -12,7 +12,7 @@
 #include "tool/cli/attend_files.hpp"
 #include "tool/cli/small_verbs.hpp"
 
-// OpenBLAS waits for ever for memory that it cannot have. Checks that verbs without OpenBLAS work under a limit on
+// OpenBLAS waits forever for memory that it cannot get. Checks that verbs without OpenBLAS work under a limit on
 // address space, and that the others name the limit.
 
 namespace headgate {
@@ -32,14 +32,14 @@ Outcome headgate_within(int kibibytes, const std::vector<std::string>& arguments
   return run_program(command);
 }
 
-constexpr int kTooLittle = 160000;  // for OpenBLAS, beside the tool itself
+constexpr int kTooLittle = 160000;  // for OpenBLAS in addition to the tool itself
 
 class AddressSpace : public ::testing::Test {
  protected:
   testing::TrainVerb verb;
 };
 
-TEST_F(AddressSpace, VerbsWithoutProducts_NeedNoOpenBlas) {
+TEST_F(AddressSpace, Verbs_WithoutProducts_NeedNoOpenBlas) {
   ASSERT_EQ(verb.train("run").status, 0);
   std::vector<float> ones(4, 1.0F);
   testing::write_npy(verb.path("x.npy"), make_view(ones.data(), Shape{1, 1, 2, 2}), 4);
@@ -62,7 +62,7 @@ TEST_F(AddressSpace, VerbsWithoutProducts_NeedNoOpenBlas) {
   }
 }
 
-TEST_F(AddressSpace, VerbsWithProducts_NameTheLimit) {
+TEST_F(AddressSpace, Verbs_WithProductsUnderALimit_NameTheLimit) {
   ASSERT_EQ(verb.train("run").status, 0);
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            verb.command("other"),
@@ -82,7 +82,7 @@ TEST_F(AddressSpace, VerbsWithProducts_NameTheLimit) {
 }
 
 /// OpenBLAS has a buffer for each of two threads.
-TEST_F(AddressSpace, TrainingUnderAnyLimit_Ends) {
+TEST_F(AddressSpace, Training_AnyLimit_Ends) {
   int trained = 0, refused = 0;
   for (int limit = 150000; limit <= 750000; limit += 50000) {
     const std::string run = fmt::format("run{}", limit);
@@ -103,7 +103,7 @@ Outcome info_with(const std::string& folder, const std::string& variable = "HEAD
                       testing::headgate_path(), "info"});
 }
 
-TEST(OpenBlas, CpuThatItDoesNotKnow_GetsTheKernelsThatSuit) {
+TEST(OpenBlas, OpenBlas_UnknownCpu_GetsSuitableKernels) {
   const std::vector<std::string> targets = supported_targets();
   const auto runs = [&](const char* target) {
     return std::find(targets.begin(), targets.end(), target) != targets.end();
@@ -116,7 +116,7 @@ TEST(OpenBlas, CpuThatItDoesNotKnow_GetsTheKernelsThatSuit) {
   EXPECT_NE(chosen.out.find("made up, kernels of Nehalem, threads 1\n"), std::string::npos) << chosen.out;
 }
 
-TEST(OpenBlas, FileThatIsNone_IsNamed) {
+TEST(OpenBlas, OpenBlas_FileIsNoLibrary_IsNamed) {
   const testing::Scratch scratch;
   testing::write_bytes(scratch / "libopenblas.so.0", "no library");
   const Outcome info = info_with(scratch.path());

@@ -18,7 +18,7 @@
 namespace headgate::testing {
 namespace {
 
-/// Every index of `shape`, in the order that a file of `order` holds elements.
+/// Visits every index of `shape`, in the order in which a file of `order` holds elements.
 template <typename Visit>
 void for_each_index(const Shape& shape, Order order, const Visit& visit) {
   const std::int64_t count = shape[0] * shape[1] * shape[2] * shape[3];
@@ -36,19 +36,19 @@ void for_each_index(const Shape& shape, Order order, const Visit& visit) {
 
 std::int64_t at(const ConstTensorView& view, const Shape& i) { return offset_of(view, i[0], i[1], i[2], i[3]); }
 
-/// The smallest rank that holds the problem.
+/// Returns the smallest rank that holds the problem.
 std::size_t rank_of(const AttentionInputs& in) {
   if (in.q.shape[0] != 1 || in.block_table.present()) return 4;
   return in.q.shape[1] == 1 && in.k.shape[1] == 1 ? 2 : 3;
 }
 
-/// The smallest rank that holds a (B|1,Hq|1,T|1,S) map.
+/// Returns the smallest rank that holds a (B|1,Hq|1,T|1,S) map.
 std::size_t map_rank(const ConstTensorView& map) {
   if (map.shape[0] != 1) return 4;
   return map.shape[1] == 1 ? 2 : 3;
 }
 
-/// The options that say what the library's arguments say, and the files that they name.
+/// Returns the options that correspond to the library's arguments, and the files that they name.
 std::vector<std::string> command_of(const AttentionInputs& in, const AttentionOptions& options,
                                     const std::string& directory, Order order) {
   std::vector<std::string> command = {"attend"};

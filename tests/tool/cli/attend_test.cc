@@ -38,7 +38,8 @@ using headgate::testing::Scratch;
 using headgate::testing::write_bytes;
 using headgate::testing::write_npy;
 
-/// What the command line can say: the log-sum-exp in its own dtype, and none coming in; the gate in q's dtype.
+/// Restricts a spec to what the command line can express: the log-sum-exp in its own dtype, without its gradient; the
+/// gate in q's dtype.
 verify::CaseSpec sayable(verify::CaseSpec spec) {
   spec.lse = spec.dtype == DType::f64 ? DType::f64 : DType::f32;
   spec.dlse = DType::none;
@@ -54,7 +55,8 @@ verify::CaseSpec sayable(verify::CaseSpec spec) {
   return spec;
 }
 
-/// Files in, the command, files out: as right as the library by the rule that holds the library.
+/// Writes files, runs the command, and compares the files that it writes with the oracle by the library's tolerance
+/// rule.
 void expect_right(const verify::CaseSpec& spec, Order order) {
   const Scratch scratch;
   verify::Case problem(sayable(spec));
@@ -67,7 +69,7 @@ void expect_right(const verify::CaseSpec& spec, Order order) {
   EXPECT_EQ(check_backward_case(problem, command), std::nullopt);
 }
 
-TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
+TEST(AttendAgainstOracle, Outputs_EachFeatureAlone_MatchTheOracle) {
   verify::CaseSpec plain;
   plain.B = 2;
   plain.Hkv = 2;
@@ -121,7 +123,7 @@ TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
   }
 }
 
-TEST(AttendAgainstOracle, EveryGateFunction) {
+TEST(AttendAgainstOracle, Outputs_EveryGateFunction_MatchTheOracle) {
   for (const auto& [fn, word] : Words<GateFn>::kAll) {
     verify::CaseSpec spec;
     spec.Hkv = 2;
@@ -135,13 +137,13 @@ TEST(AttendAgainstOracle, EveryGateFunction) {
   }
 }
 
-TEST(AttendAgainstOracle, RandomCombinations) {
+TEST(AttendAgainstOracle, Outputs_RandomCombinations_MatchTheOracle) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     expect_right(verify::random_spec(seed), seed % 2 == 0 ? Order::c : Order::fortran);
   }
 }
 
-/// A small problem's files, and commands over them.
+/// Writes a small problem's files, and runs commands on them.
 class AttendTest : public ::testing::Test {
  protected:
   AttendTest() {
@@ -155,7 +157,7 @@ class AttendTest : public ::testing::Test {
     put("sinks", {1, 1, 1, kHq}, DType::f32, 1);
   }
 
-  /// Normal numbers, by name: the same in every dtype and order.
+  /// Writes normal numbers, seeded by name: the same in every dtype and order.
   void put(const std::string& name, const Shape& shape, DType dtype = DType::f32, std::size_t rank = 4,
            Order order = Order::c, const std::string& values_of = "") const {
     io::Array array = io::make_array(dtype, {shape.begin(), shape.end()});
@@ -167,7 +169,7 @@ class AttendTest : public ::testing::Test {
     write_npy(in(name), {array.data.get(), dtype, shape, contiguous_strides(shape)}, rank, order);
   }
 
-  /// Integers or booleans, a vector or a (T,S) map.
+  /// Writes integers or booleans, a vector or a (T,S) map.
   template <typename T>
   void put_values(const std::string& name, const std::vector<T>& values, const Shape& shape, std::size_t rank) const {
     write_npy(in(name), make_view(values.data(), shape), rank);
@@ -182,7 +184,7 @@ class AttendTest : public ::testing::Test {
     return all;
   }
 
-  /// The bytes of the result.
+  /// Returns the bytes of the result.
   std::string result(const std::vector<std::string>& more = {}) const {
     const Outcome outcome = testing::headgate(command(more));
     EXPECT_EQ(outcome.status, 0) << outcome.err;
@@ -190,7 +192,7 @@ class AttendTest : public ::testing::Test {
     return read_bytes(out("y.npy"));
   }
 
-  /// Refused with this reason, and nothing at all written.
+  /// Expects a refusal with this reason, and that nothing was written.
   void refuse(const std::vector<std::string>& more, const std::string& reason) const {
     refuse_command(command(more), reason);
   }
@@ -208,7 +210,7 @@ class AttendTest : public ::testing::Test {
 
 std::vector<std::int64_t> shape_of(const std::string& path) { return io::read_npy(path).shape; }
 
-TEST_F(AttendTest, FortranOrderIsTheSameProblem) {
+TEST_F(AttendTest, Input_FortranOrder_GivesTheSameOutput) {
   const std::string expected = result({"--gate", in("z"), "--bias", in("bias")});
   put("q", {kB, kHq, kT, kD}, DType::f32, 4, Order::fortran);
   put("v", {kB, kHkv, kS, kDv}, DType::f32, 4, Order::fortran);
@@ -217,7 +219,7 @@ TEST_F(AttendTest, FortranOrderIsTheSameProblem) {
   EXPECT_EQ(result({"--gate", in("z"), "--bias", in("bias")}), expected);
 }
 
-TEST_F(AttendTest, OutputsHaveTheRankOfQ) {
+TEST_F(AttendTest, Outputs_EachRankOfQ_HaveIt) {
   const std::vector<std::string> all = {"--lse",  out("lse.npy"), "--weights",  out("p.npy"), "--grad-out",
                                         in("dy"), "--grad-dir",   out("grads"), "--gate",     in("z")};
   using Dims = std::vector<std::int64_t>;
@@ -249,7 +251,7 @@ TEST_F(AttendTest, OutputsHaveTheRankOfQ) {
   expect_shapes({}, {});
 }
 
-TEST_F(AttendTest, GradientsAreWrittenAsTheyApply) {
+TEST_F(AttendTest, Gradients_OfInputsGiven_AreWritten) {
   const auto names = [this] {
     std::set<std::string> found;
     for (const auto& entry : fs::directory_iterator(out("grads"))) found.insert(entry.path().filename().string());
@@ -270,7 +272,7 @@ TEST_F(AttendTest, GradientsAreWrittenAsTheyApply) {
   EXPECT_EQ(names(), (Names{"dq.npy", "dk.npy", "dv.npy"}));
 }
 
-TEST_F(AttendTest, StatisticsAreWrittenAsTheyAreAskedFor) {
+TEST_F(AttendTest, Statistics_AskedFor_AreWritten) {
   const auto names = [this] {
     std::set<std::string> found;
     for (const auto& entry : fs::directory_iterator(out("stats"))) found.insert(entry.path().filename().string());
@@ -293,14 +295,14 @@ TEST_F(AttendTest, StatisticsAreWrittenAsTheyAreAskedFor) {
   EXPECT_EQ(shape_of(out("stats/rows.npy")), (Dims{kB, kHq, 2, kS}));
 }
 
-TEST_F(AttendTest, RefusesStatisticsThatAreNone) {
+TEST_F(AttendTest, Statistics_UnknownName_IsRefused) {
   refuse({"--top-k", "3"}, "--stats");
   refuse({"--stats", out("stats"), "--rows", "1,"}, "--rows is '1,' but must be whole numbers");
   refuse({"--stats", out("stats"), "--rows", "5"}, "--rows 5: there is no query 5; q has 5");
   refuse({"--stats", out("stats"), "--top-k", "0"}, "--top-k");
 }
 
-TEST_F(AttendTest, OffByOneIsASinkOfZero) {
+TEST_F(AttendTest, OffByOne_Option_EqualsASinkOfZero) {
   const std::string plain = result();
   const std::string off_by_one = result({"--off-by-one"});
   EXPECT_NE(off_by_one, plain);
@@ -308,12 +310,12 @@ TEST_F(AttendTest, OffByOneIsASinkOfZero) {
   EXPECT_EQ(result({"--sinks", in("zeros")}), off_by_one);
 }
 
-TEST_F(AttendTest, ThreadsDoNotShow) {
+TEST_F(AttendTest, Output_AnyNumberOfThreads_IsBitwiseIdentical) {
   const std::string one = result({"--threads", "1", "--causal"});
   for (const char* n : {"2", "3", "7"}) EXPECT_EQ(result({"--threads", n, "--causal"}), one);
 }
 
-TEST_F(AttendTest, GateFunctionDefaultsToSigmoidTimes) {
+TEST_F(AttendTest, GateFunction_NotGiven_IsSigmoidTimes) {
   const std::string gated = result({"--gate", in("z")});
   EXPECT_EQ(result({"--gate", in("z"), "--gate-fn", "sigmoid", "--gate-op", "mul"}), gated);
   EXPECT_NE(result({"--gate", in("z"), "--gate-fn", "silu"}), gated);
@@ -322,7 +324,7 @@ TEST_F(AttendTest, GateFunctionDefaultsToSigmoidTimes) {
   EXPECT_EQ(result({"--gate-fn", "none"}), plain);
 }
 
-TEST_F(AttendTest, PrecisionIsOfTheProducts) {
+TEST_F(AttendTest, Precision_Native16_ChangesTheProducts) {
   put("q", {1, 2, 80, 16}, DType::f32);
   put("k", {1, 2, 140, 16}, DType::f32);
   put("v", {1, 2, 140, 16}, DType::f32);
@@ -332,7 +334,7 @@ TEST_F(AttendTest, PrecisionIsOfTheProducts) {
   EXPECT_EQ(native16 == exact, native16_products().empty());
 }
 
-TEST_F(AttendTest, DTypeConverts) {
+TEST_F(AttendTest, DType_Given_ConvertsTheInputs) {
   const std::string f32 = result();
   const std::string f64 = result({"--dtype", "f64"});
   EXPECT_EQ(io::read_npy(out("y.npy")).dtype, DType::f64);
@@ -345,7 +347,7 @@ TEST_F(AttendTest, DTypeConverts) {
     const auto x = static_cast<float>(load_element(y.data.get(), y.dtype, i));
     ASSERT_EQ(to_f32(to_bf16(x)), x) << "not rounded to bf16";
   }
-  // Files of any one dtype, or of several, give what files of that dtype would.
+  // Files of any dtype, or of several, give what files of that dtype would give.
   put("q", {kB, kHq, kT, kD}, DType::f64);
   put("k", {kB, kHkv, kS, kD}, DType::f16);
   EXPECT_EQ(result({"--dtype", "f32"}), f32);
@@ -353,7 +355,7 @@ TEST_F(AttendTest, DTypeConverts) {
   EXPECT_EQ(result({"--dtype", "bf16"}), bf16);
 }
 
-TEST_F(AttendTest, BiasOfAnyFloatIsTaken) {
+TEST_F(AttendTest, Bias_AnyFloat_IsAccepted) {
   const std::string expected = result({"--bias", in("bias")});
   for (const DType dtype : {DType::f16, DType::f64}) {
     put("bias2", {1, 1, kT, kS}, dtype, 2, Order::c, "bias");
@@ -361,25 +363,25 @@ TEST_F(AttendTest, BiasOfAnyFloatIsTaken) {
   }
 }
 
-TEST_F(AttendTest, EmptyDimensions) {
+TEST_F(AttendTest, Dimensions_Empty_WriteEmptyOutputs) {
   put("q", {kB, kHq, 0, kD});
   result();
   EXPECT_EQ(shape_of(out("y.npy")), (std::vector<std::int64_t>{kB, kHq, 0, kDv}));
   put("q", {kB, kHq, kT, kD});
   put("k", {kB, kHkv, 0, kD});
   put("v", {kB, kHkv, 0, kDv});
-  result();  // no key: attention is 0
+  result();  // no key is visible, so attention is 0
   const io::Array y = io::read_npy(out("y.npy"));
   for (std::int64_t i = 0; i < y.numel(); ++i) ASSERT_EQ(load_element(y.data.get(), y.dtype, i), 0.0);
 }
 
-TEST_F(AttendTest, ReplacesWhatWasThere) {
+TEST_F(AttendTest, Output_Exists_IsReplaced) {
   write_bytes(out("y.npy"), "old");
   EXPECT_EQ(result(), result());
   EXPECT_EQ(std::distance(fs::directory_iterator(out_dir), {}), 1);
 }
 
-TEST_F(AttendTest, RefusesBadUsage) {
+TEST_F(AttendTest, Usage_Bad_IsRefused) {
   refuse_command({"attend"}, "--q is required");
   refuse_command({"attend", "--q", in("q"), "--k", in("k"), "--v", in("v")}, "--out is required");
   refuse({"--window", "3"}, "--window is '3'");
@@ -417,7 +419,7 @@ TEST_F(AttendTest, RefusesBadUsage) {
   refuse({"surplus"}, "surplus");
 }
 
-TEST_F(AttendTest, RefusesTwoOutputsAtOnePath) {
+TEST_F(AttendTest, Outputs_SamePath_AreRefused) {
   refuse({"--lse", out("y.npy")}, "--lse " + out("y.npy") + " are one file: give two paths");
   refuse({"--lse", out("../out/./y.npy")}, "--lse " + out("../out/./y.npy") + " are one file");
   refuse({"--lse", out("p.npy"), "--weights", out("p.npy")}, "--weights " + out("p.npy") + " are one file");
@@ -425,7 +427,7 @@ TEST_F(AttendTest, RefusesTwoOutputsAtOnePath) {
          "--grad-dir " + out("grads/dq.npy") + " are one file");
 }
 
-TEST_F(AttendTest, RefusesAnOutputThatIsAnInput) {
+TEST_F(AttendTest, Output_IsAnInput_IsRefused) {
   const auto refuse_out = [this](const std::string& path, const std::string& name) {
     const std::string option = name == "z" ? "--gate" : "--" + name;
     const std::string before = read_bytes(path);
@@ -450,7 +452,7 @@ TEST_F(AttendTest, RefusesAnOutputThatIsAnInput) {
   refuse({"--lse", in("q")}, "--lse " + in("q") + " would overwrite " + in("q") + ", a file of --q");
 }
 
-TEST_F(AttendTest, RefusesTwoOutputsThatAreOneFile) {
+TEST_F(AttendTest, Outputs_SameFile_AreRefused) {
   write_bytes(scratch / "old.npy", "old");
   fs::create_hard_link(scratch / "old.npy", scratch / "same.npy");
   const Outcome outcome = testing::headgate({"attend", "--q", in("q"), "--k", in("k"), "--v", in("v"), "--out",
@@ -459,7 +461,7 @@ TEST_F(AttendTest, RefusesTwoOutputsThatAreOneFile) {
   EXPECT_EQ(read_bytes(scratch / "old.npy"), "old");
 }
 
-TEST_F(AttendTest, RefusesPathsThatTakeNoFile) {
+TEST_F(AttendTest, Path_TakesNoFile_IsRefused) {
   refuse({"--lse", out("missing/lse.npy")}, "missing/lse.npy: cannot write: there is no directory " + out("missing"));
   refuse({"--lse", out_dir}, "not a regular file");
   refuse({"--lse", in("q") + "/lse.npy"}, "cannot write: Not a directory");
@@ -469,7 +471,7 @@ TEST_F(AttendTest, RefusesPathsThatTakeNoFile) {
   refuse({"--grad-out", in("dy"), "--grad-dir", in("q")}, "cannot write: Not a directory");
 }
 
-TEST_F(AttendTest, RefusesOtherDTypesByName) {
+TEST_F(AttendTest, DType_NotSupported_IsRefusedByName) {
   put("k", {kB, kHkv, kS, kD}, DType::f64);
   refuse({}, "k.npy: has dtype f64 but " + in("q") + " has f32");
   put("k", {kB, kHkv, kS, kD});
@@ -490,7 +492,7 @@ TEST_F(AttendTest, RefusesOtherDTypesByName) {
   refuse({"--bias", in("whole")}, "whole.npy: has dtype i32");
 }
 
-TEST_F(AttendTest, RefusesShapesThatDisagree) {
+TEST_F(AttendTest, Shapes_Disagree_AreRefused) {
   put("k3", {1, kHkv, kS, kD}, DType::f32, 3);
   refuse_command({"attend", "--q", in("q"), "--k", in("k3"), "--v", in("v"), "--out", out("y.npy")},
                  "k3.npy: has shape (2, 7, 8) but must be of rank 4 as q");
@@ -516,7 +518,7 @@ TEST_F(AttendTest, RefusesShapesThatDisagree) {
   refuse({"--cu-seqlens-q", in("lengths"), "--cu-seqlens-k", in("lengths")}, "B is 2 but must be 1");
 }
 
-TEST_F(AttendTest, AuxiliaryArrays_AreRefusedWithTheirFiles) {
+TEST_F(AttendTest, AuxiliaryArray_Bad_IsRefusedWithItsFile) {
   put_values("offsets", std::vector<std::int64_t>{0}, {1, 1, 1, 1}, 1);
   refuse({"--query-offsets", in("offsets")}, "offsets.npy: query_offsets has shape (1,1,1,1)");
   put("slopes", {1, 1, 1, kHq + 1}, DType::f32, 1);
@@ -528,18 +530,18 @@ TEST_F(AttendTest, AuxiliaryArrays_AreRefusedWithTheirFiles) {
   refuse({"--block-table", in("table"), "--key-lengths", in("lengths")}, "table.npy: block_table[1,0] is 9");
 }
 
-TEST_F(AttendTest, RowsBeyondTheQueries_AreRefusedAsTheOptionSaysThem) {
+TEST_F(AttendTest, Rows_BeyondTheQueries_AreRefusedByTheOptionsName) {
   refuse({"--stats", out("s"), "--rows", "0,99"}, "--rows 0,99: there is no query 99; q has 5, numbered from 0");
 }
 
-TEST_F(AttendTest, StatisticsInALoopOfLinks_SayThatItIsOne) {
+TEST_F(AttendTest, Statistics_LoopOfLinks_IsNamed) {
   fs::create_symlink("other", scratch / "loop");
   fs::create_symlink("loop", scratch / "other");
   refuse({"--stats", scratch / "loop"}, "is a loop of symbolic links");
   refuse({"--lse", scratch / "loop"}, "is a loop of symbolic links");
 }
 
-TEST_F(AttendTest, RefusesFilesThatLie) {
+TEST_F(AttendTest, File_HeaderContradictsItsData_IsRefused) {
   const std::string whole = read_bytes(in("q"));
   for (const std::size_t n : {std::size_t{0}, std::size_t{9}, std::size_t{60}, whole.size() - 1}) {
     write_bytes(in("q"), whole.substr(0, n));
@@ -547,7 +549,7 @@ TEST_F(AttendTest, RefusesFilesThatLie) {
   }
   write_bytes(in("q"), whole + "x");
   refuse({}, "q.npy: shape (2, 4, 5, 8) of <f4 takes 1280 bytes of data, but 1281 follow the header: trailing data");
-  // No element in the file, and a claim of 2^32 heads.
+  // The file has no elements but claims 2^32 heads.
   std::string many = whole.substr(0, 128);
   const std::string shape = "(2, 4, 5, 8), }";
   many.replace(many.find(shape), shape.size() + 24, "(65536, 65536, 0, 8), }                ");
@@ -557,8 +559,8 @@ TEST_F(AttendTest, RefusesFilesThatLie) {
   refuse({}, "q.npy: cannot open: No such file or directory");
 }
 
-/// Flips in every file at once: never a crash, and never an output beside a refusal.
-TEST_F(AttendTest, SurvivesDamagedFiles) {
+/// Flips bits in every file at once. The tool must not crash, and must not write an output when it refuses.
+TEST_F(AttendTest, File_Damaged_IsReadOrRefused) {
   std::mt19937 random(250506708);  // NOLINT: the same damage in every run
   const std::vector<std::string> names = {"q", "k", "v", "z", "bias", "sinks"};
   for (int round = 0; round < 60; ++round) {
@@ -582,7 +584,7 @@ TEST_F(AttendTest, SurvivesDamagedFiles) {
   }
 }
 
-/// The shell runs `attend` with a limit on the size of files that the small result fits in and the weights do not.
+/// Makes the shell run `attend` with a limit on file sizes that the small result fits but the weights exceed.
 class AttendOutOfSpaceTest : public AttendTest {
  protected:
   AttendOutOfSpaceTest() {
@@ -603,7 +605,7 @@ class AttendOutOfSpaceTest : public AttendTest {
   }
 };
 
-TEST_F(AttendOutOfSpaceTest, AnErrorLeavesNothing) {
+TEST_F(AttendOutOfSpaceTest, Outputs_DiskFull_LeaveNothing) {
   expect_refused(attend_limited(), "attend", "p.npy: cannot write: File too large");
   EXPECT_EQ(read_bytes(out("y.npy")), "old");
   EXPECT_EQ(std::distance(fs::directory_iterator(out_dir), {}), 1);

@@ -11,7 +11,7 @@
 #include "models/io/scratch.hpp"
 #include "tool/cli/tool.hpp"
 
-// What bench reports, never how fast anything is.
+// Checks what bench reports, but not how fast anything is.
 
 namespace headgate {
 namespace {
@@ -20,7 +20,7 @@ using headgate::testing::expect_refused;
 using headgate::testing::Outcome;
 using nlohmann::json;
 
-/// The report of a quick run of the cases that `filter` names.
+/// Returns the report of a quick run of the cases that `filter` matches.
 json bench(const std::string& filter) {
   const testing::Scratch scratch;
   const std::string path = scratch / "bench.json";
@@ -30,12 +30,12 @@ json bench(const std::string& filter) {
   return json::parse(testing::read_bytes(path));
 }
 
-/// FLOPs that a case must have counted, from its time and rate.
+/// Returns the FLOPs that a case must have counted, from its time and rate.
 double counted_flops(const json& bench_case) {
   return bench_case.at("gflops").get<double>() * 1e6 * bench_case.at("ms_median").get<double>();
 }
 
-TEST(Bench, ReportsTheMachineAndACase) {
+TEST(Bench, Report_OneCase_NamesTheMachineAndTheCase) {
   const json report = bench("^forward/T512/D64$");
   const json& machine = report.at("machine");
   EXPECT_EQ(machine.at("isa"), active_target());
@@ -63,7 +63,7 @@ TEST(Bench, ReportsTheMachineAndACase) {
               c.at("gflops").get<double>() / c.at("fma_peak_gflops").get<double>(), 1e-9);
 }
 
-TEST(Bench, CountsTheFlopsOfVisiblePairs) {
+TEST(Bench, Report_MaskedCase_CountsTheFlopsOfVisiblePairs) {
   const json report = bench("^(forward|backward)/causal/D64$");
   ASSERT_EQ(report.at("cases").size(), 2U);
   const double forward = 2.0 * (2048.0 * 2049.0 / 2.0) * (64 + 64) * 8;
@@ -71,7 +71,7 @@ TEST(Bench, CountsTheFlopsOfVisiblePairs) {
   EXPECT_NEAR(counted_flops(report.at("cases")[1]), 2.5 * forward, 2.5e-6 * forward);
 }
 
-TEST(Bench, StepsAWholeModel) {
+TEST(Bench, Training_OneCase_StepsAWholeModel) {
   const json report = bench("^train/1M/T256$");
   ASSERT_EQ(report.at("cases").size(), 1U);
   const json& c = report.at("cases")[0];
@@ -79,7 +79,7 @@ TEST(Bench, StepsAWholeModel) {
                          {"dtype", "f32"}, {"causal", true}, {"layers", 4},   {"dim", 128},
                          {"vocab", 256},   {"tokens", 4096}, {"floor", 0.45}, {"gate", "g1-elementwise-sigmoid-mul"}};
   for (const auto& [key, value] : expected.items()) EXPECT_EQ(c.at(key), value) << key;
-  // All of a layer but its norms is matrices: q, gate, k, v and W_o, and three of the MLP.
+  // All of a layer except its norms is matrices: q, gate, k, v and W_o, and three of the MLP.
   const double ffn = c.at("ffn").get<double>();
   const double matrices = 4 * (5 * 128.0 * 128.0 + 3 * 128.0 * ffn) + 256 * 128.0;
   const double norms = 4 * (2 * 128.0 + 2 * 32.0) + 128.0;
@@ -89,7 +89,7 @@ TEST(Bench, StepsAWholeModel) {
   EXPECT_NEAR(counted_flops(c), flops, 1e-6 * flops);
 }
 
-TEST(Bench, RunsACaseOnDemand) {
+TEST(Bench, Case_OnDemand_Runs) {
   const Outcome outcome = testing::run_program(
       {"/bin/sh", "-c", "printf '\\n\\n' | \"$0\" bench --threads 2 --on-demand one-head/forward/threads-1",
        testing::headgate_path()});
@@ -107,7 +107,7 @@ TEST(Bench, RunsACaseOnDemand) {
   EXPECT_TRUE(lines.eof());
 }
 
-TEST(Bench, ComparesOnlyWhatTheFilterLeaves) {
+TEST(Bench, Ratios_FilteredCases_CompareThoseThatRan) {
   const json both = bench("^odd/forward/T");
   ASSERT_EQ(both.at("ratios").size(), 1U);
   EXPECT_EQ(both.at("ratios")[0].at("numerator"), "odd/forward/T1000");
@@ -115,7 +115,7 @@ TEST(Bench, ComparesOnlyWhatTheFilterLeaves) {
   EXPECT_EQ(bench("^odd/forward/T1000").at("ratios").size(), 0U);
 }
 
-TEST(Bench, NamesItsCasesOnce) {
+TEST(Bench, Cases_Listed_HaveUniqueNames) {
   const Outcome outcome = testing::headgate({"bench", "--list", "--threads", "2"});
   EXPECT_EQ(outcome.status, 0);
   std::vector<std::string> names;
@@ -132,7 +132,7 @@ TEST(Bench, NamesItsCasesOnce) {
   }
 }
 
-TEST(Bench, RefusesWhatItCannotDo) {
+TEST(Bench, Options_Bad_AreRefused) {
   expect_refused(testing::headgate({"bench", "--filter", "(("}), "bench",
                  "--filter: \"((\" is not a regular expression");
   expect_refused(testing::headgate({"bench", "--filter", std::string(5000, '(')}), "bench", "5000 characters");

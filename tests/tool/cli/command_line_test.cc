@@ -10,7 +10,7 @@
 #include "models/io/scratch.hpp"
 #include "tool/cli/tool.hpp"
 
-// What is refused on a command line, with which words, and in which order.
+// Checks what a command line refuses, with which words, and in which order.
 
 namespace headgate {
 namespace {
@@ -21,7 +21,7 @@ using nlohmann::json;
 
 constexpr const char* kTooLarge = "99999999999999999999";
 
-TEST(UnexpectedArgument, MistypedOption_ComesBeforeMissingOnes) {
+TEST(UnexpectedArgument, Option_Mistyped_ComesBeforeMissingOnes) {
   expect_refused(testing::headgate({"train", "--dat", "x"}), "train",
                  "unexpected arguments --dat x; did you mean --data? (see headgate train --help)");
   expect_refused(testing::headgate({"train", "--seq_length=8"}), "train",
@@ -30,31 +30,31 @@ TEST(UnexpectedArgument, MistypedOption_ComesBeforeMissingOnes) {
   expect_refused(testing::headgate({"attend", "--gatefn", "silu"}), "attend", "did you mean --gate-fn?");
 }
 
-TEST(UnexpectedArgument, SeveralOfThem_AreNamedInTheOrderOfTheCommandLine) {
+TEST(UnexpectedArgument, Arguments_SeveralUnexpected_AreNamedInTheirOrder) {
   expect_refused(testing::headgate({"info", "zeta", "--frobnicate", "alpha"}), "info",
                  "unexpected arguments zeta --frobnicate alpha (see");
   expect_refused(testing::headgate({"train", "--sedd", "1", "--layrs", "2", "--betas", "3"}), "train",
                  "unexpected arguments --sedd 1 --layrs 2 --betas 3; did you mean --seed, --layers and --beta2?");
 }
 
-TEST(UnexpectedArgument, OldName_IsGuessedAsTodaysName) {
+TEST(UnexpectedArgument, Option_OldName_IsGuessedAsTodaysName) {
   expect_refused(testing::headgate({"eval", "run", "--dta", "x"}), "eval", "did you mean --text?");
 }
 
-TEST(UnexpectedArgument, NothingNear_IsNotGuessed) {
+TEST(UnexpectedArgument, Argument_NothingNear_IsNotGuessed) {
   for (const char* word : {"--frobnicate", "-z", "--", "---", "--=", "-", "surplus"}) {
     const Outcome outcome = testing::headgate({"info", word});
     EXPECT_EQ(outcome.err.find("did you mean"), std::string::npos) << outcome.err;
   }
 }
 
-TEST(UnknownVerb, MistypedVerb_IsGuessed) {
+TEST(UnknownVerb, Verb_Mistyped_IsGuessed) {
   expect_refused(testing::headgate({"trian"}), "", "no verb 'trian'; did you mean train? (see headgate --help)");
   expect_refused(testing::headgate({"evaluate"}), "", "no verb 'evaluate' (see headgate --help)");
   expect_refused(testing::headgate({"surplus", "info"}), "", "no verb 'surplus'");
 }
 
-TEST(RefusedValue, FirstOneOnTheCommandLine_IsNamed) {
+TEST(RefusedValue, Values_SeveralBad_TheFirstIsNamed) {
   const std::string steps = "--steps: must be a whole number", seed = "--seed: must be a whole number";
   expect_refused(testing::headgate({"train", "--steps", "x", "--seed", "y"}), "train", steps);
   expect_refused(testing::headgate({"train", "--seed", "y", "--steps", "x"}), "train", seed);
@@ -68,7 +68,7 @@ TEST(RefusedValue, FirstOneOnTheCommandLine_IsNamed) {
                  "--dtype: 'f8' is none of f32, f16, bf16");
 }
 
-TEST(RefusedValue, MistypedWord_IsGuessed) {
+TEST(RefusedValue, Word_Mistyped_IsGuessed) {
   expect_refused(testing::headgate({"attend", "--gate-fn", "sigmod"}), "attend", "; did you mean sigmoid?");
   expect_refused(testing::headgate({"train", "--task", "bigram-backopy"}), "train", "; did you mean bigram-backcopy?");
   expect_refused(testing::headgate({"demo", "--only", "layers"}), "demo",
@@ -77,7 +77,7 @@ TEST(RefusedValue, MistypedWord_IsGuessed) {
                  "; did you mean per_group?");
 }
 
-TEST(NumberOption, NumberThatItsTypeDoesNotHold_IsRefusedWithTheRange) {
+TEST(NumberOption, Number_BeyondItsType_IsRefusedWithTheRange) {
   const auto refused = [](const std::vector<std::string>& command, const std::string& reason) {
     expect_refused(testing::headgate(command), command.front(), reason);
   };
@@ -93,8 +93,8 @@ TEST(NumberOption, NumberThatItsTypeDoesNotHold_IsRefusedWithTheRange) {
   refused({"train", "--lr", "1e999"}, "--lr: must be a number that f64 holds, got 1e999");
 }
 
-/// Every option of `headgate VERB --help` whose value is a whole number: shown as N or K, or W of --window-share.
-TEST(NumberOption, EveryWholeNumber_IsRefusedWhereItWouldSaturateOrWrap) {
+/// Tests every option of `headgate VERB --help` whose value is a whole number, shown as N or K, or W of --window-share.
+TEST(NumberOption, Number_WouldSaturateOrWrap_IsRefused) {
   int seen = 0;
   for (const char* verb : {"explain", "attend", "train", "eval", "compare", "xray", "generate", "verify", "bench"}) {
     const std::string help = testing::headgate({verb, "--help"}).out;
@@ -116,13 +116,13 @@ TEST(NumberOption, EveryWholeNumber_IsRefusedWhereItWouldSaturateOrWrap) {
   EXPECT_GE(seen, 35);
 }
 
-TEST(NumberOption, DecimalAndHexadecimal_AreRead) {
+TEST(NumberOption, Number_DecimalOrHexadecimal_IsRead) {
   EXPECT_EQ(testing::headgate({"bench", "--list", "--repeat", "0x10"}).status, 0);
   EXPECT_EQ(testing::headgate({"bench", "--list", "--repeat", "0010"}).status, 0);
   EXPECT_EQ(testing::headgate({"bench", "--list", "--min-time", ".5e-1"}).status, 0);
 }
 
-TEST(OldWord, Renamed_WorksWithANote) {
+TEST(OldWord, OldWord_Given_WorksWithANote) {
   const testing::Scratch scratch;
   testing::write_bytes(scratch / "text", "some text");
   const Outcome outcome = testing::headgate({"eval", scratch / "none", "--data", scratch / "text", "--data=x"});
@@ -131,7 +131,7 @@ TEST(OldWord, Renamed_WorksWithANote) {
   expect_refused(testing::headgate({"eval", "run", "--data", ""}), "eval", "--text: empty");
 }
 
-TEST(Json, InfoAsJson_HasTheFactsOfTheText) {
+TEST(Json, Info_AsJson_HasTheFactsOfTheText) {
   const Outcome text = testing::headgate({"info"}), outcome = testing::headgate({"info", "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
@@ -150,14 +150,14 @@ TEST(Json, InfoAsJson_HasTheFactsOfTheText) {
   EXPECT_TRUE(facts.at("targets_supported").is_array());
 }
 
-TEST(Json, EveryVerbThatHasIt_TakesAFlag) {
+TEST(Json, EveryVerb_JsonSupported_TakesAFlag) {
   for (const char* verb : {"explain", "eval", "compare", "xray", "generate", "tokenize", "bench", "info"}) {
     const std::string help = testing::headgate({verb, "--help"}).out;
     EXPECT_NE(help.find("\n  --json    "), std::string::npos) << verb << ": " << help;
   }
 }
 
-TEST(Json, BenchJson_IsAloneOnStdout) {
+TEST(Json, Bench_AsJson_PrintsNothingElseToStdout) {
   const testing::Scratch scratch;
   const std::vector<std::string> quick = {"bench", "--quick", "--min-time", "0", "--filter", "^forward/T512/D64$"};
   const auto bench = [&quick](const std::vector<std::string>& more) {

@@ -16,7 +16,7 @@ namespace {
 using headgate::testing::expect_refused;
 using headgate::testing::Outcome;
 
-TEST(Demo, FailsWhenAnOutputIsNotThePublishedOne) {
+TEST(Demo, Demo_OutputDiffersFromThePublishedOne_Fails) {
   const testing::Scratch scratch;
   const std::filesystem::path examples = scratch / "examples";
   std::filesystem::copy(HEADGATE_EXAMPLES, examples);
@@ -30,13 +30,13 @@ TEST(Demo, FailsWhenAnOutputIsNotThePublishedOne) {
   EXPECT_EQ(outcome.out.find("A layer of real size"), std::string::npos);
 }
 
-TEST(Demo, NamesAProblemThatIsMissing) {
+TEST(Demo, Problem_Missing_IsNamed) {
   expect_refused(testing::headgate({"demo", "--examples", "/nonexistent"}), "demo",
                  "/nonexistent/gated_two_tokens.json");
 }
 
-TEST(Demo, SaysWhereTheProblemsShouldBe) {
-  const testing::Scratch scratch;  // a tool that was copied without them
+TEST(Demo, Problems_DirectoryMissing_SaysWhereTheyShouldBe) {
+  const testing::Scratch scratch;  // copied without the worked problems
   std::filesystem::create_directory(scratch / "bin");
   const std::string tool = scratch / "bin/headgate";
   std::filesystem::copy_file(testing::headgate_path(), tool);
@@ -44,7 +44,7 @@ TEST(Demo, SaysWhereTheProblemsShouldBe) {
                  "the worked problems are not in " + (scratch / "share/headgate/examples"));
 }
 
-TEST(Demo, ShowsOnePartAlone) {  // and finds the worked problems from any folder
+TEST(Demo, Part_Chosen_IsShownAlone) {  // also finds the worked problems from any folder
   const Outcome outcome = testing::headgate({"demo", "--only", "worked"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("Worked problems"), std::string::npos) << outcome.out;
@@ -56,7 +56,7 @@ TEST(Demo, ShowsOnePartAlone) {  // and finds the worked problems from any folde
   expect_refused(testing::headgate({"demo", "--only", "poetry"}), "demo", "poetry");
 }
 
-TEST(Demo, RefusesABadTextBeforeItShowsAnything) {
+TEST(Demo, Text_Bad_IsRefusedBeforeAnythingIsShown) {
   const testing::Scratch scratch;
   const std::string text = scratch / "text";
   const auto refuses = [&](const std::string& bytes, const std::string& reason) {
@@ -71,7 +71,7 @@ TEST(Demo, RefusesABadTextBeforeItShowsAnything) {
   expect_refused(testing::headgate({"demo", "--data", ""}), "demo", "--data: empty");
 }
 
-TEST(Demo, SaysThatASignalInterruptedItsTraining) {
+TEST(Demo, Training_Interrupted_SaysSo) {
   const testing::Scratch scratch;
   testing::write_bytes(scratch / "text", testing::prose(4000));
   const std::string script = "cd " + scratch.path() + " && " + testing::headgate_path() +
@@ -84,7 +84,7 @@ TEST(Demo, SaysThatASignalInterruptedItsTraining) {
   EXPECT_EQ(testing::read_bytes(scratch / "err"), "headgate demo: interrupted\n");
 }
 
-TEST(Demo, ShowsTheXrayOfAModel) {
+TEST(Demo, Xray_OfAModel_IsShown) {
   const testing::Scratch scratch;
   testing::write_bytes(scratch / "text", testing::prose(4000));
   const Outcome trained = testing::headgate({"train",
@@ -127,7 +127,7 @@ TEST(Demo, ShowsTheXrayOfAModel) {
                  "demo", "--out");
 }
 
-TEST(Verify, AgreesWithTheOracleOnEveryTarget) {
+TEST(Verify, Verify_EveryTarget_AgreesWithTheOracle) {
   const Outcome outcome = testing::headgate({"verify", "--problems", "2", "--seed", "3486"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "") << "no progress bar without a terminal";
@@ -137,7 +137,7 @@ TEST(Verify, AgreesWithTheOracleOnEveryTarget) {
   EXPECT_NE(outcome.out.find(all), std::string::npos) << outcome.out;
 }
 
-TEST(Verify, TakesATimeOrACountOfProblems) {
+TEST(Verify, Verify_TimeOrCount_IsAccepted) {
   expect_refused(testing::headgate({"verify", "--problems", "2", "--seconds", "1"}), "verify", "--problems");
   expect_refused(testing::headgate({"verify", "--problems", "-1"}), "verify",
                  "--problems: must be a whole number from 0 to 1000000000, got -1");

@@ -15,7 +15,7 @@
 #include "models/tokenize/open.hpp"
 #include "tool/cli/small_verbs.hpp"
 
-// `headgate eval --text` with models that read the tokens of a tokenizer.
+// Tests `headgate eval --text` with models that have a tokenizer.
 
 namespace headgate {
 namespace {
@@ -28,7 +28,7 @@ using Ids = std::vector<std::int32_t>;
 
 class EvalTokensTest : public ::testing::Test {
  protected:
-  /// A model as another program would leave it, with one of the golden tokenizers. Its vocabulary has 600 tokens.
+  /// Makes a model as another program would write it, with one of the golden tokenizers. Its vocabulary has 600 tokens.
   void make_model(const std::string& name, const std::string& kind, const std::string& gate = "none") {
     ASSERT_EQ(verb.train(name + ".run", {"--vocab", "600", "--steps", "2", "--gate", gate}).status, 0);
     ASSERT_EQ(testing::headgate({"convert", verb.path(name + ".run") + "/checkpoint", verb.path(name)}).status, 0);
@@ -63,8 +63,8 @@ Ids ids_of(const std::string& kind, std::string_view text, bool add_special) {
   return tokenize::open_tokenizer(testing::golden_path(kind))->encode(text, {.add_special = add_special}).ids;
 }
 
-/// The same figures as for the ids of the text, and bits for the bytes that the targets decode to.
-TEST_F(EvalTokensTest, ReadsATextAsTheModelsTokens) {
+/// Figures equal those for the ids of the text, and bits count the bytes that the targets decode to.
+TEST_F(EvalTokensTest, Text_ModelWithATokenizer_IsReadAsItsTokens) {
   make_model("model", "gpt2", "headwise");
   const Ids ids = ids_of("gpt2", testing::read_bytes(verb.text()), true);
   for (const std::vector<std::string>& more :
@@ -74,7 +74,7 @@ TEST_F(EvalTokensTest, ReadsATextAsTheModelsTokens) {
     EXPECT_TRUE(tokens.at("layers")[0].at("bits_per_byte").is_null());
     EXPECT_FALSE(tokens.contains("text_bytes"));
     const auto count = text.at("tokens").get<std::ptrdiff_t>();
-    // --batch 1 takes all sequences, so that the targets stand side by side.
+    // --batch 1 takes all sequences, so that the targets are adjacent.
     const auto tokenizer = tokenize::open_tokenizer(testing::golden_path("gpt2"));
     EXPECT_EQ(text.at("text_bytes"), tokenizer->decode(Ids(ids.begin() + 1, ids.begin() + 1 + count)).size());
     const double tokens_per_byte = static_cast<double>(count) / text.at("text_bytes").get<double>();
@@ -88,8 +88,8 @@ TEST_F(EvalTokensTest, ReadsATextAsTheModelsTokens) {
   }
 }
 
-/// The tokenizer's BOS stands in front, and the whole text is predicted.
-TEST_F(EvalTokensTest, PutsTheTokenizersBosInFront) {
+/// The tokenizer's BOS comes first, and the whole text is predicted.
+TEST_F(EvalTokensTest, Bos_OfTheTokenizer_StandsFirst) {
   make_model("model", "llama-bpe");
   testing::write_bytes(verb.text(), "the people");
   const Ids ids = ids_of("llama-bpe", "the people", true);
@@ -101,7 +101,7 @@ TEST_F(EvalTokensTest, PutsTheTokenizersBosInFront) {
   EXPECT_EQ(text.at("text_bytes"), 10);
 }
 
-TEST_F(EvalTokensTest, ComparesBitsPerByteOfDifferentTokens) {
+TEST_F(EvalTokensTest, BitsPerByte_DifferentTokenizers_AreComparable) {
   make_model("gpt", "gpt2");
   make_model("bos", "llama-bpe");
   ASSERT_EQ(verb.train("bytes").status, 0);
@@ -127,7 +127,7 @@ TEST_F(EvalTokensTest, ComparesBitsPerByteOfDifferentTokens) {
   EXPECT_EQ(testing::headgate(same).out.rfind("the same 64 tokens for every model", 0), 0U);
 }
 
-TEST_F(EvalTokensTest, HoldsOutTheTailOfTheText) {
+TEST_F(EvalTokensTest, Text_Evaluated_IsItsHeldOutTail) {
   make_model("model", "gpt2");
   const std::string text = testing::read_bytes(verb.text());
   const json tail = by_text("model", {"--held-out"});
@@ -135,7 +135,7 @@ TEST_F(EvalTokensTest, HoldsOutTheTailOfTheText) {
   EXPECT_EQ(by_text("model", {"--seq-len", "16"}), tail);
 }
 
-TEST_F(EvalTokensTest, RefusesWhatDoesNotFit) {
+TEST_F(EvalTokensTest, Arguments_Bad_AreRefused) {
   make_model("model", "gpt2");
   const auto eval = [&](std::vector<std::string> more) {
     std::vector<std::string> command{"eval", verb.path("model"), "--text", verb.text()};

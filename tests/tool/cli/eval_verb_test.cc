@@ -36,14 +36,14 @@ class EvalVerbTest : public ::testing::Test {
   TrainVerb verb;
 };
 
-/// Mean over queries 1 … T−1 of a look at all tokens alike.
+/// Returns the mean over queries 1 … T−1 of uniform attention to token 0.
 double uniform(int T) {
   double sum = 0.0;
   for (int i = 1; i < T; ++i) sum += 1.0 / (i + 1);
   return sum / (T - 1);
 }
 
-TEST_F(EvalVerbTest, PrintsEveryKey) {
+TEST_F(EvalVerbTest, Json_EveryMetric_HasItsKeys) {
   ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
   const json all = evaluated("run");
   const std::vector<const char*> statistics = {"loss_nats",
@@ -66,13 +66,13 @@ TEST_F(EvalVerbTest, PrintsEveryKey) {
   EXPECT_DOUBLE_EQ(all.at("bits_per_byte").get<double>(), loss / std::log(2.0));
   EXPECT_DOUBLE_EQ(all.at("perplexity").get<double>(), std::exp(loss));
   EXPECT_DOUBLE_EQ(all.at("first_token_attention_uniform").get<double>(), uniform(16));
-  // (4000 − 1) / 16 = 249 windows: 19 batches of 13 leave the fewest over.
+  // (4000 − 1) / 16 = 249 windows; 19 batches of 13 leave out the fewest.
   EXPECT_EQ(all.at("tokens"), 247 * 16);
   EXPECT_FALSE(all.contains("backcopy"));
 }
 
-/// The bytes of the text as ids of a .npy file, and the log-probabilities of a run on them.
-TEST_F(EvalVerbTest, TakesTokenIdsAndWritesLogProbabilities) {
+/// Writes the bytes of the text as ids in a .npy file, and gets the log-probabilities of a run on them.
+TEST_F(EvalVerbTest, TokenIds_WithLogProbabilities_AreWritten) {
   ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
   const std::string text = testing::read_bytes(verb.text());
   const auto count = static_cast<std::int64_t>(text.size());
@@ -107,7 +107,7 @@ TEST_F(EvalVerbTest, TakesTokenIdsAndWritesLogProbabilities) {
                  "eval", "--logits takes one MODEL");
 }
 
-TEST_F(EvalVerbTest, AConvertedModelIsTheSame) {
+TEST_F(EvalVerbTest, ConvertedModel_Evaluated_HasTheSameFigures) {
   ASSERT_EQ(verb.train("run", {"--gate", "elementwise"}).status, 0);
   const std::string checkpoint = verb.path("run") + "/checkpoint";
   const std::vector<std::string> fused{"convert", checkpoint, verb.path("fused"), "--layout", "per_query_head"};
@@ -123,7 +123,7 @@ TEST_F(EvalVerbTest, AConvertedModelIsTheSame) {
   expect_refused(testing::headgate({"convert", checkpoint, verb.path("x"), "--layout", "rows"}), "convert", "--layout");
 }
 
-TEST_F(EvalVerbTest, ConvertedRun_IsTheModelOfItsNewestCheckpoint) {
+TEST_F(EvalVerbTest, ConvertedRun_SeveralCheckpoints_IsTheNewest) {
   ASSERT_EQ(verb.train("run").status, 0);
   const Outcome outcome = testing::headgate({"convert", verb.path("run"), verb.path("model")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -131,14 +131,14 @@ TEST_F(EvalVerbTest, ConvertedRun_IsTheModelOfItsNewestCheckpoint) {
   EXPECT_EQ(evaluated("model"), evaluated("run"));
 }
 
-/// Keys of an object, in no order.
+/// Returns the keys of an object, unordered.
 std::set<std::string> keys_of(const json& object) {
   std::set<std::string> keys;
   for (const auto& item : object.items()) keys.insert(item.key());
   return keys;
 }
 
-TEST_F(EvalVerbTest, HasTheKeysOfTheRegistry) {
+TEST_F(EvalVerbTest, Json_Keys_AreThoseOfTheRegistry) {
   ASSERT_EQ(verb.train("run", {"--task", "bigram-backcopy", "--gate", "headwise"}).status, 0);
   const json all = evaluated("run", {"--tokens", "320"});
   std::set<std::string> figures, by_trigger;
@@ -151,7 +151,7 @@ TEST_F(EvalVerbTest, HasTheKeysOfTheRegistry) {
   EXPECT_EQ(keys_of(all), figures);
 }
 
-TEST_F(EvalVerbTest, GivesTheFiguresOfHeads) {
+TEST_F(EvalVerbTest, Figures_OfHeads_AreGiven) {
   ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
   json all = evaluated("run", {"--heads"});
   std::set<std::string> figures;
@@ -179,7 +179,7 @@ TEST_F(EvalVerbTest, GivesTheFiguresOfHeads) {
                  "eval", "--heads takes one MODEL, or --json");
 }
 
-TEST_F(EvalVerbTest, ComparesAGateThreshold) {
+TEST_F(EvalVerbTest, GateThreshold_Given_IsComparedWithAllRows) {
   ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
   const json plain = evaluated("run");
   EXPECT_FALSE(plain.contains("gate_threshold"));
@@ -204,7 +204,7 @@ TEST_F(EvalVerbTest, ComparesAGateThreshold) {
   EXPECT_NE(text.find("\ngate threshold 1: 100.0% of rows closed; loss "), std::string::npos) << text;
 }
 
-TEST_F(EvalVerbTest, AGateThresholdNeedsAGateThatMultipliesTheAttentionOutput) {
+TEST_F(EvalVerbTest, GateThreshold_OtherGate_IsRefused) {
   ASSERT_EQ(verb.train("plain", {}).status, 0);
   ASSERT_EQ(verb.train("gated", {"--gate", "headwise"}).status, 0);
   expect_refused(verb.eval("plain", {"--gate-threshold", "0.1"}), "eval",
@@ -212,7 +212,7 @@ TEST_F(EvalVerbTest, AGateThresholdNeedsAGateThatMultipliesTheAttentionOutput) {
   expect_refused(verb.eval("gated", {"--gate-threshold", "-1"}), "eval", "--gate-threshold is -1 but must be at least");
 }
 
-TEST(EvalHelp, NamesEveryMetricAndItsKeys) {
+TEST(EvalHelp, Help_EveryMetric_NamesItsKeys) {
   std::istringstream words(testing::headgate({"eval", "--help"}).out);
   std::set<std::string> said;
   for (std::string word; words >> word;) {
@@ -227,7 +227,7 @@ TEST(EvalHelp, NamesEveryMetricAndItsKeys) {
   }
 }
 
-TEST_F(EvalVerbTest, GivesTheMetricsThatAreAskedFor) {
+TEST_F(EvalVerbTest, Metrics_Chosen_AreGiven) {
   ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
   const json all = evaluated("run");
   json every = evaluated("run", {"--metrics", "all"});
@@ -259,7 +259,7 @@ TEST_F(EvalVerbTest, GivesTheMetricsThatAreAskedFor) {
   expect_refused(verb.eval("run", {"--metrics", "bos_attention"}), "eval", "only tasks with triggers have it");
 }
 
-TEST_F(EvalVerbTest, GivesTheMetricsByTriggerThatAreAskedFor) {
+TEST_F(EvalVerbTest, MetricsByTrigger_Chosen_AreGiven) {
   ASSERT_EQ(verb.train("run", {"--task", "bigram-backcopy"}).status, 0);
   const std::vector<std::string> asked = {"--tokens", "320", "--metrics", "loss_by_trigger,bos_value_norm_ratio"};
   const json all = evaluated("run", {"--tokens", "320"}), some = evaluated("run", asked);
@@ -281,14 +281,14 @@ TEST_F(EvalVerbTest, GivesTheMetricsByTriggerThatAreAskedFor) {
   EXPECT_NE(compared.find(heads), std::string::npos) << compared;
 }
 
-TEST_F(EvalVerbTest, WithoutAGateThereIsNoGateScore) {
+TEST_F(EvalVerbTest, GateMetrics_WithoutAGate_AreAbsent) {
   ASSERT_EQ(verb.train("run").status, 0);
   const json all = evaluated("run");
   EXPECT_TRUE(all.at("gate_mean").is_null());
   EXPECT_TRUE(all.at("layers")[0].at("gate_below_0.1").is_null());
 }
 
-TEST_F(EvalVerbTest, HeldOutIsWhatTrainingSaw) {
+TEST_F(EvalVerbTest, HeldOutText_OfARun_IsThatOfItsTraining) {
   ASSERT_EQ(verb.train("run").status, 0);
   const json log = evaluated("run", {"--held-out", "--tokens", "64", "--batch", "2", "--threads", "2"});
   std::string last;
@@ -297,7 +297,7 @@ TEST_F(EvalVerbTest, HeldOutIsWhatTrainingSaw) {
   EXPECT_EQ(json::parse(last).at("eval"), log) << "the same sequences in the same batches";
 }
 
-TEST_F(EvalVerbTest, KnowsTheTaskOfAModel) {
+TEST_F(EvalVerbTest, Task_OfAModel_IsKnown) {
   ASSERT_EQ(verb.train("run", {"--task", "bigram-backcopy", "--gate", "headwise"}).status, 0);
   const json backcopy = evaluated("run", {"--tokens", "320"}).at("backcopy");
   for (const char* key : {"bos_attention_trigger", "bos_attention_other", "gate_trigger", "gate_other", "loss_trigger",
@@ -312,7 +312,7 @@ TEST_F(EvalVerbTest, KnowsTheTaskOfAModel) {
   }
 }
 
-TEST_F(EvalVerbTest, ReadsAModelWithoutARun) {
+TEST_F(EvalVerbTest, Model_WithoutARun_IsRead) {
   ASSERT_EQ(verb.train("run").status, 0);
   std::filesystem::create_directory(verb.path("model"));
   for (const char* file : {"config.json", "model.safetensors"}) {
@@ -321,7 +321,7 @@ TEST_F(EvalVerbTest, ReadsAModelWithoutARun) {
   EXPECT_EQ(evaluated("model"), evaluated("run"));
 }
 
-TEST_F(EvalVerbTest, TakesItsArgumentsInAnyOrder) {
+TEST_F(EvalVerbTest, Arguments_AnyOrder_AreAccepted) {
   ASSERT_EQ(verb.train("run").status, 0);
   const Outcome outcome = testing::headgate(
       {"eval", "--text", verb.text(), verb.path("run"), "--json", "--text", verb.text(), "--tokens", "100000"});
@@ -329,14 +329,15 @@ TEST_F(EvalVerbTest, TakesItsArgumentsInAnyOrder) {
   EXPECT_GT(json::parse(outcome.out).at("tokens").get<int>(), 4000) << "both texts";
 }
 
-TEST_F(EvalVerbTest, AShortTextIsOneSequence) {
+TEST_F(EvalVerbTest, Text_ShorterThanASequence_IsOneSequence) {
   ASSERT_EQ(verb.train("run").status, 0);
   testing::write_bytes(verb.text(), "the gate");
   EXPECT_EQ(evaluated("run").at("tokens"), 7);
   EXPECT_EQ(evaluated("run", {"--seq-len", "4"}).at("tokens"), 4);
 }
 
-/// A safetensors file with every element of one f32 tensor replaced, and without metadata: they hold a checksum.
+/// Returns a safetensors file with every element of one f32 tensor replaced, and without its metadata, which holds a
+/// checksum.
 std::string with_tensor_filled(const std::string& file, const std::string& name, float value) {
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
@@ -354,7 +355,7 @@ std::string with_tensor_filled(const std::string& file, const std::string& name,
   return out;
 }
 
-TEST_F(EvalVerbTest, DoesNotHideNumbersThatAreNotFinite) {
+TEST_F(EvalVerbTest, Figures_NotFinite_AreShown) {
   ASSERT_EQ(verb.train("run").status, 0);
   testing::write_bytes(
       verb.path("run") + "/checkpoint/model.safetensors",
@@ -371,7 +372,7 @@ TEST_F(EvalVerbTest, DoesNotHideNumbersThatAreNotFinite) {
   EXPECT_EQ(verb.eval("run").status, 1);
 }
 
-TEST_F(EvalVerbTest, EvaluatesAtMostSoManyTokens) {
+TEST_F(EvalVerbTest, Tokens_LimitGiven_IsNotExceeded) {
   ASSERT_EQ(verb.train("run").status, 0);
   for (const int tokens : {1, 2, 15, 16, 31, 32, 100, 1000}) {
     const int got = evaluated("run", {"--tokens", std::to_string(tokens)}).at("tokens");
@@ -389,7 +390,7 @@ TEST_F(EvalVerbTest, EvaluatesAtMostSoManyTokens) {
                  "--tokens 3 is less than a sequence of --seq-len 4");
 }
 
-TEST_F(EvalVerbTest, ComparesModelsOnTheSameTokens) {
+TEST_F(EvalVerbTest, Models_Several_AreComparedOnTheSameTokens) {
   ASSERT_EQ(verb.train("plain").status, 0);
   ASSERT_EQ(verb.train("gated", {"--gate", "headwise"}).status, 0);
   const std::vector<std::string> both = {"eval", verb.path("plain"), verb.path("gated"), "--text", verb.text()};
@@ -422,7 +423,7 @@ TEST_F(EvalVerbTest, ComparesModelsOnTheSameTokens) {
                  "--task chooses one for both");
 }
 
-TEST_F(EvalVerbTest, SaysWhatOfADirectoryItLeavesOut) {
+TEST_F(EvalVerbTest, Directory_WithOtherFiles_SaysWhatIsLeftOut) {
   std::filesystem::create_directory(verb.path("data"));
   testing::write_bytes(verb.path("data/text"), testing::read_bytes(verb.text()));
   testing::write_bytes(verb.path("data/latin"), "caf\xE9 au lait");
@@ -434,7 +435,7 @@ TEST_F(EvalVerbTest, SaysWhatOfADirectoryItLeavesOut) {
                              ")\nleft out: 1 path that a run writes (" + verb.path("data/run") + ")\n");
 }
 
-TEST_F(EvalVerbTest, RefusesWhatItCannotDo) {
+TEST_F(EvalVerbTest, Arguments_Refused_AreNamedOnOneLine) {
   ASSERT_EQ(verb.train("run").status, 0);
   expect_refused(verb.eval("none"), "eval", "none: does not exist");
   std::filesystem::create_directory(verb.path("bare"));

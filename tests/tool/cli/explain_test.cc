@@ -55,8 +55,8 @@ Json solved_example(const std::string& name, int decimals) {
   return Json::parse(outcome.out);
 }
 
-// The answers that the problems were published with, to 4 decimals.
-TEST(WorkedProblems, TwoTokensBehindAHalfOpenGate) {
+// Compares with the answers that the problems were published with, to 4 decimals.
+TEST(WorkedProblems, Explain_TwoTokensAndAHalfOpenGate_PrintsTheSteps) {
   const Json solution = solved_example("gated_two_tokens", 4);
   EXPECT_EQ(solution["output"], Json(Rows{{0.3349, 0.1651}, {0.1651, 0.3349}}));
   EXPECT_EQ(solution["gate"], Json(Rows{{0.5, 0.5}, {0.5, 0.5}}));
@@ -64,19 +64,19 @@ TEST(WorkedProblems, TwoTokensBehindAHalfOpenGate) {
   EXPECT_EQ(solution["weights"], Json(Rows{{0.6698, 0.3302}, {0.3302, 0.6698}}));
 }
 
-TEST(WorkedProblems, TwoMixedTokens) {
+TEST(WorkedProblems, Explain_TwoMixedTokens_PrintsTheSteps) {
   const Json solution = solved_example("gated_two_mixed_tokens", 4);
   EXPECT_EQ(solution["output"], Json(Rows{{0.5644, 0.4531}, {0.4531, 0.5644}}));
 }
 
-TEST(WorkedProblems, ThreeTokens) {
+TEST(WorkedProblems, Explain_ThreeTokens_PrintsTheSteps) {
   const Json solution = solved_example("gated_three_tokens", 4);
   EXPECT_EQ(solution["output"],
             Json(Rows{{0.2355, 0.1322, 0.1322}, {0.1322, 0.2355, 0.1322}, {0.1322, 0.1322, 0.2355}}));
 }
 
 // Published in float32: each number is within one unit of its last place.
-TEST(WorkedProblems, ScaledDotProduct) {
+TEST(WorkedProblems, Explain_ScaledDotProduct_PrintsTheSteps) {
   const Json solution = solved_example("scaled_dot_product", 12);
   const Rows weights = {{0.73105854, 0.26894143}, {0.26894143, 0.73105854}};
   const Rows output = {{2.0757656, 3.0757656, 4.0757656, 5.0757656}, {3.9242342, 4.924234, 5.924234, 6.924234}};
@@ -97,7 +97,7 @@ TEST(WorkedProblems, ScaledDotProduct) {
   EXPECT_FALSE(solution.contains("gate"));
 }
 
-TEST(WorkedProblems, ReadAsAStudentWouldWriteThem) {
+TEST(WorkedProblems, Explain_ProblemsOfTheDocument_ReadAsWrittenByHand) {
   const Outcome outcome = testing::headgate({"explain", example("gated_two_mixed_tokens")});
   EXPECT_EQ(outcome.status, 0);
   EXPECT_EQ(outcome.err, "");
@@ -129,7 +129,7 @@ TEST(WorkedProblems, ReadAsAStudentWouldWriteThem) {
   }
 }
 
-TEST_F(ExplainTest, JsonHoldsTheKeysThatApplyInOrder) {
+TEST_F(ExplainTest, Json_AnyProblem_HoldsTheKeysThatApplyInOrder) {
   const auto keys = [](const std::string& text) {
     std::vector<std::string> found;
     const auto object = nlohmann::ordered_json::parse(text);
@@ -143,7 +143,7 @@ TEST_F(ExplainTest, JsonHoldsTheKeysThatApplyInOrder) {
             (std::vector<std::string>{"Q", "K", "V", "scores", "weights", "attention", "gate", "output"}));
 }
 
-TEST_F(ExplainTest, RoundsToTheDecimalsAsked) {
+TEST_F(ExplainTest, Numbers_DecimalsGiven_AreRounded) {
   const std::string problem = R"({"Q": [[1]], "K": [[0.123456789]], "V": [[-0.00001]]})";
   EXPECT_EQ(solved(problem, 4)["K"][0][0], 0.1235);
   EXPECT_EQ(solved(problem, 0)["K"][0][0], 0.0);
@@ -156,16 +156,16 @@ TEST_F(ExplainTest, RoundsToTheDecimalsAsked) {
   }
 }
 
-TEST_F(ExplainTest, HidesLaterKeys) {
+TEST_F(ExplainTest, Causal_LaterKeys_AreHidden) {
   const std::string problem = R"({"Q": [[1], [1]], "K": [[1], [2], [3]], "V": [[10], [20], [30]], "causal": true})";
   const Json solution = solved(problem);
-  EXPECT_EQ(solution["weights"][0][2], 0.0);  // query 0 stands at key 1
+  EXPECT_EQ(solution["weights"][0][2], 0.0);  // query 0 is aligned with key 1
   EXPECT_NE(solution["weights"][1][2], 0.0);
   EXPECT_EQ(solution["scores"], Json(Rows{{1, 2, 3}, {1, 2, 3}}));
   EXPECT_NE(explain(problem).out.find("-inf"), std::string::npos);
 }
 
-TEST_F(ExplainTest, AppliesEveryGate) {
+TEST_F(ExplainTest, Gate_EachFunction_IsApplied) {
   const auto gate = [this](const std::string& fn) {
     return solved(R"({"Q": [[1]], "K": [[1]], "V": [[3]], "Z": [[0.5]], "gate_fn": ")" + fn + "\"}", 12);
   };
@@ -182,8 +182,8 @@ TEST_F(ExplainTest, AppliesEveryGate) {
   EXPECT_EQ(gate("none")["output"][0][0], 3.0);
 }
 
-TEST_F(ExplainTest, SharesKeyHeadsAndProjectsTheOutput) {
-  // Two query heads over one key head; one token, so attention is V whatever the scores.
+TEST_F(ExplainTest, GroupedHeads_WithProjection_ShareKeysAndProjectTheOutput) {
+  // Two query heads share a key head; there is one token, so attention is V for any scores.
   const std::string problem = R"({"X": [[1, 2]], "W_q": [[1, 0], [0, 1]], "W_k": [[1], [0]], "W_v": [[0, 1], [1, 0]],
       "W_g": [[0, 9], [0, 9]], "W_o": [[1], [10], [100], [1000]], "heads": 2, "kv_heads": 1, "gate_grain": "headwise",
       "gate_fn": "identity"})";
@@ -200,7 +200,7 @@ TEST_F(ExplainTest, SharesKeyHeadsAndProjectsTheOutput) {
   }
 }
 
-TEST_F(ExplainTest, RefusesWhatIsNoProblem) {
+TEST_F(ExplainTest, File_NoProblem_IsRefused) {
   expect_refused(testing::headgate({"explain"}), "explain", "FILE.json is required");
   expect_refused(testing::headgate({"explain", scratch / "absent.json"}), "explain", "No such file");
   expect_refused(testing::headgate({"explain", scratch.path()}), "explain", "is a directory, not a file");
@@ -212,13 +212,13 @@ TEST_F(ExplainTest, RefusesWhatIsNoProblem) {
   refuse(R"({"X": [[1]], "W_q": [[1]], "W_k": [[1]], "W_v": [[1]]})", "\"W_g\" is missing");
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]], "W_g": [[1]]})", "unknown key \"W_g\"");
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]], "X": [[1]]})", "unknown key \"K\"");
-  refuse(R"({"Q": [[1]], "Q": [[2]], "K": [[1]], "V": [[1]]})", "'Q' twice");
+  refuse(R"({"Q": [[1]], "Q": [[2]], "K": [[1]], "V": [[1]]})", "duplicate key 'Q'");
   refuse(std::string(1 << 20, '['), "nested");
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]]} {})", "not JSON");
   refuse("{\"Q\": \"\xFF\xFE\"}", "not JSON");
 }
 
-TEST_F(ExplainTest, ReadsAPipe) {
+TEST_F(ExplainTest, Problem_FromAPipe_IsRead) {
   write_bytes(file, R"({"Q": [[1]], "K": [[1]], "V": [[2]]})");
   const Outcome outcome = testing::run_program(
       {"/bin/sh", "-c", "cat " + file + " | " + testing::headgate_path() + " explain --json /dev/stdin"});
@@ -226,7 +226,7 @@ TEST_F(ExplainTest, ReadsAPipe) {
   EXPECT_EQ(Json::parse(outcome.out)["output"], Json(Rows{{2}}));
 }
 
-TEST_F(ExplainTest, RefusesBadMatrices) {
+TEST_F(ExplainTest, Matrix_Bad_IsRefused) {
   const auto with_q = [](const std::string& q) { return R"({"Q": )" + q + R"(, "K": [[1, 2]], "V": [[1]]})"; };
   refuse(with_q("1"), "Q is not a matrix");
   refuse(with_q("[]"), "Q is not a matrix");
@@ -246,7 +246,7 @@ TEST_F(ExplainTest, RefusesBadMatrices) {
   refuse(with_q(long_row + "]]"), "at most 1024");
 }
 
-TEST_F(ExplainTest, RefusesSizesThatDisagree) {
+TEST_F(ExplainTest, Sizes_Disagree_AreRefused) {
   refuse(R"({"Q": [[1, 2]], "K": [[1]], "V": [[1]]})", "K has 1 columns, but Q has 2");
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1], [2]]})", "K is (1,1), but V is (2,1)");
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]], "Z": [[1, 2]]})",
@@ -261,7 +261,7 @@ TEST_F(ExplainTest, RefusesSizesThatDisagree) {
          "W_g is (1,1), but a gate that is elementwise needs 2 columns");
 }
 
-TEST_F(ExplainTest, RefusesBadOptions) {
+TEST_F(ExplainTest, Options_Bad_AreRefused) {
   const auto with = [](const std::string& option) { return R"({"Q": [[1]], "K": [[1]], "V": [[1]], )" + option + "}"; };
   for (const char* heads : {"0", "-1", "1.5", "\"2\"", "65", "18446744073709551615", "null", "[2]"}) {
     refuse(with(R"("heads": )" + std::string(heads)), "heads is");
@@ -274,13 +274,13 @@ TEST_F(ExplainTest, RefusesBadOptions) {
   refuse(with("\"a\\u001b\\nb\": 1"), "unknown key");
 }
 
-TEST_F(ExplainTest, RefusesNumbersThatOverflow) {
+TEST_F(ExplainTest, Numbers_Overflow_AreRefused) {
   expect_refused(explain(R"({"Q": [[1e200]], "K": [[1e200]], "V": [[1]]})"), "explain", "scores overflows");
   expect_refused(explain(R"({"X": [[1e200]], "W_q": [[1e200]], "W_k": [[1]], "W_v": [[1]], "W_g": [[1]]})"), "explain",
                  "Q overflows");
 }
 
-TEST_F(ExplainTest, SurvivesDamagedFiles) {
+TEST_F(ExplainTest, File_Damaged_IsReadOrRefused) {
   const std::string whole = testing::read_bytes(example("gated_two_tokens"));
   std::mt19937 random(2505);  // NOLINT: the same damage in every run
   for (int round = 0; round < 60; ++round) {

@@ -19,7 +19,7 @@ using headgate::testing::Outcome;
 using headgate::testing::TrainVerb;
 using Json = nlohmann::json;
 
-/// A model that has been trained for a moment.
+/// Trains a model for a moment.
 class GenerateVerb : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -52,10 +52,10 @@ class GenerateVerb : public ::testing::Test {
   static inline TrainVerb* g_verbs = nullptr;
 };
 
-TEST_F(GenerateVerb, PrintsTheTextThatItSaysInJson) {
+TEST_F(GenerateVerb, Text_Printed_IsThatOfTheJson) {
   const Outcome outcome = generate({"--prompt", "it is", "--max-tokens", "8"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_EQ(outcome.err, "");  // figures are for terminals
+  EXPECT_EQ(outcome.err, "");  // figures are only for terminals
   const Json out = json({"--prompt", "it is", "--max-tokens", "8"});
   EXPECT_EQ(outcome.out, out["text"].get<std::string>() + "\n");
   EXPECT_EQ(out["model"], path("run"));
@@ -69,20 +69,20 @@ TEST_F(GenerateVerb, PrintsTheTextThatItSaysInJson) {
   EXPECT_GT(out["read_share"].get<double>(), 0.0);
 }
 
-TEST_F(GenerateVerb, AModelWithBosReadsItInFrontOfThePrompt) {
+TEST_F(GenerateVerb, Bos_ModelTrainedWithIt_StandsBeforeThePrompt) {
   const Json out = json({"--prompt", "it is", "--max-tokens", "8"}, "with-bos");
   EXPECT_EQ(out["prompt_ids"], Json({256, 'i', 't', ' ', 'i', 's'}));
   EXPECT_EQ(out["ids"].size(), 8U);
 }
 
-TEST_F(GenerateVerb, StopsWhereThePositionsEnd) {
+TEST_F(GenerateVerb, Generation_PositionsUsedUp_Stops) {
   const Json out = json({"--prompt", "0123456789", "--max-tokens", "100"});
   EXPECT_EQ(out["stop"], "capacity");
   EXPECT_EQ(out["ids"].size(), 7U);  // the model has 16 positions; the last token needs none
   expect_refusal({"--prompt", "0123456789abcdefg"}, "the prompt has 17 tokens, more than the 16 that the model has");
 }
 
-TEST_F(GenerateVerb, TheSameSeedGivesTheSameText) {
+TEST_F(GenerateVerb, Text_SameSeed_IsTheSame) {
   const auto text = [](const std::string& seed) {
     return generate({"--prompt", "it", "--temperature", "1.5", "--top-k", "200", "--top-p", "0.99", "--seed", seed})
         .out;
@@ -91,7 +91,7 @@ TEST_F(GenerateVerb, TheSameSeedGivesTheSameText) {
   EXPECT_NE(text("3"), text("4"));
 }
 
-TEST_F(GenerateVerb, ReadsPromptsFromFilesAndPrintsFigures) {
+TEST_F(GenerateVerb, Prompts_FromFiles_AreReadAndFiguresPrinted) {
   testing::write_bytes(path("prompt"), "it is");
   const Json expected = json({"--prompt", "it is"});
   EXPECT_EQ(json({"--prompt-file", path("prompt")})["ids"], expected["ids"]);
@@ -106,7 +106,7 @@ TEST_F(GenerateVerb, ReadsPromptsFromFilesAndPrintsFigures) {
   }
 }
 
-TEST_F(GenerateVerb, WritesLogProbabilities) {
+TEST_F(GenerateVerb, LogProbabilities_AskedFor_AreWritten) {
   const std::string file = path("log_probs.npy");
   const Json out = json({"--prompt", "it", "--max-tokens", "5", "--logits", file, "--dtype", "f32"});
   const io::Array array = io::read_npy(file);
@@ -122,7 +122,7 @@ TEST_F(GenerateVerb, WritesLogProbabilities) {
   }
 }
 
-TEST_F(GenerateVerb, TakesTypesAndThresholds) {
+TEST_F(GenerateVerb, TypesAndThresholds_Given_AreUsed) {
   for (const char* dtype : {"f32", "bf16"}) {
     for (const char* cache : {"f32", "i8"}) {
       EXPECT_EQ(json({"--prompt", "it", "--dtype", dtype, "--cache-dtype", cache})["ids"].size(), 15U);
@@ -133,14 +133,14 @@ TEST_F(GenerateVerb, TakesTypesAndThresholds) {
   EXPECT_EQ(json({"--prompt", "it", "--gate-threshold", "0.999"}, "gated")["ids"].size(), 15U);
 }
 
-TEST_F(GenerateVerb, AReaderThatLeavesIsNoError) {
+TEST_F(GenerateVerb, Reader_Leaves_IsNoError) {
   const std::string command =
       "( " + testing::headgate_path() + " generate " + path("run") + " --prompt it; echo status $? >&2 ) | true";
   const Outcome outcome = testing::run_program({"/bin/sh", "-c", command});
   EXPECT_EQ(outcome.err, "status 0\n");
 }
 
-TEST_F(GenerateVerb, RefusesOnOneLine) {
+TEST_F(GenerateVerb, Arguments_Bad_AreRefusedOnOneLine) {
   expect_refusal({}, "one of --prompt and --prompt-file is required");
   expect_refusal({"--prompt", "a", "--prompt-file", "b"}, "one of --prompt and --prompt-file is required");
   expect_refusal({"--prompt-file", path("none")}, "cannot open");

@@ -19,7 +19,7 @@ using headgate::testing::Outcome;
 const std::vector<std::string> kVerbs = {"explain", "attend",   "train",  "eval",  "compare", "xray", "generate",
                                          "convert", "tokenize", "verify", "bench", "demo",    "info"};
 
-/// The first word of each line of the list of verbs in `headgate --help`.
+/// Returns the first word of each line of the list of verbs in `headgate --help`.
 std::vector<std::string> listed_verbs(const std::string& help) {
   std::vector<std::string> out;
   std::istringstream lines(help.substr(help.find("\nVerbs:\n") + 1));
@@ -31,7 +31,7 @@ std::vector<std::string> listed_verbs(const std::string& help) {
   return out;
 }
 
-TEST(Help, ListsEveryVerb) {
+TEST(Help, Help_OfTheTool_ListsEveryVerb) {
   const Outcome help = testing::headgate({"--help"});
   EXPECT_EQ(help.status, 0);
   EXPECT_EQ(help.err, "");
@@ -39,7 +39,7 @@ TEST(Help, ListsEveryVerb) {
   EXPECT_EQ(listed_verbs(help.out), kVerbs) << "kVerbs of this test has each verb, and the other tests walk it";
 }
 
-TEST(Help, EveryVerbExplainsItself) {
+TEST(Help, Help_OfEveryVerb_IsPrinted) {
   for (const std::string& verb : kVerbs) {
     const Outcome help = testing::headgate({verb, "--help"});
     EXPECT_EQ(help.status, 0);
@@ -49,7 +49,7 @@ TEST(Help, EveryVerbExplainsItself) {
   }
 }
 
-TEST(Help, NamesEveryOptionOfAttend) {
+TEST(Help, Help_OfAttend_NamesEveryOption) {
   const std::string help = testing::headgate({"attend", "--help"}).out;
   for (const char* option : {"--q Q.npy",
                              "--k K.npy",
@@ -82,14 +82,14 @@ TEST(Help, NamesEveryOptionOfAttend) {
   }
 }
 
-TEST(Help, FitsEightyColumns) {
+TEST(Help, Help_OfEveryVerb_FitsEightyColumns) {
   for (const std::string& verb : kVerbs) {
     std::istringstream lines(testing::headgate({verb, "--help"}).out);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 82U) << verb << ": " << line;
   }
 }
 
-TEST(Usage, BadUsageIsOneLine) {
+TEST(Usage, Usage_Bad_IsOneLine) {
   expect_refused(testing::headgate({}), "", "a verb is missing");
   expect_refused(testing::headgate({"frobnicate"}), "", "no verb 'frobnicate'");
   expect_refused(testing::headgate({"--frobnicate"}), "", "--frobnicate");
@@ -98,18 +98,18 @@ TEST(Usage, BadUsageIsOneLine) {
   expect_refused(testing::headgate({"bad\nverb\x1b[31m"}), "", "no verb 'bad verb [31m'");
 }
 
-TEST(Usage, PrintsItsVersion) {
+TEST(Usage, Version_AskedFor_IsPrinted) {
   const Outcome version = testing::headgate({"--version"});
   EXPECT_EQ(version.status, 0);
   EXPECT_EQ(version.out, std::string("headgate ") + HEADGATE_VERSION + "\n");
 }
 
-TEST(Usage, SaysWhenItsOutputIsLost) {
+TEST(Usage, Output_Lost_IsReported) {
   const Outcome outcome = testing::run_program({"/bin/sh", "-c", testing::headgate_path() + " info >/dev/full"});
   expect_refused(outcome, "", "cannot write to standard output");
 }
 
-TEST(Info, TellsTheFacts) {
+TEST(Info, Info_OfThisMachine_PrintsTheFacts) {
   const Outcome info = testing::headgate({"info"});
   EXPECT_EQ(info.status, 0);
   EXPECT_EQ(info.err, "");
@@ -123,7 +123,7 @@ TEST(Info, TellsTheFacts) {
   EXPECT_NE(info.out.find("OpenBLAS"), std::string::npos);
 }
 
-TEST(Info, HonoursTheForcedTarget) {
+TEST(Info, Info_ForcedTarget_NamesIt) {
   for (const std::string& target : supported_targets()) {
     const Outcome info =
         testing::run_program({"/usr/bin/env", "HEADGATE_ISA=" + target, testing::headgate_path(), "info"});

@@ -10,7 +10,7 @@
 #include "headgate/runtime.hpp"
 #include "tool/cli/tool.hpp"
 
-// What holds for the options of every verb.
+// Checks what holds for the options of every verb.
 
 namespace headgate {
 namespace {
@@ -40,7 +40,7 @@ std::vector<std::string> verbs() {
   return out;
 }
 
-/// All that `headgate VERB --help` lists, but --help itself.
+/// Returns all options that `headgate VERB --help` lists, except --help itself.
 std::vector<Option> options_of(const std::string& verb) {
   const std::regex entry("  (?:-\\w, )?(--[a-z0-9-]+)( \\S.*)?");
   std::vector<Option> out;
@@ -49,13 +49,13 @@ std::vector<Option> options_of(const std::string& verb) {
     std::smatch found;
     if (!std::regex_match(line, found, entry) || found[1] == "--help") continue;
     const std::string rest = found[2];
-    const bool has_value = rest.size() > 1 && rest[1] != ' ';  // else the explanation follows, in its column
+    const bool has_value = rest.size() > 1 && rest[1] != ' ';  // otherwise the explanation follows, in its column
     out.push_back({verb, found[1], has_value});
   }
   return out;
 }
 
-TEST(EveryOption, GivenTwiceIsNoErrorOfItsOwn) {
+TEST(EveryOption, Option_GivenTwice_IsAccepted) {
   std::size_t seen = 0;
   for (const std::string& verb : verbs()) {
     for (const Option& option : options_of(verb)) {
@@ -76,14 +76,14 @@ TEST(EveryOption, GivenTwiceIsNoErrorOfItsOwn) {
   EXPECT_GE(seen, 80U) << "the options were not found in the help";
 }
 
-TEST(EveryOption, TheLastValueCounts) {
+TEST(EveryOption, Option_SeveralValues_TheLastCounts) {
   const Outcome none = testing::headgate({"bench", "--list", "--filter", "no case", "--filter", "memory"});
   EXPECT_EQ(none.status, 0) << none.err;
   expect_refused(testing::headgate({"bench", "--list", "--filter", "memory", "--filter", "no case"}), "bench",
                  "no case matches \"no case\"");
 }
 
-TEST(EveryOption, ThreadsAreBoundedInEveryVerb) {
+TEST(EveryOption, Threads_TooMany_AreRefusedInEveryVerb) {
   const std::string one_more = std::to_string(max_threads() + 1);
   int seen = 0;
   for (const std::string& verb : verbs()) {
@@ -100,7 +100,7 @@ TEST(EveryOption, ThreadsAreBoundedInEveryVerb) {
   EXPECT_GE(seen, 5);
 }
 
-TEST(Environment, OpenBlasRunsKernelsThatSuitTheCpuUnlessTheyAreChosen) {
+TEST(Environment, OpenBlasKernels_NotChosen_SuitTheCpu) {
   const std::vector<std::string> targets = supported_targets();
   if (std::find(targets.begin(), targets.end(), "avx2") == targets.end()) GTEST_SKIP() << "a CPU without AVX2";
   const auto info = [](const std::vector<std::string>& environment) {
@@ -116,7 +116,7 @@ TEST(Environment, OpenBlasRunsKernelsThatSuitTheCpuUnlessTheyAreChosen) {
   EXPECT_EQ(found.out.find("Prescott"), std::string::npos) << found.out;
 }
 
-TEST(EveryOption, ThreadsOfTheEnvironmentAreBoundedToo) {
+TEST(EveryOption, ThreadsOfTheEnvironment_TooMany_AreRefused) {
   const Outcome info = testing::run_program({"/usr/bin/env", "OMP_NUM_THREADS=1000", testing::headgate_path(), "info"});
   EXPECT_EQ(info.status, 0);
   const std::regex line("threads +" + std::to_string(max_threads()) + "\\b");

@@ -8,7 +8,7 @@
 
 #include "tool/cli/small_verbs.hpp"
 
-// Outputs of every verb: what they must not overwrite, and what is left of those that cannot be written.
+// Tests the outputs of every verb: what they must not overwrite, and what remains of those that cannot be written.
 
 namespace headgate {
 namespace {
@@ -21,7 +21,7 @@ using testing::TrainVerb;
 using testing::write_bytes;
 using Words = std::vector<std::string>;
 
-/// What lies below a directory: the bytes of each file by its path.
+/// Returns the bytes of each file below a directory, by its path.
 std::map<std::string, std::string> contents(const std::string& directory) {
   std::map<std::string, std::string> out;
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
@@ -48,7 +48,7 @@ class OutputsTest : public ::testing::Test {
   static std::string path(const std::string& name) { return g_verbs->path(name); }
   static std::string text() { return g_verbs->text(); }
 
-  /// Each verb that reads `model` and writes a file, without the path of that.
+  /// Returns each verb that reads `model` and writes a file, without that file's path.
   static std::vector<Words> verbs_on(const std::string& model) {
     return {{"eval", model, "--text", path("data"), "--tokens", "32", "--logits"},
             {"generate", model, "--prompt-file", path("data/book.txt"), "--max-tokens", "2", "--logits"},
@@ -67,7 +67,7 @@ class OutputsTest : public ::testing::Test {
   static inline TrainVerb* g_verbs = nullptr;
 };
 
-TEST_F(OutputsTest, OutputIsAFileOfTheRun_IsRefused) {
+TEST_F(OutputsTest, Output_IsAFileOfTheRun_IsRefused) {
   for (const Words& verb : verbs_on(path("run"))) {
     for (const char* file : {"checkpoint/config.json", "checkpoint/model.safetensors", "checkpoint/trainer_state.json",
                              "checkpoint/tokenizer.json", "checkpoint/../metrics.jsonl"}) {
@@ -80,7 +80,7 @@ TEST_F(OutputsTest, OutputIsAFileOfTheRun_IsRefused) {
   }
 }
 
-TEST_F(OutputsTest, OutputIsAFileOfTheModel_IsRefusedByEveryPathOfIt) {
+TEST_F(OutputsTest, Output_IsAFileOfTheModel_IsRefusedByEveryPathOfIt) {
   fs::create_directory(path("model"));
   for (const char* file : {"config.json", "model.safetensors"}) {
     fs::copy_file(path("run/checkpoint/") + file, path("model/") + file);
@@ -99,7 +99,7 @@ TEST_F(OutputsTest, OutputIsAFileOfTheModel_IsRefusedByEveryPathOfIt) {
   for (const Words& verb : verbs_on(path("m.gguf"))) expect_kept(verb + Words{path("m.gguf")}, "MODEL");
 }
 
-TEST_F(OutputsTest, OutputIsTheText_IsRefused) {
+TEST_F(OutputsTest, Output_IsTheText_IsRefused) {
   const std::string book = path("data/book.txt");
   expect_kept({"eval", path("run"), "--text", path("data"), "--logits", book}, "--text");
   expect_kept({"xray", path("run"), "--text", book, "--out", path("run/../data/book.txt")}, "--text");
@@ -114,9 +114,9 @@ TEST_F(OutputsTest, OutputIsTheText_IsRefused) {
   EXPECT_EQ(read_bytes(book), read_bytes(text()));
 }
 
-TEST_F(OutputsTest, OutputLiesBesideWhatIsRead_IsReplacedAgainAndAgain) {
+TEST_F(OutputsTest, Output_BesideWhatIsRead_IsReplacedRepeatedly) {
   for (int time = 0; time < 2; ++time) {
-    // Not UTF-8, and so no part of the text.
+    // The file is not UTF-8, so it is not part of the text.
     const Outcome eval = testing::headgate(
         {"eval", path("run"), "--text", path("data"), "--tokens", "32", "--logits", path("data/out.npy")});
     EXPECT_EQ(eval.status, 0) << eval.err;
@@ -128,7 +128,7 @@ TEST_F(OutputsTest, OutputLiesBesideWhatIsRead_IsReplacedAgainAndAgain) {
   fs::remove(path("data/out.npy"));
 }
 
-TEST_F(OutputsTest, ConvertInPlace_IsRefused) {
+TEST_F(OutputsTest, Convert_InPlace_IsRefused) {
   ASSERT_EQ(testing::headgate({"convert", path("run/checkpoint"), path("f32")}).status, 0);
   fs::create_directory_symlink(path("f32"), path("same"));
   for (const char* out : {"f32", "f32/", "f32/../f32", "same"}) {
@@ -148,7 +148,7 @@ TEST_F(OutputsTest, ConvertInPlace_IsRefused) {
       << "another model is replaced, even if two of its files are one";
 }
 
-TEST_F(OutputsTest, RunWouldOverwriteItsData_IsRefused) {
+TEST_F(OutputsTest, Run_WouldOverwriteItsData_IsRefused) {
   fs::create_directories(path("new/checkpoint"));
   const std::string data = path("new/checkpoint/trainer_state.json");
   fs::copy_file(text(), data);
@@ -157,20 +157,19 @@ TEST_F(OutputsTest, RunWouldOverwriteItsData_IsRefused) {
   expect_kept(command, "--data");
 }
 
-TEST_F(OutputsTest, DemoWouldOverwriteItsData_IsRefused) {
+TEST_F(OutputsTest, Demo_WouldOverwriteItsData_IsRefused) {
   fs::create_directory(path("book"));
   fs::copy_file(text(), path("book/trained-models.html"));
   expect_kept({"demo", "--only", "worked", "--data", path("book"), "--out", path("book")}, "--data");
 }
 
-/// Runs the tool where no file may grow beyond 2 or 4 KiB, in the units of any shell. LLVM's OpenMP needs a file of 1
-/// KiB.
+/// Runs the tool with a limit of 2 or 4 KiB for files, in the units of any shell. LLVM's OpenMP needs a file of 1 KiB.
 Outcome with_small_files(const Words& command) {
   return testing::run_program(Words{"/bin/sh", "-c", "ulimit -f 4 && exec \"$@\"", "sh", testing::headgate_path()} +
                               command);
 }
 
-TEST_F(OutputsTest, FileIsTooLarge_IsReportedAndLeavesNothing) {
+TEST_F(OutputsTest, File_TooLarge_IsReportedAndLeavesNothing) {
   const std::string run = path("run"), out = path("large");
   const std::vector<Words> commands = {
       {"eval", run, "--text", text(), "--tokens", "64", "--logits", out},
@@ -203,7 +202,7 @@ TEST_F(OutputsTest, FileIsTooLarge_IsReportedAndLeavesNothing) {
   fs::remove(out);
 }
 
-TEST_F(OutputsTest, StandardOutputIsTooLarge_IsReportedInOneLine) {
+TEST_F(OutputsTest, StandardOutput_TooLarge_IsReportedInOneLine) {
   const Outcome outcome =
       testing::run_program({"/bin/sh", "-c", "ulimit -f 4; \"$0\" tokenize \"$1\" --text \"$2\" > \"$3\"",
                             testing::headgate_path(), path("run"), text(), path("ids")});
@@ -212,7 +211,7 @@ TEST_F(OutputsTest, StandardOutputIsTooLarge_IsReportedInOneLine) {
   fs::remove(path("ids"));
 }
 
-TEST_F(OutputsTest, ReaderHasGone_NothingIsSaid) {
+TEST_F(OutputsTest, Output_ReaderHasGone_PrintsNoMessage) {
   write_bytes(path("long"), std::string(1 << 20, 'x'));
   for (const char* verb : {"tokenize \"$1\" --text \"$2\"", "tokenize \"$1\" --json --text \"$2\""}) {
     const Outcome outcome = testing::run_program({"/bin/sh", "-c", std::string("\"$0\" ") + verb + " | head -c 4",

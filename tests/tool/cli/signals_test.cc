@@ -24,7 +24,7 @@ namespace {
 
 using headgate::testing::Scratch;
 
-/// The wait status of a child process that does `work`, and ends with status 0 if that returns.
+/// Returns the wait status of a child process that does `work` and, if that returns, ends with status 0.
 int status_of_child(const std::function<void()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -41,14 +41,14 @@ void expect_ended_by(int status, int signal) {
   EXPECT_EQ(WTERMSIG(status), signal);
 }
 
-/// A file under a temporary name, which no destructor removes when a signal ends the process.
+/// Leaves a file under a temporary name, which no destructor removes when a signal ends the process.
 void leave_unfinished_file(const Scratch& scratch) {
   static std::optional<io::StagedFile> file;
   file.emplace(scratch / "out.bin", io::Staging::named);
   file->write("half", 4);
 }
 
-TEST(Signals, AnEndingSignalLeavesNoUnfinishedFile) {
+TEST(Signals, Signal_EndsTheProcess_LeavesNoUnfinishedFile) {
   for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU}) {
     const Scratch scratch;
     const int status = status_of_child([&] {
@@ -61,7 +61,7 @@ TEST(Signals, AnEndingSignalLeavesNoUnfinishedFile) {
   }
 }
 
-TEST(Signals, WhatTheParentIgnoresStaysIgnored) {
+TEST(Signals, Signal_IgnoredByTheParent_StaysIgnored) {
   const Scratch scratch;
   const int status = status_of_child([&] {
     std::signal(SIGHUP, SIG_IGN);
@@ -74,20 +74,20 @@ TEST(Signals, WhatTheParentIgnoresStaysIgnored) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST(Signals, AWatchNotesTheFirstSignal) {
+TEST(Signals, Watch_FirstSignal_NotesIt) {
   const int status = status_of_child([] {
     const SignalWatch watch;
     if (SignalWatch::received() != 0) ::_exit(1);
     std::raise(SIGTERM);
     if (SignalWatch::received() != SIGTERM) ::_exit(2);
-    std::raise(SIGINT);  // within a second: a copy
+    std::raise(SIGINT);  // counts as a copy within a second
     if (SignalWatch::received() != SIGTERM) ::_exit(3);
   });
   ASSERT_TRUE(WIFEXITED(status)) << status;
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST(Signals, ASecondSignalEndsAWatchedProcessAndLeavesNoUnfinishedFile) {
+TEST(Signals, Watch_SecondSignal_EndsTheProcessAndLeavesNoUnfinishedFile) {
   const Scratch scratch;
   const int status = status_of_child([&] {
     const SignalWatch watch;
@@ -100,7 +100,7 @@ TEST(Signals, ASecondSignalEndsAWatchedProcessAndLeavesNoUnfinishedFile) {
   EXPECT_EQ(scratch.count(), 0U);
 }
 
-TEST(Signals, WatchWithAcknowledgement_WritesItOnceAtTheFirstSignal) {
+TEST(Signals, Watch_FirstSignal_WritesItsAcknowledgementOnce) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   const int status = status_of_child([&] {
@@ -117,8 +117,8 @@ TEST(Signals, WatchWithAcknowledgement_WritesItOnceAtTheFirstSignal) {
   EXPECT_EQ(said, "stopping\n");
 }
 
-/// The wait status of a child on a terminal of its own, which gets Ctrl-C as often as `presses` says, 50 ms apart; what
-/// it prints is added to `output`.
+/// Returns the wait status of a child on its own terminal, which gets `presses` Ctrl-C, 50 ms apart. Appends what it
+/// prints to `output`.
 int status_on_terminal(int presses, const std::function<void()>& work, std::string& output) {
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
@@ -146,7 +146,7 @@ int status_on_terminal(int presses, const std::function<void()>& work, std::stri
   return status;
 }
 
-TEST(Signals, CtrlCTwiceWithinASecond_EndsAWatchedProcess) {
+TEST(Signals, Watch_CtrlCTwiceWithinASecond_EndsTheProcess) {
   const auto work = [] {
     const SignalWatch watch("stopping");
     [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, "ready\n", 6);
@@ -164,7 +164,7 @@ TEST(Signals, CtrlCTwiceWithinASecond_EndsAWatchedProcess) {
   expect_ended_by(status_on_terminal(2, work, output), SIGINT);
 }
 
-TEST(Signals, AfterAWatchSignalsDoWhatTheyDidBefore) {
+TEST(Signals, Watch_Ended_RestoresTheHandlers) {
   const Scratch scratch;
   const int status = status_of_child([&] {
     remove_unfinished_files_on_signals();
@@ -176,7 +176,7 @@ TEST(Signals, AfterAWatchSignalsDoWhatTheyDidBefore) {
   EXPECT_EQ(scratch.count(), 0U);
 }
 
-TEST(Signals, LostOutputEndsNoProcess) {
+TEST(Signals, Process_OutputLost_Continues) {
   const int status = status_of_child([] {
     ::close(STDIN_FILENO);
     survive_lost_output();
@@ -187,7 +187,7 @@ TEST(Signals, LostOutputEndsNoProcess) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST(Signals, FileTooLarge_EndsNoProcess) {
+TEST(Signals, Process_FileTooLarge_Continues) {
   const int status = status_of_child([] {
     report_files_too_large();
     std::raise(SIGXFSZ);
@@ -196,7 +196,7 @@ TEST(Signals, FileTooLarge_EndsNoProcess) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-/// A mask of signals of a process, by the kernel: SigCgt those that it has handlers for, SigIgn those that it ignores.
+/// Returns a mask of signals of a process, from the kernel: SigCgt those that it handles, SigIgn those that it ignores.
 std::uint64_t signal_mask(pid_t process, const std::string& mask_name) {
   std::ifstream lines("/proc/" + std::to_string(process) + "/status");
   for (std::string line; std::getline(lines, line);) {
@@ -208,7 +208,7 @@ std::uint64_t signal_mask(pid_t process, const std::string& mask_name) {
   return 0;
 }
 
-TEST(Signals, TheToolCatchesThemFromItsStart) {
+TEST(Signals, Tool_SignalAtItsStart_IsCaught) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   posix_spawn_file_actions_t actions;

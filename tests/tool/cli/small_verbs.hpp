@@ -11,7 +11,7 @@
 
 namespace headgate::testing {
 
-/// A directory with a text, and `headgate train` with sizes that take no time.
+/// Makes a directory with a text, and runs `headgate train` with sizes that take no time.
 class TrainVerb {
  public:
   TrainVerb() { write_bytes(text(), prose(4000)); }
@@ -19,7 +19,7 @@ class TrainVerb {
   std::string text() const { return scratch_ / "text"; }
   std::string path(const std::string& name) const { return scratch_ / name; }
 
-  /// The command line of a fresh run in `run`.
+  /// Returns the command line of a fresh run in `run`.
   std::vector<std::string> command(const std::string& run, const std::vector<std::string>& more = {}) const {
     std::vector<std::string> out = {"train", "--data",    text(), "--out",   path(run), "--layers",
                                     "2",     "--dim",     "16",   "--heads", "2",       "--seq-len",

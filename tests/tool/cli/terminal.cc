@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kRedraw = "\r\x1b[K";
 
-/// What stands between one kRedraw and the next. Lines that stay on the screen are no frames.
+/// Returns what was printed between one kRedraw and the next. Lines that stay on the screen are not frames.
 std::vector<std::string> frames_of(std::string_view output) {
   std::vector<std::string> out;
   for (std::size_t at = output.find(kRedraw); at != std::string_view::npos; at = output.find(kRedraw, at)) {

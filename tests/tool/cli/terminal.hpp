@@ -6,14 +6,14 @@
 
 namespace headgate::testing {
 
-/// What a program showed on a terminal.
+/// Holds what a program showed on a terminal.
 struct Screen {
   int status = -1;
   std::string output;               ///< all bytes
-  std::vector<std::string> frames;  ///< each state of the line that was redrawn, without control codes
+  std::vector<std::string> frames;  ///< each state of the redrawn line, without control codes
 };
 
-/// Runs a program on a pseudo-terminal of this width. 0: the terminal does not say how wide it is. `environment`:
+/// Runs a program on a pseudo-terminal of this width. 0: the terminal does not report its width. `environment`:
 /// "NAME=VALUE", added to this process's without COLUMNS.
 Screen run_on_terminal(int columns, const std::vector<std::string>& command,
                        const std::vector<std::string>& environment = {});

@@ -11,7 +11,7 @@
 #include "tool/cli/tool.hpp"
 #include "tool/console/status_line.hpp"
 
-// What verbs that take a while show on terminals of several widths.
+// Tests what slow verbs show on terminals of several widths.
 
 namespace headgate {
 namespace {
@@ -26,7 +26,7 @@ std::vector<std::string> tool(std::vector<std::string> arguments) {
   return arguments;
 }
 
-/// Expects lines that fit in `columns` and hold `words`, all of them.
+/// Expects lines that fit in `columns` and contain all of `words`.
 void expect_frames(const Screen& screen, int columns, const std::vector<std::string>& words) {
   EXPECT_EQ(screen.status, 0) << screen.output;
   ASSERT_FALSE(screen.frames.empty()) << screen.output;
@@ -79,7 +79,7 @@ TEST_F(TerminalTest, Xray_AnyWidth_ShowsTimeLeftAndTheEndOfThePath) {
   }
 }
 
-TEST_F(TerminalTest, Convert_AnyWidth_ShowsHowFarItIs) {
+TEST_F(TerminalTest, Convert_AnyWidth_ShowsItsProgress) {
   const std::string run = verb.path(long_run());
   for (const int columns : kWidths) {
     const Screen screen =
@@ -90,7 +90,7 @@ TEST_F(TerminalTest, Convert_AnyWidth_ShowsHowFarItIs) {
   EXPECT_EQ(plain.find('%'), std::string::npos) << "no terminal: " << plain;
 }
 
-TEST_F(TerminalTest, TerminalWithoutAWidth_UsesColumns) {
+TEST_F(TerminalTest, Terminal_WithoutAWidth_UsesColumns) {
   ASSERT_EQ(verb.train("run", {"--steps", "1"}).status, 0);
   const std::vector<std::string> eval = tool({"eval", verb.path("run"), "--text", verb.text(), "--batch", "1"});
   expect_frames(run_on_terminal(0, eval, {"COLUMNS=36"}), 36, {" left"});

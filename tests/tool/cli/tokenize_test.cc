@@ -35,7 +35,7 @@ class TokenizeVerb : public ::testing::Test {
   const std::string text = scratch / "text";
 };
 
-TEST_F(TokenizeVerb, PrintsIds) {
+TEST_F(TokenizeVerb, Text_ModelWithATokenizer_PrintsIds) {
   const Outcome outcome = testing::headgate({"tokenize", scratch.path(), "--text", text});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
@@ -43,13 +43,13 @@ TEST_F(TokenizeVerb, PrintsIds) {
   EXPECT_EQ(testing::headgate({"tokenize", tokenizer, "--text", text, "--no-special"}).out, "3\n2\n3\n4\n");
 }
 
-TEST_F(TokenizeVerb, PrintsJson) {
+TEST_F(TokenizeVerb, Json_AskedFor_HoldsTheTokens) {
   const Outcome outcome = testing::headgate({"tokenize", tokenizer, "--text", text, "--json"});
   EXPECT_EQ(Json::parse(outcome.out), Json::parse(R"({"ids": [4, 3, 2, 3, 4], "tokens": ["<s>", "ab", "Ġ", "ab", "<s>"],
       "offsets": [[0, 0], [0, 2], [2, 3], [3, 5], [5, 8]]})"));
 }
 
-TEST_F(TokenizeVerb, ReadsStandardInputAndSaysWhatIsLeftOut) {
+TEST_F(TokenizeVerb, StandardInput_Read_SaysWhatIsLeftOut) {
   const std::string command =
       "printf 'xa<s>' | " + testing::headgate_path() + " tokenize " + tokenizer + " --text - --special-as-text";
   const Outcome outcome = testing::run_program({"/bin/sh", "-c", command});
@@ -58,7 +58,7 @@ TEST_F(TokenizeVerb, ReadsStandardInputAndSaysWhatIsLeftOut) {
   EXPECT_EQ(outcome.err, "left out: 4 bytes that the vocabulary has no token for\n");
 }
 
-TEST_F(TokenizeVerb, LongText_TakesMemoryOfAWord) {
+TEST_F(TokenizeVerb, LongText_Tokenized_TakesMemoryOfAWord) {
   constexpr std::size_t kBytes = std::size_t{64} << 20;
   const std::string command = "yes 'ab ab<s>' | head -c " + std::to_string(kBytes) + " | ( ulimit -v 400000; " +
                               testing::headgate_path() + " tokenize " + tokenizer + " --text - ) | tail -n 1";
@@ -66,13 +66,13 @@ TEST_F(TokenizeVerb, LongText_TakesMemoryOfAWord) {
   EXPECT_EQ(outcome.out + outcome.err, "5\nleft out: 7456540 bytes that the vocabulary has no token for\n");
 }
 
-TEST_F(TokenizeVerb, ReadsBytesForModelsOfBytes) {
+TEST_F(TokenizeVerb, Text_ModelOfBytes_PrintsBytes) {
   const Scratch model;
   write_bytes(model / "config.json", R"({"vocab_size": 256})");
   EXPECT_EQ(testing::headgate({"tokenize", model.path(), "--text", text}).out, "97\n98\n32\n97\n98\n60\n115\n62\n");
 }
 
-TEST_F(TokenizeVerb, RefusesOnOneLine) {
+TEST_F(TokenizeVerb, Arguments_Bad_AreRefusedOnOneLine) {
   expect_refused(testing::headgate({"tokenize", tokenizer}), "tokenize", "--text is required");
   expect_refused(testing::headgate({"tokenize", tokenizer, "--text", scratch / "none"}), "tokenize", "cannot open");
   expect_refused(testing::headgate({"tokenize", scratch / "none", "--text", text}), "tokenize", "none: does not exist");

@@ -7,7 +7,7 @@
 namespace headgate::testing {
 
 struct Outcome {
-  int status = -1;  ///< exit status; 128 + n after signal n, as a shell has it
+  int status = -1;  ///< exit status; 128 + n after signal n, as in shells
   std::string out;
   std::string err;
 };
@@ -18,10 +18,10 @@ Outcome run_program(const std::vector<std::string>& command);
 /// Runs the built `headgate`.
 Outcome headgate(std::vector<std::string> arguments);
 
-/// The tool's path.
+/// Returns the tool's path.
 std::string headgate_path();
 
-/// Holds a refusal to its form: status 2, nothing on stdout, on stderr the one line "headgate VERB: … `reason` …".
+/// Checks the form of a refusal: status 2, nothing on stdout, on stderr the one line "headgate VERB: … `reason` …".
 void expect_refused(const Outcome& outcome, const std::string& verb, const std::string& reason);
 
 }  // namespace headgate::testing

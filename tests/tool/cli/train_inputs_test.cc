@@ -10,7 +10,7 @@
 #include "headgate/runtime.hpp"
 #include "tool/cli/small_verbs.hpp"
 
-// What `headgate train` takes in: directories of data, threads and sizes.
+// Tests the inputs of `headgate train`: directories of data, threads and sizes.
 
 namespace headgate {
 namespace {
@@ -31,7 +31,7 @@ class InputsTest : public ::testing::Test {
 
   json state(const std::string& run) const { return json::parse(verb.checkpoint_file(run, "trainer_state.json")); }
 
-  /// A fresh run on `data` alone.
+  /// Starts a run on `data` only.
   Outcome train(const std::string& run, const std::string& data, const std::vector<std::string>& more) const {
     std::vector<std::string> command = verb.command(run, more);
     *std::find(command.begin(), command.end(), verb.text()) = data;
@@ -45,7 +45,7 @@ class InputsTest : public ::testing::Test {
   TrainVerb verb;
 };
 
-TEST_F(InputsTest, ARunInsideItsDataGoesOnByTheCommandThatItPrints) {
+TEST_F(InputsTest, Run_InsideItsDataDirectory_ResumesByThePrintedCommand) {
   const std::string run = "data/run";
   const Outcome start = train(run, verb.path("data"), {"--stop-at", "3"});
   ASSERT_EQ(start.status, 0) << start.err;
@@ -58,7 +58,7 @@ TEST_F(InputsTest, ARunInsideItsDataGoesOnByTheCommandThatItPrints) {
   expect_said(rest.out, "left out: 1 path that a run writes (" + verb.path("data") + "/run)");
   EXPECT_EQ(state(run).at("step"), 20);
   EXPECT_EQ(state(run).at("data_fingerprint"), fingerprint);
-  // Another run beside it sees the same text, and so does one that is the directory of the data itself.
+  // Another run beside it sees the same text, and so does a run in the directory of the data itself.
   for (const char* other : {"data/deep/other", "data"}) {
     const Outcome begun = train(other, verb.path("data"), {"--stop-at", "3"});
     ASSERT_EQ(begun.status, 0) << begun.err;
@@ -68,7 +68,7 @@ TEST_F(InputsTest, ARunInsideItsDataGoesOnByTheCommandThatItPrints) {
   }
 }
 
-TEST_F(InputsTest, FilesThatAreNotTextAreLeftOutAndNamed) {
+TEST_F(InputsTest, Files_NotText_AreLeftOutAndNamed) {
   for (const char* name : {"p1.png", "p2.png", "p3.png", "p4.png"}) write_bytes(verb.path("data/") + name, "\x89PNG");
   const Outcome outcome = train("run", verb.path("data"), {"--stop-at", "1"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -78,7 +78,7 @@ TEST_F(InputsTest, FilesThatAreNotTextAreLeftOutAndNamed) {
   expect_refused(train("none", data + "/p1.png", {}), "train", "p1.png: not UTF-8 text: byte 0x89");
 }
 
-TEST_F(InputsTest, PatternsChooseFilesAndStayWithTheRun) {
+TEST_F(InputsTest, Patterns_Given_ChooseFilesAndStayWithTheRun) {
   const Outcome start = train("run", verb.path("data"), {"--include", "*.md", "--include", "*.rst", "--stop-at", "3"});
   ASSERT_EQ(start.status, 0) << start.err;
   expect_said(start.out, "2000 bytes in 1 file");
@@ -91,7 +91,7 @@ TEST_F(InputsTest, PatternsChooseFilesAndStayWithTheRun) {
   expect_refused(verb.train("none", {"--include", ""}), "train", "--include");
 }
 
-TEST_F(InputsTest, TheLastOfTwoValuesCountsAndListsKeepAll) {
+TEST_F(InputsTest, Options_GivenTwice_KeepTheLastValueOrTheWholeList) {
   const Outcome outcome = verb.train("run", {"--data", verb.path("data/a.txt"), "--data", verb.path("data/deep/b.md"),
                                              "--seed", "7", "--seed", "8", "--stop-at", "2", "--stop-at", "1"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -100,7 +100,7 @@ TEST_F(InputsTest, TheLastOfTwoValuesCountsAndListsKeepAll) {
   EXPECT_EQ(state("run").at("data").size(), 3U) << "with the command's own";
 }
 
-TEST_F(InputsTest, AModelTooLargeIsRefusedWithItsPlan) {
+TEST_F(InputsTest, Model_TooLarge_IsRefusedWithItsPlan) {
   for (const std::vector<std::string>& sizes :
        {std::vector<std::string>{"--dim", "65536", "--ffn", "1048576", "--heads", "128", "--head-dim", "8", "--layers",
                                  "2"},
@@ -117,9 +117,9 @@ TEST_F(InputsTest, AModelTooLargeIsRefusedWithItsPlan) {
   EXPECT_FALSE(std::filesystem::exists(verb.path("none")));
 }
 
-#ifndef __SANITIZE_ADDRESS__  // which takes address space beyond any limit
-TEST_F(InputsTest, MemoryThatTheSystemDoesNotGiveIsSaidWithThePlan) {
-  // The plan is several times the limit, which leaves no doubt what did not fit.
+#ifndef __SANITIZE_ADDRESS__  // AddressSanitizer takes address space beyond any limit
+TEST_F(InputsTest, Memory_NotGiven_IsReportedWithThePlan) {
+  // The plan is several times the limit, so it is clear what did not fit.
   std::string command = "ulimit -v 1500000; exec " + testing::headgate_path();
   for (const std::string& word : verb.command("none", {"--batch", "32768", "--seq-len", "64"})) command += " " + word;
   write_bytes(verb.text(), testing::prose(4000));
@@ -130,7 +130,7 @@ TEST_F(InputsTest, MemoryThatTheSystemDoesNotGiveIsSaidWithThePlan) {
 }
 #endif
 
-TEST_F(InputsTest, ARunOfALargerMachineSaysHowToGoOn) {
+TEST_F(InputsTest, Run_OfALargerMachine_SaysHowToContinue) {
   ASSERT_EQ(verb.train("run", {"--stop-at", "1"}).status, 0);
   json changed = state("run");
   changed["threads"] = 1000;
@@ -141,7 +141,7 @@ TEST_F(InputsTest, ARunOfALargerMachineSaysHowToGoOn) {
   expect_said(resumed.out, "; 2 threads\n");
 }
 
-TEST_F(InputsTest, AnEvaluationTakesAtLeastASequence) {
+TEST_F(InputsTest, Evaluation_FewTokens_TakesAtLeastASequence) {
   expect_refused(verb.train("none", {"--eval-tokens", "15"}), "train",
                  "--eval-tokens 15 is less than a sequence, which has 16 tokens");
   ASSERT_EQ(verb.train("run", {"--stop-at", "1"}).status, 0);

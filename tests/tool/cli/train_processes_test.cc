@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headgate train` under a launcher of MPI processes.
+// Tests `headgate train` under a launcher of MPI processes.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ using testing::TrainVerb;
 
 class TrainProcessesTest : public ::testing::Test {
  protected:
-  /// `processes` copies of a program.
+  /// Launches `processes` copies of a program.
   static std::vector<std::string> launcher(int processes) {
     // Open MPI refuses root and more processes than cores unless told otherwise.
     return {HEADGATE_MPIRUN, "-q", "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(processes)};
@@ -45,7 +45,7 @@ class TrainProcessesTest : public ::testing::Test {
     for (std::string line; std::getline(lines, line);) out.push_back(json::parse(line)["loss"]);
     return out;
   }
-  /// Equal up to the order of sums in f32.
+  /// Expects equal numbers up to the order of sums in f32.
   static void expect_close(const std::vector<double>& some, const std::vector<double>& others) {
     ASSERT_EQ(some.size(), others.size());
     for (std::size_t i = 0; i < some.size(); ++i) EXPECT_NEAR(some[i], others[i], 1e-4 * some[i]) << "step " << i + 1;
@@ -56,7 +56,7 @@ class TrainProcessesTest : public ::testing::Test {
 
 #if HEADGATE_MPI
 
-TEST_F(TrainProcessesTest, TheLossIsThatOfOneProcessAndItsBitsRepeat) {
+TEST_F(TrainProcessesTest, Loss_SeveralProcesses_IsThatOfOneAndRepeats) {
   const std::vector<std::string> more = {"--gate", "elementwise", "--accumulate", "2", "--eval-every", "10"};
   std::vector<std::string> alone = more;
   alone.insert(alone.end(), {"--batch", "6", "--threads", "1"});
@@ -65,7 +65,7 @@ TEST_F(TrainProcessesTest, TheLossIsThatOfOneProcessAndItsBitsRepeat) {
     const std::string name = "of" + std::to_string(processes);
     const Outcome outcome = train(processes, name, more);
     ASSERT_EQ(outcome.status, 0) << outcome.err;
-    EXPECT_NE(outcome.out.find("shared out to " + std::to_string(processes) + " processes"), std::string::npos)
+    EXPECT_NE(outcome.out.find("divided among " + std::to_string(processes) + " processes"), std::string::npos)
         << outcome.out;
     EXPECT_EQ(outcome.out.find("done "), outcome.out.rfind("done ")) << "one process reports:\n" << outcome.out;
     expect_close(losses(name), losses("alone"));
@@ -78,7 +78,7 @@ TEST_F(TrainProcessesTest, TheLossIsThatOfOneProcessAndItsBitsRepeat) {
       << "sums in another order have other bits: else one process trained it";
 }
 
-TEST_F(TrainProcessesTest, ResumesWithOtherNumbersOfProcesses) {
+TEST_F(TrainProcessesTest, Run_OtherNumberOfProcesses_Resumes) {
   ASSERT_EQ(train(2, "whole").status, 0);
   ASSERT_EQ(train(2, "parts", {"--stop-at", "7"}).status, 0);
   for (const int processes : {3, 1}) {
@@ -92,7 +92,7 @@ TEST_F(TrainProcessesTest, ResumesWithOtherNumbersOfProcesses) {
   EXPECT_EQ(verb.checkpoint_file("parts", "model.safetensors"), verb.checkpoint_file("whole", "model.safetensors"));
 }
 
-TEST_F(TrainProcessesTest, RefusalsAreOneLineAndWriteNothing) {
+TEST_F(TrainProcessesTest, Run_Refused_PrintsOneLineAndWritesNothing) {
   const auto expect_refused = [this](const Outcome& outcome, const std::string& reason) {
     EXPECT_EQ(outcome.status, 2) << outcome.err;
     EXPECT_EQ(outcome.out, "");
@@ -100,9 +100,9 @@ TEST_F(TrainProcessesTest, RefusalsAreOneLineAndWriteNothing) {
     EXPECT_EQ(outcome.err.find("headgate train: "), outcome.err.rfind("headgate train: ")) << outcome.err;
     EXPECT_FALSE(std::filesystem::exists(verb.path("run")));
   };
-  expect_refused(train(4, "run"), "batch 6 cannot be shared out evenly to 4 processes");
+  expect_refused(train(4, "run"), "batch 6 is not a multiple of the number of processes, 4");
   expect_refused(train(2, "run", {"--data", verb.path("missing")}), verb.path("missing") + ": cannot read");
-  // One process alone has another text.
+  // One process has another text.
   const std::string own_text = "--data " + verb.text() + "$OMPI_COMM_WORLD_RANK";
   for (const char* rank : {"0", "1"}) testing::write_bytes(verb.text() + rank, testing::prose(4000) + rank);
   std::vector<std::string> command = launcher(2);
@@ -112,7 +112,7 @@ TEST_F(TrainProcessesTest, RefusalsAreOneLineAndWriteNothing) {
   expect_refused(testing::run_program(command), "the processes of the run differ in their data");
 }
 
-TEST_F(TrainProcessesTest, AKilledProcessEndsTheRunInOneLineWithItsCheckpointWhole) {
+TEST_F(TrainProcessesTest, Run_ProcessKilled_EndsInOneLineWithAWholeCheckpoint) {
   std::string line = testing::headgate_path();
   const std::vector<std::string> more = {"--batch", "6", "--threads", "1", "--steps", "1000000", "--save-every", "5"};
   for (const std::string& argument : verb.command("run", more)) line += " " + argument;
@@ -137,7 +137,7 @@ TEST_F(TrainProcessesTest, AKilledProcessEndsTheRunInOneLineWithItsCheckpointWho
 
 #else
 
-TEST_F(TrainProcessesTest, ABuildWithoutMpiRefusesALauncher) {
+TEST_F(TrainProcessesTest, Launcher_BuildWithoutMpi_IsRefused) {
   ASSERT_EQ(setenv("OMPI_COMM_WORLD_SIZE", "2", 1), 0);
   const Outcome outcome = verb.train("run");
   ASSERT_EQ(unsetenv("OMPI_COMM_WORLD_SIZE"), 0);

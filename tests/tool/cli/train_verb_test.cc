@@ -37,7 +37,7 @@ class TrainVerbTest : public ::testing::Test {
   TrainVerb verb;
 };
 
-TEST_F(TrainVerbTest, TrainsAndTells) {
+TEST_F(TrainVerbTest, Train_SmallRun_TrainsAndReports) {
   const Outcome outcome = verb.train("run", {"--gate", "headwise", "--eval-every", "10", "--log-every", "5"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "") << "no progress bar where there is no terminal";
@@ -50,7 +50,7 @@ TEST_F(TrainVerbTest, TrainsAndTells) {
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 20);
 }
 
-TEST_F(TrainVerbTest, HelpHasTheOptionOfEveryRow) {
+TEST_F(TrainVerbTest, Help_EveryRow_HasItsOption) {
   const std::string help = testing::headgate({"train", "--help"}).out;
   const auto expect_listed = [&help](const auto& row) {
     if (row.option.empty()) return;
@@ -62,7 +62,7 @@ TEST_F(TrainVerbTest, HelpHasTheOptionOfEveryRow) {
   for_each_row(train::kSettings, expect_listed);
 }
 
-TEST_F(TrainVerbTest, ResumesBitForBit) {
+TEST_F(TrainVerbTest, Run_Resumed_IsBitwiseIdentical) {
   for (const std::vector<std::string>& kind :
        {std::vector<std::string>{"--gate", "elementwise", "--accumulate", "2"},
         std::vector<std::string>{"--task", "bigram-backcopy", "--sinks", "learned"}}) {
@@ -81,7 +81,7 @@ TEST_F(TrainVerbTest, ResumesBitForBit) {
   }
 }
 
-TEST_F(TrainVerbTest, ResumeTakesTheCommandAgainAndMoreSteps) {
+TEST_F(TrainVerbTest, Resume_SameCommandAndMoreSteps_IsAccepted) {
   const std::vector<std::string> gate = {"--gate", "headwise", "--match-params"};
   ASSERT_EQ(verb.train("run", gate).status, 0);
   const Outcome nothing = verb.resume("run");
@@ -95,7 +95,7 @@ TEST_F(TrainVerbTest, ResumeTakesTheCommandAgainAndMoreSteps) {
   EXPECT_NE(more.out.find("steps 21 to 22"), std::string::npos) << more.out;
 }
 
-TEST_F(TrainVerbTest, ResumeRefusesAnotherRun) {
+TEST_F(TrainVerbTest, Resume_OtherRun_IsRefused) {
   ASSERT_EQ(verb.train("run").status, 0);
   expect_refused(verb.train("run"), "train", "holds a run: continue it with --resume");
   expect_refused(verb.resume("none"), "train", "holds no checkpoint");
@@ -108,7 +108,7 @@ TEST_F(TrainVerbTest, ResumeRefusesAnotherRun) {
   expect_refused(verb.resume("run"), "train", "no key \"format\"");
 }
 
-TEST_F(TrainVerbTest, EveryGateOptionReachesTheModel) {
+TEST_F(TrainVerbTest, GateOptions_Each_ReachTheModel) {
   struct Case {
     std::vector<std::string> options;
     const char* key;
@@ -141,7 +141,7 @@ TEST_F(TrainVerbTest, EveryGateOptionReachesTheModel) {
   }
 }
 
-TEST_F(TrainVerbTest, MatchesParametersAndReadsConfigs) {
+TEST_F(TrainVerbTest, MatchParamsAndConfig_Given_AreUsed) {
   ASSERT_EQ(verb.train("plain", {"--stop-at", "1"}).status, 0);
   EXPECT_EQ(config("plain").at("intermediate_size"), 48);
   ASSERT_EQ(verb.train("gated", {"--stop-at", "1", "--gate", "elementwise", "--match-params"}).status, 0);
@@ -156,7 +156,7 @@ TEST_F(TrainVerbTest, MatchesParametersAndReadsConfigs) {
   EXPECT_EQ(config("file").at("gate_grain"), "elementwise");
 }
 
-TEST_F(TrainVerbTest, BosStaysWithTheRun) {
+TEST_F(TrainVerbTest, Bos_OfARun_StaysOnResume) {
   ASSERT_EQ(verb.train("bos", {"--bos", "on"}).status, 0);
   ASSERT_EQ(verb.train("plain").status, 0);
   EXPECT_EQ(config("bos").at("vocab_size"), 264);
@@ -169,11 +169,11 @@ TEST_F(TrainVerbTest, BosStaysWithTheRun) {
                  "--bos off: sequences of --task bigram-backcopy begin with that token");
 }
 
-TEST_F(TrainVerbTest, RefusesWhatItCannotDo) {
+TEST_F(TrainVerbTest, Arguments_Bad_AreRefused) {
   const auto refused = [this](const std::vector<std::string>& options, const std::string& reason) {
     expect_refused(verb.train("none", options), "train", reason);
   };
-  refused({"--gate", "sideways"}, "'sideways' is not understood");
+  refused({"--gate", "sideways"}, "unknown part 'sideways'");
   refused({"--gate", "none", "--gate-site", "g1"}, "contradict each other");
   refused({"--gate-fn", "silu"}, "--gate-fn needs --gate");
   refused({"--gate-bias", "0"}, "--gate-bias needs --gate");
@@ -196,7 +196,7 @@ TEST_F(TrainVerbTest, RefusesWhatItCannotDo) {
   EXPECT_FALSE(std::filesystem::exists(verb.path("none")));
 }
 
-TEST_F(TrainVerbTest, ADivergedRunEndsWithItsLastGoodCheckpoint) {
+TEST_F(TrainVerbTest, Run_Diverged_EndsWithItsLastGoodCheckpoint) {
   const Outcome outcome =
       verb.train("wild", {"--lr", "1e6", "--warmup", "0", "--schedule", "constant", "--save-every", "1"});
   EXPECT_EQ(outcome.status, 1) << outcome.out;
@@ -207,7 +207,7 @@ TEST_F(TrainVerbTest, ADivergedRunEndsWithItsLastGoodCheckpoint) {
   EXPECT_NE(verb.checkpoint_file("wild", "model.safetensors"), "");
 }
 
-/// `headgate` started with its stdout in a pipe.
+/// Starts `headgate` with its stdout in a pipe.
 class Process {
  public:
   explicit Process(std::vector<std::string> arguments, const std::string& err) {
@@ -232,7 +232,7 @@ class Process {
   Process& operator=(const Process&) = delete;
   ~Process() { stop_reading(); }
 
-  /// Reads until `text` has been printed; false if the process ends first.
+  /// Reads until `text` has been printed; returns false if the process ends first.
   bool wait_for(const std::string& text) {
     while (seen_.find(text) == std::string::npos) {
       std::array<char, 512> buffer{};
@@ -245,7 +245,7 @@ class Process {
   void stop_reading() {
     if (out_ >= 0) ::close(std::exchange(out_, -1));
   }
-  /// As on a disk that is full: no file of the process grows beyond so many bytes.
+  /// Limits the size of files that the process writes, as on a full disk.
   void limit_files(std::uint64_t bytes) const {
     rlimit limit{};
     ::prlimit(child_, RLIMIT_FSIZE, nullptr, &limit);
@@ -254,7 +254,7 @@ class Process {
   }
   void send(int signal_number) const { ::kill(child_, signal_number); }
   int wait() {
-    if (out_ >= 0) wait_for("\x01");  // never printed: to the end of the output
+    if (out_ >= 0) wait_for("\x01");  // never printed: reads to the end of the output
     int status = 0;
     ::waitpid(child_, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -277,7 +277,7 @@ std::int64_t saved_step(const TrainVerb& verb, const std::string& run, const std
   return json::parse(state).at("step").get<std::int64_t>();
 }
 
-/// Waits for `come` to be true; false if it never is.
+/// Waits for `come` to return true; returns false if it never does.
 bool eventually(const std::function<bool()>& come) {
   constexpr int kPatience = 1500;  // times 20 ms
   for (int i = 0; i < kPatience; ++i) {
@@ -287,7 +287,7 @@ bool eventually(const std::function<bool()>& come) {
   return false;
 }
 
-TEST_F(TrainVerbTest, ASecondTrainerIsKeptOut) {
+TEST_F(TrainVerbTest, Run_SecondTrainer_IsRefused) {
   Process first(endless(verb, "run"), verb.path("err"));
   ASSERT_TRUE(first.wait_for("step 1/"));
   expect_refused(verb.resume("run", {"--stop-at", "1"}), "train",
@@ -298,7 +298,7 @@ TEST_F(TrainVerbTest, ASecondTrainerIsKeptOut) {
       << "the lock ends with its process";
 }
 
-TEST_F(TrainVerbTest, SavesAndEndsAsEverWhenNobodyReadsItsOutput) {
+TEST_F(TrainVerbTest, Run_OutputClosed_SavesAndEndsAsUsual) {
   const std::string err = verb.path("err");
   Process process(endless(verb, "run"), err);
   ASSERT_TRUE(process.wait_for("step 3/"));
@@ -312,13 +312,13 @@ TEST_F(TrainVerbTest, SavesAndEndsAsEverWhenNobodyReadsItsOutput) {
   EXPECT_NE(testing::read_bytes(err).find("everything is saved"), std::string::npos);
 }
 
-TEST_F(TrainVerbTest, AFullDiskIsToldAndTheEndSaysWhatIsKept) {
+TEST_F(TrainVerbTest, Run_DiskFull_IsReportedAndSaysWhatIsKept) {
   const std::string err = verb.path("err");
   std::vector<std::string> command = endless(verb, "run");
   command.insert(command.end(), {"--save-every", "20"});
   Process process(command, err);
   ASSERT_TRUE(process.wait_for("step 20: saved"));
-  process.limit_files(20000);  // less than the model takes, and more than what is printed
+  process.limit_files(20000);  // less than the model takes, but more than what is printed
   ASSERT_TRUE(eventually([&] { return testing::read_bytes(err).find("is not saved: ") != std::string::npos; }));
   process.send(SIGINT);
   EXPECT_EQ(process.wait(), 2) << "not all is saved";
@@ -331,7 +331,7 @@ TEST_F(TrainVerbTest, AFullDiskIsToldAndTheEndSaysWhatIsKept) {
   EXPECT_EQ(resumed.status, 0) << resumed.err;
 }
 
-TEST_F(TrainVerbTest, AStrayFileIsRefusedAtTheStartAndSavedBesideLater) {
+TEST_F(TrainVerbTest, Checkpoint_ForeignFile_IsRefusedAtTheStartAndSavedBesideLater) {
   ASSERT_EQ(verb.train("run", {"--stop-at", "5"}).status, 0);
   const std::string stray = verb.path("run") + "/checkpoint/.DS_Store";
   testing::write_bytes(stray, "x");
@@ -354,14 +354,14 @@ TEST_F(TrainVerbTest, AStrayFileIsRefusedAtTheStartAndSavedBesideLater) {
             std::string::npos)
       << resumed.out;
   EXPECT_EQ(saved_step(verb, "other", "checkpoint.1"), saved + 1);
-  // An evaluation takes the newest too: the same figures by the run's name and by the checkpoint's.
+  // An evaluation also uses the newest checkpoint: it gives the same figures for the run as for that checkpoint.
   const Outcome by_run = verb.eval("other"), by_checkpoint = verb.eval("other/checkpoint.1");
   EXPECT_EQ(by_run.status, 0) << by_run.err;
   EXPECT_EQ(by_run.out, by_checkpoint.out);
   EXPECT_NE(by_run.out, verb.eval("other/checkpoint").out);
 }
 
-TEST_F(TrainVerbTest, AForeignLogIsLeftAsItIs) {
+TEST_F(TrainVerbTest, Log_Foreign_IsNotChanged) {
   std::filesystem::create_directory(verb.path("run"));
   const std::string log = verb.path("run") + "/metrics.jsonl";
   testing::write_bytes(log, "epoch,loss\n");
@@ -369,7 +369,7 @@ TEST_F(TrainVerbTest, AForeignLogIsLeftAsItIs) {
   EXPECT_EQ(testing::read_bytes(log), "epoch,loss\n");
 }
 
-TEST_F(TrainVerbTest, ASignalSavesAndSaysHowToGoOn) {
+TEST_F(TrainVerbTest, Run_Signalled_SavesAndSaysHowToContinue) {
   for (const int signal_number : {SIGINT, SIGTERM}) {
     const std::string run = "run" + std::to_string(signal_number);
     Process process(endless(verb, run), verb.path(run + ".err"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library that takes OpenBLAS's place in tests: it was loaded on a CPU that it does not know.
+// Replaces OpenBLAS in tests, as if OpenBLAS had been loaded on a CPU that it does not know.
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,14 +12,14 @@
 namespace headgate::console {
 namespace {
 
-TEST(TextTable, AlignsItsColumns) {
+TEST(TextTable, Table_Printed_AlignsItsColumns) {
   EXPECT_EQ(text_table({{"", "loss", "g"}, {"no gate", "1.25", "-"}, {"a", "10.125", "0.5"}}),
             "                loss    g\n"
             "     no gate    1.25    -\n"
             "     a        10.125  0.5\n");
 }
 
-TEST(Paragraph, FitsItsColumns) {
+TEST(Paragraph, Paragraph_Printed_FitsItsColumns) {
   std::string words;
   for (int i = 0; i < 60; ++i) words += "attention ";
   std::istringstream lines(paragraph(words));
@@ -33,7 +33,7 @@ TEST(Paragraph, FitsItsColumns) {
   EXPECT_EQ(paragraph("one two three", 2, 9), "  one two\n  three\n");
 }
 
-TEST(Units, BytesInDecimalUnits) {
+TEST(Units, Bytes_Printed_HaveDecimalUnits) {
   EXPECT_EQ(bytes_text(1000), "1 kB");
   EXPECT_EQ(bytes_text(999'400), "999 kB");
   EXPECT_EQ(bytes_text(1.25e6), "1.2 MB");
@@ -41,7 +41,7 @@ TEST(Units, BytesInDecimalUnits) {
   EXPECT_EQ(bytes_text(3.2e12), "3.20 TB");
 }
 
-TEST(Units, DurationsInHoursMinutesAndSeconds) {
+TEST(Units, Duration_Printed_HasHoursMinutesAndSeconds) {
   EXPECT_EQ(duration_text(0.0), "0:00");
   EXPECT_EQ(duration_text(0.1), "0:01");
   EXPECT_EQ(duration_text(200.0), "3:20");
@@ -49,13 +49,13 @@ TEST(Units, DurationsInHoursMinutesAndSeconds) {
   EXPECT_EQ(duration_text(7400.0), "2:03:20");
 }
 
-TEST(Units, FiguresHaveFourDigitsOrADash) {
+TEST(Units, Figure_Printed_HasFourDigitsOrADash) {
   EXPECT_EQ(figure_text(0.123456), "0.1235");
   EXPECT_EQ(figure_text(0.0), "0");
   EXPECT_EQ(figure_text(std::nullopt), "-");
 }
 
-TEST(ShellWord, QuotesWhatAShellWouldSplitOrExpand) {
+TEST(ShellWord, Word_ShellWouldSplitOrExpand_IsQuoted) {
   EXPECT_EQ(shell_word("dir/file-1.txt"), "dir/file-1.txt");
   EXPECT_EQ(shell_word(""), "''");
   EXPECT_EQ(shell_word("two words"), "'two words'");

@@ -26,26 +26,26 @@ StatusLine evaluation() {
   return {.fraction = 0.5, .seconds_left = 12.0, .parts = {{.text = "evaluating ", .path = kPath}}};
 }
 
-TEST(StatusText, WideTerminal_HoldsEveryPart) {
+TEST(StatusText, StatusText_WideTerminal_HoldsEveryPart) {
   EXPECT_EQ(status_text(training(), 120),
             "[######..............]  34%  1:02:03 left  12345 tok/s  6880/20000  loss 1.2345  MFU 43%  lr 3.00e-04  "
             "|g| 0.53");
   EXPECT_EQ(status_text(evaluation(), 120), "[##########..........]  50%  0:12 left  evaluating " + kPath);
 }
 
-TEST(StatusText, UsualTerminal_LeavesOutTheLastParts) {
+TEST(StatusText, StatusText_UsualTerminal_LeavesOutTheLastParts) {
   EXPECT_EQ(status_text(training(), 80), "[####.........]  34%  1:02:03 left  12345 tok/s  6880/20000  loss 1.2345");
   EXPECT_EQ(status_text(evaluation(), 80),
             "[######.......]  50%  0:12 left  evaluating /home/someone/mod…gated-elementwise");
 }
 
-TEST(StatusText, NarrowTerminal_KeepsTimeLeftRateAndTheEndOfAPath) {
+TEST(StatusText, StatusText_NarrowTerminal_KeepsTimeLeftRateAndTheEndOfAPath) {
   EXPECT_EQ(status_text(training(), 40), "[#....]  34%  1:02:03 left  12345 tok/s");
   EXPECT_EQ(status_text(evaluation(), 40), "[###...]  50%  0:12 left  /home/…ntwise");
   EXPECT_EQ(status_text(training(), 32), " 34%  1:02:03 left  12345 tok/s") << "no room for a bar";
 }
 
-TEST(StatusText, EveryWidth_EndsBeforeTheLastColumn) {
+TEST(StatusText, StatusText_EveryWidth_EndsBeforeTheLastColumn) {
   StatusLine wide = evaluation();
   wide.parts.front().path = "/模型/注意力/门控-逐元素-模型/é/\x80\xff/最后一个";
   for (std::size_t columns = 0; columns <= 130; ++columns) {
@@ -61,12 +61,12 @@ TEST(StatusText, EveryWidth_EndsBeforeTheLastColumn) {
   }
 }
 
-TEST(StatusText, FractionOutOfRange_IsClamped) {
+TEST(StatusText, Fraction_OutOfRange_IsClamped) {
   EXPECT_EQ(status_text({.fraction = 1.5}, 40), "[######] 100%");
   EXPECT_EQ(status_text({.fraction = -1.0}, 40), "[......]   0%");
 }
 
-TEST(Shortened, LongText_KeepsBothEnds) {
+TEST(Shortened, Text_Long_KeepsBothEnds) {
   EXPECT_EQ(shortened("abcdefghij", 10), "abcdefghij");
   EXPECT_EQ(shortened("abcdefghij", 6), "ab…hij");
   EXPECT_EQ(shortened("abcdefghij", 1), "…");
@@ -74,7 +74,7 @@ TEST(Shortened, LongText_KeepsBothEnds) {
   EXPECT_EQ(shortened("a\x1b[31mb\n", 20), "a?[31mb?") << "a name does not control the terminal";
 }
 
-TEST(ColumnsOf, Characters_CountByTheirWidth) {
+TEST(ColumnsOf, Characters_AnyWidth_CountByIt) {
   EXPECT_EQ(columns_of("abc"), 3U);
   EXPECT_EQ(columns_of("é…"), 2U);
   EXPECT_EQ(columns_of("门"), 2U);

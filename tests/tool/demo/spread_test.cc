@@ -16,7 +16,7 @@ metrics::FigureRow row(double bos, std::optional<double> loss) {
   return out;
 }
 
-TEST(Spread, HasMeanLeastAndMost) {
+TEST(Spread, Spread_SeveralRuns_HasMeanLeastAndMost) {
   const Spread spread = spread_of({row(0.5, 2.0), row(0.25, 1.0), row(0.75, 6.0)});
   EXPECT_EQ(spread.runs, 3U);
   EXPECT_DOUBLE_EQ(spread.mean.at(metrics::kBosAttentionOther), 0.5);
@@ -25,7 +25,7 @@ TEST(Spread, HasMeanLeastAndMost) {
   EXPECT_DOUBLE_EQ(spread.mean.at(metrics::kLossTrigger), 3.0);
 }
 
-TEST(Spread, OfAFigureThatOneRunLacksThereIsNone) {
+TEST(Spread, Spread_FigureMissingInARun_IsNone) {
   const Spread spread = spread_of({row(0.5, 2.0), row(0.25, std::nullopt)});
   EXPECT_FALSE(spread.mean.find(metrics::kLossTrigger));
   EXPECT_FALSE(spread.least.find(metrics::kLossTrigger));
@@ -33,7 +33,7 @@ TEST(Spread, OfAFigureThatOneRunLacksThereIsNone) {
   EXPECT_TRUE(spread.mean.find(metrics::kBosAttentionOther));
 }
 
-TEST(Spread, InPerCents) {
+TEST(Spread, Spread_AsPerCents_IsPrinted) {
   EXPECT_EQ(percent(0.974), "97%");
   EXPECT_EQ(percent(0.004), "0.4%");
   EXPECT_EQ(percent(spread_of({row(0.71, 0.0), row(1.0, 0.0)}), metrics::kBosAttentionOther), "86% (71% to 100%)");

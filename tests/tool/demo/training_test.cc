@@ -107,7 +107,7 @@ class DemoTrainingTest : public ::testing::Test {
   std::string text = scratch / "text";
 };
 
-TEST_F(DemoTrainingTest, BackcopyHasARowForEachModel) {
+TEST_F(DemoTrainingTest, Backcopy_EachModel_HasARow) {
   std::vector<Comparison> one;
   one.push_back(on_backcopy());
   const Shown shown = show(one);
@@ -133,7 +133,7 @@ TEST_F(DemoTrainingTest, BackcopyHasARowForEachModel) {
   EXPECT_NE(shown.out.find("has not learnt to copy"), std::string::npos) << shown.out;
 }
 
-TEST_F(DemoTrainingTest, TextHasARowForEachModel) {
+TEST_F(DemoTrainingTest, Text_EachModel_HasARow) {
   std::vector<Comparison> one;
   one.push_back(on_text());
   const Shown shown = show(one);
@@ -151,7 +151,7 @@ TEST_F(DemoTrainingTest, TextHasARowForEachModel) {
   EXPECT_NE(shown.out.find("an impression, not a result"), std::string::npos) << shown.out;
 }
 
-TEST_F(DemoTrainingTest, EvaluatesNothingThatItDoesNotShow) {
+TEST_F(DemoTrainingTest, Evaluation_MetricsNotShown_AreNotComputed) {
   for (const Comparison& comparison : comparisons()) {
     EXPECT_FALSE(comparison.metrics.empty());
     for (const metrics::Metric* metric : comparison.metrics) {
@@ -161,7 +161,7 @@ TEST_F(DemoTrainingTest, EvaluatesNothingThatItDoesNotShow) {
   }
 }
 
-TEST_F(DemoTrainingTest, ModelsOfAComparisonDifferInTheirGateAlone) {
+TEST_F(DemoTrainingTest, ModelsOfAComparison_Configs_DifferInTheirGateOnly) {
   for (const Comparison& comparison : comparisons()) {
     ASSERT_EQ(comparison.models.size(), 3U);
     const models::DecoderConfig& plain = comparison.models.front().config;
@@ -176,7 +176,7 @@ TEST_F(DemoTrainingTest, ModelsOfAComparisonDifferInTheirGateAlone) {
   }
 }
 
-TEST_F(DemoTrainingTest, TheDemosLanguageModelsAreOfEqualSize) {
+TEST_F(DemoTrainingTest, LanguageModels_OfTheDemo_AreOfEqualSize) {
   train::TrainSettings wanted = demo_text_settings();
   wanted.paths = {text};
   const Comparison comparison = compare_on_text(demo_text_model(), wanted);
@@ -190,7 +190,7 @@ TEST_F(DemoTrainingTest, TheDemosLanguageModelsAreOfEqualSize) {
   EXPECT_NEAR(tokens, 1.5e6, 0.3e6);
 }
 
-TEST_F(DemoTrainingTest, BackcopyIsTheRunThatMakesASinkOnEverySeed) {
+TEST_F(DemoTrainingTest, Backcopy_EverySeed_IsTheRunWithASink) {
   train::TrainSettings wanted = demo_backcopy_settings();
   wanted.paths = {text};
   const Comparison comparison = compare_on_backcopy(demo_backcopy_model(), wanted);
@@ -211,7 +211,7 @@ TEST_F(DemoTrainingTest, BackcopyIsTheRunThatMakesASinkOnEverySeed) {
   }
 }
 
-TEST_F(DemoTrainingTest, TheSameFiguresEveryTime) {
+TEST_F(DemoTrainingTest, Figures_Repeated_AreTheSame) {
   const auto figures = [](const std::string& out) {
     std::vector<std::string> cells = row(out, "headwise", 10);
     cells.pop_back();  // the speed
@@ -220,7 +220,7 @@ TEST_F(DemoTrainingTest, TheSameFiguresEveryTime) {
   EXPECT_EQ(figures(show(comparisons()).out), figures(show(comparisons()).out));
 }
 
-TEST_F(DemoTrainingTest, ASlowMachineTakesFewerSteps) {
+TEST_F(DemoTrainingTest, Steps_SlowMachine_AreFewer) {
   std::vector<Comparison> both = comparisons();
   both[0].least_steps = 5;
   both[1].least_steps = 7;
@@ -235,7 +235,7 @@ TEST_F(DemoTrainingTest, ASlowMachineTakesFewerSteps) {
   EXPECT_NE(shown.out.find("text: 3 models of 7 steps"), std::string::npos) << shown.out;
 }
 
-TEST_F(DemoTrainingTest, FitsAHundredColumns) {
+TEST_F(DemoTrainingTest, Output_EveryLine_FitsAHundredColumns) {
   const Shown shown = show(comparisons());
   EXPECT_EQ(shown.out.find("instead of"), std::string::npos) << "there was time enough";
   std::istringstream lines(shown.out);
@@ -272,7 +272,7 @@ class Interrupting : public train::SequenceSource {
   std::atomic<bool>& interrupted_;
 };
 
-TEST_F(DemoTrainingTest, AnInterruptionEndsItAtOnce) {
+TEST_F(DemoTrainingTest, Training_Interrupted_EndsAtOnce) {
   for (const int sequence : {5, 3 * 2 * 12 + 3}) {  // while the speed is measured, and in the second model's training
     std::vector<Comparison> both = comparisons();
     std::atomic<bool> interrupted = false;
@@ -283,7 +283,7 @@ TEST_F(DemoTrainingTest, AnInterruptionEndsItAtOnce) {
   }
 }
 
-TEST_F(DemoTrainingTest, AnyNumberOfThreadsComputesTheSame) {
+TEST_F(DemoTrainingTest, Figures_AnyNumberOfThreads_AreTheSame) {
   const auto table = [&](int threads) {
     std::vector<Comparison> one;
     one.push_back(on_backcopy());
@@ -295,7 +295,7 @@ TEST_F(DemoTrainingTest, AnyNumberOfThreadsComputesTheSame) {
   EXPECT_EQ(table(1), table(4));
 }
 
-TEST_F(DemoTrainingTest, HandsOnWhatItTrained) {
+TEST_F(DemoTrainingTest, Models_Trained_AreHandedOn) {
   std::vector<Comparison> one;
   one.push_back(on_text());
   std::vector<TrainedModel> handed_on;
@@ -308,7 +308,7 @@ TEST_F(DemoTrainingTest, HandsOnWhatItTrained) {
   }
 }
 
-TEST_F(DemoTrainingTest, XrayOfTextUnlikeItsBeginning_HasTheLossOfTheHeldOutText) {
+TEST_F(DemoTrainingTest, Xray_TextUnlikeItsBeginning_HasTheLossOfTheHeldOutText) {
   // Every byte but those of words stands once at the beginning, as a preamble: nothing of it can be guessed.
   std::string preamble;
   for (int byte = 1; byte < 128; ++byte) {
@@ -344,7 +344,7 @@ TEST_F(DemoTrainingTest, XrayOfTextUnlikeItsBeginning_HasTheLossOfTheHeldOutText
   EXPECT_NE(page.find("\"text\":\"" + text + ", from its held-out tail\""), std::string::npos);
 }
 
-TEST_F(DemoTrainingTest, SaysThatATrainingDiverged) {
+TEST_F(DemoTrainingTest, Training_Diverged_IsReported) {
   models::DecoderConfig wild = small_model(Task::text);
   wild.init_std = 1e30;
   std::vector<Comparison> one;
@@ -354,7 +354,7 @@ TEST_F(DemoTrainingTest, SaysThatATrainingDiverged) {
   EXPECT_TRUE(shown.end.divergence.starts_with("step ")) << shown.end.divergence;
 }
 
-TEST_F(DemoTrainingTest, RefusesATextThatIsTooSmall) {
+TEST_F(DemoTrainingTest, Text_TooSmall_IsRefused) {
   testing::write_bytes(text, "the gate");
   EXPECT_THROW(on_text(), Error);
   testing::write_bytes(text, "e");

@@ -58,7 +58,7 @@ void expect_does_not_say(const std::string& text, const std::string& part) {
   EXPECT_EQ(text.find(part), std::string::npos) << text << "\nshould not say: " << part;
 }
 
-TEST(SinkEffect, FollowsFromTheNumbers) {
+TEST(SinkEffect, Effect_EachCase_FollowsFromTheNumbers) {
   const FigureRow sink = report_of(0.97);
   EXPECT_EQ(sink_effect(sink, gated(0.06)), SinkEffect::clear);
   EXPECT_EQ(sink_effect(sink, gated(0.48)), SinkEffect::clear);
@@ -74,7 +74,7 @@ TEST(SinkEffect, FollowsFromTheNumbers) {
   EXPECT_EQ(sink_effect(sink, unlearnt(gated(0.06))), SinkEffect::not_learnt);
 }
 
-TEST(BackcopyVerdict, AClearEffect) {
+TEST(BackcopyVerdict, Verdict_ClearEffect_SaysSo) {
   const std::string text = backcopy_verdict(
       once(report_of(0.97)), {{"headwise", once(gated(0.06))}, {"elementwise", once(gated(0.15, 0.03, 0.76))}});
   EXPECT_EQ(
@@ -85,7 +85,7 @@ TEST(BackcopyVerdict, AClearEffect) {
       "the gate closes where there is nothing to copy (0.03 there, 0.76 after a trigger).");
 }
 
-TEST(BackcopyVerdict, SmallNoneAndOpposite) {
+TEST(BackcopyVerdict, Verdict_SmallNoOrOppositeEffect_SaysSo) {
   const auto verdict = [](double bos) {
     return backcopy_verdict(once(report_of(0.80)), {{"headwise", once(gated(bos))}});
   };
@@ -94,14 +94,14 @@ TEST(BackcopyVerdict, SmallNoneAndOpposite) {
   expect_says(verdict(0.95), "With a headwise gate 95% goes there, more than without one;");
 }
 
-TEST(BackcopyVerdict, WithoutASinkThereIsNothingToRemove) {
+TEST(BackcopyVerdict, Verdict_WithoutASink_SaysThereIsNothingToRemove) {
   const std::string text = backcopy_verdict(once(report_of(0.12)), {{"headwise", once(gated(0.004))}});
   expect_says(text, "Without a gate 12% of the attention goes to BOS where there is nothing to copy: no sink here. ");
   expect_says(text, "With a headwise gate 0.4% goes there;");
   expect_does_not_say(text, "norm");
 }
 
-TEST(BackcopyVerdict, WhatIsNotLearntSaysNothing) {
+TEST(BackcopyVerdict, Verdict_TaskNotLearnt_SaysNothingAboutSinks) {
   const std::string none = backcopy_verdict(once(unlearnt(report_of(0.97))), {{"headwise", once(gated(0.06))}});
   EXPECT_EQ(none,
             "The model without a gate has not learnt to copy (loss 2.87 after a trigger): there is nothing to compare "
@@ -113,11 +113,11 @@ TEST(BackcopyVerdict, WhatIsNotLearntSaysNothing) {
   expect_says(one, "With an elementwise gate 20% goes there;");
 }
 
-TEST(BackcopyVerdict, SaysWhatTheGateAndTheValueDo) {
+TEST(BackcopyVerdict, Verdict_GateAndValue_SaysWhatTheyDo) {
   const auto verdict = [](const FigureRow& report) {
     return backcopy_verdict(once(report_of(0.97)), {{"headwise", once(report)}});
   };
-  expect_says(verdict(gated(0.06, 0.45, 0.52)), "; the gate hardly tells the two apart (0.45 there, 0.52 after");
+  expect_says(verdict(gated(0.06, 0.45, 0.52)), "; the gate hardly differs between the two (0.45 there, 0.52 after");
   expect_says(verdict(gated(0.06, 0.80, 0.10)), "; the gate opens where there is nothing to copy (0.80 there");
   expect_does_not_say(verdict(report_of(0.06)), "the gate ");
   FigureRow full = report_of(0.97);
@@ -125,7 +125,7 @@ TEST(BackcopyVerdict, SaysWhatTheGateAndTheValueDo) {
   expect_says(backcopy_verdict(once(full), {}), "although BOS's value is not small (0.90 of the norm of the others).");
 }
 
-TEST(BackcopyVerdict, CountsWhatPassesTheGate) {
+TEST(BackcopyVerdict, Verdict_GatedAttention_CountsWhatPassesTheGate) {
   FigureRow closed = gated(0.90);
   closed.set(metrics::kBosAttentionOtherGated, 0.004);
   EXPECT_EQ(sink_effect(report_of(0.97), closed), SinkEffect::clear);
@@ -135,14 +135,14 @@ TEST(BackcopyVerdict, CountsWhatPassesTheGate) {
   EXPECT_EQ(sink_effect(report_of(0.97), closed), SinkEffect::none);
 }
 
-TEST(BackcopyVerdict, OfSeveralSeedsSaysMeanAndRange) {
+TEST(BackcopyVerdict, Verdict_SeveralSeeds_SaysMeanAndRange) {
   const std::string text = backcopy_verdict(spread_of({report_of(0.71), report_of(0.99)}),
                                             {{"headwise", spread_of({gated(0.02), gated(0.04)})}});
   expect_says(text, "Without a gate 85% (71% to 99%) of the attention goes to BOS");
   expect_says(text, "With a headwise gate 3% (2% to 4%) goes there;");
 }
 
-TEST(SinkVerdict, FollowsFromTheFigures) {
+TEST(SinkVerdict, Verdict_EachCase_FollowsFromTheFigures) {
   const auto verdict = [](double first, double rate) {
     FigureRow row;
     row.set(metrics::kFirstTokenAttention, first);
@@ -151,15 +151,14 @@ TEST(SinkVerdict, FollowsFromTheFigures) {
     row.set(metrics::kMassiveActivation, 1234.0);
     return sink_verdict("m", row);
   };
-  EXPECT_EQ(
-      verdict(0.36, 0.54),
-      "36% of the attention of m goes to the first token, where looking at all tokens alike would give it 0.6%: a "
-      "sink. 54% of its heads rest on it, and its largest activation is 1234.");
+  EXPECT_EQ(verdict(0.36, 0.54),
+            "36% of the attention of m goes to the first token; uniform attention would give it 0.6%: a "
+            "sink. 54% of its heads have a sink there, and its largest activation is 1234.");
   expect_says(verdict(0.1, 0.2), ": a sink in some heads. 20% of its heads");
   expect_says(verdict(0.01, 0.0), "0.6%: no sink.");
 }
 
-TEST(RankSentence, NamesEveryModel) {
+TEST(RankSentence, RankSentence_AnyModels_NamesEach) {
   EXPECT_EQ(
       rank_sentence({{"no gate", 4.44}, {"elementwise", 7.92}}),
       "What a head writes over this text has so many directions, its effective rank, mean over heads: 4.4 (no gate), "
@@ -176,20 +175,20 @@ FigureRow evaluation(double loss, double first_token, double sink_rate, double a
   return report;
 }
 
-TEST(TextVerdict, SmallModelsWithoutSinks) {
+TEST(TextVerdict, Verdict_SmallModelsWithoutSinks_SaysSo) {
   const std::string text = text_verdict(
       evaluation(1.6, 0.011, 0.0, 10.0),
       {{"headwise", evaluation(1.596, 0.010, 0.0, 11.0)}, {"elementwise", evaluation(1.55, 0.009, 0.0, 7.0)}}, 983040);
   EXPECT_EQ(text,
             "At equal parameter counts the held-out loss is with a headwise gate no different (-0.004 nats a byte) and "
-            "with an elementwise gate 0.050 nats a byte lower than without one. No head of any model rests on the "
-            "first token: it gets at most 1% of the attention of a model, where looking at all tokens alike would give "
-            "it 2%. Sinks are not expected from so short a training. Against the model without a gate, the largest "
+            "with an elementwise gate 0.050 nats a byte lower than without one. No head of any model has a sink "
+            "on the first token: it gets at most 1% of the attention of a model; uniform attention would give it 2%. "
+            "Sinks are not expected from so short a training. Against the model without a gate, the largest "
             "activation is alike with a headwise gate (1.10 of it) and smaller with an elementwise gate (0.70 of it). "
             "This is one seed and 1.0 million bytes of training: an impression, not a result.");
 }
 
-TEST(TextVerdict, TellsOfHarmAndOfSinks) {
+TEST(TextVerdict, Verdict_HarmOrSinks_SaysSo) {
   const std::string text =
       text_verdict(evaluation(1.6, 0.30, 0.5, 10.0), {{"headwise", evaluation(1.7, 0.04, 0.0, 15.0)}}, 100000);
   expect_says(text, "with a headwise gate 0.100 nats a byte higher than without one.");

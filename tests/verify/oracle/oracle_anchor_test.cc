@@ -38,7 +38,7 @@ struct Scalars {
   reference::Forward forward() const { return reference::forward(inputs, options); }
 };
 
-TEST(OracleAnchor, WeightsAreExponentialsNormalised) {
+TEST(OracleAnchor, Weights_AnyScores_AreNormalisedExponentials) {
   const Scalars x({1.0}, {0.0, std::log(3.0)}, {8.0, 4.0});
   const reference::Forward out = x.forward();
   EXPECT_NEAR(out.weights[0], 0.25, kExact);
@@ -47,7 +47,7 @@ TEST(OracleAnchor, WeightsAreExponentialsNormalised) {
   EXPECT_NEAR(out.lse[0], std::log(4.0), 2 * kExact);
 }
 
-TEST(OracleAnchor, ScaleDefaultsToOneOverRootD) {
+TEST(OracleAnchor, Scale_NotGiven_IsOneOverRootD) {
   const std::vector<double> q(16, 1.0), k(32, 0.5);
   std::vector<double> v{1.0, 2.0};
   AttentionInputs in;
@@ -59,7 +59,7 @@ TEST(OracleAnchor, ScaleDefaultsToOneOverRootD) {
   EXPECT_NEAR(out.y[0], 1.5, 2 * kExact);
 }
 
-TEST(OracleAnchor, SinkOfZeroIsOffByOneSoftmax) {
+TEST(OracleAnchor, Sink_OfZero_IsOffByOneSoftmax) {
   Scalars x({1.0}, {0.0, std::log(3.0)}, {10.0, 0.0});
   const double zero = 0.0;
   x.inputs.sinks = make_vector_view(&zero, 1);
@@ -70,7 +70,7 @@ TEST(OracleAnchor, SinkOfZeroIsOffByOneSoftmax) {
   EXPECT_NEAR(out.lse[0], std::log(5.0), 2 * kExact);
 }
 
-TEST(OracleAnchor, CapComesBeforeAlibiAndBias) {
+TEST(OracleAnchor, Softcap_WithAlibiAndBias_IsAppliedFirst) {
   Scalars x({100.0}, {1.0, -1.0, 0.0}, {1.0, 0.0, 0.0});
   x.options.softcap = 2.0;
   const double slope = 0.25;
@@ -96,7 +96,7 @@ std::vector<std::vector<int>> seen(const reference::Forward& out, std::size_t T,
   return rows;
 }
 
-TEST(OracleAnchor, CausalAlignsTheLastQueryWithTheLastKey) {
+TEST(OracleAnchor, Causal_MoreKeysThanQueries_AlignsBottomRight) {
   using Rows = std::vector<std::vector<int>>;
   Scalars wide({0, 0}, {0, 0, 0, 0}, {1, 1, 1, 1});
   wide.options.causality = Causality::causal;
@@ -110,7 +110,7 @@ TEST(OracleAnchor, CausalAlignsTheLastQueryWithTheLastKey) {
   EXPECT_EQ(out.y[0], 0.0);
 }
 
-TEST(OracleAnchor, WindowStandsAroundTheAlignedPosition) {
+TEST(OracleAnchor, Window_MoreKeysThanQueries_StandsAroundTheAlignedPosition) {
   using Rows = std::vector<std::vector<int>>;
   Scalars x({0, 0}, {0, 0, 0, 0, 0}, {1, 1, 1, 1, 1});
   x.options.window_left = 1;
@@ -123,7 +123,7 @@ TEST(OracleAnchor, WindowStandsAroundTheAlignedPosition) {
   EXPECT_EQ(seen(x.forward(), 2, 5), (Rows{{3, 4}, {4}}));
 }
 
-TEST(OracleAnchor, KeyLengthsHideAndMoveNothing) {
+TEST(OracleAnchor, KeyLengths_Given_HideKeysAndMoveNothing) {
   using Rows = std::vector<std::vector<int>>;
   const double nan = std::numeric_limits<double>::quiet_NaN();
   Scalars x({0, 0}, {0, 0, 0, nan}, {1, 1, 1, nan});
@@ -135,7 +135,7 @@ TEST(OracleAnchor, KeyLengthsHideAndMoveNothing) {
   EXPECT_NEAR(out.y[1], 1.0, kExact);
 }
 
-TEST(OracleAnchor, RowWithASinkAloneHasTheSinksLogSumExp) {
+TEST(OracleAnchor, Row_WithASinkOnly_HasTheSinksLogSumExp) {
   Scalars x({0, 0}, {0}, {1});
   x.options.causality = Causality::causal;
   const float sink = 1.5F;
@@ -145,7 +145,7 @@ TEST(OracleAnchor, RowWithASinkAloneHasTheSinksLogSumExp) {
   EXPECT_EQ(out.y[0], 0.0);
 }
 
-TEST(OracleAnchor, BrokenBiasBreaksItsRowAlone) {
+TEST(OracleAnchor, Bias_NaNOrInfinity_ChangesItsOwnRowOnly) {
   for (const double broken : {kInfinity, std::numeric_limits<double>::quiet_NaN()}) {
     Scalars x({0, 0}, {0, 0}, {1, 1});
     const std::vector<double> bias{0, broken, 0, 0};
@@ -157,7 +157,7 @@ TEST(OracleAnchor, BrokenBiasBreaksItsRowAlone) {
   }
 }
 
-TEST(OracleAnchor, QueryHeadsReadTheirGroupsKeys) {
+TEST(OracleAnchor, QueryHeads_Grouped_ReadTheKeysOfTheirGroup) {
   const std::vector<double> q(6, 0.0), k(2, 0.0), v{10.0, 20.0};
   AttentionInputs in;
   in.q = make_view(q.data(), Shape{1, 6, 1, 1});
@@ -166,7 +166,7 @@ TEST(OracleAnchor, QueryHeadsReadTheirGroupsKeys) {
   EXPECT_EQ(reference::forward(in, {}).y, (std::vector<double>{10, 10, 10, 20, 20, 20}));
 }
 
-TEST(OracleAnchor, GateValues) {
+TEST(OracleAnchor, GateFunction_EachValue_IsThatByHand) {
   const double e = std::exp(1.0);
   const auto value = [](GateFn fn, double z) { return reference::gate_value(fn, z).value; };
   EXPECT_EQ(value(GateFn::none, 3.0), 1.0);
@@ -181,7 +181,7 @@ TEST(OracleAnchor, GateValues) {
   EXPECT_EQ(value(GateFn::silu, -800.0), -0.0);
 }
 
-TEST(OracleAnchor, GateMultipliesOrAdds) {
+TEST(OracleAnchor, Gate_MultiplyOrAdd_IsApplied) {
   Scalars x({0}, {0}, {6});
   const double z = 0.0;
   x.inputs.gate = make_view(&z, Shape{1, 1, 1, 1});
@@ -192,7 +192,7 @@ TEST(OracleAnchor, GateMultipliesOrAdds) {
 }
 
 /// σ(z) · softmax(s) = exp(s) / (N (1 + e^−z)), N = Σ exp(s): a headwise gate is a sink with logit log N − z.
-TEST(OracleAnchor, HeadwiseGateIsExtraSinkMass) {
+TEST(OracleAnchor, HeadwiseGate_Sigmoid_EqualsExtraSinkMass) {
   for (const double logit : {-2.0, 0.3, 4.0}) {
     Scalars x({0.7}, {0.1, -0.4, 1.2}, {1.0, -2.0, 0.5});
     x.inputs.gate = make_view(&logit, Shape{1, 1, 1, 1});
@@ -204,7 +204,7 @@ TEST(OracleAnchor, HeadwiseGateIsExtraSinkMass) {
   }
 }
 
-TEST(OracleAnchor, SigmoidGateGradientNeedsOnlyTheGatedOutput) {
+TEST(OracleAnchor, SigmoidGateGradient_GatedOutput_Suffices) {
   verify::CaseSpec spec;
   spec.T = 5;
   spec.S = 6;
@@ -223,7 +223,7 @@ TEST(OracleAnchor, SigmoidGateGradientNeedsOnlyTheGatedOutput) {
   }
 }
 
-TEST(OracleAnchor, OneRowAloneIsThatRow) {
+TEST(OracleAnchor, Row_ComputedAlone_IsThatOfTheWhole) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const verify::Case problem(verify::random_spec(seed));
     const verify::CaseSpec& s = problem.spec();
@@ -245,7 +245,7 @@ TEST(OracleAnchor, OneRowAloneIsThatRow) {
 }
 
 /// A magnitude below its element would make the tolerance rule too tight to hold.
-TEST(OracleAnchor, MagnitudesBoundTheirElements) {
+TEST(OracleAnchor, Magnitudes_AnyProblem_BoundTheirElements) {
   const auto expect_bound = [](const std::vector<double>& value, const std::vector<double>& magnitude) {
     ASSERT_EQ(value.size(), magnitude.size());
     for (std::size_t n = 0; n < value.size(); ++n) {

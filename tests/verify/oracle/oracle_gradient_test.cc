@@ -103,9 +103,9 @@ CaseSpec small() {
   return spec;
 }
 
-TEST(OracleGradient, Plain) { expect_gradients(small()); }
+TEST(OracleGradient, Gradients_PlainAttention_MatchDifferences) { expect_gradients(small()); }
 
-TEST(OracleGradient, EveryGate) {
+TEST(OracleGradient, Gradients_EveryGate_MatchDifferences) {
   for (const GateOp op : {GateOp::mul, GateOp::add}) {
     for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
       for (const auto& [fn, word] : Words<GateFn>::kAll) {
@@ -120,7 +120,7 @@ TEST(OracleGradient, EveryGate) {
   }
 }
 
-TEST(OracleGradient, EachScoreTerm) {
+TEST(OracleGradient, Gradients_EachScoreTerm_MatchDifferences) {
   const auto with = [](const auto& change) {
     CaseSpec spec = small();
     change(spec);
@@ -138,7 +138,7 @@ TEST(OracleGradient, EachScoreTerm) {
   with([](CaseSpec& s) { s.bias = {true, true, true, true}, s.bias_hides = true; });
 }
 
-TEST(OracleGradient, BiasSumsOverEachBroadcastDimension) {
+TEST(OracleGradient, BiasGradient_BroadcastDimensions_SumsOverThem) {
   for (unsigned bits = 0; bits < 8; ++bits) {
     CaseSpec spec = small();
     spec.bias = {true, (bits & 1U) != 0, (bits & 2U) != 0, (bits & 4U) != 0};
@@ -146,7 +146,7 @@ TEST(OracleGradient, BiasSumsOverEachBroadcastDimension) {
   }
 }
 
-TEST(OracleGradient, GroupedHeadsShareKeys) {
+TEST(OracleGradient, Gradients_GroupedHeads_MatchDifferences) {
   CaseSpec spec = small();
   spec.Hkv = 2;
   spec.group = 3;
@@ -154,7 +154,7 @@ TEST(OracleGradient, GroupedHeadsShareKeys) {
   expect_gradients(spec);
 }
 
-TEST(OracleGradient, RowsThatSeeNothing) {
+TEST(OracleGradient, Gradients_RowsThatSeeNoKey_MatchDifferences) {
   CaseSpec spec = small();
   spec.T = 7;  // with S = 5 the first two queries stand before every key
   spec.causality = Causality::causal;
@@ -167,7 +167,7 @@ TEST(OracleGradient, RowsThatSeeNothing) {
   expect_gradients(spec);
 }
 
-TEST(OracleGradient, Everything) {
+TEST(OracleGradient, Gradients_AllFeatures_MatchDifferences) {
   CaseSpec spec = small();
   spec.softcap = 1.3;
   spec.causality = Causality::causal;

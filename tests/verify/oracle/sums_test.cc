@@ -13,7 +13,7 @@
 namespace headgate::reference {
 namespace {
 
-TEST(CompensatedSum, KeepsWhatAPlainSumDrops) {
+TEST(CompensatedSum, Sum_SmallTermsBesideLarge_KeepsThem) {
   CompensatedSum sum;
   sum.add(0x1p60);
   for (int n = 0; n < 1000; ++n) sum.add(1.0);
@@ -21,7 +21,7 @@ TEST(CompensatedSum, KeepsWhatAPlainSumDrops) {
   EXPECT_EQ(sum.value(), 1000.0);
 }
 
-TEST(CompensatedSum, OfEqualTermsIsTheirProduct) {
+TEST(CompensatedSum, Sum_EqualTerms_IsTheirProduct) {
   const double term = 1.0 / 3.0;
   CompensatedSum sum;
   double plain = 0.0;
@@ -33,7 +33,7 @@ TEST(CompensatedSum, OfEqualTermsIsTheirProduct) {
   EXPECT_NE(plain, 3000.0 * term);
 }
 
-TEST(CompensatedSum, LeavesInfinitiesAndNaNAsTheyAre) {
+TEST(CompensatedSum, Sum_InfinitiesOrNaN_KeepsThem) {
   CompensatedSum infinite, nothing;
   for (const double term : {1.0, HUGE_VAL, 2.0}) infinite.add(term);
   EXPECT_EQ(infinite.value(), HUGE_VAL);
@@ -72,7 +72,7 @@ BlockedSum blocked_sum(const std::vector<float>& terms) {
   return out;
 }
 
-TEST(LikeTerms, BoundsWhatEqualTermsRoundAway) {
+TEST(LikeTerms, LikeTerms_EqualTerms_BoundTheirRounding) {
   std::mt19937 random(1);
   std::uniform_real_distribution<float> uniform(1.0F, 2.0F);
   double worst = 0.0;  // beyond what a walk explains
@@ -91,7 +91,7 @@ TEST(LikeTerms, BoundsWhatEqualTermsRoundAway) {
   EXPECT_GT(worst, 8.0) << "a walk would explain all errors: nothing was tested";
 }
 
-TEST(LikeTerms, AreNoneAmongRandomTerms) {
+TEST(LikeTerms, LikeTerms_RandomTerms_AreNone) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
   std::vector<float> terms(257);
@@ -101,7 +101,7 @@ TEST(LikeTerms, AreNoneAmongRandomTerms) {
   }
 }
 
-TEST(LikeTerms, MayDifferByLessThanTheSumsSpacing) {
+TEST(LikeTerms, LikeTerms_DifferBelowTheSpacing_AreCounted) {
   std::vector<float> terms(96);
   for (std::size_t n = 0; n < terms.size(); ++n) terms[n] = 1.3F + static_cast<float>(n % 3) * 0x1p-23F;
   const BlockedSum sum = blocked_sum(terms);

@@ -30,7 +30,8 @@ function buildSummary() {
 
 // ---- charts
 
-// The steps at which any of these curves has a value, and for each curve its values at them: undefined elsewhere.
+// Returns the steps at which any of these curves has a value, and for each curve its values there: undefined if it has
+// none.
 function aligned(curves) {
   const steps = [...new Set(curves.flatMap((curve) => curve.steps))].sort((a, b) => a - b);
   const place = new Map(steps.map((step, i) => [step, i]));

@@ -3,7 +3,7 @@
 
 namespace headgate::compare {
 
-// compare.html, compare.css and compare.js as they stand in this folder.
+// The text of compare.html, compare.css and compare.js in this folder.
 extern const char* const kPageHtml;
 extern const char* const kPageCss;
 extern const char* const kPageJs;

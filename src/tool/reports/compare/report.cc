@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// The definition of the metric that gives a figure.
+/// Returns the definition of the metric that gives a figure.
 std::string_view definition_of(const metrics::Figure& figure) {
   for (const metrics::Metric* metric : metrics::all_metrics()) {
     for (const metrics::Figure& given : metric->figures) {
@@ -31,7 +31,8 @@ std::string_view definition_of(const metrics::Figure& figure) {
   return {};
 }
 
-/// The figures that a run has. Those by trigger have no sentence for people: theirs is the definition.
+/// Returns the figures that a run has. Those by trigger have no sentence for readers, so their definition takes its
+/// place.
 ordered_json figures_json(const std::vector<ComparedRun>& runs) {
   ordered_json out = ordered_json::array();
   for (const metrics::Figure* figure : train::recorded_figures()) {

@@ -40,14 +40,14 @@ constexpr std::array kCharts{&train::kStepLoss,
 
 char letter_of(std::size_t run) { return static_cast<char>('a' + run % 26); }
 
-/// A name as a cell: control characters would move the cursor.
+/// Formats a name as a cell, without control characters, which would move the cursor.
 std::string cell_of_name(std::string name) {
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');
   return name;
 }
 
-/// The figures that have a column in the tables of `headgate eval` too, and that some run has.
+/// Returns the figures that have a column in the tables of `headgate eval` too, and that some run has.
 std::vector<const metrics::Figure*> columns_of(const std::vector<ComparedRun>& runs) {
   std::vector<const metrics::Figure*> out{&train::kStepLoss};
   const auto of_models = metrics::figures_of(metrics::all_metrics(), /*of_triggers=*/false);
@@ -88,7 +88,7 @@ std::string table_text(const std::vector<ComparedRun>& runs) {
   return console::text_table(lines);
 }
 
-/// The lowest and the highest number of what was added.
+/// Holds the lowest and the highest of the numbers added.
 struct Range {
   double low = std::numeric_limits<double>::infinity(), high = -low;
 
@@ -97,15 +97,15 @@ struct Range {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  /// In one of `cells` equal parts. Halves do not overflow, whatever the file has.
+  /// Returns which of `cells` equal parts a value lies in. Halving avoids overflow for any value in the file.
   std::size_t cell(double value, std::size_t cells) const {
     const double share = (0.5 * value - 0.5 * low) / (0.5 * high - 0.5 * low);
-    if (!(share > 0.0)) return 0;  // NaN where there is one value
+    if (!(share > 0.0)) return 0;  // NaN if there is only one value
     return share < 1.0 ? static_cast<std::size_t>(share * static_cast<double>(cells)) : cells - 1;
   }
 };
 
-/// A letter in the cell of the mean of a run's values in each column; "*" where runs meet.
+/// Draws a run's letter in the cell of the mean of its values in each column; "*" where runs meet.
 std::vector<std::string> plot(const std::vector<const train::Curve*>& curves, const Range& steps, const Range& values) {
   std::vector<std::string> rows(kRows, std::string(kColumns, ' '));
   for (std::size_t run = 0; run < curves.size(); ++run) {
@@ -124,7 +124,7 @@ std::vector<std::string> plot(const std::vector<const train::Curve*>& curves, co
   return rows;
 }
 
-/// Empty where no run has the figure.
+/// Returns a chart; empty if no run has the figure.
 std::string chart_text(const std::vector<ComparedRun>& runs, const metrics::Figure& figure) {
   std::vector<const train::Curve*> curves;
   Range steps, values;

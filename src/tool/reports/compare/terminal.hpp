@@ -8,8 +8,8 @@
 
 namespace headgate::compare {
 
-/// A line for each run: its steps, tokens and last figures, "-" where it has none; below, what was left out, and charts
-/// of the main figures over steps, in which a letter stands for a run.
+/// Returns a line for each run: its steps, tokens and last figures, "-" for those that it lacks. Below follow what was
+/// left out, and charts of the main figures over steps, in which a letter stands for each run.
 std::string runs_text(const std::vector<ComparedRun>& runs);
 
 }  // namespace headgate::compare

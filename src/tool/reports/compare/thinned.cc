@@ -9,7 +9,7 @@ namespace headgate::compare {
 
 namespace {
 
-/// Whether `a` comes before `b` from low to high; no number comes before any.
+/// Returns whether `a` comes before `b` in ascending order, with NaN first.
 bool before(double a, double b) { return std::isnan(a) ? !std::isnan(b) : a < b; }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the sections of a page are drawn with: elements, numbers, tokens, colours, charts. report.js and a page's own
-// script come behind it in the same script.
+// Draws what the sections of a page share: elements, numbers, tokens, colours, charts. report.js and the page's own
+// script follow it in the same script element.
 
 const byId = (id) => document.getElementById(id);
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
@@ -35,7 +35,7 @@ function number(x) {
 }
 const withUnit = (x, unit) => known(x) && unit ? `${number(x)} ${unit}` : number(x);
 
-// A token as one line: line breaks, and spaces at its ends, are visible.
+// Shows a token on one line, with visible line breaks and outer spaces.
 function visible(piece) {
   if (piece === "") return "(part of a character)";
   return piece.replace(/\r/g, "␍").replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/^ | $/g, "␣");
@@ -49,7 +49,8 @@ function tokenRange(model, first, last) {
 const decode = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 const weight = (byte) => (byte / 255) ** 2; // maps and `received` hold round(255 √w)
 
-// What the strongest colour stands for: at most one value in 200 is larger, so that a few do not fade all others.
+// Returns the value of the strongest colour. At most one value in 200 is larger, so that a few outliers do not fade all
+// others.
 function strongest(values) {
   const sorted = Float64Array.from(values).filter(known).sort();
   return sorted.length ? sorted[Math.ceil(sorted.length * 0.995) - 1] : 0;
@@ -57,8 +58,8 @@ function strongest(values) {
 
 // ---- colours
 
-// ColorBrewer's YlGnBu and, for numbers below 0, its Oranges, made as dark, which colour-blind readers can tell apart;
-// reversed on dark pages: more always stands out more.
+// ColorBrewer's YlGnBu and, for numbers below 0, its Oranges, equally dark, which colour-blind readers can tell apart.
+// Dark pages reverse them, so that larger values always stand out more.
 const stopsOf = (colours) => colours.map((stop) => [0, 2, 4].map((at) => parseInt(stop.slice(at, at + 2), 16)));
 const paletteOf = (...colours) =>
   ({ stops: stopsOf(colours), pixel: new Uint8ClampedArray(1024), css: [], ink: [] });
@@ -87,7 +88,7 @@ function fillPalette({ stops, pixel, css, ink }) {
 }
 const shadeOf = (share) => clamp(Math.round(share * 255), 0, 255);
 
-// Colours of numbers of a range: as strong as they lie above its low end or, in a range on both sides of 0, from 0.
+// Colours numbers by their distance above the range's low end or, if the range includes both signs, from 0.
 const largestOf = ({ low, high }) => Math.max(-low, high);
 function colourOf(value, range) {
   const { css, ink } = range.low < 0 && value < 0 ? paletteBelow : palette;
@@ -121,7 +122,8 @@ function tip(lines, x, y) {
 }
 const hideTip = () => { byId("tip").hidden = true; };
 
-// A box of many small parts: linesOf(part) says what the part under the pointer or the focus is, null for none.
+// Describes the parts of a box: linesOf(part) returns the lines about the part under the pointer or the focus, null for
+// none.
 function explain(box, linesOf) {
   const show = (event, x, y) => {
     const lines = linesOf(event.target);
@@ -138,8 +140,8 @@ function explain(box, linesOf) {
   });
 }
 
-// A drawing of `count` values, of which pointer, or focus and arrow keys, choose one: a slider to screen readers. `at`
-// gives the value at a share of the width; `mark` shows value i (null: none) and returns its share of the width.
+// Draws `count` values, one of which the pointer, or focus and arrow keys, select: a slider to screen readers. `at`
+// returns the value at a share of the width; `mark` shows value i (null: none) and returns its share of the width.
 function inspect(node, { label, count, at, lines, mark }) {
   let index = 0;
   const show = (i, x, y) => {
@@ -174,7 +176,7 @@ function inspect(node, { label, count, at, lines, mark }) {
 const COLOURS = 6; // --model-0 … of page.css
 const DASHES = ["none", "7 4", "2 3", "9 3 2 3"];
 const colour = (i) => `var(--model-${i % COLOURS})`;
-const look = (i) => (i + Math.floor(i / COLOURS)) % DASHES.length; // dash and marker, others where colours repeat
+const look = (i) => (i + Math.floor(i / COLOURS)) % DASHES.length; // selects dash and marker, which differ where colours repeat
 function marker(i, x, y, r) {
   const shape = ["M-1 0a1 1 0 1 0 2 0a1 1 0 1 0-2 0z", "M-1-1h2v2h-2z", "M0-1.2l1.2 2.1h-2.4z",
     "M0-1.4L1.4 0 0 1.4-1.4 0z"][look(i)];
@@ -192,7 +194,7 @@ function niceTicks(low, high, wanted) {
     Number(((first + i) * step).toPrecision(12)));
 }
 
-// From 0, unless the numbers lie far from it for their spread.
+// Starts at 0, unless the numbers are far from it compared with their spread.
 function rangeOf(values) {
   const numbers = values.filter(known);
   if (!numbers.length) return null;
@@ -200,11 +202,11 @@ function rangeOf(values) {
   if (low >= 0 && low < 0.6 * high) low = 0;
   if (high <= 0 && high > 0.6 * low) high = 0;
   if (low === high) [low, high] = low > 0 ? [0, low] : [low, low < 0 ? 0 : 1];
-  if (high - low === Infinity) [low, high] = [low / 2, high / 2]; // what lies beyond is drawn at the edge
+  if (high - low === Infinity) [low, high] = [low / 2, high / 2]; // values beyond are drawn at the edge
   return { low, high };
 }
 
-// The last place up to i where something was recorded; −1: none.
+// Returns the last index up to i with a recorded value; −1: none.
 function recorded(values, i) {
   while (i >= 0 && values[i] === undefined) --i;
   return i;
@@ -222,9 +224,9 @@ function pathOf(points, x, y) {
   }).join("");
 }
 
-// Lines or bars over 0 … count−1, which lie at the numbers `xs`; series: [{index of the line, values}]; place(i) names
-// what i stands for. A value is null where there is none, undefined where none was recorded: the line goes on, and the
-// value before it still counts. Bars are shares of [0, 1] in `count` parts.
+// Draws lines or bars over 0 … count−1, at the numbers `xs`. series: [{index of the line, values}]; place(i) names what
+// i stands for. A value is null if it is missing, undefined if none was recorded: then the line continues and the
+// previous value still counts. Bars are shares of [0, 1] in `count` parts.
 function chart({ label, unit, series, count, axis, place, wide, fixed, marked, bars, xs = [...Array(count).keys()] }) {
   const W = wide ? 780 : 400, H = wide ? 190 : 205, top = 12, bottom = H - 36;
   const values = series.flatMap((line) => line.values).filter(known);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The report, the JSON of the element `report`, its figures, and the bar at the top. A page's own script, behind it,
-// defines `names`: what its columns and lines are called.
+// Shows the report, the JSON of the element `report`: its figures, and the bar at the top. The page's own script, which
+// follows, defines `names`, the headings of columns and lines.
 
 let report;
 try {
@@ -11,7 +11,7 @@ try {
 }
 byId("footer").textContent = `Written by headgate ${report.headgate}. This file is the whole report.`;
 
-// The last part of each path, or all of it where two end alike.
+// Returns the last part of each path, or the whole path if two end alike.
 function shortNames(paths) {
   const lastPart = (path) => path.replace(/\/+$/, "").split("/").pop() || path;
   return paths.map((path) =>
@@ -20,15 +20,15 @@ function shortNames(paths) {
 
 const described = new Map((report.figures || []).map((figure) => [figure.key, figure]));
 const figure = (key) => described.get(key) || { key, name: key, sentence: "" };
-// The keys that any of these rows has a number for, in the report's order.
+// Returns the keys for which any of these rows has a number, in the report's order.
 function keysOf(rows) {
   const present = new Set();
   for (const row of rows) for (const key in row) if (known(row[key])) present.add(key);
   return [...described.keys()].filter((key) => present.delete(key)).concat([...present]);
 }
 
-// Shares are drawn from 0 to 1, so that a bar or a colour means the same on every page. Returns null, for a scale by
-// the values, if a figure is not a share or a value lies outside, as a gate's may whose function is no sigmoid.
+// Draws shares from 0 to 1, so that a bar or a colour means the same on every page. Returns null, for a scale by the
+// values, if a figure is not a share or a value lies outside [0, 1], as gates may whose function is not a sigmoid.
 const FROM_0_TO_1 = { low: 0, high: 1 };
 function shareScale(keys, values) {
   const rounding = 1e-6;
@@ -36,9 +36,9 @@ function shareScale(keys, values) {
   return within && keys.every((key) => figure(key).share) ? FROM_0_TO_1 : null;
 }
 
-// A row for each figure, with what it means; columns: for each of `names` a function that makes the cell of a key. In a
-// narrow window a row is a card, where each cell stands on a line of its own behind its column's name (page.css). The
-// roles keep it a table for screen readers there.
+// Makes a row for each figure, with its meaning; columns: for each of `names` a function that makes the cell of a key.
+// In a narrow window a row becomes a card, with each cell on its own line after its column's name (page.css). The roles
+// keep it a table for screen readers there.
 function fillTable(table, keys, columns) {
   const head = (name) => el("th", { scope: "col", role: "columnheader" }, name);
   fill(table, { role: "table" }).replaceChildren(
@@ -55,7 +55,7 @@ function goTo(id) {
   hideTip();
 }
 
-// The theme's button and the sections' links; recolour() draws in the colours of another theme.
+// Handles the theme's button and the sections' links; recolour() redraws in the colours of another theme.
 function listenToBar(recolour) {
   on("theme", "click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";

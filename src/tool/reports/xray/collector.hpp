@@ -18,7 +18,7 @@ namespace headgate::xray {
 inline constexpr std::size_t kGateBins = 20;
 inline constexpr std::size_t kTopKeys = 8;
 
-/// How many gates lie in each twentieth of [0,1]; those outside count at its ends.
+/// Counts gates in each twentieth of [0,1]; those outside count in the first or last one.
 using GateHistogram = std::array<std::int64_t, kGateBins>;
 
 /// What the page shows of a head.
@@ -26,7 +26,7 @@ struct HeadRecord {
   std::string map;                                        ///< as_roots of HeadMap::cells
   std::string received;                                   ///< (T) as_roots of HeadMap::received
   std::vector<std::pair<std::int64_t, double>> top_keys;  ///< of the largest `received`: token, weight
-  /// (T) as_bytes of the mean over features; none where the head has no gate of its own
+  /// (T) as_bytes of the mean over features; none if the head has no gate of its own
   std::optional<std::string> gate;
   std::optional<GateHistogram> gate_histogram;
   std::vector<double> value_output_singular_values;  ///< (D) of W_v W_o
@@ -36,18 +36,18 @@ struct HeadRecord {
 
 struct LayerRecord {
   std::vector<HeadRecord> heads;
-  std::string received;             ///< (T) the mean over heads
-  std::optional<std::string> gate;  ///< (T) the mean over all gates of the layer; none without
+  std::string received;             ///< (T) mean over heads
+  std::optional<std::string> gate;  ///< (T) mean over all gates of the layer; none without a gate
 };
 
-/// Gathers records of one sequence of T tokens while a model runs on it, without T×T memory.
+/// Gathers records of one sequence of T tokens while a model runs on it, in O(T) memory.
 class Collector : public models::LayerObserver<float> {
  public:
-  /// The model's config and parameters; maps of at most `cells` a side. All must outlive the collector.
+  /// `config` and `parameters` are the model's; maps have at most `cells` a side. All must outlive the collector.
   Collector(const models::DecoderConfig& config, const float* parameters, std::int64_t tokens, std::int64_t cells,
             const ExecutionContext& context);
 
-  /// What a collector takes while a layer is gathered.
+  /// Returns the bytes that a collector allocates while a layer is gathered.
   static std::size_t planned_bytes(const models::DecoderConfig& config, std::int64_t tokens, std::int64_t cells);
 
   models::Taps taps() const override;

@@ -19,14 +19,14 @@ std::size_t product(std::initializer_list<std::int64_t> sizes) {
   return out;
 }
 
-/// Whether a gate multiplies what heads have read, so that it can be held open or at its mean.
+/// Returns whether a gate multiplies the attention output, so that it can be fixed at 1 or at its mean.
 bool multiplies(const layers::GateVariant& gate) { return layers::can_skip_attention(gate); }
 
 std::int64_t parts_of_layer(const models::DecoderConfig& config, OverriddenPart part) {
   return part == OverriddenPart::heads ? config.heads : 1;
 }
 
-/// What overrides start from: the residual stream before each layer but the first, and mean gates.
+/// Keeps what overrides start from: the residual stream before each layer except the first, and mean gates.
 class BasePass : public models::LayerObserver<float> {
  public:
   BasePass(const models::DecoderConfig& config, std::int64_t tokens, const ExecutionContext& context)
@@ -52,12 +52,12 @@ class BasePass : public models::LayerObserver<float> {
     if (multiplies(config_.gate)) add_mean_gates(view);
   }
 
-  /// (N,dim); absent for the first layer.
+  /// Returns (N,dim); absent for the first layer.
   View<const float, 2> input_of(std::int64_t layer) const {
     if (layer == 0) return {};
     return {streams_.data() + (layer - 1) * tokens_ * config_.dim, {tokens_, config_.dim}};
   }
-  /// (Hq,D)
+  /// Returns (Hq,D).
   View<const float, 2> mean_gates_of(std::int64_t layer) const {
     const std::int64_t Hq = config_.heads, D = config_.head_dim;
     return {mean_gates_.data() + layer * Hq * D, {Hq, D}};
@@ -69,7 +69,7 @@ class BasePass : public models::LayerObserver<float> {
     const View<float, 2> gates = view_of(gates_, tokens_, width);
     metrics::gate_values_of(gates, view, config_, context_);
     for (std::int64_t i = 0; i < Hq * D; ++i) {
-      // One for a head, one for a feature of all heads, or one for each.
+      // A gate is for a head, for a feature of all heads, or for a feature of one head.
       const std::int64_t x = width == Hq * D ? i : layers::shares_gate(config_.gate) ? i % D : i / D;
       double sum = 0.0;
       for (std::int64_t t = 0; t < tokens_; ++t) sum += static_cast<double>(gates(t, x));

@@ -16,13 +16,13 @@
 #include "models/evaluate/figure.hpp"
 #include "models/layers/gate_variant.hpp"
 
-// What a head is worth: how the loss changes where its gate is held at one value for all tokens.
+// Measures what a head is worth: how the loss changes if its gate has one value for all tokens.
 
 namespace headgate::xray {
 
 enum class Override { closed, open, mean };
 
-/// What a head, whose attention output is o and whose gate is g, gives to W_o instead; and the figure of it.
+/// Describes an override: what a head with attention output o and gate g passes to W_o instead, and its figure.
 struct OverrideRow {
   Override value;
   std::string_view word, formula;
@@ -51,31 +51,32 @@ inline constexpr std::array kOverrides{
                             "token."}},
 };
 
-/// What is overridden at a time: one head, or all heads of a layer.
+/// What is overridden at once: one head, or all heads of a layer.
 enum class OverriddenPart { heads, layers };
 
-/// Why models with this gate do not have the override, a clause; empty where they do.
+/// Returns a clause that says why models with this gate do not have the override; empty if they do.
 std::string reason_left_out(const layers::GateVariant& gate, Override kind);
 
-/// Those that models with this gate have.
+/// Returns the overrides that models with this gate have.
 std::vector<const OverrideRow*> overrides_of(const layers::GateVariant& gate);
 
-/// What was overridden. The changes of the loss stand in the report.
+/// Says what was overridden. The report holds the changes of the loss.
 struct OverrideRun {
   OverriddenPart part = OverriddenPart::heads;
-  std::int64_t tokens = 0;  ///< the first of the text
-  std::int64_t passes = 0;  ///< planned_passes
-  double loss = 0.0;        ///< of these tokens, without an override
+  std::int64_t tokens = 0;  ///< tokens used, from the beginning of the text
+  std::int64_t passes = 0;  ///< equals planned_passes
+  double loss = 0.0;        ///< loss of these tokens without an override
 };
 
-/// One over all layers, and one from the layer on for each part and override.
+/// Counts one pass over all layers, and one from its layer on for each part and override.
 std::int64_t planned_passes(const models::DecoderConfig& config, OverriddenPart part);
 
-/// What override_parts takes beside its decoder.
+/// Returns the bytes that override_parts allocates beside its decoder.
 std::size_t override_bytes(const models::DecoderConfig& config, std::int64_t tokens);
 
-/// Runs the model on one sequence, targets as in Decoder::loss, with each override of each part, and sets their figures
-/// in the report's rows of heads or layers; an override that the model lacks has none. progress(fraction).
+/// Runs the model on one sequence, with targets as in Decoder::loss, once for each override of each part. Sets their
+/// figures in the report's rows of heads or layers; an override that the model lacks has none. Calls
+/// progress(fraction).
 OverrideRun override_parts(metrics::Report& report, const models::DecoderConfig& config, const float* parameters,
                            const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
                            OverriddenPart part, const ExecutionContext& context,

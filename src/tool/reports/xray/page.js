@@ -91,7 +91,7 @@ function buildMapKeys() {
   buildWorth(keys);
 }
 
-// Buttons for the maps of what heads are worth.
+// Builds the buttons for the maps of what heads are worth.
 function buildWorth(keys) {
   const kinds = overrideKinds.filter((kind) => keys.includes(kind.figure));
   byId("worth").hidden = !kinds.length;
@@ -100,7 +100,7 @@ function buildWorth(keys) {
     el("button", { "data-key": kind.figure, onclick: () => draw(kind.figure) }, kind.word)));
 }
 
-// On what an override's figure of a model was measured, or why there is none; null for other figures.
+// Returns on what an override's figure of a model was measured, or why there is none; null for other figures.
 const overrideKinds = models.map((model) => model.overrides?.kinds || []).find((kinds) => kinds.length) || [];
 function overrideNote({ overrides }, key) {
   const kind = overrides?.kinds.find((one) => one.figure === key);
@@ -178,7 +178,7 @@ function headMap(model, index, range, cell) {
   return panel;
 }
 
-// The chosen head's cell stands out; Tab reaches one cell of each map.
+// Highlights the chosen head's cell. Tab reaches one cell of each map.
 function markChosen(panel) {
   const cells = [...panel.querySelectorAll("[role=gridcell]")];
   const mine = cells.find(({ dataset }) => Number(panel.dataset.model) === chosen.model
@@ -260,7 +260,7 @@ function drawPattern() {
   }
   context.restore();
 
-  // The tokens themselves where there is room, otherwise their numbers.
+  // Shows the tokens themselves if there is room, otherwise their numbers.
   const words = pixels >= 13 && pattern.size === tokens, each = words ? 1
     : Math.ceil(niceTicks(0, tokens / pattern.zoom, 6)[1]);
   const write = (label, x, y, align, turn) => {
@@ -286,7 +286,7 @@ function drawPattern() {
   if (!words) write("← query token", 12, MARGIN, "right", -Math.PI / 2);
 }
 
-// What a cell is, below the map and, with x and y, beside the pointer.
+// Describes a cell, below the map and, with x and y, beside the pointer.
 function readCell(cell, x, y) {
   pattern.cell = cell;
   requestAnimationFrame(drawPattern);
@@ -310,7 +310,7 @@ function moveView(x, y) {
   pattern.y = clamp(y, 0, pattern.size - shownCells());
   requestAnimationFrame(drawPattern);
 }
-// About a point, given as shares of the plot.
+// Zooms about a point, given as shares of the plot.
 function zoomBy(factor, [shareX, shareY] = [0.5, 0.5]) {
   const before = shownCells();
   pattern.zoom = clamp(pattern.zoom * factor, 1, Math.max(1, pattern.size / 6));
@@ -443,7 +443,7 @@ function drawGateLine() {
   gate ? line() : "");
 }
 
-// Small maps of the heads of this layer, in every model that has the layer.
+// Draws small maps of the heads of this layer, for every model that has the layer.
 function drawStrip() {
   byId("strip-title").textContent = `All heads of layer ${chosen.layer}`;
   byId("strip").replaceChildren(...models.map((model, index) =>
@@ -476,10 +476,10 @@ function buildTokens() {
   byId("tokens").setAttribute("aria-label", `The text as tokens of ${names[chosen.model]}`);
 }
 
-// One number a token, or null: of the chosen head, or the mean over the heads of its layer, or over all layers.
+// Returns one number a token, or null: of the chosen head, or the mean over the heads of its layer, or over all layers.
 function tokenValues(shade) {
   const model = current(), real = shade === "received" ? weight : (byte) => byte / 255;
-  // of predicting this token
+  // loss of predicting this token
   if (shade === "loss") return [null, ...(model.token_losses || []).slice(0, model.tokens - 1)];
   const rows = model.layer_text?.[shade] || [];
   const given = { head: [currentHead()[shade]], layer: [rows[chosen.layer]],
@@ -546,7 +546,7 @@ function showMark() {
   drawGateLine();
 }
 
-// The token above (−1) or below (1), or ten tokens away where nothing shows there.
+// Returns the token above (−1) or below (1), or ten tokens away if no line is there.
 function tokenBeyond(direction) {
   const { left, top, height } = boxOf(spans[focused]);
   const there = document.elementFromPoint(left + 3, top + height / 2 + direction * 25);
@@ -593,7 +593,7 @@ function chooseHead(model, layer, head) {
   showMark();
 }
 
-// The head that the address names, or else that of the first model that attends to the first token most.
+// Opens the head that the address names, or else that of the first model that attends most to the first token.
 function openAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
   const value = ({ layer, head }) => figureOf(models[0], layer, head, "first_token_attention") ?? -1;

@@ -12,7 +12,7 @@ namespace headgate::xray {
 
 namespace {
 
-/// x xᵀ, or xᵀ x where `transposed`.
+/// Computes x xᵀ, or xᵀ x if `transposed`.
 Gram product_with_itself(View<const float, 2> x, bool transposed) {
   const std::int64_t rows = x.shape[0], columns = x.shape[1];
   std::vector<double> wide(static_cast<std::size_t>(rows * columns));
@@ -29,14 +29,14 @@ Gram product_with_itself(View<const float, 2> x, bool transposed) {
 }
 
 struct Eigen {
-  std::vector<double> values;   // smallest first
+  std::vector<double> values;   // ascending
   std::vector<double> vectors;  // (n,n): vector i is row i
 };
 
 Eigen eigen_of(const Gram& gram, bool with_vectors) {
   const auto n = static_cast<blasint>(gram.n);
   Eigen out{std::vector<double>(static_cast<std::size_t>(n)), gram.values};
-  std::vector<double> work(static_cast<std::size_t>(std::max<blasint>(1, 34 * n)));  // blocks of 32, and 2
+  std::vector<double> work(static_cast<std::size_t>(std::max<blasint>(1, 34 * n)));  // blocks of 32 columns, and 2 more
   const auto work_size = static_cast<blasint>(work.size());
   blasint info = 0;
   layers::Blas()->dsyev(with_vectors ? "V" : "N", "U", &n, out.vectors.data(), &n, out.values.data(), work.data(),
@@ -45,7 +45,7 @@ Eigen eigen_of(const Gram& gram, bool with_vectors) {
   return out;
 }
 
-/// Of an eigenvalue that rounding may have made negative; NaN stays.
+/// Returns the root of an eigenvalue, which rounding may have made negative; NaN stays NaN.
 double root_of(double eigenvalue) { return eigenvalue < 0.0 ? 0.0 : std::sqrt(eigenvalue); }
 
 bool is_finite(const Gram& gram) {
@@ -63,7 +63,8 @@ std::vector<double> singular_values(const Gram& a, const Gram& b) {
   if (!is_finite(a) || !is_finite(b)) {
     return std::vector<double>(static_cast<std::size_t>(n), std::numeric_limits<double>::quiet_NaN());
   }
-  // aᵀa = sᵀs for s = Λ^½ U; a bᵀ then has the singular values of s bᵀ, the roots of the eigenvalues of s (bᵀb) sᵀ.
+  // Uses aᵀa = sᵀs for s = Λ^½ U. The singular values of a bᵀ are then those of s bᵀ: the roots of the eigenvalues of s
+  // (bᵀb) sᵀ.
   Eigen of_a = eigen_of(a, true);
   for (std::int64_t i = 0; i < n; ++i) {
     const double root = root_of(of_a.values[static_cast<std::size_t>(i)]);

@@ -6,8 +6,8 @@
 
 #include "library/core/view.hpp"
 
-// How many directions a product of two thin matrices has, from their products with themselves: a head's W_v W_o, and
-// what a head writes to the residual stream over a text.
+// Counts the directions of a product of two thin matrices from their Gram matrices: a head's W_v W_o, and what a head
+// writes to the residual stream over a text.
 
 namespace headgate::xray {
 
@@ -17,16 +17,17 @@ struct Gram {
   std::vector<double> values;
 };
 
-/// x xᵀ of x(n,m).
+/// Computes x xᵀ of x(n,m).
 Gram gram_of_rows(View<const float, 2> x);
-/// xᵀ x of x(m,n).
+/// Computes xᵀ x of x(m,n).
 Gram gram_of_columns(View<const float, 2> x);
 
-/// The singular values of a bᵀ, largest first, from aᵀa and bᵀb, both (n,n): n of them, the others are 0. Those below
-/// 1e-7 of the largest are lost in rounding. NaN where an input is not finite, or LAPACK's iteration does not converge.
+/// Returns the singular values of a bᵀ, largest first, from aᵀa and bᵀb, both (n,n): n of them, since the others are 0.
+/// Values below 1e-7 of the largest are lost in rounding. NaN if an input is not finite, or if LAPACK's iteration does
+/// not converge.
 std::vector<double> singular_values(const Gram& a, const Gram& b);
 
-/// e^H of σ/Σσ, H the entropy: 1 if a single direction counts, n if n count alike; 0 without any. Source: Roy and
+/// Returns e^H of σ/Σσ, H the entropy: 1 for a single direction, n for n equal ones; 0 if all are 0. Source: Roy and
 /// Vetterli, The effective rank, 2007.
 double effective_rank(const std::vector<double>& singular_values);
 

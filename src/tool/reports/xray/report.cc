@@ -43,7 +43,7 @@ constexpr metrics::Figure kWrittenRank{
         "the residual stream."};
 constexpr std::array kRankFigures{&kValueOutputRank, &kWrittenRank};
 
-/// The metrics of an X-ray of these models. Queries behind a window do not see the first token.
+/// Returns the metrics of an X-ray of these models. With a window, not all queries see the first token.
 metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, const Choices& choices) {
   const bool all_see_first = std::all_of(models.begin(), models.end(), [&](const train::LoadedModel& model) {
     return model.config.window == 0 || model.config.window >= std::min(choices.tokens, model.config.seq_len);
@@ -55,7 +55,7 @@ metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, co
   return out;
 }
 
-/// The choices of an evaluation of one sequence.
+/// Returns the choices of an evaluation of one sequence.
 train::EvaluationChoices evaluation_choices(const Choices& choices, const metrics::MetricList& metrics) {
   train::EvaluationChoices out;
   out.data = choices.text;
@@ -63,7 +63,7 @@ train::EvaluationChoices evaluation_choices(const Choices& choices, const metric
   out.held_out = choices.held_out;
   out.token_ids = choices.token_ids;
   out.tokens = choices.tokens;
-  constexpr std::int64_t kLongestPiece = 64;  // bytes of a token, and far more than the mean has
+  constexpr std::int64_t kLongestPiece = 64;  // bytes of a token, far more than the mean
   out.text_bytes = kLongestPiece * choices.tokens;
   out.longest_of_others = choices.tokens;
   out.batch = 1;
@@ -82,7 +82,7 @@ std::unique_ptr<tokenize::Tokenizer> tokenizer_of(const train::LoadedModel& mode
   }
 }
 
-/// What each token adds to the text. A character of several tokens stands with the last of them.
+/// Returns what each token adds to the text. The last token of a character has all its bytes.
 std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::vector<std::int32_t>& tokens,
                                    bool token_ids) {
   const auto number_of = [](std::int32_t token) { return fmt::format("{} ", token); };
@@ -95,7 +95,7 @@ std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::v
   }
   tokenize::StreamDecoder decoder(*tokenizer);
   for (const std::int32_t token : tokens) {
-    // A model of bytes may have a token in front of them that adds nothing to the text.
+    // A model of bytes may begin with a token that adds nothing to the text.
     const std::string unknown = token_ids ? number_of(token) : "";
     out.push_back(token < tokenizer->vocab() ? decoder.next(token) : unknown);
   }
@@ -132,12 +132,12 @@ void collect(ModelXray& out, const train::LoadedModel& model, const Sequence& se
   out.map_cells = std::min(T, choices.map_cells);
 }
 
-/// Of an X-ray with overrides.
+/// Returns how many tokens an X-ray with overrides uses.
 std::int64_t override_tokens(const train::EvaluationInput& input, const Choices& choices) {
   return std::min(input.source->seq_len(), choices.override_tokens);
 }
 
-/// What overrides of a model will take.
+/// Returns a line on the cost of a model's overrides.
 std::string override_plan(const train::LoadedModel& model, const train::EvaluationInput& input,
                           const Choices& choices) {
   std::string words;
@@ -153,7 +153,7 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
   train::MemoryPlan plan = train::evaluation_memory(model.config, *input.source, evaluation, input.metrics);
   plan.push_back(
       {"attention maps", Collector::planned_bytes(model.config, input.source->seq_len(), choices.map_cells)});
-  // Their decoder is of no more tokens than that of the evaluation, which is gone by then.
+  // Their decoder takes no more tokens than that of the evaluation, which is freed by then.
   if (choices.overrides) plan.push_back({"overrides", override_bytes(model.config, override_tokens(input, choices))});
   return plan;
 }
@@ -231,7 +231,7 @@ ordered_json overrides_json(const ModelXray& model) {
           {"kinds", std::move(kinds)}};
 }
 
-/// The mean ranks of the heads of layers first … end−1.
+/// Adds the mean ranks of the heads of layers first … end−1.
 void add_mean_ranks(ordered_json& figures, const ModelXray& model, std::size_t first, std::size_t end) {
   double value_output = 0.0, written = 0.0, heads = 0.0;
   for (std::size_t layer = first; layer < end; ++layer) {
@@ -245,7 +245,7 @@ void add_mean_ranks(ordered_json& figures, const ModelXray& model, std::size_t f
   figures[std::string(kWrittenRank.key)] = number(written / heads);
 }
 
-/// Figures of the registry, apart by what they are of.
+/// Adds figures of the registry, separately for the model, its layers and its heads.
 void add_figures(ordered_json& out, const ModelXray& model) {
   ordered_json evaluation = train::evaluation_json(model.evaluation, train::HeadFigures::included);
   ordered_json layers = ordered_json::array(), heads = ordered_json::array();

@@ -20,38 +20,38 @@ namespace headgate::xray {
 struct Choices {
   std::vector<std::string> models;
   std::vector<std::string> text;       ///< files and directories
-  std::vector<std::string> include{};  ///< which files of directories, as EvaluationChoices::include
+  std::vector<std::string> include{};  ///< files of directories to read, as EvaluationChoices::include
   bool held_out = false;               ///< the text begins where training holds it out
   std::string token_ids{};             ///< a .npy file in place of `text`
-  std::int64_t tokens = 2048;          ///< at most, from the beginning of the text: one sequence
-  std::int64_t map_cells = 96;         ///< of a side of a head's map, at most
+  std::int64_t tokens = 2048;          ///< most tokens, from the beginning of the text: one sequence
+  std::int64_t map_cells = 96;         ///< most cells a side of a head's map
   std::optional<OverriddenPart> overrides{};
-  std::int64_t override_tokens = 256;  ///< at most, from the beginning of the text
+  std::int64_t override_tokens = 256;  ///< most tokens, from the beginning of the text
   ExecutionContext context{};
 };
 
-/// A model on the first tokens of the text.
+/// Holds the X-ray of a model on the first tokens of the text.
 struct ModelXray {
   std::string name;
   models::DecoderConfig config;
-  train::Evaluation evaluation;     ///< of xray_metrics
-  std::int64_t map_cells = 0;       ///< of a side of its heads' maps
-  std::vector<std::string> pieces;  ///< (T) what each token adds to the text, which may be no valid UTF-8; the number
-                                    ///< of a token whose text no tokenizer knows
-  std::vector<float> losses;        ///< (T) −log p of the token that follows, in nats; NaN where it does not count
+  train::Evaluation evaluation;     ///< values of xray_metrics
+  std::int64_t map_cells = 0;       ///< cells a side of its heads' maps
+  std::vector<std::string> pieces;  ///< (T) what each token adds to the text, which may not be valid UTF-8; the
+                                    ///< number of a token whose text is unknown
+  std::vector<float> losses;        ///< (T) −log p of the token that follows, in nats; NaN for ignored targets
   std::vector<LayerRecord> layers;
   std::optional<OverrideRun> overrides;  ///< its figures are in the evaluation's report
 };
 
-/// Those of the registry that an X-ray has: of tasks without triggers, and not layer_loss, which costs as much as all
-/// others several times.
+/// Returns the metrics that an X-ray has: those of tasks without triggers, except layer_loss, which costs several times
+/// as much as all others.
 metrics::MetricList xray_metrics();
 
-/// The figures of heads that are no metric's: they take the weights, or all that a head writes.
+/// Returns the figures of heads that no metric gives, because they need the weights, or all that a head writes.
 std::vector<const metrics::Figure*> rank_figures();
 
-/// Callbacks of a run. progress gets the model at work and how much of it is done; plan gets, before the first model
-/// runs, a line for each model on what overrides will cost.
+/// Callbacks of a run. progress receives the current model and the fraction done. plan receives, before the first model
+/// runs, a line for each model on the cost of its overrides.
 struct Listener {
   std::function<void(const std::string& model, double fraction)> progress;
   std::function<void(const std::string& line)> plan;
@@ -60,13 +60,13 @@ struct Listener {
 /// Runs each model on the text. Throws Error and io::FileError as evaluation_inputs does.
 std::vector<ModelXray> xray(const Choices& choices, const Listener& listener);
 
-/// The same of models that are there; choices.models says nothing.
+/// Does the same for loaded models; ignores choices.models.
 std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices, const Listener& listener);
 
-/// Everything, as docs/reference/xray.md describes it.
+/// Returns the whole report, as docs/reference/xray.md describes it.
 nlohmann::ordered_json report_json(const std::vector<ModelXray>& models, const std::vector<std::string>& text);
 
-/// One page that holds the report, and shows it in a browser without a network.
+/// Returns one page that holds the report and shows it in a browser without a network.
 std::string report_page(const nlohmann::ordered_json& report);
 
 }  // namespace headgate::xray

@@ -23,11 +23,11 @@ namespace headgate::xray {
 
 namespace {
 
-/// From dark to bright, of the palette of 256 colours: blue to yellow, which the colour-blind tell apart.
+/// Colours of the 256-colour palette from dark to bright, blue to yellow, which colour-blind readers can tell apart.
 constexpr std::array kColours{17, 18, 24, 30, 36, 72, 108, 144, 179, 220, 226};
 constexpr std::string_view kShades = " .:-=+*#%@";
 
-/// A figure of heads as a map; values of `largest` and more have the last colour.
+/// A figure of heads as a map. Values of `largest` and more have the last colour.
 struct Map {
   const metrics::Figure* figure;
   std::string_view title;
@@ -47,7 +47,7 @@ std::string cell(std::optional<double> value, double largest, MapStyle style) {
   return fmt::format("\x1b[48;5;{}m  \x1b[0m", kColours[step_of(*value, largest, kColours)]);
 }
 
-/// The maps of a model beside each other.
+/// Returns the maps of a model side by side.
 std::string maps_text(const std::string& heading, const ModelXray& model, const std::vector<Map>& maps,
                       MapStyle style) {
   const auto& heads = model.evaluation.report.heads;
@@ -82,13 +82,13 @@ std::vector<Map> maps_of(const ModelXray& model) {
   return maps;
 }
 
-/// A head or a layer, and a change of the loss.
+/// A change of the loss, and the head or layer that causes it.
 struct Change {
   std::string where;
   double value;
 };
 
-/// Largest first; what is not finite last.
+/// Sorts the largest first, and values that are not finite last.
 std::vector<Change> changes_of(const ModelXray& model, const metrics::Figure& figure) {
   std::vector<Change> out;
   const metrics::Report& report = model.evaluation.report;
@@ -110,7 +110,7 @@ std::vector<Change> changes_of(const ModelXray& model, const metrics::Figure& fi
   return out;
 }
 
-/// A line for each override: the largest changes and the smallest, or why there are none.
+/// Returns a line for each override: the largest changes and the smallest, or why there are none.
 std::string change_lines(const ModelXray& model) {
   constexpr std::size_t kLargest = 3;
   std::string out;
@@ -130,7 +130,7 @@ std::string change_lines(const ModelXray& model) {
   return out;
 }
 
-/// A line for each layer, and a column for each override.
+/// Returns a line for each layer, with a column for each override.
 std::string change_table(const ModelXray& model) {
   const std::vector<const OverrideRow*> kinds = overrides_of(model.config.gate);
   std::vector<std::vector<std::string>> lines{{"layer"}};

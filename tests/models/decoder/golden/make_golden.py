@@ -42,7 +42,7 @@ FUNCTIONS = {
 
 
 class Draws:
-    """SplitMix64."""
+    """Generates SplitMix64 numbers."""
 
     def __init__(self, seed):
         self.state = seed
@@ -60,7 +60,7 @@ class Draws:
 
 
 def shapes(variant):
-    """(name, shape) of every parameter, in the order of the flat buffer."""
+    """Returns (name, shape) of every parameter, in the order of the flat buffer."""
     site, grain, _, _, source, sinks, control = variant
     heads = {"g1": HEADS, "g4": HEADS, "g2": KV_HEADS, "g3": KV_HEADS, "g5": 1}.get(site, 0)
     features = 1 if grain == "headwise" else DIM if site == "g5" else HEAD_DIM
@@ -109,7 +109,7 @@ def make_batch():
 
 
 def rotate(x):
-    """Rotary positions, pairs (i, i + half), on (B,H,T,D)."""
+    """Applies RoPE, pairs (i, i + half), to (B,H,T,D)."""
     half = HEAD_DIM // 2
     angles = torch.arange(SEQ, dtype=torch.float64)[:, None] * ROPE_BASE ** (
         -torch.arange(half, dtype=torch.float64) / half

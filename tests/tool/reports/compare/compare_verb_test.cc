@@ -41,7 +41,7 @@ class CompareVerbTest : public ::testing::Test {
   TrainVerb verb;
 };
 
-TEST_F(CompareVerbTest, ShowsWhatTrainingRecorded) {
+TEST_F(CompareVerbTest, Report_TrainedRuns_ShowsWhatTrainingRecorded) {
   ASSERT_EQ(verb.train("plain", {"--eval-every", "5"}).status, 0);
   ASSERT_EQ(verb.train("gated", {"--gate", "headwise", "--steps", "10"}).status, 0);
   const json all = report({"plain", "gated"});
@@ -66,7 +66,7 @@ TEST_F(CompareVerbTest, ShowsWhatTrainingRecorded) {
   EXPECT_EQ(text.out.find('\x1b'), std::string::npos) << "no colours";
 }
 
-TEST_F(CompareVerbTest, ThePageHoldsTheReport) {
+TEST_F(CompareVerbTest, Page_Written_HoldsTheReport) {
   const std::string name = "<b>&amp; \xc3\xa9 <script>";
   write_run(name, line);
   const Outcome outcome = compare({name}, {"--out", verb.path("page.html"), "--json-out", verb.path("page.json")});
@@ -86,7 +86,7 @@ TEST_F(CompareVerbTest, ThePageHoldsTheReport) {
   }
 }
 
-TEST_F(CompareVerbTest, JsonAsAFlag_PrintsTheReport) {
+TEST_F(CompareVerbTest, Json_AsAFlag_PrintsTheReport) {
   write_run("run", line);
   const json written = report({"run"});
   const Outcome flag = testing::headgate({"compare", "--json", verb.path("run")});
@@ -95,7 +95,7 @@ TEST_F(CompareVerbTest, JsonAsAFlag_PrintsTheReport) {
   EXPECT_EQ(json::parse(flag.out), written);
 }
 
-TEST_F(CompareVerbTest, JsonWithAFile_WritesItWithANote) {
+TEST_F(CompareVerbTest, Json_WithAFile_WritesItWithANote) {
   write_run("run", line);
   const json written = report({"run"});
   const std::vector<std::vector<std::string>> forms = {
@@ -111,14 +111,14 @@ TEST_F(CompareVerbTest, JsonWithAFile_WritesItWithANote) {
   EXPECT_EQ(json::parse(testing::read_bytes(verb.path("no-suffix"))), written);
 }
 
-TEST_F(CompareVerbTest, SaysThatALineIsCutOff) {
+TEST_F(CompareVerbTest, Log_LineCutOff_IsReported) {
   write_run("killed", line + "{\"step\":2,\"lo");
   const Outcome outcome = compare({"killed"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("cut off"), std::string::npos) << outcome.out;
 }
 
-TEST_F(CompareVerbTest, RefusesOnOneLineAndWritesNothing) {
+TEST_F(CompareVerbTest, Arguments_Bad_AreRefusedOnOneLineAndWriteNothing) {
   const std::string page = verb.path("page.html"), good = "good";
   write_run(good, line);
   const auto refused = [&](const std::string& metrics, const std::string& why) {
@@ -137,7 +137,7 @@ TEST_F(CompareVerbTest, RefusesOnOneLineAndWritesNothing) {
   expect_refused(compare({good}, {"--points", "3"}), "compare", "--points");
 }
 
-TEST_F(CompareVerbTest, ReplacesNothingThatItReads) {
+TEST_F(CompareVerbTest, Output_IsAFileRead_IsRefused) {
   write_run("run", line);
   const std::string metrics = train::metrics_path(verb.path("run"));
   expect_refused(compare({"run"}, {"--out", metrics}), "compare", "would overwrite");

@@ -126,7 +126,7 @@ class CompareChecks(in_browser.Checks):
 
 
 def train(tool, run, text, gate, steps, every):
-    """A run of a small model; a second of training at most."""
+    """Trains a small model, for a second at most."""
     subprocess.run(
         [
             tool,
@@ -162,7 +162,7 @@ def train(tool, run, text, gate, steps, every):
 
 
 def write_text(path):
-    """The same words again and again, which a model soon knows; letters by chance among them make its loss jump."""
+    """Writes the same words repeatedly, which a model soon learns; random letters among them make its loss jump."""
     rng = random.Random(7)
     words = ["What the gate lets through is for the next layer to read.\n"] * 2000
     words[1000] = "".join(rng.choices(string.printable, k=200))
@@ -171,7 +171,7 @@ def write_text(path):
 
 
 def write_extremes(run):
-    """A run whose numbers charts cannot hold: no trainer writes them."""
+    """Writes a run whose numbers exceed what charts can hold; no trainer writes them."""
     run.mkdir()
     lines = [
         {"step": step, "loss": value, "grad_norm": value and abs(value), "eval": {"perplexity": value}}
@@ -182,7 +182,7 @@ def write_extremes(run):
 
 
 def pages_of(folder, tool):
-    """A page of runs that differ in length, in figures and in how they ended, and one with numbers that charts cannot hold."""
+    """Makes a page of runs that differ in length, in figures and in how they ended, and one with extreme numbers."""
     if not tool:
         raise SystemExit("page_test: needs --headgate TOOL or a report")
     folder = Path(folder)

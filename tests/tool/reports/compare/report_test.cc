@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-TEST(Report, HasEachRunsCurvesAndWhatTheyEndIn) {
+TEST(Report, Report_EachRun_HasItsCurvesAndLastValues) {
   const ordered_json report = report_json(two_runs(), 100);
   const ordered_json& gated = report.at("runs").at(0);
   EXPECT_EQ(gated.at("name"), "runs/gated");
@@ -34,7 +34,7 @@ TEST(Report, HasEachRunsCurvesAndWhatTheyEndIn) {
   EXPECT_EQ(plain.at("notes").size(), 2U);
 }
 
-TEST(Report, DescribesTheFiguresThatSomeRunHas) {
+TEST(Report, Report_FiguresOfAnyRun_AreDescribed) {
   const ordered_json figures = report_json(two_runs(), 100).at("figures");
   ASSERT_EQ(figures.size(), 3U);
   EXPECT_EQ(figures[0].at("key"), "loss");
@@ -43,7 +43,7 @@ TEST(Report, DescribesTheFiguresThatSomeRunHas) {
   EXPECT_EQ(figures[2].at("name"), "gate mean");
 }
 
-TEST(Report, EveryFigureThatARunMayHaveIsExplained) {
+TEST(Report, Figure_EachOfARun_IsExplained) {
   std::vector<ComparedRun> runs(1);
   runs[0].recorded.steps = {1};
   for (const metrics::Figure* figure : train::recorded_figures())
@@ -57,7 +57,7 @@ TEST(Report, EveryFigureThatARunMayHaveIsExplained) {
   }
 }
 
-TEST(Report, ThinsCurvesAndKeepsGapsNull) {
+TEST(Report, Curves_LongOrWithGaps_AreThinnedAndKeepGapsNull) {
   std::vector<ComparedRun> runs = two_runs();
   train::Curve& loss = runs[0].recorded.curves[0];
   loss.steps.clear();

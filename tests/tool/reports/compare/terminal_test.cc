@@ -27,7 +27,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 using Words = std::vector<std::string>;
 
-TEST(RunsText, HasALineForEachRun) {
+TEST(RunsText, Text_EachRun_HasALine) {
   const std::vector<std::string> lines = lines_of(runs_text(two_runs()));
   EXPECT_EQ(words_of(lines.at(0)),
             (Words{"run", "steps", "tokens", "train", "loss", "lowest", "loss", "lowest", "gate"}));
@@ -35,14 +35,14 @@ TEST(RunsText, HasALineForEachRun) {
   EXPECT_EQ(words_of(lines.at(2)), (Words{"b", "runs/plain", "2", "-", "4", "4", "-", "-", "-"}));
 }
 
-TEST(RunsText, SaysWhatIsLeftOut) {
+TEST(RunsText, Text_TooManyRuns_SaysWhatIsLeftOut) {
   const std::string text = runs_text(two_runs());
   EXPECT_NE(text.find("runs/plain: the last line of metrics.jsonl is cut off"), std::string::npos) << text;
   EXPECT_NE(text.find("runs/plain: 7 records are left out"), std::string::npos) << text;
   EXPECT_EQ(text.find("runs/gated: "), std::string::npos) << text;
 }
 
-TEST(RunsText, DrawsEachRunWhereItsValuesAre) {
+TEST(RunsText, Diagram_EachRun_IsDrawnAtItsValues) {
   const std::vector<std::string> lines = lines_of(runs_text(two_runs()));
   std::size_t top = 0;
   while (words_of(lines.at(top)) != Words{"loss,", "above:", "train", "loss"}) ++top;
@@ -56,7 +56,7 @@ TEST(RunsText, DrawsEachRunWhereItsValuesAre) {
   EXPECT_EQ(words_of(lines.at(top + 9)), (Words{"step", "1", "3"}));
 }
 
-TEST(RunsText, ANameCannotMoveTheCursor) {
+TEST(RunsText, Name_ControlCharacters_AreEscaped) {
   std::vector<ComparedRun> runs = two_runs();
   runs[0].name = "a\x1b[2J\nb";
   const std::string text = runs_text(runs);
@@ -64,7 +64,7 @@ TEST(RunsText, ANameCannotMoveTheCursor) {
   EXPECT_NE(text.find("a?[2J?b"), std::string::npos);
 }
 
-TEST(RunsText, NumbersWhoseDifferenceOverflowsAreDrawn) {
+TEST(RunsText, Diagram_DifferenceOverflows_IsDrawn) {
   std::vector<ComparedRun> runs(1);
   const double most = std::numeric_limits<double>::max();
   runs[0].recorded.steps = {1, 2, 3};
@@ -74,7 +74,7 @@ TEST(RunsText, NumbersWhoseDifferenceOverflowsAreDrawn) {
   EXPECT_NE(text.find("-1.798e+308 |" + std::string(32, ' ') + "a\n"), std::string::npos) << text;
 }
 
-TEST(RunsText, OneStepAndOneValueAreDrawnToo) {
+TEST(RunsText, Diagram_OneStepOrOneValue_IsDrawn) {
   std::vector<ComparedRun> runs(1);
   runs[0].name = "one";
   runs[0].recorded.steps = {5};

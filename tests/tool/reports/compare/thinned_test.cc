@@ -21,19 +21,19 @@ train::Curve curve_of(const std::vector<double>& values) {
   return out;
 }
 
-TEST(Thinned, KeepsAShortCurveWhole) {
+TEST(Thinned, Curve_Short_IsKeptWhole) {
   EXPECT_EQ(thinned(curve_of({3, 2, 1}), 4), (Places{0, 1, 2}));
   EXPECT_EQ(thinned(curve_of({4, 3, 2, 1}), 4), (Places{0, 1, 2, 3}));
 }
 
-TEST(Thinned, KeepsEndsAndExtremesOfEachPart) {
+TEST(Thinned, Curve_Long_KeepsEndsAndExtremesOfEachPart) {
   // Ends, and two parts: 1 5 2 | 7 0 3.
   EXPECT_EQ(thinned(curve_of({9, 1, 5, 2, 7, 0, 3, 8}), 6), (Places{0, 1, 2, 4, 5, 7}));
   EXPECT_EQ(thinned(curve_of({9, 1, 5, 2, 7, 0, 3, 8}), 4), (Places{0, 4, 5, 7}));
   EXPECT_EQ(thinned(curve_of({9, kNaN, 5, kNaN, 8}), 4), (Places{0, 1, 2, 4})) << "a gap stays one";
 }
 
-TEST(Thinned, NeverHasMoreThanWantedAndLosesNoSpike) {
+TEST(Thinned, Curve_AnyLength_HasNoMorePointsThanWantedAndKeepsSpikes) {
   std::vector<double> values(10007, 1.0);
   values[5001] = 50.0;
   values[7919] = -50.0;
@@ -47,13 +47,13 @@ TEST(Thinned, NeverHasMoreThanWantedAndLosesNoSpike) {
   }
 }
 
-TEST(Lowest, IsOfNumbersAlone) {
+TEST(Lowest, Lowest_WithNaN_IsOfNumbersOnly) {
   EXPECT_EQ(lowest(curve_of({3, kNaN, 1, 2, 1})), 2U) << "the first of two";
   EXPECT_EQ(lowest(curve_of({kNaN, 4})), 1U);
   EXPECT_EQ(lowest(curve_of({kNaN})), std::nullopt);
 }
 
-TEST(Last, IsNoneWhereTheLastIsNoNumber) {
+TEST(Last, Last_EndsInNaN_IsNone) {
   EXPECT_EQ(last(curve_of({3, 1})), 1.0);
   EXPECT_EQ(last(curve_of({3, kNaN})), std::nullopt);
 }

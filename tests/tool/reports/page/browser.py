@@ -48,7 +48,7 @@ class Browser:
         self.script = self.driver.execute_script
 
     def value(self, expression, *arguments):
-        """The value of an expression, in which $ and $$ find one element or all."""
+        """Returns the value of an expression, in which $ and $$ find one element or all."""
         return self.script(
             "const $ = (s) => document.querySelector(s), $$ = (s) => [...document.querySelectorAll(s)];"
             f"return {expression}",
@@ -59,7 +59,7 @@ class Browser:
         return self.driver.execute_cdp_cmd(command, parameters)
 
     def show(self, selector):
-        """Scrolls it to the middle of the window, at once."""
+        """Scrolls it to the middle of the window, without animation."""
         self.value("$(arguments[0]).scrollIntoView({block: 'center', behavior: 'instant'})", selector)
         time.sleep(0.1)
 
@@ -91,7 +91,7 @@ class Browser:
         webdriver.ActionChains(self.driver).send_keys(*(getattr(Keys, key.upper(), key) for key in keys)).perform()
 
     def focus(self, selector):
-        """As the Tab key would: with a visible focus."""
+        """Focuses as the Tab key would: visibly."""
         self.show(selector)
         self.value("$(arguments[0]).focus({focusVisible: true})", selector)
 
@@ -106,7 +106,9 @@ class Browser:
 
 
 class Checks:
-    """What holds of every page. A page adds steps(), its own checks, and shading(), colours that the theme changes."""
+    """Checks what holds for every page. A page adds steps(), its own checks, and shading(), colours that the theme
+    changes.
+    """
 
     def __init__(self, browser, report):
         self.browser = browser
@@ -142,7 +144,7 @@ class Checks:
         self.hold("the page loads nothing else", loads == [], loads)
 
     def charts_of_shares(self, charts):
-        """Their scales end at 1, however small the values are."""
+        """Checks that scales of shares end at 1, however small the values are."""
         ends = dict(
             self.browser.value(
                 "$$(arguments[0]).filter((panel) => panel.querySelector('svg')).map((panel) =>"
@@ -182,7 +184,7 @@ class Checks:
         time.sleep(0.3)
 
     def narrow_table(self, width):
-        """Every number of the table of figures is in the window as it stands, behind the name of its column."""
+        """Checks that every number of the table of figures is visible in the window, after the name of its column."""
         columns, cells = self.browser.script(
             "const table = document.querySelector('.scroll table'), {left, right} = table.parentNode.getBoundingClientRect();"
             "const inside = (box) => box.width > 0 && box.left >= Math.max(0, left) && box.right <= Math.min(innerWidth, right);"
@@ -239,7 +241,7 @@ def report_of(page):
 
 
 def check_page(browser, page, screenshots, of_page):
-    """How many checks fail."""
+    """Returns how many checks fail."""
     size, report = page.stat().st_size, report_of(page)
     browser.devtools("Emulation.clearDeviceMetricsOverride")
     browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
@@ -258,13 +260,14 @@ def check_page(browser, page, screenshots, of_page):
 
 
 def holds(browser, page, screenshots, of_page):
-    """Whether all checks hold. Hovering and scrolling take time, on a busy machine more than the checks wait: only what
-    fails three times in a row is wrong with the page."""
+    """Returns whether all checks hold. Hovering and scrolling take time, on a busy machine more than the checks wait: a
+    check fails only if it fails three times in a row.
+    """
     return any(check_page(browser, page, screenshots, of_page) == 0 for _ in range(3))
 
 
 def run(description, of_page, pages_of):
-    """The command line of a page's test: pages_of(folder, tool or None) makes the pages to use where none is given."""
+    """Runs the command line of a page's test. pages_of(folder, tool or None) makes the pages if none is given."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report", metavar="REPORT.html", type=Path, nargs="?")
     parser.add_argument("--headgate", metavar="TOOL", type=Path, help="makes pages with this tool too")

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-TEST(Page, HasEachPartInItsPlace) {
+TEST(Page, Page_EachPart_IsInItsPlace) {
   const std::string page = page_of({.body = "<main>", .css = "p {}", .js = "go();"}, {{"a", "b"}});
   const std::size_t css = page.find("p {}"), body = page.find("<main>"), report = page.find("{\"a\":\"b\"}"),
                     script = page.find("go();");
@@ -23,24 +23,22 @@ TEST(Page, HasEachPartInItsPlace) {
   EXPECT_EQ(page.find("@PAGE"), std::string::npos);
 }
 
-TEST(Page, NoTextOfTheReportEndsItsScriptOrIsTakenForAPlace) {
+TEST(Page, Page_MarkupInTheReport_IsEscaped) {
   const ordered_json report = {{"a", "</script><b>@PAGE_JS@ @REPORT_JSON@"}};
   const std::string page = page_of({.body = "", .css = "", .js = "go();"}, report);
   EXPECT_NE(page.find("{\"a\":\"\\u003c/script>\\u003cb>@PAGE_JS@ @REPORT_JSON@\"}"), std::string::npos);
 }
 
-TEST(Page, BytesThatAreNoTextAreReplaced) { EXPECT_EQ(json_text({{"a", "\xff"}}), "{\"a\":\"\xef\xbf\xbd\"}\n"); }
+TEST(Page, Text_BytesNotUtf8_AreReplaced) { EXPECT_EQ(json_text({{"a", "\xff"}}), "{\"a\":\"\xef\xbf\xbd\"}\n"); }
 
-TEST(FigureJson, HasANameForPeople) {
+TEST(FigureJson, Figure_Each_HasANameForReaders) {
   EXPECT_EQ(figure_json({.key = "a_b_c", .meaning = "It is."}),
             (ordered_json{{"key", "a_b_c"}, {"name", "a b c"}, {"sentence", "It is."}, {"share", false}}));
 }
 
-TEST(FigureJson, FigureThatIsAShare_SaysSo) {
-  EXPECT_EQ(figure_json({.key = "a", .is_share = true}).at("share"), true);
-}
+TEST(FigureJson, Figure_IsAShare_SaysSo) { EXPECT_EQ(figure_json({.key = "a", .is_share = true}).at("share"), true); }
 
-TEST(Rounded, HasFiveDigitsAndNoInfinity) {
+TEST(Rounded, Rounded_AnyNumber_HasFiveDigitsAndNoInfinity) {
   EXPECT_EQ(rounded(1.23456789), 1.2346);
   EXPECT_EQ(rounded(-0.000123456789), -0.00012346);
   EXPECT_TRUE(rounded(std::numeric_limits<double>::infinity()).is_null());

@@ -167,14 +167,14 @@ void check_ranks(const DecoderConfig& config, const Collected& got) {
   }
 }
 
-TEST(Collector, RanksAreThoseOfTheWeightsAndOfWhatHeadsWrite) {
+TEST(Collector, Ranks_OfWeightsAndHeadOutputs_MatchFormulas) {
   const DecoderConfig config = models::tiny_config();
   check_ranks(config, collect(config));
 }
 
 class EveryVariant : public testing::TestWithParam<std::string> {};
 
-TEST_P(EveryVariant, MatchesFormulas) {
+TEST_P(EveryVariant, Report_EveryGate_MatchesFormulas) {
   DecoderConfig config = models::tiny_config();
   config.gate = layers::parse_gate(GetParam());
   const Collected got = collect(config);
@@ -185,7 +185,7 @@ TEST_P(EveryVariant, MatchesFormulas) {
 INSTANTIATE_TEST_SUITE_P(Gates, EveryVariant, testing::ValuesIn(items_to_test(models::all_variants())),
                          models::name_of_variant);
 
-TEST(Collector, BiasesWindowAndScaledRope) {
+TEST(Collector, Report_BiasesWindowAndScaledRope_MatchesFormulas) {
   for (const DecoderConfig& config : models::other_families()) check_attention(config, collect(config));
 }
 

@@ -64,7 +64,7 @@ void check(std::int64_t T, std::int64_t cells, std::int64_t window) {
   }
 }
 
-TEST(HeadMap, IsTheMeanOverPairsThatSeeEachOther) {
+TEST(HeadMap, Map_AnySize_IsTheMeanOverVisiblePairs) {
   check(1, 96, 0);
   check(5, 8, 0);
   check(8, 8, 3);
@@ -72,15 +72,15 @@ TEST(HeadMap, IsTheMeanOverPairsThatSeeEachOther) {
   check(50, 7, 6);
 }
 
-TEST(HeadMap, OneCellHoldsAll) { check(9, 1, 0); }
+TEST(HeadMap, Map_OneCell_HoldsAllPairs) { check(9, 1, 0); }
 
-TEST(Largest, AreInOrder) {
+TEST(Largest, Largest_SeveralCells_AreInOrder) {
   EXPECT_EQ(largest({0.5, 2.0, 0.5, 3.0}, 3), (std::vector<std::size_t>{3, 1, 0}));
   EXPECT_EQ(largest({1.0, 1.0}, 5), (std::vector<std::size_t>{0, 1}));
   EXPECT_TRUE(largest({}, 2).empty());
 }
 
-TEST(Bytes, AreRoundedAndCutOff) {
+TEST(Bytes, Bytes_OfValues_AreRoundedAndClamped) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(decoded(as_bytes({0.0, 1.0, 0.5, -3.0, 7.0, nan, 0.1})),
             (std::vector<std::uint8_t>{0, 255, 128, 0, 255, 0, 26}));

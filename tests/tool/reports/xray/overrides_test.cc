@@ -127,7 +127,7 @@ std::vector<double> mean_gates(const Model& model, std::int64_t layer, std::int6
   return out;
 }
 
-TEST(Overrides, AreModelsWhoseGatesAreHeld) {
+TEST(Overrides, Overrides_Each_EqualModelsWithFixedGates) {
   for (const char* gate : {"g1-headwise-bias", "g1-elementwise-bias"}) {
     const Model model(config_of(gate));
     const Overridden heads = model.overridden(OverriddenPart::heads), whole = model.overridden(OverriddenPart::layers);
@@ -155,7 +155,7 @@ TEST(Overrides, AreModelsWhoseGatesAreHeld) {
   }
 }
 
-TEST(Overrides, ClosedIsWithoutTheHeadWhateverTheGate) {
+TEST(Overrides, ClosedHead_AnyGate_EqualsAModelWithoutTheHead) {
   for (const char* gate : {"none", "head_rmsnorm", "g1-headwise-add", "g2-elementwise", "g3-headwise", "g4-elementwise",
                            "g5-elementwise", "g1-head_shared"}) {
     const Model model(config_of(gate));
@@ -169,7 +169,7 @@ TEST(Overrides, ClosedIsWithoutTheHeadWhateverTheGate) {
   }
 }
 
-TEST(Overrides, AGateThatIsTheSameForEveryTokenIsItsMean) {
+TEST(Overrides, Gate_SameForEveryToken_EqualsItsMean) {
   for (const char* gate : {"g1-headwise-parameter", "g1-elementwise-parameter", "g1-head_shared-parameter"}) {
     const Model model(config_of(gate));
     for (const OverriddenPart part : {OverriddenPart::heads, OverriddenPart::layers}) {
@@ -185,7 +185,7 @@ TEST(Overrides, AGateThatIsTheSameForEveryTokenIsItsMean) {
   }
 }
 
-TEST(Overrides, SaysWhatAModelLacks) {
+TEST(Overrides, Override_GateDoesNotSuit_IsLeftOutWithTheReason) {
   for (const auto& [gate, why] : std::vector<std::pair<std::string, std::string>>{
            {"none", "no gate"}, {"g2", "values"}, {"g5", "W_o"}, {"g1-headwise-add", "added"}}) {
     const Model model(config_of(gate));
@@ -200,7 +200,7 @@ TEST(Overrides, SaysWhatAModelLacks) {
   EXPECT_EQ(overrides_of(config_of("g1-head_shared").gate).size(), kOverrides.size());
 }
 
-TEST(Overrides, TakeThePassesThatWerePlanned) {
+TEST(Overrides, Overrides_Planned_TakeThatManyPasses) {
   const DecoderConfig gated = config_of("headwise"), plain = config_of("none");  // 2 layers of 4 heads
   EXPECT_EQ(planned_passes(gated, OverriddenPart::heads), 1 + 3 * 8);
   EXPECT_EQ(planned_passes(gated, OverriddenPart::layers), 1 + 3 * 2);
@@ -213,7 +213,7 @@ TEST(Overrides, TakeThePassesThatWerePlanned) {
   EXPECT_EQ(got.progress.back(), 1.0);
 }
 
-TEST(Overrides, AModelOfOneLayer) {
+TEST(Overrides, Overrides_OneLayer_AreComputed) {
   DecoderConfig config = config_of("elementwise");
   config.layers = 1;
   const Model model(config);

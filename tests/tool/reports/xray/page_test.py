@@ -45,7 +45,7 @@ class XrayChecks(in_browser.Checks):
         )
 
     def head(self):
-        """Model, layer and head that the page shows, by its selects."""
+        """Returns model, layer and head that the page shows, from its selects."""
         return [int(value) for value in self.browser.value("$$('#head select').map((select) => select.value)")]
 
     def open(self, model, layer, head):
@@ -89,7 +89,7 @@ class XrayChecks(in_browser.Checks):
         )
 
     def bars(self):
-        """Shares are drawn from 0 to 1, however large the largest is."""
+        """Checks that shares are drawn from 0 to 1, however large the largest is."""
         drawn = self.browser.value(
             "$$('#cards .card').map((card) => [...card.querySelectorAll('.bars > .track, .bars > .none')].map((bar) =>"
             " bar.className === 'none' ? null : bar.firstChild.getBoundingClientRect().width / bar.clientWidth))"
@@ -118,7 +118,7 @@ class XrayChecks(in_browser.Checks):
         )
 
     def scales(self):
-        """Charts by layer and maps of heads: those of shares, and only those, end at 1."""
+        """Checks that charts by layer and maps of heads end at 1 for shares, and only for those."""
         self.charts_of_shares("#layer-charts .panel")
         keys = self.browser.value("[...$('#map-key').options].map((option) => option.value)")
         scales = {}
@@ -192,7 +192,7 @@ class XrayChecks(in_browser.Checks):
         self.choose_map(keys[0])
 
     def worth(self):
-        """What heads are worth, where the report has it."""
+        """Checks the maps of what heads are worth, if the report has them."""
         kinds = next((model["overrides"]["kinds"] for model in self.models if model.get("overrides")), [])
         drawn = [
             kind
@@ -386,7 +386,7 @@ class XrayChecks(in_browser.Checks):
 
 
 def write_text(folder):
-    """Line breaks, quotes, tags, letters of several bytes."""
+    """Writes line breaks, quotes, tags, letters of several bytes."""
     text = folder / "text"
     text.write_text(
         "What the gate lets through, Stra\u00dfe, \u732b\u306f and </script> among it, is 1 < 2 & more.\r\n"
@@ -397,7 +397,7 @@ def write_text(folder):
 
 
 def train(headgate, run, text):
-    """A run of a few steps with the gate that `run` is named for. Its vocabulary has room for SPECIAL."""
+    """Trains a run of a few steps with the gate that `run` is named after. Its vocabulary has room for SPECIAL."""
     subprocess.run(
         [
             headgate,
@@ -431,7 +431,7 @@ def train(headgate, run, text):
 
 
 def with_tokenizer(run, model):
-    """The run's model, which reads the bytes of a text but for SPECIAL as its tokens."""
+    """Adds a tokenizer to the run's model, which reads the bytes of a text except SPECIAL."""
     shutil.copytree(run / "checkpoint", model, ignore=shutil.ignore_patterns("trainer*"))
     visible = [*range(33, 127), *range(161, 173), *range(174, 256)]  # the letters of byte-level BPE, GPT-2's
     letters = visible + [256 + n for n in range(256 - len(visible))]
@@ -445,7 +445,9 @@ def with_tokenizer(run, model):
 
 
 def pages_of(folder, tool):
-    """A page of two runs with overrides, and one of a model with a tokenizer whose maps are coarser than its text."""
+    """Makes a page of two runs with overrides, and one of a model with a tokenizer whose maps are coarser than its
+    text.
+    """
     if not tool:
         raise SystemExit("page_test: needs --headgate TOOL or a report")
     folder = Path(folder)

@@ -35,7 +35,7 @@ double squared_norm(const View<const float, 2>& a, const View<const float, 2>& b
   return sum;
 }
 
-TEST(Gram, IsTheProductWithItself) {
+TEST(Gram, Gram_OfAMatrix_IsItsProductWithItself) {
   const std::vector<float> values = drawn(3 * 5, 1);
   const View<const float, 2> x = view_of(values, 3, 5);
   const Gram rows = gram_of_rows(x), columns = gram_of_columns(x);
@@ -48,7 +48,7 @@ TEST(Gram, IsTheProductWithItself) {
   EXPECT_NEAR(columns.values[4 * 5 + 1], of_columns, 1e-15);
 }
 
-TEST(SingularValues, OfDiagonalMatricesAreTheirProducts) {
+TEST(SingularValues, SingularValues_DiagonalMatrices_AreTheirProducts) {
   // aᵀa = diag(4, 9, 0), bᵀb = diag(25, 1, 16): the entries of a bᵀ are 2·5, 3·1 and 0.
   const std::vector<double> values =
       singular_values({3, {4, 0, 0, 0, 9, 0, 0, 0, 0}}, {3, {25, 0, 0, 0, 1, 0, 0, 0, 16}});
@@ -58,7 +58,7 @@ TEST(SingularValues, OfDiagonalMatricesAreTheirProducts) {
   EXPECT_NEAR(values[2], 0.0, 10.0 * kClose);
 }
 
-TEST(SingularValues, FitTheNormOfTheProduct) {
+TEST(SingularValues, SingularValues_AnyMatrices_HaveTheNormOfTheProduct) {
   for (const std::int64_t features : {1, 2, 7, 16}) {
     const std::vector<float> a_values = drawn(11 * features, 3), b_values = drawn(13 * features, 5);
     const View<const float, 2> a = view_of(a_values, 11, features), b = view_of(b_values, 13, features);
@@ -73,14 +73,14 @@ TEST(SingularValues, FitTheNormOfTheProduct) {
   }
 }
 
-TEST(SingularValues, OfWhatIsNotFiniteAreNaN) {
+TEST(SingularValues, SingularValues_NotFinite_AreNaN) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const std::vector<double> values = singular_values({2, {1, nan, nan, 1}}, {2, {1, 0, 0, 1}});
   EXPECT_TRUE(std::isnan(values[0]));
   EXPECT_TRUE(std::isnan(effective_rank(values)));
 }
 
-TEST(EffectiveRank, CountsDirections) {
+TEST(EffectiveRank, EffectiveRank_EqualSingularValues_CountsThem) {
   EXPECT_EQ(effective_rank({}), 0.0);
   EXPECT_EQ(effective_rank({0.0, 0.0}), 0.0);
   EXPECT_NEAR(effective_rank({3.0, 0.0, 0.0}), 1.0, 1e-15);

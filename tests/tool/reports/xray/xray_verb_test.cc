@@ -50,7 +50,7 @@ class XrayVerbTest : public ::testing::Test {
   TrainVerb verb;
 };
 
-TEST_F(XrayVerbTest, JsonAsAFlag_PrintsTheReport) {
+TEST_F(XrayVerbTest, Json_AsAFlag_PrintsTheReport) {
   const json written = report({"gated"});
   const std::string run = verb.path("gated"), file = verb.path("old.json");
   const Outcome flag = testing::headgate({"xray", "--json", run, "--text", verb.text()});
@@ -65,7 +65,7 @@ TEST_F(XrayVerbTest, JsonAsAFlag_PrintsTheReport) {
   EXPECT_EQ(json::parse(testing::read_bytes(file)), written);
 }
 
-TEST_F(XrayVerbTest, ReportsEveryFigureOfEveryHead) {
+TEST_F(XrayVerbTest, Report_EveryHead_HasEveryFigure) {
   const json all = report({"plain", "gated"});
   ASSERT_EQ(all.at("models").size(), 2U);
   for (const json& model : all.at("models")) {
@@ -103,7 +103,7 @@ TEST_F(XrayVerbTest, ReportsEveryFigureOfEveryHead) {
   }
 }
 
-TEST_F(XrayVerbTest, FiguresThatAreShares_LieBetween0And1) {
+TEST_F(XrayVerbTest, Figures_Shares_LieBetween0And1) {
   const json all = report({"plain", "gated"});
   std::set<std::string> shares;
   for (const json& figure : all.at("figures")) {
@@ -127,7 +127,7 @@ TEST_F(XrayVerbTest, FiguresThatAreShares_LieBetween0And1) {
   }
 }
 
-TEST_F(XrayVerbTest, FiguresAreThoseOfEval) {
+TEST_F(XrayVerbTest, Figures_OfTheModel_AreThoseOfEval) {
   const json model = report({"gated"}, {"--tokens", "12"}).at("models")[0];
   const Outcome outcome = verb.eval("gated", {"--tokens", "12", "--json", "--heads", "--metrics", "all"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -154,7 +154,7 @@ TEST_F(XrayVerbTest, FiguresAreThoseOfEval) {
   }
 }
 
-TEST_F(XrayVerbTest, ThePageHoldsTheReport) {
+TEST_F(XrayVerbTest, Page_Written_HoldsTheReport) {
   testing::write_bytes(verb.text(), "</script><b>&\xc3\xa9" + testing::prose(100));
   const Outcome outcome = xray({"gated"}, {"--out", verb.path("page.html"), "--json-out", verb.path("page.json")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -173,7 +173,7 @@ TEST_F(XrayVerbTest, ThePageHoldsTheReport) {
   }
 }
 
-TEST_F(XrayVerbTest, PrintsTheMainFiguresOtherwise) {
+TEST_F(XrayVerbTest, Text_WithoutAPage_PrintsTheMainFigures) {
   const Outcome outcome = xray({"plain", "gated"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("first_token_attention"), std::string::npos);
@@ -181,7 +181,7 @@ TEST_F(XrayVerbTest, PrintsTheMainFiguresOtherwise) {
   EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos) << "no colours in a pipe";
 }
 
-TEST_F(XrayVerbTest, OverridesHeadsOrLayers) {
+TEST_F(XrayVerbTest, Overrides_HeadsOrLayers_AreComputed) {
   const std::string file = verb.path("report.json");
   for (const std::string of : {"heads", "layers"}) {
     const Outcome outcome = xray({"plain", "gated"}, {"--override", of, "--override-tokens", "8", "--json-out", file});
@@ -211,7 +211,7 @@ TEST_F(XrayVerbTest, OverridesHeadsOrLayers) {
   }
 }
 
-TEST_F(XrayVerbTest, OverridesNoMoreTokensThanThereAre) {
+TEST_F(XrayVerbTest, Overrides_MoreTokensThanThereAre_TakeThoseThereAre) {
   const std::string file = verb.path("report.json");
   ASSERT_EQ(xray({"gated"}, {"--tokens", "12", "--override", "layers", "--json-out", file}).status, 0);
   const json model = json::parse(testing::read_bytes(file)).at("models")[0];
@@ -220,7 +220,7 @@ TEST_F(XrayVerbTest, OverridesNoMoreTokensThanThereAre) {
   EXPECT_TRUE(report({"gated"}).at("models")[0].at("overrides").is_null()) << "it costs, so it is off";
 }
 
-TEST_F(XrayVerbTest, PrintsWhatHeadsAreWorth) {
+TEST_F(XrayVerbTest, Text_Overrides_PrintsWhatHeadsAreWorth) {
   for (const std::string of : {"heads", "layers"}) {
     const Outcome outcome = xray({"plain", "gated"}, {"--override", of});
     ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -232,7 +232,7 @@ TEST_F(XrayVerbTest, PrintsWhatHeadsAreWorth) {
   }
 }
 
-TEST_F(XrayVerbTest, ListsFiguresWithoutAModel) {
+TEST_F(XrayVerbTest, Figures_WithoutAModel_AreListed) {
   const Outcome outcome = testing::headgate({"xray", "--list"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   for (const metrics::Metric* metric : xray::xray_metrics()) {
@@ -243,7 +243,7 @@ TEST_F(XrayVerbTest, ListsFiguresWithoutAModel) {
   }
 }
 
-TEST_F(XrayVerbTest, TokenIdsInPlaceOfText_GiveTheSameFigures) {
+TEST_F(XrayVerbTest, TokenIds_InPlaceOfText_GiveTheSameFigures) {
   const std::string text = testing::read_bytes(verb.text());
   const std::int64_t count = 16;
   const io::Array ids = io::make_array(DType::i32, {count});
@@ -269,7 +269,7 @@ TEST_F(XrayVerbTest, TokenIdsInPlaceOfText_GiveTheSameFigures) {
                  "one of --text and --token-ids is required");
 }
 
-TEST_F(XrayVerbTest, RefusesOnOneLineAndWritesNothing) {
+TEST_F(XrayVerbTest, Arguments_Bad_AreRefusedOnOneLineAndWriteNothing) {
   expect_refused(testing::headgate({"xray"}), "xray", "MODEL");
   expect_refused(testing::headgate({"xray", verb.path("plain")}), "xray", "--text");
   expect_refused(xray({"nothing"}), "xray", "nothing");

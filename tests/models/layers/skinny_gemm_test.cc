@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/layers/few_rows.hpp"
+#include "models/layers/skinny_gemm.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace headgate::layers {
 namespace {
 
-class FewRows : public OnTarget {};
+class SkinnyGemm : public OnTarget {};
 
 template <typename M>
 std::vector<M> stored(const std::vector<double>& values) {
@@ -28,7 +28,7 @@ std::vector<M> stored(const std::vector<double>& values) {
   return out;
 }
 
-/// The numbers that a matrix of M holds.
+/// Returns the numbers that a matrix of M holds.
 template <typename M>
 std::vector<double> kept(std::vector<double> values) {
   if constexpr (std::is_same_v<M, BFloat16>) {
@@ -37,7 +37,7 @@ std::vector<double> kept(std::vector<double> values) {
   return values;
 }
 
-/// A product of random sizes, with gaps between rows that hold NaN: what reads or writes there is seen.
+/// Checks a product of random sizes. Gaps between rows hold NaN, so that reads and writes there are detected.
 template <typename M>
 void check_product(Random& random, std::int64_t most_rows, const ExecutionContext& context) {
   using T = Widened<M>;
@@ -77,22 +77,22 @@ void check_product(Random& random, std::int64_t most_rows, const ExecutionContex
   }
 }
 
-TEST_P(FewRows, AreTheSumOfProducts) {
+TEST_P(SkinnyGemm, Product_EveryNumberOfRows_IsTheSumOfProducts) {
   Random random(61);
   for (int round = 0; round < 40; ++round) {
-    check_product<float>(random, kFewRows, on());
-    check_product<double>(random, kFewRows, on());
-    check_product<BFloat16>(random, kFewRows, on());
+    check_product<float>(random, kSkinnyRows, on());
+    check_product<double>(random, kSkinnyRows, on());
+    check_product<BFloat16>(random, kSkinnyRows, on());
   }
 }
 
-TEST_P(FewRows, ManyRowsOfBf16) {
+TEST_P(SkinnyGemm, Product_ManyRowsOfBf16Weights_IsTheSumOfProducts) {
   Random random(62);
   for (int round = 0; round < 10; ++round) check_product<BFloat16>(random, 40, on());
 }
 
-/// Blocks of widened rows, on several threads.
-TEST(ManyRows, OfBf16InBlocks) {
+/// Multiplies blocks of widened rows, on several threads.
+TEST(WidenedGemm, Product_BlocksOfBf16Weights_IsTheSumOfProducts) {
   Random random(63);
   const std::int64_t N = 12, C = 1500, O = 300;  // 87 rows of w a block
   const std::vector<double> x = random_values(random, N * C), w = kept<BFloat16>(random_values(random, O * C));
@@ -112,10 +112,10 @@ TEST(ManyRows, OfBf16InBlocks) {
   }
 }
 
-/// A row's bits depend on that row alone.
-TEST_P(FewRows, SameBitsBesideOthersAndOnAnyNumberOfThreads) {
+/// A row's result depends bitwise only on that row.
+TEST_P(SkinnyGemm, Row_BesideOthersAndAnyNumberOfThreads_IsBitwiseIdentical) {
   Random random(64);
-  const std::int64_t N = kFewRows, C = 301, O = 403;
+  const std::int64_t N = kSkinnyRows, C = 301, O = 403;
   const std::vector<float> x = as<float>(random_values(random, N * C));
   const std::vector<BFloat16> w = stored<BFloat16>(random_values(random, O * C));
   std::vector<float> all(static_cast<std::size_t>(N * O));
@@ -130,7 +130,7 @@ TEST_P(FewRows, SameBitsBesideOthersAndOnAnyNumberOfThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, FewRows, ::testing::ValuesIn(supported_targets()), target_label);
+INSTANTIATE_TEST_SUITE_P(Targets, SkinnyGemm, ::testing::ValuesIn(supported_targets()), target_label);
 
 }  // namespace
 }  // namespace headgate::layers

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/layers/few_rows.hpp"
+#include "models/layers/skinny_gemm.hpp"
 
 #include <cassert>
 
 #include "library/core/dispatch.hpp"
 #include "models/layers/parallel.hpp"
 
-#ifndef HEADGATE_LAYERS_FEW_ROWS_CALL_  // this file is read once per Highway target
-#define HEADGATE_LAYERS_FEW_ROWS_CALL_
+#ifndef HEADGATE_LAYERS_SKINNY_GEMM_CALL_  // this file is read once per Highway target
+#define HEADGATE_LAYERS_SKINNY_GEMM_CALL_
 namespace headgate::layers {
 
 template <typename M>
-struct FewRows {
+struct SkinnyGemm {
   View<Widened<M>, 2> y;
   View<const Widened<M>, 2> x;
   View<const M, 2> w;
@@ -19,10 +19,10 @@ struct FewRows {
 };
 
 }  // namespace headgate::layers
-#endif  // HEADGATE_LAYERS_FEW_ROWS_CALL_
+#endif  // HEADGATE_LAYERS_SKINNY_GEMM_CALL_
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "models/layers/few_rows.cc"
+#define HWY_TARGET_INCLUDE "models/layers/skinny_gemm.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
@@ -33,16 +33,15 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
 inline constexpr std::int64_t kLine_bytes = 64;
-/// How far ahead of its use a cache line of w is asked for: within 4 to 32 KiB, 8 read fastest
-/// (docs/design/decoding.md).
+/// Prefetch distance in w. Of 4 to 32 KiB, 8 read fastest (docs/design/decoding.md).
 inline constexpr std::int64_t kAhead_bytes = 8192;
 
-/// Whether this is the first visit of rows of w, which has to wait for memory.
+/// first: the rows of w come from memory, so the tile prefetches. later: they are in the first-level cache.
 enum class Visit { first, later };
 
-/// y[n][o] of kN rows of x and kO rows of w.
+/// Computes y[n][o] for kN rows of x and kO rows of w.
 template <std::int64_t kN, std::int64_t kO, Visit kVisit, typename M>
-HWY_INLINE void multiply_tile(const FewRows<M>& call, std::int64_t n, std::int64_t o) {
+HWY_INLINE void multiply_tile(const SkinnyGemm<M>& call, std::int64_t n, std::int64_t o) {
   using T = Widened<M>;
   const Tag<T> d;
   const std::int64_t C = call.x.shape[1];
@@ -57,8 +56,8 @@ HWY_INLINE void multiply_tile(const FewRows<M>& call, std::int64_t n, std::int64
     Vec<T> weights[kO];
     for (std::int64_t j = 0; j < kO; ++j) weights[j] = widened(lanes, w + j * w_stride + c);
     for (std::int64_t i = 0; i < kN; ++i) {
-      const Vec<T> of_x = lanes.load(x + i * x_stride + c);
-      for (std::int64_t j = 0; j < kO; ++j) sums[i][j] = hn::MulAdd(of_x, weights[j], sums[i][j]);
+      const Vec<T> x_values = lanes.load(x + i * x_stride + c);
+      for (std::int64_t j = 0; j < kO; ++j) sums[i][j] = hn::MulAdd(x_values, weights[j], sums[i][j]);
     }
   };
   constexpr std::int64_t kLine = kLine_bytes / static_cast<std::int64_t>(sizeof(M));
@@ -81,9 +80,9 @@ HWY_INLINE void multiply_tile(const FewRows<M>& call, std::int64_t n, std::int64
   }
 }
 
-/// Two or more rows of x by kO rows of w, which stay in the first level after the first visit.
+/// Multiplies two or more rows of x by kO rows of w, which stay in the first-level cache after the first visit.
 template <std::int64_t kO, typename M>
-HWY_INLINE void multiply_weight_rows(const FewRows<M>& call, std::int64_t o) {
+HWY_INLINE void multiply_weight_rows(const SkinnyGemm<M>& call, std::int64_t o) {
   const std::int64_t N = call.x.shape[0];
   std::int64_t n = 0;
   if (N >= 4) {
@@ -98,10 +97,10 @@ HWY_INLINE void multiply_weight_rows(const FewRows<M>& call, std::int64_t o) {
   if (n < N) multiply_tile<1, kO, Visit::later>(call, n, o);
 }
 
-/// Columns [begin, end) of y. One row of x takes the rows of w one by one: memory is then read in order, which is
+/// Computes columns [begin, end) of y. One row of x takes the rows of w one by one, because reading memory in order is
 /// fastest. More rows take four at a time, to load x less often.
 template <typename M>
-void few_rows_range(const FewRows<M>& call, std::int64_t begin, std::int64_t end) {
+void skinny_gemm_range(const SkinnyGemm<M>& call, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kWeightRows = 4;
   std::int64_t o = begin;
   if (call.x.shape[0] == 1) {
@@ -119,29 +118,29 @@ HWY_AFTER_NAMESPACE();
 namespace headgate::layers {
 namespace {
 
-HEADGATE_TARGET_TABLE(few_rows_range);
+HEADGATE_TARGET_TABLE(skinny_gemm_range);
 
 }  // namespace
 
 template <typename M>
-void few_rows_forward(View<Widened<M>, 2> y, ConstView<Widened<M>, 2> x, ConstView<M, 2> w, Update update,
-                      const ExecutionContext& context) {
+void skinny_gemm(View<Widened<M>, 2> y, ConstView<Widened<M>, 2> x, ConstView<M, 2> w, Update update,
+                 const ExecutionContext& context) {
   const std::int64_t N = x.shape[0], C = x.shape[1], O = w.shape[0];
-  assert(N <= kFewRows && y.shape[0] == N && y.shape[1] == O && w.shape[1] == C);
+  assert(N <= kSkinnyRows && y.shape[0] == N && y.shape[1] == O && w.shape[1] == C);
   assert(has_whole_rows(y) && has_whole_rows(x) && has_whole_rows(w));
-  const auto kernel = HEADGATE_FOR_TARGET(few_rows_range, M, context.target);
+  const auto kernel = HEADGATE_FOR_TARGET(skinny_gemm_range, M, context.target);
   if (N == 0) return;
-  const FewRows<M> call{y, x, w, update};
-  for_parts(parts_of(context, O, N * C, kApart<Widened<M>>),
+  const SkinnyGemm<M> call{y, x, w, update};
+  for_parts(parts_of(context, O, N * C, kFalseSharingElements<Widened<M>>),
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
 }
 
-template void few_rows_forward<float>(View<float, 2>, ConstView<float, 2>, ConstView<float, 2>, Update,
-                                      const ExecutionContext&);
-template void few_rows_forward<double>(View<double, 2>, ConstView<double, 2>, ConstView<double, 2>, Update,
-                                       const ExecutionContext&);
-template void few_rows_forward<BFloat16>(View<float, 2>, ConstView<float, 2>, ConstView<BFloat16, 2>, Update,
-                                         const ExecutionContext&);
+template void skinny_gemm<float>(View<float, 2>, ConstView<float, 2>, ConstView<float, 2>, Update,
+                                 const ExecutionContext&);
+template void skinny_gemm<double>(View<double, 2>, ConstView<double, 2>, ConstView<double, 2>, Update,
+                                  const ExecutionContext&);
+template void skinny_gemm<BFloat16>(View<float, 2>, ConstView<float, 2>, ConstView<BFloat16, 2>, Update,
+                                    const ExecutionContext&);
 
 }  // namespace headgate::layers
 #endif  // HWY_ONCE
