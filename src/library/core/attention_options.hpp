@@ -33,7 +33,7 @@ enum class OptionOf { scores, gate, products, execution };
 
 /// What users read of an option.
 struct OptionText {
-  std::string_view name;         ///< of the member, and of the argument in Python
+  const char* name = "";         ///< of the member, and of the argument in Python
   std::string_view option = {};  ///< "--softcap", of `headgate attend`; empty: it has none, or declares it by hand
   std::string_view type = {};    ///< what --help calls the option's value
   std::string_view help = {};    ///< begins with a small letter; stands behind the words of an enum
@@ -49,11 +49,24 @@ struct OptionInC {
   bool older_end_here = false;
 };
 
+/// The type of a member's value where it may be empty.
+template <typename T>
+struct WithoutOptional {
+  using Type = T;
+};
+template <typename T>
+struct WithoutOptional<std::optional<T>> {
+  using Type = T;
+};
+
 /// An option: a member of AttentionOptions or of its `context`, and the member of headgate_attention_options that sets
 /// it.
 template <class Owner, typename Member, typename C>
 struct AttentionOption {
-  using Value = Member;
+  using Value = typename WithoutOptional<Member>::Type;
+  static constexpr bool kMayBeEmpty = !std::is_same_v<Value, Member>;
+  /// Whether users give a name, "" for the default, for what the member holds: a target, a backend.
+  static constexpr bool kIsName = std::is_same_v<C, const char*>;
 
   OptionText text;
   OptionOf part;

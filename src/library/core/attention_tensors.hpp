@@ -26,6 +26,27 @@ enum class TensorKind {
 /// The element types that a tensor may have.
 enum class Elements { floats, of_q, of_q_or_i8, of_q_or_f32, f32, f32_or_f64, boolean, integers, i32 };
 
+/// The elements' types as NumPy and PyTorch name them, of a tensor that is read.
+constexpr std::string_view types_of(Elements elements) {
+  switch (elements) {
+    case Elements::floats: return "float32, float64, bfloat16 or float16";
+    case Elements::of_q: return "dtype of q";
+    case Elements::of_q_or_i8: return "dtype of q, or int8";
+    case Elements::of_q_or_f32: return "dtype of q, or float32";
+    case Elements::f32: return "float32";
+    case Elements::f32_or_f64: return "float32 or float64";
+    case Elements::boolean: return "bool";
+    case Elements::integers: return "int32 or int64";
+    case Elements::i32: return "int32";
+  }
+  return "";
+}
+
+/// The same of an output, as it is made.
+constexpr std::string_view output_types_of(Elements elements) {
+  return elements == Elements::f32_or_f64 ? "float64 where q is, else float32" : types_of(elements);
+}
+
 /// How `headgate attend` takes or writes a tensor.
 struct TensorFile {
   std::string_view option = {};  ///< "--q"; empty: it has none
@@ -133,17 +154,16 @@ inline constexpr auto kAttentionInputs = [] {
                      "query i of sequence b stands at key position at_i = query_offsets[b] + i; i + S - T without it",
                      {"--query-offsets", "A.npy"}, {.older_c_ends_here = true}),
       AttentionInput("cu_seqlens_q", &I::cu_seqlens_q, &C::cu_seqlens_q, vector, integers, "(N+1)",
-                     "a packed batch: B is 1, and the queries of sequence n are rows cu_seqlens_q[n] to "
-                     "cu_seqlens_q[n+1] of those of q, 0 first and T last. key_lengths, query_offsets and block_table "
-                     "then have N rows. Needs cu_seqlens_k or block_table",
+                     "makes a packed batch of N sequences, with B = 1: the queries of sequence n are rows "
+                     "cu_seqlens_q[n] to cu_seqlens_q[n+1] of those of q, 0 first and T last; key_lengths, "
+                     "query_offsets and block_table have N rows. Needs cu_seqlens_k or block_table",
                      {"--cu-seqlens-q", "CQ.npy"}),
       AttentionInput("cu_seqlens_k", &I::cu_seqlens_k, &C::cu_seqlens_k, vector, integers, "(N+1)",
                      "the same of its keys, 0 first and S last; at_i = i + S_n - T_n. Not with block_table",
                      {"--cu-seqlens-k", "CK.npy"}, {.needs = &I::cu_seqlens_q}),
-      AttentionInput("block_table", &I::block_table, &C::block_table, table, i32, "(B,M)",
-                     "(N,M) of a packed batch: key j of sequence b is row j % page of page block_table[b,j/page] of k "
-                     "and v; S = M * page. Of a packed batch the last query of a sequence stands at its last key, "
-                     "unless query_offsets say otherwise",
+      AttentionInput("block_table", &I::block_table, &C::block_table, table, i32, "(B|N,M)",
+                     "key j of sequence b is row j % page of page block_table[b,j/page] of k and v; S = M * page. The "
+                     "last query of a packed sequence stands at its last key, unless query_offsets say otherwise",
                      {"--block-table", "E.npy"}, {.forward_only = true, .needs = &I::key_lengths}),
       AttentionInput("k_scale", &I::k_scale, &C::k_scale, heads, f32, "(B,Hkv,S,1)",
                      "scales of k in int8, or of pages (P,Hkv,page,1): key j is k_scale[j] * k[j]",
@@ -227,11 +247,11 @@ constexpr const AttentionInput& input_of_gradient(const AttentionGradient& gradi
   return kAttentionInputs[row_number(kAttentionInputs, gradient.gradient_of)];
 }
 
-/// A value for each row of a table, found by the row's number or by its member.
+/// A value for each row of a table of tensors, found by the row's number or by its member.
 template <typename T, const auto& kRows>
 class PerTensor {
  public:
-  using Member = decltype(kRows[0].member);
+  using Member = decltype(kRows.front().member);
 
   T& operator[](std::size_t row) { return values_[row]; }
   const T& operator[](std::size_t row) const { return values_[row]; }
