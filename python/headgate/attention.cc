@@ -157,6 +157,7 @@ void bind_attention(nb::module_& module) {
       module, "AttentionGradients", kAttentionGradients, [](const AttentionGradient& row) { return text_of(row); },
       "What the backward pass writes.");
 
+  module.attr("_rows") = rows_for_torch();
   const std::vector<ArgumentText> in = joined(input_texts(), option_texts());
   define(
       module, "attention", attention,

@@ -8,6 +8,7 @@
 
 #include "headgate/error.hpp"
 #include "headgate/runtime.hpp"
+#include "library/core/gate_functions.hpp"
 #include "library/core/rows.hpp"
 
 namespace headgate::python {
@@ -78,6 +79,22 @@ TypeAndDefault type_and_default(const Row& row) {
   }
 }
 
+/// The type and the default of an option in a schema of PyTorch. There 0 threads stand for None.
+template <class Row>
+nb::tuple schema_type_and_default(const Row& row) {
+  using Value = typename Row::Value;
+  const AttentionOptions defaults;
+  if constexpr (Row::kIsName) {
+    return nb::make_tuple("str", "");
+  } else if constexpr (std::is_enum_v<Value>) {
+    return nb::make_tuple("str", std::string(word_of(row.of(defaults))));
+  } else if constexpr (Row::kMayBeEmpty) {
+    return nb::make_tuple(std::is_integral_v<Value> ? "int?" : "float?", nb::none());
+  } else {
+    return nb::make_tuple(std::is_integral_v<Value> ? "int" : "float", row.of(defaults));
+  }
+}
+
 template <class Row>
 std::string help_of(const Row& row) {
   std::string help(row.text.help);
@@ -141,6 +158,28 @@ std::vector<ArgumentText> option_texts() {
     texts.push_back({row.text.name, type, value, help_of(row)});
   });
   return texts;
+}
+
+nb::dict rows_for_torch() {
+  nb::list inputs, gradients, options, gate_functions;
+  for (const AttentionInput& row : kAttentionInputs) {
+    inputs.append(nb::make_tuple(row.name, row.traits.required, row.traits.forward_only));
+  }
+  for (const AttentionGradient& row : kAttentionGradients) gradients.append(input_of_gradient(row).name);
+  for_each_row(kAttentionOptions, [&options](const auto& row) {
+    const nb::tuple schema = schema_type_and_default(row);
+    options.append(
+        nb::make_tuple(row.text.name, schema[0], schema[1], std::string(word_of(row.part)), row.forward_only));
+  });
+  for (const GateFunction& row : kGateFunctions) {
+    gate_functions.append(nb::make_tuple(std::string(row.word), row.has_zero));
+  }
+  nb::dict rows;
+  rows["inputs"] = inputs;
+  rows["gradients"] = gradients;
+  rows["options"] = options;
+  rows["gate_functions"] = gate_functions;
+  return rows;
 }
 
 ArgumentText text_of(const AttentionOutput& row) {

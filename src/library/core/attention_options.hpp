@@ -31,6 +31,14 @@ struct Words<Causality> {
 /// The part of the operation that an option changes.
 enum class OptionOf { scores, gate, products, execution };
 
+template <>
+struct Words<OptionOf> {
+  static constexpr std::array<Word<OptionOf>, 4> kAll{{{OptionOf::scores, "scores"},
+                                                       {OptionOf::gate, "gate"},
+                                                       {OptionOf::products, "products"},
+                                                       {OptionOf::execution, "execution"}}};
+};
+
 /// What users read of an option.
 struct OptionText {
   const char* name = "";         ///< of the member, and of the argument in Python
@@ -119,9 +127,9 @@ inline constexpr auto kAttentionOptions = [] {
                        {"gate_op", "--gate-op", "OP", "mul: y = o * g(z); add: y = o + g(z)"}),
       attention_option(OptionOf::gate, &O::gate_threshold, &C::gate_threshold,
                        {"gate_threshold", "--gate-threshold", "T",
-                        "rows whose gate is at most T in every feature, |g(z)| <= T, are not computed: y = 0 there, "
-                        "lse = inf, and y is off by at most T * max |v|. 0: all are computed. For a gate that "
-                        "multiplies, without gradients"},
+                        "rows whose gate is at most this in every feature, |g(z)| <= gate_threshold, are not computed: "
+                        "y = 0 and lse = inf there, and y is off by at most gate_threshold * max |v|; 0 for off. For a "
+                        "gate that multiplies, without gradients"},
                        {.older_end_here = true}, true),
       attention_option(OptionOf::products, &O::precision, &C::precision,
                        {"precision", "--precision", "P",
