@@ -66,7 +66,8 @@ def changed_since(commit):
 
     different = {*git("diff", "--name-only", commit), *git("ls-files", "--others", "--exclude-standard")}
     latest = git("ls-files", "--modified", "--others", "--exclude-standard") + git(
-        "log", "--name-only", "--format=", f"{commit}..HEAD")
+        "log", "--name-only", "--format=", f"{commit}..HEAD"
+    )
     return [name for name in dict.fromkeys(latest + sorted(different)) if name in different and (ROOT / name).is_file()]
 
 
@@ -76,8 +77,11 @@ def self_test():
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         for name, text in {
-            "src/core/x.hpp": "", "src/core/y.hpp": '#include "core/x.hpp"\n', "src/a.cc": '#include "core/y.hpp"\n',
-            "src/b.cc": '  #include "core/x.hpp"\n', "tests/c.cc": "#include <core/x.hpp>\n#include <vector>\n",
+            "src/core/x.hpp": "",
+            "src/core/y.hpp": '#include "core/x.hpp"\n',
+            "src/a.cc": '#include "core/y.hpp"\n',
+            "src/b.cc": '  #include "core/x.hpp"\n',
+            "tests/c.cc": "#include <core/x.hpp>\n#include <vector>\n",
         }.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
@@ -97,7 +101,9 @@ def main():
     entries = json.loads((pathlib.Path(sys.argv[1]) / "compile_commands.json").read_text(encoding="utf-8"))
     files = dict.fromkeys(pathlib.Path(entry["file"]) for entry in entries)
     names = [file.relative_to(ROOT).as_posix() for file in files if file.is_relative_to(ROOT)]
-    sources = [name for name in names if not name.startswith("build")]  # nanobind's own and generated files are not ours
+    sources = [
+        name for name in names if not name.startswith("build")
+    ]  # nanobind's own and generated files are not ours
     try:
         changed = changed_since(sys.argv[2])
     except subprocess.CalledProcessError:

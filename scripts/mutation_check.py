@@ -54,17 +54,34 @@ TABLE = (
     (f"{CPU}/common/backward*", (f"{ATTENTION}/backward_test", f"{ATTENTION}/packed_test")),
     (f"{CPU}/common/gate_rows-inl.hpp", (f"{ATTENTION}/backward_test", f"{ATTENTION}/small_heads_test")),
     (f"{CPU}/common/open_rows-inl.hpp", (f"{ATTENTION}/gate_threshold_test", f"{ATTENTION}/small_heads_test")),
-    (f"{CPU}/common/*-inl.hpp", (f"{ATTENTION}/forward_test", f"{ATTENTION}/backward_test", f"{ATTENTION}/packed_test")),
+    (
+        f"{CPU}/common/*-inl.hpp",
+        (f"{ATTENTION}/forward_test", f"{ATTENTION}/backward_test", f"{ATTENTION}/packed_test"),
+    ),
     (f"{CPU}/common/visibility.hpp", (f"{ATTENTION}/problem_test", f"{ATTENTION}/forward_test")),
     ("src/library/core/gate_functions-inl.hpp", (f"{ATTENTION}/backward_test",)),
     ("src/library/core/vec-inl.hpp", (f"{ATTENTION}/elementary_test", f"{ATTENTION}/forward_test")),
     ("src/library/core/view.hpp", ("library/core/core_test",)),
-    ("src/models/layers/gated_attention.cc", ("models/decoder/models_gradients_test",
-                                              "models/decoder/models_head_override_test")),
+    (
+        "src/models/layers/gated_attention.cc",
+        ("models/decoder/models_gradients_test", "models/decoder/models_head_override_test"),
+    ),
     ("src/models/layers/attention_cache.cc", ("models/generate/models_cached_decoder_test",)),
-    *((f"src/models/layers/{name}.cc", ("models/layers/layers_test",))
-      for name in ("adamw", "cross_entropy", "elementwise", "embedding", "skinny_gemm", "gate_apply", "linear", "rmsnorm",
-                   "rope", "swiglu")),
+    *(
+        (f"src/models/layers/{name}.cc", ("models/layers/layers_test",))
+        for name in (
+            "adamw",
+            "cross_entropy",
+            "elementwise",
+            "embedding",
+            "skinny_gemm",
+            "gate_apply",
+            "linear",
+            "rmsnorm",
+            "rope",
+            "swiglu",
+        )
+    ),
     ("src/models/decoder/decoder*.cc", ("models/decoder/models_gradients_test", "models/decoder/models_decoder_test")),
     ("src/models/data/token_source.cc", ("models/data/data_test",)),
     ("src/models/evaluate/*.hpp", ("models/evaluate/metrics_test",)),
@@ -99,7 +116,9 @@ def covered_files():
 def check_table(files):
     wrong = [f"no file is {pattern}" for pattern, _ in TABLE if not any(fnmatch.fnmatch(f, pattern) for f in files)]
     folders = {test.rsplit("/", 1)[0] for _, tests in TABLE for test in tests}
-    wrong += [f"no folder tests/{folder}" for folder in folders if not (ROOT / "tests" / folder / "CMakeLists.txt").exists()]
+    wrong += [
+        f"no folder tests/{folder}" for folder in folders if not (ROOT / "tests" / folder / "CMakeLists.txt").exists()
+    ]
     if wrong:
         sys.exit("mutation_check: the table no longer fits the tree:\n  " + "\n  ".join(wrong))
 
@@ -118,9 +137,20 @@ def run(command, **options):
 
 
 def configure(tree, build):
-    command = ["cmake", "-S", tree, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-               "-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DHEADGATE_ONE_TARGET=ON", "-DHEADGATE_INSTALL=OFF",
-               "-DHEADGATE_WERROR=OFF"]
+    command = [
+        "cmake",
+        "-S",
+        tree,
+        "-B",
+        build,
+        "-G",
+        "Ninja",
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
+        "-DHEADGATE_ONE_TARGET=ON",
+        "-DHEADGATE_INSTALL=OFF",
+        "-DHEADGATE_WERROR=OFF",
+    ]
     if shutil.which("ccache"):
         command += ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DCMAKE_C_COMPILER_LAUNCHER=ccache"]
     result = run(command)
@@ -143,8 +173,12 @@ def passes(build, test, seconds):
     if test.startswith("library/attention/"):
         environment["HEADGATE_TEST_RUNS"] = "10"
     try:
-        return run([build / "tests" / test, "--gtest_fail_fast", "--gtest_brief=1"], env=environment, timeout=seconds,
-                   preexec_fn=limit_memory)
+        return run(
+            [build / "tests" / test, "--gtest_fail_fast", "--gtest_brief=1"],
+            env=environment,
+            timeout=seconds,
+            preexec_fn=limit_memory,
+        )
     except subprocess.TimeoutExpired:
         return None
 
@@ -190,7 +224,9 @@ def check_mutants(work, mutants, wanted, jobs):
                 result = passes(build, test, LONGEST_s)
                 seconds[test] = min(LONGEST_s, 20 + 10 * (time.monotonic() - start))
             if result is None or result.returncode != 0:
-                sys.exit(f"mutation_check: {test} fails on the unchanged tree:\n{result.stdout if result else 'no end'}")
+                sys.exit(
+                    f"mutation_check: {test} fails on the unchanged tree:\n{result.stdout if result else 'no end'}"
+                )
         word = verdict(tree, build, mutant, object_files(build), seconds, jobs)
         counts[word] += 1
         print(f"{word:<12} {title(mutant)}", flush=True)
@@ -220,7 +256,9 @@ def main():
     check_table(files)
     if arguments.table:
         return 0
-    mutants = [m for file, tests in files.items() for m in mutants_of(file, tests) if re.search(arguments.only, title(m))]
+    mutants = [
+        m for file, tests in files.items() for m in mutants_of(file, tests) if re.search(arguments.only, title(m))
+    ]
     if not mutants:
         sys.exit(f"mutation_check: --only '{arguments.only}' matches no mutant")
     if arguments.list:

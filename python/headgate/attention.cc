@@ -21,32 +21,27 @@
 namespace headgate::python {
 namespace {
 
-using ForwardResults = Results<AttentionOutputs, kOutputRows.size()>;
-using BackwardResults = Results<AttentionGradients, kGradientRows.size()>;
+using ForwardResults = Results<AttentionOutputs, kAttentionOutputs.size()>;
+using BackwardResults = Results<AttentionGradients, kAttentionGradients.size()>;
 
-Shape shape_of(const OutputRow& row, const AttentionInputs& in) {
+Shape shape_of(const AttentionOutput& row, const AttentionInputs& in) {
   const auto& [B, Hq, T, D] = in.q.shape;
-  if (row.kind == ArrayKind::rows) return {B, Hq, T, 1};
-  return {B, Hq, T, row.kind == ArrayKind::scores ? keys_of(in) : in.v.shape[3]};
-}
-
-DType dtype_of_output(const OutputRow& row, const AttentionInputs& in) {
-  if (row.kind != ArrayKind::rows) return in.q.dtype;
-  return in.q.dtype == DType::f64 ? DType::f64 : DType::f32;
+  return {B, Hq, T, last_dim(row.kind, keys_of(in), in.v.shape[3])};
 }
 
 /// The arrays that are `chosen`, made where `results` has none, as views in `outputs`.
 void place(const char* function, const Inputs& in, const std::vector<bool>& chosen, ForwardResults& results,
-           AttentionOutputs& outputs, std::array<Output, kOutputRows.size()>& held) {
+           AttentionOutputs& outputs, std::array<Output, kAttentionOutputs.size()>& held) {
   const Maker maker(in.q);
-  for (std::size_t i = 0; i < kOutputRows.size(); ++i) {
+  for (std::size_t i = 0; i < kAttentionOutputs.size(); ++i) {
     if (!chosen[i]) continue;
-    const OutputRow& row = kOutputRows[i];
+    const AttentionOutput& row = kAttentionOutputs[i];
     if (results.arrays[i].is_none()) {
-      const std::vector<std::int64_t> sizes = sizes_of(shape_of(row, in.views), row.kind, in.layout, in.has_batch());
-      results.arrays[i] = maker.empty(sizes, dtype_of_output(row, in.views));
+      const std::vector<std::int64_t> sizes =
+          sizes_of(shape_of(row, in.views), array_kind(row.kind), in.layout, in.has_batch());
+      results.arrays[i] = maker.empty(sizes, output_dtype(row.elements, in.views.q.dtype));
     }
-    held[i] = output_of(function, row.name, results.arrays[i], row.kind, in.layout);
+    held[i] = output_of(function, row.name, results.arrays[i], array_kind(row.kind), in.layout);
     outputs.*row.member = held[i].view;
   }
 }
@@ -54,101 +49,115 @@ void place(const char* function, const Inputs& in, const std::vector<bool>& chos
 ForwardResults run_forward(const Keywords& keywords, const Inputs& in, AttentionOptions options,
                            const std::vector<bool>& chosen, ForwardResults results) {
   AttentionOutputs outputs;
-  std::array<Output, kOutputRows.size()> held;
+  std::array<Output, kAttentionOutputs.size()> held;
   place(keywords.function(), in, chosen, results, outputs, held);
   interruptible(options.context, [&] { attention_forward(outputs, in.views, options); });
   return results;
 }
 
-constexpr std::size_t kY = 0, kLse = 1, kAttn = 2;
+constexpr std::size_t kY = row_number(kAttentionOutputs, &AttentionOutputs::y),
+                      kLse = row_number(kAttentionOutputs, &AttentionOutputs::lse),
+                      kAttn = row_number(kAttentionOutputs, &AttentionOutputs::attn);
 
 nb::object attention(const Keywords& keywords) {
   const Inputs in = take_inputs(keywords);
   const AttentionOptions options = take_options(keywords);
   ForwardResults results;
   results.arrays[kY] = keywords.take("out");
-  return run_forward(keywords, in, options, {true, false, false, false}, std::move(results)).arrays[kY];
+  std::vector<bool> chosen(kAttentionOutputs.size(), false);
+  chosen[kY] = true;
+  return run_forward(keywords, in, options, chosen, std::move(results)).arrays[kY];
 }
 
 ForwardResults forward(const Keywords& keywords) {
   const Inputs in = take_inputs(keywords);
   const AttentionOptions options = take_options(keywords);
   const auto* out = take_out<ForwardResults>(keywords, "AttentionOutputs");
-  std::vector<bool> defaults(kOutputRows.size(), false);
+  std::vector<bool> defaults(kAttentionOutputs.size(), false);
   defaults[kY] = defaults[kLse] = true;
   defaults[kAttn] = in.views.gate.present() && keeps_output(options.gate_fn, options.gate_op);
   const std::vector<bool> chosen = chosen_of<AttentionOutputs>(
-      keywords, "outputs", kOutputRows, [](const OutputRow& row) { return row.name; }, out, defaults);
+      keywords, "outputs", kAttentionOutputs, [](const AttentionOutput& row) { return row.name; }, out, defaults);
   return run_forward(keywords, in, options, chosen, out == nullptr ? ForwardResults() : *out);
 }
 
-/// What the backward pass reads beside the inputs, as rows.
-struct SavedArrays {
-  Input y, lse, attn, dy, dlse;
-};
+/// Takes the tensors of a table as views in `views`.
+template <const auto& kRows, class Struct>
+PerTensor<Input, kRows> take_tensors(const Keywords& keywords, Layout layout, Struct& views) {
+  PerTensor<Input, kRows> arrays;
+  for (std::size_t i = 0; i < kRows.size(); ++i) {
+    const auto& row = kRows[i];
+    arrays[i] = input_of(keywords.function(), row.name, keywords.take(row.name), array_kind(row.kind), layout);
+    views.*row.member = arrays[i].view;
+  }
+  return arrays;
+}
 
 BackwardResults backward(const Keywords& keywords) {
   const char* const function = keywords.function();
   const Inputs in = take_inputs(keywords);
   AttentionOptions options = take_options(keywords);
-  const auto read = [&](const char* name, const nb::object& object, ArrayKind kind) {
-    return input_of(function, name, object, kind, in.layout);
-  };
-  const SavedArrays saved{
-      read("y", keywords.take("y"), ArrayKind::heads), read("lse", keywords.take("lse"), ArrayKind::rows),
-      read("attn", keywords.take("attn"), ArrayKind::heads), read("dy", keywords.take("dy"), ArrayKind::heads),
-      read("dlse", keywords.take("dlse"), ArrayKind::rows)};
+  AttentionSaved saved;
+  AttentionIncoming incoming;
+  const auto saved_arrays = take_tensors<kSavedTensors>(keywords, in.layout, saved);
+  const auto incoming_arrays = take_tensors<kIncomingTensors>(keywords, in.layout, incoming);
   const auto* out = take_out<BackwardResults>(keywords, "AttentionGradients");
   const bool gated = options.gate_fn != GateFn::none;
-  std::vector<bool> defaults(kGradientRows.size());
-  for (std::size_t i = 0; i < kGradientRows.size(); ++i) {
-    const auto input = kGradientRows[i].input;
+  std::vector<bool> defaults(kAttentionGradients.size());
+  for (std::size_t i = 0; i < kAttentionGradients.size(); ++i) {
+    const auto input = kAttentionGradients[i].gradient_of;
     defaults[i] = (in.views.*input).present() && (input != &AttentionInputs::gate || gated);
   }
   const std::vector<bool> chosen = chosen_of<AttentionGradients>(
-      keywords, "gradients", kGradientRows, [](const GradientOf& of) { return of.row.name; }, out, defaults);
+      keywords, "gradients", kAttentionGradients, [](const AttentionGradient& row) { return row.name; }, out, defaults);
 
   BackwardResults results = out == nullptr ? BackwardResults() : *out;
   AttentionGradients gradients;
-  std::array<Output, kGradientRows.size()> held;
+  std::array<Output, kAttentionGradients.size()> held;
   const Maker maker(in.q);
-  for (std::size_t i = 0; i < kGradientRows.size(); ++i) {
+  for (std::size_t i = 0; i < kAttentionGradients.size(); ++i) {
     if (!chosen[i]) continue;
-    const GradientOf& of = kGradientRows[i];
+    const AttentionGradient& row = kAttentionGradients[i];
     if (results.arrays[i].is_none()) {
-      std::size_t n = 0;
-      while (kInputRows[n].member != of.input) ++n;
-      const auto& array = in.arrays[n].array;
-      require(in.arrays[n].view.present(), "{}: {} is asked for but {} is None", function, of.row.name,
-              kInputRows[n].name);
-      results.arrays[i] = maker.empty({array.shape_ptr(), array.ndim()}, in.arrays[n].view.dtype);
+      const Input& of = in.arrays[row.gradient_of];
+      require(of.view.present(), "{}: {} is asked for but {} is None", function, row.name, input_of_gradient(row).name);
+      results.arrays[i] = maker.empty({of.array.shape_ptr(), of.array.ndim()}, of.view.dtype);
     }
-    held[i] = output_of(function, of.row.name, results.arrays[i], of.row.kind, in.layout);
-    gradients.*of.row.member = held[i].view;
+    held[i] = output_of(function, row.name, results.arrays[i], array_kind(row.kind), in.layout);
+    gradients.*row.member = held[i].view;
   }
-  interruptible(options.context, [&] {
-    attention_backward(gradients, in.views, {saved.y.view, saved.lse.view, saved.attn.view},
-                       {saved.dy.view, saved.dlse.view}, options);
-  });
+  interruptible(options.context, [&] { attention_backward(gradients, in.views, saved, incoming, options); });
   return results;
+}
+
+/// What attention_backward reads beside the inputs: the gradient of y first, which has no default, and the rest.
+ArgumentText dy_text() {
+  ArgumentText text = text_of_read(kIncomingTensors.front());
+  text.type = "Array";
+  text.default_text = "";
+  return text;
+}
+
+std::vector<ArgumentText> backward_texts() {
+  std::vector<ArgumentText> texts;
+  for (const SavedTensor& row : kSavedTensors) texts.push_back(text_of_read(row));
+  for (const IncomingTensor& row : kIncomingTensors) {
+    if (!row.traits.required) texts.push_back(text_of_read(row));
+  }
+  return texts;
 }
 
 }  // namespace
 
 void bind_attention(nb::module_& module) {
   bind_results<AttentionOutputs>(
-      module, "AttentionOutputs", kOutputRows,
-      [](const OutputRow& row) {
-        return ArgumentText{row.name, {}, {}, row.help};
-      },
+      module, "AttentionOutputs", kAttentionOutputs, [](const AttentionOutput& row) { return text_of(row); },
       "What the forward pass writes.");
   bind_results<AttentionGradients>(
-      module, "AttentionGradients", kGradientRows,
-      [](const GradientOf& of) {
-        return ArgumentText{of.row.name, {}, {}, of.row.help};
-      },
+      module, "AttentionGradients", kAttentionGradients, [](const AttentionGradient& row) { return text_of(row); },
       "What the backward pass writes.");
 
+  module.attr("_rows") = rows_for_torch();
   const std::vector<ArgumentText> in = joined(input_texts(), option_texts());
   define(
       module, "attention", attention,
@@ -169,14 +178,12 @@ void bind_attention(nb::module_& module) {
          "gate_threshold closes has y = o = 0 and lse = inf. Raises ValueError as attention does.");
   define(
       module, "attention_backward", backward,
-      joined(joined({{"dy", "Array", "", "gradient of y (B,Hq,T,Dv), dtype of q"}}, in),
-             {{"y", "Array | None", "None", "of attention_forward, as lse and attn; needed"},
-              {"lse", "Array | None", "None", "needed"},
-              {"attn", "Array | None", "None", "for dgate where g may be 0 (silu, identity); helps where it is added"},
-              {"dlse", "Array | None", "None", "gradient of lse (B,Hq,T), float32 or float64; None: zero"},
-              {"gradients", "Sequence[str] | None", "None",
-               "names of what is computed, of AttentionGradients; None: of every input that is there"},
-              {"out", "AttentionGradients | None", "None", "arrays to write to; those that it lacks are made"}}),
+      joined(
+          joined({dy_text()}, in),
+          joined(backward_texts(),
+                 {{"gradients", "Sequence[str] | None", "None",
+                   "names of what is computed, of AttentionGradients; None: of every input that is there"},
+                  {"out", "AttentionGradients | None", "None", "arrays to write to; those that it lacks are made"}})),
       1 + kPositionalInputs, "AttentionGradients",
       "Gradients of sum(dy * y) + sum(dlse * lse) of attention_forward on the same inputs and options.\n\n"
       "All are overwritten, never added to; in float32 or better, deterministic. Raises ValueError as attention\n"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/headgate/attention_rows.hpp"
 
-#include <cstdint>
+#include <cstddef>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -9,47 +9,10 @@
 #include "headgate/error.hpp"
 #include "headgate/runtime.hpp"
 #include "library/core/gate_functions.hpp"
-#include "library/core/precision_words.hpp"
+#include "library/core/rows.hpp"
 
 namespace headgate::python {
 namespace {
-
-/// An option: its argument, what it sets and the value that it has by default.
-struct OptionRow {
-  const char* name;
-  const char* type;
-  void (*take)(const Keywords& keywords, const char* name, AttentionOptions& options);
-  std::string (*default_text)();
-  std::string help;
-};
-
-template <auto kMember>
-OptionRow number(const char* name, const char* help) {
-  using T = std::remove_reference_t<decltype(AttentionOptions{}.*kMember)>;
-  return {name, std::is_floating_point_v<T> ? "float" : "int",
-          [](const Keywords& keywords, const char* argument, AttentionOptions& options) {
-            options.*kMember = keywords.take(argument, options.*kMember);
-          },
-          [] { return fmt::format(std::is_floating_point_v<T> ? "{:.1f}" : "{}", AttentionOptions{}.*kMember); }, help};
-}
-
-template <auto kMember>
-OptionRow word(const char* name, const char* help) {
-  using Enum = std::remove_reference_t<decltype(AttentionOptions{}.*kMember)>;
-  return {name, "str",
-          [](const Keywords& keywords, const char* argument, AttentionOptions& options) {
-            const std::string given = keywords.take(argument, "a word", std::string(word_of(options.*kMember)));
-            options.*kMember = parse_word<Enum>(fmt::format("{}: {}", keywords.function(), argument), given);
-          },
-          [] { return fmt::format("'{}'", word_of(AttentionOptions{}.*kMember)); },
-          list_words<Enum>() + std::string("; ") + help};
-}
-
-void take_scale(const Keywords& keywords, const char* name, AttentionOptions& options) {
-  if (const nb::object given = keywords.take(name); !given.is_none()) {
-    options.scale = keywords.require<double>(name);
-  }
-}
 
 /// Returns find(). Its errors then begin with the names of the call and the argument.
 template <class Find>
@@ -61,54 +24,86 @@ auto found(const Keywords& keywords, const char* name, const Find& find) {
   }
 }
 
-void take_target(const Keywords& keywords, const char* name, AttentionOptions& options) {
-  const auto target = keywords.take(name, "a word", std::string());
-  if (target.empty()) return;
-  options.context.target = found(keywords, name, [&target] { return find_target(target); });
+/// The target or the backend of a name.
+template <typename Value>
+Value find_name(const std::string& name) {
+  if constexpr (std::is_same_v<Value, const Backend*>) {
+    return &find_backend(name);
+  } else {
+    return find_target(name);
+  }
 }
 
-void take_backend(const Keywords& keywords, const char* name, AttentionOptions& options) {
-  const auto backend = keywords.take(name, "a word", std::string());
-  if (backend.empty()) return;
-  options.context.backend = found(keywords, name, [&backend] { return &find_backend(backend); });
+/// Sets an option from its argument, if that is given.
+template <class Row>
+void take_option(const Keywords& keywords, const Row& row, AttentionOptions& options) {
+  using Value = typename Row::Value;
+  const char* const name = row.text.name;
+  auto& member = row.of(options);
+  if constexpr (Row::kIsName) {
+    const auto word = keywords.take(name, "a word", std::string());
+    if (!word.empty()) member = found(keywords, name, [&word] { return find_name<Value>(word); });
+  } else if constexpr (std::is_same_v<Value, int>) {
+    member = take_threads(keywords);
+  } else if constexpr (std::is_enum_v<Value>) {
+    const std::string word = keywords.take(name, "a word", std::string(word_of(member)));
+    member = parse_word<Value>(fmt::format("{}: {}", keywords.function(), name), word);
+  } else if constexpr (Row::kMayBeEmpty) {
+    if (!keywords.take(name).is_none()) member = keywords.require<Value>(name);
+  } else {
+    member = keywords.take(name, member);
+  }
 }
 
-const std::vector<OptionRow>& option_rows() {
-  using O = AttentionOptions;
-  const auto none = [] { return std::string("None"); };
-  const auto empty = [] { return std::string("''"); };
-  static const std::vector<OptionRow> rows{
-      {"scale", "float | None", take_scale, none, "factor of q k^T; 1/sqrt(D) where it is None"},
-      number<&O::softcap>("softcap", "scores become c * tanh(score / c); 0 for no cap"),
-      word<&O::causality>("causality", "causal: query i sees key j only if j <= at_i"),
-      number<&O::window_left>("window_left", "query i sees key j only if at_i - window_left <= j; -1 for no limit"),
-      number<&O::window_right>("window_right", "query i sees key j only if j <= at_i + window_right; -1 for no limit"),
-      word<&O::gate_fn>("gate_fn", "the gate's function g, read only with gate"),
-      word<&O::gate_op>("gate_op", "mul: y = o * g(z); add: y = o + g(z)"),
-      number<&O::gate_threshold>("gate_threshold",
-                                 "rows whose gate is at most this in every feature are not computed: y is 0 there and "
-                                 "lse inf; 0 for off; without gradients"),
-      word<&O::precision>("precision",
-                          "of products of bf16: exact, in float32; native16, in bf16 with float32 sums where the CPU "
-                          "has instructions for it"),
-      {"threads", "int | None",
-       [](const Keywords& keywords, const char* /*name*/, AttentionOptions& options) {
-         options.context.threads = take_threads(keywords);
-       },
-       none, threads_text().help},
-      {"target", "str", take_target, empty, "a vector target of supported_targets(); '' for active_target()"},
-      {"backend", "str", take_backend, empty,
-       "one of supported_backends(); '' for the first that can compute the call"},
-  };
-  return rows;
+/// How signatures name the type of an option, and its default as Python writes it.
+struct TypeAndDefault {
+  std::string type, value;
+};
+
+template <class Row>
+TypeAndDefault type_and_default(const Row& row) {
+  using Value = typename Row::Value;
+  const AttentionOptions defaults;
+  if constexpr (Row::kIsName) {
+    return {"str", "''"};
+  } else if constexpr (std::is_enum_v<Value>) {
+    return {"str", fmt::format("'{}'", word_of(row.of(defaults)))};
+  } else {
+    const std::string type = std::is_integral_v<Value> ? "int" : "float";
+    if (!row.text.default_text.empty()) return {type + " | None", "None"};
+    if constexpr (Row::kMayBeEmpty) {
+      return {type, ""};
+    } else {
+      return {type, fmt::format(std::is_integral_v<Value> ? "{}" : "{:.1f}", row.of(defaults))};
+    }
+  }
+}
+
+/// The type and the default of an option in a schema of PyTorch. There 0 threads stand for None.
+template <class Row>
+nb::tuple schema_type_and_default(const Row& row) {
+  using Value = typename Row::Value;
+  const AttentionOptions defaults;
+  if constexpr (Row::kIsName) {
+    return nb::make_tuple("str", "");
+  } else if constexpr (std::is_enum_v<Value>) {
+    return nb::make_tuple("str", std::string(word_of(row.of(defaults))));
+  } else if constexpr (Row::kMayBeEmpty) {
+    return nb::make_tuple(std::is_integral_v<Value> ? "int?" : "float?", nb::none());
+  } else {
+    return nb::make_tuple(std::is_integral_v<Value> ? "int" : "float", row.of(defaults));
+  }
+}
+
+template <class Row>
+std::string help_of(const Row& row) {
+  std::string help(row.text.help);
+  if constexpr (std::is_enum_v<typename Row::Value>) help = list_words<typename Row::Value>() + "; " + help;
+  if (!row.text.default_text.empty()) help += fmt::format("; {} where it is None", row.text.default_text);
+  return help;
 }
 
 constexpr const char* kLayout = "layout";
-
-bool is_of_pages(const InputRow& row) {
-  using I = AttentionInputs;
-  return row.member == &I::k || row.member == &I::v || row.member == &I::k_scale || row.member == &I::v_scale;
-}
 
 }  // namespace
 
@@ -117,22 +112,16 @@ Layout take_layout(const Keywords& keywords) {
   return parse_word<Layout>(fmt::format("{}: {}", keywords.function(), kLayout), word);
 }
 
-std::int64_t keys_of(const AttentionInputs& in) {
-  std::int64_t keys = in.k.shape[2];
-  if (in.block_table.present() && __builtin_mul_overflow(keys, in.block_table.shape[3], &keys)) return 0;
-  return keys;
-}
-
 Inputs take_inputs(const Keywords& keywords, std::size_t required) {
   Inputs inputs;
   inputs.layout = take_layout(keywords);
-  inputs.q = keywords.take(kInputRows[0].name);
+  inputs.q = keywords.take(kAttentionInputs.front().name);
   const bool paged = !keywords.take("block_table").is_none();
-  for (std::size_t i = 0; i < kInputRows.size(); ++i) {
-    const InputRow& row = kInputRows[i];
+  for (std::size_t i = 0; i < kAttentionInputs.size(); ++i) {
+    const AttentionInput& row = kAttentionInputs[i];
     const nb::object given = keywords.take(row.name);
     require(i >= required || !given.is_none(), "{}: {} is required but None", keywords.function(), row.name);
-    const ArrayKind kind = paged && is_of_pages(row) ? ArrayKind::pages : row.kind;
+    const ArrayKind kind = paged && row.traits.in_pages ? ArrayKind::pages : array_kind(row.kind);
     inputs.arrays[i] = input_of(keywords.function(), row.name, given, kind, inputs.layout);
     inputs.views.*row.member = inputs.arrays[i].view;
   }
@@ -141,7 +130,7 @@ Inputs take_inputs(const Keywords& keywords, std::size_t required) {
 
 AttentionOptions take_options(const Keywords& keywords) {
   AttentionOptions options;
-  for (const OptionRow& row : option_rows()) row.take(keywords, row.name, options);
+  for_each_row(kAttentionOptions, [&](const auto& row) { take_option(keywords, row, options); });
   return options;
 }
 
@@ -152,13 +141,11 @@ ArgumentText layout_text() {
 
 std::vector<ArgumentText> input_texts(std::size_t required) {
   std::vector<ArgumentText> texts;
-  for (std::size_t i = 0; i < kInputRows.size(); ++i) {
-    const InputRow& row = kInputRows[i];
-    if (i < required) {
-      texts.push_back({row.name, "Array", "", row.help});
-    } else {
-      texts.push_back({row.name, "Array | None", "None", row.help});
-    }
+  for (const AttentionInput& row : kAttentionInputs) {
+    const bool optional = texts.size() >= required;
+    const std::string help = fmt::format("{}, {}: {}{}", row.shape, types_of(row.elements), row.help,
+                                         row.traits.forward_only ? "; without gradients" : "");
+    texts.push_back({row.name, optional ? "Array | None" : "Array", optional ? "None" : "", help});
   }
   texts.push_back(layout_text());
   return texts;
@@ -166,8 +153,41 @@ std::vector<ArgumentText> input_texts(std::size_t required) {
 
 std::vector<ArgumentText> option_texts() {
   std::vector<ArgumentText> texts;
-  for (const OptionRow& row : option_rows()) texts.push_back({row.name, row.type, row.default_text(), row.help});
+  for_each_row(kAttentionOptions, [&texts](const auto& row) {
+    const auto [type, value] = type_and_default(row);
+    texts.push_back({row.text.name, type, value, help_of(row)});
+  });
   return texts;
+}
+
+nb::dict rows_for_torch() {
+  nb::list inputs, gradients, options, gate_functions;
+  for (const AttentionInput& row : kAttentionInputs) {
+    inputs.append(nb::make_tuple(row.name, row.traits.required, row.traits.forward_only));
+  }
+  for (const AttentionGradient& row : kAttentionGradients) gradients.append(input_of_gradient(row).name);
+  for_each_row(kAttentionOptions, [&options](const auto& row) {
+    const nb::tuple schema = schema_type_and_default(row);
+    options.append(
+        nb::make_tuple(row.text.name, schema[0], schema[1], std::string(word_of(row.part)), row.forward_only));
+  });
+  for (const GateFunction& row : kGateFunctions) {
+    gate_functions.append(nb::make_tuple(std::string(row.word), row.has_zero));
+  }
+  nb::dict rows;
+  rows["inputs"] = inputs;
+  rows["gradients"] = gradients;
+  rows["options"] = options;
+  rows["gate_functions"] = gate_functions;
+  return rows;
+}
+
+ArgumentText text_of(const AttentionOutput& row) {
+  return {row.name, {}, {}, fmt::format("{}, {}: {}", row.shape, output_types_of(row.elements), row.help)};
+}
+
+ArgumentText text_of(const AttentionGradient& row) {
+  return {row.name, {}, {}, fmt::format("shape and dtype of {}", input_of_gradient(row).name)};
 }
 
 }  // namespace headgate::python

@@ -19,7 +19,7 @@
 namespace headgate::python {
 namespace {
 
-using MergeResults = Results<AttentionOutputs, kOutputRows.size()>;
+using MergeResults = Results<AttentionOutputs, kAttentionOutputs.size()>;
 
 /// The parts of a call, pairs (attn, lse).
 struct Parts {
@@ -60,22 +60,24 @@ MergeResults merge(const Keywords& keywords) {
   const Input gate = input_of(keywords.function(), "gate", keywords.take("gate"), ArrayKind::heads, layout);
   const AttentionOptions options = take_options(keywords);
   const auto* out = take_out<MergeResults>(keywords, "AttentionOutputs");
-  const std::vector<bool> chosen = chosen_of<AttentionOutputs>(
-      keywords, "outputs", kOutputRows, [](const OutputRow& row) { return row.name; }, out, {true, true, false, false});
+  const std::vector<bool> chosen =
+      chosen_of<AttentionOutputs>(keywords, "outputs", kAttentionOutputs,
+                                  [](const AttentionOutput& row) { return row.name; }, out, {true, true, false, false});
 
   MergeResults results = out == nullptr ? MergeResults() : *out;
   AttentionOutputs outputs;
-  std::array<Output, kOutputRows.size()> held;
+  std::array<Output, kAttentionOutputs.size()> held;
   const Maker maker(parts.first);
   const MergePart& part = parts.views.front();
-  for (std::size_t i = 0; i < kOutputRows.size(); ++i) {
+  for (std::size_t i = 0; i < kAttentionOutputs.size(); ++i) {
     if (!chosen[i]) continue;
-    const OutputRow& row = kOutputRows[i];
-    const ConstTensorView& like = row.kind == ArrayKind::rows ? part.lse : part.attn;
+    const AttentionOutput& row = kAttentionOutputs[i];
+    const ConstTensorView& like = row.kind == TensorKind::rows ? part.lse : part.attn;
     if (results.arrays[i].is_none()) {
-      results.arrays[i] = maker.empty(sizes_of(like.shape, row.kind, layout, parts.has_batch()), like.dtype);
+      results.arrays[i] =
+          maker.empty(sizes_of(like.shape, array_kind(row.kind), layout, parts.has_batch()), like.dtype);
     }
-    held[i] = output_of(keywords.function(), row.name, results.arrays[i], row.kind, layout);
+    held[i] = output_of(keywords.function(), row.name, results.arrays[i], array_kind(row.kind), layout);
     outputs.*row.member = held[i].view;
   }
   const nb::gil_scoped_release released;
@@ -136,10 +138,10 @@ nb::dict narrowed(const Keywords& keywords) {
     if (result.contains(bound)) nb::del(result[bound]);
   }
   const std::size_t rows_dimension = in.layout == Layout::bhtd ? 1 : 2;
-  for (const InputRow& row : kInputRows) {
+  for (const AttentionInput& row : kAttentionInputs) {
     const bool of_keys = (part.*row.member).shape != (in.views.*row.member).shape;
-    if (!of_keys || row.kind == ArrayKind::vector) continue;
-    const std::size_t dimension = row.kind == ArrayKind::scores ? 0 : rows_dimension;
+    if (!of_keys || row.kind == TensorKind::vector) continue;
+    const std::size_t dimension = row.kind == TensorKind::scores ? 0 : rows_dimension;
     result[row.name] = sliced(keywords.take(row.name), dimension, begin, end);
   }
   const auto size = [](const std::vector<std::int64_t>& values) { return static_cast<std::int64_t>(values.size()); };

@@ -14,50 +14,11 @@ from torch.autograd import forward_ad
 
 import headgate
 
+from .arguments import DIFFERENTIABLE, FORWARD_ONLY, OPTIONAL, OPTIONS, REQUIRED, TENSORS, takes
 from .errors import GATE_LOGITS, in_words_of
 from .gates import keeps_output
 
 NAME = "gated_attention"
-
-# The arguments of the operation that are tensors, as headgate.attention_forward has them.
-REQUIRED = ("q", "k", "v")
-OPTIONAL = (
-    "gate",
-    "bias",
-    "mask",
-    "key_lengths",
-    "alibi_slopes",
-    "sinks",
-    "query_offsets",
-    "cu_seqlens_q",
-    "cu_seqlens_k",
-    "block_table",
-    "k_scale",
-    "v_scale",
-)
-TENSORS = REQUIRED + OPTIONAL
-FORWARD_ONLY = ("block_table", "k_scale", "v_scale")
-"""With these there are no gradients at all."""
-
-# Its options: type in the schema, and default.
-OPTIONS = {
-    "layout": ("str", "bhtd"),
-    "scale": ("float?", None),
-    "softcap": ("float", 0.0),
-    "causality": ("str", "none"),
-    "window_left": ("int", -1),
-    "window_right": ("int", -1),
-    "gate_fn": ("str", "sigmoid"),
-    "gate_op": ("str", "mul"),
-    "gate_threshold": ("float", 0.0),
-    "precision": ("str", "exact"),
-    "threads": ("int", 0),
-    "target": ("str", ""),
-    "backend": ("str", ""),
-}
-
-# The inputs that have a gradient, in the order in which the backward pass returns them.
-DIFFERENTIABLE = ("q", "k", "v", "gate", "bias", "sinks")
 
 
 def _literal(value: Any) -> str:
@@ -65,7 +26,7 @@ def _literal(value: Any) -> str:
 
 
 _INPUTS = ", ".join([f"Tensor {name}" for name in REQUIRED] + [f"Tensor? {name}=None" for name in OPTIONAL])
-_SETTINGS = ", ".join(f"{kind} {name}={_literal(default)}" for name, (kind, default) in OPTIONS.items())
+_SETTINGS = ", ".join(f"{option.type} {name}={_literal(option.default)}" for name, option in OPTIONS.items())
 
 
 class Saved(NamedTuple):
@@ -117,7 +78,7 @@ def _given(tensors: tuple[Tensor | None, ...]) -> dict[str, Tensor]:
 
 def _set(options: dict[str, Any]) -> dict[str, Any]:
     """The options that differ from their defaults."""
-    return {name: value for name, value in options.items() if value != OPTIONS[name][1]}
+    return {name: value for name, value in options.items() if value != OPTIONS[name].default}
 
 
 @torch.library.custom_op(
@@ -257,7 +218,7 @@ def checked_options(what: str, options: dict[str, Any]) -> dict[str, Any]:
     refuse_learned(what, options)
     checked = {}
     for name, value in options.items():
-        kind = OPTIONS[name][0]
+        kind = OPTIONS[name].type
         if kind == "str":
             checked[name] = value if isinstance(value, str) else repr(value)
         elif value is None and kind == "float?":
@@ -333,38 +294,28 @@ def _unnest(tensors: dict[str, Tensor | None], layout: str) -> Tensor | None:
     return q
 
 
+_DEFAULTS = {name: option.default for name, option in OPTIONS.items()}
+_NO_TENSORS = dict.fromkeys(TENSORS)
+_KEYWORDS = tuple(name for name in OPTIONAL if name != "gate")
+
+
+def sort_arguments(what: str, tensors: dict[str, Tensor | None], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Moves the inputs among `arguments` to `tensors`, and returns the options. Raises TypeError on others."""
+    options = {}
+    for name, value in arguments.items():
+        if name in OPTIONS:
+            options[name] = value
+        elif name in _KEYWORDS:
+            tensors[name] = value
+        else:
+            raise TypeError(f"{what}() got an unexpected keyword argument '{name}'")
+    return options
+
+
+@takes(*_KEYWORDS, *OPTIONS)
 @in_words_of(NAME, GATE_LOGITS)
 def gated_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_logits: Tensor | None = None,
-    *,
-    bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    key_lengths: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    sinks: Tensor | None = None,
-    query_offsets: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    block_table: Tensor | None = None,
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
-    layout: str = "bhtd",
-    scale: float | None = None,
-    softcap: float = 0.0,
-    causality: str = "none",
-    window_left: int = -1,
-    window_right: int = -1,
-    gate_fn: str = "sigmoid",
-    gate_op: str = "mul",
-    gate_threshold: float = 0.0,
-    precision: str = "exact",
-    threads: int | None = None,
-    target: str = "",
-    backend: str = "",
-    return_lse: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, gate_logits: Tensor | None = None, *, return_lse: bool = False, **arguments: Any
 ) -> Tensor | tuple[Tensor, Tensor]:
     """y = g(gate_logits) * softmax(scale q k^T + bias, mask) v, with gradients.
 
@@ -375,42 +326,12 @@ def gated_attention(
     the result is nested as q is. Under torch.autocast q, k and v are cast to its dtype, and gate_logits and bias
     where they are not float32. Raises ValueError, in one line, on arguments that do not fit.
     """
-    tensors = {
-        "q": q,
-        "k": k,
-        "v": v,
-        "gate": gate_logits,
-        "bias": bias,
-        "mask": mask,
-        "key_lengths": key_lengths,
-        "alibi_slopes": alibi_slopes,
-        "sinks": sinks,
-        "query_offsets": query_offsets,
-        "cu_seqlens_q": cu_seqlens_q,
-        "cu_seqlens_k": cu_seqlens_k,
-        "block_table": block_table,
-        "k_scale": k_scale,
-        "v_scale": v_scale,
-    }
-    options = {
-        "layout": layout,
-        "scale": scale,
-        "softcap": softcap,
-        "causality": causality,
-        "window_left": window_left,
-        "window_right": window_right,
-        "gate_fn": gate_fn,
-        "gate_op": gate_op,
-        "gate_threshold": gate_threshold,
-        "precision": precision,
-        "threads": threads,
-        "target": target,
-        "backend": backend,
-    }
+    tensors = {**_NO_TENSORS, "q": q, "k": k, "v": v, "gate": gate_logits}
+    given = sort_arguments(NAME, tensors, arguments)
     recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
-    refuse_transforms(NAME, {**tensors, **options})
+    refuse_transforms(NAME, {**tensors, **given})
     check_tensors(NAME, tensors, recorded)
-    options = checked_options(NAME, options)
+    options = {**_DEFAULTS, **checked_options(NAME, given)}
     if recorded and options["gate_threshold"] > 0:
         raise ValueError(f"{NAME}: with gate_threshold there are no gradients: call it under torch.no_grad()")
     nested = _unnest(tensors, options["layout"])

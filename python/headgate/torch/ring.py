@@ -16,12 +16,17 @@ from torch import Tensor
 
 import headgate
 
-from .attention import DIFFERENTIABLE, OPTIONS, TENSORS, autocast, check_tensors, checked_options, refuse_transforms
+from .arguments import DIFFERENTIABLE, OPTIONS, TENSORS, options_of, takes
+from .attention import autocast, check_tensors, checked_options, refuse_transforms
 from .errors import GATE_LOGITS, call_as, in_words_of
 from .gates import keeps_output
 from .sharding import Span, agree, described, own_rank, spans_of
 
 NAME = "ring_attention"
+# What it takes beside q, k, v and the gate.
+INPUTS = ("key_lengths", "alibi_slopes", "sinks")
+SCORING, GATING = options_of("scores"), options_of("gate")
+DEFAULTS = {name: OPTIONS[name].default for name in ("layout", *SCORING, *GATING, "threads")}
 KEYS_TAG, GRADIENTS_TAG = 0, 1
 
 
@@ -156,8 +161,8 @@ class Call(NamedTuple):
     ring: Ring
     plan: Plan
     layout: str
-    scoring: dict[str, Any]  # scale, softcap, causality, windows, slopes
-    gating: dict[str, Any]  # gate_fn, gate_op
+    scoring: dict[str, Any]  # options of the scores, and slopes
+    gating: dict[str, Any]  # options of the gate
     threads: int | None
 
     def rows(self, x: Tensor | None, span: Span) -> Tensor | None:
@@ -352,8 +357,8 @@ def _make_call(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], opt
     rules = Rules(options["causality"], options["window_left"], options["window_right"], key_lengths)
     by_position = rules != Rules("none", -1, -1, None) or slopes is not None
     plan = _make_plan(ring.ranks, T, sharding, rules, by_position)
-    scoring = {name: options[name] for name in ("scale", "softcap", "causality", "window_left", "window_right")}
-    gating = {name: options[name] for name in ("gate_fn", "gate_op")}
+    scoring = {name: options[name] for name in SCORING}
+    gating = {name: options[name] for name in GATING}
     call = Call(ring, plan, layout, {**scoring, "alibi_slopes": slopes}, gating, options["threads"] or None)
     given = {name: None if tensors[name] is None else tensors[name].detach() for name in RING_DIFFERENTIABLE}
     empty = [call.rows(given[name], Span(0, 0)) for name in ("q", "k", "v", "gate")]
@@ -393,12 +398,13 @@ def _prepare(
     """The call, and the facts that must be the same on every rank. Casts `tensors` under autocast."""
     _refuse_others(others)
     check_tensors(NAME, tensors, recorded)
-    options = checked_options(NAME, options)
+    options = {**DEFAULTS, **checked_options(NAME, options)}
     autocast(tensors)
     call = _make_call(ring, sharding, tensors, options)
     return call, _facts(call, sharding, tensors, options, recorded)
 
 
+@takes(*INPUTS, *DEFAULTS)
 @torch._disable_dynamo  # torch.compiler.disable, without the seconds of its import where nothing is compiled
 @in_words_of(NAME, GATE_LOGITS)
 def ring_attention(
@@ -409,20 +415,8 @@ def ring_attention(
     *,
     group: "dist.ProcessGroup | None" = None,
     sharding: str = "balanced",
-    key_lengths: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    sinks: Tensor | None = None,
-    layout: str = "bhtd",
-    scale: float | None = None,
-    softcap: float = 0.0,
-    causality: str = "none",
-    window_left: int = -1,
-    window_right: int = -1,
-    gate_fn: str = "sigmoid",
-    gate_op: str = "mul",
-    threads: int | None = None,
     return_lse: bool = False,
-    **others: Any,
+    **arguments: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """gated_attention over a sequence of which each rank of `group` has a shard, as shard_sequence cuts it.
 
@@ -438,31 +432,13 @@ def ring_attention(
     shards of keys and values, and backward three of their gradients in f32.
     """
     ring = Ring(group, *own_rank(NAME, group))
-    tensors = {
-        "q": q,
-        "k": k,
-        "v": v,
-        "gate": gate_logits,
-        "sinks": sinks,
-        "key_lengths": key_lengths,
-        "alibi_slopes": alibi_slopes,
-    }
-    options = {
-        "layout": layout,
-        "scale": scale,
-        "softcap": softcap,
-        "causality": causality,
-        "window_left": window_left,
-        "window_right": window_right,
-        "gate_fn": gate_fn,
-        "gate_op": gate_op,
-        "threads": threads,
-    }
+    tensors = {"q": q, "k": k, "v": v, "gate": gate_logits, **{name: arguments.pop(name, None) for name in INPUTS}}
+    options = {name: arguments.pop(name) for name in DEFAULTS if name in arguments}
     refuse_transforms(NAME, {**tensors, **options})  # before the ranks communicate
     recorded = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors.values())
     call, refusal, facts = None, None, {}
     try:
-        call, facts = call_as(NAME, GATE_LOGITS, _prepare, ring, sharding, tensors, options, others, recorded)
+        call, facts = call_as(NAME, GATE_LOGITS, _prepare, ring, sharding, tensors, options, arguments, recorded)
     except Exception as error:  # raised below, when all ranks know of it
         refusal = error
     agree(NAME, group, facts, refusal)

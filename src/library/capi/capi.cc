@@ -16,7 +16,10 @@
 #include "library/capi/sized.hpp"
 #include "library/capi/status.hpp"
 #include "library/capi/tensors.hpp"
+#include "library/core/attention_options.hpp"
+#include "library/core/attention_tensors.hpp"
 #include "library/core/check.hpp"
+#include "library/core/statistics_outputs.hpp"
 
 namespace headgate::capi {
 namespace {
@@ -46,88 +49,107 @@ static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_gradients) == 8 + 
 static_assert(sizeof(void*) != 8 || sizeof(headgate_statistics_selection) == 8 + 2 * 80 + 8);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_statistics_outputs) == 8 + 16 * 80);
 
-/// Zero is the default in C and no gate in C++; other numbers are the same (library/core/gate_functions.hpp), and the
-/// call refuses those of no function.
-GateFn to_gate_fn(headgate_gate_fn gate_fn) {
-  if (gate_fn == HEADGATE_GATE_FN_DEFAULT) return AttentionOptions{}.gate_fn;
-  return gate_fn == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(gate_fn);
+/// The value of an option that the C API has as `c`. Calls refuse numbers that are no enumerators.
+template <typename Value, typename C>
+Value to_option(C c) {
+  return static_cast<Value>(c);
+}
+/// Zero is the default in C and no gate in C++; other numbers are the same (library/core/gate_functions.hpp).
+template <>
+GateFn to_option<GateFn>(headgate_gate_fn c) {
+  if (c == HEADGATE_GATE_FN_DEFAULT) return AttentionOptions{}.gate_fn;
+  return c == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(c);
+}
+template <>
+std::int64_t to_option<std::int64_t>(const char* target) {
+  return target == nullptr || *target == '\0' ? 0 : find_target(target);
+}
+template <>
+const Backend* to_option<const Backend*>(const char* backend) {
+  return backend == nullptr || *backend == '\0' ? nullptr : &find_backend(backend);
 }
 
-/// Options before they had target and backend, before they had gate_threshold, and before they had precision.
-constexpr auto kOlderOptions_bytes = {offsetof(headgate_attention_options, target),
-                                      offsetof(headgate_attention_options, gate_threshold),
-                                      offsetof(headgate_attention_options, precision)};
+/// Refuses a value that stands where it is not said to be given.
+template <class Row>
+void check_given(const Row& row, const headgate_attention_options& c) {
+  const std::int32_t given = c.*row.in_c.given;
+  require(given == 0 || given == 1, "options.{} is {} but must be 0 or 1", row.in_c.given_name, given);
+  require(given == 1 || c.*row.c_member == 0, "options.{} is {} but {} is 0", row.text.name, c.*row.c_member,
+          row.in_c.given_name);
+}
+
+template <class Struct, typename Member>
+std::size_t offset_of(Member Struct::*member) {
+  static const Struct object{};
+  return static_cast<std::size_t>(reinterpret_cast<const std::byte*>(&(object.*member)) -
+                                  reinterpret_cast<const std::byte*>(&object));
+}
+
+/// The sizes that the struct of options had in older versions.
+const std::vector<std::size_t>& older_sizes_of_options() {
+  static const std::vector<std::size_t> sizes = [] {
+    std::vector<std::size_t> found;
+    for_each_row(kAttentionOptions, [&found](const auto& row) {
+      if (row.in_c.older_end_here) found.push_back(offset_of(row.c_member));
+    });
+    std::sort(found.begin(), found.end());
+    return found;
+  }();
+  return sizes;
+}
 
 AttentionOptions to_options(const headgate_attention_options* given) {
   AttentionOptions options;
   if (given == nullptr) return options;
-  const auto c = read_sized(given, "options", kOlderOptions_bytes);
-  require(c.has_scale == 0 || c.has_scale == 1, "options.has_scale is {} but must be 0 or 1", c.has_scale);
-  require(c.has_scale == 1 || c.scale == 0.0, "options.scale is {} but has_scale is 0", c.scale);
-  require(c.has_window == 0 || c.has_window == 1, "options.has_window is {} but must be 0 or 1", c.has_window);
-  require(c.has_window == 1 || (c.window_left == 0 && c.window_right == 0),
-          "options.window_left and window_right are {} and {} but has_window is 0", c.window_left, c.window_right);
-  if (c.has_scale == 1) options.scale = c.scale;
-  options.softcap = c.softcap;
-  options.causality = static_cast<Causality>(c.causality);
-  if (c.has_window == 1) {
-    options.window_left = c.window_left;
-    options.window_right = c.window_right;
-  }
-  options.gate_fn = to_gate_fn(c.gate_fn);
-  options.gate_op = static_cast<GateOp>(c.gate_op);
-  options.context.threads = c.threads;
-  if (c.target != nullptr && *c.target != '\0') options.context.target = find_target(c.target);
-  if (c.backend != nullptr && *c.backend != '\0') options.context.backend = &find_backend(c.backend);
-  options.gate_threshold = c.gate_threshold;
-  options.precision = static_cast<Precision>(c.precision);
+  const auto c = read_sized(given, "options", older_sizes_of_options());
+  for_each_row(kAttentionOptions, [&](const auto& row) {
+    using Value = std::remove_reference_t<decltype(row.of(options))>;
+    if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(c.*row.c_member)>>) {
+      if (row.in_c.given != nullptr) {
+        check_given(row, c);
+        if (c.*row.in_c.given == 0) return;
+      }
+    }
+    row.of(options) = to_option<Value>(c.*row.c_member);
+  });
   require(c.reserved == 0, "options.reserved is {} but must be 0", c.reserved);
   return options;
 }
 
-/// Inputs before they had query_offsets.
-constexpr auto kOlderInputs_bytes = {offsetof(headgate_attention_inputs, query_offsets)};
+/// The sizes that the struct of a table's tensors had in older versions.
+template <const auto& kRows>
+const std::vector<std::size_t>& older_sizes() {
+  static const std::vector<std::size_t> sizes = [] {
+    std::vector<std::size_t> found;
+    for (const auto& row : kRows) {
+      if (row.traits.older_c_ends_here) found.push_back(offset_of(row.c_member));
+    }
+    return found;
+  }();
+  return sizes;
+}
+
+/// The struct of views that a table's rows describe.
+template <const auto& kRows, class C>
+auto to_views(const C* given, const char* name) {
+  const C c = read_sized(given, name, older_sizes<kRows>());
+  typename std::remove_cvref_t<decltype(kRows[0])>::Struct views;
+  for (const auto& row : kRows) views.*row.member = to_view(c.*row.c_member, row.name);
+  return views;
+}
 
 AttentionInputs to_inputs(const headgate_attention_inputs* given) {
-  const auto c = read_sized(given, "inputs", kOlderInputs_bytes);
-  AttentionInputs inputs;
-  inputs.q = to_view(c.q, "q");
-  inputs.k = to_view(c.k, "k");
-  inputs.v = to_view(c.v, "v");
-  inputs.gate = to_view(c.gate, "gate");
-  inputs.bias = to_view(c.bias, "bias");
-  inputs.mask = to_view(c.mask, "mask");
-  inputs.key_lengths = to_view(c.key_lengths, "key_lengths");
-  inputs.alibi_slopes = to_view(c.alibi_slopes, "alibi_slopes");
-  inputs.sinks = to_view(c.sinks, "sinks");
-  inputs.query_offsets = to_view(c.query_offsets, "query_offsets");
-  inputs.cu_seqlens_q = to_view(c.cu_seqlens_q, "cu_seqlens_q");
-  inputs.cu_seqlens_k = to_view(c.cu_seqlens_k, "cu_seqlens_k");
-  inputs.block_table = to_view(c.block_table, "block_table");
-  inputs.k_scale = to_view(c.k_scale, "k_scale");
-  inputs.v_scale = to_view(c.v_scale, "v_scale");
-  return inputs;
+  return to_views<kAttentionInputs>(given, "inputs");
 }
-
 AttentionOutputs to_outputs(const headgate_attention_outputs* given) {
-  const auto c = read_sized(given, "outputs");
-  return {to_view(c.y, "y"), to_view(c.lse, "lse"), to_view(c.attn, "attn"), to_view(c.weights, "weights")};
+  return to_views<kAttentionOutputs>(given, "outputs");
 }
-
-AttentionSaved to_saved(const headgate_attention_saved* given) {
-  const auto c = read_sized(given, "saved");
-  return {to_view(c.y, "y"), to_view(c.lse, "lse"), to_view(c.attn, "attn")};
-}
-
+AttentionSaved to_saved(const headgate_attention_saved* given) { return to_views<kSavedTensors>(given, "saved"); }
 AttentionIncoming to_incoming(const headgate_attention_incoming* given) {
-  const auto c = read_sized(given, "incoming");
-  return {to_view(c.dy, "dy"), to_view(c.dlse, "dlse")};
+  return to_views<kIncomingTensors>(given, "incoming");
 }
-
 AttentionGradients to_gradients(const headgate_attention_gradients* given) {
-  const auto c = read_sized(given, "gradients");
-  return {to_view(c.dq, "dq"),       to_view(c.dk, "dk"),       to_view(c.dv, "dv"),
-          to_view(c.dgate, "dgate"), to_view(c.dbias, "dbias"), to_view(c.dsinks, "dsinks")};
+  return to_views<kAttentionGradients>(given, "gradients");
 }
 
 void narrow(headgate_attention_inputs* range, const headgate_attention_inputs* given, std::int64_t begin,
@@ -141,7 +163,7 @@ void narrow(headgate_attention_inputs* range, const headgate_attention_inputs* g
     std::copy(from.begin(), from.end(), to);
     return to_c(make_vector_view(static_cast<const std::int64_t*>(to), static_cast<std::int64_t>(from.size())));
   };
-  headgate_attention_inputs c = read_sized(given, "inputs", kOlderInputs_bytes);
+  headgate_attention_inputs c = read_sized(given, "inputs", older_sizes<kAttentionInputs>());
   c.struct_size = sizeof c;
   c.k = to_c(narrowed.k);
   c.v = to_c(narrowed.v);
@@ -172,22 +194,9 @@ StatisticsSelection to_selection(const headgate_statistics_selection* given) {
 
 AttentionStatistics to_statistics(const headgate_attention_statistics_outputs* given) {
   const auto c = read_sized(given, "outputs");
-  return {to_view(c.row_max, "row_max"),
-          to_view(c.entropy, "entropy"),
-          to_view(c.first, "first"),
-          to_view(c.first_gated, "first_gated"),
-          to_view(c.window_share, "window_share"),
-          to_view(c.key_weights, "key_weights"),
-          to_view(c.mean_row_max, "mean_row_max"),
-          to_view(c.mean_entropy, "mean_entropy"),
-          to_view(c.mean_first, "mean_first"),
-          to_view(c.mean_first_gated, "mean_first_gated"),
-          to_view(c.mean_window_share, "mean_window_share"),
-          to_view(c.mean_key_weights, "mean_key_weights"),
-          to_view(c.key_mass, "key_mass"),
-          to_view(c.topk_index, "topk_index"),
-          to_view(c.topk_weight, "topk_weight"),
-          to_view(c.rows, "rows")};
+  AttentionStatistics statistics;
+  for (const StatisticsOutput& row : kStatisticsOutputs) statistics.*row.member = to_view(c.*row.c_member, row.name);
+  return statistics;
 }
 
 /// Contiguous strides; sizes whose product overflows are refused by the call that gets the tensor.

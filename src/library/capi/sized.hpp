@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <initializer_list>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "library/core/check.hpp"
 
@@ -19,7 +19,7 @@ constexpr std::size_t kMaxStructSize = 8192;
 /// today's is a mistake, and might end in the middle of a field. Fields that an older caller does not have are zero;
 /// bytes that a newer caller has beyond ours must be zero.
 template <typename Struct>
-Struct read_sized(const Struct* given, const char* name, std::initializer_list<std::size_t> older_sizes = {}) {
+Struct read_sized(const Struct* given, const char* name, const std::vector<std::size_t>& older_sizes = {}) {
   static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, struct_size) == 0);
   require(given != nullptr, "{} is null", name);
   const std::size_t size = given->struct_size;

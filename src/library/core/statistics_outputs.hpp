@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "headgate/headgate.h"
 #include "headgate/statistics.hpp"
 
 // The outputs of attention_statistics as rows, which checks, problems and files walk.
@@ -18,6 +19,7 @@ enum class StatisticsDim { one, queries, keys, chosen_keys, chosen_rows, top_key
 struct StatisticsOutput {
   const char* name;
   TensorView AttentionStatistics::*member;
+  headgate_tensor headgate_attention_statistics_outputs::*c_member;
   StatisticsDim third, fourth;
 
   constexpr bool is_index() const { return member == &AttentionStatistics::topk_index; }
@@ -26,24 +28,31 @@ struct StatisticsOutput {
 };
 
 /// In the order of AttentionStatistics.
-inline constexpr std::array<StatisticsOutput, 16> kStatisticsOutputs{{
-    {"row_max", &AttentionStatistics::row_max, StatisticsDim::queries, StatisticsDim::one},
-    {"entropy", &AttentionStatistics::entropy, StatisticsDim::queries, StatisticsDim::one},
-    {"first", &AttentionStatistics::first, StatisticsDim::queries, StatisticsDim::one},
-    {"first_gated", &AttentionStatistics::first_gated, StatisticsDim::queries, StatisticsDim::one},
-    {"window_share", &AttentionStatistics::window_share, StatisticsDim::queries, StatisticsDim::one},
-    {"key_weights", &AttentionStatistics::key_weights, StatisticsDim::queries, StatisticsDim::chosen_keys},
-    {"mean_row_max", &AttentionStatistics::mean_row_max, StatisticsDim::one, StatisticsDim::one},
-    {"mean_entropy", &AttentionStatistics::mean_entropy, StatisticsDim::one, StatisticsDim::one},
-    {"mean_first", &AttentionStatistics::mean_first, StatisticsDim::one, StatisticsDim::one},
-    {"mean_first_gated", &AttentionStatistics::mean_first_gated, StatisticsDim::one, StatisticsDim::one},
-    {"mean_window_share", &AttentionStatistics::mean_window_share, StatisticsDim::one, StatisticsDim::one},
-    {"mean_key_weights", &AttentionStatistics::mean_key_weights, StatisticsDim::one, StatisticsDim::chosen_keys},
-    {"key_mass", &AttentionStatistics::key_mass, StatisticsDim::one, StatisticsDim::keys},
-    {"topk_index", &AttentionStatistics::topk_index, StatisticsDim::queries, StatisticsDim::top_keys},
-    {"topk_weight", &AttentionStatistics::topk_weight, StatisticsDim::queries, StatisticsDim::top_keys},
-    {"rows", &AttentionStatistics::rows, StatisticsDim::chosen_rows, StatisticsDim::keys},
-}};
+inline constexpr auto kStatisticsOutputs = [] {
+  using S = AttentionStatistics;
+  using C = headgate_attention_statistics_outputs;
+  using enum StatisticsDim;
+  return std::array<StatisticsOutput, 16>{{
+      {"row_max", &S::row_max, &C::row_max, queries, one},
+      {"entropy", &S::entropy, &C::entropy, queries, one},
+      {"first", &S::first, &C::first, queries, one},
+      {"first_gated", &S::first_gated, &C::first_gated, queries, one},
+      {"window_share", &S::window_share, &C::window_share, queries, one},
+      {"key_weights", &S::key_weights, &C::key_weights, queries, chosen_keys},
+      {"mean_row_max", &S::mean_row_max, &C::mean_row_max, one, one},
+      {"mean_entropy", &S::mean_entropy, &C::mean_entropy, one, one},
+      {"mean_first", &S::mean_first, &C::mean_first, one, one},
+      {"mean_first_gated", &S::mean_first_gated, &C::mean_first_gated, one, one},
+      {"mean_window_share", &S::mean_window_share, &C::mean_window_share, one, one},
+      {"mean_key_weights", &S::mean_key_weights, &C::mean_key_weights, one, chosen_keys},
+      {"key_mass", &S::key_mass, &C::key_mass, one, keys},
+      {"topk_index", &S::topk_index, &C::topk_index, queries, top_keys},
+      {"topk_weight", &S::topk_weight, &C::topk_weight, queries, top_keys},
+      {"rows", &S::rows, &C::rows, chosen_rows, keys},
+  }};
+}();
+static_assert(sizeof(AttentionStatistics) == kStatisticsOutputs.size() * sizeof(TensorView) &&
+              sizeof(headgate_attention_statistics_outputs) / sizeof(headgate_tensor) == kStatisticsOutputs.size());
 
 /// The outputs of this many rows are figures of one query; row kRowFigures + 1 + n is the mean of row n.
 inline constexpr std::size_t kRowFigures = 5;

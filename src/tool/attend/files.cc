@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -44,44 +48,86 @@ io::Array read_float(const std::string& path) {
   return array;
 }
 
-/// Reads values that the library takes in f32 or f64.
-io::Array read_small(const std::string& path) {
-  io::Array array = read_float(path);
-  return array.dtype == DType::f16 ? converted(array, DType::f32) : std::move(array);
-}
-
-io::Array read_integers(const std::string& path) {
-  if (path.empty()) return {};
+io::Array read_of_types(const std::string& path, std::initializer_list<DType> types, std::string_view wanted) {
   io::Array array = io::read_npy(path);
-  if (array.dtype != DType::i32 && array.dtype != DType::i64) {
-    io::fail(path, "has dtype {} but must be i32 or i64", dtype_name(array.dtype));
+  if (std::find(types.begin(), types.end(), array.dtype) == types.end()) {
+    io::fail(path, "has dtype {} but must be {}", dtype_name(array.dtype), wanted);
   }
   return array;
 }
 
+/// Reads the files of inputs in the dtypes that the computation takes.
+class Reader {
+ public:
+  /// `dtype`: what all that has the dtype of q is converted to.
+  Reader(const Files& files, std::optional<DType> dtype)
+      : q_path_(files.inputs[&AttentionInputs::q]), converts_(dtype.has_value()) {
+    q_ = read_float(q_path_);
+    q_dtype_ = q_.dtype;
+    compute_ = dtype.value_or(q_dtype_);
+  }
+
+  io::Array q() { return in_dtype(std::move(q_), compute_); }
+
+  template <class Row>
+  io::Array read(const Row& row, const std::string& path) const {
+    if (path.empty()) return {};
+    switch (row.elements) {
+      case Elements::floats:
+      case Elements::of_q: return like_q(path);
+      case Elements::of_q_or_i8: {
+        io::Array array = io::read_npy(path);
+        return array.dtype == DType::i8 ? std::move(array) : like_q(path, std::move(array));
+      }
+      case Elements::of_q_or_f32: return row.kind == TensorKind::heads ? like_q(path) : like_q_or_f32(path);
+      case Elements::f32: return in_dtype(read_float(path), DType::f32);
+      case Elements::f32_or_f64: {
+        io::Array array = read_float(path);
+        return array.dtype == DType::f16 ? converted(array, DType::f32) : std::move(array);
+      }
+      case Elements::boolean: return read_of_types(path, {DType::boolean}, "bool");
+      case Elements::integers: return read_of_types(path, {DType::i32, DType::i64}, "i32 or i64");
+      case Elements::i32: return read_of_types(path, {DType::i32}, "i32");
+    }
+    return {};
+  }
+
+ private:
+  io::Array like_q(const std::string& path) const { return like_q(path, io::read_npy(path)); }
+  io::Array like_q(const std::string& path, io::Array array) const {
+    require_float(path, array);
+    if (!converts_ && array.dtype != q_dtype_) {
+      io::fail(path, "has dtype {} but {} has {} (--dtype converts them)", dtype_name(array.dtype), q_path_,
+               dtype_name(q_dtype_));
+    }
+    return in_dtype(std::move(array), compute_);
+  }
+  io::Array like_q_or_f32(const std::string& path) const {
+    io::Array array = read_float(path);
+    return array.dtype == compute_ ? std::move(array) : in_dtype(std::move(array), DType::f32);
+  }
+
+  const std::string& q_path_;
+  bool converts_;
+  io::Array q_;
+  DType q_dtype_, compute_;
+};
+
 using io::NamedPath;
 
 std::vector<NamedPath> input_paths(const Files& files) {
-  return {{"--q", files.q},
-          {"--k", files.k},
-          {"--v", files.v},
-          {"--gate", files.gate},
-          {"--bias", files.bias},
-          {"--mask", files.mask},
-          {"--key-lengths", files.key_lengths},
-          {"--query-offsets", files.query_offsets},
-          {"--cu-seqlens-q", files.cu_seqlens_q},
-          {"--cu-seqlens-k", files.cu_seqlens_k},
-          {"--alibi", files.alibi},
-          {"--sinks", files.sinks},
-          {"--grad-out", files.grad_out},
-          {"--block-table", files.block_table},
-          {"--k-scale", files.k_scale},
-          {"--v-scale", files.v_scale}};
+  std::vector<NamedPath> paths;
+  for (std::size_t n = 0; n < kAttentionInputs.size(); ++n) {
+    paths.push_back({std::string(kAttentionInputs[n].file.option), files.inputs[n]});
+  }
+  for (std::size_t n = 0; n < kIncomingTensors.size(); ++n) {
+    paths.push_back({std::string(kIncomingTensors[n].file.option), files.incoming[n]});
+  }
+  return paths;
 }
 
-std::string gradient_path(const Files& files, const char* name) {
-  return (fs::path(files.grad_dir) / (std::string(name) + ".npy")).string();
+std::string gradient_path(const Files& files, const AttentionGradient& gradient) {
+  return (fs::path(files.grad_dir) / (std::string(gradient.file.name) + ".npy")).string();
 }
 
 std::string statistic_path(const Files& files, const StatisticsOutput& output) {
@@ -89,18 +135,18 @@ std::string statistic_path(const Files& files, const StatisticsOutput& output) {
 }
 
 std::vector<NamedPath> output_paths(const Files& files) {
-  std::vector<NamedPath> paths = {{"--out", files.out}};
-  if (!files.lse.empty()) paths.push_back({"--lse", files.lse});
-  if (!files.weights.empty()) paths.push_back({"--weights", files.weights});
+  std::vector<NamedPath> paths;
+  for (std::size_t n = 0; n < kAttentionOutputs.size(); ++n) {
+    if (!files.outputs[n].empty()) paths.push_back({std::string(kAttentionOutputs[n].file.option), files.outputs[n]});
+  }
   for (const StatisticsOutput& output : kStatisticsOutputs) {
     const bool written = !files.statistics.directory.empty() && files.statistics.wants(output);
     if (written) paths.push_back({"--stats", statistic_path(files, output)});
   }
   if (files.grad_dir.empty()) return paths;
-  for (const char* name : {"dq", "dk", "dv"}) paths.push_back({"--grad-dir", gradient_path(files, name)});
-  if (!files.gate.empty()) paths.push_back({"--grad-dir", gradient_path(files, "dz")});
-  if (!files.bias.empty()) paths.push_back({"--grad-dir", gradient_path(files, "dbias")});
-  if (!files.sinks.empty()) paths.push_back({"--grad-dir", gradient_path(files, "dsinks")});
+  for (const AttentionGradient& gradient : kAttentionGradients) {
+    if (!files.inputs[gradient.gradient_of].empty()) paths.push_back({"--grad-dir", gradient_path(files, gradient)});
+  }
   return paths;
 }
 
@@ -121,52 +167,16 @@ void check_outputs(const Files& files) {
 }
 
 Arrays read_inputs(const Files& files, std::optional<DType> dtype) {
-  Arrays a;
-  a.q = read_float(files.q);
-  const DType q_dtype = a.q.dtype;
-  const DType compute = dtype.value_or(q_dtype);
-  a.q = in_dtype(std::move(a.q), compute);
-  enum class Bytes { refused, kept };
-  const auto read_like_q = [&](const std::string& path, Bytes bytes = Bytes::refused) {
-    if (path.empty()) return io::Array{};
-    io::Array array = io::read_npy(path);
-    if (array.dtype == DType::i8 && bytes == Bytes::kept) return array;
-    require_float(path, array);
-    if (!dtype && array.dtype != q_dtype) {
-      io::fail(path, "has dtype {} but {} has {} (--dtype converts them)", dtype_name(array.dtype), files.q,
-               dtype_name(q_dtype));
-    }
-    return in_dtype(std::move(array), compute);
-  };
-  a.k = read_like_q(files.k, Bytes::kept);
-  a.v = read_like_q(files.v, Bytes::kept);
-  a.gate = read_like_q(files.gate);
-  a.grad_out = read_like_q(files.grad_out);
-  if (!files.bias.empty()) {
-    a.bias = read_float(files.bias);
-    if (a.bias.dtype != compute) a.bias = in_dtype(std::move(a.bias), DType::f32);
+  Reader reader(files, dtype);
+  Arrays arrays;
+  for (std::size_t n = 0; n < kAttentionInputs.size(); ++n) {
+    const AttentionInput& row = kAttentionInputs[n];
+    arrays.inputs[n] = row.member == &AttentionInputs::q ? reader.q() : reader.read(row, files.inputs[n]);
   }
-  if (!files.mask.empty()) {
-    a.mask = io::read_npy(files.mask);
-    if (a.mask.dtype != DType::boolean) {
-      io::fail(files.mask, "has dtype {} but must be bool", dtype_name(a.mask.dtype));
-    }
+  for (std::size_t n = 0; n < kIncomingTensors.size(); ++n) {
+    arrays.incoming[n] = reader.read(kIncomingTensors[n], files.incoming[n]);
   }
-  a.key_lengths = read_integers(files.key_lengths);
-  a.query_offsets = read_integers(files.query_offsets);
-  a.cu_seqlens_q = read_integers(files.cu_seqlens_q);
-  a.cu_seqlens_k = read_integers(files.cu_seqlens_k);
-  if (!files.block_table.empty()) {
-    a.block_table = io::read_npy(files.block_table);
-    if (a.block_table.dtype != DType::i32) {
-      io::fail(files.block_table, "has dtype {} but must be i32", dtype_name(a.block_table.dtype));
-    }
-  }
-  if (!files.k_scale.empty()) a.k_scale = in_dtype(read_float(files.k_scale), DType::f32);
-  if (!files.v_scale.empty()) a.v_scale = in_dtype(read_float(files.v_scale), DType::f32);
-  if (!files.alibi.empty()) a.alibi = read_small(files.alibi);
-  if (!files.sinks.empty()) a.sinks = read_small(files.sinks);
-  return a;
+  return arrays;
 }
 
 void write_outputs(const Files& files, const Results& results) {
@@ -180,9 +190,9 @@ void write_outputs(const Files& files, const Results& results) {
       writer.add(path, array);
     }
   };
-  add(files.out, results.y);
-  if (!files.lse.empty()) add(files.lse, results.lse);
-  if (!files.weights.empty()) add(files.weights, results.weights);
+  for (std::size_t n = 0; n < kAttentionOutputs.size(); ++n) {
+    if (!files.outputs[n].empty()) add(files.outputs[n], results.outputs[n]);
+  }
   if (!files.statistics.directory.empty()) {
     writer.make_directory(files.statistics.directory);
     for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
@@ -191,12 +201,9 @@ void write_outputs(const Files& files, const Results& results) {
   }
   if (!files.grad_dir.empty()) {
     writer.make_directory(files.grad_dir);
-    add(gradient_path(files, "dq"), results.dq);
-    add(gradient_path(files, "dk"), results.dk);
-    add(gradient_path(files, "dv"), results.dv);
-    add(gradient_path(files, "dz"), results.dgate);
-    add(gradient_path(files, "dbias"), results.dbias);
-    add(gradient_path(files, "dsinks"), results.dsinks);
+    for (std::size_t n = 0; n < kAttentionGradients.size(); ++n) {
+      add(gradient_path(files, kAttentionGradients[n]), results.gradients[n]);
+    }
   }
   writer.commit();
 }

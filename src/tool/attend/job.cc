@@ -38,35 +38,41 @@ auto view4(Array& array) {
 }
 
 void check_rank(const std::string& path, const io::Array& array, std::size_t low, std::size_t high,
-                const char* wanted) {
+                const std::string& wanted) {
   if (!array.present() || (array.shape.size() >= low && array.shape.size() <= high)) return;
   io::fail(path, "has shape {} but must be {}", io::shape_text(array.shape), wanted);
 }
 
+/// The rank that the kind of `row` has.
+template <class Row>
+void check_rank_of(const Row& row, const std::string& path, const io::Array& array, const io::Array& q) {
+  const std::size_t rank = q.shape.size();
+  switch (row.kind) {
+    case TensorKind::heads:
+      return check_rank(path, array, rank, rank, fmt::format("of rank {} as q, {}, is", rank, io::shape_text(q.shape)));
+    case TensorKind::rows:
+      return check_rank(path, array, rank - 1, rank - 1,
+                        fmt::format("of rank {}, that of q, {}, less one", rank - 1, io::shape_text(q.shape)));
+    case TensorKind::scores: return check_rank(path, array, 2, 4, "(T,S), (H,T,S) or (B,H,T,S), each but S full or 1");
+    case TensorKind::vector:
+      return check_rank(path, array, 1, 1, fmt::format("{},)", row.shape.substr(0, row.shape.size() - 1)));
+    case TensorKind::table: return check_rank(path, array, 2, 2, "(B,M), or (N,M) of a packed batch");
+  }
+}
+
 void check_ranks(const Files& files, const Arrays& a) {
-  check_rank(files.q, a.q, 2, 4, "(T,D), (H,T,D) or (B,H,T,D)");
-  const std::size_t rank = a.q.shape.size();
-  const std::string like_q = fmt::format("of rank {} as q, {}, is", rank, io::shape_text(a.q.shape));
-  check_rank(files.k, a.k, rank, rank, like_q.c_str());
-  check_rank(files.v, a.v, rank, rank, like_q.c_str());
-  check_rank(files.gate, a.gate, rank, rank, like_q.c_str());
-  check_rank(files.grad_out, a.grad_out, rank, rank, like_q.c_str());
-  check_rank(files.bias, a.bias, 2, 4, "(T,S), (H,T,S) or (B,H,T,S), each but S full or 1");
-  check_rank(files.mask, a.mask, 2, 4, "(T,S), (H,T,S) or (B,H,T,S), each but S full or 1");
-  check_rank(files.key_lengths, a.key_lengths, 1, 1, "(B,)");
-  check_rank(files.query_offsets, a.query_offsets, 1, 1, "(B,)");
-  check_rank(files.cu_seqlens_q, a.cu_seqlens_q, 1, 1, "(N+1,)");
-  check_rank(files.cu_seqlens_k, a.cu_seqlens_k, 1, 1, "(N+1,)");
-  check_rank(files.alibi, a.alibi, 1, 1, "(H,)");
-  check_rank(files.sinks, a.sinks, 1, 1, "(H,)");
-  check_rank(files.block_table, a.block_table, 2, 2, "(B,M), or (N,M) of a packed batch");
-  check_rank(files.k_scale, a.k_scale, rank, rank, like_q.c_str());
-  check_rank(files.v_scale, a.v_scale, rank, rank, like_q.c_str());
-  for (const auto* named : {&a.q, &a.k}) {
-    const ConstTensorView view = view4(*named);
+  check_rank(files.inputs[&AttentionInputs::q], a.q(), 2, 4, "(T,D), (H,T,D) or (B,H,T,D)");
+  for (std::size_t n = 0; n < kAttentionInputs.size(); ++n) {
+    check_rank_of(kAttentionInputs[n], files.inputs[n], a.inputs[n], a.q());
+  }
+  for (std::size_t n = 0; n < kIncomingTensors.size(); ++n) {
+    check_rank_of(kIncomingTensors[n], files.incoming[n], a.incoming[n], a.q());
+  }
+  for (const auto member : {&AttentionInputs::q, &AttentionInputs::k}) {
+    const ConstTensorView view = view4(a.inputs[member]);
     if (view.shape[0] > kMaxHeads / std::max<std::int64_t>(view.shape[1], 1)) {
-      io::fail(named == &a.q ? files.q : files.k, "has shape {}: more than {} heads in all",
-               io::shape_text(named->shape), kMaxHeads);
+      io::fail(files.inputs[member], "has shape {}: more than {} heads in all", io::shape_text(a.inputs[member].shape),
+               kMaxHeads);
     }
   }
 }
@@ -92,54 +98,38 @@ auto row_view(Array& array) {
   return view;
 }
 
-AttentionInputs inputs_of(const Arrays& a) {
-  AttentionInputs in;
-  in.q = view4(a.q);
-  in.k = view4(a.k);
-  in.v = view4(a.v);
-  in.gate = view4(a.gate);
-  in.bias = view4(a.bias);
-  in.mask = view4(a.mask);
-  in.key_lengths = view4(a.key_lengths);
-  in.query_offsets = view4(a.query_offsets);
-  in.cu_seqlens_q = view4(a.cu_seqlens_q);
-  in.cu_seqlens_k = view4(a.cu_seqlens_k);
-  in.alibi_slopes = view4(a.alibi);
-  in.sinks = view4(a.sinks);
-  in.block_table = view4(a.block_table);
-  in.k_scale = view4(a.k_scale);
-  in.v_scale = view4(a.v_scale);
-  return in;
+/// The view that `row` has of its array.
+template <class Row, typename Array>
+auto view_of(const Row& row, Array& array) {
+  return row.kind == TensorKind::rows ? row_view(array) : view4(array);
 }
 
-/// S; 0 where it would overflow, which the call refuses.
-std::int64_t keys_of(const AttentionInputs& in) {
-  std::int64_t keys = in.k.shape[2];
-  if (in.block_table.present() && __builtin_mul_overflow(keys, in.block_table.shape[3], &keys)) return 0;
-  return keys;
+AttentionInputs inputs_of(const Arrays& a) {
+  AttentionInputs in;
+  for (std::size_t n = 0; n < kAttentionInputs.size(); ++n) {
+    in.*kAttentionInputs[n].member = view_of(kAttentionInputs[n], a.inputs[n]);
+  }
+  return in;
 }
 
 void run_backward(const Arrays& a, const AttentionInputs& in, const AttentionOptions& options, bool has_gate,
                   Results& r) {
-  r.dq = io::make_array(a.q.dtype, a.q.shape);
-  r.dk = io::make_array(a.q.dtype, a.k.shape);
-  r.dv = io::make_array(a.q.dtype, a.v.shape);
-  if (has_gate) r.dgate = io::make_array(a.gate.dtype, a.gate.shape);
-  if (a.bias.present()) r.dbias = io::make_array(a.bias.dtype, a.bias.shape);
-  if (a.sinks.present()) r.dsinks = io::make_array(a.sinks.dtype, a.sinks.shape);
   AttentionGradients gradients;
-  gradients.dq = view4(r.dq);
-  gradients.dk = view4(r.dk);
-  gradients.dv = view4(r.dv);
-  gradients.dgate = view4(r.dgate);
-  gradients.dbias = view4(r.dbias);
-  gradients.dsinks = view4(r.dsinks);
+  for (std::size_t n = 0; n < kAttentionGradients.size(); ++n) {
+    const AttentionGradient& row = kAttentionGradients[n];
+    const io::Array& input = a.inputs[row.gradient_of];
+    if (!input.present() || (row.gradient_of == &AttentionInputs::gate && !has_gate)) continue;
+    r.gradients[n] = io::make_array(row.elements == Elements::of_q_or_i8 ? a.q().dtype : input.dtype, input.shape);
+    gradients.*row.member = view_of(row, r.gradients[n]);
+  }
   AttentionSaved saved;
-  saved.y = view4(r.y);
-  saved.lse = row_view(r.lse);
-  saved.attn = view4(r.attn);
+  saved.y = view4(r.outputs[&AttentionOutputs::y]);
+  saved.lse = row_view(r.outputs[&AttentionOutputs::lse]);
+  saved.attn = view4(r.outputs[&AttentionOutputs::attn]);
   AttentionIncoming incoming;
-  incoming.dy = view4(a.grad_out);
+  for (std::size_t n = 0; n < kIncomingTensors.size(); ++n) {
+    incoming.*kIncomingTensors[n].member = view_of(kIncomingTensors[n], a.incoming[n]);
+  }
   attention_backward(gradients, in, saved, incoming, options);
 }
 
@@ -168,14 +158,14 @@ void run_statistics(const Statistics& wanted, const Arrays& a, const AttentionIn
     const StatisticsOutput& output = kStatisticsOutputs[n];
     if (!wanted.wants(output)) continue;
     io::Array& array = r.statistics[n];
-    array = make_statistic(output, a.q, sizes);
+    array = make_statistic(output, a.q(), sizes);
     const Shape shape = sizes.shape(output);
     outputs.*output.member = TensorView(array.data.get(), array.dtype, shape, contiguous_strides(shape));
   }
   StatisticsSelection selection;
   if (R > 0) selection.queries = make_vector_view(wanted.queries.data(), R);
   selection.window = wanted.window.value_or(0);
-  attention_statistics(outputs, in, row_view(r.lse), selection, options);
+  attention_statistics(outputs, in, row_view(r.outputs[&AttentionOutputs::lse]), selection, options);
 }
 
 /// Removes the function's name from a library message: the command line prints the verb instead.
@@ -188,25 +178,12 @@ std::string without_function(std::string what) {
 
 /// Returns the file of the argument that a library message begins with; empty if it begins with none.
 std::string file_of_argument(const Files& files, std::string_view message) {
-  const std::pair<std::string_view, const std::string*> arguments[] = {{"q", &files.q},
-                                                                       {"k", &files.k},
-                                                                       {"v", &files.v},
-                                                                       {"gate", &files.gate},
-                                                                       {"bias", &files.bias},
-                                                                       {"mask", &files.mask},
-                                                                       {"key_lengths", &files.key_lengths},
-                                                                       {"query_offsets", &files.query_offsets},
-                                                                       {"cu_seqlens_q", &files.cu_seqlens_q},
-                                                                       {"cu_seqlens_k", &files.cu_seqlens_k},
-                                                                       {"alibi_slopes", &files.alibi},
-                                                                       {"sinks", &files.sinks},
-                                                                       {"block_table", &files.block_table},
-                                                                       {"k_scale", &files.k_scale},
-                                                                       {"v_scale", &files.v_scale},
-                                                                       {"dy", &files.grad_out}};
   const std::string_view name = message.substr(0, message.find_first_of("[ "));
-  for (const auto& [argument, path] : arguments) {
-    if (argument == name) return *path;
+  for (std::size_t n = 0; n < kAttentionInputs.size(); ++n) {
+    if (kAttentionInputs[n].name == name) return files.inputs[n];
+  }
+  for (std::size_t n = 0; n < kIncomingTensors.size(); ++n) {
+    if (kIncomingTensors[n].name == name) return files.incoming[n];
   }
   return "";
 }
@@ -232,9 +209,30 @@ bool Statistics::wants(const StatisticsOutput& output) const {
          output.member == &S::key_mass;
 }
 
+namespace {
+
+/// Makes the outputs that are written, or needed by what follows the forward pass.
+AttentionOutputs make_outputs(const Files& files, const Arrays& a, const AttentionInputs& in, bool needs_lse,
+                              bool needs_attn, Results& r) {
+  using O = AttentionOutputs;
+  AttentionOutputs outputs;
+  for (std::size_t n = 0; n < kAttentionOutputs.size(); ++n) {
+    const AttentionOutput& row = kAttentionOutputs[n];
+    const bool needed = (row.member == &O::lse && needs_lse) || (row.member == &O::attn && needs_attn);
+    if (!row.traits.required && files.outputs[n].empty() && !needed) continue;
+    std::vector<std::int64_t> last;
+    if (row.kind != TensorKind::rows) last.push_back(last_dim(row.kind, keys_of(in), in.v.shape[3]));
+    r.outputs[n] = make_output(output_dtype(row.elements, in.q.dtype), a.q(), last);
+    outputs.*row.member = view_of(row, r.outputs[n]);
+  }
+  return outputs;
+}
+
+}  // namespace
+
 Results compute(const Files& files, const Arrays& a, const AttentionOptions& options, bool off_by_one) {
   check_ranks(files, a);
-  check_rows(files.statistics, a.q);
+  check_rows(files.statistics, a.q());
   AttentionInputs in = inputs_of(a);
   io::Array zero_sinks;
   if (off_by_one) {
@@ -242,23 +240,12 @@ Results compute(const Files& files, const Arrays& a, const AttentionOptions& opt
     std::memset(zero_sinks.data.get(), 0, zero_sinks.bytes());
     in.sinks = view4(zero_sinks);
   }
-  const bool backward = a.grad_out.present();
-  const bool has_gate = a.gate.present() && options.gate_fn != GateFn::none;
-  const DType lse_dtype = a.q.dtype == DType::f64 ? DType::f64 : DType::f32;
-
-  Results r;
-  r.y = make_output(a.q.dtype, a.q, {in.v.shape[3]});
+  const bool backward = a.incoming[&AttentionIncoming::dy].present();
+  const bool has_gate = in.gate.present() && options.gate_fn != GateFn::none;
   const bool statistics = !files.statistics.directory.empty();
-  if (backward || statistics || !files.lse.empty()) r.lse = make_output(lse_dtype, a.q, {});
-  if (!files.weights.empty()) r.weights = make_output(a.q.dtype, a.q, {keys_of(in)});
-  if (backward && a.gate.present() && keeps_output(options.gate_fn, options.gate_op)) {
-    r.attn = make_output(a.q.dtype, a.q, {in.v.shape[3]});
-  }
-  AttentionOutputs outputs;
-  outputs.y = view4(r.y);
-  outputs.lse = row_view(r.lse);
-  outputs.attn = view4(r.attn);
-  outputs.weights = view4(r.weights);
+  const bool needs_attn = backward && in.gate.present() && keeps_output(options.gate_fn, options.gate_op);
+  Results r;
+  const AttentionOutputs outputs = make_outputs(files, a, in, backward || statistics, needs_attn, r);
   try {
     attention_forward(outputs, in, options);
     if (statistics) run_statistics(files.statistics, a, in, options, r);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "headgate/attention.hpp"
+#include "library/core/attention_tensors.hpp"
 #include "library/core/statistics_outputs.hpp"
 #include "models/io/npy.hpp"
 
@@ -29,23 +30,26 @@ struct Statistics {
 
 /// Paths; empty where not given.
 struct Files {
-  std::string q, k, v, gate, bias, mask, key_lengths, query_offsets, alibi, sinks, grad_out;
-  std::string block_table, k_scale, v_scale;
-  std::string out, lse, weights, grad_dir;
-  std::string cu_seqlens_q, cu_seqlens_k;
+  PerTensor<std::string, kAttentionInputs> inputs;
+  PerTensor<std::string, kIncomingTensors> incoming;
+  PerTensor<std::string, kAttentionOutputs> outputs;
+  std::string grad_dir;
   Statistics statistics;
+
+  bool has_gate() const { return !inputs[&AttentionInputs::gate].empty(); }
 };
 
 /// The files' arrays, in the dtypes of the computation.
 struct Arrays {
-  io::Array q, k, v, gate, bias, mask, key_lengths, query_offsets, alibi, sinks, grad_out;
-  io::Array cu_seqlens_q, cu_seqlens_k;
-  io::Array block_table, k_scale, v_scale;
+  PerTensor<io::Array, kAttentionInputs> inputs;
+  PerTensor<io::Array, kIncomingTensors> incoming;
+
+  const io::Array& q() const { return inputs[&AttentionInputs::q]; }
 };
 
 struct Results {
-  io::Array y, lse, attn, weights;
-  io::Array dq, dk, dv, dgate, dbias, dsinks;
+  PerTensor<io::Array, kAttentionOutputs> outputs;
+  PerTensor<io::Array, kAttentionGradients> gradients;
   std::array<io::Array, kStatisticsOutputs.size()> statistics;  ///< in the order of the rows
 };
 

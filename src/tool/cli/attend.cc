@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <cctype>
 #include <charconv>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "library/core/attention_options.hpp"
+#include "library/core/attention_tensors.hpp"
 #include "library/core/dtype_words.hpp"
 #include "library/core/gate_functions.hpp"
-#include "library/core/precision_words.hpp"
 #include "tool/attend/job.hpp"
 #include "tool/cli/enum_option.hpp"
 #include "tool/cli/threads.hpp"
@@ -22,19 +26,13 @@
 namespace headgate::cli {
 namespace {
 
+const AttentionOptions kDefaults;
+
 struct Options {
   attend::Files files;
-  std::optional<GateFn> gate_fn;
-  GateOp gate_op = GateOp::mul;
-  std::pair<std::int64_t, std::int64_t> window{AttentionOptions{}.window_left, AttentionOptions{}.window_right};
+  Given<kAttentionOptions> given;
   std::optional<DType> dtype;
-  Precision precision = Precision::exact;
-  std::optional<double> scale;
-  double softcap = 0.0;
-  bool causal = false;
   bool off_by_one = false;
-  int threads = 0;
-  double gate_threshold = 0.0;
 };
 
 /// "L,R".
@@ -65,21 +63,13 @@ std::vector<std::int64_t> parse_rows(const std::string& text) {
 
 int run_attend(Options o) {
   AttentionOptions options;
-  options.scale = o.scale;
-  options.softcap = o.softcap;
-  options.causality = o.causal ? Causality::causal : Causality::none;
-  std::tie(options.window_left, options.window_right) = o.window;
-  options.gate_fn = o.gate_fn.value_or(options.gate_fn);
-  if (o.gate_fn && o.files.gate.empty() && options.gate_fn != GateFn::none) {
-    throw UsageError(fmt::format("--gate-fn {} needs --gate", word_of(*o.gate_fn)));
+  o.given.put_into(options);
+  const auto& gate_fn = o.given.of<&AttentionOptions::gate_fn>();
+  if (gate_fn && !o.files.has_gate() && *gate_fn != GateFn::none) {
+    throw UsageError(fmt::format("--gate-fn {} needs --gate", word_of(*gate_fn)));
   }
-  options.gate_op = o.gate_op;
-  options.gate_threshold = o.gate_threshold;
-  options.precision = o.precision;
-  options.context.threads = o.threads;
-
   attend::Statistics& statistics = o.files.statistics;
-  statistics.gated = !o.files.gate.empty() && options.gate_fn != GateFn::none && options.gate_op == GateOp::mul;
+  statistics.gated = o.files.has_gate() && options.gate_fn != GateFn::none && options.gate_op == GateOp::mul;
 
   attend::check_outputs(o.files);
   const attend::Arrays arrays = attend::read_inputs(o.files, o.dtype);
@@ -87,60 +77,52 @@ int run_attend(Options o) {
   return kSuccess;
 }
 
-void add_files(VerbOptions& verb, attend::Files& files) {
-  const auto file = [&verb](const char* group, const char* name, std::string& path, const char* text,
-                            const std::string& shape) {
-    verb.group(group);
-    return verb.value(name, path, text, shape);
-  };
-  file("Inputs", "--q", files.q, "Q.npy", "Queries (B,Hq,T,D)").required();
-  file("Inputs", "--k", files.k, "K.npy", "Keys (B,Hkv,S,D); Hq is a multiple of Hkv").required();
-  file("Inputs", "--v", files.v, "V.npy", "Values (B,Hkv,S,Dv)").required();
-  file("Inputs", "--gate", files.gate, "Z.npy",
-       "Raw gate logits, (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; without it, y = o");
-  file("Inputs", "--bias", files.bias, "B.npy",
-       "Added to the scores: (T,S), (Hq,T,S) or (B,Hq,T,S), each dimension but S full or 1; -inf hides the key. Any of "
-       "f16, f32, f64; read as f32 unless it has the dtype of q");
-  file("Inputs", "--mask", files.mask, "M.npy", "Boolean, true = visible; shaped as a bias");
-  file("Inputs", "--key-lengths", files.key_lengths, "N.npy", "(B), int32 or int64: batch b sees its first N[b] keys");
-  file("Inputs", "--query-offsets", files.query_offsets, "A.npy",
-       "(B), int32 or int64: query i of batch b stands at key position at_i = A[b] + i (default i + S - T)");
-  const Option cu_seqlens_q =
-      file("Inputs", "--cu-seqlens-q", files.cu_seqlens_q, "CQ.npy",
-           "(N+1), int32 or int64: a packed batch. B is 1, and the queries of sequence n are rows CQ[n] to CQ[n+1] of "
-           "those of q; CQ[0] = 0, CQ[N] = T. Key lengths, query offsets and rows of a block table are then N. Needs "
-           "--cu-seqlens-k or --block-table");
-  Option cu_seqlens_k = file("Inputs", "--cu-seqlens-k", files.cu_seqlens_k, "CK.npy",
-                             "(N+1), int32 or int64: its keys are rows CK[n] to CK[n+1] of those of k and v; S_n of "
-                             "them and T_n queries stand for S and T in the default position");
-  cu_seqlens_k.needs(cu_seqlens_q);
-  file("Inputs", "--alibi", files.alibi, "A.npy", "ALiBi slopes (Hq): slope * |at_i - j| is taken off the scores");
-  file("Inputs", "--sinks", files.sinks, "S.npy",
-       "Sink logits (Hq): they join the softmax denominator without a value");
-  file("Inputs", "--block-table", files.block_table, "E.npy",
-       "(B,M), int32: k and v are P pages (P,Hkv,page,D) and (P,Hkv,page,Dv), and key j of batch b is row j % page of "
-       "page E[b,j/page]; S = M * page. Without gradients; needs --key-lengths. (N,M) with --cu-seqlens-q: the last "
-       "query of a sequence then stands at its last key, unless query offsets say otherwise")
-      .needs(verb.declared("--key-lengths"));
-  Option k_scale = file("Inputs", "--k-scale", files.k_scale, "KS.npy",
-                        "Scales of k in int8, (B,Hkv,S,1) or of pages (P,Hkv,page,1): key j is k[j] * KS[j]. Without "
-                        "gradients");
-  Option v_scale = file("Inputs", "--v-scale", files.v_scale, "VS.npy", "Scales of v in int8, as those of k");
-  k_scale.needs(v_scale);
-  v_scale.needs(k_scale);
-  file("Outputs", "--out", files.out, "Y.npy", "The result (B,Hq,T,Dv), in the dtype of q").required();
-  file("Outputs", "--lse", files.lse, "LSE.npy",
-       "Log-sum-exp of each row's scores (B,Hq,T), natural logarithm, sink "
-       "included; f64 if q is, f32 otherwise");
-  file("Outputs", "--weights", files.weights, "P.npy", "Softmax weights (B,Hq,T,S), in the dtype of q");
+std::string text(std::string_view from) { return std::string(from); }
+
+/// What --help says of a tensor; `types` where its elements are not those of q.
+std::string help_of(std::string_view shape, std::string_view types, std::string_view help, bool forward_only) {
+  return fmt::format("{}{}{}: {}{}", shape, types.empty() ? "" : ", ", types, help,
+                     forward_only ? "; without gradients" : "");
+}
+
+void add_inputs(VerbOptions& verb, attend::Files& files) {
+  verb.group("Inputs");
+  const auto option_of = [](const AttentionInput& row) { return text(row.file.option); };
+  for (std::size_t n = 0; n < kAttentionInputs.size(); ++n) {
+    const AttentionInput& row = kAttentionInputs[n];
+    const std::string_view types = row.elements == Elements::floats ? "" : types_of(row.elements);
+    Option option = verb.value(option_of(row), files.inputs[n], text(row.file.name),
+                               help_of(row.shape, types, row.help, row.traits.forward_only));
+    if (row.traits.required) option.required();
+  }
+  for (const AttentionInput& row : kAttentionInputs) {
+    if (row.traits.needs == nullptr) continue;
+    const AttentionInput& needed = kAttentionInputs[row_number(kAttentionInputs, row.traits.needs)];
+    verb.declared(option_of(row)).needs(verb.declared(option_of(needed)));
+  }
+}
+
+void add_outputs(VerbOptions& verb, attend::Files& files) {
+  verb.group("Outputs");
+  for (std::size_t n = 0; n < kAttentionOutputs.size(); ++n) {
+    const AttentionOutput& row = kAttentionOutputs[n];
+    if (row.file.option.empty()) continue;
+    Option option = verb.value(text(row.file.option), files.outputs[n], text(row.file.name),
+                               help_of(row.shape, output_types_of(row.elements), row.help, false));
+    if (row.traits.required) option.required();
+  }
+}
+
+void add_statistics(VerbOptions& verb, attend::Files& files) {
+  verb.group("Statistics");
   Option stats =
-      file("Statistics", "--stats", files.statistics.directory, "DIR",
-           "Where to write statistics of the softmax weights: row_max.npy (the largest of each row), "
-           "entropy.npy (nats, a sink included), first.npy (on key 0), all (B,Hq,T); key_mass.npy (B,Hq,S), "
-           "what each key receives; first_gated.npy, first times the mean of the row's gates, with a gate "
-           "that multiplies. Of a packed batch (1,Hq,T) and (1,Hq,S), over the rows of q and k; key_mass.npy "
-           "(N,Hq,S) with a block table. f64 if q is, f32 "
-           "otherwise. Made if missing (its parent is not)");
+      verb.value("--stats", files.statistics.directory, "DIR",
+                 "Where to write statistics of the softmax weights: row_max.npy (the largest of each row), "
+                 "entropy.npy (nats, a sink included), first.npy (on key 0), all (B,Hq,T); key_mass.npy (B,Hq,S), "
+                 "what each key receives; first_gated.npy, first times the mean of the row's gates, with a gate "
+                 "that multiplies. Of a packed batch (1,Hq,T) and (1,Hq,S), over the rows of q and k; key_mass.npy "
+                 "(N,Hq,S) with a block table. f64 if q is, f32 "
+                 "otherwise. Made if missing (its parent is not)");
   verb.value("--top-k", files.statistics.top_keys, "K",
              "topk_index.npy (int64) and topk_weight.npy (B,Hq,T,K) too: the keys of the K largest scores, of equal "
              "ones the lower first, counted within the query's sequence; -1 where fewer have a weight")
@@ -155,47 +137,84 @@ void add_files(VerbOptions& verb, attend::Files& files) {
           "rows.npy (B,Hq,R,S) too: all weights of queries I, J, ...; of a "
           "packed batch rows I, J, ... of q, 0 at keys of other sequences")
       .needs(stats);
-  Option grad_out =
-      file("Gradients", "--grad-out", files.grad_out, "DY.npy", "Incoming gradient of the result (B,Hq,T,Dv)");
-  Option grad_dir = file("Gradients", "--grad-dir", files.grad_dir, "DIR",
-                         "Where to write dq.npy, dk.npy, "
-                         "dv.npy, and dz.npy, dbias.npy, dsinks.npy with a gate, bias, sinks; each in the shape "
-                         "and dtype that its input is computed in. "
-                         "Made if missing (its parent is not)");
-  grad_out.needs(grad_dir);
-  grad_dir.needs(grad_out);
+}
+
+void add_gradients(VerbOptions& verb, attend::Files& files) {
+  verb.group("Gradients");
+  std::string names;
+  for (const AttentionGradient& row : kAttentionGradients) names += fmt::format("{}.npy, ", row.file.name);
+  Option grad_dir = verb.value("--grad-dir", files.grad_dir, "DIR",
+                               "Where to write " + names +
+                                   "of the inputs that are given (dz is that of the gate), each in the shape and dtype "
+                                   "that its input is computed in. Made if missing (its parent is not)");
+  for (std::size_t n = 0; n < kIncomingTensors.size(); ++n) {
+    const IncomingTensor& row = kIncomingTensors[n];
+    if (row.file.option.empty()) continue;
+    Option option = verb.value(text(row.file.option), files.incoming[n], text(row.file.name),
+                               help_of(row.shape, types_of(row.elements), row.help, false));
+    option.needs(grad_dir);
+    if (row.traits.required) grad_dir.needs(option);
+  }
+}
+
+std::string capitalised(std::string_view help) {
+  std::string out(help);
+  out[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(out[0])));
+  return out;
+}
+
+/// "HELP (default 0)", behind the words of an enum.
+template <class Row>
+std::string help_of(const Row& row) {
+  using Value = typename Row::Value;
+  const std::optional<Value> value = row.of(kDefaults);  // empty: the row has words for it
+  if constexpr (std::is_enum_v<Value>) {
+    return fmt::format("{} (default {}); {}", list_words<Value>(), word_of(*value), row.text.help);
+  } else {
+    return fmt::format("{} (default {})", capitalised(row.text.help),
+                       value ? fmt::format("{}", *value) : text(row.text.default_text));
+  }
+}
+
+/// The options whose rows name one.
+void add_rows(VerbOptions& verb, Options& o) {
+  o.given.for_each([&verb](const auto& row, auto& to) {
+    using Value = typename std::remove_cvref_t<decltype(row)>::Value;
+    if constexpr (std::is_arithmetic_v<Value> || std::is_enum_v<Value>) {
+      if (row.text.option.empty()) return;
+      Option option = [&] {
+        if constexpr (std::is_enum_v<Value>) {
+          return declare_enum<Value>(verb, text(row.text.option), to, text(row.text.type), help_of(row));
+        } else {
+          return verb.value(text(row.text.option), to, text(row.text.type), help_of(row));
+        }
+      }();
+      // Without a gate --gate-fn may be none, which run_attend checks.
+      if (row.part == OptionOf::gate && !std::is_same_v<Value, GateFn>) option.needs(verb.declared("--gate"));
+      if (row.forward_only) option.excludes(verb.declared("--grad-out"));
+    }
+  });
 }
 
 void add_options(VerbOptions& verb, Options& o) {
   verb.group("Operation");
-  declare_enum<GateFn>(verb, "--gate-fn", o.gate_fn, "FN",
-                       list_words<GateFn>() + " (default sigmoid); needs --gate unless none");
-  declare_enum<GateOp>(verb, "--gate-op", o.gate_op, "OP", "mul: y = o * g(z) (default); add: y = o + g(z)")
-      .needs(verb.declared("--gate"));
-  verb.value(
-          "--gate-threshold", o.gate_threshold, "T",
-          "Rows whose gate is at most T in every feature, |g(z)| <= T, are not computed: y = 0 there, lse = inf, and "
-          "y is off by at most T * max |v|. 0: all are (default). Needs --gate, multiplied, and no gradients")
-      .needs(verb.declared("--gate"))
-      .excludes(verb.declared("--grad-out"));
-  verb.flag("--causal", o.causal, "Query i sees key j only if j <= at_i");
-  verb.word(
-      "--window", [&o](const std::string& text) { o.window = parse_window(text); }, "L,R",
-      "Query i sees key j only if at_i - L <= j <= at_i + R; -1 for no limit");
-  verb.value("--scale", o.scale, "X", "Factor of q k^T (default 1/sqrt(D))");
-  verb.value("--softcap", o.softcap, "C", "Scores become C * tanh(score / C); 0 for no cap (default)");
+  add_rows(verb, o);
+  const auto set_causal = [&o] { o.given.of<&AttentionOptions::causality>() = Causality::causal; };
+  verb.flag("--causal", set_causal, "Query i sees key j only if j <= at_i");
+  const auto set_window = [&o](const std::string& given) {
+    std::tie(o.given.of<&AttentionOptions::window_left>(), o.given.of<&AttentionOptions::window_right>()) =
+        parse_window(given);
+  };
+  verb.word("--window", set_window, "L,R", "Query i sees key j only if at_i - L <= j <= at_i + R; -1 for no limit");
   verb.flag("--off-by-one", o.off_by_one, "A sink logit of 0 for every head: the softmax denominator plus one")
       .excludes(verb.declared("--sinks"));
   declare_enum<DType>(
       verb, "--dtype", o.dtype, "TYPE",
       "Compute in one of " + list_words<DType>() +
           ": q, k, v, gate and grad-out are converted to it, and may then differ among themselves. Without it "
-          "they must share one dtype");
-  declare_enum<Precision>(
-      verb, "--precision", o.precision, "P",
-      "exact: products of f32 numbers (default); native16: of bf16 numbers with f32 sums, in the instructions "
-      "that `headgate info` names, as exact where it names none. Needs --dtype bf16");
-  declare_threads(verb, o.threads, "Threads (default: all cores); the result has the same bits for every number");
+          "they must share one dtype. A bias of another dtype is read as float32");
+  declare_threads(verb, o.given.of<&ExecutionContext::threads>(),
+                  "Threads (default: all cores); the result has the same bits for every number");
 }
 
 }  // namespace
@@ -214,7 +233,10 @@ Verb add_attend(CommandLine& line) {
       "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
       "Every output file appears whole, after all of them have been computed, or not at all.");
   auto options = std::make_shared<Options>();
-  add_files(verb, options->files);
+  add_inputs(verb, options->files);
+  add_outputs(verb, options->files);
+  add_statistics(verb, options->files);
+  add_gradients(verb, options->files);
   add_options(verb, *options);
   verb.footer(
       "Environment:\n"

@@ -9,7 +9,7 @@ import torch
 import headgate
 import plain
 from headgate.torch import GATE_FUNCTIONS, gated_attention
-from headgate.torch.attention import DIFFERENTIABLE, OPTIONS, TENSORS
+from headgate.torch.arguments import DIFFERENTIABLE, OPTIONS, TENSORS
 from headgate.torch.gates import keeps_output
 
 B, HQ, HKV, T, S, D, DV = 2, 4, 2, 5, 7, 3, 4

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import headgate
 import processes
 from headgate.torch import gated_attention, gather_sequence, ring_attention, shard_sequence
-from headgate.torch.attention import OPTIONS, TENSORS
+from headgate.torch.arguments import OPTIONS, TENSORS
 from headgate.torch.sharding import shard_positions
 
 B, HQ, HKV, T, D, DV = 2, 4, 2, 24, 8, 12  # T is cut into 8 chunks by 4 ranks
@@ -405,6 +405,6 @@ def test_ring_under_checkpoint_compile_and_autocast_agrees():
 def test_arguments_are_those_of_the_operation():
     """Every argument of gated_attention is taken, or refused by name; those taken have the same defaults."""
     ours, theirs = (inspect.signature(f).parameters for f in (ring_attention, gated_attention))
-    shared = [name for name in ours if name not in ("group", "sharding", "others")]
+    shared = [name for name in ours if name not in ("group", "sharding")]
     assert all(ours[name].default == theirs[name].default for name in shared)
     assert set(theirs) - set(shared) <= {*TENSORS, *OPTIONS}

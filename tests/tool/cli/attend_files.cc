@@ -6,11 +6,15 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
+#include <string>
+#include <type_traits>
 #include <utility>
 
+#include "library/core/attention_options.hpp"
+#include "library/core/attention_tensors.hpp"
 #include "library/core/element.hpp"
-#include "library/core/gate_functions.hpp"
 #include "models/io/npy.hpp"
 #include "models/io/scratch.hpp"
 #include "tool/cli/tool.hpp"
@@ -48,9 +52,38 @@ std::size_t map_rank(const ConstTensorView& map) {
   return map.shape[1] == 1 ? 2 : 3;
 }
 
-/// Returns the options that correspond to the library's arguments, and the files that they name.
+/// The rank of the file of an input beside a q of rank `rank`.
+std::size_t rank_of(TensorKind kind, const ConstTensorView& view, std::size_t rank) {
+  switch (kind) {
+    case TensorKind::heads: return rank;
+    case TensorKind::rows: return rank - 1;
+    case TensorKind::scores: return map_rank(view);
+    case TensorKind::vector: return 1;
+    case TensorKind::table: break;
+  }
+  return 2;
+}
+
+/// An option's value as the command line takes it.
+template <typename Value>
+std::string text_of(const Value& value) {
+  if constexpr (std::is_enum_v<Value>) {
+    return std::string(word_of(value));
+  } else if constexpr (std::is_floating_point_v<Value>) {
+    return fmt::format("{:.17g}", value);
+  } else if constexpr (std::is_integral_v<Value>) {
+    return std::to_string(value);
+  } else if constexpr (std::is_same_v<Value, std::optional<double>>) {
+    return text_of(*value);
+  } else {
+    throw std::logic_error("an option that the command line does not have");
+  }
+}
+
+/// The options that say what the library's arguments say, and the files that they name.
 std::vector<std::string> command_of(const AttentionInputs& in, const AttentionOptions& options,
                                     const std::string& directory, Order order) {
+  const AttentionOptions defaults;
   std::vector<std::string> command = {"attend"};
   const auto say = [&command](const std::string& option, const std::string& value) {
     command.push_back(option);
@@ -63,30 +96,19 @@ std::vector<std::string> command_of(const AttentionInputs& in, const AttentionOp
     say(option, path);
   };
   const std::size_t rank = rank_of(in);
-  file("--q", in.q, rank);
-  file("--k", in.k, rank);
-  file("--v", in.v, rank);
-  file("--gate", in.gate, rank);
-  file("--bias", in.bias, map_rank(in.bias));
-  file("--mask", in.mask, map_rank(in.mask));
-  file("--key-lengths", in.key_lengths, 1);
-  file("--query-offsets", in.query_offsets, 1);
-  file("--cu-seqlens-q", in.cu_seqlens_q, 1);
-  file("--cu-seqlens-k", in.cu_seqlens_k, 1);
-  file("--alibi", in.alibi_slopes, 1);
-  file("--sinks", in.sinks, 1);
-  file("--block-table", in.block_table, 2);
-  file("--k-scale", in.k_scale, rank);
-  file("--v-scale", in.v_scale, rank);
+  for (const AttentionInput& row : kAttentionInputs) {
+    const ConstTensorView& view = in.*row.member;
+    file(std::string(row.file.option), view, rank_of(row.kind, view, rank));
+  }
   say("--out", directory + "/y.npy");
   if (in.q.dtype == DType::bf16) say("--dtype", "bf16");
-  if (in.gate.present()) say("--gate-fn", std::string(word_of(options.gate_fn)));
-  if (in.gate.present()) say("--gate-op", options.gate_op == GateOp::mul ? "mul" : "add");
   if (options.causality == Causality::causal) command.push_back("--causal");
   say("--window", fmt::format("{},{}", options.window_left, options.window_right));
-  if (options.scale) say("--scale", fmt::format("{:.17g}", *options.scale));
-  if (options.softcap != 0) say("--softcap", fmt::format("{:.17g}", options.softcap));
-  if (options.gate_threshold != 0) say("--gate-threshold", fmt::format("{:.17g}", options.gate_threshold));
+  for_each_row(kAttentionOptions, [&](const auto& row) {
+    const bool needs_gate = row.part == OptionOf::gate;
+    if (row.text.option.empty() || row.of(options) == row.of(defaults) || (needs_gate && !in.gate.present())) return;
+    say(std::string(row.text.option), text_of(row.of(options)));
+  });
   if (options.context.threads != 0) say("--threads", std::to_string(options.context.threads));
   return command;
 }

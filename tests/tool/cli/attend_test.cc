@@ -510,7 +510,7 @@ TEST_F(AttendTest, Shapes_Disagree_AreRefused) {
   refuse({"--grad-out", in("z5"), "--grad-dir", out("g")}, "dy has shape (2,4,5,5)");
   put("bias5", {1, 1, kT, kS - 1}, DType::f32, 2);
   refuse({"--bias", in("bias5")}, "bias has shape (1,1,5,6)");
-  refuse({"--sinks", in("bias5")}, "bias5.npy: has shape (5, 6) but must be (H,)");
+  refuse({"--sinks", in("bias5")}, "bias5.npy: has shape (5, 6) but must be (Hq,)");
   put("alibi", {1, 1, 1, kHq + 1}, DType::f32, 1);
   refuse({"--alibi", in("alibi")}, "alibi_slopes has shape (1,1,1,5)");
   put_values("lengths", std::vector<std::int64_t>{kS, kS + 1}, {1, 1, 1, kB}, 1);

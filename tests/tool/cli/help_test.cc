@@ -4,10 +4,13 @@
 #include <cstdlib>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "headgate/runtime.hpp"
 #include "headgate/version.h"
+#include "library/core/attention_options.hpp"
+#include "library/core/attention_tensors.hpp"
 #include "tool/cli/tool.hpp"
 
 namespace headgate {
@@ -51,34 +54,18 @@ TEST(Help, Help_OfEveryVerb_IsPrinted) {
 
 TEST(Help, Help_OfAttend_NamesEveryOption) {
   const std::string help = testing::headgate({"attend", "--help"}).out;
-  for (const char* option : {"--q Q.npy",
-                             "--k K.npy",
-                             "--v V.npy",
-                             "--out Y.npy",
-                             "--gate Z.npy",
-                             "--gate-fn FN",
-                             "--gate-op OP",
-                             "--gate-threshold T",
-                             "--causal",
-                             "--window L,R",
-                             "--scale X",
-                             "--softcap C",
-                             "--bias B.npy",
-                             "--mask M.npy",
-                             "--key-lengths N.npy",
-                             "--query-offsets A.npy",
-                             "--alibi A.npy",
-                             "--sinks S.npy",
-                             "--off-by-one",
-                             "--lse LSE.npy",
-                             "--weights P.npy",
-                             "--cu-seqlens-q CQ.npy",
-                             "--cu-seqlens-k CK.npy",
-                             "--grad-out DY.npy",
-                             "--grad-dir DIR",
-                             "--dtype TYPE",
-                             "--threads N"}) {
-    EXPECT_NE(help.find("\n  " + std::string(option)), std::string::npos) << option;
+  std::vector<std::string> options{"--causal",     "--window L,R", "--off-by-one",
+                                   "--dtype TYPE", "--threads N",  "--grad-dir DIR"};
+  const auto add = [&options](std::string_view option, std::string_view type) {
+    if (!option.empty()) options.push_back(std::string(option) + " " + std::string(type));
+  };
+  for (const AttentionInput& row : kAttentionInputs) add(row.file.option, row.file.name);
+  for (const AttentionOutput& row : kAttentionOutputs) add(row.file.option, row.file.name);
+  for (const IncomingTensor& row : kIncomingTensors) add(row.file.option, row.file.name);
+  for_each_row(kAttentionOptions, [&add](const auto& row) { add(row.text.option, row.text.type); });
+  EXPECT_GT(options.size(), 30U);
+  for (const std::string& option : options) {
+    EXPECT_NE(help.find("\n  " + option), std::string::npos) << option;
   }
 }
 
