@@ -25,9 +25,10 @@ class Includes:
 
     def __init__(self, root):
         self.root = root
+        self.direct = functools.cache(self._direct)
+        self.reached = functools.cache(self._reached)
 
-    @functools.cache
-    def direct(self, name):
+    def _direct(self, name):
         found = set()
         for included in INCLUDE.findall((self.root / name).read_text(encoding="utf-8", errors="replace")):
             for folder in (pathlib.PurePosixPath(name).parent, *map(pathlib.PurePosixPath, FOLDERS)):
@@ -36,8 +37,7 @@ class Includes:
                     break
         return found
 
-    @functools.cache
-    def reached(self, name):
+    def _reached(self, name):
         reached, waiting = {name}, [name]
         while waiting:
             new = self.direct(waiting.pop()) - reached

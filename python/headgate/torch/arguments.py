@@ -6,7 +6,7 @@ there and nothing here.
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor

@@ -171,7 +171,8 @@ TEST(ConfigFile, File_NoConfig_IsRefused) {
                            "{\"hidden_size\":8,\"hidden_size\":9}", "{\"a\":[[[[[[0]]]]]]}"}) {
     EXPECT_NE(refused_config(text), "(read without complaint)") << text;
   }
-  EXPECT_NE(refused_config("{\"hidden_size\":8,\"hidden_size\":9}").find("duplicate key 'hidden_size'"), std::string::npos);
+  EXPECT_NE(refused_config("{\"hidden_size\":8,\"hidden_size\":9}").find("duplicate key 'hidden_size'"),
+            std::string::npos);
   const Scratch scratch;
   headgate::testing::write_bytes(scratch / "config.json", std::string((std::size_t{1} << 20) + 1, ' '));
   EXPECT_THROW(read_config(scratch / "config.json"), io::FileError);
