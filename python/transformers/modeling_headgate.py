@@ -11,10 +11,13 @@ Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D 
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+
+# In the file beside a checkpoint, the code of python/headgate/torch/layer.py stands here.
+from headgate.torch.layer import GatedLayer, RMSNorm, rope_frequencies, turn
 
 # What a key of config.json means where it is missing.
 DEFAULTS = {
@@ -40,15 +43,6 @@ DEFAULTS = {
     "rope_original_seq_len": 8192,
 }
 
-GATE_FUNCTIONS = {
-    "sigmoid": torch.sigmoid,
-    "sigmoid2": lambda z: 2 * torch.sigmoid(z),
-    "ns_sigmoid": lambda z: 0.5 + 0.5 * torch.sigmoid(z),
-    "silu": F.silu,
-    "softplus": lambda z: torch.logaddexp(z, torch.zeros_like(z)),
-    "identity": lambda z: z,
-}
-
 
 class HeadgateConfig(PretrainedConfig):
     """Every key of config.json is an attribute."""
@@ -60,119 +54,14 @@ class HeadgateConfig(PretrainedConfig):
         super().__init__(**{**DEFAULTS, **keys})
 
 
-class RMSNorm(nn.Module):
-    def __init__(self, config, features):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(features))
-        self.eps = config.rms_norm_eps
-        self.center = 1.0 if config.norm_kind == "zero_centred" else 0.0
-
-    def forward(self, x):
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (wide * (self.center + self.weight.float())).to(x.dtype)
+def norm_of(config):
+    return RMSNorm(config.hidden_size, config.rms_norm_eps, config.norm_kind)
 
 
-def rope_frequencies(config, device):
-    """Radians a token, (R/2) in f64, of the R features of a head that turn."""
-    half = int(config.partial_rotary_factor * config.head_dim) // 2
-    frequencies = config.rope_theta ** -(torch.arange(half, dtype=torch.float64, device=device) / max(half, 1))
-    slow = frequencies / config.rope_scaling_factor
-    if config.rope_scaling_type == "linear":
-        return slow
-    if config.rope_scaling_type == "llama3":
-        turns = config.rope_original_seq_len * frequencies / (2 * math.pi)
-        low, high = config.rope_low_freq_factor, config.rope_high_freq_factor
-        kept = ((turns - low) / (high - low)).clamp(0, 1) if high > low else (turns >= high).double()
-        return kept * frequencies + (1 - kept) * slow
-    return frequencies
-
-
-def turn(x, cos, sin):
-    """RoPE: x (B,H,T,D); cos, sin (B,1,T,R/2). Feature i turns with feature i + R/2."""
-    half = cos.shape[-1]
-    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
-
-
-class Gate(nn.Module):
-    """Makes the logits z of a layer's gate and applies g(z); its parameters are those of the attention around it."""
-
-    def __init__(self, config):
-        super().__init__()
-        heads = {"g2": config.num_key_value_heads, "g3": config.num_key_value_heads}
-        self.heads = 1 if config.gate_site == "g5" else heads.get(config.gate_site, config.num_attention_heads)
-        width = config.hidden_size if config.gate_site == "g5" else config.head_dim
-        self.features = 1 if config.gate_grain == "headwise" else width
-        self.shared = config.gate_grain == "head_shared"
-        self.function = GATE_FUNCTIONS[config.gate_fn]
-        self.adds = config.gate_op == "add"
-
-    def forward(self, y, z):
-        """y (B,T,H,D) or (B,T,1,C), z (B,T,H,D or 1)."""
-        g = self.function(z)
-        g = g.mean(dim=-2, keepdim=True) if self.shared else g
-        return y + g if self.adds else y * g
-
-
-class Bias(nn.Module):
-    """What is left of the gate's projection where its matrix is a part of q_proj."""
-
-    def __init__(self, rows):
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(rows))
-
-    def forward(self, z):
-        return z + self.bias
-
-
-class Attention(nn.Module):
+class Attention(GatedLayer):
     def __init__(self, config, layer):
-        super().__init__()
-        self.config, self.layer = config, layer
-        C, D = config.hidden_size, config.head_dim
-        Hq, Hkv = config.num_attention_heads, config.num_key_value_heads
-        bias = config.attention_qkv_bias == "learned"
-        self.gating = Gate(config) if config.gate_site != "none" else None
-        rows = self.gating.heads * self.gating.features if self.gating else 0
-        self.fused = self.gating is not None and config.gate_layout != "separate"
-        self.q_proj = nn.Linear(C, Hq * D + (rows if self.fused else 0), bias=bias)
-        self.k_proj = nn.Linear(C, Hkv * D, bias=bias)
-        self.v_proj = nn.Linear(C, Hkv * D, bias=bias)
-        self.o_proj = nn.Linear(Hq * D, C, bias=False)
-        if self.gating and config.gate_source == "parameter":
-            self.gate = nn.Parameter(torch.zeros(self.gating.heads, self.gating.features))
-        elif self.fused and config.gate_bias == "bias":
-            self.gate_proj = Bias(rows)
-        elif self.gating and not self.fused:
-            self.gate_proj = nn.Linear(C, rows, bias=config.gate_bias == "bias")
-        if config.qk_norm == "per_head":
-            self.q_norm, self.k_norm = RMSNorm(config, D), RMSNorm(config, D)
-        if config.attention_output_control == "head_rmsnorm":
-            self.head_norm = RMSNorm(config, D)
-        if config.attention_sinks == "learned_sinks":
-            self.sinks = nn.Parameter(torch.zeros(Hq))
-
-    def queries_and_logits(self, h):
-        """q (B,T,Hq,D) and the gate's logits (B,T,heads,features), or None without a gate."""
-        config, gating = self.config, self.gating
-        B, T, _ = h.shape
-        Hq, Hkv, D = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-        q, z = self.q_proj(h), None
-        if self.fused:
-            blocks = {"per_query_head": Hq, "per_group": Hkv, "trailing": 1}[config.gate_layout]
-            q = q.view(B, T, blocks, -1)  # each block: the q of its heads, then their gates
-            q, z = q.split((Hq * D // blocks, q.shape[-1] - Hq * D // blocks), dim=-1)
-            z = self.gate_proj(z.reshape(B, T, -1)) if config.gate_bias == "bias" else z
-        elif gating and config.gate_source == "parameter":
-            z = self.gate.expand(B, T, -1, -1)
-        elif gating:
-            z = self.gate_proj(h)
-        z = None if z is None else z.reshape(B, T, gating.heads, gating.features)
-        return q.reshape(B, T, Hq, D), z
-
-    def gated(self, site, y, z):
-        return self.gating(y, z) if self.config.gate_site == site else y
+        super().__init__(config)
+        self.layer = layer
 
     def weights(self, q, k, visible):
         """Softmax weights (B,Hq,T,S) in f32; with a sink they sum to less than 1."""
@@ -185,29 +74,17 @@ class Attention(nn.Module):
         sinks = sinks.float().view(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
         return torch.cat((scores, sinks), dim=-1).softmax(dim=-1)[..., :-1]
 
-    def forward(self, h, cos, sin, visible, cache):
-        """h (B,T,C) the layer's input after its norm; visible (B,1,T,S)."""
-        config = self.config
-        B, T, _ = h.shape
-        Hq, Hkv, D = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-        q, z = self.queries_and_logits(h)
-        q = self.gated("g4", q, z)
-        k = self.gated("g3", self.k_proj(h).view(B, T, Hkv, D), z)
-        v = self.gated("g2", self.v_proj(h).view(B, T, Hkv, D), z)
-        if config.qk_norm == "per_head":
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k, v = turn(q.transpose(1, 2), cos, sin), turn(k.transpose(1, 2), cos, sin), v.transpose(1, 2)
+    def forward(self, h: Tensor, cos: Tensor, sin: Tensor, visible: Tensor, cache) -> tuple[Tensor, Tensor]:
+        """h (B,T,C) the layer's input after its norm; cos, sin (B|1,1,T,R/2); visible (B|1,1,T,S)."""
+        q, k, v, z = self.projected(h)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        q, k = turn(q, cos, sin), turn(k, cos, sin)
         if cache is not None:
             k, v = cache.update(k, v, self.layer)  # all tokens so far, (B,Hkv,S,D)
-        k, v = k.repeat_interleave(Hq // Hkv, dim=1), v.repeat_interleave(Hq // Hkv, dim=1)
+        k, v = (x.repeat_interleave(self.Hq // self.Hkv, dim=1) for x in (k, v))
         weights = self.weights(q, k, visible)
-        y = (weights.to(v.dtype) @ v).transpose(1, 2)  # (B,T,Hq,D)
-        if config.attention_output_control == "head_rmsnorm":
-            y = self.head_norm(y)
-        elif config.attention_output_control == "output_silu":
-            y = F.silu(y)
-        out = self.o_proj(self.gated("g1", y, z).reshape(B, T, Hq * D))
-        return self.gated("g5", out.unsqueeze(-2), z).squeeze(-2), weights
+        y = self.controlled((weights.to(v.dtype) @ v).transpose(1, 2))  # (B,T,Hq,D)
+        return self.output(self.gated("g1", y, z), z), weights
 
 
 class MLP(nn.Module):
@@ -224,15 +101,14 @@ class MLP(nn.Module):
 class Layer(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
-        C = config.hidden_size
-        self.input_layernorm = RMSNorm(config, C)
+        self.input_layernorm = norm_of(config)
         self.self_attn = Attention(config, layer)
-        self.post_attention_layernorm = RMSNorm(config, C)
+        self.post_attention_layernorm = norm_of(config)
         self.mlp = MLP(config)
         self.sandwich = config.norm_placement == "sandwich"
         if self.sandwich:
-            self.attention_output_layernorm = RMSNorm(config, C)
-            self.mlp_output_layernorm = RMSNorm(config, C)
+            self.attention_output_layernorm = norm_of(config)
+            self.mlp_output_layernorm = norm_of(config)
 
     def forward(self, x, cos, sin, visible, cache):
         y, weights = self.self_attn(self.input_layernorm(x), cos, sin, visible, cache)
@@ -264,7 +140,7 @@ class HeadgateModel(HeadgatePreTrainedModel):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config, config.hidden_size)
+        self.norm = norm_of(config)
         self.post_init()
 
     def get_input_embeddings(self):

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate's functions by their words, as PyTorch computes them."""
+"""The gate's functions by their words: as PyTorch computes them, and what libheadgate's rows say of them."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch.nn import functional as F
+
+from headgate import _headgate
+
+from . import layer
 
 
 class GateFunction(NamedTuple):
@@ -14,12 +17,7 @@ class GateFunction(NamedTuple):
 
 
 GATE_FUNCTIONS = {
-    "sigmoid": GateFunction(torch.sigmoid, False),
-    "sigmoid2": GateFunction(lambda z: 2 * torch.sigmoid(z), False),
-    "ns_sigmoid": GateFunction(lambda z: 0.5 + 0.5 * torch.sigmoid(z), False),
-    "silu": GateFunction(F.silu, True),
-    "softplus": GateFunction(lambda z: torch.logaddexp(z, torch.zeros_like(z)), False),
-    "identity": GateFunction(lambda z: z, True),
+    word: GateFunction(layer.GATE_FUNCTIONS[word], has_zero) for word, has_zero in _headgate._rows["gate_functions"]
 }
 
 

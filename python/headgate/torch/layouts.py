@@ -17,6 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .layer import blocks_of_layout
+
 FUSED = ("per_query_head", "per_group", "trailing")
 """Layouts in which q and the gate share a matrix."""
 
@@ -46,7 +48,7 @@ def blocks_of(layout: str, heads: Heads, what: str = "blocks_of") -> int:
     """How many times [some q, their gates] stand one after the other. Errors name the function `what`."""
     if layout not in FUSED:
         raise ValueError(f"{what}: layout: '{layout}' is none of {', '.join(FUSED)}")
-    return {"per_query_head": heads.num_attention_heads, "per_group": heads.num_key_value_heads, "trailing": 1}[layout]
+    return blocks_of_layout(layout, heads.num_attention_heads, heads.num_key_value_heads)
 
 
 def _require_rows(what: str, name: str, tensor: Tensor, rows: int) -> None:

@@ -7,61 +7,23 @@ Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D 
 """
 
 import inspect
-import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import headgate
 
 from .attention import gated_attention, refuse_learned
 from .errors import in_words_of
-from .layouts import FUSED, Heads, blocks_of
+from .layer import GatedLayer, RMSNorm, rope_frequencies, turn
+from .layouts import FUSED, Heads
 from .ring import ring_attention
 from .sharding import shard_positions
 from .variant import KEYS, GateVariant
-
-
-class RMSNorm(nn.Module):
-    """x / rms(x) over the last dimension, times weight, or 1 + weight where zero-centred, in f32 or better."""
-
-    def __init__(self, features: int, eps: float, kind: str):
-        super().__init__()
-        self.center = 1.0 if kind == "zero_centred" else 0.0
-        self.eps = eps
-        self.weight = nn.Parameter(torch.full((features,), 1.0 - self.center))
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (wide * (self.center + self.weight.to(wide.dtype))).to(x.dtype)
-
-
-def _rope_frequencies(head_dim: int, keys: dict[str, Any]) -> Tensor:
-    """Radians a token, (R/2) in f64, of the R features of a head that turn."""
-    half = int(keys["partial_rotary_factor"] * head_dim) // 2
-    plain = keys["rope_theta"] ** -(torch.arange(half, dtype=torch.float64, device="cpu") / max(half, 1))
-    slow = plain / keys["rope_scaling_factor"]
-    if keys["rope_scaling_type"] == "none":
-        return plain
-    if keys["rope_scaling_type"] == "linear":
-        return slow
-    turns = keys["rope_original_seq_len"] * plain / (2 * math.pi)
-    low, high = keys["rope_low_freq_factor"], keys["rope_high_freq_factor"]
-    kept = ((turns - low) / (high - low)).clamp(0, 1) if high > low else (turns >= high).double()
-    return kept * plain + (1 - kept) * slow
-
-
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE: x (B,T,H,D); cos, sin (B|1,T,1,R/2). Feature i turns with feature i + R/2."""
-    half = cos.shape[-1]
-    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    turned = (first * cos - second * sin, second * cos + first * sin)
-    return torch.cat((*(part.to(x.dtype) for part in turned), rest), dim=-1)
 
 
 class AttentionCache:
@@ -119,7 +81,17 @@ _CHOICES = {
 }
 
 
-class GatedAttention(nn.Module):
+def _require_fusable(variant: GateVariant, keys: dict[str, Any]) -> None:
+    """That the gate is one of query heads and from the input, so that its rows can stand among those of q."""
+    fits = variant.gate_site in ("g1", "g4") and variant.gate_source == "input"
+    if not fits or keys["attention_qkv_bias"] == "learned" or variant.gate_bias != "none":
+        raise ValueError(
+            f"gate_layout: {keys['gate_layout']} is for gates of g1 and g4 from the layer's input, without biases, not "
+            f"for {variant.name}"
+        )
+
+
+class GatedAttention(GatedLayer):
     """From h (B,T,C), the layer's input after its norm, to (B,T,C), causal unless the call says otherwise.
 
     In this order: projections q, gate, k, v; a gate at g2 (v), g3 (k) or g4 (q); QK-norm; RoPE; attention, whose kernel
@@ -162,13 +134,11 @@ class GatedAttention(nn.Module):
         precision: str = "exact",
     ):
         keys = {name: value for name, value in locals().items() if name in _PARAMETERS}
-        super().__init__()
         refuse_learned("GatedAttention", keys)
         for name, words in _CHOICES.items():
             if keys[name] not in words:
                 raise ValueError(f"{name}: '{keys[name]}' is none of {', '.join(words)}")
-        self.variant = GateVariant(**{key: keys[key] for key in KEYS})
-        self.keys = keys
+        variant = GateVariant(**{key: keys[key] for key in KEYS})
         C, Hq = hidden_size, num_attention_heads
         Hkv = Hq if num_key_value_heads is None else num_key_value_heads
         if min(C, Hq, Hkv) < 1 or Hq % Hkv != 0:
@@ -176,45 +146,12 @@ class GatedAttention(nn.Module):
         D = C // Hq if head_dim is None else head_dim
         if D < 1 or not 0 <= partial_rotary_factor <= 1:
             raise ValueError(f"head_dim: a share of {partial_rotary_factor} of {D} features cannot turn")
-        self.Hq, self.Hkv, self.D = Hq, Hkv, D
-        self.gate_heads, self.gate_features = self.variant.logits(C, Hq, Hkv, D)
-        self.fused = self.variant.has_gate and gate_layout != "separate"
-        if self.fused:
-            self._require_fusable()
-        self._make_parameters()
-        self._frequencies = _rope_frequencies(D, keys)  # no buffer, which .bfloat16() would round
+        if variant.has_gate and gate_layout != "separate":
+            _require_fusable(variant, keys)
+        super().__init__(SimpleNamespace(**{**keys, "num_key_value_heads": Hkv, "head_dim": D}))
+        self.variant, self.keys = variant, keys
+        self._frequencies = rope_frequencies(self.config, "cpu")  # no buffer, which .bfloat16() would round
         self.reset_parameters()
-
-    def _require_fusable(self) -> None:
-        """That the gate is one of query heads and from the input, so that its rows can stand among those of q."""
-        fits = self.variant.gate_site in ("g1", "g4") and self.variant.gate_source == "input"
-        if not fits or self.keys["attention_qkv_bias"] == "learned" or self.variant.gate_bias != "none":
-            raise ValueError(
-                f"gate_layout: {self.keys['gate_layout']} is for gates of g1 and g4 from the layer's input, without "
-                f"biases, not for {self.variant.name}"
-            )
-
-    def _make_parameters(self) -> None:
-        keys, variant, C, D = self.keys, self.variant, self.keys["hidden_size"], self.D
-        bias, rows = keys["attention_qkv_bias"] == "learned", self.gate_heads * self.gate_features
-        self.q_proj = nn.Linear(C, self.Hq * D + (rows if self.fused else 0), bias=bias)
-        if variant.has_gate and variant.gate_source == "parameter":
-            self.gate = nn.Parameter(torch.empty(self.gate_heads, self.gate_features))
-        elif variant.has_gate and not self.fused:
-            self.gate_proj = nn.Linear(C, rows, bias=variant.gate_bias == "bias")
-        self.k_proj = nn.Linear(C, self.Hkv * D, bias=bias)
-        self.v_proj = nn.Linear(C, self.Hkv * D, bias=bias)
-        self.o_proj = nn.Linear(self.Hq * D, C, bias=False)
-
-        def norm() -> RMSNorm:
-            return RMSNorm(D, keys["rms_norm_eps"], keys["norm_kind"])
-
-        if keys["qk_norm"] == "per_head":
-            self.q_norm, self.k_norm = norm(), norm()
-        if variant.attention_output_control == "head_rmsnorm":
-            self.head_norm = norm()
-        if variant.attention_sinks == "learned_sinks":
-            self.sinks = nn.Parameter(torch.empty(self.Hq))
 
     def reset_parameters(self) -> None:
         """Normal matrices; zero biases, sinks and gates that are parameters; norms that do nothing."""
@@ -228,7 +165,8 @@ class GatedAttention(nn.Module):
                 nn.init.constant_(module.bias, self.keys["gate_bias_init"] if is_gate else 0.0)
         if self.fused:
             with torch.no_grad():
-                _, gate = self.q_proj.weight.unflatten(0, (self._blocks(), -1)).split(self._block_rows(), dim=1)
+                blocks, *rows = self.block_rows()
+                _, gate = self.q_proj.weight.unflatten(0, (blocks, -1)).split(rows, dim=1)
                 gate.normal_(std=self.keys["gate_init_std"])
         for name in ("gate", "sinks"):
             if getattr(self, name, None) is not None:
@@ -250,31 +188,8 @@ class GatedAttention(nn.Module):
         """The sizes that layouts are counted by."""
         return Heads(self.Hq, self.Hkv, self.D, self.gate_features)
 
-    def _blocks(self) -> int:
-        return blocks_of(self.keys["gate_layout"], self.heads)
-
-    def _block_rows(self) -> tuple[int, int]:
-        return self.heads.q_rows // self._blocks(), self.heads.gate_rows // self._blocks()
-
     def extra_repr(self) -> str:
         return f"{self.variant.name}, hidden_size={self.keys['hidden_size']}, heads={self.Hq}/{self.Hkv}x{self.D}"
-
-    def _queries_and_logits(self, h: Tensor) -> tuple[Tensor, Tensor | None]:
-        """q (B,T,Hq,D) and the gate's logits (B,T,heads,features), or None without a gate."""
-        q, z = self.q_proj(h), None
-        if self.fused:
-            q, z = q.unflatten(-1, (self._blocks(), -1)).split(self._block_rows(), dim=-1)
-        elif self.variant.has_gate and self.variant.gate_source == "parameter":
-            z = self.gate.to(q.dtype).expand(*h.shape[:-1], -1, -1)
-        elif self.variant.has_gate:
-            z = self.gate_proj(h)
-        if z is not None:
-            z = z.reshape(*h.shape[:-1], self.gate_heads, self.gate_features)
-        return q.reshape(*h.shape[:-1], self.Hq, self.D), z
-
-    def _gated(self, site: str, y: Tensor, z: Tensor | None) -> Tensor:
-        """y (B,T,heads,features) behind the gate, if that is where it acts."""
-        return self.variant.applied(y, z) if self.variant.gate_site == site else y
 
     def _sinks(self) -> Tensor | None:
         if self.variant.attention_sinks == "learned_sinks":
@@ -316,8 +231,7 @@ class GatedAttention(nn.Module):
         alone = {"mask": mask, "cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens}
         rules = {"key_lengths": key_lengths, **(alone if ring is None else {"group": ring})}
         y = self._attend(q, k, v, z, causality, rules)
-        out = self.o_proj(y.flatten(-2))
-        return self._gated("g5", out.unsqueeze(-2), z).squeeze(-2)
+        return self.output(y, z)
 
     @torch.no_grad()
     @in_words_of("GatedAttention", _ARGUMENTS)
@@ -357,13 +271,9 @@ class GatedAttention(nn.Module):
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """What attention reads: q (B,T,Hq,D); k and v (B,S,Hkv,D), the cache's before those of h; the gate's logits."""
-        q, z = self._queries_and_logits(h)
-        k, v = (x.unflatten(-1, (self.Hkv, self.D)) for x in (self.k_proj(h), self.v_proj(h)))
-        q, k, v = self._gated("g4", q, z), self._gated("g3", k, z), self._gated("g2", v, z)
-        if self.keys["qk_norm"] == "per_head":
-            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v, z = self.projected(h)
         cos, sin = self._angles(h, cache, positions, cu_seqlens)
-        q, k = _turn(q, cos, sin), _turn(k, cos, sin)
+        q, k = turn(q, cos, sin), turn(k, cos, sin)
         if cache is not None:
             k, v = cache.append(k, v)
         return q, k, v, z
@@ -388,10 +298,7 @@ class GatedAttention(nn.Module):
         attention = ring_attention if "group" in rules else gated_attention
         if self.keys["precision"] != "exact":
             rules = {**rules, "precision": self.keys["precision"]}
-        y = attention(q, k, v, **gate, layout="bthd", **self._rules(causality), **rules)
-        if self.variant.attention_output_control == "head_rmsnorm":
-            return self.head_norm(y)
-        return F.silu(y) if self.variant.attention_output_control == "output_silu" else y
+        return self.controlled(attention(q, k, v, **gate, layout="bthd", **self._rules(causality), **rules))
 
     def _angles(
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None

@@ -13,9 +13,9 @@ import transformers
 from torch import Tensor, nn
 from transformers.masking_utils import causal_mask_function, prepare_padding_mask, sdpa_mask
 
+from .added_gate import require_gate, take_gate
 from .attention import gated_attention
 from .errors import call_as
-from .retrofit import require_gate, take_gate
 from .sharding import described
 
 NAME = "headgate"

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .gates import GATE_FUNCTIONS
+from .layer import GATE_FUNCTIONS, apply_gate, gate_values, logits_of_gate
 
 # What each part of a variant may be; the first is what it is where a name does not say.
 SITES = ("none", "g1", "g2", "g3", "g4", "g5")
@@ -67,20 +67,15 @@ class GateVariant:
 
     def logits(self, hidden_size: int, heads: int, kv_heads: int, head_dim: int) -> tuple[int, int]:
         """(heads, features) of the gate's logits of a token; (0, 0) without a gate."""
-        if not self.has_gate:
-            return 0, 0
-        count = {"g2": kv_heads, "g3": kv_heads, "g5": 1}.get(self.gate_site, heads)
-        width = hidden_size if self.gate_site == "g5" else head_dim
-        return count, 1 if self.gate_grain == "headwise" else width
+        return logits_of_gate(self, hidden_size, heads, kv_heads, head_dim)
 
     def values(self, z: Tensor) -> Tensor:
         """g of the logits (B,T,heads,features); where heads share a gate, the mean over them, (B,T,1,features)."""
-        g = GATE_FUNCTIONS[self.gate_fn].compute(z)
-        return g.mean(dim=-2, keepdim=True) if self.gate_grain == "head_shared" else g
+        return gate_values(self, z)
 
     def applied(self, y: Tensor, z: Tensor) -> Tensor:
         """y (B,T,heads,features) behind the gate."""
-        return y + self.values(z) if self.gate_op == "add" else y * self.values(z)
+        return apply_gate(self, y, z)
 
     def kernel_arguments(self, z: Tensor) -> dict[str, Any]:
         """The gate of g1 as gated_attention takes it. One that heads share is computed here, and applied there."""

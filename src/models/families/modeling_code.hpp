@@ -9,7 +9,7 @@ namespace headgate::models {
 inline constexpr std::string_view kModelingModule = "modeling_headgate";
 inline constexpr const char* kModelingFile = "modeling_headgate.py";
 
-/// python/transformers/modeling_headgate.py of the source tree.
+/// python/transformers/modeling_headgate.py of the source tree, with the layer that it imports in place of the import.
 std::string_view modeling_code();
 
 }  // namespace headgate::models

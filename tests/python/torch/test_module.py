@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """GatedAttention against the eager code that headgate's programs write beside their models, and against those programs.
 
-That code, modeling_headgate.py, shares nothing with the module but the names of parameters;
+That code, modeling_headgate.py, has the module's projections, gates and norms, and attention of its own;
 scripts/check_transformers.py compares it with the C++ layers for every variant.
 """
 
+import ast
 import importlib.util
 import itertools
 import json
@@ -99,7 +100,7 @@ def eager(made, causality="causal"):
 
     def call(h):
         at = torch.arange(h.shape[1])
-        angles = at[None, None, :, None].double() * modeling.rope_frequencies(config, None)
+        angles = at[None, None, :, None].double() * modeling.rope_frequencies(config, "cpu")
         seen = at <= at[:, None] if causality == "causal" else torch.ones(len(at), len(at), dtype=torch.bool)
         if config.attention_window > 0:
             seen &= at > at[:, None] - config.attention_window
@@ -164,7 +165,7 @@ def test_statistics(name, causality):
     assert_near(found.mean_first, weights[..., 0].mean(-1))
     assert_near(found.key_mass, weights.sum(-2))
     if made.variant.gate_site == "g1" and made.variant.gate_op == "mul":
-        _, z = made._queries_and_logits(h)
+        _, z = made.queries_and_logits(h)
         gate = made.variant.values(z).mean(-1).transpose(1, 2).expand(B, HQ, T)
         passed = made.statistics(h, ("first_gated",), causality=causality).first_gated
         assert_near(passed, weights[..., 0] * gate)
@@ -338,7 +339,7 @@ def decoder_log_probs(config, tensors, tokens):
 
 
 BUILD = Path(headgate.__file__).parents[2]
-SAMPLE = BUILD / "tests" / "train" / "model_sample"
+SAMPLE = BUILD / "tests" / "models" / "train" / "model_sample"
 
 
 @pytest.mark.skipif(
@@ -460,3 +461,29 @@ def test_gate_is_applied_in_the_kernel():
     k, v = (p(h).unflatten(-1, (HKV, D)) for p in (made.k_proj, made.v_proj))
     y = gated_attention(q, k, v, z, causality="causal", layout="bthd")
     assert torch.equal(made(h), made.o_proj(y.flatten(-2)))
+
+
+def definitions(path):
+    """Functions, classes and tables of a file, as they read."""
+    text = path.read_text()
+    found = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found[node.name] = ast.get_source_segment(text, node)
+        elif isinstance(node, ast.Assign):
+            found[node.targets[0].id] = ast.get_source_segment(text, node)
+    return found
+
+
+@pytest.mark.skipif(not SAMPLE.exists(), reason="the build folder of this package has no tests/models/train/model_sample")
+def test_code_beside_a_checkpoint_is_the_layer_and_the_decoder(tmp_path):
+    """Word by word, and it imports nothing of headgate."""
+    name = next(n for n in subprocess.run([SAMPLE, "names"], capture_output=True, text=True).stdout.split() if "g1" in n)
+    subprocess.run([SAMPLE, "write", tmp_path, name], check=True)
+    written = tmp_path / "model" / "modeling_headgate.py"
+    layer = definitions(ROOT / "python" / "headgate" / "torch" / "layer.py")
+    decoder = definitions(ROOT / "python" / "transformers" / "modeling_headgate.py")
+    assert {"GATE_FUNCTIONS", "GatedLayer", "turn"} <= set(layer) and {"Attention", "DEFAULTS"} <= set(decoder)
+    assert not set(layer) & set(decoder)
+    assert definitions(written) == layer | decoder
+    assert "import headgate" not in written.read_text() and "from headgate" not in written.read_text()

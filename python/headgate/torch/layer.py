@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gated attention layer in plain PyTorch: all of it but attention itself.
+
+headgate.torch.GatedAttention is this layer on libheadgate's kernels. The modeling_headgate.py beside a checkpoint is
+this layer on PyTorch's softmax, in a decoder: CMake puts what follows the imports into that file. It needs nothing of
+headgate therefore, and `config` is any object with the keys of config.json as attributes.
+Letters: B batch, T queries, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+GATE_FUNCTIONS = {
+    "sigmoid": torch.sigmoid,
+    "sigmoid2": lambda z: 2 * torch.sigmoid(z),
+    "ns_sigmoid": lambda z: 0.5 + 0.5 * torch.sigmoid(z),
+    "silu": F.silu,
+    "softplus": lambda z: torch.logaddexp(z, torch.zeros_like(z)),
+    "identity": lambda z: z,
+}
+
+
+def logits_of_gate(config, hidden_size: int, heads: int, kv_heads: int, head_dim: int) -> tuple[int, int]:
+    """(heads, features) of the gate's logits of a token; (0, 0) without a gate."""
+    if config.gate_site == "none":
+        return 0, 0
+    count = {"g2": kv_heads, "g3": kv_heads, "g5": 1}.get(config.gate_site, heads)
+    width = hidden_size if config.gate_site == "g5" else head_dim
+    return count, 1 if config.gate_grain == "headwise" else width
+
+
+def gate_values(config, z: Tensor) -> Tensor:
+    """g of the logits (B,T,heads,features); where heads share a gate, the mean over them, (B,T,1,features)."""
+    g = GATE_FUNCTIONS[config.gate_fn](z)
+    return g.mean(dim=-2, keepdim=True) if config.gate_grain == "head_shared" else g
+
+
+def apply_gate(config, y: Tensor, z: Tensor) -> Tensor:
+    """y (B,T,heads,features) behind the gate."""
+    return y + gate_values(config, z) if config.gate_op == "add" else y * gate_values(config, z)
+
+
+def blocks_of_layout(layout: str, heads: int, kv_heads: int) -> int:
+    """How many times [some q, their gates] stand one after the other in q_proj."""
+    return {"per_query_head": heads, "per_group": kv_heads, "trailing": 1}[layout]
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) over the last dimension, times weight, or 1 + weight where zero-centred, in f32 or better."""
+
+    def __init__(self, features: int, eps: float, kind: str):
+        super().__init__()
+        self.center = 1.0 if kind == "zero_centred" else 0.0
+        self.eps = eps
+        self.weight = nn.Parameter(torch.full((features,), 1.0 - self.center))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (wide * (self.center + self.weight.to(wide.dtype))).to(x.dtype)
+
+
+def rope_frequencies(config, device: torch.device | str) -> Tensor:
+    """Radians a token, (R/2) in f64, of the R features of a head that turn."""
+    half = int(config.partial_rotary_factor * config.head_dim) // 2
+    plain = config.rope_theta ** -(torch.arange(half, dtype=torch.float64, device=device) / max(half, 1))
+    slow = plain / config.rope_scaling_factor
+    if config.rope_scaling_type == "none":
+        return plain
+    if config.rope_scaling_type == "linear":
+        return slow
+    turns = config.rope_original_seq_len * plain / (2 * math.pi)
+    low, high = config.rope_low_freq_factor, config.rope_high_freq_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1) if high > low else (turns >= high).double()
+    return kept * plain + (1 - kept) * slow
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE: x (B,T,H,D) with cos, sin (B|1,T,1,R/2), or x (B,H,T,D) with (B|1,1,T,R/2). Feature i turns with feature
+    i + R/2."""
+    half = cos.shape[-1]
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    return torch.cat((*(part.to(x.dtype) for part in turned), rest), dim=-1)
+
+
+class GateBias(nn.Module):
+    """What is left of the gate's projection where its matrix is a part of q_proj."""
+
+    def __init__(self, rows: int):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(rows))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z + self.bias
+
+
+class GatedLayer(nn.Module):
+    """The parameters of a layer, and what it computes before attention and behind it.
+
+    In this order: projections q, gate, k, v; a gate at g4 (q), g3 (k) or g2 (v); QK-norm; RoPE and attention, which are
+    the subclass's; a gate at g1 or a control; W_o; a gate at g5.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        C, self.D = config.hidden_size, config.head_dim
+        self.Hq, self.Hkv = config.num_attention_heads, config.num_key_value_heads
+        self.gate_heads, self.gate_features = logits_of_gate(config, C, self.Hq, self.Hkv, self.D)
+        self.fused = config.gate_site != "none" and config.gate_layout != "separate"
+        self._make_projections(C)
+
+        def norm() -> RMSNorm:
+            return RMSNorm(self.D, config.rms_norm_eps, config.norm_kind)
+
+        if config.qk_norm == "per_head":
+            self.q_norm, self.k_norm = norm(), norm()
+        if config.attention_output_control == "head_rmsnorm":
+            self.head_norm = norm()
+        if config.attention_sinks == "learned_sinks":
+            self.sinks = nn.Parameter(torch.zeros(self.Hq))
+
+    def _make_projections(self, C: int) -> None:
+        config, D, rows = self.config, self.D, self.gate_heads * self.gate_features
+        bias = config.attention_qkv_bias == "learned"
+        self.q_proj = nn.Linear(C, self.Hq * D + (rows if self.fused else 0), bias=bias)
+        if rows > 0 and config.gate_source == "parameter":
+            self.gate = nn.Parameter(torch.zeros(self.gate_heads, self.gate_features))
+        elif rows > 0 and not self.fused:
+            self.gate_proj = nn.Linear(C, rows, bias=config.gate_bias == "bias")
+        elif rows > 0 and config.gate_bias == "bias":
+            self.gate_proj = GateBias(rows)
+        self.k_proj = nn.Linear(C, self.Hkv * D, bias=bias)
+        self.v_proj = nn.Linear(C, self.Hkv * D, bias=bias)
+        self.o_proj = nn.Linear(self.Hq * D, C, bias=False)
+
+    def block_rows(self) -> tuple[int, int, int]:
+        """Of a fused q_proj: its blocks, and how many rows of each are of q and of the gate."""
+        blocks = blocks_of_layout(self.config.gate_layout, self.Hq, self.Hkv)
+        return blocks, self.Hq * self.D // blocks, self.gate_heads * self.gate_features // blocks
+
+    def queries_and_logits(self, h: Tensor) -> tuple[Tensor, Tensor | None]:
+        """q (B,T,Hq,D) and the gate's logits (B,T,heads,features), or None without a gate."""
+        q, z = self.q_proj(h), None
+        if self.fused:
+            blocks, *rows = self.block_rows()
+            q, z = q.unflatten(-1, (blocks, -1)).split(rows, dim=-1)
+            if self.config.gate_bias == "bias":
+                z = self.gate_proj(z.flatten(-2))
+        elif self.config.gate_site != "none" and self.config.gate_source == "parameter":
+            z = self.gate.to(q.dtype).expand(*h.shape[:-1], -1, -1)
+        elif self.config.gate_site != "none":
+            z = self.gate_proj(h)
+        if z is not None:
+            z = z.reshape(*h.shape[:-1], self.gate_heads, self.gate_features)
+        return q.reshape(*h.shape[:-1], self.Hq, self.D), z
+
+    def gated(self, site: str, y: Tensor, z: Tensor | None) -> Tensor:
+        """y (B,T,heads,features) behind the gate, if that is where it acts."""
+        return apply_gate(self.config, y, z) if self.config.gate_site == site else y
+
+    def projected(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """q (B,T,Hq,D), k and v (B,T,Hkv,D) before RoPE, and the gate's logits."""
+        q, z = self.queries_and_logits(h)
+        k, v = (x.unflatten(-1, (self.Hkv, self.D)) for x in (self.k_proj(h), self.v_proj(h)))
+        q, k, v = self.gated("g4", q, z), self.gated("g3", k, z), self.gated("g2", v, z)
+        if self.config.qk_norm == "per_head":
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, k, v, z
+
+    def controlled(self, y: Tensor) -> Tensor:
+        """Attention's output (B,T,Hq,D) behind the control, if the layer has one."""
+        if self.config.attention_output_control == "head_rmsnorm":
+            return self.head_norm(y)
+        return F.silu(y) if self.config.attention_output_control == "output_silu" else y
+
+    def output(self, y: Tensor, z: Tensor | None) -> Tensor:
+        """The layer's output (B,T,C) from attention's, (B,T,Hq,D)."""
+        out = self.o_proj(y.flatten(-2))
+        return self.gated("g5", out.unsqueeze(-2), z).squeeze(-2)
