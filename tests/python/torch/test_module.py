@@ -475,10 +475,14 @@ def definitions(path):
     return found
 
 
-@pytest.mark.skipif(not SAMPLE.exists(), reason="the build folder of this package has no tests/models/train/model_sample")
+@pytest.mark.skipif(
+    not SAMPLE.exists(), reason="the build folder of this package has no tests/models/train/model_sample"
+)
 def test_code_beside_a_checkpoint_is_the_layer_and_the_decoder(tmp_path):
     """Word by word, and it imports nothing of headgate."""
-    name = next(n for n in subprocess.run([SAMPLE, "names"], capture_output=True, text=True).stdout.split() if "g1" in n)
+    name = next(
+        n for n in subprocess.run([SAMPLE, "names"], capture_output=True, text=True).stdout.split() if "g1" in n
+    )
     subprocess.run([SAMPLE, "write", tmp_path, name], check=True)
     written = tmp_path / "model" / "modeling_headgate.py"
     layer = definitions(ROOT / "python" / "headgate" / "torch" / "layer.py")
