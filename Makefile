@@ -7,6 +7,8 @@ PREFIX ?= /usr/local
 # that have not ended by then are stopped.
 SINCE ?=
 LIMIT ?=
+# Names of scripts/check.sh's checks; all by default.
+CHECKS ?=
 # Options of `make hostile` (tests/hostile/run.py --help) and `make mutants` (scripts/mutation_check.py --help).
 ARGS ?=
 
@@ -50,7 +52,7 @@ test: build
 	@ctest --preset release --parallel 2
 
 check: setup
-	@scripts/check.sh $(if $(SINCE),--since $(SINCE)) $(if $(LIMIT),--seconds $(LIMIT))
+	@scripts/check.sh $(if $(SINCE),--since $(SINCE)) $(if $(LIMIT),--seconds $(LIMIT)) $(if $(CHECKS),--only "$(CHECKS)")
 
 setup:
 	@scripts/setup.sh build tool tests browser mpi python lint clang aarch64 experiments

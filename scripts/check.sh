@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# check.sh [--since COMMIT] [--seconds N]: what `make check` does once the packages are installed. All checks run, even
+# check.sh [--since COMMIT] [--seconds N] [--only "NAMES"]: what `make check` does once the packages are installed: all
+# of addresses threads aarch64 lint places mutants, or those of NAMES. All checks run, even
 # if one fails; what does not end within N seconds of the start is stopped, and counted as failed. The last lines say how
 # long each check took, and which vector targets and 16-bit products this machine has.
 # clang-tidy reads what changed since COMMIT; by default since this branch left origin/main or, on main itself, by the
@@ -8,15 +9,16 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-since='' seconds=''
+since='' seconds='' only=''
 while (($# > 0)); do
   case "$1" in
     --since) since=${2-} ;;
     --seconds) seconds=${2-} ;;
+    --only) only=${2-} ;;
     *) set -- ;;
   esac
   if (($# < 2)) || [[ ! "$seconds" =~ ^-?[0-9]*$ ]]; then
-    echo "usage: scripts/check.sh [--since COMMIT] [--seconds N]" >&2
+    echo "usage: scripts/check.sh [--since COMMIT] [--seconds N] [--only NAMES]" >&2
     exit 2
   fi
   shift 2
@@ -50,6 +52,7 @@ table=()
 check() { # NAME COMMAND …
   local name=$1 start=$SECONDS left=0 status word
   shift
+  [[ -z "$only" || " $only " == *" $name "* ]] || return 0
   if [[ -n "$seconds" ]]; then # timeout takes 0 for no limit
     left=$((seconds - SECONDS))
     ((left > 0)) || left=0.001
@@ -69,12 +72,12 @@ check() { # NAME COMMAND …
   echo "== headgate: ${table[-1]}"
 }
 
-check "addresses, undefined behaviour, clang" scripts/sanitize.sh quick asan
-check "threads" scripts/sanitize.sh quick tsan
-check "aarch64" aarch64
-check "lint" lint "${since:-$(base_commit)}"
-check "places" scripts/places.sh
-check "mutants" mutants
+check addresses scripts/sanitize.sh quick asan
+check threads scripts/sanitize.sh quick tsan
+check aarch64 aarch64
+check lint lint "${since:-$(base_commit)}"
+check places scripts/places.sh
+check mutants mutants
 
 # Repeats the errors, since they may be thousands of lines above.
 for name in "${failed[@]}"; do
