@@ -10,6 +10,7 @@
 #include "library/attention/cpu/bf16/native16.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/kernels.hpp"
+#include "library/attention/cpu/sink_parts.hpp"
 #include "library/attention/cpu/small/small_heads.hpp"
 #include "library/core/arena.hpp"
 #include "library/core/sum_blocks.hpp"
@@ -182,11 +183,10 @@ void report_routes(const Row (&rows)[kRows], const Problem& problem) {
   }
 }
 
-/// Terms of dsinks, by query tile of all sequences.
-struct SinkParts {
-  SinkParts(Workspace& ws, std::int64_t tiles, std::int64_t Hq) : parts(ws.take<double>("dsinks by tile", tiles, Hq)) {}
-  View<double, 2> parts;
-};
+Block& kept_sink_parts() {
+  thread_local Block block;
+  return block;
+}
 
 /// dsinks[h] = sum of the tiles' parts over sequences and tiles, in that order.
 void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
@@ -228,10 +228,25 @@ void cpu_backward(const BackwardProblem& problem) {
   for (std::int64_t n = 0; n < problem.sequences(); ++n) {
     tiles += (problem.sequence(n).T + kQueryTile - 1) / kQueryTile;
   }
-  // A block of its own: the one that the thread keeps is for the kernels' memory, which is larger.
-  const Placed<SinkParts, Block> sinks(tiles, problem.Hq);
-  run(sinks->parts);
-  write_dsinks(problem.gradients.dsinks, sinks->parts);
+  const View<double, 2> sinks = take_sink_parts(tiles, problem.Hq);
+  run(sinks);
+  write_dsinks(problem.gradients.dsinks, sinks);
 }
+
+View<double, 2> take_sink_parts(std::int64_t tiles, std::int64_t Hq) {
+  constexpr std::size_t kKept_bytes = std::size_t{1} << 20;
+  const auto fill = [&](Workspace& ws) { return ws.take<double>("dsinks by tile", tiles, Hq); };
+  Workspace count;
+  (void)fill(count);
+  Block& kept = kept_sink_parts();
+  if (kept.bytes() < count.bytes() || kept.bytes() > kKept_bytes) {
+    kept = Block();
+    kept = Block(count.bytes());
+  }
+  Workspace place(kept.data());
+  return fill(place);
+}
+
+void release_sink_parts() { kept_sink_parts() = Block(); }
 
 }  // namespace headgate
