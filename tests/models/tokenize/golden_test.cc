@@ -185,7 +185,7 @@ TEST(GgufArrays, Arrays_Bad_AreRefusedByName) {
   expect_refused(bad, "types of");
   bad = good;
   bad.tokens[7] = bad.tokens[8];
-  expect_refused(bad, "twice, as 7 and 8");
+  expect_refused(bad, "has two ids, 7 and 8");
   bad = good;
   bad.tokens[7] = "\xff";
   expect_refused(bad, "tokenizer.ggml.tokens[7]: '\\xff' is not UTF-8");
@@ -201,7 +201,7 @@ TEST(GgufArrays, Arrays_Bad_AreRefusedByName) {
   bad = good;
   bad.add_bos_token = true;
   bad.bos_token_id.reset();
-  expect_refused(bad, "tokenizer.ggml.bos_token_id: absent");
+  expect_refused(bad, "tokenizer.ggml.bos_token_id: missing");
   bad.bos_token_id = 1 << 19;
   expect_refused(bad, "the template has id 524288, which no token has");
   bad.bos_token_id = -1;

@@ -103,7 +103,8 @@ TEST_F(TrainVerbTest, Resume_OtherRun_IsRefused) {
   expect_refused(verb.resume("run", {"--batch", "3"}), "train", "--batch 3 is not the run's 2");
   expect_refused(verb.resume("run", {"--gate", "headwise"}), "train", "the options describe another model");
   testing::write_bytes(verb.path("other"), testing::prose(4000, 2));
-  expect_refused(verb.resume("run", {"--data", verb.path("other")}), "train", "not what the run was trained on");
+  expect_refused(verb.resume("run", {"--data", verb.path("other")}), "train",
+                 "differs from what the run was trained on");
   testing::write_bytes(verb.path("run") + "/checkpoint/trainer_state.json", "{}");
   expect_refused(verb.resume("run"), "train", "no key \"format\"");
 }
