@@ -154,7 +154,8 @@ TEST_F(GgufTest, Header_Faulty_IsRefused) {
   expect_refused(changed([](GgufBytes& out) { out.u32("general.architecture", 1); }),
                  "duplicate key 'general.architecture'");
   expect_refused(changed([](GgufBytes& out) { out.u32("", 1); }), "a key has 0 bytes");
-  expect_refused(changed([](GgufBytes& out) { out.value<char>("t", static_cast<GgufType>(13), 0); }), "the unknown type 13");
+  expect_refused(changed([](GgufBytes& out) { out.value<char>("t", static_cast<GgufType>(13), 0); }),
+                 "the unknown type 13");
   expect_refused(changed([](GgufBytes& out) { out.value<char>("t", GgufType::boolean, 2); }),
                  "boolean of 2, neither 0 nor 1");
   expect_refused(changed([&](GgufBytes& out) { out.raw_value("t", GgufType::list, list(GgufType::list, 1)); }),
