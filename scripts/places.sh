@@ -56,13 +56,13 @@ says gate_largest "$headgate" eval --help
 quiet "$headgate" train --data "$root/README.md" --out "$work/run" --gate g1-headwise-wide_sigmoid --steps 2 --layers 1 \
   --dim 16 --heads 2 --seq-len 32 --batch 2 --eval-every 0 --threads 1
 says '"gate_largest": 0\.' "$headgate" eval "$work/run" --text "$root/README.md" --tokens 640 --json
-says wide_sigmoid "$build/tests/models/models_gradients_test" --gtest_list_tests
-quiet "$build/tests/models/models_gradients_test" --gtest_filter='*wide_sigmoid*'
+says wide_sigmoid "$build/tests/models/decoder/models_gradients_test" --gtest_list_tests
+quiet "$build/tests/models/decoder/models_gradients_test" --gtest_filter='*wide_sigmoid*'
 quiet "$build/tests/library/core/core_test"
 quiet "$build/tests/library/capi/capi_test" # random problems have the option, as `verify` has
 quiet "$build/tests/library/capi/capi_c99_test"
 quiet "$build/tests/models/evaluate/metrics_test"
-quiet "$build/tests/models/models_config_keys_test"
+quiet "$build/tests/models/decoder/models_config_keys_test"
 quiet "$headgate" verify --problems 50
 
 export PYTHONPATH=$build/python PYTHONDONTWRITEBYTECODE=1
