@@ -31,6 +31,7 @@ quiet() { "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2 && fail "failed
 
 # One vector target and little optimisation: quick to build.
 build=$work/build
+export CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1 # the folder has another name each time
 launcher=()
 if command -v ccache >/dev/null; then
   launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache)
