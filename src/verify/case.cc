@@ -121,14 +121,7 @@ Factors factors_of(const CaseSpec& spec) {
 }  // namespace
 
 Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spec), placement_(placement) {
-  options_.scale = spec.scale;
-  options_.softcap = spec.softcap;
-  options_.causality = spec.causality;
-  options_.window_left = spec.window_left;
-  options_.window_right = spec.window_right;
-  options_.gate_fn = spec.gate_fn;
-  options_.gate_op = spec.gate_op;
-  options_.precision = spec.precision;
+  options_ = static_cast<const AttentionOptions&>(spec);
   options_.context.threads = spec.threads;
   const bool backward = (passes == Passes::forward_and_backward || passes == Passes::all) && !spec.forward_only();
   const bool statistics = passes == Passes::forward_and_statistics || passes == Passes::all;

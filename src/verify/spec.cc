@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <random>
+#include <string>
+#include <type_traits>
 
-#include "library/core/gate_functions.hpp"
-#include "library/core/precision_words.hpp"
+#include "library/core/attention_options.hpp"
 #include "library/core/statistics_outputs.hpp"
 
 namespace headgate::verify {
@@ -326,6 +328,20 @@ void add_closed_rows(std::vector<CaseSpec>& list, DType dtype) {
   }
 }
 
+/// An option's value in a description.
+template <typename Value>
+std::string text_of(const Value& value) {
+  if constexpr (std::is_enum_v<Value>) {
+    return std::string(word_of(value));
+  } else if constexpr (std::is_same_v<Value, std::optional<double>>) {
+    return fmt::format("{}", value.value_or(0));
+  } else if constexpr (std::is_arithmetic_v<Value>) {
+    return fmt::format("{}", value);
+  } else {
+    return "given";
+  }
+}
+
 }  // namespace
 
 std::string describe(const CaseSpec& spec) {
@@ -336,14 +352,14 @@ std::string describe(const CaseSpec& spec) {
   };
   add(spec.layout != Layout::bhtd, fmt::format("layout={}", word_of(spec.layout)));
   add(spec.values != Values::normal, fmt::format("values={}", word_of(spec.values)));
-  add(spec.scale.has_value(), fmt::format("scale={}", spec.scale.value_or(0)));
-  add(spec.softcap > 0, fmt::format("softcap={}", spec.softcap));
-  add(spec.causality == Causality::causal, "causal");
-  add(spec.window_left >= 0 || spec.window_right >= 0,
-      fmt::format("window={},{}", spec.window_left, spec.window_right));
+  const AttentionOptions plain;
+  for_each_row(kAttentionOptions, [&](const auto& row) {
+    const bool said =
+        row.part != OptionOf::execution && (row.part != OptionOf::gate || spec.gate_input != GateInput::none);
+    if (said && row.of(spec) != row.of(plain)) add(true, fmt::format("{}={}", row.text.name, text_of(row.of(spec))));
+  });
   add(spec.gate_input != GateInput::none,
-      fmt::format("gate={}:{}:{}{}", word_of(spec.gate_input), word_of(spec.gate_fn), word_of(spec.gate_op),
-                  spec.gate_f32 ? ":f32" : ""));
+      fmt::format("gate={}{}", word_of(spec.gate_input), spec.gate_f32 ? ":f32" : ""));
   add(spec.closed_share >= 0,
       fmt::format("gate_threshold=closes:{}{}", spec.closed_share, spec.closed_by_group ? ":groups" : ""));
   add(spec.bias.present, fmt::format("bias={}{}{}{}", map_text(spec.bias), spec.bias_f32 ? ":f32" : "",
@@ -362,16 +378,15 @@ std::string describe(const CaseSpec& spec) {
   add(spec.cu_seqlens != DType::none, fmt::format("packed={}:{}", spec.packed, dtype_name(spec.cu_seqlens)));
   add(spec.page > 0, fmt::format("page={}", spec.page));
   add(spec.quantized, "int8");
-  add(spec.precision != Precision::exact, std::string(word_of(spec.precision)));
   const StatisticsSpec& statistics = spec.statistics;
-  const StatisticsSpec plain;
+  const StatisticsSpec usual;
   add(statistics.absent != 0, fmt::format("absent_statistics={:#x}", statistics.absent));
-  add(statistics.dtype != plain.dtype || statistics.index_dtype != plain.index_dtype,
+  add(statistics.dtype != usual.dtype || statistics.index_dtype != usual.index_dtype,
       fmt::format("statistics={}:{}", dtype_name(statistics.dtype), dtype_name(statistics.index_dtype)));
-  add(statistics.keys != plain.keys || statistics.queries != plain.queries,
+  add(statistics.keys != usual.keys || statistics.queries != usual.queries,
       fmt::format("chosen={},{}", statistics.keys, statistics.queries));
-  add(statistics.top_keys != plain.top_keys, fmt::format("top_keys={}", statistics.top_keys));
-  add(statistics.window != plain.window, fmt::format("window_share={}", statistics.window));
+  add(statistics.top_keys != usual.top_keys, fmt::format("top_keys={}", statistics.top_keys));
+  add(statistics.window != usual.window, fmt::format("window_share={}", statistics.window));
   return text + fmt::format(" seed={}", spec.seed);
 }
 

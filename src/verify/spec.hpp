@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "headgate/attention.hpp"
+#include "library/core/gate_functions.hpp"
 #include "library/core/words.hpp"
 
 namespace headgate::verify {
@@ -78,21 +79,15 @@ struct StatisticsSpec {
 };
 
 /// The description of a problem, for tests, `headgate verify` and bench. `Case` makes its tensors. The defaults are the
-/// simplest problem, so that a failing random one shrinks towards it.
-struct CaseSpec {
+/// simplest problem, so that a failing random one shrinks towards it. Of the options, gate_threshold and context are
+/// set by Case: read `closed_share` and `threads`.
+struct CaseSpec : AttentionOptions {
   std::int64_t B = 1, Hkv = 1, group = 1, T = 1, S = 1, D = 1, Dv = 1;  // Hq = Hkv · group
   DType dtype = DType::f32;
   Layout layout = Layout::bhtd;
   Values values = Values::normal;
 
-  std::optional<double> scale;
-  double softcap = 0.0;
-  Causality causality = Causality::none;
-  std::int64_t window_left = -1, window_right = -1;
-
   GateInput gate_input = GateInput::none;
-  GateFn gate_fn = GateFn::sigmoid;
-  GateOp gate_op = GateOp::mul;
   bool gate_f32 = false;  // else the dtype of q
 
   MapSpec bias;
@@ -121,8 +116,6 @@ struct CaseSpec {
   double closed_share = -1.0;  // about the share of rows that gate_threshold closes in forward passes; < 0: none is set
   bool closed_by_group = false;  // gates differ most between K/V heads, so that groups of heads close as a whole
 
-  Precision precision = Precision::exact;
-
   StatisticsSpec statistics;
 
   std::int64_t Hq() const { return Hkv * group; }
@@ -134,10 +127,7 @@ struct CaseSpec {
   std::int64_t pages_each() const { return page > 0 ? S / page : 0; }
   std::int64_t pages() const { return sequences() * pages_each() + 2; }
   /// silu and identity may be 0, and then o cannot be recovered from y.
-  bool saves_attn() const {
-    return attn || (gate_input != GateInput::none && gate_op == GateOp::mul &&
-                    (gate_fn == GateFn::silu || gate_fn == GateFn::identity));
-  }
+  bool saves_attn() const { return attn || (gate_input != GateInput::none && loses_output(gate_fn, gate_op)); }
 };
 
 /// One line, every field that is not at its default.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of attention by the rows of libheadgate (src/library/core/attention_tensors.hpp, attention_options.hpp).
+"""The arguments of attention by the rows of libheadgate: attention_tensors.hpp, attention_options.hpp of its core.
 
 gated_attention and ring_attention take theirs as keywords and sort them by these lists, so that an argument is a row
 there and nothing here.
@@ -15,7 +15,7 @@ from headgate import _headgate
 
 
 class Option(NamedTuple):
-    """An option of the operation: its type in the schema, its default, and the part of the operation that it changes."""
+    """An option of the operation: its type in the schema, its default, and the part of the operation it changes."""
 
     type: str
     default: Any

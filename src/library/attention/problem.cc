@@ -13,6 +13,7 @@
 
 #include "headgate/runtime.hpp"
 #include "library/attention/call.hpp"
+#include "library/core/attention_tensors.hpp"
 #include "library/core/check.hpp"
 #include "library/core/element.hpp"
 #include "library/core/gate_functions.hpp"
@@ -321,36 +322,32 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   return p;
 }
 
-/// Saved tensors are read: y and lse always, attn where it cannot be had from y.
-void check_saved(Call& call, const AttentionInputs& in, const AttentionSaved& saved, bool needs_attn,
-                 const Problem& p) {
-  const Argument y{"y", saved.y};
-  const Argument lse{"lse", saved.lse};
-  const Argument attn{"attn", saved.attn};
-  call.require_given(y);
-  call.input(y, {in.q.dtype});
-  call.shape(y, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
-  call.require_given(lse);
-  call.input(lse, {DType::f32, DType::f64});
-  call.shape(lse, "(B,Hq,T,1)", {p.B, p.Hq, p.T, 1});
-  if (needs_attn && !call.given(attn)) {
-    call.fail("attn is required by dgate under a {} gate that multiplies but absent", word_of(p.gate_fn));
-  }
-  if (call.given(attn)) {
-    call.input(attn, {in.q.dtype});
-    call.shape(attn, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
+/// Whether a call reads tensors or writes them.
+enum class Access { reads, writes };
+
+/// Tensors that have a row for each query of a head: outputs, and what backward reads beside the inputs.
+template <Access kAccess, const auto& kRows, class Struct>
+void check_query_tensors(Call& call, const Struct& views, const Problem& p) {
+  for (const auto& row : kRows) {
+    const Argument arg{row.name, views.*row.member};
+    if (row.traits.required) call.require_given(arg);
+    if (!call.given(arg)) continue;
+    const auto check_types = [&](std::initializer_list<DType> types) {
+      kAccess == Access::reads ? call.input(arg, types) : call.output(arg, types);
+    };
+    row.elements == Elements::of_q ? check_types({p.inputs.q.dtype}) : check_types({DType::f32, DType::f64});
+    const char* const letters = row.kind == TensorKind::rows     ? "(B,Hq,T,1)"
+                                : row.kind == TensorKind::scores ? "(B,Hq,T,S)"
+                                                                 : "(B,Hq,T,Dv)";
+    call.shape(arg, letters, {p.B, p.Hq, p.T, last_dim(row.kind, p.S, p.Dv)});
   }
 }
 
-void check_incoming(Call& call, const AttentionInputs& in, const AttentionIncoming& incoming, const Problem& p) {
-  const Argument dy{"dy", incoming.dy};
-  call.require_given(dy);
-  call.input(dy, {in.q.dtype});
-  call.shape(dy, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
-  const Argument dlse{"dlse", incoming.dlse};
-  if (call.given(dlse)) {
-    call.input(dlse, {DType::f32, DType::f64});
-    call.shape(dlse, "(B,Hq,T,1)", {p.B, p.Hq, p.T, 1});
+/// Saved tensors are read: y and lse always, attn where it cannot be had from y.
+void check_saved(Call& call, const AttentionSaved& saved, bool needs_attn, const Problem& p) {
+  check_query_tensors<Access::reads, kSavedTensors>(call, saved, p);
+  if (needs_attn && !saved.attn.present()) {
+    call.fail("attn is required by dgate under a {} gate that multiplies but absent", word_of(p.gate_fn));
   }
 }
 
@@ -426,25 +423,7 @@ ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInp
                              const AttentionOptions& options) {
   Call call("attention_forward");
   ForwardProblem p{check_common(call, inputs, options), outputs};
-  const Argument y{"y", outputs.y};
-  call.require_given(y);
-  call.output(y, {inputs.q.dtype});
-  call.shape(y, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
-  const Argument lse{"lse", outputs.lse};
-  if (call.given(lse)) {
-    call.output(lse, {DType::f32, DType::f64});
-    call.shape(lse, "(B,Hq,T,1)", {p.B, p.Hq, p.T, 1});
-  }
-  const Argument attn{"attn", outputs.attn};
-  if (call.given(attn)) {
-    call.output(attn, {inputs.q.dtype});
-    call.shape(attn, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
-  }
-  const Argument weights{"weights", outputs.weights};
-  if (call.given(weights)) {
-    call.output(weights, {inputs.q.dtype});
-    call.shape(weights, "(B,Hq,T,S)", {p.B, p.Hq, p.T, p.S});
-  }
+  check_query_tensors<Access::writes, kAttentionOutputs>(call, outputs, p);
   call.no_overlap();
   leave_out_empty(p);
   if (p.T == 0) p.N = 0;
@@ -455,10 +434,10 @@ BackwardProblem check_backward(const AttentionGradients& gradients, const Attent
                                const AttentionSaved& saved, const AttentionIncoming& incoming,
                                const AttentionOptions& options) {
   Call call("attention_backward");
-  for (const Argument& arg : {Argument{"block_table", inputs.block_table}, Argument{"k_scale", inputs.k_scale},
-                              Argument{"v_scale", inputs.v_scale}}) {
-    if (call.given(arg))
-      call.fail("{} is given, but a cache has no gradients: the forward pass alone reads it", arg.name);
+  for (const AttentionInput& row : kAttentionInputs) {
+    if (row.traits.forward_only && call.given({row.name, inputs.*row.member})) {
+      call.fail("{} is given, but a cache has no gradients: the forward pass alone reads it", row.name);
+    }
   }
   BackwardProblem p{check_common(call, inputs, options), saved, incoming, gradients};
   if (p.gate_threshold > 0.0) {
@@ -467,14 +446,11 @@ BackwardProblem check_backward(const AttentionGradients& gradients, const Attent
   if (gradients.dgate.present() && inputs.gate.present() && p.gate_fn == GateFn::none) {
     call.fail("dgate is asked for but gate_fn is none");
   }
-  check_saved(call, inputs, saved, loses_output(p.gate_fn, p.gate_op) && gradients.dgate.present(), p);
-  check_incoming(call, inputs, incoming, p);
-  check_gradient(call, {"dq", gradients.dq}, {"q", inputs.q});
-  check_gradient(call, {"dk", gradients.dk}, {"k", inputs.k});
-  check_gradient(call, {"dv", gradients.dv}, {"v", inputs.v});
-  check_gradient(call, {"dgate", gradients.dgate}, {"gate", inputs.gate});
-  check_gradient(call, {"dbias", gradients.dbias}, {"bias", inputs.bias});
-  check_gradient(call, {"dsinks", gradients.dsinks}, {"sinks", inputs.sinks});
+  check_saved(call, saved, loses_output(p.gate_fn, p.gate_op) && gradients.dgate.present(), p);
+  check_query_tensors<Access::reads, kIncomingTensors>(call, incoming, p);
+  for (const AttentionGradient& row : kAttentionGradients) {
+    check_gradient(call, {row.name, gradients.*row.member}, {input_of_gradient(row).name, inputs.*row.gradient_of});
+  }
   call.no_overlap();
   check_rows_computed(call, {"lse", saved.lse});
   leave_out_empty(p);

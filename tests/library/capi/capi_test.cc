@@ -5,17 +5,21 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "headgate/headgate.h"
 #include "headgate/headgate.hpp"
 #include "library/attention/sample_call.hpp"
+#include "library/core/attention_options.hpp"
+#include "library/core/attention_tensors.hpp"
 #include "library/core/element.hpp"
-#include "library/core/gate_functions.hpp"
+#include "library/core/statistics_outputs.hpp"
 
 // Checks that the C API computes bitwise the same as the C++ API.
 
@@ -42,47 +46,33 @@ headgate_const_tensor to_c(const ConstTensorView& view) {
 
 headgate_attention_options to_c(const AttentionOptions& options) {
   headgate_attention_options c = HEADGATE_ATTENTION_OPTIONS_INIT;
-  c.has_scale = options.scale.has_value() ? 1 : 0;
-  c.scale = options.scale.value_or(0.0);
-  c.softcap = options.softcap;
-  c.has_window = 1;
-  c.window_left = options.window_left;
-  c.window_right = options.window_right;
-  c.causality = static_cast<headgate_causality>(options.causality);
-  c.gate_fn = options.gate_fn == GateFn::none ? HEADGATE_GATE_FN_NONE : static_cast<headgate_gate_fn>(options.gate_fn);
-  c.gate_op = static_cast<headgate_gate_op>(options.gate_op);
-  c.threads = options.context.threads;
-  c.gate_threshold = options.gate_threshold;
-  c.precision = static_cast<headgate_precision>(options.precision);
+  for_each_row(kAttentionOptions, [&](const auto& row) {
+    if constexpr (!std::remove_cvref_t<decltype(row)>::kIsName) {
+      using C = std::remove_reference_t<decltype(c.*row.c_member)>;
+      const std::optional<typename std::remove_cvref_t<decltype(row)>::Value> value = row.of(options);
+      if (row.in_c.given != nullptr) c.*row.in_c.given = value ? 1 : 0;
+      if (value) c.*row.c_member = static_cast<C>(*value);
+    }
+  });
+  if (options.gate_fn == GateFn::none) c.gate_fn = HEADGATE_GATE_FN_NONE;
+  return c;
+}
+
+/// The struct of the C API with the views of `from` that a table's rows describe.
+template <const auto& kRows, class C, class Struct>
+C to_c(C c, const Struct& from) {
+  for (const auto& row : kRows) c.*row.c_member = to_c(from.*row.member);
   return c;
 }
 
 headgate_attention_inputs to_c(const AttentionInputs& in) {
-  headgate_attention_inputs c = HEADGATE_ATTENTION_INPUTS_INIT;
-  c.q = to_c(in.q);
-  c.k = to_c(in.k);
-  c.v = to_c(in.v);
-  c.gate = to_c(in.gate);
-  c.bias = to_c(in.bias);
-  c.mask = to_c(in.mask);
-  c.key_lengths = to_c(in.key_lengths);
-  c.query_offsets = to_c(in.query_offsets);
-  c.cu_seqlens_q = to_c(in.cu_seqlens_q);
-  c.cu_seqlens_k = to_c(in.cu_seqlens_k);
-  c.alibi_slopes = to_c(in.alibi_slopes);
-  c.sinks = to_c(in.sinks);
-  c.block_table = to_c(in.block_table);
-  c.k_scale = to_c(in.k_scale);
-  c.v_scale = to_c(in.v_scale);
-  return c;
+  const headgate_attention_inputs c = HEADGATE_ATTENTION_INPUTS_INIT;
+  return to_c<kAttentionInputs>(c, in);
 }
 
 headgate_status forward_by_c(const SampleCall& call, const headgate_attention_options& options) {
   headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
-  outputs.y = to_c(call.out.y);
-  outputs.lse = to_c(call.out.lse);
-  outputs.attn = to_c(call.out.attn);
-  outputs.weights = to_c(call.out.weights);
+  outputs = to_c<kAttentionOutputs>(outputs, call.out);
   const headgate_attention_inputs inputs = to_c(call.in);
   return headgate_attention_forward(&outputs, &inputs, &options);
 }
@@ -91,19 +81,11 @@ headgate_status forward_by_c(const SampleCall& call) { return forward_by_c(call,
 
 headgate_status backward_by_c(const SampleCall& call) {
   headgate_attention_gradients gradients = HEADGATE_ATTENTION_GRADIENTS_INIT;
-  gradients.dq = to_c(call.grad.dq);
-  gradients.dk = to_c(call.grad.dk);
-  gradients.dv = to_c(call.grad.dv);
-  gradients.dgate = to_c(call.grad.dgate);
-  gradients.dbias = to_c(call.grad.dbias);
-  gradients.dsinks = to_c(call.grad.dsinks);
+  gradients = to_c<kAttentionGradients>(gradients, call.grad);
   headgate_attention_saved saved = HEADGATE_ATTENTION_SAVED_INIT;
-  saved.y = to_c(call.saved.y);
-  saved.lse = to_c(call.saved.lse);
-  saved.attn = to_c(call.saved.attn);
+  saved = to_c<kSavedTensors>(saved, call.saved);
   headgate_attention_incoming incoming = HEADGATE_ATTENTION_INCOMING_INIT;
-  incoming.dy = to_c(call.incoming.dy);
-  incoming.dlse = to_c(call.incoming.dlse);
+  incoming = to_c<kIncomingTensors>(incoming, call.incoming);
   const headgate_attention_inputs inputs = to_c(call.in);
   const headgate_attention_options options = to_c(call.options);
   return headgate_attention_backward(&gradients, &inputs, &saved, &incoming, &options);
@@ -111,23 +93,7 @@ headgate_status backward_by_c(const SampleCall& call) {
 
 headgate_status statistics_by_c(const SampleCall& call) {
   headgate_attention_statistics_outputs outputs = HEADGATE_ATTENTION_STATISTICS_OUTPUTS_INIT;
-  const AttentionStatistics& s = call.statistics;
-  outputs.row_max = to_c(s.row_max);
-  outputs.entropy = to_c(s.entropy);
-  outputs.first = to_c(s.first);
-  outputs.first_gated = to_c(s.first_gated);
-  outputs.window_share = to_c(s.window_share);
-  outputs.key_weights = to_c(s.key_weights);
-  outputs.mean_row_max = to_c(s.mean_row_max);
-  outputs.mean_entropy = to_c(s.mean_entropy);
-  outputs.mean_first = to_c(s.mean_first);
-  outputs.mean_first_gated = to_c(s.mean_first_gated);
-  outputs.mean_window_share = to_c(s.mean_window_share);
-  outputs.mean_key_weights = to_c(s.mean_key_weights);
-  outputs.key_mass = to_c(s.key_mass);
-  outputs.topk_index = to_c(s.topk_index);
-  outputs.topk_weight = to_c(s.topk_weight);
-  outputs.rows = to_c(s.rows);
+  outputs = to_c<kStatisticsOutputs>(outputs, call.statistics);
   headgate_statistics_selection selection = HEADGATE_STATISTICS_SELECTION_INIT;
   selection.keys = to_c(call.selection.keys);
   selection.queries = to_c(call.selection.queries);
