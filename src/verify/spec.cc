@@ -328,20 +328,6 @@ void add_closed_rows(std::vector<CaseSpec>& list, DType dtype) {
   }
 }
 
-/// An option's value in a description.
-template <typename Value>
-std::string text_of(const Value& value) {
-  if constexpr (std::is_enum_v<Value>) {
-    return std::string(word_of(value));
-  } else if constexpr (std::is_same_v<Value, std::optional<double>>) {
-    return fmt::format("{}", value.value_or(0));
-  } else if constexpr (std::is_arithmetic_v<Value>) {
-    return fmt::format("{}", value);
-  } else {
-    return "given";
-  }
-}
-
 }  // namespace
 
 std::string describe(const CaseSpec& spec) {
@@ -352,11 +338,9 @@ std::string describe(const CaseSpec& spec) {
   };
   add(spec.layout != Layout::bhtd, fmt::format("layout={}", word_of(spec.layout)));
   add(spec.values != Values::normal, fmt::format("values={}", word_of(spec.values)));
-  const AttentionOptions plain;
-  for_each_row(kAttentionOptions, [&](const auto& row) {
-    const bool said =
-        row.part != OptionOf::execution && (row.part != OptionOf::gate || spec.gate_input != GateInput::none);
-    if (said && row.of(spec) != row.of(plain)) add(true, fmt::format("{}={}", row.text.name, text_of(row.of(spec))));
+  for_each_set_option(spec, [&](const auto& row, const std::string& value) {
+    const bool is_read = row.part != OptionOf::gate || spec.gate_input != GateInput::none;
+    add(is_read, fmt::format("{}={}", row.text.name, value));
   });
   add(spec.gate_input != GateInput::none,
       fmt::format("gate={}{}", word_of(spec.gate_input), spec.gate_f32 ? ":f32" : ""));

@@ -7,7 +7,7 @@ namespace headgate {
 void attention_backward(const AttentionGradients& gradients, const AttentionInputs& inputs, const AttentionSaved& saved,
                         const AttentionIncoming& incoming, const AttentionOptions& options) {
   BackwardProblem problem = check_backward(gradients, inputs, saved, incoming, options);
-  run_reported("attention_backward", problem, [&] { backend_for(problem).backward(problem); });
+  run_reported("attention_backward", problem, options, [&] { backend_for(problem).backward(problem); });
 }
 
 }  // namespace headgate

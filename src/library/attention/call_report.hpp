@@ -32,21 +32,22 @@ bool is_verbose();
 
 /// "headgate: attention_forward, cpu avx3, 2 threads, q f32 (1,8,512,64), …, route tiles × 1 (not …: …), 3.20
 /// MiB, 1.250 ms".
-std::string report_line(const char* operation, const Problem& problem, const CallReport& report, double milliseconds);
+std::string report_line(const char* operation, const Problem& problem, const AttentionOptions& options,
+                        const CallReport& report, double milliseconds);
 
 /// Writes the line and a line feed to stderr at once, so that lines of several threads stay whole.
 void print_report(const std::string& line);
 
 /// Runs a call, and reports it if calls are reported. It may throw; then nothing is printed.
 template <class ProblemT, class Run>
-void run_reported(const char* operation, ProblemT& problem, const Run& run) {
+void run_reported(const char* operation, ProblemT& problem, const AttentionOptions& options, const Run& run) {
   if (!is_verbose()) return run();
   CallReport report;
   problem.report = &report;
   const auto begin = std::chrono::steady_clock::now();
   run();
   const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
-  print_report(report_line(operation, problem, report, time.count()));
+  print_report(report_line(operation, problem, options, report, time.count()));
 }
 
 }  // namespace headgate

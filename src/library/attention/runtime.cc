@@ -15,7 +15,6 @@
 
 #include "headgate/version.h"
 #include "hwy/highway.h"
-#include "library/attention/cpu/sink_parts.hpp"
 #include "library/core/arena.hpp"
 #include "library/core/check.hpp"
 #include "library/core/dispatch.hpp"
@@ -117,9 +116,6 @@ ExecutionContext resolved(const ExecutionContext& context) {
   return result;
 }
 
-void release_workspace() {
-  Arena::release();
-  release_sink_parts();
-}
+void release_workspace() { Arena::release(); }
 
 }  // namespace headgate

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -50,7 +51,8 @@ class Block {
   std::size_t align_ = kAlign_bytes;
 };
 
-/// Scratch memory of one call. A block of up to kKept_bytes stays with the calling thread for its next call.
+/// Scratch memory. Blocks of up to kKept_bytes together stay with the calling thread for its next calls, one for each
+/// of the arenas that a call holds at a time: kernels of different sequences, and what they share.
 class Arena {
  public:
   /// What the attention kernels pack at a time (kPackedBudget_bytes, 24 MiB) and scratch for 20 threads: a thread of
@@ -59,29 +61,58 @@ class Arena {
 
   /// Throws std::bad_alloc when memory runs out.
   explicit Arena(std::size_t bytes) : bytes_(bytes) {
-    if (kept().bytes() >= bytes) {
-      block_ = std::move(kept());
-    } else {
-      kept() = Block();  // too small: freed first, so that the process never holds both
-      block_ = Block(bytes);
+    Block* const fitting = smallest_fitting(bytes);
+    if (fitting != nullptr) {
+      block_ = std::move(*fitting);
+      return;
     }
+    // The largest that is too small is freed first, so that the process never holds both.
+    Block* too_small = nullptr;
+    for (Block& block : kept()) {
+      if (block.bytes() < bytes && (too_small == nullptr || block.bytes() > too_small->bytes())) too_small = &block;
+    }
+    if (too_small != nullptr) *too_small = Block();
+    block_ = Block(bytes);
   }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   ~Arena() {
-    if (block_.bytes() <= kKept_bytes && block_.bytes() > kept().bytes()) kept() = std::move(block_);
+    std::size_t others = 0;
+    Block* smallest = kept().data();
+    for (Block& block : kept()) {
+      others += block.bytes();
+      if (block.bytes() < smallest->bytes()) smallest = &block;
+    }
+    others -= smallest->bytes();  // which makes room
+    if (others + block_.bytes() <= kKept_bytes && block_.bytes() > smallest->bytes()) *smallest = std::move(block_);
   }
 
   std::byte* data() const { return block_.data(); }
   std::size_t bytes() const { return bytes_; }
 
-  /// Frees the block that the calling thread keeps.
-  static void release() { Block dropped = std::move(kept()); }
+  /// Frees the blocks that the calling thread keeps.
+  static void release() {
+    for (Block& block : kept()) block = Block();
+  }
 
  private:
-  static Block& kept() {
-    thread_local Block block;
-    return block;
+  static constexpr std::size_t kMostKept = 4;
+  /// A block serves requests of at least this part of it: a small one leaves a large block to the next arena of its
+  /// call.
+  static constexpr std::size_t kLeastPart = 8;
+
+  static std::array<Block, kMostKept>& kept() {
+    thread_local std::array<Block, kMostKept> blocks;
+    return blocks;
+  }
+
+  static Block* smallest_fitting(std::size_t bytes) {
+    Block* found = nullptr;
+    for (Block& block : kept()) {
+      const bool fits = block.bytes() >= bytes && block.bytes() / kLeastPart <= bytes;
+      if (fits && (found == nullptr || block.bytes() < found->bytes())) found = &block;
+    }
+    return found;
   }
 
   std::size_t bytes_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -148,5 +150,30 @@ inline constexpr auto kAttentionOptions = [] {
           {.name = "backend", .help = "one of supported_backends(); '' for the first that can compute the call"}),
   };
 }();
+
+/// An option's value as text: the word of an enum, a number; "given" of a target or a backend.
+template <typename Value>
+std::string option_value_text(const Value& value) {
+  if constexpr (std::is_enum_v<Value>) {
+    return std::string(word_of(value));
+  } else if constexpr (std::is_same_v<Value, std::optional<double>>) {
+    return fmt::format("{}", value.value_or(0));
+  } else if constexpr (std::is_arithmetic_v<Value>) {
+    return fmt::format("{}", value);
+  } else {
+    return "given";
+  }
+}
+
+/// visit(row, value as text) for each option of a part other than `execution` that `options`, or what has its members,
+/// do not leave at its default.
+template <class Options, class Visit>
+void for_each_set_option(const Options& options, const Visit& visit) {
+  const AttentionOptions plain;
+  for_each_row(kAttentionOptions, [&](const auto& row) {
+    if (row.part == OptionOf::execution || row.of(options) == row.of(plain)) return;
+    visit(row, option_value_text(row.of(options)));
+  });
+}
 
 }  // namespace headgate

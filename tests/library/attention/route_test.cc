@@ -68,7 +68,7 @@ TEST(Route, ForwardCall_Verbose_PrintsOneLine) {
   EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1) << line;
   const std::regex whole(
       R"(headgate: attention_forward, cpu \w+, 1 thread, q f32 \(2,4,40,64\), k f32 \(2,4,300,64\), )"
-      R"(v f32 \(2,4,300,64\).*, window_right 0.*, softcap 2.*, route few_queries × 2, [\d.]+ MiB, [\d.]+ ms\n)");
+      R"(v f32 \(2,4,300,64\).*, gate, softcap 2, causality causal, route few_queries × 2, [\d.]+ MiB, [\d.]+ ms\n)");
   EXPECT_TRUE(std::regex_match(line, whole)) << line;
 }
 

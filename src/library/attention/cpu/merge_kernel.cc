@@ -191,10 +191,7 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(merge_typed);
 
 void cpu_merge(const MergeProblem& problem) {
-  const std::int64_t target = problem.context.target;
-  const auto run = problem.dtype == DType::f64 ? HEADGATE_FOR_TARGET(merge_typed, double, target)
-                                               : HEADGATE_FOR_TARGET(merge_typed, float, target);
-  run(problem);
+  HEADGATE_FOR_DTYPE(merge_typed, problem.dtype, problem.context.target)(problem);
 }
 
 }  // namespace headgate

@@ -10,14 +10,24 @@
 #include "library/attention/cpu/bf16/native16.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/kernels.hpp"
-#include "library/attention/cpu/sink_parts.hpp"
 #include "library/attention/cpu/small/small_heads.hpp"
-#include "library/core/arena.hpp"
+#include "library/core/element.hpp"
 #include "library/core/sum_blocks.hpp"
+#include "library/core/view.hpp"
 #include "library/core/workspace.hpp"
 
 namespace headgate {
 namespace {
+
+/// A row of a table. Shared: what the kernels of a pass share beside the problem.
+template <class Problem, class... Shared>
+struct RouteRow {
+  const char* name;
+  /// Null where the kernel computes the sequence; else why not, to follow "NAME: ".
+  const char* (*declines)(const Problem& problem, const Sequence& sequence);
+  /// Computes the sequences that take this row. Null where there is nothing to compute.
+  void (*run)(const Problem& problem, const Shared&... shared, const RunRest& run_rest);
+};
 
 // What the rows ask about a sequence.
 
@@ -35,17 +45,17 @@ const char* not_small(const Problem& p, const Sequence& s) {
 /// Sequences with no more queries and no more keys than this are faster with f32 products than with the CPU's bf16 dot
 /// products, or than with its tiles (docs/design/bf16.md). Products that a program has asked for by name
 /// take all but those of `tiles`.
-struct FewestRows {
+struct MostExactRows {
   std::int64_t dots, tiles;
 };
 
 /// Why products of bf16 numbers cannot, or should not, compute the sequence, or null.
-const char* not_bf16(const Problem& p, const Sequence& s, const FewestRows& fewest) {
+const char* not_bf16(const Problem& p, const Sequence& s, const MostExactRows& most) {
   if (p.precision != Precision::native16) return "precision is exact";
   if (p.inputs.q.dtype != DType::bf16 || p.inputs.k.dtype != DType::bf16) return "q or k is not bf16";
   const Native16Unit unit = native16_unit(p.context.target);
   if (unit == Native16Unit::none) return "no fast bf16 products on this CPU and target";
-  const std::int64_t rows = unit == Native16Unit::tiles || native16_is_by_name() ? fewest.tiles : fewest.dots;
+  const std::int64_t rows = unit == Native16Unit::tiles || native16_is_by_name() ? most.tiles : most.dots;
   return std::max(s.T, s.S) <= rows ? "too few queries and keys" : nullptr;
 }
 
@@ -58,14 +68,14 @@ bool packed_heads_stay_in_cache(const Problem& p, const Sequence& s) {
 
 // Rows of the forward pass.
 
-constexpr FewestRows kFewestForward{.dots = 127, .tiles = 16};
+constexpr MostExactRows kMostExactForward{.dots = 127, .tiles = 16};
 
 const char* empty_declines(const ForwardProblem& /*p*/, const Sequence& s) {
   return s.T == 0 ? nullptr : "has queries";
 }
 
 const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
-  if (const char* reason = not_bf16(p, s, kFewestForward)) return reason;
+  if (const char* reason = not_bf16(p, s, kMostExactForward)) return reason;
   if (p.gate_threshold != 0.0) return "a gate threshold closes rows";
   return p.outputs.weights.present() ? "weights are asked for" : nullptr;
 }
@@ -104,10 +114,10 @@ static_assert(std::size(kForwardRoutes) == static_cast<std::size_t>(ForwardRoute
 
 // Rows of the backward pass. A sequence without queries has gradients too: those of its keys are 0.
 
-constexpr FewestRows kFewestBackward{.dots = 63, .tiles = 32};
+constexpr MostExactRows kMostExactBackward{.dots = 63, .tiles = 32};
 
 const char* native16_declines(const BackwardProblem& p, const Sequence& s) {
-  if (const char* reason = not_bf16(p, s, kFewestBackward)) return reason;
+  if (const char* reason = not_bf16(p, s, kMostExactBackward)) return reason;
   return p.gradients.dbias.present() ? "dbias is asked for" : nullptr;
 }
 
@@ -164,9 +174,10 @@ void report_routes(const Row (&rows)[kRows], const Problem& problem) {
   report.backend = "cpu";
   for (std::int64_t n = 0; n < problem.sequences(); ++n) {
     const Sequence sequence = problem.sequence(n);
-    CallReport::Group group{rows[row_of(rows, problem, sequence)].name, 1, ""};
+    CallReport::Group group{"", 1, ""};
     for (const Row& row : rows) {
       const char* const reason = row.declines(problem, sequence);
+      group.route = row.name;
       if (reason == nullptr) break;
       if (row.run == nullptr) continue;
       if (!group.declined.empty()) group.declined += "; ";
@@ -183,10 +194,11 @@ void report_routes(const Row (&rows)[kRows], const Problem& problem) {
   }
 }
 
-Block& kept_sink_parts() {
-  thread_local Block block;
-  return block;
-}
+/// Terms of dsinks.
+struct SinkParts {
+  SinkParts(Workspace& ws, std::int64_t tiles, std::int64_t Hq) : parts(ws.take<double>("dsinks by tile", tiles, Hq)) {}
+  View<double, 2> parts;  ///< (query tiles of all sequences, Hq)
+};
 
 /// dsinks[h] = sum of the tiles' parts over sequences and tiles, in that order.
 void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
@@ -198,9 +210,6 @@ void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
 }
 
 }  // namespace
-
-std::span<const RouteRow<ForwardProblem>> forward_routes() { return kForwardRoutes; }
-std::span<const RouteRow<BackwardProblem, View<double, 2>>> backward_routes() { return kBackwardRoutes; }
 
 ForwardRoute route_of(const ForwardProblem& problem, const Sequence& sequence) {
   return static_cast<ForwardRoute>(row_of(kForwardRoutes, problem, sequence));
@@ -228,25 +237,9 @@ void cpu_backward(const BackwardProblem& problem) {
   for (std::int64_t n = 0; n < problem.sequences(); ++n) {
     tiles += (problem.sequence(n).T + kQueryTile - 1) / kQueryTile;
   }
-  const View<double, 2> sinks = take_sink_parts(tiles, problem.Hq);
-  run(sinks);
-  write_dsinks(problem.gradients.dsinks, sinks);
+  const Placed<SinkParts> sinks(tiles, problem.Hq);
+  run(sinks->parts);
+  write_dsinks(problem.gradients.dsinks, sinks->parts);
 }
-
-View<double, 2> take_sink_parts(std::int64_t tiles, std::int64_t Hq) {
-  constexpr std::size_t kKept_bytes = std::size_t{1} << 20;
-  const auto fill = [&](Workspace& ws) { return ws.take<double>("dsinks by tile", tiles, Hq); };
-  Workspace count;
-  (void)fill(count);
-  Block& kept = kept_sink_parts();
-  if (kept.bytes() < count.bytes() || kept.bytes() > kKept_bytes) {
-    kept = Block();
-    kept = Block(count.bytes());
-  }
-  Workspace place(kept.data());
-  return fill(place);
-}
-
-void release_sink_parts() { kept_sink_parts() = Block(); }
 
 }  // namespace headgate

@@ -4,10 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <span>
 
 #include "library/attention/problem.hpp"
-#include "library/core/view.hpp"
 
 // Who computes a sequence. Each pass has one table of kernels (route.cc), best first: the first row that does not
 // decline a sequence computes it. Rows decide by the problem's sizes and options and by the sequence's own lengths,
@@ -28,18 +26,5 @@ BackwardRoute route_of(const BackwardProblem& problem, const Sequence& sequence)
 /// Runs the kernels of the remaining rows. A kernel calls it once, after it has allocated its own memory of `bytes` and
 /// before it writes anything: if an allocation fails, nothing has been written.
 using RunRest = std::function<void(std::size_t bytes)>;
-
-/// A row of a table. Shared: what the kernels of a pass share beside the problem.
-template <class Problem, class... Shared>
-struct RouteRow {
-  const char* name;
-  /// Null where the kernel computes the sequence; else why not, to follow "NAME: ".
-  const char* (*declines)(const Problem& problem, const Sequence& sequence);
-  /// Computes the sequences that take this row. Null where there is nothing to compute.
-  void (*run)(const Problem& problem, const Shared&... shared, const RunRest& run_rest);
-};
-
-std::span<const RouteRow<ForwardProblem>> forward_routes();
-std::span<const RouteRow<BackwardProblem, View<double, 2>>> backward_routes();
 
 }  // namespace headgate

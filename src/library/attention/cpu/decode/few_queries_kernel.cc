@@ -539,10 +539,7 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(few_queries_typed);
 
 void few_queries_forward(const ForwardProblem& problem, const RunRest& run_rest) {
-  const std::int64_t target = problem.context.target;
-  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(few_queries_typed, double, target)
-                                                        : HEADGATE_FOR_TARGET(few_queries_typed, float, target);
-  run(problem, run_rest);
+  HEADGATE_FOR_DTYPE(few_queries_typed, problem.inputs.q.dtype, problem.context.target)(problem, run_rest);
 }
 
 }  // namespace headgate

@@ -464,10 +464,8 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(tiles_backward_typed);
 
 void tiles_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const RunRest& run_rest) {
-  const std::int64_t target = problem.context.target;
-  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(tiles_backward_typed, double, target)
-                                                        : HEADGATE_FOR_TARGET(tiles_backward_typed, float, target);
-  run(problem, sink_parts, run_rest);
+  HEADGATE_FOR_DTYPE(tiles_backward_typed, problem.inputs.q.dtype, problem.context.target)
+  (problem, sink_parts, run_rest);
 }
 
 }  // namespace headgate

@@ -505,10 +505,7 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(tiles_forward_typed);
 
 void tiles_forward(const ForwardProblem& problem, const RunRest& run_rest) {
-  const std::int64_t target = problem.context.target;
-  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(tiles_forward_typed, double, target)
-                                                        : HEADGATE_FOR_TARGET(tiles_forward_typed, float, target);
-  run(problem, run_rest);
+  HEADGATE_FOR_DTYPE(tiles_forward_typed, problem.inputs.q.dtype, problem.context.target)(problem, run_rest);
 }
 
 }  // namespace headgate

@@ -35,18 +35,12 @@ HEADGATE_TARGET_TABLE(small_forward_typed);
 HEADGATE_TARGET_TABLE(small_backward_typed);
 
 void small_heads_forward(const ForwardProblem& problem, const RunRest& run_rest) {
-  const std::int64_t target = problem.context.target;
-  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(small_forward_typed, double, target)
-                                                        : HEADGATE_FOR_TARGET(small_forward_typed, float, target);
-  run(problem, run_rest);
+  HEADGATE_FOR_DTYPE(small_forward_typed, problem.inputs.q.dtype, problem.context.target)(problem, run_rest);
 }
 
 void small_heads_backward(const BackwardProblem& problem, const View<double, 2>& /*sink_parts*/,
                           const RunRest& run_rest) {
-  const std::int64_t target = problem.context.target;
-  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(small_backward_typed, double, target)
-                                                        : HEADGATE_FOR_TARGET(small_backward_typed, float, target);
-  run(problem, run_rest);
+  HEADGATE_FOR_DTYPE(small_backward_typed, problem.inputs.q.dtype, problem.context.target)(problem, run_rest);
 }
 
 }  // namespace headgate

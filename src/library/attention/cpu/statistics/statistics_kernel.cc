@@ -767,10 +767,7 @@ void cpu_statistics(const StatisticsProblem& problem) {
     problem.report->backend = "cpu";
     problem.report->groups.push_back({"statistics", problem.sequences(), ""});
   }
-  const std::int64_t target = problem.context.target;
-  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(statistics_typed, double, target)
-                                                        : HEADGATE_FOR_TARGET(statistics_typed, float, target);
-  run(problem);
+  HEADGATE_FOR_DTYPE(statistics_typed, problem.inputs.q.dtype, problem.context.target)(problem);
 }
 
 }  // namespace headgate
