@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "library/attention/merge.hpp"
-#include "library/attention/live_threads.hpp"
+#include "library/call/live_threads.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "library/attention/call.hpp"
+#include "library/attention/gate_checks.hpp"
 #include "library/core/check.hpp"
 #include "library/core/element.hpp"
 

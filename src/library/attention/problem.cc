@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "headgate/runtime.hpp"
-#include "library/attention/call.hpp"
+#include "library/attention/gate_checks.hpp"
 #include "library/core/attention_tensors.hpp"
 #include "library/core/check.hpp"
 #include "library/core/element.hpp"

@@ -2,7 +2,7 @@
 #include "library/attention/backend.hpp"
 
 #include "library/attention/cpu/kernels.hpp"
-#include "library/attention/live_threads.hpp"
+#include "library/call/live_threads.hpp"
 
 namespace headgate {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "library/attention/overlap.hpp"
+#include "library/call/overlap.hpp"
 
 #include <gtest/gtest.h>
 
