@@ -37,7 +37,7 @@
 namespace headgate {
 
 /// How a token changes the state; the table above.
-enum class LinearRule : std::int32_t { linear = 0, gated = 1, delta = 2, gated_delta = 3 };
+enum class LinearRule : std::int32_t { gated_delta = 0, delta = 1, gated = 2, linear = 3 };
 
 /// The largest D and Dv of linear attention.
 inline constexpr std::int64_t kMaxStateDim = 256;

@@ -20,10 +20,10 @@ struct LinearRuleRow {
 };
 
 /// In the order of the enumerators.
-inline constexpr std::array<LinearRuleRow, 4> kLinearRules{{{LinearRule::linear, "linear", false, false},
-                                                            {LinearRule::gated, "gated", true, false},
+inline constexpr std::array<LinearRuleRow, 4> kLinearRules{{{LinearRule::gated_delta, "gated_delta", true, true},
                                                             {LinearRule::delta, "delta", false, true},
-                                                            {LinearRule::gated_delta, "gated_delta", true, true}}};
+                                                            {LinearRule::gated, "gated", true, false},
+                                                            {LinearRule::linear, "linear", false, false}}};
 
 constexpr const LinearRuleRow& rule_row(LinearRule rule) { return kLinearRules[static_cast<std::size_t>(rule)]; }
 

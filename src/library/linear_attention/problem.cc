@@ -118,7 +118,7 @@ void check_options(const Call& call, const LinearAttentionOptions& options, Line
 LinearProblem check_common(Call& call, const LinearAttentionInputs& in, const LinearAttentionOptions& options) {
   LinearProblem p;
   p.inputs = in;
-  check_enum(call, "rule", options.rule, LinearRule::gated_delta);
+  check_enum(call, "rule", options.rule, LinearRule::linear);
   const LinearRuleRow& rule = rule_row(options.rule);
   p.has_delta = rule.has_delta;
   check_qkv(call, in, p);
