@@ -15,6 +15,7 @@
 #include "headgate/runtime.hpp"
 #include "library/core/statistics_outputs.hpp"
 #include "tool/bench/attention.hpp"
+#include "tool/bench/linear_attention.hpp"
 #include "tool/bench/training.hpp"
 #include "tool/bench/workload.hpp"
 
@@ -391,6 +392,7 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_small_sequences(groups);
   add_packed(groups);
   add_statistics(groups);
+  for (BenchGroup& group : linear_attention_groups(threads)) groups.push_back(std::move(group));
   for (BenchGroup& group : training_groups()) groups.push_back(std::move(group));
   return groups;
 }

@@ -108,7 +108,7 @@ struct StateBlock {
   using Row = BlockRow<T, kVectors>;
 
   T* data;
-  std::int64_t rows;  ///< a multiple of kRowPhases
+  std::int64_t rows;  ///< a multiple of kMostVectors
 
   T* row(std::int64_t i) const { return data + i * kWidth; }
 };

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/bench/linear_attention.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "library/core/linear_words.hpp"
+#include "tool/bench/job.hpp"
+#include "tool/bench/workload.hpp"
+#include "verify/linear_attention_case.hpp"
+#include "verify/tolerance.hpp"
+
+namespace headgate::bench {
+namespace {
+
+using verify::BetaInput;
+using verify::DecayInput;
+using verify::LinearCaseSpec;
+
+// Guaranteed shares of FMA peak, and ratios of rates: a decay of each feature, and two cores on one head.
+constexpr double kForwardFloor = 0.55, kBackwardFloor = 0.40;
+constexpr double kPerFeatureFloor = 0.70;
+constexpr double kTwoCoresFloor = 1.8;
+
+/// Returns FLOPs by the recurrence, two a multiply-add. Forward: reading S for the delta, adding to it, and reading it
+/// for each head of y. Backward: the four scans of docs/reference/math.md, section 11.3.
+double flops_of(const LinearCaseSpec& s, BenchOp op) {
+  const double states = static_cast<double>(s.B * s.T * s.Hv),
+               readers = static_cast<double>(s.Ho()) / static_cast<double>(s.Hv);
+  const double delta = s.has_delta() ? 1.0 : 0.0;
+  const double passes = op == BenchOp::forward ? 1.0 + delta + readers : 4.0 + 4.0 * delta + 3.0 * readers;
+  return 2.0 * passes * states * static_cast<double>(s.D * s.Dv);
+}
+
+class LinearAttentionJob : public BenchJob {
+ public:
+  LinearAttentionJob(BenchOp op, const LinearCaseSpec& spec)
+      : op_(op),
+        problem_(spec, verify::Placement::aligned,
+                 op == BenchOp::forward ? verify::Passes::forward : verify::Passes::forward_and_backward) {}
+
+  void run() override {
+    if (op_ == BenchOp::forward) {
+      linear_attention_forward(problem_.outputs(), problem_.inputs(), problem_.options());
+    } else {
+      linear_attention_backward(problem_.gradients(), problem_.inputs(), problem_.incoming(), problem_.options());
+    }
+  }
+  double flops() const override { return flops_of(problem_.spec(), op_); }
+  DType compute_dtype() const override { return verify::compute_dtype(problem_.spec().dtype); }
+
+  nlohmann::ordered_json facts() const override {
+    const LinearCaseSpec& s = problem_.spec();
+    return {{"op", fmt::format("linear_{}", word_of(op_))},
+            {"rule", word_of(s.rule)},
+            {"B", s.B},
+            {"Hq", s.Hq},
+            {"Hk", s.Hk},
+            {"Hv", s.Hv},
+            {"T", s.T},
+            {"D", s.D},
+            {"Dv", s.Dv},
+            {"dtype", dtype_name(s.dtype)},
+            {"decay", word_of(s.decay)}};
+  }
+
+ private:
+  BenchOp op_;
+  verify::LinearCase problem_;
+};
+
+JobFactory linear_job(BenchOp op, const LinearCaseSpec& spec) {
+  return [op, spec](int threads) {
+    LinearCaseSpec with_threads = spec;
+    with_threads.threads = threads;
+    return std::make_unique<LinearAttentionJob>(op, with_threads);
+  };
+}
+
+/// Makes the layer of a Gated DeltaNet model: heads of D features in rows of tokens, q and k divided by their norms.
+LinearCaseSpec layer(std::int64_t heads, std::int64_t tokens, std::int64_t dim) {
+  LinearCaseSpec spec;
+  spec.Hq = spec.Hk = spec.Hv = heads;
+  spec.T = tokens;
+  spec.D = spec.Dv = dim;
+  spec.layout = verify::Layout::bthd;
+  spec.l2_norm = 1e-6;
+  spec.decay = DecayInput::headwise;
+  spec.decay_f32 = true;
+  spec.beta = BetaInput::headwise;
+  return spec;
+}
+
+/// One new token of each head, with a state that is updated in place.
+LinearCaseSpec decoding(std::int64_t heads) {
+  LinearCaseSpec spec = layer(heads, 1, 128);
+  spec.state = DType::f32;
+  spec.in_place = true;
+  return spec;
+}
+
+}  // namespace
+
+std::vector<BenchGroup> linear_attention_groups(int threads) {
+  constexpr std::int64_t kHeads = 16, kTokens = 2048;
+  std::vector<BenchGroup> groups;
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    const double floor = op == BenchOp::forward ? kForwardFloor : kBackwardFloor;
+    BenchGroup kinds;
+    for (const std::int64_t dim : {128, 64}) {
+      const LinearCaseSpec spec = layer(kHeads, kTokens, dim);
+      kinds.cases.push_back({fmt::format("linear/{}/D{}", word_of(op), dim), linear_job(op, spec), 0,
+                             dim == 128 ? std::optional(floor) : std::nullopt});
+    }
+    LinearCaseSpec spec = layer(kHeads, kTokens, 128);
+    spec.dtype = DType::bf16;
+    kinds.cases.push_back({fmt::format("linear/{}/D128/bf16", word_of(op)), linear_job(op, spec), 0, floor});
+    spec = layer(kHeads, kTokens, 128);
+    spec.decay = DecayInput::per_feature;
+    kinds.ratios.push_back({kinds.cases.size(), 0, kPerFeatureFloor});
+    kinds.cases.push_back({fmt::format("linear/{}/D128/per-feature", word_of(op)), linear_job(op, spec), 0, {}});
+    groups.push_back(std::move(kinds));
+    if (threads == 1) continue;
+    BenchGroup one_head;
+    for (const int used : {1, 2}) {
+      one_head.cases.push_back({fmt::format("linear/{}/one-head/threads-{}", word_of(op), used),
+                                linear_job(op, layer(1, kTokens, 128)),
+                                used,
+                                {}});
+    }
+    one_head.ratios.push_back({1, 0, kTwoCoresFloor});
+    groups.push_back(std::move(one_head));
+  }
+  for (const std::int64_t heads : {16, 32, 256}) {
+    groups.push_back(
+        {{{fmt::format("linear/decode/heads{}", heads), linear_job(BenchOp::forward, decoding(heads)), 0, {}}}, {}});
+  }
+  return groups;
+}
+
+}  // namespace headgate::bench

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "tool/bench/cases.hpp"
+
+namespace headgate::bench {
+
+/// Returns the cases of linear attention: forward and backward passes of 16 heads, of one head, with a decay of each
+/// feature, and a new token at a time.
+std::vector<BenchGroup> linear_attention_groups(int threads);
+
+}  // namespace headgate::bench
