@@ -8,6 +8,7 @@
 namespace headgate::verify {
 
 struct CaseSpec;
+struct LinearCaseSpec;
 
 /// What a problem can be run on: a backend and, for the CPU backend, each vector target that this CPU supports, and
 /// once more with each that it has for native16.
@@ -19,6 +20,8 @@ struct Implementation {
 
   /// Whether the problem runs there: one of native16 on products, where the CPU has any.
   bool takes(const CaseSpec& spec) const;
+  /// Linear attention has no backends and products of its own.
+  bool takes(const LinearCaseSpec& spec) const;
 
   /// Makes it what calls run on.
   void activate() const;

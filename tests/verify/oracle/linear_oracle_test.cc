@@ -36,7 +36,7 @@ struct DenseToken {
   bool delta = false;
 };
 
-DenseToken token_of(LinearProblem& p, std::int64_t b, std::int64_t h, std::int64_t t) {
+DenseToken token_of(PlainLinearProblem& p, std::int64_t b, std::int64_t h, std::int64_t t) {
   DenseToken out;
   out.delta = p.options.rule == LinearRule::delta || p.options.rule == LinearRule::gated_delta;
   for (std::int64_t d = 0; d < p.D; ++d) {
@@ -62,7 +62,7 @@ Matrix map_of(const DenseToken& token) {
 }
 
 /// S_t of one head as a sum over tokens: the maps of the later ones, multiplied out, times β k vᵀ.
-Matrix dense_state(LinearProblem& p, std::int64_t b, std::int64_t h, std::int64_t t) {
+Matrix dense_state(PlainLinearProblem& p, std::int64_t b, std::int64_t h, std::int64_t t) {
   Matrix sum(p.D, std::vector<double>(p.Dv, 0.0));
   const auto add = [&sum](const Matrix& term, double factor) {
     for (std::size_t d = 0; d < sum.size(); ++d) {
@@ -85,12 +85,14 @@ Matrix dense_state(LinearProblem& p, std::int64_t b, std::int64_t h, std::int64_
   return sum;
 }
 
-double scale_of(const LinearProblem& p) { return p.options.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.D))); }
+double scale_of(const PlainLinearProblem& p) {
+  return p.options.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.D)));
+}
 
 /// Three dozen roundings of f64, of numbers of a few units.
 constexpr double kDenseRoundings = 1e-14;
 
-void expect_dense(LinearProblem& p) {
+void expect_dense(PlainLinearProblem& p) {
   const reference::LinearForward out = reference::linear_forward(p.inputs(), p.options);
   std::size_t at = 0, at_state = 0;
   for (std::int64_t b = 0; b < p.B; ++b) {
@@ -117,7 +119,7 @@ void expect_dense(LinearProblem& p) {
 }
 
 TEST(LinearOracle, Output_EveryRule_IsThatOfDenseMatrices) {
-  for (LinearProblem& problem : problems_of_every_rule()) expect_dense(problem.fill(3));
+  for (PlainLinearProblem& problem : problems_of_every_rule()) expect_dense(problem.fill(3));
 }
 
 TEST(LinearOracle, Output_HeadsThatShare_IsThatOfDenseMatrices) {
@@ -125,7 +127,7 @@ TEST(LinearOracle, Output_HeadsThatShare_IsThatOfDenseMatrices) {
     std::int64_t q, k, v;
   };
   for (const Heads& heads : {Heads{4, 2, 2}, Heads{6, 1, 2}, Heads{1, 1, 4}, Heads{2, 1, 4}, Heads{2, 4, 4}}) {
-    LinearProblem problem;
+    PlainLinearProblem problem;
     problem.B = 2;
     problem.Hq = heads.q;
     problem.Hk = heads.k;
@@ -137,7 +139,7 @@ TEST(LinearOracle, Output_HeadsThatShare_IsThatOfDenseMatrices) {
 }
 
 TEST(LinearOracle, Output_OneTokenByHand_IsRead) {
-  LinearProblem p;
+  PlainLinearProblem p;
   p.T = p.D = p.Dv = 1;
   p.decay_width = p.beta_heads = 1;
   p.has_state = true;
@@ -156,7 +158,7 @@ TEST(LinearOracle, Output_OneTokenByHand_IsRead) {
 
 /// y_t = Σ_j a_tj v_j: x = scale · q_t, and for j = t, t−1, …: a_tj = β_j (k_j·x); x ← e^{g_j} (x − β_j k_j (k_j·x)).
 TEST(LinearOracle, Output_AnyRule_IsAttentionWithSignedWeights) {
-  for (LinearProblem& p : problems_of_every_rule()) {
+  for (PlainLinearProblem& p : problems_of_every_rule()) {
     p.has_state = false;
     p.T = 9;
     p.fill(11);
@@ -181,7 +183,7 @@ TEST(LinearOracle, Output_AnyRule_IsAttentionWithSignedWeights) {
 }
 
 TEST(LinearOracle, L2Norm_AnyRows_EqualsNormalisedRows) {
-  LinearProblem p;
+  PlainLinearProblem p;
   p.decay_width = p.beta_heads = 1;
   p.options.l2_norm = 0.01;
   p.fill(4);
@@ -199,7 +201,7 @@ TEST(LinearOracle, L2Norm_AnyRows_EqualsNormalisedRows) {
 }
 
 TEST(LinearOracle, L2Norm_ZeroRowWithoutEps_StaysZeroWithItsGradients) {
-  LinearProblem p;
+  PlainLinearProblem p;
   p.decay_width = p.beta_heads = 1;
   p.options.l2_norm = 0.0;
   p.fill(4);
@@ -215,7 +217,7 @@ TEST(LinearOracle, L2Norm_ZeroRowWithoutEps_StaysZeroWithItsGradients) {
 }
 
 TEST(LinearOracle, Decay_MinusInfinity_ForgetsTheState) {
-  LinearProblem p;
+  PlainLinearProblem p;
   p.decay_width = p.beta_heads = 1;
   p.has_state = true;
   p.fill(6);
@@ -223,7 +225,7 @@ TEST(LinearOracle, Decay_MinusInfinity_ForgetsTheState) {
   for (std::int64_t j = 0; j < p.Dv; ++j) p.dy.at(0, 0, 0, j) = p.dy.at(0, 0, 1, j) = 0.0;
   const reference::LinearForward out = reference::linear_forward(p.inputs(), p.options);
   const reference::LinearBackward gradients = reference::linear_backward(p.inputs(), p.incoming(), p.options);
-  LinearProblem rest = p;
+  PlainLinearProblem rest = p;
   rest.has_state = false;
   rest.state = {};
   for (std::int64_t d = 0; d < p.D; ++d) rest.k.at(0, 0, 0, d) = rest.k.at(0, 0, 1, d) = 0.0;
@@ -235,7 +237,7 @@ TEST(LinearOracle, Decay_MinusInfinity_ForgetsTheState) {
 }
 
 TEST(LinearOracle, PackedBatch_AnySequences_EqualSeparateCalls) {
-  LinearProblem packed;
+  PlainLinearProblem packed;
   packed.cu_seqlens = {0, 3, 3, 8, 9};
   packed.T = 9;
   packed.decay_width = packed.beta_heads = 1;
@@ -247,7 +249,7 @@ TEST(LinearOracle, PackedBatch_AnySequences_EqualSeparateCalls) {
   const std::int64_t states = packed.D * packed.Dv;
   for (std::int64_t n = 0; n < packed.N(); ++n) {
     const std::int64_t first = packed.cu_seqlens[n], last = packed.cu_seqlens[n + 1];
-    LinearProblem one = packed;
+    PlainLinearProblem one = packed;
     one.cu_seqlens.clear();
     const auto cut = [first, last](PlainTensor& x) {
       const std::int64_t width = x.shape[3];
@@ -302,7 +304,7 @@ void expect_covers(const std::vector<double>& magnitude, const std::vector<doubl
 }
 
 TEST(LinearOracle, Magnitude_EveryRule_CoversItsElement) {
-  for (LinearProblem& p : problems_of_every_rule()) {
+  for (PlainLinearProblem& p : problems_of_every_rule()) {
     p.fill(29);
     const reference::LinearForward out = reference::linear_forward(p.inputs(), p.options);
     const reference::LinearBackward g = reference::linear_backward(p.inputs(), p.incoming(), p.options);
@@ -319,7 +321,7 @@ TEST(LinearOracle, Magnitude_EveryRule_CoversItsElement) {
 
 /// Sums of absolute values, carried through the recurrence, would grow here by (1 + β) for each of 400 tokens.
 TEST(LinearOracle, Magnitude_CorrelatedKeysAndLargeBeta_StaysNearItsElement) {
-  LinearProblem p;
+  PlainLinearProblem p;
   p.T = 400;
   p.D = p.Dv = 8;
   p.beta_heads = 1;
@@ -338,7 +340,7 @@ TEST(LinearOracle, Magnitude_CorrelatedKeysAndLargeBeta_StaysNearItsElement) {
 }
 
 /// Σ dy∘y + Σ dstate∘S_T.
-double loss(const LinearProblem& p) {
+double loss(const PlainLinearProblem& p) {
   const reference::LinearForward out = reference::linear_forward(p.inputs(), p.options);
   double sum = 0.0;
   for (std::size_t n = 0; n < out.y.size(); ++n) sum += p.dy.data[n] * out.y[n];
@@ -348,7 +350,7 @@ double loss(const LinearProblem& p) {
 
 /// Central differences of the loss in every element. The step 2^-17 balances truncation, h² f‴ ~ 1e-10, and rounding,
 /// u·|loss| / h ~ 1e-11; both stay far below the tolerance.
-void expect_gradient(LinearProblem& p, PlainTensor& input, const std::vector<double>& gradient,
+void expect_gradient(PlainLinearProblem& p, PlainTensor& input, const std::vector<double>& gradient,
                      const std::string& name) {
   constexpr double kStep = 0x1p-17;
   constexpr double kTolerance = 1e-7;
@@ -365,7 +367,7 @@ void expect_gradient(LinearProblem& p, PlainTensor& input, const std::vector<dou
   }
 }
 
-void expect_gradients(LinearProblem& p) {
+void expect_gradients(PlainLinearProblem& p) {
   SCOPED_TRACE(testing::Message() << "rule " << static_cast<int>(p.options.rule) << ", heads " << p.Hq << " " << p.Hk
                                   << " " << p.Hv << ", decay width " << p.decay_width << ", beta heads "
                                   << p.beta_heads);
@@ -379,7 +381,7 @@ void expect_gradients(LinearProblem& p) {
 }
 
 TEST(LinearOracle, Gradients_EveryRule_MatchDifferences) {
-  for (LinearProblem& problem : problems_of_every_rule()) expect_gradients(problem.fill(13));
+  for (PlainLinearProblem& problem : problems_of_every_rule()) expect_gradients(problem.fill(13));
 }
 
 TEST(LinearOracle, Gradients_HeadsThatShare_MatchDifferences) {
@@ -389,7 +391,7 @@ TEST(LinearOracle, Gradients_HeadsThatShare_MatchDifferences) {
   for (const Heads& heads :
        {Heads{4, 2, 2, 2}, Heads{3, 1, 1, 1}, Heads{1, 1, 4, 1}, Heads{2, 1, 4, 4}, Heads{2, 4, 4, 1}}) {
     for (const std::int64_t width : {1, 3}) {
-      LinearProblem problem;
+      PlainLinearProblem problem;
       problem.B = 2;
       problem.Hq = heads.q;
       problem.Hk = heads.k;
@@ -404,7 +406,7 @@ TEST(LinearOracle, Gradients_HeadsThatShare_MatchDifferences) {
 
 TEST(LinearOracle, Gradients_ThroughL2Norm_MatchDifferences) {
   for (const double eps : {0.0, 0.3}) {
-    for (LinearProblem& problem : problems_of_every_rule()) {
+    for (PlainLinearProblem& problem : problems_of_every_rule()) {
       problem.options.l2_norm = eps;
       problem.Hq = 4;  // two read a state
       expect_gradients(problem.fill(19));
@@ -413,7 +415,7 @@ TEST(LinearOracle, Gradients_ThroughL2Norm_MatchDifferences) {
 }
 
 TEST(LinearOracle, Gradients_PackedBatch_MatchDifferences) {
-  LinearProblem problem;
+  PlainLinearProblem problem;
   problem.cu_seqlens = {0, 3, 3, 7};
   problem.T = 7;
   problem.decay_width = 3;

@@ -24,7 +24,7 @@ struct PlainTensor {
 };
 
 /// A tiny problem of linear attention in f64: what it has is set before fill().
-struct LinearProblem {
+struct PlainLinearProblem {
   LinearAttentionOptions options;
   std::int64_t B = 1, Hq = 1, Hk = 1, Hv = 1, T = 4, D = 3, Dv = 2;
   std::int64_t decay_width = 0;  // 0: no decay
@@ -37,7 +37,7 @@ struct LinearProblem {
   std::int64_t Ho() const { return Hq > Hv ? Hq : Hv; }
   std::int64_t N() const { return cu_seqlens.empty() ? B : static_cast<std::int64_t>(cu_seqlens.size()) - 1; }
 
-  LinearProblem& fill(std::uint64_t seed) {
+  PlainLinearProblem& fill(std::uint64_t seed) {
     SplitMix64 random(seed);
     const auto uniform = [&random](PlainTensor& x, const Shape& shape, double low, double high) {
       x.shape = shape;
@@ -66,15 +66,15 @@ struct LinearProblem {
 };
 
 /// Every rule, with each kind of decay and beta that it takes, and a state in and out of it.
-inline std::vector<LinearProblem> problems_of_every_rule() {
-  std::vector<LinearProblem> out;
+inline std::vector<PlainLinearProblem> problems_of_every_rule() {
+  std::vector<PlainLinearProblem> out;
   for (const LinearRule rule : {LinearRule::linear, LinearRule::gated, LinearRule::delta, LinearRule::gated_delta}) {
     const bool gated = rule == LinearRule::gated || rule == LinearRule::gated_delta;
     const bool delta = rule == LinearRule::delta || rule == LinearRule::gated_delta;
     for (const std::int64_t width : {0, 1, 3}) {
       for (const std::int64_t heads : {0, 1, 2}) {
         if ((width > 0 && !gated) || (heads > 0 && !delta)) continue;
-        LinearProblem problem;
+        PlainLinearProblem problem;
         problem.options.rule = rule;
         problem.Hq = problem.Hk = problem.Hv = 2;
         problem.decay_width = width;
