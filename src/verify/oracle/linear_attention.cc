@@ -110,8 +110,14 @@ UnitRow load_unit_row(const ConstTensorView& view, const LinearAttentionOptions&
 /// What rounding can reach in a column of S or dS: Euclidean norms, in magnitude.
 struct ColumnError {
   double drift = 0.0;
-  double walk = 0.0;  // squared
-  double bound() const { return drift + std::sqrt(walk); }
+  double walk = 0.0;
+  double bound() const { return drift + walk; }
+
+  /// Through a map of norm `growth`, and the token's own roundings. Squares of what decays would underflow.
+  void pass(double growth, double own_walk, double own_drift) {
+    walk = std::hypot(growth * walk, own_walk);
+    drift = growth * drift + own_drift;
+  }
 };
 
 /// A state, or its gradient, and the errors of its columns.
@@ -127,21 +133,27 @@ State load_state(const ConstTensorView& view, const Sizes& n, std::int64_t seque
     for (std::int64_t j = 0; j < n.Dv; ++j) {
       const double x = load(view, sequence, head, d, j);
       out.s[d * n.Dv + j] = x;
-      out.errors[j].walk += x * x;  // an f64 state is rounded to f32
+      out.errors[j].pass(1.0, x, 0.0);  // an f64 state is rounded to f32
     }
   }
   return out;
 }
 
-/// Euclidean norms of the columns of (D,Dv), whose row d is multiplied by factors[d].
+/// Euclidean norms of the columns of (D,Dv), whose row d is multiplied by factors[d]; of any size.
 Row column_norms(const Row& matrix, const Row& factors, std::int64_t Dv) {
-  Row squares(Dv, 0.0);
-  for (std::size_t d = 0; d < factors.size(); ++d) {
-    const double* row = matrix.data() + d * Dv;
-    for (std::int64_t j = 0; j < Dv; ++j) squares[j] += row[j] * factors[d] * (row[j] * factors[d]);
-  }
-  for (double& x : squares) x = std::sqrt(x);
-  return squares;
+  Row largest(Dv, 0.0), norms(Dv, 0.0);
+  const auto for_each = [&](const auto& visit) {
+    for (std::size_t d = 0; d < factors.size(); ++d) {
+      const double* row = matrix.data() + d * Dv;
+      for (std::int64_t j = 0; j < Dv; ++j) visit(j, row[j] * factors[d]);
+    }
+  };
+  for_each([&](std::int64_t j, double x) { largest[j] = std::max(largest[j], std::abs(x)); });
+  Row scales = largest;
+  for (double& x : scales) x = 1.0 / std::max(x, 0x1p-1000);
+  for_each([&](std::int64_t j, double x) { norms[j] += x * scales[j] * (x * scales[j]); });
+  for (std::int64_t j = 0; j < Dv; ++j) norms[j] = std::sqrt(norms[j]) / scales[j];
+  return norms;
 }
 
 /// Multiplies row d of (D,Dv) by factors[d].
@@ -244,9 +256,7 @@ State write_state(const Read& read, const State& before, const Token& token, con
   const double growth = token.largest * token.mapped;
   for (std::int64_t j = 0; j < n.Dv; ++j) {
     const double own = read.a_norm[j] + token.k_norm * std::abs(token.beta) * read.rest_terms[j];
-    ColumnError& error = out.errors[j];
-    error.walk = growth * growth * error.walk + own * own;
-    error.drift = growth * error.drift + token.mapped * read.drift[j];
+    out.errors[j].pass(growth, own, token.mapped * read.drift[j]);
   }
   return out;
 }
@@ -395,7 +405,7 @@ class BackwardPass {
       add_row(&LinearBackwardArrays::dq, dq, b * n_.Hq + n_.query_of(y_head), i);
       for (std::int64_t d = 0; d < n_.D; ++d) decay_terms.magnitude[d] += std::abs(q[d]) * dq.magnitude[d];
     }
-    for (std::int64_t j = 0; j < n_.Dv; ++j) gradient.errors[j].walk += own[j] * own[j];
+    for (std::int64_t j = 0; j < n_.Dv; ++j) gradient.errors[j].pass(1.0, own[j], 0.0);
   }
 
   /// From the gradient of the state after token t to that of the state before it.
@@ -438,10 +448,7 @@ class BackwardPass {
     scale_rows(gradient.s, token.decay, n_.Dv);
     const double growth = token.largest * token.mapped;
     for (std::int64_t j = 0; j < n_.Dv; ++j) {
-      ColumnError& error = gradient.errors[j];
-      const double local = token.largest * own[j];
-      error.walk = growth * growth * error.walk + local * local;
-      error.drift = growth * error.drift + drift[j];
+      gradient.errors[j].pass(growth, token.largest * own[j], drift[j]);
     }
     return gradient;
   }
