@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -163,6 +164,9 @@ class Call {
     }
   }
 
+  /// Lets the output of this name be the very view that the input is, to be updated in place.
+  void allow_in_place(std::string_view output, std::string_view input) { in_place_ = {output, input}; }
+
   /// Refuses an output that shares memory with itself, an input or another output. Views that interleave in one
   /// buffer, such as the parts of a fused projection, pass.
   void no_overlap() const {
@@ -210,8 +214,14 @@ class Call {
     }
   }
 
+  /// Whether a is an output that is updated in place, and b what it was.
+  bool is_in_place(const Argument& a, const Argument& b) const {
+    return a.name == in_place_.output && b.name == in_place_.input && a.view.data == b.view.data &&
+           a.view.dtype == b.view.dtype && a.view.shape == b.view.shape && a.view.strides == b.view.strides;
+  }
+
   void disjoint(const Argument& a, const Argument& b) const {
-    if (provably_overlap(a.view, b.view)) {
+    if (!is_in_place(a, b) && provably_overlap(a.view, b.view)) {
       fail("{} overlaps {} in memory: {} has shape {} and strides {}, {} has shape {} and strides {}", a.name, b.name,
            a.name, shape_text(a.view.shape), shape_text(a.view.strides), b.name, shape_text(b.view.shape),
            shape_text(b.view.strides));
@@ -221,6 +231,9 @@ class Call {
   const char* function_;
   ArgumentList inputs_;
   ArgumentList outputs_;
+  struct {
+    std::string_view output, input;
+  } in_place_;
 };
 
 template <typename Enum>

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward pass of gated linear attention, by scans alone. With u_t = β_t (v_t − e^{g_t} S_{t−1}ᵀ k_t), or v_t
+// without delta, and q scaled, of a head, for each token:
+//
+//   1  forward    S_t                          gives the differences v_t − e^{g_t} S_{t−1}ᵀ k_t, and S between chunks
+//   2  reverse    dS_t                         gives du_t = dS_tᵀ k_t, where dS_t has q_t do_tᵀ already
+//   3  forward    S_tᵀ, with columns of k      gives dq_t = S_t do_t and dk_t = −e^{g_t} S_{t−1} β_t du_t, of its
+//   reading 4  reverse    dS_tᵀ                        gives dk_t += dS_t u_t, of what is added
+//
+// Scans 1 and 2 share out the columns of v, 3 and 4 those of k. Decays stand in S_t = Π e^g … wherever q or k does:
+// with G_t the sum of decays up to t, dG_t = q_t ∘ dq_t + k_t ∘ (dk_t of reading − dk_t of adding), and dg is the sum
+// of dG from its token to the end. Those sums end with each chunk, where S ∘ dS, summed over columns, takes their
+// place: else errors of all later tokens would add up in them.
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "library/core/cancellation.hpp"
+#include "library/core/dispatch.hpp"
+#include "library/core/workspace.hpp"
+#include "library/linear_attention/problem.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "library/linear_attention/cpu/backward_kernel.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "library/linear_attention/cpu/backward_plan-inl.hpp"
+#include "library/linear_attention/cpu/key_scans-inl.hpp"
+#include "library/linear_attention/cpu/token_gradients-inl.hpp"
+#include "library/linear_attention/cpu/value_scans-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// All that a call works in: the units of a batch, and a thread's scratch for each kind of work.
+template <typename T>
+struct BackwardMemory {
+  BackwardMemory(Workspace& ws, const LinearBackwardProblem& p, const BackwardPlan<T>& plan)
+      : units(ws.take<std::byte>("units", plan.units_in_batch, plan.unit_bytes)),
+        scratch(ws.take<std::byte>("threads", plan.threads, plan.scratch_bytes)),
+        dbetas(ws.take<T>("dbetas", p.sums_beta && p.gradients.dbeta.present() ? p.B : 0, p.Hv, p.T)) {}
+
+  View<std::byte, 2> units;    ///< a unit's UnitBuffers
+  View<std::byte, 2> scratch;  ///< a thread's ScanBuffers
+  View<T, 3> dbetas;           ///< (B,Hv,T) of each head, where all share beta
+};
+
+/// The units of a batch, from `first` on, by all threads of the enclosing parallel region.
+template <typename T>
+void run_batch(const LinearBackwardProblem& p, const BackwardPlan<T>& plan, const BackwardMemory<T>& memory,
+               std::int64_t first, Cancellation& cancellation) {
+  const std::int64_t count = std::min(plan.units_in_batch, plan.units - first);
+  std::byte* const scratch = memory.scratch.at(omp_get_thread_num());
+  const auto unit_of = [&](std::int64_t n) { return plan.unit(p, first + n, memory.units.at(n)); };
+  const std::int64_t value_tasks = p.group_states() * plan.value_pieces;
+#pragma omp for schedule(dynamic, 1)
+  for (std::int64_t n = 0; n < count * value_tasks; ++n) {
+    if (cancellation.requested()) continue;
+    const std::int64_t task = n % value_tasks;
+    ValueScans<T>(p, unit_of(n / value_tasks), scratch, cancellation)
+        .run(task / plan.value_pieces, plan.piece(plan.value_blocks, task % plan.value_pieces, plan.value_pieces));
+  }
+  if (plan.needs_keys) {
+#pragma omp for schedule(dynamic, 1)
+    for (std::int64_t n = 0; n < count * plan.key_pieces; ++n) {
+      if (cancellation.requested()) continue;
+      KeyScans<T>(p, unit_of(n / plan.key_pieces), scratch, cancellation)
+          .run(plan.piece(plan.key_blocks, n % plan.key_pieces, plan.key_pieces));
+    }
+  }
+#pragma omp for schedule(dynamic, 1)
+  for (std::int64_t n = 0; n < count * plan.most_chunks; ++n) {
+    if (!cancellation.requested())
+      write_token_gradients(p, unit_of(n / plan.most_chunks), n % plan.most_chunks, memory.dbetas, scratch);
+  }
+}
+
+/// dbeta of all heads: the sum of theirs, in the order of the heads.
+template <typename T>
+void sum_dbetas(const LinearBackwardProblem& p, const View<T, 3>& dbetas) {
+  if (dbetas.shape[0] == 0) return;
+#pragma omp for schedule(static)
+  for (std::int64_t n = 0; n < p.B * p.T; ++n) {
+    T sum{0};
+    for (std::int64_t h = 0; h < p.Hv; ++h) sum += dbetas(n / p.T, h, n % p.T);
+    store_row(HeadRows<void>(p.gradients.dbeta, n / p.T, 0), &sum, n % p.T, 0, 1);
+  }
+}
+
+template <typename T>
+void linear_backward_typed(const LinearBackwardProblem& p) {
+  const BackwardPlan<T> plan(p);
+  const Placed<BackwardMemory<T>> memory(p, plan);
+  Cancellation cancellation(p.context);
+#pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, memory, cancellation)
+  {
+    for (std::int64_t first = 0; first < plan.units; first += plan.units_in_batch)
+      run_batch(p, plan, *memory, first, cancellation);
+    sum_dbetas(p, memory->dbetas);
+  }
+  cancellation.throw_if_seen();
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headgate {
+
+HEADGATE_TARGET_TABLE(linear_backward_typed);
+
+void cpu_linear_backward(const LinearBackwardProblem& problem) {
+  HEADGATE_FOR_DTYPE(linear_backward_typed, problem.inputs.q.dtype, problem.context.target)(problem);
+}
+
+}  // namespace headgate
+#endif  // HWY_ONCE

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of the backward pass of gated linear attention, and its tasks; included once per Highway target.
+#if defined(HEADGATE_LINEAR_BACKWARD_PLAN_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_LINEAR_BACKWARD_PLAN_INL_
+#undef HEADGATE_LINEAR_BACKWARD_PLAN_INL_
+#else
+#define HEADGATE_LINEAR_BACKWARD_PLAN_INL_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "library/linear_attention/cpu/head_tasks-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Tensors of a unit, a group of states of one sequence: what its scans hand to one another. G states, which read Gq
+/// heads of q and Gk of k.
+template <typename T>
+struct UnitBuffers {
+  UnitBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens) {
+    const std::int64_t G = p.group_states(), D = padded_dim<T>(p.D), Dv = padded_dim<T>(p.Dv);
+    const std::int64_t chunks = divide_up(tokens, kChunk);
+    const bool keys = p.gradients.dq.present() || p.gradients.dk.present() || p.gradients.ddecay.present();
+    const bool decay = p.gradients.ddecay.present();
+    differences = ws.take<T>("differences", G, tokens, Dv);
+    du = ws.take<T>("du", G, tokens, Dv);
+    dq = ws.take<T>("dq", keys ? p.Hq / p.groups() : 0, tokens, D);
+    dk = ws.take<T>("dk", keys ? p.Hk / p.groups() : 0, tokens, D);
+    dsums = ws.take<T>("dsums", decay ? G : 0, tokens, D);
+    states = ws.take<T>("states", decay ? G : 0, chunks, D * Dv);
+    ends = ws.take<T>("ends", decay ? G : 0, chunks, ColumnBlocks<T>(p.Dv).count(), D);
+  }
+
+  View<T, 3> differences;  ///< (G,T,Dv) v − what the state returns for k; v without delta
+  View<T, 3> du;           ///< (G,T,Dv)
+  View<T, 3> dq;           ///< (Gq,T,D) of q as the recurrence has it, but for scale
+  View<T, 3> dk;           ///< (Gk,T,D)
+  View<T, 3> dsums;        ///< (G,T,D) dG
+  View<T, 3> states;       ///< (G,chunks,D·Dv) S behind each chunk, by blocks
+  View<T, 4> ends;         ///< (G,chunks,blocks,D) the sums of S ∘ dS over the columns of a block behind each chunk
+};
+
+/// A group of states of a sequence.
+template <typename T>
+struct Unit {
+  TokenRange s;
+  std::int64_t group;
+  UnitBuffers<T> buffers;
+
+  /// The state, query head and key head in the tensors, of the unit's state g and reader r; and those in the buffers.
+  std::int64_t state(const LinearProblem& p, std::int64_t g) const { return group * p.group_states() + g; }
+  std::int64_t query(const LinearProblem& p, std::int64_t g, std::int64_t r) const {
+    return p.query_head(state(p, g) * p.readers() + r);
+  }
+  std::int64_t key(const LinearProblem& p, std::int64_t g) const { return p.key_head(state(p, g)); }
+  std::int64_t own_query(const LinearProblem& p, std::int64_t g, std::int64_t r) const {
+    return query(p, g, r) - group * (p.Hq / p.groups());
+  }
+  std::int64_t own_key(const LinearProblem& p, std::int64_t g) const { return key(p, g) - group * (p.Hk / p.groups()); }
+};
+
+/// What a thread scans with. Of the keys' scans, rows are features of v.
+template <typename T>
+struct ScanBuffers {
+  ScanBuffers(Workspace& ws, const LinearProblem& p) : factors(ws, p) {
+    const std::int64_t R = p.readers(), D = padded_dim<T>(p.D), Dv = padded_dim<T>(p.Dv);
+    state = ws.take<T>("state", D * Dv);
+    row = ws.take<T>("row", std::max(D, Dv));
+    keys = ws.take<T>("operands", kChunk, D);
+    queries = ws.take<T>("operands", R, kChunk, D);
+    key_reads = ws.take<T>("operands", kChunk, D);
+    key_adds = ws.take<T>("operands", kChunk, D);
+    query_adds = ws.take<T>("operands", R, kChunk, D);
+    values = ws.take<T>("operands", kChunk, Dv);
+    dvalues = ws.take<T>("operands", kChunk, Dv);
+    dy = ws.take<T>("operands", R, kChunk, Dv);
+    betas = ws.take<T>("operands", kChunk);
+    dots = ws.take<T>("operands", R, kChunk);
+    overlaps = ws.take<T>("operands", 2, kChunk);
+  }
+
+  DecayFactors<T> factors;
+  View<T, 1> state;  ///< the blocks, one after the other
+  View<T, 1> row;
+  View<T, 2> keys;        ///< (kChunk,D) k
+  View<T, 3> queries;     ///< (R,kChunk,D) q, scaled
+  View<T, 2> key_reads;   ///< (kChunk,D) k ∘ F before
+  View<T, 2> key_adds;    ///< (kChunk,D) k / F
+  View<T, 3> query_adds;  ///< (R,kChunk,D) q / F
+  View<T, 2> values;      ///< (kChunk,Dv) v; of the keys' scans u
+  View<T, 2> dvalues;     ///< (kChunk,Dv) of the keys' scans β du
+  View<T, 3> dy;          ///< (R,kChunk,Dv)
+  View<T, 1> betas;       ///< (kChunk)
+  View<T, 2> dots;        ///< (R,kChunk) q · k; of the keys' scans dy · u
+  View<T, 2> overlaps;    ///< (2,kChunk) of a token's read with what the token before it adds, by q and by k
+};
+
+template <typename T>
+struct BackwardPlan {
+  explicit BackwardPlan(const LinearBackwardProblem& p)
+      : value_blocks(ColumnBlocks<T>(p.Dv).count()), key_blocks(ColumnBlocks<T>(p.D).count()) {
+    std::int64_t tokens = 0;
+    for (std::int64_t n = 0; n < p.N; ++n) tokens = std::max(tokens, p.sequence(n).T);
+    units = p.N * p.groups();
+    most_chunks = std::max<std::int64_t>(divide_up(tokens, kChunk), 1);
+    needs_keys = p.gradients.dq.present() || p.gradients.dk.present() || p.gradients.ddecay.present();
+    // Waking a thread for less takes longer than the work.
+    constexpr double kLeastPerThread = 1 << 11;
+    const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
+    const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
+    threads = static_cast<int>(std::clamp<std::int64_t>(useful, 1, p.context.threads));
+    units_in_batch = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(units, 1));
+    // Threads that have nothing left wait for the others at the end of each kind of scan: two tasks for each halve
+    // that.
+    const std::int64_t wanted = threads == 1 ? 1 : 2 * threads;
+    value_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch * p.group_states()), 1, value_blocks);
+    key_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch), 1, key_blocks);
+    longest = tokens;
+    unit_bytes = count_bytes<UnitBuffers<T>>(p, longest);
+    scratch_bytes = count_bytes<ScanBuffers<T>>(static_cast<const LinearProblem&>(p));
+  }
+
+  Unit<T> unit(const LinearBackwardProblem& p, std::int64_t n, std::byte* memory) const {
+    return {p.sequence(n / p.groups()), n % p.groups(), place_buffers<UnitBuffers<T>>(memory, p, longest)};
+  }
+
+  /// Blocks first … end of a piece.
+  struct Piece {
+    std::int64_t first, end;
+  };
+  Piece piece(std::int64_t blocks, std::int64_t n, std::int64_t pieces) const {
+    return {blocks * n / pieces, blocks * (n + 1) / pieces};
+  }
+
+  std::int64_t value_blocks, key_blocks;
+  std::int64_t units = 0, units_in_batch = 1;
+  std::int64_t most_chunks = 1, longest = 0;
+  std::int64_t value_pieces = 1, key_pieces = 1;
+  bool needs_keys = true;
+  int threads = 1;
+  std::size_t unit_bytes = 0, scratch_bytes = 0;
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_LINEAR_BACKWARD_PLAN_INL_

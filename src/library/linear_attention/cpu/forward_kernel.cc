@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass of gated linear attention: scans over the tokens, each with a few columns of a state.
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "library/core/cancellation.hpp"
+#include "library/core/dispatch.hpp"
+#include "library/core/workspace.hpp"
+#include "library/linear_attention/problem.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "library/linear_attention/cpu/forward_kernel.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "library/linear_attention/cpu/head_tasks-inl.hpp"
+#include "library/linear_attention/cpu/scan_operands-inl.hpp"
+#include "library/linear_attention/cpu/state_rows-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// What one thread works in.
+template <typename T>
+struct ForwardBuffers {
+  ForwardBuffers(Workspace& ws, const LinearProblem& p)
+      : factors(ws, p),
+        state(ws.take<T>("state", padded_dim<T>(p.D) * padded_dim<T>(p.Dv))),
+        reads(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
+        adds(ws.take<T>("operands", p.has_decay() ? kChunk : 0, padded_dim<T>(p.D))),
+        queries(ws.take<T>("operands", p.readers(), kChunk, padded_dim<T>(p.D))),
+        values(ws.take<T>("operands", kChunk, padded_dim<T>(p.Dv))),
+        betas(ws.take<T>("operands", kChunk)),
+        overlaps(ws.take<T>("operands", kChunk)),
+        outputs(ws.take<T>("outputs", p.readers(), kChunk, padded_dim<T>(p.Dv))) {}
+
+  DecayFactors<T> factors;
+  View<T, 1> state;     ///< the blocks, one after the other
+  View<T, 2> reads;     ///< (kChunk,D) k ∘ F before, with which the state is read for the difference to v
+  View<T, 2> adds;      ///< (kChunk,D) k / F, which is added to the state
+  View<T, 3> queries;   ///< (R,kChunk,D) scale · q ∘ F behind
+  View<T, 2> values;    ///< (kChunk,Dv)
+  View<T, 1> betas;     ///< (kChunk)
+  View<T, 1> overlaps;  ///< (kChunk) of a token's read with what the token before it adds
+  View<T, 3> outputs;   ///< (R,kChunk,Dv)
+};
+
+/// One thread's part.
+template <typename T>
+class ForwardWorker {
+ public:
+  ForwardWorker(const LinearForwardProblem& p, std::byte* memory)
+      : p_(p),
+        blocks_(p.Dv),
+        D_(padded_dim<T>(p.D)),
+        readers_(p.readers()),
+        buffers_(place_buffers<ForwardBuffers<T>>(memory, static_cast<const LinearProblem&>(p))) {}
+
+  /// Blocks task.first … task.end of a head, from its first token to its last.
+  void run(const HeadTask& task, Cancellation& cancellation) {
+    const TokenRange s = p_.sequence(task.n);
+    for_blocks(task, [&](auto block, const StateColumns& columns)
+                         HWY_ATTR { load_block(block, HeadRows<const void>(p_.inputs.state, s.n, task.h), columns); });
+    for (std::int64_t t = 0; t < s.T && !cancellation.requested(); t += kChunk)
+      run_chunk(task, s, {t, std::min(kChunk, s.T - t), Direction::forward});
+    if (!p_.outputs.state.present()) return;
+    for_blocks(task, [&](auto block, const StateColumns& columns)
+                         HWY_ATTR { store_block(HeadRows<void>(p_.outputs.state, s.n, task.h), block, columns); });
+  }
+
+ private:
+  /// visit(block, its columns) for the blocks of a task.
+  template <class Visit>
+  HWY_INLINE void for_blocks(const HeadTask& task, const Visit& visit) {
+    for (std::int64_t n = task.first; n < task.end; ++n) {
+      const auto block = blocks_(n);
+      T* const at = buffers_.state.at(block.first * kLanes<T> * D_);
+      with_vectors(block.vectors, [&](auto vectors) HWY_ATTR {
+        constexpr std::int64_t kVectors = decltype(vectors)::value;
+        visit(StateBlock<T, kVectors>{at, D_}, columns_of<T, kVectors>(block.first, p_.Dv));
+      });
+    }
+  }
+
+  void run_chunk(const HeadTask& task, const TokenRange& s, const Chunk& chunk) {
+    pack(task, s, chunk);
+    for_blocks(task, [&](auto block, const StateColumns& columns) HWY_ATTR {
+      const RowPart part{columns.first / StateBlock<T, kMostVectors>::kWidth - task.first, task.end - task.first};
+      scan(block, columns, chunk, [&](std::int64_t n) HWY_ATTR { prefetch(task, s, chunk.t0 + n, part); });
+    });
+    const StateColumns all = task_columns<T>(blocks_, task, p_.Dv);
+    for (std::int64_t r = 0; r < readers_; ++r) {
+      const HeadRows<void> y = token_rows(p_.outputs.y, s, task.h * readers_ + r);
+      for (std::int64_t n = 0; n < chunk.count; ++n)
+        store_row(y, buffers_.outputs.at(r, n, all.first), chunk.token(n), all.first, all.count);
+    }
+  }
+
+  void pack(const HeadTask& task, const TokenRange& s, const Chunk& chunk) {
+    const DecayFactors<T>& factors = buffers_.factors;
+    if (factors.present()) factors.make(token_rows(p_.inputs.decay, s, task.h), chunk);
+    const HeadRows<const void> keys = token_rows(p_.inputs.k, s, p_.key_head(task.h));
+    for (std::int64_t n = 0; n < chunk.count; ++n) {
+      T* const read = buffers_.reads.at(n);
+      load_normalised(read, keys, chunk.token(n), D_, p_, T{1});
+      if (!factors.present()) continue;
+      factors.times_inverse(buffers_.adds.at(n), read, n, D_);
+      factors.times_before(read, read, n, D_);
+    }
+    for (std::int64_t r = 0; r < readers_; ++r) {
+      const HeadRows<const void> queries = token_rows(p_.inputs.q, s, p_.query_head(task.h * readers_ + r));
+      for (std::int64_t n = 0; n < chunk.count; ++n) {
+        T* const query = buffers_.queries.at(r, n);
+        load_normalised(query, queries, chunk.token(n), D_, p_, static_cast<T>(p_.scale));
+        if (factors.present()) factors.times_behind(query, query, n, D_);
+      }
+    }
+    if (p_.has_delta && readers_ == 1) pair_reads(chunk);
+    load_rows(buffers_.values, token_rows(p_.inputs.v, s, task.h), chunk);
+    load_betas(buffers_.betas, p_, s, task.h, chunk);
+  }
+
+  /// Asks for a part of what the next chunk reads of its token in place of `token`, and of the row of y that this chunk
+  /// writes: rows of a head lie apart, so that the CPU does not foresee them.
+  HWY_INLINE void prefetch(const HeadTask& task, const TokenRange& s, std::int64_t token, const RowPart& part) const {
+    prefetch_row(token_rows(p_.outputs.y, s, task.h * readers_), token, part);
+    if (token + kChunk >= s.T) return;
+    prefetch_row(token_rows(p_.inputs.k, s, p_.key_head(task.h)), token + kChunk, part);
+    prefetch_row(token_rows(p_.inputs.v, s, task.h), token + kChunk, part);
+    for (std::int64_t r = 0; r < readers_; ++r)
+      prefetch_row(token_rows(p_.inputs.q, s, p_.query_head(task.h * readers_ + r)), token + kChunk, part);
+  }
+
+  /// What the second tokens of pairs read of the state before the first: it lacks what the first adds, and the first's
+  /// rescaling.
+  void pair_reads(const Chunk& chunk) {
+    const DecayFactors<T>& factors = buffers_.factors;
+    const View<T, 2>& adds = factors.present() ? buffers_.adds : buffers_.reads;
+    for (std::int64_t n = 1; n < chunk.count; n += 2) {
+      T* const read = buffers_.reads.at(n);
+      buffers_.overlaps(n) = dot(adds.at(n - 1), read, D_);
+      if (factors.rescales(n - 1)) factors.times_before(read, read, n - 1, D_);
+    }
+  }
+
+  /// The tokens of the chunk, by one block: in pairs, but where several heads of q read the state.
+  /// Calls at_token(n) before each.
+  template <std::int64_t kVectors, class AtToken>
+  void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk,
+            const AtToken& at_token) {
+    BlockRow<T, kVectors> returned[2];  // Sᵀ k of the next two tokens; of the second, without what the first adds
+    if (p_.has_delta) {
+      for (std::int64_t n = 0; n < 2; ++n)
+        returned[n] = read_block(block, buffers_.reads.at(std::min(n, chunk.count - 1)));
+    }
+    std::int64_t n = 0;
+    if (readers_ == 1) {
+      for (; n + 2 <= chunk.count; n += 2) {
+        at_token(n);
+        at_token(n + 1);
+        visit<2>(block, columns, chunk, n, returned);
+      }
+    }
+    for (; n < chunk.count; ++n) {
+      at_token(n);
+      visit<1>(block, columns, chunk, n, returned);
+    }
+    rescaling_.finish(block);
+  }
+
+  /// Tokens n … n + kTokens.
+  template <int kTokens, std::int64_t kVectors>
+  HWY_INLINE void visit(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk,
+                        std::int64_t n, BlockRow<T, kVectors>* returned) {
+    const std::int64_t following = chunk.count - n - kTokens;
+    if (p_.has_delta && following > 0) {
+      Pass<kTokens, 1, 1, 2, T, kVectors> pass;
+      for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = buffers_.reads.at(n + kTokens + std::min(k, following - 1));
+      visit<kTokens>(pass, block, columns, n, returned);
+      for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
+    } else {
+      Pass<kTokens, 1, 1, 0, T, kVectors> pass;
+      visit<kTokens>(pass, block, columns, n, returned);
+    }
+  }
+
+  template <int kTokens, class PassT, std::int64_t kVectors>
+  HWY_INLINE void visit(PassT& pass, const StateBlock<T, kVectors>& block, const StateColumns& columns, std::int64_t n,
+                        const BlockRow<T, kVectors>* returned) {
+    using Row = BlockRow<T, kVectors>;
+    const View<T, 2>& adds = buffers_.factors.present() ? buffers_.adds : buffers_.reads;
+    for (int t = 0; t < kTokens; ++t) {
+      Row x = Row::load(buffers_.values.at(n + t, columns.first));
+      if (p_.has_delta) {
+        x.subtract(returned[t]);
+        // The second token reads what the first has added.
+        if (t == 1) x.add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), -buffers_.overlaps(n + 1)));
+        x.multiply(hn::Set(Tag<T>(), buffers_.betas(n + t)));
+      }
+      pass.adds[t][0] = {adds.at(n + t), x};
+      pass.reads[t] = buffers_.queries.at(0, n + t);
+    }
+    run_pass(pass, block, rescaling_.set(pass, n, kTokens));
+    for (int t = 0; t < kTokens; ++t) pass.outs[t].store(buffers_.outputs.at(0, n + t, columns.first));
+    for (std::int64_t r = 1; r < readers_; ++r)
+      read_block(block, buffers_.queries.at(r, n)).store(buffers_.outputs.at(r, n, columns.first));
+  }
+
+  const LinearForwardProblem& p_;
+  ColumnBlocks<T> blocks_;
+  std::int64_t D_, readers_;
+  ForwardBuffers<T> buffers_;
+  BlockFactors<T> rescaling_{buffers_.factors};
+};
+
+struct ForwardMemory {
+  ForwardMemory(Workspace& ws, int threads, std::size_t bytes)
+      : scratch(ws.take<std::byte>("threads", threads, bytes)) {}
+  View<std::byte, 2> scratch;  ///< a thread's ForwardBuffers
+};
+
+template <typename T>
+void linear_forward_typed(const LinearForwardProblem& p) {
+  const ColumnBlocks<T> blocks(p.Dv);
+  const HeadTasks tasks(p, blocks.count());
+  const int threads = tasks.threads();
+  const Placed<ForwardMemory> memory(threads, count_bytes<ForwardBuffers<T>>(static_cast<const LinearProblem&>(p)));
+  Cancellation cancellation(p.context);
+#pragma omp parallel num_threads(threads) default(none) shared(p, tasks, memory, cancellation)
+  {
+    ForwardWorker<T> worker(p, memory->scratch.at(omp_get_thread_num()));
+#pragma omp for schedule(dynamic, 1)
+    for (std::int64_t n = 0; n < tasks.count(); ++n) {
+      if (!cancellation.requested()) worker.run(tasks(n), cancellation);
+    }
+  }
+  cancellation.throw_if_seen();
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headgate {
+
+HEADGATE_TARGET_TABLE(linear_forward_typed);
+
+void cpu_linear_forward(const LinearForwardProblem& problem) {
+  HEADGATE_FOR_DTYPE(linear_forward_typed, problem.inputs.q.dtype, problem.context.target)(problem);
+}
+
+}  // namespace headgate
+#endif  // HWY_ONCE

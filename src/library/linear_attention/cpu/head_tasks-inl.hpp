@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// How scans are shared out between threads; included once per Highway target.
+#if defined(HEADGATE_LINEAR_HEAD_TASKS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_LINEAR_HEAD_TASKS_INL_
+#undef HEADGATE_LINEAR_HEAD_TASKS_INL_
+#else
+#define HEADGATE_LINEAR_HEAD_TASKS_INL_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "library/linear_attention/cpu/state_rows-inl.hpp"
+#include "library/linear_attention/problem.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Blocks first … end of the state of sequence n, head h.
+struct HeadTask {
+  std::int64_t n, h;
+  std::int64_t first, end;
+};
+
+/// The states of a problem, each cut into as many pieces as threads need to be busy until the end. Columns of a state
+/// are independent, so that the cut does not change bits.
+class HeadTasks {
+ public:
+  HeadTasks(const LinearProblem& p, std::int64_t blocks) : heads_(p.Hv), states_(p.N * p.Hv), blocks_(blocks) {
+    constexpr std::int64_t kTasksPerThread = 8;
+    const std::int64_t wanted = kTasksPerThread * p.context.threads;
+    if (p.context.threads > 1 && states_ > 0) pieces_ = std::clamp<std::int64_t>(wanted / states_, 1, blocks);
+    // A thread that has less to do than it takes to wake it is not asked for: 16 KiB of state are some microseconds.
+    constexpr double kLeastPerThread = 1 << 12;
+    const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
+    const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
+    threads_ = static_cast<int>(std::clamp<std::int64_t>(std::min(count(), useful), 1, p.context.threads));
+  }
+
+  std::int64_t count() const { return states_ * pieces_; }
+  int threads() const { return threads_; }
+  HeadTask operator()(std::int64_t task) const {
+    const std::int64_t state = task / pieces_, piece = task % pieces_;
+    return {state / heads_, state % heads_, blocks_ * piece / pieces_, blocks_ * (piece + 1) / pieces_};
+  }
+
+ private:
+  std::int64_t heads_, states_, blocks_;
+  std::int64_t pieces_ = 1;
+  int threads_ = 1;
+};
+
+/// visit(std::integral_constant) of the number of vectors of a block.
+template <class Visit>
+HWY_INLINE void with_vectors(std::int64_t vectors, const Visit& visit) {
+  static_assert(kMostVectors == 2);
+  vectors == 1 ? visit(std::integral_constant<std::int64_t, 1>()) : visit(std::integral_constant<std::int64_t, 2>());
+}
+
+/// The columns of a task's blocks, `first` … `end`, together.
+template <typename T, class Task>
+StateColumns task_columns(const ColumnBlocks<T>& blocks, const Task& task, std::int64_t cols) {
+  const std::int64_t first = blocks(task.first).first * kLanes<T>;
+  const auto last = blocks(task.end - 1);
+  return {first, std::min((last.first + last.vectors) * kLanes<T>, cols) - first};
+}
+
+/// Runs a pass with the rescaling that its tokens need. Not inlined: a pass takes hundreds of instructions.
+template <class PassT, typename T, std::int64_t kVectors>
+HWY_NOINLINE void run_pass(PassT& pass, const StateBlock<T, kVectors>& block, Rescaling rescaling) {
+  switch (rescaling) {
+    case Rescaling::none: return pass.template run<Rescaling::none>(block);
+    case Rescaling::rows: return pass.template run<Rescaling::rows>(block);
+    case Rescaling::columns: return pass.template run<Rescaling::columns>(block);
+  }
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_LINEAR_HEAD_TASKS_INL_

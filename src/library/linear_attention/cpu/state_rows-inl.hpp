@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks of a state between a scan's memory and tensors; the rescaling of blocks; included once per Highway target.
+#if defined(HEADGATE_LINEAR_STATE_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_LINEAR_STATE_ROWS_INL_
+#undef HEADGATE_LINEAR_STATE_ROWS_INL_
+#else
+#define HEADGATE_LINEAR_STATE_ROWS_INL_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "library/linear_attention/cpu/scan_operands-inl.hpp"
+#include "library/linear_attention/cpu/state_block-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// The matrix of a state that a block is columns of: rows of a tensor, or absent.
+struct StateColumns {
+  std::int64_t first, count;  ///< of the tensor, of which the block's others are padding
+};
+
+template <typename T, std::int64_t kVectors>
+StateColumns columns_of(std::int64_t first_vector, std::int64_t cols) {
+  const std::int64_t first = first_vector * kLanes<T>;
+  return {first, std::min(StateBlock<T, kVectors>::kWidth, cols - first)};
+}
+
+/// The block's columns of a state (D,Dv) in a tensor; zeros where that is absent and in the padding.
+template <typename T, std::int64_t kVectors>
+void load_block(const StateBlock<T, kVectors>& block, const HeadRows<const void>& state, const StateColumns& columns) {
+  constexpr std::int64_t kWidth = StateBlock<T, kVectors>::kWidth;
+  const std::int64_t rows = state.present() ? state.rows : 0;
+  if (rows > 0 && state.dtype == dtype_of<T>() && state.stride == 1 && columns.count == kWidth) {
+    for (std::int64_t i = 0; i < rows; ++i)
+      BlockRow<T, kVectors>::load(state.template at<T>(i, columns.first, kWidth)).store(block.row(i));
+  } else {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      load_row(block.row(i), state, i, columns.first, columns.count);
+      std::fill(block.row(i) + columns.count, block.row(i) + kWidth, T{0});
+    }
+  }
+  std::fill(block.row(rows), block.row(block.rows), T{0});
+}
+
+/// The reverse.
+template <typename T, std::int64_t kVectors>
+void store_block(const HeadRows<void>& state, const StateBlock<T, kVectors>& block, const StateColumns& columns) {
+  constexpr std::int64_t kWidth = StateBlock<T, kVectors>::kWidth;
+  if (state.dtype == dtype_of<T>() && state.stride == 1 && columns.count == kWidth) {
+    for (std::int64_t i = 0; i < state.rows; ++i)
+      BlockRow<T, kVectors>::load(block.row(i)).store(state.template at<T>(i, columns.first, kWidth));
+  } else {
+    for (std::int64_t i = 0; i < state.rows; ++i) store_row(state, block.row(i), i, columns.first, columns.count);
+  }
+}
+
+/// The same of a state's transpose (Dv,D): the block's columns are rows of the tensor.
+template <typename T, std::int64_t kVectors>
+void load_transposed_block(const StateBlock<T, kVectors>& block, const HeadRows<const void>& state,
+                           const StateColumns& columns, T* row) {
+  std::fill(block.row(0), block.row(block.rows), T{0});
+  if (!state.present()) return;
+  for (std::int64_t c = 0; c < columns.count; ++c) {
+    load_row(row, state, columns.first + c, 0, state.cols);
+    for (std::int64_t i = 0; i < state.cols; ++i) block.row(i)[c] = row[i];
+  }
+}
+
+/// Multiplies each column by a factor of its own.
+template <typename T, std::int64_t kVectors>
+void scale_columns(const StateBlock<T, kVectors>& block, const T* factors) {
+  const auto by = BlockRow<T, kVectors>::load(factors);
+  for (std::int64_t i = 0; i < block.rows; ++i) {
+    auto row = BlockRow<T, kVectors>::load(block.row(i));
+    row.multiply(by);
+    row.store(block.row(i));
+  }
+}
+
+/// Multiplies each row by a factor of its own.
+template <typename T, std::int64_t kVectors>
+void scale_rows(const StateBlock<T, kVectors>& block, const T* factors) {
+  for (std::int64_t i = 0; i < block.rows; ++i) {
+    auto row = BlockRow<T, kVectors>::load(block.row(i));
+    row.multiply(hn::Set(Tag<T>(), factors[i]));
+    row.store(block.row(i));
+  }
+}
+
+/// The factors by which a scan of a state (D,Dv) rescales its blocks: those of features multiply rows, one for the
+/// whole state multiplies columns alike.
+template <typename T>
+class BlockFactors {
+ public:
+  explicit BlockFactors(const DecayFactors<T>& factors) : factors_(factors) { std::fill_n(ones_, kMostCols, T{1}); }
+
+  /// Sets the factors of the kTokens tokens from step n on; returns how they multiply.
+  template <class PassT>
+  HWY_INLINE Rescaling set(PassT& pass, std::int64_t n, int tokens) {
+    bool any = false;
+    for (int t = 0; t < tokens; ++t) any = any || factors_.rescales(n + t);
+    if (!any) return Rescaling::none;
+    for (int t = 0; t < tokens; ++t) {
+      pass.factors[t] = !factors_.rescales(n + t) ? ones_ : expanded(factors_.before(n + t), columns_[t]);
+    }
+    return factors_.by_feature() ? Rescaling::rows : Rescaling::columns;
+  }
+
+  /// S̃ becomes S behind the last token.
+  template <std::int64_t kVectors>
+  void finish(const StateBlock<T, kVectors>& block) {
+    if (!factors_.present()) return;
+    const T* const by = expanded(factors_.last(), columns_[0]);
+    factors_.by_feature() ? scale_rows(block, by) : scale_columns(block, by);
+  }
+
+ private:
+  static constexpr std::int64_t kWidth = kMostVectors * kLanes<T>;
+  static constexpr std::int64_t kMostCols = round_up(kMaxStateDim, kWidth);
+
+  HWY_INLINE const T* expanded(const T* of_step, T* columns) const {
+    if (factors_.by_feature()) return of_step;
+    std::fill_n(columns, kWidth, *of_step);
+    return columns;
+  }
+
+  const DecayFactors<T>& factors_;
+  T ones_[kMostCols];
+  T columns_[2][kWidth];
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_LINEAR_STATE_ROWS_INL_

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scans 1 and 2 of the backward pass: S and dS (D,Dv), with columns of v; included once per Highway target.
+#if defined(HEADGATE_LINEAR_VALUE_SCANS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_LINEAR_VALUE_SCANS_INL_
+#undef HEADGATE_LINEAR_VALUE_SCANS_INL_
+#else
+#define HEADGATE_LINEAR_VALUE_SCANS_INL_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "library/core/cancellation.hpp"
+#include "library/linear_attention/cpu/backward_plan-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+template <typename T>
+class ValueScans {
+ public:
+  ValueScans(const LinearBackwardProblem& p, const Unit<T>& unit, std::byte* scratch, Cancellation& cancellation)
+      : p_(p),
+        unit_(unit),
+        cancellation_(cancellation),
+        D_(padded_dim<T>(p.D)),
+        readers_(p.readers()),
+        chunks_(divide_up(unit.s.T, kChunk)),
+        b_(place_buffers<ScanBuffers<T>>(scratch, static_cast<const LinearProblem&>(p))) {}
+
+  /// The blocks of a piece, of the unit's state g.
+  void run(std::int64_t g, const typename BackwardPlan<T>::Piece& piece) {
+    g_ = g;
+    h_ = unit_.state(p_, g);
+    piece_ = piece;
+    const bool keeps_states = unit_.buffers.ends.shape[0] > 0;
+    if (p_.has_delta || keeps_states) {
+      load_states(p_.inputs.state);
+      for (std::int64_t c = 0; c < chunks_ && !cancellation_.requested(); ++c)
+        run_forward(chunk(c, Direction::forward));
+    } else {
+      take_values();
+    }
+    load_states(p_.incoming.dstate);
+    for (std::int64_t c = chunks_; c-- > 0 && !cancellation_.requested();) {
+      if (keeps_states) sum_ends(c);
+      run_reverse(chunk(c, Direction::reverse));
+    }
+    if (!p_.gradients.dstate.present()) return;
+    for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
+                   HWY_ATTR { store_block(HeadRows<void>(p_.gradients.dstate, unit_.s.n, h_), block, columns); });
+  }
+
+ private:
+  Chunk chunk(std::int64_t c, Direction direction) const {
+    return {c * kChunk, std::min(kChunk, unit_.s.T - c * kChunk), direction};
+  }
+
+  /// visit(block, its columns, its number) for the blocks of the piece.
+  template <class Visit>
+  HWY_INLINE void for_blocks(const Visit& visit) {
+    const ColumnBlocks<T> blocks(p_.Dv);
+    for (std::int64_t n = piece_.first; n < piece_.end; ++n) {
+      const auto block = blocks(n);
+      with_vectors(block.vectors, [&](auto vectors) HWY_ATTR {
+        constexpr std::int64_t kVectors = decltype(vectors)::value;
+        T* const at = b_.state.at(block.first * kLanes<T> * D_);
+        visit(StateBlock<T, kVectors>{at, D_}, columns_of<T, kVectors>(block.first, p_.Dv), n);
+      });
+    }
+  }
+
+  void load_states(const ConstTensorView& states) {
+    for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
+                   HWY_ATTR { load_block(block, HeadRows<const void>(states, unit_.s.n, h_), columns); });
+  }
+
+  StateColumns piece_columns() const { return task_columns<T>(ColumnBlocks<T>(p_.Dv), piece_, p_.Dv); }
+
+  /// differences = v, of what scan 1 is not needed for.
+  void take_values() {
+    const StateColumns columns = piece_columns();
+    const HeadRows<const void> rows = token_rows(p_.inputs.v, unit_.s, h_);
+    for (std::int64_t t = 0; t < unit_.s.T; ++t) {
+      T* const row = unit_.buffers.differences.at(g_, t, columns.first);
+      std::fill_n(row, round_up(columns.count, kLanes<T>), T{0});
+      load_row(row, rows, t, columns.first, columns.count);
+    }
+  }
+
+  void pack_keys(const Chunk& chunk) {
+    if (b_.factors.present()) b_.factors.make(token_rows(p_.inputs.decay, unit_.s, h_), chunk);
+    const HeadRows<const void> rows = token_rows(p_.inputs.k, unit_.s, unit_.key(p_, g_));
+    for (std::int64_t n = 0; n < chunk.count; ++n) {
+      T* const key = b_.keys.at(n);
+      load_normalised(key, rows, chunk.token(n), D_, p_, T{1});
+      b_.factors.times_before(b_.key_reads.at(n), key, n, D_);
+      b_.factors.times_inverse(b_.key_adds.at(n), key, n, D_);
+    }
+    load_betas(b_.betas, p_, unit_.s, h_, chunk);
+  }
+
+  // Scan 1.
+
+  void run_forward(const Chunk& chunk) {
+    pack_keys(chunk);
+    load_rows(b_.values, token_rows(p_.inputs.v, unit_.s, h_), chunk);
+    for (std::int64_t n = 1; n < chunk.count; n += 2) {
+      T* const read = b_.key_reads.at(n);
+      b_.overlaps(0, n) = dot(b_.key_adds.at(n - 1), read, D_);
+      if (b_.factors.rescales(n - 1)) b_.factors.times_before(read, read, n - 1, D_);
+    }
+    for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
+      scan_forward(block, columns, chunk);
+      if (unit_.buffers.states.shape[0] == 0) return;
+      const std::int64_t first = columns.first * D_;
+      std::copy_n(block.data, block.rows * block.kWidth, unit_.buffers.states.at(g_, chunk.t0 / kChunk, first));
+    });
+  }
+
+  template <std::int64_t kVectors>
+  void scan_forward(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk) {
+    BlockRow<T, kVectors> returned[2];
+    read_next(block, chunk, returned);
+    std::int64_t n = 0;
+    for (; n + 2 <= chunk.count; n += 2) visit_forward<2>(block, columns, chunk, n, returned);
+    if (n < chunk.count) visit_forward<1>(block, columns, chunk, n, returned);
+    rescaling_.finish(block);
+  }
+
+  template <std::int64_t kVectors>
+  HWY_INLINE void read_next(const StateBlock<T, kVectors>& block, const Chunk& chunk, BlockRow<T, kVectors>* sums) {
+    for (std::int64_t n = 0; n < 2; ++n) sums[n] = read_block(block, b_.key_reads.at(std::min(n, chunk.count - 1)));
+  }
+
+  /// The reads of the two tokens from step n on; behind the last, of which nothing is taken, of any.
+  template <class PassT>
+  HWY_INLINE void set_next(PassT& pass, const Chunk& chunk, std::int64_t n) const {
+    for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = b_.key_reads.at(std::min(n + k, chunk.count - 1));
+  }
+
+  template <int kTokens, std::int64_t kVectors>
+  HWY_INLINE void visit_forward(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk,
+                                std::int64_t n, BlockRow<T, kVectors>* returned) {
+    using Row = BlockRow<T, kVectors>;
+    Pass<kTokens, 1, 0, 2, T, kVectors> pass;
+    for (int t = 0; t < kTokens; ++t) {
+      Row x = Row::load(b_.values.at(n + t, columns.first));
+      if (p_.has_delta) {
+        x.subtract(returned[t]);
+        if (t == 1) x.add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), -b_.overlaps(0, n + 1)));
+      }
+      x.store(unit_.buffers.differences.at(g_, chunk.token(n + t), columns.first));
+      if (p_.has_delta) x.multiply(hn::Set(Tag<T>(), b_.betas(n + t)));
+      pass.adds[t][0] = {b_.key_adds.at(n + t), x};
+    }
+    set_next(pass, chunk, n + kTokens);
+    run_pass(pass, block, rescaling_.set(pass, n, kTokens));
+    for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
+  }
+
+  // Scan 2.
+
+  /// The sums of S ∘ dS behind chunk c.
+  void sum_ends(std::int64_t c) {
+    for_blocks([&](auto block, const StateColumns& columns, std::int64_t number) HWY_ATTR {
+      using Row = BlockRow<T, decltype(block)::kWidth / kLanes<T>>;
+      const T* state = unit_.buffers.states.at(g_, c, columns.first * D_);
+      T* const sums = unit_.buffers.ends.at(g_, c, number);
+      for (std::int64_t i = 0; i < block.rows; ++i, state += block.kWidth) {
+        Row product = Row::load(block.row(i));
+        product.multiply(Row::load(state));
+        sums[i] = product.sum_of_lanes();
+      }
+    });
+  }
+
+  void run_reverse(const Chunk& chunk) {
+    pack_keys(chunk);
+    for (std::int64_t r = 0; r < readers_; ++r) {
+      const HeadRows<const void> rows = token_rows(p_.inputs.q, unit_.s, unit_.query(p_, g_, r));
+      for (std::int64_t n = 0; n < chunk.count; ++n) {
+        T* const query = b_.queries.at(r, n);
+        load_normalised(query, rows, chunk.token(n), D_, p_, static_cast<T>(p_.scale));
+        b_.dots(r, n) = dot(query, b_.keys.at(n), D_);
+        b_.factors.times_inverse(b_.query_adds.at(r, n), query, n, D_);
+      }
+      load_rows(View<T, 2>(b_.dy.at(r), {kChunk, b_.dy.shape[2]}),
+                token_rows(p_.incoming.dy, unit_.s, h_ * readers_ + r), chunk);
+    }
+    if (readers_ == 1) {
+      for (std::int64_t n = 1; n < chunk.count; n += 2) {
+        T* const read = b_.key_reads.at(n);
+        b_.overlaps(0, n) = dot(b_.query_adds.at(0, n - 1), read, D_);
+        b_.overlaps(1, n) = dot(b_.key_adds.at(n - 1), read, D_);
+        if (b_.factors.rescales(n - 1)) b_.factors.times_before(read, read, n - 1, D_);
+      }
+    }
+    for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
+      p_.has_delta ? scan_reverse<2>(block, columns, chunk) : scan_reverse<1>(block, columns, chunk);
+    });
+    if (p_.gradients.dv.present()) write_dv(chunk);
+  }
+
+  template <int kAdds, std::int64_t kVectors>
+  void scan_reverse(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk) {
+    BlockRow<T, kVectors> returned[2];
+    read_next(block, chunk, returned);
+    std::int64_t n = 0;
+    if (readers_ == 1) {
+      for (; n + 2 <= chunk.count; n += 2) visit_reverse<2, kAdds>(block, columns, chunk, n, returned);
+    }
+    for (; n < chunk.count; ++n) visit_reverse<1, kAdds>(block, columns, chunk, n, returned);
+    rescaling_.finish(block);
+  }
+
+  template <int kTokens, int kAdds, std::int64_t kVectors>
+  HWY_INLINE void visit_reverse(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk,
+                                std::int64_t n, BlockRow<T, kVectors>* returned) {
+    using Row = BlockRow<T, kVectors>;
+    const Tag<T> d;
+    Pass<kTokens, kAdds, 0, 2, T, kVectors> pass;
+    for (int t = 0; t < kTokens; ++t) {
+      Row du = returned[t];
+      if (t == 1) {
+        du.add_product(pass.adds[0][0].x, hn::Set(d, b_.overlaps(0, n + 1)));
+        if constexpr (kAdds == 2) du.add_product(pass.adds[0][1].x, hn::Set(d, b_.overlaps(1, n + 1)));
+      }
+      for (std::int64_t r = 0; r < readers_; ++r)
+        du.add_product(Row::load(b_.dy.at(r, n + t, columns.first)), hn::Set(d, b_.dots(r, n + t)));
+      du.store(unit_.buffers.du.at(g_, chunk.token(n + t), columns.first));
+      pass.adds[t][0] = {b_.query_adds.at(0, n + t), Row::load(b_.dy.at(0, n + t, columns.first))};
+      if constexpr (kAdds == 2) {
+        du.multiply(hn::Set(d, -b_.betas(n + t)));
+        pass.adds[t][1] = {b_.key_adds.at(n + t), du};
+      }
+    }
+    set_next(pass, chunk, n + kTokens);
+    const Rescaling rescaling = rescaling_.set(pass, n, kTokens);
+    run_pass(pass, block, add_other_readers(pass, block, columns, n, rescaling));
+    for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
+  }
+
+  /// Adds the products of the other heads of q that read the state, behind the rescaling. Returns what is left of that.
+  template <class PassT, std::int64_t kVectors>
+  HWY_INLINE Rescaling add_other_readers(const PassT& like, const StateBlock<T, kVectors>& block,
+                                         const StateColumns& columns, std::int64_t n, Rescaling rescaling) {
+    for (std::int64_t r = 1; r < readers_; ++r) {
+      Pass<1, 1, 0, 0, T, kVectors> pass;
+      pass.adds[0][0] = {b_.query_adds.at(r, n), BlockRow<T, kVectors>::load(b_.dy.at(r, n, columns.first))};
+      pass.factors[0] = like.factors[0];
+      run_pass(pass, block, rescaling);
+      rescaling = Rescaling::none;
+    }
+    return rescaling;
+  }
+
+  void write_dv(const Chunk& chunk) {
+    const StateColumns columns = piece_columns();
+    const HeadRows<void> rows = token_rows(p_.gradients.dv, unit_.s, h_);
+    for (std::int64_t n = 0; n < chunk.count; ++n) {
+      const T* const du = unit_.buffers.du.at(g_, chunk.token(n), columns.first);
+      for (std::int64_t x = 0; x < columns.count; ++x) b_.row(x) = b_.betas(n) * du[x];
+      store_row(rows, b_.row.data, chunk.token(n), columns.first, columns.count);
+    }
+  }
+
+  const LinearBackwardProblem& p_;
+  const Unit<T> unit_;
+  Cancellation& cancellation_;
+  std::int64_t D_, readers_, chunks_;
+  ScanBuffers<T> b_;
+  BlockFactors<T> rescaling_{b_.factors};
+  std::int64_t g_ = 0, h_ = 0;
+  typename BackwardPlan<T>::Piece piece_{};
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_LINEAR_VALUE_SCANS_INL_

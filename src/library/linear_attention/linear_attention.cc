@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "headgate/linear_attention.hpp"
+
+#include "library/call/live_threads.hpp"
+#include "library/linear_attention/problem.hpp"
+
+namespace headgate {
+
+void linear_attention_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,
+                              const LinearAttentionOptions& options) {
+  const LinearForwardProblem problem = check_linear_forward(outputs, inputs, options);
+  run_on_live_threads(problem.context.threads, [&problem] { cpu_linear_forward(problem); });
+}
+
+void linear_attention_backward(const LinearAttentionGradients& gradients, const LinearAttentionInputs& inputs,
+                               const LinearAttentionIncoming& incoming, const LinearAttentionOptions& options) {
+  const LinearBackwardProblem problem = check_linear_backward(gradients, inputs, incoming, options);
+  run_on_live_threads(problem.context.threads, [&problem] { cpu_linear_backward(problem); });
+}
+
+}  // namespace headgate
