@@ -7,20 +7,12 @@
 #include <random>
 #include <utility>
 
+#include "library/core/linear_words.hpp"
+
 namespace headgate::verify {
 namespace {
 
 constexpr std::array kRules{LinearRule::gated_delta, LinearRule::linear, LinearRule::gated, LinearRule::delta};
-
-constexpr const char* rule_word(LinearRule rule) {
-  switch (rule) {
-    case LinearRule::linear: return "linear";
-    case LinearRule::gated: return "gated";
-    case LinearRule::delta: return "delta";
-    case LinearRule::gated_delta: return "gated_delta";
-  }
-  return "?";
-}
 
 /// Sizes around the chunks of 64 tokens.
 constexpr std::array<std::int64_t, 20> kTokens{1,  2,  3,  5,  7,  8,   15,  16,  17,  31,
@@ -233,9 +225,8 @@ void add_packed(std::vector<LinearCaseSpec>& list, DType dtype) {
 }  // namespace
 
 std::string describe(const LinearCaseSpec& spec) {
-  std::string text =
-      fmt::format("linear attention B={} Hq={} Hk={} Hv={} T={} D={} Dv={} {} rule={}", spec.B, spec.Hq, spec.Hk,
-                  spec.Hv, spec.T, spec.D, spec.Dv, dtype_name(spec.dtype), rule_word(spec.rule));
+  std::string text = fmt::format("linear attention B={} Hq={} Hk={} Hv={} T={} D={} Dv={} {} rule={}", spec.B, spec.Hq,
+                                 spec.Hk, spec.Hv, spec.T, spec.D, spec.Dv, dtype_name(spec.dtype), word_of(spec.rule));
   const auto add = [&text](bool present, const std::string& part) {
     if (present) text += " " + part;
   };
