@@ -15,14 +15,14 @@
 // values themselves through the recurrence, |β| |k| |k|ᵀ in place of −β k kᵀ, would grow exponentially for keys that
 // are correlated, where the recurrence contracts: a bound that accepts everything. So errors are carried by their
 // Euclidean norms, one number for each column and token, and ‖F‖ ≤ max e^g · max(1, |1 − β ‖k‖²|), which is 1 at most
-// where ‖k‖ ≤ 1 and 0 ≤ β ≤ 2. An element, and a product with a vector, is off by no more than the norm of its column
-// allows.
+// where ‖k‖ ≤ 1 and 0 ≤ β ≤ 2. That holds for D = 1 too, where F may be 0: kernels read a state for two tokens at once,
+// so that what the first one takes away still rounds what the second one reads. An element, and a product with a
+// vector, is off by no more than the norm of its column allows.
 //
-// Two kinds of roundings add up differently from token to token:
-//   walk   roundings of sums and products have either sign: their squares are added.
-//   drift  e^g may err by the same amount at every token, as where all tokens have one g: added as they are. A token
-//   adds
-//          (3 + 2|g|) roundoffs, an eighth of that in magnitude, since the rule multiplies by 8 at least.
+// Two kinds of roundings add up differently from token to token. Roundings of sums and products have either sign: they
+// walk, their squares are added. e^g may err by the same amount at every token, as where all tokens have one g: the
+// errors drift, they are added as they are. A token adds (3 + 2|g|) roundoffs to the drift, an eighth of that in
+// magnitude, since the rule multiplies by 8 at least.
 
 namespace headgate::reference {
 namespace {
@@ -206,10 +206,7 @@ Token load_token(const LinearAttentionInputs& in, const LinearAttentionOptions& 
     }
     out.largest = *std::max_element(out.decay.begin(), out.decay.end());
   }
-  if (n.delta) {
-    const double along_k = std::abs(1.0 - out.beta * out.k_norm * out.k_norm);
-    out.mapped = n.D == 1 ? along_k : std::max(1.0, along_k);
-  }
+  if (n.delta) out.mapped = std::max(1.0, std::abs(1.0 - out.beta * out.k_norm * out.k_norm));
   return out;
 }
 
