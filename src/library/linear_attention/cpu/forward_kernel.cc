@@ -88,15 +88,14 @@ class ForwardWorker {
 
   void run_chunk(const HeadTask& task, const TokenRange& s, const Chunk& chunk) {
     pack(task, s, chunk);
-    for_blocks(task, [&](auto block, const StateColumns& columns) HWY_ATTR {
-      const RowPart part{columns.first / StateBlock<T, kMostVectors>::kWidth - task.first, task.end - task.first};
-      scan(block, columns, chunk, [&](std::int64_t n) HWY_ATTR { prefetch(task, s, chunk.t0 + n, part); });
-    });
+    for_blocks(task, [&](auto block, const StateColumns& columns) HWY_ATTR { scan(block, columns, chunk); });
     const StateColumns all = task_columns<T>(blocks_, task, p_.Dv);
     for (std::int64_t r = 0; r < readers_; ++r) {
       const HeadRows<void> y = token_rows(p_.outputs.y, s, task.h * readers_ + r);
-      for (std::int64_t n = 0; n < chunk.count; ++n)
+      for (std::int64_t n = 0; n < chunk.count; ++n) {
+        prefetch_ahead(y, chunk, n);
         store_row(y, buffers_.outputs.at(r, n, all.first), chunk.token(n), all.first, all.count);
+      }
     }
   }
 
@@ -106,7 +105,7 @@ class ForwardWorker {
     const HeadRows<const void> keys = token_rows(p_.inputs.k, s, p_.key_head(task.h));
     for (std::int64_t n = 0; n < chunk.count; ++n) {
       T* const read = buffers_.reads.at(n);
-      load_normalised(read, keys, chunk.token(n), D_, p_, T{1});
+      load_normalised(read, keys, chunk, n, D_, p_, T{1});
       if (!factors.present()) continue;
       factors.times_inverse(buffers_.adds.at(n), read, n, D_);
       factors.times_before(read, read, n, D_);
@@ -115,24 +114,13 @@ class ForwardWorker {
       const HeadRows<const void> queries = token_rows(p_.inputs.q, s, p_.query_head(task.h * readers_ + r));
       for (std::int64_t n = 0; n < chunk.count; ++n) {
         T* const query = buffers_.queries.at(r, n);
-        load_normalised(query, queries, chunk.token(n), D_, p_, static_cast<T>(p_.scale));
+        load_normalised(query, queries, chunk, n, D_, p_, static_cast<T>(p_.scale));
         if (factors.present()) factors.times_behind(query, query, n, D_);
       }
     }
     if (p_.has_delta && readers_ == 1) pair_reads(chunk);
     load_rows(buffers_.values, token_rows(p_.inputs.v, s, task.h), chunk);
     load_betas(buffers_.betas, p_, s, task.h, chunk);
-  }
-
-  /// Asks for a part of what the next chunk reads of its token in place of `token`, and of the row of y that this chunk
-  /// writes: rows of a head lie apart, so that the CPU does not foresee them.
-  HWY_INLINE void prefetch(const HeadTask& task, const TokenRange& s, std::int64_t token, const RowPart& part) const {
-    prefetch_row(token_rows(p_.outputs.y, s, task.h * readers_), token, part);
-    if (token + kChunk >= s.T) return;
-    prefetch_row(token_rows(p_.inputs.k, s, p_.key_head(task.h)), token + kChunk, part);
-    prefetch_row(token_rows(p_.inputs.v, s, task.h), token + kChunk, part);
-    for (std::int64_t r = 0; r < readers_; ++r)
-      prefetch_row(token_rows(p_.inputs.q, s, p_.query_head(task.h * readers_ + r)), token + kChunk, part);
   }
 
   /// What the second tokens of pairs read of the state before the first: it lacks what the first adds, and the first's
@@ -148,10 +136,8 @@ class ForwardWorker {
   }
 
   /// The tokens of the chunk, by one block: in pairs, but where several heads of q read the state.
-  /// Calls at_token(n) before each.
-  template <std::int64_t kVectors, class AtToken>
-  void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk,
-            const AtToken& at_token) {
+  template <std::int64_t kVectors>
+  void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk) {
     BlockRow<T, kVectors> returned[2];  // Sᵀ k of the next two tokens; of the second, without what the first adds
     if (p_.has_delta) {
       for (std::int64_t n = 0; n < 2; ++n)
@@ -159,16 +145,9 @@ class ForwardWorker {
     }
     std::int64_t n = 0;
     if (readers_ == 1) {
-      for (; n + 2 <= chunk.count; n += 2) {
-        at_token(n);
-        at_token(n + 1);
-        visit<2>(block, columns, chunk, n, returned);
-      }
+      for (; n + 2 <= chunk.count; n += 2) visit<2>(block, columns, chunk, n, returned);
     }
-    for (; n < chunk.count; ++n) {
-      at_token(n);
-      visit<1>(block, columns, chunk, n, returned);
-    }
+    for (; n < chunk.count; ++n) visit<1>(block, columns, chunk, n, returned);
     rescaling_.finish(block);
   }
 

@@ -110,21 +110,21 @@ class KeyScans {
     load_betas(b_.betas, p_, unit_.s, h, chunk);
     const HeadRows<const void> keys = token_rows(p_.inputs.k, unit_.s, unit_.key(p_, g_));
     for (std::int64_t n = 0; n < chunk.count; ++n) {
-      load_normalised(b_.keys.at(n), keys, chunk.token(n), D_, p_, T{1});
+      load_normalised(b_.keys.at(n), keys, chunk, n, D_, p_, T{1});
       b_.factors.times_inverse(b_.key_adds.at(n), b_.keys.at(n), n, D_);
       const T beta = b_.betas(n);
       const T* const difference = unit_.buffers.differences.at(g_, chunk.token(n));
       const T* const du = unit_.buffers.du.at(g_, chunk.token(n));
       for (std::int64_t x = 0; x < Dv_; ++x) {
-        b_.values(n, x) = beta * difference[x];
-        b_.dvalues(n, x) = beta * du[x];
+        b_.values(n, x) = x < p_.Dv ? beta * difference[x] : T{0};
+        b_.dvalues(n, x) = x < p_.Dv ? beta * du[x] : T{0};
       }
     }
     for (std::int64_t r = 0; r < readers_; ++r) {
       const HeadRows<const void> queries = token_rows(p_.inputs.q, unit_.s, unit_.query(p_, g_, r));
       load_rows(View<T, 2>(b_.dy.at(r), {kChunk, Dv_}), token_rows(p_.incoming.dy, unit_.s, h * readers_ + r), chunk);
       for (std::int64_t n = 0; n < chunk.count; ++n) {
-        load_normalised(b_.queries.at(r, n), queries, chunk.token(n), D_, p_, static_cast<T>(p_.scale));
+        load_normalised(b_.queries.at(r, n), queries, chunk, n, D_, p_, static_cast<T>(p_.scale));
         b_.factors.times_inverse(b_.query_adds.at(r, n), b_.queries.at(r, n), n, D_);
         b_.dots(r, n) = dot(b_.dy.at(r, n), b_.values.at(n), Dv_);
       }

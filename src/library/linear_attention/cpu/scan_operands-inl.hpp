@@ -33,10 +33,11 @@ inline constexpr std::int64_t kChunk = 64;
 /// Small enough that S̃ overflows only where S is within two digits of it.
 inline constexpr double kMostFactor = 64.0;
 
-/// A row of D or Dv numbers as rows and columns of a state need it: whole vectors, and whole groups of kRowPhases.
+/// Numbers of a dimension of D or Dv as buffers have them: whole vectors, and what is visited together in plain C++ or as
+/// rows of a state. Of columns of a block, those beyond whole vectors are not written.
 template <typename T>
 constexpr std::int64_t padded_dim(std::int64_t n) {
-  return round_up(n, std::max(kLanes<T>, kRowPhases));
+  return round_up(n, std::max<std::int64_t>(kLanes<T>, 4));
 }
 
 /// In which order a scan meets the tokens of a sequence.
@@ -170,6 +171,18 @@ class DecayFactors {
   View<T, 1> exps_, running_;  ///< whole vectors
 };
 
+/// Asks for the row of the step that comes kStepsAhead after step n; for nothing where rows are not dense. Rows of a head
+/// often lie a power of two apart, which leaves few sets of a cache to them: a first-level cache holds eight.
+template <typename Void>
+HWY_INLINE void prefetch_ahead(const HeadRows<Void>& rows, const Chunk& chunk, std::int64_t n) {
+  constexpr std::int64_t kStepsAhead = 4, kLine_bytes = 64;
+  if (rows.stride != 1 || n + kStepsAhead >= chunk.count) return;
+  const auto bytes = static_cast<std::int64_t>(dtype_bytes(rows.dtype));
+  const std::int64_t token = chunk.token(n + kStepsAhead);
+  const char* const first = static_cast<const char*>(rows.data) + (rows.start + token * rows.row_stride) * bytes;
+  for (std::int64_t at = 0; at < rows.cols * bytes; at += kLine_bytes) hwy::Prefetch(first + at);
+}
+
 /// 1/√(Σ x² + eps) of n numbers, 0 where that is 1/0. The sum is f64: squares of f32 numbers do not overflow there.
 template <typename T>
 HWY_INLINE T inverse_norm(const T* HWY_RESTRICT x, std::int64_t n, double eps) {
@@ -195,12 +208,13 @@ HWY_INLINE T dot(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t 
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
 }
 
-/// Rows of q or k as the recurrence has them: divided by their norms where the problem asks for it, times `factor`,
+/// The row of step n of q or k as the recurrence has it: divided by its norm where the problem asks for it, times `factor`,
 /// with zeros up to `padded` columns. Returns the inverse norm, or 1.
 template <typename T>
-T load_normalised(T* HWY_RESTRICT to, const HeadRows<const void>& from, std::int64_t token, std::int64_t padded,
-                  const LinearProblem& p, T factor) {
-  load_row(to, from, token, 0, from.cols);
+T load_normalised(T* HWY_RESTRICT to, const HeadRows<const void>& from, const Chunk& chunk, std::int64_t n,
+                  std::int64_t padded, const LinearProblem& p, T factor) {
+  prefetch_ahead(from, chunk, n);
+  load_row(to, from, chunk.token(n), 0, from.cols);
   std::fill(to + from.cols, to + padded, T{0});
   const T inverse = p.normalises ? inverse_norm(to, padded, p.eps) : T{1};
   const Tag<T> d;
@@ -218,23 +232,6 @@ HeadRows<Void> token_rows(const BasicTensorView<Void>& tensor, const TokenRange&
   return HeadRows<Void>(tensor, s.b, h).range(s.t0, s.T);
 }
 
-/// Part `part` of `parts` of a row.
-struct RowPart {
-  std::int64_t part, parts;
-};
-
-/// Asks for a part of a token's row; for nothing where it is not dense.
-template <typename Void>
-HWY_INLINE void prefetch_row(const HeadRows<Void>& rows, std::int64_t token, const RowPart& part) {
-  if (rows.stride != 1) return;
-  constexpr std::int64_t kLine_bytes = 64;
-  const auto bytes = static_cast<std::int64_t>(dtype_bytes(rows.dtype));
-  const char* const first = static_cast<const char*>(rows.data) + (rows.start + token * rows.row_stride) * bytes;
-  const std::int64_t lines = divide_up(rows.cols * bytes, kLine_bytes);
-  for (std::int64_t n = lines * part.part / part.parts; n < lines * (part.part + 1) / part.parts; ++n)
-    hwy::Prefetch(first + n * kLine_bytes);
-}
-
 /// beta of a head's tokens in the order of a scan; 1 where there is none.
 template <typename T>
 void load_betas(const View<T, 1>& to, const LinearProblem& p, const TokenRange& s, std::int64_t h, const Chunk& chunk) {
@@ -250,6 +247,7 @@ void load_betas(const View<T, 1>& to, const LinearProblem& p, const TokenRange& 
 template <typename T>
 void load_rows(const View<T, 2>& to, const HeadRows<const void>& from, const Chunk& chunk) {
   for (std::int64_t n = 0; n < chunk.count; ++n) {
+    prefetch_ahead(from, chunk, n);
     load_row(to.at(n), from, chunk.token(n), 0, from.cols);
     std::fill(to.at(n) + from.cols, to.at(n) + to.shape[1], T{0});
   }

@@ -18,9 +18,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Rows of a state are padded with zeros to a multiple of this: blocks of one vector visit two rows together.
-inline constexpr std::int64_t kRowPhases = 2;
-
 /// Vectors in a row of the widest block. A pass visits two tokens: then its 4 kVectors sums fill 16 registers beside
 /// what is added, hide the latency of multiply-adds, and a state is loaded and stored once for 12 kVectors of them.
 /// With one token and twice the width, as many instructions, stores bound the pass: 0.64 of FMA peak in place of 0.94
@@ -152,28 +149,31 @@ HWY_INLINE void Pass<kTokens, kAdds, kOuts, kNext, T, kVectors>::run(const State
     for (int t = 0; t < kTokens; ++t) out[t][p] = Row::zero();
     for (int n = 0; n < kNext; ++n) sum[n][p] = Row::zero();
   }
-  Row x[kTokens][slots(kAdds)];
+  Row x[kTokens][slots(kAdds)];  // copies, which stay in registers
   const T* w[kTokens][slots(kAdds)] = {};
-  const T* read[kTokens];
+  const T *read[kTokens] = {}, *following[slots(kNext)] = {}, *factor[kTokens] = {};
   for (int t = 0; t < kTokens; ++t) {
     for (int a = 0; a < kAdds; ++a) {
-      x[t][a] = adds[t][a].x;
+      for (std::int64_t c = 0; c < kVectors; ++c) x[t][a].at[c] = adds[t][a].x.at[c];
       w[t][a] = adds[t][a].w;
     }
-    read[t] = reads[t];
+    if constexpr (kOuts > 0) read[t] = reads[t];
+    if constexpr (kRescaling != Rescaling::none) factor[t] = factors[t];
   }
+  for (int n = 0; n < kNext; ++n) following[n] = next[n];
+  const std::int64_t rows = state.rows;
   T* HWY_RESTRICT at = state.data;
-  for (std::int64_t i = 0; i < state.rows; i += kPhases) {
+  for (std::int64_t i = 0; i < rows; i += kPhases) {
     for (std::int64_t p = 0; p < kPhases; ++p, at += StateBlock<T, kVectors>::kWidth) {
       Row s = Row::load(at);
       for (int t = 0; t < kTokens; ++t) {
-        if constexpr (kRescaling == Rescaling::rows) s.multiply(hn::Set(d, factors[t][i + p]));
-        if constexpr (kRescaling == Rescaling::columns) s.multiply(Row::load(factors[t]));
+        if constexpr (kRescaling == Rescaling::rows) s.multiply(hn::Set(d, factor[t][i + p]));
+        if constexpr (kRescaling == Rescaling::columns) s.multiply(Row::load(factor[t]));
         for (int a = 0; a < kAdds; ++a) s.add_product(x[t][a], hn::Set(d, w[t][a][i + p]));
         if constexpr (kOuts > 0) out[t][p].add_product(s, hn::Set(d, read[t][i + p]));
       }
       if constexpr (kAdds > 0 || kRescaling != Rescaling::none) s.store(at);
-      for (int n = 0; n < kNext; ++n) sum[n][p].add_product(s, hn::Set(d, next[n][i + p]));
+      for (int n = 0; n < kNext; ++n) sum[n][p].add_product(s, hn::Set(d, following[n][i + p]));
     }
   }
   for (int t = 0; t < kTokens && kOuts > 0; ++t) outs[t] = Row::sum_of(out[t]);

@@ -25,8 +25,8 @@ void write_row_gradient(const HeadRows<void>& to, const HeadRows<const void>& fr
     for (std::int64_t x = 0; x < p.D; ++x) row[x] = factor * gradient[x];
     return store_row(to, row, token, 0, p.D);
   }
-  const T inverse = load_normalised(row, from, token, padded, p, T{1});
-  const T along = dot(row, gradient, padded);
+  const T inverse = load_normalised(row, from, {token, 1, Direction::forward}, 0, padded, p, T{1});
+  const T along = dot(row, gradient, round_up(p.D, kLanes<T>));
   for (std::int64_t x = 0; x < p.D; ++x) row[x] = factor * inverse * (gradient[x] - row[x] * along);
   store_row(to, row, token, 0, p.D);
 }
@@ -85,7 +85,7 @@ class TokenGradients {
   void write_dbeta(std::int64_t g, const View<T, 3>& dbetas) const {
     const std::int64_t h = unit_.state(p_, g);
     for (std::int64_t t = t0_; t < end_; ++t) {
-      const T dbeta = dot(unit_.buffers.du.at(g, t), unit_.buffers.differences.at(g, t), padded_dim<T>(p_.Dv));
+      const T dbeta = dot(unit_.buffers.du.at(g, t), unit_.buffers.differences.at(g, t), round_up(p_.Dv, kLanes<T>));
       if (p_.sums_beta) {
         dbetas(unit_.s.b, h, unit_.s.t0 + t) = dbeta;
       } else {

@@ -93,7 +93,7 @@ class ValueScans {
     const HeadRows<const void> rows = token_rows(p_.inputs.k, unit_.s, unit_.key(p_, g_));
     for (std::int64_t n = 0; n < chunk.count; ++n) {
       T* const key = b_.keys.at(n);
-      load_normalised(key, rows, chunk.token(n), D_, p_, T{1});
+      load_normalised(key, rows, chunk, n, D_, p_, T{1});
       b_.factors.times_before(b_.key_reads.at(n), key, n, D_);
       b_.factors.times_inverse(b_.key_adds.at(n), key, n, D_);
     }
@@ -181,7 +181,7 @@ class ValueScans {
       const HeadRows<const void> rows = token_rows(p_.inputs.q, unit_.s, unit_.query(p_, g_, r));
       for (std::int64_t n = 0; n < chunk.count; ++n) {
         T* const query = b_.queries.at(r, n);
-        load_normalised(query, rows, chunk.token(n), D_, p_, static_cast<T>(p_.scale));
+        load_normalised(query, rows, chunk, n, D_, p_, static_cast<T>(p_.scale));
         b_.dots(r, n) = dot(query, b_.keys.at(n), D_);
         b_.factors.times_inverse(b_.query_adds.at(r, n), query, n, D_);
       }
