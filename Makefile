@@ -32,7 +32,7 @@ help:
 	@echo "make fuzz         a minute of libFuzzer on every parser of files"
 	@echo "make hostile      damaged files, bad paths, limits and signals against every reader and output: minutes"
 	@echo "make mutants      change one sign or operator at a time: the tests must notice; ARGS=\"--sample 50\""
-	@echo "make verify-long  10,000 random problems against the oracle on every vector target"
+	@echo "make verify-long  10,000 random problems of each operation against the oracle on every vector target"
 	@echo "make bench        measure this machine: build/headgate bench"
 	@echo "make experiments  run what is not recorded yet in experiments/: hours, and can be interrupted"
 	@echo "make install      build library and tool alone and install them below PREFIX=$(PREFIX)"

@@ -7,27 +7,11 @@
 #include <numeric>
 
 #include "library/core/element.hpp"
-#include "library/core/random.hpp"
+#include "verify/fill.hpp"
 #include "verify/gate_threshold.hpp"
 
 namespace headgate::verify {
 namespace {
-
-/// Dimensions of an input that repeat by stride 0 under Layout::broadcast.
-constexpr std::uint32_t kRepeatB = 1, kRepeatH = 2, kRepeatT = 4, kRepeatAll = 15;
-
-/// Random numbers of one tensor of a problem.
-class Random {
- public:
-  Random(std::uint64_t seed, std::uint64_t stream) : bits_(seed * kSplitMix64Step + stream * 0xD1B54A32D192ED03U) {}
-  double uniform() { return bits_.uniform(); }
-  /// About normal, variance 1, never beyond ±3.5: four uniforms summed.
-  double normal() { return (uniform() + uniform() + uniform() + uniform() - 2.0) * 1.7320508075688772; }
-  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(bits_.below(static_cast<std::uint64_t>(n))); }
-
- private:
-  SplitMix64 bits_;
-};
 
 enum Stream : std::uint64_t {
   kQ = 1,
@@ -49,36 +33,9 @@ enum Stream : std::uint64_t {
   kSelection
 };
 
-template <typename Visit>
-void for_each_index(const Shape& shape, const Visit& visit) {
-  for (std::int64_t a = 0; a < shape[0]; ++a) {
-    for (std::int64_t b = 0; b < shape[1]; ++b) {
-      for (std::int64_t c = 0; c < shape[2]; ++c) {
-        for (std::int64_t d = 0; d < shape[3]; ++d) visit(a, b, c, d);
-      }
-    }
-  }
-}
-
 template <typename Value>
 void fill(const TensorView& view, const Value& value) {
   for_each_index(view.shape, value);
-}
-
-void fill_normal(const TensorView& view, std::uint64_t seed, std::uint64_t stream, double factor) {
-  Random random(seed, stream);
-  fill(view, [&](std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
-    store(view, a, b, c, d, factor * random.normal());
-  });
-}
-
-void store_integer(const TensorView& view, std::int64_t n, std::int64_t value) {
-  const std::int64_t at = offset_of(view, 0, 0, 0, n);
-  if (view.dtype == DType::i32) {
-    static_cast<std::int32_t*>(view.data)[at] = static_cast<std::int32_t>(value);
-  } else {
-    static_cast<std::int64_t*>(view.data)[at] = value;
-  }
 }
 
 /// A factor that takes numbers of size 1 below the smallest normal number of `dtype`.
@@ -140,38 +97,12 @@ Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spe
   incoming_ = {dy_, dlse_};
 }
 
-Slab& Case::slab(std::vector<NamedSlab>& group, const std::string& name) {
-  group.emplace_back(name, std::make_unique<Slab>(placement_));
-  return *group.back().second;
-}
-
-Shape Case::strides_of(const Shape& shape, std::uint32_t repeats) const {
-  const auto [n0, n1, n2, n3] = shape;
-  switch (spec_.layout) {
-    case Layout::bhtd: return contiguous_strides(shape);
-    case Layout::bthd:
-    case Layout::fused: return {n2 * n1 * n3, n3, n1 * n3, 1};
-    case Layout::reversed: return {-n1 * n2 * n3, -n2 * n3, -n3, -1};
-    case Layout::gapped: return {n1 * (n2 * (2 * n3 + 3) + 1), n2 * (2 * n3 + 3) + 1, 2 * n3 + 3, 2};
-    case Layout::broadcast: {
-      Shape strides = contiguous_strides(shape);
-      for (std::size_t d = 0; d < 4; ++d) {
-        if ((repeats >> d & 1U) != 0) strides[d] = 0;
-      }
-      return strides;
-    }
-  }
-  return contiguous_strides(shape);
-}
-
-TensorView Case::place(std::vector<NamedSlab>& group, const std::string& name, DType dtype, const Shape& shape,
-                       std::uint32_t repeats) {
-  return slab(group, name).place(dtype, shape, strides_of(shape, repeats));
+TensorView Case::place(Slabs& group, const std::string& name, DType dtype, const Shape& shape, std::uint32_t repeats) {
+  return group.add(name, placement_).place(dtype, shape, strides_of(spec_.layout, shape, repeats));
 }
 
 /// q|gate|k|v in the rows of one tensor; q|gate and k|v when T and S differ. `gate` may be null.
-void Case::place_projection(std::vector<NamedSlab>& group, TensorView* q, TensorView* gate, TensorView* k,
-                            TensorView* v) {
+void Case::place_projection(Slabs& group, TensorView* q, TensorView* gate, TensorView* k, TensorView* v) {
   const CaseSpec& s = spec_;
   const std::string prefix = &group == &gradient_slabs_ ? "d" : "";
   std::vector<TensorView*> first{q};
@@ -183,7 +114,7 @@ void Case::place_projection(std::vector<NamedSlab>& group, TensorView* q, Tensor
   const std::vector<Shape> key_shapes{{s.B, s.Hkv, s.S, s.D}, {s.B, s.Hkv, s.S, s.Dv}};
   const auto place_all = [&](const std::string& name, const std::vector<TensorView*>& views,
                              const std::vector<Shape>& shapes) {
-    const std::vector<TensorView> placed = slab(group, prefix + name).place_fused(s.dtype, shapes);
+    const std::vector<TensorView> placed = group.add(prefix + name, placement_).place_fused(s.dtype, shapes);
     for (std::size_t n = 0; n < views.size(); ++n) *views[n] = placed[n];
   };
   if (s.T == s.S) {
@@ -328,33 +259,13 @@ void Case::fill_inputs() {
   fill_maps();
 }
 
-/// Lengths at random, or all in one sequence but for lengths of 0 and 1; in the same proportions for queries and keys
-/// in one of two problems.
+/// In the same proportions for queries and keys in one of two problems.
 void Case::fill_sequences() {
   if (!cu_seqlens_q_.present()) return;
-  const std::int64_t n = spec_.packed;
-  const auto cut = [n](const TensorView& bounds, std::int64_t total, const std::vector<std::int64_t>& given,
-                       Random random) {
-    std::vector<std::int64_t> at(n + 1, 0);
-    at[n] = total;
-    const bool one_long = random.below(3) == 0;
-    const std::int64_t longest = random.below(std::max<std::int64_t>(n, 1)) + 1;
-    for (std::int64_t i = 1; i < n; ++i) {
-      const std::int64_t some = random.below(one_long ? 2 : total + 1);
-      if (!given.empty()) {
-        at[i] = at[i - 1] + given[i - 1];
-      } else if (one_long) {
-        at[i] = i == longest ? std::max(at[i - 1], total - (n - i)) : std::min(at[i - 1] + some, total);
-      } else {
-        at[i] = some;
-      }
-    }
-    std::sort(at.begin(), at.end());
-    for (std::int64_t i = 0; i <= n; ++i) store_integer(bounds, i, at[i]);
-  };
   const std::uint64_t seed = spec_.seed;
-  cut(cu_seqlens_q_, spec_.T, spec_.packed_queries, Random(seed, kSequences));
-  if (cu_seqlens_k_.present()) cut(cu_seqlens_k_, spec_.S, spec_.packed_keys, Random(seed + seed % 2, kSequences));
+  fill_bounds(cu_seqlens_q_, spec_.T, spec_.packed_queries, Random(seed, kSequences));
+  if (!cu_seqlens_k_.present()) return;
+  fill_bounds(cu_seqlens_k_, spec_.S, spec_.packed_keys, Random(seed + seed % 2, kSequences));
 }
 
 std::int64_t Case::sequence_of_query(std::int64_t i) const {
@@ -549,41 +460,20 @@ AttentionOptions Case::backward_options() const {
   return options;
 }
 
-void Case::poison_outputs() {
-  for (auto& [name, slab] : output_slabs_) slab->poison();
-}
-
-void Case::poison_gradients() {
-  for (auto& [name, slab] : gradient_slabs_) slab->poison();
-}
-
-void Case::poison_statistics() {
-  for (auto& [name, slab] : statistics_slabs_) slab->poison();
-}
+void Case::poison_outputs() { output_slabs_.poison(); }
+void Case::poison_gradients() { gradient_slabs_.poison(); }
+void Case::poison_statistics() { statistics_slabs_.poison(); }
 
 std::optional<std::string> Case::spilled() const {
-  for (const auto* group : {&output_slabs_, &gradient_slabs_, &statistics_slabs_}) {
-    for (const auto& [name, slab] : *group) {
-      if (slab->spilled()) return name;
-    }
+  for (const Slabs* group : {&output_slabs_, &gradient_slabs_, &statistics_slabs_}) {
+    if (const auto name = group->spilled()) return name;
   }
   return std::nullopt;
 }
 
-namespace {
-
-template <typename Slabs>
-std::vector<std::uint8_t> all_bytes(const Slabs& slabs) {
-  std::vector<std::uint8_t> bytes;
-  for (const auto& [name, slab] : slabs) bytes.insert(bytes.end(), slab->bytes().begin(), slab->bytes().end());
-  return bytes;
-}
-
-}  // namespace
-
-std::vector<std::uint8_t> Case::output_bytes() const { return all_bytes(output_slabs_); }
-std::vector<std::uint8_t> Case::gradient_bytes() const { return all_bytes(gradient_slabs_); }
-std::vector<std::uint8_t> Case::statistics_bytes() const { return all_bytes(statistics_slabs_); }
+std::vector<std::uint8_t> Case::output_bytes() const { return output_slabs_.bytes(); }
+std::vector<std::uint8_t> Case::gradient_bytes() const { return gradient_slabs_.bytes(); }
+std::vector<std::uint8_t> Case::statistics_bytes() const { return statistics_slabs_.bytes(); }
 
 const reference::Forward& Case::expected_forward() {
   if (!forward_) forward_ = reference::forward(inputs_, options_);

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "headgate/attention.hpp"
@@ -16,9 +14,6 @@
 #include "verify/spec.hpp"
 
 namespace headgate::verify {
-
-/// The passes that a Case has tensors for. forward: without dy, dlse, gradients and statistics.
-enum class Passes { forward, forward_and_backward, forward_and_statistics, all };
 
 /// A problem with its memory: inputs filled from the seed, outputs poisoned. Views point into the case, which therefore
 /// cannot be copied or moved. Keys hidden by key_lengths hold NaN in k and v, or in their scales, and so does the bias
@@ -68,13 +63,8 @@ class Case {
   const reference::Statistics& expected_statistics();
 
  private:
-  using NamedSlab = std::pair<std::string, std::unique_ptr<Slab>>;
-
-  Slab& slab(std::vector<NamedSlab>& group, const std::string& name);
-  Shape strides_of(const Shape& shape, std::uint32_t repeats) const;
-  TensorView place(std::vector<NamedSlab>& group, const std::string& name, DType dtype, const Shape& shape,
-                   std::uint32_t repeats = 0);
-  void place_projection(std::vector<NamedSlab>& group, TensorView* q, TensorView* gate, TensorView* k, TensorView* v);
+  TensorView place(Slabs& group, const std::string& name, DType dtype, const Shape& shape, std::uint32_t repeats = 0);
+  void place_projection(Slabs& group, TensorView* q, TensorView* gate, TensorView* k, TensorView* v);
   void place_inputs();
   void place_incoming();
   void place_outputs();
@@ -103,7 +93,7 @@ class Case {
   CaseSpec spec_;
   Placement placement_;
   AttentionOptions options_;
-  std::vector<NamedSlab> input_slabs_, output_slabs_, gradient_slabs_, statistics_slabs_;
+  Slabs input_slabs_, output_slabs_, gradient_slabs_, statistics_slabs_;
   TensorView q_, k_, v_, gate_, bias_, mask_, key_lengths_, query_offsets_, alibi_slopes_, sinks_, dy_, dlse_;
   TensorView cu_seqlens_q_, cu_seqlens_k_;
   TensorView block_table_, k_scale_, v_scale_;

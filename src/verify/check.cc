@@ -6,71 +6,20 @@
 #include <cmath>
 #include <exception>
 
-#include "headgate/runtime.hpp"
 #include "library/core/element.hpp"
 #include "verify/tolerance.hpp"
 
 namespace headgate::verify {
 namespace {
 
-/// The vector target that has products of native16.
-constexpr const char* kNative16Target = "avx3";
-
-/// One output beside the oracle's answer.
-struct Comparison {
-  const char* name;
-  TensorView actual;
-  const std::vector<double>& expected;
-  const std::vector<double>& magnitude;
-  const std::vector<double>* inherited;   // null: nothing
-  const std::vector<double>* like_terms;  // null: nothing
-  Tolerance tolerance;
-};
-
-/// First element out of tolerance, or never written.
-std::optional<std::string> compare(const Comparison& c, const CaseSpec& spec, WorstError* worst) {
-  if (!c.actual.present()) return std::nullopt;
-  const Shape& n = c.actual.shape;
-  std::size_t at = 0;
-  for (std::int64_t b = 0; b < n[0]; ++b) {
-    for (std::int64_t h = 0; h < n[1]; ++h) {
-      for (std::int64_t i = 0; i < n[2]; ++i) {
-        for (std::int64_t d = 0; d < n[3]; ++d, ++at) {
-          const double actual = load(c.actual, b, h, i, d);
-          const double inherited = c.inherited != nullptr ? (*c.inherited)[at] : 0.0;
-          const double like_terms = c.like_terms != nullptr ? (*c.like_terms)[at] : 0.0;
-          const double tolerance = c.tolerance(c.expected[at], c.magnitude[at], inherited, like_terms);
-          const double ratio = error_ratio(actual, c.expected[at], tolerance, c.actual.dtype);
-          const bool poison = is_poison(c.actual, offset_of(c.actual, b, h, i, d));
-          if (worst != nullptr && ratio > worst->ratio) *worst = {ratio, fmt::format("{}: {}", c.name, describe(spec))};
-          if (ratio <= 1.0 && !poison) continue;
-          return fmt::format("{}[{},{},{},{}] = {:.9g}{}, expected {:.9g} ± {:.3g}: {}", c.name, b, h, i, d, actual,
-                             poison ? " (never written)" : "", c.expected[at], tolerance, describe(spec));
-        }
-      }
-    }
-  }
-  return std::nullopt;
+Description describing(const Case& problem) {
+  return [&problem] { return describe(problem.spec()); };
 }
 
-std::optional<std::string> first_mismatch(const std::vector<Comparison>& comparisons, const Case& problem,
-                                          WorstError* worst) {
-  for (const Comparison& c : comparisons) {
-    if (auto mismatch = compare(c, problem.spec(), worst)) return mismatch;
-  }
-  if (const auto name = problem.spilled()) {
-    return fmt::format("{}: bytes outside the tensor were written: {}", *name, describe(problem.spec()));
-  }
-  return std::nullopt;
-}
-
-template <typename Run>
-std::optional<std::string> thrown_by(const char* name, const Case& problem, const Run& run) {
-  try {
-    run();
-  } catch (const std::exception& error) {
-    return fmt::format("{} threw \"{}\": {}", name, error.what(), describe(problem.spec()));
-  }
+std::optional<std::string> mismatch_in(const std::vector<Comparison>& comparisons, const Case& problem,
+                                       WorstError* worst) {
+  if (auto mismatch = first_mismatch(comparisons, describing(problem), worst)) return mismatch;
+  if (const auto name = problem.spilled()) return spill_text(*name, describing(problem));
   return std::nullopt;
 }
 
@@ -84,22 +33,6 @@ std::optional<std::string> refusal(const Case& problem, const Kernels& kernels) 
   return "attention_backward took a cache: " + describe(problem.spec());
 }
 
-/// Restores the active target, and clears a forced backend and forced products.
-class ImplementationGuard {
- public:
-  ImplementationGuard() : before_(active_target()) {}
-  ImplementationGuard(const ImplementationGuard&) = delete;
-  ImplementationGuard& operator=(const ImplementationGuard&) = delete;
-  ~ImplementationGuard() {
-    set_target(before_);
-    set_backend("");
-    set_native16_products("");
-  }
-
- private:
-  std::string before_;
-};
-
 }  // namespace
 
 std::optional<std::string> check_forward_case(Case& problem, const Kernels& kernels, WorstError* worst) {
@@ -107,19 +40,18 @@ std::optional<std::string> check_forward_case(Case& problem, const Kernels& kern
   const AttentionOutputs out = problem.outputs();
   problem.poison_outputs();
   problem.poison_gradients();
-  if (auto error =
-          thrown_by("attention_forward", problem, [&] { kernels.forward(out, problem.inputs(), problem.options()); })) {
+  if (auto error = thrown_by("attention_forward", describing(problem),
+                             [&] { kernels.forward(out, problem.inputs(), problem.options()); })) {
     return error;
   }
   const reference::Forward& want = problem.expected_forward();
   const auto rule = [&spec](const TensorView& view) { return Tolerance::of(spec.dtype, view.dtype, spec.D + spec.S); };
-  return first_mismatch(
-      {{"y", out.y, want.y, want.magnitude.y, &want.inherited.y, nullptr, rule(out.y)},
-       {"attn", out.attn, want.attn, want.magnitude.attn, &want.inherited.attn, nullptr, rule(out.attn)},
-       {"lse", out.lse, want.lse, want.magnitude.lse, &want.inherited.lse, nullptr, rule(out.lse)},
-       {"weights", out.weights, want.weights, want.magnitude.weights, &want.inherited.weights, nullptr,
-        rule(out.weights)}},
-      problem, worst);
+  return mismatch_in({{"y", out.y, want.y, want.magnitude.y, &want.inherited.y, nullptr, rule(out.y)},
+                      {"attn", out.attn, want.attn, want.magnitude.attn, &want.inherited.attn, nullptr, rule(out.attn)},
+                      {"lse", out.lse, want.lse, want.magnitude.lse, &want.inherited.lse, nullptr, rule(out.lse)},
+                      {"weights", out.weights, want.weights, want.magnitude.weights, &want.inherited.weights, nullptr,
+                       rule(out.weights)}},
+                     problem, worst);
 }
 
 std::optional<std::string> check_backward_case(Case& problem, const Kernels& kernels, WorstError* worst) {
@@ -128,12 +60,12 @@ std::optional<std::string> check_backward_case(Case& problem, const Kernels& ker
   const AttentionGradients& out = problem.gradients();
   problem.poison_outputs();
   problem.poison_gradients();
-  if (auto error = thrown_by("attention_forward", problem, [&] {
+  if (auto error = thrown_by("attention_forward", describing(problem), [&] {
         kernels.forward(problem.saving_outputs(), problem.inputs(), problem.backward_options());
       })) {
     return error;
   }
-  if (auto error = thrown_by("attention_backward", problem, [&] {
+  if (auto error = thrown_by("attention_backward", describing(problem), [&] {
         kernels.backward(out, problem.inputs(), problem.saved(), problem.incoming(), problem.backward_options());
       })) {
     return error;
@@ -148,7 +80,7 @@ std::optional<std::string> check_backward_case(Case& problem, const Kernels& ker
   };
   const std::int64_t column = row + spec.group * spec.T;
   const std::int64_t everything = row + spec.B * spec.Hq() * spec.T;
-  return first_mismatch(
+  return mismatch_in(
       {{"dq", out.dq, want.dq, m.dq, &saved.dq, &like.dq, rule(out.dq, row)},
        {"dk", out.dk, want.dk, m.dk, &saved.dk, &like.dk, rule(out.dk, column)},
        {"dv", out.dv, want.dv, m.dv, &saved.dv, &like.dv, rule(out.dv, column)},
@@ -211,11 +143,11 @@ std::optional<std::string> check_statistics_case(Case& problem, const Kernels& k
   problem.poison_gradients();
   problem.poison_statistics();
   const ConstTensorView lse = problem.saved().lse;
-  if (auto error = thrown_by("attention_forward", problem,
+  if (auto error = thrown_by("attention_forward", describing(problem),
                              [&] { kernels.forward(problem.saving_outputs(), problem.inputs(), problem.options()); })) {
     return error;
   }
-  if (auto error = thrown_by("attention_statistics", problem, [&] {
+  if (auto error = thrown_by("attention_statistics", describing(problem), [&] {
         kernels.statistics(problem.statistics(), problem.inputs(), lse, problem.selection(), problem.options());
       })) {
     return error;
@@ -234,7 +166,7 @@ std::optional<std::string> check_statistics_case(Case& problem, const Kernels& k
     comparisons.push_back({output.name, actual, expected.value, expected.magnitude, nullptr, &expected.like_terms,
                            rule(actual.dtype, terms)});
   }
-  if (auto mismatch = first_mismatch(comparisons, problem, worst)) return mismatch;
+  if (auto mismatch = mismatch_in(comparisons, problem, worst)) return mismatch;
   return check_top_keys(problem, problem.expected_forward(), rule(spec.statistics.dtype, spec.D + spec.S));
 }
 
@@ -268,40 +200,7 @@ std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels
 std::optional<std::string> check_on_every_target(
     const CaseSpec& spec,
     const std::function<std::optional<std::string>(Case& problem, const std::string& target)>& check) {
-  const ImplementationGuard guard;
-  Case problem(spec);
-  for (const Implementation& implementation : implementations()) {
-    if (!implementation.takes(spec)) continue;
-    set_backend(implementation.backend);
-    set_native16_products(implementation.products);
-    if (!implementation.target.empty()) set_target(implementation.target);
-    if (auto mismatch = check(problem, implementation.name)) return implementation.name + ": " + *mismatch;
-  }
-  return std::nullopt;
-}
-
-bool Implementation::takes(const CaseSpec& spec) const {
-  if (spec.precision == Precision::native16) return products.empty() == supported_native16_products().empty();
-  // Exact calls take dot products for some scores of bf16 (library/attention/cpu/x86/dot_scores-inl.hpp).
-  return products.empty() || (products == "avx512_bf16" && spec.dtype == DType::bf16);
-}
-
-std::vector<Implementation> implementations() {
-  std::vector<Implementation> out;
-  for (const std::string& backend : supported_backends()) {
-    if (backend != "cpu") {
-      out.push_back({backend, backend, "", ""});
-      continue;
-    }
-    for (const std::string& target : supported_targets()) {
-      out.push_back({target, backend, target, ""});
-      if (target != kNative16Target) continue;
-      for (const std::string& products : supported_native16_products()) {
-        out.push_back({fmt::format("{} {}", target, products), backend, target, products});
-      }
-    }
-  }
-  return out;
+  return check_on_implementations<Case>(spec, check);
 }
 
 }  // namespace headgate::verify

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "verify/case.hpp"
+#include "verify/compare.hpp"
+#include "verify/implementation.hpp"
 
 namespace headgate::verify {
 
@@ -21,12 +23,6 @@ struct Kernels {
       statistics = attention_statistics;
 };
 
-/// The largest error found, in units of the tolerance, and where.
-struct WorstError {
-  double ratio = 0.0;
-  std::string where;
-};
-
 /// Runs the forward pass on poisoned outputs and compares all that it wrote with the oracle, by the rule of
 /// docs/reference/numerics.md. Returns a description of the first mismatch; nullopt when all is right.
 std::optional<std::string> check_forward_case(Case& problem, const Kernels& kernels = {}, WorstError* worst = nullptr);
@@ -40,19 +36,6 @@ std::optional<std::string> check_statistics_case(Case& problem, const Kernels& k
 
 /// Runs the same calls with one thread and with three: every byte that they write must be the same.
 std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels = {});
-
-/// What a problem can be run on: a backend and, for the CPU backend, each vector target that this CPU supports, and
-/// once more with each that it has for native16.
-struct Implementation {
-  std::string name;      ///< the target's where there is one, else the backend's; and the products
-  std::string backend;   ///< as set_backend takes it
-  std::string target;    ///< as set_target takes it; empty where the backend has none
-  std::string products;  ///< as set_native16_products takes it; empty: without them
-
-  /// Whether the problem runs there: one of native16 on products, where the CPU has any.
-  bool takes(const CaseSpec& spec) const;
-};
-std::vector<Implementation> implementations();
 
 /// Calls check(problem, name) for every implementation, with one answer of the oracle. Returns the first mismatch,
 /// which begins with the implementation's name. Restores the active target and clears a forced backend.

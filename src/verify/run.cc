@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/run.hpp"
 
+#include <algorithm>
 #include <chrono>
 
 #include "headgate/runtime.hpp"
@@ -13,40 +14,61 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+TargetErrors& errors_on(std::vector<TargetErrors>& targets, const std::string& target) {
+  return *std::find_if(targets.begin(), targets.end(), [&](const TargetErrors& each) { return each.target == target; });
+}
+
 /// Checks one problem on every target and updates the errors of each.
 std::optional<std::string> check_problem(const CaseSpec& spec, const Kernels& kernels,
                                          std::vector<TargetErrors>& targets) {
-  auto errors = targets.begin();
   return check_on_every_target(spec, [&](Case& problem, const std::string& target) -> std::optional<std::string> {
-    while (errors->target != target) ++errors;
-    if (auto mismatch = check_forward_case(problem, kernels, &errors->forward)) return mismatch;
-    if (auto mismatch = check_backward_case(problem, kernels, &errors->backward)) return mismatch;
-    if (auto mismatch = check_statistics_case(problem, kernels, &errors->statistics)) return mismatch;
+    TargetErrors& errors = errors_on(targets, target);
+    if (auto mismatch = check_forward_case(problem, kernels, &errors.forward)) return mismatch;
+    if (auto mismatch = check_backward_case(problem, kernels, &errors.backward)) return mismatch;
+    if (auto mismatch = check_statistics_case(problem, kernels, &errors.statistics)) return mismatch;
     return check_same_bits(problem, kernels);
   });
 }
 
+std::optional<std::string> check_problem(const LinearCaseSpec& spec, const LinearKernels& kernels,
+                                         std::vector<TargetErrors>& targets) {
+  const auto check = [&](LinearCase& problem, const std::string& target) -> std::optional<std::string> {
+    TargetErrors& errors = errors_on(targets, target);
+    if (auto mismatch = check_linear_forward_case(problem, kernels, &errors.linear_forward)) return mismatch;
+    if (auto mismatch = check_linear_backward_case(problem, kernels, &errors.linear_backward)) return mismatch;
+    return check_linear_same_bits(problem, kernels);
+  };
+  return check_linear_on_every_target(spec, check);
+}
+
 }  // namespace
 
-RunResult run(const RunOptions& options, const OnProblem& on_problem, const Kernels& kernels) {
+RunResult run(const RunOptions& options, const OnProblem& on_problem, const Kernels& kernels,
+              const LinearKernels& linear) {
   const auto start = Clock::now();
   RunResult result;
-  for (const Implementation& each : implementations()) result.targets.push_back({each.name, {}, {}, {}});
-
-  const auto passes = [&](const CaseSpec& spec) {
-    const double done = options.problems ? static_cast<double>(result.problems) /
-                                               static_cast<double>(options.listed.size() + *options.problems)
-                                         : seconds_since(start) / options.seconds;
+  for (const Implementation& each : implementations()) {
+    result.targets.push_back({each.name, each.takes(LinearCaseSpec{}), {}, {}, {}, {}, {}});
+  }
+  const std::size_t listed = options.listed.size() + options.listed_linear.size();
+  const auto passes = [&](const auto& spec, const auto& own_kernels) {
+    const double done = options.problems
+                            ? static_cast<double>(result.problems) / static_cast<double>(listed + 2 * *options.problems)
+                            : seconds_since(start) / options.seconds;
     on_problem(done, ++result.problems);
-    result.mismatch = check_problem(spec, kernels, result.targets);
+    result.mismatch = check_problem(spec, own_kernels, result.targets);
     return !result.mismatch.has_value();
   };
   const auto wants_another = [&](std::uint64_t random_done) {
     return options.problems ? random_done < *options.problems : seconds_since(start) < options.seconds;
   };
-  bool ok = true;
-  for (auto spec = options.listed.begin(); ok && spec != options.listed.end(); ++spec) ok = passes(*spec);
-  for (std::uint64_t n = 0; ok && wants_another(n); ++n) ok = passes(random_spec(options.seed + n));
+  const auto all_pass = [&](const auto& specs, const auto& own_kernels) {
+    return std::all_of(specs.begin(), specs.end(), [&](const auto& spec) { return passes(spec, own_kernels); });
+  };
+  bool ok = all_pass(options.listed, kernels) && all_pass(options.listed_linear, linear);
+  for (std::uint64_t n = 0; ok && wants_another(n); ++n) {
+    ok = passes(random_spec(options.seed + n), kernels) && passes(random_linear_spec(options.seed + n), linear);
+  }
   result.seconds = seconds_since(start);
   return result;
 }

@@ -9,22 +9,27 @@
 #include <vector>
 
 #include "verify/check.hpp"
+#include "verify/linear_attention_check.hpp"
+#include "verify/linear_attention_spec.hpp"
 #include "verify/spec.hpp"
 
 namespace headgate::verify {
 
-/// Which problems a run checks: a list, and then random ones.
+/// Which problems a run checks: lists, and then random ones, of each operation in turn.
 struct RunOptions {
   std::vector<CaseSpec> listed = standard_cases();
-  double seconds = 30.0;                  ///< for the whole run; the list is always checked completely
-  std::optional<std::uint64_t> problems;  ///< number of random problems, however long they take
-  std::uint64_t seed = 1;                 ///< of the first random problem
+  std::vector<LinearCaseSpec> listed_linear = standard_linear_cases();
+  double seconds = 30.0;                  ///< for the whole run; the lists are always checked completely
+  std::optional<std::uint64_t> problems;  ///< number of random problems of each operation, however long they take
+  std::uint64_t seed = 1;                 ///< of the first random problem of each operation
 };
 
 /// The largest errors on one vector target.
 struct TargetErrors {
   std::string target;
+  bool runs_linear = false;  ///< whether linear attention runs there as a target of its own
   WorstError forward, backward, statistics;
+  WorstError linear_forward, linear_backward;
 };
 
 struct RunResult {
@@ -39,6 +44,7 @@ using OnProblem = std::function<void(double done, std::size_t number)>;
 
 /// Checks every problem on every vector target, forward and backward, against the oracle, and the bits of one thread
 /// against those of three. Stops at the first mismatch. The active target is the same afterwards as before.
-RunResult run(const RunOptions& options, const OnProblem& on_problem, const Kernels& kernels = {});
+RunResult run(const RunOptions& options, const OnProblem& on_problem, const Kernels& kernels = {},
+              const LinearKernels& linear = {});
 
 }  // namespace headgate::verify

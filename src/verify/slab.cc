@@ -79,6 +79,28 @@ bool Slab::spilled() const {
   return false;
 }
 
+Slab& Slabs::add(const std::string& name, Placement placement) {
+  slabs_.emplace_back(name, std::make_unique<Slab>(placement));
+  return *slabs_.back().second;
+}
+
+void Slabs::poison() {
+  for (auto& [name, slab] : slabs_) slab->poison();
+}
+
+std::optional<std::string> Slabs::spilled() const {
+  for (const auto& [name, slab] : slabs_) {
+    if (slab->spilled()) return name;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::uint8_t> Slabs::bytes() const {
+  std::vector<std::uint8_t> all;
+  for (const auto& [name, slab] : slabs_) all.insert(all.end(), slab->bytes().begin(), slab->bytes().end());
+  return all;
+}
+
 bool is_poison(const TensorView& view, std::int64_t offset) {
   const std::int64_t size = dtype_bytes(view.dtype);
   const auto* first = static_cast<const std::uint8_t*>(view.data) + offset * size;

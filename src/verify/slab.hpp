@@ -3,6 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "headgate/tensor.hpp"
@@ -14,6 +18,9 @@ namespace headgate::verify {
 enum class Placement { guarded, aligned };
 
 inline constexpr std::size_t kAligned_bytes = 64;  // a cache line, and the widest vector
+
+/// The passes that a problem has tensors for. forward: without dy, other incoming gradients, gradients and statistics.
+enum class Passes { forward, forward_and_backward, forward_and_statistics, all };
 
 /// Memory for views of one dtype. All bytes that no view covers hold 0xFF, which is NaN in every floating dtype:
 /// reading them shows in the result, writing them shows in spilled().
@@ -42,6 +49,20 @@ class Slab {
   Placement placement_;
   std::vector<std::uint8_t> bytes_;
   std::vector<TensorView> views_;
+};
+
+/// Slabs by the names of their tensors.
+class Slabs {
+ public:
+  Slab& add(const std::string& name, Placement placement);
+  void poison();
+  /// The name of the first slab with a write outside its views.
+  std::optional<std::string> spilled() const;
+  /// All bytes, guards included.
+  std::vector<std::uint8_t> bytes() const;
+
+ private:
+  std::vector<std::pair<std::string, std::unique_ptr<Slab>>> slabs_;
 };
 
 /// True if the element's bytes are all 0xFF: it was never written, or computed from poison.

@@ -16,15 +16,6 @@
 namespace headgate::verify {
 namespace {
 
-using Pick = std::function<std::int64_t(std::int64_t)>;
-
-template <typename T, std::size_t N>
-T one_of(const Pick& pick, const std::array<T, N>& choices) {
-  return choices[pick(N)];
-}
-
-bool maybe(const Pick& pick, std::int64_t one_in) { return pick(one_in) == one_in - 1; }
-
 std::string map_text(const MapSpec& map) {
   return fmt::format("({},{},{},S)", map.full_b ? "B" : "1", map.full_h ? "Hq" : "1", map.full_t ? "T" : "1");
 }
@@ -45,10 +36,9 @@ MapSpec draw_map(const Pick& pick, std::int64_t one_in) {
   return map;
 }
 
-/// Sizes around multiples of the vector length and of the kernels' blocks.
+/// Sizes around the kernels' blocks.
 constexpr std::array<std::int64_t, 20> kLengths{1,  2,  3,  5,  7,  8,  15,  16,  17,  24,
                                                 31, 33, 48, 63, 64, 65, 100, 129, 200, 257};
-constexpr std::array<std::int64_t, 18> kWidths{1, 2, 3, 4, 5, 8, 12, 16, 17, 24, 31, 32, 48, 64, 72, 80, 128, 256};
 
 /// Multiply-adds of one problem, at most: the oracle does them in a few milliseconds.
 constexpr std::int64_t kWorkLimit = 1'000'000;

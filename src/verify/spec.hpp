@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,12 +10,10 @@
 #include "headgate/attention.hpp"
 #include "library/core/gate_functions.hpp"
 #include "library/core/words.hpp"
+#include "verify/layout.hpp"
+#include "verify/pick.hpp"
 
 namespace headgate::verify {
-
-/// The memory layout of tensors. fused: q|gate|k|v in one row-major projection, gradients likewise; broadcast: inputs
-/// repeat by stride 0; reversed: negative strides; gapped: no stride is 1.
-enum class Layout { bhtd, bthd, fused, broadcast, reversed, gapped };
 
 /// The values of tensors. sharp: softmax close to one-hot; extreme: logits and gate logits in the thousands; denormal:
 /// some tensors below the smallest normal number.
@@ -28,16 +25,6 @@ enum class GateInput { none, headwise, elementwise };
 }  // namespace headgate::verify
 
 namespace headgate {
-
-template <>
-struct Words<verify::Layout> {
-  static constexpr std::array<Word<verify::Layout>, 6> kAll{{{verify::Layout::bhtd, "bhtd"},
-                                                             {verify::Layout::bthd, "bthd"},
-                                                             {verify::Layout::fused, "fused"},
-                                                             {verify::Layout::broadcast, "broadcast"},
-                                                             {verify::Layout::reversed, "reversed"},
-                                                             {verify::Layout::gapped, "gapped"}}};
-};
 
 template <>
 struct Words<verify::Values> {
@@ -133,8 +120,8 @@ struct CaseSpec : AttentionOptions {
 /// One line, every field that is not at its default.
 std::string describe(const CaseSpec& spec);
 
-/// Draws a spec by asking `pick(n)` for numbers in [0,n), where 0 is always the simplest choice.
-CaseSpec draw_spec(const std::function<std::int64_t(std::int64_t)>& pick);
+/// Draws a spec by asking `pick`.
+CaseSpec draw_spec(const Pick& pick);
 
 /// draw_spec from a random sequence.
 CaseSpec random_spec(std::uint64_t seed);

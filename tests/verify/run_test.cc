@@ -51,21 +51,25 @@ TEST(Run, Run_BitsDependOnThreads_IsNoticed) {
   EXPECT_NE(result.mismatch->find("1 thread and 3 threads differ"), std::string::npos) << *result.mismatch;
 }
 
-TEST(Run, Run_CountGiven_ChecksTheListThenRandomProblems) {
+TEST(Run, Run_CountGiven_ChecksTheListsThenRandomProblems) {
   RunOptions options;
   options.listed = {random_spec(1), random_spec(2)};
+  options.listed_linear = {random_linear_spec(1), random_linear_spec(2)};
   options.problems = 3;
   options.seed = 7;
   std::vector<double> parts;
   const auto note = [&parts](double done, std::size_t) { parts.push_back(done); };
   const RunResult all = run(options, note);
   EXPECT_EQ(all.mismatch, std::nullopt);
-  EXPECT_EQ(all.problems, 5U);
-  EXPECT_EQ(parts, (std::vector<double>{0.0, 0.2, 0.4, 0.6, 0.8}));
+  EXPECT_EQ(all.problems, 10U);
+  EXPECT_EQ(parts, (std::vector<double>{0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9}));
   const std::vector<Implementation> each = implementations();
   ASSERT_EQ(all.targets.size(), each.size());
   for (std::size_t n = 0; n < each.size(); ++n) {
     EXPECT_EQ(all.targets[n].target, each[n].name);
+    EXPECT_EQ(all.targets[n].runs_linear, each[n].takes(random_linear_spec(1)));
+    EXPECT_EQ(all.targets[n].linear_forward.ratio > 0.0, all.targets[n].runs_linear) << each[n].name;
+    EXPECT_EQ(all.targets[n].linear_backward.ratio > 0.0, all.targets[n].runs_linear) << each[n].name;
     if (!each[n].takes(random_spec(1))) continue;
     EXPECT_GT(all.targets[n].forward.ratio, 0.0) << each[n].name;
     EXPECT_GT(all.targets[n].backward.ratio, 0.0) << each[n].name;
@@ -74,7 +78,7 @@ TEST(Run, Run_CountGiven_ChecksTheListThenRandomProblems) {
   std::size_t now = 0;
   Kernels kernels;
   kernels.forward = [&now](const AttentionOutputs& out, const AttentionInputs& in, const AttentionOptions& o) {
-    if (now == 4) throw Error("the second random one");
+    if (now == 7) throw Error("the second random one");
     attention_forward(out, in, o);
   };
   const RunResult stopped = run(
@@ -82,7 +86,27 @@ TEST(Run, Run_CountGiven_ChecksTheListThenRandomProblems) {
   ASSERT_TRUE(stopped.mismatch.has_value());
   EXPECT_NE(stopped.mismatch->find("threw \"the second random one\": " + describe(random_spec(8))), std::string::npos)
       << *stopped.mismatch;
-  EXPECT_EQ(stopped.problems, 4U);
+  EXPECT_EQ(stopped.problems, 7U);
+}
+
+TEST(Run, Run_WrongLinearAttention_NamesProblemAndTarget) {
+  const std::string wrong = supported_targets().back();
+  RunOptions options;
+  options.listed = {random_spec(1)};
+  options.listed_linear = {};
+  options.problems = 2;
+  options.seed = 7;
+  LinearKernels linear;
+  linear.backward = [&wrong](const LinearAttentionGradients& out, const LinearAttentionInputs& in,
+                             const LinearAttentionIncoming& incoming, const LinearAttentionOptions& o) {
+    linear_attention_backward(out, in, incoming, o);
+    if (active_target() == wrong) throw Error("wrong");
+  };
+  const RunResult result = run(options, kIgnoreProgress, {}, linear);
+  ASSERT_TRUE(result.mismatch.has_value());
+  EXPECT_EQ(*result.mismatch,
+            wrong + ": linear_attention_backward threw \"wrong\": " + describe(random_linear_spec(7)));
+  EXPECT_EQ(result.problems, 3U);
 }
 
 TEST(Run, Run_Native16_ChecksItsProductsOnly) {
@@ -93,6 +117,7 @@ TEST(Run, Run_Native16_ChecksItsProductsOnly) {
   spec.dtype = DType::bf16;
   spec.precision = Precision::native16;
   options.listed = {spec};
+  options.listed_linear = {};
   options.problems = 0;
   const RunResult result = run(options, kIgnoreProgress);
   EXPECT_EQ(result.mismatch, std::nullopt);
@@ -102,11 +127,12 @@ TEST(Run, Run_Native16_ChecksItsProductsOnly) {
   }
 }
 
-TEST(Run, Run_WithoutTime_ChecksTheListOnly) {
+TEST(Run, Run_WithoutTime_ChecksTheListsOnly) {
   RunOptions options;
   options.listed = {random_spec(1), random_spec(2)};
+  options.listed_linear = {random_linear_spec(1)};
   options.seconds = 0.0;
-  EXPECT_EQ(run(options, kIgnoreProgress).problems, 2U);
+  EXPECT_EQ(run(options, kIgnoreProgress).problems, 3U);
 }
 
 }  // namespace

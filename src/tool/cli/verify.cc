@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "headgate/runtime.hpp"
 #include "tool/cli/verbs.hpp"
@@ -13,13 +14,26 @@
 namespace headgate::cli {
 namespace {
 
+void print_errors(const std::vector<verify::TargetErrors>& targets) {
+  fmt::print(
+      "\ntarget            operation         largest error, in units of the tolerance (rounding to storage alone "
+      "reaches 1)\n");
+  for (const verify::TargetErrors& errors : targets) {
+    fmt::print("{:<16}  attention         forward {:.2f}, backward {:.2f}, statistics {:.2f}: ok\n", errors.target,
+               errors.forward.ratio, errors.backward.ratio, errors.statistics.ratio);
+    if (!errors.runs_linear) continue;
+    fmt::print("{:<16}  linear attention  forward {:.2f}, backward {:.2f}: ok\n", errors.target,
+               errors.linear_forward.ratio, errors.linear_backward.ratio);
+  }
+}
+
 int run_verify(const verify::RunOptions& options) {
   const std::string extent =
       options.problems
-          ? fmt::format("{} random ones from seed {}", *options.problems, options.seed)
-          : fmt::format("random ones from seed {} until {:g} s have passed", options.seed, options.seconds);
-  fmt::print("targets   {}\nproblems  {} listed, then {}\n", fmt::join(supported_targets(), " "), options.listed.size(),
-             extent);
+          ? fmt::format("{} random ones of each from seed {}", *options.problems, options.seed)
+          : fmt::format("random ones of each from seed {} until {:g} s have passed", options.seed, options.seconds);
+  fmt::print("targets   {}\nproblems  {} of attention and {} of linear attention listed, then {}\n",
+             fmt::join(supported_targets(), " "), options.listed.size(), options.listed_linear.size(), extent);
   std::fflush(stdout);
 
   console::ProgressBar bar;
@@ -31,15 +45,10 @@ int run_verify(const verify::RunOptions& options) {
     fmt::print(stderr, "headgate verify: problem {}, {}\n", result.problems, *result.mismatch);
     return kCheckFailed;
   }
-  fmt::print("\ntarget            largest error, in units of the tolerance (rounding to storage alone reaches 1)\n");
-  for (const verify::TargetErrors& errors : result.targets) {
-    fmt::print("{:<16}  forward {:.2f}, backward {:.2f}, statistics {:.2f}: ok\n", errors.target, errors.forward.ratio,
-               errors.backward.ratio, errors.statistics.ratio);
-  }
+  print_errors(result.targets);
   fmt::print(
       "\n{} problems, forward, backward and statistics, agree with the oracle on every target, with the same bits for "
-      "1 "
-      "and 3 threads ({:.1f} s)\n",
+      "1 and 3 threads ({:.1f} s)\n",
       result.problems, result.seconds);
   return kSuccess;
 }
@@ -51,16 +60,18 @@ Verb add_verify(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "verify",
       "Check the kernels against the f64 oracle on this machine\n\n"
-      "Runs a fixed list of problems and then random ones, forward, backward and statistics, on every vector target "
-      "that this CPU can run, those of native16 on each kind of 16-bit products that it has, and compares every "
-      "element "
-      "with the oracle by the rule of docs/reference/numerics.md, and the bits of one thread "
-      "with those of three. Stops at the first mismatch, with exit status 1.");
+      "Runs fixed lists of problems and then random ones, of attention (forward, backward and statistics) and of "
+      "linear "
+      "attention (forward and backward) in turn, on every vector target that this CPU can run, those of native16 on "
+      "each "
+      "kind of 16-bit products that it has. Compares every element with the oracle by the rule of "
+      "docs/reference/numerics.md, and the bits of one thread with those of three. Stops at the first mismatch, with "
+      "exit status 1.");
   const Option seconds =
-      verb.value("--seconds", options->seconds, "N", "Time for the whole run (default 30); the list always runs whole")
+      verb.value("--seconds", options->seconds, "N", "Time for the whole run (default 30); the lists always run whole")
           .range(0.0, 86400.0);
   verb.value("--problems", options->problems, "N",
-             "Random problems to run, however long they take, in place of --seconds")
+             "Random problems of each operation, however long they take, in place of --seconds")
       .range(0, 1'000'000'000)
       .excludes(seconds);
   verb.value("--seed", options->seed, "N", "First seed of the random problems (default 1)");

@@ -13,6 +13,7 @@
 
 #include "library/attention/property.hpp"
 #include "library/core/element.hpp"
+#include "support/owned_tensor.hpp"
 
 namespace headgate {
 namespace {
@@ -21,18 +22,6 @@ using verify::CaseSpec;
 using verify::GateInput;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-/// A tensor with memory of its own.
-struct Owned {
-  std::vector<unsigned char> bytes;
-  TensorView view;
-
-  Owned() = default;
-  Owned(DType dtype, const Shape& shape)
-      : bytes(static_cast<std::size_t>(shape[0] * shape[1] * shape[2] * shape[3]) * dtype_bytes(dtype), 0xFF),
-        view(bytes.data(), dtype, shape, contiguous_strides(shape)) {}
-  explicit Owned(const ConstTensorView& like) : Owned(like.dtype, like.shape) {}
-};
 
 /// Expects every element to differ by at most `roundoffs` of the dtype of `storage`, times `magnitude`.
 void expect_near(const ConstTensorView& actual, const std::vector<double>& expected,

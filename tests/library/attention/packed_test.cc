@@ -1,56 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks that each sequence of a packed batch gets results bitwise identical to a separate call.
 
-#include <bit>
 #include <cstdint>
 #include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "headgate/merge.hpp"
 #include "headgate/statistics.hpp"
 #include "library/attention/property.hpp"
 #include "library/core/element.hpp"
+#include "support/owned_tensor.hpp"
 
 namespace headgate {
 namespace {
 
 using verify::CaseSpec;
 using verify::GateInput;
-
-/// A tensor with memory of its own.
-struct Owned {
-  std::vector<unsigned char> bytes;
-  TensorView view;
-
-  Owned() = default;
-  explicit Owned(const ConstTensorView& like)
-      : bytes(static_cast<std::size_t>(like.numel()) * dtype_bytes(like.dtype)),
-        view(bytes.data(), like.dtype, like.shape, contiguous_strides(like.shape)) {}
-};
-
-ConstTensorView part(const ConstTensorView& view, std::size_t dimension, std::int64_t begin, std::int64_t end) {
-  return view.present() ? narrow(view, dimension, begin, end) : view;
-}
-
-void expect_equal(const TensorView& alone, const ConstTensorView& packed, const std::string& what) {
-  if (!alone.present()) return;
-  ASSERT_EQ(alone.shape, packed.shape) << what;
-  const Shape& n = alone.shape;
-  for (std::int64_t b = 0; b < n[0]; ++b) {
-    for (std::int64_t h = 0; h < n[1]; ++h) {
-      for (std::int64_t i = 0; i < n[2]; ++i) {
-        for (std::int64_t x = 0; x < n[3]; ++x) {
-          const double a = load(alone, b, h, i, x);
-          const double p = load(packed, b, h, i, x);
-          ASSERT_EQ(std::bit_cast<std::uint64_t>(a), std::bit_cast<std::uint64_t>(p))
-              << what << " [" << h << "," << i << "," << x << "] " << a << " " << p;
-        }
-      }
-    }
-  }
-}
 
 void expect_sequences_as_alone(verify::Case& problem) {
   const CaseSpec& spec = problem.spec();

@@ -8,6 +8,7 @@
 #include "models/data/prose.hpp"
 #include "models/io/scratch.hpp"
 #include "tool/cli/tool.hpp"
+#include "verify/linear_attention_spec.hpp"
 #include "verify/spec.hpp"
 
 namespace headgate {
@@ -131,10 +132,11 @@ TEST(Verify, Verify_EveryTarget_AgreesWithTheOracle) {
   const Outcome outcome = testing::headgate({"verify", "--problems", "2", "--seed", "3486"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "") << "no progress bar without a terminal";
-  EXPECT_NE(outcome.out.find("listed, then 2 random ones from seed 3486\n"), std::string::npos) << outcome.out;
-  const std::string all =
-      std::to_string(verify::standard_cases().size() + 2) + " problems, forward, backward and statistics, agree";
+  EXPECT_NE(outcome.out.find("listed, then 2 random ones of each from seed 3486\n"), std::string::npos) << outcome.out;
+  const std::size_t count = verify::standard_cases().size() + verify::standard_linear_cases().size() + 2 * 2;
+  const std::string all = std::to_string(count) + " problems, forward, backward and statistics, agree";
   EXPECT_NE(outcome.out.find(all), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("  linear attention  forward "), std::string::npos) << outcome.out;
 }
 
 TEST(Verify, Verify_TimeOrCount_IsAccepted) {

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "headgate/tensor.hpp"
+#include "library/core/words.hpp"
+
+namespace headgate::verify {
+
+/// The memory layout of tensors. fused: the inputs that a projection makes in the rows of one tensor, gradients
+/// likewise; broadcast: inputs repeat by stride 0; reversed: negative strides; gapped: no stride is 1.
+enum class Layout { bhtd, bthd, fused, broadcast, reversed, gapped };
+
+/// Dimensions of an input that repeat by stride 0 under Layout::broadcast.
+inline constexpr std::uint32_t kRepeatB = 1, kRepeatH = 2, kRepeatT = 4, kRepeatAll = 15;
+
+/// Strides of a tensor of `shape` by itself.
+inline Shape strides_of(Layout layout, const Shape& shape, std::uint32_t repeats) {
+  const auto [n0, n1, n2, n3] = shape;
+  switch (layout) {
+    case Layout::bhtd: return contiguous_strides(shape);
+    case Layout::bthd:
+    case Layout::fused: return {n2 * n1 * n3, n3, n1 * n3, 1};
+    case Layout::reversed: return {-n1 * n2 * n3, -n2 * n3, -n3, -1};
+    case Layout::gapped: return {n1 * (n2 * (2 * n3 + 3) + 1), n2 * (2 * n3 + 3) + 1, 2 * n3 + 3, 2};
+    case Layout::broadcast: {
+      Shape strides = contiguous_strides(shape);
+      for (std::size_t d = 0; d < 4; ++d) {
+        if ((repeats >> d & 1U) != 0) strides[d] = 0;
+      }
+      return strides;
+    }
+  }
+  return contiguous_strides(shape);
+}
+
+}  // namespace headgate::verify
+
+namespace headgate {
+
+template <>
+struct Words<verify::Layout> {
+  static constexpr std::array<Word<verify::Layout>, 6> kAll{{{verify::Layout::bhtd, "bhtd"},
+                                                             {verify::Layout::bthd, "bthd"},
+                                                             {verify::Layout::fused, "fused"},
+                                                             {verify::Layout::broadcast, "broadcast"},
+                                                             {verify::Layout::reversed, "reversed"},
+                                                             {verify::Layout::gapped, "gapped"}}};
+};
+
+}  // namespace headgate

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/linear_attention_check.hpp"
+
+#include <cstdint>
+#include <vector>
+
+namespace headgate::verify {
+namespace {
+
+Description describing(const LinearCase& problem) {
+  return [&problem] { return describe(problem.spec()); };
+}
+
+std::optional<std::string> mismatch_in(const std::vector<Comparison>& comparisons, const LinearCase& problem,
+                                       WorstError* worst) {
+  if (auto mismatch = first_mismatch(comparisons, describing(problem), worst)) return mismatch;
+  if (const auto name = problem.spilled()) return spill_text(*name, describing(problem));
+  return std::nullopt;
+}
+
+/// Products that the longest chain of sums behind an element adds within one token: the norm of k, the read, and what
+/// reads the state.
+std::int64_t forward_terms(const LinearCaseSpec& spec) { return (spec.l2_norm ? 3 : 2) * spec.D; }
+
+}  // namespace
+
+std::optional<std::string> check_linear_forward_case(LinearCase& problem, const LinearKernels& kernels,
+                                                     WorstError* worst) {
+  const LinearAttentionOutputs& out = problem.outputs();
+  problem.poison_outputs();
+  problem.poison_gradients();
+  if (auto error = thrown_by("linear_attention_forward", describing(problem),
+                             [&] { kernels.forward(out, problem.inputs(), problem.options()); })) {
+    return error;
+  }
+  const reference::LinearForward& want = problem.expected_forward();
+  const auto rule = [&problem](const TensorView& view) {
+    return Tolerance::of(problem.spec().dtype, view.dtype, forward_terms(problem.spec()));
+  };
+  return mismatch_in({{"y", out.y, want.y, want.magnitude.y, nullptr, nullptr, rule(out.y)},
+                      {"new state", out.state, want.state, want.magnitude.state, nullptr, nullptr, rule(out.state)}},
+                     problem, worst);
+}
+
+std::optional<std::string> check_linear_backward_case(LinearCase& problem, const LinearKernels& kernels,
+                                                      WorstError* worst) {
+  const LinearCaseSpec& spec = problem.spec();
+  const LinearAttentionGradients& out = problem.gradients();
+  problem.poison_outputs();
+  problem.poison_gradients();
+  if (auto error = thrown_by("linear_attention_backward", describing(problem),
+                             [&] { kernels.backward(out, problem.inputs(), problem.incoming(), problem.options()); })) {
+    return error;
+  }
+  const reference::LinearBackward& want = problem.expected_backward();
+  const reference::LinearBackwardArrays& m = want.magnitude;
+  const std::int64_t row = forward_terms(spec) + spec.Dv;
+  const auto rule = [&spec](const TensorView& view, std::int64_t terms) {
+    return Tolerance::of(spec.dtype, view.dtype, terms);
+  };
+  const std::int64_t heads = spec.beta == BetaInput::shared ? spec.Hv : 1;
+  return mismatch_in(
+      {{"dq", out.dq, want.dq, m.dq, nullptr, nullptr, rule(out.dq, row + spec.Ho() / spec.Hq)},
+       {"dk", out.dk, want.dk, m.dk, nullptr, nullptr, rule(out.dk, row + spec.Ho() / spec.Hk)},
+       {"dv", out.dv, want.dv, m.dv, nullptr, nullptr, rule(out.dv, row)},
+       {"ddecay", out.ddecay, want.ddecay, m.ddecay, nullptr, nullptr, rule(out.ddecay, row + reference::kDecayChunk)},
+       {"dbeta", out.dbeta, want.dbeta, m.dbeta, nullptr, nullptr, rule(out.dbeta, row + heads)},
+       {"dstate", out.dstate, want.dstate, m.dstate, nullptr, nullptr, rule(out.dstate, row)}},
+      problem, worst);
+}
+
+std::optional<std::string> check_linear_same_bits(LinearCase& problem, const LinearKernels& kernels) {
+  const auto run = [&](int threads) {
+    problem.options().context.threads = threads;
+    problem.poison_outputs();
+    problem.poison_gradients();
+    kernels.backward(problem.gradients(), problem.inputs(), problem.incoming(), problem.options());
+    kernels.forward(problem.outputs(), problem.inputs(), problem.options());
+    std::vector<std::uint8_t> bytes = problem.output_bytes();
+    const std::vector<std::uint8_t> gradients = problem.gradient_bytes();
+    bytes.insert(bytes.end(), gradients.begin(), gradients.end());
+    return bytes;
+  };
+  const bool same = run(1) == run(3);
+  problem.options().context.threads = problem.spec().threads;
+  if (same) return std::nullopt;
+  return "1 thread and 3 threads differ: " + describe(problem.spec());
+}
+
+std::optional<std::string> check_linear_on_every_target(
+    const LinearCaseSpec& spec,
+    const std::function<std::optional<std::string>(LinearCase& problem, const std::string& target)>& check) {
+  return check_on_implementations<LinearCase>(spec, check);
+}
+
+}  // namespace headgate::verify

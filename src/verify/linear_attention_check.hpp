@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "verify/compare.hpp"
+#include "verify/implementation.hpp"
+#include "verify/linear_attention_case.hpp"
+
+namespace headgate::verify {
+
+/// The functions that are checked: the library's own, or replacements in tests of the checks.
+struct LinearKernels {
+  std::function<void(const LinearAttentionOutputs&, const LinearAttentionInputs&, const LinearAttentionOptions&)>
+      forward = linear_attention_forward;
+  std::function<void(const LinearAttentionGradients&, const LinearAttentionInputs&, const LinearAttentionIncoming&,
+                     const LinearAttentionOptions&)>
+      backward = linear_attention_backward;
+};
+
+/// Runs the forward pass on poisoned outputs and compares what it wrote with the oracle, by the rule of
+/// docs/reference/numerics.md. Returns a description of the first mismatch; nullopt when all is right.
+std::optional<std::string> check_linear_forward_case(LinearCase& problem, const LinearKernels& kernels = {},
+                                                     WorstError* worst = nullptr);
+
+/// Runs the backward pass, which reads inputs alone, and compares the gradients with the oracle's.
+std::optional<std::string> check_linear_backward_case(LinearCase& problem, const LinearKernels& kernels = {},
+                                                      WorstError* worst = nullptr);
+
+/// Runs the same calls with one thread and with three: every byte that they write must be the same.
+std::optional<std::string> check_linear_same_bits(LinearCase& problem, const LinearKernels& kernels = {});
+
+/// Calls check(problem, name) for every vector target, as check_on_every_target does.
+std::optional<std::string> check_linear_on_every_target(
+    const LinearCaseSpec& spec,
+    const std::function<std::optional<std::string>(LinearCase& problem, const std::string& target)>& check);
+
+}  // namespace headgate::verify

@@ -1,0 +1,567 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/oracle/linear_attention.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "library/core/element.hpp"
+
+// How the magnitudes follow the state.
+//
+// The columns of S, one for each feature of v, do not mix: token t maps each of them by F_t = (I − β k kᵀ) diag(e^g)
+// and adds k β v. So does the transposed recurrence with the columns of dS and F_tᵀ. A column's error before a token is
+// mapped by F_t as well, exactly, and the token's own roundings are added to it. What they can reach is a sum of
+// absolute values as elsewhere: ‖a‖ + ‖k‖ |β| (|v| + |a|ᵀ|k|) with a = diag(e^g) s. Carrying the sums of absolute
+// values themselves through the recurrence, |β| |k| |k|ᵀ in place of −β k kᵀ, would grow exponentially for keys that
+// are correlated, where the recurrence contracts: a bound that accepts everything. So errors are carried by their
+// Euclidean norms, one number for each column and token, and ‖F‖ ≤ max e^g · max(1, |1 − β ‖k‖²|), which is 1 at most
+// where ‖k‖ ≤ 1 and 0 ≤ β ≤ 2. That holds for D = 1 too, where F may be 0: kernels read a state for two tokens at once,
+// so that what the first one takes away still rounds what the second one reads. An element, and a product with a
+// vector, is off by no more than the norm of its column allows.
+//
+// Two kinds of roundings add up differently from token to token. Roundings of sums and products have either sign: they
+// walk, their squares are added. e^g may err by the same amount at every token, as where all tokens have one g: the
+// errors drift, they are added as they are. A token adds (3 + 2|g|) roundoffs to the drift, an eighth of that in
+// magnitude, since the rule multiplies by 8 at least.
+
+namespace headgate::reference {
+namespace {
+
+/// The tolerance rule gives a magnitude at least this many roundoffs, so an error of x roundoffs is x / 8 of magnitude.
+constexpr double kLeastConstant = 8.0;
+
+using Row = std::vector<double>;
+
+/// Sizes of one problem, and which heads share what.
+struct Sizes {
+  std::int64_t B, Hq, Hk, Hv, Ho, T, D, Dv;
+  double scale;
+  double floor;  // of e^g, which may come out as 0 below the smallest normal number, in unit roundoffs
+  bool delta, gated;
+
+  Sizes(const LinearAttentionInputs& in, const LinearAttentionOptions& options)
+      : B(in.q.shape[0]),
+        Hq(in.q.shape[1]),
+        Hk(in.k.shape[1]),
+        Hv(in.v.shape[1]),
+        Ho(std::max(Hq, Hv)),
+        T(in.q.shape[2]),
+        D(in.q.shape[3]),
+        Dv(in.v.shape[3]),
+        scale(options.scale.value_or(1.0 / std::sqrt(static_cast<double>(D)))),
+        floor(in.q.dtype == DType::f64 ? 0x1p-969 : 0x1p-102),
+        delta(options.rule == LinearRule::delta || options.rule == LinearRule::gated_delta),
+        gated(in.decay.present()) {}
+
+  /// Heads of y that read a state: state h has heads h · readers() and on.
+  std::int64_t readers() const { return Ho / Hv; }
+  std::int64_t query_of(std::int64_t y_head) const { return y_head / (Ho / Hq); }
+  std::int64_t key_of(std::int64_t state) const { return state / (Hv / Hk); }
+};
+
+/// The tokens of sequence n: rows first … first + T of batch b.
+struct Sequence {
+  std::int64_t n, b, first, T;
+};
+
+std::vector<Sequence> sequences_of(const LinearAttentionInputs& in) {
+  std::vector<Sequence> out;
+  for (std::int64_t n = 0; n < linear_sequences(in); ++n) {
+    if (!in.cu_seqlens.present()) {
+      out.push_back({n, n, 0, in.q.shape[2]});
+      continue;
+    }
+    const std::int64_t first = load_index(in.cu_seqlens, n);
+    out.push_back({n, 0, first, load_index(in.cu_seqlens, n + 1) - first});
+  }
+  return out;
+}
+
+double dot(const Row& a, const Row& b) {
+  double sum = 0.0;
+  for (std::size_t d = 0; d < a.size(); ++d) sum += a[d] * b[d];
+  return sum;
+}
+
+double norm(const Row& x) { return std::sqrt(dot(x, x)); }
+
+Row load_row(const ConstTensorView& x, std::int64_t b, std::int64_t h, std::int64_t i) {
+  Row row;
+  for (std::int64_t d = 0; d < x.shape[3]; ++d) row.push_back(load(x, b, h, i, d));
+  return row;
+}
+
+/// A row of q or k as the recurrence reads it: x · factor.
+struct UnitRow {
+  Row x;
+  double factor = 1.0;  // 1/√(Σ x² + eps); 1 without l2_norm
+};
+
+UnitRow load_unit_row(const ConstTensorView& view, const LinearAttentionOptions& options, std::int64_t b,
+                      std::int64_t h, std::int64_t i) {
+  UnitRow out{load_row(view, b, h, i)};
+  if (!options.l2_norm) return out;
+  const double sum = dot(out.x, out.x) + *options.l2_norm;
+  out.factor = sum == 0.0 ? 0.0 : 1.0 / std::sqrt(sum);
+  for (double& x : out.x) x *= out.factor;
+  return out;
+}
+
+/// What rounding can reach in a column of S or dS: Euclidean norms, in magnitude.
+struct ColumnError {
+  double drift = 0.0;
+  double walk = 0.0;
+  double bound() const { return drift + walk; }
+
+  /// Through a map of norm `growth`, and the token's own roundings. Squares of what decays would underflow.
+  void pass(double growth, double own_walk, double own_drift) {
+    walk = std::hypot(growth * walk, own_walk);
+    drift = growth * drift + own_drift;
+  }
+};
+
+/// A state, or its gradient, and the errors of its columns.
+struct State {
+  Row s;                            // (D,Dv)
+  std::vector<ColumnError> errors;  // (Dv)
+};
+
+State load_state(const ConstTensorView& view, const Sizes& n, std::int64_t sequence, std::int64_t head) {
+  State out{Row(n.D * n.Dv, 0.0), std::vector<ColumnError>(n.Dv)};
+  if (!view.present()) return out;
+  for (std::int64_t d = 0; d < n.D; ++d) {
+    for (std::int64_t j = 0; j < n.Dv; ++j) {
+      const double x = load(view, sequence, head, d, j);
+      out.s[d * n.Dv + j] = x;
+      out.errors[j].pass(1.0, x, 0.0);  // an f64 state is rounded to f32
+    }
+  }
+  return out;
+}
+
+/// Euclidean norms of the columns of (D,Dv), whose row d is multiplied by factors[d]; of any size.
+Row column_norms(const Row& matrix, const Row& factors, std::int64_t Dv) {
+  Row largest(Dv, 0.0), norms(Dv, 0.0);
+  const auto for_each = [&](const auto& visit) {
+    for (std::size_t d = 0; d < factors.size(); ++d) {
+      const double* row = matrix.data() + d * Dv;
+      for (std::int64_t j = 0; j < Dv; ++j) visit(j, row[j] * factors[d]);
+    }
+  };
+  for_each([&](std::int64_t j, double x) { largest[j] = std::max(largest[j], std::abs(x)); });
+  Row scales = largest;
+  for (double& x : scales) x = 1.0 / std::max(x, 0x1p-1000);
+  for_each([&](std::int64_t j, double x) { norms[j] += x * scales[j] * (x * scales[j]); });
+  for (std::int64_t j = 0; j < Dv; ++j) norms[j] = std::sqrt(norms[j]) / scales[j];
+  return norms;
+}
+
+/// Multiplies row d of (D,Dv) by factors[d].
+void scale_rows(Row& matrix, const Row& factors, std::int64_t Dv) {
+  for (std::size_t d = 0; d < factors.size(); ++d) {
+    for (std::int64_t j = 0; j < Dv; ++j) matrix[d * Dv + j] *= factors[d];
+  }
+}
+
+/// Σ_d x_d m_dj for each j, and the same of absolute values.
+struct Product {
+  Row value, absolute;
+};
+
+Product transposed_product(const Row& matrix, const Row& x, std::int64_t Dv) {
+  Product out{Row(Dv, 0.0), Row(Dv, 0.0)};
+  for (std::size_t d = 0; d < x.size(); ++d) {
+    const double* row = matrix.data() + d * Dv;
+    for (std::int64_t j = 0; j < Dv; ++j) {
+      out.value[j] += row[j] * x[d];
+      out.absolute[j] += std::abs(row[j]) * std::abs(x[d]);
+    }
+  }
+  return out;
+}
+
+/// What token t does to a state, apart from the state.
+struct Token {
+  Row k, v;
+  double k_factor, k_norm;
+  double beta;
+  Row decay;       // (D) e^g
+  Row drift;       // (D) what e^g's rounding reaches, of e^g, in magnitude
+  double largest;  // max e^g
+  double mapped;   // ‖I − β k kᵀ‖, or 1 without delta
+};
+
+Token load_token(const LinearAttentionInputs& in, const LinearAttentionOptions& options, const Sizes& n, std::int64_t b,
+                 std::int64_t state_head, std::int64_t i) {
+  const UnitRow key = load_unit_row(in.k, options, b, n.key_of(state_head), i);
+  Token out{key.x, load_row(in.v, b, state_head, i), key.factor, norm(key.x), 1.0, Row(n.D, 1.0), Row(n.D, 0.0), 1.0,
+            1.0};
+  if (in.beta.present()) out.beta = load(in.beta, b, in.beta.shape[1] == 1 ? 0 : state_head, i, 0);
+  if (n.gated) {
+    for (std::int64_t d = 0; d < n.D; ++d) {
+      const double g = load(in.decay, b, state_head, i, in.decay.shape[3] == 1 ? 0 : d);
+      const double e = std::exp(g);
+      out.decay[d] = e;
+      out.drift[d] = (e == 0.0 ? 0.0 : e * (3.0 + 2.0 * std::abs(g)) / kLeastConstant) + n.floor;
+    }
+    out.largest = *std::max_element(out.decay.begin(), out.decay.end());
+  }
+  if (n.delta) out.mapped = std::max(1.0, std::abs(1.0 - out.beta * out.k_norm * out.k_norm));
+  return out;
+}
+
+/// The state before a token, decayed, and what is left of v after the read.
+struct Read {
+  Row a;           // (D,Dv) diag(e^g) S
+  Row a_error;     // (Dv) what rounding can reach in a column of a
+  Row a_norm;      // (Dv)
+  Row drift;       // (Dv) the part of a_error that e^g adds
+  Row rest;        // (Dv) v − aᵀk, or v
+  Row rest_terms;  // (Dv) the absolute terms of rest
+  Row rest_error;  // (Dv) rest_terms, and what a_error adds
+};
+
+Read read_state(const State& before, const Token& token, const Sizes& n) {
+  Read out;
+  out.a = before.s;
+  scale_rows(out.a, token.decay, n.Dv);
+  out.a_norm = column_norms(before.s, token.decay, n.Dv);
+  out.drift = column_norms(before.s, token.drift, n.Dv);
+  for (std::int64_t j = 0; j < n.Dv; ++j) {
+    out.a_error.push_back(token.largest * before.errors[j].bound() + out.drift[j]);
+  }
+  out.rest = out.rest_terms = out.rest_error = token.v;
+  for (Row* terms : {&out.rest_terms, &out.rest_error}) {
+    for (double& x : *terms) x = std::abs(x);
+  }
+  if (!n.delta) return out;
+  const Product read = transposed_product(out.a, token.k, n.Dv);
+  for (std::int64_t j = 0; j < n.Dv; ++j) {
+    out.rest[j] -= read.value[j];
+    out.rest_terms[j] += read.absolute[j];
+    out.rest_error[j] = out.rest_terms[j] + token.k_norm * out.a_error[j];
+  }
+  return out;
+}
+
+/// S = a + β k restᵀ.
+State write_state(const Read& read, const State& before, const Token& token, const Sizes& n) {
+  State out{read.a, before.errors};
+  for (std::int64_t d = 0; d < n.D; ++d) {
+    for (std::int64_t j = 0; j < n.Dv; ++j) out.s[d * n.Dv + j] += token.k[d] * token.beta * read.rest[j];
+  }
+  const double growth = token.largest * token.mapped;
+  for (std::int64_t j = 0; j < n.Dv; ++j) {
+    const double own = read.a_norm[j] + token.k_norm * std::abs(token.beta) * read.rest_terms[j];
+    out.errors[j].pass(growth, own, token.mapped * read.drift[j]);
+  }
+  return out;
+}
+
+/// One state of one sequence: its tokens, and the states before the first and after each of them.
+struct Trajectory {
+  std::vector<Token> tokens;  // (T)
+  std::vector<State> states;  // (T+1)
+
+  Trajectory(const LinearAttentionInputs& in, const LinearAttentionOptions& options, const Sizes& n,
+             const Sequence& sequence, std::int64_t head) {
+    states.push_back(load_state(in.state, n, sequence.n, head));
+    for (std::int64_t t = 0; t < sequence.T; ++t) {
+      tokens.push_back(load_token(in, options, n, sequence.b, head, sequence.first + t));
+      const Read read = read_state(states.back(), tokens.back(), n);
+      states.push_back(write_state(read, states.back(), tokens.back(), n));
+    }
+  }
+};
+
+/// The rows of an array (…,T,width) that belong to a head of a batch.
+double* row_of(std::vector<double>& array, std::int64_t head, std::int64_t T, std::int64_t i, std::int64_t width) {
+  return array.data() + (head * T + i) * width;
+}
+
+class ForwardPass {
+ public:
+  ForwardPass(LinearForward& out, const LinearAttentionInputs& in, const LinearAttentionOptions& options)
+      : out_(out), in_(in), options_(options), n_(in, options) {
+    for (LinearForwardArrays* arrays : {static_cast<LinearForwardArrays*>(&out), &out.magnitude}) {
+      arrays->y.assign(n_.B * n_.Ho * n_.T * n_.Dv, 0.0);
+      arrays->state.assign(linear_sequences(in) * n_.Hv * n_.D * n_.Dv, 0.0);
+    }
+  }
+
+  void run() {
+    for (const Sequence& sequence : sequences_of(in_)) {
+      for (std::int64_t h = 0; h < n_.Hv; ++h) {
+        const Trajectory path(in_, options_, n_, sequence, h);
+        for (std::int64_t r = 0; r < n_.readers(); ++r) {
+          for (std::int64_t t = 0; t < sequence.T; ++t)
+            put_output(path.states[t + 1], sequence, h * n_.readers() + r, t);
+        }
+        put_state(path.states.back(), sequence.n * n_.Hv + h);
+      }
+    }
+  }
+
+ private:
+  void put_output(const State& state, const Sequence& sequence, std::int64_t head, std::int64_t t) {
+    const std::int64_t i = sequence.first + t;
+    const Row q = load_unit_row(in_.q, options_, sequence.b, n_.query_of(head), i).x;
+    const double q_norm = norm(q);
+    const Product read = transposed_product(state.s, q, n_.Dv);
+    double* y = row_of(out_.y, sequence.b * n_.Ho + head, n_.T, i, n_.Dv);
+    double* magnitude = row_of(out_.magnitude.y, sequence.b * n_.Ho + head, n_.T, i, n_.Dv);
+    for (std::int64_t j = 0; j < n_.Dv; ++j) {
+      y[j] = n_.scale * read.value[j];
+      magnitude[j] = std::abs(n_.scale) * (read.absolute[j] + q_norm * state.errors[j].bound());
+    }
+  }
+
+  void put_state(const State& state, std::int64_t at) {
+    for (std::int64_t x = 0; x < n_.D * n_.Dv; ++x) {
+      out_.state[at * n_.D * n_.Dv + x] = state.s[x];
+      out_.magnitude.state[at * n_.D * n_.Dv + x] = std::abs(state.s[x]) + state.errors[x % n_.Dv].bound();
+    }
+  }
+
+  LinearForward& out_;
+  const LinearAttentionInputs& in_;
+  const LinearAttentionOptions& options_;
+  const Sizes n_;
+};
+
+/// A row of a gradient and its magnitudes, before they are added to the gradient's array.
+struct Term {
+  Row value, magnitude;
+  explicit Term(std::int64_t size) : value(size, 0.0), magnitude(size, 0.0) {}
+  void add(std::int64_t at, double term, double bound) {
+    value[at] += term;
+    magnitude[at] += bound;
+  }
+};
+
+/// Σ_j m_dj x_j for each d. The columns of m err by `errors`, x by `x_error`, each at least a roundoff of itself.
+Term product(const Row& matrix, const Row& errors, const Row& x, const Row& x_error, std::int64_t D) {
+  Term out(D);
+  const auto Dv = static_cast<std::int64_t>(x.size());
+  for (std::int64_t d = 0; d < D; ++d) {
+    const double* row = matrix.data() + d * Dv;
+    for (std::int64_t j = 0; j < Dv; ++j) {
+      out.add(d, row[j] * x[j], (std::abs(row[j]) + errors[j]) * std::abs(x[j]) + std::abs(row[j]) * x_error[j]);
+    }
+  }
+  return out;
+}
+
+Row bounds(const std::vector<ColumnError>& errors) {
+  Row out;
+  for (const ColumnError& error : errors) out.push_back(error.bound());
+  return out;
+}
+
+class BackwardPass {
+ public:
+  BackwardPass(LinearBackward& out, const LinearAttentionInputs& in, const LinearAttentionIncoming& incoming,
+               const LinearAttentionOptions& options)
+      : out_(out), in_(in), incoming_(incoming), options_(options), n_(in, options) {
+    const auto numel = [](const ConstTensorView& x) { return x.present() ? x.numel() : 0; };
+    for (LinearBackwardArrays* arrays : {static_cast<LinearBackwardArrays*>(&out), &out.magnitude}) {
+      arrays->dq.assign(in.q.numel(), 0.0);
+      arrays->dk.assign(in.k.numel(), 0.0);
+      arrays->dv.assign(in.v.numel(), 0.0);
+      arrays->ddecay.assign(numel(in.decay), 0.0);
+      arrays->dbeta.assign(numel(in.beta), 0.0);
+      arrays->dstate.assign(linear_sequences(in) * n_.Hv * n_.D * n_.Dv, 0.0);
+    }
+  }
+
+  void run() {
+    for (const Sequence& sequence : sequences_of(in_)) {
+      for (std::int64_t h = 0; h < n_.Hv; ++h) add_state(sequence, h);
+    }
+    through_norm(&LinearBackwardArrays::dq, in_.q);
+    through_norm(&LinearBackwardArrays::dk, in_.k);
+  }
+
+ private:
+  /// The gradient of the state after a token, from what the tokens behind it leave and from the token's own outputs.
+  void add_outputs(State& gradient, Term& decay_terms, const State& after, std::int64_t b, std::int64_t head,
+                   std::int64_t i) {
+    Row own = column_norms(gradient.s, Row(n_.D, 1.0), n_.Dv);
+    const Row after_errors = bounds(after.errors);
+    for (std::int64_t r = 0; r < n_.readers(); ++r) {
+      const std::int64_t y_head = head * n_.readers() + r;
+      const Row q = load_unit_row(in_.q, options_, b, n_.query_of(y_head), i).x;
+      Row dy = load_row(incoming_.dy, b, y_head, i);
+      for (double& x : dy) x *= n_.scale;
+      const double q_norm = norm(q);
+      for (std::int64_t d = 0; d < n_.D; ++d) {
+        for (std::int64_t j = 0; j < n_.Dv; ++j) gradient.s[d * n_.Dv + j] += q[d] * dy[j];
+      }
+      for (std::int64_t j = 0; j < n_.Dv; ++j) own[j] += q_norm * std::abs(dy[j]);
+      const Term dq = product(after.s, after_errors, dy, Row(n_.Dv, 0.0), n_.D);
+      add_row(&LinearBackwardArrays::dq, dq, b * n_.Hq + n_.query_of(y_head), i);
+      for (std::int64_t d = 0; d < n_.D; ++d) decay_terms.magnitude[d] += std::abs(q[d]) * dq.magnitude[d];
+    }
+    for (std::int64_t j = 0; j < n_.Dv; ++j) gradient.errors[j].pass(1.0, own[j], 0.0);
+  }
+
+  /// From the gradient of the state after token t to that of the state before it.
+  State through_token(State gradient, Term& decay_terms, const Token& token, const Read& read, std::int64_t b,
+                      std::int64_t head, std::int64_t i) {
+    const Row errors = bounds(gradient.errors);
+    const Product d_rest = transposed_product(gradient.s, token.k, n_.Dv);  // but for β
+    Row d_rest_error = d_rest.absolute;
+    for (std::int64_t j = 0; j < n_.Dv; ++j) d_rest_error[j] += token.k_norm * errors[j];
+    add_value_and_beta(token, read, d_rest.value, d_rest_error, b, head, i);
+
+    const auto scaled = [&token](Row x, double by) {
+      for (double& each : x) each *= by * token.beta;
+      return x;
+    };
+    const double sign = token.beta < 0 ? -1.0 : 1.0;
+    Term dk = product(gradient.s, errors, scaled(read.rest, 1.0), scaled(read.rest_error, sign), n_.D);
+    Row own = column_norms(gradient.s, Row(n_.D, 1.0), n_.Dv);
+    if (n_.delta) {
+      const Row d_read = scaled(d_rest.value, -1.0);
+      const Term dk_read = product(read.a, read.a_error, d_read, scaled(d_rest_error, sign), n_.D);
+      for (std::int64_t d = 0; d < n_.D; ++d) dk.add(d, dk_read.value[d], dk_read.magnitude[d]);
+      for (std::int64_t d = 0; d < n_.D; ++d) {
+        for (std::int64_t j = 0; j < n_.Dv; ++j) gradient.s[d * n_.Dv + j] += token.k[d] * d_read[j];
+      }
+      for (std::int64_t j = 0; j < n_.Dv; ++j) own[j] += token.k_norm * std::abs(token.beta) * d_rest.absolute[j];
+    }
+    add_row(&LinearBackwardArrays::dk, dk, b * n_.Hk + n_.key_of(head), i);
+    for (std::int64_t d = 0; d < n_.D; ++d) {
+      decay_terms.magnitude[d] += std::abs(token.k[d]) * dk.magnitude[d];
+      for (std::int64_t j = 0; j < n_.Dv; ++j)
+        decay_terms.value[d] += gradient.s[d * n_.Dv + j] * read.a[d * n_.Dv + j];
+    }
+    return before_decay(std::move(gradient), own, token);
+  }
+
+  /// dS ← diag(e^g) dA. `own`: what the token's roundings reach in the columns of dA.
+  State before_decay(State gradient, const Row& own, const Token& token) const {
+    const Row drift = column_norms(gradient.s, token.drift, n_.Dv);
+    scale_rows(gradient.s, token.decay, n_.Dv);
+    const double growth = token.largest * token.mapped;
+    for (std::int64_t j = 0; j < n_.Dv; ++j) {
+      gradient.errors[j].pass(growth, token.largest * own[j], drift[j]);
+    }
+    return gradient;
+  }
+
+  void add_value_and_beta(const Token& token, const Read& read, const Row& d_rest, const Row& d_rest_error,
+                          std::int64_t b, std::int64_t head, std::int64_t i) {
+    Term dv(n_.Dv), dbeta(1);
+    for (std::int64_t j = 0; j < n_.Dv; ++j) {
+      dv.add(j, token.beta * d_rest[j], std::abs(token.beta) * d_rest_error[j]);
+      dbeta.add(0, d_rest[j] * read.rest[j],
+                d_rest_error[j] * std::abs(read.rest[j]) + std::abs(d_rest[j]) * read.rest_error[j]);
+    }
+    add_row(&LinearBackwardArrays::dv, dv, b * n_.Hv + head, i);
+    if (!in_.beta.present()) return;
+    const std::int64_t heads = in_.beta.shape[1];
+    add_row(&LinearBackwardArrays::dbeta, dbeta, b * heads + (heads == 1 ? 0 : head), i);
+  }
+
+  /// The kernels take the decay's gradient from q∘dq + k∘dk, whose terms through read and write are summed apart, and
+  /// from S∘dS at the last token of a chunk, all summed from there back to the token. So it has all of their errors.
+  void add_boundary(Row& sums, const State& after, const State& gradient) const {
+    for (std::int64_t d = 0; d < n_.D; ++d) {
+      sums[d] = 0.0;
+      for (std::int64_t j = 0; j < n_.Dv; ++j) {
+        const double s = std::abs(after.s[d * n_.Dv + j]), ds = std::abs(gradient.s[d * n_.Dv + j]);
+        sums[d] += s * ds + after.errors[j].bound() * ds + s * gradient.errors[j].bound();
+      }
+    }
+  }
+
+  void add_state(const Sequence& sequence, std::int64_t head) {
+    const Trajectory path(in_, options_, n_, sequence, head);
+    State gradient = load_state(incoming_.dstate, n_, sequence.n, head);
+    Row decay_sums(n_.D, 0.0);
+    for (std::int64_t t = sequence.T - 1; t >= 0; --t) {
+      const std::int64_t i = sequence.first + t;
+      const State& after = path.states[t + 1];
+      if (t == sequence.T - 1 || (t + 1) % kDecayChunk == 0) add_boundary(decay_sums, after, gradient);
+      Term terms(n_.D);
+      add_outputs(gradient, terms, after, sequence.b, head, i);
+      const Read read = read_state(path.states[t], path.tokens[t], n_);
+      gradient = through_token(std::move(gradient), terms, path.tokens[t], read, sequence.b, head, i);
+      for (std::int64_t d = 0; d < n_.D; ++d) decay_sums[d] += terms.magnitude[d];
+      terms.magnitude = decay_sums;
+      add_decay(terms, sequence.b * n_.Hv + head, i);
+    }
+    put_state_gradient(gradient, sequence.n * n_.Hv + head);
+  }
+
+  void add_decay(const Term& terms, std::int64_t head, std::int64_t i) {
+    if (!n_.gated) return;
+    const std::int64_t width = in_.decay.shape[3];
+    Term own(width);
+    for (std::int64_t d = 0; d < n_.D; ++d) own.add(width == 1 ? 0 : d, terms.value[d], terms.magnitude[d]);
+    add_row(&LinearBackwardArrays::ddecay, own, head, i);
+  }
+
+  void put_state_gradient(const State& gradient, std::int64_t at) {
+    for (std::int64_t x = 0; x < n_.D * n_.Dv; ++x) {
+      out_.dstate[at * n_.D * n_.Dv + x] = gradient.s[x];
+      out_.magnitude.dstate[at * n_.D * n_.Dv + x] = std::abs(gradient.s[x]) + gradient.errors[x % n_.Dv].bound();
+    }
+  }
+
+  void add_row(std::vector<double> LinearBackwardArrays::*which, const Term& term, std::int64_t head, std::int64_t i) {
+    const auto width = static_cast<std::int64_t>(term.value.size());
+    double* value = row_of(out_.*which, head, n_.T, i, width);
+    double* magnitude = row_of(out_.magnitude.*which, head, n_.T, i, width);
+    for (std::int64_t x = 0; x < width; ++x) {
+      value[x] += term.value[x];
+      magnitude[x] += term.magnitude[x];
+    }
+  }
+
+  /// dx = r (dx̂ − x̂ (x̂·dx̂)) with x̂ = r x: exact for any eps.
+  void through_norm(std::vector<double> LinearBackwardArrays::*which, const ConstTensorView& input) {
+    if (!options_.l2_norm) return;
+    const Shape& shape = input.shape;
+    for (std::int64_t head = 0; head < shape[0] * shape[1]; ++head) {
+      for (std::int64_t i = 0; i < n_.T; ++i) {
+        const UnitRow unit = load_unit_row(input, options_, head / shape[1], head % shape[1], i);
+        double* value = row_of(out_.*which, head, n_.T, i, n_.D);
+        double* magnitude = row_of(out_.magnitude.*which, head, n_.T, i, n_.D);
+        double along = 0.0, along_magnitude = 0.0;
+        for (std::int64_t d = 0; d < n_.D; ++d) {
+          along += unit.x[d] * value[d];
+          along_magnitude += std::abs(unit.x[d]) * magnitude[d];
+        }
+        for (std::int64_t d = 0; d < n_.D; ++d) {
+          value[d] = unit.factor * (value[d] - unit.x[d] * along);
+          magnitude[d] = unit.factor * (magnitude[d] + std::abs(unit.x[d]) * along_magnitude);
+        }
+      }
+    }
+  }
+
+  LinearBackward& out_;
+  const LinearAttentionInputs& in_;
+  const LinearAttentionIncoming& incoming_;
+  const LinearAttentionOptions& options_;
+  const Sizes n_;
+};
+
+}  // namespace
+
+LinearForward linear_forward(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options) {
+  LinearForward out;
+  ForwardPass(out, inputs, options).run();
+  return out;
+}
+
+LinearBackward linear_backward(const LinearAttentionInputs& inputs, const LinearAttentionIncoming& incoming,
+                               const LinearAttentionOptions& options) {
+  LinearBackward out;
+  BackwardPass(out, inputs, incoming, options).run();
+  return out;
+}
+
+}  // namespace headgate::reference

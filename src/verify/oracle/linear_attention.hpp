@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "headgate/linear_attention.hpp"
+
+// Gated linear attention in f64, forward and backward, by the plain recurrence and its transpose, one token after the
+// other: the reference for the kernels. Arguments are assumed to be valid (linear_attention_forward and
+// linear_attention_backward check them); any dtype and any strides. Results are contiguous.
+
+namespace headgate::reference {
+
+/// The kernels compute the gradient of the decay in chunks of this many tokens, counted from the start of a sequence.
+inline constexpr std::int64_t kDecayChunk = 64;
+
+struct LinearForwardArrays {
+  std::vector<double> y;      // (B,Ho,T,Dv)
+  std::vector<double> state;  // (N,Hv,D,Dv)
+};
+
+/// `magnitude` bounds what rounding can reach in each element; docs/reference/numerics.md multiplies it by a small
+/// count of unit roundoffs. The source says how it follows the state.
+struct LinearForward : LinearForwardArrays {
+  LinearForwardArrays magnitude;
+};
+
+/// Each has the shape of its input; ddecay and dbeta are empty where the input is absent.
+struct LinearBackwardArrays {
+  std::vector<double> dq;      // (B,Hq,T,D)
+  std::vector<double> dk;      // (B,Hk,T,D)
+  std::vector<double> dv;      // (B,Hv,T,Dv)
+  std::vector<double> ddecay;  // (B,Hv,T,1|D)
+  std::vector<double> dbeta;   // (B,Hv|1,T,1)
+  std::vector<double> dstate;  // (N,Hv,D,Dv)
+};
+
+struct LinearBackward : LinearBackwardArrays {
+  LinearBackwardArrays magnitude;
+};
+
+/// N: the sequences, each with a state for every head of v.
+inline std::int64_t linear_sequences(const LinearAttentionInputs& in) {
+  return in.cu_seqlens.present() ? in.cu_seqlens.shape[3] - 1 : in.q.shape[0];
+}
+
+LinearForward linear_forward(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options);
+
+/// Gradients of Σ dy∘y + Σ dstate∘S_T, from the inputs alone.
+LinearBackward linear_backward(const LinearAttentionInputs& inputs, const LinearAttentionIncoming& incoming,
+                               const LinearAttentionOptions& options);
+
+}  // namespace headgate::reference

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+// Draws of random specs.
+
+namespace headgate::verify {
+
+/// Asked for n, answers with a number in [0,n), where 0 is always the simplest choice.
+using Pick = std::function<std::int64_t(std::int64_t)>;
+
+template <typename T, std::size_t N>
+T one_of(const Pick& pick, const std::array<T, N>& choices) {
+  return choices[pick(N)];
+}
+
+inline bool maybe(const Pick& pick, std::int64_t one_in) { return pick(one_in) == one_in - 1; }
+
+/// Widths of heads around multiples of the vector length.
+inline constexpr std::array<std::int64_t, 18> kWidths{1,  2,  3,  4,  5,  8,  12, 16,  17,
+                                                      24, 31, 32, 48, 64, 72, 80, 128, 256};
+
+}  // namespace headgate::verify

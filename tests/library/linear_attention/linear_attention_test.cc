@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compares linear attention with the oracle, forward and backward, on every vector target, by the tolerance rule of
+// docs/reference/numerics.md; and its bits over numbers of threads.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "library/linear_attention/linear_property.hpp"
+#include "support/cancellable.hpp"
+
+namespace headgate {
+namespace {
+
+using verify::BetaInput;
+using verify::check_linear_backward_case;
+using verify::check_linear_forward_case;
+using verify::DecayInput;
+using verify::Layout;
+using verify::LinearCaseSpec;
+
+class LinearAttention : public ::testing::TestWithParam<DType> {
+ protected:
+  static bool holds(const std::string& what, CheckLinearCase check) {
+    return holds_on_drawn_problems(what, [check] {
+      LinearCaseSpec spec = verify::draw_linear_spec(picked);
+      spec.dtype = GetParam();
+      return linear_mismatch(spec, check);
+    });
+  }
+};
+
+TEST_P(LinearAttention, Output_RandomProblems_MatchesTheOracle) {
+  EXPECT_TRUE(holds("linear attention is the oracle's", check_linear_forward_case));
+}
+
+TEST_P(LinearAttention, Gradients_RandomProblems_MatchTheOracle) {
+  EXPECT_TRUE(holds("gradients of linear attention are the oracle's", check_linear_backward_case));
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryDType, LinearAttention,
+                         ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16), dtype_test_name);
+
+TEST(LinearAttention, Output_StandardCases_MatchesTheOracle) {
+  for (const LinearCaseSpec& spec : verify::standard_linear_cases()) expect_right(spec, check_linear_forward_case);
+}
+
+TEST(LinearAttention, Gradients_StandardCases_MatchTheOracle) {
+  for (const LinearCaseSpec& spec : verify::standard_linear_cases()) expect_right(spec, check_linear_backward_case);
+}
+
+TEST(LinearAttention, Output_LongSequence_MatchesTheOracle) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    LinearCaseSpec spec = gated_delta_spec(1500, 32, 16);
+    spec.dtype = dtype;
+    expect_both(spec);
+    spec.decay = DecayInput::per_feature;
+    expect_both(spec);
+    spec.rule = LinearRule::delta;
+    spec.decay = DecayInput::none;
+    expect_both(spec);
+  }
+}
+
+/// With β near 2 and keys that lean in one direction, a token turns what the state holds for its key around.
+TEST(LinearAttention, Output_BetaToTwoAndCorrelatedKeys_MatchesTheOracle) {
+  for (const DType dtype : kDTypes) {
+    for (const bool norm : {false, true}) {
+      LinearCaseSpec spec = gated_delta_spec(200, 16, 24);
+      spec.dtype = dtype;
+      spec.rule = LinearRule::delta;
+      spec.decay = DecayInput::none;
+      spec.correlated_keys = true;
+      spec.beta_to_two = true;
+      if (!norm) spec.l2_norm.reset();
+      expect_both(spec);
+    }
+  }
+}
+
+TEST(LinearAttention, Gradients_OneAloneOrOneAbsent_MatchTheOracle) {
+  LinearCaseSpec spec = gated_delta_spec(70, 20, 12);
+  spec.Hq = 2;
+  spec.Hk = 1;
+  spec.Hv = 4;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    spec.dtype = dtype;
+    for (unsigned bit = 1; bit <= verify::kLinearDstate; bit <<= 1) {
+      spec.absent_gradients = bit;
+      expect_right(spec, check_linear_backward_case);
+      spec.absent_gradients = 63U & ~bit;
+      expect_right(spec, check_linear_backward_case);
+    }
+    spec.absent_gradients = 63;  // without any gradient, nothing is written
+    expect_right(spec, check_linear_backward_case);
+  }
+}
+
+/// Neither what else is asked for nor a state that goes out changes a result.
+TEST(LinearAttention, Outputs_AnyCombination_AreBitwiseIdentical) {
+  const LinearCaseSpec all = gated_delta_spec(100, 24, 20);
+  verify::LinearCase problem(all);
+  linear_attention_forward(problem.outputs(), problem.inputs(), problem.options());
+  linear_attention_backward(problem.gradients(), problem.inputs(), problem.incoming(), problem.options());
+  const auto bits = [](const TensorView& x) {
+    const auto* first = static_cast<const float*>(x.data);
+    return std::vector<float>(first, first + x.numel());
+  };
+  const std::vector<float> y = bits(problem.outputs().y);
+  problem.poison_outputs();
+  linear_attention_forward({problem.outputs().y, {}}, problem.inputs(), problem.options());
+  EXPECT_EQ(bits(problem.outputs().y), y);
+  for (TensorView LinearAttentionGradients::*const one :
+       {&LinearAttentionGradients::dq, &LinearAttentionGradients::dk, &LinearAttentionGradients::dv,
+        &LinearAttentionGradients::ddecay, &LinearAttentionGradients::dbeta, &LinearAttentionGradients::dstate}) {
+    const std::vector<float> among_others = bits(problem.gradients().*one);
+    LinearAttentionGradients alone;
+    alone.*one = problem.gradients().*one;
+    linear_attention_backward(alone, problem.inputs(), problem.incoming(), problem.options());
+    EXPECT_EQ(bits(alone.*one), among_others);
+  }
+}
+
+std::vector<std::uint8_t> bytes_with(verify::LinearCase& problem, int threads) {
+  problem.options().context.threads = threads;
+  problem.poison_outputs();
+  problem.poison_gradients();
+  linear_attention_backward(problem.gradients(), problem.inputs(), problem.incoming(), problem.options());
+  linear_attention_forward(problem.outputs(), problem.inputs(), problem.options());
+  std::vector<std::uint8_t> bytes = problem.output_bytes();
+  const std::vector<std::uint8_t> gradients = problem.gradient_bytes();
+  bytes.insert(bytes.end(), gradients.begin(), gradients.end());
+  return bytes;
+}
+
+void expect_same_bits(const LinearCaseSpec& spec) {
+  const TargetGuard guard;
+  verify::LinearCase problem(spec);
+  for (const std::string& target : supported_targets()) {
+    set_target(target);
+    const std::vector<std::uint8_t> one = bytes_with(problem, 1);
+    for (const int threads : {1, 2, 3, 5}) {
+      EXPECT_TRUE(bytes_with(problem, threads) == one) << target << ", " << threads << " threads: " << describe(spec);
+    }
+  }
+}
+
+TEST(LinearAttention, OneLongHead_AnyNumberOfThreads_IsBitwiseIdentical) {
+  for (const DecayInput decay : {DecayInput::headwise, DecayInput::per_feature}) {
+    LinearCaseSpec spec = gated_delta_spec(500, 40, 72);
+    spec.decay = decay;
+    expect_same_bits(spec);
+  }
+}
+
+/// Sums of shared gradients meet over states, in the same order.
+TEST(LinearAttention, SharedHeads_AnyNumberOfThreads_AreBitwiseIdentical) {
+  for (const DType dtype : kDTypes) {
+    for (const std::int64_t queries : {1, 6, 12}) {
+      LinearCaseSpec spec = gated_delta_spec(130, 16, 20);
+      spec.B = 2;
+      spec.Hq = queries;
+      spec.Hk = 2;
+      spec.Hv = 6;
+      spec.dtype = dtype;
+      spec.beta = BetaInput::shared;
+      expect_same_bits(spec);
+    }
+  }
+}
+
+TEST(LinearAttention, EveryLayout_AnyNumberOfThreads_IsBitwiseIdentical) {
+  for (int layout = 0; layout < 6; ++layout) {
+    LinearCaseSpec spec = gated_delta_spec(97, 24, 24);
+    spec.B = spec.Hq = spec.Hk = spec.Hv = 2;
+    spec.layout = static_cast<Layout>(layout);
+    spec.in_place = true;
+    expect_same_bits(spec);
+  }
+}
+
+TEST(LinearAttention, PackedBatch_AnyNumberOfThreads_IsBitwiseIdentical) {
+  LinearCaseSpec spec = gated_delta_spec(300, 16, 16);
+  spec.Hq = spec.Hk = spec.Hv = 2;
+  spec.cu_seqlens = DType::i64;
+  spec.packed = 5;
+  spec.packed_tokens = {1, 130, 0, 1, 168};
+  expect_same_bits(spec);
+}
+
+Work forward_of(verify::LinearCase& problem) {
+  return {"forward",
+          [&](const ExecutionContext& context) {
+            LinearAttentionOptions options = problem.options();
+            options.context = context;
+            linear_attention_forward(problem.outputs(), problem.inputs(), options);
+          },
+          [&] { return problem.output_bytes(); }};
+}
+
+Work backward_of(verify::LinearCase& problem) {
+  return {"backward",
+          [&](const ExecutionContext& context) {
+            LinearAttentionOptions options = problem.options();
+            options.context = context;
+            linear_attention_backward(problem.gradients(), problem.inputs(), problem.incoming(), options);
+          },
+          [&] { return problem.gradient_bytes(); }};
+}
+
+TEST(LinearAttention, Cancelled_AtAnyPoint_EndsAndAffectsNoLaterCall) {
+  LinearCaseSpec spec = gated_delta_spec(200, 24, 24);
+  spec.B = 3;
+  spec.Hq = spec.Hk = spec.Hv = 4;
+  verify::LinearCase problem(spec);
+  expect_cancellable(forward_of(problem), 2);
+  expect_cancellable(backward_of(problem), 2);
+}
+
+}  // namespace
+}  // namespace headgate
