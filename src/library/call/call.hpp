@@ -10,12 +10,15 @@
 #include <initializer_list>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "headgate/runtime.hpp"
 #include "headgate/tensor.hpp"
 #include "library/call/overlap.hpp"
 #include "library/core/check.hpp"
+#include "library/core/element.hpp"
 
 // The checks that every tensor argument of a call goes through.
 
@@ -140,6 +143,44 @@ class Call {
     outputs_.add(arg);
   }
 
+  /// A gradient that is asked for has the shape and dtype of what it is the gradient of, which must be present.
+  void gradient(const Argument& arg, const Argument& of) {
+    if (!given(arg)) return;
+    if (!of.view.present()) fail("{} is asked for but {} is absent", arg.name, of.name);
+    output(arg, {of.view.dtype});
+    if (arg.view.shape != of.view.shape) {
+      fail("{} has shape {} but {} has shape {}", arg.name, shape_text(arg.view.shape), of.name,
+           shape_text(of.view.shape));
+    }
+  }
+
+  /// The bounds of packed sequences: 0 first, never decreasing, `total` last.
+  void bounds(const Argument& arg, const char* letter, std::int64_t total) {
+    input(arg, {DType::i32, DType::i64});
+    const std::int64_t last = arg.view.shape[3] - 1;
+    if (last < 0) fail("{} has shape {} but must be (1,1,1,N+1)", arg.name, shape_text(arg.view.shape));
+    shape(arg, "(1,1,1,N+1)", {1, 1, 1, last + 1});
+    std::int64_t before = 0;
+    for (std::int64_t n = 0; n <= last; ++n) {
+      const std::int64_t at = load_index(arg.view, n);
+      if (n == 0 && at != 0) fail("{}[0] is {} but must be 0", arg.name, at);
+      if (at < before) fail("{}[{}] is {} but {}[{}] is {}", arg.name, n, at, arg.name, n - 1, before);
+      if (at > total || (n == last && at != total)) {
+        fail("{}[{}] is {} but {} {} = {}", arg.name, n, at, n == last ? "must be" : "must be at most", letter, total);
+      }
+      before = at;
+    }
+  }
+
+  /// resolved(), whose errors then begin with the function's name.
+  ExecutionContext context(const ExecutionContext& given_context) const {
+    try {
+      return resolved(given_context);
+    } catch (const Error& error) {
+      fail("{}", error.what());
+    }
+  }
+
   void shape(const Argument& arg, const char* letters, const Shape& expected) const {
     if (arg.view.shape != expected) {
       fail("{} has shape {} but {} is {}", arg.name, shape_text(arg.view.shape), letters, shape_text(expected));
@@ -163,6 +204,13 @@ class Call {
     }
   }
 
+  /// Lets `output` be the very view that `input` is, for an operation that updates it in place. no_overlap still
+  /// refuses any other overlap of the two. Both have been checked by these names.
+  void allow_in_place(const char* output, const char* input) {
+    in_place_output_ = output;
+    in_place_input_ = input;
+  }
+
   /// Refuses an output that shares memory with itself, an input or another output. Views that interleave in one
   /// buffer, such as the parts of a fused projection, pass.
   void no_overlap() const {
@@ -172,7 +220,9 @@ class Call {
         fail("{} has shape {} and strides {} under which elements overlap", name, shape_text(view.shape),
              shape_text(view.strides));
       }
-      for (const Argument& other : inputs_) disjoint(output, other);
+      for (const Argument& other : inputs_) {
+        if (!updated_in_place(output, other)) disjoint(output, other);
+      }
       for (const Argument* other = outputs_.begin(); other != &output; ++other) disjoint(output, *other);
     }
   }
@@ -210,6 +260,12 @@ class Call {
     }
   }
 
+  bool updated_in_place(const Argument& output, const Argument& input) const {
+    const ConstTensorView &to = output.view, &from = input.view;
+    return std::string_view(output.name) == in_place_output_ && std::string_view(input.name) == in_place_input_ &&
+           to.data == from.data && to.dtype == from.dtype && to.shape == from.shape && to.strides == from.strides;
+  }
+
   void disjoint(const Argument& a, const Argument& b) const {
     if (provably_overlap(a.view, b.view)) {
       fail("{} overlaps {} in memory: {} has shape {} and strides {}, {} has shape {} and strides {}", a.name, b.name,
@@ -219,6 +275,7 @@ class Call {
   }
 
   const char* function_;
+  std::string_view in_place_output_, in_place_input_;  // empty: none
   ArgumentList inputs_;
   ArgumentList outputs_;
 };
