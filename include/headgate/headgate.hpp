@@ -8,6 +8,7 @@
 #include "headgate/cache.hpp"              // IWYU pragma: export
 #include "headgate/convert.hpp"            // IWYU pragma: export
 #include "headgate/error.hpp"              // IWYU pragma: export
+#include "headgate/gated_norm.hpp"         // IWYU pragma: export
 #include "headgate/merge.hpp"              // IWYU pragma: export
 #include "headgate/runtime.hpp"            // IWYU pragma: export
 #include "headgate/short_convolution.hpp"  // IWYU pragma: export
