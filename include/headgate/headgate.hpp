@@ -4,15 +4,17 @@
 
 // The whole C++ API. The C API is headgate/headgate.h.
 
-#include "headgate/attention.hpp"         // IWYU pragma: export
-#include "headgate/cache.hpp"             // IWYU pragma: export
-#include "headgate/convert.hpp"           // IWYU pragma: export
-#include "headgate/error.hpp"             // IWYU pragma: export
-#include "headgate/linear_attention.hpp"  // IWYU pragma: export
-#include "headgate/merge.hpp"             // IWYU pragma: export
-#include "headgate/runtime.hpp"           // IWYU pragma: export
-#include "headgate/statistics.hpp"        // IWYU pragma: export
-#include "headgate/tensor.hpp"            // IWYU pragma: export
-#include "headgate/version.h"             // IWYU pragma: export
+#include "headgate/attention.hpp"          // IWYU pragma: export
+#include "headgate/cache.hpp"              // IWYU pragma: export
+#include "headgate/convert.hpp"            // IWYU pragma: export
+#include "headgate/error.hpp"              // IWYU pragma: export
+#include "headgate/gated_norm.hpp"         // IWYU pragma: export
+#include "headgate/linear_attention.hpp"   // IWYU pragma: export
+#include "headgate/merge.hpp"              // IWYU pragma: export
+#include "headgate/runtime.hpp"            // IWYU pragma: export
+#include "headgate/short_convolution.hpp"  // IWYU pragma: export
+#include "headgate/statistics.hpp"         // IWYU pragma: export
+#include "headgate/tensor.hpp"             // IWYU pragma: export
+#include "headgate/version.h"              // IWYU pragma: export
 
 #endif  // HEADGATE_HEADGATE_HPP_

@@ -54,11 +54,7 @@ void check_parts_computed(const Call& call, const MergeProblem& m, const std::ve
 
 void check_gate(Call& call, const ConstTensorView& view, const AttentionOptions& options, MergeProblem& m) {
   check_gate_choice(call, options.gate_fn, options.gate_op);
-  try {
-    m.context = resolved(options.context);
-  } catch (const Error& error) {
-    call.fail("{}", error.what());
-  }
+  m.context = call.context(options.context);
   const Argument gate{"gate", view};
   if (!call.given(gate)) return;
   check_gate_logits(call, gate, m.dtype, {m.B, m.Hq, m.T, m.Dv});

@@ -11,7 +11,6 @@
 #include <string>
 #include <utility>
 
-#include "headgate/runtime.hpp"
 #include "library/attention/gate_checks.hpp"
 #include "library/core/attention_tensors.hpp"
 #include "library/core/check.hpp"
@@ -143,11 +142,7 @@ void check_options(const Call& call, const AttentionOptions& options, const Scor
        {std::pair{"window_left", options.window_left}, std::pair{"window_right", options.window_right}}) {
     if (window < -1) call.fail("{} is {} but must be at least -1", name, window);
   }
-  try {
-    p.context = resolved(options.context);
-  } catch (const Error& error) {
-    call.fail("{}", error.what());
-  }
+  p.context = call.context(options.context);
 
   p.window_left = options.window_left;
   p.window_right = options.causality == Causality::causal ? 0 : options.window_right;
@@ -193,25 +188,6 @@ void check_bias_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
   }
 }
 
-/// The bounds of packed sequences: 0, never decreasing, `total` last.
-void check_bounds(Call& call, const Argument& bounds, const char* letter, std::int64_t total) {
-  call.input(bounds, {DType::i32, DType::i64});
-  const std::int64_t last = bounds.view.shape[3] - 1;
-  if (last < 0) call.fail("{} has shape {} but must be (1,1,1,N+1)", bounds.name, shape_text(bounds.view.shape));
-  call.shape(bounds, "(1,1,1,N+1)", {1, 1, 1, last + 1});
-  std::int64_t before = 0;
-  for (std::int64_t n = 0; n <= last; ++n) {
-    const std::int64_t at = load_index(bounds.view, n);
-    if (n == 0 && at != 0) call.fail("{}[0] is {} but must be 0", bounds.name, at);
-    if (at < before) call.fail("{}[{}] is {} but {}[{}] is {}", bounds.name, n, at, bounds.name, n - 1, before);
-    if (at > total || (n == last && at != total)) {
-      call.fail("{}[{}] is {} but {} {} = {}", bounds.name, n, at, n == last ? "must be" : "must be at most", letter,
-                total);
-    }
-    before = at;
-  }
-}
-
 /// The bounds of packed queries, which say how many sequences there are.
 void check_query_bounds(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument queries{"cu_seqlens_q", in.cu_seqlens_q};
@@ -219,7 +195,7 @@ void check_query_bounds(Call& call, const AttentionInputs& in, Problem& p) {
   if (!call.given(queries)) return;
   if (p.B != 1)
     call.fail("cu_seqlens_q is given but q has shape {}: B is {} but must be 1", shape_text(in.q.shape), p.B);
-  check_bounds(call, queries, "T", p.T);
+  call.bounds(queries, "T", p.T);
   p.N = queries.view.shape[3] - 1;
 }
 
@@ -235,7 +211,7 @@ void check_key_bounds(Call& call, const AttentionInputs& in, const Problem& p) {
               p.packed() ? keys.name : queries.name);
   }
   if (!p.packs_keys()) return;
-  check_bounds(call, keys, "S", p.S);
+  call.bounds(keys, "S", p.S);
   call.same_dim(keys, queries, 3, "N + 1");
 }
 
@@ -351,17 +327,6 @@ void check_saved(Call& call, const AttentionSaved& saved, bool needs_attn, const
   }
 }
 
-/// A gradient has the shape and dtype of what it is the gradient of, which must be there.
-void check_gradient(Call& call, const Argument& gradient, const Argument& of) {
-  if (!call.given(gradient)) return;
-  if (!of.view.present()) call.fail("{} is asked for but {} is absent", gradient.name, of.name);
-  call.output(gradient, {of.view.dtype});
-  if (gradient.view.shape != of.view.shape) {
-    call.fail("{} has shape {} but {} has shape {}", gradient.name, shape_text(gradient.view.shape), of.name,
-              shape_text(of.view.shape));
-  }
-}
-
 /// Indices in [0, size), any number of them: `letters` is their shape.
 void check_indices(Call& call, const Argument& arg, const char* letters, const char* letter, std::int64_t size) {
   if (!call.given(arg)) return;
@@ -449,7 +414,7 @@ BackwardProblem check_backward(const AttentionGradients& gradients, const Attent
   check_saved(call, saved, loses_output(p.gate_fn, p.gate_op) && gradients.dgate.present(), p);
   check_query_tensors<Access::reads, kIncomingTensors>(call, incoming, p);
   for (const AttentionGradient& row : kAttentionGradients) {
-    check_gradient(call, {row.name, gradients.*row.member}, {input_of_gradient(row).name, inputs.*row.gradient_of});
+    call.gradient({row.name, gradients.*row.member}, {input_of_gradient(row).name, inputs.*row.gradient_of});
   }
   call.no_overlap();
   check_rows_computed(call, {"lse", saved.lse});

@@ -14,9 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include "headgate/runtime.hpp"
 #include "headgate/tensor.hpp"
 #include "library/call/overlap.hpp"
 #include "library/core/check.hpp"
+#include "library/core/element.hpp"
 
 // The checks that every tensor argument of a call goes through.
 
@@ -141,6 +143,44 @@ class Call {
     outputs_.add(arg);
   }
 
+  /// A gradient that is asked for has the shape and dtype of what it is the gradient of, which must be present.
+  void gradient(const Argument& arg, const Argument& of) {
+    if (!given(arg)) return;
+    if (!of.view.present()) fail("{} is asked for but {} is absent", arg.name, of.name);
+    output(arg, {of.view.dtype});
+    if (arg.view.shape != of.view.shape) {
+      fail("{} has shape {} but {} has shape {}", arg.name, shape_text(arg.view.shape), of.name,
+           shape_text(of.view.shape));
+    }
+  }
+
+  /// The bounds of packed sequences: 0 first, never decreasing, `total` last.
+  void bounds(const Argument& arg, const char* letter, std::int64_t total) {
+    input(arg, {DType::i32, DType::i64});
+    const std::int64_t last = arg.view.shape[3] - 1;
+    if (last < 0) fail("{} has shape {} but must be (1,1,1,N+1)", arg.name, shape_text(arg.view.shape));
+    shape(arg, "(1,1,1,N+1)", {1, 1, 1, last + 1});
+    std::int64_t before = 0;
+    for (std::int64_t n = 0; n <= last; ++n) {
+      const std::int64_t at = load_index(arg.view, n);
+      if (n == 0 && at != 0) fail("{}[0] is {} but must be 0", arg.name, at);
+      if (at < before) fail("{}[{}] is {} but {}[{}] is {}", arg.name, n, at, arg.name, n - 1, before);
+      if (at > total || (n == last && at != total)) {
+        fail("{}[{}] is {} but {} {} = {}", arg.name, n, at, n == last ? "must be" : "must be at most", letter, total);
+      }
+      before = at;
+    }
+  }
+
+  /// resolved(), whose errors then begin with the function's name.
+  ExecutionContext context(const ExecutionContext& given_context) const {
+    try {
+      return resolved(given_context);
+    } catch (const Error& error) {
+      fail("{}", error.what());
+    }
+  }
+
   void shape(const Argument& arg, const char* letters, const Shape& expected) const {
     if (arg.view.shape != expected) {
       fail("{} has shape {} but {} is {}", arg.name, shape_text(arg.view.shape), letters, shape_text(expected));
@@ -164,8 +204,12 @@ class Call {
     }
   }
 
-  /// Lets the output of this name be the very view that the input is, to be updated in place.
-  void allow_in_place(std::string_view output, std::string_view input) { in_place_ = {output, input}; }
+  /// Lets `output` be the very view that `input` is, for an operation that updates it in place. no_overlap still
+  /// refuses any other overlap of the two. Both have been checked by these names.
+  void allow_in_place(const char* output, const char* input) {
+    in_place_output_ = output;
+    in_place_input_ = input;
+  }
 
   /// Refuses an output that shares memory with itself, an input or another output. Views that interleave in one
   /// buffer, such as the parts of a fused projection, pass.
@@ -176,7 +220,9 @@ class Call {
         fail("{} has shape {} and strides {} under which elements overlap", name, shape_text(view.shape),
              shape_text(view.strides));
       }
-      for (const Argument& other : inputs_) disjoint(output, other);
+      for (const Argument& other : inputs_) {
+        if (!updated_in_place(output, other)) disjoint(output, other);
+      }
       for (const Argument* other = outputs_.begin(); other != &output; ++other) disjoint(output, *other);
     }
   }
@@ -214,14 +260,14 @@ class Call {
     }
   }
 
-  /// Whether a is an output that is updated in place, and b what it was.
-  bool is_in_place(const Argument& a, const Argument& b) const {
-    return a.name == in_place_.output && b.name == in_place_.input && a.view.data == b.view.data &&
-           a.view.dtype == b.view.dtype && a.view.shape == b.view.shape && a.view.strides == b.view.strides;
+  bool updated_in_place(const Argument& output, const Argument& input) const {
+    const ConstTensorView &to = output.view, &from = input.view;
+    return std::string_view(output.name) == in_place_output_ && std::string_view(input.name) == in_place_input_ &&
+           to.data == from.data && to.dtype == from.dtype && to.shape == from.shape && to.strides == from.strides;
   }
 
   void disjoint(const Argument& a, const Argument& b) const {
-    if (!is_in_place(a, b) && provably_overlap(a.view, b.view)) {
+    if (provably_overlap(a.view, b.view)) {
       fail("{} overlaps {} in memory: {} has shape {} and strides {}, {} has shape {} and strides {}", a.name, b.name,
            a.name, shape_text(a.view.shape), shape_text(a.view.strides), b.name, shape_text(b.view.shape),
            shape_text(b.view.strides));
@@ -229,11 +275,9 @@ class Call {
   }
 
   const char* function_;
+  std::string_view in_place_output_, in_place_input_;  // empty: none
   ArgumentList inputs_;
   ArgumentList outputs_;
-  struct {
-    std::string_view output, input;
-  } in_place_;
 };
 
 template <typename Enum>

@@ -79,21 +79,9 @@ void check_beta(Call& call, const LinearAttentionInputs& in, const LinearRuleRow
 void check_cu_seqlens(Call& call, const LinearAttentionInputs& in, LinearProblem& p) {
   const Argument bounds{"cu_seqlens", in.cu_seqlens};
   if (!call.given(bounds)) return;
-  call.input(bounds, {DType::i32, DType::i64});
-  const std::int64_t entries = in.cu_seqlens.shape[3];
-  if (entries < 1) call.fail("cu_seqlens has shape {} but needs at least one entry", shape_text(in.cu_seqlens.shape));
-  call.shape(bounds, "(1,1,1,N+1)", {1, 1, 1, entries});
+  call.bounds(bounds, "T", p.T);
   if (p.B != 1) call.fail("cu_seqlens is given but B is {} and must be 1", p.B);
-  std::int64_t before = 0;
-  for (std::int64_t n = 0; n < entries; ++n) {
-    const std::int64_t at = load_index(in.cu_seqlens, n);
-    if (n == 0 && at != 0) call.fail("cu_seqlens[0] is {} but must be 0", at);
-    if (at < before)
-      call.fail("cu_seqlens[{}] is {} but cu_seqlens[{}] is {}: they must not decrease", n, at, n - 1, before);
-    before = at;
-  }
-  if (before != p.T) call.fail("cu_seqlens[{}] is {} but must be T = {}", entries - 1, before, p.T);
-  p.N = entries - 1;
+  p.N = in.cu_seqlens.shape[3] - 1;
 }
 
 /// A state, or the gradient of one.
@@ -112,7 +100,7 @@ void check_options(const Call& call, const LinearAttentionOptions& options, Line
   if (!(p.eps >= 0.0) || !std::isfinite(p.eps)) {
     call.fail("l2_norm is {} but must be at least 0 and finite: it is the eps of the norm", p.eps);
   }
-  p.context = resolved(options.context);
+  p.context = call.context(options.context);
 }
 
 LinearProblem check_common(Call& call, const LinearAttentionInputs& in, const LinearAttentionOptions& options) {
@@ -131,17 +119,6 @@ LinearProblem check_common(Call& call, const LinearAttentionInputs& in, const Li
   check_options(call, options, p);
   if (in.beta.present()) p.inputs.beta = broadcast_to(in.beta, {p.B, p.Hv, p.T, 1});
   return p;
-}
-
-/// A gradient has the shape and dtype of what it is the gradient of, which must be there.
-void check_gradient(Call& call, const Argument& gradient, const Argument& of) {
-  if (!call.given(gradient)) return;
-  if (!of.view.present()) call.fail("{} is asked for but {} is absent", gradient.name, of.name);
-  call.output(gradient, {of.view.dtype});
-  if (gradient.view.shape != of.view.shape) {
-    call.fail("{} has shape {} but {} has shape {}", gradient.name, shape_text(gradient.view.shape), of.name,
-              shape_text(of.view.shape));
-  }
 }
 
 void check_like_y(const Call& call, const Argument& arg, const LinearProblem& p) {
@@ -180,12 +157,12 @@ LinearBackwardProblem check_linear_backward(const LinearAttentionGradients& grad
   check_state(call, {"incoming dstate", incoming.dstate}, p, [&call](const Argument& arg) {
     call.input(arg, {DType::f32, DType::f64});
   });
-  check_gradient(call, {"dq", gradients.dq}, {"q", inputs.q});
-  check_gradient(call, {"dk", gradients.dk}, {"k", inputs.k});
-  check_gradient(call, {"dv", gradients.dv}, {"v", inputs.v});
-  check_gradient(call, {"ddecay", gradients.ddecay}, {"decay", inputs.decay});
-  check_gradient(call, {"dbeta", gradients.dbeta}, {"beta", inputs.beta});
-  check_gradient(call, {"dstate", gradients.dstate}, {"state", inputs.state});
+  call.gradient({"dq", gradients.dq}, {"q", inputs.q});
+  call.gradient({"dk", gradients.dk}, {"k", inputs.k});
+  call.gradient({"dv", gradients.dv}, {"v", inputs.v});
+  call.gradient({"ddecay", gradients.ddecay}, {"decay", inputs.decay});
+  call.gradient({"dbeta", gradients.dbeta}, {"beta", inputs.beta});
+  call.gradient({"dstate", gradients.dstate}, {"state", inputs.state});
   call.no_overlap();
   return p;
 }

@@ -532,6 +532,8 @@ GateValue gate_value(GateFn fn, double z) { return gate_terms(fn, z); }
 
 double gate_magnitude(GateFn fn, double z, DType dtype) { return value_terms(fn, z, weight_floor(dtype)); }
 
+double gate_slope_magnitude(GateFn fn, double z, DType dtype) { return slope_terms(fn, z, weight_floor(dtype)); }
+
 Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t b, std::int64_t h,
                     std::int64_t i) {
   const Sizes n(inputs, options);

@@ -70,5 +70,7 @@ GateValue gate_value(GateFn fn, double z);
 
 /// The magnitude of g(z) that kernels compute for inputs of `dtype`.
 double gate_magnitude(GateFn fn, double z, DType dtype);
+/// The same of g′(z).
+double gate_slope_magnitude(GateFn fn, double z, DType dtype);
 
 }  // namespace headgate::reference

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arithmetic of the short convolution on dense rows, specialised by the number of taps; included once per target.
+#if defined(HEADGATE_LINEAR_ATTENTION_CONVOLUTION_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_LINEAR_ATTENTION_CONVOLUTION_ROWS_INL_
+#undef HEADGATE_LINEAR_ATTENTION_CONVOLUTION_ROWS_INL_
+#else
+#define HEADGATE_LINEAR_ATTENTION_CONVOLUTION_ROWS_INL_
+#endif
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "headgate/short_convolution.hpp"
+#include "library/core/gate_functions-inl.hpp"
+#include "library/core/vec-inl.hpp"
+
+// Every sum is bias, then + weight_j · x in the order of j, in one vector instruction a tap, whatever the layout: an
+// element has the same bits in any layout, block or call.
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Tokens of a strip: vectors along channels keep the taps in registers for as many rows. Eight rows take 1.2 times as
+/// long where they lie a multiple of 4 KiB apart: their lines do not fit one set of a first-level cache.
+inline constexpr std::int64_t kStripRows = 4;
+
+/// n elements, a multiple of the lanes, of rows that lie x_stride and y_stride elements apart. Row r of y is made of
+/// rows r … r + K − 1 of x.
+template <typename T, typename Stored>
+struct ConvolvedRows {
+  const T* taps;  ///< K rows of taps and one of bias, taps_stride apart
+  std::int64_t taps_stride;
+  const Stored* x;
+  std::int64_t x_stride;
+  Stored* y;
+  std::int64_t y_stride;
+  std::int64_t n;
+  bool silu;
+};
+
+/// x = silu(x) for kCount vectors. Apart from what makes and stores them, so that the chains of one vector run beside
+/// those of the next.
+template <std::int64_t kCount, typename T>
+HWY_INLINE void activate(hn::Vec<Tag<T>> (&x)[kCount]) {
+  HWY_UNROLL(8) for (std::int64_t i = 0; i < kCount; ++i) x[i] = Gate<GateFn::silu>::value(Tag<T>(), x[i]);
+}
+
+/// kRows rows of y, each vector of channels at a time.
+template <std::int64_t K, std::int64_t kRows, typename T, typename Stored>
+HWY_NOINLINE void convolve_rows(const ConvolvedRows<T, Stored>& rows) {
+  const Tag<T> d;
+  using V = hn::Vec<Tag<T>>;
+  const std::int64_t x_stride = rows.x_stride, y_stride = rows.y_stride, taps_stride = rows.taps_stride;
+  for (std::int64_t c = 0; c < rows.n; c += kLanes<T>) {
+    const T* HWY_RESTRICT taps = rows.taps + c;
+    const Stored* HWY_RESTRICT x = rows.x + c;
+    Stored* HWY_RESTRICT y = rows.y + c;
+    V tap[K], row[kRows + K - 1], sum[kRows];
+    HWY_UNROLL(8) for (std::int64_t j = 0; j < K; ++j) tap[j] = hn::LoadU(d, taps + j * taps_stride);
+    HWY_UNROLL(16) for (std::int64_t r = 0; r < kRows + K - 1; ++r) row[r] = load_as<T>(x + r * x_stride);
+    HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
+      sum[r] = hn::LoadU(d, taps + K * taps_stride);
+      HWY_UNROLL(8) for (std::int64_t j = 0; j < K; ++j) sum[r] = hn::MulAdd(tap[j], row[r + j], sum[r]);
+    }
+    if (rows.silu) activate<kRows, T>(sum);
+    HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) store_as<T>(sum[r], y + r * y_stride);
+  }
+}
+
+/// kVecs vectors of a row along tokens.
+template <std::int64_t K, std::int64_t kVecs, typename T, typename Stored>
+HWY_INLINE void convolve_vectors(const hn::Vec<Tag<T>> (&tap)[K], hn::Vec<Tag<T>> bias, const Stored* HWY_RESTRICT x,
+                                 Stored* HWY_RESTRICT y, bool silu) {
+  hn::Vec<Tag<T>> sum[kVecs];
+  HWY_UNROLL(8) for (std::int64_t v = 0; v < kVecs; ++v) {
+    sum[v] = bias;
+    HWY_UNROLL(8)
+    for (std::int64_t j = 0; j < K; ++j) sum[v] = hn::MulAdd(tap[j], load_as<T>(x + v * kLanes<T> + j), sum[v]);
+  }
+  if (silu) activate<kVecs, T>(sum);
+  HWY_UNROLL(8) for (std::int64_t v = 0; v < kVecs; ++v) store_as<T>(sum[v], y + v * kLanes<T>);
+}
+
+/// One row along tokens: y[t] = act(taps[K] + Σ_j taps[j] · x[t + j]), t < n, a multiple of the lanes. Strides are not
+/// read.
+template <std::int64_t K, typename T, typename Stored>
+HWY_NOINLINE void convolve_tokens(const ConvolvedRows<T, Stored>& row) {
+  const Tag<T> d;
+  constexpr std::int64_t kVecs = 4;
+  hn::Vec<Tag<T>> tap[K];
+  HWY_UNROLL(8) for (std::int64_t j = 0; j < K; ++j) tap[j] = hn::Set(d, row.taps[j]);
+  const auto bias = hn::Set(d, row.taps[K]);
+  std::int64_t t = 0;
+  for (; t + kVecs * kLanes<T> <= row.n; t += kVecs * kLanes<T>)
+    convolve_vectors<K, kVecs, T>(tap, bias, row.x + t, row.y + t, row.silu);
+  for (; t < row.n; t += kLanes<T>) convolve_vectors<K, 1, T>(tap, bias, row.x + t, row.y + t, row.silu);
+}
+
+/// What gradients of taps and bias are summed from: row r of ds meets rows r … r + K − 1 of x.
+template <typename T>
+struct TapProducts {
+  T* sums;  ///< K rows of taps and one of bias, sums_stride apart; added to
+  std::int64_t sums_stride;
+  const T* ds;
+  std::int64_t ds_stride;
+  const T* x;
+  std::int64_t x_stride;
+  std::int64_t rows;
+  std::int64_t n;  ///< elements of a row, a multiple of the lanes
+};
+
+/// sums[j] += Σ_r ds[r] · x[r + j], sums[K] += Σ_r ds[r], of each channel.
+template <std::int64_t K, typename T>
+HWY_NOINLINE void add_tap_rows(const TapProducts<T>& products) {
+  const Tag<T> d;
+  using V = hn::Vec<Tag<T>>;
+  for (std::int64_t c = 0; c < products.n; c += kLanes<T>) {
+    T* HWY_RESTRICT sums = products.sums + c;
+    const T* HWY_RESTRICT ds = products.ds + c;
+    const T* HWY_RESTRICT x = products.x + c;
+    V sum[K + 1];
+    HWY_UNROLL(9) for (std::int64_t j = 0; j <= K; ++j) sum[j] = hn::LoadU(d, sums + j * products.sums_stride);
+    for (std::int64_t r = 0; r < products.rows; ++r) {
+      const V gradient = hn::LoadU(d, ds + r * products.ds_stride);
+      HWY_UNROLL(8)
+      for (std::int64_t j = 0; j < K; ++j)
+        sum[j] = hn::MulAdd(gradient, hn::LoadU(d, x + (r + j) * products.x_stride), sum[j]);
+      sum[K] = hn::Add(sum[K], gradient);
+    }
+    HWY_UNROLL(9) for (std::int64_t j = 0; j <= K; ++j) hn::StoreU(sum[j], d, sums + j * products.sums_stride);
+  }
+}
+
+/// The same of one channel along `n` tokens, any number of them: sums[0 … K]. Rows and strides are not read.
+template <std::int64_t K, typename T>
+HWY_NOINLINE void add_tap_tokens(const TapProducts<T>& products) {
+  const Tag<T> d;
+  using V = hn::Vec<Tag<T>>;
+  const T* HWY_RESTRICT ds = products.ds;
+  const T* HWY_RESTRICT x = products.x;
+  V sum[K + 1];
+  HWY_UNROLL(9) for (std::int64_t j = 0; j <= K; ++j) sum[j] = hn::Zero(d);
+  std::int64_t t = 0;
+  for (; t + kLanes<T> <= products.n; t += kLanes<T>) {
+    const V gradient = hn::LoadU(d, ds + t);
+    HWY_UNROLL(8) for (std::int64_t j = 0; j < K; ++j) sum[j] = hn::MulAdd(gradient, hn::LoadU(d, x + t + j), sum[j]);
+    sum[K] = hn::Add(sum[K], gradient);
+  }
+  HWY_UNROLL(9) for (std::int64_t j = 0; j <= K; ++j) products.sums[j] += hn::GetLane(hn::SumOfLanes(d, sum[j]));
+  for (; t < products.n; ++t) {
+    for (std::int64_t j = 0; j < K; ++j) products.sums[j] += ds[t] * x[t + j];
+    products.sums[K] += ds[t];
+  }
+}
+
+/// ds[i] = dy[i] · act′(s[i]) for i < n, a multiple of the lanes; ds may be dy or s.
+template <typename T>
+HWY_NOINLINE void activation_backward(T* ds, const T* dy, const T* s, std::int64_t n) {
+  const Tag<T> d;
+  for (std::int64_t i = 0; i < n; i += kLanes<T>) {
+    const auto slope = Gate<GateFn::silu>::derivative(d, hn::LoadU(d, s + i));
+    hn::StoreU(hn::Mul(hn::LoadU(d, dy + i), slope), d, ds + i);
+  }
+}
+
+/// to[j · to_stride + c] = from[c · K + j] for c < n, a multiple of the lanes.
+template <std::int64_t K, typename T>
+HWY_NOINLINE void transpose_taps(T* HWY_RESTRICT to, std::int64_t to_stride, const T* HWY_RESTRICT from,
+                                 std::int64_t n) {
+  const Tag<T> d;
+  for (std::int64_t c = 0; c < n; c += kLanes<T>) {
+    const T* block = from + c * K;
+    if constexpr (K == 2 || K == 4) {
+      hn::Vec<Tag<T>> tap[K];
+      if constexpr (K == 2) {
+        hn::LoadInterleaved2(d, block, tap[0], tap[1]);
+      } else {
+        hn::LoadInterleaved4(d, block, tap[0], tap[1], tap[2], tap[3]);
+      }
+      for (std::int64_t j = 0; j < K; ++j) hn::StoreU(tap[j], d, to + j * to_stride + c);
+    } else {
+      for (std::int64_t j = 0; j < K; ++j) {
+        for (std::int64_t x = 0; x < kLanes<T>; ++x) to[j * to_stride + c + x] = block[x * K + j];
+      }
+    }
+  }
+}
+
+/// The code for one number of taps.
+template <typename T>
+struct TapKernels {
+  template <typename Stored>
+  using Convolve = void (*)(const ConvolvedRows<T, Stored>&);
+  /// What bf16 is computed in.
+  using Half = std::conditional_t<std::is_same_v<T, float>, BFloat16, T>;
+
+  Convolve<T> strip, row, tokens;  ///< of kStripRows rows, of one, of one along tokens
+  Convolve<Half> half_strip, half_tokens;
+  void (*add_rows)(const TapProducts<T>&);
+  void (*add_tokens)(const TapProducts<T>&);
+  void (*transpose)(T*, std::int64_t, const T*, std::int64_t);
+};
+
+template <std::int64_t K, typename T>
+constexpr TapKernels<T> tap_kernels_of() {
+  using Half = typename TapKernels<T>::Half;
+  return {convolve_rows<K, kStripRows, T, T>,
+          convolve_rows<K, 1, T, T>,
+          convolve_tokens<K, T, T>,
+          convolve_rows<K, kStripRows, T, Half>,
+          convolve_tokens<K, T, Half>,
+          add_tap_rows<K, T>,
+          add_tap_tokens<K, T>,
+          transpose_taps<K, T>};
+}
+
+template <typename T, std::size_t... kIndex>
+constexpr auto tap_kernels_table(std::index_sequence<kIndex...> /*taps*/) {
+  return std::array{tap_kernels_of<kMinTaps + static_cast<std::int64_t>(kIndex), T>()...};
+}
+
+template <typename T>
+const TapKernels<T>& tap_kernels(std::int64_t K) {
+  static constexpr auto kTable = tap_kernels_table<T>(std::make_index_sequence<kMaxTaps - kMinTaps + 1>());
+  return kTable[static_cast<std::size_t>(K - kMinTaps)];
+}
+
+/// Rows of y, any number of them.
+template <typename T>
+void convolve_all_rows(const TapKernels<T>& kernels, ConvolvedRows<T, T> rows, std::int64_t count) {
+  std::int64_t r = 0;
+  const auto advance = [&rows, &r](std::int64_t by) {
+    rows.x += by * rows.x_stride;
+    rows.y += by * rows.y_stride;
+    r += by;
+  };
+  for (; r + kStripRows <= count; advance(kStripRows)) kernels.strip(rows);
+  for (; r < count; advance(1)) kernels.row(rows);
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_LINEAR_ATTENTION_CONVOLUTION_ROWS_INL_

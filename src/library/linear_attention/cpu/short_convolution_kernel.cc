@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass of the short convolution: reads x once and writes y once, with vectors along channels or tokens.
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "library/core/cancellation.hpp"
+#include "library/core/dispatch.hpp"
+#include "library/core/workspace.hpp"
+#include "library/linear_attention/short_convolution.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "library/linear_attention/cpu/short_convolution_kernel.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "library/linear_attention/cpu/convolution_plan-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Tasks along channels, where x and y are read and written where they lie, and where they go through buffers that stay
+/// in a second-level cache.
+inline constexpr TaskSizes kWideTasks{32, 256, 64, 8192};
+inline constexpr TaskSizes kBufferedTasks{32, 256, 64, 1024};
+/// Tasks along tokens.
+inline constexpr TaskSizes kTokensTasks{2048, 2048, 1, 16};
+/// Tokens that go through the buffer at a time: where a sequence begins, and where none can be read in place.
+inline constexpr std::int64_t kHeadTokens = 64;
+inline constexpr std::int64_t kBufferedTokens = 256;
+
+/// Whether x and y can be read and written in vectors where they lie.
+template <typename T>
+bool lies_in_vectors(const ShortConvolutionProblem& p, Along along) {
+  const std::size_t dim = along == Along::tokens ? 2 : 3;
+  const bool has_vectors = p.dtype == dtype_of<T>() || p.dtype == dtype_of<typename TapKernels<T>::Half>();
+  return has_vectors && p.inputs.x.strides[dim] == 1 && p.outputs.y.strides[dim] == 1;
+}
+
+/// What one thread works in.
+template <typename T>
+struct ConvolutionScratch {
+  ConvolutionScratch(Workspace& ws, const ConvolutionPlan& plan) {
+    const std::int64_t K = plan.p.K;
+    const std::int64_t width = round_up(plan.channel_block, kLanes<T>);
+    state = ws.take<T>("state", width);
+    if (plan.along == Along::tokens) {
+      x = ws.take<T>("x", 1, kBufferedTokens + K);
+      y = ws.take<T>("y", 1, kBufferedTokens);
+      return;
+    }
+    taps = ws.take<T>("taps", K + 1, width);
+    weight = ws.take<T>("taps", K * width);
+    x = ws.take<T>("x", kStripRows + K - 1, width);
+    y = ws.take<T>("y", kStripRows, width);
+  }
+  View<T, 2> taps, x, y;
+  View<T, 1> weight, state;
+};
+
+template <typename T>
+struct ConvolutionBuffers {
+  ConvolutionBuffers(Workspace& ws, const ConvolutionPlan& plan, int threads) {
+    scratch = ws.take<std::byte>("threads", threads, count_bytes<ConvolutionScratch<T>>(plan));
+  }
+  View<std::byte, 2> scratch;  ///< a thread's ConvolutionScratch
+};
+
+/// One thread's part.
+template <typename T>
+class ConvolutionWorker {
+ public:
+  using Half = typename TapKernels<T>::Half;
+
+  ConvolutionWorker(const ConvolutionPlan& plan, const ConvolutionBuffers<T>& shared, int thread)
+      : plan_(plan),
+        p_(plan.p),
+        kernels_(tap_kernels<T>(plan.p.K)),
+        scratch_(place_buffers<ConvolutionScratch<T>>(shared.scratch.at(thread), plan)),
+        in_place_(lies_in_vectors<T>(plan.p, plan.along)) {}
+
+  /// y of one block of rows and channels.
+  void run_block(std::int64_t row_block, std::int64_t channel_block) {
+    first_ = plan_.first_channel(channel_block);
+    cols_ = plan_.channels(channel_block);
+    if (plan_.along == Along::channels && channel_block != loaded_block_) {
+      load_taps(scratch_.taps, p_, first_, cols_, scratch_.weight.data);
+      loaded_block_ = channel_block;
+    }
+    const std::int64_t begin = row_block * plan_.row_block;
+    p_.each_range(begin, std::min(begin + plan_.row_block, p_.rows()), [this](const TokenRange& range) {
+      plan_.along == Along::channels ? run_rows(range) : run_channels(range);
+    });
+  }
+
+  /// The new state of one sequence and block of channels. Reads the old one before it overwrites it.
+  void write_state(std::int64_t n, std::int64_t channel_block) const {
+    const TokenRange sequence = p_.sequence(n);
+    const SequenceReader reader(p_.inputs.x, p_.inputs.state, sequence);
+    const HeadRows<void> to(p_.outputs.state, n, 0);
+    const std::int64_t first = plan_.first_channel(channel_block), cols = plan_.channels(channel_block);
+    for (std::int64_t i = 0; i < p_.K - 1; ++i) {
+      reader.load_rows(scratch_.state.data, 0, sequence.T - (p_.K - 1) + i, 1, first, cols, cols);
+      store_row(to, scratch_.state.data, i, first, cols);
+    }
+  }
+
+ private:
+  void run_rows(const TokenRange& range) const {
+    const SequenceReader reader(p_.inputs.x, p_.inputs.state, range);
+    for (std::int64_t t = range.begin; t < range.end; t += kStripRows) {
+      const std::int64_t rows = std::min(kStripRows, range.end - t);
+      std::int64_t done = 0;
+      if (in_place_ && rows == kStripRows && t >= p_.K - 1) {
+        done = cols_ / kLanes<T> * kLanes<T>;
+        p_.dtype == dtype_of<T>() ? strip_in_place(kernels_.strip, range, t, done)
+                                  : strip_in_place(kernels_.half_strip, range, t, done);
+      }
+      if (done < cols_) buffered_strip(reader, range, t, rows, done);
+    }
+  }
+
+  /// `n` channels of a whole strip, where they lie.
+  template <typename Stored>
+  void strip_in_place(void (*convolve)(const ConvolvedRows<T, Stored>&), const TokenRange& range, std::int64_t t,
+                      std::int64_t n) const {
+    const HeadRows<const void> x(p_.inputs.x, range.b, 0);
+    const HeadRows<void> y(p_.outputs.y, range.b, 0);
+    const std::int64_t row = range.first_row + t;
+    const View<T, 2>& taps = scratch_.taps;
+    convolve({taps.data, taps.strides[0], x.at<Stored>(row - (p_.K - 1), first_, n), x.row_stride,
+              y.at<Stored>(row, first_, n), y.row_stride, n, p_.silu()});
+  }
+
+  /// Channels from `done` on of a strip, through the buffers.
+  void buffered_strip(const SequenceReader& reader, const TokenRange& range, std::int64_t t, std::int64_t rows,
+                      std::int64_t done) const {
+    const std::int64_t cols = cols_ - done, padded = round_up(cols, kLanes<T>);
+    const std::int64_t stride = scratch_.x.strides[0];
+    reader.load_rows(scratch_.x.data, stride, t - (p_.K - 1), rows + p_.K - 1, first_ + done, cols, padded);
+    convolve_all_rows(kernels_,
+                      {scratch_.taps.data + done, scratch_.taps.strides[0], scratch_.x.data, stride, scratch_.y.data,
+                       stride, padded, p_.silu()},
+                      rows);
+    const HeadRows<void> y(p_.outputs.y, range.b, 0);
+    for (std::int64_t r = 0; r < rows; ++r)
+      store_row(y, scratch_.y.at(r), range.first_row + t + r, first_ + done, cols);
+  }
+
+  void run_channels(const TokenRange& range) const {
+    const SequenceReader reader(p_.inputs.x, p_.inputs.state, range);
+    for (std::int64_t c = first_; c < first_ + cols_; ++c) {
+      T taps[kMaxTaps + 1];
+      load_channel_taps(taps, p_, c);
+      for (std::int64_t t = range.begin; t < range.end;) {
+        const std::int64_t left = range.end - t;
+        const bool starts = t < p_.K - 1;
+        if (in_place_ && !starts && left >= kLanes<T>) {
+          const std::int64_t n = left / kLanes<T> * kLanes<T>;
+          p_.dtype == dtype_of<T>() ? tokens_in_place(kernels_.tokens, taps, range, t, n, c)
+                                    : tokens_in_place(kernels_.half_tokens, taps, range, t, n, c);
+          t += n;
+        } else {
+          const std::int64_t n = std::min(left, in_place_ && starts ? kHeadTokens : kBufferedTokens);
+          buffered_tokens(reader, taps, range, t, n, c);
+          t += n;
+        }
+      }
+    }
+  }
+
+  template <typename Stored>
+  void tokens_in_place(void (*convolve)(const ConvolvedRows<T, Stored>&), const T* taps, const TokenRange& range,
+                       std::int64_t t, std::int64_t n, std::int64_t c) const {
+    const HeadRows<const void> x(transposed(p_.inputs.x), range.b, 0);
+    const HeadRows<void> y(transposed(p_.outputs.y), range.b, 0);
+    const std::int64_t row = range.first_row + t;
+    convolve({taps, 0, x.at<Stored>(c, row - (p_.K - 1), n + p_.K - 1), 0, y.at<Stored>(c, row, n), 0, n, p_.silu()});
+  }
+
+  void buffered_tokens(const SequenceReader& reader, const T* taps, const TokenRange& range, std::int64_t t,
+                       std::int64_t n, std::int64_t c) const {
+    const std::int64_t padded = round_up(n, kLanes<T>);
+    reader.load_tokens(scratch_.x.data, t - (p_.K - 1), n + p_.K - 1, c);
+    std::fill(scratch_.x.data + n + p_.K - 1, scratch_.x.data + padded + p_.K - 1, T{0});
+    kernels_.tokens({taps, 0, scratch_.x.data, 0, scratch_.y.data, 0, padded, p_.silu()});
+    store_row(HeadRows<void>(transposed(p_.outputs.y), range.b, 0), scratch_.y.data, c, range.first_row + t, n);
+  }
+
+  const ConvolutionPlan& plan_;
+  const ShortConvolutionProblem& p_;
+  const TapKernels<T>& kernels_;
+  ConvolutionScratch<T> scratch_;
+  bool in_place_;                      ///< x and y can be read and written where they lie
+  std::int64_t first_ = 0, cols_ = 0;  ///< channels of the block that is worked on
+  std::int64_t loaded_block_ = -1;     ///< whose taps lie in the scratch
+};
+
+template <typename T>
+void short_convolution_typed(const ShortConvolutionProblem& p) {
+  const Along along = direction_of<T>(p);
+  const ConvolutionPlan plan = plan_convolution(p, along,
+                                                along == Along::tokens         ? kTokensTasks
+                                                : lies_in_vectors<T>(p, along) ? kWideTasks
+                                                                               : kBufferedTasks);
+  const std::int64_t tasks = plan.tasks();
+  const std::int64_t states = p.outputs.state.present() ? p.N * plan.channel_blocks : 0;
+  const int threads = static_cast<int>(std::clamp<std::int64_t>(std::max(tasks, states), 1, p.context.threads));
+  const Placed<ConvolutionBuffers<T>> shared(plan, threads);
+  Cancellation cancellation(p.context);
+#pragma omp parallel num_threads(threads) default(none) shared(plan, shared, tasks, states, cancellation)
+  {
+    ConvolutionWorker<T> worker(plan, *shared, omp_get_thread_num());
+    // Ends with a barrier: the old states have then been read.
+#pragma omp for schedule(dynamic)
+    for (std::int64_t n = 0; n < tasks; ++n) {
+      if (!cancellation.requested()) worker.run_block(n % plan.row_blocks, n / plan.row_blocks);
+    }
+#pragma omp for schedule(static)
+    for (std::int64_t n = 0; n < states; ++n) {
+      if (!cancellation.requested()) worker.write_state(n / plan.channel_blocks, n % plan.channel_blocks);
+    }
+  }
+  cancellation.throw_if_seen();
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headgate {
+
+HEADGATE_TARGET_TABLE(short_convolution_typed);
+
+void cpu_short_convolution(const ShortConvolutionProblem& problem) {
+  HEADGATE_FOR_DTYPE(short_convolution_typed, problem.dtype, problem.context.target)(problem);
+}
+
+}  // namespace headgate
+#endif  // HWY_ONCE
