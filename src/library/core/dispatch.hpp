@@ -5,8 +5,9 @@
 #include <cstdint>
 
 #include "headgate/tensor.hpp"
-#include "hwy/targets.h"
 #include "library/core/targets.hpp"
+// After targets.hpp, which says which of Highway's targets are compiled.
+#include "hwy/targets.h"
 
 // How a call reaches the code of its vector target. The choice is this library's own, so that a program's other users
 // of Highway keep theirs.

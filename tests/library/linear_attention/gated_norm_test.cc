@@ -3,6 +3,8 @@
 
 #include "headgate/gated_norm.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "library/core/gate_functions.hpp"
@@ -43,11 +45,10 @@ struct Spec {
 };
 
 std::string describe(const Spec& s) {
-  return std::string(dtype_name(s.dtype)) + " (" + std::to_string(s.B) + "," + std::to_string(s.H) + "," +
-         std::to_string(s.T) + "," + std::to_string(s.D) + ") weight " + dtype_name(s.weight) +
-         (s.weight_of_head ? " of heads" : "") + " gate " + dtype_name(s.gate) + " " + std::string(word_of(s.gate_fn)) +
-         " layouts " + std::to_string(int(s.x)) + " " + std::to_string(int(s.y)) + " " + std::to_string(int(s.z)) +
-         " eps " + std::to_string(s.eps) + " seed " + std::to_string(s.seed) + " threads " + std::to_string(s.threads);
+  return fmt::format("{} ({},{},{},{}) weight {}{} gate {} {} layouts {} {} {} eps {} scale {} seed {} threads {}",
+                     dtype_name(s.dtype), s.B, s.H, s.T, s.D, dtype_name(s.weight), s.weight_of_head ? " of heads" : "",
+                     dtype_name(s.gate), word_of(s.gate_fn), static_cast<int>(s.x), static_cast<int>(s.y),
+                     static_cast<int>(s.z), s.eps, s.scale, s.seed, s.threads);
 }
 
 /// All tensors of a problem, the inputs filled.

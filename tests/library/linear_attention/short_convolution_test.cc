@@ -3,8 +3,9 @@
 
 #include "headgate/short_convolution.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
-#include <optional>
 
 #include "library/linear_attention/placed_tensor.hpp"
 #include "support/test_runs.hpp"
@@ -47,12 +48,9 @@ struct Spec {
 };
 
 std::string describe(const Spec& s) {
-  std::string text = std::string(dtype_name(s.dtype)) + " (" + std::to_string(s.B) + ",1," + std::to_string(s.T) + "," +
-                     std::to_string(s.C) + ") K " + std::to_string(s.K) + " x " + std::to_string(int(s.x)) + " y " +
-                     std::to_string(int(s.y)) + " seed " + std::to_string(s.seed) + " threads " +
-                     std::to_string(s.threads) + " activation " + std::to_string(int(s.activation)) + " lengths";
-  for (const std::int64_t n : s.lengths) text += " " + std::to_string(n);
-  return text;
+  return fmt::format("{} ({},1,{},{}) K {} lengths [{}] activation {} layouts {} {} seed {} threads {}",
+                     dtype_name(s.dtype), s.B, s.T, s.C, s.K, fmt::join(s.lengths, ","), static_cast<int>(s.activation),
+                     static_cast<int>(s.x), static_cast<int>(s.y), s.seed, s.threads);
 }
 
 /// All tensors of a problem, the inputs filled.
