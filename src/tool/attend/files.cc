@@ -79,7 +79,7 @@ class Reader {
         io::Array array = io::read_npy(path);
         return array.dtype == DType::i8 ? std::move(array) : like_q(path, std::move(array));
       }
-      case Elements::of_q_or_f32: return row.kind == TensorKind::heads ? like_q(path) : like_q_or_f32(path);
+      case Elements::of_q_or_f32: return row.file.or_f32 ? like_q_or_f32(path) : like_q(path);
       case Elements::f32: return in_dtype(read_float(path), DType::f32);
       case Elements::f32_or_f64: {
         io::Array array = read_float(path);

@@ -34,35 +34,32 @@ void expect_order_of_structs(const Rows& rows) {
   EXPECT_EQ(names.size(), rows.size());
 }
 
-TEST(AttentionTensors, Rows_AreInTheOrderOfBothStructs) {
-  expect_order_of_structs<headgate_attention_inputs>(kAttentionInputs);
-  expect_order_of_structs<headgate_attention_outputs>(kAttentionOutputs);
-  expect_order_of_structs<headgate_attention_saved>(kSavedTensors);
-  expect_order_of_structs<headgate_attention_incoming>(kIncomingTensors);
-  expect_order_of_structs<headgate_attention_gradients>(kAttentionGradients);
-}
-
-TEST(AttentionTensors, Gradient_IsNamedAfterItsInput) {
-  for (const AttentionGradient& row : kAttentionGradients) {
+/// A gradient is named after the input that it is of.
+template <class Rows>
+void expect_names_of_gradients(const Rows& gradients) {
+  for (const auto& row : gradients) {
     EXPECT_EQ(std::string(row.name), std::string("d") + input_of_gradient(row).name);
   }
 }
 
-TEST(AttentionTensors, RequiredInputs_StandFirst) {
+template <class Rows>
+void expect_required_first(const Rows& inputs) {
   bool required = true;
-  for (const AttentionInput& row : kAttentionInputs) {
+  for (const auto& row : inputs) {
     EXPECT_LE(row.traits.required, required) << row.name;
     required = row.traits.required;
   }
 }
 
-TEST(AttentionOptions, Rows_AreAllMembersOnce) {
-  AttentionOptions options;
-  const headgate_attention_options c{};
+/// The rows are all fields of Options and of COptions, each once; `others` fields of COptions are no options.
+template <class Options, class COptions, class Rows>
+void expect_all_options(const Rows& table, std::size_t others) {
+  Options options;
+  const COptions c{};
   std::set<const void*> members, c_members;
   std::set<std::string_view> names;
   std::size_t rows = 0, of_context = 0;
-  for_each_row(kAttentionOptions, [&](const auto& row) {
+  for_each_row(table, [&](const auto& row) {
     members.insert(&row.of(options));
     c_members.insert(address(c, row.c_member));
     names.insert(row.text.name);
@@ -73,10 +70,26 @@ TEST(AttentionOptions, Rows_AreAllMembersOnce) {
   EXPECT_EQ(c_members.size(), rows);
   EXPECT_EQ(names.size(), rows);
   // `context` is one field of the options; its `cancelled` is for C++ alone.
-  EXPECT_EQ(rows - of_context + 1, testing::count_fields<AttentionOptions>());
+  EXPECT_EQ(rows - of_context + 1, testing::count_fields<Options>());
   EXPECT_EQ(of_context + 1, testing::count_fields<ExecutionContext>());
+  EXPECT_EQ(rows + others, testing::count_fields<COptions>());
+}
+
+TEST(AttentionTensors, Rows_AreInTheOrderOfBothStructs) {
+  expect_order_of_structs<headgate_attention_inputs>(kAttentionInputs);
+  expect_order_of_structs<headgate_attention_outputs>(kAttentionOutputs);
+  expect_order_of_structs<headgate_attention_saved>(kSavedTensors);
+  expect_order_of_structs<headgate_attention_incoming>(kIncomingTensors);
+  expect_order_of_structs<headgate_attention_gradients>(kAttentionGradients);
+}
+
+TEST(AttentionTensors, Gradient_IsNamedAfterItsInput) { expect_names_of_gradients(kAttentionGradients); }
+
+TEST(AttentionTensors, RequiredInputs_StandFirst) { expect_required_first(kAttentionInputs); }
+
+TEST(AttentionOptions, Rows_AreAllMembersOnce) {
   // struct_size, has_scale, has_window and reserved are no options.
-  EXPECT_EQ(rows + 4, testing::count_fields<headgate_attention_options>());
+  expect_all_options<AttentionOptions, headgate_attention_options>(kAttentionOptions, 4);
 }
 
 }  // namespace
