@@ -28,6 +28,7 @@ constexpr ArrayKind array_kind(TensorKind kind) {
     case TensorKind::rows: return ArrayKind::rows;
     case TensorKind::scores: return ArrayKind::scores;
     case TensorKind::vector: return ArrayKind::vector;
+    case TensorKind::state: return ArrayKind::states;
     case TensorKind::table: break;
   }
   return ArrayKind::table;

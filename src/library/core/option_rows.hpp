@@ -20,13 +20,14 @@
 namespace headgate {
 
 /// The part of the operation that an option changes.
-enum class OptionOf { scores, gate, products, execution };
+enum class OptionOf { scores, gate, products, recurrence, execution };
 
 template <>
 struct Words<OptionOf> {
-  static constexpr std::array<Word<OptionOf>, 4> kAll{{{OptionOf::scores, "scores"},
+  static constexpr std::array<Word<OptionOf>, 5> kAll{{{OptionOf::scores, "scores"},
                                                        {OptionOf::gate, "gate"},
                                                        {OptionOf::products, "products"},
+                                                       {OptionOf::recurrence, "recurrence"},
                                                        {OptionOf::execution, "execution"}}};
 };
 

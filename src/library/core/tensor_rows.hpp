@@ -18,7 +18,8 @@ enum class TensorKind {
   rows,    ///< (B,H,T): a number for each query of a head
   scores,  ///< (B,H,T,S), of which inputs may leave out leading ones
   vector,  ///< (N)
-  table    ///< (B,M)
+  table,   ///< (B,M)
+  state    ///< (N,H,D,Dv): a matrix for each head of a sequence
 };
 
 /// The element types that a tensor may have.

@@ -57,6 +57,7 @@ void check_rank_of(const Row& row, const std::string& path, const io::Array& arr
     case TensorKind::vector:
       return check_rank(path, array, 1, 1, fmt::format("{},)", row.shape.substr(0, row.shape.size() - 1)));
     case TensorKind::table: return check_rank(path, array, 2, 2, "(B,M), or (N,M) of a packed batch");
+    case TensorKind::state: return check_rank(path, array, 4, 4, std::string(row.shape));
   }
 }
 

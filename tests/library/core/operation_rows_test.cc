@@ -10,6 +10,7 @@
 #include "library/core/attention_options.hpp"
 #include "library/core/attention_tensors.hpp"
 #include "library/core/count_fields.hpp"
+#include "library/core/linear_attention_rows.hpp"
 
 namespace headgate {
 namespace {
@@ -90,6 +91,22 @@ TEST(AttentionTensors, RequiredInputs_StandFirst) { expect_required_first(kAtten
 TEST(AttentionOptions, Rows_AreAllMembersOnce) {
   // struct_size, has_scale, has_window and reserved are no options.
   expect_all_options<AttentionOptions, headgate_attention_options>(kAttentionOptions, 4);
+}
+
+TEST(LinearTensors, Rows_AreInTheOrderOfBothStructs) {
+  expect_order_of_structs<headgate_linear_attention_inputs>(kLinearInputs);
+  expect_order_of_structs<headgate_linear_attention_outputs>(kLinearOutputs);
+  expect_order_of_structs<headgate_linear_attention_incoming>(kLinearIncoming);
+  expect_order_of_structs<headgate_linear_attention_gradients>(kLinearGradients);
+}
+
+TEST(LinearTensors, Gradient_IsNamedAfterItsInput) { expect_names_of_gradients(kLinearGradients); }
+
+TEST(LinearTensors, RequiredInputs_StandFirst) { expect_required_first(kLinearInputs); }
+
+TEST(LinearOptions, Rows_AreAllMembersOnce) {
+  // struct_size, has_scale and has_l2_norm are no options.
+  expect_all_options<LinearAttentionOptions, headgate_linear_attention_options>(kLinearOptions, 3);
 }
 
 }  // namespace
