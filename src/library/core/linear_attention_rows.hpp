@@ -112,14 +112,16 @@ inline constexpr auto kLinearOptions = [] {
   return std::tuple_cat(
       std::tuple{
           option_row(OptionOf::recurrence, &O::rule, &C::rule,
-                     {"rule", "--rule", "RULE", "how a token changes the state"}),
+                     {"rule", "--rule", "RULE",
+                      "how a token changes the state: gated ones decay it first, delta ones add only the difference "
+                      "between v and what it returns for k"}),
           option_row(OptionOf::recurrence, &O::scale, &C::scale,
                      {"scale", "--scale", "X", "factor of S^T q", "1/sqrt(D)"},
                      {.given = &C::has_scale, .given_name = "has_scale"}),
           option_row(
               OptionOf::recurrence, &O::l2_norm, &C::l2_norm,
               {"l2_norm", "--l2-norm", "EPS",
-               "q and k are first divided by sqrt(sum x^2 + EPS), their L2 norm over D; at least 0", "no division"},
+               "eps of L2 norms, at least 0: q and k are first divided by sqrt(sum x^2 + eps) over D", "no norms"},
               {.given = &C::has_l2_norm, .given_name = "has_l2_norm"}),
       },
       execution_rows<C>());
