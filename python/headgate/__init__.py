@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact fused gated attention for CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v, forward and backward.
+"""Exact fused gated attention for CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v, forward and backward, and
+gated linear attention.
 
 The functions take arrays of NumPy, PyTorch and other programs with DLPack, without copies. `load`, `explain` and `runs`
 read what the command line reads; `headgate.plot` draws it.

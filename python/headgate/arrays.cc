@@ -51,7 +51,8 @@ Ranks ranks_of(ArrayKind kind) {
     case ArrayKind::vector: return {1, 1};
     case ArrayKind::table: return {2, 2};
     case ArrayKind::any: return {0, 4};
-    case ArrayKind::pages: break;
+    case ArrayKind::pages:
+    case ArrayKind::states: break;
   }
   return {4, 4};
 }
@@ -179,6 +180,7 @@ const char* letters_of(ArrayKind kind, Layout layout) {
     case ArrayKind::vector: return "of one dimension";
     case ArrayKind::table: return "of two dimensions";
     case ArrayKind::any: return "of at most four dimensions";
+    case ArrayKind::states: return "(N,H,D,Dv)";
     case ArrayKind::pages: break;
   }
   return heads_first ? "(P,H,page,D)" : "(P,page,H,D)";
@@ -226,7 +228,7 @@ std::vector<std::int64_t> sizes_of(const Shape& shape, ArrayKind kind, Layout la
   const bool by_layout = kind == ArrayKind::heads || kind == ArrayKind::pages;
   if (by_layout && layout == Layout::bthd) std::swap(sizes[1], sizes[2]);
   if (kind == ArrayKind::rows) sizes.pop_back();
-  if (!has_batch) sizes.erase(sizes.begin());
+  if (!has_batch && kind != ArrayKind::states) sizes.erase(sizes.begin());
   return sizes;
 }
 

@@ -33,6 +33,7 @@ enum class ArrayKind {
   vector,  ///< (N)
   table,   ///< (B,M)
   pages,   ///< as heads, of rank 4
+  states,  ///< (N,H,D,Dv) in every layout, with or without a batch
   any,     ///< up to four dimensions, as they are, behind dimensions of size 1
 };
 

@@ -3,7 +3,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -21,36 +20,24 @@
 namespace headgate::python {
 namespace {
 
-using ForwardResults = Results<AttentionOutputs, kAttentionOutputs.size()>;
-using BackwardResults = Results<AttentionGradients, kAttentionGradients.size()>;
+using ForwardResults = ResultsOf<kAttentionOutputs>;
+using BackwardResults = ResultsOf<kAttentionGradients>;
 
 Shape shape_of(const AttentionOutput& row, const AttentionInputs& in) {
   const auto& [B, Hq, T, D] = in.q.shape;
   return {B, Hq, T, last_dim(row.kind, keys_of(in), in.v.shape[3])};
 }
 
-/// The arrays that are `chosen`, made where `results` has none, as views in `outputs`.
-void place(const char* function, const Inputs& in, const std::vector<bool>& chosen, ForwardResults& results,
-           AttentionOutputs& outputs, std::array<Output, kAttentionOutputs.size()>& held) {
-  const Maker maker(in.q);
-  for (std::size_t i = 0; i < kAttentionOutputs.size(); ++i) {
-    if (!chosen[i]) continue;
-    const AttentionOutput& row = kAttentionOutputs[i];
-    if (results.arrays[i].is_none()) {
-      const std::vector<std::int64_t> sizes =
-          sizes_of(shape_of(row, in.views), array_kind(row.kind), in.layout, in.has_batch());
-      results.arrays[i] = maker.empty(sizes, output_dtype(row.elements, in.views.q.dtype));
-    }
-    held[i] = output_of(function, row.name, results.arrays[i], array_kind(row.kind), in.layout);
-    outputs.*row.member = held[i].view;
-  }
-}
-
 ForwardResults run_forward(const Keywords& keywords, const Inputs& in, AttentionOptions options,
                            const std::vector<bool>& chosen, ForwardResults results) {
+  const Maker maker(in.q);
   AttentionOutputs outputs;
-  std::array<Output, kAttentionOutputs.size()> held;
-  place(keywords.function(), in, chosen, results, outputs, held);
+  const auto held = place_results<kAttentionOutputs>(
+      keywords.function(), in.layout, chosen, results, outputs, [&](const AttentionOutput& row) {
+        const std::vector<std::int64_t> sizes =
+            sizes_of(shape_of(row, in.views), array_kind(row.kind), in.layout, in.has_batch());
+        return maker.empty(sizes, output_dtype(row.elements, in.views.q.dtype));
+      });
   interruptible(options.context, [&] { attention_forward(outputs, in.views, options); });
   return results;
 }
@@ -76,25 +63,11 @@ ForwardResults forward(const Keywords& keywords) {
   std::vector<bool> defaults(kAttentionOutputs.size(), false);
   defaults[kY] = defaults[kLse] = true;
   defaults[kAttn] = in.views.gate.present() && keeps_output(options.gate_fn, options.gate_op);
-  const std::vector<bool> chosen = chosen_of<AttentionOutputs>(
-      keywords, "outputs", kAttentionOutputs, [](const AttentionOutput& row) { return row.name; }, out, defaults);
+  const std::vector<bool> chosen = chosen_rows<kAttentionOutputs>(keywords, "outputs", out, defaults);
   return run_forward(keywords, in, options, chosen, out == nullptr ? ForwardResults() : *out);
 }
 
-/// Takes the tensors of a table as views in `views`.
-template <const auto& kRows, class Struct>
-PerTensor<Input, kRows> take_tensors(const Keywords& keywords, Layout layout, Struct& views) {
-  PerTensor<Input, kRows> arrays;
-  for (std::size_t i = 0; i < kRows.size(); ++i) {
-    const auto& row = kRows[i];
-    arrays[i] = input_of(keywords.function(), row.name, keywords.take(row.name), array_kind(row.kind), layout);
-    views.*row.member = arrays[i].view;
-  }
-  return arrays;
-}
-
 BackwardResults backward(const Keywords& keywords) {
-  const char* const function = keywords.function();
   const Inputs in = take_inputs(keywords);
   AttentionOptions options = take_options(keywords);
   AttentionSaved saved;
@@ -108,36 +81,16 @@ BackwardResults backward(const Keywords& keywords) {
     const auto input = kAttentionGradients[i].gradient_of;
     defaults[i] = (in.views.*input).present() && (input != &AttentionInputs::gate || gated);
   }
-  const std::vector<bool> chosen = chosen_of<AttentionGradients>(
-      keywords, "gradients", kAttentionGradients, [](const AttentionGradient& row) { return row.name; }, out, defaults);
+  const std::vector<bool> chosen = chosen_rows<kAttentionGradients>(keywords, "gradients", out, defaults);
 
   BackwardResults results = out == nullptr ? BackwardResults() : *out;
   AttentionGradients gradients;
-  std::array<Output, kAttentionGradients.size()> held;
-  const Maker maker(in.q);
-  for (std::size_t i = 0; i < kAttentionGradients.size(); ++i) {
-    if (!chosen[i]) continue;
-    const AttentionGradient& row = kAttentionGradients[i];
-    if (results.arrays[i].is_none()) {
-      const Input& of = in.arrays[row.gradient_of];
-      require(of.view.present(), "{}: {} is asked for but {} is None", function, row.name, input_of_gradient(row).name);
-      results.arrays[i] = maker.empty({of.array.shape_ptr(), of.array.ndim()}, of.view.dtype);
-    }
-    held[i] = output_of(function, row.name, results.arrays[i], array_kind(row.kind), in.layout);
-    gradients.*row.member = held[i].view;
-  }
+  const auto held = place_gradients<kAttentionGradients>(keywords.function(), in, chosen, results, gradients);
   interruptible(options.context, [&] { attention_backward(gradients, in.views, saved, incoming, options); });
   return results;
 }
 
-/// What attention_backward reads beside the inputs: the gradient of y first, which has no default, and the rest.
-ArgumentText dy_text() {
-  ArgumentText text = text_of_read(kIncomingTensors.front());
-  text.type = "Array";
-  text.default_text = "";
-  return text;
-}
-
+/// What attention_backward reads beside the inputs and dy.
 std::vector<ArgumentText> backward_texts() {
   std::vector<ArgumentText> texts;
   for (const SavedTensor& row : kSavedTensors) texts.push_back(text_of_read(row));
@@ -151,11 +104,11 @@ std::vector<ArgumentText> backward_texts() {
 
 void bind_attention(nb::module_& module) {
   bind_results<AttentionOutputs>(
-      module, "AttentionOutputs", kAttentionOutputs, [](const AttentionOutput& row) { return text_of(row); },
+      module, "AttentionOutputs", kAttentionOutputs, [](const AttentionOutput& row) { return text_of_output(row); },
       "What the forward pass writes.");
   bind_results<AttentionGradients>(
-      module, "AttentionGradients", kAttentionGradients, [](const AttentionGradient& row) { return text_of(row); },
-      "What the backward pass writes.");
+      module, "AttentionGradients", kAttentionGradients,
+      [](const AttentionGradient& row) { return text_of_gradient(row); }, "What the backward pass writes.");
 
   module.attr("_rows") = rows_for_torch();
   const std::vector<ArgumentText> in = joined(input_texts(), option_texts());
@@ -179,7 +132,7 @@ void bind_attention(nb::module_& module) {
   define(
       module, "attention_backward", backward,
       joined(
-          joined({dy_text()}, in),
+          joined({text_of_required(kIncomingTensors.front())}, in),
           joined(backward_texts(),
                  {{"gradients", "Sequence[str] | None", "None",
                    "names of what is computed, of AttentionGradients; None: of every input that is there"},

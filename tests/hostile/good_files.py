@@ -78,6 +78,21 @@ def paged_files() -> dict[str, bytes]:
     }
 
 
+def linear_files() -> dict[str, bytes]:
+    """Makes two sequences of 3 and 2 tokens: Hq 2, Hk 1, Hv 2, D 4."""
+    return {
+        "q.npy": npy((1, 2, 5, 4)),
+        "k.npy": npy((1, 1, 5, 4), floats(20, 2)),
+        "v.npy": npy((1, 2, 5, 4), floats(40, 3)),
+        "g.npy": npy((1, 2, 5, 1), [-0.25] * 10),
+        "beta.npy": npy((1, 2, 5, 1), [0.5] * 10),
+        "s0.npy": npy((2, 2, 4, 4), floats(64, 4)),
+        "c.npy": npy((3,), [0, 3, 5], "<i8"),
+        "dy.npy": npy((1, 2, 5, 4), floats(40, 5)),
+        "ds.npy": npy((2, 2, 4, 4), floats(64, 6)),
+    }
+
+
 # --- safetensors -----------------------------------------------------------------------------------------------------
 
 

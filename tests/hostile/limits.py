@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import good_files as good_file
 from outputs import all_files
-from readers import ATTEND, ATTEND_OUTPUTS
+from readers import ATTEND, ATTEND_OUTPUTS, LINEAR, LINEAR_OUTPUTS
 from trial import DONE, NO_READER, Command, Expect, Limits, Machine, Outcome, Skipped, Trial, contents
 
 MIB = 1 << 20
@@ -20,6 +20,7 @@ VERBS = {
     "info": ("attend", Command("info")),
     "explain": ("attend", Command("explain problem.json")),
     "attend": ("attend", Command(ATTEND, ATTEND_OUTPUTS)),
+    "linear": ("linear", Command(LINEAR, LINEAR_OUTPUTS)),
     "tokenize": ("model", Command("tokenize m --text book.txt")),
     "convert": ("model", Command("convert m out", ("out",))),
     "convert-gguf": ("model", Command("convert m.gguf out", ("out",))),
@@ -31,7 +32,7 @@ VERBS = {
     "resume": ("model", Command("train --resume --out run --steps 6", ("run",))),
     "demo": ("model", Command("demo --only model --model m --data book.txt --out out", ("out",))),
 }
-WRITING = ("attend", "convert", "convert-gguf", "eval", "xray", "generate", "compare", "train", "demo")
+WRITING = ("attend", "linear", "convert", "convert-gguf", "eval", "xray", "generate", "compare", "train", "demo")
 
 
 def files_of(run: dict[str, bytes]) -> dict[str, dict[str, bytes]]:
@@ -119,6 +120,10 @@ def full_disk_trials(run: dict[str, bytes]) -> Iterator[Trial]:
         if name == "attend":
             command = Command(
                 "attend --q q.npy --k k.npy --v v.npy --gate z.npy --out disk/y.npy --stats disk/statistics"
+            )
+        elif name == "linear":
+            command = Command(
+                "linear --q q.npy --k k.npy --v v.npy --out disk/y.npy --cu-seqlens c.npy --out-state disk/s.npy"
             )
         elif name == "train":
             command = Command(good_file.TRAIN.replace("--out run", "--out disk/out"))

@@ -39,6 +39,8 @@ class Output:
 
 ATTEND = "attend --q q.npy --k k.npy --v v.npy --gate z.npy --grad-out dy.npy"
 ATTEND_INPUTS = ("q.npy", "k.npy", "v.npy", "z.npy", "dy.npy")
+LINEAR = "linear --q q.npy --k k.npy --v v.npy --decay g.npy --state s0.npy --cu-seqlens c.npy"
+LINEAR_INPUTS = ("q.npy", "k.npy", "v.npy", "g.npy", "s0.npy", "c.npy")
 MODEL_INPUTS = (
     "m/config.json",
     "m/model.safetensors",
@@ -79,6 +81,16 @@ TABLE = (
         directory=True,
     ),
     Output("attend--grad-dir", "--grad-dir", ATTEND + " --out y.npy --grad-dir {}", (), "attend", directory=True),
+    Output("linear--out", "--out", LINEAR + " --out {}", LINEAR_INPUTS, "linear"),
+    Output("linear--out-state", "--out-state", LINEAR + " --out y.npy --out-state {}", LINEAR_INPUTS, "linear"),
+    Output(
+        "linear--grad-dir",
+        "--grad-dir",
+        LINEAR + " --grad-out dy.npy --out y.npy --grad-dir {}",
+        (),
+        "linear",
+        directory=True,
+    ),
     Output(
         "eval--logits", "--logits", "eval m --text book.txt --tokens 32 --logits {}", (*MODEL_INPUTS[:3], "book.txt")
     ),
@@ -136,6 +148,7 @@ def all_files(run: dict[str, bytes]) -> dict[str, dict[str, bytes]]:
     more = {"m.gguf": good_file.gguf_file().bytes(), "ids.npy": good_file.npy((40,), list(range(40)), "<i4")}
     return {
         "attend": good_file.attend_files() | {"book.txt": good_file.TEXT},
+        "linear": good_file.linear_files() | {"book.txt": good_file.TEXT},
         "model": model | run | more,
         "long": model | run | more | {"book.txt": b"The quick"},
     }
@@ -260,6 +273,21 @@ def twice(files: dict[str, dict[str, bytes]]) -> Iterator[Trial]:
             Expect.REFUSED,
             (option,),
             prepare=lambda folder: os.symlink(".", folder / "here"),
+        )
+    for name, line, option in (
+        ("linear-out-and-out-state", LINEAR + " --out y.npy --out-state y.npy", "--out-state"),
+        (
+            "linear-grad-dir-over-k",
+            "linear --q q.npy --k dk.npy --v v.npy --grad-out dy.npy --out y.npy --grad-dir .",
+            "--grad-dir",
+        ),
+    ):
+        yield Trial(
+            f"output-twice/{name}/linear",
+            files["linear"] | {"dk.npy": files["linear"]["k.npy"]},
+            Command(line),
+            Expect.REFUSED,
+            (option,),
         )
     for verb, line in (
         ("xray", "xray m --text book.txt --tokens 16 --out page --json-out page"),

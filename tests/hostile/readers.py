@@ -131,6 +131,11 @@ ATTEND_PAGED = (
     "attend --q q.npy --k k.npy --v v.npy --block-table table.npy --key-lengths lengths.npy --k-scale ks.npy "
     "--v-scale vs.npy --out y.npy"
 )
+LINEAR = (
+    "linear --q q.npy --k k.npy --v v.npy --decay g.npy --beta beta.npy --state s0.npy --cu-seqlens c.npy "
+    "--l2-norm 1e-6 --grad-out dy.npy --grad-out-state ds.npy --grad-dir gradients --out y.npy --out-state s.npy"
+)
+LINEAR_OUTPUTS = ("y.npy", "s.npy", "gradients")
 ATTEND_OUTPUTS = ("y.npy", "lse.npy", "weights.npy", "statistics", "gradients")
 
 
@@ -154,14 +159,15 @@ def integers_of_npy(good: bytes) -> Iterator[Variant]:
 
 
 def attend_rows() -> Iterator[Reader]:
-    for name, line, files in (
-        ("plain", ATTEND, good_file.attend_files()),
-        ("packed", ATTEND_PACKED, good_file.packed_files()),
-        ("paged", ATTEND_PAGED, good_file.paged_files()),
+    for name, line, files, outputs in (
+        ("plain", ATTEND, good_file.attend_files(), ATTEND_OUTPUTS),
+        ("packed", ATTEND_PACKED, good_file.packed_files(), ATTEND_OUTPUTS),
+        ("paged", ATTEND_PAGED, good_file.paged_files(), ATTEND_OUTPUTS),
+        ("linear", LINEAR, good_file.linear_files(), LINEAR_OUTPUTS),
     ):
         options = re.findall(r"(--[\w-]+) (\S+\.npy)", line)
         for option, file in options:
-            if file not in files or (name != "plain" and file == "v.npy"):
+            if file not in files or (name in ("packed", "paged") and file == "v.npy"):
                 continue
             plain_name = option[2:].replace("-", "_")
             whole = "<i" in format_mutations.npy_parts(files[file])[0]
@@ -172,7 +178,7 @@ def attend_rows() -> Iterator[Reader]:
                     yield from integers_of_npy(good)
 
             yield Reader(
-                f"npy-{name}{option[1:]}", files, file, (Command(line, ATTEND_OUTPUTS),), variants, (option, plain_name)
+                f"npy-{name}{option[1:]}", files, file, (Command(line, outputs),), variants, (option, plain_name)
             )
 
 
@@ -553,6 +559,7 @@ def argument_trials(run: dict[str, bytes]) -> Iterator[Trial]:
     )
     for option, line in {
         "attend--q": "attend --q {} --k k.npy --v v.npy --out y.npy",
+        "linear--state": "linear --q q.npy --k k.npy --v v.npy --state {} --out y.npy",
         "eval-MODEL": "eval {} --text book.txt",
         "eval--text": "eval m --text {}",
         "eval--token-ids": "eval m --token-ids {}",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain attention in float64 by PyTorch, with all T x S weights, which the package is compared with."""
+"""Plain attention with all T x S weights, and plain linear attention token by token, in float64 by PyTorch, which the
+package is compared with."""
 
 import math
 
@@ -72,6 +73,49 @@ def plain_attention(
         return attn, lse, attn, weights
     g = GATES[gate_fn](gate)
     return (attn * g if gate_op == "mul" else attn + g), lse, attn, weights
+
+
+def plain_linear_attention(q, k, v, decay=None, beta=None, *, state=None, rule="gated_delta", scale=None, l2_norm=None):
+    """Returns y and the last state, of tensors (B,H,T,D)."""
+    Hq, Hv, D = q.shape[1], v.shape[1], q.shape[3]
+    if l2_norm is not None:
+        q, k = (x / torch.sqrt((x * x).sum(-1, keepdim=True) + l2_norm) for x in (q, k))
+    k = k.repeat_interleave(Hv // k.shape[1], dim=1)
+    heads = max(Hq, Hv)
+    q, scale = q.repeat_interleave(heads // Hq, dim=1), 1 / math.sqrt(D) if scale is None else scale
+    S = torch.zeros(*v.shape[:2], D, v.shape[3], dtype=v.dtype) if state is None else state
+    y = []
+    for t in range(q.shape[2]):
+        if decay is not None:
+            S = S * torch.exp(decay[:, :, t, :, None])
+        if rule in ("delta", "gated_delta"):
+            difference = v[:, :, t] - torch.einsum("bhdv,bhd->bhv", S, k[:, :, t])
+            new = difference if beta is None else difference * beta[:, :, t]
+        else:
+            new = v[:, :, t]
+        S = S + k[:, :, t, :, None] * new[:, :, None, :]
+        y.append(scale * torch.einsum("bhdv,bhd->bhv", S.repeat_interleave(heads // Hv, dim=1), q[:, :, t]))
+    return (torch.stack(y, dim=2) if y else q.new_zeros(q.shape[0], heads, 0, v.shape[3])), S
+
+
+def linear_problem(
+    B=2, Hq=2, Hk=1, Hv=2, T=9, D=8, Dv=6, rule="gated_delta", features=1, dtype=torch.float64, seed=0, state=True
+):
+    """Returns q, k, v, and a dictionary of decay, beta and state as far as the rule has them."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    rest = {}
+    if rule in ("gated", "gated_delta"):
+        rest["decay"] = -normal(B, Hv, T, features).abs()
+    if rule in ("delta", "gated_delta"):
+        rest["beta"] = torch.sigmoid(normal(B, Hv, T, 1))
+    if state:
+        rest["state"] = normal(B, Hv, D, Dv).to(torch.float64 if dtype == torch.float64 else torch.float32)
+    k = normal(B, Hk, T, D)
+    return normal(B, Hq, T, D), k / (k * k).sum(-1, keepdim=True).sqrt(), normal(B, Hv, T, Dv), rest
 
 
 def problem(B=2, Hq=4, Hkv=2, T=7, S=9, D=16, Dv=12, dtype=torch.float64, headwise=False, seed=0):

@@ -45,5 +45,6 @@ def test_every_documented_option_is_taken():
 def test_every_name_is_documented():
     page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "python.md").read_text()
     for name in ("attention", "attention_forward", "attention_backward", "attention_statistics", "KvCache", "convert",
-                 "attention_merge", "narrow_keys", "quantize", "load", "explain", "runs"):  # fmt: skip
+                 "attention_merge", "narrow_keys", "linear_attention", "linear_attention_forward",
+                 "linear_attention_backward", "quantize", "load", "explain", "runs"):  # fmt: skip
         assert f"{name}(" in page or f"`{name}`" in page, name

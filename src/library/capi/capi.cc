@@ -13,6 +13,7 @@
 #include "headgate/merge.hpp"
 #include "headgate/runtime.hpp"
 #include "headgate/statistics.hpp"
+#include "library/capi/operation.hpp"
 #include "library/capi/sized.hpp"
 #include "library/capi/status.hpp"
 #include "library/capi/tensors.hpp"
@@ -22,12 +23,16 @@
 #include "library/core/statistics_outputs.hpp"
 
 namespace headgate::capi {
+
+/// Zero is the default in C and no gate in C++; other numbers are the same (library/core/gate_functions.hpp).
+template <>
+GateFn to_option<GateFn>(headgate_gate_fn c) {
+  if (c == HEADGATE_GATE_FN_DEFAULT) return AttentionOptions{}.gate_fn;
+  return c == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(c);
+}
+
 namespace {
 
-template <typename Enum>
-constexpr bool same(std::int32_t c, Enum cpp) {
-  return c == static_cast<std::int32_t>(cpp);
-}
 static_assert(same(HEADGATE_DTYPE_NONE, DType::none) && same(HEADGATE_DTYPE_F32, DType::f32) &&
               same(HEADGATE_DTYPE_F64, DType::f64) && same(HEADGATE_DTYPE_BF16, DType::bf16) &&
               same(HEADGATE_DTYPE_F16, DType::f16) && same(HEADGATE_DTYPE_BOOL, DType::boolean) &&
@@ -48,95 +53,9 @@ static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_gradients) == 8 + 
 static_assert(sizeof(void*) != 8 || sizeof(headgate_statistics_selection) == 8 + 2 * 80 + 8);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_statistics_outputs) == 8 + 16 * 80);
 
-/// The value of an option that the C API has as `c`. Calls refuse numbers that are no enumerators.
-template <typename Value, typename C>
-Value to_option(C c) {
-  return static_cast<Value>(c);
-}
-/// Zero is the default in C and no gate in C++; other numbers are the same (library/core/gate_functions.hpp).
-template <>
-GateFn to_option<GateFn>(headgate_gate_fn c) {
-  if (c == HEADGATE_GATE_FN_DEFAULT) return AttentionOptions{}.gate_fn;
-  return c == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(c);
-}
-template <>
-std::int64_t to_option<std::int64_t>(const char* target) {
-  return target == nullptr || *target == '\0' ? 0 : find_target(target);
-}
-template <>
-const Backend* to_option<const Backend*>(const char* backend) {
-  return backend == nullptr || *backend == '\0' ? nullptr : &find_backend(backend);
-}
-
-/// Refuses a value that stands where it is not said to be given.
-template <class Row>
-void check_given(const Row& row, const headgate_attention_options& c) {
-  const std::int32_t given = c.*row.in_c.given;
-  require(given == 0 || given == 1, "options.{} is {} but must be 0 or 1", row.in_c.given_name, given);
-  require(given == 1 || c.*row.c_member == 0, "options.{} is {} but {} is 0", row.text.name, c.*row.c_member,
-          row.in_c.given_name);
-}
-
-template <class Struct, typename Member>
-std::size_t offset_of(Member Struct::*member) {
-  static const Struct object{};
-  return static_cast<std::size_t>(reinterpret_cast<const std::byte*>(&(object.*member)) -
-                                  reinterpret_cast<const std::byte*>(&object));
-}
-
-/// The sizes that the struct of options had in older versions.
-const std::vector<std::size_t>& older_sizes_of_options() {
-  static const std::vector<std::size_t> sizes = [] {
-    std::vector<std::size_t> found;
-    for_each_row(kAttentionOptions, [&found](const auto& row) {
-      if (row.in_c.older_end_here) found.push_back(offset_of(row.c_member));
-    });
-    std::sort(found.begin(), found.end());
-    return found;
-  }();
-  return sizes;
-}
-
 AttentionOptions to_options(const headgate_attention_options* given) {
-  AttentionOptions options;
-  if (given == nullptr) return options;
-  const auto c = read_sized(given, "options", older_sizes_of_options());
-  for_each_row(kAttentionOptions, [&](const auto& row) {
-    using Value = std::remove_reference_t<decltype(row.of(options))>;
-    if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(c.*row.c_member)>>) {
-      if (row.in_c.given != nullptr) {
-        check_given(row, c);
-        if (c.*row.in_c.given == 0) return;
-      }
-    }
-    row.of(options) = to_option<Value>(c.*row.c_member);
-  });
-  require(c.reserved == 0, "options.reserved is {} but must be 0", c.reserved);
-  return options;
+  return read_options<kAttentionOptions, AttentionOptions>(given);
 }
-
-/// The sizes that the struct of a table's tensors had in older versions.
-template <const auto& kRows>
-const std::vector<std::size_t>& older_sizes() {
-  static const std::vector<std::size_t> sizes = [] {
-    std::vector<std::size_t> found;
-    for (const auto& row : kRows) {
-      if (row.traits.older_c_ends_here) found.push_back(offset_of(row.c_member));
-    }
-    return found;
-  }();
-  return sizes;
-}
-
-/// The struct of views that a table's rows describe.
-template <const auto& kRows, class C>
-auto to_views(const C* given, const char* name) {
-  const C c = read_sized(given, name, older_sizes<kRows>());
-  typename std::remove_cvref_t<decltype(kRows[0])>::Struct views;
-  for (const auto& row : kRows) views.*row.member = to_view(c.*row.c_member, row.name);
-  return views;
-}
-
 AttentionInputs to_inputs(const headgate_attention_inputs* given) {
   return to_views<kAttentionInputs>(given, "inputs");
 }

@@ -2,109 +2,19 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 #include "headgate/attention.hpp"
 #include "headgate/headgate.h"
+#include "library/core/tensor_rows.hpp"
 
-// The tensors of attention, a row each: inputs, outputs, what backward reads beside the inputs, and gradients. The C
-// API, `headgate attend`, the Python package and the operation of PyTorch walk them.
+// The tensors of attention, a row each (tensor_rows.hpp).
 
 namespace headgate {
 
-/// The dimensions of an array that is viewed as (B,H,T,X).
-enum class TensorKind {
-  heads,   ///< all of them, in the order that a layout says
-  rows,    ///< (B,H,T): a number for each query of a head
-  scores,  ///< (B,H,T,S), of which inputs may leave out leading ones
-  vector,  ///< (N)
-  table    ///< (B,M)
-};
-
-/// The element types that a tensor may have.
-enum class Elements { floats, of_q, of_q_or_i8, of_q_or_f32, f32, f32_or_f64, boolean, integers, i32 };
-
-/// The elements' types as NumPy and PyTorch name them, of a tensor that is read.
-constexpr std::string_view types_of(Elements elements) {
-  switch (elements) {
-    case Elements::floats: return "float32, float64, bfloat16 or float16";
-    case Elements::of_q: return "dtype of q";
-    case Elements::of_q_or_i8: return "dtype of q, or int8";
-    case Elements::of_q_or_f32: return "dtype of q, or float32";
-    case Elements::f32: return "float32";
-    case Elements::f32_or_f64: return "float32 or float64";
-    case Elements::boolean: return "bool";
-    case Elements::integers: return "int32 or int64";
-    case Elements::i32: return "int32";
-  }
-  return "";
-}
-
-/// The same of an output, as it is made.
-constexpr std::string_view output_types_of(Elements elements) {
-  return elements == Elements::f32_or_f64 ? "float64 where q is, else float32" : types_of(elements);
-}
-
-/// How `headgate attend` takes or writes a tensor.
-struct TensorFile {
-  std::string_view option = {};  ///< "--q"; empty: it has none
-  std::string_view name = {};    ///< what --help calls the option's value; of a gradient, its file's name
-};
-
-/// What few tensors have.
-struct TensorTraits {
-  bool required = false;
-  bool in_pages = false;      ///< with a block table, rows of pages
-  bool forward_only = false;  ///< with it there are no gradients
-  /// The input that must be given with it.
-  ConstTensorView AttentionInputs::*needs = nullptr;
-  /// Whether the C structs of an older version end before it.
-  bool older_c_ends_here = false;
-};
-
-/// A tensor: a member of a struct of views, and of the struct that the C API has for it.
-template <class StructOf, typename View, class CStruct, typename CTensor>
-struct AttentionTensor {
-  using Struct = StructOf;
-
-  const char* name;  ///< of both members, and of the argument in Python
-  View Struct::*member;
-  CTensor CStruct::*c_member;
-  TensorKind kind;
-  Elements elements;
-  std::string_view shape;  ///< of arrays, in the letters of attention.hpp
-  std::string_view help;   ///< begins with a small letter
-  TensorFile file;
-  TensorTraits traits;
-  ConstTensorView AttentionInputs::*gradient_of = nullptr;
-
-  // A constructor: clang-format sets the arguments of a call in few lines.
-  constexpr AttentionTensor(const char* its_name, View Struct::*its_member, CTensor CStruct::*its_c_member,
-                            TensorKind its_kind, Elements its_elements, std::string_view its_shape,
-                            std::string_view its_help, TensorFile its_file = {}, TensorTraits its_traits = {})
-      : name(its_name),
-        member(its_member),
-        c_member(its_c_member),
-        kind(its_kind),
-        elements(its_elements),
-        shape(its_shape),
-        help(its_help),
-        file(its_file),
-        traits(its_traits) {}
-
-  /// Whether the rows of a table are those of the members of both structs, each once.
-  template <std::size_t kCount>
-  static constexpr bool are_all_members(const std::array<AttentionTensor, kCount>& rows) {
-    for (std::size_t i = 0; i < kCount; ++i) {
-      for (std::size_t j = 0; j < i; ++j) {
-        if (rows[i].member == rows[j].member || rows[i].c_member == rows[j].c_member) return false;
-      }
-    }
-    return sizeof(Struct) == kCount * sizeof(View) && sizeof(CStruct) / sizeof(CTensor) == kCount;
-  }
-};
+template <class Struct, typename View, class CStruct, typename CTensor>
+using AttentionTensor = OperationTensor<AttentionInputs, Struct, View, CStruct, CTensor>;
 
 using AttentionInput =
     AttentionTensor<AttentionInputs, ConstTensorView, headgate_attention_inputs, headgate_const_tensor>;
@@ -114,14 +24,6 @@ using IncomingTensor =
     AttentionTensor<AttentionIncoming, ConstTensorView, headgate_attention_incoming, headgate_const_tensor>;
 using AttentionGradient =
     AttentionTensor<AttentionGradients, TensorView, headgate_attention_gradients, headgate_tensor>;
-
-/// The number of the row of `member`, which has one.
-template <class Rows, typename Member>
-constexpr std::size_t row_number(const Rows& rows, Member member) {
-  std::size_t n = 0;
-  while (rows[n].member != member) ++n;
-  return n;
-}
 
 /// In the order of the structs, as all tables below.
 inline constexpr auto kAttentionInputs = [] {
@@ -141,7 +43,7 @@ inline constexpr auto kAttentionInputs = [] {
                      {"--gate", "Z.npy"}),
       AttentionInput("bias", &I::bias, &C::bias, scores, of_q_or_f32, "(B|1,Hq|1,T|1,S)",
                      "added to the scores; leading dimensions may be left out; -inf hides the key",
-                     {"--bias", "B.npy"}),
+                     {.option = "--bias", .name = "B.npy", .or_f32 = true}),
       AttentionInput("mask", &I::mask, &C::mask, scores, boolean, "(B|1,Hq|1,T|1,S)",
                      "true = visible; leading dimensions may be left out", {"--mask", "M.npy"}),
       AttentionInput("key_lengths", &I::key_lengths, &C::key_lengths, vector, integers, "(B)",
@@ -219,25 +121,18 @@ inline constexpr auto kIncomingTensors = [] {
 }();
 static_assert(IncomingTensor::are_all_members(kIncomingTensors));
 
-/// A gradient has the shape, the kind and the elements of its input.
 inline constexpr auto kAttentionGradients = [] {
   using G = AttentionGradients;
   using C = headgate_attention_gradients;
   using I = AttentionInputs;
-  const auto gradient = [](const char* name, TensorView G::*member, headgate_tensor C::*c_member,
-                           ConstTensorView I::*of, std::string_view file) {
-    const AttentionInput& input = kAttentionInputs[row_number(kAttentionInputs, of)];
-    AttentionGradient row(name, member, c_member, input.kind, input.elements, input.shape, {}, {.name = file});
-    row.gradient_of = of;
-    return row;
-  };
+  constexpr const auto& kOf = kAttentionInputs;
   return std::array{
-      gradient("dq", &G::dq, &C::dq, &I::q, "dq"),
-      gradient("dk", &G::dk, &C::dk, &I::k, "dk"),
-      gradient("dv", &G::dv, &C::dv, &I::v, "dv"),
-      gradient("dgate", &G::dgate, &C::dgate, &I::gate, "dz"),
-      gradient("dbias", &G::dbias, &C::dbias, &I::bias, "dbias"),
-      gradient("dsinks", &G::dsinks, &C::dsinks, &I::sinks, "dsinks"),
+      gradient_row<AttentionGradient>(kOf, "dq", &G::dq, &C::dq, &I::q, "dq"),
+      gradient_row<AttentionGradient>(kOf, "dk", &G::dk, &C::dk, &I::k, "dk"),
+      gradient_row<AttentionGradient>(kOf, "dv", &G::dv, &C::dv, &I::v, "dv"),
+      gradient_row<AttentionGradient>(kOf, "dgate", &G::dgate, &C::dgate, &I::gate, "dz"),
+      gradient_row<AttentionGradient>(kOf, "dbias", &G::dbias, &C::dbias, &I::bias, "dbias"),
+      gradient_row<AttentionGradient>(kOf, "dsinks", &G::dsinks, &C::dsinks, &I::sinks, "dsinks"),
   };
 }();
 static_assert(AttentionGradient::are_all_members(kAttentionGradients));
@@ -246,21 +141,6 @@ static_assert(AttentionGradient::are_all_members(kAttentionGradients));
 constexpr const AttentionInput& input_of_gradient(const AttentionGradient& gradient) {
   return kAttentionInputs[row_number(kAttentionInputs, gradient.gradient_of)];
 }
-
-/// A value for each row of a table of tensors, found by the row's number or by its member.
-template <typename T, const auto& kRows>
-class PerTensor {
- public:
-  using Member = decltype(kRows.front().member);
-
-  T& operator[](std::size_t row) { return values_[row]; }
-  const T& operator[](std::size_t row) const { return values_[row]; }
-  T& operator[](Member member) { return values_[row_number(kRows, member)]; }
-  const T& operator[](Member member) const { return values_[row_number(kRows, member)]; }
-
- private:
-  std::array<T, kRows.size()> values_{};
-};
 
 /// S; 0 where it would overflow, which the call refuses.
 inline std::int64_t keys_of(const AttentionInputs& in) {
@@ -273,12 +153,6 @@ inline std::int64_t keys_of(const AttentionInputs& in) {
 inline std::int64_t last_dim(TensorKind kind, std::int64_t S, std::int64_t Dv) {
   if (kind == TensorKind::rows) return 1;
   return kind == TensorKind::scores ? S : Dv;
-}
-
-/// The element type that outputs of `elements` are made in.
-inline DType output_dtype(Elements elements, DType q) {
-  if (elements == Elements::of_q || q == DType::f64) return q;
-  return DType::f32;
 }
 
 }  // namespace headgate

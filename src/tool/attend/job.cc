@@ -3,12 +3,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
-#include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -20,96 +17,11 @@
 namespace headgate::attend {
 namespace {
 
-// Limit of B·H. A file without elements may have any number of heads, and each is visited.
-constexpr std::int64_t kMaxHeads = std::int64_t{1} << 24;
-
-template <typename Array>
-auto view4(Array& array) {
-  std::conditional_t<std::is_const_v<Array>, ConstTensorView, TensorView> view;
-  if (!array.present()) return view;
-  view.data = array.data.get();
-  view.dtype = array.dtype;
-  view.shape = {1, 1, 1, 1};
-  const std::size_t lead = 4 - array.shape.size();
-  std::copy(array.shape.begin(), array.shape.end(), view.shape.begin() + static_cast<std::ptrdiff_t>(lead));
-  view.strides = contiguous_strides(view.shape);
-  std::copy(array.strides.begin(), array.strides.end(), view.strides.begin() + static_cast<std::ptrdiff_t>(lead));
-  return view;
-}
-
-void check_rank(const std::string& path, const io::Array& array, std::size_t low, std::size_t high,
-                const std::string& wanted) {
-  if (!array.present() || (array.shape.size() >= low && array.shape.size() <= high)) return;
-  io::fail(path, "has shape {} but must be {}", io::shape_text(array.shape), wanted);
-}
-
-/// The rank that the kind of `row` has.
-template <class Row>
-void check_rank_of(const Row& row, const std::string& path, const io::Array& array, const io::Array& q) {
-  const std::size_t rank = q.shape.size();
-  switch (row.kind) {
-    case TensorKind::heads:
-      return check_rank(path, array, rank, rank, fmt::format("of rank {} as q, {}, is", rank, io::shape_text(q.shape)));
-    case TensorKind::rows:
-      return check_rank(path, array, rank - 1, rank - 1,
-                        fmt::format("of rank {}, that of q, {}, less one", rank - 1, io::shape_text(q.shape)));
-    case TensorKind::scores: return check_rank(path, array, 2, 4, "(T,S), (H,T,S) or (B,H,T,S), each but S full or 1");
-    case TensorKind::vector:
-      return check_rank(path, array, 1, 1, fmt::format("{},)", row.shape.substr(0, row.shape.size() - 1)));
-    case TensorKind::table: return check_rank(path, array, 2, 2, "(B,M), or (N,M) of a packed batch");
-  }
-}
-
-void check_ranks(const Files& files, const Arrays& a) {
-  check_rank(files.inputs[&AttentionInputs::q], a.q(), 2, 4, "(T,D), (H,T,D) or (B,H,T,D)");
-  for (std::size_t n = 0; n < kAttentionInputs.size(); ++n) {
-    check_rank_of(kAttentionInputs[n], files.inputs[n], a.inputs[n], a.q());
-  }
-  for (std::size_t n = 0; n < kIncomingTensors.size(); ++n) {
-    check_rank_of(kIncomingTensors[n], files.incoming[n], a.incoming[n], a.q());
-  }
-  for (const auto member : {&AttentionInputs::q, &AttentionInputs::k}) {
-    const ConstTensorView view = view4(a.inputs[member]);
-    if (view.shape[0] > kMaxHeads / std::max<std::int64_t>(view.shape[1], 1)) {
-      io::fail(files.inputs[member], "has shape {}: more than {} heads in all", io::shape_text(a.inputs[member].shape),
-               kMaxHeads);
-    }
-  }
-}
-
 /// An array of the dimensions of q without its last one, followed by `last`.
 io::Array make_output(DType dtype, const io::Array& q, std::vector<std::int64_t> last) {
   std::vector<std::int64_t> shape(q.shape.begin(), q.shape.end() - 1);
   shape.insert(shape.end(), last.begin(), last.end());
   return io::make_array(dtype, std::move(shape));
-}
-
-/// (B,Hq,T,1) over an array of q's leading dimensions.
-template <typename Array>
-auto row_view(Array& array) {
-  auto view = view4(array);
-  if (!view.present()) return view;
-  for (std::size_t d = 0; d < 3; ++d) {
-    view.shape[d] = view.shape[d + 1];
-    view.strides[d] = view.strides[d + 1];
-  }
-  view.shape[3] = 1;
-  view.strides[3] = 1;
-  return view;
-}
-
-/// The view that `row` has of its array.
-template <class Row, typename Array>
-auto view_of(const Row& row, Array& array) {
-  return row.kind == TensorKind::rows ? row_view(array) : view4(array);
-}
-
-AttentionInputs inputs_of(const Arrays& a) {
-  AttentionInputs in;
-  for (std::size_t n = 0; n < kAttentionInputs.size(); ++n) {
-    in.*kAttentionInputs[n].member = view_of(kAttentionInputs[n], a.inputs[n]);
-  }
-  return in;
 }
 
 void run_backward(const Arrays& a, const AttentionInputs& in, const AttentionOptions& options, bool has_gate,
@@ -126,11 +38,7 @@ void run_backward(const Arrays& a, const AttentionInputs& in, const AttentionOpt
   saved.y = view4(r.outputs[&AttentionOutputs::y]);
   saved.lse = row_view(r.outputs[&AttentionOutputs::lse]);
   saved.attn = view4(r.outputs[&AttentionOutputs::attn]);
-  AttentionIncoming incoming;
-  for (std::size_t n = 0; n < kIncomingTensors.size(); ++n) {
-    incoming.*kIncomingTensors[n].member = view_of(kIncomingTensors[n], a.incoming[n]);
-  }
-  attention_backward(gradients, in, saved, incoming, options);
+  attention_backward(gradients, in, saved, views_of<kIncomingTensors>(a.incoming), options);
 }
 
 /// In the shape of q's leading dimensions, or (N,Hq), then the output's own; dimensions of 1 that are the output's are
@@ -166,26 +74,6 @@ void run_statistics(const Statistics& wanted, const Arrays& a, const AttentionIn
   if (R > 0) selection.queries = make_vector_view(wanted.queries.data(), R);
   selection.window = wanted.window.value_or(0);
   attention_statistics(outputs, in, row_view(r.outputs[&AttentionOutputs::lse]), selection, options);
-}
-
-/// Removes the function's name from a library message: the command line prints the verb instead.
-std::string without_function(std::string what) {
-  for (const std::string prefix : {"attention_forward: ", "attention_backward: ", "attention_statistics: "}) {
-    if (what.starts_with(prefix)) what.erase(0, prefix.size());
-  }
-  return what;
-}
-
-/// Returns the file of the argument that a library message begins with; empty if it begins with none.
-std::string file_of_argument(const Files& files, std::string_view message) {
-  const std::string_view name = message.substr(0, message.find_first_of("[ "));
-  for (std::size_t n = 0; n < kAttentionInputs.size(); ++n) {
-    if (kAttentionInputs[n].name == name) return files.inputs[n];
-  }
-  for (std::size_t n = 0; n < kIncomingTensors.size(); ++n) {
-    if (kIncomingTensors[n].name == name) return files.incoming[n];
-  }
-  return "";
 }
 
 /// Throws Error if --rows names a query that q does not have.
@@ -233,7 +121,7 @@ AttentionOutputs make_outputs(const Files& files, const Arrays& a, const Attenti
 Results compute(const Files& files, const Arrays& a, const AttentionOptions& options, bool off_by_one) {
   check_ranks(files, a);
   check_rows(files.statistics, a.q());
-  AttentionInputs in = inputs_of(a);
+  AttentionInputs in = views_of<kAttentionInputs>(a.inputs);
   io::Array zero_sinks;
   if (off_by_one) {
     zero_sinks = io::make_array(DType::f32, {in.q.shape[1]});
@@ -246,16 +134,11 @@ Results compute(const Files& files, const Arrays& a, const AttentionOptions& opt
   const bool needs_attn = backward && in.gate.present() && keeps_output(options.gate_fn, options.gate_op);
   Results r;
   const AttentionOutputs outputs = make_outputs(files, a, in, backward || statistics, needs_attn, r);
-  try {
+  run_on_files(files, [&] {
     attention_forward(outputs, in, options);
     if (statistics) run_statistics(files.statistics, a, in, options, r);
     if (backward) run_backward(a, in, options, has_gate, r);
-  } catch (const Error& error) {
-    const std::string what = without_function(error.what());
-    const std::string file = file_of_argument(files, what);
-    if (!file.empty()) io::fail(file, "{}", what);
-    throw Error(what);
-  }
+  });
   return r;
 }
 

@@ -12,6 +12,7 @@
 #include "library/core/attention_tensors.hpp"
 #include "library/core/statistics_outputs.hpp"
 #include "models/io/npy.hpp"
+#include "tool/attend/operation.hpp"
 
 // What `headgate attend` does: arrays from .npy files, attention forward and backward, results to .npy files.
 
@@ -28,39 +29,27 @@ struct Statistics {
   bool wants(const StatisticsOutput& output) const;
 };
 
-/// Paths; empty where not given.
-struct Files {
-  PerTensor<std::string, kAttentionInputs> inputs;
-  PerTensor<std::string, kIncomingTensors> incoming;
-  PerTensor<std::string, kAttentionOutputs> outputs;
-  std::string grad_dir;
+struct AttentionTables {
+  static constexpr const auto& kInputs = kAttentionInputs;
+  static constexpr const auto& kIncoming = kIncomingTensors;
+  static constexpr const auto& kOutputs = kAttentionOutputs;
+  static constexpr const auto& kGradients = kAttentionGradients;
+};
+
+struct Files : OperationFiles<AttentionTables> {
   Statistics statistics;
 
   bool has_gate() const { return !inputs[&AttentionInputs::gate].empty(); }
 };
 
-/// The files' arrays, in the dtypes of the computation.
-struct Arrays {
-  PerTensor<io::Array, kAttentionInputs> inputs;
-  PerTensor<io::Array, kIncomingTensors> incoming;
+using Arrays = OperationArrays<AttentionTables>;
 
-  const io::Array& q() const { return inputs[&AttentionInputs::q]; }
-};
-
-struct Results {
-  PerTensor<io::Array, kAttentionOutputs> outputs;
-  PerTensor<io::Array, kAttentionGradients> gradients;
+struct Results : OperationResults<AttentionTables> {
   std::array<io::Array, kStatisticsOutputs.size()> statistics;  ///< in the order of the rows
 };
 
-/// Throws if two outputs have the same path, an output would overwrite an input, or the directory of an output is not
-/// writable. Writes nothing.
+/// Throws as check_paths does. Writes nothing.
 void check_outputs(const Files& files);
-
-/// Reads every input. q, k, v, gate and grad-out are converted to `dtype`, or must share one dtype where it is empty;
-/// k and v of int8 stay so.
-/// Throws io::FileError or Error.
-Arrays read_inputs(const Files& files, std::optional<DType> dtype);
 
 /// Computes the results that `files` has paths for. `off_by_one`: a sink logit of 0 for every head. Throws
 /// io::FileError and Error for arrays that do not fit.

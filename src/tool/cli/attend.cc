@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <cctype>
 #include <charconv>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -20,13 +18,12 @@
 #include "library/core/gate_functions.hpp"
 #include "tool/attend/job.hpp"
 #include "tool/cli/enum_option.hpp"
+#include "tool/cli/operation_options.hpp"
 #include "tool/cli/threads.hpp"
 #include "tool/cli/verbs.hpp"
 
 namespace headgate::cli {
 namespace {
-
-const AttentionOptions kDefaults;
 
 struct Options {
   attend::Files files;
@@ -72,45 +69,9 @@ int run_attend(Options o) {
   statistics.gated = o.files.has_gate() && options.gate_fn != GateFn::none && options.gate_op == GateOp::mul;
 
   attend::check_outputs(o.files);
-  const attend::Arrays arrays = attend::read_inputs(o.files, o.dtype);
+  const attend::Arrays arrays = attend::read_arrays(o.files, o.dtype);
   attend::write_outputs(o.files, attend::compute(o.files, arrays, options, o.off_by_one));
   return kSuccess;
-}
-
-std::string text(std::string_view from) { return std::string(from); }
-
-/// What --help says of a tensor; `types` where its elements are not those of q.
-std::string help_of(std::string_view shape, std::string_view types, std::string_view help, bool forward_only) {
-  return fmt::format("{}{}{}: {}{}", shape, types.empty() ? "" : ", ", types, help,
-                     forward_only ? "; without gradients" : "");
-}
-
-void add_inputs(VerbOptions& verb, attend::Files& files) {
-  verb.group("Inputs");
-  const auto option_of = [](const AttentionInput& row) { return text(row.file.option); };
-  for (std::size_t n = 0; n < kAttentionInputs.size(); ++n) {
-    const AttentionInput& row = kAttentionInputs[n];
-    const std::string_view types = row.elements == Elements::floats ? "" : types_of(row.elements);
-    Option option = verb.value(option_of(row), files.inputs[n], text(row.file.name),
-                               help_of(row.shape, types, row.help, row.traits.forward_only));
-    if (row.traits.required) option.required();
-  }
-  for (const AttentionInput& row : kAttentionInputs) {
-    if (row.traits.needs == nullptr) continue;
-    const AttentionInput& needed = kAttentionInputs[row_number(kAttentionInputs, row.traits.needs)];
-    verb.declared(option_of(row)).needs(verb.declared(option_of(needed)));
-  }
-}
-
-void add_outputs(VerbOptions& verb, attend::Files& files) {
-  verb.group("Outputs");
-  for (std::size_t n = 0; n < kAttentionOutputs.size(); ++n) {
-    const AttentionOutput& row = kAttentionOutputs[n];
-    if (row.file.option.empty()) continue;
-    Option option = verb.value(text(row.file.option), files.outputs[n], text(row.file.name),
-                               help_of(row.shape, output_types_of(row.elements), row.help, false));
-    if (row.traits.required) option.required();
-  }
 }
 
 void add_statistics(VerbOptions& verb, attend::Files& files) {
@@ -139,66 +100,14 @@ void add_statistics(VerbOptions& verb, attend::Files& files) {
       .needs(stats);
 }
 
-void add_gradients(VerbOptions& verb, attend::Files& files) {
-  verb.group("Gradients");
-  std::string names;
-  for (const AttentionGradient& row : kAttentionGradients) names += fmt::format("{}.npy, ", row.file.name);
-  Option grad_dir = verb.value("--grad-dir", files.grad_dir, "DIR",
-                               "Where to write " + names +
-                                   "of the inputs that are given (dz is that of the gate), each in the shape and dtype "
-                                   "that its input is computed in. Made if missing (its parent is not)");
-  for (std::size_t n = 0; n < kIncomingTensors.size(); ++n) {
-    const IncomingTensor& row = kIncomingTensors[n];
-    if (row.file.option.empty()) continue;
-    Option option = verb.value(text(row.file.option), files.incoming[n], text(row.file.name),
-                               help_of(row.shape, types_of(row.elements), row.help, false));
-    option.needs(grad_dir);
-    if (row.traits.required) grad_dir.needs(option);
-  }
-}
-
-std::string capitalised(std::string_view help) {
-  std::string out(help);
-  out[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(out[0])));
-  return out;
-}
-
-/// "HELP (default 0)", behind the words of an enum.
-template <class Row>
-std::string help_of(const Row& row) {
-  using Value = typename Row::Value;
-  const std::optional<Value> value = row.of(kDefaults);  // empty: the row has words for it
-  if constexpr (std::is_enum_v<Value>) {
-    return fmt::format("{} (default {}); {}", list_words<Value>(), word_of(*value), row.text.help);
-  } else {
-    return fmt::format("{} (default {})", capitalised(row.text.help),
-                       value ? fmt::format("{}", *value) : text(row.text.default_text));
-  }
-}
-
-/// The options whose rows name one.
-void add_rows(VerbOptions& verb, Options& o) {
-  o.given.for_each([&verb](const auto& row, auto& to) {
-    using Value = typename std::remove_cvref_t<decltype(row)>::Value;
-    if constexpr (std::is_arithmetic_v<Value> || std::is_enum_v<Value>) {
-      if (row.text.option.empty()) return;
-      Option option = [&] {
-        if constexpr (std::is_enum_v<Value>) {
-          return declare_enum<Value>(verb, text(row.text.option), to, text(row.text.type), help_of(row));
-        } else {
-          return verb.value(text(row.text.option), to, text(row.text.type), help_of(row));
-        }
-      }();
-      // Without a gate --gate-fn may be none, which run_attend checks.
-      if (row.part == OptionOf::gate && !std::is_same_v<Value, GateFn>) option.needs(verb.declared("--gate"));
-      if (row.forward_only) option.excludes(verb.declared("--grad-out"));
-    }
-  });
-}
-
 void add_options(VerbOptions& verb, Options& o) {
   verb.group("Operation");
-  add_rows(verb, o);
+  add_rows<AttentionOptions>(verb, o.given, [&verb](const auto& row, Option& option) {
+    using Value = typename std::remove_cvref_t<decltype(row)>::Value;
+    // Without a gate --gate-fn may be none, which run_attend checks.
+    if (row.part == OptionOf::gate && !std::is_same_v<Value, GateFn>) option.needs(verb.declared("--gate"));
+    if (row.forward_only) option.excludes(verb.declared("--grad-out"));
+  });
   const auto set_causal = [&o] { o.given.of<&AttentionOptions::causality>() = Causality::causal; };
   verb.flag("--causal", set_causal, "Query i sees key j only if j <= at_i");
   const auto set_window = [&o](const std::string& given) {
@@ -236,7 +145,7 @@ Verb add_attend(CommandLine& line) {
   add_inputs(verb, options->files);
   add_outputs(verb, options->files);
   add_statistics(verb, options->files);
-  add_gradients(verb, options->files);
+  add_gradients(verb, options->files, "dz is that of the gate");
   add_options(verb, *options);
   verb.footer(
       "Environment:\n"

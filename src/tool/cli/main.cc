@@ -42,9 +42,9 @@ int report(const std::string& who, std::string_view what) {
 std::vector<Verb> add_verbs(CommandLine& line) {
   // Lists the verbs in the order of --help.
   return {
-      add_explain(line), add_attend(line),   add_train(line),   add_eval(line),     add_compare(line),
-      add_xray(line),    add_generate(line), add_convert(line), add_tokenize(line), add_verify(line),
-      add_bench(line),   add_demo(line),     add_info(line),
+      add_explain(line), add_attend(line), add_linear(line),   add_train(line),   add_eval(line),
+      add_compare(line), add_xray(line),   add_generate(line), add_convert(line), add_tokenize(line),
+      add_verify(line),  add_bench(line),  add_demo(line),     add_info(line),
   };
 }
 

@@ -29,6 +29,7 @@ struct Verb {
 
 Verb add_explain(CommandLine& line);
 Verb add_attend(CommandLine& line);
+Verb add_linear(CommandLine& line);
 Verb add_verify(CommandLine& line);
 Verb add_bench(CommandLine& line);
 Verb add_info(CommandLine& line);

@@ -5,17 +5,16 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <optional>
 #include <random>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "headgate/headgate.h"
 #include "headgate/headgate.hpp"
 #include "library/attention/sample_call.hpp"
+#include "library/capi/to_c.hpp"
 #include "library/core/attention_options.hpp"
 #include "library/core/attention_tensors.hpp"
 #include "library/core/element.hpp"
@@ -26,80 +25,48 @@
 namespace headgate::testing {
 namespace {
 
-headgate_tensor to_c(const TensorView& view) {
-  headgate_tensor tensor = HEADGATE_ABSENT;
-  tensor.data = view.data;
-  tensor.dtype = static_cast<headgate_dtype>(view.dtype);
-  std::copy(view.shape.begin(), view.shape.end(), tensor.shape);
-  std::copy(view.strides.begin(), view.strides.end(), tensor.strides);
-  return tensor;
-}
-
-headgate_const_tensor to_c(const ConstTensorView& view) {
-  headgate_const_tensor tensor = HEADGATE_ABSENT;
-  tensor.data = view.data;
-  tensor.dtype = static_cast<headgate_dtype>(view.dtype);
-  std::copy(view.shape.begin(), view.shape.end(), tensor.shape);
-  std::copy(view.strides.begin(), view.strides.end(), tensor.strides);
-  return tensor;
-}
-
-headgate_attention_options to_c(const AttentionOptions& options) {
-  headgate_attention_options c = HEADGATE_ATTENTION_OPTIONS_INIT;
-  for_each_row(kAttentionOptions, [&](const auto& row) {
-    if constexpr (!std::remove_cvref_t<decltype(row)>::kIsName) {
-      using C = std::remove_reference_t<decltype(c.*row.c_member)>;
-      const std::optional<typename std::remove_cvref_t<decltype(row)>::Value> value = row.of(options);
-      if (row.in_c.given != nullptr) c.*row.in_c.given = value ? 1 : 0;
-      if (value) c.*row.c_member = static_cast<C>(*value);
-    }
-  });
+headgate_attention_options c_options(const AttentionOptions& options) {
+  const headgate_attention_options zeros = HEADGATE_ATTENTION_OPTIONS_INIT;
+  headgate_attention_options c = options_to_c<kAttentionOptions>(zeros, options);
   if (options.gate_fn == GateFn::none) c.gate_fn = HEADGATE_GATE_FN_NONE;
   return c;
 }
 
-/// The struct of the C API with the views of `from` that a table's rows describe.
-template <const auto& kRows, class C, class Struct>
-C to_c(C c, const Struct& from) {
-  for (const auto& row : kRows) c.*row.c_member = to_c(from.*row.member);
-  return c;
-}
-
-headgate_attention_inputs to_c(const AttentionInputs& in) {
+headgate_attention_inputs c_inputs(const AttentionInputs& in) {
   const headgate_attention_inputs c = HEADGATE_ATTENTION_INPUTS_INIT;
-  return to_c<kAttentionInputs>(c, in);
+  return tensors_to_c<kAttentionInputs>(c, in);
 }
 
 headgate_status forward_by_c(const SampleCall& call, const headgate_attention_options& options) {
   headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
-  outputs = to_c<kAttentionOutputs>(outputs, call.out);
-  const headgate_attention_inputs inputs = to_c(call.in);
+  outputs = tensors_to_c<kAttentionOutputs>(outputs, call.out);
+  const headgate_attention_inputs inputs = c_inputs(call.in);
   return headgate_attention_forward(&outputs, &inputs, &options);
 }
 
-headgate_status forward_by_c(const SampleCall& call) { return forward_by_c(call, to_c(call.options)); }
+headgate_status forward_by_c(const SampleCall& call) { return forward_by_c(call, c_options(call.options)); }
 
 headgate_status backward_by_c(const SampleCall& call) {
   headgate_attention_gradients gradients = HEADGATE_ATTENTION_GRADIENTS_INIT;
-  gradients = to_c<kAttentionGradients>(gradients, call.grad);
+  gradients = tensors_to_c<kAttentionGradients>(gradients, call.grad);
   headgate_attention_saved saved = HEADGATE_ATTENTION_SAVED_INIT;
-  saved = to_c<kSavedTensors>(saved, call.saved);
+  saved = tensors_to_c<kSavedTensors>(saved, call.saved);
   headgate_attention_incoming incoming = HEADGATE_ATTENTION_INCOMING_INIT;
-  incoming = to_c<kIncomingTensors>(incoming, call.incoming);
-  const headgate_attention_inputs inputs = to_c(call.in);
-  const headgate_attention_options options = to_c(call.options);
+  incoming = tensors_to_c<kIncomingTensors>(incoming, call.incoming);
+  const headgate_attention_inputs inputs = c_inputs(call.in);
+  const headgate_attention_options options = c_options(call.options);
   return headgate_attention_backward(&gradients, &inputs, &saved, &incoming, &options);
 }
 
 headgate_status statistics_by_c(const SampleCall& call) {
   headgate_attention_statistics_outputs outputs = HEADGATE_ATTENTION_STATISTICS_OUTPUTS_INIT;
-  outputs = to_c<kStatisticsOutputs>(outputs, call.statistics);
+  outputs = tensors_to_c<kStatisticsOutputs>(outputs, call.statistics);
   headgate_statistics_selection selection = HEADGATE_STATISTICS_SELECTION_INIT;
   selection.keys = to_c(call.selection.keys);
   selection.queries = to_c(call.selection.queries);
   selection.window = call.selection.window;
-  const headgate_attention_inputs inputs = to_c(call.in);
-  const headgate_attention_options options = to_c(call.options);
+  const headgate_attention_inputs inputs = c_inputs(call.in);
+  const headgate_attention_options options = c_options(call.options);
   const headgate_const_tensor lse = to_c(call.saved.lse);
   return headgate_attention_statistics(&outputs, &inputs, &lse, &selection, &options);
 }
@@ -190,8 +157,8 @@ struct MergeCall : RandomCall {
   }
 
   void by_c() const {
-    const headgate_attention_inputs inputs = to_c(in);
-    const headgate_attention_options c_options = to_c(options);
+    const headgate_attention_inputs inputs = c_inputs(in);
+    const headgate_attention_options all = c_options(options);
     std::vector<headgate_merge_part> parts;
     std::vector<headgate_merge_part_gradients> gradients;
     for (std::size_t n = 0; n < kParts; ++n) {
@@ -203,7 +170,7 @@ struct MergeCall : RandomCall {
       headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
       outputs.y = to_c(attn[n]);
       outputs.lse = to_c(lse[n]);
-      ASSERT_EQ(headgate_attention_forward(&outputs, &range, &c_options), HEADGATE_OK) << headgate_last_error();
+      ASSERT_EQ(headgate_attention_forward(&outputs, &range, &all), HEADGATE_OK) << headgate_last_error();
       parts.push_back({to_c(ConstTensorView(attn[n])), to_c(ConstTensorView(lse[n]))});
       gradients.push_back({to_c(d_attn[n]), to_c(d_lse[n])});
     }
@@ -215,10 +182,10 @@ struct MergeCall : RandomCall {
     c_incoming.dy = to_c(incoming.dy);
     c_incoming.dlse = to_c(incoming.dlse);
     const headgate_tensor dgate = to_c(grad.dgate);
-    ASSERT_EQ(headgate_attention_merge(&outputs, parts.data(), kParts, &inputs.gate, &c_options), HEADGATE_OK)
+    ASSERT_EQ(headgate_attention_merge(&outputs, parts.data(), kParts, &inputs.gate, &all), HEADGATE_OK)
         << headgate_last_error();
     ASSERT_EQ(headgate_attention_merge_backward(gradients.data(), &dgate, parts.data(), kParts, &inputs.gate,
-                                                &c_incoming, &c_options),
+                                                &c_incoming, &all),
               HEADGATE_OK)
         << headgate_last_error();
   }
@@ -240,7 +207,7 @@ TEST(CApi, Merge_NullArgument_IsRefusedByName) {
   EXPECT_STREQ(headgate_last_error(), "headgate_attention_merge: parts is null but count is 1");
   EXPECT_EQ(headgate_attention_merge(&outputs, nullptr, 0, nullptr, nullptr), HEADGATE_INVALID_ARGUMENT);
   EXPECT_STREQ(headgate_last_error(), "headgate_attention_merge: parts is empty but must have at least one part");
-  const headgate_attention_inputs inputs = to_c(call.in);
+  const headgate_attention_inputs inputs = c_inputs(call.in);
   headgate_attention_inputs range = HEADGATE_ATTENTION_INPUTS_INIT;
   std::int64_t offsets[kB];
   EXPECT_EQ(headgate_narrow_keys(&range, &inputs, 0, 2, offsets, nullptr), HEADGATE_INVALID_ARGUMENT);
@@ -383,7 +350,7 @@ TEST(CApi, Backend_Forced_IsActiveInCpp) {
 
 TEST(CApi, Options_TargetAndBackend_AreUsed) {
   const RandomCall call(DType::f32, 7);
-  headgate_attention_options options = to_c(call.options);
+  headgate_attention_options options = c_options(call.options);
   for (const std::string& name : supported_targets()) {
     options.target = name.c_str();
     options.backend = "cpu";

@@ -59,6 +59,7 @@ std::size_t rank_of(TensorKind kind, const ConstTensorView& view, std::size_t ra
     case TensorKind::rows: return rank - 1;
     case TensorKind::scores: return map_rank(view);
     case TensorKind::vector: return 1;
+    case TensorKind::state: return 4;
     case TensorKind::table: break;
   }
   return 2;

@@ -96,7 +96,8 @@ TEST(NumberOption, Number_BeyondItsType_IsRefusedWithTheRange) {
 /// Tests every option of `headgate VERB --help` whose value is a whole number, shown as N or K, or W of --window-share.
 TEST(NumberOption, Number_WouldSaturateOrWrap_IsRefused) {
   int seen = 0;
-  for (const char* verb : {"explain", "attend", "train", "eval", "compare", "xray", "generate", "verify", "bench"}) {
+  for (const char* verb :
+       {"explain", "attend", "linear", "train", "eval", "compare", "xray", "generate", "verify", "bench"}) {
     const std::string help = testing::headgate({verb, "--help"}).out;
     for (std::size_t at = help.find("\n  --"); at != std::string::npos; at = help.find("\n  --", at + 1)) {
       const std::string line = help.substr(at + 3, help.find('\n', at + 1) - at - 3);

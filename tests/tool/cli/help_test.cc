@@ -10,7 +10,9 @@
 #include "headgate/runtime.hpp"
 #include "headgate/version.h"
 #include "library/core/attention_options.hpp"
-#include "library/core/attention_tensors.hpp"
+#include "library/core/linear_attention_rows.hpp"
+#include "tool/attend/job.hpp"
+#include "tool/attend/linear.hpp"
 #include "tool/cli/tool.hpp"
 
 namespace headgate {
@@ -19,8 +21,8 @@ namespace {
 using headgate::testing::expect_refused;
 using headgate::testing::Outcome;
 
-const std::vector<std::string> kVerbs = {"explain", "attend",   "train",  "eval",  "compare", "xray", "generate",
-                                         "convert", "tokenize", "verify", "bench", "demo",    "info"};
+const std::vector<std::string> kVerbs = {"explain",  "attend",  "linear",   "train",  "eval",  "compare", "xray",
+                                         "generate", "convert", "tokenize", "verify", "bench", "demo",    "info"};
 
 /// Returns the first word of each line of the list of verbs in `headgate --help`.
 std::vector<std::string> listed_verbs(const std::string& help) {
@@ -52,21 +54,30 @@ TEST(Help, Help_OfEveryVerb_IsPrinted) {
   }
 }
 
-TEST(Help, Help_OfAttend_NamesEveryOption) {
-  const std::string help = testing::headgate({"attend", "--help"}).out;
-  std::vector<std::string> options{"--causal",     "--window L,R", "--off-by-one",
-                                   "--dtype TYPE", "--threads N",  "--grad-dir DIR"};
+/// Expects that the help of `verb` names these options and those of the rows of `Tables` and `kOptions`.
+template <class Tables, const auto& kOptions>
+void expect_options(const std::string& verb, std::vector<std::string> options, std::size_t more_than) {
+  const std::string help = testing::headgate({verb, "--help"}).out;
   const auto add = [&options](std::string_view option, std::string_view type) {
     if (!option.empty()) options.push_back(std::string(option) + " " + std::string(type));
   };
-  for (const AttentionInput& row : kAttentionInputs) add(row.file.option, row.file.name);
-  for (const AttentionOutput& row : kAttentionOutputs) add(row.file.option, row.file.name);
-  for (const IncomingTensor& row : kIncomingTensors) add(row.file.option, row.file.name);
-  for_each_row(kAttentionOptions, [&add](const auto& row) { add(row.text.option, row.text.type); });
-  EXPECT_GT(options.size(), 30U);
+  for (const auto& row : Tables::kInputs) add(row.file.option, row.file.name);
+  for (const auto& row : Tables::kOutputs) add(row.file.option, row.file.name);
+  for (const auto& row : Tables::kIncoming) add(row.file.option, row.file.name);
+  for_each_row(kOptions, [&add](const auto& row) { add(row.text.option, row.text.type); });
+  EXPECT_GT(options.size(), more_than);
   for (const std::string& option : options) {
     EXPECT_NE(help.find("\n  " + option), std::string::npos) << option;
   }
+}
+
+TEST(Help, Help_OfAttend_NamesEveryOption) {
+  expect_options<attend::AttentionTables, kAttentionOptions>(
+      "attend", {"--causal", "--window L,R", "--off-by-one", "--dtype TYPE", "--threads N", "--grad-dir DIR"}, 30);
+}
+
+TEST(Help, Help_OfLinear_NamesEveryOption) {
+  expect_options<attend::LinearTables, kLinearOptions>("linear", {"--dtype TYPE", "--threads N", "--grad-dir DIR"}, 15);
 }
 
 TEST(Help, Help_OfEveryVerb_FitsEightyColumns) {

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/headgate/operation_rows.hpp"
+
+namespace headgate::python {
+namespace {
+
+constexpr const char* kLayout = "layout";
+
+}  // namespace
+
+Layout take_layout(const Keywords& keywords) {
+  const std::string word = keywords.take(kLayout, "a word", std::string(word_of(Layout::bhtd)));
+  return parse_word<Layout>(fmt::format("{}: {}", keywords.function(), kLayout), word);
+}
+
+ArgumentText layout_text(std::string_view arrays) {
+  return {kLayout, "str", fmt::format("'{}'", word_of(Layout::bhtd)),
+          fmt::format("the order of the dimensions of {} and their gradients: {}", arrays, list_words<Layout>())};
+}
+
+}  // namespace headgate::python

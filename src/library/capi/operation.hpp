@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "headgate/runtime.hpp"
+#include "library/capi/sized.hpp"
+#include "library/capi/tensors.hpp"
+#include "library/core/check.hpp"
+#include "library/core/option_rows.hpp"
+#include "library/core/rows.hpp"
+#include "library/core/tensor_rows.hpp"
+
+// The structs of an operation as those of C++, by the rows of its tables.
+
+namespace headgate::capi {
+
+template <typename Enum>
+constexpr bool same(std::int32_t c, Enum cpp) {
+  return c == static_cast<std::int32_t>(cpp);
+}
+
+/// The value of an option that the C API has as `c`. Calls refuse numbers that are no enumerators.
+template <typename Value, typename C>
+Value to_option(C c) {
+  return static_cast<Value>(c);
+}
+template <>
+inline std::int64_t to_option<std::int64_t>(const char* target) {
+  return target == nullptr || *target == '\0' ? 0 : find_target(target);
+}
+template <>
+inline const Backend* to_option<const Backend*>(const char* backend) {
+  return backend == nullptr || *backend == '\0' ? nullptr : &find_backend(backend);
+}
+
+/// Refuses a value that stands where it is not said to be given.
+template <class Row, class C>
+void check_given(const Row& row, const C& c) {
+  const std::int32_t given = c.*row.in_c.given;
+  require(given == 0 || given == 1, "options.{} is {} but must be 0 or 1", row.in_c.given_name, given);
+  require(given == 1 || c.*row.c_member == 0, "options.{} is {} but {} is 0", row.text.name, c.*row.c_member,
+          row.in_c.given_name);
+}
+
+template <class Struct, typename Member>
+std::size_t offset_of(Member Struct::*member) {
+  static const Struct object{};
+  return static_cast<std::size_t>(reinterpret_cast<const std::byte*>(&(object.*member)) -
+                                  reinterpret_cast<const std::byte*>(&object));
+}
+
+/// The sizes that the struct of a table's options had in older versions.
+template <const auto& kRows>
+const std::vector<std::size_t>& older_sizes_of_options() {
+  static const std::vector<std::size_t> sizes = [] {
+    std::vector<std::size_t> found;
+    for_each_row(kRows, [&found](const auto& row) {
+      if (row.in_c.older_end_here) found.push_back(offset_of(row.c_member));
+    });
+    std::sort(found.begin(), found.end());
+    return found;
+  }();
+  return sizes;
+}
+
+/// The options that a table's rows describe; the defaults where nothing is given.
+template <const auto& kRows, class Options, class C>
+Options read_options(const C* given) {
+  Options options;
+  if (given == nullptr) return options;
+  const C c = read_sized(given, "options", older_sizes_of_options<kRows>());
+  for_each_row(kRows, [&](const auto& row) {
+    using Value = std::remove_reference_t<decltype(row.of(options))>;
+    if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(c.*row.c_member)>>) {
+      if (row.in_c.given != nullptr) {
+        check_given(row, c);
+        if (c.*row.in_c.given == 0) return;
+      }
+    }
+    row.of(options) = to_option<Value>(c.*row.c_member);
+  });
+  if constexpr (requires { c.reserved; }) {
+    require(c.reserved == 0, "options.reserved is {} but must be 0", c.reserved);
+  }
+  return options;
+}
+
+/// The sizes that the struct of a table's tensors had in older versions.
+template <const auto& kRows>
+const std::vector<std::size_t>& older_sizes() {
+  static const std::vector<std::size_t> sizes = [] {
+    std::vector<std::size_t> found;
+    for (const auto& row : kRows) {
+      if (row.traits.older_c_ends_here) found.push_back(offset_of(row.c_member));
+    }
+    return found;
+  }();
+  return sizes;
+}
+
+/// The struct of views that a table's rows describe.
+template <const auto& kRows, class C>
+auto to_views(const C* given, const char* name) {
+  const C c = read_sized(given, name, older_sizes<kRows>());
+  typename std::remove_cvref_t<decltype(kRows[0])>::Struct views;
+  for (const auto& row : kRows) views.*row.member = to_view(c.*row.c_member, row.name);
+  return views;
+}
+
+}  // namespace headgate::capi

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "library/core/dtype_words.hpp"
+#include "library/core/linear_attention_rows.hpp"
+#include "tool/attend/linear.hpp"
+#include "tool/cli/enum_option.hpp"
+#include "tool/cli/operation_options.hpp"
+#include "tool/cli/threads.hpp"
+#include "tool/cli/verbs.hpp"
+
+namespace headgate::cli {
+namespace {
+
+struct Options {
+  attend::LinearFiles files;
+  Given<kLinearOptions> given;
+  std::optional<DType> dtype;
+};
+
+int run_linear(const Options& o) {
+  LinearAttentionOptions options;
+  o.given.put_into(options);
+  attend::check_outputs(o.files);
+  const attend::LinearArrays arrays = attend::read_arrays(o.files, o.dtype);
+  attend::write_outputs(o.files, attend::compute(o.files, arrays, options));
+  return kSuccess;
+}
+
+void add_options(VerbOptions& verb, Options& o) {
+  verb.group("Operation");
+  add_rows<LinearAttentionOptions>(verb, o.given, [](const auto&, const Option&) {});
+  declare_enum<DType>(
+      verb, "--dtype", o.dtype, "TYPE",
+      "Compute in one of " + list_words<DType>() +
+          ": q, k, v and grad-out are converted to it, and may then differ among themselves. Without it they must "
+          "share one dtype. A decay or beta of another dtype is read as float32");
+  declare_threads(verb, o.given.of<&ExecutionContext::threads>(),
+                  "Threads (default: all cores); the result has the same bits for every number");
+}
+
+}  // namespace
+
+Verb add_linear(CommandLine& line) {
+  VerbOptions verb = line.add_verb(
+      "linear",
+      "Gated linear attention over .npy files, and its gradients\n\n"
+      "Computes the recurrence of Gated DeltaNet. Each head of v has a state S (D,Dv). For one token after the other, "
+      "S <- e^g S + beta k (v - (e^g S)^T k)^T, and y = scale S^T q. Other rules leave out the decay e^g, the "
+      "difference, or both.\n\n"
+      "Arrays are of rank 4 (B,H,T,D), rank 3 (H,T,D) or rank 2 (T,D); q, k, v, decay, beta and grad-out are of one "
+      "rank, which y has too. States are of rank 4. B batch, T tokens, Hq, Hk and Hv heads of q, k and v, Ho the "
+      "larger of Hq and Hv, D and Dv head dims from 1 to 256, N sequences: those of a packed batch, else B.\n\n"
+      "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (bounds of sequences i4 or i8). NumPy "
+      "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
+      "Every output file appears whole, after all of them have been computed, or not at all.");
+  auto options = std::make_shared<Options>();
+  add_inputs(verb, options->files);
+  add_outputs(verb, options->files);
+  add_gradients(verb, options->files, "dstate is that of S_0");
+  add_options(verb, *options);
+  verb.footer(
+      "Environment:\n"
+      "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"
+      "  OMP_NUM_THREADS  threads to use where --threads is not given\n"
+      "\n"
+      "Examples:\n"
+      "  headgate linear --q q.npy --k k.npy --v v.npy --decay g.npy --beta beta.npy \\\n"
+      "    --l2-norm 1e-6 --out y.npy --out-state s.npy\n"
+      "  headgate linear --q q.npy --k k.npy --v v.npy --rule linear --out y.npy \\\n"
+      "    --grad-out dy.npy --grad-dir gradients");
+  return {"linear", [options] { return run_linear(*options); }};
+}
+
+}  // namespace headgate::cli

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cctype>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "library/core/option_rows.hpp"
+#include "library/core/rows.hpp"
+#include "library/core/tensor_rows.hpp"
+#include "tool/attend/operation.hpp"
+#include "tool/cli/enum_option.hpp"
+#include "tool/cli/verbs.hpp"
+
+// The options of a verb that runs an operation on .npy files, by the rows of the operation's tables.
+
+namespace headgate::cli {
+
+inline std::string text(std::string_view from) { return std::string(from); }
+
+/// What --help says of a tensor; `types` where its elements are not those of q.
+inline std::string help_of(std::string_view shape, std::string_view types, std::string_view help, bool forward_only) {
+  return fmt::format("{}{}{}: {}{}", shape, types.empty() ? "" : ", ", types, help,
+                     forward_only ? "; without gradients" : "");
+}
+
+template <class Tables>
+void add_inputs(VerbOptions& verb, attend::OperationFiles<Tables>& files) {
+  verb.group("Inputs");
+  for (std::size_t n = 0; n < Tables::kInputs.size(); ++n) {
+    const auto& row = Tables::kInputs[n];
+    const std::string_view types = row.elements == Elements::floats ? "" : types_of(row.elements);
+    Option option = verb.value(text(row.file.option), files.inputs[n], text(row.file.name),
+                               help_of(row.shape, types, row.help, row.traits.forward_only));
+    if (row.traits.required) option.required();
+  }
+  for (const auto& row : Tables::kInputs) {
+    if (row.traits.needs == nullptr) continue;
+    const auto& needed = Tables::kInputs[row_number(Tables::kInputs, row.traits.needs)];
+    verb.declared(text(row.file.option)).needs(verb.declared(text(needed.file.option)));
+  }
+}
+
+template <class Tables>
+void add_outputs(VerbOptions& verb, attend::OperationFiles<Tables>& files) {
+  verb.group("Outputs");
+  for (std::size_t n = 0; n < Tables::kOutputs.size(); ++n) {
+    const auto& row = Tables::kOutputs[n];
+    if (row.file.option.empty()) continue;
+    Option option = verb.value(text(row.file.option), files.outputs[n], text(row.file.name),
+                               help_of(row.shape, output_types_of(row.elements), row.help, false));
+    if (row.traits.required) option.required();
+  }
+}
+
+/// `remark` on the gradients' names stands in parentheses, unless it is empty.
+template <class Tables>
+void add_gradients(VerbOptions& verb, attend::OperationFiles<Tables>& files, const std::string& remark = "") {
+  verb.group("Gradients");
+  std::string names;
+  for (const auto& row : Tables::kGradients) names += fmt::format("{}.npy, ", row.file.name);
+  Option grad_dir = verb.value("--grad-dir", files.grad_dir, "DIR",
+                               "Where to write " + names + "of the inputs that are given" +
+                                   (remark.empty() ? "" : " (" + remark + ")") +
+                                   ", each in the shape and dtype that its input is computed in. Made if missing (its "
+                                   "parent is not)");
+  for (std::size_t n = 0; n < Tables::kIncoming.size(); ++n) {
+    const auto& row = Tables::kIncoming[n];
+    if (row.file.option.empty()) continue;
+    Option option = verb.value(text(row.file.option), files.incoming[n], text(row.file.name),
+                               help_of(row.shape, types_of(row.elements), row.help, false));
+    option.needs(grad_dir);
+    if (row.traits.required) grad_dir.needs(option);
+  }
+}
+
+inline std::string capitalised(std::string_view help) {
+  std::string out(help);
+  out[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(out[0])));
+  return out;
+}
+
+/// "HELP (default 0)", behind the words of an enum.
+template <class Row, class Options>
+std::string help_of(const Row& row, const Options& defaults) {
+  using Value = typename Row::Value;
+  const std::optional<Value> value = row.of(defaults);  // empty: the row has words for it
+  if constexpr (std::is_enum_v<Value>) {
+    return fmt::format("{} (default {}); {}", list_words<Value>(), word_of(*value), row.text.help);
+  } else {
+    return fmt::format("{} (default {})", capitalised(row.text.help),
+                       value ? fmt::format("{}", *value) : text(row.text.default_text));
+  }
+}
+
+/// The options whose rows name one; visit(row, option) of each.
+template <class Options, const auto& kRows, class Visit>
+void add_rows(VerbOptions& verb, Given<kRows>& given, const Visit& visit) {
+  const Options defaults;
+  given.for_each([&](const auto& row, auto& to) {
+    using Value = typename std::remove_cvref_t<decltype(row)>::Value;
+    if constexpr (std::is_arithmetic_v<Value> || std::is_enum_v<Value>) {
+      if (row.text.option.empty()) return;
+      Option option = [&] {
+        if constexpr (std::is_enum_v<Value>) {
+          return declare_enum<Value>(verb, text(row.text.option), to, text(row.text.type), help_of(row, defaults));
+        } else {
+          return verb.value(text(row.text.option), to, text(row.text.type), help_of(row, defaults));
+        }
+      }();
+      visit(row, option);
+    }
+  });
+}
+
+}  // namespace headgate::cli
