@@ -42,6 +42,7 @@ LONGEST_s = 300
 
 # (files, test programs below build/tests that cover them, the cheapest first). The first row that a file matches counts.
 CPU, ATTENTION = "src/library/attention/cpu", "library/attention"
+LINEAR = "src/library/linear_attention"
 TABLE = (
     (f"{CPU}/dense/forward*", (f"{ATTENTION}/forward_test", f"{ATTENTION}/packed_test")),
     (f"{CPU}/dense/backward*", (f"{ATTENTION}/backward_test", f"{ATTENTION}/packed_test")),
@@ -59,6 +60,9 @@ TABLE = (
         (f"{ATTENTION}/forward_test", f"{ATTENTION}/backward_test", f"{ATTENTION}/packed_test"),
     ),
     (f"{CPU}/common/visibility.hpp", (f"{ATTENTION}/problem_test", f"{ATTENTION}/forward_test")),
+    (f"{LINEAR}/cpu/gated_norm*", ("library/linear_attention/gated_norm_test",)),
+    (f"{LINEAR}/cpu/*convolution*", ("library/linear_attention/short_convolution_test",)),
+    (f"{LINEAR}/cpu/*", ("library/linear_attention/linear_attention_test",)),
     ("src/library/core/gate_functions-inl.hpp", (f"{ATTENTION}/backward_test",)),
     ("src/library/core/vec-inl.hpp", (f"{ATTENTION}/elementary_test", f"{ATTENTION}/forward_test")),
     ("src/library/core/view.hpp", ("library/core/core_test",)),
@@ -168,9 +172,9 @@ def limit_memory():
 
 def passes(build, test, seconds):
     """The finished process, or None where it did not end within `seconds`."""
-    # Threads that do not spin for each other; few random problems of attention, but every gate variant of models.
+    # Threads that do not spin for each other; few random problems of the library, but every gate variant of models.
     environment = dict(os.environ, OMP_WAIT_POLICY="PASSIVE")
-    if test.startswith("library/attention/"):
+    if test.startswith(("library/attention/", "library/linear_attention/")):
         environment["HEADGATE_TEST_RUNS"] = "10"
     try:
         return run(

@@ -183,88 +183,96 @@ class LinearReference {
   }
 
   /// Adds to a row of a gradient that heads may share.
-  void add(Values& to, std::int64_t row, const Values& terms, bool first_of_sharing) const {
+  void add(Values& to, std::int64_t row, const Values& terms) const {
     const auto width = static_cast<std::int64_t>(terms.size());
     for (std::int64_t x = 0; x < width; ++x) {
       R& each = to[row * width + x];
-      if (fault_ == LinearFault::last_head_alone && first_of_sharing) each = R{0};
+      if (fault_ == LinearFault::last_head_alone) each = R{0};
       each += terms[x];
     }
   }
 
   void backward_of_state(const LinearAttentionGradients& out, const LinearAttentionIncoming& incoming, std::int64_t n,
                          std::int64_t h) {
-    const std::int64_t T = in_.q.shape[2];
-    Values ds(D_ * Dv_, R{0});
+    ds_.assign(D_ * Dv_, R{0});
     const bool has_incoming = incoming.dstate.present() && fault_ != LinearFault::no_incoming_state;
     for (std::int64_t x = 0; has_incoming && x < D_ * Dv_; ++x) {
-      ds[x] = static_cast<R>(load(incoming.dstate, n, h, x / Dv_, x % Dv_));
+      ds_[x] = static_cast<R>(load(incoming.dstate, n, h, x / Dv_, x % Dv_));
     }
-    Values decay_sum(D_, R{0});
+    decay_sum_.assign(D_, R{0});
     for (std::int64_t t = T_ - 1; t >= 0; --t) {
-      const std::int64_t i = first_ + t;
-      const Values &after = states_[t + 1], &before = states_[t];
-      if (t == T_ - 1 || (t + 1) % reference::kDecayChunk == 0) {
-        for (std::int64_t d = 0; d < D_; ++d) {
-          decay_sum[d] = R{0};
-          for (std::int64_t j = 0; j < Dv_ && fault_ != LinearFault::no_boundary; ++j) {
-            decay_sum[d] += after[d * Dv_ + j] * ds[d * Dv_ + j];
-          }
-        }
-      }
-      const Values decay_after = decay_sum;
-      const Values k = row_of(in_.k, b_, key_of(h), i);
-      const Values left = rest(k, before, i);
-      const R b = beta(i);
-      for (std::int64_t y = 0; y < Ho_; ++y) {
-        if (state_of(y) != h) continue;
-        const Values q = row_of(in_.q, b_, query_of(y), i);
-        Values dq(D_, R{0});
-        for (std::int64_t d = 0; d < D_; ++d) {
-          for (std::int64_t j = 0; j < Dv_; ++j) {
-            const R dy = scale_ * static_cast<R>(load(incoming.dy, b_, y, i, j));
-            dq[d] += after[d * Dv_ + j] * dy;
-            ds[d * Dv_ + j] += q[d] * dy;
-          }
-          decay_sum[d] += q[d] * dq[d];
-        }
-        add(dq_, (b_ * Hq_ + query_of(y)) * T + i, dq, true);
-      }
-      Values du(Dv_, R{0}), write(D_, R{0}), read(D_, R{0});
-      R dbeta{0};
-      for (std::int64_t j = 0; j < Dv_; ++j) {
-        for (std::int64_t d = 0; d < D_; ++d) du[j] += ds[d * Dv_ + j] * k[d];
-        dbeta +=
-            du[j] * (fault_ == LinearFault::beta_of_value_alone ? static_cast<R>(load(in_.v, b_, h, i, j)) : left[j]);
-        if (out.dv.present()) store(out.dv, b_, h, i, j, static_cast<double>(b * du[j]));
-      }
-      for (std::int64_t d = 0; d < D_; ++d) {
-        for (std::int64_t j = 0; j < Dv_; ++j) {
-          write[d] += ds[d * Dv_ + j] * (b * left[j]);
-          if (delta_) read[d] -= decay(i, d) * before[d * Dv_ + j] * (b * du[j]);
-        }
-        decay_sum[d] += k[d] * read[d] - k[d] * write[d];
-      }
-      for (std::int64_t d = 0; d < D_; ++d) {
-        for (std::int64_t j = 0; j < Dv_; ++j) {
-          R& each = ds[d * Dv_ + j];
-          each = decay(i, d) * (each - (delta_ ? k[d] * (b * du[j]) : R{0}));
-        }
-        if (fault_ == LinearFault::no_read_gradient) read[d] = R{0};
-        if (fault_ == LinearFault::no_write_gradient) write[d] = R{0};
-        write[d] += read[d];
-      }
-      add(dk_, (b_ * Hk_ + key_of(h)) * T + i, write, true);
-      if (in_.beta.present()) {
-        const std::int64_t heads = in_.beta.shape[1];
-        add(dbeta_, (b_ * heads + (heads == 1 ? 0 : h)) * T + i, {dbeta}, true);
-      }
-      write_decay(out.ddecay, fault_ == LinearFault::decay_off_by_one ? decay_after : decay_sum, i);
+      if (t == T_ - 1 || (t + 1) % reference::kDecayChunk == 0) sum_boundary(states_[t + 1]);
+      const Values decay_after = decay_sum_;
+      add_outputs(incoming.dy, t);
+      pass_token(out, t);
+      write_decay(out.ddecay, fault_ == LinearFault::decay_off_by_one ? decay_after : decay_sum_, first_ + t);
     }
     if (!out.dstate.present()) return;
     for (std::int64_t x = 0; x < D_ * Dv_; ++x) {
-      store(out.dstate, n, h, x / Dv_, x % Dv_, static_cast<double>(ds[x]));
+      store(out.dstate, n, h, x / Dv_, x % Dv_, static_cast<double>(ds_[x]));
     }
+  }
+
+  /// S∘dS at the end of a chunk.
+  void sum_boundary(const Values& after) {
+    for (std::int64_t d = 0; d < D_; ++d) {
+      decay_sum_[d] = R{0};
+      for (std::int64_t j = 0; j < Dv_ && fault_ != LinearFault::no_boundary; ++j) {
+        decay_sum_[d] += after[d * Dv_ + j] * ds_[d * Dv_ + j];
+      }
+    }
+  }
+
+  /// dq of token t, and what its outputs add to dS.
+  void add_outputs(const ConstTensorView& incoming, std::int64_t t) {
+    const std::int64_t i = first_ + t;
+    const Values& after = states_[t + 1];
+    for (std::int64_t y = 0; y < Ho_; ++y) {
+      if (state_of(y) != h_) continue;
+      const Values q = row_of(in_.q, b_, query_of(y), i);
+      Values dq(D_, R{0});
+      for (std::int64_t d = 0; d < D_; ++d) {
+        for (std::int64_t j = 0; j < Dv_; ++j) {
+          const R dy = scale_ * static_cast<R>(load(incoming, b_, y, i, j));
+          dq[d] += after[d * Dv_ + j] * dy;
+          ds_[d * Dv_ + j] += q[d] * dy;
+        }
+        decay_sum_[d] += q[d] * dq[d];
+      }
+      add(dq_, (b_ * Hq_ + query_of(y)) * in_.q.shape[2] + i, dq);
+    }
+  }
+
+  /// dk, dv and dβ of token t; dS goes on to the state before it.
+  void pass_token(const LinearAttentionGradients& out, std::int64_t t) {
+    const std::int64_t i = first_ + t, T = in_.q.shape[2];
+    const Values& before = states_[t];
+    const Values k = row_of(in_.k, b_, key_of(h_), i);
+    const Values left = rest(k, before, i);
+    const R b = beta(i);
+    Values du(Dv_, R{0}), write(D_, R{0}), read(D_, R{0});
+    R dbeta{0};
+    for (std::int64_t j = 0; j < Dv_; ++j) {
+      for (std::int64_t d = 0; d < D_; ++d) du[j] += ds_[d * Dv_ + j] * k[d];
+      const bool value_alone = fault_ == LinearFault::beta_of_value_alone;
+      dbeta += du[j] * (value_alone ? static_cast<R>(load(in_.v, b_, h_, i, j)) : left[j]);
+      if (out.dv.present()) store(out.dv, b_, h_, i, j, static_cast<double>(b * du[j]));
+    }
+    for (std::int64_t d = 0; d < D_; ++d) {
+      for (std::int64_t j = 0; j < Dv_; ++j) {
+        R& ds = ds_[d * Dv_ + j];
+        write[d] += ds * (b * left[j]);
+        if (delta_) read[d] -= decay(i, d) * before[d * Dv_ + j] * (b * du[j]);
+        ds = decay(i, d) * (ds - (delta_ ? k[d] * (b * du[j]) : R{0}));
+      }
+      decay_sum_[d] += k[d] * read[d] - k[d] * write[d];
+      write[d] = (fault_ == LinearFault::no_write_gradient ? R{0} : write[d]) +
+                 (fault_ == LinearFault::no_read_gradient ? R{0} : read[d]);
+    }
+    add(dk_, (b_ * Hk_ + key_of(h_)) * T + i, write);
+    if (!in_.beta.present()) return;
+    const std::int64_t heads = in_.beta.shape[1];
+    add(dbeta_, (b_ * heads + (heads == 1 ? 0 : h_)) * T + i, {dbeta});
   }
 
   void write_decay(const TensorView& out, const Values& sums, std::int64_t i) const {
@@ -311,7 +319,8 @@ class LinearReference {
   bool delta_;
   std::int64_t h_ = 0, b_ = 0, first_ = 0, T_ = 0;
   std::vector<Values> states_;
-  Values dq_, dk_, dbeta_;
+  Values dq_, dk_, dbeta_;  // of all heads
+  Values ds_, decay_sum_;   // of the head at hand
 };
 
 inline LinearKernels reference_kernels(LinearFault fault = LinearFault::none) {
