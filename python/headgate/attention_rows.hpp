@@ -35,10 +35,7 @@ std::vector<ArgumentText> input_texts(std::size_t required = kRequiredInputs);
 ArgumentText layout_text();
 std::vector<ArgumentText> option_texts();
 
-/// The rows as headgate.torch reads them: tuples of an input's name, whether it is required and whether it is for
-/// forward passes alone; the names of the inputs that have gradients; of an option's name, its type and default in a
-/// schema of PyTorch, the part of the operation that it changes and whether it is for forward passes alone; of a gate
-/// function's word, and whether it has a zero.
+/// torch_rows of attention, with the gate functions: tuples of a word, and of whether it has a zero.
 nb::dict rows_for_torch();
 
 }  // namespace headgate::python

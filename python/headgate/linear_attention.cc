@@ -118,6 +118,7 @@ void bind_linear_attention(nb::module_& module) {
       [](const LinearGradient& row) { return text_of_gradient(row); },
       "What the backward pass of linear attention writes. dstate is the gradient of S_0.");
 
+  module.attr("_linear_rows") = torch_rows<kLinearInputs, kLinearGradients, kLinearOptions, LinearAttentionOptions>();
   const std::vector<ArgumentText> in =
       joined(joined(input_texts_of<kLinearInputs>(kRequired), {layout_text("q, k, v, decay, beta, y")}),
              option_texts_of<kLinearOptions, LinearAttentionOptions>());

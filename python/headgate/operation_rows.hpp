@@ -268,4 +268,44 @@ std::vector<ArgumentText> option_texts_of() {
   return texts;
 }
 
+// --- PyTorch --------------------------------------------------------------------------------------------------------
+
+/// The type and the default of an option in a schema of PyTorch. There 0 threads stand for None.
+template <class Row, class Options>
+nb::tuple schema_type_and_default(const Row& row, const Options& defaults) {
+  using Value = typename Row::Value;
+  if constexpr (Row::kIsName) {
+    return nb::make_tuple("str", "");
+  } else if constexpr (std::is_enum_v<Value>) {
+    return nb::make_tuple("str", std::string(word_of(row.of(defaults))));
+  } else if constexpr (Row::kMayBeEmpty) {
+    return nb::make_tuple(std::is_integral_v<Value> ? "int?" : "float?", nb::none());
+  } else {
+    return nb::make_tuple(std::is_integral_v<Value> ? "int" : "float", row.of(defaults));
+  }
+}
+
+/// The rows as headgate.torch reads them: tuples of an input's name, whether it is required and whether it is for
+/// forward passes alone; the names of the inputs that have gradients; of an option's name, its type and default in a
+/// schema of PyTorch, the part of the operation that it changes and whether it is for forward passes alone.
+template <const auto& kInputs, const auto& kGradients, const auto& kOptions, class Options>
+nb::dict torch_rows() {
+  nb::list inputs, gradients, options;
+  for (const auto& row : kInputs) {
+    inputs.append(nb::make_tuple(row.name, row.traits.required, row.traits.forward_only));
+  }
+  for (const auto& row : kGradients) gradients.append(input_of_gradient(row).name);
+  const Options defaults;
+  for_each_row(kOptions, [&](const auto& row) {
+    const nb::tuple schema = schema_type_and_default(row, defaults);
+    options.append(
+        nb::make_tuple(row.text.name, schema[0], schema[1], std::string(word_of(row.part)), row.forward_only));
+  });
+  nb::dict rows;
+  rows["inputs"] = inputs;
+  rows["gradients"] = gradients;
+  rows["options"] = options;
+  return rows;
+}
+
 }  // namespace headgate::python

@@ -7,6 +7,7 @@ require("torch", "headgate.torch")  # before the modules that import it
 
 from .attention import gated_attention
 from .gates import GATE_FUNCTIONS
+from .linear_attention import linear_attention
 from .module import AttentionCache, GatedAttention
 from .retrofit import gate_parameters, load_retrofit, retrofit
 from .ring import ring_attention
@@ -21,6 +22,7 @@ __all__ = [
     "gate_parameters",
     "gated_attention",
     "gather_sequence",
+    "linear_attention",
     "load_retrofit",
     "parse_gate",
     "retrofit",

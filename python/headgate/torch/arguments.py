@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of attention by the rows of libheadgate: attention_tensors.hpp, attention_options.hpp of its core.
+"""The arguments of the operations by the rows of libheadgate: attention_tensors.hpp, attention_options.hpp and
+linear_attention_rows.hpp of its core.
 
-gated_attention and ring_attention take theirs as keywords and sort them by these lists, so that an argument is a row
-there and nothing here.
+Functions take theirs as keywords and sort them by these lists, so that an argument is a row there and nothing here.
 """
 
 import inspect
@@ -23,18 +23,49 @@ class Option(NamedTuple):
     forward_only: bool
 
 
-_inputs = _headgate._rows["inputs"]
+class Operation:
+    """The arguments of an operation: tensors and options by their names."""
 
-REQUIRED = tuple(name for name, required, _ in _inputs if required)
-OPTIONAL = tuple(name for name, required, _ in _inputs if not required)
-TENSORS = REQUIRED + OPTIONAL
-FORWARD_ONLY = tuple(name for name, _, forward_only in _inputs if forward_only)
-"""With these there are no gradients at all."""
-DIFFERENTIABLE = tuple(_headgate._rows["gradients"])
-"""The inputs that have a gradient, in the order in which the backward pass returns them."""
+    def __init__(self, rows: dict[str, Any]):
+        inputs = rows["inputs"]
+        self.required = tuple(name for name, required, _ in inputs if required)
+        self.optional = tuple(name for name, required, _ in inputs if not required)
+        self.tensors = self.required + self.optional
+        self.forward_only = tuple(name for name, _, forward_only in inputs if forward_only)
+        """With these there are no gradients at all."""
+        self.differentiable = tuple(rows["gradients"])
+        """The inputs that have a gradient, in the order in which the backward pass returns them."""
+        self.options = {"layout": Option("str", "bhtd", "layout", False)}
+        self.options |= {name: Option(*option) for name, *option in rows["options"]}
 
-OPTIONS = {"layout": Option("str", "bhtd", "layout", False)}
-OPTIONS |= {name: Option(*option) for name, *option in _headgate._rows["options"]}
+    def schema_of_tensors(self) -> str:
+        """The inputs in a schema of PyTorch."""
+        return ", ".join(
+            [f"Tensor {name}" for name in self.required] + [f"Tensor? {name}=None" for name in self.optional]
+        )
+
+    def schema_of_options(self) -> str:
+        """The options in a schema of PyTorch."""
+        return ", ".join(f"{option.type} {name}={_literal(option.default)}" for name, option in self.options.items())
+
+    def changed(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options that differ from their defaults."""
+        return {name: value for name, value in options.items() if value != self.options[name].default}
+
+    def defaults(self) -> dict[str, Any]:
+        """The default of each option."""
+        return {name: option.default for name, option in self.options.items()}
+
+
+def _literal(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+ATTENTION = Operation(_headgate._rows)
+LINEAR_ATTENTION = Operation(_headgate._linear_rows)
+
+REQUIRED, OPTIONAL, TENSORS = ATTENTION.required, ATTENTION.optional, ATTENTION.tensors
+FORWARD_ONLY, DIFFERENTIABLE, OPTIONS = ATTENTION.forward_only, ATTENTION.differentiable, ATTENTION.options
 
 
 def options_of(part: str) -> tuple[str, ...]:
@@ -45,22 +76,23 @@ def options_of(part: str) -> tuple[str, ...]:
 _TYPES = {"str": str, "int": int, "float": float, "float?": float | None}
 
 
-def _parameter(name: str) -> inspect.Parameter:
+def _parameter(name: str, operation: Operation) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
-    if name in TENSORS:
+    if name in operation.tensors:
         return inspect.Parameter(name, kind, default=None, annotation=Tensor | None)
     if name == "threads":  # 0 in the schema
         return inspect.Parameter(name, kind, default=None, annotation=int | None)
-    return inspect.Parameter(name, kind, default=OPTIONS[name].default, annotation=_TYPES[OPTIONS[name].type])
+    option = operation.options[name]
+    return inspect.Parameter(name, kind, default=option.default, annotation=_TYPES[option.type])
 
 
-def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def takes(*names: str, operation: Operation = ATTENTION) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorates a function whose last parameter, **arguments, takes arguments of these names: help() shows them."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = list(inspect.signature(function).parameters.values())[:-1]
         first = next(i for i, parameter in enumerate(parameters) if parameter.kind == inspect.Parameter.KEYWORD_ONLY)
-        parameters[first:first] = map(_parameter, names)
+        parameters[first:first] = [_parameter(name, operation) for name in names]
         function.__signature__ = inspect.signature(function).replace(parameters=parameters)
         return function
 

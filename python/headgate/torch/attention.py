@@ -14,19 +14,14 @@ from torch.autograd import forward_ad
 
 import headgate
 
-from .arguments import DIFFERENTIABLE, FORWARD_ONLY, OPTIONAL, OPTIONS, REQUIRED, TENSORS, takes
+from .arguments import ATTENTION, DIFFERENTIABLE, FORWARD_ONLY, OPTIONAL, OPTIONS, TENSORS, Operation, takes
 from .errors import GATE_LOGITS, in_words_of
 from .gates import keeps_output
 
 NAME = "gated_attention"
 
 
-def _literal(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-_INPUTS = ", ".join([f"Tensor {name}" for name in REQUIRED] + [f"Tensor? {name}=None" for name in OPTIONAL])
-_SETTINGS = ", ".join(f"{option.type} {name}={_literal(option.default)}" for name, option in OPTIONS.items())
+_INPUTS, _SETTINGS = ATTENTION.schema_of_tensors(), ATTENTION.schema_of_options()
 
 
 class Saved(NamedTuple):
@@ -52,7 +47,7 @@ def _rows_shape(q: Tensor, layout: str) -> list[int]:
 @in_words_of(NAME, GATE_LOGITS)
 def _forward(*tensors: Tensor | None, keep_attn: bool = False, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
     outputs = ["y", "lse", "attn"] if keep_attn else ["y", "lse"]
-    out = headgate.attention_forward(*tensors[:4], outputs=outputs, **_given(tensors), **_set(options))
+    out = headgate.attention_forward(*tensors[:4], outputs=outputs, **_given(tensors), **ATTENTION.changed(options))
     return out.y, out.lse, out.attn if keep_attn else tensors[0].new_empty(0)
 
 
@@ -76,11 +71,6 @@ def _given(tensors: tuple[Tensor | None, ...]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in zip(TENSORS[4:], tensors[4:]) if tensor is not None}
 
 
-def _set(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that differ from their defaults."""
-    return {name: value for name, value in options.items() if value != OPTIONS[name].default}
-
-
 @torch.library.custom_op(
     "headgate::gated_attention_backward",
     mutates_args=(),
@@ -101,7 +91,9 @@ def _backward(
 ) -> tuple[Tensor, ...]:
     names = ["d" + name for name, asked in zip(DIFFERENTIABLE, wanted) if asked]
     saved = {"y": y, "lse": lse, "attn": attn, "dlse": dlse}
-    found = headgate.attention_backward(dy, *tensors[:4], gradients=names, **saved, **_given(tensors), **_set(options))
+    found = headgate.attention_backward(
+        dy, *tensors[:4], gradients=names, **saved, **_given(tensors), **ATTENTION.changed(options)
+    )
     gradients = [getattr(found, "d" + name) for name in DIFFERENTIABLE]
     return tuple(dy.new_empty(0) if gradient is None else gradient for gradient in gradients)
 
@@ -182,7 +174,9 @@ def refuse_transforms(what: str, arguments: dict[str, Any]) -> None:
             raise RuntimeError(f"{what}: {name} is differentiated by torch.func, which is not supported: use autograd")
 
 
-def check_tensors(what: str, tensors: dict[str, Tensor | None], recorded: bool) -> None:
+def check_tensors(
+    what: str, tensors: dict[str, Tensor | None], recorded: bool, operation: Operation = ATTENTION
+) -> None:
     """What the kernels cannot see: devices, and gradients that would be lost. Errors name the function `what`."""
     for name, tensor in tensors.items():
         if tensor is None:
@@ -191,9 +185,9 @@ def check_tensors(what: str, tensors: dict[str, Tensor | None], recorded: bool) 
             raise TypeError(f"{what}: {name} is a {type(tensor).__name__} but must be a tensor")
         if tensor.device.type not in ("cpu", "meta"):
             raise ValueError(f"{what}: {name} lies on {tensor.device} but must be in the CPU's memory")
-        if recorded and tensor.requires_grad and name not in DIFFERENTIABLE:
+        if recorded and tensor.requires_grad and name not in operation.differentiable:
             raise ValueError(f"{what}: {name} requires a gradient but has none: detach it")
-        if recorded and name in FORWARD_ONLY:
+        if recorded and name in operation.forward_only:
             raise ValueError(f"{what}: with {name} there are no gradients: call it under torch.no_grad()")
 
 
@@ -212,13 +206,13 @@ def _number(kind: str, value: Any) -> int | float:
     return value if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)) else float(value)
 
 
-def checked_options(what: str, options: dict[str, Any]) -> dict[str, Any]:
+def checked_options(what: str, options: dict[str, Any], operation: Operation = ATTENTION) -> dict[str, Any]:
     """Converts options to the schema's types, and refuses those that require a gradient. A value that should be a str
     is passed on as its text, so that the kernels refuse it and list the words that they know."""
     refuse_learned(what, options)
     checked = {}
     for name, value in options.items():
-        kind = OPTIONS[name].type
+        kind = operation.options[name].type
         if kind == "str":
             checked[name] = value if isinstance(value, str) else repr(value)
         elif value is None and kind == "float?":
@@ -245,14 +239,14 @@ def refuse_learned(what: str, options: dict[str, Any]) -> None:
             raise ValueError(f"{what}: {name} requires a gradient but has none: detach it")
 
 
-def autocast(tensors: dict[str, Tensor | None]) -> None:
-    """Under autocast q, k and v become of its dtype; gate and bias too, unless they are f32, which the kernels take."""
+def autocast(tensors: dict[str, Tensor | None], others: tuple[str, ...] = ("gate", "bias")) -> None:
+    """Under autocast q, k and v become of its dtype; `others` too, unless they are f32, which the kernels take."""
     if not torch.is_autocast_enabled("cpu") or tensors["q"].dtype == torch.float64:
         return
     dtype = torch.get_autocast_dtype("cpu")
-    for name in ("q", "k", "v", "gate", "bias"):
+    for name in ("q", "k", "v", *others):
         tensor = tensors.get(name)
-        kept = tensor is None or not tensor.is_floating_point() or (name in OPTIONAL and tensor.dtype == torch.float32)
+        kept = tensor is None or not tensor.is_floating_point() or (name in others and tensor.dtype == torch.float32)
         if not kept:
             tensors[name] = tensor.to(dtype)
 
@@ -294,18 +288,25 @@ def _unnest(tensors: dict[str, Tensor | None], layout: str) -> Tensor | None:
     return q
 
 
-_DEFAULTS = {name: option.default for name, option in OPTIONS.items()}
+_DEFAULTS = ATTENTION.defaults()
 _NO_TENSORS = dict.fromkeys(TENSORS)
 _KEYWORDS = tuple(name for name in OPTIONAL if name != "gate")
 
 
-def sort_arguments(what: str, tensors: dict[str, Tensor | None], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Moves the inputs among `arguments` to `tensors`, and returns the options. Raises TypeError on others."""
+def sort_arguments(
+    what: str,
+    tensors: dict[str, Tensor | None],
+    arguments: dict[str, Any],
+    keywords: tuple[str, ...] = _KEYWORDS,
+    operation: Operation = ATTENTION,
+) -> dict[str, Any]:
+    """Moves the inputs among `arguments`, whose names are `keywords`, to `tensors`, and returns the options. Raises
+    TypeError on others."""
     options = {}
     for name, value in arguments.items():
-        if name in OPTIONS:
+        if name in operation.options:
             options[name] = value
-        elif name in _KEYWORDS:
+        elif name in keywords:
             tensors[name] = value
         else:
             raise TypeError(f"{what}() got an unexpected keyword argument '{name}'")

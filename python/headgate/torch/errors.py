@@ -19,6 +19,9 @@ _INNER = (
     "attention_merge",
     "attention_statistics",
     "gated_attention",
+    "linear_attention_forward",
+    "linear_attention_backward",
+    "linear_attention",
     "ring_attention",
 )
 GATE_LOGITS = {"gate": "gate_logits"}

@@ -24,5 +24,6 @@ def test_readme_blocks_run():
 
 def test_pytorch_blocks_run():
     names, count = run_blocks(ROOT / "docs" / "reference" / "pytorch.md")
-    assert count >= 6
+    assert count >= 7
     assert names["y"].is_nested and len(names["gate_parameters"](names["model"])) == 2
+    assert names["mixed"].shape == (2, 1, 4, 32) and names["state"].shape == (2, 4, 32, 32)
