@@ -33,8 +33,8 @@ inline constexpr std::int64_t kChunk = 64;
 /// Small enough that S̃ overflows only where S is within two digits of it.
 inline constexpr double kMostFactor = 64.0;
 
-/// Numbers of a dimension of D or Dv as buffers have them: whole vectors, and what is visited together in plain C++ or as
-/// rows of a state. Of columns of a block, those beyond whole vectors are not written.
+/// Numbers of a dimension of D or Dv as buffers have them: whole vectors, and what is visited together in plain C++ or
+/// as rows of a state. Of columns of a block, those beyond whole vectors are not written.
 template <typename T>
 constexpr std::int64_t padded_dim(std::int64_t n) {
   return round_up(n, std::max<std::int64_t>(kLanes<T>, 4));
@@ -171,8 +171,8 @@ class DecayFactors {
   View<T, 1> exps_, running_;  ///< whole vectors
 };
 
-/// Asks for the row of the step that comes kStepsAhead after step n; for nothing where rows are not dense. Rows of a head
-/// often lie a power of two apart, which leaves few sets of a cache to them: a first-level cache holds eight.
+/// Asks for the row of the step that comes kStepsAhead after step n; for nothing where rows are not dense. Rows of a
+/// head often lie a power of two apart, which leaves few sets of a cache to them: a first-level cache holds eight.
 template <typename Void>
 HWY_INLINE void prefetch_ahead(const HeadRows<Void>& rows, const Chunk& chunk, std::int64_t n) {
   constexpr std::int64_t kStepsAhead = 4, kLine_bytes = 64;
@@ -208,8 +208,8 @@ HWY_INLINE T dot(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t 
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
 }
 
-/// The row of step n of q or k as the recurrence has it: divided by its norm where the problem asks for it, times `factor`,
-/// with zeros up to `padded` columns. Returns the inverse norm, or 1.
+/// The row of step n of q or k as the recurrence has it: divided by its norm where the problem asks for it, times
+/// `factor`, with zeros up to `padded` columns. Returns the inverse norm, or 1.
 template <typename T>
 T load_normalised(T* HWY_RESTRICT to, const HeadRows<const void>& from, const Chunk& chunk, std::int64_t n,
                   std::int64_t padded, const LinearProblem& p, T factor) {
