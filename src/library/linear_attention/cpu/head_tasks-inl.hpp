@@ -28,9 +28,9 @@ struct HeadTask {
 class HeadTasks {
  public:
   HeadTasks(const LinearProblem& p, std::int64_t blocks) : heads_(p.Hv), states_(p.N * p.Hv), blocks_(blocks) {
-    constexpr std::int64_t kTasksPerThread = 8;
-    const std::int64_t wanted = kTasksPerThread * p.context.threads;
-    if (p.context.threads > 1 && states_ > 0) pieces_ = std::clamp<std::int64_t>(wanted / states_, 1, blocks);
+    // Each piece packs the tokens anew, which is a seventh of the work of a whole head.
+    const std::int64_t threads = p.context.threads;
+    if (states_ % threads != 0 && states_ < 4 * threads) pieces_ = std::min(threads, blocks);
     // A thread that has less to do than it takes to wake it is not asked for: 16 KiB of state are some microseconds.
     constexpr double kLeastPerThread = 1 << 12;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
