@@ -232,14 +232,19 @@ const TapKernels<T>& tap_kernels(std::int64_t K) {
 /// Rows of y, any number of them.
 template <typename T>
 void convolve_all_rows(const TapKernels<T>& kernels, ConvolvedRows<T, T> rows, std::int64_t count) {
-  std::int64_t r = 0;
-  const auto advance = [&rows, &r](std::int64_t by) {
+  const auto advance = [&rows, &count](std::int64_t by) {
     rows.x += by * rows.x_stride;
     rows.y += by * rows.y_stride;
-    r += by;
+    count -= by;
   };
-  for (; r + kStripRows <= count; advance(kStripRows)) kernels.strip(rows);
-  for (; r < count; advance(1)) kernels.row(rows);
+  while (count >= kStripRows) {
+    kernels.strip(rows);
+    advance(kStripRows);
+  }
+  while (count > 0) {
+    kernels.row(rows);
+    advance(1);
+  }
 }
 
 }  // namespace headgate::HWY_NAMESPACE
