@@ -48,7 +48,8 @@ struct LinearAttentionOptions {
   /// eps ≥ 0: q and k are divided by √(Σ x² + eps), their L2 norm over D, before anything else. Empty: they are taken
   /// as they are. A row of zeros stays zero, and so do its gradients where eps is 0.
   std::optional<double> l2_norm{};
-  ExecutionContext context{};  ///< how the call runs; the same bits for any number of threads
+  /// How the call runs; the same bits for any number of threads. The kernels for CPUs compute it, whatever the backend.
+  ExecutionContext context{};
 };
 
 /// What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16. Any strides.

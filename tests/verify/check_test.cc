@@ -15,41 +15,30 @@
 
 #include "library/core/element.hpp"
 #include "verify/tolerance.hpp"
+#include "verify/write_all.hpp"
 
 namespace headgate::verify {
 namespace {
-
-void write(const TensorView& to, const std::vector<double>& values) {
-  if (!to.present()) return;
-  std::size_t at = 0;
-  for (std::int64_t a = 0; a < to.shape[0]; ++a) {
-    for (std::int64_t b = 0; b < to.shape[1]; ++b) {
-      for (std::int64_t c = 0; c < to.shape[2]; ++c) {
-        for (std::int64_t d = 0; d < to.shape[3]; ++d) store(to, a, b, c, d, values[at++]);
-      }
-    }
-  }
-}
 
 /// The oracle in the kernels' place.
 Kernels oracle_kernels() {
   Kernels kernels;
   kernels.forward = [](const AttentionOutputs& out, const AttentionInputs& in, const AttentionOptions& options) {
     const reference::Forward f = reference::forward(in, options);
-    write(out.y, f.y);
-    write(out.attn, f.attn);
-    write(out.lse, f.lse);
-    write(out.weights, f.weights);
+    write_all(out.y, f.y);
+    write_all(out.attn, f.attn);
+    write_all(out.lse, f.lse);
+    write_all(out.weights, f.weights);
   };
   kernels.backward = [](const AttentionGradients& out, const AttentionInputs& in, const AttentionSaved&,
                         const AttentionIncoming& incoming, const AttentionOptions& options) {
     const reference::Backward g = reference::backward(in, incoming, options);
-    write(out.dq, g.dq);
-    write(out.dk, g.dk);
-    write(out.dv, g.dv);
-    write(out.dgate, g.dgate);
-    write(out.dbias, g.dbias);
-    write(out.dsinks, g.dsinks);
+    write_all(out.dq, g.dq);
+    write_all(out.dk, g.dk);
+    write_all(out.dv, g.dv);
+    write_all(out.dgate, g.dgate);
+    write_all(out.dbias, g.dbias);
+    write_all(out.dsinks, g.dsinks);
   };
   return kernels;
 }

@@ -17,21 +17,10 @@
 #include "library/core/element.hpp"
 #include "verify/linear_reference.hpp"
 #include "verify/tolerance.hpp"
+#include "verify/write_all.hpp"
 
 namespace headgate::verify {
 namespace {
-
-void write_all(const TensorView& to, const std::vector<double>& values) {
-  if (!to.present()) return;
-  std::size_t at = 0;
-  for (std::int64_t a = 0; a < to.shape[0]; ++a) {
-    for (std::int64_t b = 0; b < to.shape[1]; ++b) {
-      for (std::int64_t c = 0; c < to.shape[2]; ++c) {
-        for (std::int64_t d = 0; d < to.shape[3]; ++d) store(to, a, b, c, d, values[at++]);
-      }
-    }
-  }
-}
 
 /// The oracle in the kernels' place.
 LinearKernels oracle_linear_kernels() {

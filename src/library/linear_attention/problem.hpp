@@ -5,15 +5,9 @@
 #include <numeric>
 
 #include "headgate/linear_attention.hpp"
-#include "library/core/element.hpp"
+#include "library/linear_attention/token_range.hpp"
 
 namespace headgate {
-
-/// Tokens that follow one another: rows t0 … t0 + T of batch b, with state n.
-struct TokenRange {
-  std::int64_t n = 0, b = 0;
-  std::int64_t t0 = 0, T = 0;
-};
 
 /// The arguments that both passes share, checked and in normal form.
 struct LinearProblem {
@@ -38,11 +32,7 @@ struct LinearProblem {
 
   bool has_decay() const { return inputs.decay.present(); }
   bool decays_by_feature() const { return has_decay() && inputs.decay.shape[3] != 1; }
-  TokenRange sequence(std::int64_t n) const {
-    if (!inputs.cu_seqlens.present()) return {.n = n, .b = n, .t0 = 0, .T = T};
-    const std::int64_t t0 = load_index(inputs.cu_seqlens, n);
-    return {.n = n, .b = 0, .t0 = t0, .T = load_index(inputs.cu_seqlens, n + 1) - t0};
-  }
+  TokenRange sequence(std::int64_t n) const { return sequence_of_batch(inputs.cu_seqlens, n, T); }
 };
 
 /// All that a forward pass reads and writes.
@@ -55,6 +45,11 @@ struct LinearBackwardProblem : LinearProblem {
   LinearAttentionIncoming incoming;
   LinearAttentionGradients gradients;
   bool sums_beta = false;  ///< whether all heads share beta, so that dbeta is their sum
+
+  /// Whether a gradient is asked for that only scans of the transposed states give.
+  bool needs_key_scans() const {
+    return gradients.dq.present() || gradients.dk.present() || gradients.ddecay.present();
+  }
 };
 
 /// Throws Error, naming the argument and the values, unless the arguments fit together. Reads cu_seqlens, and no other

@@ -6,12 +6,12 @@
 
 #include "headgate/short_convolution.hpp"
 #include "library/core/element.hpp"
+#include "library/linear_attention/token_range.hpp"
 
 namespace headgate {
 
-/// Tokens of one sequence, which stands in rows first_row … first_row + T of batch b.
-struct TokenRange {
-  std::int64_t n = 0, b = 0, first_row = 0, T = 0;
+/// Tokens begin … end of a sequence.
+struct ConvolutionRange : TokenRange {
   std::int64_t begin = 0, end = 0;
 };
 
@@ -33,19 +33,17 @@ struct ShortConvolutionProblem {
   std::int64_t rows() const { return B * T; }
 
   /// All tokens of sequence n.
-  TokenRange sequence(std::int64_t n) const {
-    if (!packed()) return {n, n, 0, T, 0, T};
-    const std::int64_t first = load_index(inputs.cu_seqlens, n);
-    const std::int64_t length = load_index(inputs.cu_seqlens, n + 1) - first;
-    return {n, 0, first, length, 0, length};
+  ConvolutionRange sequence(std::int64_t n) const {
+    const TokenRange s = sequence_of_batch(inputs.cu_seqlens, n, T);
+    return {s, 0, s.T};
   }
 
   /// visit(range) for the tokens in rows begin … end, sequence by sequence.
   template <class Visit>
   void each_range(std::int64_t begin, std::int64_t end, const Visit& visit) const {
     for (std::int64_t n = sequence_of(begin); begin < end; ++n) {
-      TokenRange range = sequence(n);
-      const std::int64_t first = packed() ? range.first_row : n * T;
+      ConvolutionRange range = sequence(n);
+      const std::int64_t first = packed() ? range.t0 : n * T;
       range.begin = begin - first;
       range.end = std::min(end - first, range.T);
       if (range.begin < range.end) visit(range);

@@ -117,13 +117,7 @@ void add_options(VerbOptions& verb, Options& o) {
   verb.word("--window", set_window, "L,R", "Query i sees key j only if at_i - L <= j <= at_i + R; -1 for no limit");
   verb.flag("--off-by-one", o.off_by_one, "A sink logit of 0 for every head: the softmax denominator plus one")
       .excludes(verb.declared("--sinks"));
-  declare_enum<DType>(
-      verb, "--dtype", o.dtype, "TYPE",
-      "Compute in one of " + list_words<DType>() +
-          ": q, k, v, gate and grad-out are converted to it, and may then differ among themselves. Without it "
-          "they must share one dtype. A bias of another dtype is read as float32");
-  declare_threads(verb, o.given.of<&ExecutionContext::threads>(),
-                  "Threads (default: all cores); the result has the same bits for every number");
+  add_execution(verb, o.given, o.dtype, "q, k, v, gate and grad-out", "bias");
 }
 
 }  // namespace

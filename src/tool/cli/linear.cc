@@ -32,13 +32,7 @@ int run_linear(const Options& o) {
 void add_options(VerbOptions& verb, Options& o) {
   verb.group("Operation");
   add_rows<LinearAttentionOptions>(verb, o.given, [](const auto&, const Option&) {});
-  declare_enum<DType>(
-      verb, "--dtype", o.dtype, "TYPE",
-      "Compute in one of " + list_words<DType>() +
-          ": q, k, v and grad-out are converted to it, and may then differ among themselves. Without it they must "
-          "share one dtype. A decay or beta of another dtype is read as float32");
-  declare_threads(verb, o.given.of<&ExecutionContext::threads>(),
-                  "Threads (default: all cores); the result has the same bits for every number");
+  add_execution(verb, o.given, o.dtype, "q, k, v and grad-out", "decay or beta");
 }
 
 }  // namespace

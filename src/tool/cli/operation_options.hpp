@@ -10,11 +10,13 @@
 #include <string_view>
 #include <type_traits>
 
+#include "library/core/dtype_words.hpp"
 #include "library/core/option_rows.hpp"
 #include "library/core/rows.hpp"
 #include "library/core/tensor_rows.hpp"
 #include "tool/attend/operation.hpp"
 #include "tool/cli/enum_option.hpp"
+#include "tool/cli/threads.hpp"
 #include "tool/cli/verbs.hpp"
 
 // The options of a verb that runs an operation on .npy files, by the rows of the operation's tables.
@@ -116,6 +118,19 @@ void add_rows(VerbOptions& verb, Given<kRows>& given, const Visit& visit) {
       visit(row, option);
     }
   });
+}
+
+/// --dtype and --threads. `converted` and `other` name arrays: those that become of the type that is computed in, and
+/// those that may be of another.
+template <const auto& kRows>
+void add_execution(VerbOptions& verb, Given<kRows>& given, std::optional<DType>& dtype, const std::string& converted,
+                   const std::string& other) {
+  declare_enum<DType>(verb, "--dtype", dtype, "TYPE",
+                      fmt::format("Compute in one of {}: {} are converted to it, and may then differ among themselves. "
+                                  "Without it they must share one dtype. A {} of another dtype is read as float32",
+                                  list_words<DType>(), converted, other));
+  declare_threads(verb, given.template of<&ExecutionContext::threads>(),
+                  "Threads (default: all cores); the result has the same bits for every number");
 }
 
 }  // namespace headgate::cli

@@ -38,8 +38,8 @@ namespace headgate::HWY_NAMESPACE {
 
 /// All that a call works in: the units of a batch, and a thread's scratch for each kind of work.
 template <typename T>
-struct BackwardMemory {
-  BackwardMemory(Workspace& ws, const LinearBackwardProblem& p, const BackwardPlan<T>& plan)
+struct LinearBackwardMemory {
+  LinearBackwardMemory(Workspace& ws, const LinearBackwardProblem& p, const LinearBackwardPlan<T>& plan)
       : units(ws.take<std::byte>("units", plan.units_in_batch, plan.unit_bytes)),
         scratch(ws.take<std::byte>("threads", plan.threads, plan.scratch_bytes)),
         dbetas(ws.take<T>("dbetas", p.sums_beta && p.gradients.dbeta.present() ? p.B : 0, p.Hv, p.T)) {}
@@ -51,7 +51,7 @@ struct BackwardMemory {
 
 /// The units of a batch, from `first` on, by all threads of the enclosing parallel region.
 template <typename T>
-void run_batch(const LinearBackwardProblem& p, const BackwardPlan<T>& plan, const BackwardMemory<T>& memory,
+void run_batch(const LinearBackwardProblem& p, const LinearBackwardPlan<T>& plan, const LinearBackwardMemory<T>& memory,
                std::int64_t first, Cancellation& cancellation) {
   const std::int64_t count = std::min(plan.units_in_batch, plan.units - first);
   std::byte* const scratch = memory.scratch.at(omp_get_thread_num());
@@ -64,7 +64,7 @@ void run_batch(const LinearBackwardProblem& p, const BackwardPlan<T>& plan, cons
     ValueScans<T>(p, unit_of(n / value_tasks), scratch, cancellation)
         .run(task / plan.value_pieces, plan.piece(plan.value_blocks, task % plan.value_pieces, plan.value_pieces));
   }
-  if (plan.needs_keys) {
+  if (p.needs_key_scans()) {
 #pragma omp for schedule(dynamic, 1)
     for (std::int64_t n = 0; n < count * plan.key_pieces; ++n) {
       if (cancellation.requested()) continue;
@@ -93,8 +93,8 @@ void sum_dbetas(const LinearBackwardProblem& p, const View<T, 3>& dbetas) {
 
 template <typename T>
 void linear_backward_typed(const LinearBackwardProblem& p) {
-  const BackwardPlan<T> plan(p);
-  const Placed<BackwardMemory<T>> memory(p, plan);
+  const LinearBackwardPlan<T> plan(p);
+  const Placed<LinearBackwardMemory<T>> memory(p, plan);
   Cancellation cancellation(p.context);
 #pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, memory, cancellation)
   {

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "library/linear_attention/cpu/head_tasks-inl.hpp"
+#include "library/linear_attention/cpu/state_tasks-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -23,7 +23,7 @@ struct UnitBuffers {
   UnitBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens) {
     const std::int64_t G = p.group_states(), D = padded_dim<T>(p.D), Dv = padded_dim<T>(p.Dv);
     const std::int64_t chunks = divide_up(tokens, kChunk);
-    const bool keys = p.gradients.dq.present() || p.gradients.dk.present() || p.gradients.ddecay.present();
+    const bool keys = p.needs_key_scans();
     const bool decay = p.gradients.ddecay.present();
     differences = ws.take<T>("differences", G, tokens, Dv);
     du = ws.take<T>("du", G, tokens, Dv);
@@ -99,15 +99,14 @@ struct ScanBuffers {
 };
 
 template <typename T>
-struct BackwardPlan {
-  explicit BackwardPlan(const LinearBackwardProblem& p)
+struct LinearBackwardPlan {
+  explicit LinearBackwardPlan(const LinearBackwardProblem& p)
       : value_blocks(ColumnBlocks<T>(p.Dv).count()), key_blocks(ColumnBlocks<T>(p.D).count()) {
     std::int64_t tokens = 0;
     for (std::int64_t n = 0; n < p.N; ++n) tokens = std::max(tokens, p.sequence(n).T);
     units = p.N * p.groups();
     most_chunks = std::max<std::int64_t>(divide_up(tokens, kChunk), 1);
-    needs_keys = p.gradients.dq.present() || p.gradients.dk.present() || p.gradients.ddecay.present();
-    // Waking a thread for less takes longer than the work.
+    // Waking a thread takes longer than the work on so many elements of states.
     constexpr double kLeastPerThread = 1 << 11;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
@@ -139,7 +138,6 @@ struct BackwardPlan {
   std::int64_t units = 0, units_in_batch = 1;
   std::int64_t most_chunks = 1, longest = 0;
   std::int64_t value_pieces = 1, key_pieces = 1;
-  bool needs_keys = true;
   int threads = 1;
   std::size_t unit_bytes = 0, scratch_bytes = 0;
 };

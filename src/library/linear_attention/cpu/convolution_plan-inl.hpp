@@ -72,10 +72,10 @@ BasicTensorView<Void> transposed(BasicTensorView<Void> view) {
 /// Reads the rows of one sequence: those before token 0 from its state, or zeros without one; zeros behind its end.
 class SequenceReader {
  public:
-  SequenceReader(const ConstTensorView& tensor, const ConstTensorView& state, const TokenRange& sequence)
+  SequenceReader(const ConstTensorView& tensor, const ConstTensorView& state, const ConvolutionRange& sequence)
       : T_(sequence.T),
-        rows_(HeadRows<const void>(tensor, sequence.b, 0).range(sequence.first_row, sequence.T)),
-        columns_(HeadRows<const void>(transposed(tensor), sequence.b, 0).columns(sequence.first_row, sequence.T)),
+        rows_(HeadRows<const void>(tensor, sequence.b, 0).range(sequence.t0, sequence.T)),
+        columns_(HeadRows<const void>(transposed(tensor), sequence.b, 0).columns(sequence.t0, sequence.T)),
         state_rows_(state, sequence.n, 0),
         state_columns_(transposed(state), sequence.n, 0) {}
 

@@ -17,17 +17,17 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
-#include "library/linear_attention/cpu/head_tasks-inl.hpp"
 #include "library/linear_attention/cpu/scan_operands-inl.hpp"
 #include "library/linear_attention/cpu/state_rows-inl.hpp"
+#include "library/linear_attention/cpu/state_tasks-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// What one thread works in.
 template <typename T>
-struct ForwardBuffers {
-  ForwardBuffers(Workspace& ws, const LinearProblem& p)
+struct LinearForwardBuffers {
+  LinearForwardBuffers(Workspace& ws, const LinearProblem& p)
       : factors(ws, p),
         state(ws.take<T>("state", padded_dim<T>(p.D) * padded_dim<T>(p.Dv))),
         reads(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
@@ -51,45 +51,38 @@ struct ForwardBuffers {
 
 /// One thread's part.
 template <typename T>
-class ForwardWorker {
+class LinearForwardWorker {
  public:
-  ForwardWorker(const LinearForwardProblem& p, std::byte* memory)
+  LinearForwardWorker(const LinearForwardProblem& p, std::byte* memory)
       : p_(p),
-        blocks_(p.Dv),
         D_(padded_dim<T>(p.D)),
         readers_(p.readers()),
-        buffers_(place_buffers<ForwardBuffers<T>>(memory, static_cast<const LinearProblem&>(p))) {}
+        buffers_(place_buffers<LinearForwardBuffers<T>>(memory, static_cast<const LinearProblem&>(p))) {}
 
   /// Blocks task.first … task.end of a head, from its first token to its last.
-  void run(const HeadTask& task, Cancellation& cancellation) {
+  void run(const StateTask& task, Cancellation& cancellation) {
     const TokenRange s = p_.sequence(task.n);
-    for_blocks(task, [&](auto block, const StateColumns& columns)
+    for_blocks(task, [&](auto block, const StateColumns& columns, std::int64_t /*n*/)
                          HWY_ATTR { load_block(block, HeadRows<const void>(p_.inputs.state, s.n, task.h), columns); });
     for (std::int64_t t = 0; t < s.T && !cancellation.requested(); t += kChunk)
       run_chunk(task, s, {t, std::min(kChunk, s.T - t), Direction::forward});
     if (!p_.outputs.state.present()) return;
-    for_blocks(task, [&](auto block, const StateColumns& columns)
+    for_blocks(task, [&](auto block, const StateColumns& columns, std::int64_t /*n*/)
                          HWY_ATTR { store_block(HeadRows<void>(p_.outputs.state, s.n, task.h), block, columns); });
   }
 
  private:
-  /// visit(block, its columns) for the blocks of a task.
+  /// for_state_blocks of a task.
   template <class Visit>
-  HWY_INLINE void for_blocks(const HeadTask& task, const Visit& visit) {
-    for (std::int64_t n = task.first; n < task.end; ++n) {
-      const auto block = blocks_(n);
-      T* const at = buffers_.state.at(block.first * kLanes<T> * D_);
-      with_vectors(block.vectors, [&](auto vectors) HWY_ATTR {
-        constexpr std::int64_t kVectors = decltype(vectors)::value;
-        visit(StateBlock<T, kVectors>{at, D_}, columns_of<T, kVectors>(block.first, p_.Dv));
-      });
-    }
+  HWY_INLINE void for_blocks(const StateTask& task, const Visit& visit) {
+    for_state_blocks(buffers_.state.data, D_, p_.Dv, task, visit);
   }
 
-  void run_chunk(const HeadTask& task, const TokenRange& s, const Chunk& chunk) {
+  void run_chunk(const StateTask& task, const TokenRange& s, const Chunk& chunk) {
     pack(task, s, chunk);
-    for_blocks(task, [&](auto block, const StateColumns& columns) HWY_ATTR { scan(block, columns, chunk); });
-    const StateColumns all = task_columns<T>(blocks_, task, p_.Dv);
+    for_blocks(task, [&](auto block, const StateColumns& columns, std::int64_t /*n*/)
+                         HWY_ATTR { scan(block, columns, chunk); });
+    const StateColumns all = task_columns<T>(task, p_.Dv);
     for (std::int64_t r = 0; r < readers_; ++r) {
       const HeadRows<void> y = token_rows(p_.outputs.y, s, task.h * readers_ + r);
       for (std::int64_t n = 0; n < chunk.count; ++n) {
@@ -99,7 +92,7 @@ class ForwardWorker {
     }
   }
 
-  void pack(const HeadTask& task, const TokenRange& s, const Chunk& chunk) {
+  void pack(const StateTask& task, const TokenRange& s, const Chunk& chunk) {
     const DecayFactors<T>& factors = buffers_.factors;
     if (factors.present()) factors.make(token_rows(p_.inputs.decay, s, task.h), chunk);
     const HeadRows<const void> keys = token_rows(p_.inputs.k, s, p_.key_head(task.h));
@@ -159,17 +152,18 @@ class ForwardWorker {
     if (p_.has_delta && following > 0) {
       Pass<kTokens, 1, 1, 2, T, kVectors> pass;
       for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = buffers_.reads.at(n + kTokens + std::min(k, following - 1));
-      visit<kTokens>(pass, block, columns, n, returned);
+      run_tokens<kTokens>(pass, block, columns, n, returned);
       for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
     } else {
       Pass<kTokens, 1, 1, 0, T, kVectors> pass;
-      visit<kTokens>(pass, block, columns, n, returned);
+      run_tokens<kTokens>(pass, block, columns, n, returned);
     }
   }
 
+  /// Fills and runs the pass of tokens n … n + kTokens, and keeps their outputs.
   template <int kTokens, class PassT, std::int64_t kVectors>
-  HWY_INLINE void visit(PassT& pass, const StateBlock<T, kVectors>& block, const StateColumns& columns, std::int64_t n,
-                        const BlockRow<T, kVectors>* returned) {
+  HWY_INLINE void run_tokens(PassT& pass, const StateBlock<T, kVectors>& block, const StateColumns& columns,
+                             std::int64_t n, const BlockRow<T, kVectors>* returned) {
     using Row = BlockRow<T, kVectors>;
     const View<T, 2>& adds = buffers_.factors.present() ? buffers_.adds : buffers_.reads;
     for (int t = 0; t < kTokens; ++t) {
@@ -190,28 +184,27 @@ class ForwardWorker {
   }
 
   const LinearForwardProblem& p_;
-  ColumnBlocks<T> blocks_;
   std::int64_t D_, readers_;
-  ForwardBuffers<T> buffers_;
+  LinearForwardBuffers<T> buffers_;
   BlockFactors<T> rescaling_{buffers_.factors};
 };
 
-struct ForwardMemory {
-  ForwardMemory(Workspace& ws, int threads, std::size_t bytes)
+struct LinearForwardMemory {
+  LinearForwardMemory(Workspace& ws, int threads, std::size_t bytes)
       : scratch(ws.take<std::byte>("threads", threads, bytes)) {}
-  View<std::byte, 2> scratch;  ///< a thread's ForwardBuffers
+  View<std::byte, 2> scratch;  ///< a thread's LinearForwardBuffers
 };
 
 template <typename T>
 void linear_forward_typed(const LinearForwardProblem& p) {
-  const ColumnBlocks<T> blocks(p.Dv);
-  const HeadTasks tasks(p, blocks.count());
+  const StateTasks tasks(p, ColumnBlocks<T>(p.Dv).count());
   const int threads = tasks.threads();
-  const Placed<ForwardMemory> memory(threads, count_bytes<ForwardBuffers<T>>(static_cast<const LinearProblem&>(p)));
+  const Placed<LinearForwardMemory> memory(threads,
+                                           count_bytes<LinearForwardBuffers<T>>(static_cast<const LinearProblem&>(p)));
   Cancellation cancellation(p.context);
 #pragma omp parallel num_threads(threads) default(none) shared(p, tasks, memory, cancellation)
   {
-    ForwardWorker<T> worker(p, memory->scratch.at(omp_get_thread_num()));
+    LinearForwardWorker<T> worker(p, memory->scratch.at(omp_get_thread_num()));
 #pragma omp for schedule(dynamic, 1)
     for (std::int64_t n = 0; n < tasks.count(); ++n) {
       if (!cancellation.requested()) worker.run(tasks(n), cancellation);

@@ -38,7 +38,7 @@ class KeyScans {
         b_(place_buffers<ScanBuffers<T>>(scratch, static_cast<const LinearProblem&>(p))) {}
 
   /// The blocks of a piece, of all states of the unit: they add to the gradients of the heads that they share.
-  void run(const typename BackwardPlan<T>::Piece& piece) {
+  void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
     clear_gradients();
     for (g_ = 0; g_ < p_.group_states(); ++g_) {
@@ -57,24 +57,15 @@ class KeyScans {
     return {c * kChunk, std::min(kChunk, unit_.s.T - c * kChunk), direction};
   }
 
-  /// visit(block, its first column).
+  /// for_state_blocks of the piece.
   template <class Visit>
   HWY_INLINE void for_blocks(const Visit& visit) {
-    const ColumnBlocks<T> blocks(p_.D);
-    for (std::int64_t n = piece_.first; n < piece_.end; ++n) {
-      const auto block = blocks(n);
-      with_vectors(block.vectors, [&](auto vectors) HWY_ATTR {
-        constexpr std::int64_t kVectors = decltype(vectors)::value;
-        visit(StateBlock<T, kVectors>{b_.state.at(block.first * kLanes<T> * Dv_), Dv_}, block.first * kLanes<T>);
-      });
-    }
+    for_state_blocks(b_.state.data, Dv_, p_.D, piece_, visit);
   }
 
   void clear_gradients() {
-    const ColumnBlocks<T> blocks(p_.D);
-    const std::int64_t first = blocks(piece_.first).first * kLanes<T>;
-    const auto last = blocks(piece_.end - 1);
-    const std::int64_t count = (last.first + last.vectors) * kLanes<T> - first;
+    const StateColumns columns = task_columns<T>(piece_, p_.D);
+    const std::int64_t first = columns.first, count = round_up(columns.count, kLanes<T>);
     for (const View<T, 3>* heads : {&unit_.buffers.dq, &unit_.buffers.dk}) {
       for (std::int64_t h = 0; h < heads->shape[0]; ++h) {
         for (std::int64_t t = 0; t < unit_.s.T; ++t) std::fill_n(heads->at(h, t, first), count, T{0});
@@ -84,16 +75,15 @@ class KeyScans {
 
   void load_states(const ConstTensorView& states) {
     const HeadRows<const void> rows(states, unit_.s.n, unit_.state(p_, g_));
-    for_blocks([&](auto block, std::int64_t first) HWY_ATTR {
-      const StateColumns columns{first, std::min(block.kWidth, p_.D - first)};
-      load_transposed_block(block, rows, columns, b_.row.data);
-    });
+    for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
+                   HWY_ATTR { load_transposed_block(block, rows, columns, b_.row.data); });
   }
 
   void run_chunk(const Chunk& chunk) {
     pack(chunk);
     const bool forward = chunk.direction == Direction::forward;
-    for_blocks([&](auto block, std::int64_t first) HWY_ATTR {
+    for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
+      const std::int64_t first = columns.first;
       if (forward) {
         scan<Direction::forward, 1>(block, first, chunk);
       } else if (p_.has_delta) {
@@ -293,7 +283,7 @@ class KeyScans {
   std::int64_t D_, Dv_, readers_, chunks_;
   ScanBuffers<T> b_;
   std::int64_t g_ = 0;
-  typename BackwardPlan<T>::Piece piece_{};
+  typename LinearBackwardPlan<T>::Piece piece_{};
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -30,7 +30,7 @@ namespace headgate::HWY_NAMESPACE {
 /// bits: F is 1 at multiples of it.
 inline constexpr std::int64_t kChunk = 64;
 
-/// Small enough that S̃ overflows only where S is within two digits of it.
+/// Small enough that S̃ overflows only where S is above 1/64 of the largest number.
 inline constexpr double kMostFactor = 64.0;
 
 /// Numbers of a dimension of D or Dv as buffers have them: whole vectors, and what is visited together in plain C++ or
@@ -106,7 +106,7 @@ class DecayFactors {
   /// F behind the last token.
   const T* last() const { return running_.data; }
 
-  /// to[0 .. n) = from ∘ F before, F behind or 1/F of step s; from itself where nothing decays.
+  /// to[0 .. n) = from ∘ F before, F behind or 1/F of step s; from itself where nothing decays. to may be from.
   void times_before(T* to, const T* from, std::int64_t s, std::int64_t n) const {
     present() ? multiply(to, from, before(s), n) : copy(to, from, n);
   }
@@ -153,7 +153,7 @@ class DecayFactors {
     if (to != from) std::copy_n(from, n, to);
   }
 
-  void multiply(T* HWY_RESTRICT to, const T* from, const T* HWY_RESTRICT factors, std::int64_t n) const {
+  void multiply(T* to, const T* from, const T* factors, std::int64_t n) const {
     const Tag<T> d;
     if (!by_feature_) {
       const auto f = hn::Set(d, factors[0]);

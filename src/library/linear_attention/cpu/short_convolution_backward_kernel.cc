@@ -90,14 +90,14 @@ class ConvolutionGradientWorker {
     const std::int64_t summed = plan_.along == Along::channels ? padded_ : cols_;
     for (std::int64_t j = 0; has_sums_ && j <= p_.K; ++j) std::fill_n(sums(j), summed, T{0});
     const std::int64_t begin = row_block * plan_.row_block;
-    p_.each_range(begin, std::min(begin + plan_.row_block, p_.rows()), [this](const TokenRange& range) {
+    p_.each_range(begin, std::min(begin + plan_.row_block, p_.rows()), [this](const ConvolutionRange& range) {
       plan_.along == Along::channels ? run_rows(range) : run_channels(range);
     });
   }
 
   /// dstate of a sequence without tokens, which leaves its state as it is.
   void pass_state(std::int64_t n, std::int64_t channel_block) const {
-    const TokenRange sequence = p_.sequence(n);
+    const ConvolutionRange sequence = p_.sequence(n);
     if (sequence.T > 0) return;
     const HeadRows<const void> from(p_.incoming.dstate, n, 0);
     const HeadRows<void> to(p_.gradients.dstate, n, 0);
@@ -116,7 +116,7 @@ class ConvolutionGradientWorker {
   /// The rows before token t whose gradients go with it: those of the old state.
   std::int64_t lead_of(std::int64_t t) const { return t == 0 && p_.gradients.dstate.present() ? p_.K - 1 : 0; }
 
-  void run_rows(const TokenRange& range) const {
+  void run_rows(const ConvolutionRange& range) const {
     const SequenceReader x(p_.inputs.x, p_.inputs.state, range), dy(p_.incoming.dy, {}, range);
     const std::int64_t stride = scratch_.x.strides[0], past = p_.K - 1;
     for (std::int64_t t = range.begin; t < range.end; t += kGradientRows) {
@@ -147,7 +147,7 @@ class ConvolutionGradientWorker {
   }
 
   /// Stores dx of token u, or where u < 0 dstate, with what the new state adds to it.
-  void store_gradient(const TokenRange& range, std::int64_t u, T* gradient) const {
+  void store_gradient(const ConvolutionRange& range, std::int64_t u, T* gradient) const {
     const std::int64_t i = u + p_.K - 1 - range.T;  // where row u stands in the new state
     if (i >= 0 && p_.incoming.dstate.present()) {
       T* HWY_RESTRICT added = scratch_.state.data;
@@ -162,17 +162,17 @@ class ConvolutionGradientWorker {
     HeadRows<void> rows;
     std::int64_t row;
   };
-  GradientRow row_of(const TokenRange& range, std::int64_t u) const {
+  GradientRow row_of(const ConvolutionRange& range, std::int64_t u) const {
     if (u < 0) return {HeadRows<void>(p_.gradients.dstate, range.n, 0), p_.K - 1 + u};
-    return {HeadRows<void>(p_.gradients.dx, range.b, 0), range.first_row + u};
+    return {HeadRows<void>(p_.gradients.dx, range.b, 0), range.t0 + u};
   }
 
-  void run_channels(const TokenRange& range) const {
+  void run_channels(const ConvolutionRange& range) const {
     const SequenceReader x(p_.inputs.x, p_.inputs.state, range), dy(p_.incoming.dy, {}, range);
     for (std::int64_t c = first_; c < first_ + cols_; ++c) run_channel(range, x, dy, c);
   }
 
-  void run_channel(const TokenRange& range, const SequenceReader& x_reader, const SequenceReader& dy_reader,
+  void run_channel(const ConvolutionRange& range, const SequenceReader& x_reader, const SequenceReader& dy_reader,
                    std::int64_t c) const {
     const std::int64_t t = range.begin, n = range.end - t, past = p_.K - 1, lead = lead_of(t);
     const std::int64_t computed = std::min(n + past, range.T - t), padded = round_up(computed, kLanes<T>);
@@ -202,7 +202,8 @@ class ConvolutionGradientWorker {
   }
 
   /// Stores dx of tokens u … u + count of a channel, and dstate where they are before token 0.
-  void store_gradients(const TokenRange& range, T* gradient, std::int64_t u, std::int64_t count, std::int64_t c) const {
+  void store_gradients(const ConvolutionRange& range, T* gradient, std::int64_t u, std::int64_t count,
+                       std::int64_t c) const {
     const std::int64_t past = p_.K - 1, into = std::max<std::int64_t>(range.T - past, u);  // in the new state from here
     if (p_.incoming.dstate.present() && into < u + count) {
       T added[kMaxTaps];
@@ -213,7 +214,7 @@ class ConvolutionGradientWorker {
     const std::int64_t lead = u < 0 ? past : 0;
     if (lead > 0) store_row(HeadRows<void>(transposed(p_.gradients.dstate), range.n, 0), gradient, c, 0, lead);
     if (!p_.gradients.dx.present()) return;
-    store_row(HeadRows<void>(transposed(p_.gradients.dx), range.b, 0), gradient + lead, c, range.first_row + u + lead,
+    store_row(HeadRows<void>(transposed(p_.gradients.dx), range.b, 0), gradient + lead, c, range.t0 + u + lead,
               count - lead);
   }
 

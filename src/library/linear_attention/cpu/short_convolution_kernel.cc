@@ -91,14 +91,14 @@ class ConvolutionWorker {
       loaded_block_ = channel_block;
     }
     const std::int64_t begin = row_block * plan_.row_block;
-    p_.each_range(begin, std::min(begin + plan_.row_block, p_.rows()), [this](const TokenRange& range) {
+    p_.each_range(begin, std::min(begin + plan_.row_block, p_.rows()), [this](const ConvolutionRange& range) {
       plan_.along == Along::channels ? run_rows(range) : run_channels(range);
     });
   }
 
   /// The new state of one sequence and block of channels. Reads the old one before it overwrites it.
   void write_state(std::int64_t n, std::int64_t channel_block) const {
-    const TokenRange sequence = p_.sequence(n);
+    const ConvolutionRange sequence = p_.sequence(n);
     const SequenceReader reader(p_.inputs.x, p_.inputs.state, sequence);
     const HeadRows<void> to(p_.outputs.state, n, 0);
     const std::int64_t first = plan_.first_channel(channel_block), cols = plan_.channels(channel_block);
@@ -109,7 +109,7 @@ class ConvolutionWorker {
   }
 
  private:
-  void run_rows(const TokenRange& range) const {
+  void run_rows(const ConvolutionRange& range) const {
     const SequenceReader reader(p_.inputs.x, p_.inputs.state, range);
     for (std::int64_t t = range.begin; t < range.end; t += kStripRows) {
       const std::int64_t rows = std::min(kStripRows, range.end - t);
@@ -125,18 +125,18 @@ class ConvolutionWorker {
 
   /// `n` channels of a whole strip, where they lie.
   template <typename Stored>
-  void strip_in_place(void (*convolve)(const ConvolvedRows<T, Stored>&), const TokenRange& range, std::int64_t t,
+  void strip_in_place(void (*convolve)(const ConvolvedRows<T, Stored>&), const ConvolutionRange& range, std::int64_t t,
                       std::int64_t n) const {
     const HeadRows<const void> x(p_.inputs.x, range.b, 0);
     const HeadRows<void> y(p_.outputs.y, range.b, 0);
-    const std::int64_t row = range.first_row + t;
+    const std::int64_t row = range.t0 + t;
     const View<T, 2>& taps = scratch_.taps;
     convolve({taps.data, taps.strides[0], x.at<Stored>(row - (p_.K - 1), first_, n), x.row_stride,
               y.at<Stored>(row, first_, n), y.row_stride, n, p_.silu()});
   }
 
   /// Channels from `done` on of a strip, through the buffers.
-  void buffered_strip(const SequenceReader& reader, const TokenRange& range, std::int64_t t, std::int64_t rows,
+  void buffered_strip(const SequenceReader& reader, const ConvolutionRange& range, std::int64_t t, std::int64_t rows,
                       std::int64_t done) const {
     const std::int64_t cols = cols_ - done, padded = round_up(cols, kLanes<T>);
     const std::int64_t stride = scratch_.x.strides[0];
@@ -146,11 +146,10 @@ class ConvolutionWorker {
                        stride, padded, p_.silu()},
                       rows);
     const HeadRows<void> y(p_.outputs.y, range.b, 0);
-    for (std::int64_t r = 0; r < rows; ++r)
-      store_row(y, scratch_.y.at(r), range.first_row + t + r, first_ + done, cols);
+    for (std::int64_t r = 0; r < rows; ++r) store_row(y, scratch_.y.at(r), range.t0 + t + r, first_ + done, cols);
   }
 
-  void run_channels(const TokenRange& range) const {
+  void run_channels(const ConvolutionRange& range) const {
     const SequenceReader reader(p_.inputs.x, p_.inputs.state, range);
     for (std::int64_t c = first_; c < first_ + cols_; ++c) {
       T taps[kMaxTaps + 1];
@@ -173,21 +172,21 @@ class ConvolutionWorker {
   }
 
   template <typename Stored>
-  void tokens_in_place(void (*convolve)(const ConvolvedRows<T, Stored>&), const T* taps, const TokenRange& range,
+  void tokens_in_place(void (*convolve)(const ConvolvedRows<T, Stored>&), const T* taps, const ConvolutionRange& range,
                        std::int64_t t, std::int64_t n, std::int64_t c) const {
     const HeadRows<const void> x(transposed(p_.inputs.x), range.b, 0);
     const HeadRows<void> y(transposed(p_.outputs.y), range.b, 0);
-    const std::int64_t row = range.first_row + t;
+    const std::int64_t row = range.t0 + t;
     convolve({taps, 0, x.at<Stored>(c, row - (p_.K - 1), n + p_.K - 1), 0, y.at<Stored>(c, row, n), 0, n, p_.silu()});
   }
 
-  void buffered_tokens(const SequenceReader& reader, const T* taps, const TokenRange& range, std::int64_t t,
+  void buffered_tokens(const SequenceReader& reader, const T* taps, const ConvolutionRange& range, std::int64_t t,
                        std::int64_t n, std::int64_t c) const {
     const std::int64_t padded = round_up(n, kLanes<T>);
     reader.load_tokens(scratch_.x.data, t - (p_.K - 1), n + p_.K - 1, c);
     std::fill(scratch_.x.data + n + p_.K - 1, scratch_.x.data + padded + p_.K - 1, T{0});
     kernels_.tokens({taps, 0, scratch_.x.data, 0, scratch_.y.data, 0, padded, p_.silu()});
-    store_row(HeadRows<void>(transposed(p_.outputs.y), range.b, 0), scratch_.y.data, c, range.first_row + t, n);
+    store_row(HeadRows<void>(transposed(p_.outputs.y), range.b, 0), scratch_.y.data, c, range.t0 + t, n);
   }
 
   const ConvolutionPlan& plan_;

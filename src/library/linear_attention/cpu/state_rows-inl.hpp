@@ -16,9 +16,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The matrix of a state that a block is columns of: rows of a tensor, or absent.
+/// The columns of a tensor that a block or a task has; the others of a block are padding.
 struct StateColumns {
-  std::int64_t first, count;  ///< of the tensor, of which the block's others are padding
+  std::int64_t first, count;
 };
 
 template <typename T, std::int64_t kVectors>
@@ -44,7 +44,7 @@ void load_block(const StateBlock<T, kVectors>& block, const HeadRows<const void>
   std::fill(block.row(rows), block.row(block.rows), T{0});
 }
 
-/// The reverse.
+/// Writes the block's columns to a state in a tensor.
 template <typename T, std::int64_t kVectors>
 void store_block(const HeadRows<void>& state, const StateBlock<T, kVectors>& block, const StateColumns& columns) {
   constexpr std::int64_t kWidth = StateBlock<T, kVectors>::kWidth;
@@ -56,7 +56,7 @@ void store_block(const HeadRows<void>& state, const StateBlock<T, kVectors>& blo
   }
 }
 
-/// The same of a state's transpose (Dv,D): the block's columns are rows of the tensor.
+/// load_block of the transpose (Dv,D) of a state: the block's columns are rows of the tensor. `row`: scratch.
 template <typename T, std::int64_t kVectors>
 void load_transposed_block(const StateBlock<T, kVectors>& block, const HeadRows<const void>& state,
                            const StateColumns& columns, T* row) {

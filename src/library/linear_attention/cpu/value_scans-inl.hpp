@@ -29,7 +29,7 @@ class ValueScans {
         b_(place_buffers<ScanBuffers<T>>(scratch, static_cast<const LinearProblem&>(p))) {}
 
   /// The blocks of a piece, of the unit's state g.
-  void run(std::int64_t g, const typename BackwardPlan<T>::Piece& piece) {
+  void run(std::int64_t g, const typename LinearBackwardPlan<T>::Piece& piece) {
     g_ = g;
     h_ = unit_.state(p_, g);
     piece_ = piece;
@@ -56,18 +56,10 @@ class ValueScans {
     return {c * kChunk, std::min(kChunk, unit_.s.T - c * kChunk), direction};
   }
 
-  /// visit(block, its columns, its number) for the blocks of the piece.
+  /// for_state_blocks of the piece.
   template <class Visit>
   HWY_INLINE void for_blocks(const Visit& visit) {
-    const ColumnBlocks<T> blocks(p_.Dv);
-    for (std::int64_t n = piece_.first; n < piece_.end; ++n) {
-      const auto block = blocks(n);
-      with_vectors(block.vectors, [&](auto vectors) HWY_ATTR {
-        constexpr std::int64_t kVectors = decltype(vectors)::value;
-        T* const at = b_.state.at(block.first * kLanes<T> * D_);
-        visit(StateBlock<T, kVectors>{at, D_}, columns_of<T, kVectors>(block.first, p_.Dv), n);
-      });
-    }
+    for_state_blocks(b_.state.data, D_, p_.Dv, piece_, visit);
   }
 
   void load_states(const ConstTensorView& states) {
@@ -75,7 +67,7 @@ class ValueScans {
                    HWY_ATTR { load_block(block, HeadRows<const void>(states, unit_.s.n, h_), columns); });
   }
 
-  StateColumns piece_columns() const { return task_columns<T>(ColumnBlocks<T>(p_.Dv), piece_, p_.Dv); }
+  StateColumns piece_columns() const { return task_columns<T>(piece_, p_.Dv); }
 
   /// differences = v, of what scan 1 is not needed for.
   void take_values() {
@@ -272,7 +264,7 @@ class ValueScans {
   ScanBuffers<T> b_;
   BlockFactors<T> rescaling_{b_.factors};
   std::int64_t g_ = 0, h_ = 0;
-  typename BackwardPlan<T>::Piece piece_{};
+  typename LinearBackwardPlan<T>::Piece piece_{};
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How scans are shared out between threads; included once per Highway target.
-#if defined(HEADGATE_LINEAR_HEAD_TASKS_INL_) == defined(HWY_TARGET_TOGGLE)
-#ifdef HEADGATE_LINEAR_HEAD_TASKS_INL_
-#undef HEADGATE_LINEAR_HEAD_TASKS_INL_
+#if defined(HEADGATE_LINEAR_STATE_TASKS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_LINEAR_STATE_TASKS_INL_
+#undef HEADGATE_LINEAR_STATE_TASKS_INL_
 #else
-#define HEADGATE_LINEAR_HEAD_TASKS_INL_
+#define HEADGATE_LINEAR_STATE_TASKS_INL_
 #endif
 
 #include <algorithm>
@@ -18,20 +18,20 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Blocks first … end of the state of sequence n, head h.
-struct HeadTask {
+struct StateTask {
   std::int64_t n, h;
   std::int64_t first, end;
 };
 
 /// The states of a problem, each cut into as many pieces as threads need to be busy until the end. Columns of a state
 /// are independent, so that the cut does not change bits.
-class HeadTasks {
+class StateTasks {
  public:
-  HeadTasks(const LinearProblem& p, std::int64_t blocks) : heads_(p.Hv), states_(p.N * p.Hv), blocks_(blocks) {
+  StateTasks(const LinearProblem& p, std::int64_t blocks) : heads_(p.Hv), states_(p.N * p.Hv), blocks_(blocks) {
     // Each piece packs the tokens anew, which is a seventh of the work of a whole head.
     const std::int64_t threads = p.context.threads;
     if (states_ % threads != 0 && states_ < 4 * threads) pieces_ = std::min(threads, blocks);
-    // A thread that has less to do than it takes to wake it is not asked for: 16 KiB of state are some microseconds.
+    // Waking a thread takes longer than the work on so many elements of states.
     constexpr double kLeastPerThread = 1 << 12;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
@@ -40,7 +40,7 @@ class HeadTasks {
 
   std::int64_t count() const { return states_ * pieces_; }
   int threads() const { return threads_; }
-  HeadTask operator()(std::int64_t task) const {
+  StateTask operator()(std::int64_t task) const {
     const std::int64_t state = task / pieces_, piece = task % pieces_;
     return {state / heads_, state % heads_, blocks_ * piece / pieces_, blocks_ * (piece + 1) / pieces_};
   }
@@ -58,9 +58,25 @@ HWY_INLINE void with_vectors(std::int64_t vectors, const Visit& visit) {
   vectors == 1 ? visit(std::integral_constant<std::int64_t, 1>()) : visit(std::integral_constant<std::int64_t, 2>());
 }
 
-/// The columns of a task's blocks, `first` … `end`, together.
+/// visit(block, its columns, its number) for the blocks of a task, `first` … `end`, of a state of `rows` rows and
+/// `cols` columns. `state`: all blocks, one after the other.
+template <typename T, class Task, class Visit>
+HWY_INLINE void for_state_blocks(T* state, std::int64_t rows, std::int64_t cols, const Task& task, const Visit& visit) {
+  const ColumnBlocks<T> blocks(cols);
+  for (std::int64_t n = task.first; n < task.end; ++n) {
+    const auto block = blocks(n);
+    with_vectors(block.vectors, [&](auto vectors) HWY_ATTR {
+      constexpr std::int64_t kVectors = decltype(vectors)::value;
+      T* const at = state + block.first * kLanes<T> * rows;
+      visit(StateBlock<T, kVectors>{at, rows}, columns_of<T, kVectors>(block.first, cols), n);
+    });
+  }
+}
+
+/// The columns of a task's blocks together.
 template <typename T, class Task>
-StateColumns task_columns(const ColumnBlocks<T>& blocks, const Task& task, std::int64_t cols) {
+StateColumns task_columns(const Task& task, std::int64_t cols) {
+  const ColumnBlocks<T> blocks(cols);
   const std::int64_t first = blocks(task.first).first * kLanes<T>;
   const auto last = blocks(task.end - 1);
   return {first, std::min((last.first + last.vectors) * kLanes<T>, cols) - first};
@@ -79,4 +95,4 @@ HWY_NOINLINE void run_pass(PassT& pass, const StateBlock<T, kVectors>& block, Re
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // HEADGATE_LINEAR_HEAD_TASKS_INL_
+#endif  // HEADGATE_LINEAR_STATE_TASKS_INL_
