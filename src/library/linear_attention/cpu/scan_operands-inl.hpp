@@ -70,7 +70,6 @@ HWY_INLINE hn::Vec<Tag<T>> exp_of(hn::Vec<Tag<T>> x) {
 template <typename T>
 class DecayFactors {
  public:
-  DecayFactors() = default;
   DecayFactors(Workspace& ws, const LinearProblem& p)
       : by_feature_(p.decays_by_feature()),
         cols_(!p.has_decay() ? 0
@@ -164,8 +163,8 @@ class DecayFactors {
     }
   }
 
-  bool by_feature_ = false;
-  std::int64_t cols_ = 0;
+  bool by_feature_;
+  std::int64_t cols_;
   View<T, 2> before_, inverse_;  ///< (kChunk, cols)
   View<bool, 1> rescales_;
   View<T, 1> exps_, running_;  ///< whole vectors

@@ -9,7 +9,6 @@
 #endif
 
 #include <algorithm>
-#include <cassert>
 #include <cstdint>
 
 #include "library/core/head_rows-inl.hpp"
@@ -105,7 +104,6 @@ struct BlockRow {
 template <typename T, std::int64_t kVectors>
 struct StateBlock {
   static constexpr std::int64_t kWidth = kVectors * kLanes<T>;
-  using Row = BlockRow<T, kVectors>;
 
   T* data;
   std::int64_t rows;  ///< a multiple of kMostVectors

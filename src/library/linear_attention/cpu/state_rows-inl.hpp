@@ -96,7 +96,7 @@ class BlockFactors {
  public:
   explicit BlockFactors(const DecayFactors<T>& factors) : factors_(factors) { std::fill_n(ones_, kMostCols, T{1}); }
 
-  /// Sets the factors of the kTokens tokens from step n on; returns how they multiply.
+  /// Sets the factors of so many tokens from step n on, and returns how they multiply.
   template <class PassT>
   HWY_INLINE Rescaling set(PassT& pass, std::int64_t n, int tokens) {
     bool any = false;
