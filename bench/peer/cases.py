@@ -21,8 +21,12 @@ RESULTS = {
     "statistics": ("y", "row_max", "entropy", "first", "key_mass"),
     "layer": ("y",),
     "layer+backward": ("y", "dh"),
+    "linear": ("y",),
+    "linear+backward": ("y", "dq", "dk", "dv", "ddecay", "dbeta"),
 }
 """The names of an operation's results, in order. Behind dh come the gradients of LAYER_WEIGHTS."""
+
+LINEAR_INPUTS = ("q", "k", "v", "decay", "beta")
 
 LAYER_WEIGHTS = ("q_proj", "gate_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")
 
@@ -40,7 +44,8 @@ class Way(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """sigmoid(z) * softmax(q k^T / sqrt(D)) v, its gradients, statistics of its weights, or a layer around it."""
+    """sigmoid(z) * softmax(q k^T / sqrt(D)) v, its gradients, statistics of its weights, or a layer around it; or the
+    gated delta rule with the decay of a head, on normalised q and k."""
 
     group: str  # a table of its own
     op: str  # of RESULTS
@@ -66,6 +71,11 @@ class Case:
         return f"{self.group}/{self.op}/{self.dtype}/{self.sizes}"
 
     @property
+    def is_linear(self) -> bool:
+        """Whether it is the gated delta rule."""
+        return self.op.startswith("linear")
+
+    @property
     def pairs(self) -> int:
         """(query, key) pairs of a head that the mask leaves; query i stands at key i + S - T."""
         return self.T * self.S - (self.T * (self.T - 1) // 2 if self.causal else 0)
@@ -79,7 +89,11 @@ class Case:
 
     @property
     def flops(self) -> float:
-        """2 for each multiply-add of the products of matrices, 2.5 times as many backward; statistics as forward."""
+        """2 for each multiply-add of the products of matrices, 2.5 times as many backward; statistics as forward. Of the
+        delta rule those of the recurrence: 6 D^2 a token and head, 22 D^2 more backward."""
+        if self.is_linear:
+            a_token = 28.0 if self.op.endswith("+backward") else 6.0
+            return a_token * self.B * self.Hq * self.T * self.D**2
         attention = 4.0 * self.B * self.Hq * self.pairs * self.D
         total = attention * (3.5 if self.op.endswith("+backward") else 1.0)
         if self.C:
@@ -119,6 +133,10 @@ def _of_dtype(dtype: str) -> list[Case]:
         for op in ("forward", "forward+backward")
         for T in (16, 32, 64, 128, 256)
     ]
+    cases += [
+        Case("linear", op, dtype, 1, 16, 16, T, T, 128) for op in ("linear", "linear+backward") for T in (512, 2048)
+    ]
+    cases += [Case("linear-decode", "linear", dtype, 1, H, H, 1, 1, 128) for H in (16, 32)]
     cases += [Case("statistics", "statistics", dtype, 1, 8, 8, 2048, 2048, 128, causal) for causal in (False, True)]
     return cases
 
@@ -152,6 +170,7 @@ def inputs_of(case: Case) -> dict[str, np.ndarray]:
     """The values of a case, the same in every process, in f32; numbers of bf16 where that is the case's dtype.
 
     q, z and dy (B,Hq,T,D), k and v (B,Hkv,S,D). Layers: h and dy (B,T,C), matrices (rows,columns), norms' weights (D).
+    The delta rule: q, k, v and dy (B,H,T,D), decay and beta (B,H,T), and for one token the state (B,H,D,D).
     """
     generator = np.random.default_rng(1)
 
@@ -159,6 +178,14 @@ def inputs_of(case: Case) -> dict[str, np.ndarray]:
         values = generator.standard_normal(shape, dtype=np.float32) * np.float32(std)
         return round_to_bf16(values) if case.dtype == "bfloat16" else values
 
+    if case.is_linear:
+        rows = (case.B, case.Hq, case.T, case.D)
+        inputs = {name: normal(*rows) for name in ("q", "k", "v", "dy")}
+        inputs["decay"] = -np.abs(normal(*rows[:3], std=0.2))
+        inputs["beta"] = (1 / (1 + np.exp(-normal(*rows[:3])))).astype(np.float32)
+        if case.dtype == "bfloat16":
+            inputs["beta"] = round_to_bf16(inputs["beta"])
+        return inputs if case.T > 1 else {**inputs, "state": normal(case.B, case.Hq, case.D, case.D)}
     queries, keys = (case.B, case.Hq, case.T, case.D), (case.B, case.Hkv, case.S, case.D)
     if not case.C:
         return {

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ggml's flash_attn_ext times a sigmoid, from the libraries that the package llama-cpp-python builds."""
+"""ggml's flash_attn_ext times a sigmoid, and its gated_delta_net, from the libraries that the package llama-cpp-python
+builds."""
 
 import ctypes
 import importlib.metadata
 import importlib.util
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from .cases import Case, Refused, Way, bf16_bits
+from .cases import NORM_EPS, Case, Refused, Way, bf16_bits
 
 F32, F16, BF16 = 0, 1, 30  # ggml_type
 STATUS_SUCCESS = 0
@@ -30,6 +32,8 @@ FUNCTIONS = {
     "ggml_flash_attn_ext": (POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, FLOAT, FLOAT, FLOAT),
     "ggml_sigmoid": (POINTER, POINTER, POINTER),
     "ggml_mul": (POINTER, POINTER, POINTER, POINTER),
+    "ggml_l2_norm": (POINTER, POINTER, POINTER, FLOAT),
+    "ggml_gated_delta_net": (POINTER, *[POINTER] * 7, LONG),  # older versions lack the last and ignore it
     "ggml_new_graph": (POINTER, POINTER),
     "ggml_build_forward_expand": (None, POINTER, POINTER),
     "ggml_backend_graph_compute": (INT, POINTER, POINTER),
@@ -40,6 +44,8 @@ FUNCTIONS = {
 
 
 class Ggml:
+    linear = True
+
     def __init__(self, threads: int):
         spec = importlib.util.find_spec("llama_cpp")  # not imported: it would load llama.cpp as well
         if spec is None:
@@ -59,12 +65,14 @@ class Ggml:
 
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
         """K and V in the case's dtype; queries and results are f32, as the kernel has them."""
-        if case.op != "forward":
+        if case.op not in ("forward", "linear"):
             raise Refused("no backward pass" if "backward" in case.op else "for attention alone")
         if self.context:
             self.ggml_free(self.context)
-        size = 64 * 2**20 + 4 * case.T * case.S + 16 * sum(inputs[name].nbytes for name in "qkvz")
+        size = 64 * 2**20 + 4 * case.T * case.S + 16 * sum(array.nbytes for array in inputs.values())
         self.context = self.ggml_init(InitParams(size, None, False))
+        if case.is_linear:
+            return {"": self._delta_rule(case, inputs)}
         stored = BF16 if case.dtype == "bfloat16" else F32
         q = self._tensor(inputs["q"], F32)
         k, v = self._tensor(inputs["k"], stored), self._tensor(inputs["v"], stored)
@@ -72,6 +80,15 @@ class Ggml:
         mask = self._tensor(self._causal_mask(case), F16) if case.causal else None
         y = self.ggml_flash_attn_ext(self.context, q, k, v, mask, 1 / math.sqrt(case.D), 0.0, 0.0)
         y = self.ggml_mul(self.context, y, self.ggml_sigmoid(self.context, z))
+        run = self._computes(y)
+
+        def read(y):
+            shape = (case.B, case.T, case.Hq, case.D)
+            return [self._view(y, np.float32, shape).swapaxes(1, 2).copy()]
+
+        return {"": Way(run, read)}
+
+    def _computes(self, y: int) -> Callable[[], int]:
         graph = self.ggml_new_graph(self.context)
         self.ggml_build_forward_expand(graph, y)
 
@@ -81,11 +98,22 @@ class Ggml:
                 raise Refused(f"ggml_backend_graph_compute returned {status}")
             return y
 
+        return run
+
+    def _delta_rule(self, case: Case, inputs: dict) -> Way:
+        """All f32, as the kernel has it; its states are transposed, and stand behind y in the result."""
+        rows = {name: array.swapaxes(1, 2) for name, array in inputs.items() if name not in ("dy", "state")}
+        q, k, v = (self._tensor(rows[name], F32) for name in "qkv")
+        decay, beta = (self._tensor(rows[name][..., None], F32) for name in ("decay", "beta"))
+        state = inputs.get("state", np.zeros((case.B, case.Hq, case.D, case.D), np.float32)).swapaxes(2, 3)
+        q, k = (self.ggml_l2_norm(self.context, x, NORM_EPS) for x in (q, k))
+        y = self.ggml_gated_delta_net(self.context, q, k, v, decay, beta, self._tensor(state, F32), 1)
+
         def read(y):
             shape = (case.B, case.T, case.Hq, case.D)
             return [self._view(y, np.float32, shape).swapaxes(1, 2).copy()]
 
-        return {"": Way(run, read)}
+        return Way(self._computes(y), read)
 
     @staticmethod
     def _causal_mask(case: Case) -> np.ndarray:

@@ -5,12 +5,13 @@ import torch
 
 import headgate
 
-from .cases import LAYER_WEIGHTS, NORM_EPS, ROPE_BASE, Case, Refused, Way
-from .torch_common import arrays, layer_ways, tensors_of
+from .cases import LAYER_WEIGHTS, LINEAR_INPUTS, NORM_EPS, ROPE_BASE, Case, Refused, Way
+from .torch_common import arrays, head_first, layer_ways, linear_tensors, tensors_of
 
 
 class Exact:
     precision = "exact"
+    linear = True
 
     def __init__(self, threads: int):
         self.threads = threads
@@ -20,6 +21,8 @@ class Exact:
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
         if case.C:
             return self._layer(case, inputs)
+        if case.is_linear:
+            return self._linear(case, inputs)
         tensors = tensors_of(case, inputs)
         qkvz = [tensors[name] for name in "qkvz"]
         options = {
@@ -46,6 +49,34 @@ class Exact:
         run = {"forward": forward, "forward+backward": training, "statistics": statistics}[case.op]
         return {"": Way(run, arrays)}
 
+    def _linear(self, case: Case, inputs: dict) -> dict[str, Way]:
+        tensors = linear_tensors(case, inputs)
+        given = {name: tensors[name] for name in LINEAR_INPUTS} | {"state": tensors.get("state")}
+        given |= {name: given[name].unsqueeze(-1) for name in ("decay", "beta")}
+        options = {"layout": "bthd", "l2_norm": NORM_EPS, "threads": self.threads}
+        step = headgate.LinearAttentionOutputs() if case.T == 1 else None
+        if step is not None:  # a state of its own, which is updated in place
+            step.state = given["state"].clone()
+
+        def forward():
+            return [headgate.linear_attention(**given, **options)]
+
+        def decode():
+            return [headgate.linear_attention_forward(**{**given, "state": step.state}, out=step, **options).y]
+
+        def first_decode():
+            step.state.copy_(given["state"])
+            return head_first(decode())
+
+        def training():
+            y = headgate.linear_attention(**given, **options)
+            found = headgate.linear_attention_backward(tensors["dy"], **given, **options)
+            return [y, found.dq, found.dk, found.dv, found.ddecay.squeeze(-1), found.dbeta.squeeze(-1)]
+
+        if case.T == 1:
+            return {"": Way(decode, lambda _: first_decode())}
+        return {"": Way(forward if case.op == "linear" else training, head_first)}
+
     def _layer(self, case: Case, inputs: dict) -> dict[str, Way]:
         from headgate.torch import GatedAttention
 
@@ -57,6 +88,7 @@ class Exact:
 
 class Native16(Exact):
     precision = "native16"
+    linear = False
 
     def __init__(self, threads: int):
         super().__init__(threads)

@@ -5,9 +5,10 @@ import math
 
 import numpy as np
 import torch
+import torch.utils.checkpoint
 from torch.nn import functional as F
 
-from .cases import LAYER_WEIGHTS, NORM_EPS, RESULTS, Case, Refused, checked_heads, inputs_of, rope_angles
+from .cases import LAYER_WEIGHTS, LINEAR_INPUTS, NORM_EPS, RESULTS, Case, Refused, checked_heads, inputs_of, rope_angles
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
 """Of the error below: far above what roundings make of these cases, far below what another formula makes."""
@@ -61,6 +62,27 @@ def _layer(case: Case, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     return F.linear(y.transpose(1, 2).flatten(-2), inputs["o_proj"])
 
 
+def _delta_rule(case: Case, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The recurrence, token by token; the states within a part of the sequence are computed again backward."""
+    q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + NORM_EPS) for x in (inputs["q"], inputs["k"]))
+
+    def part(state, q, k, v, decay, beta):
+        y = []
+        for t in range(q.shape[2]):
+            state = state * decay[:, :, t, None, None].exp()
+            u = beta[:, :, t, None] * (v[:, :, t] - (state * k[:, :, t, :, None]).sum(-2))
+            state = state + k[:, :, t, :, None] * u[:, :, None]
+            y.append((state * q[:, :, t, :, None]).sum(-2) / math.sqrt(case.D))
+        return state, torch.stack(y, 2)
+
+    state = inputs.get("state", q.new_zeros(*q.shape[:2], case.D, case.D))
+    parts = []
+    for tensors in zip(*(x.split(64, dim=2) for x in (q, k, *(inputs[name] for name in LINEAR_INPUTS[2:])))):
+        state, y = torch.utils.checkpoint.checkpoint(part, state, *tensors, use_reentrant=False)
+        parts.append(y)
+    return torch.cat(parts, dim=2)
+
+
 def reference(case: Case) -> list[np.ndarray]:
     """`checked_heads` of each of the results that `result_names` lists."""
     arrays = {name: checked_heads(case, array) for name, array in inputs_of(case).items()}
@@ -68,12 +90,14 @@ def reference(case: Case) -> list[np.ndarray]:
     if case.op == "statistics":
         return [result.numpy() for result in _statistics(case, inputs)]
     dy = inputs.pop("dy")
+    formula = _delta_rule if case.is_linear else _layer if case.C else _attention
     if not case.op.endswith("+backward"):
-        return [(_layer if case.C else _attention)(case, inputs).numpy()]
-    names = ("h", *LAYER_WEIGHTS) if case.C else ("q", "k", "v", "z")
+        with torch.no_grad():
+            return [formula(case, inputs).numpy()]
+    names = LINEAR_INPUTS if case.is_linear else ("h", *LAYER_WEIGHTS) if case.C else ("q", "k", "v", "z")
     for name in names:
         inputs[name].requires_grad_()
-    y = (_layer if case.C else _attention)(case, inputs)
+    y = formula(case, inputs)
     y.backward(dy)
     return [y.detach().numpy(), *(inputs[name].grad.numpy() for name in names)]
 

@@ -43,6 +43,20 @@ def attention_way(case: Case, tensors: dict[str, Tensor], attention: Callable[..
     return Way(forward if case.op == "forward" else training, arrays)
 
 
+def linear_tensors(case: Case, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """The inputs of the delta rule as projections leave them, (B,T,H,D); decay, beta and state as models have them: f32,
+    the model's dtype, f32."""
+    tensors = tensors_of(case, {name: array for name, array in inputs.items() if name not in ("decay", "state")})
+    rows = {name: tensor.transpose(1, 2).contiguous() for name, tensor in tensors.items()}
+    rows["decay"] = torch.from_numpy(inputs["decay"]).transpose(1, 2).contiguous()
+    return rows if "state" not in inputs else {**rows, "state": torch.from_numpy(inputs["state"])}
+
+
+def head_first(tensors: Iterable[Tensor]) -> list[np.ndarray]:
+    """(B,T,H,…) as arrays (B,H,T,…)."""
+    return arrays(tensor.transpose(1, 2) for tensor in tensors)
+
+
 def layer_ways(case: Case, inputs: dict[str, np.ndarray], layer: nn.Module, weights: tuple[str, ...]) -> dict[str, Way]:
     """A layer from h (B,T,C) to (B,T,C), as it is and compiled, with the case's weights by their names."""
     tensors = tensors_of(case, inputs)

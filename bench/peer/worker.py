@@ -44,9 +44,11 @@ PEERS = {
     "openvino": "open_vino:OpenVino",
     "jax": "jax_xla:Jax",
     "ggml": "ggml_ops:Ggml",
+    "transformers": "transformers_delta:Transformers",
 }
 """Name, and module of this folder and class. A class is made with the number of threads, raises ImportError where its
-package is missing, has a `version`, and ways(case, inputs), which raises Refused or returns its Ways by name."""
+package is missing, has a `version`, and ways(case, inputs), which raises Refused or returns its Ways by name. One that
+computes the delta rule has `linear`, which is true."""
 
 TRIAL_SECONDS = 0.05
 
@@ -95,6 +97,8 @@ class Worker:
 
     def prepare(self, case: Case, results: str) -> dict[str, Any]:
         """Makes the case ready, picks the fastest of the peer's ways and writes what it computes to `results`."""
+        if case.is_linear and not getattr(self.peer, "linear", False):
+            raise Refused("no gated delta rule")
         ways = self.peer.ways(case, inputs_of(case))
         seconds, failures = {}, []
         for name, way in ways.items():

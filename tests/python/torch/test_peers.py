@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/peers.py with PyTorch as the only peer, at sizes that take milliseconds."""
+"""bench/peers.py with PyTorch and transformers as the only peers, at sizes that take milliseconds."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("peers")
     (folder / "doubling.py").write_text(WRONG)
     (folder / "absent.py").write_text(MISSING)
-    peers = f"headgate,torch-math,{folder}/doubling.py,{folder}/absent.py"
+    peers = f"headgate,torch-math,transformers,{folder}/doubling.py,{folder}/absent.py"
     done = run(
         "--tiny", "--rounds", 2, "--peers", peers, "--json", folder / "report.json", "--markdown", folder / "tables.md"
     )
@@ -97,10 +97,14 @@ def test_every_case_is_measured_and_correct(measured):
         "statistics",
         "layer",
         "layer+backward",
+        "linear",
+        "linear+backward",
     }
     for case in report["cases"]:
         results = {result["peer"]: result for result in case["results"]}
-        for name in ("headgate", "torch-math"):
+        peer, other = ("transformers", "torch-math") if case["op"].startswith("linear") else ("torch-math", "transformers")
+        assert "refused" in results[other]
+        for name in ("headgate", peer):
             low, middle, high = results[name]["seconds"]
             assert 0 < low <= middle <= high
             assert results[name]["error"] < (1e-5 if case["dtype"] == "float32" else 5e-2), case["name"]
