@@ -30,7 +30,7 @@
 // After foreach_target.h: per-target headers.
 #include "library/linear_attention/cpu/backward_plan-inl.hpp"
 #include "library/linear_attention/cpu/key_scans-inl.hpp"
-#include "library/linear_attention/cpu/token_gradients-inl.hpp"
+#include "library/linear_attention/cpu/unit_chunk-inl.hpp"
 #include "library/linear_attention/cpu/value_scans-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -56,13 +56,17 @@ void run_batch(const LinearBackwardProblem& p, const LinearBackwardPlan<T>& plan
   const std::int64_t count = std::min(plan.units_in_batch, plan.units - first);
   std::byte* const scratch = memory.scratch.at(omp_get_thread_num());
   const auto unit_of = [&](std::int64_t n) { return plan.unit(p, first + n, memory.units.at(n)); };
+#pragma omp for schedule(dynamic, 1)
+  for (std::int64_t n = 0; n < count * plan.most_chunks; ++n) {
+    if (!cancellation.requested()) pack_tokens(p, unit_of(n / plan.most_chunks), n % plan.most_chunks, scratch);
+  }
   const std::int64_t value_tasks = p.group_states() * plan.value_pieces;
 #pragma omp for schedule(dynamic, 1)
   for (std::int64_t n = 0; n < count * value_tasks; ++n) {
     if (cancellation.requested()) continue;
     const std::int64_t task = n % value_tasks;
-    ValueScans<T>(p, unit_of(n / value_tasks), scratch, cancellation)
-        .run(task / plan.value_pieces, plan.piece(plan.value_blocks, task % plan.value_pieces, plan.value_pieces));
+    ValueScans<T>(p, unit_of(n / value_tasks), task / plan.value_pieces, scratch, cancellation)
+        .run(plan.piece(plan.value_blocks, task % plan.value_pieces, plan.value_pieces));
   }
   if (p.needs_key_scans()) {
 #pragma omp for schedule(dynamic, 1)

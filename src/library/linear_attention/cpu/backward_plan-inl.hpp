@@ -23,17 +23,28 @@ struct UnitBuffers {
   UnitBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens) {
     const std::int64_t G = p.group_states(), D = padded_dim<T>(p.D), Dv = padded_dim<T>(p.Dv);
     const std::int64_t chunks = divide_up(tokens, kChunk);
-    const bool keys = p.needs_key_scans();
+    const std::int64_t Gq = p.Hq / p.groups(), Gk = p.Hk / p.groups();
+    const bool keys_too = p.needs_key_scans();
     const bool decay = p.gradients.ddecay.present();
+    keys = ws.take<T>("keys", Gk, tokens, D);
+    queries = ws.take<T>("queries", Gq, tokens, D);
+    key_norms = ws.take<T>("norms", Gk, tokens);
+    query_norms = ws.take<T>("norms", Gq, tokens);
+    dy = ws.take<T>("dy", G * p.readers(), tokens, Dv);
     differences = ws.take<T>("differences", G, tokens, Dv);
     du = ws.take<T>("du", G, tokens, Dv);
-    dq = ws.take<T>("dq", keys ? p.Hq / p.groups() : 0, tokens, D);
-    dk = ws.take<T>("dk", keys ? p.Hk / p.groups() : 0, tokens, D);
+    dq = ws.take<T>("dq", keys_too ? Gq : 0, tokens, D);
+    dk = ws.take<T>("dk", keys_too ? Gk : 0, tokens, D);
     dsums = ws.take<T>("dsums", decay ? G : 0, tokens, D);
     states = ws.take<T>("states", decay ? G : 0, chunks, D * Dv);
     ends = ws.take<T>("ends", decay ? G : 0, chunks, ColumnBlocks<T>(p.Dv).count(), D);
   }
 
+  View<T, 3> keys;         ///< (Gk,T,D) k as the recurrence has it
+  View<T, 3> queries;      ///< (Gq,T,D) q as the recurrence has it, scaled
+  View<T, 2> key_norms;    ///< (Gk,T) what k was multiplied by
+  View<T, 2> query_norms;  ///< (Gq,T) what q was multiplied by, but for scale
+  View<T, 3> dy;           ///< (G·R,T,Dv)
   View<T, 3> differences;  ///< (G,T,Dv) v − what the state returns for k; v without delta
   View<T, 3> du;           ///< (G,T,Dv)
   View<T, 3> dq;           ///< (Gq,T,D) of q as the recurrence has it, but for scale
@@ -62,6 +73,27 @@ struct Unit {
   std::int64_t own_key(const LinearProblem& p, std::int64_t g) const { return key(p, g) - group * (p.Hk / p.groups()); }
 };
 
+/// The rows of one state's tokens in its unit's buffers.
+template <typename T>
+class TokenRows {
+ public:
+  TokenRows(const LinearProblem& p, const Unit<T>& unit, std::int64_t g)
+      : buffers_(unit.buffers), key_(unit.own_key(p, g)), query_(unit.own_query(p, g, 0)), output_(g * p.readers()) {}
+
+  const T* key(std::int64_t token, std::int64_t first = 0) const { return buffers_.keys.at(key_, token, first); }
+  /// Of reader r: readers of a state are heads of q and y that follow one another.
+  const T* query(std::int64_t r, std::int64_t token, std::int64_t first = 0) const {
+    return buffers_.queries.at(query_ + r, token, first);
+  }
+  const T* dy(std::int64_t r, std::int64_t token, std::int64_t first = 0) const {
+    return buffers_.dy.at(output_ + r, token, first);
+  }
+
+ private:
+  UnitBuffers<T> buffers_;
+  std::int64_t key_, query_, output_;
+};
+
 /// What a thread scans with. Of the keys' scans, rows are features of v.
 template <typename T>
 struct ScanBuffers {
@@ -69,14 +101,10 @@ struct ScanBuffers {
     const std::int64_t R = p.readers(), D = padded_dim<T>(p.D), Dv = padded_dim<T>(p.Dv);
     state = ws.take<T>("state", D * Dv);
     row = ws.take<T>("row", std::max(D, Dv));
-    keys = ws.take<T>("operands", kChunk, D);
-    queries = ws.take<T>("operands", R, kChunk, D);
     key_reads = ws.take<T>("operands", kChunk, D);
     key_adds = ws.take<T>("operands", kChunk, D);
     query_adds = ws.take<T>("operands", R, kChunk, D);
     values = ws.take<T>("operands", kChunk, Dv);
-    dvalues = ws.take<T>("operands", kChunk, Dv);
-    dy = ws.take<T>("operands", R, kChunk, Dv);
     betas = ws.take<T>("operands", kChunk);
     dots = ws.take<T>("operands", R, kChunk);
     overlaps = ws.take<T>("operands", 2, kChunk);
@@ -85,16 +113,12 @@ struct ScanBuffers {
   DecayFactors<T> factors;
   View<T, 1> state;  ///< the blocks, one after the other
   View<T, 1> row;
-  View<T, 2> keys;        ///< (kChunk,D) k
-  View<T, 3> queries;     ///< (R,kChunk,D) q, scaled
   View<T, 2> key_reads;   ///< (kChunk,D) k ∘ F before
   View<T, 2> key_adds;    ///< (kChunk,D) k / F
   View<T, 3> query_adds;  ///< (R,kChunk,D) q / F
-  View<T, 2> values;      ///< (kChunk,Dv) v; of the keys' scans u
-  View<T, 2> dvalues;     ///< (kChunk,Dv) of the keys' scans β du
-  View<T, 3> dy;          ///< (R,kChunk,Dv)
+  View<T, 2> values;      ///< (kChunk,Dv) v
   View<T, 1> betas;       ///< (kChunk)
-  View<T, 2> dots;        ///< (R,kChunk) q · k; of the keys' scans dy · u
+  View<T, 2> dots;        ///< (R,kChunk) q · k; of the keys' scans dy · β (v − what the state returns for k)
   View<T, 2> overlaps;    ///< (2,kChunk) of a token's read with what the token before it adds, by q and by k
 };
 

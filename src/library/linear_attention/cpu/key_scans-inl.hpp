@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "library/core/cancellation.hpp"
 #include "library/linear_attention/cpu/backward_plan-inl.hpp"
@@ -32,7 +33,7 @@ class KeyScans {
         unit_(unit),
         cancellation_(cancellation),
         D_(padded_dim<T>(p.D)),
-        Dv_(padded_dim<T>(p.Dv)),
+        Dv_(round_up(p.Dv, kLanes<T>)),
         readers_(p.readers()),
         chunks_(divide_up(unit.s.T, kChunk)),
         b_(place_buffers<ScanBuffers<T>>(scratch, static_cast<const LinearProblem&>(p))) {}
@@ -42,6 +43,7 @@ class KeyScans {
     piece_ = piece;
     clear_gradients();
     for (g_ = 0; g_ < p_.group_states(); ++g_) {
+      rows_.emplace(p_, unit_, g_);
       load_states(p_.inputs.state);
       for (std::int64_t c = 0; c < chunks_ && !cancellation_.requested(); ++c) run_chunk(chunk(c, Direction::forward));
       load_states(p_.incoming.dstate);
@@ -60,7 +62,7 @@ class KeyScans {
   /// for_state_blocks of the piece.
   template <class Visit>
   HWY_INLINE void for_blocks(const Visit& visit) {
-    for_state_blocks(b_.state.data, Dv_, p_.D, piece_, visit);
+    for_state_blocks(b_.state.data, round_up(p_.Dv, kMostVectors), p_.D, piece_, visit);
   }
 
   void clear_gradients() {
@@ -96,48 +98,44 @@ class KeyScans {
 
   void pack(const Chunk& chunk) {
     const std::int64_t h = unit_.state(p_, g_);
+    const bool forward = chunk.direction == Direction::forward;
     if (b_.factors.present()) b_.factors.make(token_rows(p_.inputs.decay, unit_.s, h), chunk);
     load_betas(b_.betas, p_, unit_.s, h, chunk);
-    const HeadRows<const void> keys = token_rows(p_.inputs.k, unit_.s, unit_.key(p_, g_));
     for (std::int64_t n = 0; n < chunk.count; ++n) {
-      load_normalised(b_.keys.at(n), keys, chunk, n, D_, p_, T{1});
-      b_.factors.times_inverse(b_.key_adds.at(n), b_.keys.at(n), n, D_);
-      const T beta = b_.betas(n);
-      const T* const difference = unit_.buffers.differences.at(g_, chunk.token(n));
-      const T* const du = unit_.buffers.du.at(g_, chunk.token(n));
-      for (std::int64_t x = 0; x < Dv_; ++x) {
-        b_.values(n, x) = x < p_.Dv ? beta * difference[x] : T{0};
-        b_.dvalues(n, x) = x < p_.Dv ? beta * du[x] : T{0};
-      }
-    }
-    for (std::int64_t r = 0; r < readers_; ++r) {
-      const HeadRows<const void> queries = token_rows(p_.inputs.q, unit_.s, unit_.query(p_, g_, r));
-      load_rows(View<T, 2>(b_.dy.at(r), {kChunk, Dv_}), token_rows(p_.incoming.dy, unit_.s, h * readers_ + r), chunk);
-      for (std::int64_t n = 0; n < chunk.count; ++n) {
-        load_normalised(b_.queries.at(r, n), queries, chunk, n, D_, p_, static_cast<T>(p_.scale));
-        b_.factors.times_inverse(b_.query_adds.at(r, n), b_.queries.at(r, n), n, D_);
-        b_.dots(r, n) = dot(b_.dy.at(r, n), b_.values.at(n), Dv_);
-      }
-    }
-    for (std::int64_t n = 1; n < chunk.count; n += 2) {
-      const T* const read = chunk.direction == Direction::forward ? b_.dvalues.at(n) : b_.values.at(n);
-      const T* const added = chunk.direction == Direction::forward ? b_.values.at(n - 1) : b_.dy.at(0, n - 1);
-      b_.overlaps(0, n) = dot(added, read, Dv_);
-      b_.overlaps(1, n) = dot(b_.dvalues.at(n - 1), read, Dv_);
+      const std::int64_t token = chunk.token(n);
+      for (std::int64_t r = 0; r < readers_; ++r)
+        b_.dots(r, n) = b_.betas(n) * dot(rows_->dy(r, token), difference(token), Dv_);
+      if (n % 2 == 0) continue;
+      const std::int64_t before = chunk.token(n - 1);
+      const T* const read = forward ? du(token) : difference(token);
+      b_.overlaps(0, n) = b_.betas(n) * dot(forward ? difference(before) : rows_->dy(0, before), read, Dv_);
+      if (!forward) b_.overlaps(1, n) = b_.betas(n) * dot(du(before), read, Dv_);
     }
   }
 
-  /// What step n reads the state with before its token changes it.
+  const T* difference(std::int64_t token) const { return unit_.buffers.differences.at(g_, token); }
+  const T* du(std::int64_t token) const { return unit_.buffers.du.at(g_, token); }
+
+  /// What a token reads the state with before it changes that, but for β.
   template <Direction kDirection>
-  HWY_INLINE const T* read_of(std::int64_t n) const {
-    return kDirection == Direction::forward ? b_.dvalues.at(n) : b_.values.at(n);
+  HWY_INLINE const T* read_of(std::int64_t token) const {
+    return kDirection == Direction::forward ? du(token) : difference(token);
+  }
+
+  /// k or q of a token, times `factor`, as it is added to S̃: divided by F.
+  template <std::int64_t kVectors>
+  HWY_INLINE Row<kVectors> added(const T* row, std::int64_t n, std::int64_t first, T factor) const {
+    Row<kVectors> x = Row<kVectors>::load(row);
+    if (b_.factors.present()) x.multiply(factor_row<T, kVectors>(b_.factors, b_.factors.inverse(n), first));
+    x.multiply(hn::Set(Tag<T>(), factor));
+    return x;
   }
 
   template <Direction kDirection, int kAdds, std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
     Row<kVectors> returned[2];
     for (std::int64_t n = 0; n < 2; ++n)
-      returned[n] = read_block(block, read_of<kDirection>(std::min(n, chunk.count - 1)));
+      returned[n] = read_block(block, read_of<kDirection>(chunk.token(std::min(n, chunk.count - 1))));
     std::int64_t n = 0;
     if (readers_ == 1) {
       for (; n + 2 <= chunk.count; n += 2) visit<kDirection, 2, kAdds>(block, first, chunk, n, returned);
@@ -158,7 +156,9 @@ class KeyScans {
     Pass<kTokens, kAdds, kOuts, 2, T, kVectors> pass;
     Row<kVectors> met[kTokens];  // what each token reads of the state before it changes that
     for (int t = 0; t < kTokens; ++t) {
+      const std::int64_t token = chunk.token(n + t);
       met[t] = returned[t];
+      met[t].multiply(hn::Set(d, b_.betas(n + t)));
       if (t == 1) {
         // The second token meets the state behind the first: rescaled, with what that adds.
         if (b_.factors.rescales(n)) met[1].multiply(factor_row<T, kVectors>(b_.factors, b_.factors.before(n), first));
@@ -166,27 +166,27 @@ class KeyScans {
       }
       if (b_.factors.present()) met[t].multiply(factor_row<T, kVectors>(b_.factors, b_.factors.before(n + t), first));
       if constexpr (kDirection == Direction::forward) {
-        pass.adds[t][0] = {b_.values.at(n + t), Row<kVectors>::load(b_.key_adds.at(n + t, first))};
-        pass.reads[t] = b_.dy.at(0, n + t);
+        pass.adds[t][0] = {difference(token), added<kVectors>(rows_->key(token, first), n + t, first, b_.betas(n + t))};
+        pass.reads[t] = rows_->dy(0, token);
       } else {
-        pass.adds[t][0] = {b_.dy.at(0, n + t), Row<kVectors>::load(b_.query_adds.at(0, n + t, first))};
-        if constexpr (kAdds == 2) {
-          pass.adds[t][1] = {b_.dvalues.at(n + t), Row<kVectors>::load(b_.key_adds.at(n + t, first))};
-          pass.adds[t][1].x.multiply(hn::Set(d, T{-1}));
-        }
+        pass.adds[t][0] = {rows_->dy(0, token), added<kVectors>(rows_->query(0, token, first), n + t, first, T{1})};
+        if constexpr (kAdds == 2)
+          pass.adds[t][1] = {du(token), added<kVectors>(rows_->key(token, first), n + t, first, -b_.betas(n + t))};
       }
     }
-    for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = read_of<kDirection>(std::min(n + kTokens + k, chunk.count - 1));
+    for (std::int64_t k = 0; k < 2; ++k)
+      pass.next[k] = read_of<kDirection>(chunk.token(std::min(n + kTokens + k, chunk.count - 1)));
     T columns[kTokens][StateBlock<T, kVectors>::kWidth];
     const Rescaling rescaling = set_factors<kTokens>(pass, columns, n, first);
-    run_pass(pass, block, kOuts > 0 ? rescaling : add_other_readers(pass, block, first, n, rescaling));
+    run_pass(pass, block, kOuts > 0 ? rescaling : add_other_readers(pass, block, first, chunk, n, rescaling));
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
       if constexpr (kDirection == Direction::forward) {
-        add_reading(met[t], n + t, token, first);
+        add_reading(met[t], token, first);
         add_query(pass.outs[t], 0, n + t, token, first);
-        for (std::int64_t r = 1; r < readers_; ++r) add_query(read_block(block, b_.dy.at(r, n)), r, n, token, first);
+        for (std::int64_t r = 1; r < readers_; ++r)
+          add_query(read_block(block, rows_->dy(r, token)), r, n, token, first);
       } else {
         add_adding(met[t], n + t, token, first);
       }
@@ -211,10 +211,11 @@ class KeyScans {
   /// Adds the products of the other heads of q that read the state, behind the rescaling. Returns what is left of that.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_readers(const PassT& like, const StateBlock<T, kVectors>& block, std::int64_t first,
-                                         std::int64_t n, Rescaling rescaling) {
+                                         const Chunk& chunk, std::int64_t n, Rescaling rescaling) {
     for (std::int64_t r = 1; r < readers_; ++r) {
       Pass<1, 1, 0, 0, T, kVectors> pass;
-      pass.adds[0][0] = {b_.dy.at(r, n), Row<kVectors>::load(b_.query_adds.at(r, n, first))};
+      pass.adds[0][0] = {rows_->dy(r, chunk.token(n)),
+                         added<kVectors>(rows_->query(r, chunk.token(n), first), n, first, T{1})};
       pass.factors[0] = like.factors[0];
       run_pass(pass, block, rescaling);
       rescaling = Rescaling::none;
@@ -224,11 +225,11 @@ class KeyScans {
 
   /// dk −= e^g S_{t−1} β du, of the state that the token has read; dG += k ∘ that.
   template <std::int64_t kVectors>
-  HWY_INLINE void add_reading(const Row<kVectors>& read, std::int64_t n, std::int64_t token, std::int64_t first) {
+  HWY_INLINE void add_reading(const Row<kVectors>& read, std::int64_t token, std::int64_t first) {
     if (unit_.buffers.dsums.shape[0] > 0) {  // the first that writes a token's
       Row<kVectors> sum = Row<kVectors>::zero();
       if (p_.has_delta) {
-        sum = Row<kVectors>::load(b_.keys.at(n, first));
+        sum = Row<kVectors>::load(rows_->key(token, first));
         sum.multiply(read);
         sum.multiply(hn::Set(Tag<T>(), T{-1}));
       }
@@ -246,7 +247,7 @@ class KeyScans {
   HWY_INLINE void add_query(Row<kVectors> out, std::int64_t r, std::int64_t n, std::int64_t token, std::int64_t first) {
     if (b_.factors.present() && !b_.factors.rescales(n))
       out.multiply(factor_row<T, kVectors>(b_.factors, b_.factors.before(n), first));
-    add_to_sums(out, b_.queries.at(r, n, first), token, first);
+    add_to_sums(out, rows_->query(r, token, first), token, first);
     T* const dq = unit_.buffers.dq.at(unit_.own_query(p_, g_, r), token, first);
     Row<kVectors> sum = Row<kVectors>::load(dq);
     sum.add(out);
@@ -258,13 +259,13 @@ class KeyScans {
   HWY_INLINE void add_adding(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first) {
     const Tag<T> d;
     for (std::int64_t r = 0; r < readers_; ++r)
-      read.add_product(Row<kVectors>::load(b_.queries.at(r, n, first)), hn::Set(d, b_.dots(r, n)));
+      read.add_product(Row<kVectors>::load(rows_->query(r, token, first)), hn::Set(d, b_.dots(r, n)));
     T* const dk = unit_.buffers.dk.at(unit_.own_key(p_, g_), token, first);
     Row<kVectors> sum = Row<kVectors>::load(dk);
     sum.add(read);
     sum.store(dk);
     read.multiply(hn::Set(d, T{-1}));
-    add_to_sums(read, b_.keys.at(n, first), token, first);
+    add_to_sums(read, rows_->key(token, first), token, first);
   }
 
   template <std::int64_t kVectors>
@@ -283,6 +284,7 @@ class KeyScans {
   std::int64_t D_, Dv_, readers_, chunks_;
   ScanBuffers<T> b_;
   std::int64_t g_ = 0;
+  std::optional<TokenRows<T>> rows_;  ///< of state g_
   typename LinearBackwardPlan<T>::Piece piece_{};
 };
 

@@ -19,19 +19,22 @@ namespace headgate::HWY_NAMESPACE {
 template <typename T>
 class ValueScans {
  public:
-  ValueScans(const LinearBackwardProblem& p, const Unit<T>& unit, std::byte* scratch, Cancellation& cancellation)
+  /// Of the unit's state g.
+  ValueScans(const LinearBackwardProblem& p, const Unit<T>& unit, std::int64_t g, std::byte* scratch,
+             Cancellation& cancellation)
       : p_(p),
         unit_(unit),
         cancellation_(cancellation),
         D_(padded_dim<T>(p.D)),
         readers_(p.readers()),
         chunks_(divide_up(unit.s.T, kChunk)),
-        b_(place_buffers<ScanBuffers<T>>(scratch, static_cast<const LinearProblem&>(p))) {}
+        b_(place_buffers<ScanBuffers<T>>(scratch, static_cast<const LinearProblem&>(p))),
+        rows_(p, unit, g),
+        g_(g),
+        h_(unit.state(p, g)) {}
 
-  /// The blocks of a piece, of the unit's state g.
-  void run(std::int64_t g, const typename LinearBackwardPlan<T>::Piece& piece) {
-    g_ = g;
-    h_ = unit_.state(p_, g);
+  /// The blocks of a piece.
+  void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
     const bool keeps_states = unit_.buffers.ends.shape[0] > 0;
     if (p_.has_delta || keeps_states) {
@@ -46,6 +49,7 @@ class ValueScans {
       if (keeps_states) sum_ends(c);
       run_reverse(chunk(c, Direction::reverse));
     }
+    clear_padding();
     if (!p_.gradients.dstate.present()) return;
     for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
                    HWY_ATTR { store_block(HeadRows<void>(p_.gradients.dstate, unit_.s.n, h_), block, columns); });
@@ -69,6 +73,16 @@ class ValueScans {
 
   StateColumns piece_columns() const { return task_columns<T>(piece_, p_.Dv); }
 
+  /// Zeros behind the last column of what the other scans read.
+  void clear_padding() {
+    const std::int64_t end = round_up(p_.Dv, std::max(kLanes<T>, kMostVectors));
+    const StateColumns columns = piece_columns();
+    if (end == p_.Dv || columns.first + columns.count < p_.Dv) return;
+    for (const View<T, 3>& rows : {unit_.buffers.differences, unit_.buffers.du}) {
+      for (std::int64_t t = 0; t < unit_.s.T; ++t) std::fill(rows.at(g_, t, p_.Dv), rows.at(g_, t) + end, T{0});
+    }
+  }
+
   /// differences = v, of what scan 1 is not needed for.
   void take_values() {
     const StateColumns columns = piece_columns();
@@ -82,10 +96,8 @@ class ValueScans {
 
   void pack_keys(const Chunk& chunk) {
     if (b_.factors.present()) b_.factors.make(token_rows(p_.inputs.decay, unit_.s, h_), chunk);
-    const HeadRows<const void> rows = token_rows(p_.inputs.k, unit_.s, unit_.key(p_, g_));
     for (std::int64_t n = 0; n < chunk.count; ++n) {
-      T* const key = b_.keys.at(n);
-      load_normalised(key, rows, chunk, n, D_, p_, T{1});
+      const T* const key = rows_.key(chunk.token(n));
       b_.factors.times_before(b_.key_reads.at(n), key, n, D_);
       b_.factors.times_inverse(b_.key_adds.at(n), key, n, D_);
     }
@@ -170,15 +182,11 @@ class ValueScans {
   void run_reverse(const Chunk& chunk) {
     pack_keys(chunk);
     for (std::int64_t r = 0; r < readers_; ++r) {
-      const HeadRows<const void> rows = token_rows(p_.inputs.q, unit_.s, unit_.query(p_, g_, r));
       for (std::int64_t n = 0; n < chunk.count; ++n) {
-        T* const query = b_.queries.at(r, n);
-        load_normalised(query, rows, chunk, n, D_, p_, static_cast<T>(p_.scale));
-        b_.dots(r, n) = dot(query, b_.keys.at(n), D_);
+        const T* const query = rows_.query(r, chunk.token(n));
+        b_.dots(r, n) = dot(query, rows_.key(chunk.token(n)), D_);
         b_.factors.times_inverse(b_.query_adds.at(r, n), query, n, D_);
       }
-      load_rows(View<T, 2>(b_.dy.at(r), {kChunk, b_.dy.shape[2]}),
-                token_rows(p_.incoming.dy, unit_.s, h_ * readers_ + r), chunk);
     }
     if (readers_ == 1) {
       for (std::int64_t n = 1; n < chunk.count; n += 2) {
@@ -219,9 +227,9 @@ class ValueScans {
         if constexpr (kAdds == 2) du.add_product(pass.adds[0][1].x, hn::Set(d, b_.overlaps(1, n + 1)));
       }
       for (std::int64_t r = 0; r < readers_; ++r)
-        du.add_product(Row::load(b_.dy.at(r, n + t, columns.first)), hn::Set(d, b_.dots(r, n + t)));
+        du.add_product(Row::load(rows_.dy(r, chunk.token(n + t), columns.first)), hn::Set(d, b_.dots(r, n + t)));
       du.store(unit_.buffers.du.at(g_, chunk.token(n + t), columns.first));
-      pass.adds[t][0] = {b_.query_adds.at(0, n + t), Row::load(b_.dy.at(0, n + t, columns.first))};
+      pass.adds[t][0] = {b_.query_adds.at(0, n + t), Row::load(rows_.dy(0, chunk.token(n + t), columns.first))};
       if constexpr (kAdds == 2) {
         du.multiply(hn::Set(d, -b_.betas(n + t)));
         pass.adds[t][1] = {b_.key_adds.at(n + t), du};
@@ -229,17 +237,19 @@ class ValueScans {
     }
     set_next(pass, chunk, n + kTokens);
     const Rescaling rescaling = rescaling_.set(pass, n, kTokens);
-    run_pass(pass, block, add_other_readers(pass, block, columns, n, rescaling));
+    run_pass(pass, block, add_other_readers(pass, block, columns, chunk, n, rescaling));
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
   }
 
   /// Adds the products of the other heads of q that read the state, behind the rescaling. Returns what is left of that.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_readers(const PassT& like, const StateBlock<T, kVectors>& block,
-                                         const StateColumns& columns, std::int64_t n, Rescaling rescaling) {
+                                         const StateColumns& columns, const Chunk& chunk, std::int64_t n,
+                                         Rescaling rescaling) {
     for (std::int64_t r = 1; r < readers_; ++r) {
       Pass<1, 1, 0, 0, T, kVectors> pass;
-      pass.adds[0][0] = {b_.query_adds.at(r, n), BlockRow<T, kVectors>::load(b_.dy.at(r, n, columns.first))};
+      pass.adds[0][0] = {b_.query_adds.at(r, n),
+                         BlockRow<T, kVectors>::load(rows_.dy(r, chunk.token(n), columns.first))};
       pass.factors[0] = like.factors[0];
       run_pass(pass, block, rescaling);
       rescaling = Rescaling::none;
@@ -263,7 +273,8 @@ class ValueScans {
   std::int64_t D_, readers_, chunks_;
   ScanBuffers<T> b_;
   BlockFactors<T> rescaling_{b_.factors};
-  std::int64_t g_ = 0, h_ = 0;
+  TokenRows<T> rows_;
+  std::int64_t g_, h_;
   typename LinearBackwardPlan<T>::Piece piece_{};
 };
 

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the scans of the backward pass read, and the gradients of q, k, decay and beta from what they leave; once per
+// Highway target.
+#if defined(HEADGATE_LINEAR_UNIT_CHUNK_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_LINEAR_UNIT_CHUNK_INL_
+#undef HEADGATE_LINEAR_UNIT_CHUNK_INL_
+#else
+#define HEADGATE_LINEAR_UNIT_CHUNK_INL_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "library/linear_attention/cpu/backward_plan-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// A row of dq or dk. `gradient` is that of x̂ = r x, in which x is `input` of the tensor and r `norm`; `row` is
+/// factor · x̂. Where the problem divides by norms, r = 1/√(Σ x² + eps) and dx = r (dx̂ − x̂ Σ x̂ dx̂); else dx = dx̂. Both
+/// times factor. `scratch`: a row.
+template <typename T>
+void write_row_gradient(const HeadRows<void>& to, const T* HWY_RESTRICT gradient, const T* HWY_RESTRICT row, T norm,
+                        std::int64_t token, T factor, const LinearProblem& p, T* HWY_RESTRICT scratch) {
+  if (!p.normalises) {
+    for (std::int64_t x = 0; x < p.D; ++x) scratch[x] = factor * gradient[x];
+    return store_row(to, scratch, token, 0, p.D);
+  }
+  const T along = factor == T{0} ? T{0} : dot(row, gradient, round_up(p.D, kLanes<T>)) / factor;
+  for (std::int64_t x = 0; x < p.D; ++x) scratch[x] = norm * (factor * gradient[x] - row[x] * along);
+  store_row(to, scratch, token, 0, p.D);
+}
+
+/// The tokens of chunk c of a unit, if it has them.
+template <typename T>
+class UnitChunk {
+ public:
+  UnitChunk(const LinearBackwardProblem& p, const Unit<T>& unit, std::int64_t c, std::byte* scratch)
+      : p_(p),
+        unit_(unit),
+        c_(c),
+        t0_(c * kChunk),
+        end_(std::min(unit.s.T, (c + 1) * kChunk)),
+        b_(place_buffers<ScanBuffers<T>>(scratch, static_cast<const LinearProblem&>(p))) {}
+
+  /// Packs the tokens for the scans.
+  void pack() const {
+    const UnitBuffers<T>& to = unit_.buffers;
+    pack_rows(to.keys, to.key_norms, p_.inputs.k, T{1});
+    pack_rows(to.queries, to.query_norms, p_.inputs.q, static_cast<T>(p_.scale));
+    const std::int64_t heads = to.dy.shape[0];
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const HeadRows<const void> rows = token_rows(p_.incoming.dy, unit_.s, unit_.group * heads + h);
+      load_rows(View<T, 2>(to.dy.at(h, t0_), {end_ - t0_, to.dy.shape[2]}), rows, chunk());
+    }
+  }
+
+  void write_dq() const {
+    const UnitBuffers<T>& from = unit_.buffers;
+    write_rows(p_.gradients.dq, from.dq, from.queries, from.query_norms, static_cast<T>(p_.scale));
+  }
+
+  void write_dk() const {
+    const UnitBuffers<T>& from = unit_.buffers;
+    write_rows(p_.gradients.dk, from.dk, from.keys, from.key_norms, T{1});
+  }
+
+  void write_ddecay(std::int64_t g) const {
+    const HeadRows<void> to = token_rows(p_.gradients.ddecay, unit_.s, unit_.state(p_, g));
+    const bool by_feature = p_.decays_by_feature();
+    T* const sums = b_.row.data;  // from the end of the chunk
+    std::fill_n(sums, p_.D, T{0});
+    for (std::int64_t block = 0; block < unit_.buffers.ends.shape[2]; ++block) {
+      const T* const ends = unit_.buffers.ends.at(g, c_, block);
+      for (std::int64_t x = 0; x < p_.D; ++x) sums[x] += ends[x];
+    }
+    for (std::int64_t t = end_; t-- > t0_;) {
+      const T* const terms = unit_.buffers.dsums.at(g, t);
+      for (std::int64_t x = 0; x < p_.D; ++x) sums[x] += terms[x];
+      if (by_feature) {
+        store_row(to, sums, t, 0, p_.D);
+      } else {
+        T sum{0};
+        for (std::int64_t x = 0; x < p_.D; ++x) sum += sums[x];
+        store_row(to, &sum, t, 0, 1);
+      }
+    }
+  }
+
+  void write_dbeta(std::int64_t g, const View<T, 3>& dbetas) const {
+    const std::int64_t h = unit_.state(p_, g);
+    for (std::int64_t t = t0_; t < end_; ++t) {
+      const T dbeta = dot(unit_.buffers.du.at(g, t), unit_.buffers.differences.at(g, t), round_up(p_.Dv, kLanes<T>));
+      if (p_.sums_beta) {
+        dbetas(unit_.s.b, h, unit_.s.t0 + t) = dbeta;
+      } else {
+        store_row(token_rows(p_.gradients.dbeta, unit_.s, h), &dbeta, t, 0, 1);
+      }
+    }
+  }
+
+ private:
+  Chunk chunk() const { return {t0_, end_ - t0_, Direction::forward}; }
+
+  /// Of the unit's heads of q or k.
+  void pack_rows(const View<T, 3>& rows, const View<T, 2>& norms, const ConstTensorView& input, T factor) const {
+    const auto& [heads, tokens, padded] = rows.shape;
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const HeadRows<const void> from = token_rows(input, unit_.s, unit_.group * heads + h);
+      for (std::int64_t n = 0; n < end_ - t0_; ++n)
+        norms(h, t0_ + n) = load_normalised(rows.at(h, t0_ + n), from, chunk(), n, padded, p_, factor);
+    }
+  }
+
+  void write_rows(const TensorView& gradient, const View<T, 3>& gradients, const View<T, 3>& rows,
+                  const View<T, 2>& norms, T factor) const {
+    const std::int64_t heads = gradients.shape[0];
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const HeadRows<void> to = token_rows(gradient, unit_.s, unit_.group * heads + h);
+      for (std::int64_t t = t0_; t < end_; ++t)
+        write_row_gradient(to, gradients.at(h, t), rows.at(h, t), norms(h, t), t, factor, p_, b_.row.data);
+    }
+  }
+
+  const LinearBackwardProblem& p_;
+  const Unit<T>& unit_;
+  std::int64_t c_, t0_, end_;
+  ScanBuffers<T> b_;
+};
+
+template <typename T>
+void pack_tokens(const LinearBackwardProblem& p, const Unit<T>& unit, std::int64_t c, std::byte* scratch) {
+  if (c * kChunk < unit.s.T) UnitChunk<T>(p, unit, c, scratch).pack();
+}
+
+template <typename T>
+void write_token_gradients(const LinearBackwardProblem& p, const Unit<T>& unit, std::int64_t c,
+                           const View<T, 3>& dbetas, std::byte* scratch) {
+  if (c * kChunk >= unit.s.T) return;
+  const UnitChunk<T> tokens(p, unit, c, scratch);
+  if (p.gradients.dq.present()) tokens.write_dq();
+  if (p.gradients.dk.present()) tokens.write_dk();
+  for (std::int64_t g = 0; g < p.group_states(); ++g) {
+    if (p.gradients.ddecay.present()) tokens.write_ddecay(g);
+    if (p.gradients.dbeta.present()) tokens.write_dbeta(g, dbetas);
+  }
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_LINEAR_UNIT_CHUNK_INL_
