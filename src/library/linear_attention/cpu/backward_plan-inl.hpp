@@ -33,6 +33,8 @@ struct UnitBuffers {
     dy = ws.take<T>("dy", G * p.readers(), tokens, Dv);
     differences = ws.take<T>("differences", G, tokens, Dv);
     du = ws.take<T>("du", G, tokens, Dv);
+    updates = ws.take<T>("updates", keys_too ? G : 0, tokens, Dv);
+    dvalues = ws.take<T>("dvalues", keys_too ? G : 0, tokens, Dv);
     dq = ws.take<T>("dq", keys_too ? Gq : 0, tokens, D);
     dk = ws.take<T>("dk", keys_too ? Gk : 0, tokens, D);
     dsums = ws.take<T>("dsums", decay ? G : 0, tokens, D);
@@ -47,6 +49,8 @@ struct UnitBuffers {
   View<T, 3> dy;           ///< (G·R,T,Dv)
   View<T, 3> differences;  ///< (G,T,Dv) v − what the state returns for k; v without delta
   View<T, 3> du;           ///< (G,T,Dv)
+  View<T, 3> updates;      ///< (G,T,Dv) u = β times the differences
+  View<T, 3> dvalues;      ///< (G,T,Dv) β du
   View<T, 3> dq;           ///< (Gq,T,D) of q as the recurrence has it, but for scale
   View<T, 3> dk;           ///< (Gk,T,D)
   View<T, 3> dsums;        ///< (G,T,D) dG
@@ -118,7 +122,7 @@ struct ScanBuffers {
   View<T, 3> query_adds;  ///< (R,kChunk,D) q / F
   View<T, 2> values;      ///< (kChunk,Dv) v
   View<T, 1> betas;       ///< (kChunk)
-  View<T, 2> dots;        ///< (R,kChunk) q · k; of the keys' scans dy · β (v − what the state returns for k)
+  View<T, 2> dots;        ///< (R,kChunk) q · k; of the keys' scans dy · u
   View<T, 2> overlaps;    ///< (2,kChunk) of a token's read with what the token before it adds, by q and by k
 };
 

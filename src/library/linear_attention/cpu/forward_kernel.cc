@@ -17,6 +17,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
+#include "library/linear_attention/cpu/decode_step-inl.hpp"
 #include "library/linear_attention/cpu/scan_operands-inl.hpp"
 #include "library/linear_attention/cpu/state_rows-inl.hpp"
 #include "library/linear_attention/cpu/state_tasks-inl.hpp"
@@ -62,13 +63,16 @@ class LinearForwardWorker {
   /// Blocks task.first … task.end of a head, from its first token to its last.
   void run(const StateTask& task, Cancellation& cancellation) {
     const TokenRange s = p_.sequence(task.n);
+    const HeadRows<const void> before(p_.inputs.state, s.n, task.h);
+    const HeadRows<void> behind(p_.outputs.state, s.n, task.h);
+    if (s.T == 1 && readers_ == 1 && DecodeStep<T>::takes(p_.Dv, before)) return step(task, s, before, behind);
     for_blocks(task, [&](auto block, const StateColumns& columns, std::int64_t /*n*/)
-                         HWY_ATTR { load_block(block, HeadRows<const void>(p_.inputs.state, s.n, task.h), columns); });
+                         HWY_ATTR { load_block(block, before, columns); });
     for (std::int64_t t = 0; t < s.T && !cancellation.requested(); t += kChunk)
       run_chunk(task, s, {t, std::min(kChunk, s.T - t), Direction::forward});
-    if (!p_.outputs.state.present()) return;
+    if (!behind.present()) return;
     for_blocks(task, [&](auto block, const StateColumns& columns, std::int64_t /*n*/)
-                         HWY_ATTR { store_block(HeadRows<void>(p_.outputs.state, s.n, task.h), block, columns); });
+                         HWY_ATTR { store_block(behind, block, columns); });
   }
 
  private:
@@ -90,6 +94,44 @@ class LinearForwardWorker {
         store_row(y, buffers_.outputs.at(r, n, all.first), chunk.token(n), all.first, all.count);
       }
     }
+  }
+
+  /// A sequence of one token.
+  void step(const StateTask& task, const TokenRange& s, const HeadRows<const void>& before,
+            const HeadRows<void>& behind) {
+    const DecayFactors<T>& factors = buffers_.factors;
+    const Chunk chunk{0, 1, Direction::forward};
+    if (factors.present()) factors.make(token_rows(p_.inputs.decay, s, task.h), chunk);
+    T* const read = buffers_.reads.at(0);
+    T* const key = factors.present() ? buffers_.adds.at(0) : read;
+    load_normalised(key, token_rows(p_.inputs.k, s, p_.key_head(task.h)), chunk, 0, D_, p_, T{1});
+    factors.times_before(read, key, 0, D_);
+    load_normalised(buffers_.queries.at(0, 0), token_rows(p_.inputs.q, s, p_.query_head(task.h)), chunk, 0, D_, p_,
+                    static_cast<T>(p_.scale));
+    load_rows(buffers_.values, token_rows(p_.inputs.v, s, task.h), chunk);
+    load_betas(buffers_.betas, p_, s, task.h, chunk);
+    const DecodeToken<T> token{read,
+                               key,
+                               buffers_.queries.at(0, 0),
+                               factors.present() ? factors.before(0) : nullptr,
+                               factors.by_feature(),
+                               buffers_.values.at(0),
+                               buffers_.betas(0),
+                               p_.has_delta};
+    const StateColumns columns = task_columns<T>(task, p_.Dv);
+    T* const y = buffers_.outputs.at(0, 0);
+    const DecodeStep<T> decode(token, columns, y, buffers_.outputs.at(0, 1));
+    if (DecodeStep<T>::is_dense(behind)) {
+      decode.run(before, p_.D, behind.template at<T>(0, 0, p_.Dv), behind.row_stride);
+    } else if (!behind.present()) {
+      decode.run(before, p_.D, nullptr, 0);
+    } else {
+      T* const state = buffers_.state.data;
+      decode.run(before, p_.D, state, p_.Dv);
+      for (std::int64_t i = 0; i < p_.D; ++i)
+        store_row(behind, state + i * p_.Dv + columns.first, i, columns.first, columns.count);
+    }
+    store_row(token_rows(p_.outputs.y, s, task.h), y + columns.first, 0, columns.first, columns.count);
   }
 
   void pack(const StateTask& task, const TokenRange& s, const Chunk& chunk) {
@@ -133,8 +175,8 @@ class LinearForwardWorker {
   void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk) {
     BlockRow<T, kVectors> returned[2];  // Sᵀ k of the next two tokens; of the second, without what the first adds
     if (p_.has_delta) {
-      for (std::int64_t n = 0; n < 2; ++n)
-        returned[n] = read_block(block, buffers_.reads.at(std::min(n, chunk.count - 1)));
+      for (std::int64_t n = 0; n < std::min<std::int64_t>(2, chunk.count); ++n)
+        returned[n] = read_block(block, buffers_.reads.at(n));
     }
     std::int64_t n = 0;
     if (readers_ == 1) {

@@ -100,34 +100,32 @@ class KeyScans {
     const std::int64_t h = unit_.state(p_, g_);
     const bool forward = chunk.direction == Direction::forward;
     if (b_.factors.present()) b_.factors.make(token_rows(p_.inputs.decay, unit_.s, h), chunk);
-    load_betas(b_.betas, p_, unit_.s, h, chunk);
     for (std::int64_t n = 0; n < chunk.count; ++n) {
       const std::int64_t token = chunk.token(n);
-      for (std::int64_t r = 0; r < readers_; ++r)
-        b_.dots(r, n) = b_.betas(n) * dot(rows_->dy(r, token), difference(token), Dv_);
+      for (std::int64_t r = 0; r < readers_; ++r) b_.dots(r, n) = dot(rows_->dy(r, token), update(token), Dv_);
       if (n % 2 == 0) continue;
       const std::int64_t before = chunk.token(n - 1);
-      const T* const read = forward ? du(token) : difference(token);
-      b_.overlaps(0, n) = b_.betas(n) * dot(forward ? difference(before) : rows_->dy(0, before), read, Dv_);
-      if (!forward) b_.overlaps(1, n) = b_.betas(n) * dot(du(before), read, Dv_);
+      const T* const read = forward ? dvalue(token) : update(token);
+      b_.overlaps(0, n) = dot(forward ? update(before) : rows_->dy(0, before), read, Dv_);
+      if (!forward) b_.overlaps(1, n) = dot(dvalue(before), read, Dv_);
     }
   }
 
-  const T* difference(std::int64_t token) const { return unit_.buffers.differences.at(g_, token); }
-  const T* du(std::int64_t token) const { return unit_.buffers.du.at(g_, token); }
+  /// u and β du.
+  const T* update(std::int64_t token) const { return unit_.buffers.updates.at(g_, token); }
+  const T* dvalue(std::int64_t token) const { return unit_.buffers.dvalues.at(g_, token); }
 
-  /// What a token reads the state with before it changes that, but for β.
+  /// What a token reads the state with before it changes that.
   template <Direction kDirection>
   HWY_INLINE const T* read_of(std::int64_t token) const {
-    return kDirection == Direction::forward ? du(token) : difference(token);
+    return kDirection == Direction::forward ? dvalue(token) : update(token);
   }
 
-  /// k or q of a token, times `factor`, as it is added to S̃: divided by F.
+  /// k or q of a token as it is added to S̃: divided by F.
   template <std::int64_t kVectors>
-  HWY_INLINE Row<kVectors> added(const T* row, std::int64_t n, std::int64_t first, T factor) const {
+  HWY_INLINE Row<kVectors> added(const T* row, std::int64_t n, std::int64_t first) const {
     Row<kVectors> x = Row<kVectors>::load(row);
     if (b_.factors.present()) x.multiply(factor_row<T, kVectors>(b_.factors, b_.factors.inverse(n), first));
-    x.multiply(hn::Set(Tag<T>(), factor));
     return x;
   }
 
@@ -158,7 +156,6 @@ class KeyScans {
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
       met[t] = returned[t];
-      met[t].multiply(hn::Set(d, b_.betas(n + t)));
       if (t == 1) {
         // The second token meets the state behind the first: rescaled, with what that adds.
         if (b_.factors.rescales(n)) met[1].multiply(factor_row<T, kVectors>(b_.factors, b_.factors.before(n), first));
@@ -166,12 +163,14 @@ class KeyScans {
       }
       if (b_.factors.present()) met[t].multiply(factor_row<T, kVectors>(b_.factors, b_.factors.before(n + t), first));
       if constexpr (kDirection == Direction::forward) {
-        pass.adds[t][0] = {difference(token), added<kVectors>(rows_->key(token, first), n + t, first, b_.betas(n + t))};
+        pass.adds[t][0] = {update(token), added<kVectors>(rows_->key(token, first), n + t, first)};
         pass.reads[t] = rows_->dy(0, token);
       } else {
-        pass.adds[t][0] = {rows_->dy(0, token), added<kVectors>(rows_->query(0, token, first), n + t, first, T{1})};
-        if constexpr (kAdds == 2)
-          pass.adds[t][1] = {du(token), added<kVectors>(rows_->key(token, first), n + t, first, -b_.betas(n + t))};
+        pass.adds[t][0] = {rows_->dy(0, token), added<kVectors>(rows_->query(0, token, first), n + t, first)};
+        if constexpr (kAdds == 2) {
+          pass.adds[t][1] = {dvalue(token), added<kVectors>(rows_->key(token, first), n + t, first)};
+          pass.adds[t][1].x.multiply(hn::Set(d, T{-1}));
+        }
       }
     }
     for (std::int64_t k = 0; k < 2; ++k)
@@ -215,7 +214,7 @@ class KeyScans {
     for (std::int64_t r = 1; r < readers_; ++r) {
       Pass<1, 1, 0, 0, T, kVectors> pass;
       pass.adds[0][0] = {rows_->dy(r, chunk.token(n)),
-                         added<kVectors>(rows_->query(r, chunk.token(n), first), n, first, T{1})};
+                         added<kVectors>(rows_->query(r, chunk.token(n), first), n, first)};
       pass.factors[0] = like.factors[0];
       run_pass(pass, block, rescaling);
       rescaling = Rescaling::none;

@@ -78,12 +78,14 @@ class ValueScans {
     const std::int64_t end = round_up(p_.Dv, std::max(kLanes<T>, kMostVectors));
     const StateColumns columns = piece_columns();
     if (end == p_.Dv || columns.first + columns.count < p_.Dv) return;
-    for (const View<T, 3>& rows : {unit_.buffers.differences, unit_.buffers.du}) {
-      for (std::int64_t t = 0; t < unit_.s.T; ++t) std::fill(rows.at(g_, t, p_.Dv), rows.at(g_, t) + end, T{0});
+    const UnitBuffers<T>& to = unit_.buffers;
+    for (const View<T, 3>& rows : {to.differences, to.du, to.updates, to.dvalues}) {
+      for (std::int64_t t = 0; t < unit_.s.T && rows.shape[0] > 0; ++t)
+        std::fill(rows.at(g_, t, p_.Dv), rows.at(g_, t) + end, T{0});
     }
   }
 
-  /// differences = v, of what scan 1 is not needed for.
+  /// differences = u = v, of what scan 1 is not needed for.
   void take_values() {
     const StateColumns columns = piece_columns();
     const HeadRows<const void> rows = token_rows(p_.inputs.v, unit_.s, h_);
@@ -91,6 +93,8 @@ class ValueScans {
       T* const row = unit_.buffers.differences.at(g_, t, columns.first);
       std::fill_n(row, round_up(columns.count, kLanes<T>), T{0});
       load_row(row, rows, t, columns.first, columns.count);
+      if (unit_.buffers.updates.shape[0] > 0)
+        std::copy_n(row, columns.count, unit_.buffers.updates.at(g_, t, columns.first));
     }
   }
 
@@ -102,6 +106,13 @@ class ValueScans {
       b_.factors.times_inverse(b_.key_adds.at(n), key, n, D_);
     }
     load_betas(b_.betas, p_, unit_.s, h_, chunk);
+  }
+
+  /// For the keys' scans, if there are any.
+  template <std::int64_t kVectors>
+  HWY_INLINE void keep(const View<T, 3>& rows, const BlockRow<T, kVectors>& row, std::int64_t token,
+                       std::int64_t first) const {
+    if (rows.shape[0] > 0) row.store(rows.at(g_, token, first));
   }
 
   // Scan 1.
@@ -156,6 +167,7 @@ class ValueScans {
       }
       x.store(unit_.buffers.differences.at(g_, chunk.token(n + t), columns.first));
       if (p_.has_delta) x.multiply(hn::Set(Tag<T>(), b_.betas(n + t)));
+      keep(unit_.buffers.updates, x, chunk.token(n + t), columns.first);
       pass.adds[t][0] = {b_.key_adds.at(n + t), x};
     }
     set_next(pass, chunk, n + kTokens);
@@ -229,9 +241,11 @@ class ValueScans {
       for (std::int64_t r = 0; r < readers_; ++r)
         du.add_product(Row::load(rows_.dy(r, chunk.token(n + t), columns.first)), hn::Set(d, b_.dots(r, n + t)));
       du.store(unit_.buffers.du.at(g_, chunk.token(n + t), columns.first));
+      if (p_.has_delta) du.multiply(hn::Set(d, b_.betas(n + t)));
+      keep(unit_.buffers.dvalues, du, chunk.token(n + t), columns.first);
       pass.adds[t][0] = {b_.query_adds.at(0, n + t), Row::load(rows_.dy(0, chunk.token(n + t), columns.first))};
       if constexpr (kAdds == 2) {
-        du.multiply(hn::Set(d, -b_.betas(n + t)));
+        du.multiply(hn::Set(d, T{-1}));
         pass.adds[t][1] = {b_.key_adds.at(n + t), du};
       }
     }
