@@ -328,7 +328,7 @@ std::string describe(const CaseSpec& spec) {
   };
   add(spec.layout != Layout::bhtd, fmt::format("layout={}", word_of(spec.layout)));
   add(spec.values != Values::normal, fmt::format("values={}", word_of(spec.values)));
-  for_each_set_option(spec, [&](const auto& row, const std::string& value) {
+  for_each_set_option<kAttentionOptions, AttentionOptions>(spec, [&](const auto& row, const std::string& value) {
     const bool is_read = row.part != OptionOf::gate || spec.gate_input != GateInput::none;
     add(is_read, fmt::format("{}={}", row.text.name, value));
   });

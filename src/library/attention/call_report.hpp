@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "library/attention/problem.hpp"
+#include "library/call/verbose.hpp"
 
-// HEADGATE_VERBOSE=1: a line for each call on stderr.
+// What a line of HEADGATE_VERBOSE=1 says of attention (call/verbose.hpp).
 
 namespace headgate {
 
@@ -26,17 +26,10 @@ struct CallReport {
   std::size_t memory_bytes = 0;  ///< of the workspaces of all routes
 };
 
-/// Whether calls are reported. The environment variable HEADGATE_VERBOSE is read once for the process: unset, empty or
-/// 0 for no.
-bool is_verbose();
-
 /// "headgate: attention_forward, cpu avx3, 2 threads, q f32 (1,8,512,64), …, route tiles × 1 (not …: …), 3.20
 /// MiB, 1.250 ms".
 std::string report_line(const char* operation, const Problem& problem, const AttentionOptions& options,
                         const CallReport& report, double milliseconds);
-
-/// Writes the line and a line feed to stderr at once, so that lines of several threads stay whole.
-void print_report(const std::string& line);
 
 /// Runs a call, and reports it if calls are reported. It may throw; then nothing is printed.
 template <class ProblemT, class Run>
@@ -44,10 +37,8 @@ void run_reported(const char* operation, ProblemT& problem, const AttentionOptio
   if (!is_verbose()) return run();
   CallReport report;
   problem.report = &report;
-  const auto begin = std::chrono::steady_clock::now();
-  run();
-  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
-  print_report(report_line(operation, problem, options, report, time.count()));
+  const double milliseconds = milliseconds_of(run);
+  print_report(report_line(operation, problem, options, report, milliseconds));
 }
 
 }  // namespace headgate

@@ -60,15 +60,4 @@ inline constexpr auto kAttentionOptions = [] {
       execution_rows<C>({.older_end_here = true}));
 }();
 
-/// visit(row, value as text) for each option of a part other than `execution` that `options`, or what has its members,
-/// do not leave at its default.
-template <class Options, class Visit>
-void for_each_set_option(const Options& options, const Visit& visit) {
-  const AttentionOptions plain;
-  for_each_row(kAttentionOptions, [&](const auto& row) {
-    if (row.part == OptionOf::execution || row.of(options) == row.of(plain)) return;
-    visit(row, option_value_text(row.of(options)));
-  });
-}
-
 }  // namespace headgate

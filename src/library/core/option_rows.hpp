@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "headgate/runtime.hpp"
+#include "library/core/rows.hpp"
 #include "library/core/words.hpp"
 
 // Tables of an operation's options, a row each (rows.hpp). The C API, the command line, the Python package and the
@@ -146,6 +147,17 @@ std::string option_value_text(const Value& value) {
   } else {
     return "given";
   }
+}
+
+/// visit(row, value as text) for each option of the table, but for those of `execution`, that `options`, or what has
+/// its members, does not leave at its default in Options.
+template <const auto& kRows, class Options, class Given, class Visit>
+void for_each_set_option(const Given& options, const Visit& visit) {
+  const Options plain;
+  for_each_row(kRows, [&](const auto& row) {
+    if (row.part == OptionOf::execution || row.of(options) == row.of(plain)) return;
+    visit(row, option_value_text(row.of(options)));
+  });
 }
 
 }  // namespace headgate

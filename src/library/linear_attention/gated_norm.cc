@@ -5,7 +5,9 @@
 
 #include "library/call/call.hpp"
 #include "library/call/live_threads.hpp"
+#include "library/call/verbose.hpp"
 #include "library/core/gate_functions.hpp"
+#include "library/core/gated_norm_rows.hpp"
 #include "library/linear_attention/small_work.hpp"
 
 namespace headgate {
@@ -72,7 +74,8 @@ void gated_norm_forward(const TensorView& y, const GatedNormInputs& inputs, cons
   call.no_overlap();
   p.y = y;
   fit_to_work(p);
-  run_on_live_threads(p.context.threads, [&p] { cpu_gated_norm(p); });
+  run_reported<kNormInputs, kNormOptions>("gated_norm_forward", p, options,
+                                          [&] { run_on_live_threads(p.context.threads, [&p] { cpu_gated_norm(p); }); });
 }
 
 void gated_norm_backward(const GatedNormGradients& gradients, const GatedNormInputs& inputs, const ConstTensorView& dy,
@@ -93,7 +96,8 @@ void gated_norm_backward(const GatedNormGradients& gradients, const GatedNormInp
   p.dy = dy;
   p.gradients = gradients;
   fit_to_work(p);
-  run_on_live_threads(p.context.threads, [&p] { cpu_gated_norm(p); });
+  run_reported<kNormInputs, kNormOptions>("gated_norm_backward", p, options,
+                                          [&] { run_on_live_threads(p.context.threads, [&p] { cpu_gated_norm(p); }); });
 }
 
 }  // namespace headgate

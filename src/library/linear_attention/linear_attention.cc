@@ -2,6 +2,8 @@
 #include "headgate/linear_attention.hpp"
 
 #include "library/call/live_threads.hpp"
+#include "library/call/verbose.hpp"
+#include "library/core/linear_attention_rows.hpp"
 #include "library/linear_attention/problem.hpp"
 
 namespace headgate {
@@ -9,13 +11,17 @@ namespace headgate {
 void linear_attention_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,
                               const LinearAttentionOptions& options) {
   const LinearForwardProblem problem = check_linear_forward(outputs, inputs, options);
-  run_on_live_threads(problem.context.threads, [&problem] { cpu_linear_forward(problem); });
+  run_reported<kLinearInputs, kLinearOptions>("linear_attention_forward", problem, options, [&] {
+    run_on_live_threads(problem.context.threads, [&problem] { cpu_linear_forward(problem); });
+  });
 }
 
 void linear_attention_backward(const LinearAttentionGradients& gradients, const LinearAttentionInputs& inputs,
                                const LinearAttentionIncoming& incoming, const LinearAttentionOptions& options) {
   const LinearBackwardProblem problem = check_linear_backward(gradients, inputs, incoming, options);
-  run_on_live_threads(problem.context.threads, [&problem] { cpu_linear_backward(problem); });
+  run_reported<kLinearInputs, kLinearOptions>("linear_attention_backward", problem, options, [&] {
+    run_on_live_threads(problem.context.threads, [&problem] { cpu_linear_backward(problem); });
+  });
 }
 
 }  // namespace headgate

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <string>
+
+#include "headgate/runtime.hpp"
+#include "headgate/tensor.hpp"
+#include "library/core/option_rows.hpp"
+#include "library/core/rows.hpp"
+
+// HEADGATE_VERBOSE=1: a line for each call on stderr.
+
+namespace headgate {
+
+/// Whether calls are reported. The environment variable HEADGATE_VERBOSE is read once for the process: unset, empty or
+/// 0 for no.
+bool is_verbose();
+
+/// Writes the line and a line feed to stderr at once, so that lines of several threads stay whole.
+void print_report(const std::string& line);
+
+/// "headgate: attention_forward, cpu avx3, 2 threads".
+std::string call_text(const char* operation, const char* backend, const ExecutionContext& context);
+
+/// "q f32 (1,8,512,64)".
+std::string tensor_text(const char* name, const ConstTensorView& tensor);
+
+/// ", q f32 (1,8,512,64), …, gate, causality causal": the inputs that are there, those that are required with their
+/// sizes, and the options that are not at their defaults, by the rows of an operation's tables.
+template <const auto& kInputs, const auto& kOptions, class Inputs, class Options>
+std::string arguments_text(const Inputs& inputs, const Options& options) {
+  std::string text;
+  for (const auto& row : kInputs) {
+    const ConstTensorView& tensor = inputs.*row.member;
+    if (tensor.present()) text += ", " + (row.traits.required ? tensor_text(row.name, tensor) : std::string(row.name));
+  }
+  for_each_set_option<kOptions, Options>(options, [&text](const auto& row, const std::string& value) {
+    text += fmt::format(", {} {}", row.text.name, value);
+  });
+  return text;
+}
+
+/// Returns how long `run` takes.
+template <class Run>
+double milliseconds_of(const Run& run) {
+  const auto begin = std::chrono::steady_clock::now();
+  run();
+  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
+  return time.count();
+}
+
+/// Runs a call of an operation that has one route, and reports it if calls are reported. It may throw; then nothing is
+/// printed.
+template <const auto& kInputs, const auto& kOptions, class Problem, class Options, class Run>
+void run_reported(const char* operation, const Problem& problem, const Options& options, const Run& run) {
+  if (!is_verbose()) return run();
+  const double milliseconds = milliseconds_of(run);
+  print_report(fmt::format("{}{}, {:.3f} ms", call_text(operation, "cpu", problem.context),
+                           arguments_text<kInputs, kOptions>(problem.inputs, options), milliseconds));
+}
+
+}  // namespace headgate
