@@ -24,7 +24,7 @@ constexpr std::int64_t kHeads = 2, kTokens = 3, kDim = 4;
 
 TensorView tensor(std::vector<float>& numbers, const Shape& shape) {
   numbers.assign(shape[0] * shape[1] * shape[2] * shape[3], 0.5F);
-  return contiguous(numbers.data(), shape);
+  return make_view(numbers.data(), shape);
 }
 
 template <class Call>
