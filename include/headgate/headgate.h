@@ -6,12 +6,15 @@
 #include <stdint.h>
 
 #include "headgate/export.h"
+#include "headgate/linear_attention.h" /* IWYU pragma: export */
+#include "headgate/types.h"            /* IWYU pragma: export */
 #include "headgate/version.h"
 
 /*
  * Gated attention (arXiv 2505.06708), exact, in O(T) memory: the C API, C99. It is the C++ API of
- * headgate/attention.hpp, merge.hpp, statistics.hpp, cache.hpp, linear_attention.hpp and runtime.hpp argument for
- * argument, and computes the same bits.
+ * headgate/attention.hpp, merge.hpp, statistics.hpp, cache.hpp and runtime.hpp argument for argument, and computes the
+ * same bits. types.h has statuses and tensors; linear_attention.h has linear attention, the short convolution and the
+ * gated norm.
  *
  *   s    = softcap(scale . q k^T) - slope_h . |at_i - j| + bias             softcap(x) = c . tanh(x / c)
  *   lse  = log( sum over visible j of exp(s_j), + exp(sink_h) )             natural logarithm
@@ -49,93 +52,7 @@
 extern "C" {
 #endif
 
-/* What a function returns. A call that fails has written none of its outputs. */
-typedef int32_t headgate_status;
-enum {
-  HEADGATE_OK = 0,
-  HEADGATE_INVALID_ARGUMENT = 1, /* headgate_last_error names the argument and the values that disagree */
-  HEADGATE_OUT_OF_MEMORY = 2,
-  HEADGATE_INTERNAL_ERROR = 3
-};
-
-/* One line on why the last call of this thread that returns a headgate_status failed; "" if it did not. Valid until
- * the next such call of this thread. Never NULL. Longer than 1023 bytes it is cut. */
-HEADGATE_API const char* headgate_last_error(void);
-
-/* --- tensors ------------------------------------------------------------------------------------------------ */
-
-/* Element types. NONE marks an absent tensor; BF16 and F16 are stored as uint16_t, BOOL as one byte, 0 or 1. */
-typedef int32_t headgate_dtype;
-enum {
-  HEADGATE_DTYPE_NONE = 0,
-  HEADGATE_DTYPE_F32 = 1,
-  HEADGATE_DTYPE_F64 = 2,
-  HEADGATE_DTYPE_BF16 = 3, /* the upper 16 bits of an IEEE binary32 */
-  HEADGATE_DTYPE_F16 = 4,  /* IEEE binary16 */
-  HEADGATE_DTYPE_BOOL = 5,
-  HEADGATE_DTYPE_I32 = 6,
-  HEADGATE_DTYPE_I64 = 7,
-  HEADGATE_DTYPE_I8 = 8
-};
-
-/* A view that owns nothing: element (i0,i1,i2,i3) lies at data + i0*strides[0] + ... + i3*strides[3], in elements.
- * Strides may be negative, or zero in inputs that broadcast; outputs must not overlap themselves. data is aligned to
- * the element, and may be NULL when there is no element. All zero: absent. */
-typedef struct headgate_tensor {
-  void* data;
-  int64_t shape[4];
-  int64_t strides[4];
-  headgate_dtype dtype;
-  int32_t reserved; /* 0 */
-} headgate_tensor;
-
-/* The same, for what is only read. */
-typedef struct headgate_const_tensor {
-  const void* data;
-  int64_t shape[4];
-  int64_t strides[4];
-  headgate_dtype dtype;
-  int32_t reserved; /* 0 */
-} headgate_const_tensor;
-
-#define HEADGATE_ABSENT \
-  { NULL, {0, 0, 0, 0}, {0, 0, 0, 0}, HEADGATE_DTYPE_NONE, 0 }
-
-/* Views of contiguous row-major data. A vector of n elements has shape (1,1,1,n). */
-HEADGATE_API headgate_tensor headgate_make_tensor(void* data, headgate_dtype dtype, int64_t dim0, int64_t dim1,
-                                                  int64_t dim2, int64_t dim3);
-HEADGATE_API headgate_const_tensor headgate_make_const_tensor(const void* data, headgate_dtype dtype, int64_t dim0,
-                                                              int64_t dim1, int64_t dim2, int64_t dim3);
-
-/* Views (B,H,T,D) of contiguous (B,T,H,D) memory, the layout of projections. */
-HEADGATE_API headgate_tensor headgate_make_bthd_tensor(void* data, headgate_dtype dtype, int64_t B, int64_t T,
-                                                       int64_t H, int64_t D);
-HEADGATE_API headgate_const_tensor headgate_make_const_bthd_tensor(const void* data, headgate_dtype dtype, int64_t B,
-                                                                   int64_t T, int64_t H, int64_t D);
-
-/* to = from, each element rounded to the dtype of `to` (nearest, ties to even; f64 to 16 bits by way of f32). Both of
- * one shape, f32, f64, bf16 or f16, any strides; they must not overlap. */
-HEADGATE_API headgate_status headgate_convert(const headgate_tensor* to, const headgate_const_tensor* from);
-
-/* Rows to int8: to = round(from / scale) with scale = max|from| / 127 of each row, 0 for a row of zeros. from:
- * (.,.,.,D), f32, f64, bf16 or f16, finite; to: i8, its shape; scale: f32, its shape with 1 in place of D. */
-HEADGATE_API headgate_status headgate_quantize(const headgate_tensor* to, const headgate_tensor* scale,
-                                               const headgate_const_tensor* from);
-
 /* --- options ------------------------------------------------------------------------------------------------ */
-
-/* g(z). */
-typedef int32_t headgate_gate_fn;
-enum {
-  HEADGATE_GATE_FN_NONE = -1,      /* no gate: `gate` is not applied */
-  HEADGATE_GATE_FN_DEFAULT = 0,    /* sigmoid */
-  HEADGATE_GATE_FN_SIGMOID = 1,    /* 1 / (1 + e^-z) */
-  HEADGATE_GATE_FN_SIGMOID2 = 2,   /* 2 sigmoid(z) */
-  HEADGATE_GATE_FN_NS_SIGMOID = 3, /* 0.5 + 0.5 sigmoid(z) */
-  HEADGATE_GATE_FN_SILU = 4,       /* z sigmoid(z) */
-  HEADGATE_GATE_FN_SOFTPLUS = 5,   /* log(1 + e^z) */
-  HEADGATE_GATE_FN_IDENTITY = 6    /* z */
-};
 
 /* How g(z) meets the attention output o. */
 typedef int32_t headgate_gate_op;
@@ -555,130 +472,6 @@ HEADGATE_API headgate_status headgate_cache_grow(headgate_cache* cache, int64_t 
 
 /* Copies every page to larger tensors of the caller's, which differ in P alone, and goes on there. */
 HEADGATE_API headgate_status headgate_cache_move_to(headgate_cache* cache, const headgate_cache_tensors* tensors);
-
-/* --- linear attention --------------------------------------------------------------------------------------- */
-
-/* Gated linear attention with the delta rule: the recurrence of Gated DeltaNet, exact. A head keeps a state S (D,Dv) in
- * place of keys and values. From its state S_(t-1), for one token after the other:
- *
- *   linear        S_t = S_(t-1) + k_t v_t^T
- *   gated         S_t = e^g_t S_(t-1) + k_t v_t^T
- *   delta         S_t = S_(t-1) + beta_t k_t (v_t - S_(t-1)^T k_t)^T
- *   gated_delta   S_t = e^g_t S_(t-1) + beta_t k_t (v_t - (e^g_t S_(t-1))^T k_t)^T
- *
- *   y_t = scale . S_t^T q_t
- *
- * with a decay g_t for the whole state of a head, or one for each of its D rows.
- *
- * Letters: B batch, T tokens, D head dim of q and k, Dv head dim of v and y; Hv heads of v, each with a state; Hk heads
- * of k; Hq heads of q; Ho heads of y, the larger of Hq and Hv. Hv is a multiple of Hk, and state h reads key head
- * h / (Hv/Hk). Where Hq is a multiple of Hv, head h of y reads query head h and state h / (Hq/Hv); where Hv is a
- * multiple of Hq, it reads query head h / (Hv/Hq) and state h.
- *
- * A packed batch holds N sequences one after the other, without padding: B is 1, and token i of sequence n is row
- * cu_seqlens[n] + i of all tensors that have a row for each token. Each sequence has a state of its own. Without
- * cu_seqlens, N is B. */
-
-/* How a token changes the state. */
-typedef int32_t headgate_linear_rule;
-enum {
-  HEADGATE_LINEAR_RULE_GATED_DELTA = 0,
-  HEADGATE_LINEAR_RULE_DELTA = 1,
-  HEADGATE_LINEAR_RULE_GATED = 2,
-  HEADGATE_LINEAR_RULE_LINEAR = 3
-};
-
-/* Zeros are the defaults: gated_delta, 1/sqrt(D), no norms. A value that stands where its has_ field is 0 is
- * refused. */
-typedef struct headgate_linear_attention_options {
-  size_t struct_size;
-  double scale; /* with has_scale 1; finite */
-  /* With has_l2_norm 1: eps >= 0. q and k are divided by sqrt(sum x^2 + eps), their L2 norm over D, before anything
-   * else. A row of zeros stays zero, and so do its gradients where eps is 0. */
-  double l2_norm;
-  int32_t has_scale;   /* 1: scale as given; 0: 1/sqrt(D) */
-  int32_t has_l2_norm; /* 1: q and k are divided by their norms; 0: they are taken as they are */
-  headgate_linear_rule rule;
-  int32_t threads; /* as in headgate_attention_options, and so are target and backend */
-  const char* target;
-  const char* backend;
-} headgate_linear_attention_options;
-
-#define HEADGATE_LINEAR_ATTENTION_OPTIONS_INIT \
-  { sizeof(headgate_linear_attention_options), 0.0, 0.0, 0, 0, HEADGATE_LINEAR_RULE_GATED_DELTA, 0, NULL, NULL }
-
-/* What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16. Any strides. */
-typedef struct headgate_linear_attention_inputs {
-  size_t struct_size;
-  headgate_const_tensor q;          /* (B,Hq,T,D), 1 <= D <= 256 */
-  headgate_const_tensor k;          /* (B,Hk,T,D) */
-  headgate_const_tensor v;          /* (B,Hv,T,Dv), 1 <= Dv <= 256 */
-  headgate_const_tensor decay;      /* g (B,Hv,T,1), or (B,Hv,T,D) for a decay of each feature; dtype of q, or f32; a
-                                       natural logarithm, -inf to 0 in general. Only with the rules gated and
-                                       gated_delta; absent means 0, no decay */
-  headgate_const_tensor beta;       /* (B,Hv,T,1), or (B,1,T,1) for all heads; dtype of q, or f32. Only with the rules
-                                       delta and gated_delta; absent means 1 */
-  headgate_const_tensor state;      /* S_0 (N,Hv,D,Dv), f32 or f64; absent means 0 */
-  headgate_const_tensor cu_seqlens; /* (1,1,1,N+1), i32 or i64: a packed batch. 0 first, never decreasing, T last */
-} headgate_linear_attention_inputs;
-
-#define HEADGATE_LINEAR_ATTENTION_INPUTS_INIT                                                                     \
-  {                                                                                                               \
-    sizeof(headgate_linear_attention_inputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
-        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT                                                         \
-  }
-
-/* What the forward pass overwrites. y is required. */
-typedef struct headgate_linear_attention_outputs {
-  size_t struct_size;
-  headgate_tensor y;     /* (B,Ho,T,Dv), dtype of q */
-  headgate_tensor state; /* S_T (N,Hv,D,Dv), f32 or f64; may be the very tensor that the inputs have, to update it */
-} headgate_linear_attention_outputs;
-
-#define HEADGATE_LINEAR_ATTENTION_OUTPUTS_INIT \
-  { sizeof(headgate_linear_attention_outputs), HEADGATE_ABSENT, HEADGATE_ABSENT }
-
-/* The recurrence, for T >= 0 tokens: a prompt, a part of one that goes on from a state, or a single new token. States
- * and sums are f32 or better, whatever the storage. Deterministic: the same bits for any number of threads. Outputs
- * must not overlap inputs or each other, but for the state. `options` may be NULL for the defaults. */
-HEADGATE_API headgate_status headgate_linear_attention_forward(const headgate_linear_attention_outputs* outputs,
-                                                               const headgate_linear_attention_inputs* inputs,
-                                                               const headgate_linear_attention_options* options);
-
-/* Incoming gradients. dy is required; without dstate it counts as zero. */
-typedef struct headgate_linear_attention_incoming {
-  size_t struct_size;
-  headgate_const_tensor dy;     /* (B,Ho,T,Dv), dtype of q */
-  headgate_const_tensor dstate; /* of S_T (N,Hv,D,Dv), f32 or f64 */
-} headgate_linear_attention_incoming;
-
-#define HEADGATE_LINEAR_ATTENTION_INCOMING_INIT \
-  { sizeof(headgate_linear_attention_incoming), HEADGATE_ABSENT, HEADGATE_ABSENT }
-
-/* Gradients to write; each may be absent. All are overwritten, never added to. They have the shape and dtype of what
- * they are gradients of, and are summed over the heads that share it. */
-typedef struct headgate_linear_attention_gradients {
-  size_t struct_size;
-  headgate_tensor dq;     /* (B,Hq,T,D) */
-  headgate_tensor dk;     /* (B,Hk,T,D) */
-  headgate_tensor dv;     /* (B,Hv,T,Dv) */
-  headgate_tensor ddecay; /* (B,Hv,T,1|D) */
-  headgate_tensor dbeta;  /* (B,Hv|1,T,1) */
-  headgate_tensor dstate; /* of S_0 (N,Hv,D,Dv) */
-} headgate_linear_attention_gradients;
-
-#define HEADGATE_LINEAR_ATTENTION_GRADIENTS_INIT                                                                     \
-  {                                                                                                                  \
-    sizeof(headgate_linear_attention_gradients), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
-        HEADGATE_ABSENT, HEADGATE_ABSENT                                                                             \
-  }
-
-/* Gradients of sum(dy*y) + sum(dstate*S_T), from the inputs alone: the states are computed again. `inputs` and
- * `options` are those of the forward pass. Accumulated in f32 or better; deterministic. */
-HEADGATE_API headgate_status headgate_linear_attention_backward(const headgate_linear_attention_gradients* gradients,
-                                                                const headgate_linear_attention_inputs* inputs,
-                                                                const headgate_linear_attention_incoming* incoming,
-                                                                const headgate_linear_attention_options* options);
 
 /* --- runtime ------------------------------------------------------------------------------------------------ */
 

@@ -24,13 +24,6 @@
 
 namespace headgate::capi {
 
-/// Zero is the default in C and no gate in C++; other numbers are the same (library/core/gate_functions.hpp).
-template <>
-GateFn to_option<GateFn>(headgate_gate_fn c) {
-  if (c == HEADGATE_GATE_FN_DEFAULT) return AttentionOptions{}.gate_fn;
-  return c == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(c);
-}
-
 namespace {
 
 static_assert(same(HEADGATE_DTYPE_NONE, DType::none) && same(HEADGATE_DTYPE_F32, DType::f32) &&

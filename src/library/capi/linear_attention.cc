@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headgate/linear_attention.hpp"
 
-#include "headgate/headgate.h"
+#include "headgate/linear_attention.h"
 #include "library/capi/operation.hpp"
 #include "library/capi/status.hpp"
 #include "library/core/linear_attention_rows.hpp"

@@ -7,7 +7,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "headgate/attention.hpp"
 #include "headgate/runtime.hpp"
+#include "headgate/types.h"
 #include "library/capi/sized.hpp"
 #include "library/capi/tensors.hpp"
 #include "library/core/check.hpp"
@@ -24,17 +26,24 @@ constexpr bool same(std::int32_t c, Enum cpp) {
   return c == static_cast<std::int32_t>(cpp);
 }
 
-/// The value of an option that the C API has as `c`. Calls refuse numbers that are no enumerators.
+/// The value of an option that the C API has as `c`, and whose default in C++ is `other`. Calls refuse numbers that are
+/// no enumerators.
 template <typename Value, typename C>
-Value to_option(C c) {
-  return static_cast<Value>(c);
+Value to_option(C c, [[maybe_unused]] const Value& other) {
+  if constexpr (std::is_same_v<Value, GateFn>) {
+    // Zero is the default in C and no gate in C++; other numbers are the same (library/core/gate_functions.hpp).
+    if (c == HEADGATE_GATE_FN_DEFAULT) return other;
+    return c == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(c);
+  } else {
+    return static_cast<Value>(c);
+  }
 }
 template <>
-inline std::int64_t to_option<std::int64_t>(const char* target) {
+inline std::int64_t to_option<std::int64_t>(const char* target, const std::int64_t& /*other*/) {
   return target == nullptr || *target == '\0' ? 0 : find_target(target);
 }
 template <>
-inline const Backend* to_option<const Backend*>(const char* backend) {
+inline const Backend* to_option<const Backend*>(const char* backend, const Backend* const& /*other*/) {
   return backend == nullptr || *backend == '\0' ? nullptr : &find_backend(backend);
 }
 
@@ -82,7 +91,7 @@ Options read_options(const C* given) {
         if (c.*row.in_c.given == 0) return;
       }
     }
-    row.of(options) = to_option<Value>(c.*row.c_member);
+    row.of(options) = to_option<Value>(c.*row.c_member, row.of(options));
   });
   if constexpr (requires { c.reserved; }) {
     require(c.reserved == 0, "options.reserved is {} but must be 0", c.reserved);

@@ -5,7 +5,7 @@
 #include <new>
 
 #include "headgate/error.hpp"
-#include "headgate/headgate.h"
+#include "headgate/types.h"
 
 namespace headgate::capi {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "headgate/headgate.h"
 #include "headgate/tensor.hpp"
+#include "headgate/types.h"
 #include "library/core/check.hpp"
 
 // Tensors of the C API as views of the C++ API, and back.

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "headgate/attention.hpp"
-#include "headgate/headgate.h"
+#include "headgate/types.h"
 #include "library/core/words.hpp"
 
 // The gate functions, a row each. Their vector code is in gate_functions-inl.hpp.

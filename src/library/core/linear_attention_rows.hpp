@@ -4,7 +4,7 @@
 #include <array>
 #include <tuple>
 
-#include "headgate/headgate.h"
+#include "headgate/linear_attention.h"
 #include "headgate/linear_attention.hpp"
 #include "library/core/linear_words.hpp"
 #include "library/core/option_rows.hpp"

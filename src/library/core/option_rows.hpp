@@ -20,14 +20,16 @@
 namespace headgate {
 
 /// The part of the operation that an option changes.
-enum class OptionOf { scores, gate, products, recurrence, execution };
+enum class OptionOf { scores, gate, products, recurrence, convolution, norm, execution };
 
 template <>
 struct Words<OptionOf> {
-  static constexpr std::array<Word<OptionOf>, 5> kAll{{{OptionOf::scores, "scores"},
+  static constexpr std::array<Word<OptionOf>, 7> kAll{{{OptionOf::scores, "scores"},
                                                        {OptionOf::gate, "gate"},
                                                        {OptionOf::products, "products"},
                                                        {OptionOf::recurrence, "recurrence"},
+                                                       {OptionOf::convolution, "convolution"},
+                                                       {OptionOf::norm, "norm"},
                                                        {OptionOf::execution, "execution"}}};
 };
 
@@ -38,6 +40,7 @@ struct OptionText {
   std::string_view type = {};          ///< what --help calls the option's value
   std::string_view help = {};          ///< begins with a small letter; stands behind the words of an enum
   std::string_view default_text = {};  ///< of an option that may be left empty
+  std::string_view words = {};         ///< "silu, none": those that it takes of its enum; empty: all
 };
 
 /// How the C API gives an option, in `COptions`.
@@ -111,6 +114,24 @@ constexpr auto execution_rows(OptionInC<COptions> target_in_c = {}) {
           OptionOf::execution, &X::backend, &COptions::backend,
           {.name = "backend", .help = "one of supported_backends(); '' for the first that can compute the call"}),
   };
+}
+
+/// The words that an option of an enum takes.
+template <class Row>
+std::string words_of(const Row& row) {
+  return row.text.words.empty() ? list_words<typename Row::Value>() : std::string(row.text.words);
+}
+
+/// The value whose word is `text`. Throws Error, "WHAT: 'TEXT' is none of …", on a word that the option does not take.
+template <class Row>
+typename Row::Value parse_option(std::string_view what, std::string_view text, const Row& row) {
+  using Value = typename Row::Value;
+  const std::optional<Value> found = find_word<Value>(text);
+  const std::string words = words_of(row);
+  const bool taken =
+      found && fmt::format(", {}, ", words).find(fmt::format(", {}, ", word_of(*found))) != std::string::npos;
+  require(taken, "{}: '{}' is none of {}", what, text, words);
+  return *found;
 }
 
 /// An option's value as text: the word of an enum, a number; "given" of a target or a backend.

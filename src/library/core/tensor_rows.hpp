@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <string_view>
@@ -14,16 +15,31 @@ namespace headgate {
 
 /// The dimensions of an array that is viewed as (B,H,T,X).
 enum class TensorKind {
-  heads,   ///< all of them, in the order that a layout says
-  rows,    ///< (B,H,T): a number for each query of a head
-  scores,  ///< (B,H,T,S), of which inputs may leave out leading ones
-  vector,  ///< (N)
-  table,   ///< (B,M)
-  state    ///< (N,H,D,Dv): a matrix for each head of a sequence
+  heads,          ///< all of them, in the order that a layout says
+  rows,           ///< (B,H,T): a number for each query of a head
+  scores,         ///< (B,H,T,S), of which inputs may leave out leading ones
+  vector,         ///< (N)
+  table,          ///< (B,M)
+  state,          ///< (N,H,D,Dv): a matrix for each head of a sequence
+  channels,       ///< (B,T,X), viewed as (B,1,T,X): rows without heads
+  channel_state,  ///< (N,M,X), viewed as (N,1,M,X): rows of a sequence before its first token
+  head_features   ///< (X) or (H,X), viewed as (1,1|H,1,X): numbers for the features of a head
 };
 
 /// The element types that a tensor may have.
-enum class Elements { floats, of_q, of_q_or_i8, of_q_or_f32, f32, f32_or_f64, boolean, integers, i32 };
+enum class Elements {
+  floats,
+  of_q,
+  of_q_or_i8,
+  of_q_or_f32,
+  of_x,
+  of_x_or_f32,
+  f32,
+  f32_or_f64,
+  boolean,
+  integers,
+  i32
+};
 
 /// The elements' types as NumPy and PyTorch name them, of a tensor that is read.
 constexpr std::string_view types_of(Elements elements) {
@@ -32,6 +48,8 @@ constexpr std::string_view types_of(Elements elements) {
     case Elements::of_q: return "dtype of q";
     case Elements::of_q_or_i8: return "dtype of q, or int8";
     case Elements::of_q_or_f32: return "dtype of q, or float32";
+    case Elements::of_x: return "dtype of x";
+    case Elements::of_x_or_f32: return "dtype of x, or float32";
     case Elements::f32: return "float32";
     case Elements::f32_or_f64: return "float32 or float64";
     case Elements::boolean: return "bool";
@@ -120,7 +138,7 @@ constexpr std::size_t row_number(const Rows& rows, Member member) {
 /// The row of a gradient, which has the kind, the elements and the shape of the input `of`.
 template <class Gradient, class Rows, typename Of>
 constexpr Gradient gradient_row(const Rows& inputs, const char* name, typename Gradient::Member member,
-                                typename Gradient::CMember c_member, Of of, std::string_view file) {
+                                typename Gradient::CMember c_member, Of of, std::string_view file = {}) {
   const auto& input = inputs[row_number(inputs, of)];
   Gradient row(name, member, c_member, input.kind, input.elements, input.shape, {}, {.name = file});
   row.gradient_of = of;
@@ -146,6 +164,12 @@ class PerTensor {
 inline DType output_dtype(Elements elements, DType q) {
   if (elements == Elements::of_q || q == DType::f64) return q;
   return DType::f32;
+}
+
+/// Whether the dimensions of an operation's arrays are in the order of a layout.
+template <class Rows>
+constexpr bool has_layout(const Rows& rows) {
+  return std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.kind == TensorKind::heads; });
 }
 
 }  // namespace headgate

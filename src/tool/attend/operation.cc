@@ -67,6 +67,9 @@ void check_rank(TensorKind kind, std::string_view shape, const std::string& path
       return require_rank(path, array, 1, 1, fmt::format("{},)", shape.substr(0, shape.size() - 1)));
     case TensorKind::table: return require_rank(path, array, 2, 2, "(B,M), or (N,M) of a packed batch");
     case TensorKind::state: return require_rank(path, array, 4, 4, std::string(shape));
+    case TensorKind::channels:
+    case TensorKind::channel_state: return require_rank(path, array, 3, 3, std::string(shape));
+    case TensorKind::head_features: return require_rank(path, array, 1, 2, std::string(shape));
   }
 }
 

@@ -5,27 +5,9 @@
 #include <string.h>
 
 #include "headgate/headgate.h"
+#include "library/capi/checks.h"
 
 /* The C API from C99: one head, one query over two keys, checked by hand. */
-
-static int failures = 0;
-
-#define CHECK(condition)                                                \
-  do {                                                                  \
-    if (!(condition)) {                                                 \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);   \
-      fprintf(stderr, "  last error: \"%s\"\n", headgate_last_error()); \
-      ++failures;                                                       \
-    }                                                                   \
-  } while (0)
-
-/* Near enough for f32 arithmetic on values of size 1; spoilt values fail. */
-#define CHECK_NEAR(value, want) CHECK(fabs((double)(value) - (double)(want)) <= 1e-5)
-
-#define CHECK_STATUS(call, status) CHECK((call) == (status))
-#define CHECK_SAYS(fragment) CHECK(strstr(headgate_last_error(), (fragment)) != NULL)
-
-static const float kPoison = -12345.0F;
 
 /* q = 1, k = (0, log 3), v = (0, 4), z = 0, scale 1: weights (1/4, 3/4), o = 3, y = o sigmoid(0) = 3/2. */
 typedef struct Problem {
@@ -612,140 +594,6 @@ static void test_cache_refusals(void) {
   headgate_cache_destroy(cache);
 }
 
-/* Two tokens of one head with D = Dv = 1, scale 1: q = (1, 1), k = (1, 2), v = (3, 6), e^g = (1, 1/2), beta = (1/2,
- * 1/2) and S_0 = 2. S_1 = 2 + 1/2 (3 - 2) = 5/2; S_2 = 5/4 + 1/2 . 2 (6 - 5/4 . 2) = 19/4. */
-typedef struct LinearProblem {
-  float q[2], k[2], v[2], g[2], beta[2];
-  float y[2];
-  double state[1];
-  headgate_linear_attention_inputs inputs;
-  headgate_linear_attention_outputs outputs;
-  headgate_linear_attention_options options;
-} LinearProblem;
-
-static void setup_linear(LinearProblem* p) {
-  static const headgate_linear_attention_inputs inputs = HEADGATE_LINEAR_ATTENTION_INPUTS_INIT;
-  static const headgate_linear_attention_outputs outputs = HEADGATE_LINEAR_ATTENTION_OUTPUTS_INIT;
-  static const headgate_linear_attention_options options = HEADGATE_LINEAR_ATTENTION_OPTIONS_INIT;
-  p->q[0] = p->q[1] = p->k[0] = 1.0F;
-  p->k[1] = 2.0F;
-  p->v[0] = 3.0F;
-  p->v[1] = 6.0F;
-  p->g[0] = 0.0F;
-  p->g[1] = logf(0.5F);
-  p->beta[0] = p->beta[1] = 0.5F;
-  p->y[0] = p->y[1] = kPoison;
-  p->state[0] = 2.0;
-  p->inputs = inputs;
-  p->outputs = outputs;
-  p->options = options;
-  p->inputs.q = headgate_make_const_tensor(p->q, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
-  p->inputs.k = headgate_make_const_tensor(p->k, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
-  p->inputs.v = headgate_make_const_tensor(p->v, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
-  p->inputs.decay = headgate_make_const_tensor(p->g, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
-  p->inputs.beta = headgate_make_const_tensor(p->beta, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
-  p->inputs.state = headgate_make_const_tensor(p->state, HEADGATE_DTYPE_F64, 1, 1, 1, 1);
-  p->outputs.y = headgate_make_tensor(p->y, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
-}
-
-static headgate_status linear_forward(LinearProblem* p) {
-  return headgate_linear_attention_forward(&p->outputs, &p->inputs, &p->options);
-}
-
-static void test_linear_forward(void) {
-  LinearProblem p;
-  setup_linear(&p);
-  CHECK_STATUS(linear_forward(&p), HEADGATE_OK);
-  CHECK_NEAR(p.y[0], 2.5);
-  CHECK_NEAR(p.y[1], 4.75);
-  CHECK(p.state[0] == 2.0);
-
-  p.outputs.state = headgate_make_tensor(p.state, HEADGATE_DTYPE_F64, 1, 1, 1, 1); /* in place */
-  CHECK_STATUS(headgate_linear_attention_forward(&p.outputs, &p.inputs, NULL), HEADGATE_OK);
-  CHECK_NEAR(p.state[0], 4.75);
-
-  setup_linear(&p); /* S_1 = 2 + 3, S_2 = 5 + 12 */
-  p.options.rule = HEADGATE_LINEAR_RULE_LINEAR;
-  p.options.has_scale = 1;
-  p.options.scale = 2.0;
-  p.inputs.decay = p.inputs.beta = headgate_make_const_tensor(NULL, HEADGATE_DTYPE_NONE, 0, 0, 0, 0);
-  CHECK_STATUS(linear_forward(&p), HEADGATE_OK);
-  CHECK_NEAR(p.y[0], 10.0);
-  CHECK_NEAR(p.y[1], 34.0);
-
-  p.options.has_l2_norm = 1; /* k = (1, 1): S_2 = 2 + 3 + 6 */
-  CHECK_STATUS(linear_forward(&p), HEADGATE_OK);
-  CHECK_NEAR(p.y[1], 22.0);
-}
-
-/* dy = (0, 1): dS_2 = 1, dS_1 = (1 - beta k^2) e^g = -1/2 at the second token. */
-static void test_linear_backward(void) {
-  headgate_linear_attention_incoming incoming = HEADGATE_LINEAR_ATTENTION_INCOMING_INIT;
-  headgate_linear_attention_gradients gradients = HEADGATE_LINEAR_ATTENTION_GRADIENTS_INIT;
-  const float dy[2] = {0.0F, 1.0F};
-  float dq[2], dk[2], dv[2], dg[2], dbeta[2];
-  double dstate[1];
-  LinearProblem p;
-  setup_linear(&p);
-  incoming.dy = headgate_make_const_tensor(dy, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
-  gradients.dq = headgate_make_tensor(dq, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
-  gradients.dk = headgate_make_tensor(dk, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
-  gradients.dv = headgate_make_tensor(dv, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
-  gradients.ddecay = headgate_make_tensor(dg, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
-  gradients.dbeta = headgate_make_tensor(dbeta, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
-  gradients.dstate = headgate_make_tensor(dstate, HEADGATE_DTYPE_F64, 1, 1, 1, 1);
-  CHECK_STATUS(headgate_linear_attention_backward(&gradients, &p.inputs, &incoming, &p.options), HEADGATE_OK);
-  CHECK_NEAR(dq[0], 0.0);
-  CHECK_NEAR(dq[1], 4.75);
-  CHECK_NEAR(dk[0], 0.25);
-  CHECK_NEAR(dk[1], 0.5);
-  CHECK_NEAR(dv[0], -0.25);
-  CHECK_NEAR(dv[1], 1.0);
-  CHECK_NEAR(dg[0], -0.5);
-  CHECK_NEAR(dg[1], -1.25);
-  CHECK_NEAR(dbeta[0], -0.5);
-  CHECK_NEAR(dbeta[1], 7.0);
-  CHECK_NEAR(dstate[0], -0.25);
-
-  CHECK_STATUS(headgate_linear_attention_backward(NULL, &p.inputs, &incoming, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_linear_attention_backward: gradients is null");
-  CHECK_STATUS(headgate_linear_attention_backward(&gradients, NULL, &incoming, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("inputs is null");
-  CHECK_STATUS(headgate_linear_attention_backward(&gradients, &p.inputs, NULL, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("incoming is null");
-}
-
-static void test_linear_refusals(void) {
-  LinearProblem p;
-  setup_linear(&p);
-  CHECK_STATUS(headgate_linear_attention_forward(NULL, &p.inputs, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_linear_attention_forward: outputs is null");
-  p.options.rule = 4;
-  CHECK_STATUS(linear_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("rule is 4");
-  setup_linear(&p);
-  p.options.scale = 2.0;
-  CHECK_STATUS(linear_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.scale is 2 but has_scale is 0");
-  setup_linear(&p);
-  p.options.l2_norm = 1.0;
-  CHECK_STATUS(linear_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.l2_norm is 1 but has_l2_norm is 0");
-  setup_linear(&p);
-  p.options.struct_size = 8;
-  CHECK_STATUS(linear_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.struct_size is 8 but must be ");
-  setup_linear(&p);
-  p.inputs.struct_size = 0;
-  CHECK_STATUS(linear_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("inputs.struct_size is 0");
-  setup_linear(&p);
-  p.outputs.y.reserved = 5;
-  CHECK_STATUS(linear_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("y.reserved is 5 but must be 0");
-  CHECK(p.y[0] == kPoison && p.y[1] == kPoison);
-}
-
 int main(void) {
   test_version_and_errors();
   test_targets();
@@ -761,9 +609,5 @@ int main(void) {
   test_cache_with_its_own_memory();
   test_cache_over_memory();
   test_cache_refusals();
-  test_linear_forward();
-  test_linear_backward();
-  test_linear_refusals();
-  if (failures != 0) fprintf(stderr, "%d checks failed\n", failures);
-  return failures == 0 ? 0 : 1;
+  return result_of_checks();
 }

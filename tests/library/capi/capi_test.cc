@@ -27,9 +27,7 @@ namespace {
 
 headgate_attention_options c_options(const AttentionOptions& options) {
   const headgate_attention_options zeros = HEADGATE_ATTENTION_OPTIONS_INIT;
-  headgate_attention_options c = options_to_c<kAttentionOptions>(zeros, options);
-  if (options.gate_fn == GateFn::none) c.gate_fn = HEADGATE_GATE_FN_NONE;
-  return c;
+  return options_to_c<kAttentionOptions>(zeros, options);
 }
 
 headgate_attention_inputs c_inputs(const AttentionInputs& in) {

@@ -5,14 +5,12 @@
 
 #include <array>
 #include <cstddef>
-#include <deque>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "headgate/headgate.h"
+#include "library/capi/random_tensors.hpp"
 #include "library/capi/to_c.hpp"
-#include "library/core/element.hpp"
 #include "library/core/linear_attention_rows.hpp"
 
 // Checks that linear attention by the C API computes bitwise the same as by the C++ API.
@@ -20,8 +18,8 @@
 namespace headgate::testing {
 namespace {
 
-/// Makes a valid call that uses every argument that the rule has, on random numbers, the same for the same seed.
-class LinearCall {
+/// Makes a valid call that uses every argument that the rule has, on random numbers, the same each time.
+class LinearCall : public RandomTensors {
  public:
   static constexpr std::int64_t kB = 2, kHq = 4, kHk = 1, kHv = 2, kT = 5, kD = 8, kDv = 6;
   LinearAttentionInputs in;
@@ -48,8 +46,6 @@ class LinearCall {
       if (of.present()) gradients.*row.member = tensor(of.dtype, of.shape);
     }
   }
-  LinearCall(const LinearCall&) = delete;
-  LinearCall& operator=(const LinearCall&) = delete;
 
   headgate_status forward_by_c() const {
     const headgate_linear_attention_options c = c_options();
@@ -77,26 +73,11 @@ class LinearCall {
     return options_to_c<kLinearOptions>(zeros, options);
   }
 
-  /// All memory, inputs and outputs.
-  const std::deque<std::vector<double>>& memory() const { return memory_; }
-
  private:
-  TensorView tensor(DType dtype, const Shape& shape, double low = -1.0, double high = 1.0) {
-    std::vector<double>& block = memory_.emplace_back(static_cast<std::size_t>(numel(shape)));
-    const TensorView view(block.data(), dtype, shape, contiguous_strides(shape));
-    std::uniform_real_distribution<double> draw(low, high);
-    for (std::int64_t i = 0; i < view.numel(); ++i) store_element(view.data, dtype, i, draw(random_));
-    return view;
-  }
-  static std::int64_t numel(const Shape& s) { return s[0] * s[1] * s[2] * s[3]; }
-
   headgate_linear_attention_inputs c_inputs() const {
     const headgate_linear_attention_inputs zeros = HEADGATE_LINEAR_ATTENTION_INPUTS_INIT;
     return tensors_to_c<kLinearInputs>(zeros, in);
   }
-
-  std::mt19937 random_{42};
-  std::deque<std::vector<double>> memory_;
 };
 
 void expect_bits_of_cpp(LinearRule rule, DType type) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "headgate/attention.hpp"
 #include "headgate/headgate.h"
 #include "headgate/tensor.hpp"
 #include "library/core/rows.hpp"
@@ -40,6 +41,9 @@ C options_to_c(C c, const Options& from) {
       const std::optional<typename Row::Value> value = row.of(from);
       if (row.in_c.given != nullptr) c.*row.in_c.given = value ? 1 : 0;
       if (value) c.*row.c_member = static_cast<Member>(*value);
+      if constexpr (std::is_same_v<typename Row::Value, GateFn>) {
+        if (*value == GateFn::none) c.*row.c_member = HEADGATE_GATE_FN_NONE;
+      }
     }
   });
   return c;

@@ -10,7 +10,9 @@
 #include "library/core/attention_options.hpp"
 #include "library/core/attention_tensors.hpp"
 #include "library/core/count_fields.hpp"
+#include "library/core/gated_norm_rows.hpp"
 #include "library/core/linear_attention_rows.hpp"
+#include "library/core/short_convolution_rows.hpp"
 
 namespace headgate {
 namespace {
@@ -107,6 +109,55 @@ TEST(LinearTensors, RequiredInputs_StandFirst) { expect_required_first(kLinearIn
 TEST(LinearOptions, Rows_AreAllMembersOnce) {
   // struct_size, has_scale and has_l2_norm are no options.
   expect_all_options<LinearAttentionOptions, headgate_linear_attention_options>(kLinearOptions, 3);
+}
+
+TEST(ConvolutionTensors, Rows_AreInTheOrderOfBothStructs) {
+  expect_order_of_structs<headgate_short_convolution_inputs>(kConvolutionInputs);
+  expect_order_of_structs<headgate_short_convolution_outputs>(kConvolutionOutputs);
+  expect_order_of_structs<headgate_short_convolution_incoming>(kConvolutionIncoming);
+  expect_order_of_structs<headgate_short_convolution_gradients>(kConvolutionGradients);
+}
+
+TEST(ConvolutionTensors, Gradient_IsNamedAfterItsInput) { expect_names_of_gradients(kConvolutionGradients); }
+
+TEST(ConvolutionTensors, RequiredInputs_StandFirst) { expect_required_first(kConvolutionInputs); }
+
+TEST(ConvolutionOptions, Rows_AreAllMembersOnce) {
+  // struct_size is no option.
+  expect_all_options<ShortConvolutionOptions, headgate_short_convolution_options>(kConvolutionOptions, 1);
+}
+
+TEST(ConvolutionOptions, Activation_WordsAreThoseThatCallsTake) {
+  const auto& activation = row_of<kConvolutionOptions, &ShortConvolutionOptions::activation>();
+  EXPECT_EQ(parse_option("activation", "silu", activation), GateFn::silu);
+  EXPECT_EQ(parse_option("activation", "none", activation), GateFn::none);
+  for (const std::string word : {"sigmoid", "sil", "silu, none", ""}) {
+    try {
+      parse_option("activation", word, activation);
+      ADD_FAILURE() << word;
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()), "activation: '" + word + "' is none of silu, none");
+    }
+  }
+}
+
+TEST(NormTensors, Rows_AreInTheOrderOfBothStructs) {
+  expect_order_of_structs<headgate_gated_norm_inputs>(kNormInputs);
+  expect_order_of_structs<headgate_gated_norm_gradients>(kNormGradients);
+}
+
+TEST(NormTensors, Gradient_IsNamedAfterItsInput) { expect_names_of_gradients(kNormGradients); }
+
+TEST(NormTensors, RequiredInputs_StandFirst) { expect_required_first(kNormInputs); }
+
+TEST(NormOptions, Rows_AreAllMembersOnce) {
+  // struct_size, has_eps and reserved are no options.
+  expect_all_options<GatedNormOptions, headgate_gated_norm_options>(kNormOptions, 3);
+}
+
+TEST(OperationRows, Layout_IsOfOperationsOnHeads) {
+  EXPECT_TRUE(has_layout(kAttentionInputs) && has_layout(kLinearInputs) && has_layout(kNormInputs));
+  EXPECT_FALSE(has_layout(kConvolutionInputs));
 }
 
 }  // namespace

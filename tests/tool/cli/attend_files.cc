@@ -60,6 +60,9 @@ std::size_t rank_of(TensorKind kind, const ConstTensorView& view, std::size_t ra
     case TensorKind::scores: return map_rank(view);
     case TensorKind::vector: return 1;
     case TensorKind::state: return 4;
+    case TensorKind::channels:
+    case TensorKind::channel_state: return 3;
+    case TensorKind::head_features:
     case TensorKind::table: break;
   }
   return 2;
