@@ -51,6 +51,9 @@ Ranks ranks_of(ArrayKind kind) {
     case ArrayKind::vector: return {1, 1};
     case ArrayKind::table: return {2, 2};
     case ArrayKind::any: return {0, 4};
+    case ArrayKind::channels: return {2, 3};
+    case ArrayKind::channel_states: return {3, 3};
+    case ArrayKind::head_features: return {1, 2};
     case ArrayKind::pages:
     case ArrayKind::states: break;
   }
@@ -111,10 +114,15 @@ View aligned(const Array& array, DType dtype) {
 }
 
 template <typename View>
-void swap_heads_and_rows(View& view) {
-  std::swap(view.shape[1], view.shape[2]);
-  std::swap(view.strides[1], view.strides[2]);
+void swap_dimensions(View& view, std::size_t one, std::size_t other) {
+  std::swap(view.shape[one], view.shape[other]);
+  std::swap(view.strides[one], view.strides[other]);
 }
+
+bool has_layout(ArrayKind kind) { return kind == ArrayKind::heads || kind == ArrayKind::pages; }
+
+/// Whether arrays have no dimension for heads where their views have one of size 1.
+bool has_no_heads(ArrayKind kind) { return kind == ArrayKind::channels || kind == ArrayKind::channel_states; }
 
 /// A dimension of size 1 behind the others.
 template <typename View>
@@ -153,8 +161,9 @@ View view_of_array(const char* function, const char* name, nb::handle object, co
   }
   View view = aligned<View>(array, dtype);
   if (kind == ArrayKind::rows) shift_left(view);
-  const bool by_layout = kind == ArrayKind::heads || kind == ArrayKind::pages;
-  if (by_layout && layout == Layout::bthd) swap_heads_and_rows(view);
+  const bool rows_first = has_layout(kind) && layout == Layout::bthd;
+  if (rows_first || kind == ArrayKind::head_features) swap_dimensions(view, 1, 2);
+  if (has_no_heads(kind)) swap_dimensions(view, 0, 1);
   return view;
 }
 
@@ -171,6 +180,8 @@ DType dtype_of_word(const char* function, const char* name, const std::string& w
 
 std::string sizes_text(std::span<const std::int64_t> sizes) { return fmt::format("({})", fmt::join(sizes, ",")); }
 
+std::size_t rank_with_batch(ArrayKind kind) { return ranks_of(kind).high; }
+
 const char* letters_of(ArrayKind kind, Layout layout) {
   const bool heads_first = layout == Layout::bhtd;
   switch (kind) {
@@ -181,6 +192,9 @@ const char* letters_of(ArrayKind kind, Layout layout) {
     case ArrayKind::table: return "of two dimensions";
     case ArrayKind::any: return "of at most four dimensions";
     case ArrayKind::states: return "(N,H,D,Dv)";
+    case ArrayKind::channels: return "(B,T,C) or (T,C)";
+    case ArrayKind::channel_states: return "(N,K-1,C)";
+    case ArrayKind::head_features: return "(D) or (H,D)";
     case ArrayKind::pages: break;
   }
   return heads_first ? "(P,H,page,D)" : "(P,page,H,D)";
@@ -225,10 +239,11 @@ Output output_of(const char* function, const char* name, nb::handle object, Arra
 
 std::vector<std::int64_t> sizes_of(const Shape& shape, ArrayKind kind, Layout layout, bool has_batch) {
   std::vector<std::int64_t> sizes(shape.begin(), shape.end());
-  const bool by_layout = kind == ArrayKind::heads || kind == ArrayKind::pages;
-  if (by_layout && layout == Layout::bthd) std::swap(sizes[1], sizes[2]);
+  if (has_layout(kind) && layout == Layout::bthd) std::swap(sizes[1], sizes[2]);
   if (kind == ArrayKind::rows) sizes.pop_back();
-  if (!has_batch && kind != ArrayKind::states) sizes.erase(sizes.begin());
+  if (has_no_heads(kind)) sizes.erase(sizes.begin() + 1);
+  const bool of_sequences = kind == ArrayKind::states || kind == ArrayKind::channel_states;
+  if (!has_batch && !of_sequences) sizes.erase(sizes.begin());
   return sizes;
 }
 
@@ -250,8 +265,7 @@ nb::object array_over(const TensorView& view, ArrayKind kind, Layout layout, nb:
   const bool as_bfloat16 = view.dtype == DType::bf16;
   const Code code = as_bfloat16 ? Code::UInt : row->code;
   Shape strides = view.strides;
-  const bool by_layout = kind == ArrayKind::heads || kind == ArrayKind::pages;
-  if (by_layout && layout == Layout::bthd) std::swap(strides[1], strides[2]);
+  if (has_layout(kind) && layout == Layout::bthd) std::swap(strides[1], strides[2]);
   const std::vector<std::int64_t> sizes = sizes_of(view.shape, kind, layout, true);
   const std::vector<std::size_t> shape(sizes.begin(), sizes.end());
   const nb::ndarray<nb::numpy> array(view.data, shape.size(), shape.data(), owner, strides.data(),

@@ -27,15 +27,21 @@ enum class Layout { bhtd, bthd };
 
 /// What the dimensions of a Python array are of a view's four.
 enum class ArrayKind {
-  heads,   ///< (B,H,T,X) or, by the layout, (B,T,H,X); of a batch of one (H,T,X) or (T,H,X)
-  rows,    ///< (B,H,T) in every layout: a number for each row; of a batch of one (H,T)
-  scores,  ///< (B,H,T,S) in every layout, (H,T,S) or (T,S)
-  vector,  ///< (N)
-  table,   ///< (B,M)
-  pages,   ///< as heads, of rank 4
-  states,  ///< (N,H,D,Dv) in every layout, with or without a batch
-  any,     ///< up to four dimensions, as they are, behind dimensions of size 1
+  heads,           ///< (B,H,T,X) or, by the layout, (B,T,H,X); of a batch of one (H,T,X) or (T,H,X)
+  rows,            ///< (B,H,T) in every layout: a number for each row; of a batch of one (H,T)
+  scores,          ///< (B,H,T,S) in every layout, (H,T,S) or (T,S)
+  vector,          ///< (N)
+  table,           ///< (B,M)
+  pages,           ///< as heads, of rank 4
+  states,          ///< (N,H,D,Dv) in every layout, with or without a batch
+  channels,        ///< (B,T,X), a view (B,1,T,X); of a batch of one (T,X)
+  channel_states,  ///< (N,M,X), a view (N,1,M,X), with or without a batch
+  head_features,   ///< (X) or (H,X), a view (1,1|H,1,X)
+  any,             ///< up to four dimensions, as they are, behind dimensions of size 1
 };
+
+/// The dimensions of an array with a batch.
+std::size_t rank_with_batch(ArrayKind kind);
 
 /// How messages and signatures name the dimensions: "(B,H,T,X)".
 const char* letters_of(ArrayKind kind, Layout layout);

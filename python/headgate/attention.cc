@@ -30,7 +30,7 @@ Shape shape_of(const AttentionOutput& row, const AttentionInputs& in) {
 
 ForwardResults run_forward(const Keywords& keywords, const Inputs& in, AttentionOptions options,
                            const std::vector<bool>& chosen, ForwardResults results) {
-  const Maker maker(in.q);
+  const Maker maker(in.first);
   AttentionOutputs outputs;
   const auto held = place_results<kAttentionOutputs>(
       keywords.function(), in.layout, chosen, results, outputs, [&](const AttentionOutput& row) {

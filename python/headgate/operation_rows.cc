@@ -13,6 +13,11 @@ Layout take_layout(const Keywords& keywords) {
   return parse_word<Layout>(fmt::format("{}: {}", keywords.function(), kLayout), word);
 }
 
+std::string float_text(double value) {
+  const std::string text = fmt::format("{}", value);
+  return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+}
+
 ArgumentText layout_text(std::string_view arrays) {
   return {kLayout, "str", fmt::format("'{}'", word_of(Layout::bhtd)),
           fmt::format("the order of the dimensions of {} and their gradients: {}", arrays, list_words<Layout>())};

@@ -29,6 +29,9 @@ constexpr ArrayKind array_kind(TensorKind kind) {
     case TensorKind::scores: return ArrayKind::scores;
     case TensorKind::vector: return ArrayKind::vector;
     case TensorKind::state: return ArrayKind::states;
+    case TensorKind::channels: return ArrayKind::channels;
+    case TensorKind::channel_state: return ArrayKind::channel_states;
+    case TensorKind::head_features: return ArrayKind::head_features;
     case TensorKind::table: break;
   }
   return ArrayKind::table;
@@ -51,20 +54,22 @@ template <const auto& kRows>
 struct OperationInputs {
   ViewsOf<kRows> views;
   PerTensor<Input, kRows> arrays;
-  nb::object q;  ///< outputs are made by the program that it comes from
+  nb::object first;  ///< outputs are made by the program that it comes from
   Layout layout = Layout::bhtd;
 
-  /// Whether q has a dimension for the batch: outputs then have one.
-  bool has_batch() const { return arrays[&ViewsOf<kRows>::q].array.ndim() == 4; }
+  /// Whether the first input has a dimension for the batch: outputs then have one.
+  bool has_batch() const {
+    return arrays[std::size_t{0}].array.ndim() == rank_with_batch(array_kind(kRows.front().kind));
+  }
 };
 
-/// Takes `layout` and all inputs, an array of kind_of(row) for each row. An absent one is None, which the first
-/// `required` must not be.
+/// Takes `layout`, where the operation has one, and all inputs, an array of kind_of(row) for each row. An absent one is
+/// None, which the first `required` must not be.
 template <const auto& kRows, class KindOf>
 OperationInputs<kRows> take_inputs_of(const Keywords& keywords, std::size_t required, const KindOf& kind_of) {
   OperationInputs<kRows> inputs;
-  inputs.layout = take_layout(keywords);
-  inputs.q = keywords.take(kRows.front().name);
+  if constexpr (has_layout(kRows)) inputs.layout = take_layout(keywords);
+  inputs.first = keywords.take(kRows.front().name);
   for (std::size_t i = 0; i < kRows.size(); ++i) {
     const auto& row = kRows[i];
     const nb::object given = keywords.take(row.name);
@@ -145,7 +150,7 @@ template <const auto& kGradients, const auto& kInputs>
 HeldResults<kGradients> place_gradients(const char* function, const OperationInputs<kInputs>& in,
                                         const std::vector<bool>& chosen, ResultsOf<kGradients>& results,
                                         ViewsOf<kGradients>& views) {
-  const Maker maker(in.q);
+  const Maker maker(in.first);
   return place_results<kGradients>(function, in.layout, chosen, results, views, [&](const auto& row) {
     const Input& of = in.arrays[row.gradient_of];
     require(of.view.present(), "{}: {} is asked for but {} is None", function, row.name, input_of_gradient(row).name);
@@ -209,7 +214,7 @@ void take_option(const Keywords& keywords, const Row& row, Options& options) {
     member = take_threads(keywords);
   } else if constexpr (std::is_enum_v<Value>) {
     const std::string word = keywords.take(name, "a word", std::string(word_of(member)));
-    member = parse_word<Value>(fmt::format("{}: {}", keywords.function(), name), word);
+    member = parse_option(fmt::format("{}: {}", keywords.function(), name), word, row);
   } else if constexpr (Row::kMayBeEmpty) {
     if (!keywords.take(name).is_none()) member = keywords.require<Value>(name);
   } else {
@@ -224,6 +229,9 @@ Options take_options_of(const Keywords& keywords) {
   for_each_row(kRows, [&](const auto& row) { take_option(keywords, row, options); });
   return options;
 }
+
+/// A number as Python writes a float.
+std::string float_text(double value);
 
 /// How signatures name the type of an option, and its default as Python writes it.
 struct TypeAndDefault {
@@ -242,8 +250,10 @@ TypeAndDefault type_and_default(const Row& row, const Options& defaults) {
     if (!row.text.default_text.empty()) return {type + " | None", "None"};
     if constexpr (Row::kMayBeEmpty) {
       return {type, ""};
+    } else if constexpr (std::is_integral_v<Value>) {
+      return {type, fmt::format("{}", row.of(defaults))};
     } else {
-      return {type, fmt::format(std::is_integral_v<Value> ? "{}" : "{:.1f}", row.of(defaults))};
+      return {type, float_text(row.of(defaults))};
     }
   }
 }
@@ -251,7 +261,7 @@ TypeAndDefault type_and_default(const Row& row, const Options& defaults) {
 template <class Row>
 std::string help_of(const Row& row) {
   std::string help(row.text.help);
-  if constexpr (std::is_enum_v<typename Row::Value>) help = list_words<typename Row::Value>() + "; " + help;
+  if constexpr (std::is_enum_v<typename Row::Value>) help = words_of(row) + "; " + help;
   if (!row.text.default_text.empty()) help += fmt::format("; {} where it is None", row.text.default_text);
   return help;
 }
@@ -287,7 +297,8 @@ nb::tuple schema_type_and_default(const Row& row, const Options& defaults) {
 
 /// The rows as headgate.torch reads them: tuples of an input's name, whether it is required and whether it is for
 /// forward passes alone; the names of the inputs that have gradients; of an option's name, its type and default in a
-/// schema of PyTorch, the part of the operation that it changes and whether it is for forward passes alone.
+/// schema of PyTorch, the part of the operation that it changes and whether it is for forward passes alone; and whether
+/// the operation takes a layout.
 template <const auto& kInputs, const auto& kGradients, const auto& kOptions, class Options>
 nb::dict torch_rows() {
   nb::list inputs, gradients, options;
@@ -305,6 +316,7 @@ nb::dict torch_rows() {
   rows["inputs"] = inputs;
   rows["gradients"] = gradients;
   rows["options"] = options;
+  rows["has_layout"] = has_layout(kInputs);
   return rows;
 }
 

@@ -99,7 +99,7 @@ StatisticsResults statistics(const Keywords& keywords) {
   StatisticsResults results = out == nullptr ? StatisticsResults() : *out;
   AttentionStatistics outputs;
   std::array<Output, kStatisticsOutputs.size()> held;
-  const Maker maker(in.q);
+  const Maker maker(in.first);
   const DType real = in.views.q.dtype == DType::f64 ? DType::f64 : DType::f32;
   for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
     if (!chosen[n]) continue;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain attention with all T x S weights, and plain linear attention token by token, in float64 by PyTorch, which the
-package is compared with."""
+"""Plain attention with all T x S weights, plain linear attention token by token, the short convolution and the gated
+norm, in float64 by PyTorch, which the package is compared with."""
 
 import math
 
@@ -116,6 +116,42 @@ def linear_problem(
         rest["state"] = normal(B, Hv, D, Dv).to(torch.float64 if dtype == torch.float64 else torch.float32)
     k = normal(B, Hk, T, D)
     return normal(B, Hq, T, D), k / (k * k).sum(-1, keepdim=True).sqrt(), normal(B, Hv, T, Dv), rest
+
+
+def plain_short_convolution(x, weight, bias=None, *, state=None, activation="silu"):
+    """Returns y and the last K-1 rows of x, of x (B,T,C) and weight (C,K)."""
+    (B, _, C), K = x.shape, weight.shape[1]
+    rows = torch.cat([x.new_zeros(B, K - 1, C) if state is None else state, x], dim=1)
+    y = torch.nn.functional.conv1d(rows.transpose(1, 2), weight[:, None], bias, groups=C).transpose(1, 2)
+    return (GATES[activation](y) if activation != "none" else y), rows[:, rows.shape[1] - (K - 1) :]
+
+
+def convolution_problem(B=2, T=9, C=5, K=4, dtype=torch.float64, seed=0):
+    """Returns x, weight, bias and state."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    return normal(B, T, C), normal(C, K), normal(C), normal(B, K - 1, C)
+
+
+def plain_gated_norm(x, weight=None, gate=None, *, gate_fn="silu", eps=1e-6):
+    """Returns y, of x (B,H,T,D)."""
+    y = x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        y = y * (weight[:, None] if weight.dim() == 2 else weight)
+    return y if gate is None or gate_fn == "none" else y * GATES[gate_fn](gate)
+
+
+def norm_problem(B=2, H=3, T=7, D=16, dtype=torch.float64, of_heads=False, seed=0):
+    """Returns x, weight and gate."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    return normal(B, H, T, D), normal(*((H, D) if of_heads else (D,))), normal(B, H, T, D)
 
 
 def problem(B=2, Hq=4, Hkv=2, T=7, S=9, D=16, Dv=12, dtype=torch.float64, headwise=False, seed=0):

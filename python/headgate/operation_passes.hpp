@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "python/headgate/operation_rows.hpp"
+#include "python/headgate/signals.hpp"
+
+// The functions of an operation whose results are y and a state: NAME, NAME_forward and NAME_backward. A struct
+// describes the operation:
+//
+//   kInputs, kOutputs, kIncoming, kGradients, kOptions   its tables
+//   Options, Inputs                                      its structs
+//   kName, kOutputsClass, kGradientsClass                names in Python
+//   kPositional                                          how many inputs may be given by position
+//   kLayoutArrays                                        the arrays that a layout orders
+//   shape_of(output's row, inputs), dtype_of(…)          of the array that is made for an output
+//   forward(outputs, inputs, options), backward(gradients, inputs, incoming, options)
+
+namespace headgate::python {
+
+/// The texts of the classes and functions.
+struct PassesText {
+  const char* outputs;
+  const char* gradients;
+  const char* result;
+  const char* forward;
+  const char* backward;
+};
+
+/// The sequences of a call: those of a packed batch, else `batch`.
+inline std::int64_t sequences_of(const ConstTensorView& cu_seqlens, std::int64_t batch) {
+  return cu_seqlens.present() ? std::max<std::int64_t>(cu_seqlens.shape[3] - 1, 0) : batch;
+}
+
+template <class Operation>
+class Passes {
+ public:
+  using ForwardResults = ResultsOf<Operation::kOutputs>;
+  using BackwardResults = ResultsOf<Operation::kGradients>;
+
+  static nb::object result(const Keywords& keywords) {
+    const Inputs in = take_inputs(keywords);
+    const Options options = take_options(keywords);
+    ForwardResults results;
+    results.arrays[kY] = keywords.take("out");
+    std::vector<bool> chosen(Operation::kOutputs.size(), false);
+    chosen[kY] = true;
+    return run_forward(keywords, in, options, chosen, std::move(results)).arrays[kY];
+  }
+
+  static ForwardResults forward(const Keywords& keywords) {
+    const Inputs in = take_inputs(keywords);
+    const Options options = take_options(keywords);
+    const auto* out = take_out<ForwardResults>(keywords, Operation::kOutputsClass);
+    const std::vector<bool> all(Operation::kOutputs.size(), true);
+    std::vector<bool> chosen = chosen_rows<Operation::kOutputs>(keywords, "outputs", out, all);
+    chosen[kY] = true;
+    return run_forward(keywords, in, options, chosen, out == nullptr ? ForwardResults() : *out);
+  }
+
+  static BackwardResults backward(const Keywords& keywords) {
+    const Inputs in = take_inputs(keywords);
+    Options options = take_options(keywords);
+    ViewsOf<Operation::kIncoming> incoming;
+    const auto incoming_arrays = take_tensors<Operation::kIncoming>(keywords, in.layout, incoming);
+    const auto* out = take_out<BackwardResults>(keywords, Operation::kGradientsClass);
+    std::vector<bool> defaults;
+    defaults.reserve(Operation::kGradients.size());
+    for (const auto& row : Operation::kGradients) defaults.push_back((in.views.*row.gradient_of).present());
+    const std::vector<bool> chosen = chosen_rows<Operation::kGradients>(keywords, "gradients", out, defaults);
+    BackwardResults results = out == nullptr ? BackwardResults() : *out;
+    ViewsOf<Operation::kGradients> gradients;
+    const auto held = place_gradients<Operation::kGradients>(keywords.function(), in, chosen, results, gradients);
+    interruptible(options.context, [&] { Operation::backward(gradients, in.views, incoming, options); });
+    return results;
+  }
+
+  static std::vector<ArgumentText> input_texts() {
+    std::vector<ArgumentText> texts = input_texts_of<Operation::kInputs>(kRequired);
+    if constexpr (has_layout(Operation::kInputs)) texts.push_back(layout_text(Operation::kLayoutArrays));
+    return joined(texts, option_texts_of<Operation::kOptions, Options>());
+  }
+
+  /// What the backward pass reads beside the inputs and dy.
+  static std::vector<ArgumentText> incoming_texts() {
+    std::vector<ArgumentText> texts;
+    for (const auto& row : Operation::kIncoming) {
+      if (!row.traits.required) texts.push_back(text_of_read(row));
+    }
+    return texts;
+  }
+
+ private:
+  using Inputs = OperationInputs<Operation::kInputs>;
+  using Options = typename Operation::Options;
+  static constexpr std::size_t kY = 0;
+  static constexpr auto kRequired = static_cast<std::size_t>(std::count_if(
+      Operation::kInputs.begin(), Operation::kInputs.end(), [](const auto& row) { return row.traits.required; }));
+
+  static Inputs take_inputs(const Keywords& keywords) {
+    return take_inputs_of<Operation::kInputs>(keywords, kRequired,
+                                              [](const auto& row) { return array_kind(row.kind); });
+  }
+
+  static Options take_options(const Keywords& keywords) {
+    return take_options_of<Operation::kOptions, Options>(keywords);
+  }
+
+  static ForwardResults run_forward(const Keywords& keywords, const Inputs& in, Options options,
+                                    const std::vector<bool>& chosen, ForwardResults results) {
+    const Maker maker(in.first);
+    ViewsOf<Operation::kOutputs> outputs;
+    const auto held = place_results<Operation::kOutputs>(
+        keywords.function(), in.layout, chosen, results, outputs, [&](const auto& row) {
+          const std::vector<std::int64_t> sizes =
+              sizes_of(Operation::shape_of(row, in.views), array_kind(row.kind), in.layout, in.has_batch());
+          return maker.empty(sizes, Operation::dtype_of(row, in.views));
+        });
+    interruptible(options.context, [&] { Operation::forward(outputs, in.views, options); });
+    return results;
+  }
+};
+
+/// Adds the classes and the functions of an operation to a module.
+template <class Operation>
+void bind_passes(nb::module_& module, const PassesText& text) {
+  using P = Passes<Operation>;
+  bind_results<ViewsOf<Operation::kOutputs>>(
+      module, Operation::kOutputsClass, Operation::kOutputs, [](const auto& row) { return text_of_output(row); },
+      text.outputs);
+  bind_results<ViewsOf<Operation::kGradients>>(
+      module, Operation::kGradientsClass, Operation::kGradients, [](const auto& row) { return text_of_gradient(row); },
+      text.gradients);
+
+  const std::string name = Operation::kName, outputs = Operation::kOutputsClass, gradients = Operation::kGradientsClass;
+  const std::vector<ArgumentText> in = P::input_texts();
+  define(module, name.c_str(), P::result,
+         joined(in, {{"out", "Array | None", "None", "where y is written; a new array where it is None"}}),
+         Operation::kPositional, "Array", text.result);
+  define(module, (name + "_forward").c_str(), P::forward,
+         joined(in, {{"outputs", "Sequence[str] | None", "None",
+                      "names of what is computed beside y, of " + outputs + "; None: state"},
+                     {"out", outputs + " | None", "None",
+                      "arrays to write to. Its state may be the array that is given as `state`, which is then updated "
+                      "in place. y is made where it is lacking"}}),
+         Operation::kPositional, outputs.c_str(), text.forward);
+  define(module, (name + "_backward").c_str(), P::backward,
+         joined(joined({text_of_required(Operation::kIncoming.front())}, in),
+                joined(P::incoming_texts(),
+                       {{"gradients", "Sequence[str] | None", "None",
+                         "names of what is computed, of " + gradients + "; None: of every input that is there"},
+                        {"out", gradients + " | None", "None",
+                         "arrays to write to; those that `gradients` names and it lacks are made"}})),
+         1 + Operation::kPositional, gradients.c_str(), text.backward);
+}
+
+}  // namespace headgate::python
