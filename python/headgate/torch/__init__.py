@@ -6,12 +6,14 @@ from ..extras import require
 require("torch", "headgate.torch")  # before the modules that import it
 
 from .attention import gated_attention
+from .gated_norm import gated_norm
 from .gates import GATE_FUNCTIONS
 from .linear_attention import linear_attention
 from .module import AttentionCache, GatedAttention
 from .retrofit import gate_parameters, load_retrofit, retrofit
 from .ring import ring_attention
 from .sharding import gather_sequence, shard_sequence
+from .short_convolution import short_convolution
 from .variant import GateVariant, parse_gate
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "GatedAttention",
     "gate_parameters",
     "gated_attention",
+    "gated_norm",
     "gather_sequence",
     "linear_attention",
     "load_retrofit",
@@ -28,4 +31,5 @@ __all__ = [
     "retrofit",
     "ring_attention",
     "shard_sequence",
+    "short_convolution",
 ]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of the operations by the rows of libheadgate: attention_tensors.hpp, attention_options.hpp and
-linear_attention_rows.hpp of its core.
+"""The arguments of the operations by the rows of libheadgate: attention_tensors.hpp, attention_options.hpp,
+linear_attention_rows.hpp, short_convolution_rows.hpp and gated_norm_rows.hpp of its core.
 
 Functions take theirs as keywords and sort them by these lists, so that an argument is a row there and nothing here.
 """
@@ -35,7 +35,7 @@ class Operation:
         """With these there are no gradients at all."""
         self.differentiable = tuple(rows["gradients"])
         """The inputs that have a gradient, in the order in which the backward pass returns them."""
-        self.options = {"layout": Option("str", "bhtd", "layout", False)}
+        self.options = {"layout": Option("str", "bhtd", "layout", False)} if rows["has_layout"] else {}
         self.options |= {name: Option(*option) for name, *option in rows["options"]}
 
     def schema_of_tensors(self) -> str:
@@ -63,6 +63,8 @@ def _literal(value: Any) -> str:
 
 ATTENTION = Operation(_headgate._rows)
 LINEAR_ATTENTION = Operation(_headgate._linear_rows)
+SHORT_CONVOLUTION = Operation(_headgate._convolution_rows)
+GATED_NORM = Operation(_headgate._norm_rows)
 
 REQUIRED, OPTIONAL, TENSORS = ATTENTION.required, ATTENTION.optional, ATTENTION.tensors
 FORWARD_ONLY, DIFFERENTIABLE, OPTIONS = ATTENTION.forward_only, ATTENTION.differentiable, ATTENTION.options
@@ -91,7 +93,8 @@ def takes(*names: str, operation: Operation = ATTENTION) -> Callable[[Callable[.
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = list(inspect.signature(function).parameters.values())[:-1]
-        first = next(i for i, parameter in enumerate(parameters) if parameter.kind == inspect.Parameter.KEYWORD_ONLY)
+        by_name = (i for i, parameter in enumerate(parameters) if parameter.kind == inspect.Parameter.KEYWORD_ONLY)
+        first = next(by_name, len(parameters))
         parameters[first:first] = [_parameter(name, operation) for name in names]
         function.__signature__ = inspect.signature(function).replace(parameters=parameters)
         return function

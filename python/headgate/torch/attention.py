@@ -239,12 +239,16 @@ def refuse_learned(what: str, options: dict[str, Any]) -> None:
             raise ValueError(f"{what}: {name} requires a gradient but has none: detach it")
 
 
-def autocast(tensors: dict[str, Tensor | None], others: tuple[str, ...] = ("gate", "bias")) -> None:
-    """Under autocast q, k and v become of its dtype; `others` too, unless they are f32, which the kernels take."""
-    if not torch.is_autocast_enabled("cpu") or tensors["q"].dtype == torch.float64:
+def autocast(
+    tensors: dict[str, Tensor | None],
+    others: tuple[str, ...] = ("gate", "bias"),
+    cast: tuple[str, ...] = ("q", "k", "v"),
+) -> None:
+    """Under autocast the tensors `cast` become of its dtype; `others` too, unless they are f32, which kernels take."""
+    if not torch.is_autocast_enabled("cpu") or tensors[cast[0]].dtype == torch.float64:
         return
     dtype = torch.get_autocast_dtype("cpu")
-    for name in ("q", "k", "v", *others):
+    for name in (*cast, *others):
         tensor = tensors.get(name)
         kept = tensor is None or not tensor.is_floating_point() or (name in others and tensor.dtype == torch.float32)
         if not kept:

@@ -19,10 +19,16 @@ _INNER = (
     "attention_merge",
     "attention_statistics",
     "gated_attention",
+    "gated_norm_forward",
+    "gated_norm_backward",
+    "gated_norm",
     "linear_attention_forward",
     "linear_attention_backward",
     "linear_attention",
     "ring_attention",
+    "short_convolution_forward",
+    "short_convolution_backward",
+    "short_convolution",
 )
 GATE_LOGITS = {"gate": "gate_logits"}
 """How gated_attention and ring_attention name what the package's functions name `gate`."""

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations of PyTorch whose results are y and, for some, a state: linear attention and what stands around it.
+
+As attention.py: custom operations with fake kernels, which compute by the package's functions of the same names.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import headgate
+
+from .arguments import Operation
+from .attention import autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
+from .errors import in_words_of
+
+Named = dict[str, Tensor]
+"""The tensors of a call that are there, by their names."""
+
+
+class CustomOperation:
+    """torch.ops.headgate.NAME and NAME_backward, registered with autograd and torch.compile.
+
+    Computes by headgate.NAME, or NAME_forward where there is a state, and by NAME_backward. `empty_y` and `empty_state`
+    make the results of the fake kernel from the tensors that are there. An operation with a state returns (y, state),
+    with an empty state unless keep_state is true.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Operation,
+        empty_y: Callable[..., Tensor],
+        empty_state: Callable[..., Tensor] | None = None,
+    ):
+        self.name = name
+        self.arguments = arguments
+        self.has_state = empty_state is not None
+        self._empty_y, self._empty_state = empty_y, empty_state
+        self._register()
+
+    def _register(self) -> None:
+        inputs, settings = self.arguments.schema_of_tensors(), self.arguments.schema_of_options()
+        gradients = ", ".join("Tensor d" + name for name in self.arguments.differentiable)
+        keep, outputs = (", bool keep_state=False", "(Tensor y, Tensor state)") if self.has_state else ("", "Tensor")
+        dstate = ", Tensor? dstate" if self.has_state else ""
+        renames = in_words_of(self.name, {})
+
+        forward = torch.library.custom_op(
+            f"headgate::{self.name}",
+            renames(self._forward),
+            mutates_args=(),
+            device_types="cpu",
+            schema=f"({inputs}, *, {settings}{keep}) -> {outputs}",
+        )
+        forward.register_fake(self._fake_forward)
+        forward.register_autograd(self._gradients, setup_context=self._save)
+
+        backward = torch.library.custom_op(
+            f"headgate::{self.name}_backward",
+            renames(self._backward if self.has_state else self._backward_of_y),
+            mutates_args=(),
+            device_types="cpu",
+            schema=f"(Tensor dy{dstate}, {inputs}, *, bool[] wanted, {settings}) -> ({gradients})",
+        )
+        backward.register_fake(self._fake_backward)
+        backward.register_autograd(self._refuse_second)
+
+    def _named(self, tensors: tuple[Tensor | None, ...]) -> Named:
+        return {name: tensor for name, tensor in zip(self.arguments.tensors, tensors) if tensor is not None}
+
+    def _forward(self, *tensors: Tensor | None, keep_state: bool = False, **options: Any) -> Any:
+        named, changed = self._named(tensors), self.arguments.changed(options)
+        if not self.has_state:
+            return getattr(headgate, self.name)(**named, **changed)
+        outputs = ["y", "state"] if keep_state else ["y"]
+        found = getattr(headgate, self.name + "_forward")(outputs=outputs, **named, **changed)
+        return found.y, found.state if keep_state else tensors[0].new_empty(0)
+
+    def _fake_forward(self, *tensors: Tensor | None, keep_state: bool = False, **options: Any) -> Any:
+        named = self._named(tensors)
+        y = self._empty_y(named, **options)
+        if not self.has_state:
+            return y
+        return y, self._empty_state(named, **options) if keep_state else y.new_empty(0)
+
+    def _backward(
+        self, dy: Tensor, dstate: Tensor | None, *tensors: Tensor | None, wanted: list[bool], **options: Any
+    ) -> tuple[Tensor, ...]:
+        states = {} if dstate is None else {"dstate": dstate}
+        names = ["d" + name for name, asked in zip(self.arguments.differentiable, wanted) if asked]
+        compute = getattr(headgate, self.name + "_backward")
+        found = compute(dy, gradients=names, **states, **self._named(tensors), **self.arguments.changed(options))
+        gradients = [getattr(found, "d" + name) for name in self.arguments.differentiable]
+        return tuple(dy.new_empty(0) if gradient is None else gradient for gradient in gradients)
+
+    def _backward_of_y(self, dy: Tensor, *tensors: Tensor | None, **arguments: Any) -> tuple[Tensor, ...]:
+        return self._backward(dy, None, *tensors, **arguments)
+
+    def _fake_backward(
+        self, dy: Tensor, *tensors: Tensor | None, wanted: list[bool], **options: Any
+    ) -> tuple[Tensor, ...]:
+        inputs = dict(zip(self.arguments.tensors, tensors[1:] if self.has_state else tensors))
+        return tuple(
+            inputs[name].new_empty(inputs[name].shape) if asked else dy.new_empty(0)
+            for name, asked in zip(self.arguments.differentiable, wanted)
+        )
+
+    def _save(self, ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
+        y = output[0] if self.has_state else output
+        ctx.options = {name: keyword_only_inputs[name] for name in self.arguments.options}
+        ctx.y_shape = y.shape
+        ctx.save_for_backward(*inputs)
+        if self.has_state and not keyword_only_inputs["keep_state"]:
+            ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+
+    def _gradients(self, ctx: Any, dy: Tensor | None, *dstate: Tensor | None) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors
+        names, differentiable = self.arguments.tensors, self.arguments.differentiable
+        # PyTorch leaves out the last inputs where they have their default, None.
+        needed = dict(zip(names, ctx.needs_input_grad))
+        wanted = [needed.get(name, False) for name in differentiable]
+        backward = getattr(torch.ops.headgate, self.name + "_backward")
+        dy = inputs[0].new_zeros(ctx.y_shape) if dy is None else dy
+        gradients = backward(dy, *dstate, *inputs, wanted=wanted, **ctx.options)
+        by_name = {name: gradient for name, gradient, asked in zip(differentiable, gradients, wanted) if asked}
+        return tuple(by_name.get(name) for name in names)
+
+    def _refuse_second(self, ctx: Any, *_: Tensor | None) -> None:
+        raise RuntimeError(
+            f"headgate::{self.name}_backward: gradients of gradients (double backward) are not supported"
+        )
+
+    def keywords(self, *positional: str) -> tuple[str, ...]:
+        """The inputs that the public function takes by name, those but `positional`."""
+        return tuple(name for name in self.arguments.tensors if name not in positional)
+
+    def call(
+        self,
+        given: dict[str, Any],
+        arguments: dict[str, Any],
+        cast: tuple[str, ...],
+        cast_unless_f32: tuple[str, ...],
+        **keep: bool,
+    ) -> Any:
+        """Calls the operation with the tensors `given` and the further inputs and options `arguments`.
+
+        Under torch.autocast the inputs `cast` become of its dtype, and those of `cast_unless_f32` that are not float32.
+        """
+        tensors = {**dict.fromkeys(self.arguments.tensors), **given}
+        options = sort_arguments(self.name, tensors, arguments, self.keywords(*given), self.arguments)
+        recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
+        refuse_transforms(self.name, {**tensors, **options})
+        check_tensors(self.name, tensors, recorded, self.arguments)
+        options = {**self.arguments.defaults(), **checked_options(self.name, options, self.arguments)}
+        autocast(tensors, cast_unless_f32, cast)
+        return getattr(torch.ops.headgate, self.name)(*tensors.values(), **options, **keep)
+
+
+def sequences_of(named: Named, batch: int) -> int:
+    """The number of sequences of a call: those of a packed batch, else `batch`."""
+    return named["cu_seqlens"].shape[0] - 1 if "cu_seqlens" in named else batch
