@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "headgate/runtime.hpp"
-#include "verify/linear_attention_spec.hpp"
 #include "verify/spec.hpp"
 
 namespace headgate::verify {
@@ -20,8 +19,6 @@ bool Implementation::takes(const CaseSpec& spec) const {
   // Exact calls take dot products for some scores of bf16 (library/attention/cpu/x86/dot_scores-inl.hpp).
   return products.empty() || (products == "avx512_bf16" && spec.dtype == DType::bf16);
 }
-
-bool Implementation::takes(const LinearCaseSpec& /*spec*/) const { return !target.empty() && products.empty(); }
 
 void Implementation::activate() const {
   set_backend(backend);

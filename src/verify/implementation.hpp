@@ -8,7 +8,9 @@
 namespace headgate::verify {
 
 struct CaseSpec;
+struct ConvolutionCaseSpec;
 struct LinearCaseSpec;
+struct NormCaseSpec;
 
 /// What a problem can be run on: a backend and, for the CPU backend, each vector target that this CPU supports, and
 /// once more with each that it has for native16.
@@ -20,8 +22,11 @@ struct Implementation {
 
   /// Whether the problem runs there: one of native16 on products, where the CPU has any.
   bool takes(const CaseSpec& spec) const;
-  /// Linear attention has no backends and products of its own.
-  bool takes(const LinearCaseSpec& spec) const;
+  /// Linear attention, the short convolution and the gated norm have no backends and products of their own.
+  bool takes(const LinearCaseSpec& /*spec*/) const { return runs_linear(); }
+  bool takes(const ConvolutionCaseSpec& /*spec*/) const { return runs_linear(); }
+  bool takes(const NormCaseSpec& /*spec*/) const { return runs_linear(); }
+  bool runs_linear() const { return !target.empty() && products.empty(); }
 
   /// Makes it what calls run on.
   void activate() const;

@@ -41,20 +41,45 @@ std::optional<std::string> check_problem(const LinearCaseSpec& spec, const Linea
   return check_linear_on_every_target(spec, check);
 }
 
+/// The same of an operation that has checks of its own for its problems.
+template <class Problem, class Spec, class OwnKernels>
+std::optional<std::string> check_passes(const Spec& spec, const OwnKernels& kernels, std::vector<TargetErrors>& targets,
+                                        WorstError TargetErrors::*forward, WorstError TargetErrors::*backward) {
+  const auto check = [&](Problem& problem, const std::string& target) -> std::optional<std::string> {
+    TargetErrors& errors = errors_on(targets, target);
+    if (auto mismatch = check_forward_case(problem, kernels, &(errors.*forward))) return mismatch;
+    if (auto mismatch = check_backward_case(problem, kernels, &(errors.*backward))) return mismatch;
+    return check_same_bits(problem, kernels);
+  };
+  return check_on_implementations<Problem>(spec, check);
+}
+
+std::optional<std::string> check_problem(const ConvolutionCaseSpec& spec, const ConvolutionKernels& kernels,
+                                         std::vector<TargetErrors>& targets) {
+  return check_passes<ConvolutionCase>(spec, kernels, targets, &TargetErrors::convolution_forward,
+                                       &TargetErrors::convolution_backward);
+}
+
+std::optional<std::string> check_problem(const NormCaseSpec& spec, const NormKernels& kernels,
+                                         std::vector<TargetErrors>& targets) {
+  return check_passes<NormCase>(spec, kernels, targets, &TargetErrors::norm_forward, &TargetErrors::norm_backward);
+}
+
 }  // namespace
 
-RunResult run(const RunOptions& options, const OnProblem& on_problem, const Kernels& kernels,
-              const LinearKernels& linear) {
+RunResult run(const RunOptions& options, const OnProblem& on_problem, const RunKernels& kernels) {
+  constexpr std::uint64_t kOperations = 4;
   const auto start = Clock::now();
   RunResult result;
   for (const Implementation& each : implementations()) {
-    result.targets.push_back({each.name, each.takes(LinearCaseSpec{}), {}, {}, {}, {}, {}});
+    result.targets.push_back({.target = each.name, .runs_linear = each.runs_linear()});
   }
-  const std::size_t listed = options.listed.size() + options.listed_linear.size();
+  const std::size_t listed = options.listed.size() + options.listed_linear.size() + options.listed_convolution.size() +
+                             options.listed_norm.size();
   const auto passes = [&](const auto& spec, const auto& own_kernels) {
-    const double done = options.problems
-                            ? static_cast<double>(result.problems) / static_cast<double>(listed + 2 * *options.problems)
-                            : seconds_since(start) / options.seconds;
+    const double done = options.problems ? static_cast<double>(result.problems) /
+                                               static_cast<double>(listed + kOperations * *options.problems)
+                                         : seconds_since(start) / options.seconds;
     on_problem(done, ++result.problems);
     result.mismatch = check_problem(spec, own_kernels, result.targets);
     return !result.mismatch.has_value();
@@ -65,9 +90,12 @@ RunResult run(const RunOptions& options, const OnProblem& on_problem, const Kern
   const auto all_pass = [&](const auto& specs, const auto& own_kernels) {
     return std::all_of(specs.begin(), specs.end(), [&](const auto& spec) { return passes(spec, own_kernels); });
   };
-  bool ok = all_pass(options.listed, kernels) && all_pass(options.listed_linear, linear);
+  bool ok = all_pass(options.listed, kernels.attention) && all_pass(options.listed_linear, kernels.linear) &&
+            all_pass(options.listed_convolution, kernels.convolution) && all_pass(options.listed_norm, kernels.norm);
   for (std::uint64_t n = 0; ok && wants_another(n); ++n) {
-    ok = passes(random_spec(options.seed + n), kernels) && passes(random_linear_spec(options.seed + n), linear);
+    const std::uint64_t seed = options.seed + n;
+    ok = passes(random_spec(seed), kernels.attention) && passes(random_linear_spec(seed), kernels.linear) &&
+         passes(random_convolution_spec(seed), kernels.convolution) && passes(random_norm_spec(seed), kernels.norm);
   }
   result.seconds = seconds_since(start);
   return result;

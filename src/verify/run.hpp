@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "verify/check.hpp"
+#include "verify/gated_norm_case.hpp"
 #include "verify/linear_attention_check.hpp"
 #include "verify/linear_attention_spec.hpp"
+#include "verify/short_convolution_case.hpp"
 #include "verify/spec.hpp"
 
 namespace headgate::verify {
@@ -19,6 +21,8 @@ namespace headgate::verify {
 struct RunOptions {
   std::vector<CaseSpec> listed = standard_cases();
   std::vector<LinearCaseSpec> listed_linear = standard_linear_cases();
+  std::vector<ConvolutionCaseSpec> listed_convolution = standard_convolution_cases();
+  std::vector<NormCaseSpec> listed_norm = standard_norm_cases();
   double seconds = 30.0;                  ///< for the whole run; the lists are always checked completely
   std::optional<std::uint64_t> problems;  ///< number of random problems of each operation, however long they take
   std::uint64_t seed = 1;                 ///< of the first random problem of each operation
@@ -27,9 +31,19 @@ struct RunOptions {
 /// The largest errors on one vector target.
 struct TargetErrors {
   std::string target;
-  bool runs_linear = false;  ///< whether linear attention runs there as a target of its own
-  WorstError forward, backward, statistics;
-  WorstError linear_forward, linear_backward;
+  bool runs_linear = false;  ///< whether operations other than attention run there as on a target of its own
+  WorstError forward{}, backward{}, statistics{};
+  WorstError linear_forward{}, linear_backward{};
+  WorstError convolution_forward{}, convolution_backward{};
+  WorstError norm_forward{}, norm_backward{};
+};
+
+/// The functions that are checked: the library's own, or replacements in tests of the run.
+struct RunKernels {
+  Kernels attention = {};
+  LinearKernels linear = {};
+  ConvolutionKernels convolution = {};
+  NormKernels norm = {};
 };
 
 struct RunResult {
@@ -44,7 +58,6 @@ using OnProblem = std::function<void(double done, std::size_t number)>;
 
 /// Checks every problem on every vector target, forward and backward, against the oracle, and the bits of one thread
 /// against those of three. Stops at the first mismatch. The active target is the same afterwards as before.
-RunResult run(const RunOptions& options, const OnProblem& on_problem, const Kernels& kernels = {},
-              const LinearKernels& linear = {});
+RunResult run(const RunOptions& options, const OnProblem& on_problem, const RunKernels& kernels = {});
 
 }  // namespace headgate::verify

@@ -29,8 +29,8 @@ TEST(Run, Run_WrongTarget_NamesIt) {
     if (active_target() == wrong) store(out.dq, 0, 0, 0, 0, -load(out.dq, 0, 0, 0, 0));
   };
   std::vector<std::size_t> numbers;
-  const RunResult result = run(
-      {}, [&](double, std::size_t number) { numbers.push_back(number); }, kernels);
+  const RunResult result =
+      run({}, [&](double, std::size_t number) { numbers.push_back(number); }, {.attention = kernels});
   ASSERT_TRUE(result.mismatch.has_value());
   EXPECT_TRUE(result.mismatch->starts_with(wrong + ": dq[0,0,0,0]")) << *result.mismatch;
   EXPECT_EQ(result.problems, 1U);
@@ -46,7 +46,7 @@ TEST(Run, Run_BitsDependOnThreads_IsNoticed) {
     auto* first = static_cast<float*>(out.y.data);  // the last bit alone: far within the tolerance
     *first = std::nextafter(*first, std::numeric_limits<float>::infinity());
   };
-  const RunResult result = run({}, kIgnoreProgress, kernels);
+  const RunResult result = run({}, kIgnoreProgress, {.attention = kernels});
   ASSERT_TRUE(result.mismatch.has_value());
   EXPECT_NE(result.mismatch->find("1 thread and 3 threads differ"), std::string::npos) << *result.mismatch;
 }
@@ -55,14 +55,17 @@ TEST(Run, Run_CountGiven_ChecksTheListsThenRandomProblems) {
   RunOptions options;
   options.listed = {random_spec(1), random_spec(2)};
   options.listed_linear = {random_linear_spec(1), random_linear_spec(2)};
+  options.listed_convolution = {random_convolution_spec(1), random_convolution_spec(2)};
+  options.listed_norm = {random_norm_spec(1), random_norm_spec(2)};
   options.problems = 3;
   options.seed = 7;
   std::vector<double> parts;
   const auto note = [&parts](double done, std::size_t) { parts.push_back(done); };
   const RunResult all = run(options, note);
   EXPECT_EQ(all.mismatch, std::nullopt);
-  EXPECT_EQ(all.problems, 10U);
-  EXPECT_EQ(parts, (std::vector<double>{0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9}));
+  EXPECT_EQ(all.problems, 20U);
+  ASSERT_EQ(parts.size(), 20U);
+  for (std::size_t n = 0; n < parts.size(); ++n) EXPECT_EQ(parts[n], static_cast<double>(n) / 20.0);
   const std::vector<Implementation> each = implementations();
   ASSERT_EQ(all.targets.size(), each.size());
   for (std::size_t n = 0; n < each.size(); ++n) {
@@ -70,6 +73,10 @@ TEST(Run, Run_CountGiven_ChecksTheListsThenRandomProblems) {
     EXPECT_EQ(all.targets[n].runs_linear, each[n].takes(random_linear_spec(1)));
     EXPECT_EQ(all.targets[n].linear_forward.ratio > 0.0, all.targets[n].runs_linear) << each[n].name;
     EXPECT_EQ(all.targets[n].linear_backward.ratio > 0.0, all.targets[n].runs_linear) << each[n].name;
+    for (const auto error : {&TargetErrors::convolution_forward, &TargetErrors::convolution_backward,
+                             &TargetErrors::norm_forward, &TargetErrors::norm_backward}) {
+      EXPECT_EQ((all.targets[n].*error).ratio > 0.0, all.targets[n].runs_linear) << each[n].name;
+    }
     if (!each[n].takes(random_spec(1))) continue;
     EXPECT_GT(all.targets[n].forward.ratio, 0.0) << each[n].name;
     EXPECT_GT(all.targets[n].backward.ratio, 0.0) << each[n].name;
@@ -78,15 +85,14 @@ TEST(Run, Run_CountGiven_ChecksTheListsThenRandomProblems) {
   std::size_t now = 0;
   Kernels kernels;
   kernels.forward = [&now](const AttentionOutputs& out, const AttentionInputs& in, const AttentionOptions& o) {
-    if (now == 7) throw Error("the second random one");
+    if (now == 13) throw Error("the second random one");
     attention_forward(out, in, o);
   };
-  const RunResult stopped = run(
-      options, [&now](double, std::size_t number) { now = number; }, kernels);
+  const RunResult stopped = run(options, [&now](double, std::size_t number) { now = number; }, {.attention = kernels});
   ASSERT_TRUE(stopped.mismatch.has_value());
   EXPECT_NE(stopped.mismatch->find("threw \"the second random one\": " + describe(random_spec(8))), std::string::npos)
       << *stopped.mismatch;
-  EXPECT_EQ(stopped.problems, 7U);
+  EXPECT_EQ(stopped.problems, 13U);
 }
 
 TEST(Run, Run_WrongLinearAttention_NamesProblemAndTarget) {
@@ -94,6 +100,8 @@ TEST(Run, Run_WrongLinearAttention_NamesProblemAndTarget) {
   RunOptions options;
   options.listed = {random_spec(1)};
   options.listed_linear = {};
+  options.listed_convolution = {};
+  options.listed_norm = {};
   options.problems = 2;
   options.seed = 7;
   LinearKernels linear;
@@ -102,11 +110,40 @@ TEST(Run, Run_WrongLinearAttention_NamesProblemAndTarget) {
     linear_attention_backward(out, in, incoming, o);
     if (active_target() == wrong) throw Error("wrong");
   };
-  const RunResult result = run(options, kIgnoreProgress, {}, linear);
+  const RunResult result = run(options, kIgnoreProgress, {.linear = linear});
   ASSERT_TRUE(result.mismatch.has_value());
   EXPECT_EQ(*result.mismatch,
             wrong + ": linear_attention_backward threw \"wrong\": " + describe(random_linear_spec(7)));
   EXPECT_EQ(result.problems, 3U);
+}
+
+/// Only one problem of the operation, which throws on one target.
+TEST(Run, Run_WrongConvolutionOrNorm_NamesProblemAndTarget) {
+  const std::string wrong = supported_targets().back();
+  RunOptions options;
+  options.listed = {};
+  options.listed_linear = {};
+  options.listed_convolution = {random_convolution_spec(3)};
+  options.listed_norm = {random_norm_spec(4)};
+  options.problems = 0;
+  RunKernels kernels;
+  kernels.norm.backward = [&wrong](const auto& out, const auto& in, const auto& dy, const auto& o) {
+    gated_norm_backward(out, in, dy, o);
+    if (active_target() == wrong) throw Error("wrong");
+  };
+  RunResult result = run(options, kIgnoreProgress, kernels);
+  ASSERT_TRUE(result.mismatch.has_value());
+  EXPECT_EQ(*result.mismatch, wrong + ": gated_norm_backward threw \"wrong\": " + describe(random_norm_spec(4)));
+  EXPECT_EQ(result.problems, 2U);
+  kernels.convolution.forward = [&wrong](const auto& out, const auto& in, const auto& o) {
+    short_convolution_forward(out, in, o);
+    if (active_target() == wrong) throw Error("wrong");
+  };
+  result = run(options, kIgnoreProgress, kernels);
+  ASSERT_TRUE(result.mismatch.has_value());
+  EXPECT_EQ(*result.mismatch,
+            wrong + ": short_convolution_forward threw \"wrong\": " + describe(random_convolution_spec(3)));
+  EXPECT_EQ(result.problems, 1U);
 }
 
 TEST(Run, Run_Native16_ChecksItsProductsOnly) {
@@ -118,6 +155,8 @@ TEST(Run, Run_Native16_ChecksItsProductsOnly) {
   spec.precision = Precision::native16;
   options.listed = {spec};
   options.listed_linear = {};
+  options.listed_convolution = {};
+  options.listed_norm = {};
   options.problems = 0;
   const RunResult result = run(options, kIgnoreProgress);
   EXPECT_EQ(result.mismatch, std::nullopt);
@@ -131,8 +170,10 @@ TEST(Run, Run_WithoutTime_ChecksTheListsOnly) {
   RunOptions options;
   options.listed = {random_spec(1), random_spec(2)};
   options.listed_linear = {random_linear_spec(1)};
+  options.listed_convolution = {random_convolution_spec(1)};
+  options.listed_norm = {random_norm_spec(1)};
   options.seconds = 0.0;
-  EXPECT_EQ(run(options, kIgnoreProgress).problems, 3U);
+  EXPECT_EQ(run(options, kIgnoreProgress).problems, 5U);
 }
 
 }  // namespace

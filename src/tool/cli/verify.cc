@@ -14,6 +14,11 @@
 namespace headgate::cli {
 namespace {
 
+void print_passes(const std::string& target, const char* operation, const verify::WorstError& forward,
+                  const verify::WorstError& backward) {
+  fmt::print("{:<16}  {:<17} forward {:.2f}, backward {:.2f}: ok\n", target, operation, forward.ratio, backward.ratio);
+}
+
 void print_errors(const std::vector<verify::TargetErrors>& targets) {
   fmt::print(
       "\ntarget            operation         largest error, in units of the tolerance (rounding to storage alone "
@@ -22,8 +27,9 @@ void print_errors(const std::vector<verify::TargetErrors>& targets) {
     fmt::print("{:<16}  attention         forward {:.2f}, backward {:.2f}, statistics {:.2f}: ok\n", errors.target,
                errors.forward.ratio, errors.backward.ratio, errors.statistics.ratio);
     if (!errors.runs_linear) continue;
-    fmt::print("{:<16}  linear attention  forward {:.2f}, backward {:.2f}: ok\n", errors.target,
-               errors.linear_forward.ratio, errors.linear_backward.ratio);
+    print_passes(errors.target, "linear attention", errors.linear_forward, errors.linear_backward);
+    print_passes(errors.target, "short convolution", errors.convolution_forward, errors.convolution_backward);
+    print_passes(errors.target, "gated norm", errors.norm_forward, errors.norm_backward);
   }
 }
 
@@ -32,8 +38,12 @@ int run_verify(const verify::RunOptions& options) {
       options.problems
           ? fmt::format("{} random ones of each from seed {}", *options.problems, options.seed)
           : fmt::format("random ones of each from seed {} until {:g} s have passed", options.seed, options.seconds);
-  fmt::print("targets   {}\nproblems  {} of attention and {} of linear attention listed, then {}\n",
-             fmt::join(supported_targets(), " "), options.listed.size(), options.listed_linear.size(), extent);
+  fmt::print(
+      "targets   {}\nproblems  {} of attention, {} of linear attention, {} of the short convolution and {} of the "
+      "gated "
+      "norm listed, then {}\n",
+      fmt::join(supported_targets(), " "), options.listed.size(), options.listed_linear.size(),
+      options.listed_convolution.size(), options.listed_norm.size(), extent);
   std::fflush(stdout);
 
   console::ProgressBar bar;
@@ -60,11 +70,10 @@ Verb add_verify(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "verify",
       "Check the kernels against the f64 oracle on this machine\n\n"
-      "Runs fixed lists of problems and then random ones, of attention (forward, backward and statistics) and of "
-      "linear "
-      "attention (forward and backward) in turn, on every vector target that this CPU can run, those of native16 on "
-      "each "
-      "kind of 16-bit products that it has. Compares every element with the oracle by the rule of "
+      "Runs fixed lists of problems and then random ones, of attention (forward, backward and statistics), linear "
+      "attention, the short convolution and the gated norm (forward and backward) in turn, on every vector target that "
+      "this CPU can run, those of native16 on each kind of 16-bit products that it has. Compares every element with "
+      "the oracle by the rule of "
       "docs/reference/numerics.md, and the bits of one thread with those of three. Stops at the first mismatch, with "
       "exit status 1.");
   const Option seconds =
