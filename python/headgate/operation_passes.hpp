@@ -73,6 +73,7 @@ class Passes {
     const auto incoming_arrays = take_tensors<Operation::kIncoming>(keywords, in.layout, incoming);
     const auto* out = take_out<BackwardResults>(keywords, Operation::kGradientsClass);
     std::vector<bool> defaults;
+    defaults.reserve(Operation::kGradients.size());
     for (const auto& row : Operation::kGradients) defaults.push_back((in.views.*row.gradient_of).present());
     const std::vector<bool> chosen = chosen_rows<Operation::kGradients>(keywords, "gradients", out, defaults);
     BackwardResults results = out == nullptr ? BackwardResults() : *out;

@@ -168,8 +168,8 @@ TEST(ConvolutionCheck, FlippedSign_InAnyOutput_IsNoticed) {
       {"dx", &G::dx}, {"dweight", &G::dweight}, {"dbias", &G::dbias}, {"dstate", &G::dstate}};
   for (const auto& [name, member] : gradients) {
     ConvolutionKernels kernels = oracle_convolution_kernels();
-    kernels.backward = [right = kernels.backward, member, negate](const auto& out, const auto& in, const auto& incoming,
-                                                                  const auto& options) {
+    kernels.backward = [right = kernels.backward, member = member, negate](const auto& out, const auto& in,
+                                                                           const auto& incoming, const auto& options) {
       right(out, in, incoming, options);
       negate(out.*member);
     };

@@ -142,8 +142,8 @@ TEST(NormCheck, FlippedSign_InAnyOutput_IsNoticed) {
       {"dx", &G::dx}, {"dweight", &G::dweight}, {"dgate", &G::dgate}};
   for (const auto& [name, member] : gradients) {
     NormKernels kernels = oracle_norm_kernels();
-    kernels.backward = [right = kernels.backward, member, negate](const auto& out, const auto& in, const auto& dy,
-                                                                  const auto& options) {
+    kernels.backward = [right = kernels.backward, member = member, negate](const auto& out, const auto& in,
+                                                                           const auto& dy, const auto& options) {
       right(out, in, dy, options);
       negate(out.*member);
     };

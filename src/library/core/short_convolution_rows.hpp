@@ -98,8 +98,9 @@ inline constexpr auto kConvolutionOptions = [] {
   using O = ShortConvolutionOptions;
   using C = headgate_short_convolution_options;
   return std::tuple_cat(
-      std::tuple{option_row(OptionOf::convolution, &O::activation, &C::activation,
-                            {.name = "activation", .help = "of the sum; none leaves it", .words = "silu, none"})},
+      std::tuple{option_row(
+          OptionOf::convolution, &O::activation, &C::activation,
+          {.name = "activation", .help = "activation of the sum; none: the sum itself", .words = "silu, none"})},
       execution_rows<C>());
 }();
 

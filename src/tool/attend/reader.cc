@@ -59,11 +59,13 @@ io::Array Reader::read(Elements elements, bool or_f32, const std::string& path) 
   if (path.empty()) return {};
   switch (elements) {
     case Elements::floats:
+    case Elements::of_x:
     case Elements::of_q: return like_q(path, io::read_npy(path));
     case Elements::of_q_or_i8: {
       io::Array array = io::read_npy(path);
       return array.dtype == DType::i8 ? std::move(array) : like_q(path, std::move(array));
     }
+    case Elements::of_x_or_f32:
     case Elements::of_q_or_f32: return or_f32 ? like_q_or_f32(path) : like_q(path, io::read_npy(path));
     case Elements::f32: return in_dtype(read_float(path), DType::f32);
     case Elements::f32_or_f64: {

@@ -16,6 +16,7 @@
 #include "library/core/statistics_outputs.hpp"
 #include "tool/bench/attention.hpp"
 #include "tool/bench/linear_attention.hpp"
+#include "tool/bench/streaming.hpp"
 #include "tool/bench/training.hpp"
 #include "tool/bench/workload.hpp"
 
@@ -393,6 +394,7 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_packed(groups);
   add_statistics(groups);
   for (BenchGroup& group : linear_attention_groups(threads)) groups.push_back(std::move(group));
+  for (BenchGroup& group : streaming_groups()) groups.push_back(std::move(group));
   for (BenchGroup& group : training_groups()) groups.push_back(std::move(group));
   return groups;
 }

@@ -20,7 +20,8 @@ class BenchJob {
   virtual void run() = 0;
   /// Returns the FLOPs of one run.
   virtual double flops() const = 0;
-  /// Returns the bytes that one run must read from memory, if reading limits it; 0 for work that caches hold.
+  /// Returns the bytes that one run must read from memory, or read and write, if that limits it; 0 for work that caches
+  /// hold.
   virtual double read_bytes() const { return 0.0; }
   /// Returns f32 or f64, the type in which FMA peak is measured.
   virtual DType compute_dtype() const = 0;

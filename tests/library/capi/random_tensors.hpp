@@ -19,8 +19,8 @@ class RandomTensors {
   RandomTensors(const RandomTensors&) = delete;
   RandomTensors& operator=(const RandomTensors&) = delete;
 
-  /// All memory, inputs and outputs.
-  const std::deque<std::vector<double>>& memory() const { return memory_; }
+  /// A copy of all memory, inputs and outputs.
+  std::deque<std::vector<double>> memory() const { return memory_; }
 
  protected:
   TensorView tensor(DType dtype, const Shape& shape, double low = -1.0, double high = 1.0) {

@@ -27,3 +27,4 @@ def test_pytorch_blocks_run():
     assert count >= 7
     assert names["y"].is_nested and len(names["gate_parameters"](names["model"])) == 2
     assert names["mixed"].shape == (2, 1, 4, 32) and names["state"].shape == (2, 4, 32, 32)
+    assert names["c"].shape == (2, 1, 96) and names["rows"].shape == (2, 3, 96) and names["z"].grad is not None
