@@ -6,6 +6,7 @@ from ..extras import require
 require("torch", "headgate.torch")  # before the modules that import it
 
 from .attention import gated_attention
+from .delta_net import DeltaNetCache, GatedDeltaNet
 from .gated_norm import gated_norm
 from .gates import GATE_FUNCTIONS
 from .linear_attention import linear_attention
@@ -19,8 +20,10 @@ from .variant import GateVariant, parse_gate
 __all__ = [
     "GATE_FUNCTIONS",
     "AttentionCache",
+    "DeltaNetCache",
     "GateVariant",
     "GatedAttention",
+    "GatedDeltaNet",
     "gate_parameters",
     "gated_attention",
     "gated_norm",

@@ -102,7 +102,9 @@ def test_every_case_is_measured_and_correct(measured):
     }
     for case in report["cases"]:
         results = {result["peer"]: result for result in case["results"]}
-        peer, other = ("transformers", "torch-math") if case["op"].startswith("linear") else ("torch-math", "transformers")
+        peer, other = (
+            ("transformers", "torch-math") if case["op"].startswith("linear") else ("torch-math", "transformers")
+        )
         assert "refused" in results[other]
         for name in ("headgate", peer):
             low, middle, high = results[name]["seconds"]

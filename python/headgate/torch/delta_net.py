@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Gated DeltaNet layer as a module: projections, short convolution, the gated delta rule, gated norm.
+
+Its parameters have the names and the rows of the checkpoints of Qwen3-Next, Qwen3.5, OLMo-Hybrid or Kimi-Linear.
+Letters: B batch, T tokens, C channels of the layer, Hk heads of q and k, Hv heads of v, D and Dv features of a head of
+k and of v, K taps, N sequences.
+"""
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import headgate
+
+from .errors import in_words_of
+from .gated_norm import gated_norm
+from .linear_attention import linear_attention
+from .short_convolution import short_convolution
+
+
+L2_NORM_EPS = 1e-6
+
+
+class DeltaNetCache:
+    """What one layer keeps of the tokens before, for calls without gradients: the last K − 1 inputs of the convolution
+    and the state of each head. Its size does not depend on how many tokens there were."""
+
+    def __init__(self) -> None:
+        self.convolution: list[Tensor | None] = []
+        """(N,K−1,channels) of each part that is convolved."""
+        self.state: Tensor | None = None
+        """(N,Hv,D,Dv)"""
+        self.length = 0
+
+
+class Projected(NamedTuple):
+    """What the layer computes of its input."""
+
+    mixed: list[Tensor]
+    """q, k and v before the convolution, in parts (B,T,channels) that are its channels one after the other."""
+    z: Tensor
+    """The logits of the output's gate, (B,T,Hv,Dv)."""
+    b: Tensor
+    """The logits of β, (B,T,Hv)."""
+    a: Tensor
+    """The logits of the decay, (B,T,Hv), or (B,T,Hv,D) with one for each feature."""
+
+
+class _Qwen35:
+    """in_proj_qkv has the rows of q, k and v; in_proj_z, in_proj_b and in_proj_a those of the gates."""
+
+    output, norm, gate_fn = "out_proj", "norm", "silu"
+    decay_of_feature = False
+    renamed = ("", "")
+
+    @staticmethod
+    def make(layer: "GatedDeltaNet") -> None:
+        C = layer.keys["hidden_size"]
+        layer.in_proj_qkv = _matrix(C, sum(layer.widths))
+        layer.in_proj_z = _matrix(C, layer.widths[2])
+        layer.in_proj_b = _matrix(C, layer.Hv)
+        layer.in_proj_a = _matrix(C, layer.Hv)
+
+    @staticmethod
+    def project(layer: "GatedDeltaNet", h: Tensor) -> Projected:
+        z = layer.in_proj_z(h).unflatten(-1, (layer.Hv, layer.Dv))
+        return Projected([layer.in_proj_qkv(h)], z, layer.in_proj_b(h), layer.in_proj_a(h))
+
+
+class _Qwen3Next(_Qwen35):
+    """For each key head, in_proj_qkvz has the rows [q D | k D | v R·Dv | z R·Dv] and in_proj_ba [b R | a R], where R is
+    Hv / Hk."""
+
+    @staticmethod
+    def make(layer: "GatedDeltaNet") -> None:
+        C = layer.keys["hidden_size"]
+        layer.in_proj_qkvz = _matrix(C, sum(layer.widths) + layer.widths[2])
+        layer.in_proj_ba = _matrix(C, 2 * layer.Hv)
+
+    @staticmethod
+    def project(layer: "GatedDeltaNet", h: Tensor) -> Projected:
+        Hk, R = layer.Hk, layer.Hv // layer.Hk
+        rows = (layer.D, layer.D, R * layer.Dv, R * layer.Dv)
+        *mixed, z = layer.in_proj_qkvz(h).unflatten(-1, (Hk, -1)).split(rows, dim=-1)
+        b, a = layer.in_proj_ba(h).unflatten(-1, (Hk, -1)).split((R, R), dim=-1)
+        z = z.reshape(*h.shape[:-1], layer.Hv, layer.Dv)
+        return Projected([x.flatten(-2) for x in mixed], z, b.flatten(-2), a.flatten(-2))
+
+
+class _OlmoHybrid:
+    """A matrix each: q_proj, k_proj, v_proj, a_proj, b_proj, and g_proj for the gate of the output."""
+
+    output, norm, gate_fn = "o_proj", "o_norm", "silu"
+    decay_of_feature = False
+    renamed = ("", "")
+
+    @staticmethod
+    def make(layer: "GatedDeltaNet") -> None:
+        C = layer.keys["hidden_size"]
+        layer.q_proj, layer.k_proj, layer.v_proj = (_matrix(C, width) for width in layer.widths)
+        layer.a_proj, layer.b_proj = _matrix(C, layer.Hv), _matrix(C, layer.Hv)
+        layer.g_proj = _matrix(C, layer.widths[2])
+
+    @staticmethod
+    def project(layer: "GatedDeltaNet", h: Tensor) -> Projected:
+        mixed = [layer.q_proj(h), layer.k_proj(h), layer.v_proj(h)]
+        z = layer.g_proj(h).unflatten(-1, (layer.Hv, layer.Dv))
+        return Projected(mixed, z, layer.b_proj(h), layer.a_proj(h))
+
+
+class _KimiLinear:
+    """q_proj, k_proj, v_proj and b_proj; the logits of the decay, for each feature, and those of the output's gate come
+    through D features: f_b_proj(f_a_proj(h)) and g_b_proj(g_a_proj(h))."""
+
+    output, norm, gate_fn = "o_proj", "o_norm", "sigmoid"
+    decay_of_feature = True
+    renamed = ("forget_gate.", "")  # transformers has a module in between
+
+    @staticmethod
+    def make(layer: "GatedDeltaNet") -> None:
+        C = layer.keys["hidden_size"]
+        layer.q_proj, layer.k_proj, layer.v_proj = (_matrix(C, width) for width in layer.widths)
+        layer.b_proj = _matrix(C, layer.Hv)
+        layer.f_a_proj, layer.f_b_proj = _matrix(C, layer.D), _matrix(layer.D, layer.Hv * layer.D)
+        layer.g_a_proj, layer.g_b_proj = _matrix(C, layer.Dv), _matrix(layer.Dv, layer.widths[2])
+
+    @staticmethod
+    def project(layer: "GatedDeltaNet", h: Tensor) -> Projected:
+        mixed = [layer.q_proj(h), layer.k_proj(h), layer.v_proj(h)]
+        z = layer.g_b_proj(layer.g_a_proj(h)).unflatten(-1, (layer.Hv, layer.Dv))
+        a = layer.f_b_proj(layer.f_a_proj(h)).unflatten(-1, (layer.Hv, layer.D))
+        return Projected(mixed, z, layer.b_proj(h), a)
+
+
+WEIGHT_LAYOUTS = {
+    "qwen3_5": _Qwen35,
+    "qwen3_next": _Qwen3Next,
+    "olmo_hybrid": _OlmoHybrid,
+    "kimi_linear": _KimiLinear,
+}
+
+
+def _matrix(inputs: int, outputs: int) -> nn.Linear:
+    return nn.Linear(inputs, outputs, bias=False)
+
+
+class GatedNorm(nn.Module):
+    """x / rms(x) · weight · g(z) over the last dimension, by headgate.torch.gated_norm."""
+
+    def __init__(self, features: int, eps: float, gate_fn: str):
+        super().__init__()
+        self.eps, self.gate_fn = eps, gate_fn
+        self.weight = nn.Parameter(torch.ones(features))
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        return gated_norm(x, self.weight, z, gate_fn=self.gate_fn, eps=self.eps, layout="bthd")
+
+
+class GatedDeltaNet(nn.Module):
+    """From h (B,T,C), the layer's input after its norm, to (B,T,C), causal.
+
+    In this order: projections; a causal convolution of K taps and SiLU over the channels of q, k and v; the gated delta
+    rule on normalised q and k, with β = σ(b), or 2σ(b) where `linear_allow_neg_eigval`, and the decay
+    −exp(A_log)·softplus(a + dt_bias); the norm of each head, times `weight`, times silu(z) or σ(z); the output's
+    projection. Value head h reads key head h / (Hv/Hk).
+
+    `weight_layout` names the model whose files the parameters are as: "qwen3_5", "qwen3_next", "olmo_hybrid", or
+    "kimi_linear", which has a decay for each feature and σ(z). load_state_dict also takes a convolution in three parts,
+    `q_conv1d`, `k_conv1d` and `v_conv1d`, and transformers' names of Kimi's tensors.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        linear_num_key_heads: int,
+        linear_num_value_heads: int | None = None,
+        linear_key_head_dim: int = 128,
+        linear_value_head_dim: int | None = None,
+        *,
+        weight_layout: str = "qwen3_5",
+        linear_conv_kernel_dim: int = 4,
+        linear_allow_neg_eigval: bool = False,
+        rms_norm_eps: float = 1e-6,
+        initializer_range: float = 0.02,
+    ):
+        keys = {name: value for name, value in locals().items() if name in _PARAMETERS}
+        super().__init__()
+        if weight_layout not in WEIGHT_LAYOUTS:
+            raise ValueError(f"weight_layout: '{weight_layout}' is none of {', '.join(WEIGHT_LAYOUTS)}")
+        self.keys, self._layout = keys, WEIGHT_LAYOUTS[weight_layout]
+        self.Hk, self.D = linear_num_key_heads, linear_key_head_dim
+        self.Hv = self.Hk if linear_num_value_heads is None else linear_num_value_heads
+        self.Dv = self.D if linear_value_head_dim is None else linear_value_head_dim
+        self._check_sizes()
+        self.widths = (self.Hk * self.D, self.Hk * self.D, self.Hv * self.Dv)
+        channels, K = sum(self.widths), linear_conv_kernel_dim
+        self._layout.make(self)
+        self.conv1d = nn.Conv1d(channels, channels, K, groups=channels, padding=K - 1, bias=False)
+        features = self.Hv * self.D if self._layout.decay_of_feature else self.Hv
+        self.A_log = nn.Parameter(torch.empty((1, 1, self.Hv, 1) if self._layout.decay_of_feature else self.Hv))
+        self.dt_bias = nn.Parameter(torch.empty(features))
+        setattr(self, self._layout.norm, GatedNorm(self.Dv, rms_norm_eps, self._layout.gate_fn))
+        setattr(self, self._layout.output, _matrix(self.widths[2], hidden_size))
+        self.register_load_state_dict_pre_hook(_in_own_names)
+        self.reset_parameters()
+
+    def _check_sizes(self) -> None:
+        for name, value, least, most in (
+            ("hidden_size", self.keys["hidden_size"], 1, None),
+            ("linear_num_key_heads", self.Hk, 1, None),
+            ("linear_num_value_heads", self.Hv, 1, None),
+            ("linear_key_head_dim", self.D, 1, 256),
+            ("linear_value_head_dim", self.Dv, 1, 256),
+            ("linear_conv_kernel_dim", self.keys["linear_conv_kernel_dim"], 2, 8),
+        ):
+            if value < least or (most is not None and value > most):
+                limits = f"at least {least}" if most is None else f"from {least} to {most}"
+                raise ValueError(f"{name}: is {value} but must be {limits}")
+        if self.Hv % self.Hk != 0:
+            raise ValueError(f"linear_num_value_heads: {self.Hv} is not a multiple of linear_num_key_heads, {self.Hk}")
+
+    def reset_parameters(self) -> None:
+        """Normal matrices; uniform A in (0.01, 16); dt_bias so that softplus(dt_bias) is log-uniform in (0.001, 0.1): heads
+        start with half-lives from less than a token to tens of thousands. The norm's weight is 1."""
+        for module in self.children():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=self.keys["initializer_range"])
+            elif isinstance(module, GatedNorm):
+                nn.init.ones_(module.weight)
+        self.conv1d.reset_parameters()
+        with torch.no_grad():
+            self.A_log.uniform_(0.01, 16.0).log_()
+            step = self.dt_bias.uniform_(math.log(0.001), math.log(0.1)).exp_()
+            self.dt_bias.copy_(step + torch.log(-torch.expm1(-step)))
+
+    @classmethod
+    def from_config(cls, config: "Mapping[str, Any] | Any") -> "GatedDeltaNet":
+        """A layer as the config of a model describes it: what its config.json holds, or a config of transformers. Its
+        model_type chooses weight_layout, unless a key of that name does."""
+        keys = dict(config) if isinstance(config, Mapping) else config.to_dict()
+        if isinstance(keys.get("text_config"), Mapping):
+            keys = {**keys, **keys["text_config"]}
+        kind = str(keys.get("weight_layout", keys.get("model_type", "")))
+        layout = next((name for name in WEIGHT_LAYOUTS if kind.startswith(name)), kind)
+        given = {name: keys[name] for name in _PARAMETERS if keys.get(name) is not None}
+        if layout == "olmo_hybrid":
+            given = {**_olmo_sizes(keys), **given, "rms_norm_eps": 1e-5}  # whatever the config says of the other norms
+        if layout == "kimi_linear":
+            given |= _kimi_sizes(keys)
+        missing = [name for name in ("hidden_size", "linear_num_key_heads") if name not in given]
+        if missing:
+            raise ValueError(f"from_config: the config has no {missing[0]}")
+        return cls(**{**given, "weight_layout": layout})
+
+    def extra_repr(self) -> str:
+        sizes = f"heads={self.Hk}x{self.D}/{self.Hv}x{self.Dv}"
+        return f"{self.keys['weight_layout']}, hidden_size={self.keys['hidden_size']}, {sizes}"
+
+    def _decay_and_beta(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """g (B,T,Hv,1|D) in f32 or better, and β (B,T,Hv,1)."""
+        wide = torch.promote_types(a.dtype, torch.float32)
+        rate = self.A_log.to(wide).exp()
+        a, bias = (
+            (a, self.dt_bias.unflatten(0, (self.Hv, self.D))) if a.dim() == 4 else (a[..., None], self.dt_bias[:, None])
+        )
+        decay = -rate.view(self.Hv, 1) * F.softplus(a.to(wide) + bias.to(wide))
+        beta = b.sigmoid()
+        return decay, (2.0 * beta if self.keys["linear_allow_neg_eigval"] else beta).unsqueeze(-1)
+
+    def _convolved(self, mixed: list[Tensor], cache: DeltaNetCache | None, cu_seqlens: Tensor | None) -> list[Tensor]:
+        """q (B,T,Hk,D), k and v (B,T,Hv,Dv) behind the convolution."""
+        weights = self.conv1d.weight.squeeze(1).split([part.shape[-1] for part in mixed])
+        if cache is None:
+            parts = [short_convolution(x, w, cu_seqlens=cu_seqlens) for x, w in zip(mixed, weights)]
+        else:
+            before = cache.convolution or [None] * len(mixed)
+            both = [
+                short_convolution(x, w, cu_seqlens=cu_seqlens, state=state, return_state=True)
+                for x, w, state in zip(mixed, weights, before)
+            ]
+            parts, cache.convolution = [y for y, _ in both], [state for _, state in both]
+        q, k, v = parts[0].split(self.widths, dim=-1) if len(parts) == 1 else parts
+        return [x.unflatten(-1, (heads, -1)) for x, heads in ((q, self.Hk), (k, self.Hk), (v, self.Hv))]
+
+    @in_words_of("GatedDeltaNet", {})
+    def forward(
+        self,
+        h: Tensor,
+        *,
+        cache: DeltaNetCache | None = None,
+        mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        """The layer's output (B,T,C).
+
+        `cache` goes on from the tokens that it has seen, and is updated; without gradients. `mask` (B,T) is false at
+        padding, whose input counts as 0: put it before the tokens where there is a cache, since a state decays there.
+        `cu_seqlens` (N+1) says where the sequences of a packed batch (1,T,C) begin, each with a state of its own.
+        """
+        read, z = self._inputs(h, mask, cu_seqlens, cache)
+        given = {"l2_norm": L2_NORM_EPS, "cu_seqlens": cu_seqlens, "layout": "bthd"}
+        if cache is None:
+            y = linear_attention(*read, **given)
+        else:
+            y, cache.state = linear_attention(*read, state=cache.state, return_state=True, **given)
+            cache.length += h.shape[1]
+        y = getattr(self, self._layout.norm)(y, z)
+        return getattr(self, self._layout.output)(y.flatten(-2))
+
+    @torch.no_grad()
+    @in_words_of("GatedDeltaNet", {})
+    def statistics(
+        self,
+        h: Tensor,
+        outputs: Sequence[str] = ("mean_first_share", "mean_reach", "half_life", "effective_rank"),
+        *,
+        mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> headgate.LinearAttentionStatistics:
+        """What the layer attends to when it is called with the same arguments, without its T×T weights: the named fields
+        of headgate.LinearAttentionStatistics as tensors, of each query (B,Hv,T), or of each head (N,Hv). There are no
+        gradients."""
+        read, _ = self._inputs(h, mask, cu_seqlens, None)
+        given = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens}
+        return headgate.linear_attention_statistics(
+            *read, l2_norm=L2_NORM_EPS, layout="bthd", outputs=list(outputs), **given
+        )
+
+    def _inputs(
+        self, h: Tensor, mask: Tensor | None, cu_seqlens: Tensor | None, cache: DeltaNetCache | None
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """What the rule reads, (B,T,heads,…): q, k, v, g and β; and the logits of the output's gate."""
+        if h.dim() != 3 or h.shape[-1] != self.keys["hidden_size"]:
+            raise ValueError(f"h: is {list(h.shape)} but must be (B,T,{self.keys['hidden_size']})")
+        if cache is not None:
+            _check_cache(cache, h, cu_seqlens)
+        if mask is not None:
+            if mask.shape != h.shape[:-1]:
+                raise ValueError(f"mask: is {list(mask.shape)} but must be {list(h.shape[:-1])}")
+            h = h * mask.to(h.dtype).unsqueeze(-1)
+        mixed, z, b, a = self._layout.project(self, h)
+        return (*self._convolved(mixed, cache, cu_seqlens), *self._decay_and_beta(a, b)), z
+
+
+def _check_cache(cache: DeltaNetCache, h: Tensor, cu_seqlens: Tensor | None) -> None:
+    if torch.is_grad_enabled():
+        raise ValueError("cache: there are no gradients with a cache: call the layer under torch.no_grad()")
+    sequences = h.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    if cache.state is not None and cache.state.shape[0] != sequences:
+        raise ValueError(f"cache: holds {cache.state.shape[0]} sequences but the layer was given {sequences}")
+
+
+def _in_own_names(layer: GatedDeltaNet, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Gives the tensors of a file the names that the layer has for them."""
+    parts = [f"{prefix}{letter}_conv1d.weight" for letter in "qkv"]
+    if all(part in state_dict for part in parts):
+        state_dict[f"{prefix}conv1d.weight"] = torch.cat([state_dict.pop(part) for part in parts])
+    other, own = layer._layout.renamed
+    for name in [name for name in state_dict if other and name.startswith(prefix + other)]:
+        state_dict[prefix + own + name.removeprefix(prefix + other)] = state_dict.pop(name)
+
+
+def _olmo_sizes(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """What OLMo-Hybrid's config leaves out has these defaults."""
+    heads = keys.get("linear_num_key_heads") or keys.get("num_attention_heads")
+    if not heads or not keys.get("hidden_size"):
+        return {}
+    D = keys.get("linear_key_head_dim") or int(0.75 * keys["hidden_size"] / heads)
+    return {
+        "linear_num_key_heads": heads,
+        "linear_num_value_heads": keys.get("num_attention_heads", heads),
+        "linear_key_head_dim": D,
+        "linear_value_head_dim": 2 * D,
+        "linear_allow_neg_eigval": True,
+    }
+
+
+def _kimi_sizes(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Kimi-Linear's names: those of transformers, or those of a file in linear_attn_config."""
+    of_file = keys.get("linear_attn_config") or {}
+    found = {
+        "linear_num_key_heads": of_file.get("num_heads", keys.get("linear_num_heads")),
+        "linear_key_head_dim": of_file.get("head_dim", keys.get("linear_head_dim")),
+        "linear_conv_kernel_dim": of_file.get("short_conv_kernel_size", keys.get("linear_conv_kernel_dim")),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+_PARAMETERS = tuple(inspect.signature(GatedDeltaNet.__init__).parameters)[1:]

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GatedDeltaNet against the modules of transformers whose weights it loads."""
+
+import copy
+
+import pytest
+import torch
+import transformers
+from transformers.cache_utils import DynamicCache
+from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
+from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridGatedDeltaNet
+from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
+
+from headgate.torch import DeltaNetCache, GatedDeltaNet
+
+C, HK, HV, D, DV, B, T = 24, 2, 4, 8, 6, 2, 70
+COMMON = {
+    "hidden_size": C,
+    "num_attention_heads": HV,
+    "num_hidden_layers": 2,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+SIZES = {
+    "linear_num_key_heads": HK,
+    "linear_num_value_heads": HV,
+    "linear_key_head_dim": D,
+    "linear_value_head_dim": DV,
+}
+KIMI = {"linear_num_heads": HV, "linear_head_dim": D}
+MODELS = {
+    "qwen3_5": (Qwen3_5GatedDeltaNet, transformers.Qwen3_5TextConfig(**COMMON, **SIZES)),
+    "qwen3_next": (Qwen3NextGatedDeltaNet, transformers.Qwen3NextConfig(**COMMON, **SIZES)),
+    "olmo_hybrid": (OlmoHybridGatedDeltaNet, transformers.OlmoHybridConfig(**COMMON, **SIZES)),
+    "kimi_linear": (KimiLinearDeltaAttention, transformers.KimiLinearConfig(**COMMON, **KIMI)),
+}
+LAYOUTS = list(MODELS)
+
+
+def pair(name):
+    """A module of transformers with random parameters, and ours, which loaded them."""
+    kind, config = MODELS[name]
+    theirs = kind(config, 0)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(std=0.4)
+    ours = GatedDeltaNet.from_config(config)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layer_output_and_gradients_are_those_of_transformers(name):
+    theirs, ours = pair(name)
+    h = torch.randn(B, T, C, requires_grad=True)
+    y, expected = ours(h), theirs(h)
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
+    dy = torch.randn_like(y)
+    named = dict(theirs.named_parameters())
+    own = {key.removeprefix("forget_gate."): parameter for key, parameter in named.items()}
+    assert set(own) == {key for key, _ in ours.named_parameters()}
+    found = torch.autograd.grad(y, [h, *(p for _, p in ours.named_parameters())], dy)
+    right = torch.autograd.grad(expected, [h, *(own[key] for key, _ in ours.named_parameters())], dy)
+    for key, gradient, theirs_ in zip(["h", *(key for key, _ in ours.named_parameters())], found, right):
+        scale = theirs_.abs().max().item()
+        torch.testing.assert_close(
+            gradient, theirs_, rtol=1e-3, atol=1e-4 * scale, msg=lambda text, key=key: f"{key}: {text}"
+        )
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_cache_token_by_token_is_the_whole_and_that_of_transformers(name):
+    theirs, ours = pair(name)
+    h = torch.randn(B, 12, C)
+    with torch.no_grad():
+        whole, cache = ours(h), DeltaNetCache()
+        parts = [ours(h[:, :7], cache=cache)] + [ours(h[:, t : t + 1], cache=cache) for t in range(7, 12)]
+        their_cache = DynamicCache(config=MODELS[name][1])
+        their_parts = [theirs(h[:, :7], cache=their_cache)]
+        their_parts += [theirs(h[:, t : t + 1], cache=their_cache) for t in range(7, 12)]
+    assert cache.length == 12
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.cat(their_parts, dim=1), whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_packed_batch_is_its_sequences(name):
+    _, ours = pair(name)
+    h, bounds = torch.randn(1, 20, C), [0, 3, 3, 20]
+    with torch.no_grad():
+        packed = ours(h, cu_seqlens=torch.tensor(bounds))
+        parts = [ours(h[:, a:b]) for a, b in zip(bounds, bounds[1:]) if b > a]
+    torch.testing.assert_close(packed, torch.cat(parts, dim=1), rtol=1e-5, atol=1e-6)
+
+
+def test_mask_padding_before_the_tokens_changes_nothing():
+    theirs, ours = pair("qwen3_5")
+    h = torch.randn(1, 9, C)
+    padded = torch.cat((torch.randn(1, 4, C), h), dim=1)
+    mask = torch.arange(13)[None] >= 4
+    with torch.no_grad():
+        torch.testing.assert_close(ours(padded, mask=mask)[:, 4:], ours(h), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            ours(padded, mask=mask), theirs(padded, attention_mask=mask.float()), rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("name", ["olmo_hybrid", "kimi_linear"])
+def test_state_dict_of_files_loads(name):
+    """Files hold the convolution in three parts, and Kimi's have no module for the decay."""
+    theirs, ours = pair(name)
+    of_file = {key.replace("forget_gate.", ""): tensor for key, tensor in theirs.state_dict().items()}
+    q, k, v = of_file.pop("conv1d.weight").split(ours.widths)
+    of_file |= {"q_conv1d.weight": q, "k_conv1d.weight": k, "v_conv1d.weight": v}
+    loaded = GatedDeltaNet.from_config(MODELS[name][1])
+    loaded.load_state_dict(of_file)
+    h = torch.randn(B, 5, C)
+    assert torch.equal(loaded(h), ours(h))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layer_bfloat16_is_near_float32(name):
+    _, ours = pair(name)
+    low = copy.deepcopy(ours).bfloat16()
+    h = torch.randn(B, T, C).bfloat16()
+    expected = copy.deepcopy(low).float()(h.float())
+    found = low(h)
+    assert found.dtype == torch.bfloat16
+    error = (found.float() - expected).norm() / expected.norm()
+    assert error < 0.02, error
+
+
+def test_from_config_files_of_models():
+    """The keys as released config.json files have them."""
+    qwen = {"model_type": "qwen3_5_moe", "text_config": {"model_type": "qwen3_5_moe_text", "hidden_size": C, **SIZES}}
+    assert GatedDeltaNet.from_config(qwen).keys["weight_layout"] == "qwen3_5"
+    kimi = {"model_type": "kimi_linear", "hidden_size": C, "rms_norm_eps": 1e-5}
+    kimi["linear_attn_config"] = {"num_heads": 3, "head_dim": 8, "short_conv_kernel_size": 3}
+    layer = GatedDeltaNet.from_config(kimi)
+    assert (layer.Hk, layer.Hv, layer.D, layer.Dv, layer.conv1d.kernel_size[0]) == (3, 3, 8, 8, 3)
+    assert layer.o_norm.eps == 1e-5 and layer.o_norm.gate_fn == "sigmoid"
+    olmo = GatedDeltaNet.from_config({"model_type": "olmo_hybrid", "hidden_size": 32, "num_attention_heads": 2})
+    assert (olmo.Hk, olmo.D, olmo.Dv, olmo.o_norm.eps) == (2, 12, 24, 1e-5) and olmo.keys["linear_allow_neg_eigval"]
+
+
+def test_compiled_layer_equals_the_eager_one():
+    _, ours = pair("qwen3_next")
+    h = torch.randn(1, 9, C)
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(h), ours(h))
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"weight_layout": "mamba"}, "weight_layout: 'mamba' is none of"),
+        ({"linear_num_value_heads": 3}, "linear_num_value_heads: 3 is not a multiple of linear_num_key_heads, 2"),
+        ({"linear_key_head_dim": 257}, "linear_key_head_dim: is 257 but must be from 1 to 256"),
+        ({"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim: is 1 but must be from 2 to 8"),
+    ],
+)
+def test_wrong_sizes_are_refused(keys, words):
+    with pytest.raises(ValueError, match=words):
+        GatedDeltaNet(**{"hidden_size": C, "linear_num_key_heads": HK, **keys})
+
+
+def test_wrong_calls_are_refused():
+    layer = GatedDeltaNet(C, HK, HV, D)
+    h = torch.randn(B, 3, C)
+    with pytest.raises(ValueError, match="h: is .2, 3. but must be"):
+        layer(h[..., 0])
+    with pytest.raises(ValueError, match="mask: is .2, 4. but must be .2, 3."):
+        layer(h, mask=torch.ones(2, 4))
+    with pytest.raises(ValueError, match="no gradients with a cache"):
+        layer(h, cache=DeltaNetCache())
+    cache = DeltaNetCache()
+    with torch.no_grad():
+        layer(h, cache=cache)
+        with pytest.raises(ValueError, match="cache: holds 2 sequences but the layer was given 1"):
+            layer(h[:1], cache=cache)
+    with pytest.raises(ValueError, match="the config has no linear_num_key_heads"):
+        GatedDeltaNet.from_config({"model_type": "qwen3_next", "hidden_size": 8})
+    with pytest.raises(ValueError, match="weight_layout: 'llama' is none of"):
+        GatedDeltaNet.from_config({"model_type": "llama", "hidden_size": 8, "linear_num_key_heads": 2})
