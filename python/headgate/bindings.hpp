@@ -11,6 +11,7 @@ void bind_attention(nanobind::module_& module);
 void bind_cache(nanobind::module_& module);
 void bind_convert(nanobind::module_& module);
 void bind_linear_attention(nanobind::module_& module);
+void bind_linear_statistics(nanobind::module_& module);
 void bind_merge(nanobind::module_& module);
 void bind_runtime(nanobind::module_& module);
 void bind_statistics(nanobind::module_& module);

@@ -72,8 +72,8 @@ void LinearFigures::place(const LinearCaseSpec& spec, const Rows& rows, Struct& 
   }
 }
 
-std::optional<std::string> check_linear_statistics_case(LinearCase& problem, const LinearStatisticsKernels& kernels,
-                                                        WorstError* worst) {
+std::optional<std::string> check_linear_statistics_case(LinearCase& problem, const ExpectedLinearFigures& expected,
+                                                        const LinearStatisticsKernels& kernels, WorstError* worst) {
   const LinearCaseSpec& spec = problem.spec();
   problem.poison_outputs();
   LinearFigures figures(spec);
@@ -84,16 +84,15 @@ std::optional<std::string> check_linear_statistics_case(LinearCase& problem, con
       })) {
     return error;
   }
-  const reference::LinearWeightRows rows = reference::linear_weights(problem.inputs(), problem.options());
-  const reference::LinearFigureArray weights = chosen_rows(rows.weights, spec, figures.chosen(), spec.T);
-  const reference::LinearFigureArray state_query = chosen_rows(rows.state_query, spec, figures.chosen(), spec.D);
-  const reference::LinearStatistics statistics = reference::linear_statistics(problem.inputs(), problem.options());
+  const reference::LinearFigureArray weights = chosen_rows(expected.rows.weights, spec, figures.chosen(), spec.T);
+  const reference::LinearFigureArray state_query =
+      chosen_rows(expected.rows.state_query, spec, figures.chosen(), spec.D);
   const auto compare = [&](const char* name, const TensorView& view, LinearFigureOf of,
-                           const reference::LinearFigureArray& expected) {
+                           const reference::LinearFigureArray& want) {
     return Comparison{name,
                       view,
-                      expected.value,
-                      expected.magnitude,
+                      want.value,
+                      want.magnitude,
                       nullptr,
                       nullptr,
                       Tolerance::of(spec.dtype, view.dtype, terms_of(of, spec))};
@@ -104,7 +103,7 @@ std::optional<std::string> check_linear_statistics_case(LinearCase& problem, con
       compare("state_query", figures.weights().state_query, query_and_feature, state_query)};
   for (std::size_t n = 0; n < kLinearStatistics.size(); ++n) {
     const LinearStatisticsOutput& row = kLinearStatistics[n];
-    comparisons.push_back(compare(row.name, figures.statistics().*row.member, row.of, statistics.outputs[n]));
+    comparisons.push_back(compare(row.name, figures.statistics().*row.member, row.of, expected.statistics.outputs[n]));
   }
   if (auto mismatch = first_mismatch(comparisons, describing, worst)) return mismatch;
   if (const auto name = figures.spilled()) return spill_text(*name, describing);

@@ -10,6 +10,7 @@
 #include "headgate/linear_attention_statistics.hpp"
 #include "verify/compare.hpp"
 #include "verify/linear_attention_case.hpp"
+#include "verify/oracle/linear_statistics.hpp"
 #include "verify/slab.hpp"
 
 // Whether linear_attention_weights and linear_attention_statistics agree with the oracle.
@@ -50,8 +51,18 @@ class LinearFigures {
   LinearAttentionStatistics statistics_;
 };
 
+/// The oracle's answers to a problem.
+struct ExpectedLinearFigures {
+  explicit ExpectedLinearFigures(const LinearCase& problem)
+      : rows(reference::linear_weights(problem.inputs(), problem.options())),
+        statistics(reference::linear_statistics(problem.inputs(), problem.options(), rows)) {}
+
+  reference::LinearWeightRows rows;
+  reference::LinearStatistics statistics;
+};
+
 /// Runs the kernels on the problem; returns the first mismatch with the oracle.
-std::optional<std::string> check_linear_statistics_case(LinearCase& problem,
+std::optional<std::string> check_linear_statistics_case(LinearCase& problem, const ExpectedLinearFigures& expected,
                                                         const LinearStatisticsKernels& kernels = {},
                                                         WorstError* worst = nullptr);
 

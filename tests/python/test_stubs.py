@@ -46,5 +46,6 @@ def test_every_name_is_documented():
     page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "python.md").read_text()
     for name in ("attention", "attention_forward", "attention_backward", "attention_statistics", "KvCache", "convert",
                  "attention_merge", "narrow_keys", "linear_attention", "linear_attention_forward",
-                 "linear_attention_backward", "quantize", "load", "explain", "runs"):  # fmt: skip
+                 "linear_attention_backward", "linear_attention_weights", "linear_attention_statistics",
+                 "quantize", "load", "explain", "runs"):  # fmt: skip
         assert f"{name}(" in page or f"`{name}`" in page, name

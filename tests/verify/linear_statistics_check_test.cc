@@ -35,7 +35,7 @@ LinearCaseSpec figures_spec(DType dtype) {
 
 std::string mismatch_of(const LinearCaseSpec& spec, const LinearStatisticsKernels& kernels = {}) {
   LinearCase problem(spec);
-  return check_linear_statistics_case(problem, kernels).value_or("none");
+  return check_linear_statistics_case(problem, ExpectedLinearFigures(problem), kernels).value_or("none");
 }
 
 void multiply(const TensorView& view, double factor) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <tuple>
 
 #include "headgate/headgate.h"
 #include "headgate/linear_attention_statistics.hpp"
@@ -112,11 +114,16 @@ inline constexpr auto kLinearStatistics = [] {
       {"state_norm", &S::state_norm, &C::state_norm, state, "Frobenius norm of S_T"},
   }};
 }();
-static_assert(sizeof(LinearAttentionWeights) == kLinearWeights.size() * sizeof(TensorView) &&
-              sizeof(headgate_linear_attention_weights_outputs) / sizeof(headgate_tensor) == kLinearWeights.size());
-static_assert(sizeof(LinearAttentionStatistics) == kLinearStatistics.size() * sizeof(TensorView) &&
-              sizeof(headgate_linear_attention_statistics_outputs) / sizeof(headgate_tensor) ==
-                  kLinearStatistics.size());
+
+/// Whether there are as many rows as members of both structs; that of C begins with its size.
+template <class Rows>
+constexpr bool are_all_outputs(std::size_t c_size) {
+  constexpr std::size_t kRows = std::tuple_size_v<Rows>;
+  return sizeof(typename Rows::value_type::Struct) == kRows * sizeof(TensorView) &&
+         c_size >= kRows * sizeof(headgate_tensor) && c_size < (kRows + 1) * sizeof(headgate_tensor);
+}
+static_assert(are_all_outputs<decltype(kLinearWeights)>(sizeof(headgate_linear_attention_weights_outputs)) &&
+              are_all_outputs<decltype(kLinearStatistics)>(sizeof(headgate_linear_attention_statistics_outputs)));
 
 /// The outputs of this many rows are figures of a query; row kQueryFigures + n is the mean of row n.
 inline constexpr std::size_t kQueryFigures = 5;

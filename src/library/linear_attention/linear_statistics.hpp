@@ -9,8 +9,8 @@
 
 namespace headgate {
 
-/// Queries that go back over the tokens together: packing a key takes a tenth of what they do with it. It decides no
-/// bits.
+/// Queries that go back over the tokens together, enough that packing a key is a small part of their work. It decides
+/// no bits.
 inline constexpr std::int64_t kTileQueries = 256;
 
 /// Queries first … first + count of sequence n: tokens of the sequence, or numbers of chosen queries.

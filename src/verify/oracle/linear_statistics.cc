@@ -57,7 +57,8 @@ class UnitValues {
 
 class FiguresPass {
  public:
-  FiguresPass(LinearStatistics& out, const LinearAttentionInputs& in, const LinearAttentionOptions& options)
+  FiguresPass(LinearStatistics& out, const LinearAttentionInputs& in, const LinearAttentionOptions& options,
+              const LinearWeightRows& rows)
       : out_(out),
         in_(in),
         N_(linear_sequences(in)),
@@ -68,7 +69,7 @@ class FiguresPass {
         Dv_(in.v.shape[3]),
         roundoff_(in.q.dtype == DType::f64 ? 0x1p-53 : 0x1p-24),
         floor_(in.q.dtype == DType::f64 ? 0x1p-969 : 0x1p-102),
-        rows_(linear_weights(in, options)),
+        rows_(rows),
         last_(linear_forward(in, options)) {}
 
   void run() {
@@ -209,7 +210,7 @@ class FiguresPass {
   std::int64_t N_, Hv_, Ho_, T_, D_, Dv_;
   double roundoff_;
   double floor_;  // of e^g, which may come out as 0 below the smallest normal number, in unit roundoffs
-  LinearWeightRows rows_;
+  const LinearWeightRows& rows_;
   LinearForward last_;
 };
 
@@ -231,9 +232,10 @@ LinearWeightRows linear_weights(const LinearAttentionInputs& inputs, const Linea
   return out;
 }
 
-LinearStatistics linear_statistics(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options) {
+LinearStatistics linear_statistics(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options,
+                                   const LinearWeightRows& rows) {
   LinearStatistics out;
-  FiguresPass(out, inputs, options).run();
+  FiguresPass(out, inputs, options, rows).run();
   return out;
 }
 

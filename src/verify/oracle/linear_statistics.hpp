@@ -33,6 +33,8 @@ struct LinearStatistics {
 
 LinearWeightRows linear_weights(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options);
 
-LinearStatistics linear_statistics(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options);
+/// `rows`: of linear_weights.
+LinearStatistics linear_statistics(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options,
+                                   const LinearWeightRows& rows);
 
 }  // namespace headgate::reference

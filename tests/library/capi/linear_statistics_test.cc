@@ -54,16 +54,16 @@ struct FigureCall {
     headgate_linear_attention_inputs from = HEADGATE_LINEAR_ATTENTION_INPUTS_INIT;
     from = tensors_to_c<kLinearInputs>(from, in);
     const headgate_const_tensor rows = to_c(queries());
-    const headgate_linear_attention_options options = c_options();
-    return headgate_linear_attention_weights(&to, &from, &rows, &options);
+    const headgate_linear_attention_options with = c_options();
+    return headgate_linear_attention_weights(&to, &from, &rows, &with);
   }
   headgate_status statistics_by_c() const {
     headgate_linear_attention_statistics_outputs to = HEADGATE_LINEAR_ATTENTION_STATISTICS_OUTPUTS_INIT;
     to = tensors_to_c<kLinearStatistics>(to, statistics);
     headgate_linear_attention_inputs from = HEADGATE_LINEAR_ATTENTION_INPUTS_INIT;
     from = tensors_to_c<kLinearInputs>(from, in);
-    const headgate_linear_attention_options options = c_options();
-    return headgate_linear_attention_statistics(&to, &from, &options);
+    const headgate_linear_attention_options with = c_options();
+    return headgate_linear_attention_statistics(&to, &from, &with);
   }
   headgate_linear_attention_options c_options() const {
     const headgate_linear_attention_options zeros = HEADGATE_LINEAR_ATTENTION_OPTIONS_INIT;
@@ -104,10 +104,10 @@ TEST(CApiLinearStatistics, Message_BadArgument_NamesTheFunctionOfC) {
   EXPECT_EQ(call.statistics_by_c(), HEADGATE_INVALID_ARGUMENT);
   EXPECT_STREQ(headgate_last_error(),
                "headgate_linear_attention_statistics: reach has shape (2,4,4,1) but (B,Ho,T,1) is (2,4,5,1)");
-  EXPECT_EQ(headgate_linear_attention_statistics(nullptr, nullptr, nullptr), HEADGATE_INVALID_ARGUMENT);
-  EXPECT_STREQ(headgate_last_error(), "headgate_linear_attention_statistics: outputs is null");
   headgate_linear_attention_inputs from = HEADGATE_LINEAR_ATTENTION_INPUTS_INIT;
   from = tensors_to_c<kLinearInputs>(from, call.in);
+  EXPECT_EQ(headgate_linear_attention_statistics(nullptr, &from, nullptr), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_STREQ(headgate_last_error(), "headgate_linear_attention_statistics: outputs is null");
   const headgate_linear_attention_weights_outputs to = HEADGATE_LINEAR_ATTENTION_WEIGHTS_OUTPUTS_INIT;
   EXPECT_EQ(headgate_linear_attention_weights(&to, &from, nullptr, nullptr), HEADGATE_INVALID_ARGUMENT);
   EXPECT_STREQ(headgate_last_error(), "headgate_linear_attention_weights: queries is null");

@@ -30,8 +30,10 @@ using verify::LinearCaseSpec;
 using verify::LinearFigures;
 
 std::optional<std::string> figures_mismatch(const LinearCaseSpec& spec) {
-  return verify::check_linear_on_every_target(spec, [](LinearCase& problem, const std::string& /*target*/) {
-    return verify::check_linear_statistics_case(problem);
+  std::optional<verify::ExpectedLinearFigures> expected;
+  return verify::check_linear_on_every_target(spec, [&expected](LinearCase& problem, const std::string& /*target*/) {
+    if (!expected) expected.emplace(problem);
+    return verify::check_linear_statistics_case(problem, *expected);
   });
 }
 
@@ -220,8 +222,8 @@ TEST(LinearStatistics, Output_AloneOrAmongOthers_HasTheSameBits) {
   LinearFigures figures(spec);
   linear_attention_statistics(figures.statistics(), problem.inputs(), problem.options());
   const LinearAttentionStatistics among = figures.statistics();
-  std::vector<std::vector<double>> expected;
-  for (const LinearStatisticsOutput& row : kLinearStatistics) expected.push_back(numbers(among.*row.member));
+  std::array<std::vector<double>, kLinearStatistics.size()> expected;
+  for (std::size_t n = 0; n < expected.size(); ++n) expected[n] = numbers(among.*kLinearStatistics[n].member);
   for (std::size_t n = 0; n < kLinearStatistics.size(); ++n) {
     const LinearStatisticsOutput& row = kLinearStatistics[n];
     LinearAttentionStatistics alone;
