@@ -62,6 +62,10 @@ TABLE = (
     (f"{CPU}/common/visibility.hpp", (f"{ATTENTION}/problem_test", f"{ATTENTION}/forward_test")),
     (f"{LINEAR}/cpu/gated_norm*", ("library/linear_attention/gated_norm_test",)),
     (f"{LINEAR}/cpu/*convolution*", ("library/linear_attention/short_convolution_test",)),
+    *(
+        (f"{LINEAR}/{name}", ("library/linear_attention/linear_statistics_test",))
+        for name in ("cpu/linear_statistics*", "cpu/query_walk-inl.hpp", "cpu/state_figures-inl.hpp")
+    ),
     (f"{LINEAR}/cpu/*", ("library/linear_attention/linear_attention_test",)),
     ("src/library/core/gate_functions-inl.hpp", (f"{ATTENTION}/backward_test",)),
     ("src/library/core/vec-inl.hpp", (f"{ATTENTION}/elementary_test", f"{ATTENTION}/forward_test")),

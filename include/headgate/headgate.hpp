@@ -4,12 +4,13 @@
 
 // The whole C++ API. The C API is headgate/headgate.h.
 
-#include "headgate/attention.hpp"          // IWYU pragma: export
-#include "headgate/cache.hpp"              // IWYU pragma: export
-#include "headgate/convert.hpp"            // IWYU pragma: export
-#include "headgate/error.hpp"              // IWYU pragma: export
-#include "headgate/gated_norm.hpp"         // IWYU pragma: export
-#include "headgate/linear_attention.hpp"   // IWYU pragma: export
+#include "headgate/attention.hpp"         // IWYU pragma: export
+#include "headgate/cache.hpp"             // IWYU pragma: export
+#include "headgate/convert.hpp"           // IWYU pragma: export
+#include "headgate/error.hpp"             // IWYU pragma: export
+#include "headgate/gated_norm.hpp"        // IWYU pragma: export
+#include "headgate/linear_attention.hpp"  // IWYU pragma: export
+#include "headgate/linear_attention_statistics.hpp"
 #include "headgate/merge.hpp"              // IWYU pragma: export
 #include "headgate/runtime.hpp"            // IWYU pragma: export
 #include "headgate/short_convolution.hpp"  // IWYU pragma: export

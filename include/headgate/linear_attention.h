@@ -140,6 +140,67 @@ HEADGATE_API headgate_status headgate_linear_attention_backward(const headgate_l
                                                                 const headgate_linear_attention_incoming* incoming,
                                                                 const headgate_linear_attention_options* options);
 
+/* --- what linear attention attends to ------------------------------------------------------------------------ */
+
+/* Linear attention is a sum of values with exact weights, which may be negative: y_t = sum over j <= t of a_tj v_j +
+ * S_0^T r_t. For one t, start from r = scale . q_t; for j = t, t - 1, ..., 1: a_tj = beta_j (k_j . r), and r becomes
+ * e^{g_j} (r - a_tj k_j). The rules linear and gated have no beta and subtract nothing. r_t is what is left of r. */
+
+/* What headgate_linear_attention_weights overwrites; each may be absent. f32 or f64. */
+typedef struct headgate_linear_attention_weights_outputs {
+  size_t struct_size;
+  headgate_tensor weights;     /* (B,Ho,R,T): a_tj of the chosen queries; 0 at tokens behind the query, and at those of
+                                  other sequences */
+  headgate_tensor state_query; /* (B,Ho,R,D): r_t, which reads S_0 */
+} headgate_linear_attention_weights_outputs;
+
+#define HEADGATE_LINEAR_ATTENTION_WEIGHTS_OUTPUTS_INIT \
+  { sizeof(headgate_linear_attention_weights_outputs), HEADGATE_ABSENT, HEADGATE_ABSENT }
+
+/* The weights of chosen queries. `queries`: (1,1,1,R), i32 or i64, 0 <= t < T, in any order, may repeat; rows of q in a
+ * packed batch. Required. `inputs` and `options` are those of the forward pass; nothing is read of v, which says how
+ * many states there are, and of state. Deterministic, whatever other queries are chosen. */
+HEADGATE_API headgate_status headgate_linear_attention_weights(const headgate_linear_attention_weights_outputs* outputs,
+                                                               const headgate_linear_attention_inputs* inputs,
+                                                               const headgate_const_tensor* queries,
+                                                               const headgate_linear_attention_options* options);
+
+/* What headgate_linear_attention_statistics overwrites; each may be absent, and what is absent is not computed. f32 or
+ * f64. N: the sequences of a packed batch, else B. Quotients by a sum of 0 are 0, and so are means of no queries. */
+typedef struct headgate_linear_attention_statistics_outputs {
+  size_t struct_size;
+  headgate_tensor first;             /* (B,Ho,T,1): a_t1 */
+  headgate_tensor first_share;       /* (B,Ho,T,1): |a_t1| / sum over j of |a_tj| */
+  headgate_tensor reach;             /* (B,Ho,T,1): sum of |a_tj| (t - j) / sum of |a_tj| */
+  headgate_tensor absolute_sum;      /* (B,Ho,T,1): sum of |a_tj| */
+  headgate_tensor weight_sum;        /* (B,Ho,T,1): sum of a_tj */
+  headgate_tensor mean_first;        /* (N,Ho,1,1): means over the queries of a sequence */
+  headgate_tensor mean_first_share;  /* (N,Ho,1,1) */
+  headgate_tensor mean_reach;        /* (N,Ho,1,1) */
+  headgate_tensor mean_absolute_sum; /* (N,Ho,1,1) */
+  headgate_tensor mean_weight_sum;   /* (N,Ho,1,1) */
+  headgate_tensor mean_decay;        /* (N,Hv,1,1): mean of e^g over tokens, and over features where each has a decay */
+  headgate_tensor mean_beta;         /* (N,Hv,1,1): mean of beta over tokens */
+  headgate_tensor half_life;      /* (N,Hv,1,1): ln 2 / -(mean of g), in tokens; inf where that mean is not negative */
+  headgate_tensor effective_rank; /* (N,Hv,1,1): |S|^4 / |S^T S|^2 of S_T, in Frobenius norms: the participation
+                                     ratio of its singular values, from 1 to min(D,Dv); 0 where S_T is 0 */
+  headgate_tensor state_norm;     /* (N,Hv,1,1): the Frobenius norm of S_T */
+} headgate_linear_attention_statistics_outputs;
+
+#define HEADGATE_LINEAR_ATTENTION_STATISTICS_OUTPUTS_INIT                                                     \
+  {                                                                                                           \
+    sizeof(headgate_linear_attention_statistics_outputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT,  \
+        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
+        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT  \
+  }
+
+/* Figures of the weights of all queries in O(T) memory beside S_T. `inputs` and `options` are those of the forward
+ * pass; v and state are read for effective_rank and state_norm alone. Deterministic: the same bits for any number of
+ * threads. */
+HEADGATE_API headgate_status headgate_linear_attention_statistics(
+    const headgate_linear_attention_statistics_outputs* outputs, const headgate_linear_attention_inputs* inputs,
+    const headgate_linear_attention_options* options);
+
 /* --- short convolution -------------------------------------------------------------------------------------- */
 
 /* The causal depthwise convolution that stands before gated linear attention, with its activation:

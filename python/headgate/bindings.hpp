@@ -12,6 +12,7 @@ void bind_cache(nanobind::module_& module);
 void bind_convert(nanobind::module_& module);
 void bind_gated_norm(nanobind::module_& module);
 void bind_linear_attention(nanobind::module_& module);
+void bind_linear_statistics(nanobind::module_& module);
 void bind_merge(nanobind::module_& module);
 void bind_runtime(nanobind::module_& module);
 void bind_short_convolution(nanobind::module_& module);

@@ -11,6 +11,7 @@ NB_MODULE(_headgate, module) {
   headgate::python::bind_cache(module);
   headgate::python::bind_merge(module);
   headgate::python::bind_linear_attention(module);
+  headgate::python::bind_linear_statistics(module);
   headgate::python::bind_short_convolution(module);
   headgate::python::bind_gated_norm(module);
   headgate::python::bind_convert(module);

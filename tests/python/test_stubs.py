@@ -46,7 +46,8 @@ def test_every_name_is_documented():
     page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "python.md").read_text()
     for name in ("attention", "attention_forward", "attention_backward", "attention_statistics", "KvCache", "convert",
                  "attention_merge", "narrow_keys", "linear_attention", "linear_attention_forward",
-                 "linear_attention_backward", "short_convolution", "short_convolution_forward",
+                 "linear_attention_backward", "linear_attention_weights", "linear_attention_statistics",
+                 "short_convolution", "short_convolution_forward",
                  "short_convolution_backward", "gated_norm", "gated_norm_backward", "quantize", "load", "explain",
                  "runs"):  # fmt: skip
         assert f"{name}(" in page or f"`{name}`" in page, name

@@ -327,19 +327,6 @@ void check_saved(Call& call, const AttentionSaved& saved, bool needs_attn, const
   }
 }
 
-/// Indices in [0, size), any number of them: `letters` is their shape.
-void check_indices(Call& call, const Argument& arg, const char* letters, const char* letter, std::int64_t size) {
-  if (!call.given(arg)) return;
-  call.input(arg, {DType::i32, DType::i64});
-  call.shape(arg, letters, {1, 1, 1, arg.view.shape[3]});
-  for (std::int64_t n = 0; n < arg.view.shape[3]; ++n) {
-    const std::int64_t index = load_index(arg.view, n);
-    if (index < 0 || index >= size) {
-      call.fail("{}[{}] is {} but must be at least 0 and less than {} = {}", arg.name, n, index, letter, size);
-    }
-  }
-}
-
 /// What of the inputs statistics read. Nothing of v: k stands in for its sizes, with the gate's Dv.
 AttentionInputs read_by_statistics(const Call& call, const AttentionStatistics& outputs, const AttentionInputs& given,
                                    const AttentionOptions& options) {
@@ -362,8 +349,8 @@ AttentionInputs read_by_statistics(const Call& call, const AttentionStatistics& 
 
 void check_selection(Call& call, const AttentionStatistics& outputs, const StatisticsSelection& selection,
                      const Problem& p) {
-  check_indices(call, {"keys", selection.keys}, "(1,1,1,J)", "S", p.S);
-  check_indices(call, {"queries", selection.queries}, "(1,1,1,R)", "T", p.T);
+  call.indices({"keys", selection.keys}, "(1,1,1,J)", "S", p.S);
+  call.indices({"queries", selection.queries}, "(1,1,1,R)", "T", p.T);
   for (const TensorView AttentionStatistics::*member :
        {&AttentionStatistics::key_weights, &AttentionStatistics::mean_key_weights}) {
     if ((outputs.*member).present() && !selection.keys.present()) {

@@ -172,6 +172,19 @@ class Call {
     }
   }
 
+  /// Indices in [0, size), any number of them, if they are given: `letters` is their shape.
+  void indices(const Argument& arg, const char* letters, const char* letter, std::int64_t size) {
+    if (!given(arg)) return;
+    input(arg, {DType::i32, DType::i64});
+    shape(arg, letters, {1, 1, 1, arg.view.shape[3]});
+    for (std::int64_t n = 0; n < arg.view.shape[3]; ++n) {
+      const std::int64_t index = load_index(arg.view, n);
+      if (index < 0 || index >= size) {
+        fail("{}[{}] is {} but must be at least 0 and less than {} = {}", arg.name, n, index, letter, size);
+      }
+    }
+  }
+
   /// resolved(), whose errors then begin with the function's name.
   ExecutionContext context(const ExecutionContext& given_context) const {
     try {

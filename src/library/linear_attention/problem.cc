@@ -103,7 +103,13 @@ void check_options(const Call& call, const LinearAttentionOptions& options, Line
   p.context = call.context(options.context);
 }
 
-LinearProblem check_common(Call& call, const LinearAttentionInputs& in, const LinearAttentionOptions& options) {
+void check_like_y(const Call& call, const Argument& arg, const LinearProblem& p) {
+  call.shape(arg, "(B,Ho,T,Dv)", {p.B, p.Ho(), p.T, p.Dv});
+}
+
+}  // namespace
+
+LinearProblem check_linear_inputs(Call& call, const LinearAttentionInputs& in, const LinearAttentionOptions& options) {
   LinearProblem p;
   p.inputs = in;
   check_enum(call, "rule", options.rule, LinearRule::linear);
@@ -121,16 +127,10 @@ LinearProblem check_common(Call& call, const LinearAttentionInputs& in, const Li
   return p;
 }
 
-void check_like_y(const Call& call, const Argument& arg, const LinearProblem& p) {
-  call.shape(arg, "(B,Ho,T,Dv)", {p.B, p.Ho(), p.T, p.Dv});
-}
-
-}  // namespace
-
 LinearForwardProblem check_linear_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,
                                           const LinearAttentionOptions& options) {
   Call call("linear_attention_forward");
-  LinearForwardProblem p{check_common(call, inputs, options), outputs};
+  LinearForwardProblem p{check_linear_inputs(call, inputs, options), outputs};
   const Argument y{"y", outputs.y};
   call.require_given(y);
   call.output(y, {inputs.q.dtype});
@@ -148,7 +148,7 @@ LinearBackwardProblem check_linear_backward(const LinearAttentionGradients& grad
                                             const LinearAttentionIncoming& incoming,
                                             const LinearAttentionOptions& options) {
   Call call("linear_attention_backward");
-  LinearBackwardProblem p{check_common(call, inputs, options), incoming, gradients};
+  LinearBackwardProblem p{check_linear_inputs(call, inputs, options), incoming, gradients};
   p.sums_beta = inputs.beta.present() && inputs.beta.shape[1] != p.Hv;
   const Argument dy{"dy", incoming.dy};
   call.require_given(dy);

@@ -9,6 +9,8 @@
 
 namespace headgate {
 
+class Call;
+
 /// The arguments that both passes share, checked and in normal form.
 struct LinearProblem {
   std::int64_t B = 0, Hq = 0, Hk = 0, Hv = 0, T = 0, D = 0, Dv = 0;
@@ -35,7 +37,7 @@ struct LinearProblem {
   TokenRange sequence(std::int64_t n) const { return sequence_of_batch(inputs.cu_seqlens, n, T); }
 };
 
-/// All that a forward pass reads and writes.
+/// All that a forward pass reads and writes. Without y, for which the statistics have no use, it leaves the state.
 struct LinearForwardProblem : LinearProblem {
   LinearAttentionOutputs outputs;
 };
@@ -54,6 +56,7 @@ struct LinearBackwardProblem : LinearProblem {
 
 /// Throws Error, naming the argument and the values, unless the arguments fit together. Reads cu_seqlens, and no other
 /// tensor data.
+LinearProblem check_linear_inputs(Call& call, const LinearAttentionInputs& in, const LinearAttentionOptions& options);
 LinearForwardProblem check_linear_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,
                                           const LinearAttentionOptions& options);
 LinearBackwardProblem check_linear_backward(const LinearAttentionGradients& gradients,

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tool/attend/job.hpp"
 
-#include <fmt/format.h>
-
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -10,8 +8,6 @@
 #include <vector>
 
 #include "headgate/attention.hpp"
-#include "headgate/error.hpp"
-#include "library/core/check.hpp"
 #include "library/core/gate_functions.hpp"
 
 namespace headgate::attend {
@@ -76,15 +72,6 @@ void run_statistics(const Statistics& wanted, const Arrays& a, const AttentionIn
   attention_statistics(outputs, in, row_view(r.outputs[&AttentionOutputs::lse]), selection, options);
 }
 
-/// Throws Error if --rows names a query that q does not have.
-void check_rows(const Statistics& wanted, const io::Array& q) {
-  const std::int64_t T = q.shape[q.shape.size() - 2];
-  for (const std::int64_t row : wanted.queries) {
-    require(row >= 0 && row < T, "--rows {}: there is no query {}; q has {}, numbered from 0",
-            fmt::join(wanted.queries, ","), row, T);
-  }
-}
-
 }  // namespace
 
 bool Statistics::wants(const StatisticsOutput& output) const {
@@ -120,7 +107,7 @@ AttentionOutputs make_outputs(const Files& files, const Arrays& a, const Attenti
 
 Results compute(const Files& files, const Arrays& a, const AttentionOptions& options, bool off_by_one) {
   check_ranks(files, a);
-  check_rows(files.statistics, a.q());
+  check_chosen_rows("--rows", files.statistics.queries, a.q());
   AttentionInputs in = views_of<kAttentionInputs>(a.inputs);
   io::Array zero_sinks;
   if (off_by_one) {

@@ -49,19 +49,75 @@ void run_backward(const LinearArrays& a, const LinearAttentionInputs& in, const 
   linear_attention_backward(gradients, in, views_of<kLinearIncoming>(a.incoming), options);
 }
 
+/// In the shape of q's leading dimensions, or (N,H), then the output's own; dimensions of 1 that are the output's are
+/// left out.
+template <class Row>
+io::Array make_figure(const Row& row, const io::Array& q, const LinearFigureSizes& sizes) {
+  const Shape shape = sizes.shape(row.of);
+  const std::size_t missing = counts_sequences(row.of) ? 0 : 4 - q.shape.size();  // of q's dimensions B and H
+  const auto end = shape.end() - static_cast<std::ptrdiff_t>(dims_left_out(row.of));
+  return io::make_array(q.dtype == DType::f64 ? DType::f64 : DType::f32,
+                        {shape.begin() + static_cast<std::ptrdiff_t>(missing), end});
+}
+
+/// Makes the outputs that are wanted, as views of their shapes.
+template <class Rows, class Wants>
+auto make_figures(const Rows& rows, const io::Array& q, const LinearFigureSizes& sizes, const Wants& wants,
+                  std::array<io::Array, std::tuple_size_v<Rows>>& arrays) {
+  typename Rows::value_type::Struct views;
+  for (std::size_t n = 0; n < rows.size(); ++n) {
+    if (!wants(rows[n])) continue;
+    arrays[n] = make_figure(rows[n], q, sizes);
+    const Shape shape = sizes.shape(rows[n].of);
+    views.*rows[n].member = TensorView(arrays[n].data.get(), arrays[n].dtype, shape, contiguous_strides(shape));
+  }
+  return views;
+}
+
+void run_figures(const LinearFigureFiles& wanted, const LinearArrays& a, const LinearAttentionInputs& in,
+                 const LinearAttentionOptions& options, LinearResults& r) {
+  const auto R = static_cast<std::int64_t>(wanted.queries.size());
+  const std::int64_t N = in.cu_seqlens.present() ? in.cu_seqlens.shape[3] - 1 : in.q.shape[0];
+  const LinearFigureSizes sizes{in.q.shape[0], N, in.v.shape[1], std::max(in.q.shape[1], in.v.shape[1]), in.q.shape[2],
+                                in.q.shape[3], R};
+  const auto statistics = make_figures(
+      kLinearStatistics, a.q(), sizes, [&](const auto& row) { return wanted.wants(row); }, r.statistics);
+  linear_attention_statistics(statistics, in, options);
+  if (!wanted.wants_weights()) return;
+  const auto weights = make_figures(
+      kLinearWeights, a.q(), sizes, [](const auto& /*row*/) { return true; }, r.weights);
+  linear_attention_weights(weights, in, make_vector_view(wanted.queries.data(), R), options);
+}
+
+/// Calls visit(row, its array) for each output that is written beside those of the operation.
+template <class Visit>
+void for_each_figure(const LinearFigureFiles& wanted, const LinearResults& results, const Visit& visit) {
+  for (std::size_t n = 0; n < kLinearStatistics.size(); ++n) {
+    if (wanted.wants(kLinearStatistics[n])) visit(kLinearStatistics[n], results.statistics[n]);
+  }
+  for (std::size_t n = 0; n < kLinearWeights.size() && wanted.wants_weights(); ++n)
+    visit(kLinearWeights[n], results.weights[n]);
+}
+
 }  // namespace
 
 void check_outputs(const LinearFiles& files) {
-  check_paths(output_paths(files), input_paths(files), {{"--grad-dir", files.grad_dir}});
+  std::vector<io::NamedPath> outputs = output_paths(files);
+  for_each_figure(files.figures, {}, [&](const auto& row, const io::Array& /*array*/) {
+    outputs.push_back({"--stats", files.figures.path(row)});
+  });
+  check_paths(outputs, input_paths(files), {{"--grad-dir", files.grad_dir}, {"--stats", files.figures.directory}});
 }
 
 LinearResults compute(const LinearFiles& files, const LinearArrays& a, const LinearAttentionOptions& options) {
   check_ranks(files, a);
+  check_chosen_rows("--weights", files.figures.queries, a.q());
   const auto in = views_of<kLinearInputs>(a.inputs);
   LinearResults r;
   const LinearAttentionOutputs outputs = make_outputs(files, a, in, r);
   run_on_files(files, [&] {
     linear_attention_forward(outputs, in, options);
+    if (!files.figures.directory.empty()) run_figures(files.figures, a, in, options, r);
     if (a.incoming[&LinearAttentionIncoming::dy].present()) run_backward(a, in, options, r);
   });
   return r;
@@ -69,6 +125,9 @@ LinearResults compute(const LinearFiles& files, const LinearArrays& a, const Lin
 
 void write_outputs(const LinearFiles& files, const LinearResults& results) {
   io::NpyWriter writer;
+  if (!files.figures.directory.empty()) writer.make_directory(files.figures.directory);
+  for_each_figure(files.figures, results,
+                  [&](const auto& row, const io::Array& array) { add_file(writer, files.figures.path(row), array); });
   add_results(writer, files, results);
   writer.commit();
 }

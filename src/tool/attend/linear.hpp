@@ -1,8 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
 #include "headgate/linear_attention.hpp"
+#include "headgate/linear_attention_statistics.hpp"
 #include "library/core/linear_attention_rows.hpp"
+#include "library/core/linear_statistics_rows.hpp"
 #include "tool/attend/operation.hpp"
 
 // What `headgate linear` does: arrays from .npy files, linear attention forward and backward, results to .npy files.
@@ -16,9 +24,32 @@ struct LinearTables {
   static constexpr const auto& kGradients = kLinearGradients;
 };
 
-using LinearFiles = OperationFiles<LinearTables>;
+/// What of the weights and statistics is written, into a directory: a file for each output, under its name.
+struct LinearFigureFiles {
+  std::string directory;              ///< empty for none
+  std::vector<std::int64_t> queries;  ///< of the weights
+
+  bool wants_weights() const { return !directory.empty() && !queries.empty(); }
+  /// Means over queries are left to the reader of the file of all queries.
+  bool wants(const LinearStatisticsOutput& output) const {
+    return !directory.empty() && output.of != LinearFigureOf::sequence;
+  }
+  template <class Row>
+  std::string path(const Row& row) const {
+    return (std::filesystem::path(directory) / (std::string(row.name) + ".npy")).string();
+  }
+};
+
+struct LinearFiles : OperationFiles<LinearTables> {
+  LinearFigureFiles figures;
+};
+
 using LinearArrays = OperationArrays<LinearTables>;
-using LinearResults = OperationResults<LinearTables>;
+
+struct LinearResults : OperationResults<LinearTables> {
+  std::array<io::Array, kLinearWeights.size()> weights;        ///< in the order of the rows
+  std::array<io::Array, kLinearStatistics.size()> statistics;  ///< likewise
+};
 
 /// Throws as check_paths does. Writes nothing.
 void check_outputs(const LinearFiles& files);

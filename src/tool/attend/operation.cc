@@ -73,6 +73,14 @@ void check_rank(TensorKind kind, std::string_view shape, const std::string& path
   }
 }
 
+void check_chosen_rows(const char* option, const std::vector<std::int64_t>& rows, const io::Array& q) {
+  const std::int64_t T = q.shape[q.shape.size() - 2];
+  for (const std::int64_t row : rows) {
+    require(row >= 0 && row < T, "{} {}: there is no query {}; q has {}, numbered from 0", option, fmt::join(rows, ","),
+            row, T);
+  }
+}
+
 void check_heads(const std::string& path, const io::Array& array) {
   const ConstTensorView view = view4(array);
   if (view.shape[0] > kMaxHeads / std::max<std::int64_t>(view.shape[1], 1)) {
@@ -81,8 +89,9 @@ void check_heads(const std::string& path, const io::Array& array) {
 }
 
 std::string without_function(std::string what) {
-  for (const std::string prefix : {"attention_forward: ", "attention_backward: ", "attention_statistics: ",
-                                   "linear_attention_forward: ", "linear_attention_backward: "}) {
+  for (const std::string prefix :
+       {"attention_forward: ", "attention_backward: ", "attention_statistics: ", "linear_attention_forward: ",
+        "linear_attention_backward: ", "linear_attention_weights: ", "linear_attention_statistics: "}) {
     if (what.starts_with(prefix)) what.erase(0, prefix.size());
   }
   return what;

@@ -173,6 +173,9 @@ void check_rank_of_q(const std::string& path, const io::Array& q);
 void check_rank(TensorKind kind, std::string_view shape, const std::string& path, const io::Array& array,
                 const io::Array& q);
 
+/// Throws Error if `rows`, given by `option`, name a query that q does not have.
+void check_chosen_rows(const char* option, const std::vector<std::int64_t>& rows, const io::Array& q);
+
 /// Throws io::FileError if q, k or v has more heads in all than a call may have.
 void check_heads(const std::string& path, const io::Array& array);
 

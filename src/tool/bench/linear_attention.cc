@@ -9,7 +9,9 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "headgate/linear_attention_statistics.hpp"
 #include "library/core/linear_words.hpp"
 #include "tool/bench/job.hpp"
 #include "tool/bench/workload.hpp"
@@ -38,6 +40,20 @@ double flops_of(const LinearCaseSpec& s, BenchOp op) {
   return 2.0 * passes * states * static_cast<double>(s.D * s.Dv);
 }
 
+nlohmann::ordered_json facts_of(const LinearCaseSpec& s, const std::string& op) {
+  return {{"op", op},
+          {"rule", word_of(s.rule)},
+          {"B", s.B},
+          {"Hq", s.Hq},
+          {"Hk", s.Hk},
+          {"Hv", s.Hv},
+          {"T", s.T},
+          {"D", s.D},
+          {"Dv", s.Dv},
+          {"dtype", dtype_name(s.dtype)},
+          {"decay", word_of(s.decay)}};
+}
+
 class LinearAttentionJob : public BenchJob {
  public:
   LinearAttentionJob(BenchOp op, const LinearCaseSpec& spec)
@@ -56,23 +72,38 @@ class LinearAttentionJob : public BenchJob {
   DType compute_dtype() const override { return verify::compute_dtype(problem_.spec().dtype); }
 
   nlohmann::ordered_json facts() const override {
-    const LinearCaseSpec& s = problem_.spec();
-    return {{"op", fmt::format("linear_{}", word_of(op_))},
-            {"rule", word_of(s.rule)},
-            {"B", s.B},
-            {"Hq", s.Hq},
-            {"Hk", s.Hk},
-            {"Hv", s.Hv},
-            {"T", s.T},
-            {"D", s.D},
-            {"Dv", s.Dv},
-            {"dtype", dtype_name(s.dtype)},
-            {"decay", word_of(s.decay)}};
+    return facts_of(problem_.spec(), fmt::format("linear_{}", word_of(op_)));
   }
 
  private:
   BenchOp op_;
   verify::LinearCase problem_;
+};
+
+/// The reach of all queries: every weight, none of them stored. Two multiply-adds of D for each pair of tokens.
+class LinearReachJob : public BenchJob {
+ public:
+  explicit LinearReachJob(const LinearCaseSpec& spec)
+      : problem_(spec, verify::Placement::aligned, verify::Passes::forward),
+        reach_(static_cast<std::size_t>(spec.B * spec.Ho() * spec.T)) {}
+
+  void run() override {
+    const LinearCaseSpec& s = problem_.spec();
+    LinearAttentionStatistics outputs;
+    outputs.reach = make_view(reach_.data(), {s.B, s.Ho(), s.T, 1});
+    linear_attention_statistics(outputs, problem_.inputs(), problem_.options());
+  }
+  double flops() const override {
+    const LinearCaseSpec& s = problem_.spec();
+    const auto T = static_cast<double>(s.T);
+    return 4.0 * static_cast<double>(s.B * s.Ho() * s.D) * T * (T + 1.0) / 2.0;
+  }
+  DType compute_dtype() const override { return verify::compute_dtype(problem_.spec().dtype); }
+  nlohmann::ordered_json facts() const override { return facts_of(problem_.spec(), "linear_reach"); }
+
+ private:
+  verify::LinearCase problem_;
+  std::vector<float> reach_;
 };
 
 JobFactory linear_job(BenchOp op, const LinearCaseSpec& spec) {
@@ -137,6 +168,12 @@ std::vector<BenchGroup> linear_attention_groups(int threads) {
     one_head.ratios.push_back({1, 0, kTwoCoresFloor});
     groups.push_back(std::move(one_head));
   }
+  const auto reach = [spec = layer(kHeads, kTokens, 128)](int used) {
+    LinearCaseSpec with_threads = spec;
+    with_threads.threads = used;
+    return std::make_unique<LinearReachJob>(with_threads);
+  };
+  groups.push_back({{{"linear/reach/D128", reach, 0, {}}}, {}});
   for (const std::int64_t heads : {16, 32, 256}) {
     groups.push_back(
         {{{fmt::format("linear/decode/heads{}", heads), linear_job(BenchOp::forward, decoding(heads)), 0, {}}}, {}});

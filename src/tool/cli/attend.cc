@@ -44,20 +44,6 @@ std::pair<std::int64_t, std::int64_t> parse_window(const std::string& text) {
   throw Error(fmt::format("--window is '{}' but must be two whole numbers, L,R", text));
 }
 
-/// "I,J,…".
-std::vector<std::int64_t> parse_rows(const std::string& text) {
-  std::vector<std::int64_t> rows;
-  const char* const end = text.data() + text.size();
-  for (const char* at = text.data(); at <= end; ++at) {
-    const auto part = std::from_chars(at, end, rows.emplace_back());
-    at = part.ptr;
-    if (part.ec != std::errc{} || (at != end && *at != ',')) {
-      throw Error(fmt::format("--rows is '{}' but must be whole numbers, I,J,...", text));
-    }
-  }
-  return rows;
-}
-
 int run_attend(Options o) {
   AttentionOptions options;
   o.given.put_into(options);
@@ -94,7 +80,8 @@ void add_statistics(VerbOptions& verb, attend::Files& files) {
       .range<std::int64_t>(0, std::numeric_limits<std::int64_t>::max())
       .needs(stats);
   verb.word(
-          "--rows", [&files](const std::string& text) { files.statistics.queries = parse_rows(text); }, "I,J,...",
+          "--rows", [&files](const std::string& text) { files.statistics.queries = parse_indices("--rows", text); },
+          "I,J,...",
           "rows.npy (B,Hq,R,S) too: all weights of queries I, J, ...; of a "
           "packed batch rows I, J, ... of q, 0 at keys of other sequences")
       .needs(stats);

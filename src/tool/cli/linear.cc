@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "library/core/dtype_words.hpp"
 #include "library/core/linear_attention_rows.hpp"
+#include "library/core/linear_statistics_rows.hpp"
 #include "tool/attend/linear.hpp"
 #include "tool/cli/enum_option.hpp"
 #include "tool/cli/operation_options.hpp"
@@ -35,6 +38,25 @@ void add_options(VerbOptions& verb, Options& o) {
   add_execution(verb, o.given, o.dtype, "q, k, v and grad-out", "decay or beta");
 }
 
+void add_figures(VerbOptions& verb, attend::LinearFigureFiles& figures) {
+  verb.group("Statistics");
+  std::string names;
+  for (const LinearStatisticsOutput& row : kLinearStatistics) {
+    if (row.of == LinearFigureOf::sequence) continue;
+    names += fmt::format("{}{}.npy {}: {}", names.empty() ? "" : "; ", row.name, array_letters(row.of), row.help);
+  }
+  Option stats = verb.value("--stats", figures.directory, "DIR",
+                            "Where to write figures of the weights a_tj that y has of v, which are exact and may be "
+                            "negative: " +
+                                names + ". f64 if q is, f32 otherwise. Made if missing (its parent is not)");
+  verb.word(
+          "--weights", [&figures](const std::string& text) { figures.queries = parse_indices("--weights", text); },
+          "I,J,...",
+          "weights.npy (B,Ho,R,T) too: all weights of queries I, J, ..., rows of q in a packed batch; and "
+          "state_query.npy (B,Ho,R,D), what is left of those queries, with which the initial state is read")
+      .needs(stats);
+}
+
 }  // namespace
 
 Verb add_linear(CommandLine& line) {
@@ -54,6 +76,7 @@ Verb add_linear(CommandLine& line) {
   add_inputs(verb, options->files);
   add_outputs(verb, options->files);
   add_gradients(verb, options->files, "dstate is that of S_0");
+  add_figures(verb, options->files.figures);
   add_options(verb, *options);
   verb.footer(
       "Environment:\n"
@@ -64,7 +87,9 @@ Verb add_linear(CommandLine& line) {
       "  headgate linear --q q.npy --k k.npy --v v.npy --decay g.npy --beta beta.npy \\\n"
       "    --l2-norm 1e-6 --out y.npy --out-state s.npy\n"
       "  headgate linear --q q.npy --k k.npy --v v.npy --rule linear --out y.npy \\\n"
-      "    --grad-out dy.npy --grad-dir gradients");
+      "    --grad-out dy.npy --grad-dir gradients\n"
+      "  headgate linear --q q.npy --k k.npy --v v.npy --beta beta.npy --out y.npy \\\n"
+      "    --stats stats --weights 0,63");
   return {"linear", [options] { return run_linear(*options); }};
 }
 

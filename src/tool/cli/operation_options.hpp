@@ -4,12 +4,17 @@
 #include <fmt/format.h>
 
 #include <cctype>
+#include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
+#include <vector>
 
+#include "headgate/error.hpp"
 #include "library/core/dtype_words.hpp"
 #include "library/core/option_rows.hpp"
 #include "library/core/rows.hpp"
@@ -24,6 +29,20 @@
 namespace headgate::cli {
 
 inline std::string text(std::string_view from) { return std::string(from); }
+
+/// "I,J,…" of an option.
+inline std::vector<std::int64_t> parse_indices(const char* option, const std::string& given) {
+  std::vector<std::int64_t> indices;
+  const char* const end = given.data() + given.size();
+  for (const char* at = given.data(); at <= end; ++at) {
+    const auto part = std::from_chars(at, end, indices.emplace_back());
+    at = part.ptr;
+    if (part.ec != std::errc{} || (at != end && *at != ',')) {
+      throw Error(fmt::format("{} is '{}' but must be whole numbers, I,J,...", option, given));
+    }
+  }
+  return indices;
+}
 
 /// What --help says of a tensor; `types` where its elements are not those of q.
 inline std::string help_of(std::string_view shape, std::string_view types, std::string_view help, bool forward_only) {

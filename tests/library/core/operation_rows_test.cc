@@ -12,6 +12,7 @@
 #include "library/core/count_fields.hpp"
 #include "library/core/gated_norm_rows.hpp"
 #include "library/core/linear_attention_rows.hpp"
+#include "library/core/linear_statistics_rows.hpp"
 #include "library/core/short_convolution_rows.hpp"
 
 namespace headgate {
@@ -100,6 +101,8 @@ TEST(LinearTensors, Rows_AreInTheOrderOfBothStructs) {
   expect_order_of_structs<headgate_linear_attention_outputs>(kLinearOutputs);
   expect_order_of_structs<headgate_linear_attention_incoming>(kLinearIncoming);
   expect_order_of_structs<headgate_linear_attention_gradients>(kLinearGradients);
+  expect_order_of_structs<headgate_linear_attention_weights_outputs>(kLinearWeights);
+  expect_order_of_structs<headgate_linear_attention_statistics_outputs>(kLinearStatistics);
 }
 
 TEST(LinearTensors, Gradient_IsNamedAfterItsInput) { expect_names_of_gradients(kLinearGradients); }

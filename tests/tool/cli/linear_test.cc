@@ -14,6 +14,7 @@
 #include "headgate/linear_attention.hpp"
 #include "library/core/element.hpp"
 #include "library/core/linear_attention_rows.hpp"
+#include "library/core/linear_statistics_rows.hpp"
 #include "models/io/npy.hpp"
 #include "models/io/scratch.hpp"
 #include "tool/cli/attend_files.hpp"
@@ -234,6 +235,54 @@ TEST_F(LinearTest, PackedBatch_HasAStateForEachSequence) {
   refuse({"--cu-seqlens", in("bounds")}, "bounds.npy: cu_seqlens[1] is 9 but must be T = 5");
   put_values<std::int64_t>("bounds", {});
   refuse({"--cu-seqlens", in("bounds"), "--out-state", out("s.npy")}, "bounds.npy: cu_seqlens has shape (1,1,1,0)");
+}
+
+/// Files of all figures but the means over queries, and of the weights of chosen queries.
+TEST_F(LinearTest, Figures_StatsAndWeights_HaveTheBitsOfTheLibrary) {
+  run({"--decay", in("g"), "--beta", in("beta"), "--state", in("s"), "--l2-norm", "0.0001", "--stats", out("stats"),
+       "--weights", "4,0"});
+  const LinearAttentionInputs inputs{view("q"), view("k"), view("v"), view("g"), view("beta"), view("s"), {}};
+  const LinearAttentionOptions options{.l2_norm = 1e-4};
+  const std::vector<std::int64_t> queries{4, 0};
+  std::map<std::string, io::Array> wanted;
+  const auto make = [&](const auto& row, std::vector<std::int64_t> sizes, auto& outputs) {
+    io::Array& array = wanted[std::string(row.name) + ".npy"];
+    array = io::make_array(DType::f32, std::move(sizes));
+    const LinearFigureSizes all{kB, kB, kHv, kHq, kT, kD, 2};
+    outputs.*row.member =
+        TensorView(array.data.get(), DType::f32, all.shape(row.of), contiguous_strides(all.shape(row.of)));
+  };
+  LinearAttentionStatistics statistics;
+  for (const LinearStatisticsOutput& row : kLinearStatistics) {
+    if (row.of == LinearFigureOf::query) make(row, {kB, kHq, kT}, statistics);
+    if (row.of == LinearFigureOf::state) make(row, {kB, kHv}, statistics);
+  }
+  LinearAttentionWeights weights;
+  make(kLinearWeights[0], {kB, kHq, 2, kT}, weights);
+  make(kLinearWeights[1], {kB, kHq, 2, kD}, weights);
+  linear_attention_statistics(statistics, inputs, options);
+  linear_attention_weights(weights, inputs, make_vector_view(queries.data(), 2), options);
+  std::set<std::string> files, names;
+  for (const auto& entry : fs::directory_iterator(out("stats"))) files.insert(entry.path().filename().string());
+  for (const auto& [name, array] : wanted) {
+    names.insert(name);
+    expect_file("stats/" + name, array);
+  }
+  EXPECT_EQ(files, names);
+  refuse({"--stats", out("stats"), "--weights", "0,5"}, "--weights 0,5: there is no query 5; q has 5, numbered from 0");
+  refuse({"--stats", out("stats"), "--weights", "1,x"}, "--weights is '1,x' but must be whole numbers, I,J,...");
+  refuse({"--weights", "1"}, "--stats");
+}
+
+TEST_F(LinearTest, Figures_OfOneHead_HaveTheRankOfQLessOne) {
+  put("q", DType::f32, {1, 1, kT, kD}, -1.0, 1.0, 2);
+  put("k", DType::f32, {1, 1, kT, kD}, -1.0, 1.0, 2);
+  put("v", DType::f32, {1, 1, kT, kDv}, -1.0, 1.0, 2);
+  run({"--rule", "linear", "--stats", out("stats"), "--weights", "3"});
+  using Dims = std::vector<std::int64_t>;
+  EXPECT_EQ(io::read_npy(out("stats/reach.npy")).shape, (Dims{kT}));
+  EXPECT_EQ(io::read_npy(out("stats/half_life.npy")).shape, (Dims{1, 1}));
+  EXPECT_EQ(io::read_npy(out("stats/weights.npy")).shape, (Dims{1, kT}));
 }
 
 TEST_F(LinearTest, Argument_Bad_IsRefusedWithItsFile) {

@@ -86,6 +86,7 @@ class LinearForwardWorker {
     pack(task, s, chunk);
     for_blocks(task, [&](auto block, const StateColumns& columns, std::int64_t /*n*/)
                          HWY_ATTR { scan(block, columns, chunk); });
+    if (!p_.outputs.y.present()) return;
     const StateColumns all = task_columns<T>(task, p_.Dv);
     for (std::int64_t r = 0; r < readers_; ++r) {
       const HeadRows<void> y = token_rows(p_.outputs.y, s, task.h * readers_ + r);

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "headgate/headgate.h"
+#include "headgate/linear_attention_statistics.hpp"
+#include "library/capi/operation.hpp"
+#include "library/capi/sized.hpp"
+#include "library/capi/status.hpp"
+#include "library/capi/tensors.hpp"
+#include "library/core/linear_attention_rows.hpp"
+#include "library/core/linear_statistics_rows.hpp"
+
+namespace headgate::capi {
+namespace {
+
+// Callers of version 0.2 hold structs of these sizes until the next minor version. (64-bit pointers.)
+static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_weights_outputs) == 8 + 2 * 80);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_statistics_outputs) == 8 + 15 * 80);
+
+/// The struct of views that a table's rows describe.
+template <const auto& kRows, class C>
+auto to_figures(const C* given) {
+  const C c = read_sized(given, "outputs");
+  typename std::remove_cvref_t<decltype(kRows[0])>::Struct views;
+  for (const auto& row : kRows) views.*row.member = to_view(c.*row.c_member, row.name);
+  return views;
+}
+
+}  // namespace
+}  // namespace headgate::capi
+
+namespace capi = headgate::capi;
+
+headgate_status headgate_linear_attention_weights(const headgate_linear_attention_weights_outputs* outputs,
+                                                  const headgate_linear_attention_inputs* inputs,
+                                                  const headgate_const_tensor* queries,
+                                                  const headgate_linear_attention_options* options) {
+  return capi::guarded(__func__, [&] {
+    headgate::linear_attention_weights(
+        capi::to_figures<headgate::kLinearWeights>(outputs), capi::to_views<headgate::kLinearInputs>(inputs, "inputs"),
+        capi::to_view_of(queries, "queries"),
+        capi::read_options<headgate::kLinearOptions, headgate::LinearAttentionOptions>(options));
+  });
+}
+
+headgate_status headgate_linear_attention_statistics(const headgate_linear_attention_statistics_outputs* outputs,
+                                                     const headgate_linear_attention_inputs* inputs,
+                                                     const headgate_linear_attention_options* options) {
+  return capi::guarded(__func__, [&] {
+    headgate::linear_attention_statistics(
+        capi::to_figures<headgate::kLinearStatistics>(outputs),
+        capi::to_views<headgate::kLinearInputs>(inputs, "inputs"),
+        capi::read_options<headgate::kLinearOptions, headgate::LinearAttentionOptions>(options));
+  });
+}

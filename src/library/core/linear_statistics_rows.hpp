@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <tuple>
+
+#include "headgate/headgate.h"
+#include "headgate/linear_attention_statistics.hpp"
+
+// The outputs of linear_attention_weights and linear_attention_statistics, a row each, which checks, problems, the C
+// API, the Python package and files walk.
+
+namespace headgate {
+
+/// What an output has a figure of, or a row of figures.
+enum class LinearFigureOf {
+  query_and_token,    ///< (B,Ho,R,T), of chosen queries
+  query_and_feature,  ///< (B,Ho,R,D), of chosen queries
+  query,              ///< (B,Ho,T,1)
+  sequence,           ///< (N,Ho,1,1)
+  state               ///< (N,Hv,1,1)
+};
+
+/// Sizes of a call's outputs.
+struct LinearFigureSizes {
+  std::int64_t B = 0, N = 0, Hv = 0, Ho = 0, T = 0, D = 0, R = 0;
+
+  Shape shape(LinearFigureOf of) const {
+    switch (of) {
+      case LinearFigureOf::query_and_token: return {B, Ho, R, T};
+      case LinearFigureOf::query_and_feature: return {B, Ho, R, D};
+      case LinearFigureOf::query: return {B, Ho, T, 1};
+      case LinearFigureOf::sequence: return {N, Ho, 1, 1};
+      case LinearFigureOf::state: break;
+    }
+    return {N, Hv, 1, 1};
+  }
+};
+
+/// The last dimensions of 1, which arrays leave out.
+constexpr std::size_t dims_left_out(LinearFigureOf of) {
+  if (of == LinearFigureOf::query_and_token || of == LinearFigureOf::query_and_feature) return 0;
+  return of == LinearFigureOf::query ? 1 : 2;
+}
+
+/// Whether the first dimension counts sequences.
+constexpr bool counts_sequences(LinearFigureOf of) {
+  return of == LinearFigureOf::sequence || of == LinearFigureOf::state;
+}
+
+/// "(B,Ho,R,T)", of the view.
+constexpr const char* view_letters(LinearFigureOf of) {
+  constexpr const char* kLetters[] = {"(B,Ho,R,T)", "(B,Ho,R,D)", "(B,Ho,T,1)", "(N,Ho,1,1)", "(N,Hv,1,1)"};
+  return kLetters[static_cast<std::size_t>(of)];
+}
+
+/// The same of an array.
+constexpr std::string_view array_letters(LinearFigureOf of) {
+  constexpr std::string_view kLetters[] = {"(B,Ho,R,T)", "(B,Ho,R,D)", "(B,Ho,T)", "(N,Ho)", "(N,Hv)"};
+  return kLetters[static_cast<std::size_t>(of)];
+}
+
+template <class StructOf, class CStruct>
+struct LinearFigure {
+  using Struct = StructOf;
+
+  const char* name;  ///< of both members, and of the attribute in Python
+  TensorView Struct::*member;
+  headgate_tensor CStruct::*c_member;
+  LinearFigureOf of;
+  std::string_view help;  ///< begins with a small letter
+};
+
+using LinearWeightsOutput = LinearFigure<LinearAttentionWeights, headgate_linear_attention_weights_outputs>;
+using LinearStatisticsOutput = LinearFigure<LinearAttentionStatistics, headgate_linear_attention_statistics_outputs>;
+
+/// In the order of the structs, as the table below.
+inline constexpr auto kLinearWeights = [] {
+  using W = LinearAttentionWeights;
+  using C = headgate_linear_attention_weights_outputs;
+  using enum LinearFigureOf;
+  return std::array<LinearWeightsOutput, 2>{{
+      {"weights", &W::weights, &C::weights, query_and_token,
+       "the weights of the chosen queries; 0 at tokens behind the query and at those of other sequences"},
+      {"state_query", &W::state_query, &C::state_query, query_and_feature,
+       "what is left of the query, with which S_0 is read"},
+  }};
+}();
+
+inline constexpr auto kLinearStatistics = [] {
+  using S = LinearAttentionStatistics;
+  using C = headgate_linear_attention_statistics_outputs;
+  using enum LinearFigureOf;
+  return std::array<LinearStatisticsOutput, 15>{{
+      {"first", &S::first, &C::first, query, "weight of the first token"},
+      {"first_share", &S::first_share, &C::first_share, query, "its share of the sum of absolute weights"},
+      {"reach", &S::reach, &C::reach, query, "mean distance of the tokens, by absolute weights"},
+      {"absolute_sum", &S::absolute_sum, &C::absolute_sum, query, "sum of absolute weights"},
+      {"weight_sum", &S::weight_sum, &C::weight_sum, query, "sum of weights"},
+      {"mean_first", &S::mean_first, &C::mean_first, sequence, "mean of first over the queries"},
+      {"mean_first_share", &S::mean_first_share, &C::mean_first_share, sequence, "mean of first_share"},
+      {"mean_reach", &S::mean_reach, &C::mean_reach, sequence, "mean of reach"},
+      {"mean_absolute_sum", &S::mean_absolute_sum, &C::mean_absolute_sum, sequence, "mean of absolute_sum"},
+      {"mean_weight_sum", &S::mean_weight_sum, &C::mean_weight_sum, sequence, "mean of weight_sum"},
+      {"mean_decay", &S::mean_decay, &C::mean_decay, state, "mean of e^g over tokens, and features where each has one"},
+      {"mean_beta", &S::mean_beta, &C::mean_beta, state, "mean of beta over tokens"},
+      {"half_life", &S::half_life, &C::half_life, state,
+       "ln 2 / -(mean of g), in tokens; inf where the mean of g is not negative"},
+      {"effective_rank", &S::effective_rank, &C::effective_rank, state,
+       "|S|^4 / |S^T S|^2 of S_T, in Frobenius norms: from 1 to min(D,Dv); 0 where S_T is 0"},
+      {"state_norm", &S::state_norm, &C::state_norm, state, "Frobenius norm of S_T"},
+  }};
+}();
+
+/// Whether there are as many rows as members of both structs; that of C begins with its size.
+template <class Rows>
+constexpr bool are_all_outputs(std::size_t c_size) {
+  constexpr std::size_t kRows = std::tuple_size_v<Rows>;
+  return sizeof(typename Rows::value_type::Struct) == kRows * sizeof(TensorView) &&
+         c_size >= kRows * sizeof(headgate_tensor) && c_size < (kRows + 1) * sizeof(headgate_tensor);
+}
+static_assert(are_all_outputs<decltype(kLinearWeights)>(sizeof(headgate_linear_attention_weights_outputs)) &&
+              are_all_outputs<decltype(kLinearStatistics)>(sizeof(headgate_linear_attention_statistics_outputs)));
+
+/// The outputs of this many rows are figures of a query; row kQueryFigures + n is the mean of row n.
+inline constexpr std::size_t kQueryFigures = 5;
+static_assert(kLinearStatistics[2 * kQueryFigures - 1].member == &LinearAttentionStatistics::mean_weight_sum);
+
+/// Rows of kLinearStatistics.
+enum QueryFigure : std::size_t { kQueryFirst, kQueryFirstShare, kQueryReach, kQueryAbsoluteSum, kQueryWeightSum };
+
+inline const TensorView& query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
+  return outputs.*kLinearStatistics[figure].member;
+}
+inline const TensorView& mean_of_query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
+  return outputs.*kLinearStatistics[kQueryFigures + figure].member;
+}
+/// Whether a figure of each query, or its mean, is asked for.
+inline bool wants_query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
+  return query_figure(outputs, figure).present() || mean_of_query_figure(outputs, figure).present();
+}
+
+}  // namespace headgate

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Queries that go back over the tokens, and the weights that they find; included once per Highway target.
+#if defined(HEADGATE_LINEAR_QUERY_WALK_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_LINEAR_QUERY_WALK_INL_
+#undef HEADGATE_LINEAR_QUERY_WALK_INL_
+#else
+#define HEADGATE_LINEAR_QUERY_WALK_INL_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "library/core/cancellation.hpp"
+#include "library/linear_attention/cpu/state_tasks-inl.hpp"
+#include "library/linear_attention/linear_statistics.hpp"
+
+// Queries r of a tile are the columns of R (D × queries), which obeys the recurrence of the gradient of a state: from
+// the last token to the first, a_j = β_j Rᵀ k_j, then R becomes e^{g_j} ∘ (R − k_j a_jᵀ). So a block of columns stays
+// in the first-level cache, and decays are factors, as in the scans of the passes (state_block-inl.hpp). The column of
+// token t is set when the walk reaches t. What stood there before is overwritten: tokens behind a query, not numbers
+// among them, do not reach it.
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// What a walk works in. `queries`: the most of a tile.
+template <typename T>
+struct QueryWalkBuffers {
+  QueryWalkBuffers(Workspace& ws, const LinearProblem& p, std::int64_t queries)
+      : factors(ws, p),
+        padded(round_up(queries, kMostVectors * kLanes<T>)),
+        columns(ws.take<T>("columns", padded_dim<T>(p.D) * padded)),
+        keys(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
+        reads(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
+        second_reads(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
+        adds(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
+        betas(ws.take<T>("operands", kChunk)),
+        overlaps(ws.take<T>("operands", kChunk)),
+        query(ws.take<T>("operands", padded_dim<T>(p.D))),
+        tokens(ws.take<std::int64_t>("tokens", queries)) {}
+
+  DecayFactors<T> factors;
+  std::int64_t padded;           ///< columns, rounded up to blocks
+  View<T, 1> columns;            ///< R̃ by blocks, with R = F ∘ R̃
+  View<T, 2> keys;               ///< (kChunk,D) k
+  View<T, 2> reads;              ///< (kChunk,D) k ∘ F before
+  View<T, 2> second_reads;       ///< (kChunk,D) reads; of the second token of a pair, of R̃ as the first one finds it
+  View<T, 2> adds;               ///< (kChunk,D) k / F
+  View<T, 1> betas;              ///< (kChunk)
+  View<T, 1> overlaps;           ///< (kChunk) of a token's read with what the token before it adds
+  View<T, 1> query;              ///< (D)
+  View<std::int64_t, 1> tokens;  ///< of the columns, ascending
+};
+
+/// A walk of one thread. Sink gets the weights, a row for each token and block of columns:
+///   kPairs                     whether tokens may be visited in pairs, where no column enters; it decides bits
+///   Sink::Block<kVectors>      made for a block and a chunk: enter(lane) when a column enters, take(weights, step) of
+///                              each token, finish() behind the last
+///   end_chunk(chunk)           when all blocks have met the chunk
+template <typename T, class Sink>
+class QueryWalk {
+ public:
+  QueryWalk(const LinearProblem& p, const QueryWalkBuffers<T>& buffers) : p_(p), D_(padded_dim<T>(p.D)), b_(buffers) {}
+
+  /// Walks from the first `count` tokens of the buffers, of head `ho` of y, to the first token of the sequence.
+  void run(const TokenRange& s, std::int64_t ho, std::int64_t count, Sink& sink, Cancellation& cancellation) {
+    h_ = ho / p_.readers();
+    keys_ = token_rows(p_.inputs.k, s, p_.key_head(h_));
+    queries_ = token_rows(p_.inputs.q, s, p_.query_head(ho));
+    std::fill_n(b_.columns.data, b_.columns.count(), T{0});
+    for (std::int64_t c = b_.tokens(count - 1) / kChunk; c >= 0 && !cancellation.requested(); --c) {
+      const Chunk chunk{c * kChunk, std::min(kChunk, s.T - c * kChunk), Direction::reverse};
+      pack(s, chunk);
+      for_blocks(count, [&](auto block, const StateColumns& columns) HWY_ATTR {
+        if (b_.tokens(columns.first + columns.count - 1) < chunk.t0) return;
+        p_.has_delta ? scan<1>(block, columns, chunk, sink) : scan<0>(block, columns, chunk, sink);
+      });
+      sink.end_chunk(chunk);
+    }
+  }
+
+  /// Column c as the walk has left it: r_t behind the first token.
+  void copy_column(std::int64_t c, std::int64_t count, T* to) const {
+    for_blocks(count, [&](auto block, const StateColumns& columns) HWY_ATTR {
+      if (c < columns.first || c >= columns.first + columns.count) return;
+      for (std::int64_t i = 0; i < p_.D; ++i) to[i] = block.row(i)[c - columns.first];
+    });
+  }
+
+ private:
+  struct AllBlocks {
+    std::int64_t first, end;
+  };
+
+  /// visit(block, its columns that have a query). All blocks are of one width, since widths add in another order.
+  template <class Visit>
+  HWY_INLINE void for_blocks(std::int64_t count, const Visit& visit) const {
+    const std::int64_t padded = round_up(count, kMostVectors * kLanes<T>);
+    for_state_blocks(b_.columns.data, D_, padded, AllBlocks{0, ColumnBlocks<T>(padded).count()},
+                     [&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
+                       visit(block, StateColumns{columns.first, std::min(columns.count, count - columns.first)});
+                     });
+  }
+
+  void pack(const TokenRange& s, const Chunk& chunk) const {
+    const DecayFactors<T>& factors = b_.factors;
+    if (factors.present()) factors.make(token_rows(p_.inputs.decay, s, h_), chunk);
+    for (std::int64_t n = 0; n < chunk.count; ++n) {
+      T *const key = b_.keys.at(n), *const read = b_.reads.at(n), *const second = b_.second_reads.at(n);
+      load_normalised(key, keys_, chunk, n, D_, p_, T{1});
+      factors.times_before(read, key, n, D_);
+      factors.times_inverse(b_.adds.at(n), key, n, D_);
+      std::copy_n(read, D_, second);
+      if (n % 2 == 0) continue;
+      b_.overlaps(n) = dot(b_.adds.at(n - 1), read, D_);
+      if (factors.rescales(n - 1)) factors.times_before(second, read, n - 1, D_);
+    }
+    load_betas(b_.betas, p_, s, h_, chunk);
+  }
+
+  /// The tokens of the chunk, by one block.
+  template <int kAdds, std::int64_t kVectors>
+  void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk, Sink& sink) {
+    typename Sink::template Block<kVectors> weights(sink, columns, chunk);
+    // Columns from `entered` on have entered in later chunks.
+    std::int64_t entered = columns.first + columns.count;
+    while (entered > columns.first && b_.tokens(entered - 1) >= chunk.t0 + chunk.count) --entered;
+    const bool some_enter = entered > columns.first && b_.tokens(entered - 1) >= chunk.t0;
+    if (Sink::kPairs && !some_enter) {
+      scan_pairs<kAdds>(block, chunk, weights);
+    } else {
+      scan_alone<kAdds>(block, columns, chunk, entered, weights);
+    }
+    weights.finish();
+    rescaling_.finish(block);
+  }
+
+  template <int kAdds, std::int64_t kVectors, class Weights>
+  void scan_alone(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk,
+                  std::int64_t entered, Weights& weights) {
+    using Row = BlockRow<T, kVectors>;
+    Row read = read_block(block, b_.reads.at(0));
+    for (std::int64_t n = 0; n < chunk.count; ++n) {
+      Pass<1, kAdds, 0, 1, T, kVectors> pass;
+      Rescaling rescaling = rescaling_.set(pass, n, 1);
+      if (entered > columns.first && b_.tokens(entered - 1) == chunk.token(n)) {
+        Pass<1, 0, 0, 0, T, kVectors> rescaled;
+        rescaled.factors[0] = pass.factors[0];
+        if (rescaling != Rescaling::none) run_pass(rescaled, block, rescaling);
+        rescaling = Rescaling::none;
+        for (; entered > columns.first && b_.tokens(entered - 1) == chunk.token(n); --entered)
+          enter(block, entered - 1 - columns.first, chunk, n, read, weights);
+      }
+      take<kAdds>(pass, 0, n, read, weights);
+      pass.next[0] = b_.reads.at(std::min(n + 1, chunk.count - 1));
+      run_pass(pass, block, rescaling);
+      read = pass.sums[0];
+    }
+  }
+
+  /// Sets the column in a lane to the query of step n, and what it reads for the key of that step.
+  template <std::int64_t kVectors, class Weights>
+  void enter(const StateBlock<T, kVectors>& block, std::int64_t lane, const Chunk& chunk, std::int64_t n,
+             BlockRow<T, kVectors>& read, Weights& weights) {
+    T lanes[StateBlock<T, kVectors>::kWidth];
+    T* const query = b_.query.data;
+    load_normalised(query, queries_, chunk, n, D_, p_, static_cast<T>(p_.scale));
+    read.store(lanes);
+    lanes[lane] = dot(query, b_.keys.at(n), D_);
+    read = BlockRow<T, kVectors>::load(lanes);
+    b_.factors.times_inverse(query, query, n, D_);
+    for (std::int64_t i = 0; i < D_; ++i) block.row(i)[lane] = query[i];
+    weights.enter(lane);
+  }
+
+  /// Makes the weights of step n of what is read, and with the delta rule what the pass takes off R̃ for token t of it.
+  template <int kAdds, class PassT, std::int64_t kVectors, class Weights>
+  HWY_INLINE void take(PassT& pass, int t, std::int64_t n, BlockRow<T, kVectors> read, Weights& weights) const {
+    read.multiply(hn::Set(Tag<T>(), b_.betas(n)));
+    weights.take(read, n);
+    if constexpr (kAdds == 1) {
+      read.multiply(hn::Set(Tag<T>(), T{-1}));
+      pass.adds[t][0] = {b_.adds.at(n), read};
+    }
+  }
+
+  template <int kAdds, std::int64_t kVectors, class Weights>
+  void scan_pairs(const StateBlock<T, kVectors>& block, const Chunk& chunk, Weights& weights) {
+    BlockRow<T, kVectors> reads[2] = {
+        read_block(block, b_.reads.at(0)),
+        read_block(block, b_.second_reads.at(std::min<std::int64_t>(1, chunk.count - 1)))};
+    std::int64_t n = 0;
+    for (; n + 2 <= chunk.count; n += 2) visit<2, kAdds>(block, chunk, n, reads, weights);
+    if (n < chunk.count) visit<1, kAdds>(block, chunk, n, reads, weights);
+  }
+
+  /// Tokens of steps n … n + kTokens; n is even.
+  template <int kTokens, int kAdds, std::int64_t kVectors, class Weights>
+  HWY_INLINE void visit(const StateBlock<T, kVectors>& block, const Chunk& chunk, std::int64_t n,
+                        BlockRow<T, kVectors>* reads, Weights& weights) {
+    Pass<kTokens, kAdds, 0, 2, T, kVectors> pass;
+    for (int t = 0; t < kTokens; ++t) {
+      // The second token reads what the first has taken off.
+      if (kAdds == 1 && t == 1) reads[1].add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), b_.overlaps(n + 1)));
+      take<kAdds>(pass, t, n + t, reads[t], weights);
+    }
+    pass.next[0] = b_.reads.at(std::min(n + kTokens, chunk.count - 1));
+    pass.next[1] = b_.second_reads.at(std::min(n + kTokens + 1, chunk.count - 1));
+    run_pass(pass, block, rescaling_.set(pass, n, kTokens));
+    for (int k = 0; k < 2; ++k) reads[k] = pass.sums[k];
+  }
+
+  const LinearProblem& p_;
+  std::int64_t D_, h_ = 0;
+  const QueryWalkBuffers<T>& b_;
+  BlockFactors<T> rescaling_{b_.factors};
+  HeadRows<const void> keys_{ConstTensorView(), 0, 0}, queries_{ConstTensorView(), 0, 0};
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_LINEAR_QUERY_WALK_INL_
