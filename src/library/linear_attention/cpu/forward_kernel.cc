@@ -132,6 +132,7 @@ class LinearForwardWorker {
       for (std::int64_t i = 0; i < p_.D; ++i)
         store_row(behind, state + i * p_.Dv + columns.first, i, columns.first, columns.count);
     }
+    if (!p_.outputs.y.present()) return;
     store_row(token_rows(p_.outputs.y, s, task.h), y + columns.first, 0, columns.first, columns.count);
   }
 

@@ -47,8 +47,7 @@ inline std::int64_t most_queries(const std::vector<QueryTile>& tiles) {
   return most;
 }
 
-// --- the weights of chosen queries
-// ------------------------------------------------------------------------------------
+// --- the weights of chosen queries ---
 
 template <typename T>
 struct WeightsScratch {
@@ -166,8 +165,7 @@ void linear_weights_typed(const LinearWeightsProblem& p) {
   cancellation.throw_if_seen();
 }
 
-// --- figures of all weights
-// -------------------------------------------------------------------------------------------
+// --- figures of all weights ---
 
 /// Sums over the weights of a query, and over the queries of a tile.
 enum WalkSum : std::int64_t { kAbsolute, kMoment, kFirstToken, kWalkSums };
