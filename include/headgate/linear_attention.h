@@ -149,8 +149,8 @@ HEADGATE_API headgate_status headgate_linear_attention_backward(const headgate_l
 /* What headgate_linear_attention_weights overwrites; each may be absent. f32 or f64. */
 typedef struct headgate_linear_attention_weights_outputs {
   size_t struct_size;
-  headgate_tensor weights;     /* (B,Ho,R,T): a_tj of the chosen queries; 0 at tokens behind the query, and at those of
-                                  other sequences */
+  headgate_tensor weights;     /* (B,Ho,R,T): a_tj of the chosen queries; 0 at later tokens, and at those of other
+                                  sequences */
   headgate_tensor state_query; /* (B,Ho,R,D): r_t, which reads S_0 */
 } headgate_linear_attention_weights_outputs;
 

@@ -25,7 +25,7 @@ namespace headgate {
 
 /// What linear_attention_weights overwrites; each may be absent. f32 or f64.
 struct LinearAttentionWeights {
-  /// (B,Ho,R,T): a_tj of the chosen queries; 0 at tokens behind the query, and at those of other sequences.
+  /// (B,Ho,R,T): a_tj of the chosen queries; 0 at later tokens, and at those of other sequences.
   TensorView weights{};
   TensorView state_query{};  ///< (B,Ho,R,D): r_t, which reads S_0
 };

@@ -66,7 +66,7 @@ FigureResults<kRows> figures_of(const Keywords& keywords, const LinearInputs& in
       keywords, "outputs", kRows, [](const auto& row) { return row.name; }, out, std::vector<bool>(kRows.size(), true));
   FigureResults<kRows> results = out == nullptr ? FigureResults<kRows>() : *out;
   const LinearFigureSizes sizes = sizes_of_call(in.views, R);
-  const Maker maker(in.q);
+  const Maker maker(in.first);
   const DType real = in.views.q.dtype == DType::f64 ? DType::f64 : DType::f32;
   std::array<Output, kRows.size()> held;
   Struct outputs;

@@ -84,7 +84,7 @@ inline constexpr auto kLinearWeights = [] {
   using enum LinearFigureOf;
   return std::array<LinearWeightsOutput, 2>{{
       {"weights", &W::weights, &C::weights, query_and_token,
-       "the weights of the chosen queries; 0 at tokens behind the query and at those of other sequences"},
+       "the weights of the chosen queries; 0 at later tokens and at those of other sequences"},
       {"state_query", &W::state_query, &C::state_query, query_and_feature,
        "what is left of the query, with which S_0 is read"},
   }};

@@ -270,7 +270,7 @@ TEST(LinearStatistics, PackedBatch_AnySequences_IsBitwiseIdenticalToSeparateCall
   }
 }
 
-/// What is no number behind a query does not reach its weights, not even within its chunk.
+/// NaN and infinities of later tokens do not reach a query's weights, not even within its chunk.
 TEST(LinearWeights, LaterTokens_OfNaN_DoNotReachAQuery) {
   const TargetGuard guard;
   for (const LinearRule rule : {LinearRule::gated_delta, LinearRule::gated}) {

@@ -116,7 +116,7 @@ class WeightsWorker {
  private:
   const ChosenQuery& query(std::int64_t c) const { return p_.chosen[static_cast<std::size_t>(tile_.first + c)]; }
 
-  /// Zeros where the walk does not write: behind a query's chunk, and in other sequences.
+  /// Zeros where the walk does not write: in later chunks, and in other sequences.
   void clear_hidden() const {
     if (!p_.outputs.weights.present()) return;
     const HeadRows<void> rows(p_.outputs.weights, s_.b, ho_);

@@ -17,8 +17,8 @@
 // Queries r of a tile are the columns of R (D × queries), which obeys the recurrence of the gradient of a state: from
 // the last token to the first, a_j = β_j Rᵀ k_j, then R becomes e^{g_j} ∘ (R − k_j a_jᵀ). So a block of columns stays
 // in the first-level cache, and decays are factors, as in the scans of the passes (state_block-inl.hpp). The column of
-// token t is set when the walk reaches t. What stood there before is overwritten: tokens behind a query, not numbers
-// among them, do not reach it.
+// token t is set when the walk reaches t. What stood there before is overwritten, so that NaN and infinities of later
+// tokens do not reach a query.
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
