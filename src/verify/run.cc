@@ -31,11 +31,16 @@ std::optional<std::string> check_problem(const CaseSpec& spec, const Kernels& ke
 }
 
 std::optional<std::string> check_problem(const LinearCaseSpec& spec, const LinearKernels& kernels,
+                                         const LinearStatisticsKernels& statistics,
                                          std::vector<TargetErrors>& targets) {
+  std::optional<ExpectedLinearFigures> figures;  // the same on every target
   const auto check = [&](LinearCase& problem, const std::string& target) -> std::optional<std::string> {
     TargetErrors& errors = errors_on(targets, target);
     if (auto mismatch = check_linear_forward_case(problem, kernels, &errors.linear_forward)) return mismatch;
     if (auto mismatch = check_linear_backward_case(problem, kernels, &errors.linear_backward)) return mismatch;
+    if (!figures) figures.emplace(problem);
+    if (auto mismatch = check_linear_statistics_case(problem, *figures, statistics, &errors.linear_statistics))
+      return mismatch;
     return check_linear_same_bits(problem, kernels);
   };
   return check_linear_on_every_target(spec, check);
@@ -76,25 +81,27 @@ RunResult run(const RunOptions& options, const OnProblem& on_problem, const RunK
   }
   const std::size_t listed = options.listed.size() + options.listed_linear.size() + options.listed_convolution.size() +
                              options.listed_norm.size();
-  const auto passes = [&](const auto& spec, const auto& own_kernels) {
+  const auto passes = [&](const auto& spec, const auto&... own_kernels) {
     const double done = options.problems ? static_cast<double>(result.problems) /
                                                static_cast<double>(listed + kOperations * *options.problems)
                                          : seconds_since(start) / options.seconds;
     on_problem(done, ++result.problems);
-    result.mismatch = check_problem(spec, own_kernels, result.targets);
+    result.mismatch = check_problem(spec, own_kernels..., result.targets);
     return !result.mismatch.has_value();
   };
   const auto wants_another = [&](std::uint64_t random_done) {
     return options.problems ? random_done < *options.problems : seconds_since(start) < options.seconds;
   };
-  const auto all_pass = [&](const auto& specs, const auto& own_kernels) {
-    return std::all_of(specs.begin(), specs.end(), [&](const auto& spec) { return passes(spec, own_kernels); });
+  const auto all_pass = [&](const auto& specs, const auto&... own_kernels) {
+    return std::all_of(specs.begin(), specs.end(), [&](const auto& spec) { return passes(spec, own_kernels...); });
   };
-  bool ok = all_pass(options.listed, kernels.attention) && all_pass(options.listed_linear, kernels.linear) &&
+  bool ok = all_pass(options.listed, kernels.attention) &&
+            all_pass(options.listed_linear, kernels.linear, kernels.linear_statistics) &&
             all_pass(options.listed_convolution, kernels.convolution) && all_pass(options.listed_norm, kernels.norm);
   for (std::uint64_t n = 0; ok && wants_another(n); ++n) {
     const std::uint64_t seed = options.seed + n;
-    ok = passes(random_spec(seed), kernels.attention) && passes(random_linear_spec(seed), kernels.linear) &&
+    ok = passes(random_spec(seed), kernels.attention) &&
+         passes(random_linear_spec(seed), kernels.linear, kernels.linear_statistics) &&
          passes(random_convolution_spec(seed), kernels.convolution) && passes(random_norm_spec(seed), kernels.norm);
   }
   result.seconds = seconds_since(start);

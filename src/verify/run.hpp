@@ -12,6 +12,7 @@
 #include "verify/gated_norm_case.hpp"
 #include "verify/linear_attention_check.hpp"
 #include "verify/linear_attention_spec.hpp"
+#include "verify/linear_statistics_check.hpp"
 #include "verify/short_convolution_case.hpp"
 #include "verify/spec.hpp"
 
@@ -33,7 +34,7 @@ struct TargetErrors {
   std::string target;
   bool runs_linear = false;  ///< whether operations other than attention run there as on a target of its own
   WorstError forward{}, backward{}, statistics{};
-  WorstError linear_forward{}, linear_backward{};
+  WorstError linear_forward{}, linear_backward{}, linear_statistics{};
   WorstError convolution_forward{}, convolution_backward{};
   WorstError norm_forward{}, norm_backward{};
 };
@@ -42,6 +43,7 @@ struct TargetErrors {
 struct RunKernels {
   Kernels attention = {};
   LinearKernels linear = {};
+  LinearStatisticsKernels linear_statistics = {};
   ConvolutionKernels convolution = {};
   NormKernels norm = {};
 };

@@ -73,6 +73,7 @@ TEST(Run, Run_CountGiven_ChecksTheListsThenRandomProblems) {
     EXPECT_EQ(all.targets[n].runs_linear, each[n].takes(random_linear_spec(1)));
     EXPECT_EQ(all.targets[n].linear_forward.ratio > 0.0, all.targets[n].runs_linear) << each[n].name;
     EXPECT_EQ(all.targets[n].linear_backward.ratio > 0.0, all.targets[n].runs_linear) << each[n].name;
+    EXPECT_EQ(all.targets[n].linear_statistics.ratio > 0.0, all.targets[n].runs_linear) << each[n].name;
     for (const auto error : {&TargetErrors::convolution_forward, &TargetErrors::convolution_backward,
                              &TargetErrors::norm_forward, &TargetErrors::norm_backward}) {
       EXPECT_EQ((all.targets[n].*error).ratio > 0.0, all.targets[n].runs_linear) << each[n].name;
@@ -115,6 +116,25 @@ TEST(Run, Run_WrongLinearAttention_NamesProblemAndTarget) {
   EXPECT_EQ(*result.mismatch,
             wrong + ": linear_attention_backward threw \"wrong\": " + describe(random_linear_spec(7)));
   EXPECT_EQ(result.problems, 3U);
+}
+
+TEST(Run, Run_WrongStatisticsOfLinearAttention_NamesProblemAndTarget) {
+  RunOptions options;
+  options.listed = {};
+  options.listed_linear = {random_linear_spec(2)};
+  options.listed_convolution = {};
+  options.listed_norm = {};
+  options.problems = 0;
+  RunKernels kernels;
+  kernels.linear_statistics.statistics = [](const LinearAttentionStatistics& out, const LinearAttentionInputs& in,
+                                            const LinearAttentionOptions& o) {
+    linear_attention_statistics(out, in, o);
+    throw Error("wrong");
+  };
+  const RunResult result = run(options, kIgnoreProgress, kernels);
+  ASSERT_TRUE(result.mismatch.has_value());
+  EXPECT_EQ(*result.mismatch, supported_targets().front() +
+                                  ": linear attention's statistics threw \"wrong\": " + describe(random_linear_spec(2)));
 }
 
 /// Only one problem of the operation, which throws on one target.

@@ -15,8 +15,9 @@ namespace headgate::cli {
 namespace {
 
 void print_passes(const std::string& target, const char* operation, const verify::WorstError& forward,
-                  const verify::WorstError& backward) {
-  fmt::print("{:<16}  {:<17} forward {:.2f}, backward {:.2f}: ok\n", target, operation, forward.ratio, backward.ratio);
+                  const verify::WorstError& backward, const verify::WorstError* statistics = nullptr) {
+  fmt::print("{:<16}  {:<17} forward {:.2f}, backward {:.2f}{}: ok\n", target, operation, forward.ratio, backward.ratio,
+             statistics == nullptr ? "" : fmt::format(", statistics {:.2f}", statistics->ratio));
 }
 
 void print_errors(const std::vector<verify::TargetErrors>& targets) {
@@ -24,10 +25,10 @@ void print_errors(const std::vector<verify::TargetErrors>& targets) {
       "\ntarget            operation         largest error, in units of the tolerance (rounding to storage alone "
       "reaches 1)\n");
   for (const verify::TargetErrors& errors : targets) {
-    fmt::print("{:<16}  attention         forward {:.2f}, backward {:.2f}, statistics {:.2f}: ok\n", errors.target,
-               errors.forward.ratio, errors.backward.ratio, errors.statistics.ratio);
+    print_passes(errors.target, "attention", errors.forward, errors.backward, &errors.statistics);
     if (!errors.runs_linear) continue;
-    print_passes(errors.target, "linear attention", errors.linear_forward, errors.linear_backward);
+    print_passes(errors.target, "linear attention", errors.linear_forward, errors.linear_backward,
+                 &errors.linear_statistics);
     print_passes(errors.target, "short convolution", errors.convolution_forward, errors.convolution_backward);
     print_passes(errors.target, "gated norm", errors.norm_forward, errors.norm_backward);
   }
@@ -70,8 +71,9 @@ Verb add_verify(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "verify",
       "Check the kernels against the f64 oracle on this machine\n\n"
-      "Runs fixed lists of problems and then random ones, of attention (forward, backward and statistics), linear "
-      "attention, the short convolution and the gated norm (forward and backward) in turn, on every vector target that "
+      "Runs fixed lists of problems and then random ones, of attention and linear attention (forward, backward and "
+      "statistics), the short convolution and the gated norm (forward and backward) in turn, on every vector target "
+      "that "
       "this CPU can run, those of native16 on each kind of 16-bit products that it has. Compares every element with "
       "the oracle by the rule of "
       "docs/reference/numerics.md, and the bits of one thread with those of three. Stops at the first mismatch, with "
