@@ -8,7 +8,9 @@
 #include "models/data/prose.hpp"
 #include "models/io/scratch.hpp"
 #include "tool/cli/tool.hpp"
+#include "verify/gated_norm_case.hpp"
 #include "verify/linear_attention_spec.hpp"
+#include "verify/short_convolution_case.hpp"
 #include "verify/spec.hpp"
 
 namespace headgate {
@@ -133,10 +135,14 @@ TEST(Verify, Verify_EveryTarget_AgreesWithTheOracle) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "") << "no progress bar without a terminal";
   EXPECT_NE(outcome.out.find("listed, then 2 random ones of each from seed 3486\n"), std::string::npos) << outcome.out;
-  const std::size_t count = verify::standard_cases().size() + verify::standard_linear_cases().size() + 2 * 2;
+  const std::size_t listed = verify::standard_cases().size() + verify::standard_linear_cases().size() +
+                             verify::standard_convolution_cases().size() + verify::standard_norm_cases().size();
+  const std::size_t count = listed + std::size_t{4} * 2;
   const std::string all = std::to_string(count) + " problems, forward, backward and statistics, agree";
   EXPECT_NE(outcome.out.find(all), std::string::npos) << outcome.out;
-  EXPECT_NE(outcome.out.find("  linear attention  forward "), std::string::npos) << outcome.out;
+  for (const std::string operation : {"linear attention  ", "short convolution ", "gated norm        "}) {
+    EXPECT_NE(outcome.out.find("  " + operation + "forward "), std::string::npos) << outcome.out;
+  }
 }
 
 TEST(Verify, Verify_TimeOrCount_IsAccepted) {
