@@ -54,9 +54,9 @@ class Exact:
         given = {name: tensors[name] for name in LINEAR_INPUTS} | {"state": tensors.get("state")}
         given |= {name: given[name].unsqueeze(-1) for name in ("decay", "beta")}
         options = {"layout": "bthd", "l2_norm": NORM_EPS, "threads": self.threads}
-        step = headgate.LinearAttentionOutputs() if case.T == 1 else None
-        if step is not None:  # a state of its own, which is updated in place
-            step.state = given["state"].clone()
+        step = (
+            headgate.LinearAttentionOutputs(state=given["state"].clone()) if case.T == 1 else None
+        )  # updated in place
 
         def forward():
             return [headgate.linear_attention(**given, **options)]
