@@ -22,7 +22,6 @@ from .gated_norm import gated_norm
 from .linear_attention import linear_attention
 from .short_convolution import short_convolution
 
-
 L2_NORM_EPS = 1e-6
 
 

@@ -13,6 +13,7 @@ import classify
 import debian_packages
 import graph
 import length
+import mixers
 import recurrent
 import training
 
@@ -94,6 +95,46 @@ def test_length_learns_and_reads_longer_texts(gate, packages_file):
     assert list(at) == ["32", "64", "128"] and at["32"]["loss_nats"] < 3.2
     assert at["32"]["beyond_loss_nats"] is None and at["128"]["beyond_loss_nats"] > 0
     assert 1 / 128 < at["128"]["first_weight"] <= at["128"]["most_first_weight"] < 1
+
+
+MIXERS = [("attention", "none"), ("attention", "elementwise"), ("delta", "none"), ("hybrid", "elementwise")]
+
+
+@pytest.mark.parametrize(("mixer", "gate"), MIXERS)
+def test_mixers_learn_text(mixer, gate, packages_file):
+    result = run(mixers, [*TEXT, "--task", "text", "--steps", "40"], packages_file, "--mixer", mixer, "--gate", gate)
+    at = result["metrics"]["at"]
+    assert list(at) == ["32", "128"] and at["32"]["loss_nats"] < 3.2 and at["128"]["beyond_loss_nats"] > 0
+    assert ("delta_reach" in at["32"]) == (mixer != "attention")
+    assert ("attention_entropy" in at["32"]) == (mixer != "delta")
+    if mixer != "attention":
+        assert 0 < at["32"]["delta_decay"] < 1 and 0 < at["32"]["delta_beta"] < 1
+        assert 0 < at["32"]["delta_first_share"] < 1 and 0 < at["32"]["delta_reach"] < 32
+        assert 1 <= at["32"]["delta_effective_rank"] <= 8 and 0 <= at["32"]["delta_closed"] <= 1
+
+
+@pytest.mark.parametrize(("mixer", "gate"), MIXERS)
+def test_mixers_recall_runs(mixer, gate, packages_file):
+    small = ["--task", "recall", "--steps", "4", *SMALL, "--batch", "1", "--tests", "256"]
+    result = run(mixers, small, packages_file, "--mixer", mixer, "--gate", gate)
+    accuracy = result["metrics"]["accuracy"]
+    assert list(accuracy) == ["4", "8", "16", "32", "64"] and all(0 <= share < 0.5 for share in accuracy.values())
+
+
+def test_recall_batch_has_each_pair_twice():
+    tokens = mixers.recall_batch(8, 3, torch.Generator().manual_seed(1)).view(3, 16, 2)
+    for sequence in tokens.tolist():
+        first, again = ([tuple(pair) for pair in part] for part in (sequence[:8], sequence[8:]))
+        assert first != again and sorted(first) == sorted(again) and len({key for key, _ in first}) == 8
+        assert all(key < mixers.KEYS <= value < 2 * mixers.KEYS for key, value in first)
+
+
+def test_mixers_have_nearly_equal_parameters():
+    options = training.parse("", ["--dim", "64"], mixers.more_options, steps=1, batch=1, dim=64, heads=4, lr=1)
+    counts = []
+    for options.mixer, options.gate in MIXERS:
+        counts.append(training.count(mixers.Model(options, 257)))
+    assert max(counts) - min(counts) < 0.004 * min(counts), counts
 
 
 @pytest.mark.parametrize("example", [recurrent, length])
