@@ -130,6 +130,20 @@ def test_layer_bfloat16_is_near_float32(name):
     assert error < 0.02, error
 
 
+def test_statistics_are_those_of_the_rule():
+    """Of a layer whose heads forget at once, a query reads its own token and no other."""
+    layer = GatedDeltaNet(C, HK, HV, D, DV)
+    h = torch.randn(B, 9, C, requires_grad=True)
+    found = layer.statistics(h, ["mean_reach", "mean_decay", "half_life"])
+    assert found.mean_reach.shape == (B, HV) and (found.mean_reach > 0).all() and (found.half_life > 0).all()
+    torch.nn.init.constant_(layer.dt_bias, 1e4)
+    torch.nn.init.zeros_(layer.A_log)
+    found = layer.statistics(h, ["mean_reach", "mean_decay"])
+    assert found.mean_reach.abs().max() == 0 and found.mean_decay.max() == 0
+    packed = layer.statistics(h[:1], ["mean_decay"], cu_seqlens=torch.tensor([0, 4, 9]))
+    assert packed.mean_decay.shape == (2, HV)
+
+
 def test_from_config_files_of_models():
     """The keys as released config.json files have them."""
     qwen = {"model_type": "qwen3_5_moe", "text_config": {"model_type": "qwen3_5_moe_text", "hidden_size": C, **SIZES}}
