@@ -93,6 +93,7 @@ BackwardResults backward(const Keywords& keywords) {
 /// What attention_backward reads beside the inputs and dy.
 std::vector<ArgumentText> backward_texts() {
   std::vector<ArgumentText> texts;
+  texts.reserve(kSavedTensors.size() + kIncomingTensors.size());
   for (const SavedTensor& row : kSavedTensors) texts.push_back(text_of_read(row));
   for (const IncomingTensor& row : kIncomingTensors) {
     if (!row.traits.required) texts.push_back(text_of_read(row));

@@ -133,8 +133,8 @@ TEST(Run, Run_WrongStatisticsOfLinearAttention_NamesProblemAndTarget) {
   };
   const RunResult result = run(options, kIgnoreProgress, kernels);
   ASSERT_TRUE(result.mismatch.has_value());
-  EXPECT_EQ(*result.mismatch, supported_targets().front() +
-                                  ": linear attention's statistics threw \"wrong\": " + describe(random_linear_spec(2)));
+  EXPECT_EQ(*result.mismatch, supported_targets().front() + ": linear attention's statistics threw \"wrong\": " +
+                                  describe(random_linear_spec(2)));
 }
 
 /// Only one problem of the operation, which throws on one target.

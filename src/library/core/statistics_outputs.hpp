@@ -52,7 +52,8 @@ inline constexpr auto kStatisticsOutputs = [] {
   }};
 }();
 static_assert(sizeof(AttentionStatistics) == kStatisticsOutputs.size() * sizeof(TensorView) &&
-              sizeof(headgate_attention_statistics_outputs) / sizeof(headgate_tensor) == kStatisticsOutputs.size());
+              sizeof(headgate_attention_statistics_outputs) ==
+                  sizeof(std::size_t) + kStatisticsOutputs.size() * sizeof(headgate_tensor));
 
 /// The outputs of this many rows are figures of one query; row kRowFigures + 1 + n is the mean of row n.
 inline constexpr std::size_t kRowFigures = 5;

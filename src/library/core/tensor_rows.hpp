@@ -123,7 +123,7 @@ struct OperationTensor {
         if (rows[i].member == rows[j].member || rows[i].c_member == rows[j].c_member) return false;
       }
     }
-    return sizeof(Struct) == kCount * sizeof(View) && sizeof(CStruct) / sizeof(CTensor) == kCount;
+    return sizeof(Struct) == kCount * sizeof(View) && sizeof(CStruct) == sizeof(std::size_t) + kCount * sizeof(CTensor);
   }
 };
 

@@ -21,6 +21,7 @@ Option declare_enum(VerbOptions& verb, const std::string& name, To& to, const st
       to = parse_option_word<Enum>(name, word);
     } catch (const Error& error) {
       std::vector<std::string_view> known;
+      known.reserve(OptionWords<Enum>::kAll.size());
       for (const auto& row : OptionWords<Enum>::kAll) known.push_back(row.word);
       throw Error(error.what() + did_you_mean(word, known));
     }

@@ -46,12 +46,16 @@ class ColumnBlocks {
 /// What multiplies a block before tokens change it.
 enum class Rescaling { none, rows, columns };
 
+// Default constructors that a compiler makes lack the target's attributes, and may then not construct vectors.
+// NOLINTBEGIN(modernize-use-equals-default)
+
 /// A row of a block in registers.
 template <typename T, std::int64_t kVectors>
 struct BlockRow {
   using V = hn::Vec<Tag<T>>;
   V at[kVectors];
 
+  HWY_INLINE BlockRow() {}
   static HWY_INLINE BlockRow zero() {
     BlockRow row;
     for (V& v : row.at) v = hn::Zero(Tag<T>());
@@ -116,6 +120,9 @@ template <typename T, std::int64_t kVectors>
 struct OuterProduct {
   const T* w;
   BlockRow<T, kVectors> x;
+
+  HWY_INLINE OuterProduct() {}
+  HWY_INLINE OuterProduct(const T* its_w, const BlockRow<T, kVectors>& its_x) : w(its_w), x(its_x) {}
 };
 
 /// What a pass does with a block, S, for one token after the other:
@@ -133,9 +140,12 @@ struct Pass {
   Row outs[kTokens];            ///< results
   Row sums[slots(kNext)];
 
+  HWY_INLINE Pass() {}
   template <Rescaling kRescaling>
   HWY_INLINE void run(const StateBlock<T, kVectors>& state);
 };
+
+// NOLINTEND(modernize-use-equals-default)
 
 template <int kTokens, int kAdds, int kOuts, int kNext, typename T, std::int64_t kVectors>
 template <Rescaling kRescaling>
