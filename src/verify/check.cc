@@ -12,17 +12,6 @@
 namespace headgate::verify {
 namespace {
 
-Description describing(const Case& problem) {
-  return [&problem] { return describe(problem.spec()); };
-}
-
-std::optional<std::string> mismatch_in(const std::vector<Comparison>& comparisons, const Case& problem,
-                                       WorstError* worst) {
-  if (auto mismatch = first_mismatch(comparisons, describing(problem), worst)) return mismatch;
-  if (const auto name = problem.spilled()) return spill_text(*name, describing(problem));
-  return std::nullopt;
-}
-
 /// The backward pass must say that it does not take such a problem.
 std::optional<std::string> refusal(const Case& problem, const Kernels& kernels) {
   try {
@@ -171,8 +160,7 @@ std::optional<std::string> check_statistics_case(Case& problem, const Kernels& k
 }
 
 std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels) {
-  const auto run = [&](int threads) {
-    problem.options().context.threads = threads;
+  return thread_mismatch(problem, [&] {
     problem.poison_outputs();
     problem.poison_gradients();
     kernels.forward(problem.outputs(), problem.inputs(), problem.options());
@@ -190,11 +178,7 @@ std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels
     const std::vector<std::uint8_t> statistics = problem.statistics_bytes();
     bytes.insert(bytes.end(), statistics.begin(), statistics.end());
     return bytes;
-  };
-  const bool same = run(1) == run(3);
-  problem.options().context.threads = problem.spec().threads;
-  if (same) return std::nullopt;
-  return "1 thread and 3 threads differ: " + describe(problem.spec());
+  });
 }
 
 std::optional<std::string> check_on_every_target(

@@ -50,4 +50,33 @@ std::optional<std::string> thrown_by(const char* name, const Description& descri
   return std::nullopt;
 }
 
+/// Describes a problem by its spec. The problem must outlive the result.
+template <class Problem>
+Description describing(const Problem& problem) {
+  return [&problem] { return describe(problem.spec()); };
+}
+
+/// The first mismatch of a problem's outputs, or what was written outside of them.
+template <class Problem>
+std::optional<std::string> mismatch_in(const std::vector<Comparison>& comparisons, const Problem& problem,
+                                       WorstError* worst) {
+  if (auto mismatch = first_mismatch(comparisons, describing(problem), worst)) return mismatch;
+  if (const auto name = problem.spilled()) return spill_text(*name, describing(problem));
+  return std::nullopt;
+}
+
+/// Whether written(), which computes the problem and returns the bytes, returns the same with one thread and with
+/// three.
+template <class Problem, class Written>
+std::optional<std::string> thread_mismatch(Problem& problem, const Written& written) {
+  const auto bytes_with = [&](int threads) {
+    problem.options().context.threads = threads;
+    return written();
+  };
+  const bool same = bytes_with(1) == bytes_with(3);
+  problem.options().context.threads = problem.spec().threads;
+  if (same) return std::nullopt;
+  return "1 thread and 3 threads differ: " + describe(problem.spec());
+}
+
 }  // namespace headgate::verify

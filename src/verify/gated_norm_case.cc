@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <random>
 
 #include "library/core/gate_functions.hpp"
 #include "verify/fill.hpp"
@@ -81,17 +80,6 @@ void add_magnitudes(std::vector<NormCaseSpec>& list, DType dtype) {
   }
 }
 
-Description describing(const NormCase& problem) {
-  return [&problem] { return describe(problem.spec()); };
-}
-
-std::optional<std::string> mismatch_in(const std::vector<Comparison>& comparisons, const NormCase& problem,
-                                       WorstError* worst) {
-  if (auto mismatch = first_mismatch(comparisons, describing(problem), worst)) return mismatch;
-  if (const auto name = problem.spilled()) return spill_text(*name, describing(problem));
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::string describe(const NormCaseSpec& spec) {
@@ -131,13 +119,7 @@ NormCaseSpec draw_norm_spec(const Pick& pick) {
   return spec;
 }
 
-NormCaseSpec random_norm_spec(std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  NormCaseSpec spec = draw_norm_spec(
-      [&random](std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); });
-  spec.seed = seed;
-  return spec;
-}
+NormCaseSpec random_norm_spec(std::uint64_t seed) { return drawn_at_random(seed, draw_norm_spec); }
 
 std::vector<NormCaseSpec> standard_norm_cases() {
   std::vector<NormCaseSpec> list;
@@ -261,17 +243,12 @@ std::optional<std::string> check_backward_case(NormCase& problem, const NormKern
 }
 
 std::optional<std::string> check_same_bits(NormCase& problem, const NormKernels& kernels) {
-  const auto run = [&](int threads) {
-    problem.options().context.threads = threads;
+  return thread_mismatch(problem, [&] {
     problem.poison_outputs();
     kernels.backward(problem.gradients(), problem.inputs(), problem.dy(), problem.options());
     kernels.forward(problem.y(), problem.inputs(), problem.options());
     return problem.written_bytes();
-  };
-  const bool same = run(1) == run(3);
-  problem.options().context.threads = problem.spec().threads;
-  if (same) return std::nullopt;
-  return "1 thread and 3 threads differ: " + describe(problem.spec());
+  });
 }
 
 }  // namespace headgate::verify

@@ -7,17 +7,6 @@
 namespace headgate::verify {
 namespace {
 
-Description describing(const LinearCase& problem) {
-  return [&problem] { return describe(problem.spec()); };
-}
-
-std::optional<std::string> mismatch_in(const std::vector<Comparison>& comparisons, const LinearCase& problem,
-                                       WorstError* worst) {
-  if (auto mismatch = first_mismatch(comparisons, describing(problem), worst)) return mismatch;
-  if (const auto name = problem.spilled()) return spill_text(*name, describing(problem));
-  return std::nullopt;
-}
-
 /// Products that the longest chain of sums behind an element adds within one token: the norm of k, the read, and what
 /// reads the state.
 std::int64_t forward_terms(const LinearCaseSpec& spec) { return (spec.l2_norm ? 3 : 2) * spec.D; }
@@ -70,8 +59,7 @@ std::optional<std::string> check_linear_backward_case(LinearCase& problem, const
 }
 
 std::optional<std::string> check_linear_same_bits(LinearCase& problem, const LinearKernels& kernels) {
-  const auto run = [&](int threads) {
-    problem.options().context.threads = threads;
+  return thread_mismatch(problem, [&] {
     problem.poison_outputs();
     problem.poison_gradients();
     kernels.backward(problem.gradients(), problem.inputs(), problem.incoming(), problem.options());
@@ -80,11 +68,7 @@ std::optional<std::string> check_linear_same_bits(LinearCase& problem, const Lin
     const std::vector<std::uint8_t> gradients = problem.gradient_bytes();
     bytes.insert(bytes.end(), gradients.begin(), gradients.end());
     return bytes;
-  };
-  const bool same = run(1) == run(3);
-  problem.options().context.threads = problem.spec().threads;
-  if (same) return std::nullopt;
-  return "1 thread and 3 threads differ: " + describe(problem.spec());
+  });
 }
 
 std::optional<std::string> check_linear_on_every_target(

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "library/core/linear_words.hpp"
@@ -274,13 +273,7 @@ LinearCaseSpec draw_linear_spec(const Pick& pick) {
   return spec;
 }
 
-LinearCaseSpec random_linear_spec(std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  LinearCaseSpec spec = draw_linear_spec(
-      [&random](std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); });
-  spec.seed = seed;
-  return spec;
-}
+LinearCaseSpec random_linear_spec(std::uint64_t seed) { return drawn_at_random(seed, draw_linear_spec); }
 
 std::vector<LinearCaseSpec> standard_linear_cases() {
   std::vector<LinearCaseSpec> list;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <random>
 
 // Draws of random specs.
 
@@ -16,6 +17,16 @@ using Pick = std::function<std::int64_t(std::int64_t)>;
 template <typename T, std::size_t N>
 T one_of(const Pick& pick, const std::array<T, N>& choices) {
   return choices[pick(N)];
+}
+
+/// The spec that `draw` makes of random numbers; its seed is that of the numbers.
+template <class Draw>
+auto drawn_at_random(std::uint64_t seed, const Draw& draw) {
+  std::mt19937_64 random(seed);
+  auto spec =
+      draw([&random](std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); });
+  spec.seed = seed;
+  return spec;
 }
 
 inline bool maybe(const Pick& pick, std::int64_t one_in) { return pick(one_in) == one_in - 1; }

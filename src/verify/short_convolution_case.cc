@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <random>
 
 #include "library/core/element.hpp"
 #include "library/core/gate_functions.hpp"
@@ -98,17 +97,6 @@ void add_packed(std::vector<ConvolutionCaseSpec>& list, DType dtype) {
   }
 }
 
-Description describing(const ConvolutionCase& problem) {
-  return [&problem] { return describe(problem.spec()); };
-}
-
-std::optional<std::string> mismatch_in(const std::vector<Comparison>& comparisons, const ConvolutionCase& problem,
-                                       WorstError* worst) {
-  if (auto mismatch = first_mismatch(comparisons, describing(problem), worst)) return mismatch;
-  if (const auto name = problem.spilled()) return spill_text(*name, describing(problem));
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::string describe(const ConvolutionCaseSpec& spec) {
@@ -160,13 +148,7 @@ ConvolutionCaseSpec draw_convolution_spec(const Pick& pick) {
   return spec;
 }
 
-ConvolutionCaseSpec random_convolution_spec(std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  ConvolutionCaseSpec spec = draw_convolution_spec(
-      [&random](std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); });
-  spec.seed = seed;
-  return spec;
-}
+ConvolutionCaseSpec random_convolution_spec(std::uint64_t seed) { return drawn_at_random(seed, draw_convolution_spec); }
 
 std::vector<ConvolutionCaseSpec> standard_convolution_cases() {
   std::vector<ConvolutionCaseSpec> list;
@@ -328,18 +310,13 @@ std::optional<std::string> check_backward_case(ConvolutionCase& problem, const C
 }
 
 std::optional<std::string> check_same_bits(ConvolutionCase& problem, const ConvolutionKernels& kernels) {
-  const auto run = [&](int threads) {
-    problem.options().context.threads = threads;
+  return thread_mismatch(problem, [&] {
     problem.poison_outputs();
     problem.poison_gradients();
     kernels.backward(problem.gradients(), problem.inputs(), problem.incoming(), problem.options());
     kernels.forward(problem.outputs(), problem.inputs(), problem.options());
     return problem.written_bytes();
-  };
-  const bool same = run(1) == run(3);
-  problem.options().context.threads = problem.spec().threads;
-  if (same) return std::nullopt;
-  return "1 thread and 3 threads differ: " + describe(problem.spec());
+  });
 }
 
 }  // namespace headgate::verify

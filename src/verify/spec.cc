@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <random>
 #include <string>
 #include <type_traits>
 
@@ -392,13 +391,7 @@ CaseSpec draw_spec(const Pick& pick) {
   return spec;
 }
 
-CaseSpec random_spec(std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  CaseSpec spec = draw_spec(
-      [&random](std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); });
-  spec.seed = seed;
-  return spec;
-}
+CaseSpec random_spec(std::uint64_t seed) { return drawn_at_random(seed, draw_spec); }
 
 std::vector<CaseSpec> standard_cases() {
   std::vector<CaseSpec> list;

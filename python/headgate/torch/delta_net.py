@@ -35,6 +35,7 @@ class DeltaNetCache:
         self.state: Tensor | None = None
         """(N,Hv,D,Dv)"""
         self.length = 0
+        """The tokens that it has seen, of all sequences of a packed batch."""
 
 
 class Projected(NamedTuple):
@@ -55,7 +56,7 @@ class _Qwen35:
 
     output, norm, gate_fn = "out_proj", "norm", "silu"
     decay_of_feature = False
-    renamed = ("", "")
+    inner_module = ""
 
     @staticmethod
     def make(layer: "GatedDeltaNet") -> None:
@@ -96,7 +97,7 @@ class _OlmoHybrid:
 
     output, norm, gate_fn = "o_proj", "o_norm", "silu"
     decay_of_feature = False
-    renamed = ("", "")
+    inner_module = ""
 
     @staticmethod
     def make(layer: "GatedDeltaNet") -> None:
@@ -118,7 +119,7 @@ class _KimiLinear:
 
     output, norm, gate_fn = "o_proj", "o_norm", "sigmoid"
     decay_of_feature = True
-    renamed = ("forget_gate.", "")  # transformers has a module in between
+    inner_module = "forget_gate."  # of transformers, whose names the files lack
 
     @staticmethod
     def make(layer: "GatedDeltaNet") -> None:
@@ -271,20 +272,20 @@ class GatedDeltaNet(nn.Module):
         beta = b.sigmoid()
         return decay, (2.0 * beta if self.keys["linear_allow_neg_eigval"] else beta).unsqueeze(-1)
 
-    def _convolved(self, mixed: list[Tensor], cache: DeltaNetCache | None, cu_seqlens: Tensor | None) -> list[Tensor]:
-        """q (B,T,Hk,D), k and v (B,T,Hv,Dv) behind the convolution."""
+    def _convolved(
+        self, mixed: list[Tensor], cache: DeltaNetCache | None, cu_seqlens: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """q (B,T,Hk,D), k and v (B,T,Hv,Dv) behind the convolution, and the states of its parts."""
         weights = self.conv1d.weight.squeeze(1).split([part.shape[-1] for part in mixed])
-        if cache is None:
-            parts = [short_convolution(x, w, cu_seqlens=cu_seqlens) for x, w in zip(mixed, weights)]
-        else:
-            before = cache.convolution or [None] * len(mixed)
-            both = [
-                short_convolution(x, w, cu_seqlens=cu_seqlens, state=state, return_state=True)
-                for x, w, state in zip(mixed, weights, before)
-            ]
-            parts, cache.convolution = [y for y, _ in both], [state for _, state in both]
+        parts: list[Tensor] = []
+        states: list[Tensor] = []
+        before = cache.convolution if cache is not None and cache.convolution else [None] * len(mixed)
+        for x, w, state in zip(mixed, weights, before):
+            y, after = short_convolution(x, w, cu_seqlens=cu_seqlens, state=state, return_state=True)
+            parts.append(y)
+            states.append(after)
         q, k, v = parts[0].split(self.widths, dim=-1) if len(parts) == 1 else parts
-        return [x.unflatten(-1, (heads, -1)) for x, heads in ((q, self.Hk), (k, self.Hk), (v, self.Hv))]
+        return [x.unflatten(-1, (heads, -1)) for x, heads in ((q, self.Hk), (k, self.Hk), (v, self.Hv))], states
 
     @in_words_of("GatedDeltaNet", {})
     def forward(
@@ -301,12 +302,13 @@ class GatedDeltaNet(nn.Module):
         padding, whose input counts as 0: put it before the tokens where there is a cache, since a state decays there.
         `cu_seqlens` (N+1) says where the sequences of a packed batch (1,T,C) begin, each with a state of its own.
         """
-        read, z = self._inputs(h, mask, cu_seqlens, cache)
+        read, z, convolution = self._inputs(h, mask, cu_seqlens, cache)
         given = {"l2_norm": L2_NORM_EPS, "cu_seqlens": cu_seqlens, "layout": "bthd"}
         if cache is None:
             y = linear_attention(*read, **given)
         else:
             y, cache.state = linear_attention(*read, state=cache.state, return_state=True, **given)
+            cache.convolution = convolution
             cache.length += h.shape[1]
         y = getattr(self, self._layout.norm)(y, z)
         return getattr(self, self._layout.output)(y.flatten(-2))
@@ -324,7 +326,7 @@ class GatedDeltaNet(nn.Module):
         """What the layer attends to when it is called with the same arguments, without its T×T weights: the named fields
         of headgate.LinearAttentionStatistics as tensors, of each query (B,Hv,T), or of each head (N,Hv). There are no
         gradients."""
-        read, _ = self._inputs(h, mask, cu_seqlens, None)
+        read, _, _ = self._inputs(h, mask, cu_seqlens, None)
         given = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens}
         return headgate.linear_attention_statistics(
             *read, l2_norm=L2_NORM_EPS, layout="bthd", outputs=list(outputs), **given
@@ -332,8 +334,9 @@ class GatedDeltaNet(nn.Module):
 
     def _inputs(
         self, h: Tensor, mask: Tensor | None, cu_seqlens: Tensor | None, cache: DeltaNetCache | None
-    ) -> tuple[tuple[Tensor, ...], Tensor]:
-        """What the rule reads, (B,T,heads,…): q, k, v, g and β; and the logits of the output's gate."""
+    ) -> tuple[tuple[Tensor, ...], Tensor, list[Tensor]]:
+        """What the rule reads, (B,T,heads,…): q, k, v, g and β; the logits of the output's gate; and what a cache keeps
+        of the convolution."""
         if h.dim() != 3 or h.shape[-1] != self.keys["hidden_size"]:
             raise ValueError(f"h: is {list(h.shape)} but must be (B,T,{self.keys['hidden_size']})")
         if cache is not None:
@@ -343,7 +346,8 @@ class GatedDeltaNet(nn.Module):
                 raise ValueError(f"mask: is {list(mask.shape)} but must be {list(h.shape[:-1])}")
             h = h * mask.to(h.dtype).unsqueeze(-1)
         mixed, z, b, a = self._layout.project(self, h)
-        return (*self._convolved(mixed, cache, cu_seqlens), *self._decay_and_beta(a, b)), z
+        convolved, states = self._convolved(mixed, cache, cu_seqlens)
+        return (*convolved, *self._decay_and_beta(a, b)), z, states
 
 
 def _check_cache(cache: DeltaNetCache, h: Tensor, cu_seqlens: Tensor | None) -> None:
@@ -359,9 +363,9 @@ def _in_own_names(layer: GatedDeltaNet, state_dict: dict[str, Any], prefix: str,
     parts = [f"{prefix}{letter}_conv1d.weight" for letter in "qkv"]
     if all(part in state_dict for part in parts):
         state_dict[f"{prefix}conv1d.weight"] = torch.cat([state_dict.pop(part) for part in parts])
-    other, own = layer._layout.renamed
-    for name in [name for name in state_dict if other and name.startswith(prefix + other)]:
-        state_dict[prefix + own + name.removeprefix(prefix + other)] = state_dict.pop(name)
+    inner = layer._layout.inner_module
+    for name in [name for name in state_dict if inner and name.startswith(prefix + inner)]:
+        state_dict[prefix + name.removeprefix(prefix + inner)] = state_dict.pop(name)
 
 
 def _olmo_sizes(keys: Mapping[str, Any]) -> dict[str, Any]:

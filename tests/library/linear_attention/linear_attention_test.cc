@@ -121,6 +121,33 @@ TEST(LinearAttention, Outputs_AnyCombination_AreBitwiseIdentical) {
   }
 }
 
+/// One token is computed on the state where it lies, or not, by what it reads alone.
+TEST(LinearAttention, OneToken_StateWantedOrNotAndAnyThreads_IsBitwiseIdentical) {
+  const TargetGuard guard;
+  for (const std::int64_t Dv : {20, 64}) {
+    for (const DType state : {DType::none, DType::f32, DType::f64}) {
+      LinearCaseSpec spec = gated_delta_spec(1, 24, Dv);
+      spec.state = state;
+      spec.new_state = DType::f64;
+      verify::LinearCase problem(spec);
+      for (const std::string& target : supported_targets()) {
+        set_target(target);
+        const TensorView y = problem.outputs().y;
+        const auto bits = [&](const LinearAttentionOutputs& outputs, int threads) {
+          problem.options().context.threads = threads;
+          problem.poison_outputs();
+          linear_attention_forward(outputs, problem.inputs(), problem.options());
+          const auto* first = static_cast<const float*>(y.data);
+          return std::vector<float>(first, first + y.numel());
+        };
+        const std::vector<float> with_state = bits(problem.outputs(), 1);
+        EXPECT_EQ(bits({y, {}}, 1), with_state) << target;
+        for (const int threads : {2, 3, 5}) EXPECT_EQ(bits(problem.outputs(), threads), with_state) << target;
+      }
+    }
+  }
+}
+
 std::vector<std::uint8_t> bytes_with(verify::LinearCase& problem, int threads) {
   problem.options().context.threads = threads;
   problem.poison_outputs();
