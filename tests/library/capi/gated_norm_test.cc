@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "headgate/headgate.h"
+#include "library/capi/bits_of_cpp.hpp"
 #include "library/capi/random_tensors.hpp"
 #include "library/capi/to_c.hpp"
 #include "library/core/gated_norm_rows.hpp"
@@ -73,16 +74,9 @@ class NormCall : public RandomTensors {
 };
 
 void expect_norm_bits_of_cpp(DType type, GateFn gate_fn) {
-  const NormCall cpp(type, gate_fn), c(type, gate_fn), before(type, gate_fn);
-  gated_norm_forward(cpp.y, cpp.in, cpp.options);
-  ASSERT_EQ(c.forward_by_c(), HEADGATE_OK) << headgate_last_error();
-  EXPECT_EQ(c.memory(), cpp.memory());
-  EXPECT_NE(c.memory(), before.memory());
-  const auto between = c.memory();
-  gated_norm_backward(cpp.gradients, cpp.in, cpp.dy, cpp.options);
-  ASSERT_EQ(c.backward_by_c(), HEADGATE_OK) << headgate_last_error();
-  EXPECT_EQ(c.memory(), cpp.memory());
-  EXPECT_NE(c.memory(), between);
+  expect_bits_of_cpp<NormCall>(
+      [](const NormCall& call) { gated_norm_forward(call.y, call.in, call.options); },
+      [](const NormCall& call) { gated_norm_backward(call.gradients, call.in, call.dy, call.options); }, type, gate_fn);
 }
 
 TEST(CApiNorm, BothPasses_EachGateFunction_HaveTheBitsOfCpp) {

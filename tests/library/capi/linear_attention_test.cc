@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "headgate/headgate.h"
+#include "library/capi/bits_of_cpp.hpp"
 #include "library/capi/random_tensors.hpp"
 #include "library/capi/to_c.hpp"
 #include "library/core/linear_attention_rows.hpp"
@@ -80,30 +81,24 @@ class LinearCall : public RandomTensors {
   }
 };
 
-void expect_bits_of_cpp(LinearRule rule, DType type) {
-  const LinearCall cpp(rule, type), c(rule, type), before(rule, type);
-  linear_attention_forward(cpp.out, cpp.in, cpp.options);
-  ASSERT_EQ(c.forward_by_c(), HEADGATE_OK) << headgate_last_error();
-  EXPECT_EQ(c.memory(), cpp.memory());
-  EXPECT_NE(c.memory(), before.memory());
-  const auto between = c.memory();
-  linear_attention_backward(cpp.gradients, cpp.in, cpp.incoming, cpp.options);
-  ASSERT_EQ(c.backward_by_c(), HEADGATE_OK) << headgate_last_error();
-  EXPECT_EQ(c.memory(), cpp.memory());
-  EXPECT_NE(c.memory(), between);
+void expect_linear_bits_of_cpp(LinearRule rule, DType type) {
+  expect_bits_of_cpp<LinearCall>(
+      [](const LinearCall& call) { linear_attention_forward(call.out, call.in, call.options); },
+      [](const LinearCall& call) { linear_attention_backward(call.gradients, call.in, call.incoming, call.options); },
+      rule, type);
 }
 
 TEST(CApiLinear, BothPasses_EachRule_HaveTheBitsOfCpp) {
   for (const LinearRuleRow& row : kLinearRules) {
     SCOPED_TRACE(row.word);
-    expect_bits_of_cpp(row.value, DType::f32);
+    expect_linear_bits_of_cpp(row.value, DType::f32);
   }
 }
 
 TEST(CApiLinear, BothPasses_EachDType_HaveTheBitsOfCpp) {
   for (const DType type : {DType::f64, DType::bf16, DType::f16}) {
     SCOPED_TRACE(dtype_name(type));
-    expect_bits_of_cpp(LinearRule::gated_delta, type);
+    expect_linear_bits_of_cpp(LinearRule::gated_delta, type);
   }
 }
 

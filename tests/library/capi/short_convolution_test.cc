@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "headgate/headgate.h"
+#include "library/capi/bits_of_cpp.hpp"
 #include "library/capi/random_tensors.hpp"
 #include "library/capi/to_c.hpp"
 #include "library/core/short_convolution_rows.hpp"
@@ -79,16 +80,12 @@ class ConvolutionCall : public RandomTensors {
 };
 
 void expect_convolution_bits_of_cpp(DType type, GateFn activation) {
-  const ConvolutionCall cpp(type, activation), c(type, activation), before(type, activation);
-  short_convolution_forward(cpp.out, cpp.in, cpp.options);
-  ASSERT_EQ(c.forward_by_c(), HEADGATE_OK) << headgate_last_error();
-  EXPECT_EQ(c.memory(), cpp.memory());
-  EXPECT_NE(c.memory(), before.memory());
-  const auto between = c.memory();
-  short_convolution_backward(cpp.gradients, cpp.in, cpp.incoming, cpp.options);
-  ASSERT_EQ(c.backward_by_c(), HEADGATE_OK) << headgate_last_error();
-  EXPECT_EQ(c.memory(), cpp.memory());
-  EXPECT_NE(c.memory(), between);
+  expect_bits_of_cpp<ConvolutionCall>(
+      [](const ConvolutionCall& call) { short_convolution_forward(call.out, call.in, call.options); },
+      [](const ConvolutionCall& call) {
+        short_convolution_backward(call.gradients, call.in, call.incoming, call.options);
+      },
+      type, activation);
 }
 
 TEST(CApiConvolution, BothPasses_EachActivation_HaveTheBitsOfCpp) {
