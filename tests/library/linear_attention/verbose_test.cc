@@ -61,6 +61,18 @@ TEST(Verbose, LinearAttention_EachPass_PrintsOneLine) {
         linear_attention_backward(gradients, inputs, {out, {}}, options);
       },
       "headgate: linear_attention_backward" + rest);
+  std::vector<float> reach, weights;
+  LinearAttentionStatistics figures;
+  figures.reach = tensor(reach, {1, kHeads, kTokens, 1});
+  expect_line([&] { linear_attention_statistics(figures, inputs, options); },
+              "headgate: linear_attention_statistics" + rest);
+  const std::int64_t last = kTokens - 1;
+  const LinearAttentionWeights rows{tensor(weights, {1, kHeads, 1, kTokens}), {}};
+  expect_line(
+      [&] {
+        linear_attention_weights(rows, inputs, make_view(&last, Shape{1, 1, 1, 1}), options);
+      },
+      "headgate: linear_attention_weights" + rest);
 }
 
 TEST(Verbose, ConvolutionAndNorm_EachPass_PrintsOneLine) {

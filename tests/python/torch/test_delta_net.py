@@ -192,6 +192,10 @@ def test_wrong_calls_are_refused():
         layer(h, cache=cache)
         with pytest.raises(ValueError, match="cache: holds 2 sequences but the layer was given 1"):
             layer(h[:1], cache=cache)
+        kept, cache.state = cache.convolution, torch.zeros(B, 1, 1, 1)  # a state of another layer
+        with pytest.raises(ValueError, match="state has shape"):
+            layer(h, cache=cache)
+        assert cache.convolution is kept and cache.length == 3
     with pytest.raises(ValueError, match="the config has no linear_num_key_heads"):
         GatedDeltaNet.from_config({"model_type": "qwen3_next", "hidden_size": 8})
     with pytest.raises(ValueError, match="weight_layout: 'llama' is none of"):
