@@ -10,37 +10,11 @@
 
 #include "headgate/tensor.hpp"
 #include "models/layers/elementwise.hpp"
+#include "models/layers/head_views.hpp"
 #include "models/layers/linear.hpp"
 #include "models/layers/rope.hpp"
 
 namespace headgate::layers {
-
-namespace {
-
-/// Views (N,H,D) as rows (N,H·D), which products read.
-template <typename T>
-View<T, 2> side_by_side(const View<T, 3>& heads) {
-  return {heads.data, {heads.shape[0], heads.shape[1] * heads.shape[2]}};
-}
-
-/// Returns the heads of `replaced` in y(N,Hq,D).
-template <typename T>
-void replace_heads(const View<T, 3>& y, const HeadOverride<T>& replaced) {
-  const auto [N, Hq, D] = y.shape;
-  for (std::int64_t n = 0; n < N; ++n) {
-    for (std::int64_t i = 0; i < replaced.count; ++i) {
-      T* out = y.at(n, replaced.first + i);
-      if (!replaced.factors.present()) {
-        std::fill_n(out, D, T{0});
-        continue;
-      }
-      const T *ungated = replaced.ungated.at(n, replaced.first + i), *factors = replaced.factors.at(i);
-      for (std::int64_t d = 0; d < D; ++d) out[d] = ungated[d] * factors[d];
-    }
-  }
-}
-
-}  // namespace
 
 template <typename T>
 GatedAttention<T>::GatedAttention(const GatedAttentionShape& shape, const AttentionShared<T>& shared,
@@ -67,10 +41,7 @@ void GatedAttention<T>::set_first_position(std::int64_t first) {
 template <typename T>
 template <typename U>
 ViewOf<U> GatedAttention<T>::by_head(const View<U, 3>& tokens) const {
-  const auto [N, H, F] = tokens.shape;
-  const auto [of_token, of_head, of_feature] = tokens.strides;
-  return make_view(tokens.data, Shape{shape_.B, H, shape_.T, F},
-                   Shape{shape_.T * of_token, of_head, of_token, of_feature});
+  return layers::by_head(tokens, shape_.B, shape_.T);
 }
 
 template <typename T>

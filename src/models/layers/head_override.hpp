@@ -1,18 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "library/core/view.hpp"
 
 namespace headgate::layers {
 
-/// Replaces the outputs of query heads first … first+count−1 of a layer, before W_o reads them, for evaluation.
+/// Replaces the outputs of query heads first … first+count−1 of a layer, before W_o reads them, for evaluation. Those
+/// of DeltaNet are value heads.
 template <typename T>
 struct HeadOverride {
   std::int64_t first = 0, count = 0;
   View<const T, 2> factors;  ///< (count,D) multiply the attention output before its gate; absent: 0
   View<T, 3> ungated;        ///< (N,Hq,D) buffer for that output, if there are factors
 };
+
+/// Writes the replaced heads of y(N,Hq,D).
+template <typename T>
+void replace_heads(const View<T, 3>& y, const HeadOverride<T>& replaced) {
+  const auto [N, Hq, D] = y.shape;
+  for (std::int64_t n = 0; n < N; ++n) {
+    for (std::int64_t i = 0; i < replaced.count; ++i) {
+      T* out = y.at(n, replaced.first + i);
+      if (!replaced.factors.present()) {
+        std::fill_n(out, D, T{0});
+        continue;
+      }
+      const T *ungated = replaced.ungated.at(n, replaced.first + i), *factors = replaced.factors.at(i);
+      for (std::int64_t d = 0; d < D; ++d) out[d] = ungated[d] * factors[d];
+    }
+  }
+}
 
 }  // namespace headgate::layers
