@@ -76,7 +76,8 @@ class Display:
         if evaluation is None:
             result = f"diverged at step {job.record['diverged']['step']}"
         else:
-            result = f"held-out loss {evaluation['loss_nats']}"
+            loss = evaluation.get("loss_nats")
+            result = "evaluated" if loss is None else f"held-out loss {loss}"
         self.clear()
         print(
             f"{self.done}/{self.total}  {job.run.name}: {result}, {duration(time.monotonic() - job.began)}"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "library/core/rows.hpp"
-#include "models/decoder/config.hpp"
+#include "models/decoder/config_keys.hpp"
 #include "models/decoder/weights.hpp"
 #include "models/train/choices.hpp"
 #include "models/train/settings.hpp"
@@ -66,9 +66,15 @@ std::string values_text(const Row& row) {
   using Value = ValueOf<Row>;
   if constexpr (std::is_same_v<Value, models::Embeddings>) {
     return "`true`, `false`; option: " + list_in_code(OptionWords<Value>::kAll);
+  } else if constexpr (std::is_same_v<Value, models::Switch>) {
+    return "`true`, `false`";
   } else if constexpr (std::is_enum_v<Value>) {
     const std::string in_files = list_in_code(Words<Value>::kAll), in_options = list_in_code(OptionWords<Value>::kAll);
     return in_files == in_options ? in_files : in_files + "; option: " + in_options;
+  } else if constexpr (std::is_same_v<Value, std::vector<models::LayerType>>) {
+    return "for each layer, " + list_in_code(Words<models::LayerType>::kAll);
+  } else if constexpr (std::is_same_v<Value, std::vector<double>>) {
+    return "for each layer, " + row.range.text();
   } else if constexpr (kIsList<Value>) {
     return "texts";
   } else if constexpr (std::is_same_v<Value, std::uint64_t>) {
@@ -82,6 +88,10 @@ template <typename Value>
 std::string value_in_file(const Value& value) {
   if constexpr (std::is_same_v<Value, models::Embeddings>) {
     return code(value == models::Embeddings::tied ? "true" : "false");
+  } else if constexpr (std::is_same_v<Value, models::Switch>) {
+    return code(value == models::Switch::on ? "true" : "false");
+  } else if constexpr (kIsList<Value>) {
+    return "none";
   } else if constexpr (std::is_enum_v<Value>) {
     return code(word_of(value));
   } else {
@@ -115,7 +125,7 @@ TEST(TrainingDocument, TensorTable_EveryTensorOfALayer_IsListedInOrder) {
   Lines expected, found;
   models::LayerWeights<const float*> weights;
   models::visit_layer_tensors([&](const auto& row, auto&&) { expected.push_back(std::string(row.name)); },
-                              models::DecoderConfig{}, weights);
+                              models::DecoderConfig{}, models::LayerConfig{}, weights);
   for (const std::string& line : table_of_document("| name, after `model.layers.N.` | shape | present with |")) {
     const std::string cell = line.substr(0, line.find('|', 1));
     for (std::size_t at = cell.find('`'); at != std::string::npos;) {

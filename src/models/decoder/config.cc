@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/decoder/config.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 #include "library/core/check.hpp"
+#include "models/decoder/config_keys.hpp"
 #include "models/decoder/parameters.hpp"
 
 namespace headgate::models {
@@ -20,12 +23,24 @@ std::string_view name_of(const FieldText& row, NamesIn names) {
 }
 
 /// Estimates the number of parameters in double. Sizes are at most 2^20 each, so a matrix has at most 2^50 entries, and
-/// 1024 layers of a dozen matrices fit in 63 bits.
+/// 1024 layers of a dozen matrices fit in 63 bits; with more, as experts have, the estimate exceeds kMaxTotal.
 double estimated_parameters(const DecoderConfig& c) {
   const auto product = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
-  const double q_width = product(c.heads, c.head_dim);
-  const double layer = 5.0 * q_width * static_cast<double>(c.dim) + product(c.dim, c.dim) + 3.0 * product(c.dim, c.ffn);
+  const double dim = static_cast<double>(c.dim);
+  const double q_width = product(std::max(c.heads, c.sliding.heads), c.head_dim);
+  const double linear =
+      product(c.linear.key_heads, c.linear.key_dim) + product(c.linear.value_heads, c.linear.value_dim);
+  const double experts = product(c.experts.count, c.experts.ffn) + static_cast<double>(c.experts.shared_ffn);
+  const double layer = 5.0 * q_width * dim + 4.0 * linear * dim + product(c.dim, c.dim) +
+                       3.0 * dim * (static_cast<double>(c.ffn) + experts);
   return static_cast<double>(c.layers) * layer + 2.0 * product(c.vocab, c.dim);
+}
+
+/// Throws "WHAT has N elements, not one for each of L layers", unless the list is empty or has one for each layer.
+template <typename Element>
+void require_one_for_each_layer(const std::string& what, const std::vector<Element>& list, std::int64_t layers) {
+  require(list.empty() || std::ssize(list) == layers, "{} has {} elements, not one for each of {} layers", what,
+          list.size(), layers);
 }
 
 }  // namespace
@@ -33,7 +48,14 @@ double estimated_parameters(const DecoderConfig& c) {
 void validate(const DecoderConfig& c, NamesIn names) {
   const std::string where = names == NamesIn::code ? "config: " : "";
   const auto name = [&](const FieldText& row) { return where + std::string(name_of(row, names)); };
-  for_each_row(kConfigKeys, [&](const auto& row) { require_in(row.range, name(row), row.of(c)); });
+  for_each_row(kConfigKeys, [&](const auto& row) {
+    if constexpr (kIsList<ValueOf<std::remove_cvref_t<decltype(row)>>>) {
+      for (const auto& element : row.of(c)) require_in(row.range, name(row), element);
+      require_one_for_each_layer(name(row), row.of(c), c.layers);
+    } else {
+      require_in(row.range, name(row), row.of(c));
+    }
+  });
   require(c.heads % c.kv_heads == 0, "{} {} is not a multiple of {} {}",
           name(row_of<kConfigKeys, &DecoderConfig::heads>()), c.heads,
           name_of(row_of<kConfigKeys, &DecoderConfig::kv_heads>(), names), c.kv_heads);
@@ -41,22 +63,80 @@ void validate(const DecoderConfig& c, NamesIn names) {
   require(c.rope_low_freq_factor < c.rope_high_freq_factor, "{} {} is not below {} {}",
           name(row_of<kConfigKeys, &DecoderConfig::rope_low_freq_factor>()), c.rope_low_freq_factor,
           name_of(row_of<kConfigKeys, &DecoderConfig::rope_high_freq_factor>(), names), c.rope_high_freq_factor);
+  const auto of = [&](const auto& row) { return std::string(name_of(row, names)); };
+  require(c.sliding.heads % c.kv_heads == 0, "{} {} is not a multiple of {} {}",
+          name(row_of<kConfigKeys, &SlidingLayers::heads>()), c.sliding.heads,
+          of(row_of<kConfigKeys, &DecoderConfig::kv_heads>()), c.kv_heads);
+  if (has_layer(c, LayerType::sliding_attention) && !c.layer_types.empty()) {
+    require(c.window > 0, "{} has sliding_attention, but {} is {}",
+            name(row_of<kConfigKeys, &DecoderConfig::layer_types>()), of(row_of<kConfigKeys, &DecoderConfig::window>()),
+            c.window);
+  }
+  if (has_layer(c, LayerType::linear_attention)) {
+    const auto& key_heads = row_of<kConfigKeys, &LinearLayers::key_heads>();
+    require(c.linear.key_heads > 0, "{} has linear_attention, but {} is {}",
+            name(row_of<kConfigKeys, &DecoderConfig::layer_types>()), of(key_heads), c.linear.key_heads);
+    require(c.linear.value_heads > 0 && c.linear.value_heads % c.linear.key_heads == 0,
+            "{} {} is not a multiple of {} {}", name(row_of<kConfigKeys, &LinearLayers::value_heads>()),
+            c.linear.value_heads, of(key_heads), c.linear.key_heads);
+  }
+  if (c.experts.count > 0) {
+    require(c.experts.active >= 1 && c.experts.active <= c.experts.count, "{} is {}, not from 1 to {} {}",
+            name(row_of<kConfigKeys, &Experts::active>()), c.experts.active, of(row_of<kConfigKeys, &Experts::count>()),
+            c.experts.count);
+    require(c.experts.ffn >= 1, "{} is {} with {} {}", name(row_of<kConfigKeys, &Experts::ffn>()), c.experts.ffn,
+            of(row_of<kConfigKeys, &Experts::count>()), c.experts.count);
+  }
   const double total = estimated_parameters(c);
   require(total <= static_cast<double>(kMaxTotal), "{}about {:.3g} parameters, more than {}", where, total, kMaxTotal);
 }
 
+LayerConfig layer_config(const DecoderConfig& c, std::int64_t layer) {
+  const auto at = static_cast<std::size_t>(layer);
+  LayerConfig out;
+  if (!c.layer_types.empty()) out.type = c.layer_types[at];
+  const bool sliding = out.type == LayerType::sliding_attention;
+  out.heads = sliding && c.sliding.heads > 0 ? c.sliding.heads : c.heads;
+  out.window = sliding || c.layer_types.empty() ? c.window : 0;
+  if (sliding && c.sliding.rope_base > 0.0) {
+    out.rope_base = c.sliding.rope_base;
+    out.rope_fraction = c.sliding.rope_fraction;
+  } else {
+    out.rope_base = c.rope_base;
+    out.rope_fraction = c.rope_fraction;
+    out.rope_scaling = {c.rope_scaling, c.rope_factor, c.rope_low_freq_factor, c.rope_high_freq_factor,
+                        c.rope_original_seq_len};
+  }
+  const bool post = c.norm_placement == NormPlacement::post && out.type != LayerType::linear_attention;
+  out.norms_inputs = !post;
+  out.norms_outputs = post || c.norm_placement == NormPlacement::sandwich;
+  out.experts = c.experts.count > 0 && layer >= c.experts.dense_layers;
+  if (!c.experts.limits.empty()) out.limit = c.experts.limits[at];
+  if (!c.experts.shared_limits.empty()) out.shared_limit = c.experts.shared_limits[at];
+  return out;
+}
+
+bool has_layer(const DecoderConfig& config, LayerType type) {
+  if (config.layer_types.empty()) return type == LayerType::full_attention;
+  return std::find(config.layer_types.begin(), config.layer_types.end(), type) != config.layer_types.end();
+}
+
 bool is_qwen3(const DecoderConfig& config) {
   const DecoderConfig defaults;
-  bool same = rotary_dim(config) == config.head_dim;
+  bool same = rotary_dim(config.rope_fraction, config.head_dim) == config.head_dim;
   for_each_row(kConfigKeys, [&](const auto& row) {
     same = same && (row.in_qwen3 == InQwen3::any || row.of(config) == row.of(defaults));
   });
   return same;
 }
 
-std::int64_t rotary_dim(const DecoderConfig& config) {
-  const auto turning = static_cast<std::int64_t>(config.rope_fraction * static_cast<double>(config.head_dim));
+std::int64_t rotary_dim(double rope_fraction, std::int64_t head_dim) {
+  const auto turning = static_cast<std::int64_t>(rope_fraction * static_cast<double>(head_dim));
   return turning / 2 * 2;
+}
+
+std::string reason_not_trained(const DecoderConfig& config) {
+  return config.experts.count > 0 ? "it has experts, which have no backward pass" : "";
 }
 
 std::int64_t parameter_count(const DecoderConfig& config) { return ParameterTable(config).total(); }
@@ -87,7 +167,12 @@ double training_flops(const DecoderConfig& config, std::int64_t batch, std::int6
   }
   const double tokens = static_cast<double>(batch) * static_cast<double>(seq);
   const double pairs = static_cast<double>(batch) * static_cast<double>(seq) * static_cast<double>(seq + 1) / 2.0;
-  const double attention = static_cast<double>(config.layers * config.heads * config.head_dim) * 2.0 * pairs;
+  double attention = 0.0;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const LayerConfig c = layer_config(config, layer);
+    if (c.type == LayerType::linear_attention) continue;
+    attention += static_cast<double>(c.heads * config.head_dim) * 2.0 * pairs;
+  }
   return 6.0 * (weights * tokens + attention);
 }
 

@@ -3,16 +3,15 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
-#include <tuple>
-#include <type_traits>
+#include <string>
+#include <vector>
 
-#include "library/core/range.hpp"
-#include "library/core/rows.hpp"
 #include "library/core/words.hpp"
 #include "models/layers/attention_buffers.hpp"
 #include "models/layers/gate_variant.hpp"
 #include "models/layers/rmsnorm.hpp"
+#include "models/layers/rope.hpp"
+#include "models/layers/swiglu.hpp"
 
 namespace headgate::models {
 
@@ -22,11 +21,63 @@ enum class Embeddings : std::int32_t { tied, separate };
 using layers::QkNorm;
 using layers::QkvBias;
 
-/// pre: norms before attention and MLP only. sandwich: also norms of their outputs, before the residual addition.
-enum class NormPlacement : std::int32_t { pre, sandwich };
+/// pre: norms before the mixer and the MLP only. sandwich: also norms of their outputs, before the residual addition.
+/// post: norms of the outputs only, except that layers of linear attention have pre (OLMo-Hybrid).
+enum class NormPlacement : std::int32_t { pre, sandwich, post };
 
-/// Describes a decoder-only transformer such as Llama, Mistral, Qwen2 and Qwen3: pre-norm RMSNorm, grouped-query
-/// attention, SwiGLU, no biases except those of q, k and v.
+/// Activation of the MLP: act(gate) ∘ up. gelu_tanh: GELU by its tanh formula.
+using layers::Activation;
+
+/// How a layer mixes tokens: attention to all tokens before each, attention to those of the window, or Gated DeltaNet.
+enum class LayerType : std::int32_t { full_attention, sliding_attention, linear_attention };
+
+/// What differs in layers of sliding attention from those of full attention, where a model has both.
+struct SlidingLayers {
+  std::int64_t heads = 0;      ///< query heads; 0: as many as elsewhere
+  double rope_base = 0.0;      ///< 0: RoPE as elsewhere; else with this base, and not scaled
+  double rope_fraction = 1.0;  ///< as DecoderConfig's, for rope_base above 0
+
+  friend bool operator==(const SlidingLayers&, const SlidingLayers&) = default;
+};
+
+/// Sizes of layers of linear attention: Gated DeltaNet.
+struct LinearLayers {
+  std::int64_t key_heads = 0;    ///< heads of q and k; 0: the model has no such layer
+  std::int64_t value_heads = 0;  ///< a multiple of key_heads
+  std::int64_t key_dim = 128;
+  std::int64_t value_dim = 128;
+  std::int64_t kernel = 4;  ///< tokens that the convolution sees
+  double beta_scale = 1.0;  ///< β = beta_scale · σ(b); 2: eigenvalues of the state's update may be negative
+  double norm_eps = 0.0;    ///< of the output's norm; 0: the model's
+
+  friend bool operator==(const LinearLayers&, const LinearLayers&) = default;
+};
+
+/// A feature that a model has or lacks.
+enum class Switch : std::int32_t { off, on };
+
+/// Scores of experts: softmax of the logits over all experts, or sigmoid of each, whose choice a learned bias shifts.
+enum class ExpertRouter : std::int32_t { softmax, sigmoid };
+
+/// Sizes of MLPs that are mixtures of experts.
+struct Experts {
+  std::int64_t count = 0;         ///< 0: the MLP of every layer is dense
+  std::int64_t active = 0;        ///< experts of a token
+  std::int64_t ffn = 0;           ///< width of an expert
+  std::int64_t shared_ffn = 0;    ///< width of the expert of all tokens; 0: none
+  std::int64_t dense_layers = 0;  ///< layers at the start that have a dense MLP
+  ExpertRouter router = ExpertRouter::softmax;
+  Switch renormalise = Switch::on;    ///< the weights of a token's experts add up to 1 before `scale`
+  double scale = 1.0;                 ///< of the weights of a token's experts
+  Switch shared_gate = Switch::off;   ///< a sigmoid gate of the expert of all tokens
+  std::vector<double> limits;         ///< of each layer: clamps experts' activations; 0: none; empty: none anywhere
+  std::vector<double> shared_limits;  ///< the same for the expert of all tokens
+
+  friend bool operator==(const Experts&, const Experts&) = default;
+};
+
+/// Describes a decoder-only model such as Llama, Qwen3, Gemma 3 and Qwen3.5: RMSNorm, grouped-query attention or Gated
+/// DeltaNet, a gated MLP or experts, no biases except those of q, k and v.
 struct DecoderConfig {
   std::int64_t vocab = 256;
   std::int64_t dim = 256;
@@ -50,15 +101,43 @@ struct DecoderConfig {
   layers::GateVariant gate;
 
   QkvBias qkv_bias = QkvBias::none;
-  std::int64_t window = 0;  ///< keys that a query sees, including its own, the last of them; 0: all before it
+  /// Keys that a query sees, including its own, the last of them; 0: all before it. With layer_types, in layers of
+  /// sliding attention only.
+  std::int64_t window = 0;
   layers::RopeScalingKind rope_scaling = layers::RopeScalingKind::none;
   double rope_factor = 1.0;
   double rope_low_freq_factor = 1.0;
   double rope_high_freq_factor = 4.0;
   std::int64_t rope_original_seq_len = 8192;
 
+  std::vector<LayerType> layer_types;  ///< one for each layer; empty: attention, with `window` if there is one
+  double attention_scale = 0.0;        ///< of the scores q·k; 0: 1/√head_dim
+  double embedding_scale = 1.0;        ///< of the embeddings as the first layer reads them
+  Activation activation = Activation::silu;
+  SlidingLayers sliding;
+  LinearLayers linear;
+  Experts experts;
+
   friend bool operator==(const DecoderConfig&, const DecoderConfig&) = default;
 };
+
+/// What one layer computes.
+struct LayerConfig {
+  LayerType type = LayerType::full_attention;
+  std::int64_t heads = 0;   ///< query heads
+  std::int64_t window = 0;  ///< as DecoderConfig's
+  double rope_base = 0.0;
+  double rope_fraction = 0.0;
+  layers::RopeScaling rope_scaling;
+  bool norms_inputs = true;    ///< of the mixer and the MLP
+  bool norms_outputs = false;  ///< before the residual addition
+  bool experts = false;        ///< its MLP is a mixture of experts
+  double limit = 0.0, shared_limit = 0.0;
+};
+LayerConfig layer_config(const DecoderConfig& config, std::int64_t layer);
+
+/// Returns whether a layer of the type exists.
+bool has_layer(const DecoderConfig& config, LayerType type);
 
 /// How messages name a field: by its name in code, its key of config.json, or its option.
 enum class NamesIn { code, file, command_line };
@@ -71,7 +150,10 @@ void validate(const DecoderConfig& config, NamesIn names = NamesIn::code);
 bool is_qwen3(const DecoderConfig& config);
 
 /// Returns how many features of a head RoPE rotates: rope_fraction · head_dim, rounded down to an even number.
-std::int64_t rotary_dim(const DecoderConfig& config);
+std::int64_t rotary_dim(double rope_fraction, std::int64_t head_dim);
+
+/// Returns why the decoder cannot train the model; empty if it can.
+std::string reason_not_trained(const DecoderConfig& config);
 
 /// Returns the number of parameters; tied embeddings count once.
 std::int64_t parameter_count(const DecoderConfig& config);
@@ -88,233 +170,6 @@ DecoderConfig match_params(const DecoderConfig& config);
 /// pairs, where pairs is the number of causal (query, key) pairs.
 double training_flops(const DecoderConfig& config, std::int64_t batch, std::int64_t seq);
 
-// --- the rows ----------------------------------------------------------------------------------------------------
-
-/// When config.json contains a key. A file may lack all but the required keys; a missing key has the field's default.
-enum class Presence {
-  required,
-  always,        ///< written always
-  beyond_qwen3,  ///< written if is_qwen3 is false
-  not_default,   ///< written if the field differs from its default
-  with_gate      ///< written if any part of the gate differs from its default
-};
-
-/// Whether Qwen3 models may have any value of a field or its default only.
-enum class InQwen3 { any, default_alone };
-
-/// The heading in --help that lists a field's option.
-enum class OptionGroup { model, gate, controls };
-
-template <typename V>
-struct KeyRules {
-  Presence presence;
-  Range<V> range = {};
-  InQwen3 in_qwen3 = InQwen3::any;
-  OptionGroup group = OptionGroup::model;
-  std::optional<V> flag = std::nullopt;  ///< the option takes no value, and means this one
-};
-
-/// Describes one field of a config, or of its gate, for files, the command line, checks and documents.
-template <class Owner, typename V>
-struct ConfigKey : FieldText, KeyRules<V> {
-  using Value = V;
-  V Owner::*member;
-
-  constexpr ConfigKey(V Owner::*member_in, const FieldText& text, const KeyRules<V>& rules)
-      : FieldText(with_key(text)), KeyRules<V>(rules), member(member_in) {}
-
-  template <class Config>
-  constexpr auto& of(Config& config) const {
-    if constexpr (std::is_same_v<Owner, layers::GateVariant>) {
-      return (config.gate.*member);
-    } else {
-      return (config.*member);
-    }
-  }
-};
-
-inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;  // of vocab, dim, ffn, heads and seq_len
-inline constexpr std::int64_t kMaxLayers = 1024;
-inline constexpr Range<double> kPositive{.least = 0.0, .at_least = Bound::excluded};
-inline constexpr Range<double> kNotNegative{.least = 0.0};
-inline constexpr Range<double> kFinite{};
-inline constexpr Range<double> kFromOneOn{.least = 1.0};
-
-/// Lists the fields in the order of config.json. Only parts of the gate have OptionGroup::gate.
-inline constexpr std::tuple kConfigKeys{
-    ConfigKey(&DecoderConfig::vocab,
-              {.name = "vocab", .key = "vocab_size", .option = "--vocab", .type = "N", .help = "Rows of the embedding"},
-              {.presence = Presence::required, .range = {1, kMaxSize}}),
-    ConfigKey(
-        &DecoderConfig::dim,
-        {.name = "dim", .key = "hidden_size", .option = "--dim", .type = "N", .help = "Width of the residual stream"},
-        {.presence = Presence::required, .range = {1, kMaxSize}}),
-    ConfigKey(&DecoderConfig::layers,
-              {.name = "layers", .key = "num_hidden_layers", .option = "--layers", .type = "N", .help = "Layers"},
-              {.presence = Presence::required, .range = {1, kMaxLayers}}),
-    ConfigKey(&DecoderConfig::heads,
-              {.name = "heads", .key = "num_attention_heads", .option = "--heads", .type = "N", .help = "Query heads"},
-              {.presence = Presence::required, .range = {1, kMaxSize}}),
-    ConfigKey(&DecoderConfig::kv_heads,
-              {.name = "kv_heads",
-               .key = "num_key_value_heads",
-               .option = "--kv-heads",
-               .type = "N",
-               .help = "Key and value heads",
-               .default_text = "half of --heads"},
-              {.presence = Presence::required, .range = {1, kMaxSize}}),
-    ConfigKey(&DecoderConfig::head_dim,
-              {.name = "head_dim",
-               .option = "--head-dim",
-               .type = "N",
-               .help = "Features of a head",
-               .default_text = "--dim / --heads"},
-              {.presence = Presence::required, .range = {1, kMaxHeadDim}}),
-    ConfigKey(&DecoderConfig::ffn,
-              {.name = "ffn",
-               .key = "intermediate_size",
-               .option = "--ffn",
-               .type = "N",
-               .help = "Width of the MLP",
-               .default_text = "3 * --dim"},
-              {.presence = Presence::required, .range = {1, kMaxSize}}),
-    ConfigKey(&DecoderConfig::seq_len,
-              {.name = "seq_len",
-               .key = "max_position_embeddings",
-               .option = "--seq-len",
-               .type = "N",
-               .help = "Tokens of a sequence"},
-              {.presence = Presence::required, .range = {1, kMaxSize}}),
-    ConfigKey(&DecoderConfig::norm_eps,
-              {.name = "norm_eps", .key = "rms_norm_eps", .help = "Added to the mean square in every norm"},
-              {.presence = Presence::required, .range = kPositive}),
-    ConfigKey(&DecoderConfig::rope_base,
-              {.name = "rope_base",
-               .key = "rope_theta",
-               .option = "--rope-base",
-               .type = "X",
-               .help = "Base of RoPE's angles"},
-              {.presence = Presence::required, .range = kPositive}),
-    ConfigKey(&DecoderConfig::embeddings,
-              {.name = "embeddings",
-               .key = "tie_word_embeddings",
-               .option = "--embeddings",
-               .type = "KIND",
-               .help = "Matrix of the logits, the embedding's own or another"},
-              {.presence = Presence::required}),
-    ConfigKey(&DecoderConfig::init_std,
-              {.name = "init_std",
-               .key = "initializer_range",
-               .option = "--init-std",
-               .type = "X",
-               .help = "Standard deviation of initial matrices"},
-              {.presence = Presence::always, .range = kNotNegative}),
-    ConfigKey(&DecoderConfig::norm,
-              {.name = "norm", .key = "norm_kind", .option = "--norm", .type = "KIND", .help = "Kind of RMSNorm"},
-              {.presence = Presence::beyond_qwen3, .in_qwen3 = InQwen3::default_alone}),
-    ConfigKey(&DecoderConfig::norm_placement,
-              {.name = "norm_placement",
-               .option = "--sandwich-norm",
-               .help = "Norm the outputs of attention and MLP too",
-               .default_text = ""},
-              {.presence = Presence::beyond_qwen3,
-               .in_qwen3 = InQwen3::default_alone,
-               .group = OptionGroup::controls,
-               .flag = NormPlacement::sandwich}),
-    ConfigKey(&DecoderConfig::qk_norm,
-              {.name = "qk_norm", .option = "--qk-norm", .type = "on|off", .help = "RMSNorm of each head's q and k"},
-              {.presence = Presence::beyond_qwen3, .in_qwen3 = InQwen3::default_alone}),
-    ConfigKey(&DecoderConfig::rope_fraction,
-              {.name = "rope_fraction",
-               .key = "partial_rotary_factor",
-               .option = "--rope-fraction",
-               .type = "X",
-               .help = "Share of a head's features that turn",
-               .remark = "0: no RoPE"},
-              {.presence = Presence::not_default, .range = {0.0, 1.0}, .in_qwen3 = InQwen3::default_alone}),
-    ConfigKey(&layers::GateVariant::site,
-              {.name = "gate_site",
-               .option = "--gate-site",
-               .type = "SITE",
-               .help = "What the gate acts on, g1 by default",
-               .default_text = ""},
-              {.presence = Presence::with_gate, .in_qwen3 = InQwen3::default_alone, .group = OptionGroup::gate}),
-    ConfigKey(&layers::GateVariant::grain,
-              {.name = "gate_grain",
-               .help = "What has a gate of its own: a head, a feature of a head, or a feature for all heads"},
-              {.presence = Presence::with_gate, .group = OptionGroup::gate}),
-    ConfigKey(&layers::GateVariant::source,
-              {.name = "gate_source", .option = "--gate-source", .type = "SOURCE", .help = "Where logits come from"},
-              {.presence = Presence::with_gate, .group = OptionGroup::gate}),
-    ConfigKey(&layers::GateVariant::fn,
-              {.name = "gate_fn", .option = "--gate-fn", .type = "FN", .help = "The gate's function"},
-              {.presence = Presence::with_gate, .group = OptionGroup::gate}),
-    ConfigKey(&layers::GateVariant::op,
-              {.name = "gate_op", .option = "--gate-op", .type = "OP", .help = "How the gate acts"},
-              {.presence = Presence::with_gate, .group = OptionGroup::gate}),
-    ConfigKey(&layers::GateVariant::bias,
-              {.name = "gate_bias", .help = "Whether a learned vector is added to the logits"},
-              {.presence = Presence::with_gate, .group = OptionGroup::gate}),
-    ConfigKey(&layers::GateVariant::bias_init,
-              {.name = "gate_bias_init",
-               .option = "--gate-bias",
-               .type = "X",
-               .help = "Give the gate a learned bias, which starts at X",
-               .default_text = "no bias"},
-              {.presence = Presence::with_gate, .range = kFinite, .group = OptionGroup::gate}),
-    ConfigKey(&layers::GateVariant::init_std,
-              {.name = "gate_init_std",
-               .option = "--gate-init-std",
-               .type = "X",
-               .help = "Standard deviation of the gate's initial matrix"},
-              {.presence = Presence::with_gate, .range = kNotNegative, .group = OptionGroup::gate}),
-    ConfigKey(&layers::GateVariant::output_control,
-              {.name = "output_control",
-               .key = "attention_output_control",
-               .option = "--output-control",
-               .type = "KIND",
-               .help = "What acts on the attention output in place of a gate"},
-              {.presence = Presence::with_gate, .in_qwen3 = InQwen3::default_alone, .group = OptionGroup::controls}),
-    ConfigKey(&layers::GateVariant::sinks,
-              {.name = "sinks",
-               .key = "attention_sinks",
-               .option = "--sinks",
-               .type = "KIND",
-               .help = "A logit per query head in the softmax denominator"},
-              {.presence = Presence::with_gate, .in_qwen3 = InQwen3::default_alone, .group = OptionGroup::controls}),
-    ConfigKey(&DecoderConfig::qkv_bias,
-              {.name = "qkv_bias",
-               .key = "attention_qkv_bias",
-               .option = "--qkv-bias",
-               .help = "Add a learned vector to each of q, k and v",
-               .default_text = ""},
-              {.presence = Presence::not_default, .in_qwen3 = InQwen3::default_alone, .flag = QkvBias::learned}),
-    ConfigKey(&DecoderConfig::window,
-              {.name = "window",
-               .key = "attention_window",
-               .option = "--window",
-               .type = "N",
-               .help = "Keys that a query sees, itself the last of them",
-               .remark = "0: all before it"},
-              {.presence = Presence::not_default, .range = {0, kMaxSize}, .in_qwen3 = InQwen3::default_alone}),
-    ConfigKey(&DecoderConfig::rope_scaling,
-              {.name = "rope_scaling", .key = "rope_scaling_type", .help = "How RoPE's angles are slowed down"},
-              {.presence = Presence::not_default, .in_qwen3 = InQwen3::default_alone}),
-    ConfigKey(&DecoderConfig::rope_factor,
-              {.name = "rope_factor", .key = "rope_scaling_factor", .help = "How much RoPE's angles are slowed down"},
-              {.presence = Presence::not_default, .range = kFromOneOn, .in_qwen3 = InQwen3::default_alone}),
-    ConfigKey(&DecoderConfig::rope_low_freq_factor,
-              {.name = "rope_low_freq_factor",
-               .help = "llama3: angles that turn less often than this in the original sequence are slowed down wholly"},
-              {.presence = Presence::not_default, .range = kPositive, .in_qwen3 = InQwen3::default_alone}),
-    ConfigKey(
-        &DecoderConfig::rope_high_freq_factor,
-        {.name = "rope_high_freq_factor", .help = "llama3: angles that turn more often than this are not slowed down"},
-        {.presence = Presence::not_default, .range = kPositive, .in_qwen3 = InQwen3::default_alone}),
-    ConfigKey(&DecoderConfig::rope_original_seq_len,
-              {.name = "rope_original_seq_len", .help = "llama3: tokens of the original sequence"},
-              {.presence = Presence::not_default, .range = {1, kMaxSize}, .in_qwen3 = InQwen3::default_alone})};
-
 }  // namespace headgate::models
 
 namespace headgate {
@@ -327,31 +182,28 @@ struct Words<models::Embeddings> {
 
 template <>
 struct Words<models::NormPlacement> {
-  static constexpr std::array<Word<models::NormPlacement>, 2> kAll{
-      {{models::NormPlacement::pre, "pre"}, {models::NormPlacement::sandwich, "sandwich"}}};
-};
-
-// Where the command line has shorter words than the file.
-
-template <>
-struct OptionWords<layers::QkNorm> {
-  static constexpr std::array<Word<layers::QkNorm>, 2> kAll{
-      {{layers::QkNorm::per_head, "on"}, {layers::QkNorm::none, "off"}}};
+  static constexpr std::array<Word<models::NormPlacement>, 3> kAll{{{models::NormPlacement::pre, "pre"},
+                                                                    {models::NormPlacement::sandwich, "sandwich"},
+                                                                    {models::NormPlacement::post, "post"}}};
 };
 
 template <>
-struct OptionWords<layers::OutputControl> {
-  static constexpr std::array<Word<layers::OutputControl>, 3> kAll{
-      {{layers::OutputControl::none, "none"},
-       {layers::OutputControl::head_rmsnorm, "head_rmsnorm"},
-       {layers::OutputControl::silu, "silu"}}};
+struct Words<models::ExpertRouter> {
+  static constexpr std::array<Word<models::ExpertRouter>, 2> kAll{
+      {{models::ExpertRouter::softmax, "softmax"}, {models::ExpertRouter::sigmoid, "sigmoid"}}};
 };
 
 template <>
-struct OptionWords<layers::SinkKind> {
-  static constexpr std::array<Word<layers::SinkKind>, 3> kAll{{{layers::SinkKind::none, "none"},
-                                                               {layers::SinkKind::learned, "learned"},
-                                                               {layers::SinkKind::off_by_one, "off_by_one"}}};
+struct Words<models::Switch> {
+  static constexpr std::array<Word<models::Switch>, 2> kAll{{{models::Switch::off, "off"}, {models::Switch::on, "on"}}};
+};
+
+template <>
+struct Words<models::LayerType> {
+  static constexpr std::array<Word<models::LayerType>, 3> kAll{
+      {{models::LayerType::full_attention, "full_attention"},
+       {models::LayerType::sliding_attention, "sliding_attention"},
+       {models::LayerType::linear_attention, "linear_attention"}}};
 };
 
 }  // namespace headgate

@@ -59,10 +59,8 @@ struct Decoder<T>::State {
   Placed<DecoderBuffers<T>, Block> memory;
   DecoderBlocks<T> blocks;
 
-  /// With Purpose::evaluate, all layers use the memory of one in turn.
-  const SavedLayer<T>& saved_of(std::int64_t layer) const {
-    return memory->layers[purpose == Purpose::train ? static_cast<std::size_t>(layer) : 0];
-  }
+  const SavedLayer<T>& saved_of(std::int64_t layer) const { return memory->layer(layer); }
+  const LayerConfig& config_of(std::int64_t layer) const { return sizes.layers[static_cast<std::size_t>(layer)]; }
   /// Returns the residual stream after a layer, which is the next layer's input.
   View<T, 2> output_of(std::int64_t layer) const {
     return layer + 1 < config.layers ? saved_of(layer + 1).x : memory->x_last;
@@ -72,18 +70,25 @@ struct Decoder<T>::State {
                layers::AttentionSkip* skip, const LayerOverride<T>* replaced = nullptr) const;
   void check(const LayerOverride<T>& replaced) const;
   LayerView<T> view_of(std::int64_t layer, Taps taps, const T* parameters, const Tokens& targets) const;
+  void show_attention(LayerView<T>& view, Taps taps, const LayerConfig& layer,
+                      const layers::AttentionVectors<const T>& weights, const layers::AttentionState<T>& s) const;
+  void show_delta(LayerView<T>& view, Taps taps, const layers::DeltaNetState<T>& s) const;
   double head(T* gradients, const T* parameters, const Tokens& targets, double gradient_scale, T* token_losses) const;
 
   void log_softmax(T* out, const T* parameters) const;
 
   void backward(T* gradients, const T* parameters, const Tokens& tokens) const;
-  void mlp_backward(const LayerWeights<T>& g, const LayerWeights<const T>& w, const SavedLayer<T>& s) const;
-  void attention_backward(const LayerWeights<T>& g, const LayerWeights<const T>& w, const SavedLayer<T>& s) const;
+  void mlp_backward(const LayerConfig& layer, const LayerWeights<T>& g, const LayerWeights<const T>& w,
+                    const SavedLayer<T>& s) const;
+  void mixer_backward(const LayerConfig& layer, const LayerWeights<T>& g, const LayerWeights<const T>& w,
+                      const SavedLayer<T>& s) const;
+  void add_input_gradient(const LayerConfig& layer, View<T, 1> dw, ConstView<T, 2> x, ConstView<T, 1> w,
+                          ConstView<T, 2> rstd) const;
 
   void norm_backward(View<T, 2> dx, View<T, 1> dw, ConstView<T, 2> dy, ConstView<T, 2> x, ConstView<T, 1> w,
                      ConstView<T, 2> rstd, Update update) const {
-    layers::rmsnorm_backward(layers::one_head(dx), dw, layers::one_head(dy), layers::one_head(x), w, rstd,
-                             sizes.attention.norm, update, context);
+    layers::rmsnorm_backward(layers::one_head(dx), dw, layers::one_head(dy), layers::one_head(x), w, rstd, sizes.norm,
+                             update, context);
   }
 };
 
@@ -99,14 +104,15 @@ void Decoder<T>::State::forward(const T* parameters, const Tokens& tokens, const
     first = replaced->layer;
     layers::copy_to<T>(saved_of(first).x.flat(), replaced->input.flat(), context);
   } else {
-    layers::embedding_forward(saved_of(0).x, places.outer(parameters).embedding, tokens, context);
+    blocks.embed(saved_of(0).x, places.outer(parameters).embedding, tokens);
   }
   for (std::int64_t layer = first; layer < config.layers; ++layer) {
     const LayerWeights<const T> w = places.layer(layer, parameters);
     const SavedLayer<T>& s = saved_of(layer);
     const bool replaces = replaced != nullptr && replaced->layer == layer;
-    blocks.attention_block(w, s, skip, nullptr, replaces ? &replaced->heads : nullptr);
-    blocks.mlp_block(output_of(layer), w, s);
+    blocks.mixer_block(config_of(layer), w, s,
+                       {.skip = skip, .cache = nullptr, .replaced = replaces ? &replaced->heads : nullptr});
+    blocks.mlp_block(output_of(layer), config_of(layer), w, s);
     if (observer != nullptr) observer->after_layer(view_of(layer, taps, parameters, targets));
   }
   blocks.norm(memory->h_last, memory->rstd_last, memory->x_last, places.outer(parameters).norm);
@@ -117,39 +123,66 @@ void Decoder<T>::State::check(const LayerOverride<T>& replaced) const {
   const layers::HeadOverride<T>& heads = replaced.heads;
   require(replaced.layer >= 0 && replaced.layer < config.layers, "decoder: an override of layer {} of {}",
           replaced.layer, config.layers);
-  require(heads.first >= 0 && heads.count >= 1 && heads.count <= config.heads - heads.first,
-          "decoder: an override of heads {} to {} of {}", heads.first, heads.first + heads.count - 1, config.heads);
+  const LayerConfig& layer = config_of(replaced.layer);
+  const bool linear = layer.type == LayerType::linear_attention;
+  const std::int64_t Hq = linear ? config.linear.value_heads : layer.heads;
+  const std::int64_t D = linear ? config.linear.value_dim : config.head_dim;
+  require(heads.first >= 0 && heads.count >= 1 && heads.count <= Hq - heads.first,
+          "decoder: an override of heads {} to {} of {}", heads.first, heads.first + heads.count - 1, Hq);
   const View<const T, 2>& input = replaced.input;
   require(!input.present() || (input.dense() && input.shape == std::array{sizes.N, sizes.C}),
           "decoder: the residual stream of an override has shape ({},{}), not ({},{})", input.shape[0], input.shape[1],
           sizes.N, sizes.C);
   if (!heads.factors.present()) return;
-  require(layers::can_skip_attention(config.gate),
+  require(linear || layers::can_skip_attention(config.gate),
           "decoder: an override of gate {}, which does not multiply the attention output",
           layers::gate_name(config.gate));
-  require(heads.factors.shape == std::array{heads.count, config.head_dim} &&
-              heads.ungated.shape == std::array{sizes.N, config.heads, config.head_dim},
+  require(heads.factors.shape == std::array{heads.count, D} && heads.ungated.shape == std::array{sizes.N, Hq, D},
           "decoder: an override of heads has factors or memory of another shape");
+}
+
+template <typename T>
+void Decoder<T>::State::show_attention(LayerView<T>& view, Taps taps, const LayerConfig& layer,
+                                       const layers::AttentionVectors<const T>& weights,
+                                       const layers::AttentionState<T>& s) const {
+  const layers::GatedAttention<T>& attention = blocks.attention(layer.type);
+  if (taps.has(Tap::scores)) {
+    view.scale = attention.scale();
+    view.q = s.q;
+    view.k = s.k;
+    view.lse = s.lse;
+    view.sinks = attention.sinks(weights);
+    view.window = layer.window;
+  }
+  if (taps.has(Tap::values)) view.v = s.v;
+  if (taps.has(Tap::head_outputs)) view.head_outputs = s.controlled;
+  if (taps.has(Tap::gate_logits)) view.gate = attention.logits(weights, s);
+}
+
+template <typename T>
+void Decoder<T>::State::show_delta(LayerView<T>& view, Taps taps, const layers::DeltaNetState<T>& s) const {
+  if (taps.has(Tap::scores)) {
+    view.rule_inputs = blocks.delta().rule_inputs(s);
+    view.rule_options = blocks.delta().rule_options();
+  }
+  if (taps.has(Tap::values)) view.v = s.v;
+  if (taps.has(Tap::head_outputs)) view.head_outputs = s.y;
+  if (taps.has(Tap::gate_logits)) view.gate = s.z;
 }
 
 template <typename T>
 LayerView<T> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const T* parameters,
                                         const Tokens& targets) const {
-  const layers::AttentionState<T>& s = saved_of(layer).attention;
+  const LayerConfig& c = config_of(layer);
   LayerView<T> view;
   view.layer = layer;
   view.shape = shape;
-  if (taps.has(Tap::scores)) {
-    view.scale = blocks.attention().scale();
-    view.q = s.q;
-    view.k = s.k;
-    view.lse = s.lse;
-    view.sinks = blocks.attention().sinks(places.layer(layer, parameters).attention);
-    view.window = config.window;
+  view.type = c.type;
+  if (c.type == LayerType::linear_attention) {
+    show_delta(view, taps, *saved_of(layer).delta);
+  } else {
+    show_attention(view, taps, c, places.layer(layer, parameters).attention, *saved_of(layer).attention);
   }
-  if (taps.has(Tap::values)) view.v = s.v;
-  if (taps.has(Tap::head_outputs)) view.head_outputs = s.controlled;
-  if (taps.has(Tap::gate_logits)) view.gate = blocks.attention().logits(places.layer(layer, parameters).attention, s);
   if (taps.has(Tap::output)) view.output = output_of(layer);
   if (taps.has(Tap::exit_loss)) {
     blocks.norm(memory->h_last, memory->rstd_last, output_of(layer), places.outer(parameters).norm);
@@ -219,51 +252,71 @@ void Decoder<T>::State::backward(T* gradients, const T* parameters, const Tokens
   for (std::int64_t layer = config.layers - 1; layer >= 0; --layer) {
     const LayerWeights<const T> w = places.layer(layer, parameters);
     const LayerWeights<T> g = places.layer(layer, gradients);
-    mlp_backward(g, w, saved_of(layer));
-    attention_backward(g, w, saved_of(layer));
+    mlp_backward(config_of(layer), g, w, saved_of(layer));
+    mixer_backward(config_of(layer), g, w, saved_of(layer));
   }
+  if (sizes.embedding_scale != 1.0) layers::scale(dx.flat(), static_cast<T>(sizes.embedding_scale), context);
   layers::embedding_backward(places.outer(gradients).embedding, dx, tokens, context);
 }
 
 /// Turns dx from the gradient of the layer's output into that of x_middle.
 template <typename T>
-void Decoder<T>::State::mlp_backward(const LayerWeights<T>& g, const LayerWeights<const T>& w,
+void Decoder<T>::State::mlp_backward(const LayerConfig& layer, const LayerWeights<T>& g, const LayerWeights<const T>& w,
                                      const SavedLayer<T>& s) const {
   const View<T, 2>&activation = memory->activation, &dactivation = memory->dactivation;
   const View<T, 2>&dx = memory->dx, &dh = memory->dh;
   View<const T, 2> dout = dx;
-  if (sizes.sandwich) {
+  if (layer.norms_outputs) {
     norm_backward(memory->dout, g.mlp_out_norm, dx, s.mlp_out, w.mlp_out_norm, s.mlp_out_rstd, Update::overwrite);
     dout = memory->dout;
   }
   layers::linear_backward_input(dactivation, dout, w.down, Update::overwrite, context);
-  layers::swiglu_backward(s.dgate_up, activation, dactivation, s.gate_up, context);
+  layers::swiglu_backward(s.dgate_up, activation, dactivation, s.gate_up, sizes.activation, context);
   layers::linear_backward_weight(g.down, dout, activation, context);
   layers::linear_backward_input(dh, s.dgate_up, w.gate_up, Update::overwrite, context);
-  layers::linear_backward_weight(g.gate_up, s.dgate_up, s.h_middle, context);
-  norm_backward(dx, g.middle_norm, dh, s.x_middle, w.middle_norm, s.rstd_middle, Update::add);
+  layers::linear_backward_weight(g.gate_up, s.dgate_up, layer.norms_inputs ? s.h_middle : s.x_middle, context);
+  add_input_gradient(layer, g.middle_norm, s.x_middle, w.middle_norm, s.rstd_middle);
 }
 
 /// Turns dx from the gradient of x_middle into that of the layer's input.
 template <typename T>
-void Decoder<T>::State::attention_backward(const LayerWeights<T>& g, const LayerWeights<const T>& w,
-                                           const SavedLayer<T>& s) const {
+void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeights<T>& g,
+                                       const LayerWeights<const T>& w, const SavedLayer<T>& s) const {
   const View<T, 2>&dx = memory->dx, &dh = memory->dh;
+  const View<T, 2> h = layer.norms_inputs ? s.h : s.x;
   View<const T, 2> dout = dx;
-  if (sizes.sandwich) {
-    norm_backward(memory->dout, g.attention_out_norm, dx, s.attention_out, w.attention_out_norm, s.attention_out_rstd,
+  if (layer.norms_outputs) {
+    norm_backward(memory->dout, g.mixer_out_norm, dx, s.mixer_out, w.mixer_out_norm, s.mixer_out_rstd,
                   Update::overwrite);
     dout = memory->dout;
   }
-  blocks.attention().backward(dh, g.attention, dout, s.h, w.attention, s.attention);
-  norm_backward(dx, g.input_norm, dh, s.x, w.input_norm, s.rstd, Update::add);
+  if (layer.type == LayerType::linear_attention) {
+    blocks.delta().backward(dh, g.delta, dout, h, w.delta, *s.delta);
+  } else {
+    blocks.attention(layer.type).backward(dh, g.attention, dout, h, w.attention, *s.attention);
+  }
+  add_input_gradient(layer, g.input_norm, s.x, w.input_norm, s.rstd);
+}
+
+/// dx += the gradient of x, where dh is that of norm(x), or of x itself if the layer does not norm its inputs.
+template <typename T>
+void Decoder<T>::State::add_input_gradient(const LayerConfig& layer, View<T, 1> dw, ConstView<T, 2> x,
+                                           ConstView<T, 1> w, ConstView<T, 2> rstd) const {
+  if (layer.norms_inputs) {
+    norm_backward(memory->dx, dw, memory->dh, x, w, rstd, Update::add);
+  } else {
+    layers::add_to<T>(memory->dx.flat(), memory->dh.flat(), context);
+  }
 }
 
 // --- the class ---------------------------------------------------------------------------------------------------
 
 template <typename T>
 Decoder<T>::Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context)
-    : state_(std::make_unique<State>(config, shape, purpose, context)) {}
+    : state_(std::make_unique<State>(config, shape, purpose, context)) {
+  const std::string reason = purpose == Purpose::train ? reason_not_trained(config) : "";
+  require(reason.empty(), "decoder: the model cannot be trained: {}", reason);
+}
 
 template <typename T>
 std::vector<MemoryItem> Decoder<T>::planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose) {

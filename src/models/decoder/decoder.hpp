@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "headgate/linear_attention.hpp"
 #include "headgate/runtime.hpp"
 #include "library/core/enum_set.hpp"
 #include "library/core/view.hpp"
@@ -33,12 +34,16 @@ enum class Tap { scores, gate_logits, values, head_outputs, output, exit_loss };
 using Taps = EnumSet<Tap>;
 
 /// Shows an observer a layer's activations right after its forward pass. Valid during the call only. Parts that the
-/// observer did not name are absent.
+/// observer did not name are absent. A layer of linear attention has value heads in place of query heads: Hv, Dv.
 template <typename T>
 struct LayerView {
   std::int64_t layer = 0;
   BatchShape shape;
-  // Tap::scores
+  LayerType type = LayerType::full_attention;
+  // Tap::scores, of linear attention
+  LinearAttentionInputs rule_inputs;    ///< what linear_attention_statistics takes
+  LinearAttentionOptions rule_options;  ///< likewise
+  // Tap::scores, of attention
   double scale = 1.0;       ///< of the scores q·k
   View<const T, 3> q;       ///< (N,Hq,D) after gate, norm and RoPE
   View<const T, 3> k;       ///< (N,Hkv,D) after gate, norm and RoPE
@@ -46,10 +51,10 @@ struct LayerView {
   View<const T, 1> sinks;   ///< (Hq) sink logits; absent without sinks
   std::int64_t window = 0;  ///< keys that a query sees, including its own, the last of them; 0: all before it
   // Tap::values
-  View<const T, 3> v;  ///< (N,Hkv,D) after the gate
+  View<const T, 3> v;  ///< (N,Hkv,D) after the gate; (N,Hv,Dv) after the convolution
   // Tap::gate_logits
   View<const T, 3> gate;  ///< z (N,heads,features), raw logits; absent without a gate. Tokens lie at stride 0 for an
-                          ///< input-independent gate
+                          ///< input-independent gate. Of linear attention: of the output's gate, (N,Hv,Dv)
   // Tap::head_outputs
   View<const T, 3> head_outputs;  ///< (N,Hq,D) input of W_o: after a gate or control on the attention output
   // Tap::output

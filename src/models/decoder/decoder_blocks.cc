@@ -3,6 +3,7 @@
 
 #include "headgate/tensor.hpp"
 #include "models/layers/elementwise.hpp"
+#include "models/layers/embedding.hpp"
 #include "models/layers/linear.hpp"
 #include "models/layers/rmsnorm.hpp"
 #include "models/layers/swiglu.hpp"
@@ -14,65 +15,106 @@ using layers::Update;
 template <typename T>
 DecoderBlocks<T>::DecoderBlocks(const DecoderSizes& sizes, const DecoderBuffers<T>& buffers,
                                 const ExecutionContext& context)
-    : sandwich_(sizes.sandwich),
-      norm_(sizes.attention.norm),
-      activation_(buffers.activation),
-      attention_(sizes.attention, buffers.attention, context),
-      context_(context) {}
+    : sizes_(sizes), activation_(buffers.activation), context_(context) {
+  if (sizes.full) full_.emplace(*sizes.full, *buffers.full, context);
+  if (sizes.sliding) sliding_.emplace(*sizes.sliding, *buffers.sliding, context);
+  if (sizes.linear) delta_.emplace(*sizes.linear, *buffers.linear, context);
+}
+
+template <typename T>
+void DecoderBlocks<T>::set_first_position(std::int64_t first) {
+  if (full_) full_->set_first_position(first);
+  if (sliding_) sliding_->set_first_position(first);
+}
 
 template <typename T>
 template <typename M>
-void DecoderBlocks<T>::attention_block(const LayerWeights<const T, M>& w, const SavedLayer<T>& s,
-                                       layers::AttentionSkip* skip, layers::AttentionCache* cache,
-                                       const layers::HeadOverride<T>* replaced) const {
-  norm(s.h, s.rstd, s.x, w.input_norm);
-  if (sandwich_) {
-    attention_.forward(s.attention_out, s.h, w.attention, s.attention, Update::overwrite, skip, cache, replaced);
-    norm(s.x_middle, s.attention_out_rstd, s.attention_out, w.attention_out_norm);
-    layers::add_to(s.x_middle.flat(), s.x.flat(), context_);
+void DecoderBlocks<T>::embed(View<T, 2> x, View<const M, 2> table, View<const std::int32_t, 1> tokens) const {
+  layers::embedding_forward(x, table, tokens, context_);
+  if (sizes_.embedding_scale != 1.0) layers::scale(x.flat(), static_cast<T>(sizes_.embedding_scale), context_);
+}
+
+template <typename T>
+ConstView<T, 2> DecoderBlocks<T>::normed(const LayerConfig& layer, View<T, 2> h, View<T, 2> rstd, ConstView<T, 2> x,
+                                         ConstView<T, 1> w) const {
+  if (!layer.norms_inputs) return x;
+  norm(h, rstd, x, w);
+  return h;
+}
+
+template <typename T>
+template <typename M>
+void DecoderBlocks<T>::mix(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer,
+                           const LayerWeights<const T, M>& w, const SavedLayer<T>& s, Update update,
+                           const MixerCall<T>& call) const {
+  LayerCache* const cache = call.cache;
+  if (layer.type == LayerType::linear_attention) {
+    delta_->forward(out, h, w.delta, *s.delta, update, cache == nullptr ? nullptr : &*cache->delta, call.replaced);
   } else {
-    layers::copy_to(s.x_middle.flat(), s.x.flat(), context_);
-    attention_.forward(s.x_middle, s.h, w.attention, s.attention, Update::add, skip, cache, replaced);
+    attention(layer.type)
+        .forward(out, h, w.attention, *s.attention, update, call.skip, cache == nullptr ? nullptr : &*cache->attention,
+                 call.replaced);
   }
 }
 
 template <typename T>
 template <typename M>
-void DecoderBlocks<T>::mlp_block(View<T, 2> x_out, const LayerWeights<const T, M>& w, const SavedLayer<T>& s) const {
-  norm(s.h_middle, s.rstd_middle, s.x_middle, w.middle_norm);
-  layers::linear_forward(s.gate_up, s.h_middle, w.gate_up, Update::overwrite, context_);
-  layers::swiglu_forward(activation_, s.gate_up, context_);
-  if (sandwich_) {
-    layers::linear_forward(s.mlp_out, activation_, w.down, Update::overwrite, context_);
+void DecoderBlocks<T>::mixer_block(const LayerConfig& layer, const LayerWeights<const T, M>& w, const SavedLayer<T>& s,
+                                   const MixerCall<T>& call) const {
+  const ConstView<T, 2> h = normed(layer, s.h, s.rstd, s.x, w.input_norm);
+  if (layer.norms_outputs) {
+    mix(s.mixer_out, h, layer, w, s, Update::overwrite, call);
+    norm(s.x_middle, s.mixer_out_rstd, s.mixer_out, w.mixer_out_norm);
+    layers::add_to(s.x_middle.flat(), s.x.flat(), context_);
+  } else {
+    layers::copy_to(s.x_middle.flat(), s.x.flat(), context_);
+    mix(s.x_middle, h, layer, w, s, Update::add, call);
+  }
+}
+
+template <typename T>
+template <typename M>
+void DecoderBlocks<T>::mlp(View<T, 2> out, ConstView<T, 2> h, const LayerWeights<const T, M>& w, const SavedLayer<T>& s,
+                           Update update) const {
+  layers::linear_forward(s.gate_up, h, w.gate_up, Update::overwrite, context_);
+  layers::swiglu_forward(activation_, s.gate_up, sizes_.activation, context_);
+  layers::linear_forward(out, activation_, w.down, update, context_);
+}
+
+template <typename T>
+template <typename M>
+void DecoderBlocks<T>::mlp_block(View<T, 2> x_out, const LayerConfig& layer, const LayerWeights<const T, M>& w,
+                                 const SavedLayer<T>& s) const {
+  const ConstView<T, 2> h = normed(layer, s.h_middle, s.rstd_middle, s.x_middle, w.middle_norm);
+  if (layer.norms_outputs) {
+    mlp(s.mlp_out, h, w, s, Update::overwrite);
     norm(x_out, s.mlp_out_rstd, s.mlp_out, w.mlp_out_norm);
     layers::add_to(x_out.flat(), s.x_middle.flat(), context_);
   } else {
     layers::copy_to(x_out.flat(), s.x_middle.flat(), context_);
-    layers::linear_forward(x_out, activation_, w.down, Update::add, context_);
+    mlp(x_out, h, w, s, Update::add);
   }
 }
 
 template <typename T>
 void DecoderBlocks<T>::norm(View<T, 2> y, View<T, 2> rstd, ConstView<T, 2> x, ConstView<T, 1> w) const {
-  layers::rmsnorm_forward(layers::one_head(y), rstd, layers::one_head(x), w, norm_, context_);
+  layers::rmsnorm_forward(layers::one_head(y), rstd, layers::one_head(x), w, sizes_.norm, context_);
 }
+
+// Instantiates the passes for matrices of M.
+#define HEADGATE_BLOCKS(T, M)                                                                                      \
+  template void DecoderBlocks<T>::embed(View<T, 2>, View<const M, 2>, View<const std::int32_t, 1>) const;          \
+  template void DecoderBlocks<T>::mixer_block(const LayerConfig&, const LayerWeights<const T, const M>&,           \
+                                              const SavedLayer<T>&, const MixerCall<T>&) const;                    \
+  template void DecoderBlocks<T>::mlp_block(View<T, 2>, const LayerConfig&, const LayerWeights<const T, const M>&, \
+                                            const SavedLayer<T>&) const;
 
 template class DecoderBlocks<float>;
 template class DecoderBlocks<double>;
-template void DecoderBlocks<float>::attention_block(const LayerWeights<const float>&, const SavedLayer<float>&,
-                                                    layers::AttentionSkip*, layers::AttentionCache*,
-                                                    const layers::HeadOverride<float>*) const;
-template void DecoderBlocks<double>::attention_block(const LayerWeights<const double>&, const SavedLayer<double>&,
-                                                     layers::AttentionSkip*, layers::AttentionCache*,
-                                                     const layers::HeadOverride<double>*) const;
-template void DecoderBlocks<float>::attention_block(const LayerWeights<const float, const BFloat16>&,
-                                                    const SavedLayer<float>&, layers::AttentionSkip*,
-                                                    layers::AttentionCache*, const layers::HeadOverride<float>*) const;
-template void DecoderBlocks<float>::mlp_block(View<float, 2>, const LayerWeights<const float>&,
-                                              const SavedLayer<float>&) const;
-template void DecoderBlocks<double>::mlp_block(View<double, 2>, const LayerWeights<const double>&,
-                                               const SavedLayer<double>&) const;
-template void DecoderBlocks<float>::mlp_block(View<float, 2>, const LayerWeights<const float, const BFloat16>&,
-                                              const SavedLayer<float>&) const;
+HEADGATE_BLOCKS(float, float)
+HEADGATE_BLOCKS(double, double)
+HEADGATE_BLOCKS(float, BFloat16)
+
+#undef HEADGATE_BLOCKS
 
 }  // namespace headgate::models

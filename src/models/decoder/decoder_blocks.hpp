@@ -3,37 +3,82 @@
 
 #include "models/decoder/decoder_buffers.hpp"
 #include "models/decoder/weights.hpp"
+#include "models/layers/attention_cache.hpp"
+#include "models/layers/delta_net.hpp"
 #include "models/layers/gated_attention.hpp"
 
 namespace headgate::models {
+
+/// The tokens that a layer has seen, in the form that its mixer needs: one of the two.
+struct LayerCache {
+  std::optional<layers::AttentionCache> attention;
+  std::optional<layers::DeltaNetCache> delta;
+
+  std::int64_t length() const { return attention ? attention->length() : delta->length(); }
+  /// Returns whether the cache can go back to its first `length` tokens.
+  bool can_truncate(std::int64_t length) const {
+    if (delta) return delta->can_truncate(length);
+    return length == 0 || (length >= attention->least_length() && length <= attention->length());
+  }
+  void truncate(std::int64_t length) { attention ? attention->truncate(length) : delta->truncate(length); }
+  std::size_t bytes() const { return attention ? attention->bytes() : delta->bytes(); }
+  std::size_t step_bytes() const { return attention ? attention->step_bytes() : delta->step_bytes(); }
+};
+
+/// What a pass through a layer's mixer may be given. Null: nothing.
+template <typename T>
+struct MixerCall {
+  layers::AttentionSkip* skip = nullptr;
+  LayerCache* cache = nullptr;
+  const layers::HeadOverride<T>* replaced = nullptr;
+};
 
 /// Computes the forward pass of a layer's two halves. Decoders for whole sequences and decoders with a cache share it.
 /// Weights have vectors of T and matrices of M.
 template <typename T>
 class DecoderBlocks {
  public:
-  /// `buffers` and the memory that they view must outlive this. `context`: a context returned by resolved().
+  /// `sizes`, `buffers` and the memory that they view must outlive this. `context`: a context returned by resolved().
   DecoderBlocks(const DecoderSizes& sizes, const DecoderBuffers<T>& buffers, const ExecutionContext& context);
 
-  /// s.x_middle = s.x + attention(norm(s.x)).
+  /// Sets the positions of the T tokens to first … first + T−1.
+  void set_first_position(std::int64_t first);
+
+  /// s.x = the embeddings of tokens (N), scaled.
   template <typename M>
-  void attention_block(const LayerWeights<const T, M>& w, const SavedLayer<T>& s, layers::AttentionSkip* skip,
-                       layers::AttentionCache* cache = nullptr,
-                       const layers::HeadOverride<T>* replaced = nullptr) const;
+  void embed(View<T, 2> x, View<const M, 2> table, View<const std::int32_t, 1> tokens) const;
+  /// s.x_middle = s.x + mixer(norm(s.x)).
+  template <typename M>
+  void mixer_block(const LayerConfig& layer, const LayerWeights<const T, M>& w, const SavedLayer<T>& s,
+                   const MixerCall<T>& call) const;
   /// x_out = s.x_middle + MLP(norm(s.x_middle)). x_out may be s.x.
   template <typename M>
-  void mlp_block(View<T, 2> x_out, const LayerWeights<const T, M>& w, const SavedLayer<T>& s) const;
+  void mlp_block(View<T, 2> x_out, const LayerConfig& layer, const LayerWeights<const T, M>& w,
+                 const SavedLayer<T>& s) const;
 
   void norm(View<T, 2> y, View<T, 2> rstd, ConstView<T, 2> x, ConstView<T, 1> w) const;
 
-  const layers::GatedAttention<T>& attention() const { return attention_; }
-  layers::GatedAttention<T>& attention() { return attention_; }
+  /// Returns the attention of layers of the type, which exists.
+  const layers::GatedAttention<T>& attention(LayerType type) const {
+    return type == LayerType::sliding_attention ? *sliding_ : *full_;
+  }
+  const layers::DeltaNet<T>& delta() const { return *delta_; }
 
  private:
-  bool sandwich_;
-  layers::NormOptions norm_;
+  template <typename M>
+  void mix(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer, const LayerWeights<const T, M>& w,
+           const SavedLayer<T>& s, layers::Update update, const MixerCall<T>& call) const;
+  template <typename M>
+  void mlp(View<T, 2> out, ConstView<T, 2> h, const LayerWeights<const T, M>& w, const SavedLayer<T>& s,
+           layers::Update update) const;
+  /// Returns norm(x), in h, or x itself where the layer does not norm its inputs.
+  ConstView<T, 2> normed(const LayerConfig& layer, View<T, 2> h, View<T, 2> rstd, ConstView<T, 2> x,
+                         ConstView<T, 1> w) const;
+
+  const DecoderSizes& sizes_;
   View<T, 2> activation_;
-  layers::GatedAttention<T> attention_;
+  std::optional<layers::GatedAttention<T>> full_, sliding_;
+  std::optional<layers::DeltaNet<T>> delta_;
   ExecutionContext context_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 
 #include "library/core/check.hpp"
 
@@ -19,32 +20,46 @@ constexpr std::int64_t kLogitElements = std::int64_t{1} << 22;
 /// core at 118 GFLOP/s reads at most 3.7 GB/s.
 constexpr std::int64_t kLeastLogitRows = 64;
 
-layers::GatedAttentionShape attention_shape(const DecoderConfig& config, BatchShape shape) {
+layers::GatedAttentionShape attention_shape(const DecoderConfig& config, const LayerConfig& layer, BatchShape shape) {
   layers::GatedAttentionShape out;
   out.B = shape.batch;
   out.T = shape.seq;
   out.C = config.dim;
-  out.Hq = config.heads;
+  out.Hq = layer.heads;
   out.Hkv = config.kv_heads;
   out.D = config.head_dim;
-  out.rotary_dim = rotary_dim(config);
-  out.rope_base = config.rope_base;
+  out.rotary_dim = rotary_dim(layer.rope_fraction, config.head_dim);
+  out.rope_base = layer.rope_base;
+  out.scale = config.attention_scale;
   out.qk_norm = config.qk_norm;
   out.norm = {.kind = config.norm, .eps = config.norm_eps};
   out.gate = config.gate;
-  out.rope_scaling = {config.rope_scaling, config.rope_factor, config.rope_low_freq_factor,
-                      config.rope_high_freq_factor, config.rope_original_seq_len};
+  out.rope_scaling = layer.rope_scaling;
   out.qkv_bias = config.qkv_bias;
-  out.window = config.window;
+  out.window = layer.window;
   return out;
 }
 
-template <typename T>
-std::vector<SavedLayer<T>> saved_layers(Workspace& ws, const DecoderSizes& sizes) {
-  std::vector<SavedLayer<T>> layers;
-  layers.reserve(static_cast<std::size_t>(sizes.layers));
-  for (std::int64_t layer = 0; layer < sizes.layers; ++layer) layers.emplace_back(ws, sizes);
-  return layers;
+layers::DeltaNetShape delta_net_shape(const DecoderConfig& config, BatchShape shape) {
+  const LinearLayers& linear = config.linear;
+  layers::DeltaNetShape out;
+  out.B = shape.batch;
+  out.T = shape.seq;
+  out.C = config.dim;
+  out.Hk = linear.key_heads;
+  out.Hv = linear.value_heads;
+  out.D = linear.key_dim;
+  out.Dv = linear.value_dim;
+  out.K = linear.kernel;
+  out.norm_eps = linear.norm_eps > 0.0 ? linear.norm_eps : config.norm_eps;
+  out.beta_scale = linear.beta_scale;
+  return out;
+}
+
+std::vector<LayerConfig> layer_configs(const DecoderConfig& config) {
+  std::vector<LayerConfig> out;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) out.push_back(layer_config(config, layer));
+  return out;
 }
 
 /// Throws unless the bytes of the working memory can be counted in 63 bits. Bounds the sum of the widths of all layers'
@@ -52,8 +67,11 @@ std::vector<SavedLayer<T>> saved_layers(Workspace& ws, const DecoderSizes& sizes
 void require_countable(const DecoderConfig& c, BatchShape shape) {
   constexpr double kMost = 0x1p57;  // numbers
   const auto of = [](std::int64_t size) { return static_cast<double>(size); };
-  const double q_width = of(c.heads) * of(c.head_dim), kv_width = of(c.kv_heads) * of(c.head_dim);
-  const double row = 12.0 * of(c.dim) + 10.0 * q_width + 6.0 * kv_width + 3.0 * of(c.ffn);
+  const double q_width = of(std::max(c.heads, c.sliding.heads)) * of(c.head_dim);
+  const double kv_width = of(c.kv_heads) * of(c.head_dim);
+  const double linear =
+      of(c.linear.key_heads) * of(c.linear.key_dim) + of(c.linear.value_heads) * of(c.linear.value_dim);
+  const double row = 12.0 * of(c.dim) + 10.0 * q_width + 6.0 * kv_width + 12.0 * linear + 3.0 * of(c.ffn);
   const double numbers = of(shape.batch) * of(shape.seq) * of(c.layers + 2) * row;
   require(numbers <= kMost, "decoder: a batch of {} x {} tokens takes about {:.3g} numbers of working memory",
           shape.batch, shape.seq, numbers);
@@ -77,11 +95,24 @@ DecoderSizes::DecoderSizes(const DecoderConfig& config, BatchShape shape, Purpos
       C(config.dim),
       F(config.ffn),
       V(config.vocab),
-      layers(purpose == Purpose::train ? config.layers : 1),
       logit_rows(std::min(N, std::max(kLeastLogitRows, kLogitElements / V))),
-      sandwich(config.norm_placement == NormPlacement::sandwich),
       training(purpose == Purpose::train),
-      attention(attention_shape(config, shape)) {}
+      norm{.kind = config.norm, .eps = config.norm_eps},
+      activation(config.activation),
+      embedding_scale(config.embedding_scale),
+      layers(layer_configs(config)) {
+  for (const LayerConfig& layer : layers) {
+    switch (layer.type) {
+      case LayerType::full_attention: full = attention_shape(config, layer, shape); break;
+      case LayerType::sliding_attention: sliding = attention_shape(config, layer, shape); break;
+      case LayerType::linear_attention: linear = delta_net_shape(config, shape); break;
+    }
+  }
+}
+
+bool DecoderSizes::norms_outputs() const {
+  return std::any_of(layers.begin(), layers.end(), [](const LayerConfig& layer) { return layer.norms_outputs; });
+}
 
 template <typename T>
 SavedLayer<T>::SavedLayer(Workspace& ws, const DecoderSizes& sizes)
@@ -91,18 +122,46 @@ SavedLayer<T>::SavedLayer(Workspace& ws, const DecoderSizes& sizes)
       x_middle(ws.take<T>(kStream, sizes.N, sizes.C)),
       rstd_middle(ws.take<T>(kStream, sizes.N, 1)),
       h_middle(ws.take<T>(kStream, sizes.N, sizes.C)),
-      attention_out(sizes.sandwich ? ws.take<T>(kStream, sizes.N, sizes.C) : View<T, 2>()),
-      attention_out_rstd(sizes.sandwich ? ws.take<T>(kStream, sizes.N, 1) : View<T, 2>()),
-      mlp_out(sizes.sandwich ? ws.take<T>(kStream, sizes.N, sizes.C) : View<T, 2>()),
-      mlp_out_rstd(sizes.sandwich ? ws.take<T>(kStream, sizes.N, 1) : View<T, 2>()),
-      attention(ws, sizes.attention),
       gate_up(ws.take<T>("MLP, saved", sizes.N, 2 * sizes.F)),
-      dgate_up(gate_up) {}
+      dgate_up(gate_up) {
+  if (!sizes.norms_outputs()) return;
+  mixer_out = ws.take<T>(kStream, sizes.N, sizes.C);
+  mixer_out_rstd = ws.take<T>(kStream, sizes.N, 1);
+  mlp_out = ws.take<T>(kStream, sizes.N, sizes.C);
+  mlp_out_rstd = ws.take<T>(kStream, sizes.N, 1);
+}
 
 template <typename T>
-DecoderBuffers<T>::DecoderBuffers(Workspace& ws, const DecoderSizes& sizes)
-    : layers(saved_layers<T>(ws, sizes)), attention(ws, sizes.attention, sizes.training) {
+void SavedLayer<T>::take_mixer(Workspace& ws, const DecoderSizes& sizes, LayerType type) {
+  switch (type) {
+    case LayerType::full_attention: attention.emplace(ws, *sizes.full); break;
+    case LayerType::sliding_attention: attention.emplace(ws, *sizes.sliding); break;
+    case LayerType::linear_attention: delta.emplace(ws, *sizes.linear); break;
+  }
+}
+
+template <typename T>
+DecoderBuffers<T>::DecoderBuffers(Workspace& ws, const DecoderSizes& sizes) {
   const std::int64_t N = sizes.N, C = sizes.C;
+  std::map<LayerType, std::size_t> of_type;
+  for (const LayerConfig& layer : sizes.layers) {
+    const auto [known, first] = of_type.emplace(layer.type, saved.size());
+    if (sizes.training || first) {
+      known->second = saved.size();
+      if (sizes.training || saved.empty()) {
+        saved.emplace_back(ws, sizes);
+      } else {
+        saved.push_back(saved.front());
+        saved.back().attention.reset();
+        saved.back().delta.reset();
+      }
+      saved.back().take_mixer(ws, sizes, layer.type);
+    }
+    of_layer.push_back(known->second);
+  }
+  if (sizes.full) full.emplace(ws, *sizes.full, sizes.training);
+  if (sizes.sliding) sliding.emplace(ws, *sizes.sliding, sizes.training);
+  if (sizes.linear) linear.emplace(ws, *sizes.linear, sizes.training);
   x_last = ws.take<T>(kStream, N, C);
   rstd_last = ws.take<T>(kStream, N, 1);
   h_last = ws.take<T>(kStream, N, C);
@@ -111,7 +170,7 @@ DecoderBuffers<T>::DecoderBuffers(Workspace& ws, const DecoderSizes& sizes)
   if (!sizes.training) return;
   dx = ws.take<T>("gradient of the stream", N, C);
   dh = ws.take<T>("gradient of the stream", N, C);
-  if (sizes.sandwich) dout = ws.take<T>("gradient of the stream", N, C);
+  if (sizes.norms_outputs()) dout = ws.take<T>("gradient of the stream", N, C);
 }
 
 template struct SavedLayer<float>;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "library/core/workspace.hpp"
 #include "models/decoder/decoder.hpp"
 #include "models/layers/attention_buffers.hpp"
+#include "models/layers/delta_net_buffers.hpp"
 
 // Holds a decoder's working memory: what it keeps of each layer for the backward pass, and what all layers share.
 
@@ -20,29 +23,39 @@ struct DecoderSizes {
   DecoderSizes(const DecoderConfig& config, BatchShape shape, Purpose purpose);
 
   std::int64_t N, C, F, V;  ///< tokens, channels, width of the MLP, vocabulary
-  std::int64_t layers;      ///< layers kept at a time: all, or one for Purpose::evaluate
   std::int64_t logit_rows;  ///< rows of a chunk of logits
-  bool sandwich;            ///< outputs of attention and MLP are normed too
   bool training;
-  layers::GatedAttentionShape attention;
+  layers::NormOptions norm;
+  layers::Activation activation;
+  double embedding_scale;
+  std::vector<LayerConfig> layers;
+
+  // Shapes of the mixers, if the model has such layers.
+  std::optional<layers::GatedAttentionShape> full, sliding;
+  std::optional<layers::DeltaNetShape> linear;
+
+  bool norms_outputs() const;  ///< in any layer
 };
 
 /// Holds what one layer keeps from its forward pass for its backward pass.
 template <typename T>
 struct SavedLayer {
   SavedLayer(Workspace& ws, const DecoderSizes& sizes);
+  /// Takes the memory of what the layer's mixer keeps.
+  void take_mixer(Workspace& ws, const DecoderSizes& sizes, LayerType type);
 
-  View<T, 2> x;                   ///< (N,C) the layer's input: the residual stream
-  View<T, 2> rstd;                ///< (N,1)
-  View<T, 2> h;                   ///< (N,C) normed x
-  View<T, 2> x_middle;            ///< (N,C) the residual stream after attention
-  View<T, 2> rstd_middle;         ///< (N,1)
-  View<T, 2> h_middle;            ///< (N,C) normed x_middle
-  View<T, 2> attention_out;       ///< (N,C) before its sandwich norm
-  View<T, 2> attention_out_rstd;  ///< (N,1)
-  View<T, 2> mlp_out;             ///< (N,C) before its sandwich norm
-  View<T, 2> mlp_out_rstd;        ///< (N,1)
-  layers::AttentionState<T> attention;
+  View<T, 2> x;               ///< (N,C) the layer's input: the residual stream
+  View<T, 2> rstd;            ///< (N,1)
+  View<T, 2> h;               ///< (N,C) normed x
+  View<T, 2> x_middle;        ///< (N,C) the residual stream after the mixer
+  View<T, 2> rstd_middle;     ///< (N,1)
+  View<T, 2> h_middle;        ///< (N,C) normed x_middle
+  View<T, 2> mixer_out;       ///< (N,C) before its norm
+  View<T, 2> mixer_out_rstd;  ///< (N,1)
+  View<T, 2> mlp_out;         ///< (N,C) before its norm
+  View<T, 2> mlp_out_rstd;    ///< (N,1)
+  std::optional<layers::AttentionState<T>> attention;
+  std::optional<layers::DeltaNetState<T>> delta;
   View<T, 2> gate_up, dgate_up;  ///< (N,2F) in the same memory: the gradient overwrites the activation
 };
 
@@ -50,16 +63,22 @@ template <typename T>
 struct DecoderBuffers {
   DecoderBuffers(Workspace& ws, const DecoderSizes& sizes);
 
-  std::vector<SavedLayer<T>> layers;
-  layers::AttentionShared<T> attention;
+  /// Returns what layer `index` keeps. For evaluation, all layers of one type use the same memory in turn, and the
+  /// residual stream of all types is the same.
+  const SavedLayer<T>& layer(std::int64_t index) const { return saved[of_layer[static_cast<std::size_t>(index)]]; }
+
+  std::vector<SavedLayer<T>> saved;
+  std::vector<std::size_t> of_layer;  ///< index in `saved` of each layer
+  std::optional<layers::AttentionShared<T>> full, sliding;
+  std::optional<layers::DeltaNetShared<T>> linear;
   View<T, 2> x_last;                   ///< (N,C) the residual stream after the last layer
   View<T, 2> rstd_last;                ///< (N,1)
   View<T, 2> h_last;                   ///< (N,C) normed x_last
-  View<T, 2> activation, dactivation;  ///< (N,F) silu(gate)∘up and its gradient, in the same memory in turn
+  View<T, 2> activation, dactivation;  ///< (N,F) act(gate)∘up and its gradient, in the same memory in turn
   View<T, 2> logits, dlogits;          ///< (logit_rows,V), in the same memory in turn
   View<T, 2> dx;                       ///< (N,C) gradient of the residual stream
   View<T, 2> dh;                       ///< (N,C) gradient of a normed tensor
-  View<T, 2> dout;                     ///< (N,C) gradient of an output before its sandwich norm
+  View<T, 2> dout;                     ///< (N,C) gradient of an output before its norm
 };
 
 }  // namespace headgate::models

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 namespace headgate::models {
@@ -24,6 +25,14 @@ void fill_normal(T* values, std::int64_t count, double std, std::mt19937_64 rand
   for (std::int64_t i = 0; i < count; ++i) values[i] = static_cast<T>(std * normal(random));
 }
 
+/// tensor =: logarithms of rates between 0.01 and 16, equally likely, as Qwen3.5 has them.
+template <typename T>
+void draw_decay_rates(T* tensor, const Parameter& parameter, std::uint64_t seed) {
+  std::mt19937_64 random = stream_of(seed, parameter.name);
+  std::uniform_real_distribution<double> rates(0.01, 16.0);
+  for (std::int64_t i = 0; i < parameter.count; ++i) tensor[i] = static_cast<T>(std::log(rates(random)));
+}
+
 }  // namespace
 
 ParameterTable::ParameterTable(const DecoderConfig& config) {
@@ -40,7 +49,7 @@ ParameterTable::ParameterTable(const DecoderConfig& config) {
     LayerWeights<const float> weights;
     for (std::int64_t layer = 0; layer < config.layers; ++layer) {
       prefix = fmt::format("model.layers.{}.", layer);
-      visit_layer_tensors(add, config, weights);
+      visit_layer_tensors(add, config, layer_config(config, layer), weights);
     }
     prefix.clear();
   };
@@ -65,6 +74,10 @@ void initialise(T* values, const ParameterTable& table, const DecoderConfig& con
       case ParameterKind::matrix: draw(config.init_std); break;
       case ParameterKind::gate_matrix: draw(config.gate.init_std); break;
       case ParameterKind::norm: std::fill_n(tensor, parameter.count, norm); break;
+      case ParameterKind::plain_norm:
+      case ParameterKind::decay_bias: std::fill_n(tensor, parameter.count, T{1}); break;
+      case ParameterKind::convolution: draw(1.0 / std::sqrt(3.0 * static_cast<double>(config.linear.kernel))); break;
+      case ParameterKind::decay_rate: draw_decay_rates(tensor, parameter, seed); break;
       case ParameterKind::gate_bias: std::fill_n(tensor, parameter.count, static_cast<T>(config.gate.bias_init)); break;
       case ParameterKind::projection_bias:
       case ParameterKind::gate_parameter:

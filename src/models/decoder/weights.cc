@@ -18,11 +18,16 @@ struct CountTensors {
 }  // namespace
 
 WeightPlaces::WeightPlaces(const DecoderConfig& config) : config_(config) {
-  LayerWeights<const float> layer;
-  visit_layer_tensors(CountTensors{layer_count_}, config, layer);
   OuterWeights<const float> outer;
   std::int64_t total = 0;
-  const auto at_layers = [&] { layers_ = total; };
+  const auto at_layers = [&] {
+    for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+      begins_.push_back(total);
+      LayerWeights<const float> weights;
+      visit_layer_tensors(CountTensors{total}, config, layer_config(config, layer), weights);
+    }
+    begins_.push_back(total);
+  };
   visit_outer_tensors(CountTensors{total}, at_layers, config, outer);
 }
 

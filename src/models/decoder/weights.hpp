@@ -6,15 +6,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "library/core/view.hpp"
 #include "models/decoder/config.hpp"
+#include "models/layers/delta_net.hpp"
 #include "models/layers/gated_attention.hpp"
 
 // Describes every tensor of a model in one row: its name in files, its kind and shape, the configs that have it, and
 // the member through which the decoder reads it. The parameter table, initial values, offsets in the flat buffer and
 // files are all made from the rows, in their order.
-// | Names are Hugging Face's for Qwen3; those of gates, sinks, head norms and sandwich norms are this library's.
+// | Names are Hugging Face's for Qwen3 and Qwen3.5; those of gates, sinks, head norms and sandwich norms are this
+// | library's.
 
 namespace headgate::models {
 
@@ -23,23 +26,28 @@ enum class ParameterKind : std::int32_t {
   matrix,
   gate_matrix,
   norm,
+  plain_norm,  ///< of linear attention's output: never zero-centred
   gate_bias,
   gate_parameter,
   sinks,
-  projection_bias
+  projection_bias,
+  convolution,
+  decay_rate,  ///< the logarithm of the factor of a head's decay
+  decay_bias
 };
 
 /// Views one layer's weights (of const T) or gradients (of T). Matrices may have another element type M. A member is
 /// absent if the model has no such tensor.
 template <typename T, typename M = T>
 struct LayerWeights {
-  View<T, 1> input_norm;  ///< (C)
-  layers::AttentionWeights<T, M> attention;
-  View<T, 1> attention_out_norm;  ///< (C), sandwich
-  View<T, 1> middle_norm;         ///< (C)
-  View<M, 2> gate_up;             ///< (2F,C): rows of gate_proj, up_proj
-  View<M, 2> down;                ///< (C,F)
-  View<T, 1> mlp_out_norm;        ///< (C), sandwich
+  View<T, 1> input_norm;                     ///< (C), if inputs are normed
+  layers::AttentionWeights<T, M> attention;  ///< of a layer with attention
+  layers::DeltaNetWeights<T, M> delta;       ///< of a layer of linear attention
+  View<T, 1> mixer_out_norm;                 ///< (C), if outputs are normed
+  View<T, 1> middle_norm;                    ///< (C), if inputs are normed
+  View<M, 2> gate_up;                        ///< (2F,C): rows of gate_proj, up_proj
+  View<M, 2> down;                           ///< (C,F)
+  View<T, 1> mlp_out_norm;                   ///< (C), if outputs are normed
 };
 
 /// Views the weights outside the layers.
@@ -77,46 +85,76 @@ AppendedRows<T> appended_to(View<T, 2>& member) {
   return {member};
 }
 
-/// Calls at(row, member), or at(row, appended_to(member)), for each tensor of a layer, present or not.
+/// Visits the tensors of attention.
 template <class Visit, typename T, typename M>
-void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<T, M>& w) {
+void visit_attention_tensors(const Visit& at, const DecoderConfig& c, const LayerConfig& layer,
+                             layers::AttentionWeights<T, M>& a) {
   using enum ParameterKind;
   const layers::GateVariant& gate = c.gate;
-  const layers::GateLogits logits = layers::gate_logits(gate, c.dim, c.heads, c.kv_heads, c.head_dim);
-  const bool gate_of_input = has_gate(gate) && gate.source == layers::GateSource::input;
-  const bool gate_of_parameter = has_gate(gate) && gate.source == layers::GateSource::parameter;
-  const bool gate_has_bias = gate.bias == layers::GateBias::learned;
-  const bool head_norm = gate.output_control == layers::OutputControl::head_rmsnorm;
-  const bool sinks_learned = gate.sinks == layers::SinkKind::learned;
-  const bool qk_norm = c.qk_norm == QkNorm::per_head;
-  const bool qkv_bias = c.qkv_bias == QkvBias::learned;
-  const bool sandwich = c.norm_placement == NormPlacement::sandwich;
-  const TensorShape channels(c.dim);
-  const TensorShape features(c.head_dim);
-  const TensorShape q_features(c.heads * c.head_dim), kv_features(c.kv_heads * c.head_dim);
-  const TensorShape kv_rows(c.kv_heads * c.head_dim, c.dim);
-  auto& a = w.attention;
-  at(TensorRow{"input_layernorm.weight", norm, channels}, w.input_norm);
-  at(TensorRow{"self_attn.q_proj.weight", matrix, {c.heads * c.head_dim, c.dim}}, a.in);
+  const layers::GateLogits logits = layers::gate_logits(gate, c.dim, layer.heads, c.kv_heads, c.head_dim);
+  const bool here = layer.type != LayerType::linear_attention;
+  const bool gate_of_input = here && has_gate(gate) && gate.source == layers::GateSource::input;
+  const bool gate_of_parameter = here && has_gate(gate) && gate.source == layers::GateSource::parameter;
+  const bool gate_has_bias = here && gate.bias == layers::GateBias::learned;
+  const bool head_norm = here && gate.output_control == layers::OutputControl::head_rmsnorm;
+  const bool sinks_learned = here && gate.sinks == layers::SinkKind::learned;
+  const bool qk_norm = here && c.qk_norm != QkNorm::none;
+  const bool qkv_bias = here && c.qkv_bias == QkvBias::learned;
+  const std::int64_t q_width = layer.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
+  const bool norm_spans_heads = c.qk_norm == QkNorm::all_heads;
+  const TensorShape q_features(q_width), kv_features(kv_width), features(c.head_dim);
+  at(TensorRow{"self_attn.q_proj.weight", matrix, {q_width, c.dim}, here}, a.in);
   at(TensorRow{"self_attn.gate_proj.weight", gate_matrix, {logits.count(), c.dim}, gate_of_input}, appended_to(a.in));
-  at(TensorRow{"self_attn.k_proj.weight", matrix, kv_rows}, appended_to(a.in));
-  at(TensorRow{"self_attn.v_proj.weight", matrix, kv_rows}, appended_to(a.in));
+  at(TensorRow{"self_attn.k_proj.weight", matrix, {kv_width, c.dim}, here}, appended_to(a.in));
+  at(TensorRow{"self_attn.v_proj.weight", matrix, {kv_width, c.dim}, here}, appended_to(a.in));
   at(TensorRow{"self_attn.q_proj.bias", projection_bias, q_features, qkv_bias}, a.q_bias);
   at(TensorRow{"self_attn.k_proj.bias", projection_bias, kv_features, qkv_bias}, a.k_bias);
   at(TensorRow{"self_attn.v_proj.bias", projection_bias, kv_features, qkv_bias}, a.v_bias);
-  at(TensorRow{"self_attn.q_norm.weight", norm, features, qk_norm}, a.q_norm);
-  at(TensorRow{"self_attn.k_norm.weight", norm, features, qk_norm}, a.k_norm);
+  at(TensorRow{"self_attn.q_norm.weight", norm, norm_spans_heads ? q_features : features, qk_norm}, a.q_norm);
+  at(TensorRow{"self_attn.k_norm.weight", norm, norm_spans_heads ? kv_features : features, qk_norm}, a.k_norm);
   at(TensorRow{"self_attn.gate_proj.bias", gate_bias, TensorShape(logits.count()), gate_has_bias}, a.gate_bias);
   at(TensorRow{"self_attn.gate", gate_parameter, {logits.heads, logits.features}, gate_of_parameter}, a.gate_parameter);
-  at(TensorRow{"self_attn.sinks", sinks, TensorShape(c.heads), sinks_learned}, a.sinks);
+  at(TensorRow{"self_attn.sinks", sinks, TensorShape(layer.heads), sinks_learned}, a.sinks);
   at(TensorRow{"self_attn.head_norm.weight", norm, features, head_norm}, a.head_norm);
-  at(TensorRow{"self_attn.o_proj.weight", matrix, {c.dim, c.heads * c.head_dim}}, a.out);
-  at(TensorRow{"attention_output_layernorm.weight", norm, channels, sandwich}, w.attention_out_norm);
-  at(TensorRow{"post_attention_layernorm.weight", norm, channels}, w.middle_norm);  // norm before the MLP
+  at(TensorRow{"self_attn.o_proj.weight", matrix, {c.dim, q_width}, here}, a.out);
+}
+
+/// Visits the tensors of linear attention.
+template <class Visit, typename T, typename M>
+void visit_delta_tensors(const Visit& at, const DecoderConfig& c, const LayerConfig& layer,
+                         layers::DeltaNetWeights<T, M>& d) {
+  using enum ParameterKind;
+  const LinearLayers& l = c.linear;
+  const bool here = layer.type == LayerType::linear_attention;
+  const std::int64_t channels = 2 * l.key_heads * l.key_dim + l.value_heads * l.value_dim;
+  const std::int64_t values = l.value_heads * l.value_dim;
+  const TensorShape of_heads(l.value_heads);
+  at(TensorRow{"linear_attn.in_proj_qkv.weight", matrix, {channels, c.dim}, here}, d.in);
+  at(TensorRow{"linear_attn.in_proj_z.weight", matrix, {values, c.dim}, here}, appended_to(d.in));
+  at(TensorRow{"linear_attn.in_proj_b.weight", matrix, {l.value_heads, c.dim}, here}, appended_to(d.in));
+  at(TensorRow{"linear_attn.in_proj_a.weight", matrix, {l.value_heads, c.dim}, here}, appended_to(d.in));
+  at(TensorRow{"linear_attn.conv1d.weight", convolution, {channels, l.kernel}, here}, d.convolution);
+  at(TensorRow{"linear_attn.A_log", decay_rate, of_heads, here}, d.a_log);
+  at(TensorRow{"linear_attn.dt_bias", decay_bias, of_heads, here}, d.dt_bias);
+  at(TensorRow{"linear_attn.norm.weight", plain_norm, TensorShape(l.value_dim), here}, d.norm);
+  at(TensorRow{"linear_attn.out_proj.weight", matrix, {c.dim, values}, here}, d.out);
+}
+
+/// Calls at(row, member), or at(row, appended_to(member)), for each tensor of a layer, present or not.
+template <class Visit, typename T, typename M>
+void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerConfig& layer, LayerWeights<T, M>& w) {
+  using enum ParameterKind;
+  const TensorShape channels(c.dim);
+  at(TensorRow{"input_layernorm.weight", norm, channels, layer.norms_inputs}, w.input_norm);
+  visit_attention_tensors(at, c, layer, w.attention);
+  visit_delta_tensors(at, c, layer, w.delta);
+  at(TensorRow{"attention_output_layernorm.weight", norm, channels, layer.norms_outputs}, w.mixer_out_norm);
+  // The norm before the MLP has this name.
+  at(TensorRow{"post_attention_layernorm.weight", norm, channels, layer.norms_inputs}, w.middle_norm);
   at(TensorRow{"mlp.gate_proj.weight", matrix, {c.ffn, c.dim}}, w.gate_up);
   at(TensorRow{"mlp.up_proj.weight", matrix, {c.ffn, c.dim}}, appended_to(w.gate_up));
   at(TensorRow{"mlp.down_proj.weight", matrix, {c.dim, c.ffn}}, w.down);
-  at(TensorRow{"mlp_output_layernorm.weight", norm, channels, sandwich}, w.mlp_out_norm);
+  at(TensorRow{"mlp_output_layernorm.weight", norm, channels, layer.norms_outputs}, w.mlp_out_norm);
 }
 
 /// Calls at(row, member) for the tensors outside the layers, and `layers()` between those before and those after the
@@ -163,7 +201,7 @@ struct PlaceInTwo : PlaceTensors<T>, PlaceTensors<M> {
   using PlaceTensors<M>::operator();
 };
 
-/// Locates a model's weights, or their gradients, in a flat buffer. All layers have the same layout and are adjacent.
+/// Locates a model's weights, or their gradients, in a flat buffer.
 class WeightPlaces {
  public:
   explicit WeightPlaces(const DecoderConfig& config);
@@ -171,8 +209,8 @@ class WeightPlaces {
   template <typename T>
   LayerWeights<T> layer(std::int64_t index, T* values) const {
     LayerWeights<T> weights;
-    T* next = values + layers_ + index * layer_count_;
-    visit_layer_tensors(PlaceTensors<T>(next), config_, weights);
+    T* next = values + begins_[static_cast<std::size_t>(index)];
+    visit_layer_tensors(PlaceTensors<T>(next), config_, layer_config(config_, index), weights);
     return weights;
   }
 
@@ -180,7 +218,7 @@ class WeightPlaces {
   OuterWeights<T> outer(T* values) const {
     OuterWeights<T> weights;
     T* next = values;
-    const auto skip_layers = [&] { next += config_.layers * layer_count_; };
+    const auto skip_layers = [&] { next = values + begins_.back(); };
     visit_outer_tensors(PlaceTensors<T>(next), skip_layers, config_, weights);
     if (config_.embeddings == Embeddings::tied) weights.head = weights.embedding;
     return weights;
@@ -188,8 +226,7 @@ class WeightPlaces {
 
  private:
   DecoderConfig config_;
-  std::int64_t layers_ = 0;       // elements before the first layer
-  std::int64_t layer_count_ = 0;  // elements of one layer
+  std::vector<std::int64_t> begins_;  // elements before each layer, and before what follows the last
 };
 
 }  // namespace headgate::models

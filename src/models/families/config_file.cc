@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "headgate/error.hpp"
+#include "models/decoder/config_keys.hpp"
 #include "models/families/config_reader.hpp"
 #include "models/families/modeling_code.hpp"
 #include "models/io/input_file.hpp"
@@ -40,8 +41,11 @@ DecoderConfig read_rows(ConfigReader& in) {
   DecoderConfig config;
   for_each_row(kConfigKeys, [&](const auto& row) {
     const Json* value = row.presence == Presence::required ? &in.get(row.key) : in.find(row.key);
-    if (value != nullptr) in.read(row.of(config), row.key, *value);
+    const bool absent = value == nullptr || (value->is_null() && row.presence != Presence::required);
+    if (!absent) in.read(row.of(config), row.key, *value);
   });
+  const auto is_full = [](LayerType type) { return type == LayerType::full_attention; };
+  if (std::all_of(config.layer_types.begin(), config.layer_types.end(), is_full)) config.layer_types.clear();
   return config;
 }
 
@@ -63,6 +67,24 @@ DecoderConfig without_rope_scaling(DecoderConfig config) {
   return config;
 }
 
+/// Returns the key of a feature that Qwen3 models lack.
+std::string_view feature_beyond_qwen3(const DecoderConfig& config) {
+  const DecoderConfig defaults;
+  std::string_view key = row_of<kConfigKeys, &DecoderConfig::rope_fraction>().key;
+  for_each_row(kConfigKeys, [&](const auto& row) {
+    if (row.in_qwen3 == InQwen3::default_alone && !(row.of(config) == row.of(defaults))) key = row.key;
+  });
+  return key;
+}
+
+/// Returns whether the Python code that is written beside a model computes it: layers of one kind, without experts.
+bool modeling_code_computes(const DecoderConfig& config) {
+  const DecoderConfig defaults;
+  const bool known = config.norm_placement != NormPlacement::post && config.qk_norm != QkNorm::all_heads;
+  return known && config.layer_types.empty() && config.attention_scale == 0.0 && config.embedding_scale == 1.0 &&
+         config.activation == Activation::silu && config.experts == defaults.experts;
+}
+
 /// Returns whether a key of `config` is written; `at_default` says whether its field has its default.
 bool is_written(Presence presence, const DecoderConfig& config, const Family& family, bool at_default) {
   switch (presence) {
@@ -79,6 +101,12 @@ template <typename Value>
 Json json_of(const Value& value) {
   if constexpr (std::is_same_v<Value, Embeddings>) {
     return value == Embeddings::tied;
+  } else if constexpr (std::is_same_v<Value, Switch>) {
+    return value == Switch::on;
+  } else if constexpr (kIsList<Value>) {
+    Json list = Json::array();
+    for (const auto& element : value) list.push_back(json_of(element));
+    return list;
   } else if constexpr (std::is_enum_v<Value>) {
     return word_of(value);
   } else {
@@ -111,7 +139,7 @@ std::string write_as(const DecoderConfig& config, GateLayout layout, const Famil
     const bool at_default = row.of(config) == row.of(defaults);
     if (is_written(row.presence, config, family, at_default)) out[std::string(row.key)] = json_of(row.of(config));
   });
-  if (&family == &kHeadgate) {
+  if (&family == &kHeadgate && modeling_code_computes(config)) {
     out["auto_map"] = {{"AutoConfig", fmt::format("{}.HeadgateConfig", kModelingModule)},
                        {"AutoModelForCausalLM", fmt::format("{}.{}", kModelingModule, family.model_class)}};
   }
@@ -148,7 +176,8 @@ std::string write_public_config(const FileConfig& file, DType dtype) {
 
 void write_config_files(const std::string& directory, const std::string& text) {
   io::write_text(directory + "/config.json", text);
-  const bool own = parse_file_config(directory, text).family == &kHeadgate;
+  const FileConfig file = parse_file_config(directory, text);
+  const bool own = file.family == &kHeadgate && modeling_code_computes(file.config);
   if (own) io::write_text(fmt::format("{}/{}", directory, kModelingFile), modeling_code());
 }
 
@@ -167,9 +196,10 @@ FileConfig parse_file_config(const std::string& path, std::string_view text) {
   } catch (const Error& error) {
     fail(path, "{}", error.what());
   }
-  if (&family != &kHeadgate && !is_qwen3(without_rope_scaling(by_rows))) {
-    fail(path, "model_type is {}, which does not have this gate, norm or RoPE; model_type {} does", family.name,
-         kHeadgate.name);
+  const bool own = &family == &kHeadgate || family.features == Features::own;
+  if (!own && !is_qwen3(without_rope_scaling(by_rows))) {
+    fail(path, "model_type is {}, which does not have this {}; model_type {} does", family.name,
+         feature_beyond_qwen3(without_rope_scaling(by_rows)), kHeadgate.name);
   }
   return out;
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "models/decoder/config_keys.hpp"
 #include "models/io/input_file.hpp"
 
 namespace headgate::models {
@@ -31,7 +32,7 @@ const std::array<FixedKey, 5>& fixed_keys() {
 }
 
 // Keys that do not change what a family computes, so that any value is accepted.
-constexpr std::array<const char*, 22> kIgnored{{"architectures",
+constexpr std::array<const char*, 21> kIgnored{{"architectures",
                                                 "model_type",
                                                 "_name_or_path",
                                                 "name_or_path",
@@ -44,7 +45,6 @@ constexpr std::array<const char*, 22> kIgnored{{"architectures",
                                                 "pad_token_id",
                                                 "max_window_layers",
                                                 "sliding_window",
-                                                "layer_types",
                                                 "output_attentions",
                                                 "auto_map",
                                                 "_attn_implementation_autoset",
@@ -105,6 +105,19 @@ void ConfigReader::read(Embeddings& out, std::string_view key, const Json& value
   out = tied ? Embeddings::tied : Embeddings::separate;
 }
 
+void ConfigReader::read(Switch& out, std::string_view key, const Json& value) const {
+  bool on = false;
+  read(on, key, value);
+  out = on ? Switch::on : Switch::off;
+}
+
+void ConfigReader::require_list(std::string_view key, const Json& value) const {
+  if (!value.is_array()) fail(path_, "{} is {}, not a list", key, shown(value));
+  if (value.size() > static_cast<std::size_t>(kMaxLayers)) {
+    fail(path_, "{} has {} elements, more than {}", key, value.size(), kMaxLayers);
+  }
+}
+
 std::string ConfigReader::string(std::string_view key, const Json& value) const {
   if (!value.is_string()) fail(path_, "{} is {}, not a string", key, shown(value));
   return printable(value.get_ref<const std::string&>());
@@ -125,7 +138,6 @@ void ConfigReader::require_value(std::string_view key, const Json& value) {
 void ConfigReader::finish() {
   for (const FixedKey& fixed : fixed_keys()) require_value(fixed.key, fixed.value);
   for (const char* key : kIgnored) ignore(key);
-  check_layer_types();
   for (const auto& item : root_.items()) {
     const bool asks = !item.value().is_null();
     if (asks && std::find(known_.begin(), known_.end(), item.key()) == known_.end()) {
@@ -186,14 +198,6 @@ void ConfigReader::set_once(const std::string& key, const Json& value) {
   const auto there = root_.find(key);
   if (there != root_.end() && *there != value) fail(path_, "{} has two values", key);
   root_[key] = value;
-}
-
-void ConfigReader::check_layer_types() const {
-  const auto types = root_.find("layer_types");
-  if (types == root_.end() || types->is_null()) return;
-  const bool full = types->is_array() && std::all_of(types->begin(), types->end(),
-                                                     [](const Json& type) { return type == "full_attention"; });
-  if (!full) fail(path_, "layer_types: only full_attention is supported");
 }
 
 }  // namespace headgate::models

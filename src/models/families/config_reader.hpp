@@ -29,6 +29,13 @@ class ConfigReader {
   void read(double& out, std::string_view key, const io::Json& value) const;
   void read(bool& out, std::string_view key, const io::Json& value) const;
   void read(Embeddings& out, std::string_view key, const io::Json& value) const;
+  void read(Switch& out, std::string_view key, const io::Json& value) const;
+  template <typename Element>
+  void read(std::vector<Element>& out, std::string_view key, const io::Json& value) const {
+    require_list(key, value);
+    out.clear();
+    for (const io::Json& element : value) read(out.emplace_back(), key, element);
+  }
   template <typename Enum>
   void read(Enum& out, std::string_view key, const io::Json& value) const {
     out = parse_word<Enum>(key, string(key, value));
@@ -49,7 +56,7 @@ class ConfigReader {
   bool take_rope_type(const io::Json& parameters);
   void take_rope_key(const std::string& key, const io::Json& value, bool scaled);
   void set_once(const std::string& key, const io::Json& value);
-  void check_layer_types() const;
+  void require_list(std::string_view key, const io::Json& value) const;
 
   const std::string& path_;
   io::Json root_;

@@ -17,6 +17,9 @@ namespace headgate::models {
 /// How the two features that RoPE rotates together are stored: i and i + R/2, or 2i and 2i + 1.
 enum class RopePairs { halves, neighbours };
 
+/// Whether a family has the features of Qwen3 only, or others, which `finish` sets and checks.
+enum class Features { of_qwen3, own };
+
 struct Family;
 
 /// Holds what a config.json says.
@@ -31,6 +34,7 @@ struct Family {
   std::string_view model_class;   ///< architectures of its config.json
   std::string_view architecture;  ///< general.architecture of its GGUF files; empty: it has none
   RopePairs gguf_pairs = RopePairs::halves;
+  Features features = Features::of_qwen3;
   /// Sets keys that its config.json may lack.
   void (*complete)(ConfigReader& in) = nullptr;
   /// Reads what its config.json says beyond kConfigKeys, which have been read. Refuses by name what the decoder does

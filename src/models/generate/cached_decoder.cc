@@ -76,7 +76,7 @@ class StoredWeights {
   void place(const DecoderConfig& config, const Place& at) {
     const auto place_layers = [&] {
       for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-        visit_layer_tensors(at, config, layers_.emplace_back());
+        visit_layer_tensors(at, config, layer_config(config, layer), layers_.emplace_back());
       }
     };
     visit_outer_tensors(at, place_layers, config, outer_);
@@ -129,9 +129,17 @@ struct CachedDecoder::State {
   State(const DecoderConfig& config_in, const CachedDecoderOptions& options_in)
       : config(config_in), options(checked(config_in, options_in)), one(config, {options.batch, 1}, options.context) {
     skip.threshold = options.gate_threshold;
-    caches.reserve(static_cast<std::size_t>(config.layers));
-    for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-      caches.emplace_back(one.sizes.attention, options.cache, options.capacity);
+    caches.resize(static_cast<std::size_t>(config.layers));
+    for (std::size_t layer = 0; layer < caches.size(); ++layer) {
+      switch (one.sizes.layers[layer].type) {
+        case LayerType::full_attention:
+          caches[layer].attention.emplace(*one.sizes.full, options.cache, options.capacity);
+          break;
+        case LayerType::sliding_attention:
+          caches[layer].attention.emplace(*one.sizes.sliding, options.cache, options.capacity);
+          break;
+        case LayerType::linear_attention: caches[layer].delta.emplace(*one.sizes.linear); break;
+      }
     }
   }
   virtual ~State() = default;
@@ -143,10 +151,12 @@ struct CachedDecoder::State {
   virtual std::size_t step_weight_bytes() const = 0;
 
   std::int64_t length() const { return caches.front().length(); }
+  bool can_truncate(std::int64_t length) const;
+  void truncate(std::int64_t length);
 
   Pass& pass_of(std::int64_t T) {
     if (T == 1) return one;
-    if (!many || many->sizes.attention.T != T) {
+    if (!many || many->sizes.N != options.batch * T) {
       many.reset();
       many.emplace(config, BatchShape{options.batch, T}, options.context);
     }
@@ -159,7 +169,7 @@ struct CachedDecoder::State {
   DecoderConfig config;
   CachedDecoderOptions options;
   layers::AttentionSkip skip;
-  std::vector<layers::AttentionCache> caches;  // one for each layer
+  std::vector<LayerCache> caches;  // one for each layer
   Pass one;
   std::optional<Pass> many;
 };
@@ -193,14 +203,24 @@ void CachedDecoder::State::append(View<float, 3> logits, View<const std::int32_t
 void CachedDecoder::State::append_part(View<float, 3> logits, View<const std::int32_t, 2> tokens) {
   const std::int64_t before = length();
   Pass& pass = pass_of(tokens.shape[1]);
-  pass.blocks.attention().set_first_position(before);
+  pass.blocks.set_first_position(before);
   try {
     forward(logits, tokens, pass);
   } catch (...) {
-    for (layers::AttentionCache& cache : caches) cache.truncate(before);
+    truncate(before);
     throw;
   }
-  for (layers::AttentionCache& cache : caches) cache.slide();
+  for (LayerCache& cache : caches) {
+    if (cache.attention) cache.attention->slide();
+  }
+}
+
+bool CachedDecoder::State::can_truncate(std::int64_t length) const {
+  return std::all_of(caches.begin(), caches.end(), [&](const LayerCache& cache) { return cache.can_truncate(length); });
+}
+
+void CachedDecoder::State::truncate(std::int64_t length) {
+  for (LayerCache& cache : caches) cache.truncate(length);
 }
 
 template <typename M>
@@ -225,14 +245,16 @@ void CachedDecoder::StateOf<M>::forward(View<float, 3> logits, View<const std::i
   const auto [B, T] = tokens.shape;
   const std::int64_t C = config.dim, R = logits.shape[1];
   const DecoderBuffers<float>& memory = *pass.memory;
-  const SavedLayer<float>& s = memory.layers.front();
   for (std::int64_t b = 0; b < B; ++b) {
-    layers::embedding_forward(s.x.range(0, b * T, T), weights.outer().embedding, tokens[b], options.context);
+    pass.blocks.embed(memory.layer(0).x.range(0, b * T, T), weights.outer().embedding, tokens[b]);
   }
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const LayerWeights<const float, const M>& w = weights.layer(layer);
-    pass.blocks.attention_block(w, s, &skip, &caches[static_cast<std::size_t>(layer)]);
-    pass.blocks.mlp_block(layer + 1 < config.layers ? s.x : memory.x_last, w, s);
+    const auto index = static_cast<std::size_t>(layer);
+    const LayerConfig& c = pass.sizes.layers[index];
+    const SavedLayer<float>& s = memory.layer(layer);
+    pass.blocks.mixer_block(c, w, s, {.skip = &skip, .cache = &caches[index], .replaced = nullptr});
+    pass.blocks.mlp_block(layer + 1 < config.layers ? memory.layer(layer + 1).x : memory.x_last, c, w, s);
   }
   if (R == 0) return;
   pass.blocks.norm(memory.h_last, memory.rstd_last, memory.x_last, weights.outer().norm);
@@ -290,11 +312,11 @@ std::int64_t CachedDecoder::length() const { return state_->length(); }
 
 void CachedDecoder::truncate(std::int64_t length) {
   require(length >= 0 && length <= this->length(), "decoder: cannot be cut to {} tokens of {}", length, this->length());
-  const std::int64_t least = state_->caches.front().least_length();
-  require(length == 0 || length >= least,
-          "decoder: cannot be cut to {} tokens: of {}, the window has dropped what fewer than {} would see", length,
-          this->length(), least);
-  for (layers::AttentionCache& cache : state_->caches) cache.truncate(length);
+  require(
+      state_->can_truncate(length),
+      "decoder: cannot be cut to {} tokens of {}: a window has dropped tokens, or a recurrent state cannot forget them",
+      length, this->length());
+  state_->truncate(length);
 }
 
 const DecoderConfig& CachedDecoder::config() const { return state_->config; }
@@ -304,13 +326,13 @@ std::size_t CachedDecoder::weight_bytes() const { return state_->weight_bytes();
 
 std::size_t CachedDecoder::cache_bytes() const {
   std::size_t bytes = 0;
-  for (const layers::AttentionCache& cache : state_->caches) bytes += cache.bytes();
+  for (const LayerCache& cache : state_->caches) bytes += cache.bytes();
   return bytes;
 }
 
 std::size_t CachedDecoder::step_bytes() const {
   std::size_t bytes = state_->step_weight_bytes();
-  for (const layers::AttentionCache& cache : state_->caches) bytes += cache.step_bytes();
+  for (const LayerCache& cache : state_->caches) bytes += cache.step_bytes();
   return bytes;
 }
 

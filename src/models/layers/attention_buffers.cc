@@ -61,11 +61,12 @@ AttentionState<T>::AttentionState(Workspace& ws, const GatedAttentionShape& shap
   }
   q = gated_q;
   k = gated_k;
-  if (shape.qk_norm == QkNorm::per_head) {
+  if (shape.qk_norm != QkNorm::none) {
+    const bool per_head = shape.qk_norm == QkNorm::per_head;
     q = ws.take<T>(kName, N, Hq, D);
     k = ws.take<T>(kName, N, Hkv, D);
-    q_rstd = ws.take<T>(kName, N, Hq);
-    k_rstd = ws.take<T>(kName, N, Hkv);
+    q_rstd = ws.take<T>(kName, N, per_head ? Hq : 1);
+    k_rstd = ws.take<T>(kName, N, per_head ? Hkv : 1);
   }
 
   if (shares_gate(shape.gate)) shared_gate = ws.take<T>(kName, N, D);

@@ -16,8 +16,8 @@
 namespace headgate::layers {
 
 /// per_head: applies RMSNorm to each head of q and of k, before RoPE. All heads of q share a weight of head_dim, as do
-/// all heads of k.
-enum class QkNorm : std::int32_t { none, per_head };
+/// all heads of k. all_heads: applies one RMSNorm to the features of all heads of q together, and one to those of k.
+enum class QkNorm : std::int32_t { none, per_head, all_heads };
 
 /// learned: adds a vector to each of q, k and v as they are projected. It starts at zero.
 enum class QkvBias : std::int32_t { none, learned };
@@ -27,6 +27,7 @@ struct GatedAttentionShape {
   std::int64_t Hq = 0, Hkv = 0, D = 0;  ///< heads and their features
   std::int64_t rotary_dim = 0;          ///< features of a head that RoPE rotates, even; 0: no RoPE
   double rope_base = 10000.0;
+  double scale = 0.0;  ///< of the scores q·k; 0: 1/√D
   QkNorm qk_norm = QkNorm::none;
   NormOptions norm;  ///< of q, k and the attention output
   GateVariant gate;
@@ -65,8 +66,8 @@ struct AttentionState {
   View<T, 3> gated_q, q;  ///< (N,Hq,D)
   View<T, 3> gated_k, k;  ///< (N,Hkv,D)
   View<T, 3> v;           ///< (N,Hkv,D)
-  View<T, 2> q_rstd;      ///< (N,Hq)
-  View<T, 2> k_rstd;      ///< (N,Hkv)
+  View<T, 2> q_rstd;      ///< (N,Hq), or (N,1) if one norm spans all heads
+  View<T, 2> k_rstd;      ///< (N,Hkv), or (N,1)
 
   View<T, 2> shared_gate;  ///< (N,D) mean over heads of g(z)
   View<T, 3> attn;         ///< (N,Hq,D) before the gate, where the backward pass needs it
@@ -102,8 +103,9 @@ namespace headgate {
 
 template <>
 struct Words<layers::QkNorm> {
-  static constexpr std::array<Word<layers::QkNorm>, 2> kAll{
-      {{layers::QkNorm::per_head, "per_head"}, {layers::QkNorm::none, "none"}}};
+  static constexpr std::array<Word<layers::QkNorm>, 3> kAll{{{layers::QkNorm::per_head, "per_head"},
+                                                             {layers::QkNorm::none, "none"},
+                                                             {layers::QkNorm::all_heads, "all_heads"}}};
 };
 
 template <>

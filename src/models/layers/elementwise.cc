@@ -90,6 +90,15 @@ void add_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context) {
 }
 
 template <typename T>
+void scale(View<T, 1> x, T factor, const ExecutionContext& context) {
+  assert(x.dense());
+  const Parts parts = parts_of(context, x.shape[0], 1, kFalseSharingElements<T>);
+  for_parts(parts, [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) x(i) *= factor;
+  });
+}
+
+template <typename T>
 void silu_forward(View<T, 3> y, ConstView<T, 3> x, const ExecutionContext& context) {
   assert(y.shape == x.shape && has_whole_rows(y) && has_whole_rows(x));
   const auto kernel = HEADGATE_FOR_TARGET(silu_forward_rows, T, context.target);
@@ -110,6 +119,8 @@ template void copy_to(View<float, 1>, ConstView<float, 1>, const ExecutionContex
 template void copy_to(View<double, 1>, ConstView<double, 1>, const ExecutionContext&);
 template void add_to(View<float, 1>, ConstView<float, 1>, const ExecutionContext&);
 template void add_to(View<double, 1>, ConstView<double, 1>, const ExecutionContext&);
+template void scale(View<float, 1>, float, const ExecutionContext&);
+template void scale(View<double, 1>, double, const ExecutionContext&);
 template void silu_forward(View<float, 3>, ConstView<float, 3>, const ExecutionContext&);
 template void silu_forward(View<double, 3>, ConstView<double, 3>, const ExecutionContext&);
 template void silu_backward(View<float, 3>, ConstView<float, 3>, ConstView<float, 3>, const ExecutionContext&);

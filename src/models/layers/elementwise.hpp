@@ -13,6 +13,10 @@ void copy_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context);
 template <typename T>
 void add_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context);
 
+/// x = factor · x.
+template <typename T>
+void scale(View<T, 1> x, T factor, const ExecutionContext& context);
+
 /// y(N,H,D) = silu(x); y may be x.
 template <typename T>
 void silu_forward(View<T, 3> y, ConstView<T, 3> x, const ExecutionContext& context);

@@ -45,6 +45,14 @@ ViewOf<U> GatedAttention<T>::by_head(const View<U, 3>& tokens) const {
 }
 
 template <typename T>
+template <typename U>
+View<U, 3> GatedAttention<T>::normed_together(const View<U, 3>& heads) const {
+  if (shape_.qk_norm == QkNorm::per_head) return heads;
+  const auto [N, H, D] = heads.shape;
+  return {heads.data, {N, 1, H * D}, {heads.strides[0], H * D, 1}};
+}
+
+template <typename T>
 View<const T, 3> GatedAttention<T>::logits(const AttentionVectors<const T>& weights,
                                            const AttentionState<T>& state) const {
   if (!has_gate(shape_.gate)) return {};
@@ -75,7 +83,7 @@ View<const T, 1> GatedAttention<T>::sinks(const AttentionVectors<const T>& weigh
 
 template <typename T>
 double GatedAttention<T>::scale() const {
-  return 1.0 / std::sqrt(static_cast<double>(shape_.D));
+  return shape_.scale > 0.0 ? shape_.scale : 1.0 / std::sqrt(static_cast<double>(shape_.D));
 }
 
 template <typename T>
@@ -132,9 +140,12 @@ void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const Attenti
     gate_apply<T>(state.gated, state.ungated, effective_logits(weights, state), rule(), Update::overwrite, context_);
   }
 
-  if (shape_.qk_norm == QkNorm::per_head) {
-    rmsnorm_forward(state.q, state.q_rstd, state.gated_q, weights.q_norm, shape_.norm, context_);
-    rmsnorm_forward(state.k, state.k_rstd, state.gated_k, weights.k_norm, shape_.norm, context_);
+  if (shape_.qk_norm != QkNorm::none) {
+    const auto norm = [this](const auto& y, const auto& rstd, const auto& x, const auto& w) {
+      rmsnorm_forward<T>(normed_together(y), rstd, normed_together(x), w, shape_.norm, context_);
+    };
+    norm(state.q, state.q_rstd, state.gated_q, weights.q_norm);
+    norm(state.k, state.k_rstd, state.gated_k, weights.k_norm);
   }
   rope_forward(state.q.split(0, shape_.B, shape_.T), shared_.cos, shared_.sin, context_);
   rope_forward(state.k.split(0, shape_.B, shape_.T), shared_.cos, shared_.sin, context_);
@@ -210,11 +221,13 @@ void GatedAttention<T>::backward(View<T, 2> dh, const AttentionWeights<T>& gradi
 
   rope_backward(d.dq.split(0, shape_.B, shape_.T), d.cos, d.sin, context_);
   rope_backward(d.dk.split(0, shape_.B, shape_.T), d.cos, d.sin, context_);
-  if (shape_.qk_norm == QkNorm::per_head) {
-    rmsnorm_backward(d.dq, gradients.q_norm, d.dq, state.gated_q, weights.q_norm, state.q_rstd, shape_.norm,
-                     Update::overwrite, context_);
-    rmsnorm_backward(d.dk, gradients.k_norm, d.dk, state.gated_k, weights.k_norm, state.k_rstd, shape_.norm,
-                     Update::overwrite, context_);
+  if (shape_.qk_norm != QkNorm::none) {
+    const auto norm = [this](const auto& dx, const auto& dw, const auto& x, const auto& w, const auto& rstd) {
+      rmsnorm_backward<T>(normed_together(dx), dw, normed_together(dx), normed_together(x), w, rstd, shape_.norm,
+                          Update::overwrite, context_);
+    };
+    norm(d.dq, gradients.q_norm, state.gated_q, weights.q_norm, state.q_rstd);
+    norm(d.dk, gradients.k_norm, state.gated_k, weights.k_norm, state.k_rstd);
   }
 
   if (gates_projection(gate)) {

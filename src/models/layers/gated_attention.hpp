@@ -26,8 +26,8 @@ template <typename T>
 struct AttentionVectors {
   View<T, 1> gate_bias;       ///< (heads·features of the gate)
   View<T, 2> gate_parameter;  ///< (heads,features)
-  View<T, 1> q_norm;          ///< (D)
-  View<T, 1> k_norm;          ///< (D)
+  View<T, 1> q_norm;          ///< (D), or (Hq·D) if one norm spans all heads
+  View<T, 1> k_norm;          ///< (D), or (Hkv·D)
   View<T, 1> head_norm;       ///< (D)
   View<T, 1> sinks;           ///< (Hq)
   View<T, 1> q_bias;          ///< (Hq·D)
@@ -83,6 +83,9 @@ class GatedAttention {
   AttentionInputs inputs(const AttentionVectors<const T>& weights, const AttentionState<T>& state) const;
   template <typename U>
   ViewOf<U> by_head(const View<U, 3>& tokens) const;
+  /// Views (N,H,D) as what one norm of q or k spans: as it is, or as (N,1,H·D).
+  template <typename U>
+  View<U, 3> normed_together(const View<U, 3>& heads) const;
 
   void attend(const AttentionVectors<const T>& weights, const AttentionState<T>& state, AttentionSkip* skip,
               AttentionCache* cache, const HeadOverride<T>* replaced) const;

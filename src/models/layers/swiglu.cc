@@ -29,8 +29,42 @@ struct SwigluBackward {
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-template <typename T>
-void swiglu_forward_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, std::int64_t begin, std::int64_t end) {
+/// act(x) = x·σ(z(x)); slope(x) = z′(x).
+struct Silu {
+  template <class D, class V>
+  static V z(D /*d*/, V x) {
+    return x;
+  }
+  template <class D, class V>
+  static V slope(D d, V /*x*/) {
+    return hn::Set(d, 1);
+  }
+};
+
+struct GeluTanh {
+  template <class D, class V>
+  static V z(D d, V x) {
+    const V cubic = hn::MulAdd(hn::Mul(hn::Mul(x, x), x), constant(d, kCubic), x);
+    return hn::Mul(cubic, constant(d, kTwiceRoot));
+  }
+  template <class D, class V>
+  static V slope(D d, V x) {
+    const V derivative = hn::MulAdd(hn::Mul(x, x), constant(d, 3.0 * kCubic), hn::Set(d, 1));
+    return hn::Mul(derivative, constant(d, kTwiceRoot));
+  }
+
+ private:
+  static constexpr double kCubic = 0.044715;
+  static constexpr double kTwiceRoot = 1.5957691216057308;  // 2·√(2/π)
+
+  template <class D>
+  static auto constant(D d, double value) {
+    return hn::Set(d, static_cast<hn::TFromD<D>>(value));
+  }
+};
+
+template <class Act, typename T>
+void forward_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, std::int64_t begin, std::int64_t end) {
   const Tag<T> d;
   const std::int64_t F = h.shape[1];
   for (std::int64_t n = begin; n < end; ++n) {
@@ -38,15 +72,15 @@ void swiglu_forward_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, s
     const T* b = a + F;
     T* out = h.at(n);
     each_vector<T>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
-      const auto z = lanes.load(a + f);
-      const SigmoidPair<Tag<T>> s(d, z);
-      lanes.store(hn::Mul(hn::Mul(z, s.sigma), lanes.load(b + f)), out + f);
+      const auto x = lanes.load(a + f);
+      const SigmoidPair<Tag<T>> s(d, Act::z(d, x));
+      lanes.store(hn::Mul(hn::Mul(x, s.sigma), lanes.load(b + f)), out + f);
     });
   }
 }
 
-template <typename T>
-void swiglu_backward_rows(const SwigluBackward<T>& call, std::int64_t begin, std::int64_t end) {
+template <class Act, typename T>
+void backward_rows(const SwigluBackward<T>& call, std::int64_t begin, std::int64_t end) {
   const Tag<T> d;
   const std::int64_t F = call.dh.shape[1];
   for (std::int64_t n = begin; n < end; ++n) {
@@ -57,17 +91,30 @@ void swiglu_backward_rows(const SwigluBackward<T>& call, std::int64_t begin, std
     const T* g = call.dh.at(n);
     T* out = call.h.present() ? call.h.at(n) : nullptr;
     each_vector<T>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
-      const auto z = lanes.load(a + f);
+      const auto x = lanes.load(a + f);
       const auto up = lanes.load(b + f);
       const auto dy = lanes.load(g + f);
-      const SigmoidPair<Tag<T>> s(d, z);
-      const auto silu = hn::Mul(z, s.sigma);
-      const auto slope = hn::MulAdd(silu, s.complement, s.sigma);  // silu′ = σ + zσ(1 − σ)
+      const SigmoidPair<Tag<T>> s(d, Act::z(d, x));
+      const auto act = hn::Mul(x, s.sigma);
+      const auto slope = hn::MulAdd(hn::Mul(act, Act::slope(d, x)), s.complement, s.sigma);  // σ + xσ(1 − σ)z′
       lanes.store(hn::Mul(hn::Mul(dy, up), slope), da + f);
-      lanes.store(hn::Mul(dy, silu), db + f);
-      if (out != nullptr) lanes.store(hn::Mul(silu, up), out + f);
+      lanes.store(hn::Mul(dy, act), db + f);
+      if (out != nullptr) lanes.store(hn::Mul(act, up), out + f);
     });
   }
+}
+
+template <typename T>
+void swiglu_forward_rows(Activation activation, const View<T, 2>& h, const View<const T, 2>& gate_up,
+                         std::int64_t begin, std::int64_t end) {
+  return activation == Activation::silu ? forward_rows<Silu>(h, gate_up, begin, end)
+                                        : forward_rows<GeluTanh>(h, gate_up, begin, end);
+}
+
+template <typename T>
+void swiglu_backward_rows(Activation activation, const SwigluBackward<T>& call, std::int64_t begin, std::int64_t end) {
+  return activation == Activation::silu ? backward_rows<Silu>(call, begin, end)
+                                        : backward_rows<GeluTanh>(call, begin, end);
 }
 
 }  // namespace headgate::layers::HWY_NAMESPACE
@@ -83,17 +130,18 @@ HEADGATE_TARGET_TABLE(swiglu_backward_rows);
 }  // namespace
 
 template <typename T>
-void swiglu_forward(View<T, 2> h, ConstView<T, 2> gate_up, const ExecutionContext& context) {
+void swiglu_forward(View<T, 2> h, ConstView<T, 2> gate_up, Activation activation, const ExecutionContext& context) {
   const std::int64_t N = h.shape[0], F = h.shape[1];
   assert(gate_up.shape[0] == N && gate_up.shape[1] == 2 * F && has_whole_rows(h) && has_whole_rows(gate_up));
   const auto kernel = HEADGATE_FOR_TARGET(swiglu_forward_rows, T, context.target);
-  for_parts(parts_of(context, N, 2 * F),
-            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(h, gate_up, begin, end); });
+  for_parts(parts_of(context, N, 2 * F), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    kernel(activation, h, gate_up, begin, end);
+  });
 }
 
 template <typename T>
 void swiglu_backward(View<T, 2> dgate_up, View<T, 2> h, ConstView<T, 2> dh, ConstView<T, 2> gate_up,
-                     const ExecutionContext& context) {
+                     Activation activation, const ExecutionContext& context) {
   const std::int64_t N = dh.shape[0], F = dh.shape[1];
   assert(gate_up.shape[0] == N && gate_up.shape[1] == 2 * F && dgate_up.shape == gate_up.shape);
   assert(has_whole_rows(dgate_up) && has_whole_rows(dh) && has_whole_rows(gate_up));
@@ -101,14 +149,14 @@ void swiglu_backward(View<T, 2> dgate_up, View<T, 2> h, ConstView<T, 2> dh, Cons
   const auto kernel = HEADGATE_FOR_TARGET(swiglu_backward_rows, T, context.target);
   const SwigluBackward<T> call{dgate_up, h, dh, gate_up};
   for_parts(parts_of(context, N, 4 * F),
-            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(activation, call, begin, end); });
 }
 
-template void swiglu_forward(View<float, 2>, ConstView<float, 2>, const ExecutionContext&);
-template void swiglu_forward(View<double, 2>, ConstView<double, 2>, const ExecutionContext&);
-template void swiglu_backward(View<float, 2>, View<float, 2>, ConstView<float, 2>, ConstView<float, 2>,
+template void swiglu_forward(View<float, 2>, ConstView<float, 2>, Activation, const ExecutionContext&);
+template void swiglu_forward(View<double, 2>, ConstView<double, 2>, Activation, const ExecutionContext&);
+template void swiglu_backward(View<float, 2>, View<float, 2>, ConstView<float, 2>, ConstView<float, 2>, Activation,
                               const ExecutionContext&);
-template void swiglu_backward(View<double, 2>, View<double, 2>, ConstView<double, 2>, ConstView<double, 2>,
+template void swiglu_backward(View<double, 2>, View<double, 2>, ConstView<double, 2>, ConstView<double, 2>, Activation,
                               const ExecutionContext&);
 
 }  // namespace headgate::layers

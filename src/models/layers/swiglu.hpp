@@ -1,18 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstdint>
+
+#include "library/core/words.hpp"
 #include "models/layers/arguments.hpp"
 
 namespace headgate::layers {
 
-/// h(N,F) = silu(gate) ∘ up, where gate_up(N,2F) holds gate in its first F columns and up in its last.
+/// silu(x) = x·σ(x). gelu_tanh(x) = x·σ(z) with z = √(8/π)·(x + 0.044715·x³), which is GELU's formula with tanh.
+enum class Activation : std::int32_t { silu, gelu_tanh };
+
+/// h(N,F) = act(gate) ∘ up, where gate_up(N,2F) holds gate in its first F columns and up in its last.
 template <typename T>
-void swiglu_forward(View<T, 2> h, ConstView<T, 2> gate_up, const ExecutionContext& context);
+void swiglu_forward(View<T, 2> h, ConstView<T, 2> gate_up, Activation activation, const ExecutionContext& context);
 
 /// Computes dgate_up(N,2F) from dh(N,F); it may be gate_up. Recomputes h(N,F), if present, as in the forward pass, so
 /// that it need not be kept; h may be dh.
 template <typename T>
 void swiglu_backward(View<T, 2> dgate_up, View<T, 2> h, ConstView<T, 2> dh, ConstView<T, 2> gate_up,
-                     const ExecutionContext& context);
+                     Activation activation, const ExecutionContext& context);
 
 }  // namespace headgate::layers
+
+namespace headgate {
+
+template <>
+struct Words<layers::Activation> {
+  static constexpr std::array<Word<layers::Activation>, 2> kAll{
+      {{layers::Activation::silu, "silu"}, {layers::Activation::gelu_tanh, "gelu_tanh"}}};
+};
+
+}  // namespace headgate

@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "library/core/rows.hpp"
-#include "models/decoder/config.hpp"
+#include "models/decoder/config_keys.hpp"
 #include "models/train/settings.hpp"
 #include "models/train/task_defaults.hpp"
 

@@ -88,11 +88,13 @@ void declare_settings(VerbOptions& verb, train::RunChoices& choices, SettingGrou
 void declare_keys(VerbOptions& verb, Given<models::kConfigKeys>& keys, OptionGroup group) {
   keys.for_each([&](const auto& row, auto& slot) {
     if (row.group != group || row.option.empty()) return;
-    if (row.flag) {
-      verb.flag(
-          std::string(row.option), [flag = *row.flag, &slot] { slot = flag; }, std::string(row.help));
-    } else {
-      declare(verb, row, slot, help_of(row, train::task_model));
+    if constexpr (!kIsList<ValueOf<std::remove_cvref_t<decltype(row)>>>) {  // lists are set by files alone
+      if (row.flag) {
+        verb.flag(
+            std::string(row.option), [flag = *row.flag, &slot] { slot = flag; }, std::string(row.help));
+      } else {
+        declare(verb, row, slot, help_of(row, train::task_model));
+      }
     }
   });
 }

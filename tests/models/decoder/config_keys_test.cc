@@ -6,10 +6,11 @@
 #include <set>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "headgate/error.hpp"
 #include "library/core/count_fields.hpp"
-#include "models/decoder/config.hpp"
+#include "models/decoder/config_keys.hpp"
 #include "models/decoder/tiny.hpp"
 #include "models/families/config_file.hpp"
 
@@ -23,6 +24,8 @@ template <class Row>
 DecoderConfig start_of(const Row& row) {
   DecoderConfig config = tiny_config();
   if (row.group == OptionGroup::gate) config.gate = layers::parse_gate("g1-elementwise-sigmoid-mul");
+  if constexpr (std::is_same_v<ValueOf<Row>, std::vector<LayerType>>)
+    config.linear.key_heads = config.linear.value_heads = 2;
   return config;
 }
 
@@ -31,14 +34,20 @@ template <class Row>
 ValueOf<Row> another_value(const Row& row, const DecoderConfig& config) {
   using Value = ValueOf<Row>;
   const Value now = row.of(config);
-  if constexpr (std::is_enum_v<Value>) {
+  if constexpr (std::is_same_v<Value, std::vector<LayerType>>) {
+    Value types(static_cast<std::size_t>(config.layers), LayerType::full_attention);
+    types.back() = LayerType::linear_attention;
+    return types;
+  } else if constexpr (kIsList<Value>) {
+    return Value(static_cast<std::size_t>(config.layers), 2.5);
+  } else if constexpr (std::is_enum_v<Value>) {
     Value other = now;  // "none" only if there is no other word: other keys may need a gate
     for (const auto& word : Words<Value>::kAll) {
       if (word.value != now && (other == now || word_of(other) == "none")) other = word.value;
     }
     return other;
   } else if constexpr (std::is_integral_v<Value>) {
-    return now == 0 ? Value{3} : 2 * now;
+    return now == 0 ? Value{4} : 2 * now;
   } else {
     if (now == 0.0) return Value{1};
     return row.range.has(now / 2) ? now / 2 : now * 2;
@@ -60,8 +69,10 @@ TEST(ConfigKeys, Rows_NamesKeysAndOptions_AreUnique) {
 TEST(ConfigKeys, Config_EveryField_HasARow) {
   std::size_t fields = 0;
   for_each_row(kConfigKeys, [&fields](const auto&) { ++fields; });
-  EXPECT_EQ(fields, headgate::testing::count_fields<DecoderConfig>() - 1 +
-                        headgate::testing::count_fields<layers::GateVariant>());
+  using headgate::testing::count_fields;
+  constexpr std::size_t kParts = 4;  // fields whose own fields have rows
+  EXPECT_EQ(fields, count_fields<DecoderConfig>() - kParts + count_fields<layers::GateVariant>() +
+                        count_fields<SlidingLayers>() + count_fields<LinearLayers>() + count_fields<Experts>());
 }
 
 TEST(ConfigKeys, Config_EveryKey_RoundTripsThroughAFile) {
@@ -69,6 +80,7 @@ TEST(ConfigKeys, Config_EveryKey_RoundTripsThroughAFile) {
     DecoderConfig config = start_of(row);
     row.of(config) = another_value(row, config);
     if (row.key == "num_key_value_heads") config.heads = 2 * config.kv_heads;
+    if (row.key == "num_experts") config.experts.active = config.experts.ffn = 2;
     const DecoderConfig back = parse_config("config.json", write_config(config));
     EXPECT_TRUE(row.of(back) == row.of(config)) << row.key;
     EXPECT_EQ(back, config) << row.key;

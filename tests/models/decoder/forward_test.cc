@@ -52,6 +52,10 @@ TEST(DecoderForward, Logits_BiasesWindowAndScaledRope_MatchFormulas) {
   for (const DecoderConfig& config : other_families()) check_config(config);
 }
 
+TEST(DecoderForward, Logits_MixedLayers_MatchFormulas) {
+  for (const DecoderConfig& config : mixed_families()) check_config(config);
+}
+
 TEST(DecoderForward, Logits_ZeroCentredNormsPartialRopeSeparateEmbeddings_MatchFormulas) {
   DecoderConfig config = tiny_config();
   config.norm = layers::NormKind::zero_centred;

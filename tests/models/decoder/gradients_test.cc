@@ -121,6 +121,10 @@ TEST(DecoderGradients, Gradients_BiasesWindowAndScaledRope_MatchDifferences) {
   for (const DecoderConfig& config : other_families()) check_config(config);
 }
 
+TEST(DecoderGradients, Gradients_MixedLayers_MatchDifferences) {
+  for (const DecoderConfig& config : mixed_families()) check_config(config);
+}
+
 TEST(DecoderGradients, Gradients_NoRopeAndSeparateEmbeddings_MatchDifferences) {
   DecoderConfig config = tiny_config();
   config.rope_fraction = 0.0;

@@ -30,8 +30,12 @@ class Plain {
     std::vector<N> out;
     const N* embedding = tensor("model.embed_tokens.weight");
     Rows x;
-    for (std::int64_t n = 0; n < shape_.batch * shape_.seq; ++n) x.push_back(row_of(embedding, tokens[n], c_.dim));
+    for (std::int64_t n = 0; n < shape_.batch * shape_.seq; ++n) {
+      x.push_back(row_of(embedding, tokens[n], c_.dim));
+      for (N& value : x.back()) value = value * c_.embedding_scale;
+    }
     for (std::int64_t layer = 0; layer < c_.layers; ++layer) {
+      l_ = layer_config(c_, layer);
       prefix_ = "model.layers." + std::to_string(layer) + ".";
       kept.push_back({});
       x = block(x, kept.back());
@@ -83,14 +87,15 @@ class Plain {
     return y;
   }
 
-  Row norm(const Row& x, const N* w) const {
+  Row norm(const Row& x, const N* w) const { return norm(x, w, c_.norm, c_.norm_eps); }
+  static Row norm(const Row& x, const N* w, layers::NormKind kind, double eps) {
     using std::sqrt;
     N square{};
     for (const N& value : x) square += value * value;
-    const N rms = sqrt(square / static_cast<double>(x.size()) + c_.norm_eps);
+    const N rms = sqrt(square / static_cast<double>(x.size()) + eps);
     Row y;
     for (std::size_t i = 0; i < x.size(); ++i) {
-      y.push_back(x[i] / rms * (c_.norm == layers::NormKind::plain ? w[i] : 1.0 + w[i]));
+      y.push_back(x[i] / rms * (kind == layers::NormKind::plain ? w[i] : 1.0 + w[i]));
     }
     return y;
   }
@@ -98,7 +103,7 @@ class Plain {
   /// Returns g(z) for every head and feature of one token, whether heads share it or not.
   Row gates(const Row& h) const {
     if (c_.gate.site == GateSite::none) return {};
-    const auto shape = layers::gate_logits(c_.gate, c_.dim, c_.heads, c_.kv_heads, c_.head_dim);
+    const auto shape = layers::gate_logits(c_.gate, c_.dim, l_.heads, c_.kv_heads, c_.head_dim);
     const bool projected = c_.gate.source == layers::GateSource::input;
     Row z = projected ? multiply(layer_tensor("self_attn.gate_proj.weight"), shape.count(), h)
                       : row_of(layer_tensor("self_attn.gate"), 0, shape.count());
@@ -132,22 +137,22 @@ class Plain {
 
   /// Returns radians a token of pair i of `half`.
   double frequency(std::size_t i, std::size_t half) const {
-    const double f = std::pow(c_.rope_base, -static_cast<double>(i) / static_cast<double>(half));
-    if (c_.rope_scaling == layers::RopeScalingKind::none) return f;
-    if (c_.rope_scaling == layers::RopeScalingKind::linear) return f / c_.rope_factor;
-    const auto original = static_cast<double>(c_.rope_original_seq_len);
+    const layers::RopeScaling& scaling = l_.rope_scaling;
+    const double f = std::pow(l_.rope_base, -static_cast<double>(i) / static_cast<double>(half));
+    if (scaling.kind == layers::RopeScalingKind::none) return f;
+    if (scaling.kind == layers::RopeScalingKind::linear) return f / scaling.factor;
+    const auto original = static_cast<double>(scaling.original_seq_len);
     const double wave = 2.0 * 3.14159265358979323846 / f;
-    if (wave < original / c_.rope_high_freq_factor) return f;
-    if (wave > original / c_.rope_low_freq_factor) return f / c_.rope_factor;
+    if (wave < original / scaling.high_freq_factor) return f;
+    if (wave > original / scaling.low_freq_factor) return f / scaling.factor;
     const double smooth =
-        (original / wave - c_.rope_low_freq_factor) / (c_.rope_high_freq_factor - c_.rope_low_freq_factor);
-    return (1.0 - smooth) * f / c_.rope_factor + smooth * f;
+        (original / wave - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+    return (1.0 - smooth) * f / scaling.factor + smooth * f;
   }
 
-  /// Applies QK-norm and RoPE to one head at position t.
-  Row turned(Row x, const char* norm_name, std::int64_t t) const {
-    if (c_.qk_norm == QkNorm::per_head) x = norm(x, layer_tensor(norm_name));
-    const auto half = static_cast<std::size_t>(rotary_dim(c_) / 2);
+  /// Applies RoPE to one head at position t.
+  Row turned(const Row& x, std::int64_t t) const {
+    const auto half = static_cast<std::size_t>(rotary_dim(l_.rope_fraction, c_.head_dim) / 2);
     Row y = x;
     for (std::size_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(t) * frequency(i, half);
@@ -157,16 +162,40 @@ class Plain {
     return y;
   }
 
+  /// Applies QK-norm to the heads of one token.
+  Row qk_normed(const Row& x, const char* norm_name) const {
+    if (c_.qk_norm == QkNorm::none) return x;
+    if (c_.qk_norm == QkNorm::all_heads) return norm(x, layer_tensor(norm_name));
+    Row y;
+    for (std::int64_t h = 0; h * c_.head_dim < std::ssize(x); ++h) {
+      const Row head = norm(head_of(x, h), layer_tensor(norm_name));
+      y.insert(y.end(), head.begin(), head.end());
+    }
+    return y;
+  }
+
+  static N sigmoid(const N& x) { return reference::gate_terms(GateFn::sigmoid, x).value; }
+  static N silu(const N& x) { return reference::gate_terms(GateFn::silu, x).value; }
+
+  N activated(const N& x) const {
+    if (c_.activation == Activation::silu) return silu(x);
+    return x * sigmoid(2.0 * std::sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x));
+  }
+
   Rows block(const Rows& x, PlainLayer& kept) {
     Rows out;
-    const Rows attended = attention(x, kept);
+    Rows inputs;
+    for (const Row& token : x) {
+      inputs.push_back(l_.norms_inputs ? norm(token, layer_tensor("input_layernorm.weight")) : token);
+    }
+    const Rows mixed = l_.type == LayerType::linear_attention ? delta_net(inputs) : attention(inputs, kept);
     for (std::size_t n = 0; n < x.size(); ++n) {
       Row middle = x[n];
-      add(middle, attended[n], "attention_output_layernorm.weight");
-      const Row h = norm(middle, layer_tensor("post_attention_layernorm.weight"));
+      add(middle, mixed[n], "attention_output_layernorm.weight");
+      const Row h = l_.norms_inputs ? norm(middle, layer_tensor("post_attention_layernorm.weight")) : middle;
       Row a = multiply(layer_tensor("mlp.gate_proj.weight"), c_.ffn, h);
       const Row b = multiply(layer_tensor("mlp.up_proj.weight"), c_.ffn, h);
-      for (std::size_t i = 0; i < a.size(); ++i) a[i] = reference::gate_terms(GateFn::silu, a[i]).value * b[i];
+      for (std::size_t i = 0; i < a.size(); ++i) a[i] = activated(a[i]) * b[i];
       add(middle, multiply(layer_tensor("mlp.down_proj.weight"), c_.dim, a), "mlp_output_layernorm.weight");
       keep(kept.output, middle);
       out.push_back(middle);
@@ -174,15 +203,14 @@ class Plain {
     return out;
   }
 
-  void add(Row& x, Row y, const char* sandwich_norm) const {
-    if (c_.norm_placement == NormPlacement::sandwich) y = norm(y, layer_tensor(sandwich_norm));
+  void add(Row& x, Row y, const char* norm_name) const {
+    if (l_.norms_outputs) y = norm(y, layer_tensor(norm_name));
     for (std::size_t i = 0; i < x.size(); ++i) x[i] += y[i];
   }
 
   Rows attention(const Rows& x, PlainLayer& kept) {
     Rows q, k, v, g;
-    for (const Row& token : x) {
-      const Row h = norm(token, layer_tensor("input_layernorm.weight"));
+    for (const Row& h : x) {
       g.push_back(gates(h));
       const auto project = [&](const std::string& name, std::int64_t heads, GateSite site) {
         Row y = multiply(layer_tensor(name + ".weight"), heads * c_.head_dim, h);
@@ -191,18 +219,18 @@ class Plain {
         }
         return gated(site, y, g.back(), c_.head_dim);
       };
-      q.push_back(project("self_attn.q_proj", c_.heads, GateSite::g4));
-      k.push_back(project("self_attn.k_proj", c_.kv_heads, GateSite::g3));
+      q.push_back(qk_normed(project("self_attn.q_proj", l_.heads, GateSite::g4), "self_attn.q_norm.weight"));
+      k.push_back(qk_normed(project("self_attn.k_proj", c_.kv_heads, GateSite::g3), "self_attn.k_norm.weight"));
       v.push_back(project("self_attn.v_proj", c_.kv_heads, GateSite::g2));
       keep(kept.gates, g.back());
       keep(kept.values, v.back());
     }
-    kept.weights.assign(static_cast<std::size_t>(shape_.batch * c_.heads * shape_.seq * shape_.seq), 0.0);
+    kept.weights.assign(static_cast<std::size_t>(shape_.batch * l_.heads * shape_.seq * shape_.seq), 0.0);
     Rows out;
     for (std::int64_t n = 0; n < shape_.batch * shape_.seq; ++n) {
       const auto at = static_cast<std::size_t>(n);
       Row y;
-      for (std::int64_t h = 0; h < c_.heads; ++h) {
+      for (std::int64_t h = 0; h < l_.heads; ++h) {
         const Row o = attend(q, k, v, n, h, kept);
         y.insert(y.end(), o.begin(), o.end());
       }
@@ -213,21 +241,23 @@ class Plain {
   }
 
   Row attend(const Rows& q, const Rows& k, const Rows& v, std::int64_t n, std::int64_t h, PlainLayer& kept) const {
-    const std::int64_t b = n / shape_.seq, t = n % shape_.seq, kv = h / (c_.heads / c_.kv_heads);
-    const Row query = turned(head_of(q[static_cast<std::size_t>(n)], h), "self_attn.q_norm.weight", t);
+    const std::int64_t b = n / shape_.seq, t = n % shape_.seq, kv = h / (l_.heads / c_.kv_heads);
+    const Row query = turned(head_of(q[static_cast<std::size_t>(n)], h), t);
+    const double scale =
+        c_.attention_scale > 0.0 ? c_.attention_scale : 1.0 / std::sqrt(static_cast<double>(c_.head_dim));
     using std::exp;
-    double* weights = kept.weights.data() + ((b * c_.heads + h) * shape_.seq + t) * shape_.seq;
+    double* weights = kept.weights.data() + ((b * l_.heads + h) * shape_.seq + t) * shape_.seq;
     N sum{};
     if (c_.gate.sinks == layers::SinkKind::off_by_one) sum = 1.0;
     if (c_.gate.sinks == layers::SinkKind::learned) sum = exp(layer_tensor("self_attn.sinks")[h]);
-    const std::int64_t first = c_.window > 0 ? std::max<std::int64_t>(0, t + 1 - c_.window) : 0;
+    const std::int64_t first = l_.window > 0 ? std::max<std::int64_t>(0, t + 1 - l_.window) : 0;
     Row p(static_cast<std::size_t>(first));
     for (std::int64_t j = first; j <= t; ++j) {
       const auto at = static_cast<std::size_t>(b * shape_.seq + j);
-      const Row key = turned(head_of(k[at], kv), "self_attn.k_norm.weight", j);
+      const Row key = turned(head_of(k[at], kv), j);
       N score{};
       for (std::size_t d = 0; d < key.size(); ++d) score += query[d] * key[d];
-      p.push_back(exp(score / std::sqrt(static_cast<double>(c_.head_dim))));
+      p.push_back(exp(score * scale));
       sum += p.back();
     }
     Row o(static_cast<std::size_t>(c_.head_dim));
@@ -242,7 +272,7 @@ class Plain {
 
   Row controlled(const Row& y) const {
     Row out;
-    for (std::int64_t h = 0; h < c_.heads; ++h) {
+    for (std::int64_t h = 0; h < l_.heads; ++h) {
       Row head = head_of(y, h);
       if (c_.gate.output_control == layers::OutputControl::head_rmsnorm) {
         head = norm(head, layer_tensor("self_attn.head_norm.weight"));
@@ -255,7 +285,104 @@ class Plain {
     return out;
   }
 
+  // --- linear attention ------------------------------------------------------------------------------------------
+
+  /// Returns the layer of x (N,C): Gated DeltaNet, one token after the other.
+  Rows delta_net(const Rows& x) const {
+    Rows out;
+    for (std::int64_t b = 0; b < shape_.batch; ++b) {
+      const Rows sequence(x.begin() + b * shape_.seq, x.begin() + (b + 1) * shape_.seq);
+      for (const Row& y : delta_sequence(sequence)) {
+        out.push_back(multiply(layer_tensor("linear_attn.out_proj.weight"), c_.dim, y));
+      }
+    }
+    return out;
+  }
+
+  /// Returns q, k and v of token t: projected, convolved with the tokens before, and through SiLU.
+  Row convolved(const Rows& x, std::int64_t t) const {
+    const LinearLayers& l = c_.linear;
+    const std::int64_t channels = 2 * l.key_heads * l.key_dim + l.value_heads * l.value_dim;
+    const N* taps = layer_tensor("linear_attn.conv1d.weight");
+    Row sum(static_cast<std::size_t>(channels));
+    for (std::int64_t tap = 0; tap < l.kernel; ++tap) {
+      const std::int64_t from = t - (l.kernel - 1) + tap;
+      if (from < 0) continue;
+      const Row in =
+          multiply(layer_tensor("linear_attn.in_proj_qkv.weight"), channels, x[static_cast<std::size_t>(from)]);
+      for (std::size_t i = 0; i < sum.size(); ++i)
+        sum[i] += taps[static_cast<std::int64_t>(i) * l.kernel + tap] * in[i];
+    }
+    for (N& value : sum) value = silu(value);
+    return sum;
+  }
+
+  static Row unit(const Row& x) {
+    using std::sqrt;
+    N square{};
+    for (const N& value : x) square += value * value;
+    const N length = sqrt(square + 1e-6);
+    Row y;
+    for (const N& value : x) y.push_back(value / length);
+    return y;
+  }
+
+  Rows delta_sequence(const Rows& x) const {
+    using std::exp, std::log;
+    const LinearLayers& l = c_.linear;
+    const std::int64_t D = l.key_dim, Dv = l.value_dim, keys = l.key_heads * D;
+    std::vector<Rows> states(static_cast<std::size_t>(l.value_heads),
+                             Rows(static_cast<std::size_t>(D), Row(static_cast<std::size_t>(Dv))));
+    const double eps = l.norm_eps > 0.0 ? l.norm_eps : c_.norm_eps;
+    Rows out;
+    for (std::int64_t t = 0; t < std::ssize(x); ++t) {
+      const Row& h = x[static_cast<std::size_t>(t)];
+      const Row qkv = convolved(x, t);
+      const Row z = multiply(layer_tensor("linear_attn.in_proj_z.weight"), l.value_heads * Dv, h);
+      const Row b = multiply(layer_tensor("linear_attn.in_proj_b.weight"), l.value_heads, h);
+      const Row a = multiply(layer_tensor("linear_attn.in_proj_a.weight"), l.value_heads, h);
+      Row y;
+      for (std::int64_t head = 0; head < l.value_heads; ++head) {
+        const auto part = [&](std::int64_t begin, std::int64_t size) {
+          return Row(qkv.begin() + begin, qkv.begin() + begin + size);
+        };
+        const std::int64_t key_head = head / (l.value_heads / l.key_heads);
+        const auto index = static_cast<std::size_t>(head);
+        const Row q = unit(part(key_head * D, D)), k = unit(part(keys + key_head * D, D));
+        const Row v = part(2 * keys + head * Dv, Dv);
+        const N softplus = log(1.0 + exp(a[index] + layer_tensor("linear_attn.dt_bias")[head]));
+        const N decay = exp(-exp(layer_tensor("linear_attn.A_log")[head]) * softplus);
+        const Row o = delta_step(states[index], q, k, v, decay, l.beta_scale * sigmoid(b[index]));
+        const Row normed = norm(o, layer_tensor("linear_attn.norm.weight"), layers::NormKind::plain, eps);
+        for (std::size_t d = 0; d < normed.size(); ++d) {
+          y.push_back(normed[d] * silu(z[index * static_cast<std::size_t>(Dv) + d]));
+        }
+      }
+      out.push_back(y);
+    }
+    return out;
+  }
+
+  /// Updates the state (D,Dv) and returns q·S / √D.
+  static Row delta_step(Rows& state, const Row& q, const Row& k, const Row& v, const N& decay, const N& beta) {
+    Row read(v.size()), o(v.size());
+    for (std::size_t d = 0; d < k.size(); ++d) {
+      for (std::size_t j = 0; j < v.size(); ++j) {
+        state[d][j] = decay * state[d][j];
+        read[j] += state[d][j] * k[d];
+      }
+    }
+    for (std::size_t d = 0; d < k.size(); ++d) {
+      for (std::size_t j = 0; j < v.size(); ++j) {
+        state[d][j] += k[d] * (beta * (v[j] - read[j]));
+        o[j] += state[d][j] * q[d] / std::sqrt(static_cast<double>(k.size()));
+      }
+    }
+    return o;
+  }
+
   DecoderConfig c_;
+  LayerConfig l_;  // of the layer that runs
   ParameterTable table_;
   const N* parameters_;
   BatchShape shape_;

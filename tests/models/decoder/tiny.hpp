@@ -30,6 +30,46 @@ inline DecoderConfig tiny_config() {
   return config;
 }
 
+/// Mixes layers as Qwen3.5, OLMo-Hybrid, Gemma 3, Trinity and Step do, without experts.
+inline std::vector<DecoderConfig> mixed_families() {
+  using enum LayerType;
+  DecoderConfig qwen = tiny_config();
+  qwen.layer_types = {linear_attention, full_attention};
+  qwen.linear = {.key_heads = 1, .value_heads = 2, .key_dim = 3, .value_dim = 4, .kernel = 3};
+  qwen.gate = layers::parse_gate("g1-elementwise");
+  qwen.norm = layers::NormKind::zero_centred;
+  qwen.rope_fraction = 0.4;
+  qwen.norm_eps = 1e-3;
+  DecoderConfig olmo = tiny_config();
+  olmo.layer_types = {linear_attention, full_attention};
+  olmo.linear = {.key_heads = 2, .value_heads = 2, .key_dim = 2, .value_dim = 4, .kernel = 2, .beta_scale = 2.0};
+  olmo.linear.norm_eps = 1e-2;
+  olmo.norm_placement = NormPlacement::post;
+  olmo.qk_norm = QkNorm::all_heads;
+  olmo.rope_fraction = 0.0;
+  DecoderConfig gemma = tiny_config();
+  gemma.layer_types = {sliding_attention, full_attention};
+  gemma.window = 3;
+  gemma.sliding.rope_base = 20.0;
+  gemma.rope_scaling = layers::RopeScalingKind::linear;
+  gemma.rope_factor = 4.0;
+  gemma.norm_placement = NormPlacement::sandwich;
+  gemma.activation = Activation::gelu_tanh;
+  gemma.attention_scale = 0.6;
+  gemma.embedding_scale = 1.5;
+  DecoderConfig trinity = gemma;
+  trinity.activation = Activation::silu;
+  trinity.gate = layers::parse_gate("g1-elementwise");
+  trinity.rope_scaling = layers::RopeScalingKind::none;
+  trinity.rope_fraction = 0.0;
+  DecoderConfig step = tiny_config();
+  step.layer_types = {full_attention, sliding_attention};
+  step.window = 2;
+  step.sliding = {.heads = 6, .rope_base = 10.0, .rope_fraction = 0.7};
+  step.gate = layers::parse_gate("g1-headwise");
+  return {qwen, olmo, gemma, trinity, step};
+}
+
 /// Has features of Qwen2, Mistral and Llama 3 that Qwen3 lacks, some on each side of every limit, and a gate.
 inline std::array<DecoderConfig, 2> other_families() {
   DecoderConfig config = tiny_config();
@@ -118,7 +158,7 @@ inline std::vector<double> large_parameters(const ParameterTable& table, std::ui
   std::vector<double> values;
   for (std::int64_t i = 0; i < table.total(); ++i) values.push_back(0.8 * draws.symmetric());
   for (const Parameter& parameter : table.entries()) {
-    if (parameter.kind != ParameterKind::norm) continue;
+    if (parameter.kind != ParameterKind::norm && parameter.kind != ParameterKind::plain_norm) continue;
     for (std::int64_t i = 0; i < parameter.count; ++i) values[static_cast<std::size_t>(parameter.offset + i)] += 1.0;
   }
   return values;

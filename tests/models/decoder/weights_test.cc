@@ -30,6 +30,7 @@ std::vector<DecoderConfig> configs() {
     config.embeddings = Embeddings::separate;
     out.push_back(config);
   }
+  for (const DecoderConfig& config : mixed_families()) out.push_back(config);
   return out;
 }
 
@@ -58,7 +59,8 @@ TEST(WeightRows, Rows_EveryMember_IsFilledOnce) {
   Layer layer;
   Outer outer;
   Members in_layer, outside;
-  visit_layer_tensors([&](const auto& row, auto&& member) { in_layer(row, member); }, tiny_config(), layer);
+  visit_layer_tensors([&](const auto& row, auto&& member) { in_layer(row, member); }, tiny_config(),
+                      layer_config(tiny_config(), 0), layer);
   visit_outer_tensors([&](const auto& row, auto&& member) { outside(row, member); }, [] {}, tiny_config(), outer);
   EXPECT_EQ(in_layer.filled_bytes, sizeof(Layer));
   EXPECT_EQ(outside.filled_bytes, sizeof(Outer));
@@ -85,7 +87,8 @@ void expect_places(const DecoderConfig& config, std::int64_t layer) {
   const auto at = [&](const TensorRow& row, auto&& member) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, AppendedRows<const float>>) {
       expect_place(row, row.present ? next : nullptr);
-      if (row.present) rows += row.shape.sizes[0];
+      if (!row.present) return;
+      rows += row.shape.sizes[0];
       EXPECT_GE(member.member.shape[0], rows) << row.name << " is not part of its member";
     } else {
       expect_place(row, member.data);
@@ -97,7 +100,7 @@ void expect_places(const DecoderConfig& config, std::int64_t layer) {
       }
     }
   };
-  visit_layer_tensors(at, config, weights);
+  visit_layer_tensors(at, config, layer_config(config, layer), weights);
 }
 
 TEST(WeightPlaces, Places_EveryTensor_AreThoseOfTheTable) {

@@ -42,8 +42,12 @@ TEST(Words, Enums_EveryValue_HasAWord) {
   expect_every_value_has_a_word(layers::OutputControl::silu);
   expect_every_value_has_a_word(layers::SinkKind::off_by_one);
   expect_every_value_has_a_word(layers::NormKind::zero_centred);
-  expect_every_value_has_a_word(layers::QkNorm::per_head);
-  expect_every_value_has_a_word(models::NormPlacement::sandwich);
+  expect_every_value_has_a_word(layers::QkNorm::all_heads);
+  expect_every_value_has_a_word(layers::Activation::gelu_tanh);
+  expect_every_value_has_a_word(models::NormPlacement::post);
+  expect_every_value_has_a_word(models::LayerType::linear_attention);
+  expect_every_value_has_a_word(models::ExpertRouter::sigmoid);
+  expect_every_value_has_a_word(models::Switch::on);
   expect_every_value_has_a_word(models::Embeddings::separate);
 }
 

@@ -97,9 +97,11 @@ TEST(ConfigFile, ModelBeyondQwen3_Written_IsNotCalledQwen3) {
   config = small_config();
   config.norm_placement = NormPlacement::sandwich;
   EXPECT_FALSE(is_qwen3(config));
-  expect_value_refused("gate_site", "g1", "model_type is qwen3, which does not have this gate");
-  expect_value_refused("attention_sinks", "off_by_one", "model_type is qwen3, which does not have this gate");
-  expect_value_refused("partial_rotary_factor", 0.25, "model_type is qwen3, which does not have this gate");
+  expect_value_refused("gate_site", "g1", "model_type is qwen3, which does not have this gate_site");
+  expect_value_refused("attention_sinks", "off_by_one",
+                       "model_type is qwen3, which does not have this attention_sinks");
+  expect_value_refused("partial_rotary_factor", 0.25,
+                       "model_type is qwen3, which does not have this partial_rotary_factor");
 }
 
 TEST(ConfigFile, Config_WrittenByOtherPrograms_IsRead) {

@@ -137,6 +137,10 @@ TEST(CachedDecoder, Decoding_BiasesWindowAndScaledRope_MatchesFormulas) {
   for (const DecoderConfig& config : other_families()) check_config(config);
 }
 
+TEST(CachedDecoder, Decoding_MixedLayers_MatchesFormulas) {
+  for (const DecoderConfig& config : mixed_families()) check_config(config);
+}
+
 TEST(CachedDecoder, Decoding_ZeroCentredNormsPartialRopeSeparateEmbeddings_MatchesFormulas) {
   DecoderConfig config = tiny_config();
   config.norm = layers::NormKind::zero_centred;

@@ -39,7 +39,7 @@ std::vector<float> pass(const ExecutionContext& context) {
   rope_forward(tokens(h), table(cos), table(sin), context);
   linear_forward(out(y), in(h), weights(w), Update::overwrite, context);
   std::vector<float> dy(y.size()), dh(h.size()), dw(w.size(), 0.0F), dnorm(kWidth, 0.0F), gated(y.size() / 2);
-  swiglu_forward(view_of(gated, kTokens, kOut / 2), out(y), context);
+  swiglu_forward(view_of(gated, kTokens, kOut / 2), out(y), Activation::silu, context);
   const double loss = cross_entropy({}, out(dy), out(y), view_of(targets, kTokens), 1.0, context);
   linear_backward_input(in(dh), out(dy), weights(w), Update::overwrite, context);
   linear_backward_weight(weights(dw), out(dy), in(h), context);

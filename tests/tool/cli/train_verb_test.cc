@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/decoder/config.hpp"
+#include "models/decoder/config_keys.hpp"
 #include "models/train/settings.hpp"
 #include "tool/cli/small_verbs.hpp"
 
