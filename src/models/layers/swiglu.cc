@@ -79,6 +79,27 @@ void forward_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, std::int
   }
 }
 
+template <typename T>
+void swiglu_clamped_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, T limit, std::int64_t begin,
+                         std::int64_t end) {
+  const Tag<T> d;
+  const std::int64_t F = h.shape[1];
+  const auto most = hn::Set(d, limit), least = hn::Set(d, -limit);
+  for (std::int64_t n = begin; n < end; ++n) {
+    const T* a = gate_up.at(n);
+    const T* b = a + F;
+    T* out = h.at(n);
+    each_vector<T>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
+      const auto z = lanes.load(a + f), up = lanes.load(b + f);
+      const auto silu = hn::Mul(z, SigmoidPair<Tag<T>>(d, z).sigma);
+      // Comparisons keep NaN, which Min and Max may replace by the limit.
+      const auto gate = hn::IfThenElse(hn::Gt(silu, most), most, silu);
+      const auto below = hn::IfThenElse(hn::Gt(up, most), most, up);
+      lanes.store(hn::Mul(gate, hn::IfThenElse(hn::Lt(below, least), least, below)), out + f);
+    });
+  }
+}
+
 template <class Act, typename T>
 void backward_rows(const SwigluBackward<T>& call, std::int64_t begin, std::int64_t end) {
   const Tag<T> d;
@@ -125,6 +146,7 @@ namespace headgate::layers {
 namespace {
 
 HEADGATE_TARGET_TABLE(swiglu_forward_rows);
+HEADGATE_TARGET_TABLE(swiglu_clamped_rows);
 HEADGATE_TARGET_TABLE(swiglu_backward_rows);
 
 }  // namespace
@@ -136,6 +158,17 @@ void swiglu_forward(View<T, 2> h, ConstView<T, 2> gate_up, Activation activation
   const auto kernel = HEADGATE_FOR_TARGET(swiglu_forward_rows, T, context.target);
   for_parts(parts_of(context, N, 2 * F), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     kernel(activation, h, gate_up, begin, end);
+  });
+}
+
+template <typename T>
+void swiglu_clamped_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit, const ExecutionContext& context) {
+  const std::int64_t N = h.shape[0], F = h.shape[1];
+  assert(gate_up.shape[0] == N && gate_up.shape[1] == 2 * F && has_whole_rows(h) && has_whole_rows(gate_up));
+  assert(limit > 0.0);
+  const auto kernel = HEADGATE_FOR_TARGET(swiglu_clamped_rows, T, context.target);
+  for_parts(parts_of(context, N, 2 * F), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    kernel(h, gate_up, static_cast<T>(limit), begin, end);
   });
 }
 
@@ -154,6 +187,8 @@ void swiglu_backward(View<T, 2> dgate_up, View<T, 2> h, ConstView<T, 2> dh, Cons
 
 template void swiglu_forward(View<float, 2>, ConstView<float, 2>, Activation, const ExecutionContext&);
 template void swiglu_forward(View<double, 2>, ConstView<double, 2>, Activation, const ExecutionContext&);
+template void swiglu_clamped_forward(View<float, 2>, ConstView<float, 2>, double, const ExecutionContext&);
+template void swiglu_clamped_forward(View<double, 2>, ConstView<double, 2>, double, const ExecutionContext&);
 template void swiglu_backward(View<float, 2>, View<float, 2>, ConstView<float, 2>, ConstView<float, 2>, Activation,
                               const ExecutionContext&);
 template void swiglu_backward(View<double, 2>, View<double, 2>, ConstView<double, 2>, ConstView<double, 2>, Activation,

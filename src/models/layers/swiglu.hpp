@@ -16,6 +16,10 @@ enum class Activation : std::int32_t { silu, gelu_tanh };
 template <typename T>
 void swiglu_forward(View<T, 2> h, ConstView<T, 2> gate_up, Activation activation, const ExecutionContext& context);
 
+/// h(N,F) = min(silu(gate), limit) ∘ clamp(up, −limit, limit), limit > 0. Keeps NaN.
+template <typename T>
+void swiglu_clamped_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit, const ExecutionContext& context);
+
 /// Computes dgate_up(N,2F) from dh(N,F); it may be gate_up. Recomputes h(N,F), if present, as in the forward pass, so
 /// that it need not be kept; h may be dh.
 template <typename T>

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/elementwise.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "models/layers/support.hpp"
 #include "models/layers/swiglu.hpp"
 
@@ -50,6 +54,25 @@ void check_swiglu(Random& random, Activation activation, const ExecutionContext&
 }
 
 template <typename T>
+void check_clamped_swiglu(Random& random, const ExecutionContext& context) {
+  const std::int64_t N = random_int(random, 1, 6), F = random_int(random, 1, 70);
+  const std::vector<double> ab = random_values(random, N * 2 * F, 4.0);
+  constexpr double kLimit = 2.5;
+  std::vector<Number> expected;
+  for (std::int64_t n = 0; n < N; ++n) {
+    for (std::int64_t f = 0; f < F; ++f) {
+      const auto at = static_cast<std::size_t>(n * 2 * F + f);
+      const Number gate = silu(ab[at]), up = ab[at + static_cast<std::size_t>(F)];
+      expected.push_back((gate.value > kLimit ? kLimit : gate) * std::clamp(up.value, -kLimit, kLimit));
+    }
+  }
+  std::vector<T> h(expected.size());
+  const std::vector<T> gate_up = as<T>(ab);
+  swiglu_clamped_forward(view_of(h, N, F), view_of(gate_up, N, 2 * F), kLimit, context);
+  expect_within("h", h, expected);
+}
+
+template <typename T>
 void check_silu(Random& random, const ExecutionContext& context) {
   const HeadShape shape{random_int(random, 1, 5), random_int(random, 1, 3), random_int(random, 1, 40)};
   const Strided<double> x = random_strided(random, shape, 2.0), dy = x.with(random_values(random, x.size()));
@@ -80,6 +103,23 @@ TEST_P(Elementwise, Swiglu_BothPasses_MatchesTheFormula) {
       check_swiglu<float>(random, activation, on());
     }
   }
+}
+
+TEST_P(Elementwise, ClampedSwiglu_AnySizes_MatchesTheFormula) {
+  Random random(42);
+  for (int round = 0; round < 40; ++round) {
+    check_clamped_swiglu<double>(random, on());
+    check_clamped_swiglu<float>(random, on());
+  }
+}
+
+TEST_P(Elementwise, ClampedSwiglu_NaN_StaysNaN) {
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> gate_up = {kNaN, 9.0F, 1.0F, kNaN};
+  std::vector<float> h(2);
+  swiglu_clamped_forward(view_of(h, 1, 2), view_of(gate_up, 1, 4), 2.0, on());
+  EXPECT_TRUE(std::isnan(h[0]));
+  EXPECT_TRUE(std::isnan(h[1]));
 }
 
 TEST_P(Elementwise, Silu_StridedHeads_MatchesTheFormula) {
