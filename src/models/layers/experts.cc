@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/layers/experts.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <limits>
+
+#include "library/core/check.hpp"
+#include "models/layers/linear.hpp"
+#include "models/layers/parallel.hpp"
+#include "models/layers/swiglu.hpp"
+
+namespace headgate::layers {
+
+void validate(const ExpertsShape& s) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  require(s.active >= 1 && s.active <= s.E && s.E <= kMost, "experts: {} of {} experts for each token", s.active, s.E);
+  require(s.N >= 0 && s.N <= kMost, "experts: {} tokens", s.N);
+  require(s.C >= 1 && s.I >= 1 && s.S >= 0, "experts: {} channels, widths of {} and {}", s.C, s.I, s.S);
+  require(s.limit >= 0.0 && s.shared_limit >= 0.0, "experts: limits of {} and {} but they must be at least 0", s.limit,
+          s.shared_limit);
+}
+
+template <typename T>
+ExpertsState<T>::ExpertsState(Workspace& ws, const ExpertsShape& shape) {
+  validate(shape);
+  constexpr const char *kRouting = "experts, routing", *kName = "experts";
+  const std::int64_t N = shape.N, width = std::max(shape.I, shape.S);
+  logits = ws.take<T>(kRouting, N, shape.E);
+  chosen = ws.take<std::int32_t>(kRouting, N, shape.active);
+  weights = ws.take<T>(kRouting, N, shape.active);
+  first = ws.take<std::int64_t>(kRouting, shape.E + 1);
+  slot_tokens = ws.take<std::int32_t>(kRouting, N * shape.active);
+  slot_weights = ws.take<T>(kRouting, N * shape.active);
+  rows = ws.take<T>(kName, N, shape.C);
+  gate_up = ws.take<T>(kName, N, 2 * width);
+  activation = ws.take<T>(kName, N, width);
+  y = ws.take<T>(kName, N, shape.C);
+  if (shape.S > 0) shared_logits = ws.take<T>(kName, N, 1);
+}
+
+// --- routing -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+template <typename T>
+T sigmoid(T z) {
+  return T{1} / (T{1} + std::exp(-z));
+}
+
+/// Writes the indices of the k largest of E scores, the largest first; the lowest index first of equal ones. A NaN
+/// compares as if it were equal, so that the indices are distinct whatever the scores.
+template <typename T, class Score>
+void choose(std::int32_t* chosen, T* scores, std::int64_t k, std::int64_t E, const Score& score) {
+  for (std::int64_t e = 0; e < E; ++e) {
+    const T value = score(e);
+    std::int64_t place = std::min(e, k);
+    while (place > 0 && value > scores[place - 1]) {
+      if (place < k) {
+        scores[place] = scores[place - 1];
+        chosen[place] = chosen[place - 1];
+      }
+      --place;
+    }
+    if (place == k) continue;
+    scores[place] = value;
+    chosen[place] = static_cast<std::int32_t>(e);
+  }
+}
+
+/// Turns the chosen logits, of which the first is the largest, into weights. `all`: the row's E logits.
+template <typename T>
+void softmax_weights(T* weights, const T* all, const ExpertsShape& shape) {
+  const T largest = weights[0];
+  T sum{0};
+  const T* terms = shape.renormalise ? weights : all;
+  const std::int64_t count = shape.renormalise ? shape.active : shape.E;
+  for (std::int64_t e = 0; e < count; ++e) sum += std::exp(terms[e] - largest);
+  const T factor = static_cast<T>(shape.scale) / sum;
+  for (std::int64_t i = 0; i < shape.active; ++i) weights[i] = std::exp(weights[i] - largest) * factor;
+}
+
+template <typename T>
+void sigmoid_weights(T* weights, const std::int32_t* chosen, const T* all, const ExpertsShape& shape) {
+  T sum{0};
+  for (std::int64_t i = 0; i < shape.active; ++i) sum += weights[i] = sigmoid(all[chosen[i]]);
+  constexpr T kTiny{1e-20};
+  const T factor = shape.renormalise ? static_cast<T>(shape.scale) / (sum + kTiny) : static_cast<T>(shape.scale);
+  for (std::int64_t i = 0; i < shape.active; ++i) weights[i] *= factor;
+}
+
+/// Sorts what the tokens chose by expert, and keeps the order of tokens.
+template <typename T>
+void group_by_expert(const ExpertsState<T>& state) {
+  const auto [N, active] = state.chosen.shape;
+  const std::int64_t E = state.first.shape[0] - 1;
+  std::int64_t* const first = state.first.data;
+  std::fill_n(first, E + 1, std::int64_t{0});
+  for (std::int64_t i = 0; i < N * active; ++i) ++first[state.chosen.data[i] + 1];
+  for (std::int64_t e = 0; e < E; ++e) first[e + 1] += first[e];
+  // Moves first[e] to the end of its slots while it fills them, then back by one expert.
+  for (std::int64_t n = 0; n < N; ++n) {
+    for (std::int64_t i = 0; i < active; ++i) {
+      const std::int64_t slot = first[state.chosen(n, i)]++;
+      state.slot_tokens(slot) = static_cast<std::int32_t>(n);
+      state.slot_weights(slot) = state.weights(n, i);
+    }
+  }
+  std::copy_backward(first, first + E, first + E + 1);
+  first[0] = 0;
+}
+
+}  // namespace
+
+template <typename T>
+void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const ExpertsShape& shape,
+                  const ExecutionContext& context) {
+  assert(!bias.present() || (shape.router == ExpertRouter::sigmoid && bias.shape[0] == shape.E));
+  constexpr std::int64_t kOperations = 8;  // of a logit: an exponential and a few comparisons
+  for_parts(parts_of(context, shape.N, kOperations * shape.E),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+              for (std::int64_t n = begin; n < end; ++n) {
+                const T* logits = state.logits.at(n);
+                std::int32_t* chosen = state.chosen.at(n);
+                T* weights = state.weights.at(n);
+                if (shape.router == ExpertRouter::softmax) {
+                  choose(chosen, weights, shape.active, shape.E, [&](std::int64_t e) { return logits[e]; });
+                  softmax_weights(weights, logits, shape);
+                } else {
+                  choose(chosen, weights, shape.active, shape.E,
+                         [&](std::int64_t e) { return sigmoid(logits[e]) + (bias.present() ? bias(e) : T{0}); });
+                  sigmoid_weights(weights, chosen, logits, shape);
+                }
+              }
+            });
+  group_by_expert(state);
+}
+
+// --- experts -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Computes out += the expert of x(n,C), where factor(row) multiplies a row's output.
+template <typename T>
+struct ExpertPass {
+  const ExpertsState<T>& state;
+  const ExecutionContext& context;
+
+  /// Multiplies the activations, which are fewer than the outputs.
+  template <typename M, class Factor>
+  void operator()(const View<T, 2>& out, const View<const T, 2>& x, const ExpertMatrices<M>& expert, double limit,
+                  Update update, const Factor& factor) const {
+    const std::int64_t n = x.shape[0], F = expert.gate.shape[0];
+    const View<T, 2> gate_up(state.gate_up.data, {n, 2 * F}), activation(state.activation.data, {n, F});
+    linear_forward(gate_up.range(1, 0, F), x, expert.gate, Update::overwrite, context);
+    linear_forward(gate_up.range(1, F, F), x, expert.up, Update::overwrite, context);
+    if (limit > 0.0) {
+      swiglu_clamped_forward<T>(activation, gate_up, limit, context);
+    } else {
+      swiglu_forward<T>(activation, gate_up, context);
+    }
+    for_parts(parts_of(context, n, F), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T by = factor(row);
+        T* values = activation.at(row);
+        for (std::int64_t f = 0; f < F; ++f) values[f] *= by;
+      }
+    });
+    linear_forward(out, activation, expert.down, update, context);
+  }
+};
+
+/// to(i,·) = from(tokens(i),·).
+template <typename T>
+void gather_rows(const View<T, 2>& to, const View<const T, 2>& from, const View<std::int32_t, 1>& tokens,
+                 const ExecutionContext& context) {
+  for_parts(parts_of(context, to.shape[0], to.shape[1]),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+              for (std::int64_t i = begin; i < end; ++i) std::copy_n(from.at(tokens(i)), to.shape[1], to.at(i));
+            });
+}
+
+/// to(tokens(i),·) += from(i,·); the tokens are distinct.
+template <typename T>
+void scatter_rows(const View<T, 2>& to, const View<T, 2>& from, const View<std::int32_t, 1>& tokens,
+                  const ExecutionContext& context) {
+  for_parts(parts_of(context, from.shape[0], from.shape[1]),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+              for (std::int64_t i = begin; i < end; ++i) {
+                T* out = to.at(tokens(i));
+                const T* in = from.at(i);
+                for (std::int64_t c = 0; c < from.shape[1]; ++c) out[c] += in[c];
+              }
+            });
+}
+
+/// out += the experts that the tokens chose.
+template <typename T, typename M>
+void add_experts(const View<T, 2>& out, const View<const T, 2>& h, const ExpertsWeights<const T, M>& weights,
+                 const ExpertsState<T>& state, const ExpertsShape& shape, const ExpertPass<T>& pass) {
+  for (std::int64_t e = 0; e < shape.E; ++e) {
+    const std::int64_t slot = state.first(e), count = state.first(e + 1) - slot;
+    if (count == 0) continue;
+    const ExpertMatrices<M>& expert = weights.experts[static_cast<std::size_t>(e)];
+    const auto factor = [&](std::int64_t row) { return state.slot_weights(slot + row); };
+    if (count == 1) {  // reads and adds in place, as all experts do in decoding
+      const std::int64_t n = state.slot_tokens(slot);
+      pass(out.range(0, n, 1), h.range(0, n, 1), expert, shape.limit, Update::add, factor);
+      continue;
+    }
+    const View<std::int32_t, 1> tokens = state.slot_tokens.range(0, slot, count);
+    const View<T, 2> x = state.rows.range(0, 0, count), y = state.y.range(0, 0, count);
+    gather_rows(x, h, tokens, pass.context);
+    pass(y, x, expert, shape.limit, Update::overwrite, factor);
+    scatter_rows(out, y, tokens, pass.context);
+  }
+}
+
+}  // namespace
+
+template <typename T, typename M>
+void experts_forward(View<T, 2> out, ConstView<T, 2> h, const ExpertsWeights<const T, M>& weights,
+                     const ExpertsState<T>& state, const ExpertsShape& shape, Update update,
+                     const ExecutionContext& context) {
+  assert(static_cast<std::int64_t>(weights.experts.size()) == shape.E && h.shape[0] == shape.N);
+  if (shape.N == 0) return;
+  linear_forward(state.logits, h, weights.router, Update::overwrite, context);
+  route_tokens(state, weights.router_bias, shape, context);
+  if (update == Update::overwrite) {
+    for (std::int64_t n = 0; n < shape.N; ++n) std::fill_n(out.at(n), shape.C, T{0});
+  }
+  const ExpertPass<T> pass{state, context};
+  add_experts(out, h, weights, state, shape, pass);
+  if (shape.S == 0) return;
+  if (!weights.shared_gate.present()) {
+    return pass(out, h, weights.shared, shape.shared_limit, Update::add, [](std::int64_t /*row*/) { return T{1}; });
+  }
+  linear_forward(state.shared_logits, h, weights.shared_gate, Update::overwrite, context);
+  pass(out, h, weights.shared, shape.shared_limit, Update::add,
+       [&](std::int64_t row) { return sigmoid(state.shared_logits(row, 0)); });
+}
+
+template struct ExpertsState<float>;
+template struct ExpertsState<double>;
+template void route_tokens(const ExpertsState<float>&, ConstView<float, 1>, const ExpertsShape&,
+                           const ExecutionContext&);
+template void route_tokens(const ExpertsState<double>&, ConstView<double, 1>, const ExpertsShape&,
+                           const ExecutionContext&);
+template void experts_forward(View<float, 2>, ConstView<float, 2>, const ExpertsWeights<const float, const float>&,
+                              const ExpertsState<float>&, const ExpertsShape&, Update, const ExecutionContext&);
+template void experts_forward(View<double, 2>, ConstView<double, 2>, const ExpertsWeights<const double, const double>&,
+                              const ExpertsState<double>&, const ExpertsShape&, Update, const ExecutionContext&);
+template void experts_forward(View<float, 2>, ConstView<float, 2>, const ExpertsWeights<const float, const BFloat16>&,
+                              const ExpertsState<float>&, const ExpertsShape&, Update, const ExecutionContext&);
+
+}  // namespace headgate::layers

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "library/core/workspace.hpp"
+#include "models/layers/arguments.hpp"
+
+// Computes a mixture of experts, the MLP of Qwen3-Next, Qwen3.5-MoE, AFMoE and Step-3.5: a router sends each token to
+// `active` of E experts, each a SwiGLU, and a shared expert reads all tokens. Forward only.
+
+namespace headgate::layers {
+
+/// How a token's logits choose experts and weigh them.
+///
+///   router   | chosen: the largest      | weight of a chosen one | renormalised
+///   softmax  | logits                   | softmax over all E     | softmax over the chosen
+///   sigmoid  | σ(logit) + bias          | σ(logit)               | σ(logit) / (Σ over the chosen + 1e-20)
+///
+/// Of equal ones the lowest index is chosen. Weights are computed in the layer's T.
+enum class ExpertRouter : std::int32_t { softmax, sigmoid };
+
+struct ExpertsShape {
+  std::int64_t N = 0, C = 0;       ///< tokens, channels
+  std::int64_t E = 0, active = 0;  ///< experts, and those of a token
+  std::int64_t I = 0;              ///< width of an expert
+  std::int64_t S = 0;              ///< width of the shared expert; 0: none
+  ExpertRouter router = ExpertRouter::softmax;
+  bool renormalise = true;
+  double scale = 1.0;         ///< multiplies the weights of the chosen experts
+  double limit = 0.0;         ///< clamps the experts as swiglu_clamped_forward does; 0: no clamp
+  double shared_limit = 0.0;  ///< clamps the shared expert
+};
+
+/// Throws Error unless 1 ≤ active ≤ E and the sizes and limits make sense.
+void validate(const ExpertsShape& shape);
+
+/// One SwiGLU: down · (silu(gate·x) ∘ up·x). Files that fuse gate and up hold them as ranges of rows.
+template <typename M>
+struct ExpertMatrices {
+  View<M, 2> gate, up;  ///< (I,C); (S,C) of the shared expert
+  View<M, 2> down;      ///< (C,I); (C,S)
+};
+
+/// Weights of const T, and matrices of const M: bf16 with T = float. Experts may lie anywhere, such as in a mapped
+/// file: those that no token chose are not read.
+template <typename T, typename M = T>
+struct ExpertsWeights {
+  View<T, 2> router;       ///< (E,C)
+  View<T, 1> router_bias;  ///< (E), of the sigmoid router alone; absent: 0
+  std::span<const ExpertMatrices<M>> experts;
+  ExpertMatrices<M> shared;  ///< absent if S is 0
+  View<T, 2> shared_gate;    ///< (1,C): σ(shared_gate·x) multiplies the shared expert; absent: 1
+};
+
+/// Holds the buffers of one pass, which all layers may share. The choices stay there until the next pass.
+template <typename T>
+struct ExpertsState {
+  /// Throws Error as validate() does.
+  ExpertsState(Workspace& ws, const ExpertsShape& shape);
+
+  View<T, 2> logits;             ///< (N,E) of the router
+  View<std::int32_t, 2> chosen;  ///< (N,active), best first
+  View<T, 2> weights;            ///< (N,active) of the chosen experts
+
+  // The same, grouped by expert: slots first[e] … first[e + 1] − 1 belong to expert e, in the order of the tokens.
+  View<std::int64_t, 1> first;        ///< (E+1)
+  View<std::int32_t, 1> slot_tokens;  ///< (N·active)
+  View<T, 1> slot_weights;            ///< (N·active)
+
+  View<T, 2> rows;           ///< (N,C) inputs of one expert
+  View<T, 2> gate_up;        ///< (N,2·max(I,S)) its projections
+  View<T, 2> activation;     ///< (N,max(I,S))
+  View<T, 2> y;              ///< (N,C) its outputs
+  View<T, 2> shared_logits;  ///< (N,1) of the shared expert's gate; present if S > 0
+};
+
+/// Computes `chosen`, `weights` and their grouping from `logits`. `bias`: router_bias.
+template <typename T>
+void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const ExpertsShape& shape,
+                  const ExecutionContext& context);
+
+/// out(N,C) = or += Σ weight · expert(h) + shared expert(h), h(N,C). The sum of a token takes its experts in the order
+/// of their indices, whatever the number of threads, and the shared expert last. Each expert multiplies all its tokens
+/// at once, so its matrices are read once.
+template <typename T, typename M>
+void experts_forward(View<T, 2> out, ConstView<T, 2> h, const ExpertsWeights<const T, M>& weights,
+                     const ExpertsState<T>& state, const ExpertsShape& shape, Update update,
+                     const ExecutionContext& context);
+
+}  // namespace headgate::layers
