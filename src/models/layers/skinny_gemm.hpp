@@ -13,7 +13,7 @@ template <typename M>
 using Widened = std::conditional_t<std::is_same_v<M, BFloat16>, float, M>;
 
 /// Most rows of x for which a product reads w in place, because packing w would cost more than multiplying by it.
-inline constexpr std::int64_t kSkinnyRows = 8;
+inline constexpr std::int64_t kSkinnyRows = 32;
 
 /// y(N,O) = or += x(N,C) wᵀ, w(O,C), for N ≤ kSkinnyRows. Reads w once, in place, a tile of its rows at a time. Threads
 /// take ranges of w's rows. The order of each sum depends on neither N nor the threads, so a row of y depends bitwise

@@ -88,13 +88,13 @@ TEST_P(SkinnyGemm, Product_EveryNumberOfRows_IsTheSumOfProducts) {
 
 TEST_P(SkinnyGemm, Product_ManyRowsOfBf16Weights_IsTheSumOfProducts) {
   Random random(62);
-  for (int round = 0; round < 10; ++round) check_product<BFloat16>(random, 40, on());
+  for (int round = 0; round < 10; ++round) check_product<BFloat16>(random, kSkinnyRows + 40, on());
 }
 
 /// Multiplies blocks of widened rows, on several threads.
 TEST(WidenedGemm, Product_BlocksOfBf16Weights_IsTheSumOfProducts) {
   Random random(63);
-  const std::int64_t N = 12, C = 1500, O = 300;  // 87 rows of w a block
+  const std::int64_t N = kSkinnyRows + 4, C = 1500, O = 300;  // 87 rows of w a block
   const std::vector<double> x = random_values(random, N * C), w = kept<BFloat16>(random_values(random, O * C));
   const std::vector<float> x_data = as<float>(x), w_float = as<float>(w);
   const std::vector<BFloat16> w_data = stored<BFloat16>(w);
