@@ -24,7 +24,9 @@ ViewOf<U> taps_view(const View<U, 2>& taps) {
 
 template <typename T>
 DeltaNet<T>::DeltaNet(const DeltaNetShape& shape, const DeltaNetShared<T>& shared, const ExecutionContext& context)
-    : shape_(shape), shared_(shared), context_(context) {}
+    : shape_(shape), shared_(shared), context_(context) {
+  validate(shape);
+}
 
 // --- what the operations are given -------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ struct DeltaNetWeights : DeltaNetVectors<T> {
 template <typename T>
 class DeltaNet {
  public:
-  /// `context`: a context returned by resolved().
+  /// `context`: a context returned by resolved(). Throws Error as validate() does.
   DeltaNet(const DeltaNetShape& shape, const DeltaNetShared<T>& shared, const ExecutionContext& context);
 
   /// out(N,C) = or += the layer of h(N,C). With a cache, the tokens follow those that it has seen, and are added to it

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/delta_net_buffers.hpp"
 
+#include <cmath>
+
+#include "headgate/linear_attention.hpp"
+#include "headgate/short_convolution.hpp"
+#include "library/core/check.hpp"
+
 namespace headgate::layers {
 
 namespace {
@@ -34,6 +40,21 @@ struct Projected {
 };
 
 }  // namespace
+
+void validate(const DeltaNetShape& s) {
+  require(s.B >= 0 && s.T >= 0 && s.C >= 1, "DeltaNet: {} sequences of {} tokens of {} channels", s.B, s.T, s.C);
+  require(s.Hk >= 1 && s.Hv >= 1 && s.Hv % s.Hk == 0,
+          "DeltaNet: {} value heads, which must be a multiple of the {} key heads", s.Hv, s.Hk);
+  require(s.D >= 1 && s.D <= kMaxStateDim && s.Dv >= 1 && s.Dv <= kMaxStateDim,
+          "DeltaNet: heads of {} and {} features but they must have 1 to {}", s.D, s.Dv, kMaxStateDim);
+  require(s.K >= kMinTaps && s.K <= kMaxTaps, "DeltaNet: a convolution of {} taps but it must have {} to {}", s.K,
+          kMinTaps, kMaxTaps);
+  require(s.norm_eps >= 0.0 && std::isfinite(s.norm_eps), "DeltaNet: norm_eps is {} but must be at least 0 and finite",
+          s.norm_eps);
+  require(s.beta_scale > 0.0 && std::isfinite(s.beta_scale),
+          "DeltaNet: beta_scale is {} but must be above 0 and finite", s.beta_scale);
+  require(s.output_gate != GateFn::none, "DeltaNet: output_gate is none, but the norm needs a gate");
+}
 
 DeltaNetColumns delta_net_columns(const DeltaNetShape& shape) {
   DeltaNetColumns columns;

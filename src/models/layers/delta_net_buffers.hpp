@@ -26,6 +26,9 @@ struct DeltaNetShape {
   std::int64_t channels() const { return 2 * Hk * D + Hv * Dv; }
 };
 
+/// Throws Error on sizes that the operations do not take.
+void validate(const DeltaNetShape& shape);
+
 /// Where the parts of a token's projection [q | k | v | z | b | a] begin; q begins at 0.
 struct DeltaNetColumns {
   std::int64_t k = 0, v = 0, z = 0, b = 0, a = 0, width = 0;

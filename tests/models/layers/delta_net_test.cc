@@ -15,15 +15,17 @@
 namespace headgate::layers {
 namespace {
 
-/// Heads that share keys, unequal D and Dv, two and four taps, β up to 2, and one of everything.
+/// Heads that share keys, unequal D and Dv, two and four taps, β up to 2, one of everything, and more tokens than a
+/// chunk of the backward pass.
 std::vector<DeltaNetShape> shapes() {
   const auto rows = [](std::int64_t B, std::int64_t T) { return DeltaNetShape{.B = B, .T = T, .C = 5}; };
-  DeltaNetShape shared = rows(2, 6), wide = rows(1, 9), doubled = rows(1, 5), one = rows(3, 1);
+  DeltaNetShape shared = rows(2, 6), wide = rows(1, 9), doubled = rows(1, 5), one = rows(3, 1), longer = rows(1, 70);
   shared.Hk = 2, shared.Hv = 4, shared.D = 3, shared.Dv = 3;
   wide.Hk = 1, wide.Hv = 1, wide.D = 3, wide.Dv = 5, wide.K = 2, wide.output_gate = GateFn::sigmoid;
   doubled.Hk = 1, doubled.Hv = 3, doubled.D = 4, doubled.Dv = 2, doubled.beta_scale = 2.0, doubled.norm_eps = 1e-5;
   one.Hk = one.Hv = one.D = one.Dv = 1;
-  return {shared, wide, doubled, one};
+  longer.C = longer.D = longer.Dv = 3, longer.Hk = 1, longer.Hv = 2, longer.beta_scale = 2.0;
+  return {shared, wide, doubled, one, longer};
 }
 
 std::array<std::int64_t, kDeltaNetTensors> counts(const DeltaNetShape& s) {
@@ -298,6 +300,20 @@ TEST(DeltaNetWithCache, Bytes_OfTwoStates_DoNotGrow) {
   cache.commit(1000);
   EXPECT_EQ(cache.bytes(), 2 * cache.step_bytes());
   EXPECT_THROW(DeltaNetCache(shape, DType::bf16), Error);
+}
+
+TEST(DeltaNetShapeOf, ImpossibleSizes_AreRefused) {
+  const DeltaNetShape good = shapes().front();
+  EXPECT_NO_THROW(validate(good));
+  for (const auto& spoil : std::vector<void (*)(DeltaNetShape&)>{
+           [](DeltaNetShape& s) { s.T = -1; }, [](DeltaNetShape& s) { s.C = 0; }, [](DeltaNetShape& s) { s.Hk = 3; },
+           [](DeltaNetShape& s) { s.Hk = 0; }, [](DeltaNetShape& s) { s.D = 257; }, [](DeltaNetShape& s) { s.Dv = 0; },
+           [](DeltaNetShape& s) { s.K = 1; }, [](DeltaNetShape& s) { s.norm_eps = -1.0; },
+           [](DeltaNetShape& s) { s.beta_scale = 0.0; }, [](DeltaNetShape& s) { s.output_gate = GateFn::none; }}) {
+    DeltaNetShape shape = good;
+    spoil(shape);
+    EXPECT_THROW(validate(shape), Error);
+  }
 }
 
 // --- threads, storage, overrides, statistics ---------------------------------------------------------------------
