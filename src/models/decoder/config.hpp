@@ -8,6 +8,7 @@
 
 #include "library/core/words.hpp"
 #include "models/layers/attention_buffers.hpp"
+#include "models/layers/experts.hpp"
 #include "models/layers/gate_variant.hpp"
 #include "models/layers/rmsnorm.hpp"
 #include "models/layers/rope.hpp"
@@ -56,8 +57,7 @@ struct LinearLayers {
 /// A feature that a model has or lacks.
 enum class Switch : std::int32_t { off, on };
 
-/// Scores of experts: softmax of the logits over all experts, or sigmoid of each, whose choice a learned bias shifts.
-enum class ExpertRouter : std::int32_t { softmax, sigmoid };
+using layers::ExpertRouter;
 
 /// Sizes of MLPs that are mixtures of experts.
 struct Experts {
@@ -185,12 +185,6 @@ struct Words<models::NormPlacement> {
   static constexpr std::array<Word<models::NormPlacement>, 3> kAll{{{models::NormPlacement::pre, "pre"},
                                                                     {models::NormPlacement::sandwich, "sandwich"},
                                                                     {models::NormPlacement::post, "post"}}};
-};
-
-template <>
-struct Words<models::ExpertRouter> {
-  static constexpr std::array<Word<models::ExpertRouter>, 2> kAll{
-      {{models::ExpertRouter::softmax, "softmax"}, {models::ExpertRouter::sigmoid, "sigmoid"}}};
 };
 
 template <>

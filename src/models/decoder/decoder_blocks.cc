@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/decoder/decoder_blocks.hpp"
 
+#include <array>
+#include <cstddef>
+#include <vector>
+
 #include "headgate/tensor.hpp"
 #include "models/layers/elementwise.hpp"
 #include "models/layers/embedding.hpp"
@@ -15,7 +19,7 @@ using layers::Update;
 template <typename T>
 DecoderBlocks<T>::DecoderBlocks(const DecoderSizes& sizes, const DecoderBuffers<T>& buffers,
                                 const ExecutionContext& context)
-    : sizes_(sizes), activation_(buffers.activation), context_(context) {
+    : sizes_(sizes), buffers_(buffers), context_(context) {
   if (sizes.full) full_.emplace(*sizes.full, *buffers.full, context);
   if (sizes.sliding) sliding_.emplace(*sizes.sliding, *buffers.sliding, context);
   if (sizes.linear) delta_.emplace(*sizes.linear, *buffers.linear, context);
@@ -74,11 +78,31 @@ void DecoderBlocks<T>::mixer_block(const LayerConfig& layer, const LayerWeights<
 
 template <typename T>
 template <typename M>
-void DecoderBlocks<T>::mlp(View<T, 2> out, ConstView<T, 2> h, const LayerWeights<const T, M>& w, const SavedLayer<T>& s,
-                           Update update) const {
+void DecoderBlocks<T>::mlp(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer,
+                           const LayerWeights<const T, M>& w, const SavedLayer<T>& s, Update update) const {
+  if (layer.experts) return experts(out, h, layer, w.experts, update);
   layers::linear_forward(s.gate_up, h, w.gate_up, Update::overwrite, context_);
-  layers::swiglu_forward(activation_, s.gate_up, sizes_.activation, context_);
-  layers::linear_forward(out, activation_, w.down, update, context_);
+  layers::swiglu_forward(buffers_.activation, s.gate_up, sizes_.activation, context_);
+  layers::linear_forward(out, buffers_.activation, w.down, update, context_);
+}
+
+template <typename T>
+template <typename M>
+void DecoderBlocks<T>::experts(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer,
+                               const DecoderExperts<const T, M>& w, Update update) const {
+  layers::ExpertsShape shape = *sizes_.experts;
+  shape.limit = layer.limit;
+  shape.shared_limit = layer.shared_limit;
+  const auto [E, I, S, C] = std::array{shape.E, shape.I, shape.S, shape.C};
+  std::vector<layers::ExpertMatrices<M>> matrices;
+  matrices.reserve(static_cast<std::size_t>(E));
+  for (std::int64_t e = 0; e < E; ++e) {
+    matrices.push_back(
+        {w.gate_up.range(0, 2 * e * I, I), w.gate_up.range(0, (2 * e + 1) * I, I), w.down.range(0, e * C, C)});
+  }
+  layers::ExpertsWeights<const T, M> weights{w.router, w.router_bias, matrices, {}, w.shared_gate};
+  if (S > 0) weights.shared = {w.shared_gate_up.range(0, 0, S), w.shared_gate_up.range(0, S, S), w.shared_down};
+  layers::experts_forward(out, h, weights, *buffers_.experts, shape, update, context_);
 }
 
 template <typename T>
@@ -87,12 +111,12 @@ void DecoderBlocks<T>::mlp_block(View<T, 2> x_out, const LayerConfig& layer, con
                                  const SavedLayer<T>& s) const {
   const ConstView<T, 2> h = normed(layer, s.h_middle, s.rstd_middle, s.x_middle, w.middle_norm);
   if (layer.norms_outputs) {
-    mlp(s.mlp_out, h, w, s, Update::overwrite);
+    mlp(s.mlp_out, h, layer, w, s, Update::overwrite);
     norm(x_out, s.mlp_out_rstd, s.mlp_out, w.mlp_out_norm);
     layers::add_to(x_out.flat(), s.x_middle.flat(), context_);
   } else {
     layers::copy_to(x_out.flat(), s.x_middle.flat(), context_);
-    mlp(x_out, h, w, s, Update::add);
+    mlp(x_out, h, layer, w, s, Update::add);
   }
 }
 

@@ -69,14 +69,17 @@ class DecoderBlocks {
   void mix(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer, const LayerWeights<const T, M>& w,
            const SavedLayer<T>& s, layers::Update update, const MixerCall<T>& call) const;
   template <typename M>
-  void mlp(View<T, 2> out, ConstView<T, 2> h, const LayerWeights<const T, M>& w, const SavedLayer<T>& s,
-           layers::Update update) const;
+  void mlp(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer, const LayerWeights<const T, M>& w,
+           const SavedLayer<T>& s, layers::Update update) const;
+  template <typename M>
+  void experts(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer, const DecoderExperts<const T, M>& w,
+               layers::Update update) const;
   /// Returns norm(x), in h, or x itself where the layer does not norm its inputs.
   ConstView<T, 2> normed(const LayerConfig& layer, View<T, 2> h, View<T, 2> rstd, ConstView<T, 2> x,
                          ConstView<T, 1> w) const;
 
   const DecoderSizes& sizes_;
-  View<T, 2> activation_;
+  const DecoderBuffers<T>& buffers_;
   std::optional<layers::GatedAttention<T>> full_, sliding_;
   std::optional<layers::DeltaNet<T>> delta_;
   ExecutionContext context_;

@@ -56,6 +56,21 @@ layers::DeltaNetShape delta_net_shape(const DecoderConfig& config, BatchShape sh
   return out;
 }
 
+layers::ExpertsShape experts_shape(const DecoderConfig& config, std::int64_t N) {
+  const Experts& experts = config.experts;
+  layers::ExpertsShape out;
+  out.N = N;
+  out.C = config.dim;
+  out.E = experts.count;
+  out.active = experts.active;
+  out.I = experts.ffn;
+  out.S = experts.shared_ffn;
+  out.router = experts.router;
+  out.renormalise = experts.renormalise == Switch::on;
+  out.scale = experts.scale;
+  return out;
+}
+
 std::vector<LayerConfig> layer_configs(const DecoderConfig& config) {
   std::vector<LayerConfig> out;
   for (std::int64_t layer = 0; layer < config.layers; ++layer) out.push_back(layer_config(config, layer));
@@ -71,7 +86,8 @@ void require_countable(const DecoderConfig& c, BatchShape shape) {
   const double kv_width = of(c.kv_heads) * of(c.head_dim);
   const double linear =
       of(c.linear.key_heads) * of(c.linear.key_dim) + of(c.linear.value_heads) * of(c.linear.value_dim);
-  const double row = 12.0 * of(c.dim) + 10.0 * q_width + 6.0 * kv_width + 12.0 * linear + 3.0 * of(c.ffn);
+  const double experts = 2.0 * of(c.experts.count) + 3.0 * (of(c.experts.ffn) + of(c.experts.shared_ffn));
+  const double row = 14.0 * of(c.dim) + 10.0 * q_width + 6.0 * kv_width + 12.0 * linear + 3.0 * of(c.ffn) + experts;
   const double numbers = of(shape.batch) * of(shape.seq) * of(c.layers + 2) * row;
   require(numbers <= kMost, "decoder: a batch of {} x {} tokens takes about {:.3g} numbers of working memory",
           shape.batch, shape.seq, numbers);
@@ -102,6 +118,7 @@ DecoderSizes::DecoderSizes(const DecoderConfig& config, BatchShape shape, Purpos
       embedding_scale(config.embedding_scale),
       layers(layer_configs(config)) {
   for (const LayerConfig& layer : layers) {
+    if (layer.experts) experts = experts_shape(config, N);
     switch (layer.type) {
       case LayerType::full_attention: full = attention_shape(config, layer, shape); break;
       case LayerType::sliding_attention: sliding = attention_shape(config, layer, shape); break;
@@ -162,6 +179,7 @@ DecoderBuffers<T>::DecoderBuffers(Workspace& ws, const DecoderSizes& sizes) {
   if (sizes.full) full.emplace(ws, *sizes.full, sizes.training);
   if (sizes.sliding) sliding.emplace(ws, *sizes.sliding, sizes.training);
   if (sizes.linear) linear.emplace(ws, *sizes.linear, sizes.training);
+  if (sizes.experts) experts.emplace(ws, *sizes.experts);
   x_last = ws.take<T>(kStream, N, C);
   rstd_last = ws.take<T>(kStream, N, 1);
   h_last = ws.take<T>(kStream, N, C);

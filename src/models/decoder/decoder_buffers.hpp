@@ -10,6 +10,7 @@
 #include "models/decoder/decoder.hpp"
 #include "models/layers/attention_buffers.hpp"
 #include "models/layers/delta_net_buffers.hpp"
+#include "models/layers/experts.hpp"
 
 // Holds a decoder's working memory: what it keeps of each layer for the backward pass, and what all layers share.
 
@@ -33,6 +34,7 @@ struct DecoderSizes {
   // Shapes of the mixers, if the model has such layers.
   std::optional<layers::GatedAttentionShape> full, sliding;
   std::optional<layers::DeltaNetShape> linear;
+  std::optional<layers::ExpertsShape> experts;  ///< if a layer has experts, without its limits
 
   bool norms_outputs() const;  ///< in any layer
 };
@@ -71,6 +73,7 @@ struct DecoderBuffers {
   std::vector<std::size_t> of_layer;  ///< index in `saved` of each layer
   std::optional<layers::AttentionShared<T>> full, sliding;
   std::optional<layers::DeltaNetShared<T>> linear;
+  std::optional<layers::ExpertsState<T>> experts;
   View<T, 2> x_last;                   ///< (N,C) the residual stream after the last layer
   View<T, 2> rstd_last;                ///< (N,1)
   View<T, 2> h_last;                   ///< (N,C) normed x_last

@@ -71,7 +71,8 @@ void initialise(T* values, const ParameterTable& table, const DecoderConfig& con
     const auto draw = [&](double std) { fill_normal(tensor, parameter.count, std, stream_of(seed, parameter.name)); };
     switch (parameter.kind) {
       case ParameterKind::embedding:
-      case ParameterKind::matrix: draw(config.init_std); break;
+      case ParameterKind::matrix:
+      case ParameterKind::router: draw(config.init_std); break;
       case ParameterKind::gate_matrix: draw(config.gate.init_std); break;
       case ParameterKind::norm: std::fill_n(tensor, parameter.count, norm); break;
       case ParameterKind::plain_norm:
@@ -80,6 +81,7 @@ void initialise(T* values, const ParameterTable& table, const DecoderConfig& con
       case ParameterKind::decay_rate: draw_decay_rates(tensor, parameter, seed); break;
       case ParameterKind::gate_bias: std::fill_n(tensor, parameter.count, static_cast<T>(config.gate.bias_init)); break;
       case ParameterKind::projection_bias:
+      case ParameterKind::router_bias:
       case ParameterKind::gate_parameter:
       case ParameterKind::sinks: std::fill_n(tensor, parameter.count, T{0}); break;
     }

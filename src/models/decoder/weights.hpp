@@ -33,7 +33,21 @@ enum class ParameterKind : std::int32_t {
   projection_bias,
   convolution,
   decay_rate,  ///< the logarithm of the factor of a head's decay
-  decay_bias
+  decay_bias,
+  router,
+  router_bias
+};
+
+/// Views the weights of a mixture of E experts of width I, and of an expert of width S that reads all tokens.
+template <typename T, typename M = T>
+struct DecoderExperts {
+  View<T, 2> router;          ///< (E,C)
+  View<T, 1> router_bias;     ///< (E), of the sigmoid router
+  View<M, 2> gate_up;         ///< (E·2I,C): of each expert the rows of its gate, then those of up
+  View<M, 2> down;            ///< (E·C,I)
+  View<M, 2> shared_gate_up;  ///< (2S,C)
+  View<M, 2> shared_down;     ///< (C,S)
+  View<T, 2> shared_gate;     ///< (1,C)
 };
 
 /// Views one layer's weights (of const T) or gradients (of T). Matrices may have another element type M. A member is
@@ -47,6 +61,7 @@ struct LayerWeights {
   View<T, 1> middle_norm;                    ///< (C), if inputs are normed
   View<M, 2> gate_up;                        ///< (2F,C): rows of gate_proj, up_proj
   View<M, 2> down;                           ///< (C,F)
+  DecoderExperts<T, M> experts;              ///< in place of gate_up and down
   View<T, 1> mlp_out_norm;                   ///< (C), if outputs are normed
 };
 
@@ -140,6 +155,24 @@ void visit_delta_tensors(const Visit& at, const DecoderConfig& c, const LayerCon
   at(TensorRow{"linear_attn.out_proj.weight", matrix, {c.dim, values}, here}, d.out);
 }
 
+/// Visits the tensors of a mixture of experts.
+template <class Visit, typename T, typename M>
+void visit_expert_tensors(const Visit& at, const DecoderConfig& c, const LayerConfig& layer, DecoderExperts<T, M>& w) {
+  using enum ParameterKind;
+  const Experts& e = c.experts;
+  const bool here = layer.experts, shared = here && e.shared_ffn > 0;
+  const bool biased = here && e.router == ExpertRouter::sigmoid, gated = shared && e.shared_gate == Switch::on;
+  const TensorShape in(e.shared_ffn, c.dim);
+  at(TensorRow{"mlp.gate.weight", router, {e.count, c.dim}, here}, w.router);
+  at(TensorRow{"mlp.expert_bias", router_bias, TensorShape(e.count), biased}, w.router_bias);
+  at(TensorRow{"mlp.experts.gate_up_proj", matrix, {e.count * 2 * e.ffn, c.dim}, here}, w.gate_up);
+  at(TensorRow{"mlp.experts.down_proj", matrix, {e.count * c.dim, e.ffn}, here}, w.down);
+  at(TensorRow{"mlp.shared_expert.gate_proj.weight", matrix, in, shared}, w.shared_gate_up);
+  at(TensorRow{"mlp.shared_expert.up_proj.weight", matrix, in, shared}, appended_to(w.shared_gate_up));
+  at(TensorRow{"mlp.shared_expert.down_proj.weight", matrix, {c.dim, e.shared_ffn}, shared}, w.shared_down);
+  at(TensorRow{"mlp.shared_expert_gate.weight", router, {1, c.dim}, gated}, w.shared_gate);
+}
+
 /// Calls at(row, member), or at(row, appended_to(member)), for each tensor of a layer, present or not.
 template <class Visit, typename T, typename M>
 void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerConfig& layer, LayerWeights<T, M>& w) {
@@ -151,9 +184,11 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerCon
   at(TensorRow{"attention_output_layernorm.weight", norm, channels, layer.norms_outputs}, w.mixer_out_norm);
   // The norm before the MLP has this name.
   at(TensorRow{"post_attention_layernorm.weight", norm, channels, layer.norms_inputs}, w.middle_norm);
-  at(TensorRow{"mlp.gate_proj.weight", matrix, {c.ffn, c.dim}}, w.gate_up);
-  at(TensorRow{"mlp.up_proj.weight", matrix, {c.ffn, c.dim}}, appended_to(w.gate_up));
-  at(TensorRow{"mlp.down_proj.weight", matrix, {c.dim, c.ffn}}, w.down);
+  const bool dense = !layer.experts;
+  at(TensorRow{"mlp.gate_proj.weight", matrix, {c.ffn, c.dim}, dense}, w.gate_up);
+  at(TensorRow{"mlp.up_proj.weight", matrix, {c.ffn, c.dim}, dense}, appended_to(w.gate_up));
+  at(TensorRow{"mlp.down_proj.weight", matrix, {c.dim, c.ffn}, dense}, w.down);
+  visit_expert_tensors(at, c, layer, w.experts);
   at(TensorRow{"mlp_output_layernorm.weight", norm, channels, layer.norms_outputs}, w.mlp_out_norm);
 }
 

@@ -158,7 +158,7 @@ struct ExpertPass {
     if (limit > 0.0) {
       swiglu_clamped_forward<T>(activation, gate_up, limit, context);
     } else {
-      swiglu_forward<T>(activation, gate_up, context);
+      swiglu_forward<T>(activation, gate_up, Activation::silu, context);
     }
     for_parts(parts_of(context, n, F), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {

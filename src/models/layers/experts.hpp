@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
+#include "library/core/words.hpp"
 #include "library/core/workspace.hpp"
 #include "models/layers/arguments.hpp"
 
@@ -90,3 +92,13 @@ void experts_forward(View<T, 2> out, ConstView<T, 2> h, const ExpertsWeights<con
                      const ExecutionContext& context);
 
 }  // namespace headgate::layers
+
+namespace headgate {
+
+template <>
+struct Words<layers::ExpertRouter> {
+  static constexpr std::array<Word<layers::ExpertRouter>, 2> kAll{
+      {{layers::ExpertRouter::softmax, "softmax"}, {layers::ExpertRouter::sigmoid, "sigmoid"}}};
+};
+
+}  // namespace headgate

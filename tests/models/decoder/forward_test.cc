@@ -54,6 +54,7 @@ TEST(DecoderForward, Logits_BiasesWindowAndScaledRope_MatchFormulas) {
 
 TEST(DecoderForward, Logits_MixedLayers_MatchFormulas) {
   for (const DecoderConfig& config : mixed_families()) check_config(config);
+  for (const DecoderConfig& config : expert_families()) check_config(config);
 }
 
 TEST(DecoderForward, Logits_ZeroCentredNormsPartialRopeSeparateEmbeddings_MatchFormulas) {

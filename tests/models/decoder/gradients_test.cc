@@ -125,6 +125,12 @@ TEST(DecoderGradients, Gradients_MixedLayers_MatchDifferences) {
   for (const DecoderConfig& config : mixed_families()) check_config(config);
 }
 
+TEST(DecoderGradients, Decoder_ModelWithExperts_IsNotTrained) {
+  for (const DecoderConfig& config : expert_families()) {
+    EXPECT_THROW((Decoder<float>(config, kTinyBatch, Purpose::train)), Error);
+  }
+}
+
 TEST(DecoderGradients, Gradients_NoRopeAndSeparateEmbeddings_MatchDifferences) {
   DecoderConfig config = tiny_config();
   config.rope_fraction = 0.0;

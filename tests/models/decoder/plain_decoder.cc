@@ -193,13 +193,79 @@ class Plain {
       Row middle = x[n];
       add(middle, mixed[n], "attention_output_layernorm.weight");
       const Row h = l_.norms_inputs ? norm(middle, layer_tensor("post_attention_layernorm.weight")) : middle;
-      Row a = multiply(layer_tensor("mlp.gate_proj.weight"), c_.ffn, h);
-      const Row b = multiply(layer_tensor("mlp.up_proj.weight"), c_.ffn, h);
-      for (std::size_t i = 0; i < a.size(); ++i) a[i] = activated(a[i]) * b[i];
-      add(middle, multiply(layer_tensor("mlp.down_proj.weight"), c_.dim, a), "mlp_output_layernorm.weight");
+      const Row y = l_.experts ? experts(h) : swiglu(tensors_of("mlp.", c_.ffn), h, 0.0);
+      add(middle, y, "mlp_output_layernorm.weight");
       keep(kept.output, middle);
       out.push_back(middle);
     }
+    return out;
+  }
+
+  struct Swiglu {
+    const N *gate, *up, *down;
+    std::int64_t width;
+  };
+  Swiglu tensors_of(const std::string& prefix, std::int64_t width) const {
+    return {layer_tensor(prefix + "gate_proj.weight"), layer_tensor(prefix + "up_proj.weight"),
+            layer_tensor(prefix + "down_proj.weight"), width};
+  }
+
+  /// limit > 0 clamps the activations.
+  Row swiglu(const Swiglu& w, const Row& h, double limit) const {
+    Row a = multiply(w.gate, w.width, h);
+    const Row b = multiply(w.up, w.width, h);
+    const auto at_most = [&](const N& x) { return limit > 0.0 && value_of(x) > limit ? N(limit) : x; };
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      const N up = at_most(b[i]);
+      a[i] = at_most(activated(a[i])) * (limit > 0.0 && value_of(up) < -limit ? N(-limit) : up);
+    }
+    return multiply(w.down, c_.dim, a);
+  }
+
+  /// Returns the weight of each expert, 0 of those that are not chosen.
+  Row expert_weights(const Row& h) const {
+    using std::exp;
+    const Experts& e = c_.experts;
+    const bool softmax = e.router == ExpertRouter::softmax;
+    Row scores = multiply(layer_tensor("mlp.gate.weight"), e.count, h);
+    N sum{};
+    for (N& score : scores) score = softmax ? exp(score) : sigmoid(score);
+    for (const N& score : scores) sum += score;
+    Row weights(scores.size());
+    std::vector<double> order;
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      if (softmax) scores[i] = scores[i] / sum;
+      order.push_back(value_of(softmax ? scores[i] : scores[i] + layer_tensor("mlp.expert_bias")[i]));
+    }
+    N chosen{};
+    for (std::int64_t k = 0; k < e.active; ++k) {
+      const auto best = static_cast<std::size_t>(std::max_element(order.begin(), order.end()) - order.begin());
+      weights[best] = scores[best];
+      chosen += scores[best];
+      order[best] = -1e300;
+    }
+    for (N& weight : weights) weight = weight * e.scale / (e.renormalise == Switch::on ? chosen : N(1.0));
+    return weights;
+  }
+
+  Row experts(const Row& h) const {
+    const Experts& e = c_.experts;
+    const Row weights = expert_weights(h);
+    Row out(h.size());
+    const auto add_to = [&](const N& weight, const Row& y) {
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] += weight * y[i];
+    };
+    const N *gate_up = layer_tensor("mlp.experts.gate_up_proj"), *down = layer_tensor("mlp.experts.down_proj");
+    for (std::int64_t i = 0; i < e.count; ++i) {
+      const N* gate = gate_up + 2 * i * e.ffn * c_.dim;
+      const Swiglu w{gate, gate + e.ffn * c_.dim, down + i * c_.dim * e.ffn, e.ffn};
+      const N& weight = weights[static_cast<std::size_t>(i)];
+      if (value_of(weight) != 0.0) add_to(weight, swiglu(w, h, l_.limit));
+    }
+    if (e.shared_ffn == 0) return out;
+    const bool gated = e.shared_gate == Switch::on;
+    const N weight = gated ? sigmoid(multiply(layer_tensor("mlp.shared_expert_gate.weight"), 1, h).front()) : N(1.0);
+    add_to(weight, swiglu(tensors_of("mlp.shared_expert.", e.shared_ffn), h, l_.shared_limit));
     return out;
   }
 

@@ -70,6 +70,27 @@ inline std::vector<DecoderConfig> mixed_families() {
   return {qwen, olmo, gemma, trinity, step};
 }
 
+/// Has experts as Qwen3-Next, and as Step, whose first layer is dense.
+inline std::vector<DecoderConfig> expert_families() {
+  std::vector<DecoderConfig> out = mixed_families();
+  DecoderConfig next = out.front(), step = out.back();
+  next.experts.count = 4;
+  next.experts.active = 2;
+  next.experts.ffn = 3;
+  next.experts.shared_ffn = 5;
+  next.experts.shared_gate = Switch::on;
+  step.experts = next.experts;
+  step.experts.router = ExpertRouter::sigmoid;
+  step.experts.shared_gate = Switch::off;
+  step.experts.scale = 1.5;
+  step.experts.dense_layers = 1;
+  step.experts.limits = {0.0, 0.3};
+  step.experts.shared_limits = {0.0, 0.2};
+  DecoderConfig raw = next;
+  raw.experts.renormalise = Switch::off;
+  return {next, step, raw};
+}
+
 /// Has features of Qwen2, Mistral and Llama 3 that Qwen3 lacks, some on each side of every limit, and a gate.
 inline std::array<DecoderConfig, 2> other_families() {
   DecoderConfig config = tiny_config();

@@ -31,6 +31,7 @@ std::vector<DecoderConfig> configs() {
     out.push_back(config);
   }
   for (const DecoderConfig& config : mixed_families()) out.push_back(config);
+  for (const DecoderConfig& config : expert_families()) out.push_back(config);
   return out;
 }
 

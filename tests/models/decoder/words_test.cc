@@ -46,7 +46,7 @@ TEST(Words, Enums_EveryValue_HasAWord) {
   expect_every_value_has_a_word(layers::Activation::gelu_tanh);
   expect_every_value_has_a_word(models::NormPlacement::post);
   expect_every_value_has_a_word(models::LayerType::linear_attention);
-  expect_every_value_has_a_word(models::ExpertRouter::sigmoid);
+  expect_every_value_has_a_word(layers::ExpertRouter::sigmoid);
   expect_every_value_has_a_word(models::Switch::on);
   expect_every_value_has_a_word(models::Embeddings::separate);
 }

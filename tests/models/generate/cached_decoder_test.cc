@@ -139,6 +139,7 @@ TEST(CachedDecoder, Decoding_BiasesWindowAndScaledRope_MatchesFormulas) {
 
 TEST(CachedDecoder, Decoding_MixedLayers_MatchesFormulas) {
   for (const DecoderConfig& config : mixed_families()) check_config(config);
+  for (const DecoderConfig& config : expert_families()) check_config(config);
 }
 
 TEST(CachedDecoder, Decoding_ZeroCentredNormsPartialRopeSeparateEmbeddings_MatchesFormulas) {
