@@ -6,6 +6,7 @@
 
 #include "library/core/dispatch.hpp"
 #include "models/layers/parallel.hpp"
+#include "models/layers/stored_gemm.hpp"
 #include "models/layers/widen.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -62,6 +63,15 @@ void embedding_forward(View<T, 2> y, ConstView<T, 2> table, ConstView<std::int32
 void embedding_forward(View<float, 2> y, View<const BFloat16, 2> table, ConstView<std::int32_t, 1> tokens,
                        const ExecutionContext& context) {
   gather(y, table, tokens, context, widen);
+}
+
+void embedding_forward(View<float, 2> y, const StoredMatrix& table, ConstView<std::int32_t, 1> tokens,
+                       const ExecutionContext& context) {
+  const std::int64_t N = y.shape[0], C = y.shape[1];
+  assert(table.columns() == C && tokens.shape[0] == N && has_whole_rows(y));
+  for_parts(parts_of(context, N, C), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = begin; n < end; ++n) widen_rows(y.range(0, n, 1), table, tokens(n), context.target);
+  });
 }
 
 template <typename T>

@@ -8,6 +8,7 @@
 #include "models/layers/blas.hpp"
 #include "models/layers/parallel.hpp"
 #include "models/layers/skinny_gemm.hpp"
+#include "models/layers/stored_gemm.hpp"
 #include "models/layers/widen.hpp"
 
 // Runs products on our own threads. Each thread calls a single-threaded BLAS for its slice of the result, so OpenMP and
@@ -92,6 +93,27 @@ T beta_of(Update update) {
   return update == Update::add ? T{1} : T{0};
 }
 
+/// y(N,O) = or += x(N,C) wᵀ, where widen(rows, first) makes rows of w, [first, first + their number), in f32.
+template <class Widen>
+void multiply_widened(const View<float, 2>& y, const View<const float, 2>& x, std::int64_t O, Update update,
+                      const ExecutionContext& context, const Widen& widen) {
+  // Elements of w that are widened at a time: 512 KiB in f32, half of a second-level cache of 1 MiB.
+  constexpr std::int64_t kWidened = std::int64_t{1} << 17;
+  const std::int64_t N = x.shape[0], C = x.shape[1];
+  const Parts parts = parts_of_product(context, O, N * C);
+  const Blas blas(parts.count);
+  const std::int64_t block = std::min(O, std::max<std::int64_t>(1, kWidened / std::max<std::int64_t>(C, 1)));
+  const View<float, 3> wide(scratch<float>(parts.count * block * C), {parts.count, block, C});
+  for_parts(parts, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t o = begin; o < end; o += block) {
+      const View<float, 2> rows = wide[part].range(0, 0, std::min(block, end - o));
+      widen(rows, o);
+      const View<float, 2> out = y.range(1, o, rows.shape[0]);
+      gemm(blas, Product<float>{out, x, CblasNoTrans, rows, CblasTrans, beta_of<float>(update)});
+    }
+  });
+}
+
 }  // namespace
 
 template <typename T>
@@ -106,22 +128,19 @@ void linear_forward(View<float, 2> y, ConstView<float, 2> x, View<const BFloat16
                     const ExecutionContext& context) {
   throw_if_cancelled(context);
   if (x.shape[0] <= kSkinnyRows) return skinny_gemm<BFloat16>(y, x, w, update, context);
-  // Elements of w that are widened at a time: 512 KiB in f32, half of a second-level cache of 1 MiB.
-  constexpr std::int64_t kWidened = std::int64_t{1} << 17;
-  const std::int64_t N = x.shape[0], C = x.shape[1], O = w.shape[0];
-  assert(has_whole_rows(w) && w.shape[1] == C);
-  const Parts parts = parts_of_product(context, O, N * C);
-  const Blas blas(parts.count);
-  const std::int64_t block = std::min(O, std::max<std::int64_t>(1, kWidened / std::max<std::int64_t>(C, 1)));
-  const View<float, 3> wide(scratch<float>(parts.count * block * C), {parts.count, block, C});
-  for_parts(parts, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t o = begin; o < end; o += block) {
-      const View<float, 2> rows = wide[part].range(0, 0, std::min(block, end - o));
-      for (std::int64_t r = 0; r < rows.shape[0]; ++r) widen(rows.at(r), w.at(o + r), C);
-      const View<float, 2> out = y.range(1, o, rows.shape[0]);
-      gemm(blas, Product<float>{out, x, CblasNoTrans, rows, CblasTrans, beta_of<float>(update)});
-    }
+  assert(has_whole_rows(w) && w.shape[1] == x.shape[1]);
+  multiply_widened(y, x, w.shape[0], update, context, [&](const View<float, 2>& rows, std::int64_t first) {
+    for (std::int64_t r = 0; r < rows.shape[0]; ++r) widen(rows.at(r), w.at(first + r), rows.shape[1]);
   });
+}
+
+void linear_forward(View<float, 2> y, ConstView<float, 2> x, const StoredMatrix& w, Update update,
+                    const ExecutionContext& context) {
+  throw_if_cancelled(context);
+  if (x.shape[0] <= kSkinnyRows) return stored_gemm(y, x, w, update, context);
+  assert(w.columns() == x.shape[1]);
+  multiply_widened(y, x, w.rows(), update, context,
+                   [&](const View<float, 2>& rows, std::int64_t first) { widen_rows(rows, w, first, context.target); });
 }
 
 template <typename T>

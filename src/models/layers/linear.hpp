@@ -3,6 +3,7 @@
 
 #include "headgate/tensor.hpp"
 #include "models/layers/arguments.hpp"
+#include "models/layers/stored_matrix.hpp"
 
 namespace headgate::layers {
 
@@ -15,6 +16,10 @@ template <typename T>
 void linear_forward(View<T, 2> y, ConstView<T, 2> x, ConstView<T, 2> w, Update update, const ExecutionContext& context);
 /// Computes the same with w in bf16, which is widened as it is read. Sums are in f32.
 void linear_forward(View<float, 2> y, ConstView<float, 2> x, View<const BFloat16, 2> w, Update update,
+                    const ExecutionContext& context);
+/// Computes the same with w in the blocks of a GGUF file. Widens rows as they are read, so memory for the widened
+/// matrix is never allocated.
+void linear_forward(View<float, 2> y, ConstView<float, 2> x, const StoredMatrix& w, Update update,
                     const ExecutionContext& context);
 
 /// dx(N,C) = or += dy(N,O) w. dx may not overlap dy.

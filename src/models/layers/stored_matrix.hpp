@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "models/io/gguf_formats.hpp"
+
+namespace headgate::layers {
+
+/// Views rows of a tensor in a mapped file, in blocks of the tensor's format. Rows are whole blocks, without gaps.
+struct StoredRows {
+  const io::GgufFormat* format = nullptr;  ///< one that is_multiplied()
+  const std::uint8_t* data = nullptr;      ///< the tensor's first row, at any alignment
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  const std::int64_t* order = nullptr;  ///< row r is row order[r] of the tensor; null: row r
+
+  std::size_t row_bytes() const { return static_cast<std::size_t>(columns / format->numbers) * format->bytes; }
+  const std::uint8_t* row(std::int64_t r) const {
+    return data + static_cast<std::size_t>(order == nullptr ? r : order[r]) * row_bytes();
+  }
+};
+
+/// Views a matrix (O,C) whose rows are those of its parts, one part after the other. One product reads all parts, whose
+/// formats may differ.
+struct StoredMatrix {
+  std::vector<StoredRows> parts;
+
+  std::int64_t rows() const {
+    std::int64_t count = 0;
+    for (const StoredRows& part : parts) count += part.rows;
+    return count;
+  }
+  std::int64_t columns() const { return parts.empty() ? 0 : parts.front().columns; }
+  std::size_t bytes() const {
+    std::size_t count = 0;
+    for (const StoredRows& part : parts) count += static_cast<std::size_t>(part.rows) * part.row_bytes();
+    return count;
+  }
+  /// Calls visit(part, first, begin, end) for the rows [begin, end) of each part among the rows [from, to) of the
+  /// matrix; row `begin` of the part is row `first` of the matrix.
+  template <class Visit>
+  void each_part(std::int64_t from, std::int64_t to, const Visit& visit) const {
+    std::int64_t first = 0;
+    for (const StoredRows& part : parts) {
+      const std::int64_t begin = from > first ? from - first : 0, end = to - first < part.rows ? to - first : part.rows;
+      if (begin < end) visit(part, first + begin, begin, end);
+      first += part.rows;
+    }
+  }
+};
+
+}  // namespace headgate::layers
