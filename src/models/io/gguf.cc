@@ -25,6 +25,7 @@ constexpr std::uint64_t kMaxTensors = std::uint64_t{1} << 20;
 constexpr std::uint64_t kDefaultAlignment = 32;
 constexpr std::uint64_t kMaxAlignment = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxNumbers = std::uint64_t{1} << 50;  // of a tensor
+constexpr std::size_t kMaxBlock = 256;                         // numbers of a block that is widened
 constexpr std::string_view kAlignment = "general.alignment";
 
 struct TypeRow {
@@ -351,16 +352,32 @@ std::vector<float> GgufFile::numbers(std::string_view key) const {
 
 // --- tensors -----------------------------------------------------------------------------------------------------
 
+void GgufFile::check_format(const GgufTensor& tensor) const {
+  if (tensor.format->widen != nullptr) return;
+  fail(path(), "tensor '{}' is {}, which is not read; {} are", printable(tensor.name), tensor.format->word,
+       widened_gguf_formats());
+}
+
 void GgufFile::read_f32(const GgufTensor& tensor, float* out) const {
-  if (tensor.format->widen == nullptr) {
-    fail(path(), "tensor '{}' is {}, which is not read; {} are", printable(tensor.name), tensor.format->word,
-         widened_gguf_formats());
-  }
+  check_format(tensor);
   file_.check_whole();
   widen_blocks(*tensor.format, out, tensor.data, tensor.numel() / tensor.format->numbers);
   const float* const end = out + tensor.numel();
   const float* const bad = std::find_if(static_cast<const float*>(out), end, [](float x) { return !std::isfinite(x); });
   if (bad != end) fail(path(), "tensor '{}': element {} is {}", printable(tensor.name), bad - out, *bad);
+}
+
+void GgufFile::check_numbers(const GgufTensor& tensor) const {
+  check_format(tensor);
+  file_.check_whole();
+  const GgufFormat& format = *tensor.format;
+  const std::int64_t count = tensor.numel() / format.numbers, bad = format.find_not_finite(tensor.data, count);
+  if (bad == count) return;
+  std::array<float, kMaxBlock> numbers{};
+  widen_blocks(format, numbers.data(), tensor.data + static_cast<std::size_t>(bad) * format.bytes, 1);
+  const auto* const found = std::find_if(numbers.begin(), numbers.end(), [](float x) { return !std::isfinite(x); });
+  fail(path(), "tensor '{}': element {} is {}", printable(tensor.name),
+       bad * format.numbers + (found - numbers.begin()), *found);
 }
 
 }  // namespace headgate::io

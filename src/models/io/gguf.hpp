@@ -75,11 +75,16 @@ class GgufFile {
   /// out(tensor.numel()) = the tensor's numbers in f32. Throws FileError, which lists the supported formats, for one
   /// that is not widened, and for a number that is not finite.
   void read_f32(const GgufTensor& tensor, float* out) const;
+  /// Throws what read_f32() would, without memory for the widened tensor.
+  void check_numbers(const GgufTensor& tensor) const;
+  /// Throws FileError if the file has become shorter, before tensors are read through their pointers.
+  void check_whole() const { file_.check_whole(); }
 
  private:
   friend class GgufHeader;
 
   const GgufValue& at(std::string_view key) const;
+  void check_format(const GgufTensor& tensor) const;
 
   MappedFile file_;
   std::uint32_t version_ = 0;

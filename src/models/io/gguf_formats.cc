@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <cassert>
+#include <cmath>
 #include <cstring>
 
 #include "library/core/convert.hpp"
@@ -123,18 +124,58 @@ void widen_q6_k(float* out, const std::uint8_t* block) {
   }
 }
 
+bool is_finite_f32(const std::uint8_t* block) { return std::isfinite(load<float>(block)); }
+bool is_finite_bf16(const std::uint8_t* block) { return std::isfinite(to_f32(load<BFloat16>(block))); }
+
+/// Returns whether the f16 numbers at these bytes are finite: an exponent of all ones means infinity or NaN.
+template <std::size_t... kAt>
+bool has_finite_half(const std::uint8_t* block) {
+  constexpr std::uint16_t kExponent = 0x7C00;
+  return (((load<std::uint16_t>(block + kAt) & kExponent) != kExponent) && ...);
+}
+
+/// Returns the first of `count` blocks that is not finite, or `count`.
+template <std::int64_t kBytes, bool (*kIsFinite)(const std::uint8_t*)>
+std::int64_t find_block(const std::uint8_t* blocks, std::int64_t count) {
+  for (std::int64_t b = 0; b < count; ++b) {
+    if (!kIsFinite(blocks + b * kBytes)) return b;
+  }
+  return count;
+}
+
 constexpr std::array<GgufFormat, 32> kFormats{
-    {{"F32", 0, 1, 4, widen_f32},        {"F16", 1, 1, 2, widen_f16},        {"BF16", 30, 1, 2, widen_bf16},
-     {"Q8_0", 8, 32, 34, widen_q8_0},    {"Q4_0", 2, 32, 18, widen_q4_0},    {"Q4_1", 3, 32, 20, widen_q4_1},
-     {"Q5_0", 6, 32, 22, widen_q5_0},    {"Q5_1", 7, 32, 24, widen_q5_1},    {"Q4_K", 12, 256, 144, widen_q4_k},
-     {"Q5_K", 13, 256, 176, widen_q5_k}, {"Q6_K", 14, 256, 210, widen_q6_k}, {"Q8_1", 9, 32, 40, nullptr},
-     {"Q2_K", 10, 256, 84, nullptr},     {"Q3_K", 11, 256, 110, nullptr},    {"Q8_K", 15, 256, 292, nullptr},
-     {"IQ2_XXS", 16, 256, 66, nullptr},  {"IQ2_XS", 17, 256, 74, nullptr},   {"IQ3_XXS", 18, 256, 98, nullptr},
-     {"IQ1_S", 19, 256, 50, nullptr},    {"IQ4_NL", 20, 32, 18, nullptr},    {"IQ3_S", 21, 256, 110, nullptr},
-     {"IQ2_S", 22, 256, 82, nullptr},    {"IQ4_XS", 23, 256, 136, nullptr},  {"I8", 24, 1, 1, nullptr},
-     {"I16", 25, 1, 2, nullptr},         {"I32", 26, 1, 4, nullptr},         {"I64", 27, 1, 8, nullptr},
-     {"F64", 28, 1, 8, nullptr},         {"IQ1_M", 29, 256, 56, nullptr},    {"TQ1_0", 34, 256, 54, nullptr},
-     {"TQ2_0", 35, 256, 66, nullptr},    {"MXFP4", 39, 32, 17, nullptr}}};
+    {{"F32", 0, 1, 4, widen_f32, find_block<4, is_finite_f32>},
+     {"F16", 1, 1, 2, widen_f16, find_block<2, has_finite_half<0>>},
+     {"BF16", 30, 1, 2, widen_bf16, find_block<2, is_finite_bf16>},
+     {"Q8_0", 8, 32, 34, widen_q8_0, find_block<34, has_finite_half<0>>},
+     {"Q4_0", 2, 32, 18, widen_q4_0, find_block<18, has_finite_half<0>>},
+     {"Q4_1", 3, 32, 20, widen_q4_1, find_block<20, has_finite_half<0, 2>>},
+     {"Q5_0", 6, 32, 22, widen_q5_0, find_block<22, has_finite_half<0>>},
+     {"Q5_1", 7, 32, 24, widen_q5_1, find_block<24, has_finite_half<0, 2>>},
+     {"Q4_K", 12, 256, 144, widen_q4_k, find_block<144, has_finite_half<0, 2>>},
+     {"Q5_K", 13, 256, 176, widen_q5_k, find_block<176, has_finite_half<0, 2>>},
+     {"Q6_K", 14, 256, 210, widen_q6_k, find_block<210, has_finite_half<208>>},
+     {"Q8_1", 9, 32, 40, nullptr, nullptr},
+     {"Q2_K", 10, 256, 84, nullptr, nullptr},
+     {"Q3_K", 11, 256, 110, nullptr, nullptr},
+     {"Q8_K", 15, 256, 292, nullptr, nullptr},
+     {"IQ2_XXS", 16, 256, 66, nullptr, nullptr},
+     {"IQ2_XS", 17, 256, 74, nullptr, nullptr},
+     {"IQ3_XXS", 18, 256, 98, nullptr, nullptr},
+     {"IQ1_S", 19, 256, 50, nullptr, nullptr},
+     {"IQ4_NL", 20, 32, 18, nullptr, nullptr},
+     {"IQ3_S", 21, 256, 110, nullptr, nullptr},
+     {"IQ2_S", 22, 256, 82, nullptr, nullptr},
+     {"IQ4_XS", 23, 256, 136, nullptr, nullptr},
+     {"I8", 24, 1, 1, nullptr, nullptr},
+     {"I16", 25, 1, 2, nullptr, nullptr},
+     {"I32", 26, 1, 4, nullptr, nullptr},
+     {"I64", 27, 1, 8, nullptr, nullptr},
+     {"F64", 28, 1, 8, nullptr, nullptr},
+     {"IQ1_M", 29, 256, 56, nullptr, nullptr},
+     {"TQ1_0", 34, 256, 54, nullptr, nullptr},
+     {"TQ2_0", 35, 256, 66, nullptr, nullptr},
+     {"MXFP4", 39, 32, 17, nullptr, nullptr}}};
 
 template <class Fits>
 const GgufFormat* find(const Fits& fits) {

@@ -49,14 +49,50 @@ HWY_INLINE void scale_codes(const std::uint8_t* codes, float step, float offset,
   }
 }
 
-/// codes(32) = 16 bytes' low nibbles, then their high nibbles, minus kZero.
-template <int kZero>
-HWY_INLINE void split_nibbles(const std::uint8_t* from, std::uint8_t* codes) {
+#if HWY_TARGET == HWY_AVX3
+/// Returns step · (q − kZero) + offset for q = 0 … 15, with both roundings.
+template <bool kOffset, int kZero>
+HWY_INLINE Vec<float> nibble_table(float step, float offset) {
+  const Tag<float> d;
+  const auto product = hn::Mul(hn::Set(d, step), hn::Iota(d, static_cast<float>(-kZero)));
+  return kOffset ? hn::Add(product, hn::Set(d, offset)) : product;
+}
+
+/// Looks up the low 4 bits of each number.
+HWY_INLINE Vec<float> look_up(Vec<float> table, __m512i indices) {
+  return Vec<float>{_mm512_permutexvar_ps(indices, table.raw)};
+}
+#endif
+
+/// Returns 16 in the bytes i … of 16 whose bits are set, 0 in the others.
+HWY_INLINE hn::Vec<HalfBytes> fifth_bits(std::uint16_t bits, [[maybe_unused]] std::size_t i) {
+  const HalfBytes d;
+#if HWY_TARGET == HWY_AVX3
+  return hn::Vec<HalfBytes>{_mm_maskz_set1_epi8(bits, 16)};
+#elif HWY_TARGET == HWY_SCALAR
+  return hn::Set(d, static_cast<std::uint8_t>((bits >> i & 1U) << 4));
+#else
+  constexpr std::uint64_t kEach = 0x0101'0101'0101'0101U;
+  const hn::Repartition<std::uint64_t, HalfBytes> words;
+  const auto low = hn::Set(words, (bits & 0xFFU) * kEach), high = hn::Set(words, (bits >> 8) * kEach);
+  const auto own = hn::BitCast(d, hn::Set(words, std::uint64_t{0x8040'2010'0804'0201U}));
+  const auto found = hn::And(hn::BitCast(d, hn::InterleaveLower(words, low, high)), own);
+  return hn::IfThenElseZero(hn::Eq(found, own), hn::Set(d, std::uint8_t{16}));
+#endif
+}
+
+/// codes(32) = 16 bytes' low nibbles, then their high ones, plus 16 where bit i of `fifth` is set, minus kZero.
+template <bool kFifth, int kZero>
+HWY_INLINE void split_nibbles(const std::uint8_t* from, std::uint32_t fifth, std::uint8_t* codes) {
   const HalfBytes d;
   const auto zero = hn::Set(d, std::uint8_t{kZero});
   for (std::size_t i = 0; i < kChunk / 2; i += hn::Lanes(d)) {
     const auto bytes = hn::LoadU(d, from + i);
     auto low = hn::And(bytes, hn::Set(d, std::uint8_t{0x0F})), high = hn::ShiftRight<4>(bytes);
+    if constexpr (kFifth) {
+      low = hn::Or(low, fifth_bits(static_cast<std::uint16_t>(fifth), i));
+      high = hn::Or(high, fifth_bits(static_cast<std::uint16_t>(fifth >> 16), i));
+    }
     if constexpr (kZero != 0) {
       low = hn::Sub(low, zero);
       high = hn::Sub(high, zero);
@@ -66,34 +102,39 @@ HWY_INLINE void split_nibbles(const std::uint8_t* from, std::uint8_t* codes) {
   }
 }
 
-/// Adds 16 to code i where bit i is set.
-HWY_INLINE void add_fifth_bits(std::uint32_t bits, std::uint8_t* codes) {
+/// Decodes a block of Q4_0, Q4_1, Q5_0 or Q5_1: scale, minimum if kOffset, fifth bits if kFifth, nibbles. Codes count
+/// from kZero.
+template <bool kOffset, bool kFifth, int kZero>
+HWY_INLINE void decode_nibbles(const std::uint8_t* block, Vec<float>* out) {
+  const float step = load_half(block), offset = kOffset ? load_half(block + 2) : 0.0F;
+  const std::uint8_t* at = block + (kOffset ? 4 : 2);
+  std::uint32_t fifth = 0;
+  if constexpr (kFifth) {
+    std::memcpy(&fifth, at, sizeof(fifth));
+    at += sizeof(fifth);
+  }
 #if HWY_TARGET == HWY_AVX3
-  const __m256i sixteens = _mm256_maskz_set1_epi8(bits, 16);
-  auto* const at = reinterpret_cast<__m256i*>(codes);
-  _mm256_store_si256(at, _mm256_add_epi8(_mm256_load_si256(at), sixteens));
-#else
-  // 7k + b is a multiple of 8, for bits b and factors 2^7k of up to 7, only for k = b: the product has bit b in byte b.
-  constexpr std::uint64_t kSpread = 0x0000'0408'1020'4081U, kLowBits = 0x0101'0101'0101'0101U;
-  for (int part = 0; part < 4; ++part) {
-    const std::uint64_t byte = bits >> (8 * part) & 0xFFU;
-    const std::uint64_t spread = ((byte & 0x7FU) * kSpread & kLowBits) | byte >> 7 << 56;
-    std::uint64_t eight = 0;
-    std::memcpy(&eight, codes + 8 * part, sizeof(eight));
-    eight += spread << 4;
-    std::memcpy(codes + 8 * part, &eight, sizeof(eight));
+  if constexpr (!kFifth) {
+    const Vec<float> table = nibble_table<kOffset, kZero>(step, offset);
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+    out[0] = look_up(table, bytes);
+    out[1] = look_up(table, _mm512_srli_epi32(bytes, 4));
+    return;
   }
 #endif
+  HWY_ALIGN std::uint8_t codes[kChunk];
+  split_nibbles<kFifth, kZero>(at, fifth, codes);
+  scale_codes<kOffset>(codes, step, offset, out);
 }
 
-/// Decodes one block: chunk(g, out) returns its numbers [32 g, 32 g + 32).
+/// Decodes one block after open(block): chunk(g, out) makes its numbers [32 g, 32 g + 32).
 template <class Format>
 class BlockDecoder;
 
 template <>
 class BlockDecoder<Q8_0> {
  public:
-  HWY_INLINE explicit BlockDecoder(const std::uint8_t* block) : block_(block) {}
+  HWY_INLINE void open(const std::uint8_t* block) { block_ = block; }
   HWY_INLINE void chunk(std::int64_t /*g*/, Vec<float>* out) const {
     scale_codes<false>(block_ + 2, load_half(block_), 0.0F, out);
   }
@@ -105,12 +146,8 @@ class BlockDecoder<Q8_0> {
 template <>
 class BlockDecoder<Q4_0> {
  public:
-  HWY_INLINE explicit BlockDecoder(const std::uint8_t* block) : block_(block) {}
-  HWY_INLINE void chunk(std::int64_t /*g*/, Vec<float>* out) const {
-    HWY_ALIGN std::uint8_t codes[kChunk];
-    split_nibbles<8>(block_ + 2, codes);
-    scale_codes<false>(codes, load_half(block_), 0.0F, out);
-  }
+  HWY_INLINE void open(const std::uint8_t* block) { block_ = block; }
+  HWY_INLINE void chunk(std::int64_t /*g*/, Vec<float>* out) const { decode_nibbles<false, false, 8>(block_, out); }
 
  private:
   const std::uint8_t* block_;
@@ -119,12 +156,8 @@ class BlockDecoder<Q4_0> {
 template <>
 class BlockDecoder<Q4_1> {
  public:
-  HWY_INLINE explicit BlockDecoder(const std::uint8_t* block) : block_(block) {}
-  HWY_INLINE void chunk(std::int64_t /*g*/, Vec<float>* out) const {
-    HWY_ALIGN std::uint8_t codes[kChunk];
-    split_nibbles<0>(block_ + 4, codes);
-    scale_codes<true>(codes, load_half(block_), load_half(block_ + 2), out);
-  }
+  HWY_INLINE void open(const std::uint8_t* block) { block_ = block; }
+  HWY_INLINE void chunk(std::int64_t /*g*/, Vec<float>* out) const { decode_nibbles<true, false, 0>(block_, out); }
 
  private:
   const std::uint8_t* block_;
@@ -133,19 +166,8 @@ class BlockDecoder<Q4_1> {
 template <>
 class BlockDecoder<Q5_0> {
  public:
-  HWY_INLINE explicit BlockDecoder(const std::uint8_t* block) : block_(block) {}
-  HWY_INLINE void chunk(std::int64_t /*g*/, Vec<float>* out) const {
-    HWY_ALIGN std::uint8_t codes[kChunk];
-    std::uint32_t fifth;
-    std::memcpy(&fifth, block_ + 2, sizeof(fifth));
-    split_nibbles<0>(block_ + 6, codes);
-    add_fifth_bits(fifth, codes);
-    const Bytes d;
-    for (std::size_t i = 0; i < kChunk; i += hn::Lanes(d)) {
-      hn::StoreU(hn::Sub(hn::LoadU(d, codes + i), hn::Set(d, std::uint8_t{16})), d, codes + i);
-    }
-    scale_codes<false>(codes, load_half(block_), 0.0F, out);
-  }
+  HWY_INLINE void open(const std::uint8_t* block) { block_ = block; }
+  HWY_INLINE void chunk(std::int64_t /*g*/, Vec<float>* out) const { decode_nibbles<false, true, 16>(block_, out); }
 
  private:
   const std::uint8_t* block_;
@@ -154,15 +176,8 @@ class BlockDecoder<Q5_0> {
 template <>
 class BlockDecoder<Q5_1> {
  public:
-  HWY_INLINE explicit BlockDecoder(const std::uint8_t* block) : block_(block) {}
-  HWY_INLINE void chunk(std::int64_t /*g*/, Vec<float>* out) const {
-    HWY_ALIGN std::uint8_t codes[kChunk];
-    std::uint32_t fifth;
-    std::memcpy(&fifth, block_ + 4, sizeof(fifth));
-    split_nibbles<0>(block_ + 8, codes);
-    add_fifth_bits(fifth, codes);
-    scale_codes<true>(codes, load_half(block_), load_half(block_ + 2), out);
-  }
+  HWY_INLINE void open(const std::uint8_t* block) { block_ = block; }
+  HWY_INLINE void chunk(std::int64_t /*g*/, Vec<float>* out) const { decode_nibbles<true, true, 0>(block_, out); }
 
  private:
   const std::uint8_t* block_;
@@ -171,7 +186,7 @@ class BlockDecoder<Q5_1> {
 /// Holds d · scale and −dmin · least of the 8 groups of a super-block of Q4_K or Q5_K.
 class GroupScales {
  public:
-  HWY_INLINE explicit GroupScales(const std::uint8_t* block) {
+  HWY_INLINE void open(const std::uint8_t* block) {
     // Bytes 4 … 15 have 6 bits for each of 8 scales and 8 minima. Four at a time: the low words' low 6 bits, or a
     // nibble of the last word below the two high bits of a low word.
     std::uint32_t word[3];
@@ -206,9 +221,23 @@ class GroupScales {
 template <bool kFifthBits>
 class GroupDecoder {
  public:
-  HWY_INLINE explicit GroupDecoder(const std::uint8_t* block)
-      : fifth_(block + 16), low_(block + (kFifthBits ? 48 : 16)), scales_(block) {}
+  HWY_INLINE void open(const std::uint8_t* block) {
+    fifth_ = block + 16;
+    low_ = block + (kFifthBits ? 48 : 16);
+    scales_.open(block);
+  }
   HWY_INLINE void chunk(std::int64_t g, Vec<float>* out) const {
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (!kFifthBits) {
+      const Vec<float> table = nibble_table<true, 0>(scales_.step(g), scales_.offset(g));
+      for (int v = 0; v < 2; ++v) {
+        const auto* from = reinterpret_cast<const __m128i*>(low_ + g / 2 * kChunk) + v;
+        const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from));
+        out[v] = look_up(table, (g & 1) != 0 ? _mm512_srli_epi32(bytes, 4) : bytes);
+      }
+      return;
+    }
+#endif
     const Bytes d;
     HWY_ALIGN std::uint8_t codes[kChunk];
     for (std::size_t i = 0; i < kChunk; i += hn::Lanes(d)) {
@@ -231,20 +260,15 @@ class GroupDecoder {
 };
 
 template <>
-class BlockDecoder<Q4_K> : public GroupDecoder<false> {
- public:
-  HWY_INLINE explicit BlockDecoder(const std::uint8_t* block) : GroupDecoder<false>(block) {}
-};
+class BlockDecoder<Q4_K> : public GroupDecoder<false> {};
 template <>
-class BlockDecoder<Q5_K> : public GroupDecoder<true> {
- public:
-  HWY_INLINE explicit BlockDecoder(const std::uint8_t* block) : GroupDecoder<true>(block) {}
-};
+class BlockDecoder<Q5_K> : public GroupDecoder<true> {};
 
 template <>
 class BlockDecoder<Q6_K> {
  public:
-  HWY_INLINE explicit BlockDecoder(const std::uint8_t* block) : block_(block) {
+  HWY_INLINE void open(const std::uint8_t* block) {
+    block_ = block;
     const hn::CappedTag<float, 16> d;
     const hn::Rebind<std::int32_t, decltype(d)> wide;
     const hn::Rebind<std::int8_t, decltype(d)> narrow;

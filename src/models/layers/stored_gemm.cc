@@ -64,20 +64,24 @@ HWY_INLINE void multiply_stored_rows(const StoredProduct& call, std::int64_t r) 
     const float* x = call.x;
     for (std::int64_t b = 0; b < C / Format::kNumbers; ++b) {
       for (std::int64_t j = 0; j < kO; ++j) prefetch_ahead<Format>(row[j], b);
-      const auto add_chunk = [&](std::int64_t j, const BlockDecoder<Format>& block, std::int64_t g) HWY_ATTR {
-        Vec<float> weights[kChunkVectors];
-        block.chunk(g, weights);
-        for (std::int64_t v = 0; v < kChunkVectors; ++v) {
-          const auto x_values = hn::LoadU(d, x + g * kChunk + v * kLanes<float>);
-          sums[j] = hn::MulAdd(x_values, weights[v], sums[j]);
+      BlockDecoder<Format> block[kO];
+      for (std::int64_t j = 0; j < kO; ++j) block[j].open(row[j]);
+      const auto add_chunk = [&](std::int64_t g) HWY_ATTR {
+        for (std::int64_t j = 0; j < kO; ++j) {
+          Vec<float> weights[kChunkVectors];
+          block[j].chunk(g, weights);
+          for (std::int64_t v = 0; v < kChunkVectors; ++v) {
+            const auto x_values = hn::LoadU(d, x + g * kChunk + v * kLanes<float>);
+            sums[j] = hn::MulAdd(x_values, weights[v], sums[j]);
+          }
         }
       };
       if constexpr (Format::kNumbers == kChunk) {
-        for (std::int64_t j = 0; j < kO; ++j) add_chunk(j, BlockDecoder<Format>(row[j]), 0);
+        add_chunk(0);
       } else {
-        for (std::int64_t j = 0; j < kO; ++j) {
-          const BlockDecoder<Format> block(row[j]);
-          for (std::int64_t g = 0; g < Format::kNumbers / kChunk; ++g) add_chunk(j, block, g);
+        for (std::int64_t g = 0; g < Format::kNumbers / kChunk; g += 2) {
+          add_chunk(g);
+          add_chunk(g + 1);
         }
       }
       for (std::int64_t j = 0; j < kO; ++j) row[j] += Format::kBytes;
@@ -115,7 +119,8 @@ void widen_row(float* out, const std::uint8_t* row, std::int64_t columns) {
   if constexpr (kHasBlocks<Format>) {
     for (std::int64_t b = 0; b < columns / Format::kNumbers; ++b) {
       prefetch_ahead<Format>(row, b);
-      const BlockDecoder<Format> block(row);
+      BlockDecoder<Format> block;
+      block.open(row);
       for (std::int64_t g = 0; g < Format::kNumbers / kChunk; ++g) {
         Vec<float> weights[kChunkVectors];
         block.chunk(g, weights);

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <limits>
+#include <random>
 #include <vector>
 
 #include "library/core/convert.hpp"
@@ -127,6 +128,39 @@ TEST_F(GgufTest, Tensor_NotFiniteOrFormatUnknown_IsRefused) {
     EXPECT_NE(std::string(error.what()).find("tensor 'q' is Q2_K, which is not read; F32, F16, BF16"),
               std::string::npos)
         << error.what();
+  }
+}
+
+/// Random bytes make scales that are not finite in some blocks: both ways of reading refuse the same element.
+TEST_F(GgufTest, Numbers_NotFinite_AreFoundAsWhenTheyAreRead) {
+  std::mt19937 random(5);
+  for (const GgufFormat& format : gguf_formats()) {
+    if (format.widen == nullptr) continue;
+    int refused = 0;
+    for (int round = 0; round < 60; ++round) {
+      const std::int64_t blocks = format.numbers == 1 ? 40 : 8;
+      std::string data(static_cast<std::size_t>(blocks) * format.bytes, '\0');
+      for (char& byte : data) byte = static_cast<char>(random());
+      GgufBytes out;
+      out.tensor("x", {blocks * format.numbers}, format.id, data);
+      file.write(out.bytes());
+      const GgufFile gguf(file.path());
+      const GgufTensor& x = *gguf.find("x");
+      std::vector<float> values(static_cast<std::size_t>(x.numel()));
+      const auto complaint = [](const auto& read) -> std::string {
+        try {
+          read();
+        } catch (const FileError& error) {
+          return error.what();
+        }
+        return "";
+      };
+      const std::string expected = complaint([&] { gguf.read_f32(x, values.data()); });
+      EXPECT_EQ(complaint([&] { gguf.check_numbers(x); }), expected) << format.word;
+      refused += expected.empty() ? 0 : 1;
+    }
+    EXPECT_GT(refused, 0) << format.word;
+    EXPECT_LT(refused, 60) << format.word;
   }
 }
 
