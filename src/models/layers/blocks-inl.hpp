@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decodes blocks of GGUF formats into vectors of f32; included once per Highway target. Numbers are bitwise those of
-// io::widen_blocks, so files that include this are compiled without contraction of products and sums.
+// io::widen_blocks: scale · code is exact in f32, since scales have at most 18 bits and codes at most 6, or 11 and 8.
+// One rounding remains, that of the minimum's addition, whether or not it is fused with the product.
 #if defined(HEADGATE_LAYERS_BLOCKS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LAYERS_BLOCKS_INL_
 #undef HEADGATE_LAYERS_BLOCKS_INL_
@@ -9,6 +10,8 @@
 #endif
 
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "library/core/convert.hpp"
 #include "models/layers/block_formats.hpp"
@@ -20,6 +23,8 @@ namespace headgate::layers::HWY_NAMESPACE {
 /// Numbers that are decoded at a time.
 inline constexpr std::int64_t kChunk = 32;
 inline constexpr std::int64_t kChunkVectors = kChunk / kLanes<float>;
+/// Numbers whose scales are decoded at a time: one super-block, or up to eight blocks of 32.
+inline constexpr std::int64_t kSpan = 256;
 
 using Bytes = hn::CappedTag<std::uint8_t, kChunk>;
 using HalfBytes = hn::CappedTag<std::uint8_t, kChunk / 2>;
@@ -35,32 +40,84 @@ HWY_INLINE float load_half(const std::uint8_t* from) {
 #endif
 }
 
-/// out = step · code + offset for kChunk codes of 8 bits, with both roundings; without kOffset step · code.
+/// Widens the two f16 numbers at `from` into scales, the second times kSign; without kPair the first. Reads four bytes.
+template <bool kPair, int kSign = 1>
+HWY_INLINE void load_scales(const std::uint8_t* from, float* scales) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  // Converts both at once: the ways to and from a vector register take longer than the conversion.
+  std::uint32_t halves = 0;
+  std::memcpy(&halves, from, sizeof(halves));
+  if constexpr (kSign < 0) halves ^= 0x8000'0000U;
+  const __m128 numbers = _mm_cvtph_ps(_mm_cvtsi32_si128(static_cast<int>(halves)));
+  if constexpr (kPair) {
+    _mm_storel_pi(reinterpret_cast<__m64*>(scales), numbers);
+  } else {
+    _mm_store_ss(scales, numbers);
+  }
+#else
+  scales[0] = load_half(from);
+  if constexpr (kPair) scales[1] = load_half(from + 2) * kSign;
+#endif
+}
+
+/// out(kCount) = by · codes.
+template <std::size_t kCount, typename Code>
+HWY_INLINE void scale_all(const Code* codes, float by, float* out) {
+  const hn::CappedTag<float, kCount> d;
+  const hn::Rebind<std::int32_t, decltype(d)> wide;
+  const hn::Rebind<Code, decltype(d)> narrow;
+  for (std::size_t i = 0; i < kCount; i += hn::Lanes(d)) {
+    const auto numbers = hn::ConvertTo(d, hn::PromoteTo(wide, hn::LoadU(narrow, codes + i)));
+    hn::StoreU(hn::Mul(hn::Set(d, by), numbers), d, out + i);
+  }
+}
+
+/// Returns vector v of a chunk's codes of 8 bits.
+HWY_INLINE Vec<float> load_codes(const std::uint8_t* codes, std::int64_t v) {
+  const hn::Rebind<std::int32_t, Tag<float>> wide;
+  const hn::Rebind<std::int8_t, Tag<float>> narrow;
+  const auto* from = reinterpret_cast<const std::int8_t*>(codes) + v * kLanes<float>;
+  return hn::ConvertTo(Tag<float>(), hn::PromoteTo(wide, hn::LoadU(narrow, from)));
+}
+
+/// out = step · code + offset for a chunk; without kOffset step · code.
 template <bool kOffset>
 HWY_INLINE void scale_codes(const std::uint8_t* codes, float step, float offset, Vec<float>* out) {
   const Tag<float> d;
-  const hn::Rebind<std::int32_t, Tag<float>> wide;
-  const hn::Rebind<std::int8_t, Tag<float>> narrow;
   const auto steps = hn::Set(d, step), offsets = hn::Set(d, offset);
   for (std::int64_t v = 0; v < kChunkVectors; ++v) {
-    const auto* from = reinterpret_cast<const std::int8_t*>(codes) + v * kLanes<float>;
-    const auto product = hn::Mul(steps, hn::ConvertTo(d, hn::PromoteTo(wide, hn::LoadU(narrow, from))));
-    out[v] = kOffset ? hn::Add(product, offsets) : product;
+    const auto code = load_codes(codes, v);
+    out[v] = kOffset ? hn::MulAdd(steps, code, offsets) : hn::Mul(steps, code);
   }
 }
 
 #if HWY_TARGET == HWY_AVX3
-/// Returns step · (q − kZero) + offset for q = 0 … 15, with both roundings.
+/// Returns step · (q − kZero) + offset for q = 0 … 15.
 template <bool kOffset, int kZero>
 HWY_INLINE Vec<float> nibble_table(float step, float offset) {
   const Tag<float> d;
-  const auto product = hn::Mul(hn::Set(d, step), hn::Iota(d, static_cast<float>(-kZero)));
-  return kOffset ? hn::Add(product, hn::Set(d, offset)) : product;
+  const auto codes = hn::Iota(d, static_cast<float>(-kZero));
+  return kOffset ? hn::MulAdd(hn::Set(d, step), codes, hn::Set(d, offset)) : hn::Mul(hn::Set(d, step), codes);
 }
 
 /// Looks up the low 4 bits of each number.
 HWY_INLINE Vec<float> look_up(Vec<float> table, __m512i indices) {
   return Vec<float>{_mm512_permutexvar_ps(indices, table.raw)};
+}
+
+/// Makes numbers of five bits: step · (q − kZero) + offset. Each lane of `low` has q's low 4 bits; bit i of `fifth` is
+/// the fifth bit of lane i.
+template <bool kOffset, int kZero>
+HWY_INLINE Vec<float> scale_five_bits(__m512i low, std::uint32_t fifth, float step, float offset) {
+  const Tag<float> d;
+  const __m512 four = look_up(hn::Iota(d, static_cast<float>(-kZero)), low).raw;
+  const Vec<float> code{_mm512_mask_add_ps(four, static_cast<__mmask16>(fifth), four, _mm512_set1_ps(16.0F))};
+  return kOffset ? hn::MulAdd(hn::Set(d, step), code, hn::Set(d, offset)) : hn::Mul(hn::Set(d, step), code);
+}
+
+/// Loads 16 bytes, one into each lane.
+HWY_INLINE __m512i load_bytes(const std::uint8_t* from) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 #endif
 
@@ -102,203 +159,158 @@ HWY_INLINE void split_nibbles(const std::uint8_t* from, std::uint32_t fifth, std
   }
 }
 
-/// Decodes a block of Q4_0, Q4_1, Q5_0 or Q5_1: scale, minimum if kOffset, fifth bits if kFifth, nibbles. Codes count
-/// from kZero.
-template <bool kOffset, bool kFifth, int kZero>
-HWY_INLINE void decode_nibbles(const std::uint8_t* block, Vec<float>* out) {
-  const float step = load_half(block), offset = kOffset ? load_half(block + 2) : 0.0F;
-  const std::uint8_t* at = block + (kOffset ? 4 : 2);
-  std::uint32_t fifth = 0;
-  if constexpr (kFifth) {
-    std::memcpy(&fifth, at, sizeof(fifth));
-    at += sizeof(fifth);
-  }
-#if HWY_TARGET == HWY_AVX3
-  if constexpr (!kFifth) {
-    const Vec<float> table = nibble_table<kOffset, kZero>(step, offset);
-    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
-    out[0] = look_up(table, bytes);
-    out[1] = look_up(table, _mm512_srli_epi32(bytes, 4));
-    return;
-  }
-#endif
-  HWY_ALIGN std::uint8_t codes[kChunk];
-  split_nibbles<kFifth, kZero>(at, fifth, codes);
-  scale_codes<kOffset>(codes, step, offset, out);
-}
-
-/// Decodes one block after open(block): chunk(g, out) makes its numbers [32 g, 32 g + 32).
+/// Decodes a span of a row. open(blocks, units) decodes the scales of its first `units` units of kParts chunks.
+/// chunk<kPart>(unit, out) makes the numbers of one chunk.
 template <class Format>
-class BlockDecoder;
+class SpanDecoder;
 
-template <>
-class BlockDecoder<Q8_0> {
+/// Decodes blocks of 32 numbers: a scale, a minimum if kOffset, a word of fifth bits if kFifth, then nibbles, which
+/// count from kZero; or bytes.
+template <class Format, bool kOffset, bool kFifth, int kZero>
+class SmallBlocks {
  public:
-  HWY_INLINE void open(const std::uint8_t* block) { block_ = block; }
-  HWY_INLINE void chunk(std::int64_t /*g*/, Vec<float>* out) const {
-    scale_codes<false>(block_ + 2, load_half(block_), 0.0F, out);
+  static constexpr int kParts = 1;
+
+  HWY_INLINE void open(const std::uint8_t* blocks, std::int64_t units) {
+    blocks_ = blocks;
+    for (std::int64_t u = 0; u < units; ++u) load_scales<kOffset>(blocks + u * Format::kBytes, scales_[u]);
+  }
+  template <int kPart>
+  HWY_INLINE void chunk(std::int64_t unit, Vec<float>* out) const {
+    const std::uint8_t* at = blocks_ + unit * Format::kBytes + (kOffset ? 4 : 2);
+    const float step = scales_[unit][0], offset = kOffset ? scales_[unit][1] : 0.0F;
+    if constexpr (std::is_same_v<Format, Q8_0>) {
+      scale_codes<false>(at, step, 0.0F, out);
+      return;
+    }
+    std::uint32_t fifth = 0;
+    if constexpr (kFifth) {
+      std::memcpy(&fifth, at, sizeof(fifth));
+      at += sizeof(fifth);
+    }
+#if HWY_TARGET == HWY_AVX3
+    const __m512i low = load_bytes(at), high = _mm512_srli_epi32(low, 4);
+    if constexpr (kFifth) {
+      out[0] = scale_five_bits<kOffset, kZero>(low, fifth, step, offset);
+      out[1] = scale_five_bits<kOffset, kZero>(high, fifth >> 16, step, offset);
+    } else {
+      const Vec<float> table = nibble_table<kOffset, kZero>(step, offset);
+      out[0] = look_up(table, low);
+      out[1] = look_up(table, high);
+    }
+#else
+    HWY_ALIGN std::uint8_t codes[kChunk];
+    split_nibbles<kFifth, kZero>(at, fifth, codes);
+    scale_codes<kOffset>(codes, step, offset, out);
+#endif
   }
 
  private:
-  const std::uint8_t* block_;
+  const std::uint8_t* blocks_;
+  float scales_[kSpan / kChunk][2];  // step and offset of each block
 };
 
 template <>
-class BlockDecoder<Q4_0> {
- public:
-  HWY_INLINE void open(const std::uint8_t* block) { block_ = block; }
-  HWY_INLINE void chunk(std::int64_t /*g*/, Vec<float>* out) const { decode_nibbles<false, false, 8>(block_, out); }
-
- private:
-  const std::uint8_t* block_;
-};
-
+class SpanDecoder<Q8_0> : public SmallBlocks<Q8_0, false, false, 0> {};
 template <>
-class BlockDecoder<Q4_1> {
- public:
-  HWY_INLINE void open(const std::uint8_t* block) { block_ = block; }
-  HWY_INLINE void chunk(std::int64_t /*g*/, Vec<float>* out) const { decode_nibbles<true, false, 0>(block_, out); }
-
- private:
-  const std::uint8_t* block_;
-};
-
+class SpanDecoder<Q4_0> : public SmallBlocks<Q4_0, false, false, 8> {};
 template <>
-class BlockDecoder<Q5_0> {
- public:
-  HWY_INLINE void open(const std::uint8_t* block) { block_ = block; }
-  HWY_INLINE void chunk(std::int64_t /*g*/, Vec<float>* out) const { decode_nibbles<false, true, 16>(block_, out); }
-
- private:
-  const std::uint8_t* block_;
-};
-
+class SpanDecoder<Q4_1> : public SmallBlocks<Q4_1, true, false, 0> {};
 template <>
-class BlockDecoder<Q5_1> {
- public:
-  HWY_INLINE void open(const std::uint8_t* block) { block_ = block; }
-  HWY_INLINE void chunk(std::int64_t /*g*/, Vec<float>* out) const { decode_nibbles<true, true, 0>(block_, out); }
+class SpanDecoder<Q5_0> : public SmallBlocks<Q5_0, false, true, 16> {};
+template <>
+class SpanDecoder<Q5_1> : public SmallBlocks<Q5_1, true, true, 0> {};
 
- private:
-  const std::uint8_t* block_;
-};
-
-/// Holds d · scale and −dmin · least of the 8 groups of a super-block of Q4_K or Q5_K.
-class GroupScales {
+/// Decodes super-blocks of Q4_K and Q5_K: 8 groups of 32 numbers, two groups in the nibbles of 32 bytes.
+template <bool kFifth>
+class GroupedBlocks {
  public:
-  HWY_INLINE void open(const std::uint8_t* block) {
+  static constexpr int kParts = 2;
+
+  HWY_INLINE void open(const std::uint8_t* block, std::int64_t /*units*/) {
+    block_ = block;
     // Bytes 4 … 15 have 6 bits for each of 8 scales and 8 minima. Four at a time: the low words' low 6 bits, or a
     // nibble of the last word below the two high bits of a low word.
     std::uint32_t word[3];
     std::memcpy(word, block + 4, sizeof(word));
     constexpr std::uint32_t kSix = 0x3F3F3F3FU, kFour = 0x0F0F0F0FU, kTwo = 0x30303030U;
-    const std::uint32_t scales[4] = {word[0] & kSix, (word[2] & kFour) | (word[0] >> 2 & kTwo), word[1] & kSix,
-                                     (word[2] >> 4 & kFour) | (word[1] >> 2 & kTwo)};
-    HWY_ALIGN std::uint8_t codes[16];
-    std::memcpy(codes, scales, sizeof(codes));
-    scale(codes, load_half(block), step_);
-    scale(codes + 8, -load_half(block + 2), offset_);
+    const std::uint64_t steps = (word[0] & kSix) | std::uint64_t{(word[2] & kFour) | (word[0] >> 2 & kTwo)} << 32;
+    const std::uint64_t offsets = (word[1] & kSix) | std::uint64_t{(word[2] >> 4 & kFour) | (word[1] >> 2 & kTwo)}
+                                                         << 32;
+    HWY_ALIGN std::uint8_t step_codes[8], offset_codes[8];
+    std::memcpy(step_codes, &steps, sizeof(steps));
+    std::memcpy(offset_codes, &offsets, sizeof(offsets));
+    float by[2];
+    load_scales<true, -1>(block, by);
+    scale_all<8>(step_codes, by[0], step_);
+    scale_all<8>(offset_codes, by[1], offset_);
   }
-  HWY_INLINE float step(std::int64_t g) const { return step_[g]; }
-  HWY_INLINE float offset(std::int64_t g) const { return offset_[g]; }
-
- private:
-  static HWY_INLINE void scale(const std::uint8_t* codes, float by, float* out) {
-    const hn::CappedTag<float, 8> d;
-    const hn::Rebind<std::int32_t, decltype(d)> wide;
-    const hn::Rebind<std::uint8_t, decltype(d)> narrow;
-    for (std::size_t i = 0; i < 8; i += hn::Lanes(d)) {
-      const auto numbers = hn::ConvertTo(d, hn::PromoteTo(wide, hn::LoadU(narrow, codes + i)));
-      hn::StoreU(hn::Mul(hn::Set(d, by), numbers), d, out + i);
-    }
-  }
-
-  HWY_ALIGN float step_[8];
-  HWY_ALIGN float offset_[8];
-};
-
-/// Decodes Q4_K and Q5_K, whose groups are chunks.
-template <bool kFifthBits>
-class GroupDecoder {
- public:
-  HWY_INLINE void open(const std::uint8_t* block) {
-    fifth_ = block + 16;
-    low_ = block + (kFifthBits ? 48 : 16);
-    scales_.open(block);
-  }
-  HWY_INLINE void chunk(std::int64_t g, Vec<float>* out) const {
+  template <int kPart>
+  HWY_INLINE void chunk(std::int64_t unit, Vec<float>* out) const {
+    const std::uint8_t* low = block_ + (kFifth ? 48 : 16) + unit * kChunk;
+    const std::int64_t g = unit * kParts + kPart;
 #if HWY_TARGET == HWY_AVX3
-    if constexpr (!kFifthBits) {
-      const Vec<float> table = nibble_table<true, 0>(scales_.step(g), scales_.offset(g));
+    if constexpr (!kFifth) {
+      const Vec<float> table = nibble_table<true, 0>(step_[g], offset_[g]);
       for (int v = 0; v < 2; ++v) {
-        const auto* from = reinterpret_cast<const __m128i*>(low_ + g / 2 * kChunk) + v;
-        const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from));
-        out[v] = look_up(table, (g & 1) != 0 ? _mm512_srli_epi32(bytes, 4) : bytes);
+        const __m512i bytes = load_bytes(low + 16 * v);
+        out[v] = look_up(table, kPart == 0 ? bytes : _mm512_srli_epi32(bytes, 4));
       }
       return;
     }
 #endif
     const Bytes d;
     HWY_ALIGN std::uint8_t codes[kChunk];
+    const auto bit = hn::Set(d, static_cast<std::uint8_t>(1U << g));
     for (std::size_t i = 0; i < kChunk; i += hn::Lanes(d)) {
-      const auto nibbles = hn::LoadU(d, low_ + g / 2 * kChunk + i);
-      auto code = hn::And(hn::ShiftRightSame(nibbles, static_cast<int>(g % 2 * 4)), hn::Set(d, std::uint8_t{0x0F}));
-      if constexpr (kFifthBits) {
-        const auto bit = hn::And(hn::LoadU(d, fifth_ + i), hn::Set(d, static_cast<std::uint8_t>(1U << g)));
-        const auto sixteen = hn::Set(d, std::uint8_t{16});
-        code = hn::Or(code, hn::IfThenZeroElse(hn::Eq(bit, hn::Zero(d)), sixteen));
+      const auto bytes = hn::LoadU(d, low + i);
+      auto code = kPart == 0 ? hn::And(bytes, hn::Set(d, std::uint8_t{0x0F})) : hn::ShiftRight<4>(bytes);
+      if constexpr (kFifth) {  // bit g of byte i is the fifth bit of number i of group g
+        const auto is_clear = hn::Eq(hn::And(hn::LoadU(d, block_ + 16 + i), bit), hn::Zero(d));
+        code = hn::Or(code, hn::IfThenZeroElse(is_clear, hn::Set(d, std::uint8_t{16})));
       }
       hn::StoreU(code, d, codes + i);
     }
-    scale_codes<true>(codes, scales_.step(g), scales_.offset(g), out);
+    scale_codes<true>(codes, step_[g], offset_[g], out);
   }
 
  private:
-  const std::uint8_t* fifth_;
-  const std::uint8_t* low_;
-  GroupScales scales_;
+  const std::uint8_t* block_;
+  HWY_ALIGN float step_[8];
+  HWY_ALIGN float offset_[8];
 };
 
 template <>
-class BlockDecoder<Q4_K> : public GroupDecoder<false> {};
+class SpanDecoder<Q4_K> : public GroupedBlocks<false> {};
 template <>
-class BlockDecoder<Q5_K> : public GroupDecoder<true> {};
+class SpanDecoder<Q5_K> : public GroupedBlocks<true> {};
 
+/// Decodes super-blocks of two halves. A half has 128 numbers, whose low 4 bits are in 64 bytes, whose high 2 in 32.
 template <>
-class BlockDecoder<Q6_K> {
+class SpanDecoder<Q6_K> {
  public:
-  HWY_INLINE void open(const std::uint8_t* block) {
+  static constexpr int kParts = 4;
+
+  HWY_INLINE void open(const std::uint8_t* block, std::int64_t /*units*/) {
     block_ = block;
-    const hn::CappedTag<float, 16> d;
-    const hn::Rebind<std::int32_t, decltype(d)> wide;
-    const hn::Rebind<std::int8_t, decltype(d)> narrow;
-    const auto by = hn::Set(d, load_half(block + 208));
-    for (std::size_t i = 0; i < 16; i += hn::Lanes(d)) {
-      const auto* scales = reinterpret_cast<const std::int8_t*>(block + 192) + i;
-      hn::StoreU(hn::Mul(by, hn::ConvertTo(d, hn::PromoteTo(wide, hn::LoadU(narrow, scales)))), d, step_ + i);
-    }
+    scale_all<16>(reinterpret_cast<const std::int8_t*>(block + 192), load_half(block + 208), step_);
   }
-  HWY_INLINE void chunk(std::int64_t g, Vec<float>* out) const {
+  template <int kPart>
+  HWY_INLINE void chunk(std::int64_t unit, Vec<float>* out) const {
+    const std::uint8_t *low = block_ + unit * 64 + kPart % 2 * kChunk, *high = block_ + 128 + unit * 32;
     const Bytes d;
-    const std::int64_t half = g / 4, quarter = g % 4;  // of 128 numbers: 64 bytes of low bits, 32 of high ones
-    const std::uint8_t* low = block_ + half * 64 + quarter % 2 * kChunk;
-    const std::uint8_t* high = block_ + 128 + half * 32;
+    const auto nibble = hn::Set(d, std::uint8_t{0x0F}), two = hn::Set(d, std::uint8_t{0x30});
     HWY_ALIGN std::uint8_t codes[kChunk];
     for (std::size_t i = 0; i < kChunk; i += hn::Lanes(d)) {
-      const auto nibble = hn::And(hn::ShiftRightSame(hn::LoadU(d, low + i), static_cast<int>(quarter / 2 * 4)),
-                                  hn::Set(d, std::uint8_t{0x0F}));
-      const auto two = hn::And(hn::ShiftRightSame(hn::LoadU(d, high + i), static_cast<int>(quarter * 2)),
-                               hn::Set(d, std::uint8_t{0x03}));
-      hn::StoreU(hn::Sub(hn::Or(nibble, hn::ShiftLeft<4>(two)), hn::Set(d, std::uint8_t{32})), d, codes + i);
+      const auto lows = hn::LoadU(d, low + i), highs = hn::LoadU(d, high + i);
+      const auto low4 = kPart < 2 ? hn::And(lows, nibble) : hn::ShiftRight<4>(lows);
+      const auto high2 =
+          hn::And(kPart < 2 ? hn::ShiftLeft<4 - 2 * (kPart % 2)>(highs) : hn::ShiftRight<kPart % 2 * 2>(highs), two);
+      hn::StoreU(hn::Sub(hn::Or(low4, high2), hn::Set(d, std::uint8_t{32})), d, codes + i);
     }
-    const Tag<float> df;
-    const hn::Rebind<std::int32_t, Tag<float>> wide;
-    const hn::Rebind<std::int8_t, Tag<float>> narrow;
     for (std::int64_t v = 0; v < kChunkVectors; ++v) {
-      const std::int64_t at = v * kLanes<float>;
-      const auto step = hn::Set(df, step_[g * 2 + at / 16]);
-      const auto* from = reinterpret_cast<const std::int8_t*>(codes) + at;
-      out[v] = hn::Mul(step, hn::ConvertTo(df, hn::PromoteTo(wide, hn::LoadU(narrow, from))));
+      const auto step = hn::Set(Tag<float>(), step_[(unit * kParts + kPart) * 2 + v * kLanes<float> / 16]);
+      out[v] = hn::Mul(step, load_codes(codes, v));
     }
   }
 
@@ -306,6 +318,22 @@ class BlockDecoder<Q6_K> {
   const std::uint8_t* block_;
   HWY_ALIGN float step_[16];
 };
+
+/// Calls use(part of the unit, vectors of the chunk) for each chunk of a unit, in order.
+template <class Format, class Use, int... kPart>
+HWY_INLINE void each_chunk_of(const SpanDecoder<Format>& span, std::int64_t unit, const Use& use,
+                              std::integer_sequence<int, kPart...> /*parts*/) {
+  const auto decode = [&](auto part) HWY_ATTR {
+    Vec<float> numbers[kChunkVectors];
+    span.template chunk<decltype(part)::value>(unit, numbers);
+    use(decltype(part)::value, numbers);
+  };
+  (decode(std::integral_constant<int, kPart>()), ...);
+}
+template <class Format, class Use>
+HWY_INLINE void each_chunk(const SpanDecoder<Format>& span, std::int64_t unit, const Use& use) {
+  each_chunk_of(span, unit, use, std::make_integer_sequence<int, SpanDecoder<Format>::kParts>());
+}
 
 /// Loads numbers of the formats whose blocks are single numbers, at any alignment.
 template <class Format>

@@ -35,16 +35,27 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
 /// Prefetch distance in w (docs/design/decoding.md).
-inline constexpr std::int64_t kStoredAhead_bytes = 8192;
+inline constexpr std::int64_t kStoredAhead_bytes = 16384;
 
-/// Prefetches what lies ahead of a block, about once per cache line.
+/// Describes spans and units of a format's rows.
 template <class Format>
-HWY_INLINE void prefetch_ahead(const std::uint8_t* block, std::int64_t b) {
-  constexpr std::int64_t kLine_bytes = 64, kBlocks = std::max<std::int64_t>(1, kLine_bytes / Format::kBytes);
+struct Spans {
+  static constexpr std::int64_t kUnit = SpanDecoder<Format>::kParts * kChunk;
+  static constexpr std::int64_t kBytes = kSpan / Format::kNumbers * Format::kBytes;  ///< of a span
+  static constexpr std::int64_t kUnit_bytes = kBytes / (kSpan / kUnit);
+
+  /// Returns the units of the span that begins at column c of C.
+  static HWY_INLINE std::int64_t units(std::int64_t c, std::int64_t C) { return std::min(kSpan, C - c) / kUnit; }
+};
+
+/// Prefetches what lies ahead of a unit.
+template <class Format>
+HWY_INLINE void prefetch_ahead(const std::uint8_t* span, std::int64_t unit) {
+  constexpr std::int64_t kLine_bytes = 64;
   constexpr int kReads = 0, kIntoSecondLevel = 2;
-  if (b % kBlocks != 0) return;
-  for (std::int64_t at = 0; at < std::max(Format::kBytes, kLine_bytes); at += kLine_bytes) {
-    const auto line = reinterpret_cast<std::uintptr_t>(block) + static_cast<std::uintptr_t>(at + kStoredAhead_bytes);
+  for (std::int64_t at = 0; at < Spans<Format>::kUnit_bytes; at += kLine_bytes) {
+    const std::int64_t ahead = unit * Spans<Format>::kUnit_bytes + at + kStoredAhead_bytes;
+    const auto line = reinterpret_cast<std::uintptr_t>(span) + static_cast<std::uintptr_t>(ahead);
     __builtin_prefetch(reinterpret_cast<const void*>(line), kReads, kIntoSecondLevel);
   }
 }
@@ -62,30 +73,28 @@ HWY_INLINE void multiply_stored_rows(const StoredProduct& call, std::int64_t r) 
   const std::int64_t C = call.w->columns;
   if constexpr (kHasBlocks<Format>) {
     const float* x = call.x;
-    for (std::int64_t b = 0; b < C / Format::kNumbers; ++b) {
-      for (std::int64_t j = 0; j < kO; ++j) prefetch_ahead<Format>(row[j], b);
-      BlockDecoder<Format> block[kO];
-      for (std::int64_t j = 0; j < kO; ++j) block[j].open(row[j]);
-      const auto add_chunk = [&](std::int64_t g) HWY_ATTR {
-        for (std::int64_t j = 0; j < kO; ++j) {
-          Vec<float> weights[kChunkVectors];
-          block[j].chunk(g, weights);
-          for (std::int64_t v = 0; v < kChunkVectors; ++v) {
-            const auto x_values = hn::LoadU(d, x + g * kChunk + v * kLanes<float>);
-            sums[j] = hn::MulAdd(x_values, weights[v], sums[j]);
-          }
-        }
-      };
-      if constexpr (Format::kNumbers == kChunk) {
-        add_chunk(0);
-      } else {
-        for (std::int64_t g = 0; g < Format::kNumbers / kChunk; g += 2) {
-          add_chunk(g);
-          add_chunk(g + 1);
-        }
+    // The scales of the next span are decoded before the current span is read, so that their latency overlaps with it.
+    SpanDecoder<Format> spans[2][kO];
+    for (std::int64_t j = 0; j < kO; ++j) spans[0][j].open(row[j], Spans<Format>::units(0, C));
+    for (std::int64_t c = 0; c < C; c += kSpan) {
+      const std::int64_t next = c + kSpan;
+      const SpanDecoder<Format>* span = spans[c / kSpan % 2];
+      for (std::int64_t j = 0; j < kO && next < C; ++j) {
+        spans[next / kSpan % 2][j].open(row[j] + Spans<Format>::kBytes, Spans<Format>::units(next, C));
       }
-      for (std::int64_t j = 0; j < kO; ++j) row[j] += Format::kBytes;
-      x += Format::kNumbers;
+      for (std::int64_t u = 0; u < Spans<Format>::units(c, C); ++u) {
+        for (std::int64_t j = 0; j < kO; ++j) {
+          prefetch_ahead<Format>(row[j], u);
+          each_chunk(span[j], u, [&](std::int64_t part, const Vec<float>* weights) HWY_ATTR {
+            for (std::int64_t v = 0; v < kChunkVectors; ++v) {
+              const auto x_values = hn::LoadU(d, x + part * kChunk + v * kLanes<float>);
+              sums[j] = hn::MulAdd(x_values, weights[v], sums[j]);
+            }
+          });
+        }
+        x += Spans<Format>::kUnit;
+      }
+      for (std::int64_t j = 0; j < kO; ++j) row[j] += Spans<Format>::kBytes;
     }
   } else {
     constexpr auto kBytes = static_cast<std::int64_t>(sizeof(typename Format::Number));
@@ -117,17 +126,18 @@ template <class Format>
 void widen_row(float* out, const std::uint8_t* row, std::int64_t columns) {
   const Tag<float> d;
   if constexpr (kHasBlocks<Format>) {
-    for (std::int64_t b = 0; b < columns / Format::kNumbers; ++b) {
-      prefetch_ahead<Format>(row, b);
-      BlockDecoder<Format> block;
-      block.open(row);
-      for (std::int64_t g = 0; g < Format::kNumbers / kChunk; ++g) {
-        Vec<float> weights[kChunkVectors];
-        block.chunk(g, weights);
-        for (std::int64_t v = 0; v < kChunkVectors; ++v) hn::StoreU(weights[v], d, out + v * kLanes<float>);
-        out += kChunk;
+    SpanDecoder<Format> span;
+    for (std::int64_t c = 0; c < columns; c += kSpan) {
+      const std::int64_t units = Spans<Format>::units(c, columns);
+      span.open(row, units);
+      for (std::int64_t u = 0; u < units; ++u) {
+        prefetch_ahead<Format>(row, u);
+        each_chunk(span, u, [&](std::int64_t /*part*/, const Vec<float>* weights) HWY_ATTR {
+          for (std::int64_t v = 0; v < kChunkVectors; ++v) hn::StoreU(weights[v], d, out + v * kLanes<float>);
+          out += kChunk;
+        });
       }
-      row += Format::kBytes;
+      row += Spans<Format>::kBytes;
     }
   } else {
     constexpr auto kBytes = static_cast<std::int64_t>(sizeof(typename Format::Number));

@@ -16,6 +16,7 @@
 #include "library/core/statistics_outputs.hpp"
 #include "tool/bench/attention.hpp"
 #include "tool/bench/linear_attention.hpp"
+#include "tool/bench/stored_products.hpp"
 #include "tool/bench/streaming.hpp"
 #include "tool/bench/training.hpp"
 #include "tool/bench/workload.hpp"
@@ -395,6 +396,7 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_statistics(groups);
   for (BenchGroup& group : linear_attention_groups(threads)) groups.push_back(std::move(group));
   for (BenchGroup& group : streaming_groups()) groups.push_back(std::move(group));
+  for (BenchGroup& group : stored_product_groups()) groups.push_back(std::move(group));
   for (BenchGroup& group : training_groups()) groups.push_back(std::move(group));
   return groups;
 }
