@@ -104,7 +104,7 @@ void Decoder<T>::State::forward(const T* parameters, const Tokens& tokens, const
     first = replaced->layer;
     layers::copy_to<T>(saved_of(first).x.flat(), replaced->input.flat(), context);
   } else {
-    blocks.embed(saved_of(0).x, places.outer(parameters).embedding, tokens);
+    blocks.embed(saved_of(0).x, places.outer(parameters), tokens);
   }
   for (std::int64_t layer = first; layer < config.layers; ++layer) {
     const LayerWeights<const T> w = places.layer(layer, parameters);

@@ -14,6 +14,7 @@
 
 namespace headgate::models {
 
+using layers::rows_of;
 using layers::Update;
 
 template <typename T>
@@ -33,8 +34,9 @@ void DecoderBlocks<T>::set_first_position(std::int64_t first) {
 
 template <typename T>
 template <typename M>
-void DecoderBlocks<T>::embed(View<T, 2> x, View<const M, 2> table, View<const std::int32_t, 1> tokens) const {
-  layers::embedding_forward(x, table, tokens, context_);
+void DecoderBlocks<T>::embed(View<T, 2> x, const OuterWeights<const T, M>& w,
+                             View<const std::int32_t, 1> tokens) const {
+  layers::embedding_forward(x, w.embedding, tokens, context_);
   if (sizes_.embedding_scale != 1.0) layers::scale(x.flat(), static_cast<T>(sizes_.embedding_scale), context_);
 }
 
@@ -98,10 +100,10 @@ void DecoderBlocks<T>::experts(View<T, 2> out, ConstView<T, 2> h, const LayerCon
   matrices.reserve(static_cast<std::size_t>(E));
   for (std::int64_t e = 0; e < E; ++e) {
     matrices.push_back(
-        {w.gate_up.range(0, 2 * e * I, I), w.gate_up.range(0, (2 * e + 1) * I, I), w.down.range(0, e * C, C)});
+        {rows_of(w.gate_up, 2 * e * I, I), rows_of(w.gate_up, (2 * e + 1) * I, I), rows_of(w.down, e * C, C)});
   }
   layers::ExpertsWeights<const T, M> weights{w.router, w.router_bias, matrices, {}, w.shared_gate};
-  if (S > 0) weights.shared = {w.shared_gate_up.range(0, 0, S), w.shared_gate_up.range(0, S, S), w.shared_down};
+  if (S > 0) weights.shared = {rows_of(w.shared_gate_up, 0, S), rows_of(w.shared_gate_up, S, S), w.shared_down};
   layers::experts_forward(out, h, weights, *buffers_.experts, shape, update, context_);
 }
 
@@ -126,18 +128,22 @@ void DecoderBlocks<T>::norm(View<T, 2> y, View<T, 2> rstd, ConstView<T, 2> x, Co
 }
 
 // Instantiates the passes for matrices of M.
+// clang-format off
 #define HEADGATE_BLOCKS(T, M)                                                                                      \
-  template void DecoderBlocks<T>::embed(View<T, 2>, View<const M, 2>, View<const std::int32_t, 1>) const;          \
+  template void DecoderBlocks<T>::embed(View<T, 2>, const OuterWeights<const T, const M>&,                         \
+                                        View<const std::int32_t, 1>) const;                                        \
   template void DecoderBlocks<T>::mixer_block(const LayerConfig&, const LayerWeights<const T, const M>&,           \
                                               const SavedLayer<T>&, const MixerCall<T>&) const;                    \
   template void DecoderBlocks<T>::mlp_block(View<T, 2>, const LayerConfig&, const LayerWeights<const T, const M>&, \
                                             const SavedLayer<T>&) const;
+// clang-format on
 
 template class DecoderBlocks<float>;
 template class DecoderBlocks<double>;
 HEADGATE_BLOCKS(float, float)
 HEADGATE_BLOCKS(double, double)
 HEADGATE_BLOCKS(float, BFloat16)
+HEADGATE_BLOCKS(float, layers::StoredBlocks)
 
 #undef HEADGATE_BLOCKS
 

@@ -44,9 +44,9 @@ class DecoderBlocks {
   /// Sets the positions of the T tokens to first … first + T−1.
   void set_first_position(std::int64_t first);
 
-  /// s.x = the embeddings of tokens (N), scaled.
+  /// x(N,C) = the embeddings of tokens (N), scaled.
   template <typename M>
-  void embed(View<T, 2> x, View<const M, 2> table, View<const std::int32_t, 1> tokens) const;
+  void embed(View<T, 2> x, const OuterWeights<const T, M>& w, View<const std::int32_t, 1> tokens) const;
   /// s.x_middle = s.x + mixer(norm(s.x)).
   template <typename M>
   void mixer_block(const LayerConfig& layer, const LayerWeights<const T, M>& w, const SavedLayer<T>& s,

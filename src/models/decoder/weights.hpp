@@ -41,13 +41,13 @@ enum class ParameterKind : std::int32_t {
 /// Views the weights of a mixture of E experts of width I, and of an expert of width S that reads all tokens.
 template <typename T, typename M = T>
 struct DecoderExperts {
-  View<T, 2> router;          ///< (E,C)
-  View<T, 1> router_bias;     ///< (E), of the sigmoid router
-  View<M, 2> gate_up;         ///< (E·2I,C): of each expert the rows of its gate, then those of up
-  View<M, 2> down;            ///< (E·C,I)
-  View<M, 2> shared_gate_up;  ///< (2S,C)
-  View<M, 2> shared_down;     ///< (C,S)
-  View<T, 2> shared_gate;     ///< (1,C)
+  View<T, 2> router;                   ///< (E,C)
+  View<T, 1> router_bias;              ///< (E), of the sigmoid router
+  layers::MatrixOf<M> gate_up;         ///< (E·2I,C): of each expert the rows of its gate, then those of up
+  layers::MatrixOf<M> down;            ///< (E·C,I)
+  layers::MatrixOf<M> shared_gate_up;  ///< (2S,C)
+  layers::MatrixOf<M> shared_down;     ///< (C,S)
+  View<T, 2> shared_gate;              ///< (1,C)
 };
 
 /// Views one layer's weights (of const T) or gradients (of T). Matrices may have another element type M. A member is
@@ -59,8 +59,8 @@ struct LayerWeights {
   layers::DeltaNetWeights<T, M> delta;       ///< of a layer of linear attention
   View<T, 1> mixer_out_norm;                 ///< (C), if outputs are normed
   View<T, 1> middle_norm;                    ///< (C), if inputs are normed
-  View<M, 2> gate_up;                        ///< (2F,C): rows of gate_proj, up_proj
-  View<M, 2> down;                           ///< (C,F)
+  layers::MatrixOf<M> gate_up;               ///< (2F,C): rows of gate_proj, up_proj
+  layers::MatrixOf<M> down;                  ///< (C,F)
   DecoderExperts<T, M> experts;              ///< in place of gate_up and down
   View<T, 1> mlp_out_norm;                   ///< (C), if outputs are normed
 };
@@ -68,9 +68,9 @@ struct LayerWeights {
 /// Views the weights outside the layers.
 template <typename T, typename M = T>
 struct OuterWeights {
-  View<M, 2> embedding;  ///< (V,C)
-  View<T, 1> norm;       ///< (C)
-  View<M, 2> head;       ///< (V,C); the embedding if tied
+  layers::MatrixOf<M> embedding;  ///< (V,C)
+  View<T, 1> norm;                ///< (C)
+  layers::MatrixOf<M> head;       ///< (V,C); the embedding if tied
 };
 
 struct TensorShape {
@@ -99,6 +99,12 @@ template <typename T>
 AppendedRows<T> appended_to(View<T, 2>& member) {
   return {member};
 }
+
+/// Does so in place of a member that is a stored matrix.
+struct AppendedParts {
+  layers::StoredMatrix& member;
+};
+inline AppendedParts appended_to(layers::StoredMatrix& member) { return {member}; }
 
 /// Visits the tensors of attention.
 template <class Visit, typename T, typename M>
@@ -234,6 +240,24 @@ struct PlaceInTwo : PlaceTensors<T>, PlaceTensors<M> {
   PlaceInTwo(T*& next, M*& next_matrix) : PlaceTensors<T>(next), PlaceTensors<M>(next_matrix) {}
   using PlaceTensors<T>::operator();
   using PlaceTensors<M>::operator();
+};
+
+/// Points vectors into a buffer, and matrices at their places in a file, given one after the other.
+class PlaceStored : public PlaceTensors<const float> {
+ public:
+  PlaceStored(const float*& next, const layers::StoredRows*& next_rows)
+      : PlaceTensors<const float>(next), next_rows_(next_rows) {}
+  using PlaceTensors<const float>::operator();
+
+  void operator()(const TensorRow& row, layers::StoredMatrix& member) const {
+    if (row.present) member.parts = {*next_rows_++};
+  }
+  void operator()(const TensorRow& row, AppendedParts place) const {
+    if (row.present) place.member.parts.push_back(*next_rows_++);
+  }
+
+ private:
+  const layers::StoredRows*& next_rows_;
 };
 
 /// Locates a model's weights, or their gradients, in a flat buffer.

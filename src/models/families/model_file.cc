@@ -286,6 +286,34 @@ void ModelFile::read_each(const std::function<void(const Parameter&, const float
   }
 }
 
+bool ModelFile::stores_narrow_matrices() const {
+  if (gguf_ == nullptr) return false;
+  const auto& tensors = gguf_->tensors();
+  return std::any_of(tensors.begin(), tensors.end(), [](const io::GgufTensor& tensor) {
+    return tensor.shape.size() > 1 && tensor.format->word != "F32";
+  });
+}
+
+void ModelFile::read_in_place(
+    const std::function<void(const Parameter&, const io::GgufTensor&, std::vector<std::int64_t>)>& matrix,
+    const std::function<void(const Parameter&, const float*)>& vector) const {
+  const ParameterTable table(file_.config);
+  std::vector<TensorLocation> places = checked(table);
+  std::vector<float> values;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const Parameter& parameter = table.entries()[i];
+    if (is_matrix(parameter.kind)) {
+      const io::GgufTensor& tensor = *gguf_->find(places[i].tensor);
+      gguf_->check_numbers(tensor);
+      matrix(parameter, tensor, std::move(places[i].rows));
+    } else {
+      values.resize(static_cast<std::size_t>(parameter.count));
+      read_rows(places[i], parameter, values.data());
+      vector(parameter, values.data());
+    }
+  }
+}
+
 std::vector<float> ModelFile::read(const io::FileProgress& progress) const {
   const ParameterTable table(file_.config);
   const std::vector<TensorLocation> places = checked(table);

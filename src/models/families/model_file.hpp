@@ -67,6 +67,16 @@ class ModelFile {
   /// call. Otherwise as read().
   void read_each(const std::function<void(const Parameter&, const float*)>& at) const;
 
+  /// Returns whether a GGUF file stores matrices in fewer than 32 bits a number, so that they are best read in place.
+  bool stores_narrow_matrices() const;
+  /// Calls matrix(parameter, tensor, rows) for each matrix of a GGUF file, after checking that its numbers are finite,
+  /// and vector(parameter, numbers) for each other parameter, in the table's order. `rows` is TensorLocation::rows.
+  void read_in_place(
+      const std::function<void(const Parameter&, const io::GgufTensor&, std::vector<std::int64_t> rows)>& matrix,
+      const std::function<void(const Parameter&, const float*)>& vector) const;
+  /// Returns the GGUF file, which those tensors are in.
+  std::shared_ptr<const io::GgufFile> shared_gguf() const { return gguf_; }
+
  private:
   std::vector<TensorLocation> checked(const ParameterTable& table) const;
   TensorLocation stored(const Parameter& parameter) const;

@@ -2,8 +2,11 @@
 #include "models/generate/cached_decoder.hpp"
 
 #include <algorithm>
+#include <deque>
+#include <memory>
 #include <optional>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "library/core/arena.hpp"
@@ -17,6 +20,7 @@
 #include "models/layers/attention_cache.hpp"
 #include "models/layers/embedding.hpp"
 #include "models/layers/linear.hpp"
+#include "models/layers/stored_matrix.hpp"
 
 namespace headgate::models {
 
@@ -66,6 +70,8 @@ class StoredWeights {
   }
   const OuterWeights<const float, const M>& outer() const { return outer_; }
   std::size_t bytes() const { return vectors_.bytes() + matrices_.bytes(); }
+  std::size_t embedding_row_bytes() const { return static_cast<std::size_t>(outer_.embedding.shape[1]) * sizeof(M); }
+  void check() const {}
 
  private:
   static constexpr bool kOneBuffer = std::is_same_v<M, float>;
@@ -90,6 +96,63 @@ class StoredWeights {
   OuterWeights<const float, const M> outer_;
 };
 
+/// Views a model's matrices in a mapped GGUF file, and owns its vectors in f32.
+class MappedWeights {
+ public:
+  explicit MappedWeights(const ModelFile& file) : file_(file.shared_gguf()) {
+    const DecoderConfig& config = file.config();
+    const ParameterTable table(config);
+    std::size_t vectors = 0;
+    for (const Parameter& p : table.entries()) vectors += is_matrix(p.kind) ? 0 : static_cast<std::size_t>(p.count);
+    vectors_ = Block{vectors * sizeof(float)};
+    bytes_ = vectors_.bytes();
+    auto* next = reinterpret_cast<float*>(vectors_.data());
+    file.read_in_place(
+        [&](const Parameter& p, const io::GgufTensor& tensor, std::vector<std::int64_t> rows) {
+          const std::vector<std::int64_t>& order = orders_.emplace_back(std::move(rows));
+          places_.push_back(
+              {tensor.format, tensor.data, p.shape[0], p.shape[1], order.empty() ? nullptr : order.data()});
+          bytes_ += tensor.bytes;
+        },
+        [&](const Parameter& p, const float* values) { next = std::copy_n(values, p.count, next); });
+    place(config);
+  }
+
+  const LayerWeights<const float, const layers::StoredBlocks>& layer(std::int64_t index) const {
+    return layers_[static_cast<std::size_t>(index)];
+  }
+  const OuterWeights<const float, const layers::StoredBlocks>& outer() const { return outer_; }
+  std::size_t bytes() const { return bytes_; }
+  std::size_t embedding_row_bytes() const { return outer_.embedding.parts.front().row_bytes(); }
+  /// Throws io::FileError if the file has become shorter.
+  void check() const { file_->check_whole(); }
+
+ private:
+  void place(const DecoderConfig& config) {
+    const auto* next = reinterpret_cast<const float*>(vectors_.data());
+    const layers::StoredRows* next_rows = places_.data();
+    const PlaceStored at(next, next_rows);
+    const auto place_layers = [&] {
+      for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+        visit_layer_tensors(at, config, layer_config(config, layer), layers_.emplace_back());
+      }
+    };
+    visit_outer_tensors(at, place_layers, config, outer_);
+    if (config.embeddings == Embeddings::tied) outer_.head = outer_.embedding;
+  }
+
+  std::shared_ptr<const io::GgufFile> file_;
+  Block vectors_;
+  std::size_t bytes_ = 0;
+  std::deque<std::vector<std::int64_t>> orders_;  // of rows, which places_ points to
+  std::vector<layers::StoredRows> places_;        // of matrices, in the order of the parameter table
+  std::vector<LayerWeights<const float, const layers::StoredBlocks>> layers_;
+  OuterWeights<const float, const layers::StoredBlocks> outer_;
+};
+
+template <typename M>
+using WeightsOf = std::conditional_t<std::is_same_v<M, layers::StoredBlocks>, MappedWeights, StoredWeights<M>>;
+
 /// Buffers through which T new tokens of each sequence pass.
 struct Pass {
   Pass(const DecoderConfig& config, BatchShape shape, const ExecutionContext& context)
@@ -108,8 +171,8 @@ struct Pass {
 
 CachedDecoderOptions checked(const DecoderConfig& config, CachedDecoderOptions options) {
   checked_shape(config, {options.batch, 1});
-  require(options.weights == DType::f32 || options.weights == DType::bf16,
-          "decoder: weights are {} but must be f32 or bf16", dtype_name(options.weights));
+  require(!options.weights || options.weights == DType::f32 || options.weights == DType::bf16,
+          "decoder: weights are {} but must be f32 or bf16", dtype_name(options.weights.value_or(DType::f32)));
   require(options.cache == DType::f32 || options.cache == DType::i8,
           "decoder: the cache is {} but must be f32, as queries are, or i8", dtype_name(options.cache));
   if (options.capacity == 0) options.capacity = config.seq_len;
@@ -225,28 +288,31 @@ void CachedDecoder::State::truncate(std::int64_t length) {
 
 template <typename M>
 struct CachedDecoder::StateOf : State {
-  StateOf(const DecoderConfig& config_in, const CachedDecoderOptions& options_in)
-      : State(config_in, options_in), weights(config_in) {}
+  /// `source`: what the weights are constructed from.
+  template <class Source>
+  StateOf(const DecoderConfig& config_in, const CachedDecoderOptions& options_in, const Source& source)
+      : State(config_in, options_in), weights(source) {}
 
   void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass& pass) override;
   std::size_t weight_bytes() const override { return weights.bytes(); }
   std::size_t step_weight_bytes() const override {
-    const auto row = static_cast<std::size_t>(config.dim) * sizeof(M);
+    const std::size_t row = weights.embedding_row_bytes();
     const bool tied = config.embeddings == Embeddings::tied;
     return weights.bytes() - (tied ? 0 : static_cast<std::size_t>(config.vocab) * row) +
            static_cast<std::size_t>(options.batch) * row;
   }
 
-  StoredWeights<M> weights;
+  WeightsOf<M> weights;
 };
 
 template <typename M>
 void CachedDecoder::StateOf<M>::forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass& pass) {
+  weights.check();
   const auto [B, T] = tokens.shape;
   const std::int64_t C = config.dim, R = logits.shape[1];
   const DecoderBuffers<float>& memory = *pass.memory;
   for (std::int64_t b = 0; b < B; ++b) {
-    pass.blocks.embed(memory.layer(0).x.range(0, b * T, T), weights.outer().embedding, tokens[b]);
+    pass.blocks.embed(memory.layer(0).x.range(0, b * T, T), weights.outer(), tokens[b]);
   }
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const LayerWeights<const float, const M>& w = weights.layer(layer);
@@ -281,17 +347,27 @@ auto with_matrix_type(DType dtype, const Make& make) {
 
 }  // namespace
 
+std::unique_ptr<CachedDecoder::State> CachedDecoder::open(const ModelFile& file, CachedDecoderOptions options) {
+  file.check_tensors();  // checks before allocating
+  if (!options.weights && file.stores_narrow_matrices()) {
+    return std::make_unique<StateOf<layers::StoredBlocks>>(file.config(), options, file);
+  }
+  options.weights = options.weights.value_or(DType::bf16);
+  return with_matrix_type(*options.weights, [&](auto element) -> std::unique_ptr<State> {
+    auto state = std::make_unique<StateOf<decltype(element)>>(file.config(), options, file.config());
+    file.read_each([&](const Parameter& p, const float* values) { state->weights.add(p, values); });
+    return state;
+  });
+}
+
 CachedDecoder::CachedDecoder(const ModelFile& file, const CachedDecoderOptions& options)
-    : state_(with_matrix_type(options.weights, [&](auto element) -> std::unique_ptr<State> {
-        file.check_tensors();  // checks before allocating
-        auto state = std::make_unique<StateOf<decltype(element)>>(file.config(), options);
-        file.read_each([&](const Parameter& p, const float* values) { state->weights.add(p, values); });
-        return state;
-      })) {}
+    : state_(open(file, options)) {}
 
 CachedDecoder::CachedDecoder(const DecoderConfig& config, const float* parameters, const CachedDecoderOptions& options)
-    : state_(with_matrix_type(options.weights, [&](auto element) -> std::unique_ptr<State> {
-        auto state = std::make_unique<StateOf<decltype(element)>>(config, options);
+    : state_(with_matrix_type(options.weights.value_or(DType::bf16), [&](auto element) -> std::unique_ptr<State> {
+        CachedDecoderOptions with_type = options;
+        with_type.weights = options.weights.value_or(DType::bf16);
+        auto state = std::make_unique<StateOf<decltype(element)>>(config, with_type, config);
         const ParameterTable table(config);
         for (const Parameter& p : table.entries()) state->weights.add(p, parameters + p.offset);
         return state;
@@ -322,6 +398,7 @@ void CachedDecoder::truncate(std::int64_t length) {
 const DecoderConfig& CachedDecoder::config() const { return state_->config; }
 const CachedDecoderOptions& CachedDecoder::options() const { return state_->options; }
 std::int64_t CachedDecoder::capacity() const { return state_->options.capacity; }
+bool CachedDecoder::reads_in_place() const { return !state_->options.weights; }
 std::size_t CachedDecoder::weight_bytes() const { return state_->weight_bytes(); }
 
 std::size_t CachedDecoder::cache_bytes() const {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "headgate/runtime.hpp"
 #include "headgate/tensor.hpp"
@@ -19,10 +20,12 @@ namespace headgate::models {
 class ModelFile;
 
 struct CachedDecoderOptions {
-  DType weights = DType::bf16;  ///< type in memory: f32, or bf16 (matrices rounded to nearest even; vectors stay f32)
-  DType cache = DType::f32;     ///< type of keys and values: f32, or i8 with a scale for each token and head
-  std::int64_t batch = 1;       ///< B sequences, which grow together
-  std::int64_t capacity = 0;    ///< most tokens of each sequence; 0: the config's seq_len
+  /// Type of matrices in memory, f32 or bf16 (rounded to nearest even); vectors are f32. Empty: matrices of a GGUF file
+  /// are read in place, in the file's blocks, unless all are f32; those of other models are bf16.
+  std::optional<DType> weights;
+  DType cache = DType::f32;   ///< type of keys and values: f32, or i8 with a scale for each token and head
+  std::int64_t batch = 1;     ///< B sequences, which grow together
+  std::int64_t capacity = 0;  ///< most tokens of each sequence; 0: the config's seq_len
   /// Attention leaves out heads of new tokens whose gate is below this: AttentionOptions::gate_threshold.
   double gate_threshold = 0.0;
   ExecutionContext context{};
@@ -32,8 +35,9 @@ struct CachedDecoderOptions {
 /// number of tokens per call changes results only by rounding, since few rows and many use different kernels.
 class CachedDecoder {
  public:
-  /// Reads the weights tensor by tensor, so that only one tensor at a time is held in f32 beside them. Throws
-  /// io::FileError on a model that does not fit its config, Error on options that do not fit it, std::bad_alloc.
+  /// Reads the weights tensor by tensor, so that only one tensor at a time is held in f32 beside them, or maps them:
+  /// the file must then stay as it is, and append() throws io::FileError if it has become shorter. Throws io::FileError
+  /// on a model that does not fit its config, Error on options that do not fit it, std::bad_alloc.
   CachedDecoder(const ModelFile& file, const CachedDecoderOptions& options);
   /// Copies parameters(total), as ParameterTable(config) lays them out. Throws as above.
   CachedDecoder(const DecoderConfig& config, const float* parameters, const CachedDecoderOptions& options);
@@ -58,7 +62,9 @@ class CachedDecoder {
   const CachedDecoderOptions& options() const;  ///< with capacity and context resolved
   std::int64_t capacity() const;
 
-  /// Returns the bytes of all weights.
+  /// Returns whether matrices are read in place, in the blocks of a GGUF file.
+  bool reads_in_place() const;
+  /// Returns the bytes of all weights, mapped ones too.
   std::size_t weight_bytes() const;
   /// Returns the bytes that the caches of all layers hold now, including free pages.
   std::size_t cache_bytes() const;
@@ -72,6 +78,7 @@ class CachedDecoder {
   struct State;
   template <typename M>
   struct StateOf;
+  static std::unique_ptr<State> open(const ModelFile& file, CachedDecoderOptions options);
   std::unique_ptr<State> state_;
 };
 

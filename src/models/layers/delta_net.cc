@@ -223,5 +223,9 @@ template void DeltaNet<double>::forward(View<double, 2>, ConstView<double, 2>, c
 template void DeltaNet<float>::forward(View<float, 2>, ConstView<float, 2>,
                                        const DeltaNetWeights<const float, const BFloat16>&, const DeltaNetState<float>&,
                                        Update, DeltaNetCache*, const HeadOverride<float>*) const;
+template void DeltaNet<float>::forward(View<float, 2>, ConstView<float, 2>,
+                                       const DeltaNetWeights<const float, const StoredBlocks>&,
+                                       const DeltaNetState<float>&, Update, DeltaNetCache*,
+                                       const HeadOverride<float>*) const;
 
 }  // namespace headgate::layers

@@ -9,6 +9,7 @@
 #include "models/layers/delta_net_cache.hpp"
 #include "models/layers/delta_net_gates.hpp"
 #include "models/layers/head_override.hpp"
+#include "models/layers/stored_matrix.hpp"
 
 // Computes the Gated DeltaNet layer of Qwen3-Next, Qwen3.5 and OLMo-Hybrid. One GEMM makes [q | k | v | z | b | a] from
 // the pre-normed input h. Then follow a causal convolution with SiLU on q, k and v; the gated delta rule on L2-normed q
@@ -29,8 +30,8 @@ struct DeltaNetVectors {
 /// Adds the matrices, whose elements may have another type M: bf16 with T = float.
 template <typename T, typename M = T>
 struct DeltaNetWeights : DeltaNetVectors<T> {
-  View<M, 2> in;   ///< (width,C): rows of q, k, v, z, b, a
-  View<M, 2> out;  ///< (C,Hv·Dv)
+  MatrixOf<M> in;   ///< (width,C): rows of q, k, v, z, b, a
+  MatrixOf<M> out;  ///< (C,Hv·Dv)
 };
 
 /// Computes the layer in the caller's memory.

@@ -151,7 +151,7 @@ struct ExpertPass {
   template <typename M, class Factor>
   void operator()(const View<T, 2>& out, const View<const T, 2>& x, const ExpertMatrices<M>& expert, double limit,
                   Update update, const Factor& factor) const {
-    const std::int64_t n = x.shape[0], F = expert.gate.shape[0];
+    const std::int64_t n = x.shape[0], F = row_count(expert.gate);
     const View<T, 2> gate_up(state.gate_up.data, {n, 2 * F}), activation(state.activation.data, {n, F});
     linear_forward(gate_up.range(1, 0, F), x, expert.gate, Update::overwrite, context);
     linear_forward(gate_up.range(1, F, F), x, expert.up, Update::overwrite, context);
@@ -253,5 +253,8 @@ template void experts_forward(View<double, 2>, ConstView<double, 2>, const Exper
                               const ExpertsState<double>&, const ExpertsShape&, Update, const ExecutionContext&);
 template void experts_forward(View<float, 2>, ConstView<float, 2>, const ExpertsWeights<const float, const BFloat16>&,
                               const ExpertsState<float>&, const ExpertsShape&, Update, const ExecutionContext&);
+template void experts_forward(View<float, 2>, ConstView<float, 2>,
+                              const ExpertsWeights<const float, const StoredBlocks>&, const ExpertsState<float>&,
+                              const ExpertsShape&, Update, const ExecutionContext&);
 
 }  // namespace headgate::layers

@@ -8,6 +8,7 @@
 #include "library/core/words.hpp"
 #include "library/core/workspace.hpp"
 #include "models/layers/arguments.hpp"
+#include "models/layers/stored_matrix.hpp"
 
 // Computes a mixture of experts, the MLP of Qwen3-Next, Qwen3.5-MoE, AFMoE and Step-3.5: a router sends each token to
 // `active` of E experts, each a SwiGLU, and a shared expert reads all tokens. Forward only.
@@ -41,8 +42,8 @@ void validate(const ExpertsShape& shape);
 /// One SwiGLU: down · (silu(gate·x) ∘ up·x). Files that fuse gate and up hold them as ranges of rows.
 template <typename M>
 struct ExpertMatrices {
-  View<M, 2> gate, up;  ///< (I,C); (S,C) of the shared expert
-  View<M, 2> down;      ///< (C,I); (C,S)
+  MatrixOf<M> gate, up;  ///< (I,C); (S,C) of the shared expert
+  MatrixOf<M> down;      ///< (C,I); (C,S)
 };
 
 /// Weights of const T, and matrices of const M: bf16 with T = float. Experts may lie anywhere, such as in a mapped

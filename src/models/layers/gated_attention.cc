@@ -292,5 +292,9 @@ template void GatedAttention<float>::forward(View<float, 2>, ConstView<float, 2>
                                              const AttentionWeights<const float, const BFloat16>&,
                                              const AttentionState<float>&, Update, AttentionSkip*, AttentionCache*,
                                              const HeadOverride<float>*) const;
+template void GatedAttention<float>::forward(View<float, 2>, ConstView<float, 2>,
+                                             const AttentionWeights<const float, const StoredBlocks>&,
+                                             const AttentionState<float>&, Update, AttentionSkip*, AttentionCache*,
+                                             const HeadOverride<float>*) const;
 
 }  // namespace headgate::layers

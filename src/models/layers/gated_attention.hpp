@@ -11,6 +11,7 @@
 #include "models/layers/attention_skip.hpp"
 #include "models/layers/gate_apply.hpp"
 #include "models/layers/head_override.hpp"
+#include "models/layers/stored_matrix.hpp"
 
 // Computes the gated attention layer. One GEMM makes [q
 // z
@@ -35,11 +36,11 @@ struct AttentionVectors {
   View<T, 1> v_bias;          ///< (Hkv·D)
 };
 
-/// Adds the matrices, whose elements may have another type M: bf16 with T = float.
+/// Adds the matrices, whose elements may have another type M: bf16 or StoredBlocks with T = float.
 template <typename T, typename M = T>
 struct AttentionWeights : AttentionVectors<T> {
-  View<M, 2> in;   ///< (width,C): rows of q_proj, gate_proj, k_proj, v_proj
-  View<M, 2> out;  ///< (C,Hq·D)
+  MatrixOf<M> in;   ///< (width,C): rows of q_proj, gate_proj, k_proj, v_proj
+  MatrixOf<M> out;  ///< (C,Hq·D)
 };
 
 /// Computes the layer in the caller's memory.

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
+#include "library/core/view.hpp"
 #include "models/io/gguf_formats.hpp"
 
 namespace headgate::layers {
@@ -51,5 +53,38 @@ struct StoredMatrix {
     }
   }
 };
+
+/// Stands for the element type of matrices in the blocks of a file.
+struct StoredBlocks {};
+
+template <typename M>
+std::int64_t row_count(const View<M, 2>& matrix) {
+  return matrix.shape[0];
+}
+inline std::int64_t row_count(const StoredMatrix& matrix) { return matrix.rows(); }
+
+/// Views `count` rows of a matrix, from row `first` on.
+template <typename M>
+View<M, 2> rows_of(const View<M, 2>& matrix, std::int64_t first, std::int64_t count) {
+  return matrix.range(0, first, count);
+}
+inline StoredMatrix rows_of(const StoredMatrix& matrix, std::int64_t first, std::int64_t count) {
+  StoredMatrix out;
+  matrix.each_part(first, first + count,
+                   [&](StoredRows part, std::int64_t /*first*/, std::int64_t begin, std::int64_t end) {
+                     if (part.order == nullptr) {
+                       part.data = part.row(begin);
+                     } else {
+                       part.order += begin;
+                     }
+                     part.rows = end - begin;
+                     out.parts.push_back(part);
+                   });
+  return out;
+}
+
+/// The type of a matrix whose elements are of type M.
+template <typename M>
+using MatrixOf = std::conditional_t<std::is_same_v<std::remove_const_t<M>, StoredBlocks>, StoredMatrix, View<M, 2>>;
 
 }  // namespace headgate::layers

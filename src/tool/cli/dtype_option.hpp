@@ -15,8 +15,9 @@
 namespace headgate::cli {
 
 /// Declares an option whose value is the name of one of `choices`, and which fills `to`.
-inline Option declare_dtype(VerbOptions& verb, const std::string& name, DType& to, const std::vector<DType>& choices,
-                            const std::string& help) {
+template <class To>  // DType, or std::optional<DType> for an option that may be left out
+Option declare_dtype(VerbOptions& verb, const std::string& name, To& to, const std::vector<DType>& choices,
+                     const std::string& help) {
   const auto take = [name, &to, choices](const std::string& word) {
     std::vector<std::string_view> names;
     for (const DType dtype : choices) {

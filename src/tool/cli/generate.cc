@@ -51,7 +51,8 @@ struct Options {
   generate::Sampling sampling;
   std::int64_t max_tokens = 256;
   std::optional<double> gate_threshold;
-  DType dtype = DType::bf16, cache_dtype = DType::f32;
+  std::optional<DType> dtype;
+  DType cache_dtype = DType::f32;
   int threads = 0;
   bool json = false;
   bool verbose = false;
@@ -261,8 +262,10 @@ void declare_sampling(VerbOptions& verb, generate::Sampling& sampling) {
 
 void declare_computation(VerbOptions& verb, Options& o) {
   verb.group("Computation");
-  declare_dtype(verb, "--dtype", o.dtype, {DType::bf16, DType::f32},
-                "Of the weights in memory: bf16 (default), matrices rounded to nearest even, or f32");
+  declare_dtype(
+      verb, "--dtype", o.dtype, {DType::bf16, DType::f32},
+      "Of the matrices in memory: f32, or bf16, rounded to nearest even (default: matrices of a GGUF file are "
+      "read where they lie, in the file's format; otherwise bf16)");
   declare_dtype(verb, "--cache-dtype", o.cache_dtype, {DType::f32, DType::i8},
                 "Of the keys and values in memory: f32 (default) or i8, with a scale for each token and head");
   verb.value("--gate-threshold", o.gate_threshold, "T",
