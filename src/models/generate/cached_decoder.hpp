@@ -22,7 +22,7 @@ class ModelFile;
 struct CachedDecoderOptions {
   /// Type of matrices in memory, f32 or bf16 (rounded to nearest even); vectors are f32. Empty: matrices of a GGUF file
   /// are read in place, in the file's blocks, unless all are f32; those of other models are bf16.
-  std::optional<DType> weights;
+  std::optional<DType> weights = std::nullopt;
   DType cache = DType::f32;   ///< type of keys and values: f32, or i8 with a scale for each token and head
   std::int64_t batch = 1;     ///< B sequences, which grow together
   std::int64_t capacity = 0;  ///< most tokens of each sequence; 0: the config's seq_len

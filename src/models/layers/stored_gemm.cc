@@ -13,10 +13,10 @@
 #define HEADGATE_LAYERS_STORED_GEMM_CALL_
 namespace headgate::layers {
 
-/// One product y(O) = or += w x for the rows of one format; row r of w makes y[r].
+/// One product y(N,O) = or += x(N,C) wᵀ for the rows of one format, w(O,C).
 struct StoredProduct {
-  float* y;
-  const float* x;
+  View<float, 2> y;
+  View<const float, 2> x;
   const StoredRows* w;
   Update update;
 };
@@ -60,65 +60,117 @@ HWY_INLINE void prefetch_ahead(const std::uint8_t* span, std::int64_t unit) {
   }
 }
 
-/// Computes y of kO rows of w. Each sum adds vectors of products in the order of the columns, as skinny_gemm does.
-template <class Format, std::int64_t kO>
-HWY_INLINE void multiply_stored_rows(const StoredProduct& call, std::int64_t r) {
-  const Tag<float> d;
-  const std::uint8_t* row[kO];
-  Vec<float> sums[kO];
-  for (std::int64_t j = 0; j < kO; ++j) {
-    row[j] = call.w->row(r + j);
-    sums[j] = hn::Zero(d);
+/// Sums of products of kN rows of x, from row n on, and kO rows of w, from row r on. If x has fewer rows, the last one
+/// stands in for those it lacks.
+/// Each sum adds vectors of products in the order of the columns, as skinny_gemm does.
+template <std::int64_t kN, std::int64_t kO>
+class StoredSums {
+ public:
+  HWY_INLINE StoredSums(const StoredProduct& call, std::int64_t n, std::int64_t r) : call_(call), n_(n), r_(r) {
+    for (std::int64_t i = 0; i < kN; ++i) {
+      x_[i] = call.x.at(std::min(n + i, call.x.shape[0] - 1));
+      for (std::int64_t j = 0; j < kO; ++j) sums_[i][j] = hn::Zero(Tag<float>());
+    }
+    for (std::int64_t j = 0; j < kO; ++j) row_[j] = call.w->row(r + j);
   }
-  const std::int64_t C = call.w->columns;
-  if constexpr (kHasBlocks<Format>) {
-    const float* x = call.x;
-    // The scales of the next span are decoded before the current span is read, so that their latency overlaps with it.
+
+  /// Adds the products of a format whose blocks are single numbers.
+  template <class Format>
+  HWY_INLINE void add_numbers() {
+    constexpr auto kBytes = static_cast<std::int64_t>(sizeof(typename Format::Number));
+    each_vector<float>(call_.w->columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
+      for (std::int64_t j = 0; j < kO; ++j) {
+        const Vec<float> weights = load_numbers<Format>(lanes, row_[j] + c * kBytes);
+        for (std::int64_t i = 0; i < kN; ++i) {
+          sums_[i][j] = hn::MulAdd(lanes.load(x_[i] + c), weights, sums_[i][j]);
+        }
+      }
+    });
+  }
+
+  /// Adds the products of a format with blocks. Decodes the scales of the next span before it reads the current one, so
+  /// that their latency and their cache misses overlap with it.
+  template <class Format>
+  HWY_INLINE void add_blocks() {
+    const std::int64_t C = call_.w->columns;
     SpanDecoder<Format> spans[2][kO];
-    for (std::int64_t j = 0; j < kO; ++j) spans[0][j].open(row[j], Spans<Format>::units(0, C));
+    for (std::int64_t j = 0; j < kO; ++j) spans[0][j].open(row_[j], Spans<Format>::units(0, C));
     for (std::int64_t c = 0; c < C; c += kSpan) {
       const std::int64_t next = c + kSpan;
       const SpanDecoder<Format>* span = spans[c / kSpan % 2];
       for (std::int64_t j = 0; j < kO && next < C; ++j) {
-        spans[next / kSpan % 2][j].open(row[j] + Spans<Format>::kBytes, Spans<Format>::units(next, C));
+        spans[next / kSpan % 2][j].open(row_[j] + Spans<Format>::kBytes, Spans<Format>::units(next, C));
       }
       for (std::int64_t u = 0; u < Spans<Format>::units(c, C); ++u) {
         for (std::int64_t j = 0; j < kO; ++j) {
-          prefetch_ahead<Format>(row[j], u);
+          prefetch_ahead<Format>(row_[j], u);
           each_chunk(span[j], u, [&](std::int64_t part, const Vec<float>* weights) HWY_ATTR {
-            for (std::int64_t v = 0; v < kChunkVectors; ++v) {
-              const auto x_values = hn::LoadU(d, x + part * kChunk + v * kLanes<float>);
-              sums[j] = hn::MulAdd(x_values, weights[v], sums[j]);
-            }
+            add_chunk(j, c + u * Spans<Format>::kUnit + part * kChunk, weights);
           });
         }
-        x += Spans<Format>::kUnit;
       }
-      for (std::int64_t j = 0; j < kO; ++j) row[j] += Spans<Format>::kBytes;
+      for (std::int64_t j = 0; j < kO; ++j) row_[j] += Spans<Format>::kBytes;
     }
-  } else {
-    constexpr auto kBytes = static_cast<std::int64_t>(sizeof(typename Format::Number));
-    each_vector<float>(C, [&](std::int64_t c, auto lanes) HWY_ATTR {
-      const Vec<float> x_values = lanes.load(call.x + c);
-      for (std::int64_t j = 0; j < kO; ++j) {
-        sums[j] = hn::MulAdd(x_values, load_numbers<Format>(lanes, row[j] + c * kBytes), sums[j]);
-      }
-    });
   }
-  for (std::int64_t j = 0; j < kO; ++j) {
-    const float sum = hn::GetLane(hn::SumOfLanes(d, sums[j]));
-    float& y = call.y[r + j];
-    y = call.update == Update::add ? y + sum : sum;
+
+  HWY_INLINE void store() const {
+    for (std::int64_t i = 0; i < std::min(kN, call_.x.shape[0] - n_); ++i) {
+      for (std::int64_t j = 0; j < kO; ++j) {
+        const float sum = hn::GetLane(hn::SumOfLanes(Tag<float>(), sums_[i][j]));
+        float& y = call_.y(n_ + i, r_ + j);
+        y = call_.update == Update::add ? y + sum : sum;
+      }
+    }
+  }
+
+ private:
+  HWY_INLINE void add_chunk(std::int64_t j, std::int64_t c, const Vec<float>* weights) {
+    for (std::int64_t v = 0; v < kChunkVectors; ++v) {
+      for (std::int64_t i = 0; i < kN; ++i) {
+        const auto x_values = hn::LoadU(Tag<float>(), x_[i] + c + v * kLanes<float>);
+        sums_[i][j] = hn::MulAdd(x_values, weights[v], sums_[i][j]);
+      }
+    }
+  }
+
+  const StoredProduct& call_;
+  std::int64_t n_, r_;
+  const float* x_[kN];
+  const std::uint8_t* row_[kO];
+  Vec<float> sums_[kN][kO];
+};
+
+/// Computes y of all rows of x, kN at a time, and kO rows of w. After the first time, those are in the caches: decoding
+/// them again takes less than sums of more rows, which registers cannot hold.
+template <class Format, std::int64_t kN, std::int64_t kO>
+HWY_INLINE void multiply_stored_rows(const StoredProduct& call, std::int64_t r) {
+  for (std::int64_t n = 0; n < call.x.shape[0]; n += kN) {
+    StoredSums<kN, kO> sums(call, n, r);
+    if constexpr (kHasBlocks<Format>) {
+      sums.template add_blocks<Format>();
+    } else {
+      sums.template add_numbers<Format>();
+    }
+    sums.store();
   }
 }
 
-/// Computes y of the rows [begin, end) of w. Several rows at a time have independent sums, whose additions overlap.
-template <class Format>
-void stored_product_range(const StoredProduct& call, std::int64_t begin, std::int64_t end) {
+/// Computes columns [begin, end) of y. Several rows of w at a time have independent sums, whose additions overlap.
+template <class Format, std::int64_t kN>
+HWY_INLINE void multiply_stored_range(const StoredProduct& call, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kRows = 4;
   std::int64_t r = begin;
-  for (; r + kRows <= end; r += kRows) multiply_stored_rows<Format, kRows>(call, r);
-  for (; r < end; ++r) multiply_stored_rows<Format, 1>(call, r);
+  for (; r + kRows <= end; r += kRows) multiply_stored_rows<Format, kN, kRows>(call, r);
+  for (; r < end; ++r) multiply_stored_rows<Format, kN, 1>(call, r);
+}
+
+template <class Format>
+void stored_product_range(const StoredProduct& call, std::int64_t begin, std::int64_t end) {
+  switch (call.x.shape[0]) {
+    case 1: return multiply_stored_range<Format, 1>(call, begin, end);
+    case 2: return multiply_stored_range<Format, 2>(call, begin, end);
+    default: return multiply_stored_range<Format, 4>(call, begin, end);
+  }
 }
 
 /// out(columns) = one row of a matrix.
@@ -174,16 +226,6 @@ WidenKernel widen_kernel(const io::GgufFormat& format, std::int64_t target) {
   return kernel;
 }
 
-/// Computes columns [begin, end) of y for one row of x.
-void multiply_one_row(View<float, 2> y, ConstView<float, 2> x, const StoredMatrix& w, Update update,
-                      std::int64_t target, std::int64_t begin, std::int64_t end) {
-  w.each_part(begin, end,
-              [&](const StoredRows& part, std::int64_t first, std::int64_t part_begin, std::int64_t part_end) {
-                const StoredProduct call{y.at(0) + first - part_begin, x.at(0), &part, update};
-                product_kernel(*part.format, target)(call, part_begin, part_end);
-              });
-}
-
 }  // namespace
 
 bool is_multiplied(const io::GgufFormat& format) {
@@ -206,25 +248,14 @@ void stored_gemm(View<float, 2> y, ConstView<float, 2> x, const StoredMatrix& w,
   assert(N <= kSkinnyRows && y.shape[0] == N && y.shape[1] == O && w.columns() == C);
   assert(has_whole_rows(y) && has_whole_rows(x));
   if (N == 0) return;
-  const Parts parts = parts_of(context, O, N * C, kFalseSharingElements<float>);
-  if (N == 1) {
-    return for_parts(parts, [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
-      multiply_one_row(y, x, w, update, context.target, begin, end);
+  const auto multiply = [&](std::int64_t begin, std::int64_t end) {
+    w.each_part(begin, end, [&](const StoredRows& part, std::int64_t first, std::int64_t from, std::int64_t to) {
+      const StoredProduct call{y.range(1, first - from, to), x, &part, update};
+      product_kernel(*part.format, context.target)(call, from, to);
     });
-  }
-  // Rows of w that are widened at a time: 16 KiB, half of a first-level cache.
-  constexpr std::int64_t kWidened = 4096, kTile = 4;
-  const std::int64_t block = std::max(kTile, kWidened / std::max<std::int64_t>(C, 1) / kTile * kTile);
-  const View<float, 3> wide(scratch<float>(parts.count * block * C), {parts.count, block, C});
-  ExecutionContext alone = context;
-  alone.threads = 1;
-  for_parts(parts, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t o = begin; o < end; o += block) {
-      const View<float, 2> rows = wide[part].range(0, 0, std::min(block, end - o));
-      widen_rows(rows, w, o, context.target);
-      skinny_gemm<float>(y.range(1, o, rows.shape[0]), x, rows, update, alone);
-    }
-  });
+  };
+  for_parts(parts_of(context, O, N * C, kFalseSharingElements<float>),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { multiply(begin, end); });
 }
 
 }  // namespace headgate::layers

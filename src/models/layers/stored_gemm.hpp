@@ -17,8 +17,8 @@ bool is_multiplied(const io::GgufFormat& format);
 /// out(R,C) = rows [first, first + R) of w(O,C), on the calling thread with the code of `target`.
 void widen_rows(View<float, 2> out, const StoredMatrix& w, std::int64_t first, std::int64_t target);
 
-/// y(N,O) = or += x(N,C) wᵀ for N ≤ kSkinnyRows. Decodes each weight once. y is bitwise that of skinny_gemm with the
-/// widened matrix, so a row of y depends only on its row of x.
+/// y(N,O) = or += x(N,C) wᵀ for N ≤ kSkinnyRows. Decodes each weight once for four rows of x. y is bitwise that of
+/// skinny_gemm with the widened matrix, so a row of y depends only on its row of x.
 void stored_gemm(View<float, 2> y, ConstView<float, 2> x, const StoredMatrix& w, Update update,
                  const ExecutionContext& context);
 
