@@ -15,7 +15,6 @@
 namespace headgate::layers {
 namespace {
 
-
 class StoredGemm : public OnTarget {};
 
 /// Fills the bytes before, between and after rows of y, so that reads and writes there are detected.

@@ -64,9 +64,7 @@ struct StoredSample {
     }
   }
 
-  StoredRows part() const {
-    return {format, bytes.data() + 1, rows, columns, order.empty() ? nullptr : order.data()};
-  }
+  StoredRows part() const { return {format, bytes.data() + 1, rows, columns, order.empty() ? nullptr : order.data()}; }
 
   const io::GgufFormat* format;
   std::int64_t rows, columns;
