@@ -29,6 +29,7 @@ LLAMA3 = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2 = LLAMA3.replace("{1,3}", "")
+QWEN35 = QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]+", r"[^\s\p{L}\p{M}\p{N}]+")
 GPT4O = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -118,6 +119,7 @@ def kinds():
         "smollm": (None, sequence([digits(individual_digits=True), byte_level()]), {}, None),
         "llama-bpe": (None, sequence([split(LLAMA3), bare]), {"ignore_merges": True}, "bos"),
         "qwen2": (normalizers.NFC(), sequence([split(QWEN2), bare]), {}, None),
+        "qwen35": (normalizers.NFC(), sequence([split(QWEN35), bare]), {}, None),
         "gpt4o": (None, sequence([split(GPT4O, "removed", invert=True), bare]), {}, "both"),
         "prefix": (normalizers.NFC(), byte_level(add_prefix_space=True), {}, "bos"),
         "digits": (None, sequence([digits(individual_digits=False), byte_level(add_prefix_space=True)]), {}, None),
@@ -324,7 +326,7 @@ def write_golden(folder):
     sample = "\n".join(PROSE) * 3
     texts = PROSE + [unicodedata.normalize("NFD", "".join(PROSE[2:5])), mixed_text(400, 3), "", " ", "\n\n", "a" * 200]
     ids = {}
-    for name in ("gpt2", "smollm", "llama-bpe", "qwen2", "flags"):
+    for name in ("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "flags"):
         tokenizer = trained(name, sample, 420)
         (folder / name).mkdir(parents=True, exist_ok=True)
         compact = json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, separators=(",", ":"))
@@ -354,7 +356,7 @@ def check(arguments):
             complaint = compare(tool, file, tokenizer, text, folder)
             failed |= bool(complaint)
             print(f"{kind:12s} {tokenizer.get_vocab_size()} tokens: {complaint or 'the same'}")
-        converted = [(kind, trained(kind, sample, 4000)) for kind in ("gpt2", "smollm", "llama-bpe", "qwen2")]
+        converted = [(kind, trained(kind, sample, 4000)) for kind in ("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35")]
         for kind, tokenizer in converted:
             (folder / "m.gguf").write_bytes(gguf_bytes(tokenizer, kind))
             complaint = compare_converted(tool, folder / "m.gguf", tokenizer, text, folder)

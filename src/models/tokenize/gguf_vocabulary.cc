@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "models/io/input_file.hpp"
-#include "models/tokenize/bpe_tokenizer.hpp"
 #include "models/tokenize/error.hpp"
+#include "models/tokenize/staged_tokenizer.hpp"
 #include "models/tokenize/tokenizer_json_text.hpp"
 #include "models/tokenize/utf8.hpp"
 
@@ -32,11 +32,12 @@ struct Pre {
   bool add_bos;
 };
 
-const std::array<Pre, 4>& all_pre() {
-  static const std::array<Pre, 4> rows{{{"gpt2", false, kGpt2Pattern, false, false, false},
+const std::array<Pre, 5>& all_pre() {
+  static const std::array<Pre, 5> rows{{{"gpt2", false, kGpt2Pattern, false, false, false},
                                         {"smollm", true, kGpt2Pattern, false, false, false},
                                         {"llama-bpe", false, kLlama3Pattern, false, true, true},
-                                        {"qwen2", false, kQwen2Pattern, true, false, false}}};
+                                        {"qwen2", false, kQwen2Pattern, true, false, false},
+                                        {"qwen35", false, kQwen35Pattern, true, false, false}}};
   return rows;
 }
 
@@ -49,7 +50,7 @@ const Pre& find_pre(const std::string& name) {
   refuse("tokenizer.ggml.pre: '{}' is not supported; {} are", io::printable(name), names);
 }
 
-void read_tokens(BpeParts& parts, const GgufVocabulary& from) {
+void read_tokens(TokenizerParts& parts, const GgufVocabulary& from) {
   if (!from.token_type.empty() && from.token_type.size() != from.tokens.size()) {
     refuse("tokenizer.ggml.token_type: {} types of {} tokens", from.token_type.size(), from.tokens.size());
   }
@@ -70,7 +71,7 @@ void read_tokens(BpeParts& parts, const GgufVocabulary& from) {
   }
 }
 
-void read_merges(BpeParts& parts, const GgufVocabulary& from) {
+void read_merges(TokenizerParts& parts, const GgufVocabulary& from) {
   for (std::size_t rank = 0; rank < from.merges.size(); ++rank) {
     const std::string& merge = from.merges[rank];
     const std::size_t space = merge.find(' ');
@@ -89,12 +90,12 @@ void add_around(std::vector<std::int32_t>& side, bool wanted, std::optional<std:
   side.push_back(static_cast<std::int32_t>(*id));
 }
 
-BpeParts parts_of(const GgufVocabulary& from) {
+TokenizerParts parts_of(const GgufVocabulary& from) {
   if (from.model != "gpt2") {
     refuse("tokenizer.ggml.model: '{}' is not supported; gpt2 (byte-level BPE) is", io::printable(from.model));
   }
   const Pre& pre = find_pre(from.pre);
-  BpeParts parts;
+  TokenizerParts parts;
   parts.form_c = pre.form_c;
   parts.options.ignore_merges = pre.ignore_merges;
   if (pre.digits) parts.steps.push_back({.pattern = Pattern(kDigitPattern)});
@@ -110,8 +111,8 @@ BpeParts parts_of(const GgufVocabulary& from) {
 
 std::string gguf_tokenizer_json(const std::string& name, const GgufVocabulary& vocabulary) {
   try {
-    const BpeParts parts = parts_of(vocabulary);
-    make_bpe_tokenizer(name, parts);  // refuses bad merges, which may not be UTF-8, and templates of unknown tokens
+    const TokenizerParts parts = parts_of(vocabulary);
+    make_staged_tokenizer(name, parts);  // refuses bad merges, which may not be UTF-8, and templates of unknown tokens
     return tokenizer_json_text(parts);
   } catch (const TokenizerError& error) {
     io::fail(name, "{}", error.what());
@@ -120,7 +121,7 @@ std::string gguf_tokenizer_json(const std::string& name, const GgufVocabulary& v
 
 std::unique_ptr<Tokenizer> make_gguf_tokenizer(const std::string& name, const GgufVocabulary& vocabulary) {
   try {
-    return make_bpe_tokenizer(name, parts_of(vocabulary));
+    return make_staged_tokenizer(name, parts_of(vocabulary));
   } catch (const TokenizerError& error) {
     io::fail(name, "{}", error.what());
   }

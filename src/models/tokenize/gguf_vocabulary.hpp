@@ -14,7 +14,7 @@ namespace headgate::tokenize {
 /// Describes a tokenizer as a GGUF file does: each member is one of the keys tokenizer.ggml.*.
 struct GgufVocabulary {
   std::string model;                     ///< only "gpt2", which means byte-level BPE
-  std::string pre;                       ///< how text is split into words: gpt2, smollm, llama-bpe or qwen2
+  std::string pre;                       ///< how text is split into words: gpt2, smollm, llama-bpe, qwen2 or qwen35
   std::vector<std::string> tokens;       ///< spellings by id
   std::vector<std::string> merges;       ///< "left right"
   std::vector<std::int64_t> token_type;  ///< of each token; empty: all are normal

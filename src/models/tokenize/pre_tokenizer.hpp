@@ -39,6 +39,8 @@ extern const std::string_view kDigitPattern;
 extern const std::string_view kGpt2Pattern;
 extern const std::string_view kLlama3Pattern;
 extern const std::string_view kQwen2Pattern;
+/// Matches Qwen 2's words, and counts combining marks as letters.
+extern const std::string_view kQwen35Pattern;
 
 /// A part of a piece: `span` of PieceCutter::view().
 struct Slice {

@@ -10,9 +10,9 @@
 
 #include "models/io/input_file.hpp"
 #include "models/io/json.hpp"
-#include "models/tokenize/bpe_tokenizer.hpp"
 #include "models/tokenize/error.hpp"
 #include "models/tokenize/pattern_syntax.hpp"
+#include "models/tokenize/staged_tokenizer.hpp"
 
 namespace headgate::tokenize {
 namespace {
@@ -98,7 +98,7 @@ class Value {
 
 // --- steps -----------------------------------------------------------------------------------------------------------
 
-void read_normalizer(BpeParts& parts, const Value& value) {
+void read_normalizer(TokenizerParts& parts, const Value& value) {
   if (value.is_null()) return;
   const std::string type = value.type();
   if (type == "NFC") {
@@ -162,7 +162,7 @@ void read_steps(std::vector<SplitStep>& steps, bool& bytes, const Value& value, 
   }
 }
 
-void read_pre_tokenizer(BpeParts& parts, const Value& value) {
+void read_pre_tokenizer(TokenizerParts& parts, const Value& value) {
   bool bytes = false;
   if (!value.is_null()) read_steps(parts.steps, bytes, value, false);
   if (!bytes) refuse("{}: no ByteLevel; of BPE, only the byte-level kind is supported", value.where());
@@ -182,7 +182,7 @@ std::vector<std::int32_t> ids_of_special(const Value& special_tokens, const std:
   return out;
 }
 
-void read_template(BpeParts& parts, const Value& value) {
+void read_template(TokenizerParts& parts, const Value& value) {
   value.only({"type", "single", "pair", "special_tokens"});
   const Value single = value.at("single");
   std::vector<std::int32_t>* side = &parts.before;
@@ -201,7 +201,7 @@ void read_template(BpeParts& parts, const Value& value) {
 }
 
 /// `met`: whether a template has been read.
-void read_post_processor(BpeParts& parts, bool& met, const Value& value, bool inside) {
+void read_post_processor(TokenizerParts& parts, bool& met, const Value& value, bool inside) {
   if (value.is_null()) return;
   const std::string type = value.type();
   if (type == "TemplateProcessing") {
@@ -264,7 +264,7 @@ std::pair<std::string, std::string> read_merge(const Json& json, std::size_t ran
   refuse("model.merges[{}]: neither \"left right\" nor [\"left\", \"right\"]", rank);
 }
 
-void read_model(BpeParts& parts, const Value& model) {
+void read_model(TokenizerParts& parts, const Value& model) {
   const Value type = model.at("type");  // absent in old files
   if (!type.is_null() && type.text() != "BPE") model.refuse_type("BPE is");
   model.only({"type", "dropout", "unk_token", "fuse_unk", "ignore_merges", "vocab", "merges"});
@@ -290,7 +290,7 @@ void read_model(BpeParts& parts, const Value& model) {
   }
 }
 
-BpeParts read_parts(const Json& json) {
+TokenizerParts read_parts(const Json& json) {
   if (!json.is_object()) {
     refuse("is {}, not a tokenizer: a JSON object with model.vocab and model.merges", json.type_name());
   }
@@ -300,7 +300,7 @@ BpeParts read_parts(const Json& json) {
   for (const char* key : {"truncation", "padding"}) {
     if (!file.at(key).is_null()) refuse("{}: not supported; texts are taken as they are", key);
   }
-  BpeParts parts;
+  TokenizerParts parts;
   read_model(parts, file.at("model"));
   read_normalizer(parts, file.at("normalizer"));
   read_pre_tokenizer(parts, file.at("pre_tokenizer"));
@@ -316,7 +316,7 @@ BpeParts read_parts(const Json& json) {
 std::unique_ptr<Tokenizer> read_tokenizer_json(const std::string& path) {
   const Json json = io::parse_json(path, io::read_text(path, kMaxBytes), kMaxDepth);
   try {
-    return make_bpe_tokenizer(path, read_parts(json));
+    return make_staged_tokenizer(path, read_parts(json));
   } catch (const TokenizerError& error) {
     io::fail(path, "{}", error.what());
   }

@@ -52,7 +52,7 @@ Json pre_tokenizer(const std::vector<SplitStep>& steps) {
 }
 
 /// Returns the template that puts special tokens around a text, and around each text of a pair.
-Json post_processor(const BpeParts& parts) {
+Json post_processor(const TokenizerParts& parts) {
   if (parts.before.empty() && parts.after.empty()) return nullptr;
   Json special = Json::object();
   const auto around = [&](const char* text, int type) {
@@ -82,7 +82,7 @@ Json added_token(const AddedToken& token) {
 }
 
 /// Writes the vocabulary and merges as text: an ordered JSON object would take O(n²) time for its n keys.
-std::string model_text(const BpeParts& parts) {
+std::string model_text(const TokenizerParts& parts) {
   const BpeOptions& options = parts.options;
   const auto quoted = [](std::string_view text) { return Json(text).dump(); };
   const std::string unknown = options.unknown == kNoToken ? "null" : quoted(parts.vocabulary.spelling(options.unknown));
@@ -108,7 +108,7 @@ std::string model_text(const BpeParts& parts) {
 
 }  // namespace
 
-std::string tokenizer_json_text(const BpeParts& parts) {
+std::string tokenizer_json_text(const TokenizerParts& parts) {
   Json added = Json::array();
   for (const AddedToken& token : parts.added) added.push_back(added_token(token));
   Json file = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added}};

@@ -3,13 +3,13 @@
 
 #include <string>
 
-#include "models/tokenize/bpe_tokenizer.hpp"
+#include "models/tokenize/staged_tokenizer.hpp"
 
 namespace headgate::tokenize {
 
 /// Returns a tokenizer.json with which the `tokenizers` package gives the same ids for the same text. All added tokens
 /// must be in the vocabulary, and all texts must be UTF-8. Throws TokenizerError for steps that tokenizer.json cannot
 /// express.
-std::string tokenizer_json_text(const BpeParts& parts);
+std::string tokenizer_json_text(const TokenizerParts& parts);
 
 }  // namespace headgate::tokenize

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "models/io/file_error.hpp"
-#include "models/tokenize/bpe_tokenizer.hpp"
 #include "models/tokenize/golden.hpp"
+#include "models/tokenize/staged_tokenizer.hpp"
 #include "models/tokenize/tokenizer.hpp"
 #include "models/tokenize/tokenizer_json.hpp"
 
@@ -96,7 +96,8 @@ TEST_P(GoldenStream, Parts_OfGoldenTexts_HaveTheTokensOfTheWhole) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tokenize, GoldenStream, ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "flags"),
+INSTANTIATE_TEST_SUITE_P(Tokenize, GoldenStream,
+                         ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "flags"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -125,7 +126,7 @@ class WordTokenizer {
     }
   }
 
-  std::unique_ptr<Tokenizer> make() const { return make_bpe_tokenizer("words", parts_); }
+  std::unique_ptr<Tokenizer> make() const { return make_staged_tokenizer("words", parts_); }
   const std::string& said() const { return said_; }
 
  private:
@@ -133,6 +134,7 @@ class WordTokenizer {
     static const std::vector<std::string> regexes{std::string(kGpt2Pattern),
                                                   std::string(kLlama3Pattern),
                                                   std::string(kQwen2Pattern),
+                                                  std::string(kQwen35Pattern),
                                                   "\\p{N}",
                                                   "\\p{N}+",
                                                   "\\p{N}{1,3}",
@@ -169,7 +171,7 @@ class WordTokenizer {
     return out;
   }
 
-  BpeParts parts_;
+  TokenizerParts parts_;
   std::string regex_, said_;
 };
 

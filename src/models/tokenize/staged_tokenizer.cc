@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/tokenize/bpe_tokenizer.hpp"
+#include "models/tokenize/staged_tokenizer.hpp"
 
 #include <cstddef>
 #include <optional>
@@ -7,18 +7,18 @@
 #include <utility>
 
 #include "library/core/check.hpp"
-#include "models/tokenize/bpe_stream.hpp"
 #include "models/tokenize/byte_alphabet.hpp"
 #include "models/tokenize/error.hpp"
+#include "models/tokenize/staged_stream.hpp"
 
 namespace headgate::tokenize {
 namespace {
 
 constexpr std::size_t kMostAddedBytes = std::size_t{1} << 20;  ///< of all added tokens together
 
-class BpeTokenizer final : public Tokenizer {
+class StagedTokenizer final : public Tokenizer {
  public:
-  BpeTokenizer(std::string name, BpeParts parts)
+  StagedTokenizer(std::string name, TokenizerParts parts)
       : stages_{.name = std::move(name),
                 .raw = AddedTokens(),
                 .form_c = parts.form_c,
@@ -47,7 +47,7 @@ class BpeTokenizer final : public Tokenizer {
 
   std::int32_t vocab() const override { return tokens_.size(); }
   std::unique_ptr<StreamEncoder> stream(const EncodeOptions& options) const override {
-    return make_bpe_stream(stages_, options);
+    return make_staged_stream(stages_, options);
   }
 
   std::string_view bytes(std::int32_t id) const override {
@@ -72,14 +72,14 @@ class BpeTokenizer final : public Tokenizer {
     require(!tokens_.spelling(id).empty(), "{}: no token has id {}; there are {}", stages_.name, id, vocab());
   }
 
-  BpeStages stages_;
+  Stages stages_;
   Vocabulary tokens_;          ///< added tokens included
   std::vector<bool> special_;  ///< of each id
   std::string bytes_;          ///< of all tokens, by id
   std::vector<std::size_t> begins_;
 };
 
-void BpeTokenizer::add(const std::vector<AddedToken>& added) {
+void StagedTokenizer::add(const std::vector<AddedToken>& added) {
   std::size_t bytes = 0;
   std::vector<AddedToken> kinds[2][2];  // [normalized][not special]
   for (const AddedToken& token : added) {
@@ -99,8 +99,8 @@ void BpeTokenizer::add(const std::vector<AddedToken>& added) {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> make_bpe_tokenizer(const std::string& name, BpeParts parts) {
-  return std::make_unique<BpeTokenizer>(name, std::move(parts));
+std::unique_ptr<Tokenizer> make_staged_tokenizer(const std::string& name, TokenizerParts parts) {
+  return std::make_unique<StagedTokenizer>(name, std::move(parts));
 }
 
 }  // namespace headgate::tokenize

@@ -15,7 +15,7 @@
 namespace headgate::tokenize {
 
 /// The stages that a text passes, in this order.
-struct BpeStages {
+struct Stages {
   std::string name;                         ///< of the tokenizer's file, for messages
   AddedTokens raw;                          ///< found before normalization
   bool form_c = false;                      ///< normalizes the text between them
@@ -26,6 +26,6 @@ struct BpeStages {
 };
 
 /// Returns an encoder of one text. `stages` must outlive it.
-std::unique_ptr<StreamEncoder> make_bpe_stream(const BpeStages& stages, const EncodeOptions& options);
+std::unique_ptr<StreamEncoder> make_staged_stream(const Stages& stages, const EncodeOptions& options);
 
 }  // namespace headgate::tokenize

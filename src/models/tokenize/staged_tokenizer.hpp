@@ -14,7 +14,7 @@
 namespace headgate::tokenize {
 
 /// The parts of a byte-level BPE tokenizer, whatever file it comes from, in the order in which a text passes them.
-struct BpeParts {
+struct TokenizerParts {
   std::vector<AddedToken> added;  ///< those that are not normalized, then, in the normal form, the others
   bool form_c = false;            ///< text is normalized to form C
   std::vector<SplitStep> steps;
@@ -25,6 +25,6 @@ struct BpeParts {
 };
 
 /// `name`: that of the file, for messages. Throws TokenizerError for parts that contradict each other.
-std::unique_ptr<Tokenizer> make_bpe_tokenizer(const std::string& name, BpeParts parts);
+std::unique_ptr<Tokenizer> make_staged_tokenizer(const std::string& name, TokenizerParts parts);
 
 }  // namespace headgate::tokenize

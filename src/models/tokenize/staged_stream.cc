@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/tokenize/bpe_stream.hpp"
+#include "models/tokenize/staged_stream.hpp"
 
 #include <algorithm>
 #include <string_view>
@@ -28,9 +28,9 @@ struct Origin {
 
 /// Each stage passes on what no continuation of the text changes, and holds the rest. A stage that has passed on a
 /// piece with Tail::open passes on its end before it begins another piece.
-class BpeStream final : public StreamEncoder {
+class StagedStream final : public StreamEncoder {
  public:
-  BpeStream(const BpeStages& stages, const EncodeOptions& options)
+  StagedStream(const Stages& stages, const EncodeOptions& options)
       : stages_(stages),
         options_(options),
         raw_(stages.raw, options.special_as_text),
@@ -90,7 +90,7 @@ class BpeStream final : public StreamEncoder {
   void take_word(std::string_view text, const Origin& origin, Tail tail);
   void encode_word(std::string_view word);
 
-  const BpeStages& stages_;
+  const Stages& stages_;
   const EncodeOptions options_;
   Encoding out_;
   bool begun_ = false;
@@ -117,7 +117,7 @@ class BpeStream final : public StreamEncoder {
   Tail word_tail_ = Tail::ended;
 };
 
-void BpeStream::take_bytes(std::string_view part, Tail tail) {
+void StagedStream::take_bytes(std::string_view part, Tail tail) {
   bytes_.add(part, tail);
   const std::string_view text = bytes_.view();
   const std::size_t end = text.size() - (tail == Tail::ended ? 0 : unfinished_bytes(text));
@@ -133,7 +133,7 @@ void BpeStream::take_bytes(std::string_view part, Tail tail) {
   bytes_.keep(end, text.size());
 }
 
-void BpeStream::take_run(Run run, std::size_t begin, std::string_view text, Tail tail) {
+void StagedStream::take_run(Run run, std::size_t begin, std::string_view text, Tail tail) {
   if (run_ != Run::none && run_ != run) feed_run({}, Tail::ended);
   if (run_ == Run::none) {
     run_begin_ = part_begin_ = begin;
@@ -143,7 +143,7 @@ void BpeStream::take_run(Run run, std::size_t begin, std::string_view text, Tail
   feed_run(text, tail);
 }
 
-void BpeStream::feed_run(std::string_view text, Tail tail) {
+void StagedStream::feed_run(std::string_view text, Tail tail) {
   if (run_ == Run::text) {
     take_text(text, tail);
   } else {
@@ -152,7 +152,7 @@ void BpeStream::feed_run(std::string_view text, Tail tail) {
   if (tail == Tail::ended) run_ = Run::none;
 }
 
-void BpeStream::take_text(std::string_view text, Tail tail) {
+void StagedStream::take_text(std::string_view text, Tail tail) {
   raw_.next(raw_parts_, text, tail);
   const std::size_t begin = run_begin_ + raw_.begin();
   for (const Part& part : raw_parts_) {
@@ -171,7 +171,7 @@ void BpeStream::take_text(std::string_view text, Tail tail) {
   }
 }
 
-void BpeStream::take_normal(std::string_view text, Tail tail) {
+void StagedStream::take_normal(std::string_view text, Tail tail) {
   normalized_.next(normalized_parts_, text, tail);
   const std::size_t begin = normalized_.begin();
   for (const Part& part : normalized_parts_) {
@@ -186,7 +186,7 @@ void BpeStream::take_normal(std::string_view text, Tail tail) {
 }
 
 /// `origin`: the position of the text if it begins a piece.
-void BpeStream::take_piece(std::size_t step, std::string_view text, Origin origin, Tail tail) {
+void StagedStream::take_piece(std::size_t step, std::string_view text, Origin origin, Tail tail) {
   if (step == levels_.size()) return take_word(text, origin, tail);
   Level& level = levels_[step];
   std::string with_space;
@@ -208,7 +208,7 @@ void BpeStream::take_piece(std::size_t step, std::string_view text, Origin origi
   }
 }
 
-void BpeStream::take_word(std::string_view text, const Origin& origin, Tail tail) {
+void StagedStream::take_word(std::string_view text, const Origin& origin, Tail tail) {
   const Tail before = std::exchange(word_tail_, tail);
   if (before == Tail::ended) word_origin_ = origin;
   if (before == Tail::ended && tail == Tail::ended) return encode_word(text);
@@ -218,7 +218,7 @@ void BpeStream::take_word(std::string_view text, const Origin& origin, Tail tail
   word_.reset();
 }
 
-void BpeStream::encode_word(std::string_view word) {
+void StagedStream::encode_word(std::string_view word) {
   check_word_size(word.size());
   std::size_t known = 0;
   for (const WordToken& token : words_.encode(word)) {
@@ -232,8 +232,8 @@ void BpeStream::encode_word(std::string_view word) {
 
 }  // namespace
 
-std::unique_ptr<StreamEncoder> make_bpe_stream(const BpeStages& stages, const EncodeOptions& options) {
-  return std::make_unique<BpeStream>(stages, options);
+std::unique_ptr<StreamEncoder> make_staged_stream(const Stages& stages, const EncodeOptions& options) {
+  return std::make_unique<StagedStream>(stages, options);
 }
 
 }  // namespace headgate::tokenize
