@@ -12,14 +12,6 @@
 namespace headgate::tokenize {
 namespace {
 
-CodePoint last_code_point(std::string_view text) {
-  for (std::size_t bytes = 1; bytes <= std::min<std::size_t>(4, text.size()); ++bytes) {
-    const CodePoint c = first_code_point(text.substr(text.size() - bytes));
-    if (c.bytes == bytes) return c;
-  }
-  return {};
-}
-
 /// Returns where the white space at the end of `text` begins.
 std::size_t space_before(std::string_view text) {
   while (true) {
@@ -48,9 +40,9 @@ bool stands_alone(std::string_view text, Span span) {
 
 }  // namespace
 
-AddedTokens::AddedTokens(std::vector<AddedToken> tokens, bool form_c) {
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const NormalForm& form) {
   for (AddedToken& token : tokens) {
-    const Normalized content(token.content, form_c);
+    const Normalized content(token.content, form);
     entries_.push_back({std::string(content.text()), std::move(token)});
   }
   const auto less = [](const Entry& a, const Entry& b) { return a.content < b.content; };

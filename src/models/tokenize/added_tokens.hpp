@@ -33,8 +33,8 @@ struct Part {
 /// Searches for added tokens from left to right, and takes the longest at each position.
 class AddedTokens {
  public:
-  /// `tokens` are all normalized or all not, special ones first. `form_c`: searches for their form C.
-  explicit AddedTokens(std::vector<AddedToken> tokens = {}, bool form_c = false);
+  /// `tokens` are all normalized or all not, special ones first. Searches for their normal form.
+  explicit AddedTokens(std::vector<AddedToken> tokens = {}, const NormalForm& form = {});
 
  private:
   friend class AddedTokenSearch;

@@ -10,56 +10,20 @@
 #include "models/io/input_file.hpp"
 #include "models/tokenize/byte_alphabet.hpp"
 #include "models/tokenize/error.hpp"
+#include "models/tokenize/utf8.hpp"
 
 namespace headgate::tokenize {
 namespace {
 
 constexpr std::size_t kFew = 48;  ///< up to so many tokens, a linear search for the next merge is faster than a heap
-constexpr std::size_t kKeptWord = 32;         ///< bytes; longer words seldom occur again
-constexpr std::int32_t kKeptWords = 1 << 16;  ///< of one text
 
 }  // namespace
 
-// --- vocabulary ------------------------------------------------------------------------------------------------------
-
-void Vocabulary::add(std::int64_t id, std::string_view spelling) {
-  if (id < 0 || id >= kMostTokens)
-    refuse("token '{}' has id {}, not 0 to {}", io::printable(spelling), id, kMostTokens - 1);
-  if (spelling.empty()) refuse("token {} is empty", id);
-  if (const std::int32_t other = find(spelling); other != kNoToken) {
-    refuse("token '{}' has two ids, {} and {}", io::printable(spelling), other, id);
-  }
-  const auto at = static_cast<std::size_t>(id);
-  if (at >= by_id_.size()) by_id_.resize(at + 1, StringTable::kAbsent);
-  if (by_id_[at] != StringTable::kAbsent) {
-    refuse("id {} has two tokens, '{}' and '{}'", id, io::printable(spellings_.key(by_id_[at])),
-           io::printable(spelling));
-  }
-  by_id_[at] = spellings_.insert(spelling);
-  ids_.push_back(static_cast<std::int32_t>(id));
-}
-
-std::int32_t Vocabulary::find(std::string_view spelling) const {
-  const std::int32_t number = spellings_.find(spelling);
-  return number == StringTable::kAbsent ? kNoToken : ids_[static_cast<std::size_t>(number)];
-}
-
-std::string_view Vocabulary::spelling(std::int32_t id) const {
-  if (id < 0 || id >= size()) return {};
-  const std::int32_t number = by_id_[static_cast<std::size_t>(id)];
-  return number == StringTable::kAbsent ? std::string_view() : spellings_.key(number);
-}
-
 // --- merges ----------------------------------------------------------------------------------------------------------
 
-Bpe::Bpe(const Vocabulary& vocabulary, const MergeList& merges, const BpeOptions& options) : options_(options) {
-  for (int b = 0; b < 256; ++b) {
-    const char byte = static_cast<char>(b);
-    byte_ids_[static_cast<std::size_t>(b)] = vocabulary.find(spelling_of({&byte, 1}));
-  }
-  const std::size_t slots = std::bit_ceil(2 * merges.size() + 2);
-  merges_.assign(slots, {kFree, 0, kNoToken});
-  shift_ = 64 - std::countr_zero(slots);
+std::vector<RankedMerge> ranked_merges(const Vocabulary& vocabulary, const MergeList& merges) {
+  std::vector<RankedMerge> out;
+  out.reserve(merges.size());
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
     const std::string& left = merges[rank].first;
     const std::string& right = merges[rank].second;
@@ -71,16 +35,102 @@ Bpe::Bpe(const Vocabulary& vocabulary, const MergeList& merges, const BpeOptions
       }
       return id;
     };
-    const std::uint64_t pair = pair_of(token(left), token(right));
-    merges_[slot(pair)] = {pair, static_cast<std::uint32_t>(rank), token(left + right)};
+    out.push_back({token(left), token(right), token(left + right), static_cast<std::uint32_t>(rank)});
   }
-  if (!options.ignore_merges) return;
+  return out;
+}
+
+Bpe::Bpe(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges, const BpeOptions& options)
+    : options_(options) {
+  options.characters ? read_characters(vocabulary) : read_bytes(vocabulary);
+  const std::size_t slots = std::bit_ceil(2 * merges.size() + 2);
+  merges_.assign(slots, {kFree, 0, kNoToken});
+  shift_ = 64 - std::countr_zero(slots);
+  for (const RankedMerge& merge : merges) {
+    const std::uint64_t pair = pair_of(merge.left, merge.right);
+    merges_[slot(pair)] = {pair, merge.rank, merge.id};
+  }
+  if (options.ignore_merges) {
+    keep_words(vocabulary);
+  } else if (options.characters) {
+    find_cuts(vocabulary, merges);
+  }
+}
+
+void Bpe::read_bytes(const Vocabulary& vocabulary) {
+  for (int b = 0; b < 256; ++b) {
+    const char byte = static_cast<char>(b);
+    byte_ids_[static_cast<std::size_t>(b)] = vocabulary.find(spelling_of({&byte, 1}));
+  }
+}
+
+void Bpe::read_characters(const Vocabulary& vocabulary) {
+  byte_ids_.fill(kNoToken);
+  if (options_.byte_fallback) {
+    if (const auto ids = find_byte_tokens(vocabulary)) byte_ids_ = *ids;
+  }
+  ascii_ids_.fill(kNoToken);
   for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
-    const auto bytes = bytes_of(vocabulary.spelling(id));
+    const std::string_view spelling = vocabulary.spelling(id);
+    const CodePoint c = first_code_point(spelling);
+    if (c.bytes == 0 || c.bytes != spelling.size()) continue;
+    if (c.bytes == 1) {
+      ascii_ids_[c.value] = id;
+    } else {
+      characters_.insert(spelling);
+      character_ids_.push_back(id);
+    }
+  }
+}
+
+void Bpe::keep_words(const Vocabulary& vocabulary) {
+  for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
+    const std::string_view spelling = vocabulary.spelling(id);
+    if (spelling.empty()) continue;
+    const auto bytes = options_.characters ? std::string(spelling) : bytes_of(spelling);
     if (!bytes || bytes->empty()) continue;
     words_.insert(*bytes);
     word_ids_.push_back(id);
   }
+}
+
+/// Notes the characters that a merge may join: the last one of its left side and the first one of its right side. No
+/// merge crosses the place between two others, so what is left of it never changes what is right of it.
+void Bpe::find_cuts(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges) {
+  // The tokens of bytes and the unknown token do not spell the characters that they stand for.
+  std::vector<bool> misspelt(static_cast<std::size_t>(vocabulary.size()));
+  const auto mark = [&misspelt](std::int32_t id) {
+    if (id != kNoToken) misspelt[static_cast<std::size_t>(id)] = true;
+  };
+  for (const std::int32_t id : byte_ids_) mark(id);
+  mark(options_.unknown);
+  for (const RankedMerge& merge : merges) {
+    if (misspelt[static_cast<std::size_t>(merge.left)] || misspelt[static_cast<std::size_t>(merge.right)]) return;
+    joined_.insert(last_code_point(vocabulary.spelling(merge.left)).value,
+                   first_code_point(vocabulary.spelling(merge.right)).value);
+  }
+  cuts_ = true;
+}
+
+bool Bpe::may_cut(char32_t before, char32_t after) const {
+  if (!cuts_ || joined_.contains(before, after)) return false;
+  const bool fuses = options_.fuse_unknown && options_.unknown != kNoToken && byte_ids_[0] == kNoToken;
+  return !fuses || id_of(before) != kNoToken || id_of(after) != kNoToken;
+}
+
+std::int32_t Bpe::id_of(char32_t character) const {
+  if (character < ascii_ids_.size()) return ascii_ids_[character];
+  std::string spelling;
+  append_utf8(spelling, character);
+  return id_of(spelling);
+}
+
+std::int32_t Bpe::id_of(std::string_view character) const {
+  if (character.size() == 1 && static_cast<std::uint8_t>(character[0]) < ascii_ids_.size()) {
+    return ascii_ids_[static_cast<std::uint8_t>(character[0])];
+  }
+  const std::int32_t number = characters_.find(character);
+  return number == StringTable::kAbsent ? kNoToken : character_ids_[static_cast<std::size_t>(number)];
 }
 
 std::uint64_t Bpe::pair_of(std::int32_t left, std::int32_t right) {
@@ -102,18 +152,28 @@ const Bpe::Merge* Bpe::find(std::int32_t left, std::int32_t right) const {
 
 void Bpe::first_tokens(std::vector<WordToken>& tokens, std::string_view word) const {
   tokens.clear();
-  bool fuses = false;  // the last token stands for unknown bytes, and further ones may join it
-  for (std::uint32_t at = 0; at < word.size(); ++at) {
-    const std::int32_t id = byte_ids_[static_cast<std::uint8_t>(word[at])];
+  bool fuses = false;  // the last token stands for unknown text, and more may join it
+  const auto add = [&](std::int32_t id, std::uint32_t begin, std::uint32_t end) {
     if (id != kNoToken) {
-      tokens.push_back({id, at, at + 1});
+      tokens.push_back({id, begin, end});
       fuses = false;
     } else if (fuses) {
-      tokens.back().end = at + 1;
+      tokens.back().end = end;
     } else if (options_.unknown != kNoToken) {
-      tokens.push_back({options_.unknown, at, at + 1});
+      tokens.push_back({options_.unknown, begin, end});
       fuses = options_.fuse_unknown;
     }
+  };
+  for (std::uint32_t at = 0; at < word.size();) {
+    const std::size_t character = options_.characters ? first_code_point(word.substr(at)).bytes : 1;
+    const std::uint32_t end = at + static_cast<std::uint32_t>(std::max<std::size_t>(character, 1));
+    const std::int32_t id = options_.characters ? id_of(word.substr(at, end - at)) : kNoToken;
+    if (id != kNoToken || (options_.characters && byte_ids_[0] == kNoToken)) {
+      add(id, at, end);
+    } else {
+      for (std::uint32_t i = at; i < end; ++i) add(byte_ids_[static_cast<std::uint8_t>(word[i])], i, i + 1);
+    }
+    at = end;
   }
 }
 
@@ -194,24 +254,6 @@ void Bpe::merge_many(std::vector<WordToken>& tokens) const {
     if (left > 0) note(previous[left]);
   }
   std::erase_if(tokens, [](const WordToken& token) { return token.id == kNoToken; });
-}
-
-std::span<const WordToken> WordEncoder::encode(std::string_view word) {
-  if (word.size() > kKeptWord) {
-    bpe_.encode(word_, word);
-    return word_;
-  }
-  if (const std::int32_t number = words_.find(word); number != StringTable::kAbsent) {
-    const Range& range = ranges_[static_cast<std::size_t>(number)];
-    return {tokens_.data() + range.begin, range.size};
-  }
-  bpe_.encode(word_, word);
-  if (words_.size() < kKeptWords) {
-    words_.insert(word);
-    ranges_.push_back({tokens_.size(), word_.size()});
-    tokens_.insert(tokens_.end(), word_.begin(), word_.end());
-  }
-  return word_;
 }
 
 }  // namespace headgate::tokenize

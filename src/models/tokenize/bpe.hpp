@@ -10,59 +10,47 @@
 #include <utility>
 #include <vector>
 
+#include "models/tokenize/byte_fallback.hpp"
+#include "models/tokenize/character_pairs.hpp"
 #include "models/tokenize/string_table.hpp"
+#include "models/tokenize/vocabulary.hpp"
+#include "models/tokenize/word_model.hpp"
 
-// Splits one word by byte-pair encoding. It starts with one token a byte. Then it merges, again and again, the
-// neighbouring pair whose merge comes first in the list (the leftmost of equal pairs), until no pair has a merge.
+// Splits one word by byte-pair encoding. It starts with one token a byte or a character. Then it merges, again and
+// again, the neighbouring pair whose merge has the least rank (the leftmost of equal ones), until no pair has a merge.
 
 namespace headgate::tokenize {
-
-inline constexpr std::int32_t kNoToken = -1;
-inline constexpr std::int32_t kMostTokens = 1 << 20;  ///< bound of ids: several times the largest vocabulary in use
-
-/// Maps tokens by id and by spelling.
-class Vocabulary {
- public:
-  /// Throws TokenizerError for an id or a spelling that exists already, an id out of range and an empty spelling.
-  void add(std::int64_t id, std::string_view spelling);
-
-  /// Returns the largest id + 1.
-  std::int32_t size() const { return static_cast<std::int32_t>(by_id_.size()); }
-  /// Returns kNoToken if there is none.
-  std::int32_t find(std::string_view spelling) const;
-  /// Returns an empty spelling for an id without a token.
-  std::string_view spelling(std::int32_t id) const;
-
- private:
-  StringTable spellings_;
-  std::vector<std::int32_t> ids_;    ///< of each spelling
-  std::vector<std::int32_t> by_id_;  ///< number of its spelling; StringTable::kAbsent without one
-};
 
 using MergeList =
     std::vector<std::pair<std::string, std::string>>;  ///< spellings of left and right, in the order of their ranks
 
+/// A merge of two tokens into a third one.
+struct RankedMerge {
+  std::int32_t left;
+  std::int32_t right;
+  std::int32_t id;
+  std::uint32_t rank;  ///< merges of less rank come first
+};
+
+/// Returns the merges of a list. Throws TokenizerError for merges of or into spellings that are not tokens.
+std::vector<RankedMerge> ranked_merges(const Vocabulary& vocabulary, const MergeList& merges);
+
 struct BpeOptions {
   bool ignore_merges = false;       ///< a word that is a token becomes that token without merges
-  std::int32_t unknown = kNoToken;  ///< stands for bytes without a token; if kNoToken, they are left out
-  bool fuse_unknown = false;        ///< neighbouring bytes without a token become one
+  std::int32_t unknown = kNoToken;  ///< stands for what has no token; if kNoToken, that is left out
+  bool fuse_unknown = false;        ///< neighbouring bytes or characters without a token become one
+  bool characters = false;          ///< a word starts as characters, not as bytes in the alphabet of spelling_of()
+  bool byte_fallback = false;       ///< characters without a token become the tokens <0x00> to <0xFF>, if those exist
 };
 
-/// A token of a word, and its bytes in the word.
-struct WordToken {
-  std::int32_t id;
-  std::uint32_t begin;
-  std::uint32_t end;
-};
-
-class Bpe {
+class Bpe final : public WordModel {
  public:
-  /// Throws TokenizerError for merges of or into spellings that are not tokens. Of merges of the same pair the last one
-  /// applies.
-  Bpe(const Vocabulary& vocabulary, const MergeList& merges, const BpeOptions& options);
+  /// Of merges of the same pair the last one applies. Throws TokenizerError for byte tokens that are not complete.
+  Bpe(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges, const BpeOptions& options);
 
-  /// Splits a word of at most 2^32 − 1 bytes. Overwrites `tokens`.
-  void encode(std::vector<WordToken>& tokens, std::string_view word) const;
+  void encode(std::vector<WordToken>& tokens, std::string_view word) const override;
+  bool cuts() const override { return cuts_; }
+  bool may_cut(char32_t before, char32_t after) const override;
 
  private:
   struct Merge {
@@ -75,41 +63,33 @@ class Bpe {
   static constexpr std::uint64_t kFree = ~std::uint64_t{0};
   static std::uint64_t pair_of(std::int32_t left, std::int32_t right);
 
+  void read_bytes(const Vocabulary& vocabulary);
+  void read_characters(const Vocabulary& vocabulary);
+  void keep_words(const Vocabulary& vocabulary);
+  void find_cuts(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges);
+
   std::size_t slot(std::uint64_t pair) const;
   /// Returns null if the two are not merged.
   const Merge* find(std::int32_t left, std::int32_t right) const;
+  /// Returns the id of a character's token, or kNoToken.
+  std::int32_t id_of(char32_t character) const;
+  std::int32_t id_of(std::string_view character) const;
   void first_tokens(std::vector<WordToken>& tokens, std::string_view word) const;
   void merge_few(std::vector<WordToken>& tokens) const;
   void merge_many(std::vector<WordToken>& tokens) const;
 
   BpeOptions options_;
-  std::array<std::int32_t, 256> byte_ids_{};
+  ByteIds byte_ids_{};  ///< tokens of bytes; kNoToken where there is none
+  std::array<std::int32_t, 128> ascii_ids_{};
+  StringTable characters_;  ///< those beyond ASCII that have a token
+  std::vector<std::int32_t> character_ids_;
   std::vector<Merge> merges_;  ///< hash table: a power of two, at most half of it used
   std::uint64_t factor_ = random_factor();
   int shift_ = 0;
-  StringTable words_;  ///< of ignore_merges: the bytes of every token
+  bool cuts_ = false;
+  CharacterPairs joined_;  ///< pairs of characters between which a merge may join two tokens
+  StringTable words_;      ///< of ignore_merges: the bytes of every token
   std::vector<std::int32_t> word_ids_;
-};
-
-/// Encodes the words of a text, and keeps the tokens of words that may occur again.
-class WordEncoder {
- public:
-  explicit WordEncoder(const Bpe& bpe) : bpe_(bpe) {}
-
-  /// Returns the tokens of a word, valid until the next call.
-  std::span<const WordToken> encode(std::string_view word);
-
- private:
-  struct Range {
-    std::size_t begin;
-    std::size_t size;
-  };
-
-  const Bpe& bpe_;
-  StringTable words_;
-  std::vector<Range> ranges_;      ///< of each word, in tokens_
-  std::vector<WordToken> tokens_;  ///< of all words that are kept
-  std::vector<WordToken> word_;
 };
 
 }  // namespace headgate::tokenize

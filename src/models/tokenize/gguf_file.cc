@@ -28,8 +28,10 @@ GgufVocabulary read_gguf_vocabulary(const io::GgufFile& file) {
   out.tokens = file.strings(key_of("tokens"));
   if (file.has(key_of("merges"))) out.merges = file.strings(key_of("merges"));
   if (file.has(key_of("token_type"))) out.token_type = file.integers(key_of("token_type"));
+  if (file.has(key_of("scores"))) out.scores = file.numbers(key_of("scores"));
   out.bos_token_id = integer(file, "bos_token_id");
   out.eos_token_id = integer(file, "eos_token_id");
+  out.unknown_token_id = integer(file, "unknown_token_id");
   out.add_bos_token = flag(file, "add_bos_token");
   out.add_eos_token = flag(file, "add_eos_token");
   out.add_space_prefix = flag(file, "add_space_prefix");

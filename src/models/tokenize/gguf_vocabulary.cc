@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -90,21 +92,58 @@ void add_around(std::vector<std::int32_t>& side, bool wanted, std::optional<std:
   side.push_back(static_cast<std::int32_t>(*id));
 }
 
-TokenizerParts parts_of(const GgufVocabulary& from) {
-  if (from.model != "gpt2") {
-    refuse("tokenizer.ggml.model: '{}' is not supported; gpt2 (byte-level BPE) is", io::printable(from.model));
-  }
+TokenizerParts byte_level_parts(const GgufVocabulary& from) {
   const Pre& pre = find_pre(from.pre);
   TokenizerParts parts;
-  parts.form_c = pre.form_c;
+  parts.form.form_c = pre.form_c;
   parts.options.ignore_merges = pre.ignore_merges;
   if (pre.digits) parts.steps.push_back({.pattern = Pattern(kDigitPattern)});
-  parts.steps.push_back({.pattern = Pattern(pre.pattern), .prefix_space = from.add_space_prefix.value_or(false)});
+  parts.steps.push_back({.pattern = Pattern(pre.pattern), .prefix = from.add_space_prefix.value_or(false) ? " " : ""});
   read_tokens(parts, from);
   read_merges(parts, from);
   add_around(parts.before, from.add_bos_token.value_or(pre.add_bos), from.bos_token_id, "bos_token_id");
   add_around(parts.after, from.add_eos_token.value_or(false), from.eos_token_id, "eos_token_id");
   return parts;
+}
+
+/// Reads the scores of tokens that merges make: normal, user-defined and unused ones. A text never becomes a control
+/// token by merges.
+void read_scores(TokenizerParts& parts, const GgufVocabulary& from) {
+  if (from.scores.size() != from.tokens.size()) {
+    refuse("tokenizer.ggml.scores: {} scores of {} tokens", from.scores.size(), from.tokens.size());
+  }
+  for (std::size_t i = 0; i < from.scores.size(); ++i) {
+    if (!std::isfinite(from.scores[i])) refuse("tokenizer.ggml.scores[{}]: {} is not finite", i, from.scores[i]);
+    const std::int64_t type = from.token_type.empty() ? kNormal : from.token_type[i];
+    const bool merges = type != kUnknown && type != kControl && type != kByte;
+    parts.scores.push_back(merges ? double{from.scores[i]} : std::numeric_limits<double>::quiet_NaN());
+  }
+}
+
+/// SentencePiece's BPE. llama.cpp's defaults stand for absent keys.
+TokenizerParts sentence_piece_parts(const GgufVocabulary& from) {
+  constexpr std::string_view kBlock = "\u2581";
+  constexpr std::int64_t kUnknownId = 0, kBosId = 1, kEosId = 2;
+  TokenizerParts parts;
+  parts.model = ModelKind::scored_bpe;
+  parts.form.space = parts.space = kBlock;
+  parts.drops_space = from.add_space_prefix.value_or(true);
+  if (parts.drops_space) parts.form.prefix = kBlock;
+  parts.options.byte_fallback = parts.options.fuse_unknown = true;
+  read_tokens(parts, from);
+  read_scores(parts, from);
+  const std::int64_t unknown = from.unknown_token_id.value_or(kUnknownId);
+  if (unknown >= 0 && unknown < parts.vocabulary.size()) parts.options.unknown = static_cast<std::int32_t>(unknown);
+  add_around(parts.before, from.add_bos_token.value_or(true), from.bos_token_id.value_or(kBosId), "bos_token_id");
+  add_around(parts.after, from.add_eos_token.value_or(false), from.eos_token_id.value_or(kEosId), "eos_token_id");
+  return parts;
+}
+
+TokenizerParts parts_of(const GgufVocabulary& from) {
+  if (from.model == "gpt2") return byte_level_parts(from);
+  if (from.model == "llama") return sentence_piece_parts(from);
+  refuse("tokenizer.ggml.model: '{}' is not supported; gpt2 (byte-level BPE) and llama (SentencePiece's BPE) are",
+         io::printable(from.model));
 }
 
 }  // namespace

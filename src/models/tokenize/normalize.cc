@@ -54,28 +54,42 @@ std::size_t last_beginning(std::string_view text) {
 
 }  // namespace
 
-Normalized::Normalized(std::string_view source, bool form_c) : source_(source) {
-  if (!form_c) return;
+void Normalized::change(std::size_t& same, std::size_t begin, std::size_t end, std::string_view by) {
+  text_ += source_.substr(same, begin - same);
+  changes_.push_back({text_.size(), by.size(), begin, end - begin});
+  text_ += by;
+  same = end;
+}
+
+std::size_t Normalized::take_composed(std::size_t& same, std::size_t at, const std::string& space) {
+  const CodePoint first = first_code_point(source_.substr(at));
+  std::size_t end = at + first.bytes;
+  if (first.value == U' ' && !space.empty()) {  // composes with nothing
+    change(same, at, end, space);
+    return end;
+  }
+  bool may_differ = may_change(first.value) || may_join(first.value);
+  for (CodePoint next; end < source_.size(); end += next.bytes) {
+    next = first_code_point(source_.substr(end));
+    if (!may_join(next.value)) break;
+    may_differ = true;
+  }
+  if (may_differ) {
+    const std::string_view part = source_.substr(at, end - at);
+    if (const std::string form = form_c_of(part); form != part) change(same, at, end, form);
+  }
+  return end;
+}
+
+Normalized::Normalized(std::string_view source, const NormalForm& form, bool begins) : source_(source) {
   std::size_t same = 0;  // source[same, at) is not copied yet
-  for (std::size_t at = 0; at < source.size();) {
-    const CodePoint first = first_code_point(source.substr(at));
-    std::size_t end = at + first.bytes;
-    bool changes = may_change(first.value) || may_join(first.value);
-    for (CodePoint next; end < source.size(); end += next.bytes) {
-      next = first_code_point(source.substr(end));
-      if (!may_join(next.value)) break;
-      changes = true;
+  if (begins && !form.prefix.empty() && !source.empty()) change(same, 0, 0, form.prefix);
+  if (form.form_c) {
+    for (std::size_t at = 0; at < source.size();) at = take_composed(same, at, form.space);
+  } else if (!form.space.empty()) {
+    for (std::size_t at = source.find(' '); at != std::string_view::npos; at = source.find(' ', at + 1)) {
+      change(same, at, at + 1, form.space);
     }
-    if (changes) {
-      const std::string_view part = source.substr(at, end - at);
-      if (const std::string form = form_c_of(part); form != part) {
-        text_ += source.substr(same, at - same);
-        changes_.push_back({text_.size(), form.size(), at, part.size()});
-        text_ += form;
-        same = end;
-      }
-    }
-    at = end;
   }
   if (!changes_.empty()) text_ += source.substr(same);
 }
@@ -98,8 +112,9 @@ Span Normalized::source_of(const Changes& changes, Span part) {
 
 Span Normalized::source_of(Span part) const { return source_of(changes_, part); }
 
-void NormalizedParts::begin(bool normalized) {
-  normalized_ = normalized && form_c_;
+void NormalizedParts::begin(Wanted wanted) {
+  normalized_ = wanted != Wanted::nothing && !form_.changes_nothing();
+  begins_ = wanted == Wanted::all;
   held_.reset();
   size_ = 0;
   changes_.clear();
@@ -109,16 +124,18 @@ std::string_view NormalizedParts::next(std::string_view part, Tail tail) {
   if (!normalized_) return part;
   if (!held_.add(part, tail)) return {};
   const std::string_view source = held_.view();
-  const std::size_t decided = tail == Tail::ended ? source.size() : last_beginning(source);
-  form_ = Normalized(source.substr(0, decided), true);
-  for (Normalized::Change change : form_.changes_) {
+  const bool all = tail == Tail::ended || !form_.form_c;
+  const std::size_t decided = all ? source.size() : last_beginning(source);
+  last_ = Normalized(source.substr(0, decided), form_, begins_);
+  begins_ = begins_ && decided == 0;
+  for (Normalized::Change change : last_.changes_) {
     change.begin += size_;
     change.source_begin += held_.begin();
     changes_.push_back(change);
   }
-  size_ += form_.text().size();
+  size_ += last_.text().size();
   held_.keep(decided, decided);
-  return form_.text();
+  return last_.text();
 }
 
 Span NormalizedParts::source_of(Span part) const { return Normalized::source_of(changes_, part); }

@@ -19,11 +19,21 @@ struct Span {
   friend bool operator==(const Span&, const Span&) = default;
 };
 
-/// Holds a text in Unicode's normalization form C, and where its bytes come from.
+/// What normalization does to a text, in this order.
+struct NormalForm {
+  bool form_c = false;  ///< Unicode's normalization form C
+  std::string space;    ///< replaces each space (U+0020); empty: spaces stay
+  std::string prefix;   ///< stands before a text that is not empty
+
+  bool changes_nothing() const { return !form_c && space.empty() && prefix.empty(); }
+};
+
+/// Holds the normal form of a text, and where its bytes come from.
 class Normalized {
  public:
-  /// `source`: well-formed UTF-8, which must outlive the object. `form_c` false: the text is `source` itself.
-  Normalized(std::string_view source, bool form_c);
+  /// `source`: well-formed UTF-8, which must outlive the object. `begins` false: the text continues another one, so no
+  /// prefix stands before it.
+  Normalized(std::string_view source, const NormalForm& form, bool begins = true);
 
   std::string_view text() const { return changes_.empty() ? source_ : text_; }
   /// Returns the bytes of the source that became `part` of the text. A composed character comes from all bytes of its
@@ -41,6 +51,11 @@ class Normalized {
     std::size_t source_size;
   };
 
+  /// Replaces source[begin, end) by `by`. `same`: where the text that is not copied yet begins.
+  void change(std::size_t& same, std::size_t begin, std::size_t end, std::string_view by);
+  /// Normalizes the character at `at` and the marks that may join it, and returns where they end.
+  std::size_t take_composed(std::size_t& same, std::size_t at, const std::string& space);
+
   /// `changes` in order.
   template <class Changes>
   static Span source_of(const Changes& changes, Span part);
@@ -53,10 +68,13 @@ class Normalized {
 /// Normalizes texts that come in parts.
 class NormalizedParts {
  public:
-  explicit NormalizedParts(bool form_c) : form_c_(form_c) {}
+  /// `form` must outlive the object.
+  explicit NormalizedParts(const NormalForm& form) : form_(form) {}
 
-  /// Begins another text. normalized: in form C if the constructor's form_c is set; else unchanged.
-  void begin(bool normalized);
+  /// What of the form a text gets.
+  enum class Wanted { nothing, all_but_prefix, all };
+  /// Begins another text.
+  void begin(Wanted wanted);
   /// Takes the next part of the text. Returns the next bytes of the normal form that no continuation changes, valid
   /// until the next call of next() and while the part is.
   std::string_view next(std::string_view part, Tail tail);
@@ -67,10 +85,11 @@ class NormalizedParts {
   void forget(std::size_t at);
 
  private:
-  bool form_c_;
+  const NormalForm& form_;
   bool normalized_ = false;
+  bool begins_ = false;  ///< the prefix is still to come
   HeldText held_;
-  Normalized form_{{}, false};              ///< of the last part
+  Normalized last_{{}, {}};                 ///< of the last part
   std::size_t size_ = 0;                    ///< of the normal form
   std::deque<Normalized::Change> changes_;  ///< in order
 };

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -29,8 +30,9 @@ enum class SplitBehavior {
 struct SplitStep {
   std::optional<Pattern> pattern;  ///< none: nothing is split
   SplitBehavior behavior = SplitBehavior::isolated;
-  bool invert = false;        ///< the text between matches is treated as the matches
-  bool prefix_space = false;  ///< a piece that does not begin with a space gets one before it is split
+  bool invert = false;       ///< the text between matches is treated as the matches
+  std::string prefix{};      ///< a character; a piece that does not begin with it gets it before it is split
+  bool prefix_once = false;  ///< only the piece at the beginning of the text gets the prefix
 };
 
 /// Isolates each digit.
@@ -50,7 +52,7 @@ struct Slice {
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
-/// Splits texts into the pieces of a step; the caller adds the step's prefix space. A text may come in parts: text is
+/// Splits texts into the pieces of a step; the caller adds the step's prefix. A text may come in parts: text is
 /// held back while a continuation may change the pieces.
 class PieceCutter {
  public:

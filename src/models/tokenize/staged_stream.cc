@@ -2,6 +2,7 @@
 #include "models/tokenize/staged_stream.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -9,14 +10,15 @@
 #include "models/tokenize/error.hpp"
 #include "models/tokenize/held_text.hpp"
 #include "models/tokenize/utf8.hpp"
+#include "models/tokenize/word_encoder.hpp"
 
 namespace headgate::tokenize {
 namespace {
 
 /// The position of a piece in the normal form of a part of the text.
 struct Origin {
-  std::ptrdiff_t begin = 0;  ///< of the piece; one less if a space was put before it
-  std::ptrdiff_t least = 0;  ///< where the piece begins without that space
+  std::ptrdiff_t begin = 0;  ///< of the piece; less by the bytes of a prefix that was put before it
+  std::ptrdiff_t least = 0;  ///< where the piece begins without the prefix
 
   Span place_of(const WordToken& token) const {
     const auto place = [this](std::uint32_t at) {
@@ -34,9 +36,9 @@ class StagedStream final : public StreamEncoder {
       : stages_(stages),
         options_(options),
         raw_(stages.raw, options.special_as_text),
-        form_(stages.form_c),
+        form_(stages.form),
         normalized_(stages.normalized, options.special_as_text),
-        words_(stages.bpe) {
+        words_(*stages.model) {
     levels_.reserve(stages.steps.size());
     for (const SplitStep& step : stages.steps) levels_.emplace_back(step);
   }
@@ -81,6 +83,11 @@ class StagedStream final : public StreamEncoder {
     return {part_begin_ + span.begin, part_begin_ + span.end};
   }
 
+  /// Returns whether bytes that are not UTF-8 stand before a position of the text. What follows them gets no prefix:
+  /// decoding would not remove it.
+  bool follows_bytes(std::size_t at) const { return run_ == Run::text && at == run_begin_ && run_begin_ > 0; }
+  bool wants_prefix(const SplitStep& step, std::string_view piece, const Origin& origin) const;
+
   void take_bytes(std::string_view part, Tail tail);
   void take_run(Run run, std::size_t begin, std::string_view text, Tail tail);
   void feed_run(std::string_view text, Tail tail);
@@ -88,6 +95,7 @@ class StagedStream final : public StreamEncoder {
   void take_normal(std::string_view text, Tail tail);
   void take_piece(std::size_t step, std::string_view text, Origin origin, Tail tail);
   void take_word(std::string_view text, const Origin& origin, Tail tail);
+  std::size_t take_cut_words();
   void encode_word(std::string_view word);
 
   const Stages& stages_;
@@ -115,6 +123,8 @@ class StagedStream final : public StreamEncoder {
   HeldText word_;
   Origin word_origin_;
   Tail word_tail_ = Tail::ended;
+  std::size_t searched_ = 0;                ///< in word_: bytes that were searched for cuts
+  std::optional<char32_t> last_character_;  ///< before searched_
 };
 
 void StagedStream::take_bytes(std::string_view part, Tail tail) {
@@ -137,7 +147,7 @@ void StagedStream::take_run(Run run, std::size_t begin, std::string_view text, T
   if (run_ != Run::none && run_ != run) feed_run({}, Tail::ended);
   if (run_ == Run::none) {
     run_begin_ = part_begin_ = begin;
-    form_.begin(false);
+    form_.begin(NormalizedParts::Wanted::nothing);
   }
   run_ = run;
   feed_run(text, tail);
@@ -163,7 +173,8 @@ void StagedStream::take_text(std::string_view text, Tail tail) {
     }
     if (part_tail_ == Tail::ended) {
       part_begin_ = span.begin;
-      form_.begin(true);
+      using Wanted = NormalizedParts::Wanted;
+      form_.begin(follows_bytes(span.begin) ? Wanted::all_but_prefix : Wanted::all);
     }
     part_tail_ = part.tail;
     const std::string_view source = raw_.view().substr(part.span.begin, part.span.end - part.span.begin);
@@ -185,17 +196,24 @@ void StagedStream::take_normal(std::string_view text, Tail tail) {
   }
 }
 
+bool StagedStream::wants_prefix(const SplitStep& step, std::string_view piece, const Origin& origin) const {
+  if (step.prefix.empty() || piece.starts_with(step.prefix)) return false;
+  const auto at = static_cast<std::size_t>(std::max<std::ptrdiff_t>(origin.begin, 0));
+  const std::size_t begin = source_of({at, at}).begin;
+  return step.prefix_once ? begin == 0 : !follows_bytes(begin);
+}
+
 /// `origin`: the position of the text if it begins a piece.
 void StagedStream::take_piece(std::size_t step, std::string_view text, Origin origin, Tail tail) {
   if (step == levels_.size()) return take_word(text, origin, tail);
   Level& level = levels_[step];
-  std::string with_space;
+  std::string prefixed;
   if (level.tail == Tail::ended) {
     level.origin = origin;
-    if (level.step.prefix_space && !text.starts_with(' ')) {
-      with_space = ' ' + std::string(text);
-      text = with_space;
-      --level.origin.begin;
+    if (wants_prefix(level.step, text, origin)) {
+      prefixed = level.step.prefix + std::string(text);
+      text = prefixed;
+      level.origin.begin -= static_cast<std::ptrdiff_t>(level.step.prefix.size());
     }
   }
   level.tail = tail;
@@ -211,11 +229,32 @@ void StagedStream::take_piece(std::size_t step, std::string_view text, Origin or
 void StagedStream::take_word(std::string_view text, const Origin& origin, Tail tail) {
   const Tail before = std::exchange(word_tail_, tail);
   if (before == Tail::ended) word_origin_ = origin;
-  if (before == Tail::ended && tail == Tail::ended) return encode_word(text);
+  if (before == Tail::ended && tail == Tail::ended && !stages_.model->cuts()) return encode_word(text);
   word_.add(text, tail);
-  if (tail == Tail::open) return word_.keep(0, word_.view().size());
-  encode_word(word_.view());
+  const std::size_t begin = stages_.model->cuts() ? take_cut_words() : 0;
+  if (tail == Tail::open) return word_.keep(begin, word_.view().size());
+  encode_word(word_.view().substr(begin));
   word_.reset();
+  searched_ = 0;
+  last_character_.reset();
+}
+
+/// Encodes the held word up to the last place where it may be cut, and returns that place.
+std::size_t StagedStream::take_cut_words() {
+  const std::string_view word = word_.view();
+  std::size_t begin = 0, at = searched_;
+  while (at < word.size()) {
+    const CodePoint c = first_code_point(word.substr(at));
+    if (c.bytes > 0 && last_character_ && stages_.model->may_cut(*last_character_, c.value)) {
+      encode_word(word.substr(begin, at - begin));
+      word_origin_.begin += static_cast<std::ptrdiff_t>(at - begin);
+      begin = at;
+    }
+    last_character_ = c.bytes > 0 ? std::optional(c.value) : std::nullopt;
+    at += std::max<std::size_t>(c.bytes, 1);
+  }
+  searched_ = at - begin;
+  return begin;
 }
 
 void StagedStream::encode_word(std::string_view word) {
@@ -227,7 +266,8 @@ void StagedStream::encode_word(std::string_view word) {
     if (options_.spans) out_.spans.push_back(source_of(word_origin_.place_of(token)));
   }
   out_.left_out += word.size() - known;
-  form_.forget(static_cast<std::size_t>(word_origin_.begin + static_cast<std::ptrdiff_t>(word.size())));
+  const std::ptrdiff_t end = word_origin_.begin + static_cast<std::ptrdiff_t>(word.size());
+  form_.forget(static_cast<std::size_t>(std::max<std::ptrdiff_t>(end, 0)));  // prefixes of two steps may stand before 0
 }
 
 }  // namespace

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "models/tokenize/added_tokens.hpp"
-#include "models/tokenize/bpe.hpp"
+#include "models/tokenize/normalize.hpp"
 #include "models/tokenize/pre_tokenizer.hpp"
 #include "models/tokenize/tokenizer.hpp"
+#include "models/tokenize/word_model.hpp"
 
 namespace headgate::tokenize {
 
@@ -18,10 +19,10 @@ namespace headgate::tokenize {
 struct Stages {
   std::string name;                         ///< of the tokenizer's file, for messages
   AddedTokens raw;                          ///< found before normalization
-  bool form_c = false;                      ///< normalizes the text between them
+  NormalForm form;                          ///< of the text between them
   AddedTokens normalized;                   ///< found after normalization
   std::vector<SplitStep> steps;             ///< split the text between added tokens into words
-  Bpe bpe;                                  ///< splits words into tokens
+  std::unique_ptr<const WordModel> model;   ///< splits words into tokens
   std::vector<std::int32_t> before, after;  ///< ids that add_special puts around a text
 };
 

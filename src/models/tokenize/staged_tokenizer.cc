@@ -8,39 +8,80 @@
 
 #include "library/core/check.hpp"
 #include "models/tokenize/byte_alphabet.hpp"
+#include "models/tokenize/byte_fallback.hpp"
 #include "models/tokenize/error.hpp"
+#include "models/tokenize/scored_merges.hpp"
 #include "models/tokenize/staged_stream.hpp"
+#include "models/tokenize/unigram.hpp"
 
 namespace headgate::tokenize {
 namespace {
 
 constexpr std::size_t kMostAddedBytes = std::size_t{1} << 20;  ///< of all added tokens together
 
+std::unique_ptr<const WordModel> make_model(const TokenizerParts& parts) {
+  const auto is = [&parts](ModelKind kind) { return parts.model == kind; };
+  if (is(ModelKind::unigram) || is(ModelKind::scored_bpe)) {
+    const auto tokens = static_cast<std::size_t>(parts.vocabulary.size());
+    if (parts.scores.size() != tokens) refuse("{} scores of {} tokens", parts.scores.size(), tokens);
+  }
+  if (is(ModelKind::unigram)) {
+    const UnigramOptions options{.unknown = parts.options.unknown,
+                                 .unknown_score = parts.unknown_score,
+                                 .byte_fallback = parts.options.byte_fallback};
+    return std::make_unique<Unigram>(parts.vocabulary, parts.scores, options);
+  }
+  BpeOptions options = parts.options;
+  options.characters = !is(ModelKind::byte_bpe);
+  const auto merges = is(ModelKind::scored_bpe) ? merges_by_score(parts.vocabulary, parts.scores)
+                                                : ranked_merges(parts.vocabulary, parts.merges);
+  return std::make_unique<Bpe>(parts.vocabulary, merges, options);
+}
+
+/// Returns the bytes that a token adds to a text. `as_spelled`: an added token, which stands for its spelling.
+std::string bytes_of_token(const TokenizerParts& parts, std::string_view spelling, bool as_spelled) {
+  if (parts.model == ModelKind::byte_bpe) {
+    const auto bytes = as_spelled ? std::nullopt : bytes_of(spelling);
+    return bytes ? *bytes : std::string(spelling);
+  }
+  if (parts.options.byte_fallback && !as_spelled) {
+    if (const auto byte = byte_of_token(spelling)) return {static_cast<char>(*byte)};
+  }
+  if (parts.space.empty()) return std::string(spelling);
+  std::string out;
+  for (std::size_t at = spelling.find(parts.space); at != std::string_view::npos; at = spelling.find(parts.space)) {
+    out += spelling.substr(0, at);
+    out += ' ';
+    spelling.remove_prefix(at + parts.space.size());
+  }
+  out += spelling;
+  return out;
+}
+
 class StagedTokenizer final : public Tokenizer {
  public:
   StagedTokenizer(std::string name, TokenizerParts parts)
       : stages_{.name = std::move(name),
                 .raw = AddedTokens(),
-                .form_c = parts.form_c,
+                .form = parts.form,
                 .normalized = AddedTokens(),
                 .steps = std::move(parts.steps),
-                .bpe = Bpe(parts.vocabulary, parts.merges, parts.options),
+                .model = make_model(parts),
                 .before = std::move(parts.before),
                 .after = std::move(parts.after)},
-        tokens_(std::move(parts.vocabulary)) {
+        tokens_(std::move(parts.vocabulary)),
+        drops_space_(parts.drops_space) {
     add(parts.added);
     for (const auto* ids : {&stages_.before, &stages_.after}) {
       for (const std::int32_t id : *ids) {
         if (tokens_.spelling(id).empty()) refuse("the template has id {}, which no token has", id);
       }
     }
-    std::vector<bool> as_spelled(static_cast<std::size_t>(vocab()), false);  // not in the alphabet of bytes
+    std::vector<bool> as_spelled(static_cast<std::size_t>(vocab()), false);
     for (const AddedToken& token : parts.added) as_spelled[static_cast<std::size_t>(token.id)] = true;
     for (std::int32_t id = 0; id < vocab(); ++id) {
-      const std::string_view spelling = tokens_.spelling(id);
-      const auto bytes = as_spelled[static_cast<std::size_t>(id)] ? std::nullopt : bytes_of(spelling);
       begins_.push_back(bytes_.size());
-      bytes_ += bytes ? std::string_view{*bytes} : spelling;
+      bytes_ += bytes_of_token(parts, tokens_.spelling(id), as_spelled[static_cast<std::size_t>(id)]);
     }
     begins_.push_back(bytes_.size());
   }
@@ -64,6 +105,7 @@ class StagedTokenizer final : public Tokenizer {
     return special_[static_cast<std::size_t>(id)];
   }
   std::int32_t find(std::string_view spelling) const override { return tokens_.find(spelling); }
+  bool drops_space() const override { return drops_space_; }
 
  private:
   void add(const std::vector<AddedToken>& added);
@@ -77,6 +119,7 @@ class StagedTokenizer final : public Tokenizer {
   std::vector<bool> special_;  ///< of each id
   std::string bytes_;          ///< of all tokens, by id
   std::vector<std::size_t> begins_;
+  bool drops_space_;
 };
 
 void StagedTokenizer::add(const std::vector<AddedToken>& added) {
@@ -94,7 +137,7 @@ void StagedTokenizer::add(const std::vector<AddedToken>& added) {
     if (token.special) special_[static_cast<std::size_t>(token.id)] = true;
   }
   stages_.raw = AddedTokens(std::move(kinds[0][0]));
-  stages_.normalized = AddedTokens(std::move(kinds[1][0]), stages_.form_c);
+  stages_.normalized = AddedTokens(std::move(kinds[1][0]), stages_.form);
 }
 
 }  // namespace

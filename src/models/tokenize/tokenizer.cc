@@ -84,6 +84,7 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
     const std::string_view part = bytes(id);
     if (!skip_special || !special(id)) out += part;
   }
+  if (drops_space() && out.starts_with(' ')) out.erase(0, 1);
   return out;
 }
 
@@ -92,7 +93,7 @@ std::unique_ptr<Tokenizer> byte_tokenizer() { return std::make_unique<ByteTokeni
 std::unique_ptr<Tokenizer> byte_tokenizer_with_bos() { return std::make_unique<ByteTokenizer>(true); }
 
 std::string StreamDecoder::next(std::int32_t id) {
-  pending_ += tokenizer_.decode({&id, 1}, skip_special_);
+  if (!skip_special_ || !tokenizer_.special(id)) pending_ += tokenizer_.bytes(id);
   std::string out = pending_.substr(0, pending_.size() - unfinished_bytes(pending_));
   pending_.erase(0, out.size());
   return out;

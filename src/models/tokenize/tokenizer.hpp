@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "models/tokenize/bpe.hpp"
 #include "models/tokenize/held_text.hpp"
 #include "models/tokenize/normalize.hpp"
+#include "models/tokenize/vocabulary.hpp"
 
 namespace headgate::tokenize {
 
@@ -68,7 +68,10 @@ class Tokenizer {
   /// Returns the id of a spelling, special tokens included; kNoToken if there is none.
   virtual std::int32_t find(std::string_view spelling) const = 0;
 
-  /// Returns the bytes of all ids, without special tokens if `skip_special`. Throws Error as bytes() does.
+  /// Returns whether encoding puts a space before a text that decode() drops again.
+  virtual bool drops_space() const { return false; }
+  /// Returns the bytes of all ids, without special tokens if `skip_special`. The ids are those of a whole text: if
+  /// drops_space(), one space at its front is left out. Throws Error as bytes() does.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;
 };
 
@@ -82,7 +85,7 @@ inline constexpr std::int32_t kByteBos = 256;
 /// Vocabulary of those models: their tokens, rounded up to a multiple of 8.
 inline constexpr std::int32_t kVocabWithByteBos = 264;
 
-/// Decodes ids as they come, and never splits a character.
+/// Decodes ids as they come, and never splits a character. The ids may continue other text, so no space is dropped.
 class StreamDecoder {
  public:
   /// `tokenizer` must outlive the object.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/tokenize/error.hpp"
+#include "models/tokenize/scored_merges.hpp"
 
 namespace headgate::tokenize {
 namespace {
@@ -27,7 +28,7 @@ bool is_isolated(const SplitStep& step, std::string_view regex) {
 /// Returns a step that does not turn text into bytes.
 Json split(const SplitStep& step) {
   if (!step.pattern) refuse("a step without a pattern is written to tokenizer.json only as the last one");
-  if (step.prefix_space) refuse("tokenizer.json cannot express a space before a text together with this pattern");
+  if (!step.prefix.empty()) refuse("tokenizer.json cannot express a space before a text together with this pattern");
   if (is_isolated(step, kDigitPattern)) return {{"type", "Digits"}, {"individual_digits", true}};
   return {{"type", "Split"},
           {"pattern", {{"Regex", step.pattern->regex()}}},
@@ -41,7 +42,7 @@ Json pre_tokenizer(const std::vector<SplitStep>& steps) {
     const SplitStep& step = steps[i];
     const bool gpt2 = is_isolated(step, kGpt2Pattern);
     if (i + 1 == steps.size() && (gpt2 || !step.pattern)) {
-      list.push_back(byte_level(step.prefix_space, gpt2));
+      list.push_back(byte_level(!step.prefix.empty(), gpt2));
     } else {
       list.push_back(split(step));
       if (i + 1 == steps.size()) list.push_back(byte_level(false, false));
@@ -49,6 +50,26 @@ Json pre_tokenizer(const std::vector<SplitStep>& steps) {
   }
   if (list.empty()) list.push_back(byte_level(false, false));
   return list.size() == 1 ? list.front() : Json{{"type", "Sequence"}, {"pretokenizers", list}};
+}
+
+Json replaced(const std::string& from, const std::string& to) {
+  return {{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+}
+
+Json normalizer(const NormalForm& form) {
+  Json list = Json::array();
+  if (form.form_c) list.push_back({{"type", "NFC"}});
+  if (!form.space.empty()) list.push_back(replaced(" ", form.space));
+  if (!form.prefix.empty()) list.push_back({{"type", "Prepend"}, {"prepend", form.prefix}});
+  if (list.empty()) return nullptr;
+  return list.size() == 1 ? list.front() : Json{{"type", "Sequence"}, {"normalizers", list}};
+}
+
+Json decoder(const TokenizerParts& parts) {
+  if (parts.model == ModelKind::byte_bpe) return byte_level(true, true);
+  Json list = Json::array({replaced(parts.space, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
+  if (parts.drops_space) list.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  return {{"type", "Sequence"}, {"decoders", list}};
 }
 
 /// Returns the template that puts special tokens around a text, and around each text of a pair.
@@ -81,15 +102,26 @@ Json added_token(const AddedToken& token) {
           {"special", token.special}};
 }
 
+std::string quoted(std::string_view text) { return Json(text).dump(); }
+
+/// Calls add(left, right) for each merge, in the order of their ranks.
+template <class Add>
+void visit_merges(const TokenizerParts& parts, const Add& add) {
+  for (const auto& [left, right] : parts.merges) add(left, right);
+  if (parts.model != ModelKind::scored_bpe) return;
+  for (const RankedMerge& merge : merges_by_score(parts.vocabulary, parts.scores)) {
+    add(parts.vocabulary.spelling(merge.left), parts.vocabulary.spelling(merge.right));
+  }
+}
+
 /// Writes the vocabulary and merges as text: an ordered JSON object would take O(n²) time for its n keys.
 std::string model_text(const TokenizerParts& parts) {
   const BpeOptions& options = parts.options;
-  const auto quoted = [](std::string_view text) { return Json(text).dump(); };
   const std::string unknown = options.unknown == kNoToken ? "null" : quoted(parts.vocabulary.spelling(options.unknown));
   std::string out = fmt::format(
       R"({{"type": "BPE", "dropout": null, "unk_token": {}, "continuing_subword_prefix": null, )"
-      R"("end_of_word_suffix": null, "fuse_unk": {}, "byte_fallback": false, "ignore_merges": {}, "vocab": {{)",
-      unknown, options.fuse_unknown, options.ignore_merges);
+      R"("end_of_word_suffix": null, "fuse_unk": {}, "byte_fallback": {}, "ignore_merges": {}, "vocab": {{)",
+      unknown, options.fuse_unknown, options.byte_fallback, options.ignore_merges);
   const char* comma = "\n";
   for (std::int32_t id = 0; id < parts.vocabulary.size(); ++id) {
     const std::string_view spelling = parts.vocabulary.spelling(id);
@@ -99,10 +131,10 @@ std::string model_text(const TokenizerParts& parts) {
   }
   out += "\n}, \"merges\": [";
   comma = "\n";
-  for (const auto& [left, right] : parts.merges) {
+  visit_merges(parts, [&](std::string_view left, std::string_view right) {
     fmt::format_to(std::back_inserter(out), "{}[{}, {}]", comma, quoted(left), quoted(right));
     comma = ",\n";
-  }
+  });
   return out + "\n]}";
 }
 
@@ -112,10 +144,10 @@ std::string tokenizer_json_text(const TokenizerParts& parts) {
   Json added = Json::array();
   for (const AddedToken& token : parts.added) added.push_back(added_token(token));
   Json file = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added}};
-  file["normalizer"] = parts.form_c ? Json{{"type", "NFC"}} : Json();
-  file["pre_tokenizer"] = pre_tokenizer(parts.steps);
+  file["normalizer"] = normalizer(parts.form);
+  file["pre_tokenizer"] = parts.model == ModelKind::byte_bpe ? pre_tokenizer(parts.steps) : Json();
   file["post_processor"] = post_processor(parts);
-  file["decoder"] = byte_level(true, true);
+  file["decoder"] = decoder(parts);
   std::string out = file.dump(2);
   out.erase(out.find_last_of('\n'));
   return out + ",\n  \"model\": " + model_text(parts) + "\n}\n";

@@ -46,6 +46,14 @@ CodePoint first_code_point(std::string_view text) {
   return {value, bytes};
 }
 
+CodePoint last_code_point(std::string_view text) {
+  for (std::size_t bytes = 1; bytes <= std::min<std::size_t>(4, text.size()); ++bytes) {
+    const CodePoint c = first_code_point(text.substr(text.size() - bytes));
+    if (c.bytes == bytes) return c;
+  }
+  return {};
+}
+
 std::size_t well_formed_bytes(std::string_view text) {
   constexpr std::uint64_t kHighBits = 0x8080808080808080;
   std::size_t at = 0;

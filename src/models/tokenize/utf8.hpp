@@ -15,6 +15,9 @@ struct CodePoint {
 /// Returns the well-formed UTF-8 character at the front of `text`.
 CodePoint first_code_point(std::string_view text);
 
+/// Returns the well-formed UTF-8 character at the end of `text`.
+CodePoint last_code_point(std::string_view text);
+
 /// Returns the length of the longest front of `text` that is well-formed UTF-8.
 std::size_t well_formed_bytes(std::string_view text);
 

@@ -51,7 +51,8 @@ TEST(AddedTokens, SpecialToken_SpecialsOff_IsText) {
 }
 
 TEST(AddedTokens, NormalizedToken_Text_IsMatchedInFormC) {
-  const AddedTokens tokens({{.id = 1, .content = "e\u0301", .normalized = true}}, true);
+  const AddedTokens tokens({{.id = 1, .content = "e\u0301", .normalized = true}},
+                           {.form_c = true, .space = {}, .prefix = {}});
   EXPECT_EQ(parts_of(tokens, "a\u00E9"), (Texts{"a", "{\u00E9}"}));
   EXPECT_EQ(parts_of(tokens, "e\u0301"), (Texts{"e\u0301"}));
 }

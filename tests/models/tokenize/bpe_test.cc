@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "models/tokenize/error.hpp"
+#include "models/tokenize/word_encoder.hpp"
 
 namespace headgate::tokenize {
 namespace {
@@ -64,7 +65,7 @@ TEST(Bpe, Merges_AnyWord_FollowTheDefinition) {
   std::mt19937 random(3);
   for (int round = 0; round < 300; ++round) {
     const Sample sample = random_sample(random, 1 + static_cast<int>(random() % 40));
-    const Bpe bpe(sample.vocabulary, sample.merges, {});
+    const Bpe bpe(sample.vocabulary, ranked_merges(sample.vocabulary, sample.merges), {});
     WordEncoder encoder(bpe);
     for (int n = 0; n < 20; ++n) {
       std::string word;  // both shorter and longer than the limit for a linear search
@@ -107,9 +108,10 @@ TEST(Bpe, Merges_WholeWordInVocabulary_AreIgnored) {
   Vocabulary vocabulary;
   for (const char* token : {"a", "b", "c", "ab", "abc"}) vocabulary.add(vocabulary.size(), token);
   using Ids = std::vector<std::int32_t>;
-  EXPECT_EQ(ids(Bpe(vocabulary, {{"a", "b"}}, {}), "abc"), (Ids{3, 2}));
-  EXPECT_EQ(ids(Bpe(vocabulary, {{"a", "b"}}, {.ignore_merges = true}), "abc"), (Ids{4}));
-  EXPECT_EQ(ids(Bpe(vocabulary, {{"a", "b"}}, {.ignore_merges = true}), "abcabc"), (Ids{3, 2, 3, 2}));
+  EXPECT_EQ(ids(Bpe(vocabulary, ranked_merges(vocabulary, {{"a", "b"}}), {}), "abc"), (Ids{3, 2}));
+  EXPECT_EQ(ids(Bpe(vocabulary, ranked_merges(vocabulary, {{"a", "b"}}), {.ignore_merges = true}), "abc"), (Ids{4}));
+  EXPECT_EQ(ids(Bpe(vocabulary, ranked_merges(vocabulary, {{"a", "b"}}), {.ignore_merges = true}), "abcabc"),
+            (Ids{3, 2, 3, 2}));
 }
 
 TEST(Bpe, LongWord_Encoded_TakesNearlyLinearTime) {
@@ -118,7 +120,7 @@ TEST(Bpe, LongWord_Encoded_TakesNearlyLinearTime) {
   const std::string word(2'000'000, 'a');
   std::size_t bytes = 0;
   std::vector<WordToken> tokens;
-  Bpe(sample.vocabulary, sample.merges, {}).encode(tokens, word);
+  Bpe(sample.vocabulary, ranked_merges(sample.vocabulary, sample.merges), {}).encode(tokens, word);
   for (const WordToken& token : tokens) bytes += token.end - token.begin;
   EXPECT_EQ(bytes, word.size());
 }

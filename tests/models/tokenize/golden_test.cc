@@ -176,8 +176,8 @@ TEST(GgufArrays, MergeNotUtf8_ToTokenizerJson_IsRefused) {
 TEST(GgufArrays, Arrays_Bad_AreRefusedByName) {
   const GgufVocabulary good = gguf_arrays("gpt2");
   GgufVocabulary bad = good;
-  bad.model = "llama";
-  expect_refused(bad, "tokenizer.ggml.model: 'llama' is not supported; gpt2");
+  bad.model = "bert";
+  expect_refused(bad, "tokenizer.ggml.model: 'bert' is not supported; gpt2 (byte-level BPE) and llama");
   bad = good;
   bad.pre = "default";
   expect_refused(bad, "tokenizer.ggml.pre: 'default' is not supported; gpt2, smollm, llama-bpe, qwen2, qwen35 are");

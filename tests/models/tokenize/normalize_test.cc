@@ -13,6 +13,8 @@
 namespace headgate::tokenize {
 namespace {
 
+const NormalForm kFormC{.form_c = true, .space = {}, .prefix = {}};
+
 std::string whole_form_c(const std::string& text) {
   auto* out = utf8proc_NFC(reinterpret_cast<const utf8proc_uint8_t*>(text.c_str()));
   std::string form(reinterpret_cast<const char*>(out));
@@ -29,7 +31,7 @@ TEST(Normalize, Text_InParts_IsNormalisedAsTheWhole) {
   for (int round = 0; round < 20000; ++round) {
     std::string text;
     for (std::size_t n = random() % 12; n > 0; --n) append_utf8(text, some[random() % std::size(some)]);
-    const Normalized form(text, true);
+    const Normalized form(text, kFormC);
     ASSERT_EQ(form.text(), whole_form_c(text));
     ASSERT_EQ(form.source_of({0, form.text().size()}), (Span{0, text.size()}));
   }
@@ -40,14 +42,14 @@ TEST(Normalize, EveryCharacter_Alone_IsNormalised) {
     if (c == 0xD800) c = 0xE000;
     std::string text;
     append_utf8(text, c);
-    const Normalized form(text, true);
+    const Normalized form(text, kFormC);
     ASSERT_EQ(form.text(), whole_form_c(text)) << static_cast<unsigned>(c);
   }
 }
 
 TEST(Normalize, NormalisedBytes_AnyText_MapToTheirOrigin) {
   const std::string text = "ae\u0301b\u212Bc";  // a, e + acute, b, Angstrom, c: 1 + 3 + 1 + 3 + 1 bytes
-  const Normalized form(text, true);
+  const Normalized form(text, kFormC);
   ASSERT_EQ(form.text(), "a\u00E9b\u00C5c");
   EXPECT_EQ(form.source_of({0, 1}), (Span{0, 1}));
   EXPECT_EQ(form.source_of({1, 3}), (Span{1, 4}));
@@ -57,7 +59,7 @@ TEST(Normalize, NormalisedBytes_AnyText_MapToTheirOrigin) {
   EXPECT_EQ(form.source_of({4, 6}), (Span{5, 8}));
   EXPECT_EQ(form.source_of({6, 7}), (Span{8, 9}));
   EXPECT_EQ(form.source_of({0, 7}), (Span{0, 9}));
-  EXPECT_EQ(Normalized(text, false).text(), text);
+  EXPECT_EQ(Normalized(text, {}).text(), text);
 }
 
 }  // namespace

@@ -30,13 +30,14 @@ const auto& one_of(const List& list, Random& random) {
 
 /// Text for which patterns, normalization and searches look ahead: white space, letters, digits, contractions,
 /// combining marks, bytes that are not UTF-8, added tokens and their beginnings.
-constexpr std::array<std::string_view, 56> kSnippets{
-    " ",      "  ",   "\n", "\r\n",   "\t",     "\u00a0", "\u3000",  "a",      "b",        "c",        "ab",
-    "the",    " the", "A",  "1",      "12",     "1234",   "\u0663",  "'",      "'s",       "'ll",      "'S",
-    "-",      "--",   "!",  ".",      "?!\n",   "é",      "e\u0301", "\u0301", "\u0323",   "\u1100",   "\u1161",
-    "\u11a8", "中",   "😀",  "\u212b", "\u0f71", "\xff",   "\x80",    "\xe2",   "\xe2\x82", "\xf0\x9f", "\xf0\x9f\x98",
-    "\xc3",   "<s>",  "<s", "<",      "<s>x",   "ok",     "okay",    "_L_",    "_L",       "_R_",      "_W_",
-    "N\u0303"};
+constexpr std::array<std::string_view, 57> kSnippets{
+    " ",      "  ",     "\u2581",  "\n",     "\r\n",   "\t",     "\u00a0",   "\u3000",   "a",
+    "b",      "c",      "ab",      "the",    " the",   "A",      "1",        "12",       "1234",
+    "\u0663", "'",      "'s",      "'ll",    "'S",     "-",      "--",       "!",        ".",
+    "?!\n",   "é",      "e\u0301", "\u0301", "\u0323", "\u1100", "\u1161",   "\u11a8",   "中",
+    "😀",      "\u212b", "\u0f71",  "\xff",   "\x80",   "\xe2",   "\xe2\x82", "\xf0\x9f", "\xf0\x9f\x98",
+    "\xc3",   "<s>",    "<s",      "<",      "<s>x",   "ok",     "okay",     "_L_",      "_L",
+    "_R_",    "_W_",    "N\u0303"};
 
 std::string text_of(Random& random, std::size_t snippets) {
   std::string out;
@@ -110,11 +111,13 @@ class WordTokenizer {
   explicit WordTokenizer(Random& random) {
     parts_.vocabulary.add(0, "<unk>");
     parts_.options = {.unknown = 0, .fuse_unknown = true};
-    parts_.form_c = random() % 2 == 0;
+    parts_.form.form_c = random() % 2 == 0;
+    if (random() % 3 == 0) parts_.form.space = "\u2581";
+    if (random() % 3 == 0) parts_.form.prefix = "\u2581";
     const std::size_t steps = random() % 4;
     for (std::size_t i = 0; i < steps; ++i) {
       parts_.steps.push_back(step(random));
-      said_ += (parts_.steps.back().prefix_space ? " +space " : " ") + regex_ + " " +
+      said_ += (parts_.steps.back().prefix.empty() ? " " : " +prefix ") + regex_ + " " +
                std::string(word_of(parts_.steps.back().behavior)) + (parts_.steps.back().invert ? " inverted;" : ";");
     }
     std::int32_t id = 1;
@@ -167,7 +170,8 @@ class WordTokenizer {
     }
     out.behavior = one_of(headgate::Words<SplitBehavior>::kAll, random).value;
     out.invert = random() % 3 == 0;
-    out.prefix_space = random() % 4 == 0;
+    if (random() % 4 == 0) out.prefix = random() % 2 == 0 ? " " : "\u2581";
+    out.prefix_once = random() % 4 == 0;
     return out;
   }
 

@@ -55,8 +55,10 @@ const std::vector<Refusal>& refusals() {
        },
        "padding: not supported"},
       {[](Json& j) { j["surprise"] = 1; }, "'surprise' is not supported"},
-      {[](Json& j) { j["model"]["type"] = "Unigram"; }, "model: type 'Unigram' is not supported; BPE is"},
-      {[](Json& j) { j["model"]["byte_fallback"] = true; }, "model: 'byte_fallback' is not supported"},
+      {[](Json& j) { j["model"]["type"] = "WordPiece"; },
+       "model: type 'WordPiece' is not supported; BPE and Unigram are"},
+      {[](Json& j) { j["model"]["byte_fallback"] = true; },
+       "model.byte_fallback: not supported together with ByteLevel"},
       {[](Json& j) { j["model"]["dropout"] = 0.5; }, "model.dropout: not supported"},
       {[](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, "model: 'end_of_word_suffix' is not supported"},
       {[](Json& j) { j["model"]["vocab"] = 3; }, "model.vocab: not an object"},
@@ -92,15 +94,11 @@ const std::vector<Refusal>& refusals() {
          j["normalizer"] = {{"type", "Sequence"}, {"normalizers", Json::array({{{"type", "NFKC"}}})}};
        },
        "normalizer.normalizers[0]: type 'NFKC' is not supported"},
-      {[](Json& j) { j["pre_tokenizer"] = nullptr; }, "pre_tokenizer: no ByteLevel"},
       {[](Json& j) {
-         j["pre_tokenizer"] = {{"type", "Metaspace"}};
+         j["pre_tokenizer"] = {{"type", "Whitespace"}};
        },
-       "pre_tokenizer: type 'Metaspace' is not supported"},
-      {[](Json& j) {
-         j["pre_tokenizer"] = {{"type", "Digits"}};
-       },
-       "pre_tokenizer: no ByteLevel"},
+       "pre_tokenizer: type 'Whitespace' is not supported; ByteLevel, Metaspace, Split, Digits, "
+       "WhitespaceSplit and Sequence are"},
       {[](Json& j) {
          const Json level{{"type", "ByteLevel"}};
          j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {level, level}}};

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/io/input_file.hpp"
+#include "models/io/json.hpp"
+#include "models/tokenize/error.hpp"
+
+namespace headgate::tokenize {
+
+/// Holds a value of the file and, for messages, the keys that lead to it.
+class JsonValue {
+ public:
+  JsonValue(const io::Json& json, std::string where) : json_(json), where_(std::move(where)) {}
+
+  const std::string& where() const { return where_; }
+  const io::Json& json() const { return json_; }
+  bool is_null() const { return json_.is_null(); }
+
+  /// Returns the value of a key, null if it is absent.
+  JsonValue at(const std::string& key) const {
+    static const io::Json null;
+    if (!json_.is_object()) refuse("{}: not an object", where_);
+    const auto found = json_.find(key);
+    return {found == json_.end() ? null : *found, where_.empty() ? key : where_ + "." + key};
+  }
+
+  /// Throws unless every other key is absent or has no effect: null, false or "".
+  void only(std::initializer_list<std::string_view> keys) const {
+    if (!json_.is_object()) refuse("{}: not an object", where_);
+    for (const auto& [key, value] : json_.items()) {
+      const bool empty = value.is_string() && value.get_ref<const std::string&>().empty();
+      const bool silent = value.is_null() || value == false || empty;
+      if (!silent && std::find(keys.begin(), keys.end(), key) == keys.end()) {
+        refuse("{}'{}' is not supported", where_.empty() ? "" : where_ + ": ", io::printable(key));
+      }
+    }
+  }
+
+  std::vector<JsonValue> list() const {
+    if (!json_.is_array()) refuse("{}: not a list", where_);
+    std::vector<JsonValue> out;
+    for (std::size_t i = 0; i < json_.size(); ++i) out.emplace_back(json_[i], fmt::format("{}[{}]", where_, i));
+    return out;
+  }
+
+  /// Returns a list of steps, each with a type.
+  std::vector<JsonValue> sequence(const std::string& key) const {
+    only({"type", key});
+    std::vector<JsonValue> out = at(key).list();
+    constexpr std::size_t kMaxParts = 64;
+    if (out.size() > kMaxParts) refuse("{}.{}: {} parts; at most {} are taken", where_, key, out.size(), kMaxParts);
+    return out;
+  }
+
+  std::string text() const {
+    if (!json_.is_string()) refuse("{}: not a string", where_);
+    return json_.get<std::string>();
+  }
+
+  bool flag(bool absent) const {
+    if (is_null()) return absent;
+    if (!json_.is_boolean()) refuse("{}: neither true nor false", where_);
+    return json_.get<bool>();
+  }
+
+  std::int64_t integer() const {
+    const bool fits =
+        json_.is_number_unsigned() ? json_.get<std::uint64_t>() < std::uint64_t{1} << 62 : json_.is_number_integer();
+    if (!fits) refuse("{}: not a whole number in range", where_);
+    return json_.get<std::int64_t>();
+  }
+
+  std::string type() const { return at("type").text(); }
+
+  [[noreturn]] void refuse_type(std::string_view supported) const {
+    refuse("{}: type '{}' is not supported; {}", where_, io::printable(type()), supported);
+  }
+
+ private:
+  const io::Json& json_;
+  std::string where_;
+};
+
+}  // namespace headgate::tokenize

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "models/tokenize/string_table.hpp"
+#include "models/tokenize/word_model.hpp"
+
+namespace headgate::tokenize {
+
+/// Encodes the words of a text, and keeps the tokens of words that may occur again.
+class WordEncoder {
+ public:
+  explicit WordEncoder(const WordModel& model) : model_(model) {}
+
+  /// Returns the tokens of a word, valid until the next call.
+  std::span<const WordToken> encode(std::string_view word);
+
+ private:
+  struct Range {
+    std::size_t begin;
+    std::size_t size;
+  };
+
+  const WordModel& model_;
+  StringTable words_;
+  std::vector<Range> ranges_;      ///< of each word, in tokens_
+  std::vector<WordToken> tokens_;  ///< of all words that are kept
+  std::vector<WordToken> word_;
+};
+
+}  // namespace headgate::tokenize
