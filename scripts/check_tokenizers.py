@@ -24,6 +24,8 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+import sentence_pieces
+
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -204,15 +206,21 @@ def of_gguf(path):
     return tokenizer
 
 
-def gguf_bytes(tokenizer, pre):
-    """A GGUF file with the tokenizer, and a llama of one layer whose weights are 0."""
+def byte_level_values(tokenizer):
+    """tokens, token types and merges, as a GGUF file has them."""
     file = json.loads(tokenizer.to_str())
-    size, dim = tokenizer.get_vocab_size(), 8
     added = {token["id"]: token for token in file["added_tokens"]}
-    kinds_of_tokens = [(3 if added[i]["special"] else 4) if i in added else 1 for i in range(size)]
+    ids = range(tokenizer.get_vocab_size())
+    types = [(3 if added[i]["special"] else 4) if i in added else 1 for i in ids]
     # The file spells an added token as it is, not as it is normalized.
-    words = [added[i]["content"] if i in added else tokenizer.id_to_token(i) for i in range(size)]
-    u32, f32, string, array, i32 = 4, 6, 8, 9, 5
+    words = [added[i]["content"] if i in added else tokenizer.id_to_token(i) for i in ids]
+    return words, types, [" ".join(merge) for merge in file["model"]["merges"]]
+
+
+def gguf_bytes(model, words, kinds_of_tokens, *, pre="default", merges=(), scores=(), flags=()):
+    """A GGUF file with the tokenizer, and a llama of one layer whose weights are 0. flags: keys and booleans."""
+    size, dim = len(words), 8
+    u32, f32, string, array, i32, boolean = 4, 6, 8, 9, 5, 7
 
     def text(value):
         return struct.pack("<Q", len(value.encode())) + value.encode()
@@ -227,7 +235,6 @@ def gguf_bytes(tokenizer, pre):
         return pair(key, array, struct.pack("<IQ", string, len(values)) + b"".join(map(text, values)))
 
     types = struct.pack(f"<IQ{size}i", i32, size, *kinds_of_tokens)
-    merges = [" ".join(merge) for merge in file["model"]["merges"]]
     layer = {"attn_q": (dim, dim), "attn_k": (dim, dim), "attn_v": (dim, dim), "attn_output": (dim, dim)}
     layer |= {"ffn_gate": (dim, dim), "ffn_up": (dim, dim), "ffn_down": (dim, dim)}
     layer |= {"attn_norm": (dim,), "ffn_norm": (dim,)}
@@ -241,14 +248,18 @@ def gguf_bytes(tokenizer, pre):
         number("llama.feed_forward_length", dim),
         number("llama.context_length", 64),
         pair("llama.attention.layer_norm_rms_epsilon", f32, struct.pack("<f", 1e-5)),
-        pair("tokenizer.ggml.model", string, text("gpt2")),
+        pair("tokenizer.ggml.model", string, text(model)),
         pair("tokenizer.ggml.pre", string, text(pre)),
         strings("tokenizer.ggml.tokens", words),
         pair("tokenizer.ggml.token_type", array, types),
-        strings("tokenizer.ggml.merges", merges),
         number("tokenizer.ggml.bos_token_id", 1),
         number("tokenizer.ggml.eos_token_id", 2),
+        *(pair("tokenizer.ggml." + key, boolean, struct.pack("?", value)) for key, value in flags),
     ]
+    if merges:
+        values.append(strings("tokenizer.ggml.merges", merges))
+    if scores:
+        values.append(pair("tokenizer.ggml.scores", array, struct.pack(f"<IQ{size}f", f32, size, *scores)))
     infos, data = b"", b""
     for name, shape in tensors.items():
         infos += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, len(data))
@@ -258,12 +269,37 @@ def gguf_bytes(tokenizer, pre):
     return out + bytes(-len(out) % 32) + data
 
 
-def compare_converted(tool, gguf, tokenizer, text, folder):
-    """The complaint, or an empty string: the tokenizer.json that `headgate convert` makes of a GGUF file."""
+def converted_ids(tool, gguf, text, folder):
+    """The ids by the tokenizer.json that `headgate convert` makes of a GGUF file."""
     made = folder / "converted"
     subprocess.run([tool, "convert", gguf, made], check=True, capture_output=True)
-    ids, expected = Tokenizer.from_file(str(made / "tokenizer.json")).encode(text).ids, tokenizer.encode(text).ids
+    return Tokenizer.from_file(str(made / "tokenizer.json")).encode(text).ids
+
+
+def compare_byte_level_gguf(tool, kind, sample, text, folder):
+    """The complaint, or an empty string."""
+    tokenizer = trained(kind, sample, 4000)
+    words, types, merges = byte_level_values(tokenizer)
+    (folder / "m.gguf").write_bytes(gguf_bytes("gpt2", words, types, pre=kind, merges=merges))
+    ids, expected = converted_ids(tool, folder / "m.gguf", text, folder), tokenizer.encode(text).ids
     return "" if ids == expected else f"token {first_difference(ids, expected)}"
+
+
+def compare_scored_gguf(tool, kind, sample, text, folder):
+    """The complaint, or an empty string: a GGUF file with scores, and what it is converted to."""
+    tokens, types, scores = sentence_pieces.gguf_values(sentence_pieces.KINDS[kind](sample, 4000))
+    prefix = kind != "gemma"
+    flags = [("add_bos_token", False), ("add_space_prefix", prefix)]
+    file = folder / "m.gguf"
+    file.write_bytes(gguf_bytes("llama", tokens, types, scores=scores, flags=flags))
+    expected = sentence_pieces.Scored(tokens, types, scores, prefix).encode(text)
+    (folder / "text").write_bytes(text.encode())
+    command = [tool, "tokenize", file, "--text", folder / "text", "--json"]
+    ids = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["ids"]
+    if ids != expected:
+        return f"token {first_difference(ids, expected)}"
+    ids = converted_ids(tool, file, text, folder)
+    return "" if ids == expected else f"converted: token {first_difference(ids, expected)}"
 
 
 def byte_offsets(text, offsets):
@@ -293,10 +329,8 @@ def compare(tool, file, tokenizer, text, folder):
         at = first_difference(ours["ids"], theirs.ids)
         near = slice(max(0, at - 3), at + 5)
         return f"token {at}: {ours['tokens'][near]}, not {theirs.tokens[near]}, at {theirs.offsets[near]}"
-    spellings = [tokenizer.id_to_token(i) for i in theirs.ids]  # of added tokens in form C
-    if [unicodedata.normalize("NFC", token) for token in ours["tokens"]] != [
-        unicodedata.normalize("NFC", token) for token in spellings
-    ]:
+    added = tokenizer.get_added_tokens_decoder()  # id_to_token() gives the normal form of these
+    if ours["tokens"] != [added[i].content if i in added else tokenizer.id_to_token(i) for i in theirs.ids]:
         return "spellings of tokens"
     # Theirs move when bytes are left out, and leave marks out that were composed.
     if result.stderr or tokenizer.normalizer:
@@ -342,10 +376,16 @@ def check(arguments):
     text = mixed_text(arguments.size, 1)
     sample = mixed_text(100_000, 2)
     print(f"tokenizers {tokenizers.__version__}, {len(text)} characters, {len(text.encode())} bytes")
-    failed = False
+    complaints = []
+
+    def report(name, complaint):
+        complaints.append(complaint)
+        print(f"{name}: {complaint or 'the same'}")
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made = [(kind, trained(kind, sample, 4000), folder / "tokenizer.json") for kind in kinds()]
+        made += [(k, make(sample, 4000), folder / "tokenizer.json") for k, make in sentence_pieces.KINDS.items()]
         if arguments.gguf:
             tokenizer = of_gguf(arguments.gguf)
             name = Path(arguments.gguf).name
@@ -354,15 +394,12 @@ def check(arguments):
             if file.parent == folder:
                 tokenizer.save(str(file))
             complaint = compare(tool, file, tokenizer, text, folder)
-            failed |= bool(complaint)
-            print(f"{kind:12s} {tokenizer.get_vocab_size()} tokens: {complaint or 'the same'}")
-        converted = [(kind, trained(kind, sample, 4000)) for kind in ("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35")]
-        for kind, tokenizer in converted:
-            (folder / "m.gguf").write_bytes(gguf_bytes(tokenizer, kind))
-            complaint = compare_converted(tool, folder / "m.gguf", tokenizer, text, folder)
-            failed |= bool(complaint)
-            print(f"{kind:12s} from GGUF, converted: {complaint or 'the same'}")
-    return 1 if failed else 0
+            report(f"{kind:12s} {tokenizer.get_vocab_size()} tokens", complaint)
+        for kind in ("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35"):
+            report(f"{kind:12s} from GGUF, converted", compare_byte_level_gguf(tool, kind, sample, text, folder))
+        for kind in ("llama2", "gemma", "phrases"):
+            report(f"{kind:12s} from GGUF, converted", compare_scored_gguf(tool, kind, sample, text, folder))
+    return 1 if any(complaints) else 0
 
 
 def main():

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokenizers of SentencePiece's kind for check_tokenizers.py, in the shapes that the models named below have.
+
+BPE is trained on words, and gets the 256 byte tokens afterwards, which the trainer cannot make. Unigram is trained as
+it is. Rare characters have no token, so that byte fallback is used.
+"""
+
+import collections
+import heapq
+import json
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+BLOCK = "\u2581"
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+LLAMA = normalizers.Sequence([normalizers.Prepend(BLOCK), normalizers.Replace(" ", BLOCK)])
+GEMMA = normalizers.Replace(" ", BLOCK)
+TEXT = [decoders.Replace(BLOCK, " "), decoders.ByteFallback(), decoders.Fuse()]
+STRIPPED = decoders.Sequence([*TEXT, decoders.Strip(" ", 1, 0)])
+
+
+def metaspace(scheme, split=False):
+    return pre_tokenizers.Metaspace(BLOCK, scheme, split)
+
+
+def around(tokenizer, before=(), after=()):
+    """What puts special tokens around a text."""
+    words = [*before, *after]
+    return processors.TemplateProcessing(
+        single=" ".join([*before, "$A", *after]), special_tokens=[(word, tokenizer.token_to_id(word)) for word in words]
+    )
+
+
+def trained_bpe(text, size, *, whole=False, alphabet=400):
+    """Pieces and merges. whole: merges may cross words, as those of long phrases do."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = LLAMA if whole else None
+    tokenizer.pre_tokenizer = None if whole else metaspace("always", split=True)
+    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, limit_alphabet=alphabet)
+    lines = text.splitlines(keepends=True)
+    tokenizer.train_from_iterator([line[at : at + 60] for line in lines for at in range(0, len(line), 60)], trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    return list(model["vocab"]), [tuple(merge) for merge in model["merges"]]
+
+
+def bpe(
+    text, size, *, special=("<unk>", "<s>", "</s>"), others=(), has_bytes=True, whole=False, alphabet=400, **options
+):
+    """BPE with special tokens first, then `others`, byte tokens and pieces."""
+    pieces, merges = trained_bpe(text, size, whole=whole, alphabet=alphabet)
+    words = list(dict.fromkeys([*special, *others, *(BYTES if has_bytes else []), *pieces]))
+    known = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True, **options}
+    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges, **known))
+    tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in special])
+    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in others])
+    return tokenizer
+
+
+def llama2(text, size):
+    tokenizer = bpe(text, size)
+    tokenizer.normalizer = LLAMA
+    tokenizer.decoder = STRIPPED
+    tokenizer.post_processor = around(tokenizer, ["<s>"])
+    return tokenizer
+
+
+def llama2_first_files(text, size):
+    """The special tokens of the first files are normalized: found at the front of a word only."""
+    tokenizer = bpe(text, size, special=())
+    words = ["<unk>", "<s>", "</s>"]
+    file = json.loads(tokenizer.to_str())
+    vocab = {word: i for i, word in enumerate([*words, *file["model"]["vocab"]])}
+    file["model"]["vocab"] = vocab
+    file["added_tokens"] = [
+        {"id": i, "content": word, "single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": True}
+        for i, word in enumerate(words)
+    ]  # fmt: skip
+    tokenizer = Tokenizer.from_str(json.dumps(file))
+    tokenizer.normalizer = LLAMA
+    tokenizer.decoder = STRIPPED
+    tokenizer.post_processor = around(tokenizer, ["<s>"])
+    return tokenizer
+
+
+def llama_not_legacy(text, size):
+    """As transformers writes it today: Metaspace instead of a normalizer, and no unknown token."""
+    tokenizer = bpe(text, size, unk_token=None)
+    tokenizer.pre_tokenizer = metaspace("first")
+    tokenizer.decoder = STRIPPED
+    tokenizer.post_processor = around(tokenizer, ["<s>"])
+    return tokenizer
+
+
+def mistral3(text, size):
+    """Mistral 7B v0.3: control tokens for instructions."""
+    tokenizer = bpe(text, size, special=("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "<|im_start|>"))
+    tokenizer.pre_tokenizer = metaspace("first")
+    tokenizer.decoder = STRIPPED
+    tokenizer.post_processor = around(tokenizer, ["<s>"])
+    return tokenizer
+
+
+def gemma(text, size):
+    """Gemma 1 to 3: no space before a text; runs of newlines and spaces are tokens."""
+    others = ["\n", "\n\n", "\n\n\n", "<table>", BLOCK * 2, BLOCK * 3]
+    tokenizer = bpe(text, size, special=("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>"), others=others)
+    tokenizer.normalizer = GEMMA
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence(TEXT)
+    tokenizer.post_processor = around(tokenizer, ["<bos>"])
+    return tokenizer
+
+
+def phrases(text, size):
+    """Merges that cross words, which a text must not be cut between."""
+    tokenizer = bpe(text, size, whole=True)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), GEMMA])
+    tokenizer.decoder = decoders.Sequence(TEXT)
+    return tokenizer
+
+
+def unknown(text, size):
+    tokenizer = bpe(text, size, has_bytes=False, fuse_unk=False, alphabet=60)
+    tokenizer.normalizer = GEMMA
+    return tokenizer
+
+
+def fused(text, size):
+    tokenizer = bpe(text, size, has_bytes=False, alphabet=60)
+    tokenizer.normalizer = GEMMA
+    return tokenizer
+
+
+def ignoring(text, size):
+    """Words that are tokens ignore merges."""
+    tokenizer = bpe(text, size, ignore_merges=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [metaspace("always", split=True), pre_tokenizers.Digits(individual_digits=True)]
+    )
+    tokenizer.decoder = STRIPPED
+    return tokenizer
+
+
+def unigram(text, size, *, special, alphabet=(), has_bytes=False):
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = metaspace("always", split=True)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=size, show_progress=False, special_tokens=[*special, *(BYTES if has_bytes else [])],
+        unk_token="<unk>", max_piece_length=16, initial_alphabet=list(alphabet),
+    )  # fmt: skip
+    common = {c for c, count in collections.Counter(text).items() if count > 40}  # others are unknown
+    lines = "".join(c if c in common else " " for c in text).splitlines(keepends=True)
+    tokenizer.train_from_iterator(lines, trainer)
+    file = json.loads(tokenizer.to_str())
+    file["model"]["byte_fallback"] = has_bytes
+    scores = {}
+    for piece, score in file["model"]["vocab"]:  # the trainer also finds special tokens in the text
+        scores.setdefault(piece, score)
+    file["model"]["vocab"] = [list(entry) for entry in scores.items()]
+    file["added_tokens"] = [token for token in file["added_tokens"] if token["content"] in special]
+    return Tokenizer.from_str(json.dumps(file))
+
+
+def t5(text, size):
+    """T5 without its table of compatible characters."""
+    tokenizer = unigram(text, size, special=("<pad>", "</s>", "<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), metaspace("always", split=True)]
+    )
+    tokenizer.decoder = decoders.Metaspace(BLOCK, "always", True)
+    tokenizer.post_processor = around(tokenizer, after=["</s>"])
+    return tokenizer
+
+
+def unigram_bytes(text, size):
+    tokenizer = unigram(text, size, special=("<unk>", "<s>", "</s>"), has_bytes=True)
+    tokenizer.normalizer = LLAMA
+    tokenizer.pre_tokenizer = None
+    tokenizer.decoder = STRIPPED
+    tokenizer.post_processor = around(tokenizer, ["<s>"])
+    return tokenizer
+
+
+def unigram_pieces(text, size):
+    tokenizer = unigram(text, size, special=("<unk>",))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [metaspace("first", split=True), pre_tokenizers.Split(Regex(r"\p{N}"), "isolated")]
+    )
+    tokenizer.decoder = decoders.Metaspace(BLOCK, "first", True)
+    return tokenizer
+
+
+KINDS = {
+    "llama2": llama2,
+    "llama2-old": llama2_first_files,
+    "llama": llama_not_legacy,
+    "mistral3": mistral3,
+    "gemma": gemma,
+    "phrases": phrases,
+    "sp-unknown": unknown,
+    "sp-fused": fused,
+    "ignoring": ignoring,
+    "t5": t5,
+    "unigram": unigram_pieces,
+    "uni-bytes": unigram_bytes,
+}
+
+
+# --- GGUF ------------------------------------------------------------------------------------------------------------
+
+
+def gguf_values(tokenizer):
+    """tokens, token types and scores, as a GGUF file has them of a BPE tokenizer of this kind."""
+    added = {token["id"]: token for token in json.loads(tokenizer.to_str())["added_tokens"]}
+    tokens, types, scores = [], [], []
+    for i in range(tokenizer.get_vocab_size()):
+        word = tokenizer.id_to_token(i)
+        if i in added:
+            types.append(3 if added[i]["special"] else 4)
+            word = word.replace(BLOCK, " ")
+        else:
+            types.append(6 if word in BYTES else 1)
+        tokens.append(word)
+        scores.append(0.0 if types[-1] == 6 else -1000.0 if types[-1] != 1 else -float(i))
+    return tokens, types, scores
+
+
+class Scored:
+    """SentencePiece's BPE by its definition, as a check that shares nothing with Headgate's."""
+
+    def __init__(self, tokens, types, scores, prefix):
+        self.tokens = tokens
+        self.scores = {word: score for word, kind, score in zip(tokens, types, scores) if kind in (1, 4)}
+        self.ids = {word: i for i, word in enumerate(tokens)}
+        self.prefix = prefix
+        self.added = sorted((word for word, kind in zip(tokens, types) if kind in (2, 3, 4)), key=len, reverse=True)
+        self.firsts = {word[0] for word in self.added}
+
+    def encode(self, text):
+        out, at, begin = [], 0, 0
+        while at < len(text):
+            token = None
+            if text[at] in self.firsts:
+                token = next((word for word in self.added if text.startswith(word, at)), None)
+            if token is None:
+                at += 1
+                continue
+            out += self.merged(text[begin:at])
+            out.append(self.ids[token])
+            at += len(token)
+            begin = at
+        return out + self.merged(text[begin:])
+
+    def merged(self, text):
+        if not text:
+            return []
+        text = (" " if self.prefix else "") + text
+        parts = list(text.replace(" ", BLOCK))
+        after, before = list(range(1, len(parts) + 1)), list(range(-1, len(parts) - 1))
+        queue = []
+
+        def note(left):
+            right = after[left] if left >= 0 else len(parts)
+            if right < len(parts) and parts[left] + parts[right] in self.scores:
+                whole = parts[left] + parts[right]
+                heapq.heappush(queue, (-self.scores[whole], left, whole))
+
+        for i in range(len(parts)):
+            note(i)
+        while queue:
+            _, left, whole = heapq.heappop(queue)
+            right = after[left]
+            if parts[left] is None or right >= len(parts) or parts[left] + parts[right] != whole:
+                continue
+            parts[left], parts[right], after[left] = whole, None, after[right]
+            if after[left] < len(parts):
+                before[after[left]] = left
+            note(before[left])
+            note(left)
+        out = []
+        for part in parts:
+            if part is not None:
+                known = part in self.ids
+                out += [self.ids[part]] if known else [self.ids[BYTES[byte]] for byte in part.encode()]
+        return out
