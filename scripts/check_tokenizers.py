@@ -360,8 +360,11 @@ def write_golden(folder):
     sample = "\n".join(PROSE) * 3
     texts = PROSE + [unicodedata.normalize("NFD", "".join(PROSE[2:5])), mixed_text(400, 3), "", " ", "\n\n", "a" * 200]
     ids = {}
-    for name in ("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "flags"):
-        tokenizer = trained(name, sample, 420)
+    made = {name: trained(name, sample, 420) for name in ("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "flags")}
+    made |= {
+        name: sentence_pieces.KINDS[name](sample, 700) for name in ("llama2", "mistral3", "gemma", "t5", "uni-bytes")
+    }
+    for name, tokenizer in made.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         compact = json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, separators=(",", ":"))
         (folder / name / "tokenizer.json").write_text(compact + "\n", encoding="utf-8")

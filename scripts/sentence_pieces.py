@@ -44,13 +44,22 @@ def trained_bpe(text, size, *, whole=False, alphabet=400):
 
 
 def bpe(
-    text, size, *, special=("<unk>", "<s>", "</s>"), others=(), has_bytes=True, whole=False, alphabet=400, **options
+    text,
+    size,
+    *,
+    special=("<unk>", "<s>", "</s>"),
+    others=(),
+    has_bytes=True,
+    whole=False,
+    alphabet=400,
+    first=(),
+    **options,
 ):
-    """BPE with special tokens first, then `others`, byte tokens and pieces."""
+    """BPE with special tokens first, then `others`, byte tokens and pieces. first: merges before those of the pieces."""
     pieces, merges = trained_bpe(text, size, whole=whole, alphabet=alphabet)
     words = list(dict.fromkeys([*special, *others, *(BYTES if has_bytes else []), *pieces]))
     known = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True, **options}
-    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges, **known))
+    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [*first, *merges], **known))
     tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in special])
     tokenizer.add_tokens([AddedToken(word, normalized=False) for word in others])
     return tokenizer
@@ -103,7 +112,9 @@ def mistral3(text, size):
 def gemma(text, size):
     """Gemma 1 to 3: no space before a text; runs of newlines and spaces are tokens."""
     others = ["\n", "\n\n", "\n\n\n", "<table>", BLOCK * 2, BLOCK * 3]
-    tokenizer = bpe(text, size, special=("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>"), others=others)
+    merges = [(c * n, c) for n in (1, 2) for c in (BLOCK, "\n")]
+    special = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>")
+    tokenizer = bpe(text, size, special=special, others=others, first=merges)
     tokenizer.normalizer = GEMMA
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     tokenizer.decoder = decoders.Sequence(TEXT)
@@ -148,7 +159,8 @@ def unigram(text, size, *, special, alphabet=(), has_bytes=False):
         vocab_size=size, show_progress=False, special_tokens=[*special, *(BYTES if has_bytes else [])],
         unk_token="<unk>", max_piece_length=16, initial_alphabet=list(alphabet),
     )  # fmt: skip
-    common = {c for c, count in collections.Counter(text).items() if count > 40}  # others are unknown
+    # Rare characters become unknown.
+    common = {c for c, count in collections.Counter(text).items() if count > len(text) // 2500}
     lines = "".join(c if c in common else " " for c in text).splitlines(keepends=True)
     tokenizer.train_from_iterator(lines, trainer)
     file = json.loads(tokenizer.to_str())

@@ -304,6 +304,25 @@ void run_tokenizer(const std::string& bytes) {
                            [](const std::string& path) { check_tokenizer(*tokenize::read_tokenizer_json(path)); });
 }
 
+/// BPE of characters with all byte tokens.
+std::string sentence_piece_seed() {
+  std::string vocab = R"("<unk>":0,"<s>":1,"\u2581":2,"a":3,"b":4,"\u2581a":5,"aa":6)";
+  for (int byte = 0; byte < 256; ++byte) vocab += fmt::format(R"(,"<0x{:02X}>":{})", byte, 7 + byte);
+  return R"({"model":{"type":"BPE","unk_token":"<unk>","fuse_unk":true,"byte_fallback":true,"vocab":{)" + vocab +
+         R"(},"merges":["\u2581 a","a a"]},"normalizer":{"type":"Sequence","normalizers":[)"
+         R"({"type":"Prepend","prepend":"\u2581"},{"type":"Replace","pattern":{"String":" "},"content":"\u2581"}]},)"
+         R"("decoder":{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"\u2581"},"content":" "},)"
+         R"({"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]},)"
+         R"("added_tokens":[{"id":1,"content":"<s>","normalized":true,"special":true}]})";
+}
+
+std::string unigram_seed() {
+  return R"({"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0.0],["\u2581",-2.5],["a",-3],["aa",-4.25],)"
+         R"(["\u2581a",-3.5]]},"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},)"
+         R"({"type":"Metaspace","replacement":"\u2581","prepend_scheme":"first","split":true}]},)"
+         R"("decoder":{"type":"Metaspace","replacement":"\u2581","prepend_scheme":"first"}})";
+}
+
 std::vector<std::string> tokenizer_seeds() {
   const std::string vocab = R"("vocab":{"a":0,"b":1,"Ġ":2,"ab":3,"<s>":4,"aa":5,"Ã":6,"©":7},"merges":)";
   const std::string added =
@@ -320,11 +339,12 @@ std::vector<std::string> tokenizer_seeds() {
   return {R"({"model":{"type":"BPE",)" + vocab + R"(["a b","a a"]},"pre_tokenizer":{"type":"ByteLevel"}})",
           R"({"normalizer":{"type":"NFC"},)" + added + "," + around + "," + split +
               R"(,"model":{"type":"BPE","unk_token":"a","fuse_unk":true,"ignore_merges":true,)" + vocab +
-              R"([["a","b"],["a","a"]]}})"};
+              R"([["a","b"],["a","a"]]}})",
+          sentence_piece_seed(), unigram_seed()};
 }
 
 /// Builds the arrays of a GGUF file from lines of pre, then tokens, an empty line and merges; a token's type is its
-/// first byte.
+/// first byte. With the pre "llama", its model is llama, and a token's score is its second byte.
 void run_gguf_vocabulary(const std::string& bytes) {
   tokenize::GgufVocabulary arrays;
   arrays.model = "gpt2";
@@ -336,13 +356,16 @@ void run_gguf_vocabulary(const std::string& bytes) {
     const std::string line = bytes.substr(at, end - at);
     if (at == 0) {
       arrays.pre = line;
+      if (line == "llama") arrays.model = line;
     } else if (line.empty()) {
       list = &arrays.merges;
     } else if (list == &arrays.merges) {
       list->push_back(line);
     } else {
       arrays.token_type.push_back(line[0] - '0');
-      list->push_back(line.substr(1));
+      const bool scored = arrays.model == "llama" && line.size() > 1;
+      if (scored) arrays.scores.push_back(static_cast<float>(line[1]));
+      list->push_back(line.substr(scored ? 2 : 1));
     }
     at = end + 1;
   }
@@ -354,7 +377,8 @@ void run_gguf_vocabulary(const std::string& bytes) {
 }
 
 std::vector<std::string> gguf_vocabulary_seeds() {
-  return {"smollm\n3<s>\n1a\n1b\n1ab\n\na b\n", "llama-bpe\n3<s>\n1a\n1b\n1ab\n4ba\n\na b\n", "qwen2\n1a\n"};
+  return {"smollm\n3<s>\n1a\n1b\n1ab\n\na b\n", "llama-bpe\n3<s>\n1a\n1b\n1ab\n4ba\n\na b\n", "qwen2\n1a\n",
+          "llama\n3z<s>\n1za\n1zb\n1yab\n1xba\n4zaab\n1w\u2581\n1v\u2581a\n"};
 }
 
 }  // namespace
@@ -389,8 +413,30 @@ const std::vector<Target>& targets() {
       {"worked_problem", run_worked_problem, worked_problem_seeds,
        with({"\"heads\"", "\"kv_heads\"", "\"gate_fn\"", "\"W_o\"", "\"Z\"", "[[", "]]", "[[]]", "1e308"})},
       {"tokenizer", run_tokenizer, tokenizer_seeds,
-       with({"\"vocab\"", "\"merges\"", "\"type\"", "\"ByteLevel\"", "\"Split\"", "\"Removed\"", "\"Contiguous\"",
-             "\"NFC\"", "(?=", "(?<=", "(?i:", "(a|aa)+", "[^", "]*+", "\\\\p{L}", "\\\\d", "{2,9}", "$", "|"})},
+       with({"\"vocab\"",
+             "\"merges\"",
+             "\"type\"",
+             "\"ByteLevel\"",
+             "\"Split\"",
+             "\"Removed\"",
+             "\"Contiguous\"",
+             "\"NFC\"",
+             "(?=",
+             "(?<=",
+             "(?i:",
+             "(a|aa)+",
+             "[^",
+             "]*+",
+             "\\\\p{L}",
+             "\\\\d",
+             "{2,9}",
+             "$",
+             "|",
+             "\"Unigram\"",
+             "\"Metaspace\"",
+             "\"Replace\"",
+             "\"byte_fallback\"",
+             "\u2581"})},
       {"gguf_vocabulary",
        run_gguf_vocabulary,
        gguf_vocabulary_seeds,

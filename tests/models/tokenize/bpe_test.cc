@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "models/tokenize/error.hpp"
+#include "models/tokenize/scored_merges.hpp"
 #include "models/tokenize/word_encoder.hpp"
 
 namespace headgate::tokenize {
@@ -123,6 +124,101 @@ TEST(Bpe, LongWord_Encoded_TakesNearlyLinearTime) {
   Bpe(sample.vocabulary, ranked_merges(sample.vocabulary, sample.merges), {}).encode(tokens, word);
   for (const WordToken& token : tokens) bytes += token.end - token.begin;
   EXPECT_EQ(bytes, word.size());
+}
+
+TEST(Bpe, Characters_WithoutTokens_AreUnknownOrBytes) {
+  Vocabulary vocabulary;
+  for (const char* token : {"<unk>", "a", "中"}) vocabulary.add(vocabulary.size(), token);
+  using Ids = std::vector<std::int32_t>;
+  BpeOptions options{.unknown = 0, .characters = true, .byte_fallback = true};
+  EXPECT_EQ(ids(Bpe(vocabulary, {}, options), "aé😀中\xff"), (Ids{1, 0, 0, 2, 0})) << "one for each character";
+  options.fuse_unknown = true;
+  EXPECT_EQ(ids(Bpe(vocabulary, {}, options), "aé😀中\xff"), (Ids{1, 0, 2, 0}));
+  for (int byte = 0; byte < 256; ++byte) vocabulary.add(3 + byte, fmt::format("<0x{:02X}>", byte));
+  EXPECT_EQ(ids(Bpe(vocabulary, {}, options), "é中\xff"), (Ids{3 + 0xC3, 3 + 0xA9, 2, 3 + 0xFF}));
+  options.byte_fallback = false;
+  EXPECT_EQ(ids(Bpe(vocabulary, {}, options), "é中"), (Ids{0, 2}));
+}
+
+TEST(Bpe, ByteTokens_Incomplete_AreRefused) {
+  Vocabulary vocabulary;
+  vocabulary.add(0, "<0x41>");
+  EXPECT_NO_THROW(Bpe(vocabulary, {}, {.characters = true}));
+  EXPECT_THROW(Bpe(vocabulary, {}, {.characters = true, .byte_fallback = true}), TokenizerError);
+}
+
+TEST(Bpe, Cuts_BetweenCharactersThatNoMergeJoins_KeepTheTokens) {
+  std::mt19937 random(5);
+  int cuts = 0;
+  for (int round = 0; round < 300; ++round) {
+    const Sample sample = random_sample(random, 1 + static_cast<int>(random() % 8));
+    const Bpe bpe(sample.vocabulary, ranked_merges(sample.vocabulary, sample.merges), {.characters = true});
+    ASSERT_TRUE(bpe.cuts());
+    for (int n = 0; n < 20; ++n) {
+      std::string word;
+      for (std::size_t length = random() % 60; length > 0; --length) word += static_cast<char>('a' + random() % 4);
+      std::vector<std::int32_t> parts;
+      for (std::size_t begin = 0, at = 1; at <= word.size(); ++at) {
+        const bool cut =
+            at < word.size() && bpe.may_cut(static_cast<char32_t>(word[at - 1]), static_cast<char32_t>(word[at]));
+        if (!cut && at < word.size()) continue;
+        cuts += cut ? 1 : 0;
+        for (const std::int32_t id : ids(bpe, word.substr(begin, at - begin))) parts.push_back(id);
+        begin = at;
+      }
+      ASSERT_EQ(parts, ids(bpe, word)) << word;
+    }
+  }
+  EXPECT_GT(cuts, 1000);
+}
+
+TEST(Bpe, Cuts_WhereTokensDoNotSpellTheirText_AreNotMade) {
+  Vocabulary vocabulary;
+  for (const char* token : {"<unk>", "a", "b", "ab", "<unk>a"}) vocabulary.add(vocabulary.size(), token);
+  const auto bpe = [&](const MergeList& merges, BpeOptions options) {
+    options.characters = true;
+    return Bpe(vocabulary, ranked_merges(vocabulary, merges), options);
+  };
+  const BpeOptions fused{.unknown = 0, .fuse_unknown = true};
+  EXPECT_FALSE(bpe({{"a", "b"}}, {}).may_cut('a', 'b'));
+  EXPECT_TRUE(bpe({{"a", "b"}}, {}).may_cut('b', 'a'));
+  EXPECT_TRUE(bpe({{"a", "b"}}, fused).may_cut('a', U'é'));
+  EXPECT_FALSE(bpe({{"a", "b"}}, fused).may_cut(U'é', U'中')) << "one unknown token";
+  EXPECT_TRUE(bpe({{"a", "b"}}, {.unknown = 0}).may_cut(U'é', U'中')) << "two unknown tokens";
+  EXPECT_FALSE(bpe({{"<unk>", "a"}}, {.unknown = 0}).cuts()) << "an unknown character would be merged";
+  EXPECT_FALSE(bpe({{"a", "b"}}, {.ignore_merges = true}).cuts()) << "whole words are looked up";
+  EXPECT_FALSE(Bpe(vocabulary, {}, {}).cuts()) << "words of bytes come from a pre-tokenizer";
+}
+
+TEST(ScoredMerges, Merges_OfOneToken_HaveTheSameRank) {
+  Vocabulary vocabulary;
+  for (const char* token : {"a", "aa", "aaa", "b", "<s>", "ab"}) vocabulary.add(vocabulary.size(), token);
+  const double never = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<double> scores{0.0, -2.0, -1.0, 0.0, never, -2.0};
+  const auto merges = merges_by_score(vocabulary, scores);
+  std::vector<std::vector<int>> rows;
+  for (const RankedMerge& merge : merges)
+    rows.push_back({merge.left, merge.right, merge.id, static_cast<int>(merge.rank)});
+  EXPECT_EQ(rows, (std::vector<std::vector<int>>{{1, 0, 2, 1}, {0, 1, 2, 1}, {0, 0, 1, 2}, {0, 3, 5, 2}}));
+  const Bpe bpe(vocabulary, merges, {.characters = true});
+  EXPECT_EQ(ids(bpe, "aaaa"), (std::vector<std::int32_t>{2, 0}));
+  EXPECT_EQ(ids(bpe, "aab"), (std::vector<std::int32_t>{1, 3})) << "the leftmost of equal scores";
+}
+
+TEST(ScoredMerges, Tokens_TooLong_AreRefused) {
+  Vocabulary vocabulary;
+  vocabulary.add(0, std::string(1 << 16, 'a'));
+  EXPECT_THROW(merges_by_score(vocabulary, {0.0}), TokenizerError);
+}
+
+TEST(CharacterPairs, Pair_Inserted_IsContained) {
+  CharacterPairs pairs;
+  EXPECT_FALSE(pairs.contains(U'中', 'a'));
+  for (char32_t c = 1; c < 2000; ++c) pairs.insert(c, c + 7);
+  for (char32_t c = 1; c < 2000; ++c) {
+    ASSERT_TRUE(pairs.contains(c, c + 7));
+    ASSERT_FALSE(pairs.contains(c + 7, c));
+  }
 }
 
 TEST(StringTable, String_Inserted_IsFound) {

@@ -54,12 +54,16 @@ TEST_P(Golden, Ids_GoldenTexts_AreThoseOfTokenizers) {
     EXPECT_EQ(encoding.spans.size(), encoding.ids.size());
     EXPECT_EQ(tokenizer->encode(text).ids, encoding.ids);
     if (GetParam().starts_with("qwen") || GetParam() == "flags") continue;  // these normalize
+    // Those of SentencePiece's kind put spaces into texts, which sentence_piece_test.cc checks.
+    if (tokenizer->find("Ġ") == kNoToken) continue;
     expect_whole(encoding, text);
     EXPECT_EQ(tokenizer->decode(tokenizer->encode(text, {.add_special = false}).ids), text);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tokenize, Golden, ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "flags"),
+INSTANTIATE_TEST_SUITE_P(Tokenize, Golden,
+                         ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "flags", "llama2",
+                                           "mistral3", "gemma", "t5", "uni-bytes"),
                          name_of_test);
 
 /// Returns the vocabulary of a golden tokenizer as a GGUF file stores it.

@@ -62,5 +62,18 @@ TEST(Normalize, NormalisedBytes_AnyText_MapToTheirOrigin) {
   EXPECT_EQ(Normalized(text, {}).text(), text);
 }
 
+TEST(Normalize, SpacesAndPrefix_Replaced_MapToTheirOrigin) {
+  const NormalForm form{.form_c = true, .space = "\u2581", .prefix = "\u2581"};
+  const std::string text = "e\u0301 b";
+  const Normalized normal(text, form);
+  ASSERT_EQ(normal.text(), "\u2581\u00e9\u2581b");
+  EXPECT_EQ(normal.source_of({0, 3}), (Span{0, 0})) << "the prefix";
+  EXPECT_EQ(normal.source_of({3, 5}), (Span{0, 3}));
+  EXPECT_EQ(normal.source_of({5, 8}), (Span{3, 4}));
+  EXPECT_EQ(normal.source_of({0, 9}), (Span{0, 5}));
+  EXPECT_EQ(Normalized(text, form, false).text(), "\u00e9\u2581b") << "continues a text";
+  EXPECT_EQ(Normalized("", form).text(), "");
+}
+
 }  // namespace
 }  // namespace headgate::tokenize

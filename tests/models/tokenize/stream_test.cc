@@ -98,7 +98,8 @@ TEST_P(GoldenStream, Parts_OfGoldenTexts_HaveTheTokensOfTheWhole) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tokenize, GoldenStream,
-                         ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "flags"),
+                         ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "flags", "llama2",
+                                           "mistral3", "gemma", "t5", "uni-bytes"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::replace(name.begin(), name.end(), '-', '_');
