@@ -20,7 +20,7 @@ from pathlib import Path
 import jinja2
 import torch
 import transformers
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 CHATML_TURN = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
 CHATML_REPLY = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -109,15 +109,110 @@ def mistral(begin, end):
 """
 
 
+def qwen35(default, other):
+    """Trims every text. default, other: what stands before an answer, and what if enable_thinking says otherwise."""
+    asked = "false" if default == "<think>\\n" else "true"
+    return f"""{{%- if messages[0].role == 'system' %}}
+    {{%- set content = messages[0].content|trim %}}
+    {{{{- '<|im_start|>system\\n' + content + '<|im_end|>\\n' }}}}
+{{%- endif %}}
+{{%- for message in messages %}}
+    {{%- set content = message.content|trim %}}
+    {{%- if message.role == "user" %}}
+        {{{{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}}}
+    {{%- elif message.role == "assistant" %}}
+        {{{{- '<|im_start|>' + message.role + '\\n<think>\\n\\n</think>\\n\\n' + content + '<|im_end|>\\n' }}}}
+    {{%- endif %}}
+{{%- endfor %}}
+{{%- if add_generation_prompt %}}
+    {{{{- '<|im_start|>assistant\\n' }}}}
+    {{%- if enable_thinking is defined and enable_thinking is {asked} %}}
+        {{{{- '{other}' }}}}
+    {{%- else %}}
+        {{{{- '{default}' }}}}
+    {{%- endif %}}
+{{%- endif %}}"""
+
+
+THINKING = "<think>\\n", "<think>\\n\\n</think>\\n\\n"
+THINKING_REPLY = "{% if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{% endif %}"
+NO_FUNCTIONS = "You do not currently have access to any functions. <functions></functions><|im_end|>\\n"
+
+
+def olmo3(name, reply):
+    """With a text that follows the system's own."""
+    return (
+        "{% set has_system = messages|selectattr('role', 'equalto', 'system')|list|length > 0 %}{% if not has_system %}"
+        + f"{{{{ '<|im_start|>system\\n{name} {NO_FUNCTIONS}' }}}}{{% endif %}}"
+        + "{% for message in messages %}{% if message['role'] == 'system' %}"
+        + f"{{{{ '<|im_start|>system\\n' + message['content'] }}}}{{{{ ' {NO_FUNCTIONS}' }}}}"
+        + "{% elif message['role'] == 'user' %}{{ '<|im_start|>user\\n' + message['content'] + '<|im_end|>\\n' }}{% endif %}"
+        + f"{{% if loop.last and add_generation_prompt %}}{{{{ '<|im_start|>assistant\\n{reply}' }}}}{{% endif %}}{{% endfor %}}"
+    )
+
+
+OLMO3_INSTRUCT = (
+    "{%- set has_system = messages|selectattr('role', 'equalto', 'system')|list|length > 0 -%}{%- if not has_system -%}"
+    "{{- '<|im_start|>system\\nYou are a helpful function-calling AI assistant. ' -}}"
+    f"{{%- if tools is none -%}}{{{{- '{NO_FUNCTIONS}' -}}}}{{%- endif -%}}{{%- endif -%}}"
+    "{%- for message in messages -%}{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' -}}"
+    "{%- if loop.last and add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}{%- endfor -%}"
+)
+GEMMA2 = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for message in messages %}{{ '<start_of_turn>' + message['role'] + '\n' + message['content'] | trim"
+    " + '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"
+)
+GEMMA3 = """{{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- set first_user_prefix = messages[0]['content'] + '\n\n' -%}
+    {%- set loop_messages = messages[1:] -%}
+{%- else -%}
+    {%- set first_user_prefix = "" -%}
+    {%- set loop_messages = messages -%}
+{%- endif -%}
+{%- for message in loop_messages -%}
+    {{ '<start_of_turn>' + message['role'] + '\n' + (first_user_prefix if loop.first else "") }}
+    {{- message['content'] | trim }}
+    {{- '<end_of_turn>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{'<start_of_turn>model\n'}}
+{%- endif -%}
+"""
 SYSTEM_TURN = "<|im_start|>system\\n{}<|im_end|>\\n"
 SMOLLM2 = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 QWEN25 = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+
+STEP_BOS = "<｜begin▁of▁sentence｜>"
 
 # name, format, template, BOS, end of turn
 TEMPLATES = [
     ("SmolLM2", "ChatML", chatml(SYSTEM_TURN.format(SMOLLM2)), "<|im_start|>", "<|im_end|>"),
     ("Qwen2.5", "ChatML", chatml(SYSTEM_TURN.format(QWEN25)), None, "<|im_end|>"),
     ("Qwen3", "ChatML", chatml(""), None, "<|im_end|>"),
+    (
+        "Qwen3-Next Thinking",
+        "ChatML with thinking",
+        chatml("").replace(CHATML_REPLY, THINKING_REPLY),
+        None,
+        "<|im_end|>",
+    ),
+    (
+        "Step-3.5",
+        "ChatML with thinking",
+        "{{bos_token}}" + chatml("").replace(CHATML_REPLY, THINKING_REPLY),
+        STEP_BOS,
+        "<|im_end|>",
+    ),
+    ("ChatML with BOS", "ChatML", "<s>" + chatml(""), "<s>", "<|im_end|>"),
+    ("Qwen3.5", "Qwen3.5", qwen35(*THINKING), None, "<|im_end|>"),
+    ("Qwen3.5 0.8B", "Qwen3.5", qwen35(*reversed(THINKING)), None, "<|im_end|>"),
+    ("OLMo 3", "OLMo 3", olmo3("You are OLMo.", ""), None, "<|im_end|>"),
+    ("OLMo 3 Think", "OLMo 3", olmo3("You are OLMo.", "<think>"), None, "<|im_end|>"),
+    ("OLMo 3 Instruct", "OLMo 3", OLMO3_INSTRUCT, None, "<|im_end|>"),
+    ("Gemma 2", "Gemma", GEMMA2, "<bos>", "<end_of_turn>"),
+    ("Gemma 3", "Gemma", GEMMA3, "<bos>", "<end_of_turn>"),
     ("Llama 3", "Llama 3", LLAMA3, "<|begin_of_text|>", "<|eot_id|>"),
     ("Llama 3.1", "Llama 3.1", LLAMA31, "<|begin_of_text|>", "<|eot_id|>"),
     ("Llama 2", "Llama 2", LLAMA2, "<s>", "</s>"),
@@ -128,7 +223,7 @@ TEMPLATES = [
 ]
 SPECIAL = [
     "<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<s>", "</s>",
-    "[INST]", "[/INST]",
+    "[INST]", "[/INST]", "<bos>", "<start_of_turn>", "<end_of_turn>", STEP_BOS, "<think>", "</think>",
 ]  # fmt: skip
 QUESTIONS = [
     {"system": "", "user": "What is a gate?"},
@@ -146,6 +241,9 @@ def tokenizer_of(template, bos, end):
     )
     tokenizer.train_from_iterator([question["user"] + question["system"] + template for question in QUESTIONS], trainer)
     tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in SPECIAL])
+    if bos:
+        ids = [(bos, tokenizer.token_to_id(bos))]
+        tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=ids)
     out = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=bos, eos_token=end)
     out.chat_template = template
     return out
@@ -169,7 +267,7 @@ def write_golden(folder):
     for name, kind, template, bos, end in TEMPLATES:
         tokenizer = tokenizer_of(template, bos, end)
         questions = [{**question, "text": applied(tokenizer, question, tokenize=False)} for question in QUESTIONS]
-        cases.append({"name": name, "format": kind, "template": template, "questions": questions})
+        cases.append({"name": name, "format": kind, "bos": bos, "template": template, "questions": questions})
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "chats.json").write_text(json.dumps(cases, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 

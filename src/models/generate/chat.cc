@@ -13,16 +13,105 @@ namespace {
 
 constexpr std::string_view kSystem = "{system}", kUser = "{user}";
 
-constexpr std::array<ChatFormat, 8> kFormats{{
+constexpr std::array<std::string_view, 4> kBosTags{"{{ bos_token", "{{bos_token", "{{- bos_token", "{{-bos_token"};
+constexpr std::array<std::string_view, ChatFormat::kMost> kChatMlMarkers{"<|im_start|>", "<|im_end|>"};
+
+constexpr std::array<ChatFormat, 16> kFormats{{
+    // Templates of Qwen3.5 differ in whether a model thinks if nothing is said about it.
+    {.name = "Qwen3.5",
+     .marks = {"<|im_start|>", "enable_thinking is false", "'<think>\\n' }}", "|trim"},
+     .foreign = {},
+     .with_system = "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n"
+                    "<|im_start|>assistant\n<think>\n",
+     .without_system = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n<think>\n",
+     .markers = {"<|im_start|>", "<|im_end|>", "<think>"},
+     .end_of_turn = "<|im_end|>",
+     .trim = Trim::each,
+     .front_of_template = true},
+    {.name = "Qwen3.5",
+     .marks = {"<|im_start|>", "enable_thinking is true", "'<think>\\n\\n</think>\\n\\n' }}", "|trim"},
+     .foreign = {},
+     .with_system = "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n"
+                    "<|im_start|>assistant\n<think>\n\n</think>\n\n",
+     .without_system = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+     .markers = {"<|im_start|>", "<|im_end|>", "<think>", "</think>"},
+     .end_of_turn = "<|im_end|>",
+     .trim = Trim::each,
+     .front_of_template = true},
+    // Templates of OLMo say behind the system's text that there are no functions to call.
+    {.name = "OLMo 3",
+     .marks = {"' You do not currently have access to any functions. <functions></functions><|im_end|>\\n'",
+               "'<|im_start|>assistant\\n<think>'"},
+     .foreign = {},
+     .with_system = "<|im_start|>system\n{system} You do not currently have access to any functions. "
+                    "<functions></functions><|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n"
+                    "<|im_start|>assistant\n<think>",
+     .without_system = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n<think>",
+     .markers = {"<|im_start|>", "<|im_end|>", "<think>"},
+     .end_of_turn = "<|im_end|>",
+     .trim = Trim::nothing,
+     .front_of_template = true},
+    {.name = "OLMo 3",
+     .marks = {"' You do not currently have access to any functions. <functions></functions><|im_end|>\\n'"},
+     .foreign = {"<think>"},
+     .with_system = "<|im_start|>system\n{system} You do not currently have access to any functions. "
+                    "<functions></functions><|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n",
+     .without_system = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n",
+     .markers = kChatMlMarkers,
+     .end_of_turn = "<|im_end|>",
+     .trim = Trim::nothing,
+     .front_of_template = true},
+    {.name = "OLMo 3",
+     .marks = {"'<|im_start|>system\\nYou are a helpful function-calling AI assistant. '",
+               "'You do not currently have access to any functions. <functions></functions><|im_end|>\\n'"},
+     .foreign = {"<think>"},
+     .with_system = "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n"
+                    "<|im_start|>assistant\n",
+     .without_system =
+         "<|im_start|>system\nYou are a helpful function-calling AI assistant. You do not currently have "
+         "access to any functions. <functions></functions><|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n"
+         "<|im_start|>assistant\n",
+     .markers = kChatMlMarkers,
+     .end_of_turn = "<|im_end|>",
+     .trim = Trim::nothing,
+     .front_of_template = true},
+    {.name = "ChatML with thinking",
+     .marks = {"<|im_start|>", "<|im_end|>", "'<|im_start|>assistant\\n<think>\\n' }}"},
+     .foreign = {"<|im_sep|>", "enable_thinking", "## Metadata", "<functions></functions>"},
+     .with_system = "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n"
+                    "<|im_start|>assistant\n<think>\n",
+     .without_system = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n<think>\n",
+     .markers = {"<|im_start|>", "<|im_end|>", "<think>"},
+     .end_of_turn = "<|im_end|>",
+     .trim = Trim::nothing,
+     .front_of_template = true},
     {.name = "ChatML",
      .marks = {"<|im_start|>", "<|im_end|>"},
-     .foreign = {"<|im_sep|>", "<|im_start|>assistant\\n<think>", "## Metadata"},
+     .foreign = {"<|im_sep|>", "<|im_start|>assistant\\n<think>", "## Metadata", "'<think>\\n' }}",
+                 "<functions></functions>"},
      .with_system = "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n"
                     "<|im_start|>assistant\n",
      .without_system = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n",
-     .markers = {"<|im_start|>", "<|im_end|>"},
+     .markers = kChatMlMarkers,
      .end_of_turn = "<|im_end|>",
-     .trim = Trim::nothing},
+     .trim = Trim::nothing,
+     .front_of_template = true},
+    {.name = "Gemma",
+     .marks = {"<start_of_turn>", "<end_of_turn>", "first_user_prefix"},
+     .foreign = {},
+     .with_system = "<bos><start_of_turn>user\n{system}\n\n{user}<end_of_turn>\n<start_of_turn>model\n",
+     .without_system = "<bos><start_of_turn>user\n{user}<end_of_turn>\n<start_of_turn>model\n",
+     .markers = {"<bos>", "<start_of_turn>", "<end_of_turn>"},
+     .end_of_turn = "<end_of_turn>",
+     .trim = Trim::user},
+    {.name = "Gemma",
+     .marks = {"<start_of_turn>", "<end_of_turn>", "'System role not supported'"},
+     .foreign = {"first_user_prefix"},
+     .with_system = "",
+     .without_system = "<bos><start_of_turn>user\n{user}<end_of_turn>\n<start_of_turn>model\n",
+     .markers = {"<bos>", "<start_of_turn>", "<end_of_turn>"},
+     .end_of_turn = "<end_of_turn>",
+     .trim = Trim::user},
     {.name = "Llama 3.1",
      .marks = {"<|start_header_id|>", "<|eot_id|>", "Cutting Knowledge Date: December 2023\\n", "26 Jul 2024"},
      .foreign = {},
@@ -146,7 +235,8 @@ std::string default_system(std::string_view chat_template, const ChatFormat& for
   if (text == std::string_view::npos) return "";
   const std::string_view before = with.substr(0, text);
   const std::string_view role = before.substr(0, before.find('\n'));
-  const std::string after = fmt::format("{}\n", format.end_of_turn);
+  const std::string_view rest = with.substr(text + kSystem.size());
+  const std::string_view after = rest.substr(0, rest.find('\n') + 1);
   for (std::size_t at = chat_template.find(role); at != std::string_view::npos; at = chat_template.find(role, at + 1)) {
     const char quote = at == 0 ? ' ' : chat_template[at - 1];
     if (quote != '\'' && quote != '"') continue;
@@ -181,10 +271,26 @@ ChatText trimmed(const ChatText& text, Trim trim) {
   switch (trim) {
     case Trim::nothing: return text;
     case Trim::each: return {trimmed(text.system), trimmed(text.user)};
+    case Trim::user: return {text.system, trimmed(text.user)};
     case Trim::joined:  // other text stands before the system's text
       return {text.system, text.system.empty() ? trimmed(text.user) : trimmed_end(text.user)};
   }
   return text;
+}
+
+/// Returns the text before the first tag of a template, which stands before every conversation.
+std::string literal_front(std::string_view chat_template) {
+  const std::size_t tag = chat_template.find('{');
+  const std::string_view front = chat_template.substr(0, tag);
+  const bool trims = tag != std::string_view::npos && tag + 2 < chat_template.size() && chat_template[tag + 2] == '-';
+  return trims ? trimmed_end(front) : std::string(front);
+}
+
+/// Returns whether a template writes the tokenizer's beginning of text by itself.
+bool writes_bos(std::string_view chat_template) {
+  return std::any_of(kBosTags.begin(), kBosTags.end(), [chat_template](std::string_view tag) {
+    return chat_template.find(tag) != std::string_view::npos;
+  });
 }
 
 /// Returns the id of a special token; kNoToken if none has that spelling.
@@ -200,6 +306,15 @@ class ChatEncoder {
   explicit ChatEncoder(const tokenize::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
   void add_text(std::string_view text) { text_ += text; }
+  /// Adds the token that the tokenizer puts in front of every text.
+  void add_bos() {
+    const std::vector<std::int32_t> around = tokenizer_.encode("").ids;
+    require(around.size() == 1,
+            "the model's chat template begins with bos_token, but its tokenizer puts {} tokens around "
+            "a text instead of this one",
+            around.size());
+    out_.ids.push_back(around.front());
+  }
   void add_marker(std::string_view marker) {
     const std::int32_t id = special_id(tokenizer_, marker);
     if (id == tokenize::kNoToken) return add_text(marker);
@@ -233,7 +348,13 @@ Chat recognise_chat(const std::string& chat_template) {
           known_names());
   const std::string text = comparable(chat_template);
   for (const ChatFormat& format : kFormats) {
-    if (has_marks(text, format)) return {&format, default_system(chat_template, format)};
+    if (!has_marks(text, format)) continue;
+    Chat chat{.format = &format, .default_system = default_system(chat_template, format), .front = {}};
+    if (format.front_of_template) {
+      chat.front = literal_front(chat_template);
+      chat.begins_with_bos = writes_bos(chat_template);
+    }
+    return chat;
   }
   throw Error(fmt::format("the model's chat template matches none of the known formats: {}", known_names()));
 }
@@ -246,6 +367,8 @@ tokenize::Encoding encode_chat(const Chat& chat, const ChatText& text, const tok
   written = trimmed(written, format.trim);
   std::string_view rest = written.system.empty() ? format.without_system : format.with_system;
   ChatEncoder encoder(tokenizer);
+  if (chat.begins_with_bos) encoder.add_bos();
+  if (!chat.front.empty()) encoder.add_marker(chat.front);
   while (!rest.empty()) {
     const auto starts = [rest](std::string_view part) { return !part.empty() && rest.starts_with(part); };
     const auto marker = std::find_if(format.markers.begin(), format.markers.end(), starts);

@@ -21,10 +21,11 @@ enum class Trim {
   nothing,
   each,    ///< both ends of the system's text and of the user's text
   joined,  ///< both ends of the system's text, and of the user's together with what is written between them
+  user,    ///< both ends of the user's text
 };
 
 struct ChatFormat {
-  static constexpr std::size_t kMost = 4;
+  static constexpr std::size_t kMost = 5;
 
   std::string_view name;
   /// A template has this format if it contains each of `marks` and none of `foreign`. Double quotes count as single
@@ -37,6 +38,7 @@ struct ChatFormat {
   std::array<std::string_view, kMost> markers;
   std::string_view end_of_turn;  ///< the token that the model writes after its answer
   Trim trim;
+  bool front_of_template = false;  ///< what a template writes before its first turn stands before these texts
 };
 
 /// Returns all formats, in the order in which templates are compared with them.
@@ -45,6 +47,8 @@ std::span<const ChatFormat> chat_formats();
 struct Chat {
   const ChatFormat* format;
   std::string default_system;  ///< what the template writes if no system's text is given; empty: nothing
+  std::string front;  ///< stands before the format's text, as a token if the vocabulary has it as a special one
+  bool begins_with_bos = false;  ///< the tokenizer's beginning of text stands before all else
 };
 
 /// Returns the format of a template. Throws Error, which lists the known formats, for an empty or unknown template.
@@ -57,7 +61,7 @@ struct ChatText {
 
 /// Returns the ids of one question, as transformers' apply_chat_template(add_generation_prompt=True) does, except that
 /// special tokens spelled in `text` are plain text. `spans` are empty. Throws Error if the format has no place for a
-/// system's text.
+/// system's text, and if the template begins with a token that the tokenizer does not name.
 tokenize::Encoding encode_chat(const Chat& chat, const ChatText& text, const tokenize::Tokenizer& tokenizer);
 
 /// Returns the id of the format's end of turn. Throws Error if the vocabulary has no such token.

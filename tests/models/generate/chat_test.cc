@@ -26,7 +26,8 @@ class Spelled : public tokenize::Tokenizer {
 
   std::int32_t vocab() const override { return 256 + static_cast<std::int32_t>(special_.size()); }
   std::unique_ptr<tokenize::StreamEncoder> stream(const EncodeOptions& options) const override {
-    require(options.special_as_text && !options.add_special, "a chat is encoded as text between its markers");
+    if (options.add_special) return std::make_unique<Bos>(static_cast<std::int32_t>(255 + special_.size()));
+    require(options.special_as_text, "a chat is encoded as text between its markers");
     return bytes_->stream(options);
   }
   std::string_view bytes(std::int32_t id) const override {
@@ -41,15 +42,31 @@ class Spelled : public tokenize::Tokenizer {
   }
 
  private:
+  /// The last special token, which stands in front of a text.
+  class Bos : public tokenize::StreamEncoder {
+   public:
+    explicit Bos(std::int32_t id) : id_(id) {}
+
+   protected:
+    Encoding take(std::string_view part, tokenize::Tail /*tail*/) override {
+      require(part.empty(), "only the tokens around a text are asked for");
+      return {.ids = {id_}, .spans = {}};
+    }
+
+   private:
+    std::int32_t id_;
+  };
+
   std::unique_ptr<tokenize::Tokenizer> bytes_ = tokenize::byte_tokenizer();
   std::vector<std::string> special_;
 };
 
-/// Makes a tokenizer with every token of a format.
-Spelled tokenizer_of(const ChatFormat& format) {
+/// Makes a tokenizer with every token of a format. `bos`: the last special token.
+Spelled tokenizer_of(const ChatFormat& format, const std::string& bos = "<s>") {
   std::vector<std::string> special(format.markers.begin(), format.markers.end());
   special.emplace_back(format.end_of_turn);
   special.erase(std::remove(special.begin(), special.end(), ""), special.end());
+  if (std::find(special.begin(), special.end(), bos) == special.end()) special.push_back(bos);
   return Spelled(special);
 }
 
@@ -67,7 +84,8 @@ TEST(Chat, Chat_KnownTemplates_IsThatOfTransformers) {
     const Chat chat = recognise_chat(model["template"].get<std::string>());
     EXPECT_EQ(chat.format->name, model["format"].get<std::string>()) << model["name"];
     met.push_back(chat.format);
-    const Spelled tokenizer = tokenizer_of(*chat.format);
+    const Spelled tokenizer =
+        tokenizer_of(*chat.format, model["bos"].is_null() ? "<s>" : model["bos"].get<std::string>());
     EXPECT_EQ(tokenizer.spelling(end_of_turn(chat, tokenizer)), chat.format->end_of_turn);
     for (const Json& question : model["questions"]) {
       const ChatText text{question["system"].get<std::string>(), question["user"].get<std::string>()};
@@ -135,13 +153,40 @@ void expect_refused(const std::string& message, const std::string& chat_template
 }
 
 TEST(Chat, Template_Unknown_IsRefusedWithTheKnownFormats) {
-  const std::string known = "ChatML, Llama 3.1, Llama 3, Llama 2, Mistral";
+  const std::string known =
+      "Qwen3.5, OLMo 3, ChatML with thinking, ChatML, Gemma, Llama 3.1, Llama 3, Llama 2, Mistral";
   expect_refused("the model has no chat template, so it was not made to converse; known formats: " + known, "");
   const std::string other = "the model's chat template matches none of the known formats: " + known;
   expect_refused(other, "<start_of_turn>user");
   expect_refused(other, "<|im_start|>user<|im_sep|> <|im_end|>");
-  expect_refused(other, "<|im_start|> <|im_end|> {{- '<|im_start|>assistant\\n<think>\\n' }}");
+  expect_refused(other, "<|im_start|> <|im_end|> enable_thinking {{- '<|im_start|>assistant\\n<think>\\n' }}");
+  expect_refused(other, "<|im_start|> <|im_end|> {{ '<think>\\n' }}");
   expect_refused(other, "[SYSTEM_PROMPT] '[INST]' '[/INST]'");
+}
+
+TEST(Chat, Front_OfATemplate_StandsBeforeTheFirstTurn) {
+  const std::string turns = "{%- for m in messages %}<|im_start|><|im_end|>";
+  const std::string plain = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n";
+  const Spelled tokenizer({"<|im_start|>", "<|im_end|>", "<s>"});
+  const auto text = [&](const std::string& chat_template) {
+    return tokenizer.decode(encode_chat(recognise_chat(chat_template), {"", "hello"}, tokenizer).ids);
+  };
+  EXPECT_EQ(text(turns), plain);
+  EXPECT_EQ(text("{{- bos_token }}" + turns), "<s>" + plain) << "the tokenizer's token";
+  EXPECT_EQ(text("<s> \n" + turns), "<s>" + plain) << "the tag's minus removes white space before it";
+  EXPECT_EQ(text("Be kind.\n{% for m in messages %}<|im_start|><|im_end|>"), "Be kind.\n" + plain);
+  EXPECT_EQ(special_count(encode_chat(recognise_chat("<s>" + turns), {"", "hello"}, tokenizer)), 4);
+}
+
+TEST(Chat, BosOfATemplate_TokenizerWithoutOne_IsRefused) {
+  const Chat chat = recognise_chat("{{ bos_token }}<|im_start|><|im_end|>");
+  try {
+    encode_chat(chat, {"", "hello"}, *tokenize::byte_tokenizer());
+    ADD_FAILURE() << "taken";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("begins with bos_token, but its tokenizer puts 0 tokens"),
+              std::string::npos);
+  }
 }
 
 TEST(Chat, Vocabulary_WithoutTheEndOfTurn_IsRefused) {
