@@ -69,7 +69,7 @@ Verb add_convert(CommandLine& line) {
       "widened. OUT loads in transformers where one of its families computes the same; a model with a gate is "
       "model_type headgate, with its code for "
       "transformers (trust_remote_code) in modeling_headgate.py. Files of the tokenizer and of generation are "
-      "copied from a directory, and written for a GGUF file if its tokenizer is byte-level BPE.");
+      "copied from a directory, and written for a GGUF file if its tokenizer is BPE.");
   verb.argument("IN", o->in, "A model's directory or GGUF file");
   verb.argument("OUT", o->out, "The directory to write; a model that is there is replaced");
   declare_dtype(verb, "--dtype", o->dtype, {DType::f32, DType::f16, DType::bf16},

@@ -142,7 +142,7 @@ Verb add_tokenize(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "tokenize",
       "Print the tokens of a text, as a model reads it\n\n"
-      "MODEL is a tokenizer.json with byte-level BPE, a directory that holds one, a GGUF file, or a directory made by "
+      "MODEL is a tokenizer.json with BPE or Unigram, a directory that holds one, a GGUF file, or a directory made by "
       "`headgate train`, whose models read bytes. Prints the ids, one a line: the same as those of Hugging Face's "
       "`tokenizers`. "
       "Bytes that are not UTF-8 are tokens as well. The text is read in parts: memory does not grow with its length.");
