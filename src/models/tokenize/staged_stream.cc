@@ -2,6 +2,7 @@
 #include "models/tokenize/staged_stream.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -92,6 +93,7 @@ class StagedStream final : public StreamEncoder {
   void take_run(Run run, std::size_t begin, std::string_view text, Tail tail);
   void feed_run(std::string_view text, Tail tail);
   void take_text(std::string_view text, Tail tail);
+  void take_source(std::string_view text, Tail tail);
   void take_normal(std::string_view text, Tail tail);
   void take_piece(std::size_t step, std::string_view text, Origin origin, Tail tail);
   void take_word(std::string_view text, const Origin& origin, Tail tail);
@@ -177,9 +179,20 @@ void StagedStream::take_text(std::string_view text, Tail tail) {
       form_.begin(follows_bytes(span.begin) ? Wanted::all_but_prefix : Wanted::all);
     }
     part_tail_ = part.tail;
-    const std::string_view source = raw_.view().substr(part.span.begin, part.span.end - part.span.begin);
-    take_normal(form_.next(source, part.tail), part.tail);
+    take_source(raw_.view().substr(part.span.begin, part.span.end - part.span.begin), part.tail);
   }
+}
+
+/// Normalizes text in chunks, whose normal forms and places need not all be held at once.
+void StagedStream::take_source(std::string_view text, Tail tail) {
+  constexpr std::size_t kChunk = std::size_t{1} << 16;
+  while (!stages_.form.changes_nothing() && text.size() > kChunk) {
+    std::size_t size = kChunk;
+    while ((static_cast<std::uint8_t>(text[size]) & 0xC0U) == 0x80U) --size;
+    take_normal(form_.next(text.substr(0, size), Tail::open), Tail::open);
+    text.remove_prefix(size);
+  }
+  take_normal(form_.next(text, tail), tail);
 }
 
 void StagedStream::take_normal(std::string_view text, Tail tail) {

@@ -167,18 +167,39 @@ TEST(GgufTextFiles, TextFiles_GgufWithATokenizer_SayTheSame) {
   EXPECT_NE(config.find(R"("eos_token": "ab")"), std::string::npos) << config;
 }
 
+TEST(GgufTextFiles, TokenizerJson_OfScores_GivesTheSameIds) {
+  const Scratch scratch;
+  const std::string path = scratch / "m.gguf", file = scratch / "tokenizer.json";
+  const std::string count = GgufBytes::raw<std::uint64_t>(5);
+  std::string scores = GgufBytes::raw(io::GgufType::f32) + count, types = GgufBytes::raw(io::GgufType::i32) + count;
+  for (const float score : {0.0F, -1.0F, -2.0F, -3.0F, -0.5F}) scores += GgufBytes::raw(score);
+  for (const std::int32_t type : {3, 1, 1, 1, 1}) types += GgufBytes::raw(type);
+  write_bytes(path, gguf_header()
+                        .string("tokenizer.ggml.model", "llama")
+                        .strings("tokenizer.ggml.tokens", {"<s>", "a", "b", "\u2581", "ab"})
+                        .raw_value("tokenizer.ggml.scores", io::GgufType::list, scores)
+                        .raw_value("tokenizer.ggml.token_type", io::GgufType::list, types)
+                        .u32("tokenizer.ggml.bos_token_id", 0)
+                        .bytes());
+  const GgufTextFiles text = gguf_text_files(path, models::ModelFile(path));
+  EXPECT_EQ(text.no_tokenizer, "");
+  write_bytes(file, text.files.front().text);
+  EXPECT_EQ(tokenize::open_tokenizer(path)->encode("abba b").ids, (Ids{0, 3, 4, 2, 1, 3, 2}));
+  EXPECT_EQ(tokenize::open_tokenizer(file)->encode("abba b").ids, (Ids{0, 3, 4, 2, 1, 3, 2}));
+}
+
 TEST(GgufTextFiles, TextFiles_TokenizerNotSupported_AreLeftOutWithTheReason) {
   const Scratch scratch;
   const std::string path = scratch / "m.gguf";
   write_bytes(path, gguf_header()
-                        .string("tokenizer.ggml.model", "llama")
+                        .string("tokenizer.ggml.model", "bert")
                         .strings("tokenizer.ggml.tokens", {"a", "b", "c", "d", "e"})
                         .u32("tokenizer.ggml.eos_token_id", 4)
                         .bytes());
   const GgufTextFiles text = gguf_text_files(path, models::ModelFile(path));
   ASSERT_EQ(text.files.size(), 1U);
   EXPECT_EQ(text.files.front().name, "generation_config.json");
-  EXPECT_NE(text.no_tokenizer.find("tokenizer.ggml.model: 'llama' is not supported"), std::string::npos);
+  EXPECT_NE(text.no_tokenizer.find("tokenizer.ggml.model: 'bert' is not supported"), std::string::npos);
 }
 
 }  // namespace

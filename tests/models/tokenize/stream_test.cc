@@ -106,6 +106,19 @@ INSTANTIATE_TEST_SUITE_P(Tokenize, GoldenStream,
                            return name;
                          });
 
+TEST(Stream, LongText_NormalizedInChunks_HasTheTokensOfItsParts) {
+  Random random(3);
+  std::string text;
+  while (text.size() < 300'000) text += text_of(random, 40);
+  for (const char* name : {"qwen2", "llama2", "gemma", "t5"}) {
+    const auto tokenizer = read_tokenizer_json(testing::golden_path(name));
+    const Encoding whole = tokenizer->encode(text, {.spans = true});
+    const Encoding parts = in_parts(*tokenizer, text, {.spans = true}, 3000, random);
+    EXPECT_EQ(parts.ids, whole.ids) << name;
+    EXPECT_TRUE(parts.spans == whole.spans) << name;
+  }
+}
+
 /// Makes a tokenizer without tokens for bytes: each word is one token, whose span is the word.
 class WordTokenizer {
  public:

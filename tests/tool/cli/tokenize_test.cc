@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -47,6 +48,20 @@ TEST_F(TokenizeVerb, Json_AskedFor_HoldsTheTokens) {
   const Outcome outcome = testing::headgate({"tokenize", tokenizer, "--text", text, "--json"});
   EXPECT_EQ(Json::parse(outcome.out), Json::parse(R"({"ids": [4, 3, 2, 3, 4], "tokens": ["<s>", "ab", "Ġ", "ab", "<s>"],
       "offsets": [[0, 0], [0, 2], [2, 3], [3, 5], [5, 8]]})"));
+}
+
+TEST_F(TokenizeVerb, SentencePieces_ByteFallback_ArePrinted) {
+  std::string vocab = R"("<unk>": 0, "▁": 1, "a": 2, "▁a": 3)";
+  for (int byte = 0; byte < 256; ++byte) vocab += fmt::format(R"(, "<0x{:02X}>": {})", byte, 4 + byte);
+  const std::string start =
+      R"({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},)"
+      R"( {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}, "model": {"type":)"
+      R"( "BPE", "byte_fallback": true, "merges": ["▁ a"], "vocab": {)";
+  write_bytes(tokenizer, start + vocab + "}}}");
+  write_bytes(text, "a aé");
+  const Outcome outcome = testing::headgate({"tokenize", tokenizer, "--text", text, "--json"});
+  EXPECT_EQ(Json::parse(outcome.out), Json::parse(R"({"ids": [3, 3, 199, 173],
+      "tokens": ["▁a", "▁a", "<0xC3>", "<0xA9>"], "offsets": [[0, 1], [1, 3], [3, 4], [4, 5]]})"));
 }
 
 TEST_F(TokenizeVerb, StandardInput_Read_SaysWhatIsLeftOut) {
