@@ -255,7 +255,8 @@ GgufVocabulary scored_arrays(const std::string& name) {
     out.token_type.push_back(tokenizer->special(id) ? 3 : byte_of_token(spelling) ? 6 : 1);
     out.scores.push_back(-static_cast<float>(id));
   }
-  for (const Json& added : golden_file(name)["added_tokens"]) {
+  const Json file = golden_file(name);  // outlives the loop over a part of it
+  for (const Json& added : file["added_tokens"]) {
     if (added["special"] == false) out.token_type.at(added["id"].get<std::size_t>()) = 4;
   }
   out.add_space_prefix = name == "llama2";
