@@ -52,7 +52,7 @@ DecoderConfig read_rows(ConfigReader& in) {
 const Family& family_of(ConfigReader& in) {
   const std::string type = in.string("model_type", in.get("model_type"));
   for (const Family* family : families()) {
-    if (family->name == type) return *family;
+    if (family->name == type || (!type.empty() && family->outer_name == type)) return *family;
   }
   fail(in.path(), "model_type is '{}', not one of {}", type, family_names());
 }

@@ -15,7 +15,7 @@ using io::fail;
 using io::Json;
 using io::printable;
 
-constexpr int kMaxDepth = 4;
+constexpr int kMaxDepth = 8;
 
 // Keys that change what a family computes, each with the one value that this decoder supports.
 struct FixedKey {
@@ -64,7 +64,29 @@ std::string shown(const Json& value) {
 ConfigReader::ConfigReader(const std::string& path, std::string_view text)
     : path_(path), root_(io::parse_json(path, text, kMaxDepth)) {
   if (!root_.is_object()) fail(path_, "not a JSON object");
+  enter_text_config();
   unfold_rope();
+}
+
+/// Continues with the text part of a model that also reads images. Its file says there what it does not say inside.
+void ConfigReader::enter_text_config() {
+  const auto text = root_.find("text_config");
+  if (text == root_.end()) return;
+  if (!text->is_object()) fail(path_, "text_config is {}, not an object", shown(*text));
+  Json inner = *text;
+  for (const char* key : {"model_type", "tie_word_embeddings"}) {
+    const auto outer = root_.find(key);
+    if (outer != root_.end() && !inner.contains(key)) inner[key] = *outer;
+  }
+  root_ = std::move(inner);
+}
+
+Json ConfigReader::take(std::string_view key) {
+  const auto found = root_.find(key);
+  if (found == root_.end()) return nullptr;
+  Json value = *found;
+  root_.erase(found);
+  return value;
 }
 
 const Json* ConfigReader::find(std::string_view key) {
@@ -124,8 +146,13 @@ std::string ConfigReader::string(std::string_view key, const Json& value) const 
 }
 
 void ConfigReader::put_default(std::string_view key, const Json& value) {
-  Json& at = root_[std::string(key)];
-  if (at.is_null()) at = value;
+  const auto found = root_.find(key);
+  if (found == root_.end() || found->is_null()) put(key, value);
+}
+
+void ConfigReader::put(std::string_view key, const Json& value) {
+  const bool natural = value.is_number_integer() && value.get<std::int64_t>() >= 0;
+  root_[std::string(key)] = natural ? Json(value.get<std::uint64_t>()) : value;
 }
 
 void ConfigReader::require_value(std::string_view key, const Json& value) {
@@ -156,10 +183,37 @@ void ConfigReader::unfold_rope() {
     root_.erase(found);
     if (parameters.is_null()) continue;
     if (!parameters.is_object()) fail(path_, "{} is {}, not an object", object, shown(parameters));
+    if (parameters.contains("full_attention") || parameters.contains("sliding_attention")) {
+      take_rope_of_types(parameters, object);
+      continue;
+    }
     const bool scaled = take_rope_type(parameters);
     for (const auto& item : parameters.items()) take_rope_key(item.key(), item.value(), scaled);
     const bool newer = std::string_view(object) == "rope_parameters";
     if (newer && root_.find("rope_theta") == root_.end()) fail(path_, "{} has no rope_theta", object);
+  }
+}
+
+/// Does so where layers of full and of sliding attention have RoPE of their own.
+void ConfigReader::take_rope_of_types(const Json& parameters, const char* object) {
+  for (const auto& item : parameters.items()) {
+    const std::string shown_key = printable(item.key());
+    if (item.value().is_null()) continue;
+    if (!item.value().is_object()) fail(path_, "{}: {} is {}, not an object", object, shown_key, shown(item.value()));
+    if (item.key() == "full_attention") {
+      const bool scaled = take_rope_type(item.value());
+      for (const auto& of_full : item.value().items()) take_rope_key(of_full.key(), of_full.value(), scaled);
+      continue;
+    }
+    if (item.key() != "sliding_attention") fail(path_, "{} has an unknown key '{}'", object, shown_key);
+    for (const auto& of_sliding : item.value().items()) {
+      const std::string& key = of_sliding.key();
+      if (key == "rope_theta" || key == "partial_rotary_factor") {
+        set_once("sliding_" + key, of_sliding.value());
+      } else if (key != "rope_type" || of_sliding.value() != "default") {
+        fail(path_, "{}: sliding_attention has {} {}", object, printable(key), shown(of_sliding.value()));
+      }
+    }
   }
 }
 
@@ -188,6 +242,7 @@ void ConfigReader::take_rope_key(const std::string& key, const Json& value, bool
                                          {"high_freq_factor", "rope_high_freq_factor"},
                                          {"original_max_position_embeddings", "rope_original_seq_len"}}};
   if (key == "rope_type" || key == "type" || (key == "partial_rotary_factor" && value == 1.0)) return;
+  if (key == "partial_rotary_factor" || key.starts_with("mrope_")) return set_once(key, value);
   for (const Moved& moved : kMoved) {
     if (key == moved.from && (scaled || key == "rope_theta")) return set_once(moved.to, value);
   }

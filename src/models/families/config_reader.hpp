@@ -46,13 +46,19 @@ class ConfigReader {
   void put_default(std::string_view key, const io::Json& value);
   /// Throws unless the key is missing, null, or has this value.
   void require_value(std::string_view key, const io::Json& value);
+  /// Sets a key, whatever the file says.
+  void put(std::string_view key, const io::Json& value);
+  /// Removes a key. Returns its value, null if it is missing.
+  io::Json take(std::string_view key);
   /// Accepts the key with any value.
   void ignore(std::string_view key) { known_.emplace_back(key); }
   /// Refuses keys that were not asked for. Call it last.
   void finish();
 
  private:
+  void enter_text_config();
   void unfold_rope();
+  void take_rope_of_types(const io::Json& parameters, const char* object);
   bool take_rope_type(const io::Json& parameters);
   void take_rope_key(const std::string& key, const io::Json& value, bool scaled);
   void set_once(const std::string& key, const io::Json& value);

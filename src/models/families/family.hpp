@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "models/decoder/config.hpp"
+#include "models/decoder/parameters.hpp"
 #include "models/families/config_reader.hpp"
 #include "models/families/gate_layout.hpp"
 #include "models/io/gguf.hpp"
@@ -26,13 +29,25 @@ struct Family;
 struct FileConfig {
   DecoderConfig config;
   GateLayout layout = GateLayout::separate;
-  const Family* family = nullptr;  ///< the family that it names; null before there is a file
+  const Family* family = nullptr;       ///< the family that it names; null before there is a file
+  std::string prefix = "model.";        ///< of the tensors' names; that of a model with images is longer
+  std::string head = "lm_head.weight";  ///< the name of the matrix of the logits
 };
+
+/// A layer's tensor whose name in a family's files is not this library's.
+struct TensorRename {
+  std::string_view ours, theirs;
+};
+
+struct TensorLocation;
+using ShapeOf = std::function<const std::vector<std::int64_t>*(const std::string&)>;
 
 struct Family {
   std::string_view name;          ///< model_type of its config.json
   std::string_view model_class;   ///< architectures of its config.json
   std::string_view architecture;  ///< general.architecture of its GGUF files; empty: it has none
+  /// model_type of a config.json whose text_config is this family's; empty: it has none.
+  std::string_view outer_name = {};
   RopePairs gguf_pairs = RopePairs::halves;
   Features features = Features::of_qwen3;
   /// Sets keys that its config.json may lack.
@@ -42,9 +57,16 @@ struct Family {
   void (*finish)(ConfigReader& in, FileConfig& out) = nullptr;
   /// Sets features that every model of the architecture has, and reads its own keys in GGUF files.
   void (*finish_gguf)(const io::GgufFile& file, DecoderConfig& config) = nullptr;
+  /// Names of a layer's tensors in directories, where they are others.
+  std::span<const TensorRename> renames = {};
+  /// Locates a parameter of a layer in a directory, if its rows lie there in another way than `renames` says; else
+  /// returns false. `rest`: its name after "model.layers.N."; `prefix`: what the file has before that.
+  bool (*locate)(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& prefix,
+                 const FileConfig& file, const LayerConfig& layer, const ShapeOf& shape_of) = nullptr;
 };
 
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kHeadgate;
+extern const Family kQwen3_5, kQwen3_5Moe, kQwen3Next, kOlmoHybrid, kAfmoe, kGemma3;
 
 std::span<const Family* const> families();
 /// "llama, mistral, …".

@@ -181,29 +181,27 @@ DecoderConfig config_of_gguf(const io::GgufFile& file, const Family& family) {
 }
 
 TensorLocation stored_in_gguf(const Parameter& parameter, const DecoderConfig& config, const Family& family) {
-  constexpr std::string_view kLayers = "model.layers.";
-  TensorLocation out{parameter.name, parameter.shape, {}};
-  std::string_view name = parameter.name;
-  for (const TensorName& row : kOuterNames) {
-    if (name == row.ours) out.tensor = row.theirs;
+  std::string_view layer, rest;
+  if (!split_layer_name(parameter.name, layer, rest)) {
+    for (const TensorName& row : kOuterNames) {
+      if (parameter.name == row.ours) return whole_tensor(parameter, std::string(row.theirs));
+    }
+    return whole_tensor(parameter, parameter.name);
   }
-  if (!name.starts_with(kLayers)) return out;
-  name.remove_prefix(kLayers.size());
-  const std::string_view layer = name.substr(0, name.find('.'));
-  name.remove_prefix(layer.size() + 1);
+  TensorLocation out = whole_tensor(parameter, parameter.name);
   for (const TensorName& row : kLayerNames) {
-    if (name == row.ours) out.tensor = fmt::format("blk.{}.{}", layer, row.theirs);
+    if (rest == row.ours) out.pieces.front().tensor = fmt::format("blk.{}.{}", layer, row.theirs);
   }
-  const bool turned = name == "self_attn.q_proj.weight" || name == "self_attn.k_proj.weight";
+  const bool turned = rest == "self_attn.q_proj.weight" || rest == "self_attn.k_proj.weight";
   if (!turned || family.gguf_pairs == RopePairs::halves) return out;
   const std::int64_t D = config.head_dim, half = D / 2;
   for (std::int64_t row = 0; row < parameter.shape[0]; ++row) {
     const std::int64_t feature = row % D, pair = feature % half;
-    out.rows.push_back(row - feature + 2 * pair + feature / half);
+    out.pieces.front().rows.push_back(row - feature + 2 * pair + feature / half);
   }
   return out;
 }
 
-bool is_extra_tensor_in_gguf(const std::string& name) { return name == kFactors; }
+bool is_extra_tensor_in_gguf(const std::string& name, const DecoderConfig&) { return name == kFactors; }
 
 }  // namespace headgate::models

@@ -20,6 +20,6 @@ DecoderConfig config_of_gguf(const io::GgufFile& file, const Family& family);
 TensorLocation stored_in_gguf(const Parameter& parameter, const DecoderConfig& config, const Family& family);
 
 /// Returns whether a file may have the tensor in addition to the parameters.
-bool is_extra_tensor_in_gguf(const std::string& name);
+bool is_extra_tensor_in_gguf(const std::string& name, const DecoderConfig& config);
 
 }  // namespace headgate::models

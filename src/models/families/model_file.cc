@@ -148,26 +148,16 @@ class GgufWeights : public WeightFiles {
 };
 
 /// Returns whether a directory may have the tensor in addition to the parameters: tables of angles that old programs
-/// stored, and a copy of tied embeddings.
-bool is_extra_tensor(const std::string& name, const DecoderConfig& config) {
-  return name.ends_with(".rotary_emb.inv_freq") || (name == "lm_head.weight" && config.embeddings == Embeddings::tied);
-}
-
-/// Locates a parameter in a directory, whose tensors have this library's names. A fused gate's rows lie among those of
-/// q.
-TensorLocation stored_in_directory(const Parameter& parameter, const FileConfig& file) {
-  TensorLocation out{parameter.name, parameter.shape, {}};
-  if (file.layout == GateLayout::separate) return out;
-  const bool q = parameter.name.ends_with(kQProjection), gate = parameter.name.ends_with(kGateProjection);
-  if (!q && !gate) return out;
-  FusedRows rows = fused_rows(file.layout, file.config);
-  if (gate) {
-    out.tensor.resize(out.tensor.size() - kGateProjection.size());
-    out.tensor += kQProjection;
-  }
-  out.shape[0] = q_projection_rows(file.layout, file.config);
-  out.rows = q ? std::move(rows.q) : std::move(rows.gate);
-  return out;
+/// stored, a copy of tied embeddings, and the parts of a larger model that read images or predict further tokens.
+bool is_extra_tensor(const std::string& name, const FileConfig& file) {
+  if (name.ends_with(".rotary_emb.inv_freq")) return true;
+  if (name == file.head && file.config.embeddings == Embeddings::tied) return true;
+  if (file.family->outer_name.empty() && file.family != &kQwen3Next) return false;
+  constexpr std::array kBegins{
+      "mtp.",          "model.mtp.",          "model.visual.",          "visual.",
+      "vision_tower.", "model.vision_tower.", "multi_modal_projector.", "model.multi_modal_projector.",
+      "vision_model.", "vit_large_projector."};
+  return std::any_of(kBegins.begin(), kBegins.end(), [&](const char* begin) { return name.starts_with(begin); });
 }
 
 std::int64_t count_of(const std::vector<std::int64_t>& shape) {
@@ -210,6 +200,7 @@ ModelFile::ModelFile(const std::string& path) {
     file_ = read_file_config(path + "/" + kConfig);
     family_ = file_.family;
     weights_ = std::make_unique<SafetensorsWeights>(path);
+    find_prefix();
   } else {
     gguf_ = std::make_shared<const io::GgufFile>(path);
     family_ = &family_of_gguf(*gguf_);
@@ -219,10 +210,26 @@ ModelFile::ModelFile(const std::string& path) {
 }
 
 TensorLocation ModelFile::stored(const Parameter& parameter) const {
-  return gguf_ ? stored_in_gguf(parameter, file_.config, *family_) : stored_in_directory(parameter, file_);
+  if (gguf_) return stored_in_gguf(parameter, file_.config, *family_);
+  return stored_in_directory(parameter, file_, [this](const std::string& name) { return weights_->shape(name); });
 }
 
-void ModelFile::check_shape(const Parameter& parameter, const TensorLocation& at) const {
+/// Finds out how names of tensors begin. Text models inside others have a longer prefix.
+void ModelFile::find_prefix() {
+  if (family_->outer_name.empty()) return;
+  struct Names {
+    const char *prefix, *head;
+  };
+  constexpr std::array<Names, 2> kOthers{
+      {{"model.language_model.", "lm_head.weight"}, {"language_model.model.", "language_model.lm_head.weight"}}};
+  for (const Names& names : kOthers) {
+    if (weights_->shape(std::string(names.prefix) + "embed_tokens.weight") == nullptr) continue;
+    file_.prefix = names.prefix;
+    file_.head = names.head;
+  }
+}
+
+void ModelFile::check_shape(const Parameter& parameter, const TensorPiece& at) const {
   const std::vector<std::int64_t>* found = weights_->shape(at.tensor);
   if (found == nullptr) {
     const bool separate = file_.layout == GateLayout::separate && parameter.name.ends_with(kGateProjection);
@@ -243,9 +250,11 @@ void ModelFile::check_shape(const Parameter& parameter, const TensorLocation& at
 
 void ModelFile::check_names(const std::vector<TensorLocation>& used) const {
   std::set<std::string_view> known;
-  for (const TensorLocation& at : used) known.insert(at.tensor);
+  for (const TensorLocation& at : used) {
+    for (const TensorPiece& piece : at.pieces) known.insert(piece.tensor);
+  }
   for (const std::string& name : weights_->names()) {
-    const bool extra = gguf_ ? is_extra_tensor_in_gguf(name) : is_extra_tensor(name, file_.config);
+    const bool extra = gguf_ ? is_extra_tensor_in_gguf(name, file_.config) : is_extra_tensor(name, file_);
     if (!known.contains(name) && !extra) {
       fail(weights_->path_of(name), "tensor '{}' is not one of the model's", printable(name));
     }
@@ -253,12 +262,30 @@ void ModelFile::check_names(const std::vector<TensorLocation>& used) const {
 }
 
 void ModelFile::read_rows(const TensorLocation& at, const Parameter& parameter, float* out) const {
-  if (at.rows.empty()) return weights_->read(at.tensor, out);
-  std::vector<float> tensor(static_cast<std::size_t>(count_of(at.shape)));
-  weights_->read(at.tensor, tensor.data());
-  const std::int64_t width = parameter.shape[1];
-  for (std::int64_t r = 0; r < parameter.shape[0]; ++r) {
-    std::copy_n(tensor.data() + at.rows[static_cast<std::size_t>(r)] * width, width, out + r * width);
+  if (at.is_in_place() && at.pieces.front().rows.empty()) return weights_->read(at.pieces.front().tensor, out);
+  const std::int64_t width = parameter.shape.size() == 2 ? parameter.shape[1] : 1;
+  std::vector<float> tensor;
+  std::int64_t next = 0;  // row of the parameter
+  for (const TensorPiece& piece : at.pieces) {
+    tensor.resize(static_cast<std::size_t>(count_of(piece.shape)));
+    weights_->read(piece.tensor, tensor.data());
+    const std::int64_t count = piece.rows.empty() ? count_of(piece.shape) / width : std::ssize(piece.rows);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto index = static_cast<std::size_t>(i);
+      const float* from = tensor.data() + (piece.rows.empty() ? i : piece.rows[index]) * width;
+      float* to = out + (piece.to.empty() ? next++ : piece.to[index]) * width;
+      for (std::int64_t c = 0; c < width; ++c) {
+        to[c] = from[at.columns.empty() ? c : at.columns[static_cast<std::size_t>(c)]];
+      }
+    }
+  }
+  if (at.form == StoredForm::plain) return;
+  for (std::int64_t i = 0; i < parameter.count; ++i) {
+    if (!(out[i] < 0.0F)) {
+      fail(weights_->path_of(at.pieces.front().tensor), "tensor '{}': element {} is {}, not below 0",
+           at.pieces.front().tensor, i, out[i]);
+    }
+    out[i] = std::log(-out[i]);
   }
 }
 
@@ -267,7 +294,7 @@ std::vector<TensorLocation> ModelFile::checked(const ParameterTable& table) cons
   std::vector<TensorLocation> places;
   for (const Parameter& parameter : table.entries()) {
     places.push_back(stored(parameter));
-    check_shape(parameter, places.back());
+    for (const TensorPiece& piece : places.back().pieces) check_shape(parameter, piece);
   }
   check_names(places);
   return places;
@@ -288,6 +315,10 @@ void ModelFile::read_each(const std::function<void(const Parameter&, const float
 
 bool ModelFile::stores_narrow_matrices() const {
   if (gguf_ == nullptr) return false;
+  const ParameterTable table(file_.config);
+  for (const Parameter& parameter : table.entries()) {
+    if (is_matrix(parameter.kind) && !stored(parameter).is_in_place()) return false;
+  }
   const auto& tensors = gguf_->tensors();
   return std::any_of(tensors.begin(), tensors.end(), [](const io::GgufTensor& tensor) {
     return tensor.shape.size() > 1 && tensor.format->word != "F32";
@@ -303,9 +334,10 @@ void ModelFile::read_in_place(
   for (std::size_t i = 0; i < places.size(); ++i) {
     const Parameter& parameter = table.entries()[i];
     if (is_matrix(parameter.kind)) {
-      const io::GgufTensor& tensor = *gguf_->find(places[i].tensor);
+      TensorPiece& piece = places[i].pieces.front();
+      const io::GgufTensor& tensor = *gguf_->find(piece.tensor);
       gguf_->check_numbers(tensor);
-      matrix(parameter, tensor, std::move(places[i].rows));
+      matrix(parameter, tensor, std::move(piece.rows));
     } else {
       values.resize(static_cast<std::size_t>(parameter.count));
       read_rows(places[i], parameter, values.data());
@@ -346,7 +378,8 @@ std::vector<WrittenTensor> gather(const FileConfig& file, const std::vector<floa
   std::vector<WrittenTensor> out;
   std::map<std::string, std::size_t> by_name;
   for (const Parameter& parameter : table.entries()) {
-    const TensorLocation at = stored_in_directory(parameter, file);
+    // Families that are written store a parameter in one tensor.
+    const TensorPiece at = stored_in_directory(parameter, file, {}).pieces.front();
     const auto [place, first] = by_name.emplace(at.tensor, out.size());
     if (first)
       out.push_back({at.tensor, at.shape, std::vector<float>(static_cast<std::size_t>(count_of(at.shape))), {}});

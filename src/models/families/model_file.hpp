@@ -12,6 +12,7 @@
 #include "headgate/tensor.hpp"
 #include "models/decoder/parameters.hpp"
 #include "models/families/family.hpp"
+#include "models/families/tensor_location.hpp"
 #include "models/io/file_progress.hpp"
 #include "models/io/gguf.hpp"
 
@@ -39,13 +40,6 @@ class WeightFiles {
   virtual void verify() const {}
 };
 
-/// Locates a parameter in a file: some rows of a tensor.
-struct TensorLocation {
-  std::string tensor;
-  std::vector<std::int64_t> shape;  ///< shape that the tensor must have
-  std::vector<std::int64_t> rows;   ///< row r of the parameter is row rows[r] of the tensor; empty: the same rows
-};
-
 /// Opens a model and reads its config.
 class ModelFile {
  public:
@@ -70,7 +64,7 @@ class ModelFile {
   /// Returns whether a GGUF file stores matrices in fewer than 32 bits a number, so that they are best read in place.
   bool stores_narrow_matrices() const;
   /// Calls matrix(parameter, tensor, rows) for each matrix of a GGUF file, after checking that its numbers are finite,
-  /// and vector(parameter, numbers) for each other parameter, in the table's order. `rows` is TensorLocation::rows.
+  /// and vector(parameter, numbers) for each other parameter, in the table's order. `rows` is TensorPiece::rows.
   void read_in_place(
       const std::function<void(const Parameter&, const io::GgufTensor&, std::vector<std::int64_t> rows)>& matrix,
       const std::function<void(const Parameter&, const float*)>& vector) const;
@@ -80,9 +74,10 @@ class ModelFile {
  private:
   std::vector<TensorLocation> checked(const ParameterTable& table) const;
   TensorLocation stored(const Parameter& parameter) const;
-  void check_shape(const Parameter& parameter, const TensorLocation& at) const;
+  void check_shape(const Parameter& parameter, const TensorPiece& at) const;
   void check_names(const std::vector<TensorLocation>& used) const;
   void read_rows(const TensorLocation& at, const Parameter& parameter, float* out) const;
+  void find_prefix();
 
   FileConfig file_;
   const Family* family_ = nullptr;

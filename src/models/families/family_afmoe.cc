@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "models/decoder/config_keys.hpp"
+#include "models/families/hybrid_layers.hpp"
+
+// Describes AFMoE, the architecture of Trinity: gated attention, three layers with a window and RoPE for each one that
+// sees everything without RoPE, norms before and behind mixer and MLP, and experts that a sigmoid router chooses.
+
+namespace headgate::models {
+namespace {
+
+constexpr std::array kRenames{
+    TensorRename{"attention_output_layernorm.weight", "post_attention_layernorm.weight"},
+    TensorRename{"post_attention_layernorm.weight", "pre_mlp_layernorm.weight"},
+    TensorRename{"mlp_output_layernorm.weight", "post_mlp_layernorm.weight"},
+    TensorRename{"mlp.gate.weight", "mlp.router.gate.weight"},
+    TensorRename{"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
+    TensorRename{"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
+    TensorRename{"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"}};
+
+void complete(ConfigReader& in) {
+  constexpr std::int64_t kHeadDim = 128, kInterval = 4, kWindow = 1024, kExperts = 64, kActive = 6;
+  in.put_default("head_dim", kHeadDim);
+  in.put_default("rms_norm_eps", 1e-5);
+  complete_as_llama(in);
+  in.put("sliding_rope_theta", in.get("rope_theta"));
+  in.put("partial_rotary_factor", 0.0);
+  complete_layer_types(in, integer_or(in, "global_attn_every_n_layers", kInterval), LayerType::sliding_attention);
+  in.put("attention_window", integer_or(in, "sliding_window", kWindow));
+  in.put_default("num_experts", kExperts);
+  in.put_default("num_experts_per_tok", kActive);
+  in.put_default("num_dense_layers", 1);
+  constexpr std::int64_t kWidth = 1408, kShared = 2;
+  in.put_default("moe_intermediate_size", kWidth);
+  const std::int64_t width = integer_or(in, "moe_intermediate_size", kWidth);
+  in.put("shared_expert_intermediate_size",
+         std::min(integer_or(in, "num_shared_experts", kShared), kMaxExperts) * width);
+  in.put("expert_router", "sigmoid");
+  in.require_value("score_func", "sigmoid");
+  in.require_value("route_norm", true);
+  for (const char* key : {"n_group", "topk_group", "num_expert_groups", "num_limited_groups"}) in.require_value(key, 1);
+  if (boolean_or(in, "mup_enabled", false)) {
+    in.put("embedding_scale", std::sqrt(static_cast<double>(integer_or(in, "hidden_size", 1))));
+  }
+  for (const char* key : {"output_router_logits", "load_balance_coeff", "use_grouped_mm"}) in.ignore(key);
+}
+
+}  // namespace
+
+const Family kAfmoe{.name = "afmoe",
+                    .model_class = "AfmoeForCausalLM",
+                    .architecture = {},
+                    .features = Features::own,
+                    .complete = complete,
+                    .finish =
+                        [](ConfigReader&, FileConfig& out) {
+                          out.config.norm_placement = NormPlacement::sandwich;
+                          out.config.gate.site = layers::GateSite::g1;
+                          out.config.gate.grain = layers::GateGrain::elementwise;
+                        },
+                    .finish_gguf = nullptr,
+                    .renames = kRenames,
+                    .locate = nullptr};
+
+}  // namespace headgate::models

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cmath>
+
+#include "models/families/hybrid_layers.hpp"
+
+// Describes Gemma 3, which has no gates: five layers of sliding attention for each one of full attention, each with its
+// own base of RoPE's angles, zero-centred norms before and behind mixer and MLP, GELU, and scaled embeddings.
+
+namespace headgate::models {
+namespace {
+
+constexpr std::array kRenames{TensorRename{"attention_output_layernorm.weight", "post_attention_layernorm.weight"},
+                              TensorRename{"post_attention_layernorm.weight", "pre_feedforward_layernorm.weight"},
+                              TensorRename{"mlp_output_layernorm.weight", "post_feedforward_layernorm.weight"}};
+
+void complete(ConfigReader& in) {
+  constexpr std::int64_t kHeadDim = 256, kInterval = 6, kWindow = 4096, kScalar = 256;
+  in.put_default("head_dim", kHeadDim);
+  in.put_default("rope_theta", 1e6);
+  in.put_default("tie_word_embeddings", true);
+  complete_as_llama(in);
+  in.require_value("hidden_activation", "gelu_pytorch_tanh");
+  in.require_value("hidden_act", "gelu_pytorch_tanh");
+  in.take("hidden_act");
+  for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"}) in.require_value(key, nullptr);
+  in.require_value("use_bidirectional_attention", false);
+  complete_layer_types(in,
+                       integer_or(in, "sliding_window_pattern", integer_or(in, "_sliding_window_pattern", kInterval)),
+                       LayerType::sliding_attention);
+  in.put("attention_window", integer_or(in, "sliding_window", kWindow));
+  double local_base = 1e4;
+  const io::Json* base = in.find("rope_local_base_freq");
+  if (base != nullptr && !base->is_null()) in.read(local_base, "rope_local_base_freq", *base);
+  in.put_default("sliding_rope_theta", local_base);
+  double scalar = kScalar;
+  const io::Json* given = in.find("query_pre_attn_scalar");
+  if (given != nullptr && !given->is_null()) in.read(scalar, "query_pre_attn_scalar", *given);
+  if (!(scalar > 0.0)) io::fail(in.path(), "query_pre_attn_scalar is {}, not above 0", scalar);
+  in.put("attention_scale", 1.0 / std::sqrt(scalar));
+  in.put("embedding_scale", std::sqrt(static_cast<double>(integer_or(in, "hidden_size", 1))));
+  for (const char* key : {"cache_implementation", "boi_token_index", "eoi_token_index", "image_token_index"}) {
+    in.ignore(key);
+  }
+}
+
+}  // namespace
+
+const Family kGemma3{.name = "gemma3_text",
+                     .model_class = "Gemma3ForCausalLM",
+                     .architecture = {},
+                     .outer_name = "gemma3",
+                     .features = Features::own,
+                     .complete = complete,
+                     .finish =
+                         [](ConfigReader&, FileConfig& out) {
+                           out.config.norm = layers::NormKind::zero_centred;
+                           out.config.norm_placement = NormPlacement::sandwich;
+                           out.config.activation = Activation::gelu_tanh;
+                         },
+                     .finish_gguf = nullptr,
+                     .renames = kRenames,
+                     .locate = nullptr};
+
+}  // namespace headgate::models

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+
+#include "models/families/hybrid_layers.hpp"
+
+// Describes OLMo-Hybrid: layers of Gated DeltaNet, whose β reaches 2, with norms before mixer and MLP; and layers of
+// attention without a gate, with norms behind both, one norm over all heads of q and of k, and mostly no RoPE.
+
+namespace headgate::models {
+namespace {
+
+constexpr std::array kOfAttention{TensorRename{"attention_output_layernorm.weight", "post_attention_layernorm.weight"},
+                                  TensorRename{"mlp_output_layernorm.weight", "post_feedforward_layernorm.weight"},
+                                  TensorRename{"linear_attn.in_proj_z.weight", "linear_attn.g_proj.weight"},
+                                  TensorRename{"linear_attn.in_proj_b.weight", "linear_attn.b_proj.weight"},
+                                  TensorRename{"linear_attn.in_proj_a.weight", "linear_attn.a_proj.weight"},
+                                  TensorRename{"linear_attn.norm.weight", "linear_attn.o_norm.weight"},
+                                  TensorRename{"linear_attn.out_proj.weight", "linear_attn.o_proj.weight"}};
+
+/// Locates the convolution in three tensors. Their rows, one behind the other, are those of q, k and v, but
+/// transformers cuts them into thirds when it saves a model.
+bool locate_three(TensorLocation& out, const Parameter& parameter, const std::string& prefix, const ShapeOf& shape_of) {
+  std::int64_t rows = 0;
+  for (const char* part : {"q", "k", "v"}) {
+    const std::string name = prefix + "linear_attn." + part + "_conv1d.weight";
+    const std::vector<std::int64_t>* shape = shape_of(name);
+    if (shape == nullptr || shape->size() != 3) return false;
+    out.pieces.push_back({name, {shape->front(), 1, parameter.shape[1]}, {}, {}});
+    rows += shape->front();
+  }
+  if (rows == parameter.shape[0]) return true;
+  out = {};
+  return false;
+}
+
+/// Locates what is stored apart for q, k and v.
+bool locate(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& prefix,
+            const FileConfig& file, const LayerConfig& layer, const ShapeOf& shape_of) {
+  const LinearLayers& l = file.config.linear;
+  const std::int64_t keys = l.key_heads * l.key_dim, values = l.value_heads * l.value_dim;
+  if (rest == "linear_attn.in_proj_qkv.weight") {
+    for (const char* part : {"q", "k", "v"}) {
+      const std::int64_t rows = *part == 'v' ? values : keys;
+      out.pieces.push_back({prefix + "linear_attn." + part + "_proj.weight", {rows, file.config.dim}, {}, {}});
+    }
+    return true;
+  }
+  if (rest == "linear_attn.conv1d.weight" && locate_three(out, parameter, prefix, shape_of)) return true;
+  if (locate_convolution(out, parameter, rest, prefix + std::string(rest))) return true;
+  // Released checkpoints call these norms otherwise than transformers does, and transformers saves them so in all
+  // layers.
+  const bool attention = layer.type != LayerType::linear_attention;
+  struct Norm {
+    std::string_view ours, theirs;
+    bool here;
+  };
+  for (const Norm& norm : {Norm{"input_layernorm.weight", "attention_layer_norm.weight", !attention},
+                           Norm{"post_attention_layernorm.weight", "feedforward_layer_norm.weight", !attention},
+                           Norm{"attention_output_layernorm.weight", "feedforward_layer_norm.weight", attention}}) {
+    const std::string name = prefix + std::string(norm.theirs);
+    if (rest != norm.ours || !norm.here || shape_of(name) == nullptr) continue;
+    out = whole_tensor(parameter, name);
+    return true;
+  }
+  return false;
+}
+
+void complete(ConfigReader& in) {
+  constexpr std::int64_t kInterval = 4;
+  constexpr double kKeyShare = 0.75;
+  complete_layer_types(in, kInterval, LayerType::linear_attention);
+  const bool turns = in.find("rope_theta") != nullptr;
+  complete_as_llama(in);
+  if (!turns) in.put_default("partial_rotary_factor", 0.0);
+  const std::int64_t heads = integer_or(in, "num_attention_heads", 0), dim = integer_or(in, "hidden_size", 0);
+  const std::int64_t key_heads = integer_or(in, "linear_num_key_heads", heads);
+  in.put_default("linear_num_key_heads", heads);
+  in.put_default("linear_num_value_heads", heads);
+  if (key_heads > 0) {
+    const auto key_dim =
+        static_cast<std::int64_t>(kKeyShare * static_cast<double>(dim) / static_cast<double>(key_heads));
+    in.put_default("linear_key_head_dim", key_dim);
+  }
+  in.put_default("linear_value_head_dim", 2 * integer_or(in, "linear_key_head_dim", 1));
+  in.put("linear_beta_scale", boolean_or(in, "linear_allow_neg_eigval", true) ? 2.0 : 1.0);
+  in.put("linear_norm_eps", 1e-5);
+  for (const char* key : {"linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max",
+                          "linear_dt_init_floor", "linear_use_gate"}) {
+    in.ignore(key);
+  }
+}
+
+}  // namespace
+
+const Family kOlmoHybrid{.name = "olmo_hybrid",
+                         .model_class = "OlmoHybridForCausalLM",
+                         .architecture = {},
+                         .features = Features::own,
+                         .complete = complete,
+                         .finish =
+                             [](ConfigReader&, FileConfig& out) {
+                               out.config.norm_placement = NormPlacement::post;
+                               out.config.qk_norm = QkNorm::all_heads;
+                             },
+                         .finish_gguf = nullptr,
+                         .renames = kOfAttention,
+                         .locate = locate};
+
+}  // namespace headgate::models

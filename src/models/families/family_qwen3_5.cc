@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/families/hybrid_layers.hpp"
+
+// Describes the text part of Qwen3.5, dense and with experts: layers of Gated DeltaNet and, as every fourth, of gated
+// attention. Its checkpoints also hold a model of images and one that predicts further tokens, which are not read.
+
+namespace headgate::models {
+namespace {
+
+bool locate(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& prefix,
+            const FileConfig&, const LayerConfig&, const ShapeOf&) {
+  return locate_convolution(out, parameter, rest, prefix + std::string(rest));
+}
+
+void complete_moe(ConfigReader& in) {
+  constexpr std::int64_t kWidth = 512, kExperts = 256, kActive = 8;
+  complete_qwen_hybrid(in);
+  in.put_default("moe_intermediate_size", kWidth);
+  in.put_default("shared_expert_intermediate_size", kWidth);
+  in.put_default("num_experts", kExperts);
+  in.put_default("num_experts_per_tok", kActive);
+  in.put_default("intermediate_size", in.get("moe_intermediate_size"));
+  in.put("shared_expert_gate", true);
+  in.put("norm_topk_prob", true);
+}
+
+}  // namespace
+
+const Family kQwen3_5{.name = "qwen3_5_text",
+                      .model_class = "Qwen3_5ForCausalLM",
+                      .architecture = {},
+                      .outer_name = "qwen3_5",
+                      .features = Features::own,
+                      .complete = complete_qwen_hybrid,
+                      .finish = finish_qwen_hybrid,
+                      .finish_gguf = nullptr,
+                      .renames = {},
+                      .locate = locate};
+
+const Family kQwen3_5Moe{.name = "qwen3_5_moe_text",
+                         .model_class = "Qwen3_5MoeForCausalLM",
+                         .architecture = {},
+                         .outer_name = "qwen3_5_moe",
+                         .features = Features::own,
+                         .complete = complete_moe,
+                         .finish = finish_qwen_hybrid,
+                         .finish_gguf = nullptr,
+                         .renames = {},
+                         .locate = locate};
+
+}  // namespace headgate::models

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "models/families/config_reader.hpp"
+#include "models/families/family.hpp"
+#include "models/families/tensor_location.hpp"
+
+// What families whose layers differ have in common.
+
+namespace headgate::models {
+
+/// Reads a whole number; `otherwise` if the key is missing or null.
+std::int64_t integer_or(ConfigReader& in, std::string_view key, std::int64_t otherwise);
+
+/// Returns the value of a key that is true or false; `otherwise` if it is missing or null.
+bool boolean_or(ConfigReader& in, std::string_view key, bool otherwise);
+
+/// Sets layer_types, where the file lacks them: full_attention in every `interval`th layer, else `other`.
+void complete_layer_types(ConfigReader& in, std::int64_t interval, LayerType other);
+
+/// Sets what Qwen's models with layers of linear attention let a config.json lack, and accepts what does not matter.
+void complete_qwen_hybrid(ConfigReader& in);
+
+/// Sets what all of them have: zero-centred norms, and a gate of the attention output among the rows of q.
+void finish_qwen_hybrid(ConfigReader& in, FileConfig& out);
+
+/// Locates the weights of the convolution, which files store as (channels,1,K).
+bool locate_convolution(TensorLocation& out, const Parameter& parameter, std::string_view rest,
+                        const std::string& name);
+
+}  // namespace headgate::models

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/decoder/parameters.hpp"
+#include "models/families/family.hpp"
+
+// Locates parameters in files, whose tensors may have other names, other orders of rows, and several tensors in one.
+
+namespace headgate::models {
+
+/// Some rows of a tensor of a file, and which rows of a parameter they are. A row is what the last dimension counts; a
+/// parameter of rank 1 has rows of one number.
+struct TensorPiece {
+  std::string tensor;
+  std::vector<std::int64_t> shape;  ///< shape that the tensor must have
+  std::vector<std::int64_t> rows;   ///< of the tensor; empty: all, in their order
+  std::vector<std::int64_t> to;     ///< of the parameter, one for each of `rows`; empty: those that follow, in order
+};
+
+/// How a file stores a parameter's numbers: as they are, or as −exp(x).
+enum class StoredForm { plain, negative_exponential };
+
+/// Locates a parameter.
+struct TensorLocation {
+  std::vector<TensorPiece> pieces;
+  std::vector<std::int64_t> columns;  ///< column c of the parameter is column columns[c] of the tensor; empty: c
+  StoredForm form = StoredForm::plain;
+
+  /// Returns whether the parameter is rows of one tensor as the file has them.
+  bool is_in_place() const {
+    return pieces.size() == 1 && pieces.front().to.empty() && columns.empty() && form == StoredForm::plain;
+  }
+};
+
+/// Returns the shape of a file's tensor, null if it has none of the name.
+using ShapeOf = std::function<const std::vector<std::int64_t>*(const std::string&)>;
+
+/// Returns a location of one tensor that is the parameter, of its shape.
+TensorLocation whole_tensor(const Parameter& parameter, const std::string& name);
+
+/// Locates a parameter in a directory of the config's family.
+TensorLocation stored_in_directory(const Parameter& parameter, const FileConfig& file, const ShapeOf& shape_of);
+
+/// Splits "model.layers.N.REST"; false for the name of a tensor outside the layers.
+bool split_layer_name(std::string_view name, std::string_view& layer, std::string_view& rest);
+
+/// Returns begin, …, begin + count − 1.
+std::vector<std::int64_t> row_range(std::int64_t begin, std::int64_t count);
+
+/// Locates the fused experts: rows of gate and up of each expert in turn, from one tensor each (E,I,C).
+TensorLocation interleaved_experts(const DecoderConfig& config, const std::string& gate, const std::string& up);
+
+}  // namespace headgate::models
