@@ -23,6 +23,7 @@ enum class RopePairs { halves, neighbours };
 /// Whether a family has the features of Qwen3 only, or others, which `finish` sets and checks.
 enum class Features { of_qwen3, own };
 
+class GgufValues;
 struct Family;
 
 /// Holds what a config.json says.
@@ -56,7 +57,10 @@ struct Family {
   /// not support.
   void (*finish)(ConfigReader& in, FileConfig& out) = nullptr;
   /// Sets features that every model of the architecture has, and reads its own keys in GGUF files.
-  void (*finish_gguf)(const io::GgufFile& file, DecoderConfig& config) = nullptr;
+  void (*finish_gguf)(GgufValues& in, DecoderConfig& config) = nullptr;
+  /// Changes where a GGUF file has a parameter of a layer; `out` says where other families have it. `block`: "blk.N.".
+  void (*locate_gguf)(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
+                      const DecoderConfig& config) = nullptr;
   /// Names of a layer's tensors in directories, where they are others.
   std::span<const TensorRename> renames = {};
   /// Locates a parameter of a layer in a directory, if its rows lie there in another way than `renames` says; else

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "models/decoder/config_keys.hpp"
+#include "models/families/gguf_values.hpp"
 #include "models/families/hybrid_layers.hpp"
 
 // Describes AFMoE, the architecture of Trinity: gated attention, three layers with a window and RoPE for each one that
@@ -48,11 +49,33 @@ void complete(ConfigReader& in) {
   for (const char* key : {"output_router_logits", "load_balance_coeff", "use_grouped_mm"}) in.ignore(key);
 }
 
+void finish_gguf(GgufValues& in, DecoderConfig& config) {
+  constexpr std::int64_t kInterval = 4, kSigmoid = 2;
+  Experts& e = config.experts;
+  config.norm_placement = NormPlacement::sandwich;
+  config.gate.site = layers::GateSite::g1;
+  config.gate.grain = layers::GateGrain::elementwise;
+  config.embedding_scale = std::sqrt(static_cast<double>(config.dim));
+  config.window = in.integer("attention.sliding_window", 0);
+  config.sliding.rope_base = in.number("rope.freq_base_swa", config.rope_base);
+  config.rope_fraction = 0.0;
+  for (std::int64_t i = 0; i < config.layers && config.window > 0; ++i) {
+    config.layer_types.push_back((i + 1) % kInterval == 0 ? LayerType::full_attention : LayerType::sliding_attention);
+  }
+  read_experts(in, e);
+  e.dense_layers = in.integer("leading_dense_block_count", 0);
+  e.shared_ffn = std::min(in.integer("expert_shared_count", 0), kMaxExperts) * e.ffn;
+  e.router = ExpertRouter::sigmoid;
+  e.scale = in.number("expert_weights_scale", 1.0);
+  e.renormalise = in.boolean("expert_weights_norm", true) ? Switch::on : Switch::off;
+  in.require_value("expert_gating_func", kSigmoid);
+}
+
 }  // namespace
 
 const Family kAfmoe{.name = "afmoe",
                     .model_class = "AfmoeForCausalLM",
-                    .architecture = {},
+                    .architecture = "afmoe",
                     .features = Features::own,
                     .complete = complete,
                     .finish =
@@ -61,7 +84,7 @@ const Family kAfmoe{.name = "afmoe",
                           out.config.gate.site = layers::GateSite::g1;
                           out.config.gate.grain = layers::GateGrain::elementwise;
                         },
-                    .finish_gguf = nullptr,
+                    .finish_gguf = finish_gguf,
                     .renames = kRenames,
                     .locate = nullptr};
 

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 
+#include "models/families/gguf_values.hpp"
 #include "models/families/hybrid_layers.hpp"
 
 // Describes Gemma 3, which has no gates: five layers of sliding attention for each one of full attention, each with its
@@ -44,11 +45,32 @@ void complete(ConfigReader& in) {
   }
 }
 
+/// The file's norms carry the 1 of zero-centred ones. It does not say how attention is scaled: 27B alone differs.
+void finish_gguf(GgufValues& in, DecoderConfig& config) {
+  constexpr std::int64_t kInterval = 6, kLayersOf27B = 62;
+  config.norm_placement = NormPlacement::sandwich;
+  config.activation = Activation::gelu_tanh;
+  config.embedding_scale = std::sqrt(static_cast<double>(config.dim));
+  config.window = in.integer("attention.sliding_window", 0);
+  config.sliding.rope_base = in.number("rope.freq_base_swa", 1e4);
+  if (in.number("final_logit_softcapping", 0.0) != 0.0) {
+    io::fail(in.file().path(), "gemma3.final_logit_softcapping is not supported");
+  }
+  const std::int64_t interval = in.integer("attention.sliding_window_pattern", kInterval);
+  if (interval < 1) io::fail(in.file().path(), "gemma3.attention.sliding_window_pattern is {}", interval);
+  for (std::int64_t i = 0; i < config.layers && config.window > 0; ++i) {
+    config.layer_types.push_back((i + 1) % interval == 0 ? LayerType::full_attention : LayerType::sliding_attention);
+  }
+  if (config.layers == kLayersOf27B) {
+    config.attention_scale = 1.0 / std::sqrt(static_cast<double>(config.dim) / static_cast<double>(config.heads));
+  }
+}
+
 }  // namespace
 
 const Family kGemma3{.name = "gemma3_text",
                      .model_class = "Gemma3ForCausalLM",
-                     .architecture = {},
+                     .architecture = "gemma3",
                      .outer_name = "gemma3",
                      .features = Features::own,
                      .complete = complete,
@@ -58,7 +80,7 @@ const Family kGemma3{.name = "gemma3_text",
                            out.config.norm_placement = NormPlacement::sandwich;
                            out.config.activation = Activation::gelu_tanh;
                          },
-                     .finish_gguf = nullptr,
+                     .finish_gguf = finish_gguf,
                      .renames = kRenames,
                      .locate = nullptr};
 

@@ -16,6 +16,6 @@ const Family kLlama{.name = "llama",
                           in.require_value("rope_interleaved", false);
                           out.config.qk_norm = QkNorm::none;
                         },
-                    .finish_gguf = [](const io::GgufFile&, DecoderConfig& config) { config.qk_norm = QkNorm::none; }};
+                    .finish_gguf = [](GgufValues&, DecoderConfig& config) { config.qk_norm = QkNorm::none; }};
 
 }  // namespace headgate::models

@@ -19,6 +19,6 @@ const Family kQwen2{.name = "qwen2",
                     .architecture = "qwen2",
                     .complete = complete_as_llama,
                     .finish = [](ConfigReader&, FileConfig& out) { set_features(out.config); },
-                    .finish_gguf = [](const io::GgufFile&, DecoderConfig& config) { set_features(config); }};
+                    .finish_gguf = [](GgufValues&, DecoderConfig& config) { set_features(config); }};
 
 }  // namespace headgate::models

@@ -37,6 +37,6 @@ const Family kQwen3{.name = "qwen3",
                     .architecture = "qwen3",
                     .complete = nullptr,
                     .finish = finish,
-                    .finish_gguf = [](const io::GgufFile&, DecoderConfig&) {}};
+                    .finish_gguf = [](GgufValues&, DecoderConfig&) {}};
 
 }  // namespace headgate::models

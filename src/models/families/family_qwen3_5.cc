@@ -24,27 +24,41 @@ void complete_moe(ConfigReader& in) {
   in.put("norm_topk_prob", true);
 }
 
+void finish_moe_gguf(GgufValues& in, DecoderConfig& config) {
+  read_qwen_hybrid(in, config);
+  read_experts(in, config.experts);
+  config.experts.shared_gate = Switch::on;
+}
+
+/// llama.cpp's converter puts one value head of each key head after the other.
+void locate_gguf(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
+                 const DecoderConfig& config) {
+  locate_qwen_hybrid(out, parameter, rest, block, config, ValueHeads::tiled);
+}
+
 }  // namespace
 
 const Family kQwen3_5{.name = "qwen3_5_text",
                       .model_class = "Qwen3_5ForCausalLM",
-                      .architecture = {},
+                      .architecture = "qwen35",
                       .outer_name = "qwen3_5",
                       .features = Features::own,
                       .complete = complete_qwen_hybrid,
                       .finish = finish_qwen_hybrid,
-                      .finish_gguf = nullptr,
+                      .finish_gguf = read_qwen_hybrid,
+                      .locate_gguf = locate_gguf,
                       .renames = {},
                       .locate = locate};
 
 const Family kQwen3_5Moe{.name = "qwen3_5_moe_text",
                          .model_class = "Qwen3_5MoeForCausalLM",
-                         .architecture = {},
+                         .architecture = "qwen35moe",
                          .outer_name = "qwen3_5_moe",
                          .features = Features::own,
                          .complete = complete_moe,
                          .finish = finish_qwen_hybrid,
-                         .finish_gguf = nullptr,
+                         .finish_gguf = finish_moe_gguf,
+                         .locate_gguf = locate_gguf,
                          .renames = {},
                          .locate = locate};
 

@@ -8,33 +8,6 @@
 namespace headgate::models {
 namespace {
 
-/// Returns the rows of in_proj_qkvz that are in_proj_qkv's, or in_proj_z's.
-std::vector<std::int64_t> rows_of_qkvz(const LinearLayers& l, bool z) {
-  const std::int64_t R = l.value_heads / l.key_heads, D = l.key_dim, values = R * l.value_dim;
-  const std::int64_t group = 2 * D + 2 * values;
-  std::vector<std::int64_t> rows;
-  const auto add = [&](std::int64_t offset, std::int64_t count) {
-    for (std::int64_t head = 0; head < l.key_heads; ++head) {
-      for (std::int64_t i = 0; i < count; ++i) rows.push_back(head * group + offset + i);
-    }
-  };
-  if (z) {
-    add(2 * D + values, values);
-  } else {
-    add(0, D);
-    add(D, D);
-    add(2 * D, values);
-  }
-  return rows;
-}
-
-std::vector<std::int64_t> rows_of_ba(const LinearLayers& l, bool a) {
-  const std::int64_t R = l.value_heads / l.key_heads;
-  std::vector<std::int64_t> rows;
-  for (std::int64_t head = 0; head < l.value_heads; ++head) rows.push_back(head / R * 2 * R + (a ? R : 0) + head % R);
-  return rows;
-}
-
 bool locate(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& prefix,
             const FileConfig& file, const LayerConfig&, const ShapeOf&) {
   const LinearLayers& l = file.config.linear;
@@ -66,15 +39,33 @@ void complete(ConfigReader& in) {
   in.require_value("mlp_only_layers", io::Json::array());
 }
 
+void finish_gguf(GgufValues& in, DecoderConfig& config) {
+  read_qwen_hybrid(in, config);
+  read_experts(in, config.experts);
+  config.experts.shared_gate = Switch::on;
+}
+
+void locate_gguf(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
+                 const DecoderConfig& config) {
+  const bool a = rest == "linear_attn.in_proj_a.weight";
+  if (a || rest == "linear_attn.in_proj_b.weight") {
+    out.pieces = {
+        {block + "ssm_ba.weight", {2 * config.linear.value_heads, config.dim}, rows_of_ba(config.linear, a), {}}};
+    return;
+  }
+  locate_qwen_hybrid(out, parameter, rest, block, config, ValueHeads::grouped);
+}
+
 }  // namespace
 
 const Family kQwen3Next{.name = "qwen3_next",
                         .model_class = "Qwen3NextForCausalLM",
-                        .architecture = {},
+                        .architecture = "qwen3next",
                         .features = Features::own,
                         .complete = complete,
                         .finish = finish_qwen_hybrid,
-                        .finish_gguf = nullptr,
+                        .finish_gguf = finish_gguf,
+                        .locate_gguf = locate_gguf,
                         .renames = {},
                         .locate = locate};
 

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
+#include <system_error>
 
 #include "headgate/error.hpp"
+#include "models/families/gguf_values.hpp"
 #include "models/io/input_file.hpp"
 #include "models/layers/rope.hpp"
 
@@ -38,49 +41,44 @@ constexpr std::array<TensorName, 14> kLayerNames{{{"input_layernorm.weight", "at
                                                   {"mlp.gate_proj.weight", "ffn_gate.weight"},
                                                   {"mlp.up_proj.weight", "ffn_up.weight"},
                                                   {"mlp.down_proj.weight", "ffn_down.weight"}}};
+constexpr std::array<TensorName, 14> kOtherLayerNames{
+    {{"self_attn.gate_proj.weight", "attn_gate.weight"},
+     {"attention_output_layernorm.weight", "post_attention_norm.weight"},
+     {"mlp_output_layernorm.weight", "post_ffw_norm.weight"},
+     {"linear_attn.in_proj_qkv.weight", "attn_qkv.weight"},
+     {"linear_attn.in_proj_z.weight", "attn_gate.weight"},
+     {"linear_attn.in_proj_b.weight", "ssm_beta.weight"},
+     {"linear_attn.in_proj_a.weight", "ssm_alpha.weight"},
+     {"linear_attn.conv1d.weight", "ssm_conv1d.weight"},
+     {"linear_attn.norm.weight", "ssm_norm.weight"},
+     {"linear_attn.out_proj.weight", "ssm_out.weight"},
+     {"mlp.gate.weight", "ffn_gate_inp.weight"},
+     {"mlp.expert_bias", "exp_probs_b.bias"},
+     {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
+     {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"}}};
 
-/// Reads the values NAME.… of an architecture, and refuses those that nobody asked for.
-class Values {
- public:
-  Values(const io::GgufFile& file, const Family& family)
-      : file_(file), prefix_(std::string(family.architecture) + ".") {}
-
-  bool has(std::string_view name) {
-    known_.push_back(prefix_ + std::string(name));
-    return file_.has(known_.back());
+/// Locates what llama.cpp stores in another way than under another name: for each kind of layer what is not above.
+bool stored_otherwise(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
+                      const DecoderConfig& config) {
+  const Experts& e = config.experts;
+  if (rest == "linear_attn.dt_bias") {
+    out = whole_tensor(parameter, block + "ssm_dt.bias");
+  } else if (rest == "linear_attn.A_log") {
+    out = whole_tensor(parameter, block + "ssm_a");
+    out.form = StoredForm::negative_exponential;
+  } else if (rest == "mlp.experts.gate_up_proj") {
+    out = interleaved_experts(config, block + "ffn_gate_exps.weight", block + "ffn_up_exps.weight");
+  } else if (rest == "mlp.experts.down_proj") {
+    out.pieces.push_back({block + "ffn_down_exps.weight", {e.count, config.dim, e.ffn}, {}, {}});
+  } else if (rest == "mlp.shared_expert.down_proj.weight") {
+    out = whole_tensor(parameter, block + "ffn_down_shexp.weight");
+  } else if (rest == "mlp.shared_expert_gate.weight") {
+    out.pieces.push_back({block + "ffn_gate_inp_shexp.weight", {config.dim}, {}, {}});
+  } else {
+    return false;
   }
-  std::int64_t integer(std::string_view name) {
-    has(name);
-    return file_.integer(known_.back());
-  }
-  std::int64_t integer(std::string_view name, std::int64_t otherwise) { return has(name) ? integer(name) : otherwise; }
-  double number(std::string_view name) {
-    has(name);
-    return file_.number(known_.back());
-  }
-  double number(std::string_view name, double otherwise) { return has(name) ? number(name) : otherwise; }
-  std::string string(std::string_view name, const std::string& otherwise) {
-    return has(name) ? file_.string(known_.back()) : otherwise;
-  }
-  /// Throws unless the integer is missing or has this value.
-  void require_value(std::string_view name, std::int64_t value) {
-    const std::int64_t found = integer(name, value);
-    if (found != value) fail(file_.path(), "{}{} is {}; only {} is supported", prefix_, name, found, value);
-  }
-  void finish() const {
-    for (const auto& [key, value] : file_.values()) {
-      const bool ours = key.starts_with(prefix_);
-      if (ours && std::find(known_.begin(), known_.end(), key) == known_.end()) {
-        fail(file_.path(), "{} is not supported", io::printable(key, 80));
-      }
-    }
-  }
-
- private:
-  const io::GgufFile& file_;
-  std::string prefix_;
-  std::vector<std::string> known_;
-};
+  return true;
+}
 
 /// Returns the number of rows of the embedding tensor.
 std::int64_t vocabulary(const io::GgufFile& file) {
@@ -117,9 +115,10 @@ void read_factors(const io::GgufFile& file, DecoderConfig& config) {
   }
 }
 
-void read_rope(const io::GgufFile& file, Values& in, DecoderConfig& config) {
+void read_rope(const io::GgufFile& file, GgufValues& in, DecoderConfig& config) {
   config.rope_base = in.number("rope.freq_base", 10000.0);
-  in.require_value("rope.dimension_count", config.head_dim);
+  config.rope_fraction =
+      static_cast<double>(in.integer("rope.dimension_count", config.head_dim)) / static_cast<double>(config.head_dim);
   const std::string type = in.string("rope.scaling.type", "none");
   config.rope_original_seq_len = in.integer("rope.scaling.original_context_length", config.rope_original_seq_len);
   in.has("rope.scaling.finetuned");
@@ -135,7 +134,7 @@ void read_rope(const io::GgufFile& file, Values& in, DecoderConfig& config) {
 }
 
 DecoderConfig read_values(const io::GgufFile& file, const Family& family) {
-  Values in(file, family);
+  GgufValues in(file, family.architecture);
   DecoderConfig config;
   config.vocab = vocabulary(file);
   in.has("vocab_size");
@@ -145,16 +144,19 @@ DecoderConfig read_values(const io::GgufFile& file, const Family& family) {
   config.kv_heads = in.integer("attention.head_count_kv", config.heads);
   config.head_dim = in.integer("attention.key_length", config.heads > 0 ? config.dim / config.heads : 0);
   in.require_value("attention.value_length", config.head_dim);
-  config.ffn = in.integer("feed_forward_length");
+  config.ffn = in.integer("feed_forward_length", in.integer("expert_feed_forward_length", 1));
   config.seq_len = in.integer("context_length");
   config.norm_eps = in.number("attention.layer_norm_rms_epsilon");
   config.embeddings = file.find("output.weight") == nullptr ? Embeddings::tied : Embeddings::separate;
-  in.require_value("expert_count", 0);
-  in.require_value("expert_used_count", 0);
+  if (family.features == Features::of_qwen3) {
+    in.require_value("expert_count", 0);
+    in.require_value("expert_used_count", 0);
+  }
   if (&family == &kLlama) config.window = in.integer("attention.sliding_window", 0);
   // Checks sizes before they are multiplied and tables of angles are allocated.
   validate(config, NamesIn::file);
   read_rope(file, in, config);
+  family.finish_gguf(in, config);
   in.finish();
   return config;
 }
@@ -172,7 +174,6 @@ const Family& family_of_gguf(const io::GgufFile& file) {
 DecoderConfig config_of_gguf(const io::GgufFile& file, const Family& family) {
   try {
     DecoderConfig config = read_values(file, family);
-    family.finish_gguf(file, config);
     validate(config, NamesIn::file);
     return config;
   } catch (const Error& error) {
@@ -188,10 +189,19 @@ TensorLocation stored_in_gguf(const Parameter& parameter, const DecoderConfig& c
     }
     return whole_tensor(parameter, parameter.name);
   }
-  TensorLocation out = whole_tensor(parameter, parameter.name);
-  for (const TensorName& row : kLayerNames) {
-    if (rest == row.ours) out.pieces.front().tensor = fmt::format("blk.{}.{}", layer, row.theirs);
+  const std::string block = fmt::format("blk.{}.", layer);
+  TensorLocation out;
+  if (!stored_otherwise(out, parameter, rest, block, config)) {
+    std::string name = parameter.name;
+    for (const TensorName& row : kOtherLayerNames) {
+      if (rest == row.ours) name = block + std::string(row.theirs);
+    }
+    for (const TensorName& row : kLayerNames) {
+      if (rest == row.ours) name = block + std::string(row.theirs);
+    }
+    out = whole_tensor(parameter, name);
   }
+  if (family.locate_gguf != nullptr) family.locate_gguf(out, parameter, rest, block, config);
   const bool turned = rest == "self_attn.q_proj.weight" || rest == "self_attn.k_proj.weight";
   if (!turned || family.gguf_pairs == RopePairs::halves) return out;
   const std::int64_t D = config.head_dim, half = D / 2;
@@ -202,6 +212,15 @@ TensorLocation stored_in_gguf(const Parameter& parameter, const DecoderConfig& c
   return out;
 }
 
-bool is_extra_tensor_in_gguf(const std::string& name, const DecoderConfig&) { return name == kFactors; }
+bool is_extra_tensor_in_gguf(const std::string& name, const DecoderConfig& config) {
+  if (name == kFactors) return true;
+  // Layers that predict further tokens follow the model's own.
+  constexpr std::string_view kBlock = "blk.";
+  if (!name.starts_with(kBlock)) return false;
+  std::int64_t layer = 0;
+  const char* const end = name.data() + name.size();
+  return std::from_chars(name.data() + kBlock.size(), end, layer).ec == std::errc{} && layer >= config.layers &&
+         config.linear.key_heads > 0;
+}
 
 }  // namespace headgate::models

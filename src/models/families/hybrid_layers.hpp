@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "models/families/config_reader.hpp"
 #include "models/families/family.hpp"
@@ -31,5 +32,25 @@ void finish_qwen_hybrid(ConfigReader& in, FileConfig& out);
 /// Locates the weights of the convolution, which files store as (channels,1,K).
 bool locate_convolution(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                         const std::string& name);
+
+/// Reads a GGUF file's experts: their number, those of a token, and their widths.
+void read_experts(GgufValues& in, Experts& experts);
+
+/// Reads which layers have linear attention, and its sizes; sets what all such models of Qwen have. Layers that predict
+/// further tokens do not count.
+void read_qwen_hybrid(GgufValues& in, DecoderConfig& config);
+
+/// How a GGUF file orders value heads: those of a key head one after the other, or one of each key head in turn.
+enum class ValueHeads { grouped, tiled };
+
+/// Locates what differs in GGUF files of Qwen's models with layers of linear attention.
+void locate_qwen_hybrid(TensorLocation& out, const Parameter& parameter, std::string_view rest,
+                        const std::string& block, const DecoderConfig& config, ValueHeads order);
+
+/// Returns the rows of Qwen3-Next's in_proj_qkvz that are in_proj_qkv's, or in_proj_z's.
+std::vector<std::int64_t> rows_of_qkvz(const LinearLayers& linear, bool z);
+
+/// Returns the rows of Qwen3-Next's in_proj_ba that are in_proj_b's, or in_proj_a's.
+std::vector<std::int64_t> rows_of_ba(const LinearLayers& linear, bool a);
 
 }  // namespace headgate::models

@@ -112,7 +112,7 @@ class MappedWeights {
           const std::vector<std::int64_t>& order = orders_.emplace_back(std::move(rows));
           places_.push_back(
               {tensor.format, tensor.data, p.shape[0], p.shape[1], order.empty() ? nullptr : order.data()});
-          bytes_ += tensor.bytes;
+          bytes_ += static_cast<std::size_t>(p.shape[0]) * places_.back().row_bytes();
         },
         [&](const Parameter& p, const float* values) { next = std::copy_n(values, p.count, next); });
     place(config);

@@ -342,6 +342,14 @@ std::vector<std::int64_t> GgufFile::integers(std::string_view key) const {
   return out;
 }
 
+std::vector<bool> GgufFile::booleans(std::string_view key) const {
+  const GgufValue& value = at(key);
+  if (value.type != GgufType::list || value.of != GgufType::boolean) fail(path(), "{} is not a list of booleans", key);
+  std::vector<bool> out;
+  for (std::uint64_t i = 0; i < value.count; ++i) out.push_back(value.data[i] != 0);
+  return out;
+}
+
 std::vector<float> GgufFile::numbers(std::string_view key) const {
   const GgufValue& value = at(key);
   if (value.type != GgufType::list || value.of != GgufType::f32) fail(path(), "{} is not a list of f32", key);

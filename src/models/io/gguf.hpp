@@ -70,6 +70,7 @@ class GgufFile {
   std::string string(std::string_view key) const;
   std::vector<std::string> strings(std::string_view key) const;
   std::vector<std::int64_t> integers(std::string_view key) const;
+  std::vector<bool> booleans(std::string_view key) const;
   std::vector<float> numbers(std::string_view key) const;
 
   /// out(tensor.numel()) = the tensor's numbers in f32. Throws FileError, which lists the supported formats, for one
