@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares headgate's log-probabilities with those of `transformers` for families whose layers differ.
 
-    check_hybrids.py [BUILD]     BUILD: the build folder (default: build)
+    check_hybrids.py [BUILD [FAMILY …]]     BUILD: the build folder (default: build)
 
-Random small checkpoints of Qwen3.5, dense and with experts, Qwen3-Next, OLMo-Hybrid, AFMoE and Gemma 3 are made here: as
+Random small checkpoints of Qwen3.5, dense and with experts, Qwen3-Next, OLMo-Hybrid, AFMoE, Step and Gemma 3 are made: as
 transformers writes them, as the text part of a model that reads images, with experts in tensors of their own, and as GGUF
 in the order in which llama.cpp's converter writes them. Value heads are twice as many as key heads. `headgate eval` reads
 whole sequences, `headgate generate` token after token with a cache. Fails when a log-probability differs by more than
@@ -81,6 +81,47 @@ FAMILIES = {
         | {"num_shared_experts": 2, "sliding_window": 9, "mup_enabled": True, "route_scale": 1.7},
     ),
 }
+STEP = {
+    **MODEL,
+    "layer_types": ["full_attention"] + 3 * ["sliding_attention"],
+    "mlp_layer_types": ["dense"] + 3 * ["sparse"],
+    "sliding_window": 9,
+    "num_sliding_attention_heads": 6,
+    "moe_intermediate_size": 20,
+    "n_routed_experts": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 3,
+    "share_expert_dim": 28,
+    "moe_router_scaling_factor": 1.7,
+    "swiglu_limits": [0, 0, None, 0.05],
+    "swiglu_limits_shared": [0, 0, 0, 0.04],
+    "pad_token_id": 0,
+    "rope_parameters": {
+        "full_attention": {
+            "rope_type": "llama3",
+            "rope_theta": 5e6,
+            "partial_rotary_factor": 0.5,
+            "factor": 2.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
+IMAGES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+FAMILIES["step3p7"] = (  # there is no class for its text part alone
+    transformers.Step3p7ForConditionalGeneration,
+    lambda **sizes: transformers.Step3p7Config(text_config=sizes, vision_config=IMAGES),
+    STEP,
+)
 ARCHITECTURES = {
     "qwen3_5": "qwen35",
     "qwen3_5_moe": "qwen35moe",
@@ -139,13 +180,16 @@ def random_model(kind, config_class, sizes):
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias") or name.endswith("A_log"):
                 parameter.add_(0.3 * torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.add_(0.3 * torch.randn_like(buffer))
     return model
 
 
 def theirs(model, tokens):
     """(T,vocab) log-probabilities of one sequence of all tokens but the last."""
     with torch.no_grad():
-        logits = model(torch.from_numpy(tokens[None, :-1]).long()).logits
+        logits = model(input_ids=torch.from_numpy(tokens[None, :-1]).long()).logits
     return torch.log_softmax(logits.double(), -1)[0].numpy()
 
 
@@ -361,7 +405,7 @@ def check_family(name, tool, folder):
 def main():
     build = Path(sys.argv[1] if len(sys.argv) > 1 else "build")
     good = True
-    for name in FAMILIES:
+    for name in sys.argv[2:] or FAMILIES:
         with tempfile.TemporaryDirectory() as folder:
             good &= check_family(name, (build / "headgate").resolve(), Path(folder))
     return 0 if good else 1
