@@ -127,7 +127,7 @@ TEST_F(ModelFileTest, Feature_NotSupported_IsRefusedByName) {
   expect_key_refused(llama, "quantization_config", {{"bits", 4}}, "unknown key 'quantization_config'");
   expect_key_refused(llama, "num_local_experts", 8, "unknown key 'num_local_experts'");
   expect_key_refused(llama, "gate_site", "g1", "model_type is llama, which does not have this gate_site");
-  expect_key_refused(llama, "model_type", "mixtral", "model_type is 'qwen3_next', not one of llama, mistral");
+  expect_key_refused(llama, "model_type", "mixtral", "model_type is 'mixtral', not one of llama, mistral");
   DecoderConfig qwen2 = llama_config();
   qwen2.qkv_bias = QkvBias::learned;
   expect_key_refused(json_of(qwen2), "use_sliding_window", true, "use_sliding_window is true");
