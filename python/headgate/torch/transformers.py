@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headgate as an attention of Hugging Face's transformers: register(), then attn_implementation="headgate"."""
+"""headgate for Hugging Face's transformers: register() makes attn_implementation="headgate" known, and computes linear
+attention on CPUs."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,9 +14,11 @@ import transformers
 from torch import Tensor, nn
 from transformers.masking_utils import causal_mask_function, prepare_padding_mask, sdpa_mask
 
+from . import hub_functions
 from .added_gate import require_gate, take_gate
 from .attention import gated_attention
 from .errors import call_as
+from .packed_rows import begins_of, one_row
 from .sharding import described
 
 NAME = "headgate"
@@ -80,13 +83,6 @@ def _sequences(mask_function: Any, window: int | None) -> Tensor | None:
     return apart.get("packed_sequence_mask") if known else None
 
 
-def _begins(numbers: Tensor) -> Tensor:
-    """Returns cu_seqlens (N+1) of packed rows, from the number of each token's sequence (B,T)."""
-    first = torch.ones_like(numbers, dtype=torch.bool)
-    first[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
-    return torch.cat((first.flatten().nonzero().flatten(), torch.tensor([first.numel()]))).to(torch.int32)
-
-
 def make_mask(
     batch_size: int,
     q_length: int,
@@ -135,7 +131,7 @@ def make_mask(
     if padded:
         keys = prepare_padding_mask(attention_mask, kv_length, kv_offset)[:, kv_offset : kv_offset + kv_length]
         keys = keys[:, None, None]
-    return KeyMask(keys, local_size if windowed else None, None if numbers is None else _begins(numbers))
+    return KeyMask(keys, local_size if windowed else None, None if numbers is None else begins_of(numbers))
 
 
 def _refuse_unknown(module: nn.Module, dropout: float, given: dict[str, Any]) -> None:
@@ -162,11 +158,6 @@ def _mask_rules(what: str, mask: Tensor | KeyMask) -> dict[str, Any]:
         f"{what}: attention_mask is {described(mask)} but must be bool, true where visible, or floating point, added "
         "to the scores: convert it, or give one of padding (B,S) to the model"
     )
-
-
-def _one_row(x: Tensor) -> Tensor:
-    """(B,T,H,X) as (1,B·T,H,X)."""
-    return x.flatten(0, 1).unsqueeze(0)
 
 
 def attention_forward(
@@ -211,14 +202,29 @@ def attention_forward(
         return call_as(what, ARGUMENTS, gated_attention, query, key, value, layout="bthd", **rules), None
     rules |= {"cu_seqlens_q": sequences, "cu_seqlens_k": sequences}
     if "gate_logits" in rules:
-        rules["gate_logits"] = _one_row(rules["gate_logits"])
-    rows = map(_one_row, (query, key, value))
+        rules["gate_logits"] = one_row(rules["gate_logits"])
+    rows = map(one_row, (query, key, value))
     return call_as(what, ARGUMENTS, gated_attention, *rows, layout="bthd", **rules).view(*query.shape[:3], -1), None
 
 
-def register() -> str:
+def register(*, functions: bool = True) -> str:
     """Makes `attn_implementation="headgate"` known to transformers, for every model whose attention goes through its
-    AttentionInterface; returns that name. Calls after the first do nothing."""
+    AttentionInterface; returns that name.
+
+    Also computes the linear attention of Qwen3-Next, Qwen3.5, OLMo-Hybrid and Kimi-Linear on CPUs, whatever their
+    attn_implementation: the chunked and the recurrent (gated) delta rule, and the causal convolution before it
+    (hub_functions.py). That serves models built before the call too. `functions=False` leaves these functions alone.
+
+    Calls after the first do nothing; unregister() undoes the replacement of functions.
+    """
     transformers.AttentionInterface.register(NAME, attention_forward)
     transformers.AttentionMaskInterface.register(NAME, make_mask)
+    if functions:
+        hub_functions.register()
     return NAME
+
+
+def unregister() -> None:
+    """Gives all models transformers' own functions of linear attention back. `attn_implementation="headgate"` stays
+    known, as it changes no model that does not ask for it."""
+    hub_functions.unregister()

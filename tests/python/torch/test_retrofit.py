@@ -12,7 +12,7 @@ import models
 import plain
 from headgate.torch import GateVariant, gate_parameters, load_retrofit, parse_gate, retrofit
 
-headgate.torch.transformers.register()
+headgate.torch.transformers.register(functions=False)
 WITHOUT = ("llama", "qwen3", "qwen3 with windows", "gpt-oss", "gemma2")
 GATES = (
     "g1-elementwise-sigmoid2",

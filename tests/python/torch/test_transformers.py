@@ -10,7 +10,7 @@ from transformers import StaticCache, masking_utils
 import headgate.torch.transformers
 import models
 
-headgate.torch.transformers.register()
+headgate.torch.transformers.register(functions=False)
 TOLERANCE = 2e-5
 
 
@@ -395,5 +395,5 @@ def test_features_not_supported_are_refused():
 
 def test_registration_repeated_happens_once():
     for _ in range(2):
-        assert headgate.torch.transformers.register() == "headgate"
+        assert headgate.torch.transformers.register(functions=False) == "headgate"
     assert "headgate" in transformers.AttentionInterface().valid_keys()

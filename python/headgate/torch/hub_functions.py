@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions that transformers' models with linear attention take from the kernels hub, computed by Headgate.
+
+A model looks its functions up at every call, in the module of its code. register() puts Headgate's there, for models
+built before and after; unregister() puts transformers' back. Calls that Headgate does not take go to the function that
+was there before.
+
+Letters: B batch, T tokens, C channels, K taps, Hk heads of q and k, Hv heads of v, D and Dv features of a head of k and
+of v, N sequences.
+"""
+
+import contextlib
+import functools
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .attention import refuse_transforms
+from .errors import call_as
+from .linear_attention import linear_attention
+from .packed_rows import begins_of, one_row
+from .short_convolution import short_convolution
+
+MODELS = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "kimi_linear")
+"""The model folders of transformers whose functions are replaced."""
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""float64 stays with transformers, whose rule computes it in float32."""
+L2_NORM_EPS = 1e-6  # of the functions' use_qk_l2norm_in_kernel
+HEAD_DIMS = range(1, 257)
+TAPS = range(2, 9)
+ACTIVATIONS = {None: "none", "silu": "silu", "swish": "silu"}
+# How the functions' callers name the arguments of linear_attention and short_convolution.
+RULE_ARGUMENTS = {"q": "query", "k": "key", "v": "value", "decay": "g", "state": "initial_state"}
+CONVOLUTION_ARGUMENTS = {"x": "hidden_states", "state": "conv_state"}
+
+
+def _sequences(what: str, batch: int, tokens: int, given: dict[str, Any]) -> Tensor | None:
+    """Returns cu_seqlens (N+1) of all rows as one, from the arguments that a model passes on; None without them."""
+    for name in ("cu_seqlens", "cu_seq_lens_q"):
+        if given.get(name) is not None:
+            return given[name]
+    numbers = given.get("seq_idx")
+    if numbers is None:
+        return None
+    if tuple(numbers.shape) != (batch, tokens):
+        shape = ",".join(map(str, numbers.shape))
+        raise ValueError(f"{what}: seq_idx has shape ({shape}) but must be ({batch},{tokens}), a number for each token")
+    return begins_of(numbers)
+
+
+def _are_known(*tensors: Any) -> bool:
+    """Tells whether all are dense floating-point tensors of the CPU whose derivatives Headgate has, and the first is of
+    DTYPES."""
+    if not all(isinstance(t, Tensor) and t.device.type == "cpu" and t.layout == torch.strided for t in tensors):
+        return False
+    try:
+        refuse_transforms("", {str(i): tensor for i, tensor in enumerate(tensors)})
+    except RuntimeError:
+        return False
+    return tensors[0].dtype in DTYPES and all(t.is_floating_point() for t in tensors)
+
+
+def _beside(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns `x` in a dtype that the kernels take beside `dtype`: that one, or float32."""
+    return x if x.dtype in (dtype, torch.float32) else x.float()
+
+
+def _without_autocast() -> Any:
+    """Disables torch.autocast, as results have the dtype of the input under it too."""
+    return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else contextlib.nullcontext()
+
+
+def _takes_rule(query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, *states: Tensor) -> bool:
+    if not _are_known(query, key, value, g, beta, *states) or not query.dim() == value.dim() == 4:
+        return False
+    (B, T, Hk, D), (Hv, Dv) = query.shape, value.shape[2:]
+    return (
+        query.dtype == key.dtype == value.dtype
+        and query.shape == key.shape
+        and value.shape[:2] == (B, T)
+        and beta.shape == (B, T, Hv)
+        and g.shape in ((B, T, Hv), (B, T, Hv, D))
+        and Hv % Hk == 0
+        and D in HEAD_DIMS
+        and Dv in HEAD_DIMS
+        and T > 0
+    )
+
+
+def recurrent_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    **given: Any,
+) -> Any:
+    """Computes fused_recurrent_gated_delta_rule and fused_recurrent_kda of transformers. For one token after the other:
+
+        S ← e^g S;  S ← S + k (β (v − Sᵀk))ᵀ;  y = Sᵀq / √D
+
+    query and key (B,T,Hk,D) and value (B,T,Hv,Dv) are float32, bfloat16 or float16; g, a natural logarithm, is
+    (B,T,Hv) or (B,T,Hv,D), beta (B,T,Hv), initial_state (N,Hv,D,Dv), 0 without it. use_qk_l2norm_in_kernel divides
+    query and key by √(Σx² + 1e-6) first. Value head h reads key head h / (Hv/Hk). Computes in float32.
+
+    Returns y (B,T,Hv,Dv) in query's dtype, and the last state in float32, or None without output_final_state. Both have
+    gradients. cu_seqlens or cu_seq_lens_q (N+1), of all B·T tokens, or seq_idx (B,T) say which sequences the rows hold,
+    each with a state; without them N = B. Returns NotImplemented for calls that transformers must compute.
+    """
+    states = () if initial_state is None else (initial_state.float(),)
+    if not _takes_rule(query, key, value, g, beta, *states):
+        return NotImplemented
+    what = "headgate: gated delta rule"
+    B, T = query.shape[:2]
+    begins = _sequences(what, B, T, given)
+    g = g if g.dim() == 4 else g.unsqueeze(-1)
+    read = [query, key, value, _beside(g, query.dtype), _beside(beta, query.dtype).unsqueeze(-1)]
+    options: dict[str, Any] = {"layout": "bthd", "return_state": output_final_state}
+    if begins is not None:
+        options["cu_seqlens"] = begins
+        read = [one_row(x) for x in read]
+    if states:
+        options["state"] = states[0]
+    if use_qk_l2norm_in_kernel:
+        options["l2_norm"] = L2_NORM_EPS
+    with _without_autocast():
+        found = call_as(what, RULE_ARGUMENTS, linear_attention, *read, **options)
+    y, state = found if output_final_state else (found, None)
+    return y.view(value.shape), state
+
+
+def chunk_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    chunk_size: int = 64,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    **given: Any,
+) -> Any:
+    """Computes chunk_gated_delta_rule and chunk_kda of transformers: recurrent_rule, whatever the chunk_size."""
+    return recurrent_rule(
+        query, key, value, g, beta, initial_state, output_final_state, use_qk_l2norm_in_kernel, **given
+    )
+
+
+def _takes_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Any, *states: Tensor) -> bool:
+    biases = () if bias is None else (bias,)
+    return (
+        _are_known(x, weight, *biases, *states)
+        and x.dim() == 3
+        and weight.dim() == 2
+        and weight.shape[0] == x.shape[1]
+        and weight.shape[1] in TAPS
+        and all(b.shape == x.shape[1:2] for b in biases)
+        and activation in ACTIVATIONS
+        and x.numel() > 0
+    )
+
+
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, **options: Any) -> Tensor:
+    """x (B,T,C) to y (B,T,C)."""
+    with _without_autocast():
+        return call_as(
+            "headgate: causal_conv1d",
+            CONVOLUTION_ARGUMENTS,
+            short_convolution,
+            x,
+            _beside(weight, x.dtype),
+            None if bias is None else _beside(bias, x.dtype),
+            activation=ACTIVATIONS[activation],
+            **options,
+        )
+
+
+def convolution(
+    hidden_states: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, **given: Any
+) -> Any:
+    """Computes causal_conv1d_fn of transformers, with zeros before the first token:
+
+        y[c,t] = activation(bias[c] + Σ over j < K of weight[c,j] · x[c,t−K+1+j])
+
+    hidden_states (B,C,T) is float32, bfloat16 or float16, weight (C,K), bias (C), activation "silu", "swish" or None.
+    Returns y (B,C,T) in its dtype, with gradients. The arguments of recurrent_rule say which sequences the rows hold.
+    Returns NotImplemented for calls that transformers must compute.
+    """
+    if not _takes_convolution(hidden_states, weight, bias, activation):
+        return NotImplemented
+    x = hidden_states.transpose(1, 2)
+    begins = _sequences("headgate: causal_conv1d", x.shape[0], x.shape[1], given)
+    if begins is None:
+        return _convolve(x, weight, bias, activation).transpose(1, 2)
+    return _convolve(one_row(x), weight, bias, activation, cu_seqlens=begins).view(x.shape).transpose(1, 2)
+
+
+def convolution_step(
+    hidden_states: Tensor,
+    conv_state: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+) -> Any:
+    """Computes causal_conv1d_update of transformers: `convolution` of hidden_states (B,C,T), with the columns of
+    conv_state (B,C,S), S at least K−1, before the first token. Replaces conv_state by the last S columns of both."""
+    if not _takes_convolution(hidden_states, weight, bias, activation, conv_state):
+        return NotImplemented
+    S, before = conv_state.shape[-1], weight.shape[1] - 1
+    if conv_state.shape[:2] != hidden_states.shape[:2] or S < before:
+        return NotImplemented
+    columns = torch.cat((conv_state, hidden_states), dim=-1)
+    x = hidden_states.transpose(1, 2)
+    state = _beside(columns[..., S - before : S], x.dtype).transpose(1, 2)
+    y = _convolve(x, weight, bias, activation, state=state).transpose(1, 2)
+    conv_state.copy_(columns[..., -S:])
+    return y
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "torch_chunk_gated_delta_rule": chunk_rule,
+    "torch_recurrent_gated_delta_rule": recurrent_rule,
+    "chunk_kimi_delta_attention": chunk_rule,
+    "recurrent_kimi_delta_attention": recurrent_rule,
+    "causal_conv1d_fn": convolution,
+    "causal_conv1d_update": convolution_step,
+}
+"""Headgate's functions by the names that the modules of transformers have for theirs."""
+
+
+class _Replaced(NamedTuple):
+    module: ModuleType
+    name: str
+    ours: Callable[..., Any]
+    theirs: Callable[..., Any]
+
+
+_replaced: list[_Replaced] = []
+
+
+def _with_fallback(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that calls `ours`, or `theirs` where that is not implemented or a program is exported."""
+
+    @functools.wraps(theirs, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found = NotImplemented if torch.compiler.is_exporting() else ours(*args, **kwargs)
+        return theirs(*args, **kwargs) if found is NotImplemented else found
+
+    return call
+
+
+def _module_of(model: str) -> ModuleType | None:
+    """Returns the module of a model's code, or None where this version of transformers has no such model."""
+    name = f"transformers.models.{model}.modeling_{model}"
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        return None
+
+
+def register() -> None:
+    """Replaces FUNCTIONS in the modules of MODELS. Calls after the first do nothing."""
+    for module in filter(None, map(_module_of, MODELS)):
+        for name, ours in FUNCTIONS.items():
+            known = any(each.module is module and each.name == name for each in _replaced)
+            if known or not hasattr(module, name):
+                continue
+            theirs = getattr(module, name)
+            _replaced.append(_Replaced(module, name, _with_fallback(ours, theirs), theirs))
+            setattr(module, name, _replaced[-1].ours)
+
+
+def unregister() -> None:
+    """Puts back what register() replaced, except functions that others replaced since. Does nothing without it."""
+    while _replaced:
+        each = _replaced.pop()
+        if getattr(each.module, each.name) is each.ours:
+            setattr(each.module, each.name, each.theirs)

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that hold several sequences, as transformers' models describe them, as one packed batch."""
+
+import torch
+from torch import Tensor
+
+
+def begins_of(numbers: Tensor) -> Tensor:
+    """Returns cu_seqlens (N+1) of packed rows, from the number of each token's sequence (B,T)."""
+    first = torch.ones_like(numbers, dtype=torch.bool)
+    first[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
+    return torch.cat((first.flatten().nonzero().flatten(), torch.tensor([first.numel()]))).to(torch.int32)
+
+
+def one_row(x: Tensor) -> Tensor:
+    """(B,T,…) as (1,B·T,…)."""
+    return x.flatten(0, 1).unsqueeze(0)
