@@ -43,6 +43,27 @@ FAMILIES = {
         {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 24, "partial_rotary_factor": 0.25},
     ),
     "qwen3.5": (transformers.Qwen3_5ForCausalLM, transformers.Qwen3_5TextConfig, LINEAR),
+    "olmo-hybrid": (
+        transformers.OlmoHybridForCausalLM,
+        transformers.OlmoHybridConfig,
+        {**LINEAR, "linear_value_head_dim": 12},
+    ),
+    "kimi-linear": (
+        transformers.KimiLinearForCausalLM,
+        transformers.KimiLinearConfig,
+        {
+            **EXPERTS,
+            "layer_types": LINEAR["layer_types"],
+            "num_local_experts": 4,
+            "linear_num_heads": 4,
+            "linear_head_dim": 8,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+            "num_key_value_heads": 4,
+        },
+    ),
     "afmoe": (
         transformers.AfmoeForCausalLM,
         transformers.AfmoeConfig,
