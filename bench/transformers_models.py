@@ -4,7 +4,8 @@
 
 Needs PyTorch, transformers and the Python package of headgate (build/python). All sides have the same weights and the
 same tokens, in one process, in turns; none is timed before its loss, gradient and logits are those of eager attention.
-OMP_NUM_THREADS sets the threads of both.
+OMP_NUM_THREADS sets the threads of both. With one thread, times are the processor's, so that other programs disturb them
+little; with more they are elapsed.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import json
 import os
 import statistics
 import sys
+import time
 from pathlib import Path
 
 try:
@@ -21,7 +23,7 @@ except ImportError as error:
     sys.exit(f"transformers_models.py: {error.name} is not installed")
 
 import headgate.torch.transformers
-from turns import seconds_in_turns, timed
+from turns import seconds_in_turns
 
 # Side: whether headgate's functions are registered, and the attention.
 SIDES = {
@@ -115,6 +117,18 @@ def check(sides, tolerance):
             error = ((ours - theirs).float().norm() / theirs.float().norm()).item()
             if not error <= tolerance:
                 sys.exit(f"transformers_models.py: {name}: the {what} differs from eager's by {error:.2g}")
+
+
+def timed(call):
+    """A call that returns the seconds it took."""
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+
+    def run():
+        start = clock()
+        call()
+        return clock() - start
+
+    return run
 
 
 def measure(sides, arguments):
