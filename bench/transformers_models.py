@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A small random Qwen3.5 of transformers, with its own functions and with headgate's: a training step, a prompt, a token.
+"""A small random model of transformers, with its own functions and with headgate's: a training step, a prompt, a token.
 
 Needs PyTorch, transformers and the Python package of headgate (build/python). All sides have the same weights and the
 same tokens, in one process, in turns; none is timed before its loss, gradient and logits are those of eager attention.
@@ -36,14 +36,23 @@ CLIP = 1.0
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1}
 
 
-def config_of(arguments):
+def common_sizes(arguments):
+    layers = arguments.layers
+    return {
+        "vocab_size": arguments.vocab,
+        "hidden_size": arguments.hidden,
+        "num_hidden_layers": layers,
+        "layer_types": ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(layers)],
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),
+    }
+
+
+def qwen(arguments):
     """Qwen3.5-0.8B with its widths scaled to hidden_size, fewer layers and a small vocabulary."""
     hidden = arguments.hidden
-    return transformers.Qwen3_5TextConfig(
-        vocab_size=arguments.vocab,
-        hidden_size=hidden,
+    return transformers.Qwen3_5ForCausalLM, transformers.Qwen3_5TextConfig(
+        **common_sizes(arguments),
         intermediate_size=hidden * 7 // 2,
-        num_hidden_layers=arguments.layers,
         num_attention_heads=hidden // 128,
         num_key_value_heads=max(1, hidden // 512),
         head_dim=256,
@@ -51,10 +60,25 @@ def config_of(arguments):
         linear_num_value_heads=hidden // 64,
         linear_key_head_dim=128,
         linear_value_head_dim=128,
-        pad_token_id=None,
-        bos_token_id=None,
-        eos_token_id=None,
     )
+
+
+def kimi(arguments):
+    """Kimi-Linear with its widths scaled to hidden_size, fewer layers, a small vocabulary and no experts."""
+    hidden = arguments.hidden
+    return transformers.KimiLinearForCausalLM, transformers.KimiLinearConfig(
+        **common_sizes(arguments),
+        intermediate_size=hidden * 4,
+        mlp_layer_types=["dense"] * arguments.layers,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=hidden // 64,
+        kv_lora_rank=hidden // 4,
+        linear_num_heads=hidden // 64,
+        linear_head_dim=128,
+    )
+
+
+FAMILIES = {"qwen3.5": qwen, "kimi-linear": kimi}
 
 
 class Side:
@@ -63,8 +87,8 @@ class Side:
     def __init__(self, name, arguments):
         self.registered, attention = SIDES[name]
         torch.manual_seed(1)
-        kind = transformers.Qwen3_5ForCausalLM
-        self.model = kind._from_config(config_of(arguments), attn_implementation=attention)
+        kind, config = FAMILIES[arguments.family](arguments)
+        self.model = kind._from_config(config, attn_implementation=attention)
         self.model.to(getattr(torch, arguments.dtype))
         self.ids = torch.randint(arguments.vocab, (arguments.batch, arguments.tokens))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
@@ -148,17 +172,22 @@ def measure(sides, arguments):
     return rows
 
 
-def print_table(rows):
-    print("| case |" + "".join(f" {name}, ms |" for name in SIDES) + " eager / headgate | sdpa / headgate |")
-    print("|---|" + "---|" * (len(SIDES) + 2))
+def print_table(rows, names):
+    others = [name for name in names if name != "headgate"]
+    print(
+        "| case |" + "".join(f" {name}, ms |" for name in names) + "".join(f" {name} / headgate |" for name in others)
+    )
+    print("|---|" + "---|" * (len(names) + len(others)))
     for row in rows:
-        cells = [f"{1e3 * statistics.median(row[name]['seconds']):.1f}" for name in SIDES]
-        cells += [f"{row['headgate']['ratios'][f'{other}/headgate']:.2f}" for other in ("eager", "sdpa")]
+        cells = [f"{1e3 * statistics.median(row[name]['seconds']):.1f}" for name in names]
+        cells += [f"{row['headgate']['ratios'][f'{name}/headgate']:.2f}" for name in others]
         print(f"| {row['case']} | " + " | ".join(cells) + " |")
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--family", choices=FAMILIES, default="qwen3.5")
+    parser.add_argument("--sides", default=",".join(SIDES), help="eager and headgate among them (default %(default)s)")
     parser.add_argument("--hidden", type=int, default=512, help="a multiple of 128 (default %(default)s)")
     parser.add_argument("--layers", type=int, default=8, help="three of four are linear (default %(default)s)")
     parser.add_argument("--vocab", type=int, default=8192, help="tokens of the vocabulary (default %(default)s)")
@@ -168,6 +197,9 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, default=7, help="timed calls of each (default %(default)s)")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     arguments = parser.parse_args()
+    arguments.sides = arguments.sides.split(",")
+    if not {"eager", "headgate"} <= set(arguments.sides) <= set(SIDES):
+        parser.error(f"--sides: are eager, headgate and any of {', '.join(SIDES)}, got {','.join(arguments.sides)}")
     if arguments.hidden <= 0 or arguments.hidden % 128:
         parser.error(f"--hidden: {arguments.hidden} is not a multiple of 128")
     return arguments
@@ -183,16 +215,16 @@ def main():
         )
     transformers.logging.set_verbosity_error()
     headgate.torch.transformers.register(functions=False)
-    sides = {name: Side(name, arguments) for name in SIDES}
+    sides = {name: Side(name, arguments) for name in arguments.sides}
     check(sides, TOLERANCES[arguments.dtype])
     parameters = sum(p.numel() for p in sides["eager"].model.parameters())
     print(
         f"PyTorch {torch.__version__}, transformers {transformers.__version__}, {threads} threads, "
-        f"{arguments.dtype}; {parameters / 1e6:.1f}M parameters, {arguments.batch} x {arguments.tokens} tokens; "
+        f"{arguments.dtype}; {arguments.family}, {parameters / 1e6:.1f}M parameters, {arguments.batch} x {arguments.tokens} tokens; "
         f"load {os.getloadavg()[0]:.1f}\n"
     )
     rows = measure(sides, arguments)
-    print_table(rows)
+    print_table(rows, arguments.sides)
     if arguments.json:
         facts = {name: value for name, value in vars(arguments).items() if name != "json"}
         facts |= {
