@@ -22,6 +22,7 @@ inline constexpr Metric kAttentionEntropyMetric{
         "−Σ w log w of a query's softmax weights w, a sink's among them, in nats; mean over sequences, query heads and "
         "queries 1 … T−1",
     .figures = {&kAttentionEntropy, 1},
+    .layers = MetricLayers::attention,
     .inputs = {Input::entropies},
     .of_heads = true,
     .sums = kSumsOf<AttentionEntropySums>,

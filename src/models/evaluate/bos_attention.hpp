@@ -48,6 +48,7 @@ inline constexpr Metric kBosAttention{
         "heads and queries 1 … T−1",
     .figures = kBosAttentionFigures,
     .scope = Scope::triggers,
+    .layers = MetricLayers::first_token,
     .inputs = {Input::first_token_weights},
     .sums = kSumsOf<BosAttentionSums>,
     .heads = {.one_model = "to BOS", .compared = "attention to BOS", .indent = 2},

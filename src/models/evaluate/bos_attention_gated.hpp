@@ -42,6 +42,7 @@ inline constexpr Metric kBosAttentionGated{
         "null without a gate at g1 that multiplies",
     .figures = {&kBosAttentionOtherGated, 1},
     .scope = Scope::triggers,
+    .layers = MetricLayers::first_token,
     .inputs = {Input::first_token_weights, Input::gates},
     .sums = kSumsOf<BosAttentionGatedSums>,
     .heads = {.one_model = "attention to BOS that passes the gate, other position",

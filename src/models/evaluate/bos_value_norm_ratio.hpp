@@ -49,6 +49,7 @@ inline constexpr Metric kBosValueNormRatioMetric{
         "sequences, layers and key/value heads",
     .figures = {&kBosValueNormRatio, 1},
     .scope = Scope::triggers,
+    .layers = MetricLayers::attention,
     .inputs = {Input::values},
     .sums = kSumsOf<BosValueNormRatioSums>,
     .heads = {.one_model = "norm of the BOS value over the others'", .compared = "BOS value", .indent = 7},

@@ -7,6 +7,7 @@
 #include "library/core/check.hpp"
 #include "models/evaluate/attention_call.hpp"
 #include "models/evaluate/gates.hpp"
+#include "models/evaluate/layer_heads.hpp"
 #include "models/layers/cross_entropy.hpp"
 
 namespace headgate::metrics {
@@ -39,16 +40,18 @@ struct Sizes {
   Sizes(const DecoderConfig& config, models::BatchShape shape, Inputs inputs) {
     const auto N = static_cast<std::size_t>(shape.batch * shape.seq);
     if (inputs.has(Input::token_losses)) token_losses = N;
-    const std::size_t of_queries = N * static_cast<std::size_t>(config.heads);
+    const std::size_t of_queries = N * static_cast<std::size_t>(most_query_heads(config));
     if (inputs.has(Input::first_token_weights)) first_token_weights = of_queries;
     if (inputs.has(Input::entropies)) entropies = of_queries;
-    if (inputs.has(Input::gates)) gates = N * static_cast<std::size_t>(gate_width(config));
+    if (inputs.has(Input::gates)) gates = N * static_cast<std::size_t>(most_gates(config));
   }
 };
 
-/// Averages over all layers, which have equally many heads, queries and gates; none if no layer has the figure.
+/// Averages over the layers that have the figure; none if no layer has it.
 std::optional<double> mean_over_layers(const std::vector<FigureRow>& layers, const Figure& figure) {
-  const double share = 1.0 / static_cast<double>(layers.size());
+  const auto having = std::count_if(layers.begin(), layers.end(),
+                                    [&](const FigureRow& layer) { return layer.find(figure).has_value(); });
+  const double share = 1.0 / static_cast<double>(having);
   std::optional<double> sum;
   for (const FigureRow& layer : layers) {
     if (const std::optional<double> value = layer.find(figure)) sum = sum.value_or(0.0) + share * *value;
@@ -108,10 +111,13 @@ void Evaluator<T>::add(const T* parameters, const std::int32_t* tokens, const st
 template <typename T>
 void Evaluator<T>::after_layer(const LayerView<T>& view) {
   LayerSample<T> sample{view, decoder_.context(), {}, {}, {}, triggers_, counted_targets_};
-  if (inputs_.has(Input::first_token_weights)) sample.first_token_weights = first_token_weights_of(view);
-  if (inputs_.has(Input::entropies)) sample.entropies = entropies_of(view);
-  if (view.gate.present()) sample.gates = gates_of(view);
+  if (view.type != models::LayerType::linear_attention) {
+    if (inputs_.has(Input::first_token_weights)) sample.first_token_weights = first_token_weights_of(view);
+    if (inputs_.has(Input::entropies)) sample.entropies = entropies_of(view);
+    if (view.gate.present()) sample.gates = gates_of(view);
+  }
   for (const Running& running : running_) {
+    if (!is_about(*running.metric, decoder_.config(), view.layer, view.shape.seq)) continue;
     if (!triggers_.present() && running.metric->scope == Scope::triggers) continue;
     if (!sample.gates.present() && running.metric->inputs.has(Input::gates)) continue;
     running.sums->add_layer(sample);
@@ -149,44 +155,57 @@ View<const double, 2> Evaluator<T>::entropies_of(const LayerView<T>& view) {
 
 template <typename T>
 View<const T, 2> Evaluator<T>::gates_of(const LayerView<T>& view) {
-  const View<T, 2> gates = view_of(gates_, view.gate.shape[0], gate_width(decoder_.config()));
+  const View<T, 2> gates = view_of(gates_, view.gate.shape[0], gate_width(decoder_.config(), view.layer));
   gate_values_of(gates, view, decoder_.config(), decoder_.context());
   return gates;
 }
 
 template <typename T>
 Report Evaluator<T>::report() const {
+  const DecoderConfig& config = decoder_.config();
   Report out;
-  out.layers.resize(static_cast<std::size_t>(decoder_.config().layers));
-  const std::vector<FigureRow> of_a_layer(static_cast<std::size_t>(decoder_.config().heads));
-  out.heads.assign(out.layers.size(), of_a_layer);
+  out.layers.resize(static_cast<std::size_t>(config.layers));
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    out.heads.emplace_back(static_cast<std::size_t>(heads_of_layer(config, layer)));
+  }
   if (any_triggers_) out.backcopy.emplace();
-  const bool one_token = decoder_.shape().seq < 2;
   for (const Running& running : running_) {
-    const Metric& metric = *running.metric;
-    out.metrics.push_back(&metric);
-    const auto set = [&](FigureRow& row, const Values& values) {
-      require(values.size() == metric.figures.size(), "metric {}: {} values for {} figures", metric.name, values.size(),
-              metric.figures.size());
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        const Figure& figure = metric.figures[i];
-        row.set(figure, one_token && figure.null_for_one_token ? std::nullopt : values[i]);
-      }
-    };
-    if (metric.scope == Scope::model) set(out.overall, running.sums->of_model());
-    if (metric.scope == Scope::triggers && any_triggers_) set(*out.backcopy, running.sums->of_model());
-    if (metric.scope != Scope::layers && metric.scope != Scope::layers_and_mean) continue;
-    for (std::size_t layer = 0; layer < out.layers.size(); ++layer) {
-      const auto index = static_cast<std::int64_t>(layer);
-      set(out.layers[layer], running.sums->of_layer(index));
-      if (!metric.of_heads) continue;
-      std::int64_t head = 0;
-      for (FigureRow& row : out.heads[layer]) set(row, running.sums->of_head(index, head++));
-    }
-    if (metric.scope == Scope::layers) continue;
-    for (const Figure& figure : metric.figures) out.overall.set(figure, mean_over_layers(out.layers, figure));
+    out.metrics.push_back(running.metric);
+    add_figures(out, running);
   }
   return out;
+}
+
+/// Adds the figures of a metric, null for layers that it is not about and for a model without one that it is about.
+template <typename T>
+void Evaluator<T>::add_figures(Report& out, const Running& running) const {
+  const Metric& metric = *running.metric;
+  const DecoderConfig& config = decoder_.config();
+  const std::int64_t seq = decoder_.shape().seq;
+  const auto set = [&](FigureRow& row, bool defined, const Values& values) {
+    require(values.size() == metric.figures.size(), "metric {}: {} values for {} figures", metric.name, values.size(),
+            metric.figures.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const Figure& figure = metric.figures[i];
+      row.set(figure, !defined || (seq < 2 && figure.null_for_one_token) ? std::nullopt : values[i]);
+    }
+  };
+  const bool in_model = is_about(metric, config, seq);
+  if (metric.scope == Scope::model) set(out.overall, in_model, running.sums->of_model());
+  if (metric.scope == Scope::triggers && any_triggers_) set(*out.backcopy, in_model, running.sums->of_model());
+  if (metric.scope != Scope::layers && metric.scope != Scope::layers_and_mean) return;
+  for (std::size_t i = 0; i < out.layers.size(); ++i) {
+    const auto layer = static_cast<std::int64_t>(i);
+    const bool in_layer = is_about(metric, config, layer, seq);
+    set(out.layers[i], in_layer, running.sums->of_layer(layer));
+    if (!metric.of_heads) continue;
+    std::int64_t head = 0;
+    for (FigureRow& row : out.heads[i]) {
+      set(row, in_layer, in_layer ? running.sums->of_head(layer, head++) : Values(metric.figures.size()));
+    }
+  }
+  if (metric.scope == Scope::layers) return;
+  for (const Figure& figure : metric.figures) out.overall.set(figure, mean_over_layers(out.layers, figure));
 }
 
 template class Evaluator<float>;

@@ -20,7 +20,7 @@ struct Report {
   MetricList metrics;  ///< those asked for
   FigureRow overall;
   std::vector<FigureRow> layers;
-  std::vector<std::vector<FigureRow>> heads;  ///< by layer and query head, for Metric::of_heads
+  std::vector<std::vector<FigureRow>> heads;  ///< by layer and head, for Metric::of_heads
   std::optional<FigureRow> backcopy;          ///< figures of Scope::triggers, if batches name their triggers
 };
 
@@ -53,6 +53,7 @@ class Evaluator : private models::LayerObserver<T> {
   View<const double, 2> first_token_weights_of(const models::LayerView<T>& view);
   View<const double, 2> entropies_of(const models::LayerView<T>& view);
   View<const T, 2> gates_of(const models::LayerView<T>& view);
+  void add_figures(Report& out, const Running& running) const;
 
   models::Decoder<T>& decoder_;
   Inputs inputs_;

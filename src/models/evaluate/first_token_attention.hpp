@@ -25,6 +25,7 @@ inline constexpr Metric kFirstTokenAttentionMetric{
     .name = "first_token_attention",
     .definition = "softmax weight on token 0 of the sequence, mean over sequences, query heads and queries 1 … T−1",
     .figures = {&kFirstTokenAttention, 1},
+    .layers = MetricLayers::first_token,
     .inputs = {Input::first_token_weights},
     .of_heads = true,
     .sums = kSumsOf<FirstTokenAttentionSums>,

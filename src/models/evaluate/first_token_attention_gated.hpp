@@ -39,6 +39,7 @@ inline constexpr Metric kFirstTokenAttentionGatedMetric{
         "`first_token_attention` that passes the gate: each weight times g(z) of its query and head, mean over "
         "features; null without a gate at g1 that multiplies",
     .figures = {&kFirstTokenAttentionGated, 1},
+    .layers = MetricLayers::first_token,
     .inputs = {Input::first_token_weights, Input::gates},
     .of_heads = true,
     .sums = kSumsOf<FirstTokenAttentionGatedSums>,

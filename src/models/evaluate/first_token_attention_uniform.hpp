@@ -42,6 +42,7 @@ inline constexpr Metric kFirstTokenAttentionUniformMetric{
         "mean over queries t = 1 … T−1 of 1/(t + 1): `first_token_attention` if every query looked alike at "
         "all it sees",
     .figures = {&kFirstTokenAttentionUniform, 1},
+    .layers = MetricLayers::first_token,
     .sums = kSumsOf<FirstTokenAttentionUniformSums>,
     .training_text =
         [](const FigureRow& row) { return fmt::format(" (uniform {:.3f})", row.or_zero(kFirstTokenAttentionUniform)); },

@@ -49,6 +49,7 @@ inline constexpr Metric kGateBelow{
     .name = "gate_below",
     .definition = "share of g(z) below it; null without a gate",
     .figures = kGateBelowFigures,
+    .layers = MetricLayers::attention,
     .inputs = {Input::gates},
     .of_heads = true,
     .sums = kSumsOf<GateBelowSums>,

@@ -50,6 +50,7 @@ inline constexpr Metric kGateByTrigger{
         "positions 1 … T−1; null without a gate",
     .figures = kGateByTriggerFigures,
     .scope = Scope::triggers,
+    .layers = MetricLayers::attention,
     .inputs = {Input::gates},
     .sums = kSumsOf<GateByTriggerSums>,
     .heads = {.one_model = "gate", .compared = "gate", .indent = 7},

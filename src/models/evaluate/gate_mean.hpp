@@ -36,6 +36,7 @@ inline constexpr Metric kGateMeanMetric{
     .name = "gate_mean",
     .definition = "mean of g(z) over all tokens, heads and features; null without a gate",
     .figures = {&kGateMean, 1},
+    .layers = MetricLayers::attention,
     .inputs = {Input::gates},
     .of_heads = true,
     .sums = kSumsOf<GateMeanSums>,

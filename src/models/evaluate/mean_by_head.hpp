@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <vector>
 
 #include "models/evaluate/gates.hpp"
+#include "models/evaluate/layer_heads.hpp"
 #include "models/evaluate/mean.hpp"
 #include "models/evaluate/metric.hpp"
 #include "models/evaluate/per_layer.hpp"
@@ -16,10 +18,17 @@ namespace headgate::metrics {
 /// Accumulates a mean for each head of each layer. The value of a layer is the mean over the numbers of all its heads.
 class MeanByHead {
  public:
-  MeanByHead(const models::DecoderConfig& config, std::int64_t heads)
-      : layers_(config, std::vector<Mean>(static_cast<std::size_t>(heads))) {}
-  explicit MeanByHead(const models::DecoderConfig& config) : MeanByHead(config, config.heads) {}
+  /// Layer l has heads_of(l) heads.
+  template <class HeadsOf>
+  MeanByHead(const models::DecoderConfig& config, const HeadsOf& heads_of) : layers_(config) {
+    for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+      layers_.at(layer).resize(static_cast<std::size_t>(heads_of(layer)));
+    }
+  }
+  explicit MeanByHead(const models::DecoderConfig& config)
+      : MeanByHead(config, [&](std::int64_t layer) { return heads_of_layer(config, layer); }) {}
 
+  std::int64_t heads(std::int64_t layer) const { return std::ssize(layers_.at(layer)); }
   Mean& at(std::int64_t layer, std::int64_t head) { return layers_.at(layer)[static_cast<std::size_t>(head)]; }
   const Mean& at(std::int64_t layer, std::int64_t head) const {
     return layers_.at(layer)[static_cast<std::size_t>(head)];
@@ -34,10 +43,10 @@ class MeanByHead {
   PerLayer<std::vector<Mean>> layers_;
 };
 
-/// Adds value(h, n) for each query head h and each token n that sees another token.
+/// Adds value(h, n) for each head h and each token n that sees another token.
 template <typename T, class Value>
 void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& value) {
-  for (std::int64_t h = 0; h < sample.view.q.shape[1]; ++h) {
+  for (std::int64_t h = 0; h < mean.heads(sample.view.layer); ++h) {
     Mean& head = mean.at(sample.view.layer, h);
     for (std::int64_t n = 0; n < sample.tokens(); ++n) {
       if (sample.position(n) != 0) head.add(value(h, n));
@@ -45,7 +54,7 @@ void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& va
   }
 }
 
-/// Accumulates the mean of numbers (Hq,N) that a sample has for each query.
+/// Accumulates the mean of numbers (heads,N) that a sample has for each query.
 template <typename T, View<const double, 2> LayerSample<T>::*kOfQueries>
 class QueryMeanSums : public Sums<T> {
  public:
@@ -66,14 +75,17 @@ class QueryMeanSums : public Sums<T> {
 class MeanByGate {
  public:
   explicit MeanByGate(const models::DecoderConfig& config)
-      : owners_(gate_owners(config)),
-        queries_(owners_ == 0 ? 0 : config.heads / owners_),
-        mean_(config, one_or(owners_)) {}
+      : queries_(config), mean_(config, [&](std::int64_t layer) { return one_or(gate_owners(config, layer)); }) {
+    for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+      const std::int64_t owners = gate_owners(config, layer);
+      queries_.at(layer) = owners == 0 ? 0 : heads_of_layer(config, layer) / owners;
+    }
+  }
 
   /// Adds value(g) for every gate of a layer.
   template <typename T, class Value>
   void add(const LayerSample<T>& sample, const Value& value) {
-    const std::int64_t features = sample.gates.shape[1] / one_or(owners_);
+    const std::int64_t features = sample.gates.shape[1] / mean_.heads(sample.view.layer);
     for (std::int64_t n = 0; n < sample.gates.shape[0]; ++n) {
       for (std::int64_t x = 0; x < sample.gates.shape[1]; ++x) {
         mean_.at(sample.view.layer, x / features).add(value(static_cast<double>(sample.gates(n, x))));
@@ -82,14 +94,14 @@ class MeanByGate {
   }
   std::optional<double> of_layer(std::int64_t layer) const { return mean_.of_layer(layer).maybe(); }
   std::optional<double> of_head(std::int64_t layer, std::int64_t head) const {
-    return owners_ == 0 ? std::nullopt : mean_.at(layer, head / queries_).maybe();
+    const std::int64_t queries = queries_.at(layer);
+    return queries == 0 ? std::nullopt : mean_.at(layer, head / queries).maybe();
   }
 
  private:
   static std::int64_t one_or(std::int64_t count) { return count == 0 ? 1 : count; }
 
-  std::int64_t owners_;   ///< heads with their own gates; 0: none
-  std::int64_t queries_;  ///< query heads that share each
+  PerLayer<std::int64_t> queries_;  ///< query heads that share each gate of a head; 0: no head has its own
   MeanByHead mean_;
 };
 

@@ -65,8 +65,8 @@ struct LossSample {
 /// One value for each figure of a metric, in the same order.
 using Values = std::vector<std::optional<double>>;
 
-/// Accumulates a metric over the batches of an evaluation. Receives only the inputs that the metric names; no gates if
-/// the model has none, and no Scope::triggers if the task has none.
+/// Accumulates a metric over the batches of an evaluation. Receives only the layers that the metric is about and the
+/// inputs that it names; no gates if the model has none, and no Scope::triggers if the task has none.
 template <typename T>
 class Sums {
  public:
@@ -85,8 +85,16 @@ class Sums {
 enum class Scope {
   model,            ///< the whole model
   layers,           ///< each layer
-  layers_and_mean,  ///< each layer, and their mean for the whole model
+  layers_and_mean,  ///< each layer, and for the whole model the mean over the layers that have the figure
   triggers,         ///< the whole model, on tasks with triggers: under "backcopy"
+};
+
+/// Which layers a metric is about. Its figures of the other layers are null.
+enum class MetricLayers {
+  all,
+  attention,
+  first_token,  ///< layers of attention in which every query sees the first token
+  linear_attention,
 };
 
 /// Headings of `headgate eval` for a metric of Scope::triggers, which has two figures, at triggers and elsewhere, or
@@ -117,8 +125,9 @@ struct Metric {
   std::string_view definition{};  ///< formula and units, as in docs/reference/training.md
   std::span<const Figure> figures{};
   Scope scope = Scope::layers_and_mean;
+  MetricLayers layers = MetricLayers::all;
   Inputs inputs{};
-  bool of_heads = false;  ///< its figures of layers exist for each query head too
+  bool of_heads = false;  ///< its figures of layers exist for each query head too; of linear attention, each value head
   SumsMaker sums{};
   bool by_default = true;  ///< part of every evaluation; false if it costs too much
   TriggerHeads heads{};    ///< for Scope::triggers

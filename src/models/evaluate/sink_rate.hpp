@@ -23,14 +23,14 @@ inline constexpr double kSinkThreshold = 0.3;
 template <typename T>
 class SinkRateSums : public Sums<T> {
  public:
-  explicit SinkRateSums(const models::DecoderConfig& config) : count_(config.heads), heads_(config) {}
+  explicit SinkRateSums(const models::DecoderConfig& config) : heads_(config) {}
 
   void add_layer(const LayerSample<T>& sample) override {
     add_queries(heads_, sample, [&](std::int64_t h, std::int64_t n) { return sample.first_token_weights(h, n); });
   }
   Values of_layer(std::int64_t layer) const override {
     Mean share;
-    for (std::int64_t h = 0; h < count_; ++h) share.add(is_sink(layer, h));
+    for (std::int64_t h = 0; h < heads_.heads(layer); ++h) share.add(is_sink(layer, h));
     return {share.value()};
   }
   Values of_head(std::int64_t layer, std::int64_t head) const override { return {is_sink(layer, head)}; }
@@ -41,7 +41,6 @@ class SinkRateSums : public Sums<T> {
     return one_if(mean > kSinkThreshold, mean);
   }
 
-  std::int64_t count_;
   MeanByHead heads_;
 };
 
@@ -49,6 +48,7 @@ inline constexpr Metric kSinkRateMetric{
     .name = "sink_rate",
     .definition = "share of heads whose own `first_token_attention` exceeds 0.3; of a head 1 or 0",
     .figures = {&kSinkRate, 1},
+    .layers = MetricLayers::first_token,
     .inputs = {Input::first_token_weights},
     .of_heads = true,
     .sums = kSumsOf<SinkRateSums>,

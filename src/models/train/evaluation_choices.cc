@@ -14,6 +14,7 @@
 #include "models/data/corpus.hpp"
 #include "models/data/text.hpp"
 #include "models/data/token_source.hpp"
+#include "models/evaluate/layer_heads.hpp"
 #include "models/families/model_file.hpp"
 #include "models/io/given_path.hpp"
 #include "models/io/staged_directory.hpp"
@@ -60,9 +61,9 @@ std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector
 void require_seen_first_tokens(const metrics::MetricList& metrics, std::int64_t seq_len,
                                const std::vector<LoadedModel>& models) {
   for (const LoadedModel& model : models) {
-    if (model.config.window == 0 || model.config.window >= seq_len) continue;
+    if (!metrics::hides_first_token(model.config, seq_len)) continue;
     for (const metrics::Metric* metric : metrics) {
-      require(!metric->inputs.has(metrics::Input::first_token_weights),
+      require(metric->layers != metrics::MetricLayers::first_token,
               "--seq-len {} is more than the window of {}, {}: queries beyond it do not see the first token, which "
               "--metrics {} is about",
               seq_len, model.name, model.config.window, metric->name);

@@ -134,7 +134,9 @@ std::string heads_text(const metrics::Report& report) {
     }
     if (!any) continue;
     out += fmt::format("\n{} of each head\n{:>6}", figure->key, "layer");
-    for (std::size_t head = 0; head < report.heads.front().size(); ++head) out += fmt::format("{:>{}}", head, kWidth);
+    std::size_t most = 0;
+    for (const std::vector<FigureRow>& layer : report.heads) most = std::max(most, layer.size());
+    for (std::size_t head = 0; head < most; ++head) out += fmt::format("{:>{}}", head, kWidth);
     out += '\n' + lines;
   }
   return out;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <type_traits>
 
 #include "verify/oracle/gates.hpp"
 
@@ -188,7 +189,7 @@ class Plain {
     for (const Row& token : x) {
       inputs.push_back(l_.norms_inputs ? norm(token, layer_tensor("input_layernorm.weight")) : token);
     }
-    const Rows mixed = l_.type == LayerType::linear_attention ? delta_net(inputs) : attention(inputs, kept);
+    const Rows mixed = l_.type == LayerType::linear_attention ? delta_net(inputs, kept) : attention(inputs, kept);
     for (std::size_t n = 0; n < x.size(); ++n) {
       Row middle = x[n];
       add(middle, mixed[n], "attention_output_layernorm.weight");
@@ -354,11 +355,11 @@ class Plain {
   // --- linear attention ------------------------------------------------------------------------------------------
 
   /// Returns the layer of x (N,C): Gated DeltaNet, one token after the other.
-  Rows delta_net(const Rows& x) const {
+  Rows delta_net(const Rows& x, PlainLayer& kept) const {
     Rows out;
     for (std::int64_t b = 0; b < shape_.batch; ++b) {
       const Rows sequence(x.begin() + b * shape_.seq, x.begin() + (b + 1) * shape_.seq);
-      for (const Row& y : delta_sequence(sequence)) {
+      for (const Row& y : delta_sequence(sequence, kept)) {
         out.push_back(multiply(layer_tensor("linear_attn.out_proj.weight"), c_.dim, y));
       }
     }
@@ -393,13 +394,34 @@ class Plain {
     return y;
   }
 
-  Rows delta_sequence(const Rows& x) const {
+  /// What a value head's rule reads at a token.
+  struct RuleStep {
+    Row q, k;
+    N decay, beta;
+  };
+
+  /// Keeps what each token reads of each value: what the rule gives if that value is 1, and all others 0.
+  void keep_rule_weights(const std::vector<RuleStep>& steps, PlainLayer& kept) const {
+    for (std::size_t t = 0; t < steps.size(); ++t) {
+      for (std::size_t j = 0; j < steps.size(); ++j) {
+        Rows state(steps[0].k.size(), Row(1));
+        Row o(1);
+        for (std::size_t i = 0; i <= t; ++i) {
+          o = delta_step(state, steps[i].q, steps[i].k, Row(1, N(i == j ? 1.0 : 0.0)), steps[i].decay, steps[i].beta);
+        }
+        kept.rule_weights.push_back(value_of(o[0]));
+      }
+    }
+  }
+
+  Rows delta_sequence(const Rows& x, PlainLayer& kept) const {
     using std::exp, std::log;
     const LinearLayers& l = c_.linear;
     const std::int64_t D = l.key_dim, Dv = l.value_dim, keys = l.key_heads * D;
     std::vector<Rows> states(static_cast<std::size_t>(l.value_heads),
                              Rows(static_cast<std::size_t>(D), Row(static_cast<std::size_t>(Dv))));
     const double eps = l.norm_eps > 0.0 ? l.norm_eps : c_.norm_eps;
+    std::vector<std::vector<RuleStep>> steps(states.size());
     Rows out;
     for (std::int64_t t = 0; t < std::ssize(x); ++t) {
       const Row& h = x[static_cast<std::size_t>(t)];
@@ -418,13 +440,24 @@ class Plain {
         const Row v = part(2 * keys + head * Dv, Dv);
         const N softplus = log(1.0 + exp(a[index] + layer_tensor("linear_attn.dt_bias")[head]));
         const N decay = exp(-exp(layer_tensor("linear_attn.A_log")[head]) * softplus);
-        const Row o = delta_step(states[index], q, k, v, decay, l.beta_scale * sigmoid(b[index]));
+        const N beta = l.beta_scale * sigmoid(b[index]);
+        const Row o = delta_step(states[index], q, k, v, decay, beta);
+        steps[index].push_back({q, k, decay, beta});
+        keep(kept.decays, {decay});
+        keep(kept.betas, {beta});
         const Row normed = norm(o, layer_tensor("linear_attn.norm.weight"), layers::NormKind::plain, eps);
         for (std::size_t d = 0; d < normed.size(); ++d) {
-          y.push_back(normed[d] * silu(z[index * static_cast<std::size_t>(Dv) + d]));
+          const N gate = silu(z[index * static_cast<std::size_t>(Dv) + d]);
+          y.push_back(normed[d] * gate);
+          keep(kept.output_gates, {gate});
         }
       }
       out.push_back(y);
+    }
+    for (std::size_t head = 0; head < states.size(); ++head) {
+      // A tape would record steps that no loss reads.
+      if constexpr (std::is_same_v<N, double>) keep_rule_weights(steps[head], kept);
+      for (const Row& row : states[head]) keep(kept.states, row);
     }
     return out;
   }

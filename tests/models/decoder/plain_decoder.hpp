@@ -18,6 +18,12 @@ struct PlainLayer {
   std::vector<double> values;       ///< (N,Hkv,D) after the gate
   std::vector<double> output;       ///< (N,C) residual stream
   std::vector<double> exit_losses;  ///< (N) loss of the model if it ended here
+  // Of linear attention, in place of weights, gates and values:
+  std::vector<double> rule_weights;  ///< (B,Hv,T,T) what token t reads of the value of token j
+  std::vector<double> decays;        ///< (N,Hv) e^g
+  std::vector<double> betas;         ///< (N,Hv)
+  std::vector<double> output_gates;  ///< (N,Hv,Dv) silu(z)
+  std::vector<double> states;        ///< (B,Hv,D,Dv) after the last token
 };
 
 struct PlainRun {

@@ -90,16 +90,51 @@ void expect_close(const FigureRow& row, const Metric& metric, const Values& want
   }
 }
 
-/// Averages each value over layers; null if a layer has none.
+/// Averages each value over the layers that have it; null if none has.
 Values mean_of(const std::vector<Values>& layers) {
-  Values out = layers.front();
+  Values out(layers.front().size());
   for (std::size_t i = 0; i < out.size(); ++i) {
-    if (!out[i]) continue;
-    double sum = 0.0;
-    for (const Values& layer : layers) sum += layer[i].value();
-    out[i] = sum / static_cast<double>(layers.size());
+    double sum = 0.0, having = 0.0;
+    for (const Values& layer : layers) {
+      if (!layer[i]) continue;
+      sum += *layer[i];
+      having += 1.0;
+    }
+    if (having > 0.0) out[i] = sum / having;
   }
   return out;
+}
+
+/// Returns whether a metric has figures of a layer.
+bool has_layer(const PlainBatches& plain, const Metric& metric, std::size_t layer) {
+  switch (metric.layers) {
+    case MetricLayers::all: return true;
+    case MetricLayers::attention: return !plain.is_linear(layer);
+    case MetricLayers::first_token: return plain.sees_first(layer);
+    case MetricLayers::linear_attention: return plain.is_linear(layer);
+  }
+  return false;
+}
+
+void check_layers(const Evaluated& e, const Metric& metric, const PlainMetric& plain) {
+  ASSERT_NE(plain.of_layer, nullptr) << metric.name;
+  ASSERT_EQ(metric.of_heads, plain.of_head != nullptr) << metric.name;
+  const Values none(metric.figures.size());
+  std::vector<Values> layers;
+  for (std::size_t layer = 0; layer < e.report.layers.size(); ++layer) {
+    const bool has = has_layer(e.plain, metric, layer);
+    layers.push_back(has ? plain.of_layer(e.plain, layer) : none);
+    expect_close(e.report.layers[layer], metric, layers.back(), " of layer " + std::to_string(layer));
+    ASSERT_EQ(e.report.heads[layer].size(), static_cast<std::size_t>(e.plain.heads(layer)));
+    for (std::int64_t h = 0; h < e.plain.heads(layer) && metric.of_heads; ++h) {
+      expect_close(e.report.heads[layer][static_cast<std::size_t>(h)], metric,
+                   has ? plain.of_head(e.plain, layer, h) : none,
+                   " of layer " + std::to_string(layer) + ", head " + std::to_string(h));
+    }
+  }
+  if (metric.scope == Scope::layers_and_mean) {
+    expect_close(e.report.overall, metric, mean_of(layers), " of all layers");
+  }
 }
 
 void check_against_plain_loops(const Evaluated& e, bool with_triggers) {
@@ -116,21 +151,7 @@ void check_against_plain_loops(const Evaluated& e, bool with_triggers) {
       ASSERT_NE(plain->of_model, nullptr) << metric->name;
       if (with_triggers) expect_close(*e.report.backcopy, *metric, plain->of_model(e.plain), "");
     } else {
-      ASSERT_NE(plain->of_layer, nullptr) << metric->name;
-      std::vector<Values> layers;
-      for (std::size_t layer = 0; layer < e.report.layers.size(); ++layer) {
-        layers.push_back(plain->of_layer(e.plain, layer));
-        expect_close(e.report.layers[layer], *metric, layers.back(), " of layer " + std::to_string(layer));
-        ASSERT_EQ(metric->of_heads, plain->of_head != nullptr) << metric->name;
-        ASSERT_EQ(e.report.heads[layer].size(), static_cast<std::size_t>(e.plain.config.heads));
-        for (std::int64_t h = 0; h < e.plain.config.heads && metric->of_heads; ++h) {
-          expect_close(e.report.heads[layer][static_cast<std::size_t>(h)], *metric, plain->of_head(e.plain, layer, h),
-                       " of layer " + std::to_string(layer) + ", head " + std::to_string(h));
-        }
-      }
-      if (metric->scope == Scope::layers_and_mean) {
-        expect_close(e.report.overall, *metric, mean_of(layers), " of all layers");
-      }
+      check_layers(e, *metric, *plain);
     }
   }
 }
@@ -149,6 +170,42 @@ INSTANTIATE_TEST_SUITE_P(Gates, EveryMetric,
                          testing::Values("none", "learned_sinks", "off_by_one", "headwise", "elementwise",
                                          "head_shared", "g1-elementwise-parameter", "g2-elementwise", "g3-headwise",
                                          "g4-head_shared", "g5-elementwise", "g5-headwise-silu-add", "output_silu"));
+
+TEST(Evaluator, Metrics_LayersThatDiffer_MatchPlainLoops) {
+  for (const DecoderConfig& config : models::mixed_families()) {
+    for (const bool with_triggers : {false, true}) {
+      check_against_plain_loops(evaluate(config, with_triggers), with_triggers);
+    }
+  }
+}
+
+TEST(Evaluator, Figures_OfAttention_AreNullForLinearAttention) {
+  const Report report = evaluate(models::mixed_families().front(), /*with_triggers=*/false).report;
+  for (const FigureRow& row : report.heads[0]) EXPECT_EQ(row.find(kFirstTokenAttention), std::nullopt);
+  EXPECT_EQ(report.layers[0].find(kGateMean), std::nullopt);
+  EXPECT_EQ(report.layers[1].find(kFirstTokenAttention), report.overall.find(kFirstTokenAttention));
+  EXPECT_TRUE(report.layers[0].find(kMassiveActivation).has_value());
+}
+
+/// Figures on the first token are of the layers whose queries all see it.
+TEST(Evaluator, FirstToken_BehindAWindow_IsLeftOut) {
+  const Report report = evaluate(models::mixed_families().back(), /*with_triggers=*/true).report;
+  EXPECT_EQ(report.heads[0].size(), 4U);
+  EXPECT_EQ(report.heads[1].size(), 6U);
+  EXPECT_TRUE(report.layers[0].find(kFirstTokenAttention).has_value());
+  EXPECT_EQ(report.layers[1].find(kFirstTokenAttention), std::nullopt);
+  EXPECT_TRUE(report.layers[1].find(kGateMean).has_value());
+}
+
+TEST(Evaluator, Figures_LinearAttentionAlone_AreNullOfAttention) {
+  DecoderConfig config = models::mixed_families().front();
+  config.layer_types.assign(2, models::LayerType::linear_attention);
+  const Report report = evaluate(config, /*with_triggers=*/true).report;
+  EXPECT_EQ(report.overall.find(kFirstTokenAttention), std::nullopt);
+  EXPECT_EQ(report.overall.find(kGateMean), std::nullopt);
+  EXPECT_EQ(report.backcopy->find(kBosValueNormRatio), std::nullopt);
+  EXPECT_TRUE(report.overall.find(kLossNats).has_value());
+}
 
 TEST(AttentionEntropy, Entropy_Window_IsOfItsKeys) {
   for (const DecoderConfig& config : models::other_families()) {

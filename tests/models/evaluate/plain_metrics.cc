@@ -61,7 +61,7 @@ Values sink_rate_of_head(const PlainBatches& e, std::size_t layer, std::int64_t 
 
 Values first_token_attention(const PlainBatches& e, std::size_t layer) {
   Average mean;
-  for (std::int64_t h = 0; h < e.config.heads; ++h) mean.add(of_head(e, layer, h));
+  for (std::int64_t h = 0; h < e.heads(layer); ++h) mean.add(of_head(e, layer, h));
   return {mean.value()};
 }
 
@@ -77,7 +77,7 @@ std::optional<double> mean_gate(const PlainBatches& e, std::size_t run, std::siz
   const layers::GateVariant& gate = e.config.gate;
   if (gate.site != layers::GateSite::g1 || gate.op != GateOp::mul) return std::nullopt;
   const std::vector<double>& gates = e.runs[run].layers[layer].gates;
-  const std::int64_t heads = gate.grain == layers::GateGrain::head_shared ? 1 : e.config.heads;
+  const std::int64_t heads = gate.grain == layers::GateGrain::head_shared ? 1 : e.heads(layer);
   const std::int64_t features = static_cast<std::int64_t>(gates.size()) / (B * T * heads);
   Average mean;
   for (std::int64_t d = 0; d < features; ++d) {
@@ -91,7 +91,7 @@ void add_passed(Average& mean, const PlainBatches& e, std::size_t run, std::size
   for (std::int64_t b = 0; b < B; ++b) {
     for (std::int64_t t = 1; t < T; ++t) {
       if (!at_triggers && e.triggers[run][static_cast<std::size_t>(b * T + t)] != 0) continue;
-      for (std::int64_t h = 0; h < e.config.heads; ++h) {
+      for (std::int64_t h = 0; h < e.heads(layer); ++h) {
         if (const auto gate = mean_gate(e, run, layer, h, b * T + t))
           mean.add(*gate * e.weight(run, layer, b, h, t, 0));
       }
@@ -124,8 +124,8 @@ void for_gates_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h,
   const layers::GateVariant& gate = e.config.gate;
   if (gate.site == GateSite::none || gate.site == GateSite::g5 || gate.grain == GateGrain::head_shared) return;
   const bool of_keys = gate.site == GateSite::g2 || gate.site == GateSite::g3;
-  const std::int64_t heads = of_keys ? e.config.kv_heads : e.config.heads;
-  const std::int64_t owner = of_keys ? h * e.config.kv_heads / e.config.heads : h;
+  const std::int64_t heads = of_keys ? e.config.kv_heads : e.heads(layer);
+  const std::int64_t owner = of_keys ? h * e.config.kv_heads / e.heads(layer) : h;
   const std::int64_t features = gate.grain == GateGrain::headwise ? 1 : e.config.head_dim;
   for (const models::PlainRun& run : e.runs) {
     const std::vector<double>& gates = run.layers[layer].gates;
@@ -153,14 +153,16 @@ Values gate_below_of_head(const PlainBatches& e, std::size_t layer, std::int64_t
 Values bos_attention_gated(const PlainBatches& e) {
   Average mean;
   for (std::size_t run = 0; run < e.runs.size(); ++run) {
-    for (std::size_t layer = 0; layer < e.runs[run].layers.size(); ++layer) add_passed(mean, e, run, layer, false);
+    for (std::size_t layer = 0; layer < e.runs[run].layers.size(); ++layer) {
+      if (e.sees_first(layer)) add_passed(mean, e, run, layer, false);
+    }
   }
   return {mean.maybe()};
 }
 
 Values sink_rate(const PlainBatches& e, std::size_t layer) {
   Average share;
-  for (std::int64_t h = 0; h < e.config.heads; ++h) share.add(of_head(e, layer, h) > 0.3 ? 1.0 : 0.0);
+  for (std::int64_t h = 0; h < e.heads(layer); ++h) share.add(of_head(e, layer, h) > 0.3 ? 1.0 : 0.0);
   return {share.value()};
 }
 
@@ -185,7 +187,7 @@ Values attention_entropy_of_head(const PlainBatches& e, std::size_t layer, std::
 
 Values attention_entropy(const PlainBatches& e, std::size_t layer) {
   Average mean;
-  for (std::int64_t h = 0; h < e.config.heads; ++h) mean.add(attention_entropy_of_head(e, layer, h)[0].value());
+  for (std::int64_t h = 0; h < e.heads(layer); ++h) mean.add(attention_entropy_of_head(e, layer, h)[0].value());
   return {mean.value()};
 }
 
@@ -220,10 +222,10 @@ Values bos_attention(const PlainBatches& e) {
   Average trigger, other;
   for (std::size_t run = 0; run < e.runs.size(); ++run) {
     for (std::size_t layer = 0; layer < e.runs[run].layers.size(); ++layer) {
-      for (std::int64_t b = 0; b < B; ++b) {
+      for (std::int64_t b = 0; b < B && e.sees_first(layer); ++b) {
         for (std::int64_t t = 1; t < T; ++t) {
           const bool is_trigger = e.triggers[run][static_cast<std::size_t>(b * T + t)] != 0;
-          for (std::int64_t h = 0; h < e.config.heads; ++h) {
+          for (std::int64_t h = 0; h < e.heads(layer); ++h) {
             (is_trigger ? trigger : other).add(e.weight(run, layer, b, h, t, 0));
           }
         }
@@ -263,7 +265,7 @@ Values bos_value_norm_ratio(const PlainBatches& e) {
   Average ratio;
   for (const models::PlainRun& run : e.runs) {
     for (const models::PlainLayer& layer : run.layers) {
-      for (std::int64_t b = 0; b < B; ++b) {
+      for (std::int64_t b = 0; b < B && !layer.values.empty(); ++b) {
         for (std::int64_t h = 0; h < e.config.kv_heads; ++h) {
           const auto norm = [&](std::int64_t t) {
             double sum = 0.0;

@@ -19,11 +19,26 @@ struct PlainBatches {
   std::vector<models::PlainRun> runs;
   std::vector<std::vector<std::uint8_t>> triggers;  ///< (N) of each batch
 
-  /// Returns the attention of query t to key j.
+  bool is_linear(std::size_t layer) const {
+    return models::layer_config(config, static_cast<std::int64_t>(layer)).type == models::LayerType::linear_attention;
+  }
+  /// Returns query heads, or value heads of linear attention.
+  std::int64_t heads(std::size_t layer) const {
+    return is_linear(layer) ? config.linear.value_heads
+                            : models::layer_config(config, static_cast<std::int64_t>(layer)).heads;
+  }
+  /// Returns whether every query of a layer of attention sees token 0.
+  bool sees_first(std::size_t layer) const {
+    const std::int64_t window = models::layer_config(config, static_cast<std::int64_t>(layer)).window;
+    return !is_linear(layer) && (window == 0 || window >= models::kTinyBatch.seq);
+  }
+  /// Returns the attention of query t to key j; of linear attention, what it reads of its value.
   double weight(std::size_t run, std::size_t layer, std::int64_t b, std::int64_t h, std::int64_t t,
                 std::int64_t j) const {
     const std::int64_t T = models::kTinyBatch.seq;
-    return runs[run].layers[layer].weights[static_cast<std::size_t>(((b * config.heads + h) * T + t) * T + j)];
+    const models::PlainLayer& plain = runs[run].layers[layer];
+    const auto at = static_cast<std::size_t>(((b * heads(layer) + h) * T + t) * T + j);
+    return is_linear(layer) ? plain.rule_weights[at] : plain.weights[at];
   }
 };
 

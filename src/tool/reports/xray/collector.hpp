@@ -21,17 +21,19 @@ inline constexpr std::size_t kTopKeys = 8;
 /// Counts gates in each twentieth of [0,1]; those outside count in the first or last one.
 using GateHistogram = std::array<std::int64_t, kGateBins>;
 
-/// What the page shows of a head.
+/// What the page shows of a head: a query head of attention, or a value head of linear attention. The weights w of a
+/// query are those of the softmax; of linear attention the shares |a| / Σ|a| of linear_attention_weights.
 struct HeadRecord {
   std::string map;                                        ///< as_roots of HeadMap::cells
   std::string received;                                   ///< (T) as_roots of HeadMap::received
   std::vector<std::pair<std::int64_t, double>> top_keys;  ///< of the largest `received`: token, weight
-  /// (T) as_bytes of the mean over features; none if the head has no gate of its own
+  /// (T) as_bytes of the mean over features; none if the head has no gate of its own. Of linear attention: of |silu(z)|
   std::optional<std::string> gate;
   std::optional<GateHistogram> gate_histogram;
-  std::vector<double> value_output_singular_values;  ///< (D) of W_v W_o
-  double value_output_rank = 0.0;                    ///< effective rank of W_v W_o
+  std::vector<double> value_output_singular_values;  ///< (D) of W_v W_o; none of linear attention
+  std::optional<double> value_output_rank;           ///< effective rank of W_v W_o
   double written_rank = 0.0;                         ///< effective rank of what the head writes over the text, (T,C)
+  double mean_distance = 0.0;  ///< Σ w_tj (t − j) / Σ w_tj in tokens, mean over the queries 1 … T−1
 };
 
 struct LayerRecord {
@@ -56,9 +58,17 @@ class Collector : public models::LayerObserver<float> {
   const std::vector<LayerRecord>& layers() const { return layers_; }
 
  private:
-  std::vector<HeadMap> maps_of(const models::LayerView<float>& view);
+  /// Maps of a layer's heads, and how far they look.
+  struct Looks {
+    std::vector<HeadMap> maps;
+    std::vector<double> distances;  // Σ over queries of Σ w (t − j) / Σ w
+  };
+  Looks looks_of(const models::LayerView<float>& view);
+  void weigh(const models::LayerView<float>& view, std::int64_t begin, std::int64_t count);
   void add_gates(LayerRecord& record, const models::LayerView<float>& view);
+  void add_output_gates(LayerRecord& record, const models::LayerView<float>& view) const;
   void add_ranks(LayerRecord& record, const models::LayerView<float>& view) const;
+  void add_written_ranks(LayerRecord& record, const models::LayerView<float>& view) const;
 
   const models::DecoderConfig& config_;
   const float* parameters_;
@@ -66,7 +76,7 @@ class Collector : public models::LayerObserver<float> {
   std::int64_t tokens_, cells_;
   ExecutionContext context_;
   std::vector<LayerRecord> layers_;
-  std::vector<float> rows_;   // (Hq,R,T) weights of R queries
+  std::vector<float> rows_;   // (heads,R,T) weights of R queries
   std::vector<float> gates_;  // (T,gate_width)
 };
 

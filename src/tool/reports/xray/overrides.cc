@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
+#include <iterator>
 #include <optional>
 
 #include "models/evaluate/gates.hpp"
+#include "models/evaluate/layer_heads.hpp"
 
 namespace headgate::xray {
 
@@ -22,8 +25,34 @@ std::size_t product(std::initializer_list<std::int64_t> sizes) {
 /// Returns whether a gate multiplies the attention output, so that it can be fixed at 1 or at its mean.
 bool multiplies(const layers::GateVariant& gate) { return layers::can_skip_attention(gate); }
 
-std::int64_t parts_of_layer(const models::DecoderConfig& config, OverriddenPart part) {
-  return part == OverriddenPart::heads ? config.heads : 1;
+std::int64_t parts_of_layer(const models::DecoderConfig& config, std::int64_t layer, OverriddenPart part) {
+  return part == OverriddenPart::heads ? metrics::heads_of_layer(config, layer) : 1;
+}
+
+/// Returns whether the outputs of a layer's heads have a gate that factors can replace.
+bool takes_factors(const models::DecoderConfig& config, std::int64_t layer) {
+  return metrics::is_linear(config, layer) || multiplies(config.gate);
+}
+
+std::int64_t features_of(const models::DecoderConfig& config, std::int64_t layer) {
+  return metrics::is_linear(config, layer) ? config.linear.value_dim : config.head_dim;
+}
+
+/// Returns the size of factors for all heads of a layer; 0 if it takes none.
+std::size_t factors_of(const models::DecoderConfig& config, std::int64_t layer) {
+  if (!takes_factors(config, layer)) return 0;
+  return product({metrics::heads_of_layer(config, layer), features_of(config, layer)});
+}
+
+std::size_t most_factors(const models::DecoderConfig& config) {
+  std::size_t most = 0;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) most = std::max(most, factors_of(config, layer));
+  return most;
+}
+
+bool has_override(const models::DecoderConfig& config, std::int64_t layer, Override kind) {
+  if (metrics::is_linear(config, layer)) return kind != Override::open;
+  return reason_left_out(config.gate, kind).empty();
 }
 
 /// Keeps what overrides start from: the residual stream before each layer except the first, and mean gates.
@@ -34,14 +63,13 @@ class BasePass : public models::LayerObserver<float> {
         tokens_(tokens),
         context_(resolved(context)),
         streams_(product({config.layers - 1, tokens, config.dim})) {
-    if (!multiplies(config.gate)) return;
-    mean_gates_.resize(product({config.layers, config.heads, config.head_dim}));
-    gates_.resize(product({tokens, metrics::gate_width(config)}));
+    for (std::int64_t layer = 0; layer < config.layers; ++layer) mean_gates_.emplace_back(factors_of(config, layer));
+    if (multiplies(config.gate)) gates_.resize(product({tokens, metrics::most_gates(config)}));
   }
 
   models::Taps taps() const override {
     models::Taps out{models::Tap::output};
-    if (multiplies(config_.gate)) out |= {models::Tap::gate_logits};
+    if (most_factors(config_) > 0) out |= {models::Tap::gate_logits};
     return out;
   }
 
@@ -49,7 +77,11 @@ class BasePass : public models::LayerObserver<float> {
     if (view.layer + 1 < config_.layers) {
       std::copy_n(view.output.data, view.output.count(), streams_.data() + view.layer * tokens_ * config_.dim);
     }
-    if (multiplies(config_.gate)) add_mean_gates(view);
+    if (view.type == models::LayerType::linear_attention) {
+      add_mean_output_gates(view);
+    } else if (multiplies(config_.gate)) {
+      add_mean_gates(view);
+    }
   }
 
   /// Returns (N,dim); absent for the first layer.
@@ -57,33 +89,49 @@ class BasePass : public models::LayerObserver<float> {
     if (layer == 0) return {};
     return {streams_.data() + (layer - 1) * tokens_ * config_.dim, {tokens_, config_.dim}};
   }
-  /// Returns (Hq,D).
+  /// Returns (heads,D) of a layer that takes factors.
   View<const float, 2> mean_gates_of(std::int64_t layer) const {
-    const std::int64_t Hq = config_.heads, D = config_.head_dim;
-    return {mean_gates_.data() + layer * Hq * D, {Hq, D}};
+    return {mean_gates_[static_cast<std::size_t>(layer)].data(),
+            {metrics::heads_of_layer(config_, layer), features_of(config_, layer)}};
   }
 
  private:
   void add_mean_gates(const models::LayerView<float>& view) {
-    const std::int64_t Hq = config_.heads, D = config_.head_dim, width = metrics::gate_width(config_);
+    const std::int64_t D = config_.head_dim, width = metrics::gate_width(config_, view.layer);
     const View<float, 2> gates = view_of(gates_, tokens_, width);
     metrics::gate_values_of(gates, view, config_, context_);
-    for (std::int64_t i = 0; i < Hq * D; ++i) {
+    std::vector<float>& means = mean_gates_[static_cast<std::size_t>(view.layer)];
+    for (std::int64_t i = 0; i < std::ssize(means); ++i) {
       // A gate is for a head, for a feature of all heads, or for a feature of one head.
-      const std::int64_t x = width == Hq * D ? i : layers::shares_gate(config_.gate) ? i % D : i / D;
-      double sum = 0.0;
-      for (std::int64_t t = 0; t < tokens_; ++t) sum += static_cast<double>(gates(t, x));
-      mean_gates_[static_cast<std::size_t>(view.layer * Hq * D + i)] =
-          static_cast<float>(sum / static_cast<double>(tokens_));
+      const std::int64_t x = width == std::ssize(means) ? i : layers::shares_gate(config_.gate) ? i % D : i / D;
+      means[static_cast<std::size_t>(i)] = mean_over_tokens([&](std::int64_t t) { return gates(t, x); });
     }
+  }
+
+  void add_mean_output_gates(const models::LayerView<float>& view) {
+    const std::int64_t D = view.gate.shape[2];
+    std::vector<float>& means = mean_gates_[static_cast<std::size_t>(view.layer)];
+    for (std::int64_t i = 0; i < std::ssize(means); ++i) {
+      means[static_cast<std::size_t>(i)] = mean_over_tokens([&](std::int64_t t) {
+        const auto z = static_cast<double>(view.gate(t, i / D, i % D));
+        return z / (1.0 + std::exp(-z));
+      });
+    }
+  }
+
+  template <class Gate>
+  float mean_over_tokens(const Gate& gate) const {
+    double sum = 0.0;
+    for (std::int64_t t = 0; t < tokens_; ++t) sum += static_cast<double>(gate(t));
+    return static_cast<float>(sum / static_cast<double>(tokens_));
   }
 
   const models::DecoderConfig& config_;
   std::int64_t tokens_;
   ExecutionContext context_;
-  std::vector<float> streams_;     // (layers − 1,N,dim)
-  std::vector<float> mean_gates_;  // (layers,Hq,D)
-  std::vector<float> gates_;       // (N,gate_width)
+  std::vector<float> streams_;                  // (layers − 1,N,dim)
+  std::vector<std::vector<float>> mean_gates_;  // of each layer that takes factors: (heads,D)
+  std::vector<float> gates_;                    // (N,gate_width)
 };
 
 }  // namespace
@@ -97,25 +145,47 @@ std::string reason_left_out(const layers::GateVariant& gate, Override kind) {
   return "the gate is added to the attention output and does not multiply it";
 }
 
-std::vector<const OverrideRow*> overrides_of(const layers::GateVariant& gate) {
+std::string reason_left_out(const models::DecoderConfig& config, Override kind) {
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    if (has_override(config, layer, kind)) return {};
+  }
+  if (metrics::value_heads(config) == 0) return reason_left_out(config.gate, kind);
+  const char* const silu = "SiLU, the output gate of linear attention, has no open value";
+  if (metrics::most_query_heads(config) == 0) return silu;
+  if (!layers::has_gate(config.gate)) return fmt::format("attention has no gate, and {}", silu);
+  return fmt::format("{}, and {}", reason_left_out(config.gate, kind), silu);
+}
+
+std::vector<const OverrideRow*> overrides_of(const models::DecoderConfig& config, std::int64_t layer) {
   std::vector<const OverrideRow*> out;
   for (const OverrideRow& row : kOverrides) {
-    if (reason_left_out(gate, row.value).empty()) out.push_back(&row);
+    if (has_override(config, layer, row.value)) out.push_back(&row);
+  }
+  return out;
+}
+
+std::vector<const OverrideRow*> overrides_of(const models::DecoderConfig& config) {
+  std::vector<const OverrideRow*> out;
+  for (const OverrideRow& row : kOverrides) {
+    if (reason_left_out(config, row.value).empty()) out.push_back(&row);
   }
   return out;
 }
 
 std::int64_t planned_passes(const models::DecoderConfig& config, OverriddenPart part) {
-  const auto overrides = static_cast<std::int64_t>(overrides_of(config.gate).size());
-  return 1 + config.layers * parts_of_layer(config, part) * overrides;
+  std::int64_t passes = 1;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    passes += parts_of_layer(config, layer, part) * std::ssize(overrides_of(config, layer));
+  }
+  return passes;
 }
 
 std::size_t override_bytes(const models::DecoderConfig& config, std::int64_t tokens) {
-  std::size_t numbers = product({config.layers - 1, tokens, config.dim});
-  if (multiplies(config.gate)) {
-    numbers += product({config.layers + 1, config.heads, config.head_dim}) +
-               product({tokens, metrics::gate_width(config)}) + product({tokens, config.heads, config.head_dim});
-  }
+  const std::size_t most = most_factors(config);
+  std::size_t numbers =
+      product({config.layers - 1, tokens, config.dim}) + most * (1 + static_cast<std::size_t>(tokens));
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) numbers += factors_of(config, layer);
+  if (multiplies(config.gate)) numbers += product({tokens, metrics::most_gates(config)});
   return numbers * sizeof(float);
 }
 
@@ -124,17 +194,12 @@ OverrideRun override_parts(metrics::Report& report, const models::DecoderConfig&
                            OverriddenPart part, const ExecutionContext& context,
                            const std::function<void(double)>& progress) {
   const auto N = static_cast<std::int64_t>(tokens.size());
-  const std::int64_t Hq = config.heads, D = config.head_dim, parts = parts_of_layer(config, part);
   models::Decoder<float> decoder(config, {1, N}, models::Purpose::evaluate, context);
   BasePass base(config, N, context);
   OverrideRun run{part, N, planned_passes(config, part)};
   run.loss = decoder.loss(parameters, tokens.data(), targets.data(), &base);
 
-  std::vector<float> ones, ungated;
-  if (multiplies(config.gate)) {
-    ones.assign(product({Hq, D}), 1.0F);
-    ungated.resize(product({N, Hq, D}));
-  }
+  std::vector<float> ones(most_factors(config), 1.0F), ungated(ones.size() * tokens.size());
   const auto rise_of = [&](Override kind, std::int64_t layer, std::int64_t first, std::int64_t count) {
     models::LayerOverride<float> replaced;
     replaced.layer = layer;
@@ -142,22 +207,25 @@ OverrideRun override_parts(metrics::Report& report, const models::DecoderConfig&
     replaced.heads.first = first;
     replaced.heads.count = count;
     if (kind != Override::closed) {
+      const std::int64_t H = metrics::heads_of_layer(config, layer), D = features_of(config, layer);
       View<const float, 2> factors = base.mean_gates_of(layer);
-      if (kind == Override::open) factors = view_of(ones, Hq, D);
+      if (kind == Override::open) factors = view_of(ones, H, D);
       replaced.heads.factors = factors.range(0, first, count);
-      replaced.heads.ungated = view_of(ungated, N, Hq, D);
+      replaced.heads.ungated = view_of(ungated, N, H, D);
     }
     return decoder.loss_with(replaced, parameters, tokens.data(), targets.data()) - run.loss;
   };
   std::int64_t done = 1;
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const std::int64_t parts = parts_of_layer(config, layer, part);
+    const std::int64_t heads = metrics::heads_of_layer(config, layer) / parts;
     for (std::int64_t p = 0; p < parts; ++p) {
       metrics::FigureRow& row = part == OverriddenPart::heads
                                     ? report.heads[static_cast<std::size_t>(layer)][static_cast<std::size_t>(p)]
                                     : report.layers[static_cast<std::size_t>(layer)];
       for (const OverrideRow& kind : kOverrides) row.set(kind.figure, std::nullopt);
-      for (const OverrideRow* kind : overrides_of(config.gate)) {
-        row.set(kind->figure, rise_of(kind->value, layer, p * (Hq / parts), Hq / parts));
+      for (const OverrideRow* kind : overrides_of(config, layer)) {
+        row.set(kind->figure, rise_of(kind->value, layer, p * heads, heads));
         progress(static_cast<double>(++done) / static_cast<double>(run.passes));
       }
     }

@@ -22,7 +22,8 @@ namespace headgate::xray {
 
 enum class Override { closed, open, mean };
 
-/// Describes an override: what a head with attention output o and gate g passes to W_o instead, and its figure.
+/// Describes an override: what a head with attention output o and gate g passes to W_o instead, and its figure. Of
+/// linear attention, o is the normed output of a value head and g = silu(z) its output gate.
 struct OverrideRow {
   Override value;
   std::string_view word, formula;
@@ -54,11 +55,16 @@ inline constexpr std::array kOverrides{
 /// What is overridden at once: one head, or all heads of a layer.
 enum class OverriddenPart { heads, layers };
 
-/// Returns a clause that says why models with this gate do not have the override; empty if they do.
+/// Returns a clause that says why layers of attention with this gate do not have the override; empty if they do.
 std::string reason_left_out(const layers::GateVariant& gate, Override kind);
+/// Returns a clause that says why no layer of the model has the override; empty if some layer has it. Linear attention
+/// has closed and mean, of its output gate.
+std::string reason_left_out(const models::DecoderConfig& config, Override kind);
 
-/// Returns the overrides that models with this gate have.
-std::vector<const OverrideRow*> overrides_of(const layers::GateVariant& gate);
+/// Returns the overrides that a layer has.
+std::vector<const OverrideRow*> overrides_of(const models::DecoderConfig& config, std::int64_t layer);
+/// Returns the overrides that some layer of the model has.
+std::vector<const OverrideRow*> overrides_of(const models::DecoderConfig& config);
 
 /// Says what was overridden. The report holds the changes of the loss.
 struct OverrideRun {
@@ -75,7 +81,7 @@ std::int64_t planned_passes(const models::DecoderConfig& config, OverriddenPart 
 std::size_t override_bytes(const models::DecoderConfig& config, std::int64_t tokens);
 
 /// Runs the model on one sequence, with targets as in Decoder::loss, once for each override of each part. Sets their
-/// figures in the report's rows of heads or layers; an override that the model lacks has none. Calls
+/// figures in the report's rows of heads or layers; an override that the layer lacks has none. Calls
 /// progress(fraction).
 OverrideRun override_parts(metrics::Report& report, const models::DecoderConfig& config, const float* parameters,
                            const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,

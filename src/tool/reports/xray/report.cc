@@ -16,6 +16,8 @@
 #include "library/core/check.hpp"
 #include "models/decoder/decoder.hpp"
 #include "models/decoder/parameters.hpp"
+#include "models/evaluate/layer_heads.hpp"
+#include "models/evaluate/mean.hpp"
 #include "models/io/file_error.hpp"
 #include "models/layers/cross_entropy.hpp"
 #include "models/layers/gate_variant.hpp"
@@ -41,16 +43,49 @@ constexpr metrics::Figure kWrittenRank{
     .meaning =
         "How many directions a head's output has over the text, after W_o: the effective rank of what it writes to "
         "the residual stream."};
-constexpr std::array kRankFigures{&kValueOutputRank, &kWrittenRank};
+constexpr metrics::Figure kMeanDistance{
+    .key = "mean_distance",
+    .meaning =
+        "How many tokens back queries look on average, by their weights: attention layers by those of the "
+        "softmax, layers of linear attention by the magnitudes of the weights hidden in their state."};
 
-/// Returns the metrics of an X-ray of these models. With a window, not all queries see the first token.
+/// A figure of heads that the collector finds.
+struct CollectedFigure {
+  const metrics::Figure* figure;
+  std::optional<double> (*of)(const HeadRecord& head);
+};
+constexpr std::array kCollectedFigures{
+    CollectedFigure{&kMeanDistance, [](const HeadRecord& head) { return std::optional(head.mean_distance); }},
+    CollectedFigure{&kValueOutputRank, [](const HeadRecord& head) { return head.value_output_rank; }},
+    CollectedFigure{&kWrittenRank, [](const HeadRecord& head) { return std::optional(head.written_rank); }},
+};
+
+/// Adds them to the report: of each head, and the means over the heads of a layer and of the model that have them.
+void add_collected(metrics::Report& report, const std::vector<LayerRecord>& layers) {
+  for (const CollectedFigure& row : kCollectedFigures) {
+    metrics::Mean model;
+    for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+      metrics::Mean of_layer;
+      for (std::size_t h = 0; h < layers[layer].heads.size(); ++h) {
+        const std::optional<double> value = row.of(layers[layer].heads[h]);
+        report.heads[layer][h].set(*row.figure, value);
+        if (value) of_layer.add(*value);
+      }
+      report.layers[layer].set(*row.figure, of_layer.maybe());
+      model.add(of_layer);
+    }
+    report.overall.set(*row.figure, model.maybe());
+  }
+}
+
+/// Returns the metrics of an X-ray of these models: without those on the first token if a window of one hides it.
 metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, const Choices& choices) {
-  const bool all_see_first = std::all_of(models.begin(), models.end(), [&](const train::LoadedModel& model) {
-    return model.config.window == 0 || model.config.window >= std::min(choices.tokens, model.config.seq_len);
+  const bool hidden = std::any_of(models.begin(), models.end(), [&](const train::LoadedModel& model) {
+    return metrics::hides_first_token(model.config, std::min(choices.tokens, model.config.seq_len));
   });
   metrics::MetricList out;
   for (const metrics::Metric* metric : xray_metrics()) {
-    if (all_see_first || !metric->inputs.has(metrics::Input::first_token_weights)) out.push_back(metric);
+    if (!hidden || metric->layers != metrics::MetricLayers::first_token) out.push_back(metric);
   }
   return out;
 }
@@ -141,7 +176,7 @@ std::int64_t override_tokens(const train::EvaluationInput& input, const Choices&
 std::string override_plan(const train::LoadedModel& model, const train::EvaluationInput& input,
                           const Choices& choices) {
   std::string words;
-  for (const OverrideRow* row : overrides_of(model.config.gate)) {
+  for (const OverrideRow* row : overrides_of(model.config)) {
     words += fmt::format("{}{}", words.empty() ? "" : ", ", row->word);
   }
   return fmt::format("{}: overrides of {} ({}) take {} passes over {} tokens", model.name, word_of(*choices.overrides),
@@ -174,6 +209,7 @@ ModelXray xray_of(const train::LoadedModel& model, const train::EvaluationInput&
     progress(pass);
     Sequence sequence(*input.source);
     collect(out, model, sequence, choices);
+    add_collected(out.evaluation.report, out.layers);
     progress(2.0 * pass);
     if (choices.overrides) {
       sequence.cut(override_tokens(input, choices));
@@ -191,10 +227,7 @@ ordered_json number(double value) { return std::isfinite(value) ? ordered_json(v
 
 ordered_json figures_json(const std::vector<ModelXray>& models) {
   ordered_json out = ordered_json::array();
-  for (const metrics::Figure* figure : metrics::figures_of(xray_metrics(), /*of_triggers=*/false)) {
-    out.push_back(page::figure_json(*figure));
-  }
-  for (const metrics::Figure* figure : rank_figures()) out.push_back(page::figure_json(*figure));
+  for (const metrics::Figure* figure : figures_of(models)) out.push_back(page::figure_json(*figure));
   if (std::any_of(models.begin(), models.end(), [](const ModelXray& model) { return model.overrides.has_value(); })) {
     for (const OverrideRow& row : kOverrides) out.push_back(page::figure_json(row.figure));
   }
@@ -217,7 +250,7 @@ ordered_json overrides_json(const ModelXray& model) {
   if (!model.overrides) return {};
   ordered_json kinds = ordered_json::array();
   for (const OverrideRow& row : kOverrides) {
-    const std::string reason = reason_left_out(model.config.gate, row.value);
+    const std::string reason = reason_left_out(model.config, row.value);
     kinds.push_back({{"word", row.word},
                      {"figure", row.figure.key},
                      {"writes", row.formula},
@@ -231,70 +264,55 @@ ordered_json overrides_json(const ModelXray& model) {
           {"kinds", std::move(kinds)}};
 }
 
-/// Adds the mean ranks of the heads of layers first … end−1.
-void add_mean_ranks(ordered_json& figures, const ModelXray& model, std::size_t first, std::size_t end) {
-  double value_output = 0.0, written = 0.0, heads = 0.0;
-  for (std::size_t layer = first; layer < end; ++layer) {
-    for (const HeadRecord& head : model.layers[layer].heads) {
-      value_output += head.value_output_rank;
-      written += head.written_rank;
-      heads += 1.0;
-    }
-  }
-  figures[std::string(kValueOutputRank.key)] = number(value_output / heads);
-  figures[std::string(kWrittenRank.key)] = number(written / heads);
-}
-
 /// Adds figures of the registry, separately for the model, its layers and its heads.
 void add_figures(ordered_json& out, const ModelXray& model) {
   ordered_json evaluation = train::evaluation_json(model.evaluation, train::HeadFigures::included);
   ordered_json layers = ordered_json::array(), heads = ordered_json::array();
-  for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
-    ordered_json& figures = evaluation["layers"][layer];
-    ordered_json of_heads = std::move(figures["heads"]);
+  for (ordered_json& figures : evaluation["layers"]) {
+    heads.push_back(std::move(figures["heads"]));
     figures.erase("heads");
-    for (std::size_t h = 0; h < model.layers[layer].heads.size(); ++h) {
-      const HeadRecord& head = model.layers[layer].heads[h];
-      of_heads[h][std::string(kValueOutputRank.key)] = number(head.value_output_rank);
-      of_heads[h][std::string(kWrittenRank.key)] = number(head.written_rank);
-    }
-    add_mean_ranks(figures, model, layer, layer + 1);
     layers.push_back(std::move(figures));
-    heads.push_back(std::move(of_heads));
   }
   for (const char* key : {"layers", "tokens", "text_bytes"}) evaluation.erase(key);
-  add_mean_ranks(evaluation, model, 0, model.layers.size());
   out["figures"] = std::move(evaluation);
   out["layer_figures"] = std::move(layers);
   out["head_figures"] = std::move(heads);
 }
 
+ordered_json layer_types_json(const models::DecoderConfig& config) {
+  ordered_json out = ordered_json::array();
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const models::LayerConfig c = models::layer_config(config, layer);
+    out.push_back(word_of(c.window > 0 ? models::LayerType::sliding_attention : c.type));
+  }
+  return out;
+}
+
 ordered_json model_json(const ModelXray& model) {
   const models::DecoderConfig& c = model.config;
-  ordered_json out = {{"name", model.name},
-                      {"gate", layers::gate_name(c.gate)},
-                      {"parameters", models::parameter_count(c)},
-                      {"layers", c.layers},
-                      {"kv_heads", c.kv_heads},
-                      {"dim", c.dim},
-                      {"tokens", model.pieces.size()}};
+  ordered_json out = {
+      {"name", model.name}, {"gate", layers::gate_name(c.gate)},  {"parameters", models::parameter_count(c)},
+      {"layers", c.layers}, {"layer_types", layer_types_json(c)}, {"kv_heads", c.kv_heads},
+      {"dim", c.dim},       {"tokens", model.pieces.size()}};
   add_figures(out, model);
   out["overrides"] = overrides_json(model);
   out["text"] = model.pieces;
   ordered_json losses = ordered_json::array(), heads = ordered_json::array();
   for (const float loss : model.losses) losses.push_back(rounded(static_cast<double>(loss)));
   ordered_json gate = ordered_json::array(), received = ordered_json::array();
+  bool any_gate = false;
   for (const LayerRecord& layer : model.layers) {
     ordered_json of_layer = ordered_json::array();
     for (const HeadRecord& head : layer.heads) of_layer.push_back(head_json(head));
     heads.push_back(std::move(of_layer));
     received.push_back(layer.received);
-    if (layer.gate) gate.push_back(*layer.gate);
+    gate.push_back(layer.gate ? ordered_json(*layer.gate) : ordered_json());
+    any_gate = any_gate || layer.gate;
   }
   out["token_losses"] = std::move(losses);
   out["map_size"] = model.map_cells;
   out["heads"] = std::move(heads);
-  out["layer_text"] = {{"gate", gate.empty() ? ordered_json() : std::move(gate)}, {"received", std::move(received)}};
+  out["layer_text"] = {{"gate", any_gate ? std::move(gate) : ordered_json()}, {"received", std::move(received)}};
   return out;
 }
 
@@ -308,7 +326,26 @@ metrics::MetricList xray_metrics() {
   return out;
 }
 
-std::vector<const metrics::Figure*> rank_figures() { return {kRankFigures.begin(), kRankFigures.end()}; }
+std::vector<const metrics::Figure*> collected_figures() {
+  std::vector<const metrics::Figure*> out;
+  for (const CollectedFigure& row : kCollectedFigures) out.push_back(row.figure);
+  return out;
+}
+
+std::vector<const metrics::Figure*> figures_of(const std::vector<ModelXray>& models) {
+  metrics::MetricList some;
+  for (const metrics::Metric* metric : xray_metrics()) {
+    const auto has = [&](const ModelXray& model) {
+      const metrics::MetricList& own = model.evaluation.report.metrics;
+      return std::find(own.begin(), own.end(), metric) != own.end();
+    };
+    if (std::any_of(models.begin(), models.end(), has)) some.push_back(metric);
+  }
+  std::vector<const metrics::Figure*> out = metrics::figures_of(some, /*of_triggers=*/false);
+  const auto collected = collected_figures();
+  out.insert(out.end(), collected.begin(), collected.end());
+  return out;
+}
 
 std::vector<ModelXray> xray(const Choices& choices, const Listener& listener) {
   std::vector<train::LoadedModel> models;

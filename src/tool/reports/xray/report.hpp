@@ -34,7 +34,7 @@ struct Choices {
 struct ModelXray {
   std::string name;
   models::DecoderConfig config;
-  train::Evaluation evaluation;     ///< values of xray_metrics
+  train::Evaluation evaluation;     ///< values of xray_metrics and of collected_figures
   std::int64_t map_cells = 0;       ///< cells a side of its heads' maps
   std::vector<std::string> pieces;  ///< (T) what each token adds to the text, which may not be valid UTF-8; the
                                     ///< number of a token whose text is unknown
@@ -47,8 +47,12 @@ struct ModelXray {
 /// as much as all others.
 metrics::MetricList xray_metrics();
 
-/// Returns the figures of heads that no metric gives, because they need the weights, or all that a head writes.
-std::vector<const metrics::Figure*> rank_figures();
+/// Returns the figures of heads that no metric gives, because they need the weights of all pairs of tokens, matrices of
+/// the model, or all that a head writes.
+std::vector<const metrics::Figure*> collected_figures();
+
+/// Returns the figures that some of the models have, without those of overrides: of metrics, then collected ones.
+std::vector<const metrics::Figure*> figures_of(const std::vector<ModelXray>& models);
 
 /// Callbacks of a run. progress receives the current model and the fraction done. plan receives, before the first model
 /// runs, a line for each model on the cost of its overrides.

@@ -42,7 +42,8 @@ std::size_t step_of(double value, double largest, const Steps& steps) {
 }
 
 std::string cell(std::optional<double> value, double largest, MapStyle style) {
-  if (!value || !std::isfinite(*value)) return "? ";
+  if (!value) return "- ";
+  if (!std::isfinite(*value)) return "? ";
   if (style == MapStyle::shades) return std::string(2, kShades[step_of(*value, largest, kShades)]);
   return fmt::format("\x1b[48;5;{}m  \x1b[0m", kColours[step_of(*value, largest, kColours)]);
 }
@@ -51,7 +52,8 @@ std::string cell(std::optional<double> value, double largest, MapStyle style) {
 std::string maps_text(const std::string& heading, const ModelXray& model, const std::vector<Map>& maps,
                       MapStyle style) {
   const auto& heads = model.evaluation.report.heads;
-  const std::size_t width = std::max<std::size_t>(2 * heads.front().size(), 24);
+  std::size_t width = 24;
+  for (const std::vector<metrics::FigureRow>& layer : heads) width = std::max(width, 2 * layer.size());
   std::string out = fmt::format("\n{}\n{:5}", heading, "");
   for (const Map& map : maps)
     out += fmt::format("  {:{}}", fmt::format("{}, 0 to {:.2g}", map.title, map.largest), width);
@@ -118,7 +120,7 @@ std::string change_lines(const ModelXray& model) {
     out += fmt::format("     {:7}", row.word);
     const std::vector<Change> changes = changes_of(model, row.figure);
     if (changes.empty()) {
-      out += fmt::format("left out: {}\n", reason_left_out(model.config.gate, row.value));
+      out += fmt::format("left out: {}\n", reason_left_out(model.config, row.value));
       continue;
     }
     for (std::size_t i = 0; i < std::min(kLargest, changes.size()); ++i) {
@@ -132,13 +134,14 @@ std::string change_lines(const ModelXray& model) {
 
 /// Returns a line for each layer, with a column for each override.
 std::string change_table(const ModelXray& model) {
-  const std::vector<const OverrideRow*> kinds = overrides_of(model.config.gate);
+  const std::vector<const OverrideRow*> kinds = overrides_of(model.config);
   std::vector<std::vector<std::string>> lines{{"layer"}};
   for (const OverrideRow* row : kinds) lines[0].emplace_back(row->word);
   for (std::size_t layer = 0; layer < model.evaluation.report.layers.size(); ++layer) {
     lines.push_back({fmt::format("{}", layer)});
     for (const OverrideRow* row : kinds) {
-      lines.back().push_back(fmt::format("{:+.4f}", model.evaluation.report.layers[layer].at(row->figure)));
+      const std::optional<double> value = model.evaluation.report.layers[layer].find(row->figure);
+      lines.back().push_back(value ? fmt::format("{:+.4f}", *value) : "-");
     }
   }
   return '\n' + console::text_table(lines);
@@ -152,7 +155,7 @@ std::string overrides_text(const ModelXray& model, MapStyle style) {
   if (run.part == OverriddenPart::layers)
     return fmt::format("\n{}\n{}{}", heading, change_lines(model), change_table(model));
   std::vector<Map> maps;
-  for (const OverrideRow* row : overrides_of(model.config.gate)) {
+  for (const OverrideRow* row : overrides_of(model.config)) {
     const double largest = changes_of(model, row->figure).front().value;
     maps.push_back({&row->figure, row->word, largest > 0.0 ? largest : 1.0});
   }
@@ -166,7 +169,7 @@ std::string list_text() {
   for (const metrics::Metric* metric : xray_metrics()) {
     out += fmt::format("{}{}\n    {}\n", metric->name, metric->of_heads ? " (of heads too)" : "", metric->definition);
   }
-  for (const metrics::Figure* figure : rank_figures()) {
+  for (const metrics::Figure* figure : collected_figures()) {
     out += fmt::format("{} (of heads)\n    {}\n", figure->key, figure->meaning);
   }
   for (const OverrideRow& row : kOverrides) {
@@ -183,7 +186,7 @@ std::string headline_text(const std::vector<ModelXray>& models, MapStyle style) 
     lines[2].push_back(fmt::format("{}", models::parameter_count(model.config)));
     lines[3].push_back(fmt::format("{}", model.pieces.size()));
   }
-  for (const metrics::Figure* figure : metrics::figures_of(xray_metrics(), /*of_triggers=*/false)) {
+  for (const metrics::Figure* figure : figures_of(models)) {
     std::vector<std::string> line{std::string(figure->key)};
     for (const ModelXray& model : models)
       line.push_back(console::figure_text(model.evaluation.report.overall.find(*figure)));

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "models/decoder/tiny.hpp"
 #include "models/decoder/weights.hpp"
 #include "models/evaluate/gates.hpp"
+#include "models/evaluate/layer_heads.hpp"
 #include "models/layers/support.hpp"
 #include "support/test_runs.hpp"
 #include "tool/reports/xray/decoded.hpp"
@@ -48,55 +52,106 @@ Collected collect(const DecoderConfig& config) {
 
 double root(std::uint8_t byte) { return static_cast<double>(byte) / 255.0; }
 
+/// What query i gives to key j: softmax weights, or of linear attention shares |a| / Σ|a|.
+double weight_of(const models::PlainLayer& layer, std::int64_t h, std::int64_t i, std::int64_t j) {
+  const bool linear = layer.weights.empty();
+  const double* row = (linear ? layer.rule_weights : layer.weights).data() + (h * kShape.seq + i) * kShape.seq;
+  if (!linear) return row[j];
+  double sum = 0.0;
+  for (std::int64_t k = 0; k <= i; ++k) sum += std::abs(row[k]);
+  return std::abs(row[j]) / sum;
+}
+
+/// Checks a head's map, what each token receives from the queries that see it, and how far queries look.
+void check_head(const HeadRecord& head, const models::PlainLayer& layer, std::int64_t h, std::int64_t window) {
+  const std::vector<std::uint8_t> map = decoded(head.map), received = decoded(head.received);
+  ASSERT_EQ(map.size(), static_cast<std::size_t>(kShape.seq * (kShape.seq + 1) / 2));
+  ASSERT_EQ(received.size(), static_cast<std::size_t>(kShape.seq));
+  std::size_t at = 0;
+  double distances = 0.0;
+  for (std::int64_t i = 0; i < kShape.seq; ++i) {
+    double all = 0.0, far = 0.0;
+    for (std::int64_t j = 0; j <= i; ++j) {
+      const double w = weight_of(layer, h, i, j);
+      EXPECT_NEAR(root(map[at++]), std::sqrt(w), kByte);
+      all += w;
+      far += w * static_cast<double>(i - j);
+    }
+    distances += far / all;
+  }
+  EXPECT_NEAR(head.mean_distance, distances / static_cast<double>(kShape.seq - 1), 1e-4);
+  for (std::int64_t j = 0; j < kShape.seq; ++j) {
+    double sum = 0.0, count = 0.0;
+    for (std::int64_t i = j; i < kShape.seq; ++i) {
+      if (window > 0 && i - j >= window) continue;
+      sum += weight_of(layer, h, i, j);
+      count += 1.0;
+    }
+    EXPECT_NEAR(root(received[static_cast<std::size_t>(j)]), std::sqrt(sum / count), kByte);
+  }
+  ASSERT_EQ(head.top_keys.size(), static_cast<std::size_t>(kShape.seq));
+  EXPECT_NEAR(std::sqrt(head.top_keys.front().second),
+              root(received[static_cast<std::size_t>(head.top_keys.front().first)]), kByte);
+  EXPECT_TRUE(std::is_sorted(head.top_keys.begin(), head.top_keys.end(),
+                             [](const auto& a, const auto& b) { return a.second > b.second; }));
+}
+
 void check_attention(const DecoderConfig& config, const Collected& got) {
-  for (std::size_t layer = 0; layer < got.layers.size(); ++layer) {
-    for (std::int64_t h = 0; h < config.heads; ++h) {
-      const HeadRecord& head = got.layers[layer].heads[static_cast<std::size_t>(h)];
-      const auto weight = [&](std::int64_t i, std::int64_t j) {
-        return got.plain.layers[layer].weights[static_cast<std::size_t>((h * kShape.seq + i) * kShape.seq + j)];
-      };
-      const std::vector<std::uint8_t> map = decoded(head.map), received = decoded(head.received);
-      ASSERT_EQ(map.size(), static_cast<std::size_t>(kShape.seq * (kShape.seq + 1) / 2));
-      ASSERT_EQ(received.size(), static_cast<std::size_t>(kShape.seq));
-      std::size_t at = 0;
-      for (std::int64_t i = 0; i < kShape.seq; ++i) {
-        for (std::int64_t j = 0; j <= i; ++j) EXPECT_NEAR(root(map[at++]), std::sqrt(weight(i, j)), kByte);
+  ASSERT_EQ(got.layers.size(), static_cast<std::size_t>(config.layers));
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const auto at = static_cast<std::size_t>(layer);
+    const bool linear = metrics::is_linear(config, layer);
+    const auto D = static_cast<double>(linear ? config.linear.value_dim : config.head_dim);
+    ASSERT_EQ(std::ssize(got.layers[at].heads), metrics::heads_of_layer(config, layer));
+    for (std::int64_t h = 0; h < metrics::heads_of_layer(config, layer); ++h) {
+      const HeadRecord& head = got.layers[at].heads[static_cast<std::size_t>(h)];
+      check_head(head, got.plain.layers[at], h, models::layer_config(config, layer).window);
+      ASSERT_EQ(head.value_output_rank.has_value(), !linear);
+      if (!linear) {
+        EXPECT_GE(*head.value_output_rank, 1.0);
+        EXPECT_LE(*head.value_output_rank, D);
       }
-      for (std::int64_t j = 0; j < kShape.seq; ++j) {
-        double sum = 0.0, count = 0.0;
-        for (std::int64_t i = j; i < kShape.seq; ++i) {
-          if (config.window > 0 && i - j >= config.window) continue;
-          sum += weight(i, j);
-          count += 1.0;
-        }
-        EXPECT_NEAR(root(received[static_cast<std::size_t>(j)]), std::sqrt(sum / count), kByte);
-      }
-      ASSERT_EQ(head.top_keys.size(), static_cast<std::size_t>(kShape.seq));
-      EXPECT_NEAR(std::sqrt(head.top_keys.front().second),
-                  root(received[static_cast<std::size_t>(head.top_keys.front().first)]), kByte);
-      EXPECT_TRUE(std::is_sorted(head.top_keys.begin(), head.top_keys.end(),
-                                 [](const auto& a, const auto& b) { return a.second > b.second; }));
-      const auto D = static_cast<double>(config.head_dim);
-      EXPECT_GE(head.value_output_rank, 1.0);
-      EXPECT_LE(head.value_output_rank, D);
       EXPECT_GE(head.written_rank, 1.0);
       EXPECT_LE(head.written_rank, std::min(D, static_cast<double>(kShape.seq)) + 1e-9);
     }
   }
 }
 
+/// Output gates of linear attention by their magnitude.
+void check_output_gates(const DecoderConfig& config, const Collected& got, std::int64_t layer) {
+  const LayerRecord& record = got.layers[static_cast<std::size_t>(layer)];
+  const std::vector<double>& plain = got.plain.layers[static_cast<std::size_t>(layer)].output_gates;
+  const std::int64_t H = config.linear.value_heads, D = config.linear.value_dim;
+  ASSERT_TRUE(record.gate.has_value());
+  for (std::int64_t h = 0; h < H; ++h) {
+    const HeadRecord& head = record.heads[static_cast<std::size_t>(h)];
+    const std::vector<std::uint8_t> bytes = decoded(head.gate.value());
+    std::int64_t counted = 0;
+    for (const std::int64_t count : head.gate_histogram.value()) counted += count;
+    EXPECT_EQ(counted, kShape.seq * D);
+    for (std::int64_t t = 0; t < kShape.seq; ++t) {
+      double sum = 0.0;
+      for (std::int64_t d = 0; d < D; ++d) sum += std::abs(plain[static_cast<std::size_t>((t * H + h) * D + d)]);
+      EXPECT_NEAR(root(bytes[static_cast<std::size_t>(t)]), std::min(1.0, sum / static_cast<double>(D)), kByte);
+    }
+  }
+}
+
 /// Gates of [0,1] at every token; of a head that owns some, and of the layer.
 void check_gates(const DecoderConfig& config, const Collected& got) {
-  const std::int64_t width = metrics::gate_width(config), owners = metrics::gate_owners(config);
   for (std::size_t layer = 0; layer < got.layers.size(); ++layer) {
+    const auto index = static_cast<std::int64_t>(layer);
+    const std::int64_t width = metrics::gate_width(config, index), owners = metrics::gate_owners(config, index);
+    if (metrics::is_linear(config, index)) continue;
+    const std::int64_t heads = metrics::heads_of_layer(config, index);
     const LayerRecord& record = got.layers[layer];
     ASSERT_EQ(record.gate.has_value(), width > 0);
-    for (std::int64_t h = 0; h < config.heads; ++h) {
+    for (std::int64_t h = 0; h < heads; ++h) {
       const HeadRecord& head = record.heads[static_cast<std::size_t>(h)];
       ASSERT_EQ(head.gate.has_value(), owners > 0);
       ASSERT_EQ(head.gate_histogram.has_value(), owners > 0);
       if (owners == 0) continue;
-      const std::int64_t features = width / owners, first = h * owners / config.heads * features;
+      const std::int64_t features = width / owners, first = h * owners / heads * features;
       const std::vector<std::uint8_t> bytes = decoded(*head.gate);
       GateHistogram histogram{};
       for (std::int64_t t = 0; t < kShape.seq; ++t) {
@@ -184,6 +239,17 @@ TEST_P(EveryVariant, Report_EveryGate_MatchesFormulas) {
 
 INSTANTIATE_TEST_SUITE_P(Gates, EveryVariant, testing::ValuesIn(items_to_test(models::all_variants())),
                          models::name_of_variant);
+
+TEST(Collector, Report_LayersThatDiffer_MatchesFormulas) {
+  for (const DecoderConfig& config : models::mixed_families()) {
+    const Collected got = collect(config);
+    check_attention(config, got);
+    if (config.gate != layers::GateVariant{}) check_gates(config, got);
+    for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+      if (metrics::is_linear(config, layer)) check_output_gates(config, got, layer);
+    }
+  }
+}
 
 TEST(Collector, Report_BiasesWindowAndScaledRope_MatchesFormulas) {
   for (const DecoderConfig& config : models::other_families()) check_attention(config, collect(config));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "models/decoder/plain_decoder.hpp"
 #include "models/decoder/tiny.hpp"
 #include "models/evaluate/gates.hpp"
+#include "models/evaluate/layer_heads.hpp"
 #include "models/layers/support.hpp"
 
 // The changes of the loss, against the plain decoder with parameters that hold the gates.
@@ -61,8 +63,9 @@ class Model {
   Overridden overridden(OverriddenPart part) const {
     Overridden out;
     out.report.layers.resize(static_cast<std::size_t>(config_.layers));
-    out.report.heads.assign(out.report.layers.size(),
-                            std::vector<metrics::FigureRow>(static_cast<std::size_t>(config_.heads)));
+    for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+      out.report.heads.emplace_back(static_cast<std::size_t>(metrics::heads_of_layer(config_, layer)));
+    }
     const std::vector<float> parameters = layers::as<float>(parameters_);
     out.run = override_parts(out.report, config_, parameters.data(), batch_.tokens, batch_.targets, part, {},
                              [&](double done) { out.progress.push_back(done); });
@@ -74,9 +77,11 @@ class Model {
 
   /// The rise of the loss where W_o reads nothing of these heads.
   double rise_without(std::int64_t layer, std::int64_t first, std::int64_t count) const {
-    const std::int64_t D = config_.head_dim, width = config_.heads * D;
+    const bool linear = metrics::is_linear(config_, layer);
+    const std::int64_t D = linear ? config_.linear.value_dim : config_.head_dim;
+    const std::int64_t width = metrics::heads_of_layer(config_, layer) * D;
     std::vector<double> w = parameters_;
-    double* out = tensor(w, layer, "o_proj.weight");
+    double* out = tensor(w, layer, linear ? "linear_attn.out_proj.weight" : "self_attn.o_proj.weight");
     for (std::int64_t c = 0; c < config_.dim; ++c) std::fill_n(out + c * width + first * D, count * D, 0.0);
     return mean(plain(w).losses) - loss();
   }
@@ -86,7 +91,8 @@ class Model {
                          const std::vector<double>& gates) const {
     const std::int64_t features = static_cast<std::int64_t>(gates.size()) / count;
     std::vector<double> w = parameters_;
-    double *matrix = tensor(w, layer, "gate_proj.weight"), *bias = tensor(w, layer, "gate_proj.bias");
+    double *matrix = tensor(w, layer, "self_attn.gate_proj.weight"),
+           *bias = tensor(w, layer, "self_attn.gate_proj.bias");
     std::fill_n(matrix + first * features * config_.dim, count * features * config_.dim, 0.0);
     for (std::size_t i = 0; i < gates.size(); ++i) {
       bias[first * features + static_cast<std::int64_t>(i)] =
@@ -104,7 +110,7 @@ class Model {
     return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(kOverrideShape.seq - ignored);
   }
   double* tensor(std::vector<double>& w, std::int64_t layer, const std::string& name) const {
-    return w.data() + table_.find("model.layers." + std::to_string(layer) + ".self_attn." + name)->offset;
+    return w.data() + table_.find("model.layers." + std::to_string(layer) + "." + name)->offset;
   }
 
   DecoderConfig config_;
@@ -116,7 +122,7 @@ class Model {
 /// The mean over tokens of each gate of heads.
 std::vector<double> mean_gates(const Model& model, std::int64_t layer, std::int64_t first, std::int64_t count) {
   const std::vector<double> gates = model.plain().layers[static_cast<std::size_t>(layer)].gates;
-  const std::int64_t width = metrics::gate_width(model.config()), features = width / model.config().heads;
+  const std::int64_t width = metrics::gate_width(model.config(), layer), features = width / model.config().heads;
   std::vector<double> out(static_cast<std::size_t>(count * features));
   for (std::int64_t t = 0; t < kOverrideShape.seq; ++t) {
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -195,9 +201,52 @@ TEST(Overrides, Override_GateDoesNotSuit_IsLeftOutWithTheReason) {
       EXPECT_NE(reason_left_out(model.config().gate, kind).find(why), std::string::npos) << gate;
       EXPECT_EQ(got.change(kind, 0, 0), std::nullopt) << gate;
     }
-    EXPECT_EQ(overrides_of(model.config().gate).size(), 1U) << gate;
+    EXPECT_EQ(overrides_of(model.config()).size(), 1U) << gate;
   }
-  EXPECT_EQ(overrides_of(config_of("g1-head_shared").gate).size(), kOverrides.size());
+  EXPECT_EQ(overrides_of(config_of("g1-head_shared")).size(), kOverrides.size());
+}
+
+TEST(Overrides, ClosedHead_LayersThatDiffer_EqualsAModelWithoutTheHead) {
+  for (const DecoderConfig& config : models::mixed_families()) {
+    const Model model(config);
+    const Overridden heads = model.overridden(OverriddenPart::heads), whole = model.overridden(OverriddenPart::layers);
+    EXPECT_EQ(heads.run.passes, std::ssize(heads.progress) + 1);
+    for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+      const std::int64_t count = metrics::heads_of_layer(config, layer);
+      for (std::int64_t h = 0; h < count; ++h) {
+        EXPECT_NEAR(heads.change(Override::closed, layer, h).value(), model.rise_without(layer, h, 1), kLossClose);
+      }
+      EXPECT_NEAR(whole.change(Override::closed, layer).value(), model.rise_without(layer, 0, count), kLossClose);
+    }
+  }
+}
+
+/// SiLU has no value that is open, so value heads have the other overrides.
+TEST(Overrides, Override_LinearAttention_HasClosedAndMean) {
+  const DecoderConfig qwen = models::mixed_families()[0], olmo = models::mixed_families()[1];
+  for (const DecoderConfig& config : {qwen, olmo}) {
+    const Overridden got = Model(config).overridden(OverriddenPart::heads);
+    EXPECT_EQ(got.change(Override::open, 0, 0), std::nullopt);
+    EXPECT_GT(std::abs(got.change(Override::mean, 0, 0).value()), 1e-4);
+    EXPECT_EQ(got.change(Override::open, 1, 0).has_value(), has_gate(config.gate));
+    EXPECT_EQ(got.change(Override::mean, 1, 0).has_value(), has_gate(config.gate));
+  }
+  EXPECT_EQ(reason_left_out(qwen, Override::open), "");
+  EXPECT_EQ(reason_left_out(olmo, Override::mean), "");
+  EXPECT_EQ(reason_left_out(olmo, Override::open),
+            "attention has no gate, and SiLU, the output gate of linear attention, has no open value");
+}
+
+/// With one token, an output gate is its mean.
+TEST(Overrides, MeanGate_LinearAttentionOnOneToken_ChangesNothing) {
+  const DecoderConfig config = models::mixed_families().front();
+  const models::ParameterTable table(config);
+  const std::vector<float> parameters = layers::as<float>(models::large_parameters(table, 23));
+  metrics::Report report;
+  report.layers.resize(2);
+  override_parts(report, config, parameters.data(), {3}, {5}, OverriddenPart::layers, {}, [](double) {});
+  EXPECT_NEAR(report.layers[0].at(Overridden::figure(Override::mean)), 0.0, 1e-6);
+  EXPECT_GT(std::abs(report.layers[0].at(Overridden::figure(Override::closed))), 1e-4);
 }
 
 TEST(Overrides, Overrides_Planned_TakeThatManyPasses) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "models/decoder/parameters.hpp"
+#include "models/families/model_file.hpp"
 #include "models/io/npy.hpp"
 #include "tool/cli/small_verbs.hpp"
 #include "tool/reports/xray/decoded.hpp"
@@ -132,12 +134,12 @@ TEST_F(XrayVerbTest, Figures_OfTheModel_AreThoseOfEval) {
   const Outcome outcome = verb.eval("gated", {"--tokens", "12", "--json", "--heads", "--metrics", "all"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const json eval = json::parse(outcome.out);
-  const std::set<std::string> ranks{"value_output_rank", "written_rank"};
+  const std::set<std::string> collected{"mean_distance", "value_output_rank", "written_rank"};
   for (const auto& [key, value] : model.at("figures").items()) {
-    if (ranks.contains(key)) continue;
+    if (collected.contains(key)) continue;
     EXPECT_EQ(value, eval.at(key)) << key;
   }
-  for (const std::string& key : ranks) {  // the mean over heads, of layers and of the model
+  for (const std::string& key : collected) {  // the mean over heads, of layers and of the model
     double all = 0.0;
     for (std::size_t layer = 0; layer < 2; ++layer) {
       double sum = 0.0;
@@ -267,6 +269,65 @@ TEST_F(XrayVerbTest, TokenIds_InPlaceOfText_GiveTheSameFigures) {
   EXPECT_EQ(figures({"--token-ids", verb.path("ids.npy")}), figures({"--text", verb.path("start")}));
   expect_refused(testing::headgate({"xray", verb.path("gated"), "--text", verb.text(), "--token-ids", out}), "xray",
                  "one of --text and --token-ids is required");
+}
+
+/// Writes a model whose layers differ, and ids for it; it reads them beside one whose layers are alike.
+TEST_F(XrayVerbTest, Hybrid_BesideAnother_HasBothKindsOfLayers) {
+  models::DecoderConfig config;
+  config.vocab = 256;
+  config.dim = 8;
+  config.layers = 3;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 4;
+  config.ffn = 8;
+  config.seq_len = 16;
+  using enum models::LayerType;
+  config.layer_types = {linear_attention, sliding_attention, full_attention};
+  config.window = 4;
+  config.linear = {.key_heads = 1, .value_heads = 3, .key_dim = 4, .value_dim = 4, .kernel = 2};
+  config.gate = layers::parse_gate("headwise");
+  const models::ParameterTable table(config);
+  std::vector<float> parameters(static_cast<std::size_t>(table.total()));
+  models::initialise(parameters.data(), table, config, 1);
+  models::write_model(verb.path("hybrid"), {config}, parameters, DType::f32);
+  const io::Array ids = io::make_array(DType::i32, {16});
+  for (std::int32_t i = 0; i < 16; ++i)
+    std::memcpy(ids.data.get() + sizeof(i) * static_cast<std::size_t>(i), &i, sizeof(i));
+  io::NpyWriter writer;
+  writer.add(verb.path("ids.npy"), ids);
+  writer.commit();
+  const std::vector<std::string> command{
+      "xray", verb.path("gated"), verb.path("hybrid"), "--token-ids", verb.path("ids.npy"), "--override", "heads"};
+  std::vector<std::string> to_json = command;
+  to_json.insert(to_json.end(), {"--json-out", verb.path("out.json")});
+  ASSERT_EQ(testing::headgate(to_json).status, 0);
+  const json models = json::parse(testing::read_bytes(verb.path("out.json"))).at("models");
+  EXPECT_EQ(models[0].at("layer_types"), json({"full_attention", "full_attention"}));
+  const json& hybrid = models[1];
+  EXPECT_EQ(hybrid.at("layer_types"), json({"linear_attention", "sliding_attention", "full_attention"}));
+  EXPECT_EQ(hybrid.at("heads")[0].size(), 3U);
+  EXPECT_EQ(hybrid.at("heads")[1].size(), 4U);
+  const json &linear = hybrid.at("layer_figures")[0], &sliding = hybrid.at("layer_figures")[1];
+  EXPECT_TRUE(linear.at("first_token_attention").is_null());
+  EXPECT_TRUE(sliding.at("first_token_attention").is_null());
+  EXPECT_TRUE(hybrid.at("layer_figures")[2].at("first_token_attention").is_number());
+  EXPECT_TRUE(linear.at("value_output_rank").is_null());
+  EXPECT_TRUE(sliding.at("gate_mean").is_number());
+  for (const json& layer : hybrid.at("layer_figures")) EXPECT_GT(layer.at("mean_distance"), 0.0);
+  EXPECT_LT(sliding.at("mean_distance"), 3.0) << "inside its window";
+  EXPECT_TRUE(hybrid.at("head_figures")[0][2].at("loss_change_at_mean_gate").is_number());
+  EXPECT_TRUE(hybrid.at("head_figures")[0][2].at("loss_change_when_open").is_null());
+
+  const Outcome text = testing::headgate(command);
+  EXPECT_EQ(text.status, 0) << text.err;
+  const Outcome eval = testing::headgate(
+      {"eval", verb.path("hybrid"), verb.path("gated"), "--token-ids", verb.path("ids.npy"), "--metrics", "all"});
+  EXPECT_EQ(eval.status, 0) << eval.err;
+  EXPECT_EQ(eval.out.find("nan"), std::string::npos) << eval.out;
+  const Outcome heads =
+      testing::headgate({"eval", verb.path("hybrid"), "--token-ids", verb.path("ids.npy"), "--heads"});
+  EXPECT_EQ(heads.status, 0) << heads.err;
 }
 
 TEST_F(XrayVerbTest, Arguments_Bad_AreRefusedOnOneLineAndWriteNothing) {
