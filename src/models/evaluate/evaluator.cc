@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "headgate/linear_attention_statistics.hpp"
 #include "library/core/check.hpp"
 #include "models/evaluate/attention_call.hpp"
 #include "models/evaluate/gates.hpp"
@@ -24,6 +25,15 @@ Inputs inputs_of(const MetricList& metrics) {
   return out;
 }
 
+/// Leaves out metrics of linear attention for models without it.
+MetricList metrics_of(const MetricList& metrics, const DecoderConfig& config) {
+  MetricList out;
+  for (const Metric* metric : metrics) {
+    if (metric->layers != MetricLayers::linear_attention || value_heads(config) > 0) out.push_back(metric);
+  }
+  return out;
+}
+
 template <typename T>
 std::unique_ptr<Sums<T>> sums_of(const Metric& metric, const DecoderConfig& config) {
   if constexpr (std::is_same_v<T, float>) {
@@ -35,7 +45,7 @@ std::unique_ptr<Sums<T>> sums_of(const Metric& metric, const DecoderConfig& conf
 
 /// Sizes of an evaluator's buffers for a batch.
 struct Sizes {
-  std::size_t token_losses = 0, first_token_weights = 0, entropies = 0, gates = 0;
+  std::size_t token_losses = 0, first_token_weights = 0, entropies = 0, gates = 0, rule = 0;
 
   Sizes(const DecoderConfig& config, models::BatchShape shape, Inputs inputs) {
     const auto N = static_cast<std::size_t>(shape.batch * shape.seq);
@@ -44,6 +54,11 @@ struct Sizes {
     if (inputs.has(Input::first_token_weights)) first_token_weights = of_queries;
     if (inputs.has(Input::entropies)) entropies = of_queries;
     if (inputs.has(Input::gates)) gates = N * static_cast<std::size_t>(most_gates(config));
+    const auto Hv = static_cast<std::size_t>(value_heads(config));
+    const std::size_t of_states = static_cast<std::size_t>(shape.batch) * Hv;
+    if (inputs.has(Input::rule_means)) rule += 3 * of_states;
+    if (inputs.has(Input::state_ranks)) rule += of_states;
+    if (inputs.has(Input::hidden_weights)) rule += 2 * N * Hv;
   }
 };
 
@@ -63,21 +78,23 @@ std::optional<double> mean_over_layers(const std::vector<FigureRow>& layers, con
 
 template <typename T>
 Evaluator<T>::Evaluator(models::Decoder<T>& decoder, const MetricList& metrics)
-    : decoder_(decoder), inputs_(inputs_of(metrics)) {
-  for (const Metric* metric : metrics) running_.push_back({metric, sums_of<T>(*metric, decoder.config())});
+    : decoder_(decoder), inputs_(inputs_of(metrics_of(metrics, decoder.config()))) {
+  for (const Metric* metric : metrics_of(metrics, decoder.config()))
+    running_.push_back({metric, sums_of<T>(*metric, decoder.config())});
   const Sizes sizes(decoder.config(), decoder.shape(), inputs_);
   token_losses_.resize(sizes.token_losses);
   first_token_weights_.resize(sizes.first_token_weights);
   entropies_.resize(sizes.entropies);
   gates_.resize(sizes.gates);
+  rule_.resize(sizes.rule);
 }
 
 template <typename T>
 std::size_t Evaluator<T>::planned_bytes(const DecoderConfig& config, models::BatchShape shape,
                                         const MetricList& metrics) {
-  const Sizes sizes(config, shape, inputs_of(metrics));
+  const Sizes sizes(config, shape, inputs_of(metrics_of(metrics, config)));
   return sizeof(T) * (sizes.token_losses + sizes.gates) +
-         sizeof(double) * (sizes.first_token_weights + sizes.entropies);
+         sizeof(double) * (sizes.first_token_weights + sizes.entropies + sizes.rule);
 }
 
 template <typename T>
@@ -86,8 +103,11 @@ models::Taps Evaluator<T>::taps() const {
   if (inputs_.has(Input::exit_loss)) out |= {Tap::exit_loss};
   if (inputs_.has(Input::output)) out |= {Tap::output};
   if (inputs_.has(Input::values)) out |= {Tap::values};
-  if (inputs_.has(Input::first_token_weights) || inputs_.has(Input::entropies)) out |= {Tap::scores};
-  if (inputs_.has(Input::gates)) out |= {Tap::gate_logits};
+  for (const Input input :
+       {Input::first_token_weights, Input::entropies, Input::rule_means, Input::hidden_weights, Input::state_ranks}) {
+    if (inputs_.has(input)) out |= {Tap::scores};
+  }
+  if (inputs_.has(Input::gates) || inputs_.has(Input::output_gates)) out |= {Tap::gate_logits};
   return out;
 }
 
@@ -110,11 +130,13 @@ void Evaluator<T>::add(const T* parameters, const std::int32_t* tokens, const st
 
 template <typename T>
 void Evaluator<T>::after_layer(const LayerView<T>& view) {
-  LayerSample<T> sample{view, decoder_.context(), {}, {}, {}, triggers_, counted_targets_};
-  if (view.type != models::LayerType::linear_attention) {
+  LayerSample<T> sample{view, decoder_.context(), {}, {}, {}, {}, triggers_, counted_targets_};
+  if (view.type == models::LayerType::linear_attention) {
+    sample.rule = rule_statistics_of(view);
+  } else {
     if (inputs_.has(Input::first_token_weights)) sample.first_token_weights = first_token_weights_of(view);
     if (inputs_.has(Input::entropies)) sample.entropies = entropies_of(view);
-    if (view.gate.present()) sample.gates = gates_of(view);
+    if (inputs_.has(Input::gates) && view.gate.present()) sample.gates = gates_of(view);
   }
   for (const Running& running : running_) {
     if (!is_about(*running.metric, decoder_.config(), view.layer, view.shape.seq)) continue;
@@ -158,6 +180,42 @@ View<const T, 2> Evaluator<T>::gates_of(const LayerView<T>& view) {
   const View<T, 2> gates = view_of(gates_, view.gate.shape[0], gate_width(decoder_.config(), view.layer));
   gate_values_of(gates, view, decoder_.config(), decoder_.context());
   return gates;
+}
+
+/// Computes what metrics read, and nothing else.
+template <typename T>
+RuleStatistics Evaluator<T>::rule_statistics_of(const LayerView<T>& view) {
+  const std::int64_t B = view.shape.batch, Hv = value_heads(decoder_.config()), N = B * view.shape.seq;
+  RuleStatistics out;
+  LinearAttentionStatistics statistics;
+  double* next = rule_.data();
+  const auto take = [&next](std::int64_t rows, std::int64_t columns) {
+    const View<double, 2> taken{next, {rows, columns}};
+    next += rows * columns;
+    return taken;
+  };
+  const auto of_states = [&](View<const double, 2>& figures, TensorView& output) {
+    const View<double, 2> taken = take(B, Hv);
+    figures = taken;
+    output = make_view(taken.data, {B, Hv, 1, 1});
+  };
+  const auto of_each_query = [&](View<const double, 2>& figures, TensorView& output) {
+    const View<double, 2> taken = take(Hv, N);
+    figures = taken;
+    output = of_queries(taken, view.shape);
+  };
+  if (inputs_.has(Input::rule_means)) {
+    of_states(out.mean_decay, statistics.mean_decay);
+    of_states(out.mean_beta, statistics.mean_beta);
+    of_states(out.half_life, statistics.half_life);
+  }
+  if (inputs_.has(Input::state_ranks)) of_states(out.effective_rank, statistics.effective_rank);
+  if (inputs_.has(Input::hidden_weights)) {
+    of_each_query(out.first_shares, statistics.first_share);
+    of_each_query(out.reaches, statistics.reach);
+  }
+  if (next != rule_.data()) linear_attention_statistics(statistics, view.rule_inputs, view.rule_options);
+  return out;
 }
 
 template <typename T>

@@ -17,7 +17,7 @@ namespace headgate::metrics {
 
 /// Holds the figures. A NaN in a model's activations makes each figure that it reaches NaN.
 struct Report {
-  MetricList metrics;  ///< those asked for
+  MetricList metrics;  ///< those asked for, without those of linear attention for models without it
   FigureRow overall;
   std::vector<FigureRow> layers;
   std::vector<std::vector<FigureRow>> heads;  ///< by layer and head, for Metric::of_heads
@@ -28,7 +28,8 @@ struct Report {
 template <typename T>
 class Evaluator : private models::LayerObserver<T> {
  public:
-  /// `decoder` must outlive the evaluator. Metrics use its context too.
+  /// `decoder` must outlive the evaluator. Metrics use its context too. Those of linear attention are left out for
+  /// models without it.
   Evaluator(models::Decoder<T>& decoder, const MetricList& metrics);
 
   /// tokens(N), targets(N) as in Decoder::loss. triggers(N), if not null, is nonzero where the position's token is a
@@ -53,6 +54,7 @@ class Evaluator : private models::LayerObserver<T> {
   View<const double, 2> first_token_weights_of(const models::LayerView<T>& view);
   View<const double, 2> entropies_of(const models::LayerView<T>& view);
   View<const T, 2> gates_of(const models::LayerView<T>& view);
+  RuleStatistics rule_statistics_of(const models::LayerView<T>& view);
   void add_figures(Report& out, const Running& running) const;
 
   models::Decoder<T>& decoder_;
@@ -63,10 +65,11 @@ class Evaluator : private models::LayerObserver<T> {
   View<const std::uint8_t, 1> triggers_;  // of the current batch
   std::int64_t counted_targets_ = 0;      // of the current batch
 
-  std::vector<T> token_losses_;              // (N), if asked for, like the next three
+  std::vector<T> token_losses_;              // (N), if asked for, like the next four
   std::vector<double> first_token_weights_;  // (Hq,N)
   std::vector<double> entropies_;            // (Hq,N)
   std::vector<T> gates_;                     // (N,width) g(z)
+  std::vector<double> rule_;                 // RuleStatistics, one after the other
 };
 
 }  // namespace headgate::metrics

@@ -27,6 +27,9 @@ struct MeanByTrigger {
   Mean& at(bool is_trigger) { return is_trigger ? trigger : other; }
 };
 
+/// Returns |silu(z)|: silu, the output gate of linear attention, may be negative.
+inline double silu_magnitude(double z) { return std::abs(z / (1.0 + std::exp(-z))); }
+
 /// Returns the larger of two, or NaN if one is NaN: std::max hides a NaN in one of its arguments.
 inline double larger(double a, double b) { return std::isnan(b) || b > a ? b : a; }
 

@@ -70,6 +70,47 @@ class QueryMeanSums : public Sums<T> {
   MeanByHead heads_;
 };
 
+/// Accumulates the mean of such numbers of the queries of linear attention.
+template <typename T, View<const double, 2> RuleStatistics::*kOfQueries>
+class RuleQueryMeanSums : public Sums<T> {
+ public:
+  explicit RuleQueryMeanSums(const models::DecoderConfig& config) : heads_(config) {}
+
+  void add_layer(const LayerSample<T>& sample) override {
+    add_queries(heads_, sample, [&](std::int64_t h, std::int64_t n) { return (sample.rule.*kOfQueries)(h, n); });
+  }
+  Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).value()}; }
+  Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).value()}; }
+
+ private:
+  MeanByHead heads_;
+};
+
+/// Adds value(x) for each number x of `states`, (B,Hv).
+template <typename T, class Value>
+void add_states(MeanByHead& mean, const LayerSample<T>& sample, const View<const double, 2>& states,
+                const Value& value) {
+  for (std::int64_t b = 0; b < states.shape[0]; ++b) {
+    for (std::int64_t h = 0; h < states.shape[1]; ++h) mean.at(sample.view.layer, h).add(value(states(b, h)));
+  }
+}
+
+/// Accumulates the mean of numbers (B,Hv) that a sample has for each state of linear attention.
+template <typename T, View<const double, 2> RuleStatistics::*kOfStates>
+class StateMeanSums : public Sums<T> {
+ public:
+  explicit StateMeanSums(const models::DecoderConfig& config) : heads_(config) {}
+
+  void add_layer(const LayerSample<T>& sample) override {
+    add_states(heads_, sample, sample.rule.*kOfStates, [](double x) { return x; });
+  }
+  Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).value()}; }
+  Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).value()}; }
+
+ private:
+  MeanByHead heads_;
+};
+
 /// Accumulates means over gates, separately for each head that has its own. A query head has its own gates, or those of
 /// its key/value head. A gate that heads share, or on the layer's output, counts for no head.
 class MeanByGate {

@@ -29,8 +29,18 @@ enum class Input {
   first_token_weights,  ///< LayerSample::first_token_weights
   gates,                ///< LayerSample::gates
   entropies,            ///< LayerSample::entropies, which cost half a forward pass of attention
+  rule_means,           ///< RuleStatistics::mean_decay, mean_beta and half_life
+  hidden_weights,       ///< RuleStatistics::first_shares and reaches, which cost as much as attention: T² operations
+  state_ranks,          ///< RuleStatistics::effective_rank, which costs a forward pass of linear attention
+  output_gates,         ///< LayerView::gate of linear attention
 };
 using Inputs = EnumSet<Input>;
+
+/// What linear_attention_statistics says of a layer; parts that no metric reads are absent.
+struct RuleStatistics {
+  View<const double, 2> mean_decay, mean_beta, half_life, effective_rank;  ///< (B,Hv) of each state
+  View<const double, 2> first_shares, reaches;  ///< (Hv,N) of each query. No metric counts query 0.
+};
 
 /// Shows metrics a layer of one batch. Inputs that several metrics read are computed once.
 template <typename T>
@@ -44,6 +54,7 @@ struct LayerSample {
   /// (N,width) g(z) as applied: after the function, and after the mean over heads if they share one. Absent without a
   /// gate.
   View<const T, 2> gates;
+  RuleStatistics rule;                   ///< of linear attention
   View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at triggers; absent for tasks without triggers
   std::int64_t counted_targets = 0;      ///< targets that are not layers::kIgnoredTarget
 

@@ -10,20 +10,26 @@
 #include "library/core/nearest_word.hpp"
 #include "library/core/words.hpp"
 #include "models/evaluate/attention_entropy.hpp"
+#include "models/evaluate/beta.hpp"
 #include "models/evaluate/bos_attention.hpp"
 #include "models/evaluate/bos_attention_gated.hpp"
 #include "models/evaluate/bos_value_norm_ratio.hpp"
+#include "models/evaluate/decay.hpp"
 #include "models/evaluate/first_token_attention.hpp"
 #include "models/evaluate/first_token_attention_gated.hpp"
 #include "models/evaluate/first_token_attention_uniform.hpp"
 #include "models/evaluate/gate_below.hpp"
 #include "models/evaluate/gate_by_trigger.hpp"
 #include "models/evaluate/gate_mean.hpp"
+#include "models/evaluate/hidden_first_token.hpp"
 #include "models/evaluate/layer_loss.hpp"
 #include "models/evaluate/loss.hpp"
 #include "models/evaluate/loss_by_trigger.hpp"
 #include "models/evaluate/massive_activation.hpp"
+#include "models/evaluate/output_gate.hpp"
+#include "models/evaluate/reach.hpp"
 #include "models/evaluate/sink_rate.hpp"
+#include "models/evaluate/state_rank.hpp"
 
 namespace headgate::metrics {
 
@@ -40,6 +46,12 @@ constexpr std::array kAll{
     &kMassiveActivationMetric,
     &kGateMeanMetric,
     &kGateBelow,
+    &kDecay,
+    &kBeta,
+    &kOutputGate,
+    &kHiddenFirstTokenMetric,
+    &kReachMetric,
+    &kStateRankMetric,
     &kBosAttention,
     &kGateByTrigger,
     &kLossByTrigger,

@@ -38,10 +38,16 @@ Figures columns_of(const std::vector<const Metric*>& all) {
   return out;
 }
 
-/// Returns those that whole models have.
-Figures columns_of_models(const metrics::Report& report) {
-  std::vector<const Metric*> all = report.metrics;
-  std::erase_if(all, [](const Metric* metric) { return metric->scope == metrics::Scope::layers; });
+/// Returns those that some of the models has as a whole, in the order of the registry.
+Figures columns_of_models(const std::vector<EvaluatedModel>& models) {
+  std::vector<const Metric*> all = metrics::all_metrics();
+  std::erase_if(all, [&](const Metric* metric) {
+    const auto has = [metric](const EvaluatedModel& model) {
+      const auto& own = model.evaluation.report.metrics;
+      return std::find(own.begin(), own.end(), metric) != own.end();
+    };
+    return metric->scope == metrics::Scope::layers || std::none_of(models.begin(), models.end(), has);
+  });
   return columns_of(all);
 }
 
@@ -233,7 +239,7 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
     out += fmt::format("{:{}}  {:{}}  {} parameters{}\n", model.name, width, layers::gate_name(model.config.gate),
                        gate_width, models::parameter_count(model.config), same ? "" : ", " + text_read(model));
   }
-  const Figures columns = columns_of_models(models.front().evaluation.report);
+  const Figures columns = columns_of_models(models);
   if (columns.empty() && has_layer_columns(models.front().evaluation.report)) {
     out += "\nfigures of layers are compared with --json, or shown for one model\n";
   }
@@ -286,7 +292,10 @@ std::string json_keys_help() {
       "JSON keys: " + keys_text(metrics::figures_of(all, /*of_triggers=*/false)) +
       "; layers, a list of the same; with --heads, in each layer heads, a list of " +
       keys_text(metrics::figures_of(metrics::of_heads(all), /*of_triggers=*/false)) +
-      "; tokens; text_bytes, those that the targets stand for where tokens are not bytes; on bigram-backcopy, "
+      "; those of linear attention only of models that have it, null in their other layers, as those of attention are "
+      "in "
+      "layers of linear attention; tokens; text_bytes, those that the targets stand for where tokens are not bytes; on "
+      "bigram-backcopy, "
       "backcopy: " +
       keys_text(metrics::figures_of(all, /*of_triggers=*/true)) +
       "; and with --gate-threshold, gate_threshold: threshold closed_share, and with and without it loss_nats seconds "

@@ -179,6 +179,26 @@ TEST(Evaluator, Metrics_LayersThatDiffer_MatchPlainLoops) {
   }
 }
 
+/// Whichever inputs a metric reads, it gets those of its layers.
+TEST(Evaluator, MetricAlone_LayersThatDiffer_IsTheSame) {
+  const DecoderConfig config = models::mixed_families().front();
+  const Report all = evaluate(config, /*with_triggers=*/true).report;
+  ASSERT_EQ(all.metrics, all_metrics());
+  for (const Metric* metric : all_metrics()) {
+    const Report alone = evaluate(config, /*with_triggers=*/true, {metric}).report;
+    for (std::size_t layer = 0; layer < all.layers.size(); ++layer) {
+      for (const FigureRow::Entry& entry : alone.layers[layer].entries()) {
+        EXPECT_EQ(entry.value, all.layers[layer].find(*entry.figure)) << entry.figure->key;
+      }
+    }
+  }
+}
+
+TEST(Evaluator, MetricsOfLinearAttention_ModelWithoutIt_AreLeftOut) {
+  const Report report = evaluate("none", /*with_triggers=*/false).report;
+  for (const Metric* metric : report.metrics) EXPECT_NE(metric->layers, MetricLayers::linear_attention) << metric->name;
+}
+
 TEST(Evaluator, Figures_OfAttention_AreNullForLinearAttention) {
   const Report report = evaluate(models::mixed_families().front(), /*with_triggers=*/false).report;
   for (const FigureRow& row : report.heads[0]) EXPECT_EQ(row.find(kFirstTokenAttention), std::nullopt);
@@ -226,7 +246,7 @@ INSTANTIATE_TEST_SUITE_P(Gates, ByTrigger, testing::Values("none", "headwise", "
 TEST(Evaluator, Metric_AloneOrWithOthers_IsTheSame) {
   for (const char* gate : {"none", "head_shared", "g2-elementwise"}) {
     const Report all = evaluate(gate, /*with_triggers=*/true).report;
-    for (const Metric* metric : all_metrics()) {
+    for (const Metric* metric : all.metrics) {
       const Report alone = evaluate(gate, /*with_triggers=*/true, {metric}).report;
       const auto expect_same = [&](const FigureRow& got, const FigureRow& wanted, bool present) {
         ASSERT_EQ(got.entries().size(), present ? metric->figures.size() : 0U) << metric->name;

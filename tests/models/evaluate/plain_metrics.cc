@@ -285,6 +285,110 @@ Values bos_value_norm_ratio(const PlainBatches& e) {
   return {ratio.value()};
 }
 
+// --- linear attention --------------------------------------------------------------------------------------------
+
+/// Calls each(x) for the numbers (N,Hv,features) of a layer that belong to head h, or to any if h is negative.
+template <class Each>
+void for_values(const PlainBatches& e, std::size_t layer, std::vector<double> models::PlainLayer::*numbers,
+                std::int64_t features, std::int64_t h, const Each& each) {
+  for (const models::PlainRun& run : e.runs) {
+    const std::vector<double>& values = run.layers[layer].*numbers;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (h < 0 || static_cast<std::int64_t>(i) / features % e.heads(layer) == h) each(values[i]);
+    }
+  }
+}
+
+Values decay_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  Average decay, logarithm;
+  for_values(e, layer, &models::PlainLayer::decays, 1, h, [&](double x) {
+    decay.add(x);
+    logarithm.add(std::log(x));
+  });
+  return {decay.value(), std::log(2.0) / -logarithm.value()};
+}
+Values decay(const PlainBatches& e, std::size_t layer) { return decay_of_head(e, layer, -1); }
+
+Values beta_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  Average mean;
+  for_values(e, layer, &models::PlainLayer::betas, 1, h, [&](double x) { mean.add(x); });
+  return {mean.value()};
+}
+Values beta(const PlainBatches& e, std::size_t layer) { return beta_of_head(e, layer, -1); }
+
+Values output_gate_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  Average mean, tenth, hundredth;
+  for_values(e, layer, &models::PlainLayer::output_gates, e.config.linear.value_dim, h, [&](double x) {
+    mean.add(std::abs(x));
+    tenth.add(std::abs(x) < 0.1 ? 1.0 : 0.0);
+    hundredth.add(std::abs(x) < 0.01 ? 1.0 : 0.0);
+  });
+  return {mean.value(), tenth.value(), hundredth.value()};
+}
+Values output_gate(const PlainBatches& e, std::size_t layer) { return output_gate_of_head(e, layer, -1); }
+
+/// Returns the mean over queries of Σ_j |a_tj| value(t, j) / Σ_j |a_tj|.
+template <class Value>
+double mean_of_shares(const PlainBatches& e, std::size_t layer, std::int64_t h, const Value& value) {
+  Average mean;
+  for (std::size_t run = 0; run < e.runs.size(); ++run) {
+    for (std::int64_t b = 0; b < B; ++b) {
+      for (std::int64_t t = 1; t < T; ++t) {
+        double all = 0.0, weighted = 0.0;
+        for (std::int64_t j = 0; j <= t; ++j) {
+          const double a = std::abs(e.weight(run, layer, b, h, t, j));
+          all += a;
+          weighted += a * value(t, j);
+        }
+        mean.add(weighted / all);
+      }
+    }
+  }
+  return mean.value();
+}
+
+Values hidden_first_token_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  return {mean_of_shares(e, layer, h, [](std::int64_t /*t*/, std::int64_t j) { return j == 0 ? 1.0 : 0.0; })};
+}
+
+Values reach_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  return {mean_of_shares(e, layer, h, [](std::int64_t t, std::int64_t j) { return static_cast<double>(t - j); })};
+}
+
+/// ‖S‖_F⁴ / ‖SᵀS‖_F².
+double participation_ratio(const double* state, std::int64_t D, std::int64_t Dv) {
+  double norm = 0.0, of_gram = 0.0;
+  for (std::int64_t i = 0; i < Dv; ++i) {
+    for (std::int64_t j = 0; j < Dv; ++j) {
+      double product = 0.0;
+      for (std::int64_t d = 0; d < D; ++d) product += state[d * Dv + i] * state[d * Dv + j];
+      of_gram += product * product;
+      if (i == j) norm += product;
+    }
+  }
+  return norm * norm / of_gram;
+}
+
+Values state_rank_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  const std::int64_t D = e.config.linear.key_dim, Dv = e.config.linear.value_dim;
+  Average mean;
+  for (const models::PlainRun& run : e.runs) {
+    for (std::int64_t b = 0; b < B; ++b) {
+      const double* states = run.layers[layer].states.data();
+      mean.add(participation_ratio(states + (b * e.heads(layer) + h) * D * Dv, D, Dv));
+    }
+  }
+  return {mean.value()};
+}
+
+/// Returns the mean over heads.
+template <Values (*of_head)(const PlainBatches&, std::size_t, std::int64_t)>
+Values over_heads(const PlainBatches& e, std::size_t layer) {
+  Average mean;
+  for (std::int64_t h = 0; h < e.heads(layer); ++h) mean.add(of_head(e, layer, h)[0].value());
+  return {mean.value()};
+}
+
 constexpr PlainMetric kPlain[] = {
     {"loss", nullptr, loss},
     {"layer_loss", layer_loss},
@@ -296,6 +400,12 @@ constexpr PlainMetric kPlain[] = {
     {"massive_activation", massive_activation},
     {"gate_mean", gate_mean, nullptr, gate_mean_of_head},
     {"gate_below", gate_below, nullptr, gate_below_of_head},
+    {"decay", decay, nullptr, decay_of_head},
+    {"beta", beta, nullptr, beta_of_head},
+    {"output_gate", output_gate, nullptr, output_gate_of_head},
+    {"hidden_first_token", over_heads<hidden_first_token_of_head>, nullptr, hidden_first_token_of_head},
+    {"reach", over_heads<reach_of_head>, nullptr, reach_of_head},
+    {"state_rank", over_heads<state_rank_of_head>, nullptr, state_rank_of_head},
     {"bos_attention", nullptr, bos_attention},
     {"gate_by_trigger", nullptr, gate_by_trigger},
     {"loss_by_trigger", nullptr, loss_by_trigger},

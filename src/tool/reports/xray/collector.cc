@@ -11,6 +11,7 @@
 #include "models/evaluate/attention_call.hpp"
 #include "models/evaluate/gates.hpp"
 #include "models/evaluate/layer_heads.hpp"
+#include "models/evaluate/mean.hpp"
 #include "models/layers/attention_buffers.hpp"
 #include "models/layers/gate_variant.hpp"
 #include "models/layers/parallel.hpp"
@@ -30,12 +31,6 @@ std::int64_t most_heads(const models::DecoderConfig& config) {
 std::size_t bin_of(double gate) {
   const double place = std::floor(gate * static_cast<double>(kGateBins));
   return place > 0.0 ? static_cast<std::size_t>(std::min(place, static_cast<double>(kGateBins - 1))) : 0;
-}
-
-/// Computes |silu(z)|, which multiplies the output of linear attention up to its sign.
-double open_by(float z) {
-  const auto x = static_cast<double>(z);
-  return std::abs(x / (1.0 + std::exp(-x)));
 }
 
 /// Divides the weights of a query, which may be negative, by the sum of their magnitudes.
@@ -199,7 +194,7 @@ void Collector::add_output_gates(LayerRecord& record, const models::LayerView<fl
     for (std::int64_t t = 0; t < N; ++t) {
       double sum = 0.0;
       for (std::int64_t d = 0; d < D; ++d) {
-        const double gate = open_by(view.gate(t, h, d));
+        const double gate = metrics::silu_magnitude(static_cast<double>(view.gate(t, h, d)));
         sum += gate;
         ++histogram[bin_of(gate)];
       }

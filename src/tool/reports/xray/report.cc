@@ -18,6 +18,7 @@
 #include "models/decoder/parameters.hpp"
 #include "models/evaluate/layer_heads.hpp"
 #include "models/evaluate/mean.hpp"
+#include "models/evaluate/reach.hpp"
 #include "models/io/file_error.hpp"
 #include "models/layers/cross_entropy.hpp"
 #include "models/layers/gate_variant.hpp"
@@ -321,7 +322,8 @@ ordered_json model_json(const ModelXray& model) {
 metrics::MetricList xray_metrics() {
   metrics::MetricList out;
   for (const metrics::Metric* metric : metrics::that_apply(metrics::all_metrics(), /*has_triggers=*/false)) {
-    if (!metric->inputs.has(metrics::Input::exit_loss)) out.push_back(metric);
+    const bool costs_logits = metric->inputs.has(metrics::Input::exit_loss);
+    if (!costs_logits && metric != &metrics::kReachMetric) out.push_back(metric);
   }
   return out;
 }

@@ -44,7 +44,7 @@ struct ModelXray {
 };
 
 /// Returns the metrics that an X-ray has: those of tasks without triggers, except layer_loss, which costs several times
-/// as much as all others.
+/// as much as all others, and reach, which mean_distance is of all layers.
 metrics::MetricList xray_metrics();
 
 /// Returns the figures of heads that no metric gives, because they need the weights of all pairs of tokens, matrices of

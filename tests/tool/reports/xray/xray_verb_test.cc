@@ -313,6 +313,13 @@ TEST_F(XrayVerbTest, Hybrid_BesideAnother_HasBothKindsOfLayers) {
   EXPECT_TRUE(sliding.at("first_token_attention").is_null());
   EXPECT_TRUE(hybrid.at("layer_figures")[2].at("first_token_attention").is_number());
   EXPECT_TRUE(linear.at("value_output_rank").is_null());
+  for (const char* key : {"mean_decay", "half_life", "mean_beta", "output_gate_mean", "output_gate_below_0.1",
+                          "hidden_first_token_share", "state_rank"}) {
+    EXPECT_TRUE(linear.at(key).is_number()) << key;
+    EXPECT_TRUE(hybrid.at("head_figures")[0][2].at(key).is_number()) << key;
+    EXPECT_TRUE(sliding.at(key).is_null()) << key;
+    EXPECT_FALSE(models[0].at("figures").contains(key)) << key;
+  }
   EXPECT_TRUE(sliding.at("gate_mean").is_number());
   for (const json& layer : hybrid.at("layer_figures")) EXPECT_GT(layer.at("mean_distance"), 0.0);
   EXPECT_LT(sliding.at("mean_distance"), 3.0) << "inside its window";
