@@ -155,9 +155,18 @@ std::vector<Source> sources_of(const EvaluationChoices& choices, const std::vect
   return {models.size(), open_data(data_options(choices, models, task, seq_len))};
 }
 
-metrics::MetricList metrics_of(const EvaluationChoices& choices, const SequenceSource& source) {
+metrics::MetricList metrics_of(const EvaluationChoices& choices, const SequenceSource& source,
+                               const std::vector<LoadedModel>& models) {
   metrics::MetricList out = metrics::that_apply(metrics::parse_metrics(choices.metrics), source.has_triggers());
   require(!out.empty(), "--metrics {}: only tasks with triggers have it, such as bigram-backcopy",
+          fmt::join(choices.metrics, ","));
+  const bool has_linear = std::any_of(models.begin(), models.end(), [](const LoadedModel& model) {
+    return models::has_layer(model.config, models::LayerType::linear_attention);
+  });
+  const bool needs_linear = std::all_of(out.begin(), out.end(), [](const metrics::Metric* metric) {
+    return metric->layers == metrics::MetricLayers::linear_attention;
+  });
+  require(has_linear || !needs_linear, "--metrics {}: only models with layers of linear attention have it",
           fmt::join(choices.metrics, ","));
   return out;
 }
@@ -165,7 +174,7 @@ metrics::MetricList metrics_of(const EvaluationChoices& choices, const SequenceS
 /// Adds metrics and sequences to an open source of data.
 EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
   EvaluationInput input{std::move(source), {}, {}};
-  input.metrics = metrics_of(choices, *input.source);
+  input.metrics = metrics_of(choices, *input.source, models);
   require_seen_first_tokens(input.metrics, input.source->seq_len(), models);
   const std::int64_t all = input.source->has_triggers() ? kBackcopyTokens : std::numeric_limits<std::int64_t>::max();
   input.plan = plan_evaluation(input.source->held_out_count(), choices.tokens.value_or(all) / input.source->seq_len(),

@@ -38,7 +38,8 @@ struct XrayOptions {
 std::string override_help() {
   return fmt::format(
       "Measure what each head, or all heads of each layer, is worth: how much the loss rises if the gate is fixed ({}) "
-      "for all tokens. Each takes a pass of the model (docs/reference/xray.md)",
+      "for all tokens; a value head of linear attention is closed or has its mean output gate. Each takes a pass of "
+      "the model (docs/reference/xray.md)",
       list_words<xray::Override>());
 }
 
@@ -96,7 +97,8 @@ Verb add_xray(CommandLine& line) {
       "xray",
       "A page that shows what each head of a model does on a text\n\n"
       "Attention maps, gates, sinks, massive activations and ranks, head by head and token by token, of one model or "
-      "several side by side. MODEL is a directory made by `headgate train`, a directory of Hugging Face's, or a GGUF "
+      "several side by side. Layers of linear attention have their decay, output gate, state and hidden weights. MODEL "
+      "is a directory made by `headgate train`, a directory of Hugging Face's, or a GGUF "
       "file. Without --out, --json and --json-out the main figures are printed, with small maps of layers and heads.");
   verb.arguments("MODEL", o->choices.models, "A model's directory or GGUF file; several are compared side by side")
       .optional();

@@ -138,11 +138,18 @@ std::set<std::string> keys_of(const json& object) {
   return keys;
 }
 
+/// Leaves out metrics of linear attention, which models without it do not have.
+metrics::MetricList of_attention(metrics::MetricList metrics) {
+  std::erase_if(
+      metrics, [](const metrics::Metric* metric) { return metric->layers == metrics::MetricLayers::linear_attention; });
+  return metrics;
+}
+
 TEST_F(EvalVerbTest, Json_Keys_AreThoseOfTheRegistry) {
   ASSERT_EQ(verb.train("run", {"--task", "bigram-backcopy", "--gate", "headwise"}).status, 0);
   const json all = evaluated("run", {"--tokens", "320"});
   std::set<std::string> figures, by_trigger;
-  const metrics::MetricList defaults = metrics::default_metrics();
+  const metrics::MetricList defaults = of_attention(metrics::default_metrics());
   for (const auto* figure : metrics::figures_of(defaults, /*of_triggers=*/false)) figures.emplace(figure->key);
   for (const auto* figure : metrics::figures_of(defaults, /*of_triggers=*/true)) by_trigger.emplace(figure->key);
   EXPECT_EQ(keys_of(all.at("layers")[0]), figures);
@@ -155,7 +162,7 @@ TEST_F(EvalVerbTest, Figures_OfHeads_AreGiven) {
   ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
   json all = evaluated("run", {"--heads"});
   std::set<std::string> figures;
-  for (const auto* figure : metrics::figures_of(metrics::of_heads(metrics::default_metrics()), false)) {
+  for (const auto* figure : metrics::figures_of(metrics::of_heads(of_attention(metrics::default_metrics())), false)) {
     figures.emplace(figure->key);
   }
   ASSERT_GE(figures.size(), 6U);
@@ -231,7 +238,7 @@ TEST_F(EvalVerbTest, Metrics_Chosen_AreGiven) {
   ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
   const json all = evaluated("run");
   json every = evaluated("run", {"--metrics", "all"});
-  for (const metrics::Metric* metric : metrics::all_metrics()) {
+  for (const metrics::Metric* metric : of_attention(metrics::all_metrics())) {
     if (metric->by_default) continue;
     for (const metrics::Figure& figure : metric->figures) {
       EXPECT_EQ(every.erase(std::string(figure.key)), 1U) << figure.key;
@@ -239,6 +246,8 @@ TEST_F(EvalVerbTest, Metrics_Chosen_AreGiven) {
     }
   }
   EXPECT_EQ(every, all);
+  expect_refused(verb.eval("run", {"--metrics", "decay,reach"}), "eval",
+                 "--metrics decay,reach: only models with layers of linear attention have it");
   const json some = evaluated("run", {"--metrics", "sink-rate,gate_mean", "--metrics", "loss"});
   EXPECT_EQ(keys_of(some), (std::set<std::string>{"loss_nats", "bits_per_byte", "perplexity", "sink_rate", "gate_mean",
                                                   "layers", "tokens"}));

@@ -11,6 +11,15 @@ const hasGate = (model) => Boolean(model.gate) && model.gate !== "none";
 const headFigures = (model) => (model.head_figures || []).flat();
 const figureOf = (model, layer, head, key) => model.head_figures?.[layer]?.[head]?.[key];
 const allHeads = (model) => model.heads.flatMap((row, layer) => row.map((_, head) => ({ layer, head })));
+
+// Types of layers, if they differ within a model.
+const TYPES = { full_attention: "full attention", sliding_attention: "sliding attention",
+  linear_attention: "linear attention" };
+const typesOf = (model) => model.layer_types || model.heads.map(() => "full_attention");
+const isMixed = (model) => new Set(typesOf(model)).size > 1;
+const isLinear = (model, layer) => typesOf(model)[layer] === "linear_attention";
+const typeName = (model, layer) => TYPES[typesOf(model)[layer]] ?? "";
+
 const headName = (layer, head) => `layer ${layer}, head ${head}`;
 
 const chosen = { model: 0, layer: 0, head: 0, key: "", shade: "received", scope: "head", token: null };
@@ -22,11 +31,22 @@ const currentHead = () => current().heads[chosen.layer][chosen.head];
 const BARS = [["first_token_attention", "", "First token"], ["first_token_attention_gated", "after", "After the gate"],
   ["first_token_attention_uniform", "uniform", "If uniform"]];
 
+// Returns how many layers and heads a model has, type by type if they differ.
+function layerFacts(model) {
+  const types = typesOf(model), each = [...new Set(types)];
+  return each.map((type) => {
+    const heads = model.heads[types.indexOf(type)]?.length ?? 0, linear = type === "linear_attention";
+    const shared = !linear && known(model.kv_heads) && model.kv_heads !== heads;
+    const layers = each.length > 1 ? `${types.filter((one) => one === type).length} layers of ${TYPES[type]}`
+      : `${model.layers} layers`;
+    return `${layers} × ${heads} ${linear ? "value heads" : "heads"}` +
+      (shared ? ` (${model.kv_heads} of keys and values)` : "");
+  });
+}
+
 function modelCard(model, i, scale) {
-  const heads = model.heads[0]?.length ?? 0, shared = known(model.kv_heads) && model.kv_heads !== heads;
   const facts = [hasGate(model) ? `gate ${model.gate}` : "no gate", `${number(model.parameters)} parameters`,
-    `${model.layers} layers × ${heads} heads${shared ? ` (${model.kv_heads} of keys and values)` : ""}`,
-    `width ${number(model.dim)}`, `${number(model.tokens)} tokens`];
+    ...layerFacts(model), `width ${number(model.dim)}`, `${number(model.tokens)} tokens`];
   return el("article", { class: "panel card", style: `--model:${colour(i)}` },
     el("h2", {}, sample(i), names[i]),
     names[i] === model.name ? null : el("div", { class: "path" }, model.name),
@@ -61,23 +81,54 @@ function buildSummary() {
 
 // ---- 2. layers
 
+// Names a layer, with its type in the models whose layers differ.
+function layerName(layer) {
+  const mixed = models.filter(isMixed), of = (model) => typeName(model, layer);
+  if (!mixed.some(of)) return `layer ${layer}`;
+  const types = mixed.length === models.length && new Set(mixed.map(of)).size === 1 ? of(mixed[0])
+    : models.map((model, i) => isMixed(model) && of(model) ? `${of(model)} in ${names[i]}` : "").filter(Boolean)
+      .join(", ");
+  return `layer ${layer} (${types})`;
+}
+
+// Draws a model's layers in order, each with the letter and the colour of its type.
+function layerList(model, index) {
+  const types = typesOf(model), count = (type) => types.filter((one) => one === type).length;
+  const key = [...new Set(types)].map((type) => el("span", { class: "kind-key" },
+    el("i", { class: `kind ${type}`, "aria-hidden": "true" }, TYPES[type][0].toUpperCase()),
+    `${TYPES[type]}, ${count(type)} layers`));
+  const layers = types.map((type, layer) => el("li", { class: `kind ${type}`, "data-layer": layer,
+    "aria-label": `layer ${layer}: ${TYPES[type]}` }, TYPES[type][0].toUpperCase()));
+  return explain(el("div", { class: "panel kinds" }, el("h3", {}, sample(index), names[index]),
+    el("ol", { start: 0 }, layers), el("p", { class: "hint" }, key)),
+  ({ dataset: { layer } }) => layer ? [`${names[index]}, layer ${layer}`, typeName(model, layer)] : null);
+}
+
+const DISTANCE = "mean_distance";
+
+function layerChart(key) {
+  const far = key === DISTANCE;
+  const series = models.map((model, index) => ({ index, values: (model.layer_figures || []).map((row) => row[key]) }))
+    .filter((line) => line.values.some(known));
+  return el("div", { class: far ? "panel far" : "panel" },
+    el("h3", {}, far ? "How far each layer looks" : figure(key).name), sentence(figure(key).sentence),
+    chart({ label: `${figure(key).name} by layer`, series, axis: "layer", place: layerName, wide: far,
+      unit: far ? "tokens" : "", fixed: shareScale([key], series.flatMap(({ values }) => values)),
+      count: Math.max(...series.map((line) => line.values.length)) }),
+    models.map((model, i) => {
+      const note = overrideNote(model, key);
+      note?.prepend(`${names[i]}: `);
+      return note;
+    }));
+}
+
 function buildLayers() {
   byId("layers-legend").replaceChildren(...models.map((_, i) => el("span", {}, sample(i), names[i])));
+  byId("layer-lists").replaceChildren(...models.flatMap((model, i) => isMixed(model) ? [layerList(model, i)] : []));
   const keys = keysOf(models.flatMap((model) => model.layer_figures || []));
   byId("layers").hidden = !keys.length;
-  byId("layer-charts").replaceChildren(...keys.map((key) => {
-    const series = models.map((model, index) => ({ index, values: (model.layer_figures || []).map((row) => row[key]) }))
-      .filter((line) => line.values.some(known));
-    return el("div", { class: "panel" }, el("h3", {}, figure(key).name), sentence(figure(key).sentence),
-      chart({ label: `${figure(key).name} by layer`, series, axis: "layer", place: (i) => `layer ${i}`,
-        fixed: shareScale([key], series.flatMap(({ values }) => values)),
-        count: Math.max(...series.map((line) => line.values.length)) }),
-      models.map((model, i) => {
-        const note = overrideNote(model, key);
-        note?.prepend(`${names[i]}: `);
-        return note;
-      }));
-  }));
+  const first = keys.filter((key) => key === DISTANCE), others = keys.filter((key) => key !== DISTANCE);
+  byId("layer-charts").replaceChildren(...[...first, ...others].map(layerChart));
 }
 
 // ---- 3. layer × head maps
@@ -214,9 +265,12 @@ function loadPattern() {
     + number(weight(strong)));
   const side = Math.round(tokens / size), cells = tokens > size
       ? `; a cell is a mean over about ${side} queries and ${side} keys` : "";
+  const what = isLinear(current(), chosen.layer)
+    ? "The share of each token (across) in what each token (down) reads of the state, by the magnitude of its weight, " +
+      "before the gate"
+    : "The softmax weight that each query token (down) gives to each key token (across), before the gate";
   byId("pattern-sentence").textContent =
-    "The softmax weight that each query token (down) gives to each key token (across), before the gate, in this pass " +
-    `over the text${cells}; colours follow the weight’s square root, so that small weights show.`;
+    `${what}, in this pass over the text${cells}; colours follow the weight’s square root, so that small weights show.`;
   byId("pattern").setAttribute("aria-label",
     `Attention map of ${headName(chosen.layer, chosen.head)}: ` +
       "arrow keys move over its cells, plus and minus zoom, 0 shows all");
@@ -397,7 +451,8 @@ function drawHead() {
   byId("head-model").value = chosen.model;
   options("head-layer", model.heads.length, chosen.layer);
   options("head-head", model.heads[chosen.layer].length, chosen.head);
-  byId("head-title").textContent = `One head: ${headName(chosen.layer, chosen.head)} of ${names[chosen.model]}`;
+  const type = isMixed(model) ? ` (${typeName(model, chosen.layer)})` : "";
+  byId("head-title").textContent = `One head: ${headName(chosen.layer, chosen.head)}${type} of ${names[chosen.model]}`;
   loadPattern();
 
   byId("head-figures").replaceChildren(...keysOf(headFigures(model)).map((key) => {
@@ -435,8 +490,10 @@ function drawGateLine() {
     count: model.tokens, place: (i) => tokenRange(model, i, i),
   });
   byId("gate-tokens").replaceChildren(el("h3", {}, "The gate, token by token"), sentence(
-    gate
-      ? "The mean of this head’s gate over its features, at each token of this text; near 0, the head adds almost " +
+    gate && isLinear(model, chosen.layer)
+      ? "The mean magnitude of this head’s output gate, SiLU, over its features, at each token of this text; near 0, " +
+        "the head adds almost nothing there, and values above 1 are drawn as 1."
+      : gate ? "The mean of this head’s gate over its features, at each token of this text; near 0, the head adds almost " +
         "nothing there."
       : hasGate(model) ? "The report has no gate of this head alone."
           : "This model has no gate: its heads cannot close."),
@@ -516,7 +573,8 @@ function shadeText() {
     all: "all heads of all layers" }[scope];
   byId("text-sentence").textContent = {
     received:
-      `The mean softmax weight that each token receives from itself and those after it, in ${whose} of ${name}; ` +
+      `The mean ${isLinear(model, layer) && scope !== "all" ? "share" : "weight"} that each token receives from ` +
+      `itself and those after it, in ${whose} of ${name}; ` +
       "few see the last tokens, so theirs is high; colours follow the square root.",
     gate: `The mean of the gate at each token, over features, in ${whose} of ${name}; near 0, almost nothing is added.`,
     loss: `−log p that ${name} gives to each token but the first, from those before it, in nats: ` +

@@ -44,12 +44,6 @@ constexpr metrics::Figure kWrittenRank{
     .meaning =
         "How many directions a head's output has over the text, after W_o: the effective rank of what it writes to "
         "the residual stream."};
-constexpr metrics::Figure kMeanDistance{
-    .key = "mean_distance",
-    .meaning =
-        "How many tokens back queries look on average, by their weights: attention layers by those of the "
-        "softmax, layers of linear attention by the magnitudes of the weights hidden in their state."};
-
 /// A figure of heads that the collector finds.
 struct CollectedFigure {
   const metrics::Figure* figure;
@@ -282,10 +276,7 @@ void add_figures(ordered_json& out, const ModelXray& model) {
 
 ordered_json layer_types_json(const models::DecoderConfig& config) {
   ordered_json out = ordered_json::array();
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    const models::LayerConfig c = models::layer_config(config, layer);
-    out.push_back(word_of(c.window > 0 ? models::LayerType::sliding_attention : c.type));
-  }
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) out.push_back(word_of(type_of(config, layer)));
   return out;
 }
 
@@ -326,6 +317,11 @@ metrics::MetricList xray_metrics() {
     if (!costs_logits && metric != &metrics::kReachMetric) out.push_back(metric);
   }
   return out;
+}
+
+models::LayerType type_of(const models::DecoderConfig& config, std::int64_t layer) {
+  const models::LayerConfig c = models::layer_config(config, layer);
+  return c.window > 0 ? models::LayerType::sliding_attention : c.type;
 }
 
 std::vector<const metrics::Figure*> collected_figures() {

@@ -47,9 +47,19 @@ struct ModelXray {
 /// as much as all others, and reach, which mean_distance is of all layers.
 metrics::MetricList xray_metrics();
 
+/// How far a layer looks: HeadRecord::mean_distance.
+inline constexpr metrics::Figure kMeanDistance{
+    .key = "mean_distance",
+    .meaning =
+        "How many tokens back queries look on average, by their weights: attention layers by those of the "
+        "softmax, layers of linear attention by the magnitudes of the weights hidden in their state."};
+
 /// Returns the figures of heads that no metric gives, because they need the weights of all pairs of tokens, matrices of
 /// the model, or all that a head writes.
 std::vector<const metrics::Figure*> collected_figures();
+
+/// Returns the type of a layer; sliding_attention if every layer has the model's window.
+models::LayerType type_of(const models::DecoderConfig& config, std::int64_t layer);
 
 /// Returns the figures that some of the models have, without those of overrides: of metrics, then collected ones.
 std::vector<const metrics::Figure*> figures_of(const std::vector<ModelXray>& models);

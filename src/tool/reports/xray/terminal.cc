@@ -13,8 +13,14 @@
 
 #include "library/core/words.hpp"
 #include "models/evaluate/attention_entropy.hpp"
+#include "models/evaluate/beta.hpp"
+#include "models/evaluate/decay.hpp"
 #include "models/evaluate/first_token_attention.hpp"
 #include "models/evaluate/gate_mean.hpp"
+#include "models/evaluate/hidden_first_token.hpp"
+#include "models/evaluate/layer_heads.hpp"
+#include "models/evaluate/output_gate.hpp"
+#include "models/evaluate/state_rank.hpp"
 #include "models/io/units.hpp"
 #include "models/layers/gate_variant.hpp"
 #include "tool/console/table.hpp"
@@ -48,7 +54,7 @@ std::string cell(std::optional<double> value, double largest, MapStyle style) {
   return fmt::format("\x1b[48;5;{}m  \x1b[0m", kColours[step_of(*value, largest, kColours)]);
 }
 
-/// Returns the maps of a model side by side.
+/// Returns the maps of a model side by side, with the layers that have some of the figures.
 std::string maps_text(const std::string& heading, const ModelXray& model, const std::vector<Map>& maps,
                       MapStyle style) {
   const auto& heads = model.evaluation.report.heads;
@@ -59,7 +65,11 @@ std::string maps_text(const std::string& heading, const ModelXray& model, const 
     out += fmt::format("  {:{}}", fmt::format("{}, 0 to {:.2g}", map.title, map.largest), width);
   out.erase(out.find_last_not_of(' ') + 1);
   out += '\n';
+  const auto has_some = [&](const metrics::FigureRow& head) {
+    return std::any_of(maps.begin(), maps.end(), [&](const Map& map) { return head.find(*map.figure).has_value(); });
+  };
   for (std::size_t layer = 0; layer < heads.size(); ++layer) {
+    if (std::none_of(heads[layer].begin(), heads[layer].end(), has_some)) continue;
     out += fmt::format("{:5}", layer);
     for (const Map& map : maps) {
       out += "  ";
@@ -82,6 +92,51 @@ std::vector<Map> maps_of(const ModelXray& model) {
                         {&metrics::kAttentionEntropy, "entropy", largest_entropy > 0.0 ? largest_entropy : 1.0}};
   if (layers::has_gate(model.config.gate)) maps.push_back({&metrics::kGateMean, "mean gate", 1.0});
   return maps;
+}
+
+std::vector<Map> maps_of_value_heads() {
+  return {{&metrics::kHiddenFirstToken, "hidden first token", 1.0},
+          {&metrics::kMeanDecay, "mean decay", 1.0},
+          {&metrics::kOutputGateMean, "output gate", 1.0}};
+}
+
+/// Returns a value, or that of the figure that layers of the other kind have in its place.
+std::optional<double> either(const metrics::FigureRow& row, const metrics::Figure& figure,
+                             const metrics::Figure& other) {
+  const std::optional<double> value = row.find(figure);
+  return value ? value : row.find(other);
+}
+
+std::string figure_cell(std::optional<double> value, int decimals) {
+  return value ? fmt::format("{:.{}f}", *value, decimals) : "-";
+}
+
+/// Returns a table of the layers of a model whose layers differ, in order, with a bar for how far each looks; empty if
+/// they are alike.
+std::string layers_text(const ModelXray& model) {
+  const std::vector<metrics::FigureRow>& layers = model.evaluation.report.layers;
+  if (model.config.layer_types.empty()) return {};
+  constexpr int kBar = 24;
+  double farthest = 0.0;
+  for (const metrics::FigureRow& row : layers) farthest = std::max(farthest, row.or_zero(kMeanDistance));
+  std::vector<std::vector<std::string>> lines{
+      {"layer", "type", "heads", "to first", "gate", "decay", "half-life", "beta", "rank", "distance", ""}};
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const metrics::FigureRow& row = layers[i];
+    const double distance = row.or_zero(kMeanDistance);
+    const double share = farthest > 0.0 && std::isfinite(distance) ? distance / farthest : 0.0;
+    const std::string bar(static_cast<std::size_t>(std::round(kBar * share)), '=');
+    const auto type = word_of(type_of(model.config, static_cast<std::int64_t>(i)));
+    lines.push_back({fmt::format("{}", i), std::string(type),
+                     fmt::format("{}", model.evaluation.report.heads[i].size()),
+                     figure_cell(either(row, metrics::kFirstTokenAttention, metrics::kHiddenFirstToken), 4),
+                     figure_cell(either(row, metrics::kGateMean, metrics::kOutputGateMean), 4),
+                     figure_cell(row.find(metrics::kMeanDecay), 4), figure_cell(row.find(metrics::kHalfLife), 1),
+                     figure_cell(row.find(metrics::kMeanBeta), 4), figure_cell(row.find(metrics::kStateRank), 2),
+                     figure_cell(row.find(kMeanDistance), 1), fmt::format(" {:{}}", bar, kBar)});
+  }
+  return fmt::format("\n{}: layers, and how many tokens back they look on average\n{}", model.name,
+                     console::text_table(lines));
 }
 
 /// A change of the loss, and the head or layer that causes it.
@@ -194,7 +249,11 @@ std::string headline_text(const std::vector<ModelXray>& models, MapStyle style) 
   }
   std::string out = console::text_table(lines);
   for (const ModelXray& model : models) {
-    out += maps_text(model.name, model, maps_of(model), style);
+    out += layers_text(model);
+    if (metrics::most_query_heads(model.config) > 0) out += maps_text(model.name, model, maps_of(model), style);
+    if (metrics::value_heads(model.config) > 0) {
+      out += maps_text(model.name + ": value heads of linear attention", model, maps_of_value_heads(), style);
+    }
     if (model.overrides) out += overrides_text(model, style);
   }
   return out;

@@ -14,8 +14,9 @@ enum class MapStyle { colours, shades };
 /// Returns every figure and its definition.
 std::string list_text();
 
-/// Returns the figures of the whole models side by side, and for each model small maps with a row a layer and a cell a
-/// head. If heads or layers were overridden, it also shows how the loss changed.
+/// Returns the figures of the whole models side by side; a table of the layers of each model whose layers differ; and
+/// for each model small maps with a row a layer and a cell a head. If heads or layers were overridden, it also shows
+/// how the loss changed.
 std::string headline_text(const std::vector<ModelXray>& models, MapStyle style);
 
 }  // namespace headgate::xray

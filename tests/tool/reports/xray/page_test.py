@@ -12,6 +12,7 @@ there is no Chromium or no chromedriver.
 import base64
 import json
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -37,6 +38,7 @@ class XrayChecks(in_browser.Checks):
             self.bars,
             self.scales,
             self.charts,
+            self.kinds,
             self.maps,
             self.worth,
             self.pattern,
@@ -150,8 +152,36 @@ class XrayChecks(in_browser.Checks):
         now, text = self.browser.value(
             "['aria-valuenow', 'aria-valuetext'].map((name) => $('#layer-charts svg').getAttribute(name))"
         )
-        self.hold("arrow keys move along a layer chart", now == "1" and text.startswith("layer 1;"), [now, text])
-        self.hold("the focused chart shows its values", self.tip().startswith("layer 1\n"), self.tip())
+        self.hold(
+            "arrow keys move along a layer chart", now == "1" and text.startswith(self.layer_name(1) + ";"), [now, text]
+        )
+        self.hold("the focused chart shows its values", self.tip().startswith(self.layer_name(1) + "\n"), self.tip())
+
+    def layer_name(self, layer):
+        """Returns how charts name a layer: with its type in models whose layers differ."""
+        types = [
+            f"{model['layer_types'][layer].replace('_', ' ')} in {name}"
+            for model, name in zip(self.models, self.browser.value("$$('#cards h2').map((card) => card.textContent)"))
+            if len(set(model["layer_types"])) > 1
+        ]
+        return f"layer {layer} ({', '.join(types)})" if types else f"layer {layer}"
+
+    def kinds(self):
+        """Checks the list of layers of models whose layers differ, and the chart of how far they look."""
+        drawn = self.browser.value("$$('#layer-lists li').map((layer) => layer.className.replace('kind ', ''))")
+        mixed = [model["layer_types"] for model in self.models if len(set(model["layer_types"])) > 1]
+        self.hold("layers that differ are listed in order with their types", drawn == sum(mixed, []), drawn)
+        title = self.browser.value("$('#layer-charts h3').textContent")
+        self.hold("the first chart shows how far layers look", title == "How far each layer looks", title)
+        points = self.browser.value("$$('#layer-charts .far svg > path[transform]').length")
+        layers = sum(len(model["layer_types"]) for model in self.models)
+        self.hold("it has a point for each layer of each model", points == layers, points)
+        for index, model in enumerate(self.models):
+            for layer in (kind for kind in range(len(model["layer_types"])) if mixed):
+                self.open(index, layer, 0)
+                linear = model["layer_types"][layer] == "linear_attention"
+                text = self.browser.value("$('#pattern-sentence').textContent")
+                self.hold("the map says which weights it shows", ("softmax" in text) != linear, text)
 
     def maps(self):
         last = len(self.models) - 1
@@ -229,6 +259,7 @@ class XrayChecks(in_browser.Checks):
             (row[kind["figure"]], layer, head)
             for layer, rows in enumerate(model["head_figures"])
             for head, row in enumerate(rows)
+            if row[kind["figure"]] is not None
         ]
         colours = {}
         for rise, layer, head in (max(rises), min(rises)):
@@ -444,9 +475,63 @@ def with_tokenizer(run, model):
     return model
 
 
+def numbers_of(shape):
+    """Returns small numbers in f32, which differ."""
+    count = 1
+    for size in shape:
+        count *= size
+    return struct.pack(f"<{count}f", *((i * 37 % 101 - 50) / 200 for i in range(count)))
+
+
+def made_hybrid(model):
+    """Puts Gated DeltaNet in place of attention in a model's first layer."""
+    prefix = "model.layers.0."
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    dim, heads, features, taps = config["hidden_size"], 3, 4, 2
+    channels = (2 + heads) * features  # one head of q and k
+    config |= {
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 1,
+        "linear_num_value_heads": heads,
+        "linear_key_head_dim": features,
+        "linear_value_head_dim": features,
+        "linear_conv_kernel_dim": taps,
+    }
+    data = (model / "model.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header, data = json.loads(data[8 : 8 + length]), data[8 + length :]
+    tensors = {
+        name: (entry["shape"], data[slice(*entry["data_offsets"])])
+        for name, entry in header.items()
+        if name != "__metadata__" and not name.startswith(prefix + "self_attn.")
+    }
+    for name, shape in {
+        "in_proj_qkv.weight": [channels, dim],
+        "in_proj_z.weight": [heads * features, dim],
+        "in_proj_b.weight": [heads, dim],
+        "in_proj_a.weight": [heads, dim],
+        "conv1d.weight": [channels, taps],
+        "A_log": [heads],
+        "dt_bias": [heads],
+        "norm.weight": [features],
+        "out_proj.weight": [dim, heads * features],
+    }.items():
+        tensors[prefix + "linear_attn." + name] = (shape, numbers_of(shape))
+    header, at = {}, 0
+    for name, (shape, values) in tensors.items():
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + len(values)]}
+        at += len(values)
+    text = json.dumps(header).encode()
+    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (model / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(text)) + text + b"".join(values for _, values in tensors.values())
+    )
+    return model
+
+
 def pages_of(folder, tool):
-    """Makes a page of two runs with overrides, and one of a model with a tokenizer whose maps are coarser than its
-    text.
+    """Makes a page of two runs with overrides, one of a model with a tokenizer whose maps are coarser than its text, and
+    one of a model whose layers differ beside a run.
     """
     if not tool:
         raise SystemExit("page_test: needs --headgate TOOL or a report")
@@ -455,7 +540,12 @@ def pages_of(folder, tool):
     for run in runs:
         train(tool, run, text)
     of_tokens = [with_tokenizer(runs[1], folder / "<b>headwise & tokens")]
-    for name, models, more in (("runs", runs, ["--override", "heads"]), ("tokens", of_tokens, ["--map", "32"])):
+    mixed = [*of_tokens, made_hybrid(with_tokenizer(runs[1], folder / "hybrid"))]
+    for name, models, more in (
+        ("runs", runs, ["--override", "heads"]),
+        ("tokens", of_tokens, ["--map", "32"]),
+        ("mixed", mixed, ["--override", "heads"]),
+    ):
         pages.append(folder / f"{name}.html")
         subprocess.run([tool, "xray", *models, "--text", text, "--out", pages[-1], *more], check=True)
     return pages

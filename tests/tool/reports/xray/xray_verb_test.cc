@@ -328,6 +328,12 @@ TEST_F(XrayVerbTest, Hybrid_BesideAnother_HasBothKindsOfLayers) {
 
   const Outcome text = testing::headgate(command);
   EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_NE(text.out.find("hybrid: layers, and how many tokens back they look on average\n"), std::string::npos);
+  EXPECT_EQ(text.out.find("gated: layers"), std::string::npos) << "its layers are alike";
+  for (const char* row :
+       {" linear_attention      3    0.", " sliding_attention      4         -  0.", " full_attention      4    0."}) {
+    EXPECT_NE(text.out.find(row), std::string::npos) << row << text.out;
+  }
   const Outcome eval = testing::headgate(
       {"eval", verb.path("hybrid"), verb.path("gated"), "--token-ids", verb.path("ids.npy"), "--metrics", "all"});
   EXPECT_EQ(eval.status, 0) << eval.err;
