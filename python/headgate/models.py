@@ -140,10 +140,11 @@ class Xray:
     heads: list[list[Head]]
     sentences: dict[str, str]  # what each figure means
     overrides: dict[str, Any] | None = None
+    layer_types: list[str] = field(default_factory=list)  # full_attention, sliding_attention or linear_attention
     report: dict[str, Any] = field(default_factory=dict)  # all of it, as `headgate xray --json` has it
 
     def __repr__(self) -> str:
-        heads = len(self.heads[0]) if self.heads else 0
+        heads = "/".join(dict.fromkeys(str(len(layer)) for layer in self.heads))
         return (
             f"Xray({self.name!r}, gate {self.gate}, {len(self.text)} tokens, {len(self.heads)} layers of {heads} heads; "
             f"{_some(self.figures)})"
@@ -291,6 +292,7 @@ class Model:
             heads=[[_head(head, found["map_size"]) for head in layer] for layer in found["heads"]],
             sentences={figure["key"]: figure["sentence"] for figure in report["figures"]},
             overrides=found["overrides"],
+            layer_types=found["layer_types"],
             report=report,
         )
 
