@@ -257,9 +257,10 @@ void Evaluator<T>::add_figures(Report& out, const Running& running) const {
     const bool in_layer = is_about(metric, config, layer, seq);
     set(out.layers[i], in_layer, running.sums->of_layer(layer));
     if (!metric.of_heads) continue;
+    const Values none(metric.figures.size());
     std::int64_t head = 0;
     for (FigureRow& row : out.heads[i]) {
-      set(row, in_layer, in_layer ? running.sums->of_head(layer, head++) : Values(metric.figures.size()));
+      set(row, in_layer, in_layer ? running.sums->of_head(layer, head++) : none);
     }
   }
   if (metric.scope == Scope::layers) return;

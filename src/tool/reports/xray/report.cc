@@ -326,7 +326,8 @@ models::LayerType type_of(const models::DecoderConfig& config, std::int64_t laye
 
 std::vector<const metrics::Figure*> collected_figures() {
   std::vector<const metrics::Figure*> out;
-  for (const CollectedFigure& row : kCollectedFigures) out.push_back(row.figure);
+  std::transform(kCollectedFigures.begin(), kCollectedFigures.end(), std::back_inserter(out),
+                 [](const CollectedFigure& row) { return row.figure; });
   return out;
 }
 
