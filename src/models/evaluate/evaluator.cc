@@ -148,6 +148,12 @@ void Evaluator<T>::after_layer(const LayerView<T>& view) {
 
 namespace {
 
+/// Views the first rows · columns numbers of a buffer that is as large as the largest layer needs.
+template <typename N>
+View<N, 2> first_of(std::vector<N>& buffer, std::int64_t rows, std::int64_t columns) {
+  return {buffer.data(), {rows, columns}};
+}
+
 /// Views numbers of each query, (Hq,N), as attention_statistics writes them: (B,Hq,T,1).
 TensorView of_queries(const View<double, 2>& out, models::BatchShape shape) {
   return make_view(out.data, {shape.batch, out.shape[0], shape.seq, 1}, {shape.seq, out.strides[0], 1, 1});
@@ -157,7 +163,7 @@ TensorView of_queries(const View<double, 2>& out, models::BatchShape shape) {
 
 template <typename T>
 View<const double, 2> Evaluator<T>::first_token_weights_of(const LayerView<T>& view) {
-  const View<double, 2> weights = view_of(first_token_weights_, view.q.shape[1], view.shape.batch * view.shape.seq);
+  const View<double, 2> weights = first_of(first_token_weights_, view.q.shape[1], view.shape.batch * view.shape.seq);
   const AttentionCall call = with_all_visible(attention_call(view, decoder_.context()));
   AttentionStatistics statistics;
   statistics.first = of_queries(weights, view.shape);
@@ -167,7 +173,7 @@ View<const double, 2> Evaluator<T>::first_token_weights_of(const LayerView<T>& v
 
 template <typename T>
 View<const double, 2> Evaluator<T>::entropies_of(const LayerView<T>& view) {
-  const View<double, 2> entropies = view_of(entropies_, view.q.shape[1], view.shape.batch * view.shape.seq);
+  const View<double, 2> entropies = first_of(entropies_, view.q.shape[1], view.shape.batch * view.shape.seq);
   const AttentionCall call = attention_call(view, decoder_.context());
   AttentionStatistics statistics;
   statistics.entropy = of_queries(entropies, view.shape);
@@ -177,7 +183,7 @@ View<const double, 2> Evaluator<T>::entropies_of(const LayerView<T>& view) {
 
 template <typename T>
 View<const T, 2> Evaluator<T>::gates_of(const LayerView<T>& view) {
-  const View<T, 2> gates = view_of(gates_, view.gate.shape[0], gate_width(decoder_.config(), view.layer));
+  const View<T, 2> gates = first_of(gates_, view.gate.shape[0], gate_width(decoder_.config(), view.layer));
   gate_values_of(gates, view, decoder_.config(), decoder_.context());
   return gates;
 }

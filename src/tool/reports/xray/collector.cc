@@ -158,7 +158,7 @@ void Collector::weigh(const models::LayerView<float>& view, std::int64_t begin, 
 void Collector::add_gates(LayerRecord& record, const models::LayerView<float>& view) {
   const std::int64_t width = metrics::gate_width(config_, view.layer);
   const std::int64_t owners = metrics::gate_owners(config_, view.layer), heads = std::ssize(record.heads);
-  const View<float, 2> gates = view_of(gates_, tokens_, width);
+  const View<float, 2> gates{gates_.data(), {tokens_, width}};  // the buffer suits the widest layer
   metrics::gate_values_of(gates, view, config_, context_);
   const auto mean_of = [&](std::int64_t first, std::int64_t count) {  // over features, of each token
     std::vector<double> out(static_cast<std::size_t>(tokens_));

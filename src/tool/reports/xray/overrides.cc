@@ -98,7 +98,7 @@ class BasePass : public models::LayerObserver<float> {
  private:
   void add_mean_gates(const models::LayerView<float>& view) {
     const std::int64_t D = config_.head_dim, width = metrics::gate_width(config_, view.layer);
-    const View<float, 2> gates = view_of(gates_, tokens_, width);
+    const View<float, 2> gates{gates_.data(), {tokens_, width}};  // the buffer suits the widest layer
     metrics::gate_values_of(gates, view, config_, context_);
     std::vector<float>& means = mean_gates_[static_cast<std::size_t>(view.layer)];
     for (std::int64_t i = 0; i < std::ssize(means); ++i) {
@@ -209,9 +209,9 @@ OverrideRun override_parts(metrics::Report& report, const models::DecoderConfig&
     if (kind != Override::closed) {
       const std::int64_t H = metrics::heads_of_layer(config, layer), D = features_of(config, layer);
       View<const float, 2> factors = base.mean_gates_of(layer);
-      if (kind == Override::open) factors = view_of(ones, H, D);
+      if (kind == Override::open) factors = {ones.data(), {H, D}};
       replaced.heads.factors = factors.range(0, first, count);
-      replaced.heads.ungated = view_of(ungated, N, H, D);
+      replaced.heads.ungated = {ungated.data(), {N, H, D}};
     }
     return decoder.loss_with(replaced, parameters, tokens.data(), targets.data()) - run.loss;
   };
