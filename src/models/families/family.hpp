@@ -70,7 +70,7 @@ struct Family {
 };
 
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kHeadgate;
-extern const Family kQwen3_5, kQwen3_5Moe, kQwen3Next, kOlmoHybrid, kAfmoe, kStep3p5, kGemma3;
+extern const Family kQwen35, kQwen35Moe, kQwen3Next, kOlmoHybrid, kAfmoe, kStep3p5, kGemma3;
 
 std::span<const Family* const> families();
 /// "llama, mistral, …".

@@ -38,28 +38,28 @@ void locate_gguf(TensorLocation& out, const Parameter& parameter, std::string_vi
 
 }  // namespace
 
-const Family kQwen3_5{.name = "qwen3_5_text",
-                      .model_class = "Qwen3_5ForCausalLM",
-                      .architecture = "qwen35",
-                      .outer_name = "qwen3_5",
-                      .features = Features::own,
-                      .complete = complete_qwen_hybrid,
-                      .finish = finish_qwen_hybrid,
-                      .finish_gguf = read_qwen_hybrid,
-                      .locate_gguf = locate_gguf,
-                      .renames = {},
-                      .locate = locate};
+const Family kQwen35{.name = "qwen3_5_text",
+                     .model_class = "Qwen3_5ForCausalLM",
+                     .architecture = "qwen35",
+                     .outer_name = "qwen3_5",
+                     .features = Features::own,
+                     .complete = complete_qwen_hybrid,
+                     .finish = finish_qwen_hybrid,
+                     .finish_gguf = read_qwen_hybrid,
+                     .locate_gguf = locate_gguf,
+                     .renames = {},
+                     .locate = locate};
 
-const Family kQwen3_5Moe{.name = "qwen3_5_moe_text",
-                         .model_class = "Qwen3_5MoeForCausalLM",
-                         .architecture = "qwen35moe",
-                         .outer_name = "qwen3_5_moe",
-                         .features = Features::own,
-                         .complete = complete_moe,
-                         .finish = finish_qwen_hybrid,
-                         .finish_gguf = finish_moe_gguf,
-                         .locate_gguf = locate_gguf,
-                         .renames = {},
-                         .locate = locate};
+const Family kQwen35Moe{.name = "qwen3_5_moe_text",
+                        .model_class = "Qwen3_5MoeForCausalLM",
+                        .architecture = "qwen35moe",
+                        .outer_name = "qwen3_5_moe",
+                        .features = Features::own,
+                        .complete = complete_moe,
+                        .finish = finish_qwen_hybrid,
+                        .finish_gguf = finish_moe_gguf,
+                        .locate_gguf = locate_gguf,
+                        .renames = {},
+                        .locate = locate};
 
 }  // namespace headgate::models

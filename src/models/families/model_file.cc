@@ -184,6 +184,7 @@ std::vector<std::string> files_of_model(const std::string& path) {
   std::vector<std::string> names{kConfig, kModel, kIndex, kModelingFile};
   names.insert(names.end(), kTextFiles.begin(), kTextFiles.end());
   std::vector<std::string> out;
+  out.reserve(names.size());
   for (const std::string& name : names) out.push_back(fmt::format("{}/{}", path, name));
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();

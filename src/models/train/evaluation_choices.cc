@@ -199,7 +199,7 @@ void require_whole_text(const EvaluationChoices& choices, const std::vector<Load
 }  // namespace
 
 std::string model_path(const std::string& path) {
-  const std::string there = io::given_path(path);
+  std::string there = io::given_path(path);
   if (models::is_gguf(there)) return there;
   std::error_code error;
   if (!std::filesystem::is_directory(there, error)) {

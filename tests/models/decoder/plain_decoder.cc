@@ -215,10 +215,10 @@ class Plain {
   Row swiglu(const Swiglu& w, const Row& h, double limit) const {
     Row a = multiply(w.gate, w.width, h);
     const Row b = multiply(w.up, w.width, h);
-    const auto at_most = [&](const N& x) { return limit > 0.0 && value_of(x) > limit ? N(limit) : x; };
+    const auto at_most = [&](const N& x) { return limit > 0.0 && value_of(x) > limit ? N{limit} : x; };
     for (std::size_t i = 0; i < a.size(); ++i) {
       const N up = at_most(b[i]);
-      a[i] = at_most(activated(a[i])) * (limit > 0.0 && value_of(up) < -limit ? N(-limit) : up);
+      a[i] = at_most(activated(a[i])) * (limit > 0.0 && value_of(up) < -limit ? N{-limit} : up);
     }
     return multiply(w.down, c_.dim, a);
   }
@@ -245,7 +245,7 @@ class Plain {
       chosen += scores[best];
       order[best] = -1e300;
     }
-    for (N& weight : weights) weight = weight * e.scale / (e.renormalise == Switch::on ? chosen : N(1.0));
+    for (N& weight : weights) weight = weight * e.scale / (e.renormalise == Switch::on ? chosen : N{1.0});
     return weights;
   }
 
@@ -265,7 +265,7 @@ class Plain {
     }
     if (e.shared_ffn == 0) return out;
     const bool gated = e.shared_gate == Switch::on;
-    const N weight = gated ? sigmoid(multiply(layer_tensor("mlp.shared_expert_gate.weight"), 1, h).front()) : N(1.0);
+    const N weight = gated ? sigmoid(multiply(layer_tensor("mlp.shared_expert_gate.weight"), 1, h).front()) : N{1.0};
     add_to(weight, swiglu(tensors_of("mlp.shared_expert.", e.shared_ffn), h, l_.shared_limit));
     return out;
   }
@@ -407,7 +407,7 @@ class Plain {
         Rows state(steps[0].k.size(), Row(1));
         Row o(1);
         for (std::size_t i = 0; i <= t; ++i) {
-          o = delta_step(state, steps[i].q, steps[i].k, Row(1, N(i == j ? 1.0 : 0.0)), steps[i].decay, steps[i].beta);
+          o = delta_step(state, steps[i].q, steps[i].k, Row(1, N{i == j ? 1.0 : 0.0}), steps[i].decay, steps[i].beta);
         }
         kept.rule_weights.push_back(value_of(o[0]));
       }
