@@ -83,6 +83,7 @@ FAMILIES = {
 }
 STEP = {
     **MODEL,
+    "num_nextn_predict_layers": 1,
     "layer_types": ["full_attention"] + 3 * ["sliding_attention"],
     "mlp_layer_types": ["dense"] + 3 * ["sparse"],
     "sliding_window": 9,
@@ -219,6 +220,15 @@ def write_inside_another(name, path, out):
     others = ("mtp.layers.0.x.weight", "model.visual.patch.weight", "vision_tower.x.weight")
     moved |= {key: numpy.ones((2, 2), dtype=numpy.float32) for key in others}
     safetensors.numpy.save_file(moved, out / "model.safetensors")
+
+
+def add_next_layer(path, layer, out):
+    """With a layer behind the model's own, which predicts further tokens."""
+    out.mkdir()
+    (out / "config.json").write_text((path / "config.json").read_text())
+    tensors = safetensors.numpy.load_file(path / "model.safetensors")
+    tensors[f"model.layers.{layer}.eh_proj.weight"] = numpy.ones((2, 2), dtype=numpy.float32)
+    safetensors.numpy.save_file(tensors, out / "model.safetensors")
 
 
 def write_experts_apart(path, out):
@@ -388,6 +398,9 @@ def check_family(name, tool, folder):
     error = numpy.abs(log_probs - theirs(model, ids)[len(answer["prompt_ids"]) - 1 :]).max()
     print(f"{name + ', cached':34s} {len(answer['ids'])} tokens generated, largest difference {error:.2e}")
     good &= error <= TOLERANCE
+    if name == "step3p7":
+        add_next_layer(whole, MODEL["num_hidden_layers"], folder / "next")
+        good &= check(name + ", with a further layer", tool, folder / "next", tokens, expected, folder)
     if name in OUTER:
         write_inside_another(name, whole, folder / "outer")
         good &= check(name + ", inside another", tool, folder / "outer", tokens, expected, folder)

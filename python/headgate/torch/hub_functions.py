@@ -247,7 +247,7 @@ _replaced: list[_Replaced] = []
 
 
 def _with_fallback(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that calls `ours`, or `theirs` where that is not implemented or a program is exported."""
+    """Returns a function that calls `ours`, and `theirs` where `ours` declines or a program is exported."""
 
     @functools.wraps(theirs, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -67,7 +67,7 @@ void validate(const DecoderConfig& c, NamesIn names) {
   require(c.sliding.heads % c.kv_heads == 0, "{} {} is not a multiple of {} {}",
           name(row_of<kConfigKeys, &SlidingLayers::heads>()), c.sliding.heads,
           of(row_of<kConfigKeys, &DecoderConfig::kv_heads>()), c.kv_heads);
-  if (has_layer(c, LayerType::sliding_attention) && !c.layer_types.empty()) {
+  if (has_layer(c, LayerType::sliding_attention)) {
     require(c.window > 0, "{} has sliding_attention, but {} is {}",
             name(row_of<kConfigKeys, &DecoderConfig::layer_types>()), of(row_of<kConfigKeys, &DecoderConfig::window>()),
             c.window);

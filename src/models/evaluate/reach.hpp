@@ -20,8 +20,7 @@ inline constexpr Metric kReachMetric{
     .name = "reach",
     .definition =
         "of linear attention: Σ_j abs(a_tj) (t − j) / Σ_j abs(a_tj) in tokens, of the same weights, mean over "
-        "sequences, "
-        "value heads and queries 1 … T−1",
+        "sequences, value heads and queries 1 … T−1",
     .figures = {&kReach, 1},
     .layers = MetricLayers::linear_attention,
     .inputs = {Input::hidden_weights},

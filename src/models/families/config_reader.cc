@@ -74,7 +74,7 @@ void ConfigReader::enter_text_config() {
   if (text == root_.end()) return;
   if (!text->is_object()) fail(path_, "text_config is {}, not an object", shown(*text));
   Json inner = *text;
-  for (const char* key : {"model_type", "tie_word_embeddings"}) {
+  for (const char* key : {"model_type", "tie_word_embeddings", "quantization_config"}) {
     const auto outer = root_.find(key);
     if (outer != root_.end() && !inner.contains(key)) inner[key] = *outer;
   }

@@ -33,6 +33,7 @@ struct FileConfig {
   const Family* family = nullptr;       ///< the family that it names; null before there is a file
   std::string prefix = "model.";        ///< of the tensors' names; that of a model with images is longer
   std::string head = "lm_head.weight";  ///< the name of the matrix of the logits
+  std::int64_t further_layers = 0;      ///< layers in the file behind the model's own, which predict further tokens
 };
 
 /// A layer's tensor whose name in a family's files is not this library's.
@@ -51,6 +52,8 @@ struct Family {
   std::string_view outer_name = {};
   RopePairs gguf_pairs = RopePairs::halves;
   Features features = Features::of_qwen3;
+  /// Its files may also hold models of images, and one that predicts further tokens.
+  bool has_other_parts = false;
   /// Sets keys that its config.json may lack.
   void (*complete)(ConfigReader& in) = nullptr;
   /// Reads what its config.json says beyond kConfigKeys, which have been read. Refuses by name what the decoder does

@@ -73,6 +73,7 @@ const Family kGemma3{.name = "gemma3_text",
                      .architecture = "gemma3",
                      .outer_name = "gemma3",
                      .features = Features::own,
+                     .has_other_parts = true,
                      .complete = complete,
                      .finish =
                          [](ConfigReader&, FileConfig& out) {

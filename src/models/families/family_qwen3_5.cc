@@ -12,22 +12,10 @@ bool locate(TensorLocation& out, const Parameter& parameter, std::string_view re
   return locate_convolution(out, parameter, rest, prefix + std::string(rest));
 }
 
-void complete_moe(ConfigReader& in) {
-  constexpr std::int64_t kWidth = 512, kExperts = 256, kActive = 8;
-  complete_qwen_hybrid(in);
-  in.put_default("moe_intermediate_size", kWidth);
-  in.put_default("shared_expert_intermediate_size", kWidth);
-  in.put_default("num_experts", kExperts);
-  in.put_default("num_experts_per_tok", kActive);
-  in.put_default("intermediate_size", in.get("moe_intermediate_size"));
-  in.put("shared_expert_gate", true);
+void complete_experts(ConfigReader& in) {
+  constexpr std::int64_t kExperts = 256, kActive = 8;
   in.put("norm_topk_prob", true);
-}
-
-void finish_moe_gguf(GgufValues& in, DecoderConfig& config) {
-  read_qwen_hybrid(in, config);
-  read_experts(in, config.experts);
-  config.experts.shared_gate = Switch::on;
+  complete_qwen_experts(in, kExperts, kActive);
 }
 
 /// llama.cpp's converter puts one value head of each key head after the other.
@@ -43,6 +31,7 @@ const Family kQwen35{.name = "qwen3_5_text",
                      .architecture = "qwen35",
                      .outer_name = "qwen3_5",
                      .features = Features::own,
+                     .has_other_parts = true,
                      .complete = complete_qwen_hybrid,
                      .finish = finish_qwen_hybrid,
                      .finish_gguf = read_qwen_hybrid,
@@ -55,9 +44,10 @@ const Family kQwen35Moe{.name = "qwen3_5_moe_text",
                         .architecture = "qwen35moe",
                         .outer_name = "qwen3_5_moe",
                         .features = Features::own,
-                        .complete = complete_moe,
+                        .has_other_parts = true,
+                        .complete = complete_experts,
                         .finish = finish_qwen_hybrid,
-                        .finish_gguf = finish_moe_gguf,
+                        .finish_gguf = read_qwen_experts,
                         .locate_gguf = locate_gguf,
                         .renames = {},
                         .locate = locate};

@@ -26,23 +26,10 @@ bool locate(TensorLocation& out, const Parameter& parameter, std::string_view re
 }
 
 void complete(ConfigReader& in) {
-  constexpr std::int64_t kWidth = 512, kExperts = 512, kActive = 10;
-  complete_qwen_hybrid(in);
-  in.put_default("moe_intermediate_size", kWidth);
-  in.put_default("shared_expert_intermediate_size", kWidth);
-  in.put_default("num_experts", kExperts);
-  in.put_default("num_experts_per_tok", kActive);
-  in.put_default("intermediate_size", in.get("moe_intermediate_size"));
-  in.put_default("norm_topk_prob", true);
-  in.put("shared_expert_gate", true);
+  constexpr std::int64_t kExperts = 512, kActive = 10;
+  complete_qwen_experts(in, kExperts, kActive);
   in.require_value("decoder_sparse_step", 1);
   in.require_value("mlp_only_layers", io::Json::array());
-}
-
-void finish_gguf(GgufValues& in, DecoderConfig& config) {
-  read_qwen_hybrid(in, config);
-  read_experts(in, config.experts);
-  config.experts.shared_gate = Switch::on;
 }
 
 void locate_gguf(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
@@ -62,9 +49,10 @@ const Family kQwen3Next{.name = "qwen3_next",
                         .model_class = "Qwen3NextForCausalLM",
                         .architecture = "qwen3next",
                         .features = Features::own,
+                        .has_other_parts = true,
                         .complete = complete,
                         .finish = finish_qwen_hybrid,
-                        .finish_gguf = finish_gguf,
+                        .finish_gguf = read_qwen_experts,
                         .locate_gguf = locate_gguf,
                         .renames = {},
                         .locate = locate};

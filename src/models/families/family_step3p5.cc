@@ -147,10 +147,10 @@ void complete(ConfigReader& in) {
   in.require_value("gating", true);
   in.require_value("use_head_wise_attn_gate", true);
   in.require_value("use_bidirectional_attention", false);
-  for (const char* key : {"per_layer_config", "num_nextn_predict_layers", "mtp_layer_types", "mtp_mlp_layer_types",
-                          "output_router_logits", "yarn_only_types", "use_moe", "use_qk_norm", "zero_centered",
-                          "norm_expert_weight", "moe_every_n_layer", "use_moe_router_bias", "moe_router_activation",
-                          "need_fp32_gate", "sink", "att_impl_type", "use_rope_layers"}) {
+  for (const char* key :
+       {"per_layer_config", "mtp_layer_types", "mtp_mlp_layer_types", "output_router_logits", "yarn_only_types",
+        "use_moe", "use_qk_norm", "zero_centered", "norm_expert_weight", "moe_every_n_layer", "use_moe_router_bias",
+        "moe_router_activation", "need_fp32_gate", "sink", "att_impl_type", "use_rope_layers"}) {
     in.ignore(key);
   }
 }
@@ -159,6 +159,7 @@ void finish(ConfigReader& in, FileConfig& out) {
   out.config.norm = layers::NormKind::zero_centred;
   out.config.gate.site = layers::GateSite::g1;
   out.config.gate.grain = layers::GateGrain::headwise;
+  out.further_layers = std::min(integer_or(in, "num_nextn_predict_layers", 0), kMaxLayers);
   const Experts& e = out.config.experts;
   for (std::int64_t i = 0; i < std::min<std::int64_t>(e.dense_layers, std::ssize(e.shared_limits)); ++i) {
     if (e.shared_limits[static_cast<std::size_t>(i)] == 0.0) continue;
@@ -173,6 +174,7 @@ const Family kStep3p5{.name = "step3p5",
                       .architecture = {},
                       .outer_name = "step3p7",
                       .features = Features::own,
+                      .has_other_parts = true,
                       .complete = complete,
                       .finish = finish,
                       .finish_gguf = nullptr,

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
-#include <system_error>
 
 #include "headgate/error.hpp"
 #include "models/families/gguf_values.hpp"
@@ -212,15 +210,12 @@ TensorLocation stored_in_gguf(const Parameter& parameter, const DecoderConfig& c
   return out;
 }
 
-bool is_extra_tensor_in_gguf(const std::string& name, const DecoderConfig& config) {
-  if (name == kFactors) return true;
-  // Layers that predict further tokens follow the model's own.
-  constexpr std::string_view kBlock = "blk.";
-  if (!name.starts_with(kBlock)) return false;
-  std::int64_t layer = 0;
-  const char* const end = name.data() + name.size();
-  return std::from_chars(name.data() + kBlock.size(), end, layer).ec == std::errc{} && layer >= config.layers &&
-         config.linear.key_heads > 0;
+bool is_extra_tensor_in_gguf(const std::string& name, const FileConfig& file) {
+  return name == kFactors || is_of_further_layer(name, "blk.", file);
+}
+
+std::int64_t further_layers_of_gguf(const io::GgufFile& file, const DecoderConfig& config) {
+  return file.integer(file.string("general.architecture") + ".block_count") - config.layers;
 }
 
 }  // namespace headgate::models

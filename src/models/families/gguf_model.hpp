@@ -20,6 +20,9 @@ DecoderConfig config_of_gguf(const io::GgufFile& file, const Family& family);
 TensorLocation stored_in_gguf(const Parameter& parameter, const DecoderConfig& config, const Family& family);
 
 /// Returns whether a file may have the tensor in addition to the parameters.
-bool is_extra_tensor_in_gguf(const std::string& name, const DecoderConfig& config);
+bool is_extra_tensor_in_gguf(const std::string& name, const FileConfig& file);
+
+/// Returns FileConfig::further_layers.
+std::int64_t further_layers_of_gguf(const io::GgufFile& file, const DecoderConfig& config);
 
 }  // namespace headgate::models

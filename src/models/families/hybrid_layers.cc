@@ -49,6 +49,18 @@ void complete_qwen_hybrid(ConfigReader& in) {
   in.require_value("attn_output_gate", true);
 }
 
+void complete_qwen_experts(ConfigReader& in, std::int64_t experts, std::int64_t active) {
+  constexpr std::int64_t kWidth = 512;
+  complete_qwen_hybrid(in);
+  in.put_default("moe_intermediate_size", kWidth);
+  in.put_default("shared_expert_intermediate_size", kWidth);
+  in.put_default("num_experts", experts);
+  in.put_default("num_experts_per_tok", active);
+  in.put_default("intermediate_size", in.get("moe_intermediate_size"));
+  in.put_default("norm_topk_prob", true);
+  in.put("shared_expert_gate", true);
+}
+
 void finish_qwen_hybrid(ConfigReader&, FileConfig& out) {
   out.config.norm = layers::NormKind::zero_centred;
   out.config.gate.site = layers::GateSite::g1;
@@ -122,6 +134,12 @@ void read_qwen_hybrid(GgufValues& in, DecoderConfig& config) {
     const bool linear = recurrent.empty() ? (i + 1) % interval != 0 : listed;
     config.layer_types.push_back(linear ? LayerType::linear_attention : LayerType::full_attention);
   }
+}
+
+void read_qwen_experts(GgufValues& in, DecoderConfig& config) {
+  read_qwen_hybrid(in, config);
+  read_experts(in, config.experts);
+  config.experts.shared_gate = Switch::on;
 }
 
 namespace {

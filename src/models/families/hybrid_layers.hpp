@@ -26,6 +26,9 @@ void complete_layer_types(ConfigReader& in, std::int64_t interval, LayerType oth
 /// Sets what Qwen's models with layers of linear attention let a config.json lack, and accepts what does not matter.
 void complete_qwen_hybrid(ConfigReader& in);
 
+/// Does so for those with experts.
+void complete_qwen_experts(ConfigReader& in, std::int64_t experts, std::int64_t active);
+
 /// Sets what all of them have: zero-centred norms, and a gate of the attention output among the rows of q.
 void finish_qwen_hybrid(ConfigReader& in, FileConfig& out);
 
@@ -39,6 +42,9 @@ void read_experts(GgufValues& in, Experts& experts);
 /// Reads which layers have linear attention, and its sizes; sets what all such models of Qwen have. Layers that predict
 /// further tokens do not count.
 void read_qwen_hybrid(GgufValues& in, DecoderConfig& config);
+
+/// Does so for those with experts.
+void read_qwen_experts(GgufValues& in, DecoderConfig& config);
 
 /// How a GGUF file orders value heads: those of a key head one after the other, or one of each key head in turn.
 enum class ValueHeads { grouped, tiled };

@@ -152,7 +152,8 @@ class GgufWeights : public WeightFiles {
 bool is_extra_tensor(const std::string& name, const FileConfig& file) {
   if (name.ends_with(".rotary_emb.inv_freq")) return true;
   if (name == file.head && file.config.embeddings == Embeddings::tied) return true;
-  if (file.family->outer_name.empty() && file.family != &kQwen3Next) return false;
+  if (is_of_further_layer(name, file.prefix + "layers.", file)) return true;
+  if (!file.family->has_other_parts) return false;
   constexpr std::array kBegins{
       "mtp.",          "model.mtp.",          "model.visual.",          "visual.",
       "vision_tower.", "model.vision_tower.", "multi_modal_projector.", "model.multi_modal_projector.",
@@ -206,6 +207,7 @@ ModelFile::ModelFile(const std::string& path) {
     gguf_ = std::make_shared<const io::GgufFile>(path);
     family_ = &family_of_gguf(*gguf_);
     file_.config = config_of_gguf(*gguf_, *family_);
+    file_.further_layers = further_layers_of_gguf(*gguf_, file_.config);
     weights_ = std::make_unique<GgufWeights>(gguf_);
   }
 }
@@ -255,7 +257,7 @@ void ModelFile::check_names(const std::vector<TensorLocation>& used) const {
     for (const TensorPiece& piece : at.pieces) known.insert(piece.tensor);
   }
   for (const std::string& name : weights_->names()) {
-    const bool extra = gguf_ ? is_extra_tensor_in_gguf(name, file_.config) : is_extra_tensor(name, file_);
+    const bool extra = gguf_ ? is_extra_tensor_in_gguf(name, file_) : is_extra_tensor(name, file_);
     if (!known.contains(name) && !extra) {
       fail(weights_->path_of(name), "tensor '{}' is not one of the model's", printable(name));
     }

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 namespace headgate::models {
@@ -64,6 +66,14 @@ bool split_layer_name(std::string_view name, std::string_view& layer, std::strin
   layer = name.substr(0, name.find('.'));
   rest = name.substr(layer.size() + 1);
   return true;
+}
+
+bool is_of_further_layer(std::string_view name, std::string_view prefix, const FileConfig& file) {
+  if (!name.starts_with(prefix)) return false;
+  name.remove_prefix(prefix.size());
+  std::int64_t layer = 0;
+  if (std::from_chars(name.data(), name.data() + name.size(), layer).ec != std::errc{}) return false;
+  return layer >= file.config.layers && layer - file.config.layers < file.further_layers;
 }
 
 TensorLocation interleaved_experts(const DecoderConfig& config, const std::string& gate, const std::string& up) {

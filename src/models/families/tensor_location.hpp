@@ -50,6 +50,9 @@ TensorLocation stored_in_directory(const Parameter& parameter, const FileConfig&
 /// Splits "model.layers.N.REST"; false for the name of a tensor outside the layers.
 bool split_layer_name(std::string_view name, std::string_view& layer, std::string_view& rest);
 
+/// Returns whether a tensor belongs to one of the file's further layers: "PREFIX45.…" behind 45 of the model's own.
+bool is_of_further_layer(std::string_view name, std::string_view prefix, const FileConfig& file);
+
 /// Returns begin, …, begin + count − 1.
 std::vector<std::int64_t> row_range(std::int64_t begin, std::int64_t count);
 

@@ -10,50 +10,30 @@ namespace headgate::layers {
 
 // Types that name GGUF formats, for code that is compiled once for each.
 
-struct F32 {
-  using Number = float;
-  static constexpr std::uint32_t kId = 0;
+/// A format of single numbers.
+template <std::uint32_t id, typename N>
+struct SingleNumbers {
+  using Number = N;
+  static constexpr std::uint32_t kId = id;
 };
-struct F16 {
-  using Number = Float16;
-  static constexpr std::uint32_t kId = 1;
+/// A format of blocks: its id in files, the numbers of a block and its bytes, as in gguf_formats().
+template <std::uint32_t id, std::int64_t numbers, std::int64_t bytes>
+struct Blocks {
+  static constexpr std::uint32_t kId = id;
+  static constexpr std::int64_t kNumbers = numbers, kBytes = bytes;
 };
-struct BF16 {
-  using Number = BFloat16;
-  static constexpr std::uint32_t kId = 30;
-};
-struct Q4_0 {
-  static constexpr std::uint32_t kId = 2;
-  static constexpr std::int64_t kNumbers = 32, kBytes = 18;
-};
-struct Q4_1 {
-  static constexpr std::uint32_t kId = 3;
-  static constexpr std::int64_t kNumbers = 32, kBytes = 20;
-};
-struct Q5_0 {
-  static constexpr std::uint32_t kId = 6;
-  static constexpr std::int64_t kNumbers = 32, kBytes = 22;
-};
-struct Q5_1 {
-  static constexpr std::uint32_t kId = 7;
-  static constexpr std::int64_t kNumbers = 32, kBytes = 24;
-};
-struct Q8_0 {
-  static constexpr std::uint32_t kId = 8;
-  static constexpr std::int64_t kNumbers = 32, kBytes = 34;
-};
-struct Q4_K {
-  static constexpr std::uint32_t kId = 12;
-  static constexpr std::int64_t kNumbers = 256, kBytes = 144;
-};
-struct Q5_K {
-  static constexpr std::uint32_t kId = 13;
-  static constexpr std::int64_t kNumbers = 256, kBytes = 176;
-};
-struct Q6_K {
-  static constexpr std::uint32_t kId = 14;
-  static constexpr std::int64_t kNumbers = 256, kBytes = 210;
-};
+
+struct F32 : SingleNumbers<0, float> {};
+struct F16 : SingleNumbers<1, Float16> {};
+struct BF16 : SingleNumbers<30, BFloat16> {};
+struct Q4_0 : Blocks<2, 32, 18> {};
+struct Q4_1 : Blocks<3, 32, 20> {};
+struct Q5_0 : Blocks<6, 32, 22> {};
+struct Q5_1 : Blocks<7, 32, 24> {};
+struct Q8_0 : Blocks<8, 32, 34> {};
+struct Q4_K : Blocks<12, 256, 144> {};
+struct Q5_K : Blocks<13, 256, 176> {};
+struct Q6_K : Blocks<14, 256, 210> {};
 
 template <class Format>
 inline constexpr bool kHasBlocks = requires {

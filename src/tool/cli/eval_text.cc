@@ -292,10 +292,8 @@ std::string json_keys_help() {
       "JSON keys: " + keys_text(metrics::figures_of(all, /*of_triggers=*/false)) +
       "; layers, a list of the same; with --heads, in each layer heads, a list of " +
       keys_text(metrics::figures_of(metrics::of_heads(all), /*of_triggers=*/false)) +
-      "; those of linear attention only of models that have it, null in their other layers, as those of attention are "
-      "in "
-      "layers of linear attention; tokens; text_bytes, those that the targets stand for where tokens are not bytes; on "
-      "bigram-backcopy, "
+      "; a figure of linear attention only for models that have it; a figure of one kind of layer is null in others; "
+      "tokens; text_bytes, those that the targets stand for where tokens are not bytes; on bigram-backcopy, "
       "backcopy: " +
       keys_text(metrics::figures_of(all, /*of_triggers=*/true)) +
       "; and with --gate-threshold, gate_threshold: threshold closed_share, and with and without it loss_nats seconds "
