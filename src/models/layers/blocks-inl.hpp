@@ -105,16 +105,6 @@ HWY_INLINE Vec<float> look_up(Vec<float> table, __m512i indices) {
   return Vec<float>{_mm512_permutexvar_ps(indices, table.raw)};
 }
 
-/// Makes numbers of five bits: step · (q − kZero) + offset. Each lane of `low` has q's low 4 bits; bit i of `fifth` is
-/// the fifth bit of lane i.
-template <bool kOffset, int kZero>
-HWY_INLINE Vec<float> scale_five_bits(__m512i low, std::uint32_t fifth, float step, float offset) {
-  const Tag<float> d;
-  const __m512 four = look_up(hn::Iota(d, static_cast<float>(-kZero)), low).raw;
-  const Vec<float> code{_mm512_mask_add_ps(four, static_cast<__mmask16>(fifth), four, _mm512_set1_ps(16.0F))};
-  return kOffset ? hn::MulAdd(hn::Set(d, step), code, hn::Set(d, offset)) : hn::Mul(hn::Set(d, step), code);
-}
-
 /// Loads 16 bytes, one into each lane.
 HWY_INLINE __m512i load_bytes(const std::uint8_t* from) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
@@ -183,26 +173,23 @@ class SmallBlocks {
       scale_codes<false>(at, step, 0.0F, out);
       return;
     }
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (!kFifth) {
+      const __m512i low = load_bytes(at), high = _mm512_srli_epi32(low, 4);
+      const Vec<float> table = nibble_table<kOffset, kZero>(step, offset);
+      out[0] = look_up(table, low);
+      out[1] = look_up(table, high);
+      return;
+    }
+#endif
     std::uint32_t fifth = 0;
     if constexpr (kFifth) {
       std::memcpy(&fifth, at, sizeof(fifth));
       at += sizeof(fifth);
     }
-#if HWY_TARGET == HWY_AVX3
-    const __m512i low = load_bytes(at), high = _mm512_srli_epi32(low, 4);
-    if constexpr (kFifth) {
-      out[0] = scale_five_bits<kOffset, kZero>(low, fifth, step, offset);
-      out[1] = scale_five_bits<kOffset, kZero>(high, fifth >> 16, step, offset);
-    } else {
-      const Vec<float> table = nibble_table<kOffset, kZero>(step, offset);
-      out[0] = look_up(table, low);
-      out[1] = look_up(table, high);
-    }
-#else
     HWY_ALIGN std::uint8_t codes[kChunk];
     split_nibbles<kFifth, kZero>(at, fifth, codes);
     scale_codes<kOffset>(codes, step, offset, out);
-#endif
   }
 
  private:
