@@ -17,6 +17,7 @@
 namespace headgate::tokenize {
 namespace {
 
+using headgate::testing::expect_golden_ids;
 using headgate::testing::golden_cases;
 using headgate::testing::golden_file;
 using headgate::testing::golden_path;
@@ -96,11 +97,7 @@ class Gguf : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Gguf, Ids_FromGgufArrays_AreTheSame) {
   const auto tokenizer = make_gguf_tokenizer("arrays", gguf_arrays(GetParam()));
-  const Json cases = golden_cases();
-  for (std::size_t i = 0; i < cases["texts"].size(); ++i) {
-    const auto text = cases["texts"][i].get<std::string>();
-    EXPECT_EQ(tokenizer->encode(text).ids, cases[GetParam()][i].get<Ids>()) << text;
-  }
+  expect_golden_ids(*tokenizer, GetParam());
 }
 
 TEST_P(Gguf, TokenizerJson_WrittenFromGguf_GivesTheSameIds) {
@@ -112,11 +109,7 @@ TEST_P(Gguf, TokenizerJson_WrittenFromGguf_GivesTheSameIds) {
     return read_tokenizer_json(file);
   };
   auto tokenizer = written();
-  const Json cases = golden_cases();
-  for (std::size_t i = 0; i < cases["texts"].size(); ++i) {
-    const auto text = cases["texts"][i].get<std::string>();
-    EXPECT_EQ(tokenizer->encode(text).ids, cases[GetParam()][i].get<Ids>()) << text;
-  }
+  expect_golden_ids(*tokenizer, GetParam());
   const auto from_arrays = make_gguf_tokenizer("arrays", arrays);
   ASSERT_EQ(tokenizer->vocab(), from_arrays->vocab());
   for (std::int32_t id = 0; id < tokenizer->vocab(); ++id) {

@@ -22,6 +22,7 @@
 namespace headgate::tokenize {
 namespace {
 
+using headgate::testing::expect_golden_ids;
 using headgate::testing::golden_cases;
 using headgate::testing::golden_file;
 using headgate::testing::golden_path;
@@ -268,11 +269,7 @@ class ScoredGguf : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ScoredGguf, Ids_FromScores_AreThoseOfTokenizers) {
   const auto tokenizer = make_gguf_tokenizer("arrays", scored_arrays(GetParam()));
-  const Json cases = golden_cases();
-  for (std::size_t i = 0; i < cases["texts"].size(); ++i) {
-    const auto text = cases["texts"][i].get<std::string>();
-    EXPECT_EQ(tokenizer->encode(text).ids, cases[GetParam()][i].get<Ids>()) << text;
-  }
+  expect_golden_ids(*tokenizer, GetParam());
 }
 
 TEST_P(ScoredGguf, TokenizerJson_WrittenFromScores_GivesTheSameIds) {
