@@ -67,6 +67,15 @@ DecoderConfig without_rope_scaling(DecoderConfig config) {
   return config;
 }
 
+/// Refuses keys of this library in a file of another family, which sets the fields by its own keys.
+void refuse_own_keys(ConfigReader& in, const Family& family) {
+  for_each_row(kConfigKeys, [&](const auto& row) {
+    const bool own =
+        row.presence == Presence::own || row.presence == Presence::beyond_qwen3 || row.presence == Presence::with_gate;
+    if (own && in.has(row.key)) fail(in.path(), "{} is not a key of model_type {}", row.key, family.name);
+  });
+}
+
 /// Returns the key of a feature that Qwen3 models lack.
 std::string_view feature_beyond_qwen3(const DecoderConfig& config) {
   const DecoderConfig defaults;
@@ -91,6 +100,7 @@ bool is_written(Presence presence, const DecoderConfig& config, const Family& fa
     case Presence::required:
     case Presence::always: break;
     case Presence::beyond_qwen3: return &family == &kHeadgate;
+    case Presence::own:
     case Presence::not_default: return !at_default && &family == &kHeadgate;
     case Presence::with_gate: return config.gate != layers::GateVariant{};
   }
@@ -188,6 +198,7 @@ FileConfig parse_file_config(const std::string& path, std::string_view text) {
   out.family = &family;
   DecoderConfig by_rows;
   try {
+    if (family.features == Features::own) refuse_own_keys(in, family);
     if (family.complete != nullptr) family.complete(in);
     by_rows = out.config = read_rows(in);
     family.finish(in, out);

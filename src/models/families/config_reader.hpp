@@ -24,6 +24,7 @@ class ConfigReader {
   /// Returns null if the key is missing.
   const io::Json* find(std::string_view key);
   const io::Json& get(std::string_view key);
+  bool has(std::string_view key) const { return root_.contains(key); }
 
   void read(std::int64_t& out, std::string_view key, const io::Json& value) const;
   void read(double& out, std::string_view key, const io::Json& value) const;

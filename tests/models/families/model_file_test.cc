@@ -134,6 +134,31 @@ TEST_F(ModelFileTest, Feature_NotSupported_IsRefusedByName) {
   expect_key_refused(json_of(small_config()), "qkv_bias", true, "qkv_bias");
 }
 
+TEST_F(ModelFileTest, FamilyOfMixedLayers_KeyThatItLacks_IsRefusedByName) {
+  const auto of_type = [](const char* type) {
+    Json json = json_of(llama_config());
+    json["model_type"] = type;
+    return json;
+  };
+  const Json qwen = of_type("qwen3_5_text");
+  expect_key_refused(qwen, "gate_site", "g2", "gate_site is not a key of model_type qwen3_5_text");
+  expect_key_refused(qwen, "norm_placement", "post", "norm_placement is not a key of model_type qwen3_5_text");
+  expect_key_refused(qwen, "attention_window", 4, "attention_window is not a key of model_type qwen3_5_text");
+  expect_key_refused(qwen, "attn_output_gate", false, "attn_output_gate is false; only true is supported");
+  expect_key_refused(qwen, "layer_types", {"mamba"}, "layer_types: 'mamba' is none of full_attention");
+  expect_key_refused(qwen, "layer_types", {"full_attention", "linear_attention", "linear_attention"},
+                     "layer_types has 3 elements, not one for each of 2 layers");
+  expect_key_refused(qwen, "linear_num_value_heads", 24, "linear_num_value_heads 24 is not a multiple of");
+  expect_key_refused(of_type("qwen3_5_moe_text"), "num_experts_per_tok", 257, "num_experts_per_tok is 257, not from 1");
+  expect_key_refused(of_type("qwen3_next"), "mlp_only_layers", {0}, "mlp_only_layers is array; only [] is supported");
+  expect_key_refused(of_type("step3p5"), "moe_layers_enum", "0", "layer 1 has no experts, but layer 0 has");
+  Json gemma = of_type("gemma3_text");
+  gemma["hidden_act"] = "gelu_pytorch_tanh";
+  expect_key_refused(gemma, "final_logit_softcapping", 30.0, "final_logit_softcapping is 30.0; only null");
+  const Json outer = {{"model_type", "qwen3_5"}, {"text_config", qwen}};
+  expect_key_refused(outer, "quantization_config", {{"bits", 4}}, "unknown key 'quantization_config'");
+}
+
 TEST_F(ModelFileTest, Shards_WithAnIndex_AreRead) {
   const SavedModel model(llama_config());
   write_directory(scratch / "m", json_of(llama_config()), model);
