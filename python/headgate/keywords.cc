@@ -14,7 +14,7 @@ namespace {
 /// `object` as a message shows it: its text where that is short, else its class.
 std::string shown(nb::handle object) {
   constexpr std::size_t kMost = 60;
-  const std::string text = nb::cast<std::string>(nb::repr(object));
+  std::string text = nb::cast<std::string>(nb::repr(object));
   if (text.size() <= kMost && text.find('\n') == std::string::npos) return text;
   return "a " + nb::cast<std::string>(object.type().attr("__name__"));
 }

@@ -159,6 +159,7 @@ NB_MODULE(_models, module) {
   // models.py has the signatures and defaults. Messages name functions and arguments as they stand here.
   const auto add = [&module](const char* name, auto function, const std::vector<const char*>& arguments) {
     std::vector<python::ArgumentText> texts;
+    texts.reserve(arguments.size());
     for (const char* argument : arguments) texts.push_back({argument, "object", "", ""});
     python::define(module, name, function, texts, texts.size(), "object", "See headgate/models.py.");
   };

@@ -95,14 +95,11 @@ void DecoderBlocks<T>::experts(View<T, 2> out, ConstView<T, 2> h, const LayerCon
   layers::ExpertsShape shape = *sizes_.experts;
   shape.limit = layer.limit;
   shape.shared_limit = layer.shared_limit;
-  const auto [E, I, S, C] = std::array{shape.E, shape.I, shape.S, shape.C};
-  std::vector<layers::ExpertMatrices<M>> matrices;
-  matrices.reserve(static_cast<std::size_t>(E));
-  for (std::int64_t e = 0; e < E; ++e) {
-    matrices.push_back(
-        {rows_of(w.gate_up, 2 * e * I, I), rows_of(w.gate_up, (2 * e + 1) * I, I), rows_of(w.down, e * C, C)});
-  }
-  layers::ExpertsWeights<const T, M> weights{w.router, w.router_bias, matrices, {}, w.shared_gate};
+  const std::int64_t I = shape.I, S = shape.S, C = shape.C;
+  const auto expert = [&w, I, C](std::int64_t e) -> layers::ExpertMatrices<M> {
+    return {rows_of(w.gate_up, 2 * e * I, I), rows_of(w.gate_up, (2 * e + 1) * I, I), rows_of(w.down, e * C, C)};
+  };
+  layers::ExpertsWeights<const T, M> weights{w.router, w.router_bias, expert, {}, w.shared_gate};
   if (S > 0) weights.shared = {rows_of(w.shared_gate_up, 0, S), rows_of(w.shared_gate_up, S, S), w.shared_down};
   layers::experts_forward(out, h, weights, *buffers_.experts, shape, update, context_);
 }

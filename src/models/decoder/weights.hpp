@@ -245,19 +245,22 @@ struct PlaceInTwo : PlaceTensors<T>, PlaceTensors<M> {
 /// Points vectors into a buffer, and matrices at their places in a file, given one after the other.
 class PlaceStored : public PlaceTensors<const float> {
  public:
-  PlaceStored(const float*& next, const layers::StoredRows*& next_rows)
-      : PlaceTensors<const float>(next), next_rows_(next_rows) {}
+  PlaceStored(const float*& next, const layers::StoredMatrix*& next_matrix)
+      : PlaceTensors<const float>(next), next_matrix_(next_matrix) {}
   using PlaceTensors<const float>::operator();
 
   void operator()(const TensorRow& row, layers::StoredMatrix& member) const {
-    if (row.present) member.parts = {*next_rows_++};
+    if (row.present) member = *next_matrix_++;
   }
+  /// Columns of all parts have the order of the first.
   void operator()(const TensorRow& row, AppendedParts place) const {
-    if (row.present) place.member.parts.push_back(*next_rows_++);
+    if (!row.present) return;
+    const layers::StoredMatrix& next = *next_matrix_++;
+    place.member.parts.insert(place.member.parts.end(), next.parts.begin(), next.parts.end());
   }
 
  private:
-  const layers::StoredRows*& next_rows_;
+  const layers::StoredMatrix*& next_matrix_;
 };
 
 /// Locates a model's weights, or their gradients, in a flat buffer.

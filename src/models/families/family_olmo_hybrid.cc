@@ -25,7 +25,7 @@ bool locate_three(TensorLocation& out, const Parameter& parameter, const std::st
     const std::string name = prefix + "linear_attn." + part + "_conv1d.weight";
     const std::vector<std::int64_t>* shape = shape_of(name);
     if (shape == nullptr || shape->size() != 3) return false;
-    out.pieces.push_back({name, {shape->front(), 1, parameter.shape[1]}, {}, {}});
+    out.pieces.push_back({name, {shape->front(), 1, parameter.shape[1]}, {}});
     rows += shape->front();
   }
   if (rows == parameter.shape[0]) return true;
@@ -41,7 +41,7 @@ bool locate(TensorLocation& out, const Parameter& parameter, std::string_view re
   if (rest == "linear_attn.in_proj_qkv.weight") {
     for (const char* part : {"q", "k", "v"}) {
       const std::int64_t rows = *part == 'v' ? values : keys;
-      out.pieces.push_back({prefix + "linear_attn." + part + "_proj.weight", {rows, file.config.dim}, {}, {}});
+      out.pieces.push_back({prefix + "linear_attn." + part + "_proj.weight", {rows, file.config.dim}, {}});
     }
     return true;
   }

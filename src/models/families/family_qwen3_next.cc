@@ -15,11 +15,11 @@ bool locate(TensorLocation& out, const Parameter& parameter, std::string_view re
   const bool z = rest == "linear_attn.in_proj_z.weight", a = rest == "linear_attn.in_proj_a.weight";
   if (z || rest == "linear_attn.in_proj_qkv.weight") {
     const std::int64_t rows = 2 * l.key_heads * l.key_dim + 2 * values;
-    out.pieces.push_back({prefix + "linear_attn.in_proj_qkvz.weight", {rows, C}, rows_of_qkvz(l, z), {}});
+    out.pieces.push_back({prefix + "linear_attn.in_proj_qkvz.weight", {rows, C}, rows_of_qkvz(l, z)});
     return true;
   }
   if (a || rest == "linear_attn.in_proj_b.weight") {
-    out.pieces.push_back({prefix + "linear_attn.in_proj_ba.weight", {2 * l.value_heads, C}, rows_of_ba(l, a), {}});
+    out.pieces.push_back({prefix + "linear_attn.in_proj_ba.weight", {2 * l.value_heads, C}, rows_of_ba(l, a)});
     return true;
   }
   return locate_convolution(out, parameter, rest, prefix + std::string(rest));
@@ -36,8 +36,7 @@ void locate_gguf(TensorLocation& out, const Parameter& parameter, std::string_vi
                  const DecoderConfig& config) {
   const bool a = rest == "linear_attn.in_proj_a.weight";
   if (a || rest == "linear_attn.in_proj_b.weight") {
-    out.pieces = {
-        {block + "ssm_ba.weight", {2 * config.linear.value_heads, config.dim}, rows_of_ba(config.linear, a), {}}};
+    out.pieces = {{block + "ssm_ba.weight", {2 * config.linear.value_heads, config.dim}, rows_of_ba(config.linear, a)}};
     return;
   }
   locate_qwen_hybrid(out, parameter, rest, block, config, ValueHeads::grouped);

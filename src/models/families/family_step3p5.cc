@@ -31,7 +31,7 @@ bool locate(TensorLocation& out, const Parameter&, std::string_view rest, const 
     return true;
   }
   if (rest != "mlp.experts.down_proj") return false;
-  out.pieces.push_back({prefix + "moe.down_proj.weight", {e.count, file.config.dim, e.ffn}, {}, {}});
+  out.pieces.push_back({prefix + "moe.down_proj.weight", {e.count, file.config.dim, e.ffn}, {}});
   return true;
 }
 

@@ -67,11 +67,11 @@ bool stored_otherwise(TensorLocation& out, const Parameter& parameter, std::stri
   } else if (rest == "mlp.experts.gate_up_proj") {
     out = interleaved_experts(config, block + "ffn_gate_exps.weight", block + "ffn_up_exps.weight");
   } else if (rest == "mlp.experts.down_proj") {
-    out.pieces.push_back({block + "ffn_down_exps.weight", {e.count, config.dim, e.ffn}, {}, {}});
+    out.pieces.push_back({block + "ffn_down_exps.weight", {e.count, config.dim, e.ffn}, {}});
   } else if (rest == "mlp.shared_expert.down_proj.weight") {
     out = whole_tensor(parameter, block + "ffn_down_shexp.weight");
   } else if (rest == "mlp.shared_expert_gate.weight") {
-    out.pieces.push_back({block + "ffn_gate_inp_shexp.weight", {config.dim}, {}, {}});
+    out.pieces.push_back({block + "ffn_gate_inp_shexp.weight", {config.dim}, {}});
   } else {
     return false;
   }

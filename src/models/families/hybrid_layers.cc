@@ -71,7 +71,7 @@ void finish_qwen_hybrid(ConfigReader&, FileConfig& out) {
 bool locate_convolution(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                         const std::string& name) {
   if (rest != "linear_attn.conv1d.weight") return false;
-  out.pieces.push_back({name, {parameter.shape[0], 1, parameter.shape[1]}, {}, {}});
+  out.pieces.push_back({name, {parameter.shape[0], 1, parameter.shape[1]}, {}});
   return true;
 }
 
@@ -168,7 +168,7 @@ void locate_qwen_hybrid(TensorLocation& out, const Parameter& parameter, std::st
   if (gate || rest == "self_attn.q_proj.weight") {
     FusedRows rows = fused_rows(GateLayout::per_query_head, config);
     const std::int64_t count = q_projection_rows(GateLayout::per_query_head, config);
-    out.pieces = {{block + "attn_q.weight", {count, config.dim}, gate ? std::move(rows.gate) : std::move(rows.q), {}}};
+    out.pieces = {{block + "attn_q.weight", {count, config.dim}, gate ? std::move(rows.gate) : std::move(rows.q)}};
   } else if (rest == "post_attention_layernorm.weight") {
     out = whole_tensor(parameter, block + "post_attention_norm.weight");
   }

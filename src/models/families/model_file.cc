@@ -264,23 +264,37 @@ void ModelFile::check_names(const std::vector<TensorLocation>& used) const {
   }
 }
 
+namespace {
+
+/// Calls visit(row of the tensor) in the order of the parameter's rows.
+template <class Visit>
+void each_row(const TensorPiece& piece, std::int64_t width, const Visit& visit) {
+  for (const std::int64_t row : piece.rows) visit(row);
+  if (!piece.rows.empty()) return;
+  const std::int64_t count = piece.count == 0 ? count_of(piece.shape) / width : piece.count;
+  for (std::int64_t row = 0; row < count; ++row) visit(piece.begin + row);
+}
+
+}  // namespace
+
 void ModelFile::read_rows(const TensorLocation& at, const Parameter& parameter, float* out) const {
-  if (at.is_in_place() && at.pieces.front().rows.empty()) return weights_->read(at.pieces.front().tensor, out);
+  if (at.is_whole_tensor()) return weights_->read(at.pieces.front().tensor, out);
   const std::int64_t width = parameter.shape.size() == 2 ? parameter.shape[1] : 1;
-  std::vector<float> tensor;
-  std::int64_t next = 0;  // row of the parameter
+  std::map<std::string, std::vector<float>> tensors;
+  float* to = out;
   for (const TensorPiece& piece : at.pieces) {
-    tensor.resize(static_cast<std::size_t>(count_of(piece.shape)));
-    weights_->read(piece.tensor, tensor.data());
-    const std::int64_t count = piece.rows.empty() ? count_of(piece.shape) / width : std::ssize(piece.rows);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto index = static_cast<std::size_t>(i);
-      const float* from = tensor.data() + (piece.rows.empty() ? i : piece.rows[index]) * width;
-      float* to = out + (piece.to.empty() ? next++ : piece.to[index]) * width;
-      for (std::int64_t c = 0; c < width; ++c) {
-        to[c] = from[at.columns.empty() ? c : at.columns[static_cast<std::size_t>(c)]];
-      }
+    const auto [found, is_new] = tensors.try_emplace(piece.tensor);
+    std::vector<float>& tensor = found->second;
+    if (is_new) {
+      tensor.resize(static_cast<std::size_t>(count_of(piece.shape)));
+      weights_->read(piece.tensor, tensor.data());
     }
+    each_row(piece, width, [&](std::int64_t row) {
+      const float* from = tensor.data() + row * width;
+      for (std::int64_t c = 0; c < width; ++c, ++to) {
+        *to = from[at.columns.empty() ? c : at.columns[static_cast<std::size_t>(c)]];
+      }
+    });
   }
   if (at.form == StoredForm::plain) return;
   for (std::int64_t i = 0; i < parameter.count; ++i) {
@@ -318,29 +332,25 @@ void ModelFile::read_each(const std::function<void(const Parameter&, const float
 
 bool ModelFile::stores_narrow_matrices() const {
   if (gguf_ == nullptr) return false;
-  const ParameterTable table(file_.config);
-  for (const Parameter& parameter : table.entries()) {
-    if (is_matrix(parameter.kind) && !stored(parameter).is_in_place()) return false;
-  }
   const auto& tensors = gguf_->tensors();
   return std::any_of(tensors.begin(), tensors.end(), [](const io::GgufTensor& tensor) {
     return tensor.shape.size() > 1 && tensor.format->word != "F32";
   });
 }
 
-void ModelFile::read_in_place(
-    const std::function<void(const Parameter&, const io::GgufTensor&, std::vector<std::int64_t>)>& matrix,
-    const std::function<void(const Parameter&, const float*)>& vector) const {
+void ModelFile::read_in_place(const std::function<void(const Parameter&, TensorLocation)>& matrix,
+                              const std::function<void(const Parameter&, const float*)>& vector) const {
   const ParameterTable table(file_.config);
   std::vector<TensorLocation> places = checked(table);
+  std::set<std::string> finite;
   std::vector<float> values;
   for (std::size_t i = 0; i < places.size(); ++i) {
     const Parameter& parameter = table.entries()[i];
     if (is_matrix(parameter.kind)) {
-      TensorPiece& piece = places[i].pieces.front();
-      const io::GgufTensor& tensor = *gguf_->find(piece.tensor);
-      gguf_->check_numbers(tensor);
-      matrix(parameter, tensor, std::move(piece.rows));
+      for (const TensorPiece& piece : places[i].pieces) {
+        if (finite.insert(piece.tensor).second) gguf_->check_numbers(*gguf_->find(piece.tensor));
+      }
+      matrix(parameter, std::move(places[i]));
     } else {
       values.resize(static_cast<std::size_t>(parameter.count));
       read_rows(places[i], parameter, values.data());

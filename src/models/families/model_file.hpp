@@ -63,11 +63,10 @@ class ModelFile {
 
   /// Returns whether a GGUF file stores matrices in fewer than 32 bits a number, so that they are best read in place.
   bool stores_narrow_matrices() const;
-  /// Calls matrix(parameter, tensor, rows) for each matrix of a GGUF file, after checking that its numbers are finite,
-  /// and vector(parameter, numbers) for each other parameter, in the table's order. `rows` is TensorPiece::rows.
-  void read_in_place(
-      const std::function<void(const Parameter&, const io::GgufTensor&, std::vector<std::int64_t> rows)>& matrix,
-      const std::function<void(const Parameter&, const float*)>& vector) const;
+  /// Calls matrix(parameter, location) for each matrix of a GGUF file, after checking that its numbers are finite, and
+  /// vector(parameter, numbers) for each other parameter, in the table's order.
+  void read_in_place(const std::function<void(const Parameter&, TensorLocation)>& matrix,
+                     const std::function<void(const Parameter&, const float*)>& vector) const;
   /// Returns the GGUF file, which those tensors are in.
   std::shared_ptr<const io::GgufFile> shared_gguf() const { return gguf_; }
 

@@ -17,7 +17,7 @@ constexpr std::string_view kGateProjection = "self_attn.gate_proj.weight";
 /// Locates rows of q or of a gate that are stored among those of q.
 TensorLocation fused_with_q(const Parameter& parameter, const FileConfig& file, const std::string& tensor, bool gate) {
   FusedRows rows = fused_rows(file.layout, file.config);
-  TensorPiece piece{tensor, parameter.shape, gate ? std::move(rows.gate) : std::move(rows.q), {}};
+  TensorPiece piece{tensor, parameter.shape, gate ? std::move(rows.gate) : std::move(rows.q)};
   piece.shape[0] = q_projection_rows(file.layout, file.config);
   return {{std::move(piece)}, {}, StoredForm::plain};
 }
@@ -32,16 +32,16 @@ TensorLocation expert_tensors(const std::string& prefix, std::string_view rest, 
   if (shape_of(fused) != nullptr) {
     const std::vector<std::int64_t> shape =
         down ? std::vector{e.count, config.dim, e.ffn} : std::vector{e.count, 2 * e.ffn, config.dim};
-    out.pieces.push_back({fused, shape, {}, {}});
+    out.pieces.push_back({fused, shape, {}});
     return out;
   }
   for (std::int64_t i = 0; i < e.count; ++i) {
     const std::string name = fmt::format("{}mlp.experts.{}.", prefix, i);
     if (down) {
-      out.pieces.push_back({name + "down_proj.weight", {config.dim, e.ffn}, {}, {}});
+      out.pieces.push_back({name + "down_proj.weight", {config.dim, e.ffn}, {}});
     } else {
-      out.pieces.push_back({name + "gate_proj.weight", {e.ffn, config.dim}, {}, {}});
-      out.pieces.push_back({name + "up_proj.weight", {e.ffn, config.dim}, {}, {}});
+      out.pieces.push_back({name + "gate_proj.weight", {e.ffn, config.dim}, {}});
+      out.pieces.push_back({name + "up_proj.weight", {e.ffn, config.dim}, {}});
     }
   }
   return out;
@@ -56,7 +56,7 @@ std::vector<std::int64_t> row_range(std::int64_t begin, std::int64_t count) {
 }
 
 TensorLocation whole_tensor(const Parameter& parameter, const std::string& name) {
-  return {{{name, parameter.shape, {}, {}}}, {}, StoredForm::plain};
+  return {{{name, parameter.shape, {}}}, {}, StoredForm::plain};
 }
 
 bool split_layer_name(std::string_view name, std::string_view& layer, std::string_view& rest) {
@@ -80,12 +80,8 @@ TensorLocation interleaved_experts(const DecoderConfig& config, const std::strin
   const Experts& e = config.experts;
   const std::vector<std::int64_t> shape{e.count, e.ffn, config.dim};
   TensorLocation out;
-  for (const bool is_up : {false, true}) {
-    TensorPiece piece{is_up ? up : gate, shape, row_range(0, e.count * e.ffn), {}};
-    for (const std::int64_t row : piece.rows) {
-      piece.to.push_back(row / e.ffn * 2 * e.ffn + (is_up ? e.ffn : 0) + row % e.ffn);
-    }
-    out.pieces.push_back(std::move(piece));
+  for (std::int64_t i = 0; i < e.count; ++i) {
+    for (const std::string& tensor : {gate, up}) out.pieces.push_back({tensor, shape, {}, i * e.ffn, e.ffn});
   }
   return out;
 }

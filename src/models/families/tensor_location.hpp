@@ -14,27 +14,29 @@
 
 namespace headgate::models {
 
-/// Some rows of a tensor of a file, and which rows of a parameter they are. A row is what the last dimension counts; a
-/// parameter of rank 1 has rows of one number.
+/// Some rows of a tensor of a file. A row is what the last dimension counts; a parameter of rank 1 has rows of one
+/// number.
 struct TensorPiece {
   std::string tensor;
   std::vector<std::int64_t> shape;  ///< shape that the tensor must have
-  std::vector<std::int64_t> rows;   ///< of the tensor; empty: all, in their order
-  std::vector<std::int64_t> to;     ///< of the parameter, one for each of `rows`; empty: those that follow, in order
+  std::vector<std::int64_t> rows;   ///< of the tensor, in the parameter's order; empty: as `begin` and `count` say
+  std::int64_t begin = 0;           ///< first of `count` rows of the tensor
+  std::int64_t count = 0;           ///< 0: all rows
 };
 
 /// How a file stores a parameter's numbers: as they are, or as −exp(x).
 enum class StoredForm { plain, negative_exponential };
 
-/// Locates a parameter.
+/// Locates a parameter, whose rows are those of the pieces, one piece after the other.
 struct TensorLocation {
   std::vector<TensorPiece> pieces;
   std::vector<std::int64_t> columns;  ///< column c of the parameter is column columns[c] of the tensor; empty: c
   StoredForm form = StoredForm::plain;
 
-  /// Returns whether the parameter is rows of one tensor as the file has them.
-  bool is_in_place() const {
-    return pieces.size() == 1 && pieces.front().to.empty() && columns.empty() && form == StoredForm::plain;
+  /// Returns whether the parameter is one tensor as the file has it.
+  bool is_whole_tensor() const {
+    return pieces.size() == 1 && pieces.front().rows.empty() && pieces.front().count == 0 && columns.empty() &&
+           form == StoredForm::plain;
   }
 };
 

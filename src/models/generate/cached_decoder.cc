@@ -108,11 +108,9 @@ class MappedWeights {
     bytes_ = vectors_.bytes();
     auto* next = reinterpret_cast<float*>(vectors_.data());
     file.read_in_place(
-        [&](const Parameter& p, const io::GgufTensor& tensor, std::vector<std::int64_t> rows) {
-          const std::vector<std::int64_t>& order = orders_.emplace_back(std::move(rows));
-          places_.push_back(
-              {tensor.format, tensor.data, p.shape[0], p.shape[1], order.empty() ? nullptr : order.data()});
-          bytes_ += static_cast<std::size_t>(p.shape[0]) * places_.back().row_bytes();
+        [&](const Parameter& p, TensorLocation at) {
+          matrices_.push_back(stored_matrix(std::move(at), p.shape[1]));
+          bytes_ += matrices_.back().bytes();
         },
         [&](const Parameter& p, const float* values) { next = std::copy_n(values, p.count, next); });
     place(config);
@@ -128,10 +126,33 @@ class MappedWeights {
   void check() const { file_->check_whole(); }
 
  private:
+  /// Returns an order for a view, null for the order of the file.
+  const std::int64_t* kept(std::vector<std::int64_t> order) {
+    return order.empty() ? nullptr : orders_.emplace_back(std::move(order)).data();
+  }
+
+  layers::StoredMatrix stored_matrix(TensorLocation at, std::int64_t columns) {
+    layers::StoredMatrix matrix;
+    for (TensorPiece& piece : at.pieces) {
+      const io::GgufTensor& tensor = *file_->find(piece.tensor);
+      layers::StoredRows rows{tensor.format, tensor.data, tensor.numel() / columns, columns, nullptr};
+      if (!piece.rows.empty()) {
+        rows.rows = std::ssize(piece.rows);
+        rows.order = kept(std::move(piece.rows));
+      } else if (piece.count > 0) {
+        rows.data = rows.row(piece.begin);
+        rows.rows = piece.count;
+      }
+      matrix.parts.push_back(rows);
+    }
+    matrix.column_order = kept(std::move(at.columns));
+    return matrix;
+  }
+
   void place(const DecoderConfig& config) {
     const auto* next = reinterpret_cast<const float*>(vectors_.data());
-    const layers::StoredRows* next_rows = places_.data();
-    const PlaceStored at(next, next_rows);
+    const layers::StoredMatrix* next_matrix = matrices_.data();
+    const PlaceStored at(next, next_matrix);
     const auto place_layers = [&] {
       for (std::int64_t layer = 0; layer < config.layers; ++layer) {
         visit_layer_tensors(at, config, layer_config(config, layer), layers_.emplace_back());
@@ -144,8 +165,8 @@ class MappedWeights {
   std::shared_ptr<const io::GgufFile> file_;
   Block vectors_;
   std::size_t bytes_ = 0;
-  std::deque<std::vector<std::int64_t>> orders_;  // of rows, which places_ points to
-  std::vector<layers::StoredRows> places_;        // of matrices, in the order of the parameter table
+  std::deque<std::vector<std::int64_t>> orders_;  // of rows and columns, which matrices_ points to
+  std::vector<layers::StoredMatrix> matrices_;    // in the order of the parameter table
   std::vector<LayerWeights<const float, const layers::StoredBlocks>> layers_;
   OuterWeights<const float, const layers::StoredBlocks> outer_;
 };

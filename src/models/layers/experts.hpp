@@ -3,7 +3,7 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
+#include <functional>
 
 #include "library/core/words.hpp"
 #include "library/core/workspace.hpp"
@@ -46,13 +46,13 @@ struct ExpertMatrices {
   MatrixOf<M> down;      ///< (C,I); (C,S)
 };
 
-/// Weights of const T, and matrices of const M: bf16 with T = float. Experts may lie anywhere, such as in a mapped
-/// file: those that no token chose are not read.
+/// Weights of const T, and matrices of const M: bf16 with T = float.
 template <typename T, typename M = T>
 struct ExpertsWeights {
   View<T, 2> router;       ///< (E,C)
   View<T, 1> router_bias;  ///< (E), of the sigmoid router alone; absent: 0
-  std::span<const ExpertMatrices<M>> experts;
+  /// Returns expert e. Called only for experts that a token chose: the pages of others in a mapped file are not read.
+  std::function<ExpertMatrices<M>(std::int64_t e)> expert;
   ExpertMatrices<M> shared;  ///< absent if S is 0
   View<T, 2> shared_gate;    ///< (1,C): σ(shared_gate·x) multiplies the shared expert; absent: 1
 };

@@ -114,6 +114,17 @@ void multiply_widened(const View<float, 2>& y, const View<const float, 2>& x, st
   });
 }
 
+/// y = or += x wᵀ. Moves the columns of x to those of the stored blocks.
+void multiply_reordered(const View<float, 2>& y, const View<const float, 2>& x, const StoredMatrix& w, Update update,
+                        const ExecutionContext& context) {
+  const auto [N, C] = x.shape;
+  std::vector<float> moved(static_cast<std::size_t>(N * C));
+  for (std::int64_t n = 0; n < N; ++n) {
+    for (std::int64_t c = 0; c < C; ++c) moved[static_cast<std::size_t>(n * C + w.column_order[c])] = x(n, c);
+  }
+  linear_forward(y, View<const float, 2>(moved.data(), {N, C}), StoredMatrix{w.parts, nullptr}, update, context);
+}
+
 }  // namespace
 
 template <typename T>
@@ -137,8 +148,9 @@ void linear_forward(View<float, 2> y, ConstView<float, 2> x, View<const BFloat16
 void linear_forward(View<float, 2> y, ConstView<float, 2> x, const StoredMatrix& w, Update update,
                     const ExecutionContext& context) {
   throw_if_cancelled(context);
-  if (x.shape[0] <= kSkinnyRows) return stored_gemm(y, x, w, update, context);
   assert(w.columns() == x.shape[1]);
+  if (w.column_order != nullptr) return multiply_reordered(y, x, w, update, context);
+  if (x.shape[0] <= kSkinnyRows) return stored_gemm(y, x, w, update, context);
   multiply_widened(y, x, w.rows(), update, context,
                    [&](const View<float, 2>& rows, std::int64_t first) { widen_rows(rows, w, first, context.target); });
 }

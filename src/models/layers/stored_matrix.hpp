@@ -29,6 +29,7 @@ struct StoredRows {
 /// formats may differ.
 struct StoredMatrix {
   std::vector<StoredRows> parts;
+  const std::int64_t* column_order = nullptr;  ///< column column_order[c] of the parts is column c; null: column c
 
   std::int64_t rows() const {
     std::int64_t count = 0;
@@ -69,7 +70,7 @@ View<M, 2> rows_of(const View<M, 2>& matrix, std::int64_t first, std::int64_t co
   return matrix.range(0, first, count);
 }
 inline StoredMatrix rows_of(const StoredMatrix& matrix, std::int64_t first, std::int64_t count) {
-  StoredMatrix out;
+  StoredMatrix out{{}, matrix.column_order};
   matrix.each_part(first, first + count,
                    [&](StoredRows part, std::int64_t /*first*/, std::int64_t begin, std::int64_t end) {
                      if (part.order == nullptr) {

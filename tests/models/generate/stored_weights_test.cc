@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "library/core/convert.hpp"
@@ -34,48 +35,124 @@ constexpr std::int64_t kVocab = 40, kDim = 256, kLayers = 2, kHeads = 4, kKvHead
 /// Returns the word of the format in which the tensor of that name is stored.
 using FormatOf = std::function<std::string_view(const std::string& name)>;
 
-/// A Llama model with random blocks in its matrices, whose rows of q and k are in GGUF's order.
-std::string llama_bytes(const FormatOf& format_of) {
-  std::mt19937_64 random(7);
-  GgufBytes out;
-  out.string("general.architecture", "llama");
-  const auto u32 = [&](const char* key, std::int64_t value) {
-    out.u32(std::string("llama.") + key, static_cast<std::uint32_t>(value));
-  };
-  u32("block_count", kLayers);
-  u32("context_length", 64);
-  u32("embedding_length", kDim);
-  u32("feed_forward_length", kFfn);
-  u32("attention.head_count", kHeads);
-  u32("attention.head_count_kv", kKvHeads);
-  u32("attention.key_length", kHeadDim);
-  u32("rope.dimension_count", kHeadDim);
-  out.f32("llama.attention.layer_norm_rms_epsilon", 1e-5F);
-  const auto matrix = [&](const std::string& name, std::int64_t rows, std::int64_t columns) {
-    const io::GgufFormat& format = *io::find_gguf_format(format_of(name));
-    const auto blocks = layers::random_blocks(random, format, rows * columns / format.numbers, 0.01F);
-    out.tensor(name, {rows, columns}, format.id, std::string(blocks.begin(), blocks.end()));
-  };
-  const auto norm = [&](const std::string& name) {
+/// Writes a model of random blocks, of any architecture.
+class RandomModel {
+ public:
+  RandomModel(const char* architecture, FormatOf format_of)
+      : architecture_(architecture), format_of_(std::move(format_of)) {
+    bytes_.string("general.architecture", architecture);
+    for (const auto& [key, value] : {std::pair{"block_count", kLayers},
+                                     {"context_length", std::int64_t{64}},
+                                     {"embedding_length", kDim},
+                                     {"feed_forward_length", kFfn},
+                                     {"attention.head_count", kHeads},
+                                     {"attention.head_count_kv", kKvHeads},
+                                     {"attention.key_length", kHeadDim},
+                                     {"rope.dimension_count", kHeadDim}}) {
+      u32(key, value);
+    }
+    bytes_.f32(architecture_ + ".attention.layer_norm_rms_epsilon", 1e-5F);
+  }
+
+  void u32(const char* key, std::int64_t value) {
+    bytes_.u32(architecture_ + "." + key, static_cast<std::uint32_t>(value));
+  }
+  void matrix(const std::string& name, const std::vector<std::int64_t>& shape) {
+    std::int64_t numbers = 1;
+    for (const std::int64_t size : shape) numbers *= size;
+    const io::GgufFormat& format = *io::find_gguf_format(format_of_(name));
+    const auto blocks = layers::random_blocks(random_, format, numbers / format.numbers, 0.01F);
+    bytes_.tensor(name, shape, format.id, std::string(blocks.begin(), blocks.end()));
+  }
+  /// `sign` −1: all below 0.
+  void vector(const std::string& name, const std::vector<std::int64_t>& shape, float sign = 1.0F) {
+    std::int64_t numbers = 1;
+    for (const std::int64_t size : shape) numbers *= size;
     std::vector<float> values;
-    for (std::int64_t c = 0; c < kDim; ++c) values.push_back(1.0F + 0.01F * static_cast<float>(c % 7));
-    out.f32_tensor(name, {kDim}, values);
-  };
-  matrix("token_embd.weight", kVocab, kDim);
+    for (std::int64_t i = 0; i < numbers; ++i) values.push_back(sign * (0.5F + 0.01F * static_cast<float>(i % 97)));
+    bytes_.f32_tensor(name, shape, values);
+  }
+  std::string bytes() const { return bytes_.bytes(); }
+
+ private:
+  std::string architecture_;
+  FormatOf format_of_;
+  GgufBytes bytes_;
+  std::mt19937_64 random_{7};
+};
+
+/// A Llama model, whose rows of q and k are in GGUF's order.
+std::string llama_bytes(const FormatOf& format_of) {
+  RandomModel out("llama", format_of);
+  out.matrix("token_embd.weight", {kVocab, kDim});
   for (std::int64_t layer = 0; layer < kLayers; ++layer) {
     const std::string prefix = fmt::format("blk.{}.", layer);
-    norm(prefix + "attn_norm.weight");
-    norm(prefix + "ffn_norm.weight");
-    matrix(prefix + "attn_q.weight", kHeads * kHeadDim, kDim);
-    matrix(prefix + "attn_k.weight", kKvHeads * kHeadDim, kDim);
-    matrix(prefix + "attn_v.weight", kKvHeads * kHeadDim, kDim);
-    matrix(prefix + "attn_output.weight", kDim, kHeads * kHeadDim);
-    matrix(prefix + "ffn_gate.weight", kFfn, kDim);
-    matrix(prefix + "ffn_up.weight", kFfn, kDim);
-    matrix(prefix + "ffn_down.weight", kDim, kFfn);
+    out.vector(prefix + "attn_norm.weight", {kDim});
+    out.vector(prefix + "ffn_norm.weight", {kDim});
+    out.matrix(prefix + "attn_q.weight", {kHeads * kHeadDim, kDim});
+    out.matrix(prefix + "attn_k.weight", {kKvHeads * kHeadDim, kDim});
+    out.matrix(prefix + "attn_v.weight", {kKvHeads * kHeadDim, kDim});
+    out.matrix(prefix + "attn_output.weight", {kDim, kHeads * kHeadDim});
+    out.matrix(prefix + "ffn_gate.weight", {kFfn, kDim});
+    out.matrix(prefix + "ffn_up.weight", {kFfn, kDim});
+    out.matrix(prefix + "ffn_down.weight", {kDim, kFfn});
   }
-  norm("output_norm.weight");
-  matrix("output.weight", kVocab, kDim);
+  out.vector("output_norm.weight", {kDim});
+  out.matrix("output.weight", {kVocab, kDim});
+  return out.bytes();
+}
+
+/// A Qwen3.5 model with experts: a layer of linear attention, whose value heads are in GGUF's order, then attention.
+std::string hybrid_bytes(const FormatOf& format_of, std::int64_t value_heads) {
+  constexpr std::int64_t kExperts = 6, kKeyHeads = 2, kSize = 64;
+  const std::int64_t values = value_heads * kSize, channels = 2 * kKeyHeads * kSize + values;
+  RandomModel out("qwen35moe", format_of);
+  for (const auto& [key, value] : {std::pair{"ssm.conv_kernel", std::int64_t{4}},
+                                   {"ssm.state_size", kSize},
+                                   {"ssm.group_count", kKeyHeads},
+                                   {"ssm.time_step_rank", value_heads},
+                                   {"ssm.inner_size", values},
+                                   {"full_attention_interval", kLayers},
+                                   {"expert_count", kExperts},
+                                   {"expert_used_count", std::int64_t{2}},
+                                   {"expert_feed_forward_length", kFfn},
+                                   {"expert_shared_feed_forward_length", kFfn}}) {
+    out.u32(key, value);
+  }
+  out.matrix("token_embd.weight", {kVocab, kDim});
+  for (std::int64_t layer = 0; layer < kLayers; ++layer) {
+    const std::string prefix = fmt::format("blk.{}.", layer);
+    out.vector(prefix + "attn_norm.weight", {kDim});
+    out.vector(prefix + "post_attention_norm.weight", {kDim});
+    if (layer == kLayers - 1) {
+      out.matrix(prefix + "attn_q.weight", {2 * kHeads * kHeadDim, kDim});
+      out.matrix(prefix + "attn_k.weight", {kKvHeads * kHeadDim, kDim});
+      out.matrix(prefix + "attn_v.weight", {kKvHeads * kHeadDim, kDim});
+      out.vector(prefix + "attn_q_norm.weight", {kHeadDim});
+      out.vector(prefix + "attn_k_norm.weight", {kHeadDim});
+      out.matrix(prefix + "attn_output.weight", {kDim, kHeads * kHeadDim});
+    } else {
+      out.matrix(prefix + "attn_qkv.weight", {channels, kDim});
+      out.matrix(prefix + "attn_gate.weight", {values, kDim});
+      out.matrix(prefix + "ssm_beta.weight", {value_heads, kDim});
+      out.matrix(prefix + "ssm_alpha.weight", {value_heads, kDim});
+      out.vector(prefix + "ssm_conv1d.weight", {channels, 4});
+      out.vector(prefix + "ssm_a", {value_heads}, -1.0F);
+      out.vector(prefix + "ssm_dt.bias", {value_heads});
+      out.vector(prefix + "ssm_norm.weight", {kSize});
+      out.matrix(prefix + "ssm_out.weight", {kDim, values});
+    }
+    out.vector(prefix + "ffn_gate_inp.weight", {kExperts, kDim});
+    out.matrix(prefix + "ffn_gate_exps.weight", {kExperts, kFfn, kDim});
+    out.matrix(prefix + "ffn_up_exps.weight", {kExperts, kFfn, kDim});
+    out.matrix(prefix + "ffn_down_exps.weight", {kExperts, kDim, kFfn});
+    out.matrix(prefix + "ffn_gate_shexp.weight", {kFfn, kDim});
+    out.matrix(prefix + "ffn_up_shexp.weight", {kFfn, kDim});
+    out.matrix(prefix + "ffn_down_shexp.weight", {kDim, kFfn});
+    out.vector(prefix + "ffn_gate_inp_shexp.weight", {kDim});
+  }
+  out.vector("output_norm.weight", {kDim});
+  out.matrix("output.weight", {kVocab, kDim});
   return out.bytes();
 }
 
@@ -107,21 +184,25 @@ std::vector<float> logits_of(CachedDecoder& decoder) {
 
 class StoredWeights : public ::testing::Test {
  protected:
-  ModelFile model(const FormatOf& format_of) {
-    write_bytes(path, llama_bytes(format_of));
+  ModelFile model(const std::string& bytes) {
+    write_bytes(path, bytes);
     return ModelFile(path);
   }
 
-  /// One thread, so that the products of many rows, too, are split as those of widened matrices.
-  void expect_equals_widened(const FormatOf& format_of, const std::string& what) {
-    const ModelFile file = model(format_of);
+  /// Compares logits bitwise if `tolerance` is 0. One thread, so that the products of many rows, too, are split as
+  /// those of widened matrices.
+  void expect_equals_widened(const std::string& bytes, const std::string& what, float tolerance = 0.0F) {
+    const ModelFile file = model(bytes);
     CachedDecoder stored(file, {.context = {.threads = 1}});
     CachedDecoder widened(file, {.weights = DType::f32, .context = {.threads = 1}});
     EXPECT_TRUE(stored.reads_in_place()) << what;
     EXPECT_FALSE(widened.reads_in_place()) << what;
-    const std::vector<float> expected = logits_of(widened);
-    EXPECT_EQ(logits_of(stored), expected) << what;
-    EXPECT_GT(*std::max_element(expected.begin(), expected.end()), *std::min_element(expected.begin(), expected.end()));
+    const std::vector<float> expected = logits_of(widened), found = logits_of(stored);
+    const auto [least, most] = std::minmax_element(expected.begin(), expected.end());
+    const float bound = tolerance * (*most - *least);
+    EXPECT_GT(*most, *least) << what;
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      ASSERT_NEAR(found[i], expected[i], bound) << what << ", logit " << i;
     const auto file_bytes = static_cast<double>(std::filesystem::file_size(path));
     EXPECT_LE(static_cast<double>(stored.weight_bytes()), 1.1 * file_bytes) << what;
     EXPECT_LT(stored.step_bytes(), widened.step_bytes()) << what;
@@ -143,14 +224,26 @@ class StoredWeights : public ::testing::Test {
 TEST_F(StoredWeights, Logits_EveryFormat_EqualThoseOfWidenedMatrices) {
   for (const io::GgufFormat& format : io::gguf_formats()) {
     if (!layers::is_multiplied(format) || format.word == "F32") continue;
-    expect_equals_widened(all_in(format.word), std::string(format.word));
+    expect_equals_widened(llama_bytes(all_in(format.word)), std::string(format.word));
   }
 }
 
-TEST_F(StoredWeights, Logits_MixedFormats_EqualThoseOfWidenedMatrices) { expect_equals_widened(mixed, "mixed"); }
+TEST_F(StoredWeights, Logits_MixedFormats_EqualThoseOfWidenedMatrices) {
+  expect_equals_widened(llama_bytes(mixed), "mixed");
+}
+
+TEST_F(StoredWeights, Logits_Experts_EqualThoseOfWidenedMatrices) {
+  expect_equals_widened(hybrid_bytes(all_in("Q5_0"), 2), "Q5_0");
+}
+
+// Sums over the columns of ssm_out, which are in the file's order, have another order.
+TEST_F(StoredWeights, Logits_MoreValueHeadsThanKeyHeads_MatchThoseOfWidenedMatrices) {
+  expect_equals_widened(hybrid_bytes(all_in("Q4_K"), 4), "Q4_K", 1e-5F);
+  expect_equals_widened(hybrid_bytes(all_in("Q8_0"), 6), "Q8_0", 1e-5F);
+}
 
 TEST_F(StoredWeights, Default_MatricesOfF32_AreRoundedToBf16) {
-  const ModelFile file = model(all_in("F32"));
+  const ModelFile file = model(llama_bytes(all_in("F32")));
   CachedDecoder decoder(file, {});
   EXPECT_FALSE(decoder.reads_in_place());
   EXPECT_EQ(decoder.options().weights, DType::bf16);
@@ -174,7 +267,7 @@ TEST_F(StoredWeights, Format_NotWidened_IsRefused) {
 }
 
 TEST_F(StoredWeights, File_ShortenedAfterItWasOpened_EndsTheCall) {
-  const ModelFile file = model(all_in("Q8_0"));
+  const ModelFile file = model(llama_bytes(all_in("Q8_0")));
   CachedDecoder decoder(file, {});
   std::filesystem::resize_file(path, 1000);
   std::vector<float> logits(kVocab);
