@@ -26,12 +26,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-import gguf
 import numpy
 import tokenizers
 import torch
 import transformers
 
+import gguf_files
 from check_tokenizers import of_gguf
 
 TOLERANCE = 1e-4
@@ -68,22 +68,6 @@ FAMILIES = {
     "mistral": (transformers.MistralForCausalLM, transformers.MistralConfig, {"head_dim": 24, "sliding_window": 7}),
     "qwen2": (transformers.Qwen2ForCausalLM, transformers.Qwen2Config, {}),
     "qwen3": (transformers.Qwen3ForCausalLM, transformers.Qwen3Config, {"head_dim": 24}),
-}
-GGUF_NAMES = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
 }
 
 
@@ -202,43 +186,6 @@ def check_generated(what, model, answer, log_probs):
     return error <= TOLERANCE
 
 
-def gguf_name(name):
-    if name in GGUF_NAMES:
-        return GGUF_NAMES[name]
-    _, _, layer, rest = name.split(".", 3)
-    module, kind = rest.rsplit(".", 1)
-    return f"blk.{layer}.{GGUF_NAMES[module]}.{kind}"
-
-
-def write_gguf(model, architecture, path):
-    """As llama.cpp's converter does: rows of llama's q and k with the two that turn together side by side."""
-    config = model.config
-    writer = gguf.GGUFWriter(path, architecture)
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        values = tensor.numpy()
-        if architecture == "llama" and ("q_proj" in name or "k_proj" in name):
-            rows = values.reshape(-1, 2, head_dim // 2, values.shape[1])
-            values = rows.swapaxes(1, 2).reshape(values.shape)
-        writer.add_tensor(gguf_name(name), numpy.ascontiguousarray(values))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 def compare(what, got, expected):
     """The largest differences, of a log-probability and of a figure."""
     error = numpy.abs(got[0] - expected[0]).max()
@@ -273,7 +220,7 @@ def check_family(name, tool, folder):
     assert type(again) is kind, type(again)
     good &= check(name + ", converted", tool, again, folder / "whole", tokens, folder)
     if name != "mistral" and "rope_scaling" not in extra:
-        write_gguf(model, name.split()[0], folder / "model.gguf")
+        gguf_files.write(name.split()[0], model, folder / "model.gguf")
         good &= check(name + ", GGUF", tool, model, folder / "model.gguf", tokens, folder)
     half = kind.from_pretrained(folder / "whole", dtype=torch.bfloat16)
     half.save_pretrained(folder / "half")

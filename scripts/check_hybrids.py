@@ -19,12 +19,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-import gguf
 import numpy
 import safetensors.numpy
 import torch
 import transformers
 
+import gguf_files
 from check_families import SIZES, TOLERANCE, generated, write_tokenizer
 
 TOKENS = 70
@@ -131,47 +131,6 @@ ARCHITECTURES = {
     "afmoe": "afmoe",
 }
 OUTER = {"qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5_moe", "gemma3_text": "gemma3"}
-GGUF_OUTER = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
-GGUF_NAMES = {
-    "self_attn.q_proj.weight": "attn_q.weight",
-    "self_attn.k_proj.weight": "attn_k.weight",
-    "self_attn.v_proj.weight": "attn_v.weight",
-    "self_attn.o_proj.weight": "attn_output.weight",
-    "self_attn.gate_proj.weight": "attn_gate.weight",
-    "self_attn.q_norm.weight": "attn_q_norm.weight",
-    "self_attn.k_norm.weight": "attn_k_norm.weight",
-    "input_layernorm.weight": "attn_norm.weight",
-    "post_attention_layernorm.weight": "post_attention_norm.weight",
-    "pre_feedforward_layernorm.weight": "ffn_norm.weight",
-    "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
-    "pre_mlp_layernorm.weight": "ffn_norm.weight",
-    "post_mlp_layernorm.weight": "post_ffw_norm.weight",
-    "mlp.gate_proj.weight": "ffn_gate.weight",
-    "mlp.up_proj.weight": "ffn_up.weight",
-    "mlp.down_proj.weight": "ffn_down.weight",
-    "mlp.gate.weight": "ffn_gate_inp.weight",
-    "mlp.router.gate.weight": "ffn_gate_inp.weight",
-    "mlp.expert_bias": "exp_probs_b.bias",
-    "mlp.experts.down_proj": "ffn_down_exps.weight",
-    "mlp.shared_expert_gate.weight": "ffn_gate_inp_shexp.weight",
-    "linear_attn.in_proj_qkv.weight": "attn_qkv.weight",
-    "linear_attn.in_proj_z.weight": "attn_gate.weight",
-    "linear_attn.in_proj_b.weight": "ssm_beta.weight",
-    "linear_attn.in_proj_a.weight": "ssm_alpha.weight",
-    "linear_attn.in_proj_ba.weight": "ssm_ba.weight",
-    "linear_attn.conv1d.weight": "ssm_conv1d.weight",
-    "linear_attn.A_log": "ssm_a",
-    "linear_attn.dt_bias": "ssm_dt.bias",
-    "linear_attn.norm.weight": "ssm_norm.weight",
-    "linear_attn.out_proj.weight": "ssm_out.weight",
-}
-for part in ("gate", "up", "down"):
-    for shared in ("shared_expert", "shared_experts"):
-        GGUF_NAMES[f"mlp.{shared}.{part}_proj.weight"] = f"ffn_{part}_shexp.weight"
 
 
 def random_model(kind, config_class, sizes):
@@ -254,133 +213,6 @@ def write_experts_apart(path, out):
     safetensors.numpy.save_file(written, out / "model.safetensors")
 
 
-def tiled(values, config, axis, first, size):
-    """Reorders value heads of `size` from `first` on: one of each key head in turn."""
-    keys, value_heads = config.linear_num_key_heads, config.linear_num_value_heads
-    order = numpy.arange(values.shape[axis])
-    heads = order[first : first + value_heads * size].reshape(keys, value_heads // keys, size)
-    order[first : first + value_heads * size] = heads.swapaxes(0, 1).reshape(-1)
-    return numpy.take(values, order, axis)
-
-
-def reordered(rest, values, config):
-    keys = 2 * config.linear_num_key_heads * config.linear_key_head_dim
-    size = config.linear_value_head_dim
-    if rest in ("linear_attn.in_proj_qkv.weight", "linear_attn.conv1d.weight"):
-        return tiled(values, config, 0, keys, size)
-    if rest == "linear_attn.in_proj_z.weight":
-        return tiled(values, config, 0, 0, size)
-    if rest == "linear_attn.out_proj.weight":
-        return tiled(values, config, 1, 0, size)
-    if rest.split(".")[1] in ("in_proj_a", "in_proj_b", "A_log", "dt_bias"):
-        return tiled(values, config, 0, 0, 1)
-    return values
-
-
-def of_qkvz(values, config):
-    """in_proj_qkv and in_proj_z of Qwen3-Next's in_proj_qkvz, as llama.cpp's converter takes them apart."""
-    size, keys = config.linear_key_head_dim, config.linear_num_key_heads
-    width = config.linear_num_value_heads // keys * config.linear_value_head_dim
-    groups = values.reshape(keys, -1, values.shape[1])
-    q, k, v, z = numpy.split(groups, [size, 2 * size, 2 * size + width], 1)
-    flat = [part.reshape(-1, values.shape[1]) for part in (q, k, v, z)]
-    return {"attn_qkv.weight": numpy.concatenate(flat[:3]), "attn_gate.weight": flat[3]}
-
-
-def gguf_tensors(architecture, model):
-    """(name, values) of each tensor, as llama.cpp's converter writes them."""
-    config = model.config
-    one_more = architecture != "afmoe"  # norms carry the 1 of zero-centred ones, but for linear attention's
-    for name, tensor in model.state_dict().items():
-        values = tensor.numpy()
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        if one_more and name.endswith("norm.weight") and "linear_attn" not in name:
-            values = values + 1
-        if name in GGUF_OUTER:
-            yield GGUF_OUTER[name], values
-            continue
-        _, _, layer, rest = name.split(".", 3)
-        block = f"blk.{layer}."
-        if rest == "linear_attn.A_log":
-            values = -numpy.exp(values)
-        if rest == "linear_attn.conv1d.weight":
-            values = values[:, 0]
-        if architecture in ("qwen35", "qwen35moe") and rest.startswith("linear_attn"):
-            values = reordered(rest, values, config)
-        if rest == "linear_attn.in_proj_qkvz.weight":
-            for part, rows in of_qkvz(values, config).items():
-                yield block + part, rows
-        elif rest == "mlp.experts.gate_up_proj":
-            half = values.shape[1] // 2
-            yield block + "ffn_gate_exps.weight", values[:, :half]
-            yield block + "ffn_up_exps.weight", values[:, half:]
-        elif rest == "mlp.shared_expert_gate.weight":
-            yield block + GGUF_NAMES[rest], values[0]
-        else:
-            yield block + GGUF_NAMES[rest], values
-
-
-def write_gguf(architecture, model, path):
-    config = model.config
-    writer = gguf.GGUFWriter(path, architecture)
-    rope = config.rope_parameters
-    rope = rope.get("full_attention", rope)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    next_layers = 1 if architecture == "qwen35" else 0
-    writer.add_block_count(config.num_hidden_layers + next_layers)
-    if getattr(config, "intermediate_size", None):
-        writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(rope["rope_theta"])
-    own = {}
-    if architecture.startswith("qwen"):
-        values = config.linear_num_value_heads
-        own |= {
-            "ssm.conv_kernel": config.linear_conv_kernel_dim,
-            "ssm.state_size": config.linear_key_head_dim,
-            "ssm.group_count": config.linear_num_key_heads,
-            "ssm.time_step_rank": values,
-            "ssm.inner_size": values * config.linear_value_head_dim,
-            "rope.dimension_count": config.head_dim // 4,
-            "full_attention_interval": 4,
-        }
-    if getattr(config, "num_experts", None):
-        own |= {
-            "expert_count": config.num_experts,
-            "expert_used_count": config.num_experts_per_tok,
-            "expert_feed_forward_length": config.moe_intermediate_size,
-        }
-    if hasattr(config, "shared_expert_intermediate_size"):
-        own["expert_shared_feed_forward_length"] = config.shared_expert_intermediate_size
-    if architecture in ("gemma3", "afmoe"):
-        own["attention.sliding_window"] = config.sliding_window
-    if architecture == "afmoe":
-        own |= {"leading_dense_block_count": config.num_dense_layers, "expert_shared_count": config.num_shared_experts}
-        own["expert_gating_func"] = 2
-        writer.add_float32("afmoe.expert_weights_scale", config.route_scale)
-        writer.add_bool("afmoe.expert_weights_norm", True)
-    for key, value in own.items():
-        writer.add_uint32(f"{architecture}.{key}", value)
-    if next_layers:
-        writer.add_uint32(f"{architecture}.nextn_predict_layers", next_layers)
-        writer.add_array(f"{architecture}.rope.dimension_sections", [2, 1, 1, 0])
-        recurrent = [kind == "linear_attention" for kind in config.layer_types]
-        writer.add_array(f"{architecture}.attention.recurrent_layers", [*recurrent, False])
-        writer.add_tensor(f"blk.{config.num_hidden_layers}.nextn.eh_proj.weight", numpy.ones((4, 4), numpy.float32))
-    for name, values in gguf_tensors(architecture, model):
-        writer.add_tensor(name, numpy.ascontiguousarray(values))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 def check_family(name, tool, folder):
     kind, config_class, sizes = FAMILIES[name]
     model = random_model(kind, config_class, sizes)
@@ -410,7 +242,8 @@ def check_family(name, tool, folder):
     subprocess.run([tool, "convert", whole, folder / "converted"], check=True, stdout=subprocess.DEVNULL)
     good &= check(name + ", converted", tool, folder / "converted", tokens, expected, folder)
     if name in ARCHITECTURES:
-        write_gguf(ARCHITECTURES[name], model, folder / "model.gguf")
+        further = 1 if name == "qwen3_5" else 0
+        gguf_files.write(ARCHITECTURES[name], model, folder / "model.gguf", further_layers=further)
         good &= check(name + ", GGUF", tool, folder / "model.gguf", tokens, expected, folder)
     return good
 

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes models of transformers as GGUF files, with the names, orders and values of llama.cpp's converter.
+
+Other scripts import this module. A file has the format f32 or a quantised one, in which matrices lie whose rows it
+divides; norms, biases, routers and convolutions stay in f32.
+"""
+
+import json
+
+import gguf
+import numpy
+
+QWEN_HYBRIDS = ("qwen35", "qwen35moe", "qwen3next")
+KEPT_IN_F32 = ("ssm_conv1d.weight", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight")
+OUTER_NAMES = {
+    "embed_tokens.weight": "token_embd.weight",
+    "norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.gate_proj": "attn_gate",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+    "pre_mlp_layernorm": "ffn_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.router.gate": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.in_proj_ba": "ssm_ba",
+    "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
+}
+"""Of modules with a weight, and perhaps a bias."""
+for part in ("gate", "up", "down"):
+    for shared in ("shared_expert", "shared_experts"):
+        NAMES[f"mlp.{shared}.{part}_proj"] = f"ffn_{part}_shexp"
+PARAMETER_NAMES = {
+    "mlp.expert_bias": "exp_probs_b.bias",
+    "mlp.experts.down_proj": "ffn_down_exps.weight",
+    "linear_attn.A_log": "ssm_a",
+    "linear_attn.dt_bias": "ssm_dt.bias",
+}
+
+
+def name_of(architecture, rest):
+    """What follows "blk.N." in the name of a layer's tensor."""
+    if rest in PARAMETER_NAMES:
+        return PARAMETER_NAMES[rest]
+    module, kind = rest.rsplit(".", 1)
+    if module == "post_attention_layernorm" and architecture in ("llama", "qwen2", "qwen3"):
+        return f"ffn_norm.{kind}"
+    return f"{NAMES[module]}.{kind}"
+
+
+def tiled(values, config, axis, first, size):
+    """Reorders value heads of `size` from `first` on: one of each key head in turn."""
+    keys, value_heads = config.linear_num_key_heads, config.linear_num_value_heads
+    order = numpy.arange(values.shape[axis])
+    heads = order[first : first + value_heads * size].reshape(keys, value_heads // keys, size)
+    order[first : first + value_heads * size] = heads.swapaxes(0, 1).reshape(-1)
+    return numpy.take(values, order, axis)
+
+
+def reordered(rest, values, config):
+    keys = 2 * config.linear_num_key_heads * config.linear_key_head_dim
+    size = config.linear_value_head_dim
+    if rest in ("linear_attn.in_proj_qkv.weight", "linear_attn.conv1d.weight"):
+        return tiled(values, config, 0, keys, size)
+    if rest == "linear_attn.in_proj_z.weight":
+        return tiled(values, config, 0, 0, size)
+    if rest == "linear_attn.out_proj.weight":
+        return tiled(values, config, 1, 0, size)
+    if rest.split(".")[1] in ("in_proj_a", "in_proj_b", "A_log", "dt_bias"):
+        return tiled(values, config, 0, 0, 1)
+    return values
+
+
+def of_qkvz(values, config):
+    """in_proj_qkv and in_proj_z of Qwen3-Next's in_proj_qkvz."""
+    size, keys = config.linear_key_head_dim, config.linear_num_key_heads
+    width = config.linear_num_value_heads // keys * config.linear_value_head_dim
+    groups = values.reshape(keys, -1, values.shape[1])
+    q, k, v, z = numpy.split(groups, [size, 2 * size, 2 * size + width], 1)
+    flat = [part.reshape(-1, values.shape[1]) for part in (q, k, v, z)]
+    return {"attn_qkv.weight": numpy.concatenate(flat[:3]), "attn_gate.weight": flat[3]}
+
+
+def neighbouring_pairs(values, head_dim):
+    """Rows of Llama's q and k, with the two side by side that RoPE rotates together."""
+    rows = values.reshape(-1, 2, head_dim // 2, values.shape[1])
+    return rows.swapaxes(1, 2).reshape(values.shape)
+
+
+def head_dim_of(config):
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def tensors_of_layer(architecture, config, rest, values):
+    """(what follows "blk.N.", values) of a layer's parameter."""
+    if rest == "linear_attn.A_log":
+        values = -numpy.exp(values)
+    if rest == "linear_attn.conv1d.weight":
+        values = values[:, 0]
+    if architecture in ("qwen35", "qwen35moe") and rest.startswith("linear_attn"):
+        values = reordered(rest, values, config)
+    if architecture == "llama" and rest in ("self_attn.q_proj.weight", "self_attn.k_proj.weight"):
+        values = neighbouring_pairs(values, head_dim_of(config))
+    if rest == "linear_attn.in_proj_qkvz.weight":
+        yield from of_qkvz(values, config).items()
+    elif rest == "mlp.experts.gate_up_proj":
+        half = values.shape[1] // 2
+        yield "ffn_gate_exps.weight", values[:, :half]
+        yield "ffn_up_exps.weight", values[:, half:]
+    elif rest == "mlp.shared_expert_gate.weight":
+        yield name_of(architecture, rest), values[0]
+    else:
+        yield name_of(architecture, rest), values
+
+
+def tensors(architecture, model):
+    """(name, values) of each tensor."""
+    config = model.config
+    norms_add_one = architecture in ("gemma3", *QWEN_HYBRIDS)  # except linear attention's
+    for name, tensor in model.state_dict().items():
+        values = tensor.numpy()
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        if norms_add_one and name.endswith("norm.weight") and "linear_attn" not in name:
+            values = values + 1
+        name = name.removeprefix("model.")
+        if name in OUTER_NAMES:
+            yield OUTER_NAMES[name], values
+            continue
+        _, layer, rest = name.split(".", 2)
+        for stored, numbers in tensors_of_layer(architecture, config, rest, values):
+            yield f"blk.{layer}.{stored}", numbers
+
+
+def sizes(architecture, config):
+    """Whole numbers by key that not every architecture has."""
+    own = {}
+    if architecture in QWEN_HYBRIDS:
+        values = config.linear_num_value_heads
+        own |= {
+            "ssm.conv_kernel": config.linear_conv_kernel_dim,
+            "ssm.state_size": config.linear_key_head_dim,
+            "ssm.group_count": config.linear_num_key_heads,
+            "ssm.time_step_rank": values,
+            "ssm.inner_size": values * config.linear_value_head_dim,
+            "rope.dimension_count": config.head_dim // 4,
+            "full_attention_interval": 4,
+        }
+    if getattr(config, "num_experts", None):
+        own |= {
+            "expert_count": config.num_experts,
+            "expert_used_count": config.num_experts_per_tok,
+            "expert_feed_forward_length": config.moe_intermediate_size,
+        }
+    if hasattr(config, "shared_expert_intermediate_size"):
+        own["expert_shared_feed_forward_length"] = config.shared_expert_intermediate_size
+    if architecture in ("gemma3", "afmoe"):
+        own["attention.sliding_window"] = config.sliding_window
+    if architecture == "afmoe":
+        own |= {"leading_dense_block_count": config.num_dense_layers, "expert_shared_count": config.num_shared_experts}
+        own["expert_gating_func"] = 2
+    return own
+
+
+def add_values(writer, architecture, config, layers):
+    rope = config.rope_parameters
+    rope = rope.get("full_attention", rope)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(layers)
+    if getattr(config, "intermediate_size", None):
+        writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_dim_of(config))
+    writer.add_value_length(head_dim_of(config))
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    for key, value in sizes(architecture, config).items():
+        writer.add_uint32(f"{architecture}.{key}", value)
+    if architecture in ("qwen35", "qwen35moe"):
+        writer.add_array(f"{architecture}.rope.dimension_sections", [2, 1, 1, 0])
+        recurrent = [kind == "linear_attention" for kind in config.layer_types]
+        writer.add_array(f"{architecture}.attention.recurrent_layers", recurrent + (layers - len(recurrent)) * [False])
+    if architecture == "afmoe":
+        writer.add_float32("afmoe.expert_weights_scale", config.route_scale)
+        writer.add_bool("afmoe.expert_weights_norm", True)
+
+
+def add_tokenizer(writer, path):
+    """Of a tokenizer.json with byte-level BPE."""
+    model = json.loads(path.read_text(encoding="utf-8"))["model"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(sorted(model["vocab"], key=model["vocab"].get))
+    writer.add_token_types([int(gguf.TokenType.NORMAL)] * len(model["vocab"]))
+    writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]])
+
+
+def add_tensor(writer, name, values, kind):
+    values = numpy.ascontiguousarray(values)
+    block, _ = gguf.GGML_QUANT_SIZES[kind]
+    apart = values.ndim < 2 or values.shape[-1] % block != 0 or name.endswith(KEPT_IN_F32)
+    if kind == gguf.GGMLQuantizationType.F32 or apart:
+        writer.add_tensor(name, values)
+    else:
+        writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+
+
+def write(architecture, model, path, kind=gguf.GGMLQuantizationType.F32, tokenizer=None, further_layers=0):
+    """Writes a file, with a tokenizer.json's tokens, and with layers that predict further tokens behind the model's."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, architecture)
+    add_values(writer, architecture, config, config.num_hidden_layers + further_layers)
+    if tokenizer is not None:
+        add_tokenizer(writer, tokenizer)
+    if further_layers:
+        writer.add_uint32(f"{architecture}.nextn_predict_layers", further_layers)
+        for layer in range(further_layers):
+            name = f"blk.{config.num_hidden_layers + layer}.nextn.eh_proj.weight"
+            writer.add_tensor(name, numpy.ones((4, 4), numpy.float32))
+    for name, values in tensors(architecture, model):
+        add_tensor(writer, name, values, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
