@@ -104,8 +104,8 @@ STEP = {
             "partial_rotary_factor": 0.5,
             "factor": 2.0,
             "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64,
+            "high_freq_factor": 32.0,
+            "original_max_position_embeddings": 131072,
         },
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     },
@@ -129,6 +129,7 @@ ARCHITECTURES = {
     "qwen3_next": "qwen3next",
     "gemma3_text": "gemma3",
     "afmoe": "afmoe",
+    "step3p7": "step35",
 }
 OUTER = {"qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5_moe", "gemma3_text": "gemma3"}
 
@@ -242,7 +243,7 @@ def check_family(name, tool, folder):
     subprocess.run([tool, "convert", whole, folder / "converted"], check=True, stdout=subprocess.DEVNULL)
     good &= check(name + ", converted", tool, folder / "converted", tokens, expected, folder)
     if name in ARCHITECTURES:
-        further = 1 if name == "qwen3_5" else 0
+        further = 1 if name in ("qwen3_5", "step3p7") else 0
         gguf_files.write(ARCHITECTURES[name], model, folder / "model.gguf", further_layers=further)
         good &= check(name + ", GGUF", tool, folder / "model.gguf", tokens, expected, folder)
     return good

@@ -12,6 +12,7 @@ import numpy
 
 QWEN_HYBRIDS = ("qwen35", "qwen35moe", "qwen3next")
 KEPT_IN_F32 = ("ssm_conv1d.weight", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight")
+OTHER_PARTS = ("model.vision_model", "model.multi_modal_projector")
 OUTER_NAMES = {
     "embed_tokens.weight": "token_embd.weight",
     "norm.weight": "output_norm.weight",
@@ -23,6 +24,7 @@ NAMES = {
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
     "self_attn.gate_proj": "attn_gate",
+    "self_attn.g_proj": "attn_gate",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "input_layernorm": "attn_norm",
@@ -52,6 +54,7 @@ for part in ("gate", "up", "down"):
         NAMES[f"mlp.{shared}.{part}_proj"] = f"ffn_{part}_shexp"
 PARAMETER_NAMES = {
     "mlp.expert_bias": "exp_probs_b.bias",
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
     "mlp.experts.down_proj": "ffn_down_exps.weight",
     "linear_attn.A_log": "ssm_a",
     "linear_attn.dt_bias": "ssm_dt.bias",
@@ -63,7 +66,7 @@ def name_of(architecture, rest):
     if rest in PARAMETER_NAMES:
         return PARAMETER_NAMES[rest]
     module, kind = rest.rsplit(".", 1)
-    if module == "post_attention_layernorm" and architecture in ("llama", "qwen2", "qwen3"):
+    if module == "post_attention_layernorm" and architecture in ("llama", "qwen2", "qwen3", "step35"):
         return f"ffn_norm.{kind}"
     return f"{NAMES[module]}.{kind}"
 
@@ -111,6 +114,19 @@ def head_dim_of(config):
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
+def rope_divisors(config):
+    """Of the angles of full attention: Llama 3's scaling, then ones for the features that it does not rotate."""
+    rope = config.rope_parameters["full_attention"]
+    rotated = int(config.head_dim * rope["partial_rotary_factor"])
+    frequencies = rope["rope_theta"] ** (-numpy.arange(0, rotated, 2) / rotated)
+    turns = rope["original_max_position_embeddings"] * frequencies / (2 * numpy.pi)
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    kept = numpy.clip((turns - low) / (high - low), 0, 1)
+    divisors = numpy.ones(config.head_dim // 2, numpy.float32)
+    divisors[: len(kept)] = 1 / ((1 - kept) / rope["factor"] + kept)
+    return divisors
+
+
 def tensors_of_layer(architecture, config, rest, values):
     """(what follows "blk.N.", values) of a layer's parameter."""
     if rest == "linear_attn.A_log":
@@ -133,17 +149,26 @@ def tensors_of_layer(architecture, config, rest, values):
         yield name_of(architecture, rest), values
 
 
+def config_of(model):
+    """That of the text where a model reads images, too."""
+    return getattr(model.config, "text_config", model.config)
+
+
 def tensors(architecture, model):
     """(name, values) of each tensor."""
-    config = model.config
-    norms_add_one = architecture in ("gemma3", *QWEN_HYBRIDS)  # except linear attention's
+    config = config_of(model)
+    norms_add_one = architecture in ("gemma3", "step35", *QWEN_HYBRIDS)  # except linear attention's
+    if architecture == "step35":
+        yield "rope_freqs.weight", rope_divisors(config)
     for name, tensor in model.state_dict().items():
+        if name.startswith(OTHER_PARTS):
+            continue
         values = tensor.numpy()
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         if norms_add_one and name.endswith("norm.weight") and "linear_attn" not in name:
             values = values + 1
-        name = name.removeprefix("model.")
+        name = name.removeprefix("model.").removeprefix("language_model.")
         if name in OUTER_NAMES:
             yield OUTER_NAMES[name], values
             continue
@@ -166,20 +191,46 @@ def sizes(architecture, config):
             "rope.dimension_count": config.head_dim // 4,
             "full_attention_interval": 4,
         }
-    if getattr(config, "num_experts", None):
+    experts = getattr(config, "num_experts", None) or getattr(config, "n_routed_experts", None)
+    if experts:
         own |= {
-            "expert_count": config.num_experts,
+            "expert_count": experts,
             "expert_used_count": config.num_experts_per_tok,
             "expert_feed_forward_length": config.moe_intermediate_size,
         }
     if hasattr(config, "shared_expert_intermediate_size"):
         own["expert_shared_feed_forward_length"] = config.shared_expert_intermediate_size
+    if architecture == "step35":
+        own["expert_shared_feed_forward_length"] = config.share_expert_dim
     if architecture in ("gemma3", "afmoe"):
         own["attention.sliding_window"] = config.sliding_window
     if architecture == "afmoe":
         own |= {"leading_dense_block_count": config.num_dense_layers, "expert_shared_count": config.num_shared_experts}
         own["expert_gating_func"] = 2
     return own
+
+
+def add_step_values(writer, config, layers):
+    """Lists go on for layers that predict further tokens."""
+
+    def list_of(values, otherwise):
+        return [*values, *(layers - len(values)) * [otherwise]]
+
+    windows = [kind == "sliding_attention" for kind in config.layer_types]
+    heads = config.to_dict()["num_attention_heads"]  # the attribute is refused, because layers differ
+    writer.add_head_count(
+        list_of([config.num_sliding_attention_heads if window else heads for window in windows], heads)
+    )
+    writer.add_head_count_kv(layers * [config.num_key_value_heads])
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_sliding_window_pattern(list_of(windows, False))
+    writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+    writer.add_expert_weights_scale(config.moe_router_scaling_factor)
+    writer.add_expert_weights_norm(True)
+    writer.add_leading_dense_block_count(config.mlp_layer_types.index("sparse"))
+    writer.add_moe_every_n_layers(1)
+    writer.add_swiglu_clamp_exp(list_of([limit or 0.0 for limit in config.swiglu_limits], 0.0))
+    writer.add_swiglu_clamp_shexp(list_of([limit or 0.0 for limit in config.swiglu_limits_shared], 0.0))
 
 
 def add_values(writer, architecture, config, layers):
@@ -190,8 +241,11 @@ def add_values(writer, architecture, config, layers):
     writer.add_block_count(layers)
     if getattr(config, "intermediate_size", None):
         writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    if architecture == "step35":
+        add_step_values(writer, config, layers)
+    else:
+        writer.add_head_count(config.num_attention_heads)
+        writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(head_dim_of(config))
     writer.add_value_length(head_dim_of(config))
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
@@ -227,9 +281,16 @@ def add_tensor(writer, name, values, kind):
         writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
 
+def finish(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def write(architecture, model, path, kind=gguf.GGMLQuantizationType.F32, tokenizer=None, further_layers=0):
     """Writes a file, with a tokenizer.json's tokens, and with layers that predict further tokens behind the model's."""
-    config = model.config
+    config = config_of(model)
     writer = gguf.GGUFWriter(path, architecture)
     add_values(writer, architecture, config, config.num_hidden_layers + further_layers)
     if tokenizer is not None:
@@ -241,7 +302,20 @@ def write(architecture, model, path, kind=gguf.GGMLQuantizationType.F32, tokeniz
             writer.add_tensor(name, numpy.ones((4, 4), numpy.float32))
     for name, values in tensors(architecture, model):
         add_tensor(writer, name, values, kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
+
+
+def widen(reader, path):
+    """Copies a file, with all matrices in f32. Returns whether some were quantised."""
+    writer = gguf.GGUFWriter(path, reader.get_field("general.architecture").contents())
+    for name, field in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        kind, *of = field.types
+        writer.add_key_value(name, field.contents(), kind, of[-1] if of else None)
+    plain = (gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.BF16)
+    for tensor in reader.tensors:
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        writer.add_tensor(tensor.name, values.astype(numpy.float32))
+    finish(writer)
+    return any(tensor.tensor_type not in plain for tensor in reader.tensors)

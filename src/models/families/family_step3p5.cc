@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "models/decoder/config_keys.hpp"
+#include "models/families/gguf_values.hpp"
 #include "models/families/hybrid_layers.hpp"
 
 // Describes Step-3.5 and the text part of Step-3.7: attention with a headwise gate, one layer that sees everything for
@@ -15,6 +19,8 @@
 
 namespace headgate::models {
 namespace {
+
+constexpr double kSlidingBase = 1e4;  // of RoPE, where a file has none
 
 constexpr std::array kRenames{TensorRename{"self_attn.gate_proj.weight", "self_attn.g_proj.weight"},
                               TensorRename{"mlp.gate.weight", "moe.gate.weight"},
@@ -97,10 +103,9 @@ void complete_limits(ConfigReader& in, const char* key, std::int64_t layers) {
 
 /// Reads RoPE of both types of layers where a file has a base and a share for each layer.
 void complete_rope(ConfigReader& in, std::int64_t layers, const io::Json& types) {
-  constexpr double kBase = 1e4;
   const io::Json* base = in.find("rope_theta");
   if (base == nullptr || !base->is_array()) {
-    in.put_default("rope_theta", kBase);
+    in.put_default("rope_theta", kSlidingBase);
     in.put_default("sliding_rope_theta", *in.find("rope_theta"));
     in.ignore("partial_rotary_factors");
     return;
@@ -155,29 +160,96 @@ void complete(ConfigReader& in) {
   }
 }
 
+void refuse_dense_limits(const Experts& e, const std::string& path) {
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(e.dense_layers, std::ssize(e.shared_limits)); ++i) {
+    if (e.shared_limits[static_cast<std::size_t>(i)] == 0.0) continue;
+    io::fail(path, "a limit of the shared expert clamps layer {}, which has no experts", i);
+  }
+}
+
 void finish(ConfigReader& in, FileConfig& out) {
   out.config.norm = layers::NormKind::zero_centred;
   out.config.gate.site = layers::GateSite::g1;
   out.config.gate.grain = layers::GateGrain::headwise;
   out.further_layers = std::min(integer_or(in, "num_nextn_predict_layers", 0), kMaxLayers);
-  const Experts& e = out.config.experts;
-  for (std::int64_t i = 0; i < std::min<std::int64_t>(e.dense_layers, std::ssize(e.shared_limits)); ++i) {
-    if (e.shared_limits[static_cast<std::size_t>(i)] == 0.0) continue;
-    io::fail(in.path(), "swiglu_limits_shared clamps layer {}, which has no experts", i);
+  refuse_dense_limits(out.config.experts, in.path());
+}
+
+// --- GGUF --------------------------------------------------------------------------------------------------------
+
+/// Returns the limits of the model's own layers; a file may also have those of layers that follow.
+std::vector<double> limits_of(GgufValues& in, const char* key, std::int64_t layers) {
+  std::vector<double> limits = in.numbers(key, layers);
+  if (!limits.empty() && std::ssize(limits) < layers) {
+    io::fail(in.file().path(), "{} has {} elements, fewer than {} layers", key, limits.size(), layers);
   }
+  if (!limits.empty()) limits.resize(static_cast<std::size_t>(layers));
+  const bool clamps = std::any_of(limits.begin(), limits.end(), [](double limit) { return limit != 0.0; });
+  return clamps ? limits : std::vector<double>{};
+}
+
+/// Reads which layers have a window, and the heads of both types.
+void read_layer_types(GgufValues& in, DecoderConfig& config) {
+  const std::vector<bool> windows = in.booleans("attention.sliding_window_pattern");
+  const std::vector<std::int64_t> heads = in.integers("attention.head_count");
+  if (std::ssize(windows) < config.layers || (heads.size() > 1 && std::ssize(heads) < config.layers)) {
+    io::fail(in.file().path(), "sliding_window_pattern has {} and head_count {} elements, fewer than {} layers",
+             windows.size(), heads.size(), config.layers);
+  }
+  for (std::int64_t i = config.layers - 1; i >= 0; --i) {
+    const auto at = static_cast<std::size_t>(i);
+    config.layer_types.insert(config.layer_types.begin(),
+                              windows[at] ? LayerType::sliding_attention : LayerType::full_attention);
+    (windows[at] ? config.sliding.heads : config.heads) = heads.size() > 1 ? heads[at] : heads.front();
+  }
+  config.window = in.integer("attention.sliding_window");
+}
+
+/// Returns how many layers at the start have no router.
+std::int64_t dense_layers_of(const io::GgufFile& file, std::int64_t layers) {
+  std::int64_t dense = 0;
+  while (dense < layers && file.find(fmt::format("blk.{}.ffn_gate_inp.weight", dense)) == nullptr) ++dense;
+  return dense;
+}
+
+void finish_gguf(GgufValues& in, DecoderConfig& config) {
+  constexpr std::int64_t kSigmoid = 2;
+  config.gate.site = layers::GateSite::g1;
+  config.gate.grain = layers::GateGrain::headwise;
+  leave_out_further_layers(in, config);
+  read_layer_types(in, config);
+  config.sliding.rope_base = in.number("rope.freq_base_swa", kSlidingBase);
+  config.sliding.rope_fraction = config.rope_fraction;
+  if (in.has("rope.dimension_count_swa")) {
+    config.sliding.rope_fraction =
+        static_cast<double>(in.integer("rope.dimension_count_swa")) / static_cast<double>(config.head_dim);
+  }
+  config.rope_fraction /= 2;  // the file has that of layers with a window
+  Experts& e = config.experts;
+  read_experts(in, e);
+  e.dense_layers = dense_layers_of(in.file(), config.layers);
+  e.router = ExpertRouter::sigmoid;
+  e.scale = in.number("expert_weights_scale", 1.0);
+  e.renormalise = in.boolean("expert_weights_norm", false) ? Switch::on : Switch::off;
+  e.limits = limits_of(in, "swiglu_clamp_exp", config.layers);
+  e.shared_limits = limits_of(in, "swiglu_clamp_shexp", config.layers);
+  refuse_dense_limits(e, in.file().path());
+  in.require_value("expert_gating_func", kSigmoid);
+  in.require_value("moe_every_n_layers", 1);
+  in.ignore("leading_dense_block_count");  // files may lack it, or have 0 with dense layers
 }
 
 }  // namespace
 
 const Family kStep3p5{.name = "step3p5",
                       .model_class = "Step3p5ForCausalLM",
-                      .architecture = {},
+                      .architecture = "step35",
                       .outer_name = "step3p7",
                       .features = Features::own,
                       .has_other_parts = true,
                       .complete = complete,
                       .finish = finish,
-                      .finish_gguf = nullptr,
+                      .finish_gguf = finish_gguf,
                       .renames = kRenames,
                       .locate = locate};
 

@@ -85,32 +85,59 @@ std::int64_t vocabulary(const io::GgufFile& file) {
   return embedding->shape.front();
 }
 
-/// Recognises Llama 3's scaling, which is stored as divisors of the angles. All such models have the same parameters.
+/// Parameters of released models with Llama 3's scaling of RoPE, of which a file has only the divisors that follow.
+struct ScalingParameters {
+  double low, high;
+  std::int64_t original_seq_len;
+};
+constexpr std::array<ScalingParameters, 2> kScalings{{{1.0, 4.0, 8192}, {1.0, 32.0, 131072}}};  // Llama 3, Step 3.5
+
+/// Returns the index of the first divisor that is not the scaling's; the number of divisors if there is none.
+std::size_t first_other_factor(const std::vector<float>& factors, const std::vector<double>& plain,
+                               const std::vector<double>& scaled) {
+  constexpr double kRounding = 1e-5;  // relative error of factors computed in f32
+  std::size_t i = 0;
+  while (i < factors.size()) {
+    const double expected = i < plain.size() ? plain[i] / scaled[i] : 1.0;
+    if (!(std::abs(static_cast<double>(factors[i]) - expected) <= kRounding * expected)) break;
+    ++i;
+  }
+  return i;
+}
+
+/// Recognises Llama 3's scaling, which is stored as divisors of the angles: of those of full attention, then ones.
 void read_factors(const io::GgufFile& file, DecoderConfig& config) {
   const io::GgufTensor* tensor = file.find(kFactors);
   if (tensor == nullptr) return;
   if (tensor->shape != std::vector<std::int64_t>{config.head_dim / 2}) {
     fail(file.path(), "tensor '{}' does not have one number for each pair of {} features", kFactors, config.head_dim);
   }
+  const std::int64_t R = rotary_dim(config.rope_fraction, config.head_dim);
+  if (R == 0) fail(file.path(), "tensor '{}' of a model without RoPE", kFactors);
   std::vector<float> factors(static_cast<std::size_t>(tensor->numel()));
   file.read_f32(*tensor, factors.data());
-  config.rope_factor = factors.empty() ? 1.0 : static_cast<double>(factors.back());
-  if (config.rope_factor < 1.0) fail(file.path(), "tensor '{}' ends with {}, below 1", kFactors, config.rope_factor);
+  const auto last = static_cast<std::size_t>(R / 2 - 1);
+  config.rope_factor = static_cast<double>(factors[last]);
+  if (config.rope_factor < 1.0) {
+    fail(file.path(), "tensor '{}': element {} is {}, below 1", kFactors, last, config.rope_factor);
+  }
   if (config.rope_scaling != layers::RopeScalingKind::none) {
     fail(file.path(), "tensor '{}' together with another scaling of RoPE is not supported", kFactors);
   }
   config.rope_scaling = layers::RopeScalingKind::llama3;
-  const layers::RopeScaling scaling{config.rope_scaling, config.rope_factor, config.rope_low_freq_factor,
-                                    config.rope_high_freq_factor, config.rope_original_seq_len};
-  const auto plain = layers::rope_frequencies(config.head_dim, config.rope_base);
-  const auto scaled = layers::rope_frequencies(config.head_dim, config.rope_base, scaling);
-  for (std::size_t i = 0; i < factors.size(); ++i) {
-    constexpr double kRounding = 1e-5;  // relative error of factors computed in f32
-    const double expected = plain[i] / scaled[i], found = static_cast<double>(factors[i]);
-    if (std::abs(found - expected) <= kRounding * expected) continue;
-    fail(file.path(), "tensor '{}' is not Llama 3's scaling of RoPE: element {} is {}, not {}", kFactors, i, found,
-         expected);
+  const auto plain = layers::rope_frequencies(R, config.rope_base);
+  std::size_t other = 0;
+  for (const auto& [low, high, original_seq_len] : kScalings) {
+    config.rope_low_freq_factor = low;
+    config.rope_high_freq_factor = high;
+    config.rope_original_seq_len = original_seq_len;
+    const auto scaled = layers::rope_frequencies(
+        R, config.rope_base, {config.rope_scaling, config.rope_factor, low, high, original_seq_len});
+    const std::size_t found = first_other_factor(factors, plain, scaled);
+    if (found == factors.size()) return;
+    other = std::max(other, found);
   }
+  fail(file.path(), "tensor '{}' is not Llama 3's scaling of RoPE: element {} is {}", kFactors, other, factors[other]);
 }
 
 void read_rope(const io::GgufFile& file, GgufValues& in, DecoderConfig& config) {
@@ -128,7 +155,22 @@ void read_rope(const io::GgufFile& file, GgufValues& in, DecoderConfig& config) 
     fail(file.path(), "{}.rope.scaling.type is '{}'; only none and linear are supported",
          file.string("general.architecture"), io::printable(type));
   }
-  read_factors(file, config);
+}
+
+/// Throws unless each layer has as many heads as a list says, which may go on for layers that predict further tokens.
+void check_heads(const io::GgufFile& file, const DecoderConfig& config, const std::vector<std::int64_t>& heads,
+                 const std::vector<std::int64_t>& kv_heads) {
+  const auto check = [&](const char* key, const std::vector<std::int64_t>& list, std::int64_t layer,
+                         std::int64_t expected) {
+    if (list.size() < 2) return;
+    const std::int64_t found = layer < std::ssize(list) ? list[static_cast<std::size_t>(layer)] : 0;
+    if (found == expected) return;
+    fail(file.path(), "attention.{} is {} in layer {}; only {} is supported there", key, found, layer, expected);
+  };
+  for (std::int64_t i = 0; i < config.layers; ++i) {
+    check("head_count", heads, i, layer_config(config, i).heads);
+    check("head_count_kv", kv_heads, i, config.kv_heads);
+  }
 }
 
 DecoderConfig read_values(const io::GgufFile& file, const Family& family) {
@@ -138,8 +180,11 @@ DecoderConfig read_values(const io::GgufFile& file, const Family& family) {
   in.has("vocab_size");
   config.dim = in.integer("embedding_length");
   config.layers = in.integer("block_count");
-  config.heads = in.integer("attention.head_count");
-  config.kv_heads = in.integer("attention.head_count_kv", config.heads);
+  const std::vector<std::int64_t> heads = in.integers("attention.head_count");
+  if (heads.empty()) fail(file.path(), "{}.attention.head_count is missing", family.architecture);
+  const std::vector<std::int64_t> kv_heads = in.integers("attention.head_count_kv");
+  config.heads = heads.front();
+  config.kv_heads = kv_heads.empty() ? config.heads : kv_heads.front();
   config.head_dim = in.integer("attention.key_length", config.heads > 0 ? config.dim / config.heads : 0);
   in.require_value("attention.value_length", config.head_dim);
   config.ffn = in.integer("feed_forward_length", in.integer("expert_feed_forward_length", 1));
@@ -156,6 +201,9 @@ DecoderConfig read_values(const io::GgufFile& file, const Family& family) {
   read_rope(file, in, config);
   family.finish_gguf(in, config);
   in.finish();
+  validate(config, NamesIn::file);
+  check_heads(file, config, heads, kv_heads);
+  read_factors(file, config);
   return config;
 }
 

@@ -43,6 +43,18 @@ class GgufValues {
   std::vector<bool> booleans(std::string_view name) {
     return has(name) ? file_.booleans(known_.back()) : std::vector<bool>{};
   }
+  /// Returns a list of whole numbers, or a list of one that is no list; empty if it is missing.
+  std::vector<std::int64_t> integers(std::string_view name) {
+    if (!has(name)) return {};
+    return is_list() ? file_.integers(known_.back()) : std::vector<std::int64_t>{file_.integer(known_.back())};
+  }
+  /// Returns a list of numbers, or `count` copies of one that is no list; empty if it is missing.
+  std::vector<double> numbers(std::string_view name, std::int64_t count) {
+    if (!has(name)) return {};
+    if (!is_list()) return std::vector<double>(static_cast<std::size_t>(count), file_.number(known_.back()));
+    const std::vector<float> list = file_.numbers(known_.back());
+    return {list.begin(), list.end()};
+  }
   /// Accepts the value, whatever it is.
   void ignore(std::string_view name) { has(name); }
   /// Throws unless the integer is missing or has this value.
@@ -60,6 +72,8 @@ class GgufValues {
   }
 
  private:
+  bool is_list() const { return file_.values().at(known_.back()).type == io::GgufType::list; }
+
   const io::GgufFile& file_;
   std::string prefix_;
   std::vector<std::string> known_;

@@ -110,11 +110,19 @@ void read_experts(GgufValues& in, Experts& experts) {
   experts.shared_ffn = in.integer("expert_shared_feed_forward_length", 0);
 }
 
+void leave_out_further_layers(GgufValues& in, DecoderConfig& config) {
+  const std::int64_t further = in.integer("nextn_predict_layers", 0);
+  if (further < 0 || further >= config.layers) {
+    io::fail(in.file().path(), "nextn_predict_layers is {} of block_count {}", further, config.layers);
+  }
+  config.layers -= further;
+}
+
 void read_qwen_hybrid(GgufValues& in, DecoderConfig& config) {
   constexpr std::int64_t kInterval = 4;
   config.gate.site = layers::GateSite::g1;
   config.gate.grain = layers::GateGrain::elementwise;
-  config.layers -= in.integer("nextn_predict_layers", 0);
+  leave_out_further_layers(in, config);
   LinearLayers& l = config.linear;
   l.kernel = in.integer("ssm.conv_kernel");
   l.key_dim = in.integer("ssm.state_size");

@@ -39,6 +39,9 @@ bool locate_convolution(TensorLocation& out, const Parameter& parameter, std::st
 /// Reads a GGUF file's experts: their number, those of a token, and their widths.
 void read_experts(GgufValues& in, Experts& experts);
 
+/// Subtracts the layers that predict further tokens, which a GGUF file counts, from the model's own.
+void leave_out_further_layers(GgufValues& in, DecoderConfig& config);
+
 /// Reads which layers have linear attention, and its sizes; sets what all such models of Qwen have. Layers that predict
 /// further tokens do not count.
 void read_qwen_hybrid(GgufValues& in, DecoderConfig& config);
