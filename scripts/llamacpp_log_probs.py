@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes llama.cpp's log-probabilities of token ids, read in pieces of several lengths.
+
+    llamacpp_log_probs.py MODEL.gguf IDS.npy OUT.npz LENGTH …
+
+OUT.npz has for each LENGTH an array (tokens,vocab) of that name, in f64 and nats. Keys and values are kept in f32, and
+attention is computed without flash attention, which rounds them. Exit status 3: this llama.cpp does not read the model;
+the reason is the last line on stderr.
+
+Runs by the interpreter of `scripts/python_venv.sh build peers`, which has llama-cpp-python.
+"""
+
+import ctypes
+import os
+import sys
+
+import llama_cpp
+import numpy
+
+F32 = 0  # ggml_type
+FLASH_ATTENTION_OFF = 0
+ERROR = 4  # ggml_log_level
+NOT_READ = 3
+errors = []
+
+
+@llama_cpp.llama_log_callback
+def on_message(level, text, _):
+    if level == ERROR:
+        errors.append(text.decode(errors="replace").strip())
+
+
+def logits_in_pieces(model, ids, length):
+    """(tokens,vocab), from pieces of at most `length` tokens that follow one another with a cache."""
+    parameters = llama_cpp.llama_context_default_params()
+    parameters.n_ctx = len(ids)
+    parameters.n_batch = parameters.n_ubatch = length
+    parameters.n_outputs_max = parameters.n_outputs_max_per_seq = length
+    parameters.n_threads = parameters.n_threads_batch = len(os.sched_getaffinity(0))
+    parameters.type_k = parameters.type_v = F32
+    parameters.flash_attn_type = FLASH_ATTENTION_OFF
+    context = llama_cpp.llama_init_from_model(model, parameters)
+    if not context:
+        sys.exit("llama_init_from_model failed: " + "; ".join(errors))
+    vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+    logits = numpy.empty((len(ids), vocab))
+    batch = llama_cpp.llama_batch_init(length, 0, 1)
+    for begin in range(0, len(ids), length):
+        piece = ids[begin : begin + length]
+        batch.n_tokens = len(piece)
+        for i, token in enumerate(piece):
+            batch.token[i], batch.pos[i] = int(token), begin + i
+            batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, 1
+        status = llama_cpp.llama_decode(context, batch)
+        if status != 0:
+            sys.exit(f"llama_decode returned {status}: " + "; ".join(errors))
+        found = ctypes.cast(llama_cpp.llama_get_logits(context), ctypes.POINTER(ctypes.c_float))
+        logits[begin : begin + len(piece)] = numpy.ctypeslib.as_array(found, (len(piece), vocab))
+    llama_cpp.llama_batch_free(batch)
+    llama_cpp.llama_free(context)
+    return logits
+
+
+def main():
+    path, ids_path, out, *lengths = sys.argv[1:]
+    ids = numpy.load(ids_path)
+    llama_cpp.llama_log_set(on_message, None)
+    llama_cpp.llama_backend_init()
+    parameters = llama_cpp.llama_model_default_params()
+    parameters.use_extra_bufts = False  # matrices stay in the order of the file
+    model = llama_cpp.llama_model_load_from_file(path.encode(), parameters)
+    if not model:
+        print("; ".join(errors), file=sys.stderr)
+        sys.exit(NOT_READ)
+    found = {}
+    for length in lengths:
+        logits = logits_in_pieces(model, ids, int(length))
+        logits -= logits.max(1, keepdims=True)
+        found[length] = logits - numpy.log(numpy.exp(logits).sum(1, keepdims=True))
+    llama_cpp.llama_model_free(model)
+    numpy.savez(out, **found)
+
+
+if __name__ == "__main__":
+    main()
