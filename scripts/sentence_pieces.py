@@ -8,7 +8,10 @@ it is. Rare characters have no token, so that byte fallback is used.
 import collections
 import heapq
 import json
+import tempfile
+from pathlib import Path
 
+import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 BLOCK = "\u2581"
@@ -173,14 +176,91 @@ def unigram(text, size, *, special, alphabet=(), has_bytes=False):
     return Tokenizer.from_str(json.dumps(file))
 
 
+def fields(message):
+    """(number, value) of each field of a protocol buffer's message; strings and messages are bytes."""
+    at = 0
+
+    def integer():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        number, kind = divmod(integer(), 8)
+        if kind == 0:
+            yield number, integer()
+            continue
+        size = {1: 8, 5: 4}[kind] if kind != 2 else integer()
+        yield number, message[at : at + size]
+        at += size
+
+
+def charsmap(**rules):
+    """SentencePiece's table of replacements: rule_name, or rule_tsv with a file's name."""
+    model = dict(fields(sentencepiece.SentencePieceNormalizer(**rules).serialized_model_proto()))
+    normalizer_spec, precompiled_charsmap = 3, 2
+    return dict(fields(model[normalizer_spec]))[precompiled_charsmap]
+
+
+def small_charsmap():
+    """A table of a few kilobytes: letters that are joined, folded, removed and taken apart, and white space."""
+    rules = {
+        "\ufb01": "fi",
+        "e\u0301": "é",
+        "\u212b": "Å",
+        "\u3000": " ",
+        "\u200b": "",
+        "\n": " ",
+        "\t": " ",
+        "\r": " ",
+    }
+    rules |= {chr(0xFEE0 + c): chr(c) for c in range(0x21, 0x7F)}  # full width
+    rules |= {chr(c): chr(c + 32) for c in range(0x41, 0x5B)}
+    rules |= {"½": "1⁄2", "…": "...", "\u0958": "\u0915\u093c", "\U0001f600": ":)"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rules.tsv"
+        lines = ["\t".join(" ".join(f"{ord(c):X}" for c in text) for text in rule) for rule in rules.items()]
+        path.write_text("\n".join(lines) + "\n")
+        return charsmap(rule_tsv=str(path))
+
+
 def t5(text, size):
-    """T5 without its table of compatible characters."""
+    """T5 without its table of replacements."""
     tokenizer = unigram(text, size, special=("<pad>", "</s>", "<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), metaspace("always", split=True)]
     )
     tokenizer.decoder = decoders.Metaspace(BLOCK, "always", True)
     tokenizer.post_processor = around(tokenizer, after=["</s>"])
+    return tokenizer
+
+
+def t5_nmt(text, size):
+    """T5, XLM-R and others as they are: with SentencePiece's table of compatible characters."""
+    tokenizer = t5(text, size)
+    tokenizer.normalizer = normalizers.Precompiled(charsmap(rule_name="nmt_nfkc"))
+    return tokenizer
+
+
+def t5_small(text, size):
+    tokenizer = t5(text, size)
+    tokenizer.normalizer = normalizers.Precompiled(small_charsmap())
+    return tokenizer
+
+
+def folded(text, size):
+    """A table that folds case, then spaces that the normalizer replaces, and normalized added tokens."""
+    tokenizer = unigram(text, size, special=("<unk>", "<s>"), has_bytes=True)
+    table = normalizers.Precompiled(charsmap(rule_name="nmt_nfkc_cf"))
+    tokenizer.normalizer = normalizers.Sequence([table, normalizers.Replace(" ", BLOCK)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(BLOCK, "merged_with_next")
+    tokenizer.add_tokens([AddedToken("\ufb01ne", normalized=True), AddedToken("ＡＢ", normalized=True)])
     return tokenizer
 
 
@@ -214,6 +294,9 @@ KINDS = {
     "sp-fused": fused,
     "ignoring": ignoring,
     "t5": t5,
+    "t5-nmt": t5_nmt,
+    "t5-small": t5_small,
+    "folded": folded,
     "unigram": unigram_pieces,
     "uni-bytes": unigram_bytes,
 }

@@ -17,6 +17,7 @@
 #include "models/io/npy.hpp"
 #include "models/io/safetensors.hpp"
 #include "models/io/scratch.hpp"
+#include "models/tokenize/charsmap_bytes.hpp"
 #include "models/tokenize/gguf_vocabulary.hpp"
 #include "models/tokenize/tokenizer_json.hpp"
 #include "models/train/settings.hpp"
@@ -323,6 +324,26 @@ std::string unigram_seed() {
          R"("decoder":{"type":"Metaspace","replacement":"\u2581","prepend_scheme":"first"}})";
 }
 
+std::string base64(const std::string& bytes) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (std::size_t at = 0; at + 2 < bytes.size(); at += 3) {
+    unsigned bits = 0;
+    for (std::size_t i = 0; i < 3; ++i) bits = bits << 8 | static_cast<unsigned char>(bytes[at + i]);
+    for (const unsigned shift : {18U, 12U, 6U, 0U}) out += kDigits[bits >> shift & 63];
+  }
+  return out;
+}
+
+/// Unigram with a table that replaces "a" by "b".
+std::string charsmap_seed() {
+  testing::CharsmapBytes table = testing::CharsmapBytes::of({{"a", "b"}});
+  while (table.bytes().size() % 3 != 0) table.replacements += '\0';
+  return R"({"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0.0],["b",-2.5],["bb",-3]]},)"
+         R"("normalizer":{"type":"Precompiled","precompiled_charsmap":")" +
+         base64(table.bytes()) + R"("}})";
+}
+
 std::vector<std::string> tokenizer_seeds() {
   const std::string vocab = R"("vocab":{"a":0,"b":1,"Ġ":2,"ab":3,"<s>":4,"aa":5,"Ã":6,"©":7},"merges":)";
   const std::string added =
@@ -340,7 +361,7 @@ std::vector<std::string> tokenizer_seeds() {
           R"({"normalizer":{"type":"NFC"},)" + added + "," + around + "," + split +
               R"(,"model":{"type":"BPE","unk_token":"a","fuse_unk":true,"ignore_merges":true,)" + vocab +
               R"([["a","b"],["a","a"]]}})",
-          sentence_piece_seed(), unigram_seed()};
+          sentence_piece_seed(), unigram_seed(), charsmap_seed()};
 }
 
 /// Builds the arrays of a GGUF file from lines of pre, then tokens, an empty line and merges; a token's type is its

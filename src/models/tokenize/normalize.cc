@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 #include <new>
+#include <optional>
 
 #include "models/tokenize/characters.hpp"
 #include "models/tokenize/utf8.hpp"
@@ -52,6 +53,44 @@ std::size_t last_beginning(std::string_view text) {
   return 0;
 }
 
+/// Returns the end of the grapheme cluster at `at`.
+std::size_t cluster_end(std::string_view text, std::size_t at) {
+  CodePoint last = first_code_point(text.substr(at));
+  std::size_t end = at + last.bytes;
+  utf8proc_int32_t state = 0;
+  while (end < text.size()) {
+    const CodePoint next = first_code_point(text.substr(end));
+    const bool both_ascii = last.bytes == 1 && next.bytes == 1;
+    if (both_ascii && !(last.value == U'\r' && next.value == U'\n')) break;
+    if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(last.value),
+                                         static_cast<utf8proc_int32_t>(next.value), &state) != 0) {
+      break;
+    }
+    end += next.bytes;
+    last = next;
+  }
+  return end;
+}
+
+/// Returns where the last grapheme cluster begins, which further text may continue. `text` begins with a cluster.
+std::size_t last_cluster(std::string_view text) {
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < text.size(); at = cluster_end(text, at)) begin = at;
+  return begin;
+}
+
+std::string with_spaces_replaced(std::string_view text, const std::string& by) {
+  std::string out;
+  for (const char c : text) {
+    if (c == ' ') {
+      out += by;
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 void Normalized::change(std::size_t& same, std::size_t begin, std::size_t end, std::string_view by) {
@@ -81,10 +120,36 @@ std::size_t Normalized::take_composed(std::size_t& same, std::size_t at, const s
   return end;
 }
 
+void Normalized::map(std::size_t& same, std::size_t begin, std::size_t end, const NormalForm& form) {
+  const std::string_view part = source_.substr(begin, end - begin);
+  const std::optional<std::string_view> found = form.charsmap->find(part);
+  std::string by(found.value_or(part));
+  if (!form.space.empty()) by = with_spaces_replaced(by, form.space);
+  if (by != part) change(same, begin, end, by);
+}
+
+std::size_t Normalized::take_mapped(std::size_t& same, std::size_t at, const NormalForm& form) {
+  constexpr std::size_t kMostBytes = 5;
+  const std::size_t end = cluster_end(source_, at);
+  const std::size_t first = first_code_point(source_.substr(at)).bytes;
+  const bool one = at + first == end;
+  if (!one && end - at <= kMostBytes && form.charsmap->find(source_.substr(at, end - at))) {
+    map(same, at, end, form);
+    return end;
+  }
+  for (std::size_t bytes = 0; at < end; at += bytes) {
+    bytes = first_code_point(source_.substr(at)).bytes;
+    map(same, at, at + bytes, form);
+  }
+  return end;
+}
+
 Normalized::Normalized(std::string_view source, const NormalForm& form, bool begins) : source_(source) {
   std::size_t same = 0;  // source[same, at) is not copied yet
   if (begins && !form.prefix.empty() && !source.empty()) change(same, 0, 0, form.prefix);
-  if (form.form_c) {
+  if (form.charsmap != nullptr) {
+    for (std::size_t at = 0; at < source.size();) at = take_mapped(same, at, form);
+  } else if (form.form_c) {
     for (std::size_t at = 0; at < source.size();) at = take_composed(same, at, form.space);
   } else if (!form.space.empty()) {
     for (std::size_t at = source.find(' '); at != std::string_view::npos; at = source.find(' ', at + 1)) {
@@ -124,8 +189,12 @@ std::string_view NormalizedParts::next(std::string_view part, Tail tail) {
   if (!normalized_) return part;
   if (!held_.add(part, tail)) return {};
   const std::string_view source = held_.view();
-  const bool all = tail == Tail::ended || !form_.form_c;
-  const std::size_t decided = all ? source.size() : last_beginning(source);
+  std::size_t decided = source.size();
+  if (tail == Tail::open && form_.charsmap != nullptr) {
+    decided = last_cluster(source);
+  } else if (tail == Tail::open && form_.form_c) {
+    decided = last_beginning(source);
+  }
   last_ = Normalized(source.substr(0, decided), form_, begins_);
   begins_ = begins_ && decided == 0;
   for (Normalized::Change change : last_.changes_) {

@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "models/tokenize/charsmap.hpp"
 #include "models/tokenize/held_text.hpp"
 
 namespace headgate::tokenize {
@@ -24,8 +26,11 @@ struct NormalForm {
   bool form_c = false;  ///< Unicode's normalization form C
   std::string space;    ///< replaces each space (U+0020); empty: spaces stay
   std::string prefix;   ///< stands before a text that is not empty
+  /// Replaces, in place of form C, grapheme clusters of up to 5 bytes that begin with a key, and else characters that
+  /// do; null: nothing. Not together with a prefix, because a text may become empty.
+  std::shared_ptr<const Charsmap> charsmap = nullptr;
 
-  bool changes_nothing() const { return !form_c && space.empty() && prefix.empty(); }
+  bool changes_nothing() const { return !form_c && space.empty() && prefix.empty() && charsmap == nullptr; }
 };
 
 /// Holds the normal form of a text, and where its bytes come from.
@@ -55,6 +60,10 @@ class Normalized {
   void change(std::size_t& same, std::size_t begin, std::size_t end, std::string_view by);
   /// Normalizes the character at `at` and the marks that may join it, and returns where they end.
   std::size_t take_composed(std::size_t& same, std::size_t at, const std::string& space);
+  /// Replaces the grapheme cluster at `at`, or its characters, and returns where it ends.
+  std::size_t take_mapped(std::size_t& same, std::size_t at, const NormalForm& form);
+  /// Replaces source[begin, end) by what the table says, if it says anything.
+  void map(std::size_t& same, std::size_t begin, std::size_t end, const NormalForm& form);
 
   /// `changes` in order.
   template <class Changes>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/tokenize/tokenizer_json_steps.hpp"
 
+#include <memory>
 #include <optional>
 
 #include "models/tokenize/pattern_syntax.hpp"
@@ -36,18 +37,33 @@ void read_replace(NormalForm& form, const JsonValue& value) {
 
 void read_prepend(NormalForm& form, const JsonValue& value) {
   value.only({"type", "prepend"});
+  if (form.charsmap != nullptr) refuse("{}: Prepend after Precompiled is not supported", value.where());
   if (!form.prefix.empty()) refuse("{}: a second Prepend is not supported", value.where());
   form.prefix = value.at("prepend").text();
+}
+
+void read_precompiled(NormalForm& form, const JsonValue& value) {
+  value.only({"type", "precompiled_charsmap"});
+  if (!form.changes_nothing()) refuse("{}: Precompiled after another step is not supported", value.where());
+  const JsonValue table = value.at("precompiled_charsmap");
+  const std::string digits = table.text();
+  try {
+    form.charsmap = std::make_shared<const Charsmap>(decode_base64(digits));
+  } catch (const TokenizerError& error) {
+    refuse("{}: {}", table.where(), error.what());
+  }
 }
 
 void read_normalizer(NormalForm& form, const JsonValue& value, bool inside) {
   const std::string type = value.type();
   if (type == "NFC") {
     value.only({"type"});
-    if (!form.space.empty() || !form.prefix.empty()) {
-      refuse("{}: NFC after Prepend or Replace is not supported", value.where());
+    if (!form.space.empty() || !form.prefix.empty() || form.charsmap != nullptr) {
+      refuse("{}: NFC after Prepend, Replace or Precompiled is not supported", value.where());
     }
     form.form_c = true;
+  } else if (type == "Precompiled") {
+    read_precompiled(form, value);
   } else if (type == "Replace") {
     read_replace(form, value);
   } else if (type == "Prepend") {
@@ -55,7 +71,8 @@ void read_normalizer(NormalForm& form, const JsonValue& value, bool inside) {
   } else if (type == "Sequence" && !inside) {
     for (const JsonValue& each : value.sequence("normalizers")) read_normalizer(form, each, true);
   } else {
-    value.refuse_type(inside ? "NFC, Prepend and Replace are" : "NFC, Prepend, Replace and Sequence are");
+    value.refuse_type(inside ? "NFC, Precompiled, Prepend and Replace are"
+                             : "NFC, Precompiled, Prepend, Replace and Sequence are");
   }
 }
 

@@ -162,12 +162,32 @@ const std::vector<Change>& changes() {
        [=](Json& j) {
          j["normalizer"] = sequence("normalizers", {prepend, nfc});
        },
-       "normalizer.normalizers[1]: NFC after Prepend or Replace is not supported"},
+       "normalizer.normalizers[1]: NFC after Prepend, Replace or Precompiled is not supported"},
       {"gemma",
        [=](Json& j) {
          j["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "AA=="}};
        },
-       "normalizer: type 'Precompiled' is not supported; NFC, Prepend, Replace and Sequence are"},
+       "normalizer.precompiled_charsmap: a table of 1 bytes, which has no size"},
+      {"gemma",
+       [=](Json& j) {
+         j["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "A"}};
+       },
+       "normalizer.precompiled_charsmap: base64 of 1 digits"},
+      {"gemma",
+       [=](Json& j) {
+         j["normalizer"] = sequence("normalizers", {nfc, {{"type", "Precompiled"}, {"precompiled_charsmap", ""}}});
+       },
+       "normalizer.normalizers[1]: Precompiled after another step is not supported"},
+      {"gemma",
+       [=](Json& j) {
+         j["normalizer"] = sequence("normalizers", {golden_file("t5-small")["normalizer"], prepend});
+       },
+       "normalizer.normalizers[1]: Prepend after Precompiled is not supported"},
+      {"gemma",
+       [](Json& j) {
+         j["normalizer"] = {{"type", "Lowercase"}};
+       },
+       "normalizer: type 'Lowercase' is not supported; NFC, Precompiled, Prepend, Replace and Sequence are"},
       {"mistral3", [](Json& j) { j["pre_tokenizer"]["replacement"] = "_"; }, "pre_tokenizer.replacement: only '▁'"},
       {"mistral3", [](Json& j) { j["pre_tokenizer"]["prepend_scheme"] = "often"; },
        "pre_tokenizer.prepend_scheme: 'often' is not always, first or never"},

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "models/io/file_error.hpp"
+#include "models/tokenize/charsmap_bytes.hpp"
 #include "models/tokenize/golden.hpp"
 #include "models/tokenize/staged_tokenizer.hpp"
 #include "models/tokenize/tokenizer.hpp"
@@ -21,6 +22,7 @@
 namespace headgate::tokenize {
 namespace {
 
+using headgate::testing::CharsmapBytes;
 using Random = std::mt19937;
 
 template <class List>
@@ -99,7 +101,7 @@ TEST_P(GoldenStream, Parts_OfGoldenTexts_HaveTheTokensOfTheWhole) {
 
 INSTANTIATE_TEST_SUITE_P(Tokenize, GoldenStream,
                          ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "flags", "llama2",
-                                           "mistral3", "gemma", "t5", "uni-bytes"),
+                                           "mistral3", "gemma", "t5", "t5-small", "uni-bytes"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -110,7 +112,7 @@ TEST(Stream, LongText_NormalizedInChunks_HasTheTokensOfItsParts) {
   Random random(3);
   std::string text;
   while (text.size() < 300'000) text += text_of(random, 40);
-  for (const char* name : {"qwen2", "llama2", "gemma", "t5"}) {
+  for (const char* name : {"qwen2", "llama2", "gemma", "t5", "t5-small"}) {
     const auto tokenizer = read_tokenizer_json(testing::golden_path(name));
     const Encoding whole = tokenizer->encode(text, {.spans = true});
     const Encoding parts = in_parts(*tokenizer, text, {.spans = true}, 3000, random);
@@ -128,6 +130,11 @@ class WordTokenizer {
     parts_.form.form_c = random() % 2 == 0;
     if (random() % 3 == 0) parts_.form.space = "\u2581";
     if (random() % 3 == 0) parts_.form.prefix = "\u2581";
+    if (random() % 4 == 0) {
+      static const auto map = std::make_shared<const Charsmap>(
+          CharsmapBytes::of({{"e\u0301", "\u00e9"}, {"\r", " "}, {"\n", " "}, {"\u00f1", "n"}, {"b", ""}}).bytes());
+      parts_.form = {.form_c = false, .space = parts_.form.space, .prefix = {}, .charsmap = map};
+    }
     const std::size_t steps = random() % 4;
     for (std::size_t i = 0; i < steps; ++i) {
       parts_.steps.push_back(step(random));
