@@ -53,6 +53,12 @@ std::size_t last_beginning(std::string_view text) {
   return 0;
 }
 
+/// Returns whether two characters are of ASCII and no line end together: a cluster ends between them.
+bool are_apart(char32_t last, char32_t next) {
+  constexpr char32_t kAscii = 0x80;
+  return last < kAscii && next < kAscii && !(last == U'\r' && next == U'\n');
+}
+
 /// Returns the end of the grapheme cluster at `at`.
 std::size_t cluster_end(std::string_view text, std::size_t at) {
   CodePoint last = first_code_point(text.substr(at));
@@ -60,8 +66,7 @@ std::size_t cluster_end(std::string_view text, std::size_t at) {
   utf8proc_int32_t state = 0;
   while (end < text.size()) {
     const CodePoint next = first_code_point(text.substr(end));
-    const bool both_ascii = last.bytes == 1 && next.bytes == 1;
-    if (both_ascii && !(last.value == U'\r' && next.value == U'\n')) break;
+    if (are_apart(last.value, next.value)) break;
     if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(last.value),
                                          static_cast<utf8proc_int32_t>(next.value), &state) != 0) {
       break;
@@ -74,8 +79,10 @@ std::size_t cluster_end(std::string_view text, std::size_t at) {
 
 /// Returns where the last grapheme cluster begins, which further text may continue. `text` begins with a cluster.
 std::size_t last_cluster(std::string_view text) {
-  std::size_t begin = 0;
-  for (std::size_t at = 0; at < text.size(); at = cluster_end(text, at)) begin = at;
+  const auto byte = [text](std::size_t at) { return static_cast<char32_t>(static_cast<unsigned char>(text[at])); };
+  std::size_t begin = text.empty() ? 0 : text.size() - 1;
+  while (begin > 0 && !are_apart(byte(begin - 1), byte(begin))) --begin;
+  for (std::size_t at = begin; at < text.size(); at = cluster_end(text, at)) begin = at;
   return begin;
 }
 
@@ -123,6 +130,7 @@ std::size_t Normalized::take_composed(std::size_t& same, std::size_t at, const s
 void Normalized::map(std::size_t& same, std::size_t begin, std::size_t end, const NormalForm& form) {
   const std::string_view part = source_.substr(begin, end - begin);
   const std::optional<std::string_view> found = form.charsmap->find(part);
+  if (!found && (form.space.empty() || part != " ")) return;
   std::string by(found.value_or(part));
   if (!form.space.empty()) by = with_spaces_replaced(by, form.space);
   if (by != part) change(same, begin, end, by);
