@@ -9,6 +9,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 
 #include "models/tokenize/charsmap_bytes.hpp"
 #include "models/tokenize/error.hpp"
@@ -138,7 +139,8 @@ TEST(Normalize, Charsmap_TextInParts_IsNormalisedAsTheWhole) {
   for (int round = 0; round < 20000; ++round) {
     std::string text;
     for (std::size_t n = random() % 12; n > 0; --n) append_utf8(text, some[random() % std::size(some)]);
-    const std::string whole(Normalized(text, form).text());
+    const std::string_view view = text;
+    const std::string whole(Normalized(view, form).text());
     NormalizedParts parts(form);
     parts.begin(NormalizedParts::Wanted::all);
     std::string joined;
@@ -146,9 +148,9 @@ TEST(Normalize, Charsmap_TextInParts_IsNormalisedAsTheWhole) {
     while (begin < text.size()) {
       std::size_t end = begin;
       for (std::size_t n = 1 + random() % 3; n > 0 && end < text.size(); --n) {
-        end += first_code_point(std::string_view(text).substr(end)).bytes;
+        end += first_code_point(view.substr(end)).bytes;
       }
-      joined += parts.next(std::string_view(text).substr(begin, end - begin), Tail::open);
+      joined += parts.next(view.substr(begin, end - begin), Tail::open);
       begin = end;
     }
     joined += parts.next("", Tail::ended);
