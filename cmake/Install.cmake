@@ -6,7 +6,6 @@ install(TARGETS headgate EXPORT headgateTargets)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/headgate DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(TARGET headgate_tool)
   install(TARGETS headgate_tool)
-  install(TARGETS headgate_blas LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})  # the tool loads it at run time
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/ DESTINATION ${headgate_examples_dir} FILES_MATCHING PATTERN *.json)
 endif()
 

@@ -10,19 +10,21 @@ fail() {
   exit 1
 }
 
+native=$(dpkg --print-architecture 2>/dev/null || true)
+
 packages_of() {
   local group
   for group in "$@"; do
     grep -q "^\[$group\]" scripts/packages.txt ||
       fail "no group '$group' in scripts/packages.txt; there are: $(sed -n 's/^\[\(.*\)\].*/\1/p' scripts/packages.txt | paste -sd' ')"
-    sed -n "/^\[$group\]/,/^\[/{/^\[/d;s/#.*//;s/[[:space:]]*\$//;/./p}" scripts/packages.txt
+    sed -n "/^\[$group\]/,/^\[/{/^\[/d;s/#.*//;s/[[:space:]]*\$//;/./p}" scripts/packages.txt |
+      sed -E "s/ \[$native\]\$//;/ \[!$native\]\$/d;s/ \[!.*\]\$//;/ \[.*\]\$/d"
   done | sort -u
 }
 
 # A name may be installed for several architectures; without one it means this machine's.
 missing_of() {
-  local package architecture native
-  native=$(dpkg --print-architecture)
+  local package architecture
   for package in "$@"; do
     architecture=$native
     [[ "$package" != *:* ]] || architecture=${package#*:}

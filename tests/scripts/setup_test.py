@@ -13,7 +13,7 @@ SETUP = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "setup.sh"
 # What is installed stands in $STATE/installed as "package architecture"; calls that change something in $STATE/calls.
 STAND_INS = {
     "dpkg": """case "$1" in
-  --print-architecture) echo amd64 ;;
+  --print-architecture) echo "${NATIVE:-amd64}" ;;
   --print-foreign-architectures) cat "$STATE/foreign" ;;
   --add-architecture) echo "$2" >>"$STATE/foreign"; echo "dpkg $*" >>"$STATE/calls" ;;
   --configure) rm -f "$STATE/interrupted" ;;
@@ -48,9 +48,13 @@ class Setup(unittest.TestCase):
             path.write_text("#!/bin/bash\n" + text + "\n", encoding="utf-8")
             path.chmod(0o755)
 
-    def run_setup(self, *arguments, apt_fails=""):
+    def run_setup(self, *arguments, apt_fails="", native="amd64"):
         environment = dict(
-            os.environ, STATE=str(self.state), PATH=f"{self.state}:{os.environ['PATH']}", APT_FAILS=apt_fails
+            os.environ,
+            STATE=str(self.state),
+            PATH=f"{self.state}:{os.environ['PATH']}",
+            APT_FAILS=apt_fails,
+            NATIVE=native,
         )
         return subprocess.run(
             [SETUP, *arguments],
@@ -90,6 +94,15 @@ class Setup(unittest.TestCase):
         result = self.run_setup("aarch64")
         self.assertIn("adding the architecture arm64", result.stdout)
         self.assertEqual(self.calls().count("dpkg --add-architecture arm64"), 1)
+
+    def test_setup_packages_of_one_architecture_are_only_for_it(self):
+        for native, wanted, unwanted in (
+            ("amd64", "libdnnl-dev", "libopenblas-dev"),
+            ("arm64", "libopenblas-dev", "libdnnl-dev"),
+        ):
+            packages = self.run_setup("--list", "tool", native=native).stdout.splitlines()
+            self.assertIn(wanted, packages)
+            self.assertNotIn(unwanted, " ".join(packages))
 
     def test_setup_package_installed_for_another_architecture_is_missing(self):
         (self.state / "installed").write_text("libfmt-dev arm64\n", encoding="utf-8")

@@ -7,9 +7,9 @@
 
 namespace headgate::layers {
 
-// Runs products on the threads of the context, each of which calls OpenBLAS for its slice. Products throw Error as Blas
-// does (blas.hpp). Because they take most of a model's time, each one first checks whether its context is cancelled,
-// and throws Cancelled: a model's pass ends between two products.
+// Products of layers. They run on the threads of the context and throw std::bad_alloc as multiply() does (gemm.hpp).
+// Because they take most of a model's time, each one first checks whether its context is cancelled, and throws
+// Cancelled: a model's pass ends between two products.
 
 /// y(N,O) = or += x(N,C) wᵀ, w(O,C). Products of at most kSkinnyRows rows read w in place (skinny_gemm.hpp).
 template <typename T>

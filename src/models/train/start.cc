@@ -17,8 +17,7 @@
 #include "models/data/corpus.hpp"
 #include "models/io/file_error.hpp"
 #include "models/io/output_guard.hpp"
-#include "models/layers/blas.hpp"
-#include "models/layers/parallel.hpp"
+#include "models/layers/gemm.hpp"
 #include "models/train/checkpoint.hpp"
 #include "models/train/memory.hpp"
 #include "models/train/thread_limit.hpp"
@@ -119,13 +118,6 @@ void require_separate_files(const std::string& out, const TrainSettings& setting
   io::check_overwrites(written, read);
 }
 
-/// Throws Error if memory does not suffice for products on so many threads. Starts OpenMP's threads first, so that
-/// OpenBLAS's message counts only the memory that they leave.
-void require_products(std::int64_t threads) {
-  layers::for_parts({threads, threads}, [](std::int64_t, std::int64_t, std::int64_t) {});
-  const layers::Blas asked(threads);
-}
-
 /// Prepares everything of a new run except its directory.
 Run prepared_run(const RunRequest& request, ProcessGroup& group) {
   const std::string& out = request.directory;
@@ -138,7 +130,7 @@ Run prepared_run(const RunRequest& request, ProcessGroup& group) {
   const models::DecoderConfig config = make_config(request.model, task, bos);
   const TrainSettings settings = make_settings(request.settings, config.seq_len);
   require_separate_files(out, settings, request.model.config_file);
-  require_products(settings.threads);
+  layers::require_products(settings.threads);
   Run run;
   run.source = open_data(data_of(settings, out));
   const std::string& config_file = request.model.config_file;
@@ -173,7 +165,7 @@ Run continued_run(const RunRequest& request, const Note& note, ProcessGroup& gro
                      state.settings.threads));
   }
   require_separate_files(out, state.settings, "");
-  require_products(state.settings.threads);
+  layers::require_products(state.settings.threads);
   run.source = open_data(data_of(state.settings, out));
   const std::uint64_t read =
       3 * checkpoint.parameters.size() * sizeof(float);  // parameters and moments, which the plan counts

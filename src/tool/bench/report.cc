@@ -49,7 +49,7 @@ std::string machine_text(const MachineFacts& m) {
   return fmt::format(
       "machine   {}, vector target {}, {} thread{}\n"
       "FMA peak  {:.1f} GFLOP/s f32, {:.1f} f64\n"
-      "sgemm     {:.1f} GFLOP/s (OpenBLAS, 2048³), {:.0f}% of peak\n"
+      "sgemm     {:.1f} GFLOP/s (2048³), {:.0f}% of peak\n"
       "memory    {:.1f} GB/s streaming read\n",
       m.cpu, m.isa, m.threads, m.threads == 1 ? "" : "s", m.fma_peak_gflops, m.fma_peak_f64_gflops, m.sgemm_gflops,
       100.0 * m.sgemm_gflops / m.fma_peak_gflops, m.read_gbps);

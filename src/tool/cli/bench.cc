@@ -120,7 +120,8 @@ Verb add_bench(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "bench",
       "Measure kernels and training steps against this machine's own limits\n\n"
-      "The limits (FMA peak in the vector width of the kernels, OpenBLAS's sgemm, streaming read) are measured by this "
+      "The limits (FMA peak in the vector width of the kernels, the sgemm that models use, streaming read) are "
+      "measured by this "
       "program in the same run; cases that are compared run alternately. A timed run is one call, or as many in a row "
       "as take 5 ms where memory does not limit them; times of a call are medians over the runs.");
   verb.footer(

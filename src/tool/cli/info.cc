@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "headgate/error.hpp"
 #include "headgate/runtime.hpp"
 #include "tool/cli/json_option.hpp"
 #include "tool/cli/verbs.hpp"
@@ -37,15 +36,6 @@ struct Fact {
   }
 };
 
-/// Returns the BLAS, or the reason why none can be loaded.
-Fact blas_fact() {
-  try {
-    return {"blas", bench::blas_description()};
-  } catch (const Error& error) {
-    return {"blas", nullptr, fmt::format("none: {}", error.what())};
-  }
-}
-
 /// Throws Error if HEADGATE_ISA names a target that is not supported.
 std::vector<Fact> facts() {
   const std::string products = native16_products();
@@ -58,7 +48,7 @@ std::vector<Fact> facts() {
       {"target chosen", active_target()},
       {"native16 products", products.empty() ? Json(nullptr) : Json(products), "none: native16 computes as exact"},
       {"threads", default_threads()},
-      blas_fact(),
+      {"matrix products", bench::products_description()},
   };
 }
 
@@ -78,11 +68,11 @@ int run_info(bool json) {
 Verb add_info(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "info",
-      "Print the version, the CPU, vector targets, 16-bit products, threads and BLAS\n\n"
+      "Print the version, the CPU, vector targets, 16-bit products, threads, and what multiplies matrices\n\n"
       "One fact a line: the version; the CPU's name; the vector targets in this build, those of them that this CPU can "
       "run, and the one that kernels use, best first; what `--precision native16` multiplies with; the threads that a "
-      "call uses by default; and the BLAS that "
-      "`headgate bench` measures against (attention itself uses none).");
+      "call uses by default; and the "
+      "library that multiplies the matrices of models, with its kernels (attention itself uses none).");
   auto json = std::make_shared<bool>(false);
   declare_json(verb, *json, "one object");
   verb.footer(
@@ -93,7 +83,7 @@ Verb add_info(CommandLine& line) {
       "  native16_products                  a string; null where native16 computes as\n"
       "                                     exact\n"
       "  threads                            a number\n"
-      "  blas                               a string; null where it cannot be loaded\n"
+      "  matrix_products                    a string\n"
       "\n"
       "Environment:\n"
       "  HEADGATE_ISA     vector target to use, one of those supported\n"

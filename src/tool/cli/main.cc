@@ -55,9 +55,7 @@ int run(int argc, char** argv) {
                      "`headgate VERB --help` explains a verb.\n\n"
                      "Environment:\n"
                      "  HEADGATE_ISA       vector target to use (`headgate info` lists them)\n"
-                     "  OMP_NUM_THREADS    threads to use where --threads is not given\n"
-                     "  OPENBLAS_CORETYPE  kernels of OpenBLAS (Haswell, SkylakeX, ...), if its own\n"
-                     "                     choice does not suit the CPU\n\n"
+                     "  OMP_NUM_THREADS    threads to use where --threads is not given\n\n"
                      "If an option with one value is repeated, the last one counts.");
     const std::vector<Verb> verbs = add_verbs(line);
     const Request request = line.parse(argc, argv);

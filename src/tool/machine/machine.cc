@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "library/core/check.hpp"
-#include "models/layers/blas.hpp"
+#include "models/layers/gemm_parts.hpp"
 #include "tool/machine/machine_peak.hpp"
 
 namespace headgate::bench {
@@ -77,7 +77,7 @@ std::string cpu_name() {
   return uname(&names) == 0 ? names.machine : "unknown";
 }
 
-std::string blas_description() { return layers::Blas()->get_config(); }
+std::string products_description() { return layers::gemm_description(); }
 
 PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads_(threads), rounds_(4096) {
   constexpr double kWindowSeconds = 1e-3;  // long compared with the barrier, short compared with a time slice
@@ -123,17 +123,15 @@ double sgemm_gflops(int threads) {
     b[i] = static_cast<float>(i % 11) - 5.0F;
     c[i] = 0.0F;
   }
-  // Each thread multiplies its own rows, as in src/models/layers. If OMP_PROC_BIND binds the calling thread, OpenBLAS's
-  // own threads would all run on its core.
-  const layers::Blas blas(threads);
+  const View<float, 2> out(c.get(), {kSize, kSize});
+  const View<const float, 2> left(a.get(), {kSize, kSize}), right(b.get(), {kSize, kSize});
+  const layers::Product<float> product{
+      out, left, layers::Form::stored, right, layers::Form::stored, layers::Update::overwrite};
+  layers::require_products(threads);
   double best_seconds = 0.0;
   for (int i = 0; i < kRuns + 1; ++i) {  // the first run warms up
     const double seconds = run_concurrently(threads, [&](int t) {
-      const int first = kSize * t / threads, rows = kSize * (t + 1) / threads - first;
-      const std::size_t from = static_cast<std::size_t>(first) * kSize;
-      blas->sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, kSize, kSize, 1.0F, a.get() + from, kSize, b.get(),
-                  kSize, 0.0F, c.get() + from, kSize);
-      return 0.0;
+      return layers::gemm(product.rows(kSize * t / threads, kSize * (t + 1) / threads)) ? 1.0 : 0.0;
     });
     if (i == 1 || (i > 1 && seconds < best_seconds)) best_seconds = seconds;
   }

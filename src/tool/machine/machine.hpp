@@ -15,8 +15,8 @@ namespace headgate::bench {
 /// Returns "AMD EPYC 7763 64-Core Processor"; the architecture if the system gives no name.
 std::string cpu_name();
 
-/// Returns OpenBLAS's own description of its version and kernels. Throws Error if OpenBLAS cannot be loaded.
-std::string blas_description();
+/// Returns the library that multiplies matrices, its version and its kernels.
+std::string products_description();
 
 /// Measures FMA peak in GFLOP/s (a fused multiply-add counts 2) of `threads` threads at once, in the vector width of
 /// the kernels' target `isa` (headgate::active_target()); dtype f32 or f64. On targets without FMA, measures a
@@ -37,7 +37,7 @@ class PeakMeter {
   std::int64_t rounds_;
 };
 
-/// Returns the best rate of a few 2048³ matrix products by OpenBLAS on `threads` threads.
+/// Returns the best rate of a few 2048³ f32 matrix products of models on `threads` threads.
 double sgemm_gflops(int threads);
 
 /// Measures the streaming read rate, in 1e9 bytes a second, of `threads` threads that share a buffer of 256 MiB.

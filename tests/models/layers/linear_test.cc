@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/linear.hpp"
 
-#include "headgate/error.hpp"
-#include "models/layers/blas.hpp"
 #include "models/layers/skinny_gemm.hpp"
 #include "models/layers/support.hpp"
 
@@ -128,23 +126,6 @@ TEST(Linear, Products_NoTokens_AreNoWork) {
   linear_backward_weight(view_of(dw, 2, 3), y, x, with_threads());
   EXPECT_EQ(nothing, 7.0);
   EXPECT_EQ(dw, std::vector<double>(6, 1.0));
-}
-
-TEST(Linear, OpenBlasThreads_MoreThanOne_AreRefused) {
-  const std::int64_t N = kSkinnyRows + 1;  // fewer rows do not call OpenBLAS
-  const std::vector<float> x(static_cast<std::size_t>(2 * N), 1.0F), w(4, 1.0F);
-  std::vector<float> y(x.size(), 0.0F);
-  const auto multiply = [&] {
-    linear_forward(view_of(y, N, 2), view_of(x, N, 2), view_of(w, 2, 2), Update::overwrite, with_threads());
-  };
-  const Blas blas;
-  blas->set_num_threads(2);
-  if (blas->get_num_threads() == 2) {
-    EXPECT_THROW(multiply(), Error);
-  }
-  blas->set_num_threads(1);
-  multiply();
-  EXPECT_EQ(y, std::vector<float>(y.size(), 2.0F));
 }
 
 }  // namespace

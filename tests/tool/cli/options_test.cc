@@ -100,22 +100,6 @@ TEST(EveryOption, Threads_TooMany_AreRefusedInEveryVerb) {
   EXPECT_GE(seen, 5);
 }
 
-TEST(Environment, OpenBlasKernels_NotChosen_SuitTheCpu) {
-  const std::vector<std::string> targets = supported_targets();
-  if (std::find(targets.begin(), targets.end(), "avx2") == targets.end()) GTEST_SKIP() << "a CPU without AVX2";
-  const auto info = [](const std::vector<std::string>& environment) {
-    std::vector<std::string> command{"/usr/bin/env"};
-    command.insert(command.end(), environment.begin(), environment.end());
-    command.insert(command.end(), {testing::headgate_path(), "info"});
-    return testing::run_program(command);
-  };
-  const Outcome forced = info({"OPENBLAS_CORETYPE=Prescott"});
-  EXPECT_NE(forced.out.find("Prescott"), std::string::npos) << forced.out;
-  const Outcome found = info({"-u", "OPENBLAS_CORETYPE"});
-  EXPECT_EQ(found.status, 0);
-  EXPECT_EQ(found.out.find("Prescott"), std::string::npos) << found.out;
-}
-
 TEST(EveryOption, ThreadsOfTheEnvironment_TooMany_AreRefused) {
   const Outcome info = testing::run_program({"/usr/bin/env", "OMP_NUM_THREADS=1000", testing::headgate_path(), "info"});
   EXPECT_EQ(info.status, 0);

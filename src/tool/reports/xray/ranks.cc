@@ -1,16 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tool/reports/xray/ranks.hpp"
 
+#include <Eigen/Eigenvalues>
 #include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <limits>
 
-#include "models/layers/blas.hpp"
+#include "headgate/runtime.hpp"
+#include "models/layers/gemm.hpp"
 
 namespace headgate::xray {
 
 namespace {
+
+using layers::Form;
+
+/// out(n,n) = a b, on one thread.
+void multiply(std::vector<double>& out, std::int64_t n, View<const double, 2> a, Form a_form, View<const double, 2> b,
+              Form b_form) {
+  layers::multiply(layers::Product<double>{{out.data(), {n, n}}, a, a_form, b, b_form, layers::Update::overwrite},
+                   resolved({.threads = 1}));
+}
 
 /// Computes x xᵀ, or xᵀ x if `transposed`.
 Gram product_with_itself(View<const float, 2> x, bool transposed) {
@@ -19,29 +30,30 @@ Gram product_with_itself(View<const float, 2> x, bool transposed) {
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < columns; ++j) wide[static_cast<std::size_t>(i * columns + j)] = x(i, j);
   }
-  const std::int64_t n = transposed ? columns : rows, inner = transposed ? rows : columns;
+  const std::int64_t n = transposed ? columns : rows;
   Gram out{n, std::vector<double>(static_cast<std::size_t>(n * n))};
-  layers::Blas()->dgemm(CblasRowMajor, transposed ? CblasTrans : CblasNoTrans, transposed ? CblasNoTrans : CblasTrans,
-                        static_cast<blasint>(n), static_cast<blasint>(n), static_cast<blasint>(inner), 1.0, wide.data(),
-                        static_cast<blasint>(columns), wide.data(), static_cast<blasint>(columns), 0.0,
-                        out.values.data(), static_cast<blasint>(n));
+  const View<const double, 2> view(wide.data(), {rows, columns});
+  multiply(out.values, n, view, transposed ? Form::transposed : Form::stored, view,
+           transposed ? Form::stored : Form::transposed);
   return out;
 }
 
-struct Eigen {
+struct Spectrum {
   std::vector<double> values;   // ascending
   std::vector<double> vectors;  // (n,n): vector i is row i
 };
 
-Eigen eigen_of(const Gram& gram, bool with_vectors) {
-  const auto n = static_cast<blasint>(gram.n);
-  Eigen out{std::vector<double>(static_cast<std::size_t>(n)), gram.values};
-  std::vector<double> work(static_cast<std::size_t>(std::max<blasint>(1, 34 * n)));  // blocks of 32 columns, and 2 more
-  const auto work_size = static_cast<blasint>(work.size());
-  blasint info = 0;
-  layers::Blas()->dsyev(with_vectors ? "V" : "N", "U", &n, out.vectors.data(), &n, out.values.data(), work.data(),
-                        &work_size, &info);
-  if (info != 0) std::fill(out.values.begin(), out.values.end(), std::numeric_limits<double>::quiet_NaN());
+Spectrum spectrum_of(const Gram& gram, bool with_vectors) {
+  using Matrix = Eigen::Map<const Eigen::MatrixXd>;
+  const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(
+      Matrix(gram.values.data(), gram.n, gram.n), with_vectors ? Eigen::ComputeEigenvectors : Eigen::EigenvaluesOnly);
+  const auto size = static_cast<std::size_t>(gram.n);
+  if (solver.info() != Eigen::Success) {
+    constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+    return {std::vector<double>(size, kNan), std::vector<double>(size * size, kNan)};
+  }
+  Spectrum out{std::vector<double>(solver.eigenvalues().begin(), solver.eigenvalues().end()), {}};
+  if (with_vectors) out.vectors.assign(solver.eigenvectors().data(), solver.eigenvectors().data() + size * size);
   return out;
 }
 
@@ -65,20 +77,17 @@ std::vector<double> singular_values(const Gram& a, const Gram& b) {
   }
   // Uses aᵀa = sᵀs for s = Λ^½ U. The singular values of a bᵀ are then those of s bᵀ: the roots of the eigenvalues of s
   // (bᵀb) sᵀ.
-  Eigen of_a = eigen_of(a, true);
+  Spectrum of_a = spectrum_of(a, true);
   for (std::int64_t i = 0; i < n; ++i) {
     const double root = root_of(of_a.values[static_cast<std::size_t>(i)]);
     for (std::int64_t j = 0; j < n; ++j) of_a.vectors[static_cast<std::size_t>(i * n + j)] *= root;
   }
-  const auto size = static_cast<blasint>(n);
   std::vector<double> half(static_cast<std::size_t>(n * n));
   Gram whole{n, std::vector<double>(static_cast<std::size_t>(n * n))};
-  const layers::Blas blas;
-  blas->dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, size, size, size, 1.0, of_a.vectors.data(), size,
-              b.values.data(), size, 0.0, half.data(), size);
-  blas->dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, size, size, size, 1.0, half.data(), size, of_a.vectors.data(),
-              size, 0.0, whole.values.data(), size);
-  std::vector<double> out = eigen_of(whole, false).values;
+  const auto square = [n](const std::vector<double>& values) { return View<const double, 2>(values.data(), {n, n}); };
+  multiply(half, n, square(of_a.vectors), Form::stored, square(b.values), Form::transposed);  // b is symmetric
+  multiply(whole.values, n, square(half), Form::stored, square(of_a.vectors), Form::transposed);
+  std::vector<double> out = spectrum_of(whole, false).values;
   std::reverse(out.begin(), out.end());
   std::transform(out.begin(), out.end(), out.begin(), root_of);
   return out;
