@@ -9,6 +9,7 @@
 #include "library/core/workspace.hpp"
 #include "models/decoder/decoder_blocks.hpp"
 #include "models/decoder/decoder_buffers.hpp"
+#include "models/decoder/sequence_memory.hpp"
 #include "models/decoder/weights.hpp"
 #include "models/layers/cross_entropy.hpp"
 #include "models/layers/elementwise.hpp"
@@ -34,48 +35,121 @@ void check_tokens(const char* what, const Tokens& tokens, std::int64_t vocab, st
   }
 }
 
+/// Counts the targets that are not ignored.
+double counted(const Tokens& targets) {
+  const std::int32_t* end = targets.data + targets.shape[0];
+  return static_cast<double>(targets.shape[0] - std::count(targets.data, end, layers::kIgnoredTarget));
+}
+
+bool is_cut(BatchShape shape, const PartOptions& parts) { return parts.tokens > 0 && parts.tokens < shape.seq; }
+
+const PartOptions& checked_parts(const PartOptions& parts, BatchShape shape, Purpose purpose) {
+  require(parts.tokens >= 0, "decoder: parts of {} tokens", parts.tokens);
+  require(!is_cut(shape, parts) || (shape.batch == 1 && purpose == Purpose::evaluate),
+          "decoder: a batch of {} x {} tokens in parts of {}: only one sequence, to evaluate, can be in parts",
+          shape.batch, shape.seq, parts.tokens);
+  return parts;
+}
+
+/// Buffers through which tokens of one shape pass.
+template <typename T>
+struct Pass {
+  Pass(const DecoderConfig& config, BatchShape shape_in, Purpose purpose, const ExecutionContext& context)
+      : shape(shape_in), sizes(config, shape, purpose), memory(sizes), blocks(sizes, *memory, context) {}
+
+  BatchShape shape;
+  DecoderSizes sizes;
+  Placed<DecoderBuffers<T>, Block> memory;
+  DecoderBlocks<T> blocks;
+};
+
 }  // namespace
+
+BatchShape part_shape(BatchShape shape, const PartOptions& parts) {
+  return is_cut(shape, parts) ? BatchShape{1, parts.tokens} : shape;
+}
 
 template <typename T>
 struct Decoder<T>::State {
-  State(const DecoderConfig& config_in, BatchShape shape_in, Purpose purpose_in, const ExecutionContext& context_in)
+  State(const DecoderConfig& config_in, BatchShape shape_in, Purpose purpose_in, const ExecutionContext& context_in,
+        const PartOptions& parts_in)
       : config(checked_shape(config_in, shape_in)),
         shape(shape_in),
         purpose(purpose_in),
         context(resolved(context_in)),
+        parts(checked_parts(parts_in, shape, purpose)),
         table(config),
         places(config),
-        sizes(config, shape, purpose),
-        memory(sizes),
-        blocks(sizes, *memory, context) {}
+        main(config, models::part_shape(shape, parts), purpose, context),
+        sizes(main.sizes),
+        memory(main.memory),
+        blocks(main.blocks) {
+    if (!is_cut(shape, parts)) return;
+    sequence.emplace(sizes, shape.seq, parts);
+    if (const std::int64_t rest = shape.seq % parts.tokens) last.emplace(config, BatchShape{1, rest}, purpose, context);
+  }
+
+  /// Some tokens of the sequences: all, or a part of one.
+  struct Part {
+    Pass<T>& pass;
+    std::int64_t first = 0;  ///< position of its first token
+  };
 
   DecoderConfig config;
   BatchShape shape;
   Purpose purpose;
   ExecutionContext context;
+  PartOptions parts;
   ParameterTable table;
   WeightPlaces places;
-  DecoderSizes sizes;
-  Placed<DecoderBuffers<T>, Block> memory;
-  DecoderBlocks<T> blocks;
+  Pass<T> main;               ///< of all tokens, or of a part
+  const DecoderSizes& sizes;  ///< main's, like the next two
+  const Placed<DecoderBuffers<T>, Block>& memory;
+  const DecoderBlocks<T>& blocks;
+  std::optional<SequenceMemory<T>> sequence;  ///< if a sequence is in parts
+  std::optional<Pass<T>> last;                ///< of its last part, if that is shorter
+  CacheBatch keys;                            ///< that a LayerView points to
 
+  /// Calls visit(part) for all tokens, or for each part in order.
+  template <class Visit>
+  void each_part(const Visit& visit) {
+    if (!sequence) return visit(Part{main});
+    for (std::int64_t first = 0; first < shape.seq; first += parts.tokens) {
+      visit(Part{first + parts.tokens <= shape.seq ? main : *last, first});
+    }
+  }
+  std::int64_t tokens() const { return shape.batch * shape.seq; }
+  static std::int64_t count_of(const Part& part) { return part.pass.sizes.N; }
+  static Tokens of_part(const Tokens& tokens, const Part& part) {
+    return tokens.present() ? tokens.range(0, part.first, count_of(part)) : tokens;
+  }
+  /// Returns what a layer keeps of a part. Of a sequence in parts, its residual stream is that of the sequence.
+  SavedLayer<T> saved_of(std::int64_t layer, const Part& part) const {
+    SavedLayer<T> saved = part.pass.memory->layer(layer);
+    if (sequence) saved.x = sequence->stream().range(0, part.first, count_of(part));
+    return saved;
+  }
   const SavedLayer<T>& saved_of(std::int64_t layer) const { return memory->layer(layer); }
   const LayerConfig& config_of(std::int64_t layer) const { return sizes.layers[static_cast<std::size_t>(layer)]; }
   /// Returns the residual stream after a layer, which is the next layer's input.
-  View<T, 2> output_of(std::int64_t layer) const {
-    return layer + 1 < config.layers ? saved_of(layer + 1).x : memory->x_last;
+  View<T, 2> output_of(std::int64_t layer, const Part& part) const {
+    return sequence || layer + 1 < config.layers ? saved_of(std::min(layer + 1, config.layers - 1), part).x
+                                                 : memory->x_last;
   }
 
   void forward(const T* parameters, const Tokens& tokens, const Tokens& targets, LayerObserver<T>* observer,
-               layers::AttentionSkip* skip, const LayerOverride<T>* replaced = nullptr) const;
+               layers::AttentionSkip* skip, const LayerOverride<T>* replaced = nullptr);
   void check(const LayerOverride<T>& replaced) const;
-  LayerView<T> view_of(std::int64_t layer, Taps taps, const T* parameters, const Tokens& targets) const;
-  void show_attention(LayerView<T>& view, Taps taps, const LayerConfig& layer,
-                      const layers::AttentionVectors<const T>& weights, const layers::AttentionState<T>& s) const;
-  void show_delta(LayerView<T>& view, Taps taps, const layers::DeltaNetState<T>& s) const;
-  double head(T* gradients, const T* parameters, const Tokens& targets, double gradient_scale, T* token_losses) const;
+  LayerView<T> view_of(std::int64_t layer, Taps taps, const Part& part, const T* parameters, const Tokens& targets);
+  void show_attention(LayerView<T>& view, Taps taps, const LayerConfig& layer, const Part& part,
+                      const layers::AttentionVectors<const T>& weights, const layers::AttentionState<T>& s);
+  void show_delta(LayerView<T>& view, Taps taps, const Part& part, const layers::DeltaNetState<T>& s);
+  double loss(const T* parameters, const Tokens& targets, T* token_losses);
+  void last_norm(const Part& part, ConstView<T, 2> x, const T* parameters) const;
+  double head(T* gradients, const Part& part, const T* parameters, const Tokens& targets, double gradient_scale,
+              T* token_losses) const;
 
-  void log_softmax(T* out, const T* parameters) const;
+  void log_softmax(T* out, const Part& part, const T* parameters) const;
 
   void backward(T* gradients, const T* parameters, const Tokens& tokens) const;
   void mlp_backward(const LayerConfig& layer, const LayerWeights<T>& g, const LayerWeights<const T>& w,
@@ -97,25 +171,40 @@ struct Decoder<T>::State {
 template <typename T>
 void Decoder<T>::State::forward(const T* parameters, const Tokens& tokens, const Tokens& targets,
                                 LayerObserver<T>* observer, layers::AttentionSkip* skip,
-                                const LayerOverride<T>* replaced) const {
+                                const LayerOverride<T>* replaced) {
   const Taps taps = observer != nullptr ? observer->taps() : Taps{};
+  require(!sequence || !taps.has(Tap::kept_rule) || parts.keeps_rule || !sizes.linear,
+          "decoder: an observer needs what the delta rule has read, which is not kept of sequences in parts");
   std::int64_t first = 0;
   if (replaced != nullptr && replaced->input.present()) {
     first = replaced->layer;
     layers::copy_to<T>(saved_of(first).x.flat(), replaced->input.flat(), context);
   } else {
-    blocks.embed(saved_of(0).x, places.outer(parameters), tokens);
+    each_part([&](const Part& part) {
+      part.pass.blocks.embed(saved_of(0, part).x, places.outer(parameters), of_part(tokens, part));
+    });
   }
   for (std::int64_t layer = first; layer < config.layers; ++layer) {
+    const LayerConfig& c = config_of(layer);
     const LayerWeights<const T> w = places.layer(layer, parameters);
-    const SavedLayer<T>& s = saved_of(layer);
     const bool replaces = replaced != nullptr && replaced->layer == layer;
-    blocks.mixer_block(config_of(layer), w, s,
-                       {.skip = skip, .cache = nullptr, .replaced = replaces ? &replaced->heads : nullptr});
-    blocks.mlp_block(output_of(layer), config_of(layer), w, s);
-    if (observer != nullptr) observer->after_layer(view_of(layer, taps, parameters, targets));
+    LayerCache* const cache = sequence ? &sequence->begin_layer(c.type) : nullptr;
+    each_part([&](const Part& part) {
+      const SavedLayer<T> s = saved_of(layer, part);
+      if (sequence) part.pass.blocks.set_first_position(part.first);
+      part.pass.blocks.mixer_block(c, w, s,
+                                   {.skip = skip, .cache = cache, .replaced = replaces ? &replaced->heads : nullptr});
+      part.pass.blocks.mlp_block(output_of(layer, part), c, w, s);
+      if (observer != nullptr) observer->after_layer(view_of(layer, taps, part, parameters, of_part(targets, part)));
+    });
   }
-  blocks.norm(memory->h_last, memory->rstd_last, memory->x_last, places.outer(parameters).norm);
+}
+
+/// h_last = norm(x).
+template <typename T>
+void Decoder<T>::State::last_norm(const Part& part, ConstView<T, 2> x, const T* parameters) const {
+  const DecoderBuffers<T>& buffers = *part.pass.memory;
+  part.pass.blocks.norm(buffers.h_last, buffers.rstd_last, x, places.outer(parameters).norm);
 }
 
 template <typename T>
@@ -142,10 +231,10 @@ void Decoder<T>::State::check(const LayerOverride<T>& replaced) const {
 }
 
 template <typename T>
-void Decoder<T>::State::show_attention(LayerView<T>& view, Taps taps, const LayerConfig& layer,
+void Decoder<T>::State::show_attention(LayerView<T>& view, Taps taps, const LayerConfig& layer, const Part& part,
                                        const layers::AttentionVectors<const T>& weights,
-                                       const layers::AttentionState<T>& s) const {
-  const layers::GatedAttention<T>& attention = blocks.attention(layer.type);
+                                       const layers::AttentionState<T>& s) {
+  const layers::GatedAttention<T>& attention = part.pass.blocks.attention(layer.type);
   if (taps.has(Tap::scores)) {
     view.scale = attention.scale();
     view.q = s.q;
@@ -153,6 +242,10 @@ void Decoder<T>::State::show_attention(LayerView<T>& view, Taps taps, const Laye
     view.lse = s.lse;
     view.sinks = attention.sinks(weights);
     view.window = layer.window;
+    if (sequence) {
+      keys = sequence->cache(layer.type).attention->latest(view.shape.seq);
+      view.cache = &keys;
+    }
   }
   if (taps.has(Tap::values)) view.v = s.v;
   if (taps.has(Tap::head_outputs)) view.head_outputs = s.controlled;
@@ -160,83 +253,107 @@ void Decoder<T>::State::show_attention(LayerView<T>& view, Taps taps, const Laye
 }
 
 template <typename T>
-void Decoder<T>::State::show_delta(LayerView<T>& view, Taps taps, const layers::DeltaNetState<T>& s) const {
+void Decoder<T>::State::show_delta(LayerView<T>& view, Taps taps, const Part& part, const layers::DeltaNetState<T>& s) {
+  const layers::DeltaNet<T>& delta = part.pass.blocks.delta();
+  view.rule_options = delta.rule_options();
   if (taps.has(Tap::scores)) {
-    view.rule_inputs = blocks.delta().rule_inputs(s);
-    view.rule_options = blocks.delta().rule_options();
+    view.rule_inputs = delta.rule_inputs(s);
+    if (sequence) view.rule_inputs.state = sequence->cache(view.type).delta->previous_state();
+  }
+  if (taps.has(Tap::kept_rule)) {
+    if (sequence) sequence->keep_rule(s, part.first);
+    if (view.ends_sequence()) view.kept_rule = sequence ? sequence->kept_rule(s.v) : delta.rule_inputs(s);
   }
   if (taps.has(Tap::values)) view.v = s.v;
   if (taps.has(Tap::head_outputs)) view.head_outputs = s.y;
   if (taps.has(Tap::gate_logits)) view.gate = s.z;
 }
 
+/// Views a part of a layer; `targets` are those of the part.
 template <typename T>
-LayerView<T> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const T* parameters,
-                                        const Tokens& targets) const {
+LayerView<T> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const Part& part, const T* parameters,
+                                        const Tokens& targets) {
   const LayerConfig& c = config_of(layer);
+  const SavedLayer<T> s = saved_of(layer, part);
   LayerView<T> view;
   view.layer = layer;
-  view.shape = shape;
+  view.shape = part.pass.shape;
+  view.first_position = part.first;
+  view.seq_len = shape.seq;
   view.type = c.type;
   if (c.type == LayerType::linear_attention) {
-    show_delta(view, taps, *saved_of(layer).delta);
+    show_delta(view, taps, part, *s.delta);
   } else {
-    show_attention(view, taps, c, places.layer(layer, parameters).attention, *saved_of(layer).attention);
+    show_attention(view, taps, c, part, places.layer(layer, parameters).attention, *s.attention);
   }
-  if (taps.has(Tap::output)) view.output = output_of(layer);
+  if (taps.has(Tap::output)) view.output = output_of(layer, part);
   if (taps.has(Tap::exit_loss)) {
-    blocks.norm(memory->h_last, memory->rstd_last, output_of(layer), places.outer(parameters).norm);
-    view.exit_loss = head(nullptr, parameters, targets, 0.0, nullptr);
+    last_norm(part, output_of(layer, part), parameters);
+    view.exit_loss = head(nullptr, part, parameters, targets, 0.0, nullptr);
   }
   return view;
 }
 
-/// Returns the loss from h_last, one chunk of logits at a time. With gradients: the head's weights +=, dx = gradient of
-/// h_last.
+/// Returns the loss after a forward pass.
 template <typename T>
-double Decoder<T>::State::head(T* gradients, const T* parameters, const Tokens& targets, double gradient_scale,
-                               T* token_losses) const {
-  const auto counted = [](const Tokens& part) {
-    const std::int32_t* end = part.data + part.shape[0];
-    return static_cast<double>(part.shape[0] - std::count(part.data, end, layers::kIgnoredTarget));
-  };
-  const View<const T, 2> w = places.outer(parameters).head;
-  const View<T, 1> losses(token_losses, {sizes.N});
+double Decoder<T>::State::loss(const T* parameters, const Tokens& targets, T* token_losses) {
   const double total = counted(targets);
   double loss = 0.0;
-  for (std::int64_t first = 0; first < sizes.N; first += sizes.logit_rows) {
-    const std::int64_t rows = std::min(sizes.logit_rows, sizes.N - first);
+  each_part([&](const Part& part) {
+    const Tokens here = of_part(targets, part);
+    last_norm(part, output_of(config.layers - 1, part), parameters);
+    T* const losses = token_losses == nullptr ? nullptr : token_losses + part.first;
+    const double mean = head(nullptr, part, parameters, here, 0.0, losses);
+    loss += sequence && total > 0.0 ? counted(here) / total * mean : mean;
+  });
+  return loss;
+}
+
+/// Returns the loss of a part from h_last, one chunk of logits at a time. With gradients: the head's weights +=, dx =
+/// gradient of h_last.
+template <typename T>
+double Decoder<T>::State::head(T* gradients, const Part& part, const T* parameters, const Tokens& targets,
+                               double gradient_scale, T* token_losses) const {
+  const DecoderBuffers<T>& buffers = *part.pass.memory;
+  const std::int64_t N = count_of(part), chunk = part.pass.sizes.logit_rows;
+  const View<const T, 2> w = places.outer(parameters).head;
+  const View<T, 1> losses(token_losses, {N});
+  const double total = counted(targets);
+  double loss = 0.0;
+  for (std::int64_t first = 0; first < N; first += chunk) {
+    const std::int64_t rows = std::min(chunk, N - first);
     const Tokens targets_here = targets.range(0, first, rows);
     const double share = total > 0.0 ? counted(targets_here) / total : 0.0;
-    const View<T, 2> h = memory->h_last.range(0, first, rows), logits = memory->logits.range(0, 0, rows);
-    const View<T, 2> dlogits = gradients != nullptr ? memory->dlogits.range(0, 0, rows) : View<T, 2>();
+    const View<T, 2> h = buffers.h_last.range(0, first, rows), logits = buffers.logits.range(0, 0, rows);
+    const View<T, 2> dlogits = gradients != nullptr ? buffers.dlogits.range(0, 0, rows) : View<T, 2>();
     layers::linear_forward(logits, h, w, Update::overwrite, context);
     loss += share * layers::cross_entropy(losses.range(0, first, rows), dlogits, logits, targets_here,
                                           gradient_scale * share, context);
     if (gradients != nullptr) {
-      layers::linear_backward_input(memory->dx.range(0, first, rows), dlogits, w, Update::overwrite, context);
+      layers::linear_backward_input(buffers.dx.range(0, first, rows), dlogits, w, Update::overwrite, context);
       layers::linear_backward_weight(places.outer(gradients).head, dlogits, h, context);
     }
   }
   return loss;
 }
 
-/// out(N,V) = log-softmax of the logits of h_last.
+/// out(N,V) = log-softmax of the logits of a part's h_last.
 template <typename T>
-void Decoder<T>::State::log_softmax(T* out, const T* parameters) const {
+void Decoder<T>::State::log_softmax(T* out, const Part& part, const T* parameters) const {
   const View<const T, 2> w = places.outer(parameters).head;
-  for (std::int64_t first = 0; first < sizes.N; first += sizes.logit_rows) {
-    const std::int64_t rows = std::min(sizes.logit_rows, sizes.N - first);
-    const View<T, 2> y(out + first * sizes.V, {rows, sizes.V});
-    layers::linear_forward(y, memory->h_last.range(0, first, rows), w, Update::overwrite, context);
+  const std::int64_t N = count_of(part), V = part.pass.sizes.V, chunk = part.pass.sizes.logit_rows;
+  for (std::int64_t first = 0; first < N; first += chunk) {
+    const std::int64_t rows = std::min(chunk, N - first);
+    const View<T, 2> y(out + first * V, {rows, V});
+    layers::linear_forward(y, part.pass.memory->h_last.range(0, first, rows), w, Update::overwrite, context);
 #pragma omp parallel for schedule(static) num_threads(layers::team_size(context))
     for (std::int64_t r = 0; r < rows; ++r) {
       T* row = y.at(r);
-      const T largest = *std::max_element(row, row + sizes.V);
+      const T largest = *std::max_element(row, row + V);
       double sum = 0.0;
-      for (std::int64_t v = 0; v < sizes.V; ++v) sum += std::exp(static_cast<double>(row[v] - largest));
+      for (std::int64_t v = 0; v < V; ++v) sum += std::exp(static_cast<double>(row[v] - largest));
       const double shift = static_cast<double>(largest) + std::log(sum);
-      for (std::int64_t v = 0; v < sizes.V; ++v) row[v] = static_cast<T>(static_cast<double>(row[v]) - shift);
+      for (std::int64_t v = 0; v < V; ++v) row[v] = static_cast<T>(static_cast<double>(row[v]) - shift);
     }
   }
 }
@@ -312,18 +429,28 @@ void Decoder<T>::State::add_input_gradient(const LayerConfig& layer, View<T, 1> 
 // --- the class ---------------------------------------------------------------------------------------------------
 
 template <typename T>
-Decoder<T>::Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context)
-    : state_(std::make_unique<State>(config, shape, purpose, context)) {
+Decoder<T>::Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context,
+                    const PartOptions& parts)
+    : state_(std::make_unique<State>(config, shape, purpose, context, parts)) {
   const std::string reason = purpose == Purpose::train ? reason_not_trained(config) : "";
   require(reason.empty(), "decoder: the model cannot be trained: {}", reason);
 }
 
 template <typename T>
-std::vector<MemoryItem> Decoder<T>::planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose) {
+std::vector<MemoryItem> Decoder<T>::planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose,
+                                                   const PartOptions& parts) {
   checked_shape(config, shape);
+  checked_parts(parts, shape, purpose);
   std::vector<MemoryItem> items;
   Workspace count(&items);
-  const DecoderBuffers<T> counted(count, DecoderSizes(config, shape, purpose));
+  const DecoderSizes sizes(config, models::part_shape(shape, parts), purpose);
+  const DecoderBuffers<T> counted(count, sizes);
+  if (!is_cut(shape, parts)) return items;
+  if (const std::int64_t rest = shape.seq % parts.tokens) {
+    Workspace count_last(&items);
+    const DecoderBuffers<T> counted_last(count_last, DecoderSizes(config, {1, rest}, purpose));
+  }
+  SequenceMemory<T>::plan(items, sizes, shape.seq, parts);
   return items;
 }
 
@@ -346,6 +473,11 @@ BatchShape Decoder<T>::shape() const {
 }
 
 template <typename T>
+BatchShape Decoder<T>::part_shape() const {
+  return state_->main.shape;
+}
+
+template <typename T>
 const ExecutionContext& Decoder<T>::context() const {
   return state_->context;
 }
@@ -353,61 +485,68 @@ const ExecutionContext& Decoder<T>::context() const {
 template <typename T>
 double Decoder<T>::loss(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
                         LayerObserver<T>* observer, T* token_losses, layers::AttentionSkip* skip) {
-  const State& s = *state_;
-  const Tokens in(tokens, {s.sizes.N}), out(targets, {s.sizes.N});
+  State& s = *state_;
+  const Tokens in(tokens, {s.tokens()}), out(targets, {s.tokens()});
   check_tokens("tokens", in, s.config.vocab, 0);
   check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);
   require(skip == nullptr || skip->threshold == 0.0 || layers::can_skip_attention(s.config.gate),
           "decoder: a gate threshold of {} but gate {} does not multiply the attention output",
           skip == nullptr ? 0.0 : skip->threshold, layers::gate_name(s.config.gate));
   s.forward(parameters, in, out, observer, skip);
-  return s.head(nullptr, parameters, out, 0.0, token_losses);
+  return s.loss(parameters, out, token_losses);
 }
 
 template <typename T>
 double Decoder<T>::loss_with(const LayerOverride<T>& replaced, const T* parameters, const std::int32_t* tokens,
                              const std::int32_t* targets) {
-  const State& s = *state_;
-  const Tokens in(tokens, {s.sizes.N}), out(targets, {s.sizes.N});
+  State& s = *state_;
+  require(!s.sequence, "decoder: an override of heads of a sequence in parts");
+  const Tokens in(tokens, {s.tokens()}), out(targets, {s.tokens()});
   check_tokens("tokens", in, s.config.vocab, 0);
   check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);
   s.check(replaced);
   s.forward(parameters, in, out, nullptr, nullptr, &replaced);
-  return s.head(nullptr, parameters, out, 0.0, nullptr);
+  return s.loss(parameters, out, nullptr);
 }
 
 template <typename T>
 void Decoder<T>::log_probabilities(T* out, const T* parameters, const std::int32_t* tokens) {
-  const State& s = *state_;
-  const Tokens in(tokens, {s.sizes.N});
+  State& s = *state_;
+  const Tokens in(tokens, {s.tokens()});
   check_tokens("tokens", in, s.config.vocab, 0);
   s.forward(parameters, in, {}, nullptr, nullptr);
-  s.log_softmax(out, parameters);
+  s.each_part([&](const auto& part) {
+    s.last_norm(part, s.output_of(s.config.layers - 1, part), parameters);
+    s.log_softmax(out + part.first * s.sizes.V, part, parameters);
+  });
 }
 
 template <typename T>
 double Decoder<T>::loss_and_gradients(T* gradients, const T* parameters, const std::int32_t* tokens,
                                       const std::int32_t* targets, double gradient_scale, T* token_losses) {
-  const State& s = *state_;
+  State& s = *state_;
   require(s.purpose == Purpose::train,
           "decoder: gradients need a decoder for training, but its purpose is to evaluate");
   const Tokens in(tokens, {s.sizes.N}), out(targets, {s.sizes.N});
   check_tokens("tokens", in, s.config.vocab, 0);
   check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);
   s.forward(parameters, in, out, nullptr, nullptr);
-  const double loss = s.head(gradients, parameters, out, gradient_scale, token_losses);
+  const typename State::Part whole{s.main};
+  s.last_norm(whole, s.memory->x_last, parameters);
+  const double loss = s.head(gradients, whole, parameters, out, gradient_scale, token_losses);
   s.backward(gradients, parameters, in);
   return loss;
 }
 
 template <typename T>
 std::vector<MemoryItem> Decoder<T>::memory_plan() const {
-  return planned_memory(state_->config, state_->shape, state_->purpose);
+  return planned_memory(state_->config, state_->shape, state_->purpose, state_->parts);
 }
 
 template <typename T>
 std::size_t Decoder<T>::memory_bytes() const {
-  return state_->memory.bytes();
+  const State& s = *state_;
+  return s.memory.bytes() + (s.last ? s.last->memory.bytes() : 0) + (s.sequence ? s.sequence->bytes() : 0);
 }
 
 template class Decoder<float>;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "headgate/cache.hpp"
 #include "headgate/linear_attention.hpp"
 #include "headgate/runtime.hpp"
 #include "library/core/enum_set.hpp"
@@ -26,27 +27,46 @@ struct BatchShape {
   std::int64_t seq = 1;
 };
 
+/// How a decoder walks a sequence that is longer than a part: all parts pass through a layer, one after another, before
+/// the next layer begins. Of the whole sequence it keeps the residual stream, and the keys and values of one layer.
+struct PartOptions {
+  std::int64_t tokens = 0;  ///< of a part; 0: sequences are not cut
+  /// Keeps, of a sequence in parts, what the delta rule of one layer reads: Tap::kept_rule of models that have such a
+  /// layer needs it.
+  bool keeps_rule = false;
+};
+
+/// Returns the tokens that pass through a layer at a time: those of a part, or the batch if its sequences are not cut.
+BatchShape part_shape(BatchShape shape, const PartOptions& parts);
+
 /// train: keeps what the backward pass needs for every layer. evaluate: all layers use the same memory in turn.
 enum class Purpose { train, evaluate };
 
 /// Parts of a LayerView. An observer names those that it needs.
-enum class Tap { scores, gate_logits, values, head_outputs, output, exit_loss };
+enum class Tap { scores, kept_rule, gate_logits, values, head_outputs, output, exit_loss };
 using Taps = EnumSet<Tap>;
 
 /// Shows an observer a layer's activations right after its forward pass. Valid during the call only. Parts that the
-/// observer did not name are absent. A layer of linear attention has value heads in place of query heads: Hv, Dv.
+/// observer did not name are absent. A layer of linear attention has value heads in place of query heads: Hv, Dv. If
+/// sequences are walked in parts, it shows a part of one sequence: N is then its tokens.
 template <typename T>
 struct LayerView {
   std::int64_t layer = 0;
-  BatchShape shape;
+  BatchShape shape;                 ///< of the tokens that it shows
+  std::int64_t first_position = 0;  ///< position of the first of them in its sequence
+  std::int64_t seq_len = 1;         ///< tokens of a whole sequence
   LayerType type = LayerType::full_attention;
   // Tap::scores, of linear attention
   LinearAttentionInputs rule_inputs;    ///< what linear_attention_statistics takes
   LinearAttentionOptions rule_options;  ///< likewise
+  // Tap::kept_rule, of linear attention, with the last token of the sequence
+  LinearAttentionInputs kept_rule;  ///< rule_inputs of all tokens of the sequence; without its state
   // Tap::scores, of attention
-  double scale = 1.0;       ///< of the scores q·k
-  View<const T, 3> q;       ///< (N,Hq,D) after gate, norm and RoPE
-  View<const T, 3> k;       ///< (N,Hkv,D) after gate, norm and RoPE
+  double scale = 1.0;  ///< of the scores q·k
+  View<const T, 3> q;  ///< (N,Hq,D) after gate, norm and RoPE
+  View<const T, 3> k;  ///< (N,Hkv,D) after gate, norm and RoPE
+  /// The keys of all tokens so far, if they are those of an earlier part too; else null.
+  const CacheBatch* cache = nullptr;
   View<const T, 3> lse;     ///< (B,Hq,T) natural log-sum-exp of the scores, sink included
   View<const T, 1> sinks;   ///< (Hq) sink logits; absent without sinks
   std::int64_t window = 0;  ///< keys that a query sees, including its own, the last of them; 0: all before it
@@ -61,6 +81,9 @@ struct LayerView {
   View<const T, 2> output;  ///< (N,dim) the residual stream after the layer
   // Tap::exit_loss, which costs another pass through the last norm and the vocabulary head
   std::optional<double> exit_loss;  ///< mean −log p(target) of the last norm and logits on `output`
+
+  /// Returns whether it shows the last token of a sequence.
+  bool ends_sequence() const { return first_position + shape.seq == seq_len; }
 };
 
 template <typename T>
@@ -69,6 +92,7 @@ class LayerObserver {
   virtual ~LayerObserver() = default;
   /// Called once for each pass.
   virtual Taps taps() const = 0;
+  /// Called for each part of a layer, in order.
   virtual void after_layer(const LayerView<T>& view) = 0;
 };
 
@@ -87,14 +111,16 @@ using MemoryItem = WorkspaceItem;
 
 /// Runs a model on batches of one shape. The caller owns parameters and gradients, flat, as ParameterTable lays them
 /// out. The constructor plans and allocates all working memory. After the first call no call allocates more, except
-/// attention scratch beyond the 32 MiB that the calling thread keeps. Results are bitwise identical at the same number
-/// of threads. If the context cancels a pass, it throws Cancelled between two products or within attention; gradients
-/// may have been added in part, and the next pass is not affected.
+/// attention scratch beyond the 32 MiB that the calling thread keeps, and small tables of sequences in parts. Results
+/// are bitwise identical at the same number of threads. If the context cancels a pass, it throws Cancelled between two
+/// products or within attention; gradients may have been added in part, and the next pass is not affected.
 template <typename T>
 class Decoder {
  public:
-  /// Throws Error if config is not valid or shape.seq exceeds config.seq_len; std::bad_alloc if memory runs out.
-  Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context = {});
+  /// Throws Error if config is not valid, shape.seq exceeds config.seq_len, or several sequences, or training, are to
+  /// be in parts; std::bad_alloc if memory runs out.
+  Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context = {},
+          const PartOptions& parts = {});
   ~Decoder();
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
@@ -102,6 +128,7 @@ class Decoder {
   const DecoderConfig& config() const;
   const ParameterTable& table() const;
   BatchShape shape() const;
+  BatchShape part_shape() const;            ///< the tokens that pass through a layer at a time
   const ExecutionContext& context() const;  ///< resolved()
 
   /// Returns the mean of −log p(target) over the targets that are not ignored, in nats. tokens(N) in [0, vocab);
@@ -112,8 +139,8 @@ class Decoder {
               LayerObserver<T>* observer = nullptr, T* token_losses = nullptr, layers::AttentionSkip* skip = nullptr);
 
   /// Returns the same loss with the outputs of some heads of a layer replaced. Throws Error if the layer or a head does
-  /// not exist, if factors lack their memory, or if they are factors of a gate that does not multiply the attention
-  /// output.
+  /// not exist, if sequences are in parts, if factors lack their memory, or if they are factors of a gate that does not
+  /// multiply the attention output.
   double loss_with(const LayerOverride<T>& replaced, const T* parameters, const std::int32_t* tokens,
                    const std::int32_t* targets);
 
@@ -126,7 +153,8 @@ class Decoder {
                             double gradient_scale = 1.0, T* token_losses = nullptr);
 
   /// Returns the memory_plan() that a decoder would have, without allocating. Throws as the constructor does.
-  static std::vector<MemoryItem> planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose);
+  static std::vector<MemoryItem> planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose,
+                                                const PartOptions& parts = {});
 
   /// Returns the working memory by purpose, without parameters and gradients. The items add up to memory_bytes().
   std::vector<MemoryItem> memory_plan() const;

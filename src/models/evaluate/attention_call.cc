@@ -21,6 +21,11 @@ AttentionCall attention_call(const models::LayerView<T>& view, const ExecutionCo
   AttentionCall call;
   call.inputs.q = heads_of(view.q, view.shape);
   call.inputs.k = heads_of(view.k, view.shape);
+  if (view.cache != nullptr) {
+    view.cache->set(call.inputs);
+    call.inputs.v = {};
+    call.inputs.v_scale = {};
+  }
   if (view.sinks.present()) call.inputs.sinks = make_vector_view(view.sinks.data, view.sinks.shape[0]);
   const auto& [b, h, t] = view.lse.strides;
   call.lse = {view.lse.data, dtype_of<T>(), {view.shape.batch, view.q.shape[1], view.shape.seq, 1}, {b, h, t, 1}};

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "models/evaluate/mean.hpp"
 #include "models/evaluate/metric.hpp"
@@ -20,14 +22,22 @@ class BosValueNormRatioSums : public Sums<T> {
   explicit BosValueNormRatioSums(const models::DecoderConfig& /*config*/) {}
 
   void add_layer(const LayerSample<T>& sample) override {
-    const std::int64_t seq = sample.view.shape.seq;
-    if (seq < 2) return;
-    for (std::int64_t b = 0; b < sample.view.shape.batch; ++b) {
-      for (std::int64_t h = 0; h < sample.view.v.shape[1]; ++h) {
-        Mean others;
-        for (std::int64_t t = 1; t < seq; ++t) others.add(norm(sample.view.v[b * seq + t][h]));
-        if (others.sum != 0.0) ratio_.add(norm(sample.view.v[b * seq][h]) / others.value());
+    const std::int64_t B = sample.view.shape.batch, seq = sample.view.shape.seq, H = sample.view.v.shape[1];
+    if (sample.view.first_position == 0) norms_.assign(static_cast<std::size_t>(B * H), {});
+    for (std::int64_t n = 0; n < B * seq; ++n) {
+      for (std::int64_t h = 0; h < H; ++h) {
+        Norms& norms = norms_[static_cast<std::size_t>(n / seq * H + h)];
+        const double here = norm(sample.view.v[n][h]);
+        if (sample.position(n) == 0) {
+          norms.first = here;
+        } else {
+          norms.others.add(here);
+        }
       }
+    }
+    if (!sample.view.ends_sequence()) return;
+    for (const Norms& norms : norms_) {
+      if (norms.others.sum != 0.0) ratio_.add(norms.first / norms.others.value());
     }
   }
   Values of_model() const override { return {ratio_.value()}; }
@@ -39,7 +49,13 @@ class BosValueNormRatioSums : public Sums<T> {
     return std::sqrt(sum);
   }
 
+  struct Norms {
+    double first = 0.0;
+    Mean others;
+  };
+
   Mean ratio_;
+  std::vector<Norms> norms_;  // (B,H) of the layer whose parts are added
 };
 
 inline constexpr Metric kBosValueNormRatioMetric{

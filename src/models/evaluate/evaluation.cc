@@ -47,10 +47,11 @@ EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, st
 std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
                                                   const EvaluationPlan& plan, const metrics::MetricList& metrics) {
   const models::BatchShape shape{plan.batch, source.seq_len()};
-  auto items = models::Decoder<float>::planned_memory(config, shape, models::Purpose::evaluate);
-  const std::size_t of_token = 2 * sizeof(std::int32_t) + (source.has_triggers() ? 1 : 0);
   const metrics::MetricList applying = metrics::that_apply(metrics, source.has_triggers());
-  items.push_back({"figures", metrics::Evaluator<float>::planned_bytes(config, shape, applying)});
+  const models::PartOptions parts = metrics::parts_of(plan.part, applying);
+  auto items = models::Decoder<float>::planned_memory(config, shape, models::Purpose::evaluate, parts);
+  const std::size_t of_token = 2 * sizeof(std::int32_t) + (source.has_triggers() ? 1 : 0);
+  items.push_back({"figures", metrics::Evaluator<float>::planned_bytes(config, shape, applying, parts)});
   items.push_back({"tokens and targets", shape.batch * shape.seq * of_token});
   return items;
 }
@@ -61,7 +62,8 @@ HeldOutEvaluator::HeldOutEvaluator(const models::DecoderConfig& config, const Se
     : source_(source),
       plan_(plan),
       metrics_(metrics::that_apply(metrics, source.has_triggers())),
-      decoder_(config, {plan.batch, source.seq_len()}, models::Purpose::evaluate, context),
+      decoder_(config, {plan.batch, source.seq_len()}, models::Purpose::evaluate, context,
+               metrics::parts_of(plan.part, metrics_)),
       tokens_(plan.batch * source.seq_len()),
       targets_(tokens_.size()),
       triggers_(source.has_triggers() ? tokens_.size() : 0) {

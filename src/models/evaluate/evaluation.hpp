@@ -38,6 +38,8 @@ struct Evaluation {
 struct EvaluationPlan {
   std::int64_t batch = 1;
   std::int64_t batches = 1;
+  /// Tokens of a part: models::PartOptions::tokens. Sequences that are longer are walked in parts, in batches of one.
+  std::int64_t part = 0;
 };
 
 /// Plans the evaluation of at most `sequences` of `held_out` sequences, but at least one, in batches of at most

@@ -47,9 +47,11 @@ std::unique_ptr<Sums<T>> sums_of(const Metric& metric, const DecoderConfig& conf
 struct Sizes {
   std::size_t token_losses = 0, first_token_weights = 0, entropies = 0, gates = 0, rule = 0;
 
-  Sizes(const DecoderConfig& config, models::BatchShape shape, Inputs inputs) {
-    const auto N = static_cast<std::size_t>(shape.batch * shape.seq);
-    if (inputs.has(Input::token_losses)) token_losses = N;
+  /// `part`: the tokens that pass through a layer at a time.
+  Sizes(const DecoderConfig& config, models::BatchShape shape, models::BatchShape part, Inputs inputs) {
+    const auto all = static_cast<std::size_t>(shape.batch * shape.seq);
+    const auto N = static_cast<std::size_t>(part.batch * part.seq);
+    if (inputs.has(Input::token_losses)) token_losses = all;
     const std::size_t of_queries = N * static_cast<std::size_t>(most_query_heads(config));
     if (inputs.has(Input::first_token_weights)) first_token_weights = of_queries;
     if (inputs.has(Input::entropies)) entropies = of_queries;
@@ -58,7 +60,7 @@ struct Sizes {
     const std::size_t of_states = static_cast<std::size_t>(shape.batch) * Hv;
     if (inputs.has(Input::rule_means)) rule += 3 * of_states;
     if (inputs.has(Input::state_ranks)) rule += of_states;
-    if (inputs.has(Input::hidden_weights)) rule += 2 * N * Hv;
+    if (inputs.has(Input::hidden_weights)) rule += 2 * all * Hv;
   }
 };
 
@@ -76,12 +78,16 @@ std::optional<double> mean_over_layers(const std::vector<FigureRow>& layers, con
 
 }  // namespace
 
+models::PartOptions parts_of(std::int64_t tokens, const MetricList& metrics) {
+  return {.tokens = tokens, .keeps_rule = inputs_of(metrics).has(Input::hidden_weights)};
+}
+
 template <typename T>
 Evaluator<T>::Evaluator(models::Decoder<T>& decoder, const MetricList& metrics)
     : decoder_(decoder), inputs_(inputs_of(metrics_of(metrics, decoder.config()))) {
   for (const Metric* metric : metrics_of(metrics, decoder.config()))
     running_.push_back({metric, sums_of<T>(*metric, decoder.config())});
-  const Sizes sizes(decoder.config(), decoder.shape(), inputs_);
+  const Sizes sizes(decoder.config(), decoder.shape(), decoder.part_shape(), inputs_);
   token_losses_.resize(sizes.token_losses);
   first_token_weights_.resize(sizes.first_token_weights);
   entropies_.resize(sizes.entropies);
@@ -91,8 +97,8 @@ Evaluator<T>::Evaluator(models::Decoder<T>& decoder, const MetricList& metrics)
 
 template <typename T>
 std::size_t Evaluator<T>::planned_bytes(const DecoderConfig& config, models::BatchShape shape,
-                                        const MetricList& metrics) {
-  const Sizes sizes(config, shape, inputs_of(metrics_of(metrics, config)));
+                                        const MetricList& metrics, const models::PartOptions& parts) {
+  const Sizes sizes(config, shape, models::part_shape(shape, parts), inputs_of(metrics_of(metrics, config)));
   return sizeof(T) * (sizes.token_losses + sizes.gates) +
          sizeof(double) * (sizes.first_token_weights + sizes.entropies + sizes.rule);
 }
@@ -103,10 +109,10 @@ models::Taps Evaluator<T>::taps() const {
   if (inputs_.has(Input::exit_loss)) out |= {Tap::exit_loss};
   if (inputs_.has(Input::output)) out |= {Tap::output};
   if (inputs_.has(Input::values)) out |= {Tap::values};
-  for (const Input input :
-       {Input::first_token_weights, Input::entropies, Input::rule_means, Input::hidden_weights, Input::state_ranks}) {
+  for (const Input input : {Input::first_token_weights, Input::entropies, Input::rule_means, Input::state_ranks}) {
     if (inputs_.has(input)) out |= {Tap::scores};
   }
+  if (inputs_.has(Input::hidden_weights)) out |= {Tap::kept_rule};
   if (inputs_.has(Input::gates) || inputs_.has(Input::output_gates)) out |= {Tap::gate_logits};
   return out;
 }
@@ -119,7 +125,7 @@ void Evaluator<T>::add(const T* parameters, const std::int32_t* tokens, const st
   require(!any_triggers_ || !any_plain_, "evaluation: some batches name their triggers and some do not");
   const std::int64_t N = decoder_.shape().batch * decoder_.shape().seq;
   triggers_ = {triggers, {N}};
-  counted_targets_ = N - std::count(targets, targets + N, layers::kIgnoredTarget);
+  targets_ = {targets, {N}};
   decoder_.loss(parameters, tokens, targets, this, token_losses_.empty() ? nullptr : token_losses_.data());
   const LossSample<T> sample{{token_losses_.data(), {N}}, {targets, {N}}, triggers_};
   for (const Running& running : running_) {
@@ -130,7 +136,13 @@ void Evaluator<T>::add(const T* parameters, const std::int32_t* tokens, const st
 
 template <typename T>
 void Evaluator<T>::after_layer(const LayerView<T>& view) {
-  LayerSample<T> sample{view, decoder_.context(), {}, {}, {}, {}, triggers_, counted_targets_};
+  const std::int64_t N = view.shape.batch * view.shape.seq;
+  LayerSample<T> sample{view, decoder_.context(), {}, {}, {}, {}, {}};
+  if (triggers_.present()) sample.triggers = triggers_.range(0, view.first_position, N);
+  if (inputs_.has(Input::exit_loss)) {
+    const std::int32_t* const targets = targets_.at(view.first_position);
+    sample.counted_targets = N - std::count(targets, targets + N, layers::kIgnoredTarget);
+  }
   if (view.type == models::LayerType::linear_attention) {
     sample.rule = rule_statistics_of(view);
   } else {
@@ -139,7 +151,7 @@ void Evaluator<T>::after_layer(const LayerView<T>& view) {
     if (inputs_.has(Input::gates) && view.gate.present()) sample.gates = gates_of(view);
   }
   for (const Running& running : running_) {
-    if (!is_about(*running.metric, decoder_.config(), view.layer, view.shape.seq)) continue;
+    if (!is_about(*running.metric, decoder_.config(), view.layer, view.seq_len)) continue;
     if (!triggers_.present() && running.metric->scope == Scope::triggers) continue;
     if (!sample.gates.present() && running.metric->inputs.has(Input::gates)) continue;
     running.sums->add_layer(sample);
@@ -154,9 +166,9 @@ View<N, 2> first_of(std::vector<N>& buffer, std::int64_t rows, std::int64_t colu
   return {buffer.data(), {rows, columns}};
 }
 
-/// Views numbers of each query, (Hq,N), as attention_statistics writes them: (B,Hq,T,1).
-TensorView of_queries(const View<double, 2>& out, models::BatchShape shape) {
-  return make_view(out.data, {shape.batch, out.shape[0], shape.seq, 1}, {shape.seq, out.strides[0], 1, 1});
+/// Views numbers of each query, (Hq,B·seq), as attention_statistics writes them: (B,Hq,seq,1).
+TensorView of_queries(const View<double, 2>& out, std::int64_t B, std::int64_t seq) {
+  return make_view(out.data, {B, out.shape[0], seq, 1}, {seq, out.strides[0], 1, 1});
 }
 
 }  // namespace
@@ -166,7 +178,7 @@ View<const double, 2> Evaluator<T>::first_token_weights_of(const LayerView<T>& v
   const View<double, 2> weights = first_of(first_token_weights_, view.q.shape[1], view.shape.batch * view.shape.seq);
   const AttentionCall call = with_all_visible(attention_call(view, decoder_.context()));
   AttentionStatistics statistics;
-  statistics.first = of_queries(weights, view.shape);
+  statistics.first = of_queries(weights, view.shape.batch, view.shape.seq);
   attention_statistics(statistics, call.inputs, call.lse, {}, call.options);
   return weights;
 }
@@ -176,7 +188,7 @@ View<const double, 2> Evaluator<T>::entropies_of(const LayerView<T>& view) {
   const View<double, 2> entropies = first_of(entropies_, view.q.shape[1], view.shape.batch * view.shape.seq);
   const AttentionCall call = attention_call(view, decoder_.context());
   AttentionStatistics statistics;
-  statistics.entropy = of_queries(entropies, view.shape);
+  statistics.entropy = of_queries(entropies, view.shape.batch, view.shape.seq);
   attention_statistics(statistics, call.inputs, call.lse, {}, call.options);
   return entropies;
 }
@@ -191,9 +203,9 @@ View<const T, 2> Evaluator<T>::gates_of(const LayerView<T>& view) {
 /// Computes what metrics read, and nothing else.
 template <typename T>
 RuleStatistics Evaluator<T>::rule_statistics_of(const LayerView<T>& view) {
-  const std::int64_t B = view.shape.batch, Hv = value_heads(decoder_.config()), N = B * view.shape.seq;
+  const std::int64_t B = view.shape.batch, Hv = value_heads(decoder_.config());
   RuleStatistics out;
-  LinearAttentionStatistics statistics;
+  LinearAttentionStatistics of_part, of_sequence;
   double* next = rule_.data();
   const auto take = [&next](std::int64_t rows, std::int64_t columns) {
     const View<double, 2> taken{next, {rows, columns}};
@@ -206,21 +218,23 @@ RuleStatistics Evaluator<T>::rule_statistics_of(const LayerView<T>& view) {
     output = make_view(taken.data, {B, Hv, 1, 1});
   };
   const auto of_each_query = [&](View<const double, 2>& figures, TensorView& output) {
-    const View<double, 2> taken = take(Hv, N);
+    const View<double, 2> taken = take(Hv, B * view.seq_len);
     figures = taken;
-    output = of_queries(taken, view.shape);
+    output = of_queries(taken, B, view.seq_len);
   };
   if (inputs_.has(Input::rule_means)) {
-    of_states(out.mean_decay, statistics.mean_decay);
-    of_states(out.mean_beta, statistics.mean_beta);
-    of_states(out.half_life, statistics.half_life);
+    of_states(out.mean_decay, of_part.mean_decay);
+    of_states(out.mean_beta, of_part.mean_beta);
+    of_states(out.half_life, of_part.half_life);
   }
-  if (inputs_.has(Input::state_ranks)) of_states(out.effective_rank, statistics.effective_rank);
-  if (inputs_.has(Input::hidden_weights)) {
-    of_each_query(out.first_shares, statistics.first_share);
-    of_each_query(out.reaches, statistics.reach);
+  const bool ends = view.ends_sequence();
+  if (inputs_.has(Input::state_ranks) && ends) of_states(out.effective_rank, of_part.effective_rank);
+  if (next != rule_.data()) linear_attention_statistics(of_part, view.rule_inputs, view.rule_options);
+  if (inputs_.has(Input::hidden_weights) && ends) {
+    of_each_query(out.first_shares, of_sequence.first_share);
+    of_each_query(out.reaches, of_sequence.reach);
+    linear_attention_statistics(of_sequence, view.kept_rule, view.rule_options);
   }
-  if (next != rule_.data()) linear_attention_statistics(statistics, view.rule_inputs, view.rule_options);
   return out;
 }
 

@@ -24,6 +24,9 @@ struct Report {
   std::optional<FigureRow> backcopy;          ///< figures of Scope::triggers, if batches name their triggers
 };
 
+/// Returns how a decoder whose sequences are in parts of `tokens` must walk them for these metrics.
+models::PartOptions parts_of(std::int64_t tokens, const MetricList& metrics);
+
 /// Evaluates a model on batches, one after the other, and accumulates.
 template <typename T>
 class Evaluator : private models::LayerObserver<T> {
@@ -41,7 +44,7 @@ class Evaluator : private models::LayerObserver<T> {
 
   /// Returns the bytes that an evaluator allocates beside its decoder's.
   static std::size_t planned_bytes(const models::DecoderConfig& config, models::BatchShape shape,
-                                   const MetricList& metrics);
+                                   const MetricList& metrics, const models::PartOptions& parts = {});
 
  private:
   struct Running {
@@ -63,7 +66,7 @@ class Evaluator : private models::LayerObserver<T> {
   bool any_triggers_ = false;
   bool any_plain_ = false;
   View<const std::uint8_t, 1> triggers_;  // of the current batch
-  std::int64_t counted_targets_ = 0;      // of the current batch
+  View<const std::int32_t, 1> targets_;   // likewise
 
   std::vector<T> token_losses_;              // (N), if asked for, like the next four
   std::vector<double> first_token_weights_;  // (Hq,N)

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "models/evaluate/mean.hpp"
@@ -28,7 +29,8 @@ class FirstTokenAttentionUniformSums : public Sums<T> {
   void add_layer(const LayerSample<T>& sample) override {
     const auto B = static_cast<double>(sample.view.shape.batch);
     Mean& mean = layers_.at(sample.view.layer);
-    for (std::int64_t t = 1; t < sample.view.shape.seq; ++t) mean.add(B / static_cast<double>(t + 1), B);
+    const std::int64_t first = sample.view.first_position, end = first + sample.view.shape.seq;
+    for (std::int64_t t = std::max<std::int64_t>(1, first); t < end; ++t) mean.add(B / static_cast<double>(t + 1), B);
   }
   Values of_layer(std::int64_t layer) const override { return {layers_.at(layer).value()}; }
 

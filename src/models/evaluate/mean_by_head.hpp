@@ -70,14 +70,20 @@ class QueryMeanSums : public Sums<T> {
   MeanByHead heads_;
 };
 
-/// Accumulates the mean of such numbers of the queries of linear attention.
+/// Accumulates the mean of such numbers of the queries of linear attention, (heads,B·seq_len) of whole sequences.
 template <typename T, View<const double, 2> RuleStatistics::*kOfQueries>
 class RuleQueryMeanSums : public Sums<T> {
  public:
   explicit RuleQueryMeanSums(const models::DecoderConfig& config) : heads_(config) {}
 
   void add_layer(const LayerSample<T>& sample) override {
-    add_queries(heads_, sample, [&](std::int64_t h, std::int64_t n) { return (sample.rule.*kOfQueries)(h, n); });
+    const View<const double, 2>& of_queries = sample.rule.*kOfQueries;
+    for (std::int64_t h = 0; h < of_queries.shape[0]; ++h) {
+      Mean& head = heads_.at(sample.view.layer, h);
+      for (std::int64_t n = 0; n < of_queries.shape[1]; ++n) {
+        if (n % sample.view.seq_len != 0) head.add(of_queries(h, n));
+      }
+    }
   }
   Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).value()}; }
   Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).value()}; }
@@ -86,12 +92,15 @@ class RuleQueryMeanSums : public Sums<T> {
   MeanByHead heads_;
 };
 
-/// Adds value(x) for each number x of `states`, (B,Hv).
+/// Adds value(x) for each number x of `states`, (B,Hv), as often as the sample has tokens of a sequence.
 template <typename T, class Value>
 void add_states(MeanByHead& mean, const LayerSample<T>& sample, const View<const double, 2>& states,
                 const Value& value) {
+  const auto tokens = static_cast<double>(sample.view.shape.seq);
   for (std::int64_t b = 0; b < states.shape[0]; ++b) {
-    for (std::int64_t h = 0; h < states.shape[1]; ++h) mean.at(sample.view.layer, h).add(value(states(b, h)));
+    for (std::int64_t h = 0; h < states.shape[1]; ++h) {
+      mean.at(sample.view.layer, h).add(tokens * value(states(b, h)), tokens);
+    }
   }
 }
 

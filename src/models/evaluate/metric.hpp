@@ -38,11 +38,13 @@ using Inputs = EnumSet<Input>;
 
 /// What linear_attention_statistics says of a layer; parts that no metric reads are absent.
 struct RuleStatistics {
-  View<const double, 2> mean_decay, mean_beta, half_life, effective_rank;  ///< (B,Hv) of each state
-  View<const double, 2> first_shares, reaches;  ///< (Hv,N) of each query. No metric counts query 0.
+  View<const double, 2> mean_decay, mean_beta, half_life;  ///< (B,Hv) of each state, over the tokens of the sample
+  View<const double, 2> effective_rank;                    ///< (B,Hv) with the last token of the sequences, else absent
+  /// (Hv,B·seq_len) of each query of whole sequences, with their last token, else absent. No metric counts query 0.
+  View<const double, 2> first_shares, reaches;
 };
 
-/// Shows metrics a layer of one batch. Inputs that several metrics read are computed once.
+/// Shows metrics a layer of one batch, or a part of it. Inputs that several metrics read are computed once.
 template <typename T>
 struct LayerSample {
   const models::LayerView<T>& view;
@@ -59,7 +61,7 @@ struct LayerSample {
   std::int64_t counted_targets = 0;      ///< targets that are not layers::kIgnoredTarget
 
   std::int64_t tokens() const { return view.shape.batch * view.shape.seq; }
-  std::int64_t position(std::int64_t n) const { return n % view.shape.seq; }
+  std::int64_t position(std::int64_t n) const { return view.first_position + n % view.shape.seq; }
   bool is_trigger(std::int64_t n) const { return triggers(n) != 0; }
 };
 

@@ -22,6 +22,14 @@ AttentionCache::AttentionCache(const GatedAttentionShape& shape, DType dtype, st
   for (std::int64_t b = 0; b < shape.B; ++b) sequences_.push_back(cache_.add_sequence());
 }
 
+std::int64_t AttentionCache::slots(std::int64_t tokens) { return kPage * pages_of(tokens); }
+
+std::size_t AttentionCache::planned_bytes(const GatedAttentionShape& shape, DType dtype, std::int64_t tokens) {
+  CacheShape whole = cache_shape(shape, dtype);
+  whole.pages = shape.B * pages_of(tokens);
+  return headgate::cache_bytes(whole);
+}
+
 void AttentionCache::reserve(std::int64_t T) {
   const auto B = static_cast<std::int64_t>(sequences_.size());
   const std::int64_t held = cache_.shape().pages, length = cache_.length(sequences_.front());

@@ -17,10 +17,18 @@ class AttentionCache {
  public:
   AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity);
 
+  /// Returns the most keys, hidden ones included, that attention is given of a sequence of `tokens`: those of whole
+  /// pages.
+  static std::int64_t slots(std::int64_t tokens);
+  /// Returns the bytes of a cache that has room for `tokens` of each sequence.
+  static std::size_t planned_bytes(const GatedAttentionShape& shape, DType dtype, std::int64_t tokens);
+
   /// Allocates enough memory that append() of T tokens cannot fail for lack of it.
   void reserve(std::int64_t T);
   /// Appends T new tokens to each sequence, k and v (B,Hkv,T,D). Returns what attention of their queries takes.
   CacheBatch append(const ConstTensorView& k, const ConstTensorView& v);
+  /// Returns the same for queries of the last T tokens, again.
+  CacheBatch latest(std::int64_t T) const { return cache_.batch(sequences_, T); }
   /// Frees the pages that lie before the shape's sliding window.
   void slide();
 

@@ -21,12 +21,17 @@ std::size_t convolution_offset(const Shape& state, DType dtype) {
   return (bytes_of(state, dtype) + kAlign - 1) / kAlign * kAlign;
 }
 
+Shape convolution_shape(const DeltaNetShape& shape) { return {shape.B, 1, shape.K - 1, shape.channels()}; }
+Shape state_shape(const DeltaNetShape& shape) { return {shape.B, shape.Hv, shape.D, shape.Dv}; }
+
 }  // namespace
 
+std::size_t DeltaNetCache::planned_bytes(const DeltaNetShape& shape, DType dtype) {
+  return 2 * (convolution_offset(state_shape(shape), dtype) + bytes_of(convolution_shape(shape), dtype));
+}
+
 DeltaNetCache::DeltaNetCache(const DeltaNetShape& shape, DType dtype)
-    : dtype_(dtype),
-      convolution_shape_{shape.B, 1, shape.K - 1, shape.channels()},
-      state_shape_{shape.B, shape.Hv, shape.D, shape.Dv} {
+    : dtype_(dtype), convolution_shape_(convolution_shape(shape)), state_shape_(state_shape(shape)) {
   require(dtype == DType::f32 || dtype == DType::f64, "DeltaNet: the cache is {} but must be f32 or f64",
           dtype_name(dtype));
   for (Block& block : states_) {

@@ -28,10 +28,16 @@ class DeltaNetCache {
   /// Starts with zeros. dtype is f32 or f64, that of the layer's numbers.
   explicit DeltaNetCache(const DeltaNetShape& shape, DType dtype = DType::f32);
 
+  /// Returns the bytes of such a cache.
+  static std::size_t planned_bytes(const DeltaNetShape& shape, DType dtype);
+
   /// Returns the memory of a pass. The pass before it can then no longer be undone.
   Pass begin();
   /// Makes what the pass has written of T tokens the current state. A pass that fails calls nothing.
   void commit(std::int64_t T);
+
+  /// Returns the states that the last pass has read, (B,Hv,D,Dv), until another one begins.
+  ConstTensorView previous_state() const { return state(1 - current_); }
 
   /// Returns the number of tokens of each sequence so far.
   std::int64_t length() const { return length_; }

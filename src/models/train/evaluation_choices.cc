@@ -177,8 +177,10 @@ EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const
   input.metrics = metrics_of(choices, *input.source, models);
   require_seen_first_tokens(input.metrics, input.source->seq_len(), models);
   const std::int64_t all = input.source->has_triggers() ? kBackcopyTokens : std::numeric_limits<std::int64_t>::max();
-  input.plan = plan_evaluation(input.source->held_out_count(), choices.tokens.value_or(all) / input.source->seq_len(),
-                               choices.batch);
+  const std::int64_t seq_len = input.source->seq_len();
+  input.plan = plan_evaluation(input.source->held_out_count(), choices.tokens.value_or(all) / seq_len,
+                               seq_len > choices.part ? 1 : choices.batch);
+  input.plan.part = choices.part;
   return input;
 }
 

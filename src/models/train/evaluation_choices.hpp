@@ -19,6 +19,10 @@
 
 namespace headgate::train {
 
+/// Most tokens of a sequence that pass through a layer at a time, without an option. With so many rows a product reads
+/// its weights in little of its time.
+inline constexpr std::int64_t kPartTokens = 2048;
+
 /// The options that the user gave.
 struct EvaluationChoices {
   std::vector<std::string> data, include, metrics;
@@ -30,6 +34,7 @@ struct EvaluationChoices {
       512;  ///< most tokens of a sequence, without seq_len, of models that do not read bytes
   std::optional<std::uint64_t> seed;
   std::int64_t batch = 16;
+  std::int64_t part = kPartTokens;  ///< EvaluationPlan::part
   bool held_out = false;
 };
 

@@ -162,6 +162,11 @@ Verb add_eval(CommandLine& line) {
             "Also the figures of each query head: " + metrics::metric_names(metrics::of_heads(metrics::all_metrics())));
   verb.value("--batch", choices.batch, "N", "Sequences evaluated at once, at most (default 16); some may be left over")
       .range(1, 1 << 16);
+  verb.value(
+          "--part", choices.part, "N",
+          "Tokens that pass through a layer at once, at most, of a sequence that is longer (default 2048): memory for "
+          "activations does not grow beyond. Such sequences are evaluated one at a time")
+      .range(1, 1 << 20);
   verb.value("--seed", choices.seed, "N", "Seed of drawn sequences (default: the run's)");
   verb.value(
       "--gate-threshold", o->gate_threshold, "T",

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -53,11 +54,14 @@ std::vector<std::uint8_t> triggers_of(const TinyBatch& batch) {
   return out;
 }
 
-/// Evaluates two batches with the evaluator and with the formulas.
-Evaluated evaluate(const DecoderConfig& config, bool with_triggers, const MetricList& metrics = all_metrics()) {
+/// Evaluates two batches with the evaluator and with the formulas. If a part is given, the evaluator gets one sequence
+/// at a time, in parts of so many tokens.
+Evaluated evaluate(const DecoderConfig& config, bool with_triggers, const MetricList& metrics = all_metrics(),
+                   std::int64_t part = 0) {
   Evaluated out;
   out.plain.config = config;
-  Decoder<double> decoder(config, kTinyBatch, Purpose::evaluate);
+  const models::BatchShape shape = part == 0 ? kTinyBatch : models::BatchShape{1, kTinyBatch.seq};
+  Decoder<double> decoder(config, shape, Purpose::evaluate, {}, parts_of(part, metrics));
   const std::vector<double> values = models::large_parameters(decoder.table(), 41);
   Evaluator<double> evaluator(decoder, metrics);
   for (const std::uint64_t seed : {1U, 2U}) {
@@ -66,8 +70,11 @@ Evaluated evaluate(const DecoderConfig& config, bool with_triggers, const Metric
     out.plain.runs.push_back(
         models::run_plainly(config, values.data(), kTinyBatch, batch.tokens.data(), batch.targets.data()));
     out.plain.triggers.push_back(triggers_of(batch));
-    evaluator.add(values.data(), batch.tokens.data(), batch.targets.data(),
-                  with_triggers ? out.plain.triggers.back().data() : nullptr);
+    for (std::int64_t b = 0; b < kTinyBatch.batch; b += shape.batch) {
+      const std::int64_t at = b * shape.seq;
+      evaluator.add(values.data(), batch.tokens.data() + at, batch.targets.data() + at,
+                    with_triggers ? out.plain.triggers.back().data() + at : nullptr);
+    }
   }
   out.report = evaluator.report();
   return out;
@@ -177,6 +184,38 @@ TEST(Evaluator, Metrics_LayersThatDiffer_MatchPlainLoops) {
       check_against_plain_loops(evaluate(config, with_triggers), with_triggers);
     }
   }
+}
+
+/// Part sizes: of one token, some that leave a shorter last part, the sequence's, and one longer than it.
+constexpr std::array<std::int64_t, 5> kPartSizes{1, 2, 3, 7, 9};
+
+TEST(Evaluator, Metrics_SequencesInParts_MatchPlainLoops) {
+  for (const std::int64_t part : kPartSizes) {
+    SCOPED_TRACE(testing::Message() << "parts of " << part);
+    for (const DecoderConfig& config : models::mixed_families()) {
+      for (const bool with_triggers : {false, true}) {
+        check_against_plain_loops(evaluate(config, with_triggers, all_metrics(), part), with_triggers);
+      }
+    }
+    for (const char* gate : {"none", "learned_sinks", "off_by_one", "head_shared", "g1-elementwise-parameter",
+                             "g2-elementwise", "g5-headwise-silu-add"}) {
+      check_against_plain_loops(evaluate(config_with(gate), /*with_triggers=*/true, all_metrics(), part), true);
+    }
+    for (const DecoderConfig& config : models::other_families()) {
+      check_against_plain_loops(evaluate(config, /*with_triggers=*/false, parse_metrics({"attention_entropy"}), part),
+                                false);
+    }
+  }
+}
+
+TEST(Evaluator, HiddenWeights_DecoderThatDoesNotKeepThem_AreRefused) {
+  const DecoderConfig config = models::mixed_families().front();
+  const models::BatchShape shape{1, kTinyBatch.seq};
+  Decoder<double> decoder(config, shape, Purpose::evaluate, {}, {.tokens = 3});
+  const std::vector<double> values = models::large_parameters(decoder.table(), 41);
+  const TinyBatch batch(config, shape, 1);
+  Evaluator<double> evaluator(decoder, parse_metrics({"reach"}));
+  EXPECT_THROW(evaluator.add(values.data(), batch.tokens.data(), batch.targets.data()), Error);
 }
 
 /// Whichever inputs a metric reads, it gets those of its layers.

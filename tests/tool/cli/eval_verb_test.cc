@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -397,6 +398,38 @@ TEST_F(EvalVerbTest, Tokens_LimitGiven_IsNotExceeded) {
   EXPECT_NE(verb.eval("run", {"--tokens", "1"}).out.find('-'), std::string::npos);
   expect_refused(verb.eval("run", {"--tokens", "3", "--seq-len", "4"}), "eval",
                  "--tokens 3 is less than a sequence of --seq-len 4");
+}
+
+/// Expects the same keys, and the same numbers but for rounding.
+void expect_near(const json& got, const json& wanted, const std::string& where) {
+  const json flat = got.flatten(), flat_wanted = wanted.flatten();
+  EXPECT_EQ(flat.size(), flat_wanted.size()) << where;
+  for (const auto& [key, value] : flat_wanted.items()) {
+    ASSERT_EQ(flat.at(key).is_number(), value.is_number()) << key << where;
+    if (!value.is_number()) continue;
+    const double number = value;
+    EXPECT_NEAR(flat.at(key).get<double>(), number, 1e-4 * std::max(1.0, std::abs(number))) << key << where;
+  }
+}
+
+TEST_F(EvalVerbTest, Part_ShorterThanASequence_ChangesRoundingAlone) {
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise-learned_sinks"}).status, 0);
+  const std::vector<std::string> same{"--metrics", "all", "--heads", "--tokens", "64", "--batch", "1"};
+  const json wanted = evaluated("run", same);
+  for (const char* part : {"1", "5", "16", "17"}) {
+    std::vector<std::string> more = same;
+    more.insert(more.end(), {"--part", part});
+    expect_near(evaluated("run", more), wanted, std::string(" in parts of ") + part);
+  }
+  expect_refused(verb.eval("run", {"--part", "0"}), "eval", "--part");
+  expect_refused(verb.eval("run", {"--part", "2x"}), "eval", "--part");
+}
+
+/// Sequences in parts are evaluated one at a time, so that no batch is left over.
+TEST_F(EvalVerbTest, Part_BatchOfSeveral_EvaluatesEachSequence) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  EXPECT_EQ(evaluated("run", {"--part", "5", "--metrics", "loss"}).at("tokens"), 249 * 16);
+  EXPECT_EQ(evaluated("run", {"--part", "16", "--metrics", "loss"}).at("tokens"), 247 * 16);
 }
 
 TEST_F(EvalVerbTest, Models_Several_AreComparedOnTheSameTokens) {

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/decoder/sequence_memory.hpp"
+
+#include <algorithm>
+
+#include "headgate/tensor.hpp"
+#include "models/layers/head_views.hpp"
+
+namespace headgate::models {
+
+namespace {
+
+/// Returns the shape of a layer of attention, whichever its type: all have the same heads of keys and values.
+const layers::GatedAttentionShape* attention_of(const DecoderSizes& sizes) {
+  if (sizes.full) return &*sizes.full;
+  return sizes.sliding ? &*sizes.sliding : nullptr;
+}
+
+}  // namespace
+
+template <typename T>
+SequenceBuffers<T>::SequenceBuffers(Workspace& ws, const DecoderSizes& part, std::int64_t tokens,
+                                    const PartOptions& parts)
+    : stream(ws.take<T>("residual stream of the sequence", tokens, part.C)) {
+  if (!parts.keeps_rule || !part.linear) return;
+  constexpr const char* kName = "keys of linear attention, one layer";
+  q = ws.take<T>(kName, tokens, part.linear->Hk, part.linear->D);
+  k = ws.take<T>(kName, tokens, part.linear->Hk, part.linear->D);
+  decay = ws.take<T>(kName, tokens, part.linear->Hv);
+  beta = ws.take<T>(kName, tokens, part.linear->Hv);
+}
+
+template <typename T>
+SequenceMemory<T>::SequenceMemory(const DecoderSizes& part, std::int64_t tokens, const PartOptions& parts)
+    : buffers_(part, tokens, parts) {
+  if (const layers::GatedAttentionShape* shape = attention_of(part)) {
+    attention_.attention.emplace(*shape, dtype_of<T>(), tokens);
+    attention_.attention->reserve(tokens);
+  }
+  if (part.linear) linear_.delta.emplace(*part.linear, dtype_of<T>());
+}
+
+template <typename T>
+void SequenceMemory<T>::plan(std::vector<MemoryItem>& items, const DecoderSizes& part, std::int64_t tokens,
+                             const PartOptions& parts) {
+  Workspace count(&items);
+  const SequenceBuffers<T> counted(count, part, tokens, parts);
+  if (const layers::GatedAttentionShape* shape = attention_of(part)) {
+    items.push_back(
+        {"keys and values, one layer", layers::AttentionCache::planned_bytes(*shape, dtype_of<T>(), tokens)});
+  }
+  if (part.linear) {
+    items.push_back({"states, one layer", layers::DeltaNetCache::planned_bytes(*part.linear, dtype_of<T>())});
+  }
+}
+
+template <typename T>
+std::size_t SequenceMemory<T>::bytes() const {
+  return buffers_.bytes() + (attention_.attention ? attention_.bytes() : 0) + (linear_.delta ? linear_.bytes() : 0);
+}
+
+template <typename T>
+LayerCache& SequenceMemory<T>::begin_layer(LayerType type) {
+  LayerCache& out = cache(type);
+  out.truncate(0);
+  return out;
+}
+
+template <typename T>
+void SequenceMemory<T>::keep_rule(const layers::DeltaNetState<T>& state, std::int64_t first) const {
+  if (!buffers_->q.present()) return;
+  const auto keep = [&](const auto& to, const auto& from) {
+    const std::int64_t N = from.shape[0];  // each token's numbers lie one after another
+    for (std::int64_t n = 0; n < N; ++n) std::copy_n(from.at(n), from[n].count(), to.at(first + n));
+  };
+  keep(buffers_->q, state.q);
+  keep(buffers_->k, state.k);
+  keep(buffers_->decay, state.decay);
+  keep(buffers_->beta, state.beta);
+}
+
+template <typename T>
+LinearAttentionInputs SequenceMemory<T>::kept_rule(View<const T, 3> v) const {
+  const std::int64_t tokens = buffers_->q.shape[0];
+  const auto of = [tokens](const auto& x) { return layers::by_head(x, 1, tokens); };
+  LinearAttentionInputs inputs;
+  inputs.q = of(buffers_->q);
+  inputs.k = of(buffers_->k);
+  inputs.v = of(View<const T, 3>(v.data, {tokens, v.shape[1], v.shape[2]}, {0, v.strides[1], v.strides[2]}));
+  inputs.decay = of(buffers_->decay.split_last(buffers_->decay.shape[1], 1));
+  inputs.beta = of(buffers_->beta.split_last(buffers_->beta.shape[1], 1));
+  return inputs;
+}
+
+template struct SequenceBuffers<float>;
+template struct SequenceBuffers<double>;
+template class SequenceMemory<float>;
+template class SequenceMemory<double>;
+
+}  // namespace headgate::models
