@@ -109,6 +109,11 @@ Verb add_xray(CommandLine& line) {
              "The first N tokens of the text, at most, as one sequence; no more than the model has positions for "
              "(default 2048)")
       .range(2, 1 << 16);
+  verb.value(
+          "--part", o->choices.part, "N",
+          "Tokens that pass through a layer at once, at most, of a longer text (default 2048): memory for activations "
+          "does not grow beyond")
+      .range(1, 1 << 20);
   verb.value("--out", o->out, "FILE.html", "Write the page: one file that needs no network");
   declare_json(verb, o->json, "what the page shows (docs/reference/xray.md)", is_model);
   verb.value("--map", o->choices.map_cells, "N",

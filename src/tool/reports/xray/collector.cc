@@ -12,20 +12,36 @@
 #include "models/evaluate/gates.hpp"
 #include "models/evaluate/layer_heads.hpp"
 #include "models/evaluate/mean.hpp"
-#include "models/layers/attention_buffers.hpp"
+#include "models/layers/attention_cache.hpp"
 #include "models/layers/gate_variant.hpp"
 #include "models/layers/parallel.hpp"
-#include "tool/reports/xray/ranks.hpp"
 
 namespace headgate::xray {
 
 namespace {
 
-/// Queries whose weights are held at a time: the buffer then has Hq · R · T numbers, some 10 MB at T = 2048.
+/// Most queries whose weights are held at a time: the buffer then has Hq · R · T numbers, some 10 MB at T = 2048.
 constexpr std::int64_t kHeldQueries = 128;
+/// Most numbers of that buffer, 32 MiB, so that longer texts hold fewer queries.
+constexpr std::int64_t kHeldWeights = std::int64_t{1} << 23;
 
 std::int64_t most_heads(const models::DecoderConfig& config) {
   return std::max(metrics::most_query_heads(config), metrics::value_heads(config));
+}
+
+std::int64_t held_queries(std::int64_t heads, std::int64_t tokens) {
+  const std::int64_t of_query = std::max<std::int64_t>(1, heads * tokens);
+  return std::clamp<std::int64_t>(kHeldWeights / of_query, 1, std::min(kHeldQueries, tokens));
+}
+
+std::size_t held_weights(const models::DecoderConfig& config, std::int64_t tokens) {
+  const std::int64_t heads = most_heads(config);
+  return static_cast<std::size_t>(heads * held_queries(heads, tokens) * layers::AttentionCache::slots(tokens));
+}
+
+/// Returns the most features of what a head writes.
+std::int64_t most_features(const models::DecoderConfig& config) {
+  return std::max(config.head_dim, metrics::value_heads(config) > 0 ? config.linear.value_dim : 0);
 }
 
 std::size_t bin_of(double gate) {
@@ -54,7 +70,7 @@ double distance_of(const float* weights, std::int64_t first, std::int64_t t) {
   return sum == 0.0 ? 0.0 : weighted / sum;
 }
 
-/// Views what head h writes over the text, (T,D).
+/// Views what head h writes over the tokens shown, (N,D).
 View<const float, 2> written_by(const models::LayerView<float>& view, std::int64_t h) {
   const View<const float, 3>& y = view.head_outputs;
   return {y.at(0, h), {y.shape[0], y.shape[2]}, {y.strides[0], y.strides[2]}};
@@ -63,7 +79,7 @@ View<const float, 2> written_by(const models::LayerView<float>& view, std::int64
 }  // namespace
 
 Collector::Collector(const models::DecoderConfig& config, const float* parameters, std::int64_t tokens,
-                     std::int64_t cells, const ExecutionContext& context)
+                     std::int64_t part, std::int64_t cells, const ExecutionContext& context)
     : config_(config),
       parameters_(parameters),
       places_(config),
@@ -71,168 +87,186 @@ Collector::Collector(const models::DecoderConfig& config, const float* parameter
       cells_(cells),
       context_(resolved(context)),
       layers_(static_cast<std::size_t>(config.layers)),
-      rows_(static_cast<std::size_t>(most_heads(config) * std::min(kHeldQueries, tokens) * tokens)),
-      gates_(static_cast<std::size_t>(tokens * metrics::most_gates(config))) {}
+      rows_(held_weights(config, tokens)),
+      gates_(static_cast<std::size_t>(part * metrics::most_gates(config))) {}
 
-std::size_t Collector::planned_bytes(const models::DecoderConfig& config, std::int64_t tokens, std::int64_t cells) {
-  const auto T = static_cast<std::size_t>(tokens), H = static_cast<std::size_t>(most_heads(config));
-  const std::size_t rows = H * static_cast<std::size_t>(std::min(kHeldQueries, tokens)) * T * sizeof(float);
-  return rows + T * static_cast<std::size_t>(metrics::most_gates(config)) * sizeof(float) +
-         H * HeadMap::planned_bytes(tokens, cells);
+std::size_t Collector::planned_bytes(const models::DecoderConfig& config, std::int64_t tokens, std::int64_t part,
+                                     std::int64_t cells) {
+  const auto T = static_cast<std::size_t>(tokens), P = static_cast<std::size_t>(part);
+  const auto H = static_cast<std::size_t>(most_heads(config)), D = static_cast<std::size_t>(most_features(config));
+  const std::size_t of_head = HeadMap::planned_bytes(tokens, cells) + (T + D * D) * sizeof(double);
+  return held_weights(config, tokens) * sizeof(float) + H * of_head + T * sizeof(double) + P * D * sizeof(double) +
+         P * static_cast<std::size_t>(metrics::most_gates(config)) * sizeof(float);
 }
 
 models::Taps Collector::taps() const {
-  models::Taps out{models::Tap::scores, models::Tap::head_outputs};
+  models::Taps out{models::Tap::scores, models::Tap::kept_rule, models::Tap::head_outputs};
   if (layers::has_gate(config_.gate) || metrics::value_heads(config_) > 0) out |= {models::Tap::gate_logits};
   return out;
 }
 
 void Collector::after_layer(const models::LayerView<float>& view) {
-  LayerRecord& record = layers_[static_cast<std::size_t>(view.layer)];
-  const auto [maps, distances] = looks_of(view);
-  record.heads.resize(maps.size());
-  std::vector<double> mean(static_cast<std::size_t>(tokens_));
-  for (std::size_t h = 0; h < maps.size(); ++h) {
-    HeadRecord& head = record.heads[h];
-    const std::vector<double> received = maps[h].received();
-    head.map = as_roots(maps[h].cells());
-    head.received = as_roots(received);
-    for (const std::size_t key : largest(received, kTopKeys)) {
-      head.top_keys.emplace_back(static_cast<std::int64_t>(key), received[key]);
-    }
-    head.mean_distance = distances[h] / static_cast<double>(std::max<std::int64_t>(1, tokens_ - 1));
-    for (std::size_t t = 0; t < mean.size(); ++t) mean[t] += received[t] / static_cast<double>(maps.size());
+  if (view.first_position == 0) begin(view);
+  if (view.type != models::LayerType::linear_attention) {
+    add_looks(view);
+    if (view.gate.present()) add_gates(view);
+  } else {
+    add_output_gates(view);
+    if (view.ends_sequence()) add_looks(view);
   }
-  record.received = as_roots(mean);
-  if (view.type == models::LayerType::linear_attention) {
-    add_output_gates(record, view);
-    add_written_ranks(record, view);
-    return;
+  for (std::int64_t h = 0; h < std::ssize(heads_); ++h) {
+    throw_if_cancelled(context_);
+    heads_[static_cast<std::size_t>(h)].written.add(gram_of_columns(written_by(view, h)));
   }
-  if (view.gate.present()) add_gates(record, view);
-  add_ranks(record, view);
+  if (view.ends_sequence()) finish(view);
 }
 
-Collector::Looks Collector::looks_of(const models::LayerView<float>& view) {
-  const std::int64_t H = metrics::heads_of_layer(config_, view.layer), T = tokens_;
+/// Starts a layer with sums of 0.
+void Collector::begin(const models::LayerView<float>& view) {
   const bool linear = view.type == models::LayerType::linear_attention;
-  Looks out{std::vector<HeadMap>(static_cast<std::size_t>(H), HeadMap(T, cells_)),
-            std::vector<double>(static_cast<std::size_t>(H))};
-  for (std::int64_t begin = 0; begin < T; begin += kHeldQueries) {
-    const std::int64_t count = std::min(kHeldQueries, T - begin);
-    weigh(view, begin, count);
+  const std::int64_t D = view.head_outputs.shape[2];
+  const bool own_gates = linear || metrics::gate_owners(config_, view.layer) > 0;
+  HeadSums empty{HeadMap(tokens_, cells_), Gram{D, std::vector<double>(static_cast<std::size_t>(D * D))}};
+  if (own_gates) empty.gate.resize(static_cast<std::size_t>(tokens_));
+  heads_.assign(static_cast<std::size_t>(metrics::heads_of_layer(config_, view.layer)), empty);
+  gate_.assign(view.gate.present() ? static_cast<std::size_t>(tokens_) : 0, 0.0);
+}
+
+/// Adds the weights of the queries of a part, or of linear attention those of all tokens.
+void Collector::add_looks(const models::LayerView<float>& view) {
+  const bool linear = view.type == models::LayerType::linear_attention;
+  const std::int64_t H = std::ssize(heads_), N = linear ? tokens_ : view.shape.seq;
+  const std::int64_t position = linear ? 0 : view.first_position, held = held_queries(most_heads(config_), tokens_);
+  for (std::int64_t begin = 0; begin < N; begin += held) {
+    const std::int64_t count = std::min(held, N - begin);
+    const std::int64_t S = weigh(view, begin, count);
 #pragma omp parallel for schedule(static) num_threads(layers::team_size(context_))
     for (std::int64_t h = 0; h < H; ++h) {
-      HeadMap& map = out.maps[static_cast<std::size_t>(h)];
-      for (std::int64_t i = begin; i < begin + count; ++i) {
-        const std::int64_t first = view.window > 0 ? std::max<std::int64_t>(0, i - view.window + 1) : 0;
-        float* weights = rows_.data() + (h * count + i - begin) * T;
-        if (linear) make_shares(weights, i + 1);
-        map.add_row(i, first, weights + first);
-        out.distances[static_cast<std::size_t>(h)] += distance_of(weights, first, i);
+      HeadSums& head = heads_[static_cast<std::size_t>(h)];
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t t = position + begin + i;
+        const std::int64_t first = view.window > 0 ? std::max<std::int64_t>(0, t - view.window + 1) : 0;
+        float* weights = rows_.data() + (h * count + i) * S;
+        if (linear) make_shares(weights, t + 1);
+        head.map.add_row(t, first, weights + first);
+        head.distances += distance_of(weights, first, t);
       }
     }
   }
-  return out;
 }
 
-/// rows_(heads,count,T) = the weights of queries begin … begin+count−1.
-void Collector::weigh(const models::LayerView<float>& view, std::int64_t begin, std::int64_t count) {
+/// rows_(heads,count,S) = the weights of the queries begin … begin+count−1 of those shown. Returns S, the keys of a
+/// row.
+std::int64_t Collector::weigh(const models::LayerView<float>& view, std::int64_t begin, std::int64_t count) {
   std::vector<std::int64_t> indices(static_cast<std::size_t>(count));
   std::iota(indices.begin(), indices.end(), begin);
   const ConstTensorView queries(indices.data(), DType::i64, {1, 1, 1, count}, contiguous_strides({1, 1, 1, count}));
-  const TensorView rows =
-      make_view(rows_.data(), Shape{1, metrics::heads_of_layer(config_, view.layer), count, tokens_});
+  const auto rows_of = [&](std::int64_t S) { return make_view(rows_.data(), Shape{1, std::ssize(heads_), count, S}); };
   if (view.type == models::LayerType::linear_attention) {
-    linear_attention_weights({.weights = rows}, view.rule_inputs, queries, view.rule_options);
-    return;
+    linear_attention_weights({.weights = rows_of(tokens_)}, view.kept_rule, queries, view.rule_options);
+    return tokens_;
   }
   const metrics::AttentionCall call = metrics::attention_call(view, context_);
+  const std::int64_t S =
+      view.cache != nullptr ? layers::AttentionCache::slots(view.first_position + view.shape.seq) : view.shape.seq;
   StatisticsSelection selection;
   selection.queries = queries;
   AttentionStatistics statistics;
-  statistics.rows = rows;
+  statistics.rows = rows_of(S);
   attention_statistics(statistics, call.inputs, call.lse, selection, call.options);
+  return S;
 }
 
-void Collector::add_gates(LayerRecord& record, const models::LayerView<float>& view) {
-  const std::int64_t width = metrics::gate_width(config_, view.layer);
-  const std::int64_t owners = metrics::gate_owners(config_, view.layer), heads = std::ssize(record.heads);
-  const View<float, 2> gates{gates_.data(), {tokens_, width}};  // the buffer suits the widest layer
+void Collector::add_gates(const models::LayerView<float>& view) {
+  const std::int64_t N = view.shape.seq, width = metrics::gate_width(config_, view.layer);
+  const std::int64_t owners = metrics::gate_owners(config_, view.layer), heads = std::ssize(heads_);
+  const View<float, 2> gates{gates_.data(), {N, width}};  // the buffer suits the widest layer
   metrics::gate_values_of(gates, view, config_, context_);
-  const auto mean_of = [&](std::int64_t first, std::int64_t count) {  // over features, of each token
-    std::vector<double> out(static_cast<std::size_t>(tokens_));
-    for (std::int64_t t = 0; t < tokens_; ++t) {
+  const auto add_means = [&](std::vector<double>& out, std::int64_t first, std::int64_t count) {  // over features
+    for (std::int64_t n = 0; n < N; ++n) {
       double sum = 0.0;
-      for (std::int64_t x = first; x < first + count; ++x) sum += static_cast<double>(gates(t, x));
-      out[static_cast<std::size_t>(t)] = sum / static_cast<double>(count);
+      for (std::int64_t x = first; x < first + count; ++x) sum += static_cast<double>(gates(n, x));
+      out[static_cast<std::size_t>(view.first_position + n)] = sum / static_cast<double>(count);
     }
-    return out;
   };
-  record.gate = as_bytes(mean_of(0, width));
+  add_means(gate_, 0, width);
   if (owners == 0) return;
   const std::int64_t features = width / owners, queries = heads / owners;
   for (std::int64_t h = 0; h < heads; ++h) {
     const std::int64_t first = h / queries * features;
-    HeadRecord& head = record.heads[static_cast<std::size_t>(h)];
-    head.gate = as_bytes(mean_of(first, features));
-    GateHistogram histogram{};
-    for (std::int64_t t = 0; t < tokens_; ++t) {
-      for (std::int64_t x = first; x < first + features; ++x) ++histogram[bin_of(static_cast<double>(gates(t, x)))];
+    HeadSums& head = heads_[static_cast<std::size_t>(h)];
+    add_means(head.gate, first, features);
+    for (std::int64_t n = 0; n < N; ++n) {
+      for (std::int64_t x = first; x < first + features; ++x) {
+        ++head.histogram[bin_of(static_cast<double>(gates(n, x)))];
+      }
     }
-    head.gate_histogram = histogram;
   }
 }
 
 /// Gates of linear attention are SiLU: they are shown by their magnitude, which may exceed 1.
-void Collector::add_output_gates(LayerRecord& record, const models::LayerView<float>& view) const {
+void Collector::add_output_gates(const models::LayerView<float>& view) {
   const auto [N, H, D] = view.gate.shape;
-  std::vector<double> of_layer(static_cast<std::size_t>(N));
   for (std::int64_t h = 0; h < H; ++h) {
-    std::vector<double> of_head(of_layer.size());
-    GateHistogram histogram{};
-    for (std::int64_t t = 0; t < N; ++t) {
+    HeadSums& head = heads_[static_cast<std::size_t>(h)];
+    for (std::int64_t n = 0; n < N; ++n) {
       double sum = 0.0;
       for (std::int64_t d = 0; d < D; ++d) {
-        const double gate = metrics::silu_magnitude(static_cast<double>(view.gate(t, h, d)));
+        const double gate = metrics::silu_magnitude(static_cast<double>(view.gate(n, h, d)));
         sum += gate;
-        ++histogram[bin_of(gate)];
+        ++head.histogram[bin_of(gate)];
       }
-      of_head[static_cast<std::size_t>(t)] = sum / static_cast<double>(D);
-      of_layer[static_cast<std::size_t>(t)] += sum / static_cast<double>(D * H);
+      const auto t = static_cast<std::size_t>(view.first_position + n);
+      head.gate[t] = sum / static_cast<double>(D);
+      gate_[t] += sum / static_cast<double>(D * H);
     }
-    HeadRecord& head = record.heads[static_cast<std::size_t>(h)];
-    head.gate = as_bytes(of_head);
-    head.gate_histogram = histogram;
   }
-  record.gate = as_bytes(of_layer);
 }
 
-void Collector::add_ranks(LayerRecord& record, const models::LayerView<float>& view) const {
-  const std::int64_t D = config_.head_dim, heads = std::ssize(record.heads), queries = heads / config_.kv_heads;
-  const auto& weights = places_.layer(view.layer, parameters_).attention;
-  const std::int64_t first_value = weights.in.shape[0] - config_.kv_heads * D;  // rows of v_proj come last
-  Gram values;
-  for (std::int64_t h = 0; h < heads; ++h) {
-    throw_if_cancelled(context_);
-    HeadRecord& head = record.heads[static_cast<std::size_t>(h)];
-    if (h % queries == 0) values = gram_of_rows(weights.in.range(0, first_value + h / queries * D, D));
-    const Gram outputs = gram_of_columns(weights.out.range(1, h * D, D));
-    head.value_output_singular_values = singular_values(values, outputs);
-    head.value_output_rank = effective_rank(head.value_output_singular_values);
-    head.written_rank = effective_rank(singular_values(gram_of_columns(written_by(view, h)), outputs));
+/// Turns the sums of a layer into its record.
+void Collector::finish(const models::LayerView<float>& view) {
+  LayerRecord& record = layers_[static_cast<std::size_t>(view.layer)];
+  record.heads.resize(heads_.size());
+  std::vector<double> mean(static_cast<std::size_t>(tokens_));
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    const HeadSums& sums = heads_[h];
+    HeadRecord& head = record.heads[h];
+    const std::vector<double> received = sums.map.received();
+    head.map = as_roots(sums.map.cells());
+    head.received = as_roots(received);
+    for (const std::size_t key : largest(received, kTopKeys)) {
+      head.top_keys.emplace_back(static_cast<std::int64_t>(key), received[key]);
+    }
+    head.mean_distance = sums.distances / static_cast<double>(std::max<std::int64_t>(1, tokens_ - 1));
+    for (std::size_t t = 0; t < mean.size(); ++t) mean[t] += received[t] / static_cast<double>(heads_.size());
+    if (sums.gate.empty()) continue;
+    head.gate = as_bytes(sums.gate);
+    head.gate_histogram = sums.histogram;
   }
+  record.received = as_roots(mean);
+  if (!gate_.empty()) record.gate = as_bytes(gate_);
+  add_ranks(record, view.layer);
+  heads_.clear();
 }
 
 /// A value head of linear attention has no W_v W_o: the convolution and SiLU stand between the two.
-void Collector::add_written_ranks(LayerRecord& record, const models::LayerView<float>& view) const {
-  const auto& weights = places_.layer(view.layer, parameters_).delta;
-  const std::int64_t D = config_.linear.value_dim;
-  for (std::int64_t h = 0; h < std::ssize(record.heads); ++h) {
+void Collector::add_ranks(LayerRecord& record, std::int64_t layer) const {
+  const bool linear = metrics::is_linear(config_, layer);
+  const models::LayerWeights<const float> weights = places_.layer(layer, parameters_);
+  const View<const float, 2>& out = linear ? weights.delta.out : weights.attention.out;
+  const View<const float, 2>& in = weights.attention.in;
+  const std::int64_t D = heads_.front().written.n, queries = std::ssize(heads_) / config_.kv_heads;
+  Gram values;
+  for (std::int64_t h = 0; h < std::ssize(heads_); ++h) {
     throw_if_cancelled(context_);
-    const Gram outputs = gram_of_columns(weights.out.range(1, h * D, D));
-    record.heads[static_cast<std::size_t>(h)].written_rank =
-        effective_rank(singular_values(gram_of_columns(written_by(view, h)), outputs));
+    HeadRecord& head = record.heads[static_cast<std::size_t>(h)];
+    const Gram outputs = gram_of_columns(out.range(1, h * D, D));
+    head.written_rank = effective_rank(singular_values(heads_[static_cast<std::size_t>(h)].written, outputs));
+    if (linear) continue;
+    const std::int64_t first_value = in.shape[0] - config_.kv_heads * D;  // rows of v_proj come last
+    if (h % queries == 0) values = gram_of_rows(in.range(0, first_value + h / queries * D, D));
+    head.value_output_singular_values = singular_values(values, outputs);
+    head.value_output_rank = effective_rank(head.value_output_singular_values);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "models/decoder/decoder.hpp"
 #include "models/decoder/weights.hpp"
 #include "tool/reports/xray/head_map.hpp"
+#include "tool/reports/xray/ranks.hpp"
 
 namespace headgate::xray {
 
@@ -42,15 +43,17 @@ struct LayerRecord {
   std::optional<std::string> gate;  ///< (T) mean over all gates of the layer; none without a gate
 };
 
-/// Gathers records of one sequence of T tokens while a model runs on it, in O(T) memory.
+/// Gathers records of one sequence of T tokens while a model runs on it, whole or in parts, in O(T) memory.
 class Collector : public models::LayerObserver<float> {
  public:
-  /// `config` and `parameters` are the model's; maps have at most `cells` a side. All must outlive the collector.
-  Collector(const models::DecoderConfig& config, const float* parameters, std::int64_t tokens, std::int64_t cells,
-            const ExecutionContext& context);
+  /// `config` and `parameters` are the model's, `part` the most tokens that pass through a layer at a time; maps have
+  /// at most `cells` a side. All must outlive the collector. Its decoder must keep what the delta rule reads.
+  Collector(const models::DecoderConfig& config, const float* parameters, std::int64_t tokens, std::int64_t part,
+            std::int64_t cells, const ExecutionContext& context);
 
   /// Returns the bytes that a collector allocates while a layer is gathered.
-  static std::size_t planned_bytes(const models::DecoderConfig& config, std::int64_t tokens, std::int64_t cells);
+  static std::size_t planned_bytes(const models::DecoderConfig& config, std::int64_t tokens, std::int64_t part,
+                                   std::int64_t cells);
 
   models::Taps taps() const override;
   void after_layer(const models::LayerView<float>& view) override;
@@ -58,17 +61,21 @@ class Collector : public models::LayerObserver<float> {
   const std::vector<LayerRecord>& layers() const { return layers_; }
 
  private:
-  /// Maps of a layer's heads, and how far they look.
-  struct Looks {
-    std::vector<HeadMap> maps;
-    std::vector<double> distances;  // Σ over queries of Σ w (t − j) / Σ w
+  /// Sums over the tokens of a head, to which parts add.
+  struct HeadSums {
+    HeadMap map;
+    Gram written;                // of what the head writes, before W_o
+    double distances = 0.0;      // Σ over queries of Σ w (t − j) / Σ w
+    std::vector<double> gate{};  // (T) mean over features; empty if the head has no gate of its own
+    GateHistogram histogram{};
   };
-  Looks looks_of(const models::LayerView<float>& view);
-  void weigh(const models::LayerView<float>& view, std::int64_t begin, std::int64_t count);
-  void add_gates(LayerRecord& record, const models::LayerView<float>& view);
-  void add_output_gates(LayerRecord& record, const models::LayerView<float>& view) const;
-  void add_ranks(LayerRecord& record, const models::LayerView<float>& view) const;
-  void add_written_ranks(LayerRecord& record, const models::LayerView<float>& view) const;
+  void begin(const models::LayerView<float>& view);
+  void add_looks(const models::LayerView<float>& view);
+  std::int64_t weigh(const models::LayerView<float>& view, std::int64_t begin, std::int64_t count);
+  void add_gates(const models::LayerView<float>& view);
+  void add_output_gates(const models::LayerView<float>& view);
+  void finish(const models::LayerView<float>& view);
+  void add_ranks(LayerRecord& record, std::int64_t layer) const;
 
   const models::DecoderConfig& config_;
   const float* parameters_;
@@ -76,8 +83,10 @@ class Collector : public models::LayerObserver<float> {
   std::int64_t tokens_, cells_;
   ExecutionContext context_;
   std::vector<LayerRecord> layers_;
-  std::vector<float> rows_;   // (heads,R,T) weights of R queries
-  std::vector<float> gates_;  // (T,gate_width)
+  std::vector<HeadSums> heads_;  // of the layer that is gathered
+  std::vector<double> gate_;     // (T) mean over the gates of that layer; empty without a gate
+  std::vector<float> rows_;      // (heads,R,S) weights of R queries
+  std::vector<float> gates_;     // (part,gate_width)
 };
 
 }  // namespace headgate::xray

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -15,6 +16,11 @@ namespace headgate::xray {
 struct Gram {
   std::int64_t n = 0;
   std::vector<double> values;
+
+  /// Adds a matrix of the same size, as that of other rows of x.
+  void add(const Gram& other) {
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] += other.values[i];
+  }
 };
 
 /// Computes x xᵀ of x(n,m).

@@ -97,6 +97,7 @@ train::EvaluationChoices evaluation_choices(const Choices& choices, const metric
   out.text_bytes = kLongestPiece * choices.tokens;
   out.longest_of_others = choices.tokens;
   out.batch = 1;
+  out.part = choices.part;
   std::transform(metrics.begin(), metrics.end(), std::back_inserter(out.metrics),
                  [](const metrics::Metric* metric) { return std::string(metric->name); });
   return out;
@@ -147,12 +148,16 @@ struct Sequence {
   std::vector<std::int32_t> tokens, targets;
 };
 
+/// Returns how the collector's decoder walks the text.
+models::PartOptions parts_of(const Choices& choices) { return {.tokens = choices.part, .keeps_rule = true}; }
+
 void collect(ModelXray& out, const train::LoadedModel& model, const Sequence& sequence, const Choices& choices) {
   const auto& [tokens, targets] = sequence;
   const auto T = static_cast<std::int64_t>(tokens.size());
   out.pieces = pieces_of(model, tokens, !choices.token_ids.empty());
-  models::Decoder<float> decoder(model.config, {1, T}, models::Purpose::evaluate, choices.context);
-  Collector collector(model.config, model.parameters.data(), T, choices.map_cells, choices.context);
+  models::Decoder<float> decoder(model.config, {1, T}, models::Purpose::evaluate, choices.context, parts_of(choices));
+  Collector collector(model.config, model.parameters.data(), T, decoder.part_shape().seq, choices.map_cells,
+                      choices.context);
   out.losses.resize(tokens.size());
   decoder.loss(model.parameters.data(), tokens.data(), targets.data(), &collector, out.losses.data());
   for (std::size_t t = 0; t < targets.size(); ++t) {
@@ -181,8 +186,8 @@ std::string override_plan(const train::LoadedModel& model, const train::Evaluati
 train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::EvaluationInput& input,
                               const train::EvaluationPlan& evaluation, const Choices& choices) {
   train::MemoryPlan plan = train::evaluation_memory(model.config, *input.source, evaluation, input.metrics);
-  plan.push_back(
-      {"attention maps", Collector::planned_bytes(model.config, input.source->seq_len(), choices.map_cells)});
+  const std::int64_t T = input.source->seq_len(), part = models::part_shape({1, T}, parts_of(choices)).seq;
+  plan.push_back({"attention maps", Collector::planned_bytes(model.config, T, part, choices.map_cells)});
   // Their decoder takes no more tokens than that of the evaluation, which is freed by then.
   if (choices.overrides) plan.push_back({"overrides", override_bytes(model.config, override_tokens(input, choices))});
   return plan;
@@ -190,7 +195,7 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
 
 ModelXray xray_of(const train::LoadedModel& model, const train::EvaluationInput& input, const Choices& choices,
                   const std::function<void(double)>& progress) {
-  const train::EvaluationPlan one{1, 1};
+  const train::EvaluationPlan one{.batch = 1, .batches = 1, .part = choices.part};
   const double pass = choices.overrides ? 0.05 : 0.5;  // share of the time of each of the two
   return train::with_memory(memory_plan(model, input, one, choices), 0, [&] {
     ModelXray out;

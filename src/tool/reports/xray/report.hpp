@@ -19,12 +19,13 @@ namespace headgate::xray {
 
 struct Choices {
   std::vector<std::string> models;
-  std::vector<std::string> text;       ///< files and directories
-  std::vector<std::string> include{};  ///< files of directories to read, as EvaluationChoices::include
-  bool held_out = false;               ///< the text begins where training holds it out
-  std::string token_ids{};             ///< a .npy file in place of `text`
-  std::int64_t tokens = 2048;          ///< most tokens, from the beginning of the text: one sequence
-  std::int64_t map_cells = 96;         ///< most cells a side of a head's map
+  std::vector<std::string> text;           ///< files and directories
+  std::vector<std::string> include{};      ///< files of directories to read, as EvaluationChoices::include
+  bool held_out = false;                   ///< the text begins where training holds it out
+  std::string token_ids{};                 ///< a .npy file in place of `text`
+  std::int64_t tokens = 2048;              ///< most tokens, from the beginning of the text: one sequence
+  std::int64_t part = train::kPartTokens;  ///< most tokens that pass through a layer at a time
+  std::int64_t map_cells = 96;             ///< most cells a side of a head's map
   std::optional<OverriddenPart> overrides{};
   std::int64_t override_tokens = 256;  ///< most tokens, from the beginning of the text
   ExecutionContext context{};

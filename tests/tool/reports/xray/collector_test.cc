@@ -38,12 +38,13 @@ struct Collected {
   std::vector<LayerRecord> layers;
 };
 
-Collected collect(const DecoderConfig& config) {
-  models::Decoder<float> decoder(config, kShape, models::Purpose::evaluate);
+/// Gathers the text at once, or in parts.
+Collected collect(const DecoderConfig& config, std::int64_t part = 0) {
+  models::Decoder<float> decoder(config, kShape, models::Purpose::evaluate, {}, {.tokens = part, .keeps_rule = true});
   const std::vector<double> values = models::large_parameters(decoder.table(), 41);
   const std::vector<float> parameters = layers::as<float>(values);
   const models::TinyBatch batch(config, kShape, 3);
-  Collector collector(config, parameters.data(), kShape.seq, 96, {});
+  Collector collector(config, parameters.data(), kShape.seq, decoder.part_shape().seq, 96, {});
   decoder.loss(parameters.data(), batch.tokens.data(), batch.targets.data(), &collector);
   const std::vector<double> same(parameters.begin(), parameters.end());
   return {parameters, models::run_plainly(config, same.data(), kShape, batch.tokens.data(), batch.targets.data()),
@@ -247,6 +248,36 @@ TEST(Collector, Report_LayersThatDiffer_MatchesFormulas) {
     if (config.gate != layers::GateVariant{}) check_gates(config, got);
     for (std::int64_t layer = 0; layer < config.layers; ++layer) {
       if (metrics::is_linear(config, layer)) check_output_gates(config, got, layer);
+    }
+  }
+}
+
+/// Parts of one token, with a shorter last one, of the whole text, and longer than it.
+TEST(Collector, Report_TextInParts_MatchesFormulas) {
+  std::vector<DecoderConfig> configs = models::mixed_families();
+  for (const DecoderConfig& config : models::other_families()) configs.push_back(config);
+  for (const char* gate : {"none", "g1-headwise-learned_sinks", "g1-head_shared", "g5-elementwise"}) {
+    configs.push_back(models::tiny_config());
+    configs.back().gate = layers::parse_gate(gate);
+  }
+  for (const DecoderConfig& config : configs) {
+    const Collected whole = collect(config);
+    for (const std::int64_t part : {1, 3, 7, 9}) {
+      SCOPED_TRACE(testing::Message() << "gate " << layers::gate_name(config.gate) << ", parts of " << part);
+      const Collected got = collect(config, part);
+      check_attention(config, got);
+      if (config.gate != layers::GateVariant{}) check_gates(config, got);
+      for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+        if (metrics::is_linear(config, layer)) check_output_gates(config, got, layer);
+      }
+      if (config == models::tiny_config()) check_ranks(config, got);
+      for (std::size_t layer = 0; layer < whole.layers.size(); ++layer) {
+        for (std::size_t h = 0; h < whole.layers[layer].heads.size(); ++h) {
+          const HeadRecord &one = whole.layers[layer].heads[h], &other = got.layers[layer].heads[h];
+          EXPECT_NEAR(other.written_rank, one.written_rank, 1e-3);
+          EXPECT_EQ(other.value_output_singular_values, one.value_output_singular_values);
+        }
+      }
     }
   }
 }

@@ -271,6 +271,34 @@ TEST_F(XrayVerbTest, TokenIds_InPlaceOfText_GiveTheSameFigures) {
                  "one of --text and --token-ids is required");
 }
 
+/// Parts change rounding alone, that of bytes among it.
+TEST_F(XrayVerbTest, Part_ShorterThanTheText_HasTheSameReport) {
+  const json wanted = report({"gated"}, {"--override", "heads"}),
+             got = report({"gated"}, {"--part", "5", "--override", "heads"});
+  const json &one = wanted.at("models")[0], &other = got.at("models")[0];
+  for (const char* of : {"figures", "layer_figures", "head_figures"}) {
+    const json a = one.at(of).flatten(), b = other.at(of).flatten();
+    ASSERT_EQ(a.size(), b.size());
+    for (const auto& [key, value] : a.items()) {
+      ASSERT_EQ(b.at(key).is_null(), value.is_null()) << key;
+      if (value.is_null()) continue;
+      EXPECT_NEAR(b.at(key).get<double>(), value.get<double>(), 1e-3) << key;
+    }
+  }
+  EXPECT_EQ(other.at("overrides"), one.at("overrides"));
+  for (std::size_t layer = 0; layer < 2; ++layer) {
+    for (std::size_t h = 0; h < 2; ++h) {
+      const json &a = one.at("heads")[layer][h], &b = other.at("heads")[layer][h];
+      EXPECT_EQ(b.at("gate_histogram"), a.at("gate_histogram"));
+      for (const char* text : {"map", "received", "gate"}) {
+        const std::vector<std::uint8_t> x = xray::decoded(a.at(text)), y = xray::decoded(b.at(text));
+        ASSERT_EQ(x.size(), y.size());
+        for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(int{x[i]}, int{y[i]}, 1) << text;
+      }
+    }
+  }
+}
+
 /// Writes a model whose layers differ, and ids for it; it reads them beside one whose layers are alike.
 TEST_F(XrayVerbTest, Hybrid_BesideAnother_HasBothKindsOfLayers) {
   models::DecoderConfig config;
@@ -348,6 +376,8 @@ TEST_F(XrayVerbTest, Arguments_Bad_AreRefusedOnOneLineAndWriteNothing) {
   expect_refused(testing::headgate({"xray", verb.path("plain")}), "xray", "--text");
   expect_refused(xray({"nothing"}), "xray", "nothing");
   expect_refused(xray({"plain"}, {"--tokens", "1"}), "xray", "--tokens");
+  expect_refused(xray({"plain"}, {"--part", "0"}), "xray", "--part");
+  expect_refused(xray({"plain"}, {"--part", "-1"}), "xray", "--part");
   expect_refused(xray({"plain"}, {"--override", "head"}), "xray", "heads, layers");
   expect_refused(xray({"plain"}, {"--override-tokens", "8"}), "xray", "--override-tokens");
   expect_refused(xray({"plain"}, {"--override", "heads", "--override-tokens", "1"}), "xray", "--override-tokens");
