@@ -3,8 +3,11 @@
 """Training steps of headgate compared with PyTorch's: the same gated decoder, the same batch, the same threads.
 
 Needs PyTorch (`pip install torch`) and a built `headgate`, whose `train/*` benchmarks give the models. A step is forward,
-backward, clipping of the gradient's norm and AdamW, in f32. Steps run in turns, one at a time: PyTorch's in this process,
-headgate's in one that waits for its turn. A ratio is the median over the rounds of PyTorch's seconds over headgate's.
+backward, clipping of the gradient's norm and AdamW, with parameters in f32. Steps run in turns, one at a time:
+PyTorch's in this process, headgate's in one that waits for its turn. A ratio is the median over the rounds of PyTorch's
+seconds over headgate's.
+The cases named …/bf16 train with `--precision bf16`, and PyTorch under torch.autocast in bfloat16; --autocast does so in
+the other cases too.
 
 PyTorch gets what makes it fast: one product each for q, gate, k, v and for the two halves of SwiGLU, as headgate has
 them, scaled_dot_product_attention (its flash kernel), AdamW in one fused pass. --compile adds the same model through
@@ -131,8 +134,9 @@ class Decoder(nn.Module):
 
 
 class TorchTraining:
-    def __init__(self, facts, compiled):
+    def __init__(self, facts, compiled, autocast):
         torch.manual_seed(1)
+        self.autocast = autocast
         self.model = Decoder(facts)
         self.loss = torch.compile(self.model) if compiled else self.model
         self.parameters = list(self.model.parameters())
@@ -159,7 +163,8 @@ class TorchTraining:
 
     def step(self):
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(self.tokens, self.targets)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
+            loss = self.loss(self.tokens, self.targets)
         loss.backward()
         nn.utils.clip_grad_norm_(self.parameters, CLIP, foreach=True)
         self.optimizer.step()
@@ -173,9 +178,10 @@ def ratio(theirs, ours):
 def measure(case, arguments):
     headgate = Headgate(arguments.headgate, case, arguments.threads)
     facts = headgate.facts
-    peers = {"eager": TorchTraining(facts, compiled=False)}
+    autocast = arguments.autocast or facts["dtype"] == "bf16"
+    peers = {"eager": TorchTraining(facts, False, autocast)}
     if arguments.compile:
-        peers["compiled"] = TorchTraining(facts, compiled=True)
+        peers["compiled"] = TorchTraining(facts, True, autocast)
     runs = [headgate.step, *(timed(peer.step) for peer in peers.values())]
     ours, *theirs = seconds_in_turns(runs, arguments.rounds)
     headgate.close()
@@ -209,6 +215,7 @@ def parse_arguments():
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=5, help="timed steps of each (default 5)")
     parser.add_argument("--compile", action="store_true", help="torch.compile beside eager PyTorch")
+    parser.add_argument("--autocast", action="store_true", help="PyTorch in bfloat16 in all cases")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     arguments = parser.parse_args()
     if not arguments.headgate.exists():

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <type_traits>
+#include <vector>
 
 #include "library/core/check.hpp"
 #include "library/core/workspace.hpp"
@@ -84,10 +86,18 @@ struct Decoder<T>::State {
         sizes(main.sizes),
         memory(main.memory),
         blocks(main.blocks) {
+    if constexpr (kRounds) {
+      require(!sizes.experts, "decoder: experts are not computed in bf16");
+      require(!is_cut(shape, parts), "decoder: a sequence in parts is not computed in bf16");
+      rounded.resize(static_cast<std::size_t>(table.total()));
+    }
     if (!is_cut(shape, parts)) return;
     sequence.emplace(sizes, shape.seq, parts);
     if (const std::int64_t rest = shape.seq % parts.tokens) last.emplace(config, BatchShape{1, rest}, purpose, context);
   }
+
+  /// Whether matrices and activations are rounded from f32.
+  static constexpr bool kRounds = !std::is_same_v<T, Wide<T>>;
 
   /// Some tokens of the sequences: all, or a part of one.
   struct Part {
@@ -109,6 +119,52 @@ struct Decoder<T>::State {
   std::optional<SequenceMemory<T>> sequence;  ///< if a sequence is in parts
   std::optional<Pass<T>> last;                ///< of its last part, if that is shorter
   CacheBatch keys;                            ///< that a LayerView points to
+  std::vector<T> rounded;                     ///< all parameters, if T rounds them
+
+  /// Rounds the parameters for the passes that follow.
+  void round(const Wide<T>* parameters) {
+    if constexpr (kRounds) {
+      const View<T, 1> out(rounded.data(), {table.total()});
+      layers::copy_to<T, Wide<T>>(out, View<const Wide<T>, 1>(parameters, out.shape), context);
+    }
+  }
+  LayerWeights<const Wide<T>, const T> weights_of(std::int64_t layer, const Wide<T>* parameters) const {
+    if constexpr (kRounds) {
+      return places.layer(layer, parameters, rounded.data());
+    } else {
+      return places.layer(layer, parameters);
+    }
+  }
+  /// Returns the matrix that makes logits.
+  View<const T, 2> head_matrix(const Wide<T>* parameters) const {
+    if constexpr (kRounds) {
+      return places.outer(rounded.data()).head;
+    } else {
+      return places.outer(parameters).head;
+    }
+  }
+  /// Returns dx as products read it.
+  View<const T, 2> gradient_of_output() const {
+    if constexpr (kRounds) {
+      layers::copy_to<T, Wide<T>>(memory->dout.flat(), memory->dx.flat(), context);
+      return memory->dout;
+    } else {
+      return memory->dx;
+    }
+  }
+  /// Returns what the products of the mixer, or of the MLP, have read.
+  View<const T, 2> mixer_input(const LayerConfig& layer, const SavedLayer<T>& s) const {
+    if constexpr (!kRounds) {
+      if (!layer.norms_inputs) return s.x;
+    }
+    return s.h;
+  }
+  View<const T, 2> mlp_input(const LayerConfig& layer, const SavedLayer<T>& s) const {
+    if constexpr (!kRounds) {
+      if (!layer.norms_inputs) return s.x_middle;
+    }
+    return s.h_middle;
+  }
 
   /// Calls visit(part) for all tokens, or for each part in order.
   template <class Visit>
@@ -132,44 +188,47 @@ struct Decoder<T>::State {
   const SavedLayer<T>& saved_of(std::int64_t layer) const { return memory->layer(layer); }
   const LayerConfig& config_of(std::int64_t layer) const { return sizes.layers[static_cast<std::size_t>(layer)]; }
   /// Returns the residual stream after a layer, which is the next layer's input.
-  View<T, 2> output_of(std::int64_t layer, const Part& part) const {
+  View<Wide<T>, 2> output_of(std::int64_t layer, const Part& part) const {
     return sequence || layer + 1 < config.layers ? saved_of(std::min(layer + 1, config.layers - 1), part).x
                                                  : memory->x_last;
   }
 
-  void forward(const T* parameters, const Tokens& tokens, const Tokens& targets, LayerObserver<T>* observer,
+  void forward(const Wide<T>* parameters, const Tokens& tokens, const Tokens& targets, LayerObserver<T>* observer,
                layers::AttentionSkip* skip, const LayerOverride<T>* replaced = nullptr);
   void check(const LayerOverride<T>& replaced) const;
-  LayerView<T> view_of(std::int64_t layer, Taps taps, const Part& part, const T* parameters, const Tokens& targets);
+  LayerView<T> view_of(std::int64_t layer, Taps taps, const Part& part, const Wide<T>* parameters,
+                       const Tokens& targets);
   void show_attention(LayerView<T>& view, Taps taps, const LayerConfig& layer, const Part& part,
-                      const layers::AttentionVectors<const T>& weights, const layers::AttentionState<T>& s);
+                      const layers::AttentionVectors<const Wide<T>>& weights, const layers::AttentionState<T>& s);
   void show_delta(LayerView<T>& view, Taps taps, const Part& part, const layers::DeltaNetState<T>& s);
-  double loss(const T* parameters, const Tokens& targets, T* token_losses);
-  void last_norm(const Part& part, ConstView<T, 2> x, const T* parameters) const;
-  double head(T* gradients, const Part& part, const T* parameters, const Tokens& targets, double gradient_scale,
-              T* token_losses) const;
+  double loss(const Wide<T>* parameters, const Tokens& targets, Wide<T>* token_losses);
+  void last_norm(const Part& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const;
+  double head(Wide<T>* gradients, const Part& part, const Wide<T>* parameters, const Tokens& targets,
+              double gradient_scale, Wide<T>* token_losses) const;
 
-  void log_softmax(T* out, const Part& part, const T* parameters) const;
+  void log_softmax(Wide<T>* out, const Part& part, const Wide<T>* parameters) const;
 
-  void backward(T* gradients, const T* parameters, const Tokens& tokens) const;
-  void mlp_backward(const LayerConfig& layer, const LayerWeights<T>& g, const LayerWeights<const T>& w,
-                    const SavedLayer<T>& s) const;
-  void mixer_backward(const LayerConfig& layer, const LayerWeights<T>& g, const LayerWeights<const T>& w,
-                      const SavedLayer<T>& s) const;
-  void add_input_gradient(const LayerConfig& layer, View<T, 1> dw, ConstView<T, 2> x, ConstView<T, 1> w,
-                          ConstView<T, 2> rstd) const;
+  void backward(Wide<T>* gradients, const Wide<T>* parameters, const Tokens& tokens) const;
+  void mlp_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
+                    const LayerWeights<const Wide<T>, const T>& w, const SavedLayer<T>& s) const;
+  void mixer_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
+                      const LayerWeights<const Wide<T>, const T>& w, const SavedLayer<T>& s) const;
+  void add_input_gradient(const LayerConfig& layer, View<Wide<T>, 1> dw, ConstView<Wide<T>, 2> x,
+                          ConstView<Wide<T>, 1> w, ConstView<Wide<T>, 2> rstd) const;
 
-  void norm_backward(View<T, 2> dx, View<T, 1> dw, ConstView<T, 2> dy, ConstView<T, 2> x, ConstView<T, 1> w,
-                     ConstView<T, 2> rstd, Update update) const {
-    layers::rmsnorm_backward(layers::one_head(dx), dw, layers::one_head(dy), layers::one_head(x), w, rstd, sizes.norm,
-                             update, context);
+  /// X: elements of x and dx.
+  template <typename X>
+  void norm_backward(View<X, 2> dx, View<Wide<T>, 1> dw, ConstView<Wide<T>, 2> dy, ConstView<X, 2> x,
+                     ConstView<Wide<T>, 1> w, ConstView<Wide<T>, 2> rstd, Update update) const {
+    layers::rmsnorm_backward<X, Wide<T>, X>(layers::one_head(dx), dw, layers::one_head(dy), layers::one_head(x), w,
+                                            rstd, sizes.norm, update, context);
   }
 };
 
 // --- forward -----------------------------------------------------------------------------------------------------
 
 template <typename T>
-void Decoder<T>::State::forward(const T* parameters, const Tokens& tokens, const Tokens& targets,
+void Decoder<T>::State::forward(const Wide<T>* parameters, const Tokens& tokens, const Tokens& targets,
                                 LayerObserver<T>* observer, layers::AttentionSkip* skip,
                                 const LayerOverride<T>* replaced) {
   const Taps taps = observer != nullptr ? observer->taps() : Taps{};
@@ -178,7 +237,7 @@ void Decoder<T>::State::forward(const T* parameters, const Tokens& tokens, const
   std::int64_t first = 0;
   if (replaced != nullptr && replaced->input.present()) {
     first = replaced->layer;
-    layers::copy_to<T>(saved_of(first).x.flat(), replaced->input.flat(), context);
+    layers::copy_to<Wide<T>>(saved_of(first).x.flat(), replaced->input.flat(), context);
   } else {
     each_part([&](const Part& part) {
       part.pass.blocks.embed(saved_of(0, part).x, places.outer(parameters), of_part(tokens, part));
@@ -186,7 +245,7 @@ void Decoder<T>::State::forward(const T* parameters, const Tokens& tokens, const
   }
   for (std::int64_t layer = first; layer < config.layers; ++layer) {
     const LayerConfig& c = config_of(layer);
-    const LayerWeights<const T> w = places.layer(layer, parameters);
+    const LayerWeights<const Wide<T>, const T> w = weights_of(layer, parameters);
     const bool replaces = replaced != nullptr && replaced->layer == layer;
     LayerCache* const cache = sequence ? &sequence->begin_layer(c.type) : nullptr;
     each_part([&](const Part& part) {
@@ -202,9 +261,9 @@ void Decoder<T>::State::forward(const T* parameters, const Tokens& tokens, const
 
 /// h_last = norm(x).
 template <typename T>
-void Decoder<T>::State::last_norm(const Part& part, ConstView<T, 2> x, const T* parameters) const {
+void Decoder<T>::State::last_norm(const Part& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const {
   const DecoderBuffers<T>& buffers = *part.pass.memory;
-  part.pass.blocks.norm(buffers.h_last, buffers.rstd_last, x, places.outer(parameters).norm);
+  part.pass.blocks.template norm<T, Wide<T>>(buffers.h_last, buffers.rstd_last, x, places.outer(parameters).norm);
 }
 
 template <typename T>
@@ -218,7 +277,7 @@ void Decoder<T>::State::check(const LayerOverride<T>& replaced) const {
   const std::int64_t D = linear ? config.linear.value_dim : config.head_dim;
   require(heads.first >= 0 && heads.count >= 1 && heads.count <= Hq - heads.first,
           "decoder: an override of heads {} to {} of {}", heads.first, heads.first + heads.count - 1, Hq);
-  const View<const T, 2>& input = replaced.input;
+  const View<const Wide<T>, 2>& input = replaced.input;
   require(!input.present() || (input.dense() && input.shape == std::array{sizes.N, sizes.C}),
           "decoder: the residual stream of an override has shape ({},{}), not ({},{})", input.shape[0], input.shape[1],
           sizes.N, sizes.C);
@@ -232,7 +291,7 @@ void Decoder<T>::State::check(const LayerOverride<T>& replaced) const {
 
 template <typename T>
 void Decoder<T>::State::show_attention(LayerView<T>& view, Taps taps, const LayerConfig& layer, const Part& part,
-                                       const layers::AttentionVectors<const T>& weights,
+                                       const layers::AttentionVectors<const Wide<T>>& weights,
                                        const layers::AttentionState<T>& s) {
   const layers::GatedAttention<T>& attention = part.pass.blocks.attention(layer.type);
   if (taps.has(Tap::scores)) {
@@ -271,7 +330,7 @@ void Decoder<T>::State::show_delta(LayerView<T>& view, Taps taps, const Part& pa
 
 /// Views a part of a layer; `targets` are those of the part.
 template <typename T>
-LayerView<T> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const Part& part, const T* parameters,
+LayerView<T> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const Part& part, const Wide<T>* parameters,
                                         const Tokens& targets) {
   const LayerConfig& c = config_of(layer);
   const SavedLayer<T> s = saved_of(layer, part);
@@ -296,13 +355,13 @@ LayerView<T> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const Par
 
 /// Returns the loss after a forward pass.
 template <typename T>
-double Decoder<T>::State::loss(const T* parameters, const Tokens& targets, T* token_losses) {
+double Decoder<T>::State::loss(const Wide<T>* parameters, const Tokens& targets, Wide<T>* token_losses) {
   const double total = counted(targets);
   double loss = 0.0;
   each_part([&](const Part& part) {
     const Tokens here = of_part(targets, part);
     last_norm(part, output_of(config.layers - 1, part), parameters);
-    T* const losses = token_losses == nullptr ? nullptr : token_losses + part.first;
+    Wide<T>* const losses = token_losses == nullptr ? nullptr : token_losses + part.first;
     const double mean = head(nullptr, part, parameters, here, 0.0, losses);
     loss += sequence && total > 0.0 ? counted(here) / total * mean : mean;
   });
@@ -312,24 +371,27 @@ double Decoder<T>::State::loss(const T* parameters, const Tokens& targets, T* to
 /// Returns the loss of a part from h_last, one chunk of logits at a time. With gradients: the head's weights +=, dx =
 /// gradient of h_last.
 template <typename T>
-double Decoder<T>::State::head(T* gradients, const Part& part, const T* parameters, const Tokens& targets,
-                               double gradient_scale, T* token_losses) const {
+double Decoder<T>::State::head(Wide<T>* gradients, const Part& part, const Wide<T>* parameters, const Tokens& targets,
+                               double gradient_scale, Wide<T>* token_losses) const {
   const DecoderBuffers<T>& buffers = *part.pass.memory;
   const std::int64_t N = count_of(part), chunk = part.pass.sizes.logit_rows;
-  const View<const T, 2> w = places.outer(parameters).head;
-  const View<T, 1> losses(token_losses, {N});
+  const View<const T, 2> w = head_matrix(parameters);
+  const View<Wide<T>, 1> losses(token_losses, {N});
   const double total = counted(targets);
   double loss = 0.0;
   for (std::int64_t first = 0; first < N; first += chunk) {
     const std::int64_t rows = std::min(chunk, N - first);
     const Tokens targets_here = targets.range(0, first, rows);
     const double share = total > 0.0 ? counted(targets_here) / total : 0.0;
-    const View<T, 2> h = buffers.h_last.range(0, first, rows), logits = buffers.logits.range(0, 0, rows);
-    const View<T, 2> dlogits = gradients != nullptr ? buffers.dlogits.range(0, 0, rows) : View<T, 2>();
+    const View<T, 2> h = buffers.h_last.range(0, first, rows);
+    const View<Wide<T>, 2> logits = buffers.logits.range(0, 0, rows);
     layers::linear_forward(logits, h, w, Update::overwrite, context);
-    loss += share * layers::cross_entropy(losses.range(0, first, rows), dlogits, logits, targets_here,
-                                          gradient_scale * share, context);
+    loss +=
+        share * layers::cross_entropy(losses.range(0, first, rows), gradients != nullptr ? logits : View<Wide<T>, 2>(),
+                                      logits, targets_here, gradient_scale * share, context);
     if (gradients != nullptr) {
+      const View<T, 2> dlogits = buffers.dlogits.range(0, 0, rows);
+      if constexpr (kRounds) layers::copy_to<T, Wide<T>>(dlogits.flat(), logits.flat(), context);
       layers::linear_backward_input(buffers.dx.range(0, first, rows), dlogits, w, Update::overwrite, context);
       layers::linear_backward_weight(places.outer(gradients).head, dlogits, h, context);
     }
@@ -339,21 +401,22 @@ double Decoder<T>::State::head(T* gradients, const Part& part, const T* paramete
 
 /// out(N,V) = log-softmax of the logits of a part's h_last.
 template <typename T>
-void Decoder<T>::State::log_softmax(T* out, const Part& part, const T* parameters) const {
-  const View<const T, 2> w = places.outer(parameters).head;
+void Decoder<T>::State::log_softmax(Wide<T>* out, const Part& part, const Wide<T>* parameters) const {
+  using W = Wide<T>;
+  const View<const T, 2> w = head_matrix(parameters);
   const std::int64_t N = count_of(part), V = part.pass.sizes.V, chunk = part.pass.sizes.logit_rows;
   for (std::int64_t first = 0; first < N; first += chunk) {
     const std::int64_t rows = std::min(chunk, N - first);
-    const View<T, 2> y(out + first * V, {rows, V});
+    const View<W, 2> y(out + first * V, {rows, V});
     layers::linear_forward(y, part.pass.memory->h_last.range(0, first, rows), w, Update::overwrite, context);
 #pragma omp parallel for schedule(static) num_threads(layers::team_size(context))
     for (std::int64_t r = 0; r < rows; ++r) {
-      T* row = y.at(r);
-      const T largest = *std::max_element(row, row + V);
+      W* row = y.at(r);
+      const W largest = *std::max_element(row, row + V);
       double sum = 0.0;
       for (std::int64_t v = 0; v < V; ++v) sum += std::exp(static_cast<double>(row[v] - largest));
       const double shift = static_cast<double>(largest) + std::log(sum);
-      for (std::int64_t v = 0; v < V; ++v) row[v] = static_cast<T>(static_cast<double>(row[v]) - shift);
+      for (std::int64_t v = 0; v < V; ++v) row[v] = static_cast<W>(static_cast<double>(row[v]) - shift);
     }
   }
 }
@@ -362,50 +425,52 @@ void Decoder<T>::State::log_softmax(T* out, const Part& part, const T* parameter
 
 /// Starts from dx = gradient of h_last and adds the gradients of all parameters (+=).
 template <typename T>
-void Decoder<T>::State::backward(T* gradients, const T* parameters, const Tokens& tokens) const {
-  const View<T, 2>& dx = memory->dx;
-  norm_backward(dx, places.outer(gradients).norm, dx, memory->x_last, places.outer(parameters).norm, memory->rstd_last,
-                Update::overwrite);
+void Decoder<T>::State::backward(Wide<T>* gradients, const Wide<T>* parameters, const Tokens& tokens) const {
+  const View<Wide<T>, 2>& dx = memory->dx;
+  norm_backward<Wide<T>>(dx, places.outer(gradients).norm, dx, memory->x_last, places.outer(parameters).norm,
+                         memory->rstd_last, Update::overwrite);
   for (std::int64_t layer = config.layers - 1; layer >= 0; --layer) {
-    const LayerWeights<const T> w = places.layer(layer, parameters);
-    const LayerWeights<T> g = places.layer(layer, gradients);
+    const LayerWeights<const Wide<T>, const T> w = weights_of(layer, parameters);
+    const LayerWeights<Wide<T>> g = places.layer(layer, gradients);
     mlp_backward(config_of(layer), g, w, saved_of(layer));
     mixer_backward(config_of(layer), g, w, saved_of(layer));
   }
-  if (sizes.embedding_scale != 1.0) layers::scale(dx.flat(), static_cast<T>(sizes.embedding_scale), context);
+  if (sizes.embedding_scale != 1.0) layers::scale(dx.flat(), static_cast<Wide<T>>(sizes.embedding_scale), context);
   layers::embedding_backward(places.outer(gradients).embedding, dx, tokens, context);
 }
 
 /// Turns dx from the gradient of the layer's output into that of x_middle.
 template <typename T>
-void Decoder<T>::State::mlp_backward(const LayerConfig& layer, const LayerWeights<T>& g, const LayerWeights<const T>& w,
-                                     const SavedLayer<T>& s) const {
+void Decoder<T>::State::mlp_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
+                                     const LayerWeights<const Wide<T>, const T>& w, const SavedLayer<T>& s) const {
   const View<T, 2>&activation = memory->activation, &dactivation = memory->dactivation;
-  const View<T, 2>&dx = memory->dx, &dh = memory->dh;
-  View<const T, 2> dout = dx;
+  const View<Wide<T>, 2>&dx = memory->dx, &dh = memory->dh;
+  View<const T, 2> dout = memory->dout;
   if (layer.norms_outputs) {
-    norm_backward(memory->dout, g.mlp_out_norm, dx, s.mlp_out, w.mlp_out_norm, s.mlp_out_rstd, Update::overwrite);
-    dout = memory->dout;
+    norm_backward<T>(memory->dout, g.mlp_out_norm, dx, s.mlp_out, w.mlp_out_norm, s.mlp_out_rstd, Update::overwrite);
+  } else {
+    dout = gradient_of_output();
   }
   layers::linear_backward_input(dactivation, dout, w.down, Update::overwrite, context);
   layers::swiglu_backward(s.dgate_up, activation, dactivation, s.gate_up, sizes.activation, context);
   layers::linear_backward_weight(g.down, dout, activation, context);
   layers::linear_backward_input(dh, s.dgate_up, w.gate_up, Update::overwrite, context);
-  layers::linear_backward_weight(g.gate_up, s.dgate_up, layer.norms_inputs ? s.h_middle : s.x_middle, context);
+  layers::linear_backward_weight(g.gate_up, s.dgate_up, mlp_input(layer, s), context);
   add_input_gradient(layer, g.middle_norm, s.x_middle, w.middle_norm, s.rstd_middle);
 }
 
 /// Turns dx from the gradient of x_middle into that of the layer's input.
 template <typename T>
-void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeights<T>& g,
-                                       const LayerWeights<const T>& w, const SavedLayer<T>& s) const {
-  const View<T, 2>&dx = memory->dx, &dh = memory->dh;
-  const View<T, 2> h = layer.norms_inputs ? s.h : s.x;
-  View<const T, 2> dout = dx;
+void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
+                                       const LayerWeights<const Wide<T>, const T>& w, const SavedLayer<T>& s) const {
+  const View<Wide<T>, 2>&dx = memory->dx, &dh = memory->dh;
+  const View<const T, 2> h = mixer_input(layer, s);
+  View<const T, 2> dout = memory->dout;
   if (layer.norms_outputs) {
-    norm_backward(memory->dout, g.mixer_out_norm, dx, s.mixer_out, w.mixer_out_norm, s.mixer_out_rstd,
-                  Update::overwrite);
-    dout = memory->dout;
+    norm_backward<T>(memory->dout, g.mixer_out_norm, dx, s.mixer_out, w.mixer_out_norm, s.mixer_out_rstd,
+                     Update::overwrite);
+  } else {
+    dout = gradient_of_output();
   }
   if (layer.type == LayerType::linear_attention) {
     blocks.delta().backward(dh, g.delta, dout, h, w.delta, *s.delta);
@@ -417,12 +482,12 @@ void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeig
 
 /// dx += the gradient of x, where dh is that of norm(x), or of x itself if the layer does not norm its inputs.
 template <typename T>
-void Decoder<T>::State::add_input_gradient(const LayerConfig& layer, View<T, 1> dw, ConstView<T, 2> x,
-                                           ConstView<T, 1> w, ConstView<T, 2> rstd) const {
+void Decoder<T>::State::add_input_gradient(const LayerConfig& layer, View<Wide<T>, 1> dw, ConstView<Wide<T>, 2> x,
+                                           ConstView<Wide<T>, 1> w, ConstView<Wide<T>, 2> rstd) const {
   if (layer.norms_inputs) {
-    norm_backward(memory->dx, dw, memory->dh, x, w, rstd, Update::add);
+    norm_backward<Wide<T>>(memory->dx, dw, memory->dh, x, w, rstd, Update::add);
   } else {
-    layers::add_to<T>(memory->dx.flat(), memory->dh.flat(), context);
+    layers::add_to<Wide<T>>(memory->dx.flat(), memory->dh.flat(), context);
   }
 }
 
@@ -445,6 +510,9 @@ std::vector<MemoryItem> Decoder<T>::planned_memory(const DecoderConfig& config, 
   Workspace count(&items);
   const DecoderSizes sizes(config, models::part_shape(shape, parts), purpose);
   const DecoderBuffers<T> counted(count, sizes);
+  if constexpr (State::kRounds) {
+    items.push_back({"matrices in bf16", static_cast<std::size_t>(parameter_count(config)) * sizeof(T)});
+  }
   if (!is_cut(shape, parts)) return items;
   if (const std::int64_t rest = shape.seq % parts.tokens) {
     Workspace count_last(&items);
@@ -483,8 +551,8 @@ const ExecutionContext& Decoder<T>::context() const {
 }
 
 template <typename T>
-double Decoder<T>::loss(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
-                        LayerObserver<T>* observer, T* token_losses, layers::AttentionSkip* skip) {
+double Decoder<T>::loss(const Wide<T>* parameters, const std::int32_t* tokens, const std::int32_t* targets,
+                        LayerObserver<T>* observer, Wide<T>* token_losses, layers::AttentionSkip* skip) {
   State& s = *state_;
   const Tokens in(tokens, {s.tokens()}), out(targets, {s.tokens()});
   check_tokens("tokens", in, s.config.vocab, 0);
@@ -492,12 +560,13 @@ double Decoder<T>::loss(const T* parameters, const std::int32_t* tokens, const s
   require(skip == nullptr || skip->threshold == 0.0 || layers::can_skip_attention(s.config.gate),
           "decoder: a gate threshold of {} but gate {} does not multiply the attention output",
           skip == nullptr ? 0.0 : skip->threshold, layers::gate_name(s.config.gate));
+  s.round(parameters);
   s.forward(parameters, in, out, observer, skip);
   return s.loss(parameters, out, token_losses);
 }
 
 template <typename T>
-double Decoder<T>::loss_with(const LayerOverride<T>& replaced, const T* parameters, const std::int32_t* tokens,
+double Decoder<T>::loss_with(const LayerOverride<T>& replaced, const Wide<T>* parameters, const std::int32_t* tokens,
                              const std::int32_t* targets) {
   State& s = *state_;
   require(!s.sequence, "decoder: an override of heads of a sequence in parts");
@@ -505,15 +574,17 @@ double Decoder<T>::loss_with(const LayerOverride<T>& replaced, const T* paramete
   check_tokens("tokens", in, s.config.vocab, 0);
   check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);
   s.check(replaced);
+  s.round(parameters);
   s.forward(parameters, in, out, nullptr, nullptr, &replaced);
   return s.loss(parameters, out, nullptr);
 }
 
 template <typename T>
-void Decoder<T>::log_probabilities(T* out, const T* parameters, const std::int32_t* tokens) {
+void Decoder<T>::log_probabilities(Wide<T>* out, const Wide<T>* parameters, const std::int32_t* tokens) {
   State& s = *state_;
   const Tokens in(tokens, {s.tokens()});
   check_tokens("tokens", in, s.config.vocab, 0);
+  s.round(parameters);
   s.forward(parameters, in, {}, nullptr, nullptr);
   s.each_part([&](const auto& part) {
     s.last_norm(part, s.output_of(s.config.layers - 1, part), parameters);
@@ -522,14 +593,15 @@ void Decoder<T>::log_probabilities(T* out, const T* parameters, const std::int32
 }
 
 template <typename T>
-double Decoder<T>::loss_and_gradients(T* gradients, const T* parameters, const std::int32_t* tokens,
-                                      const std::int32_t* targets, double gradient_scale, T* token_losses) {
+double Decoder<T>::loss_and_gradients(Wide<T>* gradients, const Wide<T>* parameters, const std::int32_t* tokens,
+                                      const std::int32_t* targets, double gradient_scale, Wide<T>* token_losses) {
   State& s = *state_;
   require(s.purpose == Purpose::train,
           "decoder: gradients need a decoder for training, but its purpose is to evaluate");
   const Tokens in(tokens, {s.sizes.N}), out(targets, {s.sizes.N});
   check_tokens("tokens", in, s.config.vocab, 0);
   check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);
+  s.round(parameters);
   s.forward(parameters, in, out, nullptr, nullptr);
   const typename State::Part whole{s.main};
   s.last_norm(whole, s.memory->x_last, parameters);
@@ -546,10 +618,12 @@ std::vector<MemoryItem> Decoder<T>::memory_plan() const {
 template <typename T>
 std::size_t Decoder<T>::memory_bytes() const {
   const State& s = *state_;
-  return s.memory.bytes() + (s.last ? s.last->memory.bytes() : 0) + (s.sequence ? s.sequence->bytes() : 0);
+  return s.memory.bytes() + s.rounded.size() * sizeof(T) + (s.last ? s.last->memory.bytes() : 0) +
+         (s.sequence ? s.sequence->bytes() : 0);
 }
 
 template class Decoder<float>;
 template class Decoder<double>;
+template class Decoder<BFloat16>;
 
 }  // namespace headgate::models

@@ -16,10 +16,13 @@
 #include "library/core/workspace.hpp"
 #include "models/decoder/config.hpp"
 #include "models/decoder/parameters.hpp"
+#include "models/layers/arguments.hpp"
 #include "models/layers/attention_skip.hpp"
 #include "models/layers/head_override.hpp"
 
 namespace headgate::models {
+
+using layers::Wide;
 
 /// batch sequences of seq tokens; N = batch · seq.
 struct BatchShape {
@@ -67,9 +70,9 @@ struct LayerView {
   View<const T, 3> k;  ///< (N,Hkv,D) after gate, norm and RoPE
   /// The keys of all tokens so far, if they are those of an earlier part too; else null.
   const CacheBatch* cache = nullptr;
-  View<const T, 3> lse;     ///< (B,Hq,T) natural log-sum-exp of the scores, sink included
-  View<const T, 1> sinks;   ///< (Hq) sink logits; absent without sinks
-  std::int64_t window = 0;  ///< keys that a query sees, including its own, the last of them; 0: all before it
+  View<const Wide<T>, 3> lse;    ///< (B,Hq,T) natural log-sum-exp of the scores, sink included
+  View<const Wide<T>, 1> sinks;  ///< (Hq) sink logits; absent without sinks
+  std::int64_t window = 0;       ///< keys that a query sees, including its own, the last of them; 0: all before it
   // Tap::values
   View<const T, 3> v;  ///< (N,Hkv,D) after the gate; (N,Hv,Dv) after the convolution
   // Tap::gate_logits
@@ -78,7 +81,7 @@ struct LayerView {
   // Tap::head_outputs
   View<const T, 3> head_outputs;  ///< (N,Hq,D) input of W_o: after a gate or control on the attention output
   // Tap::output
-  View<const T, 2> output;  ///< (N,dim) the residual stream after the layer
+  View<const Wide<T>, 2> output;  ///< (N,dim) the residual stream after the layer
   // Tap::exit_loss, which costs another pass through the last norm and the vocabulary head
   std::optional<double> exit_loss;  ///< mean −log p(target) of the last norm and logits on `output`
 
@@ -103,7 +106,7 @@ struct LayerOverride {
   layers::HeadOverride<T> heads;
   /// (N,dim), dense: the layer's input, the residual stream of a pass over the same tokens. The pass then skips the
   /// layers before it; absent: no layer is skipped.
-  View<const T, 2> input{};
+  View<const Wide<T>, 2> input{};
 };
 
 /// Names a part of a decoder's working memory and its size.
@@ -111,9 +114,15 @@ using MemoryItem = WorkspaceItem;
 
 /// Runs a model on batches of one shape. The caller owns parameters and gradients, flat, as ParameterTable lays them
 /// out. The constructor plans and allocates all working memory. After the first call no call allocates more, except
-/// attention scratch beyond the 32 MiB that the calling thread keeps, and small tables of sequences in parts. Results
-/// are bitwise identical at the same number of threads. If the context cancels a pass, it throws Cancelled between two
-/// products or within attention; gradients may have been added in part, and the next pass is not affected.
+/// attention scratch beyond the 32 MiB that the calling thread keeps, small tables of sequences in parts, and lists of
+/// arguments of oneDNN's products of bf16. Results are bitwise identical at the same number of threads. If the context
+/// cancels a pass, it throws Cancelled between two products or within attention; gradients may have been added in part,
+/// and the next pass is not affected.
+///
+/// T is the type of activations and of the matrices in products: f32, f64, or bf16 with parameters and gradients in
+/// f32. Decoder<BFloat16> rounds the matrices when a call begins. The residual stream, norms, the softmax of the logits
+/// and all sums are f32, and attention multiplies by Precision::native16. It computes neither experts nor sequences in
+/// parts.
 template <typename T>
 class Decoder {
  public:
@@ -135,22 +144,23 @@ class Decoder {
   /// targets(N) likewise or layers::kIgnoredTarget. token_losses(N) = each token's loss (null: not written). The
   /// observer sees every layer. With `skip`, attention leaves out rows whose gate is closed; throws Error if its
   /// threshold is above 0 and the gate does not multiply the attention output.
-  double loss(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
-              LayerObserver<T>* observer = nullptr, T* token_losses = nullptr, layers::AttentionSkip* skip = nullptr);
+  double loss(const Wide<T>* parameters, const std::int32_t* tokens, const std::int32_t* targets,
+              LayerObserver<T>* observer = nullptr, Wide<T>* token_losses = nullptr,
+              layers::AttentionSkip* skip = nullptr);
 
   /// Returns the same loss with the outputs of some heads of a layer replaced. Throws Error if the layer or a head does
   /// not exist, if sequences are in parts, if factors lack their memory, or if they are factors of a gate that does not
   /// multiply the attention output.
-  double loss_with(const LayerOverride<T>& replaced, const T* parameters, const std::int32_t* tokens,
+  double loss_with(const LayerOverride<T>& replaced, const Wide<T>* parameters, const std::int32_t* tokens,
                    const std::int32_t* targets);
 
   /// out(N,vocab) = log p of every token that could follow each of tokens(N), in nats.
-  void log_probabilities(T* out, const T* parameters, const std::int32_t* tokens);
+  void log_probabilities(Wide<T>* out, const Wide<T>* parameters, const std::int32_t* tokens);
 
   /// Returns the same loss as loss(); gradients(total) += gradient_scale · its gradient. Needs Purpose::train. To
   /// accumulate gradients over A batches, pass gradient_scale 1/A.
-  double loss_and_gradients(T* gradients, const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
-                            double gradient_scale = 1.0, T* token_losses = nullptr);
+  double loss_and_gradients(Wide<T>* gradients, const Wide<T>* parameters, const std::int32_t* tokens,
+                            const std::int32_t* targets, double gradient_scale = 1.0, Wide<T>* token_losses = nullptr);
 
   /// Returns the memory_plan() that a decoder would have, without allocating. Throws as the constructor does.
   static std::vector<MemoryItem> planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose,

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/decoder/decoder_blocks.hpp"
 
-#include <array>
 #include <cstddef>
-#include <vector>
+#include <type_traits>
 
 #include "headgate/tensor.hpp"
 #include "models/layers/elementwise.hpp"
@@ -34,24 +33,31 @@ void DecoderBlocks<T>::set_first_position(std::int64_t first) {
 
 template <typename T>
 template <typename M>
-void DecoderBlocks<T>::embed(View<T, 2> x, const OuterWeights<const T, M>& w,
+void DecoderBlocks<T>::embed(View<Wide<T>, 2> x, const OuterWeights<const Wide<T>, M>& w,
                              View<const std::int32_t, 1> tokens) const {
   layers::embedding_forward(x, w.embedding, tokens, context_);
-  if (sizes_.embedding_scale != 1.0) layers::scale(x.flat(), static_cast<T>(sizes_.embedding_scale), context_);
+  if (sizes_.embedding_scale != 1.0) layers::scale(x.flat(), static_cast<Wide<T>>(sizes_.embedding_scale), context_);
 }
 
 template <typename T>
-ConstView<T, 2> DecoderBlocks<T>::normed(const LayerConfig& layer, View<T, 2> h, View<T, 2> rstd, ConstView<T, 2> x,
-                                         ConstView<T, 1> w) const {
-  if (!layer.norms_inputs) return x;
-  norm(h, rstd, x, w);
-  return h;
+ConstView<T, 2> DecoderBlocks<T>::normed(const LayerConfig& layer, View<T, 2> h, View<Wide<T>, 2> rstd,
+                                         ConstView<Wide<T>, 2> x, ConstView<Wide<T>, 1> w) const {
+  if (layer.norms_inputs) {
+    norm<T, Wide<T>>(h, rstd, x, w);
+    return h;
+  }
+  if constexpr (std::is_same_v<T, Wide<T>>) {
+    return x;
+  } else {
+    layers::copy_to<T, Wide<T>>(h.flat(), x.flat(), context_);
+    return h;
+  }
 }
 
 template <typename T>
-template <typename M>
-void DecoderBlocks<T>::mix(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer,
-                           const LayerWeights<const T, M>& w, const SavedLayer<T>& s, Update update,
+template <typename O, typename M>
+void DecoderBlocks<T>::mix(View<O, 2> out, ConstView<T, 2> h, const LayerConfig& layer,
+                           const LayerWeights<const Wide<T>, M>& w, const SavedLayer<T>& s, Update update,
                            const MixerCall<T>& call) const {
   LayerCache* const cache = call.cache;
   if (layer.type == LayerType::linear_attention) {
@@ -65,12 +71,12 @@ void DecoderBlocks<T>::mix(View<T, 2> out, ConstView<T, 2> h, const LayerConfig&
 
 template <typename T>
 template <typename M>
-void DecoderBlocks<T>::mixer_block(const LayerConfig& layer, const LayerWeights<const T, M>& w, const SavedLayer<T>& s,
-                                   const MixerCall<T>& call) const {
+void DecoderBlocks<T>::mixer_block(const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
+                                   const SavedLayer<T>& s, const MixerCall<T>& call) const {
   const ConstView<T, 2> h = normed(layer, s.h, s.rstd, s.x, w.input_norm);
   if (layer.norms_outputs) {
     mix(s.mixer_out, h, layer, w, s, Update::overwrite, call);
-    norm(s.x_middle, s.mixer_out_rstd, s.mixer_out, w.mixer_out_norm);
+    norm<Wide<T>, T>(s.x_middle, s.mixer_out_rstd, s.mixer_out, w.mixer_out_norm);
     layers::add_to(s.x_middle.flat(), s.x.flat(), context_);
   } else {
     layers::copy_to(s.x_middle.flat(), s.x.flat(), context_);
@@ -79,10 +85,12 @@ void DecoderBlocks<T>::mixer_block(const LayerConfig& layer, const LayerWeights<
 }
 
 template <typename T>
-template <typename M>
-void DecoderBlocks<T>::mlp(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer,
-                           const LayerWeights<const T, M>& w, const SavedLayer<T>& s, Update update) const {
-  if (layer.experts) return experts(out, h, layer, w.experts, update);
+template <typename O, typename M>
+void DecoderBlocks<T>::mlp(View<O, 2> out, ConstView<T, 2> h, const LayerConfig& layer,
+                           const LayerWeights<const Wide<T>, M>& w, const SavedLayer<T>& s, Update update) const {
+  if constexpr (std::is_same_v<T, Wide<T>>) {
+    if (layer.experts) return experts(out, h, layer, w.experts, update);
+  }
   layers::linear_forward(s.gate_up, h, w.gate_up, Update::overwrite, context_);
   layers::swiglu_forward(buffers_.activation, s.gate_up, sizes_.activation, context_);
   layers::linear_forward(out, buffers_.activation, w.down, update, context_);
@@ -91,7 +99,7 @@ void DecoderBlocks<T>::mlp(View<T, 2> out, ConstView<T, 2> h, const LayerConfig&
 template <typename T>
 template <typename M>
 void DecoderBlocks<T>::experts(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer,
-                               const DecoderExperts<const T, M>& w, Update update) const {
+                               const DecoderExperts<const Wide<T>, M>& w, Update update) const {
   layers::ExpertsShape shape = *sizes_.experts;
   shape.limit = layer.limit;
   shape.shared_limit = layer.shared_limit;
@@ -106,12 +114,12 @@ void DecoderBlocks<T>::experts(View<T, 2> out, ConstView<T, 2> h, const LayerCon
 
 template <typename T>
 template <typename M>
-void DecoderBlocks<T>::mlp_block(View<T, 2> x_out, const LayerConfig& layer, const LayerWeights<const T, M>& w,
-                                 const SavedLayer<T>& s) const {
+void DecoderBlocks<T>::mlp_block(View<Wide<T>, 2> x_out, const LayerConfig& layer,
+                                 const LayerWeights<const Wide<T>, M>& w, const SavedLayer<T>& s) const {
   const ConstView<T, 2> h = normed(layer, s.h_middle, s.rstd_middle, s.x_middle, w.middle_norm);
   if (layer.norms_outputs) {
     mlp(s.mlp_out, h, layer, w, s, Update::overwrite);
-    norm(x_out, s.mlp_out_rstd, s.mlp_out, w.mlp_out_norm);
+    norm<Wide<T>, T>(x_out, s.mlp_out_rstd, s.mlp_out, w.mlp_out_norm);
     layers::add_to(x_out.flat(), s.x_middle.flat(), context_);
   } else {
     layers::copy_to(x_out.flat(), s.x_middle.flat(), context_);
@@ -119,28 +127,27 @@ void DecoderBlocks<T>::mlp_block(View<T, 2> x_out, const LayerConfig& layer, con
   }
 }
 
-template <typename T>
-void DecoderBlocks<T>::norm(View<T, 2> y, View<T, 2> rstd, ConstView<T, 2> x, ConstView<T, 1> w) const {
-  layers::rmsnorm_forward(layers::one_head(y), rstd, layers::one_head(x), w, sizes_.norm, context_);
-}
-
 // Instantiates the passes for matrices of M.
 // clang-format off
 #define HEADGATE_BLOCKS(T, M)                                                                                      \
-  template void DecoderBlocks<T>::embed(View<T, 2>, const OuterWeights<const T, const M>&,                         \
+  template void DecoderBlocks<T>::embed(View<Wide<T>, 2>, const OuterWeights<const Wide<T>, const M>&,                         \
                                         View<const std::int32_t, 1>) const;                                        \
-  template void DecoderBlocks<T>::mixer_block(const LayerConfig&, const LayerWeights<const T, const M>&,           \
+  template void DecoderBlocks<T>::mixer_block(const LayerConfig&, const LayerWeights<const Wide<T>, const M>&,           \
                                               const SavedLayer<T>&, const MixerCall<T>&) const;                    \
-  template void DecoderBlocks<T>::mlp_block(View<T, 2>, const LayerConfig&, const LayerWeights<const T, const M>&, \
+  template void DecoderBlocks<T>::mlp_block(View<Wide<T>, 2>, const LayerConfig&, const LayerWeights<const Wide<T>, const M>&, \
                                             const SavedLayer<T>&) const;
 // clang-format on
 
 template class DecoderBlocks<float>;
 template class DecoderBlocks<double>;
+template class DecoderBlocks<BFloat16>;
 HEADGATE_BLOCKS(float, float)
 HEADGATE_BLOCKS(double, double)
 HEADGATE_BLOCKS(float, BFloat16)
 HEADGATE_BLOCKS(float, layers::StoredBlocks)
+HEADGATE_BLOCKS(BFloat16, BFloat16)
+template void DecoderBlocks<BFloat16>::embed(View<float, 2>, const OuterWeights<const float, const float>&,
+                                             View<const std::int32_t, 1>) const;
 
 #undef HEADGATE_BLOCKS
 

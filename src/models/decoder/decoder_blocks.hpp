@@ -6,6 +6,7 @@
 #include "models/layers/attention_cache.hpp"
 #include "models/layers/delta_net.hpp"
 #include "models/layers/gated_attention.hpp"
+#include "models/layers/rmsnorm.hpp"
 
 namespace headgate::models {
 
@@ -34,7 +35,7 @@ struct MixerCall {
 };
 
 /// Computes the forward pass of a layer's two halves. Decoders for whole sequences and decoders with a cache share it.
-/// Weights have vectors of T and matrices of M.
+/// Weights have vectors of Wide<T> and matrices of M.
 template <typename T>
 class DecoderBlocks {
  public:
@@ -46,17 +47,21 @@ class DecoderBlocks {
 
   /// x(N,C) = the embeddings of tokens (N), scaled.
   template <typename M>
-  void embed(View<T, 2> x, const OuterWeights<const T, M>& w, View<const std::int32_t, 1> tokens) const;
+  void embed(View<Wide<T>, 2> x, const OuterWeights<const Wide<T>, M>& w, View<const std::int32_t, 1> tokens) const;
   /// s.x_middle = s.x + mixer(norm(s.x)).
   template <typename M>
-  void mixer_block(const LayerConfig& layer, const LayerWeights<const T, M>& w, const SavedLayer<T>& s,
+  void mixer_block(const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w, const SavedLayer<T>& s,
                    const MixerCall<T>& call) const;
   /// x_out = s.x_middle + MLP(norm(s.x_middle)). x_out may be s.x.
   template <typename M>
-  void mlp_block(View<T, 2> x_out, const LayerConfig& layer, const LayerWeights<const T, M>& w,
+  void mlp_block(View<Wide<T>, 2> x_out, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
                  const SavedLayer<T>& s) const;
 
-  void norm(View<T, 2> y, View<T, 2> rstd, ConstView<T, 2> x, ConstView<T, 1> w) const;
+  /// Norms from elements X to elements Y.
+  template <typename Y, typename X>
+  void norm(View<Y, 2> y, View<Wide<T>, 2> rstd, ConstView<X, 2> x, ConstView<Wide<T>, 1> w) const {
+    layers::rmsnorm_forward<Y, X>(layers::one_head(y), rstd, layers::one_head(x), w, sizes_.norm, context_);
+  }
 
   /// Returns the attention of layers of the type, which exists.
   const layers::GatedAttention<T>& attention(LayerType type) const {
@@ -65,18 +70,18 @@ class DecoderBlocks {
   const layers::DeltaNet<T>& delta() const { return *delta_; }
 
  private:
-  template <typename M>
-  void mix(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer, const LayerWeights<const T, M>& w,
+  template <typename O, typename M>
+  void mix(View<O, 2> out, ConstView<T, 2> h, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
            const SavedLayer<T>& s, layers::Update update, const MixerCall<T>& call) const;
-  template <typename M>
-  void mlp(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer, const LayerWeights<const T, M>& w,
+  template <typename O, typename M>
+  void mlp(View<O, 2> out, ConstView<T, 2> h, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
            const SavedLayer<T>& s, layers::Update update) const;
   template <typename M>
-  void experts(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer, const DecoderExperts<const T, M>& w,
+  void experts(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer, const DecoderExperts<const Wide<T>, M>& w,
                layers::Update update) const;
-  /// Returns norm(x), in h, or x itself where the layer does not norm its inputs.
-  ConstView<T, 2> normed(const LayerConfig& layer, View<T, 2> h, View<T, 2> rstd, ConstView<T, 2> x,
-                         ConstView<T, 1> w) const;
+  /// Returns norm(x), in h, or x itself, rounded to T, where the layer does not norm its inputs.
+  ConstView<T, 2> normed(const LayerConfig& layer, View<T, 2> h, View<Wide<T>, 2> rstd, ConstView<Wide<T>, 2> x,
+                         ConstView<Wide<T>, 1> w) const;
 
   const DecoderSizes& sizes_;
   const DecoderBuffers<T>& buffers_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <type_traits>
 
 #include "library/core/check.hpp"
 
@@ -133,19 +134,19 @@ bool DecoderSizes::norms_outputs() const {
 
 template <typename T>
 SavedLayer<T>::SavedLayer(Workspace& ws, const DecoderSizes& sizes)
-    : x(ws.take<T>(kStream, sizes.N, sizes.C)),
-      rstd(ws.take<T>(kStream, sizes.N, 1)),
+    : x(ws.take<Wide<T>>(kStream, sizes.N, sizes.C)),
+      rstd(ws.take<Wide<T>>(kStream, sizes.N, 1)),
       h(ws.take<T>(kStream, sizes.N, sizes.C)),
-      x_middle(ws.take<T>(kStream, sizes.N, sizes.C)),
-      rstd_middle(ws.take<T>(kStream, sizes.N, 1)),
+      x_middle(ws.take<Wide<T>>(kStream, sizes.N, sizes.C)),
+      rstd_middle(ws.take<Wide<T>>(kStream, sizes.N, 1)),
       h_middle(ws.take<T>(kStream, sizes.N, sizes.C)),
       gate_up(ws.take<T>("MLP, saved", sizes.N, 2 * sizes.F)),
       dgate_up(gate_up) {
   if (!sizes.norms_outputs()) return;
   mixer_out = ws.take<T>(kStream, sizes.N, sizes.C);
-  mixer_out_rstd = ws.take<T>(kStream, sizes.N, 1);
+  mixer_out_rstd = ws.take<Wide<T>>(kStream, sizes.N, 1);
   mlp_out = ws.take<T>(kStream, sizes.N, sizes.C);
-  mlp_out_rstd = ws.take<T>(kStream, sizes.N, 1);
+  mlp_out_rstd = ws.take<Wide<T>>(kStream, sizes.N, 1);
 }
 
 template <typename T>
@@ -180,20 +181,28 @@ DecoderBuffers<T>::DecoderBuffers(Workspace& ws, const DecoderSizes& sizes) {
   if (sizes.sliding) sliding.emplace(ws, *sizes.sliding, sizes.training);
   if (sizes.linear) linear.emplace(ws, *sizes.linear, sizes.training);
   if (sizes.experts) experts.emplace(ws, *sizes.experts);
-  x_last = ws.take<T>(kStream, N, C);
-  rstd_last = ws.take<T>(kStream, N, 1);
+  x_last = ws.take<Wide<T>>(kStream, N, C);
+  rstd_last = ws.take<Wide<T>>(kStream, N, 1);
   h_last = ws.take<T>(kStream, N, C);
   activation = dactivation = ws.take<T>("MLP, one layer", N, sizes.F);
-  logits = dlogits = ws.take<T>("logits, a chunk", sizes.logit_rows, sizes.V);
+  logits = ws.take<Wide<T>>("logits, a chunk", sizes.logit_rows, sizes.V);
   if (!sizes.training) return;
-  dx = ws.take<T>("gradient of the stream", N, C);
-  dh = ws.take<T>("gradient of the stream", N, C);
-  if (sizes.norms_outputs()) dout = ws.take<T>("gradient of the stream", N, C);
+  constexpr bool kRounds = !std::is_same_v<T, Wide<T>>;
+  if constexpr (kRounds) {
+    dlogits = ws.take<T>("logits, a chunk", sizes.logit_rows, sizes.V);
+  } else {
+    dlogits = logits;
+  }
+  dx = ws.take<Wide<T>>("gradient of the stream", N, C);
+  dh = ws.take<Wide<T>>("gradient of the stream", N, C);
+  if (kRounds || sizes.norms_outputs()) dout = ws.take<T>("gradient of the stream", N, C);
 }
 
 template struct SavedLayer<float>;
 template struct SavedLayer<double>;
+template struct SavedLayer<BFloat16>;
 template struct DecoderBuffers<float>;
 template struct DecoderBuffers<double>;
+template struct DecoderBuffers<BFloat16>;
 
 }  // namespace headgate::models

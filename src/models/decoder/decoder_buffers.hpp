@@ -46,16 +46,16 @@ struct SavedLayer {
   /// Takes the memory of what the layer's mixer keeps.
   void take_mixer(Workspace& ws, const DecoderSizes& sizes, LayerType type);
 
-  View<T, 2> x;               ///< (N,C) the layer's input: the residual stream
-  View<T, 2> rstd;            ///< (N,1)
-  View<T, 2> h;               ///< (N,C) normed x
-  View<T, 2> x_middle;        ///< (N,C) the residual stream after the mixer
-  View<T, 2> rstd_middle;     ///< (N,1)
-  View<T, 2> h_middle;        ///< (N,C) normed x_middle
-  View<T, 2> mixer_out;       ///< (N,C) before its norm
-  View<T, 2> mixer_out_rstd;  ///< (N,1)
-  View<T, 2> mlp_out;         ///< (N,C) before its norm
-  View<T, 2> mlp_out_rstd;    ///< (N,1)
+  View<Wide<T>, 2> x;               ///< (N,C) the layer's input: the residual stream
+  View<Wide<T>, 2> rstd;            ///< (N,1)
+  View<T, 2> h;                     ///< (N,C) normed x
+  View<Wide<T>, 2> x_middle;        ///< (N,C) the residual stream after the mixer
+  View<Wide<T>, 2> rstd_middle;     ///< (N,1)
+  View<T, 2> h_middle;              ///< (N,C) normed x_middle
+  View<T, 2> mixer_out;             ///< (N,C) before its norm
+  View<Wide<T>, 2> mixer_out_rstd;  ///< (N,1)
+  View<T, 2> mlp_out;               ///< (N,C) before its norm
+  View<Wide<T>, 2> mlp_out_rstd;    ///< (N,1)
   std::optional<layers::AttentionState<T>> attention;
   std::optional<layers::DeltaNetState<T>> delta;
   View<T, 2> gate_up, dgate_up;  ///< (N,2F) in the same memory: the gradient overwrites the activation
@@ -73,15 +73,16 @@ struct DecoderBuffers {
   std::vector<std::size_t> of_layer;  ///< index in `saved` of each layer
   std::optional<layers::AttentionShared<T>> full, sliding;
   std::optional<layers::DeltaNetShared<T>> linear;
-  std::optional<layers::ExpertsState<T>> experts;
-  View<T, 2> x_last;                   ///< (N,C) the residual stream after the last layer
-  View<T, 2> rstd_last;                ///< (N,1)
+  std::optional<layers::ExpertsState<Wide<T>>> experts;
+  View<Wide<T>, 2> x_last;             ///< (N,C) the residual stream after the last layer
+  View<Wide<T>, 2> rstd_last;          ///< (N,1)
   View<T, 2> h_last;                   ///< (N,C) normed x_last
   View<T, 2> activation, dactivation;  ///< (N,F) act(gate)∘up and its gradient, in the same memory in turn
-  View<T, 2> logits, dlogits;          ///< (logit_rows,V), in the same memory in turn
-  View<T, 2> dx;                       ///< (N,C) gradient of the residual stream
-  View<T, 2> dh;                       ///< (N,C) gradient of a normed tensor
-  View<T, 2> dout;                     ///< (N,C) gradient of an output before its norm
+  View<Wide<T>, 2> logits;             ///< (logit_rows,V), then their gradients
+  View<T, 2> dlogits;   ///< (logit_rows,V) those gradients as products read them: the same memory, or bf16
+  View<Wide<T>, 2> dx;  ///< (N,C) gradient of the residual stream
+  View<Wide<T>, 2> dh;  ///< (N,C) gradient of a normed tensor
+  View<T, 2> dout;      ///< (N,C) gradient of an output before its norm, or dx in bf16
 };
 
 }  // namespace headgate::models

@@ -21,13 +21,13 @@ const layers::GatedAttentionShape* attention_of(const DecoderSizes& sizes) {
 template <typename T>
 SequenceBuffers<T>::SequenceBuffers(Workspace& ws, const DecoderSizes& part, std::int64_t tokens,
                                     const PartOptions& parts)
-    : stream(ws.take<T>("residual stream of the sequence", tokens, part.C)) {
+    : stream(ws.take<Wide<T>>("residual stream of the sequence", tokens, part.C)) {
   if (!parts.keeps_rule || !part.linear) return;
   constexpr const char* kName = "keys of linear attention, one layer";
   q = ws.take<T>(kName, tokens, part.linear->Hk, part.linear->D);
   k = ws.take<T>(kName, tokens, part.linear->Hk, part.linear->D);
-  decay = ws.take<T>(kName, tokens, part.linear->Hv);
-  beta = ws.take<T>(kName, tokens, part.linear->Hv);
+  decay = ws.take<Wide<T>>(kName, tokens, part.linear->Hv);
+  beta = ws.take<Wide<T>>(kName, tokens, part.linear->Hv);
 }
 
 template <typename T>
@@ -37,7 +37,7 @@ SequenceMemory<T>::SequenceMemory(const DecoderSizes& part, std::int64_t tokens,
     attention_.attention.emplace(*shape, dtype_of<T>(), tokens);
     attention_.attention->reserve(tokens);
   }
-  if (part.linear) linear_.delta.emplace(*part.linear, dtype_of<T>());
+  if (part.linear) linear_.delta.emplace(*part.linear, dtype_of<Wide<T>>());
 }
 
 template <typename T>
@@ -50,7 +50,7 @@ void SequenceMemory<T>::plan(std::vector<MemoryItem>& items, const DecoderSizes&
         {"keys and values, one layer", layers::AttentionCache::planned_bytes(*shape, dtype_of<T>(), tokens)});
   }
   if (part.linear) {
-    items.push_back({"states, one layer", layers::DeltaNetCache::planned_bytes(*part.linear, dtype_of<T>())});
+    items.push_back({"states, one layer", layers::DeltaNetCache::planned_bytes(*part.linear, dtype_of<Wide<T>>())});
   }
 }
 
@@ -94,7 +94,9 @@ LinearAttentionInputs SequenceMemory<T>::kept_rule(View<const T, 3> v) const {
 
 template struct SequenceBuffers<float>;
 template struct SequenceBuffers<double>;
+template struct SequenceBuffers<BFloat16>;
 template class SequenceMemory<float>;
 template class SequenceMemory<double>;
+template class SequenceMemory<BFloat16>;
 
 }  // namespace headgate::models

@@ -18,9 +18,9 @@ template <typename T>
 struct SequenceBuffers {
   SequenceBuffers(Workspace& ws, const DecoderSizes& part, std::int64_t tokens, const PartOptions& parts);
 
-  View<T, 2> stream;       ///< (T,C) the residual stream, which each layer overwrites
-  View<T, 3> q, k;         ///< (T,Hk,D) what the delta rule of the current layer reads; absent unless kept
-  View<T, 2> decay, beta;  ///< (T,Hv)
+  View<Wide<T>, 2> stream;       ///< (T,C) the residual stream, which each layer overwrites
+  View<T, 3> q, k;               ///< (T,Hk,D) what the delta rule of the current layer reads; absent unless kept
+  View<Wide<T>, 2> decay, beta;  ///< (T,Hv)
 };
 
 /// Holds them, and the cache of the layer that the parts pass through: its keys and values, or its states. Layers take
@@ -36,7 +36,7 @@ class SequenceMemory {
                    const PartOptions& parts);
   std::size_t bytes() const;
 
-  const View<T, 2>& stream() const { return buffers_->stream; }
+  const View<Wide<T>, 2>& stream() const { return buffers_->stream; }
   /// Returns the cache of a layer, empty before its first part.
   LayerCache& begin_layer(LayerType type);
   LayerCache& cache(LayerType type) { return type == LayerType::linear_attention ? linear_ : attention_; }

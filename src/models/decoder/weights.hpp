@@ -242,6 +242,32 @@ struct PlaceInTwo : PlaceTensors<T>, PlaceTensors<M> {
   using PlaceTensors<M>::operator();
 };
 
+/// Points vectors into one buffer and matrices into another. Both hold all tensors, in the same places.
+template <typename T, typename M>
+class PlaceBeside {
+ public:
+  PlaceBeside(T*& next, M*& next_matrix) : next_(next), next_matrix_(next_matrix) {}
+
+  template <std::size_t kRank>
+  void operator()(const TensorRow& row, View<T, kRank>& member) const {
+    PlaceTensors<T>{next_}(row, member);
+    if (row.present) next_matrix_ += row.shape.count();
+  }
+  template <std::size_t kRank>
+  void operator()(const TensorRow& row, View<M, kRank>& member) const {
+    PlaceTensors<M>{next_matrix_}(row, member);
+    if (row.present) next_ += row.shape.count();
+  }
+  void operator()(const TensorRow& row, AppendedRows<M> place) const {
+    PlaceTensors<M>{next_matrix_}(row, place);
+    if (row.present) next_ += row.shape.count();
+  }
+
+ private:
+  T*& next_;
+  M*& next_matrix_;
+};
+
 /// Points vectors into a buffer, and matrices at their places in a file, given one after the other.
 class PlaceStored : public PlaceTensors<const float> {
  public:
@@ -263,7 +289,8 @@ class PlaceStored : public PlaceTensors<const float> {
   const layers::StoredMatrix*& next_matrix_;
 };
 
-/// Locates a model's weights, or their gradients, in a flat buffer.
+/// Locates a model's weights, or their gradients, in a flat buffer, or vectors in one and matrices in a second that
+/// holds the same numbers in another type.
 class WeightPlaces {
  public:
   explicit WeightPlaces(const DecoderConfig& config);
@@ -273,6 +300,14 @@ class WeightPlaces {
     LayerWeights<T> weights;
     T* next = values + begins_[static_cast<std::size_t>(index)];
     visit_layer_tensors(PlaceTensors<T>(next), config_, layer_config(config_, index), weights);
+    return weights;
+  }
+  template <typename T, typename M>
+  LayerWeights<T, M> layer(std::int64_t index, T* values, M* matrices) const {
+    LayerWeights<T, M> weights;
+    T* next = values + begins_[static_cast<std::size_t>(index)];
+    M* next_matrix = matrices + begins_[static_cast<std::size_t>(index)];
+    visit_layer_tensors(PlaceBeside<T, M>(next, next_matrix), config_, layer_config(config_, index), weights);
     return weights;
   }
 

@@ -344,7 +344,7 @@ void CachedDecoder::StateOf<M>::forward(View<float, 3> logits, View<const std::i
     pass.blocks.mlp_block(layer + 1 < config.layers ? memory.layer(layer + 1).x : memory.x_last, c, w, s);
   }
   if (R == 0) return;
-  pass.blocks.norm(memory.h_last, memory.rstd_last, memory.x_last, weights.outer().norm);
+  pass.blocks.norm<float, float>(memory.h_last, memory.rstd_last, memory.x_last, weights.outer().norm);
   const View<float, 3> h = memory.h_last.split(0, B, T).range(1, T - R, R);
   if (R == 1) {  // one product for all sequences
     const View<float, 2> rows(h.data, {B, C}, {h.strides[0], 1}),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/attention_buffers.hpp"
 
+#include <type_traits>
+
 #include "library/core/gate_functions.hpp"
 
 namespace headgate::layers {
@@ -65,25 +67,29 @@ AttentionState<T>::AttentionState(Workspace& ws, const GatedAttentionShape& shap
     const bool per_head = shape.qk_norm == QkNorm::per_head;
     q = ws.take<T>(kName, N, Hq, D);
     k = ws.take<T>(kName, N, Hkv, D);
-    q_rstd = ws.take<T>(kName, N, per_head ? Hq : 1);
-    k_rstd = ws.take<T>(kName, N, per_head ? Hkv : 1);
+    q_rstd = ws.take<Wide<T>>(kName, N, per_head ? Hq : 1);
+    k_rstd = ws.take<Wide<T>>(kName, N, per_head ? Hkv : 1);
   }
 
   if (shares_gate(shape.gate)) shared_gate = ws.take<T>(kName, N, D);
   if (keeps_attn(shape.gate)) attn = ws.take<T>(kName, N, Hq, D);
   y = controlled = ws.take<T>(kName, N, Hq, D);
-  lse = ws.take<T>(kName, shape.B, Hq, shape.T);
+  lse = ws.take<Wide<T>>(kName, shape.B, Hq, shape.T);
   if (shape.gate.output_control != OutputControl::none) controlled = ws.take<T>(kName, N, Hq, D);
-  if (shape.gate.output_control == OutputControl::head_rmsnorm) head_rstd = ws.take<T>(kName, N, Hq);
+  if (shape.gate.output_control == OutputControl::head_rmsnorm) head_rstd = ws.take<Wide<T>>(kName, N, Hq);
   if (gates_layer_output(shape.gate)) ungated_out = ws.take<T>(kName, N, shape.C);
 }
 
 template <typename T>
 AttentionShared<T>::AttentionShared(Workspace& ws, const GatedAttentionShape& shape, bool training) {
   const std::int64_t N = shape.N(), Hq = shape.Hq, Hkv = shape.Hkv, D = shape.D;
-  cos = ws.take<T>("RoPE tables", shape.T, shape.rotary_dim / 2);
-  sin = ws.take<T>("RoPE tables", shape.T, shape.rotary_dim / 2);
-  if (shape.gate.sinks == SinkKind::off_by_one) zero_sinks = ws.take<T>("sinks", Hq);
+  cos = ws.take<Wide<T>>("RoPE tables", shape.T, shape.rotary_dim / 2);
+  sin = ws.take<Wide<T>>("RoPE tables", shape.T, shape.rotary_dim / 2);
+  if (shape.gate.sinks == SinkKind::off_by_one) zero_sinks = ws.take<Wide<T>>("sinks", Hq);
+  const GateLogits logits = gate_logits(shape);
+  if (!std::is_same_v<T, Wide<T>> && shape.gate.source == GateSource::parameter) {
+    gate_parameter = ws.take<T>("gate", logits.heads, logits.features);
+  }
   if (!training) return;
 
   constexpr const char* kName = "attention, backward";
@@ -99,16 +105,18 @@ AttentionShared<T>::AttentionShared(Workspace& ws, const GatedAttentionShape& sh
   dy = ws.take<T>(kName, N, Hq, D);
   if (gates_layer_output(shape.gate)) dungated_out = ws.take<T>(kName, N, shape.C);
   if (shape.gate.source == GateSource::parameter) {
-    dlogits = ws.take<T>(kName, N, gate_logits(shape).count());
+    dlogits = ws.take<T>(kName, N, logits.count());
   } else {
     dlogits = dprojection.range(1, columns.gate, columns.k - columns.gate);
   }
-  if (shape.gate.sinks == SinkKind::learned) dsinks = ws.take<T>(kName, Hq);
+  if (shape.gate.sinks == SinkKind::learned) dsinks = ws.take<Wide<T>>(kName, Hq);
 }
 
 template struct AttentionState<float>;
 template struct AttentionState<double>;
+template struct AttentionState<BFloat16>;
 template struct AttentionShared<float>;
 template struct AttentionShared<double>;
+template struct AttentionShared<BFloat16>;
 
 }  // namespace headgate::layers

@@ -63,19 +63,19 @@ struct AttentionState {
 
   // QK-norm reads gated_q and gated_k and writes to its own buffers, q and k. Without it, q is the same memory as
   // gated_q and k the same as gated_k. RoPE rotates q and k in place.
-  View<T, 3> gated_q, q;  ///< (N,Hq,D)
-  View<T, 3> gated_k, k;  ///< (N,Hkv,D)
-  View<T, 3> v;           ///< (N,Hkv,D)
-  View<T, 2> q_rstd;      ///< (N,Hq), or (N,1) if one norm spans all heads
-  View<T, 2> k_rstd;      ///< (N,Hkv), or (N,1)
+  View<T, 3> gated_q, q;    ///< (N,Hq,D)
+  View<T, 3> gated_k, k;    ///< (N,Hkv,D)
+  View<T, 3> v;             ///< (N,Hkv,D)
+  View<Wide<T>, 2> q_rstd;  ///< (N,Hq), or (N,1) if one norm spans all heads
+  View<Wide<T>, 2> k_rstd;  ///< (N,Hkv), or (N,1)
 
-  View<T, 2> shared_gate;  ///< (N,D) mean over heads of g(z)
-  View<T, 3> attn;         ///< (N,Hq,D) before the gate, where the backward pass needs it
-  View<T, 3> y;            ///< (N,Hq,D) the attention output, gated if the gate acts on it
-  View<T, 3> lse;          ///< (B,Hq,T)
-  View<T, 3> controlled;   ///< (N,Hq,D) y after its control, or y if there is none
-  View<T, 2> head_rstd;    ///< (N,Hq)
-  View<T, 2> ungated_out;  ///< (N,C) W_o's output before its gate
+  View<T, 2> shared_gate;      ///< (N,D) mean over heads of g(z)
+  View<T, 3> attn;             ///< (N,Hq,D) before the gate, where the backward pass needs it
+  View<T, 3> y;                ///< (N,Hq,D) the attention output, gated if the gate acts on it
+  View<Wide<T>, 3> lse;        ///< (B,Hq,T)
+  View<T, 3> controlled;       ///< (N,Hq,D) y after its control, or y if there is none
+  View<Wide<T>, 2> head_rstd;  ///< (N,Hq)
+  View<T, 2> ungated_out;      ///< (N,C) W_o's output before its gate
 };
 
 /// Holds the buffers that all layers share.
@@ -84,8 +84,9 @@ struct AttentionShared {
   /// `training`: allocates the buffers of the backward pass too.
   AttentionShared(Workspace& ws, const GatedAttentionShape& shape, bool training);
 
-  View<T, 2> cos, sin;    ///< (T,rotary_dim/2)
-  View<T, 1> zero_sinks;  ///< (Hq)
+  View<Wide<T>, 2> cos, sin;    ///< (T,rotary_dim/2)
+  View<Wide<T>, 1> zero_sinks;  ///< (Hq)
+  View<T, 2> gate_parameter;    ///< (heads,features) of the layer that runs, rounded, if T is bf16
 
   // Buffers of the backward pass.
   View<T, 2> dprojection;   ///< (N,width); dq, dk, dv and, if z is projected, dlogits are columns of it
@@ -94,7 +95,7 @@ struct AttentionShared {
   View<T, 3> dgated;        ///< dq, dk or dv: the one whose projection is gated
   View<T, 3> dy;            ///< (N,Hq,D) gradient of `controlled`, turned in place into that of y
   View<T, 2> dungated_out;  ///< (N,C)
-  View<T, 1> dsinks;        ///< (Hq)
+  View<Wide<T>, 1> dsinks;  ///< (Hq)
 };
 
 }  // namespace headgate::layers

@@ -44,7 +44,7 @@ ViewOf<U> DeltaNet<T>::by_head(const View<U, 2>& logits) const {
 }
 
 template <typename T>
-ShortConvolutionInputs DeltaNet<T>::convolution_inputs(const DeltaNetVectors<const T>& weights,
+ShortConvolutionInputs DeltaNet<T>::convolution_inputs(const DeltaNetVectors<const Wide<T>>& weights,
                                                        const DeltaNetState<T>& state) const {
   ShortConvolutionInputs inputs;
   inputs.x = by_head(one_head(state.mixed));
@@ -73,7 +73,8 @@ LinearAttentionOptions DeltaNet<T>::rule_options() const {
 }
 
 template <typename T>
-GatedNormInputs DeltaNet<T>::norm_inputs(const DeltaNetVectors<const T>& weights, const DeltaNetState<T>& state) const {
+GatedNormInputs DeltaNet<T>::norm_inputs(const DeltaNetVectors<const Wide<T>>& weights,
+                                         const DeltaNetState<T>& state) const {
   GatedNormInputs inputs;
   inputs.x = by_head(state.o);
   inputs.weight = make_vector_view(weights.norm.data, shape_.Dv);
@@ -87,20 +88,20 @@ GatedNormOptions DeltaNet<T>::norm_options() const {
 }
 
 template <typename T>
-DeltaGates<T> DeltaNet<T>::gates(const DeltaNetVectors<const T>& weights, const DeltaNetState<T>& state) const {
+DeltaGates<T> DeltaNet<T>::gates(const DeltaNetVectors<const Wide<T>>& weights, const DeltaNetState<T>& state) const {
   return {state.a, state.b, weights.a_log, weights.dt_bias, shape_.beta_scale};
 }
 
 // --- forward -----------------------------------------------------------------------------------------------------
 
 template <typename T>
-template <typename M>
-void DeltaNet<T>::forward(View<T, 2> out, ConstView<T, 2> h, const DeltaNetWeights<const T, M>& weights,
+template <typename O, typename M>
+void DeltaNet<T>::forward(View<O, 2> out, ConstView<T, 2> h, const DeltaNetWeights<const Wide<T>, M>& weights,
                           const DeltaNetState<T>& state, Update update, DeltaNetCache* cache,
                           const HeadOverride<T>* replaced) const {
   if (shape_.N() == 0) return;
   linear_forward(state.projection, h, weights.in, Update::overwrite, context_);
-  delta_gates_forward(state.decay, state.beta, gates(weights, state), context_);
+  delta_gates_forward<T>(state.decay, state.beta, gates(weights, state), context_);
   if (cache == nullptr) {
     convolve(weights, state, nullptr);
     attend(state, nullptr);
@@ -115,7 +116,7 @@ void DeltaNet<T>::forward(View<T, 2> out, ConstView<T, 2> h, const DeltaNetWeigh
 }
 
 template <typename T>
-void DeltaNet<T>::convolve(const DeltaNetVectors<const T>& weights, const DeltaNetState<T>& state,
+void DeltaNet<T>::convolve(const DeltaNetVectors<const Wide<T>>& weights, const DeltaNetState<T>& state,
                            const DeltaNetCache::Pass* pass) const {
   ShortConvolutionInputs inputs = convolution_inputs(weights, state);
   ShortConvolutionOutputs outputs;
@@ -140,7 +141,7 @@ void DeltaNet<T>::attend(const DeltaNetState<T>& state, const DeltaNetCache::Pas
 }
 
 template <typename T>
-void DeltaNet<T>::gate_output(const DeltaNetVectors<const T>& weights, const DeltaNetState<T>& state,
+void DeltaNet<T>::gate_output(const DeltaNetVectors<const Wide<T>>& weights, const DeltaNetState<T>& state,
                               const HeadOverride<T>* replaced) const {
   GatedNormInputs inputs = norm_inputs(weights, state);
   gated_norm_forward(by_head(state.y), inputs, norm_options());
@@ -155,8 +156,9 @@ void DeltaNet<T>::gate_output(const DeltaNetVectors<const T>& weights, const Del
 // --- backward ----------------------------------------------------------------------------------------------------
 
 template <typename T>
-void DeltaNet<T>::backward(View<T, 2> dh, const DeltaNetWeights<T>& gradients, ConstView<T, 2> dout, ConstView<T, 2> h,
-                           const DeltaNetWeights<const T>& weights, const DeltaNetState<T>& state) const {
+void DeltaNet<T>::backward(View<Wide<T>, 2> dh, const DeltaNetWeights<Wide<T>>& gradients, ConstView<T, 2> dout,
+                           ConstView<T, 2> h, const DeltaNetWeights<const Wide<T>, const T>& weights,
+                           const DeltaNetState<T>& state) const {
   if (shape_.N() == 0) return;
   const DeltaNetShared<T>& d = shared_;
   linear_backward_input(side_by_side(d.dy), dout, weights.out, Update::overwrite, context_);
@@ -170,7 +172,8 @@ void DeltaNet<T>::backward(View<T, 2> dh, const DeltaNetWeights<T>& gradients, C
 
 /// d_o and dz =, from dy; the gradient of the norm's weight +=.
 template <typename T>
-void DeltaNet<T>::gate_output_backward(const DeltaNetWeights<T>& gradients, const DeltaNetWeights<const T>& weights,
+void DeltaNet<T>::gate_output_backward(const DeltaNetWeights<Wide<T>>& gradients,
+                                       const DeltaNetWeights<const Wide<T>, const T>& weights,
                                        const DeltaNetState<T>& state) const {
   GatedNormGradients d;
   d.dx = by_head(shared_.d_o);
@@ -182,7 +185,8 @@ void DeltaNet<T>::gate_output_backward(const DeltaNetWeights<T>& gradients, cons
 
 /// dq, dk, dv, da and db =, from d_o; the gradients of a_log and dt_bias +=.
 template <typename T>
-void DeltaNet<T>::attend_backward(const DeltaNetWeights<T>& gradients, const DeltaNetWeights<const T>& weights,
+void DeltaNet<T>::attend_backward(const DeltaNetWeights<Wide<T>>& gradients,
+                                  const DeltaNetWeights<const Wide<T>, const T>& weights,
                                   const DeltaNetState<T>& state) const {
   LinearAttentionGradients d;
   d.dq = by_head(shared_.dq);
@@ -193,15 +197,16 @@ void DeltaNet<T>::attend_backward(const DeltaNetWeights<T>& gradients, const Del
   LinearAttentionIncoming incoming;
   incoming.dy = by_head(shared_.d_o);
   linear_attention_backward(d, rule_inputs(state), incoming, rule_options());
-  delta_gates_backward(shared_.da, shared_.db, shared_.ddecay, shared_.dbeta, state.decay, gates(weights, state),
-                       context_);
-  add_column_sums(gradients.a_log, shared_.ddecay, context_);
-  add_column_sums(gradients.dt_bias, shared_.da, context_);
+  delta_gates_backward<T>(shared_.da, shared_.db, shared_.ddecay, shared_.dbeta, state.decay, gates(weights, state),
+                          context_);
+  add_column_sums<Wide<T>>(gradients.a_log, shared_.ddecay, context_);
+  add_column_sums<Wide<T>, T>(gradients.dt_bias, shared_.da, context_);
 }
 
 /// The gradients of the projected q, k and v =, from those behind the convolution; that of its taps +=.
 template <typename T>
-void DeltaNet<T>::convolve_backward(const DeltaNetWeights<T>& gradients, const DeltaNetWeights<const T>& weights,
+void DeltaNet<T>::convolve_backward(const DeltaNetWeights<Wide<T>>& gradients,
+                                    const DeltaNetWeights<const Wide<T>, const T>& weights,
                                     const DeltaNetState<T>& state) const {
   ShortConvolutionGradients d;
   d.dx = by_head(one_head(shared_.dmixed));
@@ -214,18 +219,19 @@ void DeltaNet<T>::convolve_backward(const DeltaNetWeights<T>& gradients, const D
 
 template class DeltaNet<float>;
 template class DeltaNet<double>;
-template void DeltaNet<float>::forward(View<float, 2>, ConstView<float, 2>, const DeltaNetWeights<const float>&,
-                                       const DeltaNetState<float>&, Update, DeltaNetCache*,
-                                       const HeadOverride<float>*) const;
-template void DeltaNet<double>::forward(View<double, 2>, ConstView<double, 2>, const DeltaNetWeights<const double>&,
-                                        const DeltaNetState<double>&, Update, DeltaNetCache*,
-                                        const HeadOverride<double>*) const;
-template void DeltaNet<float>::forward(View<float, 2>, ConstView<float, 2>,
-                                       const DeltaNetWeights<const float, const BFloat16>&, const DeltaNetState<float>&,
-                                       Update, DeltaNetCache*, const HeadOverride<float>*) const;
-template void DeltaNet<float>::forward(View<float, 2>, ConstView<float, 2>,
-                                       const DeltaNetWeights<const float, const StoredBlocks>&,
-                                       const DeltaNetState<float>&, Update, DeltaNetCache*,
-                                       const HeadOverride<float>*) const;
+template class DeltaNet<BFloat16>;
+
+// T, O and M of DeltaNet<T>::forward.
+#define HEADGATE_DELTA_FORWARD(T, O, M)                                                                     \
+  template void DeltaNet<T>::forward(View<O, 2>, ConstView<T, 2>, const DeltaNetWeights<const Wide<T>, M>&, \
+                                     const DeltaNetState<T>&, Update, DeltaNetCache*, const HeadOverride<T>*) const;
+HEADGATE_DELTA_FORWARD(float, float, const float)
+HEADGATE_DELTA_FORWARD(double, double, const double)
+HEADGATE_DELTA_FORWARD(float, float, const BFloat16)
+HEADGATE_DELTA_FORWARD(float, float, const StoredBlocks)
+HEADGATE_DELTA_FORWARD(BFloat16, float, const BFloat16)
+HEADGATE_DELTA_FORWARD(BFloat16, BFloat16, const BFloat16)
+
+#undef HEADGATE_DELTA_FORWARD
 
 }  // namespace headgate::layers

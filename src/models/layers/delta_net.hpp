@@ -34,24 +34,26 @@ struct DeltaNetWeights : DeltaNetVectors<T> {
   MatrixOf<M> out;  ///< (C,Hv·Dv)
 };
 
-/// Computes the layer in the caller's memory.
+/// Computes the layer in the caller's memory, with activations of T. If T is bf16, decay, β, states, sums and vectors
+/// of weights are f32.
 template <typename T>
 class DeltaNet {
  public:
   /// `context`: a context returned by resolved(). Throws Error as validate() does.
   DeltaNet(const DeltaNetShape& shape, const DeltaNetShared<T>& shared, const ExecutionContext& context);
 
-  /// out(N,C) = or += the layer of h(N,C). With a cache, the tokens follow those that it has seen, and are added to it
-  /// once the delta rule has read them. A pass that has a cache or overrides heads cannot be followed by a backward
-  /// pass. Factors of an override multiply the normed output of a value head in place of its gate.
-  template <typename M>
-  void forward(View<T, 2> out, ConstView<T, 2> h, const DeltaNetWeights<const T, M>& weights,
+  /// out(N,C) = or += the layer of h(N,C); elements O are T or Wide<T>. With a cache, the tokens follow those that it
+  /// has seen, and are added to it once the delta rule has read them. A pass that has a cache or overrides heads cannot
+  /// be followed by a backward pass. Factors of an override multiply the normed output of a value head in place of its
+  /// gate.
+  template <typename O, typename M>
+  void forward(View<O, 2> out, ConstView<T, 2> h, const DeltaNetWeights<const Wide<T>, M>& weights,
                const DeltaNetState<T>& state, Update update, DeltaNetCache* cache = nullptr,
                const HeadOverride<T>* replaced = nullptr) const;
 
   /// dh(N,C) =; gradients +=. dout(N,C) is read; h, weights and state are those of the forward pass.
-  void backward(View<T, 2> dh, const DeltaNetWeights<T>& gradients, ConstView<T, 2> dout, ConstView<T, 2> h,
-                const DeltaNetWeights<const T>& weights, const DeltaNetState<T>& state) const;
+  void backward(View<Wide<T>, 2> dh, const DeltaNetWeights<Wide<T>>& gradients, ConstView<T, 2> dout, ConstView<T, 2> h,
+                const DeltaNetWeights<const Wide<T>, const T>& weights, const DeltaNetState<T>& state) const;
 
   /// Returns what the delta rule reads, as after a forward pass without a cache: q, k and v behind the convolution, g
   /// and β. linear_attention_statistics and linear_attention_weights take the same.
@@ -60,23 +62,24 @@ class DeltaNet {
   LinearAttentionOptions rule_options() const;
 
  private:
-  void convolve(const DeltaNetVectors<const T>& weights, const DeltaNetState<T>& state,
+  void convolve(const DeltaNetVectors<const Wide<T>>& weights, const DeltaNetState<T>& state,
                 const DeltaNetCache::Pass* pass) const;
   void attend(const DeltaNetState<T>& state, const DeltaNetCache::Pass* pass) const;
-  void gate_output(const DeltaNetVectors<const T>& weights, const DeltaNetState<T>& state,
+  void gate_output(const DeltaNetVectors<const Wide<T>>& weights, const DeltaNetState<T>& state,
                    const HeadOverride<T>* replaced) const;
-  void convolve_backward(const DeltaNetWeights<T>& gradients, const DeltaNetWeights<const T>& weights,
-                         const DeltaNetState<T>& state) const;
-  void attend_backward(const DeltaNetWeights<T>& gradients, const DeltaNetWeights<const T>& weights,
-                       const DeltaNetState<T>& state) const;
-  void gate_output_backward(const DeltaNetWeights<T>& gradients, const DeltaNetWeights<const T>& weights,
+  void convolve_backward(const DeltaNetWeights<Wide<T>>& gradients,
+                         const DeltaNetWeights<const Wide<T>, const T>& weights, const DeltaNetState<T>& state) const;
+  void attend_backward(const DeltaNetWeights<Wide<T>>& gradients,
+                       const DeltaNetWeights<const Wide<T>, const T>& weights, const DeltaNetState<T>& state) const;
+  void gate_output_backward(const DeltaNetWeights<Wide<T>>& gradients,
+                            const DeltaNetWeights<const Wide<T>, const T>& weights,
                             const DeltaNetState<T>& state) const;
 
-  ShortConvolutionInputs convolution_inputs(const DeltaNetVectors<const T>& weights,
+  ShortConvolutionInputs convolution_inputs(const DeltaNetVectors<const Wide<T>>& weights,
                                             const DeltaNetState<T>& state) const;
-  GatedNormInputs norm_inputs(const DeltaNetVectors<const T>& weights, const DeltaNetState<T>& state) const;
+  GatedNormInputs norm_inputs(const DeltaNetVectors<const Wide<T>>& weights, const DeltaNetState<T>& state) const;
   GatedNormOptions norm_options() const;
-  DeltaGates<T> gates(const DeltaNetVectors<const T>& weights, const DeltaNetState<T>& state) const;
+  DeltaGates<T> gates(const DeltaNetVectors<const Wide<T>>& weights, const DeltaNetState<T>& state) const;
   /// Views (N,H,F) as the operations' (B,H,T,F).
   template <typename U>
   ViewOf<U> by_head(const View<U, 3>& tokens) const;

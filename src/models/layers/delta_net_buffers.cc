@@ -82,8 +82,8 @@ DeltaNetState<T>::DeltaNetState(Workspace& ws, const DeltaNetShape& shape) {
   q = heads.q;
   k = heads.k;
   v = heads.v;
-  decay = ws.take<T>(kName, N, shape.Hv);
-  beta = ws.take<T>(kName, N, shape.Hv);
+  decay = ws.take<Wide<T>>(kName, N, shape.Hv);
+  beta = ws.take<Wide<T>>(kName, N, shape.Hv);
   o = ws.take<T>(kName, N, shape.Hv, shape.Dv);
   y = ws.take<T>(kName, N, shape.Hv, shape.Dv);
 }
@@ -104,17 +104,19 @@ DeltaNetShared<T>::DeltaNetShared(Workspace& ws, const DeltaNetShape& shape, boo
   dq = heads.q;
   dk = heads.k;
   dv = heads.v;
-  ddecay = ws.take<T>(kName, N, shape.Hv);
-  dbeta = ws.take<T>(kName, N, shape.Hv);
+  ddecay = ws.take<Wide<T>>(kName, N, shape.Hv);
+  dbeta = ws.take<Wide<T>>(kName, N, shape.Hv);
   d_o = ws.take<T>(kName, N, shape.Hv, shape.Dv);
   dy = ws.take<T>(kName, N, shape.Hv, shape.Dv);
-  dconvolution = ws.take<T>(kName, shape.channels(), shape.K);
-  dnorm = ws.take<T>(kName, shape.Dv);
+  dconvolution = ws.take<Wide<T>>(kName, shape.channels(), shape.K);
+  dnorm = ws.take<Wide<T>>(kName, shape.Dv);
 }
 
 template struct DeltaNetState<float>;
 template struct DeltaNetState<double>;
+template struct DeltaNetState<BFloat16>;
 template struct DeltaNetShared<float>;
 template struct DeltaNetShared<double>;
+template struct DeltaNetShared<BFloat16>;
 
 }  // namespace headgate::layers

@@ -6,6 +6,7 @@
 #include "headgate/attention.hpp"
 #include "library/core/view.hpp"
 #include "library/core/workspace.hpp"
+#include "models/layers/arguments.hpp"
 
 // Holds the sizes of a Gated DeltaNet layer and its buffers: those that a layer keeps for its backward pass, and those
 // that all layers of a model share.
@@ -45,11 +46,11 @@ struct DeltaNetState {
   View<T, 3> z;           ///< (N,Hv,Dv) logits of the output's gate
   View<T, 2> b, a;        ///< (N,Hv) logits of β and of the decay
 
-  View<T, 2> convolved;    ///< (N,channels) behind the convolution; the next three are columns of it
-  View<T, 3> q, k, v;      ///< (N,Hk,D), (N,Hk,D), (N,Hv,Dv); q and k before their L2 norm
-  View<T, 2> decay, beta;  ///< (N,Hv) g, a natural logarithm, and β
-  View<T, 3> o;            ///< (N,Hv,Dv) output of the delta rule
-  View<T, 3> y;            ///< (N,Hv,Dv) after its norm and gate, which W_o reads
+  View<T, 2> convolved;          ///< (N,channels) behind the convolution; the next three are columns of it
+  View<T, 3> q, k, v;            ///< (N,Hk,D), (N,Hk,D), (N,Hv,Dv); q and k before their L2 norm
+  View<Wide<T>, 2> decay, beta;  ///< (N,Hv) g, a natural logarithm, and β
+  View<T, 3> o;                  ///< (N,Hv,Dv) output of the delta rule
+  View<T, 3> y;                  ///< (N,Hv,Dv) after its norm and gate, which W_o reads
 };
 
 /// Holds the buffers of the backward pass that all layers share. They are absent unless `training`.
@@ -57,16 +58,16 @@ template <typename T>
 struct DeltaNetShared {
   DeltaNetShared(Workspace& ws, const DeltaNetShape& shape, bool training);
 
-  View<T, 2> dprojection;    ///< (N,width); the next four are columns of it
-  View<T, 2> dmixed;         ///< (N,channels)
-  View<T, 3> dz;             ///< (N,Hv,Dv)
-  View<T, 2> db, da;         ///< (N,Hv)
-  View<T, 2> dconvolved;     ///< (N,channels); the next three are columns of it
-  View<T, 3> dq, dk, dv;     ///< (N,Hk,D), (N,Hk,D), (N,Hv,Dv)
-  View<T, 2> ddecay, dbeta;  ///< (N,Hv)
-  View<T, 3> d_o, dy;        ///< (N,Hv,Dv) gradients of o and of y
-  View<T, 2> dconvolution;   ///< (channels,K)
-  View<T, 1> dnorm;          ///< (Dv)
+  View<T, 2> dprojection;          ///< (N,width); the next four are columns of it
+  View<T, 2> dmixed;               ///< (N,channels)
+  View<T, 3> dz;                   ///< (N,Hv,Dv)
+  View<T, 2> db, da;               ///< (N,Hv)
+  View<T, 2> dconvolved;           ///< (N,channels); the next three are columns of it
+  View<T, 3> dq, dk, dv;           ///< (N,Hk,D), (N,Hk,D), (N,Hv,Dv)
+  View<Wide<T>, 2> ddecay, dbeta;  ///< (N,Hv)
+  View<T, 3> d_o, dy;              ///< (N,Hv,Dv) gradients of o and of y
+  View<Wide<T>, 2> dconvolution;   ///< (channels,K)
+  View<Wide<T>, 1> dnorm;          ///< (Dv)
 };
 
 }  // namespace headgate::layers

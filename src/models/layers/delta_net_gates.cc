@@ -12,8 +12,9 @@ namespace headgate::layers {
 
 template <typename T>
 struct DeltaGatesBackward {
-  View<T, 2> da, db, ddecay;
-  View<const T, 2> dbeta, decay;
+  View<T, 2> da, db;
+  View<Wide<T>, 2> ddecay;
+  View<const Wide<T>, 2> dbeta, decay;
 };
 
 }  // namespace headgate::layers
@@ -31,14 +32,15 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
 template <typename T>
-void delta_gates_forward_rows(const View<T, 2>& decay, const View<T, 2>& beta, const DeltaGates<T>& gates,
+void delta_gates_forward_rows(const View<Wide<T>, 2>& decay, const View<Wide<T>, 2>& beta, const DeltaGates<T>& gates,
                               std::int64_t begin, std::int64_t end) {
-  const Tag<T> d;
-  const auto scale = hn::Set(d, static_cast<T>(gates.beta_scale));
+  using W = Wide<T>;
+  const Tag<W> d;
+  const auto scale = hn::Set(d, static_cast<W>(gates.beta_scale));
   for (std::int64_t n = begin; n < end; ++n) {
     const T *a = gates.a.at(n), *b = gates.b.at(n);
-    T *out = decay.at(n), *out_beta = beta.at(n);
-    each_vector<T>(decay.shape[1], [&](std::int64_t h, auto lanes) HWY_ATTR {
+    W *out = decay.at(n), *out_beta = beta.at(n);
+    each_vector<W>(decay.shape[1], [&](std::int64_t h, auto lanes) HWY_ATTR {
       const auto rate = hn::Exp(d, lanes.load(gates.a_log.data + h));
       const auto z = hn::Add(lanes.load(a + h), lanes.load(gates.dt_bias.data + h));
       lanes.store(hn::Neg(hn::Mul(rate, Gate<GateFn::softplus>::value(d, z))), out + h);
@@ -50,12 +52,15 @@ void delta_gates_forward_rows(const View<T, 2>& decay, const View<T, 2>& beta, c
 template <typename T>
 void delta_gates_backward_rows(const DeltaGatesBackward<T>& call, const DeltaGates<T>& gates, std::int64_t begin,
                                std::int64_t end) {
-  const Tag<T> d;
-  const auto scale = hn::Set(d, static_cast<T>(gates.beta_scale));
+  using W = Wide<T>;
+  const Tag<W> d;
+  const auto scale = hn::Set(d, static_cast<W>(gates.beta_scale));
   for (std::int64_t n = begin; n < end; ++n) {
-    const T *a = gates.a.at(n), *b = gates.b.at(n), *g = call.decay.at(n), *incoming = call.dbeta.at(n);
-    T *da = call.da.at(n), *db = call.db.at(n), *dg = call.ddecay.at(n);
-    each_vector<T>(call.decay.shape[1], [&](std::int64_t h, auto lanes) HWY_ATTR {
+    const T *a = gates.a.at(n), *b = gates.b.at(n);
+    const W *g = call.decay.at(n), *incoming = call.dbeta.at(n);
+    T *da = call.da.at(n), *db = call.db.at(n);
+    W* dg = call.ddecay.at(n);
+    each_vector<W>(call.decay.shape[1], [&](std::int64_t h, auto lanes) HWY_ATTR {
       const auto rate = hn::Exp(d, lanes.load(gates.a_log.data + h));
       const auto z = hn::Add(lanes.load(a + h), lanes.load(gates.dt_bias.data + h));
       const auto of_decay = lanes.load(dg + h);
@@ -81,7 +86,7 @@ HEADGATE_TARGET_TABLE(delta_gates_backward_rows);
 constexpr std::int64_t kOperations = 16;
 
 template <typename T>
-bool fits(const DeltaGates<T>& gates, const View<const T, 2>& like) {
+bool fits(const DeltaGates<T>& gates, const View<const Wide<T>, 2>& like) {
   const std::int64_t H = like.shape[1];
   return gates.a.shape == like.shape && gates.b.shape == like.shape && gates.a_log.shape[0] == H &&
          gates.dt_bias.shape[0] == H && has_whole_rows(gates.a) && has_whole_rows(gates.b) &&
@@ -91,7 +96,7 @@ bool fits(const DeltaGates<T>& gates, const View<const T, 2>& like) {
 }  // namespace
 
 template <typename T>
-void delta_gates_forward(View<T, 2> decay, View<T, 2> beta, const DeltaGates<T>& gates,
+void delta_gates_forward(View<Wide<T>, 2> decay, View<Wide<T>, 2> beta, const DeltaGates<T>& gates,
                          const ExecutionContext& context) {
   assert(decay.shape == beta.shape && has_whole_rows(decay) && has_whole_rows(beta) && fits<T>(gates, decay));
   const auto kernel = HEADGATE_FOR_TARGET(delta_gates_forward_rows, T, context.target);
@@ -101,8 +106,8 @@ void delta_gates_forward(View<T, 2> decay, View<T, 2> beta, const DeltaGates<T>&
 }
 
 template <typename T>
-void delta_gates_backward(View<T, 2> da, View<T, 2> db, View<T, 2> ddecay, ConstView<T, 2> dbeta, ConstView<T, 2> decay,
-                          const DeltaGates<T>& gates, const ExecutionContext& context) {
+void delta_gates_backward(View<T, 2> da, View<T, 2> db, View<Wide<T>, 2> ddecay, ConstView<Wide<T>, 2> dbeta,
+                          ConstView<Wide<T>, 2> decay, const DeltaGates<T>& gates, const ExecutionContext& context) {
   assert(da.shape == decay.shape && db.shape == decay.shape && ddecay.shape == decay.shape);
   assert(dbeta.shape == decay.shape && fits<T>(gates, decay));
   const auto kernel = HEADGATE_FOR_TARGET(delta_gates_backward_rows, T, context.target);
@@ -117,6 +122,9 @@ template void delta_gates_backward(View<float, 2>, View<float, 2>, View<float, 2
                                    ConstView<float, 2>, const DeltaGates<float>&, const ExecutionContext&);
 template void delta_gates_backward(View<double, 2>, View<double, 2>, View<double, 2>, ConstView<double, 2>,
                                    ConstView<double, 2>, const DeltaGates<double>&, const ExecutionContext&);
+template void delta_gates_forward(View<float, 2>, View<float, 2>, const DeltaGates<BFloat16>&, const ExecutionContext&);
+template void delta_gates_backward(View<BFloat16, 2>, View<BFloat16, 2>, View<float, 2>, ConstView<float, 2>,
+                                   ConstView<float, 2>, const DeltaGates<BFloat16>&, const ExecutionContext&);
 
 }  // namespace headgate::layers
 #endif  // HWY_ONCE

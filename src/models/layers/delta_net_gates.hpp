@@ -11,17 +11,17 @@ namespace headgate::layers {
 template <typename T>
 struct DeltaGates {
   View<const T, 2> a, b;
-  View<const T, 1> a_log, dt_bias;
+  View<const Wide<T>, 1> a_log, dt_bias;
   double beta_scale = 1.0;
 };
 template <typename T>
-void delta_gates_forward(View<T, 2> decay, View<T, 2> beta, const DeltaGates<T>& gates,
+void delta_gates_forward(View<Wide<T>, 2> decay, View<Wide<T>, 2> beta, const DeltaGates<T>& gates,
                          const ExecutionContext& context);
 
 /// da(N,H) and db(N,H) = the gradients of a and b. ddecay(N,H), the gradient of g, becomes that of a_log in each token,
 /// ddecay·g. The gradient of dt_bias in each token is da. db may be dbeta.
 template <typename T>
-void delta_gates_backward(View<T, 2> da, View<T, 2> db, View<T, 2> ddecay, ConstView<T, 2> dbeta, ConstView<T, 2> decay,
-                          const DeltaGates<T>& gates, const ExecutionContext& context);
+void delta_gates_backward(View<T, 2> da, View<T, 2> db, View<Wide<T>, 2> ddecay, ConstView<Wide<T>, 2> dbeta,
+                          ConstView<Wide<T>, 2> decay, const DeltaGates<T>& gates, const ExecutionContext& context);
 
 }  // namespace headgate::layers

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <type_traits>
 
 #include "library/core/dispatch.hpp"
 #include "models/layers/parallel.hpp"
@@ -24,15 +25,21 @@ void add_range(T* y, const T* x, std::int64_t n) {
 }
 
 template <typename T>
+void round_range(BFloat16* y, const T* x, std::int64_t n) {
+  each_vector<T>(n, [&](std::int64_t i, auto lanes) HWY_ATTR { lanes.store(lanes.load(x + i), y + i); });
+}
+
+template <typename T>
 void silu_forward_rows(const View<T, 3>& y, const View<const T, 3>& x, std::int64_t begin, std::int64_t end) {
-  const Tag<T> d;
+  using W = Wide<T>;
+  const Tag<W> d;
   for (std::int64_t n = begin; n < end; ++n) {
     for (std::int64_t h = 0; h < x.shape[1]; ++h) {
       const T* in = x.at(n, h);
       T* out = y.at(n, h);
-      each_vector<T>(x.shape[2], [&](std::int64_t i, auto lanes) HWY_ATTR {
+      each_vector<W>(x.shape[2], [&](std::int64_t i, auto lanes) HWY_ATTR {
         const auto z = lanes.load(in + i);
-        lanes.store(hn::Mul(z, SigmoidPair<Tag<T>>(d, z).sigma), out + i);
+        lanes.store(hn::Mul(z, SigmoidPair<Tag<W>>(d, z).sigma), out + i);
       });
     }
   }
@@ -41,15 +48,16 @@ void silu_forward_rows(const View<T, 3>& y, const View<const T, 3>& x, std::int6
 template <typename T>
 void silu_backward_rows(const View<T, 3>& dx, const View<const T, 3>& dy, const View<const T, 3>& x, std::int64_t begin,
                         std::int64_t end) {
-  const Tag<T> d;
+  using W = Wide<T>;
+  const Tag<W> d;
   for (std::int64_t n = begin; n < end; ++n) {
     for (std::int64_t h = 0; h < x.shape[1]; ++h) {
       const T* in = x.at(n, h);
       const T* g = dy.at(n, h);
       T* out = dx.at(n, h);
-      each_vector<T>(x.shape[2], [&](std::int64_t i, auto lanes) HWY_ATTR {
+      each_vector<W>(x.shape[2], [&](std::int64_t i, auto lanes) HWY_ATTR {
         const auto z = lanes.load(in + i);
-        const SigmoidPair<Tag<T>> s(d, z);
+        const SigmoidPair<Tag<W>> s(d, z);
         const auto slope = hn::MulAdd(hn::Mul(z, s.sigma), s.complement, s.sigma);  // σ + zσ(1 − σ)
         lanes.store(hn::Mul(lanes.load(g + i), slope), out + i);
       });
@@ -65,17 +73,22 @@ namespace headgate::layers {
 namespace {
 
 HEADGATE_TARGET_TABLE(add_range);
+HEADGATE_TARGET_TABLE(round_range);
 HEADGATE_TARGET_TABLE(silu_forward_rows);
 HEADGATE_TARGET_TABLE(silu_backward_rows);
 
 }  // namespace
 
-template <typename T>
-void copy_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context) {
+template <typename Y, typename X>
+void copy_to(View<Y, 1> y, ConstView<X, 1> x, const ExecutionContext& context) {
   assert(y.shape == x.shape && y.dense() && x.dense());
-  const Parts parts = parts_of(context, y.shape[0], 1, kFalseSharingElements<T>);
+  const Parts parts = parts_of(context, y.shape[0], 1, kFalseSharingElements<Y>);
   for_parts(parts, [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
-    std::copy(x.data + begin, x.data + end, y.data + begin);
+    if constexpr (std::is_same_v<Y, X>) {
+      std::copy(x.data + begin, x.data + end, y.data + begin);
+    } else {
+      HEADGATE_FOR_TARGET(round_range, X, context.target)(y.data + begin, x.data + begin, end - begin);
+    }
   });
 }
 
@@ -117,14 +130,17 @@ void silu_backward(View<T, 3> dx, ConstView<T, 3> dy, ConstView<T, 3> x, const E
 
 template void copy_to(View<float, 1>, ConstView<float, 1>, const ExecutionContext&);
 template void copy_to(View<double, 1>, ConstView<double, 1>, const ExecutionContext&);
+template void copy_to<BFloat16, float>(View<BFloat16, 1>, ConstView<float, 1>, const ExecutionContext&);
 template void add_to(View<float, 1>, ConstView<float, 1>, const ExecutionContext&);
 template void add_to(View<double, 1>, ConstView<double, 1>, const ExecutionContext&);
 template void scale(View<float, 1>, float, const ExecutionContext&);
 template void scale(View<double, 1>, double, const ExecutionContext&);
 template void silu_forward(View<float, 3>, ConstView<float, 3>, const ExecutionContext&);
 template void silu_forward(View<double, 3>, ConstView<double, 3>, const ExecutionContext&);
+template void silu_forward(View<BFloat16, 3>, ConstView<BFloat16, 3>, const ExecutionContext&);
 template void silu_backward(View<float, 3>, ConstView<float, 3>, ConstView<float, 3>, const ExecutionContext&);
 template void silu_backward(View<double, 3>, ConstView<double, 3>, ConstView<double, 3>, const ExecutionContext&);
+template void silu_backward(View<BFloat16, 3>, ConstView<BFloat16, 3>, ConstView<BFloat16, 3>, const ExecutionContext&);
 
 }  // namespace headgate::layers
 #endif  // HWY_ONCE

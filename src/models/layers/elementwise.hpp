@@ -5,9 +5,9 @@
 
 namespace headgate::layers {
 
-/// y(n) = x(n), both dense.
-template <typename T>
-void copy_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context);
+/// y(n) = x(n), both dense. Rounds f32 to bf16.
+template <typename Y, typename X = Y>
+void copy_to(View<Y, 1> y, ConstView<X, 1> x, const ExecutionContext& context);
 
 /// y(n) += x(n), both dense.
 template <typename T>

@@ -13,9 +13,10 @@
 #define HEADGATE_LAYERS_GATE_APPLY_CALL_
 namespace headgate::layers {
 
-template <typename T>
+template <typename Y, typename U>
 struct GateForward {
-  View<T, 3> y;
+  using T = U;
+  View<Y, 3> y;
   View<const T, 3> u, z;
   GateRule rule;
   Update update;
@@ -51,9 +52,9 @@ namespace headgate::layers::HWY_NAMESPACE {
 
 /// Computes g(z) of one logit in every lane.
 template <typename T, class Function>
-HWY_INLINE Vec<T> value_at(const Function& gate, T z) {
-  const Tag<T> d;
-  return gate.value(d, hn::Set(d, z));
+HWY_INLINE Vec<Wide<T>> value_at(const Function& gate, T z) {
+  const Tag<Wide<T>> d;
+  return gate.value(d, hn::Set(d, widened(z)));
 }
 
 template <typename T>
@@ -64,26 +65,28 @@ void gate_values_rows(const View<T, 3>& values, const View<const T, 3>& logits, 
     for (std::int64_t row = begin * H; row < end * H; ++row) {
       const T* z = logits.at(row / H, row % H);
       T* g = values.at(row / H, row % H);
-      each_vector<T>(
-          F, [&](std::int64_t c, auto lanes) HWY_ATTR { lanes.store(gate.value(Tag<T>(), lanes.load(z + c)), g + c); });
+      each_vector<Wide<T>>(F, [&](std::int64_t c, auto lanes)
+                                  HWY_ATTR { lanes.store(gate.value(Tag<Wide<T>>(), lanes.load(z + c)), g + c); });
     }
   });
 }
 
-template <typename T>
-void gate_forward_rows(const GateForward<T>& call, std::int64_t begin, std::int64_t end) {
+template <class Call>
+void gate_forward_rows(const Call& call, std::int64_t begin, std::int64_t end) {
+  using T = typename Call::T;
+  using W = Wide<T>;
   const std::int64_t H = call.u.shape[1], D = call.u.shape[2];
   const bool of_head = call.z.shape[2] == 1;
   with_gate(call.rule.fn, [&](auto gate) HWY_ATTR {
     for (std::int64_t row = begin * H; row < end * H; ++row) {
-      T* y = call.y.at(row / H, row % H);
+      auto* y = call.y.at(row / H, row % H);
       const T* u = call.u.at(row / H, row % H);
       const T* z = call.z.at(row / H, row % H);
-      const Vec<T> head_gate = of_head ? value_at(gate, z[0]) : hn::Zero(Tag<T>());
-      each_vector<T>(D, [&](std::int64_t c, auto lanes) HWY_ATTR {
-        const Vec<T> g = of_head ? head_gate : gate.value(Tag<T>(), lanes.load(z + c));
-        const Vec<T> before = lanes.load(u + c);
-        const Vec<T> gated = call.rule.op == GateOp::mul ? hn::Mul(before, g) : hn::Add(before, g);
+      const Vec<W> head_gate = of_head ? value_at(gate, z[0]) : hn::Zero(Tag<W>());
+      each_vector<W>(D, [&](std::int64_t c, auto lanes) HWY_ATTR {
+        const Vec<W> g = of_head ? head_gate : gate.value(Tag<W>(), lanes.load(z + c));
+        const Vec<W> before = lanes.load(u + c);
+        const Vec<W> gated = call.rule.op == GateOp::mul ? hn::Mul(before, g) : hn::Add(before, g);
         lanes.store(call.update == Update::add ? hn::Add(lanes.load(y + c), gated) : gated, y + c);
       });
     }
@@ -92,7 +95,8 @@ void gate_forward_rows(const GateForward<T>& call, std::int64_t begin, std::int6
 
 template <typename T>
 void gate_backward_rows(const GateBackward<T>& call, std::int64_t begin, std::int64_t end) {
-  const Tag<T> d;
+  using W = Wide<T>;
+  const Tag<W> d;
   const std::int64_t H = call.u.shape[1], D = call.u.shape[2];
   const bool of_head = call.z.shape[2] == 1, mul = call.rule.op == GateOp::mul;
   with_gate(call.rule.fn, [&](auto gate) HWY_ATTR {
@@ -106,14 +110,14 @@ void gate_backward_rows(const GateBackward<T>& call, std::int64_t begin, std::in
         return mul ? hn::Mul(lanes.load(dy + c), lanes.load(u + c)) : lanes.load(dy + c);
       };
       if (of_head) {  // read before du is written, which may be dy
-        dz[0] = sum_vectors<T>(D, dg) * hn::GetLane(gate.derivative(d, hn::Set(d, z[0])));
+        dz[0] = rounded<T>(sum_vectors<W>(D, dg) * hn::GetLane(gate.derivative(d, hn::Set(d, widened(z[0])))));
       }
-      const Vec<T> head_gate = of_head ? value_at(gate, z[0]) : hn::Zero(Tag<T>());
-      each_vector<T>(D, [&](std::int64_t c, auto lanes) HWY_ATTR {
-        const Vec<T> incoming = lanes.load(dy + c);
-        Vec<T> g = head_gate;
+      const Vec<W> head_gate = of_head ? value_at(gate, z[0]) : hn::Zero(Tag<W>());
+      each_vector<W>(D, [&](std::int64_t c, auto lanes) HWY_ATTR {
+        const Vec<W> incoming = lanes.load(dy + c);
+        Vec<W> g = head_gate;
         if (!of_head) {
-          const Vec<T> logits = lanes.load(z + c);
+          const Vec<W> logits = lanes.load(z + c);
           g = gate.value(d, logits);
           lanes.store(hn::Mul(dg(c, lanes), gate.derivative(d, logits)), dz + c);
         }
@@ -125,12 +129,13 @@ void gate_backward_rows(const GateBackward<T>& call, std::int64_t begin, std::in
 
 template <typename T>
 void shared_gate_rows(const View<T, 2>& g, const View<const T, 3>& z, GateFn fn, std::int64_t begin, std::int64_t end) {
-  const Tag<T> d;
+  using W = Wide<T>;
+  const Tag<W> d;
   const std::int64_t H = z.shape[1];
-  const auto share = hn::Set(d, T{1} / static_cast<T>(H));
+  const auto share = hn::Set(d, W{1} / static_cast<W>(H));
   with_gate(fn, [&](auto gate) HWY_ATTR {
     for (std::int64_t n = begin; n < end; ++n) {
-      each_vector<T>(z.shape[2], [&](std::int64_t c, auto lanes) HWY_ATTR {
+      each_vector<W>(z.shape[2], [&](std::int64_t c, auto lanes) HWY_ATTR {
         auto sum = hn::Zero(d);
         for (std::int64_t h = 0; h < H; ++h) {
           sum = hn::MulAdd(share, gate.value(d, lanes.load(z.at(n, h) + c)), sum);
@@ -143,12 +148,13 @@ void shared_gate_rows(const View<T, 2>& g, const View<const T, 3>& z, GateFn fn,
 
 template <typename T>
 void shared_gate_backward_rows(const SharedGateBackward<T>& call, std::int64_t begin, std::int64_t end) {
-  const Tag<T> d;
+  using W = Wide<T>;
+  const Tag<W> d;
   const std::int64_t H = call.z.shape[1];
-  const auto share = hn::Set(d, T{1} / static_cast<T>(H));
+  const auto share = hn::Set(d, W{1} / static_cast<W>(H));
   with_gate(call.fn, [&](auto gate) HWY_ATTR {
     for (std::int64_t n = begin; n < end; ++n) {
-      each_vector<T>(call.z.shape[2], [&](std::int64_t c, auto lanes) HWY_ATTR {
+      each_vector<W>(call.z.shape[2], [&](std::int64_t c, auto lanes) HWY_ATTR {
         auto dg = hn::Zero(d);
         for (std::int64_t h = 0; h < H; ++h) dg = hn::Add(dg, lanes.load(call.dg.at(n, h) + c));
         dg = hn::Mul(share, dg);
@@ -199,12 +205,13 @@ void gate_values(View<T, 3> g, ConstView<T, 3> z, GateFn fn, const ExecutionCont
   for_tokens(z.shape, context, [&](std::int64_t begin, std::int64_t end) { kernel(g, z, fn, begin, end); });
 }
 
-template <typename T>
-void gate_apply(View<T, 3> y, ConstView<T, 3> u, ConstView<T, 3> z, const GateRule& rule, Update update,
+template <typename Y, typename T>
+void gate_apply(View<Y, 3> y, ConstView<T, 3> u, ConstView<T, 3> z, const GateRule& rule, Update update,
                 const ExecutionContext& context) {
   assert(y.shape == u.shape && has_whole_rows(y) && has_whole_rows(u) && gates(z, u));
-  const auto kernel = HEADGATE_FOR_TARGET(gate_forward_rows, T, context.target);
-  const GateForward<T> call{y, u, z, rule, update};
+  using Call = GateForward<Y, T>;
+  const auto kernel = HEADGATE_FOR_TARGET(gate_forward_rows, Call, context.target);
+  const Call call{y, u, z, rule, update};
   for_tokens(u.shape, context, [&](std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
 }
 
@@ -236,19 +243,19 @@ void shared_gate_backward(View<T, 3> dz, ConstView<T, 3> dg, ConstView<T, 3> z, 
 }
 
 template <typename T>
-void add_bias(View<T, 2> x, ConstView<T, 1> b, const ExecutionContext& context) {
+void add_bias(View<T, 2> x, ConstView<Wide<T>, 1> b, const ExecutionContext& context) {
   const std::int64_t N = x.shape[0], W = x.shape[1];
   assert(b.shape[0] == W && has_whole_rows(x) && has_whole_rows(b));
   for_parts(parts_of(context, N, W), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
       T* row = x.at(n);
-      for (std::int64_t w = 0; w < W; ++w) row[w] += b.data[w];
+      for (std::int64_t w = 0; w < W; ++w) row[w] = rounded<T>(widened(row[w]) + b.data[w]);
     }
   });
 }
 
-template <typename T>
-void add_column_sums(View<T, 1> db, ConstView<T, 2> dx, const ExecutionContext& context) {
+template <typename Sum, typename T>
+void add_column_sums(View<Sum, 1> db, ConstView<T, 2> dx, const ExecutionContext& context) {
   constexpr std::int64_t kColumns = kFalseSharingElements<T>;  // columns in the cache lines that each row fetches
   const std::int64_t N = dx.shape[0], W = dx.shape[1];
   assert(db.shape[0] == W && has_whole_rows(dx) && has_whole_rows(db));
@@ -256,9 +263,10 @@ void add_column_sums(View<T, 1> db, ConstView<T, 2> dx, const ExecutionContext& 
     std::array<double, kColumns> sums{};
     for (std::int64_t n = 0; n < N; ++n) {
       const T* row = dx.at(n, first);
-      for (std::int64_t w = 0; w < columns; ++w) sums[static_cast<std::size_t>(w)] += static_cast<double>(row[w]);
+      for (std::int64_t w = 0; w < columns; ++w)
+        sums[static_cast<std::size_t>(w)] += static_cast<double>(widened(row[w]));
     }
-    for (std::int64_t w = 0; w < columns; ++w) db(first + w) += static_cast<T>(sums[static_cast<std::size_t>(w)]);
+    for (std::int64_t w = 0; w < columns; ++w) db(first + w) += static_cast<Sum>(sums[static_cast<std::size_t>(w)]);
   };
   for_parts(parts_of(context, W, N, kColumns), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     for (std::int64_t first = begin; first < end; first += kColumns)
@@ -287,6 +295,18 @@ template void shared_gate_backward(View<double, 3>, ConstView<double, 3>, ConstV
                                    const ExecutionContext&);
 template void add_bias(View<double, 2>, ConstView<double, 1>, const ExecutionContext&);
 template void add_column_sums(View<double, 1>, ConstView<double, 2>, const ExecutionContext&);
+
+template void gate_apply(View<BFloat16, 3>, ConstView<BFloat16, 3>, ConstView<BFloat16, 3>, const GateRule&, Update,
+                         const ExecutionContext&);
+template void gate_apply<float, BFloat16>(View<float, 3>, ConstView<BFloat16, 3>, ConstView<BFloat16, 3>,
+                                          const GateRule&, Update, const ExecutionContext&);
+template void gate_apply_backward(View<BFloat16, 3>, View<BFloat16, 3>, ConstView<BFloat16, 3>, ConstView<BFloat16, 3>,
+                                  ConstView<BFloat16, 3>, const GateRule&, const ExecutionContext&);
+template void shared_gate(View<BFloat16, 2>, ConstView<BFloat16, 3>, GateFn, const ExecutionContext&);
+template void shared_gate_backward(View<BFloat16, 3>, ConstView<BFloat16, 3>, ConstView<BFloat16, 3>, GateFn,
+                                   const ExecutionContext&);
+template void add_bias(View<BFloat16, 2>, ConstView<float, 1>, const ExecutionContext&);
+template void add_column_sums<float, BFloat16>(View<float, 1>, ConstView<BFloat16, 2>, const ExecutionContext&);
 
 }  // namespace headgate::layers
 #endif  // HWY_ONCE

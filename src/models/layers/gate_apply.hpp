@@ -21,9 +21,9 @@ struct GateRule {
 template <typename T>
 void gate_values(View<T, 3> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context);
 
-/// y(N,H,D) = or +=  u ∘ g(z) (mul) or u + g(z) (add). y may be u.
-template <typename T>
-void gate_apply(View<T, 3> y, ConstView<T, 3> u, ConstView<T, 3> z, const GateRule& rule, Update update,
+/// y(N,H,D) = or +=  u ∘ g(z) (mul) or u + g(z) (add). y may be u, and f32 where u and z are bf16.
+template <typename Y, typename T = Y>
+void gate_apply(View<Y, 3> y, ConstView<T, 3> u, ConstView<T, 3> z, const GateRule& rule, Update update,
                 const ExecutionContext& context);
 
 /// du(N,H,D) = dy ∘ g(z) or dy; dz(N,H,F) = dy ∘ u ∘ g′(z) or dy ∘ g′(z), summed over D when F = 1. du may be dy. dz
@@ -44,10 +44,10 @@ void shared_gate_backward(View<T, 3> dz, ConstView<T, 3> dg, ConstView<T, 3> z, 
 
 /// x(N,W) += b(W).
 template <typename T>
-void add_bias(View<T, 2> x, ConstView<T, 1> b, const ExecutionContext& context);
+void add_bias(View<T, 2> x, ConstView<Wide<T>, 1> b, const ExecutionContext& context);
 
 /// db(W) += Σ_n dx(n,·); summed in f64 in the order of n.
-template <typename T>
-void add_column_sums(View<T, 1> db, ConstView<T, 2> dx, const ExecutionContext& context);
+template <typename W, typename T = W>
+void add_column_sums(View<W, 1> db, ConstView<T, 2> dx, const ExecutionContext& context);
 
 }  // namespace headgate::layers

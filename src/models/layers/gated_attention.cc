@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 #include "headgate/tensor.hpp"
@@ -25,14 +26,14 @@ GatedAttention<T>::GatedAttention(const GatedAttentionShape& shape, const Attent
       frequencies_(rope_frequencies(shape.rotary_dim, shape.rope_base, shape.rope_scaling)) {
   validate(shape.gate);
   set_first_position(0);
-  if (shared.zero_sinks.present()) std::fill_n(shared.zero_sinks.data, shape.Hq, T{0});
+  if (shared.zero_sinks.present()) std::fill_n(shared.zero_sinks.data, shape.Hq, Wide<T>{0});
 }
 
 template <typename T>
 void GatedAttention<T>::set_first_position(std::int64_t first) {
   std::vector<std::int64_t> positions(static_cast<std::size_t>(shape_.T));
   std::iota(positions.begin(), positions.end(), first);
-  rope_tables<T>(shared_.cos, shared_.sin, view_of(positions, shape_.T), frequencies_);
+  rope_tables<Wide<T>>(shared_.cos, shared_.sin, view_of(positions, shape_.T), frequencies_);
 }
 
 // --- what attention is given -------------------------------------------------------------------------------------
@@ -53,17 +54,25 @@ View<U, 3> GatedAttention<T>::normed_together(const View<U, 3>& heads) const {
 }
 
 template <typename T>
-View<const T, 3> GatedAttention<T>::logits(const AttentionVectors<const T>& weights,
+View<const T, 3> GatedAttention<T>::logits(const AttentionVectors<const Wide<T>>& weights,
                                            const AttentionState<T>& state) const {
   if (!has_gate(shape_.gate)) return {};
   const auto [heads, features] = gate_logits(shape_);
   if (shape_.gate.source == GateSource::input) return state.logits.split_last(heads, features);
-  return {weights.gate_parameter.data, {shape_.N(), heads, features}, {0, features, 1}};
+  const auto every_token = [heads = heads, features = features, N = shape_.N()](const T* gate) {
+    return View<const T, 3>(gate, {N, heads, features}, {0, features, 1});
+  };
+  if constexpr (std::is_same_v<T, Wide<T>>) {
+    return every_token(weights.gate_parameter.data);
+  } else {
+    copy_to<T, Wide<T>>(shared_.gate_parameter.flat(), weights.gate_parameter.flat(), context_);
+    return every_token(shared_.gate_parameter.data);
+  }
 }
 
 /// Returns the input of the gate step: z, or the gate itself if the heads share it.
 template <typename T>
-View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<const T>& weights,
+View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<const Wide<T>>& weights,
                                                      const AttentionState<T>& state) const {
   if (!shares_gate(shape_.gate)) return logits(weights, state);
   return {state.shared_gate.data, {shape_.N(), gate_logits(shape_).heads, shape_.D}, {shape_.D, 0, 1}};
@@ -76,9 +85,9 @@ GateRule GatedAttention<T>::rule() const {
 }
 
 template <typename T>
-View<const T, 1> GatedAttention<T>::sinks(const AttentionVectors<const T>& weights) const {
+View<const Wide<T>, 1> GatedAttention<T>::sinks(const AttentionVectors<const Wide<T>>& weights) const {
   if (shape_.gate.sinks == SinkKind::learned) return weights.sinks;
-  return shape_.gate.sinks == SinkKind::off_by_one ? shared_.zero_sinks : View<const T, 1>();
+  return shape_.gate.sinks == SinkKind::off_by_one ? shared_.zero_sinks : View<const Wide<T>, 1>();
 }
 
 template <typename T>
@@ -94,19 +103,20 @@ AttentionOptions GatedAttention<T>::options() const {
   if (shape_.window > 0) options.window_left = shape_.window - 1;
   options.gate_fn = rule().fn;
   options.gate_op = rule().op;
+  if constexpr (std::is_same_v<T, BFloat16>) options.precision = Precision::native16;
   options.context = context_;
   return options;
 }
 
 template <typename T>
-AttentionInputs GatedAttention<T>::inputs(const AttentionVectors<const T>& weights,
+AttentionInputs GatedAttention<T>::inputs(const AttentionVectors<const Wide<T>>& weights,
                                           const AttentionState<T>& state) const {
   AttentionInputs inputs;
   inputs.q = by_head(state.q);
   inputs.k = by_head(state.k);
   inputs.v = by_head(state.v);
   if (gates_attention(shape_.gate)) inputs.gate = by_head(effective_logits(weights, state));
-  if (const View<const T, 1> sinks = this->sinks(weights); sinks.present()) {
+  if (const View<const Wide<T>, 1> sinks = this->sinks(weights); sinks.present()) {
     inputs.sinks = make_vector_view(sinks.data, shape_.Hq);
   }
   return inputs;
@@ -126,8 +136,8 @@ void GatedAttention<T>::each_bias(const AttentionVectors<U>& weights, const View
 // --- forward -----------------------------------------------------------------------------------------------------
 
 template <typename T>
-template <typename M>
-void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const AttentionWeights<const T, M>& weights,
+template <typename O, typename M>
+void GatedAttention<T>::forward(View<O, 2> out, ConstView<T, 2> h, const AttentionWeights<const Wide<T>, M>& weights,
                                 const AttentionState<T>& state, Update update, AttentionSkip* skip,
                                 AttentionCache* cache, const HeadOverride<T>* replaced) const {
   const GateVariant& gate = shape_.gate;
@@ -162,8 +172,8 @@ void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const Attenti
   const View<const T, 2> y = side_by_side(state.controlled);
   if (gates_layer_output(gate)) {
     linear_forward(state.ungated_out, y, weights.out, Update::overwrite, context_);
-    gate_apply<T>(one_head(out), one_head(state.ungated_out), effective_logits(weights, state), rule(), update,
-                  context_);
+    gate_apply<O, T>(one_head(out), one_head(state.ungated_out), effective_logits(weights, state), rule(), update,
+                     context_);
   } else {
     linear_forward(out, y, weights.out, update, context_);
   }
@@ -171,7 +181,7 @@ void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const Attenti
 
 /// Writes y, lse and, if it is kept or wanted, the output before the gate.
 template <typename T>
-void GatedAttention<T>::attend(const AttentionVectors<const T>& weights, const AttentionState<T>& state,
+void GatedAttention<T>::attend(const AttentionVectors<const Wide<T>>& weights, const AttentionState<T>& state,
                                AttentionSkip* skip, AttentionCache* cache, const HeadOverride<T>* replaced) const {
   AttentionOutputs outputs;
   outputs.y = by_head(state.y);
@@ -193,14 +203,14 @@ void GatedAttention<T>::attend(const AttentionVectors<const T>& weights, const A
   skip->attention_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const std::int64_t rows = state.lse.count();
   skip->rows += rows;
-  skip->closed_rows += std::count(state.lse.data, state.lse.data + rows, std::numeric_limits<T>::infinity());
+  skip->closed_rows += std::count(state.lse.data, state.lse.data + rows, std::numeric_limits<Wide<T>>::infinity());
 }
 
 // --- backward ----------------------------------------------------------------------------------------------------
 
 template <typename T>
-void GatedAttention<T>::backward(View<T, 2> dh, const AttentionWeights<T>& gradients, ConstView<T, 2> dout,
-                                 ConstView<T, 2> h, const AttentionWeights<const T>& weights,
+void GatedAttention<T>::backward(View<Wide<T>, 2> dh, const AttentionWeights<Wide<T>>& gradients, ConstView<T, 2> dout,
+                                 ConstView<T, 2> h, const AttentionWeights<const Wide<T>, const T>& weights,
                                  const AttentionState<T>& state) const {
   const AttentionShared<T>& d = shared_;
   const GateVariant& gate = shape_.gate;
@@ -234,18 +244,21 @@ void GatedAttention<T>::backward(View<T, 2> dh, const AttentionWeights<T>& gradi
     gate_apply_backward<T>(d.dgated, dz, d.dgated, state.ungated, effective_logits(weights, state), rule(), context_);
   }
   if (shares_gate(gate)) shared_gate_backward(dz, dz, logits(weights, state), gate.fn, context_);
-  if (gradients.gate_bias.present()) add_column_sums(gradients.gate_bias, d.dlogits, context_);
-  if (gradients.gate_parameter.present()) add_column_sums(gradients.gate_parameter.flat(), d.dlogits, context_);
+  if (gradients.gate_bias.present()) add_column_sums<Wide<T>, T>(gradients.gate_bias, d.dlogits, context_);
+  if (gradients.gate_parameter.present()) {
+    add_column_sums<Wide<T>, T>(gradients.gate_parameter.flat(), d.dlogits, context_);
+  }
 
   each_bias(gradients, d.dprojection,
-            [this](const auto& dbias, const auto& part) { add_column_sums<T>(dbias, part, context_); });
+            [this](const auto& dbias, const auto& part) { add_column_sums<Wide<T>, T>(dbias, part, context_); });
   linear_backward_input(dh, d.dprojection, weights.in, Update::overwrite, context_);
   linear_backward_weight(gradients.in, d.dprojection, h, context_);
 }
 
 /// Turns dy in place from the gradient of W_o's input into that of the attention output.
 template <typename T>
-void GatedAttention<T>::control_backward(const AttentionWeights<T>& gradients, const AttentionWeights<const T>& weights,
+void GatedAttention<T>::control_backward(const AttentionWeights<Wide<T>>& gradients,
+                                         const AttentionWeights<const Wide<T>, const T>& weights,
                                          const AttentionState<T>& state) const {
   const View<T, 3>& dy = shared_.dy;
   if (shape_.gate.output_control == OutputControl::head_rmsnorm) {
@@ -258,7 +271,8 @@ void GatedAttention<T>::control_backward(const AttentionWeights<T>& gradients, c
 
 /// dq, dk, dv =; dz = if the kernel computes the gate; the gradient of the sinks +=.
 template <typename T>
-void GatedAttention<T>::attend_backward(const AttentionWeights<T>& gradients, const AttentionWeights<const T>& weights,
+void GatedAttention<T>::attend_backward(const AttentionWeights<Wide<T>>& gradients,
+                                        const AttentionWeights<const Wide<T>, const T>& weights,
                                         const AttentionState<T>& state) const {
   AttentionGradients d;
   d.dq = by_head(shared_.dq);
@@ -281,20 +295,20 @@ void GatedAttention<T>::attend_backward(const AttentionWeights<T>& gradients, co
 
 template class GatedAttention<float>;
 template class GatedAttention<double>;
-template void GatedAttention<float>::forward(View<float, 2>, ConstView<float, 2>, const AttentionWeights<const float>&,
-                                             const AttentionState<float>&, Update, AttentionSkip*, AttentionCache*,
-                                             const HeadOverride<float>*) const;
-template void GatedAttention<double>::forward(View<double, 2>, ConstView<double, 2>,
-                                              const AttentionWeights<const double>&, const AttentionState<double>&,
-                                              Update, AttentionSkip*, AttentionCache*,
-                                              const HeadOverride<double>*) const;
-template void GatedAttention<float>::forward(View<float, 2>, ConstView<float, 2>,
-                                             const AttentionWeights<const float, const BFloat16>&,
-                                             const AttentionState<float>&, Update, AttentionSkip*, AttentionCache*,
-                                             const HeadOverride<float>*) const;
-template void GatedAttention<float>::forward(View<float, 2>, ConstView<float, 2>,
-                                             const AttentionWeights<const float, const StoredBlocks>&,
-                                             const AttentionState<float>&, Update, AttentionSkip*, AttentionCache*,
-                                             const HeadOverride<float>*) const;
+template class GatedAttention<BFloat16>;
+
+// T, O and M of GatedAttention<T>::forward.
+#define HEADGATE_ATTENTION_FORWARD(T, O, M)                                                                        \
+  template void GatedAttention<T>::forward(View<O, 2>, ConstView<T, 2>, const AttentionWeights<const Wide<T>, M>&, \
+                                           const AttentionState<T>&, Update, AttentionSkip*, AttentionCache*,      \
+                                           const HeadOverride<T>*) const;
+HEADGATE_ATTENTION_FORWARD(float, float, const float)
+HEADGATE_ATTENTION_FORWARD(double, double, const double)
+HEADGATE_ATTENTION_FORWARD(float, float, const BFloat16)
+HEADGATE_ATTENTION_FORWARD(float, float, const StoredBlocks)
+HEADGATE_ATTENTION_FORWARD(BFloat16, float, const BFloat16)
+HEADGATE_ATTENTION_FORWARD(BFloat16, BFloat16, const BFloat16)
+
+#undef HEADGATE_ATTENTION_FORWARD
 
 }  // namespace headgate::layers

@@ -43,7 +43,8 @@ struct AttentionWeights : AttentionVectors<T> {
   MatrixOf<M> out;  ///< (C,Hq·D)
 };
 
-/// Computes the layer in the caller's memory.
+/// Computes the layer in the caller's memory, with activations of T. If T is bf16, products and attention multiply
+/// bf16, sums and vectors of weights are f32.
 template <typename T>
 class GatedAttention {
  public:
@@ -54,22 +55,24 @@ class GatedAttention {
   /// Sets the positions of the T tokens to first … first + T−1.
   void set_first_position(std::int64_t first);
 
-  /// out(N,C) = or += the layer of h(N,C). With a cache, appends keys and values to it and attends to all that it
-  /// holds. A pass that skips rows, has a cache or overrides heads cannot be followed by a backward pass.
-  template <typename M>
-  void forward(View<T, 2> out, ConstView<T, 2> h, const AttentionWeights<const T, M>& weights,
+  /// out(N,C) = or += the layer of h(N,C); elements O are T or Wide<T>. With a cache, appends keys and values to it and
+  /// attends to all that it holds. A pass that skips rows, has a cache or overrides heads cannot be followed by a
+  /// backward pass.
+  template <typename O, typename M>
+  void forward(View<O, 2> out, ConstView<T, 2> h, const AttentionWeights<const Wide<T>, M>& weights,
                const AttentionState<T>& state, Update update, AttentionSkip* skip = nullptr,
                AttentionCache* cache = nullptr, const HeadOverride<T>* replaced = nullptr) const;
 
   /// dh(N,C) =; gradients +=. dout(N,C) is read; h, weights and state are those of the forward pass.
-  void backward(View<T, 2> dh, const AttentionWeights<T>& gradients, ConstView<T, 2> dout, ConstView<T, 2> h,
-                const AttentionWeights<const T>& weights, const AttentionState<T>& state) const;
+  void backward(View<Wide<T>, 2> dh, const AttentionWeights<Wide<T>>& gradients, ConstView<T, 2> dout,
+                ConstView<T, 2> h, const AttentionWeights<const Wide<T>, const T>& weights,
+                const AttentionState<T>& state) const;
 
   /// Returns z (N,heads,features), with stride 0 over tokens if it does not depend on the input; absent without a gate.
-  View<const T, 3> logits(const AttentionVectors<const T>& weights, const AttentionState<T>& state) const;
+  View<const T, 3> logits(const AttentionVectors<const Wide<T>>& weights, const AttentionState<T>& state) const;
 
   /// Returns the sink logits (Hq); absent without sinks.
-  View<const T, 1> sinks(const AttentionVectors<const T>& weights) const;
+  View<const Wide<T>, 1> sinks(const AttentionVectors<const Wide<T>>& weights) const;
 
   /// Returns the scale of the scores q·k.
   double scale() const;
@@ -79,21 +82,22 @@ class GatedAttention {
   template <typename U, typename V, class Visit>
   void each_bias(const AttentionVectors<U>& weights, const View<V, 2>& projection, const Visit& visit) const;
   GateRule rule() const;
-  View<const T, 3> effective_logits(const AttentionVectors<const T>& weights, const AttentionState<T>& state) const;
+  View<const T, 3> effective_logits(const AttentionVectors<const Wide<T>>& weights,
+                                    const AttentionState<T>& state) const;
   AttentionOptions options() const;
-  AttentionInputs inputs(const AttentionVectors<const T>& weights, const AttentionState<T>& state) const;
+  AttentionInputs inputs(const AttentionVectors<const Wide<T>>& weights, const AttentionState<T>& state) const;
   template <typename U>
   ViewOf<U> by_head(const View<U, 3>& tokens) const;
   /// Views (N,H,D) as what one norm of q or k spans: as it is, or as (N,1,H·D).
   template <typename U>
   View<U, 3> normed_together(const View<U, 3>& heads) const;
 
-  void attend(const AttentionVectors<const T>& weights, const AttentionState<T>& state, AttentionSkip* skip,
+  void attend(const AttentionVectors<const Wide<T>>& weights, const AttentionState<T>& state, AttentionSkip* skip,
               AttentionCache* cache, const HeadOverride<T>* replaced) const;
-  void control_backward(const AttentionWeights<T>& gradients, const AttentionWeights<const T>& weights,
-                        const AttentionState<T>& state) const;
-  void attend_backward(const AttentionWeights<T>& gradients, const AttentionWeights<const T>& weights,
-                       const AttentionState<T>& state) const;
+  void control_backward(const AttentionWeights<Wide<T>>& gradients,
+                        const AttentionWeights<const Wide<T>, const T>& weights, const AttentionState<T>& state) const;
+  void attend_backward(const AttentionWeights<Wide<T>>& gradients,
+                       const AttentionWeights<const Wide<T>, const T>& weights, const AttentionState<T>& state) const;
 
   GatedAttentionShape shape_;
   AttentionShared<T> shared_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "library/core/view.hpp"
+#include "models/layers/arguments.hpp"
 
 namespace headgate::layers {
 
@@ -25,11 +26,11 @@ void replace_heads(const View<T, 3>& y, const HeadOverride<T>& replaced) {
     for (std::int64_t i = 0; i < replaced.count; ++i) {
       T* out = y.at(n, replaced.first + i);
       if (!replaced.factors.present()) {
-        std::fill_n(out, D, T{0});
+        std::fill_n(out, D, T{});
         continue;
       }
       const T *ungated = replaced.ungated.at(n, replaced.first + i), *factors = replaced.factors.at(i);
-      for (std::int64_t d = 0; d < D; ++d) out[d] = ungated[d] * factors[d];
+      for (std::int64_t d = 0; d < D; ++d) out[d] = rounded<T>(widened(ungated[d]) * widened(factors[d]));
     }
   }
 }

@@ -88,12 +88,39 @@ void linear_backward_weight(View<T, 2> dw, ConstView<T, 2> dy, ConstView<T, 2> x
   multiply(Product<T>{dw, dy, Form::transposed, x, Form::stored, Update::add}, context);
 }
 
+void linear_forward(View<float, 2> y, ConstView<BFloat16, 2> x, View<const BFloat16, 2> w, Update update,
+                    const ExecutionContext& context) {
+  throw_if_cancelled(context);
+  multiply(Product<BFloat16, float>{y, x, Form::stored, w, Form::transposed, update}, context);
+}
+
+template <>
+void linear_forward(View<BFloat16, 2> y, ConstView<BFloat16, 2> x, ConstView<BFloat16, 2> w, Update update,
+                    const ExecutionContext& context) {
+  throw_if_cancelled(context);
+  multiply(Product<BFloat16>{y, x, Form::stored, w, Form::transposed, update}, context);
+}
+
+void linear_backward_input(View<float, 2> dx, ConstView<BFloat16, 2> dy, View<const BFloat16, 2> w, Update update,
+                           const ExecutionContext& context) {
+  throw_if_cancelled(context);
+  multiply(Product<BFloat16, float>{dx, dy, Form::stored, w, Form::stored, update}, context);
+}
+
+void linear_backward_weight(View<float, 2> dw, ConstView<BFloat16, 2> dy, ConstView<BFloat16, 2> x,
+                            const ExecutionContext& context) {
+  throw_if_cancelled(context);
+  multiply(Product<BFloat16, float>{dw, dy, Form::transposed, x, Form::stored, Update::add}, context);
+}
+
 template void linear_forward(View<float, 2>, ConstView<float, 2>, ConstView<float, 2>, Update, const ExecutionContext&);
 template void linear_forward(View<double, 2>, ConstView<double, 2>, ConstView<double, 2>, Update,
                              const ExecutionContext&);
 template void linear_backward_input(View<float, 2>, ConstView<float, 2>, ConstView<float, 2>, Update,
                                     const ExecutionContext&);
 template void linear_backward_input(View<double, 2>, ConstView<double, 2>, ConstView<double, 2>, Update,
+                                    const ExecutionContext&);
+template void linear_backward_input(View<BFloat16, 2>, ConstView<BFloat16, 2>, ConstView<BFloat16, 2>, Update,
                                     const ExecutionContext&);
 template void linear_backward_weight(View<float, 2>, ConstView<float, 2>, ConstView<float, 2>, const ExecutionContext&);
 template void linear_backward_weight(View<double, 2>, ConstView<double, 2>, ConstView<double, 2>,

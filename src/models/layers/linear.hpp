@@ -17,6 +17,9 @@ void linear_forward(View<T, 2> y, ConstView<T, 2> x, ConstView<T, 2> w, Update u
 /// Computes the same with w in bf16, which is widened as it is read. Sums are in f32.
 void linear_forward(View<float, 2> y, ConstView<float, 2> x, View<const BFloat16, 2> w, Update update,
                     const ExecutionContext& context);
+/// Computes the same with x and w in bf16: of numbers whose products are exact in f32.
+void linear_forward(View<float, 2> y, ConstView<BFloat16, 2> x, View<const BFloat16, 2> w, Update update,
+                    const ExecutionContext& context);
 /// Computes the same with w in the blocks of a GGUF file. Widens rows as they are read, so memory for the widened
 /// matrix is never allocated.
 void linear_forward(View<float, 2> y, ConstView<float, 2> x, const StoredMatrix& w, Update update,
@@ -27,8 +30,13 @@ template <typename T>
 void linear_backward_input(View<T, 2> dx, ConstView<T, 2> dy, ConstView<T, 2> w, Update update,
                            const ExecutionContext& context);
 
+void linear_backward_input(View<float, 2> dx, ConstView<BFloat16, 2> dy, View<const BFloat16, 2> w, Update update,
+                           const ExecutionContext& context);
+
 /// dw(O,C) += dyᵀ x.
 template <typename T>
 void linear_backward_weight(View<T, 2> dw, ConstView<T, 2> dy, ConstView<T, 2> x, const ExecutionContext& context);
+void linear_backward_weight(View<float, 2> dw, ConstView<BFloat16, 2> dy, ConstView<BFloat16, 2> x,
+                            const ExecutionContext& context);
 
 }  // namespace headgate::layers

@@ -12,20 +12,24 @@
 #define HEADGATE_LAYERS_RMSNORM_CALL_
 namespace headgate::layers {
 
-template <typename T>
+/// Arguments of the forward pass, from elements X to elements Y.
+template <typename Y, typename X>
 struct NormForward {
-  View<T, 3> y;
+  using T = Wide<X>;
+  View<Y, 3> y;
   View<T, 2> rstd;
-  View<const T, 3> x;
+  View<const X, 3> x;
   View<const T, 1> w;
   NormOptions options;
 };
 
 /// Arguments of the backward pass other than dw.
-template <typename T>
+template <typename DX, typename DY, typename X>
 struct NormBackward {
-  View<T, 3> dx;
-  View<const T, 3> dy, x;
+  using T = Wide<X>;
+  View<DX, 3> dx;
+  View<const DY, 3> dy;
+  View<const X, 3> x;
   View<const T, 1> w;
   View<const T, 2> rstd;
   NormOptions options;
@@ -51,16 +55,17 @@ HWY_INLINE Vec<T> weight_at(const Lanes& lanes, const T* w, Vec<T> offset) {
   return hn::Add(lanes.load(w), offset);
 }
 
-template <typename T>
-void norm_forward_rows(const NormForward<T>& a, std::int64_t begin, std::int64_t end) {
+template <class Call>
+void norm_forward_rows(const Call& a, std::int64_t begin, std::int64_t end) {
+  using T = typename Call::T;
   const Tag<T> d;
   const std::int64_t H = a.x.shape[1], D = a.x.shape[2];
   const T* w = a.w.data;
   const auto offset = hn::Set(d, a.options.kind == NormKind::zero_centred ? T{1} : T{0});
   for (std::int64_t n = begin; n < end; ++n) {
     for (std::int64_t h = 0; h < H; ++h) {
-      const T* x = a.x.at(n, h);
-      T* y = a.y.at(n, h);
+      const auto* x = a.x.at(n, h);
+      auto* y = a.y.at(n, h);
       const T squares = sum_vectors<T>(D, [&](std::int64_t c, auto lanes) HWY_ATTR {
         const auto v = lanes.load(x + c);
         return hn::Mul(v, v);
@@ -77,17 +82,18 @@ void norm_forward_rows(const NormForward<T>& a, std::int64_t begin, std::int64_t
 }
 
 /// dw(D) += this range's sum, unless dw is null.
-template <typename T>
-void norm_backward_rows(const NormBackward<T>& a, T* dw, std::int64_t begin, std::int64_t end) {
+template <class Call>
+void norm_backward_rows(const Call& a, typename Call::T* dw, std::int64_t begin, std::int64_t end) {
+  using T = typename Call::T;
   const Tag<T> d;
   const std::int64_t H = a.x.shape[1], D = a.x.shape[2];
   const T* w = a.w.data;
   const auto offset = hn::Set(d, a.options.kind == NormKind::zero_centred ? T{1} : T{0});
   for (std::int64_t n = begin; n < end; ++n) {
     for (std::int64_t h = 0; h < H; ++h) {
-      const T* x = a.x.at(n, h);
-      const T* dy = a.dy.at(n, h);
-      T* dx = a.dx.at(n, h);
+      const auto* x = a.x.at(n, h);
+      const auto* dy = a.dy.at(n, h);
+      auto* dx = a.dx.at(n, h);
       const T scale = a.rstd(n, h);
       const auto factor = hn::Set(d, scale);
       const T dot = sum_vectors<T>(D, [&](std::int64_t c, auto lanes) HWY_ATTR {
@@ -122,28 +128,31 @@ HEADGATE_TARGET_TABLE(norm_backward_rows);
 
 }  // namespace
 
-template <typename T>
-void rmsnorm_forward(View<T, 3> y, View<T, 2> rstd, ConstView<T, 3> x, ConstView<T, 1> w, const NormOptions& options,
-                     const ExecutionContext& context) {
+template <typename Y, typename X>
+void rmsnorm_forward(View<Y, 3> y, View<Wide<Y>, 2> rstd, ConstView<X, 3> x, ConstView<Wide<Y>, 1> w,
+                     const NormOptions& options, const ExecutionContext& context) {
   const auto [N, H, D] = x.shape;
   assert(y.shape == x.shape && has_whole_rows(y) && has_whole_rows(x) && w.shape[0] == D && has_whole_rows(w));
   assert(!rstd.present() || (rstd.shape[0] == N && rstd.shape[1] == H));
-  const auto kernel = HEADGATE_FOR_TARGET(norm_forward_rows, T, context.target);
-  const NormForward<T> call{y, rstd, x, w, options};
+  using Call = NormForward<Y, X>;
+  const auto kernel = HEADGATE_FOR_TARGET(norm_forward_rows, Call, context.target);
+  const Call call{y, rstd, x, w, options};
   for_parts(parts_of(context, N, H * D),
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
 }
 
-template <typename T>
-void rmsnorm_backward(View<T, 3> dx, View<T, 1> dw, ConstView<T, 3> dy, ConstView<T, 3> x, ConstView<T, 1> w,
-                      ConstView<T, 2> rstd, const NormOptions& options, Update update_dx,
-                      const ExecutionContext& context) {
+template <typename DX, typename DY, typename X>
+void rmsnorm_backward(View<DX, 3> dx, View<Wide<DX>, 1> dw, ConstView<DY, 3> dy, ConstView<X, 3> x,
+                      ConstView<Wide<DX>, 1> w, ConstView<Wide<DX>, 2> rstd, const NormOptions& options,
+                      Update update_dx, const ExecutionContext& context) {
   const auto [N, H, D] = x.shape;
   assert(dx.shape == x.shape && dy.shape == x.shape && w.shape[0] == D && has_whole_rows(w));
   assert(has_whole_rows(dx) && has_whole_rows(dy) && has_whole_rows(x));
   assert(rstd.shape[0] == N && rstd.shape[1] == H && (!dw.present() || dw.shape[0] == D));
-  const auto kernel = HEADGATE_FOR_TARGET(norm_backward_rows, T, context.target);
-  const NormBackward<T> call{dx, dy, x, w, rstd, options, update_dx};
+  using T = Wide<DX>;
+  using Call = NormBackward<DX, DY, X>;
+  const auto kernel = HEADGATE_FOR_TARGET(norm_backward_rows, Call, context.target);
+  const Call call{dx, dy, x, w, rstd, options, update_dx};
   const Parts parts = parts_of(context, N, H * D);
   // Each part sums its own dw(D), which lies on other cache lines than the next part's. They are then added in order.
   const std::int64_t width = D, spacing = D + kFalseSharingElements<T>;
@@ -158,16 +167,25 @@ void rmsnorm_backward(View<T, 3> dx, View<T, 1> dw, ConstView<T, 3> dy, ConstVie
   }
 }
 
-template void rmsnorm_forward(View<float, 3>, View<float, 2>, ConstView<float, 3>, ConstView<float, 1>,
-                              const NormOptions&, const ExecutionContext&);
-template void rmsnorm_forward(View<double, 3>, View<double, 2>, ConstView<double, 3>, ConstView<double, 1>,
-                              const NormOptions&, const ExecutionContext&);
-template void rmsnorm_backward(View<float, 3>, View<float, 1>, ConstView<float, 3>, ConstView<float, 3>,
-                               ConstView<float, 1>, ConstView<float, 2>, const NormOptions&, Update,
-                               const ExecutionContext&);
-template void rmsnorm_backward(View<double, 3>, View<double, 1>, ConstView<double, 3>, ConstView<double, 3>,
-                               ConstView<double, 1>, ConstView<double, 2>, const NormOptions&, Update,
-                               const ExecutionContext&);
+#define HEADGATE_NORM_FORWARD(Y, X)                                                                         \
+  template void rmsnorm_forward<Y, X>(View<Y, 3>, View<Wide<Y>, 2>, ConstView<X, 3>, ConstView<Wide<Y>, 1>, \
+                                      const NormOptions&, const ExecutionContext&);
+#define HEADGATE_NORM_BACKWARD(DX, DY, X)                                                                       \
+  template void rmsnorm_backward<DX, DY, X>(View<DX, 3>, View<Wide<DX>, 1>, ConstView<DY, 3>, ConstView<X, 3>,  \
+                                            ConstView<Wide<DX>, 1>, ConstView<Wide<DX>, 2>, const NormOptions&, \
+                                            Update, const ExecutionContext&);
+HEADGATE_NORM_FORWARD(float, float)
+HEADGATE_NORM_FORWARD(double, double)
+HEADGATE_NORM_FORWARD(BFloat16, BFloat16)
+HEADGATE_NORM_FORWARD(BFloat16, float)
+HEADGATE_NORM_FORWARD(float, BFloat16)
+HEADGATE_NORM_BACKWARD(float, float, float)
+HEADGATE_NORM_BACKWARD(double, double, double)
+HEADGATE_NORM_BACKWARD(BFloat16, BFloat16, BFloat16)
+HEADGATE_NORM_BACKWARD(BFloat16, float, BFloat16)
+
+#undef HEADGATE_NORM_FORWARD
+#undef HEADGATE_NORM_BACKWARD
 
 }  // namespace headgate::layers
 #endif  // HWY_ONCE

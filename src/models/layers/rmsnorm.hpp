@@ -16,17 +16,18 @@ struct NormOptions {
   double eps = 1e-6;
 };
 
-/// y(N,H,D) = x·rstd·w, w(D), with rstd(N,H) = 1/√(mean_d x² + eps), which is saved if present. y may be x.
-template <typename T>
-void rmsnorm_forward(View<T, 3> y, View<T, 2> rstd, ConstView<T, 3> x, ConstView<T, 1> w, const NormOptions& options,
-                     const ExecutionContext& context);
+/// y(N,H,D) = x·rstd·w, w(D), with rstd(N,H) = 1/√(mean_d x² + eps), which is saved if present. y may be x. Of Y and X
+/// one may be bf16 and the other f32.
+template <typename Y, typename X = Y>
+void rmsnorm_forward(View<Y, 3> y, View<Wide<Y>, 2> rstd, ConstView<X, 3> x, ConstView<Wide<Y>, 1> w,
+                     const NormOptions& options, const ExecutionContext& context);
 
 /// dx(N,H,D) = or +=; dw(D) +=, if present. With overwrite, dx may be dy. With g = dy·w and x̂ = x·rstd:  dx = rstd·(g
-/// − x̂·mean_d(g·x̂)),  dw = Σ_n Σ_h dy·x̂.
-template <typename T>
-void rmsnorm_backward(View<T, 3> dx, View<T, 1> dw, ConstView<T, 3> dy, ConstView<T, 3> x, ConstView<T, 1> w,
-                      ConstView<T, 2> rstd, const NormOptions& options, Update update_dx,
-                      const ExecutionContext& context);
+/// − x̂·mean_d(g·x̂)),  dw = Σ_n Σ_h dy·x̂. dy may be f32 where dx and x are bf16.
+template <typename DX, typename DY = DX, typename X = DX>
+void rmsnorm_backward(View<DX, 3> dx, View<Wide<DX>, 1> dw, ConstView<DY, 3> dy, ConstView<X, 3> x,
+                      ConstView<Wide<DX>, 1> w, ConstView<Wide<DX>, 2> rstd, const NormOptions& options,
+                      Update update_dx, const ExecutionContext& context);
 
 }  // namespace headgate::layers
 

@@ -16,8 +16,8 @@ namespace headgate::layers {
 template <typename T>
 struct Rotation {
   View<T, 4> x;
-  View<const T, 2> cos, sin;
-  T direction;  ///< 1 or −1: by θ or by −θ
+  View<const Wide<T>, 2> cos, sin;
+  Wide<T> direction;  ///< 1 or −1: by θ or by −θ
 };
 
 }  // namespace headgate::layers
@@ -36,17 +36,18 @@ namespace headgate::layers::HWY_NAMESPACE {
 /// Rotates tokens [begin, end), numbered through all sequences.
 template <typename T>
 void rotate_tokens(const Rotation<T>& call, std::int64_t begin, std::int64_t end) {
-  const Tag<T> d;
+  using W = Wide<T>;
+  const Tag<W> d;
   const std::int64_t seq = call.x.shape[1], H = call.x.shape[2], half = call.cos.shape[1];
   const auto sign = hn::Set(d, call.direction);
   for (std::int64_t n = begin; n < end; ++n) {
     const std::int64_t t = n % seq;
-    const T* c = call.cos.at(t);
-    const T* s = call.sin.at(t);
+    const W* c = call.cos.at(t);
+    const W* s = call.sin.at(t);
     for (std::int64_t h = 0; h < H; ++h) {
       T* low = call.x.at(n / seq, t, h);
       T* high = low + half;
-      each_vector<T>(half, [&](std::int64_t i, auto lanes) HWY_ATTR {
+      each_vector<W>(half, [&](std::int64_t i, auto lanes) HWY_ATTR {
         const auto a = lanes.load(low + i);
         const auto b = lanes.load(high + i);
         const auto cosine = lanes.load(c + i);
@@ -112,13 +113,14 @@ void rope_tables(View<T, 2> cos, View<T, 2> sin, const View<const std::int64_t, 
 }
 
 template <typename T>
-void rope_forward(View<T, 4> x, ConstView<T, 2> cos, ConstView<T, 2> sin, const ExecutionContext& context) {
-  rotate(Rotation<T>{x, cos, sin, T{1}}, context);
+void rope_forward(View<T, 4> x, ConstView<Wide<T>, 2> cos, ConstView<Wide<T>, 2> sin, const ExecutionContext& context) {
+  rotate(Rotation<T>{x, cos, sin, Wide<T>{1}}, context);
 }
 
 template <typename T>
-void rope_backward(View<T, 4> dx, ConstView<T, 2> cos, ConstView<T, 2> sin, const ExecutionContext& context) {
-  rotate(Rotation<T>{dx, cos, sin, T{-1}}, context);
+void rope_backward(View<T, 4> dx, ConstView<Wide<T>, 2> cos, ConstView<Wide<T>, 2> sin,
+                   const ExecutionContext& context) {
+  rotate(Rotation<T>{dx, cos, sin, Wide<T>{-1}}, context);
 }
 
 template void rope_tables(View<float, 2>, View<float, 2>, const View<const std::int64_t, 1>&,
@@ -127,8 +129,10 @@ template void rope_tables(View<double, 2>, View<double, 2>, const View<const std
                           const std::vector<double>&);
 template void rope_forward(View<float, 4>, ConstView<float, 2>, ConstView<float, 2>, const ExecutionContext&);
 template void rope_forward(View<double, 4>, ConstView<double, 2>, ConstView<double, 2>, const ExecutionContext&);
+template void rope_forward(View<BFloat16, 4>, ConstView<float, 2>, ConstView<float, 2>, const ExecutionContext&);
 template void rope_backward(View<float, 4>, ConstView<float, 2>, ConstView<float, 2>, const ExecutionContext&);
 template void rope_backward(View<double, 4>, ConstView<double, 2>, ConstView<double, 2>, const ExecutionContext&);
+template void rope_backward(View<BFloat16, 4>, ConstView<float, 2>, ConstView<float, 2>, const ExecutionContext&);
 
 }  // namespace headgate::layers
 #endif  // HWY_ONCE

@@ -37,11 +37,12 @@ void rope_tables(View<T, 2> cos, View<T, 2> sin, const View<const std::int64_t, 
 /// Features from R on do not change. Uses the "rotate half" pairing of features i and i + R/2: (a, b) → (a·cos − b·sin,
 /// b·cos + a·sin).
 template <typename T>
-void rope_forward(View<T, 4> x, ConstView<T, 2> cos, ConstView<T, 2> sin, const ExecutionContext& context);
+void rope_forward(View<T, 4> x, ConstView<Wide<T>, 2> cos, ConstView<Wide<T>, 2> sin, const ExecutionContext& context);
 
 /// Turns dx(B,T,H,D) in place into the gradient of RoPE's input: rotates by −θ.
 template <typename T>
-void rope_backward(View<T, 4> dx, ConstView<T, 2> cos, ConstView<T, 2> sin, const ExecutionContext& context);
+void rope_backward(View<T, 4> dx, ConstView<Wide<T>, 2> cos, ConstView<Wide<T>, 2> sin,
+                   const ExecutionContext& context);
 
 }  // namespace headgate::layers
 

@@ -22,11 +22,17 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <typename T>
 using Vec = hn::Vec<Tag<T>>;
 
-/// Loads and stores whole vectors of a row.
+/// Loads and stores whole vectors of a row, whose elements S are T, or bf16 if T is float.
 template <typename T>
 struct Whole {
-  HWY_INLINE Vec<T> load(const T* p) const { return hn::LoadU(Tag<T>(), p); }
-  HWY_INLINE void store(Vec<T> v, T* p) const { hn::StoreU(v, Tag<T>(), p); }
+  template <typename S>
+  HWY_INLINE Vec<T> load(const S* p) const {
+    return load_as<T>(p);
+  }
+  template <typename S>
+  HWY_INLINE void store(Vec<T> v, S* p) const {
+    store_as<T>(v, p);
+  }
   /// Returns v in lanes that hold elements of the row, 0 elsewhere.
   HWY_INLINE Vec<T> keep(Vec<T> v) const { return v; }
 };
@@ -36,17 +42,17 @@ struct Whole {
 template <typename T>
 struct Tail {
   std::size_t count;
-  HWY_INLINE Vec<T> load(const T* p) const {
-    const Tag<T> d;
-    HWY_ALIGN T lane[kLanes<T>] = {};
-    std::memcpy(lane, p, count * sizeof(T));
-    return hn::Load(d, lane);
+  template <typename S>
+  HWY_INLINE Vec<T> load(const S* p) const {
+    HWY_ALIGN S lane[kLanes<T>] = {};
+    std::memcpy(lane, p, count * sizeof(S));
+    return load_as<T>(lane);
   }
-  HWY_INLINE void store(Vec<T> v, T* p) const {
-    const Tag<T> d;
-    HWY_ALIGN T lane[kLanes<T>];
-    hn::Store(v, d, lane);
-    std::memcpy(p, lane, count * sizeof(T));
+  template <typename S>
+  HWY_INLINE void store(Vec<T> v, S* p) const {
+    HWY_ALIGN S lane[kLanes<T>];
+    store_as<T>(v, lane);
+    std::memcpy(p, lane, count * sizeof(S));
   }
   HWY_INLINE Vec<T> keep(Vec<T> v) const { return hn::IfThenElseZero(hn::FirstN(Tag<T>(), count), v); }
 };

@@ -65,33 +65,35 @@ struct GeluTanh {
 
 template <class Act, typename T>
 void forward_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, std::int64_t begin, std::int64_t end) {
-  const Tag<T> d;
+  using W = Wide<T>;
+  const Tag<W> d;
   const std::int64_t F = h.shape[1];
   for (std::int64_t n = begin; n < end; ++n) {
     const T* a = gate_up.at(n);
     const T* b = a + F;
     T* out = h.at(n);
-    each_vector<T>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
+    each_vector<W>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
       const auto x = lanes.load(a + f);
-      const SigmoidPair<Tag<T>> s(d, Act::z(d, x));
+      const SigmoidPair<Tag<W>> s(d, Act::z(d, x));
       lanes.store(hn::Mul(hn::Mul(x, s.sigma), lanes.load(b + f)), out + f);
     });
   }
 }
 
 template <typename T>
-void swiglu_clamped_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, T limit, std::int64_t begin,
+void swiglu_clamped_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, Wide<T> limit, std::int64_t begin,
                          std::int64_t end) {
-  const Tag<T> d;
+  using W = Wide<T>;
+  const Tag<W> d;
   const std::int64_t F = h.shape[1];
   const auto most = hn::Set(d, limit), least = hn::Set(d, -limit);
   for (std::int64_t n = begin; n < end; ++n) {
     const T* a = gate_up.at(n);
     const T* b = a + F;
     T* out = h.at(n);
-    each_vector<T>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
+    each_vector<W>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
       const auto z = lanes.load(a + f), up = lanes.load(b + f);
-      const auto silu = hn::Mul(z, SigmoidPair<Tag<T>>(d, z).sigma);
+      const auto silu = hn::Mul(z, SigmoidPair<Tag<W>>(d, z).sigma);
       // Comparisons keep NaN, which Min and Max may replace by the limit.
       const auto gate = hn::IfThenElse(hn::Gt(silu, most), most, silu);
       const auto below = hn::IfThenElse(hn::Gt(up, most), most, up);
@@ -102,7 +104,8 @@ void swiglu_clamped_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, T
 
 template <class Act, typename T>
 void backward_rows(const SwigluBackward<T>& call, std::int64_t begin, std::int64_t end) {
-  const Tag<T> d;
+  using W = Wide<T>;
+  const Tag<W> d;
   const std::int64_t F = call.dh.shape[1];
   for (std::int64_t n = begin; n < end; ++n) {
     const T* a = call.gate_up.at(n);
@@ -111,11 +114,11 @@ void backward_rows(const SwigluBackward<T>& call, std::int64_t begin, std::int64
     T* db = da + F;
     const T* g = call.dh.at(n);
     T* out = call.h.present() ? call.h.at(n) : nullptr;
-    each_vector<T>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
+    each_vector<W>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
       const auto x = lanes.load(a + f);
       const auto up = lanes.load(b + f);
       const auto dy = lanes.load(g + f);
-      const SigmoidPair<Tag<T>> s(d, Act::z(d, x));
+      const SigmoidPair<Tag<W>> s(d, Act::z(d, x));
       const auto act = hn::Mul(x, s.sigma);
       const auto slope = hn::MulAdd(hn::Mul(act, Act::slope(d, x)), s.complement, s.sigma);  // σ + xσ(1 − σ)z′
       lanes.store(hn::Mul(hn::Mul(dy, up), slope), da + f);
@@ -168,7 +171,7 @@ void swiglu_clamped_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit,
   assert(limit > 0.0);
   const auto kernel = HEADGATE_FOR_TARGET(swiglu_clamped_rows, T, context.target);
   for_parts(parts_of(context, N, 2 * F), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
-    kernel(h, gate_up, static_cast<T>(limit), begin, end);
+    kernel(h, gate_up, static_cast<Wide<T>>(limit), begin, end);
   });
 }
 
@@ -187,12 +190,15 @@ void swiglu_backward(View<T, 2> dgate_up, View<T, 2> h, ConstView<T, 2> dh, Cons
 
 template void swiglu_forward(View<float, 2>, ConstView<float, 2>, Activation, const ExecutionContext&);
 template void swiglu_forward(View<double, 2>, ConstView<double, 2>, Activation, const ExecutionContext&);
+template void swiglu_forward(View<BFloat16, 2>, ConstView<BFloat16, 2>, Activation, const ExecutionContext&);
 template void swiglu_clamped_forward(View<float, 2>, ConstView<float, 2>, double, const ExecutionContext&);
 template void swiglu_clamped_forward(View<double, 2>, ConstView<double, 2>, double, const ExecutionContext&);
 template void swiglu_backward(View<float, 2>, View<float, 2>, ConstView<float, 2>, ConstView<float, 2>, Activation,
                               const ExecutionContext&);
 template void swiglu_backward(View<double, 2>, View<double, 2>, ConstView<double, 2>, ConstView<double, 2>, Activation,
                               const ExecutionContext&);
+template void swiglu_backward(View<BFloat16, 2>, View<BFloat16, 2>, ConstView<BFloat16, 2>, ConstView<BFloat16, 2>,
+                              Activation, const ExecutionContext&);
 
 }  // namespace headgate::layers
 #endif  // HWY_ONCE

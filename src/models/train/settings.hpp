@@ -12,6 +12,7 @@
 #include "library/core/rows.hpp"
 #include "models/data/data.hpp"
 #include "models/train/schedule.hpp"
+#include "models/train/step_decoder.hpp"
 
 namespace headgate::train {
 
@@ -34,6 +35,7 @@ struct TrainSettings {
   std::int64_t eval_every = 0;   ///< steps; 0: never
   std::int64_t eval_tokens = 0;  ///< held-out tokens of an evaluation, at most (but one sequence at least)
   std::int64_t save_every = 0;   ///< steps; 0: only at the end
+  StepPrecision precision = StepPrecision::f32;
   int threads = 1;
 
   std::int64_t tokens_per_step() const { return seq_len * batch * accumulate; }
@@ -195,6 +197,13 @@ inline constexpr std::tuple kSettings{
              .help = "Save every N steps and at the end",
              .remark = "0: at the end only"},
             {.group = SettingGroup::run, .on_resume = OnResume::may_change, .range = kFromZero}),
+    Setting(&TrainSettings::precision,
+            {.name = "precision",
+             .option = "--precision",
+             .type = "NAME",
+             .help = "bf16: matrices and activations are rounded to bf16 for products and attention, which sum in f32. "
+                     "Parameters, optimizer, norms, the residual stream and the loss stay f32"},
+            {.group = SettingGroup::optimizer, .in_state = InState::optional}),
     Setting(&TrainSettings::threads,
             {.name = "threads",
              .option = "--threads",

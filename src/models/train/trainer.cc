@@ -45,7 +45,7 @@ std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& con
                                            {"gradients", numbers * sizeof(float)},
                                            {"optimizer moments", 2 * numbers * sizeof(float)},
                                            {"tokens and targets", 2 * tokens * sizeof(std::int32_t)}};
-  for (auto& item : models::Decoder<float>::planned_memory(config, shape, models::Purpose::train)) {
+  for (auto& item : StepDecoder::planned_memory(config, shape, settings.precision)) {
     items.push_back(std::move(item));
   }
   if (settings.eval_tokens > 0 && group.leads()) {
@@ -63,7 +63,7 @@ Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& setti
       source_(source),
       group_(group),
       cancelled_(never),
-      decoder_(config, own_batch(settings, group), models::Purpose::train,
+      decoder_(config, own_batch(settings, group), settings.precision,
                {.threads = settings.threads, .cancelled = &cancelled_}),
       parameters_(decoder_.table().total()),
       first_moment_(parameters_.size()),
@@ -77,7 +77,7 @@ Trainer::Trainer(Checkpoint checkpoint, const TrainerState& state, const Sequenc
       source_(source),
       group_(group),
       cancelled_(never),
-      decoder_(checkpoint.config, own_batch(settings_, group), models::Purpose::train,
+      decoder_(checkpoint.config, own_batch(settings_, group), settings_.precision,
                {.threads = settings_.threads, .cancelled = &cancelled_}),
       parameters_(std::move(checkpoint.parameters)),
       first_moment_(std::move(checkpoint.first_moment)),

@@ -16,6 +16,7 @@
 #include "models/train/process_group.hpp"
 #include "models/train/settings.hpp"
 #include "models/train/spikes.hpp"
+#include "models/train/step_decoder.hpp"
 
 namespace headgate::train {
 
@@ -104,7 +105,7 @@ class Trainer {
   const SequenceSource& source_;
   ProcessGroup& group_;
   std::function<bool()> cancelled_;  // never empty: the decoders' contexts point to it
-  models::Decoder<float> decoder_;
+  StepDecoder decoder_;
   std::optional<HeldOutEvaluator> evaluator_;
   std::vector<float> parameters_;      // (total)
   std::vector<float> gradients_;       // (total)

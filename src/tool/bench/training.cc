@@ -19,6 +19,7 @@ namespace headgate::bench {
 namespace {
 
 using models::DecoderConfig;
+using train::StepPrecision;
 
 constexpr std::int64_t kVocab = 256;
 
@@ -45,11 +46,13 @@ class RandomBytes : public train::SequenceSource {
   std::int64_t seq_len_;
 };
 
-train::TrainSettings settings_of(const DecoderConfig& config, std::int64_t batch, int threads) {
+train::TrainSettings settings_of(const DecoderConfig& config, std::int64_t batch, train::StepPrecision precision,
+                                 int threads) {
   train::TrainSettings settings;
   settings.paths = {"random bytes"};
   settings.seq_len = config.seq_len;
   settings.batch = batch;
+  settings.precision = precision;
   settings.threads = threads;
   settings.schedule.decay = train::Decay::constant;
   settings.schedule.steps = std::int64_t{1} << 30;  // more than bench ever runs
@@ -58,11 +61,12 @@ train::TrainSettings settings_of(const DecoderConfig& config, std::int64_t batch
 
 class TrainingJob : public BenchJob {
  public:
-  TrainingJob(const DecoderConfig& config, std::int64_t batch, int threads)
-      : source_(config.seq_len), trainer_(config, settings_of(config, batch, threads), source_) {}
+  TrainingJob(const DecoderConfig& config, std::int64_t batch, train::StepPrecision precision, int threads)
+      : source_(config.seq_len), trainer_(config, settings_of(config, batch, precision, threads), source_) {}
 
   void run() override { trainer_.step(); }
   double flops() const override { return trainer_.flops_per_step(); }
+  /// Shares are of the f32 FMA peak, in bf16 too.
   DType compute_dtype() const override { return DType::f32; }
 
   nlohmann::ordered_json facts() const override {
@@ -76,7 +80,7 @@ class TrainingJob : public BenchJob {
             {"S", s.seq_len},
             {"D", c.head_dim},
             {"Dv", c.head_dim},
-            {"dtype", dtype_name(DType::f32)},
+            {"dtype", word_of(s.precision)},
             {"causal", true},
             {"gate", layers::gate_name(c.gate)},
             {"layers", c.layers},
@@ -92,8 +96,8 @@ class TrainingJob : public BenchJob {
   train::Trainer trainer_;
 };
 
-JobFactory training_job(const DecoderConfig& config, std::int64_t batch) {
-  return [config, batch](int threads) { return std::make_unique<TrainingJob>(config, batch, threads); };
+JobFactory training_job(const DecoderConfig& config, std::int64_t batch, train::StepPrecision precision) {
+  return [=](int threads) { return std::make_unique<TrainingJob>(config, batch, precision, threads); };
 }
 
 struct Size {
@@ -140,10 +144,15 @@ std::vector<BenchGroup> training_groups() {
       const DecoderConfig config = gated_config(size, length);
       const std::int64_t batch = size.tokens / length;
       const std::string name = fmt::format("train/{}/T{}", size.name, length);
-      BenchGroup group{{{name, training_job(config, batch), 0, size.floor}}, {}};
+      const auto job = [batch](const DecoderConfig& c, train::StepPrecision precision) {
+        return training_job(c, batch, precision);
+      };
+      BenchGroup group{{{name, job(config, StepPrecision::f32), 0, size.floor},
+                        {name + "/bf16", job(config, StepPrecision::bf16), 0, {}}},
+                       {{0, 1, {}}}};
       if (name == kComparedWithBaseline) {
-        group.cases.push_back({name + "/plain", training_job(baseline_of_equal_size(config), batch), 0, {}});
-        group.ratios.push_back({0, 1, {}});
+        group.cases.push_back({name + "/plain", job(baseline_of_equal_size(config), StepPrecision::f32), 0, {}});
+        group.ratios.push_back({0, 2, {}});
       }
       groups.push_back(std::move(group));
     }

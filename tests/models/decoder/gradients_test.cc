@@ -18,31 +18,49 @@
 namespace headgate::models {
 namespace {
 
-/// Holds a decoder of T with its gradients at one set of parameters.
+/// Holds a decoder of T with its loss and gradients at one set of parameters.
 template <typename T>
 class Checked {
  public:
   Checked(const DecoderConfig& config, const std::vector<double>& values, const TinyBatch& batch)
       : decoder_(config, kTinyBatch, Purpose::train), batch_(batch), values_(values), gradients_(values.size()) {
-    decoder_.loss_and_gradients(gradients_.data(), layers::as<T>(values).data(), batch_.tokens.data(),
-                                batch_.targets.data());
+    loss_ = decoder_.loss_and_gradients(gradients_.data(), layers::as<Wide<T>>(values).data(), batch_.tokens.data(),
+                                        batch_.targets.data());
   }
 
-  const std::vector<T>& gradients() const { return gradients_; }
+  double loss() const { return loss_; }
+  const std::vector<Wide<T>>& gradients() const { return gradients_; }
 
   /// Returns the loss at the parameters moved by step · direction, which starts at `first`.
   double loss_at(std::size_t first, const std::vector<double>& direction, double step) {
     std::vector<double> moved = values_;
     for (std::size_t i = 0; i < direction.size(); ++i) moved[first + i] += step * direction[i];
-    return decoder_.loss(layers::as<T>(moved).data(), batch_.tokens.data(), batch_.targets.data());
+    return decoder_.loss(layers::as<Wide<T>>(moved).data(), batch_.tokens.data(), batch_.targets.data());
   }
 
  private:
   Decoder<T> decoder_;
   const TinyBatch& batch_;
   std::vector<double> values_;
-  std::vector<T> gradients_;
+  std::vector<Wide<T>> gradients_;
+  double loss_ = 0.0;
 };
+
+/// Checks the loss, and the errors of each tensor's gradient together, against what roundings of every result to bf16
+/// would make of them. A magnitude is the standard deviation that relative roundings of size 1 cause.
+void check_bf16(const Checked<BFloat16>& checked, const ParameterTable& table, const PlainGradients& expected) {
+  constexpr double kRounding = 0x1p-9, kDeviations = 3.0;
+  EXPECT_NEAR(checked.loss(), expected.loss.value, kDeviations * kRounding * expected.loss.magnitude);
+  for (const Parameter& parameter : table.entries()) {
+    double error = 0.0, deviation = 0.0;
+    for (std::int64_t i = parameter.offset; i < parameter.offset + parameter.count; ++i) {
+      const layers::Number& exact = expected.gradients[static_cast<std::size_t>(i)];
+      error = std::hypot(error, static_cast<double>(checked.gradients()[static_cast<std::size_t>(i)]) - exact.value);
+      deviation = std::hypot(deviation, kRounding * exact.magnitude);
+    }
+    EXPECT_LE(error, kDeviations * deviation) << parameter.name;
+  }
+}
 
 /// Checks all entries of a tensor at once, along random signs. Differences depend on no formula but the loss.
 void check_differences(Checked<double>& checked, const Parameter& parameter, const PlainGradients& expected) {
@@ -75,6 +93,7 @@ void check_config(const DecoderConfig& config) {
   Checked<double> checked(config, values, batch);
   layers::expect_within("f64 gradient", checked.gradients(), expected.gradients);
   layers::expect_within("f32 gradient", Checked<float>(config, values, batch).gradients(), expected.gradients);
+  check_bf16({config, values, batch}, table, expected);
   for (const Parameter& parameter : table.entries()) {
     double largest = 0.0;
     for (std::int64_t i = 0; i < parameter.count; ++i) {

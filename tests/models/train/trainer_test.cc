@@ -25,6 +25,9 @@ namespace {
 
 using testing::SmallRun;
 
+constexpr std::pair<Task, StepPrecision> kTasksAndPrecisions[] = {
+    {Task::text, StepPrecision::f32}, {Task::bigram_backcopy, StepPrecision::f32}, {Task::text, StepPrecision::bf16}};
+
 std::vector<double> losses(Trainer& trainer, int steps) {
   std::vector<double> out;
   out.reserve(static_cast<std::size_t>(steps));
@@ -33,14 +36,50 @@ std::vector<double> losses(Trainer& trainer, int steps) {
 }
 
 TEST(Trainer, Training_SmallText_LearnsIt) {
-  SmallRun run;
-  run.settings.schedule.steps = 120;
-  Trainer trainer = run.fresh();
-  const std::vector<double> curve = losses(trainer, 120);
-  EXPECT_NEAR(curve.front(), std::log(256.0), 0.2) << "nothing is known yet";
-  EXPECT_LT(curve.back(), 0.5 * curve.front());
-  EXPECT_LT(trainer.evaluate().report.overall.at(metrics::kLossNats), 0.5 * curve.front());
-  EXPECT_TRUE(trainer.finished());
+  for (const StepPrecision precision : {StepPrecision::f32, StepPrecision::bf16}) {
+    SmallRun run;
+    run.settings.schedule.steps = 120;
+    run.settings.precision = precision;
+    Trainer trainer = run.fresh();
+    const std::vector<double> curve = losses(trainer, 120);
+    EXPECT_NEAR(curve.front(), std::log(256.0), 0.2) << "nothing is known yet";
+    EXPECT_LT(curve.back(), 0.5 * curve.front()) << word_of(precision);
+    EXPECT_LT(trainer.evaluate().report.overall.at(metrics::kLossNats), 0.5 * curve.front()) << word_of(precision);
+    EXPECT_TRUE(trainer.finished());
+  }
+}
+
+TEST(Trainer, Training_InBf16_FollowsF32ButWithItsOwnRoundings) {
+  SmallRun f32, bf16;
+  bf16.settings.precision = StepPrecision::bf16;
+  Trainer exact = f32.fresh(), rounded = bf16.fresh();
+  for (int step = 0; step < 20; ++step) {
+    const double expected = exact.step().loss, found = rounded.step().loss;
+    EXPECT_NEAR(found, expected, 0.02 * expected) << "step " << step;
+    EXPECT_TRUE(step == 0 || found != expected);
+  }
+}
+
+/// Sums up the items of a decoder's working memory but the rounded matrices.
+std::size_t activation_bytes(const models::DecoderConfig& config, StepPrecision precision) {
+  std::size_t bytes = 0;
+  for (const models::MemoryItem& item : StepDecoder::planned_memory(config, {4, 256}, precision)) {
+    bytes += item.name == "matrices in bf16" ? 0 : item.bytes;
+  }
+  return bytes;
+}
+
+TEST(StepDecoder, PlannedMemory_InBf16_IsLittleMoreThanHalf) {
+  models::DecoderConfig config = testing::small_model();
+  config.dim = 384;
+  config.layers = 6;
+  config.heads = 6;
+  config.kv_heads = 3;
+  config.head_dim = 64;
+  config.ffn = 1024;
+  config.seq_len = 256;
+  const auto f32 = static_cast<double>(activation_bytes(config, StepPrecision::f32));
+  EXPECT_LT(static_cast<double>(activation_bytes(config, StepPrecision::bf16)), 0.62 * f32);
 }
 
 TEST(Trainer, Step_AfterTheFirst_AllocatesNothing) {
@@ -129,9 +168,10 @@ TEST(Trainer, Gradient_AboveTheLimit_IsClipped) {
 }
 
 TEST(Trainer, Trainer_RestoredFromACheckpoint_IsBitwiseIdentical) {
-  for (const Task task : {Task::text, Task::bigram_backcopy}) {
+  for (const auto& [task, precision] : kTasksAndPrecisions) {
     SmallRun run(task);
     run.settings.accumulate = 2;
+    run.settings.precision = precision;
     Trainer whole = run.fresh();
     const std::vector<double> expected = losses(whole, 20);
 
@@ -146,6 +186,22 @@ TEST(Trainer, Trainer_RestoredFromACheckpoint_IsBitwiseIdentical) {
     EXPECT_EQ(second.parameters(), whole.parameters());
     EXPECT_EQ(write_state(second.state()), write_state(whole.state()));
   }
+}
+
+TEST(Trainer, Loss_OverflowInBf16_StopsTheTraining) {
+  SmallRun run;
+  run.settings.precision = StepPrecision::bf16;
+  Trainer first = run.fresh();
+  first.save(run.path("saved"));
+  Checkpoint checkpoint = load_checkpoint(run.path("saved"), CheckpointParts::all);
+  // More than bf16 holds, and less than f32 does.
+  checkpoint.parameters.back() = std::numeric_limits<float>::max();
+  const auto last =
+      std::find_if(checkpoint.parameters.begin(), checkpoint.parameters.end(), [](float x) { return x != 0; });
+  *last = std::numeric_limits<float>::max();
+  const TrainerState state = read_state(checkpoint.trainer_state);
+  Trainer broken(std::move(checkpoint), state, run.source());
+  EXPECT_THROW(broken.step(), Diverged);
 }
 
 TEST(Trainer, Loss_NotFinite_StopsTheTraining) {
