@@ -2,9 +2,15 @@
 #include "models/train/choices.hpp"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <sstream>
+#include <string_view>
+#include <system_error>
 
 #include "library/core/check.hpp"
 #include "models/families/config_file.hpp"
+#include "models/io/input_file.hpp"
 #include "models/layers/gate_variant.hpp"
 
 namespace headgate::train {
@@ -13,6 +19,7 @@ namespace {
 using layers::GateVariant;
 using models::DecoderConfig;
 using models::kConfigKeys;
+using models::LayerType;
 
 template <auto kMember>
 constexpr std::string_view option_of() {
@@ -54,6 +61,42 @@ GateVariant chosen_gate(const GateVariant& before, const ModelChoices& choices) 
   return gate;
 }
 
+constexpr std::string_view kLayerTypesOption = "--layer-types";
+
+struct LayerWord {
+  std::string_view word;
+  LayerType type;
+};
+constexpr std::array<LayerWord, 3> kLayerWords{{{"gated_delta", LayerType::linear_attention},
+                                                {"attention", LayerType::full_attention},
+                                                {"sliding", LayerType::sliding_attention}}};
+
+[[noreturn]] void fail_layer_types(const std::string& pattern) {
+  throw Error(fmt::format("{} '{}' is neither N:M, such as 3:1, nor a list of {}, {} and {}", kLayerTypesOption,
+                          io::printable(pattern), kLayerWords[0].word, kLayerWords[1].word, kLayerWords[2].word));
+}
+
+/// Reads "N:M"; false if the text is nothing like it.
+bool read_ratio(const std::string& text, std::int64_t& linear, std::int64_t& attention) {
+  const char* const end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, linear);
+  if (first.ec != std::errc{} || first.ptr == end || *first.ptr != ':') return false;
+  const auto second = std::from_chars(first.ptr + 1, end, attention);
+  const auto fits = [](std::int64_t count) { return count >= 0 && count <= models::kMaxLayers; };
+  return second.ec == std::errc{} && second.ptr == end && fits(linear) && fits(attention) && linear + attention > 0;
+}
+
+/// Applies --layer-types. Layers of linear attention have the heads and head size of attention, unless a file says how
+/// many.
+void apply_layer_types(DecoderConfig& config, const std::string& pattern) {
+  if (pattern.empty()) return;
+  config.layer_types = parse_layer_types(pattern, config.layers);
+  models::LinearLayers& linear = config.linear;
+  if (!has_layer(config, LayerType::linear_attention) || linear.key_heads > 0) return;
+  linear.key_heads = linear.value_heads = config.heads;
+  linear.key_dim = linear.value_dim = config.head_dim;
+}
+
 /// Throws if options of a gate were given without a gate.
 void require_gate(const GateVariant& gate, const Given<kConfigKeys>& keys) {
   keys.for_each([&](const auto& row, const auto& slot) {
@@ -72,6 +115,29 @@ void require_whole_sequence(const RunChoices& choices, const TrainSettings& sett
 
 }  // namespace
 
+std::vector<LayerType> parse_layer_types(const std::string& pattern, std::int64_t layers) {
+  std::vector<LayerType> period;
+  std::int64_t linear = 0, attention = 0;
+  if (read_ratio(pattern, linear, attention)) {
+    period.assign(static_cast<std::size_t>(linear), LayerType::linear_attention);
+    period.insert(period.end(), static_cast<std::size_t>(attention), LayerType::full_attention);
+  } else {
+    std::istringstream words(pattern);
+    for (std::string word; std::getline(words, word, ',');) {
+      const auto row = std::find_if(kLayerWords.begin(), kLayerWords.end(),
+                                    [&word](const LayerWord& each) { return each.word == word; });
+      if (row == kLayerWords.end()) fail_layer_types(pattern);
+      period.push_back(row->type);
+    }
+  }
+  if (period.empty()) fail_layer_types(pattern);
+  std::vector<LayerType> types;
+  for (std::size_t layer = 0; layer < static_cast<std::size_t>(std::max<std::int64_t>(layers, 0)); ++layer) {
+    types.push_back(period[layer % period.size()]);
+  }
+  return types;
+}
+
 DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos) {
   const bool from_file = !choices.config_file.empty();
   DecoderConfig config = from_file ? models::read_config(choices.config_file) : task_model(task);
@@ -82,6 +148,7 @@ DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos) {
   choices.keys.put_into(config);
   if (choices.keys.of<&GateVariant::bias_init>()) config.gate.bias = layers::GateBias::learned;
   if (!from_file) derive_sizes(config, choices.keys);
+  apply_layer_types(config, choices.layer_types);
   models::validate(config, models::NamesIn::command_line);
   return choices.match_params ? models::match_params(config) : config;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "library/core/rows.hpp"
 #include "models/decoder/config_keys.hpp"
@@ -22,14 +23,21 @@ struct ModelChoices {
   std::string config_file;  ///< a config.json to start from; empty: the task's own model
   Given<models::kConfigKeys> keys;
   std::string gate;  ///< a variant's name, for parse_gate; parts of the gate among `keys` change it; empty: not given
+  std::string layer_types;  ///< a pattern, for parse_layer_types; empty: not given
   bool match_params = false;
 
   /// Returns whether any option was given.
-  bool any() const { return keys.any() || !config_file.empty() || !gate.empty() || match_params; }
+  bool any() const {
+    return keys.any() || !config_file.empty() || !gate.empty() || !layer_types.empty() || match_params;
+  }
 };
 
 /// The options of a run that the user gave.
 using RunChoices = Given<kSettings>;
+
+/// Returns the types of `layers` layers: the pattern, repeated. "N:M" stands for N layers of linear attention, then M
+/// of attention; "gated_delta,attention,sliding" names each. Throws Error.
+std::vector<models::LayerType> parse_layer_types(const std::string& pattern, std::int64_t layers);
 
 /// Returns a valid config, whose vocabulary has kBos if `bos` says so and no option says how large it is. Throws Error,
 /// and io::FileError for the config file.

@@ -134,6 +134,10 @@ void declare_model(VerbOptions& verb, train::ModelChoices& model) {
   verb.value("--config", model.config_file, "FILE.json", "A config.json to start from; other options override it")
       .existing_file();
   declare_keys(verb, model.keys, OptionGroup::model);
+  verb.value(
+      "--layer-types", model.layer_types, "PATTERN",
+      "How layers mix tokens, repeated over all layers: N:M, such as 3:1, for N layers of Gated DeltaNet and M of "
+      "attention, or a list of gated_delta, attention and sliding");
   verb.group("Gate");
   verb.value("--gate", model.gate, "GATE",
              "none (default), headwise, elementwise or head-shared; or a whole name, like g2-headwise-silu-add");

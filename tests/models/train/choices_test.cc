@@ -130,6 +130,38 @@ TEST(MakeConfig, Sizes_NotGiven_FollowThoseGiven) {
               }).starts_with("--dim is 2097152 but must be "));
 }
 
+TEST(ParseLayerTypes, Pattern_RatioOrWords_RepeatsOverAllLayers) {
+  using enum models::LayerType;
+  using Types = std::vector<models::LayerType>;
+  EXPECT_EQ(parse_layer_types("3:1", 6), (Types{linear_attention, linear_attention, linear_attention, full_attention,
+                                                linear_attention, linear_attention}));
+  EXPECT_EQ(parse_layer_types("0:2", 3), (Types{full_attention, full_attention, full_attention}));
+  EXPECT_EQ(parse_layer_types("sliding,gated_delta,attention", 4),
+            (Types{sliding_attention, linear_attention, full_attention, sliding_attention}));
+  for (const char* pattern :
+       {"", "0:0", "3:", ":1", "3:1:2", "-1:2", "3:99999", "delta", "attention,,sliding", "3:1,"}) {
+    EXPECT_NE(refusal([&] { parse_layer_types(pattern, 4); }).find("neither N:M, such as 3:1, nor a list of"),
+              std::string::npos)
+        << pattern;
+  }
+}
+
+TEST(MakeConfig, LayerTypes_WithLinearAttention_HasTheHeadsOfAttention) {
+  ModelChoices choices;
+  choices.layer_types = "1:1";
+  choices.keys.of<&DecoderConfig::layers>() = 4;
+  choices.keys.of<&DecoderConfig::dim>() = 48;
+  choices.keys.of<&DecoderConfig::heads>() = 6;
+  const DecoderConfig config = make_config(choices, Task::text);
+  EXPECT_EQ(std::ssize(config.layer_types), 4);
+  EXPECT_EQ(config.linear.key_heads, 6);
+  EXPECT_EQ(config.linear.value_heads, 6);
+  EXPECT_EQ(config.linear.key_dim, 8);
+  EXPECT_EQ(config.linear.value_dim, 8);
+  choices.layer_types = "sliding,attention";
+  EXPECT_EQ(make_config(choices, Task::text).linear, models::LinearLayers{});
+}
+
 TEST(MakeConfig, PartsOfAGate_WithoutAGate_AreRefused) {
   using layers::GateVariant;
   ModelChoices choices;

@@ -157,6 +157,21 @@ TEST_F(TrainVerbTest, MatchParamsAndConfig_Given_AreUsed) {
   EXPECT_EQ(config("file").at("gate_grain"), "elementwise");
 }
 
+TEST_F(TrainVerbTest, LayerTypesAndPrecision_Given_TrainAHybridInBf16) {
+  ASSERT_EQ(
+      verb.train("hybrid", {"--stop-at", "2", "--layers", "2", "--layer-types", "1:1", "--precision", "bf16"}).status,
+      0);
+  EXPECT_EQ(config("hybrid").at("layer_types"), (nlohmann::json{"linear_attention", "full_attention"}));
+  const Outcome changed = verb.train("hybrid", {"--resume", "--precision", "f32"});
+  EXPECT_EQ(changed.status, 2);
+  EXPECT_NE(changed.err.find("--precision f32 is not the run's bf16"), std::string::npos) << changed.err;
+  const Outcome answer = testing::headgate({"generate", verb.path("hybrid"), "--prompt", "a", "--max-tokens", "3"});
+  EXPECT_EQ(answer.status, 0) << answer.err;
+  const Outcome refused = verb.train("other", {"--layer-types", "delta"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_NE(refused.err.find("--layer-types 'delta' is neither N:M"), std::string::npos) << refused.err;
+}
+
 TEST_F(TrainVerbTest, Bos_OfARun_StaysOnResume) {
   ASSERT_EQ(verb.train("bos", {"--bos", "on"}).status, 0);
   ASSERT_EQ(verb.train("plain").status, 0);
