@@ -172,7 +172,9 @@ Option VerbOptions::values(const std::string& name, std::vector<std::string>& to
 Option VerbOptions::lists(const std::string& name, std::vector<std::string>& to, const std::string& type,
                           const std::string& help) {
   const Option option = values(name, to, type, help);
-  app_->get_option(name)->expected(1, CLI::detail::expected_max_vector_size);
+  // CLI11 takes a single value after an option of more, and splits values like [a,b] if extra arguments are allowed.
+  constexpr int kMostValues = CLI::detail::expected_max_vector_size / 16 - 1;
+  app_->get_option(name)->expected(1, kMostValues);
   return option;
 }
 

@@ -92,8 +92,8 @@ TEST_F(InputsTest, Patterns_Given_ChooseFilesAndStayWithTheRun) {
 }
 
 TEST_F(InputsTest, Options_GivenTwice_KeepTheLastValueOrTheWholeList) {
-  const Outcome outcome = verb.train("run", {"--data", verb.path("data/a.txt"), "--data", verb.path("data/deep/b.md"),
-                                             "--seed", "7", "--seed", "8", "--stop-at", "2", "--stop-at", "1"});
+  const Outcome outcome = verb.train("run", {"--data", verb.path("data/a.txt"), verb.path("data/deep/b.md"), "--seed",
+                                             "7", "--seed", "8", "--stop-at", "2", "--stop-at", "1"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(state("run").at("seed"), 8);
   EXPECT_EQ(state("run").at("step"), 1);
