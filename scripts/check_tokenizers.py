@@ -6,7 +6,7 @@
 
 BUILD: the build folder (default: build). Tokenizers are trained here, one for each pre-tokenizer that is supported, on
 a part of the text. Those that GGUF files have are also written to a GGUF file, and the tokenizer.json that `headgate
-convert` makes of it is read by the package. --gguf: the tokenizer of a GGUF file as well, by the `gguf` package.
+convert` makes of it is read by the package. `headgate tokenize --train` is compared with the package's trainer. --gguf: the tokenizer of a GGUF file as well, by the `gguf` package.
 --write-golden: writes the small files of tests/models/tokenize/golden and compares nothing. Needs what
 scripts/python_venv.sh installs.
 """
@@ -364,6 +364,29 @@ def compare_offsets(text, ours, theirs):
     return ""
 
 
+def compare_trained(tool, text, folder):
+    """The complaint, or an empty string: `headgate tokenize --train` learns the merges that the package learns, with
+    the same ids of bytes, so that ties are decided the same way."""
+    sample, made = folder / "sample", folder / "tokenizer.json"
+    sample.write_bytes(text.encode())
+    command = [tool, "tokenize", "--train", "4000", "--special", "<s>", "--bos", "--text", sample, "--out", made]
+    subprocess.run(command, check=True, capture_output=True)
+    theirs = Tokenizer(models.BPE())
+    theirs.pre_tokenizer = kinds()["qwen2"][1]
+    trainer = trainers.BpeTrainer(
+        vocab_size=3998,
+        min_frequency=2,
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    theirs.train_from_iterator([text], trainer)
+    ours = json.loads(made.read_text(encoding="utf-8"))["model"]["merges"]
+    expected = json.loads(theirs.to_str())["model"]["merges"]
+    if ours != expected:
+        return f"merge {first_difference(ours, expected)}"
+    return compare(tool, made, Tokenizer.from_file(str(made)), text, folder)
+
+
 def write_golden(folder):
     """Small tokenizers, and the ids of some texts by each."""
     random.seed(0)
@@ -411,6 +434,7 @@ def check(arguments):
             if not complaint and "Precompiled" in str(tokenizer.normalizer):
                 complaint = compare(tool, file, tokenizer, any_characters, folder)
             report(f"{kind:12s} {tokenizer.get_vocab_size()} tokens", complaint)
+        report("trained      by headgate", compare_trained(tool, sample, folder))
         for kind in ("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35"):
             report(f"{kind:12s} from GGUF, converted", compare_byte_level_gguf(tool, kind, sample, text, folder))
         for kind in ("llama2", "gemma", "phrases"):

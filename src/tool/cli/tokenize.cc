@@ -8,21 +8,33 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "library/core/check.hpp"
+#include "models/data/corpus.hpp"
 #include "models/io/input_file.hpp"
+#include "models/tokenize/bpe_trainer.hpp"
+#include "models/tokenize/error.hpp"
 #include "models/tokenize/open.hpp"
 #include "tool/cli/json_option.hpp"
+#include "tool/cli/output_files.hpp"
 #include "tool/cli/verbs.hpp"
 #include "tool/console/console.hpp"
+#include "tool/console/progress.hpp"
 
 namespace headgate::cli {
 namespace {
 
 struct Options {
   std::string model;
-  std::string text;
+  std::vector<std::string> text;
+  std::optional<std::int64_t> train;  ///< ids of the vocabulary to learn; empty: tokenize
+  std::vector<std::string> special;
+  std::string out;
+  bool bos = false;
   bool json = false;
   bool no_special = false;
   bool special_as_text = false;
@@ -124,16 +136,82 @@ std::size_t tokenize_text(const std::string& path, tokenize::StreamEncoder& enco
   return left_out;
 }
 
-int run_tokenize(const Options& o) {
+/// Adds a file to the trainer, in parts. Errors name the file.
+void add_text(tokenize::BpeTrainer& trainer, const std::string& path) {
+  io::InputStream text(path == "-" ? "/dev/stdin" : path);
+  try {
+    for (std::string_view part = text.next(); !part.empty(); part = text.next()) {
+      trainer.add(part, tokenize::Tail::open);
+    }
+    trainer.add({}, tokenize::Tail::ended);
+  } catch (const tokenize::TokenizerError& error) {
+    io::fail(path, "{}", error.what());
+  }
+}
+
+int run_train(const Options& o) {
+  require(!o.out.empty(), "--train needs --out, the tokenizer.json to write");
+  require(o.model.empty(), "--train takes no MODEL: {}", o.model);
+  check_outputs({{"--out", o.out}}, [&o](InputFiles& inputs) { inputs.add_text("--text", o.text); });
+  const std::vector<std::string> files = train::text_files(o.text);
+  tokenize::BpeTrainer trainer;
+  console::ProgressBar bar;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const double done = static_cast<double>(i) / static_cast<double>(files.size());
+    bar.show(done, {.text = "counting words of ", .path = files[i]});
+    add_text(trainer, files[i]);
+  }
+  bar.clear();
+  tokenize::TrainedBpe trained;
+  try {
+    trained = trainer.train({static_cast<std::int32_t>(*o.train), o.special, o.bos});
+  } catch (const tokenize::TokenizerError& error) {
+    throw Error(fmt::format("--train {}: {}", *o.train, error.what()));
+  }
+  write_output("tokenize", o.out, trained.json);
+  const std::string fewer = trained.ids == *o.train
+                                ? ""
+                                : fmt::format(", not {}: no other pair of tokens occurs twice in the text", *o.train);
+  const std::string left_out =
+      trainer.left_out() == 0 ? "" : fmt::format("; left out {} bytes that are not UTF-8", trainer.left_out());
+  console::say(stderr, fmt::format("headgate tokenize: {} ids from {} distinct words{}{}\n", trained.ids,
+                                   trainer.distinct_words(), fewer, left_out));
+  return kSuccess;
+}
+
+int run_tokenize(const Options& given) {
+  if (given.train) return run_train(given);
+  Options o = given;
+  // --text takes several paths, and also a MODEL behind it.
+  if (o.model.empty() && o.text.size() > 1) {
+    o.model = o.text.back();
+    o.text.pop_back();
+  }
+  require(!o.model.empty(), "MODEL is required");
+  const std::string& text = o.text.back();
   const auto tokenizer = tokenize::open_tokenizer(o.model);
   const auto encoder =
       tokenizer->stream({.add_special = !o.no_special, .special_as_text = o.special_as_text, .spans = o.json});
   const std::size_t left_out =
-      o.json ? tokenize_text(o.text, *encoder, JsonObject(*tokenizer)) : tokenize_text(o.text, *encoder, IdLines());
+      o.json ? tokenize_text(text, *encoder, JsonObject(*tokenizer)) : tokenize_text(text, *encoder, IdLines());
   if (left_out > 0) {
     console::say(stderr, fmt::format("left out: {} bytes that the vocabulary has no token for\n", left_out));
   }
   return kSuccess;
+}
+
+void declare_training(VerbOptions& verb, Options& o) {
+  verb.group("Training");
+  const Option train = verb.value("--train", o.train, "N",
+                                  "Learn a tokenizer of N ids: the 256 bytes, merges, and <|endoftext|>, which ends a "
+                                  "text. Each merge joins the pair of tokens that occurs most often");
+  Option(train).range(std::int64_t{257}, std::int64_t{tokenize::kMostTokens});
+  verb.value("--out", o.out, "FILE.json", "The tokenizer.json to write").needs(train);
+  verb.values("--special", o.special, "TOKEN", "A special token besides <|endoftext|>; may be repeated").needs(train);
+  verb.flag("--bos", o.bos, "Put <|endoftext|> before every text too").needs(train);
+  for (const char* other : {"--json", "--no-special", "--special-as-text"}) {
+    Option(train).excludes(verb.declared(other));
+  }
 }
 
 }  // namespace
@@ -141,19 +219,26 @@ int run_tokenize(const Options& o) {
 Verb add_tokenize(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "tokenize",
-      "Print the tokens of a text, as a model reads it\n\n"
+      "Print the tokens of a text, as a model reads it, or learn a tokenizer\n\n"
       "MODEL is a tokenizer.json with BPE or Unigram, a directory that holds one, a GGUF file, or a directory made by "
       "`headgate train`, whose models read bytes. Prints the ids, one a line: the same as those of Hugging Face's "
       "`tokenizers`. "
-      "Bytes that are not UTF-8 are tokens as well. The text is read in parts: memory does not grow with its length.");
+      "Bytes that are not UTF-8 are tokens as well. The text is read in parts: memory does not grow with its length. "
+      "With --train and without MODEL, writes the tokenizer.json of a byte-level BPE learned from UTF-8 text, which "
+      "`headgate train --tokenizer` takes.");
   auto options = std::make_shared<Options>();
-  verb.argument("MODEL", options->model, "tokenizer.json, a model's directory, or a GGUF file");
-  verb.value("--text", options->text, "FILE", "The text, of any encoding; - for standard input").required();
+  verb.argument("MODEL", options->model, "tokenizer.json, a model's directory, or a GGUF file; none with --train")
+      .optional();
+  verb.lists("--text", options->text, "PATH...",
+             "The text, of any encoding; - for standard input. With --train UTF-8 files, or directories with all UTF-8 "
+             "files below them")
+      .required();
   declare_json(verb, options->json, "one object");
   verb.flag("--no-special", options->no_special,
             "Leave out the tokens that the tokenizer puts around a text, such as BOS before it");
   verb.flag("--special-as-text", options->special_as_text,
             "Read special tokens spelled in the text, such as <|im_end|>, as plain text");
+  declare_training(verb, *options);
   verb.footer(
       "JSON output:\n"
       "  ids      a list of numbers\n"
@@ -162,7 +247,8 @@ Verb add_tokenize(CommandLine& line) {
       "\n"
       "Examples:\n"
       "  headgate tokenize SmolLM2-135M --text book.txt\n"
-      "  echo -n 'Hello world' | headgate tokenize tokenizer.json --text - --json");
+      "  echo -n 'Hello world' | headgate tokenize tokenizer.json --text - --json\n"
+      "  headgate tokenize --train 8192 --text book.txt --out tokenizer.json");
   return {"tokenize", [options] { return run_tokenize(*options); }};
 }
 

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "models/io/scratch.hpp"
 #include "tool/cli/tool.hpp"
@@ -103,6 +104,55 @@ TEST_F(TokenizeVerb, Arguments_Bad_AreRefusedOnOneLine) {
   other.replace(other.find("BPE"), 3, "WordPiece");
   write_bytes(tokenizer, other);
   expect_refused(testing::headgate({"tokenize", tokenizer, "--text", text}), "tokenize", "type 'WordPiece'");
+}
+
+TEST_F(TokenizeVerb, ModelBehindText_Given_IsTheModel) {
+  EXPECT_EQ(testing::headgate({"tokenize", "--text", text, tokenizer}).out, "4\n3\n2\n3\n4\n");
+}
+
+TEST_F(TokenizeVerb, Training_SeveralPaths_WritesATokenizer) {
+  write_bytes(scratch / "a.txt", "low lower lowest");
+  write_bytes(scratch / "b.txt", "low low new newer");
+  const std::string out = scratch / "new.json";
+  const Outcome outcome = testing::headgate({"tokenize", "--train", "259", "--special", "<|user|>", "--text",
+                                             scratch / "a.txt", scratch / "b.txt", "--out", out});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("259 ids from 6 distinct words\n"), std::string::npos) << outcome.err;
+  write_bytes(text, "low<|endoftext|><|user|>");
+  const Outcome tokens = testing::headgate({"tokenize", out, "--text", text, "--json"});
+  EXPECT_EQ(Json::parse(tokens.out)["tokens"], Json::parse(R"(["lo", "w", "<|endoftext|>", "<|user|>"])"))
+      << tokens.err;
+}
+
+TEST_F(TokenizeVerb, Training_MoreIdsThanTheTextGives_SaysSo) {
+  const std::string out = scratch / "new.json";
+  const Outcome outcome = testing::headgate({"tokenize", "--train", "5000", "--text", text, "--out", out, "--bos"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("258 ids from 4 distinct words, not 5000: no other pair of tokens occurs twice"),
+            std::string::npos)
+      << outcome.err;
+  EXPECT_EQ(testing::headgate({"tokenize", out, "--text", text}).out.substr(0, 4), "257\n");
+}
+
+TEST_F(TokenizeVerb, Training_BadArguments_AreRefusedOnOneLine) {
+  const std::string out = scratch / "new.json";
+  const auto refused = [&](const std::vector<std::string>& words, const std::string& message) {
+    std::vector<std::string> all{"tokenize"};
+    all.insert(all.end(), words.begin(), words.end());
+    expect_refused(testing::headgate(all), "tokenize", message);
+  };
+  refused({"--train", "256", "--text", text, "--out", out}, "--train");
+  refused({"--train", "300", "--text", text}, "--train needs --out");
+  refused({tokenizer, "--train", "300", "--text", text, "--out", out}, "--train takes no MODEL");
+  refused({"--train", "300", "--text", text, "--out", text}, "--out");
+  refused({"--train", "300", "--text", text, "--out", out, "--json"}, "--json");
+  refused({tokenizer, "--text", text, "--out", out}, "--train");
+  refused({"--text", text}, "MODEL is required");
+  refused({"--train", "300", "--text", scratch / "none", "--out", out}, "none: ");
+  write_bytes(text, "");
+  refused({"--train", "300", "--text", text, "--out", out}, "--train 300: no text");
+  write_bytes(text, "ab\xFF");
+  refused({"--train", "300", "--text", text, "--out", out}, "text: not UTF-8 text: byte 0xff at offset 2");
 }
 
 }  // namespace
