@@ -79,6 +79,8 @@ std::string values_text(const Row& row) {
     return "texts";
   } else if constexpr (std::is_same_v<Value, std::uint64_t>) {
     return "a whole number";
+  } else if constexpr (std::is_same_v<Value, std::string>) {
+    return "a text";
   } else {
     return row.range.text();
   }

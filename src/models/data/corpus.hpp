@@ -22,6 +22,8 @@ class Corpus {
 
   std::int64_t size() const { return size_; }  ///< bytes
   std::size_t files() const { return files_.size(); }
+  /// Returns the position in the text of a file's first byte; size() for the number of files.
+  std::int64_t begin_of(std::size_t file) const { return file == files_.size() ? size_ : starts_[file]; }
   /// Returns the paths given, for messages.
   const std::string& name() const { return name_; }
   const LeftOut& left_out() const { return left_out_; }

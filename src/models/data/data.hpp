@@ -11,11 +11,12 @@
 #include "library/core/words.hpp"
 #include "models/data/text_files.hpp"
 #include "models/tokenize/tokenizer.hpp"
+#include "models/tokenize/tokenizer_file.hpp"
 
 namespace headgate::train {
 
-/// text: predict the bytes of the data. bigram_backcopy: sequences drawn from the bigram table of the data, see
-/// backcopy.hpp.
+/// text: predict the bytes, or ids, of the data. bigram_backcopy: sequences drawn from the bigram table of the data,
+/// see backcopy.hpp.
 enum class Task { text, bigram_backcopy };
 
 /// Whether every sequence of a text begins with the special token kBos. Sequences of bigram_backcopy always do.
@@ -26,6 +27,11 @@ inline constexpr std::int32_t kBos = tokenize::kByteBos;
 /// Targets of a sequence that are not ignored, and the bytes of text that they stand for.
 struct TargetText {
   std::int64_t targets = 0, bytes = 0;
+};
+
+/// A file's name and content.
+struct NamedText {
+  std::string name, text;
 };
 
 /// A source of sequences of T = seq_len tokens; targets(T) are the tokens that follow. A sequence depends on its index
@@ -50,6 +56,12 @@ class SequenceSource {
   virtual bool tokens_are_bytes() const { return true; }
   /// Describes the targets of a held-out sequence whose tokens are not bytes; empty if their text is unknown.
   virtual std::optional<TargetText> target_text(std::int64_t /*index*/) const { return std::nullopt; }
+  /// Returns the bytes of text that the targets of a training sequence stand for; empty if that is unknown.
+  virtual std::optional<std::int64_t> training_bytes(std::int64_t /*index*/) const {
+    return tokens_are_bytes() ? std::optional(seq_len()) : std::nullopt;
+  }
+  /// Returns the files, a tokenizer's, that a model trained on the data needs.
+  virtual std::vector<NamedText> model_files() const { return {}; }
   /// Returns a hash that identifies the data.
   virtual std::uint64_t fingerprint() const = 0;
   /// Returns one line that describes the data.
@@ -71,6 +83,8 @@ struct DataOptions {
   std::uint64_t seed = 1;
   Bos bos = Bos::off;
   Split split = Split::training_and_tail;
+  std::shared_ptr<const tokenize::TokenizerFile> tokenizer = nullptr;  ///< whose ids are tokens; null: bytes are
+  std::string token_file = {};  ///< with a tokenizer: holds the ids (prepare_token_file)
 };
 
 /// Throws io::FileError or Error if files cannot be read, or if either side has data for less than one sequence.

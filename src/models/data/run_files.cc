@@ -20,6 +20,8 @@ bool has(const std::string& directory, const char* name) {
 
 std::string metrics_path(const std::string& run) { return run + "/metrics.jsonl"; }
 
+std::string token_ids_path(const std::string& run) { return run + "/token_ids.bin"; }
+
 std::string numbered_checkpoint(const std::string& run, int number) {
   return number == 0 ? run + "/checkpoint" : fmt::format("{}/checkpoint.{}", run, number);
 }

@@ -13,6 +13,8 @@ inline constexpr const char* kCheckpointOptimizer = "optimizer.safetensors";
 inline constexpr const char* kCheckpointState = "trainer_state.json";
 
 std::string metrics_path(const std::string& run);
+/// Returns where a run keeps the ids of its text (token_file.hpp).
+std::string token_ids_path(const std::string& run);
 
 /// Returns `run`/checkpoint for 0, and `run`/checkpoint.N beside it for N.
 std::string numbered_checkpoint(const std::string& run, int number);

@@ -25,6 +25,15 @@ std::int64_t held_out_begin(const std::string& name, std::int64_t size_bytes, st
   return size_bytes - std::max(window, std::min(size_bytes / 20, kMaxHeldOut_bytes));
 }
 
+std::int64_t training_window(std::int64_t training, std::int64_t T, std::uint64_t seed, std::int64_t index) {
+  const std::int64_t slack = std::min(T, training - T);  // ≥ 1: number of offsets that leave room for one window
+  const std::int64_t windows = (training - slack) / T;
+  const std::int64_t epoch = index / windows;
+  const std::int64_t offset = RandomStream(seed, kOffsetStream, epoch).below(slack);
+  const std::uint64_t key = RandomStream(seed, kOrderStream, epoch).next();
+  return offset + permuted(index % windows, windows, key) * T;
+}
+
 TextSource::TextSource(Corpus corpus, const DataOptions& options)
     : corpus_(std::move(corpus)), T_(options.seq_len), seed_(options.seed), bos_(options.bos) {
   const std::int64_t size = corpus_.size();
@@ -36,13 +45,7 @@ TextSource::TextSource(Corpus corpus, const DataOptions& options)
 }
 
 void TextSource::training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {
-  const std::int64_t slack = std::min(T_, training_ - T_);  // ≥ 1: number of offsets that leave room for one window
-  const std::int64_t windows = (training_ - slack) / T_;
-  const std::int64_t epoch = index / windows;
-  const std::int64_t offset = RandomStream(seed_, kOffsetStream, epoch).below(slack);
-  const std::uint64_t key = RandomStream(seed_, kOrderStream, epoch).next();
-  const std::int64_t window = permuted(index % windows, windows, key);
-  copy_window(tokens, targets, offset + window * T_);
+  copy_window(tokens, targets, training_window(training_, T_, seed_, index));
 }
 
 void TextSource::held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {

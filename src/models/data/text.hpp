@@ -13,6 +13,10 @@ namespace headgate::train {
 /// than two sequences of T + 1 bytes.
 std::int64_t held_out_begin(const std::string& name, std::int64_t size_bytes, std::int64_t T);
 
+/// Returns where the window of a training sequence begins, in a text whose tokens [0, training) are trained on: see
+/// TextSource.
+std::int64_t training_window(std::int64_t training, std::int64_t T, std::uint64_t seed, std::int64_t index);
+
 /// Reads bytes as tokens. The tail of the text is held out: a twentieth, at most 4 MiB, at least one sequence. The rest
 /// is cut into windows of T tokens without padding; the byte after a window is its last target. An epoch visits every
 /// window once in a random order. The windows of each epoch start at another offset, so that a byte occurs at many

@@ -7,25 +7,17 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <string_view>
 #include <utility>
 
 #include "library/core/check.hpp"
 #include "models/data/random.hpp"
 #include "models/io/npy.hpp"
 #include "models/layers/cross_entropy.hpp"
+#include "models/tokenize/tokenizer_file.hpp"
 
 namespace headgate::train {
 
 namespace {
-
-/// Returns the tokens that a tokenizer puts before those of a text.
-std::vector<std::int32_t> front_of(const tokenize::Tokenizer& tokenizer) {
-  constexpr std::string_view kText = "a";
-  const std::vector<std::int32_t> with = tokenizer.encode(kText).ids;
-  const std::vector<std::int32_t> without = tokenizer.encode(kText, {.add_special = false}).ids;
-  return {with.begin(), std::search(with.begin(), with.end(), without.begin(), without.end())};
-}
 
 std::uint8_t byte_at(const Corpus& corpus, std::int64_t at) {
   std::uint8_t byte = 0;
@@ -52,7 +44,7 @@ TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end,
     while (begin < end && continues(end - 1)) --end;
     if (begin < end) --end;
   }
-  TokenText out{corpus.name(), {}, {}, front_of(tokenizer), corpus.left_out()};
+  TokenText out{corpus.name(), {}, {}, tokenize::front_of(tokenizer), corpus.left_out()};
   std::size_t counted = 0;  // bytes of the text that tokens so far account for
   const auto take = [&out, &counted](const tokenize::Encoding& tokens) {
     out.ids.insert(out.ids.end(), tokens.ids.begin(), tokens.ids.end());

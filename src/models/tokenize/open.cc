@@ -36,21 +36,27 @@ std::unique_ptr<Tokenizer> bytes_by_config(const std::string& directory, const s
 }
 
 std::unique_ptr<Tokenizer> read_file(const std::string& path) {
-  constexpr std::string_view kMagic = "GGUF";
-  std::string front(kMagic.size(), '\0');
-  const io::InputFile file(path);
-  if (file.size() >= front.size()) file.read(front.data(), front.size());
-  if (front != kMagic) return read_tokenizer_json(path);
+  if (!is_gguf_file(path)) return read_tokenizer_json(path);
   return make_gguf_tokenizer(path, read_gguf_vocabulary(io::GgufFile(path)));
 }
 
 }  // namespace
 
+bool is_gguf_file(const std::string& path) {
+  constexpr std::string_view kMagic = "GGUF";
+  std::string front(kMagic.size(), '\0');
+  const io::InputFile file(path);
+  if (file.size() >= front.size()) file.read(front.data(), front.size());
+  return front == kMagic;
+}
+
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
   const std::string there = io::given_path(path);
   std::error_code ignored;
   if (!fs::is_directory(there, ignored)) return read_file(there);
-  if (const std::string file = there + "/tokenizer.json"; is_there(file)) return read_tokenizer_json(file);
+  for (const char* file : {"/tokenizer.json", "/checkpoint/tokenizer.json"}) {
+    if (is_there(there + file)) return read_tokenizer_json(there + file);
+  }
   for (const char* config : {"/config.json", "/checkpoint/config.json"}) {
     if (is_there(there + config)) return bytes_by_config(there, there + config);
   }

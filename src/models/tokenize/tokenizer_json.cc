@@ -208,13 +208,19 @@ TokenizerParts read_parts(const Json& json) {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> read_tokenizer_json(const std::string& path) {
-  const Json json = io::parse_json(path, io::read_text(path, kMaxBytes), kMaxDepth);
+std::string read_json_text(const std::string& path) { return io::read_text(path, kMaxBytes); }
+
+std::unique_ptr<Tokenizer> parse_tokenizer_json(const std::string& name, const std::string& text) {
+  const Json json = io::parse_json(name, text, kMaxDepth);
   try {
-    return make_staged_tokenizer(path, read_parts(json));
+    return make_staged_tokenizer(name, read_parts(json));
   } catch (const TokenizerError& error) {
-    io::fail(path, "{}", error.what());
+    io::fail(name, "{}", error.what());
   }
+}
+
+std::unique_ptr<Tokenizer> read_tokenizer_json(const std::string& path) {
+  return parse_tokenizer_json(path, read_json_text(path));
 }
 
 }  // namespace headgate::tokenize

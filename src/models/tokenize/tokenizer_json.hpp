@@ -13,4 +13,8 @@ namespace headgate::tokenize {
 /// names.
 std::unique_ptr<Tokenizer> read_tokenizer_json(const std::string& path);
 
+/// Does the same in two steps: reads the text of the file, and makes the tokenizer. `name`: the file, for messages.
+std::string read_json_text(const std::string& path);
+std::unique_ptr<Tokenizer> parse_tokenizer_json(const std::string& name, const std::string& text);
+
 }  // namespace headgate::tokenize

@@ -20,8 +20,9 @@ namespace {
 constexpr const char* kFirst = ".first_moment";
 constexpr const char* kSecond = ".second_moment";
 constexpr std::size_t kMaxState = std::size_t{1} << 24;
-const std::vector<std::string> kFiles = {kCheckpointConfig, models::kModelingFile, kCheckpointModel,
-                                         kCheckpointOptimizer, kCheckpointState};
+const std::vector<std::string> kFiles = {kCheckpointConfig,       models::kModelingFile,   kCheckpointModel,
+                                         kCheckpointOptimizer,    kCheckpointState,        "tokenizer.json",
+                                         "tokenizer_config.json", "generation_config.json"};
 
 std::string file_of(const std::string& directory, const char* name) { return directory + "/" + name; }
 
@@ -42,6 +43,9 @@ void save_checkpoint(const std::string& directory, const CheckpointView& checkpo
   }
   if (!checkpoint.trainer_state.empty())
     io::write_text(file_of(staged.path(), kCheckpointState), checkpoint.trainer_state);
+  for (const NamedText& file : checkpoint.text_files) {
+    io::write_text(file_of(staged.path(), file.name.c_str()), file.text);
+  }
   staged.commit();
 }
 

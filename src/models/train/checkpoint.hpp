@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "models/data/data.hpp"
 #include "models/data/run_files.hpp"
 #include "models/decoder/config.hpp"
 #include "models/decoder/parameters.hpp"
@@ -15,7 +16,8 @@
 //   model.safetensors      its parameters, one tensor each, by their names
 //   optimizer.safetensors  AdamW's moments, "NAME.first_moment" and "NAME.second_moment"
 //   trainer_state.json     the trainer's state
-// A model without the last two cannot be trained further.
+//   tokenizer.json, tokenizer_config.json, generation_config.json  of a model that reads a tokenizer's ids
+// A model without optimizer.safetensors and trainer_state.json cannot be trained further.
 
 namespace headgate::train {
 
@@ -23,10 +25,11 @@ namespace headgate::train {
 struct CheckpointView {
   const models::DecoderConfig& config;
   const models::ParameterTable& table;
-  const float* parameters = nullptr;     ///< (total)
-  const float* first_moment = nullptr;   ///< (total), or null
-  const float* second_moment = nullptr;  ///< (total), or null
-  std::string trainer_state;             ///< JSON text, or empty
+  const float* parameters = nullptr;       ///< (total)
+  const float* first_moment = nullptr;     ///< (total), or null
+  const float* second_moment = nullptr;    ///< (total), or null
+  std::string trainer_state;               ///< JSON text, or empty
+  std::vector<NamedText> text_files = {};  ///< SequenceSource::model_files
 };
 
 /// A checkpoint that was read.

@@ -138,10 +138,12 @@ std::vector<LayerType> parse_layer_types(const std::string& pattern, std::int64_
   return types;
 }
 
-DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos) {
+DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos, std::int64_t ids) {
   const bool from_file = !choices.config_file.empty();
   DecoderConfig config = from_file ? models::read_config(choices.config_file) : task_model(task);
   if (!from_file && bos == Bos::on) config.vocab = kVocabWithBos;
+  constexpr std::int64_t kMultiple = 8;
+  if (!from_file && ids > 0) config.vocab = (ids + kMultiple - 1) / kMultiple * kMultiple;
   const GateVariant gate = chosen_gate(config.gate, choices);
   require_gate(gate, choices.keys);
   config.gate = gate;
@@ -160,6 +162,10 @@ TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len) {
   require(settings.task == Task::text || choices.of<&TrainSettings::bos>().value_or(Bos::on) == Bos::on,
           "{} off: sequences of {} {} begin with that token", option_of<&TrainSettings::bos>(),
           option_of<&TrainSettings::task>(), word_of(settings.task));
+  require(settings.task == Task::text || settings.tokenizer.empty(),
+          "{} {}: sequences of {} {} are drawn from bytes, not from a tokenizer's ids",
+          option_of<&TrainSettings::tokenizer>(), settings.tokenizer, option_of<&TrainSettings::task>(),
+          word_of(settings.task));
   require_whole_sequence(choices, settings);
   settings.eval_tokens = std::max(settings.eval_tokens, seq_len);
   Schedule& schedule = settings.schedule;

@@ -39,9 +39,10 @@ using RunChoices = Given<kSettings>;
 /// of attention; "gated_delta,attention,sliding" names each. Throws Error.
 std::vector<models::LayerType> parse_layer_types(const std::string& pattern, std::int64_t layers);
 
-/// Returns a valid config, whose vocabulary has kBos if `bos` says so and no option says how large it is. Throws Error,
-/// and io::FileError for the config file.
-models::DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos = Bos::off);
+/// Returns a valid config. If no option says how large its vocabulary is, it has kBos if `bos` says so, or a multiple
+/// of 8 ids, at least the `ids` of a tokenizer (0: bytes are tokens). Throws Error, and io::FileError for the config
+/// file.
+models::DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos = Bos::off, std::int64_t ids = 0);
 
 /// Returns valid settings of a new run, for the task that was given, or text. `seq_len` is that of the model. Throws
 /// Error.

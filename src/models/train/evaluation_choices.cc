@@ -219,12 +219,12 @@ LoadedModel load_model(const std::string& path) {
   LoadedModel model{path, file.config(), file.read(), std::nullopt};
   const bool gguf = file.gguf() != nullptr;
   const std::string state = gguf ? "" : read_trainer_state(directory);
-  // Assumes that models trained here read bytes; a model with its own tokenizer or more tokens does not.
+  // Assumes that models trained here without a tokenizer read bytes; a model of others with more tokens does not.
   constexpr std::int64_t kBytes = 256;
   std::error_code ignored;
   const bool has_tokenizer = gguf || std::filesystem::exists(directory + "/tokenizer.json", ignored);
   const bool may_read_bytes = &file.family() == &models::kHeadgate || model.config.vocab <= kBytes;
-  model.reads_bytes = !state.empty() || (!has_tokenizer && may_read_bytes);
+  model.reads_bytes = !has_tokenizer && (!state.empty() || may_read_bytes);
   model.tokenizer = directory;
   if (state.empty()) return model;
   try {

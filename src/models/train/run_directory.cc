@@ -81,7 +81,7 @@ std::string newest_checkpoint(const std::string& run) {
 }
 
 std::vector<std::string> files_of_run(const std::string& run) {
-  std::vector<std::string> out{metrics_path(run)};
+  std::vector<std::string> out{metrics_path(run), token_ids_path(run)};
   for (const std::string& directory : checkpoint_directories(run)) add_checkpoint_files(out, directory);
   return out;
 }
@@ -98,6 +98,7 @@ std::vector<std::string> files_of_model_or_run(const std::string& path) {
     add_checkpoint_files(out, checkpoint);
   }
   out.push_back(metrics_path(path));
+  out.push_back(token_ids_path(path));
   const std::string parent = fs::weakly_canonical(fs::absolute(path, error), error).parent_path().string();
   if (is_checkpoint(path) && is_run_or_checkpoint(parent)) out.push_back(metrics_path(parent));
   return out;

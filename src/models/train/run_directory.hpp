@@ -12,6 +12,7 @@
 // A run has a directory of its own:
 //   metrics.jsonl  see metrics_log.hpp
 //   checkpoint/    see checkpoint.hpp
+//   token_ids.bin  with a tokenizer: the ids of its text, see token_file.hpp
 //   checkpoint.1/, checkpoint.2/, …  used once the one before holds files that are not part of a checkpoint
 
 namespace headgate::train {

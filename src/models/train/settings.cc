@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "library/core/check.hpp"
+#include "models/data/run_files.hpp"
 #include "models/io/input_file.hpp"
 #include "models/io/json.hpp"
 
@@ -104,7 +105,8 @@ void validate(const TrainSettings& settings) {
           settings.accumulate, kMaxCount);
 }
 
-DataOptions data_of(const TrainSettings& settings, const std::string& run) {
+DataOptions data_of(const TrainSettings& settings, const std::string& run,
+                    std::shared_ptr<const tokenize::TokenizerFile> tokenizer) {
   DataOptions options;
   options.paths = settings.paths;
   options.files = {settings.include, run};
@@ -112,6 +114,8 @@ DataOptions data_of(const TrainSettings& settings, const std::string& run) {
   options.seq_len = settings.seq_len;
   options.seed = settings.seed;
   options.bos = settings.bos;
+  options.tokenizer = std::move(tokenizer);
+  if (options.tokenizer) options.token_file = token_ids_path(run);
   return options;
 }
 

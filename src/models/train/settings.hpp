@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -22,6 +23,8 @@ struct TrainSettings {
   std::vector<std::string> include;  ///< patterns of files below the paths that are directories (FileChoice)
   Task task = Task::text;
   Bos bos = Bos::off;
+  std::string tokenizer;       ///< whose ids are tokens; empty: bytes are
+  std::string tokenizer_hash;  ///< TokenizerFile::hash
   std::int64_t seq_len = 256;
   std::int64_t batch = 8;       ///< sequences of one forward and backward pass
   std::int64_t accumulate = 1;  ///< passes of one step
@@ -100,8 +103,21 @@ inline constexpr std::tuple kSettings{
         {.name = "bos",
          .option = "--bos",
          .type = "NAME",
-         .help = "on: every sequence of a text begins with a token of its own (256), as those of bigram-backcopy do"},
+         .help =
+             "on: every sequence of a text begins with a token of its own (256), as those of bigram-backcopy do. With "
+             "--tokenizer the tokenizer decides whether they do"},
         {.group = SettingGroup::data, .in_state = InState::optional}),
+    Setting(&TrainSettings::tokenizer,
+            {.name = "tokenizer",
+             .option = "--tokenizer",
+             .type = "PATH",
+             .help = "Train on the ids of a tokenizer: a tokenizer.json, a directory that holds one, or a GGUF file. "
+                     "Without it bytes are tokens",
+             .default_text = ""},
+            {.group = SettingGroup::data, .on_resume = OnResume::may_change, .in_state = InState::optional}),
+    Setting(&TrainSettings::tokenizer_hash,
+            {.name = "tokenizer_hash", .help = "Hash of its tokenizer.json, which stays", .default_text = ""},
+            {.group = SettingGroup::data, .in_state = InState::optional}),
     Setting(&Schedule::decay,
             {.name = "schedule", .option = "--schedule", .type = "NAME", .help = "Learning rate after the warm-up"},
             {.group = SettingGroup::optimizer}),
@@ -118,7 +134,8 @@ inline constexpr std::tuple kSettings{
              .option = "--data",
              .type = "PATH...",
              .help = "UTF-8 text: files, or directories with all files below them, except those that are not UTF-8 "
-                     "and those that runs wrote. Bytes are tokens; the tail (a twentieth, at most 4 MiB) is held "
+                     "and those that runs wrote. Without --tokenizer bytes are tokens; the tail (a twentieth, at most "
+                     "4 MiB) is held "
                      "out for evaluation",
              .default_text = ""},
             {.group = SettingGroup::data, .on_resume = OnResume::may_change}),
@@ -216,8 +233,9 @@ inline constexpr std::tuple kSettings{
 /// Throws Error naming the setting and its value.
 void validate(const TrainSettings& settings);
 
-/// Returns the data of a run in the directory `run`, which need not exist yet.
-DataOptions data_of(const TrainSettings& settings, const std::string& run);
+/// Returns the data of a run in the directory `run`, which need not exist yet. `tokenizer`: that of the settings.
+DataOptions data_of(const TrainSettings& settings, const std::string& run,
+                    std::shared_ptr<const tokenize::TokenizerFile> tokenizer = nullptr);
 
 /// The progress of a run. With parameters and moments it is all that a run needs to continue as if never interrupted:
 /// data is drawn by index.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -15,8 +16,10 @@
 #include "headgate/runtime.hpp"
 #include "library/core/check.hpp"
 #include "models/data/corpus.hpp"
+#include "models/data/encoded_text.hpp"
 #include "models/io/file_error.hpp"
 #include "models/io/output_guard.hpp"
+#include "models/io/staged_directory.hpp"
 #include "models/layers/gemm.hpp"
 #include "models/train/checkpoint.hpp"
 #include "models/train/memory.hpp"
@@ -115,81 +118,154 @@ void require_separate_files(const std::string& out, const TrainSettings& setting
   std::vector<io::NamedPath> written, read{{"--config", config_file}};
   for (const std::string& path : files_of_run(out)) written.push_back({"--out", path});
   for (const std::string& path : text_files(settings.paths, {settings.include, out})) read.push_back({"--data", path});
+  if (!settings.tokenizer.empty()) read.push_back({"--tokenizer", settings.tokenizer});
   io::check_overwrites(written, read);
 }
 
-/// Prepares everything of a new run except its directory.
-Run prepared_run(const RunRequest& request, ProcessGroup& group) {
+/// What a run needs besides its trainer: everything but its directory and data.
+struct Prepared {
+  models::DecoderConfig config;
+  TrainSettings settings;
+  std::shared_ptr<const tokenize::TokenizerFile> tokenizer;  ///< null: bytes are tokens
+  Checkpoint checkpoint;                                     ///< of a resumed run
+  TrainerState state;                                        ///< likewise
+};
+
+std::shared_ptr<const tokenize::TokenizerFile> open_tokenizer(const std::string& path) {
+  return std::make_shared<tokenize::TokenizerFile>(tokenize::open_tokenizer_file(path));
+}
+
+/// Returns whether sequences begin with a token of their own, which a tokenizer decides. Throws Error if `chosen` says
+/// otherwise.
+Bos bos_of(const std::optional<Bos>& chosen, const std::string& path, const tokenize::TokenizerFile& tokenizer) {
+  const Bos bos = tokenize::front_of(*tokenizer.tokenizer).empty() ? Bos::off : Bos::on;
+  require(chosen.value_or(bos) == bos, "--bos {}: {} puts {} before a text", word_of(*chosen), path,
+          bos == Bos::on ? "a token" : "no token");
+  return bos;
+}
+
+Prepared prepared_run(const RunRequest& request, ProcessGroup& group) {
   const std::string& out = request.directory;
   require(!request.settings.of<&TrainSettings::paths>().empty(), "--data is required");
   require(checkpoints_of(out).empty(),
           "--out {} holds a run: continue it with --resume, or start a new one in another --out", out);
   if (group.leads()) checked_out(out, [&out] { require_no_run(out); });
   const Task task = request.settings.of<&TrainSettings::task>().value_or(Task::text);
-  const Bos bos = request.settings.of<&TrainSettings::bos>().value_or(Bos::off);
-  const models::DecoderConfig config = make_config(request.model, task, bos);
-  const TrainSettings settings = make_settings(request.settings, config.seq_len);
-  require_separate_files(out, settings, request.model.config_file);
-  layers::require_products(settings.threads);
-  Run run;
-  run.source = open_data(data_of(settings, out));
-  const std::string& config_file = request.model.config_file;
-  require(config_file.empty() || config.vocab >= run.source->vocab(), "{}: vocab_size is {} but {} has tokens up to {}",
-          config_file, config.vocab, run.source->name(), run.source->vocab() - 1);
-  run.trainer = with_memory(training_memory(config, settings, *run.source, group), 0,
-                            [&] { return std::make_unique<Trainer>(config, settings, *run.source, group); });
+  const std::string tokenizer = request.settings.of<&TrainSettings::tokenizer>().value_or("");
+  const auto& chosen_bos = request.settings.of<&TrainSettings::bos>();
+  Bos bos = chosen_bos.value_or(Bos::off);
+  Prepared run;
+  if (!tokenizer.empty() && task == Task::text) {
+    run.tokenizer = open_tokenizer(tokenizer);
+    bos = bos_of(chosen_bos, tokenizer, *run.tokenizer);
+  }
+  const std::int64_t ids = run.tokenizer ? run.tokenizer->tokenizer->vocab() : 0;
+  run.config = make_config(request.model, task, bos, ids);
+  run.settings = make_settings(request.settings, run.config.seq_len);
+  run.settings.bos = bos;
+  if (run.tokenizer) run.settings.tokenizer_hash = run.tokenizer->hash;
+  require(ids <= run.config.vocab, "--vocab {} is less than the {} ids of {}", run.config.vocab, ids, tokenizer);
+  require_separate_files(out, run.settings, request.model.config_file);
+  layers::require_products(run.settings.threads);
   return run;
 }
 
-/// Prepares a run that continues from the newest checkpoint of its directory.
-Run continued_run(const RunRequest& request, const Note& note, ProcessGroup& group) {
+/// Returns the tokenizer of a resumed run: the one that is given, or the one in its checkpoint. Throws Error unless it
+/// is the one that the run was trained with.
+std::shared_ptr<const tokenize::TokenizerFile> tokenizer_to_resume(const RunChoices& choices,
+                                                                   const TrainSettings& settings,
+                                                                   const std::string& checkpoint) {
+  const auto& given = choices.of<&TrainSettings::tokenizer>();
+  require(!given || !settings.tokenizer_hash.empty(), "--tokenizer {}: the tokens of the run are bytes",
+          given.value_or(""));
+  if (settings.tokenizer_hash.empty()) return nullptr;
+  const std::string path = given.value_or(checkpoint + "/tokenizer.json");
+  auto tokenizer = open_tokenizer(path);
+  require(tokenizer->hash == settings.tokenizer_hash, "{}{} is another tokenizer than the run's",
+          given ? "--tokenizer " : "", path);
+  return tokenizer;
+}
+
+/// Prepares a run that continues from the newest checkpoint of its directory, which is locked.
+Prepared continued_run(Run& run, const RunRequest& request, const Note& note, ProcessGroup& group) {
   const std::string& out = request.directory;
   const std::vector<std::string> checkpoints = checkpoints_of(out);
   require(!checkpoints.empty(), "--resume: {} holds no checkpoint", newest_checkpoint(out));
-  Run run;
   if (group.leads()) run.directory = open_directory(out, RunStart::resumed, note);
   const std::string directory = group.leads() ? run.directory->checkpoint() : checkpoints.front();
-  Checkpoint checkpoint = load_checkpoint(directory, CheckpointParts::all);
-  TrainerState state = state_of(checkpoint, directory);
-  const int threads_before = state.settings.threads;
-  state.settings = settings_to_resume(request.settings, state.settings);
+  Prepared p;
+  p.checkpoint = load_checkpoint(directory, CheckpointParts::all);
+  p.config = p.checkpoint.config;
+  p.state = state_of(p.checkpoint, directory);
+  const int threads_before = p.state.settings.threads;
+  p.state.settings = p.settings = settings_to_resume(request.settings, p.state.settings);
+  p.tokenizer = tokenizer_to_resume(request.settings, p.settings, io::present_directory(directory));
+  const std::int64_t ids = p.tokenizer ? p.tokenizer->tokenizer->vocab() : 0;
   const bool same_model =
-      !request.model.any() || make_config(request.model, state.settings.task, state.settings.bos) == checkpoint.config;
+      !request.model.any() || make_config(request.model, p.settings.task, p.settings.bos, ids) == p.config;
   require(same_model, "the options describe another model than the one in {}: omit them on --resume", directory);
   if (checkpoints.size() > 1) {
     note(fmt::format("{} holds {} checkpoints; the newest is {}, of step {}", out, checkpoints.size(), directory,
-                     state.step));
+                     p.state.step));
   }
-  if (state.settings.threads != threads_before) {
+  if (p.settings.threads != threads_before) {
     note(fmt::format("the run had {} threads; with {} its numbers differ in the last bits", threads_before,
-                     state.settings.threads));
+                     p.settings.threads));
   }
-  require_separate_files(out, state.settings, "");
-  layers::require_products(state.settings.threads);
-  run.source = open_data(data_of(state.settings, out));
-  const std::uint64_t read =
-      3 * checkpoint.parameters.size() * sizeof(float);  // parameters and moments, which the plan counts
-  run.trainer = with_memory(training_memory(checkpoint.config, state.settings, *run.source, group), read, [&] {
-    return std::make_unique<Trainer>(std::move(checkpoint), state, *run.source, group);
-  });
-  return run;
+  require_separate_files(out, p.settings, "");
+  layers::require_products(p.settings.threads);
+  return p;
+}
+
+/// Encodes the text of a run with a tokenizer, once for all processes. Creates the directory of a new run.
+void encode_text(Run& run, const RunRequest& request, const Prepared& prepared, const Note& note, ProcessGroup& group) {
+  if (!prepared.tokenizer || !group.leads()) return;
+  if (!run.directory) run.directory = open_directory(request.directory, RunStart::fresh, note);
+  const bool resumed = prepared.state.step > 0;
+  const std::string replaced = prepare_token_file(data_of(prepared.settings, request.directory, prepared.tokenizer));
+  if (resumed && !replaced.empty()) note(fmt::format("{}; the text was encoded again", replaced));
+}
+
+void open_source(Run& run, const RunRequest& request, const Prepared& prepared) {
+  run.source = open_data(data_of(prepared.settings, request.directory, prepared.tokenizer));
+  const std::string& config_file = request.model.config_file;
+  require(config_file.empty() || prepared.config.vocab >= run.source->vocab(),
+          "{}: vocab_size is {} but {} has tokens up to {}", config_file, prepared.config.vocab, run.source->name(),
+          run.source->vocab() - 1);
 }
 
 }  // namespace
 
 Run start_run(const RunRequest& request, const Note& note, ProcessGroup& group) {
   Run run;
-  in_each_process(group, [&] { run = prepared_run(request, group); });
+  Prepared p;
+  in_each_process(group, [&] { p = prepared_run(request, group); });
+  in_each_process(group, [&] { encode_text(run, request, p, note, group); });
+  in_each_process(group, [&] {
+    open_source(run, request, p);
+    run.trainer = with_memory(training_memory(p.config, p.settings, *run.source, group), 0,
+                              [&] { return std::make_unique<Trainer>(p.config, p.settings, *run.source, group); });
+  });
   require_agreement(run);
   in_each_process(group, [&] {
-    if (group.leads()) run.directory = open_directory(request.directory, RunStart::fresh, note);
+    if (group.leads() && !run.directory) run.directory = open_directory(request.directory, RunStart::fresh, note);
   });
   return run;
 }
 
 Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group) {
   Run run;
-  in_each_process(group, [&] { run = continued_run(request, note, group); });
+  Prepared p;
+  in_each_process(group, [&] { p = continued_run(run, request, note, group); });
+  in_each_process(group, [&] { encode_text(run, request, p, note, group); });
+  in_each_process(group, [&] {
+    open_source(run, request, p);
+    const std::uint64_t read =
+        3 * p.checkpoint.parameters.size() * sizeof(float);  // parameters and moments, which the plan counts
+    run.trainer = with_memory(training_memory(p.config, p.settings, *run.source, group), read, [&] {
+      return std::make_unique<Trainer>(std::move(p.checkpoint), p.state, *run.source, group);
+    });
+  });
   require_agreement(run);
   return run;
 }

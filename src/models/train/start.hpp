@@ -38,7 +38,8 @@ class OtherProcessFailed : public std::runtime_error {
 
 /// Start a new run or resume one, together in all processes of the group, which must outlive the run. Both throw Error,
 /// whose message names options, and io::FileError, also if the processes do not agree on data, settings, parameters or
-/// vector target; the other processes then throw OtherProcessFailed. Nothing is written in that case.
+/// vector target; the other processes then throw OtherProcessFailed. Nothing but the file of ids is written in that
+/// case, which the other processes read in the leading one's directory.
 Run start_run(const RunRequest& request, const Note& note, ProcessGroup& group = alone());
 Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group = alone());
 

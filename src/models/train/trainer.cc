@@ -206,7 +206,7 @@ void Trainer::require_finite() const {
 void Trainer::save(const std::string& directory) const {
   require_finite();
   save_checkpoint(directory, {config(), decoder_.table(), parameters_.data(), first_moment_.data(),
-                              second_moment_.data(), write_state(state())});
+                              second_moment_.data(), write_state(state()), source_.model_files()});
 }
 
 }  // namespace headgate::train

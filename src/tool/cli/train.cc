@@ -133,6 +133,8 @@ Verb add_train(CommandLine& line) {
       "                     optimizer.safetensors, trainer_state.json; replaced whole;\n"
       "                     with a gate modeling_headgate.py, its code for transformers\n"
       "                     (checkpoint.1/ is used if other files are in it)\n"
+      "                     and with --tokenizer the tokenizer's files\n"
+      "  DIR/token_ids.bin  with --tokenizer: the text as ids, encoded once\n"
       "  DIR/metrics.jsonl  one object a step: loss, grad_norm, lr, tokens_per_second,\n"
       "                     mfu, and eval, spike where there was one\n"
       "\n"
@@ -147,6 +149,7 @@ Verb add_train(CommandLine& line) {
       "\n"
       "Examples:\n"
       "  headgate train --data book.txt --out run --gate headwise --match-params\n"
+      "  headgate train --data book.txt --tokenizer tokenizer.json --out run\n"
       "  headgate train --task bigram-backcopy --data book.txt --out backcopy\n"
       "  headgate eval run --text book.txt --held-out");
   return {"train", [options] { return run_train(*options); }};

@@ -23,6 +23,8 @@ ValueOf<Row> another_value(const Row& row, const TrainSettings& settings) {
   using Value = ValueOf<Row>;
   if constexpr (kIsList<Value>) {
     return {"another"};
+  } else if constexpr (std::is_same_v<Value, std::string>) {
+    return "another";
   } else if constexpr (std::is_enum_v<Value>) {
     return Words<Value>::kAll.back().value;
   } else if constexpr (std::is_integral_v<Value>) {
@@ -113,6 +115,8 @@ TEST(MakeConfig, Sizes_NotGiven_FollowThoseGiven) {
   EXPECT_EQ(make_config(choices, Task::text), task_model(Task::text));
   EXPECT_EQ(make_config(choices, Task::bigram_backcopy), task_model(Task::bigram_backcopy));
   EXPECT_EQ(make_config(choices, Task::text, Bos::on).vocab, kVocabWithBos);
+  EXPECT_EQ(make_config(choices, Task::text, Bos::on, 290).vocab, 296) << "a multiple of 8";
+  EXPECT_EQ(make_config(choices, Task::text, Bos::off, 4000).vocab, 4000);
   choices.keys.of<&DecoderConfig::dim>() = 96;
   choices.keys.of<&DecoderConfig::heads>() = 6;
   const DecoderConfig config = make_config(choices, Task::text);

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/data/corpus.hpp"
+#include "models/data/data.hpp"
+#include "models/data/token_file.hpp"
+
+namespace headgate::train {
+
+/// Writes the file of ids that `options` ask for unless it is there already. Returns why a file that is there had to be
+/// replaced; empty otherwise. Throws io::FileError, and Error if there is no text.
+std::string prepare_token_file(const DataOptions& options);
+
+/// Reads the ids of a text from a file. Windows and epochs are those of TextSource, in tokens. The tail of the text
+/// that TextSource holds out is held out, at least one sequence. If the tokenizer puts a token before a text, every
+/// sequence begins with it.
+class EncodedTextSource : public SequenceSource {
+ public:
+  /// Opens options.token_file, which must hold the ids of options.paths by options.tokenizer. Throws io::FileError, and
+  /// Error for too few tokens and a tokenizer that puts several tokens before a text.
+  explicit EncodedTextSource(const DataOptions& options);
+
+  std::int64_t seq_len() const override { return T_; }
+  std::int64_t vocab() const override { return file_.vocab(); }
+  void training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override;
+  std::int64_t held_out_count() const override { return (file_.size() - training_ - 1) / T_; }
+  void held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override;
+  bool tokens_are_bytes() const override { return false; }
+  std::optional<TargetText> target_text(std::int64_t index) const override;
+  std::optional<std::int64_t> training_bytes(std::int64_t index) const override;
+  std::uint64_t fingerprint() const override;
+  std::string description() const override;
+  std::string name() const override { return name_; }
+  LeftOut left_out() const override { return left_out_; }
+  std::vector<NamedText> model_files() const override;
+
+  std::int64_t training_tokens() const { return training_; }
+
+ private:
+  /// Copies the sequence of the T ids from `begin` on, and its targets, which end with the id after them.
+  void copy_window(std::int32_t* tokens, std::int32_t* targets, std::int64_t begin) const;
+  /// Returns the bytes of the targets of that sequence.
+  std::int64_t window_bytes(std::int64_t begin) const;
+  std::int64_t front() const { return static_cast<std::int64_t>(front_.size()); }
+
+  TokenFile file_;
+  std::shared_ptr<const tokenize::TokenizerFile> tokenizer_;
+  std::string name_;
+  LeftOut left_out_;
+  std::size_t files_ = 0;
+  std::int64_t text_bytes_ = 0;
+  std::int64_t T_;
+  std::uint64_t seed_;
+  std::vector<std::int32_t> front_;  ///< what every sequence begins with: at most one token
+  std::int64_t training_ = 0;        ///< training uses ids [0, training_)
+};
+
+}  // namespace headgate::train
