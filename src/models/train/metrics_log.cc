@@ -38,6 +38,7 @@ void visit_fields(const Visit& visit, const Progress& progress) {
 ordered_json record_of(const Progress& progress) {
   ordered_json out;
   visit_fields([&out](const std::string& key, const auto& value) { out[key] = value; }, progress);
+  if (progress.step.bits_per_byte) out[std::string(kStepBits.key)] = *progress.step.bits_per_byte;
   if (progress.mfu) out[std::string(kMfu.key)] = *progress.mfu;
   if (progress.step.spike) out[std::string(kSpikeKey)] = true;
   if (progress.evaluation) out[std::string(kEvaluationKey)] = evaluation_json(*progress.evaluation);

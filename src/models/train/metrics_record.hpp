@@ -21,6 +21,12 @@ inline constexpr metrics::Figure kStepLoss{
     .key = "loss",
     .column = {.head = "train loss"},
     .meaning = "The loss on the tokens of the step itself, before its update, in nats: what training lowers."};
+inline constexpr metrics::Figure kStepBits{
+    .key = "loss_bits_per_byte",
+    .column = {.head = "train bits/byte"},
+    .meaning =
+        "The same loss in bits for each byte of text that the targets stand for: runs with different tokens "
+        "compare."};
 inline constexpr metrics::Figure kGradNorm{
     .key = "grad_norm", .meaning = "The length of the gradient before clipping; jumps of it come with loss spikes."};
 inline constexpr metrics::Figure kLearningRate{.key = "lr",
@@ -32,7 +38,7 @@ inline constexpr metrics::Figure kMfu{
     .is_share = true,
     .meaning = "The share of the machine's peak that the model's own floating-point operations make."};
 
-inline constexpr std::array kStepFigures{&kStepLoss, &kGradNorm, &kLearningRate, &kTokensPerSecond, &kMfu};
+inline constexpr std::array kStepFigures{&kStepLoss, &kStepBits, &kGradNorm, &kLearningRate, &kTokensPerSecond, &kMfu};
 
 /// Returns whether a line without its end may be the beginning of a record, whose writer was killed.
 bool may_begin_record(std::string_view line);

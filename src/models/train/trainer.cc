@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <numbers>
 #include <utility>
 
 #include "library/core/check.hpp"
@@ -152,6 +153,20 @@ double Trainer::squared_norm(const std::vector<float>& numbers) const {
   return layers::squared_norm(view_of(numbers, numbers.size()), decoder_.context());
 }
 
+/// Converts the loss of the next step, whose sequences are those of all processes.
+std::optional<double> Trainer::bits_per_byte(double loss) const {
+  const std::int64_t sequences = settings_.batch * settings_.accumulate;
+  std::int64_t bytes = 0;
+  for (std::int64_t i = 0; i < sequences; ++i) {
+    const std::optional<std::int64_t> more = source_.training_bytes(step_ * sequences + i);
+    if (!more) return std::nullopt;
+    bytes += *more;
+  }
+  if (bytes == 0) return std::nullopt;
+  const auto tokens = static_cast<double>(settings_.tokens_per_step());
+  return loss * (tokens / static_cast<double>(bytes)) / std::numbers::ln2;
+}
+
 void Trainer::cancel_when(std::function<bool()> cancelled) { cancelled_ = cancelled ? std::move(cancelled) : never; }
 
 StepReport Trainer::step() {
@@ -160,6 +175,7 @@ StepReport Trainer::step() {
   report.step = step_ + 1;
   report.loss = accumulate_gradients();
   if (!std::isfinite(report.loss)) throw Diverged(fmt::format("step {}: the loss is {}", report.step, report.loss));
+  report.bits_per_byte = bits_per_byte(report.loss);
   report.grad_norm = std::sqrt(squared_norm(gradients_));
   if (!std::isfinite(report.grad_norm)) {
     throw Diverged(fmt::format("step {}: the norm of the gradient is {}", report.step, report.grad_norm));

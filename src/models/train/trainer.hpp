@@ -27,9 +27,10 @@ class Diverged : public std::runtime_error {
 };
 
 struct StepReport {
-  std::int64_t step = 0;   ///< from 1
-  double loss = 0.0;       ///< mean over the step's tokens, before the update, in nats
-  double grad_norm = 0.0;  ///< before clipping
+  std::int64_t step = 0;                  ///< from 1
+  double loss = 0.0;                      ///< mean over the step's tokens, before the update, in nats
+  std::optional<double> bits_per_byte{};  ///< the loss in bits a byte of text; empty if the text is unknown
+  double grad_norm = 0.0;                 ///< before clipping
   double lr = 0.0;
   std::int64_t tokens = 0;  ///< tokens seen since step 1
   double seconds = 0.0;     ///< duration of the step
@@ -100,6 +101,7 @@ class Trainer {
   double accumulate_gradients();
   void update(double lr, double gradient_scale, std::int64_t step);
   double squared_norm(const std::vector<float>& numbers) const;
+  std::optional<double> bits_per_byte(double loss) const;
 
   TrainSettings settings_;
   const SequenceSource& source_;

@@ -105,7 +105,7 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
     end_group(group, error);
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  print_end(run, seconds.count(), display.loss());
+  print_end(run, seconds.count(), loss_text(display.loss(), display.bits_per_byte()));
   return kSuccess;
 }
 
@@ -135,8 +135,8 @@ Verb add_train(CommandLine& line) {
       "                     (checkpoint.1/ is used if other files are in it)\n"
       "                     and with --tokenizer the tokenizer's files\n"
       "  DIR/token_ids.bin  with --tokenizer: the text as ids, encoded once\n"
-      "  DIR/metrics.jsonl  one object a step: loss, grad_norm, lr, tokens_per_second,\n"
-      "                     mfu, and eval, spike where there was one\n"
+      "  DIR/metrics.jsonl  one object a step: loss, loss_bits_per_byte, grad_norm, lr,\n"
+      "                     tokens_per_second, mfu, and eval, spike where there was one\n"
       "\n"
       "A loss spike is a run of losses above the mean of the 100 before by 6 standard\n"
       "deviations and 0.1 nats. A loss or gradient that is not finite ends the run with\n"

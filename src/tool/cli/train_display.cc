@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "models/evaluate/loss.hpp"
 #include "models/io/units.hpp"
 #include "tool/cli/signals.hpp"
 #include "tool/console/console.hpp"
@@ -27,7 +28,13 @@ std::string evaluation_line(const train::Evaluation& evaluation) {
     if (metric->training_text == nullptr) continue;
     line += metric->training_text(metric->scope == metrics::Scope::triggers ? report.backcopy.value() : report.overall);
   }
+  if (const auto bits = report.overall.find(metrics::kBitsPerByte)) line += fmt::format(", {:.4f} bits a byte", *bits);
   return line;
+}
+
+std::string loss_text(double loss, std::optional<double> bits_per_byte) {
+  const std::string bits = bits_per_byte ? fmt::format(" ({:.4f} bits a byte)", *bits_per_byte) : "";
+  return fmt::format("loss {:.4f}{}", loss, bits);
 }
 
 TrainDisplay::TrainDisplay(const train::Trainer& trainer, std::string checkpoint, std::int64_t log_every)
@@ -43,6 +50,7 @@ console::StatusLine TrainDisplay::status(const train::Progress& progress) const 
   if (progress.mfu) line.parts.push_back({.text = fmt::format("MFU {:.0f}%", 100.0 * *progress.mfu)});
   line.parts.push_back({.text = fmt::format("lr {:.2e}", step.lr)});
   line.parts.push_back({.text = fmt::format("|g| {:.2f}", step.grad_norm)});
+  if (step.bits_per_byte) line.parts.push_back({.text = fmt::format("{:.4f} bits a byte", *step.bits_per_byte)});
   return line;
 }
 
@@ -50,8 +58,9 @@ std::string TrainDisplay::log_line(const train::Progress& progress) const {
   const train::StepReport& step = progress.step;
   const double left = seconds_per_step_ * static_cast<double>(steps_ - step.step);
   const std::string mfu = progress.mfu ? fmt::format("  MFU {:.0f}%", 100.0 * *progress.mfu) : "";
-  return fmt::format("step {}/{}  loss {:.4f}  |g| {:.2f}  lr {:.2e}  {:.0f} tok/s{}  {} left", step.step, steps_,
-                     step.loss, step.grad_norm, step.lr, progress.tokens_per_second, mfu, duration_text(left));
+  return fmt::format("step {}/{}  {}  |g| {:.2f}  lr {:.2e}  {:.0f} tok/s{}  {} left", step.step, steps_,
+                     loss_text(step.loss, step.bits_per_byte), step.grad_norm, step.lr, progress.tokens_per_second, mfu,
+                     duration_text(left));
 }
 
 void TrainDisplay::after_step(const train::Progress& progress) {
@@ -59,6 +68,7 @@ void TrainDisplay::after_step(const train::Progress& progress) {
   const train::StepReport& step = progress.step;
   seconds_per_step_ += (step.seconds - seconds_per_step_) * (seconds_per_step_ > 0.0 ? kShare : 1.0);
   loss_ = step.loss;
+  bits_per_byte_ = step.bits_per_byte;
   if (bar_.visible()) {
     bar_.show(status(progress));
   } else if (step.step == 1 || step.step % log_every_ == 0 || step.step == steps_) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "models/train/loop.hpp"
@@ -11,6 +12,9 @@ namespace headgate::cli {
 
 /// Returns one line with the figures that metrics show during training.
 std::string evaluation_line(const train::Evaluation& evaluation);
+
+/// Returns "loss 1.3863 (2.0000 bits a byte)".
+std::string loss_text(double loss, std::optional<double> bits_per_byte);
 
 /// Shows the progress of a run: a progress bar on a terminal, lines elsewhere.
 class TrainDisplay : public train::LoopObserver {
@@ -27,6 +31,7 @@ class TrainDisplay : public train::LoopObserver {
   /// Removes the progress bar.
   void clear() { bar_.clear(); }
   double loss() const { return loss_; }
+  std::optional<double> bits_per_byte() const { return bits_per_byte_; }
 
  private:
   console::StatusLine status(const train::Progress& progress) const;
@@ -36,8 +41,9 @@ class TrainDisplay : public train::LoopObserver {
   std::string checkpoint_;
   std::int64_t steps_;
   std::int64_t log_every_;
-  double loss_ = 0.0;              ///< of the last step
-  double seconds_per_step_ = 0.0;  ///< running mean
+  double loss_ = 0.0;                    ///< of the last step
+  std::optional<double> bits_per_byte_;  ///< likewise
+  double seconds_per_step_ = 0.0;        ///< running mean
 };
 
 }  // namespace headgate::cli

@@ -71,9 +71,9 @@ void print_start(const train::Run& run) {
           processes_text(trainer) + memory_text(trainer));
 }
 
-void print_end(const train::Run& run, double seconds, double loss) {
+void print_end(const train::Run& run, double seconds, const std::string& loss) {
   const std::int64_t spikes = run.trainer->spikes();
-  say(stdout, fmt::format("done    {} steps in {}, loss {:.4f}, {} loss spike{}; {}\n", run.trainer->steps_done(),
+  say(stdout, fmt::format("done    {} steps in {}, {}, {} loss spike{}; {}\n", run.trainer->steps_done(),
                           duration_text(seconds), loss, spikes, spikes == 1 ? "" : "s", run.directory->checkpoint()));
 }
 

@@ -12,7 +12,8 @@
 namespace headgate::cli {
 
 void print_start(const train::Run& run);
-void print_end(const train::Run& run, double seconds, double loss);
+/// `loss`: loss_text of the last step.
+void print_end(const train::Run& run, double seconds, const std::string& loss);
 
 // Each returns the verb's exit status.
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numbers>
 #include <string>
 #include <vector>
 
@@ -47,6 +49,7 @@ TEST_F(TokensTest, Run_Resumed_HasTheSameBits) {
   const Outcome part = train("part", {"--stop-at", "7"});
   ASSERT_EQ(part.status, 0) << part.err;
   EXPECT_NE(part.out.find(" ids of 290, "), std::string::npos) << part.out;
+  EXPECT_NE(part.out.find(" bits a byte)"), std::string::npos) << part.out;
   const Outcome rest = verb.resume("part");
   ASSERT_EQ(rest.status, 0) << rest.err;
   EXPECT_EQ(rest.out.find("encoded again"), std::string::npos) << rest.out;
@@ -112,6 +115,20 @@ TEST_F(TokensTest, Verbs_OfARun_ReadItsTokenizer) {
   const Outcome converted = testing::headgate({"convert", verb.path("run"), verb.path("model")});
   ASSERT_EQ(converted.status, 0) << converted.err;
   EXPECT_EQ(testing::read_bytes(verb.path("model/tokenizer.json")), testing::read_bytes(verb.path("t.json")));
+}
+
+TEST_F(TokensTest, Metrics_BytesAndIds_HaveBitsAByte) {
+  ASSERT_EQ(train("ids", {"--stop-at", "1"}).status, 0);
+  ASSERT_EQ(verb.train("bytes", {"--stop-at", "1"}).status, 0);
+  const auto record = [&](const std::string& run) {
+    return json::parse(testing::read_bytes(verb.path(run + "/metrics.jsonl")));
+  };
+  const double loss = record("bytes").at("loss"), bits = record("bytes").at("loss_bits_per_byte");
+  EXPECT_NEAR(bits, loss / std::numbers::ln2, 1e-12);
+  const double token_loss = record("ids").at("loss"), token_bits = record("ids").at("loss_bits_per_byte");
+  EXPECT_LT(token_bits, token_loss / std::numbers::ln2 / 1.2) << "an id stands for several bytes";
+  const Outcome compared = testing::headgate({"compare", verb.path("ids"), verb.path("bytes")});
+  EXPECT_NE(compared.out.find("train bits/byte"), std::string::npos) << compared.out;
 }
 
 }  // namespace

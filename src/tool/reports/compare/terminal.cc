@@ -49,7 +49,7 @@ std::string cell_of_name(std::string name) {
 
 /// Returns the figures that have a column in the tables of `headgate eval` too, and that some run has.
 std::vector<const metrics::Figure*> columns_of(const std::vector<ComparedRun>& runs) {
-  std::vector<const metrics::Figure*> out{&train::kStepLoss};
+  std::vector<const metrics::Figure*> out{&train::kStepLoss, &train::kStepBits};
   const auto of_models = metrics::figures_of(metrics::all_metrics(), /*of_triggers=*/false);
   out.insert(out.end(), of_models.begin(), of_models.end());
   std::erase_if(out, [&](const metrics::Figure* figure) {
