@@ -163,6 +163,7 @@ TEST(MakeConfig, LayerTypes_WithLinearAttention_HasTheHeadsOfAttention) {
   EXPECT_EQ(config.linear.key_dim, 8);
   EXPECT_EQ(config.linear.value_dim, 8);
   choices.layer_types = "sliding,attention";
+  choices.keys.of<&DecoderConfig::window>() = 8;
   EXPECT_EQ(make_config(choices, Task::text).linear, models::LinearLayers{});
 }
 
