@@ -2,6 +2,8 @@
 // Multiplies by oneDNN, which chooses kernels by the features of the CPU.
 #include <fmt/format.h>
 #include <omp.h>
+#include <pthread.h>
+#include <signal.h>
 
 #include <array>
 #include <map>
@@ -13,16 +15,36 @@
 namespace headgate::layers {
 namespace {
 
-/// While an object lives, oneDNN computes the calls of this thread on this thread alone.
+/// While an object lives, oneDNN computes the calls of this thread on this thread alone, and no signal handler runs on
+/// it. oneDNN's f32 kernels let the stack pointer point into their workspace on the heap: the frames of a handler would
+/// overwrite the memory before it.
 class OneThread {
  public:
-  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread() : threads_before_(omp_get_max_threads()) {
+    omp_set_num_threads(1);
+    pthread_sigmask(SIG_BLOCK, &asynchronous_signals(), &signals_before_);
+  }
+  ~OneThread() {
+    pthread_sigmask(SIG_SETMASK, &signals_before_, nullptr);
+    omp_set_num_threads(threads_before_);
+  }
   OneThread(const OneThread&) = delete;
   OneThread& operator=(const OneThread&) = delete;
 
  private:
-  int before_;
+  /// Returns all signals but those that the instructions of a thread cause.
+  static const sigset_t& asynchronous_signals() {
+    static const sigset_t signals = [] {
+      sigset_t set;
+      sigfillset(&set);
+      for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP}) sigdelset(&set, signal);
+      return set;
+    }();
+    return signals;
+  }
+
+  int threads_before_;
+  sigset_t signals_before_{};
 };
 
 char letter(Form form) { return form == Form::stored ? 'N' : 'T'; }

@@ -2,10 +2,17 @@
 #include "models/layers/gemm.hpp"
 
 #include <omp.h>
+#include <pthread.h>
+#include <signal.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <thread>
+#include <vector>
 
 #include "library/core/convert.hpp"
 #include "models/layers/support.hpp"
@@ -213,6 +220,54 @@ TEST(Gemm, OpenMpThreads_AfterAProduct_AreAsBefore) {
 TEST(Gemm, Description_OfThisBuild_NamesTheLibrary) {
   EXPECT_TRUE(gemm_description().starts_with("oneDNN ") || gemm_description().starts_with("OpenBLAS "))
       << gemm_description();
+}
+
+// --- signals -----------------------------------------------------------------------------------------------------
+
+std::atomic<int> handled = 0, off_the_stack = 0;
+std::uintptr_t stack_begin = 0, stack_end = 0;
+
+void note_stack(int /*signal*/) {
+  const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
+  ++handled;
+  if (here < stack_begin || here >= stack_end) ++off_the_stack;
+}
+
+/// Reads where the calling thread's stack lies.
+void find_stack() {
+  pthread_attr_t attributes;
+  ASSERT_EQ(pthread_getattr_np(pthread_self(), &attributes), 0);
+  void* begin = nullptr;
+  std::size_t bytes = 0;
+  pthread_attr_getstack(&attributes, &begin, &bytes);
+  pthread_attr_destroy(&attributes);
+  stack_begin = reinterpret_cast<std::uintptr_t>(begin);
+  stack_end = stack_begin + bytes;
+}
+
+TEST(GemmSignals, Handler_DuringProducts_RunsOnTheStackOfItsThread) {
+  find_stack();
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = note_stack;
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  const std::vector<float> a(512 * 1024, 1.0F), b(64 * 1024, 1.0F);
+  std::vector<float> out(512 * 64);
+  const Product<float> product{view_of(out, 512, 64), view_of(a, 512, 1024), Form::stored,
+                               view_of(b, 1024, 64),  Form::stored,          Update::overwrite};
+  {
+    const pthread_t target = pthread_self();
+    const std::jthread sender([target](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        pthread_kill(target, SIGUSR1);
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    });
+    for (int i = 0; i < 300 || handled < 50; ++i) multiply(product, with_threads(1));
+  }
+  sigaction(SIGUSR1, &before, nullptr);
+  EXPECT_EQ(out.front(), 1024.0F);
+  EXPECT_EQ(off_the_stack, 0) << "of " << handled << " calls";
 }
 
 }  // namespace
