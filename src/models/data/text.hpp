@@ -35,7 +35,7 @@ class TextSource : public SequenceSource {
   std::string name() const override { return corpus_.name(); }
   LeftOut left_out() const override { return corpus_.left_out(); }
 
-  std::int64_t training_bytes() const { return training_; }
+  std::int64_t trained_bytes() const { return training_; }
 
  private:
   /// Copies the sequence of the T bytes from `begin` on, and its targets, which end with the byte after them.

@@ -56,7 +56,7 @@ Sequence held_out(const TextSource& source, std::int64_t index) {
 TEST_F(TextTest, Targets_AnySequence_FollowTheirTokensOutsideTheTail) {
   const std::string text = testing::prose(2000);
   const TextSource text_source = source(text);
-  const std::string trained = text.substr(0, static_cast<std::size_t>(text_source.training_bytes()));
+  const std::string trained = text.substr(0, static_cast<std::size_t>(text_source.trained_bytes()));
   EXPECT_EQ(trained.size(), 1900U);
   for (std::int64_t i = 0; i < 500; ++i) {
     const Sequence s = training(text_source, i);
@@ -72,7 +72,7 @@ TEST_F(TextTest, Epoch_AnyOffset_VisitsEveryWindowOnce) {
     for (char b = 'A'; b <= 'Z'; ++b) text += {a, b};
   }
   const TextSource text_source = source(text);
-  const std::int64_t windows = (text_source.training_bytes() - kTextLength) / kTextLength;
+  const std::int64_t windows = (text_source.trained_bytes() - kTextLength) / kTextLength;
   std::set<std::size_t> first, second;
   for (std::int64_t i = 0; i < windows; ++i) {
     first.insert(text.find(training(text_source, i).text()));
