@@ -9,9 +9,8 @@
 #include "models/tokenize/tokenizer_file.hpp"
 
 // The ids of a text, which a run encodes once. Numbers are little-endian:
-//   header   "headgate-tokens1", the tokenizer's hash (16 characters), the text's fingerprint (u64), bytes of an id
-//   (u32:
-//            2 or 4), the vocabulary (u32)
+//   header   "headgate-tokens1", the tokenizer's hash (16 characters), the text's fingerprint (u64), the bytes of an
+//            id, 2 or 4 (u32), the vocabulary (u32)
 //   records  for each token its id and the bytes of text that it stands for, each a u16 if the vocabulary has at most
 //            65536 ids, a u32 otherwise
 //   trailer  bytes of the text without a token (u64), io::Checksum of all before it (16 characters)

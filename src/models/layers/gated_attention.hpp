@@ -13,11 +13,9 @@
 #include "models/layers/head_override.hpp"
 #include "models/layers/stored_matrix.hpp"
 
-// Computes the gated attention layer. One GEMM makes [q
-// z
-// k
-// v] from the pre-normed input h. Then follow a gate on a projection, QK-norm, RoPE, attention with its gate or
-// control, W_o, and a gate on the output. At most one of the gates is present: kGateSites.
+// Computes the gated attention layer. One GEMM makes q, z, k and v, side by side, from the pre-normed input h. Then
+// follow a gate on a projection, QK-norm, RoPE, attention with its gate or control, W_o, and a gate on the output. At
+// most one of the gates is present: kGateSites.
 
 namespace headgate::layers {
 

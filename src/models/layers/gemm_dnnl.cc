@@ -18,18 +18,18 @@ namespace {
 /// While an object lives, oneDNN computes the calls of this thread on this thread alone, and no signal handler runs on
 /// it. oneDNN's f32 kernels let the stack pointer point into their workspace on the heap: the frames of a handler would
 /// overwrite the memory before it.
-class OneThread {
+class IsolatedCall {
  public:
-  OneThread() : threads_before_(omp_get_max_threads()) {
+  IsolatedCall() : threads_before_(omp_get_max_threads()) {
     omp_set_num_threads(1);
     pthread_sigmask(SIG_BLOCK, &asynchronous_signals(), &signals_before_);
   }
-  ~OneThread() {
+  ~IsolatedCall() {
     pthread_sigmask(SIG_SETMASK, &signals_before_, nullptr);
     omp_set_num_threads(threads_before_);
   }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
+  IsolatedCall(const IsolatedCall&) = delete;
+  IsolatedCall& operator=(const IsolatedCall&) = delete;
 
  private:
   /// Returns all signals but those that the instructions of a thread cause.
@@ -125,7 +125,7 @@ const Kernel& kernel_for(const Product<BFloat16, Out>& p) {
 
 template <typename Out>
 bool gemm_bf16(const Product<BFloat16, Out>& p) {
-  const OneThread one_thread;
+  const IsolatedCall isolated;
   try {
     const Kernel& kernel = kernel_for(p);
     thread_local Block scratch;
@@ -147,7 +147,7 @@ bool gemm_bf16(const Product<BFloat16, Out>& p) {
 }  // namespace
 
 bool gemm(const Product<float>& p) {
-  const OneThread one_thread;
+  const IsolatedCall isolated;
   const float beta = p.update == Update::add ? 1.0F : 0.0F;
   try {
     return dnnl_sgemm(letter(p.a_form), letter(p.b_form), p.M(), p.N(), p.K(), 1.0F, p.a.data, p.a.strides[0], p.b.data,

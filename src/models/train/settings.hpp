@@ -135,8 +135,7 @@ inline constexpr std::tuple kSettings{
              .type = "PATH...",
              .help = "UTF-8 text: files, or directories with all files below them, except those that are not UTF-8 "
                      "and those that runs wrote. Without --tokenizer bytes are tokens; the tail (a twentieth, at most "
-                     "4 MiB) is held "
-                     "out for evaluation",
+                     "4 MiB) is held out for evaluation",
              .default_text = ""},
             {.group = SettingGroup::data, .on_resume = OnResume::may_change}),
     Setting(&TrainSettings::seq_len,
