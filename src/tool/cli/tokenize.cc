@@ -188,6 +188,7 @@ int run_tokenize(const Options& given) {
     o.text.pop_back();
   }
   require(!o.model.empty(), "MODEL is required");
+  require(o.text.size() == 1, "--text takes one file without --train, not {}", o.text.size());
   const std::string& text = o.text.back();
   const auto tokenizer = tokenize::open_tokenizer(o.model);
   const auto encoder =

@@ -148,6 +148,7 @@ TEST_F(TokenizeVerb, Training_BadArguments_AreRefusedOnOneLine) {
   refused({"--train", "300", "--text", text, "--out", out, "--json"}, "--json");
   refused({tokenizer, "--text", text, "--out", out}, "--train");
   refused({"--text", text}, "MODEL is required");
+  refused({tokenizer, "--text", text, text}, "--text takes one file without --train, not 2");
   refused({"--train", "300", "--text", scratch / "none", "--out", out}, "none: ");
   write_bytes(text, "");
   refused({"--train", "300", "--text", text, "--out", out}, "--train 300: no text");
