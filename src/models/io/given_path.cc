@@ -34,7 +34,7 @@ bool is_hub_name(const std::string& path) {
     return !word.empty() && word.front() != '.' && std::all_of(word.begin(), word.end(), in_names);
   };
   std::error_code ignored;
-  return is_word(std::string_view(path).substr(0, slash)) && is_word(std::string_view(path).substr(slash + 1)) &&
+  return is_word(std::string_view{path}.substr(0, slash)) && is_word(std::string_view{path}.substr(slash + 1)) &&
          !fs::exists(path.substr(0, slash), ignored);
 }
 

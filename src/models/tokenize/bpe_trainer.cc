@@ -63,6 +63,7 @@ AddedToken special_token(std::int32_t id, const std::string& content) {
 /// Learns merges until the vocabulary has `ids` tokens or no pair is left. `special`: tokens that no merge may spell.
 void learn(TokenizerParts& parts, PairMerger& merger, std::int32_t ids, const std::vector<std::string>& special) {
   std::vector<std::string> spellings;
+  spellings.reserve(static_cast<std::size_t>(parts.vocabulary.size()));
   for (std::int32_t id = 0; id < parts.vocabulary.size(); ++id) spellings.emplace_back(parts.vocabulary.spelling(id));
   while (parts.vocabulary.size() < ids) {
     const std::optional<TokenPair> pair = merger.most_frequent(BpeTrainer::kLeastCount);

@@ -17,7 +17,8 @@ namespace headgate::tokenize {
 struct TokenPair {
   std::int32_t left, right;
 
-  friend auto operator<=>(const TokenPair&, const TokenPair&) = default;
+  bool operator==(const TokenPair& other) const = default;
+  bool operator<(const TokenPair& other) const { return left != other.left ? left < other.left : right < other.right; }
 };
 
 struct TokenPairHash {

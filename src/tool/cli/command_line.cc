@@ -53,11 +53,11 @@ std::string nearest_option(const std::string& word, const CLI::App& verb, const 
     if (option->get_group().empty()) continue;
     for (const std::string& name : option->get_lnames()) known.push_back(name);
   }
-  for (const RenamedOption& option : old_words.renamed) known.push_back(std::string_view(option.old_name).substr(2));
-  const std::string_view typed = std::string_view(word).substr(begin, word.find('=') - begin);
+  for (const RenamedOption& option : old_words.renamed) known.push_back(std::string_view{option.old_name}.substr(2));
+  const std::string_view typed = std::string_view{word}.substr(begin, word.find('=') - begin);
   const std::string_view nearest = nearest_word(typed, known);
   if (nearest.empty()) return "";
-  const std::string name = "--" + std::string(nearest);
+  std::string name = "--" + std::string(nearest);
   for (const RenamedOption& option : old_words.renamed) {
     if (option.old_name == name) return option.name;
   }

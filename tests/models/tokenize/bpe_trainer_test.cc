@@ -121,7 +121,7 @@ TEST(BpeTrainer, Text_InAnyParts_GivesTheSameTokenizer) {
   for (const std::size_t part : {1, 3, 100}) {
     BpeTrainer trainer;
     for (std::size_t at = 0; at < text.size(); at += part)
-      trainer.add(std::string_view(text).substr(at, part), Tail::open);
+      trainer.add(std::string_view{text}.substr(at, part), Tail::open);
     trainer.add({}, Tail::ended);
     EXPECT_EQ(trainer.train({.ids = 500}).json, whole) << part;
   }
