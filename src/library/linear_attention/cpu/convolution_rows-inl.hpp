@@ -100,42 +100,87 @@ HWY_NOINLINE void convolve_tokens(const ConvolvedRows<T, Stored>& row) {
   for (; t < row.n; t += kLanes<T>) convolve_vectors<K, 1, T>(tap, bias, row.x + t, row.y + t, row.silu);
 }
 
-/// What gradients of taps and bias are summed from: row r of ds meets rows r … r + K − 1 of x.
-template <typename T>
-struct TapProducts {
-  T* sums;  ///< K rows of taps and one of bias, sums_stride apart; added to
+/// A strip of rows of the backward pass, in tokens t … t + rows, n elements each, a multiple of the lanes.
+template <typename T, typename Stored>
+struct GradientRows {
+  const T* taps;  ///< K rows of taps and one of bias, taps_stride apart
+  std::int64_t taps_stride;
+  T* sums;  ///< of dweight's K rows and of dbias, sums_stride apart; added to, or nullptr
   std::int64_t sums_stride;
-  const T* ds;
-  std::int64_t ds_stride;
-  const T* x;
+  T* window;  ///< ds of tokens t − (K − 1) … t, window_stride apart; afterwards of those before t + rows
+  std::int64_t window_stride;
+  const Stored* x;  ///< of token t − (K − 1) on; not read without sums and SiLU
   std::int64_t x_stride;
+  const Stored* dy;  ///< of token t on
+  std::int64_t dy_stride;
+  Stored* dx;  ///< of token t − (K − 1) on: token u is complete once ds of u + K − 1 is known
+  std::int64_t dx_stride;
   std::int64_t rows;
-  std::int64_t n;  ///< elements of a row, a multiple of the lanes
+  std::int64_t skipped;  ///< rows of dx, the first ones, that are not written
+  std::int64_t n;
+  bool silu;
 };
 
-/// sums[j] += Σ_r ds[r] · x[r + j], sums[K] += Σ_r ds[r], of each channel.
-template <std::int64_t K, typename T>
-HWY_NOINLINE void add_tap_rows(const TapProducts<T>& products) {
+/// Walks down the rows of each vector of channels with K rows of x and of ds in registers:
+///   ds[t] = dy[t] · act′(bias + Σ_j taps[j] · x[t − (K − 1) + j]), dx[u] = Σ_j taps[K − 1 − j] · ds[u + j],
+///   sums[j] += ds[t] · x[t − (K − 1) + j], sums[K] += ds[t], in the order of t.
+template <std::int64_t K, typename T, typename Stored>
+HWY_NOINLINE void convolve_gradient_rows(const GradientRows<T, Stored>& g) {
+  constexpr std::int64_t kPast = K - 1;
   const Tag<T> d;
   using V = hn::Vec<Tag<T>>;
-  for (std::int64_t c = 0; c < products.n; c += kLanes<T>) {
-    T* HWY_RESTRICT sums = products.sums + c;
-    const T* HWY_RESTRICT ds = products.ds + c;
-    const T* HWY_RESTRICT x = products.x + c;
-    V sum[K + 1];
-    HWY_UNROLL(9) for (std::int64_t j = 0; j <= K; ++j) sum[j] = hn::LoadU(d, sums + j * products.sums_stride);
-    for (std::int64_t r = 0; r < products.rows; ++r) {
-      const V gradient = hn::LoadU(d, ds + r * products.ds_stride);
-      HWY_UNROLL(8)
-      for (std::int64_t j = 0; j < K; ++j)
-        sum[j] = hn::MulAdd(gradient, hn::LoadU(d, x + (r + j) * products.x_stride), sum[j]);
-      sum[K] = hn::Add(sum[K], gradient);
+  const bool reads_x = g.silu || g.sums != nullptr;
+  for (std::int64_t c = 0; c < g.n; c += kLanes<T>) {
+    V tap[K], x[K], ds[K], sum[K + 1];
+    HWY_UNROLL(8) for (std::int64_t j = 0; j < K; ++j) tap[j] = hn::LoadU(d, g.taps + j * g.taps_stride + c);
+    const V bias = hn::LoadU(d, g.taps + K * g.taps_stride + c);
+    HWY_UNROLL(8) for (std::int64_t j = 0; j < kPast; ++j) {
+      x[j] = reads_x ? load_as<T>(g.x + j * g.x_stride + c) : hn::Zero(d);
+      ds[j] = hn::LoadU(d, g.window + j * g.window_stride + c);
     }
-    HWY_UNROLL(9) for (std::int64_t j = 0; j <= K; ++j) hn::StoreU(sum[j], d, sums + j * products.sums_stride);
+    x[kPast] = hn::Zero(d);
+    HWY_UNROLL(9)
+    for (std::int64_t j = 0; j <= K; ++j) sum[j] =
+        g.sums == nullptr ? hn::Zero(d) : hn::LoadU(d, g.sums + j * g.sums_stride + c);
+    for (std::int64_t r = 0; r < g.rows; ++r) {
+      V gradient = load_as<T>(g.dy + r * g.dy_stride + c);
+      if (reads_x) x[kPast] = load_as<T>(g.x + (r + kPast) * g.x_stride + c);
+      if (g.silu) {
+        V s = bias;
+        HWY_UNROLL(8) for (std::int64_t j = 0; j < K; ++j) s = hn::MulAdd(tap[j], x[j], s);
+        gradient = hn::Mul(gradient, Gate<GateFn::silu>::derivative(d, s));
+      }
+      ds[kPast] = gradient;
+      if (g.sums != nullptr) {
+        HWY_UNROLL(8) for (std::int64_t j = 0; j < K; ++j) sum[j] = hn::MulAdd(gradient, x[j], sum[j]);
+        sum[K] = hn::Add(sum[K], gradient);
+      }
+      if (r >= g.skipped) {
+        V dx = hn::Zero(d);
+        HWY_UNROLL(8) for (std::int64_t j = 0; j < K; ++j) dx = hn::MulAdd(tap[kPast - j], ds[j], dx);
+        store_as<T>(dx, g.dx + r * g.dx_stride + c);
+      }
+      HWY_UNROLL(8) for (std::int64_t j = 0; j < kPast; ++j) {
+        x[j] = x[j + 1];
+        ds[j] = ds[j + 1];
+      }
+    }
+    HWY_UNROLL(8) for (std::int64_t j = 0; j < kPast; ++j) hn::StoreU(ds[j], d, g.window + j * g.window_stride + c);
+    if (g.sums == nullptr) continue;
+    HWY_UNROLL(9) for (std::int64_t j = 0; j <= K; ++j) hn::StoreU(sum[j], d, g.sums + j * g.sums_stride + c);
   }
 }
 
-/// The same of one channel along `n` tokens, any number of them: sums[0 … K]. Rows and strides are not read.
+/// What the gradients of one channel's taps and bias are summed from.
+template <typename T>
+struct TapProducts {
+  T* sums;  ///< K taps and the bias; added to
+  const T* ds;
+  const T* x;  ///< K − 1 more than ds
+  std::int64_t n;
+};
+
+/// sums[j] += Σ_t ds[t] · x[t + j], sums[K] += Σ_t ds[t], over n tokens, any number of them.
 template <std::int64_t K, typename T>
 HWY_NOINLINE void add_tap_tokens(const TapProducts<T>& products) {
   const Tag<T> d;
@@ -200,7 +245,8 @@ struct TapKernels {
 
   Convolve<T> strip, row, tokens;  ///< of kStripRows rows, of one, of one along tokens
   Convolve<Half> half_strip, half_tokens;
-  void (*add_rows)(const TapProducts<T>&);
+  void (*gradient_rows)(const GradientRows<T, T>&);
+  void (*half_gradient_rows)(const GradientRows<T, Half>&);
   void (*add_tokens)(const TapProducts<T>&);
   void (*transpose)(T*, std::int64_t, const T*, std::int64_t);
 };
@@ -208,14 +254,9 @@ struct TapKernels {
 template <std::int64_t K, typename T>
 constexpr TapKernels<T> tap_kernels_of() {
   using Half = typename TapKernels<T>::Half;
-  return {convolve_rows<K, kStripRows, T, T>,
-          convolve_rows<K, 1, T, T>,
-          convolve_tokens<K, T, T>,
-          convolve_rows<K, kStripRows, T, Half>,
-          convolve_tokens<K, T, Half>,
-          add_tap_rows<K, T>,
-          add_tap_tokens<K, T>,
-          transpose_taps<K, T>};
+  return {convolve_rows<K, kStripRows, T, T>,    convolve_rows<K, 1, T, T>,   convolve_tokens<K, T, T>,
+          convolve_rows<K, kStripRows, T, Half>, convolve_tokens<K, T, Half>, convolve_gradient_rows<K, T, T>,
+          convolve_gradient_rows<K, T, Half>,    add_tap_tokens<K, T>,        transpose_taps<K, T>};
 }
 
 template <typename T, std::size_t... kIndex>

@@ -27,7 +27,7 @@ namespace headgate::HWY_NAMESPACE {
 inline constexpr std::int64_t kSumRows = 256;
 inline constexpr TaskSizes kChannelsTasks{kSumRows, kSumRows, 64, 512};
 inline constexpr TaskSizes kTokensTasks{kSumRows, kSumRows, 1, 16};
-/// Rows of a strip along channels, whose buffers stay in a second-level cache.
+/// Rows of a strip along channels.
 inline constexpr std::int64_t kGradientRows = 32;
 
 /// What one thread works in. Along tokens a buffer is one row of tokens.
@@ -37,15 +37,16 @@ struct ConvolutionGradientScratch {
     const std::int64_t K = plan.p.K, N = kLanes<T>;
     const bool tokens = plan.along == Along::tokens;
     const std::int64_t width = round_up(plan.channel_block, N);
-    const std::int64_t rows = tokens ? 1 : kGradientRows + 2 * (K - 1);
+    const std::int64_t rows = tokens ? 1 : kGradientRows + K - 1;
     const std::int64_t cols = tokens ? kSumRows + 2 * (K - 1) + 2 * N : width;
     for (auto* buffer : {&x, &ds, &out}) *buffer = ws.take<T>("rows", rows, cols);
     state = ws.take<T>("state", width);
-    for (auto* each : {&taps, &reversed}) *each = ws.take<T>("taps", K + 1, tokens ? 0 : width);
+    taps = ws.take<T>("taps", K + 1, tokens ? 0 : width);
     weight = ws.take<T>("taps", tokens ? 0 : K * width);
+    window = ws.take<T>("window", K - 1, tokens ? 0 : width);
   }
-  View<T, 2> x, ds, out;  ///< rows of x, of ds, and of s or dx
-  View<T, 2> taps, reversed;
+  View<T, 2> x, ds, out;  ///< rows of x, of dy or ds, and of s or dx
+  View<T, 2> taps, window;
   View<T, 1> weight, state;
 };
 
@@ -59,6 +60,14 @@ struct ConvolutionGradientBuffers {
   View<std::byte, 2> scratch;  ///< a thread's ConvolutionGradientScratch
 };
 
+/// Whether x, dy and dx can be read and written in vectors of channels where they lie.
+template <typename T>
+bool rows_lie_in_vectors(const ShortConvolutionProblem& p) {
+  const bool has_vectors = p.dtype == dtype_of<T>() || p.dtype == dtype_of<typename TapKernels<T>::Half>();
+  return has_vectors && p.inputs.x.strides[3] == 1 && p.incoming.dy.strides[3] == 1 &&
+         (!p.gradients.dx.present() || p.gradients.dx.strides[3] == 1);
+}
+
 /// One thread's part.
 template <typename T>
 class ConvolutionGradientWorker {
@@ -71,6 +80,7 @@ class ConvolutionGradientWorker {
         shared_(shared),
         has_sums_(has_sums),
         writes_rows_(p_.gradients.dx.present() || p_.gradients.dstate.present()),
+        in_place_(rows_lie_in_vectors<T>(p_)),
         scratch_(place_buffers<ConvolutionGradientScratch<T>>(shared.scratch.at(thread), plan)) {}
 
   /// All gradients of one block of rows and channels.
@@ -81,10 +91,6 @@ class ConvolutionGradientWorker {
     padded_ = round_up(cols_, kLanes<T>);
     if (plan_.along == Along::channels && channel_block != loaded_block_) {
       load_taps(scratch_.taps, p_, first_, cols_, scratch_.weight.data);
-      const std::int64_t width = scratch_.taps.shape[1];
-      for (std::int64_t j = 0; j < p_.K; ++j)
-        std::copy_n(scratch_.taps.at(j), width, scratch_.reversed.at(p_.K - 1 - j));
-      std::fill_n(scratch_.reversed.at(p_.K), width, T{0});
       loaded_block_ = channel_block;
     }
     const std::int64_t summed = plan_.along == Along::channels ? padded_ : cols_;
@@ -116,46 +122,98 @@ class ConvolutionGradientWorker {
   /// The rows before token t whose gradients go with it: those of the old state.
   std::int64_t lead_of(std::int64_t t) const { return t == 0 && p_.gradients.dstate.present() ? p_.K - 1 : 0; }
 
+  /// A strip's tokens: those whose ds belong to this block, then those that only complete its dx.
+  struct Strip {
+    std::int64_t t, rows;
+    bool is_own;
+    std::int64_t first_dx;  ///< the first token whose dx this block writes
+  };
+
   void run_rows(const ConvolutionRange& range) const {
-    const SequenceReader x(p_.inputs.x, p_.inputs.state, range), dy(p_.incoming.dy, {}, range);
-    const std::int64_t stride = scratch_.x.strides[0], past = p_.K - 1;
-    for (std::int64_t t = range.begin; t < range.end; t += kGradientRows) {
-      const std::int64_t rows = std::min(kGradientRows, range.end - t), lead = lead_of(t);
-      const std::int64_t computed = std::min(rows + past, range.T - t);  // rows of ds from token t on, then zeros
-      T* const ds = scratch_.ds.data + lead * stride;
-      x.load_rows(scratch_.x.data, stride, t - past, computed + past, first_, cols_, padded_);
-      dy.load_rows(scratch_.ds.data, stride, t - lead, lead + rows + past, first_, cols_, padded_);
-      if (p_.silu()) {
-        T* const s = scratch_.out.data;
-        convolve_all_rows(kernels_, tap_rows(scratch_.taps, scratch_.x.data, s), computed);
-        for (std::int64_t r = 0; r < computed; ++r)
-          activation_backward(ds + r * stride, ds + r * stride, s + r * stride, padded_);
-      }
-      if (has_sums_) {
-        kernels_.add_rows({sums(0), shared_.sums.strides[1], ds, stride, scratch_.x.data, stride, rows, padded_});
-      }
-      if (!writes_rows_) continue;
-      convolve_all_rows(kernels_, tap_rows(scratch_.reversed, scratch_.ds.data, scratch_.out.data), lead + rows);
-      for (std::int64_t u = t - lead; u < t + rows; ++u) store_gradient(range, u, scratch_.out.at(u - t + lead));
-    }
+    const std::int64_t past = p_.K - 1, first_dx = range.begin - lead_of(range.begin);
+    for (std::int64_t j = 0; j < past; ++j) std::fill_n(scratch_.window.at(j), padded_, T{0});
+    for (std::int64_t t = range.begin; t < range.end; t += kGradientRows)
+      run_strip(range, {t, std::min(kGradientRows, range.end - t), true, first_dx});
+    if (!writes_rows_) return;
+    const std::int64_t inside = std::min(past, range.T - range.end);
+    if (inside > 0) run_strip(range, {range.end, inside, false, first_dx});
+    if (inside < past) run_strip(range, {range.end + inside, past - inside, false, first_dx});
   }
 
-  /// y of the sums alone.
-  ConvolvedRows<T, T> tap_rows(const View<T, 2>& taps, const T* x, T* y) const {
-    const std::int64_t stride = scratch_.x.strides[0];
-    return {taps.data, taps.strides[0], x, stride, y, stride, padded_, false};
+  void run_strip(const ConvolutionRange& range, const Strip& strip) const {
+    std::int64_t done = 0;
+    if (in_place_ && strip.t >= p_.K - 1 && strip.t + strip.rows <= range.T) {
+      done = cols_ / kLanes<T> * kLanes<T>;
+      p_.dtype == dtype_of<T>() ? strip_in_place(kernels_.gradient_rows, range, strip, done)
+                                : strip_in_place(kernels_.half_gradient_rows, range, strip, done);
+    }
+    if (done < cols_) buffered_strip(range, strip, done);
+  }
+
+  /// `n` channels of a strip, where they lie. No token of its dx stands in the new state.
+  template <typename Stored>
+  void strip_in_place(void (*convolve)(const GradientRows<T, Stored>&), const ConvolutionRange& range,
+                      const Strip& strip, std::int64_t n) const {
+    const HeadRows<const void> x(p_.inputs.x, range.b, 0), dy(p_.incoming.dy, range.b, 0);
+    const HeadRows<void> dx(p_.gradients.dx, range.b, 0);
+    const std::int64_t row = range.t0 + strip.t, past = p_.K - 1;
+    GradientRows<T, Stored> rows = gradient_rows<Stored>(range, strip, 0);
+    rows.x = x.at<Stored>(row - past, first_, n);
+    rows.x_stride = x.row_stride;
+    rows.dy = dy.at<Stored>(row, first_, n);
+    rows.dy_stride = dy.row_stride;
+    rows.dx = dx.present() ? dx.at<Stored>(row - past, first_, n) : nullptr;
+    rows.dx_stride = dx.row_stride;
+    rows.n = n;
+    convolve(rows);
+  }
+
+  /// Channels from `done` on of a strip, through the buffers.
+  void buffered_strip(const ConvolutionRange& range, const Strip& strip, std::int64_t done) const {
+    const SequenceReader x(p_.inputs.x, p_.inputs.state, range), dy(p_.incoming.dy, {}, range);
+    const std::int64_t stride = scratch_.x.strides[0], past = p_.K - 1;
+    const std::int64_t first = first_ + done, cols = cols_ - done, padded = round_up(cols, kLanes<T>);
+    GradientRows<T, T> rows = gradient_rows<T>(range, strip, done);
+    x.load_rows(scratch_.x.data, stride, strip.t - past, strip.rows + past, first, cols, padded);
+    dy.load_rows(scratch_.ds.data, stride, strip.t, strip.rows, first, cols, padded);
+    rows.x = scratch_.x.data;
+    rows.dy = scratch_.ds.data;
+    rows.dx = scratch_.out.data;
+    rows.x_stride = rows.dy_stride = rows.dx_stride = stride;
+    rows.n = padded;
+    kernels_.gradient_rows(rows);
+    for (std::int64_t r = rows.skipped; r < strip.rows; ++r)
+      store_gradient(range, strip.t - past + r, scratch_.out.at(r), first, cols);
+  }
+
+  /// The part of a strip's operands that does not depend on where rows lie, of channels from `done` on.
+  template <typename Stored>
+  GradientRows<T, Stored> gradient_rows(const ConvolutionRange& range, const Strip& strip, std::int64_t done) const {
+    GradientRows<T, Stored> rows{};
+    rows.taps = scratch_.taps.data + done;
+    rows.taps_stride = scratch_.taps.strides[0];
+    if (has_sums_ && strip.is_own) rows.sums = sums(0) + done;
+    rows.sums_stride = shared_.sums.strides[1];
+    rows.window = scratch_.window.data + done;
+    rows.window_stride = scratch_.window.strides[0];
+    rows.rows = strip.rows;
+    rows.skipped =
+        writes_rows_ ? std::clamp<std::int64_t>(strip.first_dx - strip.t + p_.K - 1, 0, strip.rows) : strip.rows;
+    rows.silu = p_.silu() && strip.t < range.T;  // behind the end ds is 0
+    return rows;
   }
 
   /// Stores dx of token u, or where u < 0 dstate, with what the new state adds to it.
-  void store_gradient(const ConvolutionRange& range, std::int64_t u, T* gradient) const {
+  void store_gradient(const ConvolutionRange& range, std::int64_t u, T* gradient, std::int64_t first,
+                      std::int64_t cols) const {
     const std::int64_t i = u + p_.K - 1 - range.T;  // where row u stands in the new state
     if (i >= 0 && p_.incoming.dstate.present()) {
       T* HWY_RESTRICT added = scratch_.state.data;
-      load_row(added, HeadRows<const void>(p_.incoming.dstate, range.n, 0), i, first_, cols_);
-      for (std::int64_t c = 0; c < cols_; ++c) gradient[c] += added[c];
+      load_row(added, HeadRows<const void>(p_.incoming.dstate, range.n, 0), i, first, cols);
+      for (std::int64_t c = 0; c < cols; ++c) gradient[c] += added[c];
     }
     const GradientRow to = row_of(range, u);
-    if (to.rows.present()) store_row(to.rows, gradient, to.row, first_, cols_);
+    if (to.rows.present()) store_row(to.rows, gradient, to.row, first, cols);
   }
 
   struct GradientRow {
@@ -193,7 +251,7 @@ class ConvolutionGradientWorker {
     }
     if (has_sums_) {
       T own[kMaxTaps + 1] = {};
-      kernels_.add_tokens({own, 0, ds, 0, x, 0, 0, n});
+      kernels_.add_tokens({own, ds, x, n});
       for (std::int64_t j = 0; j <= p_.K; ++j) sums(j)[c - first_] += own[j];
     }
     if (!writes_rows_) return;
@@ -222,7 +280,7 @@ class ConvolutionGradientWorker {
   const ShortConvolutionProblem& p_;
   const TapKernels<T>& kernels_;
   const ConvolutionGradientBuffers<T>& shared_;
-  bool has_sums_, writes_rows_;
+  bool has_sums_, writes_rows_, in_place_;
   ConvolutionGradientScratch<T> scratch_;
   std::int64_t row_block_ = 0;
   std::int64_t first_ = 0, cols_ = 0, padded_ = 0;  ///< channels of the block that is worked on
