@@ -98,7 +98,7 @@ std::string snapshot_in(const std::string& path) {
     const bool plain = !name.empty() && name.front() != '.' && name.find('/') == std::string::npos &&
                        name.find('\0') == std::string::npos;
     if (!plain) fail(main, "'{}' is not the name of a snapshot", printable(name));
-    const std::string named = snapshots + "/" + name;
+    std::string named = snapshots + "/" + name;
     if (!fs::is_directory(named, error)) {
       fail(path, "refs/main names the snapshot {}, which is not there: download the model again", printable(name));
     }
@@ -120,7 +120,7 @@ std::string given_path(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) != 0) {
     const int reason = errno;
-    if (const std::string old = present_directory(path); old != path) return old;
+    if (std::string old = present_directory(path); old != path) return old;
     refuse_unreachable(path, reason);
   }
   if (S_ISDIR(facts.st_mode)) {

@@ -94,7 +94,7 @@ std::string_view InputStream::next() {
   if (got == 0 && std::ferror(file_.get()) != 0) fail(path_, "cannot read: {}", std::strerror(errno));
   done_ += got;
   if (done_ > most_) refuse_size();
-  return std::string_view(part_).substr(0, got);
+  return std::string_view{part_}.substr(0, got);
 }
 
 std::string read_stream(const std::string& path, std::size_t most) {

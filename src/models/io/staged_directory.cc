@@ -109,7 +109,7 @@ void StagedDirectory::open_staging() {
     if (::mkdir(path.c_str(), 0777) == 0) {
       path_ = path;
       unfinished_.push_back(std::move(directory));
-      for (const std::string& name : names_) unfinished_.emplace_back(path + "/" + name, PathKind::file);
+      for (const std::string& name : names_) unfinished_.emplace_back(fmt::format("{}/{}", path, name), PathKind::file);
       lock_ = open_directory(path_);
       if (lock_ < 0) fail_with_reason();
       ::flock(lock_, LOCK_EX | LOCK_NB);  // if the file system has no locks, remove_abandoned cannot lock it either

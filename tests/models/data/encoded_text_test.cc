@@ -51,7 +51,8 @@ std::string long_text() {
 /// A vocabulary of bytes, `<|endoftext|>` as `end` and, if `bos`, that token before every text.
 std::string tokenizer_json(std::int32_t end, bool bos) {
   std::string vocab;
-  for (int letter = 'a'; letter <= 'z'; ++letter) vocab += fmt::format("\"{}\": {}, ", static_cast<char>(letter), letter - 'a');
+  for (int letter = 'a'; letter <= 'z'; ++letter)
+    vocab += fmt::format("\"{}\": {}, ", static_cast<char>(letter), letter - 'a');
   const std::string post =
       bos ? fmt::format(R"("post_processor": {{"type": "TemplateProcessing", "single": [{{"SpecialToken": {{"id": "E",)"
                         R"( "type_id": 0}}}}, {{"Sequence": {{"id": "A", "type_id": 0}}}}], "special_tokens": {{"E":)"
