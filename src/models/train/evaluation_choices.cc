@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <limits>
+#include <numeric>
 #include <system_error>
 #include <utility>
 
@@ -110,6 +111,49 @@ Source shared(const std::vector<Source>& sources, Source source) {
   return same == sources.end() ? source : *same;
 }
 
+/// A text as a model reads it.
+struct ReadText {
+  std::optional<TokenText> tokens;  ///< empty: bytes
+  Bos bos = Bos::off;               ///< whether a sequence of bytes begins with BOS
+
+  /// Returns the number of ids that a sequence of `seq_len` tokens and its last target take.
+  std::int64_t ids(std::int64_t seq_len) const { return seq_len + 1 - front(); }
+  std::int64_t front() const {
+    return tokens ? static_cast<std::int64_t>(tokens->front.size()) : static_cast<std::int64_t>(bos == Bos::on);
+  }
+};
+
+/// Returns the bytes of the text that a sequence of `seq_len` tokens and its last target stand for.
+std::int64_t bytes_of(const ReadText& text, std::int64_t seq_len) {
+  if (!text.tokens) return text.ids(seq_len);
+  const std::vector<std::int32_t>& bytes = text.tokens->bytes;
+  const auto ids = std::min(text.ids(seq_len), static_cast<std::int64_t>(bytes.size()));
+  return std::accumulate(bytes.begin(), bytes.begin() + ids, std::int64_t{0});
+}
+
+/// Returns the length of the longest sequence, at most `seq_len`, that with its last target stands for no more than
+/// `bytes`, or 1.
+std::int64_t sequence_within(const ReadText& text, std::int64_t seq_len, std::int64_t bytes) {
+  std::int64_t excess = bytes_of(text, seq_len) - bytes;
+  while (seq_len > 1 && excess > 0) {
+    excess -= text.tokens ? text.tokens->bytes[static_cast<std::size_t>(text.ids(seq_len) - 1)] : 1;
+    --seq_len;
+  }
+  return seq_len;
+}
+
+/// Returns the length of each model's sequences.
+std::vector<std::int64_t> sequence_lengths(const EvaluationChoices& choices, const std::vector<ReadText>& texts,
+                                           std::int64_t seq_len) {
+  std::vector<std::int64_t> out(texts.size(), seq_len);
+  if (!choices.same_text) return out;
+  std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
+  for (const ReadText& text : texts) bytes = std::min(bytes, bytes_of(text, seq_len));
+  std::transform(texts.begin(), texts.end(), out.begin(),
+                 [&](const ReadText& text) { return sequence_within(text, seq_len, bytes); });
+  return out;
+}
+
 /// Returns the sequences of a text for each model. A text shorter than a sequence is one shorter sequence.
 std::vector<Source> sources_of_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                                     std::int64_t seq_len) {
@@ -118,22 +162,24 @@ std::vector<Source> sources_of_text(const EvaluationChoices& choices, const std:
   const std::int64_t begin = choices.held_out ? held_out_begin(corpus.name(), corpus.size(), seq_len) : 0;
   const std::int64_t end = choices.text_bytes ? begin + *choices.text_bytes : corpus.size();
   const bool may_shorten = !choices.seq_len && !choices.held_out;
-  std::vector<std::optional<TokenText>> texts;
+  std::vector<ReadText> texts;
   for (const LoadedModel& model : models) {
-    texts.push_back(model.reads_bytes ? std::nullopt : std::optional(text_of(model, corpus, begin, end)));
-    const std::int64_t longest = texts.back() ? texts.back()->longest() : corpus.size() - 1;
+    ReadText text{{}, model.trained ? model.trained->bos : Bos::off};
+    if (!model.reads_bytes) text.tokens = text_of(model, corpus, begin, end);
+    const std::int64_t longest = text.tokens ? text.tokens->longest() : corpus.size() - 1;
     if (may_shorten) seq_len = std::clamp<std::int64_t>(longest, 1, seq_len);
+    texts.push_back(std::move(text));
   }
+  const std::vector<std::int64_t> lengths = sequence_lengths(choices, texts, seq_len);
   std::vector<Source> out;
   Source bytes, bytes_after_bos;
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    if (texts[i]) {
-      out.push_back(shared(out, std::make_shared<TokenSource>(std::move(*texts[i]), seq_len)));
+    if (texts[i].tokens) {
+      out.push_back(shared(out, std::make_shared<TokenSource>(std::move(*texts[i].tokens), lengths[i])));
       continue;
     }
-    const Bos bos = models[i].trained ? models[i].trained->bos : Bos::off;
-    Source& source = bos == Bos::on ? bytes_after_bos : bytes;
-    if (!source) source = open_data(data_options(choices, models, Task::text, seq_len, bos));
+    Source& source = texts[i].bos == Bos::on ? bytes_after_bos : bytes;
+    if (!source) source = open_data(data_options(choices, models, Task::text, lengths[i], texts[i].bos));
     out.push_back(source);
   }
   return out;
@@ -188,7 +234,7 @@ EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const
 /// text.
 void require_whole_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                         const std::vector<Source>& sources) {
-  if (!choices.tokens) return;
+  if (!choices.tokens || choices.same_text) return;
   for (std::size_t i = 1; i < sources.size(); ++i) {
     const bool same_bytes =
         sources[i]->tokens_are_bytes() && sources[0]->tokens_are_bytes();  // tokens are bytes, after a BOS or not

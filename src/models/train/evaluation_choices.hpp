@@ -36,6 +36,8 @@ struct EvaluationChoices {
   std::int64_t batch = 16;
   std::int64_t part = kPartTokens;  ///< EvaluationPlan::part
   bool held_out = false;
+  /// One sequence of each model, over the longest beginning of the text that is at most `tokens` tokens of every model.
+  bool same_text = false;
 };
 
 /// A model that was read from its directory.

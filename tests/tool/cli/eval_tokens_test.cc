@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -125,6 +126,32 @@ TEST_F(EvalTokensTest, BitsPerByte_DifferentTokenizers_AreComparable) {
   expect_refused(all({"--tokens", "64"}), "eval", "read the text as different tokens");
   std::vector<std::string> same{"eval", verb.path("gpt"), verb.path("gpt"), "--text", verb.text(), "--tokens", "64"};
   EXPECT_EQ(testing::headgate(same).out.rfind("the same 64 tokens for every model", 0), 0U);
+}
+
+/// Each model reads the longest beginning that is at most `--tokens` tokens, and a target, of all of them: here bytes.
+TEST_F(EvalTokensTest, Xray_DifferentTokenizers_ReadTheSameText) {
+  make_model("gpt", "gpt2");
+  make_model("bos", "llama-bpe");
+  ASSERT_EQ(verb.train("bytes").status, 0);
+  const Outcome outcome = testing::headgate({"xray", verb.path("gpt"), verb.path("bos"), verb.path("bytes"), "--text",
+                                             verb.text(), "--tokens", "12", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const json models = json::parse(outcome.out).at("models");
+  EXPECT_EQ(models[2].at("tokens"), 12);
+  constexpr std::ptrdiff_t kBytes = 13;
+  const char* kinds[] = {"gpt2", "llama-bpe"};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::ptrdiff_t front = i == 1 ? 1 : 0;
+    const Ids ids = ids_of(kinds[i], testing::read_bytes(verb.text()), false);
+    const std::ptrdiff_t read = models[i].at("tokens").get<std::ptrdiff_t>() + 1 - front;
+    const auto bytes = [&](std::ptrdiff_t count) {
+      return std::ssize(
+          tokenize::open_tokenizer(testing::golden_path(kinds[i]))->decode(Ids(ids.begin(), ids.begin() + count)));
+    };
+    EXPECT_LT(read, 12) << kinds[i];
+    EXPECT_LE(bytes(read), kBytes) << kinds[i];
+    EXPECT_GT(bytes(read + 1), kBytes) << kinds[i];
+  }
 }
 
 TEST_F(EvalTokensTest, Text_Evaluated_IsItsHeldOutTail) {

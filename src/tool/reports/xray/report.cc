@@ -96,6 +96,7 @@ train::EvaluationChoices evaluation_choices(const Choices& choices, const metric
   constexpr std::int64_t kLongestPiece = 64;  // bytes of a token, far more than the mean
   out.text_bytes = kLongestPiece * choices.tokens;
   out.longest_of_others = choices.tokens;
+  out.same_text = true;
   out.batch = 1;
   out.part = choices.part;
   std::transform(metrics.begin(), metrics.end(), std::back_inserter(out.metrics),
