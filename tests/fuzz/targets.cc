@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "headgate/error.hpp"
+#include "models/data/token_file.hpp"
 #include "models/families/config_file.hpp"
 #include "models/families/model_file.hpp"
 #include "models/families/tensor_file.hpp"
@@ -275,6 +276,41 @@ std::vector<std::string> worked_problem_seeds() {
           R"("gate_fn":"silu"})"};
 }
 
+// --- ids of a text -------------------------------------------------------------------------------------------------
+
+constexpr std::size_t kTokenFileHash = 16;  // characters of a hash or checksum
+
+/// `bytes` with the checksum of what stands before it, so that damaged records are read too.
+std::string with_checksum(const std::string& bytes) {
+  if (bytes.size() < kTokenFileHash) return bytes;
+  const std::string before = bytes.substr(0, bytes.size() - kTokenFileHash);
+  io::Checksum checksum;
+  checksum.add(before.data(), before.size());
+  return before + checksum.text();
+}
+
+void run_token_file(const std::string& bytes) {
+  for (const std::string& file : {bytes, with_checksum(bytes)}) {
+    with_file<io::FileError>(file, [&](const std::string& path) {
+      const train::TokenFile tokens(path);
+      expect(static_cast<std::size_t>(tokens.size()) * 4 < bytes.size(), "more tokens than the file holds");
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens.size()));
+      tokens.copy(ids.data(), 0, tokens.size());
+      for (const std::int32_t id : ids) expect(id >= 0 && id < tokens.vocab(), "an id outside of the vocabulary");
+      expect(tokens.begin_of_tail(tokens.text_bytes(0, tokens.size())) >= 0, "a tail that begins before the text");
+    });
+  }
+}
+
+std::vector<std::string> token_file_seeds() {
+  const std::string magic = "headgate-tokens1", hash(kTokenFileHash, 'a'), text = binary(7, 8), left_out = binary(0, 8);
+  const auto file = [&](std::size_t id_bytes, const std::string& records) {
+    return with_checksum(magic + hash + text + binary(id_bytes, 4) + binary(300, 4) + records + left_out + hash);
+  };
+  return {file(2, binary(5, 2) + binary(1, 2) + binary(299, 2) + binary(3, 2)), file(4, binary(5, 4) + binary(1, 4)),
+          file(2, "")};
+}
+
 // --- tokenizers --------------------------------------------------------------------------------------------------
 
 /// Checks a tokenizer that was read: decoding must return a text, except for what is left out, normalized or removed.
@@ -433,6 +469,7 @@ const std::vector<Target>& targets() {
        with({"\"task\"", "\"step\"", "\"seed\"", "[]", "\"lr\""})},
       {"worked_problem", run_worked_problem, worked_problem_seeds,
        with({"\"heads\"", "\"kv_heads\"", "\"gate_fn\"", "\"W_o\"", "\"Z\"", "[[", "]]", "[[]]", "1e308"})},
+      {"token_file", run_token_file, token_file_seeds, {"headgate-tokens1", binary(2, 4), binary(4, 4), binary(0, 8)}},
       {"tokenizer", run_tokenizer, tokenizer_seeds,
        with({"\"vocab\"",
              "\"merges\"",
