@@ -12,10 +12,12 @@
 #include "models/decoder/decoder_blocks.hpp"
 #include "models/decoder/decoder_buffers.hpp"
 #include "models/decoder/sequence_memory.hpp"
+#include "models/decoder/shown_activations.hpp"
 #include "models/decoder/weights.hpp"
 #include "models/layers/cross_entropy.hpp"
 #include "models/layers/elementwise.hpp"
 #include "models/layers/embedding.hpp"
+#include "models/layers/head_views.hpp"
 #include "models/layers/linear.hpp"
 #include "models/layers/parallel.hpp"
 #include "models/layers/rmsnorm.hpp"
@@ -87,9 +89,8 @@ struct Decoder<T>::State {
         memory(main.memory),
         blocks(main.blocks) {
     if constexpr (kRounds) {
-      require(!sizes.experts, "decoder: experts are not computed in bf16");
-      require(!is_cut(shape, parts), "decoder: a sequence in parts is not computed in bf16");
       rounded.resize(static_cast<std::size_t>(table.total()));
+      if (purpose == Purpose::evaluate) show.emplace(sizes);
     }
     if (!is_cut(shape, parts)) return;
     sequence.emplace(sizes, shape.seq, parts);
@@ -116,10 +117,11 @@ struct Decoder<T>::State {
   const DecoderSizes& sizes;  ///< main's, like the next two
   const Placed<DecoderBuffers<T>, Block>& memory;
   const DecoderBlocks<T>& blocks;
-  std::optional<SequenceMemory<T>> sequence;  ///< if a sequence is in parts
-  std::optional<Pass<T>> last;                ///< of its last part, if that is shorter
-  CacheBatch keys;                            ///< that a LayerView points to
-  std::vector<T> rounded;                     ///< all parameters, if T rounds them
+  std::optional<SequenceMemory<T>> sequence;           ///< if a sequence is in parts
+  std::optional<Pass<T>> last;                         ///< of its last part, if that is shorter
+  CacheBatch keys;                                     ///< that a LayerView points to
+  std::vector<T> rounded;                              ///< all parameters, if T rounds them
+  std::optional<Placed<ShownBuffers<T>, Block>> show;  ///< what observers read, if T rounds activations
 
   /// Rounds the parameters for the passes that follow.
   void round(const Wide<T>* parameters) {
@@ -193,14 +195,19 @@ struct Decoder<T>::State {
                                                  : memory->x_last;
   }
 
-  void forward(const Wide<T>* parameters, const Tokens& tokens, const Tokens& targets, LayerObserver<T>* observer,
+  /// Returns activations as observers read them, in a buffer of ShownBuffers if they are widened.
+  View<const Wide<T>, 3> seen(View<float, 1> ShownBuffers<T>::*buffer, const View<const T, 3>& x) const {
+    return shown<T>(show ? (**show).*buffer : View<float, 1>(), x, context);
+  }
+
+  void forward(const Wide<T>* parameters, const Tokens& tokens, const Tokens& targets, LayerObserver<Wide<T>>* observer,
                layers::AttentionSkip* skip, const LayerOverride<T>* replaced = nullptr);
   void check(const LayerOverride<T>& replaced) const;
-  LayerView<T> view_of(std::int64_t layer, Taps taps, const Part& part, const Wide<T>* parameters,
-                       const Tokens& targets);
-  void show_attention(LayerView<T>& view, Taps taps, const LayerConfig& layer, const Part& part,
+  LayerView<Wide<T>> view_of(std::int64_t layer, Taps taps, const Part& part, const Wide<T>* parameters,
+                             const Tokens& targets);
+  void show_attention(LayerView<Wide<T>>& view, Taps taps, const LayerConfig& layer, const Part& part,
                       const layers::AttentionVectors<const Wide<T>>& weights, const layers::AttentionState<T>& s);
-  void show_delta(LayerView<T>& view, Taps taps, const Part& part, const layers::DeltaNetState<T>& s);
+  void show_delta(LayerView<Wide<T>>& view, Taps taps, const Part& part, const layers::DeltaNetState<T>& s);
   double loss(const Wide<T>* parameters, const Tokens& targets, Wide<T>* token_losses);
   void last_norm(const Part& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const;
   double head(Wide<T>* gradients, const Part& part, const Wide<T>* parameters, const Tokens& targets,
@@ -229,7 +236,7 @@ struct Decoder<T>::State {
 
 template <typename T>
 void Decoder<T>::State::forward(const Wide<T>* parameters, const Tokens& tokens, const Tokens& targets,
-                                LayerObserver<T>* observer, layers::AttentionSkip* skip,
+                                LayerObserver<Wide<T>>* observer, layers::AttentionSkip* skip,
                                 const LayerOverride<T>* replaced) {
   const Taps taps = observer != nullptr ? observer->taps() : Taps{};
   require(!sequence || !taps.has(Tap::kept_rule) || parts.keeps_rule || !sizes.linear,
@@ -290,14 +297,14 @@ void Decoder<T>::State::check(const LayerOverride<T>& replaced) const {
 }
 
 template <typename T>
-void Decoder<T>::State::show_attention(LayerView<T>& view, Taps taps, const LayerConfig& layer, const Part& part,
+void Decoder<T>::State::show_attention(LayerView<Wide<T>>& view, Taps taps, const LayerConfig& layer, const Part& part,
                                        const layers::AttentionVectors<const Wide<T>>& weights,
                                        const layers::AttentionState<T>& s) {
   const layers::GatedAttention<T>& attention = part.pass.blocks.attention(layer.type);
   if (taps.has(Tap::scores)) {
     view.scale = attention.scale();
-    view.q = s.q;
-    view.k = s.k;
+    view.q = layers::by_head<const T>(s.q, view.shape.batch, view.shape.seq);
+    view.k = layers::by_head<const T>(s.k, view.shape.batch, view.shape.seq);
     view.lse = s.lse;
     view.sinks = attention.sinks(weights);
     view.window = layer.window;
@@ -306,13 +313,15 @@ void Decoder<T>::State::show_attention(LayerView<T>& view, Taps taps, const Laye
       view.cache = &keys;
     }
   }
-  if (taps.has(Tap::values)) view.v = s.v;
-  if (taps.has(Tap::head_outputs)) view.head_outputs = s.controlled;
-  if (taps.has(Tap::gate_logits)) view.gate = attention.logits(weights, s);
+  using Shown = ShownBuffers<T>;
+  if (taps.has(Tap::values)) view.v = seen(&Shown::values, s.v);
+  if (taps.has(Tap::head_outputs)) view.head_outputs = seen(&Shown::outputs, s.controlled);
+  if (taps.has(Tap::gate_logits)) view.gate = seen(&Shown::gates, attention.logits(weights, s));
 }
 
 template <typename T>
-void Decoder<T>::State::show_delta(LayerView<T>& view, Taps taps, const Part& part, const layers::DeltaNetState<T>& s) {
+void Decoder<T>::State::show_delta(LayerView<Wide<T>>& view, Taps taps, const Part& part,
+                                   const layers::DeltaNetState<T>& s) {
   const layers::DeltaNet<T>& delta = part.pass.blocks.delta();
   view.rule_options = delta.rule_options();
   if (taps.has(Tap::scores)) {
@@ -323,18 +332,19 @@ void Decoder<T>::State::show_delta(LayerView<T>& view, Taps taps, const Part& pa
     if (sequence) sequence->keep_rule(s, part.first);
     if (view.ends_sequence()) view.kept_rule = sequence ? sequence->kept_rule(s.v) : delta.rule_inputs(s);
   }
-  if (taps.has(Tap::values)) view.v = s.v;
-  if (taps.has(Tap::head_outputs)) view.head_outputs = s.y;
-  if (taps.has(Tap::gate_logits)) view.gate = s.z;
+  using Shown = ShownBuffers<T>;
+  if (taps.has(Tap::values)) view.v = seen(&Shown::values, s.v);
+  if (taps.has(Tap::head_outputs)) view.head_outputs = seen(&Shown::outputs, s.y);
+  if (taps.has(Tap::gate_logits)) view.gate = seen(&Shown::gates, s.z);
 }
 
 /// Views a part of a layer; `targets` are those of the part.
 template <typename T>
-LayerView<T> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const Part& part, const Wide<T>* parameters,
-                                        const Tokens& targets) {
+LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const Part& part,
+                                              const Wide<T>* parameters, const Tokens& targets) {
   const LayerConfig& c = config_of(layer);
   const SavedLayer<T> s = saved_of(layer, part);
-  LayerView<T> view;
+  LayerView<Wide<T>> view;
   view.layer = layer;
   view.shape = part.pass.shape;
   view.first_position = part.first;
@@ -512,6 +522,10 @@ std::vector<MemoryItem> Decoder<T>::planned_memory(const DecoderConfig& config, 
   const DecoderBuffers<T> counted(count, sizes);
   if constexpr (State::kRounds) {
     items.push_back({"matrices in bf16", static_cast<std::size_t>(parameter_count(config)) * sizeof(T)});
+    if (purpose == Purpose::evaluate) {
+      Workspace count_shown(&items);
+      const ShownBuffers<T> counted_shown(count_shown, sizes);
+    }
   }
   if (!is_cut(shape, parts)) return items;
   if (const std::int64_t rest = shape.seq % parts.tokens) {
@@ -552,7 +566,7 @@ const ExecutionContext& Decoder<T>::context() const {
 
 template <typename T>
 double Decoder<T>::loss(const Wide<T>* parameters, const std::int32_t* tokens, const std::int32_t* targets,
-                        LayerObserver<T>* observer, Wide<T>* token_losses, layers::AttentionSkip* skip) {
+                        LayerObserver<Wide<T>>* observer, Wide<T>* token_losses, layers::AttentionSkip* skip) {
   State& s = *state_;
   const Tokens in(tokens, {s.tokens()}), out(targets, {s.tokens()});
   check_tokens("tokens", in, s.config.vocab, 0);
@@ -618,8 +632,23 @@ std::vector<MemoryItem> Decoder<T>::memory_plan() const {
 template <typename T>
 std::size_t Decoder<T>::memory_bytes() const {
   const State& s = *state_;
-  return s.memory.bytes() + s.rounded.size() * sizeof(T) + (s.last ? s.last->memory.bytes() : 0) +
-         (s.sequence ? s.sequence->bytes() : 0);
+  return s.memory.bytes() + s.rounded.size() * sizeof(T) + (s.show ? s.show->bytes() : 0) +
+         (s.last ? s.last->memory.bytes() : 0) + (s.sequence ? s.sequence->bytes() : 0);
+}
+
+std::unique_ptr<SequenceDecoder<float>> make_decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose,
+                                                     ModelPrecision precision, const ExecutionContext& context,
+                                                     const PartOptions& parts) {
+  if (precision == ModelPrecision::bf16) {
+    return std::make_unique<Decoder<BFloat16>>(config, shape, purpose, context, parts);
+  }
+  return std::make_unique<Decoder<float>>(config, shape, purpose, context, parts);
+}
+
+std::vector<MemoryItem> planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose,
+                                       ModelPrecision precision, const PartOptions& parts) {
+  return precision == ModelPrecision::bf16 ? Decoder<BFloat16>::planned_memory(config, shape, purpose, parts)
+                                           : Decoder<float>::planned_memory(config, shape, purpose, parts);
 }
 
 template class Decoder<float>;

@@ -86,11 +86,8 @@ void DecoderBlocks<T>::mixer_block(const LayerConfig& layer, const LayerWeights<
 
 template <typename T>
 template <typename O, typename M>
-void DecoderBlocks<T>::mlp(View<O, 2> out, ConstView<T, 2> h, const LayerConfig& layer,
-                           const LayerWeights<const Wide<T>, M>& w, const SavedLayer<T>& s, Update update) const {
-  if constexpr (std::is_same_v<T, Wide<T>>) {
-    if (layer.experts) return experts(out, h, layer, w.experts, update);
-  }
+void DecoderBlocks<T>::mlp(View<O, 2> out, ConstView<T, 2> h, const LayerWeights<const Wide<T>, M>& w,
+                           const SavedLayer<T>& s, Update update) const {
   layers::linear_forward(s.gate_up, h, w.gate_up, Update::overwrite, context_);
   layers::swiglu_forward(buffers_.activation, s.gate_up, sizes_.activation, context_);
   layers::linear_forward(out, buffers_.activation, w.down, update, context_);
@@ -98,7 +95,7 @@ void DecoderBlocks<T>::mlp(View<O, 2> out, ConstView<T, 2> h, const LayerConfig&
 
 template <typename T>
 template <typename M>
-void DecoderBlocks<T>::experts(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer,
+void DecoderBlocks<T>::experts(View<Wide<T>, 2> out, ConstView<Wide<T>, 2> h, const LayerConfig& layer,
                                const DecoderExperts<const Wide<T>, M>& w, Update update) const {
   layers::ExpertsShape shape = *sizes_.experts;
   shape.limit = layer.limit;
@@ -107,23 +104,43 @@ void DecoderBlocks<T>::experts(View<T, 2> out, ConstView<T, 2> h, const LayerCon
   const auto expert = [&w, I, C](std::int64_t e) -> layers::ExpertMatrices<M> {
     return {rows_of(w.gate_up, 2 * e * I, I), rows_of(w.gate_up, (2 * e + 1) * I, I), rows_of(w.down, e * C, C)};
   };
-  layers::ExpertsWeights<const T, M> weights{w.router, w.router_bias, expert, {}, w.shared_gate};
+  layers::ExpertsWeights<const Wide<T>, M> weights{w.router, w.router_bias, expert, {}, w.shared_gate};
   if (S > 0) weights.shared = {rows_of(w.shared_gate_up, 0, S), rows_of(w.shared_gate_up, S, S), w.shared_down};
   layers::experts_forward(out, h, weights, *buffers_.experts, shape, update, context_);
 }
 
 template <typename T>
 template <typename M>
+void DecoderBlocks<T>::experts_block(View<Wide<T>, 2> x_out, const LayerConfig& layer,
+                                     const LayerWeights<const Wide<T>, M>& w, const SavedLayer<T>& s) const {
+  ConstView<Wide<T>, 2> h = s.x_middle;
+  if (layer.norms_inputs) {
+    norm<Wide<T>, Wide<T>>(buffers_.experts_in, s.rstd_middle, s.x_middle, w.middle_norm);
+    h = buffers_.experts_in;
+  }
+  if (layer.norms_outputs) {
+    experts(buffers_.experts_out, h, layer, w.experts, Update::overwrite);
+    norm<Wide<T>, Wide<T>>(x_out, s.mlp_out_rstd, buffers_.experts_out, w.mlp_out_norm);
+    layers::add_to(x_out.flat(), s.x_middle.flat(), context_);
+  } else {
+    layers::copy_to(x_out.flat(), s.x_middle.flat(), context_);
+    experts(x_out, h, layer, w.experts, Update::add);
+  }
+}
+
+template <typename T>
+template <typename M>
 void DecoderBlocks<T>::mlp_block(View<Wide<T>, 2> x_out, const LayerConfig& layer,
                                  const LayerWeights<const Wide<T>, M>& w, const SavedLayer<T>& s) const {
+  if (layer.experts) return experts_block(x_out, layer, w, s);
   const ConstView<T, 2> h = normed(layer, s.h_middle, s.rstd_middle, s.x_middle, w.middle_norm);
   if (layer.norms_outputs) {
-    mlp(s.mlp_out, h, layer, w, s, Update::overwrite);
+    mlp(s.mlp_out, h, w, s, Update::overwrite);
     norm<Wide<T>, T>(x_out, s.mlp_out_rstd, s.mlp_out, w.mlp_out_norm);
     layers::add_to(x_out.flat(), s.x_middle.flat(), context_);
   } else {
     layers::copy_to(x_out.flat(), s.x_middle.flat(), context_);
-    mlp(x_out, h, layer, w, s, Update::add);
+    mlp(x_out, h, w, s, Update::add);
   }
 }
 
@@ -146,8 +163,8 @@ HEADGATE_BLOCKS(double, double)
 HEADGATE_BLOCKS(float, BFloat16)
 HEADGATE_BLOCKS(float, layers::StoredBlocks)
 HEADGATE_BLOCKS(BFloat16, BFloat16)
-template void DecoderBlocks<BFloat16>::embed(View<float, 2>, const OuterWeights<const float, const float>&,
-                                             View<const std::int32_t, 1>) const;
+HEADGATE_BLOCKS(BFloat16, float)
+HEADGATE_BLOCKS(BFloat16, layers::StoredBlocks)
 
 #undef HEADGATE_BLOCKS
 

@@ -74,11 +74,15 @@ class DecoderBlocks {
   void mix(View<O, 2> out, ConstView<T, 2> h, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
            const SavedLayer<T>& s, layers::Update update, const MixerCall<T>& call) const;
   template <typename O, typename M>
-  void mlp(View<O, 2> out, ConstView<T, 2> h, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
-           const SavedLayer<T>& s, layers::Update update) const;
+  void mlp(View<O, 2> out, ConstView<T, 2> h, const LayerWeights<const Wide<T>, M>& w, const SavedLayer<T>& s,
+           layers::Update update) const;
   template <typename M>
-  void experts(View<T, 2> out, ConstView<T, 2> h, const LayerConfig& layer, const DecoderExperts<const Wide<T>, M>& w,
-               layers::Update update) const;
+  void experts(View<Wide<T>, 2> out, ConstView<Wide<T>, 2> h, const LayerConfig& layer,
+               const DecoderExperts<const Wide<T>, M>& w, layers::Update update) const;
+  /// mlp_block() of a layer with experts, whose activations and sums are Wide<T>.
+  template <typename M>
+  void experts_block(View<Wide<T>, 2> x_out, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
+                     const SavedLayer<T>& s) const;
   /// Returns norm(x), in h, or x itself, rounded to T, where the layer does not norm its inputs.
   ConstView<T, 2> normed(const LayerConfig& layer, View<T, 2> h, View<Wide<T>, 2> rstd, ConstView<Wide<T>, 2> x,
                          ConstView<Wide<T>, 1> w) const;

@@ -180,14 +180,23 @@ DecoderBuffers<T>::DecoderBuffers(Workspace& ws, const DecoderSizes& sizes) {
   if (sizes.full) full.emplace(ws, *sizes.full, sizes.training);
   if (sizes.sliding) sliding.emplace(ws, *sizes.sliding, sizes.training);
   if (sizes.linear) linear.emplace(ws, *sizes.linear, sizes.training);
-  if (sizes.experts) experts.emplace(ws, *sizes.experts);
+  constexpr bool kRounds = !std::is_same_v<T, Wide<T>>;
+  if (sizes.experts) {
+    experts.emplace(ws, *sizes.experts);
+    if constexpr (kRounds) {
+      experts_in = ws.take<Wide<T>>("experts", N, C);
+      experts_out = ws.take<Wide<T>>("experts", N, C);
+    } else {  // layers with experts are not trained, so all layers share these
+      experts_in = saved.front().h_middle;
+      experts_out = saved.front().mlp_out;
+    }
+  }
   x_last = ws.take<Wide<T>>(kStream, N, C);
   rstd_last = ws.take<Wide<T>>(kStream, N, 1);
   h_last = ws.take<T>(kStream, N, C);
   activation = dactivation = ws.take<T>("MLP, one layer", N, sizes.F);
   logits = ws.take<Wide<T>>("logits, a chunk", sizes.logit_rows, sizes.V);
   if (!sizes.training) return;
-  constexpr bool kRounds = !std::is_same_v<T, Wide<T>>;
   if constexpr (kRounds) {
     dlogits = ws.take<T>("logits, a chunk", sizes.logit_rows, sizes.V);
   } else {

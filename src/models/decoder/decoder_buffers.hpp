@@ -74,6 +74,8 @@ struct DecoderBuffers {
   std::optional<layers::AttentionShared<T>> full, sliding;
   std::optional<layers::DeltaNetShared<T>> linear;
   std::optional<layers::ExpertsState<Wide<T>>> experts;
+  View<Wide<T>, 2> experts_in;         ///< (N,C) normed x_middle of a layer with experts
+  View<Wide<T>, 2> experts_out;        ///< (N,C) their output, before its norm
   View<Wide<T>, 2> x_last;             ///< (N,C) the residual stream after the last layer
   View<Wide<T>, 2> rstd_last;          ///< (N,1)
   View<T, 2> h_last;                   ///< (N,C) normed x_last

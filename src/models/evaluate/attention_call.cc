@@ -3,24 +3,11 @@
 
 namespace headgate::metrics {
 
-namespace {
-
-/// Views a layer's (B·T,H,D) as (B,H,T,D).
-template <typename T>
-ConstTensorView heads_of(const View<const T, 3>& x, models::BatchShape shape) {
-  return {x.data,
-          dtype_of<T>(),
-          {shape.batch, x.shape[1], shape.seq, x.shape[2]},
-          {shape.seq * x.strides[0], x.strides[1], x.strides[0], x.strides[2]}};
-}
-
-}  // namespace
-
 template <typename T>
 AttentionCall attention_call(const models::LayerView<T>& view, const ExecutionContext& context) {
   AttentionCall call;
-  call.inputs.q = heads_of(view.q, view.shape);
-  call.inputs.k = heads_of(view.k, view.shape);
+  call.inputs.q = view.q;
+  call.inputs.k = view.k;
   if (view.cache != nullptr) {
     view.cache->set(call.inputs);
     call.inputs.v = {};
@@ -28,7 +15,7 @@ AttentionCall attention_call(const models::LayerView<T>& view, const ExecutionCo
   }
   if (view.sinks.present()) call.inputs.sinks = make_vector_view(view.sinks.data, view.sinks.shape[0]);
   const auto& [b, h, t] = view.lse.strides;
-  call.lse = {view.lse.data, dtype_of<T>(), {view.shape.batch, view.q.shape[1], view.shape.seq, 1}, {b, h, t, 1}};
+  call.lse = {view.lse.data, dtype_of<T>(), {view.shape.batch, view.lse.shape[1], view.shape.seq, 1}, {b, h, t, 1}};
   call.options.scale = view.scale;
   call.options.causality = Causality::causal;
   if (view.window > 0) call.options.window_left = view.window - 1;

@@ -49,7 +49,7 @@ std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& c
   const models::BatchShape shape{plan.batch, source.seq_len()};
   const metrics::MetricList applying = metrics::that_apply(metrics, source.has_triggers());
   const models::PartOptions parts = metrics::parts_of(plan.part, applying);
-  auto items = models::Decoder<float>::planned_memory(config, shape, models::Purpose::evaluate, parts);
+  auto items = models::planned_memory(config, shape, models::Purpose::evaluate, plan.precision, parts);
   const std::size_t of_token = 2 * sizeof(std::int32_t) + (source.has_triggers() ? 1 : 0);
   items.push_back({"figures", metrics::Evaluator<float>::planned_bytes(config, shape, applying, parts)});
   items.push_back({"tokens and targets", shape.batch * shape.seq * of_token});
@@ -62,8 +62,8 @@ HeldOutEvaluator::HeldOutEvaluator(const models::DecoderConfig& config, const Se
     : source_(source),
       plan_(plan),
       metrics_(metrics::that_apply(metrics, source.has_triggers())),
-      decoder_(config, {plan.batch, source.seq_len()}, models::Purpose::evaluate, context,
-               metrics::parts_of(plan.part, metrics_)),
+      decoder_(models::make_decoder(config, {plan.batch, source.seq_len()}, models::Purpose::evaluate, plan.precision,
+                                    context, metrics::parts_of(plan.part, metrics_))),
       tokens_(plan.batch * source.seq_len()),
       targets_(tokens_.size()),
       triggers_(source.has_triggers() ? tokens_.size() : 0) {
@@ -110,10 +110,10 @@ Evaluation HeldOutEvaluator::finished(metrics::Report report) const {
 }
 
 void HeldOutEvaluator::log_probabilities(float* out, const float* parameters) {
-  const auto count = static_cast<std::int64_t>(tokens_.size()) * decoder_.config().vocab;
+  const auto count = static_cast<std::int64_t>(tokens_.size()) * decoder_->config().vocab;
   for (std::int64_t i = 0; i < plan_.batches; ++i) {
     read_batch(i);
-    decoder_.log_probabilities(out + i * count, parameters, tokens_.data());
+    decoder_->log_probabilities(out + i * count, parameters, tokens_.data());
   }
 }
 
@@ -126,7 +126,7 @@ void HeldOutEvaluator::add_batch(metrics::Evaluator<float>& evaluator, const flo
 /// Returns the loss of the batch that was read, summed over its targets.
 double HeldOutEvaluator::loss(const float* parameters, layers::AttentionSkip& skip, ThresholdComparison::Pass& pass) {
   const auto start = std::chrono::steady_clock::now();
-  const double mean = decoder_.loss(parameters, tokens_.data(), targets_.data(), nullptr, nullptr, &skip);
+  const double mean = decoder_->loss(parameters, tokens_.data(), targets_.data(), nullptr, nullptr, &skip);
   pass.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   pass.attention_seconds = skip.attention_seconds;
   const auto ignored = std::count(targets_.begin(), targets_.end(), layers::kIgnoredTarget);

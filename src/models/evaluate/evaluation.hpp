@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -34,12 +35,13 @@ struct Evaluation {
   std::optional<ThresholdComparison> threshold = std::nullopt;
 };
 
-/// Says which held-out sequences an evaluation takes: batches of equal size, spread evenly.
+/// Says which held-out sequences an evaluation takes, batches of equal size, spread evenly, and how it computes.
 struct EvaluationPlan {
   std::int64_t batch = 1;
   std::int64_t batches = 1;
   /// Tokens of a part: models::PartOptions::tokens. Sequences that are longer are walked in parts, in batches of one.
   std::int64_t part = 0;
+  models::ModelPrecision precision = models::ModelPrecision::f32;
 };
 
 /// Plans the evaluation of at most `sequences` of `held_out` sequences, but at least one, in batches of at most
@@ -62,7 +64,7 @@ class HeldOutEvaluator {
   /// Calls progress(fraction) after each batch with the fraction done.
   template <class Progress>
   Evaluation evaluate(const float* parameters, const Progress& progress) {
-    metrics::Evaluator<float> evaluator(decoder_, metrics_);
+    metrics::Evaluator<float> evaluator(*decoder_, metrics_);
     for (std::int64_t i = 0; i < plan_.batches; ++i) {
       add_batch(evaluator, parameters, i);
       progress(static_cast<double>(i + 1) / static_cast<double>(plan_.batches));
@@ -90,7 +92,7 @@ class HeldOutEvaluator {
   const SequenceSource& source_;
   EvaluationPlan plan_;
   metrics::MetricList metrics_;
-  models::Decoder<float> decoder_;
+  std::unique_ptr<models::SequenceDecoder<float>> decoder_;
   std::vector<std::int32_t> tokens_;    // (batch,T)
   std::vector<std::int32_t> targets_;   // (batch,T)
   std::vector<std::uint8_t> triggers_;  // (batch,T), empty for tasks without triggers

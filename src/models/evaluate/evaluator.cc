@@ -83,7 +83,7 @@ models::PartOptions parts_of(std::int64_t tokens, const MetricList& metrics) {
 }
 
 template <typename T>
-Evaluator<T>::Evaluator(models::Decoder<T>& decoder, const MetricList& metrics)
+Evaluator<T>::Evaluator(models::SequenceDecoder<T>& decoder, const MetricList& metrics)
     : decoder_(decoder), inputs_(inputs_of(metrics_of(metrics, decoder.config()))) {
   for (const Metric* metric : metrics_of(metrics, decoder.config()))
     running_.push_back({metric, sums_of<T>(*metric, decoder.config())});

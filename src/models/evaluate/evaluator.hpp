@@ -33,7 +33,7 @@ class Evaluator : private models::LayerObserver<T> {
  public:
   /// `decoder` must outlive the evaluator. Metrics use its context too. Those of linear attention are left out for
   /// models without it.
-  Evaluator(models::Decoder<T>& decoder, const MetricList& metrics);
+  Evaluator(models::SequenceDecoder<T>& decoder, const MetricList& metrics);
 
   /// tokens(N), targets(N) as in Decoder::loss. triggers(N), if not null, is nonzero where the position's token is a
   /// trigger; either every batch has triggers or none has.
@@ -60,7 +60,7 @@ class Evaluator : private models::LayerObserver<T> {
   RuleStatistics rule_statistics_of(const models::LayerView<T>& view);
   void add_figures(Report& out, const Running& running) const;
 
-  models::Decoder<T>& decoder_;
+  models::SequenceDecoder<T>& decoder_;
   Inputs inputs_;
   std::vector<Running> running_;
   bool any_triggers_ = false;

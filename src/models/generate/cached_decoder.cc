@@ -20,6 +20,7 @@
 #include "models/layers/attention_cache.hpp"
 #include "models/layers/embedding.hpp"
 #include "models/layers/linear.hpp"
+#include "models/layers/skinny_gemm.hpp"
 #include "models/layers/stored_matrix.hpp"
 
 namespace headgate::models {
@@ -29,6 +30,8 @@ namespace {
 /// Most tokens of all sequences that pass through the layers at a time. With 512 rows, packing and widening the weights
 /// take little of a product's time; more rows would only take memory.
 constexpr std::int64_t kMostRows = 512;
+/// Fewest of them that bf16 multiplies: fewer read the matrices in place (kSkinnyRows).
+constexpr std::int64_t kLeastRoundedRows = layers::kSkinnyRows + 1;
 
 /// Owns a model's weights, vectors in f32 and matrices of M; in one buffer if both are f32.
 template <typename M>
@@ -174,7 +177,8 @@ class MappedWeights {
 template <typename M>
 using WeightsOf = std::conditional_t<std::is_same_v<M, layers::StoredBlocks>, MappedWeights, StoredWeights<M>>;
 
-/// Buffers through which T new tokens of each sequence pass.
+/// Buffers through which T new tokens of each sequence pass, with activations of A.
+template <typename A>
 struct Pass {
   Pass(const DecoderConfig& config, BatchShape shape, const ExecutionContext& context)
       : sizes(without_logits(config, shape)), memory(sizes), blocks(sizes, *memory, context) {}
@@ -186,8 +190,8 @@ struct Pass {
   }
 
   DecoderSizes sizes;
-  Placed<DecoderBuffers<float>, Block> memory;
-  DecoderBlocks<float> blocks;
+  Placed<DecoderBuffers<A>, Block> memory;
+  DecoderBlocks<A> blocks;
 };
 
 CachedDecoderOptions checked(const DecoderConfig& config, CachedDecoderOptions options) {
@@ -230,7 +234,8 @@ struct CachedDecoder::State {
 
   /// Passes tokens(B,T) through all layers; T is that of `pass`. logits(B,R,V) = those of the last R tokens of each
   /// sequence.
-  virtual void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass& pass) = 0;
+  virtual void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass<float>& pass) = 0;
+  virtual void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass<BFloat16>& pass) = 0;
   virtual std::size_t weight_bytes() const = 0;
   virtual std::size_t step_weight_bytes() const = 0;
 
@@ -238,24 +243,28 @@ struct CachedDecoder::State {
   bool can_truncate(std::int64_t length) const;
   void truncate(std::int64_t length);
 
-  Pass& pass_of(std::int64_t T) {
-    if (T == 1) return one;
-    if (!many || many->sizes.N != options.batch * T) {
-      many.reset();
-      many.emplace(config, BatchShape{options.batch, T}, options.context);
+  /// Returns the pass of T tokens of each sequence, which `kept` holds for the next call.
+  template <typename A>
+  Pass<A>& pass_of(std::optional<Pass<A>>& kept, std::int64_t T) {
+    if (!kept || kept->sizes.N != options.batch * T) {
+      kept.reset();
+      kept.emplace(config, BatchShape{options.batch, T}, options.context);
     }
-    return *many;
+    return *kept;
   }
 
   void append(View<float, 3> logits, View<const std::int32_t, 2> tokens);
   void append_part(View<float, 3> logits, View<const std::int32_t, 2> tokens);
+  template <typename A>
+  void append_through(Pass<A>& pass, View<float, 3> logits, View<const std::int32_t, 2> tokens);
 
   DecoderConfig config;
   CachedDecoderOptions options;
   layers::AttentionSkip skip;
   std::vector<LayerCache> caches;  // one for each layer
-  Pass one;
-  std::optional<Pass> many;
+  Pass<float> one;
+  std::optional<Pass<float>> many;
+  std::optional<Pass<BFloat16>> many_rounded;
 };
 
 void CachedDecoder::State::append(View<float, 3> logits, View<const std::int32_t, 2> tokens) {
@@ -285,8 +294,17 @@ void CachedDecoder::State::append(View<float, 3> logits, View<const std::int32_t
 }
 
 void CachedDecoder::State::append_part(View<float, 3> logits, View<const std::int32_t, 2> tokens) {
+  const std::int64_t T = tokens.shape[1];
+  if (options.precision == ModelPrecision::bf16 && options.batch * T >= kLeastRoundedRows) {
+    append_through(pass_of(many_rounded, T), logits, tokens);
+  } else {
+    append_through(T == 1 ? one : pass_of(many, T), logits, tokens);
+  }
+}
+
+template <typename A>
+void CachedDecoder::State::append_through(Pass<A>& pass, View<float, 3> logits, View<const std::int32_t, 2> tokens) {
   const std::int64_t before = length();
-  Pass& pass = pass_of(tokens.shape[1]);
   pass.blocks.set_first_position(before);
   try {
     forward(logits, tokens, pass);
@@ -314,7 +332,15 @@ struct CachedDecoder::StateOf : State {
   StateOf(const DecoderConfig& config_in, const CachedDecoderOptions& options_in, const Source& source)
       : State(config_in, options_in), weights(source) {}
 
-  void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass& pass) override;
+  void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass<float>& pass) override {
+    pass_through(logits, tokens, pass);
+  }
+  void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass<BFloat16>& pass) override {
+    pass_through(logits, tokens, pass);
+  }
+  template <typename A>
+  void pass_through(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass<A>& pass);
+  void write_logits(View<float, 3> logits, const View<const float, 3>& h) const;
   std::size_t weight_bytes() const override { return weights.bytes(); }
   std::size_t step_weight_bytes() const override {
     const std::size_t row = weights.embedding_row_bytes();
@@ -327,11 +353,13 @@ struct CachedDecoder::StateOf : State {
 };
 
 template <typename M>
-void CachedDecoder::StateOf<M>::forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass& pass) {
+template <typename A>
+void CachedDecoder::StateOf<M>::pass_through(View<float, 3> logits, View<const std::int32_t, 2> tokens,
+                                             const Pass<A>& pass) {
   weights.check();
   const auto [B, T] = tokens.shape;
-  const std::int64_t C = config.dim, R = logits.shape[1];
-  const DecoderBuffers<float>& memory = *pass.memory;
+  const std::int64_t R = logits.shape[1];
+  const DecoderBuffers<A>& memory = *pass.memory;
   for (std::int64_t b = 0; b < B; ++b) {
     pass.blocks.embed(memory.layer(0).x.range(0, b * T, T), weights.outer(), tokens[b]);
   }
@@ -339,16 +367,25 @@ void CachedDecoder::StateOf<M>::forward(View<float, 3> logits, View<const std::i
     const LayerWeights<const float, const M>& w = weights.layer(layer);
     const auto index = static_cast<std::size_t>(layer);
     const LayerConfig& c = pass.sizes.layers[index];
-    const SavedLayer<float>& s = memory.layer(layer);
+    const SavedLayer<A>& s = memory.layer(layer);
     pass.blocks.mixer_block(c, w, s, {.skip = &skip, .cache = &caches[index], .replaced = nullptr});
     pass.blocks.mlp_block(layer + 1 < config.layers ? memory.layer(layer + 1).x : memory.x_last, c, w, s);
   }
   if (R == 0) return;
-  pass.blocks.norm<float, float>(memory.h_last, memory.rstd_last, memory.x_last, weights.outer().norm);
-  const View<float, 3> h = memory.h_last.split(0, B, T).range(1, T - R, R);
+  // The stream before the last layer is no longer needed: in bf16 the normed rows, in f32, overwrite it.
+  View<float, 2> normed = memory.layer(0).x;
+  if constexpr (std::is_same_v<A, float>) normed = memory.h_last;
+  pass.blocks.template norm<float, float>(normed, memory.rstd_last, memory.x_last, weights.outer().norm);
+  write_logits(logits, normed.split(0, B, T).range(1, T - R, R));
+}
+
+/// logits(B,R,V) = those of the normed rows h(B,R,C).
+template <typename M>
+void CachedDecoder::StateOf<M>::write_logits(View<float, 3> logits, const View<const float, 3>& h) const {
+  const auto [B, R, C] = h.shape;
   if (R == 1) {  // one product for all sequences
-    const View<float, 2> rows(h.data, {B, C}, {h.strides[0], 1}),
-        out(logits.data, {B, config.vocab}, {logits.strides[0], 1});
+    const View<const float, 2> rows(h.data, {B, C}, {h.strides[0], 1});
+    const View<float, 2> out(logits.data, {B, config.vocab}, {logits.strides[0], 1});
     return layers::linear_forward(out, rows, weights.outer().head, layers::Update::overwrite, options.context);
   }
   for (std::int64_t b = 0; b < B; ++b) {

@@ -10,6 +10,7 @@
 #include "headgate/tensor.hpp"
 #include "library/core/view.hpp"
 #include "models/decoder/config.hpp"
+#include "models/decoder/model_precision.hpp"
 #include "models/layers/attention_skip.hpp"
 
 // Continues sequences with a model. Keys and values of earlier tokens stay in a cache, so a new token costs one pass
@@ -23,6 +24,9 @@ struct CachedDecoderOptions {
   /// Type of matrices in memory, f32 or bf16 (rounded to nearest even); vectors are f32. Empty: matrices of a GGUF file
   /// are read in place, in the file's blocks, unless all are f32; those of other models are bf16.
   std::optional<DType> weights = std::nullopt;
+  /// How parts of 33 tokens and more are computed, of all sequences together. bf16: with activations and matrices
+  /// rounded to bf16, as Decoder<BFloat16>, and the logits after them in f32. Fewer tokens are computed in f32.
+  ModelPrecision precision = ModelPrecision::f32;
   DType cache = DType::f32;   ///< type of keys and values: f32, or i8 with a scale for each token and head
   std::int64_t batch = 1;     ///< B sequences, which grow together
   std::int64_t capacity = 0;  ///< most tokens of each sequence; 0: the config's seq_len
@@ -31,8 +35,9 @@ struct CachedDecoderOptions {
   ExecutionContext context{};
 };
 
-/// Holds B sequences of one length and the model that reads them. Computes in f32, whatever the types in memory. The
-/// number of tokens per call changes results only by rounding, since few rows and many use different kernels.
+/// Holds B sequences of one length and the model that reads them. Computes in f32, whatever the types in memory, but
+/// for CachedDecoderOptions::precision. The number of tokens per call changes results only by rounding, since few rows
+/// and many use different kernels.
 class CachedDecoder {
  public:
   /// Reads the weights tensor by tensor, so that only one tensor at a time is held in f32 beside them, or maps them:

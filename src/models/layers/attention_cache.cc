@@ -2,6 +2,13 @@
 #include "models/layers/attention_cache.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cassert>
+#include <span>
+
+#include "headgate/tensor.hpp"
+#include "models/layers/elementwise.hpp"
+#include "models/layers/parallel.hpp"
 
 namespace headgate::layers {
 namespace {
@@ -43,6 +50,30 @@ CacheBatch AttentionCache::append(const ConstTensorView& k, const ConstTensorVie
   reserve(k.shape[2]);
   cache_.append(sequences_, k, v);
   return cache_.batch(sequences_, k.shape[2]);
+}
+
+AttentionCache::RoundedKeys AttentionCache::rounded_keys(const ExecutionContext& context) const {
+  const CacheShape& s = cache_.shape();
+  assert(s.dtype == DType::f32);
+  const auto B = static_cast<std::int64_t>(sequences_.size());
+  const std::int64_t H = s.kv_heads, D = s.head_dim, S = cache_.length(sequences_.front());
+  thread_local std::vector<BFloat16> memory;
+  memory.resize(static_cast<std::size_t>(2 * B * H * S * D));
+  const auto round = [&](const TensorView& pages, BFloat16* out) {
+    for_parts(parts_of(context, B * H, S * D), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::span<const std::int32_t> own = cache_.pages(sequences_[static_cast<std::size_t>(i / H)]);
+        for (std::int64_t first = 0; first < S; first += kPage) {
+          const std::int64_t page = own[static_cast<std::size_t>(first / kPage)];
+          const auto* from = static_cast<const float*>(pages.data) + page * pages.strides[0] + i % H * pages.strides[1];
+          const std::array<std::int64_t, 1> count{std::min(kPage, S - first) * D};
+          copy_to<BFloat16, float>({out + (i * S + first) * D, count}, View<const float, 1>(from, count), context);
+        }
+      }
+    });
+    return make_view(static_cast<const BFloat16*>(out), Shape{B, H, S, D});
+  };
+  return {round(cache_.tensors().k, memory.data()), round(cache_.tensors().v, memory.data() + B * H * S * D)};
 }
 
 void AttentionCache::slide() {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "headgate/cache.hpp"
+#include "headgate/runtime.hpp"
 #include "models/layers/attention_buffers.hpp"
 
 namespace headgate::layers {
@@ -29,6 +30,13 @@ class AttentionCache {
   CacheBatch append(const ConstTensorView& k, const ConstTensorView& v);
   /// Returns the same for queries of the last T tokens, again.
   CacheBatch latest(std::int64_t T) const { return cache_.batch(sequences_, T); }
+  /// Returns the keys and values held of each sequence, rounded to bf16, (B,Hkv,S,D), in memory of the calling thread's
+  /// that is valid until its next call. Their last keys are those of the last tokens. The cache must be f32.
+  struct RoundedKeys {
+    ConstTensorView k, v;
+  };
+  RoundedKeys rounded_keys(const ExecutionContext& context) const;
+  DType dtype() const { return cache_.shape().dtype; }
   /// Frees the pages that lie before the shape's sliding window.
   void slide();
 

@@ -231,6 +231,10 @@ HEADGATE_DELTA_FORWARD(float, float, const BFloat16)
 HEADGATE_DELTA_FORWARD(float, float, const StoredBlocks)
 HEADGATE_DELTA_FORWARD(BFloat16, float, const BFloat16)
 HEADGATE_DELTA_FORWARD(BFloat16, BFloat16, const BFloat16)
+HEADGATE_DELTA_FORWARD(BFloat16, float, const float)
+HEADGATE_DELTA_FORWARD(BFloat16, BFloat16, const float)
+HEADGATE_DELTA_FORWARD(BFloat16, float, const StoredBlocks)
+HEADGATE_DELTA_FORWARD(BFloat16, BFloat16, const StoredBlocks)
 
 #undef HEADGATE_DELTA_FORWARD
 

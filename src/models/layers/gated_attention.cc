@@ -194,7 +194,14 @@ void GatedAttention<T>::attend(const AttentionVectors<const Wide<T>>& weights, c
   CacheBatch cached;
   if (cache != nullptr) {
     cached = cache->append(in.k, in.v);
-    cached.set(in);
+    if (std::is_same_v<T, BFloat16> && cache->dtype() == DType::f32) {
+      // Keys of tokens read in f32 are rounded; those of others already are. All have a place in the causal order.
+      const AttentionCache::RoundedKeys keys = cache->rounded_keys(context_);
+      in.k = keys.k;
+      in.v = keys.v;
+    } else {
+      cached.set(in);
+    }
   }
   if (skip == nullptr) return attention_forward(outputs, in, how);
   how.gate_threshold = skip->threshold;
@@ -308,6 +315,10 @@ HEADGATE_ATTENTION_FORWARD(float, float, const BFloat16)
 HEADGATE_ATTENTION_FORWARD(float, float, const StoredBlocks)
 HEADGATE_ATTENTION_FORWARD(BFloat16, float, const BFloat16)
 HEADGATE_ATTENTION_FORWARD(BFloat16, BFloat16, const BFloat16)
+HEADGATE_ATTENTION_FORWARD(BFloat16, float, const float)
+HEADGATE_ATTENTION_FORWARD(BFloat16, BFloat16, const float)
+HEADGATE_ATTENTION_FORWARD(BFloat16, float, const StoredBlocks)
+HEADGATE_ATTENTION_FORWARD(BFloat16, BFloat16, const StoredBlocks)
 
 #undef HEADGATE_ATTENTION_FORWARD
 

@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <cassert>
+#include <type_traits>
+#include <vector>
 
 #include "library/core/cancellation.hpp"
+#include "library/core/convert.hpp"
+#include "models/layers/elementwise.hpp"
 #include "models/layers/gemm_parts.hpp"
 #include "models/layers/skinny_gemm.hpp"
 #include "models/layers/stored_gemm.hpp"
@@ -13,36 +17,77 @@
 namespace headgate::layers {
 namespace {
 
-/// y(N,O) = or += x(N,C) wᵀ, where widen(rows, first) makes rows of w, [first, first + their number), in f32.
-template <class Widen>
-void multiply_widened(const View<float, 2>& y, const View<const float, 2>& x, std::int64_t O, Update update,
+/// y(N,O) = or += x(N,C) wᵀ, where widen(rows, first) makes rows of w, [first, first + their number), in f32. They are
+/// rounded to the type of x.
+template <typename X, typename Y, class Widen>
+void multiply_widened(const View<Y, 2>& y, const View<const X, 2>& x, std::int64_t O, Update update,
                       const ExecutionContext& context, const Widen& widen) {
   // Elements of w that are widened at a time: 512 KiB in f32, half of a second-level cache of 1 MiB.
   constexpr std::int64_t kWidened = std::int64_t{1} << 17;
+  constexpr bool kRounds = !std::is_same_v<X, float>;
   const std::int64_t N = x.shape[0], C = x.shape[1];
   const Parts parts = parts_of_product(context, O, N * C);
   const std::int64_t block = std::min(O, std::max<std::int64_t>(1, kWidened / std::max<std::int64_t>(C, 1)));
   const View<float, 3> wide(scratch<float>(parts.count * block * C), {parts.count, block, C});
+  const View<X, 3> rounded(kRounds ? scratch<X>(parts.count * block * C) : nullptr, wide.shape);
   multiply_parts(parts, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
     for (std::int64_t o = begin; o < end; o += block) {
-      const View<float, 2> rows = wide[part].range(0, 0, std::min(block, end - o));
+      const std::int64_t count = std::min(block, end - o);
+      const View<float, 2> rows = wide[part].range(0, 0, count);
       widen(rows, o);
-      const View<float, 2> out = y.range(1, o, rows.shape[0]);
-      if (!gemm(Product<float>{out, x, Form::stored, rows, Form::transposed, update})) return false;
+      const View<Y, 2> out = y.range(1, o, count);
+      if constexpr (kRounds) {
+        const View<X, 2> narrow = rounded[part].range(0, 0, count);
+        copy_to<X, float>(narrow.flat(), rows.flat(), context);
+        if (!gemm(Product<X, Y>{out, x, Form::stored, narrow, Form::transposed, update})) return false;
+      } else {
+        if (!gemm(Product<float>{out, x, Form::stored, rows, Form::transposed, update})) return false;
+      }
     }
     return true;
   });
 }
 
+/// Computes the same for x in bf16 on a CPU without products of bf16: in f32, from the same rounded numbers.
+template <typename Y, class Widen>
+void multiply_without_bf16(const View<Y, 2>& y, const View<const BFloat16, 2>& x, std::int64_t O, Update update,
+                           const ExecutionContext& context, const Widen& widen_to) {
+  const auto [N, C] = x.shape;
+  std::vector<float> wide_x(static_cast<std::size_t>(N * C));
+  const View<float, 2> from(wide_x.data(), {N, C});
+  for (std::int64_t n = 0; n < N; ++n) widen(from.at(n), x.at(n), C);
+  const auto rounded_rows = [&](const View<float, 2>& rows, std::int64_t first) {
+    widen_to(rows, first);
+    std::transform(rows.data, rows.data + rows.count(), rows.data, [](float w) { return to_f32(to_bf16(w)); });
+  };
+  if constexpr (std::is_same_v<Y, float>) {
+    multiply_widened<float, float>(y, from, O, update, context, rounded_rows);
+  } else {
+    std::vector<float> wide_y(static_cast<std::size_t>(N * O));
+    const View<float, 2> sums(wide_y.data(), {N, O});
+    for (std::int64_t n = 0; n < N; ++n) widen(sums.at(n), y.at(n), O);
+    multiply_widened<float, float>(sums, from, O, update, context, rounded_rows);
+    for (std::int64_t n = 0; n < N; ++n) std::transform(sums.at(n), sums.at(n) + O, y.at(n), to_bf16);
+  }
+}
+
+template <typename Y, class Widen>
+void multiply_rounded(const View<Y, 2>& y, const View<const BFloat16, 2>& x, std::int64_t O, Update update,
+                      const ExecutionContext& context, const Widen& widen) {
+  has_bf16_gemm() ? multiply_widened<BFloat16>(y, x, O, update, context, widen)
+                  : multiply_without_bf16(y, x, O, update, context, widen);
+}
+
 /// y = or += x wᵀ. Moves the columns of x to those of the stored blocks.
-void multiply_reordered(const View<float, 2>& y, const View<const float, 2>& x, const StoredMatrix& w, Update update,
+template <typename X, typename Y>
+void multiply_reordered(const View<Y, 2>& y, const View<const X, 2>& x, const StoredMatrix& w, Update update,
                         const ExecutionContext& context) {
   const auto [N, C] = x.shape;
-  std::vector<float> moved(static_cast<std::size_t>(N * C));
+  std::vector<X> moved(static_cast<std::size_t>(N * C));
   for (std::int64_t n = 0; n < N; ++n) {
     for (std::int64_t c = 0; c < C; ++c) moved[static_cast<std::size_t>(n * C + w.column_order[c])] = x(n, c);
   }
-  linear_forward(y, View<const float, 2>(moved.data(), {N, C}), StoredMatrix{w.parts, nullptr}, update, context);
+  linear_forward(y, View<const X, 2>(moved.data(), {N, C}), StoredMatrix{w.parts, nullptr}, update, context);
 }
 
 }  // namespace
@@ -60,7 +105,7 @@ void linear_forward(View<float, 2> y, ConstView<float, 2> x, View<const BFloat16
   throw_if_cancelled(context);
   if (x.shape[0] <= kSkinnyRows) return skinny_gemm<BFloat16>(y, x, w, update, context);
   assert(has_whole_rows(w) && w.shape[1] == x.shape[1]);
-  multiply_widened(y, x, w.shape[0], update, context, [&](const View<float, 2>& rows, std::int64_t first) {
+  multiply_widened<float>(y, x, w.shape[0], update, context, [&](const View<float, 2>& rows, std::int64_t first) {
     for (std::int64_t r = 0; r < rows.shape[0]; ++r) widen(rows.at(r), w.at(first + r), rows.shape[1]);
   });
 }
@@ -71,7 +116,28 @@ void linear_forward(View<float, 2> y, ConstView<float, 2> x, const StoredMatrix&
   assert(w.columns() == x.shape[1]);
   if (w.column_order != nullptr) return multiply_reordered(y, x, w, update, context);
   if (x.shape[0] <= kSkinnyRows) return stored_gemm(y, x, w, update, context);
-  multiply_widened(y, x, w.rows(), update, context,
+  multiply_widened<float>(y, x, w.rows(), update, context, [&](const View<float, 2>& rows, std::int64_t first) {
+    widen_rows(rows, w, first, context.target);
+  });
+}
+
+template <typename Y>
+void linear_forward(View<Y, 2> y, ConstView<BFloat16, 2> x, View<const float, 2> w, Update update,
+                    const ExecutionContext& context) {
+  throw_if_cancelled(context);
+  assert(has_whole_rows(w) && w.shape[1] == x.shape[1]);
+  multiply_rounded(y, x, w.shape[0], update, context, [&](const View<float, 2>& rows, std::int64_t first) {
+    for (std::int64_t r = 0; r < rows.shape[0]; ++r) std::copy_n(w.at(first + r), rows.shape[1], rows.at(r));
+  });
+}
+
+template <typename Y>
+void linear_forward(View<Y, 2> y, ConstView<BFloat16, 2> x, const StoredMatrix& w, Update update,
+                    const ExecutionContext& context) {
+  throw_if_cancelled(context);
+  assert(w.columns() == x.shape[1]);
+  if (w.column_order != nullptr) return multiply_reordered(y, x, w, update, context);
+  multiply_rounded(y, x, w.rows(), update, context,
                    [&](const View<float, 2>& rows, std::int64_t first) { widen_rows(rows, w, first, context.target); });
 }
 
@@ -115,6 +181,14 @@ void linear_backward_weight(View<float, 2> dw, ConstView<BFloat16, 2> dy, ConstV
 
 template void linear_forward(View<float, 2>, ConstView<float, 2>, ConstView<float, 2>, Update, const ExecutionContext&);
 template void linear_forward(View<double, 2>, ConstView<double, 2>, ConstView<double, 2>, Update,
+                             const ExecutionContext&);
+template void linear_forward(View<float, 2>, ConstView<BFloat16, 2>, View<const float, 2>, Update,
+                             const ExecutionContext&);
+template void linear_forward(View<BFloat16, 2>, ConstView<BFloat16, 2>, View<const float, 2>, Update,
+                             const ExecutionContext&);
+template void linear_forward(View<float, 2>, ConstView<BFloat16, 2>, const StoredMatrix&, Update,
+                             const ExecutionContext&);
+template void linear_forward(View<BFloat16, 2>, ConstView<BFloat16, 2>, const StoredMatrix&, Update,
                              const ExecutionContext&);
 template void linear_backward_input(View<float, 2>, ConstView<float, 2>, ConstView<float, 2>, Update,
                                     const ExecutionContext&);

@@ -24,6 +24,13 @@ void linear_forward(View<float, 2> y, ConstView<BFloat16, 2> x, View<const BFloa
 /// matrix is never allocated.
 void linear_forward(View<float, 2> y, ConstView<float, 2> x, const StoredMatrix& w, Update update,
                     const ExecutionContext& context);
+/// Computes the same with x in bf16 and w rounded to bf16 as it is read. Y: f32 or bf16.
+template <typename Y>
+void linear_forward(View<Y, 2> y, ConstView<BFloat16, 2> x, View<const float, 2> w, Update update,
+                    const ExecutionContext& context);
+template <typename Y>
+void linear_forward(View<Y, 2> y, ConstView<BFloat16, 2> x, const StoredMatrix& w, Update update,
+                    const ExecutionContext& context);
 
 /// dx(N,C) = or += dy(N,O) w. dx may not overlap dy.
 template <typename T>

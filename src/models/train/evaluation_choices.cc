@@ -227,6 +227,7 @@ EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const
   input.plan = plan_evaluation(input.source->held_out_count(), choices.tokens.value_or(all) / seq_len,
                                seq_len > choices.part ? 1 : choices.batch);
   input.plan.part = choices.part;
+  input.plan.precision = choices.precision;
   return input;
 }
 

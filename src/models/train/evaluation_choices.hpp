@@ -9,6 +9,7 @@
 
 #include "models/data/data.hpp"
 #include "models/decoder/config.hpp"
+#include "models/decoder/model_precision.hpp"
 #include "models/evaluate/evaluation.hpp"
 #include "models/evaluate/registry.hpp"
 #include "models/train/checkpoint.hpp"
@@ -38,6 +39,7 @@ struct EvaluationChoices {
   bool held_out = false;
   /// One sequence of each model, over the longest beginning of the text that is at most `tokens` tokens of every model.
   bool same_text = false;
+  models::ModelPrecision precision = models::ModelPrecision::f32;
 };
 
 /// A model that was read from its directory.

@@ -12,8 +12,8 @@
 #include "library/core/range.hpp"
 #include "library/core/rows.hpp"
 #include "models/data/data.hpp"
+#include "models/decoder/model_precision.hpp"
 #include "models/train/schedule.hpp"
-#include "models/train/step_decoder.hpp"
 
 namespace headgate::train {
 
@@ -38,7 +38,7 @@ struct TrainSettings {
   std::int64_t eval_every = 0;   ///< steps; 0: never
   std::int64_t eval_tokens = 0;  ///< held-out tokens of an evaluation, at most (but one sequence at least)
   std::int64_t save_every = 0;   ///< steps; 0: only at the end
-  StepPrecision precision = StepPrecision::f32;
+  models::ModelPrecision precision = models::ModelPrecision::f32;
   int threads = 1;
 
   std::int64_t tokens_per_step() const { return seq_len * batch * accumulate; }
@@ -215,7 +215,7 @@ inline constexpr std::tuple kSettings{
             {.group = SettingGroup::run, .on_resume = OnResume::may_change, .range = kFromZero}),
     Setting(&TrainSettings::precision,
             {.name = "precision",
-             .option = "--precision",
+             .option = models::kPrecisionOption,
              .type = "NAME",
              .help = "bf16: matrices and activations are rounded to bf16 for products and attention, which sum in f32. "
                      "Parameters, optimizer, norms, the residual stream and the loss stay f32"},

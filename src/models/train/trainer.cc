@@ -46,7 +46,7 @@ std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& con
                                            {"gradients", numbers * sizeof(float)},
                                            {"optimizer moments", 2 * numbers * sizeof(float)},
                                            {"tokens and targets", 2 * tokens * sizeof(std::int32_t)}};
-  for (auto& item : StepDecoder::planned_memory(config, shape, settings.precision)) {
+  for (auto& item : models::planned_memory(config, shape, models::Purpose::train, settings.precision)) {
     items.push_back(std::move(item));
   }
   if (settings.eval_tokens > 0 && group.leads()) {
@@ -64,12 +64,12 @@ Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& setti
       source_(source),
       group_(group),
       cancelled_(never),
-      decoder_(config, own_batch(settings, group), settings.precision,
-               {.threads = settings.threads, .cancelled = &cancelled_}),
-      parameters_(decoder_.table().total()),
+      decoder_(models::make_decoder(config, own_batch(settings, group), models::Purpose::train, settings.precision,
+                                    {.threads = settings.threads, .cancelled = &cancelled_})),
+      parameters_(decoder_->table().total()),
       first_moment_(parameters_.size()),
       second_moment_(parameters_.size()) {
-  models::initialise(parameters_.data(), decoder_.table(), config, settings.seed);
+  models::initialise(parameters_.data(), decoder_->table(), config, settings.seed);
   plan();
 }
 
@@ -78,13 +78,13 @@ Trainer::Trainer(Checkpoint checkpoint, const TrainerState& state, const Sequenc
       source_(source),
       group_(group),
       cancelled_(never),
-      decoder_(checkpoint.config, own_batch(settings_, group), settings_.precision,
-               {.threads = settings_.threads, .cancelled = &cancelled_}),
+      decoder_(models::make_decoder(checkpoint.config, own_batch(settings_, group), models::Purpose::train,
+                                    settings_.precision, {.threads = settings_.threads, .cancelled = &cancelled_})),
       parameters_(std::move(checkpoint.parameters)),
       first_moment_(std::move(checkpoint.first_moment)),
       second_moment_(std::move(checkpoint.second_moment)),
       step_(state.step) {
-  const std::size_t total = decoder_.table().total();
+  const std::size_t total = decoder_->table().total();
   require(parameters_.size() == total && first_moment_.size() == total && second_moment_.size() == total,
           "the checkpoint has {} parameters and {} and {} moments but its model has {}", parameters_.size(),
           first_moment_.size(), second_moment_.size(), total);
@@ -101,14 +101,14 @@ void Trainer::plan() {
   gradients_.resize(parameters_.size());
   tokens_.resize(own_batch(settings_, group_).batch * settings_.seq_len);
   targets_.resize(tokens_.size());
-  for (const models::Parameter& parameter : decoder_.table().entries()) {
+  for (const models::Parameter& parameter : decoder_->table().entries()) {
     const bool decays = models::decays(parameter.kind);
     if (segments_.empty() || segments_.back().decays != decays) segments_.push_back({parameter.offset, 0, decays});
     segments_.back().count += parameter.count;
   }
   if (settings_.eval_tokens > 0 && group_.leads()) {
     evaluator_.emplace(config(), source_, evaluation_plan(settings_, source_), metrics::default_metrics(),
-                       decoder_.context());
+                       decoder_->context());
   }
 }
 
@@ -125,7 +125,7 @@ double Trainer::accumulate_gradients() {
       source_.training_sequence(tokens_.data() + b * T, targets_.data() + b * T, sequence);
     }
     loss += share *
-            decoder_.loss_and_gradients(gradients_.data(), parameters_.data(), tokens_.data(), targets_.data(), share);
+            decoder_->loss_and_gradients(gradients_.data(), parameters_.data(), tokens_.data(), targets_.data(), share);
   }
   group_.sum(gradients_.data(), std::ssize(gradients_));
   return group_.sum(loss);
@@ -145,12 +145,12 @@ void Trainer::update(double lr, double gradient_scale, std::int64_t step) {
       return View<float, 1>(numbers.data() + segment.offset, {segment.count});
     };
     layers::adamw_step(part(parameters_), part(first_moment_), part(second_moment_), part(gradients_), options,
-                       decoder_.context());
+                       decoder_->context());
   }
 }
 
 double Trainer::squared_norm(const std::vector<float>& numbers) const {
-  return layers::squared_norm(view_of(numbers, numbers.size()), decoder_.context());
+  return layers::squared_norm(view_of(numbers, numbers.size()), decoder_->context());
 }
 
 /// Converts the loss of the next step, whose sequences are those of all processes.
@@ -221,7 +221,7 @@ void Trainer::require_finite() const {
 
 void Trainer::save(const std::string& directory) const {
   require_finite();
-  save_checkpoint(directory, {config(), decoder_.table(), parameters_.data(), first_moment_.data(),
+  save_checkpoint(directory, {config(), decoder_->table(), parameters_.data(), first_moment_.data(),
                               second_moment_.data(), write_state(state()), source_.model_files()});
 }
 

@@ -16,7 +16,6 @@
 #include "models/train/process_group.hpp"
 #include "models/train/settings.hpp"
 #include "models/train/spikes.hpp"
-#include "models/train/step_decoder.hpp"
 
 namespace headgate::train {
 
@@ -80,7 +79,7 @@ class Trainer {
   std::int64_t steps_done() const { return step_; }
   bool finished() const { return step_ >= settings_.schedule.steps; }
   const TrainSettings& settings() const { return settings_; }
-  const models::DecoderConfig& config() const { return decoder_.config(); }
+  const models::DecoderConfig& config() const { return decoder_->config(); }
   const std::vector<float>& parameters() const { return parameters_; }
   std::int64_t spikes() const { return spikes_.count(); }
   double flops_per_step() const;  ///< of all processes
@@ -107,7 +106,7 @@ class Trainer {
   const SequenceSource& source_;
   ProcessGroup& group_;
   std::function<bool()> cancelled_;  // never empty: the decoders' contexts point to it
-  StepDecoder decoder_;
+  std::unique_ptr<models::SequenceDecoder<float>> decoder_;
   std::optional<HeldOutEvaluator> evaluator_;
   std::vector<float> parameters_;      // (total)
   std::vector<float> gradients_;       // (total)

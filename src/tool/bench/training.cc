@@ -19,7 +19,7 @@ namespace headgate::bench {
 namespace {
 
 using models::DecoderConfig;
-using train::StepPrecision;
+using models::ModelPrecision;
 
 constexpr std::int64_t kVocab = 256;
 
@@ -46,7 +46,7 @@ class RandomBytes : public train::SequenceSource {
   std::int64_t seq_len_;
 };
 
-train::TrainSettings settings_of(const DecoderConfig& config, std::int64_t batch, train::StepPrecision precision,
+train::TrainSettings settings_of(const DecoderConfig& config, std::int64_t batch, ModelPrecision precision,
                                  int threads) {
   train::TrainSettings settings;
   settings.paths = {"random bytes"};
@@ -61,7 +61,7 @@ train::TrainSettings settings_of(const DecoderConfig& config, std::int64_t batch
 
 class TrainingJob : public BenchJob {
  public:
-  TrainingJob(const DecoderConfig& config, std::int64_t batch, train::StepPrecision precision, int threads)
+  TrainingJob(const DecoderConfig& config, std::int64_t batch, ModelPrecision precision, int threads)
       : source_(config.seq_len), trainer_(config, settings_of(config, batch, precision, threads), source_) {}
 
   void run() override { trainer_.step(); }
@@ -96,7 +96,7 @@ class TrainingJob : public BenchJob {
   train::Trainer trainer_;
 };
 
-JobFactory training_job(const DecoderConfig& config, std::int64_t batch, train::StepPrecision precision) {
+JobFactory training_job(const DecoderConfig& config, std::int64_t batch, ModelPrecision precision) {
   return [=](int threads) { return std::make_unique<TrainingJob>(config, batch, precision, threads); };
 }
 
@@ -144,14 +144,14 @@ std::vector<BenchGroup> training_groups() {
       const DecoderConfig config = gated_config(size, length);
       const std::int64_t batch = size.tokens / length;
       const std::string name = fmt::format("train/{}/T{}", size.name, length);
-      const auto job = [batch](const DecoderConfig& c, train::StepPrecision precision) {
+      const auto job = [batch](const DecoderConfig& c, ModelPrecision precision) {
         return training_job(c, batch, precision);
       };
-      BenchGroup group{{{name, job(config, StepPrecision::f32), 0, size.floor},
-                        {name + "/bf16", job(config, StepPrecision::bf16), 0, {}}},
+      BenchGroup group{{{name, job(config, ModelPrecision::f32), 0, size.floor},
+                        {name + "/bf16", job(config, ModelPrecision::bf16), 0, {}}},
                        {{0, 1, {}}}};
       if (name == kComparedWithBaseline) {
-        group.cases.push_back({name + "/plain", job(baseline_of_equal_size(config), StepPrecision::f32), 0, {}});
+        group.cases.push_back({name + "/plain", job(baseline_of_equal_size(config), ModelPrecision::f32), 0, {}});
         group.ratios.push_back({0, 2, {}});
       }
       groups.push_back(std::move(group));

@@ -23,6 +23,7 @@
 #include "tool/cli/gate_threshold.hpp"
 #include "tool/cli/json_option.hpp"
 #include "tool/cli/output_files.hpp"
+#include "tool/cli/precision_option.hpp"
 #include "tool/cli/threads.hpp"
 #include "tool/cli/train_options.hpp"
 #include "tool/cli/verbs.hpp"
@@ -167,6 +168,9 @@ Verb add_eval(CommandLine& line) {
           "Tokens that pass through a layer at once, at most, of a sequence that is longer (default 2048): memory for "
           "activations does not grow beyond. Such sequences are evaluated one at a time")
       .range(1, 1 << 20);
+  declare_precision(verb, choices.precision, "products of matrices, logits too, and attention",
+                    "Norms, softmax, the residual stream, the loss, experts, and attention of --gate-threshold stay "
+                    "f32 (docs/reference/numerics.md)");
   verb.value("--seed", choices.seed, "N", "Seed of drawn sequences (default: the run's)");
   verb.value(
       "--gate-threshold", o->gate_threshold, "T",

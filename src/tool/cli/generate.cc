@@ -28,6 +28,7 @@
 #include "tool/cli/gate_threshold.hpp"
 #include "tool/cli/json_option.hpp"
 #include "tool/cli/output_files.hpp"
+#include "tool/cli/precision_option.hpp"
 #include "tool/cli/signals.hpp"
 #include "tool/cli/threads.hpp"
 #include "tool/cli/verbs.hpp"
@@ -53,6 +54,7 @@ struct Options {
   std::optional<double> gate_threshold;
   std::optional<DType> dtype;
   DType cache_dtype = DType::f32;
+  models::ModelPrecision precision = models::ModelPrecision::f32;
   int threads = 0;
   bool json = false;
   bool verbose = false;
@@ -200,6 +202,7 @@ models::CachedDecoderOptions decoder_options(const Options& o, const models::Dec
           tokens, config.seq_len);
   models::CachedDecoderOptions out;
   out.weights = o.dtype;
+  out.precision = o.precision;
   out.cache = o.cache_dtype;
   out.capacity = std::min(config.seq_len, tokens + o.max_tokens);
   out.gate_threshold = o.gate_threshold.value_or(0.0);
@@ -268,6 +271,10 @@ void declare_computation(VerbOptions& verb, Options& o) {
       "read where they lie, in the file's format; otherwise bf16)");
   declare_dtype(verb, "--cache-dtype", o.cache_dtype, {DType::f32, DType::i8},
                 "Of the keys and values in memory: f32 (default) or i8, with a scale for each token and head");
+  declare_precision(verb, o.precision,
+                    "in parts of the prompt of 33 tokens and more, products of matrices and attention",
+                    "Norms, softmax, the residual stream, the logits, experts, keys and values in memory, and every "
+                    "generated token stay f32: memory bounds those (docs/reference/numerics.md)");
   verb.value("--gate-threshold", o.gate_threshold, "T",
              "Attention leaves out heads of a token whose gate is at most T in every feature; of gates that multiply "
              "the attention output");

@@ -17,6 +17,7 @@
 #include "tool/cli/eval_text.hpp"
 #include "tool/cli/json_option.hpp"
 #include "tool/cli/output_files.hpp"
+#include "tool/cli/precision_option.hpp"
 #include "tool/cli/threads.hpp"
 #include "tool/cli/verbs.hpp"
 #include "tool/console/console.hpp"
@@ -114,6 +115,9 @@ Verb add_xray(CommandLine& line) {
           "Tokens that pass through a layer at once, at most, of a longer text (default 2048): memory for activations "
           "does not grow beyond")
       .range(1, 1 << 20);
+  declare_precision(verb, o->choices.precision, "products of matrices, logits too, and attention",
+                    "Norms, softmax, the residual stream, the loss, experts and the passes of --override stay f32 "
+                    "(docs/reference/numerics.md)");
   verb.value("--out", o->out, "FILE.html", "Write the page: one file that needs no network");
   declare_json(verb, o->json, "what the page shows (docs/reference/xray.md)", is_model);
   verb.value("--map", o->choices.map_cells, "N",

@@ -11,6 +11,7 @@
 
 #include "headgate/error.hpp"
 #include "library/core/convert.hpp"
+#include "models/decoder/bf16_losses.hpp"
 #include "models/decoder/plain_decoder.hpp"
 #include "models/decoder/tiny.hpp"
 #include "models/layers/support.hpp"
@@ -258,6 +259,72 @@ TEST(CachedDecoder, Int8Cache_SameTokens_IsWithinItsTolerance) {
   expect_losses("int8", logits, sample, sample.losses(DType::f32), 0, 4.0, DType::bf16);
   EXPECT_NE(logits, run(exact, sample, {1, 5, 1}));
   EXPECT_LT(decoder.cache_bytes(), exact.cache_bytes());
+}
+
+/// Returns −log p(target) of each token.
+std::vector<float> losses_of(const std::vector<float>& logits, const Sample& sample) {
+  const auto V = static_cast<std::size_t>(sample.config.vocab);
+  std::vector<float> out;
+  for (std::size_t n = 0; n < sample.batch.targets.size(); ++n) {
+    const float* row = logits.data() + n * V;
+    double sum = 0.0;
+    for (std::size_t v = 0; v < V; ++v) sum += std::exp(static_cast<double>(row[v]));
+    out.push_back(static_cast<float>(std::log(sum) - static_cast<double>(row[sample.batch.targets[n]])));
+  }
+  return out;
+}
+
+/// Twelve sequences: three tokens and more of each are multiplied in bf16, in calls of other sizes behind tokens of
+/// f32.
+TEST(CachedDecoder, PromptInBf16_EveryFamily_IsWithinRoundingsToBf16) {
+  constexpr BatchShape kShape{12, 7};
+  std::vector<DecoderConfig> configs = mixed_families();
+  for (const DecoderConfig& config : expert_families()) configs.push_back(config);
+  for (const DecoderConfig& config : other_families()) configs.push_back(config);
+  for (const DecoderConfig& config : configs) {
+    const Sample sample(config, kShape);
+    for (const DType weights : {DType::f32, DType::bf16}) {
+      const std::vector<layers::Number> expected = sample.losses(weights);
+      for (const DType cache : {DType::f32, DType::i8}) {
+        CachedDecoder decoder = sample.decoder({.weights = weights, .precision = ModelPrecision::bf16, .cache = cache});
+        for (const Chunks& chunks : {Chunks{7}, Chunks{3, 4}, Chunks{1, 5, 1}}) {
+          decoder.truncate(0);
+          // Int8 rounds up to four times as far, as above.
+          expect_bf16(losses_of(run(decoder, sample, chunks), sample), expected, cache == DType::i8 ? 4.0 : 1.0);
+        }
+      }
+    }
+  }
+}
+
+/// Fewer rows than bf16 multiplies.
+TEST(CachedDecoder, FewTokensInBf16_AnyChunks_HaveTheBitsOfF32) {
+  const Sample sample(tiny_config(), kTinyBatch);
+  CachedDecoder f32 = sample.decoder({}), bf16 = sample.decoder({.precision = ModelPrecision::bf16});
+  EXPECT_EQ(run(f32, sample, {1, 5, 1}), run(bf16, sample, {1, 5, 1}));
+}
+
+/// Beyond the pages of a cache, and of a window, and the tokens of a part.
+TEST(CachedDecoder, LongPromptInBf16_AnyChunks_IsThatOfOneCall) {
+  for (const std::int64_t window : {0, 70}) {
+    DecoderConfig config = tiny_config();
+    config.seq_len = 1200;
+    config.window = window;
+    const Sample sample(config, {1, 600});
+    CachedDecoder f32 = sample.decoder({.weights = DType::f32});
+    const std::vector<float> exact = losses_of(run(f32, sample, {600}), sample);
+    for (const Chunks& chunks : {Chunks{600}, Chunks{200, 1, 399}, Chunks{64, 64, 472}}) {
+      CachedDecoder decoder = sample.decoder({.weights = DType::f32, .precision = ModelPrecision::bf16});
+      const std::vector<float> losses = losses_of(run(decoder, sample, chunks), sample);
+      double off = 0.0, size = 0.0;
+      for (std::size_t n = 0; n < losses.size(); ++n) {
+        off = std::hypot(off, losses[n] - exact[n]);
+        size = std::hypot(size, exact[n]);
+      }
+      EXPECT_LT(off, 0x1p-5 * size) << "window " << window;
+      EXPECT_GT(off, 0x1p-14 * size) << "nothing was rounded to bf16";
+    }
+  }
 }
 
 TEST(CachedDecoder, Logits_AnyNumberOfThreads_AreBitwiseIdentical) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <string>
 #include <string_view>
@@ -169,13 +170,14 @@ std::string_view mixed(const std::string& name) {
 }
 
 /// Returns the logits after each token, from prompts of many and few tokens and single ones.
-std::vector<float> logits_of(CachedDecoder& decoder) {
+std::vector<float> logits_of(CachedDecoder& decoder, const std::vector<std::int64_t>& counts = {20, 1, 1, 5, 3}) {
+  const std::int64_t T = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   std::vector<std::int32_t> tokens;
-  for (std::int32_t i = 0; i < 30; ++i) tokens.push_back((7 * i + 3) % static_cast<std::int32_t>(kVocab));
+  for (std::int32_t i = 0; i < T; ++i) tokens.push_back((7 * i + 3) % static_cast<std::int32_t>(kVocab));
   std::vector<float> logits(tokens.size() * kVocab, std::nanf(""));
   std::int64_t first = 0;
-  for (const std::int64_t count : {20, 1, 1, 5, 3}) {
-    const View<float, 3> all(logits.data(), {1, 30, kVocab});
+  for (const std::int64_t count : counts) {
+    const View<float, 3> all(logits.data(), {1, T, kVocab});
     decoder.append_all(all.range(1, first, count), View<const std::int32_t, 2>(tokens.data() + first, {1, count}));
     first += count;
   }
@@ -230,6 +232,40 @@ TEST_F(StoredWeights, Logits_EveryFormat_EqualThoseOfWidenedMatrices) {
 
 TEST_F(StoredWeights, Logits_MixedFormats_EqualThoseOfWidenedMatrices) {
   expect_equals_widened(llama_bytes(mixed), "mixed");
+}
+
+/// Both round the same widened numbers, in the same blocks of rows.
+TEST_F(StoredWeights, PromptInBf16_EveryFormat_EqualsThatOfWidenedMatrices) {
+  const auto prompt = [](const ModelFile& file, std::optional<DType> weights, ModelPrecision precision) {
+    CachedDecoder decoder(file, {.weights = weights, .precision = precision, .context = {.threads = 1}});
+    return logits_of(decoder, {40, 1, 5});
+  };
+  for (const io::GgufFormat& format : io::gguf_formats()) {
+    if (!layers::is_multiplied(format) || format.word == "F32") continue;
+    const ModelFile file = model(llama_bytes(all_in(format.word)));
+    const std::vector<float> stored = prompt(file, std::nullopt, ModelPrecision::bf16);
+    EXPECT_EQ(stored, prompt(file, DType::f32, ModelPrecision::bf16)) << format.word;
+    EXPECT_NE(stored, prompt(file, std::nullopt, ModelPrecision::f32)) << format.word;
+  }
+}
+
+/// Sums over columns in the file's order have another order, and some of their roundings differ.
+TEST_F(StoredWeights, PromptInBf16_ColumnsInTheFilesOrder_IsNearerToWidenedMatricesThanF32) {
+  const ModelFile file = model(hybrid_bytes(all_in("Q4_K"), 4));
+  const auto prompt = [&file](std::optional<DType> weights, ModelPrecision precision) {
+    CachedDecoder decoder(file, {.weights = weights, .precision = precision, .context = {.threads = 1}});
+    return logits_of(decoder, {40, 1, 5});
+  };
+  const std::vector<float> stored = prompt(std::nullopt, ModelPrecision::bf16);
+  const std::vector<float> widened = prompt(DType::f32, ModelPrecision::bf16);
+  const std::vector<float> exact = prompt(DType::f32, ModelPrecision::f32);
+  double by_order = 0.0, by_rounding = 0.0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    by_order = std::hypot(by_order, stored[i] - widened[i]);
+    by_rounding = std::hypot(by_rounding, widened[i] - exact[i]);
+  }
+  EXPECT_LT(by_order, by_rounding);
+  EXPECT_GT(by_rounding, 0.0);
 }
 
 TEST_F(StoredWeights, Logits_Experts_EqualThoseOfWidenedMatrices) {

@@ -25,8 +25,10 @@ namespace {
 
 using testing::SmallRun;
 
-constexpr std::pair<Task, StepPrecision> kTasksAndPrecisions[] = {
-    {Task::text, StepPrecision::f32}, {Task::bigram_backcopy, StepPrecision::f32}, {Task::text, StepPrecision::bf16}};
+constexpr std::pair<Task, models::ModelPrecision> kTasksAndPrecisions[] = {
+    {Task::text, models::ModelPrecision::f32},
+    {Task::bigram_backcopy, models::ModelPrecision::f32},
+    {Task::text, models::ModelPrecision::bf16}};
 
 std::vector<double> losses(Trainer& trainer, int steps) {
   std::vector<double> out;
@@ -36,7 +38,7 @@ std::vector<double> losses(Trainer& trainer, int steps) {
 }
 
 TEST(Trainer, Training_SmallText_LearnsIt) {
-  for (const StepPrecision precision : {StepPrecision::f32, StepPrecision::bf16}) {
+  for (const models::ModelPrecision precision : {models::ModelPrecision::f32, models::ModelPrecision::bf16}) {
     SmallRun run;
     run.settings.schedule.steps = 120;
     run.settings.precision = precision;
@@ -51,7 +53,7 @@ TEST(Trainer, Training_SmallText_LearnsIt) {
 
 TEST(Trainer, Training_InBf16_FollowsF32ButWithItsOwnRoundings) {
   SmallRun f32, bf16;
-  bf16.settings.precision = StepPrecision::bf16;
+  bf16.settings.precision = models::ModelPrecision::bf16;
   Trainer exact = f32.fresh(), rounded = bf16.fresh();
   for (int step = 0; step < 20; ++step) {
     const double expected = exact.step().loss, found = rounded.step().loss;
@@ -61,15 +63,15 @@ TEST(Trainer, Training_InBf16_FollowsF32ButWithItsOwnRoundings) {
 }
 
 /// Sums up the items of a decoder's working memory but the rounded matrices.
-std::size_t activation_bytes(const models::DecoderConfig& config, StepPrecision precision) {
+std::size_t activation_bytes(const models::DecoderConfig& config, models::ModelPrecision precision) {
   std::size_t bytes = 0;
-  for (const models::MemoryItem& item : StepDecoder::planned_memory(config, {4, 256}, precision)) {
+  for (const models::MemoryItem& item : models::planned_memory(config, {4, 256}, models::Purpose::train, precision)) {
     bytes += item.name == "matrices in bf16" ? 0 : item.bytes;
   }
   return bytes;
 }
 
-TEST(StepDecoder, PlannedMemory_InBf16_IsLittleMoreThanHalf) {
+TEST(TrainingDecoder, PlannedMemory_InBf16_IsLittleMoreThanHalf) {
   models::DecoderConfig config = testing::small_model();
   config.dim = 384;
   config.layers = 6;
@@ -78,8 +80,8 @@ TEST(StepDecoder, PlannedMemory_InBf16_IsLittleMoreThanHalf) {
   config.head_dim = 64;
   config.ffn = 1024;
   config.seq_len = 256;
-  const auto f32 = static_cast<double>(activation_bytes(config, StepPrecision::f32));
-  EXPECT_LT(static_cast<double>(activation_bytes(config, StepPrecision::bf16)), 0.62 * f32);
+  const auto f32 = static_cast<double>(activation_bytes(config, models::ModelPrecision::f32));
+  EXPECT_LT(static_cast<double>(activation_bytes(config, models::ModelPrecision::bf16)), 0.62 * f32);
 }
 
 TEST(Trainer, Step_AfterTheFirst_AllocatesNothing) {
@@ -190,7 +192,7 @@ TEST(Trainer, Trainer_RestoredFromACheckpoint_IsBitwiseIdentical) {
 
 TEST(Trainer, Loss_OverflowInBf16_StopsTheTraining) {
   SmallRun run;
-  run.settings.precision = StepPrecision::bf16;
+  run.settings.precision = models::ModelPrecision::bf16;
   Trainer first = run.fresh();
   first.save(run.path("saved"));
   Checkpoint checkpoint = load_checkpoint(run.path("saved"), CheckpointParts::all);

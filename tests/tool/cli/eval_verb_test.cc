@@ -426,6 +426,15 @@ TEST_F(EvalVerbTest, Part_ShorterThanASequence_ChangesRoundingAlone) {
 }
 
 /// Sequences in parts are evaluated one at a time, so that no batch is left over.
+TEST_F(EvalVerbTest, Precision_Bf16_ChangesTheLossByRounding) {
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
+  const double f32 = evaluated("run")["loss_nats"], bf16 = evaluated("run", {"--precision", "bf16"})["loss_nats"];
+  EXPECT_NE(bf16, f32);
+  EXPECT_NEAR(bf16, f32, 0x1p-9 * f32) << "more than one rounding of the loss itself";
+  EXPECT_EQ(evaluated("run", {"--precision", "f32"})["loss_nats"], f32);
+  expect_refused(verb.eval("run", {"--precision", "f16"}), "eval", "--precision");
+}
+
 TEST_F(EvalVerbTest, Part_BatchOfSeveral_EvaluatesEachSequence) {
   ASSERT_EQ(verb.train("run").status, 0);
   EXPECT_EQ(evaluated("run", {"--part", "5", "--metrics", "loss"}).at("tokens"), 249 * 16);

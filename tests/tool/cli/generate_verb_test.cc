@@ -26,6 +26,7 @@ class GenerateVerb : public ::testing::Test {
     g_verbs = new TrainVerb;
     ASSERT_EQ(g_verbs->train("run").status, 0);
     ASSERT_EQ(g_verbs->train("gated", {"--gate", "headwise"}).status, 0);
+    ASSERT_EQ(g_verbs->train("long", {"--seq-len", "64"}).status, 0);
     ASSERT_EQ(g_verbs->train("with-bos", {"--bos", "on"}).status, 0);
   }
   static void TearDownTestSuite() { delete g_verbs; }
@@ -131,6 +132,22 @@ TEST_F(GenerateVerb, TypesAndThresholds_Given_AreUsed) {
   const Json plain = json({"--prompt", "it"}, "gated");
   EXPECT_EQ(json({"--prompt", "it", "--gate-threshold", "0"}, "gated")["ids"], plain["ids"]);
   EXPECT_EQ(json({"--prompt", "it", "--gate-threshold", "0.999"}, "gated")["ids"].size(), 15U);
+}
+
+TEST_F(GenerateVerb, Precision_Bf16_ReadsLongPromptsInBf16) {
+  const auto first_choice = [](const std::string& prompt, const std::string& precision) {
+    const std::string file = path("first.npy");
+    json({"--prompt", prompt, "--max-tokens", "1", "--logits", file, "--precision", precision}, "long");
+    const io::Array array = io::read_npy(file);
+    const auto* row = reinterpret_cast<const float*>(array.data.get());
+    return std::vector<float>(row, row + 256);
+  };
+  const std::string few(20, 'a'), many(40, 'a');
+  EXPECT_EQ(first_choice(few, "bf16"), first_choice(few, "f32"));
+  const std::vector<float> rounded = first_choice(many, "bf16"), exact = first_choice(many, "f32");
+  EXPECT_NE(rounded, exact);
+  for (std::size_t v = 0; v < exact.size(); ++v) EXPECT_NEAR(rounded[v], exact[v], 0x1p-6 * std::abs(exact[v])) << v;
+  expect_refusal({"--prompt", few, "--precision", "f16"}, "--precision");
 }
 
 TEST_F(GenerateVerb, Reader_Leaves_IsNoError) {

@@ -156,11 +156,12 @@ void collect(ModelXray& out, const train::LoadedModel& model, const Sequence& se
   const auto& [tokens, targets] = sequence;
   const auto T = static_cast<std::int64_t>(tokens.size());
   out.pieces = pieces_of(model, tokens, !choices.token_ids.empty());
-  models::Decoder<float> decoder(model.config, {1, T}, models::Purpose::evaluate, choices.context, parts_of(choices));
-  Collector collector(model.config, model.parameters.data(), T, decoder.part_shape().seq, choices.map_cells,
+  const auto decoder = models::make_decoder(model.config, {1, T}, models::Purpose::evaluate, choices.precision,
+                                            choices.context, parts_of(choices));
+  Collector collector(model.config, model.parameters.data(), T, decoder->part_shape().seq, choices.map_cells,
                       choices.context);
   out.losses.resize(tokens.size());
-  decoder.loss(model.parameters.data(), tokens.data(), targets.data(), &collector, out.losses.data());
+  decoder->loss(model.parameters.data(), tokens.data(), targets.data(), &collector, out.losses.data());
   for (std::size_t t = 0; t < targets.size(); ++t) {
     if (targets[t] == layers::kIgnoredTarget) out.losses[t] = std::numeric_limits<float>::quiet_NaN();
   }
@@ -196,7 +197,7 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
 
 ModelXray xray_of(const train::LoadedModel& model, const train::EvaluationInput& input, const Choices& choices,
                   const std::function<void(double)>& progress) {
-  const train::EvaluationPlan one{.batch = 1, .batches = 1, .part = choices.part};
+  const train::EvaluationPlan one{.batch = 1, .batches = 1, .part = choices.part, .precision = choices.precision};
   const double pass = choices.overrides ? 0.05 : 0.5;  // share of the time of each of the two
   return train::with_memory(memory_plan(model, input, one, choices), 0, [&] {
     ModelXray out;

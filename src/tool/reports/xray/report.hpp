@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "headgate/runtime.hpp"
+#include "models/decoder/model_precision.hpp"
 #include "models/evaluate/evaluation.hpp"
 #include "models/evaluate/registry.hpp"
 #include "models/train/evaluation_choices.hpp"
@@ -27,7 +28,8 @@ struct Choices {
   std::int64_t part = train::kPartTokens;  ///< most tokens that pass through a layer at a time
   std::int64_t map_cells = 96;             ///< most cells a side of a head's map
   std::optional<OverriddenPart> overrides{};
-  std::int64_t override_tokens = 256;  ///< most tokens, from the beginning of the text
+  std::int64_t override_tokens = 256;                              ///< most tokens, from the beginning of the text
+  models::ModelPrecision precision = models::ModelPrecision::f32;  ///< of all but overrides
   ExecutionContext context{};
 };
 

@@ -52,6 +52,15 @@ class XrayVerbTest : public ::testing::Test {
   TrainVerb verb;
 };
 
+TEST_F(XrayVerbTest, Precision_Bf16_ChangesFiguresByRounding) {
+  const json f32 = report({"gated"})["models"][0], bf16 = report({"gated"}, {"--precision", "bf16"})["models"][0];
+  const double loss = f32["figures"]["loss_nats"], rounded = bf16["figures"]["loss_nats"];
+  EXPECT_NE(rounded, loss);
+  EXPECT_NEAR(rounded, loss, 0x1p-9 * loss) << "more than one rounding of the loss itself";
+  EXPECT_NE(bf16["token_losses"], f32["token_losses"]);
+  EXPECT_EQ(bf16["figures"].size(), f32["figures"].size());
+}
+
 TEST_F(XrayVerbTest, Json_AsAFlag_PrintsTheReport) {
   const json written = report({"gated"});
   const std::string run = verb.path("gated"), file = verb.path("old.json");

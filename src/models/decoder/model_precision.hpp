@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "library/core/words.hpp"
+
+namespace headgate::models {
+
+/// In what a model's matrices and activations are multiplied. Parameters and sums are f32 in both.
+enum class ModelPrecision : std::int32_t { f32, bf16 };
+
+/// The option that names it, in every verb.
+inline constexpr std::string_view kPrecisionOption = "--precision";
+
+}  // namespace headgate::models
+
+namespace headgate {
+
+template <>
+struct Words<models::ModelPrecision> {
+  static constexpr std::array<Word<models::ModelPrecision>, 2> kAll{
+      {{models::ModelPrecision::f32, "f32"}, {models::ModelPrecision::bf16, "bf16"}}};
+};
+
+}  // namespace headgate

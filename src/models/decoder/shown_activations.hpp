@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "library/core/workspace.hpp"
+#include "models/decoder/decoder_buffers.hpp"
+#include "models/layers/arguments.hpp"
+#include "models/layers/parallel.hpp"
+#include "models/layers/widen.hpp"
+
+// Holds what a decoder shows of activations in bf16: observers read f32.
+
+namespace headgate::models {
+
+/// Views memory for one layer's activations in f32, one tensor in each. Absent if activations are not in bf16.
+template <typename T>
+struct ShownBuffers {
+  ShownBuffers(Workspace& ws, const DecoderSizes& sizes) {
+    if constexpr (!std::is_same_v<T, Wide<T>>) {
+      std::int64_t value = 0, gate = 0, output = 0;  // numbers of a token
+      for (const auto& attention : {sizes.full, sizes.sliding}) {
+        if (!attention) continue;
+        value = std::max(value, attention->Hkv * attention->D);
+        gate = std::max(gate, layers::gate_logits(*attention).count());
+        output = std::max(output, attention->Hq * attention->D);
+      }
+      const std::int64_t delta = sizes.linear ? sizes.linear->Hv * sizes.linear->Dv : 0;
+      constexpr const char* kName = "activations shown, one layer";
+      values = ws.take<float>(kName, sizes.N * std::max(value, delta));
+      gates = ws.take<float>(kName, sizes.N * std::max(gate, delta));
+      outputs = ws.take<float>(kName, sizes.N * std::max(output, delta));
+    }
+  }
+
+  View<float, 1> values, gates, outputs;
+};
+
+/// Returns x(N,H,F) as observers read it: x itself, or widened in `memory`. Tokens at stride 0 stay so.
+template <typename T>
+View<const Wide<T>, 3> shown(const View<float, 1>& memory, const View<const T, 3>& x, const ExecutionContext& context) {
+  if constexpr (std::is_same_v<T, Wide<T>>) {
+    return x;
+  } else {
+    if (!x.present()) return {};
+    const std::int64_t N = x.shape[0], H = x.shape[1], F = x.shape[2];
+    const std::int64_t rows = x.strides[0] == 0 ? 1 : N;
+    const View<float, 3> out(memory.data, {rows, H, F});
+    layers::for_parts(layers::parts_of(context, rows, H * F),
+                      [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+                        for (std::int64_t n = begin; n < end; ++n) {
+                          for (std::int64_t h = 0; h < H; ++h) layers::widen(out.at(n, h), x.at(n, h), F);
+                        }
+                      });
+    return {out.data, x.shape, {rows == N ? H * F : 0, F, 1}};
+  }
+}
+
+}  // namespace headgate::models

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "models/decoder/model_precision.hpp"
+#include "tool/cli/enum_option.hpp"
+
+namespace headgate::cli {
+
+/// Declares --precision in a verb that runs models. `what` is multiplied in bf16; `rest` ends the sentence on what is
+/// not.
+inline Option declare_precision(VerbOptions& verb, models::ModelPrecision& to, const std::string& what,
+                                const std::string& rest) {
+  return declare_enum<models::ModelPrecision>(
+      verb, std::string(models::kPrecisionOption), to, "NAME",
+      "f32 (default), or bf16: " + what +
+          " multiply numbers rounded to bf16 and sum them in f32. It pays on CPUs with bf16 dot products (AVX-512 "
+          "BF16, "
+          "AMX), as `headgate info` says, where many tokens are read at once; other CPUs get no faster. " +
+          rest);
+}
+
+}  // namespace headgate::cli
