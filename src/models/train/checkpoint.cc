@@ -35,7 +35,7 @@ bool exists(const std::string& path) {
 
 void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint) {
   io::StagedDirectory staged(directory, kFiles);
-  models::write_config_files(staged.path(), models::write_config(checkpoint.config));
+  models::write_config_files(staged.path(), models::write_public_config({checkpoint.config}, DType::f32));
   models::write_tensors(file_of(staged.path(), kCheckpointModel), checkpoint.table, {{"", checkpoint.parameters}});
   if (checkpoint.first_moment != nullptr && checkpoint.second_moment != nullptr) {
     models::write_tensors(file_of(staged.path(), kCheckpointOptimizer), checkpoint.table,

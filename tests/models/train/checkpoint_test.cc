@@ -79,6 +79,18 @@ TEST_F(CheckpointTest, Checkpoint_ArchitectureOfHeadgate_HasItsCode) {
   EXPECT_FALSE(std::filesystem::exists(code)) << "it belongs to the checkpoint that was replaced";
 }
 
+TEST_F(CheckpointTest, Model_OfAPublicFamily_IsWrittenAsThat) {
+  models::DecoderConfig config = small_config();
+  config.qk_norm = models::QkNorm::none;
+  const SavedCheckpoint llama(config);
+  save_checkpoint(directory, llama.view());
+  EXPECT_NE(read_bytes(directory + "/config.json").find("\"model_type\": \"llama\""), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(directory + "/modeling_headgate.py"));
+  const Checkpoint back = load_checkpoint(directory, CheckpointParts::all);
+  EXPECT_EQ(back.config, config);
+  EXPECT_EQ(back.parameters, llama.parameters);
+}
+
 TEST_F(CheckpointTest, Model_WithoutTrainerState_CannotBeResumed) {
   save_checkpoint(directory, model.view());
   CheckpointView view = model.view();
