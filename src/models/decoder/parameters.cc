@@ -63,6 +63,17 @@ const Parameter* ParameterTable::find(std::string_view name) const {
   return found == entries_.end() ? nullptr : &*found;
 }
 
+ParameterTable ParameterTable::gates() const {
+  ParameterTable out;
+  for (const Parameter& parameter : entries_) {
+    if (!is_gate(parameter.kind)) continue;
+    out.entries_.push_back(parameter);
+    out.entries_.back().offset = out.total_;
+    out.total_ += parameter.count;
+  }
+  return out;
+}
+
 template <typename T>
 void initialise(T* values, const ParameterTable& table, const DecoderConfig& config, std::uint64_t seed) {
   const T norm = config.norm == layers::NormKind::plain ? T{1} : T{0};

@@ -22,6 +22,12 @@ inline bool is_matrix(ParameterKind kind) {
 /// Returns whether AdamW's weight decay applies: to matrices and embeddings only.
 inline bool decays(ParameterKind kind) { return is_matrix(kind); }
 
+/// Returns whether a tensor makes the logits of a gate.
+inline bool is_gate(ParameterKind kind) {
+  return kind == ParameterKind::gate_matrix || kind == ParameterKind::gate_bias ||
+         kind == ParameterKind::gate_parameter;
+}
+
 struct Parameter {
   std::string name;
   std::vector<std::int64_t> shape;  ///< rank 1 or 2
@@ -30,7 +36,7 @@ struct Parameter {
   std::int64_t count = 0;
 };
 
-/// Lists every parameter of a model in the order of the flat buffer, which has no gaps.
+/// Lists every parameter of a model, or of its gates, in the order of the flat buffer, which has no gaps.
 class ParameterTable {
  public:
   explicit ParameterTable(const DecoderConfig& config);
@@ -39,8 +45,12 @@ class ParameterTable {
   std::int64_t total() const { return total_; }
   /// Returns null if there is no parameter of that name.
   const Parameter* find(std::string_view name) const;
+  /// Returns the table of the gates' parameters, whose flat buffer has nothing else.
+  ParameterTable gates() const;
 
  private:
+  ParameterTable() = default;
+
   std::vector<Parameter> entries_;
   std::int64_t total_ = 0;
 };

@@ -31,6 +31,17 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
+/// Returns the parameters whose moments belong to a checkpoint with the trainer state that was read.
+models::ParameterTable with_moments(const Checkpoint& checkpoint, const models::ParameterTable& table,
+                                    const std::string& state_path) {
+  if (checkpoint.trainer_state.empty()) return table;
+  try {
+    return trained_parameters(table, read_trained_part(checkpoint.trainer_state));
+  } catch (const Error& error) {
+    io::fail(state_path, "{}", error.what());
+  }
+}
+
 }  // namespace
 
 void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint) {
@@ -38,7 +49,8 @@ void save_checkpoint(const std::string& directory, const CheckpointView& checkpo
   models::write_config_files(staged.path(), models::write_public_config({checkpoint.config}, DType::f32));
   models::write_tensors(file_of(staged.path(), kCheckpointModel), checkpoint.table, {{"", checkpoint.parameters}});
   if (checkpoint.first_moment != nullptr && checkpoint.second_moment != nullptr) {
-    models::write_tensors(file_of(staged.path(), kCheckpointOptimizer), checkpoint.table,
+    models::write_tensors(file_of(staged.path(), kCheckpointOptimizer),
+                          trained_parameters(checkpoint.table, checkpoint.trained),
                           {{kFirst, checkpoint.first_moment}, {kSecond, checkpoint.second_moment}});
   }
   if (!checkpoint.trainer_state.empty())
@@ -79,13 +91,14 @@ Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts) 
   out.parameters = std::move(
       models::read_tensors(file_of(from, kCheckpointModel), table, {""}, models::StoredAs::any_float).front());
   const std::string state_path = file_of(from, kCheckpointState);
+  if (exists(state_path)) out.trainer_state = io::read_text(state_path, kMaxState);
   if (parts == CheckpointParts::all) {
-    auto moments =
-        models::read_tensors(file_of(from, kCheckpointOptimizer), table, {kFirst, kSecond}, models::StoredAs::f32);
+    auto moments = models::read_tensors(file_of(from, kCheckpointOptimizer), with_moments(out, table, state_path),
+                                        {kFirst, kSecond}, models::StoredAs::f32);
     out.first_moment = std::move(moments[0]);
     out.second_moment = std::move(moments[1]);
+    if (out.trainer_state.empty()) out.trainer_state = io::read_text(state_path, kMaxState);
   }
-  if (parts == CheckpointParts::all || exists(state_path)) out.trainer_state = io::read_text(state_path, kMaxState);
   return out;
 }
 

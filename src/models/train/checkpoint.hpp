@@ -9,35 +9,38 @@
 #include "models/data/run_files.hpp"
 #include "models/decoder/config.hpp"
 #include "models/decoder/parameters.hpp"
+#include "models/train/trained_part.hpp"
 
 // A checkpoint is a directory in the layout of Hugging Face:
 //   config.json            the model
 //   modeling_headgate.py   its code for transformers, where they have none
 //   model.safetensors      its parameters, one tensor each, by their names
-//   optimizer.safetensors  AdamW's moments, "NAME.first_moment" and "NAME.second_moment"
+//   optimizer.safetensors  AdamW's moments of the trained parameters, "NAME.first_moment" and "NAME.second_moment"
 //   trainer_state.json     the trainer's state
 //   tokenizer.json, tokenizer_config.json, generation_config.json  of a model that reads a tokenizer's ids
 // A model without optimizer.safetensors and trainer_state.json cannot be trained further.
 
 namespace headgate::train {
 
-/// A checkpoint to save. Buffers are flat, in the layout of `table`.
+/// A checkpoint to save. Buffers are flat, in the layout of `table`, moments in that of trained_parameters(table,
+/// trained).
 struct CheckpointView {
   const models::DecoderConfig& config;
   const models::ParameterTable& table;
   const float* parameters = nullptr;       ///< (total)
-  const float* first_moment = nullptr;     ///< (total), or null
-  const float* second_moment = nullptr;    ///< (total), or null
+  const float* first_moment = nullptr;     ///< (total of the trained), or null
+  const float* second_moment = nullptr;    ///< (total of the trained), or null
   std::string trainer_state;               ///< JSON text, or empty
   std::vector<NamedText> text_files = {};  ///< SequenceSource::model_files
+  TrainedPart trained = TrainedPart::all;  ///< what `trainer_state` says
 };
 
 /// A checkpoint that was read.
 struct Checkpoint {
   models::DecoderConfig config;
   std::vector<float> parameters;     ///< (total) of ParameterTable(config)
-  std::vector<float> first_moment;   ///< (total), or empty
-  std::vector<float> second_moment;  ///< (total), or empty
+  std::vector<float> first_moment;   ///< (total of the trained), or empty
+  std::vector<float> second_moment;  ///< (total of the trained), or empty
   std::string trainer_state;         ///< JSON text, unchecked, or empty
 };
 

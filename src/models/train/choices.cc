@@ -106,6 +106,60 @@ void require_gate(const GateVariant& gate, const Given<kConfigKeys>& keys) {
   });
 }
 
+/// The gates that start as the identity: their matrix starts at 0, where g is 1 for mul and 0 for add.
+struct IdentityGate {
+  GateFn fn;
+  GateOp op;
+};
+constexpr std::array<IdentityGate, 3> kIdentityGates{
+    {{GateFn::sigmoid2, GateOp::mul}, {GateFn::silu, GateOp::add}, {GateFn::identity, GateOp::add}}};
+
+/// Throws unless a gate that is added to a model leaves it as it is until it is trained.
+void require_identity(const GateVariant& gate) {
+  std::string known;
+  bool is_identity = false;
+  for (const IdentityGate& each : kIdentityGates) {
+    is_identity = is_identity || (each.fn == gate.fn && each.op == gate.op);
+    known += fmt::format("{}{}-{}", known.empty() ? "" : ", ", word_of(each.fn), word_of(each.op));
+  }
+  require(is_identity, "--gate {} with --init: it does not start as the identity; those of {} do", gate_name(gate),
+          known);
+  require(gate.bias_init == 0.0, "{} {} with --init: the gate would not start as the identity",
+          option_of<&GateVariant::bias_init>(), gate.bias_init);
+  require(gate.init_std == 0.0, "{} {} with --init: the gate would not start as the identity",
+          option_of<&GateVariant::init_std>(), gate.init_std);
+}
+
+/// Returns what `config`, which options made of the gate-less or gated `model`, has as a gate. Throws if that gate
+/// contradicts the model's.
+GateVariant gate_from(const DecoderConfig& config, const ModelChoices& choices, const DecoderConfig& model,
+                      const std::string& path) {
+  GateVariant gate = config.gate;
+  require(gate.sinks == model.gate.sinks && gate.output_control == model.gate.output_control,
+          "--gate {} with --init: its sinks or control are not those of {} and would change it from the start",
+          choices.gate, path);
+  if (has_gate(model.gate)) {
+    require(gate_name(gate) == gate_name(model.gate), "--gate {}: {} has the gate {}", gate_name(gate), path,
+            gate_name(model.gate));
+    return model.gate;
+  }
+  if (!has_gate(gate)) return model.gate;
+  gate.init_std = choices.keys.of<&GateVariant::init_std>().value_or(0.0);
+  require_identity(gate);
+  return gate;
+}
+
+/// Throws unless the options of `row` say what the model has.
+template <class Row, class Slot>
+void require_same(const Row& row, const Slot& slot, const DecoderConfig& model, const std::string& path) {
+  if (!Given<kConfigKeys>::is_given(slot)) return;
+  if constexpr (!kIsList<ValueOf<Row>>) {
+    const std::string given = row.flag ? "" : fmt::format(" {}", option_value_text(Given<kConfigKeys>::value(slot)));
+    require(Given<kConfigKeys>::value(slot) == row.of(model), "{}{}: {} has {}", row.option, given, path,
+            option_value_text(row.of(model)));
+  }
+}
+
 /// Throws if --eval-tokens is less than a sequence, since evaluations use whole sequences.
 void require_whole_sequence(const RunChoices& choices, const TrainSettings& settings) {
   const auto& tokens = choices.of<&TrainSettings::eval_tokens>();
@@ -153,6 +207,35 @@ DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos, std::
   apply_layer_types(config, choices.layer_types);
   models::validate(config, models::NamesIn::command_line);
   return choices.match_params ? models::match_params(config) : config;
+}
+
+DecoderConfig make_config_from(const ModelChoices& choices, const DecoderConfig& model, const std::string& path) {
+  require(choices.config_file.empty(), "--config {}: --init {} has a config", choices.config_file, path);
+  require(!choices.match_params, "--match-params would change --ffn, which is {} in {}", model.ffn, path);
+  require(choices.layer_types.empty() || parse_layer_types(choices.layer_types, model.layers) == model.layer_types,
+          "{} {}: {} has other layers", kLayerTypesOption, choices.layer_types, path);
+  choices.keys.for_each([&](const auto& row, const auto& slot) {
+    const bool may_differ = row.group == models::OptionGroup::gate && !has_gate(model.gate);
+    const bool is_length = row.name == row_of<kConfigKeys, &DecoderConfig::seq_len>().name;
+    if (!may_differ && !is_length) require_same(row, slot, model, path);
+  });
+  DecoderConfig config = model;
+  config.gate = chosen_gate(model.gate, choices);
+  require_gate(config.gate, choices.keys);
+  choices.keys.put_into(config);
+  if (choices.keys.of<&GateVariant::bias_init>()) config.gate.bias = layers::GateBias::learned;
+  models::validate(config, models::NamesIn::command_line);
+  config.gate = gate_from(config, choices, model, path);
+  config.seq_len = model.seq_len;
+  return config;
+}
+
+std::int64_t sequence_length_from(const ModelChoices& choices, Task task, const DecoderConfig& model,
+                                  const std::string& path) {
+  const auto& chosen = choices.keys.of<&DecoderConfig::seq_len>();
+  require(chosen.value_or(1) <= model.seq_len, "{} {}: {} has {} positions", option_of<&DecoderConfig::seq_len>(),
+          chosen.value_or(0), path, model.seq_len);
+  return chosen.value_or(std::min(task_model(task).seq_len, model.seq_len));
 }
 
 TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len) {

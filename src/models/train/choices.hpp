@@ -44,8 +44,18 @@ std::vector<models::LayerType> parse_layer_types(const std::string& pattern, std
 /// file.
 models::DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos = Bos::off, std::int64_t ids = 0);
 
-/// Returns valid settings of a new run, for the task that was given, or text. `seq_len` is that of the model. Throws
-/// Error.
+/// Returns the config of a run that starts from a model of config `model`, or continues such a run: the model's own,
+/// but for a gate that starts as the identity. Throws Error, naming `path`, if an option contradicts the model.
+models::DecoderConfig make_config_from(const ModelChoices& choices, const models::DecoderConfig& model,
+                                       const std::string& path);
+
+/// Returns how long the sequences of such a run are: as long as was chosen, or as in a new run of the task, up to the
+/// positions of the model. Throws Error.
+std::int64_t sequence_length_from(const ModelChoices& choices, Task task, const models::DecoderConfig& model,
+                                  const std::string& path);
+
+/// Returns valid settings of a new run, for the task that was given, or text. `seq_len` is that of its sequences.
+/// Throws Error.
 TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len);
 
 /// Returns the settings `run` of a resumed run with the choices that may change applied. Throws Error if any other

@@ -261,9 +261,15 @@ std::string model_path(const std::string& path) {
 }
 
 LoadedModel load_model(const std::string& path) {
+  const models::ModelFile file(model_path(path));
+  LoadedModel model = describe_model(path, file);
+  model.parameters = file.read();
+  return model;
+}
+
+LoadedModel describe_model(const std::string& path, const models::ModelFile& file) {
   const std::string directory = model_path(path);
-  const models::ModelFile file(directory);
-  LoadedModel model{path, file.config(), file.read(), std::nullopt};
+  LoadedModel model{path, file.config(), {}, std::nullopt};
   const bool gguf = file.gguf() != nullptr;
   const std::string state = gguf ? "" : read_trainer_state(directory);
   // Assumes that models trained here without a tokenizer read bytes; a model of others with more tokens does not.

@@ -12,6 +12,7 @@
 #include "models/decoder/model_precision.hpp"
 #include "models/evaluate/evaluation.hpp"
 #include "models/evaluate/registry.hpp"
+#include "models/families/model_file.hpp"
 #include "models/train/checkpoint.hpp"
 #include "models/train/settings.hpp"
 
@@ -59,6 +60,8 @@ std::string model_path(const std::string& path);
 
 /// Loads the model in model_path(`path`). Throws Error and io::FileError.
 LoadedModel load_model(const std::string& path);
+/// Returns the same without parameters. `path` is the one that was given, and `file` is in model_path(path).
+LoadedModel describe_model(const std::string& path, const models::ModelFile& file);
 
 /// The data, metrics and sequences for the evaluation of a model.
 struct EvaluationInput {

@@ -134,6 +134,14 @@ std::string write_state(const TrainerState& state) {
   return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
+TrainedPart read_trained_part(const std::string& text) {
+  const json in = parse_state(text);
+  TrainedPart part = TrainedPart::all;
+  const auto& row = row_of<kSettings, &TrainSettings::trained>();
+  if (in.is_object() && in.contains(row.key)) read_element(part, in, row.key);
+  return part;
+}
+
 TrainerState read_state(const std::string& text) {
   const json in = parse_state(text);
   require(in.is_object(), "trainer state: not a JSON object");

@@ -14,6 +14,7 @@
 #include "models/data/data.hpp"
 #include "models/decoder/model_precision.hpp"
 #include "models/train/schedule.hpp"
+#include "models/train/trained_part.hpp"
 
 namespace headgate::train {
 
@@ -23,6 +24,7 @@ struct TrainSettings {
   std::vector<std::string> include;  ///< patterns of files below the paths that are directories (FileChoice)
   Task task = Task::text;
   Bos bos = Bos::off;
+  std::string init;            ///< path of the model that the run started from; empty: from random parameters
   std::string tokenizer;       ///< whose ids are tokens; empty: bytes are
   std::string tokenizer_hash;  ///< TokenizerFile::hash
   std::int64_t seq_len = 256;
@@ -39,6 +41,7 @@ struct TrainSettings {
   std::int64_t eval_tokens = 0;  ///< held-out tokens of an evaluation, at most (but one sequence at least)
   std::int64_t save_every = 0;   ///< steps; 0: only at the end
   models::ModelPrecision precision = models::ModelPrecision::f32;
+  TrainedPart trained = TrainedPart::all;
   int threads = 1;
 
   std::int64_t tokens_per_step() const { return seq_len * batch * accumulate; }
@@ -53,7 +56,7 @@ enum class OnResume { stays, may_change };
 enum class InState { required, optional };
 
 /// The heading in --help under which a setting's option stands.
-enum class SettingGroup { data, run, optimizer };
+enum class SettingGroup { data, run, model, optimizer };
 
 template <typename V>
 struct SettingRules {
@@ -107,6 +110,16 @@ inline constexpr std::tuple kSettings{
              "on: every sequence of a text begins with a token of its own (256), as those of bigram-backcopy do. With "
              "--tokenizer the tokenizer decides whether they do"},
         {.group = SettingGroup::data, .in_state = InState::optional}),
+    Setting(&TrainSettings::init,
+            {.name = "init",
+             .option = "--init",
+             .type = "MODEL",
+             .help = "Start from MODEL, which `headgate eval` reads, in place of random parameters. Its sizes and, "
+                     "without --tokenizer, its tokenizer are the run's. --gate may add a gate that starts as the "
+                     "identity, such as headwise-sigmoid2; --seq-len may be less than MODEL's. A good --lr is smaller "
+                     "than that of a new model",
+             .default_text = ""},
+            {.group = SettingGroup::model, .in_state = InState::optional}),
     Setting(&TrainSettings::tokenizer,
             {.name = "tokenizer",
              .option = "--tokenizer",
@@ -220,6 +233,12 @@ inline constexpr std::tuple kSettings{
              .help = "bf16: matrices and activations are rounded to bf16 for products and attention, which sum in f32. "
                      "Parameters, optimizer, norms, the residual stream and the loss stay f32"},
             {.group = SettingGroup::optimizer, .in_state = InState::optional}),
+    Setting(&TrainSettings::trained,
+            {.name = "train_only",
+             .option = "--train-only",
+             .type = "PART",
+             .help = "Parameters that are trained. The others keep their values and have no moments"},
+            {.group = SettingGroup::optimizer, .in_state = InState::optional}),
     Setting(&TrainSettings::threads,
             {.name = "threads",
              .option = "--threads",
@@ -251,5 +270,7 @@ struct TrainerState {
 std::string write_state(const TrainerState& state);
 /// Reads untrusted text; the result is valid. Throws Error naming the key.
 TrainerState read_state(const std::string& text);
+/// Returns which parameters have moments beside a state's untrusted text: all, unless it says otherwise. Throws Error.
+TrainedPart read_trained_part(const std::string& text);
 
 }  // namespace headgate::train

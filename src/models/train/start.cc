@@ -22,6 +22,7 @@
 #include "models/io/staged_directory.hpp"
 #include "models/layers/gemm.hpp"
 #include "models/train/checkpoint.hpp"
+#include "models/train/initial_model.hpp"
 #include "models/train/memory.hpp"
 #include "models/train/thread_limit.hpp"
 
@@ -114,10 +115,14 @@ void require_agreement(const Run& run) {
 }
 
 /// Throws Error if the run in `out` would overwrite files that it reads.
-void require_separate_files(const std::string& out, const TrainSettings& settings, const std::string& config_file) {
+void require_separate_files(const std::string& out, const TrainSettings& settings, const std::string& config_file,
+                            const std::string& init) {
   std::vector<io::NamedPath> written, read{{"--config", config_file}};
   for (const std::string& path : files_of_run(out)) written.push_back({"--out", path});
   for (const std::string& path : text_files(settings.paths, {settings.include, out})) read.push_back({"--data", path});
+  if (!init.empty()) {
+    for (const std::string& path : files_of_model_or_run(init)) read.push_back({"--init", path});
+  }
   if (!settings.tokenizer.empty()) read.push_back({"--tokenizer", settings.tokenizer});
   io::check_overwrites(written, read);
 }
@@ -127,6 +132,7 @@ struct Prepared {
   models::DecoderConfig config;
   TrainSettings settings;
   std::shared_ptr<const tokenize::TokenizerFile> tokenizer;  ///< null: bytes are tokens
+  std::vector<float> parameters;                             ///< of the initial model; empty: random ones
   Checkpoint checkpoint;                                     ///< of a resumed run
   TrainerState state;                                        ///< likewise
 };
@@ -144,6 +150,40 @@ Bos bos_of(const std::optional<Bos>& chosen, const std::string& path, const toke
   return bos;
 }
 
+/// Returns the path of the tokenizer of a new run; empty if bytes are tokens.
+std::string tokenizer_of(const RunRequest& request, Task task, const std::optional<InitialModel>& init) {
+  const auto& given = request.settings.of<&TrainSettings::tokenizer>();
+  if (given || !init || init->tokenizer().empty()) return given.value_or("");
+  require(task == Task::text, "--task {}: its sequences are drawn from bytes, and --init {} reads other tokens",
+          word_of(task), init->path());
+  return init->tokenizer();
+}
+
+/// Reads the parameters of the initial model, if there is memory to train them.
+std::vector<float> initial_parameters(const InitialModel& init, const Prepared& run) {
+  return with_memory(parameter_memory(run.config, run.settings.trained), 0,
+                     [&] { return init.parameters(run.config); });
+}
+
+/// Sets the config of a new run, and its settings but for those of the tokenizer, whose ids must fit the config.
+void choose_model(Prepared& run, const RunRequest& request, Bos bos, const std::string& tokenizer,
+                  const std::optional<InitialModel>& init) {
+  const Task task = request.settings.of<&TrainSettings::task>().value_or(Task::text);
+  const std::int64_t ids = run.tokenizer ? run.tokenizer->tokenizer->vocab() : 0;
+  std::string vocabulary = "--vocab";
+  std::int64_t seq_len = 0;
+  if (init) {
+    vocabulary = fmt::format("the vocabulary of --init {}:", init->path());
+    run.config = make_config_from(request.model, init->config(), init->path());
+    seq_len = sequence_length_from(request.model, task, run.config, init->path());
+  } else {
+    run.config = make_config(request.model, task, bos, ids);
+    seq_len = run.config.seq_len;
+  }
+  require(ids <= run.config.vocab, "{} {} is less than the {} ids of {}", vocabulary, run.config.vocab, ids, tokenizer);
+  run.settings = make_settings(request.settings, seq_len);
+}
+
 Prepared prepared_run(const RunRequest& request, ProcessGroup& group) {
   const std::string& out = request.directory;
   require(!request.settings.of<&TrainSettings::paths>().empty(), "--data is required");
@@ -151,22 +191,26 @@ Prepared prepared_run(const RunRequest& request, ProcessGroup& group) {
           "--out {} holds a run: continue it with --resume, or start a new one in another --out", out);
   if (group.leads()) checked_out(out, [&out] { require_no_run(out); });
   const Task task = request.settings.of<&TrainSettings::task>().value_or(Task::text);
-  const std::string tokenizer = request.settings.of<&TrainSettings::tokenizer>().value_or("");
+  std::optional<InitialModel> init;
+  if (const auto& path = request.settings.of<&TrainSettings::init>()) init.emplace(*path);
+  const std::string tokenizer = tokenizer_of(request, task, init);
   const auto& chosen_bos = request.settings.of<&TrainSettings::bos>();
-  Bos bos = chosen_bos.value_or(Bos::off);
+  Bos bos = chosen_bos.value_or(init ? init->bos() : Bos::off);
   Prepared run;
   if (!tokenizer.empty() && task == Task::text) {
     run.tokenizer = open_tokenizer(tokenizer);
     bos = bos_of(chosen_bos, tokenizer, *run.tokenizer);
   }
-  const std::int64_t ids = run.tokenizer ? run.tokenizer->tokenizer->vocab() : 0;
-  run.config = make_config(request.model, task, bos, ids);
-  run.settings = make_settings(request.settings, run.config.seq_len);
+  choose_model(run, request, bos, tokenizer, init);
   run.settings.bos = bos;
-  if (run.tokenizer) run.settings.tokenizer_hash = run.tokenizer->hash;
-  require(ids <= run.config.vocab, "--vocab {} is less than the {} ids of {}", run.config.vocab, ids, tokenizer);
-  require_separate_files(out, run.settings, request.model.config_file);
+  if (run.tokenizer) {
+    run.settings.tokenizer = tokenizer;
+    run.settings.tokenizer_hash = run.tokenizer->hash;
+  }
+  trained_parameters(models::ParameterTable(run.config), run.settings.trained);  // throws if there are none
+  require_separate_files(out, run.settings, request.model.config_file, run.settings.init);
   layers::require_products(run.settings.threads);
+  if (init) run.parameters = initial_parameters(*init, run);
   return run;
 }
 
@@ -186,6 +230,15 @@ std::shared_ptr<const tokenize::TokenizerFile> tokenizer_to_resume(const RunChoi
   return tokenizer;
 }
 
+/// Returns whether the options that were given describe the model of a resumed run.
+bool is_model_of(const ModelChoices& choices, const Prepared& run, std::int64_t ids, const std::string& checkpoint) {
+  if (!choices.any()) return true;
+  const TrainSettings& s = run.settings;
+  if (s.init.empty()) return make_config(choices, s.task, s.bos, ids) == run.config;
+  const bool same_length = choices.keys.of<&models::DecoderConfig::seq_len>().value_or(s.seq_len) == s.seq_len;
+  return same_length && make_config_from(choices, run.config, checkpoint) == run.config;
+}
+
 /// Prepares a run that continues from the newest checkpoint of its directory, which is locked.
 Prepared continued_run(Run& run, const RunRequest& request, const Note& note, ProcessGroup& group) {
   const std::string& out = request.directory;
@@ -201,9 +254,8 @@ Prepared continued_run(Run& run, const RunRequest& request, const Note& note, Pr
   p.state.settings = p.settings = settings_to_resume(request.settings, p.state.settings);
   p.tokenizer = tokenizer_to_resume(request.settings, p.settings, io::present_directory(directory));
   const std::int64_t ids = p.tokenizer ? p.tokenizer->tokenizer->vocab() : 0;
-  const bool same_model =
-      !request.model.any() || make_config(request.model, p.settings.task, p.settings.bos, ids) == p.config;
-  require(same_model, "the options describe another model than the one in {}: omit them on --resume", directory);
+  require(is_model_of(request.model, p, ids, directory),
+          "the options describe another model than the one in {}: omit them on --resume", directory);
   if (checkpoints.size() > 1) {
     note(fmt::format("{} holds {} checkpoints; the newest is {}, of step {}", out, checkpoints.size(), directory,
                      p.state.step));
@@ -212,7 +264,7 @@ Prepared continued_run(Run& run, const RunRequest& request, const Note& note, Pr
     note(fmt::format("the run had {} threads; with {} its numbers differ in the last bits", threads_before,
                      p.settings.threads));
   }
-  require_separate_files(out, p.settings, "");
+  require_separate_files(out, p.settings, "", "");
   layers::require_products(p.settings.threads);
   return p;
 }
@@ -243,8 +295,11 @@ Run start_run(const RunRequest& request, const Note& note, ProcessGroup& group) 
   in_each_process(group, [&] { encode_text(run, request, p, note, group); });
   in_each_process(group, [&] {
     open_source(run, request, p);
-    run.trainer = with_memory(training_memory(p.config, p.settings, *run.source, group), 0,
-                              [&] { return std::make_unique<Trainer>(p.config, p.settings, *run.source, group); });
+    const std::uint64_t read = p.parameters.size() * sizeof(float);
+    run.trainer = with_memory(training_memory(p.config, p.settings, *run.source, group), read, [&] {
+      if (p.settings.init.empty()) return std::make_unique<Trainer>(p.config, p.settings, *run.source, group);
+      return std::make_unique<Trainer>(p.config, p.settings, std::move(p.parameters), *run.source, group);
+    });
   });
   require_agreement(run);
   in_each_process(group, [&] {
@@ -260,8 +315,8 @@ Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group)
   in_each_process(group, [&] { encode_text(run, request, p, note, group); });
   in_each_process(group, [&] {
     open_source(run, request, p);
-    const std::uint64_t read =
-        3 * p.checkpoint.parameters.size() * sizeof(float);  // parameters and moments, which the plan counts
+    const std::uint64_t read =  // parameters and moments, which the plan counts
+        (p.checkpoint.parameters.size() + 2 * p.checkpoint.first_moment.size()) * sizeof(float);
     run.trainer = with_memory(training_memory(p.config, p.settings, *run.source, group), read, [&] {
       return std::make_unique<Trainer>(std::move(p.checkpoint), p.state, *run.source, group);
     });

@@ -36,16 +36,21 @@ models::BatchShape own_batch(const TrainSettings& settings, const ProcessGroup& 
 
 }  // namespace
 
+std::vector<models::MemoryItem> parameter_memory(const models::DecoderConfig& config, TrainedPart trained) {
+  const models::ParameterTable table(config);
+  const auto bytes = [](std::int64_t numbers) { return static_cast<std::size_t>(numbers) * sizeof(float); };
+  return {{"parameters", bytes(table.total())},
+          {"gradients", bytes(table.total())},
+          {"optimizer moments", bytes(2 * trained_parameters(table, trained).total())}};
+}
+
 std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
                                                 const SequenceSource& source, const ProcessGroup& group) {
   validate(settings);
   const models::BatchShape shape = own_batch(settings, group);
-  const std::size_t numbers = models::parameter_count(config);
   const std::size_t tokens = shape.batch * shape.seq;
-  std::vector<models::MemoryItem> items = {{"parameters", numbers * sizeof(float)},
-                                           {"gradients", numbers * sizeof(float)},
-                                           {"optimizer moments", 2 * numbers * sizeof(float)},
-                                           {"tokens and targets", 2 * tokens * sizeof(std::int32_t)}};
+  std::vector<models::MemoryItem> items = parameter_memory(config, settings.trained);
+  items.push_back({"tokens and targets", 2 * tokens * sizeof(std::int32_t)});
   for (auto& item : models::planned_memory(config, shape, models::Purpose::train, settings.precision)) {
     items.push_back(std::move(item));
   }
@@ -60,16 +65,22 @@ std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& con
 
 Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source,
                  ProcessGroup& group)
+    : Trainer(config, settings, std::vector<float>(models::parameter_count(config)), source, group) {
+  models::initialise(parameters_.data(), decoder_->table(), config, settings.seed);
+}
+
+Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& settings, std::vector<float> parameters,
+                 const SequenceSource& source, ProcessGroup& group)
     : settings_(validated(settings)),
       source_(source),
       group_(group),
       cancelled_(never),
       decoder_(models::make_decoder(config, own_batch(settings, group), models::Purpose::train, settings.precision,
                                     {.threads = settings.threads, .cancelled = &cancelled_})),
-      parameters_(decoder_->table().total()),
-      first_moment_(parameters_.size()),
-      second_moment_(parameters_.size()) {
-  models::initialise(parameters_.data(), decoder_->table(), config, settings.seed);
+      trained_(trained_parameters(decoder_->table(), settings.trained)),
+      parameters_(std::move(parameters)),
+      first_moment_(trained_.total()),
+      second_moment_(trained_.total()) {
   plan();
 }
 
@@ -80,14 +91,15 @@ Trainer::Trainer(Checkpoint checkpoint, const TrainerState& state, const Sequenc
       cancelled_(never),
       decoder_(models::make_decoder(checkpoint.config, own_batch(settings_, group), models::Purpose::train,
                                     settings_.precision, {.threads = settings_.threads, .cancelled = &cancelled_})),
+      trained_(trained_parameters(decoder_->table(), settings_.trained)),
       parameters_(std::move(checkpoint.parameters)),
       first_moment_(std::move(checkpoint.first_moment)),
       second_moment_(std::move(checkpoint.second_moment)),
       step_(state.step) {
-  const std::size_t total = decoder_->table().total();
-  require(parameters_.size() == total && first_moment_.size() == total && second_moment_.size() == total,
-          "the checkpoint has {} parameters and {} and {} moments but its model has {}", parameters_.size(),
-          first_moment_.size(), second_moment_.size(), total);
+  const std::size_t moments = trained_.total();
+  require(first_moment_.size() == moments && second_moment_.size() == moments,
+          "the checkpoint has {} and {} moments but {} parameters are trained", first_moment_.size(),
+          second_moment_.size(), moments);
   require(state.data_fingerprint == source.fingerprint(), "the data differs from what the run was trained on");
   spikes_.restore(state.recent_losses, state.spikes, state.inside_spike);
   plan();
@@ -98,17 +110,31 @@ void Trainer::plan() {
           source_.seq_len(), settings_.seq_len);
   require(config().vocab >= source_.vocab(), "vocab is {} but {} has tokens up to {}", config().vocab, source_.name(),
           source_.vocab() - 1);
+  require(std::ssize(parameters_) == decoder_->table().total(), "{} parameters were given but the model has {}",
+          parameters_.size(), decoder_->table().total());
   gradients_.resize(parameters_.size());
   tokens_.resize(own_batch(settings_, group_).batch * settings_.seq_len);
   targets_.resize(tokens_.size());
-  for (const models::Parameter& parameter : decoder_->table().entries()) {
-    const bool decays = models::decays(parameter.kind);
-    if (segments_.empty() || segments_.back().decays != decays) segments_.push_back({parameter.offset, 0, decays});
-    segments_.back().count += parameter.count;
-  }
+  plan_update();
   if (settings_.eval_tokens > 0 && group_.leads()) {
     evaluator_.emplace(config(), source_, evaluation_plan(settings_, source_), metrics::default_metrics(),
                        decoder_->context());
+  }
+}
+
+/// Joins neighbours among the trained parameters.
+void Trainer::plan_update() {
+  const auto ends_at = [](const Range& range) { return range.offset + range.count; };
+  auto next = trained_.entries().begin();  // both tables have the same order
+  for (const models::Parameter& parameter : decoder_->table().entries()) {
+    if (next == trained_.entries().end() || next->name != parameter.name) continue;
+    const bool joins = !ranges_.empty() && ends_at(ranges_.back()) == parameter.offset;
+    const bool decays = models::decays(parameter.kind);
+    if (!joins) ranges_.push_back({parameter.offset, 0});
+    if (!joins || segments_.back().decays != decays) segments_.push_back({{parameter.offset, 0}, next->offset, decays});
+    ranges_.back().count += parameter.count;
+    segments_.back().count += parameter.count;
+    ++next;
   }
 }
 
@@ -127,7 +153,7 @@ double Trainer::accumulate_gradients() {
     loss += share *
             decoder_->loss_and_gradients(gradients_.data(), parameters_.data(), tokens_.data(), targets_.data(), share);
   }
-  group_.sum(gradients_.data(), std::ssize(gradients_));
+  for (const Range& range : ranges_) group_.sum(gradients_.data() + range.offset, range.count);
   return group_.sum(loss);
 }
 
@@ -141,16 +167,24 @@ void Trainer::update(double lr, double gradient_scale, std::int64_t step) {
   options.step = step;
   for (const Segment& segment : segments_) {
     options.weight_decay = segment.decays ? settings_.weight_decay : 0.0;
-    const auto part = [&segment](std::vector<float>& numbers) {
-      return View<float, 1>(numbers.data() + segment.offset, {segment.count});
+    const auto part = [&segment](std::vector<float>& numbers, std::int64_t begin) {
+      return View<float, 1>(numbers.data() + begin, {segment.count});
     };
-    layers::adamw_step(part(parameters_), part(first_moment_), part(second_moment_), part(gradients_), options,
+    layers::adamw_step(part(parameters_, segment.offset), part(first_moment_, segment.moments),
+                       part(second_moment_, segment.moments), part(gradients_, segment.offset), options,
                        decoder_->context());
   }
 }
 
-double Trainer::squared_norm(const std::vector<float>& numbers) const {
-  return layers::squared_norm(view_of(numbers, numbers.size()), decoder_->context());
+double Trainer::squared_norm(const float* numbers, std::int64_t count) const {
+  return layers::squared_norm(View<const float, 1>(numbers, {count}), decoder_->context());
+}
+
+/// Returns the norm of the gradient of the trained parameters.
+double Trainer::gradient_norm() const {
+  double square = 0.0;
+  for (const Range& range : ranges_) square += squared_norm(gradients_.data() + range.offset, range.count);
+  return std::sqrt(square);
 }
 
 /// Converts the loss of the next step, whose sequences are those of all processes.
@@ -176,7 +210,7 @@ StepReport Trainer::step() {
   report.loss = accumulate_gradients();
   if (!std::isfinite(report.loss)) throw Diverged(fmt::format("step {}: the loss is {}", report.step, report.loss));
   report.bits_per_byte = bits_per_byte(report.loss);
-  report.grad_norm = std::sqrt(squared_norm(gradients_));
+  report.grad_norm = gradient_norm();
   if (!std::isfinite(report.grad_norm)) {
     throw Diverged(fmt::format("step {}: the norm of the gradient is {}", report.step, report.grad_norm));
   }
@@ -213,7 +247,7 @@ TrainerState Trainer::state() const {
 
 void Trainer::require_finite() const {
   for (const std::vector<float>* buffer : {&parameters_, &first_moment_, &second_moment_}) {
-    if (!std::isfinite(squared_norm(*buffer))) {
+    if (!std::isfinite(squared_norm(buffer->data(), std::ssize(*buffer)))) {
       throw Diverged(fmt::format("step {}: the update left parameters or moments that are not finite", step_));
     }
   }
@@ -222,7 +256,7 @@ void Trainer::require_finite() const {
 void Trainer::save(const std::string& directory) const {
   require_finite();
   save_checkpoint(directory, {config(), decoder_->table(), parameters_.data(), first_moment_.data(),
-                              second_moment_.data(), write_state(state()), source_.model_files()});
+                              second_moment_.data(), write_state(state()), source_.model_files(), settings_.trained});
 }
 
 }  // namespace headgate::train

@@ -41,6 +41,9 @@ struct StepReport {
 std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
                                                 const SequenceSource& source, const ProcessGroup& group);
 
+/// Returns the items of that memory that the source of data does not change: parameters, gradients and moments.
+std::vector<models::MemoryItem> parameter_memory(const models::DecoderConfig& config, TrainedPart trained);
+
 /// Holds a model in training, its parameters and AdamW's moments, and takes training steps on settings.threads. In a
 /// group of n processes each has all parameters and takes 1/n of every batch, in the order of the ranks. Gradients and
 /// losses are summed, so that all take the same step.
@@ -50,6 +53,10 @@ class Trainer {
   /// Throws Error if config, settings, source and group do not fit each other.
   Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source,
           ProcessGroup& group = alone());
+
+  /// Does the same with the parameters (total) of a model.
+  Trainer(const models::DecoderConfig& config, const TrainSettings& settings, std::vector<float> parameters,
+          const SequenceSource& source, ProcessGroup& group = alone());
 
   /// Resumes from a checkpoint with the trainer state `state`. Throws Error if the data differs from the run's.
   Trainer(Checkpoint checkpoint, const TrainerState& state, const SequenceSource& source,
@@ -83,23 +90,30 @@ class Trainer {
   const std::vector<float>& parameters() const { return parameters_; }
   std::int64_t spikes() const { return spikes_.count(); }
   double flops_per_step() const;  ///< of all processes
+  std::int64_t trained_count() const { return trained_.total(); }
   ProcessGroup& group() const { return group_; }
   TrainerState state() const;
 
   std::vector<models::MemoryItem> memory_plan() const { return training_memory(config(), settings_, source_, group_); }
 
  private:
-  /// Consecutive parameters with the same weight decay.
-  struct Segment {
+  /// Consecutive parameters that are trained.
+  struct Range {
     std::int64_t offset = 0;
     std::int64_t count = 0;
+  };
+  /// Consecutive ones with the same weight decay.
+  struct Segment : Range {
+    std::int64_t moments = 0;  ///< where their moments begin
     bool decays = false;
   };
 
   void plan();
+  void plan_update();
   double accumulate_gradients();
   void update(double lr, double gradient_scale, std::int64_t step);
-  double squared_norm(const std::vector<float>& numbers) const;
+  double squared_norm(const float* numbers, std::int64_t count) const;
+  double gradient_norm() const;
   std::optional<double> bits_per_byte(double loss) const;
 
   TrainSettings settings_;
@@ -107,13 +121,15 @@ class Trainer {
   ProcessGroup& group_;
   std::function<bool()> cancelled_;  // never empty: the decoders' contexts point to it
   std::unique_ptr<models::SequenceDecoder<float>> decoder_;
+  models::ParameterTable trained_;
   std::optional<HeldOutEvaluator> evaluator_;
   std::vector<float> parameters_;      // (total)
   std::vector<float> gradients_;       // (total)
-  std::vector<float> first_moment_;    // (total)
-  std::vector<float> second_moment_;   // (total)
+  std::vector<float> first_moment_;    // (total of trained_)
+  std::vector<float> second_moment_;   // (total of trained_)
   std::vector<std::int32_t> tokens_;   // (own batch,T)
   std::vector<std::int32_t> targets_;  // (own batch,T)
+  std::vector<Range> ranges_;
   std::vector<Segment> segments_;
   SpikeCounter spikes_;
   std::int64_t step_ = 0;

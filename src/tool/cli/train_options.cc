@@ -129,8 +129,9 @@ void declare_run(VerbOptions& verb, TrainOptions& o) {
   declare_settings(verb, o.run.settings, SettingGroup::optimizer);
 }
 
-void declare_model(VerbOptions& verb, train::ModelChoices& model) {
+void declare_model(VerbOptions& verb, train::ModelChoices& model, train::RunChoices& settings) {
   verb.group("Model");
+  declare_settings(verb, settings, SettingGroup::model);
   verb.value("--config", model.config_file, "FILE.json", "A config.json to start from; other options override it")
       .existing_file();
   declare_keys(verb, model.keys, OptionGroup::model);
@@ -157,7 +158,7 @@ Option declare_include(VerbOptions& verb, std::vector<std::string>& patterns) {
 
 void declare_train_options(VerbOptions& verb, TrainOptions& options) {
   declare_run(verb, options);
-  declare_model(verb, options.run.model);
+  declare_model(verb, options.run.model, options.run.settings);
 }
 
 }  // namespace headgate::cli

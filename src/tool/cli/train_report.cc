@@ -29,6 +29,17 @@ std::string model_text(const models::DecoderConfig& c) {
       layers::gate_name(c.gate), c.norm_placement == models::NormPlacement::sandwich ? ", sandwich norm" : "");
 }
 
+/// Says what a run starts from and which of its parameters it trains, if not all of a new model.
+std::string start_text(const train::Trainer& trainer) {
+  const train::TrainSettings& s = trainer.settings();
+  std::string text;
+  if (!s.init.empty()) text += fmt::format("init    {}\n", s.init);
+  if (s.trained != train::TrainedPart::all) {
+    text += fmt::format("trains  {}: {} parameters\n", word_of(s.trained), trainer.trained_count());
+  }
+  return text;
+}
+
 std::string data_text(const train::SequenceSource& source, train::Task task) {
   std::string text = fmt::format("data    {}, {}\n", word_of(task), source.description());
   for (const std::string& what : source.left_out().phrases()) text += fmt::format("        left out: {}\n", what);
@@ -63,7 +74,7 @@ void print_start(const train::Run& run) {
   const train::Trainer& trainer = *run.trainer;
   const train::TrainSettings& s = trainer.settings();
   say(stdout,
-      model_text(trainer.config()) + data_text(*run.source, s.task) +
+      model_text(trainer.config()) + start_text(trainer) + data_text(*run.source, s.task) +
           fmt::format("run     steps {} to {}, {} x {} tokens in {} pass{} each; lr {:g} {}, warm-up {}; {} thread{}\n",
                       trainer.steps_done() + 1, s.schedule.steps, s.batch * s.accumulate, s.seq_len, s.accumulate,
                       s.accumulate == 1 ? "" : "es", s.schedule.peak, word_of(s.schedule.decay), s.schedule.warmup,

@@ -91,6 +91,16 @@ TEST_F(CheckpointTest, Model_OfAPublicFamily_IsWrittenAsThat) {
   EXPECT_EQ(back.parameters, llama.parameters);
 }
 
+TEST_F(CheckpointTest, State_ThatNamesNoPart_IsRefused) {
+  CheckpointView view = model.view();
+  view.trainer_state = R"({"train_only": "norms"})";
+  save_checkpoint(directory, view);
+  expect_refused(CheckpointParts::all, "trainer_state.json", "train_only");
+  view.trainer_state = R"({"train_only": "gates"})";
+  save_checkpoint(directory, view);
+  expect_refused(CheckpointParts::all, "trainer_state.json", "the model has no gates");
+}
+
 TEST_F(CheckpointTest, Model_WithoutTrainerState_CannotBeResumed) {
   save_checkpoint(directory, model.view());
   CheckpointView view = model.view();

@@ -154,6 +154,46 @@ TEST(Trainer, WeightDecay_Applied_ChangesMatricesOnly) {
   }
 }
 
+TEST(Trainer, GatesAlone_Trained_LeaveOthersBitwise) {
+  for (const models::ModelPrecision precision : {models::ModelPrecision::f32, models::ModelPrecision::bf16}) {
+    SmallRun run;
+    run.config.gate = layers::parse_gate("elementwise-sigmoid2-bias");
+    run.settings.weight_decay = 0.5;
+    run.settings.precision = precision;
+    run.settings.trained = TrainedPart::gates;
+    run.settings.clip = 0.0;
+    Trainer trainer = run.fresh();
+    const std::vector<float> before = trainer.parameters();
+    const StepReport first = trainer.step();
+    trainer.save(run.path("saved"));
+    const Checkpoint saved = load_checkpoint(run.path("saved"), CheckpointParts::all);
+    ASSERT_EQ(std::ssize(saved.first_moment), models::ParameterTable(run.config).gates().total());
+    EXPECT_EQ(std::ssize(saved.second_moment), trainer.trained_count());
+    EXPECT_EQ(trainer.memory_plan()[2].bytes, 8 * saved.first_moment.size()) << "frozen parameters have no moments";
+    double square = 0.0;
+    for (const float m : saved.first_moment) square += static_cast<double>(m) * m;
+    EXPECT_NEAR(first.grad_norm, std::sqrt(square) / (1.0 - run.settings.beta1), 1e-5 * first.grad_norm);
+    losses(trainer, 3);
+    const models::ParameterTable table(run.config);
+    for (const models::Parameter& parameter : table.entries()) {
+      const auto begin = static_cast<std::ptrdiff_t>(parameter.offset);
+      const auto end = begin + static_cast<std::ptrdiff_t>(parameter.count);
+      const bool same = std::equal(before.begin() + begin, before.begin() + end, trainer.parameters().begin() + begin);
+      EXPECT_EQ(same, !models::is_gate(parameter.kind)) << parameter.name;
+    }
+    Trainer resumed = run.resumed(run.path("saved"));
+    losses(resumed, 3);
+    EXPECT_EQ(resumed.parameters(), trainer.parameters());
+  }
+}
+
+TEST(Trainer, GatesAlone_ModelWithoutGates_IsRefused) {
+  SmallRun run;
+  run.config.gate = {};
+  run.settings.trained = TrainedPart::gates;
+  EXPECT_THROW(run.fresh(), Error);
+}
+
 TEST(Trainer, Gradient_AboveTheLimit_IsClipped) {
   SmallRun run;
   run.settings.clip = 0.01;
