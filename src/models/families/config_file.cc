@@ -100,9 +100,9 @@ bool is_written(Presence presence, const DecoderConfig& config, const Family& fa
     case Presence::required:
     case Presence::always: break;
     case Presence::beyond_qwen3: return &family == &kHeadgate;
-    case Presence::own:
-    case Presence::not_default: return !at_default && &family == &kHeadgate;
-    case Presence::with_gate: return config.gate != layers::GateVariant{};
+    case Presence::own: return !at_default && &family == &kHeadgate;
+    case Presence::not_default: return !at_default && (&family == &kHeadgate || &family == &kQwen35);
+    case Presence::with_gate: return config.gate != layers::GateVariant{} && &family != &kQwen35;
   }
   return true;
 }
@@ -127,6 +127,8 @@ Json json_of(const Value& value) {
 /// Writes features that public families name differently from this library.
 void write_features(nlohmann::ordered_json& out, const DecoderConfig& config, const Family& family) {
   if (&family == &kMistral) out["sliding_window"] = config.window;
+  // Qwen3.5's default is another.
+  if (&family == &kQwen35) out["partial_rotary_factor"] = config.rope_fraction;
   if (&family == &kHeadgate || config.rope_scaling == layers::RopeScalingKind::none) return;
   nlohmann::ordered_json scaling{{"rope_type", word_of(config.rope_scaling)}, {"factor", config.rope_factor}};
   if (config.rope_scaling == layers::RopeScalingKind::llama3) {
@@ -155,8 +157,18 @@ std::string write_as(const DecoderConfig& config, GateLayout layout, const Famil
   }
   out["torch_dtype"] = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
   write_features(out, config, family);
-  if (layout != GateLayout::separate) out["gate_layout"] = word_of(layout);
+  if (layout != GateLayout::separate && &family != &kQwen35) out["gate_layout"] = word_of(layout);
   return out.dump(2) + "\n";
+}
+
+/// Returns whether the text part of Qwen3.5 computes the same: its config.json says all that `config` does.
+bool is_qwen35(const DecoderConfig& config) {
+  if (!has_layer(config, LayerType::linear_attention)) return false;
+  try {
+    return parse_config("", write_as(config, GateLayout::per_query_head, kQwen35, DType::f32)) == config;
+  } catch (const io::FileError&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -165,8 +177,9 @@ std::string write_config(const DecoderConfig& config) {
   return write_as(config, GateLayout::separate, is_qwen3(config) ? kQwen3 : kHeadgate, DType::f32);
 }
 
-std::string write_public_config(const FileConfig& file, DType dtype) {
+const Family& public_family(const FileConfig& file) {
   const DecoderConfig& c = file.config;
+  if (file.layout == GateLayout::per_query_head && is_qwen35(c)) return kQwen35;
   DecoderConfig plain = without_rope_scaling(c);
   plain.qk_norm = QkNorm::per_head;
   plain.qkv_bias = QkvBias::none;
@@ -181,7 +194,18 @@ std::string write_public_config(const FileConfig& file, DType dtype) {
     if (is_public(QkNorm::none, QkvBias::none, true)) family = &kMistral;
     if (is_public(QkNorm::none, QkvBias::learned, false)) family = &kQwen2;
   }
-  return write_as(c, file.layout, *family, dtype);
+  return *family;
+}
+
+FileConfig public_file(const DecoderConfig& config) {
+  FileConfig file{config};
+  if (is_qwen35(config)) file.layout = GateLayout::per_query_head;
+  file.family = &public_family(file);
+  return file;
+}
+
+std::string write_public_config(const FileConfig& file, DType dtype) {
+  return write_as(file.config, file.layout, public_family(file), dtype);
 }
 
 void write_config_files(const std::string& directory, const std::string& text) {

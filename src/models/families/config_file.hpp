@@ -20,8 +20,16 @@ namespace headgate::models {
 /// Returns the text of a config.json of "qwen3" or "headgate".
 std::string write_config(const DecoderConfig& config);
 
-/// Does the same, but writes "llama", "mistral" or "qwen2" if that family computes the same, and gate_layout if the
-/// gate has no tensor of its own.
+/// Returns the family of `transformers` that computes the same as the config, if its files have the gate's rows where
+/// the layout has them; "headgate" if there is none.
+const Family& public_family(const FileConfig& file);
+
+/// Returns the config with the layout in which a family of `transformers` stores it, separate if there is none, and the
+/// family.
+FileConfig public_file(const DecoderConfig& config);
+
+/// Returns the text of a config.json of public_family(file), with gate_layout if that does not say where the gate's
+/// rows are.
 std::string write_public_config(const FileConfig& file, DType dtype);
 
 /// Writes the text of a config.json into `directory`, and kModelingFile (modeling_code.hpp) beside it if it is of

@@ -377,16 +377,19 @@ std::vector<float> ModelFile::read(const io::FileProgress& progress) const {
 
 namespace {
 
-/// A tensor of the file, with elements in the file's type.
+/// A tensor of the file.
 struct WrittenTensor {
   std::string name;
   std::vector<std::int64_t> shape;
-  std::vector<float> values;
-  std::vector<std::uint16_t> narrow;
+  const float* parameter = nullptr;   ///< its numbers, if it is a parameter
+  std::vector<float> fused;           ///< its numbers, if it has rows of several
+  std::vector<std::uint16_t> narrow;  ///< the same in a narrow type of the file
+
+  const float* values() const { return parameter != nullptr ? parameter : fused.data(); }
 };
 
 /// Returns the tensors of a file, one for each parameter, except that a fused gate is stored among the rows of q.
-std::vector<WrittenTensor> gather(const FileConfig& file, const std::vector<float>& parameters) {
+std::vector<WrittenTensor> gather(const FileConfig& file, const float* parameters) {
   const ParameterTable table(file.config);
   std::vector<WrittenTensor> out;
   std::map<std::string, std::size_t> by_name;
@@ -394,30 +397,33 @@ std::vector<WrittenTensor> gather(const FileConfig& file, const std::vector<floa
     // Families that are written store a parameter in one tensor.
     const TensorPiece at = stored_in_directory(parameter, file, {}).pieces.front();
     const auto [place, first] = by_name.emplace(at.tensor, out.size());
-    if (first)
-      out.push_back({at.tensor, at.shape, std::vector<float>(static_cast<std::size_t>(count_of(at.shape))), {}});
-    std::vector<float>& values = out[place->second].values;
-    const float* from = parameters.data() + parameter.offset;
+    if (first) out.push_back({at.tensor, at.shape, nullptr, {}, {}});
+    WrittenTensor& tensor = out[place->second];
+    const float* from = parameters + parameter.offset;
     if (at.rows.empty()) {
-      std::copy_n(from, parameter.count, values.data());
+      tensor.parameter = from;
       continue;
     }
+    tensor.fused.resize(static_cast<std::size_t>(count_of(at.shape)));
     const std::int64_t width = parameter.shape[1];
     for (std::int64_t r = 0; r < parameter.shape[0]; ++r) {
-      std::copy_n(from + r * width, width, values.data() + at.rows[static_cast<std::size_t>(r)] * width);
+      std::copy_n(from + r * width, width, tensor.fused.data() + at.rows[static_cast<std::size_t>(r)] * width);
     }
   }
   return out;
 }
 
 void narrow(WrittenTensor& tensor, DType dtype) {
-  for (const float x : tensor.values) tensor.narrow.push_back(dtype == DType::bf16 ? to_bf16(x).bits : to_f16(x).bits);
-  for (std::size_t i = 0; i < tensor.values.size(); ++i) {
+  const auto count = static_cast<std::size_t>(count_of(tensor.shape));
+  tensor.narrow.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const float x = tensor.values()[i];
+    tensor.narrow.push_back(dtype == DType::bf16 ? to_bf16(x).bits : to_f16(x).bits);
     const float back = dtype == DType::bf16 ? to_f32(BFloat16{tensor.narrow[i]}) : to_f32(Float16{tensor.narrow[i]});
-    require(std::isfinite(back), "tensor '{}': element {} is {}, more than {} holds", tensor.name, i, tensor.values[i],
+    require(std::isfinite(back), "tensor '{}': element {} is {}, more than {} holds", tensor.name, i, x,
             dtype_name(dtype));
   }
-  tensor.values = {};
+  tensor.fused = {};
 }
 
 }  // namespace
@@ -432,19 +438,30 @@ std::vector<TextFile> read_text_files(const std::string& directory) {
   return out;
 }
 
+void write_weights(const std::string& path, const FileConfig& file, const float* parameters) {
+  const std::vector<WrittenTensor> tensors = gather(file, parameters);
+  std::vector<io::TensorSource> sources;
+  sources.reserve(tensors.size());
+  for (const WrittenTensor& tensor : tensors)
+    sources.push_back({tensor.name, DType::f32, tensor.shape, tensor.values()});
+  io::write_safetensors(path, sources);
+}
+
 void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
                  DType dtype, const std::vector<TextFile>& text_files, const io::FileProgress& progress) {
   require(dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, "models are not written in {}",
           dtype_name(dtype));
   require_fusable(file.layout, file.config);
-  std::vector<WrittenTensor> tensors = gather(file, parameters);
+  FileConfig as_family = file;
+  as_family.family = &public_family(file);
+  std::vector<WrittenTensor> tensors = gather(as_family, parameters.data());
   std::vector<io::TensorSource> sources;
   const double narrowing = dtype == DType::f32 ? 0.0 : 0.5;  // share of the time
   for (WrittenTensor& tensor : tensors) {
     if (dtype != DType::f32) narrow(tensor, dtype);
     const double narrowed = static_cast<double>(sources.size() + 1) / static_cast<double>(tensors.size());
     if (progress) progress(narrowing * narrowed);
-    const void* data = dtype == DType::f32 ? static_cast<const void*>(tensor.values.data()) : tensor.narrow.data();
+    const void* data = dtype == DType::f32 ? static_cast<const void*>(tensor.values()) : tensor.narrow.data();
     sources.push_back({tensor.name, dtype, tensor.shape, data});
   }
   std::vector<std::string> names{kConfig, kModel, kModelingFile};

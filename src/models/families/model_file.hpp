@@ -105,6 +105,10 @@ struct TextFile {
 /// Reads those of kTextFiles that exist in a directory. Throws io::FileError.
 std::vector<TextFile> read_text_files(const std::string& directory);
 
+/// Writes all parameters (total) of a model to a safetensors file in f32, as file.family stores them, whole or not at
+/// all. Throws io::FileError.
+void write_weights(const std::string& path, const FileConfig& file, const float* parameters);
+
 /// Writes a model to `directory` in Hugging Face's layout: config.json and model.safetensors in f32, f16 or bf16,
 /// rounded to nearest even, and `text_files`. The directory is replaced whole or not at all, and never if it has files
 /// of other names. Throws io::WriteError, and Error if the layout does not suit the config's gate or if f16 cannot hold

@@ -7,6 +7,7 @@
 
 #include "headgate/error.hpp"
 #include "models/families/config_file.hpp"
+#include "models/families/model_file.hpp"
 #include "models/families/modeling_code.hpp"
 #include "models/families/tensor_file.hpp"
 #include "models/io/input_file.hpp"
@@ -46,8 +47,9 @@ models::ParameterTable with_moments(const Checkpoint& checkpoint, const models::
 
 void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint) {
   io::StagedDirectory staged(directory, kFiles);
-  models::write_config_files(staged.path(), models::write_public_config({checkpoint.config}, DType::f32));
-  models::write_tensors(file_of(staged.path(), kCheckpointModel), checkpoint.table, {{"", checkpoint.parameters}});
+  const models::FileConfig file = models::public_file(checkpoint.config);
+  models::write_config_files(staged.path(), models::write_public_config(file, DType::f32));
+  models::write_weights(file_of(staged.path(), kCheckpointModel), file, checkpoint.parameters);
   if (checkpoint.first_moment != nullptr && checkpoint.second_moment != nullptr) {
     models::write_tensors(file_of(staged.path(), kCheckpointOptimizer),
                           trained_parameters(checkpoint.table, checkpoint.trained),
@@ -55,8 +57,8 @@ void save_checkpoint(const std::string& directory, const CheckpointView& checkpo
   }
   if (!checkpoint.trainer_state.empty())
     io::write_text(file_of(staged.path(), kCheckpointState), checkpoint.trainer_state);
-  for (const NamedText& file : checkpoint.text_files) {
-    io::write_text(file_of(staged.path(), file.name.c_str()), file.text);
+  for (const NamedText& text : checkpoint.text_files) {
+    io::write_text(file_of(staged.path(), text.name.c_str()), text.text);
   }
   staged.commit();
 }
@@ -84,12 +86,11 @@ std::string read_trainer_state(const std::string& directory) {
 
 Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts) {
   const std::string from = io::present_directory(directory);
-  const std::string config_path = file_of(from, kCheckpointConfig);
+  const models::ModelFile file(from);
   Checkpoint out;
-  out.config = models::read_config(config_path);
+  out.config = file.config();
+  out.parameters = file.read();
   const models::ParameterTable table(out.config);
-  out.parameters = std::move(
-      models::read_tensors(file_of(from, kCheckpointModel), table, {""}, models::StoredAs::any_float).front());
   const std::string state_path = file_of(from, kCheckpointState);
   if (exists(state_path)) out.trainer_state = io::read_text(state_path, kMaxState);
   if (parts == CheckpointParts::all) {

@@ -5,9 +5,11 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "models/families/modeling_code.hpp"
 #include "models/io/file_error.hpp"
+#include "models/io/safetensors.hpp"
 #include "models/io/scratch.hpp"
 #include "models/train/saved_checkpoint.hpp"
 
@@ -89,6 +91,45 @@ TEST_F(CheckpointTest, Model_OfAPublicFamily_IsWrittenAsThat) {
   const Checkpoint back = load_checkpoint(directory, CheckpointParts::all);
   EXPECT_EQ(back.config, config);
   EXPECT_EQ(back.parameters, llama.parameters);
+}
+
+/// Its files have the gate's rows among those of q, and a convolution of another shape.
+TEST_F(CheckpointTest, Hybrid_ThatQwen35Computes_IsWrittenAsThat) {
+  models::DecoderConfig config = small_config();
+  config.layer_types = {models::LayerType::linear_attention, models::LayerType::full_attention};
+  config.linear.key_heads = config.linear.value_heads = 2;
+  config.linear.key_dim = config.linear.value_dim = 8;
+  config.norm = layers::NormKind::zero_centred;
+  config.gate = layers::parse_gate("elementwise");
+  for (const double rope_fraction : {0.5, 1.0}) {
+    config.rope_fraction = rope_fraction;
+    const SavedCheckpoint hybrid(config);
+    save_checkpoint(directory, hybrid.view());
+    const std::string text = read_bytes(directory + "/config.json");
+    EXPECT_NE(text.find("\"model_type\": \"qwen3_5_text\""), std::string::npos) << text;
+    EXPECT_EQ(text.find("gate_"), std::string::npos) << "keys of Headgate";
+    EXPECT_FALSE(std::filesystem::exists(directory + "/modeling_headgate.py"));
+    const Checkpoint back = load_checkpoint(directory, CheckpointParts::all);
+    EXPECT_EQ(back.config, config);
+    EXPECT_EQ(back.parameters, hybrid.parameters);
+    EXPECT_EQ(back.first_moment, hybrid.first);
+    EXPECT_EQ(
+        io::SafetensorsReader(directory + "/model.safetensors").find("model.layers.1.self_attn.q_proj.weight")->shape,
+        (std::vector<std::int64_t>{32, 8}));
+  }
+  for (const auto& change : std::vector<void (*)(models::DecoderConfig&)>{
+           [](auto& c) { c.norm = layers::NormKind::plain; }, [](auto& c) { c.qk_norm = models::QkNorm::none; },
+           [](auto& c) { c.gate = layers::parse_gate("headwise"); }, [](auto& c) { c.gate.init_std = 0.5; },
+           [](auto& c) { c.gate = layers::parse_gate("elementwise-learned_sinks"); },
+           [](auto& c) { c.linear.beta_scale = 2.0; },
+           [](auto& c) { c.norm_placement = models::NormPlacement::sandwich; }}) {
+    models::DecoderConfig other = config;
+    change(other);
+    save_checkpoint(directory, SavedCheckpoint(other).view());
+    const std::string text = read_bytes(directory + "/config.json");
+    EXPECT_NE(text.find("\"model_type\": \"headgate\""), std::string::npos) << text;
+    EXPECT_EQ(load_checkpoint(directory, CheckpointParts::all).config, other);
+  }
 }
 
 TEST_F(CheckpointTest, State_ThatNamesNoPart_IsRefused) {

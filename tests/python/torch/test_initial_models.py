@@ -33,7 +33,6 @@ def loaded(monkeypatch, tmp_path):
 
 def saved(family, where):
     """A small model that reads bytes."""
-    torch.manual_seed(0)
     model = models.model(family, vocab_size=256)
     model.save_pretrained(where)
     return model.eval()
@@ -42,7 +41,8 @@ def saved(family, where):
 def train(init, run, *options):
     text = run.parent / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 80)
-    command = [TOOL, "train", "--init", init, "--data", text, "--out", run, "--batch", 2, "--seq-len", 32, "--threads", 1,
+    start = ["--init", init] if init else ["--layers", 4, "--dim", 32, "--heads", 2, "--head-dim", 16]
+    command = [TOOL, "train", *start, "--data", text, "--out", run, "--batch", 2, "--seq-len", 32, "--threads", 1,
                "--steps", 4, "--eval-every", 0, *options]  # fmt: skip
     subprocess.run([str(word) for word in command], check=True, capture_output=True)
     return run
@@ -63,7 +63,7 @@ def of_the_tool(run, tokens, where):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3.5"])
 def test_family_stays(family, loaded, tmp_path):
     """Without a gate a checkpoint is of the model's own family; without learning it is the model, bit by bit."""
     model = saved(family, tmp_path / "model")
@@ -75,6 +75,17 @@ def test_family_stays(family, loaded, tmp_path):
     tokens = torch.arange(32).remainder(11).view(1, -1) + 97
     trained = loaded(run)
     assert not torch.equal(trained.model.embed_tokens.weight, model.model.embed_tokens.weight)
+    assert (of_the_tool(run, tokens, tmp_path) - log_probs(trained, tokens)).abs().max() < 1e-4
+
+
+@torch.no_grad()
+def test_hybrid_is_qwen35(loaded, tmp_path):
+    """A new model with layers of Gated DeltaNet, if the rest is as in Qwen3.5."""
+    options = ("--layer-types", "3:1", "--gate", "elementwise", "--norm", "zero_centred", "--rope-fraction", 0.25)
+    run = train(None, tmp_path / "run", *options)
+    trained = loaded(run)
+    assert type(trained) is transformers.Qwen3_5ForCausalLM
+    tokens = torch.arange(32).remainder(11).view(1, -1) + 97
     assert (of_the_tool(run, tokens, tmp_path) - log_probs(trained, tokens)).abs().max() < 1e-4
 
 
