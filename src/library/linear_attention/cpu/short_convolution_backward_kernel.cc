@@ -162,8 +162,12 @@ class ConvolutionGradientWorker {
     rows.x_stride = x.row_stride;
     rows.dy = dy.at<Stored>(row, first_, n);
     rows.dy_stride = dy.row_stride;
-    rows.dx = dx.present() ? dx.at<Stored>(row - past, first_, n) : nullptr;
-    rows.dx_stride = dx.row_stride;
+    if (dx.present()) {
+      rows.dx = dx.at<Stored>(row - past, first_, n);
+      rows.dx_stride = dx.row_stride;
+    } else {
+      rows.skipped = strip.rows;  // dstate alone is asked for, whose tokens are in no such strip
+    }
     rows.n = n;
     convolve(rows);
   }
