@@ -379,19 +379,26 @@ TEST_P(ShortConvolution, NoTokens_StateAndGradients_PassThrough) {
 }
 
 TEST(ShortConvolution, AbsentGradients_AreNotNeeded) {
-  Spec s = full_spec(DType::f32);
-  Problem all(s), some(s);
-  all.backward();
-  some.dx.poison();
-  const ShortConvolutionIncoming incoming{some.dy.view(), some.new_dstate.view()};
-  short_convolution_backward({some.dx.view(), {}, {}, {}}, some.inputs(), incoming, some.options());
-  EXPECT_TRUE(some.dx.bits() == all.dx.bits());
-  some.dbias.poison();
-  short_convolution_backward({{}, {}, some.dbias.view(), {}}, some.inputs(), incoming, some.options());
-  EXPECT_TRUE(some.dbias.bits() == all.dbias.bits());
-  some.dstate.poison();
-  short_convolution_backward({{}, {}, {}, some.dstate.view()}, some.inputs(), incoming, some.options());
-  EXPECT_TRUE(some.dstate.bits() == all.dstate.bits());
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Layout layout : {Layout::btc, Layout::bct}) {
+      Spec s = full_spec(dtype);
+      s.x = s.y = layout;
+      s.T = 100;
+      s.C = 70;
+      Problem all(s), some(s);
+      all.backward();
+      const ShortConvolutionIncoming incoming{some.dy.view(), some.new_dstate.view()};
+      const auto expect_same = [&](const ShortConvolutionGradients& wanted, PlacedTensor Problem::*gradient) {
+        (some.*gradient).poison();
+        short_convolution_backward(wanted, some.inputs(), incoming, some.options());
+        EXPECT_TRUE((some.*gradient).bits() == (all.*gradient).bits()) << describe(s);
+      };
+      expect_same({some.dx.view(), {}, {}, {}}, &Problem::dx);
+      expect_same({{}, some.dweight.view(), {}, {}}, &Problem::dweight);
+      expect_same({{}, {}, some.dbias.view(), {}}, &Problem::dbias);
+      expect_same({{}, {}, {}, some.dstate.view()}, &Problem::dstate);
+    }
+  }
 }
 
 TEST(ShortConvolution, CancelledCall_AnyTask_Throws) {
