@@ -117,8 +117,8 @@ TEST(Signals, Watch_FirstSignal_WritesItsAcknowledgementOnce) {
   EXPECT_EQ(said, "stopping\n");
 }
 
-/// Returns the wait status of a child on its own terminal, which gets `presses` Ctrl-C, 50 ms apart. Appends what it
-/// prints to `output`.
+/// Returns the wait status of a child on its own terminal, which gets `presses` Ctrl-C, each after the message about
+/// the one before. Appends what it prints to `output`.
 int status_on_terminal(int presses, const std::function<void()>& work, std::string& output) {
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
@@ -132,11 +132,14 @@ int status_on_terminal(int presses, const std::function<void()>& work, std::stri
     if (got > 0) output.append(bytes, static_cast<std::size_t>(got));
     return got > 0;
   };
-  while (output.find("ready") == std::string::npos && read_some()) {
-  }
+  const auto read_until = [&](const char* word) {
+    while (output.find(word) == std::string::npos && read_some()) {
+    }
+  };
+  read_until("ready");
   for (int i = 0; i < presses; ++i) {
     EXPECT_EQ(::write(terminal, "\x03", 1), 1);
-    ::usleep(50'000);
+    read_until("stopping");  // two signals that are pending together would be one
   }
   while (read_some()) {
   }
@@ -147,21 +150,23 @@ int status_on_terminal(int presses, const std::function<void()>& work, std::stri
 }
 
 TEST(Signals, Watch_CtrlCTwiceWithinASecond_EndsTheProcess) {
-  const auto work = [] {
-    const SignalWatch watch("stopping");
-    [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, "ready\n", 6);
-    for (int i = 0; i < 100 && SignalWatch::received() == 0; ++i) ::usleep(20'000);
-    if (SignalWatch::received() != SIGINT) ::_exit(1);
-    ::usleep(500'000);
-    ::_exit(7);
+  const auto work_for = [](int ticks) {  // after the first signal, each of 20 ms
+    return [ticks] {
+      const SignalWatch watch("stopping");
+      [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, "ready\n", 6);
+      for (int i = 0; i < 3000 && SignalWatch::received() == 0; ++i) ::usleep(20'000);
+      if (SignalWatch::received() != SIGINT) ::_exit(1);
+      for (int i = 0; i < ticks; ++i) ::usleep(20'000);
+      ::_exit(7);
+    };
   };
   std::string output;
-  const int once = status_on_terminal(1, work, output);
+  const int once = status_on_terminal(1, work_for(25), output);
   ASSERT_TRUE(WIFEXITED(once)) << once;
   EXPECT_EQ(WEXITSTATUS(once), 7);
   EXPECT_NE(output.find("\nstopping\r\n"), std::string::npos) << output;
   output.clear();
-  expect_ended_by(status_on_terminal(2, work, output), SIGINT);
+  expect_ended_by(status_on_terminal(2, work_for(3000), output), SIGINT);
 }
 
 TEST(Signals, Watch_Ended_RestoresTheHandlers) {
