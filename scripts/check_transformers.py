@@ -5,11 +5,11 @@
     check_transformers.py [BUILD [NAME …]]     BUILD: the build folder (default: build); NAME: only these models
 
 Needs PyTorch and transformers (pip install torch transformers). Random models are written by model_sample of the build
-folder: a baseline with tied embeddings and with a matrix of its own, which load as Qwen3ForCausalLM, every gate, and
-features beside a gate, which load by the modeling_headgate.py beside their config. Models with a gate of query heads are
-converted to each layout of its rows too. Fails when a tensor is missing or left over, when a log-probability
-differs by more than 1e-4 (of all tokens at once, or token by token with a cache), when `generate` says other tokens
-with a cache than without, or when headgate reads the copy that transformers writes as another model.
+folder: a baseline with tied embeddings and with a matrix of its own, which load as Qwen3ForCausalLM, every gate,
+features beside a gate and models whose layers differ, which load by the modeling_headgate.py beside their config. Models
+with a gate of query heads are converted to each layout of its rows too. Fails when a tensor is missing or left over, when
+a log-probability differs by more than 1e-4 (of all tokens at once, or token by token with a cache), when `generate` says
+other tokens with a cache than without, or when headgate reads the copy that transformers writes as another model.
 """
 
 import os

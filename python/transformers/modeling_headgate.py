@@ -3,11 +3,14 @@
 
     AutoModelForCausalLM.from_pretrained(DIRECTORY, trust_remote_code=True)
 
-A pre-norm transformer as Llama and Qwen3 are, with a gate at one of five places of its attention, or a sink or another
-control in place of one. `headgate` writes this file beside config.json; the checkpoint has all of its own code.
+A transformer as Llama and Qwen3 are, with a gate at one of five places of its attention, or a sink or another control
+in place of one. Its layers attend to all tokens before each, attend to those of a window, or are Gated DeltaNet as in
+Qwen3.5, whose functions of transformers compute them. `headgate` writes this file beside config.json; the checkpoint has
+all of its own code.
 Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
 """
 
+import copy
 import math
 
 import torch
@@ -22,8 +25,8 @@ from headgate.torch.layer import GatedLayer, RMSNorm, rope_frequencies, turn
 # What a key of config.json means where it is missing.
 DEFAULTS = {
     "norm_kind": "plain",  # or zero_centred
-    "norm_placement": "pre",  # or sandwich
-    "qk_norm": "per_head",  # or none
+    "norm_placement": "pre",  # or sandwich, or post, with which layers of linear attention have pre
+    "qk_norm": "per_head",  # or none, all_heads
     "partial_rotary_factor": 1.0,
     "gate_site": "none",  # or g1 (attention output), g2 (v), g3 (k), g4 (q), g5 (output of W_o)
     "gate_grain": "elementwise",  # or headwise, head_shared
@@ -35,12 +38,26 @@ DEFAULTS = {
     "attention_output_control": "none",  # or head_rmsnorm, output_silu
     "attention_sinks": "none",  # or learned_sinks, off_by_one
     "attention_qkv_bias": "none",  # or learned
-    "attention_window": 0,  # keys that a query sees, itself the last; 0: all before it
+    "attention_window": 0,  # keys that a query sees, itself the last; 0: all before it; of sliding layers if there are
     "rope_scaling_type": "none",  # or linear, llama3
     "rope_scaling_factor": 1.0,
     "rope_low_freq_factor": 1.0,
     "rope_high_freq_factor": 4.0,
     "rope_original_seq_len": 8192,
+    "layer_types": None,  # of each layer full_attention, sliding_attention, linear_attention; None: attention
+    "attention_scale": 0.0,  # of the scores; 0: 1 / sqrt(head_dim)
+    "embedding_scale": 1.0,
+    "mlp_activation": "silu",  # or gelu_tanh
+    "sliding_num_attention_heads": 0,  # in sliding layers; 0: as many as elsewhere
+    "sliding_rope_theta": 0.0,  # in sliding layers, without scaling; 0: RoPE as elsewhere
+    "sliding_partial_rotary_factor": 1.0,  # with sliding_rope_theta
+    "linear_num_key_heads": 0,
+    "linear_num_value_heads": 0,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "linear_beta_scale": 1.0,
+    "linear_norm_eps": 0.0,  # 0: rms_norm_eps
 }
 
 
@@ -53,19 +70,123 @@ class HeadgateConfig(PretrainedConfig):
     def __init__(self, **keys):
         super().__init__(**{**DEFAULTS, **keys})
 
+    @property
+    def sliding_window(self):
+        """What transformers' caches call the window."""
+        return self.attention_window or None
+
+
+def config_of_layer(config, layer):
+    """The config as the layer reads it: with its layer_type, and its own heads, window and RoPE."""
+    types, config = config.layer_types, copy.copy(config)
+    config.layer_type = types[layer] if types else "full_attention"
+    sliding = config.layer_type == "sliding_attention"
+    if types and not sliding:
+        config.attention_window = 0
+    if sliding and config.sliding_num_attention_heads > 0:
+        config.num_attention_heads = config.sliding_num_attention_heads
+    if sliding and config.sliding_rope_theta > 0:
+        config.rope_theta, config.rope_scaling_type = config.sliding_rope_theta, "none"
+        config.partial_rotary_factor = config.sliding_partial_rotary_factor
+    return config
+
 
 def norm_of(config):
     return RMSNorm(config.hidden_size, config.rms_norm_eps, config.norm_kind)
+
+
+class Tokens:
+    """Where the tokens of a forward pass stand, for its layers."""
+
+    def __init__(self, config, x, attention_mask, position_ids, cache):
+        """x (B,T,C); attention_mask (B,S) with 0 at padding; position_ids (B|1,T); the last three may be None."""
+        self.x, self.attention_mask, self.cache = x, attention_mask, cache
+        self.T = x.shape[1]
+        self.past = 0 if cache is None or not has_attention(config) else cache.get_seq_length()
+        if position_ids is None:
+            position_ids = torch.arange(self.past, self.past + self.T, device=x.device).unsqueeze(0)
+        self.position_ids = position_ids
+        self.known = {}
+
+    def angles(self, config):
+        """cos and sin of a layer's RoPE, (B|1,1,T,R/2)."""
+        key = ("angles", config.rope_theta, config.partial_rotary_factor, config.rope_scaling_type)
+        if key not in self.known:
+            angles = self.position_ids[:, None, :, None].double() * rope_frequencies(config, self.x.device)
+            self.known[key] = angles.cos().to(self.x.dtype), angles.sin().to(self.x.dtype)
+        return self.known[key]
+
+    def visible(self, config, layer):
+        """(B|1,1,T,S) of a layer: the keys up to the query's own, those of the window, none of padding."""
+        S, first = self.T, 0
+        if self.cache is not None:
+            S, first = self.cache.get_mask_sizes(self.T, layer)
+        key = ("visible", config.attention_window, S, first)
+        if key not in self.known:
+            query = torch.arange(self.past, self.past + self.T, device=self.x.device).view(-1, 1)
+            key_at = torch.arange(first, first + S, device=self.x.device).view(1, -1)
+            visible = key_at <= query
+            if config.attention_window > 0:
+                visible = visible & (key_at > query - config.attention_window)
+            visible = visible.view(1, 1, self.T, S)
+            if self.attention_mask is not None:
+                visible = visible & self.attention_mask[:, None, None, first : first + S].bool()
+            self.known[key] = visible
+        return self.known[key]
+
+    def kept(self):
+        """(B,T) with 0 at padding, or None where there is none."""
+        return None if self.attention_mask is None else self.attention_mask[:, -self.T :]
+
+
+class StateCache(DynamicCache):
+    """The states of a model whose layers are all of linear attention. It counts the tokens for generate; other caches
+    count their keys."""
+
+    is_compileable = False
+
+    def __init__(self, config):
+        super().__init__(config=config)
+        self.tokens = 0
+
+    def get_seq_length(self, layer_idx=0):
+        return self.tokens
+
+    def update_conv_state(self, conv_states, layer_idx, **keys):
+        self.tokens += conv_states.shape[-1] if layer_idx == 0 else 0
+        return super().update_conv_state(conv_states, layer_idx, **keys)
+
+    def reset(self):
+        super().reset()
+        self.tokens = 0
+
+
+def has_attention(config) -> bool:
+    return not config.layer_types or set(config.layer_types) != {"linear_attention"}
+
+
+def new_cache(config):
+    return DynamicCache(config=config) if has_attention(config) else StateCache(config)
 
 
 class Attention(GatedLayer):
     def __init__(self, config, layer):
         super().__init__(config)
         self.layer = layer
+        self.scale = config.attention_scale or 1 / math.sqrt(config.head_dim)
+        if config.qk_norm == "all_heads":
+            self.q_norm = RMSNorm(self.Hq * self.D, config.rms_norm_eps, config.norm_kind)
+            self.k_norm = RMSNorm(self.Hkv * self.D, config.rms_norm_eps, config.norm_kind)
+
+    def projected(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        q, k, v, z = super().projected(h)
+        if self.config.qk_norm == "all_heads":
+            q, k = self.q_norm(q.flatten(-2)).view_as(q), self.k_norm(k.flatten(-2)).view_as(k)
+        return q, k, v, z
 
     def weights(self, q, k, visible):
         """Softmax weights (B,Hq,T,S) in f32; with a sink they sum to less than 1."""
-        scores = (q @ k.transpose(-1, -2)).float() / math.sqrt(self.config.head_dim)
+        scores = (q @ k.transpose(-1, -2)).float() * self.scale
         # Not -inf, of which the queries of padding, which see nothing, would make NaN.
         scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
         if self.config.attention_sinks == "none":
@@ -80,41 +201,121 @@ class Attention(GatedLayer):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         q, k = turn(q, cos, sin), turn(k, cos, sin)
         if cache is not None:
-            k, v = cache.update(k, v, self.layer)  # all tokens so far, (B,Hkv,S,D)
+            k, v = cache.update(k, v, self.layer)  # all tokens so far, or those of the window, (B,Hkv,S,D)
+            k, v = (x[:, :, -visible.shape[-1] :] for x in (k, v))  # a cache may keep more than a window of 1
         k, v = (x.repeat_interleave(self.Hq // self.Hkv, dim=1) for x in (k, v))
         weights = self.weights(q, k, visible)
         y = self.controlled((weights.to(v.dtype) @ v).transpose(1, 2))  # (B,T,Hq,D)
         return self.output(self.gated("g1", y, z), z), weights
 
 
+def qwen3_5():
+    """transformers' code of Qwen3.5, which not every model needs. headgate.torch.transformers.register() replaces
+    functions in it, so they are looked up when they are called."""
+    from transformers.models.qwen3_5 import modeling_qwen3_5
+
+    return modeling_qwen3_5
+
+
+class Taps(nn.Module):
+    """A convolution's weight, (channels,K), whose last tap meets the token itself."""
+
+    def __init__(self, channels, K):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(channels, K) / math.sqrt(3 * K))
+
+
+class DeltaNet(nn.Module):
+    """Gated DeltaNet with Hk heads of queries and keys and Hv of values. Padding is 0 to it."""
+
+    def __init__(self, config, layer):
+        super().__init__()
+        self.layer, self.beta_scale = layer, config.linear_beta_scale
+        self.Dk, self.Dv, Hv = config.linear_key_head_dim, config.linear_value_head_dim, config.linear_num_value_heads
+        C, keys, values = config.hidden_size, config.linear_num_key_heads * self.Dk, Hv * self.Dv
+        self.widths = keys, keys, values
+        self.in_proj_qkv = nn.Linear(C, sum(self.widths), bias=False)
+        self.in_proj_z = nn.Linear(C, values, bias=False)
+        self.in_proj_b = nn.Linear(C, Hv, bias=False)
+        self.in_proj_a = nn.Linear(C, Hv, bias=False)
+        self.conv1d = Taps(sum(self.widths), config.linear_conv_kernel_dim)
+        self.A_log = nn.Parameter(torch.empty(Hv).uniform_(0.01, 16).log())
+        self.dt_bias = nn.Parameter(torch.ones(Hv))
+        self.norm = qwen3_5().Qwen3_5RMSNormGated(self.Dv, eps=config.linear_norm_eps or config.rms_norm_eps)
+        self.out_proj = nn.Linear(values, C, bias=False)
+
+    def convolved(self, h: Tensor, cache) -> tuple[Tensor, Tensor, Tensor]:
+        """q and k (B,T,Hk,Dk) and v (B,T,Hv,Dv)."""
+        x, taps = self.in_proj_qkv(h).transpose(1, 2), self.conv1d.weight
+        if cache is not None:
+            x = cache.update_conv_state(x, self.layer, conv_kernel_size=taps.shape[1])  # with tokens before these
+        x = qwen3_5().causal_conv1d_fn(x, taps, None, activation="silu")[:, :, -h.shape[1] :].transpose(1, 2)
+        q, k, v = x.split(self.widths, dim=-1)
+        return q.unflatten(-1, (-1, self.Dk)), k.unflatten(-1, (-1, self.Dk)), v.unflatten(-1, (-1, self.Dv))
+
+    def forward(self, h: Tensor, kept: Tensor | None, cache) -> Tensor:
+        """h (B,T,C) the layer's input after its norm; kept (B,T) with 0 at padding."""
+        code = qwen3_5()
+        h = code.apply_mask_to_padding_states(h, kept)
+        state = None if cache is None else cache.get_recurrent_state(self.layer)
+        one = state is not None and h.shape[1] == 1
+        rule = code.torch_recurrent_gated_delta_rule if one else code.torch_chunk_gated_delta_rule
+        y, state = rule(
+            *self.convolved(h, cache),
+            g=-self.A_log.float().exp() * F.softplus(self.in_proj_a(h).float() + self.dt_bias),
+            beta=self.beta_scale * self.in_proj_b(h).sigmoid(),
+            initial_state=state,
+            output_final_state=cache is not None,
+            use_qk_l2norm_in_kernel=True,
+        )
+        if cache is not None:
+            cache.update_recurrent_state(state, self.layer)
+        y = self.norm(y.reshape(-1, self.Dv), self.in_proj_z(h).reshape(-1, self.Dv))
+        return self.out_proj(y.view(*h.shape[:2], -1))
+
+
 class MLP(nn.Module):
     def __init__(self, config):
         super().__init__()
+        self.activation = config.mlp_activation
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, h):
-        return self.down_proj(F.silu(self.gate_proj(h)) * self.up_proj(h))
+        z = self.gate_proj(h)
+        z = F.gelu(z, approximate="tanh") if self.activation == "gelu_tanh" else F.silu(z)
+        return self.down_proj(z * self.up_proj(h))
 
 
 class Layer(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
-        self.input_layernorm = norm_of(config)
-        self.self_attn = Attention(config, layer)
-        self.post_attention_layernorm = norm_of(config)
+        self.config, self.layer = config_of_layer(config, layer), layer
+        self.linear = self.config.layer_type == "linear_attention"
+        if self.linear:
+            self.linear_attn = DeltaNet(self.config, layer)
+        else:
+            self.self_attn = Attention(self.config, layer)
         self.mlp = MLP(config)
-        self.sandwich = config.norm_placement == "sandwich"
-        if self.sandwich:
-            self.attention_output_layernorm = norm_of(config)
-            self.mlp_output_layernorm = norm_of(config)
+        post = config.norm_placement == "post" and not self.linear
+        inputs, outputs = not post, post or config.norm_placement == "sandwich"
+        self.input_layernorm = norm_of(config) if inputs else nn.Identity()
+        self.attention_output_layernorm = norm_of(config) if outputs else nn.Identity()
+        self.post_attention_layernorm = norm_of(config) if inputs else nn.Identity()
+        self.mlp_output_layernorm = norm_of(config) if outputs else nn.Identity()
 
-    def forward(self, x, cos, sin, visible, cache):
-        y, weights = self.self_attn(self.input_layernorm(x), cos, sin, visible, cache)
-        x = x + (self.attention_output_layernorm(y) if self.sandwich else y)
-        y = self.mlp(self.post_attention_layernorm(x))
-        return x + (self.mlp_output_layernorm(y) if self.sandwich else y), weights
+    def mixed(self, h, tokens):
+        """The output of attention and its weights, or that of linear attention and None."""
+        if self.linear:
+            return self.linear_attn(h, tokens.kept(), tokens.cache), None
+        visible = tokens.visible(self.config, self.layer)
+        return self.self_attn(h, *tokens.angles(self.config), visible, tokens.cache)
+
+    def forward(self, x, tokens):
+        y, weights = self.mixed(self.input_layernorm(x), tokens)
+        x = x + self.attention_output_layernorm(y)
+        return x + self.mlp_output_layernorm(self.mlp(self.post_attention_layernorm(x))), weights
 
 
 class HeadgatePreTrainedModel(PreTrainedModel):
@@ -133,6 +334,12 @@ class HeadgatePreTrainedModel(PreTrainedModel):
             for name in ("gate", "sinks"):
                 if getattr(module, name, None) is not None:
                     nn.init.zeros_(getattr(module, name))
+        elif isinstance(module, Taps):
+            nn.init.normal_(module.weight, std=1 / math.sqrt(3 * module.weight.shape[1]))
+        elif isinstance(module, DeltaNet):
+            nn.init.ones_(module.norm.weight)
+            nn.init.ones_(module.dt_bias)
+            qwen3_5().init.copy_(module.A_log, torch.empty_like(module.A_log).uniform_(0.01, 16).log())
 
 
 class HeadgateModel(HeadgatePreTrainedModel):
@@ -145,16 +352,6 @@ class HeadgateModel(HeadgatePreTrainedModel):
 
     def get_input_embeddings(self):
         return self.embed_tokens
-
-    def visible(self, attention_mask, past, T, device):
-        """(B or 1,1,T,S): the keys up to the query's own, those of the window, none of padding."""
-        query = torch.arange(past, past + T, device=device).view(T, 1)
-        key = torch.arange(past + T, device=device).view(1, -1)
-        visible = key <= query
-        if self.config.attention_window > 0:
-            visible = visible & (key > query - self.config.attention_window)
-        visible = visible.view(1, 1, T, -1)
-        return visible if attention_mask is None else visible & attention_mask[:, None, None, :].bool()
 
     def forward(
         self,
@@ -169,22 +366,16 @@ class HeadgateModel(HeadgatePreTrainedModel):
         **_,
     ):
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        T, past = x.shape[1], 0
+        x = x * self.config.embedding_scale
         if use_cache and past_key_values is None:
-            past_key_values = DynamicCache()
-        if past_key_values is not None:
-            past = past_key_values.get_seq_length()
-        if position_ids is None:
-            position_ids = torch.arange(past, past + T, device=x.device).unsqueeze(0)
-        angles = position_ids[:, None, :, None].double() * rope_frequencies(self.config, x.device)
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        visible = self.visible(attention_mask, past, T, x.device)
+            past_key_values = new_cache(self.config)
+        tokens = Tokens(self.config, x, attention_mask, position_ids, past_key_values)
         hidden, attentions = [x], []
         for layer in self.layers:
-            x, weights = layer(x, cos, sin, visible, past_key_values)
+            x, weights = layer(x, tokens)
             if output_hidden_states:
                 hidden.append(x)
-            if output_attentions:
+            if output_attentions and weights is not None:
                 attentions.append(weights)
         x = self.norm(x)
         return BaseModelOutputWithPast(
@@ -198,10 +389,14 @@ class HeadgateModel(HeadgatePreTrainedModel):
 class HeadgateForCausalLM(HeadgatePreTrainedModel, GenerationMixin):
     def __init__(self, config):
         super().__init__(config)
+        self._is_stateful = "linear_attention" in (config.layer_types or ())  # whose states cannot be cropped
         self.model = HeadgateModel(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
+
+    def _supports_default_dynamic_cache(self):
+        return has_attention(self.config)  # else generate leaves it to the model to make a cache
 
     def get_input_embeddings(self):
         return self.model.embed_tokens

@@ -86,13 +86,8 @@ std::string_view feature_beyond_qwen3(const DecoderConfig& config) {
   return key;
 }
 
-/// Returns whether the Python code that is written beside a model computes it: layers of one kind, without experts.
-bool modeling_code_computes(const DecoderConfig& config) {
-  const DecoderConfig defaults;
-  const bool known = config.norm_placement != NormPlacement::post && config.qk_norm != QkNorm::all_heads;
-  return known && config.layer_types.empty() && config.attention_scale == 0.0 && config.embedding_scale == 1.0 &&
-         config.activation == Activation::silu && config.experts == defaults.experts;
-}
+/// Returns whether the Python code that is written beside a model computes it: it has no experts.
+bool modeling_code_computes(const DecoderConfig& config) { return config.experts == DecoderConfig{}.experts; }
 
 /// Returns whether a key of `config` is written; `at_default` says whether its field has its default.
 bool is_written(Presence presence, const DecoderConfig& config, const Family& family, bool at_default) {

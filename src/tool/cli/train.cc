@@ -131,7 +131,7 @@ Verb add_train(CommandLine& line) {
       "Files:\n"
       "  DIR/checkpoint/    config.json, model.safetensors (Hugging Face names),\n"
       "                     optimizer.safetensors, trainer_state.json; replaced whole;\n"
-      "                     with a gate modeling_headgate.py, its code for transformers\n"
+      "                     modeling_headgate.py where transformers need its code;\n"
       "                     (checkpoint.1/ is used if other files are in it)\n"
       "                     and with --tokenizer the tokenizer's files\n"
       "  DIR/token_ids.bin  with --tokenizer: the text as ids, encoded once\n"

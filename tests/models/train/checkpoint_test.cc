@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "models/decoder/tiny.hpp"
+#include "models/families/config_file.hpp"
 #include "models/families/modeling_code.hpp"
 #include "models/io/file_error.hpp"
 #include "models/io/safetensors.hpp"
@@ -129,6 +131,26 @@ TEST_F(CheckpointTest, Hybrid_ThatQwen35Computes_IsWrittenAsThat) {
     const std::string text = read_bytes(directory + "/config.json");
     EXPECT_NE(text.find("\"model_type\": \"headgate\""), std::string::npos) << text;
     EXPECT_EQ(load_checkpoint(directory, CheckpointParts::all).config, other);
+  }
+}
+
+/// The code computes layers of all kinds, but no experts.
+TEST_F(CheckpointTest, Hybrid_ArchitectureOfHeadgate_HasItsCode) {
+  const std::string code = directory + "/modeling_headgate.py";
+  std::vector<models::DecoderConfig> families = models::mixed_families();
+  families.front().norm = layers::NormKind::plain;  // which makes it none of Qwen3.5
+  for (const models::DecoderConfig& config : families) {
+    save_checkpoint(directory, SavedCheckpoint(config).view());
+    EXPECT_EQ(read_bytes(code), models::modeling_code());
+    const std::string text = read_bytes(directory + "/config.json");
+    EXPECT_NE(text.find("\"AutoModelForCausalLM\": \"modeling_headgate.HeadgateForCausalLM\""), std::string::npos)
+        << text;
+    std::filesystem::remove_all(directory);
+  }
+  std::filesystem::create_directories(directory);
+  for (const models::DecoderConfig& config : models::expert_families()) {
+    models::write_config_files(directory, models::write_config(config));
+    EXPECT_FALSE(std::filesystem::exists(code));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -67,13 +68,28 @@ constexpr Feature kFeatures[] = {
      }},
 };
 
-/// Returns "tied" and "separate", which other programs call Qwen3, then every gate, then every feature with a gate.
+/// The models whose layers differ, in the order of mixed_families().
+constexpr const char* kMixed[] = {"layers_of_delta", "layers_as_olmo", "layers_as_gemma", "layers_as_trinity",
+                                  "layers_as_step"};
+
+models::DecoderConfig mixed(std::size_t index) {
+  models::DecoderConfig config = models::mixed_families().at(index);
+  config.vocab = baseline().vocab;
+  config.seq_len = baseline().seq_len;
+  config.init_std = baseline().init_std;
+  config.norm = layers::NormKind::plain;  // zero-centred, the first would be Qwen3.5's
+  return config;
+}
+
+/// Returns "tied" and "separate", which other programs call Qwen3, then every gate, then every feature with a gate,
+/// then models whose layers differ.
 std::vector<std::string> names() {
   std::vector<std::string> out{"tied", "separate"};
   for (const std::string& gate : models::all_variants()) {
     if (gate != "none") out.push_back(gate);
   }
   for (const Feature& feature : kFeatures) out.emplace_back(feature.name);
+  out.insert(out.end(), std::begin(kMixed), std::end(kMixed));
   return out;
 }
 
@@ -83,6 +99,9 @@ models::DecoderConfig sample_config(const std::string& name) {
   if (name == "separate") {
     config.embeddings = models::Embeddings::separate;
     return config;
+  }
+  for (std::size_t i = 0; i < std::size(kMixed); ++i) {
+    if (name == kMixed[i]) return mixed(i);
   }
   for (const Feature& feature : kFeatures) {
     if (name != feature.name) continue;

@@ -21,3 +21,22 @@ def own_functions():
     yield
     if "headgate.torch.transformers" in sys.modules:
         sys.modules["headgate.torch.transformers"].unregister()
+
+
+@pytest.fixture
+def loaded(monkeypatch, tmp_path):
+    """Returns a function that loads the checkpoint of a run, or a model's folder, with its own code if it has some."""
+    import transformers
+
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+
+    def load(folder):
+        if (folder / "checkpoint").exists():
+            folder = folder / "checkpoint"
+        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, trust_remote_code=True, output_loading_info=True, attn_implementation="eager"
+        )
+        assert not found["missing_keys"] and not found["unexpected_keys"]
+        return model.eval()
+
+    return load

@@ -1,34 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of transformers that `headgate train --init` trains further, loaded in transformers again."""
 
-import subprocess
-from pathlib import Path
-
-import numpy
 import pytest
 import torch
 import transformers
 
-import headgate
 import models
+from tool_runs import log_probs, of_the_tool, train
 
-TOOL = Path(headgate.__file__).parents[2] / "headgate"
 GATE = "attn.gate_proj"
-
-
-@pytest.fixture
-def loaded(monkeypatch, tmp_path):
-    """Returns a function that loads a checkpoint, with its own code if it has some."""
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-
-    def load(run):
-        model, found = transformers.AutoModelForCausalLM.from_pretrained(
-            run / "checkpoint", trust_remote_code=True, output_loading_info=True, attn_implementation="eager"
-        )
-        assert not found["missing_keys"] and not found["unexpected_keys"]
-        return model.eval()
-
-    return load
 
 
 def saved(family, where):
@@ -36,30 +16,6 @@ def saved(family, where):
     model = models.model(family, vocab_size=256)
     model.save_pretrained(where)
     return model.eval()
-
-
-def train(init, run, *options):
-    text = run.parent / "text.txt"
-    text.write_text("The quick brown fox jumps over the lazy dog. " * 80)
-    start = ["--init", init] if init else ["--layers", 4, "--dim", 32, "--heads", 2, "--head-dim", 16]
-    command = [TOOL, "train", *start, "--data", text, "--out", run, "--batch", 2, "--seq-len", 32, "--threads", 1,
-               "--steps", 4, "--eval-every", 0, *options]  # fmt: skip
-    subprocess.run([str(word) for word in command], check=True, capture_output=True)
-    return run
-
-
-def log_probs(model, tokens):
-    return torch.log_softmax(model(tokens).logits.double(), dim=-1)
-
-
-def of_the_tool(run, tokens, where):
-    """The log-probabilities of the tool, (1,T,vocabulary). It reads an id more, the last target."""
-    ids = torch.cat((tokens.flatten(), tokens[0, :1]))
-    numpy.save(where / "tokens.npy", ids.int().numpy())
-    command = [TOOL, "eval", run, "--token-ids", where / "tokens.npy", "--logits", where / "logits.npy",
-               "--seq-len", tokens.shape[1], "--threads", 1]  # fmt: skip
-    subprocess.run([str(word) for word in command], check=True, capture_output=True)
-    return torch.from_numpy(numpy.load(where / "logits.npy")).double()
 
 
 @torch.no_grad()
