@@ -66,6 +66,12 @@ thread_local bool left_by_fork = false;
 /// Registered when the library is loaded: a program may fork before its first call, with threads of another library's.
 const bool kForkHandlerFailed = pthread_atfork(nullptr, nullptr, [] { left_by_fork = true; }) != 0;
 
+/// max_threads() is never less.
+constexpr int kAlwaysAllowed = 16;
+
+/// At most max_threads(), which asks the system for the processors: so few threads need no answer.
+int bounded(int threads) { return threads <= kAlwaysAllowed ? threads : std::min(threads, max_threads()); }
+
 /// 0 until the first use.
 std::atomic<std::int64_t> active_bit{0};
 
@@ -96,11 +102,10 @@ std::int64_t find_target(const std::string& name) { return supported_bit(name, "
 
 int max_threads() {
   constexpr int kPerProcessor = 4;
-  constexpr int kAlways = 16;
-  return std::max(kAlways, kPerProcessor * omp_get_num_procs());
+  return std::max(kAlwaysAllowed, kPerProcessor * omp_get_num_procs());
 }
 
-int default_threads() { return std::min(omp_get_max_threads(), max_threads()); }
+int default_threads() { return bounded(omp_get_max_threads()); }
 
 // Where there was no memory for the handler every thread is taken for one that a fork left.
 bool forked_thread() { return left_by_fork || kForkHandlerFailed; }
@@ -114,7 +119,7 @@ ExecutionContext resolved(const ExecutionContext& context) {
   }
   ExecutionContext result = context;
   // Bounded: an OpenMP runtime that cannot create a thread ends the process.
-  result.threads = context.threads == 0 ? default_threads() : std::min(context.threads, max_threads());
+  result.threads = context.threads == 0 ? default_threads() : bounded(context.threads);
   if (context.target == 0) result.target = active_target_bit();
   return result;
 }

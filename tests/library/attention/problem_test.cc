@@ -144,8 +144,17 @@ TEST(Problem, Window_HidesNothing_BecomesUnlimited) {
   EXPECT_EQ(forward(call).window_right, -1);
 }
 
+TEST(Problem, Threads_ZeroAndSmallWork_AreOne) {
+  SampleCall call;
+  resize(call, 1, 1, 1, (1 << 18) / (kD + kDv), 1);
+  EXPECT_EQ(forward(call).context.threads, 1);
+  call.options.context.threads = 3;
+  EXPECT_EQ(forward(call).context.threads, 3);
+}
+
 TEST(Problem, Threads_ZeroOrTooMany_AreThoseOfOpenMp) {
   SampleCall call;
+  resize(call, 1, 1, 1, 1 << 15, 1);
   EXPECT_EQ(forward(call).context.threads, default_threads());
   const int offered = omp_get_max_threads();
   omp_set_num_threads(100000);
