@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,25 +93,30 @@ std::string refusal_of(nb::handle object) {
   return "cannot be read as an array of the CPU";
 }
 
-template <typename Array>
-std::string array_shape(const Array& array) {
-  return sizes_text({array.shape_ptr(), array.ndim()});
-}
-
 /// Right-aligned in four dimensions of size 1.
-template <typename View, typename Array>
-View aligned(const Array& array, DType dtype) {
+template <typename View>
+View aligned(const ArrayMemory& array) {
   View view;
-  view.data = array.data();
-  view.dtype = dtype;
+  view.data = array.data;
+  view.dtype = array.dtype;
   view.shape = {1, 1, 1, 1};
   view.strides = {0, 0, 0, 0};
-  const std::size_t lead = 4 - array.ndim();
-  for (std::size_t d = 0; d < array.ndim(); ++d) {
-    view.shape[lead + d] = array.shape_ptr()[d];
-    view.strides[lead + d] = array.stride_ptr()[d];
+  const std::size_t lead = 4 - array.rank;
+  for (std::size_t d = 0; d < array.rank; ++d) {
+    view.shape[lead + d] = array.shape[d];
+    view.strides[lead + d] = array.strides[d];
   }
   return view;
+}
+
+/// Whether elements lie in the order of their indices, without gaps.
+bool is_contiguous(const ArrayMemory& array) {
+  std::int64_t elements = 1;
+  for (std::size_t d = array.rank; d-- > 0;) {
+    if (array.strides[d] != elements) return false;
+    elements *= array.shape[d];
+  }
+  return true;
 }
 
 template <typename View>
@@ -145,21 +151,41 @@ DType dtype_of_array(const char* function, const char* name, nb::handle object, 
   throw Error(fmt::format("{}: {} has dtype {} but must be one of {}", function, name, own_dtype(object), known));
 }
 
-template <typename View, typename Array>
-View view_of_array(const char* function, const char* name, nb::handle object, const Array& array, bool as_bfloat16,
-                   ArrayKind kind, Layout layout) {
+[[noreturn]] void refuse_rank(const char* function, const char* name, std::span<const std::int64_t> sizes,
+                              ArrayKind kind, Layout layout) {
+  throw Error(
+      fmt::format("{}: {} has shape {} but must be {}", function, name, sizes_text(sizes), letters_of(kind, layout)));
+}
+
+/// The memory of an imported array. `as_bfloat16`: what are integers to DLPack.
+template <typename Array>
+ArrayMemory memory_of(const char* function, const char* name, nb::handle object, const Array& array, bool as_bfloat16,
+                      ArrayKind kind, Layout layout) {
   if (array.device_type() != nb::device::cpu::value) {
     const std::string number = fmt::format("of DLPack's number {}", array.device_type());
     const std::string device = nb::hasattr(object, "device") ? text_of(object.attr("device")) : number;
     throw Error(fmt::format("{}: {} lies on a device, {}, but must be in the CPU's memory", function, name, device));
   }
-  const DType dtype = dtype_of_array(function, name, object, array, as_bfloat16);
-  const auto [low, high] = ranks_of(kind);
-  if (array.ndim() < low || array.ndim() > high) {
-    throw Error(fmt::format("{}: {} has shape {} but must be {}", function, name, array_shape(array),
-                            letters_of(kind, layout)));
+  ArrayMemory memory;
+  memory.dtype = dtype_of_array(function, name, object, array, as_bfloat16);
+  if (array.ndim() > ArrayMemory::kMaxRank) {
+    refuse_rank(function, name, {array.shape_ptr(), array.ndim()}, kind, layout);
   }
-  View view = aligned<View>(array, dtype);
+  memory.data = const_cast<void*>(static_cast<const void*>(array.data()));
+  memory.rank = array.ndim();
+  std::copy_n(array.shape_ptr(), memory.rank, memory.shape.begin());
+  std::copy_n(array.stride_ptr(), memory.rank, memory.strides.begin());
+  memory.described = nb::ndarray<nb::ro>(array.handle());
+  return memory;
+}
+
+template <typename View>
+View view_of_array(const char* function, const char* name, const ArrayMemory& array, ArrayKind kind, Layout layout) {
+  const auto [low, high] = ranks_of(kind);
+  if (array.rank < low || array.rank > high) {
+    refuse_rank(function, name, {array.shape.data(), array.rank}, kind, layout);
+  }
+  View view = aligned<View>(array);
   if (kind == ArrayKind::rows) shift_left(view);
   const bool rows_first = has_layout(kind) && layout == Layout::bthd;
   if (rows_first || kind == ArrayKind::head_features) swap_dimensions(view, 1, 2);
@@ -200,17 +226,83 @@ const char* letters_of(ArrayKind kind, Layout layout) {
   return heads_first ? "(P,H,page,D)" : "(P,page,H,D)";
 }
 
+namespace {
+
+/// The general way to read an array, by nanobind: `__dlpack__`, or the buffer protocol.
+ArrayMemory read_generally(const char* function, const char* name, nb::handle given, ArrayKind kind, Layout layout) {
+  const nb::object object = resolved(given);
+  nb::ndarray<nb::ro> array;
+  bool as_bfloat16 = false;
+  if (!nb::try_cast(object, array, false)) {
+    as_bfloat16 = is_numpy_bfloat16(object) && nb::try_cast(object.attr("view")("uint16"), array, false);
+    if (!as_bfloat16) throw Error(fmt::format("{}: {} {}", function, name, refusal_of(object)));
+  }
+  return memory_of(function, name, object, array, as_bfloat16, kind, layout);
+}
+
+/// The same of an array that is written.
+ArrayMemory find_writable(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
+  require(!is_lazy(object),
+          "{}: {} has a lazy negation or conjugation, which its memory does not have: give a tensor of its own, "
+          "{}.resolve_neg()",
+          function, name, name);
+  nb::ndarray<> array;
+  bool as_bfloat16 = false;
+  if (!nb::try_cast(object, array, false)) {
+    as_bfloat16 = is_numpy_bfloat16(object);
+    const nb::object memory = as_bfloat16 ? object.attr("view")("uint16") : nb::borrow(object);
+    if (!as_bfloat16 || !nb::try_cast(memory, array, false)) {
+      nb::ndarray<nb::ro> readable;
+      const bool can_be_read = nb::try_cast(memory, readable, false);
+      throw Error(fmt::format("{}: {} {}", function, name, can_be_read ? "is read-only" : refusal_of(object)));
+    }
+  }
+  return memory_of(function, name, object, array, as_bfloat16, kind, layout);
+}
+
+/// NumPy or PyTorch, as far as arrays are made by it. What is found of it stays referenced for good.
+class Program {
+ public:
+  explicit Program(const char* name) : name_(name) {}
+
+  nb::object empty(std::span<const std::int64_t> sizes, DType dtype) {
+    if (!empty_.is_valid()) empty_ = nb::object(nb::module_::import_(name_).attr("empty")).release();
+    static const nb::handle keywords = nb::make_tuple("dtype").release();
+    const nb::object shape = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(sizes.size())));
+    for (std::size_t d = 0; d < sizes.size(); ++d) {
+      PyTuple_SET_ITEM(shape.ptr(), static_cast<Py_ssize_t>(d), nb::int_(sizes[d]).release().ptr());
+    }
+    const std::array<PyObject*, 2> arguments{shape.ptr(), dtype_object(dtype).ptr()};
+    PyObject* const made = PyObject_Vectorcall(empty_.ptr(), arguments.data(), 1, keywords.ptr());
+    if (made == nullptr) throw nb::python_error();
+    return nb::steal(made);
+  }
+
+ private:
+  nb::handle dtype_object(DType dtype) {
+    const auto row = std::find_if(kDTypes.begin(), kDTypes.end(), [dtype](const auto& r) { return r.dtype == dtype; });
+    nb::handle& found = dtypes_[static_cast<std::size_t>(row - kDTypes.begin())];
+    if (found.is_valid()) return found;
+    nb::object module = nb::module_::import_(name_);
+    if (dtype == DType::bf16 && !nb::hasattr(module, row->name)) module = nb::module_::import_("ml_dtypes");
+    found = nb::object(module.attr(row->name)).release();
+    return found;
+  }
+
+  const char* name_;
+  nb::handle empty_;
+  std::array<nb::handle, kDTypes.size()> dtypes_{};
+};
+
+}  // namespace
+
 Input input_of(const char* function, const char* name, nb::handle given, ArrayKind kind, Layout layout) {
   Input input;
   if (!given.is_valid() || given.is_none()) return input;
   refuse_recorded(function, name, given);
-  const nb::object object = resolved(given);
-  bool as_bfloat16 = false;
-  if (!nb::try_cast(object, input.array, false)) {
-    as_bfloat16 = is_numpy_bfloat16(object) && nb::try_cast(object.attr("view")("uint16"), input.array, false);
-    if (!as_bfloat16) throw Error(fmt::format("{}: {} {}", function, name, refusal_of(object)));
-  }
-  input.view = view_of_array<ConstTensorView>(function, name, object, input.array, as_bfloat16, kind, layout);
+  std::optional<ArrayMemory> memory = read_directly(given);
+  input.array = memory ? std::move(*memory) : read_generally(function, name, given, kind, layout);
+  input.view = view_of_array<ConstTensorView>(function, name, input.array, kind, layout);
   return input;
 }
 
@@ -218,22 +310,11 @@ Output output_of(const char* function, const char* name, nb::handle object, Arra
   Output output;
   if (!object.is_valid() || object.is_none()) return output;
   refuse_recorded(function, name, object);
-  require(!is_lazy(object),
-          "{}: {} has a lazy negation or conjugation, which its memory does not have: give a tensor of its own, "
-          "{}.resolve_neg()",
-          function, name, name);
   output.object = nb::borrow(object);
-  bool as_bfloat16 = false;
-  if (!nb::try_cast(object, output.array, false)) {
-    as_bfloat16 = is_numpy_bfloat16(object);
-    const nb::object memory = as_bfloat16 ? object.attr("view")("uint16") : output.object;
-    if (!as_bfloat16 || !nb::try_cast(memory, output.array, false)) {
-      nb::ndarray<nb::ro> readable;
-      const bool can_be_read = nb::try_cast(memory, readable, false);
-      throw Error(fmt::format("{}: {} {}", function, name, can_be_read ? "is read-only" : refusal_of(object)));
-    }
-  }
-  output.view = view_of_array<TensorView>(function, name, object, output.array, as_bfloat16, kind, layout);
+  std::optional<ArrayMemory> memory = read_directly(object);
+  const bool direct = memory && !memory->read_only;
+  output.array = direct ? std::move(*memory) : find_writable(function, name, object, kind, layout);
+  output.view = view_of_array<TensorView>(function, name, output.array, kind, layout);
   return output;
 }
 
@@ -247,16 +328,20 @@ std::vector<std::int64_t> sizes_of(const Shape& shape, ArrayKind kind, Layout la
   return sizes;
 }
 
-Maker::Maker(nb::handle like) { module_ = nb::module_::import_(is_tensor(like) ? "torch" : "numpy"); }
-
 nb::object Maker::empty(std::span<const std::int64_t> sizes, DType dtype) const {
-  const auto* row =
-      std::find_if(kDTypes.begin(), kDTypes.end(), [dtype](const DTypeRow& r) { return r.dtype == dtype; });
-  nb::list shape;
-  for (const std::int64_t size : sizes) shape.append(size);
-  nb::object of = module_;
-  if (dtype == DType::bf16 && !nb::hasattr(of, row->name)) of = nb::module_::import_("ml_dtypes");
-  return module_.attr("empty")(nb::tuple(shape), nb::arg("dtype") = of.attr(row->name));
+  static Program numpy("numpy"), torch("torch");
+  return (makes_tensors_ ? torch : numpy).empty(sizes, dtype);
+}
+
+nb::object Maker::empty_like(const Input& of) const {
+  // torch.empty_like keeps the strides of a dense tensor, and is the faster of the two.
+  if (makes_tensors_ && of.array.owner.is_valid() && is_contiguous(of.array)) {
+    static const nb::handle function = nb::object(nb::module_::import_("torch").attr("empty_like")).release();
+    PyObject* const made = PyObject_CallOneArg(function.ptr(), of.array.owner.ptr());
+    if (made == nullptr) throw nb::python_error();
+    return nb::steal(made);
+  }
+  return empty({of.array.shape_ptr(), of.array.ndim()}, of.view.dtype);
 }
 
 nb::object array_over(const TensorView& view, ArrayKind kind, Layout layout, nb::handle owner) {

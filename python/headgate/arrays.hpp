@@ -2,7 +2,6 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -14,6 +13,8 @@
 
 #include "headgate/tensor.hpp"
 #include "library/core/words.hpp"
+#include "python/headgate/array_memory.hpp"
+#include "python/headgate/tensors.hpp"
 
 // Python's arrays as views: NumPy's, PyTorch's and those of all others that DLPack or the buffer protocol gives.
 // Nothing is copied except tensors with a lazy negation or conjugation.
@@ -48,14 +49,14 @@ const char* letters_of(ArrayKind kind, Layout layout);
 
 /// An array that a call reads. It keeps the array's memory alive.
 struct Input {
-  nb::ndarray<nb::ro> array;
+  ArrayMemory array;
   ConstTensorView view;  ///< absent where None was given
 };
 
 /// An array that a call writes.
 struct Output {
   nb::object object;
-  nb::ndarray<> array;
+  ArrayMemory array;
   TensorView view;
 };
 
@@ -78,11 +79,14 @@ std::string sizes_text(std::span<const std::int64_t> sizes);
 /// Makes outputs as arrays of the program that `like` comes from: PyTorch's for a tensor of it, else NumPy's.
 class Maker {
  public:
-  explicit Maker(nb::handle like);
+  explicit Maker(nb::handle like) : makes_tensors_(is_tensor(like)) {}
   nb::object empty(std::span<const std::int64_t> sizes, DType dtype) const;
 
+  /// One of the sizes and the dtype of `of`.
+  nb::object empty_like(const Input& of) const;
+
  private:
-  nb::object module_;
+  bool makes_tensors_;
 };
 
 /// An array of NumPy over memory that `owner` holds.

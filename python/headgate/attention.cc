@@ -34,9 +34,7 @@ ForwardResults run_forward(const Keywords& keywords, const Inputs& in, Attention
   AttentionOutputs outputs;
   const auto held = place_results<kAttentionOutputs>(
       keywords.function(), in.layout, chosen, results, outputs, [&](const AttentionOutput& row) {
-        const std::vector<std::int64_t> sizes =
-            sizes_of(shape_of(row, in.views), array_kind(row.kind), in.layout, in.has_batch());
-        return maker.empty(sizes, output_dtype(row.elements, in.views.q.dtype));
+        return make_output(maker, row, in, shape_of(row, in.views), output_dtype(row.elements, in.views.q.dtype));
       });
   interruptible(options.context, [&] { attention_forward(outputs, in.views, options); });
   return results;

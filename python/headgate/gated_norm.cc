@@ -33,7 +33,7 @@ nb::object gated_norm(const Keywords& keywords) {
   nb::object y = keywords.take("out");
   if (y.is_none()) {
     const auto& x = in.arrays[&GatedNormInputs::x];
-    y = Maker(in.first).empty({x.array.shape_ptr(), x.array.ndim()}, x.view.dtype);
+    y = Maker(in.first).empty_like(x);
   }
   const Output held = output_of(keywords.function(), "y", y, array_kind(kX.kind), in.layout);
   interruptible(options.context, [&] { gated_norm_forward(held.view, in.views, options); });

@@ -19,6 +19,13 @@ std::string shown(nb::handle object) {
   return "a " + nb::cast<std::string>(object.type().attr("__name__"));
 }
 
+std::string_view text_of(nb::handle name) {
+  Py_ssize_t size = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(name.ptr(), &size);
+  if (text == nullptr) throw nb::python_error();
+  return {text, static_cast<std::size_t>(size)};
+}
+
 }  // namespace
 
 Keywords::Keywords(const CallSpec& spec, const nb::args& positional, const nb::kwargs& given)
@@ -28,28 +35,35 @@ Keywords::Keywords(const CallSpec& spec, const nb::args& positional, const nb::k
     fail(spec, fmt::format("takes {} argument{} by position but got {}", spec.positional,
                            spec.positional == 1 ? "" : "s", positional.size()));
   }
+  found_.reserve(positional.size() + given.size());
+  for (std::size_t i = 0; i < positional.size(); ++i) found_.push_back({arguments[i].name, positional[i]});
   for (const auto& [key, value] : given) {
-    const auto name = nb::cast<std::string>(key);
+    const std::string_view name = text_of(key);
     const auto known = std::find_if(arguments.begin(), arguments.end(),
-                                    [&name](const ArgumentText& argument) { return argument.name == name; });
+                                    [name](const ArgumentText& argument) { return argument.name == name; });
     if (known == arguments.end()) fail(spec, fmt::format("there is no argument '{}'", name));
     if (known - arguments.begin() < static_cast<std::ptrdiff_t>(positional.size())) {
       fail(spec, fmt::format("{} is given by position and by name", name));
     }
+    found_.push_back({known->name, value});
   }
   for (std::size_t i = positional.size(); i < arguments.size(); ++i) {
     const ArgumentText& argument = arguments[i];
-    if (argument.default_text.empty() && !given.contains(argument.name.c_str())) {
+    if (argument.default_text.empty() && find(argument.name) == nullptr) {
       fail(spec, fmt::format("{} is missing", argument.name));
     }
   }
 }
 
+const Keywords::Argument* Keywords::find(std::string_view name) const {
+  const auto found =
+      std::find_if(found_.begin(), found_.end(), [name](const Argument& argument) { return argument.name == name; });
+  return found == found_.end() ? nullptr : &*found;
+}
+
 nb::object Keywords::take(const char* name) const {
-  for (std::size_t i = 0; i < positional_.size(); ++i) {
-    if (spec_.arguments[i].name == name) return positional_[i];
-  }
-  return given_.contains(name) ? nb::object(given_[name]) : nb::none();
+  const Argument* const found = find(name);
+  return found == nullptr ? nb::none() : nb::borrow(found->value);
 }
 
 void Keywords::refuse(const char* name, nb::handle object, const char* what) const {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -89,9 +90,18 @@ class Keywords {
     return value;
   }
 
+  struct Argument {
+    std::string_view name;
+    nb::handle value;
+  };
+
+  /// Null where it was not given.
+  const Argument* find(std::string_view name) const;
+
   const CallSpec& spec_;
   nb::args positional_;
   nb::kwargs given_;
+  std::vector<Argument> found_;  ///< those that were given
 };
 
 /// The argument `threads` as an ExecutionContext has it: 0 where it is None. Throws ValueError beyond max_threads().

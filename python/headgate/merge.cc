@@ -97,7 +97,7 @@ nb::tuple merge_backward(const Keywords& keywords) {
   const Maker maker(parts.first);
   std::vector<Output> held;
   const auto make = [&](const Input& like, const char* name, ArrayKind kind) {
-    const nb::object array = maker.empty({like.array.shape_ptr(), like.array.ndim()}, like.view.dtype);
+    const nb::object array = maker.empty_like(like);
     held.push_back(output_of(function, name, array, kind, layout));
     return held.back();
   };

@@ -120,9 +120,7 @@ class Passes {
     ViewsOf<Operation::kOutputs> outputs;
     const auto held = place_results<Operation::kOutputs>(
         keywords.function(), in.layout, chosen, results, outputs, [&](const auto& row) {
-          const std::vector<std::int64_t> sizes =
-              sizes_of(Operation::shape_of(row, in.views), array_kind(row.kind), in.layout, in.has_batch());
-          return maker.empty(sizes, Operation::dtype_of(row, in.views));
+          return make_output(maker, row, in, Operation::shape_of(row, in.views), Operation::dtype_of(row, in.views));
         });
     interruptible(options.context, [&] { Operation::forward(outputs, in.views, options); });
     return results;

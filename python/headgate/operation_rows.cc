@@ -9,6 +9,7 @@ constexpr const char* kLayout = "layout";
 }  // namespace
 
 Layout take_layout(const Keywords& keywords) {
+  if (keywords.take(kLayout).is_none()) return Layout::bhtd;
   const std::string word = keywords.take(kLayout, "a word", std::string(word_of(Layout::bhtd)));
   return parse_word<Layout>(fmt::format("{}: {}", keywords.function(), kLayout), word);
 }

@@ -145,6 +145,16 @@ HeldResults<kRows> place_results(const char* function, Layout layout, const std:
   return held;
 }
 
+/// Makes the array of an output, a view of `shape`: like the first input where it has its shape and dtype.
+template <class Row, const auto& kInputs>
+nb::object make_output(const Maker& maker, const Row& row, const OperationInputs<kInputs>& in, const Shape& shape,
+                       DType dtype) {
+  const Input& first = in.arrays[std::size_t{0}];
+  const bool alike = row.kind == kInputs.front().kind && first.view.shape == shape && first.view.dtype == dtype;
+  if (alike) return maker.empty_like(first);
+  return maker.empty(sizes_of(shape, array_kind(row.kind), in.layout, in.has_batch()), dtype);
+}
+
 /// Makes the arrays of gradients, each of the shape and dtype of its input.
 template <const auto& kGradients, const auto& kInputs>
 HeldResults<kGradients> place_gradients(const char* function, const OperationInputs<kInputs>& in,
@@ -154,7 +164,7 @@ HeldResults<kGradients> place_gradients(const char* function, const OperationInp
   return place_results<kGradients>(function, in.layout, chosen, results, views, [&](const auto& row) {
     const Input& of = in.arrays[row.gradient_of];
     require(of.view.present(), "{}: {} is asked for but {} is None", function, row.name, input_of_gradient(row).name);
-    return maker.empty({of.array.shape_ptr(), of.array.ndim()}, of.view.dtype);
+    return maker.empty_like(of);
   });
 }
 
@@ -201,11 +211,12 @@ Value find_name(const std::string& name) {
   }
 }
 
-/// Sets an option from its argument, if that is given.
+/// Sets an option from its argument, if that is given and not None.
 template <class Row, class Options>
 void take_option(const Keywords& keywords, const Row& row, Options& options) {
   using Value = typename Row::Value;
   const char* const name = row.text.name;
+  if (keywords.take(name).is_none()) return;
   auto& member = row.of(options);
   if constexpr (Row::kIsName) {
     const auto word = keywords.take(name, "a word", std::string());
@@ -216,7 +227,7 @@ void take_option(const Keywords& keywords, const Row& row, Options& options) {
     const std::string word = keywords.take(name, "a word", std::string(word_of(member)));
     member = parse_option(fmt::format("{}: {}", keywords.function(), name), word, row);
   } else if constexpr (Row::kMayBeEmpty) {
-    if (!keywords.take(name).is_none()) member = keywords.require<Value>(name);
+    member = keywords.require<Value>(name);
   } else {
     member = keywords.take(name, member);
   }

@@ -6,25 +6,61 @@
 namespace headgate::python {
 namespace {
 
-/// PyTorch, or None where the program has not imported it.
-nb::object loaded_torch() { return nb::module_::import_("sys").attr("modules").attr("get")("torch"); }
+/// The module `name`, or None where the program has not imported it.
+nb::object loaded_module(const char* name) {
+  PyObject* const module = PyDict_GetItemString(PyImport_GetModuleDict(), name);
+  return module == nullptr ? nb::none() : nb::borrow(module);
+}
+
+/// A class of a module, which stays referenced for good, or null where it is not there.
+PyTypeObject* find_type(const nb::object& module, const char* name) {
+  if (module.is_none()) return nullptr;
+  nb::object type = nb::getattr(module, name, nb::none());
+  return PyType_Check(type.ptr()) != 0 ? reinterpret_cast<PyTypeObject*>(type.release().ptr()) : nullptr;
+}
+
+/// A name that attributes are looked up by, made once.
+nb::handle interned(const char* name) { return PyUnicode_InternFromString(name); }
 
 }  // namespace
 
+const LoadedTypes& loaded_types() {
+  static LoadedTypes types;
+  if (types.numpy_array == nullptr) types.numpy_array = find_type(loaded_module("numpy"), "ndarray");
+  if (types.parameter == nullptr) {
+    const nb::object nn = loaded_module("torch.nn");
+    types.tensor = find_type(loaded_module("torch"), "Tensor");
+    if (types.tensor != nullptr) types.parameter = find_type(nn, "Parameter");
+  }
+  return types;
+}
+
 bool is_tensor(nb::handle object) {
-  const nb::object torch = loaded_torch();
-  return !torch.is_none() && nb::isinstance(object, torch.attr("Tensor"));
+  PyTypeObject* const tensor = loaded_types().tensor;
+  return tensor != nullptr && PyType_IsSubtype(Py_TYPE(object.ptr()), tensor) != 0;
 }
 
 void refuse_recorded(const char* function, const char* name, nb::handle object) {
-  if (!is_tensor(object) || !nb::cast<bool>(object.attr("requires_grad"))) return;
-  require(!nb::cast<bool>(loaded_torch().attr("is_grad_enabled")()),
+  static const nb::handle requires_grad = interned("requires_grad");
+  static nb::handle is_grad_enabled;  // found with the first tensor that requires a gradient
+  if (!is_tensor(object) || !nb::cast<bool>(nb::getattr(object, requires_grad))) return;
+  if (!is_grad_enabled.is_valid()) {
+    is_grad_enabled = nb::object(loaded_module("torch").attr("is_grad_enabled")).release();
+  }
+  require(!nb::cast<bool>(is_grad_enabled()),
           "{}: {} requires a gradient, which autograd would not get of this call: detach it, or call under no_grad",
           function, name);
 }
 
+bool has_lazy_negation(nb::handle tensor) {
+  static const nb::handle is_neg = interned("is_neg");
+  const nb::object negated = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), is_neg.ptr()));
+  if (!negated.is_valid()) throw nb::python_error();
+  return negated.is(nb::handle(Py_True));
+}
+
 bool is_lazy(nb::handle object) {
-  return is_tensor(object) && (nb::cast<bool>(object.attr("is_neg")()) || nb::cast<bool>(object.attr("is_conj")()));
+  return is_tensor(object) && (has_lazy_negation(object) || nb::cast<bool>(object.attr("is_conj")()));
 }
 
 nb::object resolved(nb::handle object) {

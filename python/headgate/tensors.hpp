@@ -9,12 +9,24 @@ namespace headgate::python {
 
 namespace nb = nanobind;
 
+/// Classes of the modules that the program has imported; null where it has not. They are looked up until they are
+/// there.
+struct LoadedTypes {
+  PyTypeObject* numpy_array = nullptr;  ///< numpy.ndarray
+  PyTypeObject* tensor = nullptr;       ///< torch.Tensor
+  PyTypeObject* parameter = nullptr;    ///< torch.nn.Parameter
+};
+const LoadedTypes& loaded_types();
+
 /// Whether `object` is a tensor of PyTorch's.
 bool is_tensor(nb::handle object);
 
 /// Throws Error, "FUNCTION: NAME …", if autograd would record `object`: it does not see this call, and the gradient
 /// would be lost without a word.
 void refuse_recorded(const char* function, const char* name, nb::handle object);
+
+/// Whether a tensor has a lazy negation, which its memory does not reflect.
+bool has_lazy_negation(nb::handle tensor);
 
 /// Whether `object` is a tensor with a lazy negation or conjugation, which its memory does not reflect.
 bool is_lazy(nb::handle object);
