@@ -2,7 +2,7 @@
 """headgate's attention as an operation of PyTorch: torch.ops.headgate.gated_attention, and its function.
 
 The operation and its backward pass are custom operations with fake kernels, so that torch.compile, torch.export and
-autograd know them. All that is computed is computed by headgate.attention_forward and attention_backward.
+autograd know them. Calls in eager mode take the short way of eager.py past them. All that is computed is computed by headgate.attention_forward and attention_backward.
 """
 
 import operator
@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 import headgate
 
 from .arguments import ATTENTION, DIFFERENTIABLE, FORWARD_ONLY, OPTIONAL, OPTIONS, TENSORS, Operation, takes
+from .eager import EagerOperation, Named
 from .errors import GATE_LOGITS, in_words_of
 from .gates import keeps_output
 
@@ -317,8 +318,53 @@ def sort_arguments(
     return options
 
 
+class _EagerAttention(EagerOperation):
+    def forward(self, named: Named, options: dict[str, Any], keep: bool, recorded: bool) -> tuple[Any, tuple[Any, ...]]:
+        if not (keep or recorded):
+            return headgate.attention(**named, **options), ()
+        keep_attn = (
+            recorded
+            and "gate" in named
+            and keeps_output(options.get("gate_fn", _DEFAULTS["gate_fn"]), options.get("gate_op", _DEFAULTS["gate_op"]))
+        )
+        out = headgate.attention_forward(outputs=_Y_LSE_ATTN if keep_attn else _Y_LSE, **named, **options)
+        y, lse = out.y, out.lse
+        return (y, lse) if keep else y, (y, lse, out.attn)
+
+    def backward(
+        self,
+        named: Named,
+        options: dict[str, Any],
+        saved: tuple[Any, ...],
+        incoming: tuple[Any, ...],
+        names: tuple[str, ...],
+    ) -> Any:
+        y, lse, attn = saved
+        dy, dlse = incoming if len(incoming) == 2 else (*incoming, None)
+        dy = torch.zeros_like(y) if dy is None else dy
+        return headgate.attention_backward(dy, y=y, lse=lse, attn=attn, dlse=dlse, gradients=names, **named, **options)
+
+    def general_backward(
+        self,
+        named: Named,
+        options: dict[str, Any],
+        saved: tuple[Any, ...],
+        incoming: tuple[Any, ...],
+        wanted: tuple[str, ...],
+    ) -> dict[str, Tensor]:
+        y, lse, attn = saved
+        dy, dlse = incoming if len(incoming) == 2 else (*incoming, None)
+        inputs, settings = self.all_arguments(named, options, wanted)
+        dy = torch.zeros_like(y) if dy is None else dy
+        found = torch.ops.headgate.gated_attention_backward(dy, dlse, y, lse, attn, *inputs, **settings)
+        return dict(zip(DIFFERENTIABLE, found))
+
+
+_Y_LSE, _Y_LSE_ATTN = ("y", "lse"), ("y", "lse", "attn")
+_EAGER = _EagerAttention(ATTENTION)
+
+
 @takes(*_KEYWORDS, *OPTIONS)
-@in_words_of(NAME, GATE_LOGITS)
 def gated_attention(
     q: Tensor, k: Tensor, v: Tensor, gate_logits: Tensor | None = None, *, return_lse: bool = False, **arguments: Any
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -331,7 +377,17 @@ def gated_attention(
     the result is nested as q is. Under torch.autocast q, k and v are cast to its dtype, and gate_logits and bias
     where they are not float32. Raises ValueError, in one line, on arguments that do not fit.
     """
-    tensors = {**_NO_TENSORS, "q": q, "k": k, "v": v, "gate": gate_logits}
+    given = {"q": q, "k": k, "v": v, "gate": gate_logits}
+    result = _EAGER.call(given, arguments, return_lse)
+    return _call_generally(given, arguments, return_lse) if result is None else result
+
+
+@in_words_of(NAME, GATE_LOGITS)
+def _call_generally(
+    given: dict[str, Tensor | None], arguments: dict[str, Any], return_lse: bool
+) -> Tensor | tuple[Tensor, Tensor]:
+    """gated_attention by torch.ops.headgate."""
+    tensors = {**_NO_TENSORS, **given}
     given = sort_arguments(NAME, tensors, arguments)
     recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
     refuse_transforms(NAME, {**tensors, **given})
@@ -341,7 +397,7 @@ def gated_attention(
         raise ValueError(f"{NAME}: with gate_threshold there are no gradients: call it under torch.no_grad()")
     nested = _unnest(tensors, options["layout"])
     autocast(tensors)
-    keep_attn = recorded and gate_logits is not None and keeps_output(options["gate_fn"], options["gate_op"])
+    keep_attn = recorded and tensors["gate"] is not None and keeps_output(options["gate_fn"], options["gate_op"])
     y, lse, _ = torch.ops.headgate.gated_attention(*tensors.values(), **options, keep_attn=keep_attn)
     if nested is not None:
         y = torch.nested.nested_tensor_from_jagged(y, nested.offsets(), jagged_dim=nested._ragged_idx)

@@ -6,7 +6,6 @@ from typing import Any
 from torch import Tensor
 
 from .arguments import GATED_NORM, takes
-from .errors import in_words_of
 from .operation import CustomOperation, Named
 
 NAME = "gated_norm"
@@ -20,7 +19,6 @@ _OPERATION = CustomOperation(NAME, GATED_NORM, _empty_y)
 
 
 @takes(*_OPERATION.keywords("x", "weight", "gate"), *GATED_NORM.options, operation=GATED_NORM)
-@in_words_of(NAME, {})
 def gated_norm(x: Tensor, weight: Tensor | None = None, gate: Tensor | None = None, **arguments: Any) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight * g(gate) of each row, with gradients.
 

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from .arguments import LINEAR_ATTENTION, takes
-from .errors import in_words_of
 from .operation import CustomOperation, Named, sequences_of
 
 NAME = "linear_attention"
@@ -33,7 +32,6 @@ _OPERATION = CustomOperation(NAME, LINEAR_ATTENTION, _empty_y, _empty_state)
 
 
 @takes(*_OPERATION.keywords("q", "k", "v", "decay", "beta"), *LINEAR_ATTENTION.options, operation=LINEAR_ATTENTION)
-@in_words_of(NAME, {})
 def linear_attention(
     q: Tensor,
     k: Tensor,
@@ -53,5 +51,4 @@ def linear_attention(
     one line, on arguments that do not fit.
     """
     given = {"q": q, "k": k, "v": v, "decay": decay, "beta": beta}
-    y, state = _OPERATION.call(given, arguments, ("q", "k", "v"), ("decay", "beta"), keep_state=return_state)
-    return (y, state) if return_state else y
+    return _OPERATION.call(given, arguments, ("q", "k", "v"), ("decay", "beta"), keep_state=return_state)

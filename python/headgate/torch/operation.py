@@ -14,10 +14,8 @@ import headgate
 
 from .arguments import Operation
 from .attention import autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
-from .errors import in_words_of
-
-Named = dict[str, Tensor]
-"""The tensors of a call that are there, by their names."""
+from .eager import EagerOperation, Named
+from .errors import call_as, in_words_of
 
 
 class CustomOperation:
@@ -39,6 +37,7 @@ class CustomOperation:
         self.arguments = arguments
         self.has_state = empty_state is not None
         self._empty_y, self._empty_state = empty_y, empty_state
+        self._eager = _EagerCustomOperation(name, arguments, self.has_state, empty_y)
         self._register()
 
     def _register(self) -> None:
@@ -148,8 +147,22 @@ class CustomOperation:
     ) -> Any:
         """Calls the operation with the tensors `given` and the further inputs and options `arguments`.
 
-        Under torch.autocast the inputs `cast` become of its dtype, and those of `cast_unless_f32` that are not float32.
+        Returns y, with keep_state=True (y, state). Under torch.autocast the inputs `cast` become of its dtype, and those of `cast_unless_f32` that are not float32.
         """
+        result = self._eager.call(given, arguments, keep.get("keep_state", False))
+        if result is None:
+            return call_as(self.name, {}, self._call_generally, given, arguments, cast, cast_unless_f32, **keep)
+        return result
+
+    def _call_generally(
+        self,
+        given: dict[str, Any],
+        arguments: dict[str, Any],
+        cast: tuple[str, ...],
+        cast_unless_f32: tuple[str, ...],
+        **keep: bool,
+    ) -> Any:
+        """`call` by torch.ops.headgate."""
         tensors = {**dict.fromkeys(self.arguments.tensors), **given}
         options = sort_arguments(self.name, tensors, arguments, self.keywords(*given), self.arguments)
         recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
@@ -157,7 +170,53 @@ class CustomOperation:
         check_tensors(self.name, tensors, recorded, self.arguments)
         options = {**self.arguments.defaults(), **checked_options(self.name, options, self.arguments)}
         autocast(tensors, cast_unless_f32, cast)
-        return getattr(torch.ops.headgate, self.name)(*tensors.values(), **options, **keep)
+        result = getattr(torch.ops.headgate, self.name)(*tensors.values(), **options, **keep)
+        return result[0] if self.has_state and not keep["keep_state"] else result
+
+
+class _EagerCustomOperation(EagerOperation):
+    def __init__(self, name: str, arguments: Operation, has_state: bool, empty_y: Callable[..., Tensor]):
+        super().__init__(arguments)
+        self._name, self._has_state, self._empty_y = name, has_state, empty_y
+        self._y_alone = getattr(headgate, name)
+        self._forward = getattr(headgate, name + "_forward", None)
+        self._backward = getattr(headgate, name + "_backward")
+
+    def forward(self, named: Named, options: dict[str, Any], keep: bool, recorded: bool) -> tuple[Any, tuple[Any, ...]]:
+        if not keep:
+            return self._y_alone(**named, **options), ()
+        found = self._forward(outputs=("y", "state"), **named, **options)
+        return (found.y, found.state), ()
+
+    def _dy(self, dy: Tensor | None, named: Named, options: dict[str, Any]) -> Tensor:
+        return self._empty_y(named, **options).zero_() if dy is None else dy
+
+    def backward(
+        self,
+        named: Named,
+        options: dict[str, Any],
+        saved: tuple[Any, ...],
+        incoming: tuple[Any, ...],
+        names: tuple[str, ...],
+    ) -> Any:
+        dy, *dstate = incoming
+        states = {"dstate": dstate[0]} if dstate else {}
+        return self._backward(self._dy(dy, named, options), gradients=names, **states, **named, **options)
+
+    def general_backward(
+        self,
+        named: Named,
+        options: dict[str, Any],
+        saved: tuple[Any, ...],
+        incoming: tuple[Any, ...],
+        wanted: tuple[str, ...],
+    ) -> dict[str, Tensor]:
+        dy, *dstate = incoming
+        inputs, settings = self.all_arguments(named, options, wanted)
+        states = (dstate or [None]) if self._has_state else []
+        compute = getattr(torch.ops.headgate, self._name + "_backward")
+        found = compute(self._dy(dy, named, options), *states, *inputs, **settings)
+        return dict(zip(self.arguments.differentiable, found))
 
 
 def sequences_of(named: Named, batch: int) -> int:

@@ -6,7 +6,6 @@ from typing import Any
 from torch import Tensor
 
 from .arguments import SHORT_CONVOLUTION, takes
-from .errors import in_words_of
 from .operation import CustomOperation, Named, sequences_of
 
 NAME = "short_convolution"
@@ -26,7 +25,6 @@ _OPERATION = CustomOperation(NAME, SHORT_CONVOLUTION, _empty_y, _empty_state)
 
 
 @takes(*_OPERATION.keywords("x", "weight", "bias"), *SHORT_CONVOLUTION.options, operation=SHORT_CONVOLUTION)
-@in_words_of(NAME, {})
 def short_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, return_state: bool = False, **arguments: Any
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -39,5 +37,4 @@ def short_convolution(
     are not float32. Raises ValueError, in one line, on arguments that do not fit.
     """
     given = {"x": x, "weight": weight, "bias": bias}
-    y, state = _OPERATION.call(given, arguments, ("x",), ("weight", "bias", "state"), keep_state=return_state)
-    return (y, state) if return_state else y
+    return _OPERATION.call(given, arguments, ("x",), ("weight", "bias", "state"), keep_state=return_state)
