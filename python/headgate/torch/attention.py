@@ -2,7 +2,8 @@
 """headgate's attention as an operation of PyTorch: torch.ops.headgate.gated_attention, and its function.
 
 The operation and its backward pass are custom operations with fake kernels, so that torch.compile, torch.export and
-autograd know them. Calls in eager mode take the short way of eager.py past them. All that is computed is computed by headgate.attention_forward and attention_backward.
+autograd know them. Calls in eager mode take the short way of eager.py past them. All that is computed is computed by
+headgate.attention_forward and attention_backward.
 """
 
 import operator

@@ -147,7 +147,8 @@ class CustomOperation:
     ) -> Any:
         """Calls the operation with the tensors `given` and the further inputs and options `arguments`.
 
-        Returns y, with keep_state=True (y, state). Under torch.autocast the inputs `cast` become of its dtype, and those of `cast_unless_f32` that are not float32.
+        Returns y, with keep_state=True (y, state). Under torch.autocast the inputs `cast` become of its dtype, and those
+        of `cast_unless_f32` that are not float32.
         """
         result = self._eager.call(given, arguments, keep.get("keep_state", False))
         if result is None:

@@ -128,8 +128,9 @@ ScoreRange score_range(DType dtype) {
 /// The bound was measured: from it on two threads win forward, from twice as many on backward.
 bool is_small_work(const Problem& p) {
   constexpr double kSmall = 1 << 18;
-  const double pairs = static_cast<double>(p.B * p.Hq) * static_cast<double>(p.T * p.S);
-  return pairs * static_cast<double>(p.D + p.Dv) <= kSmall;
+  double work = static_cast<double>(p.D + p.Dv);
+  for (const std::int64_t n : {p.B, p.Hq, p.T, p.S}) work *= static_cast<double>(n);
+  return work <= kSmall;
 }
 
 void check_options(const Call& call, const AttentionOptions& options, const ScoreRange& range, Problem& p) {

@@ -172,8 +172,9 @@ std::string_view mixed(const std::string& name) {
 /// Returns the logits after each token, from prompts of many and few tokens and single ones.
 std::vector<float> logits_of(CachedDecoder& decoder, const std::vector<std::int64_t>& counts = {20, 1, 1, 5, 3}) {
   const std::int64_t T = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-  std::vector<std::int32_t> tokens;
-  for (std::int32_t i = 0; i < T; ++i) tokens.push_back((7 * i + 3) % static_cast<std::int32_t>(kVocab));
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(T));
+  std::int32_t next = 3;
+  for (std::int32_t& token : tokens) token = std::exchange(next, (next + 7) % static_cast<std::int32_t>(kVocab));
   std::vector<float> logits(tokens.size() * kVocab, std::nanf(""));
   std::int64_t first = 0;
   for (const std::int64_t count : counts) {

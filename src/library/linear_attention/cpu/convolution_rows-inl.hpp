@@ -139,9 +139,10 @@ HWY_NOINLINE void convolve_gradient_rows(const GradientRows<T, Stored>& g) {
       ds[j] = hn::LoadU(d, g.window + j * g.window_stride + c);
     }
     x[kPast] = hn::Zero(d);
-    HWY_UNROLL(9)
-    for (std::int64_t j = 0; j <= K; ++j) sum[j] =
-        g.sums == nullptr ? hn::Zero(d) : hn::LoadU(d, g.sums + j * g.sums_stride + c);
+    HWY_UNROLL(9) for (std::int64_t j = 0; j <= K; ++j) {
+      sum[j] = hn::Zero(d);
+      if (g.sums != nullptr) sum[j] = hn::LoadU(d, g.sums + j * g.sums_stride + c);
+    }
     for (std::int64_t r = 0; r < g.rows; ++r) {
       V gradient = load_as<T>(g.dy + r * g.dy_stride + c);
       if (reads_x) x[kPast] = load_as<T>(g.x + (r + kPast) * g.x_stride + c);
