@@ -92,8 +92,9 @@ typedef struct headgate_attention_options {
   headgate_causality causality; /* combines with the window by "and" */
   headgate_gate_fn gate_fn;     /* applied when `gate` is present */
   headgate_gate_op gate_op;
-  int32_t threads;    /* 0: headgate_default_threads(). At most 4 a processor, or 16, are used. Always the same bits. */
-  const char* target; /* a name of headgate_supported_targets(); NULL or "": headgate_active_target() */
+  int32_t
+      threads; /* 0: at most headgate_default_threads(). Others: at most 4 a processor, or 16. Always the same bits. */
+  const char* target;  /* a name of headgate_supported_targets(); NULL or "": headgate_active_target() */
   const char* backend; /* a name of headgate_supported_backends(); NULL or "": the one that headgate_set_backend()
                           forces, else the first that can compute the call */
   /* tau > 0, finite; 0: off. A row (a query of a head) whose gate is small, |g(z)| <= tau in every feature, is closed:

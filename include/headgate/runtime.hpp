@@ -67,7 +67,7 @@ HEADGATE_API const Backend& find_backend(const std::string& name);
 
 /// How one call runs. What is left at its default follows the process.
 struct ExecutionContext {
-  int threads = 0;          ///< 0: default_threads(); at most max_threads() are used
+  int threads = 0;          ///< 0: default_threads(), or one where two take longer; at most max_threads()
   std::int64_t target = 0;  ///< a vector target that this CPU can run, of find_target(); 0: active_target_bit()
   /// Of find_backend(). Null: the one that set_backend() forces, else the first that can compute the call.
   const Backend* backend = nullptr;
@@ -81,7 +81,7 @@ struct ExecutionContext {
 /// and 16 at least. More would only wait for each other.
 HEADGATE_API int max_threads();
 
-/// Threads that a call uses when its context says 0: what OpenMP offers, at most max_threads().
+/// The most threads that a call uses when its context says 0: what OpenMP offers, at most max_threads().
 HEADGATE_API int default_threads();
 
 /// Whether the calling thread is the one that fork() has left of a process: the threads of OpenMP that it had stayed

@@ -81,8 +81,9 @@ int take_threads(const Keywords& keywords) {
 }
 
 ArgumentText threads_text() {
-  return {"threads", "int | None", "None",
-          "1 to max_threads(); default_threads() where it is None. The result has the same bits for every number"};
+  return {
+      "threads", "int | None", "None",
+      "1 to max_threads(); at most default_threads() where it is None. The result has the same bits for every number"};
 }
 
 std::string signature_of(const CallSpec& spec, const char* result, const char* self) {

@@ -39,7 +39,7 @@ void bind_runtime(nb::module_& module) {
   add_of_name("set_backend", &set_backend,
               "Makes `name` the only backend of every later call in this process; '' returns to the choice by call.");
   add("max_threads", &max_threads, "int", "The most threads that a call uses: four for each processor, at least 16.");
-  add("default_threads", &default_threads, "int", "Threads of a call whose `threads` is None.");
+  add("default_threads", &default_threads, "int", "The most threads of a call whose `threads` is None.");
   add("release_workspace", &release_workspace, "None",
       "Frees the scratch memory, at most 32 MiB, that the calling thread keeps from its last call.");
 }

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 import headgate
 
 from .arguments import ATTENTION, DIFFERENTIABLE, FORWARD_ONLY, OPTIONAL, OPTIONS, TENSORS, Operation, takes
-from .eager import EagerOperation, Named
+from .eager import EagerOperation, Named, RecordedCall
 from .errors import GATE_LOGITS, in_words_of
 from .gates import keeps_output
 
@@ -332,33 +332,21 @@ class _EagerAttention(EagerOperation):
         y, lse = out.y, out.lse
         return (y, lse) if keep else y, (y, lse, out.attn)
 
-    def backward(
-        self,
-        named: Named,
-        options: dict[str, Any],
-        saved: tuple[Any, ...],
-        incoming: tuple[Any, ...],
-        names: tuple[str, ...],
-    ) -> Any:
-        y, lse, attn = saved
-        dy, dlse = incoming if len(incoming) == 2 else (*incoming, None)
-        dy = torch.zeros_like(y) if dy is None else dy
+    def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:
+        named, options, (y, lse, attn), _ = recorded
+        dy, dlse = self._incoming(recorded)
         return headgate.attention_backward(dy, y=y, lse=lse, attn=attn, dlse=dlse, gradients=names, **named, **options)
 
-    def general_backward(
-        self,
-        named: Named,
-        options: dict[str, Any],
-        saved: tuple[Any, ...],
-        incoming: tuple[Any, ...],
-        wanted: tuple[str, ...],
-    ) -> dict[str, Tensor]:
-        y, lse, attn = saved
-        dy, dlse = incoming if len(incoming) == 2 else (*incoming, None)
-        inputs, settings = self.all_arguments(named, options, wanted)
-        dy = torch.zeros_like(y) if dy is None else dy
-        found = torch.ops.headgate.gated_attention_backward(dy, dlse, y, lse, attn, *inputs, **settings)
+    def general_backward(self, recorded: RecordedCall, wanted: tuple[str, ...]) -> dict[str, Tensor]:
+        dy, dlse = self._incoming(recorded)
+        inputs, settings = self.all_arguments(recorded, wanted)
+        found = torch.ops.headgate.gated_attention_backward(dy, dlse, *recorded.saved, *inputs, **settings)
         return dict(zip(DIFFERENTIABLE, found))
+
+    def _incoming(self, recorded: RecordedCall) -> tuple[Tensor, Tensor | None]:
+        """dy, and the gradient of lse where it was returned."""
+        dy, dlse = recorded.incoming if len(recorded.incoming) == 2 else (*recorded.incoming, None)
+        return torch.zeros_like(recorded.saved[0]) if dy is None else dy, dlse
 
 
 _Y_LSE, _Y_LSE_ATTN = ("y", "lse"), ("y", "lse", "attn")

@@ -10,7 +10,7 @@ call that fails, which then raises the general way's error.
 
 import functools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,6 +65,17 @@ Named = dict[str, Tensor]
 """The tensors of a call that are there, by their names."""
 
 
+class RecordedCall(NamedTuple):
+    """A call that autograd has recorded, when its gradients are asked for."""
+
+    named: Named
+    options: dict[str, Any]
+    saved: tuple[Any, ...]
+    """What forward() kept for the backward pass."""
+    incoming: tuple[Any, ...]
+    """The gradients of what forward() returned; None where there is none."""
+
+
 class EagerOperation:
     """An operation whose calls may go the short way. A subclass says which functions of `headgate` compute it."""
 
@@ -75,25 +86,11 @@ class EagerOperation:
         """What a call returns, and what its backward pass needs beside the inputs. `keep`: with the second output."""
         raise NotImplementedError
 
-    def backward(
-        self,
-        named: Named,
-        options: dict[str, Any],
-        saved: tuple[Any, ...],
-        incoming: tuple[Any, ...],
-        names: tuple[str, ...],
-    ) -> Any:
+    def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:
         """The gradients `names`, "dNAME" of an input, as attributes of a result. Raises if it cannot."""
         raise NotImplementedError
 
-    def general_backward(
-        self,
-        named: Named,
-        options: dict[str, Any],
-        saved: tuple[Any, ...],
-        incoming: tuple[Any, ...],
-        wanted: tuple[str, ...],
-    ) -> dict[str, Tensor]:
+    def general_backward(self, recorded: RecordedCall, wanted: tuple[str, ...]) -> dict[str, Tensor]:
         """The gradients of the inputs `wanted` by torch.ops.headgate, by the inputs' names."""
         raise NotImplementedError
 
@@ -154,14 +151,12 @@ class EagerOperation:
                 return False
         return True
 
-    def all_arguments(
-        self, named: Named, options: dict[str, Any], wanted: tuple[str, ...]
-    ) -> tuple[list[Any], dict[str, Any]]:
+    def all_arguments(self, recorded: RecordedCall, wanted: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
         """The inputs and the options of the operation's backward pass in torch.ops.headgate."""
         operation = self.arguments
-        settings = {**operation.defaults(), **{name: value for name, value in options.items() if value is not None}}
-        settings["wanted"] = [name in wanted for name in operation.differentiable]
-        return [named.get(name) for name in operation.tensors], settings
+        given = {name: value for name, value in recorded.options.items() if value is not None}
+        settings = {**operation.defaults(), **given, "wanted": [name in wanted for name in operation.differentiable]}
+        return [recorded.named.get(name) for name in operation.tensors], settings
 
 
 @functools.cache
@@ -193,17 +188,16 @@ class HeadgateCall(torch.autograd.Function):
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         operation, names, options = ctx.call
         saved = ctx.saved_tensors
-        named = dict(zip(names, saved))
-        saved = saved[len(names) :]
+        recorded = RecordedCall(dict(zip(names, saved)), options, saved[len(names) :], incoming)
         wanted, attributes = _wanted(names, ctx.needs_input_grad[_SETTINGS:])
         # A backward pass that is recorded itself goes the general way, which refuses second derivatives.
         if not _is_grad_enabled() and is_eager() and are_plain([dy for dy in incoming if dy is not None]):
             try:
-                found = operation.backward(named, options, saved, incoming, attributes)
+                found = operation.backward(recorded, attributes)
                 return (*_NO_SETTINGS, *[getattr(found, "d" + name, None) for name in names])
             except _ERRORS:
                 pass
-        general = operation.general_backward(named, options, saved, incoming, wanted)
+        general = operation.general_backward(recorded, wanted)
         return (*_NO_SETTINGS, *[general[name] if name in wanted else None for name in names])
 
 

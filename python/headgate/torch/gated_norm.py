@@ -15,7 +15,7 @@ def _empty_y(named: Named, **_: Any) -> Tensor:
     return named["x"].new_empty(named["x"].shape)
 
 
-_OPERATION = CustomOperation(NAME, GATED_NORM, _empty_y)
+_OPERATION = CustomOperation(NAME, GATED_NORM, _empty_y, cast=("x",), cast_unless_f32=("weight", "gate"))
 
 
 @takes(*_OPERATION.keywords("x", "weight", "gate"), *GATED_NORM.options, operation=GATED_NORM)
@@ -28,4 +28,4 @@ def gated_norm(x: Tensor, weight: Tensor | None = None, gate: Tensor | None = No
     """
     # A gate that is not applied has no gradient.
     read = gate if arguments.get("gate_fn") != "none" else None
-    return _OPERATION.call({"x": x, "weight": weight, "gate": read}, arguments, ("x",), ("weight", "gate"))
+    return _OPERATION.call({"x": x, "weight": weight, "gate": read}, arguments)

@@ -28,7 +28,9 @@ def _empty_state(named: Named, layout: str = "bhtd", **_: Any) -> Tensor:
     return q.new_empty([sequences, v.shape[heads], q.shape[-1], v.shape[-1]], dtype=dtype)
 
 
-_OPERATION = CustomOperation(NAME, LINEAR_ATTENTION, _empty_y, _empty_state)
+_OPERATION = CustomOperation(
+    NAME, LINEAR_ATTENTION, _empty_y, _empty_state, cast=("q", "k", "v"), cast_unless_f32=("decay", "beta")
+)
 
 
 @takes(*_OPERATION.keywords("q", "k", "v", "decay", "beta"), *LINEAR_ATTENTION.options, operation=LINEAR_ATTENTION)
@@ -51,4 +53,4 @@ def linear_attention(
     one line, on arguments that do not fit.
     """
     given = {"q": q, "k": k, "v": v, "decay": decay, "beta": beta}
-    return _OPERATION.call(given, arguments, ("q", "k", "v"), ("decay", "beta"), keep_state=return_state)
+    return _OPERATION.call(given, arguments, keep_state=return_state)

@@ -14,7 +14,7 @@ import headgate
 
 from .arguments import Operation
 from .attention import autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
-from .eager import EagerOperation, Named
+from .eager import EagerOperation, Named, RecordedCall
 from .errors import call_as, in_words_of
 
 
@@ -23,7 +23,8 @@ class CustomOperation:
 
     Computes by headgate.NAME, or NAME_forward where there is a state, and by NAME_backward. `empty_y` and `empty_state`
     make the results of the fake kernel from the tensors that are there. An operation with a state returns (y, state),
-    with an empty state unless keep_state is true.
+    with an empty state unless keep_state is true. Under torch.autocast the inputs `cast` become of its dtype, and those
+    of `cast_unless_f32` that are not float32.
     """
 
     def __init__(
@@ -32,11 +33,15 @@ class CustomOperation:
         arguments: Operation,
         empty_y: Callable[..., Tensor],
         empty_state: Callable[..., Tensor] | None = None,
+        *,
+        cast: tuple[str, ...],
+        cast_unless_f32: tuple[str, ...],
     ):
         self.name = name
         self.arguments = arguments
         self.has_state = empty_state is not None
         self._empty_y, self._empty_state = empty_y, empty_state
+        self._cast, self._cast_unless_f32 = cast, cast_unless_f32
         self._eager = _EagerCustomOperation(name, arguments, self.has_state, empty_y)
         self._register()
 
@@ -137,32 +142,17 @@ class CustomOperation:
         """The inputs that the public function takes by name, those but `positional`."""
         return tuple(name for name in self.arguments.tensors if name not in positional)
 
-    def call(
-        self,
-        given: dict[str, Any],
-        arguments: dict[str, Any],
-        cast: tuple[str, ...],
-        cast_unless_f32: tuple[str, ...],
-        **keep: bool,
-    ) -> Any:
+    def call(self, given: dict[str, Any], arguments: dict[str, Any], **keep: bool) -> Any:
         """Calls the operation with the tensors `given` and the further inputs and options `arguments`.
 
-        Returns y, with keep_state=True (y, state). Under torch.autocast the inputs `cast` become of its dtype, and those
-        of `cast_unless_f32` that are not float32.
+        Returns y, with keep_state=True (y, state).
         """
         result = self._eager.call(given, arguments, keep.get("keep_state", False))
         if result is None:
-            return call_as(self.name, {}, self._call_generally, given, arguments, cast, cast_unless_f32, **keep)
+            return call_as(self.name, {}, self._call_generally, given, arguments, **keep)
         return result
 
-    def _call_generally(
-        self,
-        given: dict[str, Any],
-        arguments: dict[str, Any],
-        cast: tuple[str, ...],
-        cast_unless_f32: tuple[str, ...],
-        **keep: bool,
-    ) -> Any:
+    def _call_generally(self, given: dict[str, Any], arguments: dict[str, Any], **keep: bool) -> Any:
         """`call` by torch.ops.headgate."""
         tensors = {**dict.fromkeys(self.arguments.tensors), **given}
         options = sort_arguments(self.name, tensors, arguments, self.keywords(*given), self.arguments)
@@ -170,7 +160,7 @@ class CustomOperation:
         refuse_transforms(self.name, {**tensors, **options})
         check_tensors(self.name, tensors, recorded, self.arguments)
         options = {**self.arguments.defaults(), **checked_options(self.name, options, self.arguments)}
-        autocast(tensors, cast_unless_f32, cast)
+        autocast(tensors, self._cast_unless_f32, self._cast)
         result = getattr(torch.ops.headgate, self.name)(*tensors.values(), **options, **keep)
         return result[0] if self.has_state and not keep["keep_state"] else result
 
@@ -189,35 +179,22 @@ class _EagerCustomOperation(EagerOperation):
         found = self._forward(outputs=("y", "state"), **named, **options)
         return (found.y, found.state), ()
 
-    def _dy(self, dy: Tensor | None, named: Named, options: dict[str, Any]) -> Tensor:
-        return self._empty_y(named, **options).zero_() if dy is None else dy
+    def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:
+        dy, dstate = self._incoming(recorded)
+        states = {"dstate": dstate} if len(recorded.incoming) == 2 else {}
+        return self._backward(dy, gradients=names, **states, **recorded.named, **recorded.options)
 
-    def backward(
-        self,
-        named: Named,
-        options: dict[str, Any],
-        saved: tuple[Any, ...],
-        incoming: tuple[Any, ...],
-        names: tuple[str, ...],
-    ) -> Any:
-        dy, *dstate = incoming
-        states = {"dstate": dstate[0]} if dstate else {}
-        return self._backward(self._dy(dy, named, options), gradients=names, **states, **named, **options)
-
-    def general_backward(
-        self,
-        named: Named,
-        options: dict[str, Any],
-        saved: tuple[Any, ...],
-        incoming: tuple[Any, ...],
-        wanted: tuple[str, ...],
-    ) -> dict[str, Tensor]:
-        dy, *dstate = incoming
-        inputs, settings = self.all_arguments(named, options, wanted)
-        states = (dstate or [None]) if self._has_state else []
+    def general_backward(self, recorded: RecordedCall, wanted: tuple[str, ...]) -> dict[str, Tensor]:
+        dy, dstate = self._incoming(recorded)
+        states = [dstate] if self._has_state else []
+        inputs, settings = self.all_arguments(recorded, wanted)
         compute = getattr(torch.ops.headgate, self._name + "_backward")
-        found = compute(self._dy(dy, named, options), *states, *inputs, **settings)
-        return dict(zip(self.arguments.differentiable, found))
+        return dict(zip(self.arguments.differentiable, compute(dy, *states, *inputs, **settings)))
+
+    def _incoming(self, recorded: RecordedCall) -> tuple[Tensor, Tensor | None]:
+        """dy, and the gradient of the state where it was returned."""
+        dy, dstate = recorded.incoming if len(recorded.incoming) == 2 else (*recorded.incoming, None)
+        return self._empty_y(recorded.named, **recorded.options).zero_() if dy is None else dy, dstate
 
 
 def sequences_of(named: Named, batch: int) -> int:

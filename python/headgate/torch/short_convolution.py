@@ -21,7 +21,9 @@ def _empty_state(named: Named, **_: Any) -> Tensor:
     return named.get("state", x).new_empty([sequences, taps - 1, x.shape[-1]])
 
 
-_OPERATION = CustomOperation(NAME, SHORT_CONVOLUTION, _empty_y, _empty_state)
+_OPERATION = CustomOperation(
+    NAME, SHORT_CONVOLUTION, _empty_y, _empty_state, cast=("x",), cast_unless_f32=("weight", "bias", "state")
+)
 
 
 @takes(*_OPERATION.keywords("x", "weight", "bias"), *SHORT_CONVOLUTION.options, operation=SHORT_CONVOLUTION)
@@ -37,4 +39,4 @@ def short_convolution(
     are not float32. Raises ValueError, in one line, on arguments that do not fit.
     """
     given = {"x": x, "weight": weight, "bias": bias}
-    return _OPERATION.call(given, arguments, ("x",), ("weight", "bias", "state"), keep_state=return_state)
+    return _OPERATION.call(given, arguments, keep_state=return_state)

@@ -35,14 +35,14 @@ void multiply_widened(const View<Y, 2>& y, const View<const X, 2>& x, std::int64
       const std::int64_t count = std::min(block, end - o);
       const View<float, 2> rows = wide[part].range(0, 0, count);
       widen(rows, o);
-      const View<Y, 2> out = y.range(1, o, count);
+      View<X, 2> matrix;
       if constexpr (kRounds) {
-        const View<X, 2> narrow = rounded[part].range(0, 0, count);
-        copy_to<X, float>(narrow.flat(), rows.flat(), context);
-        if (!gemm(Product<X, Y>{out, x, Form::stored, narrow, Form::transposed, update})) return false;
+        matrix = rounded[part].range(0, 0, count);
+        copy_to<X, float>(matrix.flat(), rows.flat(), context);
       } else {
-        if (!gemm(Product<float>{out, x, Form::stored, rows, Form::transposed, update})) return false;
+        matrix = rows;
       }
+      if (!gemm(Product<X, Y>{y.range(1, o, count), x, Form::stored, matrix, Form::transposed, update})) return false;
     }
     return true;
   });

@@ -135,9 +135,13 @@ std::int64_t bytes_of(const ReadText& text, std::int64_t seq_len) {
 /// `bytes`, or 1.
 std::int64_t sequence_within(const ReadText& text, std::int64_t seq_len, std::int64_t bytes) {
   std::int64_t excess = bytes_of(text, seq_len) - bytes;
-  while (seq_len > 1 && excess > 0) {
-    excess -= text.tokens ? text.tokens->bytes[static_cast<std::size_t>(text.ids(seq_len) - 1)] : 1;
-    --seq_len;
+  for (; seq_len > 1 && excess > 0; --seq_len) {
+    const auto last = static_cast<std::size_t>(text.ids(seq_len) - 1);
+    if (!text.tokens) {
+      --excess;
+    } else if (last < text.tokens->bytes.size()) {  // a text that is held out may have fewer ids
+      excess -= text.tokens->bytes[last];
+    }
   }
   return seq_len;
 }

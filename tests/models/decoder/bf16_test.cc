@@ -19,9 +19,7 @@ namespace headgate::models {
 namespace {
 
 std::vector<DecoderConfig> families() {
-  std::vector<DecoderConfig> out = mixed_families();
-  for (const DecoderConfig& config : expert_families()) out.push_back(config);
-  for (const DecoderConfig& config : other_families()) out.push_back(config);
+  std::vector<DecoderConfig> out = all_families();
   for (const char* gate : {"none", "g1-headwise-learned_sinks", "g3-elementwise-parameter", "g5-headwise"}) {
     out.push_back(tiny_config());
     out.back().gate = layers::parse_gate(gate);

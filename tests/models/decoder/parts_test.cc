@@ -17,11 +17,9 @@
 namespace headgate::models {
 namespace {
 
-/// Adds families of experts and of other features to those that mix layers.
+/// Adds sinks to all families.
 std::vector<DecoderConfig> families() {
-  std::vector<DecoderConfig> out = mixed_families();
-  for (const DecoderConfig& config : expert_families()) out.push_back(config);
-  for (const DecoderConfig& config : other_families()) out.push_back(config);
+  std::vector<DecoderConfig> out = all_families();
   DecoderConfig sinks = tiny_config();
   sinks.gate = layers::parse_gate("g1-headwise-learned_sinks");
   out.push_back(sinks);

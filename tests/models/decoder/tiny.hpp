@@ -111,6 +111,14 @@ inline std::array<DecoderConfig, 2> other_families() {
   return {config, gated};
 }
 
+/// Returns all of these: layers of several kinds, experts, other features.
+inline std::vector<DecoderConfig> all_families() {
+  std::vector<DecoderConfig> out = mixed_families();
+  for (const DecoderConfig& config : expert_families()) out.push_back(config);
+  for (const DecoderConfig& config : other_families()) out.push_back(config);
+  return out;
+}
+
 inline constexpr BatchShape kTinyBatch{2, 7};
 
 /// Returns the test name of a gate variant.

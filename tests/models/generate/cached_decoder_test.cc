@@ -278,10 +278,7 @@ std::vector<float> losses_of(const std::vector<float>& logits, const Sample& sam
 /// f32.
 TEST(CachedDecoder, PromptInBf16_EveryFamily_IsWithinRoundingsToBf16) {
   constexpr BatchShape kShape{12, 7};
-  std::vector<DecoderConfig> configs = mixed_families();
-  for (const DecoderConfig& config : expert_families()) configs.push_back(config);
-  for (const DecoderConfig& config : other_families()) configs.push_back(config);
-  for (const DecoderConfig& config : configs) {
+  for (const DecoderConfig& config : all_families()) {
     const Sample sample(config, kShape);
     for (const DType weights : {DType::f32, DType::bf16}) {
       const std::vector<layers::Number> expected = sample.losses(weights);
