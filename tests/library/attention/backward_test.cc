@@ -2,6 +2,9 @@
 // Compares the backward pass, fed by the forward pass, with the oracle, on every vector target, by the tolerance rule
 // of docs/reference/numerics.md.
 
+#include <random>
+#include <vector>
+
 #include "library/attention/property.hpp"
 
 namespace headgate {
@@ -72,6 +75,48 @@ TEST(Backward, AddedGate_SavedOutputPresentOrAbsent_HasTheRightGradients) {
       spec.gate_fn = GateFn::silu;
       spec.attn = attn;
       expect_right(spec, check_backward_case);
+    }
+  }
+}
+
+/// Returns dv of T queries of one head beside one key, whose products q·k lie within ±100, with lse saved in f64 and
+/// all of dy 1.
+std::vector<float> dv_of_one_key(std::int64_t T, std::int64_t D, bool masked) {
+  std::mt19937 random(static_cast<unsigned>(T));
+  std::uniform_real_distribution<float> coordinate(-1.0F, 1.0F);
+  std::vector<float> q(T * D), k(D), v(D, 2.0F), y(T * D), dy(T * D, 1.0F), dv(D);
+  for (float& x : q) x = coordinate(random);
+  for (float& x : k) x = 100.0F / static_cast<float>(D) * coordinate(random);
+  std::vector<double> lse(T);
+  std::vector<std::uint8_t> mask(T, 1);
+  const Shape queries{1, 1, T, D}, keys{1, 1, 1, D}, rows{1, 1, T, 1};
+  AttentionInputs in;
+  in.q = make_view(q.data(), queries);
+  in.k = make_view(k.data(), keys);
+  in.v = make_view(v.data(), keys);
+  if (masked) in.mask = {mask.data(), DType::boolean, rows, contiguous_strides(rows)};
+  AttentionOptions options;
+  options.scale = 4.0;
+  AttentionOutputs out;
+  out.y = make_view(y.data(), queries);
+  out.lse = make_view(lse.data(), rows);
+  attention_forward(out, in, options);
+  AttentionGradients gradients;
+  gradients.dv = make_view(dv.data(), keys);
+  attention_backward(gradients, in, {out.y, out.lse, {}}, {make_view(dy.data(), queries), {}}, options);
+  return dv;
+}
+
+// P is 1 if both passes round s alike: the score cancels from exp(s − lse).
+TEST(Backward, OneKey_LargeScores_HasWeightOne) {
+  const TargetGuard guard;
+  for (const std::string& target : supported_targets()) {
+    set_target(target);
+    for (const std::int64_t T : {2, 8, 20, 100, 300}) {
+      for (const bool masked : {false, true}) {
+        EXPECT_EQ(dv_of_one_key(T, 64, masked), std::vector<float>(64, static_cast<float>(T)))
+            << target << ", " << T << " queries" << (masked ? ", masked" : "");
+      }
     }
   }
 }

@@ -86,7 +86,7 @@ TEST(Route, RefusedCall_Verbose_PrintsNothing) {
 
 TEST(Route, ForwardSequence_BySize_TakesItsRow) {
   EXPECT_EQ(routes_in(forward_line(plain(1, 4000))), "few_queries × 2");
-  EXPECT_EQ(routes_in(forward_line(plain(8, 40))), "few_queries × 2");
+  EXPECT_EQ(routes_in(forward_line(plain(8, 65))), "few_queries × 2");
   EXPECT_EQ(routes_in(forward_line(plain(9, 40))), "small_heads × 2");
   EXPECT_EQ(routes_in(forward_line(plain(9, 300))), "few_queries × 2");
   EXPECT_EQ(routes_in(forward_line(plain(256, 256))), "small_heads × 2");
@@ -96,6 +96,16 @@ TEST(Route, ForwardSequence_BySize_TakesItsRow) {
   weights.weights = true;
   EXPECT_EQ(routes_in(forward_line(weights)), "tiles × 2");
   EXPECT_NE(forward_line(plain(0, 40)).find(", nothing to compute, "), std::string::npos);
+}
+
+TEST(Route, FewQueries_WithLseAndFewKeys_TakeTheProductsOfTheBackwardPass) {
+  CaseSpec spec = plain(8, 64);
+  EXPECT_EQ(routes_in(forward_line(spec)), "small_heads × 2");
+  spec.bias.present = true;
+  EXPECT_EQ(routes_in(forward_line(spec)), "tiles × 2");
+  spec.lse = DType::none;
+  EXPECT_EQ(routes_in(forward_line(spec)), "few_queries × 2");
+  EXPECT_EQ(routes_in(forward_line(plain(1, 64))), "few_queries × 2");
 }
 
 TEST(Route, BackwardSequence_BySizeAndOptions_TakesItsRow) {

@@ -58,7 +58,7 @@ struct SmallBackwardScratch {
   View<T, 2> probabilities, ds;         ///< keys by the queries of a tile; ds times scale
   View<T, 2> dk, dv;                    ///< sums over tiles and query heads, where they are not one alone
   View<T, 2> dq;                        ///< of a register tile's rows
-  View<T, 1> lse, delta;                ///< of a tile's queries: minus lse in units of log2(e), minus (Δ − dlse)
+  View<T, 1> lse, delta;                ///< of a tile's queries: lse in units of log2(e), minus (Δ − dlse)
   View<T, 1> dy, y, attn, gate, dgate;  ///< one query's
   View<T, 1> scaled;                    ///< a row of dk or dv before it is rounded
 };
@@ -160,7 +160,7 @@ class SmallBackwardWorker {
     ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
   }
 
-  /// do, −lse and −(Δ − dlse) of queries i … i + n; writes their dz.
+  /// do, lse and −(Δ − dlse) of queries i … i + n; writes their dz.
   void prepare(const QueryRows& from, std::int64_t i, std::int64_t n) const {
     T* HWY_RESTRICT lse = scratch_.lse.data;
     T* HWY_RESTRICT delta = scratch_.delta.data;
@@ -175,10 +175,7 @@ class SmallBackwardWorker {
     const std::int64_t padded = round_up(n, kNR<T>);
     std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
     std::fill(delta + n, delta + padded, T{0});
-    for (std::int64_t r = 0; r < padded; ++r) {
-      lse[r] = -lse[r];
-      delta[r] = -delta[r];
-    }
+    for (std::int64_t r = 0; r < padded; ++r) delta[r] = -delta[r];
   }
 
   OperandRows<T> place_queries(std::int64_t h, std::int64_t i, std::int64_t n) const {
@@ -234,24 +231,28 @@ class SmallBackwardWorker {
     }
   }
 
-  /// P = exp2(k qᵀ − lse) of keys j … j + kRows and the queries of the panel that begins with column r.
+  /// P = exp2(k qᵀ − lse) of keys j … j + kRows and the queries of the panel that begins with column r. The products
+  /// are those of the forward pass, bit for bit, and lse is subtracted from them as the maximum is there: with scores
+  /// of 100 an f32 product that begins with −lse would put P off by 10⁻⁵.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void make_probabilities(std::int64_t j, std::int64_t r) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     hn::Vec<Tag<T>> x[kRows][kVecs];
-    HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[0][v] = hn::Load(d, scratch_.lse.at(r + v * kN));
-    HWY_UNROLL(16) for (std::int64_t m = 1; m < kRows; ++m) {
-      HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = x[0][v];
+    HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+      HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = hn::Zero(d);
     }
     PrefetchQueue ahead = ahead_;
     multiply_add<RowsLeft, kRows, kVecs>(x, scratch_.keys.at(j), scratch_.queries_t.data, kVecs * kN, p_.D,
                                          [&] { ahead.ask(); });
     ahead_ = ahead;
+    hn::Vec<Tag<T>> lse[kVecs];
+    HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) lse[v] = hn::Load(d, scratch_.lse.at(r + v * kN));
     T* HWY_RESTRICT to = scratch_.probabilities.at(j, r);
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
-      HWY_UNROLL(4)
-      for (std::int64_t v = 0; v < kVecs; ++v) hn::Store(exp2_fast(d, x[m][v]), d, to + m * kScoreStride + v * kN);
+      HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) {
+        hn::Store(exp2_fast(d, hn::Sub(x[m][v], lse[v])), d, to + m * kScoreStride + v * kN);
+      }
     }
   }
 
