@@ -65,7 +65,8 @@ struct AttentionOptions {
   std::optional<double> scale{};  ///< 1/√D when empty; finite
   double softcap = 0.0;           ///< c > 0; 0 for no cap
   Causality causality = Causality::none;
-  /// Key j is visible to query i iff at_i − window_left ≤ j ≤ at_i + window_right; −1 for no limit.
+  /// Key j is visible to query i iff at_i − window_left ≤ j ≤ at_i + window_right; −1 for no limit. Below −1 the window
+  /// lies beside the query: with window_left 9, window_right −3 it sees keys at_i − 9 … at_i − 3.
   std::int64_t window_left = -1;
   std::int64_t window_right = -1;
   GateFn gate_fn = GateFn::sigmoid;  ///< read only when `gate` is present
@@ -77,6 +78,11 @@ struct AttentionOptions {
   /// within rounding of τ may fall on either side.
   double gate_threshold = 0.0;
   Precision precision = Precision::exact;  ///< native16: q must be bf16
+  /// p in [0, 1): y is made of weights P ∘ M, where M is 0 with probability p and 1/(1 − p) else; lse is that of P. M
+  /// is a function of dropout_seed and of a weight's sequence (its number in the call), query head, query and key: the
+  /// same for any number of threads and on every target, and in the backward pass, which needs both options again.
+  double dropout = 0.0;
+  std::int64_t dropout_seed = 0;
 };
 
 /// What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16, or k and v are i8 with
@@ -91,7 +97,7 @@ struct AttentionInputs {
   ConstTensorView bias{};  ///< (B|1,Hq|1,T|1,S); dtype of q, or f32; −∞ hides the key; +∞ and NaN give NaN rows
   ConstTensorView mask{};  ///< (B|1,Hq|1,T|1,S), boolean, true = visible
   ConstTensorView key_lengths{};   ///< (1,1,1,B), i32 or i64, 0 ≤ n ≤ S: keys ≥ n are hidden and not read
-  ConstTensorView alibi_slopes{};  ///< (1,1,1,Hq), f32 or f64
+  ConstTensorView alibi_slopes{};  ///< (1,1,1,Hq) or (1,1,B,Hq), of a packed batch (1,1,N,Hq), f32 or f64
   ConstTensorView sinks{};         ///< (1,1,1,Hq), f32 or f64: a logit that joins the denominator without a value
   /// (1,1,1,B), i32 or i64, within ±kMaxQueryOffset: the key position of the first query of each sequence. With T new
   /// tokens at the end of n keys in a cache of S slots: key_lengths n, query_offsets n − T.
@@ -120,7 +126,7 @@ struct AttentionOutputs {
   TensorView y{};        ///< (B,Hq,T,Dv), dtype of q
   TensorView lse{};      ///< (B,Hq,T,1), f32 or f64, natural log, sink included; −∞ for a row that sees nothing
   TensorView attn{};     ///< o (B,Hq,T,Dv), dtype of q: the output before the gate
-  TensorView weights{};  ///< exp(s − lse) (B,Hq,T,S), dtype of q: T·S large, for small problems
+  TensorView weights{};  ///< exp(s − lse) ∘ M (B,Hq,T,S), dtype of q: T·S large, for small problems
 };
 
 /// y = gate(z) ∘ softmax(scale · q kᵀ + bias, mask) v.
@@ -164,9 +170,9 @@ struct AttentionIncoming {
 
 /// Gradients of Σ dy∘y + Σ dlse·lse. With P = exp(s − lse):
 ///   do = dy ∘ g(z) (mul) or dy (add);  Δ = rowsum(do ∘ o) = rowsum(dy ∘ y) for mul;
-///   ds = P ∘ (do vᵀ − Δ + dlse);  dq = scale · ds' k;  dk = scale · ds'ᵀ q;  dv = Pᵀ do;  dbias = ds;
+///   ds = P ∘ (M ∘ do vᵀ − Δ + dlse);  dq = scale · ds' k;  dk = scale · ds'ᵀ q;  dv = (P ∘ M)ᵀ do;  dbias = ds;
 ///   dsink = −exp(sink − lse)(Δ − dlse);  dz = dy ∘ o ∘ g′(z), for sigmoid dy ∘ y ∘ (1 − g);
-/// with ds' = ds ∘ (1 − tanh²) under a softcap and ds otherwise.
+/// with ds' = ds ∘ (1 − tanh²) under a softcap and ds otherwise, and M that of dropout, 1 without.
 /// Gradients accumulate in f32 or better. No T×S buffer; deterministic. Errors as in attention_forward, and on a
 /// gate_threshold above 0 and a saved lse of +∞: of a row that was not computed there are no gradients.
 HEADGATE_API void attention_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,

@@ -84,7 +84,7 @@ typedef struct headgate_attention_options {
   double scale;   /* with has_scale 1; finite */
   double softcap; /* c > 0; 0 for no cap */
   /* With has_window 1: key j is visible to query i iff at_i - window_left <= j <= at_i + window_right; -1 for no limit
-   * on that side. */
+   * on that side. Below -1 the window lies beside the query: 9 and -3 show keys at_i - 9 to at_i - 3. */
   int64_t window_left;
   int64_t window_right;
   int32_t has_scale;            /* 1: scale as given; 0: 1/sqrt(D) */
@@ -104,12 +104,16 @@ typedef struct headgate_attention_options {
   double gate_threshold;
   headgate_precision precision;
   int32_t reserved; /* 0 */
+  /* In [0, 1): each softmax weight becomes 0 with this probability, else weight / (1 - dropout). A function of
+   * dropout_seed and of the weight's sequence, query head, query and key alone; the backward pass needs both again. */
+  double dropout;
+  int64_t dropout_seed;
 } headgate_attention_options;
 
 #define HEADGATE_ATTENTION_OPTIONS_INIT                                                                          \
   {                                                                                                              \
     sizeof(headgate_attention_options), 0.0, 0.0, 0, 0, 0, 0, HEADGATE_CAUSALITY_NONE, HEADGATE_GATE_FN_DEFAULT, \
-        HEADGATE_GATE_OP_MUL, 0, NULL, NULL, 0.0, HEADGATE_PRECISION_EXACT, 0                                    \
+        HEADGATE_GATE_OP_MUL, 0, NULL, NULL, 0.0, HEADGATE_PRECISION_EXACT, 0, 0.0, 0                            \
   }
 
 /* --- forward ------------------------------------------------------------------------------------------------ */
@@ -128,7 +132,7 @@ typedef struct headgate_attention_inputs {
   headgate_const_tensor mask;          /* (B|1,Hq|1,T|1,S), bool, true = visible */
   headgate_const_tensor key_lengths;   /* (1,1,1,B), i32 or i64, 0 <= n <= S: keys >= n are hidden, and neither read
                                           nor aligned to */
-  headgate_const_tensor alibi_slopes;  /* (1,1,1,Hq), f32 or f64, finite */
+  headgate_const_tensor alibi_slopes;  /* (1,1,1,Hq) or (1,1,B,Hq), packed (1,1,N,Hq), f32 or f64, finite */
   headgate_const_tensor sinks;         /* (1,1,1,Hq), f32 or f64: a logit, finite or -inf, that joins the denominator
                                           without a value */
   headgate_const_tensor query_offsets; /* (1,1,1,B), i32 or i64, within +-2^60: at_0, the key position of the first

@@ -54,6 +54,7 @@ Ranks ranks_of(ArrayKind kind) {
     case ArrayKind::any: return {0, 4};
     case ArrayKind::channels: return {2, 3};
     case ArrayKind::channel_states: return {3, 3};
+    case ArrayKind::head_numbers:
     case ArrayKind::head_features: return {1, 2};
     case ArrayKind::pages:
     case ArrayKind::states: break;
@@ -220,6 +221,7 @@ const char* letters_of(ArrayKind kind, Layout layout) {
     case ArrayKind::states: return "(N,H,D,Dv)";
     case ArrayKind::channels: return "(B,T,C) or (T,C)";
     case ArrayKind::channel_states: return "(N,K-1,C)";
+    case ArrayKind::head_numbers: return "(H) or (N,H)";
     case ArrayKind::head_features: return "(D) or (H,D)";
     case ArrayKind::pages: break;
   }

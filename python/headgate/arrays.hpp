@@ -32,6 +32,7 @@ enum class ArrayKind {
   rows,            ///< (B,H,T) in every layout: a number for each row; of a batch of one (H,T)
   scores,          ///< (B,H,T,S) in every layout, (H,T,S) or (T,S)
   vector,          ///< (N)
+  head_numbers,    ///< (H) or (N,H), a view (1,1,1|N,H)
   table,           ///< (B,M)
   pages,           ///< as heads, of rank 4
   states,          ///< (N,H,D,Dv) in every layout, with or without a batch

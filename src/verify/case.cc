@@ -156,7 +156,10 @@ void Case::place_inputs() {
   query_offsets_ = vector("query_offsets", s.query_offsets, s.sequences());
   cu_seqlens_q_ = vector("cu_seqlens_q", s.cu_seqlens, s.packed + 1);
   cu_seqlens_k_ = vector("cu_seqlens_k", s.page > 0 ? DType::none : s.cu_seqlens, s.packed + 1);
-  alibi_slopes_ = vector("alibi_slopes", s.alibi_slopes, s.Hq());
+  if (s.alibi_slopes != DType::none) {
+    alibi_slopes_ =
+        place(input_slabs_, "alibi_slopes", s.alibi_slopes, {1, 1, s.alibi_by_sequence ? s.sequences() : 1, s.Hq()});
+  }
   sinks_ = vector("sinks", s.sinks, s.Hq());
 }
 
@@ -355,8 +358,8 @@ void Case::fill_vectors() {
   }
   Random slopes(spec_.seed, kAlibi);
   if (alibi_slopes_.present()) {
-    fill(alibi_slopes_, [&](std::int64_t, std::int64_t, std::int64_t, std::int64_t h) {
-      store(alibi_slopes_, 0, 0, 0, h, slopes.uniform());
+    fill(alibi_slopes_, [&](std::int64_t, std::int64_t, std::int64_t n, std::int64_t h) {
+      store(alibi_slopes_, 0, 0, n, h, slopes.uniform());
     });
   }
   if (sinks_.present()) fill_normal(sinks_, spec_.seed, kSinks, factors_of(spec_).sinks);
@@ -485,10 +488,20 @@ const reference::Backward& Case::expected_backward() {
   return *backward_;
 }
 
+const reference::Forward& Case::expected_before_dropout() {
+  if (spec_.dropout == 0.0) return expected_forward();
+  if (!undropped_) {
+    AttentionOptions options = options_;
+    options.dropout = 0.0;
+    undropped_ = reference::forward(inputs_, options);
+  }
+  return *undropped_;
+}
+
 const reference::Statistics& Case::expected_statistics() {
   if (!expected_statistics_) {
     expected_statistics_ =
-        reference::statistics(expected_forward(), inputs_, options_, selection_, spec_.statistics.top_keys);
+        reference::statistics(expected_before_dropout(), inputs_, options_, selection_, spec_.statistics.top_keys);
   }
   return *expected_statistics_;
 }

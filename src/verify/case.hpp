@@ -59,6 +59,8 @@ class Case {
 
   /// The oracle's answers, computed once.
   const reference::Forward& expected_forward();
+  /// The weights that statistics are of.
+  const reference::Forward& expected_before_dropout();
   const reference::Backward& expected_backward();
   const reference::Statistics& expected_statistics();
 
@@ -103,7 +105,7 @@ class Case {
   AttentionGradients gradients_;
   StatisticsSelection selection_;
   AttentionStatistics statistics_;
-  std::optional<reference::Forward> forward_;
+  std::optional<reference::Forward> forward_, undropped_;
   std::optional<reference::Backward> backward_;
   std::optional<reference::Statistics> expected_statistics_;
 };

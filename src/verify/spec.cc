@@ -66,8 +66,9 @@ void draw_scores(CaseSpec& spec, const Pick& pick) {
   if (maybe(pick, 4)) spec.scale = one_of(pick, std::array{1.0, 0.05, -0.3, 0.0});
   if (maybe(pick, 4)) spec.softcap = one_of(pick, std::array{30.0, 2.0, 0.5});
   spec.causality = maybe(pick, 3) ? Causality::causal : Causality::none;
-  if (maybe(pick, 4)) spec.window_left = pick(40);
-  if (maybe(pick, 4)) spec.window_right = pick(40);
+  // Below −1 a window lies beside the query.
+  if (maybe(pick, 4)) spec.window_left = maybe(pick, 5) ? -2 - pick(8) : pick(40);
+  if (maybe(pick, 4)) spec.window_right = maybe(pick, 5) ? -2 - pick(8) : pick(40);
   spec.bias = draw_map(pick, 3);
   spec.bias_f32 = spec.bias.present && maybe(pick, 3);
   spec.bias_hides = spec.bias.present && maybe(pick, 2);
@@ -75,7 +76,10 @@ void draw_scores(CaseSpec& spec, const Pick& pick) {
   if (maybe(pick, 4)) spec.key_lengths = one_of(pick, std::array{DType::i32, DType::i64});
   if (maybe(pick, 4)) spec.query_offsets = one_of(pick, std::array{DType::i32, DType::i64});
   if (maybe(pick, 4)) spec.alibi_slopes = one_of(pick, std::array{DType::f32, DType::f64});
+  spec.alibi_by_sequence = spec.alibi_slopes != DType::none && maybe(pick, 2);
   if (maybe(pick, 4)) spec.sinks = one_of(pick, std::array{DType::f32, DType::f64});
+  if (maybe(pick, 6)) spec.dropout = one_of(pick, std::array{0.1, 0.5, 0.9});
+  if (spec.dropout > 0.0) spec.dropout_seed = pick(1000) - 500;
 }
 
 void draw_gate(CaseSpec& spec, const Pick& pick) {
@@ -181,6 +185,9 @@ void add_features(std::vector<CaseSpec>& list) {
   add(plain, [](CaseSpec& s) { s.window_right = 3; });
   add(plain, [](CaseSpec& s) { s.window_left = 0, s.window_right = 0; });
   add(plain, [](CaseSpec& s) { s.alibi_slopes = DType::f64; });
+  add(plain, [](CaseSpec& s) { s.alibi_slopes = DType::f32, s.alibi_by_sequence = true; });
+  add(plain, [](CaseSpec& s) { s.window_left = 9, s.window_right = -3; });
+  add(plain, [](CaseSpec& s) { s.dropout = 0.3, s.dropout_seed = -7, s.weights = true; });
   add(plain, [](CaseSpec& s) { s.sinks = DType::f32, s.dlse = DType::f64, s.lse = DType::f64; });
   add(plain, [](CaseSpec& s) { s.key_lengths = DType::i64; });
   add(plain, [](CaseSpec& s) { s.query_offsets = DType::i32, s.causality = Causality::causal, s.window_left = 9; });
@@ -341,6 +348,7 @@ std::string describe(const CaseSpec& spec) {
   add(spec.key_lengths != DType::none, fmt::format("key_lengths={}", dtype_name(spec.key_lengths)));
   add(spec.query_offsets != DType::none, fmt::format("query_offsets={}", dtype_name(spec.query_offsets)));
   add(spec.alibi_slopes != DType::none, fmt::format("alibi={}", dtype_name(spec.alibi_slopes)));
+  add(spec.alibi_by_sequence, "alibi_by_sequence");
   add(spec.sinks != DType::none, fmt::format("sinks={}", dtype_name(spec.sinks)));
   add(spec.lse != DType::f32, fmt::format("lse={}", dtype_name(spec.lse)));
   add(spec.dlse != DType::none, fmt::format("dlse={}", dtype_name(spec.dlse)));

@@ -85,6 +85,7 @@ struct CaseSpec : AttentionOptions {
   DType key_lengths = DType::none;    // none, i32, i64
   DType query_offsets = DType::none;  // none, i32, i64
   DType alibi_slopes = DType::none;   // none, f32, f64
+  bool alibi_by_sequence = false;     // each sequence has slopes of its own
   DType sinks = DType::none;          // none, f32, f64
 
   DType lse = DType::f32;    // none, f32, f64; the backward pass always saves one

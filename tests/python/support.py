@@ -23,9 +23,9 @@ def visible(T, S, causality="none", window_left=-1, window_right=-1):
     seen = torch.ones(T, S, dtype=torch.bool)
     if causality == "causal":
         seen &= j <= at
-    if window_left >= 0:
+    if window_left != -1:
         seen &= j >= at - window_left
-    if window_right >= 0:
+    if window_right != -1:
         seen &= j <= at + window_right
     return seen
 
@@ -45,9 +45,10 @@ def plain_attention(
     softcap=0.0,
     gate_fn="sigmoid",
     gate_op="mul",
+    kept=None,
     **positions,
 ):
-    """Returns y, lse, the output before the gate and the weights, of tensors (B,H,T,D)."""
+    """Returns y, lse, the output before the gate and the weights, of tensors (B,H,T,D). kept: dropout's factors."""
     (B, Hq, T, D), (Hkv, S) = q.shape, k.shape[1:3]
     k, v = (x.repeat_interleave(Hq // Hkv, dim=1) for x in (k, v))
     scores = (q @ k.transpose(-1, -2)) * (1 / math.sqrt(D) if scale is None else scale)
@@ -55,7 +56,7 @@ def plain_attention(
         scores = softcap * torch.tanh(scores / softcap)
     if alibi_slopes is not None:
         distance = (torch.arange(T)[:, None] + S - T - torch.arange(S)[None, :]).abs()
-        scores = scores - alibi_slopes[:, None, None] * distance
+        scores = scores - alibi_slopes[..., None, None] * distance
     if bias is not None:
         scores = scores + bias
     seen = visible(T, S, **positions).expand(B, 1, T, S)
@@ -68,6 +69,7 @@ def plain_attention(
         scores = torch.cat([scores, sinks[None, :, None, None].expand(B, Hq, T, 1)], dim=-1)
     lse = torch.logsumexp(scores, dim=-1)
     weights = torch.exp(scores - lse[..., None])[..., :S]
+    weights = weights if kept is None else weights * kept
     attn = weights @ v
     if gate is None:
         return attn, lse, attn, weights

@@ -146,20 +146,20 @@ void check_options(const Call& call, const AttentionOptions& options, const Scor
   if (p.precision == Precision::native16 && p.inputs.q.dtype != DType::bf16) {
     call.fail("precision is native16 but q is {}, not bf16", dtype_name(p.inputs.q.dtype));
   }
+  p.dropout = options.dropout;
+  p.dropout_seed = options.dropout_seed;
+  if (!(p.dropout >= 0.0 && p.dropout < 1.0)) call.fail("dropout is {} but must be in [0, 1)", p.dropout);
   check_gate_choice(call, options.gate_fn, options.gate_op);
-  for (const auto& [name, window] :
-       {std::pair{"window_left", options.window_left}, std::pair{"window_right", options.window_right}}) {
-    if (window < -1) call.fail("{} is {} but must be at least -1", name, window);
-  }
   p.context = call.context(options.context);
   if (options.context.threads == 0 && is_small_work(p)) p.context.threads = 1;
 
   p.window_left = options.window_left;
-  p.window_right = options.causality == Causality::causal ? 0 : options.window_right;
+  p.window_right = options.window_right;
+  if (options.causality == Causality::causal && (p.window_right == kNoWindow || p.window_right > 0)) p.window_right = 0;
   if (p.inputs.query_offsets.present()) return;
   // Windows that hide nothing are none.
-  if (p.window_left >= p.S - 1) p.window_left = -1;
-  if (p.window_right >= p.T - 1) p.window_right = -1;
+  if (p.window_left >= p.S - 1) p.window_left = kNoWindow;
+  if (p.window_right >= p.T - 1) p.window_right = kNoWindow;
 }
 
 void check_gate(Call& call, const AttentionInputs& in, const AttentionOptions& options, Problem& p) {
@@ -272,17 +272,35 @@ void check_block_table(const Call& call, const AttentionInputs& in, const Proble
   }
 }
 
-/// One value per query head; −∞ passes where `may_hide`.
-void check_per_head(Call& call, const Argument& arg, const ScoreRange& range, bool may_hide, const Problem& p) {
+/// Slopes of each query head, or of each of a sequence.
+void check_alibi_slopes(Call& call, const Argument& arg, const ScoreRange& range, const Problem& p) {
+  if (!call.given(arg)) return;
+  call.input(arg, {DType::f32, DType::f64});
+  const bool by_sequence = arg.view.shape[2] != 1;
+  call.shape(arg,
+             !by_sequence ? "(1,1,1,Hq)"
+             : p.packed() ? "(1,1,N,Hq)"
+                          : "(1,1,B,Hq)",
+             {1, 1, by_sequence ? p.N : 1, p.Hq});
+  for (std::int64_t n = 0; n < arg.view.shape[2]; ++n) {
+    for (std::int64_t h = 0; h < p.Hq; ++h) {
+      const double value = load(arg.view, 0, 0, n, h);
+      if (std::abs(value) <= range.huge) continue;
+      const std::string place = by_sequence ? fmt::format("{},{}", n, h) : fmt::format("{}", h);
+      call.fail("{}[{}] is {} but must be finite in {}", arg.name, place, value, range.name);
+    }
+  }
+}
+
+/// A logit for each query head, which may be −∞.
+void check_sinks(Call& call, const Argument& arg, const ScoreRange& range, const Problem& p) {
   if (!call.given(arg)) return;
   call.input(arg, {DType::f32, DType::f64});
   call.shape(arg, "(1,1,1,Hq)", {1, 1, 1, p.Hq});
   for (std::int64_t h = 0; h < p.Hq; ++h) {
     const double value = load(arg.view, 0, 0, 0, h);
-    const bool hides = may_hide && value == -std::numeric_limits<double>::infinity();
-    if (!hides && !(std::abs(value) <= range.huge)) {
-      call.fail("{}[{}] is {} but must be finite in {}{}", arg.name, h, value, range.name, may_hide ? ", or -inf" : "");
-    }
+    if (value == -std::numeric_limits<double>::infinity() || std::abs(value) <= range.huge) continue;
+    call.fail("{}[{}] is {} but must be finite in {}, or -inf", arg.name, h, value, range.name);
   }
 }
 
@@ -303,8 +321,8 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   check_key_lengths(call, in, p);
   check_block_table(call, in, p);
   check_query_offsets(call, in, p);
-  check_per_head(call, {"alibi_slopes", in.alibi_slopes}, range, false, p);
-  check_per_head(call, {"sinks", in.sinks}, range, true, p);
+  check_alibi_slopes(call, {"alibi_slopes", in.alibi_slopes}, range, p);
+  check_sinks(call, {"sinks", in.sinks}, range, p);
   return p;
 }
 
@@ -425,6 +443,7 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
   Call call("attention_statistics");
   AttentionOptions all_rows = options;  // what the forward pass has left out is told by lse
   all_rows.gate_threshold = 0.0;
+  all_rows.dropout = 0.0;  // lse knows nothing of it
   StatisticsProblem p{check_common(call, read_by_statistics(call, outputs, inputs, options), all_rows), lse, selection,
                       outputs};
   p.inputs.v = p.inputs.v_scale = {};

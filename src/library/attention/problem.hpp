@@ -17,10 +17,13 @@ struct Sequence {
   std::int64_t k0 = 0, S = 0;       ///< its keys are rows k0 … k0 + S
   std::int64_t keys = 0;            ///< of which those before `keys` are seen and read
   std::int64_t first_position = 0;  ///< query i stands at key position first_position + i
-  std::int64_t table = 0;           ///< its row of the block table, where k and v are paged
+  std::int64_t number = 0;          ///< among the call's sequences, and its row of the block table
 };
 
 struct CallReport;
+
+/// A side without a limit, in options and problems.
+inline constexpr std::int64_t kNoWindow = -1;
 
 /// The arguments that both passes share, checked and in normal form.
 struct Problem {
@@ -29,14 +32,16 @@ struct Problem {
   std::int64_t N = 0;      ///< sequences: B, or those of a packed batch
   double scale = 1.0;
   double softcap = 0.0;  ///< 0: none
-  /// Key j is visible to a query at position at iff at − window_left ≤ j ≤ at + window_right; −1 for no limit.
+  /// Key j is visible to a query at position at iff at − window_left ≤ j ≤ at + window_right; kNoWindow for no limit.
   /// Causality is folded in.
-  std::int64_t window_left = -1, window_right = -1;
+  std::int64_t window_left = kNoWindow, window_right = kNoWindow;
   GateFn gate_fn = GateFn::none;  ///< none when no gate is present
   GateOp gate_op = GateOp::mul;
   bool gate_headwise = false;
   double gate_threshold = 0.0;  ///< > 0: rows whose gate is at most this are not computed; the gate multiplies
   Precision precision = Precision::exact;
+  double dropout = 0.0;  ///< of weights, < 1
+  std::int64_t dropout_seed = 0;
   std::int64_t page = 0;         ///< tokens of a page of k and v, which the block table orders; 0: not paged
   ExecutionContext context;      ///< resolved()
   CallReport* report = nullptr;  ///< what the backend tells of the call; null: nothing
@@ -48,7 +53,7 @@ struct Problem {
   bool packs_keys() const { return packed() && page == 0; }
   std::int64_t sequences() const { return N; }
   Sequence sequence(std::int64_t n) const {
-    Sequence s{.b = n, .kb = n, .T = T, .S = S, .table = n};
+    Sequence s{.b = n, .kb = n, .T = T, .S = S, .number = n};
     if (packed()) {
       s.b = 0;
       s.q0 = load_index(inputs.cu_seqlens_q, n);
@@ -66,7 +71,10 @@ struct Problem {
   /// Where the last query stands, plus one, unless offsets say otherwise: past the last key of S, hidden or not; of a
   /// packed batch over pages, whose S is room for the longest, past the last key that is there.
   std::int64_t end_of_keys(const Sequence& s) const { return packed() && page > 0 ? s.keys : s.S; }
-  double alibi_slope(std::int64_t h) const { return load(inputs.alibi_slopes, 0, 0, 0, h); }
+  /// Of query head h of sequence n.
+  double alibi_slope(std::int64_t n, std::int64_t h) const {
+    return load(inputs.alibi_slopes, 0, 0, inputs.alibi_slopes.shape[2] == 1 ? 0 : n, h);
+  }
   double sink(std::int64_t h) const { return load(inputs.sinks, 0, 0, 0, h); }
 };
 

@@ -56,6 +56,15 @@ inline constexpr auto kAttentionOptions = [] {
                       "of products of bf16: exact, in float32; native16, in bf16 with float32 sums where the CPU has "
                       "instructions for it (`headgate info` names them), as exact where it has none"},
                      {.older_end_here = true}),
+          option_row(OptionOf::weights, &O::dropout, &C::dropout,
+                     {"dropout", "--dropout", "P",
+                      "in [0, 1): each softmax weight becomes 0 with this probability, else weight / (1 - dropout); "
+                      "lse is that of all weights"},
+                     {.older_end_here = true}),
+          option_row(OptionOf::weights, &O::dropout_seed, &C::dropout_seed,
+                     {"dropout_seed", "--dropout-seed", "N",
+                      "with the position of a weight it decides whether dropout drops it; both passes need the same"},
+                     {.older_end_here = true}),
       },
       execution_rows<C>({.older_end_here = true}));
 }();

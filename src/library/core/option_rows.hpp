@@ -21,11 +21,12 @@
 namespace headgate {
 
 /// The part of the operation that an option changes.
-enum class OptionOf { scores, gate, products, recurrence, convolution, norm, execution };
+enum class OptionOf { scores, weights, gate, products, recurrence, convolution, norm, execution };
 
 template <>
 struct Words<OptionOf> {
-  static constexpr std::array<Word<OptionOf>, 7> kAll{{{OptionOf::scores, "scores"},
+  static constexpr std::array<Word<OptionOf>, 8> kAll{{{OptionOf::scores, "scores"},
+                                                       {OptionOf::weights, "weights"},
                                                        {OptionOf::gate, "gate"},
                                                        {OptionOf::products, "products"},
                                                        {OptionOf::recurrence, "recurrence"},

@@ -19,6 +19,7 @@ enum class TensorKind {
   rows,           ///< (B,H,T): a number for each query of a head
   scores,         ///< (B,H,T,S), of which inputs may leave out leading ones
   vector,         ///< (N)
+  head_numbers,   ///< (H) or (N,H), viewed as (1,1,1|N,H): a number for each head, or for each of a sequence
   table,          ///< (B,M)
   state,          ///< (N,H,D,Dv): a matrix for each head of a sequence
   channels,       ///< (B,T,X), viewed as (B,1,T,X): rows without heads
@@ -36,6 +37,7 @@ enum class Elements {
   of_x_or_f32,
   f32,
   f32_or_f64,
+  f64_or_f32,  ///< the same, made in f64
   boolean,
   integers,
   i32
@@ -51,7 +53,8 @@ constexpr std::string_view types_of(Elements elements) {
     case Elements::of_x: return "dtype of x";
     case Elements::of_x_or_f32: return "dtype of x, or float32";
     case Elements::f32: return "float32";
-    case Elements::f32_or_f64: return "float32 or float64";
+    case Elements::f32_or_f64:
+    case Elements::f64_or_f32: return "float32 or float64";
     case Elements::boolean: return "bool";
     case Elements::integers: return "int32 or int64";
     case Elements::i32: return "int32";
@@ -61,6 +64,7 @@ constexpr std::string_view types_of(Elements elements) {
 
 /// The same of an output, as it is made.
 constexpr std::string_view output_types_of(Elements elements) {
+  if (elements == Elements::f64_or_f32) return "float64";
   return elements == Elements::f32_or_f64 ? "float64 where q is, else float32" : types_of(elements);
 }
 
@@ -163,6 +167,7 @@ class PerTensor {
 /// The element type that outputs of `elements` are made in.
 inline DType output_dtype(Elements elements, DType q) {
   if (elements == Elements::of_q || q == DType::f64) return q;
+  if (elements == Elements::f64_or_f32) return DType::f64;
   return DType::f32;
 }
 

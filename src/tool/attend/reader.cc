@@ -68,6 +68,7 @@ io::Array Reader::read(Elements elements, bool or_f32, const std::string& path) 
     case Elements::of_x_or_f32:
     case Elements::of_q_or_f32: return or_f32 ? like_q_or_f32(path) : like_q(path, io::read_npy(path));
     case Elements::f32: return in_dtype(read_float(path), DType::f32);
+    case Elements::f64_or_f32:
     case Elements::f32_or_f64: {
       io::Array array = read_float(path);
       return array.dtype == DType::f16 ? converted(array, DType::f32) : std::move(array);

@@ -7,6 +7,7 @@
 
 #include "library/core/element.hpp"
 #include "library/core/sum_blocks.hpp"
+#include "verify/oracle/dropout.hpp"
 #include "verify/oracle/gates.hpp"
 #include "verify/oracle/packed.hpp"
 #include "verify/oracle/sums.hpp"
@@ -44,9 +45,10 @@ struct Sizes {
   double roundoff, tiny, floor, saved_tiny;
   bool gated, headwise;
   bool native16;
-  ConstTensorView bias, mask;  // stretched to (B,Hq,T,S), or absent
+  std::int64_t first_sequence;  // the number of batch 0 among the sequences of a call
+  ConstTensorView bias, mask;   // stretched to (B,Hq,T,S), or absent
 
-  Sizes(const AttentionInputs& in, const AttentionOptions& options)
+  Sizes(const AttentionInputs& in, const AttentionOptions& options, std::int64_t first = 0)
       : B(in.q.shape[0]),
         Hq(in.q.shape[1]),
         Hkv(in.k.shape[1]),
@@ -63,6 +65,7 @@ struct Sizes {
         gated(in.gate.present() && options.gate_fn != GateFn::none),
         headwise(in.gate.present() && in.gate.shape[3] == 1),
         native16(options.precision == Precision::native16),
+        first_sequence(first),
         bias(in.bias.present() ? broadcast_to(in.bias, {B, Hq, T, S}) : in.bias),
         mask(in.mask.present() ? broadcast_to(in.mask, {B, Hq, T, S}) : in.mask) {}
 };
@@ -114,6 +117,7 @@ std::vector<double> load_row(const ConstTensorView& x, std::int64_t b, std::int6
 /// One query's row of the softmax.
 struct Row {
   std::vector<double> p;          // (S)  exp(s − lse); 0 where hidden
+  std::vector<double> kept;       // (S)  dropout's factors, 1 without
   std::vector<char> visible;      // (S)
   std::vector<double> cap_slope;  // (S)  ds / d(scale·q·k): 1 − tanh², or 1 without a cap
   double lse = -kInfinity;
@@ -133,8 +137,8 @@ bool is_visible(const AttentionInputs& in, const AttentionOptions& options, cons
                 std::int64_t h, std::int64_t i, std::int64_t j) {
   const std::int64_t position = position_of(in, n, b, i);
   if (options.causality == Causality::causal && j > position) return false;
-  if (options.window_left >= 0 && position - j > options.window_left) return false;
-  if (options.window_right >= 0 && j - position > options.window_right) return false;
+  if (options.window_left != -1 && position - j > options.window_left) return false;
+  if (options.window_right != -1 && j - position > options.window_right) return false;
   if (n.mask.present() && load(n.mask, b, h, i, j) == 0.0) return false;
   return !n.bias.present() || load(n.bias, b, h, i, j) != -kInfinity;
 }
@@ -143,7 +147,8 @@ bool is_visible(const AttentionInputs& in, const AttentionOptions& options, cons
 void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, const KeyValue& kv,
                std::int64_t b, std::int64_t h, std::int64_t i) {
   const std::vector<double> q = load_row(in.q, b, h, i);
-  const double slope = in.alibi_slopes.present() ? load(in.alibi_slopes, 0, 0, 0, h) : 0.0;
+  const double slope =
+      in.alibi_slopes.present() ? load(in.alibi_slopes, 0, 0, in.alibi_slopes.shape[2] == 1 ? 0 : b, h) : 0.0;
   row.p.assign(n.S, -kInfinity);
   row.visible.assign(n.S, 0);
   row.cap_slope.assign(n.S, 1.0);
@@ -215,7 +220,10 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
     row.logits += sum_error(row.p, sink, top, sum, n) / kLeastConstant;
   }
   // Not exp(s − lse): what the rounding of lse drops would be an error of every weight.
-  for (std::int64_t j = 0; j < n.S; ++j) row.p[j] = row.visible[j] ? std::exp(row.p[j] - top) / sum : 0.0;
+  for (std::int64_t j = 0; j < n.S; ++j) {
+    row.p[j] = row.visible[j] ? std::exp(row.p[j] - top) / sum : 0.0;
+    row.kept.push_back(dropout_factor(options, n.first_sequence + b, h, i, j));
+  }
 
   row.o.assign(n.Dv, 0.0);
   row.o_abs.assign(n.Dv, 0.0);
@@ -224,12 +232,14 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
   std::vector<LikeTerms> like(n.Dv);
   for (std::int64_t j = 0; j < n.S; ++j) {
     if (!row.visible[j]) continue;
+    const double p = row.p[j] * row.kept[j];
+    const double floor = n.floor * row.kept[j];
     for (std::int64_t d = 0; d < n.Dv; ++d) {
       const double v = kv.v[j * n.Dv + d];
-      sums[d].add(row.p[j] * v);
-      row.o_abs[d] += (row.p[j] + n.floor) * (std::abs(v) + n.tiny) + kv.v_unscaled[j * n.Dv + d] * n.tiny;
-      if (n.native16) row.o_rounded[d] += (row.p[j] + kFlushed) * (std::abs(v) + kFlushed) + kFlushed;
-      like[d].add(row.p[j] * v, j / kForwardKeys, n.roundoff);
+      sums[d].add(p * v);
+      row.o_abs[d] += (p + floor) * (std::abs(v) + n.tiny) + kv.v_unscaled[j * n.Dv + d] * n.tiny;
+      if (n.native16) row.o_rounded[d] += (p + kFlushed) * (std::abs(v) + kFlushed) + kFlushed;
+      like[d].add(p * v, j / kForwardKeys, n.roundoff);
     }
   }
   for (std::int64_t d = 0; d < n.Dv; ++d) {
@@ -294,8 +304,8 @@ void append_row(Forward& out, const Row& row, const AttentionInputs& in, const A
   out.magnitude.lse.push_back(row.lse == -kInfinity ? 0.0 : row.logits);
   out.inherited.lse.push_back(0.0);
   for (std::int64_t j = 0; j < n.S; ++j) {
-    out.weights.push_back(row.p[j]);
-    out.magnitude.weights.push_back(row.visible[j] ? (row.p[j] + n.floor) * row.logits : 0.0);
+    out.weights.push_back(row.p[j] * row.kept[j]);
+    out.magnitude.weights.push_back(row.visible[j] ? (row.p[j] + n.floor) * row.kept[j] * row.logits : 0.0);
     out.inherited.weights.push_back(0.0);
   }
 }
@@ -371,11 +381,11 @@ std::int64_t size_of(const ConstTensorView& x) { return x.present() ? x.numel() 
 class BackwardPass {
  public:
   BackwardPass(Backward& out, const AttentionInputs& in, const AttentionIncoming& incoming,
-               const AttentionOptions& options)
+               const AttentionOptions& options, std::int64_t first_sequence)
       : in_(in),
         incoming_(incoming),
         options_(options),
-        n_(in, options),
+        n_(in, options, first_sequence),
         dq_(out, &BackwardArrays::dq, in.q.numel(), n_.roundoff),
         dk_(out, &BackwardArrays::dk, in.k.numel(), n_.roundoff),
         dv_(out, &BackwardArrays::dv, in.v.numel(), n_.roundoff),
@@ -417,20 +427,21 @@ class BackwardPass {
     const std::int64_t tile = head * n_.T + i / kQueryTile;  // a number of its own for each tile of each head
     for (std::int64_t j = 0; j < kv.keys; ++j) {
       if (!row.visible[j]) continue;
-      // dp = do · v_j;  ds = p (dp − Δ + dlse)
+      // dp = m do · v_j;  ds = p (dp − Δ + dlse)
       CompensatedSum dp_terms;
       double dp_abs = 0.0;
       double dp_rounded = 0.0;  // by do, in bf16
       const double p = row.p[j];
       const double p_abs = (p + n_.floor) * row.logits;
+      const double m = row.kept[j];
       for (std::int64_t d = 0; d < n_.Dv; ++d) {
         const double v = kv.v[j * n_.Dv + d];
-        dp_terms.add(g.d_o[d] * v);
-        dp_abs += g.d_o_abs[d] * std::abs(v);
+        dp_terms.add(m * g.d_o[d] * v);
+        dp_abs += m * g.d_o_abs[d] * std::abs(v);
         const double d_o_rounded = n_.native16 ? std::abs(g.d_o[d]) + kFlushed : 0.0;
         dp_rounded += d_o_rounded * (std::abs(v) + kFlushed);
         const double dv_rounded = n_.native16 ? kTwoRoundings * (p + kFlushed) * d_o_rounded + kFlushed : 0.0;
-        dv_.add((at_k + j) * n_.Dv + d, p * g.d_o[d], p_abs * g.d_o_abs[d], dv_rounded, tile);
+        dv_.add((at_k + j) * n_.Dv + d, p * m * g.d_o[d], p_abs * m * g.d_o_abs[d], dv_rounded, tile);
       }
       const double ds = p * (dp_terms.value() - g.delta + dlse);
       const double ds_abs = p_abs * (dp_abs + g.delta_abs + std::abs(dlse) + n_.tiny);
@@ -543,9 +554,9 @@ Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& optio
   return out;
 }
 
-Forward forward(const AttentionInputs& inputs, const AttentionOptions& options) {
+Forward forward(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t first_sequence) {
   if (inputs.cu_seqlens_q.present()) return packed_forward(inputs, options);
-  const Sizes n(inputs, options);
+  const Sizes n(inputs, options, first_sequence);
   Forward out;
   for (std::int64_t b = 0; b < n.B; ++b) {
     for (std::int64_t h = 0; h < n.Hq; ++h) {
@@ -556,10 +567,11 @@ Forward forward(const AttentionInputs& inputs, const AttentionOptions& options) 
   return out;
 }
 
-Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incoming, const AttentionOptions& options) {
+Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incoming, const AttentionOptions& options,
+                  std::int64_t first_sequence) {
   if (inputs.cu_seqlens_q.present()) return packed_backward(inputs, incoming, options);
   Backward out;
-  BackwardPass(out, inputs, incoming, options).run();
+  BackwardPass(out, inputs, incoming, options, first_sequence).run();
   return out;
 }
 

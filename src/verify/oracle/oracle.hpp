@@ -50,7 +50,8 @@ struct Backward : BackwardArrays {
   BackwardArrays like_terms;
 };
 
-Forward forward(const AttentionInputs& inputs, const AttentionOptions& options);
+/// `first_sequence`: the number of batch 0 among the sequences of a call, by which dropout chooses.
+Forward forward(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t first_sequence = 0);
 
 /// S: the columns of weights.
 inline std::int64_t key_columns(const AttentionInputs& in) {
@@ -62,7 +63,8 @@ Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& optio
                     std::int64_t i);
 
 /// Gradients of Σ dy∘y + Σ dlse·lse, from the inputs alone.
-Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incoming, const AttentionOptions& options);
+Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incoming, const AttentionOptions& options,
+                  std::int64_t first_sequence = 0);
 
 /// g(z), g′(z) and their ratio of a gate function; 1, 0 and 0 for none.
 using GateValue = GateTerms<double>;

@@ -52,6 +52,7 @@ struct OneSequence {
     in.mask = part_of_map(all.mask, at, has_one_row(all.mask, all));
     in.key_lengths = part(all.key_lengths, 3, n, 1);
     in.query_offsets = part(all.query_offsets, 3, n, 1);
+    if (all.alibi_slopes.shape[2] > 1) in.alibi_slopes = part(all.alibi_slopes, 2, n, 1);
     if (all.block_table.present()) {
       in.block_table = part(all.block_table, 2, n, 1);
       if (in.query_offsets.present()) return;
@@ -181,7 +182,7 @@ Forward packed_forward(const AttentionInputs& inputs, const AttentionOptions& op
   Forward out;
   for (std::int64_t n = 0; n < sequences(inputs); ++n) {
     const Place at = place_of(inputs, n);
-    const Forward one = forward(OneSequence(inputs, n, at).in, options);
+    const Forward one = forward(OneSequence(inputs, n, at).in, options, n);
     put_forward(out, one, inputs, at);
     put_forward(out.magnitude, one.magnitude, inputs, at);
     put_forward(out.inherited, one.inherited, inputs, at);
@@ -196,7 +197,7 @@ Backward packed_backward(const AttentionInputs& inputs, const AttentionIncoming&
   for (std::int64_t n = 0; n < sequences(inputs); ++n) {
     const Place at = place_of(inputs, n);
     const AttentionIncoming own{part(incoming.dy, 2, at.q0, at.T), part(incoming.dlse, 2, at.q0, at.T)};
-    const Backward one = backward(OneSequence(inputs, n, at).in, own, options);
+    const Backward one = backward(OneSequence(inputs, n, at).in, own, options, n);
     put_backward(out, one, inputs, at);
     put_backward(out.magnitude, one.magnitude, inputs, at);
     put_backward(out.inherited, one.inherited, inputs, at);

@@ -171,6 +171,9 @@ std::vector<BadCall> bad_shapes() {
       {"alibi_slopes_count",
        [](SampleCall& c) { c.in.alibi_slopes.shape[3] = kHkv; },
        {"alibi_slopes has shape (1,1,1,2) but (1,1,1,Hq) is (1,1,1,4)"}},
+      {"alibi_slopes_sequences",
+       [](SampleCall& c) { c.in.alibi_slopes.shape[2] = kB + 1; },
+       {"alibi_slopes has shape (1,1,3,4) but (1,1,B,Hq) is (1,1,2,4)"}},
       {"sinks_upright",
        [](SampleCall& c) {
          c.in.sinks.shape = {1, kHq, 1, 1};
@@ -345,6 +348,13 @@ std::vector<BadCall> bad_values() {
          c.in.alibi_slopes = c.vector<double>({-kInf, 0, 0, 0});
        },
        {"alibi_slopes[0] is -inf"}},
+      {"alibi_of_a_sequence_nan",
+       [](SampleCall& c) {
+         c.in.alibi_slopes = c.vector<double>({0, 0, 0, 0, 0, 0, kNan, 0});
+         c.in.alibi_slopes.shape = {1, 1, kB, kHq};
+         c.in.alibi_slopes.strides = contiguous_strides(c.in.alibi_slopes.shape);
+       },
+       {"alibi_slopes[1,2] is nan"}},
       {"alibi_beyond_f32",
        [](SampleCall& c) {
          c.in.alibi_slopes = c.vector<double>({0, 0, 0, 1e39});
@@ -394,10 +404,9 @@ std::vector<BadCall> bad_values() {
          c.options.gate_op = GateOp::add;
        },
        {"gate_threshold is 0.5 but there is no gate that multiplies"}},
-      {"window_left", [](SampleCall& c) { c.options.window_left = -2; }, {"window_left is -2 but must be at least -1"}},
-      {"window_right",
-       [](SampleCall& c) { c.options.window_right = -kHuge; },
-       {"window_right is -9223372036854775807"}},
+      {"dropout_of_all", [](SampleCall& c) { c.options.dropout = 1.0; }, {"dropout is 1 but must be in [0, 1)"}},
+      {"dropout_negative", [](SampleCall& c) { c.options.dropout = -0.5; }, {"dropout is -0.5 but must be in [0, 1)"}},
+      {"dropout_nan", [](SampleCall& c) { c.options.dropout = kNan; }, {"dropout is nan but must be in [0, 1)"}},
       {"threads", [](SampleCall& c) { c.options.context.threads = -1; }, {"threads is -1 but must be at least 0"}},
       {"causality",
        [](SampleCall& c) { c.options.causality = static_cast<Causality>(2); },

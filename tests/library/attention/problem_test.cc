@@ -45,7 +45,7 @@ TEST(Problem, Problem_BothPasses_HoldsTheirSizes) {
     EXPECT_EQ(p.gate_fn, GateFn::sigmoid);
     EXPECT_FALSE(p.gate_headwise);
     EXPECT_EQ((std::vector{p.sequence(0).keys, p.sequence(1).keys}), (std::vector<std::int64_t>{5, 4}));
-    EXPECT_EQ((std::vector{p.alibi_slope(0), p.alibi_slope(1), p.alibi_slope(2), p.alibi_slope(3)}),
+    EXPECT_EQ((std::vector{p.alibi_slope(0, 0), p.alibi_slope(1, 1), p.alibi_slope(0, 2), p.alibi_slope(1, 3)}),
               (std::vector{0.5, 0.25, 0.125, 0.0625}));
     EXPECT_EQ(p.sink(kHq - 1), -std::numeric_limits<double>::infinity());
   }
@@ -114,6 +114,9 @@ TEST(Problem, Causality_AnyWindow_BecomesPartOfTheWindow) {
   call.options.window_right = 1;
   EXPECT_EQ(forward(call).window_left, 2);
   EXPECT_EQ(forward(call).window_right, 0);
+  call.options.window_right = -3;
+  EXPECT_EQ(forward(call).window_right, -3);
+  call.options.window_right = 1;
   call.options.causality = Causality::none;
   EXPECT_EQ(forward(call).window_right, 1);
 }
@@ -125,8 +128,8 @@ TEST(Problem, Window_HidesNothing_BecomesUnlimited) {
     const std::int64_t at = i + kS - kT;
     return (left == -1 || j >= at - left) && (right == -1 || j <= at + right);
   };
-  for (std::int64_t left = -1; left <= 9; ++left) {
-    for (std::int64_t right = -1; right <= 9; ++right) {
+  for (std::int64_t left = -4; left <= 9; ++left) {
+    for (std::int64_t right = -4; right <= 9; ++right) {
       call.options.window_left = left;
       call.options.window_right = right;
       const Problem p = forward(call);

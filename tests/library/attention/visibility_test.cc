@@ -33,8 +33,8 @@ TEST(Visibility, VisibleRanges_AnyMask_AreThoseOfTheDefinition) {
   };
   for (int n = 0; n < 3000; ++n) {
     Problem problem;
-    problem.window_left = pick(-1, 9);
-    problem.window_right = pick(-1, 9);
+    problem.window_left = pick(-6, 9);
+    problem.window_right = pick(-6, 9);
     Sequence sequence;
     sequence.T = pick(1, 30);
     sequence.S = pick(1, 30);
@@ -43,8 +43,8 @@ TEST(Visibility, VisibleRanges_AnyMask_AreThoseOfTheDefinition) {
     const Visibility visibility(problem, sequence);
     const auto sees = [&](std::int64_t i, std::int64_t j) {
       const std::int64_t at = sequence.first_position + i;
-      return j < sequence.keys && (problem.window_left < 0 || j >= at - problem.window_left) &&
-             (problem.window_right < 0 || j <= at + problem.window_right);
+      return j < sequence.keys && (problem.window_left == -1 || j >= at - problem.window_left) &&
+             (problem.window_right == -1 || j <= at + problem.window_right);
     };
     for (std::int64_t i = 0; i < sequence.T; ++i) {
       const KeyRange row = hull(0, sequence.S, [&](std::int64_t j) { return sees(i, j); });

@@ -25,9 +25,9 @@ def visible_keys(
     visible = torch.ones(B, 1, T, S, dtype=torch.bool)
     if causality == "causal":
         visible = visible & (key <= at)
-    if window_left >= 0:
+    if window_left != -1:
         visible = visible & (key >= at - window_left)
-    if window_right >= 0:
+    if window_right != -1:
         visible = visible & (key <= at + window_right)
     if key_lengths is not None:
         visible = visible & (key < key_lengths.view(B, 1, 1, 1))
@@ -64,7 +64,7 @@ def attention(
         scores = softcap * torch.tanh(scores / softcap)
     visible, distance = visible_keys(B, T, k.shape[2], **rules)
     if alibi_slopes is not None:
-        scores = scores - alibi_slopes.view(1, Hq, 1, 1) * distance
+        scores = scores - alibi_slopes.view(-1, Hq, 1, 1) * distance
     if bias is not None:
         scores = scores + bias
     scores = scores.masked_fill(~visible, -math.inf)

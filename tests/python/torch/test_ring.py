@@ -328,8 +328,8 @@ def refused():
         ({"alibi_slopes": torch.ones(HQ).requires_grad_()}, "ring_attention: alibi_slopes requires a gradient"),
         # On one rank alone, or another on each:
         (
-            {"window_left": -5} if rank == 1 else {},
-            f"^ring_attention: {'' if rank == 1 else 'refused on rank 1: ring_attention: '}window_left",
+            {"softcap": -5.0} if rank == 1 else {},
+            f"^ring_attention: {'' if rank == 1 else 'refused on rank 1: ring_attention: '}softcap",
         ),
         (
             {"gate_logits": None} if rank == 1 else {},

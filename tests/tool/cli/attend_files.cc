@@ -59,6 +59,7 @@ std::size_t rank_of(TensorKind kind, const ConstTensorView& view, std::size_t ra
     case TensorKind::rows: return rank - 1;
     case TensorKind::scores: return map_rank(view);
     case TensorKind::vector: return 1;
+    case TensorKind::head_numbers: return view.shape[2] == 1 ? 1 : 2;
     case TensorKind::state: return 4;
     case TensorKind::channels:
     case TensorKind::channel_state: return 3;

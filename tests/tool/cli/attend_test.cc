@@ -38,15 +38,15 @@ using headgate::testing::Scratch;
 using headgate::testing::write_bytes;
 using headgate::testing::write_npy;
 
-/// Restricts a spec to what the command line can express: the log-sum-exp in its own dtype, without its gradient; the
+/// Restricts a spec to what the command line can express: the log-sum-exp in f64, without its gradient; the
 /// gate in q's dtype.
 verify::CaseSpec sayable(verify::CaseSpec spec) {
-  spec.lse = spec.dtype == DType::f64 ? DType::f64 : DType::f32;
+  spec.lse = DType::f64;
   spec.dlse = DType::none;
   spec.gate_f32 = false;
   spec.attn = false;
   spec.statistics = {};
-  spec.statistics.dtype = spec.lse;
+  spec.statistics.dtype = spec.dtype == DType::f64 ? DType::f64 : DType::f32;
   for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
     const StatisticsOutput& output = kStatisticsOutputs[n];
     const bool mean = output.third == StatisticsDim::one && output.fourth != StatisticsDim::keys;
@@ -100,6 +100,9 @@ TEST(AttendAgainstOracle, Outputs_EachFeatureAlone_MatchTheOracle) {
       [](auto& s) { s.B = 1, s.cu_seqlens = DType::i32, s.packed = 3, s.causality = Causality::causal; },
       [](auto& s) { s.B = 1, s.cu_seqlens = DType::i64, s.packed = 4, s.weights = true; },
       [](auto& s) { s.alibi_slopes = DType::f32; },
+      [](auto& s) { s.alibi_slopes = DType::f64, s.alibi_by_sequence = true; },
+      [](auto& s) { s.window_left = 6, s.window_right = -2; },
+      [](auto& s) { s.dropout = 0.3, s.dropout_seed = -5, s.weights = true; },
       [](auto& s) { s.sinks = DType::f64; },
       [](auto& s) { s.weights = true; },
       [](auto& s) { s.quantized = true; },
@@ -387,7 +390,7 @@ TEST_F(AttendTest, Usage_Bad_IsRefused) {
   refuse({"--window", "3"}, "--window is '3'");
   refuse({"--window", "3,4,5"}, "--window is '3,4,5'");
   refuse({"--window", "a,b"}, "--window is 'a,b'");
-  refuse({"--window", "-2,0"}, "window_left is -2 but must be at least -1");
+  refuse({"--dropout", "1"}, "dropout is 1 but must be in [0, 1)");
   refuse({"--window", "0,-99999999999999999999"}, "--window is");
   refuse({"--scale", "nan"}, "scale is nan");
   refuse({"--scale", "inf"}, "scale is inf");

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over parts of the keys merged by log-sum-exp, forward and backward, a row at a time.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -11,6 +9,7 @@
 
 #include "library/attention/merge.hpp"
 #include "library/core/dispatch.hpp"
+#include "library/core/team.hpp"
 #include "library/core/workspace.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -171,15 +170,14 @@ void merge_typed(const MergeProblem& m) {
   const int threads = static_cast<int>(std::clamp<std::int64_t>(rows, 1, m.context.threads));
   const bool backward = m.incoming.dy.present();
   const Placed<MergeBuffers<T>> shared(threads, round_up(m.Dv, kLanes<T>));
-#pragma omp parallel num_threads(threads) default(none) shared(m, shared, rows, backward)
-  {
-    const MergeWorker<T> worker(m, *shared, omp_get_thread_num());
+  run_team(threads, [&](int thread) {
+    const MergeWorker<T> worker(m, *shared, thread);
 #pragma omp for schedule(static)
     for (std::int64_t n = 0; n < rows; ++n) {
       const std::int64_t b = n / (m.Hq * m.T), h = n / m.T % m.Hq, i = n % m.T;
       backward ? worker.backward(b, h, i) : worker.forward(b, h, i);
     }
-  }
+  });
 }
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -37,6 +37,7 @@ const char* not_small(const Problem& p, const Sequence& s) {
   if (p.softcap != 0.0 || in.alibi_slopes.present() || in.bias.present() || in.mask.present()) {
     return "softcap, ALiBi, bias or mask change its scores";
   }
+  if (p.dropout > 0.0) return "dropout";
   if (s.T > kSmallHeadRows || s.S > kSmallHeadRows) return "more than 256 queries or keys";
   if (p.D > kSmallHeadDim || p.Dv > kSmallHeadDim) return "heads of more than 256 features";
   return s.T == 0 || s.S == 0 || p.D == 0 || p.Dv == 0 ? "nothing to multiply" : nullptr;
@@ -52,6 +53,7 @@ struct MostExactRows {
 /// Why products of bf16 numbers cannot, or should not, compute the sequence, or null.
 const char* not_bf16(const Problem& p, const Sequence& s, const MostExactRows& most) {
   if (p.precision != Precision::native16) return "precision is exact";
+  if (p.dropout > 0.0) return "dropout";
   if (p.inputs.q.dtype != DType::bf16 || p.inputs.k.dtype != DType::bf16) return "q or k is not bf16";
   const Native16Unit unit = native16_unit(p.context.target);
   if (unit == Native16Unit::none) return "no fast bf16 products on this CPU and target";
@@ -88,6 +90,7 @@ const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
 const char* few_queries_declines(const ForwardProblem& p, const Sequence& s) {
   constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kFewKeys = 64;
   if (p.outputs.weights.present()) return "weights are asked for";
+  if (p.dropout > 0.0) return "dropout";
   if (p.outputs.lse.present() && s.T > 1 && s.S <= kFewKeys) return "lse is asked for, with at most 64 keys";
   if (s.T * p.group > kMostSharedRows) return "more than 64 queries share a key";
   if (s.T <= kMostQueriesBesidesOthers) return nullptr;

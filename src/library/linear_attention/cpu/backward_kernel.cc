@@ -12,14 +12,13 @@
 // of dG from its token to the end. Those sums end with each chunk, where S ∘ dS, summed over columns, takes their
 // place: else errors of all later tokens would add up in them.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "library/core/cancellation.hpp"
 #include "library/core/dispatch.hpp"
+#include "library/core/team.hpp"
 #include "library/core/workspace.hpp"
 #include "library/linear_attention/problem.hpp"
 
@@ -49,12 +48,12 @@ struct LinearBackwardMemory {
   View<T, 3> dbetas;           ///< (B,Hv,T) of each head, where all share beta
 };
 
-/// The units of a batch, from `first` on, by all threads of the enclosing parallel region.
+/// The units of a batch, from `first` on, by all threads of the team.
 template <typename T>
 void run_batch(const LinearBackwardProblem& p, const LinearBackwardPlan<T>& plan, const LinearBackwardMemory<T>& memory,
-               std::int64_t first, Cancellation& cancellation) {
+               std::int64_t first, int thread, Cancellation& cancellation) {
   const std::int64_t count = std::min(plan.units_in_batch, plan.units - first);
-  std::byte* const scratch = memory.scratch.at(omp_get_thread_num());
+  std::byte* const scratch = memory.scratch.at(thread);
   const auto unit_of = [&](std::int64_t n) { return plan.unit(p, first + n, memory.units.at(n)); };
 #pragma omp for schedule(dynamic, 1)
   for (std::int64_t n = 0; n < count * plan.most_chunks; ++n) {
@@ -100,12 +99,11 @@ void linear_backward_typed(const LinearBackwardProblem& p) {
   const LinearBackwardPlan<T> plan(p);
   const Placed<LinearBackwardMemory<T>> memory(p, plan);
   Cancellation cancellation(p.context);
-#pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, memory, cancellation)
-  {
+  run_team(plan.threads, [&](int thread) {
     for (std::int64_t first = 0; first < plan.units; first += plan.units_in_batch)
-      run_batch(p, plan, *memory, first, cancellation);
+      run_batch(p, plan, *memory, first, thread, cancellation);
     sum_dbetas(p, memory->dbetas);
-  }
+  });
   cancellation.throw_if_seen();
 }
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forward pass of gated linear attention: scans over the tokens, each with a few columns of a state.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "library/core/cancellation.hpp"
 #include "library/core/dispatch.hpp"
+#include "library/core/team.hpp"
 #include "library/core/workspace.hpp"
 #include "library/linear_attention/problem.hpp"
 
@@ -246,14 +245,13 @@ void linear_forward_typed(const LinearForwardProblem& p) {
   const Placed<LinearForwardMemory> memory(threads,
                                            count_bytes<LinearForwardBuffers<T>>(static_cast<const LinearProblem&>(p)));
   Cancellation cancellation(p.context);
-#pragma omp parallel num_threads(threads) default(none) shared(p, tasks, memory, cancellation)
-  {
-    LinearForwardWorker<T> worker(p, memory->scratch.at(omp_get_thread_num()));
+  run_team(threads, [&](int thread) {
+    LinearForwardWorker<T> worker(p, memory->scratch.at(thread));
 #pragma omp for schedule(dynamic, 1)
     for (std::int64_t n = 0; n < tasks.count(); ++n) {
       if (!cancellation.requested()) worker.run(tasks(n), cancellation);
     }
-  }
+  });
   cancellation.throw_if_seen();
 }
 

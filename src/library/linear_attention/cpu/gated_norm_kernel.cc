@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gated norm, forward and backward: tiles of rows, each row read twice while it lies in the first-level cache.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +8,7 @@
 
 #include "library/core/cancellation.hpp"
 #include "library/core/dispatch.hpp"
+#include "library/core/team.hpp"
 #include "library/core/workspace.hpp"
 #include "library/linear_attention/gated_norm.hpp"
 
@@ -236,15 +235,14 @@ void gated_norm_typed(const GatedNormProblem& p) {
   const Placed<NormBuffers<T>> shared(plan, threads);
   Cancellation cancellation(p.context);
   load_weights(shared->weights, p);
-#pragma omp parallel num_threads(threads) default(none) shared(plan, shared, tiles, backward, cancellation)
-  {
-    const NormWorker<T> worker(plan, *shared, omp_get_thread_num());
+  run_team(threads, [&](int thread) {
+    const NormWorker<T> worker(plan, *shared, thread);
 #pragma omp for schedule(dynamic)
     for (std::int64_t tile = 0; tile < tiles; ++tile) {
       if (cancellation.requested()) continue;
       backward ? worker.backward(tile) : worker.forward(tile);
     }
-  }
+  });
   cancellation.throw_if_seen();
   if (p.gradients.dweight.present()) reduce_dweight(plan, *shared);
 }

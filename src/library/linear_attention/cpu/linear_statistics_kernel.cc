@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What linear attention attends to: the weights of chosen queries, and figures of all weights and of the states.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -12,6 +10,7 @@
 #include "library/core/cancellation.hpp"
 #include "library/core/dispatch.hpp"
 #include "library/core/linear_statistics_rows.hpp"
+#include "library/core/team.hpp"
 #include "library/core/workspace.hpp"
 #include "library/linear_attention/linear_statistics.hpp"
 
@@ -154,14 +153,13 @@ void linear_weights_typed(const LinearWeightsProblem& p) {
   const int threads = useful_threads(p, tasks, work);
   const Placed<WalkMemory> memory(threads, count_bytes<WeightsScratch<T>>(p, queries));
   Cancellation cancellation(p.context);
-#pragma omp parallel num_threads(threads) default(none) shared(p, memory, cancellation, tasks, heads, queries)
-  {
-    WeightsWorker<T> worker(p, queries, memory->scratch.at(omp_get_thread_num()));
+  run_team(threads, [&](int thread) {
+    WeightsWorker<T> worker(p, queries, memory->scratch.at(thread));
 #pragma omp for schedule(dynamic, 1)
     for (std::int64_t n = 0; n < tasks; ++n) {
       if (!cancellation.requested()) worker.run(p.tiles[static_cast<std::size_t>(n / heads)], n % heads, cancellation);
     }
-  }
+  });
   cancellation.throw_if_seen();
 }
 
@@ -330,9 +328,8 @@ void linear_statistics_typed(const LinearStatisticsProblem& p) {
                                                  count_bytes<StateScratch<T>>(p));
   if (p.needs_state()) run_to_last_state(p, memory->states);
   Cancellation cancellation(p.context);
-#pragma omp parallel num_threads(threads) default(none) shared(p, memory, cancellation, tiles, heads, states, queries)
-  {
-    std::byte* const scratch = memory->scratch.at(omp_get_thread_num());
+  run_team(threads, [&](int thread) {
+    std::byte* const scratch = memory->scratch.at(thread);
     TileWorker<T> tile_worker(p, queries, scratch);
     // The last tiles of a sequence take longest.
 #pragma omp for schedule(dynamic, 1)
@@ -346,7 +343,7 @@ void linear_statistics_typed(const LinearStatisticsProblem& p) {
     for (std::int64_t n = 0; n < states; ++n) {
       if (!cancellation.requested()) state_worker.run(n / p.Hv, n % p.Hv);
     }
-  }
+  });
   cancellation.throw_if_seen();
   store_tile_means(p, memory->tile_sums);
 }

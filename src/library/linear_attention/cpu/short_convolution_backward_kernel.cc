@@ -2,14 +2,13 @@
 // The backward pass of the short convolution. ds = dy · act′(s) is computed again for the K − 1 tokens behind each
 // block, so that blocks are independent. dweight and dbias are partial sums of blocks, added up in their order.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "library/core/cancellation.hpp"
 #include "library/core/dispatch.hpp"
+#include "library/core/team.hpp"
 #include "library/core/workspace.hpp"
 #include "library/linear_attention/short_convolution.hpp"
 
@@ -320,10 +319,8 @@ void short_convolution_backward_typed(const ShortConvolutionProblem& p) {
   const int threads = static_cast<int>(std::clamp<std::int64_t>(std::max(tasks, states), 1, p.context.threads));
   const Placed<ConvolutionGradientBuffers<T>> shared(plan, has_sums, threads);
   Cancellation cancellation(p.context);
-#pragma omp parallel num_threads(threads) default(none) \
-    shared(p, plan, shared, has_sums, tasks, states, reductions, cancellation)
-  {
-    ConvolutionGradientWorker<T> worker(plan, *shared, has_sums, omp_get_thread_num());
+  run_team(threads, [&](int thread) {
+    ConvolutionGradientWorker<T> worker(plan, *shared, has_sums, thread);
 #pragma omp for schedule(dynamic) nowait
     for (std::int64_t n = 0; n < states; ++n) {
       if (!cancellation.requested()) worker.pass_state(n / plan.channel_blocks, n % plan.channel_blocks);
@@ -336,7 +333,7 @@ void short_convolution_backward_typed(const ShortConvolutionProblem& p) {
     for (std::int64_t n = 0; n < reductions; ++n) {
       if (!cancellation.requested()) reduce_sums(p, shared->sums, n * kReducedChannels);
     }
-  }
+  });
   cancellation.throw_if_seen();
 }
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forward pass of the short convolution: reads x once and writes y once, with vectors along channels or tokens.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "library/core/cancellation.hpp"
 #include "library/core/dispatch.hpp"
+#include "library/core/team.hpp"
 #include "library/core/workspace.hpp"
 #include "library/linear_attention/short_convolution.hpp"
 
@@ -210,9 +209,8 @@ void short_convolution_typed(const ShortConvolutionProblem& p) {
   const int threads = static_cast<int>(std::clamp<std::int64_t>(std::max(tasks, states), 1, p.context.threads));
   const Placed<ConvolutionBuffers<T>> shared(plan, threads);
   Cancellation cancellation(p.context);
-#pragma omp parallel num_threads(threads) default(none) shared(plan, shared, tasks, states, cancellation)
-  {
-    ConvolutionWorker<T> worker(plan, *shared, omp_get_thread_num());
+  run_team(threads, [&](int thread) {
+    ConvolutionWorker<T> worker(plan, *shared, thread);
     // Ends with a barrier: the old states have then been read.
 #pragma omp for schedule(dynamic)
     for (std::int64_t n = 0; n < tasks; ++n) {
@@ -222,7 +220,7 @@ void short_convolution_typed(const ShortConvolutionProblem& p) {
     for (std::int64_t n = 0; n < states; ++n) {
       if (!cancellation.requested()) worker.write_state(n / plan.channel_blocks, n % plan.channel_blocks);
     }
-  }
+  });
   cancellation.throw_if_seen();
 }
 

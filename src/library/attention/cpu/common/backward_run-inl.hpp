@@ -7,8 +7,6 @@
 #define HEADGATE_ATTENTION_BACKWARD_RUN_INL_
 #endif
 
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -20,6 +18,7 @@
 #include "library/attention/cpu/route.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/cancellation.hpp"
+#include "library/core/team.hpp"
 #include "library/core/workspace.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -83,10 +82,8 @@ void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, c
     next_block.store(0, std::memory_order_relaxed);
   };
   start_batch();
-#pragma omp parallel num_threads(plan.threads) default(none) \
-    shared(plan, shared, bias_rows, batch, cancellation, next_block, start_batch)
-  {
-    Worker worker(plan, shared, omp_get_thread_num());
+  run_team(plan.threads, [&](int thread) {
+    Worker worker(plan, shared, thread);
     if constexpr (Plan::kMayHaveDbias) for_dbias_rows(bias_rows, [&](std::int64_t n) { worker.zero_dbias_row(n); });
     for_each_batch(
         batch,
@@ -104,7 +101,7 @@ void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, c
     if constexpr (Plan::kMayHaveDbias) {
       for_dbias_rows(plan.dbias_copied ? bias_rows : 0, [&](std::int64_t n) { worker.write_dbias_row(n); });
     }
-  }
+  });
   cancellation.throw_if_seen();
 }
 

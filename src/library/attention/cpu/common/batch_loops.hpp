@@ -7,7 +7,7 @@
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/core/cancellation.hpp"
 
-// Loops over what batches of packed heads hold. Every thread of the enclosing parallel region calls them; a cancelled
+// Loops over what batches of packed heads hold. Every thread of a team (team.hpp) calls them; a cancelled
 // call skips the work that has not begun.
 
 namespace headgate {

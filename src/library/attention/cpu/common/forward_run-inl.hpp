@@ -7,8 +7,6 @@
 #define HEADGATE_ATTENTION_FORWARD_RUN_INL_
 #endif
 
-#include <omp.h>
-
 #include <cstdint>
 
 #include "hwy/highway.h"
@@ -18,6 +16,7 @@
 #include "library/attention/cpu/route.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/cancellation.hpp"
+#include "library/core/team.hpp"
 #include "library/core/workspace.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -60,9 +59,8 @@ void run_forward(const ForwardProblem& p, const RunRest& run_rest) {
   PackedHeads* const parts = shared.parts.data;
   HeadBatch batch(plan, parts);
   Cancellation cancellation(p.context);
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, shared, parts, batch, cancellation)
-  {
-    Worker worker(plan, shared, omp_get_thread_num());
+  run_team(plan.threads, [&](int thread) {
+    Worker worker(plan, shared, thread);
     for_each_batch(
         batch,
         [&] {
@@ -73,7 +71,7 @@ void run_forward(const ForwardProblem& p, const RunRest& run_rest) {
           }
         },
         [&] { batch.next_unless(cancellation); });
-  }
+  });
   cancellation.throw_if_seen();
 }
 

@@ -61,7 +61,7 @@ class KeyRows {
           std::int64_t h)
       : cols(tensor.shape[3]),
         page_(p.page),
-        table_row_(s.table),
+        table_row_(s.number),
         table_(p.inputs.block_table),
         rows_(page_ > 0 ? HeadRows<const void>(tensor, 0, h) : key_rows(tensor, s, h)),
         scales_(page_ > 0 || !scale.present() ? HeadRows<const void>(scale, 0, h) : key_rows(scale, s, h)),

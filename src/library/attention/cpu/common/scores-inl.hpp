@@ -45,7 +45,7 @@ class ScoreRules {
              std::int64_t first, std::int64_t n, T* HWY_RESTRICT buffer) const {
     if (p_.softcap > 0) cap(s, slope, n);
     if (p_.inputs.alibi_slopes.present()) {
-      const T weight = static_cast<T>(p_.alibi_slope(h));
+      const T weight = static_cast<T>(p_.alibi_slope(sequence.number, h));
       const T start = static_cast<T>(sequence.first_position + i - first);
       for (std::int64_t j = 0; j < n; ++j)
         s[j] -= weight * std::abs(start - static_cast<T>(static_cast<std::int32_t>(j)));

@@ -22,12 +22,15 @@ class Visibility {
       : first_position_(sequence.first_position),
         keys_(sequence.keys),
         left_(clamped(problem.window_left)),
-        right_(clamped(problem.window_right)) {}
+        right_(clamped(problem.window_right)) {
+    // A window that ends before it begins shows no key.
+    if (left_ != kNoWindow && right_ != kNoWindow && right_ < -left_) keys_ = 0;
+  }
 
   KeyRange row(std::int64_t i) const {
     const std::int64_t at = first_position_ + i;
-    const std::int64_t begin = left_ < 0 ? 0 : std::clamp<std::int64_t>(at - left_, 0, keys_);
-    const std::int64_t end = right_ < 0 ? keys_ : std::clamp<std::int64_t>(at + right_ + 1, 0, keys_);
+    const std::int64_t begin = left_ == kNoWindow ? 0 : std::clamp<std::int64_t>(at - left_, 0, keys_);
+    const std::int64_t end = right_ == kNoWindow ? keys_ : std::clamp<std::int64_t>(at + right_ + 1, 0, keys_);
     return {begin, std::max(begin, end)};
   }
 
@@ -48,15 +51,18 @@ class Visibility {
   KeyRange queries(std::int64_t j0, std::int64_t j1, std::int64_t T) const {
     // Row i sees some key below j1 iff at − left < j1, and some key from j0 on iff at + right ≥ j0.
     if (j0 >= std::min(j1, keys_)) return {};
-    const std::int64_t begin = right_ < 0 ? 0 : std::clamp<std::int64_t>(j0 - right_ - first_position_, 0, T);
+    const std::int64_t begin = right_ == kNoWindow ? 0 : std::clamp<std::int64_t>(j0 - right_ - first_position_, 0, T);
     const std::int64_t end =
-        left_ < 0 ? T : std::clamp<std::int64_t>(std::min(j1, keys_) + left_ - first_position_, 0, T);
+        left_ == kNoWindow ? T : std::clamp<std::int64_t>(std::min(j1, keys_) + left_ - first_position_, 0, T);
     return {begin, std::max(begin, end)};
   }
 
  private:
-  /// A window this long hides nothing; the clamp keeps sums of positions and windows from overflowing.
-  static std::int64_t clamped(std::int64_t window) { return std::min(window, 3 * kMaxQueryOffset); }
+  /// A window this long hides nothing, and one that ends so far away everything; the clamp keeps sums of positions and
+  /// windows from overflowing.
+  static std::int64_t clamped(std::int64_t window) {
+    return std::clamp(window, -3 * kMaxQueryOffset, 3 * kMaxQueryOffset);
+  }
 
   std::int64_t first_position_, keys_, left_, right_;
 };

@@ -3,8 +3,6 @@
 // they lie, for all queries and heads that share them. Keys are cut into splits of a fixed length, which threads take;
 // each split has a softmax of its own, and the splits of a row are merged by their maxima before the gate acts.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,6 +15,7 @@
 #include "library/attention/cpu/route.hpp"
 #include "library/core/dispatch.hpp"
 #include "library/core/sum_blocks.hpp"
+#include "library/core/team.hpp"
 #include "library/core/workspace.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -493,9 +492,8 @@ void few_queries_of(const ForwardProblem& p, const RunRest& run_rest) {
   });
   constexpr std::int64_t kSplitsAtOnce = 16;
   Cancellation cancellation(p.context);
-#pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared, sequences, cancellation)
-  {
-    FewQueriesWorker<T, E> worker(plan, *shared, omp_get_thread_num());
+  run_team(plan.threads, [&](int thread) {
+    FewQueriesWorker<T, E> worker(plan, *shared, thread);
     if (p.gate_threshold > 0) {
 #pragma omp for schedule(dynamic, 1)
       for (std::int64_t n = 0; n < plan.sequences * p.Hkv; ++n) worker.select_rows(sequences[n / p.Hkv], n % p.Hkv);
@@ -512,7 +510,7 @@ void few_queries_of(const ForwardProblem& p, const RunRest& run_rest) {
       const FewQueries& each = find_owner(sequences, plan.sequences, &FewQueries::first_query, n);
       worker.finish_row(each, (n - each.first_query) / each.rows, (n - each.first_query) % each.rows);
     }
-  }
+  });
   cancellation.throw_if_seen();
 }
 

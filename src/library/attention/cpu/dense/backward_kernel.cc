@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backward pass of gated attention, five products a tile:
 //   P = exp(q kᵀ − lse)    dP = do vᵀ    dv += Pᵀ do    dk += dsᵀ q    dq += ds k,    ds = P ∘ (dP − Δ).
+// Dropout M makes them dP = M ∘ do vᵀ and dv += (P ∘ M)ᵀ do.
 // Three stages: pack and prepare rows; tiles by key block; write dq. dk, dv: overwritten; all sums in T.
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 // After foreach_target.h: per-target headers.
 #include "library/attention/cpu/common/backward_rows-inl.hpp"
 #include "library/attention/cpu/common/backward_run-inl.hpp"
+#include "library/attention/cpu/common/dropout-inl.hpp"
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
@@ -81,6 +83,7 @@ class BackwardWorker {
   void multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right, const Strip& s) const;
   void probabilities(const Tile& t, const Strip& s) const;
   void score_gradients(const Tile& t, const Strip& s) const;
+  void score_gradient_row(const Tile& t, const Strip& s, std::int64_t m, T delta) const;
   void add_key_gradients(const Tile& t) const;
   void add_query_gradient(const Tile& t) const;
   HeadRows<void> dbias_rows(std::int64_t h) const;
@@ -308,17 +311,7 @@ template <typename T>
 void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
   multiply_columns(scratch_.ds, t.d_o_strips.at(s.r / kMR), t.values_t, s);
   const T* row_delta = shared_.delta.at(packed_tile(t.g, t.tile), s.r);
-  const Tag<T> d;
-  for (std::int64_t m = 0; m < kMR; ++m) {
-    T* HWY_RESTRICT ds = scratch_.ds.at(s.r + m);
-    const T* HWY_RESTRICT probability = scratch_.probabilities.at(s.r + m);
-    const auto delta = hn::Set(d, row_delta[m]);
-    for (std::int64_t j = s.c0; j < s.c1; j += kLanes<T>) {
-      hn::Store(hn::Mul(hn::Load(d, probability + j), hn::Sub(hn::Load(d, ds + j), delta)), d, ds + j);
-    }
-    std::fill(ds, ds + s.c0, T{0});
-    std::fill(ds + s.c1, ds + plan_.block_rows, T{0});
-  }
+  for (std::int64_t m = 0; m < kMR; ++m) score_gradient_row(t, s, m, row_delta[m]);
   if (p_.gradients.dbias.present()) {
     const std::int64_t n = std::min(s.c1, t.keys) - s.c0;
     for (std::int64_t m = 0; m < s.rows; ++m) {
@@ -338,6 +331,31 @@ void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
     const T* HWY_RESTRICT slope = scratch_.slope.at(m);
     for (std::int64_t j = seen.begin; j < seen.end; ++j) ds[j] *= slope[j];
   }
+}
+
+/// The same of row m alone: dP becomes ds, and P what is left of it after dropout.
+template <typename T>
+void BackwardWorker<T>::score_gradient_row(const Tile& t, const Strip& s, std::int64_t m, T delta) const {
+  const Tag<T> d;
+  T* HWY_RESTRICT ds = scratch_.ds.at(s.r + m);
+  T* HWY_RESTRICT probability = scratch_.probabilities.at(s.r + m);
+  const auto row_delta = hn::Set(d, delta);
+  if (plan_.dropout.any()) {
+    T* HWY_RESTRICT factors = scratch_.dropout_row.data;
+    plan_.dropout.factors(factors + s.c0, sequence_, t.h, t.i0 + s.r + m, t.j0 + s.c0, s.c1 - s.c0);
+    for (std::int64_t j = s.c0; j < s.c1; j += kLanes<T>) {
+      const auto factor = hn::Load(d, factors + j);
+      const auto p = hn::Load(d, probability + j);
+      hn::Store(hn::Mul(p, hn::Sub(hn::Mul(factor, hn::Load(d, ds + j)), row_delta)), d, ds + j);
+      hn::Store(hn::Mul(p, factor), d, probability + j);
+    }
+  } else {
+    for (std::int64_t j = s.c0; j < s.c1; j += kLanes<T>) {
+      hn::Store(hn::Mul(hn::Load(d, probability + j), hn::Sub(hn::Load(d, ds + j), row_delta)), d, ds + j);
+    }
+  }
+  std::fill(ds, ds + s.c0, T{0});
+  std::fill(ds + s.c1, ds + plan_.block_rows, T{0});
 }
 
 /// dv += Pᵀ do, dk += dsᵀ q: strips of kMR keys, each over the queries that see one of them.

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "library/attention/cpu/common/dropout-inl.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
@@ -44,6 +45,7 @@ struct BackwardPlan {
   BackwardPlan(const BackwardProblem& problem, const View<double, 2>& dsinks_terms)
       : p(problem),
         rules(problem),
+        dropout(problem),
         sink_parts(dsinks_terms),
         D_padded(round_up(p.D, kLanes<T>)),
         Dv_padded(round_up(p.Dv, kLanes<T>)) {
@@ -81,6 +83,7 @@ struct BackwardPlan {
 
   const BackwardProblem& p;
   ScoreRules<T> rules;
+  Dropout<T> dropout;
   View<double, 2> sink_parts;  ///< (query tiles of all sequences, Hq): where the terms of dsinks go
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows, block_rows;  ///< kTile and kBlock, or what is needed of them: whole strips and panels
@@ -114,6 +117,7 @@ struct BackwardScratch {
     d_o = ws.take<T>("do", kMR, plan.Dv_padded);
     scaled = ws.take<T>("scaled", widest);
     if (plan.rules.any()) rule_row = ws.take<T>("rule row", Plan::kBlock);
+    if (plan.dropout.any()) dropout_row = ws.take<T>("dropout row", Plan::kBlock);
     if (plan.rules.capped()) slope = ws.take<T>("slope", kMR, Plan::kScoreStride);
     if (plan.p.gradients.dbias.present()) dbias_row = ws.take<T>("dbias row", Plan::kBlock);
     if (plan.dbias_over_queries) dbias_sum = ws.take<T>("dbias sum", Plan::kBlock);
@@ -126,6 +130,7 @@ struct BackwardScratch {
   View<T, 2> d_o;                       ///< of a strip of queries
   View<T, 1> scaled;                    ///< a row of dq, dk or dv before it is rounded
   View<T, 1> rule_row;                  ///< a row of bias or mask
+  View<T, 1> dropout_row;               ///< a row of factors
   View<T, 2> slope;                     ///< the softcap's derivative, of a strip of a tile
   View<T, 1> dbias_row;                 ///< keys of one block
   View<T, 1> dbias_sum;                 ///< of the thread's key block, over queries

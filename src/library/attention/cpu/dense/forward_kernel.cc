@@ -19,6 +19,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
+#include "library/attention/cpu/common/dropout-inl.hpp"
 #include "library/attention/cpu/common/forward_run-inl.hpp"
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/online_softmax-inl.hpp"
@@ -317,6 +318,9 @@ class ForwardWorker {
       }
     }
     for (std::int64_t n = 0; n < count; ++n) end_block(visibility, strips[n]);
+    if (plan_.dropout.any()) {
+      for (std::int64_t n = 0; n < count; ++n) drop(strips[n], strips[n].at.begin, strips[n].at.end);
+    }
     const ColumnPanels<T> v = values(head_values_, j0 / kBlock);
     for (std::int64_t x = 0; x < v.cols; x += kNR<T>) {
       for (std::int64_t n = 0; n < count; ++n) {
@@ -425,6 +429,16 @@ class ForwardWorker {
     exponents.store();
   }
 
+  /// Drops columns [c0, c1) of the strip's exponentials, whose sums hold them all.
+  void drop(const Strip& s, std::int64_t c0, std::int64_t c1) const {
+    T* HWY_RESTRICT factors = scratch_.dropout_row.data;
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      plan_.dropout.factors(factors, sequence_, h_, scratch_.rows(s.r + m), s.j0 + c0, c1 - c0);
+      T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride + c0;
+      for (std::int64_t j = 0; j < c1 - c0; ++j) row[j] *= factors[j];
+    }
+  }
+
   /// Normalises, gates and writes the tile's rows.
   void finish_rows() const {
     const OutputRows<T> outputs(p_, sequence_, h_, scratch_.gate, scratch_.gated);
@@ -432,7 +446,8 @@ class ForwardWorker {
       outputs.write(scratch_.rows(r), scratch_.out.at(r), softmax_.maximum(r), softmax_.sum(r));
   }
 
-  /// exp(s − lse) of every key, hidden ones as 0, and 0 in the columns of other sequences.
+  /// exp(s − lse) of every key that is not dropped, others and hidden ones as 0, and 0 in the columns of other
+  /// sequences.
   void write_weights(const Visibility& visibility) const {
     const HeadRows to = query_rows(p_.outputs.weights, sequence_, h_);
     const HeadRows own = to.columns(sequence_.k0, sequence_.S);
@@ -443,8 +458,9 @@ class ForwardWorker {
         products<ProductWrite::overwrite>(s, s.at.c0, s.at.c1);
         rule_and_hide(visibility, s, s.at.c0, s.at.c1);
         const std::int64_t width = std::min(kBlock, sequence_.S - j0);
+        for (std::int64_t m = 0; m < s.rows; ++m) make_weights(s, m, width);
+        if (plan_.dropout.any()) drop(s, 0, width);
         for (std::int64_t m = 0; m < s.rows; ++m) {
-          make_weights(s, m, width);
           store_row(own, s.scores + m * Plan::kScoreStride, scratch_.rows(r + m), j0, width);
         }
       }

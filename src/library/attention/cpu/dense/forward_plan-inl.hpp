@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "library/attention/cpu/common/dropout-inl.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
@@ -45,6 +46,7 @@ struct ForwardPlan {
   explicit ForwardPlan(const ForwardProblem& problem)
       : p(problem),
         rules(problem),
+        dropout(problem),
         Dv_padded(round_up(p.Dv, kLanes<T>)),
         tile_rows(p.gate_threshold > 0 ? kOpenTile : kTile) {
     const HeadBatches batches(*this);
@@ -70,6 +72,7 @@ struct ForwardPlan {
 
   const ForwardProblem& p;
   ScoreRules<T> rules;
+  Dropout<T> dropout;
   std::int64_t Dv_padded;
   std::int64_t tile_rows;  ///< queries of a tile, at most
   HeadPieces largest;      ///< of a head
@@ -97,6 +100,7 @@ struct ForwardScratch {
     gate = ws.take<T>("gate", plan.Dv_padded);
     gated = ws.take<T>("gated", plan.Dv_padded);
     if (plan.rules.any()) rule_row = ws.take<T>("rule row", Plan::kBlock);
+    if (plan.dropout.any()) dropout_row = ws.take<T>("dropout row", Plan::kBlock);
   }
 
   View<std::int64_t, 1> rows;  ///< the tile's queries, ascending
@@ -108,6 +112,7 @@ struct ForwardScratch {
   View<T, 2> packing;          ///< rows on their way into packed operands
   View<T, 1> gate, gated;      ///< one query's gate logits, and its output past the gate
   View<T, 1> rule_row;         ///< a row of bias or mask
+  View<T, 1> dropout_row;      ///< a row of factors
 };
 
 /// What threads share: K and V packed, for the heads of a batch.

@@ -11,8 +11,6 @@
 #define HEADGATE_ATTENTION_SMALL_HEADS_INL_
 #endif
 
-#include <omp.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -28,6 +26,7 @@
 #include "library/attention/cpu/route.hpp"
 #include "library/attention/cpu/small/small_heads.hpp"
 #include "library/core/cancellation.hpp"
+#include "library/core/team.hpp"
 #include "library/core/workspace.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -244,13 +243,12 @@ void run_small_heads(const Plan& plan, const RunRest& run_rest) {
   PackedHeads* const parts = shared.parts.data;
   HeadBatch batch(plan, parts);
   Cancellation cancellation(plan.p.context);
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, shared, parts, batch, cancellation)
-  {
-    Worker worker(plan, shared.scratch.at(omp_get_thread_num()));
+  run_team(plan.threads, [&](int thread) {
+    Worker worker(plan, shared.scratch.at(thread));
     for_each_batch(
         batch, [&] { run_heads(worker, parts, batch, plan.threads, cancellation, plan.pieces); },
         [&] { batch.next_unless(cancellation); });
-  }
+  });
   cancellation.throw_if_seen();
 }
 

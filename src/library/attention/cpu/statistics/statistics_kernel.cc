@@ -2,8 +2,6 @@
 // Statistics of attention weights: one product q kᵀ, whose scores start at −lse and are used up while they lie in
 // cache. Sums over queries take in tiles in a fixed order.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -18,6 +16,7 @@
 #include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/cpu/kernels.hpp"
 #include "library/core/dispatch.hpp"
+#include "library/core/team.hpp"
 #include "library/core/turnstile.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -741,16 +740,15 @@ void statistics_typed(const StatisticsProblem& p) {
   HeadBatch batch(plan, parts);
   Cancellation cancellation(p.context);
   std::atomic<std::int64_t> next_tile{0};
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, shared, parts, batch, cancellation, next_tile)
-  {
-    StatisticsWorker<T> worker(plan, shared, omp_get_thread_num());
+  run_team(plan.threads, [&](int thread) {
+    StatisticsWorker<T> worker(plan, shared, thread);
     for_each_batch(
         batch, [&] { compute_batch(worker, plan, parts, batch, next_tile, cancellation); },
         [&] {
           batch.next_unless(cancellation);
           next_tile.store(0, std::memory_order_relaxed);
         });
-  }
+  });
   cancellation.throw_if_seen();
 }
 

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dropout of attention weights; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_DROPOUT_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_DROPOUT_INL_
+#undef HEADGATE_ATTENTION_DROPOUT_INL_
+#else
+#define HEADGATE_ATTENTION_DROPOUT_INL_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "library/attention/cpu/common/vec-inl.hpp"
+#include "library/attention/problem.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// The products of the low halves of the lanes, of 64 bits.
+template <class D, class V>
+HWY_INLINE V multiply_low_halves(D d, V x, std::uint32_t multiplier) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(d, (hn::GetLane(x) & 0xFFFFFFFFU) * multiplier);
+#else
+  const hn::Repartition<std::uint32_t, D> d32;
+  return hn::MulEven(hn::BitCast(d32, x), hn::Set(d32, multiplier));
+#endif
+}
+
+/// Counters c … c + lanes of Philox 4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011), one
+/// in the low half of each lane: words[w] receives word w of each.
+template <class D>
+HWY_INLINE void philox(D d, std::uint64_t key, std::uint64_t c, const std::uint32_t (&fixed)[3],
+                       hn::Vec<D> (&words)[4]) {
+  auto c0 = hn::Iota(d, c);
+  auto c1 = hn::Set(d, std::uint64_t{fixed[0]});
+  auto c2 = hn::Set(d, std::uint64_t{fixed[1]});
+  auto c3 = hn::Set(d, std::uint64_t{fixed[2]});
+  auto key0 = static_cast<std::uint32_t>(key);
+  auto key1 = static_cast<std::uint32_t>(key >> 32U);
+  // The high halves hold what products leave there: nothing reads them.
+  for (int round = 0; round < 10; ++round) {
+    const auto product0 = multiply_low_halves(d, c0, 0xD2511F53U);
+    const auto product1 = multiply_low_halves(d, c2, 0xCD9E8D57U);
+    c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product1), c1), hn::Set(d, std::uint64_t{key0}));
+    c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product0), c3), hn::Set(d, std::uint64_t{key1}));
+    c1 = product1;
+    c3 = product0;
+    key0 += 0x9E3779B9U;
+    key1 += 0xBB67AE85U;
+  }
+  words[0] = c0;
+  words[1] = c1;
+  words[2] = c2;
+  words[3] = c3;
+}
+
+/// What dropout multiplies weights by: 1 / (1 − p) with probability 1 − p, else 0. The random number of a weight is a
+/// function of the seed, its sequence, query head, query and key alone: bitwise identical in both passes, for any
+/// number of threads and on every target.
+template <typename T>
+class Dropout {
+ public:
+  /// Keys of a chunk: word w of counter 8 · chunk + l is that of key 32 · chunk + 8 w + l.
+  static constexpr std::int64_t kChunk = 32;
+  static constexpr std::int64_t kCounters = kChunk / 4;
+
+  explicit Dropout(const Problem& p)
+      : any_(p.dropout > 0.0),
+        seed_(static_cast<std::uint64_t>(p.dropout_seed)),
+        dropped_(static_cast<std::uint32_t>(std::min(std::round(p.dropout * 0x1p32), 0x1p32 - 1))),
+        factor_(static_cast<T>(1.0 / (1.0 - p.dropout))) {}
+
+  bool any() const { return any_; }
+
+  /// factors[0..n): of query i of query head h of the sequence beside keys first …
+  void factors(T* HWY_RESTRICT factors, const Sequence& sequence, std::int64_t h, std::int64_t i, std::int64_t first,
+               std::int64_t n) const {
+    const std::uint32_t fixed[3] = {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(h),
+                                    static_cast<std::uint32_t>(sequence.number)};
+    HWY_ALIGN std::uint32_t random[kChunk];
+    for (std::int64_t j = first; j < first + n;) {
+      const std::int64_t chunk = j / kChunk;
+      draw(random, chunk, fixed);
+      const std::int64_t from = j - chunk * kChunk;
+      const std::int64_t count = std::min(kChunk - from, first + n - j);
+      T* HWY_RESTRICT to = factors + (j - first);
+      for (std::int64_t x = 0; x < count; ++x) to[x] = random[from + x] < dropped_ ? T{0} : factor_;
+      j += count;
+    }
+  }
+
+ private:
+  HWY_INLINE void draw(std::uint32_t* HWY_RESTRICT random, std::int64_t chunk, const std::uint32_t (&fixed)[3]) const {
+    const hn::CappedTag<std::uint64_t, kCounters> d;
+    const hn::Rebind<std::uint32_t, decltype(d)> d32;
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    for (std::int64_t l = 0; l < kCounters; l += lanes) {
+      hn::Vec<decltype(d)> words[4];
+      philox(d, seed_, static_cast<std::uint64_t>(chunk * kCounters + l), fixed, words);
+      for (std::int64_t w = 0; w < 4; ++w) hn::StoreU(hn::TruncateTo(d32, words[w]), d32, random + w * kCounters + l);
+    }
+  }
+
+  bool any_;
+  std::uint64_t seed_;
+  std::uint32_t dropped_;  // random numbers below it drop their weight
+  T factor_;
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_DROPOUT_INL_
