@@ -3,7 +3,6 @@
 
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from .arguments import takes

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 NAME = "nn.functional.scaled_dot_product_attention"
-TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 6e-3}
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 6e-2, torch.float16: 6e-3}
 DTYPES = tuple(TOLERANCES)
 
 
@@ -81,17 +81,17 @@ def _wide(x):
 
 
 def differences(function, tensors, options):
-    """Compares a sample's result and gradients with PyTorch's formula in f64. Raises AssertionError."""
+    """Compares a sample's result and gradients with PyTorch's formula in f64, as shares of the largest element of all:
+    gradients of q, k and the mask cancel, to 0 where there is one key, and v's does not. Raises AssertionError."""
     dtype = tensors[0].dtype
     ours = _with_gradients(function, tensors, options)
     wide = {name: _wide(x) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
     with sdpa_kernel(SDPBackend.MATH):
         expected = _with_gradients(F.scaled_dot_product_attention, [_wide(x) for x in tensors], wide)
-    for mine, other in zip(ours, expected, strict=True):
-        assert mine.dtype == dtype and mine.shape == other.shape
-        scale = max(1.0, other.abs().max().item()) if other.numel() else 1.0
-        worst = (mine.double() - other).abs().max().item() if other.numel() else 0.0
-        assert worst <= TOLERANCES[dtype] * scale, f"{worst / scale:.1e} of {scale:.1e}"
+    assert all(mine.dtype == dtype and mine.shape == other.shape for mine, other in zip(ours, expected, strict=True))
+    largest = max(1.0, *(x.abs().max().item() for x in expected))
+    worst = max((mine.double() - other).abs().max().item() for mine, other in zip(ours, expected)) / largest
+    assert worst <= TOLERANCES[dtype], f"the largest error is {worst:.1e} of {largest:.1e}"
 
 
 def check_gradients(function, tensors, options):
