@@ -12,7 +12,7 @@ require("transformers", "headgate.torch.transformers")  # before the imports tha
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers.masking_utils import and_masks, causal_mask_function, prepare_padding_mask, sdpa_mask
+from transformers.masking_utils import causal_mask_function, prepare_padding_mask, sdpa_mask
 
 from . import hub_functions
 from .added_gate import require_gate, take_gate
@@ -68,13 +68,9 @@ def _variables(function: Any) -> dict[str, Any]:
     return dict(zip(names, (cell.cell_contents for cell in getattr(function, "__closure__", None) or ())))
 
 
-# The code that every function of and_masks shares, by which it is known.
-_AND_MASKS = and_masks().__code__
-
-
 def _both(mask_function: Any) -> tuple[Any, Any]:
     """Returns the two functions that and_masks joined; (None, None) for other mask functions."""
-    joined = getattr(mask_function, "__code__", None) is _AND_MASKS
+    joined = getattr(mask_function, "__qualname__", "").startswith("and_masks.")
     parts = _variables(mask_function).get("mask_functions", ()) if joined else ()
     return parts if len(parts) == 2 else (None, None)
 
@@ -109,7 +105,8 @@ def make_mask(
         return attention_mask
     tracing = torch.compiler.is_compiling()
     padded = attention_mask is not None and (tracing or not bool(attention_mask.all()))
-    numbers = None if padded else _sequences(mask_function, local_size)
+    # Compiled programs cannot read the variables of mask functions.
+    numbers = None if tracing or padded else _sequences(mask_function, local_size)
     windowed = local_size is not None and kv_length >= local_size
     aligned = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     known = mask_function is causal_mask_function or (
@@ -137,7 +134,7 @@ def make_mask(
     if padded:
         keys = prepare_padding_mask(attention_mask, kv_length, kv_offset)[:, kv_offset : kv_offset + kv_length]
         keys = keys[:, None, None]
-    return KeyMask(keys, local_size if windowed else None, None if numbers is None else begins_of(numbers, tracing))
+    return KeyMask(keys, local_size if windowed else None, None if numbers is None else begins_of(numbers))
 
 
 def _refuse_unknown(module: nn.Module, given: dict[str, Any]) -> None:

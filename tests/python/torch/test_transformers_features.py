@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attn_implementation="headgate" has beside the attention itself: weights, position biases, packed rows under
-torch.compile."""
+"""What attn_implementation="headgate" has beside the attention itself: weights and position biases."""
 
 import pytest
 import torch
@@ -98,36 +97,3 @@ def test_position_biases_of_t5_match_eager_attention():
         assert_near(ours, expected)
     options = {"max_new_tokens": 6, "do_sample": False, "attention_mask": mask}
     assert torch.equal(*(t5(attention).eval().generate(ids, **options) for attention in ("eager", "headgate")))
-
-
-class LargestBooleans:
-    """A backend of torch.compile that keeps the size of the largest tensor of booleans that a program makes."""
-
-    def __init__(self):
-        self.elements = 0
-
-    def __call__(self, module, inputs):
-        for node in module.graph.nodes:
-            value = node.meta.get("example_value")
-            if isinstance(value, torch.Tensor) and value.dtype == torch.bool:
-                self.elements = max(self.elements, value.numel())
-        return module.forward
-
-
-def test_packed_rows_of_a_compiled_model_make_no_large_mask():
-    torch._dynamo.reset()
-    model = models.model("llama", "headgate")
-    ids = models.tokens(2, 24)
-    positions = torch.stack((torch.cat((torch.arange(10), torch.arange(14))), torch.arange(24)))
-    expected = model(ids, position_ids=positions, use_cache=False).logits
-    backend = LargestBooleans()
-    compiled = torch.compile(model, fullgraph=True, backend=backend)
-    logits = compiled(ids, position_ids=positions, use_cache=False).logits
-    assert_near(logits, expected)
-    assert 0 < backend.elements <= 2 * 24
-    logits.square().mean().backward()
-    ours = {name: p.grad.clone() for name, p in model.named_parameters()}
-    model.zero_grad()
-    expected.square().mean().backward()
-    for name, parameter in model.named_parameters():
-        assert_near(ours[name], parameter.grad)
