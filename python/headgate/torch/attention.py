@@ -20,6 +20,7 @@ from .arguments import ATTENTION, DIFFERENTIABLE, FORWARD_ONLY, OPTIONAL, OPTION
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import GATE_LOGITS, in_words_of
 from .gates import keeps_output
+from .tensor_parallel import are_dtensors, attend_on_dtensors
 from .transforms import SECOND, FunctionalAttention, backward_over_batch, forward_over_batch, transforms_are_active
 
 NAME = "gated_attention"
@@ -376,6 +377,13 @@ def gated_attention(
     return _call_generally(given, arguments, return_lse) if result is None else result
 
 
+def _call_with_lse(tensors: dict[str, Tensor | None], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """gated_attention of the tensors by their names."""
+    others = {name: x for name, x in tensors.items() if x is not None and name not in ("q", "k", "v", "gate")}
+    q, k, v, gate = (tensors[name] for name in ("q", "k", "v", "gate"))
+    return gated_attention(q, k, v, gate, return_lse=True, **others, **options)
+
+
 @in_words_of(NAME, GATE_LOGITS)
 def _call_generally(
     given: dict[str, Tensor | None], arguments: dict[str, Any], return_lse: bool
@@ -389,6 +397,9 @@ def _call_generally(
     options = {**_DEFAULTS, **checked_options(NAME, given)}
     if recorded and options["gate_threshold"] > 0:
         raise ValueError(f"{NAME}: with gate_threshold there are no gradients: call it under torch.no_grad()")
+    if are_dtensors(tensors):
+        y, lse = attend_on_dtensors(NAME, tensors, options["layout"], lambda own: _call_with_lse(own, given))
+        return (y, lse) if return_lse else y
     nested = _unnest(tensors, options["layout"])
     autocast(tensors)
     transformed = not torch.compiler.is_compiling() and transforms_are_active()

@@ -38,6 +38,10 @@ def of(function, options):
     return lambda q, k, v, z: function(q, k, v, z, **options)
 
 
+def total_of(call):
+    return lambda *x: call(*x).square().sum()
+
+
 def formula(q, k, v, z, **options):
     return plain.attention(q, k, v, z, **options)[0]
 
@@ -48,7 +52,7 @@ def test_gradients_match_the_formulas(name, tensors):
     found = []
     for function in (gated_attention, formula):
         call = of(function, CASES[name])
-        found.append(grad(lambda *x: call(*x).square().sum(), argnums=(0, 1, 2, 3))(q, k, v, z))
+        found.append(grad(total_of(call), argnums=(0, 1, 2, 3))(q, k, v, z))
         found[-1] += vjp(call, q, k, v, z)[1](torch.ones(B, H, T, D, dtype=torch.float64))
     for ours, expected in zip(*found, strict=True):
         assert_near(ours, expected)
