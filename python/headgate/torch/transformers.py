@@ -52,6 +52,12 @@ class KeyMask(NamedTuple):
     def contiguous(self) -> "KeyMask":
         return self
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{NAME}: this model's own code reads '{name}' of its attention mask, so that its attention is not one of "
+            "transformers' AttentionInterface: use attn_implementation='eager'"
+        )
+
     def rules(self) -> dict[str, Any]:
         """Returns the mask as arguments of gated_attention."""
         rules: dict[str, Any] = {"causality": "causal"}

@@ -94,14 +94,16 @@ def differences(function, tensors, options):
     assert worst <= TOLERANCES[dtype], f"the largest error is {worst:.1e} of {largest:.1e}"
 
 
-def check_gradients(function, tensors, options):
+def check_gradients(function, tensors, options, fast_mode=False):
     """gradcheck of a sample in f64."""
     leaves = [x.detach().requires_grad_() for x in tensors]
     mask = options.get("attn_mask")
     if mask is not None and mask.requires_grad:
         rest = {name: x for name, x in options.items() if name != "attn_mask"}
-        return torch.autograd.gradcheck(lambda q, k, v, m: function(q, k, v, m, **rest), (*leaves, mask))
-    return torch.autograd.gradcheck(lambda q, k, v: function(q, k, v, **options), leaves)
+        return torch.autograd.gradcheck(
+            lambda q, k, v, m: function(q, k, v, m, **rest), (*leaves, mask), fast_mode=fast_mode
+        )
+    return torch.autograd.gradcheck(lambda q, k, v: function(q, k, v, **options), leaves, fast_mode=fast_mode)
 
 
 def main():

@@ -97,3 +97,8 @@ def test_position_biases_of_t5_match_eager_attention():
         assert_near(ours, expected)
     options = {"max_new_tokens": 6, "do_sample": False, "attention_mask": mask}
     assert torch.equal(*(t5(attention).eval().generate(ids, **options) for attention in ("eager", "headgate")))
+
+
+def test_rules_in_a_model_without_the_interface_are_explained():
+    with pytest.raises(AttributeError, match="reads 'size' of its attention mask, .* use attn_implementation='eager'"):
+        headgate.torch.transformers.KeyMask(None, None).size()
