@@ -121,8 +121,7 @@ def make_mask(
         and getattr(config, "attention_chunk_size", None) is None
     )
     ruled = numbers is not None or (allow_is_causal_skip and known)
-    plain = numbers is None and q_length == kv_length and not windowed and not padded  # None says it
-    if not (ruled and aligned) or plain:
+    if not (ruled and aligned):
         return sdpa_mask(
             batch_size,
             q_length,
@@ -183,8 +182,8 @@ def attention_forward(
     """The interface of transformers: query (B,Hq,T,D), key and value (B,Hkv,S,·) to y (B,T,Hq,Dv), and the weights
     (B,Hq,T,S) where output_attentions asks for them.
 
-    The mask is what make_mask made: rules; or (B,1,T,S), true where visible, windows included; or None where causality
-    says all. A mask of floating point, the caller's own, is added to the scores. position_bias (B|1,Hq|1,T|1,S) is
+    The mask is what make_mask made: rules; or (B,1,T,S), true where visible, windows included; or None where the module's
+    is_causal says all. A mask of floating point, the caller's own, is added to the scores. position_bias (B|1,Hq|1,T|1,S) is
     added too, and has a gradient. cu_seq_lens_q and cu_seq_lens_k (N+1) say where the sequences of a row begin; where
     they are not given, the rules may.
     """
