@@ -168,7 +168,8 @@ def largest_difference(ours, expected):
 
 def generated(task, model):
     given, mask = inputs_of(task, model)
-    given.pop("decoder_input_ids", None)
+    if given.pop("decoder_input_ids", None) is not None:
+        given["decoder_start_token_id"] = 2
     with torch.no_grad():
         return model.eval().generate(**given, max_new_tokens=6, min_new_tokens=6, do_sample=False)
 
