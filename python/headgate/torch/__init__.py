@@ -7,19 +7,23 @@ require("torch", "headgate.torch")  # before the modules that import it
 
 from .attention import gated_attention
 from .delta_net import DeltaNetCache, GatedDeltaNet
+from .everywhere import use_everywhere
 from .gated_norm import gated_norm
 from .gates import GATE_FUNCTIONS
 from .linear_attention import linear_attention
 from .module import AttentionCache, GatedAttention
 from .retrofit import gate_parameters, load_retrofit, retrofit
 from .ring import ring_attention
+from .scaled_dot_product import scaled_dot_product_attention
 from .sharding import gather_sequence, shard_sequence
 from .short_convolution import short_convolution
 from .variant import GateVariant, parse_gate
+from .varlen import AuxRequest, varlen_attn
 
 __all__ = [
     "GATE_FUNCTIONS",
     "AttentionCache",
+    "AuxRequest",
     "DeltaNetCache",
     "GateVariant",
     "GatedAttention",
@@ -33,6 +37,9 @@ __all__ = [
     "parse_gate",
     "retrofit",
     "ring_attention",
+    "scaled_dot_product_attention",
     "shard_sequence",
     "short_convolution",
+    "use_everywhere",
+    "varlen_attn",
 ]

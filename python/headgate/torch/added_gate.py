@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gate of an attention module of transformers: its parameters, its hooks, and how the module's kernel gets it."""
 
+import sys
 from typing import Any
 
 import torch
@@ -42,6 +43,15 @@ def _rename_old_matrix(_: nn.Module, state: dict[str, Any], prefix: str, *__: An
             state[f"{prefix}{MATRIX}.{part}"] = state.pop(f"{prefix}{OLD_MATRIX}.{part}")
 
 
+def _shard_as(weight: Tensor, gate: nn.Linear) -> None:
+    """Gives each process the rows of the gate for its heads, where processes share the heads of `weight`."""
+    loaded = sys.modules.get("torch.distributed.tensor")
+    if loaded is not None and isinstance(weight, loaded.DTensor) and weight.placements[0].is_shard(0):
+        from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+        parallelize_module(gate, weight.device_mesh, ColwiseParallel())
+
+
 class AddedGate:
     """The gate of an attention module: computes its logits before the module runs, and sees that they are applied.
 
@@ -64,6 +74,8 @@ class AddedGate:
             attention.attention_gate = nn.Linear(q.in_features, rows, bias=variant.gate_bias == "bias", **like)
             for parameter in attention.attention_gate.parameters():
                 nn.init.zeros_(parameter)
+            if variant.gate_site != "g5":
+                _shard_as(q.weight, attention.attention_gate)
             attention.register_load_state_dict_pre_hook(_rename_old_matrix)
         attention.register_forward_pre_hook(self.before, with_kwargs=True)
         attention.register_forward_hook(self.after, always_call=True)
@@ -75,14 +87,14 @@ class AddedGate:
         if self.variant.gate_source == "parameter":
             z = module.gate.expand(*h.shape[:-1], -1, -1)
         else:
-            z = module.attention_gate(h).unflatten(-1, (self.heads, self.features))
+            z = module.attention_gate(h).unflatten(-1, (-1, self.features))  # the heads of this process
         if self.variant.gate_site == "g1":
             module.__dict__[_PENDING] = self.variant.kernel_arguments(z)
         else:
             self.logits = z
 
     def on_projection(self, _: nn.Module, __: Any, output: Tensor) -> Tensor:
-        heads = output.unflatten(-1, (self.heads, -1))
+        heads = output.unflatten(-1, (self.logits.shape[-2], -1))
         return self.variant.applied(heads, self.logits).flatten(-2)
 
     def after(self, module: nn.Module, _: Any, output: Any) -> None:

@@ -7,6 +7,7 @@ headgate.attention_forward and attention_backward.
 """
 
 import operator
+from collections.abc import Container
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -19,6 +20,8 @@ from .arguments import ATTENTION, DIFFERENTIABLE, FORWARD_ONLY, OPTIONAL, OPTION
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import GATE_LOGITS, in_words_of
 from .gates import keeps_output
+from .tensor_parallel import are_dtensors, attend_on_dtensors
+from .transforms import SECOND, FunctionalAttention, backward_over_batch, forward_over_batch, transforms_are_active
 
 NAME = "gated_attention"
 
@@ -147,13 +150,15 @@ def _gradients(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | Non
 
 
 _forward.register_autograd(_gradients, setup_context=_save)
+_forward.register_vmap(forward_over_batch)
 
 
 def _refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
-    raise RuntimeError("headgate::gated_attention_backward: gradients of gradients (double backward) are not supported")
+    raise RuntimeError(SECOND)
 
 
 _backward.register_autograd(_refuse_second)
+_backward.register_vmap(backward_over_batch)
 
 
 def _has_tangent(tensor: Tensor) -> bool:
@@ -163,8 +168,9 @@ def _has_tangent(tensor: Tensor) -> bool:
         return True
 
 
-def refuse_transforms(what: str, arguments: dict[str, Any]) -> None:
-    """Derivatives that PyTorch would lose without a word (forward mode) or refuse without a name (torch.func)."""
+def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Container[str] = ()) -> None:
+    """Refuses derivatives that PyTorch would lose without a word (forward mode) or refuse without a name (torch.func, but
+    for the arguments `differentiable`)."""
     if torch.compiler.is_compiling():
         return
     for name, tensor in arguments.items():
@@ -172,7 +178,7 @@ def refuse_transforms(what: str, arguments: dict[str, Any]) -> None:
             continue
         if _has_tangent(tensor):
             raise RuntimeError(f"{what}: {name} has a tangent: forward-mode derivatives, as of jvp, are not supported")
-        if tensor.requires_grad and torch.func.debug_unwrap(tensor) is not tensor:
+        if name not in differentiable and tensor.requires_grad and torch.func.debug_unwrap(tensor) is not tensor:
             raise RuntimeError(f"{what}: {name} is differentiated by torch.func, which is not supported: use autograd")
 
 
@@ -371,6 +377,13 @@ def gated_attention(
     return _call_generally(given, arguments, return_lse) if result is None else result
 
 
+def _call_with_lse(tensors: dict[str, Tensor | None], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """gated_attention of the tensors by their names."""
+    others = {name: x for name, x in tensors.items() if x is not None and name not in ("q", "k", "v", "gate")}
+    q, k, v, gate = (tensors[name] for name in ("q", "k", "v", "gate"))
+    return gated_attention(q, k, v, gate, return_lse=True, **others, **options)
+
+
 @in_words_of(NAME, GATE_LOGITS)
 def _call_generally(
     given: dict[str, Tensor | None], arguments: dict[str, Any], return_lse: bool
@@ -379,15 +392,26 @@ def _call_generally(
     tensors = {**_NO_TENSORS, **given}
     given = sort_arguments(NAME, tensors, arguments)
     recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
-    refuse_transforms(NAME, {**tensors, **given})
+    refuse_transforms(NAME, {**tensors, **given}, DIFFERENTIABLE)
     check_tensors(NAME, tensors, recorded)
     options = {**_DEFAULTS, **checked_options(NAME, given)}
     if recorded and options["gate_threshold"] > 0:
         raise ValueError(f"{NAME}: with gate_threshold there are no gradients: call it under torch.no_grad()")
+    if are_dtensors(tensors):
+        y, lse = attend_on_dtensors(NAME, tensors, options["layout"], lambda own: _call_with_lse(own, given))
+        return (y, lse) if return_lse else y
     nested = _unnest(tensors, options["layout"])
     autocast(tensors)
-    keep_attn = recorded and tensors["gate"] is not None and keeps_output(options["gate_fn"], options["gate_op"])
-    y, lse, _ = torch.ops.headgate.gated_attention(*tensors.values(), **options, keep_attn=keep_attn)
+    transformed = not torch.compiler.is_compiling() and transforms_are_active()
+    keep_attn = (
+        (recorded or transformed)
+        and tensors["gate"] is not None
+        and keeps_output(options["gate_fn"], options["gate_op"])
+    )
+    if transformed:
+        y, lse, _ = FunctionalAttention.apply(options, keep_attn, *tensors.values())
+    else:
+        y, lse, _ = torch.ops.headgate.gated_attention(*tensors.values(), **options, keep_attn=keep_attn)
     if nested is not None:
         y = torch.nested.nested_tensor_from_jagged(y, nested.offsets(), jagged_dim=nested._ragged_idx)
         lse = torch.nested.nested_tensor_from_jagged(lse, nested.offsets(), jagged_dim=2) if return_lse else lse

@@ -48,6 +48,12 @@ def blocks_of_layout(layout: str, heads: int, kv_heads: int) -> int:
     return {"per_query_head": heads, "per_group": kv_heads, "trailing": 1}[layout]
 
 
+def split_heads(x: Tensor, lead: int, features: int) -> Tensor:
+    """x (…,·) as (…,heads,features), with as many heads as x has: those of this process, where processes share a
+    projection. The first `lead` dimensions stay."""
+    return x.reshape(*x.shape[:lead], math.prod(x.shape[lead:]) // features, features)
+
+
 class RMSNorm(nn.Module):
     """x / rms(x) over the last dimension, times weight, or 1 + weight where zero-centred, in f32 or better."""
 
@@ -147,8 +153,8 @@ class GatedLayer(nn.Module):
         """q (B,T,Hq,D) and the gate's logits (B,T,heads,features), or None without a gate."""
         q, z = self.q_proj(h), None
         if self.fused:
-            blocks, *rows = self.block_rows()
-            q, z = q.unflatten(-1, (blocks, -1)).split(rows, dim=-1)
+            _, *rows = self.block_rows()
+            q, z = q.unflatten(-1, (-1, sum(rows))).split(rows, dim=-1)
             if self.config.gate_bias == "bias":
                 z = self.gate_proj(z.flatten(-2))
         elif self.config.gate_site != "none" and self.config.gate_source == "parameter":
@@ -156,8 +162,8 @@ class GatedLayer(nn.Module):
         elif self.config.gate_site != "none":
             z = self.gate_proj(h)
         if z is not None:
-            z = z.reshape(*h.shape[:-1], self.gate_heads, self.gate_features)
-        return q.reshape(*h.shape[:-1], self.Hq, self.D), z
+            z = split_heads(z, h.dim() - 1, self.gate_features)
+        return split_heads(q, h.dim() - 1, self.D), z
 
     def gated(self, site: str, y: Tensor, z: Tensor | None) -> Tensor:
         """y (B,T,heads,features) behind the gate, if that is where it acts."""
@@ -166,7 +172,7 @@ class GatedLayer(nn.Module):
     def projected(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """q (B,T,Hq,D), k and v (B,T,Hkv,D) before RoPE, and the gate's logits."""
         q, z = self.queries_and_logits(h)
-        k, v = (x.unflatten(-1, (self.Hkv, self.D)) for x in (self.k_proj(h), self.v_proj(h)))
+        k, v = (split_heads(x, h.dim() - 1, self.D) for x in (self.k_proj(h), self.v_proj(h)))
         q, k, v = self.gated("g4", q, z), self.gated("g3", k, z), self.gated("g2", v, z)
         if self.config.qk_norm == "per_head":
             q, k = self.q_norm(q), self.k_norm(k)

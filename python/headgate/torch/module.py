@@ -191,10 +191,10 @@ class GatedAttention(GatedLayer):
     def extra_repr(self) -> str:
         return f"{self.variant.name}, hidden_size={self.keys['hidden_size']}, heads={self.Hq}/{self.Hkv}x{self.D}"
 
-    def _sinks(self) -> Tensor | None:
+    def _sinks(self, heads: int) -> Tensor | None:
         if self.variant.attention_sinks == "learned_sinks":
             return self.sinks.to(torch.promote_types(self.sinks.dtype, torch.float32))
-        return torch.zeros(self.Hq) if self.variant.attention_sinks == "off_by_one" else None
+        return torch.zeros(heads) if self.variant.attention_sinks == "off_by_one" else None
 
     @in_words_of("GatedAttention", _ARGUMENTS)
     def forward(
@@ -258,7 +258,7 @@ class GatedAttention(GatedLayer):
             "mask": mask,
             "cu_seqlens_q": cu_seqlens,
             "cu_seqlens_k": cu_seqlens,
-            **self._rules(causality),
+            **self._rules(causality, q.shape[2]),
         }
         _, lse = gated_attention(q, k, v, layout="bthd", return_lse=True, **rules)
         if self.variant.gate_site == "g1":
@@ -272,6 +272,8 @@ class GatedAttention(GatedLayer):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """What attention reads: q (B,T,Hq,D); k and v (B,S,Hkv,D), the cache's before those of h; the gate's logits."""
         q, k, v, z = self.projected(h)
+        if q.shape[2] != self.Hq and self.variant.gate_grain == "head_shared":
+            raise ValueError(f"GatedAttention: this process has {q.shape[2]} of {self.Hq} heads, which share a gate")
         cos, sin = self._angles(h, cache, positions, cu_seqlens)
         q, k = turn(q, cos, sin), turn(k, cos, sin)
         if cache is not None:
@@ -285,10 +287,10 @@ class GatedAttention(GatedLayer):
         out = self(h.values().unsqueeze(0), cu_seqlens=h.offsets(), causality=causality)
         return torch.nested.nested_tensor_from_jagged(out.squeeze(0), h.offsets())
 
-    def _rules(self, causality: str) -> dict[str, Any]:
-        """The layer's own rules of what is visible, and its sinks."""
+    def _rules(self, causality: str, heads: int) -> dict[str, Any]:
+        """The layer's own rules of what is visible, and the sinks of its heads."""
         window = self.keys["attention_window"]
-        return {"sinks": self._sinks(), "causality": causality, "window_left": window - 1 if window > 0 else -1}
+        return {"sinks": self._sinks(heads), "causality": causality, "window_left": window - 1 if window > 0 else -1}
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, z: Tensor | None, causality: str, rules: dict[str, Any]
@@ -298,7 +300,7 @@ class GatedAttention(GatedLayer):
         attention = ring_attention if "group" in rules else gated_attention
         if self.keys["precision"] != "exact":
             rules = {**rules, "precision": self.keys["precision"]}
-        return self.controlled(attention(q, k, v, **gate, layout="bthd", **self._rules(causality), **rules))
+        return self.controlled(attention(q, k, v, **gate, layout="bthd", **self._rules(causality, q.shape[2]), **rules))
 
     def _angles(
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None

@@ -17,6 +17,8 @@ from transformers.masking_utils import causal_mask_function, prepare_padding_mas
 from . import hub_functions
 from .added_gate import require_gate, take_gate
 from .attention import gated_attention
+from .attention_weights import attention_weights
+from .dropout import dropout_options
 from .errors import call_as
 from .packed_rows import begins_of, one_row
 from .sharding import described
@@ -28,7 +30,7 @@ ARGUMENTS = {
     "k": "key",
     "v": "value",
     "mask": "attention_mask",
-    "bias": "attention_mask",
+    "bias": "attention_mask or position_bias",
     "scale": "scaling",
     "sinks": "s_aux",
     "cu_seqlens_q": "cu_seq_lens_q",
@@ -49,6 +51,12 @@ class KeyMask(NamedTuple):
 
     def contiguous(self) -> "KeyMask":
         return self
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{NAME}: this model's own code reads '{name}' of its attention mask, so that its attention is not one of "
+            "transformers' AttentionInterface: use attn_implementation='eager'"
+        )
 
     def rules(self) -> dict[str, Any]:
         """Returns the mask as arguments of gated_attention."""
@@ -103,6 +111,7 @@ def make_mask(
         return attention_mask
     tracing = torch.compiler.is_compiling()
     padded = attention_mask is not None and (tracing or not bool(attention_mask.all()))
+    # Compiled programs cannot read the variables of mask functions.
     numbers = None if tracing or padded else _sequences(mask_function, local_size)
     windowed = local_size is not None and kv_length >= local_size
     aligned = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
@@ -112,8 +121,7 @@ def make_mask(
         and getattr(config, "attention_chunk_size", None) is None
     )
     ruled = numbers is not None or (allow_is_causal_skip and known)
-    plain = numbers is None and q_length == kv_length and not windowed and not padded  # None says it
-    if not (ruled and aligned) or plain:
+    if not (ruled and aligned):
         return sdpa_mask(
             batch_size,
             q_length,
@@ -134,15 +142,9 @@ def make_mask(
     return KeyMask(keys, local_size if windowed else None, None if numbers is None else begins_of(numbers))
 
 
-def _refuse_unknown(module: nn.Module, dropout: float, given: dict[str, Any]) -> None:
-    what = type(module).__name__
-    if dropout > 0:
-        raise ValueError(f"{NAME}: {what}: dropout of {dropout} is not supported: set attention_dropout to 0")
-    if given.get("output_attentions"):
-        raise ValueError(f"{NAME}: {what}: output_attentions is not supported: use attn_implementation='eager'")
-    for name in ("position_bias", "cache"):
-        if given.get(name) is not None:
-            raise ValueError(f"{NAME}: {what}: {name} is not supported")
+def _refuse_unknown(module: nn.Module, given: dict[str, Any]) -> None:
+    if given.get("cache") is not None:
+        raise ValueError(f"{NAME}: {type(module).__name__}: cache is not supported")
 
 
 def _mask_rules(what: str, mask: Tensor | KeyMask) -> dict[str, Any]:
@@ -173,19 +175,26 @@ def attention_forward(
     s_aux: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
     cu_seq_lens_k: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    output_attentions: bool | None = None,
     **given: Any,
-) -> tuple[Tensor, None]:
-    """The interface of transformers: query (B,Hq,T,D), key and value (B,Hkv,S,·) to y (B,T,Hq,Dv), without weights.
+) -> tuple[Tensor, Tensor | None]:
+    """The interface of transformers: query (B,Hq,T,D), key and value (B,Hkv,S,·) to y (B,T,Hq,Dv), and the weights
+    (B,Hq,T,S) where output_attentions asks for them.
 
-    The mask is what make_mask made: rules; or (B,1,T,S), true where visible, windows included; or None where causality
-    says all. A mask of floating point, the caller's own, is added to the scores. cu_seq_lens_q and cu_seq_lens_k (N+1)
-    say where the sequences of a row begin; where they are not given, the rules may.
+    The mask is what make_mask made: rules; or (B,1,T,S), true where visible, windows included; or None where the module's
+    is_causal says all. A mask of floating point, the caller's own, is added to the scores. position_bias (B|1,Hq|1,T|1,S) is
+    added too, and has a gradient. cu_seq_lens_q and cu_seq_lens_k (N+1) say where the sequences of a row begin; where
+    they are not given, the rules may.
     """
-    _refuse_unknown(module, dropout, given)
+    _refuse_unknown(module, given)
     require_gate(module)
     what = f"{NAME}: {type(module).__name__}"
     rules: dict[str, Any] = {"softcap": softcap or 0.0, "scale": scaling, **take_gate(module)}
+    rules |= dropout_options(what, dropout)
     T = query.shape[2]
+    if query.shape[0] != key.shape[0]:  # learned queries, which every sequence has
+        query = query.expand(key.shape[0], -1, -1, -1)
     if cu_seq_lens_q is not None:
         rules |= {"cu_seqlens_q": cu_seq_lens_q, "cu_seqlens_k": cu_seq_lens_k}
     if attention_mask is not None:
@@ -194,17 +203,56 @@ def attention_forward(
         rules["causality"] = "causal"
         if T > 1 and cu_seq_lens_q is None:  # keys behind the queries are slots of a cache that are not filled yet
             key, value = key[:, :, :T], value[:, :, :T]
+    if position_bias is not None:
+        rules["bias"] = _with_position_bias(position_bias, rules.get("bias"), key.shape[2])
     if s_aux is not None:
         rules["sinks"] = s_aux.to(torch.promote_types(s_aux.dtype, torch.float32))
-    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     sequences = attention_mask.sequences if isinstance(attention_mask, KeyMask) else None
-    if sequences is None or cu_seq_lens_q is not None:
-        return call_as(what, ARGUMENTS, gated_attention, query, key, value, layout="bthd", **rules), None
-    rules |= {"cu_seqlens_q": sequences, "cu_seqlens_k": sequences}
-    if "gate_logits" in rules:
-        rules["gate_logits"] = one_row(rules["gate_logits"])
-    rows = map(one_row, (query, key, value))
-    return call_as(what, ARGUMENTS, gated_attention, *rows, layout="bthd", **rules).view(*query.shape[:3], -1), None
+    if sequences is not None and cu_seq_lens_q is None:
+        rules |= {"cu_seqlens_q": sequences, "cu_seqlens_k": sequences}
+    if not output_attentions:
+        return _attend(what, query, key, value, rules)[0], None
+    y, lse = _attend(what, query, key, value, {**rules, "return_lse": True})
+    return y, _weights(query, key, lse, rules)
+
+
+def _with_position_bias(position_bias: Tensor, bias: Tensor | None, keys: int) -> Tensor:
+    """The sum of both that is added to the scores, for the first `keys` keys."""
+    position_bias = position_bias[..., :keys].expand(*position_bias.shape[:-1], keys)
+    return position_bias if bias is None else position_bias + bias
+
+
+def _attend(
+    what: str, query: Tensor, key: Tensor, value: Tensor, rules: dict[str, Any]
+) -> tuple[Tensor, Tensor | None]:
+    """y (B,T,Hq,Dv), and the log-sum-exp (B,Hq,T) where the rules have return_lse. Rows of packed sequences are one row
+    for the kernel."""
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    B, T, heads = query.shape[:3]
+    packed = "cu_seqlens_q" in rules and B > 1
+    if packed:
+        query, key, value = map(one_row, (query, key, value))
+        if "gate_logits" in rules:
+            rules = {**rules, "gate_logits": one_row(rules["gate_logits"])}
+    found = call_as(what, ARGUMENTS, gated_attention, query, key, value, layout="bthd", **rules)
+    y, lse = found if "return_lse" in rules else (found, None)
+    if packed:
+        y = y.view(B, T, heads, -1)
+        lse = None if lse is None else lse.view(heads, B, T).transpose(0, 1)
+    return y, lse
+
+
+def _weights(query: Tensor, key: Tensor, lse: Tensor, rules: dict[str, Any]) -> Tensor:
+    """The weights (B,Hq,T,S) of a call. Packed sequences are those of one row after the other, B rows."""
+    B, _, T, _ = query.shape
+    if "cu_seqlens_q" not in rules or B == 1:
+        return attention_weights(query, key, lse, rules)
+    rows = []
+    for b in range(B):
+        begins = (rules["cu_seqlens_q"] - b * T).clamp(0, T)
+        own = {**rules, "cu_seqlens_q": begins, "cu_seqlens_k": begins}
+        rows.append(attention_weights(query[b : b + 1], key[b : b + 1], lse[b : b + 1], own))
+    return torch.cat(rows)
 
 
 def register(*, functions: bool = True) -> str:

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""use_everywhere(): PyTorch's scaled_dot_product_attention computed by Headgate wherever it is called."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import functional
+
+from .eager import are_plain
+from .scaled_dot_product import Refusal, attend, refusal_of
+
+NAME = "scaled_dot_product_attention"
+
+_lock = threading.RLock()
+_active: list["Everywhere"] = []
+# PyTorch's function, and whether the fast path of its transformer layers was on, while `_active` is not empty.
+_replaced: tuple[Callable[..., Tensor], bool] | None = None
+# What the replacement calls for what Headgate does not take.
+_original: Callable[..., Tensor] = functional.scaled_dot_product_attention
+
+
+def _decline(query: Any, key: Any, value: Any, attn_mask: Any) -> str | None:
+    """Why a call goes to PyTorch's function before its sizes are looked at."""
+    tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+    if not are_plain(tensors):
+        return "a subclass of Tensor, or no tensor"
+    for x in tensors:
+        if x.device.type != "cpu":
+            return f"a tensor on {x.device.type}"
+        if x.is_nested or x.layout != torch.strided:
+            return "a nested or sparse tensor"
+    if forward_ad._current_level >= 0:
+        return "forward-mode derivatives"
+    return None
+
+
+def _served(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention while use_everywhere is on."""
+    reason = _decline(query, key, value, attn_mask) if _active else "off"
+    if reason is None:
+        sizes = refusal_of(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        if not isinstance(sizes, Refusal):
+            _count(None)
+            return attend(query, key, value, attn_mask, dropout_p, is_causal, scale, sizes)
+        reason = sizes.text
+    _count(reason)
+    return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+def _count(reason: str | None) -> None:
+    if torch.compiler.is_compiling():
+        return
+    for handle in tuple(_active):
+        if reason is None:
+            handle.calls += 1
+        else:
+            handle.declined[reason] += 1
+
+
+class Everywhere:
+    """What use_everywhere returns: counts calls, and ends with `with` or by off()."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        """How many calls Headgate has computed. Calls of compiled programs are not counted."""
+        self.declined: Counter[str] = Counter()
+        """How many calls went to PyTorch's function, by the reason."""
+
+    def __enter__(self) -> "Everywhere":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.off()
+
+    def off(self) -> None:
+        """Ends what use_everywhere began. PyTorch's function is back after the last one that is on."""
+        with _lock:
+            if self in _active:
+                _active.remove(self)
+                if not _active:
+                    _restore()
+
+    def __repr__(self) -> str:
+        return f"<use_everywhere: {self.calls} calls computed, {self.declined.total()} left to PyTorch>"
+
+
+def _install() -> None:
+    global _replaced, _original
+    if functional.scaled_dot_product_attention is not _served:
+        _original = functional.scaled_dot_product_attention
+    _replaced = _original, torch.backends.mha.get_fastpath_enabled()
+    functional.scaled_dot_product_attention = _served
+    torch.backends.mha.set_fastpath_enabled(False)
+
+
+def _restore() -> None:
+    """Puts back what _install replaced. A function that others have put there since stays: _served, if it calls that,
+    passes calls on."""
+    global _replaced
+    original, fast_path = _replaced
+    _replaced = None
+    if functional.scaled_dot_product_attention is _served:
+        functional.scaled_dot_product_attention = original
+    torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+def use_everywhere(on: bool = True) -> Everywhere | None:
+    """Lets Headgate compute torch.nn.functional.scaled_dot_product_attention, of every model that calls it.
+
+    It is on from this call until the end of `with use_everywhere():`, or until off() of the returned object.
+    use_everywhere(False) ends all that are on, and returns None. The object counts: `calls` that Headgate computed, and
+    `declined`, those that it left to PyTorch's function, by the reason. Calls may nest. All threads of the process are
+    served, until the last one that is on ends.
+
+    PyTorch's function still computes what Headgate does not: dropout, other devices than CPUs, nested tensors and other
+    subclasses, forward-mode derivatives, heads of more than 512 features, and what PyTorch itself refuses. Code that
+    imported the function by name before keeps PyTorch's. The fast path of nn.TransformerEncoderLayer and
+    nn.MultiheadAttention, which calls no function of Python's, is off meanwhile.
+    """
+    with _lock:
+        if not on:
+            for handle in tuple(_active):
+                handle.off()
+            return None
+        handle = Everywhere()
+        _active.append(handle)
+        if len(_active) == 1:
+            _install()
+        return handle

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scaled_dot_product_attention with PyTorch's arguments and semantics, on the kernels of gated_attention."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from .arguments import takes
+from .attention import gated_attention
+from .dropout import computes_dropout, dropout_options
+from .errors import call_as
+
+NAME = "scaled_dot_product_attention"
+LARGEST_HEAD = 512
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+# gated_attention's names of the arguments, and PyTorch's.
+_ARGUMENTS = {
+    "q": "query",
+    "k": "key",
+    "v": "value",
+    "mask": "attn_mask",
+    "bias": "attn_mask",
+    "gate_logits": "gate",
+}
+
+
+class Refusal(NamedTuple):
+    """Why a call is not computed: the error's type, and its text after the function's name."""
+
+    error: type[Exception]
+    text: str
+
+
+class Sizes(NamedTuple):
+    """The sizes of a call. `lead` are the leading dimensions of the result, (…,L,Ev), heads included."""
+
+    lead: tuple[int, ...]
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    features: int
+
+
+def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The shape that all broadcast to; None where they do not."""
+    width = max(map(len, shapes))
+    found = [1] * width
+    for shape in shapes:
+        for i, size in enumerate(shape, width - len(shape)):
+            if size != 1 and size != found[i]:
+                if found[i] != 1:
+                    return None
+                found[i] = size
+    return tuple(found)
+
+
+def _shape(x: Tensor) -> str:
+    return "(" + ",".join(map(str, x.shape)) + ")"
+
+
+def sizes_of(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> Sizes | Refusal:
+    """The sizes of a call with these tensors."""
+    q, k, v = tuple(query.shape), tuple(key.shape), tuple(value.shape)
+    least = 3 if enable_gqa else 2
+    if min(len(q), len(k), len(v)) < least:
+        return Refusal(
+            RuntimeError,
+            f"query, key and value have {len(q)}, {len(k)} and {len(v)} dimensions but must have at least {least}",
+        )
+    if q[-1] != k[-1]:
+        return Refusal(RuntimeError, f"query has {q[-1]} features and key {k[-1]}, but both must have as many")
+    if k[-2] != v[-2]:
+        return Refusal(RuntimeError, f"key has {k[-2]} rows and value {v[-2]}, but both must have as many")
+    if enable_gqa:
+        heads, of_k, of_v = q[-3], k[-3], v[-3]
+        if min(of_k, of_v) < 1 or heads % of_k != 0 or heads % of_v != 0:
+            return Refusal(
+                RuntimeError, f"query has {heads} heads, which {of_k} of key or {of_v} of value do not divide"
+            )
+        batch = _broadcast([q[:-3], k[:-3], v[:-3]])
+        lead = None if batch is None else (*batch, heads)
+        kv_heads = of_k if of_k == of_v else heads
+    else:
+        lead = _broadcast([q[:-2], k[:-2], v[:-2]])
+        of_k, of_v = (x[-3] if len(x) > 2 else 1 for x in (k, v))
+        heads = lead[-1] if lead else 1
+        kv_heads = of_k if of_k == of_v else heads
+    if lead is None:
+        return Refusal(
+            RuntimeError, f"query {_shape(query)}, key {_shape(key)} and value {_shape(value)} do not broadcast"
+        )
+    return Sizes(lead, math.prod(lead[:-1]), heads, kv_heads, q[-2], k[-2], v[-1])
+
+
+def _fits(x: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether x broadcasts to `shape`."""
+    given = tuple(x.shape)
+    return len(given) <= len(shape) and all(
+        size == 1 or size == full for size, full in zip(reversed(given), reversed(shape))
+    )
+
+
+def _mask_refusal(query: Tensor, attn_mask: Tensor, sizes: Sizes) -> Refusal | None:
+    shape = (*sizes.lead, sizes.queries, sizes.keys)
+    if not _fits(attn_mask, shape):
+        needed = ",".join(map(str, shape))
+        return Refusal(RuntimeError, f"attn_mask has shape {_shape(attn_mask)} but must broadcast to ({needed})")
+    if attn_mask.dtype in (torch.bool, query.dtype) or torch.is_autocast_enabled("cpu"):
+        return None
+    if attn_mask.dtype == torch.float32 and query.dtype != torch.float64:
+        return None
+    return Refusal(
+        RuntimeError, f"attn_mask is {attn_mask.dtype} but must be bool, float32 or as query is, {query.dtype}"
+    )
+
+
+def _number_refusal(dropout_p: float, scale: float | None) -> Refusal | None:
+    if not 0 <= dropout_p <= 1:
+        return Refusal(RuntimeError, f"dropout_p is {dropout_p} but must be in [0, 1]")
+    if not computes_dropout(dropout_p):
+        return Refusal(ValueError, f"dropout of {dropout_p} is not supported: set it to 0")
+    if isinstance(scale, (int, float)) and not math.isfinite(scale):
+        return Refusal(ValueError, f"scale is {scale} but must be finite")
+    return None
+
+
+def refusal_of(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Refusal | Sizes:
+    """The sizes of a call of tensors, or why it is not computed: as PyTorch refuses it, or as the kernels cannot."""
+    dtype = query.dtype
+    if dtype not in _DTYPES:
+        return Refusal(RuntimeError, f"query is {dtype} but must be float32, float64, bfloat16 or float16")
+    mixed = key.dtype != dtype or value.dtype != dtype
+    if mixed and not torch.is_autocast_enabled("cpu"):
+        return Refusal(
+            RuntimeError, f"query, key and value are {dtype}, {key.dtype} and {value.dtype}, not of one type"
+        )
+    sizes = sizes_of(query, key, value, enable_gqa)
+    if isinstance(sizes, Refusal):
+        return sizes
+    wrong = _number_refusal(dropout_p, scale)
+    if wrong is None and attn_mask is not None:
+        if is_causal:
+            return Refusal(RuntimeError, "attn_mask and is_causal cannot be given together")
+        wrong = _mask_refusal(query, attn_mask, sizes)
+    if wrong is None and max(query.shape[-1], sizes.features) > LARGEST_HEAD:
+        wrong = Refusal(
+            ValueError,
+            f"heads have {query.shape[-1]} and {sizes.features} features but may have at most {LARGEST_HEAD}",
+        )
+    return sizes if wrong is None else wrong
+
+
+def _as_batch(x: Tensor, sizes: Sizes, heads: int) -> Tensor:
+    """x (…,heads|1,n,features) as (B,heads,n,features): a view, where leading dimensions have one stride."""
+    batch = sizes.lead[:-1]
+    if x.dim() == 2:
+        x = x.unsqueeze(0)
+    if tuple(x.shape[:-2]) == (sizes.batch, heads):
+        return x
+    x = x.expand(*batch, heads, *x.shape[-2:])
+    return x if len(batch) == 1 else x.reshape(sizes.batch, heads, *x.shape[-2:])
+
+
+def _kv_as_batch(x: Tensor, sizes: Sizes) -> Tensor:
+    """key or value as (B,Hkv,S,features): where the heads of both differ, each is repeated for its query heads."""
+    own = x.shape[-3] if x.dim() > 2 else 1
+    if own not in (1, sizes.kv_heads):
+        x = x.repeat_interleave(sizes.kv_heads // own, dim=-3)
+    return _as_batch(x, sizes, sizes.kv_heads)
+
+
+def _mask_as_batch(attn_mask: Tensor, sizes: Sizes) -> Tensor:
+    """attn_mask as (B|1,H|1,L|1,S)."""
+    width = len(sizes.lead) + 2
+    x = attn_mask[(None,) * (max(width, 4) - attn_mask.dim())]
+    if x.shape[-1] != sizes.keys:
+        x = x.expand(*x.shape[:-1], sizes.keys)
+    if x.dim() == 4:
+        return x
+    if all(size == 1 for size in x.shape[:-3]):
+        return x.reshape(1, *x.shape[-3:])
+    return x.expand(*sizes.lead[:-1], *x.shape[-3:]).reshape(sizes.batch, *x.shape[-3:])
+
+
+def _rules(query: Tensor, attn_mask: Tensor | None, is_causal: bool, sizes: Sizes) -> dict[str, Any]:
+    """The mask or causality as arguments of gated_attention."""
+    if attn_mask is not None:
+        kind = "mask" if attn_mask.dtype == torch.bool else "bias"
+        return {kind: _mask_as_batch(attn_mask, sizes)}
+    if not is_causal:
+        return {}
+    if sizes.queries == sizes.keys:
+        return {"causality": "causal"}
+    # PyTorch aligns at the top left, where query i sees keys 0 … i: the first query stands at key 0.
+    first = torch.zeros(sizes.batch, dtype=torch.int64, device=query.device)
+    return {"causality": "causal", "query_offsets": first}
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    sizes: Sizes,
+    gate: Tensor | None = None,
+    options: dict[str, Any] | None = None,
+) -> Tensor:
+    """The result of a call whose sizes refusal_of has found."""
+    shape = (*sizes.lead, sizes.queries, sizes.features)
+    if sizes.features == 0:  # kernels need a feature
+        wider = sizes._replace(features=1)
+        return attend(query, key, pad(value, (0, 1)), attn_mask, dropout_p, is_causal, scale, wider)[..., :0]
+    if query.shape[-1] == 0:  # all scores are 0
+        query, key, scale = pad(query, (0, 1)), pad(key, (0, 1)), 1.0
+    arguments = dict(options) if options else {}
+    arguments.update(_rules(query, attn_mask, is_causal, sizes))
+    if scale is not None:
+        arguments["scale"] = scale
+    if dropout_p > 0:
+        arguments.update(dropout_options(NAME, dropout_p))
+    q = _as_batch(query, sizes, sizes.heads)
+    z = None if gate is None else _as_batch(gate, sizes, sizes.heads)
+    y = gated_attention(q, _kv_as_batch(key, sizes), _kv_as_batch(value, sizes), z, **arguments)
+    return y if len(sizes.lead) == 2 else y.reshape(shape)
+
+
+def _require_gate(gate: Tensor, sizes: Sizes) -> None:
+    rows = (*sizes.lead, sizes.queries)
+    if gate.dim() >= 2 and gate.shape[-2] == sizes.queries and gate.shape[-1] in (1, sizes.features):
+        if _fits(gate, (*rows, gate.shape[-1])):
+            return
+    needed = ",".join(map(str, rows))
+    raise ValueError(f"{NAME}: gate has shape {_shape(gate)} but must be ({needed},1) or ({needed},{sizes.features})")
+
+
+@takes("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    gate: Tensor | None = None,
+    **options: Any,
+) -> Tensor:
+    """softmax(scale query key^T + attn_mask) value, times g(gate): torch.nn.functional.scaled_dot_product_attention, with
+    its semantics, and a gate.
+
+    query (…,H,L,E), key (…,H,S,E) and value (…,H,S,Ev) broadcast over their leading dimensions; 2 dimensions are one
+    head. The result is (…,H,L,Ev). attn_mask broadcasts to (…,H,L,S): of bool it is true where a query may attend, of
+    floating point it is added to the scores and has a gradient. is_causal lets query i see keys 0 … i (top-left
+    alignment). With enable_gqa, key and value have fewer heads, which divide those of query. A query that sees no key
+    has the result 0 and zero gradients. scale is 1/sqrt(E) by default.
+
+    gate (…,H,L,1) or (…,H,L,Ev) are the raw logits of the gate, with gate_fn and gate_op as in gated_attention; sinks,
+    softcap, precision and threads are gated_attention's too.
+
+    Raises RuntimeError on what PyTorch refuses: types and shapes that do not fit, attn_mask beside is_causal. Raises
+    ValueError on what Headgate cannot compute: dropout_p above 0, heads of more than 512 features, other devices, and
+    options that do not fit.
+    """
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{NAME}: {name} is a {type(x).__name__} but must be a tensor")
+        if x.is_nested:
+            raise ValueError(f"{NAME}: {name} is a nested tensor, which headgate.torch.gated_attention takes")
+    sizes = refusal_of(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if isinstance(sizes, Refusal):
+        raise sizes.error(f"{NAME}: {sizes.text}")
+    if gate is not None:
+        _require_gate(gate, sizes)
+    return call_as(
+        NAME,
+        _ARGUMENTS,
+        attend,
+        query,
+        key,
+        value,
+        attn_mask,
+        dropout_p,
+        is_causal,
+        scale,
+        sizes,
+        gate,
+        options,
+    )

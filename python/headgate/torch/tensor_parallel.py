@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention on DTensors: each process computes its sequences of the batch, or its heads, without communication."""
+
+import math
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor, Placement
+
+# A process's part of the work along a dimension of the mesh: some sequences, some heads, or all of it.
+_BATCH, _HEADS, _ALL = "batch", "heads", "all"
+_WHOLE = ("q", "k", "v", "gate", "k_scale", "v_scale", "y")  # (B,H,·,·), or (B,·,H,·)
+_BROADCAST = ("bias", "mask")  # (B|1,H|1,T|1,S), or the last of these dimensions
+_OF_BATCH, _OF_HEADS = ("key_lengths", "query_offsets"), ("alibi_slopes", "sinks")
+
+
+def are_dtensors(tensors: dict[str, Tensor | None]) -> bool:
+    """Whether q is a DTensor. No tensor is one before the module is loaded."""
+    loaded = sys.modules.get("torch.distributed.tensor")
+    return loaded is not None and isinstance(tensors["q"], loaded.DTensor)
+
+
+def _shared_dim(part: str, name: str, x: Tensor, layout: str) -> int | None:
+    """The dimension of a tensor that processes share; None where each has all of it."""
+    if part == _ALL:
+        return None
+    if name in _OF_BATCH + _OF_HEADS:
+        return 0 if name in (_OF_BATCH if part == _BATCH else _OF_HEADS) else None
+    if name in _BROADCAST:
+        at = x.dim() - (4 if part == _BATCH else 3)
+        return at if at >= 0 and x.shape[at] != 1 else None
+    if name == "lse":  # (B,H,T)
+        return x.dim() - (3 if part == _BATCH else 2)
+    if name in _WHOLE:
+        return 0 if part == _BATCH else x.dim() - (2 if layout == "bthd" else 3)
+    return None
+
+
+def _parts_of(tensors: dict[str, Any], layout: str) -> list[str]:
+    """What a process computes along each dimension of q's mesh: by the dimension of q that is sharded there, where
+    sizes can be cut into equal parts and sequences are not packed."""
+    q, k = tensors["q"], tensors["k"]
+    one_batch = any(tensors.get(name) is not None for name in ("cu_seqlens_q", "block_table"))
+    ranks = {_BATCH: 1, _HEADS: 1}
+    parts = []
+    for placement, size in zip(q.placements, q.device_mesh.shape):
+        part = _ALL
+        for candidate in (_BATCH, _HEADS):
+            if candidate == _BATCH and (q.dim() == 3 or one_batch):
+                continue
+            at = _shared_dim(candidate, "q", q, layout)
+            if placement.is_shard(at) and math.gcd(q.shape[at], k.shape[at]) % (ranks[candidate] * size) == 0:
+                part = candidate
+                ranks[candidate] *= size
+        parts.append(part)
+    return parts
+
+
+def _placements(parts: list[str], name: str, x: Tensor, layout: str) -> "list[Placement]":
+    from torch.distributed.tensor import Replicate, Shard
+
+    dims = (_shared_dim(part, name, x, layout) for part in parts)
+    return [Replicate() if at is None else Shard(at) for at in dims]
+
+
+def _own_part(x: "DTensor", placements: "list[Placement]", parts: list[str]) -> Tensor:
+    """This process's part of a tensor. The gradient of what several processes read is the sum of theirs."""
+    from torch.distributed.tensor import Partial
+
+    sums = [Partial() if at.is_replicate() and part != _ALL else at for at, part in zip(placements, parts)]
+    return x.redistribute(x.device_mesh, placements).to_local(grad_placements=sums)
+
+
+def attend_on_dtensors(
+    what: str, tensors: dict[str, Any], layout: str, attend: Callable[[dict[str, Any]], tuple[Tensor, Tensor]]
+) -> "tuple[DTensor, DTensor]":
+    """(y, lse) as DTensors, of `attend`, which computes both of a process's own tensors. Tensors that are not sharded as
+    the work is, are redistributed. Raises ValueError where some are plain tensors."""
+    from torch.distributed.tensor import DTensor
+
+    q = tensors["q"]
+    plain = [name for name, x in tensors.items() if x is not None and not isinstance(x, DTensor)]
+    if plain:
+        raise ValueError(f"{what}: {plain[0]} is a plain tensor but q is a DTensor: distribute it")
+    parts = _parts_of(tensors, layout)
+    own = {
+        name: None if x is None else _own_part(x, _placements(parts, name, x, layout), parts)
+        for name, x in tensors.items()
+    }
+    y, lse = attend(own)
+    return tuple(
+        DTensor.from_local(x, q.device_mesh, _placements(parts, name, x, layout), run_check=False)
+        for name, x in (("y", y), ("lse", lse))
+    )

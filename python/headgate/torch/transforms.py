@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention under torch.func: the derivatives of grad, vjp and jacrev, and batches of vmap.
+
+The custom operations of attention.py have an autograd formula that torch.func cannot enter. The functions here compute
+the same with the same operations, in the form that it can.
+"""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from .arguments import DIFFERENTIABLE, TENSORS
+
+SECOND = "headgate::gated_attention_backward: gradients of gradients (double backward) are not supported"
+
+Results = tuple[Tensor, ...]
+
+
+def transforms_are_active() -> bool:
+    """Whether a transform of torch.func watches what PyTorch computes."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+class FunctionalAttention(torch.autograd.Function):
+    """torch.ops.headgate.gated_attention(*tensors, **options, keep_attn=…)."""
+
+    @staticmethod
+    def forward(options: dict[str, Any], keep_attn: bool, *tensors: Tensor | None) -> Results:
+        return torch.ops.headgate.gated_attention(*tensors, **options, keep_attn=keep_attn)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+        ctx.options, ctx.keeps_attn, *tensors = inputs
+        ctx.save_for_backward(*tensors, *output)
+        ctx.mark_non_differentiable(output[2])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        *tensors, y, lse, attn = ctx.saved_tensors
+        needed = dict(zip(TENSORS, ctx.needs_input_grad[2:]))
+        wanted = [needed[name] for name in DIFFERENTIABLE]
+        dy = torch.zeros_like(y) if dy is None else dy
+        saved = (dy, dlse, y, lse, attn if ctx.keeps_attn else None)
+        found = dict(zip(DIFFERENTIABLE, _FunctionalBackward.apply(ctx.options, wanted, *saved, *tensors)))
+        return (None, None, *(found[name] if needed[name] else None for name in TENSORS))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], options: Any, keep_attn: bool, *tensors: Tensor | None) -> Any:
+        def call(*x: Tensor | None) -> Results:
+            return FunctionalAttention.apply(options, keep_attn, *x)
+
+        return over_batch(call, info.batch_size, in_dims[2:], tensors, 0)
+
+
+class _FunctionalBackward(torch.autograd.Function):
+    """torch.ops.headgate.gated_attention_backward of (dy, dlse, y, lse, attn, *tensors)."""
+
+    @staticmethod
+    def forward(options: dict[str, Any], wanted: list[bool], *tensors: Tensor | None) -> Results:
+        return torch.ops.headgate.gated_attention_backward(*tensors, **options, wanted=wanted)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor | None) -> NoReturn:
+        raise RuntimeError(SECOND)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], options: Any, wanted: Any, *tensors: Tensor | None) -> Any:
+        def call(*x: Tensor | None) -> Results:
+            return _FunctionalBackward.apply(options, wanted, *x)
+
+        return over_batch(call, info.batch_size, in_dims[2:], tensors, _SAVED)
+
+
+_SAVED = 5  # dy, dlse, y, lse and attn stand before the tensors of the backward pass
+_IN_BATCHES = 4  # q, k, v and the gate have a row for each sequence of a batch, as have those five
+
+
+def over_batch(
+    call: Callable[..., Results], size: int, in_dims: tuple[Any, ...], tensors: tuple[Tensor | None, ...], first: int
+) -> tuple[Results, tuple[int | None, ...]]:
+    """The outputs of `call` for each of `size` examples, and the dimension of the examples in each. tensors[first] is q.
+
+    Examples become more sequences of the batch, in one call, where q, k, v and a gate are all that is given; other
+    arguments may be shared by the sequences of an example, and take a call an example."""
+    given = [None if x is None or at is None else x.movedim(at, 0) for x, at in zip(tensors, in_dims)]
+    if any(x is not None for x in tensors[first + _IN_BATCHES :]):
+        rows = []
+        for i in range(size):
+            rows.append(call(*(shared if own is None else own[i] for shared, own in zip(tensors, given))))
+        return tuple(torch.stack(x) for x in zip(*rows)), (0,) * len(rows[0])
+    whole = [
+        None if shared is None else shared.expand(size, *shared.shape) if own is None else own
+        for shared, own in zip(tensors, given)
+    ]
+    batch = (
+        whole[first].shape[1] if whole[first].dim() == 5 else None
+    )  # (examples,B,H,T,D); without B, (examples,H,T,D)
+    if batch is not None:
+        whole = [None if x is None else x.reshape(size * batch, *x.shape[2:]) for x in whole]
+    outputs, dims = [], []
+    for x in call(*whole):
+        absent = x.dim() == 1  # an output that was not asked for is (0)
+        outputs.append(x if absent or batch is None else x.reshape(size, batch, *x.shape[1:]))
+        dims.append(None if absent else 0)
+    return tuple(outputs), tuple(dims)
+
+
+def forward_over_batch(info: Any, in_dims: tuple[Any, ...], *tensors: Tensor | None, **options: Any) -> Any:
+    """The rule of torch.func.vmap for torch.ops.headgate.gated_attention."""
+    return over_batch(
+        lambda *x: torch.ops.headgate.gated_attention(*x, **options), info.batch_size, in_dims, tensors, 0
+    )
+
+
+def backward_over_batch(info: Any, in_dims: tuple[Any, ...], *tensors: Tensor | None, **options: Any) -> Any:
+    """The rule of torch.func.vmap for torch.ops.headgate.gated_attention_backward."""
+    return over_batch(
+        lambda *x: torch.ops.headgate.gated_attention_backward(*x, **options),
+        info.batch_size,
+        in_dims,
+        tensors,
+        _SAVED,
+    )

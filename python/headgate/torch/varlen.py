@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""varlen_attn with the arguments and semantics of torch.nn.attention.varlen, on the kernels of gated_attention."""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from .arguments import takes
+from .attention import gated_attention
+from .errors import call_as
+
+NAME = "varlen_attn"
+# gated_attention's names of the arguments, and those here.
+_ARGUMENTS = {
+    "q": "query",
+    "k": "key",
+    "v": "value",
+    "cu_seqlens_q": "cu_seq_q",
+    "cu_seqlens_k": "cu_seq_k",
+    "key_lengths": "seqused_k",
+    "window_left": "window_size",
+    "window_right": "window_size",
+    "gate_logits": "gate",
+}
+
+
+class AuxRequest(NamedTuple):
+    """What varlen_attn returns beside its output. PyTorch's own AuxRequest does as well."""
+
+    lse: bool = False
+    """The log-sum-exp of the scores."""
+
+
+def _require_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
+    heads, kv_heads = query.shape[1], key.shape[-2]
+    if not enable_gqa and heads != kv_heads:
+        raise ValueError(f"{NAME}: query has {heads} heads and key {kv_heads}: set enable_gqa=True for grouped queries")
+    if enable_gqa and (kv_heads < 1 or heads % kv_heads != 0):
+        raise ValueError(f"{NAME}: query has {heads} heads, which {kv_heads} of key do not divide")
+
+
+def _window(window_size: tuple[int, int]) -> dict[str, Any]:
+    left, right = window_size
+    if right == 0:  # causal; the same rule as a window, which the kernels know better by this name
+        return {"causality": "causal", "window_left": left}
+    return {"window_left": left, "window_right": right}
+
+
+def _paged(key: Tensor, value: Tensor, block_table: Tensor, seqused_k: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The pages (P,page,Hkv,D) of k and v as gated_attention takes them with layout bthd."""
+    if seqused_k is None:
+        raise ValueError(f"{NAME}: block_table needs seqused_k, the tokens of each sequence")
+    if key.dim() != 4 or value.dim() != 4 or block_table.dim() != 2:
+        raise ValueError(
+            f"{NAME}: with block_table (N,M), key and value must be pages (P,page,H,D) but have {key.dim()} and "
+            f"{value.dim()} dimensions"
+        )
+    return key, value
+
+
+@takes("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
+def varlen_attn(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: Any = None,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+    seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    num_splits: int | None = None,
+    gate: Tensor | None = None,
+    **options: Any,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention over sequences of any lengths, packed without padding: torch.nn.attention.varlen.varlen_attn, with a gate.
+
+    query (Tq,H,D), key (Tk,Hkv,D) and value (Tk,Hkv,Dv) hold N sequences one after the other, which begin at cu_seq_q and
+    cu_seq_k (N+1). The output is (Tq,H,Dv); with return_aux=AuxRequest(lse=True) the log-sum-exp (H,Tq), in f32 or f64,
+    comes with it, and has a gradient too. window_size (left, right) counts keys from a query, the last query at the last
+    key of its sequence; -1 is no limit, (-1, 0) is causal. With enable_gqa the heads of key divide those of query.
+    seqused_k (N) says how many keys of each sequence are there; with block_table (N,M) key and value are pages
+    (P,page,Hkv,D), without gradients. max_q, max_k and num_splits are accepted and have no effect: results do not
+    depend on them. gate (Tq,H,1) or (Tq,H,Dv) are the raw logits of a gate; gate_fn, gate_op, sinks, softcap, precision
+    and threads are those of gated_attention. Raises ValueError, in one line, on arguments that do not fit.
+    """
+    del max_q, max_k, num_splits
+    for name, x, dims in (("query", query, 3), ("key", key, 4 if block_table is not None else 3)):
+        if x.dim() != dims:
+            raise ValueError(f"{NAME}: {name} has {x.dim()} dimensions but must have {dims}")
+    if cu_seq_k is None and block_table is None:
+        raise ValueError(f"{NAME}: cu_seq_k is None but there is no block_table")
+    _require_heads(query, key, enable_gqa)
+    rules = {**options, **_window(window_size), "layout": "bthd"}
+    if scale is not None:
+        rules["scale"] = scale
+    if seqused_k is not None:
+        rules["key_lengths"] = seqused_k
+        if block_table is None:  # the last query stands at the last key that is there, as it does with pages
+            rules["query_offsets"] = seqused_k - cu_seq_q.diff().to(seqused_k.dtype)
+    if block_table is not None:
+        key, value = _paged(key, value, block_table, seqused_k)
+        rules["block_table"] = block_table
+        query, gate = query.unsqueeze(0), None if gate is None else gate.unsqueeze(0)
+    else:
+        rules["cu_seqlens_k"] = cu_seq_k
+    wants_lse = return_aux is not None and return_aux.lse
+    y, lse = call_as(
+        NAME, _ARGUMENTS, gated_attention, query, key, value, gate, cu_seqlens_q=cu_seq_q, return_lse=True, **rules
+    )
+    if block_table is not None:
+        y, lse = y.squeeze(0), lse.squeeze(0)
+    return (y, lse) if wants_lse else y

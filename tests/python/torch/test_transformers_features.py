@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What attn_implementation="headgate" has beside the attention itself: weights and position biases."""
+
+import pytest
+import torch
+import transformers
+
+import headgate.torch.transformers
+import models
+
+headgate.torch.transformers.register(functions=False)
+TOLERANCE = 5e-5
+
+
+def assert_near(ours, expected):
+    torch.testing.assert_close(ours, expected, rtol=TOLERANCE, atol=TOLERANCE * max(1e-3, expected.abs().max().item()))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3 with windows", "gpt-oss", "gemma2", "qwen3.5"])
+def test_weights_match_those_of_eager_attention(family):
+    ids = models.tokens(2, 12)
+    mask = torch.ones_like(ids)
+    mask[1, :4] = 0
+    found = []
+    for attention in ("eager", "headgate"):
+        model = models.model(family, attention)
+        out = model(ids, attention_mask=mask, output_attentions=True)
+        weights = [x[0] for x in out.attentions] + [x[1, :, 4:] for x in out.attentions]
+        sum(x.square().sum() for x in weights).backward()
+        found.append((weights, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
+    (expected, theirs), (ours, gradients) = found
+    assert len(ours) == len(expected) >= 2
+    for mine, other in zip(ours, expected, strict=True):
+        assert_near(mine, other)
+    for name, other in theirs.items():
+        assert_near(gradients[name], other)
+    assert not any(gradients[name].any() for name in gradients.keys() - theirs.keys())
+
+
+def test_weights_of_packed_rows_stay_within_sequences():
+    model = models.model("llama", "headgate").eval()
+    ids = models.tokens(2, 7)
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 3, 4, 0, 1]])
+    out = model(ids, position_ids=positions, use_cache=False, output_attentions=True)
+    for row, cut in ((0, 3), (1, 5)):
+        parts = [model(part, output_attentions=True) for part in (ids[row : row + 1, :cut], ids[row : row + 1, cut:])]
+        for layer in range(2):
+            weights = out.attentions[layer][row]
+            assert_near(weights[:, :cut, :cut], parts[0].attentions[layer][0])
+            assert_near(weights[:, cut:, cut:], parts[1].attentions[layer][0])
+            assert not weights[:, cut:, :cut].any() and not weights[:, :cut, cut:].any()
+
+
+def test_weights_of_a_query_that_sees_nothing_are_zero():
+    layer = models.model("llama", "headgate").model.layers[0].self_attn
+    q, k = torch.randn(1, 4, 3, 16), torch.randn(1, 2, 3, 16)
+    mask = torch.ones(1, 1, 3, 3, dtype=torch.bool)
+    mask[..., 1, :] = False
+    y, weights = headgate.torch.transformers.attention_forward(layer, q, k, k, mask, output_attentions=True)
+    assert not weights[:, :, 1].any() and not y[:, 1].any()
+    torch.testing.assert_close(weights.sum(-1)[:, :, [0, 2]], torch.ones(1, 4, 2))
+
+
+def t5(attention):
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=models.VOCAB,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_heads=4,
+        dropout_rate=0.0,
+        decoder_start_token_id=0,
+        eos_token_id=None,
+    )
+    model = transformers.T5ForConditionalGeneration._from_config(config, attn_implementation=attention)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    return model
+
+
+def test_position_biases_of_t5_match_eager_attention():
+    ids, labels = models.tokens(2, 9), models.tokens(2, 6)
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = 0
+    found = []
+    for attention in ("eager", "headgate"):
+        model = t5(attention)
+        out = model(ids, attention_mask=mask, labels=labels, output_attentions=True)
+        out.loss.backward()
+        found.append([out.logits, *out.decoder_attentions, *(p.grad for p in model.parameters())])
+    names = [name for name, _ in model.named_parameters()]
+    assert any("relative_attention_bias" in name for name in names)
+    for expected, ours in zip(*found, strict=True):
+        assert_near(ours, expected)
+    options = {"max_new_tokens": 6, "do_sample": False, "attention_mask": mask}
+    assert torch.equal(*(t5(attention).eval().generate(ids, **options) for attention in ("eager", "headgate")))
+
+
+def test_rules_in_a_model_without_the_interface_are_explained():
+    with pytest.raises(AttributeError, match="reads 'size' of its attention mask, .* use attn_implementation='eager'"):
+        headgate.torch.transformers.KeyMask(None, None).size()

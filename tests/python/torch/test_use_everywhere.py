@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""use_everywhere(): which calls of PyTorch's function Headgate computes, and what is left when it ends."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from headgate.torch import use_everywhere
+
+ORIGINAL = F.scaled_dot_product_attention
+Q = torch.randn(2, 4, 5, 8)
+
+
+@pytest.fixture(autouse=True)
+def off():
+    yield
+    use_everywhere(False)
+    assert F.scaled_dot_product_attention is ORIGINAL
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_calls_are_computed_by_headgate_within_the_block():
+    q = Q.clone().requires_grad_()
+    with use_everywhere() as served:
+        y = F.scaled_dot_product_attention(q, Q, Q, is_causal=True)
+        F.scaled_dot_product_attention(Q, Q, Q, None, 0.0, False, scale=0.5)
+        gradient = torch.autograd.grad(y.sum(), q)[0]
+    assert F.scaled_dot_product_attention is ORIGINAL
+    assert "HeadgateCall" in type(y.grad_fn).__name__ and served.calls == 2 and not served.declined
+    expected = ORIGINAL(q, Q, Q, is_causal=True)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), q)[0])
+    assert repr(served) == "<use_everywhere: 2 calls computed, 0 left to PyTorch>"
+
+
+def test_switch_is_on_until_off():
+    first, second = use_everywhere(), use_everywhere()
+    F.scaled_dot_product_attention(Q, Q, Q)
+    first.off()
+    first.off()
+    F.scaled_dot_product_attention(Q, Q, Q)
+    assert F.scaled_dot_product_attention is not ORIGINAL
+    second.off()
+    assert F.scaled_dot_product_attention is ORIGINAL
+    assert (first.calls, second.calls) == (1, 2)
+    third = use_everywhere()
+    assert use_everywhere(False) is None
+    ORIGINAL(Q, Q, Q)
+    assert F.scaled_dot_product_attention is ORIGINAL and third.calls == 0
+
+
+def test_nested_blocks_and_exceptions_restore():
+    with pytest.raises(ZeroDivisionError), use_everywhere() as outer:
+        with pytest.raises(RuntimeError), use_everywhere() as inner:
+            F.scaled_dot_product_attention(Q, Q[..., :3], Q)
+        assert F.scaled_dot_product_attention is not ORIGINAL
+        raise ZeroDivisionError
+    assert F.scaled_dot_product_attention is ORIGINAL
+    assert inner.declined == outer.declined and outer.declined.total() == 1
+
+
+class Named(torch.Tensor):
+    pass
+
+
+LEFT_TO_PYTORCH = {
+    "dropout": (lambda f: f(Q, Q, Q, dropout_p=1.0), "dropout of 1.0 is not supported"),
+    "large heads": (lambda f: f(*[torch.ones(1, 1, 2, 520)] * 3), "at most 512"),
+    "meta": (lambda f: f(*[Q.to("meta")] * 3), "a tensor on meta"),
+    "subclass": (lambda f: f(Q.as_subclass(Named), Q, Q), "a subclass of Tensor"),
+    "nested": (
+        lambda f: f(*[torch.nested.nested_tensor([Q[0, 0], Q[0, 0, :3]]).unsqueeze(1)] * 3),
+        "a nested or sparse tensor",
+    ),
+    "forward mode": (lambda f: torch.func.jvp(lambda q: f(q, Q, Q, torch.zeros(5, 5)), (Q,), (Q,))[0], "forward-mode"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_TO_PYTORCH)
+def test_other_calls_go_to_pytorch(name):
+    call, reason = LEFT_TO_PYTORCH[name]
+    with use_everywhere() as served:
+        try:
+            found = call(F.scaled_dot_product_attention)
+        except RuntimeError as error:
+            with pytest.raises(type(error)):
+                call(ORIGINAL)
+            found = None
+    assert served.calls == 0 and reason in next(iter(served.declined))
+    if found is not None:
+        expected = call(ORIGINAL)
+        assert type(found) is type(expected) and found.device == expected.device
+        if found.device.type == "cpu" and not found.is_nested:
+            assert torch.equal(found, expected)
+
+
+def test_errors_are_those_of_pytorch():
+    bad = torch.randn(2, 3, 5, 8)
+    with pytest.raises(RuntimeError) as expected:
+        ORIGINAL(Q, bad, bad)
+    with use_everywhere(), pytest.raises(RuntimeError) as found:
+        F.scaled_dot_product_attention(Q, bad, bad)
+    assert str(found.value) == str(expected.value)
+    with use_everywhere(), pytest.raises(TypeError):
+        F.scaled_dot_product_attention(Q, None, Q)
+
+
+def test_function_that_others_put_there_stays():
+    def others(*args, **options):
+        return inner(*args, **options)
+
+    handle = use_everywhere()
+    inner, F.scaled_dot_product_attention = F.scaled_dot_product_attention, others
+    try:
+        handle.off()
+        assert F.scaled_dot_product_attention is others
+        assert torch.equal(F.scaled_dot_product_attention(Q, Q, Q), ORIGINAL(Q, Q, Q)) and handle.calls == 0
+        with use_everywhere() as again:
+            F.scaled_dot_product_attention(Q, Q, Q)
+        assert again.calls == 1 and F.scaled_dot_product_attention is others
+    finally:
+        F.scaled_dot_product_attention = ORIGINAL
+
+
+def test_threads_share_the_switch():
+    barrier, found = threading.Barrier(4), []
+
+    def work():
+        for _ in range(20):
+            with use_everywhere() as served:
+                y = F.scaled_dot_product_attention(Q, Q, Q)
+                found.append(served.calls >= 1 and y.shape == Q.shape)
+            barrier.wait()
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(found) == 80 and all(found)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("masked", ["none", "padding", "causal", "both"])
+def test_transformer_encoder_layer_matches(training, masked):
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True).train(training)
+    x = torch.randn(3, 6, 16)
+    options = {}
+    if masked in ("padding", "both"):
+        options["src_key_padding_mask"] = torch.arange(6) >= torch.tensor([[6], [4], [1]])
+    if masked in ("causal", "both"):
+        options |= {"src_mask": nn.Transformer.generate_square_subsequent_mask(6), "is_causal": True}
+    found = []
+    for on in (False, True):
+        layer.zero_grad()
+        handle = use_everywhere() if on else None
+        y = layer(x, **options)
+        y.square().mean().backward()
+        found.append([y.detach(), *(p.grad.clone() for p in layer.parameters())])
+    assert handle.calls == 1 and not handle.declined
+    for expected, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6)
+    with torch.no_grad():
+        layer.eval()(x, **options)
+    assert handle.calls == 2
+
+
+def test_multihead_attention_matches():
+    layer = nn.MultiheadAttention(16, 4, bias=True, add_bias_kv=True)
+    q, k = torch.randn(5, 2, 16), torch.randn(7, 2, 16)
+    expected = layer(q, k, k, need_weights=False)[0]
+    with use_everywhere() as served:
+        torch.testing.assert_close(layer(q, k, k, need_weights=False)[0], expected)
+        layer(q, k, k)  # which wants weights, and calls no scaled_dot_product_attention
+    assert served.calls == 1
+
+
+def test_compiled_program_runs_within_and_after_the_block():
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), backend="aot_eager", fullgraph=True
+    )
+    expected = compiled(Q)
+    with use_everywhere() as served:
+        torch.testing.assert_close(compiled(Q), expected)
+        torch._dynamo.reset()
+        torch.testing.assert_close(compiled(Q), expected)
+        dropped = torch.compile(lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=1.0), backend="aot_eager")
+        assert not dropped(Q).any()
+    torch.testing.assert_close(compiled(Q), expected)
+    assert served.calls == 0
+
+
+def test_models_of_transformers_are_served():
+    import models
+
+    model = models.model("llama", "sdpa").eval()
+    ids = models.tokens(2, 9)
+    expected = model(ids).logits
+    with use_everywhere() as served:
+        torch.testing.assert_close(model(ids).logits, expected, rtol=1e-4, atol=1e-4)
+    assert served.calls == 2 and not served.declined
