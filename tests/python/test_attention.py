@@ -75,7 +75,7 @@ def test_dropout_both_passes_are_those_of_the_dropped_weights():
     assert 0.4 < kept.sum() / (whole != 0).sum() < 0.8
     assert close(found.weights, torch.where(kept, whole / 0.6, 0.0), ROUNDOFFS)
     leaves = [x.clone().requires_grad_() for x in inputs]
-    y, *_ = plain_attention(*leaves, kept=kept / 0.6, causality="causal")
+    y, *_ = plain_attention(*leaves, kept=kept.double() / 0.6, causality="causal")
     assert close(found.y, y.detach(), ROUNDOFFS)
     dy = torch.randn_like(y)
     y.backward(dy)

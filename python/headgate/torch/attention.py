@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 import headgate
 
 from .arguments import ATTENTION, DIFFERENTIABLE, FORWARD_ONLY, OPTIONAL, OPTIONS, TENSORS, Operation, takes
+from .dropout import draw_seed
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import GATE_LOGITS, in_words_of
 from .gates import keeps_output
@@ -30,7 +31,7 @@ _INPUTS, _SETTINGS = ATTENTION.schema_of_tensors(), ATTENTION.schema_of_options(
 
 
 class Saved(NamedTuple):
-    """What a forward pass returns: y; lse (B,H,T); o, the output before the gate, or (0) where it is not kept."""
+    """What a forward pass returns: y; lse (B,H,T), of f64; o, the output before the gate, or (0) where it is not kept."""
 
     y: Tensor
     lse: Tensor
@@ -67,7 +68,7 @@ def _(
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     y = q.new_empty([*q.shape[:-1], v.shape[-1]])
-    lse = q.new_empty(_rows_shape(q, layout), dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+    lse = q.new_empty(_rows_shape(q, layout), dtype=torch.float64)
     return y, lse, q.new_empty(y.shape if keep_attn else 0)
 
 
@@ -325,6 +326,11 @@ def sort_arguments(
     return options
 
 
+def as_returned(lse: Tensor, y: Tensor) -> Tensor:
+    """The log-sum-exp as callers get it: f32, and f64 beside an output of f64. The backward pass reads f64."""
+    return lse if y.dtype == torch.float64 else lse.float()
+
+
 class _EagerAttention(EagerOperation):
     def forward(self, named: Named, options: dict[str, Any], keep: bool, recorded: bool) -> tuple[Any, tuple[Any, ...]]:
         if not (keep or recorded):
@@ -336,7 +342,7 @@ class _EagerAttention(EagerOperation):
         )
         out = headgate.attention_forward(outputs=_Y_LSE_ATTN if keep_attn else _Y_LSE, **named, **options)
         y, lse = out.y, out.lse
-        return (y, lse) if keep else y, (y, lse, out.attn)
+        return (y, as_returned(lse, y)) if keep else y, (y, lse, out.attn)
 
     def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:
         named, options, (y, lse, attn), _ = recorded
@@ -368,11 +374,13 @@ def gated_attention(
     The arguments are those of headgate.attention, as tensors of the CPU with any strides; none is copied. Returns y,
     of q's shape with Dv features and q's dtype; with return_lse also the log-sum-exp (B,H,T), which has a gradient too.
     q, k, v, gate_logits, bias and sinks have gradients; block_table, k_scale, v_scale and gate_threshold are for calls
-    without gradients. Jagged nested tensors (N,H,T*,D), or (N,T*,H,D) with layout "bthd", are a packed batch, and
+    without gradients. Without a dropout_seed, dropout draws one of PyTorch's default generator. Jagged nested tensors (N,H,T*,D), or (N,T*,H,D) with layout "bthd", are a packed batch, and
     the result is nested as q is. Under torch.autocast q, k and v are cast to its dtype, and gate_logits and bias
     where they are not float32. Raises ValueError, in one line, on arguments that do not fit.
     """
     given = {"q": q, "k": k, "v": v, "gate": gate_logits}
+    if arguments.get("dropout") and arguments.get("dropout_seed") is None:
+        arguments["dropout_seed"] = draw_seed()
     result = _EAGER.call(given, arguments, return_lse)
     return _call_generally(given, arguments, return_lse) if result is None else result
 
@@ -412,6 +420,7 @@ def _call_generally(
         y, lse, _ = FunctionalAttention.apply(options, keep_attn, *tensors.values())
     else:
         y, lse, _ = torch.ops.headgate.gated_attention(*tensors.values(), **options, keep_attn=keep_attn)
+    lse = as_returned(lse, y) if return_lse else lse
     if nested is not None:
         y = torch.nested.nested_tensor_from_jagged(y, nested.offsets(), jagged_dim=nested._ragged_idx)
         lse = torch.nested.nested_tensor_from_jagged(lse, nested.offsets(), jagged_dim=2) if return_lse else lse

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout of attention weights: the one place that says what the kernels compute of it."""
+"""Dropout of attention weights: which probabilities the kernels compute, and the seeds of calls that name none."""
 
-from typing import Any
-
-
-def dropout_options(what: str, probability: float) -> dict[str, Any]:
-    """Returns the options of gated_attention that drop each weight with this probability. Raises ValueError where the
-    kernels cannot; `what` begins the message."""
-    if probability == 0:
-        return {}
-    raise ValueError(f"{what}: dropout of {probability} is not supported: set it to 0")
+import torch
 
 
 def computes_dropout(probability: float) -> bool:
-    """Whether dropout_options takes this probability."""
-    return probability == 0
+    """Whether gated_attention drops weights with this probability without a seed of the caller's. A compiled program
+    cannot draw one."""
+    return probability == 0 or (0 <= probability < 1 and not torch.compiler.is_compiling())
+
+
+def draw_seed() -> int:
+    """The dropout_seed of a call that names none, of PyTorch's default generator: torch.manual_seed repeats it, and
+    activation checkpointing draws it again."""
+    return int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from .arguments import takes
 from .attention import gated_attention
-from .dropout import computes_dropout, dropout_options
+from .dropout import computes_dropout
 from .errors import call_as
 
 NAME = "scaled_dot_product_attention"
@@ -234,7 +234,7 @@ def attend(
     if scale is not None:
         arguments["scale"] = scale
     if dropout_p > 0:
-        arguments.update(dropout_options(NAME, dropout_p))
+        arguments["dropout"] = dropout_p
     q = _as_batch(query, sizes, sizes.heads)
     z = None if gate is None else _as_batch(gate, sizes, sizes.heads)
     y = gated_attention(q, _kv_as_batch(key, sizes), _kv_as_batch(value, sizes), z, **arguments)
@@ -277,7 +277,7 @@ def scaled_dot_product_attention(
     softcap, precision and threads are gated_attention's too.
 
     Raises RuntimeError on what PyTorch refuses: types and shapes that do not fit, attn_mask beside is_causal. Raises
-    ValueError on what Headgate cannot compute: dropout_p above 0, heads of more than 512 features, other devices, and
+    ValueError on what Headgate cannot compute: dropout_p of 1, heads of more than 512 features, other devices, and
     options that do not fit.
     """
     for name, x in (("query", query), ("key", key), ("value", value)):

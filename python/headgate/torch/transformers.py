@@ -18,7 +18,6 @@ from . import hub_functions
 from .added_gate import require_gate, take_gate
 from .attention import gated_attention
 from .attention_weights import attention_weights
-from .dropout import dropout_options
 from .errors import call_as
 from .packed_rows import begins_of, one_row
 from .sharding import described
@@ -191,7 +190,8 @@ def attention_forward(
     require_gate(module)
     what = f"{NAME}: {type(module).__name__}"
     rules: dict[str, Any] = {"softcap": softcap or 0.0, "scale": scaling, **take_gate(module)}
-    rules |= dropout_options(what, dropout)
+    if dropout:
+        rules["dropout"] = dropout
     T = query.shape[2]
     if query.shape[0] != key.shape[0]:  # learned queries, which every sequence has
         query = query.expand(key.shape[0], -1, -1, -1)

@@ -98,14 +98,14 @@ TEST(Route, ForwardSequence_BySize_TakesItsRow) {
   EXPECT_NE(forward_line(plain(0, 40)).find(", nothing to compute, "), std::string::npos);
 }
 
-TEST(Route, FewQueries_WithLseAndFewKeys_TakeTheProductsOfTheBackwardPass) {
-  CaseSpec spec = plain(8, 64);
+TEST(Route, FewQueries_WithFewKeysEach_TakeTheProductsOfTheBackwardPass) {
+  CaseSpec spec = plain(8, 32);
   EXPECT_EQ(routes_in(forward_line(spec)), "small_heads × 2");
   spec.bias.present = true;
   EXPECT_EQ(routes_in(forward_line(spec)), "tiles × 2");
-  spec.lse = DType::none;
+  spec.S = 33;
   EXPECT_EQ(routes_in(forward_line(spec)), "few_queries × 2");
-  EXPECT_EQ(routes_in(forward_line(plain(1, 64))), "few_queries × 2");
+  EXPECT_EQ(routes_in(forward_line(plain(1, 1))), "few_queries × 2");
 }
 
 TEST(Route, BackwardSequence_BySizeAndOptions_TakesItsRow) {

@@ -381,13 +381,9 @@ def test_attention_set_on_a_loaded_model_is_used():
 
 
 def test_features_not_supported_are_refused():
-    model = models.model("llama", "headgate", attention_dropout=0.1)
-    ids = models.tokens(1, 4)
+    model = models.model("llama", "headgate")
     layer = model.model.layers[0].self_attn
     x = torch.randn(1, 4, 3, 16)
-    with pytest.raises(ValueError, match="headgate: LlamaAttention: dropout of 0.1 is not supported"):
-        model(ids)
-    assert model.eval()(ids).logits.shape == (1, 4, models.VOCAB)
     with pytest.raises(ValueError, match="headgate: LlamaAttention: cache is not supported"):
         headgate.torch.transformers.attention_forward(layer, x, x, x, None, cache=x)
 

@@ -84,15 +84,14 @@ const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
 
 /// With more rows packing K and V pays (docs/design/decoding.md), and earlier where what is packed stays
 /// in cache (docs/design/forward.md), or where the heads are small
-/// (docs/design/small-sequences.md). A call that asks for lse may be followed by the backward pass, whose products are
-/// those of the other kernels, bit for bit: with few keys, on which a weight near 1 is common, it gets one of them
-/// (docs/reference/numerics.md).
+/// (docs/design/small-sequences.md). With few keys, on which a weight near 1 is common, sequences get one of the other
+/// kernels: the backward pass makes the same products as those, bit for bit (docs/reference/numerics.md).
 const char* few_queries_declines(const ForwardProblem& p, const Sequence& s) {
-  constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kFewKeys = 64;
+  constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kFewKeysEach = 4;
   if (p.outputs.weights.present()) return "weights are asked for";
   if (p.dropout > 0.0) return "dropout";
-  if (p.outputs.lse.present() && s.T > 1 && s.S <= kFewKeys) return "lse is asked for, with at most 64 keys";
   if (s.T * p.group > kMostSharedRows) return "more than 64 queries share a key";
+  if (s.T > 1 && s.S <= kFewKeysEach * s.T) return "several queries, and at most 4 keys for each";
   if (s.T <= kMostQueriesBesidesOthers) return nullptr;
   if (packed_heads_stay_in_cache(p, s)) return "more than 8 queries, and packed heads that stay in cache";
   const bool is_small = not_small(p, s) == nullptr, has_bf16 = native16_declines(p, s) == nullptr;
