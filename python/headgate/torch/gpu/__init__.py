@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gated_attention on GPUs, in Triton: experimental, see docs/reference/pytorch.md, "On GPUs".
+
+kernels.py has the kernels, tiles.py the sizes of their tiles, launch.py what the host does for them: these three import
+nothing but PyTorch and Triton. operation.py has the operations of PyTorch and the checks of arguments, support.py what
+GPUs compute of the library's arguments.
+"""
