@@ -5,3 +5,17 @@ kernels.py has the kernels, tiles.py the sizes of their tiles, launch.py what th
 nothing but PyTorch and Triton. operation.py has the operations of PyTorch and the checks of arguments, support.py what
 GPUs compute of the library's arguments.
 """
+
+from typing import Any
+
+
+def gated_attention(*arguments: Any) -> Any:
+    """operation.gated_attention. Triton is imported here, at the first call: CPUs do without it."""
+    try:
+        from . import operation
+    except ModuleNotFoundError:
+        from ...extras import require
+
+        require("triton", "headgate.torch on GPUs")
+        raise
+    return operation.gated_attention(*arguments)

@@ -69,7 +69,7 @@ def _strides(name: str, x: Tensor | None, layout: str) -> dict[str, int]:
     return {f"{name}_b": batch, f"{name}_h": head, f"{name}_t": row, f"{name}_d": feature}
 
 
-def _sizes(x: Tensor, layout: str) -> tuple[int, int, int, int]:
+def sizes(x: Tensor, layout: str) -> tuple[int, int, int, int]:
     """Batch, heads, rows and features."""
     batch, one, other, features = (1, *x.shape) if x.dim() == 3 else x.shape
     return (batch, one, other, features) if layout == "bhtd" else (batch, other, one, features)
@@ -77,7 +77,7 @@ def _sizes(x: Tensor, layout: str) -> tuple[int, int, int, int]:
 
 def lse_shape(q: Tensor, layout: str) -> tuple[int, ...]:
     """(B,H,T), or (H,T) without a batch."""
-    batch, heads, rows, _ = _sizes(q, layout)
+    batch, heads, rows, _ = sizes(q, layout)
     return (batch, heads, rows) if q.dim() == 4 else (heads, rows)
 
 
@@ -121,8 +121,8 @@ class _Call:
         q, k, v, gate = inputs[:4]
         layout = options.layout
         self.inputs, self.options, self.launcher = inputs, options, launcher
-        self.batch, self.heads, self.queries, D = _sizes(q, layout)
-        _, self.kv_heads, self.keys, DV = _sizes(v, layout)
+        self.batch, self.heads, self.queries, D = sizes(q, layout)
+        _, self.kv_heads, self.keys, DV = sizes(v, layout)
         self.features = max(D, DV)
         scale = 1 / math.sqrt(D) if options.scale is None else options.scale
         causal = options.causality == "causal"
