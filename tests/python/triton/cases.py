@@ -27,8 +27,8 @@ class Case(NamedTuple):
     B: int = 1
     Hq: int = 4
     Hkv: int = 2
-    T: int = 70
-    S: int = 70
+    T: int = 50
+    S: int = 50
     D: int = 32
     DV: int = 32
     gate: str = "headwise"
@@ -67,20 +67,20 @@ class Problem(NamedTuple):
 RAGGED = ((33, 40), (1, 30), (0, 5), (64, 64), (20, 3), (7, 0))
 CASES = [
     Case("none", gate="none"),
-    Case("headwise", S=90),
+    Case("headwise", S=70),
     Case("elementwise", gate="elementwise", B=2),
-    Case("causal", causality="causal", B=2, gate="elementwise"),
-    Case("causal, more keys than queries", causality="causal", T=40, S=101, dlse=True),
-    Case("causal, rows that see nothing", causality="causal", T=100, S=37, gate="elementwise", dlse=True),
-    Case("window", causality="causal", window_left=20, T=130, S=130, dlse=True),
-    Case("window on both sides", window_left=25, window_right=17, T=100, S=150, gate="elementwise", blocks=(16, 32)),
-    Case("window that hides everything of some rows", window_left=3, window_right=2, T=90, S=30),
+    Case("causal", causality="causal", gate="elementwise"),
+    Case("causal, more keys than queries", causality="causal", T=40, S=80, dlse=True),
+    Case("causal, rows that see nothing", causality="causal", T=80, S=37, gate="elementwise", dlse=True),
+    Case("window", causality="causal", window_left=20, T=100, S=100, dlse=True),
+    Case("window on both sides", window_left=25, window_right=17, T=60, S=100, gate="elementwise", blocks=(16, 32)),
+    Case("window that hides everything of some rows", window_left=3, window_right=2, T=60, S=30),
     Case("one head of keys for all", Hq=3, Hkv=1, causality="causal"),
     Case("a query", T=1, S=90, causality="causal", gate="elementwise", dlse=True),
     Case("no keys", S=0, gate="elementwise"),
     Case("no queries", T=0),
     Case("D 24, Dv 48", D=24, DV=48, gate="elementwise", causality="causal"),
-    Case("D 80, Dv 96", D=80, DV=96, T=40, S=50, causality="causal"),
+    Case("D 80, Dv 96", D=80, DV=96, T=40, causality="causal"),
     Case("D 256", Hq=2, D=256, DV=256, T=40, S=40, causality="causal", gate="elementwise", dtype=torch.bfloat16),
     Case("D 1, Dv 1", D=1, DV=1, gate="elementwise"),
     Case("packed", lengths=RAGGED, causality="causal", gate="elementwise", dlse=True),
@@ -95,8 +95,8 @@ CASES = [
     Case("scale", scale=-0.7, causality="causal"),
     Case("softcap", softcap=1.5, causality="causal", gate="elementwise", dlse=True),
     Case("sinks", sinks=True, causality="causal", T=60, S=40, dlse=True),
-    Case("lengths", B=2, key_lengths=(13, 70), dlse=True),
-    Case("no key is there", B=2, key_lengths=(0, 70), causality="causal", gate="elementwise"),
+    Case("lengths", B=2, key_lengths=(13, 50), dlse=True),
+    Case("no key is there", B=2, key_lengths=(0, 37), causality="causal", gate="elementwise"),
     Case("offsets", B=2, query_offsets=(3, 1 << 40), causality="causal", gate="elementwise"),
     Case("cache", B=2, T=5, S=96, key_lengths=(40, 96), query_offsets=(35, 91), causality="causal", window_left=16),
     Case("bf16 headwise", dtype=torch.bfloat16, D=64, DV=64, causality="causal", dlse=True),
@@ -301,7 +301,7 @@ def _rms(x):
 
 
 # By how much the RMS error may pass the floor's, and what is allowed beside it, relative to the result.
-SHARE_OF_FLOOR = 1.3
+SHARE_OF_FLOOR = 1.08
 SPARE = {torch.float32: 1e-6, torch.float16: 1e-5, torch.bfloat16: 1e-5}
 
 

@@ -22,16 +22,16 @@ KERNELS = ("attention_forward", "attention_backward_rows", "attention_backward_k
 # Rows: forward, backward of keys, backward of queries; for the largest of D and Dv up to 64, 128 and 256.
 _16_BITS = {
     "sm_80": {
-        64: (Tile(128, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+        64: (Tile(128, 64, 4, 3), Tile(32, 64, 4, 2), Tile(64, 64, 4, 2)),
         128: (Tile(128, 64, 8, 3), Tile(64, 64, 8, 2), Tile(64, 64, 8, 2)),
-        256: (Tile(64, 32, 4, 2), Tile(32, 32, 4, 2), Tile(64, 32, 8, 2)),
+        256: (Tile(64, 64, 8, 2), Tile(32, 32, 8, 2), Tile(64, 32, 8, 2)),
     },
     "sm_90": {
-        64: (Tile(128, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
-        128: (Tile(128, 64, 8, 3), Tile(64, 64, 8, 2), Tile(64, 64, 8, 2)),
-        256: (Tile(128, 32, 8, 2), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2)),
+        64: (Tile(128, 64, 4, 3), Tile(64, 128, 8, 2), Tile(64, 64, 4, 2)),
+        128: (Tile(128, 64, 8, 3), Tile(32, 128, 8, 2), Tile(64, 64, 8, 2)),
+        256: (Tile(64, 64, 8, 2), Tile(32, 64, 8, 2), Tile(64, 32, 8, 2)),
     },
-    # What fits into 64 KiB: GPUs of AMD, and GPUs that nobody has looked at.
+    # What fits into 64 KiB: AMD's GPUs, smaller ones of NVIDIA, and those that nobody has looked at.
     "small": {
         64: (Tile(128, 64, 4, 1), Tile(64, 64, 4, 1), Tile(64, 64, 4, 1)),
         128: (Tile(64, 64, 4, 1), Tile(32, 64, 4, 1), Tile(64, 32, 4, 1)),
@@ -41,16 +41,16 @@ _16_BITS = {
 # Products of f32 are IEEE's, which no matrix unit of NVIDIA computes: small tiles, in registers.
 _32_BITS = {
     64: (Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
-    128: (Tile(32, 32, 4, 1), Tile(32, 32, 8, 1), Tile(32, 32, 8, 1)),
+    128: (Tile(32, 32, 8, 1), Tile(32, 32, 8, 1), Tile(32, 32, 8, 1)),
     256: (Tile(16, 32, 4, 1), Tile(16, 16, 4, 1), Tile(16, 16, 4, 1)),
 }
 _ROWS = {64: Tile(64, 0, 4, 1), 128: Tile(32, 0, 4, 1), 256: Tile(16, 0, 4, 1)}
 
 
 def architecture(backend: str, arch: int | str) -> str:
-    """The column of the table for a target of Triton: compute capability 8.6 is 86, AMD's have names."""
+    """The part of the table for a target of Triton: `arch` is 86 for compute capability 8.6, and a name of AMD's."""
     if backend == "cuda" and isinstance(arch, int):
-        if arch >= 90 and arch < 120:
+        if 90 <= arch < 120:
             return "sm_90"
         if arch in (80, 87):
             return "sm_80"
