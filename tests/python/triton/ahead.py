@@ -184,7 +184,9 @@ def row_of(launched, target, problem):
 
 def main(targets):
     print(f"Triton {triton.__version__}, PyTorch {torch.__version__}")
-    print("| GPU | type | D = Dv | gate | kernel | tile | warps | stages | registers | stack, B | shared, KiB | matrix | wgmma | atomics | s |")
+    print(
+        "| GPU | type | D = Dv | gate | kernel | tile | warps | stages | registers | stack, B | shared, KiB | matrix | wgmma | atomics | s |"
+    )
     for target in targets or ("sm_90", "sm_80", "gfx942"):
         for dtype in (torch.bfloat16, torch.float32):
             for D in (64, 128, 256):

@@ -202,7 +202,9 @@ def _exact_parts(case, problem):
     dlse = None if problem.dlse is None else problem.dlse.cpu().double()
     sinks = None if problem.inputs.sinks is None else problem.inputs.sinks.cpu().double()
     for b, queries, keys, rule in problem.parts:
-        own = [None if x is None else x[b, :, rows] for x, rows in ((q, queries), (k, keys), (v, keys), (gate, queries))]
+        own = [
+            None if x is None else x[b, :, rows] for x, rows in ((q, queries), (k, keys), (v, keys), (gate, queries))
+        ]
         yield b, queries, keys, own, sinks, dy[b, :, queries], None if dlse is None else dlse[b, :, queries], rule
 
 

@@ -41,7 +41,9 @@ VALUES = {
 def test_arguments_declined_one_is_named(name):
     with fake_gpu(), pytest.raises(ValueError) as error:
         gated_attention(*problem(), **{name: VALUES[name]()})
-    assert str(error.value).startswith(f"gated_attention: {name} is not supported on GPUs") and "\n" not in str(error.value)
+    assert str(error.value).startswith(f"gated_attention: {name} is not supported on GPUs") and "\n" not in str(
+        error.value
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in support.DECLINED if name in OPTIONS])

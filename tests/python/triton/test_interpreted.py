@@ -11,6 +11,8 @@ from unittest import mock
 
 import interpreter  # noqa: F401, before Triton
 
+# isort: split
+
 import pytest
 
 import cases
@@ -81,7 +83,11 @@ FAULTS = {
     ),
     "a headwise gate is left out of dp": ("dp = dp * g[None, :]", "dp = dp * 1.0", "headwise"),
     "the cap's slope is left out": ("slope = 1.0 - c * c", "slope = 1.0 + 0.0 * c", "softcap"),
-    "sinks are not in base 2": ("tl.load(sinks + h).to(tl.float32) * LOG2E", "tl.load(sinks + h).to(tl.float32)", "sinks"),
+    "sinks are not in base 2": (
+        "tl.load(sinks + h).to(tl.float32) * LOG2E",
+        "tl.load(sinks + h).to(tl.float32)",
+        "sinks",
+    ),
     "a tile of another sequence": ("+ middle <= tile", "+ middle < tile", "packed"),
     "lengths move the diagonal": (
         "shift = (n * 0 + s - t).to(tl.int64)",

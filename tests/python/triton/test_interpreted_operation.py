@@ -3,6 +3,8 @@
 
 import interpreter  # noqa: F401, before Triton
 
+# isort: split
+
 import pytest
 import torch
 

@@ -10,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from devices import fake_driver, fake_gpu, made
 from headgate.torch import gated_attention, gpu
 
+
 def problem(gate=64, layout="bhtd"):
     shapes = (2, 4, 70, 64), (2, 2, 90, 64), (2, 2, 90, 48), (2, 4, 70, 48 if gate == 64 else gate)
     return [made(*(shape if layout == "bhtd" else (shape[0], shape[2], shape[1], shape[3]))) for shape in shapes]

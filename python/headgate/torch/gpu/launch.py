@@ -243,7 +243,9 @@ def backward(
         shared = {"do": upstream, "lse": lse, "delta": delta, **_strides("do", upstream, layout)}
         shared |= {"GATE": "headwise" if scaled else "none", "gate": gate if scaled else None}
         if found.keys() & {"k", "v"}:
-            dk, dv = (found[x] if x in found else new(getattr(inputs, x), tuple(getattr(inputs, x).shape)) for x in "kv")
+            dk, dv = (
+                found[x] if x in found else new(getattr(inputs, x), tuple(getattr(inputs, x).shape)) for x in "kv"
+            )
             both = {**_strides("dk", dk, layout), **_strides("dv", dv, layout)}
             call.launch(KERNELS[2], over_keys=True, dk=dk, dv=dv, **shared, **both)
         if "q" in found:

@@ -127,9 +127,7 @@ _forward.register_autograd(_gradients, setup_context=_save)
 
 
 def _refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
-    raise RuntimeError(
-        f"headgate::{_OPERATION}_backward: gradients of gradients (double backward) are not supported"
-    )
+    raise RuntimeError(f"headgate::{_OPERATION}_backward: gradients of gradients (double backward) are not supported")
 
 
 _backward.register_autograd(_refuse_second)
@@ -195,7 +193,9 @@ def _check_shapes(tensors: dict[str, Tensor | None], layout: str) -> None:
     q, k, v = tensors["q"], tensors["k"], tensors["v"]
     for name in ("q", "k", "v"):
         if tensors[name].dim() != q.dim() or q.dim() not in (3, 4):
-            raise ValueError(f"{NAME}: {name} has {tensors[name].dim()} dimensions but must have 4, or 3 like q, k and v")
+            raise ValueError(
+                f"{NAME}: {name} has {tensors[name].dim()} dimensions but must have 4, or 3 like q, k and v"
+            )
         if not 1 <= tensors[name].shape[-1] <= MAX_HEAD_DIM:
             raise ValueError(
                 f"{NAME}: {name} has {tensors[name].shape[-1]} features but must have 1 to {MAX_HEAD_DIM} on GPUs"
