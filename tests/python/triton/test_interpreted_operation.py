@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import cases
+from headgate.torch import AttentionCache, GatedAttention, gpu, module
 from headgate.torch import gated_attention as on_cpu
-from headgate.torch import gpu
 from headgate.torch.gpu.support import SUPPORTED_TENSORS
 
 
-def on_gpu(q, k, v, gate=None, *, return_lse=False, **arguments):
+def on_gpu(q, k, v, gate_logits=None, *, return_lse=False, **arguments):
     """gated_attention as it goes on with tensors of a GPU."""
-    return gpu.gated_attention({"q": q, "k": k, "v": v, "gate": gate}, arguments, return_lse)
+    return gpu.gated_attention({"q": q, "k": k, "v": v, "gate": gate_logits}, arguments, return_lse)
 
 
 def problem(gate=32, B=2, T=9, S=12, D=32, dtype=torch.float32):
@@ -39,7 +39,8 @@ def test_operation_case_has_exact_gradients(name):
         if x is not None
     }
     options = {name: value for name, value in found.options._asdict().items() if name != "tiles"}
-    y, lse = on_gpu(**tensors, return_lse=True, **options)
+    given = dict(tensors)
+    y, lse = on_gpu(gate_logits=given.pop("gate"), return_lse=True, **given, **options)
     leaves = {name: x for name, x in tensors.items() if x.requires_grad}
     incoming = (found.dy, torch.zeros_like(lse) if found.dlse is None else found.dlse)
     gradients = torch.autograd.grad((y, lse), leaves.values(), incoming)
@@ -104,3 +105,25 @@ def test_operation_output_before_the_gate_is_kept_only_where_the_gate_may_be_zer
     ):
         y = on_gpu(q, k, v, gate, **options)
         assert (y.grad_fn.saved_tensors[-1].numel() > 0) == kept
+
+
+@pytest.mark.parametrize(
+    "options",
+    ({}, {"attention_window": 4, "attention_sinks": "off_by_one"}, {"gate_grain": "headwise", "gate_fn": "silu"}),
+    ids=("plain", "window and sinks", "headwise"),
+)
+def test_layer_computed_by_the_kernels_matches_cpu(options, monkeypatch):
+    layer = GatedAttention(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=16, **options)
+    h = torch.randn(1, 9, 32)
+
+    def results():
+        packed = layer(h, cu_seqlens=torch.tensor([0, 4, 9], dtype=torch.int32))
+        gradients = torch.autograd.grad(packed.square().sum(), list(layer.parameters()))
+        with torch.no_grad():
+            cache = AttentionCache()
+            return packed, *gradients, *(layer(part, cache=cache) for part in h.split((5, 4), dim=1))
+
+    theirs = results()
+    monkeypatch.setattr(module, "gated_attention", on_gpu)
+    for ours, other in zip(results(), theirs, strict=True):
+        near(ours, other, 1e-5)
