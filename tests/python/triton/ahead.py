@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles the kernels as launch.py launches them, for GPUs that are not there, and reads what they take.
 
-A program, too: `ahead.py [TARGET …]` prints a row for each kernel of the table of tiles.
+A program, too: `ahead.py [TARGET …]` prints, for the table in docs/design/gpu.md, each kernel's tile, warps and stages, and
+what it takes: registers / bytes of stack / KiB of shared memory.
 """
 
 import re
@@ -19,7 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from headgate.torch.gpu import launch
-from headgate.torch.gpu.tiles import Tile, architecture
+from headgate.torch.gpu.tiles import KERNELS, architecture
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -155,7 +156,7 @@ def compiled(launched, target):
             usage = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True).stdout
         registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", usage).groups()
         warpgroup = _count(r"wgmma\.mma_async", ptx)
-        matrix = warpgroup + _count(r"\bmma\.sync", ptx)
+        matrix = warpgroup + _count(r"\bmma\.sync", ptx) + _count(r"\btcgen05\.mma", ptx)
         atomics = _count(r"\b(?:atom|red)\.", ptx)
     else:
         asm = found.asm["amdgcn"]
@@ -167,33 +168,29 @@ def compiled(launched, target):
     return Resources(int(registers), int(stack), found.metadata.shared, matrix, warpgroup, atomics, seconds)
 
 
-def row_of(launched, target, problem):
-    """A line of the table in docs/design/gpu.md."""
+def cell_of(launched, target):
+    """A cell of the table in docs/design/gpu.md."""
     found = compiled(launched, target)
-    tile = Tile(
-        launched.arguments["BLOCK_M"], launched.arguments.get("BLOCK_N", 0), launched.num_warps, launched.num_stages
-    )
-    blocks = f"{tile.block_m}×{tile.block_n}" if tile.block_n else str(tile.block_m)
+    block_m, block_n = (launched.arguments.get(name) for name in ("BLOCK_M", "BLOCK_N"))
+    tile = f"{block_m}×{block_n}" if block_n else str(block_m)
     over = " TOO MUCH" if found.shared > SHARED[target] else ""
-    return (
-        f"| {target} | {str(problem.dtype)[6:]} | {problem.D} | {problem.gate} | {launched.name[10:]} | {blocks} | "
-        f"{tile.num_warps} | {tile.num_stages} | {found.registers} | {found.stack} | {found.shared / 1024:g}{over} | "
-        f"{found.matrix_instructions} | {found.warpgroup_instructions} | {found.atomics} | {found.seconds:.1f} |"
-    )
+    resources = f"{found.registers} / {found.stack} / {found.shared / 1024:.3g}{over}"
+    return f"{tile}, {launched.num_warps}, {launched.num_stages}: {resources}"
 
 
 def main(targets):
-    print(f"Triton {triton.__version__}, PyTorch {torch.__version__}")
-    print(
-        "| GPU | type | D = Dv | gate | kernel | tile | warps | stages | registers | stack, B | shared, KiB | matrix | wgmma | atomics | s |"
-    )
-    for target in targets or ("sm_90", "sm_80", "gfx942"):
-        for dtype in (torch.bfloat16, torch.float32):
+    targets = targets or ["sm_80", "sm_90", "gfx942"]
+    print(f"Triton {triton.__version__}, PyTorch {torch.__version__}\n")
+    print("| type | kernel | D = Dv |", " | ".join(targets), "|")
+    print("|" + "---|" * (3 + len(targets)))
+    for dtype in (torch.bfloat16, torch.float32):
+        for n, kernel in enumerate(KERNELS):
             for D in (64, 128, 256):
-                for gate in ("elementwise", "headwise"):
-                    problem = Problem(D, dtype, gate)
-                    for launched in launches_of(problem, target):
-                        print(row_of(launched, target, problem), flush=True)
+                cells = []
+                for target in targets:
+                    cells.append(cell_of(launches_of(Problem(D, dtype), target)[n], target))
+                name = kernel.removeprefix("attention_").replace("_", " ")
+                print(f"| {_NAMES[dtype]} | {name} | {D} |", " | ".join(cells), "|", flush=True)
 
 
 if __name__ == "__main__":
