@@ -41,7 +41,7 @@ _16_BITS = {
 # Products of f32 are IEEE's, which no matrix unit of NVIDIA computes: small tiles, in registers.
 _32_BITS = {
     64: (Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
-    128: (Tile(32, 32, 8, 1), Tile(16, 32, 4, 1), Tile(32, 32, 4, 1)),
+    128: (Tile(32, 32, 8, 1), Tile(16, 32, 4, 1), Tile(16, 32, 4, 1)),
     256: (Tile(16, 32, 4, 1), Tile(16, 16, 4, 1), Tile(16, 16, 4, 1)),
 }
 _ROWS = {64: Tile(64, 0, 4, 1), 128: Tile(32, 0, 4, 1), 256: Tile(16, 0, 4, 1)}
