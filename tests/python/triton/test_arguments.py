@@ -64,9 +64,9 @@ def test_arguments_list_is_that_of_the_operation_and_of_the_documents():
     assert named["computed"] >= set(support.SUPPORTED_TENSORS + support.SUPPORTED_OPTIONS) - {"q", "k", "v", "gate"}
 
 
-def test_arguments_gate_functions_are_the_library_s():
+def test_arguments_gate_functions_are_of_the_library():
     """One that the library has and GPUs have not is refused by its name, like a word that nobody knows."""
-    assert set(support.GATE_FUNCTIONS) == set(GATE_FUNCTIONS)
+    assert set(support.GATE_FUNCTIONS) <= set(GATE_FUNCTIONS)
 
 
 def call(**changed):

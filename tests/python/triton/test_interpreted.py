@@ -127,6 +127,7 @@ def with_fault(old, new, folder):
     return module
 
 
+@pytest.mark.filterwarnings("ignore:All-NaN slice")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_comparison_planted_fault_is_seen(fault, tmp_path):
     old, new, case = FAULTS[fault]
