@@ -298,7 +298,7 @@ def computed(case, problem, module=launch):
     return {name: x.cpu() for name, x in results.items() if x is not None}
 
 
-def _rms(x):
+def rms(x):
     return x.square().mean().sqrt().item() if x.numel() else 0.0
 
 
@@ -322,7 +322,7 @@ def errors_of(case, results, exact, floor):
             continue
         ours, true, least = (torch.nan_to_num(x.double(), neginf=0.0) for x in (ours, true, floor[name]))
         dtype = torch.float32 if name in ("lse", "dsinks") else case.dtype
-        error, bound = _rms(ours - true), SHARE_OF_FLOOR * _rms(least - true) + SPARE[dtype] * _rms(true)
+        error, bound = rms(ours - true), SHARE_OF_FLOOR * rms(least - true) + SPARE[dtype] * rms(true)
         if not error <= bound:
-            wrong.append(f"{name} has an RMS error of {error:.2e}, the floor's is {_rms(least - true):.2e}")
+            wrong.append(f"{name} has an RMS error of {error:.2e}, the floor's is {rms(least - true):.2e}")
     return wrong

@@ -60,7 +60,7 @@ def new(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) 
     return like.new_empty(shape, dtype=dtype)
 
 
-def _strides(name: str, x: Tensor | None, layout: str) -> dict[str, int]:
+def strides(name: str, x: Tensor | None, layout: str) -> dict[str, int]:
     """NAME_b, NAME_h, NAME_t and NAME_d, in elements; 0 of a tensor that is absent."""
     if x is None:
         return {f"{name}_{letter}": 0 for letter in "bhtd"}
@@ -88,7 +88,7 @@ def gate_shape(gate: Tensor | None, features: int) -> str:
     return "headwise" if gate.shape[-1] == 1 and features != 1 else "elementwise"
 
 
-def _block_of_features(features: int) -> int:
+def block_of_features(features: int) -> int:
     return max(16, triton.next_power_of_2(features))
 
 
@@ -109,9 +109,19 @@ def _column() -> str:
     return architecture(target.backend, target.arch)
 
 
-def _on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
     """Triton launches on the current device."""
     return torch.cuda.device(x.device) if x.is_cuda and torch.cuda.is_available() else contextlib.nullcontext()
+
+
+def launch_kernel(
+    launcher: Launcher, kernel: Any, programs: int, given: dict[str, Any], num_warps: int, num_stages: int
+) -> None:
+    """Launches `kernel` with those of `given` that it takes, if there is anything to do."""
+    if programs == 0:
+        return
+    arguments = {parameter: given[parameter] for parameter in _parameters(kernel)}
+    launcher(kernel)[(programs,)](**arguments, num_warps=num_warps, num_stages=num_stages)
 
 
 class _Call:
@@ -132,10 +142,10 @@ class _Call:
         self.gate = gate_shape(gate, DV)
         self.arguments = {
             **inputs._asdict(),
-            **_strides("q", q, layout),
-            **_strides("k", k, layout),
-            **_strides("v", v, layout),
-            **_strides("gate", gate, layout),
+            **strides("q", q, layout),
+            **strides("k", k, layout),
+            **strides("v", v, layout),
+            **strides("gate", gate, layout),
             "T": self.queries,
             "S": self.keys,
             "n_sequences": self.sequences or 0,
@@ -147,8 +157,8 @@ class _Call:
             "GROUP": self.heads // self.kv_heads,
             "D": D,
             "DV": DV,
-            "BLOCK_D": _block_of_features(D),
-            "BLOCK_DV": _block_of_features(DV),
+            "BLOCK_D": block_of_features(D),
+            "BLOCK_DV": block_of_features(DV),
             "GATE": self.gate,
             "FN": options.gate_fn,
             "ADD": options.gate_op == "add",
@@ -168,14 +178,10 @@ class _Call:
             (self.keys, tile.block_n, self.kv_heads) if over_keys else (self.queries, tile.block_m, self.heads)
         )
         tiles = -(-rows // block) if self.sequences is None else rows // block + self.sequences
-        programs = tiles * heads * self.batch
-        if programs == 0 or rows == 0:
-            return
-        kernel = getattr(kernels, name)
         given = {**self.arguments, **more, "H": heads, "tiles": tiles}
         given |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}
-        arguments = {parameter: given[parameter] for parameter in _parameters(kernel)}
-        self.launcher(kernel)[(programs,)](**arguments, num_warps=tile.num_warps, num_stages=tile.num_stages)
+        programs = 0 if rows == 0 else tiles * heads * self.batch
+        launch_kernel(self.launcher, getattr(kernels, name), programs, given, tile.num_warps, tile.num_stages)
 
 
 def forward(
@@ -186,9 +192,9 @@ def forward(
     y = new(q, (*q.shape[:-1], v.shape[-1]))
     lse = new(q, lse_shape(q, layout), torch.float32)
     attn = new(y, tuple(y.shape)) if keep_attn else None
-    with _on_device_of(q):
+    with on_device_of(q):
         call = _Call(inputs, options, launcher)
-        call.launch(KERNELS[0], y=y, lse=lse, attn=attn, **_strides("y", y, layout))
+        call.launch(KERNELS[0], y=y, lse=lse, attn=attn, **strides("y", y, layout))
     return y, lse, attn
 
 
@@ -218,7 +224,7 @@ def backward(
     dlse = None if dlse is None else dlse.contiguous()
     found = {name: new(x, tuple(x.shape)) for name in wanted if (x := getattr(inputs, name)) is not None}
     delta = new(lse, tuple(lse.shape))
-    with _on_device_of(q):
+    with on_device_of(q):
         call = _Call(inputs, options, launcher)
         elementwise = call.gate == "elementwise" and options.gate_op == "mul"
         do = new(y, tuple(y.shape)) if elementwise and {"q", "k", "v"} & found.keys() else None
@@ -233,23 +239,23 @@ def backward(
             delta=delta,
             dgate=dgate,
             do=do,
-            **_strides("dy", dy, layout),
-            **_strides("y", y, layout),
-            **_strides("dgate", dgate, layout),
+            **strides("dy", dy, layout),
+            **strides("y", y, layout),
+            **strides("dgate", dgate, layout),
         )
         upstream = dy if do is None else do
         # The other kernels scale rows of dy by a headwise gate; an elementwise one is in do, one that is added nowhere.
         scaled = call.gate == "headwise" and options.gate_op == "mul"
-        shared = {"do": upstream, "lse": lse, "delta": delta, **_strides("do", upstream, layout)}
+        shared = {"do": upstream, "lse": lse, "delta": delta, **strides("do", upstream, layout)}
         shared |= {"GATE": "headwise" if scaled else "none", "gate": gate if scaled else None}
         if found.keys() & {"k", "v"}:
             dk, dv = (
                 found[x] if x in found else new(getattr(inputs, x), tuple(getattr(inputs, x).shape)) for x in "kv"
             )
-            both = {**_strides("dk", dk, layout), **_strides("dv", dv, layout)}
+            both = {**strides("dk", dk, layout), **strides("dv", dv, layout)}
             call.launch(KERNELS[2], over_keys=True, dk=dk, dv=dv, **shared, **both)
         if "q" in found:
-            call.launch(KERNELS[3], dq=found["q"], **shared, **_strides("dq", found["q"], layout))
+            call.launch(KERNELS[3], dq=found["q"], **shared, **strides("dq", found["q"], layout))
     if "sinks" in found:
         rows = -torch.exp(inputs.sinks.float()[:, None] - lse) * delta
         found["sinks"] = (rows.sum(dim=(0, 2)) if q.dim() == 4 else rows.sum(dim=1)).to(inputs.sinks.dtype)
