@@ -19,7 +19,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from headgate.torch.gpu import launch
+from headgate.torch.gpu import launch, linear_launch
 from headgate.torch.gpu.tiles import KERNELS, architecture
 
 TARGETS = {
@@ -76,8 +76,8 @@ class Problem(NamedTuple):
     layout: str = "bhtd"
 
 
-def launches_of(problem, target, tiles=None):
-    """The kernels that forward and backward of a problem launch on a target."""
+def _recorder():
+    """A list of launches, and a launcher that appends to it."""
     recorded = []
 
     class Recorder:
@@ -89,6 +89,29 @@ def launches_of(problem, target, tiles=None):
                 recorded.append(Launch(self._kernel, arguments, num_warps, num_stages))
 
             return record
+
+    return recorded, Recorder
+
+
+def linear_launches(target, D=128, dtype=torch.bfloat16):
+    """The kernels that forward and backward of gated linear attention launch on a target, for Gated DeltaNet."""
+    recorded, Recorder = _recorder()
+
+    def made(heads, features, dtype=dtype):
+        return torch.empty(2, 4096, heads, features, dtype=dtype, device="meta")
+
+    f32 = torch.float32
+    inputs = linear_launch.Inputs(made(4, D), made(4, D), made(8, D), made(8, 1, f32), made(8, 1, f32))
+    options = linear_launch.Options("bthd", l2_norm=1e-6)
+    with mock.patch.object(launch, "backend", lambda: TARGETS[target].backend):
+        y, _ = linear_launch.forward(inputs, options, True, Recorder)
+        linear_launch.backward(y, None, inputs, options, launcher=Recorder)
+    return recorded
+
+
+def launches_of(problem, target, tiles=None):
+    """The kernels that forward and backward of attention launch for a problem on a target."""
+    recorded, Recorder = _recorder()
 
     DV = problem.DV or problem.D
     B, Hq, Hkv, T = (1 if problem.packed else 2), 8, 2, 4096

@@ -64,6 +64,16 @@ def test_compiled_kernels_fit_and_have_no_atomics(target, problem):
                 assert found.warpgroup_instructions > 0, launched.name
 
 
+@pytest.mark.parametrize("target", ("sm_90", "sm_80", "gfx942") if WHOLE is CASES else ("sm_90",))
+@pytest.mark.parametrize("D", (64, 128) if WHOLE is CASES else (128,))
+def test_compiled_linear_kernels_fit_and_have_no_atomics(target, D):
+    launches = ahead.linear_launches(target, D)
+    assert [launched.name for launched in launches] == ["linear_forward", "linear_forward", "linear_backward"]
+    for launched in launches[1:]:
+        found = ahead.compiled(launched, target)
+        assert found.shared <= ahead.SHARED[target] and found.atomics == 0, (launched.name, found)
+
+
 def test_compiled_kernel_with_an_atomic_is_counted():
     """That the search for atomics finds one: a kernel of its own adds to a number."""
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from devices import fake_gpu, made
-from headgate.torch import GATE_FUNCTIONS, gated_attention
+from headgate.torch import GATE_FUNCTIONS, gated_attention, linear_attention
 from headgate.torch.arguments import OPTIONS, TENSORS
 from headgate.torch.gpu import support
 from headgate.torch.gpu.launch import Inputs, Options
@@ -104,6 +104,39 @@ def test_arguments_that_do_not_fit_are_named(changed, message):
     with fake_gpu(), pytest.raises(ValueError) as error:
         call(**changed)
     assert str(error.value).startswith(f"gated_attention: {message}") and "\n" not in str(error.value)
+
+
+def linear(**changed):
+    arguments = {name: lambda: made(1, 2, 5, 16) for name in ("q", "k", "v")}
+    arguments = {**arguments, "decay": lambda: made(1, 2, 5, 1), **changed}
+    return linear_attention(**{name: value() if callable(value) else value for name, value in arguments.items()})
+
+
+@pytest.mark.parametrize("name", support.LINEAR_DECLINED)
+def test_linear_arguments_declined_one_is_named(name):
+    with fake_gpu(), pytest.raises(ValueError) as error:
+        linear(**{name: VALUES[name]()})
+    assert str(error.value).startswith(f"linear_attention: {name} is not supported on GPUs")
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    (
+        ({"q": lambda: made(1, 4, 5, 16)}, "v has 2 heads but must have a multiple of q's 4 on GPUs"),
+        ({"decay": lambda: made(1, 2, 5, 16)}, "decay has shape (1,2,5,16) but must have (1,2,5,1)"),
+        ({"k": lambda: made(1, 2, 5, 16, dtype=torch.float32)}, "k is float32 but must be bfloat16"),
+        ({"q": lambda: made(1, 2, 5, 129)}, "q has 129 features but must have 1 to 128"),
+        ({"rule": "delta"}, "decay is not for the rule delta"),
+        ({"rule": "none"}, "rule: 'none' is none of gated_delta"),
+        ({"l2_norm": -1.0}, "l2_norm is -1.0 but must be finite and at least 0"),
+        ({"state": lambda: made(2, 2, 16, 16, dtype=torch.float32)}, "state has shape (2,2,16,16) but must have (1,2,"),
+        ({"beta": lambda: made(1, 2, 5, 1, device="cpu")}, "beta lies on cpu but must lie on cuda:0"),
+    ),
+)  # fmt: skip
+def test_linear_arguments_that_do_not_fit_are_named(changed, message):
+    with fake_gpu(), pytest.raises(ValueError) as error:
+        linear(**changed)
+    assert str(error.value).startswith(f"linear_attention: {message}") and "\n" not in str(error.value)
 
 
 def test_arguments_not_a_tensor_is_a_type_error():

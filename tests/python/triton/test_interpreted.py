@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernels in Triton's interpreter against float64, and faults that the comparison must see."""
 
-import importlib.util
-import inspect
 import os
 import subprocess
 import sys
@@ -16,6 +14,7 @@ import interpreter  # noqa: F401, before Triton
 import pytest
 
 import cases
+import faults
 from headgate.torch.gpu import kernels, launch
 
 ALL = os.environ.get("HEADGATE_TRITON") == "all"
@@ -115,28 +114,12 @@ FAULTS = {
 }
 
 
-def with_fault(old, new, folder):
-    """kernels.py with one replacement, as a module."""
-    source = inspect.getsource(kernels)
-    assert old in source
-    path = folder / "faulty_kernels.py"
-    path.write_text(source.replace(old, new, 1))
-    spec = importlib.util.spec_from_file_location("faulty_kernels", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.filterwarnings("ignore:All-NaN slice")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_comparison_planted_fault_is_seen(fault, tmp_path):
     old, new, case = FAULTS[fault]
-    with mock.patch.object(launch, "kernels", with_fault(old, new, tmp_path)):
-        try:
-            found = wrong(cases.NAMED[case])
-        except AssertionError as error:
-            found = [str(error)]
-    assert found
+    with mock.patch.object(launch, "kernels", faults.with_fault(kernels, old, new, tmp_path)):
+        assert faults.seen(lambda: wrong(cases.NAMED[case]))
 
 
 def in_a_process(case, folder, old="", new=""):
@@ -146,7 +129,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import test_interpreted as tests
-tests.launch.kernels = tests.with_fault({old!r}, {new!r}, Path({str(folder)!r}))
+tests.launch.kernels = tests.faults.with_fault(tests.kernels, {old!r}, {new!r}, Path({str(folder)!r}))
 sys.exit(bool(tests.wrong(tests.cases.NAMED[{case!r}])))
 """
     return subprocess.run([sys.executable, "-c", program], capture_output=True).returncode

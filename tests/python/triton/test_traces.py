@@ -8,7 +8,7 @@ from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from devices import fake_driver, fake_gpu, made
-from headgate.torch import gated_attention, gpu
+from headgate.torch import gated_attention, gpu, linear_attention
 
 
 def problem(gate=64, layout="bhtd"):
@@ -77,6 +77,28 @@ def test_traces_of_passes_list_what_kernels_write(gate, options, wanted, expecte
             )
 
         assert writes_of(backward, (made(*y.shape), y, lse, attn, q, k, v, z)) == expected
+
+
+def test_traces_of_linear_attention_list_what_kernels_write():
+    with fake_gpu():
+        q, k, v = (made(1, 70, heads, 64) for heads in (2, 2, 4))
+        decay, beta = (made(1, 70, 4, 1, dtype=torch.float32) for _ in range(2))
+        y, state = linear_attention(q, k, v, decay, beta, l2_norm=1e-6, layout="bthd", return_state=True)
+        assert y.shape == v.shape and y.dtype == torch.bfloat16 and y.device.type == "cuda"
+        assert state.shape == (1, 4, 64, 64) and state.dtype == torch.float32
+
+        def forward(*tensors):
+            return torch.ops.headgate.linear_attention_triton(*tensors, layout="bthd")
+
+        def backward(dy, *tensors):
+            wanted = [True] * 5 + [False]
+            return torch.ops.headgate.linear_attention_triton_backward(dy, None, *tensors, wanted=wanted, layout="bthd")
+
+        tensors = (q, k, v, decay, beta)
+        assert writes_of(forward, tensors) == [("linear_forward", {"y"})]
+        gradients = {"dq", "dk", "dv", "ddecay", "dbeta"}
+        assert writes_of(backward, (y, *tensors)) == [("linear_forward", {"states"}), ("linear_backward", gradients)]
+        assert [x.shape for x in backward(y, *tensors)] == [*(x.shape for x in tensors), (0,)]
 
 
 def test_compiled_function_has_one_operation_and_no_graph_break():

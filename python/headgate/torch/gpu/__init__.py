@@ -12,10 +12,24 @@ from typing import Any
 def gated_attention(*arguments: Any) -> Any:
     """operation.gated_attention. Triton is imported here, at the first call: CPUs do without it."""
     try:
-        from . import operation
+        from .operation import gated_attention as compute
     except ModuleNotFoundError:
-        from ...extras import require
-
-        require("triton", "headgate.torch on GPUs")
+        _require_triton()
         raise
-    return operation.gated_attention(*arguments)
+    return compute(*arguments)
+
+
+def linear_attention(*arguments: Any) -> Any:
+    """linear_operation.linear_attention, likewise."""
+    try:
+        from .linear_operation import linear_attention as compute
+    except ModuleNotFoundError:
+        _require_triton()
+        raise
+    return compute(*arguments)
+
+
+def _require_triton() -> None:
+    from ...extras import require
+
+    require("triton", "headgate.torch on GPUs")

@@ -102,11 +102,20 @@ def _interpreted() -> bool:
     return not isinstance(kernels.attention_forward, triton.runtime.JITFunction)
 
 
-def _column() -> str:
+def _target() -> tuple[str, int | str]:
+    """Triton's backend, "cuda" or "hip", and the architecture of the current device."""
     if _interpreted():
-        return "small"
+        return "interpreter", ""
     target = triton.runtime.driver.active.get_current_target()
-    return architecture(target.backend, target.arch)
+    return target.backend, target.arch
+
+
+def backend() -> str:
+    return _target()[0]
+
+
+def _column() -> str:
+    return architecture(*_target())
 
 
 def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:

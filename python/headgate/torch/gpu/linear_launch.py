@@ -10,9 +10,8 @@ from torch import Tensor
 from . import launch, linear_kernels
 from .launch import Launcher, launch_kernel, on_device_of, sizes, strides
 
-# Tokens of a chunk; warps; and columns of a state by its rows, which are the features of k.
-_CHUNK, _WARPS = 32, 4
-_COLUMNS = {64: 64, 128: 32, 256: 16}
+# Tokens of a chunk, and columns of the state that a program has: what keeps most of the state in registers.
+_CHUNK, _COLUMNS = 16, 32
 
 
 class Inputs(NamedTuple):
@@ -49,7 +48,7 @@ class _Call:
         self.D, self.DV = D, DV
         self.sequences = self.batch if cu_seqlens is None else cu_seqlens.shape[0] - 1
         block_d = launch.block_of_features(D)
-        chunk, columns = options.tile or (_CHUNK, min(_COLUMNS[max(64, block_d)], launch.block_of_features(DV)))
+        chunk, columns = options.tile or (_CHUNK, min(_COLUMNS, launch.block_of_features(DV)))
         self.blocks = -(-DV // columns)
         self.chunks = -(-self.tokens // chunk) if cu_seqlens is None else self.tokens // chunk + self.sequences
         self.states = self.chunks * (self.sequences if cu_seqlens is None else 1)
@@ -79,7 +78,8 @@ class _Call:
             "DV": DV,
             "DELTA": options.rule in ("delta", "gated_delta"),
             "NORM": options.l2_norm is not None,
-            "PRECISION": "ieee",
+            # Three TF32 products are as exact as one of f32, which NVIDIA's matrix units have not.
+            "PRECISION": "tf32x3" if launch.backend() == "cuda" else "ieee",
             "C": chunk,
             "BLOCK_D": block_d,
             "BLOCK_DV": columns,
@@ -90,7 +90,8 @@ class _Call:
     def launch(self, name: str, launcher: Launcher, **more: Any) -> None:
         """Launches a program for each block of columns of each head and sequence."""
         programs = self.blocks * self.heads * self.sequences
-        launch_kernel(launcher, getattr(linear_kernels, name), programs, {**self.arguments, **more}, _WARPS, 1)
+        warps = 8 if launch.backend() == "cuda" else 4
+        launch_kernel(launcher, getattr(linear_kernels, name), programs, {**self.arguments, **more}, warps, 1)
 
     def new_states(self, like: Tensor, count: int) -> Tensor:
         return launch.new(like, (count, self.heads, self.D, self.DV), torch.float32)

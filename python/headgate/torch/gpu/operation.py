@@ -5,7 +5,6 @@ The operation and its backward pass are triton_ops: torch.compile sees the kerne
 operation for CPUs, of which support.py lists the ones that GPUs compute.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -24,7 +23,7 @@ from ..attention import (
 )
 from ..errors import GATE_LOGITS, in_words_of
 from ..gates import keeps_output
-from . import launch
+from . import checks, launch
 from .support import DECLINED, DTYPES, GATE_FUNCTIONS, MAX_HEAD_DIM, SUPPORTED_OPTIONS, SUPPORTED_TENSORS
 
 _OPERATION = "gated_attention_triton"
@@ -133,73 +132,18 @@ def _refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
 _backward.register_autograd(_refuse_second)
 
 
-def _refuse_declined(tensors: dict[str, Tensor | None], options: dict[str, Any]) -> None:
-    """Refuses what support.py does not list, whatever the other arguments are."""
-    for name in DECLINED:
-        value = tensors.get(name) if name in TENSORS else options.get(name)
-        if value is not None and not (name in options and value == ATTENTION.options[name].default):
-            raise ValueError(f"{NAME}: {name} is not supported on GPUs: leave it out, or move the tensors to the CPU")
-
-
-def _check_tensors(tensors: dict[str, Tensor | None], recorded: bool) -> None:
-    """Tensors, on one device, and no gradient that would be lost."""
-    device = tensors["q"].device
-    for name, tensor in tensors.items():
-        if tensor is None:
-            continue
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{NAME}: {name} is a {type(tensor).__name__} but must be a tensor")
-        if tensor.device != device:
-            raise ValueError(f"{NAME}: {name} lies on {tensor.device} but must lie on {device}, as q does")
-        if recorded and tensor.requires_grad and name not in _DIFFERENTIABLE:
-            raise ValueError(f"{NAME}: {name} requires a gradient but has none: detach it")
-
-
-_INDICES = (torch.int32, torch.int64)
 _TYPES = {
-    "key_lengths": _INDICES,
-    "query_offsets": _INDICES,
-    "cu_seqlens_q": _INDICES,
-    "cu_seqlens_k": _INDICES,
+    "key_lengths": checks.INDICES,
+    "query_offsets": checks.INDICES,
+    "cu_seqlens_q": checks.INDICES,
+    "cu_seqlens_k": checks.INDICES,
     "sinks": (torch.float32, torch.float64),
 }
 
 
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _words(dtypes: tuple[torch.dtype, ...]) -> str:
-    return " or ".join(dict.fromkeys(map(_word, dtypes)))
-
-
-def _check_types(tensors: dict[str, Tensor | None]) -> None:
-    dtype = tensors["q"].dtype
-    own = {"q": DTYPES, "k": (dtype,), "v": (dtype,), "gate": (dtype, torch.float32)}
-    for name, allowed in (own | _TYPES).items():
-        tensor = tensors[name]
-        if tensor is not None and tensor.dtype not in allowed:
-            raise ValueError(f"{NAME}: {name} is {_word(tensor.dtype)} but must be {_words(allowed)} on GPUs")
-
-
-def _require_shape(name: str, tensor: Tensor | None, *shapes: tuple[Any, ...]) -> None:
-    if tensor is None or any(tuple(tensor.shape) == shape for shape in shapes):
-        return
-    wanted = " or ".join(f"({','.join(map(str, shape))})" for shape in dict.fromkeys(shapes))
-    raise ValueError(f"{NAME}: {name} has shape ({','.join(map(str, tensor.shape))}) but must have {wanted}")
-
-
 def _check_shapes(tensors: dict[str, Tensor | None], layout: str) -> None:
     q, k, v = tensors["q"], tensors["k"], tensors["v"]
-    for name in ("q", "k", "v"):
-        if tensors[name].dim() != q.dim() or q.dim() not in (3, 4):
-            raise ValueError(
-                f"{NAME}: {name} has {tensors[name].dim()} dimensions but must have 4, or 3 like q, k and v"
-            )
-        if not 1 <= tensors[name].shape[-1] <= MAX_HEAD_DIM:
-            raise ValueError(
-                f"{NAME}: {name} has {tensors[name].shape[-1]} features but must have 1 to {MAX_HEAD_DIM} on GPUs"
-            )
+    checks.check_features(NAME, {"q": q, "k": k, "v": v}, MAX_HEAD_DIM)
     batch, heads, queries, D = launch.sizes(q, layout)
     _, kv_heads, keys, _ = launch.sizes(k, layout)
     DV = v.shape[-1]
@@ -208,12 +152,12 @@ def _check_shapes(tensors: dict[str, Tensor | None], layout: str) -> None:
         whole = (batch, heads, rows, features) if layout == "bhtd" else (batch, rows, heads, features)
         return whole if q.dim() == 4 else whole[1:]
 
-    _require_shape("k", k, shape(kv_heads, keys, D))
-    _require_shape("v", v, shape(kv_heads, keys, DV))
+    checks.require_shape(NAME, "k", k, shape(kv_heads, keys, D))
+    checks.require_shape(NAME, "v", v, shape(kv_heads, keys, DV))
     if kv_heads == 0 or heads % kv_heads != 0:
         raise ValueError(f"{NAME}: q has {heads} heads but must have a multiple of k's {kv_heads}")
-    _require_shape("gate", tensors["gate"], shape(heads, queries, 1), shape(heads, queries, DV))
-    _require_shape("sinks", tensors["sinks"], (heads,))
+    checks.require_shape(NAME, "gate", tensors["gate"], shape(heads, queries, 1), shape(heads, queries, DV))
+    checks.require_shape(NAME, "sinks", tensors["sinks"], (heads,))
     starts, starts_k = tensors["cu_seqlens_q"], tensors["cu_seqlens_k"]
     if (starts is None) != (starts_k is None):
         raise ValueError(f"{NAME}: cu_seqlens_q and cu_seqlens_k must be given together on GPUs")
@@ -221,10 +165,10 @@ def _check_shapes(tensors: dict[str, Tensor | None], layout: str) -> None:
     if starts is not None:
         if batch != 1 or starts.dim() != 1 or starts.shape[0] < 2:
             raise ValueError(f"{NAME}: cu_seqlens_q must be (N+1), N >= 1, and q have a batch of 1")
-        _require_shape("cu_seqlens_k", starts_k, tuple(starts.shape))
+        checks.require_shape(NAME, "cu_seqlens_k", starts_k, tuple(starts.shape))
         sequences = starts.shape[0] - 1
     for name in ("key_lengths", "query_offsets"):
-        _require_shape(name, tensors[name], (sequences,))
+        checks.require_shape(NAME, name, tensors[name], (sequences,))
 
 
 _CHOICES = {
@@ -237,18 +181,14 @@ _CHOICES = {
 
 
 def _check_options(options: dict[str, Any], q: Tensor) -> None:
-    for name, choices in _CHOICES.items():
-        if options[name] not in choices:
-            raise ValueError(f"{NAME}: {name}: '{options[name]}' is none of {', '.join(choices)}")
+    checks.check_choices(NAME, options, _CHOICES)
     if options["precision"] == "native16" and q.dtype != torch.bfloat16:
-        raise ValueError(f"{NAME}: precision native16 is for bfloat16, and q is {_word(q.dtype)}")
+        raise ValueError(f"{NAME}: precision native16 is for bfloat16, and q is {checks.word(q.dtype)}")
     for name in ("window_left", "window_right"):
         if options[name] < -1:
             raise ValueError(f"{NAME}: {name} is {options[name]} but must be at least -1")
-    if options["scale"] is not None and not math.isfinite(options["scale"]):
-        raise ValueError(f"{NAME}: scale is {options['scale']} but must be finite")
-    if not (math.isfinite(options["softcap"]) and options["softcap"] >= 0):
-        raise ValueError(f"{NAME}: softcap is {options['softcap']} but must be finite and at least 0")
+    checks.require_finite(NAME, options, "scale")
+    checks.require_finite(NAME, options, "softcap", 0.0)
 
 
 @in_words_of(NAME, GATE_LOGITS)
@@ -260,13 +200,15 @@ def gated_attention(
     options = sort_arguments(NAME, tensors, arguments)
     recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
     refuse_transforms(NAME, {**tensors, **options})
-    _refuse_declined(tensors, options)
+    checks.refuse_declined(NAME, DECLINED, tensors, options, ATTENTION)
     options = {**ATTENTION.defaults(), **checked_options(NAME, options)}
-    _check_tensors(tensors, recorded)
+    checks.check_tensors(NAME, tensors, tensors["q"], _DIFFERENTIABLE, recorded)
     nested = unnest(tensors, options["layout"])
     autocast(tensors, device=tensors["q"].device.type)
     tensors = {name: tensors[name] for name in SUPPORTED_TENSORS}
-    _check_types(tensors)
+    dtype = tensors["q"].dtype
+    own = {"q": DTYPES, "k": (dtype,), "v": (dtype,), "gate": (dtype, torch.float32)}
+    checks.check_types(NAME, tensors, own | _TYPES)
     _check_options(options, tensors["q"])
     _check_shapes(tensors, options["layout"])
     if options["gate_fn"] == "none":

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gated_attention computes on GPUs: the one list that its checks, its errors, its documents and its tests walk."""
+"""What the operations compute on GPUs: the one list that its checks, its errors, its documents and its tests walk."""
 
 import torch
 
-from ..arguments import OPTIONS, TENSORS
+from ..arguments import LINEAR_ATTENTION, OPTIONS, TENSORS
 
 SUPPORTED_TENSORS = (
     "q",
@@ -37,3 +37,14 @@ MAX_HEAD_DIM = 256
 """The largest D and Dv."""
 
 GATE_FUNCTIONS = ("sigmoid", "sigmoid2", "ns_sigmoid", "silu", "softplus", "identity")
+
+LINEAR_TENSORS = ("q", "k", "v", "decay", "beta", "state", "cu_seqlens")
+LINEAR_OPTIONS = ("layout", "rule", "scale", "l2_norm")
+LINEAR_DECLINED = tuple(
+    name
+    for name in (*LINEAR_ATTENTION.tensors, *LINEAR_ATTENTION.options)
+    if name not in LINEAR_TENSORS + LINEAR_OPTIONS
+)
+
+LINEAR_MAX_STATE_ROWS = 128
+"""The largest D of linear attention; Dv is bounded by MAX_HEAD_DIM."""
