@@ -46,7 +46,7 @@ triton() { # all cases in Triton's interpreter, all sizes of tiles compiled
   local python=$PWD/build/python-venv/bin/python
   cd tests/python/triton || return
   export PYTHONPATH=$OLDPWD/build/python PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 HEADGATE_TRITON=all
-  "$python" -m pytest -q -p no:cacheprovider test_interpreted.py test_interpreted_operation.py &&
+  "$python" -m pytest -q -p no:cacheprovider test_interpreted*.py &&
     "$python" -m pytest -q -p no:cacheprovider test_ahead_of_time.py test_arguments.py test_traces.py
 }
 export -f lint aarch64 mutants triton
