@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention on a GPU: tests the kernels of headgate.torch.gpu there, and times them beside PyTorch's.
 
-    python bench/gpu.py check                     # every case of tests/python/triton/cases.py, twice: exact, and bitwise equal
+    python bench/gpu.py check                     # every case of tests/python/triton, twice: exact, and bitwise equal
     python bench/gpu.py time                      # ms beside scaled_dot_product_attention and FlexAttention, each gated after
     TRITON_INTERPRET=1 python bench/gpu.py check --device cpu --only packed        # without a GPU
 
@@ -33,19 +33,20 @@ if importlib.util.find_spec("headgate") is None:
         sys.modules[name] = package
 
 import cases
+import linear_cases
 from headgate.torch.gpu import launch
 
 
 def check(device, only):
     """Prints a line for each case; returns the number of wrong ones."""
     wrong = 0
-    for case in cases.CASES:
+    for module, case in [(module, case) for module in (cases, linear_cases) for case in module.CASES]:
         if only not in case.name:
             continue
-        problem = cases.problem_of(case, device, tiles=device == "cpu")
         try:
-            first, second = (cases.computed(case, problem) for _ in range(2))
-            lines = cases.errors_of(case, first, *cases.expected_of(case, problem))
+            problem = module.problem_of(case, device, device == "cpu")
+            first, second = (module.computed(case, problem) for _ in range(2))
+            lines = module.errors_of(case, first, module.expected_of(case, problem))
             lines += [
                 f"{name} differs in a second call" for name in first if not torch.equal(first[name], second[name])
             ]

@@ -58,9 +58,11 @@ def test_arguments_list_is_that_of_the_operation_and_of_the_documents():
     assert support.SUPPORTED_TENSORS == Inputs._fields
     assert set(support.SUPPORTED_OPTIONS) == {*Options._fields, "precision"} - {"tiles"}
     section = (ROOT / "docs/reference/pytorch.md").read_text().partition("## On GPUs")[2].partition("\n## ")[0]
-    rows = dict(re.findall(r"^\| (computed|declined)[^|]*\| (.*) \|$", section, re.M))
+    rows = dict(re.findall(r"^\| (computed|declined|takes|refuses)[^|]*\| (.*) \|$", section, re.M))
     named = {word: set(re.findall(r"`(\w+)`", row)) for word, row in rows.items()}
     assert named["declined"] == set(support.DECLINED)
+    assert named["refuses"] == set(support.LINEAR_DECLINED)
+    assert named["takes"] >= set(support.LINEAR_TENSORS + support.LINEAR_OPTIONS) - {"q", "k", "v"}
     assert named["computed"] >= set(support.SUPPORTED_TENSORS + support.SUPPORTED_OPTIONS) - {"q", "k", "v", "gate"}
 
 
