@@ -40,13 +40,12 @@ from headgate.torch.gpu import launch
 def check(device, only):
     """Prints a line for each case; returns the number of wrong ones."""
     wrong = 0
-    for module, case in [(module, case) for module in (cases, linear_cases) for case in module.CASES]:
-        if only not in case.name:
-            continue
+    chosen = [(kind, case) for kind in (cases, linear_cases) for case in kind.CASES if only in case.name]
+    for kind, case in chosen:
         try:
-            problem = module.problem_of(case, device, device == "cpu")
-            first, second = (module.computed(case, problem) for _ in range(2))
-            lines = module.errors_of(case, first, module.expected_of(case, problem))
+            problem = kind.problem_of(case, device, device == "cpu")
+            first, second = (kind.computed(case, problem) for _ in range(2))
+            lines = kind.errors_of(case, first, kind.expected_of(case, problem))
             lines += [
                 f"{name} differs in a second call" for name in first if not torch.equal(first[name], second[name])
             ]
