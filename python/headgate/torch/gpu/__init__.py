@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gated_attention on GPUs, in Triton: experimental, see docs/reference/pytorch.md, "On GPUs".
+"""gated_attention and linear_attention on GPUs, in Triton: experimental, see docs/reference/pytorch.md, "On GPUs".
 
-kernels.py has the kernels, tiles.py the sizes of their tiles, launch.py what the host does for them: these three import
-nothing but PyTorch and Triton. operation.py has the operations of PyTorch and the checks of arguments, support.py what
-GPUs compute of the library's arguments.
+kernels.py has attention's kernels, tiles.py the sizes of their tiles, launch.py what the host does for them;
+linear_kernels.py and linear_launch.py are the same of linear attention. These five import nothing but PyTorch and Triton.
+operation.py and linear_operation.py have the operations of PyTorch, checks.py the checks that they share, and support.py
+what GPUs compute of the library's arguments.
 """
 
 from typing import Any
