@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # check.sh [--since COMMIT] [--seconds N] [--only "NAMES"]: what `make check` does once the packages are installed: all
-# of addresses threads aarch64 lint places mutants, or those of NAMES. All checks run, even
+# of addresses threads aarch64 lint places triton mutants, or those of NAMES. All checks run, even
 # if one fails; what does not end within N seconds of the start is stopped, and counted as failed. The last lines say how
 # long each check took, and which vector targets and 16-bit products this machine has.
 # clang-tidy reads what changed since COMMIT; by default since this branch left origin/main or, on main itself, by the
@@ -42,7 +42,14 @@ mutants() { # other ones in each commit
   local python
   python=$(scripts/python_venv.sh build mutants) && "$python" scripts/mutation_check.py --sample 6 --seed "$(git rev-parse HEAD)"
 }
-export -f lint aarch64 mutants
+triton() { # all cases in Triton's interpreter, all sizes of tiles compiled
+  local python=$PWD/build/python-venv/bin/python
+  cd tests/python/triton || return
+  export PYTHONPATH=$OLDPWD/build/python PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 HEADGATE_TRITON=all
+  "$python" -m pytest -q -p no:cacheprovider test_interpreted*.py &&
+    "$python" -m pytest -q -p no:cacheprovider test_ahead_of_time.py test_arguments.py test_traces.py
+}
+export -f lint aarch64 mutants triton
 
 logs=$(mktemp -d) || exit 1
 trap 'rm -rf "$logs"' EXIT
@@ -77,6 +84,7 @@ check threads scripts/sanitize.sh quick tsan
 check aarch64 aarch64
 check lint lint "${since:-$(base_commit)}"
 check places scripts/places.sh
+check triton triton
 check mutants mutants
 
 # Repeats the errors, since they may be thousands of lines above.

@@ -4,7 +4,13 @@
 import importlib
 from types import ModuleType
 
-EXTRAS = {"matplotlib": "plot", "pandas": "frames", "torch": "torch", "transformers": "transformers"}
+EXTRAS = {
+    "matplotlib": "plot",
+    "pandas": "frames",
+    "torch": "torch",
+    "transformers": "transformers",
+    "triton": "triton",
+}
 """The extra of pyproject.toml by the package that it adds."""
 
 

@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 
 import headgate
 
+from . import gpu
 from .arguments import ATTENTION, DIFFERENTIABLE, FORWARD_ONLY, OPTIONAL, OPTIONS, TENSORS, Operation, takes
 from .dropout import draw_seed
 from .eager import EagerOperation, Named, RecordedCall
@@ -252,11 +253,12 @@ def autocast(
     tensors: dict[str, Tensor | None],
     others: tuple[str, ...] = ("gate", "bias"),
     cast: tuple[str, ...] = ("q", "k", "v"),
+    device: str = "cpu",
 ) -> None:
     """Under autocast the tensors `cast` become of its dtype; `others` too, unless they are f32, which kernels take."""
-    if not torch.is_autocast_enabled("cpu") or tensors[cast[0]].dtype == torch.float64:
+    if not torch.is_autocast_enabled(device) or tensors[cast[0]].dtype == torch.float64:
         return
-    dtype = torch.get_autocast_dtype("cpu")
+    dtype = torch.get_autocast_dtype(device)
     for name in (*cast, *others):
         tensor = tensors.get(name)
         kept = tensor is None or not tensor.is_floating_point() or (name in others and tensor.dtype == torch.float32)
@@ -272,7 +274,7 @@ def _same_lengths(one: Tensor, other: Tensor, ragged: int) -> bool:
     return not torch.compiler.is_compiling() and torch.equal(one.offsets(), other.offsets())
 
 
-def _unnest(tensors: dict[str, Tensor | None], layout: str) -> Tensor | None:
+def unnest(tensors: dict[str, Tensor | None], layout: str) -> Tensor | None:
     """Makes a packed batch of jagged nested tensors; returns q as it was, or None where nothing is nested."""
     nested = [name for name, tensor in tensors.items() if tensor is not None and tensor.is_nested]
     if not nested:
@@ -376,9 +378,12 @@ def gated_attention(
     q, k, v, gate_logits, bias and sinks have gradients; block_table, k_scale, v_scale and gate_threshold are for calls
     without gradients. Without a dropout_seed, dropout draws one of PyTorch's default generator. Jagged nested tensors (N,H,T*,D), or (N,T*,H,D) with layout "bthd", are a packed batch, and
     the result is nested as q is. Under torch.autocast q, k and v are cast to its dtype, and gate_logits and bias
-    where they are not float32. Raises ValueError, in one line, on arguments that do not fit.
+    where they are not float32. Tensors on a GPU go to kernels in Triton, which take fewer arguments
+    (docs/reference/pytorch.md). Raises ValueError, in one line, on arguments that do not fit.
     """
     given = {"q": q, "k": k, "v": v, "gate": gate_logits}
+    if getattr(q, "is_cuda", False):
+        return gpu.gated_attention(given, arguments, return_lse)
     if arguments.get("dropout") and arguments.get("dropout_seed") is None:
         arguments["dropout_seed"] = draw_seed()
     result = _EAGER.call(given, arguments, return_lse)
@@ -408,7 +413,7 @@ def _call_generally(
     if are_dtensors(tensors):
         y, lse = attend_on_dtensors(NAME, tensors, options["layout"], lambda own: _call_with_lse(own, given))
         return (y, lse) if return_lse else y
-    nested = _unnest(tensors, options["layout"])
+    nested = unnest(tensors, options["layout"])
     autocast(tensors)
     transformed = not torch.compiler.is_compiling() and transforms_are_active()
     keep_attn = (

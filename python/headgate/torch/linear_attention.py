@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import gpu
 from .arguments import LINEAR_ATTENTION, takes
 from .operation import CustomOperation, Named, sequences_of
 
@@ -49,8 +50,11 @@ def linear_attention(
     The arguments are those of headgate.linear_attention, as tensors of the CPU with any strides; none is copied.
     Returns y, of q's dtype; with return_state also the state after the last token (N,Hv,D,Dv), which has a gradient
     too and is the `state` of the call for the next tokens. q, k, v, decay, beta and state have gradients. Under
-    torch.autocast q, k and v are cast to its dtype, and decay and beta where they are not float32. Raises ValueError, in
-    one line, on arguments that do not fit.
+    torch.autocast q, k and v are cast to its dtype, and decay and beta where they are not float32. Tensors on a GPU go to
+    kernels in Triton, which take fewer arguments (docs/reference/pytorch.md). Raises ValueError, in one line, on
+    arguments that do not fit.
     """
     given = {"q": q, "k": k, "v": v, "decay": decay, "beta": beta}
+    if getattr(q, "is_cuda", False):
+        return gpu.linear_attention(given, arguments, return_state)
     return _OPERATION.call(given, arguments, keep_state=return_state)

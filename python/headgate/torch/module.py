@@ -194,7 +194,9 @@ class GatedAttention(GatedLayer):
     def _sinks(self, heads: int) -> Tensor | None:
         if self.variant.attention_sinks == "learned_sinks":
             return self.sinks.to(torch.promote_types(self.sinks.dtype, torch.float32))
-        return torch.zeros(heads) if self.variant.attention_sinks == "off_by_one" else None
+        if self.variant.attention_sinks == "off_by_one":
+            return torch.zeros(heads, device=self.o_proj.weight.device)
+        return None
 
     @in_words_of("GatedAttention", _ARGUMENTS)
     def forward(

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of arguments that the operations for GPUs share. Errors are of one line and begin with the function's name."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..arguments import Operation
+
+INDICES = (torch.int32, torch.int64)
+
+
+def refuse_declined(
+    what: str, declined: tuple[str, ...], tensors: dict[str, Any], options: dict[str, Any], operation: Operation
+) -> None:
+    """Refuses arguments that support.py does not list, unless they have their default."""
+    for name in declined:
+        value = tensors.get(name) if name in operation.tensors else options.get(name)
+        if value is not None and not (name in options and value == operation.options[name].default):
+            raise ValueError(f"{what}: {name} is not supported on GPUs: leave it out, or move the tensors to the CPU")
+
+
+def check_tensors(
+    what: str, tensors: dict[str, Any], first: Tensor, differentiable: tuple[str, ...], recorded: bool
+) -> None:
+    """Requires tensors on the device of `first`, the first of them, and that no gradient would be lost."""
+    leading = next(iter(tensors))
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{what}: {name} is a {type(tensor).__name__} but must be a tensor")
+        if tensor.device != first.device:
+            raise ValueError(
+                f"{what}: {name} lies on {tensor.device} but must lie on {first.device}, as {leading} does"
+            )
+        if recorded and tensor.requires_grad and name not in differentiable:
+            raise ValueError(f"{what}: {name} requires a gradient but has none: detach it")
+
+
+def word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def check_types(what: str, tensors: dict[str, Tensor | None], allowed: dict[str, tuple[torch.dtype, ...]]) -> None:
+    for name, dtypes in allowed.items():
+        tensor = tensors[name]
+        if tensor is not None and tensor.dtype not in dtypes:
+            words = " or ".join(dict.fromkeys(map(word, dtypes)))
+            raise ValueError(f"{what}: {name} is {word(tensor.dtype)} but must be {words} on GPUs")
+
+
+def require_shape(what: str, name: str, tensor: Tensor | None, *shapes: tuple[Any, ...]) -> None:
+    if tensor is None or any(tuple(tensor.shape) == shape for shape in shapes):
+        return
+    wanted = " or ".join(f"({','.join(map(str, shape))})" for shape in dict.fromkeys(shapes))
+    raise ValueError(f"{what}: {name} has shape ({','.join(map(str, tensor.shape))}) but must have {wanted}")
+
+
+def check_features(what: str, tensors: dict[str, Tensor], most: int) -> None:
+    """Requires as many dimensions as the first has, 3 or 4, and 1 to `most` features."""
+    first = next(iter(tensors.values()))
+    for name, tensor in tensors.items():
+        if tensor.dim() != first.dim() or first.dim() not in (3, 4):
+            raise ValueError(
+                f"{what}: {name} has {tensor.dim()} dimensions but must have 4, or 3 like {', '.join(tensors)}"
+            )
+        if not 1 <= tensor.shape[-1] <= most:
+            raise ValueError(f"{what}: {name} has {tensor.shape[-1]} features but must have 1 to {most} on GPUs")
+
+
+def check_choices(what: str, options: dict[str, Any], choices: dict[str, tuple[str, ...]]) -> None:
+    for name, words in choices.items():
+        if options[name] not in words:
+            raise ValueError(f"{what}: {name}: '{options[name]}' is none of {', '.join(words)}")
+
+
+def require_finite(what: str, options: dict[str, Any], name: str, least: float = -math.inf) -> None:
+    value = options[name]
+    if value is not None and not (math.isfinite(value) and value >= least):
+        at_least = "" if least == -math.inf else f" and at least {least:g}"
+        raise ValueError(f"{what}: {name} is {value} but must be finite{at_least}")

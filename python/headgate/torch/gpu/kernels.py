@@ -1,0 +1,545 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gated attention in Triton: a kernel for the forward pass, three for the backward pass.
+
+    s    = scale · q kᵀ, or softcap · tanh(scale · q kᵀ / softcap)
+    lse  = log( Σ_{j visible} exp(s_j) + exp(sink) )
+    o    = Σ_{j visible} exp(s_j − lse) v_j
+    y    = o ∘ g(z)   or   o + g(z)
+
+q (B,Hq,T,D), k (B,Hkv,S,D), v (B,Hkv,S,Dv), gate z (B,Hq,T,1) or (B,Hq,T,Dv); lse and delta (B,Hq,T) in f32, contiguous.
+Query i of a sequence sees keys i + low to i + high, below `seen`. Sums are f32; no kernel uses atomics, and each sum has one
+order, so results are bitwise reproducible. Kernels compute scores in base 2: `inner` and `outer` carry log2(e).
+
+This file imports nothing but Triton, so that it can be compiled and run without the rest of the package.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
+# Diagonals are clamped to this: further ones hide or show all keys of any sequence that fits into memory.
+FAR: tl.constexpr = tl.constexpr(1 << 30)
+
+
+@triton.jit
+def _sigmoid(z):
+    e = tl.exp(-tl.abs(z))
+    return tl.where(z >= 0, 1.0, e) / (1.0 + e)
+
+
+@triton.jit
+def _softplus(z):
+    e = tl.exp(-tl.abs(z))
+    # Below 2^-12 two terms of log(1 + e) are exact in f32, and 1 + e loses digits.
+    return tl.maximum(z, 0.0) + tl.where(e < 0.000244140625, e - 0.5 * e * e, tl.log(1.0 + e))
+
+
+@triton.jit
+def _gate(z, FN: tl.constexpr):
+    """g(z)."""
+    if FN == "sigmoid":
+        g = _sigmoid(z)
+    elif FN == "sigmoid2":
+        g = 2.0 * _sigmoid(z)
+    elif FN == "ns_sigmoid":
+        g = 0.5 + 0.5 * _sigmoid(z)
+    elif FN == "silu":
+        g = z * _sigmoid(z)
+    elif FN == "softplus":
+        g = _softplus(z)
+    else:
+        tl.static_assert(FN == "identity")
+        g = z
+    return g
+
+
+@triton.jit
+def _gate_slope(z, FN: tl.constexpr):
+    """g′(z)."""
+    s = _sigmoid(z)
+    if FN == "sigmoid":
+        slope = s * _sigmoid(-z)
+    elif FN == "sigmoid2":
+        slope = 2.0 * s * _sigmoid(-z)
+    elif FN == "ns_sigmoid":
+        slope = 0.5 * s * _sigmoid(-z)
+    elif FN == "silu":
+        slope = s + z * s * _sigmoid(-z)
+    elif FN == "softplus":
+        slope = s
+    else:
+        tl.static_assert(FN == "identity")
+        slope = tl.full(z.shape, 1.0, tl.float32)
+    return slope
+
+
+@triton.jit
+def _gate_log_slope(z, FN: tl.constexpr):
+    """g′(z) / g(z) of a function without a zero: dz = dy ∘ y ∘ g′/g needs no o."""
+    if FN == "sigmoid" or FN == "sigmoid2":
+        slope = _sigmoid(-z)
+    elif FN == "ns_sigmoid":
+        s = _sigmoid(z)
+        slope = s * _sigmoid(-z) / (1.0 + s)
+    else:
+        tl.static_assert(FN == "softplus")
+        # Far below 0 both are e^z, which may be 0 in f32: their ratio is 1 − e^z / 2.
+        slope = tl.where(z < -9.0, 1.0 - 0.5 * tl.exp(tl.minimum(z, 0.0)), _sigmoid(z) / _softplus(tl.maximum(z, -9.0)))
+    return slope
+
+
+@triton.jit
+def _tanh(x):
+    e = tl.exp(-2.0 * tl.abs(x))
+    t = (1.0 - e) / (1.0 + e)
+    # Near 0 the difference loses digits: the series has f32's.
+    x2 = x * x
+    series = x * (1.0 + x2 * (-0.3333333333333333 + x2 * (0.13333333333333333 - x2 * 0.05396825396825397)))
+    return tl.where(x2 < 0.0078125, series, tl.where(x >= 0, t, -t))
+
+
+@triton.jit
+def _place(tile, cu, n_sequences, b, BLOCK: tl.constexpr):
+    """The sequence of a tile of BLOCK rows, and the tile's first row within it.
+
+    In a packed batch sequence n has the tiles from cu[n] // BLOCK + n on: at least as many as it needs, and those that it
+    does not need begin behind its end. So the host need not know the lengths.
+    """
+    if cu is None:
+        n = b
+        first = tile * BLOCK
+    else:
+        n = tile * 0
+        end = n + n_sequences
+        while end - n > 1:
+            middle = (n + end) // 2
+            reached = (tl.load(cu + middle) // BLOCK).to(tl.int32) + middle <= tile
+            n = tl.where(reached, middle, n)
+            end = tl.where(reached, end, middle)
+        first = (tile - (tl.load(cu + n) // BLOCK).to(tl.int32) - n) * BLOCK
+    return n, first
+
+
+@triton.jit
+def _sequence(n, cu, length):
+    """Where sequence n begins in the tensor's rows (64 bits), and its length."""
+    if cu is None:
+        begin = n.to(tl.int64) * 0
+        rows = length
+    else:
+        begin = tl.load(cu + n).to(tl.int64)
+        rows = (tl.load(cu + n + 1).to(tl.int64) - begin).to(tl.int32)
+    return begin, rows
+
+
+@triton.jit
+def _visibility(n, t, s, key_lengths, query_offsets, left, right):
+    """Query i of sequence n sees keys i + low to i + high, of the first `seen`."""
+    if query_offsets is None:
+        shift = (n * 0 + s - t).to(tl.int64)
+    else:
+        shift = tl.load(query_offsets + n).to(tl.int64)
+    low = tl.minimum(tl.maximum(shift - left, -FAR), FAR).to(tl.int32)
+    high = tl.minimum(tl.maximum(shift + right, -FAR), FAR).to(tl.int32)
+    if key_lengths is None:
+        seen = n * 0 + s
+    else:
+        seen = tl.minimum(tl.maximum(tl.load(key_lengths + n), 0), s).to(tl.int32)
+    return seen, low, high
+
+
+@triton.jit
+def _load_rows(
+    base, first, stride_t, stride_d, n_rows, N_COLUMNS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Rows first … first + ROWS − 1 of (n_rows, N_COLUMNS); 0 outside. WHOLE: all rows are there."""
+    rows = tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    at = base + (first + rows).to(tl.int64)[:, None] * stride_t + columns.to(tl.int64)[None, :] * stride_d
+    if WHOLE and N_COLUMNS == COLUMNS:
+        x = tl.load(at)
+    elif WHOLE:
+        x = tl.load(at, mask=columns[None, :] < N_COLUMNS, other=0.0)
+    elif N_COLUMNS == COLUMNS:
+        x = tl.load(at, mask=(first + rows)[:, None] < n_rows, other=0.0)
+    else:
+        x = tl.load(at, mask=((first + rows)[:, None] < n_rows) & (columns[None, :] < N_COLUMNS), other=0.0)
+    return x
+
+
+@triton.jit
+def _store_rows(
+    base, first, stride_t, stride_d, n_rows, x, N_COLUMNS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """Rounds x to the type of `base` once, and writes what lies within (n_rows, N_COLUMNS)."""
+    rows = first + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    at = base + rows.to(tl.int64)[:, None] * stride_t + columns.to(tl.int64)[None, :] * stride_d
+    tl.store(at, x.to(base.dtype.element_ty), mask=(rows[:, None] < n_rows) & (columns[None, :] < N_COLUMNS))
+
+
+@triton.jit
+def _base(pointer, b, h, begin, stride_b, stride_h, stride_t):
+    """The address of row `begin` of head h of batch b, in 64 bits."""
+    return pointer + b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h + begin * stride_t
+
+
+@triton.jit
+def _visible(rows, columns, seen, low, high, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    """Which keys `columns` the queries `rows` see; the two are broadcast."""
+    visible = (columns < seen) & (rows >= 0)
+    if RIGHT:
+        visible = visible & (columns <= rows + high)
+    if LEFT:
+        visible = visible & (columns >= rows + low)
+    return visible
+
+
+@triton.jit
+def _score(product, inner, outer, CAP: tl.constexpr):
+    """The scores in base 2 of the products q kᵀ."""
+    if CAP:
+        x = outer * _tanh(product * inner)
+    else:
+        x = product * outer
+    return x
+
+
+@triton.jit
+def _score_slope(product, inner, CAP: tl.constexpr):
+    """By what a score changes with scale · q kᵀ: 1 − tanh² under a softcap."""
+    if CAP:
+        c = _tanh(product * inner)
+        slope = 1.0 - c * c
+    else:
+        slope = tl.full(product.shape, 1.0, tl.float32)
+    return slope
+
+
+@triton.jit
+def _attend(
+    total, top, acc, q, k_base, v_base, k_t, k_d, v_t, v_d, first, begin, end, s, seen, low, high, inner, outer,
+    D: tl.constexpr, DV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr,
+    MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """The online softmax over the keys begin … end − 1, in blocks: sums `total` and `acc` relative to maxima `top`."""
+    rows = first + tl.arange(0, BLOCK_M)
+    for n in tl.range(begin, end, BLOCK_N):
+        k = _load_rows(k_base, n, k_t, k_d, seen, D, BLOCK_N, BLOCK_D, not MASKED)
+        x = _score(tl.dot(q, tl.trans(k), input_precision=PRECISION), inner, outer, CAP)
+        if MASKED:
+            columns = n + tl.arange(0, BLOCK_N)
+            x = tl.where(_visible(rows[:, None], columns[None, :], seen, low, high, LEFT, RIGHT), x, float("-inf"))
+        new_top = tl.maximum(top, tl.max(x, 1))
+        # A row that has seen no key yet has the maximum −∞: −∞ − (−∞) is NaN.
+        anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
+        p = tl.exp2(x - anchor[:, None])
+        shrink = tl.exp2(top - anchor)
+        total = total * shrink + tl.sum(p, 1)
+        v = _load_rows(v_base, n, v_t, v_d, seen, DV, BLOCK_N, BLOCK_DV, not MASKED)
+        acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
+        top = new_top
+    return total, top, acc
+
+
+@triton.jit
+def attention_forward(
+    q, k, v, gate, sinks, y, lse, attn, cu_seqlens_q, cu_seqlens_k, key_lengths, query_offsets,
+    q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, gate_b, gate_h, gate_t, gate_d, y_b, y_h, y_t,
+    T, S, H, n_sequences, tiles, left, right, inner, outer,
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, GATE: tl.constexpr, FN: tl.constexpr, ADD: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """Writes y, lse and, unless it is None, attn = o, of BLOCK_M queries of a head. y and attn lie alike."""
+    tile = tl.program_id(0) % tiles
+    h = tl.program_id(0) // tiles % H
+    b = tl.program_id(0) // tiles // H
+    n, first = _place(tile, cu_seqlens_q, n_sequences, b, BLOCK_M)
+    q0, t = _sequence(n, cu_seqlens_q, T)
+    k0, s = _sequence(n, cu_seqlens_k, S)
+    if first >= t:
+        return
+    seen, low, high = _visibility(n, t, s, key_lengths, query_offsets, left, right)
+    q_rows = _load_rows(_base(q, b, h, q0, q_b, q_h, q_t), first, q_t, q_d, t, D, BLOCK_M, BLOCK_D, False)
+    k_base = _base(k, b, h // GROUP, k0, k_b, k_h, k_t)
+    v_base = _base(v, b, h // GROUP, k0, v_b, v_h, v_t)
+
+    # Of the keys [begin, end) those of [all_from, all_to) are seen by every row and need no mask.
+    begin = first * 0
+    end = seen
+    all_from = begin
+    all_to = seen // BLOCK_N * BLOCK_N
+    if RIGHT:
+        end = tl.maximum(0, tl.minimum(end, first + BLOCK_M + high))
+        all_to = tl.maximum(0, tl.minimum(all_to, first + high + 1)) // BLOCK_N * BLOCK_N
+    if LEFT:
+        begin = tl.minimum(end, tl.maximum(0, first + low) // BLOCK_N * BLOCK_N)
+        all_from = (tl.maximum(0, tl.minimum(end, first + BLOCK_M - 1 + low)) + BLOCK_N - 1) // BLOCK_N * BLOCK_N
+        all_from = tl.minimum(tl.maximum(all_from, begin), end)
+    all_to = tl.maximum(all_from, tl.minimum(all_to, end))
+
+    acc = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
+    if sinks is None:
+        total = tl.zeros((BLOCK_M,), tl.float32)
+        top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    else:
+        total = tl.full((BLOCK_M,), 1.0, tl.float32)
+        top = tl.zeros((BLOCK_M,), tl.float32) + tl.load(sinks + h).to(tl.float32) * LOG2E
+    if LEFT:
+        total, top, acc = _attend(
+            total, top, acc, q_rows, k_base, v_base, k_t, k_d, v_t, v_d, first, begin, all_from, s, seen, low, high,
+            inner, outer, D, DV, LEFT, RIGHT, CAP, True, PRECISION, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV)  # fmt: skip
+    total, top, acc = _attend(
+        total, top, acc, q_rows, k_base, v_base, k_t, k_d, v_t, v_d, first, all_from, all_to, s, seen, low, high,
+        inner, outer, D, DV, LEFT, RIGHT, CAP, False, PRECISION, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV)  # fmt: skip
+    total, top, acc = _attend(
+        total, top, acc, q_rows, k_base, v_base, k_t, k_d, v_t, v_d, first, all_to, end, s, seen, low, high,
+        inner, outer, D, DV, LEFT, RIGHT, CAP, True, PRECISION, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV)  # fmt: skip
+
+    # A row that sees nothing has o = 0 and lse = −∞; a NaN among the scores stays NaN.
+    o = acc / tl.where(total == 0, 1.0, total)[:, None]
+    rows = first + tl.arange(0, BLOCK_M)
+    natural = tl.where(total == 0, float("-inf"), (top + tl.log2(tl.where(total == 0, 1.0, total))) * LN2)
+    tl.store(lse + (b * H + h).to(tl.int64) * T + q0 + rows, natural, mask=rows < t)
+    if attn is not None:
+        _store_rows(_base(attn, b, h, q0, y_b, y_h, y_t), first, y_t, 1, t, o, DV, BLOCK_M, BLOCK_DV)
+    if GATE != "none":
+        gate_base = _base(gate, b, h, q0, gate_b, gate_h, gate_t)
+        if GATE == "headwise":
+            z = _load_rows(gate_base, first, gate_t, gate_d, t, 1, BLOCK_M, 1, False)
+        else:
+            z = _load_rows(gate_base, first, gate_t, gate_d, t, DV, BLOCK_M, BLOCK_DV, False)
+        g = _gate(z.to(tl.float32), FN)
+        if ADD:
+            o = o + g
+        else:
+            o = o * g
+    _store_rows(_base(y, b, h, q0, y_b, y_h, y_t), first, y_t, 1, t, o, DV, BLOCK_M, BLOCK_DV)
+
+
+@triton.jit
+def attention_backward_rows(
+    dy, y, attn, gate, lse, dlse, delta, dgate, do, cu_seqlens_q,
+    dy_b, dy_h, dy_t, dy_d, y_b, y_h, y_t, gate_b, gate_h, gate_t, gate_d, dgate_b, dgate_h, dgate_t,
+    T, H, n_sequences, tiles,
+    DV: tl.constexpr, GATE: tl.constexpr, FN: tl.constexpr, ADD: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """What the other two kernels need of a row: delta = Σ do ∘ o − dlse; dgate; do = dy ∘ g of an elementwise gate.
+
+    Σ do ∘ o = Σ dy ∘ y where the gate multiplies. dgate = dy ∘ o ∘ g′ from attn, or dy ∘ y ∘ g′/g without it. dgate and
+    do are None where they are not wanted; do lies as y does.
+    """
+    tile = tl.program_id(0) % tiles
+    h = tl.program_id(0) // tiles % H
+    b = tl.program_id(0) // tiles // H
+    n, first = _place(tile, cu_seqlens_q, n_sequences, b, BLOCK_M)
+    q0, t = _sequence(n, cu_seqlens_q, T)
+    if first >= t:
+        return
+    dy_rows = _load_rows(
+        _base(dy, b, h, q0, dy_b, dy_h, dy_t), first, dy_t, dy_d, t, DV, BLOCK_M, BLOCK_DV, False
+    ).to(tl.float32)  # fmt: skip
+    if ADD:
+        product = dy_rows * _load_rows(
+            _base(attn, b, h, q0, y_b, y_h, y_t), first, y_t, 1, t, DV, BLOCK_M, BLOCK_DV, False
+        ).to(tl.float32)  # fmt: skip
+    else:
+        product = dy_rows * _load_rows(
+            _base(y, b, h, q0, y_b, y_h, y_t), first, y_t, 1, t, DV, BLOCK_M, BLOCK_DV, False
+        ).to(tl.float32)  # fmt: skip
+    row_sum = tl.sum(product, 1)
+
+    rows = first + tl.arange(0, BLOCK_M)
+    at = (b * H + h).to(tl.int64) * T + q0 + rows
+    d = row_sum
+    if dlse is not None:
+        d -= tl.load(dlse + at, mask=rows < t, other=0.0)
+    # Nothing flows through a row that sees nothing, whatever dlse says.
+    natural = tl.load(lse + at, mask=rows < t, other=0.0)
+    tl.store(delta + at, tl.where(natural == float("-inf"), 0.0, d), mask=rows < t)
+
+    if GATE != "none":
+        gate_base = _base(gate, b, h, q0, gate_b, gate_h, gate_t)
+        if GATE == "headwise":
+            z = _load_rows(gate_base, first, gate_t, gate_d, t, 1, BLOCK_M, 1, False).to(tl.float32)
+        else:
+            z = _load_rows(gate_base, first, gate_t, gate_d, t, DV, BLOCK_M, BLOCK_DV, False).to(tl.float32)
+        if dgate is not None:
+            dgate_base = _base(dgate, b, h, q0, dgate_b, dgate_h, dgate_t)
+            if ADD:
+                flow = dy_rows
+            elif attn is not None:
+                flow = dy_rows * _load_rows(
+                    _base(attn, b, h, q0, y_b, y_h, y_t), first, y_t, 1, t, DV, BLOCK_M, BLOCK_DV, False
+                ).to(tl.float32)  # fmt: skip
+            else:
+                flow = product
+            if ADD or attn is not None:
+                slope = _gate_slope(z, FN)
+            else:
+                slope = _gate_log_slope(z, FN)
+            if GATE == "headwise":
+                dz = tl.sum(flow, 1)[:, None] * slope
+                _store_rows(dgate_base, first, dgate_t, 1, t, dz, 1, BLOCK_M, 1)
+            else:
+                _store_rows(dgate_base, first, dgate_t, 1, t, flow * slope, DV, BLOCK_M, BLOCK_DV)
+        if do is not None:
+            do_base = _base(do, b, h, q0, y_b, y_h, y_t)
+            _store_rows(do_base, first, y_t, 1, t, dy_rows * _gate(z, FN), DV, BLOCK_M, BLOCK_DV)
+
+
+@triton.jit
+def _row_factors(gate_base, first, stride_t, t, GATE: tl.constexpr, FN: tl.constexpr, BLOCK_M: tl.constexpr):
+    """g of a headwise gate, which scales rows of do; 1 otherwise."""
+    rows = first + tl.arange(0, BLOCK_M)
+    if GATE == "headwise":
+        z = tl.load(gate_base + rows.to(tl.int64) * stride_t, mask=rows < t, other=0.0)
+        g = _gate(z.to(tl.float32), FN)
+    else:
+        g = tl.full((BLOCK_M,), 1.0, tl.float32)
+    return g
+
+
+@triton.jit
+def _saved_rows(lse_base, delta_base, first, t, BLOCK_M: tl.constexpr):
+    """lse in base 2, 0 in rows that see nothing (their weights are masked), and delta."""
+    rows = first + tl.arange(0, BLOCK_M)
+    natural = tl.load(lse_base + rows, mask=rows < t, other=0.0)
+    lse2 = tl.where(natural == float("-inf"), 0.0, natural * LOG2E)
+    return lse2, tl.load(delta_base + rows, mask=rows < t, other=0.0)
+
+
+@triton.jit
+def attention_backward_keys(
+    q, k, v, gate, do, lse, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, key_lengths, query_offsets,
+    q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, gate_b, gate_h, gate_t, do_b, do_h, do_t, do_d,
+    dk_b, dk_h, dk_t, dv_b, dv_h, dv_t, T, S, H, n_sequences, tiles, left, right, inner, outer, scale,
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, GATE: tl.constexpr, FN: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """Writes dk = scale · Σ dsᵀ q and dv = Σ Pᵀ do of BLOCK_N keys of a key/value head (H of them).
+
+    Sums over the GROUP query heads of the key/value head, one after the other. GATE is "headwise" where do is dy, whose
+    rows the gate has yet to scale: g scales Pᵀ and v doᵀ instead.
+    """
+    tile = tl.program_id(0) % tiles
+    h = tl.program_id(0) // tiles % H
+    b = tl.program_id(0) // tiles // H
+    n, first = _place(tile, cu_seqlens_k, n_sequences, b, BLOCK_N)
+    q0, t = _sequence(n, cu_seqlens_q, T)
+    k0, s = _sequence(n, cu_seqlens_k, S)
+    if first >= s:
+        return
+    seen, low, high = _visibility(n, t, s, key_lengths, query_offsets, left, right)
+    k_rows = _load_rows(_base(k, b, h, k0, k_b, k_h, k_t), first, k_t, k_d, seen, D, BLOCK_N, BLOCK_D, False)
+    v_rows = _load_rows(_base(v, b, h, k0, v_b, v_h, v_t), first, v_t, v_d, seen, DV, BLOCK_N, BLOCK_DV, False)
+    columns = first + tl.arange(0, BLOCK_N)
+
+    # Queries [begin, end) see some of these keys.
+    begin = first * 0
+    end = begin + t
+    if RIGHT:
+        begin = tl.minimum(end, tl.maximum(0, first - high) // BLOCK_M * BLOCK_M)
+    if LEFT:
+        end = tl.maximum(begin, tl.minimum(end, first + BLOCK_N - low))
+    if first >= seen:
+        end = begin
+
+    dk_rows = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    dv_rows = tl.zeros((BLOCK_N, BLOCK_DV), tl.float32)
+    for member in tl.range(0, GROUP):
+        head = h * GROUP + member
+        q_base = _base(q, b, head, q0, q_b, q_h, q_t)
+        do_base = _base(do, b, head, q0, do_b, do_h, do_t)
+        gate_base = do_base
+        if GATE == "headwise":
+            gate_base = _base(gate, b, head, q0, gate_b, gate_h, gate_t)
+        saved = (b * H * GROUP + head).to(tl.int64) * T + q0
+        for m in tl.range(begin, end, BLOCK_M):
+            rows = m + tl.arange(0, BLOCK_M)
+            q_rows = _load_rows(q_base, m, q_t, q_d, t, D, BLOCK_M, BLOCK_D, False)
+            do_rows = _load_rows(do_base, m, do_t, do_d, t, DV, BLOCK_M, BLOCK_DV, False)
+            lse2, delta_rows = _saved_rows(lse + saved, delta + saved, m, t, BLOCK_M)
+            g = _row_factors(gate_base, m, gate_t, t, GATE, FN, BLOCK_M)
+            product = tl.dot(k_rows, tl.trans(q_rows), input_precision=PRECISION)
+            p = tl.exp2(_score(product, inner, outer, CAP) - lse2[None, :])
+            p = tl.where(_visible(rows[None, :], columns[:, None], seen, low, high, LEFT, RIGHT), p, 0.0)
+            dp = tl.dot(v_rows, tl.trans(do_rows), input_precision=PRECISION)
+            if GATE == "headwise":
+                dv_rows = tl.dot((p * g[None, :]).to(do_rows.dtype), do_rows, dv_rows, input_precision=PRECISION)
+                dp = dp * g[None, :]
+            else:
+                dv_rows = tl.dot(p.to(do_rows.dtype), do_rows, dv_rows, input_precision=PRECISION)
+            ds = p * (dp - delta_rows[None, :])
+            if CAP:
+                ds = ds * _score_slope(product, inner, CAP)
+            dk_rows = tl.dot(ds.to(q_rows.dtype), q_rows, dk_rows, input_precision=PRECISION)
+    _store_rows(
+        _base(dk, b, h, k0, dk_b, dk_h, dk_t), first, dk_t, 1, s, dk_rows * scale, D, BLOCK_N, BLOCK_D
+    )  # fmt: skip
+    _store_rows(_base(dv, b, h, k0, dv_b, dv_h, dv_t), first, dv_t, 1, s, dv_rows, DV, BLOCK_N, BLOCK_DV)
+
+
+@triton.jit
+def attention_backward_queries(
+    q, k, v, gate, do, lse, delta, dq, cu_seqlens_q, cu_seqlens_k, key_lengths, query_offsets,
+    q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, gate_b, gate_h, gate_t, do_b, do_h, do_t, do_d,
+    dq_b, dq_h, dq_t, T, S, H, n_sequences, tiles, left, right, inner, outer, scale,
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, GATE: tl.constexpr, FN: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """Writes dq = scale · Σ ds k of BLOCK_M queries of a head. GATE as in attention_backward_keys."""
+    tile = tl.program_id(0) % tiles
+    h = tl.program_id(0) // tiles % H
+    b = tl.program_id(0) // tiles // H
+    n, first = _place(tile, cu_seqlens_q, n_sequences, b, BLOCK_M)
+    q0, t = _sequence(n, cu_seqlens_q, T)
+    k0, s = _sequence(n, cu_seqlens_k, S)
+    if first >= t:
+        return
+    seen, low, high = _visibility(n, t, s, key_lengths, query_offsets, left, right)
+    q_rows = _load_rows(_base(q, b, h, q0, q_b, q_h, q_t), first, q_t, q_d, t, D, BLOCK_M, BLOCK_D, False)
+    do_base = _base(do, b, h, q0, do_b, do_h, do_t)
+    do_rows = _load_rows(do_base, first, do_t, do_d, t, DV, BLOCK_M, BLOCK_DV, False)
+    saved = (b * H + h).to(tl.int64) * T + q0
+    lse2, delta_rows = _saved_rows(lse + saved, delta + saved, first, t, BLOCK_M)
+    gate_base = do_base
+    if GATE == "headwise":
+        gate_base = _base(gate, b, h, q0, gate_b, gate_h, gate_t)
+    g = _row_factors(gate_base, first, gate_t, t, GATE, FN, BLOCK_M)
+    k_base = _base(k, b, h // GROUP, k0, k_b, k_h, k_t)
+    v_base = _base(v, b, h // GROUP, k0, v_b, v_h, v_t)
+    rows = first + tl.arange(0, BLOCK_M)
+
+    begin = first * 0
+    end = seen
+    if RIGHT:
+        end = tl.maximum(0, tl.minimum(end, first + BLOCK_M + high))
+    if LEFT:
+        begin = tl.minimum(end, tl.maximum(0, first + low) // BLOCK_N * BLOCK_N)
+
+    dq_rows = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    for c in tl.range(begin, end, BLOCK_N):
+        columns = c + tl.arange(0, BLOCK_N)
+        k_rows = _load_rows(k_base, c, k_t, k_d, seen, D, BLOCK_N, BLOCK_D, False)
+        v_rows = _load_rows(v_base, c, v_t, v_d, seen, DV, BLOCK_N, BLOCK_DV, False)
+        product = tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
+        p = tl.exp2(_score(product, inner, outer, CAP) - lse2[:, None])
+        p = tl.where(_visible(rows[:, None], columns[None, :], seen, low, high, LEFT, RIGHT), p, 0.0)
+        dp = tl.dot(do_rows, tl.trans(v_rows), input_precision=PRECISION)
+        if GATE == "headwise":
+            dp = dp * g[:, None]
+        ds = p * (dp - delta_rows[:, None])
+        if CAP:
+            ds = ds * _score_slope(product, inner, CAP)
+        dq_rows = tl.dot(ds.to(k_rows.dtype), k_rows, dq_rows, input_precision=PRECISION)
+    _store_rows(
+        _base(dq, b, h, q0, dq_b, dq_h, dq_t), first, dq_t, 1, t, dq_rows * scale, D, BLOCK_M, BLOCK_D
+    )  # fmt: skip

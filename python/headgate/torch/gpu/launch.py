@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the host does for the kernels of kernels.py: it makes outputs, chooses tiles and launches.
+
+Nothing here looks into a tensor of the GPU, so no call waits for it. Arguments are those of gated_attention, checked.
+"""
+
+import contextlib
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from . import kernels
+from .tiles import KERNELS, Tile, architecture, tile_for
+
+LOG2E = 1.4426950408889634
+# Larger windows hide nothing, and their sums with query offsets stay within 64 bits.
+_WIDEST = 1 << 61
+
+
+class Inputs(NamedTuple):
+    """The tensors of a call, in its layout; (H,T,D) where there is no batch."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate: Tensor | None = None
+    key_lengths: Tensor | None = None
+    sinks: Tensor | None = None
+    query_offsets: Tensor | None = None
+    cu_seqlens_q: Tensor | None = None
+    cu_seqlens_k: Tensor | None = None
+
+
+class Options(NamedTuple):
+    """The options of a call. `tiles` replaces tiles of the table, by the names of kernels."""
+
+    layout: str = "bhtd"
+    scale: float | None = None
+    softcap: float = 0.0
+    causality: str = "none"
+    window_left: int = -1
+    window_right: int = -1
+    gate_fn: str = "sigmoid"
+    gate_op: str = "mul"
+    tiles: dict[str, Tile] | None = None
+
+
+Launcher = Callable[[Any], Any]
+"""Makes of a kernel what is launched: torch.library.wrap_triton within operations, so that they can be traced."""
+
+
+def new(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+    """Every tensor that a kernel writes is made here."""
+    return like.new_empty(shape, dtype=dtype)
+
+
+def strides(name: str, x: Tensor | None, layout: str) -> dict[str, int]:
+    """NAME_b, NAME_h, NAME_t and NAME_d, in elements; 0 of a tensor that is absent."""
+    if x is None:
+        return {f"{name}_{letter}": 0 for letter in "bhtd"}
+    batch, one, other, feature = (0, *x.stride()) if x.dim() == 3 else x.stride()
+    head, row = (one, other) if layout == "bhtd" else (other, one)
+    return {f"{name}_b": batch, f"{name}_h": head, f"{name}_t": row, f"{name}_d": feature}
+
+
+def sizes(x: Tensor, layout: str) -> tuple[int, int, int, int]:
+    """Batch, heads, rows and features."""
+    batch, one, other, features = (1, *x.shape) if x.dim() == 3 else x.shape
+    return (batch, one, other, features) if layout == "bhtd" else (batch, other, one, features)
+
+
+def lse_shape(q: Tensor, layout: str) -> tuple[int, ...]:
+    """(B,H,T), or (H,T) without a batch."""
+    batch, heads, rows, _ = sizes(q, layout)
+    return (batch, heads, rows) if q.dim() == 4 else (heads, rows)
+
+
+def gate_shape(gate: Tensor | None, features: int) -> str:
+    """What kernels call the gate: "headwise" has a feature for a head, "elementwise" one for each of v's."""
+    if gate is None:
+        return "none"
+    return "headwise" if gate.shape[-1] == 1 and features != 1 else "elementwise"
+
+
+def block_of_features(features: int) -> int:
+    return max(16, triton.next_power_of_2(features))
+
+
+@functools.cache
+def _parameters(kernel: Any) -> tuple[str, ...]:
+    return tuple(inspect.signature(kernel.fn).parameters)
+
+
+@functools.cache
+def _interpreted() -> bool:
+    return not isinstance(kernels.attention_forward, triton.runtime.JITFunction)
+
+
+def _target() -> tuple[str, int | str]:
+    """Triton's backend, "cuda" or "hip", and the architecture of the current device."""
+    if _interpreted():
+        return "interpreter", ""
+    target = triton.runtime.driver.active.get_current_target()
+    return target.backend, target.arch
+
+
+def backend() -> str:
+    return _target()[0]
+
+
+def _column() -> str:
+    return architecture(*_target())
+
+
+def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Triton launches on the current device."""
+    return torch.cuda.device(x.device) if x.is_cuda and torch.cuda.is_available() else contextlib.nullcontext()
+
+
+def launch_kernel(
+    launcher: Launcher, kernel: Any, programs: int, given: dict[str, Any], num_warps: int, num_stages: int
+) -> None:
+    """Launches `kernel` with those of `given` that it takes, if there is anything to do."""
+    if programs == 0:
+        return
+    arguments = {parameter: given[parameter] for parameter in _parameters(kernel)}
+    launcher(kernel)[(programs,)](**arguments, num_warps=num_warps, num_stages=num_stages)
+
+
+class _Call:
+    """A call's sizes, and the arguments that its kernels share, by their names in kernels.py."""
+
+    def __init__(self, inputs: Inputs, options: Options, launcher: Launcher):
+        q, k, v, gate = inputs[:4]
+        layout = options.layout
+        self.inputs, self.options, self.launcher = inputs, options, launcher
+        self.batch, self.heads, self.queries, D = sizes(q, layout)
+        _, self.kv_heads, self.keys, DV = sizes(v, layout)
+        self.features = max(D, DV)
+        scale = 1 / math.sqrt(D) if options.scale is None else options.scale
+        causal = options.causality == "causal"
+        right = 0 if causal else options.window_right  # at most 0 under causality, which is what is left of a window
+        capped = options.softcap > 0
+        self.sequences = None if inputs.cu_seqlens_q is None else inputs.cu_seqlens_q.shape[0] - 1
+        self.gate = gate_shape(gate, DV)
+        self.arguments = {
+            **inputs._asdict(),
+            **strides("q", q, layout),
+            **strides("k", k, layout),
+            **strides("v", v, layout),
+            **strides("gate", gate, layout),
+            "T": self.queries,
+            "S": self.keys,
+            "n_sequences": self.sequences or 0,
+            "left": min(options.window_left, _WIDEST),
+            "right": min(right, _WIDEST),
+            "inner": scale / options.softcap if capped else 0.0,
+            "outer": LOG2E * (options.softcap if capped else scale),
+            "scale": scale,
+            "GROUP": self.heads // self.kv_heads,
+            "D": D,
+            "DV": DV,
+            "BLOCK_D": block_of_features(D),
+            "BLOCK_DV": block_of_features(DV),
+            "GATE": self.gate,
+            "FN": options.gate_fn,
+            "ADD": options.gate_op == "add",
+            "LEFT": options.window_left >= 0,
+            "RIGHT": right >= 0,
+            "CAP": capped,
+            # f32 products are f32's, not TF32's. For 16-bit types the word means nothing.
+            "PRECISION": "ieee",
+        }
+
+    def launch(self, name: str, over_keys: bool = False, **more: Any) -> None:
+        """Launches a program for each tile of the queries, or of the keys, of each head."""
+        tile = (self.options.tiles or {}).get(name)
+        if tile is None:
+            tile = tile_for(name, _column(), self.inputs.q.element_size(), self.features)
+        rows, block, heads = (
+            (self.keys, tile.block_n, self.kv_heads) if over_keys else (self.queries, tile.block_m, self.heads)
+        )
+        tiles = -(-rows // block) if self.sequences is None else rows // block + self.sequences
+        given = {**self.arguments, **more, "H": heads, "tiles": tiles}
+        given |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}
+        programs = 0 if rows == 0 else tiles * heads * self.batch
+        launch_kernel(self.launcher, getattr(kernels, name), programs, given, tile.num_warps, tile.num_stages)
+
+
+def forward(
+    inputs: Inputs, options: Options, keep_attn: bool = False, launcher: Launcher = lambda kernel: kernel
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """y, of q's shape with Dv features; lse (B,H,T), f32; o, the output before the gate, like y, if it is wanted."""
+    q, v, layout = inputs.q, inputs.v, options.layout
+    y = new(q, (*q.shape[:-1], v.shape[-1]))
+    lse = new(q, lse_shape(q, layout), torch.float32)
+    attn = new(y, tuple(y.shape)) if keep_attn else None
+    with on_device_of(q):
+        call = _Call(inputs, options, launcher)
+        call.launch(KERNELS[0], y=y, lse=lse, attn=attn, **strides("y", y, layout))
+    return y, lse, attn
+
+
+class Gradients(NamedTuple):
+    """None where one was not wanted."""
+
+    q: Tensor | None
+    k: Tensor | None
+    v: Tensor | None
+    gate: Tensor | None
+    sinks: Tensor | None
+
+
+def backward(
+    dy: Tensor,
+    dlse: Tensor | None,
+    y: Tensor,
+    lse: Tensor,
+    attn: Tensor | None,
+    inputs: Inputs,
+    options: Options,
+    wanted: tuple[str, ...] = Gradients._fields,
+    launcher: Launcher = lambda kernel: kernel,
+) -> Gradients:
+    """The gradients `wanted` of Σ dy∘y + Σ dlse·lse. attn: o, where the gate may be 0 or is added."""
+    q, layout, gate = inputs.q, options.layout, inputs.gate
+    dlse = None if dlse is None else dlse.contiguous()
+    found = {name: new(x, tuple(x.shape)) for name in wanted if (x := getattr(inputs, name)) is not None}
+    delta = new(lse, tuple(lse.shape))
+    with on_device_of(q):
+        call = _Call(inputs, options, launcher)
+        elementwise = call.gate == "elementwise" and options.gate_op == "mul"
+        do = new(y, tuple(y.shape)) if elementwise and {"q", "k", "v"} & found.keys() else None
+        dgate = found.get("gate")
+        call.launch(
+            KERNELS[1],
+            dy=dy,
+            y=y,
+            attn=attn,
+            lse=lse,
+            dlse=dlse,
+            delta=delta,
+            dgate=dgate,
+            do=do,
+            **strides("dy", dy, layout),
+            **strides("y", y, layout),
+            **strides("dgate", dgate, layout),
+        )
+        upstream = dy if do is None else do
+        # The other kernels scale rows of dy by a headwise gate; an elementwise one is in do, one that is added nowhere.
+        scaled = call.gate == "headwise" and options.gate_op == "mul"
+        shared = {"do": upstream, "lse": lse, "delta": delta, **strides("do", upstream, layout)}
+        shared |= {"GATE": "headwise" if scaled else "none", "gate": gate if scaled else None}
+        if found.keys() & {"k", "v"}:
+            dk, dv = (
+                found[x] if x in found else new(getattr(inputs, x), tuple(getattr(inputs, x).shape)) for x in "kv"
+            )
+            both = {**strides("dk", dk, layout), **strides("dv", dv, layout)}
+            call.launch(KERNELS[2], over_keys=True, dk=dk, dv=dv, **shared, **both)
+        if "q" in found:
+            call.launch(KERNELS[3], dq=found["q"], **shared, **strides("dq", found["q"], layout))
+    if "sinks" in found:
+        rows = -torch.exp(inputs.sinks.float()[:, None] - lse) * delta
+        found["sinks"] = (rows.sum(dim=(0, 2)) if q.dim() == 4 else rows.sum(dim=1)).to(inputs.sinks.dtype)
+    return Gradients(*(found.get(name) for name in Gradients._fields))

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gated linear attention in Triton, a chunk of C tokens at a time: a kernel for each pass.
+
+With the state S before a chunk, G_i = Σ_{j ≤ i} g_j within it, γ_i = exp(G_i), Γ_ij = exp(G_i − G_j) for j ≤ i, and
+η_i = exp(G_C − G_i), the recurrence of a chunk is
+
+    A  = β ∘ Γ ∘ k kᵀ below the diagonal,   u = (1 + A)⁻¹ β (v − γ ∘ k S)        the delta rule; u = v without it
+    P  = Γ ∘ q kᵀ up to the diagonal,       y = scale (γ ∘ q S + P u),           S ← γ_C S + (η ∘ k)ᵀ u
+
+q, k and v are (B,H,T,·) of any strides; decay g and beta β (B,Hv,T,1); states (N,Hv,D,Dv) in f32. All is computed in f32. A
+program has BLOCK_DV columns of the state of one value head and sequence, and walks over its chunks; gradients that sum over
+columns are written for each block of them, and summed after. No atomics.
+"""
+
+import triton
+import triton.language as tl
+
+from .kernels import _base, _load_rows, _sequence, _store_rows
+
+# A decay below this is none of the state, in f32; sums of −∞ would have no differences.
+LEAST_DECAY: tl.constexpr = tl.constexpr(-100.0)
+
+
+@triton.jit
+def _normalized(x, eps, NORM: tl.constexpr):
+    """x / sqrt(Σ x² + eps) and the factor; 0 of a row whose norm is 0."""
+    if NORM:
+        squares = tl.sum(x * x, 1) + eps
+        factor = tl.where(squares > 0, 1.0 / tl.sqrt(tl.where(squares > 0, squares, 1.0)), 0.0)
+    else:
+        factor = tl.full((x.shape[0],), 1.0, tl.float32)
+    return x * factor[:, None], factor
+
+
+@triton.jit
+def _through_norm(dx, x, factor, NORM: tl.constexpr):
+    """The gradient of what _normalized has read, from that of its result x."""
+    if NORM:
+        dx = (dx - x * tl.sum(dx * x, 1)[:, None]) * factor[:, None]
+    return dx
+
+
+@triton.jit
+def _load_column(base, first, stride, n_rows, C: tl.constexpr, absent: tl.constexpr):
+    """A number for each token, `absent` where the tensor is None; 0 behind the last token."""
+    rows = first + tl.arange(0, C)
+    if base is None:
+        x = tl.where(rows < n_rows, absent, 0.0)
+    else:
+        x = tl.load(base + rows.to(tl.int64) * stride, mask=rows < n_rows, other=0.0).to(tl.float32)
+    return x
+
+
+@triton.jit
+def _decays(g, C: tl.constexpr):
+    """γ, η, γ_C and Γ of a chunk's decays."""
+    rows = tl.arange(0, C)
+    sums = tl.cumsum(tl.maximum(g, LEAST_DECAY), 0)
+    whole = tl.sum(tl.maximum(g, LEAST_DECAY), 0)
+    below = rows[:, None] >= rows[None, :]
+    pairs = tl.where(below, tl.exp(tl.where(below, sums[:, None] - sums[None, :], 0.0)), 0.0)
+    return tl.exp(sums), tl.exp(whole - sums), tl.exp(whole), pairs
+
+
+@triton.jit
+def _inverse(a, C: tl.constexpr):
+    """(1 + a)⁻¹ of a strictly lower triangular a, by forward substitution."""
+    rows = tl.arange(0, C)
+    inverse = tl.where(rows[:, None] == rows[None, :], 1.0, 0.0)
+    for i in tl.range(1, C):
+        row = tl.sum(tl.where(rows[:, None] == i, a, 0.0), 0)
+        change = tl.sum(row[:, None] * inverse, 0)
+        inverse = tl.where(rows[:, None] == i, inverse - change[None, :], inverse)
+    return inverse
+
+
+@triton.jit
+def _load_state(
+    pointer, index, h, H, first, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr
+):  # fmt: skip
+    """Columns first … of state `index` of head h, from (·,H,D,DV)."""
+    d = tl.arange(0, BLOCK_D)[:, None]
+    columns = first + tl.arange(0, BLOCK_DV)[None, :]
+    at = (index.to(tl.int64) * H + h) * D * DV + d * DV + columns
+    return tl.load(pointer + at, mask=(d < D) & (columns < DV), other=0.0)
+
+
+@triton.jit
+def _store_state(
+    pointer, index, h, H, first, x, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr
+):  # fmt: skip
+    d = tl.arange(0, BLOCK_D)[:, None]
+    columns = first + tl.arange(0, BLOCK_DV)[None, :]
+    at = (index.to(tl.int64) * H + h) * D * DV + d * DV + columns
+    tl.store(pointer + at, x, mask=(d < D) & (columns < DV))
+
+
+@triton.jit
+def _first_chunk(n, cu, chunks, C: tl.constexpr):
+    """Where the states of a sequence begin: chunks of a sequence of a packed batch as tiles in kernels._place."""
+    if cu is None:
+        first = n * chunks
+    else:
+        first = (tl.load(cu + n) // C).to(tl.int32) + n
+    return first
+
+
+@triton.jit
+def linear_forward(
+    q, k, v, decay, beta, state, y, new_state, states, cu_seqlens,
+    q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, decay_b, decay_h, decay_t, beta_b, beta_h, beta_t,
+    y_b, y_h, y_t, T, H, chunks, scale, eps,
+    GROUP_Q: tl.constexpr, GROUP_K: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DELTA: tl.constexpr,
+    NORM: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """Writes what is not None of y, the new state, and `states`, the state before each chunk."""
+    BLOCKS: tl.constexpr = (DV + BLOCK_DV - 1) // BLOCK_DV
+    first = tl.program_id(0) % BLOCKS * BLOCK_DV
+    h = tl.program_id(0) // BLOCKS % H
+    n = tl.program_id(0) // BLOCKS // H
+    begin, t = _sequence(n, cu_seqlens, T)
+    b = n
+    if cu_seqlens is not None:
+        b = n * 0
+    q_base = _base(q, b, h // GROUP_Q, begin, q_b, q_h, q_t)
+    k_base = _base(k, b, h // GROUP_K, begin, k_b, k_h, k_t)
+    v_base = _base(v, b, h, begin, v_b, v_h, v_t) + first * v_d
+    decay_base = None
+    if decay is not None:
+        decay_base = _base(decay, b, h, begin, decay_b, decay_h, decay_t)
+    beta_base = None
+    if beta is not None:
+        beta_base = _base(beta, b, h, begin, beta_b, beta_h, beta_t)
+    left = DV - first
+    columns = tl.arange(0, BLOCK_DV)
+    rows = tl.arange(0, C)
+    chunk = _first_chunk(n, cu_seqlens, chunks, C)
+    if state is None:
+        s = tl.zeros((BLOCK_D, BLOCK_DV), tl.float32)
+    else:
+        s = _load_state(state, n, h, H, first, D, DV, BLOCK_D, BLOCK_DV)
+    for c in tl.range(0, t, C):
+        if states is not None:
+            _store_state(states, chunk, h, H, first, s, D, DV, BLOCK_D, BLOCK_DV)
+        k_rows, _ = _normalized(_load_rows(k_base, c, k_t, k_d, t, D, C, BLOCK_D, False).to(tl.float32), eps, NORM)
+        token = (c + rows).to(tl.int64)
+        there = ((c + rows) < t)[:, None] & (columns < left)[None, :]
+        u = tl.load(v_base + token[:, None] * v_t + columns[None, :] * v_d, mask=there, other=0.0).to(tl.float32)
+        gamma, eta, gamma_c, pairs = _decays(_load_column(decay_base, c, decay_t, t, C, 0.0), C)
+        if DELTA:
+            b_rows = _load_column(beta_base, c, beta_t, t, C, 1.0)
+            kk = tl.dot(k_rows, tl.trans(k_rows), input_precision=PRECISION)
+            a = tl.where(rows[:, None] > rows[None, :], b_rows[:, None] * pairs * kk, 0.0)
+            u = b_rows[:, None] * (u - gamma[:, None] * tl.dot(k_rows, s, input_precision=PRECISION))
+            u = tl.dot(_inverse(a, C), u, input_precision=PRECISION)
+        if y is not None:
+            q_rows, _ = _normalized(_load_rows(q_base, c, q_t, q_d, t, D, C, BLOCK_D, False).to(tl.float32), eps, NORM)
+            p = pairs * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
+            out = gamma[:, None] * tl.dot(q_rows, s, input_precision=PRECISION)
+            out = scale * tl.dot(p, u, out, input_precision=PRECISION)
+            y_at = _base(y, b, h, begin, y_b, y_h, y_t) + token[:, None] * y_t + first + columns[None, :]
+            tl.store(y_at, out.to(y.dtype.element_ty), mask=there)
+        s = tl.dot(tl.trans(k_rows * eta[:, None]), u, gamma_c * s, input_precision=PRECISION)
+        chunk += 1
+    if new_state is not None:
+        _store_state(new_state, n, h, H, first, s, D, DV, BLOCK_D, BLOCK_DV)
+
+
+@triton.jit
+def linear_backward(
+    q, k, v, decay, beta, states, dy, dnew_state, dq, dk, dv, ddecay, dbeta, dstate, cu_seqlens,
+    q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, decay_b, decay_h, decay_t, beta_b, beta_h, beta_t,
+    dy_b, dy_h, dy_t, dy_d, dv_b, dv_h, dv_t, T, B, H, chunks, scale, eps,
+    GROUP_Q: tl.constexpr, GROUP_K: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DELTA: tl.constexpr,
+    NORM: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """Writes dv, dstate, and this block's part of dq and dk (BLOCKS,B,H,T,D), ddecay and dbeta (BLOCKS,B,H,T), in f32.
+
+    Walks from the last chunk to the first, with `states` of linear_forward. dS is the gradient of the state behind a chunk.
+    """
+    BLOCKS: tl.constexpr = (DV + BLOCK_DV - 1) // BLOCK_DV
+    block = tl.program_id(0) % BLOCKS
+    first = block * BLOCK_DV
+    h = tl.program_id(0) // BLOCKS % H
+    n = tl.program_id(0) // BLOCKS // H
+    begin, t = _sequence(n, cu_seqlens, T)
+    b = n
+    if cu_seqlens is not None:
+        b = n * 0
+    q_base = _base(q, b, h // GROUP_Q, begin, q_b, q_h, q_t)
+    k_base = _base(k, b, h // GROUP_K, begin, k_b, k_h, k_t)
+    v_base = _base(v, b, h, begin, v_b, v_h, v_t) + first * v_d
+    dy_base = _base(dy, b, h, begin, dy_b, dy_h, dy_t) + first * dy_d
+    decay_base = None
+    if decay is not None:
+        decay_base = _base(decay, b, h, begin, decay_b, decay_h, decay_t)
+    beta_base = None
+    if beta is not None:
+        beta_base = _base(beta, b, h, begin, beta_b, beta_h, beta_t)
+    part = ((block * B + b) * H + h).to(tl.int64) * T + begin
+    left = DV - first
+    columns = tl.arange(0, BLOCK_DV)
+    rows = tl.arange(0, C)
+    of_chunk = tl.zeros((BLOCK_D, BLOCK_DV), tl.float32)
+    if dnew_state is not None:
+        of_chunk = _load_state(dnew_state, n, h, H, first, D, DV, BLOCK_D, BLOCK_DV)
+    count = (t + C - 1) // C
+    chunk = _first_chunk(n, cu_seqlens, chunks, C) + count - 1
+    for step in tl.range(0, count):
+        c = (count - 1 - step) * C
+        s = _load_state(states, chunk, h, H, first, D, DV, BLOCK_D, BLOCK_DV)
+        q_rows, q_factor = _normalized(
+            _load_rows(q_base, c, q_t, q_d, t, D, C, BLOCK_D, False).to(tl.float32), eps, NORM
+        )
+        k_rows, k_factor = _normalized(
+            _load_rows(k_base, c, k_t, k_d, t, D, C, BLOCK_D, False).to(tl.float32), eps, NORM
+        )
+        token = (c + rows).to(tl.int64)
+        there = ((c + rows) < t)[:, None] & (columns < left)[None, :]
+        v_rows = tl.load(v_base + token[:, None] * v_t + columns[None, :] * v_d, mask=there, other=0.0).to(tl.float32)
+        dy_rows = tl.load(
+            dy_base + token[:, None] * dy_t + columns[None, :] * dy_d, mask=there, other=0.0
+        ).to(tl.float32)  # fmt: skip
+        dy_rows = scale * dy_rows
+        gamma, eta, gamma_c, pairs = _decays(_load_column(decay_base, c, decay_t, t, C, 0.0), C)
+        kk = tl.dot(k_rows, tl.trans(k_rows), input_precision=PRECISION)
+        b_rows = _load_column(beta_base, c, beta_t, t, C, 1.0)
+        a = tl.where(rows[:, None] > rows[None, :], b_rows[:, None] * pairs * kk, 0.0)
+        if DELTA:
+            remainder = v_rows - gamma[:, None] * tl.dot(k_rows, s, input_precision=PRECISION)
+            inverse = _inverse(a, C)
+            u = tl.dot(inverse, b_rows[:, None] * remainder, input_precision=PRECISION)
+        else:
+            u = v_rows
+        p = pairs * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
+
+        # y = scale (γ ∘ q S + P u) and S' = γ_C S + (η ∘ k)ᵀ u.
+        du = tl.dot(tl.trans(p), dy_rows, input_precision=PRECISION)
+        du = tl.dot(k_rows * eta[:, None], of_chunk, du, input_precision=PRECISION)
+        below = rows[:, None] >= rows[None, :]
+        dp = tl.where(below, tl.dot(dy_rows, tl.trans(u), input_precision=PRECISION), 0.0)
+        dq_rows = gamma[:, None] * tl.dot(dy_rows, tl.trans(s), input_precision=PRECISION)
+        dk_rows = eta[:, None] * tl.dot(u, tl.trans(of_chunk), input_precision=PRECISION)
+        through_end = tl.sum(dk_rows * k_rows, 1)
+        dsums = tl.sum(dq_rows * q_rows, 1) - through_end
+        dsums += tl.sum(dp * p, 1) - tl.sum(dp * p, 0)
+        dwhole = tl.sum(through_end, 0) + gamma_c * tl.sum(tl.sum(of_chunk * s, 1), 0)
+        dq_rows = tl.dot(dp * pairs, k_rows, dq_rows, input_precision=PRECISION)
+        dk_rows = tl.dot(tl.trans(dp * pairs), q_rows, dk_rows, input_precision=PRECISION)
+        before = tl.dot(tl.trans(q_rows * gamma[:, None]), dy_rows, gamma_c * of_chunk, input_precision=PRECISION)
+        dv_rows = du
+        if DELTA:
+            # u = (1 + A)⁻¹ β (v − γ ∘ k S).
+            db = tl.dot(tl.trans(inverse), du, input_precision=PRECISION)
+            da = tl.where(rows[:, None] > rows[None, :], -tl.dot(db, tl.trans(u), input_precision=PRECISION), 0.0)
+            dv_rows = b_rows[:, None] * db
+            through_state = -gamma[:, None] * tl.dot(dv_rows, tl.trans(s), input_precision=PRECISION)
+            dsums += tl.sum(through_state * k_rows, 1) + tl.sum(da * a, 1) - tl.sum(da * a, 0)
+            mixed = da * b_rows[:, None] * pairs
+            dk_rows += through_state
+            dk_rows = tl.dot(mixed, k_rows, dk_rows, input_precision=PRECISION)
+            dk_rows = tl.dot(tl.trans(mixed), k_rows, dk_rows, input_precision=PRECISION)
+            before = tl.dot(tl.trans(k_rows * -gamma[:, None]), dv_rows, before, input_precision=PRECISION)
+            if dbeta is not None:
+                found = tl.sum(db * remainder, 1) + tl.sum(da * pairs * kk, 1)
+                tl.store(dbeta + part + token, found, mask=(c + rows) < t)
+        if ddecay is not None:
+            found = tl.cumsum(dsums, 0, reverse=True) + dwhole
+            tl.store(ddecay + part + token, found, mask=(c + rows) < t)
+        if dq is not None:
+            dq_rows = _through_norm(dq_rows, q_rows, q_factor, NORM)
+            _store_rows(dq + part * D, c, D, 1, t, dq_rows, D, C, BLOCK_D)
+        if dk is not None:
+            dk_rows = _through_norm(dk_rows, k_rows, k_factor, NORM)
+            _store_rows(dk + part * D, c, D, 1, t, dk_rows, D, C, BLOCK_D)
+        if dv is not None:
+            dv_at = _base(dv, b, h, begin, dv_b, dv_h, dv_t) + token[:, None] * dv_t + first + columns[None, :]
+            tl.store(dv_at, dv_rows.to(dv.dtype.element_ty), mask=there)
+        of_chunk = before
+        chunk -= 1
+    if dstate is not None:
+        _store_state(dstate, n, h, H, first, of_chunk, D, DV, BLOCK_D, BLOCK_DV)

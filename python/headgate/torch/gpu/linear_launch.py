@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the host does for the kernels of linear_kernels.py, as launch.py does for attention's."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import launch, linear_kernels
+from .launch import Launcher, launch_kernel, on_device_of, sizes, strides
+
+# Tokens of a chunk, and columns of the state that a program has: what keeps most of the state in registers.
+_CHUNK, _COLUMNS = 16, 32
+
+
+class Inputs(NamedTuple):
+    """The tensors of a call, in its layout; (H,T,·) where there is no batch."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    decay: Tensor | None = None
+    beta: Tensor | None = None
+    state: Tensor | None = None
+    cu_seqlens: Tensor | None = None
+
+
+class Options(NamedTuple):
+    """The options of a call. `tile` replaces the tokens of a chunk and the columns of a program."""
+
+    layout: str = "bhtd"
+    rule: str = "gated_delta"
+    scale: float | None = None
+    l2_norm: float | None = None
+    tile: tuple[int, int] | None = None
+
+
+class _Call:
+    """A call's sizes, and the arguments that both kernels share."""
+
+    def __init__(self, inputs: Inputs, options: Options):
+        q, k, v, decay, beta, state, cu_seqlens = inputs
+        layout = options.layout
+        self.batch, query_heads, self.tokens, D = sizes(q, layout)
+        _, key_heads, _, _ = sizes(k, layout)
+        _, self.heads, _, DV = sizes(v, layout)
+        self.D, self.DV = D, DV
+        self.sequences = self.batch if cu_seqlens is None else cu_seqlens.shape[0] - 1
+        block_d = launch.block_of_features(D)
+        chunk, columns = options.tile or (_CHUNK, min(_COLUMNS, launch.block_of_features(DV)))
+        self.blocks = -(-DV // columns)
+        self.chunks = -(-self.tokens // chunk) if cu_seqlens is None else self.tokens // chunk + self.sequences
+        self.states = self.chunks * (self.sequences if cu_seqlens is None else 1)
+        one_beta = beta is not None and sizes(beta, layout)[1] == 1
+        self.arguments = {
+            "q": q,
+            "k": k,
+            "v": v,
+            "decay": decay,
+            "beta": beta,
+            "state": None if state is None else state.float().contiguous(),
+            "cu_seqlens": cu_seqlens,
+            **strides("q", q, layout),
+            **strides("k", k, layout),
+            **strides("v", v, layout),
+            **strides("decay", decay, layout),
+            **strides("beta", beta, layout),
+            "T": self.tokens,
+            "B": self.batch,
+            "H": self.heads,
+            "chunks": self.chunks,
+            "scale": 1 / math.sqrt(D) if options.scale is None else options.scale,
+            "eps": options.l2_norm or 0.0,
+            "GROUP_Q": self.heads // query_heads,
+            "GROUP_K": self.heads // key_heads,
+            "D": D,
+            "DV": DV,
+            "DELTA": options.rule in ("delta", "gated_delta"),
+            "NORM": options.l2_norm is not None,
+            # Three TF32 products are as exact as one of f32, which NVIDIA's matrix units have not.
+            "PRECISION": "tf32x3" if launch.backend() == "cuda" else "ieee",
+            "C": chunk,
+            "BLOCK_D": block_d,
+            "BLOCK_DV": columns,
+        }
+        if one_beta:
+            self.arguments["beta_h"] = 0
+
+    def launch(self, name: str, launcher: Launcher, **more: Any) -> None:
+        """Launches a program for each block of columns of each head and sequence."""
+        programs = self.blocks * self.heads * self.sequences
+        warps = 8 if launch.backend() == "cuda" else 4
+        launch_kernel(launcher, getattr(linear_kernels, name), programs, {**self.arguments, **more}, warps, 1)
+
+    def new_states(self, like: Tensor, count: int) -> Tensor:
+        return launch.new(like, (count, self.heads, self.D, self.DV), torch.float32)
+
+
+def forward(
+    inputs: Inputs, options: Options, keep_state: bool = False, launcher: Launcher = lambda kernel: kernel
+) -> tuple[Tensor, Tensor | None]:
+    """y, of q's type, with v's heads and features; the state after the last token (N,Hv,D,Dv), f32, if it is wanted."""
+    q, v = inputs.q, inputs.v
+    y = launch.new(q, tuple(v.shape))
+    with on_device_of(q):
+        call = _Call(inputs, options)
+        state = call.new_states(q, call.sequences) if keep_state else None
+        call.launch("linear_forward", launcher, y=y, new_state=state, states=None, **strides("y", y, options.layout))
+    return y, state
+
+
+class Gradients(NamedTuple):
+    """None where one was not wanted."""
+
+    q: Tensor | None
+    k: Tensor | None
+    v: Tensor | None
+    decay: Tensor | None
+    beta: Tensor | None
+    state: Tensor | None
+
+
+def backward(
+    dy: Tensor,
+    dstate: Tensor | None,
+    inputs: Inputs,
+    options: Options,
+    wanted: tuple[str, ...] = Gradients._fields,
+    launcher: Launcher = lambda kernel: kernel,
+) -> Gradients:
+    """The gradients `wanted` of Σ dy∘y + Σ dstate∘S_T. The states before chunks are computed again."""
+    q, layout = inputs.q, options.layout
+    wanted = tuple(name for name in wanted if getattr(inputs, name) is not None)
+    with on_device_of(q):
+        call = _Call(inputs, options)
+        states = call.new_states(q, call.states)
+        absent = {"y_b": 0, "y_h": 0, "y_t": 0}
+        call.launch("linear_forward", launcher, y=None, new_state=None, states=states, **absent)
+        parts = (call.blocks, call.batch, call.heads, call.tokens)
+        found = dict.fromkeys(Gradients._fields)
+        for name in wanted:
+            if name in ("q", "k"):
+                found[name] = launch.new(q, (*parts, call.D), torch.float32)
+            elif name in ("decay", "beta"):
+                found[name] = launch.new(q, parts, torch.float32)
+        found["v"] = launch.new(inputs.v, tuple(inputs.v.shape)) if "v" in wanted else None
+        found["state"] = call.new_states(q, call.sequences) if "state" in wanted else None
+        call.launch(
+            "linear_backward",
+            launcher,
+            states=states,
+            dy=dy,
+            dnew_state=None if dstate is None else dstate.float().contiguous(),
+            **{("d" + name): found[name] for name in found},
+            **strides("dy", dy, layout),
+            **strides("dv", found["v"], layout),
+        )
+    for name in ("q", "k", "decay", "beta"):
+        if found[name] is not None:
+            found[name] = _summed(found[name], getattr(inputs, name), layout)
+    if found["state"] is not None:
+        found["state"] = found["state"].to(inputs.state.dtype)
+    return Gradients(**found)
+
+
+def _summed(parts: Tensor, like: Tensor, layout: str) -> Tensor:
+    """Sums parts (BLOCKS,B,Hv,T,·) over blocks and over the value heads that share a head of `like`, in its layout."""
+    _, heads, _, features = sizes(like, layout)
+    whole = parts.sum(0) if parts.dim() == 5 else parts.sum(0).unsqueeze(-1)
+    batch, value_heads, tokens, _ = whole.shape
+    if heads != value_heads:
+        whole = whole.view(batch, heads, value_heads // heads, tokens, features).sum(2)
+    if layout == "bthd":
+        whole = whole.transpose(1, 2)
+    return whole.to(like.dtype).reshape(like.shape)
