@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dropout of attention weights in PyTorch: gradients, seeds, and who asks for it."""
 
-import models
-import plain
 import pytest
 import torch
 from torch import nn
@@ -11,6 +9,8 @@ from torch.utils.checkpoint import checkpoint
 
 import headgate
 import headgate.torch.transformers
+import models
+import plain
 from headgate.torch import gated_attention, scaled_dot_product_attention, use_everywhere
 
 headgate.torch.transformers.register(functions=False)
