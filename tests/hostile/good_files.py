@@ -337,7 +337,7 @@ GGUF_TYPES = {
     "i64": (11, "q"),
     "f64": (12, "d"),
 }
-# Word: id, numbers of a block, its bytes, offsets of its scales in f16.
+# Word: id, numbers of a block, its bytes, offsets of its scales in f16; that of MXFP4 is the first byte.
 GGUF_FORMATS = {
     "F32": (0, 1, 4, ()),
     "F16": (1, 1, 2, (0,)),
@@ -350,6 +350,7 @@ GGUF_FORMATS = {
     "Q4_K": (12, 256, 144, (0, 2)),
     "Q5_K": (13, 256, 176, (0, 2)),
     "Q6_K": (14, 256, 210, (208,)),
+    "MXFP4": (39, 32, 17, ()),
 }
 
 
@@ -460,6 +461,8 @@ def blocks(word: str, count: int, seed: int) -> bytes:
         return whole if word == "F32" else b"".join(whole[i + 2 : i + 4] for i in range(0, len(whole), 4))
     out = bytearray(draw.randbytes(count // numbers * size))
     for block in range(0, len(out), size):
+        if word == "MXFP4":
+            out[block] = 112  # 2^-15
         for at in scales:
             out[block + at : block + at + 2] = struct.pack("<e", draw.uniform(1e-4, 1e-3))
     return bytes(out)
