@@ -239,7 +239,9 @@ void add_experts(const View<T, 2>& out, const View<const T, 2>& h, const Experts
       terms.gate_up_bias = weights.gate_up_bias.range(0, 2 * e * shape.I, 2 * shape.I);
     if (weights.down_bias.present()) terms.down_bias = weights.down_bias.range(0, e * shape.C, shape.C);
     const auto factor = [&](std::int64_t row) { return state.slot_weights(slot + row); };
-    if (count == 1) {  // reads and adds in place, as all experts do in decoding
+    // Reads and adds in place, as experts do in decoding. A bias is added to the product before both are added to out,
+    // so that a token's bits do not depend on the others.
+    if (count == 1 && !terms.down_bias.present()) {
       const std::int64_t n = state.slot_tokens(slot);
       pass(out.range(0, n, 1), h.range(0, n, 1), expert, terms, Update::add, factor);
       continue;

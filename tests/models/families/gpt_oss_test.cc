@@ -17,7 +17,7 @@
 #include "models/io/mxfp4.hpp"
 #include "models/io/scratch.hpp"
 
-namespace headgate::models {
+namespace headgate::models::gpt_oss_tests {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -333,4 +333,4 @@ TEST_F(GptOssTest, File_Shortened_IsNoticedBeforeItIsRead) {
 }
 
 }  // namespace
-}  // namespace headgate::models
+}  // namespace headgate::models::gpt_oss_tests

@@ -454,7 +454,7 @@ TEST_F(ModelFileTest, Gguf_FeatureNotSupported_IsRefusedByName) {
   expect_with([](GgufModel& m) { m.u32("expert_count", 8); }, "llama.expert_count is 8; only 0 is supported");
   expect_with([](GgufModel& m) { m.u32("attention.value_length", 2); }, "attention.value_length is 2; only 4");
   expect_with([](GgufModel& m) { m.out.f32("llama.logit_scale", 2.0F); }, "llama.logit_scale is not supported");
-  expect_with([](GgufModel& m) { m.out.string("llama.rope.scaling.type", "yarn"); }, "scaling.type is 'yarn'");
+  expect_with([](GgufModel& m) { m.out.string("llama.rope.scaling.type", "longrope"); }, "scaling.type is 'longrope'");
   expect_with([](GgufModel& m) { m.out.f32_tensor("extra", {1}, {1.0F}); }, "tensor 'extra' is not one of the model's");
   GgufBytes other;
   other.string("general.architecture", "gemma");
