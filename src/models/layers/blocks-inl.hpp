@@ -105,16 +105,6 @@ HWY_INLINE Vec<float> look_up(Vec<float> table, __m512i indices) {
   return Vec<float>{_mm512_permutexvar_ps(indices, table.raw)};
 }
 
-/// Looks up 32 numbers of 5 bits in two tables: the low 4 bits of each byte, and a bit of `fifth`.
-HWY_INLINE void look_up(Vec<float> first, Vec<float> second, __m256i bytes, std::uint32_t fifth, Vec<float>* out) {
-  const __m256i nibbles = _mm256_and_si256(bytes, _mm256_set1_epi8(15));
-  const __m256i codes = _mm256_mask_add_epi8(nibbles, fifth, nibbles, _mm256_set1_epi8(16));
-  const __m512i low = _mm512_cvtepu8_epi32(_mm256_castsi256_si128(codes));
-  const __m512i high = _mm512_cvtepu8_epi32(_mm256_extracti128_si256(codes, 1));
-  out[0] = Vec<float>{_mm512_permutex2var_ps(first.raw, low, second.raw)};
-  out[1] = Vec<float>{_mm512_permutex2var_ps(first.raw, high, second.raw)};
-}
-
 /// Loads 16 bytes, one into each lane.
 HWY_INLINE __m512i load_bytes(const std::uint8_t* from) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
@@ -184,27 +174,23 @@ class SmallBlocks {
       scale_codes<false>(at, step, 0.0F, out);
       return;
     }
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (!kFifth) {
+      const __m512i low = load_bytes(at), high = _mm512_srli_epi32(low, 4);
+      const Vec<float> table = nibble_table<kOffset, kZero>(step, offset);
+      out[0] = look_up(table, low);
+      out[1] = look_up(table, high);
+      return;
+    }
+#endif
     std::uint32_t fifth = 0;
     if constexpr (kFifth) {
       std::memcpy(&fifth, at, sizeof(fifth));
       at += sizeof(fifth);
     }
-#if HWY_TARGET == HWY_AVX3
-    const Vec<float> table = nibble_table<kOffset, kZero>(step, offset);
-    if constexpr (kFifth) {
-      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-      const __m256i nibbles = _mm256_set_m128i(_mm_srli_epi16(bytes, 4), bytes);
-      look_up(table, nibble_table<kOffset, kZero - 16>(step, offset), nibbles, fifth, out);
-    } else {
-      const __m512i low = load_bytes(at);
-      out[0] = look_up(table, low);
-      out[1] = look_up(table, _mm512_srli_epi32(low, 4));
-    }
-#else
     HWY_ALIGN std::uint8_t codes[kChunk];
     split_nibbles<kFifth, kZero>(at, fifth, codes);
     scale_codes<kOffset>(codes, step, offset, out);
-#endif
   }
 
  private:
@@ -252,19 +238,15 @@ class GroupedBlocks {
     const std::uint8_t* low = block_ + (kFifth ? 48 : 16) + unit * kChunk;
     const std::int64_t g = unit * kParts + kPart;
 #if HWY_TARGET == HWY_AVX3
-    const Vec<float> table = nibble_table<true, 0>(step_[g], offset_[g]);
-    if constexpr (kFifth) {  // bit g of byte i is the fifth bit of number i of group g
-      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(low));
-      const __m256i fifths = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block_ + 16));
-      look_up(table, nibble_table<true, -16>(step_[g], offset_[g]), kPart == 0 ? bytes : _mm256_srli_epi16(bytes, 4),
-              _mm256_test_epi8_mask(fifths, _mm256_set1_epi8(static_cast<char>(1U << g))), out);
-    } else {
+    if constexpr (!kFifth) {
+      const Vec<float> table = nibble_table<true, 0>(step_[g], offset_[g]);
       for (int v = 0; v < 2; ++v) {
         const __m512i bytes = load_bytes(low + 16 * v);
         out[v] = look_up(table, kPart == 0 ? bytes : _mm512_srli_epi32(bytes, 4));
       }
+      return;
     }
-#else
+#endif
     const Bytes d;
     HWY_ALIGN std::uint8_t codes[kChunk];
     const auto bit = hn::Set(d, static_cast<std::uint8_t>(1U << g));
@@ -278,7 +260,6 @@ class GroupedBlocks {
       hn::StoreU(code, d, codes + i);
     }
     scale_codes<true>(codes, step_[g], offset_[g], out);
-#endif
   }
 
  private:

@@ -166,7 +166,7 @@ void expect_refused(const std::string& message, const std::string& chat_template
 
 TEST(Chat, Template_Unknown_IsRefusedWithTheKnownFormats) {
   const std::string known =
-      "Qwen3.5, OLMo 3, ChatML with thinking, ChatML, Gemma, Llama 3.1, Llama 3, Llama 2, Mistral";
+      "Qwen3.5, OLMo 3, ChatML with thinking, ChatML, Gemma, Llama 3.1, Llama 3, Llama 2, Harmony, Mistral";
   expect_refused("the model has no chat template, so it was not made to converse; known formats: " + known, "");
   const std::string other = "the model's chat template matches none of the known formats: " + known;
   expect_refused(other, "<start_of_turn>user");
