@@ -276,6 +276,21 @@ def check_generated(what, model, tool, path, folder, dtype=("--dtype", "f32")):
     return error <= TOLERANCE
 
 
+def check_sinks(name, model, tool, tokens, path, folder):
+    """The share of attention that goes to sinks, in the X-ray, beside what transformers' weights leave of 1."""
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        weights = model(input_ids=torch.from_numpy(tokens[None, :-1]).long(), output_attentions=True).attentions
+    expected = numpy.array([1 - of_layer[0, :, 1:].double().sum(-1).mean().item() for of_layer in weights])
+    numpy.save(folder / "ids.npy", tokens)
+    command = [tool, "xray", path, "--token-ids", folder / "ids.npy", "--tokens", str(len(tokens) - 1), "--json"]
+    report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["models"][0]
+    shares = numpy.array([figures["sink_attention"] for figures in report["layer_figures"]])
+    error = numpy.abs(shares - expected).max()
+    print(f"{name + ', attention to sinks':34s} from {expected.min():.3f} to {expected.max():.3f}, difference {error:.2e}")
+    return error <= TOLERANCE
+
+
 def check_mxfp4(name, model, tool, tokens, whole, folder):
     """Experts in MXFP4: read whole, and where they lie in the files."""
     write_mxfp4(model, whole, folder / "mxfp4")
@@ -315,6 +330,7 @@ def check_family(name, tool, folder):
         gguf_files.write(ARCHITECTURES[name], model, folder / "model.gguf", further_layers=further)
         good &= check(name + ", GGUF", tool, folder / "model.gguf", tokens, expected, folder)
     if name == "gpt_oss":
+        good &= check_sinks(name, model, tool, tokens, whole, folder)
         good &= check_mxfp4(name, model, tool, tokens, whole, folder)
     return good
 
