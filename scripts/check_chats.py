@@ -249,7 +249,8 @@ TEMPLATES = [
 ]
 SPECIAL = [
     "<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<s>", "</s>",
-    "[INST]", "[/INST]", "<bos>", "<start_of_turn>", "<end_of_turn>", STEP_BOS, "<|start|>", "<|message|>", "<|end|>", "<|return|>", "<think>", "</think>",
+    "[INST]", "[/INST]", "<bos>", "<start_of_turn>", "<end_of_turn>", STEP_BOS,
+    "<|start|>", "<|message|>", "<|end|>", "<|return|>", "<think>", "</think>",
 ]  # fmt: skip
 QUESTIONS = [
     {"system": "", "user": "What is a gate?"},
@@ -294,7 +295,9 @@ def write_golden(folder):
         tokenizer = tokenizer_of(template, bos, end)
         questions = [{**question, "text": applied(tokenizer, question, tokenize=False)} for question in QUESTIONS]
         date = datetime.date.today().isoformat()  # which a template may write
-        cases.append({"name": name, "format": kind, "bos": bos, "date": date, "template": template, "questions": questions})
+        cases.append(
+            {"name": name, "format": kind, "bos": bos, "date": date, "template": template, "questions": questions}
+        )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "chats.json").write_text(json.dumps(cases, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 

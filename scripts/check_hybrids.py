@@ -4,11 +4,11 @@
 
     check_hybrids.py [BUILD [FAMILY …]]     BUILD: the build folder (default: build)
 
-Random small checkpoints of Qwen3.5, dense and with experts, Qwen3-Next, OLMo-Hybrid, AFMoE, Step, Gemma 3 and gpt-oss are
-made: as transformers writes them, as the text part of a model that reads images, with experts in tensors of their own or
-in MXFP4, and as GGUF in the order in which llama.cpp's converter writes them. Value heads are twice as many as key heads. `headgate eval` reads
-whole sequences, `headgate generate` token after token with a cache. Fails when a log-probability differs by more than
-1e-4.
+Random small checkpoints of Qwen3.5, dense and with experts, Qwen3-Next, OLMo-Hybrid, AFMoE, Step, Gemma 3 and gpt-oss
+are made: as transformers writes them, as the text part of a model that reads images, with experts in tensors of their
+own or in MXFP4, and as GGUF in the order in which llama.cpp's converter writes them. Value heads are twice as many as
+key heads. `headgate eval` reads whole sequences, `headgate generate` token after token with a cache. Fails when a
+log-probability differs by more than 1e-4.
 
 Needs what scripts/python_venv.sh installs.
 """
@@ -287,7 +287,8 @@ def check_sinks(name, model, tool, tokens, path, folder):
     report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["models"][0]
     shares = numpy.array([figures["sink_attention"] for figures in report["layer_figures"]])
     error = numpy.abs(shares - expected).max()
-    print(f"{name + ', attention to sinks':34s} from {expected.min():.3f} to {expected.max():.3f}, difference {error:.2e}")
+    what = name + ", attention to sinks"
+    print(f"{what:34s} from {expected.min():.3f} to {expected.max():.3f}, largest difference {error:.2e}")
     return error <= TOLERANCE
 
 

@@ -239,15 +239,18 @@ def gpt_oss_model() -> dict[str, bytes]:
     """Has experts in MXFP4: tensors of bytes with codes, and with scales of 2^-15."""
     dim, ffn, experts, heads = 32, 64, 2, 2
     config = {
-        "model_type": "gpt_oss", "vocab_size": 256, "hidden_size": dim, "intermediate_size": ffn, "num_hidden_layers": 2,
-        "num_attention_heads": heads, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 64,
+        "model_type": "gpt_oss", "vocab_size": 256, "hidden_size": dim, "intermediate_size": ffn,
+        "num_hidden_layers": 2, "num_attention_heads": heads, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 64,
         "num_local_experts": experts, "num_experts_per_tok": 1, "sliding_window": 4, "rope_theta": 150000,
         "quantization_config": {"quant_method": "mxfp4"},
         "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32, "truncate": False},
     }  # fmt: skip
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (256, dim), "lm_head.weight": (256, dim)}
     for n in range(2):
-        layer: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (dim,), "post_attention_layernorm.weight": (dim,)}
+        layer: dict[str, tuple[int, ...]] = {
+            "input_layernorm.weight": (dim,),
+            "post_attention_layernorm.weight": (dim,),
+        }
         for part, rows in {"q": 32, "k": 16, "v": 16, "o": dim}.items():
             layer |= {f"self_attn.{part}_proj.weight": (rows, dim), f"self_attn.{part}_proj.bias": (rows,)}
         layer |= {"self_attn.sinks": (heads,), "mlp.router.weight": (experts, dim), "mlp.router.bias": (experts,)}
