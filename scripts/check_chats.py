@@ -11,6 +11,7 @@ scripts/python_venv.sh installs.
 """
 
 import argparse
+import datetime
 import json
 import subprocess
 import sys
@@ -187,6 +188,30 @@ QWEN25 = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 STEP_BOS = "<｜begin▁of▁sentence｜>"
 
 # name, format, template, BOS, end of turn
+HARMONY = """{{- "<|start|>system<|message|>" }}
+{{- "You are ChatGPT, a large language model trained by OpenAI." + "\\n" }}
+{{- "Knowledge cutoff: 2024-06\\n" }}
+{{- "Current date: " + strftime_now("%Y-%m-%d") + "\\n\\n" }}
+{%- if reasoning_effort is not defined %}
+    {%- set reasoning_effort = "medium" %}
+{%- endif %}
+{{- "Reasoning: " + reasoning_effort + "\\n\\n" }}
+{{- "# Valid channels: analysis, commentary, final. Channel must be included for every message." }}
+{{- "<|end|>" }}
+{%- if messages[0].role == "developer" or messages[0].role == "system" %}
+    {{- "<|start|>developer<|message|>" }}
+    {{- "# Instructions\\n\\n" }}
+    {{- messages[0].content }}
+    {{- "\\n\\n" }}
+    {{- "<|end|>" }}
+    {%- set messages = messages[1:] %}
+{%- endif %}
+{%- for message in messages %}
+    {{- "<|start|>user<|message|>" + message.content + "<|end|>" }}
+{%- endfor %}
+{%- if add_generation_prompt -%}
+<|start|>assistant
+{%- endif -%}"""
 TEMPLATES = [
     ("SmolLM2", "ChatML", chatml(SYSTEM_TURN.format(SMOLLM2)), "<|im_start|>", "<|im_end|>"),
     ("Qwen2.5", "ChatML", chatml(SYSTEM_TURN.format(QWEN25)), None, "<|im_end|>"),
@@ -216,6 +241,7 @@ TEMPLATES = [
     ("Llama 3", "Llama 3", LLAMA3, "<|begin_of_text|>", "<|eot_id|>"),
     ("Llama 3.1", "Llama 3.1", LLAMA31, "<|begin_of_text|>", "<|eot_id|>"),
     ("Llama 2", "Llama 2", LLAMA2, "<s>", "</s>"),
+    ("gpt-oss", "Harmony", HARMONY, None, "<|return|>"),
     ("Mistral 7B v0.1", "Mistral", MISTRAL_FIRST, "<s>", "</s>"),
     ("Mistral 7B v0.2", "Mistral", mistral(" [INST] ", " [/INST]"), "<s>", "</s>"),
     ("Mistral 7B v0.3", "Mistral", mistral("[INST] ", "[/INST]"), "<s>", "</s>"),
@@ -223,7 +249,8 @@ TEMPLATES = [
 ]
 SPECIAL = [
     "<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<s>", "</s>",
-    "[INST]", "[/INST]", "<bos>", "<start_of_turn>", "<end_of_turn>", STEP_BOS, "<think>", "</think>",
+    "[INST]", "[/INST]", "<bos>", "<start_of_turn>", "<end_of_turn>", STEP_BOS,
+    "<|start|>", "<|message|>", "<|end|>", "<|return|>", "<think>", "</think>",
 ]  # fmt: skip
 QUESTIONS = [
     {"system": "", "user": "What is a gate?"},
@@ -267,7 +294,10 @@ def write_golden(folder):
     for name, kind, template, bos, end in TEMPLATES:
         tokenizer = tokenizer_of(template, bos, end)
         questions = [{**question, "text": applied(tokenizer, question, tokenize=False)} for question in QUESTIONS]
-        cases.append({"name": name, "format": kind, "bos": bos, "template": template, "questions": questions})
+        date = datetime.date.today().isoformat()  # which a template may write
+        cases.append(
+            {"name": name, "format": kind, "bos": bos, "date": date, "template": template, "questions": questions}
+        )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "chats.json").write_text(json.dumps(cases, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 

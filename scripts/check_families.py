@@ -167,10 +167,10 @@ def write_tokenizer(path):
     tokenizer.save(str(path))
 
 
-def generated(tool, path, folder, *options):
+def generated(tool, path, folder, *options, dtype=("--dtype", "f32")):
     """The JSON of `headgate generate`, and the log-probabilities (tokens,vocab) that it chose from."""
     out = folder / "log_probs.npy"
-    command = [tool, "generate", path, "--dtype", "f32", "--json", "--logits", out, *options]
+    command = [tool, "generate", path, *dtype, "--json", "--logits", out, *options]
     result = subprocess.run(command, check=True, capture_output=True)
     return json.loads(result.stdout), numpy.load(out)
 

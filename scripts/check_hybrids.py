@@ -4,11 +4,11 @@
 
     check_hybrids.py [BUILD [FAMILY …]]     BUILD: the build folder (default: build)
 
-Random small checkpoints of Qwen3.5, dense and with experts, Qwen3-Next, OLMo-Hybrid, AFMoE, Step and Gemma 3 are made: as
-transformers writes them, as the text part of a model that reads images, with experts in tensors of their own, and as GGUF
-in the order in which llama.cpp's converter writes them. Value heads are twice as many as key heads. `headgate eval` reads
-whole sequences, `headgate generate` token after token with a cache. Fails when a log-probability differs by more than
-1e-4.
+Random small checkpoints of Qwen3.5, dense and with experts, Qwen3-Next, OLMo-Hybrid, AFMoE, Step, Gemma 3 and gpt-oss
+are made: as transformers writes them, as the text part of a model that reads images, with experts in tensors of their
+own or in MXFP4, and as GGUF in the order in which llama.cpp's converter writes them. Value heads are twice as many as
+key heads. `headgate eval` reads whole sequences, `headgate generate` token after token with a cache. Fails when a
+log-probability differs by more than 1e-4.
 
 Needs what scripts/python_venv.sh installs.
 """
@@ -19,10 +19,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+import gguf
 import numpy
 import safetensors.numpy
 import torch
 import transformers
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import gguf_files
 from check_families import SIZES, TOLERANCE, generated, write_tokenizer
@@ -110,6 +112,26 @@ STEP = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     },
 }
+FAMILIES["gpt_oss"] = (
+    transformers.GptOssForCausalLM,
+    transformers.GptOssConfig,
+    MODEL
+    | {
+        "intermediate_size": 96,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "sliding_window": 9,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 150000.0,
+            "factor": 8.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 64,
+        },
+    },
+)
 IMAGES = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -130,6 +152,7 @@ ARCHITECTURES = {
     "gemma3_text": "gemma3",
     "afmoe": "afmoe",
     "step3p7": "step35",
+    "gpt_oss": "gpt-oss",
 }
 OUTER = {"qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5_moe", "gemma3_text": "gemma3"}
 
@@ -141,6 +164,10 @@ def random_model(kind, config_class, sizes):
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias") or name.endswith("A_log"):
                 parameter.add_(0.3 * torch.randn_like(parameter))
+            if name.endswith("sinks"):
+                parameter.add_(torch.randn_like(parameter))
+            if name.endswith("gate_up_proj_bias"):  # far enough for the bounds of activations
+                parameter.add_(5 * torch.randn_like(parameter))
         for name, buffer in model.named_buffers():
             if name.endswith("correction_bias"):
                 buffer.add_(0.3 * torch.randn_like(buffer))
@@ -214,6 +241,70 @@ def write_experts_apart(path, out):
     safetensors.numpy.save_file(written, out / "model.safetensors")
 
 
+def packed(values):
+    """(E,rows,columns) as blocks (E,rows,G,16) and scales (E,rows,G) of MXFP4, as Hugging Face stores them."""
+    raw = gguf.quants.quantize(values, gguf.GGMLQuantizationType.MXFP4).reshape(*values.shape[:-1], -1, 17)
+    codes = numpy.concatenate((raw[..., 1:] & 15, raw[..., 1:] >> 4), -1)
+    return codes[..., ::2] | codes[..., 1::2] << 4, numpy.ascontiguousarray(raw[..., 0])
+
+
+def write_mxfp4(model, path, out):
+    """With experts in blocks, whose numbers `model` has afterwards, by transformers' own conversion."""
+    out.mkdir()
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    (out / "config.json").write_text(json.dumps(config))
+    (out / "tokenizer.json").write_text((path / "tokenizer.json").read_text())
+    tensors = safetensors.numpy.load_file(path / "model.safetensors")
+    parameters = dict(model.named_parameters())
+    for name in [key for key in tensors if key.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        blocks, scales = packed(tensors.pop(name).swapaxes(1, 2))
+        tensors |= {name + "_blocks": blocks, name + "_scales": scales}
+        numbers = convert_moe_packed_tensors(torch.from_numpy(blocks), torch.from_numpy(scales), dtype=torch.float32)
+        with torch.no_grad():
+            parameters[name].copy_(numbers)
+    safetensors.numpy.save_file(tensors, out / "model.safetensors")
+
+
+def check_generated(what, model, tool, path, folder, dtype=("--dtype", "f32")):
+    """Tokens drawn with a cache."""
+    drawn = ("--prompt", "It was the best of times", "--max-tokens", "64", "--temperature", "1")
+    answer, log_probs = generated(tool, path, folder, *drawn, dtype=dtype)
+    ids = numpy.array(answer["prompt_ids"] + answer["ids"])
+    error = numpy.abs(log_probs - theirs(model, ids)[len(answer["prompt_ids"]) - 1 :]).max()
+    print(f"{what:34s} {len(answer['ids'])} tokens generated, largest difference {error:.2e}")
+    return error <= TOLERANCE
+
+
+def check_sinks(name, model, tool, tokens, path, folder):
+    """The share of attention that goes to sinks, in the X-ray, beside what transformers' weights leave of 1."""
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        weights = model(input_ids=torch.from_numpy(tokens[None, :-1]).long(), output_attentions=True).attentions
+    expected = numpy.array([1 - of_layer[0, :, 1:].double().sum(-1).mean().item() for of_layer in weights])
+    numpy.save(folder / "ids.npy", tokens)
+    command = [tool, "xray", path, "--token-ids", folder / "ids.npy", "--tokens", str(len(tokens) - 1), "--json"]
+    report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["models"][0]
+    shares = numpy.array([figures["sink_attention"] for figures in report["layer_figures"]])
+    error = numpy.abs(shares - expected).max()
+    what = name + ", attention to sinks"
+    print(f"{what:34s} from {expected.min():.3f} to {expected.max():.3f}, largest difference {error:.2e}")
+    return error <= TOLERANCE
+
+
+def check_mxfp4(name, model, tool, tokens, whole, folder):
+    """Experts in MXFP4: read whole, and where they lie in the files."""
+    write_mxfp4(model, whole, folder / "mxfp4")
+    expected = theirs(model, tokens)
+    good = check(name + ", MXFP4", tool, folder / "mxfp4", tokens, expected, folder)
+    good &= check_generated(name + ", MXFP4, cached", model, tool, folder / "mxfp4", folder, dtype=())
+    path, kind = folder / "mxfp4.gguf", gguf.GGMLQuantizationType.MXFP4
+    gguf_files.write(ARCHITECTURES[name], model, path, kind, whole / "tokenizer.json", quantised="_exps.weight")
+    good &= check(name + ", MXFP4, GGUF", tool, path, tokens, expected, folder)
+    good &= check_generated(name + ", MXFP4, GGUF, cached", model, tool, path, folder, dtype=())
+    return good
+
+
 def check_family(name, tool, folder):
     kind, config_class, sizes = FAMILIES[name]
     model = random_model(kind, config_class, sizes)
@@ -223,14 +314,7 @@ def check_family(name, tool, folder):
     model.save_pretrained(whole)
     good = check(name, tool, whole, tokens, expected, folder)
     write_tokenizer(whole / "tokenizer.json")
-    drawn = generated(
-        tool, whole, folder, "--prompt", "It was the best of times", "--max-tokens", "64", "--temperature", "1"
-    )
-    answer, log_probs = drawn
-    ids = numpy.array(answer["prompt_ids"] + answer["ids"])
-    error = numpy.abs(log_probs - theirs(model, ids)[len(answer["prompt_ids"]) - 1 :]).max()
-    print(f"{name + ', cached':34s} {len(answer['ids'])} tokens generated, largest difference {error:.2e}")
-    good &= error <= TOLERANCE
+    good &= check_generated(name + ", cached", model, tool, whole, folder)
     if name == "step3p7":
         add_next_layer(whole, MODEL["num_hidden_layers"], folder / "next")
         good &= check(name + ", with a further layer", tool, folder / "next", tokens, expected, folder)
@@ -246,6 +330,9 @@ def check_family(name, tool, folder):
         further = 1 if name in ("qwen3_5", "step3p7") else 0
         gguf_files.write(ARCHITECTURES[name], model, folder / "model.gguf", further_layers=further)
         good &= check(name + ", GGUF", tool, folder / "model.gguf", tokens, expected, folder)
+    if name == "gpt_oss":
+        good &= check_sinks(name, model, tool, tokens, whole, folder)
+        good &= check_mxfp4(name, model, tool, tokens, whole, folder)
     return good
 
 

@@ -62,6 +62,8 @@ def families():
     for name, (kind, config, sizes) in found.items():
         if name in gguf_files.QWEN_HYBRIDS:  # llama.cpp adds it to the squares of q and k, too, headgate 1e-6
             sizes = sizes | {"rms_norm_eps": 1e-6}
+        if name == "gpt-oss":  # llama.cpp rounds YaRN's bounds to whole indices; with this base both are at the ends
+            sizes = sizes | {"rope_parameters": sizes["rope_parameters"] | {"rope_theta": 3.0}}
         found[name] = (kind, config, sizes | {key: WIDTHS[key] for key in WIDTHS if key in sizes})
     return found
 

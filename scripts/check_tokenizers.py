@@ -132,6 +132,7 @@ def kinds():
         "llama-bpe": (None, sequence([split(LLAMA3), bare]), {"ignore_merges": True}, "bos"),
         "qwen2": (normalizers.NFC(), sequence([split(QWEN2), bare]), {}, None),
         "qwen35": (normalizers.NFC(), sequence([split(QWEN35), bare]), {}, None),
+        "gpt-4o": (None, sequence([split(GPT4O), bare]), {}, None),
         "gpt4o": (None, sequence([split(GPT4O, "removed", invert=True), bare]), {}, "both"),
         "prefix": (normalizers.NFC(), byte_level(add_prefix_space=True), {}, "bos"),
         "digits": (None, sequence([digits(individual_digits=False), byte_level(add_prefix_space=True)]), {}, None),
@@ -393,7 +394,8 @@ def write_golden(folder):
     sample = "\n".join(PROSE) * 3
     texts = PROSE + [unicodedata.normalize("NFD", "".join(PROSE[2:5])), mixed_text(400, 3), "", " ", "\n\n", "a" * 200]
     ids = {}
-    made = {name: trained(name, sample, 420) for name in ("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "flags")}
+    byte_level = ("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "gpt-4o", "flags")
+    made = {name: trained(name, sample, 420) for name in byte_level}
     made |= {
         name: sentence_pieces.KINDS[name](sample, 700)
         for name in ("llama2", "mistral3", "gemma", "t5", "t5-small", "uni-bytes")
@@ -435,7 +437,7 @@ def check(arguments):
                 complaint = compare(tool, file, tokenizer, any_characters, folder)
             report(f"{kind:12s} {tokenizer.get_vocab_size()} tokens", complaint)
         report("trained      by headgate", compare_trained(tool, sample, folder))
-        for kind in ("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35"):
+        for kind in ("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "gpt-4o"):
             report(f"{kind:12s} from GGUF, converted", compare_byte_level_gguf(tool, kind, sample, text, folder))
         for kind in ("llama2", "gemma", "phrases"):
             report(f"{kind:12s} from GGUF, converted", compare_scored_gguf(tool, kind, sample, text, folder))

@@ -38,6 +38,7 @@ NAMES = {
     "mlp.down_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
     "mlp.router.gate": "ffn_gate_inp",
+    "mlp.router": "ffn_gate_inp",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "linear_attn.in_proj_qkv": "attn_qkv",
     "linear_attn.in_proj_z": "attn_gate",
@@ -56,6 +57,8 @@ PARAMETER_NAMES = {
     "mlp.expert_bias": "exp_probs_b.bias",
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
     "mlp.experts.down_proj": "ffn_down_exps.weight",
+    "mlp.experts.down_proj_bias": "ffn_down_exps.bias",
+    "self_attn.sinks": "attn_sinks.weight",
     "linear_attn.A_log": "ssm_a",
     "linear_attn.dt_bias": "ssm_dt.bias",
 }
@@ -137,7 +140,13 @@ def tensors_of_layer(architecture, config, rest, values):
         values = reordered(rest, values, config)
     if architecture == "llama" and rest in ("self_attn.q_proj.weight", "self_attn.k_proj.weight"):
         values = neighbouring_pairs(values, head_dim_of(config))
-    if rest == "linear_attn.in_proj_qkvz.weight":
+    if architecture == "gpt-oss" and rest in ("mlp.experts.gate_up_proj", "mlp.experts.down_proj"):
+        values = values.swapaxes(1, 2)
+    if architecture == "gpt-oss" and rest.startswith("mlp.experts.gate_up_proj"):
+        kind = "bias" if rest.endswith("_bias") else "weight"
+        yield f"ffn_gate_exps.{kind}", values[:, ::2]
+        yield f"ffn_up_exps.{kind}", values[:, 1::2]
+    elif rest == "linear_attn.in_proj_qkvz.weight":
         yield from of_qkvz(values, config).items()
     elif rest == "mlp.experts.gate_up_proj":
         half = values.shape[1] // 2
@@ -196,13 +205,13 @@ def sizes(architecture, config):
         own |= {
             "expert_count": experts,
             "expert_used_count": config.num_experts_per_tok,
-            "expert_feed_forward_length": config.moe_intermediate_size,
+            "expert_feed_forward_length": getattr(config, "moe_intermediate_size", config.intermediate_size),
         }
     if hasattr(config, "shared_expert_intermediate_size"):
         own["expert_shared_feed_forward_length"] = config.shared_expert_intermediate_size
     if architecture == "step35":
         own["expert_shared_feed_forward_length"] = config.share_expert_dim
-    if architecture in ("gemma3", "afmoe"):
+    if architecture in ("gemma3", "afmoe", "gpt-oss"):
         own["attention.sliding_window"] = config.sliding_window
     if architecture == "afmoe":
         own |= {"leading_dense_block_count": config.num_dense_layers, "expert_shared_count": config.num_shared_experts}
@@ -256,6 +265,10 @@ def add_values(writer, architecture, config, layers):
         writer.add_array(f"{architecture}.rope.dimension_sections", [2, 1, 1, 0])
         recurrent = [kind == "linear_attention" for kind in config.layer_types]
         writer.add_array(f"{architecture}.attention.recurrent_layers", recurrent + (layers - len(recurrent)) * [False])
+    if rope.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     if architecture == "afmoe":
         writer.add_float32("afmoe.expert_weights_scale", config.route_scale)
         writer.add_bool("afmoe.expert_weights_norm", True)
@@ -288,8 +301,11 @@ def finish(writer):
     writer.close()
 
 
-def write(architecture, model, path, kind=gguf.GGMLQuantizationType.F32, tokenizer=None, further_layers=0):
-    """Writes a file, with a tokenizer.json's tokens, and with layers that predict further tokens behind the model's."""
+def write(
+    architecture, model, path, kind=gguf.GGMLQuantizationType.F32, tokenizer=None, further_layers=0, quantised=".weight"
+):
+    """Writes a file, with a tokenizer.json's tokens, and with layers that predict further tokens behind the model's.
+    Matrices whose names end with `quantised` have the format."""
     config = config_of(model)
     writer = gguf.GGUFWriter(path, architecture)
     add_values(writer, architecture, config, config.num_hidden_layers + further_layers)
@@ -301,7 +317,7 @@ def write(architecture, model, path, kind=gguf.GGMLQuantizationType.F32, tokeniz
             name = f"blk.{config.num_hidden_layers + layer}.nextn.eh_proj.weight"
             writer.add_tensor(name, numpy.ones((4, 4), numpy.float32))
     for name, values in tensors(architecture, model):
-        add_tensor(writer, name, values, kind)
+        add_tensor(writer, name, values, kind if name.endswith(quantised) else gguf.GGMLQuantizationType.F32)
     finish(writer)
 
 

@@ -20,7 +20,7 @@ from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTra
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 # In the file beside a checkpoint, the code of python/headgate/torch/layer.py stands here.
-from headgate.torch.layer import GatedLayer, RMSNorm, rope_frequencies, turn
+from headgate.torch.layer import GatedLayer, RMSNorm, rope_attention_factor, rope_frequencies, turn
 
 # What a key of config.json means where it is missing.
 DEFAULTS = {
@@ -39,11 +39,14 @@ DEFAULTS = {
     "attention_sinks": "none",  # or learned_sinks, off_by_one
     "attention_qkv_bias": "none",  # or learned
     "attention_window": 0,  # keys that a query sees, itself the last; 0: all before it; of sliding layers if there are
-    "rope_scaling_type": "none",  # or linear, llama3
+    "attention_out_bias": False,
+    "rope_scaling_type": "none",  # or linear, llama3, yarn
     "rope_scaling_factor": 1.0,
     "rope_low_freq_factor": 1.0,
     "rope_high_freq_factor": 4.0,
     "rope_original_seq_len": 8192,
+    "rope_truncate": True,  # yarn
+    "rope_attention_factor": 0.0,  # yarn; 0: 0.1 ln(rope_scaling_factor) + 1
     "layer_types": None,  # of each layer full_attention, sliding_attention, linear_attention; None: attention
     "attention_scale": 0.0,  # of the scores; 0: 1 / sqrt(head_dim)
     "embedding_scale": 1.0,
@@ -113,7 +116,8 @@ class Tokens:
         key = ("angles", config.rope_theta, config.partial_rotary_factor, config.rope_scaling_type)
         if key not in self.known:
             angles = self.position_ids[:, None, :, None].double() * rope_frequencies(config, self.x.device)
-            self.known[key] = angles.cos().to(self.x.dtype), angles.sin().to(self.x.dtype)
+            factor = rope_attention_factor(config)
+            self.known[key] = tuple((factor * part).to(self.x.dtype) for part in (angles.cos(), angles.sin()))
         return self.known[key]
 
     def visible(self, config, layer):

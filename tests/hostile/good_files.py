@@ -235,6 +235,49 @@ def model(family: str = "qwen3", sizes: Sizes = Sizes()) -> dict[str, bytes]:
     }
 
 
+def gpt_oss_model() -> dict[str, bytes]:
+    """Has experts in MXFP4: tensors of bytes with codes, and with scales of 2^-15."""
+    dim, ffn, experts, heads = 32, 64, 2, 2
+    config = {
+        "model_type": "gpt_oss", "vocab_size": 256, "hidden_size": dim, "intermediate_size": ffn,
+        "num_hidden_layers": 2, "num_attention_heads": heads, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 64,
+        "num_local_experts": experts, "num_experts_per_tok": 1, "sliding_window": 4, "rope_theta": 150000,
+        "quantization_config": {"quant_method": "mxfp4"},
+        "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32, "truncate": False},
+    }  # fmt: skip
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (256, dim), "lm_head.weight": (256, dim)}
+    for n in range(2):
+        layer: dict[str, tuple[int, ...]] = {
+            "input_layernorm.weight": (dim,),
+            "post_attention_layernorm.weight": (dim,),
+        }
+        for part, rows in {"q": 32, "k": 16, "v": 16, "o": dim}.items():
+            layer |= {f"self_attn.{part}_proj.weight": (rows, dim), f"self_attn.{part}_proj.bias": (rows,)}
+        layer |= {"self_attn.sinks": (heads,), "mlp.router.weight": (experts, dim), "mlp.router.bias": (experts,)}
+        for part, rows, columns in (("gate_up_proj", 2 * ffn, dim), ("down_proj", dim, ffn)):
+            layer |= {
+                f"mlp.experts.{part}_bias": (experts, rows),
+                f"mlp.experts.{part}_blocks": (experts, rows, columns // 32, 16),
+                f"mlp.experts.{part}_scales": (experts, rows, columns // 32),
+            }
+        shapes |= {f"model.layers.{n}.{name}": shape for name, shape in layer.items()}
+    shapes["model.norm.weight"] = (dim,)
+    tensors = []
+    for n, (name, shape) in enumerate(shapes.items()):
+        count = math.prod(shape)
+        if name.endswith("_blocks"):
+            tensors.append(Tensor(name, shape, random.Random(n).randbytes(count), "U8"))
+        elif name.endswith("_scales"):
+            tensors.append(Tensor(name, shape, bytes([112]) * count, "U8"))
+        else:
+            tensors.append(Tensor(name, shape, struct.pack(f"<{count}f", *floats(count, n))))
+    return {
+        "m/config.json": json.dumps(config, indent=2).encode(),
+        "m/model.safetensors": safetensors(tensors),
+        "book.txt": TEXT,
+    }
+
+
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
 
@@ -337,7 +380,7 @@ GGUF_TYPES = {
     "i64": (11, "q"),
     "f64": (12, "d"),
 }
-# Word: id, numbers of a block, its bytes, offsets of its scales in f16.
+# Word: id, numbers of a block, its bytes, offsets of its scales in f16; that of MXFP4 is the first byte.
 GGUF_FORMATS = {
     "F32": (0, 1, 4, ()),
     "F16": (1, 1, 2, (0,)),
@@ -350,6 +393,7 @@ GGUF_FORMATS = {
     "Q4_K": (12, 256, 144, (0, 2)),
     "Q5_K": (13, 256, 176, (0, 2)),
     "Q6_K": (14, 256, 210, (208,)),
+    "MXFP4": (39, 32, 17, ()),
 }
 
 
@@ -460,6 +504,8 @@ def blocks(word: str, count: int, seed: int) -> bytes:
         return whole if word == "F32" else b"".join(whole[i + 2 : i + 4] for i in range(0, len(whole), 4))
     out = bytearray(draw.randbytes(count // numbers * size))
     for block in range(0, len(out), size):
+        if word == "MXFP4":
+            out[block] = 112  # 2^-15
         for at in scales:
             out[block + at : block + at + 2] = struct.pack("<e", draw.uniform(1e-4, 1e-3))
     return bytes(out)

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import os
 import pathlib
 import random
@@ -221,6 +222,10 @@ def model_rows() -> Iterator[Reader]:
             ("m:", "m/model.safetensors", "config.json"),
             growth=JSON_GROWTH,
         )
+    gpt_oss = good_file.gpt_oss_model()
+    yield Reader("config-gpt-oss", gpt_oss, "m/config.json", (CONVERT, EVAL), mutations.of_json,
+                 ("m:", "m/model.safetensors", "config.json"), growth=JSON_GROWTH)  # fmt: skip
+    yield Reader("mxfp4", gpt_oss, "m/model.safetensors", (CONVERT, EVAL), of_mxfp4)
     yield Reader(
         "config-of-training",
         good_file.model("headgate"),
@@ -244,6 +249,27 @@ def model_rows() -> Iterator[Reader]:
         of_ids,
         ("--token-ids", "token id"),
     )
+
+
+def of_mxfp4(good: bytes) -> Iterator[Variant]:
+    """Yields tensors of blocks and scales that do not belong together, and numbers that f32 cannot hold."""
+    yield from format_mutations.of_safetensors(good)
+    header, data = format_mutations.safetensors_parts(good)
+    blocks = next(name for name in header if name.endswith("_blocks"))
+    scales = blocks.removesuffix("_blocks") + "_scales"
+    for name, changes in {
+        "renamed-scales": {scales + "x": header[scales], scales: None},
+        "renamed-blocks": {blocks + "x": header[blocks], blocks: None},
+        "flat-blocks": {blocks: {**header[blocks], "shape": [math.prod(header[blocks]["shape"])]}},
+        "flat-scales": {scales: {**header[scales], "shape": [math.prod(header[scales]["shape"])]}},
+        "boolean-scales": {scales: {**header[scales], "dtype": "BOOL"}},
+        "blocks-of-8": {blocks: {**header[blocks], "shape": [*header[blocks]["shape"][:2], 2, 8]}},
+    }.items():
+        new = {key: value for key, value in {**header, **changes}.items() if value is not None}
+        yield Variant(name, good_file.safetensors_bytes(json.dumps(new), data), Expect.REFUSED)
+    begin, end = header[scales]["data_offsets"]
+    yield Variant("scales-infinite", good.replace(data, data[:begin] + b"\xff" * (end - begin) + data[end:]),
+                  Expect.REFUSED)  # fmt: skip
 
 
 def of_index(good: bytes) -> Iterator[Variant]:

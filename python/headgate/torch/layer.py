@@ -78,10 +78,35 @@ def rope_frequencies(config, device: torch.device | str) -> Tensor:
         return plain
     if config.rope_scaling_type == "linear":
         return slow
-    turns = config.rope_original_seq_len * plain / (2 * math.pi)
     low, high = config.rope_low_freq_factor, config.rope_high_freq_factor
+    if config.rope_scaling_type == "yarn":
+        kept = yarn_weights(config, half, low, high).to(device)
+        return kept * plain + (1 - kept) * slow
+    turns = config.rope_original_seq_len * plain / (2 * math.pi)
     kept = ((turns - low) / (high - low)).clamp(0, 1) if high > low else (turns >= high).double()
     return kept * plain + (1 - kept) * slow
+
+
+def yarn_weights(config, half: int, low: float, high: float) -> Tensor:
+    """YaRN's weights of the frequencies that are not slowed down, (R/2) in f64."""
+
+    def index_of(turns: float) -> float:
+        return half * math.log(config.rope_original_seq_len / (turns * 2 * math.pi)) / math.log(config.rope_theta)
+
+    first, last = index_of(high), index_of(low)
+    if config.rope_truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * half - 1)
+    if first == last:
+        last += 0.001
+    return 1 - ((torch.arange(half, dtype=torch.float64) - first) / (last - first)).clamp(0, 1)
+
+
+def rope_attention_factor(config) -> float:
+    """The factor of the features of q and k that turn."""
+    if config.rope_scaling_type != "yarn":
+        return 1.0
+    return config.rope_attention_factor or 0.1 * math.log(config.rope_scaling_factor) + 1
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -142,7 +167,7 @@ class GatedLayer(nn.Module):
             self.gate_proj = GateBias(rows)
         self.k_proj = nn.Linear(C, self.Hkv * D, bias=bias)
         self.v_proj = nn.Linear(C, self.Hkv * D, bias=bias)
-        self.o_proj = nn.Linear(self.Hq * D, C, bias=False)
+        self.o_proj = nn.Linear(self.Hq * D, C, bias=config.attention_out_bias)
 
     def block_rows(self) -> tuple[int, int, int]:
         """Of a fused q_proj: its blocks, and how many rows of each are of q and of the gate."""

@@ -19,7 +19,7 @@ import headgate
 
 from .attention import gated_attention, refuse_learned
 from .errors import in_words_of
-from .layer import GatedLayer, RMSNorm, rope_frequencies, turn
+from .layer import GatedLayer, RMSNorm, rope_attention_factor, rope_frequencies, turn
 from .layouts import FUSED, Heads
 from .ring import ring_attention
 from .sharding import shard_positions
@@ -76,7 +76,7 @@ _CHOICES = {
     "attention_qkv_bias": ("none", "learned"),
     "qk_norm": ("per_head", "none"),
     "norm_kind": ("plain", "zero_centred"),
-    "rope_scaling_type": ("none", "linear", "llama3"),
+    "rope_scaling_type": ("none", "linear", "llama3", "yarn"),
     "precision": ("exact", "native16"),
 }
 
@@ -119,6 +119,7 @@ class GatedAttention(GatedLayer):
         attention_output_control: str = "none",
         attention_sinks: str = "none",
         attention_qkv_bias: str = "none",
+        attention_out_bias: bool = False,
         attention_window: int = 0,
         qk_norm: str = "per_head",
         norm_kind: str = "plain",
@@ -130,6 +131,8 @@ class GatedAttention(GatedLayer):
         rope_low_freq_factor: float = 1.0,
         rope_high_freq_factor: float = 4.0,
         rope_original_seq_len: int = 8192,
+        rope_truncate: bool = True,
+        rope_attention_factor: float = 0.0,
         initializer_range: float = 0.02,
         precision: str = "exact",
     ):
@@ -316,7 +319,8 @@ class GatedAttention(GatedLayer):
                 positions = positions - starts
         angles = positions[..., None, None].double() * self._frequencies.to(h.device)
         dtype = torch.promote_types(h.dtype, torch.float32)
-        return angles.cos().to(dtype), angles.sin().to(dtype)
+        factor = rope_attention_factor(self.config)
+        return (factor * angles.cos()).to(dtype), (factor * angles.sin()).to(dtype)
 
 
 _PARAMETERS = tuple(name for name in inspect.signature(GatedAttention.__init__).parameters if name != "self")

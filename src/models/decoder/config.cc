@@ -64,6 +64,9 @@ void validate(const DecoderConfig& c, NamesIn names) {
           name(row_of<kConfigKeys, &DecoderConfig::rope_low_freq_factor>()), c.rope_low_freq_factor,
           name_of(row_of<kConfigKeys, &DecoderConfig::rope_high_freq_factor>(), names), c.rope_high_freq_factor);
   const auto of = [&](const auto& row) { return std::string(name_of(row, names)); };
+  require(c.rope_scaling != layers::RopeScalingKind::yarn || c.rope_base > 1.0,
+          "{} is {}, but {} yarn needs one above 1", name(row_of<kConfigKeys, &DecoderConfig::rope_base>()),
+          c.rope_base, of(row_of<kConfigKeys, &DecoderConfig::rope_scaling>()));
   require(c.sliding.heads % c.kv_heads == 0, "{} {} is not a multiple of {} {}",
           name(row_of<kConfigKeys, &SlidingLayers::heads>()), c.sliding.heads,
           of(row_of<kConfigKeys, &DecoderConfig::kv_heads>()), c.kv_heads);
@@ -104,8 +107,9 @@ LayerConfig layer_config(const DecoderConfig& c, std::int64_t layer) {
   } else {
     out.rope_base = c.rope_base;
     out.rope_fraction = c.rope_fraction;
-    out.rope_scaling = {c.rope_scaling, c.rope_factor, c.rope_low_freq_factor, c.rope_high_freq_factor,
-                        c.rope_original_seq_len};
+    out.rope_scaling = {c.rope_scaling,          c.rope_factor,           c.rope_low_freq_factor,
+                        c.rope_high_freq_factor, c.rope_original_seq_len, c.rope_truncate == Switch::on,
+                        c.rope_attention_factor};
   }
   const bool post = c.norm_placement == NormPlacement::post && out.type != LayerType::linear_attention;
   out.norms_inputs = !post;

@@ -57,6 +57,7 @@ struct LinearLayers {
 /// A feature that a model has or lacks.
 enum class Switch : std::int32_t { off, on };
 
+using layers::ExpertActivation;
 using layers::ExpertRouter;
 
 /// Sizes of MLPs that are mixtures of experts.
@@ -67,9 +68,11 @@ struct Experts {
   std::int64_t shared_ffn = 0;    ///< width of the expert of all tokens; 0: none
   std::int64_t dense_layers = 0;  ///< layers at the start that have a dense MLP
   ExpertRouter router = ExpertRouter::softmax;
-  Switch renormalise = Switch::on;    ///< the weights of a token's experts add up to 1 before `scale`
-  double scale = 1.0;                 ///< of the weights of a token's experts
-  Switch shared_gate = Switch::off;   ///< a sigmoid gate of the expert of all tokens
+  Switch renormalise = Switch::on;   ///< the weights of a token's experts add up to 1 before `scale`
+  double scale = 1.0;                ///< of the weights of a token's experts
+  Switch shared_gate = Switch::off;  ///< a sigmoid gate of the expert of all tokens
+  Switch biases = Switch::off;       ///< learned vectors added to the router's logits and to each expert's products
+  ExpertActivation activation = ExpertActivation::swiglu;  ///< of the experts that a router chooses
   std::vector<double> limits;         ///< of each layer: clamps experts' activations; 0: none; empty: none anywhere
   std::vector<double> shared_limits;  ///< the same for the expert of all tokens
 
@@ -77,7 +80,7 @@ struct Experts {
 };
 
 /// Describes a decoder-only model such as Llama, Qwen3, Gemma 3 and Qwen3.5: RMSNorm, grouped-query attention or Gated
-/// DeltaNet, a gated MLP or experts, no biases except those of q, k and v.
+/// DeltaNet, a gated MLP or experts, no biases except those of attention and of experts.
 struct DecoderConfig {
   std::int64_t vocab = 256;
   std::int64_t dim = 256;
@@ -101,6 +104,7 @@ struct DecoderConfig {
   layers::GateVariant gate;
 
   QkvBias qkv_bias = QkvBias::none;
+  Switch out_bias = Switch::off;  ///< adds a learned vector to attention's output projection
   /// Keys that a query sees, including its own, the last of them; 0: all before it. With layer_types, in layers of
   /// sliding attention only.
   std::int64_t window = 0;
@@ -109,6 +113,8 @@ struct DecoderConfig {
   double rope_low_freq_factor = 1.0;
   double rope_high_freq_factor = 4.0;
   std::int64_t rope_original_seq_len = 8192;
+  Switch rope_truncate = Switch::on;
+  double rope_attention_factor = 0.0;
 
   std::vector<LayerType> layer_types;  ///< one for each layer; empty: attention, with `window` if there is one
   double attention_scale = 0.0;        ///< of the scores q·k; 0: 1/√head_dim

@@ -104,7 +104,8 @@ void DecoderBlocks<T>::experts(View<Wide<T>, 2> out, ConstView<Wide<T>, 2> h, co
   const auto expert = [&w, I, C](std::int64_t e) -> layers::ExpertMatrices<M> {
     return {rows_of(w.gate_up, 2 * e * I, I), rows_of(w.gate_up, (2 * e + 1) * I, I), rows_of(w.down, e * C, C)};
   };
-  layers::ExpertsWeights<const Wide<T>, M> weights{w.router, w.router_bias, expert, {}, w.shared_gate};
+  layers::ExpertsWeights<const Wide<T>, M> weights{w.router, w.router_bias, w.logit_bias,   expert,
+                                                   {},       w.shared_gate, w.gate_up_bias, w.down_bias};
   if (S > 0) weights.shared = {rows_of(w.shared_gate_up, 0, S), rows_of(w.shared_gate_up, S, S), w.shared_down};
   layers::experts_forward(out, h, weights, *buffers_.experts, shape, update, context_);
 }

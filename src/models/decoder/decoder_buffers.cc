@@ -68,6 +68,7 @@ layers::ExpertsShape experts_shape(const DecoderConfig& config, std::int64_t N) 
   out.S = experts.shared_ffn;
   out.router = experts.router;
   out.renormalise = experts.renormalise == Switch::on;
+  out.activation = experts.activation;
   out.scale = experts.scale;
   return out;
 }

@@ -48,6 +48,9 @@ struct DecoderExperts {
   layers::MatrixOf<M> shared_gate_up;  ///< (2S,C)
   layers::MatrixOf<M> shared_down;     ///< (C,S)
   View<T, 2> shared_gate;              ///< (1,C)
+  View<T, 1> logit_bias;               ///< (E)
+  View<T, 1> gate_up_bias;             ///< (E·2I), in the order of gate_up
+  View<T, 1> down_bias;                ///< (E·C)
 };
 
 /// Views one layer's weights (of const T) or gradients (of T). Matrices may have another element type M. A member is
@@ -121,6 +124,7 @@ void visit_attention_tensors(const Visit& at, const DecoderConfig& c, const Laye
   const bool sinks_learned = here && gate.sinks == layers::SinkKind::learned;
   const bool qk_norm = here && c.qk_norm != QkNorm::none;
   const bool qkv_bias = here && c.qkv_bias == QkvBias::learned;
+  const bool out_bias = here && c.out_bias == Switch::on;
   const std::int64_t q_width = layer.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
   const bool norm_spans_heads = c.qk_norm == QkNorm::all_heads;
   const TensorShape q_features(q_width), kv_features(kv_width), features(c.head_dim);
@@ -138,6 +142,7 @@ void visit_attention_tensors(const Visit& at, const DecoderConfig& c, const Laye
   at(TensorRow{"self_attn.sinks", sinks, TensorShape(layer.heads), sinks_learned}, a.sinks);
   at(TensorRow{"self_attn.head_norm.weight", norm, features, head_norm}, a.head_norm);
   at(TensorRow{"self_attn.o_proj.weight", matrix, {c.dim, q_width}, here}, a.out);
+  at(TensorRow{"self_attn.o_proj.bias", projection_bias, TensorShape(c.dim), out_bias}, a.out_bias);
 }
 
 /// Visits the tensors of linear attention.
@@ -168,11 +173,15 @@ void visit_expert_tensors(const Visit& at, const DecoderConfig& c, const LayerCo
   const Experts& e = c.experts;
   const bool here = layer.experts, shared = here && e.shared_ffn > 0;
   const bool biased = here && e.router == ExpertRouter::sigmoid, gated = shared && e.shared_gate == Switch::on;
-  const TensorShape in(e.shared_ffn, c.dim);
+  const bool own_biases = here && e.biases == Switch::on;
+  const TensorShape in(e.shared_ffn, c.dim), wide(e.count * 2 * e.ffn), outputs(e.count * c.dim);
   at(TensorRow{"mlp.gate.weight", router, {e.count, c.dim}, here}, w.router);
   at(TensorRow{"mlp.expert_bias", router_bias, TensorShape(e.count), biased}, w.router_bias);
+  at(TensorRow{"mlp.gate.bias", projection_bias, TensorShape(e.count), own_biases}, w.logit_bias);
   at(TensorRow{"mlp.experts.gate_up_proj", matrix, {e.count * 2 * e.ffn, c.dim}, here}, w.gate_up);
+  at(TensorRow{"mlp.experts.gate_up_proj_bias", projection_bias, wide, own_biases}, w.gate_up_bias);
   at(TensorRow{"mlp.experts.down_proj", matrix, {e.count * c.dim, e.ffn}, here}, w.down);
+  at(TensorRow{"mlp.experts.down_proj_bias", projection_bias, outputs, own_biases}, w.down_bias);
   at(TensorRow{"mlp.shared_expert.gate_proj.weight", matrix, in, shared}, w.shared_gate_up);
   at(TensorRow{"mlp.shared_expert.up_proj.weight", matrix, in, shared}, appended_to(w.shared_gate_up));
   at(TensorRow{"mlp.shared_expert.down_proj.weight", matrix, {c.dim, e.shared_ffn}, shared}, w.shared_down);

@@ -109,7 +109,8 @@ models::Taps Evaluator<T>::taps() const {
   if (inputs_.has(Input::exit_loss)) out |= {Tap::exit_loss};
   if (inputs_.has(Input::output)) out |= {Tap::output};
   if (inputs_.has(Input::values)) out |= {Tap::values};
-  for (const Input input : {Input::first_token_weights, Input::entropies, Input::rule_means, Input::state_ranks}) {
+  for (const Input input :
+       {Input::first_token_weights, Input::entropies, Input::sink_weights, Input::rule_means, Input::state_ranks}) {
     if (inputs_.has(input)) out |= {Tap::scores};
   }
   if (inputs_.has(Input::hidden_weights)) out |= {Tap::kept_rule};

@@ -29,6 +29,7 @@ enum class Input {
   first_token_weights,  ///< LayerSample::first_token_weights
   gates,                ///< LayerSample::gates
   entropies,            ///< LayerSample::entropies, which cost half a forward pass of attention
+  sink_weights,         ///< LayerView::sinks and lse
   rule_means,           ///< RuleStatistics::mean_decay, mean_beta and half_life
   hidden_weights,       ///< RuleStatistics::first_shares and reaches, which cost as much as attention: T² operations
   state_ranks,          ///< RuleStatistics::effective_rank, which costs a forward pass of linear attention

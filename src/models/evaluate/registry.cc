@@ -28,6 +28,7 @@
 #include "models/evaluate/massive_activation.hpp"
 #include "models/evaluate/output_gate.hpp"
 #include "models/evaluate/reach.hpp"
+#include "models/evaluate/sink_attention.hpp"
 #include "models/evaluate/sink_rate.hpp"
 #include "models/evaluate/state_rank.hpp"
 
@@ -42,6 +43,7 @@ constexpr std::array kAll{
     &kFirstTokenAttentionUniformMetric,
     &kFirstTokenAttentionGatedMetric,
     &kSinkRateMetric,
+    &kSinkAttentionMetric,
     &kAttentionEntropyMetric,
     &kMassiveActivationMetric,
     &kGateMeanMetric,

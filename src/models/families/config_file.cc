@@ -64,6 +64,8 @@ DecoderConfig without_rope_scaling(DecoderConfig config) {
   config.rope_low_freq_factor = defaults.rope_low_freq_factor;
   config.rope_high_freq_factor = defaults.rope_high_freq_factor;
   config.rope_original_seq_len = defaults.rope_original_seq_len;
+  config.rope_truncate = defaults.rope_truncate;
+  config.rope_attention_factor = defaults.rope_attention_factor;
   return config;
 }
 
@@ -130,6 +132,13 @@ void write_features(nlohmann::ordered_json& out, const DecoderConfig& config, co
     scaling["low_freq_factor"] = config.rope_low_freq_factor;
     scaling["high_freq_factor"] = config.rope_high_freq_factor;
     scaling["original_max_position_embeddings"] = config.rope_original_seq_len;
+  }
+  if (config.rope_scaling == layers::RopeScalingKind::yarn) {
+    scaling["beta_slow"] = config.rope_low_freq_factor;
+    scaling["beta_fast"] = config.rope_high_freq_factor;
+    scaling["original_max_position_embeddings"] = config.rope_original_seq_len;
+    scaling["truncate"] = config.rope_truncate == Switch::on;
+    if (config.rope_attention_factor > 0.0) scaling["attention_factor"] = config.rope_attention_factor;
   }
   out["rope_scaling"] = scaling;
 }

@@ -182,6 +182,7 @@ void ConfigReader::unfold_rope() {
     const Json parameters = *found;
     root_.erase(found);
     if (parameters.is_null()) continue;
+    has_rope_object_ = true;
     if (!parameters.is_object()) fail(path_, "{} is {}, not an object", object, shown(parameters));
     if (parameters.contains("full_attention") || parameters.contains("sliding_attention")) {
       take_rope_of_types(parameters, object);
@@ -222,29 +223,53 @@ bool ConfigReader::take_rope_type(const Json& parameters) {
   for (const char* key : {"rope_type", "type"}) {
     const auto found = parameters.find(key);
     if (found == parameters.end() || *found == "default") continue;
-    if (*found != "linear" && *found != "llama3") {
-      fail(path_, "{} is {}; only \"default\", \"linear\" and \"llama3\" are supported", key, shown(*found));
+    if (*found != "linear" && *found != "llama3" && *found != "yarn") {
+      fail(path_, "{} is {}; only \"default\", \"linear\", \"llama3\" and \"yarn\" are supported", key, shown(*found));
     }
     set_once("rope_scaling_type", *found);
+    if (*found == "yarn") complete_yarn(parameters);
     return true;
   }
   return false;
 }
 
+/// Sets the bounds of yarn that a file leaves out, which are others than llama3's.
+void ConfigReader::complete_yarn(const Json& parameters) {
+  constexpr double kFast = 32.0, kSlow = 1.0;
+  const auto lacks = [&](const char* key) { return !parameters.contains(key) || parameters[key].is_null(); };
+  if (lacks("original_max_position_embeddings")) {
+    fail(path_, "RoPE's parameters have no original_max_position_embeddings, which yarn needs");
+  }
+  if (lacks("beta_fast")) set_once("rope_high_freq_factor", kFast);
+  if (lacks("beta_slow")) set_once("rope_low_freq_factor", kSlow);
+}
+
 void ConfigReader::take_rope_key(const std::string& key, const Json& value, bool scaled) {
+  enum class Of { any, every_scaling, llama3, yarn };
   struct Moved {
     const char* from;
     const char* to;
+    Of of;
   };
-  constexpr std::array<Moved, 5> kMoved{{{"rope_theta", "rope_theta"},
-                                         {"factor", "rope_scaling_factor"},
-                                         {"low_freq_factor", "rope_low_freq_factor"},
-                                         {"high_freq_factor", "rope_high_freq_factor"},
-                                         {"original_max_position_embeddings", "rope_original_seq_len"}}};
+  constexpr std::array<Moved, 9> kMoved{
+      {{"rope_theta", "rope_theta", Of::any},
+       {"factor", "rope_scaling_factor", Of::every_scaling},
+       {"original_max_position_embeddings", "rope_original_seq_len", Of::every_scaling},
+       {"low_freq_factor", "rope_low_freq_factor", Of::llama3},
+       {"high_freq_factor", "rope_high_freq_factor", Of::llama3},
+       {"beta_slow", "rope_low_freq_factor", Of::yarn},
+       {"beta_fast", "rope_high_freq_factor", Of::yarn},
+       {"truncate", "rope_truncate", Of::yarn},
+       {"attention_factor", "rope_attention_factor", Of::yarn}}};
+  const auto type = root_.find("rope_scaling_type");
+  const bool is_yarn = scaled && type != root_.end() && *type == "yarn";
+  if (is_yarn && value.is_null()) return;
   if (key == "rope_type" || key == "type" || (key == "partial_rotary_factor" && value == 1.0)) return;
   if (key == "partial_rotary_factor" || key.starts_with("mrope_")) return set_once(key, value);
   for (const Moved& moved : kMoved) {
-    if (key == moved.from && (scaled || key == "rope_theta")) return set_once(moved.to, value);
+    const bool fits =
+        moved.of == Of::any || (scaled && (moved.of == Of::every_scaling || (moved.of == Of::yarn) == is_yarn));
+    if (key == moved.from && fits) return set_once(moved.to, value);
   }
   fail(path_, "RoPE's parameters have an unknown key '{}'", printable(key));
 }

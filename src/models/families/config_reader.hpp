@@ -25,6 +25,8 @@ class ConfigReader {
   const io::Json* find(std::string_view key);
   const io::Json& get(std::string_view key);
   bool has(std::string_view key) const { return root_.contains(key); }
+  /// Returns whether the file has rope_parameters or rope_scaling.
+  bool has_rope_object() const { return has_rope_object_; }
 
   void read(std::int64_t& out, std::string_view key, const io::Json& value) const;
   void read(double& out, std::string_view key, const io::Json& value) const;
@@ -61,6 +63,7 @@ class ConfigReader {
   void unfold_rope();
   void take_rope_of_types(const io::Json& parameters, const char* object);
   bool take_rope_type(const io::Json& parameters);
+  void complete_yarn(const io::Json& parameters);
   void take_rope_key(const std::string& key, const io::Json& value, bool scaled);
   void set_once(const std::string& key, const io::Json& value);
   void require_list(std::string_view key, const io::Json& value) const;
@@ -68,6 +71,7 @@ class ConfigReader {
   const std::string& path_;
   io::Json root_;
   std::vector<std::string> known_;
+  bool has_rope_object_ = false;
 };
 
 }  // namespace headgate::models

@@ -7,8 +7,8 @@
 namespace headgate::models {
 namespace {
 
-constexpr std::array kFamilies{&kLlama,     &kMistral,    &kQwen2, &kQwen3,   &kQwen35, &kQwen35Moe,
-                               &kQwen3Next, &kOlmoHybrid, &kAfmoe, &kStep3p5, &kGemma3, &kHeadgate};
+constexpr std::array kFamilies{&kLlama,      &kMistral, &kQwen2,   &kQwen3,  &kQwen35, &kQwen35Moe, &kQwen3Next,
+                               &kOlmoHybrid, &kAfmoe,   &kStep3p5, &kGemma3, &kGptOss, &kHeadgate};
 
 std::string joined(std::string_view Family::*text) {
   std::string out;

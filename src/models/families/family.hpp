@@ -73,7 +73,7 @@ struct Family {
 };
 
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kHeadgate;
-extern const Family kQwen35, kQwen35Moe, kQwen3Next, kOlmoHybrid, kAfmoe, kStep3p5, kGemma3;
+extern const Family kQwen35, kQwen35Moe, kQwen3Next, kOlmoHybrid, kAfmoe, kStep3p5, kGemma3, kGptOss;
 
 std::span<const Family* const> families();
 /// "llama, mistral, …".

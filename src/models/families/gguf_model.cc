@@ -39,8 +39,11 @@ constexpr std::array<TensorName, 14> kLayerNames{{{"input_layernorm.weight", "at
                                                   {"mlp.gate_proj.weight", "ffn_gate.weight"},
                                                   {"mlp.up_proj.weight", "ffn_up.weight"},
                                                   {"mlp.down_proj.weight", "ffn_down.weight"}}};
-constexpr std::array<TensorName, 14> kOtherLayerNames{
+constexpr std::array<TensorName, 17> kOtherLayerNames{
     {{"self_attn.gate_proj.weight", "attn_gate.weight"},
+     {"self_attn.sinks", "attn_sinks.weight"},
+     {"self_attn.o_proj.bias", "attn_output.bias"},
+     {"mlp.gate.bias", "ffn_gate_inp.bias"},
      {"attention_output_layernorm.weight", "post_attention_norm.weight"},
      {"mlp_output_layernorm.weight", "post_ffw_norm.weight"},
      {"linear_attn.in_proj_qkv.weight", "attn_qkv.weight"},
@@ -66,6 +69,11 @@ bool stored_otherwise(TensorLocation& out, const Parameter& parameter, std::stri
     out.form = StoredForm::negative_exponential;
   } else if (rest == "mlp.experts.gate_up_proj") {
     out = interleaved_experts(config, block + "ffn_gate_exps.weight", block + "ffn_up_exps.weight");
+  } else if (rest == "mlp.experts.gate_up_proj_bias") {
+    out = interleaved_experts(config, block + "ffn_gate_exps.bias", block + "ffn_up_exps.bias");
+    for (TensorPiece& piece : out.pieces) piece.shape.pop_back();
+  } else if (rest == "mlp.experts.down_proj_bias") {
+    out.pieces.push_back({block + "ffn_down_exps.bias", {e.count, config.dim}, {}});
   } else if (rest == "mlp.experts.down_proj") {
     out.pieces.push_back({block + "ffn_down_exps.weight", {e.count, config.dim, e.ffn}, {}});
   } else if (rest == "mlp.shared_expert.down_proj.weight") {
@@ -151,8 +159,14 @@ void read_rope(const io::GgufFile& file, GgufValues& in, DecoderConfig& config) 
   if (type == "linear") {
     config.rope_scaling = layers::RopeScalingKind::linear;
     config.rope_factor = factor;
+  } else if (type == "yarn") {
+    config.rope_scaling = layers::RopeScalingKind::yarn;
+    config.rope_factor = factor;
+    config.rope_original_seq_len = in.integer("rope.scaling.original_context_length");
+    config.rope_high_freq_factor = in.number("rope.scaling.yarn_beta_fast", 32.0);
+    config.rope_low_freq_factor = in.number("rope.scaling.yarn_beta_slow", 1.0);
   } else if (type != "none") {
-    fail(file.path(), "{}.rope.scaling.type is '{}'; only none and linear are supported",
+    fail(file.path(), "{}.rope.scaling.type is '{}'; only none, linear and yarn are supported",
          file.string("general.architecture"), io::printable(type));
   }
 }

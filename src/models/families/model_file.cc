@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <iterator>
 #include <map>
 #include <set>
 #include <system_error>
@@ -19,7 +18,6 @@
 #include "models/families/gguf_model.hpp"
 #include "models/families/modeling_code.hpp"
 #include "models/io/input_file.hpp"
-#include "models/io/json.hpp"
 #include "models/io/npy.hpp"
 #include "models/io/safetensors.hpp"
 #include "models/io/staged_directory.hpp"
@@ -36,116 +34,11 @@ constexpr const char* kModel = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::string_view kQProjection = "self_attn.q_proj.weight";
 constexpr std::string_view kGateProjection = "self_attn.gate_proj.weight";
-constexpr std::size_t kMaxIndex = std::size_t{1} << 25;
-constexpr std::size_t kMaxShards = 1024;
 
 bool exists(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(path, error);
 }
-
-/// Returns whether `name` is a file of the directory itself: a '/' could lead out of it, and a NUL would truncate it.
-bool is_shard_name(std::string_view name) {
-  return name.ends_with(".safetensors") && name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
-}
-
-// --- the tensors of a directory ----------------------------------------------------------------------------------
-
-/// Reads model.safetensors, or the shards that an index lists.
-class SafetensorsWeights : public WeightFiles {
- public:
-  explicit SafetensorsWeights(const std::string& directory) {
-    const std::string whole = directory + "/" + kModel, index = directory + "/" + kIndex;
-    if (exists(whole) || !exists(index)) {
-      path_ = whole;
-      add(whole);
-    } else {
-      path_ = index;
-      add_shards(directory);
-    }
-  }
-
-  const std::string& path() const override { return path_; }
-  std::vector<std::string> names() const override {
-    std::vector<std::string> out;
-    for (const auto& [name, place] : places_) out.push_back(name);
-    return out;
-  }
-  const std::vector<std::int64_t>* shape(const std::string& name) const override {
-    const auto found = places_.find(name);
-    return found == places_.end() ? nullptr : &found->second.entry->shape;
-  }
-  const std::string& path_of(const std::string& name) const override { return places_.at(name).file->path(); }
-  void read(const std::string& name, float* out) const override {
-    const Place& place = places_.at(name);
-    place.file->read_f32(*place.entry, out);
-  }
-  void verify() const override {
-    for (const auto& file : files_) file->verify_checksum();
-  }
-
- private:
-  struct Place {
-    const io::SafetensorsReader* file;
-    const io::TensorEntry* entry;
-  };
-
-  const io::SafetensorsReader& add(const std::string& path) {
-    files_.push_back(std::make_unique<io::SafetensorsReader>(path));
-    const io::SafetensorsReader& file = *files_.back();
-    for (const io::TensorEntry& entry : file.tensors()) {
-      const bool added = places_.emplace(entry.name, Place{&file, &entry}).second;
-      if (!added) fail(path, "tensor '{}' is in another shard too", printable(entry.name));
-    }
-    return file;
-  }
-
-  /// Reads the index: {"metadata": …, "weight_map": {"TENSOR": "FILE", …}}.
-  void add_shards(const std::string& directory) {
-    const io::Json index = io::parse_json(path_, io::read_text(path_, kMaxIndex), 4);
-    const auto map = index.is_object() ? index.find("weight_map") : index.end();
-    if (map == index.end() || !map->is_object()) fail(path_, "no weight_map");
-    std::map<std::string, const io::SafetensorsReader*> shards;
-    for (const auto& item : map->items()) {
-      const std::string shown = printable(item.key());
-      if (!item.value().is_string()) fail(path_, "the file of '{}' is not a string", shown);
-      const std::string& name = item.value().get_ref<const std::string&>();
-      if (!is_shard_name(name)) {
-        fail(path_, "the file of '{}' is '{}', not the name of a .safetensors file in this directory", shown,
-             printable(name));
-      }
-      const auto [shard, first] = shards.emplace(name, nullptr);
-      if (shards.size() > kMaxShards) fail(path_, "more than {} files", kMaxShards);
-      if (first) shard->second = &add(fmt::format("{}/{}", directory, name));
-      if (shard->second->find(item.key()) == nullptr) fail(shard->second->path(), "tensor '{}' is missing", shown);
-    }
-  }
-
-  std::string path_;
-  std::vector<std::unique_ptr<io::SafetensorsReader>> files_;
-  std::map<std::string, Place> places_;
-};
-
-class GgufWeights : public WeightFiles {
- public:
-  explicit GgufWeights(std::shared_ptr<const io::GgufFile> file) : file_(std::move(file)) {}
-
-  const std::string& path() const override { return file_->path(); }
-  std::vector<std::string> names() const override {
-    std::vector<std::string> out;
-    for (const io::GgufTensor& tensor : file_->tensors()) out.push_back(tensor.name);
-    return out;
-  }
-  const std::vector<std::int64_t>* shape(const std::string& name) const override {
-    const io::GgufTensor* tensor = file_->find(name);
-    return tensor == nullptr ? nullptr : &tensor->shape;
-  }
-  const std::string& path_of(const std::string&) const override { return path(); }
-  void read(const std::string& name, float* out) const override { file_->read_f32(*file_->find(name), out); }
-
- private:
-  std::shared_ptr<const io::GgufFile> file_;
-};
 
 /// Returns whether a directory may have the tensor in addition to the parameters: tables of angles that old programs
 /// stored, a copy of tied embeddings, and the parts of a larger model that read images or predict further tokens.
@@ -201,14 +94,14 @@ ModelFile::ModelFile(const std::string& path) {
   if (std::filesystem::is_directory(path, error)) {
     file_ = read_file_config(path + "/" + kConfig);
     family_ = file_.family;
-    weights_ = std::make_unique<SafetensorsWeights>(path);
+    weights_ = open_safetensors(path);
     find_prefix();
   } else {
     gguf_ = std::make_shared<const io::GgufFile>(path);
     family_ = &family_of_gguf(*gguf_);
     file_.config = config_of_gguf(*gguf_, *family_);
     file_.further_layers = further_layers_of_gguf(*gguf_, file_.config);
-    weights_ = std::make_unique<GgufWeights>(gguf_);
+    weights_ = open_gguf(gguf_);
   }
 }
 
@@ -272,7 +165,21 @@ void each_row(const TensorPiece& piece, std::int64_t width, const Visit& visit) 
   for (const std::int64_t row : piece.rows) visit(row);
   if (!piece.rows.empty()) return;
   const std::int64_t count = piece.count == 0 ? count_of(piece.shape) / width : piece.count;
-  for (std::int64_t row = 0; row < count; ++row) visit(piece.begin + row);
+  for (std::int64_t row = 0; row < count; ++row) visit(piece.begin + row * piece.step);
+}
+
+/// Exchanges the last two dimensions of a tensor.
+std::vector<float> transposed(const std::vector<float>& tensor, const std::vector<std::int64_t>& shape) {
+  const std::int64_t columns = shape.back(), rows = shape[shape.size() - 2];
+  std::vector<float> out(tensor.size());
+  const float* from = tensor.data();
+  float* to = out.data();
+  for (const float* const end = from + tensor.size(); from < end; from += rows * columns, to += rows * columns) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -288,6 +195,7 @@ void ModelFile::read_rows(const TensorLocation& at, const Parameter& parameter, 
     if (is_new) {
       tensor.resize(static_cast<std::size_t>(count_of(piece.shape)));
       weights_->read(piece.tensor, tensor.data());
+      if (at.transposed) tensor = transposed(tensor, piece.shape);
     }
     each_row(piece, width, [&](std::int64_t row) {
       const float* from = tensor.data() + row * width;
@@ -330,26 +238,15 @@ void ModelFile::read_each(const std::function<void(const Parameter&, const float
   }
 }
 
-bool ModelFile::stores_narrow_matrices() const {
-  if (gguf_ == nullptr) return false;
-  const auto& tensors = gguf_->tensors();
-  return std::any_of(tensors.begin(), tensors.end(), [](const io::GgufTensor& tensor) {
-    return tensor.shape.size() > 1 && tensor.format->word != "F32";
-  });
-}
-
 void ModelFile::read_in_place(const std::function<void(const Parameter&, TensorLocation)>& matrix,
                               const std::function<void(const Parameter&, const float*)>& vector) const {
   const ParameterTable table(file_.config);
   std::vector<TensorLocation> places = checked(table);
-  std::set<std::string> finite;
+  weights_->verify();
   std::vector<float> values;
   for (std::size_t i = 0; i < places.size(); ++i) {
     const Parameter& parameter = table.entries()[i];
     if (is_matrix(parameter.kind)) {
-      for (const TensorPiece& piece : places[i].pieces) {
-        if (finite.insert(piece.tensor).second) gguf_->check_numbers(*gguf_->find(piece.tensor));
-      }
       matrix(parameter, std::move(places[i]));
     } else {
       values.resize(static_cast<std::size_t>(parameter.count));

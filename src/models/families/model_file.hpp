@@ -21,6 +21,14 @@
 
 namespace headgate::models {
 
+/// Views a tensor's numbers where they lie in a mapped file.
+struct StoredTensor {
+  const io::GgufFormat* format = nullptr;
+  const std::uint8_t* data = nullptr;
+  const std::uint8_t* scales = nullptr;  ///< of a format with scales apart
+  std::int64_t numel = 0;
+};
+
 /// Reads the tensors of a model's files, by their names there.
 class WeightFiles {
  public:
@@ -38,7 +46,18 @@ class WeightFiles {
   virtual void read(const std::string& name, float* out) const = 0;
   /// Throws io::FileError if a checksum does not match.
   virtual void verify() const {}
+
+  /// Returns whether matrices have fewer bits a number than 16, or, in a GGUF file, than 32.
+  virtual bool stores_narrow_matrices() const = 0;
+  /// Maps a tensor, after checking that its numbers are finite. Throws as read() does.
+  virtual StoredTensor stored(const std::string& name) const = 0;
+  /// Throws io::FileError if a file that is mapped has become shorter, before tensors are read through their pointers.
+  virtual void check_whole() const = 0;
 };
+
+/// Opens model.safetensors of a directory, or the shards that an index lists. Throws io::FileError.
+std::shared_ptr<const WeightFiles> open_safetensors(const std::string& directory);
+std::shared_ptr<const WeightFiles> open_gguf(std::shared_ptr<const io::GgufFile> file);
 
 /// Opens a model and reads its config.
 class ModelFile {
@@ -61,14 +80,14 @@ class ModelFile {
   /// call. Otherwise as read().
   void read_each(const std::function<void(const Parameter&, const float*)>& at) const;
 
-  /// Returns whether a GGUF file stores matrices in fewer than 32 bits a number, so that they are best read in place.
-  bool stores_narrow_matrices() const;
-  /// Calls matrix(parameter, location) for each matrix of a GGUF file, after checking that its numbers are finite, and
-  /// vector(parameter, numbers) for each other parameter, in the table's order.
+  /// Returns whether matrices are best read in place: those of a GGUF file that are not f32, and blocks of MXFP4.
+  bool stores_narrow_matrices() const { return weights_->stores_narrow_matrices(); }
+  /// Calls matrix(parameter, location) for each matrix and vector(parameter, numbers) for each other parameter, in the
+  /// table's order. The tensors of matrices are those of weights().
   void read_in_place(const std::function<void(const Parameter&, TensorLocation)>& matrix,
                      const std::function<void(const Parameter&, const float*)>& vector) const;
-  /// Returns the GGUF file, which those tensors are in.
-  std::shared_ptr<const io::GgufFile> shared_gguf() const { return gguf_; }
+  /// Returns the files that the tensors are in.
+  std::shared_ptr<const WeightFiles> weights() const { return weights_; }
 
  private:
   std::vector<TensorLocation> checked(const ParameterTable& table) const;
@@ -81,7 +100,7 @@ class ModelFile {
   FileConfig file_;
   const Family* family_ = nullptr;
   std::shared_ptr<const io::GgufFile> gguf_;
-  std::unique_ptr<WeightFiles> weights_;
+  std::shared_ptr<const WeightFiles> weights_;
 };
 
 /// Returns whether `path` is something that ModelFile opens, by its name and kind only: a directory with a config.json,

@@ -86,6 +86,15 @@ TensorLocation interleaved_experts(const DecoderConfig& config, const std::strin
   return out;
 }
 
+TensorLocation alternating_experts(std::int64_t count, std::int64_t rows, const std::string& tensor,
+                                   const std::vector<std::int64_t>& shape) {
+  TensorLocation out;
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (const std::int64_t first : {0, 1}) out.pieces.push_back({tensor, shape, {}, 2 * i * rows + first, rows, 2});
+  }
+  return out;
+}
+
 TensorLocation stored_in_directory(const Parameter& parameter, const FileConfig& file, const ShapeOf& shape_of) {
   std::string_view layer, rest;
   if (!split_layer_name(parameter.name, layer, rest)) {

@@ -22,6 +22,7 @@ struct TensorPiece {
   std::vector<std::int64_t> rows;   ///< of the tensor, in the parameter's order; empty: as `begin` and `count` say
   std::int64_t begin = 0;           ///< first of `count` rows of the tensor
   std::int64_t count = 0;           ///< 0: all rows
+  std::int64_t step = 1;            ///< from one of the `count` rows to the next
 };
 
 /// How a file stores a parameter's numbers: as they are, or as −exp(x).
@@ -32,11 +33,12 @@ struct TensorLocation {
   std::vector<TensorPiece> pieces;
   std::vector<std::int64_t> columns;  ///< column c of the parameter is column columns[c] of the tensor; empty: c
   StoredForm form = StoredForm::plain;
+  bool transposed = false;  ///< the last two dimensions of the tensor are those of the parameter in the other order
 
   /// Returns whether the parameter is one tensor as the file has it.
   bool is_whole_tensor() const {
     return pieces.size() == 1 && pieces.front().rows.empty() && pieces.front().count == 0 && columns.empty() &&
-           form == StoredForm::plain;
+           form == StoredForm::plain && !transposed;
   }
 };
 
@@ -57,6 +59,10 @@ bool is_of_further_layer(std::string_view name, std::string_view prefix, const F
 
 /// Returns begin, …, begin + count − 1.
 std::vector<std::int64_t> row_range(std::int64_t begin, std::int64_t count);
+
+/// Locates `rows` of each of `count` experts that hold gate and up as rows in turn: gate's first, then up's.
+TensorLocation alternating_experts(std::int64_t count, std::int64_t rows, const std::string& tensor,
+                                   const std::vector<std::int64_t>& shape);
 
 /// Locates the fused experts: rows of gate and up of each expert in turn, from one tensor each (E,I,C).
 TensorLocation interleaved_experts(const DecoderConfig& config, const std::string& gate, const std::string& up);

@@ -99,10 +99,10 @@ class StoredWeights {
   OuterWeights<const float, const M> outer_;
 };
 
-/// Views a model's matrices in a mapped GGUF file, and owns its vectors in f32.
+/// Views a model's matrices in mapped files, and owns its vectors in f32.
 class MappedWeights {
  public:
-  explicit MappedWeights(const ModelFile& file) : file_(file.shared_gguf()) {
+  explicit MappedWeights(const ModelFile& file) : files_(file.weights()) {
     const DecoderConfig& config = file.config();
     const ParameterTable table(config);
     std::size_t vectors = 0;
@@ -125,8 +125,8 @@ class MappedWeights {
   const OuterWeights<const float, const layers::StoredBlocks>& outer() const { return outer_; }
   std::size_t bytes() const { return bytes_; }
   std::size_t embedding_row_bytes() const { return outer_.embedding.parts.front().row_bytes(); }
-  /// Throws io::FileError if the file has become shorter.
-  void check() const { file_->check_whole(); }
+  /// Throws io::FileError if a file has become shorter.
+  void check() const { files_->check_whole(); }
 
  private:
   /// Returns an order for a view, null for the order of the file.
@@ -137,14 +137,15 @@ class MappedWeights {
   layers::StoredMatrix stored_matrix(TensorLocation at, std::int64_t columns) {
     layers::StoredMatrix matrix;
     for (TensorPiece& piece : at.pieces) {
-      const io::GgufTensor& tensor = *file_->find(piece.tensor);
-      layers::StoredRows rows{tensor.format, tensor.data, tensor.numel() / columns, columns, nullptr};
+      const StoredTensor tensor = files_->stored(piece.tensor);
+      layers::StoredRows rows{tensor.format, tensor.data, tensor.numel / columns, columns, nullptr};
+      rows.scales = tensor.scales;
       if (!piece.rows.empty()) {
         rows.rows = std::ssize(piece.rows);
         rows.order = kept(std::move(piece.rows));
       } else if (piece.count > 0) {
-        rows.data = rows.row(piece.begin);
-        rows.rows = piece.count;
+        rows = rows.range(piece.begin, piece.count);
+        rows.step = piece.step;
       }
       matrix.parts.push_back(rows);
     }
@@ -165,7 +166,7 @@ class MappedWeights {
     if (config.embeddings == Embeddings::tied) outer_.head = outer_.embedding;
   }
 
-  std::shared_ptr<const io::GgufFile> file_;
+  std::shared_ptr<const WeightFiles> files_;
   Block vectors_;
   std::size_t bytes_ = 0;
   std::deque<std::vector<std::int64_t>> orders_;  // of rows and columns, which matrices_ points to

@@ -2,6 +2,7 @@
 #include "models/generate/chat.hpp"
 
 #include <algorithm>
+#include <ctime>
 #include <optional>
 
 #include "library/core/check.hpp"
@@ -11,12 +12,17 @@
 namespace headgate::generate {
 namespace {
 
-constexpr std::string_view kSystem = "{system}", kUser = "{user}";
+constexpr std::string_view kSystem = "{system}", kUser = "{user}", kDate = "{date}";
 
 constexpr std::array<std::string_view, 4> kBosTags{"{{ bos_token", "{{bos_token", "{{- bos_token", "{{-bos_token"};
 constexpr std::array<std::string_view, ChatFormat::kMost> kChatMlMarkers{"<|im_start|>", "<|im_end|>"};
 
-constexpr std::array<ChatFormat, 16> kFormats{{
+#define HEADGATE_HARMONY_SYSTEM                                                            \
+  "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n" \
+  "Knowledge cutoff: 2024-06\nCurrent date: {date}\n\nReasoning: medium\n\n"               \
+  "# Valid channels: analysis, commentary, final. Channel must be included for every message.<|end|>"
+
+constexpr std::array<ChatFormat, 17> kFormats{{
     // Templates of Qwen3.5 differ in whether a model thinks if nothing is said about it.
     {.name = "Qwen3.5",
      .marks = {"<|im_start|>", "enable_thinking is false", "'<think>\\n' }}", "|trim"},
@@ -145,6 +151,18 @@ constexpr std::array<ChatFormat, 16> kFormats{{
      .markers = {"<s>", "[INST]", "[/INST]"},
      .end_of_turn = "</s>",
      .trim = Trim::joined},
+    // Harmony says what the model is and today's date first. A system's text is the developer's.
+    {.name = "Harmony",
+     .marks = {"'<|start|>system<|message|>'", "'Knowledge cutoff: 2024-06\\n'", "strftime_now('%Y-%m-%d')",
+               "'# Instructions\\n\\n'", "<|start|>assistant"},
+     .foreign = {},
+     .with_system = HEADGATE_HARMONY_SYSTEM
+     "<|start|>developer<|message|># Instructions\n\n{system}\n\n<|end|><|start|>user<|message|>{user}<|end|>"
+     "<|start|>assistant",
+     .without_system = HEADGATE_HARMONY_SYSTEM "<|start|>user<|message|>{user}<|end|><|start|>assistant",
+     .markers = {"<|start|>", "<|message|>", "<|end|>"},
+     .end_of_turn = "<|return|>",
+     .trim = Trim::nothing},
     // Mistral's templates differ in the spaces around [INST] and in whether it is a token.
     {.name = "Mistral",
      .marks = {"' [INST] '", "' [/INST]'"},
@@ -179,6 +197,8 @@ constexpr std::array<ChatFormat, 16> kFormats{{
      .end_of_turn = "</s>",
      .trim = Trim::nothing},
 }};
+
+#undef HEADGATE_HARMONY_SYSTEM
 
 /// Returns "ChatML, Llama 3, …", each name once.
 std::string known_names() {
@@ -286,6 +306,14 @@ std::string literal_front(std::string_view chat_template) {
   return trims ? trimmed_end(front) : std::string(front);
 }
 
+/// Returns the date in local time, as "2026-11-26".
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  return fmt::format("{:04}-{:02}-{:02}", local.tm_year + 1900, local.tm_mon + 1, local.tm_mday);
+}
+
 /// Returns whether a template writes the tokenizer's beginning of text by itself.
 bool writes_bos(std::string_view chat_template) {
   return std::any_of(kBosTags.begin(), kBosTags.end(), [chat_template](std::string_view tag) {
@@ -381,6 +409,9 @@ tokenize::Encoding encode_chat(const Chat& chat, const ChatText& text, const tok
     } else if (starts(kUser)) {
       encoder.add_text(written.user);
       rest.remove_prefix(kUser.size());
+    } else if (starts(kDate)) {
+      encoder.add_text(text.date.empty() ? today() : text.date);
+      rest.remove_prefix(kDate.size());
     } else {
       encoder.add_text(rest.substr(0, 1));
       rest.remove_prefix(1);

@@ -31,8 +31,8 @@ struct ChatFormat {
   /// A template has this format if it contains each of `marks` and none of `foreign`. Double quotes count as single
   /// ones, a newline as \n.
   std::array<std::string_view, kMost> marks, foreign;
-  /// The text of a conversation up to the model's answer, with {system} and {user} for the texts. `with_system` empty:
-  /// the format has no place for a system's text.
+  /// The text of a conversation up to the model's answer, with {system}, {user} and {date} for the texts. `with_system`
+  /// empty: the format has no place for a system's text.
   std::string_view with_system, without_system;
   /// Parts of that text that are one token if the vocabulary has them as special tokens.
   std::array<std::string_view, kMost> markers;
@@ -57,6 +57,7 @@ Chat recognise_chat(const std::string& chat_template);
 struct ChatText {
   std::string system;  ///< empty: not given
   std::string user;
+  std::string date = {};  ///< of formats that name it, as "2026-11-26"; empty: today's, in local time
 };
 
 /// Returns the ids of one question, as transformers' apply_chat_template(add_generation_prompt=True) does, except that

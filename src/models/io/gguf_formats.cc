@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "library/core/convert.hpp"
+#include "models/io/mxfp4.hpp"
 
 namespace headgate::io {
 namespace {
@@ -155,6 +156,7 @@ constexpr std::array<GgufFormat, 32> kFormats{
      {"Q4_K", 12, 256, 144, widen_q4_k, find_block<144, has_finite_half<0, 2>>},
      {"Q5_K", 13, 256, 176, widen_q5_k, find_block<176, has_finite_half<0, 2>>},
      {"Q6_K", 14, 256, 210, widen_q6_k, find_block<210, has_finite_half<208>>},
+     {"MXFP4", 39, 32, 17, widen_mxfp4, find_infinite_mxfp4},
      {"Q8_1", 9, 32, 40, nullptr, nullptr},
      {"Q2_K", 10, 256, 84, nullptr, nullptr},
      {"Q3_K", 11, 256, 110, nullptr, nullptr},
@@ -174,8 +176,7 @@ constexpr std::array<GgufFormat, 32> kFormats{
      {"F64", 28, 1, 8, nullptr, nullptr},
      {"IQ1_M", 29, 256, 56, nullptr, nullptr},
      {"TQ1_0", 34, 256, 54, nullptr, nullptr},
-     {"TQ2_0", 35, 256, 66, nullptr, nullptr},
-     {"MXFP4", 39, 32, 17, nullptr, nullptr}}};
+     {"TQ2_0", 35, 256, 66, nullptr, nullptr}}};
 
 template <class Fits>
 const GgufFormat* find(const Fits& fits) {

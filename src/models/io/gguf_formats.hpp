@@ -19,8 +19,8 @@ struct GgufFormat {
   std::size_t bytes;      ///< of a block
   /// out(numbers) = one block(bytes). Null: only the format's size is known.
   void (*widen)(float* out, const std::uint8_t* block);
-  /// Returns the first of `count` blocks that widens to a number that is not finite, or `count`. Reads only the scales:
-  /// with finite ones, in 16 bits, no code makes such a number. Null where widen is.
+  /// Returns the first of `count` blocks that widens to a number that is not finite, or `count`. Reads the scales: with
+  /// finite ones in 16 bits no code makes such a number. Null where widen is.
   std::int64_t (*find_not_finite)(const std::uint8_t* blocks, std::int64_t count);
 };
 

@@ -35,13 +35,14 @@ struct DTypeName {
   std::string_view name;
   DType dtype;
 };
-constexpr std::array<DTypeName, 7> kDTypeNames{{{"F32", DType::f32},
+constexpr std::array<DTypeName, 8> kDTypeNames{{{"F32", DType::f32},
                                                 {"F16", DType::f16},
                                                 {"BF16", DType::bf16},
                                                 {"F64", DType::f64},
                                                 {"I32", DType::i32},
                                                 {"I64", DType::i64},
-                                                {"BOOL", DType::boolean}}};
+                                                {"BOOL", DType::boolean},
+                                                {"U8", DType::none}}};
 
 std::string_view name_of(DType dtype) {
   for (const DTypeName& entry : kDTypeNames) {
@@ -110,7 +111,7 @@ class HeaderReader {
     for (const DTypeName& entry : kDTypeNames) {
       if (text == entry.name) return entry.dtype;
     }
-    fail(path_, "tensor '{}': dtype '{}' is not read; F32 F16 BF16 F64 I32 I64 BOOL are", shown, printable(text));
+    fail(path_, "tensor '{}': dtype '{}' is not read; F32 F16 BF16 F64 I32 I64 BOOL U8 are", shown, printable(text));
   }
 
   std::int64_t count(const std::string& shown, const Json& value, const char* what) const {
@@ -140,10 +141,11 @@ class HeaderReader {
     }
     out.offset = begin;
     out.bytes = end - begin;
-    if (!fits_in_memory(out.shape, dtype_bytes(out.dtype))) {
+    const std::size_t element_bytes = out.dtype == DType::none ? 1 : dtype_bytes(out.dtype);
+    if (!fits_in_memory(out.shape, element_bytes)) {
       fail(path_, "tensor '{}': shape {} is too large", shown, shape_text(out.shape));
     }
-    const std::size_t claimed = bytes_of(out.dtype, out.shape);
+    const std::size_t claimed = element_count(out.shape) * element_bytes;
     if (claimed != out.bytes) {
       fail(path_, "tensor '{}': shape {} of {} takes {} bytes, but its offsets span {}", shown, shape_text(out.shape),
            name_of(out.dtype), claimed, out.bytes);
@@ -224,6 +226,15 @@ void SafetensorsReader::verify_checksum() const {
 
 void SafetensorsReader::read(const TensorEntry& entry, void* out) const {
   file_.read_at(out, entry.bytes, data_offset_ + entry.offset);
+}
+
+const std::uint8_t* SafetensorsReader::mapped(const TensorEntry& entry) const {
+  if (!map_) map_ = std::make_unique<MappedFile>(path());
+  const std::size_t begin = data_offset_ + entry.offset;
+  if (begin + entry.bytes > static_cast<std::size_t>(map_->size())) {
+    fail(path(), "truncated while it was read: tensor '{}' is missing", printable(entry.name));
+  }
+  return map_->data() + begin;
 }
 
 void SafetensorsReader::read_f32(const TensorEntry& entry, float* out) const {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "models/io/file_error.hpp"
 #include "models/io/file_progress.hpp"
 #include "models/io/input_file.hpp"
+#include "models/io/mapped_file.hpp"
 
 // The safetensors format, files of named tensors: u64 n (little-endian), n bytes of JSON, data.
 //   {"NAME": {"dtype": "F32", "shape": [2,3], "data_offsets": [0,24]}, …, "__metadata__": {"KEY": "TEXT", …}}
@@ -23,12 +25,12 @@ namespace headgate::io {
 /// A tensor in a file: row-major, little-endian.
 struct TensorEntry {
   std::string name;
-  DType dtype = DType::none;
+  DType dtype = DType::none;  ///< none: U8, bytes of a format that other tensors or the model describe
   std::vector<std::int64_t> shape;
   std::size_t offset = 0;  ///< bytes from the first byte of data
   std::size_t bytes = 0;
 
-  std::size_t numel() const { return bytes / dtype_bytes(dtype); }
+  std::size_t numel() const { return dtype == DType::none ? bytes : bytes / dtype_bytes(dtype); }
 };
 
 class SafetensorsReader {
@@ -48,6 +50,13 @@ class SafetensorsReader {
   void verify_checksum() const;
   /// out(entry.bytes) = the tensor's bytes.
   void read(const TensorEntry& entry, void* out) const;
+  /// Returns the tensor's bytes in memory that the file is mapped into, at any alignment. Maps it in the first call,
+  /// which no other may run beside.
+  const std::uint8_t* mapped(const TensorEntry& entry) const;
+  /// Throws FileError if the mapped file has become shorter.
+  void check_whole() const {
+    if (map_) map_->check_whole();
+  }
   /// out(entry.numel()) = its elements. Throws FileError unless they are F32, F16 or BF16, and all of them finite.
   void read_f32(const TensorEntry& entry, float* out) const;
 
@@ -57,6 +66,7 @@ class SafetensorsReader {
   std::vector<TensorEntry> tensors_;
   std::map<std::string, const TensorEntry*, std::less<>> by_name_;
   std::map<std::string, std::string> metadata_;
+  mutable std::unique_ptr<MappedFile> map_;
 };
 
 /// A tensor to write, row-major.

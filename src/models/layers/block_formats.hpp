@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "headgate/tensor.hpp"
 #include "models/io/gguf_formats.hpp"
+#include "models/io/mxfp4.hpp"
 
 namespace headgate::layers {
 
@@ -34,11 +36,17 @@ struct Q8_0 : Blocks<8, 32, 34> {};
 struct Q4_K : Blocks<12, 256, 144> {};
 struct Q5_K : Blocks<13, 256, 176> {};
 struct Q6_K : Blocks<14, 256, 210> {};
+struct MXFP4 : Blocks<39, io::kMxfp4Numbers, 1 + io::kMxfp4CodeBytes> {};
+/// Its scales are in a tensor of their own, in the order of the blocks.
+struct MXFP4Apart : Blocks<io::kMxfp4ApartId, io::kMxfp4Numbers, io::kMxfp4CodeBytes> {};
 
 template <class Format>
 inline constexpr bool kHasBlocks = requires {
   Format::kBytes;
 };
+
+template <class Format>
+inline constexpr bool kHasScalesApart = std::is_same_v<Format, MXFP4Apart>;
 
 /// Calls visit(Format{}) for the format's type; returns whether there is one.
 template <class Visit>
@@ -46,7 +54,8 @@ bool with_block_format(const io::GgufFormat& format, const Visit& visit) {
   const auto among = [&]<class... Formats>(Formats... formats) {
     return ((format.id == Formats::kId && (visit(formats), true)) || ...);
   };
-  return among(F32{}, F16{}, BF16{}, Q4_0{}, Q4_1{}, Q5_0{}, Q5_1{}, Q8_0{}, Q4_K{}, Q5_K{}, Q6_K{});
+  return among(F32{}, F16{}, BF16{}, Q4_0{}, Q4_1{}, Q5_0{}, Q5_1{}, Q8_0{}, Q4_K{}, Q5_K{}, Q6_K{}, MXFP4{},
+               MXFP4Apart{});
 }
 
 }  // namespace headgate::layers

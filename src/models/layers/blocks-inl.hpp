@@ -149,7 +149,8 @@ HWY_INLINE void split_nibbles(const std::uint8_t* from, std::uint32_t fifth, std
   }
 }
 
-/// Decodes a span of a row. open(blocks, units) decodes the scales of its first `units` units of kParts chunks.
+/// Decodes a span of a row. open(blocks, scales, units) decodes the scales of its first `units` units of kParts chunks;
+/// `scales`: those of formats with scales apart, else null.
 /// chunk<kPart>(unit, out) makes the numbers of one chunk.
 template <class Format>
 class SpanDecoder;
@@ -161,7 +162,7 @@ class SmallBlocks {
  public:
   static constexpr int kParts = 1;
 
-  HWY_INLINE void open(const std::uint8_t* blocks, std::int64_t units) {
+  HWY_INLINE void open(const std::uint8_t* blocks, const std::uint8_t* /*scales*/, std::int64_t units) {
     blocks_ = blocks;
     for (std::int64_t u = 0; u < units; ++u) load_scales<kOffset>(blocks + u * Format::kBytes, scales_[u]);
   }
@@ -214,7 +215,7 @@ class GroupedBlocks {
  public:
   static constexpr int kParts = 2;
 
-  HWY_INLINE void open(const std::uint8_t* block, std::int64_t /*units*/) {
+  HWY_INLINE void open(const std::uint8_t* block, const std::uint8_t* /*scales*/, std::int64_t /*units*/) {
     block_ = block;
     // Bytes 4 … 15 have 6 bits for each of 8 scales and 8 minima. Four at a time: the low words' low 6 bits, or a
     // nibble of the last word below the two high bits of a low word.
@@ -278,7 +279,7 @@ class SpanDecoder<Q6_K> {
  public:
   static constexpr int kParts = 4;
 
-  HWY_INLINE void open(const std::uint8_t* block, std::int64_t /*units*/) {
+  HWY_INLINE void open(const std::uint8_t* block, const std::uint8_t* /*scales*/, std::int64_t /*units*/) {
     block_ = block;
     scale_all<16>(reinterpret_cast<const std::int8_t*>(block + 192), load_half(block + 208), step_);
   }
@@ -305,6 +306,73 @@ class SpanDecoder<Q6_K> {
   const std::uint8_t* block_;
   HWY_ALIGN float step_[16];
 };
+
+/// codes(32) = twice the numbers of 16 bytes of MXFP4, in the order of GGUF, or in that of Hugging Face if kPairs.
+template <bool kPairs>
+HWY_INLINE void double_mxfp4(const std::uint8_t* from, std::uint8_t* codes) {
+#if HWY_TARGET == HWY_SCALAR
+  for (std::int64_t i = 0; i < kChunk / 2; ++i) {
+    codes[kPairs ? 2 * i : i] = static_cast<std::uint8_t>(io::kMxfp4Doubled[from[i] & 0x0F]);
+    codes[kPairs ? 2 * i + 1 : i + kChunk / 2] = static_cast<std::uint8_t>(io::kMxfp4Doubled[from[i] >> 4]);
+  }
+#else
+  const HalfBytes d;
+  const auto table = hn::LoadU(d, reinterpret_cast<const std::uint8_t*>(io::kMxfp4Doubled));
+  const auto bytes = hn::LoadU(d, from);
+  const auto low = hn::TableLookupBytes(table, hn::And(bytes, hn::Set(d, std::uint8_t{0x0F})));
+  const auto high = hn::TableLookupBytes(table, hn::ShiftRight<4>(bytes));
+  hn::StoreU(kPairs ? hn::InterleaveLower(d, low, high) : low, d, codes);
+  hn::StoreU(kPairs ? hn::InterleaveUpper(d, low, high) : high, d, codes + kChunk / 2);
+#endif
+}
+
+/// Decodes MXFP4. kApart: scales lie apart, and numbers in pairs.
+template <class Format, bool kApart>
+class FourBitFloats {
+ public:
+  static constexpr int kParts = 1;
+
+  HWY_INLINE void open(const std::uint8_t* blocks, const std::uint8_t* scales, std::int64_t units) {
+    blocks_ = blocks;
+    for (std::int64_t u = 0; u < units; ++u) {
+      const std::uint32_t bits = io::mxfp4_half_scale_bits(kApart ? scales[u] : blocks[u * Format::kBytes]);
+      std::memcpy(&scales_[u], &bits, sizeof(bits));
+    }
+  }
+  template <int kPart>
+  HWY_INLINE void chunk(std::int64_t unit, Vec<float>* out) const {
+    const std::uint8_t* at = blocks_ + unit * Format::kBytes + (kApart ? 0 : 1);
+#if HWY_TARGET == HWY_AVX3
+    const Tag<float> d;
+    HWY_ALIGN static constexpr float kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    const Vec<float> table = hn::Mul(hn::Set(d, scales_[unit]), hn::Load(d, kDoubled));
+    if constexpr (kApart) {
+      for (int v = 0; v < 2; ++v) {
+        // Each byte in 64 bits: its low nibble ends up lowest in the first half, its high one in the second.
+        const __m512i bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + 8 * v)));
+        out[v] = look_up(table, _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28)));
+      }
+    } else {
+      const __m512i bytes = load_bytes(at);
+      out[0] = look_up(table, bytes);
+      out[1] = look_up(table, _mm512_srli_epi32(bytes, 4));
+    }
+#else
+    HWY_ALIGN std::uint8_t codes[kChunk];
+    double_mxfp4<kApart>(at, codes);
+    scale_codes<false>(codes, scales_[unit], 0.0F, out);
+#endif
+  }
+
+ private:
+  const std::uint8_t* blocks_;
+  float scales_[kSpan / kChunk];  // of doubled numbers
+};
+
+template <>
+class SpanDecoder<MXFP4> : public FourBitFloats<MXFP4, false> {};
+template <>
+class SpanDecoder<MXFP4Apart> : public FourBitFloats<MXFP4Apart, true> {};
 
 /// Calls use(part of the unit, vectors of the chunk) for each chunk of a unit, in order.
 template <class Format, class Use, int... kPart>

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "library/core/check.hpp"
+#include "models/layers/gate_apply.hpp"
 #include "models/layers/linear.hpp"
 #include "models/layers/parallel.hpp"
 #include "models/layers/swiglu.hpp"
@@ -141,25 +142,54 @@ void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const Expe
 
 namespace {
 
+/// What an expert has beside its matrices.
+template <typename T>
+struct ExpertTerms {
+  View<const T, 1> gate_up_bias;  ///< (2F); absent: 0
+  View<const T, 1> down_bias;     ///< (C); absent: 0
+  ExpertActivation activation = ExpertActivation::swiglu;
+  double limit = 0.0;
+};
+
 /// Computes out += the expert of x(n,C), where factor(row) multiplies a row's output.
 template <typename T>
 struct ExpertPass {
   const ExpertsState<T>& state;
   const ExecutionContext& context;
 
+  void activate(const View<T, 2>& activation, const View<T, 2>& gate_up, const ExpertTerms<T>& terms) const {
+    if (terms.activation == ExpertActivation::shifted_swiglu) {
+      swiglu_shifted_forward<T>(activation, gate_up, terms.limit, context);
+    } else if (terms.limit > 0.0) {
+      swiglu_clamped_forward<T>(activation, gate_up, terms.limit, context);
+    } else {
+      swiglu_forward<T>(activation, gate_up, Activation::silu, context);
+    }
+  }
+
+  /// out(n,C) += factor · bias
+  template <class Factor>
+  void add_down_bias(const View<T, 2>& out, const View<const T, 1>& bias, const Factor& factor) const {
+    const std::int64_t C = out.shape[1];
+    for_parts(parts_of(context, out.shape[0], C), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T by = factor(row);
+        T* values = out.at(row);
+        for (std::int64_t c = 0; c < C; ++c) values[c] += by * bias.data[c];
+      }
+    });
+  }
+
   /// Multiplies the activations, which are fewer than the outputs.
   template <typename M, class Factor>
-  void operator()(const View<T, 2>& out, const View<const T, 2>& x, const ExpertMatrices<M>& expert, double limit,
-                  Update update, const Factor& factor) const {
+  void operator()(const View<T, 2>& out, const View<const T, 2>& x, const ExpertMatrices<M>& expert,
+                  const ExpertTerms<T>& terms, Update update, const Factor& factor) const {
     const std::int64_t n = x.shape[0], F = row_count(expert.gate);
     const View<T, 2> gate_up(state.gate_up.data, {n, 2 * F}), activation(state.activation.data, {n, F});
     linear_forward(gate_up.range(1, 0, F), x, expert.gate, Update::overwrite, context);
     linear_forward(gate_up.range(1, F, F), x, expert.up, Update::overwrite, context);
-    if (limit > 0.0) {
-      swiglu_clamped_forward<T>(activation, gate_up, limit, context);
-    } else {
-      swiglu_forward<T>(activation, gate_up, Activation::silu, context);
-    }
+    if (terms.gate_up_bias.present()) add_bias<T>(gate_up, terms.gate_up_bias, context);
+    activate(activation, gate_up, terms);
     for_parts(parts_of(context, n, F), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T by = factor(row);
@@ -168,6 +198,7 @@ struct ExpertPass {
       }
     });
     linear_forward(out, activation, expert.down, update, context);
+    if (terms.down_bias.present()) add_down_bias(out, terms.down_bias, factor);
   }
 };
 
@@ -203,16 +234,22 @@ void add_experts(const View<T, 2>& out, const View<const T, 2>& h, const Experts
     const std::int64_t slot = state.first(e), count = state.first(e + 1) - slot;
     if (count == 0) continue;
     const ExpertMatrices<M> expert = weights.expert(e);
+    ExpertTerms<T> terms{{}, {}, shape.activation, shape.limit};
+    if (weights.gate_up_bias.present())
+      terms.gate_up_bias = weights.gate_up_bias.range(0, 2 * e * shape.I, 2 * shape.I);
+    if (weights.down_bias.present()) terms.down_bias = weights.down_bias.range(0, e * shape.C, shape.C);
     const auto factor = [&](std::int64_t row) { return state.slot_weights(slot + row); };
-    if (count == 1) {  // reads and adds in place, as all experts do in decoding
+    // Reads and adds in place, as experts do in decoding. A bias is added to the product before both are added to out,
+    // so that a token's bits do not depend on the others.
+    if (count == 1 && !terms.down_bias.present()) {
       const std::int64_t n = state.slot_tokens(slot);
-      pass(out.range(0, n, 1), h.range(0, n, 1), expert, shape.limit, Update::add, factor);
+      pass(out.range(0, n, 1), h.range(0, n, 1), expert, terms, Update::add, factor);
       continue;
     }
     const View<std::int32_t, 1> tokens = state.slot_tokens.range(0, slot, count);
     const View<T, 2> x = state.rows.range(0, 0, count), y = state.y.range(0, 0, count);
     gather_rows(x, h, tokens, pass.context);
-    pass(y, x, expert, shape.limit, Update::overwrite, factor);
+    pass(y, x, expert, terms, Update::overwrite, factor);
     scatter_rows(out, y, tokens, pass.context);
   }
 }
@@ -226,6 +263,7 @@ void experts_forward(View<T, 2> out, ConstView<T, 2> h, const ExpertsWeights<con
   assert(h.shape[0] == shape.N);
   if (shape.N == 0) return;
   linear_forward(state.logits, h, weights.router, Update::overwrite, context);
+  if (weights.logit_bias.present()) add_bias<T>(state.logits, weights.logit_bias, context);
   route_tokens(state, weights.router_bias, shape, context);
   if (update == Update::overwrite) {
     for (std::int64_t n = 0; n < shape.N; ++n) std::fill_n(out.at(n), shape.C, T{0});
@@ -233,11 +271,12 @@ void experts_forward(View<T, 2> out, ConstView<T, 2> h, const ExpertsWeights<con
   const ExpertPass<T> pass{state, context};
   add_experts(out, h, weights, state, shape, pass);
   if (shape.S == 0) return;
+  const ExpertTerms<T> shared{{}, {}, ExpertActivation::swiglu, shape.shared_limit};
   if (!weights.shared_gate.present()) {
-    return pass(out, h, weights.shared, shape.shared_limit, Update::add, [](std::int64_t /*row*/) { return T{1}; });
+    return pass(out, h, weights.shared, shared, Update::add, [](std::int64_t /*row*/) { return T{1}; });
   }
   linear_forward(state.shared_logits, h, weights.shared_gate, Update::overwrite, context);
-  pass(out, h, weights.shared, shape.shared_limit, Update::add,
+  pass(out, h, weights.shared, shared, Update::add,
        [&](std::int64_t row) { return sigmoid(state.shared_logits(row, 0)); });
 }
 

@@ -10,8 +10,8 @@
 #include "models/layers/arguments.hpp"
 #include "models/layers/stored_matrix.hpp"
 
-// Computes a mixture of experts, the MLP of Qwen3-Next, Qwen3.5-MoE, AFMoE and Step-3.5: a router sends each token to
-// `active` of E experts, each a SwiGLU, and a shared expert reads all tokens. Forward only.
+// Computes a mixture of experts, the MLP of Qwen3-Next, Qwen3.5-MoE, AFMoE, Step-3.5 and gpt-oss: a router sends each
+// token to `active` of E experts, each a SwiGLU, and a shared expert reads all tokens. Forward only.
 
 namespace headgate::layers {
 
@@ -24,6 +24,12 @@ namespace headgate::layers {
 /// Of equal ones the lowest index is chosen. Weights are computed in the layer's T.
 enum class ExpertRouter : std::int32_t { softmax, sigmoid };
 
+/// What an expert computes of gate·x and up·x, with b bounding the activations by a limit:
+///
+///   swiglu         | b(silu(gate)) ∘ b(up)                          | swiglu_forward, swiglu_clamped_forward
+///   shifted_swiglu | b(gate) ∘ σ(1.702 · b(gate)) ∘ (b(up) + 1)     | swiglu_shifted_forward
+enum class ExpertActivation : std::int32_t { swiglu, shifted_swiglu };
+
 struct ExpertsShape {
   std::int64_t N = 0, C = 0;       ///< tokens, channels
   std::int64_t E = 0, active = 0;  ///< experts, and those of a token
@@ -31,9 +37,10 @@ struct ExpertsShape {
   std::int64_t S = 0;              ///< width of the shared expert; 0: none
   ExpertRouter router = ExpertRouter::softmax;
   bool renormalise = true;
-  double scale = 1.0;         ///< multiplies the weights of the chosen experts
-  double limit = 0.0;         ///< clamps the experts as swiglu_clamped_forward does; 0: no clamp
-  double shared_limit = 0.0;  ///< clamps the shared expert
+  ExpertActivation activation = ExpertActivation::swiglu;  ///< of chosen experts; the shared one has swiglu
+  double scale = 1.0;                                      ///< multiplies the weights of the chosen experts
+  double limit = 0.0;                                      ///< clamps the experts; 0: no clamp
+  double shared_limit = 0.0;                               ///< clamps the shared expert
 };
 
 /// Throws Error unless 1 ≤ active ≤ E and the sizes and limits make sense.
@@ -51,10 +58,13 @@ template <typename T, typename M = T>
 struct ExpertsWeights {
   View<T, 2> router;       ///< (E,C)
   View<T, 1> router_bias;  ///< (E), of the sigmoid router alone; absent: 0
+  View<T, 1> logit_bias;   ///< (E), added to the router's logits; absent: 0
   /// Returns expert e. Called only for experts that a token chose: the pages of others in a mapped file are not read.
   std::function<ExpertMatrices<M>(std::int64_t e)> expert;
   ExpertMatrices<M> shared;  ///< absent if S is 0
   View<T, 2> shared_gate;    ///< (1,C): σ(shared_gate·x) multiplies the shared expert; absent: 1
+  View<T, 1> gate_up_bias;   ///< (E·2I): of each expert those of its gate, then those of up; absent: 0
+  View<T, 1> down_bias;      ///< (E·C); absent: 0
 };
 
 /// Holds the buffers of one pass, which all layers may share. The choices stay there until the next pass.
@@ -100,6 +110,12 @@ template <>
 struct Words<layers::ExpertRouter> {
   static constexpr std::array<Word<layers::ExpertRouter>, 2> kAll{
       {{layers::ExpertRouter::softmax, "softmax"}, {layers::ExpertRouter::sigmoid, "sigmoid"}}};
+};
+
+template <>
+struct Words<layers::ExpertActivation> {
+  static constexpr std::array<Word<layers::ExpertActivation>, 2> kAll{
+      {{layers::ExpertActivation::swiglu, "swiglu"}, {layers::ExpertActivation::shifted_swiglu, "shifted_swiglu"}}};
 };
 
 }  // namespace headgate

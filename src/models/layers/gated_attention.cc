@@ -33,7 +33,8 @@ template <typename T>
 void GatedAttention<T>::set_first_position(std::int64_t first) {
   std::vector<std::int64_t> positions(static_cast<std::size_t>(shape_.T));
   std::iota(positions.begin(), positions.end(), first);
-  rope_tables<Wide<T>>(shared_.cos, shared_.sin, view_of(positions, shape_.T), frequencies_);
+  rope_tables<Wide<T>>(shared_.cos, shared_.sin, view_of(positions, shape_.T), frequencies_,
+                       rope_attention_factor(shape_.rope_scaling));
 }
 
 // --- what attention is given -------------------------------------------------------------------------------------
@@ -170,12 +171,15 @@ void GatedAttention<T>::forward(View<O, 2> out, ConstView<T, 2> h, const Attenti
   if (replaced != nullptr) replace_heads(state.controlled, *replaced);
 
   const View<const T, 2> y = side_by_side(state.controlled);
+  const bool biased = weights.out_bias.present();
   if (gates_layer_output(gate)) {
     linear_forward(state.ungated_out, y, weights.out, Update::overwrite, context_);
+    if (biased) add_bias(state.ungated_out, weights.out_bias, context_);
     gate_apply<O, T>(one_head(out), one_head(state.ungated_out), effective_logits(weights, state), rule(), update,
                      context_);
   } else {
     linear_forward(out, y, weights.out, update, context_);
+    if (biased) add_bias(out, weights.out_bias, context_);
   }
 }
 
@@ -232,6 +236,7 @@ void GatedAttention<T>::backward(View<Wide<T>, 2> dh, const AttentionWeights<Wid
   }
   linear_backward_input(side_by_side(d.dy), dout_of_product, weights.out, Update::overwrite, context_);
   linear_backward_weight(gradients.out, dout_of_product, side_by_side(state.controlled), context_);
+  if (gradients.out_bias.present()) add_column_sums<Wide<T>, T>(gradients.out_bias, dout_of_product, context_);
 
   control_backward(gradients, weights, state);
   attend_backward(gradients, weights, state);

@@ -32,6 +32,7 @@ struct AttentionVectors {
   View<T, 1> q_bias;          ///< (Hq·D)
   View<T, 1> k_bias;          ///< (Hkv·D)
   View<T, 1> v_bias;          ///< (Hkv·D)
+  View<T, 1> out_bias;        ///< (C), added to W_o's product
 };
 
 /// Adds the matrices, whose elements may have another type M: bf16 or StoredBlocks with T = float.

@@ -80,17 +80,45 @@ void rotate(const Rotation<T>& call, const ExecutionContext& context) {
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
 }
 
+/// Returns the weights of yarn's frequencies that are not scaled, (R/2).
+std::vector<double> yarn_weights(std::int64_t R, double base, const RopeScaling& scaling) {
+  const auto index_of = [&](double turns) {
+    const double wave = static_cast<double>(scaling.original_seq_len) / (turns * 2.0 * std::numbers::pi);
+    return static_cast<double>(R) * std::log(wave) / (2.0 * std::log(base));
+  };
+  double first = index_of(scaling.high_freq_factor), last = index_of(scaling.low_freq_factor);
+  if (scaling.truncate) {
+    first = std::floor(first);
+    last = std::ceil(last);
+  }
+  first = std::max(first, 0.0);
+  last = std::min(last, static_cast<double>(R - 1));
+  if (first == last) last += 0.001;
+  std::vector<double> out;
+  for (std::int64_t i = 0; i < R / 2; ++i) {
+    out.push_back(1.0 - std::clamp((static_cast<double>(i) - first) / (last - first), 0.0, 1.0));
+  }
+  return out;
+}
+
 }  // namespace
+
+double rope_attention_factor(const RopeScaling& scaling) {
+  if (scaling.kind != RopeScalingKind::yarn) return 1.0;
+  return scaling.attention_factor > 0.0 ? scaling.attention_factor : 0.1 * std::log(scaling.factor) + 1.0;
+}
 
 std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScaling& scaling) {
   const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
-  std::vector<double> out;
+  std::vector<double> out, weights;
+  if (scaling.kind == RopeScalingKind::yarn) weights = yarn_weights(R, base, scaling);
   for (std::int64_t i = 0; i < R / 2; ++i) {
     const double f = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(R));
     const double turns = static_cast<double>(scaling.original_seq_len) * f / (2.0 * std::numbers::pi);
     double kept = 1.0;  // weight of the frequency that is not scaled
     if (scaling.kind == RopeScalingKind::linear) kept = 0.0;
     if (scaling.kind == RopeScalingKind::llama3) kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+    if (!weights.empty()) kept = weights[static_cast<std::size_t>(i)];
     out.push_back(kept * f + (1.0 - kept) * f / scaling.factor);
   }
   return out;
@@ -98,7 +126,7 @@ std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScal
 
 template <typename T>
 void rope_tables(View<T, 2> cos, View<T, 2> sin, const View<const std::int64_t, 1>& positions,
-                 const std::vector<double>& frequencies) {
+                 const std::vector<double>& frequencies, double factor) {
   const auto [count, half] = cos.shape;
   assert(sin.shape == cos.shape && positions.shape[0] == count);
   assert(static_cast<std::int64_t>(frequencies.size()) == half);
@@ -106,8 +134,8 @@ void rope_tables(View<T, 2> cos, View<T, 2> sin, const View<const std::int64_t, 
     const double frequency = frequencies[static_cast<std::size_t>(i)];
     for (std::int64_t t = 0; t < count; ++t) {
       const double angle = static_cast<double>(positions(t)) * frequency;
-      cos(t, i) = static_cast<T>(std::cos(angle));
-      sin(t, i) = static_cast<T>(std::sin(angle));
+      cos(t, i) = static_cast<T>(factor * std::cos(angle));
+      sin(t, i) = static_cast<T>(factor * std::sin(angle));
     }
   }
 }
@@ -124,9 +152,9 @@ void rope_backward(View<T, 4> dx, ConstView<Wide<T>, 2> cos, ConstView<Wide<T>, 
 }
 
 template void rope_tables(View<float, 2>, View<float, 2>, const View<const std::int64_t, 1>&,
-                          const std::vector<double>&);
+                          const std::vector<double>&, double);
 template void rope_tables(View<double, 2>, View<double, 2>, const View<const std::int64_t, 1>&,
-                          const std::vector<double>&);
+                          const std::vector<double>&, double);
 template void rope_forward(View<float, 4>, ConstView<float, 2>, ConstView<float, 2>, const ExecutionContext&);
 template void rope_forward(View<double, 4>, ConstView<double, 2>, ConstView<double, 2>, const ExecutionContext&);
 template void rope_forward(View<BFloat16, 4>, ConstView<float, 2>, ConstView<float, 2>, const ExecutionContext&);

@@ -43,6 +43,7 @@ struct Spans {
   static constexpr std::int64_t kUnit = SpanDecoder<Format>::kParts * kChunk;
   static constexpr std::int64_t kBytes = kSpan / Format::kNumbers * Format::kBytes;  ///< of a span
   static constexpr std::int64_t kUnit_bytes = kBytes / (kSpan / kUnit);
+  static constexpr std::int64_t kScales_apart = kHasScalesApart<Format> ? kSpan / Format::kNumbers : 0;  ///< bytes
 
   /// Returns the units of the span that begins at column c of C.
   static HWY_INLINE std::int64_t units(std::int64_t c, std::int64_t C) { return std::min(kSpan, C - c) / kUnit; }
@@ -71,7 +72,10 @@ class StoredSums {
       x_[i] = call.x.at(std::min(n + i, call.x.shape[0] - 1));
       for (std::int64_t j = 0; j < kO; ++j) sums_[i][j] = hn::Zero(Tag<float>());
     }
-    for (std::int64_t j = 0; j < kO; ++j) row_[j] = call.w->row(r + j);
+    for (std::int64_t j = 0; j < kO; ++j) {
+      row_[j] = call.w->row(r + j);
+      scales_[j] = call.w->scales_of(r + j);
+    }
   }
 
   /// Adds the products of a format whose blocks are single numbers.
@@ -94,12 +98,13 @@ class StoredSums {
   HWY_INLINE void add_blocks() {
     const std::int64_t C = call_.w->columns;
     SpanDecoder<Format> spans[2][kO];
-    for (std::int64_t j = 0; j < kO; ++j) spans[0][j].open(row_[j], Spans<Format>::units(0, C));
+    for (std::int64_t j = 0; j < kO; ++j) spans[0][j].open(row_[j], scales_[j], Spans<Format>::units(0, C));
     for (std::int64_t c = 0; c < C; c += kSpan) {
       const std::int64_t next = c + kSpan;
       const SpanDecoder<Format>* span = spans[c / kSpan % 2];
       for (std::int64_t j = 0; j < kO && next < C; ++j) {
-        spans[next / kSpan % 2][j].open(row_[j] + Spans<Format>::kBytes, Spans<Format>::units(next, C));
+        scales_[j] += Spans<Format>::kScales_apart;
+        spans[next / kSpan % 2][j].open(row_[j] + Spans<Format>::kBytes, scales_[j], Spans<Format>::units(next, C));
       }
       for (std::int64_t u = 0; u < Spans<Format>::units(c, C); ++u) {
         for (std::int64_t j = 0; j < kO; ++j) {
@@ -137,6 +142,7 @@ class StoredSums {
   std::int64_t n_, r_;
   const float* x_[kN];
   const std::uint8_t* row_[kO];
+  const std::uint8_t* scales_[kO];  // of the span that is opened next; of formats with scales apart
   Vec<float> sums_[kN][kO];
 };
 
@@ -175,13 +181,13 @@ void stored_product_range(const StoredProduct& call, std::int64_t begin, std::in
 
 /// out(columns) = one row of a matrix.
 template <class Format>
-void widen_row(float* out, const std::uint8_t* row, std::int64_t columns) {
+void widen_row(float* out, const std::uint8_t* row, const std::uint8_t* scales, std::int64_t columns) {
   const Tag<float> d;
   if constexpr (kHasBlocks<Format>) {
     SpanDecoder<Format> span;
     for (std::int64_t c = 0; c < columns; c += kSpan) {
       const std::int64_t units = Spans<Format>::units(c, columns);
-      span.open(row, units);
+      span.open(row, scales, units);
       for (std::int64_t u = 0; u < units; ++u) {
         prefetch_ahead<Format>(row, u);
         each_chunk(span, u, [&](std::int64_t /*part*/, const Vec<float>* weights) HWY_ATTR {
@@ -190,6 +196,7 @@ void widen_row(float* out, const std::uint8_t* row, std::int64_t columns) {
         });
       }
       row += Spans<Format>::kBytes;
+      scales += Spans<Format>::kScales_apart;
     }
   } else {
     constexpr auto kBytes = static_cast<std::int64_t>(sizeof(typename Format::Number));
@@ -209,7 +216,7 @@ HEADGATE_TARGET_TABLE(stored_product_range);
 HEADGATE_TARGET_TABLE(widen_row);
 
 using ProductKernel = void (*)(const StoredProduct&, std::int64_t, std::int64_t);
-using WidenKernel = void (*)(float*, const std::uint8_t*, std::int64_t);
+using WidenKernel = void (*)(float*, const std::uint8_t*, const std::uint8_t*, std::int64_t);
 
 ProductKernel product_kernel(const io::GgufFormat& format, std::int64_t target) {
   ProductKernel kernel = nullptr;
@@ -237,8 +244,9 @@ void widen_rows(View<float, 2> out, const StoredMatrix& w, std::int64_t first, s
   w.each_part(first, first + out.shape[0],
               [&](const StoredRows& part, std::int64_t row, std::int64_t begin, std::int64_t end) {
                 const WidenKernel kernel = widen_kernel(*part.format, target);
-                for (std::int64_t r = begin; r < end; ++r)
-                  kernel(out.at(row - first + r - begin), part.row(r), part.columns);
+                for (std::int64_t r = begin; r < end; ++r) {
+                  kernel(out.at(row - first + r - begin), part.row(r), part.scales_of(r), part.columns);
+                }
               });
 }
 

@@ -17,12 +17,33 @@ struct StoredRows {
   const std::uint8_t* data = nullptr;      ///< the tensor's first row, at any alignment
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  const std::int64_t* order = nullptr;  ///< row r is row order[r] of the tensor; null: row r
+  const std::int64_t* order = nullptr;  ///< row r is row order[r] of the tensor; null: row r · step
+  std::int64_t step = 1;
+  const std::uint8_t* scales = nullptr;  ///< of the first row, one byte for each block; of formats with scales apart
 
-  std::size_t row_bytes() const { return static_cast<std::size_t>(columns / format->numbers) * format->bytes; }
-  const std::uint8_t* row(std::int64_t r) const {
-    return data + static_cast<std::size_t>(order == nullptr ? r : order[r]) * row_bytes();
+  std::size_t row_bytes() const { return blocks() * format->bytes; }
+  const std::uint8_t* row(std::int64_t r) const { return data + place(r) * row_bytes(); }
+  const std::uint8_t* scales_of(std::int64_t r) const {
+    return scales == nullptr ? nullptr : scales + place(r) * blocks();
   }
+  /// Returns the bytes of a row and its scales.
+  std::size_t row_bytes_read() const { return row_bytes() + (scales == nullptr ? 0 : blocks()); }
+  /// Views `count` rows from row `first` on.
+  StoredRows range(std::int64_t first, std::int64_t count) const {
+    StoredRows out = *this;
+    out.rows = count;
+    if (order != nullptr) {
+      out.order += first;
+    } else {
+      out.data = row(first);
+      out.scales = scales_of(first);
+    }
+    return out;
+  }
+
+ private:
+  std::size_t blocks() const { return static_cast<std::size_t>(columns / format->numbers); }
+  std::size_t place(std::int64_t r) const { return static_cast<std::size_t>(order == nullptr ? r * step : order[r]); }
 };
 
 /// Views a matrix (O,C) whose rows are those of its parts, one part after the other. One product reads all parts, whose
@@ -39,7 +60,7 @@ struct StoredMatrix {
   std::int64_t columns() const { return parts.empty() ? 0 : parts.front().columns; }
   std::size_t bytes() const {
     std::size_t count = 0;
-    for (const StoredRows& part : parts) count += static_cast<std::size_t>(part.rows) * part.row_bytes();
+    for (const StoredRows& part : parts) count += static_cast<std::size_t>(part.rows) * part.row_bytes_read();
     return count;
   }
   /// Calls visit(part, first, begin, end) for the rows [begin, end) of each part among the rows [from, to) of the
@@ -72,14 +93,8 @@ View<M, 2> rows_of(const View<M, 2>& matrix, std::int64_t first, std::int64_t co
 inline StoredMatrix rows_of(const StoredMatrix& matrix, std::int64_t first, std::int64_t count) {
   StoredMatrix out{{}, matrix.column_order};
   matrix.each_part(first, first + count,
-                   [&](StoredRows part, std::int64_t /*first*/, std::int64_t begin, std::int64_t end) {
-                     if (part.order == nullptr) {
-                       part.data = part.row(begin);
-                     } else {
-                       part.order += begin;
-                     }
-                     part.rows = end - begin;
-                     out.parts.push_back(part);
+                   [&](const StoredRows& part, std::int64_t /*first*/, std::int64_t begin, std::int64_t end) {
+                     out.parts.push_back(part.range(begin, end - begin));
                    });
   return out;
 }

@@ -2,6 +2,7 @@
 #include "models/layers/swiglu.hpp"
 
 #include <cassert>
+#include <limits>
 
 #include "library/core/dispatch.hpp"
 #include "models/layers/parallel.hpp"
@@ -102,6 +103,29 @@ void swiglu_clamped_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, W
   }
 }
 
+template <typename T>
+void swiglu_shifted_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, Wide<T> limit, std::int64_t begin,
+                         std::int64_t end) {
+  using W = Wide<T>;
+  const Tag<W> d;
+  const std::int64_t F = h.shape[1];
+  const auto most = hn::Set(d, limit), least = hn::Set(d, -limit);
+  const auto one = hn::Set(d, 1), gain = hn::Set(d, static_cast<W>(kShiftedGain));
+  // Comparisons keep NaN, which Min and Max may replace by the limit.
+  const auto at_most = [most](auto x) HWY_ATTR { return hn::IfThenElse(hn::Gt(x, most), most, x); };
+  for (std::int64_t n = begin; n < end; ++n) {
+    const T* a = gate_up.at(n);
+    const T* b = a + F;
+    T* out = h.at(n);
+    each_vector<W>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
+      const auto gate = at_most(lanes.load(a + f)), below = at_most(lanes.load(b + f));
+      const auto up = hn::IfThenElse(hn::Lt(below, least), least, below);
+      const auto glu = hn::Mul(gate, SigmoidPair<Tag<W>>(d, hn::Mul(gain, gate)).sigma);
+      lanes.store(hn::Mul(hn::Add(up, one), glu), out + f);
+    });
+  }
+}
+
 template <class Act, typename T>
 void backward_rows(const SwigluBackward<T>& call, std::int64_t begin, std::int64_t end) {
   using W = Wide<T>;
@@ -150,6 +174,7 @@ namespace {
 
 HEADGATE_TARGET_TABLE(swiglu_forward_rows);
 HEADGATE_TARGET_TABLE(swiglu_clamped_rows);
+HEADGATE_TARGET_TABLE(swiglu_shifted_rows);
 HEADGATE_TARGET_TABLE(swiglu_backward_rows);
 
 }  // namespace
@@ -176,6 +201,18 @@ void swiglu_clamped_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit,
 }
 
 template <typename T>
+void swiglu_shifted_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit, const ExecutionContext& context) {
+  const std::int64_t N = h.shape[0], F = h.shape[1];
+  assert(gate_up.shape[0] == N && gate_up.shape[1] == 2 * F && has_whole_rows(h) && has_whole_rows(gate_up));
+  assert(limit >= 0.0);
+  const auto kernel = HEADGATE_FOR_TARGET(swiglu_shifted_rows, T, context.target);
+  const auto bound = limit > 0.0 ? static_cast<Wide<T>>(limit) : std::numeric_limits<Wide<T>>::infinity();
+  for_parts(parts_of(context, N, 2 * F), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    kernel(h, gate_up, bound, begin, end);
+  });
+}
+
+template <typename T>
 void swiglu_backward(View<T, 2> dgate_up, View<T, 2> h, ConstView<T, 2> dh, ConstView<T, 2> gate_up,
                      Activation activation, const ExecutionContext& context) {
   const std::int64_t N = dh.shape[0], F = dh.shape[1];
@@ -193,6 +230,8 @@ template void swiglu_forward(View<double, 2>, ConstView<double, 2>, Activation, 
 template void swiglu_forward(View<BFloat16, 2>, ConstView<BFloat16, 2>, Activation, const ExecutionContext&);
 template void swiglu_clamped_forward(View<float, 2>, ConstView<float, 2>, double, const ExecutionContext&);
 template void swiglu_clamped_forward(View<double, 2>, ConstView<double, 2>, double, const ExecutionContext&);
+template void swiglu_shifted_forward(View<float, 2>, ConstView<float, 2>, double, const ExecutionContext&);
+template void swiglu_shifted_forward(View<double, 2>, ConstView<double, 2>, double, const ExecutionContext&);
 template void swiglu_backward(View<float, 2>, View<float, 2>, ConstView<float, 2>, ConstView<float, 2>, Activation,
                               const ExecutionContext&);
 template void swiglu_backward(View<double, 2>, View<double, 2>, ConstView<double, 2>, ConstView<double, 2>, Activation,

@@ -20,6 +20,13 @@ void swiglu_forward(View<T, 2> h, ConstView<T, 2> gate_up, Activation activation
 template <typename T>
 void swiglu_clamped_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit, const ExecutionContext& context);
 
+/// The gain of the sigmoid below.
+inline constexpr double kShiftedGain = 1.702;
+/// h(N,F) = g · σ(kShiftedGain · g) ∘ (u + 1), g = min(gate, limit), u = clamp(up, −limit, limit). limit 0: without
+/// bounds. Keeps NaN.
+template <typename T>
+void swiglu_shifted_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit, const ExecutionContext& context);
+
 /// Computes dgate_up(N,2F) from dh(N,F); it may be gate_up. Recomputes h(N,F), if present, as in the forward pass, so
 /// that it need not be kept; h may be dh.
 template <typename T>

@@ -34,12 +34,13 @@ struct Pre {
   bool add_bos;
 };
 
-const std::array<Pre, 5>& all_pre() {
-  static const std::array<Pre, 5> rows{{{"gpt2", false, kGpt2Pattern, false, false, false},
+const std::array<Pre, 6>& all_pre() {
+  static const std::array<Pre, 6> rows{{{"gpt2", false, kGpt2Pattern, false, false, false},
                                         {"smollm", true, kGpt2Pattern, false, false, false},
                                         {"llama-bpe", false, kLlama3Pattern, false, true, true},
                                         {"qwen2", false, kQwen2Pattern, true, false, false},
-                                        {"qwen35", false, kQwen35Pattern, true, false, false}}};
+                                        {"qwen35", false, kQwen35Pattern, true, false, false},
+                                        {"gpt-4o", false, kO200kPattern, false, false, false}}};
   return rows;
 }
 

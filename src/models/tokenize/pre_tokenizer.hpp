@@ -44,6 +44,9 @@ extern const std::string_view kQwen2Pattern;
 /// Matches Qwen 2's words, and counts combining marks as letters.
 extern const std::string_view kQwen35Pattern;
 
+/// Matches the words of o200k, of GPT-4o and gpt-oss: a change from small to capital letters begins a word.
+extern const std::string_view kO200kPattern;
+
 /// A part of a piece: `span` of PieceCutter::view().
 struct Slice {
   Span span;  ///< may be empty where it ends a piece that earlier slices began

@@ -20,8 +20,8 @@
 namespace headgate::bench {
 namespace {
 
-constexpr std::array<std::string_view, 9> kFormats{"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1",
-                                                   "Q4_K", "Q5_K", "Q6_K", "BF16"};
+constexpr std::array<std::string_view, 10> kFormats{"Q8_0", "Q4_0", "Q4_1", "Q5_0",  "Q5_1",
+                                                    "Q4_K", "Q5_K", "Q6_K", "MXFP4", "BF16"};
 /// Guaranteed share of the read rate, counted in bytes of the file, for one row of x.
 constexpr double kOneRowFloor = 0.6;
 /// Guaranteed ratio to the rate with a matrix in bf16, for many rows of x.

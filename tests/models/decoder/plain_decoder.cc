@@ -143,6 +143,17 @@ class Plain {
     if (scaling.kind == layers::RopeScalingKind::none) return f;
     if (scaling.kind == layers::RopeScalingKind::linear) return f / scaling.factor;
     const auto original = static_cast<double>(scaling.original_seq_len);
+    if (scaling.kind == layers::RopeScalingKind::yarn) {
+      const auto index_of = [&](double turns) {
+        return static_cast<double>(half) * std::log(original / (turns * 6.283185307179586)) / std::log(l_.rope_base);
+      };
+      double from = index_of(scaling.high_freq_factor), to = index_of(scaling.low_freq_factor);
+      if (scaling.truncate) from = std::floor(from), to = std::ceil(to);
+      from = std::max(from, 0.0);
+      to = std::min(to, 2.0 * static_cast<double>(half) - 1.0);
+      const double slowed = std::clamp((static_cast<double>(i) - from) / (to - from), 0.0, 1.0);
+      return f * (1.0 - slowed) + f / scaling.factor * slowed;
+    }
     const double wave = 2.0 * 3.14159265358979323846 / f;
     if (wave < original / scaling.high_freq_factor) return f;
     if (wave > original / scaling.low_freq_factor) return f / scaling.factor;
@@ -154,11 +165,15 @@ class Plain {
   /// Applies RoPE to one head at position t.
   Row turned(const Row& x, std::int64_t t) const {
     const auto half = static_cast<std::size_t>(rotary_dim(l_.rope_fraction, c_.head_dim) / 2);
+    const layers::RopeScaling& scaling = l_.rope_scaling;
+    double factor = scaling.attention_factor;
+    if (scaling.kind != layers::RopeScalingKind::yarn) factor = 1.0;
+    if (factor == 0.0) factor = 1.0 + std::log(scaling.factor) / 10.0;
     Row y = x;
     for (std::size_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(t) * frequency(i, half);
-      y[i] = x[i] * std::cos(angle) - x[i + half] * std::sin(angle);
-      y[i + half] = x[i + half] * std::cos(angle) + x[i] * std::sin(angle);
+      y[i] = factor * (x[i] * std::cos(angle) - x[i + half] * std::sin(angle));
+      y[i + half] = factor * (x[i + half] * std::cos(angle) + x[i] * std::sin(angle));
     }
     return y;
   }
@@ -205,6 +220,8 @@ class Plain {
   struct Swiglu {
     const N *gate, *up, *down;
     std::int64_t width;
+    const N *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+    bool shifted = false;
   };
   Swiglu tensors_of(const std::string& prefix, std::int64_t width) const {
     return {layer_tensor(prefix + "gate_proj.weight"), layer_tensor(prefix + "up_proj.weight"),
@@ -213,14 +230,20 @@ class Plain {
 
   /// limit > 0 clamps the activations.
   Row swiglu(const Swiglu& w, const Row& h, double limit) const {
-    Row a = multiply(w.gate, w.width, h);
-    const Row b = multiply(w.up, w.width, h);
+    Row a = biased(multiply(w.gate, w.width, h), w.gate_bias);
+    const Row b = biased(multiply(w.up, w.width, h), w.up_bias);
     const auto at_most = [&](const N& x) { return limit > 0.0 && value_of(x) > limit ? N{limit} : x; };
     for (std::size_t i = 0; i < a.size(); ++i) {
-      const N up = at_most(b[i]);
-      a[i] = at_most(activated(a[i])) * (limit > 0.0 && value_of(up) < -limit ? N{-limit} : up);
+      const N below = at_most(b[i]), up = limit > 0.0 && value_of(below) < -limit ? N{-limit} : below;
+      const N gate = at_most(a[i]);
+      a[i] = w.shifted ? gate * sigmoid(1.702 * gate) * (up + 1.0) : at_most(activated(a[i])) * up;
     }
-    return multiply(w.down, c_.dim, a);
+    return biased(multiply(w.down, c_.dim, a), w.down_bias);
+  }
+
+  static Row biased(Row x, const N* bias) {
+    for (std::size_t i = 0; i < x.size() && bias != nullptr; ++i) x[i] += bias[i];
+    return x;
   }
 
   /// Returns the weight of each expert, 0 of those that are not chosen.
@@ -228,7 +251,8 @@ class Plain {
     using std::exp;
     const Experts& e = c_.experts;
     const bool softmax = e.router == ExpertRouter::softmax;
-    Row scores = multiply(layer_tensor("mlp.gate.weight"), e.count, h);
+    const N* bias = e.biases == Switch::on ? layer_tensor("mlp.gate.bias") : nullptr;
+    Row scores = biased(multiply(layer_tensor("mlp.gate.weight"), e.count, h), bias);
     N sum{};
     for (N& score : scores) score = softmax ? exp(score) : sigmoid(score);
     for (const N& score : scores) sum += score;
@@ -259,7 +283,13 @@ class Plain {
     const N *gate_up = layer_tensor("mlp.experts.gate_up_proj"), *down = layer_tensor("mlp.experts.down_proj");
     for (std::int64_t i = 0; i < e.count; ++i) {
       const N* gate = gate_up + 2 * i * e.ffn * c_.dim;
-      const Swiglu w{gate, gate + e.ffn * c_.dim, down + i * c_.dim * e.ffn, e.ffn};
+      Swiglu w{gate, gate + e.ffn * c_.dim, down + i * c_.dim * e.ffn, e.ffn};
+      w.shifted = e.activation == ExpertActivation::shifted_swiglu;
+      if (e.biases == Switch::on) {
+        w.gate_bias = layer_tensor("mlp.experts.gate_up_proj_bias") + 2 * i * e.ffn;
+        w.up_bias = w.gate_bias + e.ffn;
+        w.down_bias = layer_tensor("mlp.experts.down_proj_bias") + i * c_.dim;
+      }
       const N& weight = weights[static_cast<std::size_t>(i)];
       if (value_of(weight) != 0.0) add_to(weight, swiglu(w, h, l_.limit));
     }
@@ -302,7 +332,11 @@ class Plain {
         y.insert(y.end(), o.begin(), o.end());
       }
       y = gated(GateSite::g1, controlled(y), g[at], c_.head_dim);
-      out.push_back(gated(GateSite::g5, multiply(layer_tensor("self_attn.o_proj.weight"), c_.dim, y), g[at], c_.dim));
+      Row projected = multiply(layer_tensor("self_attn.o_proj.weight"), c_.dim, y);
+      for (std::size_t i = 0; i < projected.size() && c_.out_bias == Switch::on; ++i) {
+        projected[i] += layer_tensor("self_attn.o_proj.bias")[i];
+      }
+      out.push_back(gated(GateSite::g5, projected, g[at], c_.dim));
     }
     return out;
   }

@@ -70,7 +70,32 @@ inline std::vector<DecoderConfig> mixed_families() {
   return {qwen, olmo, gemma, trinity, step};
 }
 
-/// Has experts as Qwen3-Next, and as Step, whose first layer is dense.
+/// Has sinks, YaRN, biases and experts as gpt-oss.
+inline DecoderConfig gpt_oss_like() {
+  DecoderConfig config = tiny_config();
+  config.layer_types = {LayerType::sliding_attention, LayerType::full_attention};
+  config.window = 3;
+  config.gate.sinks = layers::SinkKind::learned;
+  config.qk_norm = QkNorm::none;
+  config.qkv_bias = QkvBias::learned;
+  config.out_bias = Switch::on;
+  config.rope_base = 20.0;
+  config.rope_scaling = layers::RopeScalingKind::yarn;
+  config.rope_factor = 4.0;
+  config.rope_original_seq_len = 8;
+  config.rope_low_freq_factor = 0.3;
+  config.rope_high_freq_factor = 1.0;
+  config.rope_truncate = Switch::off;
+  config.experts.count = 4;
+  config.experts.active = 2;
+  config.experts.ffn = 3;
+  config.experts.biases = Switch::on;
+  config.experts.activation = ExpertActivation::shifted_swiglu;
+  config.experts.limits = {0.3, 0.3};
+  return config;
+}
+
+/// Has experts as Qwen3-Next, as Step, whose first layer is dense, and as gpt-oss.
 inline std::vector<DecoderConfig> expert_families() {
   std::vector<DecoderConfig> out = mixed_families();
   DecoderConfig next = out.front(), step = out.back();
@@ -88,11 +113,11 @@ inline std::vector<DecoderConfig> expert_families() {
   step.experts.shared_limits = {0.0, 0.2};
   DecoderConfig raw = next;
   raw.experts.renormalise = Switch::off;
-  return {next, step, raw};
+  return {next, step, raw, gpt_oss_like()};
 }
 
-/// Has features of Qwen2, Mistral and Llama 3 that Qwen3 lacks, some on each side of every limit, and a gate.
-inline std::array<DecoderConfig, 2> other_families() {
+/// Has features of Qwen2, Mistral, Llama 3 and gpt-oss that Qwen3 lacks, some on each side of every limit, and a gate.
+inline std::array<DecoderConfig, 3> other_families() {
   DecoderConfig config = tiny_config();
   config.qk_norm = QkNorm::none;
   config.qkv_bias = QkvBias::learned;
@@ -108,7 +133,12 @@ inline std::array<DecoderConfig, 2> other_families() {
   gated.qk_norm = QkNorm::per_head;
   gated.rope_scaling = layers::RopeScalingKind::linear;
   gated.window = 2;
-  return {config, gated};
+  DecoderConfig yarn = config;
+  yarn.rope_scaling = layers::RopeScalingKind::yarn;
+  yarn.rope_attention_factor = 1.3;
+  yarn.out_bias = Switch::on;
+  yarn.gate = layers::parse_gate("g5-elementwise");
+  return {config, gated, yarn};
 }
 
 /// Returns all of these: layers of several kinds, experts, other features.

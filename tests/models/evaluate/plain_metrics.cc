@@ -191,6 +191,26 @@ Values attention_entropy(const PlainBatches& e, std::size_t layer) {
   return {mean.value()};
 }
 
+Values sink_attention_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  Average mean;
+  for (std::size_t run = 0; run < e.runs.size() && e.config.gate.sinks != layers::SinkKind::none; ++run) {
+    for (std::int64_t n = 0; n < B * T; ++n) {
+      double rest = 1.0;
+      for (std::int64_t j = 0; j <= n % T; ++j) rest -= e.weight(run, layer, n / T, h, n % T, j);
+      if (n % T != 0) mean.add(rest);
+    }
+  }
+  return {mean.maybe()};
+}
+
+Values sink_attention(const PlainBatches& e, std::size_t layer) {
+  Average mean;
+  for (std::int64_t h = 0; h < e.heads(layer); ++h) {
+    if (const auto of_head = sink_attention_of_head(e, layer, h)[0]) mean.add(*of_head);
+  }
+  return {mean.maybe()};
+}
+
 Values massive_activation(const PlainBatches& e, std::size_t layer) {
   double largest = 0.0;
   for (const models::PlainRun& run : e.runs) {
@@ -396,6 +416,7 @@ constexpr PlainMetric kPlain[] = {
     {"first_token_attention_uniform", first_token_attention_uniform},
     {"first_token_attention_gated", first_token_attention_gated, nullptr, first_token_attention_gated_of_head},
     {"sink_rate", sink_rate, nullptr, sink_rate_of_head},
+    {"sink_attention", sink_attention, nullptr, sink_attention_of_head},
     {"attention_entropy", attention_entropy, nullptr, attention_entropy_of_head},
     {"massive_activation", massive_activation},
     {"gate_mean", gate_mean, nullptr, gate_mean_of_head},

@@ -131,11 +131,11 @@ TEST(ConfigFile, Key_UnknownOrUnsupported_IsNamed) {
   expect_value_refused("mrope_section", 1, "unknown key 'mrope_section'");
   expect_value_refused("hidden_act", "gelu", "hidden_act is \"gelu\"; only \"silu\"");
   expect_value_refused("attention_bias", true, "attention_bias is true; only false");
-  expect_value_refused("rope_scaling", {{"type", "yarn"}}, "type is \"yarn\"; only");
+  expect_value_refused("rope_scaling", {{"type", "longrope"}}, "type is \"longrope\"; only");
   expect_value_refused("use_sliding_window", true, "use_sliding_window");
   expect_value_refused("layer_types", {"sliding_attention"}, "layer_types");
-  expect_value_refused("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "yarn"}},
-                       "rope_type is \"yarn\"; only \"default\", \"linear\" and \"llama3\"");
+  expect_value_refused("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "longrope"}},
+                       "rope_type is \"longrope\"; only \"default\", \"linear\", \"llama3\" and \"yarn\"");
   expect_value_refused("rope_parameters", {{"rope_theta", 1e6}}, "rope_theta has two values");
   expect_value_refused("rope_parameters", {{"factor", 2}}, "unknown key 'factor'");
   expect_value_refused("model_type", "gpt2", "model_type is 'gpt2'");

@@ -83,6 +83,11 @@ TEST_F(ModelFileTest, PublicFamily_WrittenAndRead_KeepsItsNames) {
   llama.rope_original_seq_len = 8;
   mistral.window = 5;
   qwen2.qkv_bias = QkvBias::learned;
+  qwen2.rope_scaling = layers::RopeScalingKind::yarn;
+  qwen2.rope_factor = 4.0;
+  qwen2.rope_high_freq_factor = 24.0;
+  qwen2.rope_truncate = Switch::off;
+  qwen2.rope_attention_factor = 1.25;
   const std::map<std::string, DecoderConfig> configs{
       {"llama", llama}, {"mistral", mistral}, {"qwen2", qwen2}, {"qwen3", small_config()}};
   for (const auto& [name, config] : configs) {
@@ -122,7 +127,13 @@ TEST_F(ModelFileTest, Feature_NotSupported_IsRefusedByName) {
   expect_key_refused(llama, "attention_bias", true, "attention_bias is true; only false is supported");
   expect_key_refused(llama, "mlp_bias", true, "mlp_bias is true");
   expect_key_refused(llama, "hidden_act", "gelu", "hidden_act is \"gelu\"; only \"silu\"");
-  expect_key_refused(llama, "rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}, "rope_type is \"yarn\"; only");
+  expect_key_refused(llama, "rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}},
+                     "rope_type is \"dynamic\"; only");
+  expect_key_refused(llama, "rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}},
+                     "no original_max_position_embeddings, which yarn needs");
+  expect_key_refused(llama, "rope_scaling",
+                     {{"rope_type", "yarn"}, {"original_max_position_embeddings", 8}, {"low_freq_factor", 2.0}},
+                     "unknown key 'low_freq_factor'");
   expect_key_refused(llama, "rope_interleaved", true, "rope_interleaved is true");
   expect_key_refused(llama, "quantization_config", {{"bits", 4}}, "unknown key 'quantization_config'");
   expect_key_refused(llama, "num_local_experts", 8, "unknown key 'num_local_experts'");
@@ -443,7 +454,7 @@ TEST_F(ModelFileTest, Gguf_FeatureNotSupported_IsRefusedByName) {
   expect_with([](GgufModel& m) { m.u32("expert_count", 8); }, "llama.expert_count is 8; only 0 is supported");
   expect_with([](GgufModel& m) { m.u32("attention.value_length", 2); }, "attention.value_length is 2; only 4");
   expect_with([](GgufModel& m) { m.out.f32("llama.logit_scale", 2.0F); }, "llama.logit_scale is not supported");
-  expect_with([](GgufModel& m) { m.out.string("llama.rope.scaling.type", "yarn"); }, "scaling.type is 'yarn'");
+  expect_with([](GgufModel& m) { m.out.string("llama.rope.scaling.type", "longrope"); }, "scaling.type is 'longrope'");
   expect_with([](GgufModel& m) { m.out.f32_tensor("extra", {1}, {1.0F}); }, "tensor 'extra' is not one of the model's");
   GgufBytes other;
   other.string("general.architecture", "gemma");

@@ -88,7 +88,8 @@ TEST(Chat, Chat_KnownTemplates_IsThatOfTransformers) {
         tokenizer_of(*chat.format, model["bos"].is_null() ? "<s>" : model["bos"].get<std::string>());
     EXPECT_EQ(tokenizer.spelling(end_of_turn(chat, tokenizer)), chat.format->end_of_turn);
     for (const Json& question : model["questions"]) {
-      const ChatText text{question["system"].get<std::string>(), question["user"].get<std::string>()};
+      const ChatText text{question["system"].get<std::string>(), question["user"].get<std::string>(),
+                          model["date"].get<std::string>()};
       if (question["text"].is_null()) {
         EXPECT_THROW(encode_chat(chat, text, tokenizer), Error) << model["name"];
       } else {
@@ -117,6 +118,17 @@ TEST(Chat, Markers_WithTokens_CannotBeWrittenByUsers) {
     if (chat.format->with_system.empty()) continue;
     const Encoding system = encode_chat(chat, {forged, "hello"}, tokenizer);
     EXPECT_EQ(special_count(system), special_count(encode_chat(chat, {"be kind", "hello"}, tokenizer)));
+  }
+}
+
+TEST(Chat, Date_NotGiven_IsOneOfFourDigitsTwoAndTwo) {
+  for (const Json& model : golden()) {
+    if (model["format"] != "Harmony") continue;
+    const Chat chat = recognise_chat(model["template"].get<std::string>());
+    const Spelled tokenizer = tokenizer_of(*chat.format);
+    const std::string text = tokenizer.decode(encode_chat(chat, {"", "hello"}, tokenizer).ids);
+    const std::string date = text.substr(text.find("Current date: ") + 14, 11);
+    EXPECT_TRUE(date >= "2026-01-01" && date[4] == '-' && date[7] == '-' && date[10] == '\n') << date;
   }
 }
 
@@ -154,7 +166,7 @@ void expect_refused(const std::string& message, const std::string& chat_template
 
 TEST(Chat, Template_Unknown_IsRefusedWithTheKnownFormats) {
   const std::string known =
-      "Qwen3.5, OLMo 3, ChatML with thinking, ChatML, Gemma, Llama 3.1, Llama 3, Llama 2, Mistral";
+      "Qwen3.5, OLMo 3, ChatML with thinking, ChatML, Gemma, Llama 3.1, Llama 3, Llama 2, Harmony, Mistral";
   expect_refused("the model has no chat template, so it was not made to converse; known formats: " + known, "");
   const std::string other = "the model's chat template matches none of the known formats: " + known;
   expect_refused(other, "<start_of_turn>user");

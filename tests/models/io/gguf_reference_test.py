@@ -18,7 +18,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize
 
-FORMATS = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
+FORMATS = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4"]
 # Where the halves of a block lie that may not be infinite or NaN.
 HALVES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
 
@@ -32,6 +32,9 @@ def random_blocks(random, name, blocks):
         bits = random.standard_normal((blocks, 1)).astype(numpy.float32).view(numpy.uint32) >> 16
         return bits.astype(numpy.uint16).view(numpy.uint8)
     raw = random.integers(0, 256, (blocks, size), dtype=numpy.uint8)
+    if name == "MXFP4":
+        raw[:, 0] = random.integers(0, 253, blocks)  # a larger scale may make numbers that f32 cannot hold
+        return raw
     for at in HALVES.get(name, (0,)):
         scale = (random.standard_normal(blocks) * 10.0 ** random.integers(-7, 3, blocks)).astype(numpy.float16)
         raw[:, at : at + 2] = scale.reshape(blocks, 1).view(numpy.uint8)

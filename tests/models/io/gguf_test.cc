@@ -232,7 +232,7 @@ TEST_F(GgufTest, Tensor_Faulty_IsRefused) {
   expect_refused(with({2, 16}, find_gguf_format("Q8_0")->id, 32), "are not whole blocks of Q8_0, which hold 32");
 }
 
-/// Numbers that PyPI's `gguf` reads from a block whose byte i is 37 i + 11, with f16 scales of 1 and ½.
+/// Numbers that PyPI's `gguf` reads from a block whose byte i is 37 i + 11, with f16 scales of 1 and ½, or one of 2.
 struct WidenedBlock {
   const char* format;
   std::vector<int> places;
@@ -251,7 +251,8 @@ TEST(GgufFormats, Formats_Blocks_AreWidened) {
       {"Q5_1", small, {19.5, 24.5, 30.5, 19.5, 5.5, 5.5}, 521},
       {"Q4_K", super, {315.5, -25.5, 160.5, 8, 40, 420.5, 95, 81, 423, 525, 45, 138.5, 0.5, 48.5}, 54440},
       {"Q5_K", super, {811.5, -25.5, 160.5, 112, 80, 420.5, 235, -3, 1047, 165, 645, 138.5, 60.5, 108.5}, 116216},
-      {"Q6_K", super, {-1431, 1696, -96, 231, -580, -3040, 2523, 1500, -351, 671, -980, 1089, 846, -60}, 4612}};
+      {"Q6_K", super, {-1431, 1696, -96, 231, -580, -3040, 2523, 1500, -351, 671, -980, 1089, 846, -60}, 4612},
+      {"MXFP4", small, {0, 6, -3, 3, 6, 6}, 25}};
   for (const WidenedBlock& expected : blocks) {
     const GgufFormat& format = *find_gguf_format(expected.format);
     std::vector<std::uint8_t> block(format.bytes);
@@ -261,7 +262,11 @@ TEST(GgufFormats, Formats_Blocks_AreWidened) {
       std::memcpy(&block[at], &half, sizeof(half));
     };
     const std::string word = expected.format;
-    put(word == "Q6_K" ? 208 : 0, 1.0F);
+    if (word == "MXFP4") {
+      block[0] = 128;
+    } else {
+      put(word == "Q6_K" ? 208 : 0, 1.0F);
+    }
     if (word == "Q4_1" || word == "Q5_1" || word == "Q4_K" || word == "Q5_K") put(2, 0.5F);
     std::vector<float> out(static_cast<std::size_t>(format.numbers));
     widen_blocks(format, out.data(), block.data(), 1);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -10,11 +11,13 @@
 #include "library/core/convert.hpp"
 #include "models/layers/plain_experts.hpp"
 #include "models/layers/support.hpp"
+#include "models/layers/swiglu.hpp"
 
 namespace headgate::layers {
 namespace {
 
-/// Both routers, each option of theirs, shared experts with and without a gate, clamps, k = E and k = 1.
+/// Both routers, each option of theirs, shared experts with and without a gate, clamps, both activations, k = E and
+/// k = 1.
 std::vector<ExpertsShape> shapes() {
   const ExpertsShape next{.C = 6, .E = 5, .active = 2, .I = 7, .S = 4};
   ExpertsShape raw = next, sigmoid = next, step = next, all = next, one = next;
@@ -23,11 +26,14 @@ std::vector<ExpertsShape> shapes() {
   step.router = ExpertRouter::sigmoid, step.renormalise = false, step.limit = 0.3, step.shared_limit = 0.5, step.S = 9;
   all.active = 5, all.limit = 0.4;
   one.active = one.E = one.I = 1;
-  return {next, raw, sigmoid, step, all, one};
+  ExpertsShape shifted = next, bounded = next;
+  shifted.activation = bounded.activation = ExpertActivation::shifted_swiglu;
+  bounded.limit = 0.4, bounded.shared_limit = 0.3, bounded.active = 3;
+  return {next, raw, sigmoid, step, all, one, shifted, bounded};
 }
 
 struct Options {
-  bool bias = false;
+  bool bias = false;  ///< of experts and of the router
   bool shared_gate = false;
 };
 
@@ -43,10 +49,22 @@ PlainExperts random_experts(Random& random, const ExpertsShape& s, const Options
   plain.router = random_values(random, s.E * s.C);
   if (options.bias && s.router == ExpertRouter::sigmoid) plain.bias = random_values(random, s.E);
   for (std::int64_t e = 0; e < s.E; ++e) {
-    plain.experts.push_back(
-        {random_values(random, s.I * s.C), random_values(random, s.I * s.C), random_values(random, s.C * s.I)});
+    plain.experts.push_back({random_values(random, s.I * s.C),
+                             random_values(random, s.I * s.C),
+                             random_values(random, s.C * s.I),
+                             {},
+                             {},
+                             {}});
   }
-  plain.shared = {random_values(random, s.S * s.C), random_values(random, s.S * s.C), random_values(random, s.C * s.S)};
+  for (PlainExpert& expert : plain.experts) {
+    if (!options.bias) break;
+    expert.gate_bias = random_values(random, s.I);
+    expert.up_bias = random_values(random, s.I);
+    expert.down_bias = random_values(random, s.C);
+  }
+  if (options.bias) plain.logit_bias = random_values(random, s.E);
+  plain.shared = {
+      random_values(random, s.S * s.C), random_values(random, s.S * s.C), random_values(random, s.C * s.S), {}, {}, {}};
   if (options.shared_gate && s.S > 0) plain.shared_gate = random_values(random, s.C);
   return plain;
 }
@@ -73,6 +91,7 @@ class Layer {
     weights.expert = [this](std::int64_t e) { return experts_[static_cast<std::size_t>(e)]; };
     if (shape_.S > 0) weights.shared = matrices(plain.shared, shape_.S);
     if (!shared_gate_.empty()) weights.shared_gate = view_of(std::as_const(shared_gate_), 1, shape_.C);
+    add_biases(plain);
   }
 
   std::vector<T> forward(Update update = Update::overwrite, double base = 7.0) const {
@@ -85,6 +104,20 @@ class Layer {
   ExpertsWeights<const T, const M> weights;
 
  private:
+  void add_biases(const PlainExperts& plain) {
+    if (plain.logit_bias.empty()) return;
+    logit_bias_ = as<T>(plain.logit_bias);
+    for (const PlainExpert& expert : plain.experts) {
+      for (const auto* bias : {&expert.gate_bias, &expert.up_bias}) {
+        for (const double x : *bias) gate_up_bias_.push_back(static_cast<T>(x));
+      }
+      for (const double x : expert.down_bias) down_bias_.push_back(static_cast<T>(x));
+    }
+    weights.logit_bias = view_of(std::as_const(logit_bias_), shape_.E);
+    weights.gate_up_bias = view_of(std::as_const(gate_up_bias_), shape_.E * 2 * shape_.I);
+    weights.down_bias = view_of(std::as_const(down_bias_), shape_.E * shape_.C);
+  }
+
   ExpertMatrices<const M> matrices(const PlainExpert& expert, std::int64_t width) {
     return {matrix(expert.gate, width, shape_.C), matrix(expert.up, width, shape_.C),
             matrix(expert.down, shape_.C, width)};
@@ -97,7 +130,7 @@ class Layer {
 
   ExpertsShape shape_;
   ExecutionContext context_;
-  std::vector<T> h_, router_, bias_, shared_gate_;
+  std::vector<T> h_, router_, bias_, shared_gate_, logit_bias_, gate_up_bias_, down_bias_;
   std::vector<std::vector<M>> stored_;
   std::vector<ExpertMatrices<const M>> experts_;
   Placed<ExpertsState<T>, Block> state_;
@@ -141,6 +174,19 @@ TEST(ExpertsPass, MatricesInBf16_AreThoseOfTheirRoundedValues) {
     rounded(plain.shared);
     expect_within("out", Layer<float, BFloat16>(plain, with_threads()).forward(), plain.output());
   }
+}
+
+/// By hand: the gate is bounded above alone, the up on both sides, and 1 is added to it behind the bound.
+TEST(ExpertsActivation, ShiftedSwiglu_BeyondTheLimit_IsBounded) {
+  const std::vector<double> gate_up{10.0, -10.0, 1.0, 9.0, -9.0, 0.5};
+  std::vector<double> h(3);
+  swiglu_shifted_forward<double>(view_of(h, 1, 3), view_of(gate_up, 1, 6), 7.0, with_threads());
+  const auto glu = [](double g) { return g / (1.0 + std::exp(-1.702 * g)); };
+  EXPECT_NEAR(h[0], glu(7.0) * 8.0, 1e-13);
+  EXPECT_NEAR(h[1], glu(-10.0) * -6.0, 1e-13);
+  EXPECT_NEAR(h[2], glu(1.0) * 1.5, 1e-13);
+  swiglu_shifted_forward<double>(view_of(h, 1, 3), view_of(gate_up, 1, 6), 0.0, with_threads());
+  EXPECT_NEAR(h[0], glu(10.0) * 10.0, 1e-12);
 }
 
 TEST(ExpertsPass, ExpertsThatNoTokenChose_AreNotRead) {

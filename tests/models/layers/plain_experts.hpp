@@ -17,11 +17,12 @@ namespace headgate::layers {
 /// gate and up (width,C), down (C,width).
 struct PlainExpert {
   std::vector<double> gate, up, down;
+  std::vector<double> gate_bias, up_bias, down_bias;  ///< empty: 0
 };
 
 struct PlainExperts {
   ExpertsShape shape;
-  std::vector<double> h, router, bias, shared_gate;
+  std::vector<double> h, router, bias, logit_bias, shared_gate;
   std::vector<PlainExpert> experts;
   PlainExpert shared;
 
@@ -48,11 +49,12 @@ struct PlainExperts {
 
   std::vector<Number> token(const std::vector<double>& x) const {
     std::vector<Number> logits;
-    for (std::int64_t e = 0; e < shape.E; ++e) logits.push_back(product(router, e, x));
+    for (std::int64_t e = 0; e < shape.E; ++e) logits.push_back(plus(product(router, e, x), logit_bias, e));
     std::vector<Number> out(static_cast<std::size_t>(shape.C));
     const std::vector<Number> weights = router_weights(logits);
+    const bool is_shifted = shape.activation == ExpertActivation::shifted_swiglu;
     for (std::size_t e = 0; e < experts.size(); ++e) {
-      if (weights[e].magnitude > 0.0) add(out, weights[e], experts[e], x, shape.limit);
+      if (weights[e].magnitude > 0.0) add(out, weights[e], experts[e], x, shape.limit, is_shifted);
     }
     if (shape.S == 0) return out;
     add(out, shared_gate.empty() ? Number(1.0) : sigmoid(product(shared_gate, 0, x)), shared, x, shape.shared_limit);
@@ -89,23 +91,29 @@ struct PlainExperts {
     return weights;
   }
 
+  static Number plus(const Number& x, const std::vector<double>& bias, std::int64_t i) {
+    return bias.empty() ? x : x + Number(bias[static_cast<std::size_t>(i)]);
+  }
+
   static Number at_most(const Number& x, double limit) { return x.value > limit ? Number(limit) : x; }
 
   /// out += weight · expert(x)
   void add(std::vector<Number>& out, const Number& weight, const PlainExpert& expert, const std::vector<double>& x,
-           double limit) const {
+           double limit, bool shifted = false) const {
     std::vector<Number> activation;
     const auto width = static_cast<std::int64_t>(expert.gate.size()) / shape.C;
     for (std::int64_t i = 0; i < width; ++i) {
-      Number gate = silu(product(expert.gate, i, x)), up = product(expert.up, i, x);
+      const Number z = plus(product(expert.gate, i, x), expert.gate_bias, i);
+      Number gate = shifted ? z : silu(z), up = plus(product(expert.up, i, x), expert.up_bias, i);
       if (limit > 0.0) {
         gate = at_most(gate, limit);
         up = -at_most(-at_most(up, limit), limit);
       }
-      activation.push_back(gate * up);
+      activation.push_back(shifted ? gate * sigmoid(Number(1.702) * gate) * (up + Number(1.0)) : gate * up);
     }
     for (std::size_t c = 0; c < out.size(); ++c) {
-      out[c] += weight * product(expert.down, static_cast<std::int64_t>(c), activation);
+      const auto row = static_cast<std::int64_t>(c);
+      out[c] += weight * plus(product(expert.down, row, activation), expert.down_bias, row);
     }
   }
 };

@@ -52,6 +52,35 @@ TEST(RopeFrequencies, Frequencies_LlamaScaling_AreThoseOfLlama) {
   EXPECT_DOUBLE_EQ(rope_frequencies(4, 100.0, {RopeScalingKind::linear, 4.0})[1], 0.025);
 }
 
+TEST(RopeFrequencies, Frequencies_Yarn_AreThoseOfTransformers) {
+  // Values of transformers' _compute_yarn_parameters with base 150000, head_dim 64, factor 32, betas of 32 and 1 and
+  // 4096 tokens, as gpt-oss has them.
+  RopeScaling yarn{RopeScalingKind::yarn, 32.0, 1.0, 32.0, 4096};
+  const std::vector<double> rounded = rope_frequencies(64, 150000.0, yarn);
+  yarn.truncate = false;
+  const std::vector<double> exact = rope_frequencies(64, 150000.0, yarn), plain = rope_frequencies(64, 150000.0);
+  EXPECT_DOUBLE_EQ(exact[8], plain[8]);
+  EXPECT_NEAR(exact[9], 0.031705696135759354, 1e-8);
+  EXPECT_NEAR(exact[12], 0.006794959306716919, 1e-8);
+  EXPECT_NEAR(exact[17], 0.00012931869423482567, 1e-9);
+  EXPECT_DOUBLE_EQ(exact[18], plain[18] / 32.0);
+  EXPECT_NEAR(rounded[9], 0.031620752066373825, 1e-8);
+  EXPECT_NEAR(rounded[12], 0.007015713956207037, 1e-8);
+  EXPECT_NEAR(rounded[17], 0.0002279478358104825, 1e-9);
+  EXPECT_NEAR(rope_attention_factor(yarn), 1.3465735902799727, 1e-15);
+  yarn.attention_factor = 1.5;
+  EXPECT_EQ(rope_attention_factor(yarn), 1.5);
+  EXPECT_EQ(rope_attention_factor({RopeScalingKind::linear, 32.0}), 1.0);
+}
+
+TEST(RopeTables, Factor_MultipliesBothTables) {
+  const std::vector<std::int64_t> positions{3};
+  std::vector<double> cos(1), sin(1);
+  rope_tables(view_of(cos, 1, 1), view_of(sin, 1, 1), view_of(positions, 1), {0.5}, 1.25);
+  EXPECT_DOUBLE_EQ(cos[0], 1.25 * std::cos(1.5));
+  EXPECT_DOUBLE_EQ(sin[0], 1.25 * std::sin(1.5));
+}
+
 struct Sample {
   std::int64_t B;
   std::vector<std::int64_t> positions;  ///< positions of a sequence's tokens

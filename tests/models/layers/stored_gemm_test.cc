@@ -40,6 +40,7 @@ std::vector<const io::GgufFormat*> multiplied_formats() {
   for (const io::GgufFormat& format : io::gguf_formats()) {
     if (is_multiplied(format)) out.push_back(&format);
   }
+  out.push_back(&io::mxfp4_apart());
   return out;
 }
 
@@ -92,6 +93,23 @@ TEST_P(StoredGemm, FewRows_EveryFormat_AreBitwiseTheProductWithTheWidenedMatrix)
           y.expect_gaps_untouched();
         }
       }
+    }
+  }
+}
+
+/// As gate and up of experts lie that share a tensor, a row of each in turn.
+TEST_P(StoredGemm, RowsWithAStep_AreThoseOfTheTensor) {
+  Random random(75);
+  for (const io::GgufFormat* format : {&io::mxfp4_apart(), io::find_gguf_format("BF16")}) {
+    const std::int64_t C = 96, O = 10;
+    const StoredSample w(random, *format, 2 * O, C, false);
+    StoredRows odd = w.part().range(1, O);
+    odd.step = 2;
+    Output out{4, C};
+    widen_rows(out.view(), rows_of(StoredMatrix{{odd}}, 3, 5), 1, on().target);
+    for (std::int64_t r = 0; r < 4; ++r) {
+      const float* expected = w.widened.data() + (1 + 2 * (3 + 1 + r)) * C;
+      EXPECT_EQ(std::memcmp(out.view().at(r), expected, static_cast<std::size_t>(C) * 4), 0) << format->word << r;
     }
   }
 }

@@ -11,9 +11,16 @@
 
 #include "library/core/convert.hpp"
 #include "models/io/gguf_formats.hpp"
+#include "models/io/mxfp4.hpp"
 #include "models/layers/stored_matrix.hpp"
 
 namespace headgate::layers {
+
+/// A power of two from 1/512 to 1/4, as the numbers of a block are multiples of.
+template <class Random>
+std::uint8_t random_mxfp4_scale(Random& random) {
+  return static_cast<std::uint8_t>(118 + random() % 8);
+}
 
 /// Returns bytes of `blocks` blocks: random codes, and scales between ±scale.
 template <class Random>
@@ -37,7 +44,9 @@ std::vector<std::uint8_t> random_blocks(Random& random, const io::GgufFormat& fo
       std::memcpy(block, &number, sizeof(number));
     } else if (word == "Q6_K") {
       put(block + 208);
-    } else {
+    } else if (word == "MXFP4") {
+      block[0] = random_mxfp4_scale(random);
+    } else if (format.id != io::kMxfp4ApartId) {
       put(block);
       if (word == "Q4_1" || word == "Q5_1" || word == "Q4_K" || word == "Q5_K") put(block + 2);
     }
@@ -58,17 +67,31 @@ struct StoredSample {
     std::iota(order.begin(), order.end(), std::int64_t{0});
     std::shuffle(order.begin(), order.end(), random);
     widened.resize(static_cast<std::size_t>(rows * columns));
+    if (format->id == io::kMxfp4ApartId) {
+      scales.resize(static_cast<std::size_t>(rows * blocks));
+      for (std::uint8_t& scale : scales) scale = random_mxfp4_scale(random);
+    }
+    for (std::int64_t r = 0; r < rows; ++r) widen(r, blocks);
+  }
+
+  StoredRows part() const {
+    StoredRows out{format, bytes.data() + 1, rows, columns, order.empty() ? nullptr : order.data()};
+    if (!scales.empty()) out.scales = scales.data();
+    return out;
+  }
+
+  void widen(std::int64_t r, std::int64_t blocks) {
     const StoredRows view = part();
-    for (std::int64_t r = 0; r < rows; ++r) {
-      io::widen_blocks(*format, widened.data() + r * columns, view.row(r), blocks);
+    float* const out = widened.data() + r * columns;
+    if (scales.empty()) return io::widen_blocks(*format, out, view.row(r), blocks);
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      io::widen_mxfp4_apart(out + b * format->numbers, view.row(r) + b * io::kMxfp4CodeBytes, view.scales_of(r)[b]);
     }
   }
 
-  StoredRows part() const { return {format, bytes.data() + 1, rows, columns, order.empty() ? nullptr : order.data()}; }
-
   const io::GgufFormat* format;
   std::int64_t rows, columns;
-  std::vector<std::uint8_t> bytes;
+  std::vector<std::uint8_t> bytes, scales;
   std::vector<std::int64_t> order;
   std::vector<float> widened;
 };

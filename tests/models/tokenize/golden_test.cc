@@ -63,8 +63,8 @@ TEST_P(Golden, Ids_GoldenTexts_AreThoseOfTokenizers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tokenize, Golden,
-                         ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "flags", "llama2",
-                                           "mistral3", "gemma", "t5", "t5-small", "uni-bytes"),
+                         ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "gpt-4o", "flags",
+                                           "llama2", "mistral3", "gemma", "t5", "t5-small", "uni-bytes"),
                          name_of_test);
 
 /// Returns the vocabulary of a golden tokenizer as a GGUF file stores it.
@@ -120,7 +120,7 @@ TEST_P(Gguf, TokenizerJson_WrittenFromGguf_GivesTheSameIds) {
   EXPECT_EQ(written()->encode("a <|im_end|>").ids, make_gguf_tokenizer("arrays", arrays)->encode("a <|im_end|>").ids);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tokenize, Gguf, ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35"),
+INSTANTIATE_TEST_SUITE_P(Tokenize, Gguf, ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "gpt-4o"),
                          name_of_test);
 
 TEST(GgufArrays, TokensAroundAText_KeysOfGguf_ArePlacedByThem) {
@@ -177,7 +177,8 @@ TEST(GgufArrays, Arrays_Bad_AreRefusedByName) {
   expect_refused(bad, "tokenizer.ggml.model: 'bert' is not supported; gpt2 (byte-level BPE) and llama");
   bad = good;
   bad.pre = "default";
-  expect_refused(bad, "tokenizer.ggml.pre: 'default' is not supported; gpt2, smollm, llama-bpe, qwen2, qwen35 are");
+  expect_refused(bad,
+                 "tokenizer.ggml.pre: 'default' is not supported; gpt2, smollm, llama-bpe, qwen2, qwen35, gpt-4o are");
   bad = good;
   bad.tokens.pop_back();
   expect_refused(bad, "types of");

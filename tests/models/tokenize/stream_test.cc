@@ -100,8 +100,8 @@ TEST_P(GoldenStream, Parts_OfGoldenTexts_HaveTheTokensOfTheWhole) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tokenize, GoldenStream,
-                         ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "flags", "llama2",
-                                           "mistral3", "gemma", "t5", "t5-small", "uni-bytes"),
+                         ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "qwen35", "gpt-4o", "flags",
+                                           "llama2", "mistral3", "gemma", "t5", "t5-small", "uni-bytes"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -66,6 +66,14 @@ constexpr Feature kFeatures[] = {
        c.rope_low_freq_factor = 0.5;
        c.rope_high_freq_factor = 2.0;
      }},
+    {"yarn_rope_and_out_bias",
+     [](auto& c) {
+       c.rope_scaling = layers::RopeScalingKind::yarn;
+       c.rope_factor = 4.0;
+       c.rope_original_seq_len = 32;
+       c.rope_truncate = models::Switch::off;
+       c.out_bias = models::Switch::on;
+     }},
 };
 
 /// The models whose layers differ, in the order of mixed_families().

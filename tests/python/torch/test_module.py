@@ -75,6 +75,7 @@ OTHER_KEYS = [
     {"partial_rotary_factor": 0.0},
     {"rope_scaling_type": "linear", "rope_scaling_factor": 3.0},
     {"rope_scaling_type": "llama3", "rope_scaling_factor": 8.0, "rope_original_seq_len": 64},
+    {"attention_out_bias": True, "rope_scaling_type": "yarn", "rope_scaling_factor": 8.0, "rope_original_seq_len": 64},
 ]
 VARIANTS = [*every_variant(), *({"gate_site": "g1", **keys} for keys in OTHER_KEYS)]
 
@@ -105,7 +106,9 @@ def eager(made, causality="causal"):
         seen = at <= at[:, None] if causality == "causal" else torch.ones(len(at), len(at), dtype=torch.bool)
         if config.attention_window > 0:
             seen &= at > at[:, None] - config.attention_window
-        return other(h, angles.cos().float(), angles.sin().float(), seen[None, None], None)[0]
+        factor = modeling.rope_attention_factor(config)
+        cos, sin = (factor * angles.cos()).float(), (factor * angles.sin()).float()
+        return other(h, cos, sin, seen[None, None], None)[0]
 
     return call, other
 

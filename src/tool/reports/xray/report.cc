@@ -19,6 +19,7 @@
 #include "models/evaluate/layer_heads.hpp"
 #include "models/evaluate/mean.hpp"
 #include "models/evaluate/reach.hpp"
+#include "models/evaluate/sink_attention.hpp"
 #include "models/io/file_error.hpp"
 #include "models/layers/cross_entropy.hpp"
 #include "models/layers/gate_variant.hpp"
@@ -73,14 +74,19 @@ void add_collected(metrics::Report& report, const std::vector<LayerRecord>& laye
   }
 }
 
-/// Returns the metrics of an X-ray of these models: without those on the first token if a window of one hides it.
+/// Returns the metrics of an X-ray of these models: without those on the first token if a window of one hides it, and
+/// without attention to sinks if none has sinks.
 metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, const Choices& choices) {
   const bool hidden = std::any_of(models.begin(), models.end(), [&](const train::LoadedModel& model) {
     return metrics::hides_first_token(model.config, std::min(choices.tokens, model.config.seq_len));
   });
+  const bool sinks = std::any_of(models.begin(), models.end(), [](const train::LoadedModel& model) {
+    return model.config.gate.sinks != layers::SinkKind::none;
+  });
   metrics::MetricList out;
   for (const metrics::Metric* metric : xray_metrics()) {
-    if (!hidden || metric->layers != metrics::MetricLayers::first_token) out.push_back(metric);
+    if (hidden && metric->layers == metrics::MetricLayers::first_token) continue;
+    if (sinks || metric != &metrics::kSinkAttentionMetric) out.push_back(metric);
   }
   return out;
 }

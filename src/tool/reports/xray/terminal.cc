@@ -20,6 +20,7 @@
 #include "models/evaluate/hidden_first_token.hpp"
 #include "models/evaluate/layer_heads.hpp"
 #include "models/evaluate/output_gate.hpp"
+#include "models/evaluate/sink_attention.hpp"
 #include "models/evaluate/state_rank.hpp"
 #include "models/io/units.hpp"
 #include "models/layers/gate_variant.hpp"
@@ -90,6 +91,8 @@ std::vector<Map> maps_of(const ModelXray& model) {
   }
   std::vector<Map> maps{{&metrics::kFirstTokenAttention, "attention on first token", 1.0},
                         {&metrics::kAttentionEntropy, "entropy", largest_entropy > 0.0 ? largest_entropy : 1.0}};
+  if (model.config.gate.sinks != layers::SinkKind::none)
+    maps.push_back({&metrics::kSinkAttention, "attention on sink", 1.0});
   if (layers::has_gate(model.config.gate)) maps.push_back({&metrics::kGateMean, "mean gate", 1.0});
   return maps;
 }

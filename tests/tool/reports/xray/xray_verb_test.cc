@@ -160,6 +160,10 @@ TEST_F(XrayVerbTest, Figures_OfTheModel_AreThoseOfEval) {
   }
   for (std::size_t h = 0; h < 2; ++h) {
     for (const auto& [key, value] : eval.at("layers")[1].at("heads")[h].items()) {
+      if (key == "sink_attention") {  // left out of the X-ray of models without sinks
+        EXPECT_TRUE(value.is_null());
+        continue;
+      }
       EXPECT_EQ(model.at("head_figures")[1][h].at(key), value) << key;
     }
   }

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cmath>
+
+#include "models/decoder/config_keys.hpp"
+#include "models/families/gguf_values.hpp"
+#include "models/families/hybrid_layers.hpp"
+
+// Describes gpt-oss: a learned sink for each query head and no gate, layers with a window and layers without one in
+// turn, YaRN, biases everywhere, and experts in MXFP4 with a bounded activation.
+
+namespace headgate::models {
+namespace {
+
+constexpr double kBase = 150000.0, kLimit = 7.0;
+constexpr std::int64_t kInterval = 2;  // every second layer has full attention
+
+constexpr std::array kRenames{TensorRename{"mlp.gate.weight", "mlp.router.weight"},
+                              TensorRename{"mlp.gate.bias", "mlp.router.bias"}};
+
+/// Locates the experts' tensors: in blocks of MXFP4, or transposed, (E,in,out). Rows of gate and up alternate.
+bool locate(TensorLocation& out, const Parameter& /*parameter*/, std::string_view rest, const std::string& prefix,
+            const FileConfig& file, const LayerConfig& /*layer*/, const ShapeOf& shape_of) {
+  if (!rest.starts_with("mlp.experts.")) return false;
+  const std::int64_t E = file.config.experts.count, I = file.config.experts.ffn, C = file.config.dim;
+  const std::string name = prefix + std::string(rest), blocks = name + "_blocks";
+  const bool packed = shape_of && shape_of(blocks) != nullptr;
+  if (rest == "mlp.experts.gate_up_proj_bias") {
+    out = alternating_experts(E, I, name, {E, 2 * I});
+  } else if (rest == "mlp.experts.down_proj_bias") {
+    out.pieces.push_back({name, {E, C}, {}});
+  } else if (rest == "mlp.experts.gate_up_proj") {
+    out = packed ? alternating_experts(E, I, blocks, {E, 2 * I, C}) : alternating_experts(E, I, name, {E, C, 2 * I});
+    out.transposed = !packed;
+  } else {
+    out.pieces.push_back(packed ? TensorPiece{blocks, {E, C, I}, {}} : TensorPiece{name, {E, I, C}, {}});
+    out.transposed = !packed;
+  }
+  return true;
+}
+
+/// Accepts MXFP4, whose blocks the tensors' names show, and refuses other ways to quantise.
+void check_quantisation(ConfigReader& in) {
+  const io::Json* quantisation = in.find("quantization_config");
+  if (quantisation == nullptr || quantisation->is_null()) return;
+  const bool named = quantisation->is_object() && quantisation->contains("quant_method");
+  if (!named || (*quantisation)["quant_method"] != "mxfp4") {
+    io::fail(in.path(), "quantization_config has another quant_method than \"mxfp4\", which alone is supported");
+  }
+}
+
+/// Sets the scaling of RoPE that a file without one has.
+void complete_rope(ConfigReader& in) {
+  if (in.has_rope_object()) return;
+  constexpr double kFactor = 32.0, kFast = 32.0;
+  constexpr std::int64_t kOriginal = 4096;
+  in.put_default("rope_scaling_type", "yarn");
+  in.put_default("rope_scaling_factor", kFactor);
+  in.put_default("rope_high_freq_factor", kFast);
+  in.put_default("rope_low_freq_factor", 1.0);
+  in.put_default("rope_original_seq_len", kOriginal);
+  in.put_default("rope_truncate", false);
+}
+
+void complete(ConfigReader& in) {
+  constexpr std::int64_t kHeadDim = 64, kWindow = 128, kExperts = 128, kActive = 4;
+  in.put_default("head_dim", kHeadDim);
+  in.put_default("rms_norm_eps", 1e-5);
+  in.put_default("rope_theta", kBase);
+  complete_rope(in);
+  complete_as_llama(in);
+  complete_layer_types(in, kInterval, LayerType::sliding_attention);
+  in.put("attention_window", integer_or(in, "sliding_window", kWindow));
+  in.put("num_experts", integer_or(in, "num_local_experts", kExperts));
+  in.put_default("num_experts_per_tok", kActive);
+  in.put("moe_intermediate_size", in.get("intermediate_size"));
+  double limit = kLimit;
+  const io::Json* given = in.find("swiglu_limit");
+  if (given != nullptr && !given->is_null()) in.read(limit, "swiglu_limit", *given);
+  const std::int64_t layers = std::min(integer_or(in, "num_hidden_layers", 0), kMaxLayers);
+  in.put("swiglu_limits", io::Json(std::vector<double>(static_cast<std::size_t>(layers), limit)));
+  in.require_value("swiglu_alpha", layers::kShiftedGain);
+  in.require_value("attention_bias", true);
+  in.take("attention_bias");
+  check_quantisation(in);
+  for (const char* key :
+       {"router_aux_loss_coef", "output_router_logits", "initial_context_length", "experts_per_token"}) {
+    in.ignore(key);
+  }
+}
+
+/// Sets what every model of the family has.
+void set_features(DecoderConfig& config) {
+  config.gate.sinks = layers::SinkKind::learned;
+  config.qk_norm = QkNorm::none;
+  config.qkv_bias = QkvBias::learned;
+  config.out_bias = Switch::on;
+  config.experts.biases = Switch::on;
+  config.experts.activation = ExpertActivation::shifted_swiglu;
+}
+
+/// The file does not say which layers have a window, how activations are bounded and that YaRN does not truncate.
+void finish_gguf(GgufValues& in, DecoderConfig& config) {
+  constexpr std::int64_t kSoftmaxOfChosen = 3;
+  set_features(config);
+  config.window = in.integer("attention.sliding_window");
+  for (std::int64_t i = 0; i < config.layers; ++i) {
+    config.layer_types.push_back((i + 1) % kInterval == 0 ? LayerType::full_attention : LayerType::sliding_attention);
+  }
+  if (config.rope_scaling == layers::RopeScalingKind::yarn) config.rope_truncate = Switch::off;
+  read_experts(in, config.experts);
+  config.experts.limits.assign(static_cast<std::size_t>(config.layers), kLimit);
+  in.require_value("expert_gating_func", kSoftmaxOfChosen);
+}
+
+void locate_gguf(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
+                 const DecoderConfig& /*config*/) {
+  if (rest == "post_attention_layernorm.weight") out = whole_tensor(parameter, block + "post_attention_norm.weight");
+}
+
+}  // namespace
+
+const Family kGptOss{.name = "gpt_oss",
+                     .model_class = "GptOssForCausalLM",
+                     .architecture = "gpt-oss",
+                     .features = Features::own,
+                     .complete = complete,
+                     .finish = [](ConfigReader&, FileConfig& out) { set_features(out.config); },
+                     .finish_gguf = finish_gguf,
+                     .locate_gguf = locate_gguf,
+                     .renames = kRenames,
+                     .locate = locate};
+
+}  // namespace headgate::models
