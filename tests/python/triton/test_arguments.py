@@ -31,6 +31,8 @@ VALUES = {
     "k_scale": lambda: made(2, 2, 9, 1, dtype=torch.float32),
     "v_scale": lambda: made(2, 2, 9, 1, dtype=torch.float32),
     "gate_threshold": lambda: 0.1,
+    "dropout": lambda: 0.1,
+    "dropout_seed": lambda: 1,
     "threads": lambda: 2,
     "target": lambda: "avx3",
     "backend": lambda: "cpu",
