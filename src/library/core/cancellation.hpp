@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <omp.h>
-
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <thread>
 
 #include "headgate/error.hpp"
 #include "headgate/runtime.hpp"
@@ -18,7 +17,7 @@ inline void throw_if_cancelled(const ExecutionContext& context) {
 }
 
 /// Cancellation of a call whose threads share its work as tasks. Each thread asks before a task, and skips it on true;
-/// the thread that opened the parallel region asks the caller on behalf of all. Without a callback in the context a
+/// the thread that made the call asks the caller on behalf of all. Without a callback in the context a
 /// question costs one comparison.
 class Cancellation {
  public:
@@ -29,7 +28,8 @@ class Cancellation {
   /// Whether the remaining tasks are to be skipped. Once true, it stays so.
   bool requested() {
     if (callback_ == nullptr) return false;
-    if (omp_get_thread_num() == 0 && !seen() && (*callback_)()) requested_.store(true, std::memory_order_relaxed);
+    if (std::this_thread::get_id() == caller_ && !seen() && (*callback_)())
+      requested_.store(true, std::memory_order_relaxed);
     return seen();
   }
 
@@ -47,6 +47,7 @@ class Cancellation {
 
  private:
   const std::function<bool()>* callback_;
+  std::thread::id caller_ = std::this_thread::get_id();
   std::atomic<bool> requested_{false};
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that calls whose context cancels them end, throw Cancelled, and affect no later call.
+// Checks that calls whose context cancels them end, throw Cancelled, and affect no later call; and that a call may be
+// made within another's callback, and within loops of OpenMP.
 
+#include <functional>
 #include <vector>
 
 #include "headgate/statistics.hpp"
@@ -97,6 +99,54 @@ TEST(Cancel, Statistics_Cancelled_EndAtATile) {
                     return std::vector<std::uint8_t>(bytes, bytes + mass.size() * sizeof(float));
                   }};
   expect_cancellable(work, 10);
+}
+
+/// The outputs of a call whose progress callback makes calls of its own.
+std::vector<std::uint8_t> outputs_with_calls_within(verify::Case& problem, verify::Case& inner, int threads) {
+  const std::function<bool()> call_within = [&inner] {
+    attention_forward(inner.outputs(), inner.inputs(), inner.options());
+    attention_forward(inner.saving_outputs(), inner.inputs(), inner.backward_options());
+    attention_backward(inner.gradients(), inner.inputs(), inner.saved(), inner.incoming(), inner.backward_options());
+    return false;
+  };
+  AttentionOptions options = problem.options();
+  options.context.threads = threads;
+  options.context.cancelled = &call_within;
+  problem.poison_outputs();
+  attention_forward(problem.outputs(), problem.inputs(), options);
+  return problem.output_bytes();
+}
+
+TEST(Cancel, CallWithinACallback_LeavesTheCallAsItIs) {
+  for (const CaseSpec& spec : {spec_of(1, 1, 900, 900), spec_of(40, 4, 20, 30), spec_of(8, 2, 1, 3000)}) {
+    verify::Case problem(spec);
+    verify::Case inner(spec_of(1, 1, 30, 40));
+    problem.poison_outputs();
+    attention_forward(problem.outputs(), problem.inputs(), problem.options());
+    const std::vector<std::uint8_t> expected = problem.output_bytes();
+    for (const int threads : {1, 2}) {
+      inner.options().context.threads = 3 - threads;
+      EXPECT_TRUE(outputs_with_calls_within(problem, inner, threads) == expected) << describe(spec) << threads;
+    }
+  }
+}
+
+// OpenMP gives a loop outside of a parallel region to a team of one.
+TEST(Cancel, CallsWithinLoopsOfOpenMP_ComputeAsOthers) {
+  verify::Case problem(spec_of(1, 2, 40, 50));
+  attention_forward(problem.outputs(), problem.inputs(), problem.options());
+  const std::vector<std::uint8_t> expected = problem.output_bytes();
+  int same = 0, visits = 0;
+#pragma omp for schedule(dynamic, 1)
+  for (int n = 0; n < 6; ++n) {
+    problem.options().context.threads = 1 + n % 2;
+    problem.poison_outputs();
+    attention_forward(problem.outputs(), problem.inputs(), problem.options());
+    same += problem.output_bytes() == expected ? 1 : 0;
+    ++visits;
+  }
+  EXPECT_EQ(visits, 6);
+  EXPECT_EQ(same, 6);
 }
 
 }  // namespace

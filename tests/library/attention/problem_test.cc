@@ -147,6 +147,16 @@ TEST(Problem, Window_HidesNothing_BecomesUnlimited) {
   EXPECT_EQ(forward(call).window_right, -1);
 }
 
+TEST(Problem, Threads_ZeroAndFewQueries_AreOneForHalfTheWork) {
+  SampleCall call;
+  resize(call, 1, 1, 1, 7, (1 << 17) / (7 * (kD + kDv)));
+  EXPECT_EQ(forward(call).context.threads, 1);
+  resize(call, 1, 1, 1, 7, (1 << 17) / (7 * (kD + kDv)) + 1);
+  EXPECT_EQ(forward(call).context.threads, default_threads());
+  resize(call, 1, 1, 1, 8, (1 << 17) / (7 * (kD + kDv)) + 1);
+  EXPECT_EQ(forward(call).context.threads, 1);
+}
+
 TEST(Problem, Threads_ZeroAndSmallWork_AreOne) {
   SampleCall call;
   resize(call, 1, 1, 1, (1 << 18) / (kD + kDv), 1);

@@ -170,13 +170,12 @@ void merge_typed(const MergeProblem& m) {
   const int threads = static_cast<int>(std::clamp<std::int64_t>(rows, 1, m.context.threads));
   const bool backward = m.incoming.dy.present();
   const Placed<MergeBuffers<T>> shared(threads, round_up(m.Dv, kLanes<T>));
-  run_team(threads, [&](int thread) {
-    const MergeWorker<T> worker(m, *shared, thread);
-#pragma omp for schedule(static)
-    for (std::int64_t n = 0; n < rows; ++n) {
+  run_team(threads, [&](const Team& team) {
+    const MergeWorker<T> worker(m, *shared, team.thread());
+    team.in_parts(rows, [&](std::int64_t n) {
       const std::int64_t b = n / (m.Hq * m.T), h = n / m.T % m.Hq, i = n % m.T;
       backward ? worker.backward(b, h, i) : worker.forward(b, h, i);
-    }
+    });
   });
 }
 

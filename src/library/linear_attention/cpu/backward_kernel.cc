@@ -51,47 +51,42 @@ struct LinearBackwardMemory {
 /// The units of a batch, from `first` on, by all threads of the team.
 template <typename T>
 void run_batch(const LinearBackwardProblem& p, const LinearBackwardPlan<T>& plan, const LinearBackwardMemory<T>& memory,
-               std::int64_t first, int thread, Cancellation& cancellation) {
+               std::int64_t first, const Team& team, Cancellation& cancellation) {
   const std::int64_t count = std::min(plan.units_in_batch, plan.units - first);
-  std::byte* const scratch = memory.scratch.at(thread);
+  std::byte* const scratch = memory.scratch.at(team.thread());
   const auto unit_of = [&](std::int64_t n) { return plan.unit(p, first + n, memory.units.at(n)); };
-#pragma omp for schedule(dynamic, 1)
-  for (std::int64_t n = 0; n < count * plan.most_chunks; ++n) {
+  team.in_turn(count * plan.most_chunks, [&](std::int64_t n) {
     if (!cancellation.requested()) pack_tokens(p, unit_of(n / plan.most_chunks), n % plan.most_chunks, scratch);
-  }
+  });
   const std::int64_t value_tasks = p.group_states() * plan.value_pieces;
-#pragma omp for schedule(dynamic, 1)
-  for (std::int64_t n = 0; n < count * value_tasks; ++n) {
-    if (cancellation.requested()) continue;
+  team.in_turn(count * value_tasks, [&](std::int64_t n) {
+    if (cancellation.requested()) return;
     const std::int64_t task = n % value_tasks;
     ValueScans<T>(p, unit_of(n / value_tasks), task / plan.value_pieces, scratch, cancellation)
         .run(plan.piece(plan.value_blocks, task % plan.value_pieces, plan.value_pieces));
-  }
+  });
   if (p.needs_key_scans()) {
-#pragma omp for schedule(dynamic, 1)
-    for (std::int64_t n = 0; n < count * plan.key_pieces; ++n) {
-      if (cancellation.requested()) continue;
+    team.in_turn(count * plan.key_pieces, [&](std::int64_t n) {
+      if (cancellation.requested()) return;
       KeyScans<T>(p, unit_of(n / plan.key_pieces), scratch, cancellation)
           .run(plan.piece(plan.key_blocks, n % plan.key_pieces, plan.key_pieces));
-    }
+    });
   }
-#pragma omp for schedule(dynamic, 1)
-  for (std::int64_t n = 0; n < count * plan.most_chunks; ++n) {
+  team.in_turn(count * plan.most_chunks, [&](std::int64_t n) {
     if (!cancellation.requested())
       write_token_gradients(p, unit_of(n / plan.most_chunks), n % plan.most_chunks, memory.dbetas, scratch);
-  }
+  });
 }
 
 /// dbeta of all heads: the sum of theirs, in the order of the heads.
 template <typename T>
-void sum_dbetas(const LinearBackwardProblem& p, const View<T, 3>& dbetas) {
+void sum_dbetas(const Team& team, const LinearBackwardProblem& p, const View<T, 3>& dbetas) {
   if (dbetas.shape[0] == 0) return;
-#pragma omp for schedule(static)
-  for (std::int64_t n = 0; n < p.B * p.T; ++n) {
+  team.in_parts(p.B * p.T, [&](std::int64_t n) {
     T sum{0};
     for (std::int64_t h = 0; h < p.Hv; ++h) sum += dbetas(n / p.T, h, n % p.T);
     store_row(HeadRows<void>(p.gradients.dbeta, n / p.T, 0), &sum, n % p.T, 0, 1);
-  }
+  });
 }
 
 template <typename T>
@@ -99,10 +94,10 @@ void linear_backward_typed(const LinearBackwardProblem& p) {
   const LinearBackwardPlan<T> plan(p);
   const Placed<LinearBackwardMemory<T>> memory(p, plan);
   Cancellation cancellation(p.context);
-  run_team(plan.threads, [&](int thread) {
+  run_team(plan.threads, [&](const Team& team) {
     for (std::int64_t first = 0; first < plan.units; first += plan.units_in_batch)
-      run_batch(p, plan, *memory, first, thread, cancellation);
-    sum_dbetas(p, memory->dbetas);
+      run_batch(p, plan, *memory, first, team, cancellation);
+    sum_dbetas(team, p, memory->dbetas);
   });
   cancellation.throw_if_seen();
 }

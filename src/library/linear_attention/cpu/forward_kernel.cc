@@ -245,12 +245,11 @@ void linear_forward_typed(const LinearForwardProblem& p) {
   const Placed<LinearForwardMemory> memory(threads,
                                            count_bytes<LinearForwardBuffers<T>>(static_cast<const LinearProblem&>(p)));
   Cancellation cancellation(p.context);
-  run_team(threads, [&](int thread) {
-    LinearForwardWorker<T> worker(p, memory->scratch.at(thread));
-#pragma omp for schedule(dynamic, 1)
-    for (std::int64_t n = 0; n < tasks.count(); ++n) {
+  run_team(threads, [&](const Team& team) {
+    LinearForwardWorker<T> worker(p, memory->scratch.at(team.thread()));
+    team.in_turn(tasks.count(), [&](std::int64_t n) {
       if (!cancellation.requested()) worker.run(tasks(n), cancellation);
-    }
+    });
   });
   cancellation.throw_if_seen();
 }

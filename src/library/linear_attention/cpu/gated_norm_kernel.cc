@@ -235,13 +235,12 @@ void gated_norm_typed(const GatedNormProblem& p) {
   const Placed<NormBuffers<T>> shared(plan, threads);
   Cancellation cancellation(p.context);
   load_weights(shared->weights, p);
-  run_team(threads, [&](int thread) {
-    const NormWorker<T> worker(plan, *shared, thread);
-#pragma omp for schedule(dynamic)
-    for (std::int64_t tile = 0; tile < tiles; ++tile) {
-      if (cancellation.requested()) continue;
+  run_team(threads, [&](const Team& team) {
+    const NormWorker<T> worker(plan, *shared, team.thread());
+    team.in_turn(tiles, [&](std::int64_t tile) {
+      if (cancellation.requested()) return;
       backward ? worker.backward(tile) : worker.forward(tile);
-    }
+    });
   });
   cancellation.throw_if_seen();
   if (p.gradients.dweight.present()) reduce_dweight(plan, *shared);

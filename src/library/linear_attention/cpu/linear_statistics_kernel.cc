@@ -153,12 +153,11 @@ void linear_weights_typed(const LinearWeightsProblem& p) {
   const int threads = useful_threads(p, tasks, work);
   const Placed<WalkMemory> memory(threads, count_bytes<WeightsScratch<T>>(p, queries));
   Cancellation cancellation(p.context);
-  run_team(threads, [&](int thread) {
-    WeightsWorker<T> worker(p, queries, memory->scratch.at(thread));
-#pragma omp for schedule(dynamic, 1)
-    for (std::int64_t n = 0; n < tasks; ++n) {
+  run_team(threads, [&](const Team& team) {
+    WeightsWorker<T> worker(p, queries, memory->scratch.at(team.thread()));
+    team.in_turn(tasks, [&](std::int64_t n) {
       if (!cancellation.requested()) worker.run(p.tiles[static_cast<std::size_t>(n / heads)], n % heads, cancellation);
-    }
+    });
   });
   cancellation.throw_if_seen();
 }
@@ -328,21 +327,19 @@ void linear_statistics_typed(const LinearStatisticsProblem& p) {
                                                  count_bytes<StateScratch<T>>(p));
   if (p.needs_state()) run_to_last_state(p, memory->states);
   Cancellation cancellation(p.context);
-  run_team(threads, [&](int thread) {
-    std::byte* const scratch = memory->scratch.at(thread);
+  run_team(threads, [&](const Team& team) {
+    std::byte* const scratch = memory->scratch.at(team.thread());
     TileWorker<T> tile_worker(p, queries, scratch);
     // The last tiles of a sequence take longest.
-#pragma omp for schedule(dynamic, 1)
-    for (std::int64_t n = 0; n < tiles; ++n) {
-      if (cancellation.requested()) continue;
+    team.in_turn(tiles, [&](std::int64_t n) {
+      if (cancellation.requested()) return;
       const std::int64_t tile = (tiles - 1 - n) / heads, ho = (tiles - 1 - n) % heads;
       tile_worker.run(p.tiles[static_cast<std::size_t>(tile)], ho, memory->tile_sums.at(tile, ho), cancellation);
-    }
+    });
     const StateFigures<T> state_worker(p, memory->states, scratch);
-#pragma omp for schedule(dynamic, 1)
-    for (std::int64_t n = 0; n < states; ++n) {
+    team.in_turn(states, [&](std::int64_t n) {
       if (!cancellation.requested()) state_worker.run(n / p.Hv, n % p.Hv);
-    }
+    });
   });
   cancellation.throw_if_seen();
   store_tile_means(p, memory->tile_sums);

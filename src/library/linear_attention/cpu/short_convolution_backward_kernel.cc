@@ -319,20 +319,17 @@ void short_convolution_backward_typed(const ShortConvolutionProblem& p) {
   const int threads = static_cast<int>(std::clamp<std::int64_t>(std::max(tasks, states), 1, p.context.threads));
   const Placed<ConvolutionGradientBuffers<T>> shared(plan, has_sums, threads);
   Cancellation cancellation(p.context);
-  run_team(threads, [&](int thread) {
-    ConvolutionGradientWorker<T> worker(plan, *shared, has_sums, thread);
-#pragma omp for schedule(dynamic) nowait
-    for (std::int64_t n = 0; n < states; ++n) {
+  run_team(threads, [&](const Team& team) {
+    ConvolutionGradientWorker<T> worker(plan, *shared, has_sums, team.thread());
+    team.in_turn_on(states, [&](std::int64_t n) {
       if (!cancellation.requested()) worker.pass_state(n / plan.channel_blocks, n % plan.channel_blocks);
-    }
-#pragma omp for schedule(dynamic)
-    for (std::int64_t n = 0; n < tasks; ++n) {
+    });
+    team.in_turn(tasks, [&](std::int64_t n) {
       if (!cancellation.requested()) worker.run_block(n % plan.row_blocks, n / plan.row_blocks);
-    }
-#pragma omp for schedule(static)
-    for (std::int64_t n = 0; n < reductions; ++n) {
+    });
+    team.in_parts(reductions, [&](std::int64_t n) {
       if (!cancellation.requested()) reduce_sums(p, shared->sums, n * kReducedChannels);
-    }
+    });
   });
   cancellation.throw_if_seen();
 }

@@ -209,17 +209,15 @@ void short_convolution_typed(const ShortConvolutionProblem& p) {
   const int threads = static_cast<int>(std::clamp<std::int64_t>(std::max(tasks, states), 1, p.context.threads));
   const Placed<ConvolutionBuffers<T>> shared(plan, threads);
   Cancellation cancellation(p.context);
-  run_team(threads, [&](int thread) {
-    ConvolutionWorker<T> worker(plan, *shared, thread);
-    // Ends with a barrier: the old states have then been read.
-#pragma omp for schedule(dynamic)
-    for (std::int64_t n = 0; n < tasks; ++n) {
+  run_team(threads, [&](const Team& team) {
+    ConvolutionWorker<T> worker(plan, *shared, team.thread());
+    // When all threads are at its end, the old states have been read.
+    team.in_turn(tasks, [&](std::int64_t n) {
       if (!cancellation.requested()) worker.run_block(n % plan.row_blocks, n / plan.row_blocks);
-    }
-#pragma omp for schedule(static)
-    for (std::int64_t n = 0; n < states; ++n) {
+    });
+    team.in_parts(states, [&](std::int64_t n) {
       if (!cancellation.requested()) worker.write_state(n / plan.channel_blocks, n % plan.channel_blocks);
-    }
+    });
   });
   cancellation.throw_if_seen();
 }

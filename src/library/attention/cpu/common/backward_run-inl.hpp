@@ -27,18 +27,19 @@ namespace headgate::HWY_NAMESPACE {
 /// The three stages of a thread's work on a batch of heads: packs keys and prepares queries; takes key blocks, each
 /// over the queries that see it; writes dq. `next_block`: of all threads, 0 at first.
 template <class Worker, class Plan, class Buffers>
-void compute_batch(Worker& worker, const Plan& plan, const Buffers& shared, const HeadTotals& batch,
+void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buffers& shared, const HeadTotals& batch,
                    std::atomic<std::int64_t>& next_block, Cancellation& cancellation) {
   const PackedHeads* const parts = shared.parts.data;
   const std::int64_t group = plan.p.group;
   // visit(query head of the group, tile) with the worker on that head.
   const auto on_query_tiles = [&](const auto& visit) {
-    for_query_tiles(parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t head, std::int64_t tile) {
-      worker.select(part, part.h0 + head / group);
-      visit(head % group, tile);
-    });
+    for_query_tiles(team, parts, batch, cancellation,
+                    [&](const PackedHeads& part, std::int64_t head, std::int64_t tile) {
+                      worker.select(part, part.h0 + head / group);
+                      visit(head % group, tile);
+                    });
   };
-  for_key_blocks(parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t h, std::int64_t block) {
+  for_key_blocks(team, parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t h, std::int64_t block) {
     worker.select(part, h);
     worker.pack_keys(block);
   });
@@ -48,15 +49,8 @@ void compute_batch(Worker& worker, const Plan& plan, const Buffers& shared, cons
     worker.select(*task.part, task.h);
     worker.run_block(task.block);
   });
-#pragma omp barrier
+  team.wait();
   on_query_tiles([&](std::int64_t g, std::int64_t tile) { worker.write_dq(g, tile); });
-}
-
-/// visit(row) for `rows` rows of dbias, as a worksharing loop.
-template <class Visit>
-void for_dbias_rows(std::int64_t rows, const Visit& visit) {
-#pragma omp for schedule(static)
-  for (std::int64_t n = 0; n < rows; ++n) visit(n);
 }
 
 /// A backward pass whose workers, one a thread, do the work of its three stages: Worker(plan, shared, thread). Buffers:
@@ -82,16 +76,16 @@ void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, c
     next_block.store(0, std::memory_order_relaxed);
   };
   start_batch();
-  run_team(plan.threads, [&](int thread) {
-    Worker worker(plan, shared, thread);
-    if constexpr (Plan::kMayHaveDbias) for_dbias_rows(bias_rows, [&](std::int64_t n) { worker.zero_dbias_row(n); });
+  run_team(plan.threads, [&](const Team& team) {
+    Worker worker(plan, shared, team.thread());
+    if constexpr (Plan::kMayHaveDbias) team.in_parts(bias_rows, [&](std::int64_t n) { worker.zero_dbias_row(n); });
     for_each_batch(
-        batch,
+        team, batch,
         [&] {
           if (plan.whole_heads) {
-            run_heads(worker, shared.parts.data, batch, plan.threads, cancellation);
+            run_heads(team, worker, shared.parts.data, batch, plan.threads, cancellation);
           } else {
-            compute_batch(worker, plan, shared, batch, next_block, cancellation);
+            compute_batch(team, worker, plan, shared, batch, next_block, cancellation);
           }
         },
         [&] {
@@ -99,7 +93,7 @@ void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, c
           start_batch();
         });
     if constexpr (Plan::kMayHaveDbias) {
-      for_dbias_rows(plan.dbias_copied ? bias_rows : 0, [&](std::int64_t n) { worker.write_dbias_row(n); });
+      team.in_parts(plan.dbias_copied ? bias_rows : 0, [&](std::int64_t n) { worker.write_dbias_row(n); });
     }
   });
   cancellation.throw_if_seen();

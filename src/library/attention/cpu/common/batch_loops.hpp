@@ -6,6 +6,7 @@
 
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/core/cancellation.hpp"
+#include "library/core/team.hpp"
 
 // Loops over what batches of packed heads hold. Every thread of a team (team.hpp) calls them; a cancelled
 // call skips the work that has not begun.
@@ -15,26 +16,25 @@ namespace headgate {
 /// compute() for each batch, then next(), in one thread, which goes on to the batch after it. compute() ends with a
 /// barrier.
 template <class Batch, class Compute, class Next>
-void for_each_batch(Batch& batch, const Compute& compute, const Next& next) {
+void for_each_batch(const Team& team, Batch& batch, const Compute& compute, const Next& next) {
   while (batch.parts > 0) {
     const bool is_last = batch.is_last();  // before the barrier, behind which another thread may go on
     compute();
     if (is_last) return;
-#pragma omp single
-    next();
+    team.once(next);
   }
 }
 
 /// visit(part, key/value head, block) for all key blocks of the batch. Ends without a barrier.
 template <class Visit>
-void for_key_blocks(const PackedHeads* parts, const HeadTotals& batch, Cancellation& cancellation, const Visit& visit) {
-#pragma omp for schedule(dynamic, 1) nowait
-  for (std::int64_t n = 0; n < batch.blocks; ++n) {
-    if (cancellation.requested()) continue;
+void for_key_blocks(const Team& team, const PackedHeads* parts, const HeadTotals& batch, Cancellation& cancellation,
+                    const Visit& visit) {
+  team.in_turn_on(batch.blocks, [&](std::int64_t n) {
+    if (cancellation.requested()) return;
     const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_block, n);
     const std::int64_t at = n - part.first_block;
     visit(part, part.h0 + at / part.blocks, at % part.blocks);
-  }
+  });
 }
 
 /// visit(part, n-th query head of the part, tile) for query tile number `number` of the batch.
@@ -47,12 +47,11 @@ void with_query_tile(const PackedHeads* parts, const HeadTotals& batch, std::int
 
 /// with_query_tile for all query tiles of the batch. Ends with a barrier.
 template <class Visit>
-void for_query_tiles(const PackedHeads* parts, const HeadTotals& batch, Cancellation& cancellation,
+void for_query_tiles(const Team& team, const PackedHeads* parts, const HeadTotals& batch, Cancellation& cancellation,
                      const Visit& visit) {
-#pragma omp for schedule(dynamic, 1)
-  for (std::int64_t n = 0; n < batch.tiles; ++n) {
+  team.in_turn(batch.tiles, [&](std::int64_t n) {
     if (!cancellation.requested()) with_query_tile(parts, batch, n, visit);
-  }
+  });
 }
 
 /// visit(n) for n < count, begun in this order, as a Turnstile asks. Ends without a barrier. `next`: of all threads, 0

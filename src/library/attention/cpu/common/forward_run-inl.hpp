@@ -24,25 +24,24 @@ namespace headgate::HWY_NAMESPACE {
 
 /// The work of a thread on a batch of heads whose keys and values are packed together.
 template <class Worker, class Plan>
-void compute_batch(Worker& worker, const Plan& plan, const PackedHeads* parts, const HeadTotals& batch,
-                   Cancellation& cancellation) {
+void compute_batch(const Team& team, Worker& worker, const Plan& plan, const PackedHeads* parts,
+                   const HeadTotals& batch, Cancellation& cancellation) {
   const std::int64_t group = plan.p.group;
   if constexpr (Plan::kMaySelect) {
     if (plan.selects()) {
-#pragma omp for schedule(static)
-      for (std::int64_t n = 0; n < batch.tiles; ++n) {
+      team.in_parts(batch.tiles, [&](std::int64_t n) {
         with_query_tile(parts, batch, n, [&](const PackedHeads& part, std::int64_t head, std::int64_t tile) {
           worker.select_rows(part, part.h0 * group + head, tile, n);
         });
-      }
+      });
     }
   }
-  for_key_blocks(parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t h, std::int64_t block) {
+  for_key_blocks(team, parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t h, std::int64_t block) {
     worker.pack_block(part, h, block);
   });
-#pragma omp barrier
+  team.wait();
   // Under a causal mask the last queries cost most: they go first, so that threads end together.
-  for_query_tiles(parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t head, std::int64_t tile) {
+  for_query_tiles(team, parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t head, std::int64_t tile) {
     worker.run_tile(part, part.h0 * group + head, part.tiles - 1 - tile);
   });
 }
@@ -59,15 +58,15 @@ void run_forward(const ForwardProblem& p, const RunRest& run_rest) {
   PackedHeads* const parts = shared.parts.data;
   HeadBatch batch(plan, parts);
   Cancellation cancellation(p.context);
-  run_team(plan.threads, [&](int thread) {
-    Worker worker(plan, shared, thread);
+  run_team(plan.threads, [&](const Team& team) {
+    Worker worker(plan, shared, team.thread());
     for_each_batch(
-        batch,
+        team, batch,
         [&] {
           if (plan.whole_heads) {
-            run_heads(worker, parts, batch, plan.threads, cancellation);
+            run_heads(team, worker, parts, batch, plan.threads, cancellation);
           } else {
-            compute_batch(worker, plan, parts, batch, cancellation);
+            compute_batch(team, worker, plan, parts, batch, cancellation);
           }
         },
         [&] { batch.next_unless(cancellation); });

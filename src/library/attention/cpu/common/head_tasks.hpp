@@ -7,6 +7,7 @@
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/cancellation.hpp"
+#include "library/core/team.hpp"
 
 namespace headgate {
 
@@ -51,9 +52,9 @@ inline std::int64_t heads_in_turn(std::int64_t heads, std::int64_t threads) {
   return share < 1 ? 1 : share > kMost ? kMost : share;
 }
 
-/// All heads of a batch, each in `pieces`, as tasks of the enclosing parallel region, whose threads each call this.
+/// All heads of a batch, each in `pieces`, as tasks of the team, whose threads each call this.
 template <class Worker>
-void run_heads(Worker& worker, const PackedHeads* parts, const HeadTotals& batch, int threads,
+void run_heads(const Team& team, Worker& worker, const PackedHeads* parts, const HeadTotals& batch, int threads,
                Cancellation& cancellation, std::int64_t pieces = 1) {
   const std::int64_t tasks = batch.heads * pieces;
   const std::int64_t in_turn = heads_in_turn(tasks, threads);
@@ -63,11 +64,12 @@ void run_heads(Worker& worker, const PackedHeads* parts, const HeadTotals& batch
     head.pieces = pieces;
     return head;
   };
-#pragma omp for schedule(dynamic, in_turn)
-  for (std::int64_t n = 0; n < tasks; ++n) {
-    if (cancellation.requested(n, in_turn)) continue;
-    worker.run_head(task(n), task(n + 1));
-  }
+  team.in_turn(
+      tasks,
+      [&](std::int64_t n) {
+        if (!cancellation.requested(n, in_turn)) worker.run_head(task(n), task(n + 1));
+      },
+      in_turn);
 }
 
 }  // namespace headgate

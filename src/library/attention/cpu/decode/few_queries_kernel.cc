@@ -492,24 +492,22 @@ void few_queries_of(const ForwardProblem& p, const RunRest& run_rest) {
   });
   constexpr std::int64_t kSplitsAtOnce = 16;
   Cancellation cancellation(p.context);
-  run_team(plan.threads, [&](int thread) {
-    FewQueriesWorker<T, E> worker(plan, *shared, thread);
+  run_team(plan.threads, [&](const Team& team) {
+    FewQueriesWorker<T, E> worker(plan, *shared, team.thread());
     if (p.gate_threshold > 0) {
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < plan.sequences * p.Hkv; ++n) worker.select_rows(sequences[n / p.Hkv], n % p.Hkv);
+      team.in_turn(plan.sequences * p.Hkv,
+                   [&](std::int64_t n) { worker.select_rows(sequences[n / p.Hkv], n % p.Hkv); });
     }
     // Long stretches first: within one the next split's keys are asked for in time.
-#pragma omp for schedule(guided)
-    for (std::int64_t n = 0; n < plan.all.first_split; ++n) {
-      if (cancellation.requested(n, kSplitsAtOnce)) continue;
+    team.in_stretches(plan.all.first_split, [&](std::int64_t n) {
+      if (cancellation.requested(n, kSplitsAtOnce)) return;
       const bool is_last = n + 1 == plan.all.first_split;
       worker.run_split(split_at(sequences, plan, n), is_last ? KeySplit{} : split_at(sequences, plan, n + 1));
-    }
-#pragma omp for schedule(static)
-    for (std::int64_t n = 0; n < plan.all.first_query; ++n) {
+    });
+    team.in_parts(plan.all.first_query, [&](std::int64_t n) {
       const FewQueries& each = find_owner(sequences, plan.sequences, &FewQueries::first_query, n);
       worker.finish_row(each, (n - each.first_query) / each.rows, (n - each.first_query) % each.rows);
-    }
+    });
   });
   cancellation.throw_if_seen();
 }

@@ -243,10 +243,10 @@ void run_small_heads(const Plan& plan, const RunRest& run_rest) {
   PackedHeads* const parts = shared.parts.data;
   HeadBatch batch(plan, parts);
   Cancellation cancellation(plan.p.context);
-  run_team(plan.threads, [&](int thread) {
-    Worker worker(plan, shared.scratch.at(thread));
+  run_team(plan.threads, [&](const Team& team) {
+    Worker worker(plan, shared.scratch.at(team.thread()));
     for_each_batch(
-        batch, [&] { run_heads(worker, parts, batch, plan.threads, cancellation, plan.pieces); },
+        team, batch, [&] { run_heads(team, worker, parts, batch, plan.threads, cancellation, plan.pieces); },
         [&] { batch.next_unless(cancellation); });
   });
   cancellation.throw_if_seen();

@@ -685,8 +685,9 @@ class StatisticsWorker {
 
 /// The work of a thread on a batch of heads whose keys are packed together.
 template <typename T>
-void compute_batch(StatisticsWorker<T>& worker, const StatisticsPlan<T>& plan, const PackedHeads* parts,
-                   const HeadTotals& batch, std::atomic<std::int64_t>& next_tile, Cancellation& cancellation) {
+void compute_batch(const Team& team, StatisticsWorker<T>& worker, const StatisticsPlan<T>& plan,
+                   const PackedHeads* parts, const HeadTotals& batch, std::atomic<std::int64_t>& next_tile,
+                   Cancellation& cancellation) {
   const StatisticsProblem& p = plan.p;
   // visit(part, query head) for the n-th query head of the batch.
   const auto with_query_head = [&](std::int64_t n, const auto& visit) {
@@ -694,38 +695,34 @@ void compute_batch(StatisticsWorker<T>& worker, const StatisticsPlan<T>& plan, c
     visit(*head.part, head.h * p.group + n % p.group);
   };
   const std::int64_t query_heads = batch.heads * p.group;
-#pragma omp for schedule(static) nowait
-  for (std::int64_t n = 0; n < query_heads; ++n) {
+  team.in_parts_on(query_heads, [&](std::int64_t n) {
     with_query_head(n, [&](const PackedHeads& part, std::int64_t h) { worker.clear_sums(part, h); });
-  }
+  });
   if (plan.packs_keys) {
-    for_key_blocks(parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t h, std::int64_t block) {
+    for_key_blocks(team, parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t h, std::int64_t block) {
       worker.pack_block(part, h, block);
     });
   }
-#pragma omp for schedule(dynamic, 1)
-  for (std::int64_t n = 0; n < (plan.chosen_keys > 0 ? batch.heads : 0); ++n) {
+  team.in_turn(plan.chosen_keys > 0 ? batch.heads : 0, [&](std::int64_t n) {
     const HeadTask head = head_task_of(parts, batch, n);
     worker.pack_chosen(*head.part, head.h);
-  }
-#pragma omp for schedule(dynamic, 1) nowait
-  for (std::int64_t n = 0; n < query_heads * plan.row_strips; ++n) {
-    if (cancellation.requested()) continue;
+  });
+  team.in_turn_on(query_heads * plan.row_strips, [&](std::int64_t n) {
+    if (cancellation.requested()) return;
     with_query_head(n / plan.row_strips,
                     [&](const PackedHeads& part, std::int64_t h) { worker.run_rows(part, h, n % plan.row_strips); });
-  }
+  });
   // A head's tiles begin in the order of their turns (Turnstile), the longest rows of a causal mask first.
   for_each_in_order(next_tile, plan.by_tile ? batch.tiles : 0, cancellation, [&](std::int64_t n) {
     with_query_tile(parts, batch, n, [&](const PackedHeads& part, std::int64_t head, std::int64_t turn) {
       worker.run_tile(part, part.h0 * p.group + head, turn);
     });
   });
-#pragma omp barrier
+  team.wait();
   if (plan.sums) {
-#pragma omp for schedule(static)
-    for (std::int64_t n = 0; n < query_heads; ++n) {
+    team.in_parts(query_heads, [&](std::int64_t n) {
       with_query_head(n, [&](const PackedHeads& part, std::int64_t h) { worker.write_sums(part, h); });
-    }
+    });
   }
 }
 
@@ -740,10 +737,10 @@ void statistics_typed(const StatisticsProblem& p) {
   HeadBatch batch(plan, parts);
   Cancellation cancellation(p.context);
   std::atomic<std::int64_t> next_tile{0};
-  run_team(plan.threads, [&](int thread) {
-    StatisticsWorker<T> worker(plan, shared, thread);
+  run_team(plan.threads, [&](const Team& team) {
+    StatisticsWorker<T> worker(plan, shared, team.thread());
     for_each_batch(
-        batch, [&] { compute_batch(worker, plan, parts, batch, next_tile, cancellation); },
+        team, batch, [&] { compute_batch(team, worker, plan, parts, batch, next_tile, cancellation); },
         [&] {
           batch.next_unless(cancellation);
           next_tile.store(0, std::memory_order_relaxed);
