@@ -469,7 +469,7 @@ void Case::poison_statistics() { statistics_slabs_.poison(); }
 
 std::optional<std::string> Case::spilled() const {
   for (const Slabs* group : {&output_slabs_, &gradient_slabs_, &statistics_slabs_}) {
-    if (const auto name = group->spilled()) return name;
+    if (auto name = group->spilled()) return name;
   }
   return std::nullopt;
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -127,8 +128,9 @@ class GptOssTest : public ::testing::Test {
       add_floats(prefix + "post_attention_layernorm.weight", {kDim}, 1.0F);
       for (const auto& [name, rows] :
            std::map<std::string, std::int64_t>{{"q", 32}, {"k", 16}, {"v", 16}, {"o", kDim}}) {
-        add_floats(prefix + "self_attn." + name + "_proj.weight", {rows, kDim});
-        add_floats(prefix + "self_attn." + name + "_proj.bias", {rows});
+        const std::string projection = fmt::format("{}self_attn.{}_proj", prefix, name);
+        add_floats(projection + ".weight", {rows, kDim});
+        add_floats(projection + ".bias", {rows});
       }
       add_floats(prefix + "self_attn.sinks", {4});
       add_floats(prefix + "mlp.router.weight", {kExperts, kDim});

@@ -19,7 +19,7 @@ namespace headgate::HWY_NAMESPACE {
 
 /// The products of the low halves of the lanes, of 64 bits.
 template <class D, class V>
-HWY_INLINE V multiply_low_halves(D d, V x, std::uint32_t multiplier) {
+HWY_INLINE V multiply_low_halves([[maybe_unused]] D d, V x, std::uint32_t multiplier) {
 #if HWY_TARGET == HWY_SCALAR
   return hn::Set(d, (hn::GetLane(x) & 0xFFFFFFFFU) * multiplier);
 #else
