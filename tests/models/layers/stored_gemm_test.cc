@@ -109,7 +109,7 @@ TEST_P(StoredGemm, RowsWithAStep_AreThoseOfTheTensor) {
     widen_rows(out.view(), rows_of(StoredMatrix{{odd}}, 3, 5), 1, on().target);
     for (std::int64_t r = 0; r < 4; ++r) {
       const float* expected = w.widened.data() + (1 + 2 * (3 + 1 + r)) * C;
-      EXPECT_EQ(std::memcmp(out.view().at(r), expected, static_cast<std::size_t>(C) * 4), 0) << format->word << r;
+      EXPECT_TRUE(std::equal(expected, expected + C, out.view().at(r))) << format->word << r;
     }
   }
 }
