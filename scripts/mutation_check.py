@@ -55,6 +55,7 @@ TABLE = (
     (f"{CPU}/merge_kernel.cc", (f"{ATTENTION}/merge_test",)),
     (f"{CPU}/common/backward*", (f"{ATTENTION}/backward_test", f"{ATTENTION}/packed_test")),
     (f"{CPU}/common/gate_rows-inl.hpp", (f"{ATTENTION}/backward_test", f"{ATTENTION}/small_heads_test")),
+    (f"{CPU}/common/dropout-inl.hpp", (f"{ATTENTION}/dropout_test",)),
     (f"{CPU}/common/open_rows-inl.hpp", (f"{ATTENTION}/gate_threshold_test", f"{ATTENTION}/small_heads_test")),
     (
         f"{CPU}/common/*-inl.hpp",
