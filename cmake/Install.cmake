@@ -1,5 +1,5 @@
 # Installs libheadgate, its headers, its CMake package and its pkg-config file; where it was built, the tool with the worked
-# problems of its demo. Every path in them is relative, so that the installed tree may be moved.
+# problems of its demo, its manual pages and its completions. Every path in them is relative, so that the installed tree may be moved.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS headgate EXPORT headgateTargets)
@@ -7,6 +7,14 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/headgate DESTINATION ${CMAKE_INS
 if(TARGET headgate_tool)
   install(TARGETS headgate_tool)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/ DESTINATION ${headgate_examples_dir} FILES_MATCHING PATTERN *.json)
+
+  get_target_property(tool_texts headgate_tool HEADGATE_TEXTS)
+  if(tool_texts)
+    install(DIRECTORY ${tool_texts}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR})
+    foreach(completions bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+      install(DIRECTORY ${tool_texts}/${completions}/ DESTINATION ${CMAKE_INSTALL_DATADIR}/${completions})
+    endforeach()
+  endif()
 endif()
 
 # libheadgate.so hides what it is made of; a user of libheadgate.a has to link it.

@@ -37,6 +37,9 @@ void assign(std::optional<T>& to, const std::string& text, const std::string& na
   assign(to.emplace(), text, name);
 }
 
+/// Returns "--max-tokens" of "-n,--max-tokens".
+std::string long_name(const std::string& name) { return name.substr(name.rfind(',') + 1); }
+
 /// Formats "a", "b" and "c" as "a, b and c".
 std::string with_and(const std::vector<std::string>& words) {
   std::string out = words.front();
@@ -87,6 +90,11 @@ Option& Option::one_of(const std::vector<std::string>& words) {
     return word_complaint(value, {words.begin(), words.end()});
   };
   option_->check(CLI::Validator(complaint, ""));
+  return suggests(words);
+}
+
+Option& Option::suggests(const std::vector<std::string>& words) {
+  (*value_words_)[option_] = words;
   return *this;
 }
 
@@ -125,28 +133,28 @@ void VerbOptions::footer(const std::string& text) { app_->footer(text); }
 Option VerbOptions::taking(const std::string& name, const std::function<void(const std::string& value)>& take,
                            const std::string& type, const std::string& help) {
   // results() holds the values as given; CLI11 may have processed those that it passes to the callback.
-  const auto take_all = [app = app_, name, take](const CLI::results_t&) {
-    const CLI::results_t& values = app->get_option(name)->results();
+  const auto take_all = [app = app_, option = long_name(name), take](const CLI::results_t&) {
+    const CLI::results_t& values = app->get_option(option)->results();
     std::for_each(values.begin(), values.end(), take);
     return true;
   };
   CLI::Option* option = app_->add_option(name, take_all, help);
   option->option_text(type)->group(group_)->check(kNotEmpty)->trigger_on_parse();
-  return Option(option);
+  return {option, value_words_};
 }
 
 Option VerbOptions::argument(const std::string& name, std::string& to, const std::string& help) {
-  return Option(app_->add_option(name, to, help)->check(kNotEmpty)->required());
+  return {app_->add_option(name, to, help)->check(kNotEmpty)->required(), value_words_};
 }
 
 Option VerbOptions::arguments(const std::string& name, std::vector<std::string>& to, const std::string& help) {
-  return Option(app_->add_option(name, to, help)->check(kNotEmpty)->required());
+  return {app_->add_option(name, to, help)->check(kNotEmpty)->required(), value_words_};
 }
 
 template <typename T>
 Option VerbOptions::value(const std::string& name, T& to, const std::string& type, const std::string& help) {
   return taking(
-      name, [name, &to](const std::string& value) { assign(to, value, name); }, type, help);
+      name, [option = long_name(name), &to](const std::string& value) { assign(to, value, option); }, type, help);
 }
 
 template Option VerbOptions::value(const std::string&, std::string&, const std::string&, const std::string&);
@@ -191,14 +199,14 @@ Option VerbOptions::word(const std::string& name, const std::function<void(const
 }
 
 Option VerbOptions::flag(const std::string& name, const std::function<void()>& set, const std::string& help) {
-  return Option(app_->add_flag_callback(name, set, help)->group(group_));
+  return {app_->add_flag_callback(name, set, help)->group(group_), value_words_};
 }
 
 Option VerbOptions::flag(const std::string& name, bool& to, const std::string& help) {
-  return Option(app_->add_flag(name, to, help)->group(group_));
+  return {app_->add_flag(name, to, help)->group(group_), value_words_};
 }
 
-Option VerbOptions::declared(const std::string& name) const { return Option(app_->get_option(name)); }
+Option VerbOptions::declared(const std::string& name) const { return {app_->get_option(name), value_words_}; }
 
 void VerbOptions::renamed(const std::string& old_name, const std::string& name) {
   old_words_.renamed.push_back({old_name, name});
@@ -213,7 +221,7 @@ CommandLine::CommandLine(const std::string& description, const std::string& foot
     : app_(std::make_unique<CLI::App>(description, "headgate")) {
   app_->formatter(std::make_shared<HelpFormatter>());
   app_->get_formatter()->label("Positionals", "Arguments");
-  app_->set_version_flag("--version", std::string("headgate ") + HEADGATE_VERSION, "Print the version and exit");
+  app_->set_version_flag("-V,--version", std::string("headgate ") + HEADGATE_VERSION, "Print the version and exit");
   app_->footer(footer);
   app_->require_subcommand(1);
 }
@@ -223,7 +231,7 @@ CommandLine::~CommandLine() = default;
 VerbOptions CommandLine::add_verb(const std::string& name, const std::string& description) {
   CLI::App* verb = app_->add_subcommand(name, description);
   verb->group("Verbs");
-  return {verb, old_words_[name]};
+  return {verb, old_words_[name], value_words_};
 }
 
 std::string CommandLine::refusal_of_extras(const CLI::App& verb) const {

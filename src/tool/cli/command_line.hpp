@@ -10,10 +10,11 @@
 #include <type_traits>
 #include <vector>
 
+#include "tool/cli/description.hpp"
 #include "tool/cli/old_words.hpp"
 
-// Declares and parses options with CLI11. Its headers take seconds to compile, so only command_line.cc and help.cc
-// include them.
+// Declares and parses options with CLI11. Its headers take seconds to compile, so only command_line.cc, describe.cc and
+// help.cc include them.
 
 namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;
@@ -22,10 +23,13 @@ class Option;
 
 namespace headgate::cli {
 
+/// The words that shells offer as the value of an option, by option.
+using ValueWords = std::map<const CLI::Option*, std::vector<std::string>>;
+
 /// A declared option, for rules that few options have.
 class Option {
  public:
-  explicit Option(CLI::Option* option) : option_(option) {}
+  Option(CLI::Option* option, ValueWords& value_words) : option_(option), value_words_(&value_words) {}
 
   Option& required();
   /// Refuses the option without `other`.
@@ -33,6 +37,8 @@ class Option {
   /// Refuses the option together with `other`.
   Option& excludes(const Option& other);
   Option& one_of(const std::vector<std::string>& words);
+  /// Lets shells offer `words` as values; other values are not refused.
+  Option& suggests(const std::vector<std::string>& words);
   Option& existing_file();
   /// Refuses a value for which complaint(value) is not empty; that is the message.
   Option& checked(std::string (*complaint)(const std::string& value));
@@ -55,12 +61,14 @@ class Option {
   Option& number_range(double least, double most);
 
   CLI::Option* option_;
+  ValueWords* value_words_;
 };
 
-/// Declares the options of one verb.
+/// Declares the options of one verb. An option's name may have a short one before it: "-n,--max-tokens".
 class VerbOptions {
  public:
-  VerbOptions(CLI::App* app, OldWords& old_words) : app_(app), old_words_(old_words) {}
+  VerbOptions(CLI::App* app, OldWords& old_words, ValueWords& value_words)
+      : app_(app), old_words_(old_words), value_words_(value_words) {}
 
   /// Sets the text below the options in --help.
   void footer(const std::string& text);
@@ -105,6 +113,7 @@ class VerbOptions {
 
   CLI::App* app_;
   OldWords& old_words_;
+  ValueWords& value_words_;
   std::string group_ = "Options";
 };
 
@@ -128,12 +137,19 @@ class CommandLine {
   VerbOptions add_verb(const std::string& name, const std::string& description);
   Request parse(int argc, char** argv);
 
+  /// Describes all verbs and options that --help shows.
+  ToolDescription describe() const;
+  /// Returns what `headgate VERB --help` prints, or `headgate --help` if `verb` is empty. Throws Error if there is no
+  /// such verb.
+  std::string help(const std::string& verb) const;
+
  private:
   std::string refusal_of_extras(const CLI::App& verb) const;
   std::string refusal_of_verb(const std::string& word) const;
 
   std::unique_ptr<CLI::App> app_;
   std::map<std::string, OldWords> old_words_;  ///< by verb
+  ValueWords value_words_;
 };
 
 }  // namespace headgate::cli

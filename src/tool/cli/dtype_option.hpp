@@ -28,7 +28,9 @@ Option declare_dtype(VerbOptions& verb, const std::string& name, To& to, const s
     }
     throw Error(fmt::format("{}: {}", name, word_complaint(word, names)));
   };
-  return verb.word(name, take, "TYPE", help);
+  std::vector<std::string> names;
+  for (const DType dtype : choices) names.emplace_back(dtype_name(dtype));
+  return verb.word(name, take, "TYPE", help).suggests(names);
 }
 
 }  // namespace headgate::cli

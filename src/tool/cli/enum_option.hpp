@@ -26,7 +26,9 @@ Option declare_enum(VerbOptions& verb, const std::string& name, To& to, const st
       throw Error(error.what() + did_you_mean(word, known));
     }
   };
-  return verb.word(name, take, type, help);
+  std::vector<std::string> words;
+  for (const auto& row : OptionWords<Enum>::kAll) words.emplace_back(row.word);
+  return verb.word(name, take, type, help).suggests(words);
 }
 
 }  // namespace headgate::cli

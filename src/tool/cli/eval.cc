@@ -146,7 +146,8 @@ Verb add_eval(CommandLine& line) {
   declare_json(verb, o->json, "the figures");
   verb.flag("--held-out", choices.held_out, "Only the tail of the text that `headgate train` holds out");
   verb.value("--task", choices.task, "TASK",
-             "text or bigram-backcopy (default: the task that the model was trained on)");
+             "text or bigram-backcopy (default: the task that the model was trained on)")
+      .suggests({"text", "bigram-backcopy"});
   verb.value("--seq-len", choices.seq_len, "N",
              "Tokens of a sequence (default: the most that every model takes, "
              "at most 512 where tokens are not bytes)")
@@ -155,10 +156,13 @@ Verb add_eval(CommandLine& line) {
              "At most N tokens, in sequences spread evenly over the text (default: all of it; "
              "bigram-backcopy 65536). If N is less than a sequence, the sequence is shorter")
       .range(std::int64_t{1}, std::int64_t{1} << 40);
+  std::vector<std::string> names{"all"};
+  for (const metrics::Metric* metric : every) names.emplace_back(metric->name);
   verb.values("--metrics", choices.metrics, "NAMES",
               "Only these metrics, separated by commas or repeated: " + metrics::metric_names(every) +
                   "; or all; a key of the JSON stands for the metric that prints it (default: " +
-                  (defaults == every ? "all" : metrics::metric_names(defaults)) + ')');
+                  (defaults == every ? "all" : metrics::metric_names(defaults)) + ')')
+      .suggests(names);
   verb.flag("--heads", o->heads,
             "Also the figures of each query head: " + metrics::metric_names(metrics::of_heads(metrics::all_metrics())));
   verb.value("--batch", choices.batch, "N", "Sequences evaluated at once, at most (default 16); some may be left over")

@@ -15,12 +15,6 @@ namespace {
 constexpr std::size_t kWidth = 80;
 constexpr std::size_t kColumn = 24;  ///< where the explanation of an option or verb begins
 
-constexpr const char* kExitStatus =
-    "Exit status:\n"
-    "  0  success\n"
-    "  1  a check failed\n"
-    "  2  bad usage, bad input, or a file that cannot be read or written\n";
-
 /// Wraps `text` into lines of at most kWidth − indent columns, each after the first behind `indent` spaces. Keeps
 /// newlines, and lines that begin with a space.
 std::string wrapped(const std::string& text, std::size_t indent) {
@@ -62,9 +56,15 @@ std::string entry(const std::string& name, const std::string& explanation) {
   return out + wrapped(explanation, kColumn) + '\n';
 }
 
-std::string first_paragraph(const std::string& text) { return text.substr(0, text.find("\n\n")); }
-
 }  // namespace
+
+const char* const kExitStatus =
+    "Exit status:\n"
+    "  0  success\n"
+    "  1  a check failed\n"
+    "  2  bad usage, bad input, or a file that cannot be read or written\n";
+
+std::string first_paragraph(const std::string& text) { return text.substr(0, text.find("\n\n")); }
 
 std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const {
   std::string out = make_usage(app, std::move(name)) + '\n' + wrapped(app->get_description(), 0) + '\n';

@@ -6,6 +6,12 @@
 
 namespace headgate::cli {
 
+/// Lists the statuses with which the tool ends.
+extern const char* const kExitStatus;
+
+/// Returns the text before the first empty line.
+std::string first_paragraph(const std::string& text);
+
 /// Formats `--help` in the usual order: usage with the required options, description, options by group with the type of
 /// their value, footer (examples), exit status; wrapped at 80 columns. The first paragraph of a verb's description is
 /// its line in the list of verbs.

@@ -42,9 +42,10 @@ int report(const std::string& who, std::string_view what) {
 std::vector<Verb> add_verbs(CommandLine& line) {
   // Lists the verbs in the order of --help.
   return {
-      add_explain(line), add_attend(line), add_linear(line),   add_train(line),   add_eval(line),
-      add_compare(line), add_xray(line),   add_generate(line), add_convert(line), add_tokenize(line),
-      add_verify(line),  add_bench(line),  add_demo(line),     add_info(line),
+      add_explain(line),    add_attend(line), add_linear(line),   add_train(line),   add_eval(line),
+      add_compare(line),    add_xray(line),   add_generate(line), add_convert(line), add_tokenize(line),
+      add_verify(line),     add_bench(line),  add_demo(line),     add_info(line),    add_help(line),
+      add_completion(line), add_man(line),
   };
 }
 
@@ -52,7 +53,7 @@ int run(int argc, char** argv) {
   std::string who = "headgate";
   try {
     CommandLine line("Exact gated attention on plain CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v.",
-                     "`headgate VERB --help` explains a verb.\n\n"
+                     "`headgate VERB --help`, or `headgate help VERB`, explains a verb.\n\n"
                      "Environment:\n"
                      "  HEADGATE_ISA       vector target to use (`headgate info` lists them)\n"
                      "  OMP_NUM_THREADS    threads to use where --threads is not given\n\n"

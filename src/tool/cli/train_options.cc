@@ -141,7 +141,8 @@ void declare_model(VerbOptions& verb, train::ModelChoices& model, train::RunChoi
       "attention, or a list of gated_delta, attention and sliding");
   verb.group("Gate");
   verb.value("--gate", model.gate, "GATE",
-             "none (default), headwise, elementwise or head-shared; or a whole name, like g2-headwise-silu-add");
+             "none (default), headwise, elementwise or head-shared; or a whole name, like g2-headwise-silu-add")
+      .suggests({"none", "headwise", "elementwise", "head-shared"});
   declare_keys(verb, model.keys, OptionGroup::gate);
   verb.flag("--match-params", model.match_params,
             "Shrink --ffn until there are as many parameters as without the gate");

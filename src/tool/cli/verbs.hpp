@@ -41,5 +41,9 @@ Verb add_tokenize(CommandLine& line);
 Verb add_xray(CommandLine& line);
 Verb add_compare(CommandLine& line);
 Verb add_demo(CommandLine& line);
+// These describe the whole command line, so `line` must live as long as the verb.
+Verb add_help(CommandLine& line);
+Verb add_completion(CommandLine& line);
+Verb add_man(CommandLine& line);
 
 }  // namespace headgate::cli

@@ -13,6 +13,7 @@
 #include "library/core/linear_attention_rows.hpp"
 #include "tool/attend/job.hpp"
 #include "tool/attend/linear.hpp"
+#include "tool/cli/listed_options.hpp"
 #include "tool/cli/tool.hpp"
 
 namespace headgate {
@@ -21,27 +22,16 @@ namespace {
 using headgate::testing::expect_refused;
 using headgate::testing::Outcome;
 
-const std::vector<std::string> kVerbs = {"explain",  "attend",  "linear",   "train",  "eval",  "compare", "xray",
-                                         "generate", "convert", "tokenize", "verify", "bench", "demo",    "info"};
-
-/// Returns the first word of each line of the list of verbs in `headgate --help`.
-std::vector<std::string> listed_verbs(const std::string& help) {
-  std::vector<std::string> out;
-  std::istringstream lines(help.substr(help.find("\nVerbs:\n") + 1));
-  std::string line;
-  std::getline(lines, line);
-  while (std::getline(lines, line) && line.starts_with("  ")) {
-    if (line[2] != ' ') out.push_back(line.substr(2, line.find(' ', 2) - 2));
-  }
-  return out;
-}
+const std::vector<std::string> kVerbs = {"explain", "attend",   "linear",  "train",      "eval",   "compare",
+                                         "xray",    "generate", "convert", "tokenize",   "verify", "bench",
+                                         "demo",    "info",     "help",    "completion", "man"};
 
 TEST(Help, Help_OfTheTool_ListsEveryVerb) {
   const Outcome help = testing::headgate({"--help"});
   EXPECT_EQ(help.status, 0);
   EXPECT_EQ(help.err, "");
   ASSERT_NE(help.out.find("\nVerbs:\n"), std::string::npos) << help.out;
-  EXPECT_EQ(listed_verbs(help.out), kVerbs) << "kVerbs of this test has each verb, and the other tests walk it";
+  EXPECT_EQ(testing::listed_verbs(), kVerbs) << "kVerbs of this test has each verb, and the other tests walk it";
 }
 
 TEST(Help, Help_OfEveryVerb_IsPrinted) {
@@ -52,6 +42,14 @@ TEST(Help, Help_OfEveryVerb_IsPrinted) {
     EXPECT_NE(help.out.find("\nExit status:\n"), std::string::npos) << verb;
     EXPECT_EQ(help.out.find("TEXT"), std::string::npos) << "an option without a word for its value: " << help.out;
   }
+}
+
+TEST(Help, HelpVerb_OfEveryVerb_IsThatOfTheOption) {
+  for (const std::string& verb : kVerbs) {
+    EXPECT_EQ(testing::headgate({"help", verb}).out, testing::headgate({verb, "--help"}).out);
+  }
+  EXPECT_EQ(testing::headgate({"help"}).out, testing::headgate({"--help"}).out);
+  expect_refused(testing::headgate({"help", "trian"}), "help", "no verb 'trian'; did you mean train?");
 }
 
 /// Expects that the help of `verb` names these options and those of the rows of `Tables` and `kOptions`.
@@ -97,9 +95,11 @@ TEST(Usage, Usage_Bad_IsOneLine) {
 }
 
 TEST(Usage, Version_AskedFor_IsPrinted) {
-  const Outcome version = testing::headgate({"--version"});
-  EXPECT_EQ(version.status, 0);
-  EXPECT_EQ(version.out, std::string("headgate ") + HEADGATE_VERSION + "\n");
+  for (const char* option : {"--version", "-V"}) {
+    const Outcome version = testing::headgate({option});
+    EXPECT_EQ(version.status, 0);
+    EXPECT_EQ(version.out, std::string("headgate ") + HEADGATE_VERSION + "\n");
+  }
 }
 
 TEST(Usage, Output_Lost_IsReported) {

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <regex>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "headgate/runtime.hpp"
+#include "tool/cli/listed_options.hpp"
 #include "tool/cli/tool.hpp"
 
 // Checks what holds for the options of every verb.
@@ -18,47 +18,14 @@ namespace {
 using headgate::testing::expect_refused;
 using headgate::testing::Outcome;
 
-struct Option {
-  std::string verb;
-  std::string name;
-  bool has_value = false;
-};
-
-std::vector<std::string> verbs() {
-  std::vector<std::string> out;
-  std::istringstream help(testing::headgate({"--help"}).out);
-  bool listed = false;
-  for (std::string line; std::getline(help, line);) {
-    if (line == "Verbs:") {
-      listed = true;
-    } else if (listed && line.starts_with("  ") && line[2] != ' ') {
-      out.push_back(line.substr(2, line.find(' ', 2) - 2));
-    } else if (!line.starts_with("  ")) {
-      listed = false;
-    }
-  }
-  return out;
-}
-
-/// Returns all options that `headgate VERB --help` lists, except --help itself.
-std::vector<Option> options_of(const std::string& verb) {
-  const std::regex entry("  (?:-\\w, )?(--[a-z0-9-]+)( \\S.*)?");
-  std::vector<Option> out;
-  std::istringstream help(testing::headgate({verb, "--help"}).out);
-  for (std::string line; std::getline(help, line);) {
-    std::smatch found;
-    if (!std::regex_match(line, found, entry) || found[1] == "--help") continue;
-    const std::string rest = found[2];
-    const bool has_value = rest.size() > 1 && rest[1] != ' ';  // otherwise the explanation follows, in its column
-    out.push_back({verb, found[1], has_value});
-  }
-  return out;
-}
+using testing::listed_options;
+using testing::listed_verbs;
+using testing::ListedOption;
 
 TEST(EveryOption, Option_GivenTwice_IsAccepted) {
   std::size_t seen = 0;
-  for (const std::string& verb : verbs()) {
-    for (const Option& option : options_of(verb)) {
+  for (const std::string& verb : listed_verbs()) {
+    for (const ListedOption& option : listed_options(verb)) {
       ++seen;
       const auto complaint = [&](int times) {
         std::vector<std::string> command = {verb};
@@ -72,7 +39,7 @@ TEST(EveryOption, Option_GivenTwice_IsAccepted) {
       EXPECT_EQ(complaint(2), complaint(1)) << verb << " " << option.name;
     }
   }
-  EXPECT_GE(verbs().size(), 8U);
+  EXPECT_GE(listed_verbs().size(), 8U);
   EXPECT_GE(seen, 80U) << "the options were not found in the help";
 }
 
@@ -86,9 +53,10 @@ TEST(EveryOption, Option_SeveralValues_TheLastCounts) {
 TEST(EveryOption, Threads_TooMany_AreRefusedInEveryVerb) {
   const std::string one_more = std::to_string(max_threads() + 1);
   int seen = 0;
-  for (const std::string& verb : verbs()) {
-    const std::vector<Option> options = options_of(verb);
-    if (std::none_of(options.begin(), options.end(), [](const Option& o) { return o.name == "--threads"; })) continue;
+  for (const std::string& verb : listed_verbs()) {
+    const std::vector<ListedOption> options = listed_options(verb);
+    if (std::none_of(options.begin(), options.end(), [](const ListedOption& o) { return o.name == "--threads"; }))
+      continue;
     ++seen;
     for (const std::string& number : {one_more, std::string("99999999999999999999")}) {
       expect_refused(testing::headgate({verb, "--threads", number}), verb, "at most " + std::to_string(max_threads()));

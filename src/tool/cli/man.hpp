@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "tool/cli/description.hpp"
+
+// Makes manual pages, in the macros of man(7).
+
+namespace headgate::cli {
+
+/// Returns headgate(1), which lists the verbs.
+std::string tool_page(const ToolDescription& tool);
+/// Returns headgate-VERB(1).
+std::string verb_page(const ToolDescription& tool, const VerbDescription& verb);
+
+}  // namespace headgate::cli
