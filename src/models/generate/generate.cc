@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "library/core/check.hpp"
+#include "models/generate/stop_texts.hpp"
 
 namespace headgate::generate {
 namespace {
@@ -50,6 +51,7 @@ bool read_prompt(models::CachedDecoder& decoder, View<float, 2> logits, std::spa
 Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& tokenizer,
                    std::span<const std::int32_t> prompt, const GenerateOptions& options, const GenerateHooks& hooks) {
   require(decoder.options().batch == 1, "the decoder holds {} sequences but must hold 1", decoder.options().batch);
+  for (const std::string& text : options.stop_texts) require(!text.empty(), "a stop text is empty");
   require(options.max_tokens >= 1, "max_tokens is {} but must be at least 1", options.max_tokens);
   check_prompt(decoder, tokenizer, prompt);
   Sampler sampler(options.sampling);
@@ -66,6 +68,7 @@ Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& to
   if (!whole) return out;
 
   tokenize::StreamDecoder stream(tokenizer, /*skip_special=*/true);
+  StopTexts stop_texts(options.stop_texts);
   const auto show = [&](const std::string& bytes) { return !hooks.text || hooks.text(bytes); };
   for (;;) {
     if (hooks.logits) hooks.logits(memory);
@@ -76,7 +79,9 @@ Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& to
     out.stop = StopReason::end_token;
     if (std::find(options.end_ids.begin(), options.end_ids.end(), id) != options.end_ids.end()) break;
     out.stop = StopReason::interrupted;
-    if (!show(stream.next(id))) break;
+    if (!show(stop_texts.pass(stream.next(id)))) break;
+    out.stop = StopReason::stop_text;
+    if (stop_texts.found()) return out;
     out.stop = StopReason::max_tokens;
     if (static_cast<std::int64_t>(out.ids.size()) == options.max_tokens) break;
     out.stop = StopReason::capacity;
@@ -87,7 +92,9 @@ Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& to
     out.step_seconds += choice_seconds + step_time.seconds();
     ++out.steps;
   }
-  if (const std::string rest = stream.finish(); !rest.empty()) show(rest);
+  std::string rest = stop_texts.pass(stream.finish());
+  rest += stop_texts.rest();
+  if (!rest.empty()) show(rest);
   return out;
 }
 

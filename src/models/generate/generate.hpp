@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,7 @@ namespace headgate::generate {
 
 enum class StopReason {
   end_token,    ///< the model ended the text
+  stop_text,    ///< the text reached one of GenerateOptions::stop_texts
   max_tokens,   ///< GenerateOptions::max_tokens
   capacity,     ///< the decoder has no room for another token
   interrupted,  ///< GenerateHooks::text returned false
@@ -28,6 +30,8 @@ struct GenerateOptions {
   Sampling sampling{};
   std::int64_t max_tokens = 256;        ///< most tokens to generate, at least 1
   std::vector<std::int32_t> end_ids{};  ///< any of them ends the text
+  /// Any of them ends the text before itself; not empty. Bytes with which one may begin are withheld until it is clear.
+  std::vector<std::string> stop_texts{};
 };
 
 /// Callbacks; either may be empty.
@@ -40,7 +44,7 @@ struct GenerateHooks {
 };
 
 struct Generated {
-  std::vector<std::int32_t> ids;  ///< including the end token
+  std::vector<std::int32_t> ids;  ///< including the end token and those of a stop text
   StopReason stop = StopReason::interrupted;
   std::int64_t prompt_tokens = 0;  ///< prompt tokens that were read
   double prompt_seconds = 0.0;
@@ -60,7 +64,8 @@ Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& to
 template <>
 struct headgate::Words<headgate::generate::StopReason> {
   using Value = generate::StopReason;
-  static constexpr std::array<Word<Value>, 4> kAll{{{Value::end_token, "end_token"},
+  static constexpr std::array<Word<Value>, 5> kAll{{{Value::end_token, "end_token"},
+                                                    {Value::stop_text, "stop_text"},
                                                     {Value::max_tokens, "max_tokens"},
                                                     {Value::capacity, "capacity"},
                                                     {Value::interrupted, "interrupted"}}};

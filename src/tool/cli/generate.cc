@@ -50,6 +50,7 @@ struct Options {
   bool chat = false;
   bool special_tokens = false;
   generate::Sampling sampling;
+  std::vector<std::string> stop_texts;
   std::int64_t max_tokens = 256;
   std::optional<double> gate_threshold;
   std::optional<DType> dtype;
@@ -121,6 +122,7 @@ std::string stop_text(const Generated& result, const tokenize::Tokenizer& tokeni
   switch (result.stop) {
     case StopReason::end_token:
       return fmt::format("the model ended the text with {}", tokenizer.spelling(result.ids.back()));
+    case StopReason::stop_text: return "--stop";
     case StopReason::max_tokens: return "--max-tokens";
     case StopReason::capacity: return "the model has no positions for more tokens";
     case StopReason::interrupted: return "interrupted";
@@ -163,7 +165,12 @@ std::string json_text(const Options& o, const Prompt& prompt, const Generated& r
 }
 
 void check_options(const Options& o) {
-  if (o.prompt.empty() == o.prompt_file.empty()) throw UsageError("one of --prompt and --prompt-file is required");
+  if (!o.prompt.empty() && !o.prompt_file.empty()) {
+    throw UsageError("--prompt and --prompt-file are two prompts; give one of them");
+  }
+  if (o.prompt.empty() && o.prompt_file.empty() && ::isatty(STDIN_FILENO) == 1) {
+    throw UsageError("a prompt is required: --prompt, --prompt-file, or a text on standard input");
+  }
   if (!o.system.empty() && !o.chat) throw UsageError("--system needs --chat");
   if (o.special_tokens && o.chat) throw UsageError("--special-tokens is not for --chat, which writes them itself");
   const bool draws = o.sampling.top_k > 0 || o.sampling.top_p < 1.0;
@@ -173,14 +180,25 @@ void check_options(const Options& o) {
   generate::check_sampling(o.sampling);
 }
 
+/// Returns the prompt. Without an option for it, standard input is a pipe or a file that holds it. A prompt from there
+/// is less one newline at its end, which `echo` writes; --prompt-file gives all bytes.
+std::string prompt_text(const Options& o) {
+  if (!o.prompt_file.empty()) {
+    return io::read_stream(o.prompt_file == "-" ? "/dev/stdin" : o.prompt_file, kMaxPromptBytes);
+  }
+  if (!o.prompt.empty() && o.prompt != "-") return o.prompt;
+  std::string text = io::read_stream("/dev/stdin", kMaxPromptBytes);
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.empty()) throw UsageError("a prompt is required: standard input is empty, and there is no --prompt");
+  return text;
+}
+
 Prompt read_prompt(const Options& o, const std::string& path, const models::ModelFile& file) {
   Prompt out;
   const generate::GenerationFiles files = generate::read_generation_files(path, file);
   out.end_ids = files.end_ids;
   out.tokenizer = tokenize::open_tokenizer(path);
-  const std::string text = o.prompt_file.empty()
-                               ? o.prompt
-                               : io::read_stream(o.prompt_file == "-" ? "/dev/stdin" : o.prompt_file, kMaxPromptBytes);
+  const std::string text = prompt_text(o);
   if (o.chat) {
     const generate::Chat chat = generate::recognise_chat(files.chat_template);
     out.end_ids.push_back(generate::end_of_turn(chat, *out.tokenizer));
@@ -238,7 +256,7 @@ int run_generate(const Options& o) {
   };
   if (!o.logits.empty()) hooks.logits = [&](std::span<const float> logits) { log_probabilities.add(logits); };
   const Generated result = generate::generate(decoder, *prompt.tokenizer, prompt.encoding.ids,
-                                              {o.sampling, o.max_tokens, prompt.end_ids}, hooks);
+                                              {o.sampling, o.max_tokens, prompt.end_ids, o.stop_texts}, hooks);
 
   if (!o.logits.empty()) log_probabilities.write(o.logits, file.config().vocab);
   const bool shown = o.verbose || ::isatty(STDERR_FILENO) == 1;
@@ -260,7 +278,8 @@ void declare_sampling(VerbOptions& verb, generate::Sampling& sampling) {
   verb.value("--top-p", sampling.top_p, "P",
              "Draw from the most likely tokens, as few as have the probability P together (default 1: from all); of "
              "those that --top-k leaves");
-  verb.value("--seed", sampling.seed, "N", "Seed of the random numbers (default 1); the same seed gives the same text");
+  verb.value("-s,--seed", sampling.seed, "N",
+             "Seed of the random numbers (default 1); the same seed gives the same text");
 }
 
 void declare_computation(VerbOptions& verb, Options& o) {
@@ -290,11 +309,13 @@ Verb add_generate(CommandLine& line) {
       "Generate text with a model: continue a prompt or answer it\n\n"
       "MODEL is a directory made by `headgate train`, a directory of Hugging Face's with config.json and its "
       "tokenizer, or a GGUF file. Text is printed as it comes. It ends with a token that ends texts by the model's "
-      "files, with --max-tokens, when the model has no positions left, or with Ctrl-C.");
+      "files, with --stop, with --max-tokens, when the model has no positions left, or with Ctrl-C.");
   verb.argument("MODEL", o->model, "A model's directory or GGUF file");
   verb.group("Text");
-  verb.value("--prompt", o->prompt, "STRING", "The text to continue");
-  verb.value("--prompt-file", o->prompt_file, "FILE", "The same from a file; - for standard input");
+  verb.value("-p,--prompt", o->prompt, "STRING",
+             "The text to continue; - for standard input, less one newline at its end. Without it and --prompt-file, "
+             "standard input is read if it is no terminal");
+  verb.value("-f,--prompt-file", o->prompt_file, "FILE", "The same from a file, with every byte; - for standard input");
   verb.flag("--chat", o->chat,
             "The prompt is a question: write it as the model's chat template does, which has to be one of ChatML "
             "(SmolLM2, Qwen), Llama 2, 3 and 3.1, and Mistral");
@@ -302,7 +323,10 @@ Verb add_generate(CommandLine& line) {
              "What the model is told before the question (default: the template's own text, if any)");
   verb.flag("--special-tokens", o->special_tokens,
             "Read special tokens spelled in the prompt, such as <|im_start|>, as these tokens (default: as text)");
-  verb.value("--max-tokens", o->max_tokens, "N", "Generate at most N tokens (default 256)")
+  verb.values("--stop", o->stop_texts, "STRING",
+              "End the text before STRING; may be repeated. What may be its beginning is printed once it is clear that "
+              "it is not. $'\\n' is a newline in most shells");
+  verb.value("-n,--max-tokens", o->max_tokens, "N", "Generate at most N tokens (default 256)")
       .range(std::int64_t{1}, std::int64_t{1} << 30);
   declare_sampling(verb, o->sampling);
   declare_computation(verb, *o);
@@ -319,10 +343,11 @@ Verb add_generate(CommandLine& line) {
       "the text, the exit status is 128 plus its number.\n"
       "\n"
       "JSON output:\n"
-      "  text               without special tokens; bytes that are not UTF-8 as U+FFFD\n"
+      "  text               without special tokens and what --stop names; bytes that are\n"
+      "                     not UTF-8 as U+FFFD\n"
       "  ids                of the new tokens, with the one that ended the text\n"
-      "  stop               end_token, max_tokens, capacity (no positions left) or\n"
-      "                     interrupted\n"
+      "  stop               end_token, stop_text, max_tokens, capacity (no positions\n"
+      "                     left) or interrupted\n"
       "  prompt_ids         of the prompt's tokens, as the model reads them\n"
       "  prompt_tokens_per_second, tokens_per_second\n"
       "  bytes_per_token    weights and cache that a new token reads\n"
@@ -331,7 +356,8 @@ Verb add_generate(CommandLine& line) {
       "\n"
       "Examples:\n"
       "  headgate generate run --prompt 'It was' --temperature 0.8 --seed 3\n"
-      "  headgate generate SmolLM2.gguf --chat --prompt 'What is a gate?'");
+      "  headgate generate SmolLM2.gguf --chat --prompt 'What is a gate?'\n"
+      "  echo 'Q: What is a gate? A:' | headgate generate SmolLM2.gguf -n 64 --stop Q:");
   return {"generate", [o] { return run_generate(*o); }};
 }
 

@@ -8,10 +8,10 @@
 
 namespace headgate::cli {
 
-/// Declares --threads in a verb.
+/// Declares --threads, -t for short, in a verb.
 template <typename Int>
 Option declare_threads(VerbOptions& verb, Int& to, const std::string& help) {
-  return verb.value("--threads", to, "N", help).checked(train::thread_complaint);
+  return verb.value("-t,--threads", to, "N", help).checked(train::thread_complaint);
 }
 
 }  // namespace headgate::cli

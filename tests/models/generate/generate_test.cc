@@ -128,6 +128,34 @@ TEST_F(GenerateTest, EndToken_Drawn_StopsAndIsNoText) {
   EXPECT_EQ(text, tokenizer->decode(Ids(ids.begin(), first)));
 }
 
+TEST_F(GenerateTest, StopText_Reached_EndsTheTextBeforeIt) {
+  models::CachedDecoder free_model = decoder();
+  const Ids ids = run(free_model, {.max_tokens = 12}).ids;
+  const auto bytes_of = [&](std::size_t from, std::size_t to) {
+    return tokenizer->decode(
+        Ids(ids.begin() + static_cast<std::ptrdiff_t>(from), ids.begin() + static_cast<std::ptrdiff_t>(to)));
+  };
+  std::string text;
+  GenerateHooks hooks;
+  hooks.text = [&](std::string_view bytes) {
+    text += bytes;
+    return true;
+  };
+  models::CachedDecoder model = decoder();
+  const std::string stop = bytes_of(0, 12).substr(5, 3);
+  const Generated result = run(model, {.max_tokens = 12, .stop_texts = {"never", stop}}, hooks);
+  EXPECT_EQ(result.stop, StopReason::stop_text);
+  EXPECT_LT(result.ids.size(), 12U);
+  EXPECT_EQ(text, bytes_of(0, 12).substr(0, bytes_of(0, 12).find(stop)));
+  text.clear();
+  models::CachedDecoder other = decoder();
+  EXPECT_EQ(run(other, {.max_tokens = 12, .stop_texts = {bytes_of(0, 12) + "more"}}, hooks).stop,
+            StopReason::max_tokens);
+  EXPECT_EQ(text, bytes_of(0, 12)) << "what was withheld is text after all";
+  models::CachedDecoder unused = decoder();
+  EXPECT_THROW(run(unused, {.stop_texts = {""}}), Error);
+}
+
 TEST_F(GenerateTest, Generation_CapacityUsedUp_Stops) {
   models::CachedDecoder model = decoder(8);
   const Generated result = run(model, {});

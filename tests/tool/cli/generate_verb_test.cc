@@ -10,6 +10,7 @@
 
 #include "models/io/npy.hpp"
 #include "tool/cli/small_verbs.hpp"
+#include "tool/cli/terminal.hpp"
 
 namespace headgate {
 namespace {
@@ -107,6 +108,46 @@ TEST_F(GenerateVerb, Prompts_FromFiles_AreReadAndFiguresPrinted) {
   }
 }
 
+TEST_F(GenerateVerb, Prompt_FromAPipe_IsLessItsLastNewline) {
+  const Json expected = json({"-p", "it is", "-n", "4", "-s", "1"});
+  EXPECT_EQ(expected["ids"].size(), 4U);
+  const auto piped = [](const std::string& printed, const std::string& options) {
+    const std::string command = "printf '" + printed + "' | " + testing::headgate_path() + " generate " + path("run") +
+                                " -n 4 -t 2 --json " + options;
+    return testing::run_program({"/bin/sh", "-c", command});
+  };
+  for (const char* options : {"", "--prompt -", "-p -"}) {
+    for (const char* text : {"it is", "it is\\n"}) {
+      const Outcome outcome = piped(text, options);
+      EXPECT_EQ(outcome.err, "");
+      const Json out = Json::parse(outcome.out);
+      EXPECT_EQ(out["prompt_ids"], expected["prompt_ids"]) << options;
+      EXPECT_EQ(out["ids"], expected["ids"]);
+    }
+  }
+  EXPECT_EQ(Json::parse(piped("it is\\n", "-f -").out)["prompt_ids"].size(), 6U);
+  expect_refused(piped("\\n", ""), "generate", "a prompt is required: standard input is empty");
+}
+
+TEST_F(GenerateVerb, Prompt_NoneOnATerminal_IsRequired) {
+  const testing::Screen screen =
+      testing::run_on_terminal(80, {testing::headgate_path(), "generate", path("run"), "--threads", "2"});
+  EXPECT_EQ(screen.status, 2);
+  EXPECT_NE(screen.output.find("a prompt is required: --prompt, --prompt-file"), std::string::npos) << screen.output;
+}
+
+TEST_F(GenerateVerb, StopText_Reached_EndsTheText) {
+  const std::string text = json({"--prompt", "it is"})["text"];
+  const std::string stop = text.substr(2, 2);
+  const Json out = json({"--prompt", "it is", "--stop", "never", "--stop", stop});
+  EXPECT_EQ(out["stop"], "stop_text");
+  EXPECT_EQ(out["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(generate({"--prompt", "it is", "--stop", stop}).out, text.substr(0, text.find(stop)) + "\n");
+  EXPECT_EQ(json({"--prompt", "it is", "--stop", "never"})["text"], text);
+  EXPECT_NE(generate({"--prompt", "it is", "--stop", stop, "--verbose"}).err.find("stopped    --stop\n"),
+            std::string::npos);
+}
+
 TEST_F(GenerateVerb, LogProbabilities_AskedFor_AreWritten) {
   const std::string file = path("log_probs.npy");
   const Json out = json({"--prompt", "it", "--max-tokens", "5", "--logits", file, "--dtype", "f32"});
@@ -158,8 +199,9 @@ TEST_F(GenerateVerb, Reader_Leaves_IsNoError) {
 }
 
 TEST_F(GenerateVerb, Arguments_Bad_AreRefusedOnOneLine) {
-  expect_refusal({}, "one of --prompt and --prompt-file is required");
-  expect_refusal({"--prompt", "a", "--prompt-file", "b"}, "one of --prompt and --prompt-file is required");
+  expect_refusal({}, "a prompt is required: standard input is empty");
+  expect_refusal({"--prompt", "a", "--prompt-file", "b"}, "--prompt and --prompt-file are two prompts");
+  expect_refusal({"--prompt", "a", "--stop", ""}, "--stop");
   expect_refusal({"--prompt-file", path("none")}, "cannot open");
   testing::write_bytes(path("empty"), "");
   expect_refusal({"--prompt-file", path("empty")}, "the prompt has no tokens");

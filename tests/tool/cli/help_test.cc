@@ -71,11 +71,12 @@ void expect_options(const std::string& verb, std::vector<std::string> options, s
 
 TEST(Help, Help_OfAttend_NamesEveryOption) {
   expect_options<attend::AttentionTables, kAttentionOptions>(
-      "attend", {"--causal", "--window L,R", "--off-by-one", "--dtype TYPE", "--threads N", "--grad-dir DIR"}, 30);
+      "attend", {"--causal", "--window L,R", "--off-by-one", "--dtype TYPE", "-t, --threads N", "--grad-dir DIR"}, 30);
 }
 
 TEST(Help, Help_OfLinear_NamesEveryOption) {
-  expect_options<attend::LinearTables, kLinearOptions>("linear", {"--dtype TYPE", "--threads N", "--grad-dir DIR"}, 15);
+  expect_options<attend::LinearTables, kLinearOptions>("linear", {"--dtype TYPE", "-t, --threads N", "--grad-dir DIR"},
+                                                       15);
 }
 
 TEST(Help, Help_OfEveryVerb_FitsEightyColumns) {
