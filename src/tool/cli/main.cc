@@ -42,10 +42,10 @@ int report(const std::string& who, std::string_view what) {
 std::vector<Verb> add_verbs(CommandLine& line) {
   // Lists the verbs in the order of --help.
   return {
-      add_explain(line),    add_attend(line), add_linear(line),   add_train(line),   add_eval(line),
-      add_compare(line),    add_xray(line),   add_generate(line), add_convert(line), add_tokenize(line),
-      add_verify(line),     add_bench(line),  add_demo(line),     add_info(line),    add_help(line),
-      add_completion(line), add_man(line),
+      add_explain(line), add_attend(line),     add_linear(line),   add_train(line),   add_eval(line),
+      add_compare(line), add_xray(line),       add_generate(line), add_convert(line), add_tokenize(line),
+      add_verify(line),  add_bench(line),      add_demo(line),     add_info(line),    add_doctor(line),
+      add_help(line),    add_completion(line), add_man(line),
   };
 }
 

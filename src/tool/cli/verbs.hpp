@@ -32,6 +32,7 @@ Verb add_attend(CommandLine& line);
 Verb add_linear(CommandLine& line);
 Verb add_verify(CommandLine& line);
 Verb add_bench(CommandLine& line);
+Verb add_doctor(CommandLine& line);
 Verb add_info(CommandLine& line);
 Verb add_train(CommandLine& line);
 Verb add_eval(CommandLine& line);

@@ -22,9 +22,9 @@ namespace {
 using headgate::testing::expect_refused;
 using headgate::testing::Outcome;
 
-const std::vector<std::string> kVerbs = {"explain", "attend",   "linear",  "train",      "eval",   "compare",
-                                         "xray",    "generate", "convert", "tokenize",   "verify", "bench",
-                                         "demo",    "info",     "help",    "completion", "man"};
+const std::vector<std::string> kVerbs = {"explain", "attend",   "linear",  "train",    "eval",       "compare",
+                                         "xray",    "generate", "convert", "tokenize", "verify",     "bench",
+                                         "demo",    "info",     "doctor",  "help",     "completion", "man"};
 
 TEST(Help, Help_OfTheTool_ListsEveryVerb) {
   const Outcome help = testing::headgate({"--help"});

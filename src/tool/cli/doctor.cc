@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "headgate/runtime.hpp"
+#include "models/io/units.hpp"
+#include "models/train/memory.hpp"
+#include "tool/cli/facts.hpp"
+#include "tool/cli/json_option.hpp"
+#include "tool/cli/verbs.hpp"
+#include "tool/machine/machine.hpp"
+
+namespace headgate::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Returns the variable's value; nothing if it is not set or empty.
+std::optional<std::string> variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
+}
+
+/// Returns why HEADGATE_ISA, if it is set to `value`, costs speed, or an empty string.
+std::string advice_on_isa(const std::string& value) {
+  const std::string best = supported_targets().front();
+  if (active_target() == best) return "";
+  return fmt::format("HEADGATE_ISA={} keeps the kernels from {}, the best target of this CPU: unset it", value, best);
+}
+
+std::string advice_on_verbose(const std::string& value) {
+  if (value == "0") return "";
+  return fmt::format("HEADGATE_VERBOSE={} prints a line for each call on stderr: unset it to measure", value);
+}
+
+std::string advice_on_onednn(const std::string& value) {
+  return fmt::format("ONEDNN_MAX_CPU_ISA={} limits the instructions of matrix products ({} now): unset it", value,
+                     bench::products_description());
+}
+
+std::string advice_on_coretype(const std::string& value) {
+  const std::string products = bench::products_description();
+  if (products.starts_with("OpenBLAS")) {
+    return fmt::format("OPENBLAS_CORETYPE={} sets the kernels of matrix products, whatever CPU this is: unset it",
+                       value);
+  }
+  return fmt::format(
+      "OPENBLAS_CORETYPE={} does nothing here, where the matrix products are {}; it slows NumPy down "
+      "if it names another CPU",
+      value, products);
+}
+
+std::string advice_on_waiting(const std::string& value) {
+  if (value != "PASSIVE" && value != "passive") return "";
+  return fmt::format(
+      "OMP_WAIT_POLICY={} makes threads sleep between loops, which costs time in small calls: unset it "
+      "unless other programs need the cores",
+      value);
+}
+
+std::string no_advice(const std::string& /*value*/) { return ""; }
+
+/// An environment variable that decides what a process uses, and what to say of its value.
+struct Variable {
+  const char* name;
+  std::string (*advice)(const std::string& value);
+};
+
+constexpr std::array<Variable, 9> kVariables{{
+    {"HEADGATE_ISA", advice_on_isa},
+    {"HEADGATE_VERBOSE", advice_on_verbose},
+    {"OMP_NUM_THREADS", no_advice},  // advice_on_threads
+    {"OMP_THREAD_LIMIT", no_advice},
+    {"OMP_PROC_BIND", no_advice},
+    {"OMP_PLACES", no_advice},
+    {"OMP_WAIT_POLICY", advice_on_waiting},
+    {"ONEDNN_MAX_CPU_ISA", advice_on_onednn},
+    {"OPENBLAS_CORETYPE", advice_on_coretype},
+}};
+
+std::string advice_on_threads(int threads, int cores) {
+  if (threads < cores) {
+    return fmt::format("calls use {} of {} cores: unset OMP_NUM_THREADS, or pass --threads {}", threads, cores, cores);
+  }
+  if (threads > cores) {
+    return fmt::format("{} threads share {} cores, and wait for each other: set OMP_NUM_THREADS={}", threads, cores,
+                       cores);
+  }
+  return "";
+}
+
+std::vector<Fact> doctor_facts(int cores) {
+  std::vector<Fact> out = machine_facts();
+  out.push_back({"cores", cores});
+  if (const auto bytes = train::available_memory()) {
+    out.push_back({"memory available", *bytes, console::bytes_text(static_cast<double>(*bytes))});
+  } else {
+    out.push_back({"memory available", nullptr, "unknown"});
+  }
+  Json environment = Json::object();
+  std::string shown;
+  for (const Variable& each : kVariables) {
+    const std::optional<std::string> value = variable(each.name);
+    if (!value) continue;
+    environment[each.name] = *value;
+    shown += fmt::format("{}{}={}", shown.empty() ? "" : " ", each.name, *value);
+  }
+  out.push_back({"environment", environment, shown.empty() ? "no variable that matters is set" : shown});
+  return out;
+}
+
+std::vector<std::string> advice(int cores) {
+  std::vector<std::string> out;
+  const auto add = [&out](std::string line) {
+    if (!line.empty()) out.push_back(std::move(line));
+  };
+  for (const Variable& each : kVariables) {
+    if (const std::optional<std::string> value = variable(each.name)) add(each.advice(*value));
+  }
+  add(advice_on_threads(default_threads(), cores));
+  if (compiled_targets().size() == 1) {
+    add(fmt::format("this build has one vector target, {}: build without HEADGATE_ONE_TARGET", active_target()));
+  }
+  return out;
+}
+
+int run_doctor(bool json) {
+  const int cores = omp_get_num_procs();  // those that this process may use
+  const std::vector<Fact> facts = doctor_facts(cores);
+  const std::vector<std::string> lines = advice(cores);
+  if (json) {
+    Json object = fact_object(facts);
+    object["advice"] = lines;
+    fmt::print("{}\n", object.dump(2, ' ', false, Json::error_handler_t::replace));
+    return kSuccess;
+  }
+  fmt::print("{}", fact_lines(facts));
+  for (const std::string& line : lines) fmt::print("{:<18} {}\n", "advice", line);
+  return kSuccess;
+}
+
+}  // namespace
+
+Verb add_doctor(CommandLine& line) {
+  VerbOptions verb = line.add_verb(
+      "doctor",
+      "Say what this machine will run, and what would make it faster\n\n"
+      "Prints the facts of `headgate info`, the cores that this process may use, the memory that is free, and the "
+      "environment variables "
+      "that matter. Lines of advice follow where a variable or the build keeps the machine from its best.");
+  auto json = std::make_shared<bool>(false);
+  declare_json(verb, *json, "one object");
+  verb.footer(
+      "JSON output: the keys of `headgate info --json`, and\n"
+      "  cores             a number\n"
+      "  memory_available  bytes, swap and limits of the process's group included;\n"
+      "                    null where the system does not say\n"
+      "  environment       an object of the variables that are set\n"
+      "  advice            a list of strings\n"
+      "\n"
+      "Examples:\n"
+      "  headgate doctor\n"
+      "  OMP_NUM_THREADS=1 headgate doctor --json");
+  return {"doctor", [json] { return run_doctor(*json); }};
+}
+
+}  // namespace headgate::cli

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "headgate/runtime.hpp"
+#include "tool/cli/tool.hpp"
+
+namespace headgate {
+namespace {
+
+using headgate::testing::expect_refused;
+using testing::Outcome;
+using Json = nlohmann::json;
+
+/// Runs `headgate doctor` where only the variables of `environment`, "NAME=VALUE", are set of those that it reads.
+Outcome doctor(const std::vector<std::string>& environment, const std::vector<std::string>& options = {}) {
+  std::vector<std::string> command{"/usr/bin/env", "-i"};
+  command.insert(command.end(), environment.begin(), environment.end());
+  command.insert(command.end(), {testing::headgate_path(), "doctor"});
+  command.insert(command.end(), options.begin(), options.end());
+  return testing::run_program(command);
+}
+
+Json doctor_json(const std::vector<std::string>& environment) {
+  const Outcome outcome = doctor(environment, {"--json"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  return Json::parse(outcome.out);
+}
+
+/// Returns whether a line of advice holds `text`.
+bool advises(const Json& report, const std::string& text) {
+  for (const std::string line : report["advice"]) {
+    if (line.find(text) != std::string::npos) return true;
+  }
+  return false;
+}
+
+TEST(Doctor, Facts_OfThisMachine_AreThoseOfInfo) {
+  const Json report = doctor_json({});
+  const Json info =
+      Json::parse(testing::run_program({"/usr/bin/env", "-i", testing::headgate_path(), "info", "--json"}).out);
+  for (const auto& [key, value] : info.items()) EXPECT_EQ(report[key], value) << key;
+  EXPECT_GE(report["cores"].get<int>(), 1);
+  EXPECT_GT(report["memory_available"].get<double>(), 0.0);
+  EXPECT_EQ(report["environment"], Json::object());
+  EXPECT_FALSE(advises(report, "unset"));
+  const Outcome lines = doctor({});
+  EXPECT_NE(lines.out.find("\nmemory available   "), std::string::npos) << lines.out;
+  EXPECT_NE(lines.out.find("\nenvironment        no variable that matters is set\n"), std::string::npos) << lines.out;
+}
+
+TEST(Doctor, Variables_ThatCostSpeed_AreNamedWithAdvice) {
+  for (const char* setting :
+       {"HEADGATE_VERBOSE=1", "OPENBLAS_CORETYPE=Haswell", "OMP_WAIT_POLICY=PASSIVE", "ONEDNN_MAX_CPU_ISA=AVX2"}) {
+    const std::string text = setting;
+    const Json report = doctor_json({text});
+    EXPECT_TRUE(advises(report, text)) << report["advice"];
+    const std::string name = text.substr(0, text.find('='));
+    EXPECT_EQ(report["environment"], Json({{name, text.substr(name.size() + 1)}}));
+  }
+  for (const char* setting :
+       {"HEADGATE_VERBOSE=0", "HEADGATE_VERBOSE=", "OMP_WAIT_POLICY=ACTIVE", "OMP_PROC_BIND=true"}) {
+    EXPECT_FALSE(advises(doctor_json({setting}), "=")) << setting;
+  }
+}
+
+TEST(Doctor, Target_NotTheBest_IsAdvisedAgainst) {
+  const std::vector<std::string> targets = supported_targets();
+  EXPECT_FALSE(advises(doctor_json({"HEADGATE_ISA=" + targets.front()}), "HEADGATE_ISA"));
+  if (targets.size() > 1) {
+    EXPECT_TRUE(advises(doctor_json({"HEADGATE_ISA=" + targets.back()}), "keeps the kernels from " + targets.front()));
+  }
+  expect_refused(doctor({"HEADGATE_ISA=abacus"}), "doctor", "abacus");
+}
+
+TEST(Doctor, Threads_OtherThanCores_AreAdvisedAgainst) {
+  const int cores = doctor_json({})["cores"];
+  EXPECT_FALSE(advises(doctor_json({"OMP_NUM_THREADS=" + std::to_string(cores)}), "cores"));
+  if (cores > 1) {
+    EXPECT_TRUE(advises(doctor_json({"OMP_NUM_THREADS=1"}), "calls use 1 of"));
+    const Outcome lines = doctor({"OMP_NUM_THREADS=1"});
+    EXPECT_NE(lines.out.find("\nadvice             calls use 1 of "), std::string::npos) << lines.out;
+  }
+}
+
+}  // namespace
+}  // namespace headgate
