@@ -29,10 +29,10 @@ HWY_INLINE V multiply_low_halves([[maybe_unused]] D d, V x, std::uint32_t multip
 }
 
 /// Counters c … c + lanes of Philox 4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011), one
-/// in the low half of each lane: words[w] receives word w of each.
+/// in the low half of each lane: words[w · step …] receive word w of each.
 template <class D>
 HWY_INLINE void philox(D d, std::uint64_t key, std::uint64_t c, const std::uint32_t (&fixed)[3],
-                       hn::Vec<D> (&words)[4]) {
+                       std::uint32_t* HWY_RESTRICT words, std::int64_t step) {
   auto c0 = hn::Iota(d, c);
   auto c1 = hn::Set(d, std::uint64_t{fixed[0]});
   auto c2 = hn::Set(d, std::uint64_t{fixed[1]});
@@ -50,10 +50,11 @@ HWY_INLINE void philox(D d, std::uint64_t key, std::uint64_t c, const std::uint3
     key0 += 0x9E3779B9U;
     key1 += 0xBB67AE85U;
   }
-  words[0] = c0;
-  words[1] = c1;
-  words[2] = c2;
-  words[3] = c3;
+  const hn::Rebind<std::uint32_t, D> d32;
+  hn::StoreU(hn::TruncateTo(d32, c0), d32, words);
+  hn::StoreU(hn::TruncateTo(d32, c1), d32, words + step);
+  hn::StoreU(hn::TruncateTo(d32, c2), d32, words + 2 * step);
+  hn::StoreU(hn::TruncateTo(d32, c3), d32, words + 3 * step);
 }
 
 /// What dropout multiplies weights by: 1 / (1 − p) with probability 1 − p, else 0. The random number of a weight is a
@@ -94,12 +95,9 @@ class Dropout {
  private:
   HWY_INLINE void draw(std::uint32_t* HWY_RESTRICT random, std::int64_t chunk, const std::uint32_t (&fixed)[3]) const {
     const hn::CappedTag<std::uint64_t, kCounters> d;
-    const hn::Rebind<std::uint32_t, decltype(d)> d32;
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
     for (std::int64_t l = 0; l < kCounters; l += lanes) {
-      hn::Vec<decltype(d)> words[4];
-      philox(d, seed_, static_cast<std::uint64_t>(chunk * kCounters + l), fixed, words);
-      for (std::int64_t w = 0; w < 4; ++w) hn::StoreU(hn::TruncateTo(d32, words[w]), d32, random + w * kCounters + l);
+      philox(d, seed_, static_cast<std::uint64_t>(chunk * kCounters + l), fixed, random + l, kCounters);
     }
   }
 
