@@ -29,6 +29,7 @@ Option declare_dtype(VerbOptions& verb, const std::string& name, To& to, const s
     throw Error(fmt::format("{}: {}", name, word_complaint(word, names)));
   };
   std::vector<std::string> names;
+  names.reserve(choices.size());
   for (const DType dtype : choices) names.emplace_back(dtype_name(dtype));
   return verb.word(name, take, "TYPE", help).suggests(names);
 }

@@ -27,6 +27,7 @@ Option declare_enum(VerbOptions& verb, const std::string& name, To& to, const st
     }
   };
   std::vector<std::string> words;
+  words.reserve(OptionWords<Enum>::kAll.size());
   for (const auto& row : OptionWords<Enum>::kAll) words.emplace_back(row.word);
   return verb.word(name, take, type, help).suggests(words);
 }
