@@ -33,10 +33,9 @@ int main(void) {
   }
 
   headgate_attention_options options = HEADGATE_ATTENTION_OPTIONS_INIT;
-  options.has_window = 1;
-  options.window_left = -2;
+  options.dropout = 1.0;
   if (headgate_attention_forward(&outputs, &inputs, &options) != HEADGATE_INVALID_ARGUMENT) {
-    return failed("a window of -2 was taken");
+    return failed("a dropout of 1 was taken");
   }
   printf("%s\n", headgate_last_error());
   return 0;

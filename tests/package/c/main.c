@@ -34,12 +34,11 @@ int main(void) {
   }
 
   headgate_attention_options options = HEADGATE_ATTENTION_OPTIONS_INIT;
-  options.has_window = 1;
-  options.window_left = -2;
+  options.dropout = 1.0;
   if (headgate_attention_forward(&outputs, &inputs, &options) != HEADGATE_INVALID_ARGUMENT) {
-    fprintf(stderr, "a window of -2 was taken\n");
+    fprintf(stderr, "a dropout of 1 was taken\n");
     return 1;
   }
-  const int named = strstr(headgate_last_error(), "window_left") != NULL;
+  const int named = strstr(headgate_last_error(), "dropout") != NULL;
   return named && strcmp(headgate_version(), HEADGATE_VERSION) == 0 ? 0 : 1;
 }
