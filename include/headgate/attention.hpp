@@ -57,8 +57,8 @@ enum class Causality : std::int32_t { none = 0, causal = 1 };
 /// for bf16 q, k and v: bf16 numbers with f32 sums, in the instructions of the CPU (native16_products() in
 /// runtime.hpp). The weights are then rounded to bf16 before they meet v; backward also dy ∘ g, and ds before it meets
 /// q and k (docs/reference/numerics.md has the bounds). native16 permits this where it is faster: on CPUs without it,
-/// and for what its kernels leave out (weights, gate_threshold, int8 k and v, few queries, dbias), calls compute as
-/// exact does.
+/// and for what its kernels leave out (weights, gate_threshold, dropout, int8 k and v, few queries, dbias), calls
+/// compute as exact does.
 enum class Precision : std::int32_t { exact = 0, native16 = 1 };
 
 struct AttentionOptions {

@@ -70,7 +70,7 @@ enum {
 /* What products are made of. NATIVE16, for bf16 q, k and v: bf16 numbers with f32 sums, in the instructions of the CPU
  * (headgate_native16_products); weights, and backward dy * g and ds, are rounded to bf16 before they are multiplied. It
  * permits this where it is faster: on CPUs without it, and for what its kernels leave out (weights, gate_threshold,
- * int8 k and v, few queries, dbias), calls compute as EXACT does. */
+ * dropout, int8 k and v, few queries, dbias), calls compute as EXACT does. */
 typedef int32_t headgate_precision;
 enum {
   HEADGATE_PRECISION_EXACT = 0,   /* f32 numbers (f64 for f64), or bf16 numbers where nothing is lost by it */

@@ -9,7 +9,7 @@
 #include "headgate/tensor.hpp"
 
 // Where attention looks, without the T×S weights P = exp(s − lse) of headgate/attention.hpp: one product q kᵀ, in O(T)
-// memory beside the outputs.
+// memory beside the outputs. P are the weights before dropout, whatever the options say of it.
 
 namespace headgate {
 

@@ -7,7 +7,7 @@ headgate.attention_forward and attention_backward.
 """
 
 import operator
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -123,43 +123,44 @@ def _(
     )
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
-    y, lse, attn = output
-    ctx.options = {name: keyword_only_inputs[name] for name in OPTIONS}
-    ctx.keeps_attn = keyword_only_inputs["keep_attn"]
-    ctx.save_for_backward(*inputs, y, lse, attn)
-    ctx.mark_non_differentiable(attn)
-    ctx.set_materialize_grads(False)
+def register_gradients(
+    name: str,
+    forward: Any,
+    backward: Any,
+    tensors: tuple[str, ...],
+    options: Iterable[str],
+    differentiable: tuple[str, ...],
+) -> None:
+    """Registers autograd's formula of headgate::NAME, an operation (*tensors, *, **options, keep_attn) -> (y, lse, attn),
+    by its backward pass headgate::NAME_backward. Gradients of gradients are refused."""
+
+    def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
+        y, lse, attn = output
+        ctx.options = {option: keyword_only_inputs[option] for option in options}
+        ctx.keeps_attn = keyword_only_inputs["keep_attn"]
+        ctx.save_for_backward(*inputs, y, lse, attn)
+        ctx.mark_non_differentiable(attn)
+        ctx.set_materialize_grads(False)
+
+    def gradients(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        *inputs, y, lse, attn = ctx.saved_tensors
+        # PyTorch leaves out the last inputs where they have their default, None.
+        needed = dict(zip(tensors, ctx.needs_input_grad))
+        wanted = [needed.get(tensor, False) for tensor in differentiable]
+        dy = torch.zeros_like(y) if dy is None else dy
+        found = backward(dy, dlse, y, lse, attn if ctx.keeps_attn else None, *inputs, wanted=wanted, **ctx.options)
+        by_name = {tensor: gradient for tensor, gradient, asked in zip(differentiable, found, wanted) if asked}
+        return tuple(by_name.get(tensor) for tensor in tensors)
+
+    def refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
+        raise RuntimeError(SECOND.format(name))
+
+    forward.register_autograd(gradients, setup_context=save)
+    backward.register_autograd(refuse_second)
 
 
-def _gradients(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    *inputs, y, lse, attn = ctx.saved_tensors
-    # PyTorch leaves out the last inputs where they have their default, None.
-    needed = dict(zip(TENSORS, ctx.needs_input_grad))
-    wanted = [needed.get(name, False) for name in DIFFERENTIABLE]
-    gradients = torch.ops.headgate.gated_attention_backward(
-        torch.zeros_like(y) if dy is None else dy,
-        dlse,
-        y,
-        lse,
-        attn if ctx.keeps_attn else None,
-        *inputs,
-        wanted=wanted,
-        **ctx.options,
-    )
-    by_name = {name: gradient for name, gradient, asked in zip(DIFFERENTIABLE, gradients, wanted) if asked}
-    return tuple(by_name.get(name) for name in TENSORS)
-
-
-_forward.register_autograd(_gradients, setup_context=_save)
+register_gradients(NAME, _forward, _backward, TENSORS, OPTIONS, DIFFERENTIABLE)
 _forward.register_vmap(forward_over_batch)
-
-
-def _refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
-    raise RuntimeError(SECOND)
-
-
-_backward.register_autograd(_refuse_second)
 _backward.register_vmap(backward_over_batch)
 
 

@@ -23,7 +23,7 @@ def _visible(rules: dict[str, Any], T: int, S: int, device: torch.device) -> Ten
         at = at + (S - T)
     if rules.get("causality") == "causal":
         found = key <= at if found is None else found & (key <= at)
-    if rules.get("window_left", -1) >= 0:
+    if rules.get("window_left", -1) != -1:
         near = key >= at - rules["window_left"]
         found = near if found is None else found & near
     return found

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .arguments import DIFFERENTIABLE, TENSORS
 
-SECOND = "headgate::gated_attention_backward: gradients of gradients (double backward) are not supported"
+SECOND = "headgate::{}_backward: gradients of gradients (double backward) are not supported"
 
 Results = tuple[Tensor, ...]
 
@@ -68,7 +68,7 @@ class _FunctionalBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor | None) -> NoReturn:
-        raise RuntimeError(SECOND)
+        raise RuntimeError(SECOND.format("gated_attention"))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], options: Any, wanted: Any, *tensors: Tensor | None) -> Any:
@@ -99,9 +99,8 @@ def over_batch(
         None if shared is None else shared.expand(size, *shared.shape) if own is None else own
         for shared, own in zip(tensors, given)
     ]
-    batch = (
-        whole[first].shape[1] if whole[first].dim() == 5 else None
-    )  # (examples,B,H,T,D); without B, (examples,H,T,D)
+    q = whole[first]  # (examples,B,H,T,D); without B, (examples,H,T,D)
+    batch = q.shape[1] if q.dim() == 5 else None
     if batch is not None:
         whole = [None if x is None else x.reshape(size * batch, *x.shape[2:]) for x in whole]
     outputs, dims = [], []

@@ -124,9 +124,9 @@ ScoreRange score_range(DType dtype) {
   return {std::numeric_limits<float>::min(), std::numeric_limits<float>::max(), "f32"};
 }
 
-/// Whether one thread computes a call sooner than a second one starts: 2^18 multiply-adds take some ten microseconds,
-/// half of them as long where a key meets less than eight queries and all that is read is used so few times. The bounds
-/// were measured forward; backward two threads win from twice as many.
+/// Whether one thread computes a call sooner than a second one starts: 2^18 multiply-adds take some ten microseconds.
+/// Where a key meets less than eight queries, half as many take as long, since each number that is read is used so few
+/// times. The bounds were measured forward; backward two threads win from twice as many.
 bool is_small_work(const Problem& p) {
   constexpr double kSmall = 1 << 18;
   constexpr std::int64_t kFewQueries = 8;

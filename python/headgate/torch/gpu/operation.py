@@ -6,7 +6,7 @@ operation for CPUs, of which support.py lists the ones that GPUs compute.
 """
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from ..attention import (
     autocast,
     checked_options,
     refuse_transforms,
+    register_gradients,
     sort_arguments,
     unnest,
 )
@@ -94,42 +95,7 @@ def _backward(
     return tuple(dy.new_empty(0) if gradient is None else gradient for gradient in found)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
-    y, lse, attn = output
-    ctx.options = {name: keyword_only_inputs[name] for name in _OPTIONS}
-    ctx.keeps_attn = keyword_only_inputs["keep_attn"]
-    ctx.save_for_backward(*inputs, y, lse, attn)
-    ctx.mark_non_differentiable(attn)
-    ctx.set_materialize_grads(False)
-
-
-def _gradients(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    *inputs, y, lse, attn = ctx.saved_tensors
-    # PyTorch leaves out the last inputs where they have their default, None.
-    needed = dict(zip(SUPPORTED_TENSORS, ctx.needs_input_grad))
-    wanted = [needed.get(name, False) for name in _DIFFERENTIABLE]
-    gradients = torch.ops.headgate.gated_attention_triton_backward(
-        torch.zeros_like(y) if dy is None else dy,
-        dlse,
-        y,
-        lse,
-        attn if ctx.keeps_attn else None,
-        *inputs,
-        wanted=wanted,
-        **ctx.options,
-    )
-    by_name = {name: gradient for name, gradient, asked in zip(_DIFFERENTIABLE, gradients, wanted) if asked}
-    return tuple(by_name.get(name) for name in SUPPORTED_TENSORS)
-
-
-_forward.register_autograd(_gradients, setup_context=_save)
-
-
-def _refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
-    raise RuntimeError(f"headgate::{_OPERATION}_backward: gradients of gradients (double backward) are not supported")
-
-
-_backward.register_autograd(_refuse_second)
+register_gradients(_OPERATION, _forward, _backward, SUPPORTED_TENSORS, _OPTIONS, _DIFFERENTIABLE)
 
 
 _TYPES = {
