@@ -63,6 +63,7 @@ Verb add_completion(CommandLine& line) {
       "Installed packages have these scripts in place: share/bash-completion/completions, share/zsh/site-functions and "
       "share/fish/vendor_completions.d.");
   std::vector<std::string> shells;
+  shells.reserve(Words<Shell>::kAll.size());
   for (const auto& row : Words<Shell>::kAll) shells.emplace_back(row.word);
   verb.argument("SHELL", *shell, list_words<Shell>()).one_of(shells);
   verb.footer(
