@@ -4,16 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include <string_view>
 #include <system_error>
-#include <vector>
 
+#include "models/io/hub_cache.hpp"
 #include "models/io/input_file.hpp"
 #include "models/io/staged_directory.hpp"
 
@@ -22,20 +20,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns whether `path` may be the name of a model on the Hub: OWNER/NAME.
-bool is_hub_name(const std::string& path) {
-  const auto slash = path.find('/');
-  if (slash == std::string::npos || path.find('/', slash + 1) != std::string::npos) return false;
-  const auto is_word = [](std::string_view word) {
-    const auto in_names = [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
-             c == '.';
-    };
-    return !word.empty() && word.front() != '.' && std::all_of(word.begin(), word.end(), in_names);
-  };
+/// Returns the name of a model on the Hub that `path` may be, of those that have an owner; nothing if the owner is a
+/// directory here, in which something is missing.
+std::optional<HubName> hub_name_of(const std::string& path) {
+  const std::size_t slash = path.find('/');
   std::error_code ignored;
-  return is_word(std::string_view{path}.substr(0, slash)) && is_word(std::string_view{path}.substr(slash + 1)) &&
-         !fs::exists(path.substr(0, slash), ignored);
+  if (slash == std::string::npos || fs::exists(path.substr(0, slash), ignored)) return std::nullopt;
+  return parse_hub_name(path);
 }
 
 /// Returns the first directory on the way to `path` that the process has no permission to enter.
@@ -53,11 +44,12 @@ std::string forbidden_directory(const std::string& path) {
   if (fs::is_symlink(fs::symlink_status(path, error))) {
     fail(path, "is a link to {}, which does not exist", printable(fs::read_symlink(path, error).string(), PATH_MAX));
   }
-  if (is_hub_name(path)) {
+  if (const std::optional<HubName> name = hub_name_of(path)) {
+    const std::string revision = name->revision == "main" ? "" : " --revision " + name->revision;
     fail(path,
-         "does not exist; a model of the Hugging Face Hub is downloaded first, `hf download {} --local-dir DIR`, "
-         "and given as DIR",
-         path);
+         "does not exist, and is not in the Hugging Face Hub's cache {} (HF_HUB_CACHE, HF_HOME): `hf download {}{}` "
+         "puts it there",
+         hub_cache(), name->model, revision);
   }
   fs::path way;
   for (const fs::path& part : fs::path(path).parent_path()) {
@@ -76,40 +68,13 @@ std::string forbidden_directory(const std::string& path) {
   }
 }
 
-std::vector<std::string> directories_in(const std::string& path) {
-  std::vector<std::string> out;
+/// Returns what the Hub's cache has under the name `path`, which is not in the file system: a link that leads nowhere
+/// is no name.
+std::optional<std::string> in_cache(const std::string& path, int reason) {
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(path, error)) {
-    if (entry.is_directory(error)) out.push_back(entry.path().string());
-  }
-  std::sort(out.begin(), out.end());
-  return out;
-}
-
-/// Returns the directory of a snapshot if `path` is a model of the Hub's cache, else `path`.
-std::string snapshot_in(const std::string& path) {
-  constexpr std::size_t kMostOfName = 4096;
-  std::error_code error;
-  const std::string snapshots = path + "/snapshots", main = path + "/refs/main";
-  if (!fs::is_directory(snapshots, error)) return path;
-  if (fs::exists(main, error)) {
-    std::string name = read_text(main, kMostOfName);
-    while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) name.pop_back();
-    const bool plain = !name.empty() && name.front() != '.' && name.find('/') == std::string::npos &&
-                       name.find('\0') == std::string::npos;
-    if (!plain) fail(main, "'{}' is not the name of a snapshot", printable(name));
-    std::string named = snapshots + "/" + name;
-    if (!fs::is_directory(named, error)) {
-      fail(path, "refs/main names the snapshot {}, which is not there: download the model again", printable(name));
-    }
-    return named;
-  }
-  const std::vector<std::string> there = directories_in(snapshots);
-  if (there.empty()) fail(path, "is a model of the Hub's cache without a snapshot: download it again");
-  if (there.size() > 1) {
-    fail(path, "has {} snapshots and no refs/main: give one of them, such as {}", there.size(), there.front());
-  }
-  return there.front();
+  if (reason != ENOENT || fs::exists(fs::symlink_status(path, error))) return std::nullopt;
+  const std::optional<HubName> name = parse_hub_name(path);
+  return name ? cached_model(*name) : std::nullopt;
 }
 
 }  // namespace
@@ -121,16 +86,26 @@ std::string given_path(const std::string& path) {
   if (::stat(path.c_str(), &facts) != 0) {
     const int reason = errno;
     if (std::string old = present_directory(path); old != path) return old;
+    if (std::optional<std::string> cached = in_cache(path, reason)) return *cached;
     refuse_unreachable(path, reason);
   }
   if (S_ISDIR(facts.st_mode)) {
     if (::access(path.c_str(), R_OK | X_OK) != 0) fail(path, "no permission to read this directory");
-    return snapshot_in(path);
+    std::error_code error;
+    return fs::is_directory(path + "/snapshots", error) ? snapshot_of(path, "main") : path;
   }
   if (!S_ISREG(facts.st_mode)) fail(path, "is neither a file nor a directory");
   if (::access(path.c_str(), R_OK) != 0) fail(path, "no permission to read this file");
   if (facts.st_size == 0) fail(path, "is an empty file");
   return path;
+}
+
+std::string given_path_or_same(const std::string& path) {
+  try {
+    return given_path(path);
+  } catch (const FileError&) {
+    return path;
+  }
 }
 
 }  // namespace headgate::io

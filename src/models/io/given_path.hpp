@@ -9,10 +9,14 @@ namespace headgate::io {
 
 /// Returns the file or directory that `path` stands for:
 ///  - the snapshot that refs/main names, or the only one, if `path` is a model of the Hub's cache, models--OWNER--NAME;
+///  - what cached_model() finds, if nothing is at `path` and it is the name of a model on the Hub;
 ///  - the old content, if the replacement of a directory was interrupted (present_directory);
 ///  - else `path`.
 /// Throws FileError if the path cannot be reached or read, is an empty file, or is neither a file nor a directory. For
-/// the name of a model on the Hub, the message says how to download it.
+/// the name of a model on the Hub, the message says where it was looked for and how to download it.
 std::string given_path(const std::string& path);
+
+/// Does the same, but returns `path` where given_path throws.
+std::string given_path_or_same(const std::string& path);
 
 }  // namespace headgate::io

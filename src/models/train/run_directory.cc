@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "models/families/model_file.hpp"
+#include "models/io/given_path.hpp"
 #include "models/io/staged_directory.hpp"
 #include "models/train/checkpoint.hpp"
 #include "models/train/metrics_log.hpp"
@@ -88,7 +89,7 @@ std::vector<std::string> files_of_run(const std::string& run) {
 
 std::vector<std::string> files_of_model_or_run(const std::string& path) {
   std::error_code error;
-  const std::string directory = io::present_directory(path);
+  const std::string directory = io::given_path_or_same(path);
   std::vector<std::string> out = models::files_of_model(directory);
   if (!fs::is_directory(directory, error)) return out;
   add_checkpoint_files(out, directory);

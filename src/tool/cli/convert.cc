@@ -70,7 +70,7 @@ Verb add_convert(CommandLine& line) {
       "experts is model_type headgate, with its code for "
       "transformers (trust_remote_code) in modeling_headgate.py. Files of the tokenizer and of generation are "
       "copied from a directory, and written for a GGUF file if its tokenizer is BPE.");
-  verb.argument("IN", o->in, "A model's directory or GGUF file");
+  verb.argument("IN", o->in, kModelHelp);
   verb.argument("OUT", o->out, "The directory to write; a model that is there is replaced");
   declare_dtype(verb, "--dtype", o->dtype, {DType::f32, DType::f16, DType::bf16},
                 "f32 (default), f16 or bf16, rounded to nearest even");

@@ -135,7 +135,7 @@ Verb add_eval(CommandLine& line) {
       "without a gate. A text is read as the model's own tokens, by its tokenizer.json or GGUF file, or as bytes. "
       "Attention is averaged over heads and queries; query 0, which sees itself alone, does not count.");
   const metrics::MetricList every = metrics::all_metrics(), defaults = metrics::default_metrics();
-  verb.arguments("MODEL", o->models, "A model's directory or GGUF file; several are compared");
+  verb.arguments("MODEL", o->models, std::string(kModelHelp) + "; several are compared");
   verb.values("--text", choices.data, "PATH",
               "UTF-8 text: a file, or a directory with all files below it, except those that are not UTF-8 and "
               "those that runs wrote; may be repeated");

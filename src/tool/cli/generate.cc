@@ -310,7 +310,7 @@ Verb add_generate(CommandLine& line) {
       "MODEL is a directory made by `headgate train`, a directory of Hugging Face's with config.json and its "
       "tokenizer, or a GGUF file. Text is printed as it comes. It ends with a token that ends texts by the model's "
       "files, with --stop, with --max-tokens, when the model has no positions left, or with Ctrl-C.");
-  verb.argument("MODEL", o->model, "A model's directory or GGUF file");
+  verb.argument("MODEL", o->model, kModelHelp);
   verb.group("Text");
   verb.value("-p,--prompt", o->prompt, "STRING",
              "The text to continue; - for standard input, less one newline at its end. Without it and --prompt-file, "

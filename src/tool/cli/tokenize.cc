@@ -228,7 +228,7 @@ Verb add_tokenize(CommandLine& line) {
       "With --train and without MODEL, writes the tokenizer.json of a byte-level BPE learned from UTF-8 text, which "
       "`headgate train --tokenizer` takes.");
   auto options = std::make_shared<Options>();
-  verb.argument("MODEL", options->model, "tokenizer.json, a model's directory, or a GGUF file; none with --train")
+  verb.argument("MODEL", options->model, std::string(kModelHelp) + "; or a tokenizer.json. None with --train")
       .optional();
   verb.lists("--text", options->text, "PATH...",
              "The text, of any encoding; - for standard input. With --train UTF-8 files, or directories with all UTF-8 "

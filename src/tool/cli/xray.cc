@@ -13,6 +13,7 @@
 
 #include "library/core/rows.hpp"
 #include "models/families/model_file.hpp"
+#include "models/io/given_path.hpp"
 #include "tool/cli/enum_option.hpp"
 #include "tool/cli/eval_text.hpp"
 #include "tool/cli/json_option.hpp"
@@ -53,7 +54,8 @@ xray::MapStyle map_style() {
 /// Returns whether `word` may be a MODEL.
 bool is_model(const std::string& word) {
   std::error_code ignored;
-  return std::filesystem::is_directory(word, ignored) || models::is_gguf(word);
+  const std::string there = io::given_path_or_same(word);
+  return std::filesystem::is_directory(there, ignored) || models::is_gguf(there);
 }
 
 int run_xray(const XrayOptions& o) {
@@ -101,7 +103,7 @@ Verb add_xray(CommandLine& line) {
       "several side by side. Layers of linear attention have their decay, output gate, state and hidden weights. MODEL "
       "is a directory made by `headgate train`, a directory of Hugging Face's, or a GGUF "
       "file. Without --out, --json and --json-out the main figures are printed, with small maps of layers and heads.");
-  verb.arguments("MODEL", o->choices.models, "A model's directory or GGUF file; several are compared side by side")
+  verb.arguments("MODEL", o->choices.models, std::string(kModelHelp) + "; several are compared side by side")
       .optional();
   verb.values("--text", o->choices.text, "PATH", "UTF-8 text: a file, or a directory with all files below it");
   verb.value("--token-ids", o->choices.token_ids, "FILE.npy",

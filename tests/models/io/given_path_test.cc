@@ -52,13 +52,6 @@ TEST(GivenPath, Path_Missing_HasAMessageForEachReason) {
   EXPECT_EQ(refused_path(std::string("a\0b", 3)), "a\\x00b: the path contains a NUL byte");
 }
 
-TEST(GivenPath, NameOfTheHub_NotDownloaded_SaysHowToDownloadIt) {
-  EXPECT_EQ(refused_path("HuggingFaceTB/SmolLM2-135M"),
-            "HuggingFaceTB/SmolLM2-135M: does not exist; a model of the Hugging Face Hub is downloaded first, `hf "
-            "download HuggingFaceTB/SmolLM2-135M --local-dir DIR`, and given as DIR");
-  EXPECT_EQ(refused_path("a/b/c"), "a/b/c: does not exist: there is no directory a");
-}
-
 TEST(GivenPath, Directory_Forbidden_IsNamed) {
   if (::geteuid() == 0) GTEST_SKIP() << "everything is permitted to root";
   const Scratch scratch;
