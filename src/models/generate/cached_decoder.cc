@@ -175,6 +175,13 @@ class MappedWeights {
   OuterWeights<const float, const layers::StoredBlocks> outer_;
 };
 
+std::size_t bytes_of(const layers::StoredMatrix& matrix) { return matrix.bytes(); }
+
+template <typename M>
+std::size_t bytes_of(View<M, 2> matrix) {
+  return matrix.present() ? static_cast<std::size_t>(matrix.shape[0] * matrix.shape[1]) * sizeof(M) : 0;
+}
+
 template <typename M>
 using WeightsOf = std::conditional_t<std::is_same_v<M, layers::StoredBlocks>, MappedWeights, StoredWeights<M>>;
 
@@ -347,7 +354,19 @@ struct CachedDecoder::StateOf : State {
     const std::size_t row = weights.embedding_row_bytes();
     const bool tied = config.embeddings == Embeddings::tied;
     return weights.bytes() - (tied ? 0 : static_cast<std::size_t>(config.vocab) * row) +
-           static_cast<std::size_t>(options.batch) * row;
+           static_cast<std::size_t>(options.batch) * row - unread_expert_bytes();
+  }
+  /// Returns the bytes of the experts that a step does not read, if no two sequences choose the same one.
+  std::size_t unread_expert_bytes() const {
+    const Experts& experts = config.experts;
+    if (experts.count == 0) return 0;
+    std::size_t all = 0;
+    for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+      const auto& w = weights.layer(layer).experts;
+      all += bytes_of(w.gate_up) + bytes_of(w.down);
+    }
+    const std::int64_t unread = experts.count - std::min(experts.count, options.batch * experts.active);
+    return all / static_cast<std::size_t>(experts.count) * static_cast<std::size_t>(unread);
   }
 
   WeightsOf<M> weights;

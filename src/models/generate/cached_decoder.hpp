@@ -73,8 +73,8 @@ class CachedDecoder {
   std::size_t weight_bytes() const;
   /// Returns the bytes that the caches of all layers hold now, including free pages.
   std::size_t cache_bytes() const;
-  /// Returns the bytes that the next token of each sequence reads: all weights once, and the keys and values that it
-  /// sees.
+  /// Returns the bytes that the next token of each sequence reads: all weights once, but of experts only those that its
+  /// tokens choose, at most, and the keys and values that it sees.
   std::size_t step_bytes() const;
   /// Returns what the gate threshold left out so far, and the time of attention.
   const layers::AttentionSkip& skipped() const;

@@ -314,5 +314,17 @@ TEST_F(StoredWeights, File_ShortenedAfterItWasOpened_EndsTheCall) {
   EXPECT_EQ(decoder.length(), 0);
 }
 
+TEST_F(StoredWeights, StepBytes_OfExperts_CountThoseThatTokensChoose) {
+  const ModelFile file = model(hybrid_bytes(all_in("F32"), 2));
+  const auto step = [&](std::int64_t batch) {
+    const CachedDecoder decoder(file, {.weights = DType::f32, .batch = batch, .context = {.threads = 1}});
+    return decoder.step_bytes();
+  };
+  // Three sequences choose all six experts; a fourth adds what every sequence reads of its own.
+  const std::size_t own = step(4) - step(3), two_experts = kLayers * 2 * 3 * kFfn * kDim * sizeof(float);
+  EXPECT_EQ(step(2) - step(1), own + two_experts);
+  EXPECT_EQ(step(3) - step(2), own + two_experts);
+}
+
 }  // namespace
 }  // namespace headgate::models
