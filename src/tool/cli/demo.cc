@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <memory>
@@ -26,15 +28,21 @@
 namespace headgate::cli {
 namespace {
 
+/// The parts in their order.
+constexpr std::array kParts{"worked", "layer", "model", "backcopy", "text"};
+
 struct DemoArguments {
   std::optional<std::string> examples;
   std::optional<std::string> data;
   std::string model, out;
   std::vector<std::string> include;
-  std::string only;
+  std::string only, from = kParts.front();
   int threads = 0;
 
-  bool shows(const std::string& part) const { return only.empty() || only == part; }
+  bool shows(const std::string& part) const {
+    return only.empty() ? std::find(kParts.begin(), kParts.end(), part) >= std::find(kParts.begin(), kParts.end(), from)
+                        : only == part;
+  }
   bool trains() const { return shows("backcopy") || shows("text"); }
 };
 
@@ -156,8 +164,11 @@ Verb add_demo(CommandLine& line) {
   verb.value("--model", arguments->model, "MODEL",
              "Show the X-ray of this model on the text, as `headgate xray` reads it");
   verb.value("--out", arguments->out, "DIR", "Write the X-rays' pages to DIR");
-  verb.value("--only", arguments->only, "PART", "Show only one part: worked, layer, model, backcopy or text")
-      .one_of({"worked", "layer", "model", "backcopy", "text"});
+  const std::vector<std::string> parts(kParts.begin(), kParts.end());
+  Option only =
+      verb.value("--only", arguments->only, "PART", fmt::format("Show only one part: {}", fmt::join(parts, ", ")));
+  only.one_of(parts);
+  verb.value("--from", arguments->from, "PART", "Begin with this part").one_of(parts).excludes(only);
   verb.value("--examples", arguments->examples, "DIR", "Directory of the worked problems (default: the installed one)");
   declare_threads(verb, arguments->threads, "Threads (default: what OpenMP offers)");
   verb.footer(

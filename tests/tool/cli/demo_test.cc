@@ -59,6 +59,21 @@ TEST(Demo, Part_Chosen_IsShownAlone) {  // also finds the worked problems from a
   expect_refused(testing::headgate({"demo", "--only", "poetry"}), "demo", "poetry");
 }
 
+TEST(Demo, Part_ToBeginWith_LeavesOutThoseBeforeIt) {
+  const Outcome outcome = testing::headgate({"demo", "--from", "backcopy"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "\n\n--data PATH adds two trainings: one on attention sinks, one on a text.\n");
+  expect_refused(testing::headgate({"demo", "--from", "text", "--only", "worked"}), "demo", "--only");
+  expect_refused(testing::headgate({"demo", "--from", "poetry"}), "demo", "poetry");
+}
+
+TEST(Demo, WorkedProblems_ByThemselves_AreThoseOfTheDemo) {
+  const Outcome alone = testing::run_program({HEADGATE_WORKED_PROBLEMS, HEADGATE_EXAMPLES});
+  EXPECT_EQ(alone.status, 0) << alone.err;
+  EXPECT_EQ(alone.out, testing::headgate({"demo", "--only", "worked", "--examples", HEADGATE_EXAMPLES}).out);
+  EXPECT_EQ(testing::run_program({HEADGATE_WORKED_PROBLEMS, "/nonexistent"}).status, 2);
+}
+
 TEST(Demo, Text_Bad_IsRefusedBeforeAnythingIsShown) {
   const testing::Scratch scratch;
   const std::string text = scratch / "text";
