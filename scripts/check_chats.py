@@ -147,7 +147,9 @@ def olmo3(name, reply):
         + f"{{{{ '<|im_start|>system\\n{name} {NO_FUNCTIONS}' }}}}{{% endif %}}"
         + "{% for message in messages %}{% if message['role'] == 'system' %}"
         + f"{{{{ '<|im_start|>system\\n' + message['content'] }}}}{{{{ ' {NO_FUNCTIONS}' }}}}"
-        + "{% elif message['role'] == 'user' %}{{ '<|im_start|>user\\n' + message['content'] + '<|im_end|>\\n' }}{% endif %}"
+        + "{% else %}"
+        + CHATML_TURN
+        + "{% endif %}"
         + f"{{% if loop.last and add_generation_prompt %}}{{{{ '<|im_start|>assistant\\n{reply}' }}}}{{% endif %}}{{% endfor %}}"
     )
 
@@ -159,9 +161,10 @@ OLMO3_INSTRUCT = (
     "{%- for message in messages -%}{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' -}}"
     "{%- if loop.last and add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}{%- endfor -%}"
 )
+GEMMA_ROLE = "('model' if message['role'] == 'assistant' else message['role'])"
 GEMMA2 = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    "{% for message in messages %}{{ '<start_of_turn>' + message['role'] + '\n' + message['content'] | trim"
+    "{% for message in messages %}{{ '<start_of_turn>' + " + GEMMA_ROLE + " + '\n' + message['content'] | trim"
     " + '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"
 )
 GEMMA3 = """{{ bos_token }}
@@ -173,14 +176,14 @@ GEMMA3 = """{{ bos_token }}
     {%- set loop_messages = messages -%}
 {%- endif -%}
 {%- for message in loop_messages -%}
-    {{ '<start_of_turn>' + message['role'] + '\n' + (first_user_prefix if loop.first else "") }}
+    {{ '<start_of_turn>' + ROLE + '\n' + (first_user_prefix if loop.first else "") }}
     {{- message['content'] | trim }}
     {{- '<end_of_turn>\n' }}
 {%- endfor -%}
 {%- if add_generation_prompt -%}
     {{'<start_of_turn>model\n'}}
 {%- endif -%}
-"""
+""".replace("ROLE", GEMMA_ROLE)
 SYSTEM_TURN = "<|im_start|>system\\n{}<|im_end|>\\n"
 SMOLLM2 = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 QWEN25 = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
@@ -207,7 +210,11 @@ HARMONY = """{{- "<|start|>system<|message|>" }}
     {%- set messages = messages[1:] %}
 {%- endif %}
 {%- for message in messages %}
-    {{- "<|start|>user<|message|>" + message.content + "<|end|>" }}
+    {%- if message.role == "assistant" %}
+        {{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" }}
+    {%- else %}
+        {{- "<|start|>user<|message|>" + message.content + "<|end|>" }}
+    {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt -%}
 <|start|>assistant
@@ -257,6 +264,7 @@ QUESTIONS = [
     {"system": "Be brief.", "user": "What is a gate?"},
     {"system": "  Answer in French,\n\nplease. ", "user": "\n Qu’est-ce qu’un «gate»? \u00a0\n"},
 ]
+NEXT_QUESTION = " And a sink?"
 
 
 def tokenizer_of(template, bos, end):
@@ -289,14 +297,35 @@ def applied(tokenizer, question, **options):
         return None
 
 
+def next_turn(tokenizer):
+    """The text of two questions, from the answer to the first on."""
+    answer = "An answer."
+    messages = [
+        *messages_of(QUESTIONS[0]),
+        {"role": "assistant", "content": answer},
+        {"role": "user", "content": NEXT_QUESTION},
+    ]
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return text[text.index(answer) + len(answer) :].removeprefix(" ")  # Llama 2 puts a space behind every answer
+
+
 def write_golden(folder):
     cases = []
     for name, kind, template, bos, end in TEMPLATES:
         tokenizer = tokenizer_of(template, bos, end)
         questions = [{**question, "text": applied(tokenizer, question, tokenize=False)} for question in QUESTIONS]
+        dialogue = {"question": NEXT_QUESTION, "text": next_turn(tokenizer)}
         date = datetime.date.today().isoformat()  # which a template may write
         cases.append(
-            {"name": name, "format": kind, "bos": bos, "date": date, "template": template, "questions": questions}
+            {
+                "name": name,
+                "format": kind,
+                "bos": bos,
+                "date": date,
+                "template": template,
+                "questions": questions,
+                "dialogue": dialogue,
+            }
         )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "chats.json").write_text(json.dumps(cases, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
@@ -324,6 +353,14 @@ def ours(tool, folder, question):
     return json.loads(result.stdout)["prompt_ids"]
 
 
+def our_next_turn(tool, folder):
+    """The ids that the second of two questions adds."""
+    command = [tool, "generate", folder, "--chat", "--max-tokens", "1", "--json"]
+    text = QUESTIONS[0]["user"] + "\n" + NEXT_QUESTION + "\n"
+    result = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    return json.loads(result.stdout.splitlines()[1])["prompt_ids"]
+
+
 def check(tool, name, template, bos, end):
     tokenizer = tokenizer_of(template, bos, end)
     with tempfile.TemporaryDirectory() as text:
@@ -338,6 +375,9 @@ def check(tool, name, template, bos, end):
                 wrong.append(
                     f"{question}: {mine and tokenizer.decode(mine)!r}, not {theirs and tokenizer.decode(theirs)!r}"
                 )
+        mine, theirs = tokenizer.decode(our_next_turn(tool, folder)), next_turn(tokenizer)
+        if mine != theirs:
+            wrong.append(f"the next turn: {mine!r}, not {theirs!r}")
     print(f"{name:16s} {'; '.join(wrong) or 'the same'}")
     return not wrong
 

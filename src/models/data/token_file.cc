@@ -11,6 +11,7 @@
 
 #include "models/io/safetensors.hpp"
 #include "models/io/staged_file.hpp"
+#include "models/io/work.hpp"
 
 namespace headgate::train {
 
@@ -111,15 +112,18 @@ class TextWriter {
 /// Encodes one file of the corpus. Returns the bytes without a token.
 std::uint64_t write_text(Writer& writer, const Corpus& corpus, std::size_t file, const tokenize::Tokenizer& tokenizer) {
   TextWriter text(writer);
+  std::int64_t read = corpus.begin_of(file);
   const auto encoder = tokenizer.stream({.add_special = false, .spans = true});
-  corpus.for_pieces(corpus.begin_of(file), corpus.begin_of(file + 1),
-                    [&](const std::uint8_t* data, std::int64_t count) {
-                      constexpr std::int64_t kPart = std::int64_t{1} << 16;
-                      for (std::int64_t at = 0; at < count; at += kPart) {
-                        const auto bytes = static_cast<std::size_t>(std::min(kPart, count - at));
-                        text.add(encoder->next({reinterpret_cast<const char*>(data + at), bytes}));
-                      }
-                    });
+  corpus.for_pieces(
+      corpus.begin_of(file), corpus.begin_of(file + 1), [&](const std::uint8_t* data, std::int64_t count) {
+        constexpr std::int64_t kPart = std::int64_t{1} << 16;
+        for (std::int64_t at = 0; at < count; at += kPart) {
+          const auto bytes = static_cast<std::size_t>(std::min(kPart, count - at));
+          text.add(encoder->next({reinterpret_cast<const char*>(data + at), bytes}));
+          read += static_cast<std::int64_t>(bytes);
+          io::report_work("tokenizing ", corpus.name(), static_cast<double>(read) / static_cast<double>(corpus.size()));
+        }
+      });
   text.add(encoder->finish());
   return text.left_out();
 }

@@ -12,6 +12,7 @@
 #include "library/core/check.hpp"
 #include "models/data/random.hpp"
 #include "models/io/npy.hpp"
+#include "models/io/work.hpp"
 #include "models/layers/cross_entropy.hpp"
 #include "models/tokenize/tokenizer_file.hpp"
 
@@ -56,11 +57,14 @@ TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end,
     }
   };
   const auto encoder = tokenizer.stream({.add_special = false, .spans = true});
+  std::int64_t read = 0;
   corpus.for_pieces(begin, end, [&](const std::uint8_t* data, std::int64_t count) {
     constexpr std::int64_t kPart = std::int64_t{1} << 16;
     for (std::int64_t at = 0; at < count; at += kPart) {
       const auto bytes = static_cast<std::size_t>(std::min(kPart, count - at));
       take(encoder->next({reinterpret_cast<const char*>(data + at), bytes}));
+      read += static_cast<std::int64_t>(bytes);
+      io::report_work("tokenizing ", corpus.name(), static_cast<double>(read) / static_cast<double>(end - begin));
     }
   });
   take(encoder->finish());

@@ -22,6 +22,7 @@
 #include "models/io/safetensors.hpp"
 #include "models/io/staged_directory.hpp"
 #include "models/io/staged_file.hpp"
+#include "models/io/work.hpp"
 
 namespace headgate::models {
 namespace {
@@ -225,6 +226,12 @@ std::vector<TensorLocation> ModelFile::checked(const ParameterTable& table) cons
   return places;
 }
 
+/// Reports that the model is read up to this parameter.
+void ModelFile::report_read(const ParameterTable& table, const Parameter& parameter) const {
+  io::report_work("reading ", weights_->path(),
+                  static_cast<double>(parameter.offset + parameter.count) / static_cast<double>(table.total()));
+}
+
 void ModelFile::read_each(const std::function<void(const Parameter&, const float*)>& at) const {
   const ParameterTable table(file_.config);
   const std::vector<TensorLocation> places = checked(table);
@@ -235,6 +242,7 @@ void ModelFile::read_each(const std::function<void(const Parameter&, const float
     values.resize(std::max(values.size(), static_cast<std::size_t>(parameter.count)));
     read_rows(places[i], parameter, values.data());
     at(parameter, values.data());
+    report_read(table, parameter);
   }
 }
 
@@ -253,10 +261,11 @@ void ModelFile::read_in_place(const std::function<void(const Parameter&, TensorL
       read_rows(places[i], parameter, values.data());
       vector(parameter, values.data());
     }
+    report_read(table, parameter);
   }
 }
 
-std::vector<float> ModelFile::read(const io::FileProgress& progress) const {
+std::vector<float> ModelFile::read() const {
   const ParameterTable table(file_.config);
   const std::vector<TensorLocation> places = checked(table);
   weights_->verify();
@@ -264,8 +273,7 @@ std::vector<float> ModelFile::read(const io::FileProgress& progress) const {
   for (std::size_t i = 0; i < places.size(); ++i) {
     const Parameter& parameter = table.entries()[i];
     read_rows(places[i], parameter, out.data() + parameter.offset);
-    if (progress)
-      progress(static_cast<double>(parameter.offset + parameter.count) / static_cast<double>(table.total()));
+    report_read(table, parameter);
   }
   return out;
 }

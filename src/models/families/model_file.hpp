@@ -72,8 +72,8 @@ class ModelFile {
   const io::GgufFile* gguf() const { return gguf_.get(); }
 
   /// Returns all parameters, (total) as ParameterTable(config()) lays them out. Checks that all tensors exist before it
-  /// allocates. Calls progress(fraction) after each parameter.
-  std::vector<float> read(const io::FileProgress& progress = {}) const;
+  /// allocates. Calls io::report_work after each parameter, as the functions below do.
+  std::vector<float> read() const;
   /// Throws io::FileError if a tensor is missing, is unknown, or has a wrong shape.
   void check_tensors() const { checked(ParameterTable(file_.config)); }
   /// Calls at(parameter, its numbers in f32) for each parameter in the table's order. The numbers are valid during the
@@ -91,6 +91,7 @@ class ModelFile {
 
  private:
   std::vector<TensorLocation> checked(const ParameterTable& table) const;
+  void report_read(const ParameterTable& table, const Parameter& parameter) const;
   TensorLocation stored(const Parameter& parameter) const;
   void check_shape(const Parameter& parameter, const TensorPiece& at) const;
   void check_names(const std::vector<TensorLocation>& used) const;

@@ -17,6 +17,8 @@ constexpr std::string_view kSystem = "{system}", kUser = "{user}", kDate = "{dat
 constexpr std::array<std::string_view, 4> kBosTags{"{{ bos_token", "{{bos_token", "{{- bos_token", "{{-bos_token"};
 constexpr std::array<std::string_view, ChatFormat::kMost> kChatMlMarkers{"<|im_start|>", "<|im_end|>"};
 
+#define HEADGATE_CHATML_NEXT "<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
+
 #define HEADGATE_HARMONY_SYSTEM                                                            \
   "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n" \
   "Knowledge cutoff: 2024-06\nCurrent date: {date}\n\nReasoning: medium\n\n"               \
@@ -30,6 +32,7 @@ constexpr std::array<ChatFormat, 17> kFormats{{
      .with_system = "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n"
                     "<|im_start|>assistant\n<think>\n",
      .without_system = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n<think>\n",
+     .next_turn = HEADGATE_CHATML_NEXT "<think>\n",
      .markers = {"<|im_start|>", "<|im_end|>", "<think>"},
      .end_of_turn = "<|im_end|>",
      .trim = Trim::each,
@@ -40,6 +43,7 @@ constexpr std::array<ChatFormat, 17> kFormats{{
      .with_system = "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n"
                     "<|im_start|>assistant\n<think>\n\n</think>\n\n",
      .without_system = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+     .next_turn = HEADGATE_CHATML_NEXT "<think>\n\n</think>\n\n",
      .markers = {"<|im_start|>", "<|im_end|>", "<think>", "</think>"},
      .end_of_turn = "<|im_end|>",
      .trim = Trim::each,
@@ -53,6 +57,7 @@ constexpr std::array<ChatFormat, 17> kFormats{{
                     "<functions></functions><|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n"
                     "<|im_start|>assistant\n<think>",
      .without_system = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n<think>",
+     .next_turn = HEADGATE_CHATML_NEXT "<think>",
      .markers = {"<|im_start|>", "<|im_end|>", "<think>"},
      .end_of_turn = "<|im_end|>",
      .trim = Trim::nothing,
@@ -63,6 +68,7 @@ constexpr std::array<ChatFormat, 17> kFormats{{
      .with_system = "<|im_start|>system\n{system} You do not currently have access to any functions. "
                     "<functions></functions><|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n",
      .without_system = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n",
+     .next_turn = HEADGATE_CHATML_NEXT,
      .markers = kChatMlMarkers,
      .end_of_turn = "<|im_end|>",
      .trim = Trim::nothing,
@@ -77,6 +83,7 @@ constexpr std::array<ChatFormat, 17> kFormats{{
          "<|im_start|>system\nYou are a helpful function-calling AI assistant. You do not currently have "
          "access to any functions. <functions></functions><|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n"
          "<|im_start|>assistant\n",
+     .next_turn = HEADGATE_CHATML_NEXT,
      .markers = kChatMlMarkers,
      .end_of_turn = "<|im_end|>",
      .trim = Trim::nothing,
@@ -87,6 +94,7 @@ constexpr std::array<ChatFormat, 17> kFormats{{
      .with_system = "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n"
                     "<|im_start|>assistant\n<think>\n",
      .without_system = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n<think>\n",
+     .next_turn = HEADGATE_CHATML_NEXT "<think>\n",
      .markers = {"<|im_start|>", "<|im_end|>", "<think>"},
      .end_of_turn = "<|im_end|>",
      .trim = Trim::nothing,
@@ -98,6 +106,7 @@ constexpr std::array<ChatFormat, 17> kFormats{{
      .with_system = "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n"
                     "<|im_start|>assistant\n",
      .without_system = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n",
+     .next_turn = HEADGATE_CHATML_NEXT,
      .markers = kChatMlMarkers,
      .end_of_turn = "<|im_end|>",
      .trim = Trim::nothing,
@@ -107,6 +116,7 @@ constexpr std::array<ChatFormat, 17> kFormats{{
      .foreign = {},
      .with_system = "<bos><start_of_turn>user\n{system}\n\n{user}<end_of_turn>\n<start_of_turn>model\n",
      .without_system = "<bos><start_of_turn>user\n{user}<end_of_turn>\n<start_of_turn>model\n",
+     .next_turn = "<end_of_turn>\n<start_of_turn>user\n{user}<end_of_turn>\n<start_of_turn>model\n",
      .markers = {"<bos>", "<start_of_turn>", "<end_of_turn>"},
      .end_of_turn = "<end_of_turn>",
      .trim = Trim::user},
@@ -115,6 +125,7 @@ constexpr std::array<ChatFormat, 17> kFormats{{
      .foreign = {"first_user_prefix"},
      .with_system = "",
      .without_system = "<bos><start_of_turn>user\n{user}<end_of_turn>\n<start_of_turn>model\n",
+     .next_turn = "<end_of_turn>\n<start_of_turn>user\n{user}<end_of_turn>\n<start_of_turn>model\n",
      .markers = {"<bos>", "<start_of_turn>", "<end_of_turn>"},
      .end_of_turn = "<end_of_turn>",
      .trim = Trim::user},
@@ -129,6 +140,8 @@ constexpr std::array<ChatFormat, 17> kFormats{{
                        "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n<|eot_id|>"
                        "<|start_header_id|>user<|end_header_id|>\n\n{user}<|eot_id|>"
                        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+     .next_turn = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n{user}<|eot_id|>"
+                  "<|start_header_id|>assistant<|end_header_id|>\n\n",
      .markers = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
      .end_of_turn = "<|eot_id|>",
      .trim = Trim::each},
@@ -140,6 +153,8 @@ constexpr std::array<ChatFormat, 17> kFormats{{
                     "<|start_header_id|>assistant<|end_header_id|>\n\n",
      .without_system = "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n{user}<|eot_id|>"
                        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+     .next_turn = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n{user}<|eot_id|>"
+                  "<|start_header_id|>assistant<|end_header_id|>\n\n",
      .markers = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
      .end_of_turn = "<|eot_id|>",
      .trim = Trim::each},
@@ -148,6 +163,7 @@ constexpr std::array<ChatFormat, 17> kFormats{{
      .foreign = {},
      .with_system = "<s>[INST] <<SYS>>\n{system}\n<</SYS>>\n\n{user} [/INST]",
      .without_system = "<s>[INST] {user} [/INST]",
+     .next_turn = "</s><s>[INST] {user} [/INST]",
      .markers = {"<s>", "[INST]", "[/INST]"},
      .end_of_turn = "</s>",
      .trim = Trim::joined},
@@ -160,6 +176,7 @@ constexpr std::array<ChatFormat, 17> kFormats{{
      "<|start|>developer<|message|># Instructions\n\n{system}\n\n<|end|><|start|>user<|message|>{user}<|end|>"
      "<|start|>assistant",
      .without_system = HEADGATE_HARMONY_SYSTEM "<|start|>user<|message|>{user}<|end|><|start|>assistant",
+     .next_turn = "<|end|><|start|>user<|message|>{user}<|end|><|start|>assistant",
      .markers = {"<|start|>", "<|message|>", "<|end|>"},
      .end_of_turn = "<|return|>",
      .trim = Trim::nothing},
@@ -169,6 +186,7 @@ constexpr std::array<ChatFormat, 17> kFormats{{
      .foreign = {"[SYSTEM_PROMPT]"},
      .with_system = "<s> [INST] {system}\n\n{user} [/INST]",
      .without_system = "<s> [INST] {user} [/INST]",
+     .next_turn = "</s> [INST] {user} [/INST]",
      .markers = {"<s>", "[INST]", "[/INST]"},
      .end_of_turn = "</s>",
      .trim = Trim::nothing},
@@ -177,6 +195,7 @@ constexpr std::array<ChatFormat, 17> kFormats{{
      .foreign = {"[SYSTEM_PROMPT]"},
      .with_system = "",
      .without_system = "<s>[INST] {user} [/INST]",
+     .next_turn = "</s> [INST] {user} [/INST]",
      .markers = {"<s>", "[INST]", "[/INST]"},
      .end_of_turn = "</s>",
      .trim = Trim::nothing},
@@ -185,6 +204,7 @@ constexpr std::array<ChatFormat, 17> kFormats{{
      .foreign = {"[SYSTEM_PROMPT]"},
      .with_system = "<s>[INST] {system}\n\n{user}[/INST]",
      .without_system = "<s>[INST] {user}[/INST]",
+     .next_turn = "</s>[INST] {user}[/INST]",
      .markers = {"<s>", "[INST]", "[/INST]"},
      .end_of_turn = "</s>",
      .trim = Trim::nothing},
@@ -193,12 +213,14 @@ constexpr std::array<ChatFormat, 17> kFormats{{
      .foreign = {"[SYSTEM_PROMPT]"},
      .with_system = "<s>[INST]{system}\n\n{user}[/INST]",
      .without_system = "<s>[INST]{user}[/INST]",
+     .next_turn = "</s>[INST]{user}[/INST]",
      .markers = {"<s>", "[INST]", "[/INST]"},
      .end_of_turn = "</s>",
      .trim = Trim::nothing},
 }};
 
 #undef HEADGATE_HARMONY_SYSTEM
+#undef HEADGATE_CHATML_NEXT
 
 /// Returns "ChatML, Llama 3, …", each name once.
 std::string known_names() {
@@ -367,6 +389,34 @@ class ChatEncoder {
   std::string text_;
 };
 
+/// Adds a text of the format with the texts in their places, trimmed as the format does.
+void add_format(ChatEncoder& encoder, std::string_view rest, const ChatFormat& format, const ChatText& given) {
+  const ChatText text = trimmed(given, format.trim);
+  while (!rest.empty()) {
+    const auto starts = [rest](std::string_view part) { return !part.empty() && rest.starts_with(part); };
+    const auto marker = std::find_if(format.markers.begin(), format.markers.end(), starts);
+    if (marker != format.markers.end()) {
+      encoder.add_marker(*marker);
+      rest.remove_prefix(marker->size());
+    } else if (starts(format.end_of_turn)) {
+      encoder.add_marker(format.end_of_turn);
+      rest.remove_prefix(format.end_of_turn.size());
+    } else if (starts(kSystem)) {
+      encoder.add_text(text.system);
+      rest.remove_prefix(kSystem.size());
+    } else if (starts(kUser)) {
+      encoder.add_text(text.user);
+      rest.remove_prefix(kUser.size());
+    } else if (starts(kDate)) {
+      encoder.add_text(given.date.empty() ? today() : given.date);
+      rest.remove_prefix(kDate.size());
+    } else {
+      encoder.add_text(rest.substr(0, 1));
+      rest.remove_prefix(1);
+    }
+  }
+}
+
 }  // namespace
 
 std::span<const ChatFormat> chat_formats() { return kFormats; }
@@ -392,31 +442,16 @@ tokenize::Encoding encode_chat(const Chat& chat, const ChatText& text, const tok
   ChatText written = text;
   if (written.system.empty()) written.system = chat.default_system;
   require(written.system.empty() || !format.with_system.empty(), "the model's chat format has no system text");
-  written = trimmed(written, format.trim);
-  std::string_view rest = written.system.empty() ? format.without_system : format.with_system;
   ChatEncoder encoder(tokenizer);
   if (chat.begins_with_bos) encoder.add_bos();
   if (!chat.front.empty()) encoder.add_marker(chat.front);
-  while (!rest.empty()) {
-    const auto starts = [rest](std::string_view part) { return !part.empty() && rest.starts_with(part); };
-    const auto marker = std::find_if(format.markers.begin(), format.markers.end(), starts);
-    if (marker != format.markers.end()) {
-      encoder.add_marker(*marker);
-      rest.remove_prefix(marker->size());
-    } else if (starts(kSystem)) {
-      encoder.add_text(written.system);
-      rest.remove_prefix(kSystem.size());
-    } else if (starts(kUser)) {
-      encoder.add_text(written.user);
-      rest.remove_prefix(kUser.size());
-    } else if (starts(kDate)) {
-      encoder.add_text(text.date.empty() ? today() : text.date);
-      rest.remove_prefix(kDate.size());
-    } else {
-      encoder.add_text(rest.substr(0, 1));
-      rest.remove_prefix(1);
-    }
-  }
+  add_format(encoder, written.system.empty() ? format.without_system : format.with_system, format, written);
+  return encoder.take();
+}
+
+tokenize::Encoding encode_next_turn(const Chat& chat, const std::string& user, const tokenize::Tokenizer& tokenizer) {
+  ChatEncoder encoder(tokenizer);
+  add_format(encoder, chat.format->next_turn, *chat.format, {.system = "", .user = user});
   return encoder.take();
 }
 

@@ -34,6 +34,8 @@ struct ChatFormat {
   /// The text of a conversation up to the model's answer, with {system}, {user} and {date} for the texts. `with_system`
   /// empty: the format has no place for a system's text.
   std::string_view with_system, without_system;
+  /// The text behind an answer up to the next one, with {user}. It begins with the token that ends the answer's turn.
+  std::string_view next_turn;
   /// Parts of that text that are one token if the vocabulary has them as special tokens.
   std::array<std::string_view, kMost> markers;
   std::string_view end_of_turn;  ///< the token that the model writes after its answer
@@ -64,6 +66,10 @@ struct ChatText {
 /// special tokens spelled in `text` are plain text. `spans` are empty. Throws Error if the format has no place for a
 /// system's text, and if the template begins with a token that the tokenizer does not name.
 tokenize::Encoding encode_chat(const Chat& chat, const ChatText& text, const tokenize::Tokenizer& tokenizer);
+
+/// Returns the ids behind an answer, less the token that ended it, up to the next one: those of another question. Later
+/// turns have no system's text.
+tokenize::Encoding encode_next_turn(const Chat& chat, const std::string& user, const tokenize::Tokenizer& tokenizer);
 
 /// Returns the id of the format's end of turn. Throws Error if the vocabulary has no such token.
 std::int32_t end_of_turn(const Chat& chat, const tokenize::Tokenizer& tokenizer);

@@ -7,6 +7,7 @@
 
 #include "library/core/check.hpp"
 #include "models/generate/stop_texts.hpp"
+#include "models/io/work.hpp"
 
 namespace headgate::generate {
 namespace {
@@ -41,7 +42,9 @@ bool read_prompt(models::CachedDecoder& decoder, View<float, 2> logits, std::spa
   const auto tokens = static_cast<std::int64_t>(prompt.size());
   for (std::int64_t from = 0; from < tokens; from += kPromptPart) {
     if (from > 0 && hooks.text && !hooks.text("")) return false;
-    decoder.append(logits, {prompt.data() + from, {1, std::min(kPromptPart, tokens - from)}});
+    const std::int64_t part = std::min(kPromptPart, tokens - from);
+    decoder.append(logits, {prompt.data() + from, {1, part}});
+    io::report_work("reading the prompt", "", static_cast<double>(from + part) / static_cast<double>(tokens));
   }
   return true;
 }

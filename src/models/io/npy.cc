@@ -336,6 +336,7 @@ void NpyWriter::add(const std::string& path, const Array& array) {
   const std::string header = npy_header(array.dtype, array.shape);
   file.write(header.data(), header.size());
   file.write(array.data.get(), array.bytes());
+  entries_.push_back({path, array.dtype, array.shape});
 }
 
 void NpyWriter::commit() {

@@ -55,6 +55,13 @@ std::string npy_header(DType dtype, const std::vector<std::int64_t>& shape);
 /// Writes a set of files together: no target changes before all new contents are on the disk.
 class NpyWriter {
  public:
+  /// A file that commit() has written or will write.
+  struct Entry {
+    std::string path;
+    DType dtype;
+    std::vector<std::int64_t> shape;
+  };
+
   /// Makes commit() create this directory if it is missing. Call it before adding files in it.
   void make_directory(const std::string& path);
   /// Adds a file. `array` must be row-major. Throws FileError for bf16, which has no NumPy type.
@@ -62,8 +69,11 @@ class NpyWriter {
   /// Renames every file into place.
   void commit();
 
+  const std::vector<Entry>& entries() const { return entries_; }
+
  private:
   std::vector<StagedFile> files_;
+  std::vector<Entry> entries_;
   std::vector<std::string> new_directories_;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "models/io/input_file.hpp"
+#include "models/io/work.hpp"
 #include "models/tokenize/byte_alphabet.hpp"
 #include "models/tokenize/error.hpp"
 #include "models/tokenize/pair_merger.hpp"
@@ -65,9 +66,13 @@ void learn(TokenizerParts& parts, PairMerger& merger, std::int32_t ids, const st
   std::vector<std::string> spellings;
   spellings.reserve(static_cast<std::size_t>(parts.vocabulary.size()));
   for (std::int32_t id = 0; id < parts.vocabulary.size(); ++id) spellings.emplace_back(parts.vocabulary.spelling(id));
+  const std::int32_t before = parts.vocabulary.size();
+  const auto report = [&](std::int32_t size) {
+    io::report_work("learning merges", "", static_cast<double>(size - before) / static_cast<double>(ids - before));
+  };
   while (parts.vocabulary.size() < ids) {
     const std::optional<TokenPair> pair = merger.most_frequent(BpeTrainer::kLeastCount);
-    if (!pair) return;
+    if (!pair) return report(ids);
     const std::string& left = spellings[static_cast<std::size_t>(pair->left)];
     const std::string& right = spellings[static_cast<std::size_t>(pair->right)];
     const std::string spelling = left + right;
@@ -83,6 +88,7 @@ void learn(TokenizerParts& parts, PairMerger& merger, std::int32_t ids, const st
       spellings.push_back(spelling);
     }
     merger.merge(*pair, id);
+    report(parts.vocabulary.size());
   }
 }
 

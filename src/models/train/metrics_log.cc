@@ -110,6 +110,8 @@ bool may_begin_record(std::string_view line) {
   return line.starts_with(begin) || begin.starts_with(line);
 }
 
+std::string metrics_line(const Progress& progress) { return record_of(progress).dump(); }
+
 void check_metrics(const std::string& path) { kept_part(path, 0); }
 
 bool has_step_without_evaluation(const std::string& path, std::int64_t step) {
@@ -136,7 +138,7 @@ MetricsLog::MetricsLog(const std::string& path, std::int64_t step) : path_(path)
 MetricsLog::~MetricsLog() { ::close(descriptor_); }
 
 void MetricsLog::add(const Progress& progress) {
-  unwritten_ += record_of(progress).dump() + "\n";
+  unwritten_ += metrics_line(progress) + "\n";
   flush();
 }
 

@@ -18,6 +18,9 @@ struct Progress {
   std::optional<Evaluation> evaluation;  ///< if one was due
 };
 
+/// Returns the record of a step as it stands in metrics.jsonl, without a newline.
+std::string metrics_line(const Progress& progress);
+
 /// Throws io::FileError if `path` holds anything but records of a run.
 void check_metrics(const std::string& path);
 

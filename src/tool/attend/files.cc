@@ -23,7 +23,7 @@ void check_outputs(const Files& files) {
   check_paths(outputs, input_paths(files), {{"--grad-dir", files.grad_dir}, {"--stats", files.statistics.directory}});
 }
 
-void write_outputs(const Files& files, const Results& results) {
+std::vector<io::NpyWriter::Entry> write_outputs(const Files& files, const Results& results) {
   io::NpyWriter writer;
   if (!files.statistics.directory.empty()) {
     writer.make_directory(files.statistics.directory);
@@ -33,6 +33,7 @@ void write_outputs(const Files& files, const Results& results) {
   }
   add_results(writer, files, results);
   writer.commit();
+  return writer.entries();
 }
 
 }  // namespace headgate::attend

@@ -55,7 +55,7 @@ void check_outputs(const Files& files);
 /// io::FileError and Error for arrays that do not fit.
 Results compute(const Files& files, const Arrays& arrays, const AttentionOptions& options, bool off_by_one);
 
-/// Writes all output files atomically: all of them or none.
-void write_outputs(const Files& files, const Results& results);
+/// Writes all output files atomically: all of them or none. Returns them.
+std::vector<io::NpyWriter::Entry> write_outputs(const Files& files, const Results& results);
 
 }  // namespace headgate::attend

@@ -123,13 +123,14 @@ LinearResults compute(const LinearFiles& files, const LinearArrays& a, const Lin
   return r;
 }
 
-void write_outputs(const LinearFiles& files, const LinearResults& results) {
+std::vector<io::NpyWriter::Entry> write_outputs(const LinearFiles& files, const LinearResults& results) {
   io::NpyWriter writer;
   if (!files.figures.directory.empty()) writer.make_directory(files.figures.directory);
   for_each_figure(files.figures, results,
                   [&](const auto& row, const io::Array& array) { add_file(writer, files.figures.path(row), array); });
   add_results(writer, files, results);
   writer.commit();
+  return writer.entries();
 }
 
 }  // namespace headgate::attend

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "models/io/work.hpp"
 #include "tool/bench/memory.hpp"
 #include "tool/machine/machine_facts.hpp"
 
@@ -16,7 +17,9 @@ BenchReport measure_all(const std::vector<BenchGroup>& groups, MemoryCase memory
   BenchReport report;
   report.machine = measure_machine(isa, settings.threads, peaks);
   print(fmt::format("{}\n{}", machine_text(report.machine), table_head()));
+  double measured = 0.0;
   for (const BenchGroup& group : groups) {
+    io::report_work("measuring ", group.cases.front().name, measured++ / static_cast<double>(groups.size()));
     GroupResult result = run_group(group, settings, peaks);
     for (CaseResult& c : result.cases) {
       if (!c.floor || !c.sgemm_floor) continue;

@@ -30,6 +30,7 @@ struct Options {
   Given<kAttentionOptions> given;
   std::optional<DType> dtype;
   bool off_by_one = false;
+  bool json = false;
 };
 
 /// "L,R".
@@ -56,7 +57,8 @@ int run_attend(Options o) {
 
   attend::check_outputs(o.files);
   const attend::Arrays arrays = attend::read_arrays(o.files, o.dtype);
-  attend::write_outputs(o.files, attend::compute(o.files, arrays, options, o.off_by_one));
+  const auto written = attend::write_outputs(o.files, attend::compute(o.files, arrays, options, o.off_by_one));
+  if (o.json) print_written(written);
   return kSuccess;
 }
 
@@ -128,6 +130,7 @@ Verb add_attend(CommandLine& line) {
   add_statistics(verb, options->files);
   add_gradients(verb, options->files, "dz is that of the gate");
   add_options(verb, *options);
+  declare_written_json(verb, options->json);
   verb.footer(
       "Environment:\n"
       "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"

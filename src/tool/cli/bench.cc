@@ -18,6 +18,8 @@
 #include "tool/cli/json_option.hpp"
 #include "tool/cli/threads.hpp"
 #include "tool/cli/verbs.hpp"
+#include "tool/console/console.hpp"
+#include "tool/console/progress.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -101,6 +103,8 @@ int run_bench(const BenchArguments& arguments) {
   const bench::BenchReport report =
       bench::measure_all(groups, with_memory ? bench::MemoryCase::run : bench::MemoryCase::skipped, isa, settings,
                          [table = arguments.json.print ? stderr : stdout](const std::string& text) {
+                           console::ProgressBar::clear_line();
+                           if (table == stderr && console::is_quiet()) return;
                            fmt::print(table, "{}", text);
                            std::fflush(table);
                          });

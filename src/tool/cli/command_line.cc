@@ -15,6 +15,7 @@
 #include "library/core/nearest_word.hpp"
 #include "tool/cli/help.hpp"
 #include "tool/cli/number.hpp"
+#include "tool/console/console.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -231,6 +232,7 @@ CommandLine::~CommandLine() = default;
 VerbOptions CommandLine::add_verb(const std::string& name, const std::string& description) {
   CLI::App* verb = app_->add_subcommand(name, description);
   verb->group("Verbs");
+  verb->add_flag_callback("-q,--quiet", console::be_quiet, "Print results and errors only: no notes, no progress");
   return {verb, old_words_[name], value_words_};
 }
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "models/train/evaluation_choices.hpp"
 #include "tool/cli/dtype_option.hpp"
 #include "tool/cli/enum_option.hpp"
+#include "tool/cli/json_option.hpp"
 #include "tool/cli/output_files.hpp"
 #include "tool/cli/verbs.hpp"
 #include "tool/console/progress.hpp"
@@ -23,6 +25,7 @@ namespace {
 struct ConvertOptions {
   std::string in, out;
   DType dtype = DType::f32;
+  bool json = false;
   std::optional<models::GateLayout> layout;  ///< empty: as in the file
 };
 
@@ -35,6 +38,18 @@ std::string description(const models::ModelFile& file, DType dtype, const genera
                      text.no_tokenizer.empty() ? "" : fmt::format("; without a tokenizer: {}", text.no_tokenizer));
 }
 
+nlohmann::ordered_json description_json(const ConvertOptions& o, const models::ModelFile& file,
+                                        const generate::GgufTextFiles& text) {
+  std::vector<std::string> names;
+  names.reserve(text.files.size());
+  for (const models::TextFile& each : text.files) names.push_back(each.name);
+  return {{"out", o.out},
+          {"parameters", models::parameter_count(file.config())},
+          {"dtype", dtype_name(o.dtype)},
+          {"text_files", names},
+          {"no_tokenizer", text.no_tokenizer}};
+}
+
 int run_convert(const ConvertOptions& o) {
   const std::string in = train::model_path(o.in);
   check_output_directory({"OUT", o.out}, [&o](InputFiles& inputs) { inputs.add_models("IN", {o.in}); });
@@ -45,15 +60,13 @@ int run_convert(const ConvertOptions& o) {
   const generate::GgufTextFiles text = file.gguf() != nullptr
                                            ? generate::gguf_text_files(in, file)
                                            : generate::GgufTextFiles{models::read_text_files(in), {}};
+  const std::vector<float> parameters = file.read();
   console::ProgressBar bar;
-  constexpr double kReading = 0.5;  // share of the time
-  const std::vector<float> parameters =
-      file.read([&](double done) { bar.show(kReading * done, {.text = "reading ", .path = o.in}); });
-  models::write_model(o.out, out, parameters, o.dtype, text.files, [&](double done) {
-    bar.show(kReading + (1.0 - kReading) * done, {.text = "writing ", .path = o.out});
-  });
+  models::write_model(o.out, out, parameters, o.dtype, text.files,
+                      [&](double done) { bar.show(done, {.text = "writing ", .path = o.out}); });
   bar.clear();
   say_written("convert", o.out, description(file, o.dtype, text));
+  if (o.json) fmt::print("{}", json_text(description_json(o, file, text)));
   return kSuccess;
 }
 
@@ -77,7 +90,15 @@ Verb add_convert(CommandLine& line) {
   declare_enum<models::GateLayout>(
       verb, "--layout", o->layout, "LAYOUT",
       "Where the gate's rows stand: " + list_words<models::GateLayout>() + " (default: as in IN)");
+  declare_json(verb, o->json, "one object");
   verb.footer(
+      "JSON output:\n"
+      "  out           OUT\n"
+      "  parameters    a number\n"
+      "  dtype         their type in the file\n"
+      "  text_files    names of the tokenizer's and generation's files\n"
+      "  no_tokenizer  why a tokenizer is missing; empty if it is not\n"
+      "\n"
       "Layouts, of Hq heads in Hkv groups:\n"
       "  separate        q in q_proj.weight, the gate in gate_proj.weight\n"
       "  per_query_head  q_proj.weight has each head's q, then its gate\n"

@@ -67,6 +67,11 @@ std::string advice_on_waiting(const std::string& value) {
       value);
 }
 
+std::string advice_on_dynamic(const std::string& value) {
+  if (value != "true" && value != "TRUE" && value != "1") return "";
+  return fmt::format("OMP_DYNAMIC={} lets OpenMP use fewer threads where the machine is busy: unset it", value);
+}
+
 std::string no_advice(const std::string& /*value*/) { return ""; }
 
 /// An environment variable that decides what a process uses, and what to say of its value.
@@ -75,11 +80,12 @@ struct Variable {
   std::string (*advice)(const std::string& value);
 };
 
-constexpr std::array<Variable, 9> kVariables{{
+constexpr std::array<Variable, 10> kVariables{{
     {"HEADGATE_ISA", advice_on_isa},
     {"HEADGATE_VERBOSE", advice_on_verbose},
     {"OMP_NUM_THREADS", no_advice},  // advice_on_threads
     {"OMP_THREAD_LIMIT", no_advice},
+    {"OMP_DYNAMIC", advice_on_dynamic},
     {"OMP_PROC_BIND", no_advice},
     {"OMP_PLACES", no_advice},
     {"OMP_WAIT_POLICY", advice_on_waiting},

@@ -102,7 +102,7 @@ int run_eval(const EvalOptions& o) {
   std::set<std::string> left_out;
   for (const train::EvaluationInput& input : inputs) {
     for (const std::string& what : input.source->left_out().phrases()) {
-      if (left_out.insert(what).second) console::say(stderr, fmt::format("left out: {}\n", what));
+      if (left_out.insert(what).second) console::note(fmt::format("left out: {}\n", what));
     }
   }
   std::vector<EvaluatedModel> results;

@@ -13,19 +13,20 @@
 #include <string>
 #include <vector>
 
-#include "headgate/runtime.hpp"
 #include "models/families/model_file.hpp"
 #include "models/generate/cached_decoder.hpp"
 #include "models/generate/chat.hpp"
+#include "models/generate/conversation.hpp"
 #include "models/generate/files.hpp"
 #include "models/generate/generate.hpp"
 #include "models/io/input_file.hpp"
 #include "models/io/npy.hpp"
-#include "models/io/units.hpp"
 #include "models/tokenize/open.hpp"
 #include "models/train/evaluation_choices.hpp"
+#include "tool/cli/chat_loop.hpp"
 #include "tool/cli/dtype_option.hpp"
 #include "tool/cli/gate_threshold.hpp"
+#include "tool/cli/generate_report.hpp"
 #include "tool/cli/json_option.hpp"
 #include "tool/cli/output_files.hpp"
 #include "tool/cli/precision_option.hpp"
@@ -33,14 +34,14 @@
 #include "tool/cli/threads.hpp"
 #include "tool/cli/verbs.hpp"
 #include "tool/console/console.hpp"
-#include "tool/machine/machine.hpp"
+#include "tool/console/progress.hpp"
 
 namespace headgate::cli {
 namespace {
 
 using generate::Generated;
-using generate::StopReason;
 
+constexpr std::int64_t kMaxTokens = 256;  // without --max-tokens
 constexpr std::size_t kMaxPromptBytes = std::size_t{1} << 26;
 
 struct Options {
@@ -51,7 +52,7 @@ struct Options {
   bool special_tokens = false;
   generate::Sampling sampling;
   std::vector<std::string> stop_texts;
-  std::int64_t max_tokens = 256;
+  std::optional<std::int64_t> max_tokens;
   std::optional<double> gate_threshold;
   std::optional<DType> dtype;
   DType cache_dtype = DType::f32;
@@ -60,11 +61,19 @@ struct Options {
   bool json = false;
   bool verbose = false;
   std::string logits;
+
+  bool has_prompt() const { return !prompt.empty() || !prompt_file.empty(); }
+  bool converses() const { return chat && !has_prompt(); }
+};
+
+/// What a model's files say about text, beside its weights.
+struct TextFiles {
+  generate::GenerationFiles files;
+  std::unique_ptr<tokenize::Tokenizer> tokenizer;
 };
 
 /// Holds everything that can be refused, which is read before the weights.
 struct Prompt {
-  std::unique_ptr<tokenize::Tokenizer> tokenizer;
   tokenize::Encoding encoding;
   std::vector<std::int32_t> end_ids;
 };
@@ -91,86 +100,14 @@ class LogProbabilities {
   std::vector<float> values_;
 };
 
-/// Holds the figures of a run. Rates are in tokens and in 1e9 bytes a second; 0 if nothing was timed.
-struct Figures {
-  double prompt_rate = 0.0, rate = 0.0;
-  double step_bytes = 0.0;  ///< bytes read for a generated token
-  double read_gbps = 0.0;
-  double machine_gbps = 0.0;  ///< what this machine reads from memory; 0: not measured
-};
-
-Figures figures_of(const Generated& result) {
-  const auto per_second = [](double count, double seconds) { return seconds > 0.0 ? count / seconds : 0.0; };
-  Figures out;
-  out.prompt_rate = per_second(static_cast<double>(result.prompt_tokens), result.prompt_seconds);
-  out.rate = per_second(static_cast<double>(result.steps), result.step_seconds);
-  if (result.steps > 0) out.step_bytes = result.step_bytes / static_cast<double>(result.steps);
-  out.read_gbps = per_second(result.step_bytes * 1e-9, result.step_seconds);
-  return out;
-}
-
-/// Returns the best of a few passes, which take a tenth of a second or two.
-double machine_gbps(int threads) {
-  constexpr int kPasses = 6;
-  bench::ReadMeter meter(active_target(), threads);
-  double best = 0.0;
-  for (int pass = 0; pass < kPasses; ++pass) best = std::max(best, meter.pass());
-  return best;
-}
-
-std::string stop_text(const Generated& result, const tokenize::Tokenizer& tokenizer) {
-  switch (result.stop) {
-    case StopReason::end_token:
-      return fmt::format("the model ended the text with {}", tokenizer.spelling(result.ids.back()));
-    case StopReason::stop_text: return "--stop";
-    case StopReason::max_tokens: return "--max-tokens";
-    case StopReason::capacity: return "the model has no positions for more tokens";
-    case StopReason::interrupted: return "interrupted";
-  }
-  return "";
-}
-
-std::string figures_text(const Generated& result, const Figures& figures, const tokenize::Tokenizer& tokenizer) {
-  std::string out = fmt::format("prompt     {} tokens, {:.1f} tokens/s\n", result.prompt_tokens, figures.prompt_rate);
-  out += fmt::format("generated  {} tokens", result.ids.size());
-  if (result.steps > 0) {
-    out += fmt::format(", {:.1f} tokens/s, each reads {} of weights and cache", figures.rate,
-                       console::bytes_text(figures.step_bytes));
-  }
-  out += '\n';
-  if (result.steps > 0 && figures.machine_gbps > 0.0) {
-    out += fmt::format("memory     {:.1f} GB/s read, {:.0f}% of the {:.1f} GB/s of this machine\n", figures.read_gbps,
-                       100.0 * figures.read_gbps / figures.machine_gbps, figures.machine_gbps);
-  }
-  return out + fmt::format("stopped    {}\n", stop_text(result, tokenizer));
-}
-
-std::string json_text(const Options& o, const Prompt& prompt, const Generated& result, const Figures& figures,
-                      const std::string& text) {
-  using Json = nlohmann::ordered_json;
-  const auto number = [](double x) { return x > 0.0 ? Json(x) : Json(nullptr); };
-  const double share = figures.machine_gbps > 0.0 ? figures.read_gbps / figures.machine_gbps : 0.0;
-  const Json out = {{"model", o.model},
-                    {"text", text},
-                    {"ids", result.ids},
-                    {"stop", word_of(result.stop)},
-                    {"prompt_ids", prompt.encoding.ids},
-                    {"prompt_tokens_per_second", number(figures.prompt_rate)},
-                    {"tokens_per_second", number(figures.rate)},
-                    {"bytes_per_token", number(figures.step_bytes)},
-                    {"read_gbps", number(figures.read_gbps)},
-                    {"machine_read_gbps", number(figures.machine_gbps)},
-                    {"read_share", number(share)}};
-  return out.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
-}
-
 void check_options(const Options& o) {
   if (!o.prompt.empty() && !o.prompt_file.empty()) {
     throw UsageError("--prompt and --prompt-file are two prompts; give one of them");
   }
-  if (o.prompt.empty() && o.prompt_file.empty() && ::isatty(STDIN_FILENO) == 1) {
-    throw UsageError("a prompt is required: --prompt, --prompt-file, or a text on standard input");
+  if (!o.has_prompt() && !o.chat && ::isatty(STDIN_FILENO) == 1) {
+    throw UsageError("a prompt is required: --prompt, --prompt-file, a text on standard input, or --chat to converse");
   }
+  if (o.converses() && !o.logits.empty()) throw UsageError("--logits is of one text: --chat needs a --prompt with it");
   if (!o.system.empty() && !o.chat) throw UsageError("--system needs --chat");
   if (o.special_tokens && o.chat) throw UsageError("--special-tokens is not for --chat, which writes them itself");
   const bool draws = o.sampling.top_k > 0 || o.sampling.top_p < 1.0;
@@ -193,53 +130,56 @@ std::string prompt_text(const Options& o) {
   return text;
 }
 
-Prompt read_prompt(const Options& o, const std::string& path, const models::ModelFile& file) {
+Prompt read_prompt(const Options& o, const TextFiles& model) {
   Prompt out;
-  const generate::GenerationFiles files = generate::read_generation_files(path, file);
-  out.end_ids = files.end_ids;
-  out.tokenizer = tokenize::open_tokenizer(path);
+  out.end_ids = model.files.end_ids;
   const std::string text = prompt_text(o);
   if (o.chat) {
-    const generate::Chat chat = generate::recognise_chat(files.chat_template);
-    out.end_ids.push_back(generate::end_of_turn(chat, *out.tokenizer));
-    out.encoding = generate::encode_chat(chat, {o.system, text}, *out.tokenizer);
+    const generate::Chat chat = generate::recognise_chat(model.files.chat_template);
+    out.end_ids.push_back(generate::end_of_turn(chat, *model.tokenizer));
+    out.encoding = generate::encode_chat(chat, {o.system, text}, *model.tokenizer);
   } else {
-    out.encoding = out.tokenizer->encode(text, {.add_special = true, .special_as_text = !o.special_tokens});
+    out.encoding = model.tokenizer->encode(text, {.add_special = true, .special_as_text = !o.special_tokens});
   }
   if (out.encoding.left_out > 0) {
-    console::say(stderr,
-                 fmt::format("left out: {} bytes that the vocabulary has no token for\n", out.encoding.left_out));
+    console::note(fmt::format("left out: {} bytes that the vocabulary has no token for\n", out.encoding.left_out));
   }
   return out;
 }
 
-models::CachedDecoderOptions decoder_options(const Options& o, const models::DecoderConfig& config,
-                                             std::size_t prompt_tokens) {
-  const auto tokens = static_cast<std::int64_t>(prompt_tokens);
-  require(tokens <= config.seq_len, "the prompt has {} tokens, more than the {} that the model has positions for",
-          tokens, config.seq_len);
+/// `capacity`: most tokens of the text, the prompt included.
+models::CachedDecoderOptions decoder_options(const Options& o, std::int64_t capacity) {
   models::CachedDecoderOptions out;
   out.weights = o.dtype;
   out.precision = o.precision;
   out.cache = o.cache_dtype;
-  out.capacity = std::min(config.seq_len, tokens + o.max_tokens);
+  out.capacity = capacity;
   out.gate_threshold = o.gate_threshold.value_or(0.0);
   out.context.threads = o.threads;
   return out;
 }
 
-int run_generate(const Options& o) {
-  survive_lost_output();
-  check_options(o);
-  check_outputs({{"--logits", o.logits}}, [&o](InputFiles& inputs) {
-    inputs.add_models("MODEL", {o.model});
-    inputs.add_file("--prompt-file", o.prompt_file);
-  });
-  const std::string path = train::model_path(o.model);
-  const models::ModelFile file(path);
-  check_gate_threshold(o.gate_threshold, {{o.model, file.config()}});
-  const Prompt prompt = read_prompt(o, path, file);
-  models::CachedDecoder decoder(file, decoder_options(o, file.config(), prompt.encoding.ids.size()));
+/// Without --max-tokens an answer may fill the model's positions.
+int converse(const Options& o, const models::ModelFile& file, const TextFiles& model) {
+  const generate::Chat chat = generate::recognise_chat(model.files.chat_template);
+  generate::encode_chat(chat, {o.system, ""}, *model.tokenizer);  // refuses a system's text before the weights are read
+  const std::int64_t positions = file.config().seq_len;
+  models::CachedDecoder decoder(file, decoder_options(o, positions));
+  generate::Conversation conversation(
+      decoder, *model.tokenizer, chat, o.system,
+      {o.sampling, o.max_tokens.value_or(positions), model.files.end_ids, o.stop_texts});
+  return run_chat(
+      conversation,
+      {.model = o.model, .threads = decoder.options().context.threads, .json = o.json, .figures = o.verbose});
+}
+
+int generate_text(const Options& o, const models::ModelFile& file, const TextFiles& model) {
+  const Prompt prompt = read_prompt(o, model);
+  const auto tokens = static_cast<std::int64_t>(prompt.encoding.ids.size());
+  const std::int64_t positions = file.config().seq_len, most = o.max_tokens.value_or(kMaxTokens);
+  require(tokens <= positions, "the prompt has {} tokens, more than the {} that the model has positions for", tokens,
+          positions);
+  models::CachedDecoder decoder(file, decoder_options(o, std::min(positions, tokens + most)));
 
   const SignalWatch watch;
   bool reader_left = false;
@@ -255,19 +195,34 @@ int run_generate(const Options& o) {
     return !reader_left && SignalWatch::received() == 0;
   };
   if (!o.logits.empty()) hooks.logits = [&](std::span<const float> logits) { log_probabilities.add(logits); };
-  const Generated result = generate::generate(decoder, *prompt.tokenizer, prompt.encoding.ids,
-                                              {o.sampling, o.max_tokens, prompt.end_ids, o.stop_texts}, hooks);
+  const Generated result = generate::generate(decoder, *model.tokenizer, prompt.encoding.ids,
+                                              {o.sampling, most, prompt.end_ids, o.stop_texts}, hooks);
 
+  console::ProgressBar::clear_line();  // of a prompt whose reading was interrupted
   if (!o.logits.empty()) log_probabilities.write(o.logits, file.config().vocab);
-  const bool shown = o.verbose || ::isatty(STDERR_FILENO) == 1;
-  Figures figures = figures_of(result);
+  const bool shown = o.verbose || (::isatty(STDERR_FILENO) == 1 && !console::is_quiet());
+  GenerateFigures figures = figures_of(result);
   const int signal_number = SignalWatch::received();
   if ((shown || o.json) && signal_number == 0 && !reader_left && result.steps > 0) {
-    figures.machine_gbps = machine_gbps(decoder.options().context.threads);
+    figures.machine_gbps = measure_machine_gbps(decoder.options().context.threads);
   }
-  console::say(stdout, o.json ? json_text(o, prompt, result, figures, text) : "\n");
-  if (shown) console::say(stderr, figures_text(result, figures, *prompt.tokenizer));
+  console::say(stdout, o.json ? json_text(generated_json(o.model, prompt.encoding.ids, result, figures, text)) : "\n");
+  if (shown) console::say(stderr, figures_text(result, figures, *model.tokenizer));
   return signal_number != 0 ? kSignalStatus + signal_number : kSuccess;
+}
+
+int run_generate(const Options& o) {
+  survive_lost_output();
+  check_options(o);
+  check_outputs({{"--logits", o.logits}}, [&o](InputFiles& inputs) {
+    inputs.add_models("MODEL", {o.model});
+    inputs.add_file("--prompt-file", o.prompt_file);
+  });
+  const std::string path = train::model_path(o.model);
+  const models::ModelFile file(path);
+  check_gate_threshold(o.gate_threshold, {{o.model, file.config()}});
+  const TextFiles model{generate::read_generation_files(path, file), tokenize::open_tokenizer(path)};
+  return o.converses() ? converse(o, file, model) : generate_text(o, file, model);
 }
 
 void declare_sampling(VerbOptions& verb, generate::Sampling& sampling) {
@@ -279,7 +234,8 @@ void declare_sampling(VerbOptions& verb, generate::Sampling& sampling) {
              "Draw from the most likely tokens, as few as have the probability P together (default 1: from all); of "
              "those that --top-k leaves");
   verb.value("-s,--seed", sampling.seed, "N",
-             "Seed of the random numbers (default 1); the same seed gives the same text");
+             "Seed of the random numbers (default 1); the same seed gives the same text. Each further answer of a "
+             "conversation has the next seed");
 }
 
 void declare_computation(VerbOptions& verb, Options& o) {
@@ -314,11 +270,12 @@ Verb add_generate(CommandLine& line) {
   verb.group("Text");
   verb.value("-p,--prompt", o->prompt, "STRING",
              "The text to continue; - for standard input, less one newline at its end. Without it and --prompt-file, "
-             "standard input is read if it is no terminal");
+             "standard input is read if it is no terminal, or with --chat");
   verb.value("-f,--prompt-file", o->prompt_file, "FILE", "The same from a file, with every byte; - for standard input");
-  verb.flag("--chat", o->chat,
-            "The prompt is a question: write it as the model's chat template does, which has to be one of ChatML "
-            "(SmolLM2, Qwen), Llama 2, 3 and 3.1, and Mistral");
+  verb.flag(
+      "--chat", o->chat,
+      "The prompt is a question, and without a prompt each line of standard input is one, of a conversation: write "
+      "it as the model's chat template does, which has to be a known one (docs/reference/generation.md)");
   verb.value("--system", o->system, "STRING",
              "What the model is told before the question (default: the template's own text, if any)");
   verb.flag("--special-tokens", o->special_tokens,
@@ -326,12 +283,13 @@ Verb add_generate(CommandLine& line) {
   verb.values("--stop", o->stop_texts, "STRING",
               "End the text before STRING; may be repeated. What may be its beginning is printed once it is clear that "
               "it is not. $'\\n' is a newline in most shells");
-  verb.value("-n,--max-tokens", o->max_tokens, "N", "Generate at most N tokens (default 256)")
+  verb.value("-n,--max-tokens", o->max_tokens, "N",
+             "Generate at most N tokens (default 256; in a conversation as many as the model has positions for)")
       .range(std::int64_t{1}, std::int64_t{1} << 30);
   declare_sampling(verb, o->sampling);
   declare_computation(verb, *o);
   verb.group("Output");
-  declare_json(verb, o->json, "one object, at the end,");
+  declare_json(verb, o->json, "one object, at the end, or in a conversation a line for each answer,");
   verb.flag("--verbose", o->verbose, "Print the figures on stderr even if it is not a terminal");
   verb.value(
       "--logits", o->logits, "OUT.npy",
@@ -341,6 +299,10 @@ Verb add_generate(CommandLine& line) {
       "generation, and the bytes of weights and cache that generation reads a second,\n"
       "beside what this machine reads from memory at most. After a signal, which ends\n"
       "the text, the exit status is 128 plus its number.\n"
+      "\n"
+      "A conversation ends at the end of standard input (Ctrl-D). Ctrl-C ends an answer.\n"
+      "A backslash at its end continues a line. Lines that are commands:\n" +
+      chat_commands_help() +
       "\n"
       "JSON output:\n"
       "  text               without special tokens and what --stop names; bytes that are\n"
@@ -356,6 +318,7 @@ Verb add_generate(CommandLine& line) {
       "\n"
       "Examples:\n"
       "  headgate generate run --prompt 'It was' --temperature 0.8 --seed 3\n"
+      "  headgate generate SmolLM2.gguf --chat\n"
       "  headgate generate SmolLM2.gguf --chat --prompt 'What is a gate?'\n"
       "  echo 'Q: What is a gate? A:' | headgate generate SmolLM2.gguf -n 64 --stop Q:");
   return {"generate", [o] { return run_generate(*o); }};

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "tool/cli/command_line.hpp"
@@ -13,6 +14,11 @@
 // Declares --json, which prints JSON, and --json-out, which writes it to a file.
 
 namespace headgate::cli {
+
+/// Formats what --json prints. Bytes that are not UTF-8 become U+FFFD.
+std::string json_text(const nlohmann::ordered_json& json);
+/// The same on one line, of JSON Lines.
+std::string json_line(const nlohmann::ordered_json& json);
 
 /// Declares --json. `what`: the noun in "Print ... as JSON", for instance "the figures".
 inline Option declare_json(VerbOptions& verb, bool& print, const std::string& what) {

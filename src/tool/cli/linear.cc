@@ -21,6 +21,7 @@ struct Options {
   attend::LinearFiles files;
   Given<kLinearOptions> given;
   std::optional<DType> dtype;
+  bool json = false;
 };
 
 int run_linear(const Options& o) {
@@ -28,7 +29,8 @@ int run_linear(const Options& o) {
   o.given.put_into(options);
   attend::check_outputs(o.files);
   const attend::LinearArrays arrays = attend::read_arrays(o.files, o.dtype);
-  attend::write_outputs(o.files, attend::compute(o.files, arrays, options));
+  const auto written = attend::write_outputs(o.files, attend::compute(o.files, arrays, options));
+  if (o.json) print_written(written);
   return kSuccess;
 }
 
@@ -78,6 +80,7 @@ Verb add_linear(CommandLine& line) {
   add_gradients(verb, options->files, "dstate is that of S_0");
   add_figures(verb, options->files.figures);
   add_options(verb, *options);
+  declare_written_json(verb, options->json);
   verb.footer(
       "Environment:\n"
       "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"

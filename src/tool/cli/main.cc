@@ -10,11 +10,13 @@
 #include <string_view>
 #include <vector>
 
+#include "models/io/work.hpp"
 #include "models/tokenize/utf8.hpp"
 #include "tool/cli/command_line.hpp"
 #include "tool/cli/signals.hpp"
 #include "tool/cli/verbs.hpp"
 #include "tool/console/console.hpp"
+#include "tool/console/progress.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -62,8 +64,13 @@ int run(int argc, char** argv) {
     const Request request = line.parse(argc, argv);
     if (!request.verb.empty()) who = "headgate " + request.verb;
     if (!request.refusal.empty()) return report(who, request.refusal);
-    for (const std::string& note : request.notes) console::say(stderr, fmt::format("{}: {}\n", who, note));
+    for (const std::string& note : request.notes) console::note(fmt::format("{}: {}\n", who, note));
     fmt::print("{}", request.text);
+    console::ProgressBar bar;
+    const io::ReportedWork reported([&bar](std::string_view what, const std::string& path, double done) {
+      if (done < 1.0) return bar.show(done, {.text = std::string(what), .path = path});
+      bar.clear();
+    });
     for (const Verb& verb : verbs) {
       if (verb.name == request.verb) return verb.run();
     }

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,8 +20,10 @@
 #include "library/core/option_rows.hpp"
 #include "library/core/rows.hpp"
 #include "library/core/tensor_rows.hpp"
+#include "models/io/npy.hpp"
 #include "tool/attend/operation.hpp"
 #include "tool/cli/enum_option.hpp"
+#include "tool/cli/json_option.hpp"
 #include "tool/cli/threads.hpp"
 #include "tool/cli/verbs.hpp"
 
@@ -150,6 +153,21 @@ void add_execution(VerbOptions& verb, Given<kRows>& given, std::optional<DType>&
                                   list_words<DType>(), converted, other));
   declare_threads(verb, given.template of<&ExecutionContext::threads>(),
                   "Threads (default: all cores); the result has the same bits for every number");
+}
+
+/// Declares --json of a verb that writes arrays.
+inline void declare_written_json(VerbOptions& verb, bool& json) {
+  verb.group("Output");
+  declare_json(verb, json, "one object: written, a list of the files with their path, dtype and shape,");
+}
+
+/// Prints what declare_written_json says.
+inline void print_written(const std::vector<io::NpyWriter::Entry>& files) {
+  nlohmann::ordered_json written = nlohmann::ordered_json::array();
+  for (const io::NpyWriter::Entry& file : files) {
+    written.push_back({{"path", file.path}, {"dtype", dtype_name(file.dtype)}, {"shape", file.shape}});
+  }
+  fmt::print("{}", json_text({{"written", written}}));
 }
 
 }  // namespace headgate::cli

@@ -64,7 +64,7 @@ void check_output_directory(const io::NamedPath& output, const std::function<voi
 }
 
 void say_written(const std::string& verb, const std::string& path, const std::string& what) {
-  console::say(stderr, fmt::format("headgate {}: wrote {}{}{}\n", verb, path, what.empty() ? "" : ": ", what));
+  console::note(fmt::format("headgate {}: wrote {}{}{}\n", verb, path, what.empty() ? "" : ": ", what));
 }
 
 void write_output(const std::string& verb, const std::string& path, std::string_view text) {

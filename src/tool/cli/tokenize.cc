@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "library/core/check.hpp"
 #include "models/data/corpus.hpp"
 #include "models/io/input_file.hpp"
+#include "models/io/work.hpp"
 #include "models/tokenize/bpe_trainer.hpp"
 #include "models/tokenize/error.hpp"
 #include "models/tokenize/open.hpp"
@@ -120,6 +124,11 @@ class JsonObject {
 template <class Output>
 std::size_t tokenize_text(const std::string& path, tokenize::StreamEncoder& encoder, Output output) {
   io::InputStream text(path == "-" ? "/dev/stdin" : path);
+  std::error_code unknown;  // of a pipe
+  const auto size = static_cast<double>(std::filesystem::file_size(path, unknown));
+  // On a terminal the tokens themselves say how far it is.
+  const bool shown = !unknown && ::isatty(STDOUT_FILENO) == 0;
+  double done = 0.0;
   std::size_t left_out = 0;
   const auto take = [&](auto encode) {
     try {
@@ -130,7 +139,11 @@ std::size_t tokenize_text(const std::string& path, tokenize::StreamEncoder& enco
       throw io::FileError(fmt::format("{}: {}", path, error.what()));
     }
   };
-  for (std::string_view part = text.next(); !part.empty(); part = text.next()) take([&] { return encoder.next(part); });
+  for (std::string_view part = text.next(); !part.empty(); part = text.next()) {
+    take([&] { return encoder.next(part); });
+    done += static_cast<double>(part.size());
+    if (shown) io::report_work("tokenizing ", path, done / size);
+  }
   take([&] { return encoder.finish(); });
   output.finish();
   return left_out;
@@ -169,13 +182,19 @@ int run_train(const Options& o) {
     throw Error(fmt::format("--train {}: {}", *o.train, error.what()));
   }
   write_output("tokenize", o.out, trained.json);
+  if (o.json) {
+    fmt::print("{}", json_text({{"out", o.out},
+                                {"ids", trained.ids},
+                                {"distinct_words", trainer.distinct_words()},
+                                {"left_out_bytes", trainer.left_out()}}));
+  }
   const std::string fewer = trained.ids == *o.train
                                 ? ""
                                 : fmt::format(", not {}: no other pair of tokens occurs twice in the text", *o.train);
   const std::string left_out =
       trainer.left_out() == 0 ? "" : fmt::format("; left out {} bytes that are not UTF-8", trainer.left_out());
-  console::say(stderr, fmt::format("headgate tokenize: {} ids from {} distinct words{}{}\n", trained.ids,
-                                   trainer.distinct_words(), fewer, left_out));
+  console::note(fmt::format("headgate tokenize: {} ids from {} distinct words{}{}\n", trained.ids,
+                            trainer.distinct_words(), fewer, left_out));
   return kSuccess;
 }
 
@@ -196,7 +215,7 @@ int run_tokenize(const Options& given) {
   const std::size_t left_out =
       o.json ? tokenize_text(text, *encoder, JsonObject(*tokenizer)) : tokenize_text(text, *encoder, IdLines());
   if (left_out > 0) {
-    console::say(stderr, fmt::format("left out: {} bytes that the vocabulary has no token for\n", left_out));
+    console::note(fmt::format("left out: {} bytes that the vocabulary has no token for\n", left_out));
   }
   return kSuccess;
 }
@@ -210,7 +229,7 @@ void declare_training(VerbOptions& verb, Options& o) {
   verb.value("--out", o.out, "FILE.json", "The tokenizer.json to write").needs(train);
   verb.values("--special", o.special, "TOKEN", "A special token besides <|endoftext|>; may be repeated").needs(train);
   verb.flag("--bos", o.bos, "Put <|endoftext|> before every text too").needs(train);
-  for (const char* other : {"--json", "--no-special", "--special-as-text"}) {
+  for (const char* other : {"--no-special", "--special-as-text"}) {
     Option(train).excludes(verb.declared(other));
   }
 }
@@ -245,6 +264,8 @@ Verb add_tokenize(CommandLine& line) {
       "  ids      a list of numbers\n"
       "  tokens   their spellings in the vocabulary, in which Ġ is a space\n"
       "  offsets  [begin, end) of each in the text, in bytes\n"
+      "With --train: out, ids, distinct_words and left_out_bytes, those that are not\n"
+      "UTF-8.\n"
       "\n"
       "Examples:\n"
       "  headgate tokenize SmolLM2-135M --text book.txt\n"

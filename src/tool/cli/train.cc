@@ -12,6 +12,7 @@
 #include "models/train/loop.hpp"
 #include "models/train/process_group.hpp"
 #include "models/train/start.hpp"
+#include "tool/cli/json_option.hpp"
 #include "tool/cli/signals.hpp"
 #include "tool/cli/train_display.hpp"
 #include "tool/cli/train_options.hpp"
@@ -28,8 +29,8 @@ using console::say;
 /// Starts or resumes the run in each process of the group. Returns nothing if another process reports why there is no
 /// run.
 std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& group) {
-  const auto note = [&group](const std::string& line) {
-    if (group.leads()) say(stdout, fmt::format("note: {}\n", line));
+  const auto note = [&group, &o](const std::string& line) {
+    if (group.leads() && !console::is_quiet()) say(o.json ? stderr : stdout, fmt::format("note: {}\n", line));
   };
   try {
     return o.resume ? train::resume_run(o.run, note, group) : train::start_run(o.run, note, group);
@@ -76,16 +77,18 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   train::LoopOptions options;
   options.stop_at = o.stop_at.value_or(0);
   if (!group.leads()) return follow(run, options);
-  print_start(run);
+  const TrainLines lines = o.json ? TrainLines::records : console::is_quiet() ? TrainLines::none : TrainLines::log;
+  if (lines == TrainLines::log) print_start(run);
   if (trainer.finished() && !train::lacks_evaluation(trainer, *run.directory)) {
-    say(stdout, fmt::format("done    all {} steps are done already; a larger --steps continues the run\n",
-                            trainer.settings().schedule.steps));
+    if (!o.json)
+      say(stdout, fmt::format("done    all {} steps are done already; a larger --steps continues the run\n",
+                              trainer.settings().schedule.steps));
     return kSuccess;
   }
   constexpr int kPeakWindows = 30;  // each of a millisecond
   bench::PeakMeter meter(active_target(), DType::f32, trainer.settings().threads);
   options.fma_peak_gflops = group.size() * meter.best_of(kPeakWindows);
-  TrainDisplay display(trainer, run.directory->checkpoint(), o.log_every.value_or(10));
+  TrainDisplay display(trainer, run.directory->checkpoint(), o.log_every.value_or(10), lines);
   const SignalWatch watch(acknowledgement(group));
   const auto begin = std::chrono::steady_clock::now();
   const std::string& out = o.run.directory;
@@ -105,7 +108,7 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
     end_group(group, error);
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  print_end(run, seconds.count(), loss_text(display.loss(), display.bits_per_byte()));
+  if (!o.json) print_end(run, seconds.count(), loss_text(display.loss(), display.bits_per_byte()));
   return kSuccess;
 }
 
@@ -127,6 +130,7 @@ Verb add_train(CommandLine& line) {
       "A decoder as in Qwen3 (RMSNorm, RoPE, QK-norm, SwiGLU), in f32 on the CPU, with the gate of your choice. Ctrl-C "
       "saves the run and prints how to resume it.");
   declare_train_options(verb, *options);
+  declare_json(verb, options->json, "a line for each step, as in DIR/metrics.jsonl,");
   verb.footer(
       "Files:\n"
       "  DIR/checkpoint/    config.json, model.safetensors (Hugging Face names),\n"

@@ -8,6 +8,7 @@
 
 #include "models/evaluate/loss.hpp"
 #include "models/io/units.hpp"
+#include "models/train/metrics_log.hpp"
 #include "tool/cli/signals.hpp"
 #include "tool/console/console.hpp"
 
@@ -37,8 +38,12 @@ std::string loss_text(double loss, std::optional<double> bits_per_byte) {
   return fmt::format("loss {:.4f}{}", loss, bits);
 }
 
-TrainDisplay::TrainDisplay(const train::Trainer& trainer, std::string checkpoint, std::int64_t log_every)
-    : checkpoint_(std::move(checkpoint)), steps_(trainer.settings().schedule.steps), log_every_(log_every) {}
+TrainDisplay::TrainDisplay(const train::Trainer& trainer, std::string checkpoint, std::int64_t log_every,
+                           TrainLines lines)
+    : lines_(lines),
+      checkpoint_(std::move(checkpoint)),
+      steps_(trainer.settings().schedule.steps),
+      log_every_(log_every) {}
 
 console::StatusLine TrainDisplay::status(const train::Progress& progress) const {
   const train::StepReport& step = progress.step;
@@ -63,6 +68,10 @@ std::string TrainDisplay::log_line(const train::Progress& progress) const {
                      duration_text(left));
 }
 
+void TrainDisplay::print_log(const std::string& line) const {
+  if (lines_ == TrainLines::log) print_line(line);
+}
+
 void TrainDisplay::after_step(const train::Progress& progress) {
   constexpr double kShare = 0.1;  // weight of the newest step in the running mean
   const train::StepReport& step = progress.step;
@@ -72,18 +81,23 @@ void TrainDisplay::after_step(const train::Progress& progress) {
   if (bar_.visible()) {
     bar_.show(status(progress));
   } else if (step.step == 1 || step.step % log_every_ == 0 || step.step == steps_) {
-    print_line(log_line(progress));
+    print_log(log_line(progress));
+  }
+  if (lines_ == TrainLines::records) {
+    bar_.clear();
+    print_line(train::metrics_line(progress));
+    return;
   }
   if (step.spike) {
     bar_.clear();
-    print_line(fmt::format("step {}: the loss jumps to {:.4f}", step.step, step.loss));
+    print_log(fmt::format("step {}: the loss jumps to {:.4f}", step.step, step.loss));
   }
   if (progress.evaluation) evaluated(step.step, *progress.evaluation);
 }
 
 void TrainDisplay::evaluated(std::int64_t step, const train::Evaluation& evaluation) {
   bar_.clear();
-  print_line(fmt::format("held out, step {}: {}", step, evaluation_line(evaluation)));
+  print_log(fmt::format("held out, step {}: {}", step, evaluation_line(evaluation)));
 }
 
 void TrainDisplay::saved(std::int64_t step, const std::string& directory) {
@@ -94,7 +108,7 @@ void TrainDisplay::saved(std::int64_t step, const std::string& directory) {
                             step, directory, checkpoint_));
     checkpoint_ = directory;
   }
-  if (!bar_.visible() && step > 0) print_line(fmt::format("step {}: saved", step));
+  if (!bar_.visible() && step > 0) print_log(fmt::format("step {}: saved", step));
 }
 
 void TrainDisplay::not_written(const std::string& what) {

@@ -16,11 +16,19 @@ std::string evaluation_line(const train::Evaluation& evaluation);
 /// Returns "loss 1.3863 (2.0000 bits a byte)".
 std::string loss_text(double loss, std::optional<double> bits_per_byte);
 
-/// Shows the progress of a run: a progress bar on a terminal, lines elsewhere.
+/// What a run prints on stdout while it goes on.
+enum class TrainLines {
+  log,      ///< figures, of a step now and then if stderr is no terminal
+  records,  ///< each step's line of metrics.jsonl
+  none,
+};
+
+/// Shows the progress of a run: a progress bar on a terminal, and lines.
 class TrainDisplay : public train::LoopObserver {
  public:
   /// `checkpoint`: path of the run's newest checkpoint.
-  TrainDisplay(const train::Trainer& trainer, std::string checkpoint, std::int64_t log_every);
+  TrainDisplay(const train::Trainer& trainer, std::string checkpoint, std::int64_t log_every,
+               TrainLines lines = TrainLines::log);
 
   void after_step(const train::Progress& progress) override;
   void evaluated(std::int64_t step, const train::Evaluation& evaluation) override;
@@ -36,8 +44,10 @@ class TrainDisplay : public train::LoopObserver {
  private:
   console::StatusLine status(const train::Progress& progress) const;
   std::string log_line(const train::Progress& progress) const;
+  void print_log(const std::string& line) const;
 
-  console::ProgressBar bar_;
+  console::ProgressBar bar_{console::Appearance::at_once};
+  TrainLines lines_;
   std::string checkpoint_;
   std::int64_t steps_;
   std::int64_t log_every_;

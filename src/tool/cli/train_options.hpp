@@ -16,6 +16,7 @@ struct TrainOptions {
   train::RunRequest run;
   bool resume = false;
   std::optional<std::int64_t> stop_at, log_every;
+  bool json = false;
 };
 
 /// Declares an option for each row of kConfigKeys and kSettings that has one, and the options without a row.

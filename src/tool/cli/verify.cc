@@ -3,11 +3,15 @@
 
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "headgate/runtime.hpp"
+#include "tool/cli/json_option.hpp"
 #include "tool/cli/verbs.hpp"
+#include "tool/console/console.hpp"
 #include "tool/console/progress.hpp"
 #include "verify/run.hpp"
 
@@ -34,7 +38,31 @@ void print_errors(const std::vector<verify::TargetErrors>& targets) {
   }
 }
 
-int run_verify(const verify::RunOptions& options) {
+nlohmann::ordered_json errors_json(const verify::WorstError& forward, const verify::WorstError& backward) {
+  return {{"forward", forward.ratio}, {"backward", backward.ratio}};
+}
+
+nlohmann::ordered_json result_json(const verify::RunResult& result) {
+  nlohmann::ordered_json targets = nlohmann::ordered_json::array();
+  for (const verify::TargetErrors& errors : result.targets) {
+    nlohmann::ordered_json target = {{"target", errors.target},
+                                     {"attention", errors_json(errors.forward, errors.backward)}};
+    target["attention"]["statistics"] = errors.statistics.ratio;
+    if (errors.runs_linear) {
+      target["linear_attention"] = errors_json(errors.linear_forward, errors.linear_backward);
+      target["linear_attention"]["statistics"] = errors.linear_statistics.ratio;
+      target["short_convolution"] = errors_json(errors.convolution_forward, errors.convolution_backward);
+      target["gated_norm"] = errors_json(errors.norm_forward, errors.norm_backward);
+    }
+    targets.push_back(std::move(target));
+  }
+  return {{"problems", result.problems},
+          {"seconds", result.seconds},
+          {"mismatch", result.mismatch ? nlohmann::ordered_json(*result.mismatch) : nlohmann::ordered_json(nullptr)},
+          {"targets", std::move(targets)}};
+}
+
+void print_plan(const verify::RunOptions& options) {
   const std::string extent =
       options.problems
           ? fmt::format("{} random ones of each from seed {}", *options.problems, options.seed)
@@ -46,16 +74,21 @@ int run_verify(const verify::RunOptions& options) {
       fmt::join(supported_targets(), " "), options.listed.size(), options.listed_linear.size(),
       options.listed_convolution.size(), options.listed_norm.size(), extent);
   std::fflush(stdout);
+}
 
+int run_verify(const verify::RunOptions& options, bool json) {
+  if (!json && !console::is_quiet()) print_plan(options);
   console::ProgressBar bar;
   const verify::RunResult result = verify::run(options, [&bar](double done, std::size_t number) {
     bar.show(done, {.text = fmt::format("problem {}", number)});
   });
   bar.clear();
+  if (json) fmt::print("{}", json_text(result_json(result)));
   if (result.mismatch) {
     fmt::print(stderr, "headgate verify: problem {}, {}\n", result.problems, *result.mismatch);
     return kCheckFailed;
   }
+  if (json) return kSuccess;
   print_errors(result.targets);
   fmt::print(
       "\n{} problems, forward, backward and statistics, agree with the oracle on every target, with the same bits for "
@@ -86,7 +119,16 @@ Verb add_verify(CommandLine& line) {
       .range(0, 1'000'000'000)
       .excludes(seconds);
   verb.value("--seed", options->seed, "N", "First seed of the random problems (default 1)");
-  return {"verify", [options] { return run_verify(*options); }};
+  auto json = std::make_shared<bool>(false);
+  declare_json(verb, *json, "one object");
+  verb.footer(
+      "JSON output:\n"
+      "  problems, seconds  what the run took\n"
+      "  mismatch           a string; null if all problems agree\n"
+      "  targets            a list of objects: target, and of each operation the\n"
+      "                     largest errors, forward, backward and statistics, in units\n"
+      "                     of the tolerance");
+  return {"verify", [options, json] { return run_verify(*options, *json); }};
 }
 
 }  // namespace headgate::cli

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -46,9 +45,7 @@ std::string override_help() {
 }
 
 xray::MapStyle map_style() {
-  const char* no_color = std::getenv("NO_COLOR");
-  const bool colours = ::isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0');
-  return colours ? xray::MapStyle::colours : xray::MapStyle::shades;
+  return console::takes_colours(STDOUT_FILENO) ? xray::MapStyle::colours : xray::MapStyle::shades;
 }
 
 /// Returns whether `word` may be a MODEL.
@@ -77,7 +74,7 @@ int run_xray(const XrayOptions& o) {
                   .plan =
                       [&](const std::string& line) {
                         bar.clear();
-                        console::say(stderr, fmt::format("headgate xray: {}\n", line));
+                        console::note(fmt::format("headgate xray: {}\n", line));
                       }});
   bar.clear();
   const nlohmann::ordered_json report =

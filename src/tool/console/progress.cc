@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -16,11 +17,6 @@
 namespace headgate::console {
 namespace {
 
-bool stderr_takes_control_codes() {
-  const char* terminal = std::getenv("TERM");
-  return isatty(STDERR_FILENO) != 0 && terminal != nullptr && std::strcmp(terminal, "dumb") != 0;
-}
-
 /// Returns the number in COLUMNS, or 0 if there is none.
 std::size_t columns_of_environment() {
   const char* text = std::getenv("COLUMNS");
@@ -30,6 +26,17 @@ std::size_t columns_of_environment() {
   const auto read = std::from_chars(text, end, columns);
   return read.ec == std::errc{} && read.ptr == end ? columns : 0;
 }
+
+/// Returns how long work goes on before its bar appears.
+std::chrono::duration<double> delay() {
+  constexpr double kUsual = 2.0;
+  const char* text = std::getenv("HEADGATE_PROGRESS_SECONDS");
+  char* end = nullptr;
+  const double seconds = text == nullptr ? kUsual : std::strtod(text, &end);
+  return std::chrono::duration<double>(end != text && seconds >= 0.0 ? std::min(seconds, 1e6) : kUsual);
+}
+
+ProgressBar* g_in_line = nullptr;  // the bar that is drawn
 
 }  // namespace
 
@@ -41,7 +48,10 @@ std::size_t terminal_columns() {
   return columns > 0 ? columns : kUsual;
 }
 
-ProgressBar::ProgressBar() : visible_(stderr_takes_control_codes()) {}
+ProgressBar::ProgressBar(Appearance appearance)
+    : visible_(!is_quiet() && takes_control_codes(STDERR_FILENO)), appears_(Clock::now()) {
+  if (appearance == Appearance::delayed) appears_ += std::chrono::duration_cast<Clock::duration>(delay());
+}
 
 std::optional<double> ProgressBar::estimated_seconds_left(double fraction, Clock::time_point now) {
   if (fraction <= first_fraction_) {  // no work is done yet, or the next task has begun
@@ -59,16 +69,20 @@ void ProgressBar::show(const StatusLine& line) {
   const auto now = Clock::now();
   StatusLine shown = line;
   if (!shown.seconds_left) shown.seconds_left = estimated_seconds_left(line.fraction, now);
-  if (drawn_ && now - last_ < kInterval) return;
+  if (now < appears_ || (g_in_line == this && now - last_ < kInterval)) return;
   last_ = now;
-  drawn_ = true;
+  g_in_line = this;
   say(stderr, "\r\x1b[K" + status_text(shown, terminal_columns()));
 }
 
 void ProgressBar::clear() {
-  if (!drawn_) return;
+  if (g_in_line == this) clear_line();
+}
+
+void ProgressBar::clear_line() {
+  if (g_in_line == nullptr) return;
   say(stderr, "\r\x1b[K");
-  drawn_ = false;
+  g_in_line = nullptr;
 }
 
 }  // namespace headgate::console

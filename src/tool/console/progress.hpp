@@ -13,12 +13,16 @@ namespace headgate::console {
 /// Returns the width of the terminal on stderr, or COLUMNS if the terminal does not report one, or 80.
 std::size_t terminal_columns();
 
-/// A progress bar on stderr if that is a terminal; otherwise nothing is shown.
+/// When a bar appears: at once, or after the seconds in HEADGATE_PROGRESS_SECONDS, 2 by default.
+enum class Appearance { at_once, delayed };
+
+/// A progress bar on stderr if that is a terminal and is_quiet() is false; otherwise nothing is shown. Of several bars,
+/// the one that was shown last is in the line.
 class ProgressBar {
  public:
   using Clock = std::chrono::steady_clock;
 
-  ProgressBar();
+  explicit ProgressBar(Appearance appearance = Appearance::delayed);
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
   ~ProgressBar() { clear(); }
@@ -29,12 +33,14 @@ class ProgressBar {
   void show(double fraction, const LinePart& part) { show({.fraction = fraction, .parts = {part}}); }
   /// Removes the bar from the line.
   void clear();
+  /// Removes the bar that is in the line, whichever it is.
+  static void clear_line();
 
  private:
   std::optional<double> estimated_seconds_left(double fraction, Clock::time_point now);
 
   bool visible_ = false;
-  bool drawn_ = false;
+  Clock::time_point appears_;
   Clock::time_point last_;
   Clock::time_point begin_ = Clock::now();  ///< when first_fraction_ was done
   double first_fraction_ = 0.0;

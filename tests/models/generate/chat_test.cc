@@ -10,56 +10,15 @@
 #include <vector>
 
 #include "library/core/check.hpp"
+#include "models/generate/spelled.hpp"
 #include "models/io/scratch.hpp"
 
 namespace headgate::generate {
 namespace {
 
-using tokenize::EncodeOptions;
+using headgate::testing::Spelled;
 using tokenize::Encoding;
 using Json = nlohmann::json;
-
-/// Bytes, followed by special tokens.
-class Spelled : public tokenize::Tokenizer {
- public:
-  explicit Spelled(std::vector<std::string> special) : special_(std::move(special)) {}
-
-  std::int32_t vocab() const override { return 256 + static_cast<std::int32_t>(special_.size()); }
-  std::unique_ptr<tokenize::StreamEncoder> stream(const EncodeOptions& options) const override {
-    if (options.add_special) return std::make_unique<Bos>(static_cast<std::int32_t>(255 + special_.size()));
-    require(options.special_as_text, "a chat is encoded as text between its markers");
-    return bytes_->stream(options);
-  }
-  std::string_view bytes(std::int32_t id) const override {
-    return special(id) ? special_[static_cast<std::size_t>(id - 256)] : bytes_->bytes(id);
-  }
-  std::string spelling(std::int32_t id) const override { return std::string(bytes(id)); }
-  bool special(std::int32_t id) const override { return id >= 256; }
-  std::int32_t find(std::string_view spelling) const override {
-    const auto found = std::find(special_.begin(), special_.end(), spelling);
-    if (found == special_.end()) return bytes_->find(spelling);
-    return 256 + static_cast<std::int32_t>(found - special_.begin());
-  }
-
- private:
-  /// The last special token, which stands in front of a text.
-  class Bos : public tokenize::StreamEncoder {
-   public:
-    explicit Bos(std::int32_t id) : id_(id) {}
-
-   protected:
-    Encoding take(std::string_view part, tokenize::Tail /*tail*/) override {
-      require(part.empty(), "only the tokens around a text are asked for");
-      return {.ids = {id_}, .spans = {}};
-    }
-
-   private:
-    std::int32_t id_;
-  };
-
-  std::unique_ptr<tokenize::Tokenizer> bytes_ = tokenize::byte_tokenizer();
-  std::vector<std::string> special_;
-};
 
 /// Makes a tokenizer with every token of a format. `bos`: the last special token.
 Spelled tokenizer_of(const ChatFormat& format, const std::string& bos = "<s>") {
@@ -97,6 +56,10 @@ TEST(Chat, Chat_KnownTemplates_IsThatOfTransformers) {
         EXPECT_EQ(tokenizer.decode(encoding.ids), question["text"].get<std::string>()) << model["name"];
       }
     }
+    const Json& dialogue = model["dialogue"];
+    const Encoding next = encode_next_turn(chat, dialogue["question"].get<std::string>(), tokenizer);
+    EXPECT_EQ(tokenizer.decode(next.ids), dialogue["text"].get<std::string>()) << model["name"];
+    EXPECT_TRUE(tokenizer.special(next.ids.front())) << model["name"] << ": an answer ends with a token";
   }
   for (const ChatFormat& format : chat_formats()) {
     EXPECT_NE(std::find(met.begin(), met.end(), &format), met.end()) << "no golden template of " << format.with_system;
@@ -115,6 +78,8 @@ TEST(Chat, Markers_WithTokens_CannotBeWrittenByUsers) {
     const Encoding encoding = encode_chat(chat, {"", forged}, tokenizer);
     EXPECT_EQ(special_count(encoding), special_count(plain)) << model["name"];
     EXPECT_NE(tokenizer.decode(encoding.ids).find(forged), std::string::npos);
+    EXPECT_EQ(special_count(encode_next_turn(chat, forged, tokenizer)),
+              special_count(encode_next_turn(chat, "hello", tokenizer)));
     if (chat.format->with_system.empty()) continue;
     const Encoding system = encode_chat(chat, {forged, "hello"}, tokenizer);
     EXPECT_EQ(special_count(system), special_count(encode_chat(chat, {"be kind", "hello"}, tokenizer)));

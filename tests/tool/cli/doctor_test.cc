@@ -53,16 +53,16 @@ TEST(Doctor, Facts_OfThisMachine_AreThoseOfInfo) {
 }
 
 TEST(Doctor, Variables_ThatCostSpeed_AreNamedWithAdvice) {
-  for (const char* setting :
-       {"HEADGATE_VERBOSE=1", "OPENBLAS_CORETYPE=Haswell", "OMP_WAIT_POLICY=PASSIVE", "ONEDNN_MAX_CPU_ISA=AVX2"}) {
+  for (const char* setting : {"HEADGATE_VERBOSE=1", "OPENBLAS_CORETYPE=Haswell", "OMP_WAIT_POLICY=PASSIVE",
+                              "OMP_DYNAMIC=true", "ONEDNN_MAX_CPU_ISA=AVX2"}) {
     const std::string text = setting;
     const Json report = doctor_json({text});
     EXPECT_TRUE(advises(report, text)) << report["advice"];
     const std::string name = text.substr(0, text.find('='));
     EXPECT_EQ(report["environment"], Json({{name, text.substr(name.size() + 1)}}));
   }
-  for (const char* setting :
-       {"HEADGATE_VERBOSE=0", "HEADGATE_VERBOSE=", "OMP_WAIT_POLICY=ACTIVE", "OMP_PROC_BIND=true"}) {
+  for (const char* setting : {"HEADGATE_VERBOSE=0", "HEADGATE_VERBOSE=", "OMP_WAIT_POLICY=ACTIVE", "OMP_DYNAMIC=false",
+                              "OMP_PROC_BIND=true"}) {
     EXPECT_FALSE(advises(doctor_json({setting}), "=")) << setting;
   }
 }

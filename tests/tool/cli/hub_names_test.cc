@@ -14,7 +14,6 @@ namespace headgate {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::headgate;
 using testing::Outcome;
 
 /// A cache of the Hub whose model tiny/run was trained for a moment.
@@ -45,7 +44,7 @@ TEST_F(HubNames, Verb_NameInTheCache_DoesWhatItDoesWithThePath) {
   };
   const auto named = commands("tiny/run"), given = commands(snapshot);
   for (std::size_t i = 0; i < named.size(); ++i) {
-    const Outcome by_name = headgate(named[i]), by_path = headgate(given[i]);
+    const Outcome by_name = testing::headgate(named[i]), by_path = testing::headgate(given[i]);
     EXPECT_EQ(by_name.status, 0) << by_name.err;
     EXPECT_NE(by_name.out, "");
     std::string expected = by_path.out;
@@ -54,15 +53,16 @@ TEST_F(HubNames, Verb_NameInTheCache_DoesWhatItDoesWithThePath) {
     }
     EXPECT_EQ(by_name.out, expected) << named[i].front();
   }
-  EXPECT_EQ(headgate({"convert", "tiny/run@c0ffee", verb.path("out")}).status, 0);
-  const Outcome more = headgate({"train", "--init", "tiny/run", "--data", verb.text(), "--out", verb.path("more"),
-                                 "--steps", "1", "--batch", "1", "--seq-len", "16", "--eval-tokens", "64"});
+  EXPECT_EQ(testing::headgate({"convert", "tiny/run@c0ffee", verb.path("out")}).status, 0);
+  const Outcome more =
+      testing::headgate({"train", "--init", "tiny/run", "--data", verb.text(), "--out", verb.path("more"), "--steps",
+                         "1", "--batch", "1", "--seq-len", "16", "--eval-tokens", "64"});
   EXPECT_EQ(more.status, 0) << more.err;
 }
 
 TEST_F(HubNames, Output_ThatIsAFileOfTheModel_IsRefused) {
   const Outcome outcome =
-      headgate({"eval", "tiny/run", "--text", verb.text(), "--logits", snapshot + "/model.safetensors"});
+      testing::headgate({"eval", "tiny/run", "--text", verb.text(), "--logits", snapshot + "/model.safetensors"});
   testing::expect_refused(outcome, "eval", "model.safetensors");
 }
 
@@ -78,7 +78,7 @@ TEST_F(HubNames, Name_NotInTheCache_IsRefusedByEveryVerb) {
       {"train", "--init", "tiny/other", "--data", verb.text(), "--out", verb.path("new")},
       {"demo", "--only", "model", "--model", "tiny/other", "--data", verb.text()},
   };
-  for (const auto& command : commands) testing::expect_refused(headgate(command), command.front(), reason);
+  for (const auto& command : commands) testing::expect_refused(testing::headgate(command), command.front(), reason);
 }
 
 }  // namespace

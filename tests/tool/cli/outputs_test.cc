@@ -19,7 +19,7 @@ using testing::Outcome;
 using testing::read_bytes;
 using testing::TrainVerb;
 using testing::write_bytes;
-using Words = std::vector<std::string>;
+using Arguments = std::vector<std::string>;
 
 /// Returns the bytes of each file below a directory, by its path.
 std::map<std::string, std::string> contents(const std::string& directory) {
@@ -30,7 +30,7 @@ std::map<std::string, std::string> contents(const std::string& directory) {
   return out;
 }
 
-Words operator+(Words words, const Words& more) {
+Arguments operator+(Arguments words, const Arguments& more) {
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -49,14 +49,14 @@ class OutputsTest : public ::testing::Test {
   static std::string text() { return g_verbs->text(); }
 
   /// Returns each verb that reads `model` and writes a file, without that file's path.
-  static std::vector<Words> verbs_on(const std::string& model) {
+  static std::vector<Arguments> verbs_on(const std::string& model) {
     return {{"eval", model, "--text", path("data"), "--tokens", "32", "--logits"},
             {"generate", model, "--prompt-file", path("data/book.txt"), "--max-tokens", "2", "--logits"},
             {"xray", model, "--text", path("data"), "--out"}};
   }
 
   /// Expects `command` to be refused for overwriting a file of `option`, and no file to have changed.
-  static void expect_kept(const Words& command, const std::string& option) {
+  static void expect_kept(const Arguments& command, const std::string& option) {
     const auto before = contents(path(""));
     const Outcome outcome = testing::headgate(command);
     expect_refused(outcome, command.front(), " would overwrite ");
@@ -68,10 +68,10 @@ class OutputsTest : public ::testing::Test {
 };
 
 TEST_F(OutputsTest, Output_IsAFileOfTheRun_IsRefused) {
-  for (const Words& verb : verbs_on(path("run"))) {
+  for (const Arguments& verb : verbs_on(path("run"))) {
     for (const char* file : {"checkpoint/config.json", "checkpoint/model.safetensors", "checkpoint/trainer_state.json",
                              "checkpoint/tokenizer.json", "checkpoint/../metrics.jsonl"}) {
-      expect_kept(verb + Words{path("run/") + file}, "MODEL");
+      expect_kept(verb + Arguments{path("run/") + file}, "MODEL");
     }
   }
   for (const char* file : {"metrics.jsonl", "checkpoint/optimizer.safetensors"}) {
@@ -88,15 +88,15 @@ TEST_F(OutputsTest, Output_IsAFileOfTheModel_IsRefusedByEveryPathOfIt) {
   write_bytes(path("model/model-00001-of-00002.safetensors"), "a shard");
   fs::create_directory_symlink(path("model"), path("link"));
   fs::create_hard_link(path("model/config.json"), path("hard.npy"));
-  for (const Words& verb : verbs_on(path("model"))) {
+  for (const Arguments& verb : verbs_on(path("model"))) {
     for (const char* file :
          {"model/config.json", "model/generation_config.json", "model/chat_template.jinja",
           "model/model-00001-of-00002.safetensors", "link/model.safetensors", "run/../model/config.json", "hard.npy"}) {
-      expect_kept(verb + Words{path(file)}, "MODEL");
+      expect_kept(verb + Arguments{path(file)}, "MODEL");
     }
   }
   write_bytes(path("m.gguf"), "GGUF");
-  for (const Words& verb : verbs_on(path("m.gguf"))) expect_kept(verb + Words{path("m.gguf")}, "MODEL");
+  for (const Arguments& verb : verbs_on(path("m.gguf"))) expect_kept(verb + Arguments{path("m.gguf")}, "MODEL");
 }
 
 TEST_F(OutputsTest, Output_IsTheText_IsRefused) {
@@ -152,7 +152,7 @@ TEST_F(OutputsTest, Run_WouldOverwriteItsData_IsRefused) {
   fs::create_directories(path("new/checkpoint"));
   const std::string data = path("new/checkpoint/trainer_state.json");
   fs::copy_file(text(), data);
-  Words command = g_verbs->command("new");
+  Arguments command = g_verbs->command("new");
   command[2] = data;
   expect_kept(command, "--data");
 }
@@ -164,14 +164,14 @@ TEST_F(OutputsTest, Demo_WouldOverwriteItsData_IsRefused) {
 }
 
 /// Runs the tool with a limit of 2 or 4 KiB for files, in the units of any shell. LLVM's OpenMP needs a file of 1 KiB.
-Outcome with_small_files(const Words& command) {
-  return testing::run_program(Words{"/bin/sh", "-c", "ulimit -f 4 && exec \"$@\"", "sh", testing::headgate_path()} +
+Outcome with_small_files(const Arguments& command) {
+  return testing::run_program(Arguments{"/bin/sh", "-c", "ulimit -f 4 && exec \"$@\"", "sh", testing::headgate_path()} +
                               command);
 }
 
 TEST_F(OutputsTest, File_TooLarge_IsReportedAndLeavesNothing) {
   const std::string run = path("run"), out = path("large");
-  const std::vector<Words> commands = {
+  const std::vector<Arguments> commands = {
       {"eval", run, "--text", text(), "--tokens", "64", "--logits", out},
       {"generate", run, "--prompt", "it", "--max-tokens", "8", "--logits", out},
       {"xray", run, "--text", text(), "--out", out},
@@ -179,7 +179,7 @@ TEST_F(OutputsTest, File_TooLarge_IsReportedAndLeavesNothing) {
       {"convert", path("run/checkpoint"), out},
       {"bench", "--quick", "--filter", "^small/forward", "--threads", "1", "--json-out", out}};
   const auto before = contents(path(""));
-  for (const Words& command : commands) {
+  for (const Arguments& command : commands) {
     const Outcome outcome = with_small_files(command);
     EXPECT_EQ(outcome.status, 2) << command.front() << ' ' << outcome.err;
     EXPECT_NE(outcome.err.find("headgate " + command.front() + ": "), std::string::npos) << outcome.err;

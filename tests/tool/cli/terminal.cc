@@ -32,8 +32,8 @@ std::vector<std::string> frames_of(std::string_view output) {
 }  // namespace
 
 Screen run_on_terminal(int columns, const std::vector<std::string>& command,
-                       const std::vector<std::string>& environment) {
-  std::vector<std::string> all{"/usr/bin/env", "-u", "COLUMNS", "TERM=xterm"};
+                       const std::vector<std::string>& environment, const std::string& typed) {
+  std::vector<std::string> all{"/usr/bin/env", "-u", "COLUMNS", "TERM=xterm", "HEADGATE_PROGRESS_SECONDS=0"};
   all.insert(all.end(), environment.begin(), environment.end());
   all.insert(all.end(), command.begin(), command.end());
   std::vector<char*> arguments;
@@ -50,6 +50,9 @@ Screen run_on_terminal(int columns, const std::vector<std::string>& command,
   if (child == 0) {
     ::execv(arguments[0], arguments.data());
     ::_exit(127);
+  }
+  if (::write(terminal, typed.data(), typed.size()) != static_cast<ssize_t>(typed.size())) {
+    throw std::runtime_error("the terminal takes no input");
   }
   Screen out;
   std::array<char, 4096> buffer{};

@@ -14,8 +14,9 @@ struct Screen {
 };
 
 /// Runs a program on a pseudo-terminal of this width. 0: the terminal does not report its width. `environment`:
-/// "NAME=VALUE", added to this process's without COLUMNS.
+/// "NAME=VALUE", added to this process's without COLUMNS. Progress appears at once. `typed`: what standard input, the
+/// terminal too, has.
 Screen run_on_terminal(int columns, const std::vector<std::string>& command,
-                       const std::vector<std::string>& environment = {});
+                       const std::vector<std::string>& environment = {}, const std::string& typed = "");
 
 }  // namespace headgate::testing

@@ -83,7 +83,7 @@ TEST_F(TerminalTest, Convert_AnyWidth_ShowsItsProgress) {
   const std::string run = verb.path(long_run());
   for (const int columns : kWidths) {
     const Screen screen =
-        run_on_terminal(columns, tool({"convert", run + "/checkpoint", verb.path("out" + std::to_string(columns))}));
+        run_on_terminal(columns, tool({"convert", run + "/checkpoint", run + "-out" + std::to_string(columns)}));
     expect_frames(screen, columns, {"%", "…"});
   }
   const std::string plain = testing::headgate({"convert", run + "/checkpoint", verb.path("out")}).err;

@@ -145,7 +145,7 @@ TEST_F(TokenizeVerb, Training_BadArguments_AreRefusedOnOneLine) {
   refused({"--train", "300", "--text", text}, "--train needs --out");
   refused({tokenizer, "--train", "300", "--text", text, "--out", out}, "--train takes no MODEL");
   refused({"--train", "300", "--text", text, "--out", text}, "--out");
-  refused({"--train", "300", "--text", text, "--out", out, "--json"}, "--json");
+  refused({"--train", "300", "--text", text, "--out", out, "--no-special"}, "--no-special");
   refused({tokenizer, "--text", text, "--out", out}, "--train");
   refused({"--text", text}, "MODEL is required");
   refused({tokenizer, "--text", text, text}, "--text takes one file without --train, not 2");

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/cli/chat_loop.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+
+#include "headgate/error.hpp"
+#include "tool/cli/generate_report.hpp"
+#include "tool/cli/json_option.hpp"
+#include "tool/cli/signals.hpp"
+#include "tool/cli/verbs.hpp"
+#include "tool/console/console.hpp"
+#include "tool/console/progress.hpp"
+
+namespace headgate::cli {
+namespace {
+
+using console::say;
+using generate::Generated;
+using generate::StopReason;
+
+enum class Command { clear, help, quit };
+
+struct CommandRow {
+  Command command;
+  std::string_view word, help;
+};
+
+constexpr std::array<CommandRow, 3> kCommands{{
+    {Command::clear, "/clear", "forgets all turns"},
+    {Command::help, "/help", "lists these commands"},
+    {Command::quit, "/quit", "ends, as Ctrl-D does"},
+}};
+
+std::optional<Command> command_of(std::string_view line) {
+  const auto row =
+      std::find_if(kCommands.begin(), kCommands.end(), [line](const CommandRow& each) { return each.word == line; });
+  return row == kCommands.end() ? std::nullopt : std::optional<Command>(row->command);
+}
+
+/// Reads a question from standard input: a line, and the next ones as long as a backslash ends them. Returns nothing at
+/// the end.
+std::optional<std::string> read_question() {
+  constexpr std::size_t kMost = std::size_t{1} << 26;
+  std::string out;
+  int c = 0;
+  while ((c = std::getchar()) != EOF) {
+    if (c == '\n') {
+      if (!out.ends_with('\\')) return out;
+      out.back() = '\n';
+      continue;
+    }
+    out += static_cast<char>(c);
+    if (out.size() > kMost) throw UsageError(fmt::format("a line of standard input has more than {} bytes", kMost));
+  }
+  return out.empty() ? std::nullopt : std::optional<std::string>(out);
+}
+
+class Loop {
+ public:
+  Loop(generate::Conversation& conversation, const ChatLoopOptions& options)
+      : conversation_(conversation), options_(options) {}
+
+  int run() {
+    if (terminal_ && !console::is_quiet()) {
+      say(stderr,
+          "Ctrl-C ends an answer, Ctrl-D the conversation. A backslash at its end continues a line. Commands:\n" +
+              chat_commands_help());
+    }
+    for (;;) {
+      prompt();
+      const std::optional<std::string> question = read_question();
+      if (!question) break;
+      const std::optional<Command> command = command_of(*question);
+      if (command == Command::quit) return kSuccess;
+      if (command == Command::clear) {
+        conversation_.clear();
+      } else if (command == Command::help) {
+        say(stderr, chat_commands_help());
+      } else if (!question->empty() && !answer(*question)) {
+        return reader_left_ ? kSuccess : kSignalStatus + SignalWatch::received();
+      }
+    }
+    if (terminal_) say(stderr, "\n");
+    return kSuccess;
+  }
+
+ private:
+  void prompt() const {
+    if (terminal_) say(stderr, "> ");
+  }
+
+  /// Asks and prints. Returns false if the conversation has to end.
+  bool answer(const std::string& question) {
+    const SignalWatch watch;
+    try {
+      ask(question);
+    } catch (const Error& error) {
+      if (!terminal_) throw;
+      say(stderr, fmt::format("headgate generate: {}; /clear forgets all turns\n", error.what()));
+    }
+    const int signal_number = SignalWatch::received();
+    return !reader_left_ && (signal_number == 0 || (terminal_ && signal_number == SIGINT));
+  }
+
+  void ask(const std::string& question) {
+    std::string text;
+    generate::GenerateHooks hooks;
+    hooks.text = [&](std::string_view bytes) {
+      if (options_.json) {
+        text += bytes;
+      } else if (!bytes.empty()) {
+        reader_left_ = !say(stdout, std::string(bytes));
+      }
+      return !reader_left_ && SignalWatch::received() == 0;
+    };
+    const Generated result = conversation_.ask(question, hooks);
+    if (conversation_.left_out() > 0) {
+      console::note(fmt::format("left out: {} bytes that the vocabulary has no token for\n", conversation_.left_out()));
+    }
+    GenerateFigures figures = figures_of(result);
+    if ((options_.json || options_.figures) && SignalWatch::received() == 0) {
+      if (machine_gbps_ == 0.0) machine_gbps_ = measure_machine_gbps(options_.threads);
+      figures.machine_gbps = machine_gbps_;
+    }
+    print_end(result, figures, text);
+  }
+
+  void print_end(const Generated& result, const GenerateFigures& figures, const std::string& text) {
+    console::ProgressBar::clear_line();  // of a question whose reading was interrupted
+    if (options_.json) {
+      const auto object = generated_json(options_.model, conversation_.asked_ids(), result, figures, text);
+      reader_left_ = !say(stdout, json_line(object));
+    } else {
+      reader_left_ = !say(stdout, terminal_ ? "\n\n" : "\n") || reader_left_;
+    }
+    if (options_.figures) say(stderr, figures_text(result, figures, conversation_.tokenizer()));
+    if (result.stop == StopReason::capacity) {
+      say(stderr, "headgate generate: the conversation fills the model's positions; /clear forgets all turns\n");
+    }
+  }
+
+  generate::Conversation& conversation_;
+  const ChatLoopOptions& options_;
+  const bool terminal_ = ::isatty(STDIN_FILENO) == 1;
+  bool reader_left_ = false;
+  double machine_gbps_ = 0.0;
+};
+
+}  // namespace
+
+std::string chat_commands_help() {
+  std::string out;
+  for (const CommandRow& row : kCommands) out += fmt::format("  {:<7} {}\n", row.word, row.help);
+  return out;
+}
+
+int run_chat(generate::Conversation& conversation, const ChatLoopOptions& options) {
+  return Loop(conversation, options).run();
+}
+
+}  // namespace headgate::cli

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/generate/conversation.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "headgate/error.hpp"
+#include "library/core/random.hpp"
+#include "models/decoder/parameters.hpp"
+#include "models/generate/spelled.hpp"
+
+namespace headgate::generate {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+/// A random model of bytes and ChatML's markers.
+class ConversationTest : public ::testing::Test {
+ protected:
+  ConversationTest() {
+    config.vocab = tokenizer.vocab();
+    config.dim = 16;
+    config.layers = 2;
+    config.heads = 4;
+    config.kv_heads = 2;
+    config.head_dim = 8;
+    config.ffn = 24;
+    config.seq_len = 700;
+    const models::ParameterTable table(config);
+    SplitMix64 random(7);
+    for (std::int64_t i = 0; i < table.total(); ++i) {
+      parameters.push_back(static_cast<float>(2.0 * random.uniform() - 1.0));
+    }
+  }
+  models::CachedDecoder decoder() const {
+    return models::CachedDecoder(config, parameters.data(), {.weights = DType::f32});
+  }
+  Conversation begin(models::CachedDecoder& model, const GenerateOptions& options = {.max_tokens = 12}) const {
+    return Conversation(model, tokenizer, chat, "Be brief.", options);
+  }
+  /// Returns what a model that reads the whole text at once goes on with.
+  Ids from_scratch(const Ids& ids, const GenerateOptions& options) const {
+    models::CachedDecoder model = decoder();
+    return generate(model, tokenizer, ids, options, {}).ids;
+  }
+  /// Asks, and expects what a model gives that reads the whole conversation, which is `before` and the question.
+  void expect_answer(Conversation& conversation, const std::string& question, GenerateOptions options,
+                     std::int64_t turn) const {
+    const Ids before = conversation.ids();
+    const Generated answer = conversation.ask(question, {});
+    Ids read = before;
+    read.insert(read.end(), conversation.asked_ids().begin(), conversation.asked_ids().end());
+    options.sampling.seed += static_cast<std::uint64_t>(turn);
+    options.end_ids = {end_of_turn(chat, tokenizer)};
+    EXPECT_EQ(answer.ids, from_scratch(read, options)) << "turn " << turn;
+  }
+
+  const testing::Spelled tokenizer{{"<|im_start|>", "<|im_end|>"}};
+  const Chat chat = recognise_chat("{{ '<|im_start|>' }}{{ '<|im_end|>' }}");
+  models::DecoderConfig config;
+  std::vector<float> parameters;
+};
+
+TEST_F(ConversationTest, Answers_TurnByTurn_AreThoseOfTheWholeText) {
+  for (const double temperature : {0.0, 1.0}) {
+    const GenerateOptions options{.sampling = {.temperature = temperature, .seed = 5}, .max_tokens = 12};
+    models::CachedDecoder model = decoder();
+    Conversation conversation = begin(model, options);
+    for (std::int64_t turn = 0; turn < 4; ++turn) expect_answer(conversation, "What is it?", options, turn);
+    const std::string text = tokenizer.decode(conversation.ids());
+    EXPECT_TRUE(text.starts_with("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is it?<|im_end|>\n"))
+        << text;
+    EXPECT_EQ(model.length(), static_cast<std::int64_t>(conversation.ids().size()) - 1) << "only new tokens are read";
+  }
+}
+
+TEST_F(ConversationTest, Answer_ThatEndsItsTurn_IsFollowedByOneEnd) {
+  models::CachedDecoder model = decoder();
+  Conversation free = begin(model);
+  const Ids ids = free.ask("Hello", {}).ids;
+  // With that token as an end, the answer is shorter and the next question begins with ChatML's own.
+  models::CachedDecoder other = decoder();
+  Conversation conversation(other, tokenizer, chat, "Be brief.", {.max_tokens = 12, .end_ids = {ids[3]}});
+  const Generated answer = conversation.ask("Hello", {});
+  ASSERT_EQ(answer.stop, StopReason::end_token);
+  EXPECT_NE(conversation.ids().back(), answer.ids.back());
+  conversation.ask("And?", {});
+  EXPECT_EQ(conversation.asked_ids().front(), end_of_turn(chat, tokenizer));
+}
+
+TEST_F(ConversationTest, Answer_Interrupted_StaysInTheConversation) {
+  models::CachedDecoder model = decoder();
+  Conversation conversation = begin(model);
+  int parts = 0;
+  const Generated answer =
+      conversation.ask("Hello", {.text = [&](std::string_view) { return ++parts < 4; }, .logits = {}});
+  EXPECT_EQ(answer.stop, StopReason::interrupted);
+  EXPECT_LT(answer.ids.size(), 12U);
+  expect_answer(conversation, "And?", {.max_tokens = 12}, 1);
+}
+
+TEST_F(ConversationTest, Question_InterruptedWhileItIsRead_IsReadWithTheNext) {
+  models::CachedDecoder model = decoder();
+  Conversation conversation = begin(model);
+  const Generated answer =
+      conversation.ask(std::string(600, 'a'), {.text = [](std::string_view) { return false; }, .logits = {}});
+  EXPECT_EQ(answer.stop, StopReason::interrupted);
+  EXPECT_EQ(answer.prompt_tokens, 512);
+  expect_answer(conversation, "And?", {.max_tokens = 12}, 1);
+}
+
+TEST_F(ConversationTest, Question_WithoutRoom_ChangesNothing) {
+  models::CachedDecoder model = decoder();
+  Conversation conversation = begin(model);
+  conversation.ask("Hello", {});
+  const Ids before = conversation.ids();
+  try {
+    conversation.ask(std::string(700, 'a'), {});
+    ADD_FAILURE() << "taken";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("tokens, but there is room for 700"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(conversation.ids(), before);
+  expect_answer(conversation, "And?", {.max_tokens = 12}, 1);
+}
+
+TEST_F(ConversationTest, Conversation_Cleared_BeginsAnew) {
+  models::CachedDecoder model = decoder();
+  Conversation conversation = begin(model, {.sampling = {.temperature = 1.0}, .max_tokens = 12});
+  const Ids first = conversation.ask("Hello", {}).ids;
+  EXPECT_NE(conversation.ask("Hello", {}).ids, first);
+  conversation.clear();
+  EXPECT_TRUE(conversation.ids().empty());
+  EXPECT_EQ(conversation.ask("Hello", {}).ids, first);
+}
+
+}  // namespace
+}  // namespace headgate::generate
