@@ -475,7 +475,9 @@ def run_rows(run: dict[str, bytes]) -> Iterator[Reader]:
 
 def token_run_rows(run: dict[str, bytes]) -> Iterator[Reader]:
     """Yields the row of the ids beside a run with a tokenizer. Training encodes its text again if they do not fit."""
-    yield Reader("run-token-ids", run, "run/token_ids.bin", (RESUME,), of_token_file, ("run:", "book.txt"), optional=True)
+    yield Reader(
+        "run-token-ids", run, "run/token_ids.bin", (RESUME,), of_token_file, ("run:", "book.txt"), optional=True
+    )
 
 
 def of_token_file(good: bytes) -> Iterator[Variant]:
