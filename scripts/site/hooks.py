@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MkDocs hooks of the site. Its tree is the repository's, so that links between documents lead to the same places as on a
+code host: README.md is the home page, docs/ and the other documents follow, and a source file that a document links has
+a page that shows it. The navigation is the table of docs/README.md."""
+
+import re
+import sys
+from pathlib import Path
+
+from mkdocs.plugins import event_priority
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+KATEX = Path("/usr/share/javascript/katex")  # Debian's libjs-katex
+sys.path.insert(0, str(ROOT / "scripts"))
+import check_links
+
+PICTURES = {".png", ".svg", ".jpg", ".html"}  # copied as they are; other files are shown as text
+INDEX = "docs/README.md"
+SECTION = re.compile(r"^\|\s*(?:\*\*(.+?)\*\*)?\s*\|[^|]*\|(.*)\|\s*$", re.MULTILINE)
+
+
+def on_config(config):
+    config.mdx_configs["toc"]["slugify"] = lambda heading, _: check_links.anchor(heading)
+    config.mdx_configs["pymdownx.superfences"] = {
+        "custom_fences": [{"name": "math", "class": "arithmatex", "format": format_math}]
+    }
+    config.nav = navigation()
+    return config
+
+
+def format_math(source, language, css_class, options, md, **kwargs):
+    from html import escape
+
+    return f'<div class="{css_class}">\\[\n{escape(source)}\n\\]</div>'
+
+
+# --- pages ---------------------------------------------------------------------------------------------------
+
+
+def documents():
+    """Paths of all documents: what scripts/check_links.py reads."""
+    return [path.relative_to(ROOT).as_posix() for path in check_links.documents(ROOT)]
+
+
+def linked_files(pages):
+    """Paths of all that the pages link, and that is no document."""
+    targets = {target for page in pages for _, target, _ in check_links.links(ROOT / page)}
+    return sorted(target.relative_to(ROOT).as_posix() for target in targets if target.suffix != ".md")
+
+
+def navigation():
+    """The sections of the index and their pages, in its order; below a page README.md the pages of its folder."""
+    pages = documents()
+    nav, used = [{"Home": ["README.md", INDEX]}], {"README.md", INDEX}
+    for name, cell in SECTION.findall((ROOT / INDEX).read_text(encoding="utf-8")):
+        if name:
+            nav.append({name: []})
+        for link in re.findall(r"\]\(([^)#]+\.md)\)", cell):
+            page = (ROOT / "docs" / link).resolve().relative_to(ROOT).as_posix()
+            if page in used:
+                continue
+            folder = page.removesuffix("README.md")
+            below = [other for other in pages if folder != page and other.startswith(folder) and other != page]
+            used |= {page, *below}
+            section = next(iter(nav[-1].values()))
+            section.append({title_of(page): [page, *below]} if folder != page else page)
+    nav.append({"Project": [page for page in pages if "/" not in page and page not in used]})
+    return nav
+
+
+def title_of(page):
+    return re.search(r"^# (.*)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)[1]
+
+
+def source_page(config, path):
+    """A page that shows a file, or lists a folder."""
+    if (ROOT / path).is_dir():
+        names = "\n".join(sorted(p.name + "/" * p.is_dir() for p in (ROOT / path).iterdir()))
+        body = f"```text\n{names}\n```"
+    else:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        language = {".hpp": "cpp", ".cc": "cpp", ".h": "c"}.get(Path(path).suffix, Path(path).suffix[1:] or "text")
+        fence = "`" * 4
+        body = f"{fence}{language}\n{text}\n{fence}"
+    content = f"---\nsearch:\n  exclude: true\n---\n# {path}\n\n{body}\n"
+    file = File.generated(config, path.rstrip("/") + ".md", content=content)
+    file.inclusion = InclusionLevel.NOT_IN_NAV
+    return file
+
+
+@event_priority(100)
+def on_files(files, config):
+    """Replaces the files of docs/ by those of the repository's tree."""
+    pages = documents()
+    kept = [file for file in files if file.src_dir != config.docs_dir]
+    kept += [File.generated(config, page, abs_src_path=str(ROOT / page)) for page in pages]
+    for path in linked_files(pages):
+        if Path(path).suffix in PICTURES:
+            kept.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+        else:
+            kept.append(source_page(config, path))
+    kept += assets(config)
+    return Files(kept)
+
+
+def assets(config):
+    css = (KATEX / "katex.min.css").read_text(encoding="utf-8")
+    css = re.sub(r'url\(fonts/[\w-]+\.woff2?\) format\("woff2?"\),', "", css)  # Debian has the TrueType fonts alone
+    yield File.generated(config, "assets/katex/katex.min.css", content=css)
+    yield File.generated(config, "assets/katex/katex.js", abs_src_path=str(KATEX / "katex.js"))
+    for font in sorted((KATEX / "fonts").glob("*.ttf")):
+        yield File.generated(config, f"assets/katex/fonts/{font.name}", abs_src_path=str(font))
+    for name in ("site.css", "math.js"):
+        yield File.generated(config, f"assets/{name}", abs_src_path=str(HERE / name))
+
+
+LINK = re.compile(r"(\]\()([^()\s#]+)([)#])")
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Links to a file that is no document lead to the page that shows it."""
+
+    def replace(match):
+        target = match[2]
+        if "://" in target or target.endswith(".md"):
+            return match[0]
+        path = (Path(page.file.src_uri).parent / target).as_posix()
+        import posixpath
+
+        shown = posixpath.normpath(path) + ".md"
+        return match[0] if files.get_file_from_path(shown) is None else f"{match[1]}{target.rstrip('/')}.md{match[3]}"
+
+    return LINK.sub(replace, markdown)
