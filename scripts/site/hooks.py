@@ -3,6 +3,9 @@
 code host: README.md is the home page, docs/ and the other documents follow, and a source file that a document links has
 a page that shows it. The navigation is the table of docs/README.md."""
 
+import functools
+import html
+import posixpath
 import re
 import sys
 from pathlib import Path
@@ -13,8 +16,11 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 KATEX = Path("/usr/share/javascript/katex")  # Debian's libjs-katex
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(HERE), str(ROOT / "scripts")]
 import check_links
+import commands
+import headers
+import modules
 
 PICTURES = {".png", ".svg", ".jpg", ".html"}  # copied as they are; other files are shown as text
 INDEX = "docs/README.md"
@@ -31,9 +37,7 @@ def on_config(config):
 
 
 def format_math(source, language, css_class, options, md, **kwargs):
-    from html import escape
-
-    return f'<div class="{css_class}">\\[\n{escape(source)}\n\\]</div>'
+    return f'<div class="{css_class}">\\[\n{html.escape(source)}\n\\]</div>'
 
 
 # --- pages ---------------------------------------------------------------------------------------------------
@@ -48,6 +52,20 @@ def linked_files(pages):
     """Paths of all that the pages link, and that is no document."""
     targets = {target for page in pages for _, target, _ in check_links.links(ROOT / page)}
     return sorted(target.relative_to(ROOT).as_posix() for target in targets if target.suffix != ".md")
+
+
+@functools.cache
+def reference():
+    """What is generated: {heading: {path of a page: Markdown}}."""
+    output = ROOT / "build" / "doxygen"
+    output.mkdir(parents=True, exist_ok=True)
+    of_headers = headers.pages(output)
+    return {
+        "C++ headers": {f"include/headgate/{n}.md": text for n, text in of_headers if n.endswith(".hpp")},
+        "C headers": {f"include/headgate/{n}.md": text for n, text in of_headers if n.endswith(".h")},
+        "Python modules": {f"docs/reference/modules/{n}.md": text for n, text in modules.pages()},
+        "Commands": {f"docs/reference/commands/{n}.md": text for n, text in commands.pages()},
+    }
 
 
 def navigation():
@@ -66,6 +84,8 @@ def navigation():
             used |= {page, *below}
             section = next(iter(nav[-1].values()))
             section.append({title_of(page): [page, *below]} if folder != page else page)
+    section = next(item["Reference"] for item in nav if "Reference" in item)
+    section += [{heading: list(made)} for heading, made in reference().items()]
     nav.append({"Project": [page for page in pages if "/" not in page and page not in used]})
     return nav
 
@@ -96,10 +116,12 @@ def on_files(files, config):
     pages = documents()
     kept = [file for file in files if file.src_dir != config.docs_dir]
     kept += [File.generated(config, page, abs_src_path=str(ROOT / page)) for page in pages]
+    generated = {path: text for made in reference().values() for path, text in made.items()}
+    kept += [File.generated(config, path, content=text) for path, text in generated.items()]
     for path in linked_files(pages):
         if Path(path).suffix in PICTURES:
             kept.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
-        else:
+        elif f"{path}.md" not in generated:
             kept.append(source_page(config, path))
     kept += assets(config)
     return Files(kept)
@@ -112,7 +134,7 @@ def assets(config):
     yield File.generated(config, "assets/katex/katex.js", abs_src_path=str(KATEX / "katex.js"))
     for font in sorted((KATEX / "fonts").glob("*.ttf")):
         yield File.generated(config, f"assets/katex/fonts/{font.name}", abs_src_path=str(font))
-    for name in ("site.css", "math.js"):
+    for name in ("site.css", "math.js", "iframe-worker.js"):
         yield File.generated(config, f"assets/{name}", abs_src_path=str(HERE / name))
 
 
@@ -126,10 +148,7 @@ def on_page_markdown(markdown, page, config, files):
         target = match[2]
         if "://" in target or target.endswith(".md"):
             return match[0]
-        path = (Path(page.file.src_uri).parent / target).as_posix()
-        import posixpath
-
-        shown = posixpath.normpath(path) + ".md"
+        shown = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), target)) + ".md"
         return match[0] if files.get_file_from_path(shown) is None else f"{match[1]}{target.rstrip('/')}.md{match[3]}"
 
     return LINK.sub(replace, markdown)
