@@ -21,6 +21,7 @@ import check_links
 import commands
 import headers
 import modules
+import notebooks
 
 PICTURES = {".png", ".svg", ".jpg", ".html"}  # copied as they are; other files are shown as text
 INDEX = "docs/README.md"
@@ -66,6 +67,11 @@ def reference():
         "Python modules": {f"docs/reference/modules/{n}.md": text for n, text in modules.pages()},
         "Commands": {f"docs/reference/commands/{n}.md": text for n, text in commands.pages()},
     }
+
+
+@functools.cache
+def notebook(path):
+    return notebooks.executed(path)
 
 
 def navigation():
@@ -121,6 +127,11 @@ def on_files(files, config):
     for path in linked_files(pages):
         if Path(path).suffix in PICTURES:
             kept.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+        elif path.endswith(".ipynb"):
+            text, pictures = notebook(path)
+            made = {f"{path}.md": text} | {posixpath.join(posixpath.dirname(path), n): d for n, d in pictures.items()}
+            kept += [File.generated(config, name, content=content) for name, content in made.items()]
+            kept[-len(made)].inclusion = InclusionLevel.NOT_IN_NAV
         elif f"{path}.md" not in generated:
             kept.append(source_page(config, path))
     kept += assets(config)
