@@ -5,6 +5,7 @@ a page that shows it. The navigation is the table of docs/README.md."""
 
 import functools
 import html
+import os
 import posixpath
 import re
 import sys
@@ -22,6 +23,7 @@ import commands
 import headers
 import modules
 import notebooks
+import versions
 
 PICTURES = {".png", ".svg", ".jpg", ".html"}  # copied as they are; other files are shown as text
 INDEX = "docs/README.md"
@@ -34,6 +36,9 @@ def on_config(config):
         "custom_fences": [{"name": "math", "class": "arithmatex", "format": format_math}]
     }
     config.nav = navigation()
+    config.copyright = f"Headgate {versions.current()}"
+    if os.environ.get("HEADGATE_SITE_VERSIONS"):
+        config.extra["version"] = {"provider": "mike"}  # whose file versions.py writes
     return config
 
 

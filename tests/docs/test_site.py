@@ -2,6 +2,7 @@
 """The site builds without a warning, its links lead somewhere, it needs no other host, and its reference has every public
 name. On a phone no page is wider than the screen, formulas are typeset and search finds."""
 
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "site"))
 import modules
+import versions
 
 PHONE = 390  # pixels
 PAGES_ON_A_PHONE = (
@@ -119,6 +121,19 @@ def test_reference_has_every_verb(pages, site):
     listed = subprocess.run([os.environ["HEADGATE_TOOL"], "man", "--list"], capture_output=True, text=True, check=True)
     for name in listed.stdout.split()[1:]:
         assert site / f"docs/reference/commands/{name.removeprefix('headgate-')}.html" in pages, name
+
+
+def test_versions_are_listed_newest_first(site, tmp_path):
+    with pytest.raises(SystemExit, match="has no folder of a version"):
+        versions.write_list(tmp_path)
+    for name in ("0.9.0", "0.10.0", "assets"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.html").touch()
+    assert versions.write_list(tmp_path) == ["0.10.0", "0.9.0"]
+    listed = json.loads((tmp_path / "versions.json").read_text())
+    assert [(entry["version"], entry["aliases"]) for entry in listed] == [("0.10.0", ["latest"]), ("0.9.0", [])]
+    assert 'url=0.10.0/index.html"' in (tmp_path / "index.html").read_text()
+    assert f"Headgate {versions.current()}" in (site / "index.html").read_text()
 
 
 @pytest.fixture(scope="module")
