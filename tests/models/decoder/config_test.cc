@@ -228,11 +228,22 @@ TEST(Initialise, Parameters_Matrices_HaveTheTailsOfANormalDistribution) {
   }
 }
 
+TEST(TrainingFlops, TrainingFlops_GatesAlone_AreFourPerWeightAndTwoPerGate) {
+  DecoderConfig c = tiny_config();
+  const double whole = training_flops(c, ParameterTable(c), 3, 5);
+  const double plain = training_flops(c, ParameterTable(c).gates(), 3, 5);
+  c.gate = layers::parse_gate("g1-headwise");
+  const double gates = 2 * 4 * 8;
+  EXPECT_DOUBLE_EQ(training_flops(c, ParameterTable(c), 3, 5), whole + 6 * gates * 15);
+  EXPECT_DOUBLE_EQ(training_flops(c, ParameterTable(c).gates(), 3, 5), plain + 6 * gates * 15);
+  EXPECT_LT(plain, whole);
+}
+
 TEST(TrainingFlops, TrainingFlops_AnyConfig_AreSixPerWeightAndTwelvePerPair) {
   DecoderConfig c = tiny_config();
   const double matrices = 11 * 8 + 2 * ((4 + 2 + 2) * 6 * 8 + 8 * 4 * 6 + 3 * 8 * 10);
   const double pairs = 3 * 15;  // 5 queries, each with its own key and those before it
-  EXPECT_DOUBLE_EQ(training_flops(c, 3, 5), 6 * matrices * 15 + 12 * 2 * 4 * 6 * pairs);
+  EXPECT_DOUBLE_EQ(training_flops(c, ParameterTable(c), 3, 5), 6 * matrices * 15 + 12 * 2 * 4 * 6 * pairs);
 }
 
 }  // namespace
