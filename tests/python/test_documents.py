@@ -9,7 +9,7 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-@pytest.mark.parametrize("name", ("how-to/decode-with-a-cache.md", "reference/conventions.md"))
+@pytest.mark.parametrize("name", ("tutorials/decode-with-a-cache.md", "reference/conventions.md"))
 def test_document_blocks_run(name):
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
     assert blocks
