@@ -8,7 +8,6 @@ Chromium, and takes a picture of a part of each.
 """
 
 import base64
-import io
 import os
 import re
 import shutil
@@ -28,24 +27,26 @@ WIDTH = 960  # of the window
 
 @dataclass
 class Shot:
-    """A part of a report: the rectangle around `parts`, CSS selectors, with the head of the address `place` open."""
+    """A part of a report: from the top left corner of one element to the bottom right corner of another, by their CSS
+    selectors, with the head of the address `place` open."""
 
     report: str
-    parts: tuple[str, ...]
+    first: str
+    last: str
     place: str = ""
 
 
-HEAD_MAP = ("#head-title", "#head figure.panel")
+HEAD_MAP = ("#head figure.panel", "#pattern")
 LAYERS = ("#layer-lists", "#layers .far")
 SHOTS = {
-    "smollm2-heads.png": Shot("smollm2.html", ("#heads",)),
-    "smollm2-head.png": Shot("smollm2.html", HEAD_MAP, "model=0&layer=18&head=8"),
-    "twins.png": Shot("twins.html", ("#cards",)),
-    "twins-gate.png": Shot("twins.html", ("#head-title", "#head .two", "#head .gates"), "model=1&layer=0&head=0"),
-    "hybrid-layers.png": Shot("hybrid.html", LAYERS),
-    "hybrid-head.png": Shot("hybrid.html", HEAD_MAP, "model=0&layer=2&head=1"),
-    "gemma3-layers.png": Shot("gemma3.html", LAYERS),
-    "gemma3-window.png": Shot("gemma3.html", HEAD_MAP, "model=0&layer=4&head=0"),
+    "smollm2-heads.png": Shot("smollm2.html", "#heads", "#maps"),
+    "smollm2-head.png": Shot("smollm2.html", *HEAD_MAP, "model=0&layer=18&head=8"),
+    "twins.png": Shot("twins.html", "#cards", "#cards"),
+    "twins-gate.png": Shot("twins.html", "#head .gates", "#head .gates", "model=1&layer=0&head=0"),
+    "hybrid-layers.png": Shot("hybrid.html", *LAYERS),
+    "hybrid-head.png": Shot("hybrid.html", *HEAD_MAP, "model=0&layer=2&head=0"),
+    "gemma3-layers.png": Shot("gemma3.html", *LAYERS),
+    "gemma3-window.png": Shot("gemma3.html", *HEAD_MAP, "model=0&layer=4&head=0"),
 }
 
 
@@ -78,24 +79,15 @@ def take(browser, report, shot):
     browser.driver.get(f"{report.resolve().as_uri()}#{shot.place}")
     time.sleep(1)
     browser.value("document.activeElement.blur()")
+    boxes = "[arguments[0], arguments[1]].map((part) => $(part).getBoundingClientRect())"
     left, top, right, bottom = browser.value(
-        "arguments[0].map((part) => $(part).getBoundingClientRect()).reduce(([l, t, r, b], box) => [Math.min(l, box.left),"
-        " Math.min(t, box.top + scrollY), Math.max(r, box.right), Math.max(b, box.bottom + scrollY)],"
-        " [Infinity, Infinity, 0, 0])",
-        list(shot.parts),
+        f"(([first, last]) => [first.left, first.top + scrollY, last.right, last.bottom + scrollY])({boxes})",
+        shot.first,
+        shot.last,
     )
-    clip = {"x": left - 8, "y": top - 8, "width": right - left + 16, "height": bottom - top + 16, "scale": 1}
+    clip = {"x": left - 8, "y": top - 8, "width": right - left + 24, "height": bottom - top + 16, "scale": 1}
     image = browser.devtools("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
     return base64.b64decode(image["data"])
-
-
-def in_few_colours(png):
-    """The picture with a palette, about half as large."""
-    from PIL import Image
-
-    small = io.BytesIO()
-    Image.open(io.BytesIO(png)).convert("RGB").quantize(128).save(small, "PNG", optimize=True)
-    return small.getvalue()
 
 
 def make(wanted):
@@ -115,7 +107,7 @@ def make(wanted):
             browser.devtools("Emulation.setDeviceMetricsOverride", **size)
             for name in sorted(wanted):
                 shot = SHOTS[name]
-                (GALLERY / name).write_bytes(in_few_colours(take(browser, Path(scratch) / shot.report, shot)))
+                (GALLERY / name).write_bytes(take(browser, Path(scratch) / shot.report, shot))
                 print(f"{name}: {(GALLERY / name).stat().st_size} bytes")
         finally:
             browser.driver.quit()
