@@ -12,7 +12,9 @@ TOOL = Path(__file__).resolve().parents[2] / "build" / "headgate"
 def escaped(text):
     """Text in which Markdown sees nothing, but for code."""
     parts = re.split(r"(`[^`]*`)", text)
-    return "".join(p if i % 2 else re.sub(r"([\\*_\[\]#|])", r"\\\1", p).replace("<", "&lt;") for i, p in enumerate(parts))
+    return "".join(
+        p if i % 2 else re.sub(r"([\\*_\[\]#|])", r"\\\1", p).replace("<", "&lt;") for i, p in enumerate(parts)
+    )
 
 
 def paragraphs(text, language="text"):
@@ -63,7 +65,9 @@ def option(row):
 
 
 def synopsis(verb):
-    words = [f"{row['names'][-1]} {row['type']}" for row in verb["options"] if row["required"] and not row["positional"]]
+    words = [
+        f"{row['names'][-1]} {row['type']}" for row in verb["options"] if row["required"] and not row["positional"]
+    ]
     words.append("[OPTION]...")
     for row in verb["options"]:
         if row["positional"]:

@@ -94,7 +94,9 @@ def merged(items):
         same_name = next((other for other in kept if other.name == item.name and other.kind != "function"), None)
         if item.kind == "typedef" and same_name:
             same_name.refs += item.refs
-        elif last and not item.comment and (item.kind in (last.kind, "define") or item.kind == "enum" and not item.name):
+        elif (
+            last and not item.comment and (item.kind in (last.kind, "define") or item.kind == "enum" and not item.name)
+        ):
             last.others.append(item)
             last.refs += item.refs
         else:
@@ -198,8 +200,11 @@ class Pages:
             value = " ".join(self.type_of(element, "initializer").replace("\\\n", "").split())
             return f"#define {item.name} {value if len(value) < 60 else '…'}"
         if kind == "typedef":
-            return f"using {item.name} = {self.type_of(element)};" if item.file.endswith("hpp") else (
-                f"typedef {self.type_of(element)} {item.name};")
+            return (
+                f"using {item.name} = {self.type_of(element)};"
+                if item.file.endswith("hpp")
+                else (f"typedef {self.type_of(element)} {item.name};")
+            )
         if kind == "enum" and item.name:
             return f"enum class {item.name} : {self.type_of(element)}{self.plain_values(element)};"
         if item.others and item.others[0].kind == "enum":
@@ -220,10 +225,16 @@ class Pages:
     def plain_values(self, element):
         """Constants none of which has a comment, for the declaration."""
         values = self.values(element)
-        return "" if any(comment_of(v) for _, v in values) else " {\n    " + ",\n    ".join(n for n, _ in values) + "\n}"
+        return (
+            "" if any(comment_of(v) for _, v in values) else " {\n    " + ",\n    ".join(n for n, _ in values) + "\n}"
+        )
 
     def documented_values(self, element):
-        return "" if self.plain_values(element) else self.rows(([n], self.comment(comment_of(v))) for n, v in self.values(element))
+        return (
+            ""
+            if self.plain_values(element)
+            else self.rows(([n], self.comment(comment_of(v))) for n, v in self.values(element))
+        )
 
     def grouped(self, members):
         """The list of members. One without a comment joins the one in the line above, whose comment stands before it."""
@@ -270,11 +281,9 @@ class Pages:
 
     def page(self, header):
         """The page of a header, as Markdown."""
-        compound = next(
-            c for c in self.compounds if c.get("kind") == "file" and c.findtext("compoundname") == header
-        )
+        compound = next(c for c in self.compounds if c.get("kind") == "file" and c.findtext("compoundname") == header)
         intro = self.comment(comment_of(compound))
-        out = [f"# {header}", f"```{language(header)}\n#include \"headgate/{header}\"\n```", block(intro)]
+        out = [f"# {header}", f'```{language(header)}\n#include "headgate/{header}"\n```', block(intro)]
         for item in self.items:
             if item.file == header:
                 out.append(f"## {item.name} {{ #{item.anchor} }}")

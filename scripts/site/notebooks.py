@@ -28,4 +28,6 @@ def executed(path):
 
 def fenced(text):
     """Printed text, which nbconvert indents, as blocks without highlighting."""
-    return re.sub(r"((?:^ {4}[^\n]*\n)+)", lambda m: f"```text\n{re.sub('(?m)^ {4}', '', m[1])}```\n", text, flags=re.MULTILINE)
+    return re.sub(
+        r"((?:^ {4}[^\n]*\n)+)", lambda m: f"```text\n{re.sub('(?m)^ {4}', '', m[1])}```\n", text, flags=re.MULTILINE
+    )

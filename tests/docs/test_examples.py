@@ -12,6 +12,7 @@ from pathlib import Path
 import matplotlib
 import matplotlib.pyplot
 import pytest
+
 from blocks import CODE, OTHER, ROOT, blocks_of, pages, runs
 
 BUILD = ROOT / "build"
