@@ -145,7 +145,7 @@ def on_files(files, config):
 
 def assets(config):
     css = (KATEX / "katex.min.css").read_text(encoding="utf-8")
-    css = re.sub(r'url\(fonts/[\w-]+\.woff2?\) format\("woff2?"\),', "", css)  # Debian has the TrueType fonts alone
+    css = re.sub(r"url\(fonts/[\w-]+\.woff2?\) format\('woff2?'\),", "", css)  # Debian has the TrueType fonts alone
     yield File.generated(config, "assets/katex/katex.min.css", content=css)
     yield File.generated(config, "assets/katex/katex.js", abs_src_path=str(KATEX / "katex.js"))
     for font in sorted((KATEX / "fonts").glob("*.ttf")):

@@ -97,9 +97,9 @@ class Page:
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         }
 
-    def check(self, command, block, **options):
+    def check(self, command, block):
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=120, cwd=self.root, env=self.environment, **options
+            command, capture_output=True, text=True, errors="replace", timeout=300, cwd=self.root, env=self.environment
         )
         assert done.returncode == 0, f"{block}: {done.stderr[-2000:] or done.stdout[-2000:]}"
         return done.stdout
