@@ -22,6 +22,8 @@ from .errors import call_as
 from .packed_rows import begins_of, one_row
 from .sharding import described
 
+__all__ = ["register", "unregister"]
+
 NAME = "headgate"
 # The interface's names of gated_attention's arguments.
 ARGUMENTS = {
