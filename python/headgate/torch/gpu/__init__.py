@@ -1,33 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gated_attention and linear_attention on GPUs, in Triton: experimental, see docs/reference/pytorch.md, "On GPUs".
+"""The operations of headgate.torch on GPUs, in Triton: experimental, see docs/reference/pytorch.md, "On GPUs".
 
-kernels.py has attention's kernels, tiles.py the sizes of their tiles, launch.py what the host does for them;
-linear_kernels.py and linear_launch.py are the same of linear attention. These five import nothing but PyTorch and Triton.
-operation.py and linear_operation.py have the operations of PyTorch, checks.py the checks that they share, and support.py
-what GPUs compute of the library's arguments.
+Each has a file of kernels, one of what the host does for them (…launch.py), and one of PyTorch's operation (…operation.py);
+docs/design/gpu.md lists them. The first two kinds and tiles.py import nothing but PyTorch and Triton.
 """
 
+import importlib
+from collections.abc import Callable
 from typing import Any
 
 
-def gated_attention(*arguments: Any) -> Any:
-    """operation.gated_attention. Triton is imported here, at the first call: CPUs do without it."""
-    try:
-        from .operation import gated_attention as compute
-    except ModuleNotFoundError:
-        _require_triton()
-        raise
-    return compute(*arguments)
+def _computed_by(module: str, name: str) -> Callable[..., Any]:
+    """The function `name` of a module here. Triton is imported at the first call: CPUs do without it."""
+
+    def call(*arguments: Any) -> Any:
+        try:
+            compute = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        except ModuleNotFoundError:
+            _require_triton()
+            raise
+        return compute(*arguments)
+
+    return call
 
 
-def linear_attention(*arguments: Any) -> Any:
-    """linear_operation.linear_attention, likewise."""
-    try:
-        from .linear_operation import linear_attention as compute
-    except ModuleNotFoundError:
-        _require_triton()
-        raise
-    return compute(*arguments)
+gated_attention = _computed_by("operation", "gated_attention")
+linear_attention = _computed_by("linear_operation", "linear_attention")
+short_convolution = _computed_by("convolution_operation", "short_convolution")
+gated_norm = _computed_by("norm_operation", "gated_norm")
 
 
 def _require_triton() -> None:
