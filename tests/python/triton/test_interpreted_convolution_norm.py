@@ -79,7 +79,7 @@ FAULTS = {
     ("norm", "the mean's gradient is left out"): ("(e - n * along[:, None])", "(e - 0.0 * n)", "norm of rows"),
     ("norm", "dweight lacks the gate"): ("tl.sum(flow * n, 0)", "tl.sum(n, 0)", "norm of rows"),
     ("norm", "dgate lacks the weight"): ("flow * n * w * _gate_slope", "flow * n * _gate_slope", "norm of rows"),
-    ("norm", "a part of dweight is another's"): ("dweight + tl.program_id(0)", "dweight + tile", "norm of rows"),
+    ("norm", "a part of dweight is another's"): ("dweight + tl.program_id(0)", "dweight + first", "norm of rows"),
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ This file imports nothing but Triton and kernels.py.
 import triton
 import triton.language as tl
 
-from .kernels import _base, _place, _sequence, _sigmoid
+from .kernels import _base, _base_if_there, _place, _sequence, _sigmoid
 
 # The power of two that holds the rows of a state: of at most 7.
 STATE_ROWS: tl.constexpr = tl.constexpr(8)
@@ -83,16 +83,6 @@ def _sums(
 
 
 @triton.jit
-def _state_base(pointer, n, stride_n):
-    """The address of the state of sequence n, in 64 bits; None where there is none."""
-    if pointer is None:
-        base = None
-    else:
-        base = pointer + n.to(tl.int64) * stride_n
-    return base
-
-
-@triton.jit
 def convolution_forward(
     x, weight, bias, state, y, new_state, cu_seqlens, x_b, x_t, x_c, weight_c, weight_k, bias_c,
     state_n, state_k, state_c, T, C, n_sequences, tiles,
@@ -101,12 +91,12 @@ def convolution_forward(
     """Writes y (B,T,C) and, unless it is None, the new state (N,K−1,C): the last K−1 rows. Both are contiguous."""
     b, n, _, first, begin, t, channels = _place_of_program(cu_seqlens, T, n_sequences, tiles, C, BLOCK_T, BLOCK_C)
     x_base = _base(x, b, b * 0, begin, x_b, 0, x_t)
-    before = _state_base(state, n, state_n)
+    before = _base_if_there(state, n, n * 0, 0, state_n, 0, 0)
     if new_state is not None:
         if first == 0:
             rows = tl.arange(0, STATE_ROWS)
             last = _load_inputs(x_base, before, rows + (t - K + 1), channels, x_t, x_c, state_k, state_c, t, C, K)
-            _store_tile(_state_base(new_state, n, (K - 1) * C), rows, channels, C, 1, K - 1, C, last)
+            _store_tile(new_state + n.to(tl.int64) * (K - 1) * C, rows, channels, C, 1, K - 1, C, last)
     if first >= t:
         return
     rows = first + tl.arange(0, BLOCK_T)
@@ -128,7 +118,7 @@ def convolution_backward_sums(
     (B·tiles,K,C), and of dbias = Σ_t ds_t, as (B·tiles,C): in f32, contiguous. Tiles without tokens write zeros."""
     b, n, part, first, begin, t, channels = _place_of_program(cu_seqlens, T, n_sequences, tiles, C, BLOCK_T, BLOCK_C)
     x_base = _base(x, b, b * 0, begin, x_b, 0, x_t)
-    before = _state_base(state, n, state_n)
+    before = _base_if_there(state, n, n * 0, 0, state_n, 0, 0)
     rows = first + tl.arange(0, BLOCK_T)
     ds = _load_tile(_base(dy, b, b * 0, begin, dy_b, 0, dy_t), rows, channels, dy_t, dy_c, t, C)
     if SILU:
@@ -173,7 +163,7 @@ def convolution_backward_rows(
     """Writes what is not None of dx (B,T,C) and dstate (N,K−1,C), contiguous, from ds and the new state's gradient."""
     b, n, _, first, begin, t, channels = _place_of_program(cu_seqlens, T, n_sequences, tiles, C, BLOCK_T, BLOCK_C)
     ds_base = _base(ds, b, b * 0, begin, ds_b, 0, ds_t)
-    dnew_base = _state_base(dnew_state, n, dnew_state_n)
+    dnew_base = _base_if_there(dnew_state, n, n * 0, 0, dnew_state_n, 0, 0)
     if dstate is not None:
         if first == 0:
             rows = tl.arange(0, STATE_ROWS)
@@ -181,7 +171,7 @@ def convolution_backward_rows(
                 ds_base, weight, dnew_base, rows - (K - 1), channels, ds_t, ds_c, weight_c, weight_k, dnew_state_k,
                 dnew_state_c, t, C, K,
             )  # fmt: skip
-            _store_tile(_state_base(dstate, n, (K - 1) * C), rows, channels, C, 1, K - 1, C, found)
+            _store_tile(dstate + n.to(tl.int64) * (K - 1) * C, rows, channels, C, 1, K - 1, C, found)
     if dx is not None:
         if first < t:
             rows = first + tl.arange(0, BLOCK_T)

@@ -15,7 +15,7 @@ columns are written for each block of them, and summed after. No atomics.
 import triton
 import triton.language as tl
 
-from .kernels import _base, _load_rows, _sequence, _store_rows
+from .kernels import _base, _base_if_there, _load_rows, _sequence, _store_rows
 
 # A decay below this is none of the state, in f32; sums of −∞ would have no differences.
 LEAST_DECAY: tl.constexpr = tl.constexpr(-100.0)
@@ -106,6 +106,22 @@ def _first_chunk(n, cu, chunks, C: tl.constexpr):
 
 
 @triton.jit
+def _columns_of_program(cu, T, H, DV: tl.constexpr, BLOCK_DV: tl.constexpr):
+    """A program's first column and block of columns, value head, sequence and batch; where the sequence begins, and its
+    length."""
+    BLOCKS: tl.constexpr = (DV + BLOCK_DV - 1) // BLOCK_DV
+    block = tl.program_id(0) % BLOCKS
+    h = tl.program_id(0) // BLOCKS % H
+    n = tl.program_id(0) // BLOCKS // H
+    begin, t = _sequence(n, cu, T)
+    if cu is None:
+        b = n
+    else:
+        b = n * 0
+    return block * BLOCK_DV, block, h, n, b, begin, t
+
+
+@triton.jit
 def linear_forward(
     q, k, v, decay, beta, state, y, new_state, states, cu_seqlens,
     q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, decay_b, decay_h, decay_t, beta_b, beta_h, beta_t,
@@ -114,23 +130,12 @@ def linear_forward(
     NORM: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
     """Writes what is not None of y, the new state, and `states`, the state before each chunk."""
-    BLOCKS: tl.constexpr = (DV + BLOCK_DV - 1) // BLOCK_DV
-    first = tl.program_id(0) % BLOCKS * BLOCK_DV
-    h = tl.program_id(0) // BLOCKS % H
-    n = tl.program_id(0) // BLOCKS // H
-    begin, t = _sequence(n, cu_seqlens, T)
-    b = n
-    if cu_seqlens is not None:
-        b = n * 0
+    first, _, h, n, b, begin, t = _columns_of_program(cu_seqlens, T, H, DV, BLOCK_DV)
     q_base = _base(q, b, h // GROUP_Q, begin, q_b, q_h, q_t)
     k_base = _base(k, b, h // GROUP_K, begin, k_b, k_h, k_t)
     v_base = _base(v, b, h, begin, v_b, v_h, v_t) + first * v_d
-    decay_base = None
-    if decay is not None:
-        decay_base = _base(decay, b, h, begin, decay_b, decay_h, decay_t)
-    beta_base = None
-    if beta is not None:
-        beta_base = _base(beta, b, h, begin, beta_b, beta_h, beta_t)
+    decay_base = _base_if_there(decay, b, h, begin, decay_b, decay_h, decay_t)
+    beta_base = _base_if_there(beta, b, h, begin, beta_b, beta_h, beta_t)
     left = DV - first
     columns = tl.arange(0, BLOCK_DV)
     rows = tl.arange(0, C)
@@ -178,25 +183,13 @@ def linear_backward(
 
     Walks from the last chunk to the first, with `states` of linear_forward. dS is the gradient of the state behind a chunk.
     """
-    BLOCKS: tl.constexpr = (DV + BLOCK_DV - 1) // BLOCK_DV
-    block = tl.program_id(0) % BLOCKS
-    first = block * BLOCK_DV
-    h = tl.program_id(0) // BLOCKS % H
-    n = tl.program_id(0) // BLOCKS // H
-    begin, t = _sequence(n, cu_seqlens, T)
-    b = n
-    if cu_seqlens is not None:
-        b = n * 0
+    first, block, h, n, b, begin, t = _columns_of_program(cu_seqlens, T, H, DV, BLOCK_DV)
     q_base = _base(q, b, h // GROUP_Q, begin, q_b, q_h, q_t)
     k_base = _base(k, b, h // GROUP_K, begin, k_b, k_h, k_t)
     v_base = _base(v, b, h, begin, v_b, v_h, v_t) + first * v_d
     dy_base = _base(dy, b, h, begin, dy_b, dy_h, dy_t) + first * dy_d
-    decay_base = None
-    if decay is not None:
-        decay_base = _base(decay, b, h, begin, decay_b, decay_h, decay_t)
-    beta_base = None
-    if beta is not None:
-        beta_base = _base(beta, b, h, begin, beta_b, beta_h, beta_t)
+    decay_base = _base_if_there(decay, b, h, begin, decay_b, decay_h, decay_t)
+    beta_base = _base_if_there(beta, b, h, begin, beta_b, beta_h, beta_t)
     part = ((block * B + b) * H + h).to(tl.int64) * T + begin
     left = DV - first
     columns = tl.arange(0, BLOCK_DV)

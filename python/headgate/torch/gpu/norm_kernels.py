@@ -12,7 +12,7 @@ This file imports nothing but Triton and kernels.py.
 import triton
 import triton.language as tl
 
-from .kernels import _base, _gate, _gate_slope, _load_rows, _store_rows
+from .kernels import _base, _gate, _gate_slope, _load_rows, _place_of_program, _store_rows
 
 # Rows whose squares might leave f32's range are scaled by a power of two: those above LARGE by DOWN.
 LARGE: tl.constexpr = tl.constexpr(2.0**50)
@@ -52,9 +52,7 @@ def norm_forward(
     T, H, tiles, eps, up, eps_up,
     FN: tl.constexpr, D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    first = tl.program_id(0) % tiles * BLOCK_T
-    h = tl.program_id(0) // tiles % H
-    b = tl.program_id(0) // tiles // H
+    b, h, _, first, _, _ = _place_of_program(None, T, H, 1, tiles, BLOCK_T)
     x_rows = _load_rows(_base(x, b, h, 0, x_b, x_h, x_t), first, x_t, x_d, T, D, BLOCK_T, BLOCK_D, False)
     n, _ = _normalized(x_rows.to(tl.float32), eps, up, eps_up, D)
     n = n * _load_weight(weight, h, weight_h, weight_d, D, BLOCK_D)[None, :]
@@ -75,10 +73,7 @@ def norm_backward(
 
     With e = dy · weight · g(z): dx = r (e − n Σ e n / D), dweight = Σ dy · n · g(z), dgate = dy · n · weight · g′(z).
     """
-    tile = tl.program_id(0) % tiles
-    first = tile * BLOCK_T
-    h = tl.program_id(0) // tiles % H
-    b = tl.program_id(0) // tiles // H
+    b, h, _, first, _, _ = _place_of_program(None, T, H, 1, tiles, BLOCK_T)
     x_rows = _load_rows(_base(x, b, h, 0, x_b, x_h, x_t), first, x_t, x_d, T, D, BLOCK_T, BLOCK_D, False)
     n, r = _normalized(x_rows.to(tl.float32), eps, up, eps_up, D)
     w = _load_weight(weight, h, weight_h, weight_d, D, BLOCK_D)[None, :]
