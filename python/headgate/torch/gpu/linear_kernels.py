@@ -130,7 +130,7 @@ def linear_forward(
     NORM: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
     """Writes what is not None of y, the new state, and `states`, the state before each chunk."""
-    first, _, h, n, b, begin, t = _columns_of_program(cu_seqlens, T, H, DV, BLOCK_DV)
+    first, block, h, n, b, begin, t = _columns_of_program(cu_seqlens, T, H, DV, BLOCK_DV)
     q_base = _base(q, b, h // GROUP_Q, begin, q_b, q_h, q_t)
     k_base = _base(k, b, h // GROUP_K, begin, k_b, k_h, k_t)
     v_base = _base(v, b, h, begin, v_b, v_h, v_t) + first * v_d
