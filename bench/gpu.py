@@ -38,7 +38,6 @@ import linear_cases
 import norm_cases
 from headgate.torch.gpu import launch
 
-
 KINDS = (cases, linear_cases, convolution_cases, norm_cases)
 
 

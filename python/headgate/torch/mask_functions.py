@@ -15,7 +15,9 @@ _make_packed = masking_utils.packed_sequence_compatibility_function
 _make_window = masking_utils.sliding_window_causal_mask_function
 
 
-def _packed(mask_function: Callable[..., Any], position_ids: Tensor, packed_sequence_mask: Tensor) -> Callable[..., Any]:
+def _packed(
+    mask_function: Callable[..., Any], position_ids: Tensor, packed_sequence_mask: Tensor
+) -> Callable[..., Any]:
     function = _make_packed(mask_function, position_ids, packed_sequence_mask)
     function.headgate_rule, function.headgate_numbers = mask_function, packed_sequence_mask
     return function

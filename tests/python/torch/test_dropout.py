@@ -137,5 +137,7 @@ def test_vmap_examples_drop_the_same_weights_as_calls_of_their_own():
 @pytest.mark.parametrize("randomness", ("error", "different"))
 def test_vmap_without_a_seed_or_the_same_randomness_is_refused(randomness):
     x = torch.randn(3, B, HQ, T, D)
-    with pytest.raises(RuntimeError, match=r"^gated_attention: dropout under torch.func.vmap needs randomness='same', or"):
+    with pytest.raises(
+        RuntimeError, match=r"^gated_attention: dropout under torch.func.vmap needs randomness='same', or"
+    ):
         vmap(lambda x: gated_attention(x, x, x, dropout=P), randomness=randomness)(x)

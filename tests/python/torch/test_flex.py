@@ -139,7 +139,13 @@ def test_second_derivatives_are_refused():
 )
 def test_arguments_that_do_not_fit_are_named(changed, message):
     q, k, v, _ = (x.detach() for x in tensors_of())
-    given = {"query": q, "key": k, "value": v, "block_mask": block_mask_of("of sequences"), "enable_gqa": True} | changed
+    given = {
+        "query": q,
+        "key": k,
+        "value": v,
+        "block_mask": block_mask_of("of sequences"),
+        "enable_gqa": True,
+    } | changed
     with pytest.raises(ValueError, match=rf"^flex_attention: {message}") as error:
         flex_attention(**given)
     assert "\n" not in str(error.value)

@@ -332,7 +332,7 @@ def errors_of(case, results, expected):
 SPARE_OF_F32 = 5e-6
 
 
-def errors_rounded_once(results, exact, times={}):
+def errors_rounded_once(results, exact, times=None):
     """errors_of for kernels that compute all in f32; `times` of the spare are allowed to a result by its name."""
     wrong = []
     for name, true in exact.items():
@@ -340,7 +340,7 @@ def errors_rounded_once(results, exact, times={}):
         if ours.shape != true.shape or torch.isnan(ours).any():
             wrong.append(f"{name} has NaN, or shape {tuple(ours.shape)} but must have {tuple(true.shape)}")
             continue
-        error, size, spare = rms(ours.double() - true), rms(true), SPARE_OF_F32 * times.get(name, 1)
+        error, size, spare = rms(ours.double() - true), rms(true), SPARE_OF_F32 * (times or {}).get(name, 1)
         if not error <= 1.1 * rms(true.to(ours.dtype).double() - true) + spare * size + 1e-40:
             wrong.append(f"{name} has a relative RMS error of {error / size:.2e}")
     return wrong

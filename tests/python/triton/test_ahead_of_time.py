@@ -15,7 +15,7 @@ Problem = ahead.Problem
 # Bytes of stack that a program may spill: the most of the table in docs/design/gpu.md, which leaves sm_100 out.
 MOST_STACK = {"sm_100": 208}
 
-MOST_STACK_LINEAR = 512  # likewise
+MOST_STACK_LINEAR = 904  # likewise
 
 QUICK = (
     ("sm_90", Problem(128, gate="headwise")),
@@ -79,7 +79,9 @@ def test_compiled_linear_kernels_fit_and_have_no_atomics(target, D):
         assert found.stack <= MOST_STACK_LINEAR, (launched.name, found)
 
 
-@pytest.mark.parametrize("target", ("sm_90", "sm_80", "sm_100", "gfx942", "gfx90a") if WHOLE is CASES else ("sm_80", "gfx942"))
+@pytest.mark.parametrize(
+    "target", ("sm_90", "sm_80", "sm_100", "gfx942", "gfx90a") if WHOLE is CASES else ("sm_80", "gfx942")
+)
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32) if WHOLE is CASES else (torch.bfloat16,))
 def test_compiled_row_kernels_spill_nothing_and_have_no_atomics(target, dtype):
     launches = ahead.row_launches(dtype)

@@ -75,7 +75,9 @@ def _sums(
     K: tl.constexpr,
 ):  # fmt: skip
     """The sums before the activation."""
-    total = tl.zeros((rows.shape[0], channels.shape[0]), tl.float32) + _load_channels(bias, channels, bias_c, C)[None, :]
+    total = (
+        tl.zeros((rows.shape[0], channels.shape[0]), tl.float32) + _load_channels(bias, channels, bias_c, C)[None, :]
+    )
     for j in tl.static_range(K):
         x = _load_inputs(x_base, state_base, rows + (j - K + 1), channels, x_t, x_c, state_k, state_c, t, C, K)
         total += x * _load_channels(weight + j * weight_k, channels, weight_c, C)[None, :]

@@ -52,7 +52,8 @@ def with_signature(
 def leading(**kinds: Any) -> list[inspect.Parameter]:
     """Arguments before the inputs."""
     return [
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind) for name, kind in kinds.items()
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
+        for name, kind in kinds.items()
     ]
 
 
