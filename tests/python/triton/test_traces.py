@@ -164,19 +164,30 @@ def test_layer_of_gated_delta_net_is_computed_on_a_gpu():
         assert y.shape == h.shape and y.dtype == torch.bfloat16 and y.device.type == "cuda"
 
 
-def test_compiled_function_has_one_operation_and_no_graph_break():
+COMPILED = {
+    "gated_attention": (dict.fromkeys(("q", "k", "v", "gate"), (1, 2, 8, 16)), {"causality": "causal"}, False),
+    "linear_attention": (dict.fromkeys(("q", "k", "v"), (1, 2, 8, 16)), {"l2_norm": 1e-6}, False),
+    "short_convolution": ({"x": (1, 8, 16), "weight": (16, 4)}, {}, True),
+    "gated_norm": ({"x": (1, 2, 8, 16), "gate": (1, 2, 8, 16)}, {"eps": 0.1}),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_function_has_one_operation_and_no_graph_break(name):
     """On tensors of the CPU, which PyTorch's build has: the choice by device is made before."""
     graphs = []
+    shapes, *others = COMPILED[name]
 
     def backend(program, inputs):
         graphs.append(program)
-        return lambda *tensors: [torch.zeros(1)]
+        outputs = len(program.graph.output_node().args[0])
+        return lambda *tensors: [torch.zeros(1)] * outputs
 
-    def function(q, k, v, gate):
-        return gpu.gated_attention({"q": q, "k": k, "v": v, "gate": gate}, {"causality": "causal"}, False)
+    def function(*tensors):
+        return getattr(gpu, name)(dict(zip(shapes, tensors)), *others)
 
-    tensors = [made(1, 2, 8, 16, device="cpu") for _ in range(4)]
+    tensors = [made(*shape, device="cpu") for shape in shapes.values()]
     with fake_driver():
         torch.compile(function, fullgraph=True, backend=backend)(*tensors)
     calls = [str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"]
-    assert [call for call in calls if "headgate" in call] == ["headgate.gated_attention_triton"]
+    assert [call for call in calls if "headgate" in call] == [f"headgate.{name}_triton"]

@@ -5,29 +5,49 @@ Each has a file of kernels, one of what the host does for them (…launch.py), a
 docs/design/gpu.md lists them. The first two kinds and tiles.py import nothing but PyTorch and Triton.
 """
 
-import importlib
-from collections.abc import Callable
 from typing import Any
 
-
-def _computed_by(module: str, name: str) -> Callable[..., Any]:
-    """The function `name` of a module here. Triton is imported at the first call: CPUs do without it."""
-
-    def call(*arguments: Any) -> Any:
-        try:
-            compute = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-        except ModuleNotFoundError:
-            _require_triton()
-            raise
-        return compute(*arguments)
-
-    return call
+# Triton is imported at the first call of a function: CPUs do without it. torch.compile traces imports that are written out.
 
 
-gated_attention = _computed_by("operation", "gated_attention")
-linear_attention = _computed_by("linear_operation", "linear_attention")
-short_convolution = _computed_by("convolution_operation", "short_convolution")
-gated_norm = _computed_by("norm_operation", "gated_norm")
+def gated_attention(*arguments: Any) -> Any:
+    """operation.gated_attention."""
+    try:
+        from .operation import gated_attention as compute
+    except ModuleNotFoundError:
+        _require_triton()
+        raise
+    return compute(*arguments)
+
+
+def linear_attention(*arguments: Any) -> Any:
+    """linear_operation.linear_attention."""
+    try:
+        from .linear_operation import linear_attention as compute
+    except ModuleNotFoundError:
+        _require_triton()
+        raise
+    return compute(*arguments)
+
+
+def short_convolution(*arguments: Any) -> Any:
+    """convolution_operation.short_convolution."""
+    try:
+        from .convolution_operation import short_convolution as compute
+    except ModuleNotFoundError:
+        _require_triton()
+        raise
+    return compute(*arguments)
+
+
+def gated_norm(*arguments: Any) -> Any:
+    """norm_operation.gated_norm."""
+    try:
+        from .norm_operation import gated_norm as compute
+    except ModuleNotFoundError:
+        _require_triton()
+        raise
+    return compute(*arguments)
 
 
 def _require_triton() -> None:
