@@ -12,7 +12,7 @@ import ahead
 from headgate.torch.gpu.tiles import KERNELS
 
 Problem = ahead.Problem
-# Bytes of stack that a program may spill: the most of the table in docs/design/gpu.md, which leaves sm_100 out.
+# Bytes of stack that a program may spill: the most of the tables in docs/design/gpu.md, for sm_100 with D = 128.
 MOST_STACK = {"sm_100": 208}
 
 MOST_STACK_LINEAR = 904  # likewise
