@@ -17,7 +17,7 @@ export PATH := /usr/bin:/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
-.PHONY: help demo test check setup tool build lint sanitize fuzz hostile mutants verify-long bench experiments install clean
+.PHONY: help demo test check setup tool build lint sanitize fuzz hostile mutants verify-long bench experiments docs install clean
 
 help:
 	@echo "make demo         install what is missing, build, look into a real model, make a sink and remove it"
@@ -35,6 +35,7 @@ help:
 	@echo "make verify-long  10,000 random problems of each operation against the oracle on every vector target"
 	@echo "make bench        measure this machine: build/headgate bench"
 	@echo "make experiments  run what is not recorded yet in experiments/: hours, and can be interrupted"
+	@echo "make docs         install what is missing, build the site of documents: build/site/index.html"
 	@echo "make install      build library and tool alone and install them below PREFIX=$(PREFIX)"
 	@echo "make clean        remove build*/"
 
@@ -49,7 +50,7 @@ check: setup
 	@scripts/check.sh $(if $(SINCE),--since $(SINCE)) $(if $(LIMIT),--seconds $(LIMIT)) $(if $(CHECKS),--only "$(CHECKS)")
 
 setup:
-	@scripts/setup.sh build tool tests browser mpi python lint clang aarch64 experiments
+	@scripts/setup.sh build tool tests browser mpi python docs lint clang aarch64 experiments
 
 tool:
 	@scripts/setup.sh build tool
@@ -58,7 +59,7 @@ tool:
 	@cmake --build --preset tool
 
 build:
-	@scripts/setup.sh build tool tests browser mpi python
+	@scripts/setup.sh build tool tests browser mpi python docs
 	@echo "== headgate: building everything in build/"
 	@python=$$(scripts/python_venv.sh) && scripts/configure.sh release $$python
 	@cmake --build --preset release
@@ -92,6 +93,12 @@ bench: tool
 experiments: tool
 	@scripts/setup.sh experiments
 	@for name in backcopy text text-sink stability; do experiments/run.py $$name || exit; done
+
+docs:
+	@scripts/setup.sh build tool tests python docs
+	@echo "== headgate: building the site in build/site"
+	@python=$$(scripts/python_venv.sh) && scripts/configure.sh release $$python
+	@cmake --build --preset release --target docs
 
 install: tool
 	@cmake --install build --prefix "$(PREFIX)"

@@ -33,14 +33,18 @@ if importlib.util.find_spec("headgate") is None:
         sys.modules[name] = package
 
 import cases
+import convolution_cases
 import linear_cases
+import norm_cases
 from headgate.torch.gpu import launch
+
+KINDS = (cases, linear_cases, convolution_cases, norm_cases)
 
 
 def check(device, only):
     """Prints a line for each case; returns the number of wrong ones."""
     wrong = 0
-    chosen = [(kind, case) for kind in (cases, linear_cases) for case in kind.CASES if only in case.name]
+    chosen = [(kind, case) for kind in KINDS for case in kind.CASES if only in case.name]
     for kind, case in chosen:
         try:
             problem = kind.problem_of(case, device, device == "cpu")

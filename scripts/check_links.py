@@ -73,13 +73,16 @@ def unreachable(files, starts):
     return [path for path in files if path not in reached]
 
 
+def documents(root):
+    patterns = ("*.md", "docs/**/*.md", "bench/**/*.md", "experiments/**/*.md")
+    return [path for pattern in patterns for path in sorted(root.glob(pattern))]
+
+
 def check_tree(root):
     root = root.resolve()
-    pages = sorted(root.glob("docs/**/*.md"))
-    others = [path for pattern in ("bench/**/*.md", "experiments/**/*.md") for path in sorted(root.glob(pattern))]
-    files = sorted(root.glob("*.md")) + pages + others
+    files = documents(root)
     problems = [problem for path in files for problem in check_file(root, path)]
-    problems += [problem for path in pages for problem in check_title(root, path)]
+    problems += [problem for path in files if path.is_relative_to(root / "docs") for problem in check_title(root, path)]
     starts = (root / "README.md", root / "docs/README.md")
     problems += [f"{path.relative_to(root)}: no link leads here from README.md" for path in unreachable(files, starts)]
     return len(files), problems

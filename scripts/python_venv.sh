@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # python_venv.sh [BUILD [GROUP]]: a virtual environment in BUILD (default: build) with what pyproject.toml pins, fetched
 # from PyPI once.
-#   test, the default: BUILD/python-venv, for building and testing the Python package. Prints the arguments of CMake that
+#   test, the default: BUILD/python-venv, for building and testing the Python package and the site. Prints the arguments of CMake that
 #     build the package with it. Where PyPI cannot be reached it says in one line what is left out and prints those that
 #     leave it out; with CI=true that is a failure.
 #   peers: BUILD/peers-venv, for bench/peers.py. A package that cannot be had is left out, and named in a line. Prints the
@@ -27,8 +27,9 @@ import sys
 import tomllib
 with open("pyproject.toml", "rb") as file:
     project = tomllib.load(file)
-needed = project["build-system"]["requires"] if sys.argv[1] == "test" else []
-print("\n".join(needed + project["dependency-groups"][sys.argv[1]]))
+groups = project["dependency-groups"]
+beside = project["build-system"]["requires"] + groups["docs"] if sys.argv[1] == "test" else []
+print("\n".join(beside + groups[sys.argv[1]]))
 PYTHON
 )
 

@@ -10,22 +10,24 @@
 #include "headgate/runtime.hpp"
 #include "headgate/tensor.hpp"
 
-// Gated attention (arXiv 2505.06708), exact, in O(T) memory:
-//
-//   s    = softcap(scale · q kᵀ) − slope_h · |at_i − j| + bias             softcap(x) = c · tanh(x / c)
-//   lse  = log( Σ_{j visible} exp(s_j) + exp(sink_h) )                     natural logarithm
-//   o    = Σ_{j visible} exp(s_j − lse) v_j
-//   y    = o ∘ g(z)   or   o + g(z)                                        z: raw gate logits
-//
-// Letters: B batch, T queries, S keys, Hq query heads, Hkv key/value heads (Hq a multiple of Hkv; query head h reads
-// key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y.
-// at_i is the key position at which query i stands: i + S − T, as in FlashAttention, so that the last query stands at
-// the last key; or query_offsets[b] + i. key_lengths does not move it.
-//
-// A packed batch holds N sequences of any lengths, one after the other, without padding: B is 1, the T rows of q and of
-// all that has a row for each query hold T_0 + … + T_{N−1} queries, the S rows of k and v S_0 + … + S_{N−1} keys. Query
-// i of sequence n is row cu_seqlens_q[n] + i, its key j row cu_seqlens_k[n] + j. Queries see keys of their own sequence
-// alone, and T_n, S_n, i and j take the places of T, S, i and j above: at_i = i + S_n − T_n, or query_offsets[n] + i.
+/// @file
+/// Gated attention (arXiv 2505.06708), exact, in O(T) memory:
+///
+///     s    = softcap(scale · q kᵀ) − slope_h · |at_i − j| + bias             softcap(x) = c · tanh(x / c)
+///     lse  = log( Σ_{j visible} exp(s_j) + exp(sink_h) )                     natural logarithm
+///     o    = Σ_{j visible} exp(s_j − lse) v_j
+///     y    = o ∘ g(z)   or   o + g(z)                                        z: raw gate logits
+///
+/// Letters: B batch, T queries, S keys, Hq query heads, Hkv key/value heads (Hq a multiple of Hkv; query head h reads
+/// key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y.
+/// at_i is the key position at which query i stands: i + S − T, as in FlashAttention, so that the last query stands at
+/// the last key; or query_offsets[b] + i. key_lengths does not move it.
+///
+/// A packed batch holds N sequences of any lengths, one after the other, without padding: B is 1, the T rows of q and
+/// of all that has a row for each query hold T_0 + … + T_{N−1} queries, the S rows of k and v S_0 + … + S_{N−1} keys.
+/// Query i of sequence n is row cu_seqlens_q[n] + i, its key j row cu_seqlens_k[n] + j. Queries see keys of their own
+/// sequence alone, and T_n, S_n, i and j take the places of T, S, i and j above: at_i = i + S_n − T_n, or
+/// query_offsets[n] + i.
 
 namespace headgate {
 
@@ -61,6 +63,7 @@ enum class Causality : std::int32_t { none = 0, causal = 1 };
 /// compute as exact does.
 enum class Precision : std::int32_t { exact = 0, native16 = 1 };
 
+/// How attention is computed; the defaults are plain attention with a sigmoid gate.
 struct AttentionOptions {
   std::optional<double> scale{};  ///< 1/√D when empty; finite
   double softcap = 0.0;           ///< c > 0; 0 for no cap
@@ -143,6 +146,7 @@ HEADGATE_API void attention_forward(const AttentionOutputs& outputs, const Atten
 /// What the backward pass needs of the forward pass.
 ///
 /// gate                                                   | needed
+/// ---|---
 /// none; sigmoid, sigmoid2, ns_sigmoid, softplus with mul | y, lse
 /// silu, identity with mul (g may be 0: o is lost in y)   | y, lse; attn for dgate
 /// any with add                                           | y, lse; attn spares the cancellation in o = y − g(z)
@@ -169,9 +173,11 @@ struct AttentionIncoming {
 };
 
 /// Gradients of Σ dy∘y + Σ dlse·lse. With P = exp(s − lse):
-///   do = dy ∘ g(z) (mul) or dy (add);  Δ = rowsum(do ∘ o) = rowsum(dy ∘ y) for mul;
-///   ds = P ∘ (M ∘ do vᵀ − Δ + dlse);  dq = scale · ds' k;  dk = scale · ds'ᵀ q;  dv = (P ∘ M)ᵀ do;  dbias = ds;
-///   dsink = −exp(sink − lse)(Δ − dlse);  dz = dy ∘ o ∘ g′(z), for sigmoid dy ∘ y ∘ (1 − g);
+///
+///     do = dy ∘ g(z) (mul) or dy (add);  Δ = rowsum(do ∘ o) = rowsum(dy ∘ y) for mul;
+///     ds = P ∘ (M ∘ do vᵀ − Δ + dlse);  dq = scale · ds' k;  dk = scale · ds'ᵀ q;  dv = (P ∘ M)ᵀ do;  dbias = ds;
+///     dsink = −exp(sink − lse)(Δ − dlse);  dz = dy ∘ o ∘ g′(z), for sigmoid dy ∘ y ∘ (1 − g);
+///
 /// with ds' = ds ∘ (1 − tanh²) under a softcap and ds otherwise, and M that of dropout, 1 without.
 /// Gradients accumulate in f32 or better. No T×S buffer; deterministic. Errors as in attention_forward, and on a
 /// gate_threshold above 0 and a saved lse of +∞: of a row that was not computed there are no gradients.

@@ -13,18 +13,19 @@
 #include "headgate/export.h"
 #include "headgate/tensor.hpp"
 
-// Keys and values of tokens seen so far, for decoding: pages of tokens in memory of the program's, and which sequence
-// has which of them.
-//
-//   KvCache cache(CacheShape{.kv_heads = 8, .head_dim = 128, .value_dim = 128, .page = 64, .pages = 1024});
-//   const std::int64_t s = cache.add_sequence();
-//   loop:
-//     cache.append({&s, 1}, k, v);                     // of T new tokens, (1,Hkv,T,D) and (1,Hkv,T,Dv)
-//     const CacheBatch batch = cache.batch({&s, 1}, T);
-//     AttentionInputs in; in.q = q; batch.set(in);     // k, v, block_table, key_lengths, query_offsets, scales
-//     options.causality = Causality::causal; attention_forward({y}, in, options);
-//
-// A contiguous cache, (B,Hkv,S,D) with a slot for each sequence, is one whose pages are as long as a sequence can get.
+/// @file
+/// Keys and values of tokens seen so far, for decoding: pages of tokens in memory of the program's, and which sequence
+/// has which of them.
+///
+///     KvCache cache(CacheShape{.kv_heads = 8, .head_dim = 128, .value_dim = 128, .page = 64, .pages = 1024});
+///     const std::int64_t s = cache.add_sequence();
+///     loop:
+///       cache.append({&s, 1}, k, v);                     // of T new tokens, (1,Hkv,T,D) and (1,Hkv,T,Dv)
+///       const CacheBatch batch = cache.batch({&s, 1}, T);
+///       AttentionInputs in; in.q = q; batch.set(in);     // k, v, block_table, key_lengths, query_offsets, scales
+///       options.causality = Causality::causal; attention_forward({y}, in, options);
+///
+/// A contiguous cache, (B,Hkv,S,D) with a slot for each sequence, is one whose pages are as long as a sequence can get.
 
 namespace headgate {
 
@@ -78,6 +79,7 @@ class HEADGATE_API KvCache {
   /// A sequence with the tokens of `sequence`. They share pages; the last one, if it is not full, is copied by the
   /// first of them that appends.
   std::int64_t fork(std::int64_t sequence);
+  /// Drops a sequence; its pages, and its number, are free for others.
   void remove_sequence(std::int64_t sequence);
 
   /// T new tokens at the end of each of B different sequences: k (B,Hkv,T,D), v (B,Hkv,T,Dv), of one dtype, f32, f64,
@@ -89,11 +91,13 @@ class HEADGATE_API KvCache {
 
   /// A sliding window: drops whole pages that hold neither one of the first `sinks` tokens nor one of the last
   /// `window`. Tokens that stay keep their keys as they are. What follows of it:
+  ///
   ///   - positions. position() goes on counting dropped tokens: keys and queries that RoPE has turned by it keep their
   ///     true distances, also to the first tokens;
   ///   - attention sees the tokens that stay as keys 0 … length() − 1, and the new queries at their end, so that causal
   ///     masks, and distances but to the first tokens (ALiBi), are right. The window is this one, rounded up to pages:
   ///     a window in AttentionOptions would hide the sinks too.
+  ///
   /// All calls for a sequence must keep as many pages of sinks.
   void slide(std::int64_t sequence, std::int64_t sinks, std::int64_t window);
 
@@ -103,8 +107,11 @@ class HEADGATE_API KvCache {
   std::int64_t position(std::int64_t sequence) const;
   /// Its pages, in order.
   std::span<const std::int32_t> pages(std::int64_t sequence) const;
+  /// How many pages no sequence has.
   std::int64_t free_pages() const;
+  /// The sizes, with the pages that grow and move_to have added.
   const CacheShape& shape() const { return shape_; }
+  /// Views of the cache's memory, until it grows or moves.
   const CacheTensors& tensors() const { return tensors_; }
 
   /// The sequences as a batch whose T queries are the last T tokens of each; T at most the shortest length. For packed

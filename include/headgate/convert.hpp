@@ -6,7 +6,8 @@
 #include "headgate/export.h"
 #include "headgate/tensor.hpp"
 
-// Between the element types of arrays: what a program needs that computes in float and stores in 16 or 8 bits.
+/// @file
+/// Between the element types of arrays: what a program needs that computes in float and stores in 16 or 8 bits.
 
 namespace headgate {
 

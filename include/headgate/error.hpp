@@ -18,6 +18,7 @@ class HEADGATE_API Error : public std::invalid_argument {
 /// Thrown by a call that its ExecutionContext cancels. The outputs of the call are then unspecified.
 class HEADGATE_API Cancelled : public std::runtime_error {
  public:
+  /// The message is "cancelled".
   Cancelled() : std::runtime_error("cancelled") {}
 };
 

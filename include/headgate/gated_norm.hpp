@@ -10,14 +10,16 @@
 #include "headgate/runtime.hpp"
 #include "headgate/tensor.hpp"
 
-// The norm and the gate that stand behind gated linear attention, of each row of D features:
-//
-//   r = 1 / √( (1/D) Σ x² + eps )        y = x · r · weight · g(z)
-//
-// Letters: B batch, H heads, T tokens, D features of a head.
+/// @file
+/// The norm and the gate that stand behind gated linear attention, of each row of D features:
+///
+///     r = 1 / √( (1/D) Σ x² + eps )        y = x · r · weight · g(z)
+///
+/// Letters: B batch, H heads, T tokens, D features of a head.
 
 namespace headgate {
 
+/// The norm and its gate function.
 struct GatedNormOptions {
   double eps = 1e-6;              ///< ≥ 0, finite
   GateFn gate_fn = GateFn::silu;  ///< read only when `gate` is present
@@ -48,7 +50,9 @@ struct GatedNormGradients {
 };
 
 /// Gradients of Σ dy∘y. With n = x·r and e = dy · weight · g(z):
-///   dx = r (e − n (1/D) Σ e n);   dweight = Σ dy · n · g(z);   dgate = dy · n · weight · g′(z).
+///
+///     dx = r (e − n (1/D) Σ e n);   dweight = Σ dy · n · g(z);   dgate = dy · n · weight · g′(z).
+///
 /// r is computed again. Accumulated in f32 or better; the same bits for any number of threads. dy (B,H,T,D), dtype of
 /// x. Errors as in gated_norm_forward, and on a dgate where gate_fn is none.
 HEADGATE_API void gated_norm_backward(const GatedNormGradients& gradients, const GatedNormInputs& inputs,

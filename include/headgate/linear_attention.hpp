@@ -10,29 +10,31 @@
 #include "headgate/runtime.hpp"
 #include "headgate/tensor.hpp"
 
-// Gated linear attention with the delta rule: the recurrence of Gated DeltaNet, exact. A head keeps a state S (D,Dv)
-// in place of keys and values. From its state S_{t−1}, for one token after the other:
-//
-//   rule         |
-//   linear       | S_t = S_{t−1} + k_t v_tᵀ
-//   gated        | S_t = e^{g_t} S_{t−1} + k_t v_tᵀ
-//   delta        | S_t = S_{t−1} + β_t k_t (v_t − S_{t−1}ᵀ k_t)ᵀ
-//   gated_delta  | S_t = e^{g_t} S_{t−1} + β_t k_t (v_t − (e^{g_t} S_{t−1})ᵀ k_t)ᵀ
-//
-//   y_t = scale · S_tᵀ q_t
-//
-// with a decay g_t for the whole state of a head, or one for each of its D rows (each feature of k). These are the
-// semantics of the operator LinearAttention of ONNX (opset 27).
-//
-// Letters: B batch, T tokens, D head dim of q and k, Dv head dim of v and y; Hv heads of v, each with a state; Hk heads
-// of k; Hq heads of q; Ho heads of y, the larger of Hq and Hv. Hv is a multiple of Hk, and state h reads key head
-// h / (Hv/Hk). Either Hq is a multiple of Hv, and query heads share a state (as in ONNX): head h of y reads query head
-// h and state h / (Hq/Hv). Or Hv is a multiple of Hq, and states share a query head (as in Gated DeltaNet): head h of y
-// reads query head h / (Hv/Hq) and state h.
-//
-// A packed batch holds N sequences one after the other, without padding: B is 1, and token i of sequence n is row
-// cu_seqlens[n] + i of all tensors that have a row for each token. Each sequence has a state of its own. Without
-// cu_seqlens, N is B.
+/// @file
+/// Gated linear attention with the delta rule: the recurrence of Gated DeltaNet, exact. A head keeps a state S (D,Dv)
+/// in place of keys and values. From its state S_{t−1}, for one token after the other:
+///
+///   rule         | state
+///   ---|---
+///   linear       | S_t = S_{t−1} + k_t v_tᵀ
+///   gated        | S_t = e^{g_t} S_{t−1} + k_t v_tᵀ
+///   delta        | S_t = S_{t−1} + β_t k_t (v_t − S_{t−1}ᵀ k_t)ᵀ
+///   gated_delta  | S_t = e^{g_t} S_{t−1} + β_t k_t (v_t − (e^{g_t} S_{t−1})ᵀ k_t)ᵀ
+///
+///     y_t = scale · S_tᵀ q_t
+///
+/// with a decay g_t for the whole state of a head, or one for each of its D rows (each feature of k). These are the
+/// semantics of the operator LinearAttention of ONNX (opset 27).
+///
+/// Letters: B batch, T tokens, D head dim of q and k, Dv head dim of v and y; Hv heads of v, each with a state; Hk
+/// heads of k; Hq heads of q; Ho heads of y, the larger of Hq and Hv. Hv is a multiple of Hk, and state h reads key
+/// head h / (Hv/Hk). Either Hq is a multiple of Hv, and query heads share a state (as in ONNX): head h of y reads query
+/// head h and state h / (Hq/Hv). Or Hv is a multiple of Hq, and states share a query head (as in Gated DeltaNet): head
+/// h of y reads query head h / (Hv/Hq) and state h.
+///
+/// A packed batch holds N sequences one after the other, without padding: B is 1, and token i of sequence n is row
+/// cu_seqlens[n] + i of all tensors that have a row for each token. Each sequence has a state of its own. Without
+/// cu_seqlens, N is B.
 
 namespace headgate {
 
@@ -42,6 +44,7 @@ enum class LinearRule : std::int32_t { gated_delta = 0, delta = 1, gated = 2, li
 /// The largest D and Dv of linear attention.
 inline constexpr std::int64_t kMaxStateDim = 256;
 
+/// How linear attention is computed.
 struct LinearAttentionOptions {
   LinearRule rule = LinearRule::gated_delta;
   std::optional<double> scale{};  ///< 1/√D when empty; finite

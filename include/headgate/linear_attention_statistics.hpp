@@ -6,20 +6,22 @@
 #include "headgate/linear_attention.hpp"
 #include "headgate/tensor.hpp"
 
-// What linear attention attends to. The recurrence of headgate/linear_attention.hpp is a weighted sum of values, with
-// weights that are exact and may be negative:
-//
-//   y_t = Σ_{j ≤ t} a_tj v_j + S_0ᵀ r_t
-//
-// For one t, start from r = scale · q_t and go back over the tokens j = t, t − 1, …, 1:
-//
-//   rule                | a_tj          | then r becomes
-//   linear              | k_j·r         | r
-//   gated               | k_j·r         | e^{g_j} r
-//   delta, gated_delta  | β_j (k_j·r)   | e^{g_j} (r − a_tj k_j)
-//
-// What is left of r at the end is r_t, with which the initial state is read. A decay of each feature multiplies r
-// feature by feature. Letters and heads are those of headgate/linear_attention.hpp.
+/// @file
+/// What linear attention attends to. The recurrence of headgate/linear_attention.hpp is a weighted sum of values, with
+/// weights that are exact and may be negative:
+///
+///     y_t = Σ_{j ≤ t} a_tj v_j + S_0ᵀ r_t
+///
+/// For one t, start from r = scale · q_t and go back over the tokens j = t, t − 1, …, 1:
+///
+///   rule                | a_tj          | then r becomes
+///   ---|---|---
+///   linear              | k_j·r         | r
+///   gated               | k_j·r         | e^{g_j} r
+///   delta, gated_delta  | β_j (k_j·r)   | e^{g_j} (r − a_tj k_j)
+///
+/// What is left of r at the end is r_t, with which the initial state is read. A decay of each feature multiplies r
+/// feature by feature. Letters and heads are those of headgate/linear_attention.hpp.
 
 namespace headgate {
 
@@ -44,6 +46,7 @@ HEADGATE_API void linear_attention_weights(const LinearAttentionWeights& outputs
 /// N: the sequences of a packed batch, else B.
 ///
 /// cost                                          | outputs
+/// ---|---
 /// T·D operations for each head                  | first, weight_sum, mean_decay, mean_beta, half_life
 /// T²·D operations for each head                 | first_share, reach, absolute_sum
 /// a forward pass, and D·Dv·min(D,Dv) operations | effective_rank, state_norm

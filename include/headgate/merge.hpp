@@ -13,18 +13,21 @@
 #include "headgate/export.h"
 #include "headgate/tensor.hpp"
 
-// Attention over keys in parts: what ring and context-parallel attention, and caches in several memories, are made of.
-//
-// Forward: narrow_keys gives the inputs of each range of keys; attention_forward without `gate`, and with `sinks` in
-// one part alone, makes attn_i and lse_i of each; attention_merge makes the whole of them and applies the gate.
-//
-// Backward, either
-// (a) attention_merge_backward makes dattn_i, dlse_i and dgate of dy, and attention_backward of each range takes
-//     dattn_i and dlse_i as dy and dlse, its own attn_i and lse_i as y and lse, and no gate; or
-// (b) attention_backward of each range takes the gate, dy, dlse, and y, attn and lse of the whole: the weights
-//     exp(s − lse) and Δ are then those of the whole, which no part has to know. dgate and dsinks depend on nothing
-//     else and come out whole from any range: ask for them once, with the sinks.
-// In both dk, dv and dbias of a range are final, and dq is the sum of the ranges'.
+/// @file
+/// Attention over keys in parts: what ring and context-parallel attention, and caches in several memories, are made of.
+///
+/// Forward: narrow_keys gives the inputs of each range of keys; attention_forward without `gate`, and with `sinks` in
+/// one part alone, makes attn_i and lse_i of each; attention_merge makes the whole of them and applies the gate.
+///
+/// Backward, either
+///
+/// - attention_merge_backward makes dattn_i, dlse_i and dgate of dy, and attention_backward of each range takes
+///   dattn_i and dlse_i as dy and dlse, its own attn_i and lse_i as y and lse, and no gate; or
+/// - attention_backward of each range takes the gate, dy, dlse, and y, attn and lse of the whole: the weights
+///   exp(s − lse) and Δ are then those of the whole, which no part has to know. dgate and dsinks depend on nothing
+///   else and come out whole from any range: ask for them once, with the sinks.
+///
+/// In both dk, dv and dbias of a range are final, and dq is the sum of the ranges'.
 
 namespace headgate {
 
@@ -77,8 +80,10 @@ struct MergePartGradients {
 };
 
 /// Gradients of Σ dy∘y + Σ dlse·lse of attention_merge. With w_i = exp(lse_i − lse):
-///   dattn = dy ∘ g(z) (mul) or dy (add, or no gate);  dz = dy ∘ attn ∘ g′(z) (mul) or dy ∘ g′(z) (add);
-///   dattn_i = w_i · dattn;  dlse_i = w_i · (dlse + Σ_x dattn ∘ (attn_i − attn)).
+///
+///     dattn = dy ∘ g(z) (mul) or dy (add, or no gate);  dz = dy ∘ attn ∘ g′(z) (mul) or dy ∘ g′(z) (add);
+///     dattn_i = w_i · dattn;  dlse_i = w_i · (dlse + Σ_x dattn ∘ (attn_i − attn)).
+///
 /// attn and lse are made again of the parts. `gradients`: one for each part; `dgate`, which may be absent: shape and
 /// dtype of gate, summed over Dv when headwise. All are overwritten; 0 where a part counts for nothing. Errors as in
 /// attention_merge.

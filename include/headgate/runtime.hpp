@@ -9,8 +9,9 @@
 
 #include "headgate/export.h"
 
-// Vector targets: "avx3" (AVX-512), "avx2", "sse4", "neon", and "emu128" or "scalar" (portable). The best that the CPU
-// can run is chosen at the first call; the environment variable HEADGATE_ISA forces one.
+/// @file
+/// Vector targets: "avx3" (AVX-512), "avx2", "sse4", "neon", and "emu128" or "scalar" (portable). The best that the CPU
+/// can run is chosen at the first call; the environment variable HEADGATE_ISA forces one.
 
 namespace headgate {
 

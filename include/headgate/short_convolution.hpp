@@ -10,13 +10,14 @@
 #include "headgate/runtime.hpp"
 #include "headgate/tensor.hpp"
 
-// The causal depthwise convolution that stands before gated linear attention, with its activation:
-//
-//   y_{t,c} = act( bias_c + Σ_{j=0}^{K−1} weight_{c,j} · x_{t−K+1+j, c} )
-//
-// Letters: B batch, T tokens, C channels, K taps. Row −i of x, before the first token, is row K−1−i of the state, or 0
-// without a state. A packed batch holds N sequences one after the other: B is 1, and token i of sequence n is row
-// cu_seqlens[n] + i. Each sequence has a state of its own. Without cu_seqlens, N is B.
+/// @file
+/// The causal depthwise convolution that stands before gated linear attention, with its activation:
+///
+///     y_{t,c} = act( bias_c + Σ_{j=0}^{K−1} weight_{c,j} · x_{t−K+1+j, c} )
+///
+/// Letters: B batch, T tokens, C channels, K taps. Row −i of x, before the first token, is row K−1−i of the state, or 0
+/// without a state. A packed batch holds N sequences one after the other: B is 1, and token i of sequence n is row
+/// cu_seqlens[n] + i. Each sequence has a state of its own. Without cu_seqlens, N is B.
 
 namespace headgate {
 
@@ -24,6 +25,7 @@ namespace headgate {
 inline constexpr std::int64_t kMinTaps = 2;
 inline constexpr std::int64_t kMaxTaps = 8;
 
+/// How the short convolution is computed.
 struct ShortConvolutionOptions {
   GateFn activation = GateFn::silu;  ///< silu, or none for the sum itself; no other
   ExecutionContext context{};        ///< how the call runs; the same bits for any number of threads

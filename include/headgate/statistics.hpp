@@ -8,8 +8,9 @@
 #include "headgate/export.h"
 #include "headgate/tensor.hpp"
 
-// Where attention looks, without the T×S weights P = exp(s − lse) of headgate/attention.hpp: one product q kᵀ, in O(T)
-// memory beside the outputs. P are the weights before dropout, whatever the options say of it.
+/// @file
+/// Where attention looks, without the T×S weights P = exp(s − lse) of headgate/attention.hpp: one product q kᵀ, in O(T)
+/// memory beside the outputs. P are the weights before dropout, whatever the options say of it.
 
 namespace headgate {
 
@@ -34,21 +35,22 @@ struct StatisticsSelection {
 /// key_weights and topk_index count keys within the query's own sequence.
 ///
 /// cost, in forward passes              | outputs
+/// ---|---
 /// a few keys' share                    | first, first_gated, key_weights
 /// the window's share                   | window_share
 /// about a half: q kᵀ                   | row_max, topk_index, topk_weight
 /// q kᵀ and its exponentials            | entropy, key_mass
 struct AttentionStatistics {
-  // Of each query: (B,Hq,T,1).
-  TensorView row_max{};  ///< maxⱼ P_ij; the largest score is log(row_max) + lse
-  /// −Σⱼ P_ij log P_ij, in nats; a sink's weight exp(sink − lse) is one more outcome of the sum.
+  TensorView row_max{};  ///< (B,Hq,T,1): maxⱼ P_ij; the largest score is log(row_max) + lse
+  /// (B,Hq,T,1): −Σⱼ P_ij log P_ij, in nats; a sink's weight exp(sink − lse) is one more outcome of the sum.
   TensorView entropy{};
-  TensorView first{};         ///< P_i0
-  TensorView first_gated{};   ///< P_i0 · mean over features of g(z_i): what passes a gate that multiplies
-  TensorView window_share{};  ///< Σ P_ij over |at_i − j| ≤ W; the rest of 1 lies outside the window or in the sink
-  TensorView key_weights{};   ///< (B,Hq,T,J): P_ij of selection.keys
+  TensorView first{};        ///< (B,Hq,T,1): P_i0
+  TensorView first_gated{};  ///< (B,Hq,T,1): P_i0 · mean over features of g(z_i): what passes a gate that multiplies
+  /// (B,Hq,T,1): Σ P_ij over |at_i − j| ≤ W; the rest of 1 lies outside the window or in the sink.
+  TensorView window_share{};
+  TensorView key_weights{};  ///< (B,Hq,T,J): P_ij of selection.keys
 
-  // Means of those over the queries of a sequence, rows that see nothing among them: (B,Hq,1,1).
+  /// Means of those over the queries of a sequence, rows that see nothing among them: (B,Hq,1,1).
   TensorView mean_row_max{};
   TensorView mean_entropy{};
   TensorView mean_first{};

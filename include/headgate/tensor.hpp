@@ -32,6 +32,8 @@ struct Float16 {
   std::uint16_t bits;
 };
 
+/// The element type of a C++ type: float f32, double f64, BFloat16, Float16, bool and uint8_t boolean, int32_t,
+/// int64_t, int8_t. Other types do not compile.
 template <typename T>
 constexpr DType dtype_of() {
   using U = std::remove_const_t<T>;
@@ -87,6 +89,7 @@ constexpr const char* dtype_name(DType dtype) {
   return "none";
 }
 
+/// Four sizes, or four strides; the dimensions of a tensor with fewer come last, after ones.
 using Shape = std::array<std::int64_t, 4>;
 
 /// Row-major strides, in elements, of a contiguous tensor of `shape`. Sizes whose product leaves 64 bits wrap around,
@@ -111,7 +114,9 @@ struct BasicTensorView {
   Shape shape{};
   Shape strides{};
 
+  /// An absent tensor.
   constexpr BasicTensorView() = default;
+  /// A view of `data_in`; make_view derives the dtype.
   constexpr BasicTensorView(Void* data_in, DType dtype_in, const Shape& shape_in, const Shape& strides_in)
       : data(data_in), dtype(dtype_in), shape(shape_in), strides(strides_in) {}
   /// A mutable view converts to a read-only one.
@@ -119,13 +124,19 @@ struct BasicTensorView {
   constexpr BasicTensorView(const BasicTensorView<Other>& other)  // NOLINT(google-explicit-constructor)
       : data(other.data), dtype(other.dtype), shape(other.shape), strides(other.strides) {}
 
+  /// Whether there is a tensor.
   constexpr bool present() const { return dtype != DType::none; }
+  /// The number of elements.
   constexpr std::int64_t numel() const { return shape[0] * shape[1] * shape[2] * shape[3]; }
 };
 
+/// A tensor that a function writes.
 using TensorView = BasicTensorView<void>;
+
+/// A tensor that a function reads.
 using ConstTensorView = BasicTensorView<const void>;
 
+/// The view of memory of T: read-only where T is const.
 template <typename T>
 using ViewOf = std::conditional_t<std::is_const_v<T>, ConstTensorView, TensorView>;
 

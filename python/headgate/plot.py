@@ -20,6 +20,11 @@ def _axes(axes: Axes | None) -> Axes:
     return require("matplotlib.pyplot", "headgate.plot").subplots(layout="constrained")[1]
 
 
+def _count(axis) -> None:
+    """Puts the ticks of an axis of layers, steps or cells at whole numbers."""
+    axis.get_major_locator().set_params(integer=True)
+
+
 def _numbers(rows, key: str) -> np.ndarray:
     if not any(key in row for row in rows):
         raise ValueError(f"plot: there is no figure '{key}'; there are {', '.join(rows[0]) if rows else 'none'}")
@@ -36,6 +41,7 @@ def layer_figure(
         name = labels[n] if labels else getattr(report, "name", None)
         axes.plot(range(len(rows)), _numbers(rows, key), marker="o", label=name)
     axes.set_xlabel("layer")
+    _count(axes.xaxis)
     axes.set_ylabel(key.replace("_", " "))
     if labels or any(isinstance(report, Xray) for report in reports):
         axes.legend()
@@ -65,6 +71,8 @@ def head_map(report: Xray, layer: int, head: int, *, axes: Axes | None = None) -
     axes.set_title(f"layer {layer}, head {head}")
     axes.set_xlabel("key")
     axes.set_ylabel("query")
+    _count(axes.xaxis)
+    _count(axes.yaxis)
     return axes
 
 
@@ -76,6 +84,7 @@ def curves(*runs: Run, key: str = "loss", axes: Axes | None = None) -> Axes:
             raise ValueError(f"plot: {run.name} has no curve '{key}'; it has {', '.join(run.curves)}")
         axes.plot(run.curves[key].steps, run.curves[key].values, label=run.name)
     axes.set_xlabel("step")
+    _count(axes.xaxis)
     axes.set_ylabel(key.replace("_", " "))
     axes.legend()
     return axes

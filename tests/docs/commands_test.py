@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that documents show are those of the tool: every `headgate VERB --option` in a block of code of README.md,
-bench/README.md and docs/ has a verb and options that `headgate VERB --help` names.
+"""The commands that documents show exist: every `headgate VERB --option` in a block of code has a verb and options that
+`headgate VERB --help` names, and every script of bench/, experiments/ and scripts/ is there and names its options.
 
     commands_test.py HEADGATE [DOCUMENT …]
 """
@@ -12,9 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-FENCE = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+from blocks import ROOT, blocks_of, pages
+
 COMMAND = re.compile(r"(?:^|[\s;&|(])(?:build/)?headgate ([a-z]+)((?: [^\n#|&;)]*)?)")
+SCRIPT = re.compile(r"(?<![\w/.-])((?:bench|experiments|scripts)/[\w/-]+\.(?:py|sh))((?: [^\n#|&;)]*)?)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 
 
@@ -25,24 +26,27 @@ def options_of(headgate, verb):
     return set(OPTION.findall(found.stdout)) if found.returncode == 0 else None
 
 
-def problems_of(headgate, document):
+def wrong_options(name, rest, known):
+    return sorted({f"{name} has no {option}" for option in OPTION.findall(rest) if option not in known})
+
+
+def problems_of(headgate, page):
     problems = []
-    for block in FENCE.findall(document.read_text(encoding="utf-8")):
-        for verb, rest in COMMAND.findall(block.replace("\\\n", " ")):
+    for block in blocks_of(page):
+        text = block.text.replace("\\\n", " ")
+        for verb, rest in COMMAND.findall(text):
             known = options_of(headgate, verb)
-            unknown = (
-                {f"no verb {verb}"}
-                if known is None
-                else {f"{verb} has no {o}" for o in OPTION.findall(rest)} - {f"{verb} has no {o}" for o in known}
-            )
-            problems += [f"{document.name}: {problem}" for problem in sorted(unknown)]
-    return problems
+            problems += [f"no verb {verb}"] if known is None else wrong_options(verb, rest, known)
+        for script, rest in SCRIPT.findall(text):
+            path = ROOT / script
+            there = path.exists()
+            problems += wrong_options(script, rest, path.read_text("utf-8")) if there else [f"no script {script}"]
+    return [f"{page}: {problem}" for problem in problems]
 
 
 def main():
     headgate, *names = sys.argv[1:]
-    documents = [Path(name) for name in names] or [
-        ROOT / "README.md", ROOT / "bench/README.md", *sorted(ROOT.glob("docs/**/*.md"))]  # fmt: skip
+    documents = [Path(name).resolve().relative_to(ROOT).as_posix() for name in names] or pages()
     problems = [problem for document in documents for problem in problems_of(headgate, document)]
     print("\n".join(problems) if problems else f"{len(documents)} documents: every command's options exist")
     sys.exit(1 if problems else 0)

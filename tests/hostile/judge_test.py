@@ -150,19 +150,20 @@ class TableTest(unittest.TestCase):
         "run/metrics.jsonl": b'{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n',
         "book.txt": good_file.TEXT,
     }
+    TOKEN_RUN = RUN | {"run/token_ids.bin": bytes(range(120))}
 
     def test_names_are_unique(self):
-        names = [trial.name for row in readers.all_readers(self.RUN) for trial in row.fixed_trials()]
+        names = [trial.name for row in readers.all_readers(self.RUN, self.TOKEN_RUN) for trial in row.fixed_trials()]
         self.assertGreater(len(names), 5000)
         self.assertEqual([name for name, count in collections.Counter(names).items() if count > 1], [])
 
     def test_variants_differ_from_the_good_file(self):
-        for row in readers.all_readers(self.RUN):
+        for row in readers.all_readers(self.RUN, self.TOKEN_RUN):
             same = [v.name for v in row.variants(row.good) if v.put == row.good and v.expect is Expect.REFUSED]
             self.assertEqual(same, [], row.name)
 
     def test_random_cases_are_reproduced_by_their_number(self):
-        row = readers.all_readers(self.RUN)[0]
+        row = readers.all_readers(self.RUN, self.TOKEN_RUN)[0]
         for kind, change in mutations.RANDOM.items():
             first = [change(row.good, random.Random(f"1/{row.name}/{kind}/{n}")) for n in range(20)]
             again = [change(row.good, random.Random(f"1/{row.name}/{kind}/{n}")) for n in range(20)]

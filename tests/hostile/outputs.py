@@ -12,11 +12,11 @@ import path_kinds
 from trial import Command, Expect, Limits, Machine, Trial, write_files
 
 
-def trained_run(machine: Machine) -> dict[str, bytes]:
-    """Makes the files of a short run, and the text that it was trained on."""
-    folder = machine.settings.work / "trained"
-    write_files(folder, {"book.txt": good_file.TEXT})
-    line = [machine.settings.headgate, *shlex.split(good_file.TRAIN), "--gate", "headwise"]
+def trained_run(machine: Machine, name: str, options: str, inputs: dict[str, bytes] | None = None) -> dict[str, bytes]:
+    """Makes the files of a short run with these options, and the files that it was trained on."""
+    folder = machine.settings.work / name
+    write_files(folder, {"book.txt": good_file.TEXT, **(inputs or {})})
+    line = [machine.settings.headgate, *shlex.split(good_file.TRAIN), *shlex.split(options)]
     done = subprocess.run(line, cwd=folder, capture_output=True, timeout=600, check=False)
     if done.returncode != 0:
         raise SystemExit(f"hostile: headgate train failed: {done.stderr.decode(errors='replace')}")

@@ -11,6 +11,7 @@ import pathlib
 import random
 import re
 import shlex
+import struct
 from collections.abc import Callable, Iterable, Iterator
 
 import format_mutations
@@ -472,6 +473,43 @@ def run_rows(run: dict[str, bytes]) -> Iterator[Reader]:
     )  # which opens for writing, so that training runs and cannot log
 
 
+def token_run_rows(run: dict[str, bytes]) -> Iterator[Reader]:
+    """Yields the row of the ids beside a run with a tokenizer. Training encodes its text again if they do not fit."""
+    yield Reader(
+        "run-token-ids", run, "run/token_ids.bin", (RESUME,), of_token_file, ("run:", "book.txt"), optional=True
+    )
+
+
+def of_token_file(good: bytes) -> Iterator[Variant]:
+    """Yields files with changed fields, under the old checksum and under their own."""
+    header, trailer = 48, 24
+    fields = {"magic": (0, 16), "tokenizer": (16, 16), "text": (32, 8), "id-bytes": (40, 4), "vocab": (44, 4)}
+    fields |= {"first-id": (header, 2), "last-id": (len(good) - trailer - 4, 2), "left-out": (len(good) - trailer, 8)}
+    for field, (at, size) in fields.items():
+        for value, content in {"zero": b"\0" * size, "ones": b"\xff" * size, "one": b"\1".ljust(size, b"\0")}.items():
+            changed = good[:at] + content + good[at + size :]
+            yield Variant(f"{field}-{value}", changed, Expect.ACCEPTED)
+            yield Variant(f"{field}-{value}-summed", with_token_checksum(changed), Expect.ACCEPTED)
+    for count in (0, 1, 2):
+        few = good[: header + 4 * count] + good[-trailer:]
+        yield Variant(f"{count}-tokens-summed", with_token_checksum(few), Expect.REFUSED)
+    yield from mutations.truncations(good, [0, 16, header, len(good) - trailer, len(good) - 16, len(good) - 1],
+                                     Expect.ACCEPTED)  # fmt: skip
+    yield Variant("hole-of-a-terabyte", lambda path: format_mutations.sparse(path, good, 1 << 40), Expect.ACCEPTED)
+
+
+def with_token_checksum(content: bytes) -> bytes:
+    """Replaces the checksum at the end of a file of token ids by that of its content (Checksum of safetensors.hpp)."""
+    content, mask = content[:-16], 2**64 - 1
+    state = 0x9E3779B97F4A7C15
+    whole = len(content) // 8 * 8
+    words = [word for (word,) in struct.iter_unpack("<Q", content[:whole])]
+    for word in [*words, int.from_bytes(content[whole:], "little"), len(content)]:
+        state = ((state ^ word) * 0xBF58476D1CE4E5B9) & mask
+        state = (state << 29 | state >> 35) & mask
+    return content + f"{state:016x}".encode()
+
+
 def of_metrics(good: bytes) -> Iterator[Variant]:
     """Yields metrics in which every line is a JSON object; the last one may be cut off, as by a killed run."""
     lines = good.splitlines(keepends=True)
@@ -560,13 +598,14 @@ def problem_rows() -> Iterator[Reader]:
     )
 
 
-def all_readers(run: dict[str, bytes]) -> list[Reader]:
+def all_readers(run: dict[str, bytes], token_run: dict[str, bytes]) -> list[Reader]:
     return [
         *attend_rows(),
         *model_rows(),
         *gguf_rows(),
         *tokenizer_rows(),
         *run_rows(run),
+        *token_run_rows(token_run),
         *text_rows(),
         *problem_rows(),
     ]

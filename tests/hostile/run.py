@@ -14,6 +14,7 @@ import collections
 import concurrent.futures
 import fnmatch
 import itertools
+import json
 import os
 import pathlib
 import random
@@ -26,6 +27,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
+import good_files as good_file
 import interruptions
 import limits
 import locales
@@ -66,8 +68,10 @@ def options() -> argparse.Namespace:
 class Suite:
     def __init__(self, chosen: argparse.Namespace, machine: Machine, seed: int):
         self.chosen, self.machine, self.seed = chosen, machine, seed
-        self.run_files = outputs.trained_run(machine)
-        self.readers = readers.all_readers(self.run_files)
+        self.run_files = outputs.trained_run(machine, "trained", "--gate headwise")
+        tokenizer = {"t.json": json.dumps(good_file.tokenizer_json()).encode()}
+        token_run = outputs.trained_run(machine, "trained-on-tokens", "--tokenizer t.json", tokenizer)
+        self.readers = readers.all_readers(self.run_files, token_run)
 
     def wanted(self, name: str) -> bool:
         only = self.chosen.only

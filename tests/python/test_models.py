@@ -109,11 +109,18 @@ def test_figures(folder):
         plot.gate_histogram(headgate.load(folder / "runs" / "plain").xray("The quick", threads=1))
 
 
+def test_figures_of_layers_steps_and_cells_have_whole_ticks(folder):
+    report = headgate.load(folder / "runs" / "gated").xray("The quick", threads=1, map_cells=3)
+    drawn = plot.layer_figure(report), plot.head_map(report, 1, 1), plot.curves(*headgate.runs(folder / "runs"))
+    axes = [drawn[0].xaxis, drawn[1].xaxis, drawn[1].yaxis, drawn[2].xaxis]
+    assert all(tick == round(tick) for axis in axes for tick in axis.get_majorticklocs())
+
+
 def test_errors(folder, tmp_path):
     with pytest.raises(ValueError) as caught:
         headgate.load(tmp_path / "nothing")
     assert str(caught.value).startswith(str(tmp_path / "nothing")) and "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="`hf download a/b --local-dir DIR`"):
+    with pytest.raises(ValueError, match="`hf download a/b`"):
         headgate.load("a/b")
     with pytest.raises(ValueError, match=r"a\\x00b: the path contains a NUL byte"):
         headgate.load("a\0b")

@@ -266,7 +266,9 @@ class GatedDeltaNet(nn.Module):
         wide = torch.promote_types(a.dtype, torch.float32)
         rate = self.A_log.to(wide).exp()
         a, bias = (
-            (a, self.dt_bias.unflatten(0, (self.Hv, self.D))) if a.dim() == 4 else (a[..., None], self.dt_bias[:, None])
+            (a, self.dt_bias.unflatten(0, (self.Hv, self.D)))
+            if a.dim() == 4
+            else (a.unsqueeze(-1), self.dt_bias.unsqueeze(-1))
         )
         decay = -rate.view(self.Hv, 1) * F.softplus(a.to(wide) + bias.to(wide))
         beta = b.sigmoid()

@@ -3,6 +3,8 @@
 
 import torch
 
+from .transforms import transforms_are_active
+
 
 def computes_dropout(probability: float) -> bool:
     """Whether gated_attention drops weights with this probability without a seed of the caller's. A compiled program
@@ -12,5 +14,12 @@ def computes_dropout(probability: float) -> bool:
 
 def draw_seed() -> int:
     """The dropout_seed of a call that names none, of PyTorch's default generator: torch.manual_seed repeats it, and
-    activation checkpointing draws it again."""
-    return int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
+    activation checkpointing draws it again. Under torch.func.vmap it is one for all examples."""
+    try:
+        return int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
+    except RuntimeError:
+        if not transforms_are_active():
+            raise
+        raise RuntimeError(
+            "gated_attention: dropout under torch.func.vmap needs randomness='same', or a dropout_seed"
+        ) from None

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from . import gpu
 from .arguments import GATED_NORM, takes
 from .operation import CustomOperation, Named
 
@@ -24,8 +25,12 @@ def gated_norm(x: Tensor, weight: Tensor | None = None, gate: Tensor | None = No
 
     The arguments are those of headgate.gated_norm, as tensors of the CPU with any strides; none is copied. Returns y,
     of x's shape and dtype. x, weight and gate have gradients. Under torch.autocast x is cast to its dtype, and weight
-    and gate where they are not float32. Raises ValueError, in one line, on arguments that do not fit.
+    and gate where they are not float32. Tensors on a GPU go to kernels in Triton (docs/reference/pytorch.md). Raises
+    ValueError, in one line, on arguments that do not fit.
     """
     # A gate that is not applied has no gradient.
     read = gate if arguments.get("gate_fn") != "none" else None
-    return _OPERATION.call({"x": x, "weight": weight, "gate": read}, arguments)
+    given = {"x": x, "weight": weight, "gate": read}
+    if getattr(x, "is_cuda", False):
+        return gpu.gated_norm(given, arguments)
+    return _OPERATION.call(given, arguments)

@@ -5,7 +5,7 @@ As attention.py: custom operations with fake kernels, which compute by the packa
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -16,6 +16,45 @@ from .arguments import Operation
 from .attention import autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import call_as, in_words_of
+from .transforms import SECOND
+
+
+def register_gradients(
+    name: str,
+    forward: Any,
+    backward: Any,
+    tensors: tuple[str, ...],
+    options: tuple[str, ...],
+    differentiable: tuple[str, ...],
+    has_state: bool,
+) -> None:
+    """Registers autograd's formula of headgate::NAME, an operation (*tensors, *, **options) -> y or, with keep_state,
+    (y, state), by its backward pass headgate::NAME_backward. Gradients of gradients are refused."""
+
+    def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
+        y = output[0] if has_state else output
+        ctx.options = {option: keyword_only_inputs[option] for option in options}
+        ctx.y_shape = y.shape
+        ctx.save_for_backward(*inputs)
+        if has_state and not keyword_only_inputs["keep_state"]:
+            ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+
+    def gradients(ctx: Any, dy: Tensor | None, *dstate: Tensor | None) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors
+        # PyTorch leaves out the last inputs where they have their default, None.
+        needed = dict(zip(tensors, ctx.needs_input_grad))
+        wanted = [needed.get(tensor, False) for tensor in differentiable]
+        dy = inputs[0].new_zeros(ctx.y_shape) if dy is None else dy
+        found = backward(dy, *dstate, *inputs, wanted=wanted, **ctx.options)
+        by_name = {tensor: gradient for tensor, gradient, asked in zip(differentiable, found, wanted) if asked}
+        return tuple(by_name.get(tensor) for tensor in tensors)
+
+    def refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
+        raise RuntimeError(SECOND.format(name))
+
+    forward.register_autograd(gradients, setup_context=save)
+    backward.register_autograd(refuse_second)
 
 
 class CustomOperation:
@@ -60,7 +99,6 @@ class CustomOperation:
             schema=f"({inputs}, *, {settings}{keep}) -> {outputs}",
         )
         forward.register_fake(self._fake_forward)
-        forward.register_autograd(self._gradients, setup_context=self._save)
 
         backward = torch.library.custom_op(
             f"headgate::{self.name}_backward",
@@ -70,7 +108,10 @@ class CustomOperation:
             schema=f"(Tensor dy{dstate}, {inputs}, *, bool[] wanted, {settings}) -> ({gradients})",
         )
         backward.register_fake(self._fake_backward)
-        backward.register_autograd(self._refuse_second)
+        own = self.arguments
+        register_gradients(
+            self.name, forward, backward, own.tensors, tuple(own.options), own.differentiable, self.has_state
+        )
 
     def _named(self, tensors: tuple[Tensor | None, ...]) -> Named:
         return {name: tensor for name, tensor in zip(self.arguments.tensors, tensors) if tensor is not None}
@@ -110,32 +151,6 @@ class CustomOperation:
         return tuple(
             inputs[name].new_empty(inputs[name].shape) if asked else dy.new_empty(0)
             for name, asked in zip(self.arguments.differentiable, wanted)
-        )
-
-    def _save(self, ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
-        y = output[0] if self.has_state else output
-        ctx.options = {name: keyword_only_inputs[name] for name in self.arguments.options}
-        ctx.y_shape = y.shape
-        ctx.save_for_backward(*inputs)
-        if self.has_state and not keyword_only_inputs["keep_state"]:
-            ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-
-    def _gradients(self, ctx: Any, dy: Tensor | None, *dstate: Tensor | None) -> tuple[Tensor | None, ...]:
-        inputs = ctx.saved_tensors
-        names, differentiable = self.arguments.tensors, self.arguments.differentiable
-        # PyTorch leaves out the last inputs where they have their default, None.
-        needed = dict(zip(names, ctx.needs_input_grad))
-        wanted = [needed.get(name, False) for name in differentiable]
-        backward = getattr(torch.ops.headgate, self.name + "_backward")
-        dy = inputs[0].new_zeros(ctx.y_shape) if dy is None else dy
-        gradients = backward(dy, *dstate, *inputs, wanted=wanted, **ctx.options)
-        by_name = {name: gradient for name, gradient, asked in zip(differentiable, gradients, wanted) if asked}
-        return tuple(by_name.get(name) for name in names)
-
-    def _refuse_second(self, ctx: Any, *_: Tensor | None) -> None:
-        raise RuntimeError(
-            f"headgate::{self.name}_backward: gradients of gradients (double backward) are not supported"
         )
 
     def keywords(self, *positional: str) -> tuple[str, ...]:

@@ -6,10 +6,16 @@ from torch import Tensor
 
 
 def begins_of(numbers: Tensor) -> Tensor:
-    """Returns cu_seqlens (N+1) of packed rows, from the number of each token's sequence (B,T)."""
+    """Returns cu_seqlens (N+1) of packed rows, from the number of each token's sequence (B,T). In compiled programs, whose
+    shapes must not depend on values, N is B·T: sequences behind the last are empty."""
     first = torch.ones_like(numbers, dtype=torch.bool)
     first[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
-    return torch.cat((first.flatten().nonzero().flatten(), torch.tensor([first.numel()]))).to(torch.int32)
+    rows = first.numel()
+    if torch.compiler.is_compiling():
+        begins = torch.where(first.flatten(), torch.arange(rows), rows).sort().values
+    else:
+        begins = first.flatten().nonzero().flatten()
+    return torch.cat((begins, begins.new_full((1,), rows))).to(torch.int32)
 
 
 def one_row(x: Tensor) -> Tensor:

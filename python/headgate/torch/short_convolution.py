@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from . import gpu
 from .arguments import SHORT_CONVOLUTION, takes
 from .operation import CustomOperation, Named, sequences_of
 
@@ -36,7 +37,10 @@ def short_convolution(
     weight of a torch.nn.Conv1d is weight[:, 0] here. Returns y, of x's shape and dtype; with return_state also the last
     K-1 rows of x (N,K-1,C), which have a gradient too and are the `state` of the call for the next tokens. x, weight,
     bias and state have gradients. Under torch.autocast x is cast to its dtype, and weight, bias and state where they
-    are not float32. Raises ValueError, in one line, on arguments that do not fit.
+    are not float32. Tensors on a GPU go to kernels in Triton (docs/reference/pytorch.md). Raises ValueError, in one
+    line, on arguments that do not fit.
     """
     given = {"x": x, "weight": weight, "bias": bias}
+    if getattr(x, "is_cuda", False):
+        return gpu.short_convolution(given, arguments, return_state)
     return _OPERATION.call(given, arguments, keep_state=return_state)

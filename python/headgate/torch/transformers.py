@@ -14,13 +14,15 @@ import transformers
 from torch import Tensor, nn
 from transformers.masking_utils import causal_mask_function, prepare_padding_mask, sdpa_mask
 
-from . import hub_functions
+from . import hub_functions, mask_functions
 from .added_gate import require_gate, take_gate
 from .attention import gated_attention
 from .attention_weights import attention_weights
 from .errors import call_as
 from .packed_rows import begins_of, one_row
 from .sharding import described
+
+__all__ = ["register", "unregister"]
 
 NAME = "headgate"
 # The interface's names of gated_attention's arguments.
@@ -67,29 +69,6 @@ class KeyMask(NamedTuple):
         return rules
 
 
-def _variables(function: Any) -> dict[str, Any]:
-    """Returns the closure's variables of a function, by name."""
-    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    return dict(zip(names, (cell.cell_contents for cell in getattr(function, "__closure__", None) or ())))
-
-
-def _both(mask_function: Any) -> tuple[Any, Any]:
-    """Returns the two functions that and_masks joined; (None, None) for other mask functions."""
-    joined = getattr(mask_function, "__qualname__", "").startswith("and_masks.")
-    parts = _variables(mask_function).get("mask_functions", ()) if joined else ()
-    return parts if len(parts) == 2 else (None, None)
-
-
-def _sequences(mask_function: Any, window: int | None) -> Tensor | None:
-    """Returns the number of each token's sequence in its row, (B,T), if `mask_function` is what transformers make for
-    packed causal rows with this window. Returns None for other functions, which may have more rules."""
-    apart, within = map(_variables, _both(mask_function))
-    function = within.get("mask_function")
-    overlay, causal = _both(function) if window is not None else (None, function)
-    known = causal is causal_mask_function and _variables(overlay).get("sliding_window") == window
-    return apart.get("packed_sequence_mask") if known else None
-
-
 def make_mask(
     batch_size: int,
     q_length: int,
@@ -110,8 +89,7 @@ def make_mask(
         return attention_mask
     tracing = torch.compiler.is_compiling()
     padded = attention_mask is not None and (tracing or not bool(attention_mask.all()))
-    # Compiled programs cannot read the variables of mask functions.
-    numbers = None if tracing or padded else _sequences(mask_function, local_size)
+    numbers = None if padded else mask_functions.numbers_of(mask_function, local_size)
     windowed = local_size is not None and kv_length >= local_size
     aligned = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     known = mask_function is causal_mask_function or (
@@ -267,6 +245,7 @@ def register(*, functions: bool = True) -> str:
     """
     transformers.AttentionInterface.register(NAME, attention_forward)
     transformers.AttentionMaskInterface.register(NAME, make_mask)
+    mask_functions.register()
     if functions:
         hub_functions.register()
     return NAME

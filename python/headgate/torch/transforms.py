@@ -52,7 +52,7 @@ class FunctionalAttention(torch.autograd.Function):
         def call(*x: Tensor | None) -> Results:
             return FunctionalAttention.apply(options, keep_attn, *x)
 
-        return over_batch(call, info.batch_size, in_dims[2:], tensors, 0)
+        return over_batch(call, info.batch_size, in_dims[2:], tensors, 0, options)
 
 
 class _FunctionalBackward(torch.autograd.Function):
@@ -75,7 +75,7 @@ class _FunctionalBackward(torch.autograd.Function):
         def call(*x: Tensor | None) -> Results:
             return _FunctionalBackward.apply(options, wanted, *x)
 
-        return over_batch(call, info.batch_size, in_dims[2:], tensors, _SAVED)
+        return over_batch(call, info.batch_size, in_dims[2:], tensors, _SAVED, options)
 
 
 _SAVED = 5  # dy, dlse, y, lse and attn stand before the tensors of the backward pass
@@ -83,14 +83,20 @@ _IN_BATCHES = 4  # q, k, v and the gate have a row for each sequence of a batch,
 
 
 def over_batch(
-    call: Callable[..., Results], size: int, in_dims: tuple[Any, ...], tensors: tuple[Tensor | None, ...], first: int
+    call: Callable[..., Results],
+    size: int,
+    in_dims: tuple[Any, ...],
+    tensors: tuple[Tensor | None, ...],
+    first: int,
+    options: dict[str, Any],
 ) -> tuple[Results, tuple[int | None, ...]]:
     """The outputs of `call` for each of `size` examples, and the dimension of the examples in each. tensors[first] is q.
 
     Examples become more sequences of the batch, in one call, where q, k, v and a gate are all that is given; other
-    arguments may be shared by the sequences of an example, and take a call an example."""
+    arguments may be shared by the sequences of an example, and take a call an example. So does dropout, which depends on
+    the number of a sequence in its call."""
     given = [None if x is None or at is None else x.movedim(at, 0) for x, at in zip(tensors, in_dims)]
-    if any(x is not None for x in tensors[first + _IN_BATCHES :]):
+    if options.get("dropout") or any(x is not None for x in tensors[first + _IN_BATCHES :]):
         rows = []
         for i in range(size):
             rows.append(call(*(shared if own is None else own[i] for shared, own in zip(tensors, given))))
@@ -114,7 +120,7 @@ def over_batch(
 def forward_over_batch(info: Any, in_dims: tuple[Any, ...], *tensors: Tensor | None, **options: Any) -> Any:
     """The rule of torch.func.vmap for torch.ops.headgate.gated_attention."""
     return over_batch(
-        lambda *x: torch.ops.headgate.gated_attention(*x, **options), info.batch_size, in_dims, tensors, 0
+        lambda *x: torch.ops.headgate.gated_attention(*x, **options), info.batch_size, in_dims, tensors, 0, options
     )
 
 
@@ -126,4 +132,5 @@ def backward_over_batch(info: Any, in_dims: tuple[Any, ...], *tensors: Tensor | 
         in_dims,
         tensors,
         _SAVED,
+        options,
     )

@@ -174,6 +174,9 @@ void TokenFile::read_header() {
   Trailer trailer{};
   std::memcpy(&trailer, file_.data() + file_.size() - sizeof(trailer), sizeof(trailer));
   left_out_ = trailer.left_out;
+  // Refuses a file that a hole makes longer before its bytes are read.
+  const bool is_sum = text_of(trailer.checksum).find_first_not_of("0123456789abcdef") == std::string_view::npos;
+  if (!is_sum) io::fail(path, "is damaged: it does not end in a checksum");
   io::Checksum checksum;
   checksum.add(file_.data(), static_cast<std::size_t>(file_.size() - kHashBytes));
   if (checksum.text() != text_of(trailer.checksum)) io::fail(path, "is damaged: its checksum is another");

@@ -162,13 +162,16 @@ DecoderConfig match_params(const DecoderConfig& config) {
   return matched;
 }
 
-double training_flops(const DecoderConfig& config, std::int64_t batch, std::int64_t seq) {
-  double weights = 0.0;
-  const ParameterTable table(config);
-  for (const Parameter& parameter : table.entries()) {
-    const bool gathered = parameter.kind == ParameterKind::embedding && config.embeddings == Embeddings::separate;
-    if (decays(parameter.kind) && !gathered) weights += static_cast<double>(parameter.count);
-  }
+double training_flops(const DecoderConfig& config, const ParameterTable& trained, std::int64_t batch,
+                      std::int64_t seq) {
+  const auto weights_of = [&config](const ParameterTable& table) {
+    double weights = 0.0;
+    for (const Parameter& parameter : table.entries()) {
+      const bool gathered = parameter.kind == ParameterKind::embedding && config.embeddings == Embeddings::separate;
+      if (is_matrix(parameter.kind) && !gathered) weights += static_cast<double>(parameter.count);
+    }
+    return weights;
+  };
   const double tokens = static_cast<double>(batch) * static_cast<double>(seq);
   const double pairs = static_cast<double>(batch) * static_cast<double>(seq) * static_cast<double>(seq + 1) / 2.0;
   double attention = 0.0;
@@ -177,7 +180,7 @@ double training_flops(const DecoderConfig& config, std::int64_t batch, std::int6
     if (c.type == LayerType::linear_attention) continue;
     attention += static_cast<double>(c.heads * config.head_dim) * 2.0 * pairs;
   }
-  return 6.0 * (weights * tokens + attention);
+  return (4.0 * weights_of(ParameterTable(config)) + 2.0 * weights_of(trained)) * tokens + 6.0 * attention;
 }
 
 }  // namespace headgate::models

@@ -171,10 +171,13 @@ DecoderConfig baseline_of(DecoderConfig config);
 /// Error if the gate has more parameters than the whole MLP.
 DecoderConfig match_params(const DecoderConfig& config);
 
+class ParameterTable;
+
 /// Returns the FLOPs, two a multiply-add, of a training step (forward and backward) on `batch` sequences of `seq`
-/// tokens: 6 · matrix parameters · tokens, without the embedding gather, plus 6 · layers · heads · head_dim · 2 ·
-/// pairs, where pairs is the number of causal (query, key) pairs.
-double training_flops(const DecoderConfig& config, std::int64_t batch, std::int64_t seq);
+/// tokens: 4 · matrix parameters · tokens for the output and the gradient of the input, 2 · trained matrix parameters ·
+/// tokens, without the embedding gather, plus 6 · layers · heads · head_dim · 2 · pairs, where pairs is the number of
+/// causal (query, key) pairs.
+double training_flops(const DecoderConfig& config, const ParameterTable& trained, std::int64_t batch, std::int64_t seq);
 
 }  // namespace headgate::models
 

@@ -137,6 +137,27 @@ struct Decoder<T>::State {
       return places.layer(layer, parameters);
     }
   }
+  /// Views a layer's gradients. Those of matrices that are not trained are absent; of a product that reads a gate's
+  /// rows beside others, the gate's remain.
+  LayerWeights<Wide<T>> gradients_of(std::int64_t layer, Wide<T>* gradients) const {
+    LayerWeights<Wide<T>> g = places.layer(layer, gradients);
+    if (purpose != Purpose::train_gates) return g;
+    const LayerConfig& here = config_of(layer);
+    const std::int64_t rows =
+        layers::gate_logits(config.gate, config.dim, here.heads, config.kv_heads, config.head_dim).count();
+    const bool reads_input = has_gate(config.gate) && config.gate.source == layers::GateSource::input;
+    const View<Wide<T>, 2> none;
+    const View<Wide<T>, 2>& in = g.attention.in;
+    g.attention.in = in.present() && reads_input ? layers::rows_of(in, here.heads * config.head_dim, rows) : none;
+    for (View<Wide<T>, 2>* matrix : {&g.attention.out, &g.delta.in, &g.delta.out, &g.gate_up, &g.down}) *matrix = none;
+    return g;
+  }
+  /// Views the gradients outside the layers, where no gate is.
+  OuterWeights<Wide<T>> outer_gradients(Wide<T>* gradients) const {
+    OuterWeights<Wide<T>> g = places.outer(gradients);
+    if (purpose == Purpose::train_gates) g.embedding = g.head = {};
+    return g;
+  }
   /// Returns the matrix that makes logits.
   View<const T, 2> head_matrix(const Wide<T>* parameters) const {
     if constexpr (kRounds) {
@@ -403,7 +424,7 @@ double Decoder<T>::State::head(Wide<T>* gradients, const Part& part, const Wide<
       const View<T, 2> dlogits = buffers.dlogits.range(0, 0, rows);
       if constexpr (kRounds) layers::copy_to<T, Wide<T>>(dlogits.flat(), logits.flat(), context);
       layers::linear_backward_input(buffers.dx.range(0, first, rows), dlogits, w, Update::overwrite, context);
-      layers::linear_backward_weight(places.outer(gradients).head, dlogits, h, context);
+      layers::linear_backward_weight(outer_gradients(gradients).head, dlogits, h, context);
     }
   }
   return loss;
@@ -441,12 +462,14 @@ void Decoder<T>::State::backward(Wide<T>* gradients, const Wide<T>* parameters, 
                          memory->rstd_last, Update::overwrite);
   for (std::int64_t layer = config.layers - 1; layer >= 0; --layer) {
     const LayerWeights<const Wide<T>, const T> w = weights_of(layer, parameters);
-    const LayerWeights<Wide<T>> g = places.layer(layer, gradients);
+    const LayerWeights<Wide<T>> g = gradients_of(layer, gradients);
     mlp_backward(config_of(layer), g, w, saved_of(layer));
     mixer_backward(config_of(layer), g, w, saved_of(layer));
   }
+  const View<Wide<T>, 2> dtable = outer_gradients(gradients).embedding;
+  if (!dtable.present()) return;
   if (sizes.embedding_scale != 1.0) layers::scale(dx.flat(), static_cast<Wide<T>>(sizes.embedding_scale), context);
-  layers::embedding_backward(places.outer(gradients).embedding, dx, tokens, context);
+  layers::embedding_backward(dtable, dx, tokens, context);
 }
 
 /// Turns dx from the gradient of the layer's output into that of x_middle.
@@ -507,7 +530,7 @@ template <typename T>
 Decoder<T>::Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context,
                     const PartOptions& parts)
     : state_(std::make_unique<State>(config, shape, purpose, context, parts)) {
-  const std::string reason = purpose == Purpose::train ? reason_not_trained(config) : "";
+  const std::string reason = purpose == Purpose::evaluate ? "" : reason_not_trained(config);
   require(reason.empty(), "decoder: the model cannot be trained: {}", reason);
 }
 
@@ -610,7 +633,7 @@ template <typename T>
 double Decoder<T>::loss_and_gradients(Wide<T>* gradients, const Wide<T>* parameters, const std::int32_t* tokens,
                                       const std::int32_t* targets, double gradient_scale, Wide<T>* token_losses) {
   State& s = *state_;
-  require(s.purpose == Purpose::train,
+  require(s.purpose != Purpose::evaluate,
           "decoder: gradients need a decoder for training, but its purpose is to evaluate");
   const Tokens in(tokens, {s.sizes.N}), out(targets, {s.sizes.N});
   check_tokens("tokens", in, s.config.vocab, 0);

@@ -44,8 +44,9 @@ struct PartOptions {
 /// Returns the tokens that pass through a layer at a time: those of a part, or the batch if its sequences are not cut.
 BatchShape part_shape(BatchShape shape, const PartOptions& parts);
 
-/// train: keeps what the backward pass needs for every layer. evaluate: all layers use the same memory in turn.
-enum class Purpose { train, evaluate };
+/// train: keeps what the backward pass needs for every layer. train_gates: does so too, but the backward pass computes no
+/// gradients of matrices other than the gates'. evaluate: all layers use the same memory in turn.
+enum class Purpose { train, train_gates, evaluate };
 
 /// Parts of a LayerView. An observer names those that it needs.
 enum class Tap { scores, kept_rule, gate_logits, values, head_outputs, output, exit_loss };
@@ -140,8 +141,9 @@ class SequenceDecoder {
   /// out(N,vocab) = log p of every token that could follow each of tokens(N), in nats.
   virtual void log_probabilities(W* out, const W* parameters, const std::int32_t* tokens) = 0;
 
-  /// Returns the same loss as loss(); gradients(total) += gradient_scale · its gradient. Needs Purpose::train. To
-  /// accumulate gradients over A batches, pass gradient_scale 1/A.
+  /// Returns the same loss as loss(); gradients(total) += gradient_scale · its gradient. Needs a purpose that
+  /// trains; train_gates leaves all other matrices' gradients as they are. To accumulate gradients over A batches, pass
+  /// gradient_scale 1/A.
   virtual double loss_and_gradients(W* gradients, const W* parameters, const std::int32_t* tokens,
                                     const std::int32_t* targets, double gradient_scale = 1.0,
                                     W* token_losses = nullptr) = 0;

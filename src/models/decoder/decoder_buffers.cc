@@ -114,7 +114,7 @@ DecoderSizes::DecoderSizes(const DecoderConfig& config, BatchShape shape, Purpos
       F(config.ffn),
       V(config.vocab),
       logit_rows(std::min(N, std::max(kLeastLogitRows, kLogitElements / V))),
-      training(purpose == Purpose::train),
+      training(purpose != Purpose::evaluate),
       norm{.kind = config.norm, .eps = config.norm_eps},
       activation(config.activation),
       embedding_scale(config.embedding_scale),

@@ -264,7 +264,8 @@ void GatedAttention<T>::backward(View<Wide<T>, 2> dh, const AttentionWeights<Wid
   each_bias(gradients, d.dprojection,
             [this](const auto& dbias, const auto& part) { add_column_sums<Wide<T>, T>(dbias, part, context_); });
   linear_backward_input(dh, d.dprojection, weights.in, Update::overwrite, context_);
-  linear_backward_weight(gradients.in, d.dprojection, h, context_);
+  const bool gates_alone = gradients.in.present() && gradients.in.shape[0] != weights.in.shape[0];
+  linear_backward_weight(gradients.in, gates_alone ? d.dlogits : d.dprojection, h, context_);
 }
 
 /// Turns dy in place from the gradient of W_o's input into that of the attention output.

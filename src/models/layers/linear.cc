@@ -151,6 +151,7 @@ void linear_backward_input(View<T, 2> dx, ConstView<T, 2> dy, ConstView<T, 2> w,
 template <typename T>
 void linear_backward_weight(View<T, 2> dw, ConstView<T, 2> dy, ConstView<T, 2> x, const ExecutionContext& context) {
   throw_if_cancelled(context);
+  if (!dw.present()) return;
   multiply(Product<T>{dw, dy, Form::transposed, x, Form::stored, Update::add}, context);
 }
 
@@ -176,6 +177,7 @@ void linear_backward_input(View<float, 2> dx, ConstView<BFloat16, 2> dy, View<co
 void linear_backward_weight(View<float, 2> dw, ConstView<BFloat16, 2> dy, ConstView<BFloat16, 2> x,
                             const ExecutionContext& context) {
   throw_if_cancelled(context);
+  if (!dw.present()) return;
   multiply(Product<BFloat16, float>{dw, dy, Form::transposed, x, Form::stored, Update::add}, context);
 }
 

@@ -40,7 +40,7 @@ void linear_backward_input(View<T, 2> dx, ConstView<T, 2> dy, ConstView<T, 2> w,
 void linear_backward_input(View<float, 2> dx, ConstView<BFloat16, 2> dy, View<const BFloat16, 2> w, Update update,
                            const ExecutionContext& context);
 
-/// dw(O,C) += dyᵀ x.
+/// dw(O,C) += dyᵀ x. An absent dw is not computed.
 template <typename T>
 void linear_backward_weight(View<T, 2> dw, ConstView<T, 2> dy, ConstView<T, 2> x, const ExecutionContext& context);
 void linear_backward_weight(View<float, 2> dw, ConstView<BFloat16, 2> dy, ConstView<BFloat16, 2> x,

@@ -27,6 +27,10 @@ EvaluationPlan evaluation_plan(const TrainSettings& settings, const SequenceSour
   return plan_evaluation(source.held_out_count(), settings.eval_tokens / settings.seq_len, settings.batch);
 }
 
+models::Purpose purpose_of(const TrainSettings& settings) {
+  return settings.trained == TrainedPart::gates ? models::Purpose::train_gates : models::Purpose::train;
+}
+
 /// Returns what each process of the group computes of a pass. Throws Error if the sequences cannot be divided evenly.
 models::BatchShape own_batch(const TrainSettings& settings, const ProcessGroup& group) {
   require(settings.batch % group.size() == 0, "batch {} is not a multiple of the number of processes, {}",
@@ -51,7 +55,7 @@ std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& con
   const std::size_t tokens = shape.batch * shape.seq;
   std::vector<models::MemoryItem> items = parameter_memory(config, settings.trained);
   items.push_back({"tokens and targets", 2 * tokens * sizeof(std::int32_t)});
-  for (auto& item : models::planned_memory(config, shape, models::Purpose::train, settings.precision)) {
+  for (auto& item : models::planned_memory(config, shape, purpose_of(settings), settings.precision)) {
     items.push_back(std::move(item));
   }
   if (settings.eval_tokens > 0 && group.leads()) {
@@ -75,7 +79,7 @@ Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& setti
       source_(source),
       group_(group),
       cancelled_(never),
-      decoder_(models::make_decoder(config, own_batch(settings, group), models::Purpose::train, settings.precision,
+      decoder_(models::make_decoder(config, own_batch(settings, group), purpose_of(settings), settings.precision,
                                     {.threads = settings.threads, .cancelled = &cancelled_})),
       trained_(trained_parameters(decoder_->table(), settings.trained)),
       parameters_(std::move(parameters)),
@@ -89,7 +93,7 @@ Trainer::Trainer(Checkpoint checkpoint, const TrainerState& state, const Sequenc
       source_(source),
       group_(group),
       cancelled_(never),
-      decoder_(models::make_decoder(checkpoint.config, own_batch(settings_, group), models::Purpose::train,
+      decoder_(models::make_decoder(checkpoint.config, own_batch(settings_, group), purpose_of(settings_),
                                     settings_.precision, {.threads = settings_.threads, .cancelled = &cancelled_})),
       trained_(trained_parameters(decoder_->table(), settings_.trained)),
       parameters_(std::move(checkpoint.parameters)),
@@ -231,7 +235,7 @@ Evaluation Trainer::evaluate() {
 
 double Trainer::flops_per_step() const {
   return static_cast<double>(settings_.accumulate) *
-         models::training_flops(config(), settings_.batch, settings_.seq_len);
+         models::training_flops(config(), trained_, settings_.batch, settings_.seq_len);
 }
 
 TrainerState Trainer::state() const {

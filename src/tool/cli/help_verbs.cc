@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "headgate/error.hpp"
@@ -15,11 +16,17 @@
 // which therefore has to live as long as they run.
 
 namespace headgate::cli {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OptionDescription, names, type, help, group, positional, required, several, words)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(VerbDescription, name, summary, description, options, footer)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ToolDescription, version, exit_status, tool, verbs)
+
 namespace {
 
 struct ManOptions {
   std::string verb;
   bool list = false;
+  bool json = false;
 };
 
 int run_man(const CommandLine& line, const ManOptions& o) {
@@ -27,6 +34,10 @@ int run_man(const CommandLine& line, const ManOptions& o) {
   if (o.list) {
     fmt::print("headgate\n");
     for (const VerbDescription& verb : tool.verbs) fmt::print("headgate-{}\n", verb.name);
+    return kSuccess;
+  }
+  if (o.json) {
+    fmt::print("{}\n", nlohmann::json(tool).dump(2));
     return kSuccess;
   }
   if (o.verb.empty()) {
@@ -84,6 +95,7 @@ Verb add_man(CommandLine& line) {
                                    "Installed packages have all pages in share/man/man1.");
   verb.argument("VERB", o->verb, "The verb whose page is printed; without it, headgate(1)").optional();
   verb.flag("--list", o->list, "Print the names of all pages and exit");
+  verb.flag("--json", o->json, "Print all verbs with their options as JSON and exit");
   verb.footer(
       "Example:\n"
       "  headgate man generate | man -l -");

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,8 +24,9 @@ namespace {
 template <typename T>
 class Checked {
  public:
-  Checked(const DecoderConfig& config, const std::vector<double>& values, const TinyBatch& batch)
-      : decoder_(config, kTinyBatch, Purpose::train), batch_(batch), values_(values), gradients_(values.size()) {
+  Checked(const DecoderConfig& config, const std::vector<double>& values, const TinyBatch& batch,
+          Purpose purpose = Purpose::train)
+      : decoder_(config, kTinyBatch, purpose), batch_(batch), values_(values), gradients_(values.size()) {
     loss_ = decoder_.loss_and_gradients(gradients_.data(), layers::as<Wide<T>>(values).data(), batch_.tokens.data(),
                                         batch_.targets.data());
   }
@@ -105,6 +108,31 @@ void check_config(const DecoderConfig& config) {
   }
 }
 
+/// Checks that a backward pass for the gates alone computes their gradients, and none of another matrix.
+template <typename T>
+void check_gates_alone(const DecoderConfig& config) {
+  const ParameterTable table(config);
+  const std::vector<double> values = single_precision(large_parameters(table, 17));
+  const TinyBatch batch(config, kTinyBatch, 5);
+  const Checked<T> gates(config, values, batch, Purpose::train_gates), all(config, values, batch);
+  EXPECT_EQ(gates.loss(), all.loss());
+  for (const Parameter& parameter : table.entries()) {
+    const auto first = static_cast<std::ptrdiff_t>(parameter.offset);
+    const std::span<const Wide<T>> some(gates.gradients().data() + first, static_cast<std::size_t>(parameter.count));
+    const std::span<const Wide<T>> others(all.gradients().data() + first, some.size());
+    const auto size = [](Wide<T> gradient) { return std::abs(gradient); };
+    const auto largest = static_cast<double>(size(std::ranges::max(others, {}, size)));
+    if (is_gate(parameter.kind)) {
+      // Both passes read the same activations, but their products may add in another order.
+      const double tolerance = 256.0 * std::numeric_limits<Wide<T>>::epsilon() * largest;
+      for (std::size_t i = 0; i < some.size(); ++i) ASSERT_NEAR(some[i], others[i], tolerance) << parameter.name;
+      EXPECT_GT(largest, 0.0) << parameter.name;
+    } else if (is_matrix(parameter.kind)) {
+      EXPECT_EQ(std::ranges::max(some, {}, size), Wide<T>(0)) << parameter.name;
+    }
+  }
+}
+
 class GateGradients : public testing::TestWithParam<std::string> {};
 
 /// Disables QK-norm, which cancels a headwise gate's effect on q and k.
@@ -126,6 +154,14 @@ TEST_P(GateGradients, Gradients_SandwichNormsAndQkNorm_MatchDifferences) {
   check_config(config);
 }
 
+TEST_P(GateGradients, Gradients_GatesAlone_AreThoseOfAll) {
+  DecoderConfig config = tiny_config();
+  config.gate = layers::parse_gate(GetParam());
+  check_gates_alone<double>(config);
+  check_gates_alone<float>(config);
+  check_gates_alone<BFloat16>(config);
+}
+
 INSTANTIATE_TEST_SUITE_P(Variants, GateGradients, testing::ValuesIn(items_to_test(all_variants())), name_of_variant);
 
 TEST(DecoderGradients, Gradients_ZeroCentredNormsAndPartialRope_MatchDifferences) {
@@ -142,6 +178,10 @@ TEST(DecoderGradients, Gradients_BiasesWindowAndScaledRope_MatchDifferences) {
 
 TEST(DecoderGradients, Gradients_MixedLayers_MatchDifferences) {
   for (const DecoderConfig& config : mixed_families()) check_config(config);
+}
+
+TEST(DecoderGradients, Gradients_GatesOfMixedLayersAlone_AreThoseOfAll) {
+  for (const DecoderConfig& config : mixed_families()) check_gates_alone<double>(config);
 }
 
 TEST(DecoderGradients, Decoder_ModelWithExperts_IsNotTrained) {

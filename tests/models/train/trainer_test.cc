@@ -110,7 +110,8 @@ TEST(Trainer, Step_Each_ReportsItsFigures) {
     EXPECT_EQ(report.lr, learning_rate(run.settings.schedule, step));
     EXPECT_GT(report.grad_norm, 0.0);
   }
-  EXPECT_DOUBLE_EQ(trainer.flops_per_step(), 3.0 * models::training_flops(run.config, 2, 16));
+  EXPECT_DOUBLE_EQ(trainer.flops_per_step(),
+                   3.0 * models::training_flops(run.config, models::ParameterTable(run.config), 2, 16));
 }
 
 TEST(Trainer, Accumulation_SeveralBatches_EqualsOneLargerBatch) {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own samples of scaled_dot_product_attention, of the database that its test-suite walks, and ours beside them.
 
-python tests/python/torch/sdpa_samples.py runs all of them, and says how many passed.
+python tests/python/torch/sdpa_samples.py [DTYPE …] runs all of them, and says how many passed.
 """
 
 import importlib.util
@@ -106,12 +106,12 @@ def check_gradients(function, tensors, options, fast_mode=False):
     return torch.autograd.gradcheck(lambda q, k, v: function(q, k, v, **options), leaves, fast_mode=fast_mode)
 
 
-def main():
+def main(dtypes):
     from headgate.torch import scaled_dot_product_attention
 
     torch.manual_seed(0)
     failed = 0
-    for dtype in DTYPES:
+    for dtype in dtypes or DTYPES:
         for kind, samples in (("OpInfo", opinfo_samples(dtype)), ("grid", grid_samples(dtype))):
             count = 0
             for tensors, options in samples:
@@ -123,10 +123,10 @@ def main():
                 except AssertionError as error:
                     failed += 1
                     print(f"FAILED {dtype} {[tuple(x.shape) for x in tensors]} {options.keys()}: {error}")
-            print(f"{kind}, {dtype}: {count} samples")
+            print(f"{kind}, {dtype}: {count} samples", flush=True)
     print(f"{failed} failed")
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main([getattr(torch, name) for name in sys.argv[1:]]))

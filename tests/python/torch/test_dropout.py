@@ -4,6 +4,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.func import grad, vmap
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -114,3 +115,29 @@ def test_seed_given_a_compiled_program_drops_the_same_weights():
         return gated_attention(*tensors, dropout=P, dropout_seed=7)
 
     assert torch.equal(torch.compile(run, backend="aot_eager", fullgraph=True)(*inputs), run(*inputs))
+
+
+def test_vmap_examples_drop_the_same_weights_as_calls_of_their_own():
+    x = torch.randn(3, B, HQ, T, D, dtype=torch.float64)
+
+    def attend(x, **given):
+        return gated_attention(x, x, x, dropout=P, **given)
+
+    def loss(x):
+        return attend(x, dropout_seed=7).square().sum()
+
+    for mapped, function in ((attend, vmap(attend, randomness="same")), (loss, vmap(grad(loss)))):
+        torch.manual_seed(5)
+        found = function(x)
+        for own, example in zip(x, found, strict=True):
+            torch.manual_seed(5)
+            torch.testing.assert_close(example, (grad(loss) if mapped is loss else attend)(own), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("randomness", ("error", "different"))
+def test_vmap_without_a_seed_or_the_same_randomness_is_refused(randomness):
+    x = torch.randn(3, B, HQ, T, D)
+    with pytest.raises(
+        RuntimeError, match=r"^gated_attention: dropout under torch.func.vmap needs randomness='same', or"
+    ):
+        vmap(lambda x: gated_attention(x, x, x, dropout=P), randomness=randomness)(x)

@@ -174,6 +174,34 @@ def test_packed_rows_make_no_large_mask(family, given, lengths, monkeypatch):
     assert not any("mask" in call or "bias" in call for call in calls)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3 with windows"])
+def test_packed_rows_of_a_compiled_model_make_no_large_mask(family):
+    """One program for all lengths, without a graph break; its gradients too."""
+    model = models.model(family, "headgate")
+    parameters = list(model.parameters())
+    shapes, programs = set(), []
+
+    def backend(program, inputs):
+        programs.append(program)
+        for node in program.graph.nodes:
+            value = node.meta.get("example_value")
+            if isinstance(value, torch.Tensor):
+                shapes.add(tuple(value.shape[-2:]))
+        return program
+
+    compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=False)
+    for lengths in PACKED:
+        ids = models.tokens(1, sum(lengths))
+        positions = torch.cat([torch.arange(n) for n in lengths]).unsqueeze(0)
+        found = []
+        for run in (compiled, model):
+            logits = run(ids, position_ids=positions, use_cache=False).logits
+            found.append((logits, *torch.autograd.grad(logits.square().sum(), parameters)))
+        for ours, expected in zip(*found, strict=True):
+            assert_near(ours, expected)
+    assert len(programs) == 1 and (37, 37) not in shapes and (37, 64) in shapes
+
+
 def test_packed_rows_of_a_batch_are_each_their_own():
     """Compares rows with different positions with whole masks in eager attention."""
     eager, ours = (models.model("qwen3 with windows", attention) for attention in ("eager", "headgate"))

@@ -19,7 +19,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from headgate.torch.gpu import launch, linear_launch
+from headgate.torch.gpu import convolution_launch, launch, linear_launch, norm_launch
 from headgate.torch.gpu.tiles import KERNELS, architecture
 
 TARGETS = {
@@ -109,6 +109,22 @@ def linear_launches(target, D=128, dtype=torch.bfloat16):
     return recorded
 
 
+def row_launches(dtype=torch.bfloat16):
+    """The kernels that forward and backward of short convolution and gated norm launch, for Gated DeltaNet: on any target."""
+    recorded, Recorder = _recorder()
+
+    def made(*shape, dtype=dtype):
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    inputs = convolution_launch.Inputs(made(2, 4096, 3072), made(3072, 4), state=made(2, 3, 3072))
+    y, state = convolution_launch.forward(inputs, convolution_launch.Options(), True, Recorder)
+    convolution_launch.backward(y, state, inputs, convolution_launch.Options(), launcher=Recorder)
+    inputs = norm_launch.Inputs(made(2, 4096, 8, 128), made(128), made(2, 4096, 8, 128))
+    y = norm_launch.forward(inputs, norm_launch.Options("bthd"), Recorder)
+    norm_launch.backward(y, inputs, norm_launch.Options("bthd"), launcher=Recorder)
+    return recorded
+
+
 def launches_of(problem, target, tiles=None):
     """The kernels that forward and backward of attention launch for a problem on a target."""
     recorded, Recorder = _recorder()
@@ -194,8 +210,13 @@ def compiled(launched, target):
 def cell_of(launched, target):
     """A cell of the table in docs/design/gpu.md."""
     found = compiled(launched, target)
-    block_m, block_n = (launched.arguments.get(name) for name in ("BLOCK_M", "BLOCK_N"))
-    tile = f"{block_m}×{block_n}" if block_n else str(block_m)
+    of_kernels = (
+        ("BLOCK_M", "BLOCK_N"),
+        ("BLOCK_T", "BLOCK_C"),
+        ("C", "BLOCK_DV"),
+    )  # which a kernel has, the first is its
+    names = next(names for names in of_kernels if names[0] in launched.arguments)
+    tile = "×".join(str(launched.arguments[name]) for name in names if launched.arguments.get(name))
     over = " TOO MUCH" if found.shared > SHARED[target] else ""
     resources = f"{found.registers} / {found.stack} / {found.shared / 1024:.3g}{over}"
     return f"{tile}, {launched.num_warps}, {launched.num_stages}: {resources}"
@@ -214,6 +235,15 @@ def main(targets):
                     cells.append(cell_of(launches_of(Problem(D, dtype), target)[n], target))
                 name = kernel.removeprefix("attention_").replace("_", " ")
                 print(f"| {_NAMES[dtype]} | {name} | {D} |", " | ".join(cells), "|", flush=True)
+    print("\n| linear attention, convolution, norm | D = Dv |", " | ".join(targets), "|")
+    print("|" + "---|" * (2 + len(targets)))
+    for D in (64, 128):
+        for n in (1, 2, 3):  # the first launch is the second without states
+            own = [linear_launches(target, D)[n] for target in targets]
+            cells = [cell_of(launched, target) for launched, target in zip(own, targets)]
+            print(f"| {own[0].name} | {D} |", " | ".join(cells), "|", flush=True)
+    for launched in row_launches():
+        print(f"| {launched.name} | |", " | ".join(cell_of(launched, target) for target in targets), "|", flush=True)
 
 
 if __name__ == "__main__":

@@ -326,3 +326,21 @@ def errors_of(case, results, expected):
         if not error <= bound:
             wrong.append(f"{name} has an RMS error of {error:.2e}, the floor's is {rms(least - true):.2e}")
     return wrong
+
+
+# What a result that is computed in f32 and rounded once may have of relative RMS error, beside 1.1 times the rounding's.
+SPARE_OF_F32 = 5e-6
+
+
+def errors_rounded_once(results, exact, times=None):
+    """errors_of for kernels that compute all in f32; `times` of the spare are allowed to a result by its name."""
+    wrong = []
+    for name, true in exact.items():
+        ours = results[name]
+        if ours.shape != true.shape or torch.isnan(ours).any():
+            wrong.append(f"{name} has NaN, or shape {tuple(ours.shape)} but must have {tuple(true.shape)}")
+            continue
+        error, size, spare = rms(ours.double() - true), rms(true), SPARE_OF_F32 * (times or {}).get(name, 1)
+        if not error <= 1.1 * rms(true.to(ours.dtype).double() - true) + spare * size + 1e-40:
+            wrong.append(f"{name} has a relative RMS error of {error / size:.2e}")
+    return wrong

@@ -143,21 +143,6 @@ def computed(case, problem):
     return {name: x.cpu() for name, x in results.items() if x is not None}
 
 
-# All is computed in f32 and rounded once: a result may have this relative RMS error, and 1.1 times that of the rounding.
-SPARE = 5e-6
-
-
 def errors_of(case, results, exact):
-    """For each result that is wrong, a line that says how wrong."""
-    wrong = []
-    for name, true in exact.items():
-        ours = results[name]
-        if ours.shape != true.shape or torch.isnan(ours).any():
-            wrong.append(f"{name} has NaN, or shape {tuple(ours.shape)} but must have {tuple(true.shape)}")
-            continue
-        # Sums over tokens cancel where strong decays leave little of a gradient.
-        spare = 50 * SPARE if name == "ddecay" and (case.decay or 0.0) > 10 else SPARE
-        error, size = cases.rms(ours.double() - true), cases.rms(true)
-        if not error <= 1.1 * cases.rms(true.to(ours.dtype).double() - true) + spare * size + 1e-30:
-            wrong.append(f"{name} has a relative RMS error of {error / size:.2e}")
-    return wrong
+    # Sums over tokens cancel where strong decays leave little of a gradient.
+    return cases.errors_rounded_once(results, exact, {"ddecay": 50} if (case.decay or 0.0) > 10 else {})

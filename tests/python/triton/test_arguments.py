@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of gated_attention with tensors of a GPU: what is declined is declined by name, in one line."""
+"""Arguments of the operations with tensors of a GPU: what is declined is declined by name, in one line."""
 
 import re
 import subprocess
@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from devices import fake_gpu, made
-from headgate.torch import GATE_FUNCTIONS, gated_attention, linear_attention
-from headgate.torch.arguments import OPTIONS, TENSORS
-from headgate.torch.gpu import support
-from headgate.torch.gpu.launch import Inputs, Options
+from headgate.torch import GATE_FUNCTIONS, gated_attention, gated_norm, linear_attention, short_convolution
+from headgate.torch.gpu import convolution_launch, launch, linear_launch, norm_launch, support
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -39,44 +37,75 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", support.DECLINED)
-def test_arguments_declined_one_is_named(name):
+def called(function, **changed):
+    """A call that fits, with some arguments changed; those that are functions are called for their values."""
+    q, k, v = problem()
+    fitting = {
+        gated_attention: lambda: {"q": q, "k": k, "v": v, "gate_logits": made(2, 4, 8, 1)},
+        linear_attention: lambda: {name: made(1, 2, 5, 16) for name in "qkv"} | {"decay": made(1, 2, 5, 1)},
+        short_convolution: lambda: {"x": made(2, 9, 24), "weight": made(24, 4)},
+        gated_norm: lambda: {"x": made(2, 3, 9, 24), "gate": made(2, 3, 9, 24)},
+    }[function]() | changed
+    return function(**{name: value() if callable(value) else value for name, value in fitting.items()})
+
+
+FUNCTIONS = {function.__name__: function for function in (gated_attention, linear_attention, short_convolution, gated_norm)}  # fmt: skip
+LAUNCHES = {
+    "gated_attention": launch,
+    "linear_attention": linear_launch,
+    "short_convolution": convolution_launch,
+    "gated_norm": norm_launch,
+}
+DECLINED = [(function, name) for function, supported in support.FUNCTIONS.items() for name in supported.declined]
+
+
+@pytest.mark.parametrize("function, name", DECLINED)
+def test_arguments_declined_one_is_named(function, name):
     with fake_gpu(), pytest.raises(ValueError) as error:
-        gated_attention(*problem(), **{name: VALUES[name]()})
-    assert str(error.value).startswith(f"gated_attention: {name} is not supported on GPUs") and "\n" not in str(
-        error.value
-    )
+        called(FUNCTIONS[function], **{name: VALUES[name]})
+    assert str(error.value).startswith(f"{function}: {name} is not supported on GPUs") and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", [name for name in support.DECLINED if name in OPTIONS])
-def test_arguments_declined_one_at_its_default_is_taken(name):
+@pytest.mark.parametrize("function, name", DECLINED)
+def test_arguments_declined_one_at_its_default_is_taken(function, name):
+    options = support.FUNCTIONS[function].operation.options
     with fake_gpu():
-        default = None if name == "threads" else OPTIONS[name].default
-        assert gated_attention(*problem(), **{name: default}).shape == (2, 4, 8, 64)
+        default = None if name == "threads" or name not in options else options[name].default
+        found = called(FUNCTIONS[function], **{name: default})
+        assert found.dtype == torch.bfloat16 and found.device.type == "cuda"
 
 
-def test_arguments_list_is_that_of_the_operation_and_of_the_documents():
-    assert set(support.SUPPORTED_TENSORS) <= set(TENSORS) and set(support.SUPPORTED_OPTIONS) <= set(OPTIONS)
-    assert support.SUPPORTED_TENSORS == Inputs._fields
-    assert set(support.SUPPORTED_OPTIONS) == {*Options._fields, "precision"} - {"tiles"}
+@pytest.mark.parametrize("function", support.FUNCTIONS)
+def test_arguments_list_is_that_of_the_operation_and_of_the_documents(function):
+    supported, compute = support.FUNCTIONS[function], LAUNCHES[function]
+    assert set(supported.tensors) <= set(supported.operation.tensors)
+    assert supported.tensors == compute.Inputs._fields
+    own = {*compute.Options._fields} - {"tiles", "tile"}
+    assert set(supported.options) - {"precision"} == own <= set(supported.operation.options)
+    defaults = compute.Options()._asdict()
+    assert all(defaults[name] == supported.operation.options[name].default for name in own)
     section = (ROOT / "docs/reference/pytorch.md").read_text().partition("## On GPUs")[2].partition("\n## ")[0]
-    rows = dict(re.findall(r"^\| (computed|declined|takes|refuses)[^|]*\| (.*) \|$", section, re.M))
-    named = {word: set(re.findall(r"`(\w+)`", row)) for word, row in rows.items()}
-    assert named["declined"] == set(support.DECLINED)
-    assert named["refuses"] == set(support.LINEAR_DECLINED)
-    assert named["takes"] >= set(support.LINEAR_TENSORS + support.LINEAR_OPTIONS) - {"q", "k", "v"}
-    assert named["computed"] >= set(support.SUPPORTED_TENSORS + support.SUPPORTED_OPTIONS) - {"q", "k", "v", "gate"}
+    (row,) = re.findall(rf"^\| `{function}` \| (.*) \| (.*) \|$", section, re.M)
+    takes, refuses = (set(re.findall(r"`(\w+)`", cell)) for cell in row)
+    assert refuses == set(supported.declined)
+    assert takes >= set(supported.tensors + supported.options) - {"q", "k", "v", "gate", "x", "weight"}
+
+
+def test_arguments_bounds_are_those_of_the_cpu():
+    """Of the taps, which GPUs bound as CPUs do."""
+    for taps in range(1, 11):
+        fits = support.CONVOLUTION_TAPS[0] <= taps <= support.CONVOLUTION_TAPS[1]
+        x, weight = torch.randn(1, 3, 2), torch.randn(2, taps)
+        if fits:
+            short_convolution(x, weight)
+        else:
+            with pytest.raises(ValueError, match=f"K is {taps} but must be"):
+                short_convolution(x, weight)
 
 
 def test_arguments_gate_functions_are_of_the_library():
     """One that the library has and GPUs have not is refused by its name, like a word that nobody knows."""
     assert set(support.GATE_FUNCTIONS) <= set(GATE_FUNCTIONS)
-
-
-def call(**changed):
-    q, k, v = problem()
-    arguments = {"q": q, "k": k, "v": v, "gate_logits": made(2, 4, 8, 1), **changed}
-    return gated_attention(**{name: value() if callable(value) else value for name, value in arguments.items()})
 
 
 @pytest.mark.parametrize(
@@ -106,21 +135,8 @@ def call(**changed):
 )  # fmt: skip
 def test_arguments_that_do_not_fit_are_named(changed, message):
     with fake_gpu(), pytest.raises(ValueError) as error:
-        call(**changed)
+        called(gated_attention, **changed)
     assert str(error.value).startswith(f"gated_attention: {message}") and "\n" not in str(error.value)
-
-
-def linear(**changed):
-    arguments = {name: lambda: made(1, 2, 5, 16) for name in ("q", "k", "v")}
-    arguments = {**arguments, "decay": lambda: made(1, 2, 5, 1), **changed}
-    return linear_attention(**{name: value() if callable(value) else value for name, value in arguments.items()})
-
-
-@pytest.mark.parametrize("name", support.LINEAR_DECLINED)
-def test_linear_arguments_declined_one_is_named(name):
-    with fake_gpu(), pytest.raises(ValueError) as error:
-        linear(**{name: VALUES[name]()})
-    assert str(error.value).startswith(f"linear_attention: {name} is not supported on GPUs")
 
 
 @pytest.mark.parametrize(
@@ -139,25 +155,52 @@ def test_linear_arguments_declined_one_is_named(name):
 )  # fmt: skip
 def test_linear_arguments_that_do_not_fit_are_named(changed, message):
     with fake_gpu(), pytest.raises(ValueError) as error:
-        linear(**changed)
+        called(linear_attention, **changed)
     assert str(error.value).startswith(f"linear_attention: {message}") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "function, changed, message",
+    (
+        (short_convolution, {"x": lambda: made(24)}, "x has 1 dimensions but must be (B,T,C) or (T,C)"),
+        (short_convolution, {"weight": lambda: made(24, 9)}, "weight has 9 taps but must have 2 to 8"),
+        (short_convolution, {"weight": lambda: made(23, 4)}, "weight has shape (23,4) but must have (24,4)"),
+        (short_convolution, {"bias": lambda: made(4)}, "bias has shape (4) but must have (24)"),
+        (short_convolution, {"state": lambda: made(1, 3, 24)}, "state has shape (1,3,24) but must have (2,3,24)"),
+        (short_convolution, {"cu_seqlens": lambda: made(3, dtype=torch.int32)}, "cu_seqlens must be (N+1), N >= 1, and x"),
+        (short_convolution, {"weight": lambda: made(24, 4, dtype=torch.float16)}, "weight is float16 but must be bfloat16"),
+        (short_convolution, {"activation": "sigmoid"}, "activation: 'sigmoid' is none of silu, none"),
+        (short_convolution, {"bias": lambda: made(24, device="cpu")}, "bias lies on cpu but must lie on cuda:0, as x does"),
+        (gated_norm, {"x": lambda: made(2, 3, 9, 4097)}, "x has 4097 features but must have 1 to 4096 on GPUs"),
+        (gated_norm, {"x": lambda: made(2, 24)}, "x has 2 dimensions but must have 4"),
+        (gated_norm, {"weight": lambda: made(9)}, "weight has shape (9) but must have (24) or (3,24)"),
+        (gated_norm, {"gate": lambda: made(2, 3, 9, 1)}, "gate has shape (2,3,9,1) but must have (2,3,9,24)"),
+        (gated_norm, {"gate_fn": "relu"}, "gate_fn: 'relu' is none of none, sigmoid"),
+        (gated_norm, {"eps": -1.0}, "eps is -1.0 but must be finite and at least 0"),
+        (gated_norm, {"x": lambda: made(2, 3, 9, 24, dtype=torch.float64)}, "x is float64 but must be float32 or"),
+    ),
+)  # fmt: skip
+def test_row_arguments_that_do_not_fit_are_named(function, changed, message):
+    with fake_gpu(), pytest.raises(ValueError) as error:
+        called(function, **changed)
+    assert str(error.value).startswith(f"{function.__name__}: {message}") and "\n" not in str(error.value)
 
 
 def test_arguments_not_a_tensor_is_a_type_error():
     with fake_gpu(), pytest.raises(TypeError, match="gated_attention: k is a list but must be a tensor"):
-        call(k=[1.0])
+        called(gated_attention, k=[1.0])
 
 
 def test_arguments_precision_native16_is_for_bf16():
     with fake_gpu():
-        assert call(precision="native16").dtype == torch.bfloat16
+        assert called(gated_attention, precision="native16").dtype == torch.bfloat16
         with pytest.raises(ValueError, match="precision native16 is for bfloat16, and q is float32"):
             gated_attention(*problem(dtype=torch.float32), precision="native16")
 
 
 def test_arguments_q_on_the_cpu_stays_with_the_cpu_s_words():
     with fake_gpu(), pytest.raises(ValueError, match="k lies on cuda:0 but must be in the CPU's memory"):
-        call(q=lambda: made(2, 4, 8, 64, device="cpu"))
+        called(gated_attention, q=lambda: made(2, 4, 8, 64, device="cpu"))
 
 
 def in_a_process(program):

@@ -50,7 +50,9 @@ FAULTS = {
     "a state of another sequence": ("(tl.load(cu + n) // C).to(tl.int32) + n", "(tl.load(cu + n) // C).to(tl.int32)", "packed"),
     "the norm's gradient is left out": ("- x * tl.sum(dx * x, 1)[:, None]", "- 0.0 * x", "columns in blocks"),
     "the decay's gradient lacks later tokens": ("reverse=True) + dwhole", "reverse=True)", "gated"),
-    "the gradient of A has no lower half": ("dk_rows = tl.dot(tl.trans(mixed), k_rows", "dk_rows = tl.dot(mixed, k_rows", "one beta"),
+    "the gradient of A has no lower half": ("mixed + tl.trans(mixed)", "mixed + mixed", "one beta"),
+    "beta's gradient lacks the state": ("db_v + along + of_beta", "db_v + of_beta", "gated delta"),
+    "the gradient of another chunk's state": ("_load_state(dstates, chunk", "_load_state(dstates, chunk * 0", "columns in blocks"),
     "the state's gradient is not passed on": ("of_chunk = before", "of_chunk = of_chunk", "gated delta"),
 }  # fmt: skip
 

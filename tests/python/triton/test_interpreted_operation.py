@@ -11,7 +11,7 @@ import torch
 import cases
 from headgate.torch import AttentionCache, GatedAttention, gpu, module
 from headgate.torch import gated_attention as on_cpu
-from headgate.torch.gpu.support import SUPPORTED_TENSORS
+from headgate.torch.gpu.support import GATED_ATTENTION
 
 
 def on_gpu(q, k, v, gate_logits=None, *, return_lse=False, **arguments):
@@ -35,7 +35,7 @@ def test_operation_case_has_exact_gradients(name):
     found = cases.problem_of(case, tiles=False)
     tensors = {
         name: x.detach().requires_grad_(x.is_floating_point())
-        for name, x in zip(SUPPORTED_TENSORS, found.inputs)
+        for name, x in zip(GATED_ATTENTION.tensors, found.inputs)
         if x is not None
     }
     options = {name: value for name, value in found.options._asdict().items() if name != "tiles"}

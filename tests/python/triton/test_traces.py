@@ -8,7 +8,7 @@ from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from devices import fake_driver, fake_gpu, made
-from headgate.torch import gated_attention, gpu, linear_attention
+from headgate.torch import GatedDeltaNet, gated_attention, gated_norm, gpu, linear_attention, short_convolution
 
 
 def problem(gate=64, layout="bhtd"):
@@ -96,24 +96,98 @@ def test_traces_of_linear_attention_list_what_kernels_write():
 
         tensors = (q, k, v, decay, beta)
         assert writes_of(forward, tensors) == [("linear_forward", {"y"})]
-        gradients = {"dq", "dk", "dv", "ddecay", "dbeta"}
-        assert writes_of(backward, (y, *tensors)) == [("linear_forward", {"states"}), ("linear_backward", gradients)]
+        assert writes_of(backward, (y, *tensors)) == [
+            ("linear_forward", {"states"}),
+            ("linear_backward_states", {"dv", "u", "db", "dstates"}),
+            ("linear_backward_chunks", {"dq", "dk", "ddecay", "dbeta"}),
+        ]
         assert [x.shape for x in backward(y, *tensors)] == [*(x.shape for x in tensors), (0,)]
 
 
-def test_compiled_function_has_one_operation_and_no_graph_break():
+def test_traces_of_the_convolution_list_what_kernels_write():
+    with fake_gpu():
+        x, weight, bias, state = made(2, 70, 40), made(40, 4), made(40), made(2, 3, 40, dtype=torch.float32)
+        y, new_state = short_convolution(x, weight, bias, state=state, return_state=True)
+        assert y.shape == x.shape and y.dtype == torch.bfloat16 and y.device.type == "cuda"
+        assert new_state.shape == state.shape and new_state.dtype == torch.float32
+
+        def forward(*tensors):
+            return torch.ops.headgate.short_convolution_triton(*tensors)
+
+        tensors = (x, weight, bias, state)
+        assert writes_of(forward, tensors) == [("convolution_forward", {"y"})]
+        sums, rows = "convolution_backward_sums", "convolution_backward_rows"
+        for wanted, activation, expected in (
+            ("xwbs", "silu", [(sums, {"dsums", "dweight", "dbias"}), (rows, {"dx", "dstate"})]),
+            ("x", "silu", [(sums, {"dsums"}), (rows, {"dx"})]),
+            ("w", "silu", [(sums, {"dweight"})]),
+            ("xb", "none", [(sums, {"dbias"}), (rows, {"dx"})]),
+            ("s", "none", [(rows, {"dstate"})]),
+        ):
+            asked = [name in wanted for name in "xwbs"]
+
+            def backward(dy, dstate, *tensors, asked=asked, activation=activation):
+                return torch.ops.headgate.short_convolution_triton_backward(
+                    dy, dstate, *tensors, wanted=asked, activation=activation
+                )
+
+            assert writes_of(backward, (y, new_state, *tensors)) == expected
+            found = backward(y, new_state, *tensors)
+            assert [x.shape for x in found] == [x.shape if own else (0,) for x, own in zip(tensors, asked)]
+
+
+def test_traces_of_the_norm_list_what_kernels_write():
+    with fake_gpu():
+        x, weight, gate = made(2, 70, 4, 64), made(64, dtype=torch.float32), made(2, 70, 4, 64)
+        y = gated_norm(x, weight, gate, layout="bthd")
+        assert y.shape == x.shape and y.dtype == torch.bfloat16 and y.device.type == "cuda"
+
+        def forward(*tensors):
+            return torch.ops.headgate.gated_norm_triton(*tensors, layout="bthd")
+
+        def backward(dy, *tensors):
+            return torch.ops.headgate.gated_norm_triton_backward(dy, *tensors, wanted=[True] * 3, layout="bthd")
+
+        tensors = (x, weight, gate)
+        assert writes_of(forward, tensors) == [("norm_forward", {"y"})]
+        assert writes_of(backward, (y, *tensors)) == [("norm_backward", {"dx", "dgate", "dweight"})]
+        assert [x.shape for x in backward(y, *tensors)] == [x.shape for x in tensors]
+
+
+def test_layer_of_gated_delta_net_is_computed_on_a_gpu():
+    """Its gradients are test_interpreted_convolution_norm.py's: autograd has no devices without CUDA."""
+    layer = GatedDeltaNet(64, 2, 4, 16)
+    with fake_gpu():
+        own = {name: made(*x.shape) for name, x in layer.named_parameters()}
+        h = made(2, 33, 64)
+        y = torch.func.functional_call(layer, own, h)
+        assert y.shape == h.shape and y.dtype == torch.bfloat16 and y.device.type == "cuda"
+
+
+COMPILED = {
+    "gated_attention": (dict.fromkeys(("q", "k", "v", "gate"), (1, 2, 8, 16)), {"causality": "causal"}, False),
+    "linear_attention": (dict.fromkeys(("q", "k", "v"), (1, 2, 8, 16)), {"l2_norm": 1e-6}, False),
+    "short_convolution": ({"x": (1, 8, 16), "weight": (16, 4)}, {}, True),
+    "gated_norm": ({"x": (1, 2, 8, 16), "gate": (1, 2, 8, 16)}, {"eps": 0.1}),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_function_has_one_operation_and_no_graph_break(name):
     """On tensors of the CPU, which PyTorch's build has: the choice by device is made before."""
     graphs = []
+    shapes, *others = COMPILED[name]
 
     def backend(program, inputs):
         graphs.append(program)
-        return lambda *tensors: [torch.zeros(1)]
+        outputs = len(program.graph.output_node().args[0])
+        return lambda *tensors: [torch.zeros(1)] * outputs
 
-    def function(q, k, v, gate):
-        return gpu.gated_attention({"q": q, "k": k, "v": v, "gate": gate}, {"causality": "causal"}, False)
+    def function(*tensors):
+        return getattr(gpu, name)(dict(zip(shapes, tensors)), *others)
 
-    tensors = [made(1, 2, 8, 16, device="cpu") for _ in range(4)]
+    tensors = [made(*shape, device="cpu") for shape in shapes.values()]
     with fake_driver():
         torch.compile(function, fullgraph=True, backend=backend)(*tensors)
     calls = [str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"]
-    assert [call for call in calls if "headgate" in call] == ["headgate.gated_attention_triton"]
+    assert [call for call in calls if "headgate" in call] == [f"headgate.{name}_triton"]

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -50,6 +52,20 @@ TEST(Man, Pages_Listed_AreThoseOfTheVerbs) {
   }
   EXPECT_EQ(testing::headgate({"man", "--list"}).out, expected);
   expect_refused(testing::headgate({"man", "trian"}), "man", "no verb 'trian'; did you mean train?");
+}
+
+TEST(Man, Json_OfTheTool_HasEveryOption) {
+  const auto tool = nlohmann::json::parse(testing::headgate({"man", "--json"}).out);
+  std::vector<std::string> verbs;
+  for (const auto& verb : tool.at("verbs")) {
+    verbs.push_back(verb.at("name"));
+    std::set<std::string> names;
+    for (const auto& option : verb.at("options")) names.insert(option.at("names").begin(), option.at("names").end());
+    for (const ListedOption& option : testing::listed_options(verbs.back())) {
+      EXPECT_TRUE(names.contains(option.name)) << verbs.back() << ' ' << option.name;
+    }
+  }
+  EXPECT_EQ(verbs, testing::listed_verbs());
 }
 
 TEST(Man, EveryPage_Rendered_HasNoWarnings) {

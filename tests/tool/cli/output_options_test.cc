@@ -29,7 +29,6 @@ const std::map<std::string, std::string> kWithoutJson = {
     {"demo", "is a show: each part of it is a verb that has --json"},
     {"help", "prints what --help prints"},
     {"completion", "prints a script"},
-    {"man", "prints a page"},
 };
 
 bool takes(const std::string& verb, const std::string& name) {
@@ -69,6 +68,7 @@ class OutputOptions : public ::testing::Test {
         {"verify", {"--problems", "0"}},
         {"bench", {"--quick", "--filter", "memory read$|convert.*bf16$|^rmsnorm"}},
         {"info", {}},
+        {"man", {}},
         {"doctor", {}},
     };
   }

@@ -78,6 +78,28 @@ TEST_F(TrainProcessesTest, Loss_SeveralProcesses_IsThatOfOneAndRepeats) {
       << "sums in another order have other bits: else one process trained it";
 }
 
+TEST_F(TrainProcessesTest, Tokenizer_SeveralProcesses_ShareTheIdsOfTheFirst) {
+  const std::string tokenizer = verb.path("t.json");
+  const Outcome learned = testing::headgate({"tokenize", "--train", "290", "--text", verb.text(), "--out", tokenizer});
+  ASSERT_EQ(learned.status, 0) << learned.err;
+  const std::vector<std::string> more = {"--tokenizer", tokenizer};
+  std::vector<std::string> alone = more;
+  alone.insert(alone.end(), {"--batch", "6", "--threads", "1"});
+  ASSERT_EQ(verb.train("alone", alone).status, 0);
+  std::vector<std::string> begun = more;
+  begun.insert(begun.end(), {"--stop-at", "7"});
+  const Outcome outcome = train(2, "of2", begun);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const std::string ids = testing::read_bytes(verb.path("alone/token_ids.bin"));
+  EXPECT_EQ(testing::read_bytes(verb.path("of2/token_ids.bin")), ids);
+  // The first process encodes the text again where its ids are damaged.
+  testing::write_bytes(verb.path("of2/token_ids.bin"), ids.substr(1));
+  const Outcome resumed = resume(2, "of2");
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_EQ(testing::read_bytes(verb.path("of2/token_ids.bin")), ids);
+  expect_close(losses("of2"), losses("alone"));
+}
+
 TEST_F(TrainProcessesTest, Run_OtherNumberOfProcesses_Resumes) {
   ASSERT_EQ(train(2, "whole").status, 0);
   ASSERT_EQ(train(2, "parts", {"--stop-at", "7"}).status, 0);

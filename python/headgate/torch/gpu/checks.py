@@ -71,6 +71,21 @@ def check_features(what: str, tensors: dict[str, Tensor], most: int) -> None:
             raise ValueError(f"{what}: {name} has {tensor.shape[-1]} features but must have 1 to {most} on GPUs")
 
 
+def count_sequences(what: str, name: str, starts: Tensor | None, batch: int, leading: str) -> int:
+    """The sequences of a call: `batch`, or those of a packed batch, which the tensor `name` says where they begin."""
+    if starts is None:
+        return batch
+    if batch != 1 or starts.dim() != 1 or starts.shape[0] < 2:
+        raise ValueError(f"{what}: {name} must be (N+1), N >= 1, and {leading} have a batch of 1")
+    return starts.shape[0] - 1
+
+
+def shape_like(x: Tensor, layout: str, batch: int, heads: int, rows: int, features: int) -> tuple[int, ...]:
+    """The shape of a tensor beside x, which has 4 dimensions, or 3 without a batch."""
+    whole = (batch, heads, rows, features) if layout == "bhtd" else (batch, rows, heads, features)
+    return whole if x.dim() == 4 else whole[1:]
+
+
 def check_choices(what: str, options: dict[str, Any], choices: dict[str, tuple[str, ...]]) -> None:
     for name, words in choices.items():
         if options[name] not in words:

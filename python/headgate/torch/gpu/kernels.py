@@ -134,6 +134,17 @@ def _sequence(n, cu, length):
 
 
 @triton.jit
+def _place_of_program(cu, length, H, n_sequences, tiles, BLOCK: tl.constexpr):
+    """A program's batch, head, sequence, and first row within the sequence; where that begins, and its length."""
+    tile = tl.program_id(0) % tiles
+    h = tl.program_id(0) // tiles % H
+    b = tl.program_id(0) // tiles // H
+    n, first = _place(tile, cu, n_sequences, b, BLOCK)
+    begin, rows = _sequence(n, cu, length)
+    return b, h, n, first, begin, rows
+
+
+@triton.jit
 def _visibility(n, t, s, key_lengths, query_offsets, left, right):
     """Query i of sequence n sees keys i + low to i + high, of the first `seen`."""
     if query_offsets is None:
@@ -184,6 +195,16 @@ def _store_rows(
 def _base(pointer, b, h, begin, stride_b, stride_h, stride_t):
     """The address of row `begin` of head h of batch b, in 64 bits."""
     return pointer + b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h + begin * stride_t
+
+
+@triton.jit
+def _base_if_there(pointer, b, h, begin, stride_b, stride_h, stride_t):
+    """_base of a tensor that may be absent."""
+    if pointer is None:
+        base = None
+    else:
+        base = _base(pointer, b, h, begin, stride_b, stride_h, stride_t)
+    return base
 
 
 @triton.jit
@@ -255,11 +276,7 @@ def attention_forward(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
     """Writes y, lse and, unless it is None, attn = o, of BLOCK_M queries of a head. y and attn lie alike."""
-    tile = tl.program_id(0) % tiles
-    h = tl.program_id(0) // tiles % H
-    b = tl.program_id(0) // tiles // H
-    n, first = _place(tile, cu_seqlens_q, n_sequences, b, BLOCK_M)
-    q0, t = _sequence(n, cu_seqlens_q, T)
+    b, h, n, first, q0, t = _place_of_program(cu_seqlens_q, T, H, n_sequences, tiles, BLOCK_M)
     k0, s = _sequence(n, cu_seqlens_k, S)
     if first >= t:
         return
@@ -334,24 +351,17 @@ def attention_backward_rows(
     Σ do ∘ o = Σ dy ∘ y where the gate multiplies. dgate = dy ∘ o ∘ g′ from attn, or dy ∘ y ∘ g′/g without it. dgate and
     do are None where they are not wanted; do lies as y does.
     """
-    tile = tl.program_id(0) % tiles
-    h = tl.program_id(0) // tiles % H
-    b = tl.program_id(0) // tiles // H
-    n, first = _place(tile, cu_seqlens_q, n_sequences, b, BLOCK_M)
-    q0, t = _sequence(n, cu_seqlens_q, T)
+    b, h, n, first, q0, t = _place_of_program(cu_seqlens_q, T, H, n_sequences, tiles, BLOCK_M)
     if first >= t:
         return
     dy_rows = _load_rows(
         _base(dy, b, h, q0, dy_b, dy_h, dy_t), first, dy_t, dy_d, t, DV, BLOCK_M, BLOCK_DV, False
     ).to(tl.float32)  # fmt: skip
     if ADD:
-        product = dy_rows * _load_rows(
-            _base(attn, b, h, q0, y_b, y_h, y_t), first, y_t, 1, t, DV, BLOCK_M, BLOCK_DV, False
-        ).to(tl.float32)  # fmt: skip
+        o_base = _base(attn, b, h, q0, y_b, y_h, y_t)
     else:
-        product = dy_rows * _load_rows(
-            _base(y, b, h, q0, y_b, y_h, y_t), first, y_t, 1, t, DV, BLOCK_M, BLOCK_DV, False
-        ).to(tl.float32)  # fmt: skip
+        o_base = _base(y, b, h, q0, y_b, y_h, y_t)
+    product = dy_rows * _load_rows(o_base, first, y_t, 1, t, DV, BLOCK_M, BLOCK_DV, False).to(tl.float32)
     row_sum = tl.sum(product, 1)
 
     rows = first + tl.arange(0, BLOCK_M)
@@ -428,12 +438,8 @@ def attention_backward_keys(
     Sums over the GROUP query heads of the key/value head, one after the other. GATE is "headwise" where do is dy, whose
     rows the gate has yet to scale: g scales Pᵀ and v doᵀ instead.
     """
-    tile = tl.program_id(0) % tiles
-    h = tl.program_id(0) // tiles % H
-    b = tl.program_id(0) // tiles // H
-    n, first = _place(tile, cu_seqlens_k, n_sequences, b, BLOCK_N)
+    b, h, n, first, k0, s = _place_of_program(cu_seqlens_k, S, H, n_sequences, tiles, BLOCK_N)
     q0, t = _sequence(n, cu_seqlens_q, T)
-    k0, s = _sequence(n, cu_seqlens_k, S)
     if first >= s:
         return
     seen, low, high = _visibility(n, t, s, key_lengths, query_offsets, left, right)
@@ -496,11 +502,7 @@ def attention_backward_queries(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
     """Writes dq = scale · Σ ds k of BLOCK_M queries of a head. GATE as in attention_backward_keys."""
-    tile = tl.program_id(0) % tiles
-    h = tl.program_id(0) // tiles % H
-    b = tl.program_id(0) // tiles // H
-    n, first = _place(tile, cu_seqlens_q, n_sequences, b, BLOCK_M)
-    q0, t = _sequence(n, cu_seqlens_q, T)
+    b, h, n, first, q0, t = _place_of_program(cu_seqlens_q, T, H, n_sequences, tiles, BLOCK_M)
     k0, s = _sequence(n, cu_seqlens_k, S)
     if first >= t:
         return

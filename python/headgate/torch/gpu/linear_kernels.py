@@ -7,15 +7,15 @@ With the state S before a chunk, G_i = Σ_{j ≤ i} g_j within it, γ_i = exp(G_
     A  = β ∘ Γ ∘ k kᵀ below the diagonal,   u = (1 + A)⁻¹ β (v − γ ∘ k S)        the delta rule; u = v without it
     P  = Γ ∘ q kᵀ up to the diagonal,       y = scale (γ ∘ q S + P u),           S ← γ_C S + (η ∘ k)ᵀ u
 
-q, k and v are (B,H,T,·) of any strides; decay g and beta β (B,Hv,T,1); states (N,Hv,D,Dv) in f32. All is computed in f32. A
-program has BLOCK_DV columns of the state of one value head and sequence, and walks over its chunks; gradients that sum over
-columns are written for each block of them, and summed after. No atomics.
+q, k and v are (B,H,T,·) of any strides; decay g and beta β (B,Hv,T,1); states (N,Hv,D,Dv) in f32. All is computed in f32. In
+two kernels a program has BLOCK_DV columns of the state of one value head and sequence, and walks over its chunks; in the
+third a chunk. No atomics.
 """
 
 import triton
 import triton.language as tl
 
-from .kernels import _base, _load_rows, _sequence, _store_rows
+from .kernels import _base, _base_if_there, _load_rows, _place_of_program, _sequence, _store_rows
 
 # A decay below this is none of the state, in f32; sums of −∞ would have no differences.
 LEAST_DECAY: tl.constexpr = tl.constexpr(-100.0)
@@ -106,6 +106,22 @@ def _first_chunk(n, cu, chunks, C: tl.constexpr):
 
 
 @triton.jit
+def _columns_of_program(cu, T, H, DV: tl.constexpr, BLOCK_DV: tl.constexpr):
+    """A program's first column and block of columns, value head, sequence and batch; where the sequence begins, and its
+    length."""
+    BLOCKS: tl.constexpr = (DV + BLOCK_DV - 1) // BLOCK_DV
+    block = tl.program_id(0) % BLOCKS
+    h = tl.program_id(0) // BLOCKS % H
+    n = tl.program_id(0) // BLOCKS // H
+    begin, t = _sequence(n, cu, T)
+    if cu is None:
+        b = n
+    else:
+        b = n * 0
+    return block * BLOCK_DV, block, h, n, b, begin, t
+
+
+@triton.jit
 def linear_forward(
     q, k, v, decay, beta, state, y, new_state, states, cu_seqlens,
     q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, decay_b, decay_h, decay_t, beta_b, beta_h, beta_t,
@@ -114,23 +130,12 @@ def linear_forward(
     NORM: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
     """Writes what is not None of y, the new state, and `states`, the state before each chunk."""
-    BLOCKS: tl.constexpr = (DV + BLOCK_DV - 1) // BLOCK_DV
-    first = tl.program_id(0) % BLOCKS * BLOCK_DV
-    h = tl.program_id(0) // BLOCKS % H
-    n = tl.program_id(0) // BLOCKS // H
-    begin, t = _sequence(n, cu_seqlens, T)
-    b = n
-    if cu_seqlens is not None:
-        b = n * 0
+    first, block, h, n, b, begin, t = _columns_of_program(cu_seqlens, T, H, DV, BLOCK_DV)
     q_base = _base(q, b, h // GROUP_Q, begin, q_b, q_h, q_t)
     k_base = _base(k, b, h // GROUP_K, begin, k_b, k_h, k_t)
     v_base = _base(v, b, h, begin, v_b, v_h, v_t) + first * v_d
-    decay_base = None
-    if decay is not None:
-        decay_base = _base(decay, b, h, begin, decay_b, decay_h, decay_t)
-    beta_base = None
-    if beta is not None:
-        beta_base = _base(beta, b, h, begin, beta_b, beta_h, beta_t)
+    decay_base = _base_if_there(decay, b, h, begin, decay_b, decay_h, decay_t)
+    beta_base = _base_if_there(beta, b, h, begin, beta_b, beta_h, beta_t)
     left = DV - first
     columns = tl.arange(0, BLOCK_DV)
     rows = tl.arange(0, C)
@@ -167,38 +172,24 @@ def linear_forward(
 
 
 @triton.jit
-def linear_backward(
-    q, k, v, decay, beta, states, dy, dnew_state, dq, dk, dv, ddecay, dbeta, dstate, cu_seqlens,
+def linear_backward_states(
+    q, k, v, decay, beta, states, dy, dnew_state, u, db, dstates, dv, dstate, cu_seqlens,
     q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, decay_b, decay_h, decay_t, beta_b, beta_h, beta_t,
-    dy_b, dy_h, dy_t, dy_d, dv_b, dv_h, dv_t, T, B, H, chunks, scale, eps,
+    dy_b, dy_h, dy_t, dy_d, dv_b, dv_h, dv_t, T, H, chunks, scale, eps,
     GROUP_Q: tl.constexpr, GROUP_K: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DELTA: tl.constexpr,
     NORM: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Writes dv, dstate, and this block's part of dq and dk (BLOCKS,B,H,T,D), ddecay and dbeta (BLOCKS,B,H,T), in f32.
-
-    Walks from the last chunk to the first, with `states` of linear_forward. dS is the gradient of the state behind a chunk.
+    """Walks from the last chunk to the first, with `states` of linear_forward. Writes what is not None of dv, dstate, and what
+    linear_backward_chunks reads: u and db = (1 + A)⁻ᵀ du (B,H,T,DV), and dstates, the gradient of the state behind each chunk.
     """
-    BLOCKS: tl.constexpr = (DV + BLOCK_DV - 1) // BLOCK_DV
-    block = tl.program_id(0) % BLOCKS
-    first = block * BLOCK_DV
-    h = tl.program_id(0) // BLOCKS % H
-    n = tl.program_id(0) // BLOCKS // H
-    begin, t = _sequence(n, cu_seqlens, T)
-    b = n
-    if cu_seqlens is not None:
-        b = n * 0
+    first, block, h, n, b, begin, t = _columns_of_program(cu_seqlens, T, H, DV, BLOCK_DV)
     q_base = _base(q, b, h // GROUP_Q, begin, q_b, q_h, q_t)
     k_base = _base(k, b, h // GROUP_K, begin, k_b, k_h, k_t)
     v_base = _base(v, b, h, begin, v_b, v_h, v_t) + first * v_d
     dy_base = _base(dy, b, h, begin, dy_b, dy_h, dy_t) + first * dy_d
-    decay_base = None
-    if decay is not None:
-        decay_base = _base(decay, b, h, begin, decay_b, decay_h, decay_t)
-    beta_base = None
-    if beta is not None:
-        beta_base = _base(beta, b, h, begin, beta_b, beta_h, beta_t)
-    part = ((block * B + b) * H + h).to(tl.int64) * T + begin
-    left = DV - first
+    decay_base = _base_if_there(decay, b, h, begin, decay_b, decay_h, decay_t)
+    beta_base = _base_if_there(beta, b, h, begin, beta_b, beta_h, beta_t)
+    part = (b * H + h).to(tl.int64) * T + begin
     columns = tl.arange(0, BLOCK_DV)
     rows = tl.arange(0, C)
     of_chunk = tl.zeros((BLOCK_D, BLOCK_DV), tl.float32)
@@ -208,71 +199,39 @@ def linear_backward(
     chunk = _first_chunk(n, cu_seqlens, chunks, C) + count - 1
     for step in tl.range(0, count):
         c = (count - 1 - step) * C
-        s = _load_state(states, chunk, h, H, first, D, DV, BLOCK_D, BLOCK_DV)
-        q_rows, q_factor = _normalized(
-            _load_rows(q_base, c, q_t, q_d, t, D, C, BLOCK_D, False).to(tl.float32), eps, NORM
-        )
-        k_rows, k_factor = _normalized(
-            _load_rows(k_base, c, k_t, k_d, t, D, C, BLOCK_D, False).to(tl.float32), eps, NORM
-        )
         token = (c + rows).to(tl.int64)
-        there = ((c + rows) < t)[:, None] & (columns < left)[None, :]
-        v_rows = tl.load(v_base + token[:, None] * v_t + columns[None, :] * v_d, mask=there, other=0.0).to(tl.float32)
+        there = ((c + rows) < t)[:, None] & (columns < DV - first)[None, :]
+        at = (part + token)[:, None] * DV + first + columns[None, :]
+        q_rows, _ = _normalized(_load_rows(q_base, c, q_t, q_d, t, D, C, BLOCK_D, False).to(tl.float32), eps, NORM)
+        k_rows, _ = _normalized(_load_rows(k_base, c, k_t, k_d, t, D, C, BLOCK_D, False).to(tl.float32), eps, NORM)
+        u_rows = tl.load(v_base + token[:, None] * v_t + columns[None, :] * v_d, mask=there, other=0.0).to(tl.float32)
         dy_rows = tl.load(
             dy_base + token[:, None] * dy_t + columns[None, :] * dy_d, mask=there, other=0.0
         ).to(tl.float32)  # fmt: skip
         dy_rows = scale * dy_rows
         gamma, eta, gamma_c, pairs = _decays(_load_column(decay_base, c, decay_t, t, C, 0.0), C)
-        kk = tl.dot(k_rows, tl.trans(k_rows), input_precision=PRECISION)
-        b_rows = _load_column(beta_base, c, beta_t, t, C, 1.0)
-        a = tl.where(rows[:, None] > rows[None, :], b_rows[:, None] * pairs * kk, 0.0)
-        if DELTA:
-            remainder = v_rows - gamma[:, None] * tl.dot(k_rows, s, input_precision=PRECISION)
-            inverse = _inverse(a, C)
-            u = tl.dot(inverse, b_rows[:, None] * remainder, input_precision=PRECISION)
-        else:
-            u = v_rows
-        p = pairs * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
-
         # y = scale (γ ∘ q S + P u) and S' = γ_C S + (η ∘ k)ᵀ u.
+        p = pairs * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
         du = tl.dot(tl.trans(p), dy_rows, input_precision=PRECISION)
         du = tl.dot(k_rows * eta[:, None], of_chunk, du, input_precision=PRECISION)
-        below = rows[:, None] >= rows[None, :]
-        dp = tl.where(below, tl.dot(dy_rows, tl.trans(u), input_precision=PRECISION), 0.0)
-        dq_rows = gamma[:, None] * tl.dot(dy_rows, tl.trans(s), input_precision=PRECISION)
-        dk_rows = eta[:, None] * tl.dot(u, tl.trans(of_chunk), input_precision=PRECISION)
-        through_end = tl.sum(dk_rows * k_rows, 1)
-        dsums = tl.sum(dq_rows * q_rows, 1) - through_end
-        dsums += tl.sum(dp * p, 1) - tl.sum(dp * p, 0)
-        dwhole = tl.sum(through_end, 0) + gamma_c * tl.sum(tl.sum(of_chunk * s, 1), 0)
-        dq_rows = tl.dot(dp * pairs, k_rows, dq_rows, input_precision=PRECISION)
-        dk_rows = tl.dot(tl.trans(dp * pairs), q_rows, dk_rows, input_precision=PRECISION)
         before = tl.dot(tl.trans(q_rows * gamma[:, None]), dy_rows, gamma_c * of_chunk, input_precision=PRECISION)
         dv_rows = du
         if DELTA:
             # u = (1 + A)⁻¹ β (v − γ ∘ k S).
-            db = tl.dot(tl.trans(inverse), du, input_precision=PRECISION)
-            da = tl.where(rows[:, None] > rows[None, :], -tl.dot(db, tl.trans(u), input_precision=PRECISION), 0.0)
-            dv_rows = b_rows[:, None] * db
-            through_state = -gamma[:, None] * tl.dot(dv_rows, tl.trans(s), input_precision=PRECISION)
-            dsums += tl.sum(through_state * k_rows, 1) + tl.sum(da * a, 1) - tl.sum(da * a, 0)
-            mixed = da * b_rows[:, None] * pairs
-            dk_rows += through_state
-            dk_rows = tl.dot(mixed, k_rows, dk_rows, input_precision=PRECISION)
-            dk_rows = tl.dot(tl.trans(mixed), k_rows, dk_rows, input_precision=PRECISION)
+            b_rows = _load_column(beta_base, c, beta_t, t, C, 1.0)
+            kk = tl.dot(k_rows, tl.trans(k_rows), input_precision=PRECISION)
+            inverse = _inverse(tl.where(rows[:, None] > rows[None, :], b_rows[:, None] * pairs * kk, 0.0), C)
+            db_rows = tl.dot(tl.trans(inverse), du, input_precision=PRECISION)
+            dv_rows = b_rows[:, None] * db_rows
             before = tl.dot(tl.trans(k_rows * -gamma[:, None]), dv_rows, before, input_precision=PRECISION)
-            if dbeta is not None:
-                found = tl.sum(db * remainder, 1) + tl.sum(da * pairs * kk, 1)
-                tl.store(dbeta + part + token, found, mask=(c + rows) < t)
-        if ddecay is not None:
-            found = tl.cumsum(dsums, 0, reverse=True) + dwhole
-            tl.store(ddecay + part + token, found, mask=(c + rows) < t)
-        if dq is not None:
-            dq_rows = _through_norm(dq_rows, q_rows, q_factor, NORM)
-            _store_rows(dq + part * D, c, D, 1, t, dq_rows, D, C, BLOCK_D)
-        if dk is not None:
-            dk_rows = _through_norm(dk_rows, k_rows, k_factor, NORM)
-            _store_rows(dk + part * D, c, D, 1, t, dk_rows, D, C, BLOCK_D)
+            if u is not None:
+                s = _load_state(states, chunk, h, H, first, D, DV, BLOCK_D, BLOCK_DV)
+                u_rows = b_rows[:, None] * (u_rows - gamma[:, None] * tl.dot(k_rows, s, input_precision=PRECISION))
+                u_rows = tl.dot(inverse, u_rows, input_precision=PRECISION)
+                tl.store(db + at, db_rows, mask=there)
+        if u is not None:
+            tl.store(u + at, u_rows, mask=there)
+            _store_state(dstates, chunk, h, H, first, of_chunk, D, DV, BLOCK_D, BLOCK_DV)
         if dv is not None:
             dv_at = _base(dv, b, h, begin, dv_b, dv_h, dv_t) + token[:, None] * dv_t + first + columns[None, :]
             tl.store(dv_at, dv_rows.to(dv.dtype.element_ty), mask=there)
@@ -280,3 +239,98 @@ def linear_backward(
         chunk -= 1
     if dstate is not None:
         _store_state(dstate, n, h, H, first, of_chunk, D, DV, BLOCK_D, BLOCK_DV)
+
+
+@triton.jit
+def linear_backward_chunks(
+    q, k, v, decay, beta, states, dstates, u, db, dy, dq, dk, ddecay, dbeta, cu_seqlens,
+    q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, decay_b, decay_h, decay_t, beta_b, beta_h, beta_t,
+    dy_b, dy_h, dy_t, dy_d, T, H, n_sequences, chunks, scale, eps,
+    GROUP_Q: tl.constexpr, GROUP_K: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DELTA: tl.constexpr,
+    NORM: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """Writes what is not None of a chunk's dq and dk (B,H,T,D), ddecay and dbeta (B,H,T), in f32, of a value head.
+
+    Sums over the columns of the states, a block at a time, what linear_backward_states has left of them.
+    """
+    b, h, n, c, begin, t = _place_of_program(cu_seqlens, T, H, n_sequences, chunks, C)
+    if c >= t:
+        return
+    chunk = b * chunks + tl.program_id(0) % chunks
+    rows = tl.arange(0, C)
+    token = (c + rows).to(tl.int64)
+    part = (b * H + h).to(tl.int64) * T + begin
+    v_base = _base(v, b, h, begin, v_b, v_h, v_t)
+    dy_base = _base(dy, b, h, begin, dy_b, dy_h, dy_t)
+    dq_rows = tl.zeros((C, BLOCK_D), tl.float32)
+    dk_rows = tl.zeros((C, BLOCK_D), tl.float32)
+    through_state = tl.zeros((C, BLOCK_D), tl.float32)
+    dp = tl.zeros((C, C), tl.float32)
+    da = tl.zeros((C, C), tl.float32)
+    db_v = tl.zeros((C,), tl.float32)
+    passed_on = tl.zeros((BLOCK_D,), tl.float32)
+    for first in tl.range(0, DV, BLOCK_DV):
+        columns = first + tl.arange(0, BLOCK_DV)
+        there = ((c + rows) < t)[:, None] & (columns < DV)[None, :]
+        at = (part + token)[:, None] * DV + columns[None, :]
+        dy_rows = tl.load(
+            dy_base + token[:, None] * dy_t + columns[None, :] * dy_d, mask=there, other=0.0
+        ).to(tl.float32)  # fmt: skip
+        dy_rows = scale * dy_rows
+        u_rows = tl.load(u + at, mask=there, other=0.0)
+        s = _load_state(states, chunk, h, H, first, D, DV, BLOCK_D, BLOCK_DV)
+        of_chunk = _load_state(dstates, chunk, h, H, first, D, DV, BLOCK_D, BLOCK_DV)
+        dp = tl.dot(dy_rows, tl.trans(u_rows), dp, input_precision=PRECISION)
+        dq_rows = tl.dot(dy_rows, tl.trans(s), dq_rows, input_precision=PRECISION)
+        dk_rows = tl.dot(u_rows, tl.trans(of_chunk), dk_rows, input_precision=PRECISION)
+        passed_on += tl.sum(of_chunk * s, 1)
+        if DELTA:
+            db_rows = tl.load(db + at, mask=there, other=0.0)
+            da = tl.dot(-db_rows, tl.trans(u_rows), da, input_precision=PRECISION)
+            through_state = tl.dot(db_rows, tl.trans(s), through_state, input_precision=PRECISION)
+            if dbeta is not None:
+                v_at = v_base + token[:, None] * v_t + columns[None, :] * v_d
+                db_v += tl.sum(db_rows * tl.load(v_at, mask=there, other=0.0).to(tl.float32), 1)
+
+    q_rows, q_factor = _normalized(
+        _load_rows(_base(q, b, h // GROUP_Q, begin, q_b, q_h, q_t), c, q_t, q_d, t, D, C, BLOCK_D, False).to(tl.float32),
+        eps, NORM,
+    )  # fmt: skip
+    k_rows, k_factor = _normalized(
+        _load_rows(_base(k, b, h // GROUP_K, begin, k_b, k_h, k_t), c, k_t, k_d, t, D, C, BLOCK_D, False).to(tl.float32),
+        eps, NORM,
+    )  # fmt: skip
+    decay_base = _base_if_there(decay, b, h, begin, decay_b, decay_h, decay_t)
+    gamma, eta, gamma_c, pairs = _decays(_load_column(decay_base, c, decay_t, t, C, 0.0), C)
+    # y = scale (γ ∘ q S + P u) and S' = γ_C S + (η ∘ k)ᵀ u.
+    dp = tl.where(rows[:, None] >= rows[None, :], dp, 0.0)
+    p = pairs * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
+    dq_rows = gamma[:, None] * dq_rows
+    dk_rows = eta[:, None] * dk_rows
+    through_end = tl.sum(dk_rows * k_rows, 1)
+    dsums = tl.sum(dq_rows * q_rows, 1) - through_end
+    dsums += tl.sum(dp * p, 1) - tl.sum(dp * p, 0)
+    dwhole = tl.sum(through_end, 0) + gamma_c * tl.sum(passed_on, 0)
+    dq_rows = tl.dot(dp * pairs, k_rows, dq_rows, input_precision=PRECISION)
+    dk_rows = tl.dot(tl.trans(dp * pairs), q_rows, dk_rows, input_precision=PRECISION)
+    if DELTA:
+        # u = (1 + A)⁻¹ β (v − γ ∘ k S).
+        b_rows = _load_column(_base_if_there(beta, b, h, begin, beta_b, beta_h, beta_t), c, beta_t, t, C, 1.0)
+        kk = pairs * tl.dot(k_rows, tl.trans(k_rows), input_precision=PRECISION)
+        da = tl.where(rows[:, None] > rows[None, :], da, 0.0)
+        through_state = -gamma[:, None] * through_state
+        along = tl.sum(through_state * k_rows, 1)
+        of_beta = tl.sum(da * kk, 1)
+        dsums += b_rows * (along + of_beta) - tl.sum(b_rows[:, None] * da * kk, 0)
+        if dbeta is not None:
+            tl.store(dbeta + part + token, db_v + along + of_beta, mask=(c + rows) < t)
+        mixed = da * b_rows[:, None] * pairs
+        dk_rows += b_rows[:, None] * through_state
+        dk_rows = tl.dot(mixed + tl.trans(mixed), k_rows, dk_rows, input_precision=PRECISION)
+    if ddecay is not None:
+        found = tl.cumsum(dsums, 0, reverse=True) + dwhole
+        tl.store(ddecay + part + token, found, mask=(c + rows) < t)
+    if dq is not None:
+        _store_rows(dq + part * D, c, D, 1, t, _through_norm(dq_rows, q_rows, q_factor, NORM), D, C, BLOCK_D)
+    if dk is not None:
+        _store_rows(dk + part * D, c, D, 1, t, _through_norm(dk_rows, k_rows, k_factor, NORM), D, C, BLOCK_D)

@@ -67,8 +67,8 @@ class _Call:
             **strides("decay", decay, layout),
             **strides("beta", beta, layout),
             "T": self.tokens,
-            "B": self.batch,
             "H": self.heads,
+            "n_sequences": self.sequences,
             "chunks": self.chunks,
             "scale": 1 / math.sqrt(D) if options.scale is None else options.scale,
             "eps": options.l2_norm or 0.0,
@@ -87,9 +87,9 @@ class _Call:
         if one_beta:
             self.arguments["beta_h"] = 0
 
-    def launch(self, name: str, launcher: Launcher, **more: Any) -> None:
-        """Launches a program for each block of columns of each head and sequence."""
-        programs = self.blocks * self.heads * self.sequences
+    def launch(self, name: str, launcher: Launcher, of_chunks: bool = False, **more: Any) -> None:
+        """Launches a program for each block of columns of each head and sequence, or for each chunk of each head."""
+        programs = self.states * self.heads if of_chunks else self.blocks * self.heads * self.sequences
         warps = 8 if launch.backend() == "cuda" else 4
         launch_kernel(launcher, getattr(linear_kernels, name), programs, {**self.arguments, **more}, warps, 1)
 
@@ -137,25 +137,34 @@ def backward(
         states = call.new_states(q, call.states)
         absent = {"y_b": 0, "y_h": 0, "y_t": 0}
         call.launch("linear_forward", launcher, y=None, new_state=None, states=states, **absent)
-        parts = (call.blocks, call.batch, call.heads, call.tokens)
         found = dict.fromkeys(Gradients._fields)
+        rows = (call.batch, call.heads, call.tokens)
         for name in wanted:
             if name in ("q", "k"):
-                found[name] = launch.new(q, (*parts, call.D), torch.float32)
+                found[name] = launch.new(q, (*rows, call.D), torch.float32)
             elif name in ("decay", "beta"):
-                found[name] = launch.new(q, parts, torch.float32)
+                found[name] = launch.new(q, rows, torch.float32)
+        of_chunks = {name: found[name] for name in ("q", "k", "decay", "beta")}
         found["v"] = launch.new(inputs.v, tuple(inputs.v.shape)) if "v" in wanted else None
         found["state"] = call.new_states(q, call.sequences) if "state" in wanted else None
+        left = dict.fromkeys(("u", "db", "dstates"))
+        if any(x is not None for x in of_chunks.values()):
+            left["u"] = launch.new(q, (*rows, call.DV), torch.float32)
+            left["db"] = launch.new(q, (*rows, call.DV), torch.float32) if call.arguments["DELTA"] else None
+            left["dstates"] = call.new_states(q, call.states)
+        shared = {"states": states, "dy": dy, **left, **strides("dy", dy, layout)}
         call.launch(
-            "linear_backward",
+            "linear_backward_states",
             launcher,
-            states=states,
-            dy=dy,
             dnew_state=None if dstate is None else dstate.float().contiguous(),
-            **{("d" + name): found[name] for name in found},
-            **strides("dy", dy, layout),
+            dv=found["v"],
+            dstate=found["state"],
+            **shared,
             **strides("dv", found["v"], layout),
         )
+        if left["u"] is not None:
+            own = {"d" + name: x for name, x in of_chunks.items()}
+            call.launch("linear_backward_chunks", launcher, of_chunks=True, **shared, **own)
     for name in ("q", "k", "decay", "beta"):
         if found[name] is not None:
             found[name] = _summed(found[name], getattr(inputs, name), layout)
@@ -165,9 +174,9 @@ def backward(
 
 
 def _summed(parts: Tensor, like: Tensor, layout: str) -> Tensor:
-    """Sums parts (BLOCKS,B,Hv,T,·) over blocks and over the value heads that share a head of `like`, in its layout."""
+    """Sums parts (B,Hv,T,·) over the value heads that share a head of `like`, in its layout."""
     _, heads, _, features = sizes(like, layout)
-    whole = parts.sum(0) if parts.dim() == 5 else parts.sum(0).unsqueeze(-1)
+    whole = parts if parts.dim() == 4 else parts.unsqueeze(-1)
     batch, value_heads, tokens, _ = whole.shape
     if heads != value_heads:
         whole = whole.view(batch, heads, value_heads // heads, tokens, features).sum(2)

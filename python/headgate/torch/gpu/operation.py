@@ -12,90 +12,52 @@ import torch
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
-from ..arguments import ATTENTION, TENSORS
-from ..attention import (
-    NAME,
-    autocast,
-    checked_options,
-    refuse_transforms,
-    register_gradients,
-    sort_arguments,
-    unnest,
-)
+from ..attention import NAME, autocast, register_gradients, unnest
 from ..errors import GATE_LOGITS, in_words_of
 from ..gates import keeps_output
 from . import checks, launch
-from .support import DECLINED, DTYPES, GATE_FUNCTIONS, MAX_HEAD_DIM, SUPPORTED_OPTIONS, SUPPORTED_TENSORS
+from .support import DTYPES, GATE_FUNCTIONS, GATED_ATTENTION, LAYOUTS, MAX_HEAD_DIM
+from .triton_operation import leading, sorted_and_checked, with_signature
 
 _OPERATION = "gated_attention_triton"
-_OPTIONS = tuple(name for name in SUPPORTED_OPTIONS if name != "precision")  # which changes nothing
+_OPTIONS = tuple(name for name in GATED_ATTENTION.options if name != "precision")  # which changes nothing
 _DIFFERENTIABLE = launch.Gradients._fields
 
 
-# triton_op reads the schema off the signature, so the arguments of support.py are written out here.
-@triton_op(f"headgate::{_OPERATION}", mutates_args=())
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate: Tensor | None = None,
-    key_lengths: Tensor | None = None,
-    sinks: Tensor | None = None,
-    query_offsets: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    *,
-    layout: str = "bhtd",
-    scale: float | None = None,
-    softcap: float = 0.0,
-    causality: str = "none",
-    window_left: int = -1,
-    window_right: int = -1,
-    gate_fn: str = "sigmoid",
-    gate_op: str = "mul",
-    keep_attn: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    inputs = launch.Inputs(q, k, v, gate, key_lengths, sinks, query_offsets, cu_seqlens_q, cu_seqlens_k)
-    options = launch.Options(layout, scale, softcap, causality, window_left, window_right, gate_fn, gate_op)
-    y, lse, attn = launch.forward(inputs, options, keep_attn, wrap_triton)
-    return y, lse, q.new_empty(0) if attn is None else attn
+def _forward(*tensors: Tensor | None, keep_attn: bool = False, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    y, lse, attn = launch.forward(launch.Inputs(*tensors), launch.Options(**options), keep_attn, wrap_triton)
+    return y, lse, y.new_empty(0) if attn is None else attn
 
 
-@triton_op(f"headgate::{_OPERATION}_backward", mutates_args=())
 def _backward(
     dy: Tensor,
     dlse: Tensor | None,
     y: Tensor,
     lse: Tensor,
     attn: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate: Tensor | None = None,
-    key_lengths: Tensor | None = None,
-    sinks: Tensor | None = None,
-    query_offsets: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    *,
+    *tensors: Tensor | None,
     wanted: Sequence[bool],
-    layout: str = "bhtd",
-    scale: float | None = None,
-    softcap: float = 0.0,
-    causality: str = "none",
-    window_left: int = -1,
-    window_right: int = -1,
-    gate_fn: str = "sigmoid",
-    gate_op: str = "mul",
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    inputs = launch.Inputs(q, k, v, gate, key_lengths, sinks, query_offsets, cu_seqlens_q, cu_seqlens_k)
-    options = launch.Options(layout, scale, softcap, causality, window_left, window_right, gate_fn, gate_op)
+    **options: Any,
+) -> tuple[Tensor, ...]:
     names = tuple(name for name, asked in zip(_DIFFERENTIABLE, wanted) if asked)
-    found = launch.backward(dy, dlse, y, lse, attn, inputs, options, names, wrap_triton)
+    inputs, settings = launch.Inputs(*tensors), launch.Options(**options)
+    found = launch.backward(dy, dlse, y, lse, attn, inputs, settings, names, wrap_triton)
     return tuple(dy.new_empty(0) if gradient is None else gradient for gradient in found)
 
 
-register_gradients(_OPERATION, _forward, _backward, SUPPORTED_TENSORS, _OPTIONS, _DIFFERENTIABLE)
+_SAVED = leading(dy=Tensor, dlse=Tensor | None, y=Tensor, lse=Tensor, attn=Tensor | None)
+with_signature(_forward, (), GATED_ATTENTION, _OPTIONS, {"keep_attn": bool}, tuple[(Tensor,) * 3])
+with_signature(
+    _backward, _SAVED, GATED_ATTENTION, _OPTIONS, {"wanted": Sequence[bool]}, tuple[(Tensor,) * len(_DIFFERENTIABLE)]
+)
+register_gradients(
+    _OPERATION,
+    triton_op(f"headgate::{_OPERATION}", _forward, mutates_args=()),
+    triton_op(f"headgate::{_OPERATION}_backward", _backward, mutates_args=()),
+    GATED_ATTENTION.tensors,
+    _OPTIONS,
+    _DIFFERENTIABLE,
+)
 
 
 _TYPES = {
@@ -114,9 +76,8 @@ def _check_shapes(tensors: dict[str, Tensor | None], layout: str) -> None:
     _, kv_heads, keys, _ = launch.sizes(k, layout)
     DV = v.shape[-1]
 
-    def shape(heads: Any, rows: Any, features: Any) -> tuple[Any, ...]:
-        whole = (batch, heads, rows, features) if layout == "bhtd" else (batch, rows, heads, features)
-        return whole if q.dim() == 4 else whole[1:]
+    def shape(heads: int, rows: int, features: int) -> tuple[int, ...]:
+        return checks.shape_like(q, layout, batch, heads, rows, features)
 
     checks.require_shape(NAME, "k", k, shape(kv_heads, keys, D))
     checks.require_shape(NAME, "v", v, shape(kv_heads, keys, DV))
@@ -127,18 +88,15 @@ def _check_shapes(tensors: dict[str, Tensor | None], layout: str) -> None:
     starts, starts_k = tensors["cu_seqlens_q"], tensors["cu_seqlens_k"]
     if (starts is None) != (starts_k is None):
         raise ValueError(f"{NAME}: cu_seqlens_q and cu_seqlens_k must be given together on GPUs")
-    sequences = batch
+    sequences = checks.count_sequences(NAME, "cu_seqlens_q", starts, batch, "q")
     if starts is not None:
-        if batch != 1 or starts.dim() != 1 or starts.shape[0] < 2:
-            raise ValueError(f"{NAME}: cu_seqlens_q must be (N+1), N >= 1, and q have a batch of 1")
         checks.require_shape(NAME, "cu_seqlens_k", starts_k, tuple(starts.shape))
-        sequences = starts.shape[0] - 1
     for name in ("key_lengths", "query_offsets"):
         checks.require_shape(NAME, name, tensors[name], (sequences,))
 
 
 _CHOICES = {
-    "layout": ("bhtd", "bthd"),
+    "layout": LAYOUTS,
     "causality": ("none", "causal"),
     "gate_fn": ("none", *GATE_FUNCTIONS),
     "gate_op": ("mul", "add"),
@@ -162,16 +120,10 @@ def gated_attention(
     given: dict[str, Tensor | None], arguments: dict[str, Any], return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
     """headgate.torch.gated_attention of tensors on a GPU. Raises ValueError, in one line, on what GPUs do not compute."""
-    tensors = {**dict.fromkeys(TENSORS), **given}
-    options = sort_arguments(NAME, tensors, arguments)
-    recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
-    refuse_transforms(NAME, {**tensors, **options})
-    checks.refuse_declined(NAME, DECLINED, tensors, options, ATTENTION)
-    options = {**ATTENTION.defaults(), **checked_options(NAME, options)}
-    checks.check_tensors(NAME, tensors, tensors["q"], _DIFFERENTIABLE, recorded)
+    tensors, options, recorded = sorted_and_checked(NAME, given, arguments, GATED_ATTENTION, _DIFFERENTIABLE)
     nested = unnest(tensors, options["layout"])
     autocast(tensors, device=tensors["q"].device.type)
-    tensors = {name: tensors[name] for name in SUPPORTED_TENSORS}
+    tensors = {name: tensors[name] for name in GATED_ATTENTION.tensors}
     dtype = tensors["q"].dtype
     own = {"q": DTYPES, "k": (dtype,), "v": (dtype,), "gate": (dtype, torch.float32)}
     checks.check_types(NAME, tensors, own | _TYPES)

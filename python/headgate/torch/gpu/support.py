@@ -1,50 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the operations compute on GPUs: the one list that its checks, its errors, its documents and its tests walk."""
 
+from typing import NamedTuple
+
 import torch
 
-from ..arguments import LINEAR_ATTENTION, OPTIONS, TENSORS
+from ..arguments import ATTENTION, GATED_NORM, LINEAR_ATTENTION, SHORT_CONVOLUTION, Operation
 
-SUPPORTED_TENSORS = (
-    "q",
-    "k",
-    "v",
-    "gate",
-    "key_lengths",
-    "sinks",
-    "query_offsets",
-    "cu_seqlens_q",
-    "cu_seqlens_k",
+
+class Supported(NamedTuple):
+    """The inputs and options of an operation that GPUs take. Inputs stand in the order of its launch module's Inputs."""
+
+    operation: Operation
+    tensors: tuple[str, ...]
+    options: tuple[str, ...]
+
+    @property
+    def declined(self) -> tuple[str, ...]:
+        """Arguments that are refused unless they have their default."""
+        names = (*self.operation.tensors, *self.operation.options)
+        return tuple(name for name in names if name not in self.tensors + self.options)
+
+
+GATED_ATTENTION = Supported(
+    ATTENTION,
+    ("q", "k", "v", "gate", "key_lengths", "sinks", "query_offsets", "cu_seqlens_q", "cu_seqlens_k"),
+    (
+        "layout",
+        "scale",
+        "softcap",
+        "causality",
+        "window_left",
+        "window_right",
+        "gate_fn",
+        "gate_op",
+        "precision",
+    ),
 )
-SUPPORTED_OPTIONS = (
-    "layout",
-    "scale",
-    "softcap",
-    "causality",
-    "window_left",
-    "window_right",
-    "gate_fn",
-    "gate_op",
-    "precision",
+LINEAR = Supported(
+    LINEAR_ATTENTION,
+    ("q", "k", "v", "decay", "beta", "state", "cu_seqlens"),
+    ("layout", "rule", "scale", "l2_norm"),
 )
-DECLINED = tuple(name for name in (*TENSORS, *OPTIONS) if name not in SUPPORTED_TENSORS + SUPPORTED_OPTIONS)
-"""Arguments that are refused unless they have their default."""
+CONVOLUTION = Supported(SHORT_CONVOLUTION, ("x", "weight", "bias", "state", "cu_seqlens"), ("activation",))
+NORM = Supported(GATED_NORM, ("x", "weight", "gate"), ("layout", "eps", "gate_fn"))
+FUNCTIONS = {
+    "gated_attention": GATED_ATTENTION,
+    "linear_attention": LINEAR,
+    "short_convolution": CONVOLUTION,
+    "gated_norm": NORM,
+}
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""Those of q, k and v, which share one, and of the gate, which has q's or float32."""
+"""Those of q, k and v, which share one, and of x. Gates, decays and parameters have the same or float32."""
 
 MAX_HEAD_DIM = 256
-"""The largest D and Dv."""
-
-GATE_FUNCTIONS = ("sigmoid", "sigmoid2", "ns_sigmoid", "silu", "softplus", "identity")
-
-LINEAR_TENSORS = ("q", "k", "v", "decay", "beta", "state", "cu_seqlens")
-LINEAR_OPTIONS = ("layout", "rule", "scale", "l2_norm")
-LINEAR_DECLINED = tuple(
-    name
-    for name in (*LINEAR_ATTENTION.tensors, *LINEAR_ATTENTION.options)
-    if name not in LINEAR_TENSORS + LINEAR_OPTIONS
-)
+"""The largest D and Dv of attention, and Dv of linear attention."""
 
 LINEAR_MAX_STATE_ROWS = 128
-"""The largest D of linear attention; Dv is bounded by MAX_HEAD_DIM."""
+"""The largest D of linear attention."""
+
+NORM_MAX_FEATURES = 4096
+"""The largest D of the gated norm."""
+
+CONVOLUTION_TAPS = (2, 8)
+"""The fewest and the most taps of the short convolution, as on CPUs."""
+
+GATE_FUNCTIONS = ("sigmoid", "sigmoid2", "ns_sigmoid", "silu", "softplus", "identity")
+LAYOUTS = ("bhtd", "bthd")

@@ -263,8 +263,8 @@ function loadPattern() {
   const strong = paintPattern(pattern.image, pattern.bytes, size, byId("full-scale").checked ? 255 : undefined);
   drawScale(byId("pattern-legend"), "0", number(weight(strong / 2)), (strong < 255 ? "≥ " : "")
     + number(weight(strong)));
-  const side = Math.round(tokens / size), cells = tokens > size
-      ? `; a cell is a mean over about ${side} queries and ${side} keys` : "";
+  const side = number(Number((tokens / size).toPrecision(2)));
+  const cells = tokens > size ? `; a cell is a mean over about ${side} queries and as many keys` : "";
   const what = isLinear(current(), chosen.layer)
     ? "The share of each token (across) in what each token (down) reads of the state, by the magnitude of its weight, " +
       "before the gate"

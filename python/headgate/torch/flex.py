@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FlexAttention's BlockMask on Headgate's kernels: a row of its blocks at a time, without a mask of T × S.
+
+A BlockMask lists, for each block of queries, the blocks of keys that they see in part, where its mask_mod decides, and
+those that they see whole. A call of the kernel computes a block of queries, with the keys that are listed for any sequence
+and head, and with what mask_mod says of these.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_mask
+
+from .arguments import DIFFERENTIABLE, TENSORS
+from .attention import autocast, checked_options, refuse_transforms
+from .errors import call_as
+from .gates import keeps_output
+
+NAME = "flex_attention"
+ARGUMENTS = {"q": "query", "k": "key", "v": "value", "mask": "block_mask", "gate": "gate_logits"}
+_SEEN = ("q", "k", "v", "gate")
+
+
+class _Row(NamedTuple):
+    """A block of queries: its rows, the keys that it reads, as a range or as indices, and which of them each query sees."""
+
+    queries: slice
+    keys: slice | Tensor
+    mask: Tensor | None
+
+    def keys_of(self, x: Tensor) -> Tensor:
+        return x[:, :, self.keys]
+
+
+def _listed(numbers: Tensor | None, indices: Tensor | None, row: int, blocks: int) -> Tensor | None:
+    """Which of the blocks of keys a list has for a row of blocks, (B,H,blocks)."""
+    if numbers is None:
+        return None
+    numbers, indices = numbers[:, :, row, None], indices[:, :, row]
+    there = torch.arange(indices.shape[-1]) < numbers
+    found = torch.zeros(*indices.shape[:2], blocks + 1, dtype=torch.bool)
+    # What stands behind the end of a list goes to a column that is cut off.
+    return found.scatter_(2, torch.where(there, indices.long(), blocks), True)[..., :blocks]
+
+
+def _rows(block_mask: BlockMask) -> Iterator[_Row]:
+    T, S = block_mask.seq_lengths
+    block_t, block_s = block_mask.BLOCK_SIZE
+    blocks = -(-S // block_s)
+    for row, first in enumerate(range(0, T, block_t)):
+        part = _listed(block_mask.kv_num_blocks, block_mask.kv_indices, row, blocks)
+        whole = _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, row, blocks)
+        seen = part if whole is None else part | whole
+        numbers = seen.any(0).any(0).nonzero().flatten()
+        columns = (numbers[:, None] * block_s + torch.arange(block_s)).flatten()
+        columns = columns[columns < S]
+        queries = slice(first, min(T, first + block_t))
+        yield _Row(queries, _as_range(columns), _mask_of(block_mask, queries, columns, part, whole))
+
+
+def _as_range(columns: Tensor) -> slice | Tensor:
+    """A range needs no copy of keys and values."""
+    if columns.numel() == 0:
+        return slice(0, 0)
+    first, end = int(columns[0]), int(columns[-1]) + 1
+    return slice(first, end) if end - first == columns.numel() else columns
+
+
+def _mask_of(
+    block_mask: BlockMask, queries: slice, columns: Tensor, part: Tensor, whole: Tensor | None
+) -> Tensor | None:
+    """(B,H,queries,columns), true where visible; None where all is."""
+    block = columns // block_mask.BLOCK_SIZE[1]
+    always = None if whole is None else whole[..., block].unsqueeze(2)
+    if always is not None and always.all():
+        return None
+    B, H = part.shape[:2]
+
+    def visible(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        return block_mask.mask_mod(b, h, q + queries.start, columns[kv])
+
+    mask = create_mask(visible, B, H, queries.stop - queries.start, columns.numel(), device="cpu")
+    mask = mask & part[..., block].unsqueeze(2)
+    return mask if always is None else mask | always
+
+
+class _FlexAttention(torch.autograd.Function):
+    """Forward and backward, a block of queries at a time. Masks are made again in the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, block_mask: BlockMask, options: dict[str, Any], keep_attn: bool, *tensors: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        q, k, v, gate = tensors
+        y = q.new_empty((*q.shape[:3], v.shape[-1]))
+        lse = q.new_empty(q.shape[:3], dtype=torch.float64)
+        attn = torch.empty_like(y) if keep_attn else None
+        for row in _rows(block_mask):
+            own = _arguments(row, tensors)
+            found = torch.ops.headgate.gated_attention(*own, **options, keep_attn=keep_attn)
+            for whole, part in zip((y, lse, attn), found):
+                if whole is not None:
+                    whole[:, :, row.queries] = part
+        ctx.block_mask, ctx.options = block_mask, options
+        ctx.save_for_backward(*tensors, y, lse, attn)
+        ctx.set_materialize_grads(False)
+        return y, lse
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+        *tensors, y, lse, attn = ctx.saved_tensors
+        dy = torch.zeros_like(y) if dy is None else dy
+        needed = dict(zip(_SEEN, ctx.needs_input_grad[3:]))
+        # Keys and values sum over blocks of queries, in f32 or better.
+        found = {
+            name: torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32) if name in "kv" else x.dtype)
+            for name, x in zip(_SEEN, tensors)
+            if needed[name]
+        }
+        wanted = [needed.get(name, False) for name in DIFFERENTIABLE]
+        for row in _rows(ctx.block_mask):
+            of_rows = [None if x is None else x[:, :, row.queries] for x in (dy, dlse, y, lse, attn)]
+            parts = torch.ops.headgate.gated_attention_backward(
+                *of_rows, *_arguments(row, tensors), wanted=wanted, **ctx.options
+            )
+            for name, part in zip(DIFFERENTIABLE, parts):
+                if name in ("k", "v") and name in found:
+                    found[name][:, :, row.keys] += part
+                elif name in found:
+                    found[name][:, :, row.queries] = part
+        gradients = [found[name].to(x.dtype) if name in found else None for name, x in zip(_SEEN, tensors)]
+        return (None, None, None, *gradients)
+
+
+def _arguments(row: _Row, tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+    q, k, v, gate = tensors
+    given = {"q": q[:, :, row.queries], "k": row.keys_of(k), "v": row.keys_of(v), "mask": row.mask}
+    given["gate"] = None if gate is None else gate[:, :, row.queries]
+    return [given.get(name) for name in TENSORS]
+
+
+def _check(query: Any, key: Any, value: Any, gate: Any, block_mask: Any, enable_gqa: bool) -> None:
+    for name, x in (("query", query), ("key", key), ("value", value), ("gate_logits", gate)):
+        if x is None and name == "gate_logits":
+            continue
+        if not isinstance(x, Tensor) or x.dim() != 4 or x.device.type != "cpu":
+            found = f"{list(x.shape)} on {x.device}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            raise ValueError(f"{NAME}: {name} is {found} but must be a tensor (B,H,T,D) in the CPU's memory")
+    if not isinstance(block_mask, BlockMask):
+        raise ValueError(f"{NAME}: block_mask is a {type(block_mask).__name__} but must be a BlockMask")
+    lengths = (query.shape[2], key.shape[2])
+    if tuple(block_mask.seq_lengths) != lengths:
+        raise ValueError(f"{NAME}: block_mask is of lengths {tuple(block_mask.seq_lengths)} but q and k have {lengths}")
+    for n, name in enumerate(("sequences", "heads")):
+        if block_mask.shape[n] not in (1, query.shape[n]):
+            raise ValueError(
+                f"{NAME}: block_mask is of {block_mask.shape[n]} {name} but must be of 1 or {query.shape[n]}"
+            )
+    if query.shape[1] != key.shape[1] and not enable_gqa:
+        raise ValueError(
+            f"{NAME}: query has {query.shape[1]} heads and key {key.shape[1]}: set enable_gqa=True to share keys"
+        )
+
+
+@torch.compiler.disable(reason="it reads the lists of a BlockMask")
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: None = None,
+    block_mask: BlockMask | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    *,
+    gate_logits: Tensor | None = None,
+    **options: Any,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """torch.nn.attention.flex_attention.flex_attention with a BlockMask, and a gate: with gradients, in O(T + S) memory
+    beside a mask of one block of queries.
+
+    query (B,Hq,T,D), key and value (B,Hkv,S,·), gate_logits (B,Hq,T,1) or (B,Hq,T,Dv). `options` are gate_fn, gate_op,
+    softcap, precision and threads of gated_attention. A score_mod is refused: kernels cannot read programs. Returns y,
+    and with return_lse the log-sum-exp (B,Hq,T). Under torch.compile the call is a graph break. Raises ValueError, in one
+    line, on arguments that do not fit.
+    """
+    if score_mod is not None:
+        raise ValueError(f"{NAME}: score_mod is not supported: use gated_attention's bias, alibi_slopes or softcap")
+    _check(query, key, value, gate_logits, block_mask, enable_gqa)
+    unknown = [name for name in options if name not in _OPTIONS]
+    if unknown:
+        raise TypeError(f"{NAME}() got an unexpected keyword argument '{unknown[0]}'")
+    tensors = {"q": query, "k": key, "v": value, "gate": gate_logits}
+    refuse_transforms(NAME, {**tensors, **options})
+    settings = checked_options(NAME, {"scale": scale, **options})
+    autocast(tensors)
+    recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors.values())
+    keep_attn = (
+        recorded
+        and gate_logits is not None
+        and keeps_output(settings.get("gate_fn", "sigmoid"), settings.get("gate_op", "mul"))
+    )
+    y, lse = call_as(
+        NAME, ARGUMENTS, _FlexAttention.apply, block_mask, settings, keep_attn, *(tensors[name] for name in _SEEN)
+    )
+    return (y, lse if y.dtype == torch.float64 else lse.float()) if return_lse else y
+
+
+_OPTIONS = ("gate_fn", "gate_op", "softcap", "precision", "threads")

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations of PyTorch that are computed by kernels in Triton: their schemas, their registration, and their calls.
+
+They are triton_ops: torch.compile sees the kernels within them.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import triton_op, wrap_triton
+
+from ..arguments import Operation
+from ..attention import autocast, checked_options, refuse_transforms, sort_arguments
+from ..errors import in_words_of
+from ..operation import register_gradients
+from . import checks
+from .support import Supported
+
+_TYPES = {"str": str, "int": int, "float": float, "float?": float | None}
+
+
+def with_signature(
+    function: Callable[..., Any],
+    leading: Iterable[inspect.Parameter],
+    supported: Supported,
+    options: Iterable[str],
+    flags: dict[str, Any],
+    results: Any,
+) -> Callable[..., Any]:
+    """Gives `function` the signature that triton_op reads the schema off: `leading`, the inputs, then by name `flags`, which
+    are arguments without a default or False, and the options."""
+    positional, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    operation: Operation = supported.operation
+    parameters = list(leading)
+    for name in supported.tensors:
+        required = name in operation.required
+        kind, default = (Tensor, inspect.Parameter.empty) if required else (Tensor | None, None)
+        parameters.append(inspect.Parameter(name, positional, default=default, annotation=kind))
+    for name, kind in flags.items():
+        default = False if kind is bool else inspect.Parameter.empty
+        parameters.append(inspect.Parameter(name, by_name, default=default, annotation=kind))
+    for name in options:
+        option = operation.options[name]
+        parameters.append(inspect.Parameter(name, by_name, default=option.default, annotation=_TYPES[option.type]))
+    function.__signature__ = inspect.Signature(parameters, return_annotation=results)
+    return function
+
+
+def leading(**kinds: Any) -> list[inspect.Parameter]:
+    """Arguments before the inputs."""
+    return [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
+        for name, kind in kinds.items()
+    ]
+
+
+def sorted_and_checked(
+    what: str,
+    given: dict[str, Any],
+    arguments: dict[str, Any],
+    supported: Supported,
+    differentiable: tuple[str, ...],
+) -> tuple[dict[str, Any], dict[str, Any], bool]:
+    """The inputs and options of a call to the function `what`, and whether autograd records it. Refuses what GPUs do not
+    compute; types and shapes are still to be checked."""
+    operation = supported.operation
+    tensors = {**dict.fromkeys(operation.tensors), **given}
+    keywords = tuple(name for name in operation.tensors if name not in given)
+    options = sort_arguments(what, tensors, arguments, keywords, operation)
+    recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
+    refuse_transforms(what, {**tensors, **options})
+    checks.refuse_declined(what, supported.declined, tensors, options, operation)
+    options = {**operation.defaults(), **checked_options(what, options, operation)}
+    checks.check_tensors(what, tensors, tensors[operation.tensors[0]], differentiable, recorded)
+    return tensors, options, recorded
+
+
+class TritonOperation:
+    """torch.ops.headgate.NAME_triton and NAME_triton_backward, and the function NAME of headgate.torch on GPUs.
+
+    `compute` is the module whose Inputs, Options, Gradients, forward and backward compute it. `check(tensors, options)`
+    raises ValueError on types, shapes and values that do not fit. The rest is as of CustomOperation.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        supported: Supported,
+        compute: Any,
+        check: Callable[[dict[str, Any], dict[str, Any]], None],
+        *,
+        has_state: bool,
+        cast: tuple[str, ...],
+        cast_unless_f32: tuple[str, ...],
+    ):
+        self.name, self.supported, self._compute, self._check = name, supported, compute, check
+        self._has_state, self._cast, self._cast_unless_f32 = has_state, cast, cast_unless_f32
+        self._differentiable = compute.Gradients._fields
+        self._register()
+        self.call = in_words_of(name, {})(self._call)
+
+    def _register(self) -> None:
+        compute, has_state, differentiable = self._compute, self._has_state, self._differentiable
+
+        def forward(*tensors: Tensor | None, keep_state: bool = False, **options: Any) -> Any:
+            inputs, settings = compute.Inputs(*tensors), compute.Options(**options)
+            if not has_state:
+                return compute.forward(inputs, settings, wrap_triton)
+            y, state = compute.forward(inputs, settings, keep_state, wrap_triton)
+            return y, y.new_empty(0) if state is None else state
+
+        def backward(dy: Tensor, *tensors: Tensor | None, wanted: Sequence[bool], **options: Any) -> Any:
+            incoming, inputs = ((dy, tensors[0]), tensors[1:]) if has_state else ((dy,), tensors)
+            names = tuple(name for name, asked in zip(differentiable, wanted) if asked)
+            found = compute.backward(*incoming, compute.Inputs(*inputs), compute.Options(**options), names, wrap_triton)
+            return tuple(dy.new_empty(0) if gradient is None else gradient for gradient in found)
+
+        name, options = f"{self.name}_triton", self.supported.options
+        results = tuple[Tensor, Tensor] if has_state else Tensor
+        with_signature(forward, (), self.supported, options, {"keep_state": bool} if has_state else {}, results)
+        before = leading(dy=Tensor, dstate=Tensor | None) if has_state else leading(dy=Tensor)
+        gradients = tuple[(Tensor,) * len(differentiable)]
+        with_signature(backward, before, self.supported, options, {"wanted": Sequence[bool]}, gradients)
+        operations = [
+            triton_op(f"headgate::{own}", function, mutates_args=())
+            for own, function in ((name, forward), (f"{name}_backward", backward))
+        ]
+        register_gradients(name, *operations, self.supported.tensors, options, differentiable, has_state)
+
+    def _call(self, given: dict[str, Any], arguments: dict[str, Any], keep_state: bool = False) -> Any:
+        tensors, options, _ = sorted_and_checked(self.name, given, arguments, self.supported, self._differentiable)
+        autocast(tensors, self._cast_unless_f32, self._cast, device=tensors[self._cast[0]].device.type)
+        tensors = {name: tensors[name] for name in self.supported.tensors}
+        self._check(tensors, options)
+        settings = {name: options[name] for name in self.supported.options}
+        compute = getattr(torch.ops.headgate, f"{self.name}_triton")
+        if not self._has_state:
+            return compute(*tensors.values(), **settings)
+        y, state = compute(*tensors.values(), **settings, keep_state=keep_state)
+        return (y, state) if keep_state else y

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# docs.sh [mkdocs arguments]: builds the site (mkdocs.yml) in build/site, or does what the arguments say, as `serve`, with
+#   the tool and the package of build/. `make docs` builds those first.
+# docs.sh --into DIR: builds it in DIR/VERSION, beside the versions that DIR has, with a selector of versions; any web
+#   server can serve DIR.
+# HEADGATE_NOTEBOOK_SMALL=1 executes the notebook on few tokens and without a model.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export NO_MKDOCS_2_WARNING=1 PYTHONDONTWRITEBYTECODE=1
+mkdocs=(build/python-venv/bin/python -m mkdocs)
+if [[ "${1:-}" == --into ]]; then
+  into=${2:?docs.sh: --into needs a folder}
+  HEADGATE_SITE_VERSIONS=1 "${mkdocs[@]}" build --site-dir "$(realpath -m "$into")/$(scripts/site/versions.py)"
+  scripts/site/versions.py "$into"
+else
+  exec "${mkdocs[@]}" "${@:-build}"
+fi

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lets search work on pages that are read from files, where browsers refuse workers: the worker's script runs in a hidden
+// frame of the page instead.
+if (location.protocol === "file:") {
+  window.Worker = window.IFrameWorker = class extends EventTarget {
+    constructor(url) {
+      super();
+      const frame = document.createElement("iframe");
+      frame.hidden = true;
+      document.body.append(frame);
+      this.inner = frame.contentWindow;
+      this.inner.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
+      const script = this.inner.document.createElement("script");
+      script.src = url;
+      this.ready = new Promise((resolve) => script.addEventListener("load", resolve));
+      this.inner.document.body.append(script);
+    }
+    postMessage(data) {
+      this.ready.then(() => this.inner.dispatchEvent(new MessageEvent("message", { data })));
+    }
+    terminate() {
+      this.inner.frameElement.remove();
+    }
+  };
+}

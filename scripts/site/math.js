@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+// Typesets the formulas of a page: those of pymdownx.arithmatex, \(…\) and \[…\].
+for (const element of document.querySelectorAll(".arithmatex")) {
+  const text = element.textContent.trim();
+  katex.render(text.slice(2, -2), element, { displayMode: text.startsWith("\\["), throwOnError: false });
+}

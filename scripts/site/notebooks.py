@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notebooks as pages: executed by the build, with their outputs."""
+
+import os
+import re
+from pathlib import Path
+
+import nbformat
+from nbconvert import MarkdownExporter
+from nbconvert.preprocessors import ExecutePreprocessor
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def executed(path):
+    """The notebook as Markdown, and its pictures by their names."""
+    os.environ["PYTHONPATH"] = str(ROOT / "build" / "python")  # of the kernel, which the build starts
+    notebook = nbformat.read(ROOT / path, as_version=4)
+    notebook.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python"}
+    resources = {"metadata": {"path": str((ROOT / path).parent)}, "unique_key": Path(path).stem}
+    ExecutePreprocessor(timeout=600).preprocess(notebook, resources)
+    notebook.metadata["language_info"]["name"] = "python"
+    text, resources = MarkdownExporter().from_notebook_node(notebook, resources)
+    text = re.sub(r"!\[png\]", "![what the code above draws]", text)
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+    return "".join(p if i % 2 else fenced(p) for i, p in enumerate(parts)), resources["outputs"]
+
+
+def fenced(text):
+    """Printed text, which nbconvert indents, as blocks without highlighting."""
+    return re.sub(
+        r"((?:^ {4}[^\n]*\n)+)", lambda m: f"```text\n{re.sub('(?m)^ {4}', '', m[1])}```\n", text, flags=re.MULTILINE
+    )
