@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# deb.sh [--source]: builds the Debian packages of packaging/debian/ for this machine's release into build/deb, and checks
-# them with lintian, whose errors are a failure. --source: writes only what they are built from, build/deb/headgate.
-# The names of Build-Depends come from scripts/packages.txt, the version from version.h and CHANGELOG.md.
+# deb.sh [--check | --source FOLDER]: builds the Debian packages of packaging/debian/ for this machine's release into build/deb,
+# and checks them with lintian, whose errors are a failure. Build-Depends is made of scripts/packages.txt, the version of
+# version.h and CHANGELOG.md. --check: then installs and uses them in a bare root (tests/package/debian.sh).
+# --source: writes only what they are built from, to FOLDER.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +14,8 @@ fail() {
 
 groups=(build tool deb)
 maintainer='The Headgate authors <headgate@localhost>'
-out=build/deb source=build/deb/headgate
+out=build/deb
+source=$out/headgate
 
 number() { sed -n "s/^#define HEADGATE_VERSION_$1 //p" include/headgate/version.h; }
 version=$(number MAJOR).$(number MINOR).$(number PATCH)
@@ -65,11 +67,13 @@ python_tools() {
   echo "$wanted" >"$out/python.txt"
 }
 
-if [[ "${1:-}" == --source ]]; then
-  write_source
-  exit
-fi
-(($# == 0)) || fail "usage: scripts/deb.sh [--source]"
+check=false
+case "$#${1:-}" in
+  0) ;;
+  1--check) check=true ;;
+  2--source) source=$2 && write_source && exit ;;
+  *) fail "usage: scripts/deb.sh [--check | --source FOLDER]" ;;
+esac
 
 scripts/setup.sh "${groups[@]}" deb-tools
 mkdir -p "$out"
@@ -90,3 +94,8 @@ cat "$out/lintian.log"
 for package in "$out"/*.deb; do
   echo "deb: $package, $(du -k "$package" | cut -f1) kB"
 done
+if $check; then
+  with=()
+  for package in "$out"/*.deb; do with+=(--with "$package"); done
+  scripts/bare_root.sh "${with[@]}" "$(. /etc/os-release && echo "$VERSION_CODENAME")" "tests/package/debian.sh $out/*.deb"
+fi
