@@ -115,6 +115,8 @@ exec chroot "$root" /usr/bin/env -i HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin
 start=$(date +%s)
 status=0
 unshare --mount --pid --fork --kill-child bash -ec "$in_namespace" bare_root "$PWD/$root" "$tree" "$command" \
-  "${mounts[@]}" -- "${variables[@]}" </dev/null || status=$?
+  "${mounts[@]}" -- "${variables[@]}" </dev/null &
+trap 'kill -KILL $!' INT TERM # unshare ignores other signals
+wait $! || status=$?
 echo "bare_root: in $release '$command' ended with status $status after $(($(date +%s) - start)) s"
 exit "$status"

@@ -86,6 +86,8 @@ export PYTHONPATH=$PWD/$out/python DEB_BUILD_OPTIONS="noautodbgsym parallel=${CM
 export DEB_CFLAGS_STRIP=-g DEB_CXXFLAGS_STRIP=-g
 if launcher=$(command -v ccache); then
   export CMAKE_C_COMPILER_LAUNCHER=$launcher CMAKE_CXX_COMPILER_LAUNCHER=$launcher
+  CCACHE_DIR=$(ccache --get-config cache_dir) # debhelper sets another HOME
+  export CCACHE_DIR
 fi
 (cd "$source" && dpkg-buildpackage --build=binary --no-sign) >"$out/build.log" 2>&1 ||
   { tail -n 30 "$out/build.log" >&2 && fail "dpkg-buildpackage failed; log: $out/build.log"; }
