@@ -3,7 +3,7 @@
 # deb.sh [--check | --source FOLDER]: builds the Debian packages of packaging/debian/ for this machine's release into build/deb,
 # and checks them with lintian, whose errors are a failure. Build-Depends is made of scripts/packages.txt, the version of
 # version.h and CHANGELOG.md. --check: then installs and uses them in a bare root (tests/package/debian.sh).
-# --source: writes only what they are built from, to FOLDER.
+# --source: writes only what they are built from, to FOLDER. DEBFULLNAME and DEBEMAIL name the maintainer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,7 @@ fail() {
 }
 
 groups=(build tool deb)
-maintainer='The Headgate authors <headgate@localhost>'
+maintainer="${DEBFULLNAME:-The Headgate authors} <${DEBEMAIL:-headgate@example.org}>"
 out=build/deb
 source=$out/headgate
 
