@@ -12,7 +12,7 @@
 #else
 #define HEADGATE_LEFT_OUT 0
 #endif
-#define HWY_DISABLED_TARGETS                                                                                     \
+#define HWY_DISABLED_TARGETS                                                                                    \
   (HEADGATE_LEFT_OUT | HWY_SSE2 | HWY_SSSE3 | HWY_AVX3_DL | HWY_AVX3_ZEN4 | HWY_AVX3_SPR | HWY_SVE | HWY_SVE2 | \
    HWY_SVE_256 | HWY_SVE2_128 | HWY_NEON_WITHOUT_AES | HWY_NEON_BF16)
 #endif
