@@ -17,7 +17,7 @@ export PATH := /usr/bin:/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
-.PHONY: help demo test check setup tool build lint sanitize fuzz hostile mutants verify-long bench experiments docs install clean
+.PHONY: help demo test check setup tool build lint sanitize fuzz hostile mutants verify-long bench experiments docs install deb deb-check wheels clean
 
 help:
 	@echo "make demo         install what is missing, build, look into a real model, make a sink and remove it"
@@ -37,6 +37,9 @@ help:
 	@echo "make experiments  run what is not recorded yet in experiments/: hours, and can be interrupted"
 	@echo "make docs         install what is missing, build the site of documents: build/site/index.html"
 	@echo "make install      build library and tool alone and install them below PREFIX=$(PREFIX)"
+	@echo "make deb          build Debian packages of library, tool and Python module in build/deb"
+	@echo "make deb-check    build them, then install and use them in a bare root: needs root"
+	@echo "make wheels       build and try out Python's packages in bare roots of Debian 12 and 13: needs root, half an hour"
 	@echo "make clean        remove build*/"
 
 demo:
@@ -102,6 +105,15 @@ docs:
 
 install: tool
 	@cmake --install build --prefix "$(PREFIX)"
+
+deb:
+	@scripts/deb.sh
+
+deb-check:
+	@scripts/deb.sh --check
+
+wheels:
+	@scripts/wheels.sh
 
 clean:
 	rm -rf build build-*

@@ -6,7 +6,7 @@ install(TARGETS headgate EXPORT headgateTargets)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/headgate DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(TARGET headgate_tool)
   install(TARGETS headgate_tool)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/ DESTINATION ${headgate_examples_dir} FILES_MATCHING PATTERN *.json)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/ DESTINATION ${headgate_examples_dir} FILES_MATCHING PATTERN *.json PATTERN python EXCLUDE)
 
   get_target_property(tool_texts headgate_tool HEADGATE_TEXTS)
   if(tool_texts)

@@ -7,7 +7,8 @@
 #     leave it out; with CI=true that is a failure.
 #   peers: BUILD/peers-venv, for bench/peers.py. A package that cannot be had is left out, and named in a line. Prints the
 #     interpreter. ggml is compiled for this CPU, which takes some minutes.
-#   lint: BUILD/lint-venv, for scripts/lint.sh and pre-commit. Prints the interpreter. Fails where PyPI cannot be reached.
+#   wheel: BUILD/wheel-venv, for scripts/wheel.sh. Prints the interpreter. Fails where PyPI cannot be reached.
+#   lint: BUILD/lint-venv, for scripts/lint.sh and pre-commit, likewise.
 #   mutants: BUILD/mutants-venv, for scripts/mutation_check.py, likewise.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,8 +17,8 @@ build=${1:-build}
 group=${2:-test}
 case $group in
   test) venv=$build/python-venv ;;
-  peers | lint | mutants) venv=$build/$group-venv ;;
-  *) echo "python_venv: no group '$group'; there are test, peers, lint and mutants" >&2 && exit 1 ;;
+  peers | wheel | lint | mutants) venv=$build/$group-venv ;;
+  *) echo "python_venv: no group '$group'; there are test, peers, wheel, lint and mutants" >&2 && exit 1 ;;
 esac
 stamp=$venv/installed.txt
 log=$venv.log
@@ -28,8 +29,13 @@ import tomllib
 with open("pyproject.toml", "rb") as file:
     project = tomllib.load(file)
 groups = project["dependency-groups"]
-beside = project["build-system"]["requires"] + groups["docs"] if sys.argv[1] == "test" else []
-print("\n".join(beside + groups[sys.argv[1]]))
+def packages(group):
+    for row in groups[group]:
+        yield from packages(row["include-group"]) if isinstance(row, dict) else [row]
+needed = project["build-system"]["requires"] if sys.argv[1] in ("test", "wheel") else []
+if sys.argv[1] == "test":
+    needed += packages("docs")
+print("\n".join([*needed, *packages(sys.argv[1])]))
 PYTHON
 )
 
@@ -71,11 +77,11 @@ if [[ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]]; then
   case $group in
     test) install_tests ;;
     peers) install_peers ;;
-    lint | mutants) install_tools ;;
+    wheel | lint | mutants) install_tools ;;
   esac
   echo "$wanted" >"$stamp"
 fi
 case $group in
   test) echo "-DHEADGATE_PYTHON=ON -DPython_EXECUTABLE=$PWD/$venv/bin/python" ;;
-  peers | lint | mutants) echo "$PWD/$venv/bin/python" ;;
+  peers | wheel | lint | mutants) echo "$PWD/$venv/bin/python" ;;
 esac

@@ -11,14 +11,31 @@ fail() {
 }
 
 native=$(dpkg --print-architecture 2>/dev/null || true)
+release=$(sed -n 's/^VERSION_CODENAME=//p' "${OS_RELEASE:-/etc/os-release}" 2>/dev/null || true)
+
+# What a line says in brackets: does all of it hold for this machine?
+applies() {
+  local word
+  for word in "$@"; do
+    case $word in
+      "$native" | "$release") ;;
+      "!$native" | "!$release") return 1 ;;
+      "!"*) ;;
+      *) return 1 ;;
+    esac
+  done
+}
 
 packages_of() {
-  local group
+  local group package conditions
   for group in "$@"; do
     grep -q "^\[$group\]" scripts/packages.txt ||
       fail "no group '$group' in scripts/packages.txt; there are: $(sed -n 's/^\[\(.*\)\].*/\1/p' scripts/packages.txt | paste -sd' ')"
-    sed -n "/^\[$group\]/,/^\[/{/^\[/d;s/#.*//;s/[[:space:]]*\$//;/./p}" scripts/packages.txt |
-      sed -E "s/ \[$native\]\$//;/ \[!$native\]\$/d;s/ \[!.*\]\$//;/ \[.*\]\$/d"
+    sed -n "/^\[$group\]/,/^\[/{/^\[/d;s/#.*//;/[^[:space:]]/p}" scripts/packages.txt |
+      while read -r package conditions; do
+        # shellcheck disable=SC2086 # words
+        ! applies ${conditions//[][]/} || echo "$package"
+      done
   done | sort -u
 }
 
@@ -85,7 +102,7 @@ for package in "${missing[@]}"; do
   [[ "$(apt-cache policy "$package" | sed -n 's/^ *Candidate: //p')" =~ ^(\(none\))?$ ]] && unknown+=("$package")
 done
 ((${#unknown[@]} == 0)) ||
-  fail "cannot be had: ${unknown[*]} (no package of that name in apt's lists; is this Debian 12 with network?)"
+  fail "cannot be had: ${unknown[*]} (no package of that name in apt's lists; is this Debian 12 or 13 with network?)"
 
 if ! "${as_root[@]}" apt-get install -qq -y --no-install-recommends -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 "${missing[@]}" >"$log" 2>&1; then
   mapfile -t missing < <(missing_of "${missing[@]}")

@@ -272,7 +272,7 @@ class Program {
     static const nb::handle keywords = nb::make_tuple("dtype").release();
     const nb::object shape = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(sizes.size())));
     for (std::size_t d = 0; d < sizes.size(); ++d) {
-      PyTuple_SET_ITEM(shape.ptr(), static_cast<Py_ssize_t>(d), nb::int_(sizes[d]).release().ptr());
+      PyTuple_SetItem(shape.ptr(), static_cast<Py_ssize_t>(d), nb::int_(sizes[d]).release().ptr());
     }
     const std::array<PyObject*, 2> arguments{shape.ptr(), dtype_object(dtype).ptr()};
     PyObject* const made = PyObject_Vectorcall(empty_.ptr(), arguments.data(), 1, keywords.ptr());
@@ -339,7 +339,8 @@ nb::object Maker::empty_like(const Input& of) const {
   // torch.empty_like keeps the strides of a dense tensor, and is the faster of the two.
   if (makes_tensors_ && of.array.owner.is_valid() && is_contiguous(of.array)) {
     static const nb::handle function = nb::object(nb::module_::import_("torch").attr("empty_like")).release();
-    PyObject* const made = PyObject_CallOneArg(function.ptr(), of.array.owner.ptr());
+    const std::array<PyObject*, 1> arguments{of.array.owner.ptr()};
+    PyObject* const made = PyObject_Vectorcall(function.ptr(), arguments.data(), 1, nullptr);
     if (made == nullptr) throw nb::python_error();
     return nb::steal(made);
   }

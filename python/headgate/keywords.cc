@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/headgate/keywords.hpp"
 
+#include <algorithm>
+
 #include "headgate/runtime.hpp"
 #include "library/core/check.hpp"
 

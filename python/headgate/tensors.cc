@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/headgate/tensors.hpp"
 
+#include <array>
+
 #include "library/core/check.hpp"
 
 namespace headgate::python {
@@ -54,7 +56,8 @@ void refuse_recorded(const char* function, const char* name, nb::handle object) 
 
 bool has_lazy_negation(nb::handle tensor) {
   static const nb::handle is_neg = interned("is_neg");
-  const nb::object negated = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), is_neg.ptr()));
+  const std::array<PyObject*, 1> arguments{tensor.ptr()};
+  const nb::object negated = nb::steal(PyObject_VectorcallMethod(is_neg.ptr(), arguments.data(), 1, nullptr));
   if (!negated.is_valid()) throw nb::python_error();
   return negated.is(nb::handle(Py_True));
 }

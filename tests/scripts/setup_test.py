@@ -48,13 +48,15 @@ class Setup(unittest.TestCase):
             path.write_text("#!/bin/bash\n" + text + "\n", encoding="utf-8")
             path.chmod(0o755)
 
-    def run_setup(self, *arguments, apt_fails="", native="amd64"):
+    def run_setup(self, *arguments, apt_fails="", native="amd64", release="bookworm"):
+        (self.state / "os-release").write_text(f"VERSION_CODENAME={release}\n", encoding="utf-8")
         environment = dict(
             os.environ,
             STATE=str(self.state),
             PATH=f"{self.state}:{os.environ['PATH']}",
             APT_FAILS=apt_fails,
             NATIVE=native,
+            OS_RELEASE=str(self.state / "os-release"),
         )
         return subprocess.run(
             [SETUP, *arguments],
@@ -101,6 +103,15 @@ class Setup(unittest.TestCase):
             ("arm64", "libopenblas-dev", "libdnnl-dev"),
         ):
             packages = self.run_setup("--list", "tool", native=native).stdout.splitlines()
+            self.assertIn(wanted, packages)
+            self.assertNotIn(unwanted, " ".join(packages))
+
+    def test_setup_packages_of_one_release_are_only_for_it(self):
+        for release, wanted, unwanted in (
+            ("bookworm", "libclang-rt-14-dev", "libclang-rt-19-dev"),
+            ("trixie", "libclang-rt-19-dev", "libclang-rt-14-dev"),
+        ):
+            packages = self.run_setup("--list", "clang", release=release).stdout.splitlines()
             self.assertIn(wanted, packages)
             self.assertNotIn(unwanted, " ".join(packages))
 

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "headgate/version.h"
-#include "hwy/highway.h"
 #include "library/core/arena.hpp"
 #include "library/core/check.hpp"
 #include "library/core/dispatch.hpp"

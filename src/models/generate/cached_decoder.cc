@@ -255,7 +255,6 @@ struct CachedDecoder::State {
   template <typename A>
   Pass<A>& pass_of(std::optional<Pass<A>>& kept, std::int64_t T) {
     if (!kept || kept->sizes.N != options.batch * T) {
-      kept.reset();
       kept.emplace(config, BatchShape{options.batch, T}, options.context);
     }
     return *kept;

@@ -96,7 +96,11 @@ Kernel make_kernel(const Product<BFloat16, Out>& p) {
     attributes.set_post_ops(sum);
   }
   Kernel out{{}, described(p.a, p.a_form), described(p.b, p.b_form), described(p.out, Form::stored), {}};
+#if DNNL_VERSION_MAJOR >= 3
+  const dnnl::matmul::primitive_desc description(cpu(), out.a, out.b, out.out, attributes);
+#else
   const dnnl::matmul::primitive_desc description({out.a, out.b, out.out}, attributes, cpu());
+#endif
   out.primitive = dnnl::matmul(description);
   out.scratch = description.scratchpad_desc();
   return out;

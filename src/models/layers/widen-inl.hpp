@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
 template <class Lanes, typename T>
-HWY_INLINE Vec<T> widened(const Lanes& lanes, const T* from) {
+HWY_INLINE auto widened(const Lanes& lanes, const T* from) {
   return lanes.load(from);
 }
 

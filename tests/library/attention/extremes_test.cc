@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests numbers and sizes at the limits of their ranges, forward and backward, on every vector target.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

@@ -3,6 +3,7 @@
 
 #include "headgate/merge.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks that each sequence of a packed batch gets results bitwise identical to a separate call.
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <optional>

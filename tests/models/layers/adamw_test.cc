@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/adamw.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "models/layers/support.hpp"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/rope.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 #include "models/layers/support.hpp"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/stored_gemm.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
