@@ -102,7 +102,9 @@ def make(wanted):
                 subprocess.run(["bash", "-eu", "-o", "pipefail", "-c", commands], cwd=scratch, check=True)
         browser = Browser(shutil.which("chromedriver"), shutil.which("chromium"), profile)
         try:
-            browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
+            browser.devtools(
+                "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}]
+            )
             size = {"width": WIDTH, "height": 900, "deviceScaleFactor": 1, "mobile": False}
             browser.devtools("Emulation.setDeviceMetricsOverride", **size)
             for name in sorted(wanted):
@@ -121,7 +123,9 @@ def main():
             sys.exit(f"gallery.py: there is no picture {', '.join(sorted(unknown))}; there are {', '.join(SHOTS)}")
         make(set(arguments or SHOTS))
     found = problems()
-    print("\n".join(found) if found else f"{len(SHOTS)} pictures: each on the page, below a command that makes its report")
+    print(
+        "\n".join(found) if found else f"{len(SHOTS)} pictures: each on the page, below a command that makes its report"
+    )
     sys.exit(1 if found else 0)
 
 
