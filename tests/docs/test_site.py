@@ -54,7 +54,9 @@ class Links(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run([ROOT / "scripts/docs.sh", "build", "--site-dir", folder], capture_output=True, text=True)
+    environment = os.environ | {"HEADGATE_NOTEBOOK_SMALL": "1"}
+    command = [ROOT / "scripts/docs.sh", "build", "--site-dir", folder]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
