@@ -25,25 +25,12 @@ void fill_normal(T* values, std::int64_t count, double std, std::mt19937_64 rand
   for (std::int64_t i = 0; i < count; ++i) values[i] = static_cast<T>(std * normal(random));
 }
 
-/// tensor =: map of numbers between low and high, equally likely.
-template <typename T, class Map>
-void draw_uniform(T* tensor, const Parameter& parameter, std::uint64_t seed, double low, double high, const Map& map) {
-  std::mt19937_64 random = stream_of(seed, parameter.name);
-  std::uniform_real_distribution<double> numbers(low, high);
-  std::generate_n(tensor, parameter.count, [&] { return static_cast<T>(map(numbers(random))); });
-}
-
-/// Draws logarithms of rates, as Qwen3.5 has them.
+/// tensor =: logarithms of rates between 0.01 and 16, equally likely, as Qwen3.5 has them.
 template <typename T>
 void draw_decay_rates(T* tensor, const Parameter& parameter, std::uint64_t seed) {
-  draw_uniform(tensor, parameter, seed, 0.01, 16.0, [](double rate) { return std::log(rate); });
-}
-
-/// Draws biases whose softplus is between 0.001 and 0.1, so that heads forget within one to thousands of tokens.
-template <typename T>
-void draw_decay_biases(T* tensor, const Parameter& parameter, std::uint64_t seed) {
-  draw_uniform(tensor, parameter, seed, std::log(0.001), std::log(0.1),
-               [](double log_step) { return std::log(std::expm1(std::exp(log_step))); });
+  std::mt19937_64 random = stream_of(seed, parameter.name);
+  std::uniform_real_distribution<double> rates(0.01, 16.0);
+  for (std::int64_t i = 0; i < parameter.count; ++i) tensor[i] = static_cast<T>(std::log(rates(random)));
 }
 
 }  // namespace
@@ -99,10 +86,10 @@ void initialise(T* values, const ParameterTable& table, const DecoderConfig& con
       case ParameterKind::router: draw(config.init_std); break;
       case ParameterKind::gate_matrix: draw(config.gate.init_std); break;
       case ParameterKind::norm: std::fill_n(tensor, parameter.count, norm); break;
-      case ParameterKind::plain_norm: std::fill_n(tensor, parameter.count, T{1}); break;
+      case ParameterKind::plain_norm:
+      case ParameterKind::decay_bias: std::fill_n(tensor, parameter.count, T{1}); break;
       case ParameterKind::convolution: draw(1.0 / std::sqrt(3.0 * static_cast<double>(config.linear.kernel))); break;
       case ParameterKind::decay_rate: draw_decay_rates(tensor, parameter, seed); break;
-      case ParameterKind::decay_bias: draw_decay_biases(tensor, parameter, seed); break;
       case ParameterKind::gate_bias: std::fill_n(tensor, parameter.count, static_cast<T>(config.gate.bias_init)); break;
       case ParameterKind::projection_bias:
       case ParameterKind::router_bias:

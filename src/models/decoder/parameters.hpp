@@ -56,10 +56,9 @@ class ParameterTable {
 };
 
 /// values(total) =: matrices N(0, init_std), norms 1 (0 if zero-centred), the gate's bias bias_init, other biases, gate
-/// parameters and sinks 0, convolutions N(0, 1/√(3·kernel)), decay rates log U(0.01, 16), decay biases so that their
-/// softplus is log-uniform in (0.001, 0.1). Each tensor draws from its own stream, chosen by seed and name, so models
-/// that share a tensor start with the same numbers in it. The C++ standard fixes the bits of the engine; the standard
-/// library decides how it makes normal numbers from them.
+/// parameters and sinks 0, convolutions N(0, 1/√(3·kernel)), decay rates log U(0.01, 16), decay biases 1. Each tensor
+/// draws from its own stream, chosen by seed and name, so models that share a tensor start with the same numbers in it.
+/// The C++ standard fixes the bits of the engine; the standard library decides how it makes normal numbers from them.
 template <typename T>
 void initialise(T* values, const ParameterTable& table, const DecoderConfig& config, std::uint64_t seed);
 

@@ -211,31 +211,6 @@ TEST(Initialise, Parameters_OfDifferentTensors_HaveDifferentNumbers) {
   }
 }
 
-TEST(Initialise, Parameters_Decay_StartsAsInTheLayerOfPython) {
-  DecoderConfig config = tiny_config();
-  config.layer_types = {LayerType::linear_attention, LayerType::full_attention};
-  config.linear = {.key_heads = 64, .value_heads = 64, .key_dim = 2, .value_dim = 2};
-  const ParameterTable table(config);
-  std::vector<double> values(static_cast<std::size_t>(table.total()));
-  initialise(values.data(), table, config, 7);
-  const auto check = [&](const char* name, double low, double high, const auto& number_of) {
-    const Parameter* parameter = table.find(name);
-    ASSERT_NE(parameter, nullptr) << name;
-    double least = high, most = low;
-    for (std::int64_t i = 0; i < parameter->count; ++i) {
-      const double number = number_of(values[static_cast<std::size_t>(parameter->offset + i)]);
-      ASSERT_TRUE(number >= low && number <= high) << name << ": " << number;
-      least = std::min(least, number);
-      most = std::max(most, number);
-    }
-    EXPECT_LT(least, low + 0.1 * (high - low)) << name;
-    EXPECT_GT(most, high - 0.2 * (high - low)) << name;
-  };
-  check("model.layers.0.linear_attn.A_log", 0.01, 16.0, [](double x) { return std::exp(x); });
-  check("model.layers.0.linear_attn.dt_bias", std::log(0.001), std::log(0.1),
-        [](double x) { return std::log(std::log1p(std::exp(x))); });
-}
-
 TEST(Initialise, Parameters_Matrices_HaveTheTailsOfANormalDistribution) {
   DecoderConfig config = tiny_config();
   config.vocab = 20000;
