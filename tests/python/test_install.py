@@ -31,7 +31,7 @@ def run_without(names, code, **options):
 def test_program_of_the_document_without_extras_runs(tmp_path):
     text = (ROOT / "docs" / "reference" / "python.md").read_text()
     section = text[text.index("## Install") : text.index("## Attention")]
-    shell, program = (re.search(rf"```{kind}\n(.*?)```", section, re.DOTALL)[1] for kind in ("", "python"))
+    shell, program = (re.search(rf"```{kind}\n(.*?)```", section, re.DOTALL)[1] for kind in ("sh", "python"))
     install, train = shell.splitlines()
     assert install.startswith("pip install . ")
     shutil.copy(ROOT / "LICENSE", tmp_path)
