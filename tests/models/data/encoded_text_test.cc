@@ -176,7 +176,9 @@ TEST_F(EncodedText, TokenFile_Malformed_IsRefused) {
   write_bytes(scratch / "ids", good.substr(0, good.size() - 1));
   expect("is truncated: 23 bytes are no whole number of tokens");
   write_bytes(scratch / "ids", good.substr(0, good.size() - 4));
-  expect("is damaged: its checksum is another");
+  expect("is damaged: it does not end in a checksum");
+  write_bytes(scratch / "ids", good + std::string(8, '\0'));
+  expect("is damaged: it does not end in a checksum");
   write_bytes(scratch / "ids", good.substr(0, 71));
   expect("is not a file of token ids: it has 71 bytes");
 }
