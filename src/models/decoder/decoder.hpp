@@ -44,8 +44,8 @@ struct PartOptions {
 /// Returns the tokens that pass through a layer at a time: those of a part, or the batch if its sequences are not cut.
 BatchShape part_shape(BatchShape shape, const PartOptions& parts);
 
-/// train: keeps what the backward pass needs for every layer. train_gates: does so too, but the backward pass computes no
-/// gradients of matrices other than the gates'. evaluate: all layers use the same memory in turn.
+/// train: keeps what the backward pass needs for every layer. train_gates: does so too, but the backward pass computes
+/// no gradients of matrices other than the gates'. evaluate: all layers use the same memory in turn.
 enum class Purpose { train, train_gates, evaluate };
 
 /// Parts of a LayerView. An observer names those that it needs.
