@@ -41,7 +41,7 @@ class TerminalTest : public ::testing::Test {
  protected:
   /// A run whose path takes 70 columns or more.
   std::string long_run() const {
-    const std::string name = "a-directory-with-a-name-of-some-length/and-another-one-below-it/the-run";
+    std::string name = "a-directory-with-a-name-of-some-length/and-another-one-below-it/the-run";
     std::filesystem::create_directories(verb.path(name));
     EXPECT_EQ(verb.train(name, {"--steps", "1"}).status, 0);
     return name;
