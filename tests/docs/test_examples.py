@@ -6,6 +6,7 @@ a stand-in (stand_ins/), so that pages show the commands that people give."""
 import json
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -98,11 +99,15 @@ class Page:
         }
 
     def check(self, command, block):
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=300, cwd=self.root, env=self.environment
-        )
-        assert done.returncode == 0, f"{block}: {done.stderr[-2000:] or done.stdout[-2000:]}"
-        return done.stdout
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
+        running = subprocess.Popen(command, **pipes, cwd=self.root, env=self.environment, start_new_session=True)
+        try:
+            out, err = running.communicate(timeout=300)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)  # what the command has started, too
+            raise
+        assert running.returncode == 0, f"{block}: {err[-2000:] or out[-2000:]}"
+        return out
 
     def sh(self, block):
         """Variables are known to the page's next blocks."""
