@@ -5,7 +5,7 @@
 # changes. Prints how long the command took and exits with its status. Needs root; mmdebstrap makes the root from this
 # machine's mirror, once, as build/roots/RELEASE.tar.
 #   --keep       goes on in the root of the last call, build/roots/RELEASE, and updates the tree in it
-#   --cache DIR  is ~/.cache in the root, so that ccache and pip keep what they have; by default it is empty
+#   --cache DIR  is the folder of caches in the root, so that ccache and pip keep what they have; by default it is empty
 #   --with PATH  a file or folder of this tree that git ignores, to copy too
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -95,7 +95,8 @@ while read -r path; do
 done < <(printf '%s\n' "${variables[@]}" | grep -oE '(=| |://)/[^ ]+' | sed -E 's,^[^/]*(//)?/,/,' | sort -u)
 if [[ -n "$cache" ]]; then
   mkdir -p "$cache"
-  mounts+=(rw "$(realpath "$cache")" /root/.cache)
+  mounts+=(rw "$(realpath "$cache")" /cache)
+  variables+=(XDG_CACHE_HOME=/cache)
 fi
 
 # In a namespace of its own: mounts and processes end with the command.

@@ -51,7 +51,8 @@ class DeltaNet {
                const DeltaNetState<T>& state, Update update, DeltaNetCache* cache = nullptr,
                const HeadOverride<T>* replaced = nullptr) const;
 
-  /// dh(N,C) =; gradients +=. dout(N,C) is read; h, weights and state are those of the forward pass.
+  /// dh(N,C) =; gradients +=. dout(N,C) is read; h, weights and state are those of the forward pass. Absent matrices of
+  /// `gradients` are not computed.
   void backward(View<Wide<T>, 2> dh, const DeltaNetWeights<Wide<T>>& gradients, ConstView<T, 2> dout, ConstView<T, 2> h,
                 const DeltaNetWeights<const Wide<T>, const T>& weights, const DeltaNetState<T>& state) const;
 

@@ -62,7 +62,8 @@ class GatedAttention {
                const AttentionState<T>& state, Update update, AttentionSkip* skip = nullptr,
                AttentionCache* cache = nullptr, const HeadOverride<T>* replaced = nullptr) const;
 
-  /// dh(N,C) =; gradients +=. dout(N,C) is read; h, weights and state are those of the forward pass.
+  /// dh(N,C) =; gradients +=. dout(N,C) is read; h, weights and state are those of the forward pass. Absent matrices of
+  /// `gradients` are not computed, and gradients.in may have the rows of the gate alone.
   void backward(View<Wide<T>, 2> dh, const AttentionWeights<Wide<T>>& gradients, ConstView<T, 2> dout,
                 ConstView<T, 2> h, const AttentionWeights<const Wide<T>, const T>& weights,
                 const AttentionState<T>& state) const;
