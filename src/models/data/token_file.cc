@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "models/data/corpus_tokens.hpp"
 #include "models/io/safetensors.hpp"
 #include "models/io/staged_file.hpp"
-#include "models/io/work.hpp"
 
 namespace headgate::train {
 
@@ -87,47 +87,6 @@ class Writer {
   std::uint32_t id_bytes_;
 };
 
-/// Adds the tokens of one text that comes in parts, and returns the bytes without a token.
-class TextWriter {
- public:
-  explicit TextWriter(Writer& writer) : writer_(writer) {}
-
-  void add(const tokenize::Encoding& tokens) {
-    left_out_ += tokens.left_out;
-    for (std::size_t i = 0; i < tokens.ids.size(); ++i) {
-      const tokenize::Span& span = tokens.spans[i];
-      const std::size_t first = std::max(counted_, span.begin);
-      writer_.add(tokens.ids[i], std::max(first, span.end) - first);
-      counted_ = std::max(counted_, span.end);
-    }
-  }
-  std::uint64_t left_out() const { return left_out_; }
-
- private:
-  Writer& writer_;
-  std::size_t counted_ = 0;  ///< bytes of the text that tokens so far account for
-  std::uint64_t left_out_ = 0;
-};
-
-/// Encodes one file of the corpus. Returns the bytes without a token.
-std::uint64_t write_text(Writer& writer, const Corpus& corpus, std::size_t file, const tokenize::Tokenizer& tokenizer) {
-  TextWriter text(writer);
-  std::int64_t read = corpus.begin_of(file);
-  const auto encoder = tokenizer.stream({.add_special = false, .spans = true});
-  corpus.for_pieces(
-      corpus.begin_of(file), corpus.begin_of(file + 1), [&](const std::uint8_t* data, std::int64_t count) {
-        constexpr std::int64_t kPart = std::int64_t{1} << 16;
-        for (std::int64_t at = 0; at < count; at += kPart) {
-          const auto bytes = static_cast<std::size_t>(std::min(kPart, count - at));
-          text.add(encoder->next({reinterpret_cast<const char*>(data + at), bytes}));
-          read += static_cast<std::int64_t>(bytes);
-          io::report_work("tokenizing ", corpus.name(), static_cast<double>(read) / static_cast<double>(corpus.size()));
-        }
-      });
-  text.add(encoder->finish());
-  return text.left_out();
-}
-
 }  // namespace
 
 void write_token_file(const std::string& path, const Corpus& corpus, const tokenize::TokenizerFile& tokenizer) {
@@ -142,7 +101,9 @@ void write_token_file(const std::string& path, const Corpus& corpus, const token
   writer.write(&header, sizeof(header));
   std::uint64_t left_out = 0;
   for (std::size_t file = 0; file < corpus.files(); ++file) {
-    left_out += write_text(writer, corpus, file, *tokenizer.tokenizer);
+    left_out +=
+        for_tokens(corpus, {corpus.begin_of(file), corpus.begin_of(file + 1)}, {0, corpus.size()}, *tokenizer.tokenizer,
+                   [&writer](std::int32_t id, std::size_t bytes) { writer.add(id, bytes); });
     if (end != tokenize::kNoToken) writer.add(end, 0);
   }
   writer.finish(left_out);

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "library/core/check.hpp"
+#include "models/data/corpus_tokens.hpp"
 #include "models/data/random.hpp"
 #include "models/io/npy.hpp"
-#include "models/io/work.hpp"
 #include "models/layers/cross_entropy.hpp"
 #include "models/tokenize/tokenizer_file.hpp"
 
@@ -46,28 +46,11 @@ TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end,
     if (begin < end) --end;
   }
   TokenText out{corpus.name(), {}, {}, tokenize::front_of(tokenizer), corpus.left_out()};
-  std::size_t counted = 0;  // bytes of the text that tokens so far account for
-  const auto take = [&out, &counted](const tokenize::Encoding& tokens) {
-    out.ids.insert(out.ids.end(), tokens.ids.begin(), tokens.ids.end());
-    out.left_out.bytes += tokens.left_out;
-    for (const tokenize::Span& span : tokens.spans) {
-      const std::size_t first = std::max(counted, span.begin);
-      out.bytes.push_back(static_cast<std::int32_t>(std::max(first, span.end) - first));
-      counted = std::max(counted, span.end);
-    }
-  };
-  const auto encoder = tokenizer.stream({.add_special = false, .spans = true});
-  std::int64_t read = 0;
-  corpus.for_pieces(begin, end, [&](const std::uint8_t* data, std::int64_t count) {
-    constexpr std::int64_t kPart = std::int64_t{1} << 16;
-    for (std::int64_t at = 0; at < count; at += kPart) {
-      const auto bytes = static_cast<std::size_t>(std::min(kPart, count - at));
-      take(encoder->next({reinterpret_cast<const char*>(data + at), bytes}));
-      read += static_cast<std::int64_t>(bytes);
-      io::report_work("tokenizing ", corpus.name(), static_cast<double>(read) / static_cast<double>(end - begin));
-    }
-  });
-  take(encoder->finish());
+  out.left_out.bytes +=
+      for_tokens(corpus, {begin, end}, {begin, end}, tokenizer, [&out](std::int32_t id, std::size_t bytes) {
+        out.ids.push_back(id);
+        out.bytes.push_back(static_cast<std::int32_t>(bytes));
+      });
   return out;
 }
 
