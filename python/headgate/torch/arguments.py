@@ -75,7 +75,8 @@ def options_of(part: str) -> tuple[str, ...]:
     return tuple(name for name, option in OPTIONS.items() if option.part == part and not option.forward_only)
 
 
-_TYPES = {"str": str, "int": int, "float": float, "float?": float | None}
+TYPES = {"str": str, "int": int, "float": float, "float?": float | None}
+"""The types of Python for those of the schema."""
 
 
 def _parameter(name: str, operation: Operation) -> inspect.Parameter:
@@ -85,7 +86,7 @@ def _parameter(name: str, operation: Operation) -> inspect.Parameter:
     if name == "threads":  # 0 in the schema
         return inspect.Parameter(name, kind, default=None, annotation=int | None)
     option = operation.options[name]
-    return inspect.Parameter(name, kind, default=option.default, annotation=_TYPES[option.type])
+    return inspect.Parameter(name, kind, default=option.default, annotation=TYPES[option.type])
 
 
 def takes(*names: str, operation: Operation = ATTENTION) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

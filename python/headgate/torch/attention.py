@@ -7,7 +7,7 @@ headgate.attention_forward and attention_backward.
 """
 
 import operator
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -123,6 +123,38 @@ def _(
     )
 
 
+def register_autograd(
+    name: str,
+    forward: Any,
+    backward: Any,
+    tensors: tuple[str, ...],
+    differentiable: tuple[str, ...],
+    save: Callable[..., None],
+    read: Callable[..., tuple[Sequence[Tensor | None], Sequence[Tensor | None]]],
+) -> None:
+    """Registers autograd's formula of headgate::NAME by its backward pass headgate::NAME_backward. Gradients of gradients
+    are refused.
+
+    `save(ctx, inputs, keyword_only_inputs, output)` keeps what the backward pass needs, with ctx.options. `read(ctx,
+    *gradients of the results)` returns its arguments before the inputs, and the inputs.
+    """
+
+    def gradients(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+        leading, inputs = read(ctx, *incoming)
+        # PyTorch leaves out the last inputs where they have their default, None.
+        needed = dict(zip(tensors, ctx.needs_input_grad))
+        wanted = [needed.get(tensor, False) for tensor in differentiable]
+        found = backward(*leading, *inputs, wanted=wanted, **ctx.options)
+        by_name = {tensor: gradient for tensor, gradient, asked in zip(differentiable, found, wanted) if asked}
+        return tuple(by_name.get(tensor) for tensor in tensors)
+
+    def refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
+        raise RuntimeError(SECOND.format(name))
+
+    forward.register_autograd(gradients, setup_context=save)
+    backward.register_autograd(refuse_second)
+
+
 def register_gradients(
     name: str,
     forward: Any,
@@ -131,8 +163,7 @@ def register_gradients(
     options: Iterable[str],
     differentiable: tuple[str, ...],
 ) -> None:
-    """Registers autograd's formula of headgate::NAME, an operation (*tensors, *, **options, keep_attn) -> (y, lse, attn),
-    by its backward pass headgate::NAME_backward. Gradients of gradients are refused."""
+    """register_autograd for an operation (*tensors, *, **options, keep_attn) -> (y, lse, attn)."""
 
     def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
         y, lse, attn = output
@@ -142,21 +173,12 @@ def register_gradients(
         ctx.mark_non_differentiable(attn)
         ctx.set_materialize_grads(False)
 
-    def gradients(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    def read(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | None) -> tuple[Any, Any]:
         *inputs, y, lse, attn = ctx.saved_tensors
-        # PyTorch leaves out the last inputs where they have their default, None.
-        needed = dict(zip(tensors, ctx.needs_input_grad))
-        wanted = [needed.get(tensor, False) for tensor in differentiable]
         dy = torch.zeros_like(y) if dy is None else dy
-        found = backward(dy, dlse, y, lse, attn if ctx.keeps_attn else None, *inputs, wanted=wanted, **ctx.options)
-        by_name = {tensor: gradient for tensor, gradient, asked in zip(differentiable, found, wanted) if asked}
-        return tuple(by_name.get(tensor) for tensor in tensors)
+        return (dy, dlse, y, lse, attn if ctx.keeps_attn else None), inputs
 
-    def refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
-        raise RuntimeError(SECOND.format(name))
-
-    forward.register_autograd(gradients, setup_context=save)
-    backward.register_autograd(refuse_second)
+    register_autograd(name, forward, backward, tensors, differentiable, save, read)
 
 
 register_gradients(NAME, _forward, _backward, TENSORS, OPTIONS, DIFFERENTIABLE)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlexAttention's BlockMask on Headgate's kernels: a row of its blocks at a time, without a mask of T × S.
+"""FlexAttention's BlockMask on Headgate's kernels: a block of queries at a time, without a mask of T × S.
 
-A BlockMask lists, for each block of queries, the blocks of keys that they see in part, where its mask_mod decides, and
-those that they see whole. A call of the kernel computes a block of queries, with the keys that are listed for any sequence
-and head, and with what mask_mod says of these.
+A BlockMask lists, for each block of queries, the partial blocks of keys, where its mask_mod decides, and the full blocks,
+which all these queries see. A call of the kernel computes a block of queries with the keys that are listed for any
+sequence and head, and with a mask of these keys.
 """
 
 from collections.abc import Iterator
@@ -13,51 +13,49 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_mask
 
-from .arguments import DIFFERENTIABLE, TENSORS
-from .attention import autocast, checked_options, refuse_transforms
+from .arguments import ATTENTION, DIFFERENTIABLE, TENSORS, takes
+from .attention import as_returned, autocast, checked_options, refuse_transforms
 from .errors import call_as
 from .gates import keeps_output
 
 NAME = "flex_attention"
 ARGUMENTS = {"q": "query", "k": "key", "v": "value", "mask": "block_mask", "gate": "gate_logits"}
-_SEEN = ("q", "k", "v", "gate")
+_INPUTS = ("q", "k", "v", "gate")
+_OPTIONS = ("gate_fn", "gate_op", "softcap", "precision", "threads")
 
 
-class _Row(NamedTuple):
-    """A block of queries: its rows, the keys that it reads, as a range or as indices, and which of them each query sees."""
+class _QueryBlock(NamedTuple):
+    """A block of queries, the keys that it reads, as a range or as indices, and which of them each query sees."""
 
     queries: slice
     keys: slice | Tensor
     mask: Tensor | None
 
-    def keys_of(self, x: Tensor) -> Tensor:
-        return x[:, :, self.keys]
-
 
 def _listed(numbers: Tensor | None, indices: Tensor | None, row: int, blocks: int) -> Tensor | None:
-    """Which of the blocks of keys a list has for a row of blocks, (B,H,blocks)."""
+    """Whether a list of a BlockMask has each block of keys for the queries of row `row` of blocks, (B,H,blocks)."""
     if numbers is None:
         return None
     numbers, indices = numbers[:, :, row, None], indices[:, :, row]
     there = torch.arange(indices.shape[-1]) < numbers
     found = torch.zeros(*indices.shape[:2], blocks + 1, dtype=torch.bool)
-    # What stands behind the end of a list goes to a column that is cut off.
+    # Entries behind the end of a list go to a column that is cut off.
     return found.scatter_(2, torch.where(there, indices.long(), blocks), True)[..., :blocks]
 
 
-def _rows(block_mask: BlockMask) -> Iterator[_Row]:
+def _query_blocks(block_mask: BlockMask) -> Iterator[_QueryBlock]:
     T, S = block_mask.seq_lengths
     block_t, block_s = block_mask.BLOCK_SIZE
     blocks = -(-S // block_s)
     for row, first in enumerate(range(0, T, block_t)):
-        part = _listed(block_mask.kv_num_blocks, block_mask.kv_indices, row, blocks)
-        whole = _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, row, blocks)
-        seen = part if whole is None else part | whole
-        numbers = seen.any(0).any(0).nonzero().flatten()
+        partial = _listed(block_mask.kv_num_blocks, block_mask.kv_indices, row, blocks)
+        full = _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, row, blocks)
+        listed = partial if full is None else partial | full
+        numbers = listed.any(0).any(0).nonzero().flatten()
         columns = (numbers[:, None] * block_s + torch.arange(block_s)).flatten()
         columns = columns[columns < S]
         queries = slice(first, min(T, first + block_t))
-        yield _Row(queries, _as_range(columns), _mask_of(block_mask, queries, columns, part, whole))
+        yield _QueryBlock(queries, _as_range(columns), _mask_of(block_mask, queries, columns, partial, full))
 
 
 def _as_range(columns: Tensor) -> slice | Tensor:
@@ -69,20 +67,22 @@ def _as_range(columns: Tensor) -> slice | Tensor:
 
 
 def _mask_of(
-    block_mask: BlockMask, queries: slice, columns: Tensor, part: Tensor, whole: Tensor | None
+    block_mask: BlockMask, queries: slice, columns: Tensor, partial: Tensor, full: Tensor | None
 ) -> Tensor | None:
-    """(B,H,queries,columns), true where visible; None where all is."""
+    """(B,H,queries,columns), true where visible; None where no key of `columns` is hidden."""
+    if columns.numel() == 0:
+        return None
     block = columns // block_mask.BLOCK_SIZE[1]
-    always = None if whole is None else whole[..., block].unsqueeze(2)
+    always = None if full is None else full[..., block].unsqueeze(2)
     if always is not None and always.all():
         return None
-    B, H = part.shape[:2]
+    B, H = partial.shape[:2]
 
     def visible(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return block_mask.mask_mod(b, h, q + queries.start, columns[kv])
 
     mask = create_mask(visible, B, H, queries.stop - queries.start, columns.numel(), device="cpu")
-    mask = mask & part[..., block].unsqueeze(2)
+    mask = mask & partial[..., block].unsqueeze(2)
     return mask if always is None else mask | always
 
 
@@ -97,12 +97,11 @@ class _FlexAttention(torch.autograd.Function):
         y = q.new_empty((*q.shape[:3], v.shape[-1]))
         lse = q.new_empty(q.shape[:3], dtype=torch.float64)
         attn = torch.empty_like(y) if keep_attn else None
-        for row in _rows(block_mask):
-            own = _arguments(row, tensors)
-            found = torch.ops.headgate.gated_attention(*own, **options, keep_attn=keep_attn)
-            for whole, part in zip((y, lse, attn), found):
-                if whole is not None:
-                    whole[:, :, row.queries] = part
+        for block in _query_blocks(block_mask):
+            found = torch.ops.headgate.gated_attention(*_arguments(block, tensors), **options, keep_attn=keep_attn)
+            for output, part in zip((y, lse, attn), found):
+                if output is not None:
+                    output[:, :, block.queries] = part
         ctx.block_mask, ctx.options = block_mask, options
         ctx.save_for_backward(*tensors, y, lse, attn)
         ctx.set_materialize_grads(False)
@@ -112,32 +111,33 @@ class _FlexAttention(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
         *tensors, y, lse, attn = ctx.saved_tensors
         dy = torch.zeros_like(y) if dy is None else dy
-        needed = dict(zip(_SEEN, ctx.needs_input_grad[3:]))
+        needed = dict(zip(_INPUTS, ctx.needs_input_grad[3:]))
         # Keys and values sum over blocks of queries, in f32 or better.
         found = {
             name: torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32) if name in "kv" else x.dtype)
-            for name, x in zip(_SEEN, tensors)
+            for name, x in zip(_INPUTS, tensors)
             if needed[name]
         }
         wanted = [needed.get(name, False) for name in DIFFERENTIABLE]
-        for row in _rows(ctx.block_mask):
-            of_rows = [None if x is None else x[:, :, row.queries] for x in (dy, dlse, y, lse, attn)]
+        for block in _query_blocks(ctx.block_mask):
+            of_queries = [None if x is None else x[:, :, block.queries] for x in (dy, dlse, y, lse, attn)]
             parts = torch.ops.headgate.gated_attention_backward(
-                *of_rows, *_arguments(row, tensors), wanted=wanted, **ctx.options
+                *of_queries, *_arguments(block, tensors), wanted=wanted, **ctx.options
             )
             for name, part in zip(DIFFERENTIABLE, parts):
                 if name in ("k", "v") and name in found:
-                    found[name][:, :, row.keys] += part
+                    found[name][:, :, block.keys] += part
                 elif name in found:
-                    found[name][:, :, row.queries] = part
-        gradients = [found[name].to(x.dtype) if name in found else None for name, x in zip(_SEEN, tensors)]
+                    found[name][:, :, block.queries] = part
+        gradients = [found[name].to(x.dtype) if name in found else None for name, x in zip(_INPUTS, tensors)]
         return (None, None, None, *gradients)
 
 
-def _arguments(row: _Row, tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+def _arguments(block: _QueryBlock, tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+    """The inputs of the kernel for a block of queries, in the order of TENSORS."""
     q, k, v, gate = tensors
-    given = {"q": q[:, :, row.queries], "k": row.keys_of(k), "v": row.keys_of(v), "mask": row.mask}
-    given["gate"] = None if gate is None else gate[:, :, row.queries]
+    given = {"q": q[:, :, block.queries], "k": k[:, :, block.keys], "v": v[:, :, block.keys], "mask": block.mask}
+    given["gate"] = None if gate is None else gate[:, :, block.queries]
     return [given.get(name) for name in TENSORS]
 
 
@@ -150,9 +150,15 @@ def _check(query: Any, key: Any, value: Any, gate: Any, block_mask: Any, enable_
             raise ValueError(f"{NAME}: {name} is {found} but must be a tensor (B,H,T,D) in the CPU's memory")
     if not isinstance(block_mask, BlockMask):
         raise ValueError(f"{NAME}: block_mask is a {type(block_mask).__name__} but must be a BlockMask")
+    if block_mask.kv_indices.device.type != "cpu":
+        raise ValueError(f"{NAME}: block_mask lies on {block_mask.kv_indices.device} but must be in the CPU's memory")
     lengths = (query.shape[2], key.shape[2])
     if tuple(block_mask.seq_lengths) != lengths:
         raise ValueError(f"{NAME}: block_mask is of lengths {tuple(block_mask.seq_lengths)} but q and k have {lengths}")
+    # The kernel sees blocks, which fit where the whole tensors have rows too many.
+    for name, x, rows, of in (("value", value, key.shape[2], "key"), ("gate_logits", gate, query.shape[2], "query")):
+        if x is not None and x.shape[2] != rows:
+            raise ValueError(f"{NAME}: {name} has {x.shape[2]} tokens but must have {rows}, as {of} has")
     for n, name in enumerate(("sequences", "heads")):
         if block_mask.shape[n] not in (1, query.shape[n]):
             raise ValueError(
@@ -165,6 +171,7 @@ def _check(query: Any, key: Any, value: Any, gate: Any, block_mask: Any, enable_
 
 
 @torch.compiler.disable(reason="it reads the lists of a BlockMask")
+@takes(*_OPTIONS)
 def flex_attention(
     query: Tensor,
     key: Tensor,
@@ -194,18 +201,11 @@ def flex_attention(
         raise TypeError(f"{NAME}() got an unexpected keyword argument '{unknown[0]}'")
     tensors = {"q": query, "k": key, "v": value, "gate": gate_logits}
     refuse_transforms(NAME, {**tensors, **options})
-    settings = checked_options(NAME, {"scale": scale, **options})
+    settings = {**ATTENTION.defaults(), **checked_options(NAME, {"scale": scale, **options})}
     autocast(tensors)
     recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors.values())
-    keep_attn = (
-        recorded
-        and gate_logits is not None
-        and keeps_output(settings.get("gate_fn", "sigmoid"), settings.get("gate_op", "mul"))
-    )
+    keep_attn = recorded and gate_logits is not None and keeps_output(settings["gate_fn"], settings["gate_op"])
     y, lse = call_as(
-        NAME, ARGUMENTS, _FlexAttention.apply, block_mask, settings, keep_attn, *(tensors[name] for name in _SEEN)
+        NAME, ARGUMENTS, _FlexAttention.apply, block_mask, settings, keep_attn, *(tensors[name] for name in _INPUTS)
     )
-    return (y, lse if y.dtype == torch.float64 else lse.float()) if return_lse else y
-
-
-_OPTIONS = ("gate_fn", "gate_op", "softcap", "precision", "threads")
+    return (y, as_returned(lse, y)) if return_lse else y

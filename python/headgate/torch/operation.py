@@ -5,7 +5,7 @@ As attention.py: custom operations with fake kernels, which compute by the packa
 """
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +13,9 @@ from torch import Tensor
 import headgate
 
 from .arguments import Operation
-from .attention import autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
+from .attention import autocast, check_tensors, checked_options, refuse_transforms, register_autograd, sort_arguments
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import call_as, in_words_of
-from .transforms import SECOND
 
 
 def register_gradients(
@@ -28,8 +27,7 @@ def register_gradients(
     differentiable: tuple[str, ...],
     has_state: bool,
 ) -> None:
-    """Registers autograd's formula of headgate::NAME, an operation (*tensors, *, **options) -> y or, with keep_state,
-    (y, state), by its backward pass headgate::NAME_backward. Gradients of gradients are refused."""
+    """register_autograd for an operation (*tensors, *, **options) -> y or, with a state, (…, keep_state) -> (y, state)."""
 
     def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
         y = output[0] if has_state else output
@@ -40,21 +38,11 @@ def register_gradients(
             ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
 
-    def gradients(ctx: Any, dy: Tensor | None, *dstate: Tensor | None) -> tuple[Tensor | None, ...]:
+    def read(ctx: Any, dy: Tensor | None, *dstate: Tensor | None) -> tuple[Any, Any]:
         inputs = ctx.saved_tensors
-        # PyTorch leaves out the last inputs where they have their default, None.
-        needed = dict(zip(tensors, ctx.needs_input_grad))
-        wanted = [needed.get(tensor, False) for tensor in differentiable]
-        dy = inputs[0].new_zeros(ctx.y_shape) if dy is None else dy
-        found = backward(dy, *dstate, *inputs, wanted=wanted, **ctx.options)
-        by_name = {tensor: gradient for tensor, gradient, asked in zip(differentiable, found, wanted) if asked}
-        return tuple(by_name.get(tensor) for tensor in tensors)
+        return (inputs[0].new_zeros(ctx.y_shape) if dy is None else dy, *dstate), inputs
 
-    def refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
-        raise RuntimeError(SECOND.format(name))
-
-    forward.register_autograd(gradients, setup_context=save)
-    backward.register_autograd(refuse_second)
+    register_autograd(name, forward, backward, tensors, differentiable, save, read)
 
 
 class CustomOperation:

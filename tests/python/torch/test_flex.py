@@ -89,12 +89,23 @@ def test_blocks_that_are_listed_without_a_mask_mod_are_seen_whole():
     torch.testing.assert_close(y[:, :, 16:], torch.nn.functional.scaled_dot_product_attention(q[:, :, 16:], k, v))
 
 
-def test_keys_that_no_block_lists_are_not_read_and_masks_are_of_a_row_of_blocks():
+def test_queries_for_which_no_block_is_listed_see_nothing():
+    """In a mask without full blocks."""
+    numbers, indices = torch.tensor([[[1, 0]]]), torch.tensor([[[[1, 0], [0, 1]]]])
+    mask = BlockMask.from_kv_blocks(numbers, indices, BLOCK_SIZE=16, seq_lengths=(32, 32), mask_mod=MASKS["all"])
+    q, k, v = (torch.randn(1, 2, 32, D, requires_grad=True) for _ in range(3))
+    y, lse = flex_attention(q, k, v, block_mask=mask, return_lse=True)
+    assert (y[:, :, 16:] == 0).all() and (lse[:, :, 16:] == -torch.inf).all() and torch.isfinite(lse[:, :, :16]).all()
+    dq, dk = torch.autograd.grad(y.square().sum(), (q, k))
+    assert (dq[:, :, 16:] == 0).all() and (dk[:, :, :16] == 0).all() and dk.any()
+
+
+def test_keys_that_no_block_lists_are_not_read_and_masks_are_of_a_block_of_queries():
     q, k, v = (torch.randn(1, 2, 256, D, requires_grad=True) for _ in range(3))
     mask = create_block_mask(lambda b, h, q, kv: (q >= kv) & (q - kv < 32), None, None, 256, 256, device="cpu", BLOCK_SIZE=32)  # fmt: skip
-    rows = list(flex._rows(mask))
-    assert [(row.keys.start, row.keys.stop) for row in rows] == [(max(0, n - 1) * 32, (n + 1) * 32) for n in range(8)]
-    assert max(row.mask.numel() for row in rows) == 32 * 64
+    blocks = list(flex._query_blocks(mask))
+    assert [(own.keys.start, own.keys.stop) for own in blocks] == [(max(0, n - 1) * 32, (n + 1) * 32) for n in range(8)]
+    assert max(own.mask.numel() for own in blocks) == 32 * 64
     with torch.no_grad():
         k[:, :, :32], v[:, :, :32] = torch.nan, torch.nan
     y = flex_attention(q, k, v, block_mask=mask)
@@ -133,7 +144,10 @@ def test_second_derivatives_are_refused():
         ({"query": torch.randn(3, HQ, T, D)}, "block_mask is of 2 sequences but must be of 1 or 3"),
         ({"enable_gqa": False}, "query has 4 heads and key 2: set enable_gqa=True"),
         ({"value": torch.randn(B, HKV, S)}, r"value is \[2, 2, 90\] on cpu but must be a tensor"),
+        ({"value": torch.randn(B, HKV, S + 6, DV)}, "value has 96 tokens but must have 90, as key has"),
         ({"gate_logits": torch.randn(B, HQ, T, 5)}, "gate_logits has shape"),
+        ({"gate_logits": torch.randn(B, HQ, T + 5, 1)}, "gate_logits has 80 tokens but must have 75, as query has"),
+        ({"block_mask": block_mask_of("causal").to("meta")}, "block_mask lies on meta but must be in the CPU's memory"),
         ({"gate_fn": "relu"}, "gate_fn: 'relu' is none of"),
     ),
 )

@@ -210,11 +210,8 @@ def compiled(launched, target):
 def cell_of(launched, target):
     """A cell of the table in docs/design/gpu.md."""
     found = compiled(launched, target)
-    of_kernels = (
-        ("BLOCK_M", "BLOCK_N"),
-        ("BLOCK_T", "BLOCK_C"),
-        ("C", "BLOCK_DV"),
-    )  # which a kernel has, the first is its
+    # How kernels name the sizes of their tiles.
+    of_kernels = (("BLOCK_M", "BLOCK_N"), ("BLOCK_T", "BLOCK_C"), ("C", "BLOCK_DV"))
     names = next(names for names in of_kernels if names[0] in launched.arguments)
     tile = "×".join(str(launched.arguments[name]) for name in names if launched.arguments.get(name))
     over = " TOO MUCH" if found.shared > SHARED[target] else ""

@@ -328,6 +328,26 @@ def errors_of(case, results, expected):
     return wrong
 
 
+def computed_with_state(compute, problem):
+    """y, the new state and the gradients that the kernels of the launch module `compute` find, by name, on the CPU."""
+    with marked_outputs() as outputs:
+        y, state = compute.forward(problem.inputs, problem.options, True)
+        found = compute.backward(problem.dy, problem.dstate, problem.inputs, problem.options)
+        assert outputs.are_whole(), "a kernel writes beside a tensor"
+    results = {"y": y, "new_state": state} | {"d" + name: x for name, x in found._asdict().items()}
+    return {name: x.cpu() for name, x in results.items() if x is not None}
+
+
+def exact_with_state(compute, problem, y, state, leaves):
+    """y, the new state and the gradients of `leaves`, the first inputs, in float64, by name."""
+    loss = (y * problem.dy.cpu().double()).sum()
+    if problem.dstate is not None:
+        loss = loss + (state * problem.dstate.cpu().double()).sum()
+    given = {"d" + name: x for name, x in zip(compute.Gradients._fields, leaves) if x is not None}
+    gradients = torch.autograd.grad(loss, list(given.values()), allow_unused=True, materialize_grads=True)
+    return {"y": y.detach(), "new_state": state.detach(), **dict(zip(given, gradients))}
+
+
 # What a result that is computed in f32 and rounded once may have of relative RMS error, beside 1.1 times the rounding's.
 SPARE_OF_F32 = 5e-6
 

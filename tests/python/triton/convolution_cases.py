@@ -7,9 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import cases
-from headgate.torch.gpu import convolution_launch, launch
-
-GRADIENTS = convolution_launch.Gradients._fields
+from headgate.torch.gpu import convolution_launch
 
 
 class Case(NamedTuple):
@@ -98,22 +96,11 @@ def expected_of(case, problem):
         ys.setdefault(b, []).append(F.silu(y) if case.activation == "silu" else y)
         states.append(rows[rows.shape[0] - case.K + 1 :])
     y, states = torch.stack([torch.cat(parts) for parts in ys.values()]), torch.stack(states)
-    loss = (y * problem.dy.cpu().double()).sum()
-    if problem.dstate is not None:
-        loss = loss + (states * problem.dstate.cpu().double()).sum()
-    given = [x for x in leaves if x is not None]
-    gradients = iter(torch.autograd.grad(loss, given, allow_unused=True, materialize_grads=True))
-    results = {"y": y.detach(), "new_state": states.detach()}
-    return results | {"d" + name: next(gradients) for name, x in zip(GRADIENTS, leaves) if x is not None}
+    return cases.exact_with_state(convolution_launch, problem, y, states, leaves)
 
 
 def computed(case, problem):
-    with cases.marked_outputs(launch) as outputs:
-        y, state = convolution_launch.forward(problem.inputs, problem.options, True)
-        found = convolution_launch.backward(problem.dy, problem.dstate, problem.inputs, problem.options)
-        assert outputs.are_whole(), "a kernel writes beside a tensor"
-    results = {"y": y, "new_state": state} | {"d" + name: x for name, x in found._asdict().items()}
-    return {name: x.cpu() for name, x in results.items() if x is not None}
+    return cases.computed_with_state(convolution_launch, problem)
 
 
 def errors_of(case, results, exact):

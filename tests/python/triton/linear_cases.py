@@ -7,9 +7,7 @@ from typing import NamedTuple
 import torch
 
 import cases
-from headgate.torch.gpu import launch, linear_launch
-
-GRADIENTS = linear_launch.Gradients._fields
+from headgate.torch.gpu import linear_launch
 
 
 class Case(NamedTuple):
@@ -126,21 +124,11 @@ def expected_of(case, problem):
         ys.setdefault(b, []).append(y)
         states.append(after)
     y = swap(torch.stack([torch.cat(parts, dim=1) for parts in ys.values()]))
-    states = torch.stack(states)
-    loss = (y * problem.dy.cpu().double()).sum() + (states * problem.dstate.cpu().double()).sum()
-    given = [x for x in leaves if x is not None]
-    gradients = iter(torch.autograd.grad(loss, given, allow_unused=True, materialize_grads=True))
-    results = {"y": y.detach(), "new_state": states.detach()}
-    return results | {"d" + name: next(gradients) for name, x in zip(GRADIENTS, leaves) if x is not None}
+    return cases.exact_with_state(linear_launch, problem, y, torch.stack(states), leaves)
 
 
 def computed(case, problem):
-    with cases.marked_outputs(launch) as outputs:
-        y, state = linear_launch.forward(problem.inputs, problem.options, True)
-        found = linear_launch.backward(problem.dy, problem.dstate, problem.inputs, problem.options)
-        assert outputs.are_whole(), "a kernel writes beside a tensor"
-    results = {"y": y, "new_state": state} | {"d" + name: x for name, x in found._asdict().items()}
-    return {name: x.cpu() for name, x in results.items() if x is not None}
+    return cases.computed_with_state(linear_launch, problem)
 
 
 def errors_of(case, results, exact):

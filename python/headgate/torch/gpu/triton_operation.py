@@ -12,14 +12,12 @@ import torch
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
-from ..arguments import Operation
+from ..arguments import TYPES
 from ..attention import autocast, checked_options, refuse_transforms, sort_arguments
 from ..errors import in_words_of
 from ..operation import register_gradients
 from . import checks
 from .support import Supported
-
-_TYPES = {"str": str, "int": int, "float": float, "float?": float | None}
 
 
 def with_signature(
@@ -33,7 +31,7 @@ def with_signature(
     """Gives `function` the signature that triton_op reads the schema off: `leading`, the inputs, then by name `flags`, which
     are arguments without a default or False, and the options."""
     positional, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    operation: Operation = supported.operation
+    operation = supported.operation
     parameters = list(leading)
     for name in supported.tensors:
         required = name in operation.required
@@ -44,7 +42,7 @@ def with_signature(
         parameters.append(inspect.Parameter(name, by_name, default=default, annotation=kind))
     for name in options:
         option = operation.options[name]
-        parameters.append(inspect.Parameter(name, by_name, default=option.default, annotation=_TYPES[option.type]))
+        parameters.append(inspect.Parameter(name, by_name, default=option.default, annotation=TYPES[option.type]))
     function.__signature__ = inspect.Signature(parameters, return_annotation=results)
     return function
 
