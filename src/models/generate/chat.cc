@@ -222,15 +222,6 @@ constexpr std::array<ChatFormat, 17> kFormats{{
 #undef HEADGATE_HARMONY_SYSTEM
 #undef HEADGATE_CHATML_NEXT
 
-/// Returns "ChatML, Llama 3, …", each name once.
-std::string known_names() {
-  std::vector<std::string_view> names;
-  for (const ChatFormat& format : kFormats) {
-    if (std::find(names.begin(), names.end(), format.name) == names.end()) names.push_back(format.name);
-  }
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
 /// Returns the text with the spelling that marks have.
 std::string comparable(std::string_view text) {
   std::string out;
@@ -421,9 +412,17 @@ void add_format(ChatEncoder& encoder, std::string_view rest, const ChatFormat& f
 
 std::span<const ChatFormat> chat_formats() { return kFormats; }
 
+std::string chat_format_names() {
+  std::vector<std::string_view> names;
+  for (const ChatFormat& format : kFormats) {
+    if (std::find(names.begin(), names.end(), format.name) == names.end()) names.push_back(format.name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 Chat recognise_chat(const std::string& chat_template) {
   require(!chat_template.empty(), "the model has no chat template, so it was not made to converse; known formats: {}",
-          known_names());
+          chat_format_names());
   const std::string text = comparable(chat_template);
   for (const ChatFormat& format : kFormats) {
     if (!has_marks(text, format)) continue;
@@ -434,7 +433,7 @@ Chat recognise_chat(const std::string& chat_template) {
     }
     return chat;
   }
-  throw Error(fmt::format("the model's chat template matches none of the known formats: {}", known_names()));
+  throw Error(fmt::format("the model's chat template matches none of the known formats: {}", chat_format_names()));
 }
 
 tokenize::Encoding encode_chat(const Chat& chat, const ChatText& text, const tokenize::Tokenizer& tokenizer) {

@@ -45,6 +45,8 @@ struct ChatFormat {
 
 /// Returns all formats, in the order in which templates are compared with them.
 std::span<const ChatFormat> chat_formats();
+/// Returns "Qwen3.5, ChatML, …", each name once.
+std::string chat_format_names();
 
 struct Chat {
   const ChatFormat* format;

@@ -6,16 +6,20 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 
 #include "headgate/error.hpp"
+#include "models/io/file_error.hpp"
 #include "tool/cli/generate_report.hpp"
 #include "tool/cli/json_option.hpp"
+#include "tool/cli/output_files.hpp"
 #include "tool/cli/signals.hpp"
 #include "tool/cli/verbs.hpp"
 #include "tool/console/console.hpp"
@@ -48,7 +52,7 @@ std::optional<Command> command_of(std::string_view line) {
 }
 
 /// Reads a question from standard input: a line, and the next ones as long as a backslash ends them. Returns nothing at
-/// the end.
+/// the end. Throws io::FileError if standard input cannot be read, as a directory.
 std::optional<std::string> read_question() {
   constexpr std::size_t kMost = std::size_t{1} << 26;
   std::string out;
@@ -62,6 +66,7 @@ std::optional<std::string> read_question() {
     out += static_cast<char>(c);
     if (out.size() > kMost) throw UsageError(fmt::format("a line of standard input has more than {} bytes", kMost));
   }
+  if (std::ferror(stdin) != 0) io::fail("standard input", "cannot be read: {}", std::strerror(errno));
   return out.empty() ? std::nullopt : std::optional<std::string>(out);
 }
 
@@ -124,9 +129,7 @@ class Loop {
       return !reader_left_ && SignalWatch::received() == 0;
     };
     const Generated result = conversation_.ask(question, hooks);
-    if (conversation_.left_out() > 0) {
-      console::note(fmt::format("left out: {} bytes that the vocabulary has no token for\n", conversation_.left_out()));
-    }
+    say_left_out(conversation_.left_out());
     GenerateFigures figures = figures_of(result);
     if ((options_.json || options_.figures) && SignalWatch::received() == 0) {
       if (machine_gbps_ == 0.0) machine_gbps_ = measure_machine_gbps(options_.threads);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <omp.h>
+#include <strings.h>
 
 #include <array>
 #include <cstdlib>
@@ -68,7 +69,7 @@ std::string advice_on_waiting(const std::string& value) {
 }
 
 std::string advice_on_dynamic(const std::string& value) {
-  if (value != "true" && value != "TRUE" && value != "1") return "";
+  if (::strcasecmp(value.c_str(), "true") != 0 && value != "1") return "";
   return fmt::format("OMP_DYNAMIC={} lets OpenMP use fewer threads where the machine is busy: unset it", value);
 }
 
@@ -146,7 +147,7 @@ int run_doctor(bool json) {
   if (json) {
     Json object = fact_object(facts);
     object["advice"] = lines;
-    fmt::print("{}\n", object.dump(2, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}", json_text(object));
     return kSuccess;
   }
   fmt::print("{}", fact_lines(facts));

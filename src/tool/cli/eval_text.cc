@@ -15,6 +15,7 @@
 #include "models/evaluate/loss.hpp"
 #include "models/evaluate/registry.hpp"
 #include "models/layers/gate_variant.hpp"
+#include "tool/cli/json_option.hpp"
 #include "tool/console/console.hpp"
 
 namespace headgate::cli {
@@ -275,7 +276,7 @@ std::string json_text(const std::vector<EvaluatedModel>& models, train::HeadFigu
     object.update(figures);
     out.push_back(std::move(object));
   }
-  return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + '\n';
+  return json_text(out);
 }
 
 bool check_finite(const std::string& verb, const std::string& model, const train::Evaluation& evaluation) {

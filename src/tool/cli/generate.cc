@@ -141,9 +141,7 @@ Prompt read_prompt(const Options& o, const TextFiles& model) {
   } else {
     out.encoding = model.tokenizer->encode(text, {.add_special = true, .special_as_text = !o.special_tokens});
   }
-  if (out.encoding.left_out > 0) {
-    console::note(fmt::format("left out: {} bytes that the vocabulary has no token for\n", out.encoding.left_out));
-  }
+  say_left_out(out.encoding.left_out);
   return out;
 }
 
@@ -275,7 +273,8 @@ Verb add_generate(CommandLine& line) {
   verb.flag(
       "--chat", o->chat,
       "The prompt is a question, and without a prompt each line of standard input is one, of a conversation: write "
-      "it as the model's chat template does, which has to be a known one (docs/reference/generation.md)");
+      "it as the model's chat template does, which has to be one of these formats: " +
+          generate::chat_format_names() + " (docs/reference/generation.md)");
   verb.value("--system", o->system, "STRING",
              "What the model is told before the question (default: the template's own text, if any)");
   verb.flag("--special-tokens", o->special_tokens,

@@ -9,6 +9,7 @@
 #include "headgate/error.hpp"
 #include "tool/cli/completion.hpp"
 #include "tool/cli/enum_option.hpp"
+#include "tool/cli/json_option.hpp"
 #include "tool/cli/man.hpp"
 #include "tool/cli/verbs.hpp"
 
@@ -37,7 +38,7 @@ int run_man(const CommandLine& line, const ManOptions& o) {
     return kSuccess;
   }
   if (o.json) {
-    fmt::print("{}\n", nlohmann::json(tool).dump(2));
+    fmt::print("{}", json_text(nlohmann::json(tool)));
     return kSuccess;
   }
   if (o.verb.empty()) {

@@ -14,9 +14,7 @@ namespace {
 
 int run_info(bool json) {
   const std::vector<Fact> facts = machine_facts();
-  fmt::print("{}", json
-                       ? fact_object(facts).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n'
-                       : fact_lines(facts));
+  fmt::print("{}", json ? json_text(fact_object(facts)) : fact_lines(facts));
   return kSuccess;
 }
 

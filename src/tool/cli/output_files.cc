@@ -67,6 +67,10 @@ void say_written(const std::string& verb, const std::string& path, const std::st
   console::note(fmt::format("headgate {}: wrote {}{}{}\n", verb, path, what.empty() ? "" : ": ", what));
 }
 
+void say_left_out(std::size_t bytes) {
+  if (bytes > 0) console::note(fmt::format("left out: {} bytes that the vocabulary has no token for\n", bytes));
+}
+
 void write_output(const std::string& verb, const std::string& path, std::string_view text) {
   io::write_text(path, text);
   say_written(verb, path, console::bytes_text(static_cast<double>(text.size())));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -43,6 +44,9 @@ void check_output_directory(const io::NamedPath& output, const std::function<voi
 
 /// Prints "headgate VERB: wrote PATH: WHAT" on stderr.
 void say_written(const std::string& verb, const std::string& path, const std::string& what = "");
+
+/// Prints on stderr how many bytes of a text became no token, if any did.
+void say_left_out(std::size_t bytes);
 
 /// Writes a file of text and calls say_written. Throws io::WriteError.
 void write_output(const std::string& verb, const std::string& path, std::string_view text);

@@ -214,9 +214,7 @@ int run_tokenize(const Options& given) {
       tokenizer->stream({.add_special = !o.no_special, .special_as_text = o.special_as_text, .spans = o.json});
   const std::size_t left_out =
       o.json ? tokenize_text(text, *encoder, JsonObject(*tokenizer)) : tokenize_text(text, *encoder, IdLines());
-  if (left_out > 0) {
-    console::note(fmt::format("left out: {} bytes that the vocabulary has no token for\n", left_out));
-  }
+  say_left_out(left_out);
   return kSuccess;
 }
 

@@ -15,8 +15,7 @@ namespace headgate::cli {
 /// What --help says of a verb's MODEL.
 inline constexpr const char* kModelHelp =
     "A model's directory or GGUF file, or its name on the Hugging Face Hub, OWNER/NAME or OWNER/NAME@REVISION, where "
-    "`hf "
-    "download` has put it into the Hub's cache";
+    "`hf download` has put it into the Hub's cache";
 
 inline constexpr int kSuccess = 0;
 inline constexpr int kCheckFailed = 1;

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "headgate/error.hpp"
-#include "library/core/random.hpp"
-#include "models/decoder/parameters.hpp"
+#include "models/generate/small_model.hpp"
 #include "models/generate/spelled.hpp"
 
 namespace headgate::generate {
@@ -17,27 +16,11 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-/// A random model of bytes and ChatML's markers.
-class ConversationTest : public ::testing::Test {
+/// Converses with a model of bytes and ChatML's markers.
+class ConversationTest : public ::testing::Test, protected testing::SmallModel {
  protected:
-  ConversationTest() {
-    config.vocab = tokenizer.vocab();
-    config.dim = 16;
-    config.layers = 2;
-    config.heads = 4;
-    config.kv_heads = 2;
-    config.head_dim = 8;
-    config.ffn = 24;
-    config.seq_len = 700;
-    const models::ParameterTable table(config);
-    SplitMix64 random(7);
-    for (std::int64_t i = 0; i < table.total(); ++i) {
-      parameters.push_back(static_cast<float>(2.0 * random.uniform() - 1.0));
-    }
-  }
-  models::CachedDecoder decoder() const {
-    return models::CachedDecoder(config, parameters.data(), {.weights = DType::f32});
-  }
+  ConversationTest() : SmallModel(258, 700) { EXPECT_EQ(config.vocab, tokenizer.vocab()); }
+
   Conversation begin(models::CachedDecoder& model, const GenerateOptions& options = {.max_tokens = 12}) const {
     return Conversation(model, tokenizer, chat, "Be brief.", options);
   }
@@ -60,8 +43,6 @@ class ConversationTest : public ::testing::Test {
 
   const testing::Spelled tokenizer{{"<|im_start|>", "<|im_end|>"}};
   const Chat chat = recognise_chat("{{ '<|im_start|>' }}{{ '<|im_end|>' }}");
-  models::DecoderConfig config;
-  std::vector<float> parameters;
 };
 
 TEST_F(ConversationTest, Answers_TurnByTurn_AreThoseOfTheWholeText) {

@@ -10,40 +10,18 @@
 #include <vector>
 
 #include "headgate/error.hpp"
-#include "models/decoder/parameters.hpp"
+#include "models/generate/small_model.hpp"
 
 namespace headgate::generate {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-models::DecoderConfig small_config(std::int64_t vocab) {
-  models::DecoderConfig config;
-  config.vocab = vocab;
-  config.dim = 16;
-  config.layers = 2;
-  config.heads = 4;
-  config.kv_heads = 2;
-  config.head_dim = 8;
-  config.ffn = 24;
-  config.seq_len = 1200;
-  return config;
-}
-
-/// Makes a random model of bytes, with numbers large enough that its texts do not repeat one byte.
-class GenerateTest : public ::testing::Test {
+/// Generates with a model of bytes.
+class GenerateTest : public ::testing::Test, protected testing::SmallModel {
  protected:
-  explicit GenerateTest(std::int64_t vocab = 256) : config(small_config(vocab)) {
-    const models::ParameterTable table(config);
-    SplitMix64 random(7);
-    for (std::int64_t i = 0; i < table.total(); ++i) {
-      parameters.push_back(static_cast<float>(2.0 * random.uniform() - 1.0));
-    }
-  }
+  explicit GenerateTest(std::int64_t vocab = 256) : SmallModel(vocab, 1200) {}
 
-  models::CachedDecoder decoder(std::int64_t capacity = 0) const {
-    return models::CachedDecoder(config, parameters.data(), {.weights = DType::f32, .capacity = capacity});
-  }
   Generated run(models::CachedDecoder& model, const GenerateOptions& options, const GenerateHooks& hooks = {}) const {
     return generate(model, *tokenizer, prompt, options, hooks);
   }
@@ -62,8 +40,6 @@ class GenerateTest : public ::testing::Test {
     return out;
   }
 
-  models::DecoderConfig config;
-  std::vector<float> parameters;
   std::unique_ptr<tokenize::Tokenizer> tokenizer = tokenize::byte_tokenizer();
   Ids prompt{3, 1, 4, 1, 5};
 };

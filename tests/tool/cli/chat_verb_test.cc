@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -24,35 +26,15 @@ class ChatVerb : public ::testing::Test {
                                  "--special", "<|im_end|>", "--out", g_verbs->path("t.json")})
                   .status,
               0);
-    const Outcome train = testing::headgate({"train",
-                                             "--data",
-                                             g_verbs->text(),
-                                             "--tokenizer",
-                                             g_verbs->path("t.json"),
-                                             "--out",
-                                             g_verbs->path("run"),
-                                             "--layers",
-                                             "1",
-                                             "--dim",
-                                             "16",
-                                             "--heads",
-                                             "2",
-                                             "--seq-len",
-                                             "128",
-                                             "--batch",
-                                             "1",
-                                             "--steps",
-                                             "1",
-                                             "--eval-tokens",
-                                             "128",
-                                             "--threads",
-                                             "1"});
+    const Outcome train = g_verbs->train("run", {"--tokenizer", g_verbs->path("t.json"), "--layers", "1", "--seq-len",
+                                                 "128", "--batch", "1", "--steps", "1", "--eval-tokens", "128"});
     ASSERT_EQ(train.status, 0) << train.err;
     testing::write_bytes(model() + "/chat_template.jinja", "{{ '<|im_start|>' }}{{ '<|im_end|>' }}");
   }
   static void TearDownTestSuite() { delete g_verbs; }
 
-  static std::string model() { return g_verbs->path("run/checkpoint"); }
+  static std::string path(const std::string& name) { return g_verbs->path(name); }
+  static std::string model() { return path("run/checkpoint"); }
   /// Converses through a pipe: printf formats `lines`.
   static Outcome converse(const std::string& lines, const std::string& options = "") {
     const std::string command = "printf '" + lines + "' | " + testing::headgate_path() + " generate " + model() +
@@ -111,10 +93,28 @@ TEST_F(ChatVerb, Conversation_WithoutRoom_IsRefusedOnAPipe) {
 }
 
 TEST_F(ChatVerb, Answer_ThatFillsTheModel_SaysHowToGoOn) {
-  const Outcome outcome = converse("it is\\n");
+  const Outcome outcome = converse("it is\\n", "--json");
   EXPECT_EQ(outcome.status, 0);
-  if (outcome.err.empty()) return;  // the model ended the answer
+  EXPECT_EQ(json_lines(outcome.out).at(0)["stop"], "capacity");
   EXPECT_EQ(outcome.err, "headgate generate: the conversation fills the model's positions; /clear forgets all turns\n");
+}
+
+TEST_F(ChatVerb, StandardInput_ThatCannotBeRead_IsReported) {
+  const Outcome outcome = testing::run_program(
+      {"/bin/sh", "-c", testing::headgate_path() + " generate " + model() + " --chat -t 1 < " + model()});
+  testing::expect_refused(outcome, "generate", "standard input: cannot be read: Is a directory");
+}
+
+TEST_F(ChatVerb, Help_OfChat_NamesTheFormatsThatARefusalNames) {
+  std::filesystem::copy(model(), path("plain"));
+  std::filesystem::remove(path("plain/chat_template.jinja"));
+  const std::string refusal = testing::headgate({"generate", path("plain"), "--chat", "--prompt", "it"}).err;
+  const std::string before = "known formats: ";
+  const std::size_t at = refusal.find(before);
+  ASSERT_NE(at, std::string::npos) << refusal;
+  const std::string names = refusal.substr(at + before.size(), refusal.find('\n', at) - at - before.size());
+  EXPECT_NE(testing::headgate({"man", "--json"}).out.find("one of these formats: " + names), std::string::npos)
+      << names;
 }
 
 TEST_F(ChatVerb, Options_OfOneText_AreRefused) {
@@ -127,7 +127,9 @@ TEST_F(ChatVerb, Conversation_OnATerminal_AsksAndEndsWithItsInput) {
       80, {testing::headgate_path(), "generate", model(), "--chat", "-n", "2", "-t", "1"}, {}, "it is\n/help\n\x04");
   EXPECT_EQ(screen.status, 0) << screen.output;
   EXPECT_NE(screen.output.find("Ctrl-C ends an answer, Ctrl-D the conversation"), std::string::npos) << screen.output;
-  EXPECT_NE(screen.output.find("> "), std::string::npos) << screen.output;
+  std::size_t prompts = 0;
+  for (std::size_t at = 0; (at = screen.output.find("> ", at)) != std::string::npos; ++at) ++prompts;
+  EXPECT_GE(prompts, 3U) << "of the question, the command and the end: " << screen.output;
   EXPECT_EQ(screen.output.find("tokens/s"), std::string::npos) << "figures only with --verbose: " << screen.output;
 }
 

@@ -54,7 +54,7 @@ TEST(Doctor, Facts_OfThisMachine_AreThoseOfInfo) {
 
 TEST(Doctor, Variables_ThatCostSpeed_AreNamedWithAdvice) {
   for (const char* setting : {"HEADGATE_VERBOSE=1", "OPENBLAS_CORETYPE=Haswell", "OMP_WAIT_POLICY=PASSIVE",
-                              "OMP_DYNAMIC=true", "ONEDNN_MAX_CPU_ISA=AVX2"}) {
+                              "OMP_DYNAMIC=true", "OMP_DYNAMIC=True", "ONEDNN_MAX_CPU_ISA=AVX2"}) {
     const std::string text = setting;
     const Json report = doctor_json({text});
     EXPECT_TRUE(advises(report, text)) << report["advice"];

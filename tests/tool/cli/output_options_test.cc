@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "models/data/prose.hpp"
 #include "models/io/npy.hpp"
 #include "tool/cli/listed_options.hpp"
 #include "tool/cli/small_verbs.hpp"
@@ -52,13 +53,12 @@ class OutputOptions : public ::testing::Test {
   /// Returns a command of each verb with --json that takes little time, the verb and --json left out.
   std::map<std::string, Command> cheap() const {
     const std::string run = path("run"), x = path("x.npy");
+    const Command train = verb.command("new", {"--steps", "3"});
     return {
         {"explain", {path("problem.json")}},
         {"attend", {"--q", x, "--k", x, "--v", x, "--out", path("y.npy")}},
         {"linear", {"--q", x, "--k", x, "--v", x, "--rule", "linear", "--out", path("l.npy")}},
-        {"train",
-         {"--data",    verb.text(), "--out",   path("new"), "--layers", "1", "--dim",         "16", "--heads",   "2",
-          "--seq-len", "16",        "--batch", "2",         "--steps",  "3", "--eval-tokens", "64", "--threads", "1"}},
+        {"train", {train.begin() + 1, train.end()}},
         {"eval", {run, "--text", verb.text()}},
         {"compare", {run}},
         {"xray", {run, "--text", verb.text(), "--tokens", "16"}},
@@ -150,35 +150,15 @@ TEST_F(OutputOptions, Colours_OnATerminal_AreLeftOutOnRequest) {
 TEST_F(OutputOptions, Progress_OfReadingAndTokenizing_NamesTheWork) {
   EXPECT_EQ(testing::headgate({"tokenize", "--train", "300", "--text", verb.text(), "--out", path("t.json")}).status,
             0);
-  const Command train{testing::headgate_path(),
-                      "train",
-                      "--data",
-                      verb.text(),
-                      "--tokenizer",
-                      path("t.json"),
-                      "--out",
-                      path("bpe"),
-                      "--layers",
-                      "1",
-                      "--dim",
-                      "16",
-                      "--heads",
-                      "2",
-                      "--seq-len",
-                      "16",
-                      "--batch",
-                      "1",
-                      "--steps",
-                      "1",
-                      "--eval-tokens",
-                      "32",
-                      "--threads",
-                      "1"};
+  testing::write_bytes(path("more"), testing::prose(4000));
+  Command train = verb.command("bpe", {"--tokenizer", path("t.json"), "--data", path("more"), "--steps", "1"});
+  train.insert(train.begin(), testing::headgate_path());
   const auto shows = [](const testing::Screen& screen, const std::string& text) {
     return std::any_of(screen.frames.begin(), screen.frames.end(),
                        [&](const std::string& frame) { return frame.find(text) != std::string::npos; });
   };
-  EXPECT_EQ(testing::run_on_terminal(100, train).status, 0);
+  const testing::Screen tokenize = testing::run_on_terminal(100, train);
+  EXPECT_TRUE(shows(tokenize, "tokenizing ")) << tokenize.output;
   const testing::Screen generate = testing::run_on_terminal(
       100, {testing::headgate_path(), "generate", path("run"), "--prompt", "it", "-n", "1", "-t", "1"});
   EXPECT_TRUE(shows(generate, "reading ")) << generate.output;
