@@ -94,9 +94,10 @@ Verb add_man(CommandLine& line) {
   VerbOptions verb = line.add_verb("man",
                                    "Print a manual page: that of a verb, or that of the tool\n\n"
                                    "Installed packages have all pages in share/man/man1.");
-  verb.argument("VERB", o->verb, "The verb whose page is printed; without it, headgate(1)").optional();
-  verb.flag("--list", o->list, "Print the names of all pages and exit");
-  verb.flag("--json", o->json, "Print all verbs with their options as JSON and exit");
+  const Option page =
+      verb.argument("VERB", o->verb, "The verb whose page is printed; without it, headgate(1)").optional();
+  const Option list = verb.flag("--list", o->list, "Print the names of all pages and exit").excludes(page);
+  verb.flag("--json", o->json, "Print all verbs with their options as JSON and exit").excludes(page).excludes(list);
   verb.footer(
       "Example:\n"
       "  headgate man generate | man -l -");

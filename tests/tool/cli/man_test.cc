@@ -52,6 +52,10 @@ TEST(Man, Pages_Listed_AreThoseOfTheVerbs) {
   }
   EXPECT_EQ(testing::headgate({"man", "--list"}).out, expected);
   expect_refused(testing::headgate({"man", "trian"}), "man", "no verb 'trian'; did you mean train?");
+  for (const char* option : {"--list", "--json"}) {
+    expect_refused(testing::headgate({"man", "train", option}), "man", "VERB excludes " + std::string(option));
+  }
+  expect_refused(testing::headgate({"man", "--list", "--json"}), "man", "--list excludes --json");
 }
 
 TEST(Man, Json_OfTheTool_HasEveryOption) {
