@@ -3,10 +3,22 @@
 of build/python and its stub."""
 
 import ast
+import re
 from pathlib import Path
+
+import griffe
 
 PACKAGE = Path(__file__).resolve().parents[2] / "build" / "python" / "headgate"
 MODULES = ("headgate", "headgate.plot", "headgate.torch", "headgate.torch.layouts", "headgate.torch.transformers")
+
+
+class Attributes(griffe.Extension):
+    """Leaves out the list of attributes in a class's docstring: a page lists each with its own docstring below."""
+
+    def on_class_instance(self, *, cls, **kwargs):
+        if cls.docstring:
+            text = cls.docstring.value
+            cls.docstring.value = re.sub(r"(?m)^Attributes, ([^\n:]+):(?:\n +.*)+", r"Attributes are \1.", text)
 
 
 def file_of(module):
