@@ -32,7 +32,6 @@ build_depends() { scripts/setup.sh --list "${groups[@]}" | sed -E '/^(g\+\+|ccac
 
 write_source() {
   local debian=$source/debian name
-  rm -rf "$source"
   mkdir -p "$source"
   git ls-files -z --cached --others --exclude-standard | while IFS= read -rd '' name; do
     [[ ! -e "$name" ]] || cp -p --parents "$name" "$source"
@@ -71,7 +70,12 @@ check=false
 case "$#${1:-}" in
   0) ;;
   1--check) check=true ;;
-  2--source) source=$2 && write_source && exit ;;
+  2--source)
+    source=$2
+    [[ ! -e "$source" ]] || fail "--source writes a new folder; $source is there"
+    write_source
+    exit
+    ;;
   *) fail "usage: scripts/deb.sh [--check | --source FOLDER]" ;;
 esac
 
@@ -79,6 +83,7 @@ scripts/setup.sh "${groups[@]}" deb-tools
 mkdir -p "$out"
 rm -f "$out"/*.deb "$out"/*.changes "$out"/*.buildinfo
 python_tools
+rm -rf "$source"
 write_source
 echo "== headgate: packages of $upstream-$revision in $out"
 

@@ -11,8 +11,12 @@ cd "$(dirname "$0")/.."
 export NO_MKDOCS_2_WARNING=1 PYTHONDONTWRITEBYTECODE=1
 mkdocs=(build/python-venv/bin/python -m mkdocs)
 if [[ "${1:-}" == --into ]]; then
-  into=${2:?docs.sh: --into needs a folder}
-  HEADGATE_SITE_VERSIONS=1 "${mkdocs[@]}" build --site-dir "$(realpath -m "$into")/$(scripts/site/versions.py)"
+  (($# == 2)) || { echo "usage: scripts/docs.sh --into DIR" >&2 && exit 1; }
+  into=$(cd "$OLDPWD" && realpath -m -- "$2")
+  version=$(scripts/site/versions.py)
+  HEADGATE_SITE_VERSIONS=1 "${mkdocs[@]}" build --site-dir "$into/$version.part"
+  rm -rf "${into:?}/$version"
+  mv "$into/$version.part" "$into/$version"
   scripts/site/versions.py "$into"
 else
   exec "${mkdocs[@]}" "${@:-build}"

@@ -94,13 +94,16 @@ def make(wanted):
     sys.path.insert(0, str(ROOT / "tests/tool/reports/page"))
     from browser import Browser
 
+    chromedriver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
+    if not chromedriver or not chromium:
+        sys.exit("gallery.py: needs chromium and chromedriver; scripts/setup.sh browser installs them")
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as profile:
         for path in ROOT.iterdir():
             os.symlink(path, Path(scratch) / path.name)
         for commands, names in sections():
             if wanted.intersection(names):
                 subprocess.run(["bash", "-eu", "-o", "pipefail", "-c", commands], cwd=scratch, check=True)
-        browser = Browser(shutil.which("chromedriver"), shutil.which("chromium"), profile)
+        browser = Browser(chromedriver, chromium, profile)
         try:
             browser.devtools(
                 "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}]

@@ -3,10 +3,23 @@
 of build/python and its stub."""
 
 import ast
+import re
 from pathlib import Path
+
+import griffe
 
 PACKAGE = Path(__file__).resolve().parents[2] / "build" / "python" / "headgate"
 MODULES = ("headgate", "headgate.plot", "headgate.torch", "headgate.torch.layouts", "headgate.torch.transformers")
+
+
+class Docstrings(griffe.Extension):
+    """Makes Markdown of docstrings. A class's list of attributes is left out, since its page has each with its own
+    docstring. Indented lines below a sentence, such as formulas, are a block of code."""
+
+    def on_instance(self, *, obj, **kwargs):
+        if obj.docstring:
+            text = re.sub(r"(?m)^Attributes, ([^\n:]+):(?:\n +.*)+", r"Attributes are \1.", obj.docstring.value)
+            obj.docstring.value = re.sub(r"(?m)^(\S+ .*:)\n(?=    \S)", r"\1\n\n", text)
 
 
 def file_of(module):

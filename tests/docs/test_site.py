@@ -117,6 +117,8 @@ def test_reference_has_every_python_name(site, pages):
         anchors = pages[site / f"docs/reference/modules/{module}.html"].anchors
         names = modules.names_of(module)
         assert names and [name for name in names if f"{module}.{name}" not in anchors] == []
+        text = (site / f"docs/reference/modules/{module}.html").read_text(encoding="utf-8")
+        assert re.findall(r"<p>Attributes,.*", text) == []  # a list run into a paragraph
 
 
 def test_reference_has_every_verb(pages, site):

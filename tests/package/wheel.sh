@@ -9,8 +9,9 @@ wheel=$(realpath "$1") python=${2:-python3}
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
 "$python" -m venv "$fresh/venv"
-if ! "$fresh/venv/bin/python" -m pip install --quiet --disable-pip-version-check --timeout 20 --retries 2 "$wheel" \
-  >"$fresh/install.log" 2>&1; then
+install=("$fresh/venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+"${install[@]}" --no-index --no-deps "$wheel"
+if ! "${install[@]}" --timeout 20 --retries 2 "$wheel" >"$fresh/install.log" 2>&1; then
   echo "wheel: built but not tried out, for want of NumPy: $(grep -m1 '^ERROR' "$fresh/install.log")" >&2
   [[ "${CI:-}" != true ]] || exit 1
   exit 77
