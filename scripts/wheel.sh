@@ -20,7 +20,8 @@ build=${1:-build}
 wheels=$build/wheels
 python=$PWD/$build/python-venv/bin/python
 [[ -f $build/python-venv/installed.txt ]] || python=$(scripts/python_venv.sh "$build" wheel)
-export CC=${CC:-cc} CXX=${CXX:-c++} # by the names of the other builds, so that ccache knows what they compiled
+# By the names, and in the locale, of the other builds, so that ccache knows what they compiled.
+export CC=${CC:-cc} CXX=${CXX:-c++} PYTHONCOERCECLOCALE=0
 export PATH="${python%/*}:$PATH"
 
 logged() { # logged NAME COMMAND…
