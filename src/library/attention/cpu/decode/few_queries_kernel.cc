@@ -49,10 +49,9 @@ struct FewQueries {
   bool dots = false;               ///< whether its scores are dot products of bf16
 };
 
-/// Elements from one row of scores to the next: more than the keys of a split by a cache line, so that rows lie in
-/// different sets.
-template <typename E>
-inline constexpr std::int64_t kScoreStride = kMostSplitKeys<E> + 16;
+/// Elements from one row of scores to the next: more than the keys of the longest split by a cache line, so that rows
+/// lie in different sets. It is the same for all element types, so that they share the product's code.
+inline constexpr std::int64_t kScoreStride = kLongSplitKeys + 16;
 
 /// E: the element type of k and v.
 template <typename T, typename E>
@@ -116,7 +115,7 @@ struct FewQueriesScratch {
       digits.offsets = ws.take<std::int32_t>("digit offsets", plan.most_rows, kDigits);
       digits.steps = ws.take<float>("digit steps", plan.most_rows);
     }
-    scores = ws.take<T>("scores", plan.most_rows, kScoreStride<E>);
+    scores = ws.take<T>("scores", plan.most_rows, kScoreStride);
     widened = ws.take<T>("widened", kWidenedKeys, std::max(plan.D_padded, plan.Dv_padded));
     out = ws.take<T>("out", plan.Dv_padded);
     gate = ws.take<T>("gate", plan.Dv_padded);
@@ -244,7 +243,7 @@ class FewQueriesWorker {
     for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, keys.count, key_scales, value_scales);
     const std::int64_t at_a_time = values_.values_at_a_time();
     values_.with(ahead, follows ? &next_keys_ : nullptr, [&](const auto& rows, std::int64_t first, std::int64_t count) {
-      add_weighted_rows<kScoreStride<E>>(out, scores_.range(1, first, count), rows, count, at_a_time);
+      add_weighted_rows<kScoreStride>(out, scores_.range(1, first, count), rows, count, at_a_time);
     });
   }
 
@@ -319,14 +318,14 @@ class FewQueriesWorker {
 #if HWY_TARGET == HWY_AVX3
     if constexpr (std::is_same_v<Key, BFloat16>) {
       if (sequence_at_->dots) {
-        return dot_score_rows<kScoreStride<E>>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
+        return dot_score_rows<kScoreStride>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
       }
     }
     if constexpr (kHasDigits<T, Key>) {
-      if (in_digits_) return digit_score_rows<kScoreStride<E>>(scores, digit_queries_, keys, p_.D, n);
+      if (in_digits_) return digit_score_rows<kScoreStride>(scores, digit_queries_, keys, p_.D, n);
     }
 #endif
-    score_rows<kScoreStride<E>>(scores, queries_, keys, n);
+    score_rows<kScoreStride>(scores, queries_, keys, n);
   }
 
   std::int64_t number_of(const FewQueries& each) const { return &each - shared_.sequences.data; }
@@ -353,16 +352,20 @@ class FewQueriesWorker {
     h_ = h;
     const std::int64_t rows = rows_of(each, h);
     scores_ = scratch_.scores.range(0, 0, rows);
-    if (each.dots) {
-      bf16_queries_ = scratch_.bf16_queries.range(0, 0, rows);
-      const std::int64_t D_padded = scratch_.bf16_query.shape[0];
-      pack_dot_queries(bf16_queries_, scratch_.bf16_query.data, [&](std::int64_t r, BFloat16* to) {
-        const auto [query_head, i] = query_of(each, h, r);
-        plan_.dots.load_query(to, query_rows(p_.inputs.q, sequence_, query_head), i);
-        std::fill(to + p_.D, to + D_padded, BFloat16{0});
-      });
-      return;
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (std::is_same_v<E, BFloat16>) {
+      if (each.dots) {
+        bf16_queries_ = scratch_.bf16_queries.range(0, 0, rows);
+        const std::int64_t D_padded = scratch_.bf16_query.shape[0];
+        pack_dot_queries(bf16_queries_, scratch_.bf16_query.data, [&](std::int64_t r, BFloat16* to) {
+          const auto [query_head, i] = query_of(each, h, r);
+          plan_.dots.load_query(to, query_rows(p_.inputs.q, sequence_, query_head), i);
+          std::fill(to + p_.D, to + D_padded, BFloat16{0});
+        });
+        return;
+      }
     }
+#endif
     in_digits_ = false;
     const T factor = plan_.rules.query_factor();
     const auto load = [&](std::int64_t r, T* to) {
