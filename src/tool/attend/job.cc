@@ -105,7 +105,8 @@ AttentionOutputs make_outputs(const Files& files, const Arrays& a, const Attenti
 
 }  // namespace
 
-Results compute(const Files& files, const Arrays& a, const AttentionOptions& options, bool off_by_one) {
+Results compute(const Files& files, const Arrays& a, const AttentionOptions& options, bool off_by_one,
+                const OnStage& on_stage) {
   check_ranks(files, a);
   check_chosen_rows("--rows", files.statistics.queries, a.q());
   AttentionInputs in = views_of<kAttentionInputs>(a.inputs);
@@ -122,9 +123,16 @@ Results compute(const Files& files, const Arrays& a, const AttentionOptions& opt
   Results r;
   const AttentionOutputs outputs = make_outputs(files, a, in, backward || statistics, needs_attn, r);
   run_on_files(files, [&] {
+    on_stage("forward pass");
     attention_forward(outputs, in, options);
-    if (statistics) run_statistics(files.statistics, a, in, options, r);
-    if (backward) run_backward(a, in, options, has_gate, r);
+    if (statistics) {
+      on_stage("statistics");
+      run_statistics(files.statistics, a, in, options, r);
+    }
+    if (backward) {
+      on_stage("backward pass");
+      run_backward(a, in, options, has_gate, r);
+    }
   });
   return r;
 }

@@ -53,7 +53,8 @@ void check_outputs(const Files& files);
 
 /// Computes the results that `files` has paths for. `off_by_one`: a sink logit of 0 for every head. Throws
 /// io::FileError and Error for arrays that do not fit.
-Results compute(const Files& files, const Arrays& arrays, const AttentionOptions& options, bool off_by_one);
+Results compute(const Files& files, const Arrays& arrays, const AttentionOptions& options, bool off_by_one,
+                const OnStage& on_stage);
 
 /// Writes all output files atomically: all of them or none. Returns them.
 std::vector<io::NpyWriter::Entry> write_outputs(const Files& files, const Results& results);

@@ -109,16 +109,24 @@ void check_outputs(const LinearFiles& files) {
   check_paths(outputs, input_paths(files), {{"--grad-dir", files.grad_dir}, {"--stats", files.figures.directory}});
 }
 
-LinearResults compute(const LinearFiles& files, const LinearArrays& a, const LinearAttentionOptions& options) {
+LinearResults compute(const LinearFiles& files, const LinearArrays& a, const LinearAttentionOptions& options,
+                      const OnStage& on_stage) {
   check_ranks(files, a);
   check_chosen_rows("--weights", files.figures.queries, a.q());
   const auto in = views_of<kLinearInputs>(a.inputs);
   LinearResults r;
   const LinearAttentionOutputs outputs = make_outputs(files, a, in, r);
   run_on_files(files, [&] {
+    on_stage("forward pass");
     linear_attention_forward(outputs, in, options);
-    if (!files.figures.directory.empty()) run_figures(files.figures, a, in, options, r);
-    if (a.incoming[&LinearAttentionIncoming::dy].present()) run_backward(a, in, options, r);
+    if (!files.figures.directory.empty()) {
+      on_stage("statistics");
+      run_figures(files.figures, a, in, options, r);
+    }
+    if (a.incoming[&LinearAttentionIncoming::dy].present()) {
+      on_stage("backward pass");
+      run_backward(a, in, options, r);
+    }
   });
   return r;
 }

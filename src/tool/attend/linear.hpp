@@ -55,7 +55,8 @@ struct LinearResults : OperationResults<LinearTables> {
 void check_outputs(const LinearFiles& files);
 
 /// Computes the results that `files` has paths for. Throws io::FileError and Error for arrays that do not fit.
-LinearResults compute(const LinearFiles& files, const LinearArrays& arrays, const LinearAttentionOptions& options);
+LinearResults compute(const LinearFiles& files, const LinearArrays& arrays, const LinearAttentionOptions& options,
+                      const OnStage& on_stage);
 
 /// Writes all output files atomically: all of them or none. Returns them.
 std::vector<io::NpyWriter::Entry> write_outputs(const LinearFiles& files, const LinearResults& results);

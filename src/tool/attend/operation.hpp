@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,6 +25,9 @@
 // kOutputs and kGradients.
 
 namespace headgate::attend {
+
+/// Told what is computed from now on: "forward pass".
+using OnStage = std::function<void(const char* stage)>;
 
 /// Paths; empty where not given.
 template <class Tables>

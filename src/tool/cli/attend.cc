@@ -56,8 +56,10 @@ int run_attend(Options o) {
   statistics.gated = o.files.has_gate() && options.gate_fn != GateFn::none && options.gate_op == GateOp::mul;
 
   attend::check_outputs(o.files);
-  const attend::Arrays arrays = attend::read_arrays(o.files, o.dtype);
-  const auto written = attend::write_outputs(o.files, attend::compute(o.files, arrays, options, o.off_by_one));
+  const auto compute = [&](const attend::Arrays& arrays, const attend::OnStage& on_stage) {
+    return attend::compute(o.files, arrays, options, o.off_by_one, on_stage);
+  };
+  const auto written = run_operation(o.files, o.dtype, compute);
   if (o.json) print_written(written);
   return kSuccess;
 }

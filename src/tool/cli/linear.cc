@@ -28,8 +28,10 @@ int run_linear(const Options& o) {
   LinearAttentionOptions options;
   o.given.put_into(options);
   attend::check_outputs(o.files);
-  const attend::LinearArrays arrays = attend::read_arrays(o.files, o.dtype);
-  const auto written = attend::write_outputs(o.files, attend::compute(o.files, arrays, options));
+  const auto compute = [&](const attend::LinearArrays& arrays, const attend::OnStage& on_stage) {
+    return attend::compute(o.files, arrays, options, on_stage);
+  };
+  const auto written = run_operation(o.files, o.dtype, compute);
   if (o.json) print_written(written);
   return kSuccess;
 }

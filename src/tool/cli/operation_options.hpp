@@ -26,6 +26,7 @@
 #include "tool/cli/json_option.hpp"
 #include "tool/cli/threads.hpp"
 #include "tool/cli/verbs.hpp"
+#include "tool/console/activity.hpp"
 
 // The options of a verb that runs an operation on .npy files, by the rows of the operation's tables.
 
@@ -168,6 +169,18 @@ inline void print_written(const std::vector<io::NpyWriter::Entry>& files) {
     written.push_back({{"path", file.path}, {"dtype", dtype_name(file.dtype)}, {"shape", file.shape}});
   }
   fmt::print("{}", json_text({{"written", written}}));
+}
+
+/// Reads the arrays of an operation, computes and writes the results, which it returns, and shows which of these it is
+/// at. compute(arrays, on_stage) computes them.
+template <class Files, class Compute>
+std::vector<io::NpyWriter::Entry> run_operation(const Files& files, std::optional<DType> dtype,
+                                                const Compute& compute) {
+  console::Activity activity("reading the arrays");
+  const auto arrays = attend::read_arrays(files, dtype);
+  const auto results = compute(arrays, [&activity](const char* stage) { activity.show(stage); });
+  activity.show("writing the results");
+  return attend::write_outputs(files, results);
 }
 
 }  // namespace headgate::cli

@@ -27,18 +27,20 @@ std::size_t columns_of_environment() {
   return read.ec == std::errc{} && read.ptr == end ? columns : 0;
 }
 
-/// Returns how long work goes on before its bar appears.
-std::chrono::duration<double> delay() {
+ProgressBar* g_in_line = nullptr;  // the bar that is drawn
+
+}  // namespace
+
+bool progress_is_shown() { return !is_quiet() && takes_control_codes(STDERR_FILENO); }
+
+ProgressBar::Clock::duration progress_delay() {
   constexpr double kUsual = 2.0;
   const char* text = std::getenv("HEADGATE_PROGRESS_SECONDS");
   char* end = nullptr;
   const double seconds = text == nullptr ? kUsual : std::strtod(text, &end);
-  return std::chrono::duration<double>(end != text && seconds >= 0.0 ? std::min(seconds, 1e6) : kUsual);
+  const std::chrono::duration<double> delay(end != text && seconds >= 0.0 ? std::min(seconds, 1e6) : kUsual);
+  return std::chrono::duration_cast<ProgressBar::Clock::duration>(delay);
 }
-
-ProgressBar* g_in_line = nullptr;  // the bar that is drawn
-
-}  // namespace
 
 std::size_t terminal_columns() {
   constexpr std::size_t kUsual = 80;
@@ -48,9 +50,8 @@ std::size_t terminal_columns() {
   return columns > 0 ? columns : kUsual;
 }
 
-ProgressBar::ProgressBar(Appearance appearance)
-    : visible_(!is_quiet() && takes_control_codes(STDERR_FILENO)), appears_(Clock::now()) {
-  if (appearance == Appearance::delayed) appears_ += std::chrono::duration_cast<Clock::duration>(delay());
+ProgressBar::ProgressBar(Appearance appearance) : visible_(progress_is_shown()), appears_(Clock::now()) {
+  if (appearance == Appearance::delayed) appears_ += progress_delay();
 }
 
 std::optional<double> ProgressBar::estimated_seconds_left(double fraction, Clock::time_point now) {

@@ -13,11 +13,16 @@ namespace headgate::console {
 /// Returns the width of the terminal on stderr, or COLUMNS if the terminal does not report one, or 80.
 std::size_t terminal_columns();
 
-/// When a bar appears: at once, or after the seconds in HEADGATE_PROGRESS_SECONDS, 2 by default.
+/// Whether progress is shown: stderr is a terminal that takes control codes, and is_quiet() is false.
+bool progress_is_shown();
+
+/// Returns how long work goes on before its progress appears: the seconds in HEADGATE_PROGRESS_SECONDS, 2 by default.
+std::chrono::steady_clock::duration progress_delay();
+
+/// When a bar appears: at once, or after progress_delay().
 enum class Appearance { at_once, delayed };
 
-/// A progress bar on stderr if that is a terminal and is_quiet() is false; otherwise nothing is shown. Of several bars,
-/// the one that was shown last is in the line.
+/// A progress bar on stderr if progress_is_shown(). Of several bars, the one that was shown last is in the line.
 class ProgressBar {
  public:
   using Clock = std::chrono::steady_clock;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -135,6 +136,25 @@ TEST_F(OutputOptions, Progress_OnATerminal_IsOfSlowWorkAndNotQuiet) {
   EXPECT_TRUE(testing::run_on_terminal(80, eval, {"TERM=dumb"}).frames.empty());
   eval.emplace_back("--quiet");
   EXPECT_TRUE(testing::run_on_terminal(80, eval).frames.empty());
+}
+
+TEST_F(OutputOptions, Progress_OfAnOperation_NamesItsStages) {
+  io::Array array = io::make_array(DType::f32, {4, 2048, 64});
+  std::memset(array.data.get(), 0, array.bytes());
+  io::NpyWriter writer;
+  writer.add(path("long.npy"), array);
+  writer.commit();
+  const std::string x = path("long.npy");
+  Command attend{testing::headgate_path(), "attend", "--q", x, "--k", x, "--v", x, "--out", path("y.npy")};
+  const std::vector<std::string> frames = testing::run_on_terminal(80, attend).frames;
+  ASSERT_FALSE(frames.empty());
+  for (const std::string& frame : frames) {
+    EXPECT_TRUE(std::regex_match(frame, std::regex("0:0[0-9]  (reading the arrays|forward pass|writing the results)")))
+        << frame;
+  }
+  EXPECT_TRUE(testing::run_on_terminal(80, attend, {"HEADGATE_PROGRESS_SECONDS=60"}).frames.empty());
+  attend.emplace_back("--quiet");
+  EXPECT_TRUE(testing::run_on_terminal(80, attend).frames.empty());
 }
 
 TEST_F(OutputOptions, Colours_OnATerminal_AreLeftOutOnRequest) {
