@@ -21,6 +21,16 @@ function(headgate_library name)
   endif()
 endfunction()
 
+# headgate_unity(TARGET [SOURCE …]): compiles the target's sources as one, up to six at a time: headers of JSON, fmt and
+# GoogleTest are most of what the compiler reads. The SOURCEs are compiled alone: those whose local names clash with
+# another's, or that give a class of a header members of local types.
+function(headgate_unity name)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${HEADGATE_UNITY} UNITY_BUILD_BATCH_SIZE 6)
+  if(ARGN)
+    set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
+endfunction()
+
 # Before all other options, so that an -O of the project that embeds headgate has the last word.
 function(headgate_flags name)
   target_compile_options(${name} BEFORE PRIVATE ${headgate_default_optimisation})

@@ -29,12 +29,10 @@ using verify::GateInput;
 
 constexpr std::int64_t kHeads = 8;
 
-// Guaranteed ratios of rates: 16-bit storage at most 5% slower than f32, the gate at most 2%, two cores at least 1.8
-// times as fast as one, odd shapes at most 15% slower than their neighbours, packed sequences of different lengths at
-// most 10% slower than equal ones.
+// Guaranteed ratios of rates: 16-bit storage at most 5% slower than f32, the gate at most 2%, odd shapes at most 15%
+// slower than their neighbours, packed sequences of different lengths at most 10% slower than equal ones.
 constexpr double kStorageFloor = 1.0 / 1.05;
 constexpr double kGateFloor = 1.0 / 1.02;
-constexpr double kTwoCoresFloor = 1.8;
 constexpr double kOddShapeFloor = 0.85;
 constexpr double kPackedFloor = 0.90;
 constexpr double kSequencesFloor = 0.85;  // of the read limit, for one new token of each of many sequences

@@ -29,6 +29,9 @@ class BenchJob {
   virtual nlohmann::ordered_json facts() const = 0;
 };
 
+/// Guaranteed ratio of the rate on two cores to that on one.
+inline constexpr double kTwoCoresFloor = 1.8;
+
 /// Makes the job of a case for a number of threads. The job owns its data.
 using JobFactory = std::function<std::unique_ptr<BenchJob>(int threads)>;
 

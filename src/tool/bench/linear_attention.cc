@@ -25,10 +25,9 @@ using verify::BetaInput;
 using verify::DecayInput;
 using verify::LinearCaseSpec;
 
-// Guaranteed shares of FMA peak, and ratios of rates: a decay of each feature, and two cores on one head.
+// Guaranteed shares of FMA peak, and the ratio of rates with a decay of each feature.
 constexpr double kForwardFloor = 0.55, kBackwardFloor = 0.40;
 constexpr double kPerFeatureFloor = 0.70;
-constexpr double kTwoCoresFloor = 1.8;
 
 /// Returns FLOPs by the recurrence, two a multiply-add. Forward: reading S for the delta, adding to it, and reading it
 /// for each head of y. Backward: the four scans of docs/reference/math.md, section 11.3.

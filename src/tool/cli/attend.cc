@@ -25,7 +25,7 @@
 namespace headgate::cli {
 namespace {
 
-struct Options {
+struct AttendOptions {
   attend::Files files;
   Given<kAttentionOptions> given;
   std::optional<DType> dtype;
@@ -45,7 +45,7 @@ std::pair<std::int64_t, std::int64_t> parse_window(const std::string& text) {
   throw Error(fmt::format("--window is '{}' but must be two whole numbers, L,R", text));
 }
 
-int run_attend(Options o) {
+int run_attend(AttendOptions o) {
   AttentionOptions options;
   o.given.put_into(options);
   const auto& gate_fn = o.given.of<&AttentionOptions::gate_fn>();
@@ -91,7 +91,7 @@ void add_statistics(VerbOptions& verb, attend::Files& files) {
       .needs(stats);
 }
 
-void add_options(VerbOptions& verb, Options& o) {
+void add_options(VerbOptions& verb, AttendOptions& o) {
   verb.group("Operation");
   add_rows<AttentionOptions>(verb, o.given, [&verb](const auto& row, Option& option) {
     using Value = typename std::remove_cvref_t<decltype(row)>::Value;
@@ -126,7 +126,7 @@ Verb add_attend(CommandLine& line) {
       "and bounds of sequences i4 or i8; block tables i4; k and v of a cache i1 too). NumPy "
       "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
       "Every output file appears whole, after all of them have been computed, or not at all.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AttendOptions>();
   add_inputs(verb, options->files);
   add_outputs(verb, options->files);
   add_statistics(verb, options->files);

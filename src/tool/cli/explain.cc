@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kMaxDecimals = 17;  // a double holds no more
 
-struct Options {
+struct ExplainOptions {
   std::string file;
   int decimals = 4;
   bool json = false;
@@ -33,7 +33,7 @@ std::string key_text(const std::string& key, const std::string& meaning) {
                      console::paragraph(meaning, kIndent, kColumns).substr(kIndent));
 }
 
-int run_explain(const Options& options) {
+int run_explain(const ExplainOptions& options) {
   const explain::WorkedProblem problem = explain::read_worked_problem(options.file);
   const explain::Solution solution = explain::solve(problem);
   const std::string text = options.json ? explain::json_text(solution, options.decimals)
@@ -50,7 +50,7 @@ Verb add_explain(CommandLine& line) {
       "Solve a small attention problem step by step\n\n"
       "Reads a problem from FILE.json and prints every step of its solution: projections, scores, "
       "scaled scores, softmax weights, attention output, gate, gated output, each a labelled matrix, computed in f64.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExplainOptions>();
   verb.argument("FILE.json", options->file, "The problem: one JSON object, described below");
   verb.value("--decimals", options->decimals, "N", "Digits after the point, 0 to 17 (default 4)")
       .range(0, kMaxDecimals);

@@ -44,7 +44,7 @@ using generate::Generated;
 constexpr std::int64_t kMaxTokens = 256;  // without --max-tokens
 constexpr std::size_t kMaxPromptBytes = std::size_t{1} << 26;
 
-struct Options {
+struct GenerateOptions {
   std::string model;
   std::string prompt, prompt_file;
   std::string system;
@@ -100,7 +100,7 @@ class LogProbabilities {
   std::vector<float> values_;
 };
 
-void check_options(const Options& o) {
+void check_options(const GenerateOptions& o) {
   if (!o.prompt.empty() && !o.prompt_file.empty()) {
     throw UsageError("--prompt and --prompt-file are two prompts; give one of them");
   }
@@ -119,7 +119,7 @@ void check_options(const Options& o) {
 
 /// Returns the prompt. Without an option for it, standard input is a pipe or a file that holds it. A prompt from there
 /// is less one newline at its end, which `echo` writes; --prompt-file gives all bytes.
-std::string prompt_text(const Options& o) {
+std::string prompt_text(const GenerateOptions& o) {
   if (!o.prompt_file.empty()) {
     return io::read_stream(o.prompt_file == "-" ? "/dev/stdin" : o.prompt_file, kMaxPromptBytes);
   }
@@ -130,7 +130,7 @@ std::string prompt_text(const Options& o) {
   return text;
 }
 
-Prompt read_prompt(const Options& o, const TextFiles& model) {
+Prompt read_prompt(const GenerateOptions& o, const TextFiles& model) {
   Prompt out;
   out.end_ids = model.files.end_ids;
   const std::string text = prompt_text(o);
@@ -146,7 +146,7 @@ Prompt read_prompt(const Options& o, const TextFiles& model) {
 }
 
 /// `capacity`: most tokens of the text, the prompt included.
-models::CachedDecoderOptions decoder_options(const Options& o, std::int64_t capacity) {
+models::CachedDecoderOptions decoder_options(const GenerateOptions& o, std::int64_t capacity) {
   models::CachedDecoderOptions out;
   out.weights = o.dtype;
   out.precision = o.precision;
@@ -158,7 +158,7 @@ models::CachedDecoderOptions decoder_options(const Options& o, std::int64_t capa
 }
 
 /// Without --max-tokens an answer may fill the model's positions.
-int converse(const Options& o, const models::ModelFile& file, const TextFiles& model) {
+int converse(const GenerateOptions& o, const models::ModelFile& file, const TextFiles& model) {
   const generate::Chat chat = generate::recognise_chat(model.files.chat_template);
   generate::encode_chat(chat, {o.system, ""}, *model.tokenizer);  // refuses a system's text before the weights are read
   const std::int64_t positions = file.config().seq_len;
@@ -171,7 +171,7 @@ int converse(const Options& o, const models::ModelFile& file, const TextFiles& m
       {.model = o.model, .threads = decoder.options().context.threads, .json = o.json, .figures = o.verbose});
 }
 
-int generate_text(const Options& o, const models::ModelFile& file, const TextFiles& model) {
+int generate_text(const GenerateOptions& o, const models::ModelFile& file, const TextFiles& model) {
   const Prompt prompt = read_prompt(o, model);
   const auto tokens = static_cast<std::int64_t>(prompt.encoding.ids.size());
   const std::int64_t positions = file.config().seq_len, most = o.max_tokens.value_or(kMaxTokens);
@@ -209,7 +209,7 @@ int generate_text(const Options& o, const models::ModelFile& file, const TextFil
   return signal_number != 0 ? kSignalStatus + signal_number : kSuccess;
 }
 
-int run_generate(const Options& o) {
+int run_generate(const GenerateOptions& o) {
   survive_lost_output();
   check_options(o);
   check_outputs({{"--logits", o.logits}}, [&o](InputFiles& inputs) {
@@ -236,7 +236,7 @@ void declare_sampling(VerbOptions& verb, generate::Sampling& sampling) {
              "conversation has the next seed");
 }
 
-void declare_computation(VerbOptions& verb, Options& o) {
+void declare_computation(VerbOptions& verb, GenerateOptions& o) {
   verb.group("Computation");
   declare_dtype(
       verb, "--dtype", o.dtype, {DType::bf16, DType::f32},
@@ -257,7 +257,7 @@ void declare_computation(VerbOptions& verb, Options& o) {
 }  // namespace
 
 Verb add_generate(CommandLine& line) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<GenerateOptions>();
   VerbOptions verb = line.add_verb(
       "generate",
       "Generate text with a model: continue a prompt or answer it\n\n"

@@ -12,6 +12,8 @@
 namespace headgate::cli {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 using generate::Generated;
 using generate::StopReason;
 
@@ -66,7 +68,6 @@ std::string figures_text(const Generated& result, const GenerateFigures& figures
 nlohmann::ordered_json generated_json(const std::string& model, const std::vector<std::int32_t>& prompt_ids,
                                       const Generated& result, const GenerateFigures& figures,
                                       const std::string& text) {
-  using Json = nlohmann::ordered_json;
   const auto number = [](double x) { return x > 0.0 ? Json(x) : Json(nullptr); };
   const double share = figures.machine_gbps > 0.0 ? figures.read_gbps / figures.machine_gbps : 0.0;
   return {{"model", model},

@@ -17,14 +17,14 @@
 namespace headgate::cli {
 namespace {
 
-struct Options {
+struct LinearOptions {
   attend::LinearFiles files;
   Given<kLinearOptions> given;
   std::optional<DType> dtype;
   bool json = false;
 };
 
-int run_linear(const Options& o) {
+int run_linear(const LinearOptions& o) {
   LinearAttentionOptions options;
   o.given.put_into(options);
   attend::check_outputs(o.files);
@@ -36,7 +36,7 @@ int run_linear(const Options& o) {
   return kSuccess;
 }
 
-void add_options(VerbOptions& verb, Options& o) {
+void add_options(VerbOptions& verb, LinearOptions& o) {
   verb.group("Operation");
   add_rows<LinearAttentionOptions>(verb, o.given, [](const auto&, const Option&) {});
   add_execution(verb, o.given, o.dtype, "q, k, v and grad-out", "decay or beta");
@@ -76,7 +76,7 @@ Verb add_linear(CommandLine& line) {
       "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (bounds of sequences i4 or i8). NumPy "
       "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
       "Every output file appears whole, after all of them have been computed, or not at all.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LinearOptions>();
   add_inputs(verb, options->files);
   add_outputs(verb, options->files);
   add_gradients(verb, options->files, "dstate is that of S_0");

@@ -32,7 +32,7 @@
 namespace headgate::cli {
 namespace {
 
-struct Options {
+struct TokenizeOptions {
   std::string model;
   std::vector<std::string> text;
   std::optional<std::int64_t> train;  ///< ids of the vocabulary to learn; empty: tokenize
@@ -162,7 +162,7 @@ void add_text(tokenize::BpeTrainer& trainer, const std::string& path) {
   }
 }
 
-int run_train(const Options& o) {
+int run_train(const TokenizeOptions& o) {
   require(!o.out.empty(), "--train needs --out, the tokenizer.json to write");
   require(o.model.empty(), "--train takes no MODEL: {}", o.model);
   check_outputs({{"--out", o.out}}, [&o](InputFiles& inputs) { inputs.add_text("--text", o.text); });
@@ -198,9 +198,9 @@ int run_train(const Options& o) {
   return kSuccess;
 }
 
-int run_tokenize(const Options& given) {
+int run_tokenize(const TokenizeOptions& given) {
   if (given.train) return run_train(given);
-  Options o = given;
+  TokenizeOptions o = given;
   // --text takes several paths, and also a MODEL behind it.
   if (o.model.empty() && o.text.size() > 1) {
     o.model = o.text.back();
@@ -218,7 +218,7 @@ int run_tokenize(const Options& given) {
   return kSuccess;
 }
 
-void declare_training(VerbOptions& verb, Options& o) {
+void declare_training(VerbOptions& verb, TokenizeOptions& o) {
   verb.group("Training");
   const Option train = verb.value("--train", o.train, "N",
                                   "Learn a tokenizer of N ids: the 256 bytes, merges, and <|endoftext|>, which ends a "
@@ -244,7 +244,7 @@ Verb add_tokenize(CommandLine& line) {
       "Bytes that are not UTF-8 are tokens as well. The text is read in parts: memory does not grow with its length. "
       "With --train and without MODEL, writes the tokenizer.json of a byte-level BPE learned from UTF-8 text, which "
       "`headgate train --tokenizer` takes.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TokenizeOptions>();
   verb.argument("MODEL", options->model, std::string(kModelHelp) + "; or a tokenizer.json. None with --train")
       .optional();
   verb.lists("--text", options->text, "PATH...",
