@@ -33,14 +33,14 @@ base_commit() {
 
 lint() { # without a base, all of it
   local python
-  python=$(scripts/python_venv.sh) && scripts/configure.sh lint $python && scripts/lint.sh ${1:+--since "$1" --most 60}
+  python=$(scripts/python_venv.sh) && scripts/configure.sh lint $python && scripts/lint.sh ${1:+--since "$1" --most 40}
 }
 
 aarch64() { scripts/configure.sh aarch64 && cmake --build --preset aarch64 && ctest --preset aarch64 --parallel 2; }
 
 mutants() { # other ones in each commit
   local python
-  python=$(scripts/python_venv.sh build mutants) && "$python" scripts/mutation_check.py --sample 6 --seed "$(git rev-parse HEAD)"
+  python=$(scripts/python_venv.sh build mutants) && "$python" scripts/mutation_check.py --sample 4 --seed "$(git rev-parse HEAD)"
 }
 triton() { # all cases in Triton's interpreter, all sizes of tiles compiled
   local python=$PWD/build/python-venv/bin/python
