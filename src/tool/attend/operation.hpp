@@ -26,7 +26,7 @@
 
 namespace headgate::attend {
 
-/// Told what is computed from now on: "forward pass".
+/// Called with the name of each stage as it begins: "forward pass".
 using OnStage = std::function<void(const char* stage)>;
 
 /// Paths; empty where not given.

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "models/io/units.hpp"
@@ -16,7 +17,11 @@
 namespace headgate::console {
 
 Activity::Activity(std::string text) : text_(std::move(text)) {
-  if (progress_is_shown()) thread_ = std::thread([this] { redraw(); });
+  if (!progress_is_shown()) return;
+  try {
+    thread_ = std::thread([this] { redraw(); });
+  } catch (const std::system_error&) {  // a limit on threads: the work goes on without its progress
+  }
 }
 
 Activity::~Activity() {

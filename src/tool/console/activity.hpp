@@ -32,7 +32,7 @@ class Activity {
   std::condition_variable changed_;
   std::string text_;  // under mutex_, as is done_
   bool done_ = false;
-  std::thread thread_;  // none where nothing is shown
+  std::thread thread_;  // not joinable where nothing is shown
 };
 
 }  // namespace headgate::console
