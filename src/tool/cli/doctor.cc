@@ -63,8 +63,8 @@ std::string advice_on_coretype(const std::string& value) {
 std::string advice_on_waiting(const std::string& value) {
   if (value != "PASSIVE" && value != "passive") return "";
   return fmt::format(
-      "OMP_WAIT_POLICY={} makes threads sleep between loops, which costs time in small calls: unset it "
-      "unless other programs need the cores",
+      "OMP_WAIT_POLICY={} makes threads sleep between loops, which costs time in small calls: unset it, "
+      "or set GOMP_SPINCOUNT=10000 instead where other programs need the cores",
       value);
 }
 
@@ -81,7 +81,8 @@ struct Variable {
   std::string (*advice)(const std::string& value);
 };
 
-constexpr std::array<Variable, 10> kVariables{{
+constexpr std::array<Variable, 11> kVariables{{
+    {"GOMP_SPINCOUNT", no_advice},  // advice_on_load
     {"HEADGATE_ISA", advice_on_isa},
     {"HEADGATE_VERBOSE", advice_on_verbose},
     {"OMP_NUM_THREADS", no_advice},  // advice_on_threads
@@ -105,7 +106,22 @@ std::string advice_on_threads(int threads, int cores) {
   return "";
 }
 
-std::vector<Fact> doctor_facts(int cores) {
+/// Returns the mean number of threads that ran or waited for a core in the last minute, if the system says it.
+std::optional<double> load_of_machine() {
+  double load = 0.0;
+  return ::getloadavg(&load, 1) == 1 ? std::optional(load) : std::nullopt;
+}
+
+std::string advice_on_load(double load, int cores) {
+  constexpr double kBusy = 0.5;  // of the cores
+  if (cores < 2 || load < kBusy * cores || variable("GOMP_SPINCOUNT") || variable("OMP_WAIT_POLICY")) return "";
+  return fmt::format(
+      "{:.1f} threads ran on {} cores in the last minute: beside other programs set GOMP_SPINCOUNT=10000, so that "
+      "threads that wait leave them the cores",
+      load, cores);
+}
+
+std::vector<Fact> doctor_facts(int cores, std::optional<double> load) {
   std::vector<Fact> out = machine_facts();
   out.push_back({"cores", cores});
   if (const auto bytes = train::available_memory()) {
@@ -113,6 +129,7 @@ std::vector<Fact> doctor_facts(int cores) {
   } else {
     out.push_back({"memory available", nullptr, "unknown"});
   }
+  out.push_back({"load", load ? Json(*load) : Json(), load ? fmt::format("{:.2f}", *load) : "unknown"});
   Json environment = Json::object();
   std::string shown;
   for (const Variable& each : kVariables) {
@@ -125,7 +142,7 @@ std::vector<Fact> doctor_facts(int cores) {
   return out;
 }
 
-std::vector<std::string> advice(int cores) {
+std::vector<std::string> advice(int cores, std::optional<double> load) {
   std::vector<std::string> out;
   const auto add = [&out](std::string line) {
     if (!line.empty()) out.push_back(std::move(line));
@@ -134,6 +151,7 @@ std::vector<std::string> advice(int cores) {
     if (const std::optional<std::string> value = variable(each.name)) add(each.advice(*value));
   }
   add(advice_on_threads(default_threads(), cores));
+  if (load) add(advice_on_load(*load, cores));
   if (compiled_targets().size() == 1) {
     add(fmt::format("this build has one vector target, {}: build without HEADGATE_ONE_TARGET", active_target()));
   }
@@ -142,8 +160,9 @@ std::vector<std::string> advice(int cores) {
 
 int run_doctor(bool json) {
   const int cores = omp_get_num_procs();  // those that this process may use
-  const std::vector<Fact> facts = doctor_facts(cores);
-  const std::vector<std::string> lines = advice(cores);
+  const std::optional<double> load = load_of_machine();
+  const std::vector<Fact> facts = doctor_facts(cores, load);
+  const std::vector<std::string> lines = advice(cores, load);
   if (json) {
     Json object = fact_object(facts);
     object["advice"] = lines;
@@ -161,9 +180,9 @@ Verb add_doctor(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "doctor",
       "Say what this machine will run, and what would make it faster\n\n"
-      "Prints the facts of `headgate info`, the cores that this process may use, the memory that is free, and the "
-      "environment variables "
-      "that matter. Lines of advice follow where a variable or the build keeps the machine from its best.");
+      "Prints the facts of `headgate info`, the cores that this process may use, the memory that is free, how busy "
+      "the machine is, and the environment variables that matter. Lines of advice follow where a variable or the build "
+      "keeps the machine from its best.");
   auto json = std::make_shared<bool>(false);
   declare_json(verb, *json, "one object");
   verb.footer(
@@ -171,6 +190,8 @@ Verb add_doctor(CommandLine& line) {
       "  cores             a number\n"
       "  memory_available  bytes, swap and limits of the process's group included;\n"
       "                    null where the system does not say\n"
+      "  load              threads of the machine that ran or waited for a core, the\n"
+      "                    mean of the last minute; null where unknown\n"
       "  environment       an object of the variables that are set\n"
       "  advice            a list of strings\n"
       "\n"

@@ -63,7 +63,8 @@ TEST(Doctor, Variables_ThatCostSpeed_AreNamedWithAdvice) {
   }
   for (const char* setting : {"HEADGATE_VERBOSE=0", "HEADGATE_VERBOSE=", "OMP_WAIT_POLICY=ACTIVE", "OMP_DYNAMIC=false",
                               "OMP_PROC_BIND=true"}) {
-    EXPECT_FALSE(advises(doctor_json({setting}), "=")) << setting;
+    const std::string text = setting;
+    EXPECT_FALSE(advises(doctor_json({text}), text.substr(0, text.find('=') + 1))) << text;
   }
 }
 
@@ -78,11 +79,22 @@ TEST(Doctor, Target_NotTheBest_IsAdvisedAgainst) {
 
 TEST(Doctor, Threads_OtherThanCores_AreAdvisedAgainst) {
   const int cores = doctor_json({})["cores"];
-  EXPECT_FALSE(advises(doctor_json({"OMP_NUM_THREADS=" + std::to_string(cores)}), "cores"));
+  EXPECT_FALSE(advises(doctor_json({"OMP_NUM_THREADS=" + std::to_string(cores)}), "OMP_NUM_THREADS"));
   if (cores > 1) {
     EXPECT_TRUE(advises(doctor_json({"OMP_NUM_THREADS=1"}), "calls use 1 of"));
     const Outcome lines = doctor({"OMP_NUM_THREADS=1"});
     EXPECT_NE(lines.out.find("\nadvice             calls use 1 of "), std::string::npos) << lines.out;
+  }
+}
+
+TEST(Doctor, Load_OfHalfTheCores_AdvisesShortWaits) {
+  const Json report = doctor_json({});
+  const double load = report["load"];
+  const int cores = report["cores"];
+  EXPECT_GE(load, 0.0);
+  EXPECT_EQ(advises(report, "GOMP_SPINCOUNT=10000"), cores > 1 && load >= 0.5 * cores) << report;
+  for (const char* setting : {"GOMP_SPINCOUNT=10000", "OMP_WAIT_POLICY=ACTIVE"}) {
+    EXPECT_FALSE(advises(doctor_json({setting}), "threads that wait")) << setting;
   }
 }
 
