@@ -125,7 +125,8 @@ Verb add_attend(CommandLine& line) {
       "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (masks b1; key lengths, query offsets "
       "and bounds of sequences i4 or i8; block tables i4; k and v of a cache i1 too). NumPy "
       "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
-      "Every output file appears whole, after all of them have been computed, or not at all.");
+      "Every output file appears whole, after all of them have been computed, or not at all.",
+      "--quiet");
   auto options = std::make_shared<AttendOptions>();
   add_inputs(verb, options->files);
   add_outputs(verb, options->files);

@@ -229,10 +229,10 @@ CommandLine::CommandLine(const std::string& description, const std::string& foot
 
 CommandLine::~CommandLine() = default;
 
-VerbOptions CommandLine::add_verb(const std::string& name, const std::string& description) {
+VerbOptions CommandLine::add_verb(const std::string& name, const std::string& description, const std::string& quiet) {
   CLI::App* verb = app_->add_subcommand(name, description);
   verb->group("Verbs");
-  verb->add_flag_callback("-q,--quiet", console::be_quiet, "Print results and errors only: no notes, no progress");
+  verb->add_flag_callback(quiet, console::be_quiet, "Print results and errors only: no notes, no progress");
   return {verb, old_words_[name], value_words_};
 }
 

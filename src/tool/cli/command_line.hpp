@@ -133,8 +133,10 @@ class CommandLine {
   CommandLine& operator=(const CommandLine&) = delete;
   ~CommandLine();
 
-  /// Verbs are listed in the order of these calls, each with the first paragraph of its description.
-  VerbOptions add_verb(const std::string& name, const std::string& description);
+  /// Verbs are listed in the order of these calls, each with the first paragraph of its description. A verb whose
+  /// inputs have an option --q has no -q: the two are too easily mistaken, and CLI11 from 2.4 on refuses such names.
+  VerbOptions add_verb(const std::string& name, const std::string& description,
+                       const std::string& quiet = "-q,--quiet");
   Request parse(int argc, char** argv);
 
   /// Describes all verbs and options that --help shows.

@@ -75,7 +75,8 @@ Verb add_linear(CommandLine& line) {
       "larger of Hq and Hv, D and Dv head dims from 1 to 256, N sequences: those of a packed batch, else B.\n\n"
       "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (bounds of sequences i4 or i8). NumPy "
       "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
-      "Every output file appears whole, after all of them have been computed, or not at all.");
+      "Every output file appears whole, after all of them have been computed, or not at all.",
+      "--quiet");
   auto options = std::make_shared<LinearOptions>();
   add_inputs(verb, options->files);
   add_outputs(verb, options->files);

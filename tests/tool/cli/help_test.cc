@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -130,6 +132,19 @@ TEST(Info, Info_ForcedTarget_NamesIt) {
   }
   expect_refused(testing::run_program({"/usr/bin/env", "HEADGATE_ISA=abacus", testing::headgate_path(), "info"}),
                  "info", "abacus");
+}
+
+TEST(Help, ShortOption_OfALetter_IsNoLongOptionToo) {
+  for (const std::string& verb : testing::listed_verbs()) {
+    std::set<std::string> letters;
+    for (const testing::ListedOption& option : testing::listed_options(verb)) {
+      for (const std::string& name : {option.short_name, option.name}) {
+        const std::string word = name.substr(std::min(name.size(), name.find_first_not_of('-')));
+        const bool is_new = word.size() != 1 || letters.insert(word).second;
+        EXPECT_TRUE(is_new) << verb << ' ' << name;
+      }
+    }
+  }
 }
 
 }  // namespace
