@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "headgate/headgate.h"
-#include "library/capi/bits_of_cpp.hpp"
+#include "library/capi/c_calls.hpp"
 #include "library/capi/random_tensors.hpp"
 #include "library/capi/to_c.hpp"
 #include "library/core/linear_attention_rows.hpp"
@@ -147,17 +147,7 @@ TEST(CApiLinear, Options_Zeros_AreTheDefaultsOfCpp) {
   }
 }
 
-TEST(CApiLinear, Options_TargetAndBackend_AreUsed) {
-  const LinearCall call;
-  headgate_linear_attention_options options = call.c_options();
-  options.target = "avx9";
-  EXPECT_EQ(call.forward_by_c(&options), HEADGATE_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(headgate_last_error()).find("'avx9'"), std::string::npos) << headgate_last_error();
-  options.target = "";
-  options.backend = "abacus";
-  EXPECT_EQ(call.forward_by_c(&options), HEADGATE_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(headgate_last_error()).find("'abacus'"), std::string::npos) << headgate_last_error();
-}
+TEST(CApiLinear, Options_TargetAndBackend_AreUsed) { expect_target_and_backend_are_used<LinearCall>(); }
 
 TEST(CApiLinear, Message_BadArgument_IsThatOfCppWithTheNameOfC) {
   LinearCall call;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "headgate/headgate.h"
-#include "library/capi/bits_of_cpp.hpp"
+#include "library/capi/c_calls.hpp"
 #include "library/capi/random_tensors.hpp"
 #include "library/capi/to_c.hpp"
 #include "library/core/short_convolution_rows.hpp"
@@ -141,17 +141,7 @@ TEST(CApiConvolution, Options_Zeros_AreTheDefaultsOfCpp) {
   }
 }
 
-TEST(CApiConvolution, Options_TargetAndBackend_AreUsed) {
-  const ConvolutionCall call;
-  headgate_short_convolution_options options = call.c_options();
-  options.target = "avx9";
-  EXPECT_EQ(call.forward_by_c(&options), HEADGATE_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(headgate_last_error()).find("'avx9'"), std::string::npos) << headgate_last_error();
-  options.target = "";
-  options.backend = "abacus";
-  EXPECT_EQ(call.forward_by_c(&options), HEADGATE_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(headgate_last_error()).find("'abacus'"), std::string::npos) << headgate_last_error();
-}
+TEST(CApiConvolution, Options_TargetAndBackend_AreUsed) { expect_target_and_backend_are_used<ConvolutionCall>(); }
 
 TEST(CApiConvolution, Message_BadArgument_IsThatOfCppWithTheNameOfC) {
   ConvolutionCall call;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "headgate/headgate.h"
 
 namespace headgate::testing {
@@ -21,6 +23,20 @@ void expect_bits_of_cpp(const Forward& forward, const Backward& backward, Settin
   ASSERT_EQ(c.backward_by_c(), HEADGATE_OK) << headgate_last_error();
   EXPECT_EQ(c.memory(), cpp.memory());
   EXPECT_NE(c.memory(), between);
+}
+
+/// A Call's options name the target and the backend: unknown ones are refused by name.
+template <class Call>
+void expect_target_and_backend_are_used() {
+  const Call call;
+  auto options = call.c_options();
+  options.target = "avx9";
+  EXPECT_EQ(call.forward_by_c(&options), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("'avx9'"), std::string::npos) << headgate_last_error();
+  options.target = "";
+  options.backend = "abacus";
+  EXPECT_EQ(call.forward_by_c(&options), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("'abacus'"), std::string::npos) << headgate_last_error();
 }
 
 }  // namespace headgate::testing
