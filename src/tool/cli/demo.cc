@@ -156,7 +156,7 @@ Verb add_demo(CommandLine& line) {
       "five seeds of three models on bigram-backcopy, a task on which attention without a gate goes to the first "
       "token, and three byte-level language models of equal size on the text: without a gate, with a headwise and with "
       "an elementwise one, a run a thread. The X-ray of the language models, on held-out text, comes last. All "
-      "of it takes at most three minutes on two cores; on a slower machine it takes fewer steps and says so. Files are "
+      "of it takes at most four minutes on two cores; on a slower machine it takes fewer steps and says so. Files are "
       "written to --out alone.");
   verb.value("--data", arguments->data, "PATH",
              "UTF-8 text to train on: a file, or a directory with all files below it that are UTF-8");

@@ -13,8 +13,8 @@ namespace headgate::demo {
 /// The time of the whole demo, which began at `begin`.
 struct DemoBudget {
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
-  double aim_seconds = 150.0;    ///< time for which steps are planned
-  double limit_seconds = 165.0;  ///< time for which steps of later comparisons are planned again, after an earlier one
+  double aim_seconds = 200.0;    ///< time for which steps are planned
+  double limit_seconds = 220.0;  ///< time for which steps of later comparisons are planned again, after an earlier one
 };
 
 struct TrainingEnd {
