@@ -28,8 +28,14 @@ from peer.worker import PEERS, WorkerProcess
 from turns import seconds_in_turns
 
 ROOT = Path(__file__).resolve().parent.parent
-TURN_SECONDS = 0.03  # calls in a turn; the median of them counts, so that one that wakes threads does not
-PAUSE_SECONDS = 0.06  # before each: ONNX Runtime's threads spin for 35 ms after their work, those of OpenMP for less
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """How long a turn takes, and the pause before it."""
+
+    turn: float = 0.03  # calls in a turn; the median of them counts, so that one that wakes threads does not
+    pause: float = 0.06  # ONNX Runtime's threads spin for 35 ms after their work, those of OpenMP for less
 
 
 def quartiles(values: list[float]) -> list[float]:
@@ -61,7 +67,7 @@ def checked(case: Case, workers: list[WorkerProcess]) -> tuple[list[WorkerProces
     return able, results
 
 
-def measure(case: Case, workers: list[WorkerProcess], rounds: int) -> dict[str, Any]:
+def measure(case: Case, workers: list[WorkerProcess], rounds: int, pace: Pace) -> dict[str, Any]:
     """The case's facts, and of every peer its times in seconds or why there are none.
 
     `ratio` is the peer's time over headgate's of the same round, quartiles over the rounds; headgate's is that of its
@@ -73,12 +79,12 @@ def measure(case: Case, workers: list[WorkerProcess], rounds: int) -> dict[str, 
     def turn(worker: WorkerProcess) -> float:
         if worker.name not in failures:
             try:
-                return worker.turn(TURN_SECONDS)
+                return worker.turn(pace.turn)
             except Refused as refusal:
                 failures[worker.name] = str(refusal)
         return math.nan
 
-    turns = seconds_in_turns([functools.partial(turn, worker) for worker in able], rounds, PAUSE_SECONDS)
+    turns = seconds_in_turns([functools.partial(turn, worker) for worker in able], rounds, pace.pause)
     times = {worker.name: seconds for worker, seconds in zip(able, turns, strict=True) if worker.name not in failures}
     ours = [name for name in times if name.startswith("headgate")]
     base = min(ours, key=lambda name: statistics.median(times[name]), default=None)
@@ -161,8 +167,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "versions": {worker.name: worker.version for worker in there},
         "cases": [],
     }
+    pace = Pace(turn=0.0, pause=0.0) if arguments.tiny else Pace()
     for case in arguments.cases:
-        row = measure(case, there, arguments.rounds)
+        row = measure(case, there, arguments.rounds, pace)
         report["cases"].append(row)
         print(case.name, *(line_of(result) for result in row["results"]), sep="\n    ", file=sys.stderr)
         if arguments.json:

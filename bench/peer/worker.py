@@ -145,6 +145,8 @@ def main() -> None:
         print(json.dumps({"missing": one_line(error)}), file=replies)
         return
     print(json.dumps({"version": peer.version}), file=replies)
+    gc.collect()
+    gc.freeze()  # what frameworks made when they were imported, else every collection takes a tenth of a second
     worker = Worker(peer)
     for line in sys.stdin:
         print(json.dumps(worker.answer(json.loads(line))), file=replies)
