@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -229,7 +228,7 @@ class PlaceTensors {
   void operator()(const TensorRow& row, View<T, kRank>& member) const {
     if (!row.present) return;
     std::array<std::int64_t, kRank> shape{};
-    std::copy_n(row.shape.sizes.begin(), kRank, shape.begin());
+    for (std::size_t i = 0; i < kRank; ++i) shape[i] = row.shape.sizes[i];
     member = {next_, shape};
     next_ += row.shape.count();
   }

@@ -466,7 +466,9 @@ class Plain {
       Row y;
       for (std::int64_t head = 0; head < l.value_heads; ++head) {
         const auto part = [&](std::int64_t begin, std::int64_t size) {
-          return Row(qkv.begin() + begin, qkv.begin() + begin + size);
+          Row copy(static_cast<std::size_t>(size));
+          std::copy_n(qkv.begin() + begin, size, copy.begin());
+          return copy;
         };
         const std::int64_t key_head = head / (l.value_heads / l.key_heads);
         const auto index = static_cast<std::size_t>(head);
