@@ -48,7 +48,7 @@ def main():
         "--save-every",
         "0",
     ]
-    launch = ["mpirun", "-q", "--allow-run-as-root", "-n", str(arguments.count)]
+    launch = ["mpirun", "--allow-run-as-root", "-n", str(arguments.count)]
     ways = {
         "1 thread": [*train, "--threads", "1"],
         f"{arguments.count} threads": [*train, "--threads", str(arguments.count)],

@@ -8,6 +8,7 @@
 #include <array>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <vector>
 
 #include "library/core/arena.hpp"
 #include "models/layers/gemm_parts.hpp"
@@ -127,10 +128,48 @@ const Kernel& kernel_for(const Product<BFloat16, Out>& p) {
   return kernels.emplace(key, make_kernel(p)).first->second;
 }
 
+template <typename T>
+void copy_column(const View<T, 2>& to, const View<const T, 2>& from) {
+  for (std::int64_t i = 0; i < from.shape[0]; ++i) to(i, 0) = from(i, 0);
+}
+
+/// Moves the columns of a product that oneDNN 3.7 takes for contiguous, whatever their strides, into memory of the
+/// thread: the only column of `out`, and that of `a` which is read as a row.
 template <typename Out>
-bool gemm_bf16(const Product<BFloat16, Out>& p) {
+class WithoutLooseColumns {
+ public:
+  explicit WithoutLooseColumns(const Product<BFloat16, Out>& product) : product_(product), out_(product.out) {
+    thread_local std::vector<BFloat16> row;
+    thread_local std::vector<Out> column;
+    const std::int64_t M = product.M(), K = product.K();
+    if (M == 1 && product.a_form == Form::transposed) {
+      row.resize(static_cast<std::size_t>(K));
+      copy_column<BFloat16>({row.data(), {K, 1}}, product.a);
+      product_.a = {row.data(), {1, K}};
+      product_.a_form = Form::stored;
+    }
+    if (product.N() == 1) {
+      column.resize(static_cast<std::size_t>(M));
+      product_.out = {column.data(), {M, 1}};
+      if (product.update == Update::add) copy_column<Out>(product_.out, out_);
+    }
+  }
+  const Product<BFloat16, Out>& product() const { return product_; }
+  void store() const {
+    if (product_.out.data != out_.data) copy_column<Out>(out_, product_.out);
+  }
+
+ private:
+  Product<BFloat16, Out> product_;
+  View<Out, 2> out_;
+};
+
+template <typename Out>
+bool gemm_bf16(const Product<BFloat16, Out>& loose) {
   const IsolatedCall isolated;
   try {
+    const WithoutLooseColumns<Out> moved(loose);
+    const Product<BFloat16, Out>& p = moved.product();
     const Kernel& kernel = kernel_for(p);
     thread_local Block scratch;
     if (scratch.bytes() < kernel.scratch.get_size()) scratch = Block{kernel.scratch.get_size()};
@@ -142,6 +181,7 @@ bool gemm_bf16(const Product<BFloat16, Out>& p) {
                                       {DNNL_ARG_WEIGHTS, memory(kernel.b, p.b.data)},
                                       {DNNL_ARG_DST, memory(kernel.out, p.out.data)},
                                       {DNNL_ARG_SCRATCHPAD, memory(kernel.scratch, scratch.data())}});
+    moved.store();
     return true;
   } catch (const std::exception&) {  // memory runs out
     return false;
