@@ -163,7 +163,8 @@ def main(arguments):
             others = check(experiment) if args.check else rewrite(experiment)
             print(f"{experiment.name}: tables are " + ("what the records give" if args.check else "written"))
             if others:
-                print(f"{experiment.name}: not compared, drawn by another Matplotlib: {', '.join(others)}")
+                note = f"table.py: {experiment.name}: not compared, drawn by another Matplotlib: {', '.join(others)}"
+                print(note, file=sys.stderr)
     except plan.ExperimentError as error:
         print(f"table.py: {error}", file=sys.stderr)
         return 1

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -333,7 +334,8 @@ class Pages(Bench):
         self.put(self.a, 1.5)
         self.assert_refused("not what the records give", "--check")
 
-    def test_check_edited_figure_file_is_refused(self):
+    def drawn_figure(self):
+        """The file of a page's figure."""
         self.make(
             {"seeds": [1], "variants": [{"name": "a", "train": {"lr": 0.1}}, {"name": "b"}]},
             [{"name": "t", "kind": "bars-figure", "title": "loss", "value": "eval.loss_nats"}],
@@ -341,9 +343,19 @@ class Pages(Bench):
         self.call()
         self.assertIn("![loss](t.svg)", self.page.read_text())
         self.assertEqual(self.call("--check"), (0, ""))
-        figure = self.directory / "t.svg"
+        return self.directory / "t.svg"
+
+    def test_check_edited_figure_file_is_refused(self):
+        figure = self.drawn_figure()
         figure.write_text(figure.read_text().replace(plot.BAR_COLOUR, "#56b4ea"))
         self.assert_refused("t.svg: not what the records give", "--check")
+
+    def test_check_figure_of_another_matplotlib_is_named_and_not_compared(self):
+        figure = self.drawn_figure()
+        figure.write_text(re.sub(r"Matplotlib v[\d.]+", "Matplotlib v0.1", figure.read_text()) + "<!-- edited -->\n")
+        status, err = self.call("--check")
+        self.assertEqual(status, 0)
+        self.assertRegex(err, r"not compared, drawn by another Matplotlib: t\.svg\n$")
 
     def test_check_page_without_place_for_a_table_is_refused(self):
         self.page.write_text("nothing\n")
