@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes some 200 MB of English text to train on, from Debian's documentation packages, and prints its path.
+"""Writes 260 MB of English text to train on, from Debian's documentation packages, and prints its path.
 
 The packages are the group documentation of scripts/packages.txt. They are downloaded and unpacked, never installed. Pages
 are stripped of their markup and of lines that a package repeats, such as menus. Their order is pseudorandom but fixed, so
@@ -95,7 +95,7 @@ def pages_of(folder):
 
 
 def read_package(package, work):
-    """Downloads and unpacks a package; its pages."""
+    """Downloads and unpacks a package, and returns its pages."""
     folder = work / package
     folder.mkdir()
     command = ["apt-get", "download", "-qq", package]
