@@ -15,10 +15,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the variable's value, also if it is empty.
+/// Returns the variable's value if it has one: an empty one would lead to `/`.
 std::optional<std::string> variable(const char* name) {
   const char* value = std::getenv(name);
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
 }
 
 bool is_name_character(char c) {

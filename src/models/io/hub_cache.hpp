@@ -19,7 +19,8 @@ struct HubName {
 /// Returns nothing for a text that the Hub refuses as a name.
 std::optional<HubName> parse_hub_name(std::string_view text);
 
-/// Returns the directory of the Hub's cache by HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME, as huggingface_hub does.
+/// Returns the directory of the Hub's cache by HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME, as huggingface_hub does;
+/// an empty variable counts as unset.
 std::string hub_cache();
 
 /// Returns the directory of a snapshot in `model`, a directory models--OWNER--NAME: the one that refs/REVISION names,

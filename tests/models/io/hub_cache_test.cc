@@ -103,6 +103,13 @@ TEST(HubCachePlace, Environment_InTheOrderOfHuggingfaceHub_SaysWhere) {
   EXPECT_EQ(hub_cache(), "/new");
 }
 
+TEST(HubCachePlace, EmptyVariables_CountAsUnset) {
+  const Variable home("HOME", "/home/x");
+  const Variable hub("HF_HUB_CACHE", ""), old("HUGGINGFACE_HUB_CACHE", ""), hf("HF_HOME", "");
+  const Variable xdg("XDG_CACHE_HOME", "");
+  EXPECT_EQ(hub_cache(), "/home/x/.cache/huggingface/hub");
+}
+
 TEST_F(HubCache, Name_Downloaded_LeadsToTheSnapshotOfItsRevision) {
   EXPECT_EQ(given_path("a/b"), snapshot("2c3d"));
   EXPECT_EQ(given_path("a/b@main"), snapshot("2c3d"));
