@@ -13,7 +13,7 @@
 namespace headgate::models {
 namespace {
 
-constexpr std::array kRenames{
+constexpr std::array kAfmoeRenames{
     TensorRename{"attention_output_layernorm.weight", "post_attention_layernorm.weight"},
     TensorRename{"post_attention_layernorm.weight", "pre_mlp_layernorm.weight"},
     TensorRename{"mlp_output_layernorm.weight", "post_mlp_layernorm.weight"},
@@ -22,7 +22,7 @@ constexpr std::array kRenames{
     TensorRename{"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
     TensorRename{"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"}};
 
-void complete(ConfigReader& in) {
+void complete_afmoe(ConfigReader& in) {
   constexpr std::int64_t kHeadDim = 128, kInterval = 4, kWindow = 1024, kExperts = 64, kActive = 6;
   in.put_default("head_dim", kHeadDim);
   in.put_default("rms_norm_eps", 1e-5);
@@ -49,7 +49,7 @@ void complete(ConfigReader& in) {
   for (const char* key : {"output_router_logits", "load_balance_coeff", "use_grouped_mm"}) in.ignore(key);
 }
 
-void finish_gguf(GgufValues& in, DecoderConfig& config) {
+void finish_afmoe_gguf(GgufValues& in, DecoderConfig& config) {
   constexpr std::int64_t kInterval = 4, kSigmoid = 2;
   Experts& e = config.experts;
   config.norm_placement = NormPlacement::sandwich;
@@ -77,15 +77,15 @@ const Family kAfmoe{.name = "afmoe",
                     .model_class = "AfmoeForCausalLM",
                     .architecture = "afmoe",
                     .features = Features::own,
-                    .complete = complete,
+                    .complete = complete_afmoe,
                     .finish =
                         [](ConfigReader&, FileConfig& out) {
                           out.config.norm_placement = NormPlacement::sandwich;
                           out.config.gate.site = layers::GateSite::g1;
                           out.config.gate.grain = layers::GateGrain::elementwise;
                         },
-                    .finish_gguf = finish_gguf,
-                    .renames = kRenames,
+                    .finish_gguf = finish_afmoe_gguf,
+                    .renames = kAfmoeRenames,
                     .locate = nullptr};
 
 }  // namespace headgate::models

@@ -11,11 +11,12 @@
 namespace headgate::models {
 namespace {
 
-constexpr std::array kRenames{TensorRename{"attention_output_layernorm.weight", "post_attention_layernorm.weight"},
-                              TensorRename{"post_attention_layernorm.weight", "pre_feedforward_layernorm.weight"},
-                              TensorRename{"mlp_output_layernorm.weight", "post_feedforward_layernorm.weight"}};
+constexpr std::array kGemma3Renames{
+    TensorRename{"attention_output_layernorm.weight", "post_attention_layernorm.weight"},
+    TensorRename{"post_attention_layernorm.weight", "pre_feedforward_layernorm.weight"},
+    TensorRename{"mlp_output_layernorm.weight", "post_feedforward_layernorm.weight"}};
 
-void complete(ConfigReader& in) {
+void complete_gemma3(ConfigReader& in) {
   constexpr std::int64_t kHeadDim = 256, kInterval = 6, kWindow = 4096, kScalar = 256;
   in.put_default("head_dim", kHeadDim);
   in.put_default("rope_theta", 1e6);
@@ -46,7 +47,7 @@ void complete(ConfigReader& in) {
 }
 
 /// The file's norms carry the 1 of zero-centred ones. It does not say how attention is scaled: 27B alone differs.
-void finish_gguf(GgufValues& in, DecoderConfig& config) {
+void finish_gemma3_gguf(GgufValues& in, DecoderConfig& config) {
   constexpr std::int64_t kInterval = 6, kLayersOf27B = 62;
   config.norm_placement = NormPlacement::sandwich;
   config.activation = Activation::gelu_tanh;
@@ -74,15 +75,15 @@ const Family kGemma3{.name = "gemma3_text",
                      .outer_name = "gemma3",
                      .features = Features::own,
                      .has_other_parts = true,
-                     .complete = complete,
+                     .complete = complete_gemma3,
                      .finish =
                          [](ConfigReader&, FileConfig& out) {
                            out.config.norm = layers::NormKind::zero_centred;
                            out.config.norm_placement = NormPlacement::sandwich;
                            out.config.activation = Activation::gelu_tanh;
                          },
-                     .finish_gguf = finish_gguf,
-                     .renames = kRenames,
+                     .finish_gguf = finish_gemma3_gguf,
+                     .renames = kGemma3Renames,
                      .locate = nullptr};
 
 }  // namespace headgate::models

@@ -15,12 +15,13 @@ namespace {
 constexpr double kBase = 150000.0, kLimit = 7.0;
 constexpr std::int64_t kInterval = 2;  // every second layer has full attention
 
-constexpr std::array kRenames{TensorRename{"mlp.gate.weight", "mlp.router.weight"},
-                              TensorRename{"mlp.gate.bias", "mlp.router.bias"}};
+constexpr std::array kGptOssRenames{TensorRename{"mlp.gate.weight", "mlp.router.weight"},
+                                    TensorRename{"mlp.gate.bias", "mlp.router.bias"}};
 
 /// Locates the experts' tensors: in blocks of MXFP4, or transposed, (E,in,out). Rows of gate and up alternate.
-bool locate(TensorLocation& out, const Parameter& /*parameter*/, std::string_view rest, const std::string& prefix,
-            const FileConfig& file, const LayerConfig& /*layer*/, const ShapeOf& shape_of) {
+bool locate_gpt_oss(TensorLocation& out, const Parameter& /*parameter*/, std::string_view rest,
+                    const std::string& prefix, const FileConfig& file, const LayerConfig& /*layer*/,
+                    const ShapeOf& shape_of) {
   if (!rest.starts_with("mlp.experts.")) return false;
   const std::int64_t E = file.config.experts.count, I = file.config.experts.ffn, C = file.config.dim;
   const std::string name = prefix + std::string(rest), blocks = name + "_blocks";
@@ -62,7 +63,7 @@ void complete_rope(ConfigReader& in) {
   in.put_default("rope_truncate", false);
 }
 
-void complete(ConfigReader& in) {
+void complete_gpt_oss(ConfigReader& in) {
   constexpr std::int64_t kHeadDim = 64, kWindow = 128, kExperts = 128, kActive = 4;
   in.put_default("head_dim", kHeadDim);
   in.put_default("rms_norm_eps", 1e-5);
@@ -100,7 +101,7 @@ void set_features(DecoderConfig& config) {
 }
 
 /// The file does not say which layers have a window, how activations are bounded and that YaRN does not truncate.
-void finish_gguf(GgufValues& in, DecoderConfig& config) {
+void finish_gpt_oss_gguf(GgufValues& in, DecoderConfig& config) {
   constexpr std::int64_t kSoftmaxOfChosen = 3;
   set_features(config);
   config.window = in.integer("attention.sliding_window");
@@ -113,8 +114,8 @@ void finish_gguf(GgufValues& in, DecoderConfig& config) {
   in.require_value("expert_gating_func", kSoftmaxOfChosen);
 }
 
-void locate_gguf(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
-                 const DecoderConfig& /*config*/) {
+void locate_gpt_oss_gguf(TensorLocation& out, const Parameter& parameter, std::string_view rest,
+                         const std::string& block, const DecoderConfig& /*config*/) {
   if (rest == "post_attention_layernorm.weight") out = whole_tensor(parameter, block + "post_attention_norm.weight");
 }
 
@@ -124,11 +125,11 @@ const Family kGptOss{.name = "gpt_oss",
                      .model_class = "GptOssForCausalLM",
                      .architecture = "gpt-oss",
                      .features = Features::own,
-                     .complete = complete,
+                     .complete = complete_gpt_oss,
                      .finish = [](ConfigReader&, FileConfig& out) { set_features(out.config); },
-                     .finish_gguf = finish_gguf,
-                     .locate_gguf = locate_gguf,
-                     .renames = kRenames,
-                     .locate = locate};
+                     .finish_gguf = finish_gpt_oss_gguf,
+                     .locate_gguf = locate_gpt_oss_gguf,
+                     .renames = kGptOssRenames,
+                     .locate = locate_gpt_oss};
 
 }  // namespace headgate::models

@@ -34,8 +34,9 @@ bool locate_three(TensorLocation& out, const Parameter& parameter, const std::st
 }
 
 /// Locates what is stored apart for q, k and v.
-bool locate(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& prefix,
-            const FileConfig& file, const LayerConfig& layer, const ShapeOf& shape_of) {
+bool locate_olmo_hybrid(TensorLocation& out, const Parameter& parameter, std::string_view rest,
+                        const std::string& prefix, const FileConfig& file, const LayerConfig& layer,
+                        const ShapeOf& shape_of) {
   const LinearLayers& l = file.config.linear;
   const std::int64_t keys = l.key_heads * l.key_dim, values = l.value_heads * l.value_dim;
   if (rest == "linear_attn.in_proj_qkv.weight") {
@@ -65,7 +66,7 @@ bool locate(TensorLocation& out, const Parameter& parameter, std::string_view re
   return false;
 }
 
-void complete(ConfigReader& in) {
+void complete_olmo_hybrid(ConfigReader& in) {
   constexpr std::int64_t kInterval = 4;
   constexpr double kKeyShare = 0.75;
   complete_layer_types(in, kInterval, LayerType::linear_attention);
@@ -96,7 +97,7 @@ const Family kOlmoHybrid{.name = "olmo_hybrid",
                          .model_class = "OlmoHybridForCausalLM",
                          .architecture = {},
                          .features = Features::own,
-                         .complete = complete,
+                         .complete = complete_olmo_hybrid,
                          .finish =
                              [](ConfigReader&, FileConfig& out) {
                                out.config.norm_placement = NormPlacement::post;
@@ -104,6 +105,6 @@ const Family kOlmoHybrid{.name = "olmo_hybrid",
                              },
                          .finish_gguf = nullptr,
                          .renames = kOfAttention,
-                         .locate = locate};
+                         .locate = locate_olmo_hybrid};
 
 }  // namespace headgate::models

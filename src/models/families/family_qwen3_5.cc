@@ -7,8 +7,8 @@
 namespace headgate::models {
 namespace {
 
-bool locate(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& prefix,
-            const FileConfig&, const LayerConfig&, const ShapeOf&) {
+bool locate_qwen3_5(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& prefix,
+                    const FileConfig&, const LayerConfig&, const ShapeOf&) {
   return locate_convolution(out, parameter, rest, prefix + std::string(rest));
 }
 
@@ -19,8 +19,8 @@ void complete_experts(ConfigReader& in) {
 }
 
 /// llama.cpp's converter puts one value head of each key head after the other.
-void locate_gguf(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
-                 const DecoderConfig& config) {
+void locate_qwen3_5_gguf(TensorLocation& out, const Parameter& parameter, std::string_view rest,
+                         const std::string& block, const DecoderConfig& config) {
   locate_qwen_hybrid(out, parameter, rest, block, config, ValueHeads::tiled);
 }
 
@@ -35,9 +35,9 @@ const Family kQwen35{.name = "qwen3_5_text",
                      .complete = complete_qwen_hybrid,
                      .finish = finish_qwen_hybrid,
                      .finish_gguf = read_qwen_hybrid,
-                     .locate_gguf = locate_gguf,
+                     .locate_gguf = locate_qwen3_5_gguf,
                      .renames = {},
-                     .locate = locate};
+                     .locate = locate_qwen3_5};
 
 const Family kQwen35Moe{.name = "qwen3_5_moe_text",
                         .model_class = "Qwen3_5MoeForCausalLM",
@@ -48,8 +48,8 @@ const Family kQwen35Moe{.name = "qwen3_5_moe_text",
                         .complete = complete_experts,
                         .finish = finish_qwen_hybrid,
                         .finish_gguf = read_qwen_experts,
-                        .locate_gguf = locate_gguf,
+                        .locate_gguf = locate_qwen3_5_gguf,
                         .renames = {},
-                        .locate = locate};
+                        .locate = locate_qwen3_5};
 
 }  // namespace headgate::models

@@ -8,8 +8,8 @@
 namespace headgate::models {
 namespace {
 
-bool locate(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& prefix,
-            const FileConfig& file, const LayerConfig&, const ShapeOf&) {
+bool locate_qwen3_next(TensorLocation& out, const Parameter& parameter, std::string_view rest,
+                       const std::string& prefix, const FileConfig& file, const LayerConfig&, const ShapeOf&) {
   const LinearLayers& l = file.config.linear;
   const std::int64_t C = file.config.dim, values = l.value_heads * l.value_dim;
   const bool z = rest == "linear_attn.in_proj_z.weight", a = rest == "linear_attn.in_proj_a.weight";
@@ -25,15 +25,15 @@ bool locate(TensorLocation& out, const Parameter& parameter, std::string_view re
   return locate_convolution(out, parameter, rest, prefix + std::string(rest));
 }
 
-void complete(ConfigReader& in) {
+void complete_qwen3_next(ConfigReader& in) {
   constexpr std::int64_t kExperts = 512, kActive = 10;
   complete_qwen_experts(in, kExperts, kActive);
   in.require_value("decoder_sparse_step", 1);
   in.require_value("mlp_only_layers", io::Json::array());
 }
 
-void locate_gguf(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
-                 const DecoderConfig& config) {
+void locate_qwen3_next_gguf(TensorLocation& out, const Parameter& parameter, std::string_view rest,
+                            const std::string& block, const DecoderConfig& config) {
   const bool a = rest == "linear_attn.in_proj_a.weight";
   if (a || rest == "linear_attn.in_proj_b.weight") {
     out.pieces = {{block + "ssm_ba.weight", {2 * config.linear.value_heads, config.dim}, rows_of_ba(config.linear, a)}};
@@ -49,11 +49,11 @@ const Family kQwen3Next{.name = "qwen3_next",
                         .architecture = "qwen3next",
                         .features = Features::own,
                         .has_other_parts = true,
-                        .complete = complete,
+                        .complete = complete_qwen3_next,
                         .finish = finish_qwen_hybrid,
                         .finish_gguf = read_qwen_experts,
-                        .locate_gguf = locate_gguf,
+                        .locate_gguf = locate_qwen3_next_gguf,
                         .renames = {},
-                        .locate = locate};
+                        .locate = locate_qwen3_next};
 
 }  // namespace headgate::models

@@ -22,15 +22,16 @@ namespace {
 
 constexpr double kSlidingBase = 1e4;  // of RoPE, where a file has none
 
-constexpr std::array kRenames{TensorRename{"self_attn.gate_proj.weight", "self_attn.g_proj.weight"},
-                              TensorRename{"mlp.gate.weight", "moe.gate.weight"},
-                              TensorRename{"mlp.expert_bias", "moe.router_bias"},
-                              TensorRename{"mlp.shared_expert.gate_proj.weight", "share_expert.gate_proj.weight"},
-                              TensorRename{"mlp.shared_expert.up_proj.weight", "share_expert.up_proj.weight"},
-                              TensorRename{"mlp.shared_expert.down_proj.weight", "share_expert.down_proj.weight"}};
+constexpr std::array kStep3p5Renames{
+    TensorRename{"self_attn.gate_proj.weight", "self_attn.g_proj.weight"},
+    TensorRename{"mlp.gate.weight", "moe.gate.weight"},
+    TensorRename{"mlp.expert_bias", "moe.router_bias"},
+    TensorRename{"mlp.shared_expert.gate_proj.weight", "share_expert.gate_proj.weight"},
+    TensorRename{"mlp.shared_expert.up_proj.weight", "share_expert.up_proj.weight"},
+    TensorRename{"mlp.shared_expert.down_proj.weight", "share_expert.down_proj.weight"}};
 
-bool locate(TensorLocation& out, const Parameter&, std::string_view rest, const std::string& prefix,
-            const FileConfig& file, const LayerConfig&, const ShapeOf&) {
+bool locate_step3p5(TensorLocation& out, const Parameter&, std::string_view rest, const std::string& prefix,
+                    const FileConfig& file, const LayerConfig&, const ShapeOf&) {
   const Experts& e = file.config.experts;
   if (rest == "mlp.experts.gate_up_proj") {
     out = interleaved_experts(file.config, prefix + "moe.gate_proj.weight", prefix + "moe.up_proj.weight");
@@ -119,7 +120,7 @@ void complete_rope(ConfigReader& in, std::int64_t layers, const io::Json& types)
   }
 }
 
-void complete(ConfigReader& in) {
+void complete_step3p5(ConfigReader& in) {
   constexpr std::int64_t kHeadDim = 128, kExperts = 288, kActive = 8, kWidth = 1280;
   const std::int64_t layers = std::min(integer_or(in, "num_hidden_layers", 0), kMaxLayers);
   rename(in, {"num_attention_groups", "num_key_value_heads"});
@@ -212,7 +213,7 @@ std::int64_t dense_layers_of(const io::GgufFile& file, std::int64_t layers) {
   return dense;
 }
 
-void finish_gguf(GgufValues& in, DecoderConfig& config) {
+void finish_step3p5_gguf(GgufValues& in, DecoderConfig& config) {
   constexpr std::int64_t kSigmoid = 2;
   config.gate.site = layers::GateSite::g1;
   config.gate.grain = layers::GateGrain::headwise;
@@ -247,10 +248,10 @@ const Family kStep3p5{.name = "step3p5",
                       .outer_name = "step3p7",
                       .features = Features::own,
                       .has_other_parts = true,
-                      .complete = complete,
+                      .complete = complete_step3p5,
                       .finish = finish,
-                      .finish_gguf = finish_gguf,
-                      .renames = kRenames,
-                      .locate = locate};
+                      .finish_gguf = finish_step3p5_gguf,
+                      .renames = kStep3p5Renames,
+                      .locate = locate_step3p5};
 
 }  // namespace headgate::models
