@@ -1,6 +1,6 @@
 # headgate_library(NAME [OBJECT] SOURCES … DEPENDS …): one target a folder, named headgate_<folder>; static, header-only
 # without sources, or OBJECT for what libheadgate itself is made of. Sources see include/ and src/; flags stay private.
-# libheadgate has fmt compiled in, so that its users need none; all else links libfmt, which saves four seconds a file.
+# Objects of libheadgate use its copy of fmt.
 function(headgate_library name)
   cmake_parse_arguments(arg "OBJECT" "" "SOURCES;DEPENDS" ${ARGN})
   if(arg_SOURCES)
@@ -8,17 +8,27 @@ function(headgate_library name)
     set(fmt fmt::fmt)
     if(arg_OBJECT)
       set(kind OBJECT)
-      set(fmt fmt::fmt-header-only)
+      set(fmt)
     endif()
     add_library(${name} ${kind} ${arg_SOURCES})
     headgate_flags(${name})
     target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(${name} PUBLIC ${arg_DEPENDS} ${fmt})
+    if(arg_OBJECT)
+      headgate_own_fmt(${name})
+    endif()
   else()
     add_library(${name} INTERFACE)
     target_include_directories(${name} INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(${name} INTERFACE ${arg_DEPENDS})
   endif()
+endfunction()
+
+# headgate_own_fmt(TARGET): the target's library has a copy of fmt, so that its users need none, which
+# src/library/call/format.cc alone compiles: that takes three seconds a file (core/format.hpp).
+function(headgate_own_fmt name)
+  target_include_directories(${name} SYSTEM PRIVATE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
+  target_compile_definitions(${name} PRIVATE HEADGATE_OWN_FMT)
 endfunction()
 
 # headgate_unity(TARGET [SOURCE …]): compiles the target's sources as one, up to six at a time: headers of JSON, fmt and

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/headgate/arrays.hpp"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <optional>
@@ -13,6 +10,7 @@
 
 #include "headgate/error.hpp"
 #include "library/core/check.hpp"
+#include "library/core/format.hpp"
 #include "python/headgate/tensors.hpp"
 
 namespace headgate::python {
@@ -81,15 +79,14 @@ bool is_numpy_bfloat16(nb::handle object) {
 /// Why `object` gives no array, in its own words where it has some.
 std::string refusal_of(nb::handle object) {
   if (!nb::hasattr(object, "__dlpack__")) {
-    return fmt::format("is a {} but must be an array (NumPy's, PyTorch's or another with DLPack)",
-                       class_name_of(object));
+    return formatted("is a {} but must be an array (NumPy's, PyTorch's or another with DLPack)", class_name_of(object));
   }
   try {
     object.attr("__dlpack__")();
   } catch (nb::python_error& error) {
     std::string reason = text_of(error.value());
     std::replace(reason.begin(), reason.end(), '\n', ' ');
-    return fmt::format("of dtype {} cannot be read as an array of the CPU: {}", own_dtype(object), reason);
+    return formatted("of dtype {} cannot be read as an array of the CPU: {}", own_dtype(object), reason);
   }
   return "cannot be read as an array of the CPU";
 }
@@ -148,14 +145,14 @@ DType dtype_of_array(const char* function, const char* name, nb::handle object, 
     if (same) return row.dtype;
   }
   std::string known;
-  for (const DTypeRow& row : kDTypes) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
-  throw Error(fmt::format("{}: {} has dtype {} but must be one of {}", function, name, own_dtype(object), known));
+  for (const DTypeRow& row : kDTypes) known += formatted("{}{}", known.empty() ? "" : ", ", row.name);
+  throw Error(formatted("{}: {} has dtype {} but must be one of {}", function, name, own_dtype(object), known));
 }
 
 [[noreturn]] void refuse_rank(const char* function, const char* name, std::span<const std::int64_t> sizes,
                               ArrayKind kind, Layout layout) {
   throw Error(
-      fmt::format("{}: {} has shape {} but must be {}", function, name, sizes_text(sizes), letters_of(kind, layout)));
+      formatted("{}: {} has shape {} but must be {}", function, name, sizes_text(sizes), letters_of(kind, layout)));
 }
 
 /// The memory of an imported array. `as_bfloat16`: what are integers to DLPack.
@@ -163,9 +160,9 @@ template <typename Array>
 ArrayMemory memory_of(const char* function, const char* name, nb::handle object, const Array& array, bool as_bfloat16,
                       ArrayKind kind, Layout layout) {
   if (array.device_type() != nb::device::cpu::value) {
-    const std::string number = fmt::format("of DLPack's number {}", array.device_type());
+    const std::string number = formatted("of DLPack's number {}", array.device_type());
     const std::string device = nb::hasattr(object, "device") ? text_of(object.attr("device")) : number;
-    throw Error(fmt::format("{}: {} lies on a device, {}, but must be in the CPU's memory", function, name, device));
+    throw Error(formatted("{}: {} lies on a device, {}, but must be in the CPU's memory", function, name, device));
   }
   ArrayMemory memory;
   memory.dtype = dtype_of_array(function, name, object, array, as_bfloat16);
@@ -200,12 +197,16 @@ DType dtype_of_word(const char* function, const char* name, const std::string& w
   std::string known;
   for (const DTypeRow& row : kDTypes) {
     if (word == row.name || word == dtype_name(row.dtype)) return row.dtype;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", dtype_name(row.dtype));
+    known += formatted("{}{}", known.empty() ? "" : ", ", dtype_name(row.dtype));
   }
-  throw Error(fmt::format("{}: {}: '{}' is none of {}", function, name, word, known));
+  throw Error(formatted("{}: {}: '{}' is none of {}", function, name, word, known));
 }
 
-std::string sizes_text(std::span<const std::int64_t> sizes) { return fmt::format("({})", fmt::join(sizes, ",")); }
+std::string sizes_text(std::span<const std::int64_t> sizes) {
+  std::string text;
+  for (const std::int64_t size : sizes) text += formatted("{}{}", text.empty() ? "" : ",", size);
+  return formatted("({})", text);
+}
 
 std::size_t rank_with_batch(ArrayKind kind) { return ranks_of(kind).high; }
 
@@ -237,7 +238,7 @@ ArrayMemory read_generally(const char* function, const char* name, nb::handle gi
   bool as_bfloat16 = false;
   if (!nb::try_cast(object, array, false)) {
     as_bfloat16 = is_numpy_bfloat16(object) && nb::try_cast(object.attr("view")("uint16"), array, false);
-    if (!as_bfloat16) throw Error(fmt::format("{}: {} {}", function, name, refusal_of(object)));
+    if (!as_bfloat16) throw Error(formatted("{}: {} {}", function, name, refusal_of(object)));
   }
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);
 }
@@ -256,7 +257,7 @@ ArrayMemory find_writable(const char* function, const char* name, nb::handle obj
     if (!as_bfloat16 || !nb::try_cast(memory, array, false)) {
       nb::ndarray<nb::ro> readable;
       const bool can_be_read = nb::try_cast(memory, readable, false);
-      throw Error(fmt::format("{}: {} {}", function, name, can_be_read ? "is read-only" : refusal_of(object)));
+      throw Error(formatted("{}: {} {}", function, name, can_be_read ? "is read-only" : refusal_of(object)));
     }
   }
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);

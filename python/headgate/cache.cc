@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "library/core/check.hpp"
+#include "library/core/format.hpp"
 #include "python/headgate/arrays.hpp"
 #include "python/headgate/attention_rows.hpp"
 #include "python/headgate/bindings.hpp"
@@ -143,7 +144,7 @@ void bind_cache(nb::module_& module) {
        whole("value_dim"),
        whole("pages"),
        {"page", "int", std::to_string(CacheShape{}.page), ""},
-       {"dtype", "str", fmt::format("'{}'", dtype_name(CacheShape{}.dtype)), ""}},
+       {"dtype", "str", formatted("'{}'", dtype_name(CacheShape{}.dtype)), ""}},
       3, "None",
       "Hkv, D, Dv; `page` tokens a page, `pages` pages; dtype f32, f64, bf16, f16, or i8 with a scale "
       "for each token\n"

@@ -5,12 +5,13 @@
 
 #include "headgate/runtime.hpp"
 #include "library/core/check.hpp"
+#include "library/core/format.hpp"
 
 namespace headgate::python {
 namespace {
 
 [[noreturn]] void fail(const CallSpec& spec, const std::string& what) {
-  throw nb::type_error(fmt::format("{}: {}", spec.function, what).c_str());
+  throw nb::type_error(formatted("{}: {}", spec.function, what).c_str());
 }
 
 /// `object` as a message shows it: its text where that is short, else its class.
@@ -34,8 +35,8 @@ Keywords::Keywords(const CallSpec& spec, const nb::args& positional, const nb::k
     : spec_(spec), positional_(positional), given_(given) {
   const std::vector<ArgumentText>& arguments = spec.arguments;
   if (positional.size() > spec.positional) {
-    fail(spec, fmt::format("takes {} argument{} by position but got {}", spec.positional,
-                           spec.positional == 1 ? "" : "s", positional.size()));
+    fail(spec, formatted("takes {} argument{} by position but got {}", spec.positional, spec.positional == 1 ? "" : "s",
+                         positional.size()));
   }
   found_.reserve(positional.size() + given.size());
   for (std::size_t i = 0; i < positional.size(); ++i) found_.push_back({arguments[i].name, positional[i]});
@@ -43,16 +44,16 @@ Keywords::Keywords(const CallSpec& spec, const nb::args& positional, const nb::k
     const std::string_view name = text_of(key);
     const auto known = std::find_if(arguments.begin(), arguments.end(),
                                     [name](const ArgumentText& argument) { return argument.name == name; });
-    if (known == arguments.end()) fail(spec, fmt::format("there is no argument '{}'", name));
+    if (known == arguments.end()) fail(spec, formatted("there is no argument '{}'", name));
     if (known - arguments.begin() < static_cast<std::ptrdiff_t>(positional.size())) {
-      fail(spec, fmt::format("{} is given by position and by name", name));
+      fail(spec, formatted("{} is given by position and by name", name));
     }
     found_.push_back({known->name, value});
   }
   for (std::size_t i = positional.size(); i < arguments.size(); ++i) {
     const ArgumentText& argument = arguments[i];
     if (argument.default_text.empty() && find(argument.name) == nullptr) {
-      fail(spec, fmt::format("{} is missing", argument.name));
+      fail(spec, formatted("{} is missing", argument.name));
     }
   }
 }
@@ -69,7 +70,7 @@ nb::object Keywords::take(const char* name) const {
 }
 
 void Keywords::refuse(const char* name, nb::handle object, const char* what) const {
-  fail(spec_, fmt::format("{} is {} but must be {}", name, shown(object), what));
+  fail(spec_, formatted("{} is {} but must be {}", name, shown(object), what));
 }
 
 int take_threads(const Keywords& keywords) {
@@ -89,21 +90,21 @@ ArgumentText threads_text() {
 }
 
 std::string signature_of(const CallSpec& spec, const char* result, const char* self) {
-  std::string text = fmt::format("def {}({}", spec.function, self);
+  std::string text = formatted("def {}({}", spec.function, self);
   for (std::size_t i = 0; i < spec.arguments.size(); ++i) {
     const ArgumentText& argument = spec.arguments[i];
     if (i > 0 || *self != '\0') text += ", ";
     if (i == spec.positional) text += "*, ";
-    text += fmt::format("{}: {}", argument.name, argument.type);
+    text += formatted("{}: {}", argument.name, argument.type);
     if (!argument.default_text.empty()) text += " = " + argument.default_text;
   }
-  return text + fmt::format(") -> {}", result);
+  return text + formatted(") -> {}", result);
 }
 
 std::string arguments_help(const std::vector<ArgumentText>& arguments) {
   std::string text;
   for (const ArgumentText& argument : arguments) {
-    if (!argument.help.empty()) text += fmt::format("    {}: {}\n", argument.name, argument.help);
+    if (!argument.help.empty()) text += formatted("    {}: {}\n", argument.name, argument.help);
   }
   return text;
 }
@@ -115,7 +116,7 @@ std::vector<ArgumentText> joined(std::vector<ArgumentText> texts, const std::vec
 
 std::string docstring_of(const char* text, const std::vector<ArgumentText>& arguments) {
   const std::string help = arguments_help(arguments);
-  return help.empty() ? text : fmt::format("{}\n\nArguments:\n{}", text, help);
+  return help.empty() ? text : formatted("{}\n\nArguments:\n{}", text, help);
 }
 
 }  // namespace headgate::python

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "headgate/linear_attention_statistics.hpp"
+#include "library/core/format.hpp"
 #include "library/core/linear_attention_rows.hpp"
 #include "library/core/linear_statistics_rows.hpp"
 #include "python/headgate/bindings.hpp"
@@ -104,7 +105,7 @@ FigureResults<kLinearStatistics> statistics(const Keywords& keywords) {
 
 template <class Row>
 ArgumentText text_of_figure(const Row& row) {
-  return {row.name, {}, {}, fmt::format("{}: {}", array_letters(row.of), row.help)};
+  return {row.name, {}, {}, formatted("{}: {}", array_letters(row.of), row.help)};
 }
 
 }  // namespace

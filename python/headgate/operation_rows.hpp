@@ -10,6 +10,7 @@
 
 #include "headgate/error.hpp"
 #include "headgate/runtime.hpp"
+#include "library/core/format.hpp"
 #include "library/core/option_rows.hpp"
 #include "library/core/rows.hpp"
 #include "library/core/tensor_rows.hpp"
@@ -99,8 +100,8 @@ std::vector<ArgumentText> input_texts_of(std::size_t required) {
   std::vector<ArgumentText> texts;
   for (const auto& row : kRows) {
     const bool optional = texts.size() >= required;
-    const std::string help = fmt::format("{}, {}: {}{}", row.shape, types_of(row.elements), row.help,
-                                         row.traits.forward_only ? "; without gradients" : "");
+    const std::string help = formatted("{}, {}: {}{}", row.shape, types_of(row.elements), row.help,
+                                       row.traits.forward_only ? "; without gradients" : "");
     texts.push_back({row.name, optional ? "Array | None" : "Array", optional ? "None" : "", help});
   }
   return texts;
@@ -109,7 +110,7 @@ std::vector<ArgumentText> input_texts_of(std::size_t required) {
 /// What a signature says of a tensor that backward reads beside the inputs.
 template <class Row>
 ArgumentText text_of_read(const Row& row) {
-  const std::string help = fmt::format("{}, {}: {}", row.shape, types_of(row.elements), row.help);
+  const std::string help = formatted("{}, {}: {}", row.shape, types_of(row.elements), row.help);
   return {row.name, "Array | None", "None", help};
 }
 
@@ -181,13 +182,13 @@ std::vector<bool> chosen_rows(const Keywords& keywords, const char* name, const 
 /// What a result says of an output.
 template <class Row>
 ArgumentText text_of_output(const Row& row) {
-  return {row.name, {}, {}, fmt::format("{}, {}: {}", row.shape, output_types_of(row.elements), row.help)};
+  return {row.name, {}, {}, formatted("{}, {}: {}", row.shape, output_types_of(row.elements), row.help)};
 }
 
 /// What a result says of a gradient.
 template <class Row>
 ArgumentText text_of_gradient(const Row& row) {
-  return {row.name, {}, {}, fmt::format("shape and dtype of {}", input_of_gradient(row).name)};
+  return {row.name, {}, {}, formatted("shape and dtype of {}", input_of_gradient(row).name)};
 }
 
 // --- options --------------------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ auto found(const Keywords& keywords, const char* name, const Find& find) {
   try {
     return find();
   } catch (const Error& error) {
-    throw Error(fmt::format("{}: {}: {}", keywords.function(), name, error.what()));
+    throw Error(formatted("{}: {}: {}", keywords.function(), name, error.what()));
   }
 }
 
@@ -226,7 +227,7 @@ void take_option(const Keywords& keywords, const Row& row, Options& options) {
     member = take_threads(keywords);
   } else if constexpr (std::is_enum_v<Value>) {
     const std::string word = keywords.take(name, "a word", std::string(word_of(member)));
-    member = parse_option(fmt::format("{}: {}", keywords.function(), name), word, row);
+    member = parse_option(formatted("{}: {}", keywords.function(), name), word, row);
   } else if constexpr (Row::kMayBeEmpty) {
     member = keywords.require<Value>(name);
   } else {
@@ -256,14 +257,14 @@ TypeAndDefault type_and_default(const Row& row, const Options& defaults) {
   if constexpr (Row::kIsName) {
     return {"str", "''"};
   } else if constexpr (std::is_enum_v<Value>) {
-    return {"str", fmt::format("'{}'", word_of(row.of(defaults)))};
+    return {"str", formatted("'{}'", word_of(row.of(defaults)))};
   } else {
     const std::string type = std::is_integral_v<Value> ? "int" : "float";
     if (!row.text.default_text.empty()) return {type + " | None", "None"};
     if constexpr (Row::kMayBeEmpty) {
       return {type, ""};
     } else if constexpr (std::is_integral_v<Value>) {
-      return {type, fmt::format("{}", row.of(defaults))};
+      return {type, formatted("{}", row.of(defaults))};
     } else {
       return {type, float_text(row.of(defaults))};
     }
@@ -274,7 +275,7 @@ template <class Row>
 std::string help_of(const Row& row) {
   std::string help(row.text.help);
   if constexpr (std::is_enum_v<typename Row::Value>) help = words_of(row) + "; " + help;
-  if (!row.text.default_text.empty()) help += fmt::format("; {} where it is None", row.text.default_text);
+  if (!row.text.default_text.empty()) help += formatted("; {} where it is None", row.text.default_text);
   return help;
 }
 

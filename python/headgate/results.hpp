@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "library/core/check.hpp"
+#include "library/core/format.hpp"
 #include "python/headgate/arrays.hpp"
 #include "python/headgate/keywords.hpp"
 
@@ -57,8 +57,8 @@ std::vector<bool> chosen_of(const Keywords& keywords, const char* name, const Ro
         std::find_if(rows.begin(), rows.end(), [&](const auto& candidate) { return wanted == name_of(candidate); });
     if (row == rows.end()) {
       std::string known;
-      for (const auto& candidate : rows) known += fmt::format("{}{}", known.empty() ? "" : ", ", name_of(candidate));
-      throw Error(fmt::format("{}: {}: '{}' is none of {}", keywords.function(), name, wanted, known));
+      for (const auto& candidate : rows) known += formatted("{}{}", known.empty() ? "" : ", ", name_of(candidate));
+      throw Error(formatted("{}: {}: '{}' is none of {}", keywords.function(), name, wanted, known));
     }
     chosen[static_cast<std::size_t>(row - rows.begin())] = true;
   }
@@ -75,7 +75,7 @@ void bind_results(nb::module_& module, const char* name, const Rows& rows, const
     arguments.push_back({text.name, "Array | None", "None", text.help});
   }
   const std::string help =
-      fmt::format("{}\n\nAttributes, None where there is no array:\n{}", doc, arguments_help(arguments));
+      formatted("{}\n\nAttributes, None where there is no array:\n{}", doc, arguments_help(arguments));
   auto bound = nb::class_<Class>(module, name, help.c_str());
   const std::string class_name = name;
   define_method<Class*>(
@@ -87,7 +87,7 @@ void bind_results(nb::module_& module, const char* name, const Rows& rows, const
       },
       arguments, 0, "None", "Takes arrays by their names.");
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string getter = fmt::format("def {}(self, /) -> Array | None", arguments[i].name);
+    const std::string getter = formatted("def {}(self, /) -> Array | None", arguments[i].name);
     bound.def_prop_ro(
         arguments[i].name.c_str(), [i](const Class& self) { return self.arrays[i]; }, nb::sig(getter.c_str()),
         arguments[i].help.c_str());
@@ -97,9 +97,9 @@ void bind_results(nb::module_& module, const char* name, const Rows& rows, const
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       if (self.arrays[i].is_none()) continue;
       const nb::tuple shape(self.arrays[i].attr("shape"));
-      text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", arguments[i].name, nb::str(shape).c_str());
+      text += formatted("{}{}: {}", text.empty() ? "" : ", ", arguments[i].name, nb::str(shape).c_str());
     }
-    return fmt::format("{}({})", class_name, text);
+    return formatted("{}({})", class_name, text);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "library/core/check.hpp"
+#include "library/core/format.hpp"
 
 namespace headgate {
 
@@ -11,14 +12,14 @@ const Backend& choose_backend(std::span<const Backend* const> list, const Backen
   const Backend* only = problem.context.backend != nullptr ? problem.context.backend : forced;
   if (only != nullptr) {
     const char* reason = only->declines(problem);
-    if (reason != nullptr) throw Error(fmt::format("backend {}: {}", only->name, reason));
+    if (reason != nullptr) throw Error(formatted("backend {}: {}", only->name, reason));
     return *only;
   }
   std::string reasons;
   for (const Backend* backend : list) {
     const char* reason = backend->declines(problem);
     if (reason == nullptr) return *backend;
-    reasons += fmt::format("{}backend {}: {}", reasons.empty() ? "" : "; ", backend->name, reason);
+    reasons += formatted("{}backend {}: {}", reasons.empty() ? "" : "; ", backend->name, reason);
   }
   throw Error(reasons);
 }

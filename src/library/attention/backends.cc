@@ -8,6 +8,7 @@
 
 #include "headgate/runtime.hpp"
 #include "library/core/check.hpp"
+#include "library/core/format.hpp"
 
 namespace headgate {
 namespace {
@@ -20,8 +21,8 @@ const Backend& backend_named(const std::string& name, const char* origin) {
   for (const Backend* backend : kBackends) {
     if (name == backend->name) return *backend;
   }
-  throw Error(fmt::format("{} names backend '{}', but this build has: {}", origin, name,
-                          fmt::join(supported_backends(), ", ")));
+  throw Error(
+      formatted("{} names backend '{}', but this build has: {}", origin, name, comma_separated(supported_backends())));
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "library/attention/call_report.hpp"
 
-#include <fmt/format.h>
-
 #include "library/core/attention_options.hpp"
 #include "library/core/attention_tensors.hpp"
+#include "library/core/format.hpp"
 
 namespace headgate {
 std::string report_line(const char* operation, const Problem& problem, const AttentionOptions& options,
@@ -12,12 +11,12 @@ std::string report_line(const char* operation, const Problem& problem, const Att
   std::string text = call_text(operation, report.backend, problem.context) +
                      arguments_text<kAttentionInputs, kAttentionOptions>(problem.inputs, options);
   for (const CallReport::Group& group : report.groups) {
-    text += fmt::format(", route {} × {}", group.route, group.sequences);
+    text += formatted(", route {} × {}", group.route, group.sequences);
     if (!group.declined.empty()) text += " (" + group.declined + ")";
   }
   if (report.groups.empty()) text += ", nothing to compute";
   return text +
-         fmt::format(", {:.2f} MiB, {:.3f} ms", static_cast<double>(report.memory_bytes) / (1 << 20), milliseconds);
+         formatted(", {:.2f} MiB, {:.3f} ms", static_cast<double>(report.memory_bytes) / (1 << 20), milliseconds);
 }
 
 }  // namespace headgate

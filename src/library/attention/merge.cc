@@ -11,6 +11,7 @@
 #include "library/attention/gate_checks.hpp"
 #include "library/core/check.hpp"
 #include "library/core/element.hpp"
+#include "library/core/format.hpp"
 
 namespace headgate {
 namespace {
@@ -20,8 +21,8 @@ void check_parts(Call& call, std::span<const MergePart> parts, std::vector<std::
   if (parts.empty()) call.fail("parts is empty but must have at least one part");
   names.reserve(2 * parts.size());
   for (std::size_t n = 0; n < parts.size(); ++n) {
-    const Argument attn{names.emplace_back(fmt::format("parts[{}].attn", n)).c_str(), parts[n].attn};
-    const Argument lse{names.emplace_back(fmt::format("parts[{}].lse", n)).c_str(), parts[n].lse};
+    const Argument attn{names.emplace_back(formatted("parts[{}].attn", n)).c_str(), parts[n].attn};
+    const Argument lse{names.emplace_back(formatted("parts[{}].lse", n)).c_str(), parts[n].lse};
     call.require_given(attn);
     call.require_given(lse);
     if (n == 0) {
@@ -185,7 +186,7 @@ void attention_merge_backward(std::span<const MergePartGradients> gradients, con
   gradient_names.reserve(2 * gradients.size());
   for (std::size_t n = 0; n < gradients.size(); ++n) {
     const auto name = [&](const char* what) {
-      return gradient_names.emplace_back(fmt::format("gradients[{}].{}", n, what)).c_str();
+      return gradient_names.emplace_back(formatted("gradients[{}].{}", n, what)).c_str();
     };
     check_row_output(call, {name("attn"), gradients[n].attn}, m);
     check_lse_output(call, {name("lse"), gradients[n].lse}, m);

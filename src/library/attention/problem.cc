@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "library/attention/problem.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,6 +13,7 @@
 #include "library/core/attention_tensors.hpp"
 #include "library/core/check.hpp"
 #include "library/core/element.hpp"
+#include "library/core/format.hpp"
 #include "library/core/gate_functions.hpp"
 #include "library/core/statistics_outputs.hpp"
 
@@ -288,7 +287,7 @@ void check_alibi_slopes(Call& call, const Argument& arg, const ScoreRange& range
     for (std::int64_t h = 0; h < p.Hq; ++h) {
       const double value = load(arg.view, 0, 0, n, h);
       if (std::abs(value) <= range.huge) continue;
-      const std::string place = by_sequence ? fmt::format("{},{}", n, h) : fmt::format("{}", h);
+      const std::string place = by_sequence ? formatted("{},{}", n, h) : formatted("{}", h);
       call.fail("{}[{}] is {} but must be finite in {}", arg.name, place, value, range.name);
     }
   }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -19,6 +17,7 @@
 #include "library/call/overlap.hpp"
 #include "library/core/check.hpp"
 #include "library/core/element.hpp"
+#include "library/core/format.hpp"
 
 // The checks that every tensor argument of a call goes through.
 
@@ -34,14 +33,14 @@ struct Argument {
 
 inline std::string dtype_text(DType dtype) {
   if (dtype == DType::none || dtype_bytes(dtype) != 0) return dtype_name(dtype);
-  return fmt::format("unknown ({})", static_cast<std::int32_t>(dtype));
+  return formatted("unknown ({})", static_cast<std::int32_t>(dtype));
 }
 
 inline std::string dtypes_text(std::initializer_list<DType> dtypes) {
   std::string text;
   for (auto dtype = dtypes.begin(); dtype != dtypes.end(); ++dtype) {
     if (std::find(dtypes.begin(), dtype, *dtype) != dtype) continue;
-    text += fmt::format("{}{}", text.empty() ? "" : " or ", dtype_name(*dtype));
+    text += formatted("{}{}", text.empty() ? "" : " or ", dtype_name(*dtype));
   }
   return text;
 }
@@ -119,7 +118,7 @@ class Call {
 
   template <typename... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
-    throw Error(fmt::format("{}: ", function_) + fmt::format(format, std::forward<Args>(args)...));
+    throw Error(formatted("{}: ", function_) + formatted(format, std::forward<Args>(args)...));
   }
 
   /// False for an absent tensor; one without a dtype must not carry data.

@@ -17,6 +17,7 @@
 #include "library/core/arena.hpp"
 #include "library/core/check.hpp"
 #include "library/core/dispatch.hpp"
+#include "library/core/format.hpp"
 
 namespace headgate {
 namespace {
@@ -37,18 +38,12 @@ std::int64_t supported_mask() {
   return supported;
 }
 
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 std::int64_t supported_bit(const std::string& name, const char* origin) {
   for (const TargetRow& row : kTargetRows) {
     if (name == row.name && (row.bit & supported_mask()) != 0) return row.bit;
   }
-  throw Error(fmt::format("{} names vector target '{}', but this CPU and build can run: {}", origin, name,
-                          joined(names_of(supported_mask()))));
+  throw Error(formatted("{} names vector target '{}', but this CPU and build can run: {}", origin, name,
+                        comma_separated(names_of(supported_mask()))));
 }
 
 std::int64_t default_bit() {
@@ -113,8 +108,8 @@ ExecutionContext resolved(const ExecutionContext& context) {
   require(context.threads >= 0, "threads is {} but must be at least 0", context.threads);
   const bool one_bit = std::has_single_bit(static_cast<std::uint64_t>(context.target));
   if (context.target != 0 && (!one_bit || (context.target & supported_mask()) == 0)) {
-    throw Error(fmt::format("target is {:#x} but must be the bit of one target that this CPU and build can run: {}",
-                            context.target, joined(names_of(supported_mask()))));
+    throw Error(formatted("target is {:#x} but must be the bit of one target that this CPU and build can run: {}",
+                          context.target, comma_separated(names_of(supported_mask()))));
   }
   ExecutionContext result = context;
   // Bounded: an OpenMP runtime that cannot create a thread ends the process.

@@ -3,10 +3,9 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <string_view>
 
 #include "library/core/check.hpp"
+#include "library/core/format.hpp"
 #include "library/core/targets.hpp"
 
 namespace headgate {
@@ -21,26 +20,18 @@ const char* target_name(std::int64_t bit) {
 
 }  // namespace
 
-bool is_verbose() {
-  static const bool verbose = [] {
-    const char* text = std::getenv("HEADGATE_VERBOSE");
-    return text != nullptr && *text != '\0' && std::string_view(text) != "0";
-  }();
-  return verbose;
-}
-
 void print_report(const std::string& line) {
   const std::string text = line + "\n";
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
 std::string call_text(const char* operation, const char* backend, const ExecutionContext& context) {
-  return fmt::format("headgate: {}, {} {}, {} {}", operation, backend, target_name(context.target), context.threads,
-                     context.threads == 1 ? "thread" : "threads");
+  return formatted("headgate: {}, {} {}, {} {}", operation, backend, target_name(context.target), context.threads,
+                   context.threads == 1 ? "thread" : "threads");
 }
 
 std::string tensor_text(const char* name, const ConstTensorView& tensor) {
-  return fmt::format("{} {} {}", name, dtype_name(tensor.dtype), shape_text(tensor.shape));
+  return formatted("{} {} {}", name, dtype_name(tensor.dtype), shape_text(tensor.shape));
 }
 
 }  // namespace headgate

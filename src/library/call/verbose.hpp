@@ -1,23 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fmt/format.h>
-
 #include <chrono>
 #include <string>
 
 #include "headgate/runtime.hpp"
 #include "headgate/tensor.hpp"
+#include "library/core/format.hpp"
 #include "library/core/option_rows.hpp"
 #include "library/core/rows.hpp"
+#include "library/core/verbosity.hpp"
 
-// HEADGATE_VERBOSE=1: a line for each call on stderr.
+// What a call reports if is_verbose(): a line on stderr.
 
 namespace headgate {
-
-/// Whether calls are reported. The environment variable HEADGATE_VERBOSE is read once for the process: unset, empty or
-/// 0 for no.
-bool is_verbose();
 
 /// Writes the line and a line feed to stderr at once, so that lines of several threads stay whole.
 void print_report(const std::string& line);
@@ -38,7 +34,7 @@ std::string arguments_text(const Inputs& inputs, const Options& options) {
     if (tensor.present()) text += ", " + (row.traits.required ? tensor_text(row.name, tensor) : std::string(row.name));
   }
   for_each_set_option<kOptions, Options>(options, [&text](const auto& row, const std::string& value) {
-    text += fmt::format(", {} {}", row.text.name, value);
+    text += formatted(", {} {}", row.text.name, value);
   });
   return text;
 }
@@ -58,8 +54,8 @@ template <const auto& kInputs, const auto& kOptions, class Problem, class Option
 void run_reported(const char* operation, const Problem& problem, const Options& options, const Run& run) {
   if (!is_verbose()) return run();
   const double milliseconds = milliseconds_of(run);
-  print_report(fmt::format("{}{}, {:.3f} ms", call_text(operation, "cpu", problem.context),
-                           arguments_text<kInputs, kOptions>(problem.inputs, options), milliseconds));
+  print_report(formatted("{}{}, {:.3f} ms", call_text(operation, "cpu", problem.context),
+                         arguments_text<kInputs, kOptions>(problem.inputs, options), milliseconds));
 }
 
 }  // namespace headgate

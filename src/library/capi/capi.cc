@@ -20,6 +20,7 @@
 #include "library/core/attention_options.hpp"
 #include "library/core/attention_tensors.hpp"
 #include "library/core/check.hpp"
+#include "library/core/format.hpp"
 #include "library/core/statistics_outputs.hpp"
 
 namespace headgate::capi {
@@ -91,8 +92,8 @@ std::vector<Cpp> to_parts(const C* given, std::size_t count, const char* name) {
   require(given != nullptr || count == 0, "{} is null but count is {}", name, count);
   std::vector<Cpp> parts;
   for (std::size_t n = 0; n < count; ++n) {
-    parts.push_back({to_view(given[n].attn, fmt::format("{}[{}].attn", name, n).c_str()),
-                     to_view(given[n].lse, fmt::format("{}[{}].lse", name, n).c_str())});
+    parts.push_back({to_view(given[n].attn, formatted("{}[{}].attn", name, n).c_str()),
+                     to_view(given[n].lse, formatted("{}[{}].lse", name, n).c_str())});
   }
   return parts;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "library/core/check.hpp"
+#include "library/core/format.hpp"
 
 namespace headgate::capi {
 
@@ -24,7 +25,7 @@ Struct read_sized(const Struct* given, const char* name, const std::vector<std::
   require(given != nullptr, "{} is null", name);
   const std::size_t size = given->struct_size;
   std::string older;
-  for (const std::size_t older_size : older_sizes) older += fmt::format("{}, or ", older_size);
+  for (const std::size_t older_size : older_sizes) older += formatted("{}, or ", older_size);
   const bool is_older = std::find(older_sizes.begin(), older_sizes.end(), size) != older_sizes.end();
   require(is_older || (size >= sizeof(Struct) && size <= kMaxStructSize), "{}.struct_size is {} but must be {}{} to {}",
           name, size, older, sizeof(Struct), kMaxStructSize);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <limits>
@@ -10,6 +8,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "library/core/format.hpp"
 
 // Finds the word that a mistyped one was probably meant to be, for "did you mean …?" in messages.
 
@@ -57,12 +57,12 @@ inline std::string_view nearest_word(std::string_view text, const std::vector<st
 /// The end of a message about `text`, "; did you mean WORD?"; empty where no word of `known` is near.
 inline std::string did_you_mean(std::string_view text, const std::vector<std::string_view>& known) {
   const std::string_view word = nearest_word(text, known);
-  return word.empty() ? std::string() : fmt::format("; did you mean {}?", word);
+  return word.empty() ? std::string() : formatted("; did you mean {}?", word);
 }
 
 /// Returns "'TEXT' is none of A, B, …; did you mean B?".
 inline std::string word_complaint(std::string_view text, const std::vector<std::string_view>& known) {
-  return fmt::format("'{}' is none of {}{}", text, fmt::join(known, ", "), did_you_mean(text, known));
+  return formatted("'{}' is none of {}{}", text, comma_separated(known), did_you_mean(text, known));
 }
 
 }  // namespace headgate

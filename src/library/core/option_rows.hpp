@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fmt/format.h>
-
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -12,6 +10,7 @@
 #include <type_traits>
 
 #include "headgate/runtime.hpp"
+#include "library/core/format.hpp"
 #include "library/core/rows.hpp"
 #include "library/core/words.hpp"
 
@@ -131,7 +130,7 @@ typename Row::Value parse_option(std::string_view what, std::string_view text, c
   const std::optional<Value> found = find_word<Value>(text);
   const std::string words = words_of(row);
   const bool taken =
-      found && fmt::format(", {}, ", words).find(fmt::format(", {}, ", word_of(*found))) != std::string::npos;
+      found && formatted(", {}, ", words).find(formatted(", {}, ", word_of(*found))) != std::string::npos;
   require(taken, "{}: '{}' is none of {}", what, text, words);
   return *found;
 }
@@ -142,9 +141,9 @@ std::string option_value_text(const Value& value) {
   if constexpr (std::is_enum_v<Value>) {
     return std::string(word_of(value));
   } else if constexpr (std::is_same_v<Value, std::optional<double>>) {
-    return fmt::format("{}", value.value_or(0));
+    return formatted("{}", value.value_or(0));
   } else if constexpr (std::is_arithmetic_v<Value>) {
-    return fmt::format("{}", value);
+    return formatted("{}", value);
   } else {
     return "given";
   }

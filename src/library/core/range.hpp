@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "library/core/check.hpp"
+#include "library/core/format.hpp"
 
 namespace headgate {
 
@@ -36,9 +37,9 @@ struct Range<T> {
     const char* above = at_least == Bound::included ? "from " : "above ";
     if (most == std::numeric_limits<T>::max()) {
       if (least == std::numeric_limits<T>::lowest()) return "a finite number";
-      return fmt::format("a finite number {}{}{}", above, least, at_least == Bound::included ? " on" : "");
+      return formatted("a finite number {}{}{}", above, least, at_least == Bound::included ? " on" : "");
     }
-    return fmt::format("{}{} to {}{}", above, least, at_most == Bound::included ? "" : "below ", most);
+    return formatted("{}{} to {}{}", above, least, at_most == Bound::included ? "" : "below ", most);
   }
 };
 

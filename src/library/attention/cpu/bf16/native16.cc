@@ -95,7 +95,7 @@ void set_native16_products(const std::string& name) {
   }
   require(name.empty() || unit != Native16Unit::none,
           "set_native16_products names '{}', but this CPU and build have: {}", name,
-          fmt::join(supported_native16_products(), ", "));
+          comma_separated(supported_native16_products()));
   forced_unit.store(unit, std::memory_order_relaxed);
 }
 
