@@ -17,6 +17,7 @@
 #include "models/io/given_path.hpp"
 #include "models/io/input_file.hpp"
 #include "models/io/json.hpp"
+#include "models/io/work.hpp"
 #include "models/train/metrics_record.hpp"
 #include "models/train/run_directory.hpp"
 
@@ -32,12 +33,13 @@ constexpr std::size_t kChunk = std::size_t{1} << 20;
 constexpr int kMostNested = 16;
 constexpr std::int64_t kMostCounted = std::int64_t{1} << 53;  // readers of JSON may use doubles
 
-/// Calls take(line, number, whether its newline is there) for each line.
+/// Calls take(line, number, whether its newline is there) for each line, and reports the work.
 template <class Take>
 void for_each_line(const io::InputFile& file, const Take& take) {
   std::string line, chunk;
   std::int64_t number = 1;
   for (std::size_t at = 0; at < file.size(); at += chunk.size()) {
+    io::report_work("reading ", file.path(), static_cast<double>(at) / static_cast<double>(file.size()));
     chunk.resize(std::min(kChunk, file.size() - at));
     file.read(chunk.data(), chunk.size());
     std::string_view rest = chunk;
@@ -53,6 +55,7 @@ void for_each_line(const io::InputFile& file, const Take& take) {
     }
   }
   if (!line.empty()) take(line, number, false);
+  io::report_work("reading ", file.path(), 1.0);
 }
 
 /// Returns a value as messages quote it.

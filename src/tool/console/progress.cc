@@ -12,6 +12,7 @@
 #include <string>
 #include <system_error>
 
+#include "library/core/verbosity.hpp"
 #include "tool/console/console.hpp"
 
 namespace headgate::console {
@@ -31,7 +32,7 @@ ProgressBar* g_in_line = nullptr;  // the bar that is drawn
 
 }  // namespace
 
-bool progress_is_shown() { return !is_quiet() && takes_control_codes(STDERR_FILENO); }
+bool progress_is_shown() { return !is_quiet() && !is_verbose() && takes_control_codes(STDERR_FILENO); }
 
 ProgressBar::Clock::duration progress_delay() {
   constexpr double kUsual = 2.0;

@@ -13,7 +13,8 @@ namespace headgate::console {
 /// Returns the width of the terminal on stderr, or COLUMNS if the terminal does not report one, or 80.
 std::size_t terminal_columns();
 
-/// Whether progress is shown: stderr is a terminal that takes control codes, and is_quiet() is false.
+/// Whether progress is shown: stderr is a terminal that takes control codes, is_quiet() is false, and the library does
+/// not print its calls there (is_verbose()).
 bool progress_is_shown();
 
 /// Returns how long work goes on before its progress appears: the seconds in HEADGATE_PROGRESS_SECONDS, 2 by default.

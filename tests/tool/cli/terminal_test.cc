@@ -90,6 +90,25 @@ TEST_F(TerminalTest, Convert_AnyWidth_ShowsItsProgress) {
   EXPECT_EQ(plain.find('%'), std::string::npos) << "no terminal: " << plain;
 }
 
+TEST_F(TerminalTest, Compare_AnyWidth_ShowsItsProgress) {
+  const std::string run = verb.path(long_run());
+  for (const int columns : kWidths) {
+    const Screen screen = run_on_terminal(columns, tool({"compare", run, run, "--out", verb.path("compared.html")}));
+    expect_frames(screen, columns, {"%", "…"});
+    if (columns >= 80) expect_frames(screen, columns, {"reading /", "metrics.jsonl"});
+  }
+}
+
+TEST_F(TerminalTest, VerboseCalls_AreNotMixedWithProgress) {
+  ASSERT_EQ(verb.train("run", {"--steps", "1"}).status, 0);
+  const std::vector<std::string> eval = tool({"eval", verb.path("run"), "--text", verb.text(), "--batch", "1"});
+  expect_frames(run_on_terminal(80, eval, {"HEADGATE_VERBOSE=0"}), 80, {"evaluating "});
+  const Screen screen = run_on_terminal(80, eval, {"HEADGATE_VERBOSE=1"});
+  EXPECT_EQ(screen.status, 0) << screen.output;
+  EXPECT_NE(screen.output.find("headgate: attention_forward"), std::string::npos) << screen.output;
+  EXPECT_EQ(screen.output.find("evaluating "), std::string::npos) << screen.output;
+}
+
 TEST_F(TerminalTest, Terminal_WithoutAWidth_UsesColumns) {
   ASSERT_EQ(verb.train("run", {"--steps", "1"}).status, 0);
   const std::vector<std::string> eval = tool({"eval", verb.path("run"), "--text", verb.text(), "--batch", "1"});
