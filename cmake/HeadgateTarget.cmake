@@ -24,10 +24,10 @@ function(headgate_library name)
   endif()
 endfunction()
 
-# headgate_own_fmt(TARGET): the target's library has a copy of fmt, so that its users need none, which
-# src/library/call/format.cc alone compiles: that takes three seconds a file (core/format.hpp).
+# headgate_own_fmt(TARGET): for libraries that have a copy of fmt in them, so that their users need none. Of their files
+# src/library/call/format.cc alone compiles it (core/format.hpp).
 function(headgate_own_fmt name)
-  target_include_directories(${name} SYSTEM PRIVATE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
+  target_include_directories(${name} SYSTEM PRIVATE $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
   target_compile_definitions(${name} PRIVATE HEADGATE_OWN_FMT)
 endfunction()
 

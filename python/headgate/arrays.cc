@@ -144,9 +144,8 @@ DType dtype_of_array(const char* function, const char* name, nb::handle object, 
     const bool same = dtype.code == static_cast<std::uint8_t>(row.code) && dtype.bits == row.bits && dtype.lanes == 1;
     if (same) return row.dtype;
   }
-  std::string known;
-  for (const DTypeRow& row : kDTypes) known += formatted("{}{}", known.empty() ? "" : ", ", row.name);
-  throw Error(formatted("{}: {} has dtype {} but must be one of {}", function, name, own_dtype(object), known));
+  throw Error(formatted("{}: {} has dtype {} but must be one of {}", function, name, own_dtype(object),
+                        comma_separated(kDTypes, &DTypeRow::name)));
 }
 
 [[noreturn]] void refuse_rank(const char* function, const char* name, std::span<const std::int64_t> sizes,
@@ -194,12 +193,11 @@ View view_of_array(const char* function, const char* name, const ArrayMemory& ar
 }  // namespace
 
 DType dtype_of_word(const char* function, const char* name, const std::string& word) {
-  std::string known;
   for (const DTypeRow& row : kDTypes) {
     if (word == row.name || word == dtype_name(row.dtype)) return row.dtype;
-    known += formatted("{}{}", known.empty() ? "" : ", ", dtype_name(row.dtype));
   }
-  throw Error(formatted("{}: {}: '{}' is none of {}", function, name, word, known));
+  throw Error(formatted("{}: {}: '{}' is none of {}", function, name, word,
+                        comma_separated(kDTypes, [](const DTypeRow& row) { return dtype_name(row.dtype); })));
 }
 
 std::string sizes_text(std::span<const std::int64_t> sizes) {

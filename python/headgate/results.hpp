@@ -56,9 +56,8 @@ std::vector<bool> chosen_of(const Keywords& keywords, const char* name, const Ro
     const auto* row =
         std::find_if(rows.begin(), rows.end(), [&](const auto& candidate) { return wanted == name_of(candidate); });
     if (row == rows.end()) {
-      std::string known;
-      for (const auto& candidate : rows) known += formatted("{}{}", known.empty() ? "" : ", ", name_of(candidate));
-      throw Error(formatted("{}: {}: '{}' is none of {}", keywords.function(), name, wanted, known));
+      throw Error(
+          formatted("{}: {}: '{}' is none of {}", keywords.function(), name, wanted, comma_separated(rows, name_of)));
     }
     chosen[static_cast<std::size_t>(row - rows.begin())] = true;
   }

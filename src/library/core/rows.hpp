@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "library/core/format.hpp"
 #include "library/core/range.hpp"
 #include "library/core/words.hpp"
 
@@ -50,13 +51,13 @@ std::string_view option_word_of(Enum value) {
 /// The value that the option's text means: a word of OptionWords or of Words. Throws Error, as parse_word does.
 template <typename Enum>
 Enum parse_option_word(std::string_view option, std::string_view text) {
-  std::string known;
-  for (const auto& row : OptionWords<Enum>::kAll) {
+  const auto& words = OptionWords<Enum>::kAll;
+  for (const auto& row : words) {
     if (is_word(text, row.word)) return row.value;
-    known += (known.empty() ? "" : ", ") + std::string(row.word);
   }
   const std::optional<Enum> found = find_word<Enum>(text);
-  require(found.has_value(), "{}: '{}' is none of {}", option, text, known);
+  require(found.has_value(), "{}: '{}' is none of {}", option, text,
+          comma_separated(words, [](const auto& row) { return row.word; }));
   return *found;
 }
 

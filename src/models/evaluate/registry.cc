@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "library/core/check.hpp"
+#include "library/core/format.hpp"
 #include "library/core/nearest_word.hpp"
 #include "library/core/words.hpp"
 #include "models/evaluate/attention_entropy.hpp"
@@ -110,11 +111,7 @@ MetricList default_metrics() {
   return those([](const Metric* metric) { return metric->by_default; });
 }
 
-std::string metric_names(const MetricList& metrics) {
-  std::string out;
-  for (const Metric* metric : metrics) out += fmt::format("{}{}", out.empty() ? "" : ", ", metric->name);
-  return out;
-}
+std::string metric_names(const MetricList& metrics) { return comma_separated(metrics, &Metric::name); }
 
 MetricList parse_metrics(const std::vector<std::string>& words) {
   if (words.empty()) return default_metrics();

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "library/core/format.hpp"
 #include "models/io/input_file.hpp"
 #include "models/tokenize/error.hpp"
 #include "models/tokenize/staged_tokenizer.hpp"
@@ -45,12 +46,11 @@ const std::array<Pre, 6>& all_pre() {
 }
 
 const Pre& find_pre(const std::string& name) {
-  std::string names;
   for (const Pre& row : all_pre()) {
     if (row.name == name) return row;
-    names += (names.empty() ? "" : ", ") + std::string(row.name);
   }
-  refuse("tokenizer.ggml.pre: '{}' is not supported; {} are", io::printable(name), names);
+  refuse("tokenizer.ggml.pre: '{}' is not supported; {} are", io::printable(name),
+         comma_separated(all_pre(), &Pre::name));
 }
 
 void read_tokens(TokenizerParts& parts, const GgufVocabulary& from) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "library/core/format.hpp"
 #include "library/core/words.hpp"
 #include "models/decoder/parameters.hpp"
 #include "models/families/model_file.hpp"
@@ -31,8 +32,7 @@ struct ConvertOptions {
 
 /// Returns "596049920 parameters in bf16, with tokenizer.json", and the reason if there is no tokenizer.
 std::string description(const models::ModelFile& file, DType dtype, const generate::GgufTextFiles& text) {
-  std::string names;
-  for (const models::TextFile& each : text.files) names += fmt::format("{}{}", names.empty() ? "" : ", ", each.name);
+  const std::string names = comma_separated(text.files, &models::TextFile::name);
   return fmt::format("{} parameters in {}{}{}{}", models::parameter_count(file.config()), dtype_name(dtype),
                      names.empty() ? "" : ", with ", names,
                      text.no_tokenizer.empty() ? "" : fmt::format("; without a tokenizer: {}", text.no_tokenizer));

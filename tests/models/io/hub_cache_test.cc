@@ -103,7 +103,7 @@ TEST(HubCachePlace, Environment_InTheOrderOfHuggingfaceHub_SaysWhere) {
   EXPECT_EQ(hub_cache(), "/new");
 }
 
-TEST(HubCachePlace, EmptyVariables_CountAsUnset) {
+TEST(HubCachePlace, Environment_EmptyVariables_CountAsUnset) {
   const Variable home("HOME", "/home/x");
   const Variable hub("HF_HUB_CACHE", ""), old("HUGGINGFACE_HUB_CACHE", ""), hf("HF_HOME", "");
   const Variable xdg("XDG_CACHE_HOME", "");

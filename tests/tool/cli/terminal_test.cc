@@ -99,7 +99,7 @@ TEST_F(TerminalTest, Compare_AnyWidth_ShowsItsProgress) {
   }
 }
 
-TEST_F(TerminalTest, VerboseCalls_AreNotMixedWithProgress) {
+TEST_F(TerminalTest, Eval_VerboseCalls_ShowsNoProgress) {
   ASSERT_EQ(verb.train("run", {"--steps", "1"}).status, 0);
   const std::vector<std::string> eval = tool({"eval", verb.path("run"), "--text", verb.text(), "--batch", "1"});
   expect_frames(run_on_terminal(80, eval, {"HEADGATE_VERBOSE=0"}), 80, {"evaluating "});

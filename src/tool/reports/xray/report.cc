@@ -14,6 +14,7 @@
 
 #include "headgate/version.h"
 #include "library/core/check.hpp"
+#include "library/core/format.hpp"
 #include "models/decoder/decoder.hpp"
 #include "models/decoder/parameters.hpp"
 #include "models/evaluate/layer_heads.hpp"
@@ -183,10 +184,7 @@ std::int64_t override_tokens(const train::EvaluationInput& input, const Choices&
 /// Returns a line on the cost of a model's overrides.
 std::string override_plan(const train::LoadedModel& model, const train::EvaluationInput& input,
                           const Choices& choices) {
-  std::string words;
-  for (const OverrideRow* row : overrides_of(model.config)) {
-    words += fmt::format("{}{}", words.empty() ? "" : ", ", row->word);
-  }
+  const std::string words = comma_separated(overrides_of(model.config), &OverrideRow::word);
   return fmt::format("{}: overrides of {} ({}) take {} passes over {} tokens", model.name, word_of(*choices.overrides),
                      words, planned_passes(model.config, *choices.overrides), override_tokens(input, choices));
 }
