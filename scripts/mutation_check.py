@@ -157,7 +157,7 @@ def configure(tree, build):
         "Ninja",
         "-DCMAKE_BUILD_TYPE=Release",
         "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
-        "-DHEADGATE_ONE_TARGET=ON",
+        "-DHEADGATE_VECTOR_TARGETS=avx2",
         "-DHEADGATE_INSTALL=OFF",
         "-DHEADGATE_WERROR=OFF",
     ]

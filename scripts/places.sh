@@ -37,7 +37,7 @@ if command -v ccache >/dev/null; then
   launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache)
 fi
 quiet cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O1 \
-  -DHEADGATE_ONE_TARGET=ON -DHEADGATE_INSTALL=OFF -DHEADGATE_PYTHON=ON -DPython_EXECUTABLE="$python" "${launcher[@]}"
+  -DHEADGATE_VECTOR_TARGETS=avx2 -DHEADGATE_INSTALL=OFF -DHEADGATE_PYTHON=ON -DPython_EXECUTABLE="$python" "${launcher[@]}"
 quiet cmake --build "$build" --target headgate_tool headgate_python headgate_python_models \
   core_test capi_test capi_c99_test metrics_test models_gradients_test models_config_keys_test
 

@@ -30,11 +30,17 @@ std::vector<std::string> names_of(std::int64_t mask) {
   return names;
 }
 
-/// The portable fallback runs everywhere, whether or not the detection lists it. Asks the CPU once: each time takes
-/// some 20 µs in a virtual machine, which intercepts the instruction.
+/// What runs everywhere, whether or not the detection lists it. On x86-64 a build for one target may have a static one
+/// that this CPU lacks.
+#if HWY_ARCH_X86
+constexpr std::int64_t kAlwaysSupported = HWY_EMU128 | HWY_SCALAR;
+#else
+constexpr std::int64_t kAlwaysSupported = HWY_EMU128 | HWY_SCALAR | HWY_STATIC_TARGET;
+#endif
+
+/// Asks the CPU once: each time takes some 20 µs in a virtual machine, which intercepts the instruction.
 std::int64_t supported_mask() {
-  static const std::int64_t supported =
-      (hwy::SupportedTargets() | HWY_EMU128 | HWY_SCALAR | HWY_STATIC_TARGET) & HWY_TARGETS;
+  static const std::int64_t supported = (hwy::SupportedTargets() | kAlwaysSupported) & HWY_TARGETS;
   return supported;
 }
 
@@ -52,7 +58,8 @@ std::int64_t default_bit() {
   for (const TargetRow& row : kTargetRows) {
     if ((row.bit & supported_mask()) != 0) return row.bit;
   }
-  return HWY_STATIC_TARGET;
+  throw Error(formatted("this CPU has none of the vector targets that libheadgate was built for: {}",
+                        comma_separated(names_of(HWY_TARGETS))));
 }
 
 thread_local bool left_by_fork = false;

@@ -7,14 +7,9 @@
 // next lower one in this library, and all of SVE, whose vectors have no size at compile time. Tiles are arrays of
 // vectors, which C++ then cannot form; such CPUs run the NEON code.
 #ifndef HWY_DISABLED_TARGETS
-#ifdef HEADGATE_NO_SSE4  // slow builds: the code is that of AVX2 with shorter vectors
-#define HEADGATE_LEFT_OUT HWY_SSE4
-#else
-#define HEADGATE_LEFT_OUT 0
-#endif
-#define HWY_DISABLED_TARGETS                                                                                    \
-  (HEADGATE_LEFT_OUT | HWY_SSE2 | HWY_SSSE3 | HWY_AVX3_DL | HWY_AVX3_ZEN4 | HWY_AVX3_SPR | HWY_SVE | HWY_SVE2 | \
-   HWY_SVE_256 | HWY_SVE2_128 | HWY_NEON_WITHOUT_AES | HWY_NEON_BF16)
+#define HWY_DISABLED_TARGETS                                                                              \
+  (HWY_SSE2 | HWY_SSSE3 | HWY_AVX3_DL | HWY_AVX3_ZEN4 | HWY_AVX3_SPR | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | \
+   HWY_SVE2_128 | HWY_NEON_WITHOUT_AES | HWY_NEON_BF16)
 #endif
 
 #include "hwy/detect_targets.h"

@@ -113,7 +113,7 @@ HWY_INLINE __m512i load_bytes(const std::uint8_t* from) {
 
 /// Returns 16 in the bytes i … of 16 whose bits are set, 0 in the others.
 HWY_INLINE hn::Vec<HalfBytes> fifth_bits(std::uint16_t bits, [[maybe_unused]] std::size_t i) {
-  const HalfBytes d;
+  [[maybe_unused]] const HalfBytes d;
 #if HWY_TARGET == HWY_AVX3
   return hn::Vec<HalfBytes>{_mm_maskz_set1_epi8(bits, 16)};
 #elif HWY_TARGET == HWY_SCALAR

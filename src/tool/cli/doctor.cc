@@ -3,6 +3,7 @@
 #include <omp.h>
 #include <strings.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <memory>
@@ -106,6 +107,14 @@ std::string advice_on_threads(int threads, int cores) {
   return "";
 }
 
+/// Returns what to do where the build lacks `best`, the best target of the CPU.
+std::string advice_on_target(const std::string& best) {
+  const std::vector<std::string> compiled = compiled_targets();
+  if (std::find(compiled.begin(), compiled.end(), best) != compiled.end()) return "";
+  return fmt::format("this build lacks {}, the best vector target of this CPU: build with HEADGATE_VECTOR_TARGETS=all",
+                     best);
+}
+
 /// Returns the mean number of threads that ran or waited for a core in the last minute, if the system says it.
 std::optional<double> load_of_machine() {
   double load = 0.0;
@@ -152,9 +161,7 @@ std::vector<std::string> advice(int cores, std::optional<double> load) {
   }
   add(advice_on_threads(default_threads(), cores));
   if (load) add(advice_on_load(*load, cores));
-  if (compiled_targets().size() == 1) {
-    add(fmt::format("this build has one vector target, {}: build without HEADGATE_ONE_TARGET", active_target()));
-  }
+  add(advice_on_target(bench::best_target()));
   return out;
 }
 

@@ -14,7 +14,9 @@
 #include <new>
 #include <vector>
 
+#include "headgate/runtime.hpp"
 #include "library/core/check.hpp"
+#include "library/core/dispatch.hpp"
 #include "models/layers/gemm_parts.hpp"
 #include "tool/machine/machine_peak.hpp"
 
@@ -75,6 +77,13 @@ std::string cpu_name() {
   }
   utsname names{};
   return uname(&names) == 0 ? names.machine : "unknown";
+}
+
+std::string best_target() {
+  for (const TargetRow& row : kTargetRows) {
+    if ((row.bit & hwy::SupportedTargets()) != 0) return row.name;
+  }
+  return active_target();
 }
 
 std::string products_description() { return layers::gemm_description(); }

@@ -15,6 +15,9 @@ namespace headgate::bench {
 /// Returns "AMD EPYC 7763 64-Core Processor"; the architecture if the system gives no name.
 std::string cpu_name();
 
+/// Returns the best vector target of this CPU that a build can have, compiled here or not.
+std::string best_target();
+
 /// Returns the library that multiplies matrices, its version and its kernels.
 std::string products_description();
 

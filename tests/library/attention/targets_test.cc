@@ -26,6 +26,13 @@ TEST(Targets, SupportedTargets_ThisCpu_AreCompiledAndTheBestIsTheDefault) {
   }
 }
 
+/// The target that builds with HEADGATE_VECTOR_TARGETS=native have alone.
+TEST(Targets, NativeTarget_OfTheBuild_IsTheBestOfThisCpu) {
+  const std::string native = HEADGATE_NATIVE_TARGET;
+  if (!contains(compiled_targets(), native)) GTEST_SKIP() << "this build has no target " << native;
+  EXPECT_EQ(native, supported_targets().front());
+}
+
 TEST(Targets, SetTarget_SupportedTarget_IsActive) {
   const TargetGuard guard;
   for (const std::string& name : supported_targets()) {

@@ -68,6 +68,11 @@ TEST(Doctor, Variables_ThatCostSpeed_AreNamedWithAdvice) {
   }
 }
 
+TEST(Doctor, Build_WithEveryTarget_IsNotAdvisedAgainst) {
+  if (compiled_targets().size() == 1) GTEST_SKIP() << "this build has one target";
+  EXPECT_FALSE(advises(doctor_json({}), "this build lacks"));
+}
+
 TEST(Doctor, Target_NotTheBest_IsAdvisedAgainst) {
   const std::vector<std::string> targets = supported_targets();
   EXPECT_FALSE(advises(doctor_json({"HEADGATE_ISA=" + targets.front()}), "HEADGATE_ISA"));
