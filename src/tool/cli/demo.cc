@@ -153,7 +153,7 @@ Verb add_demo(CommandLine& line) {
       "heads of 128 over 4096 tokens, causal, in bf16, forward and backward, shows its speed against this machine's "
       "limits and checks sampled rows against the f64 oracle.\n\n"
       "With --model it shows the X-ray of a model that others trained (`headgate xray`). With --data it then trains "
-      "five seeds of three models on bigram-backcopy, a task on which attention without a gate goes to the first "
+      "three seeds of three models on bigram-backcopy, a task on which attention without a gate goes to the first "
       "token, and three byte-level language models of equal size on the text: without a gate, with a headwise and with "
       "an elementwise one, a run a thread. The X-ray of the language models, on held-out text, comes last. All "
       "of it takes at most four minutes on two cores; on a slower machine it takes fewer steps and says so. Files are "

@@ -184,7 +184,7 @@ TrainSettings demo_text_settings() {
   TrainSettings settings = train::task_settings(Task::text);
   settings.batch = 2;
   settings.schedule.peak = 4e-3;
-  settings.schedule.steps = 1200;
+  settings.schedule.steps = 800;
   return settings;
 }
 

@@ -48,7 +48,7 @@ struct Comparison {
 /// and Error if the data is not usable. On text, the MLPs of gated models are narrowed to the same number of
 /// parameters.
 Comparison compare_on_backcopy(const models::DecoderConfig& model, train::TrainSettings settings,
-                               std::int64_t seeds = 5);
+                               std::int64_t seeds = 3);
 Comparison compare_on_text(const models::DecoderConfig& model, train::TrainSettings settings);
 
 /// Returns the model that the demo compares on bigram-backcopy. With separate embeddings, without QK-norm and in short
