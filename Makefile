@@ -9,6 +9,8 @@ SINCE ?=
 LIMIT ?=
 # Names of scripts/check.sh's checks; all by default.
 CHECKS ?=
+# Of `make tool`: what CMakeLists.txt says of HEADGATE_VECTOR_TARGETS; by default what is built stays, and a new build has all.
+VECTOR_TARGETS ?=
 # Options of `make hostile` (tests/hostile/run.py --help) and `make mutants` (scripts/mutation_check.py --help).
 ARGS ?=
 
@@ -25,7 +27,8 @@ help:
 	@echo "make check        a shorter run each of lint, sanitizers (by clang), aarch64 and mutants, after make test;"
 	@echo "                  SINCE=COMMIT: clang-tidy reads the files that changed since; LIMIT=SECONDS: for all of it"
 	@echo "make setup        install every Debian package of scripts/packages.txt that is missing"
-	@echo "make tool         build the command line: build/headgate"
+	@echo "make tool         build the command line: build/headgate; VECTOR_TARGETS=native: for this CPU"
+	@echo "                  alone, in two thirds of the time"
 	@echo "make build        build everything in build/"
 	@echo "make lint         formatting, clang-tidy of every file, direction of includes, ruff"
 	@echo "make sanitize     the whole suite under the address and undefined-behaviour sanitizers, threads under theirs"
@@ -58,7 +61,7 @@ setup:
 tool:
 	@scripts/setup.sh build tool
 	@echo "== headgate: building the command line in build/"
-	@scripts/configure.sh tool
+	@scripts/configure.sh tool $(if $(VECTOR_TARGETS),-D HEADGATE_VECTOR_TARGETS=$(VECTOR_TARGETS))
 	@cmake --build --preset tool
 
 build:
@@ -86,6 +89,8 @@ hostile: tool
 mutants:
 	@scripts/setup.sh build tool tests python
 	@python=$$(scripts/python_venv.sh build mutants) && $$python scripts/mutation_check.py $(ARGS)
+
+install verify-long: VECTOR_TARGETS = all
 
 verify-long: tool
 	@build/headgate verify --problems 10000

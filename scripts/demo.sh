@@ -16,10 +16,11 @@ scripts/real_model.sh build >"$fetched/model" 2>/dev/null &
 model_job=$!
 
 say "building the library in build/"
-# Kernels for every CPU are more than half of the work, so a new build has those for this one alone. `make tool`,
-# `make test` and all else compile the others too, and the demo keeps what they built.
-vector_targets=$(sed -n 's/^HEADGATE_VECTOR_TARGETS:STRING=//p' build/CMakeCache.txt 2>/dev/null || true)
-scripts/configure.sh tool -D "HEADGATE_VECTOR_TARGETS=${vector_targets:-native}"
+# Kernels for every CPU are more than half of the work, so a new build has those for this one alone. `make test` and
+# `make install` compile the others too, and the demo keeps what they built.
+options=()
+[[ -e build/CMakeCache.txt ]] || options=(-D HEADGATE_VECTOR_TARGETS=native)
+scripts/configure.sh tool "${options[@]}"
 cmake --build --preset tool --target headgate_worked_problems
 say "demo"
 build/headgate_worked_problems examples
