@@ -92,7 +92,7 @@ class Loop {
       } else if (command == Command::help) {
         say(stderr, chat_commands_help());
       } else if (!question->empty() && !answer(*question)) {
-        return reader_left_ ? kSuccess : kSignalStatus + SignalWatch::received();
+        return output_.reader_left ? kSuccess : kSignalStatus + SignalWatch::received();
       }
     }
     if (terminal_) say(stderr, "\n");
@@ -114,20 +114,13 @@ class Loop {
       say(stderr, fmt::format("headgate generate: {}; /clear forgets all turns\n", error.what()));
     }
     const int signal_number = SignalWatch::received();
-    return !reader_left_ && (signal_number == 0 || (terminal_ && signal_number == SIGINT));
+    return !output_.reader_left && (signal_number == 0 || (terminal_ && signal_number == SIGINT));
   }
 
   void ask(const std::string& question) {
-    std::string text;
+    output_.text.clear();
     generate::GenerateHooks hooks;
-    hooks.text = [&](std::string_view bytes) {
-      if (options_.json) {
-        text += bytes;
-      } else if (!bytes.empty()) {
-        reader_left_ = !say(stdout, std::string(bytes));
-      }
-      return !reader_left_ && SignalWatch::received() == 0;
-    };
+    hooks.text = text_hook(output_);
     const Generated result = conversation_.ask(question, hooks);
     say_left_out(conversation_.left_out());
     GenerateFigures figures = figures_of(result);
@@ -135,16 +128,16 @@ class Loop {
       if (machine_gbps_ == 0.0) machine_gbps_ = measure_machine_gbps(options_.threads);
       figures.machine_gbps = machine_gbps_;
     }
-    print_end(result, figures, text);
+    print_end(result, figures);
   }
 
-  void print_end(const Generated& result, const GenerateFigures& figures, const std::string& text) {
+  void print_end(const Generated& result, const GenerateFigures& figures) {
     console::ProgressBar::clear_line();  // of a question whose reading was interrupted
     if (options_.json) {
-      const auto object = generated_json(options_.model, conversation_.asked_ids(), result, figures, text);
-      reader_left_ = !say(stdout, json_line(object));
+      const auto object = generated_json(options_.model, conversation_.asked_ids(), result, figures, output_.text);
+      output_.reader_left = !say(stdout, json_line(object));
     } else {
-      reader_left_ = !say(stdout, terminal_ ? "\n\n" : "\n") || reader_left_;
+      output_.reader_left = !say(stdout, terminal_ ? "\n\n" : "\n") || output_.reader_left;
     }
     if (options_.figures) say(stderr, figures_text(result, figures, conversation_.tokenizer()));
     if (result.stop == StopReason::capacity) {
@@ -155,7 +148,7 @@ class Loop {
   generate::Conversation& conversation_;
   const ChatLoopOptions& options_;
   const bool terminal_ = ::isatty(STDIN_FILENO) == 1;
-  bool reader_left_ = false;
+  TextOutput output_{.json = options_.json};
   double machine_gbps_ = 0.0;
 };
 

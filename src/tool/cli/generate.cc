@@ -180,18 +180,10 @@ int generate_text(const GenerateOptions& o, const models::ModelFile& file, const
   models::CachedDecoder decoder(file, decoder_options(o, std::min(positions, tokens + most)));
 
   const SignalWatch watch;
-  bool reader_left = false;
-  std::string text;
+  TextOutput output{.json = o.json};
   LogProbabilities log_probabilities;
   generate::GenerateHooks hooks;
-  hooks.text = [&](std::string_view bytes) {
-    if (o.json) {
-      text += bytes;
-    } else if (!bytes.empty()) {
-      reader_left = !console::say(stdout, std::string(bytes));
-    }
-    return !reader_left && SignalWatch::received() == 0;
-  };
+  hooks.text = text_hook(output);
   if (!o.logits.empty()) hooks.logits = [&](std::span<const float> logits) { log_probabilities.add(logits); };
   const Generated result = generate::generate(decoder, *model.tokenizer, prompt.encoding.ids,
                                               {o.sampling, most, prompt.end_ids, o.stop_texts}, hooks);
@@ -201,10 +193,11 @@ int generate_text(const GenerateOptions& o, const models::ModelFile& file, const
   const bool shown = o.verbose || (::isatty(STDERR_FILENO) == 1 && !console::is_quiet());
   GenerateFigures figures = figures_of(result);
   const int signal_number = SignalWatch::received();
-  if ((shown || o.json) && signal_number == 0 && !reader_left && result.steps > 0) {
+  if ((shown || o.json) && signal_number == 0 && !output.reader_left && result.steps > 0) {
     figures.machine_gbps = measure_machine_gbps(decoder.options().context.threads);
   }
-  console::say(stdout, o.json ? json_text(generated_json(o.model, prompt.encoding.ids, result, figures, text)) : "\n");
+  console::say(stdout,
+               o.json ? json_text(generated_json(o.model, prompt.encoding.ids, result, figures, output.text)) : "\n");
   if (shown) console::say(stderr, figures_text(result, figures, *model.tokenizer));
   return signal_number != 0 ? kSignalStatus + signal_number : kSuccess;
 }

@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "headgate/runtime.hpp"
 #include "models/io/units.hpp"
+#include "tool/cli/signals.hpp"
+#include "tool/console/console.hpp"
 #include "tool/machine/machine.hpp"
 
 namespace headgate::cli {
@@ -30,6 +33,17 @@ std::string stop_text(const Generated& result, const tokenize::Tokenizer& tokeni
 }
 
 }  // namespace
+
+std::function<bool(std::string_view)> text_hook(TextOutput& out) {
+  return [&out](std::string_view bytes) {
+    if (out.json) {
+      out.text += bytes;
+    } else if (!bytes.empty()) {
+      out.reader_left = !console::say(stdout, std::string(bytes));
+    }
+    return !out.reader_left && SignalWatch::received() == 0;
+  };
+}
 
 GenerateFigures figures_of(const Generated& result) {
   const auto per_second = [](double count, double seconds) { return seconds > 0.0 ? count / seconds : 0.0; };

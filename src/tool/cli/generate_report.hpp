@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/generate/generate.hpp"
@@ -12,6 +14,17 @@
 // What `headgate generate` says of a text or an answer, beside it.
 
 namespace headgate::cli {
+
+/// Where the bytes of a text go as they come.
+struct TextOutput {
+  bool json = false;         ///< print nothing: keep them in `text` for generated_json()
+  std::string text{};        ///< empty without `json`
+  bool reader_left = false;  ///< standard output is closed
+};
+
+/// Returns GenerateHooks::text, which ends the text when the reader has left or a signal has come. `out` has to live as
+/// long.
+std::function<bool(std::string_view)> text_hook(TextOutput& out);
 
 /// Holds the figures of a run. Rates are in tokens and in 1e9 bytes a second; 0 if nothing was timed.
 struct GenerateFigures {
