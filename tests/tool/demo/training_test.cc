@@ -187,7 +187,7 @@ TEST_F(DemoTrainingTest, LanguageModels_OfTheDemo_AreOfEqualSize) {
     EXPECT_NEAR(static_cast<double>(models::parameter_count(model.config)), plain, 0.01 * plain) << model.name;
   }
   const auto tokens = static_cast<double>(wanted.schedule.steps * comparison.settings.tokens_per_step());
-  EXPECT_NEAR(tokens, 0.6e6, 0.1e6);
+  EXPECT_NEAR(tokens, 0.4e6, 0.1e6);
 }
 
 TEST_F(DemoTrainingTest, Backcopy_EverySeed_IsTheRunWithASink) {
@@ -195,10 +195,10 @@ TEST_F(DemoTrainingTest, Backcopy_EverySeed_IsTheRunWithASink) {
   wanted.paths = {text};
   const Comparison comparison = compare_on_backcopy(demo_backcopy_model(), wanted);
   EXPECT_EQ(comparison.settings.schedule.steps, 1000);
-  ASSERT_EQ(comparison.sources.size(), 5U);
+  ASSERT_EQ(comparison.sources.size(), 3U);
   std::vector<std::int32_t> first(64), last(64), targets(64);
-  comparison.sources[0]->training_sequence(first.data(), targets.data(), 0);
-  comparison.sources[4]->training_sequence(last.data(), targets.data(), 0);
+  comparison.sources.front()->training_sequence(first.data(), targets.data(), 0);
+  comparison.sources.back()->training_sequence(last.data(), targets.data(), 0);
   EXPECT_NE(first, last) << "seeds have their own data";
   EXPECT_EQ(comparison.settings.schedule.warmup, 100);
   EXPECT_EQ(settings_of(comparison, 50).schedule.steps, 50);
