@@ -4,9 +4,10 @@
 
     libraries.py CASE[,CASE...] LIBRARY_DIRECTORY LIBRARY_DIRECTORY...
 
-Each directory holds one libheadgate.so, for the one tool, or is a whole build folder with a tool of its own. With one thread, times are the processor's, as the kernel
-counts them for that thread, so that other programs on the machine disturb them little; with more they are elapsed.
-Prints the median and the shortest time of each build, over those of the first.
+Each directory holds one libheadgate.so, for the one tool, or is a whole build folder with a tool of its own. With one
+thread, times are the processor's, as the kernel counts them for that thread, so that other programs on the machine
+disturb them little; with more they are elapsed. Prints the median and the shortest time of each build, over those of
+the first.
 """
 
 import argparse

@@ -7,8 +7,9 @@ has grown too long.
     check_includes.py --self-test
 
 The layers are those of ARROWS. A room is a folder of src/ or python/ with a CMakeLists.txt that defines a target. The
-targets that it links say which other rooms its files may include; they are stated there and nowhere else. Every file may include "headgate/...", the
-public API, which includes nothing else. Tests, bench and scripts may include everything; examples only the public API.
+targets that it links say which other rooms its files may include; they are stated there and nowhere else. Every file
+may include "headgate/...", the public API, which includes nothing else. Tests, bench and scripts may include
+everything; examples only the public API.
 """
 
 import re

@@ -9,10 +9,11 @@ random model is written, in f32 and in Q8_0. `headgate eval` reads the whole seq
 with a cache; llama.cpp reads it whole, in pieces of 16 tokens, and token after token. Of each two the largest and the mean
 difference of a log-probability are printed.
 
-Fails where log-probabilities differ by more than 1e-4. llama.cpp rounds GELU and its argument to f16, so those of gemma3
-may differ by 5e-3 in a small model, and by 0.2 in a given file. It multiplies quantised matrices with activations that it rounds to 8 bits, in blocks of 32 with a
-scale; headgate's are f32. So a quantised file is compared twice: headgate's log-probabilities with those of llama.cpp on
-the same numbers in f32, and, with a bound of 0.2 (a given file: 0.5) for the mean, with those of llama.cpp on the file itself.
+Fails where log-probabilities differ by more than 1e-4. llama.cpp rounds GELU and its argument to f16, so those of
+gemma3 may differ by 5e-3 in a small model, and by 0.2 in a given file. It multiplies quantised matrices with
+activations that it rounds to 8 bits, in blocks of 32 with a scale; headgate's are f32. So a quantised file is compared
+twice: headgate's log-probabilities with those of llama.cpp on the same numbers in f32, and, with a bound of 0.2 (a
+given file: 0.5) for the mean, with those of llama.cpp on the file itself.
 
 Needs what scripts/python_venv.sh installs, and, for llama.cpp, `scripts/python_venv.sh build peers`.
 """

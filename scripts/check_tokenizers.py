@@ -6,9 +6,9 @@
 
 BUILD: the build folder (default: build). Tokenizers are trained here, one for each pre-tokenizer that is supported, on
 a part of the text. Those that GGUF files have are also written to a GGUF file, and the tokenizer.json that `headgate
-convert` makes of it is read by the package. `headgate tokenize --train` is compared with the package's trainer. --gguf: the tokenizer of a GGUF file as well, by the `gguf` package.
---write-golden: writes the small files of tests/models/tokenize/golden and compares nothing. Needs what
-scripts/python_venv.sh installs.
+convert` makes of it is read by the package. `headgate tokenize --train` is compared with the package's trainer. --gguf:
+the tokenizer of a GGUF file as well, by the `gguf` package. --write-golden: writes the small files of
+tests/models/tokenize/golden and compares nothing. Needs what scripts/python_venv.sh installs.
 """
 
 import argparse

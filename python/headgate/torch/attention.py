@@ -399,10 +399,11 @@ def gated_attention(
     The arguments are those of headgate.attention, as tensors of the CPU with any strides; none is copied. Returns y,
     of q's shape with Dv features and q's dtype; with return_lse also the log-sum-exp (B,H,T), which has a gradient too.
     q, k, v, gate_logits, bias and sinks have gradients; block_table, k_scale, v_scale and gate_threshold are for calls
-    without gradients. Without a dropout_seed, dropout draws one of PyTorch's default generator. Jagged nested tensors (N,H,T*,D), or (N,T*,H,D) with layout "bthd", are a packed batch, and
-    the result is nested as q is. Under torch.autocast q, k and v are cast to its dtype, and gate_logits and bias
-    where they are not float32. Tensors on a GPU go to kernels in Triton, which take fewer arguments
-    (docs/reference/pytorch.md). Raises ValueError, in one line, on arguments that do not fit.
+    without gradients. Without a dropout_seed, dropout draws one of PyTorch's default generator. Jagged nested tensors
+    (N,H,T*,D), or (N,T*,H,D) with layout "bthd", are a packed batch, and the result is nested as q is. Under
+    torch.autocast q, k and v are cast to its dtype, and gate_logits and bias where they are not float32. Tensors on a
+    GPU go to kernels in Triton, which take fewer arguments (docs/reference/pytorch.md). Raises ValueError, in one line,
+    on arguments that do not fit.
     """
     given = {"q": q, "k": k, "v": v, "gate": gate_logits}
     if getattr(q, "is_cuda", False):

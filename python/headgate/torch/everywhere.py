@@ -127,10 +127,10 @@ def use_everywhere(on: bool = True) -> Everywhere | None:
     `declined`, those that it left to PyTorch's function, by the reason. Calls may nest. All threads of the process are
     served, until the last one that is on ends.
 
-    PyTorch's function still computes what Headgate does not: dropout in compiled programs, other devices than CPUs, nested tensors and other
-    subclasses, forward-mode derivatives, heads of more than 512 features, and what PyTorch itself refuses. Code that
-    imported the function by name before keeps PyTorch's. The fast path of nn.TransformerEncoderLayer and
-    nn.MultiheadAttention, which calls no function of Python's, is off meanwhile.
+    PyTorch's function still computes what Headgate does not: dropout in compiled programs, other devices than CPUs,
+    nested tensors and other subclasses, forward-mode derivatives, heads of more than 512 features, and what PyTorch
+    itself refuses. Code that imported the function by name before keeps PyTorch's. The fast path of
+    nn.TransformerEncoderLayer and nn.MultiheadAttention, which calls no function of Python's, is off meanwhile.
     """
     with _lock:
         if not on:
