@@ -117,7 +117,7 @@ class EagerOperation:
                 return self.forward(named, options, keep, False)[0]
             # Every input that functions take by position has a gradient.
             if not arguments or self._has_gradients(named, options):
-                return _record(self, tuple(named), options, keep, *named.values())
+                return _record((self, named, options, keep), *named.values())
         except _ERRORS:
             pass
         return None
@@ -170,16 +170,10 @@ class HeadgateCall(torch.autograd.Function):
     """A call of an EagerOperation that autograd records."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        operation: EagerOperation,
-        names: tuple[str, ...],
-        options: dict[str, Any],
-        keep: bool,
-        *tensors: Tensor,
-    ) -> Any:
-        result, saved = operation.forward(dict(zip(names, tensors)), options, keep, True)
-        ctx.call = operation, names, options
+    def forward(ctx: Any, call: tuple[EagerOperation, Named, dict[str, Any], bool], *tensors: Tensor) -> Any:
+        operation, named, options, keep = call  # `tensors` are those of `named`
+        result, saved = operation.forward(named, options, keep, True)
+        ctx.call = operation, tuple(named), options
         ctx.save_for_backward(*tensors, *saved)
         ctx.set_materialize_grads(False)
         return result
@@ -189,19 +183,17 @@ class HeadgateCall(torch.autograd.Function):
         operation, names, options = ctx.call
         saved = ctx.saved_tensors
         recorded = RecordedCall(dict(zip(names, saved)), options, saved[len(names) :], incoming)
-        wanted, attributes = _wanted(names, ctx.needs_input_grad[_SETTINGS:])
+        wanted, attributes = _wanted(names, ctx.needs_input_grad[1:])
         # A backward pass that is recorded itself goes the general way, which refuses second derivatives.
         if not _is_grad_enabled() and is_eager() and are_plain([dy for dy in incoming if dy is not None]):
             try:
                 found = operation.backward(recorded, attributes)
-                return (*_NO_SETTINGS, *[getattr(found, "d" + name, None) for name in names])
+                return (None, *[getattr(found, "d" + name, None) for name in names])
             except _ERRORS:
                 pass
         general = operation.general_backward(recorded, wanted)
-        return (*_NO_SETTINGS, *[general[name] if name in wanted else None for name in names])
+        return (None, *[general[name] if name in wanted else None for name in names])
 
 
-_SETTINGS = 4  # the arguments of HeadgateCall that are no tensors
-_NO_SETTINGS = (None,) * _SETTINGS
 # What Function.apply calls when no transform of torch.func is active, which is_eager() has made sure of.
 _record = super(torch.autograd.Function, HeadgateCall).apply
