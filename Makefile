@@ -90,6 +90,7 @@ mutants:
 	@scripts/setup.sh build tool tests python
 	@python=$$(scripts/python_venv.sh build mutants) && $$python scripts/mutation_check.py $(ARGS)
 
+# What is installed is for every CPU; verify-long tries every target of this one.
 install verify-long: VECTOR_TARGETS = all
 
 verify-long: tool

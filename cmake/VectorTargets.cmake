@@ -1,8 +1,5 @@
-# Which vector targets the kernels are compiled for. Each takes about as long as another, and a build for one of them needs
-# a CPU that has it.
-set(HEADGATE_VECTOR_TARGETS all CACHE STRING
-    "Vector targets to compile: all, or on x86-64 one of them: avx3 (AVX-512), avx2, native (the best of this machine)")
-set_property(CACHE HEADGATE_VECTOR_TARGETS PROPERTY STRINGS all native avx3 avx2)
+# Which vector targets the kernels are compiled for. Each takes about as long as another. A build for one of them needs a
+# CPU that has it.
 
 # Best first. Of a target: the -march that makes it the one that Highway compiles statically, and the compiler's macros
 # that say whether this machine has it.
@@ -12,40 +9,45 @@ set(headgate_march_avx2 x86-64-v3)
 set(headgate_macros_avx3 AVX512F AVX512BW AVX512CD AVX512DQ AVX512VL AES PCLMUL)
 set(headgate_macros_avx2 AVX2 FMA F16C BMI2 AES PCLMUL)
 
-# headgate_best_target(VARIABLE): the best target of this machine, or all if it has none of them.
-function(headgate_best_target variable)
-  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -march=native -dM -E -x c++ /dev/null OUTPUT_VARIABLE macros ERROR_QUIET)
-  foreach(target IN LISTS headgate_x86_targets)
-    set(has_all TRUE)
-    foreach(macro IN LISTS headgate_macros_${target})
-      if(NOT macros MATCHES "#define __${macro}__ ")
-        set(has_all FALSE)
-      endif()
-    endforeach()
-    if(has_all)
-      set(${variable} ${target} PARENT_SCOPE)
-      return()
+set(HEADGATE_VECTOR_TARGETS all CACHE STRING
+    "Vector targets to compile: all, or on x86-64 one of them: avx3 (AVX-512), avx2, native (the best of this machine)")
+set(headgate_choices all native ${headgate_x86_targets})
+set_property(CACHE HEADGATE_VECTOR_TARGETS PROPERTY STRINGS ${headgate_choices})
+if(NOT HEADGATE_VECTOR_TARGETS IN_LIST headgate_choices)
+  list(JOIN headgate_choices ", " headgate_choices)
+  message(FATAL_ERROR "HEADGATE_VECTOR_TARGETS must be one of ${headgate_choices}, got '${HEADGATE_VECTOR_TARGETS}'")
+endif()
+
+# headgate_native_target: the best target of this machine, or all if it has none of them, as where another CPU is compiled for.
+set(headgate_native_target all)
+execute_process(COMMAND ${CMAKE_CXX_COMPILER} -march=native -dM -E -x c++ /dev/null
+                OUTPUT_VARIABLE headgate_macros ERROR_QUIET)
+foreach(target IN LISTS headgate_x86_targets)
+  set(has_all TRUE)
+  foreach(macro IN LISTS headgate_macros_${target})
+    if(NOT headgate_macros MATCHES "#define __${macro}__ ")
+      set(has_all FALSE)
     endif()
   endforeach()
-  set(${variable} all PARENT_SCOPE)
-endfunction()
+  if(has_all)
+    set(headgate_native_target ${target})
+    break()
+  endif()
+endforeach()
 
-get_property(choices CACHE HEADGATE_VECTOR_TARGETS PROPERTY STRINGS)
-if(NOT HEADGATE_VECTOR_TARGETS IN_LIST choices)
-  list(JOIN choices ", " choices)
-  message(FATAL_ERROR "HEADGATE_VECTOR_TARGETS must be one of ${choices}, got '${HEADGATE_VECTOR_TARGETS}'")
-endif()
 set(headgate_vector_target ${HEADGATE_VECTOR_TARGETS})
 if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(headgate_vector_target all)
 elseif(headgate_vector_target STREQUAL native)
-  headgate_best_target(headgate_vector_target)
+  set(headgate_vector_target ${headgate_native_target})
 endif()
 
-# headgate_vector_flags(TARGET): of a target that links Highway, after its sources are known. Kernels, which include
-# foreach_target.h, need the CPU. Other files do not, so that they can tell a CPU that it lacks the target.
+# headgate_vector_flags(TARGET): after the target's sources and libraries are known; changes nothing if it does not link
+# Highway itself. Kernels, which include foreach_target.h, need the CPU. Other files do not, so that they can say that a CPU
+# lacks the target.
 function(headgate_vector_flags name)
-  if(headgate_vector_target STREQUAL all)
+  get_target_property(libraries ${name} LINK_LIBRARIES)
+  if(headgate_vector_target STREQUAL all OR NOT "hwy::hwy" IN_LIST libraries)
     return()
   endif()
   string(TOUPPER ${headgate_vector_target} bit)

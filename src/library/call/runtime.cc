@@ -30,8 +30,8 @@ std::vector<std::string> names_of(std::int64_t mask) {
   return names;
 }
 
-/// What runs everywhere, whether or not the detection lists it. On x86-64 a build for one target may have a static one
-/// that this CPU lacks.
+/// What runs everywhere, whether or not the detection lists it. On x86-64 the static target of a build for one target
+/// may be one that this CPU lacks.
 #if HWY_ARCH_X86
 constexpr std::int64_t kAlwaysSupported = HWY_EMU128 | HWY_SCALAR;
 #else

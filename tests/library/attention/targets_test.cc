@@ -26,11 +26,12 @@ TEST(Targets, SupportedTargets_ThisCpu_AreCompiledAndTheBestIsTheDefault) {
   }
 }
 
-/// The target that builds with HEADGATE_VECTOR_TARGETS=native have alone.
-TEST(Targets, NativeTarget_OfTheBuild_IsTheBestOfThisCpu) {
+/// CMake's choice for HEADGATE_VECTOR_TARGETS=native, which a build for another target does not have.
+TEST(Targets, NativeTarget_ChosenByCMake_IsTheBestOfThisCpu) {
+  const std::string best = supported_targets().front();
+  const bool has_name = best == "avx3" || best == "avx2";
   const std::string native = HEADGATE_NATIVE_TARGET;
-  if (!contains(compiled_targets(), native)) GTEST_SKIP() << "this build has no target " << native;
-  EXPECT_EQ(native, supported_targets().front());
+  EXPECT_TRUE(native == (has_name ? best : "all") || !contains(compiled_targets(), native)) << native << ", " << best;
 }
 
 TEST(Targets, SetTarget_SupportedTarget_IsActive) {
