@@ -93,15 +93,18 @@ def _recorder():
     return recorded, Recorder
 
 
-def linear_launches(target, D=128, dtype=torch.bfloat16):
-    """The kernels that forward and backward of gated linear attention launch on a target, for Gated DeltaNet."""
+def linear_launches(target, D=128, dtype=torch.bfloat16, decays=1):
+    """The kernels that forward and backward of gated linear attention launch on a target, for Gated DeltaNet.
+
+    decays: 1, or D as Kimi Delta Attention has them.
+    """
     recorded, Recorder = _recorder()
 
     def made(heads, features, dtype=dtype):
         return torch.empty(2, 4096, heads, features, dtype=dtype, device="meta")
 
     f32 = torch.float32
-    inputs = linear_launch.Inputs(made(4, D), made(4, D), made(8, D), made(8, 1, f32), made(8, 1, f32))
+    inputs = linear_launch.Inputs(made(4, D), made(4, D), made(8, D), made(8, decays, f32), made(8, 1, f32))
     options = linear_launch.Options("bthd", l2_norm=1e-6)
     with mock.patch.object(launch, "backend", lambda: TARGETS[target].backend):
         y, _ = linear_launch.forward(inputs, options, True, Recorder)
@@ -234,11 +237,12 @@ def main(targets):
                 print(f"| {_NAMES[dtype]} | {name} | {D} |", " | ".join(cells), "|", flush=True)
     print("\n| linear attention, convolution, norm | D = Dv |", " | ".join(targets), "|")
     print("|" + "---|" * (2 + len(targets)))
-    for D in (64, 128):
+    for D, decays in ((64, 1), (128, 1), (128, 128)):
         for n in (1, 2, 3):  # the first launch is the second without states
-            own = [linear_launches(target, D)[n] for target in targets]
+            own = [linear_launches(target, D, decays=decays)[n] for target in targets]
             cells = [cell_of(launched, target) for launched, target in zip(own, targets)]
-            print(f"| {own[0].name} | {D} |", " | ".join(cells), "|", flush=True)
+            of_features = " of features" if decays > 1 else ""
+            print(f"| {own[0].name}{of_features} | {D} |", " | ".join(cells), "|", flush=True)
     for launched in row_launches():
         print(f"| {launched.name} | |", " | ".join(cell_of(launched, target) for target in targets), "|", flush=True)
 

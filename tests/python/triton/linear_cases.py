@@ -25,6 +25,7 @@ class Case(NamedTuple):
     scale: float | None = None
     l2_norm: float | None = None
     decay: float | None = 1.0  # the largest; None: absent
+    features: bool = False  # a decay for each feature
     beta: str = "heads"  # or "one", "none"
     state: bool = True
     lengths: tuple[int, ...] = ()
@@ -46,6 +47,11 @@ CASES = [
     Case("strong decays", decay=300.0, T=33),
     Case("columns in blocks", DV=40, D=20, T=20, l2_norm=1e-6),
     Case("packed", lengths=(17, 0, 1, 32), l2_norm=1e-6),
+    Case("decays of features", features=True, D=20, DV=24, T=37, l2_norm=1e-6),
+    Case("decays of features, gated", features=True, rule="gated", beta="none", T=20),
+    Case("decays of features, strong", features=True, decay=300.0, T=33, l2_norm=1e-6),
+    Case("decays of features, packed", features=True, lengths=(17, 0, 1, 18), Hk=1, layout="bthd", l2_norm=1e-6),
+    Case("decays of features, bf16", features=True, dtype=torch.bfloat16, l2_norm=1e-6, D=32, DV=32),
     Case("a token", T=1),
     Case("no tokens", T=0),
     Case("bf16", dtype=torch.bfloat16, l2_norm=1e-6, D=32, DV=32),
@@ -74,7 +80,10 @@ def problem_of(case, device="cpu", tile=True):
 
     sequences = len(case.lengths) or case.B
     starts = cases.guarded(torch.tensor([0, *case.lengths]).cumsum(0), device) if case.lengths else None
-    decay = None if case.decay is None else made(case.Hv, 1, lambda x: -torch.rand_like(x) * case.decay, torch.float32)
+    decays = case.D if case.features else 1
+    decay = None
+    if case.decay is not None:
+        decay = made(case.Hv, decays, lambda x: -torch.rand_like(x) * case.decay, torch.float32)
     betas = {"heads": case.Hv, "one": 1, "none": 0}[case.beta]
     # The delta rule is a contraction for keys of norm 1: others are drawn small, so that states stay small.
     shrink = (lambda x: x) if case.l2_norm is not None else (lambda x: x / math.sqrt(case.D))

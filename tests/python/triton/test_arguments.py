@@ -143,7 +143,7 @@ def test_arguments_that_do_not_fit_are_named(changed, message):
     "changed, message",
     (
         ({"q": lambda: made(1, 4, 5, 16)}, "v has 2 heads but must have a multiple of q's 4 on GPUs"),
-        ({"decay": lambda: made(1, 2, 5, 16)}, "decay has shape (1,2,5,16) but must have (1,2,5,1)"),
+        ({"decay": lambda: made(1, 2, 5, 8)}, "decay has shape (1,2,5,8) but must have (1,2,5,1) or (1,2,5,16)"),
         ({"k": lambda: made(1, 2, 5, 16, dtype=torch.float32)}, "k is float32 but must be bfloat16"),
         ({"q": lambda: made(1, 2, 5, 129)}, "q has 129 features but must have 1 to 128"),
         ({"rule": "delta"}, "decay is not for the rule delta"),

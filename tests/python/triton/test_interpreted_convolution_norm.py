@@ -171,8 +171,9 @@ def test_operations_second_derivative_is_refused(name):
         gradient.sum().backward()
 
 
-def test_layer_computed_by_the_kernels_matches_cpu(monkeypatch):
-    layer = GatedDeltaNet(32, 1, 2, 16)
+@pytest.mark.parametrize("layout", delta_net.WEIGHT_LAYOUTS)
+def test_layer_computed_by_the_kernels_matches_cpu(monkeypatch, layout):
+    layer = GatedDeltaNet(32, 1, 1 if layout == "kimi_linear" else 2, 16, weight_layout=layout)
     h = torch.randn(1, 9, 32)
 
     def results():

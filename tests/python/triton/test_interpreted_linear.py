@@ -25,6 +25,8 @@ QUICK = (
     "strong decays",
     "columns in blocks",
     "packed",
+    "decays of features",
+    "decays of features, strong",
     "no tokens",
     "bf16",
 )
@@ -44,14 +46,17 @@ def test_linear_kernels_case_matches_float64(name):
 FAULTS = {
     "a token sees itself in A": ("rows[:, None] > rows[None, :], b_rows", "rows[:, None] >= rows[None, :], b_rows", "delta"),
     "the state does not decay": ("u, gamma_c * s, input", "u, s, input", "gated delta"),
-    "keys do not decay to the chunk's end": ("k_rows * eta[:, None]), u", "k_rows), u", "gated"),
+    "keys do not decay to the chunk's end": ("eta * k_rows), u", "k_rows), u", "gated"),
     "one step of substitution is left out": ("tl.range(1, C)", "tl.range(2, C)", "one beta"),
     "value heads share keys in another order": ("b, h // GROUP_K, begin", "b, h % (H // GROUP_K), begin", "shared heads"),
     "a state of another sequence": ("(tl.load(cu + n) // C).to(tl.int32) + n", "(tl.load(cu + n) // C).to(tl.int32)", "packed"),
     "the norm's gradient is left out": ("- x * tl.sum(dx * x, 1)[:, None]", "- 0.0 * x", "columns in blocks"),
-    "the decay's gradient lacks later tokens": ("reverse=True) + dwhole", "reverse=True)", "gated"),
-    "the gradient of A has no lower half": ("mixed + tl.trans(mixed)", "mixed + mixed", "one beta"),
-    "beta's gradient lacks the state": ("db_v + along + of_beta", "db_v + of_beta", "gated delta"),
+    "the decay's gradient lacks later tokens": ("reverse=True) + tl.sum(dwhole)", "reverse=True)", "gated"),
+    "keys lack the gradient from those that read them": ("        dk_rows += dk_pairs", "        dk_rows += 0.0", "one beta"),
+    "beta's gradient lacks the state": ("dreading -= gamma * through_state", "dreading -= 0.0", "gated delta"),
+    "a token's decays are another's": ("_row(sums, j, C)[None, :], 0.0))\n            column", "_row(sums, 0, C)[None, :], 0.0))\n            column", "decays of features"),
+    "gradients of pairs lack decays": ("tl.exp(tl.minimum(sums - _row(sums, j, C)[None, :], 0.0))\n            dx", "1.0\n            dx", "decays of features"),
+    "decays of features lack later tokens": ("reverse=True) + tl.trans(dwhole)", "reverse=True)", "decays of features"),
     "the gradient of another chunk's state": ("_load_state(dstates, chunk", "_load_state(dstates, chunk * 0", "columns in blocks"),
     "the state's gradient is not passed on": ("of_chunk = before", "of_chunk = of_chunk", "gated delta"),
 }  # fmt: skip
@@ -70,8 +75,8 @@ def on_gpu(q, k, v, decay=None, beta=None, *, return_state=False, **arguments):
     return gpu.linear_attention({"q": q, "k": k, "v": v, "decay": decay, "beta": beta}, arguments, return_state)
 
 
-def leaves_of(T=7, **shapes):
-    q, k, v, decay, beta = torch.randn(1, T, 1, 16), torch.randn(1, T, 2, 16), torch.randn(1, T, 2, 8), -torch.rand(1, T, 2, 1), torch.rand(1, T, 2, 1)  # fmt: skip
+def leaves_of(T=7, decays=1):
+    q, k, v, decay, beta = torch.randn(1, T, 1, 16), torch.randn(1, T, 2, 16), torch.randn(1, T, 2, 8), -torch.rand(1, T, 2, decays), torch.rand(1, T, 2, 1)  # fmt: skip
     return [x.requires_grad_() for x in (q, k, v, decay, beta)]
 
 
@@ -80,9 +85,10 @@ def near(ours, theirs):
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("decays", (1, 16), ids=("", "decays of features"))
 @pytest.mark.parametrize("packed", (False, True), ids=("one sequence", "packed"))
-def test_linear_operation_matches_cpu(packed):
-    leaves = leaves_of()
+def test_linear_operation_matches_cpu(packed, decays):
+    leaves = leaves_of(decays=decays)
     starts = torch.tensor([0, 3, 7]) if packed else None
     state = torch.randn(2 if packed else 1, 2, 16, 8, requires_grad=True)
     results = []

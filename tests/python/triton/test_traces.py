@@ -8,7 +8,15 @@ from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from devices import fake_driver, fake_gpu, made
-from headgate.torch import GatedDeltaNet, gated_attention, gated_norm, gpu, linear_attention, short_convolution
+from headgate.torch import (
+    GatedDeltaNet,
+    delta_net,
+    gated_attention,
+    gated_norm,
+    gpu,
+    linear_attention,
+    short_convolution,
+)
 
 
 def problem(gate=64, layout="bhtd"):
@@ -154,9 +162,10 @@ def test_traces_of_the_norm_list_what_kernels_write():
         assert [x.shape for x in backward(y, *tensors)] == [x.shape for x in tensors]
 
 
-def test_layer_of_gated_delta_net_is_computed_on_a_gpu():
+@pytest.mark.parametrize("layout", delta_net.WEIGHT_LAYOUTS)
+def test_layer_of_gated_delta_net_is_computed_on_a_gpu(layout):
     """Its gradients are test_interpreted_convolution_norm.py's: autograd has no devices without CUDA."""
-    layer = GatedDeltaNet(64, 2, 4, 16)
+    layer = GatedDeltaNet(64, 2, 2 if layout == "kimi_linear" else 4, 16, weight_layout=layout)
     with fake_gpu():
         own = {name: made(*x.shape) for name, x in layer.named_parameters()}
         h = made(2, 33, 64)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gated linear attention in Triton, a chunk of C tokens at a time: a kernel for each pass.
 
-With the state S before a chunk, G_i = Σ_{j ≤ i} g_j within it, γ_i = exp(G_i), Γ_ij = exp(G_i − G_j) for j ≤ i, and
-η_i = exp(G_C − G_i), the recurrence of a chunk is
+With the state S before a chunk, G_i = Σ_{j ≤ i} g_j within it, γ_i = exp(G_i), η_i = exp(G_C − G_i), and the products
+⟨x, y⟩_ij = Σ_d x_id y_jd exp(G_id − G_jd) for j ≤ i, the recurrence of a chunk is
 
-    A  = β ∘ Γ ∘ k kᵀ below the diagonal,   u = (1 + A)⁻¹ β (v − γ ∘ k S)        the delta rule; u = v without it
-    P  = Γ ∘ q kᵀ up to the diagonal,       y = scale (γ ∘ q S + P u),           S ← γ_C S + (η ∘ k)ᵀ u
+    A  = β ∘ ⟨k, k⟩ below the diagonal,     u = (1 + A)⁻¹ β (v − (γ ∘ k) S)      the delta rule; u = v without it
+    P  = ⟨q, k⟩,                            y = scale ((γ ∘ q) S + P u),         S ← γ_C ∘ S + (η ∘ k)ᵀ u
 
-q, k and v are (B,H,T,·) of any strides; decay g and beta β (B,Hv,T,1); states (N,Hv,D,Dv) in f32. All is computed in f32. In
-two kernels a program has BLOCK_DV columns of the state of one value head and sequence, and walks over its chunks; in the
-third a chunk. No atomics.
+q, k and v are (B,H,T,·) of any strides; decay g (B,Hv,T,1), or (B,Hv,T,D) where FEATURES, and beta β (B,Hv,T,1); states
+(N,Hv,D,Dv) in f32. All is computed in f32. In two kernels a program has BLOCK_DV columns of the state of one value head and
+sequence, and walks over its chunks; in the third a chunk. No atomics.
 """
 
 import triton
@@ -52,14 +52,66 @@ def _load_column(base, first, stride, n_rows, C: tl.constexpr, absent: tl.conste
 
 
 @triton.jit
-def _decays(g, C: tl.constexpr):
-    """γ, η, γ_C and Γ of a chunk's decays."""
+def _load_decays(
+    base, first, row_stride, stride, n_rows, D: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr, FEATURES: tl.constexpr
+):  # fmt: skip
+    """g of a chunk, (C,BLOCK_D) or (C,1); 0 where the tensor is None."""
+    if FEATURES:
+        g = _load_rows(base, first, row_stride, stride, n_rows, D, C, BLOCK_D, False).to(tl.float32)
+    else:
+        g = _load_column(base, first, row_stride, n_rows, C, 0.0)[:, None]
+    return tl.maximum(g, LEAST_DECAY)
+
+
+@triton.jit
+def _decays(g):
+    """G, γ and η, of g's shape; γ_C as a factor of the state's rows."""
+    sums = tl.cumsum(g, 0)
+    whole = tl.sum(g, 0)
+    return sums, tl.exp(sums), tl.exp(whole[None, :] - sums), tl.exp(whole)[:, None]
+
+
+@triton.jit
+def _row(x, i, C: tl.constexpr):
+    """Row i of x, which has C."""
+    return tl.sum(tl.where(tl.arange(0, C)[:, None] == i, x, 0.0), 0)
+
+
+@triton.jit
+def _products(x, y, sums, C: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr):
+    """⟨x, y⟩; 0 above the diagonal. Exponents are differences: exp(−G_j) by itself would overflow."""
     rows = tl.arange(0, C)
-    sums = tl.cumsum(tl.maximum(g, LEAST_DECAY), 0)
-    whole = tl.sum(tl.maximum(g, LEAST_DECAY), 0)
-    below = rows[:, None] >= rows[None, :]
-    pairs = tl.where(below, tl.exp(tl.where(below, sums[:, None] - sums[None, :], 0.0)), 0.0)
-    return tl.exp(sums), tl.exp(whole - sums), tl.exp(whole), pairs
+    if FEATURES:
+        products = tl.zeros((C, C), tl.float32)
+        for j in tl.range(0, C):
+            factors = tl.exp(tl.minimum(sums - _row(sums, j, C)[None, :], 0.0))
+            column = tl.sum(x * factors * _row(y, j, C)[None, :], 1)
+            products = tl.where(rows[None, :] == j, column[:, None], products)
+    else:
+        factors = tl.exp(tl.minimum(sums - tl.trans(sums), 0.0))
+        products = factors * tl.dot(x, tl.trans(y), input_precision=PRECISION)
+    return tl.where(rows[:, None] >= rows[None, :], products, 0.0)
+
+
+@triton.jit
+def _through_products(
+    dproducts, x, y, sums, C: tl.constexpr, BLOCK_D: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr
+):
+    """dx and dy of Σ dproducts ∘ ⟨x, y⟩, where dproducts is 0 above the diagonal. That of G is x ∘ dx − y ∘ dy."""
+    rows = tl.arange(0, C)
+    if FEATURES:
+        dx = tl.zeros((C, BLOCK_D), tl.float32)
+        dy = tl.zeros((C, BLOCK_D), tl.float32)
+        for j in tl.range(0, C):
+            column = tl.sum(tl.where(rows[None, :] == j, dproducts, 0.0), 1)
+            factors = column[:, None] * tl.exp(tl.minimum(sums - _row(sums, j, C)[None, :], 0.0))
+            dx += factors * _row(y, j, C)[None, :]
+            dy = tl.where(rows[:, None] == j, tl.sum(factors * x, 0)[None, :], dy)
+    else:
+        factors = dproducts * tl.exp(tl.minimum(sums - tl.trans(sums), 0.0))
+        dx = tl.dot(factors, y, input_precision=PRECISION)
+        dy = tl.dot(tl.trans(factors), x, input_precision=PRECISION)
+    return dx, dy
 
 
 @triton.jit
@@ -124,10 +176,11 @@ def _columns_of_program(cu, T, H, DV: tl.constexpr, BLOCK_DV: tl.constexpr):
 @triton.jit
 def linear_forward(
     q, k, v, decay, beta, state, y, new_state, states, cu_seqlens,
-    q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, decay_b, decay_h, decay_t, beta_b, beta_h, beta_t,
+    q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, decay_b, decay_h, decay_t, decay_d, beta_b, beta_h, beta_t,
     y_b, y_h, y_t, T, H, chunks, scale, eps,
     GROUP_Q: tl.constexpr, GROUP_K: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DELTA: tl.constexpr,
-    NORM: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    NORM: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
     """Writes what is not None of y, the new state, and `states`, the state before each chunk."""
     first, block, h, n, b, begin, t = _columns_of_program(cu_seqlens, T, H, DV, BLOCK_DV)
@@ -151,21 +204,22 @@ def linear_forward(
         token = (c + rows).to(tl.int64)
         there = ((c + rows) < t)[:, None] & (columns < left)[None, :]
         u = tl.load(v_base + token[:, None] * v_t + columns[None, :] * v_d, mask=there, other=0.0).to(tl.float32)
-        gamma, eta, gamma_c, pairs = _decays(_load_column(decay_base, c, decay_t, t, C, 0.0), C)
+        g = _load_decays(decay_base, c, decay_t, decay_d, t, D, C, BLOCK_D, FEATURES)
+        sums, gamma, eta, gamma_c = _decays(g)
         if DELTA:
             b_rows = _load_column(beta_base, c, beta_t, t, C, 1.0)
-            kk = tl.dot(k_rows, tl.trans(k_rows), input_precision=PRECISION)
-            a = tl.where(rows[:, None] > rows[None, :], b_rows[:, None] * pairs * kk, 0.0)
-            u = b_rows[:, None] * (u - gamma[:, None] * tl.dot(k_rows, s, input_precision=PRECISION))
+            kk = _products(k_rows, k_rows, sums, C, FEATURES, PRECISION)
+            a = tl.where(rows[:, None] > rows[None, :], b_rows[:, None] * kk, 0.0)
+            u = b_rows[:, None] * (u - tl.dot(gamma * k_rows, s, input_precision=PRECISION))
             u = tl.dot(_inverse(a, C), u, input_precision=PRECISION)
         if y is not None:
             q_rows, _ = _normalized(_load_rows(q_base, c, q_t, q_d, t, D, C, BLOCK_D, False).to(tl.float32), eps, NORM)
-            p = pairs * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
-            out = gamma[:, None] * tl.dot(q_rows, s, input_precision=PRECISION)
+            p = _products(q_rows, k_rows, sums, C, FEATURES, PRECISION)
+            out = tl.dot(gamma * q_rows, s, input_precision=PRECISION)
             out = scale * tl.dot(p, u, out, input_precision=PRECISION)
             y_at = _base(y, b, h, begin, y_b, y_h, y_t) + token[:, None] * y_t + first + columns[None, :]
             tl.store(y_at, out.to(y.dtype.element_ty), mask=there)
-        s = tl.dot(tl.trans(k_rows * eta[:, None]), u, gamma_c * s, input_precision=PRECISION)
+        s = tl.dot(tl.trans(eta * k_rows), u, gamma_c * s, input_precision=PRECISION)
         chunk += 1
     if new_state is not None:
         _store_state(new_state, n, h, H, first, s, D, DV, BLOCK_D, BLOCK_DV)
@@ -174,10 +228,11 @@ def linear_forward(
 @triton.jit
 def linear_backward_states(
     q, k, v, decay, beta, states, dy, dnew_state, u, db, dstates, dv, dstate, cu_seqlens,
-    q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, decay_b, decay_h, decay_t, beta_b, beta_h, beta_t,
+    q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, decay_b, decay_h, decay_t, decay_d, beta_b, beta_h, beta_t,
     dy_b, dy_h, dy_t, dy_d, dv_b, dv_h, dv_t, T, H, chunks, scale, eps,
     GROUP_Q: tl.constexpr, GROUP_K: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DELTA: tl.constexpr,
-    NORM: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    NORM: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
     """Walks from the last chunk to the first, with `states` of linear_forward. Writes what is not None of dv, dstate, and what
     linear_backward_chunks reads: u and db = (1 + A)⁻ᵀ du (B,H,T,DV), and dstates, the gradient of the state behind each chunk.
@@ -209,24 +264,25 @@ def linear_backward_states(
             dy_base + token[:, None] * dy_t + columns[None, :] * dy_d, mask=there, other=0.0
         ).to(tl.float32)  # fmt: skip
         dy_rows = scale * dy_rows
-        gamma, eta, gamma_c, pairs = _decays(_load_column(decay_base, c, decay_t, t, C, 0.0), C)
-        # y = scale (γ ∘ q S + P u) and S' = γ_C S + (η ∘ k)ᵀ u.
-        p = pairs * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
+        g = _load_decays(decay_base, c, decay_t, decay_d, t, D, C, BLOCK_D, FEATURES)
+        sums, gamma, eta, gamma_c = _decays(g)
+        # y = scale ((γ ∘ q) S + P u) and S' = γ_C ∘ S + (η ∘ k)ᵀ u.
+        p = _products(q_rows, k_rows, sums, C, FEATURES, PRECISION)
         du = tl.dot(tl.trans(p), dy_rows, input_precision=PRECISION)
-        du = tl.dot(k_rows * eta[:, None], of_chunk, du, input_precision=PRECISION)
-        before = tl.dot(tl.trans(q_rows * gamma[:, None]), dy_rows, gamma_c * of_chunk, input_precision=PRECISION)
+        du = tl.dot(eta * k_rows, of_chunk, du, input_precision=PRECISION)
+        before = tl.dot(tl.trans(gamma * q_rows), dy_rows, gamma_c * of_chunk, input_precision=PRECISION)
         dv_rows = du
         if DELTA:
-            # u = (1 + A)⁻¹ β (v − γ ∘ k S).
+            # u = (1 + A)⁻¹ β (v − (γ ∘ k) S).
             b_rows = _load_column(beta_base, c, beta_t, t, C, 1.0)
-            kk = tl.dot(k_rows, tl.trans(k_rows), input_precision=PRECISION)
-            inverse = _inverse(tl.where(rows[:, None] > rows[None, :], b_rows[:, None] * pairs * kk, 0.0), C)
+            kk = _products(k_rows, k_rows, sums, C, FEATURES, PRECISION)
+            inverse = _inverse(tl.where(rows[:, None] > rows[None, :], b_rows[:, None] * kk, 0.0), C)
             db_rows = tl.dot(tl.trans(inverse), du, input_precision=PRECISION)
             dv_rows = b_rows[:, None] * db_rows
-            before = tl.dot(tl.trans(k_rows * -gamma[:, None]), dv_rows, before, input_precision=PRECISION)
+            before = tl.dot(tl.trans(-gamma * k_rows), dv_rows, before, input_precision=PRECISION)
             if u is not None:
                 s = _load_state(states, chunk, h, H, first, D, DV, BLOCK_D, BLOCK_DV)
-                u_rows = b_rows[:, None] * (u_rows - gamma[:, None] * tl.dot(k_rows, s, input_precision=PRECISION))
+                u_rows = b_rows[:, None] * (u_rows - tl.dot(gamma * k_rows, s, input_precision=PRECISION))
                 u_rows = tl.dot(inverse, u_rows, input_precision=PRECISION)
                 tl.store(db + at, db_rows, mask=there)
         if u is not None:
@@ -244,10 +300,11 @@ def linear_backward_states(
 @triton.jit
 def linear_backward_chunks(
     q, k, v, decay, beta, states, dstates, u, db, dy, dq, dk, ddecay, dbeta, cu_seqlens,
-    q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, decay_b, decay_h, decay_t, beta_b, beta_h, beta_t,
+    q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, decay_b, decay_h, decay_t, decay_d, beta_b, beta_h, beta_t,
     dy_b, dy_h, dy_t, dy_d, T, H, n_sequences, chunks, scale, eps,
     GROUP_Q: tl.constexpr, GROUP_K: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DELTA: tl.constexpr,
-    NORM: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    NORM: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
     """Writes what is not None of a chunk's dq and dk (B,H,T,D), ddecay and dbeta (B,H,T), in f32, of a value head.
 
@@ -301,35 +358,38 @@ def linear_backward_chunks(
         eps, NORM,
     )  # fmt: skip
     decay_base = _base_if_there(decay, b, h, begin, decay_b, decay_h, decay_t)
-    gamma, eta, gamma_c, pairs = _decays(_load_column(decay_base, c, decay_t, t, C, 0.0), C)
-    # y = scale (γ ∘ q S + P u) and S' = γ_C S + (η ∘ k)ᵀ u.
+    g = _load_decays(decay_base, c, decay_t, decay_d, t, D, C, BLOCK_D, FEATURES)
+    sums, gamma, eta, gamma_c = _decays(g)
+    # y = scale ((γ ∘ q) S + P u) and S' = γ_C ∘ S + (η ∘ k)ᵀ u.
+    dq_rows = gamma * dq_rows
+    dk_rows = eta * dk_rows
+    dwhole = tl.sum(dk_rows * k_rows, 0)[:, None] + gamma_c * passed_on[:, None]
     dp = tl.where(rows[:, None] >= rows[None, :], dp, 0.0)
-    p = pairs * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
-    dq_rows = gamma[:, None] * dq_rows
-    dk_rows = eta[:, None] * dk_rows
-    through_end = tl.sum(dk_rows * k_rows, 1)
-    dsums = tl.sum(dq_rows * q_rows, 1) - through_end
-    dsums += tl.sum(dp * p, 1) - tl.sum(dp * p, 0)
-    dwhole = tl.sum(through_end, 0) + gamma_c * tl.sum(passed_on, 0)
-    dq_rows = tl.dot(dp * pairs, k_rows, dq_rows, input_precision=PRECISION)
-    dk_rows = tl.dot(tl.trans(dp * pairs), q_rows, dk_rows, input_precision=PRECISION)
+    dq_pairs, dk_pairs = _through_products(dp, q_rows, k_rows, sums, C, BLOCK_D, FEATURES, PRECISION)
+    dq_rows += dq_pairs
+    dk_rows += dk_pairs
+    dsums = dq_rows * q_rows
     if DELTA:
-        # u = (1 + A)⁻¹ β (v − γ ∘ k S).
+        # u = (1 + A)⁻¹ β (v − (γ ∘ k) S): β ∘ k reads the state and the keys before, which k has written.
         b_rows = _load_column(_base_if_there(beta, b, h, begin, beta_b, beta_h, beta_t), c, beta_t, t, C, 1.0)
-        kk = pairs * tl.dot(k_rows, tl.trans(k_rows), input_precision=PRECISION)
+        reading = b_rows[:, None] * k_rows
         da = tl.where(rows[:, None] > rows[None, :], da, 0.0)
-        through_state = -gamma[:, None] * through_state
-        along = tl.sum(through_state * k_rows, 1)
-        of_beta = tl.sum(da * kk, 1)
-        dsums += b_rows * (along + of_beta) - tl.sum(b_rows[:, None] * da * kk, 0)
+        dreading, dk_pairs = _through_products(da, reading, k_rows, sums, C, BLOCK_D, FEATURES, PRECISION)
+        dreading -= gamma * through_state
+        dk_rows += dk_pairs
         if dbeta is not None:
-            tl.store(dbeta + part + token, db_v + along + of_beta, mask=(c + rows) < t)
-        mixed = da * b_rows[:, None] * pairs
-        dk_rows += b_rows[:, None] * through_state
-        dk_rows = tl.dot(mixed + tl.trans(mixed), k_rows, dk_rows, input_precision=PRECISION)
+            tl.store(dbeta + part + token, db_v + tl.sum(dreading * k_rows, 1), mask=(c + rows) < t)
+        dsums += dreading * reading
+    dsums -= dk_rows * k_rows
+    if DELTA:
+        dk_rows += b_rows[:, None] * dreading
     if ddecay is not None:
-        found = tl.cumsum(dsums, 0, reverse=True) + dwhole
-        tl.store(ddecay + part + token, found, mask=(c + rows) < t)
+        if FEATURES:
+            found = tl.cumsum(dsums, 0, reverse=True) + tl.trans(dwhole)
+            _store_rows(ddecay + part * D, c, D, 1, t, found, D, C, BLOCK_D)
+        else:
+            found = tl.cumsum(tl.sum(dsums, 1), 0, reverse=True) + tl.sum(dwhole)
+            tl.store(ddecay + part + token, found, mask=(c + rows) < t)
     if dq is not None:
         _store_rows(dq + part * D, c, D, 1, t, _through_norm(dq_rows, q_rows, q_factor, NORM), D, C, BLOCK_D)
     if dk is not None:

@@ -78,6 +78,7 @@ class _Call:
             "DV": DV,
             "DELTA": options.rule in ("delta", "gated_delta"),
             "NORM": options.l2_norm is not None,
+            "FEATURES": decay is not None and decay.shape[-1] > 1,
             # Three TF32 products are as exact as one of f32, which NVIDIA's matrix units have not.
             "PRECISION": "tf32x3" if launch.backend() == "cuda" else "ieee",
             "C": chunk,
@@ -143,7 +144,7 @@ def backward(
             if name in ("q", "k"):
                 found[name] = launch.new(q, (*rows, call.D), torch.float32)
             elif name in ("decay", "beta"):
-                found[name] = launch.new(q, rows, torch.float32)
+                found[name] = launch.new(q, (*rows, getattr(inputs, name).shape[-1]), torch.float32)
         of_chunks = {name: found[name] for name in ("q", "k", "decay", "beta")}
         found["v"] = launch.new(inputs.v, tuple(inputs.v.shape)) if "v" in wanted else None
         found["state"] = call.new_states(q, call.sequences) if "state" in wanted else None
@@ -175,11 +176,10 @@ def backward(
 
 def _summed(parts: Tensor, like: Tensor, layout: str) -> Tensor:
     """Sums parts (B,Hv,T,·) over the value heads that share a head of `like`, in its layout."""
-    _, heads, _, features = sizes(like, layout)
-    whole = parts if parts.dim() == 4 else parts.unsqueeze(-1)
-    batch, value_heads, tokens, _ = whole.shape
+    heads = sizes(like, layout)[1]
+    batch, value_heads, tokens, features = parts.shape
     if heads != value_heads:
-        whole = whole.view(batch, heads, value_heads // heads, tokens, features).sum(2)
+        parts = parts.view(batch, heads, value_heads // heads, tokens, features).sum(2)
     if layout == "bthd":
-        whole = whole.transpose(1, 2)
-    return whole.to(like.dtype).reshape(like.shape)
+        parts = parts.transpose(1, 2)
+    return parts.to(like.dtype).reshape(like.shape)

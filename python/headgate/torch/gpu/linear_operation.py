@@ -36,7 +36,7 @@ def _check_shapes(tensors: dict[str, Tensor | None], layout: str) -> None:
     for name, count in (("q", query_heads), ("k", key_heads)):
         if count == 0 or heads % count != 0:
             raise ValueError(f"{NAME}: v has {heads} heads but must have a multiple of {name}'s {count} on GPUs")
-    checks.require_shape(NAME, "decay", tensors["decay"], shape(heads, 1))
+    checks.require_shape(NAME, "decay", tensors["decay"], shape(heads, 1), shape(heads, D))
     checks.require_shape(NAME, "beta", tensors["beta"], shape(heads, 1), shape(1, 1))
     sequences = checks.count_sequences(NAME, "cu_seqlens", tensors["cu_seqlens"], batch, "q")
     checks.require_shape(NAME, "state", tensors["state"], (sequences, heads, D, DV))

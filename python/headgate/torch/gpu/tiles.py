@@ -31,6 +31,11 @@ _16_BITS = {
         128: (Tile(128, 64, 8, 3), Tile(32, 128, 8, 2), Tile(64, 64, 8, 2)),
         256: (Tile(64, 64, 8, 2), Tile(32, 64, 8, 2), Tile(64, 32, 8, 2)),
     },
+    "sm_100": {
+        64: (Tile(128, 64, 4, 3), Tile(32, 128, 8, 2), Tile(64, 64, 4, 2)),
+        128: (Tile(128, 64, 8, 3), Tile(32, 64, 8, 2), Tile(64, 64, 8, 2)),
+        256: (Tile(64, 64, 8, 2), Tile(32, 64, 8, 1), Tile(64, 32, 8, 2)),
+    },
     # What fits into 64 KiB: AMD's GPUs, smaller ones of NVIDIA, and those that nobody has looked at.
     "small": {
         64: (Tile(128, 64, 4, 1), Tile(64, 64, 4, 1), Tile(64, 64, 4, 1)),
@@ -50,7 +55,9 @@ _ROWS = {64: Tile(64, 0, 4, 1), 128: Tile(32, 0, 4, 1), 256: Tile(16, 0, 4, 1)}
 def architecture(backend: str, arch: int | str) -> str:
     """The part of the table for a target of Triton: `arch` is 86 for compute capability 8.6, and a name of AMD's."""
     if backend == "cuda" and isinstance(arch, int):
-        if 90 <= arch < 120:
+        if 100 <= arch < 120:
+            return "sm_100"
+        if 90 <= arch < 100:
             return "sm_90"
         if arch in (80, 87):
             return "sm_80"
