@@ -67,6 +67,8 @@ bool is_lazy(nb::handle object) {
 }
 
 nb::object resolved(nb::handle object) {
+  // DLPack hands out no tensor that requires a gradient: refuse_recorded() has made sure that autograd loses none.
+  if (is_tensor(object) && nb::cast<bool>(object.attr("requires_grad"))) return resolved(object.attr("detach")());
   return is_lazy(object) ? object.attr("resolve_conj")().attr("resolve_neg")() : nb::borrow(object);
 }
 

@@ -93,8 +93,8 @@ std::optional<std::string> check_top_keys(const Case& problem, const reference::
     const auto [first, S] = problem.columns_of_query(i);
     const double* p = want.weights.data() + row * columns + first;
     const double* forward_magnitude = want.magnitude.weights.data() + row * columns + first;
-    const double start = reference::start_of_scores(want.lse[static_cast<std::size_t>(row)]);
-    const auto magnitude = [&](std::int64_t j) { return forward_magnitude[j] + p[j] * start; };
+    const double subtracted = reference::subtracted_from_scores(want.lse[static_cast<std::size_t>(row)]);
+    const auto magnitude = [&](std::int64_t j) { return forward_magnitude[j] + p[j] * subtracted; };
     const auto wrong = [&](std::int64_t n, const std::string& what) {
       return fmt::format("topk_index[{},{},{},{}] = {:.0f}, {}: {}", b, h, i, n, load(index, b, h, i, n), what,
                          describe(problem.spec()));

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <numbers>
 #include <string>
 #include <utility>
 
@@ -136,7 +137,10 @@ bool is_small_work(const Problem& p) {
 
 void check_options(const Call& call, const AttentionOptions& options, const ScoreRange& range, Problem& p) {
   p.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.D)));
-  if (!(std::abs(p.scale) <= range.huge)) call.fail("scale is {} but must be finite in {}", p.scale, range.name);
+  // Kernels multiply by scale · log2 e.
+  if (!(std::abs(p.scale) * std::numbers::log2e <= range.huge)) {
+    call.fail("scale is {} but must be finite in {}, times log2(e) too", p.scale, range.name);
+  }
   p.softcap = options.softcap;
   if (!(p.softcap == 0.0 || (p.softcap >= range.tiny && p.softcap <= range.huge))) {
     call.fail("softcap is {} but must be 0 for none, or positive, finite and normal in {}", p.softcap, range.name);

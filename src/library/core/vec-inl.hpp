@@ -7,9 +7,12 @@
 #define HEADGATE_CORE_VEC_INL_
 #endif
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <type_traits>
 
 #include "hwy/highway.h"
@@ -92,6 +95,25 @@ HWY_INLINE V at_least(D d, hn::TFromD<D> low, V x) {
   const V bound = hn::Set(d, low);
   return hn::IfThenElse(hn::Lt(x, bound), bound, x);
 #endif
+}
+
+/// min(high, x), NaN for NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V at_most(D d, hn::TFromD<D> high, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  return hn::Min(hn::Set(d, high), x);  // as MAXPS
+#else
+  const V bound = hn::Set(d, high);
+  return hn::IfThenElse(hn::Gt(x, bound), bound, x);
+#endif
+}
+
+/// x · log2 e, at most the largest number of T where x is finite: ±∞ and NaN alone stay what they are.
+template <typename T>
+HWY_INLINE T in_powers_of_two(double x) {
+  constexpr double kLargest = static_cast<double>(std::numeric_limits<T>::max());
+  const double power = x * kLog2e;
+  return static_cast<T>(std::isfinite(x) ? std::clamp(power, -kLargest, kLargest) : x);
 }
 
 /// Whether exp2_fast gives ∞ where 2^x is too large, not only below the bound that it states.

@@ -69,6 +69,7 @@ class FiguresPass {
         Dv_(in.v.shape[3]),
         roundoff_(in.q.dtype == DType::f64 ? 0x1p-53 : 0x1p-24),
         floor_(in.q.dtype == DType::f64 ? 0x1p-969 : 0x1p-102),
+        underflow_((in.q.dtype == DType::f64 ? 0x1p-1021 : 0x1p-125) * (1.0 + static_cast<double>(D_) / 8.0)),
         rows_(rows),
         last_(linear_forward(in, options)) {}
 
@@ -112,7 +113,7 @@ class FiguresPass {
     if (total.magnitude == 0.0) return {};
     const double value = total.value == 0.0 ? 0.0 : x.value / total.value;
     if (64.0 * roundoff_ * total.magnitude > 0.25 * total.value) return {value, most / roundoff_};
-    return {value, (x.magnitude + value * total.magnitude) * 4.0 / 3.0 / total.value + value};
+    return {value, (x.magnitude + underflow_ + value * total.magnitude) * 4.0 / 3.0 / total.value + value};
   }
 
   void add_query(std::int64_t row) {
@@ -209,7 +210,8 @@ class FiguresPass {
   const LinearAttentionInputs& in_;
   std::int64_t N_, Hv_, Ho_, T_, D_, Dv_;
   double roundoff_;
-  double floor_;  // of e^g, which may come out as 0 below the smallest normal number, in unit roundoffs
+  double floor_;      // of e^g, which may come out as 0 below the smallest normal number, in unit roundoffs
+  double underflow_;  // (8 + D) of the smallest subnormal: the least error of a weight, over eight unit roundoffs
   const LinearWeightRows& rows_;
   LinearForward last_;
 };

@@ -96,9 +96,11 @@ class Pass {
   Bounded weight(std::int64_t i, std::int64_t j) const {
     if (j >= S_) return {};
     const auto at = static_cast<std::size_t>((head_ * T_ + i) * S_ + j);
-    return {f_.weights[at], f_.magnitude.weights[at] + f_.weights[at] * start(i), 0.0};
+    return {f_.weights[at], f_.magnitude.weights[at] + f_.weights[at] * subtracted(i), 0.0};
   }
-  double start(std::int64_t i) const { return start_of_scores(f_.lse[static_cast<std::size_t>(head_ * T_ + i)]); }
+  double subtracted(std::int64_t i) const {
+    return subtracted_from_scores(f_.lse[static_cast<std::size_t>(head_ * T_ + i)]);
+  }
   /// Whether key j is visible: hidden ones have no rounding errors.
   bool visible(std::int64_t i, std::int64_t j) const { return weight(i, j).magnitude > 0.0; }
 
@@ -193,7 +195,7 @@ class Pass {
     std::sort(all.begin(), all.end(), std::greater<>());
     all.resize(static_cast<std::size_t>(std::max(top_keys_, S_)));
     const double magnitude = largest(i).magnitude;
-    const double logits = f_.magnitude.lse[static_cast<std::size_t>(head_ * T_ + i)] + start(i);
+    const double logits = f_.magnitude.lse[static_cast<std::size_t>(head_ * T_ + i)] + subtracted(i);
     for (std::int64_t n = 0; n < top_keys_; ++n) {
       const double p = all[static_cast<std::size_t>(n)];
       append(&AttentionStatistics::topk_weight, {p, std::min(magnitude, (p + floor_) * logits), 0.0});

@@ -14,9 +14,8 @@
 
 namespace headgate::reference {
 
-/// 4 |−lse|: the kernels sum the scores of a row from −lse on. Beside the terms of a score, its roundings act on this,
-/// each on all of it where the terms are small, while sums of many terms grow to their size: hence the factor.
-inline double start_of_scores(double lse) { return std::isfinite(lse) ? 4 * std::abs(lse) : 0.0; }
+/// |lse|: what is subtracted from the scores of a row, rounded to the type that the kernels compute in.
+inline double subtracted_from_scores(double lse) { return std::isfinite(lse) ? std::abs(lse) : 0.0; }
 
 /// An output's elements in the order of its shape, with what bounds their rounding errors, as in Forward and Backward.
 struct StatisticsArray {

@@ -174,6 +174,70 @@ TEST(Extremes, Bias_MinusInfinity_HidesTheKey) {
   }
 }
 
+/// The lowest number in the bias hides no key: a row that has nothing else weighs all of them equally. Beside it, a key
+/// with 0 takes all.
+template <typename T>
+void expect_lowest_bias_is_a_number(std::int64_t rows, std::int64_t S, std::int64_t target) {
+  constexpr std::int64_t kD = 16;
+  const auto n = static_cast<std::size_t>(rows), s = static_cast<std::size_t>(S);
+  std::vector<T> q(n * kD, T{0.5}), k(s * kD, T{0.25}), v(s * kD), bias(n * s, std::numeric_limits<T>::lowest());
+  for (std::size_t j = 0; j < s; ++j)
+    std::fill_n(v.begin() + static_cast<std::ptrdiff_t>(j * kD), kD, static_cast<T>(j));
+  bias[s + 3] = 0;  // query 1 sees key 3
+  std::vector<T> y(n * kD);
+  std::vector<double> lse(n);
+  AttentionInputs in;
+  in.q = make_view<const T>(q.data(), Shape{1, 1, rows, kD});
+  in.k = make_view<const T>(k.data(), Shape{1, 1, S, kD});
+  in.v = make_view<const T>(v.data(), Shape{1, 1, S, kD});
+  in.bias = make_view<const T>(bias.data(), Shape{1, 1, rows, S});
+  AttentionOutputs out;
+  out.y = make_view(y.data(), Shape{1, 1, rows, kD});
+  out.lse = make_view(lse.data(), Shape{1, 1, rows, 1});
+  AttentionOptions options;
+  options.context.target = target;
+  attention_forward(out, in, options);
+  const double mean = static_cast<double>(S - 1) / 2;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const double expected = i == 1 ? 3.0 : mean;
+    EXPECT_NEAR(y[static_cast<std::size_t>(i * kD)], expected, 1e-5 * mean) << "query " << i << " of " << rows;
+    EXPECT_TRUE(std::isfinite(lse[static_cast<std::size_t>(i)])) << "query " << i << " of " << rows;
+  }
+}
+
+TEST(Extremes, Bias_LowestNumber_HidesNoKey) {
+  for (const std::string& target : supported_targets()) {
+    SCOPED_TRACE(target);
+    for (const std::int64_t rows : {2, 8, 70}) {
+      for (const std::int64_t S : {5, 300}) {
+        expect_lowest_bias_is_a_number<float>(rows, S, find_target(target));
+        expect_lowest_bias_is_a_number<double>(rows, S, find_target(target));
+      }
+    }
+  }
+}
+
+/// A sink of any finite size is a number: the largest take all of the weight, the lowest none.
+TEST(Extremes, Sink_LargestAndLowestNumber_TakesAllOrNothing) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  for (const std::string& target : supported_targets()) {
+    for (const std::int64_t T : {1, 4, 70}) {
+      const std::vector<float> x(static_cast<std::size_t>(2 * T * 16), 1.0F), sinks{kLargest, -kLargest};
+      std::vector<float> y(x.size()), lse(static_cast<std::size_t>(2 * T));
+      AttentionInputs in;
+      in.q = in.k = in.v = make_view<const float>(x.data(), Shape{1, 2, T, 16});
+      in.sinks = make_vector_view<const float>(sinks.data(), 2);
+      AttentionOptions options;
+      options.context.target = find_target(target);
+      attention_forward({.y = make_view(y.data(), in.q.shape), .lse = make_view(lse.data(), Shape{1, 2, T, 1})}, in,
+                        options);
+      EXPECT_EQ(y[0], 0.0F) << target << ", " << T;
+      EXPECT_FLOAT_EQ(y.back(), 1.0F) << target << ", " << T;
+      EXPECT_FALSE(std::isnan(lse[0]) || std::isnan(lse.back())) << target << ", " << T;
+    }
+  }
+}
+
 TEST(Extremes, Bias_InfinityOrNaN_ChangesItsOwnRowsOnly) {
   for (const DType dtype : kDTypes) {
     for (const bool sinks : {false, true}) {
@@ -237,7 +301,7 @@ TEST(Extremes, Dimensions_Empty_WriteZerosOrNothing) {
       spec.sinks = sinks ? DType::f32 : DType::none;
       spec.dlse = DType::f32;
       spec.attn = spec.weights = true;
-      for (const auto size : {&CaseSpec::B, &CaseSpec::Hkv, &CaseSpec::T, &CaseSpec::S}) {
+      for (const auto size : {&CaseSpec::B, &CaseSpec::Hkv, &CaseSpec::group, &CaseSpec::T, &CaseSpec::S}) {
         CaseSpec empty = spec;
         empty.*size = 0;
         expect_both(empty);

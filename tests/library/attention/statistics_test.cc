@@ -87,6 +87,53 @@ TEST(Statistics, Statistics_RowsWithoutWeightsOrOfNaN_AreDefined) {
   EXPECT_GT(first[3], 0.0);
 }
 
+/// Roundings of scores in the millions leave weights in [0, 1], as the forward pass has them: y is the weights where v
+/// is the identity.
+TEST(Statistics, Statistics_HugeScores_AreThoseOfTheForwardPass) {
+  constexpr std::int64_t kN = 48, kD = 16;
+  constexpr auto kCount = static_cast<std::size_t>(kN);
+  for (const std::string& target : supported_targets()) {
+    for (const float factor : {1e4F, 1e6F, 1e9F, 1e12F}) {
+      // Near 10⁴ some rows have two keys whose scores are close, and weights of three digits.
+      const double tolerance = factor < 1e5F ? 5e-3 : 1e-5;
+      std::vector<float> q(kN * kD), k(kN * kD), v(kN * kN), y(kN * kN), rows(kN * kN);
+      for (std::size_t n = 0; n < q.size(); ++n) {
+        q[n] = factor * static_cast<float>(std::sin(1.0 + static_cast<double>(n)));
+        k[n] = static_cast<float>(std::cos(3.0 * static_cast<double>(n)));
+      }
+      for (std::size_t n = 0; n < kCount; ++n) v[n * (kCount + 1)] = 1;
+      std::vector<double> lse(kCount), max(kCount), entropy(kCount);
+      std::vector<std::int64_t> chosen(kCount);
+      for (std::size_t n = 0; n < kCount; ++n) chosen[n] = static_cast<std::int64_t>(n);
+      AttentionInputs in;
+      in.q = make_view<const float>(q.data(), {1, 1, kN, kD});
+      in.k = make_view<const float>(k.data(), {1, 1, kN, kD});
+      in.v = make_view<const float>(v.data(), {1, 1, kN, kN});
+      AttentionOptions options;
+      options.causality = Causality::causal;
+      options.context.target = find_target(target);
+      attention_forward({.y = make_view(y.data(), {1, 1, kN, kN}), .lse = make_view(lse.data(), {1, 1, kN, 1})}, in,
+                        options);
+      AttentionStatistics out;
+      out.row_max = make_view(max.data(), {1, 1, kN, 1});
+      out.entropy = make_view(entropy.data(), {1, 1, kN, 1});
+      out.rows = make_view(rows.data(), {1, 1, kN, kN});
+      StatisticsSelection selection;
+      selection.queries = make_vector_view<const std::int64_t>(chosen.data(), kN);
+      attention_statistics(out, in, make_view<const double>(lse.data(), {1, 1, kN, 1}), selection, options);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        const float* own = y.data() + i * kCount;
+        EXPECT_NEAR(max[i], *std::max_element(own, own + kN), tolerance) << target << ", " << factor << ", query " << i;
+        EXPECT_GE(entropy[i], 0.0) << target << ", " << factor << ", query " << i;
+        EXPECT_LE(entropy[i], std::log(static_cast<double>(i + 1)) + 1e-5)
+            << target << ", " << factor << ", query " << i;
+        for (std::size_t j = 0; j < kCount; ++j)
+          EXPECT_NEAR(rows[i * kCount + j], own[j], tolerance) << target << ", " << factor;
+      }
+    }
+  }
+}
+
 void expect_same_bits(CaseSpec spec) {
   const TargetGuard guard;
   verify::Case problem(spec);

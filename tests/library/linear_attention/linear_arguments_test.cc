@@ -86,7 +86,9 @@ const std::vector<Wrong>& wrong_calls() {
       {[](Call& c) { c.options.rule = LinearRule::delta; }, "decay is given but the rule delta has none"},
       {[](Call& c) { c.options.rule = LinearRule::gated; }, "beta is given but the rule gated has none"},
       {[](Call& c) { c.options.rule = static_cast<LinearRule>(4); }, "rule is 4 but must be 0 to 3"},
-      {[](Call& c) { c.options.scale = std::numeric_limits<double>::infinity(); }, "scale is inf but must be finite"},
+      {[](Call& c) { c.options.scale = std::numeric_limits<double>::infinity(); },
+       "scale is inf but must be finite in f32"},
+      {[](Call& c) { c.options.scale = 1e39; }, "scale is 1e+39 but must be finite in f32"},
       {[](Call& c) { c.options.l2_norm = -1.0; },
        "l2_norm is -1 but must be at least 0 and finite: it is the eps of the norm"},
       {[](Call& c) {

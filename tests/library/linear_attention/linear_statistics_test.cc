@@ -498,7 +498,7 @@ TEST(LinearStatisticsArguments, Statistics_Wrong_NamesTheArgumentAndWritesNothin
       false, [](FigureCall& c) { c.statistics.first.dtype = DType::i32; },
       call + "first has dtype i32 but must be f32 or f64");
   expect_wrong(
-      false, [](FigureCall& c) { c.options.scale = std::nan(""); }, call + "scale is nan but must be finite");
+      false, [](FigureCall& c) { c.options.scale = std::nan(""); }, call + "scale is nan but must be finite in f32");
   expect_wrong(
       false, [](FigureCall& c) { c.options.context.threads = -1; }, call + "threads is -1 but must be at least 0");
 }

@@ -140,6 +140,39 @@ TEST(LinearSpecialValues, NaN_InOneHead_LeavesTheGradientsOfOthers) {
   EXPECT_TRUE(std::isnan(load(problem.gradients().dq, 0, 1, 40, 5)));
 }
 
+/// 1/√eps is beyond f32 where eps is 1e-80: zeros stay zero, and their gradients finite or of infinite size, not NaN.
+TEST(LinearSpecialValues, RowsOfZeros_TinyEps_StayZero) {
+  for (const DType dtype : kDTypes) {
+    LinearCaseSpec spec = gated_delta_spec(70, 12, 20);
+    spec.dtype = dtype;
+    spec.l2_norm = 1e-80;
+    LinearCase problem(spec);
+    for (std::int64_t d = 0; d < spec.D; ++d) {
+      store(writable(problem.inputs().q), 0, 0, 30, d, 0.0);
+      store(writable(problem.inputs().k), 0, 0, 30, d, 0.0);
+    }
+    linear_attention_forward(problem.outputs(), problem.inputs(), problem.options());
+    linear_attention_backward(problem.gradients(), problem.inputs(), problem.incoming(), problem.options());
+    for (std::int64_t j = 0; j < spec.Dv; ++j) EXPECT_EQ(load(problem.outputs().y, 0, 0, 30, j), 0.0);
+    for (std::int64_t d = 0; d < spec.D; ++d) EXPECT_FALSE(std::isnan(load(problem.gradients().dq, 0, 0, 30, d)));
+  }
+}
+
+TEST(LinearSpecialValues, RowsOfDenormals_WithoutEps_HaveANormOfOne) {
+  const std::vector<float> qk(4, std::numeric_limits<float>::denorm_min()), v{7.0F};
+  for (const std::string& target : supported_targets()) {
+    float y = 0;
+    LinearAttentionInputs in;
+    in.q = in.k = make_view<const float>(qk.data(), {1, 1, 1, 4});
+    in.v = make_view<const float>(v.data(), {1, 1, 1, 1});
+    LinearAttentionOptions options;
+    options.l2_norm = 0.0;
+    options.context.target = find_target(target);
+    linear_attention_forward({.y = make_view(&y, {1, 1, 1, 1})}, in, options);
+    EXPECT_FLOAT_EQ(y, 3.5F) << target;  // 1/√4 · v
+  }
+}
+
 TEST(LinearSpecialValues, RowsOfZeros_WithoutEps_StayZeroWithTheirGradients) {
   for (const DType dtype : kDTypes) {
     LinearCaseSpec spec = gated_delta_spec(70, 12, 20);

@@ -104,6 +104,24 @@ def test_subclass_is_not_lost():
     assert type(gated_attention(q.as_subclass(Named), q, q)) is Named
 
 
+def test_subclass_that_requires_a_gradient_gets_it():
+    class Named(torch.Tensor):
+        pass
+
+    class NamedParameter(torch.nn.Parameter):
+        pass
+
+    q, k = (torch.randn(1, H, T, D) for _ in range(2))
+    plain = q.clone().requires_grad_()
+    expected = torch.autograd.grad(gated_attention(plain, k, k).sum(), plain)[0]
+    for own in (q.clone().as_subclass(Named).requires_grad_(), NamedParameter(q.clone())):
+        y = gated_attention(own, k, k)
+        y.sum().backward()
+        assert torch.equal(own.grad.as_subclass(torch.Tensor), expected)
+        with torch.no_grad():
+            assert torch.equal(gated_attention(own, k, k).as_subclass(torch.Tensor), y.as_subclass(torch.Tensor))
+
+
 def test_lazy_negation_is_carried_out():
     q, k = (torch.randn(1, H, T, D) for _ in range(2))
     assert torch.equal(gated_attention(q, torch._neg_view(k), k), gated_attention(q, -k, k))

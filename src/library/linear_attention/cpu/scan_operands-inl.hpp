@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "hwy/cache_control.h"
 #include "library/core/head_rows-inl.hpp"
@@ -182,15 +183,16 @@ HWY_INLINE void prefetch_ahead(const HeadRows<Void>& rows, const Chunk& chunk, s
   for (std::int64_t at = 0; at < rows.cols * bytes; at += kLine_bytes) hwy::Prefetch(first + at);
 }
 
-/// 1/√(Σ x² + eps) of n numbers, 0 where that is 1/0. The sum is f64: squares of f32 numbers do not overflow there.
+/// 1/√(Σ x² + eps) of n numbers, 0 where that is 1/0. It is f64: squares of f32 numbers do not overflow there, nor do
+/// inverses.
 template <typename T>
-HWY_INLINE T inverse_norm(const T* HWY_RESTRICT x, std::int64_t n, double eps) {
+HWY_INLINE double inverse_norm(const T* HWY_RESTRICT x, std::int64_t n, double eps) {
   double sum[4] = {};
   for (std::int64_t i = 0; i < n; i += 4) {
     for (std::int64_t l = 0; l < 4; ++l) sum[l] += static_cast<double>(x[i + l]) * static_cast<double>(x[i + l]);
   }
   const double square = (sum[0] + sum[1]) + (sum[2] + sum[3]) + eps;
-  return square == 0.0 ? T{0} : static_cast<T>(1.0 / std::sqrt(square));
+  return square == 0.0 ? 0.0 : 1.0 / std::sqrt(square);
 }
 
 /// Σ a ∘ b of n numbers, whole vectors.
@@ -215,9 +217,14 @@ T load_normalised(T* HWY_RESTRICT to, const HeadRows<const void>& from, const Ch
   prefetch_ahead(from, chunk, n);
   load_row(to, from, chunk.token(n), 0, from.cols);
   std::fill(to + from.cols, to + padded, T{0});
-  const T inverse = p.normalises ? inverse_norm(to, padded, p.eps) : T{1};
+  const double norm = p.normalises ? inverse_norm(to, padded, p.eps) : 1.0;
+  constexpr T kLargest = std::numeric_limits<T>::max();
+  if (norm > static_cast<double>(kLargest)) {  // of subnormal numbers
+    for (std::int64_t x = 0; x < padded; ++x) to[x] = static_cast<T>(static_cast<double>(to[x]) * norm) * factor;
+    return kLargest;
+  }
   const Tag<T> d;
-  const T all = inverse * factor;
+  const T inverse = static_cast<T>(norm), all = inverse * factor;
   if (p.normalises || factor != T{1}) {
     const auto f = hn::Set(d, all);
     for (std::int64_t x = 0; x < padded; x += kLanes<T>) hn::StoreU(hn::Mul(hn::LoadU(d, to + x), f), d, to + x);

@@ -26,8 +26,9 @@ struct LeftLayout {
   static constexpr std::int64_t kCol = kCol_;
 };
 
-/// What a product does with c: c = ab, c = start + ab with one start a row, c += ab.
-enum class ProductWrite { overwrite, overwrite_from, accumulate };
+/// What a product does with c: c = ab; c = start + ab with one start a row, from which the sum begins; c = min(ab +
+/// start, 0), the sum first; c += ab.
+enum class ProductWrite { overwrite, overwrite_from, overwrite_exponents, accumulate };
 
 /// What a product does besides.
 struct NothingElse {
@@ -67,7 +68,7 @@ HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY
 }
 
 /// c[m][n] (+)= Σ_k a(m,k) · b[k][n] for m < kRows, n < kVecs vectors.
-/// b as for multiply_add; c: row stride ldc; start: kRows, read by overwrite_from alone.
+/// b as for multiply_add; c: row stride ldc; start: kRows, read by overwrite_from and overwrite_exponents alone.
 template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
 HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K, T* HWY_RESTRICT c,
                                 std::int64_t ldc, const T* start = nullptr) {
@@ -82,7 +83,10 @@ HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
       T* to = c + m * ldc + n * kLanes<T>;
-      hn::StoreU(kWrite == ProductWrite::accumulate ? hn::Add(tile[m][n], hn::LoadU(d, to)) : tile[m][n], d, to);
+      auto x = tile[m][n];
+      if constexpr (kWrite == ProductWrite::accumulate) x = hn::Add(x, hn::LoadU(d, to));
+      if constexpr (kWrite == ProductWrite::overwrite_exponents) x = at_most(d, T{0}, hn::Add(x, hn::Set(d, start[m])));
+      hn::StoreU(x, d, to);
     }
   }
 }

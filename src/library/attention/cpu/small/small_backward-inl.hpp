@@ -88,6 +88,10 @@ class SmallBackwardWorker {
     prefetch_next_head(next);
     dk_ = begin_sums(p_.gradients.dk, scratch_.dk);
     dv_ = begin_sums(p_.gradients.dv, scratch_.dv);
+    if (p_.group == 0) {  // the first tile of queries would overwrite them
+      clear_sums(dk_, key_cols_);
+      clear_sums(dv_, value_cols_);
+    }
     for (std::int64_t g = 0; g < p_.group; ++g) {
       const std::int64_t h = hkv_ * p_.group + g;
       const QueryRows from(p_, sequence_, h);
@@ -125,6 +129,10 @@ class SmallBackwardWorker {
     const HeadRows<void> rows = key_rows(tensor, sequence_, hkv_);
     if (lie_dense<T>(rows)) return {rows.template at<T>(0, 0, rows.cols), rows.row_stride, true};
     return {own.data, own.strides[0], false};
+  }
+  void clear_sums(const Sums& sums, std::int64_t cols) const {
+    for (std::int64_t j = 0; sums.present() && j < sequence_.S; ++j)
+      std::fill_n(sums.data + j * sums.stride, cols, T{0});
   }
   void end_sums(const TensorView& tensor, const Sums& sums) const {
     if (!sums.present() || sums.in_place) return;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of attention weights: one product q kᵀ, whose scores start at −lse and are used up while they lie in
-// cache. Sums over queries take in tiles in a fixed order.
+// Statistics of attention weights: one product q kᵀ, whose scores become exponents s − lse and are used up while they
+// lie in cache. Sums over queries take in tiles in a fixed order.
+//
+// Scores are summed as in the forward pass, and lse is subtracted from the sums: a row that gives all its weight to one
+// key has P = 1, however large its scores. No exponent is above 0, so that roundings of large scores leave weights in
+// [0, 1].
 
 #include <algorithm>
 #include <array>
@@ -253,7 +257,9 @@ class StatisticsWorker {
   }
 
   /// −lse in units of log2(e). At −∞ no row has weights, whatever its lse: adding to it leaves it so.
-  static T start_of(double lse) { return std::isinf(lse) ? kHidden : static_cast<T>(-lse * kLog2e); }
+  static T start_of(double lse) { return std::isinf(lse) ? kHidden : in_powers_of_two<T>(-lse); }
+  /// The exponent of a weight, whose score less lse is x: at most 0, NaN for NaN.
+  static T exponent(T x) { return x > T{0} ? T{0} : x; }
 
   Strip place_strip(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t band,
                     std::int64_t end) const {
@@ -319,8 +325,8 @@ class StatisticsWorker {
       multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(s.rows, kNV, s.queries, keys, p_.D,
                                                                         s.scores + c, Plan::kScoreStride);
     } else {
-      multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite_from>(s.rows, kNV, s.queries, keys, p_.D,
-                                                                             s.scores + c, Plan::kScoreStride, s.start);
+      multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite_exponents>(
+          s.rows, kNV, s.queries, keys, p_.D, s.scores + c, Plan::kScoreStride, s.start);
     }
   }
 
@@ -337,7 +343,7 @@ class StatisticsWorker {
     if (seen.empty()) return;
     plan_.rules.apply(row + seen.begin, nullptr, sequence_, h_, i, j0 + seen.begin, seen.end - seen.begin,
                       scratch_.rule_row.data);
-    for (std::int64_t c = seen.begin; c < seen.end; ++c) row[c] += start;
+    for (std::int64_t c = seen.begin; c < seen.end; ++c) row[c] = exponent(row[c] + start);
   }
 
   /// −∞ in columns [c0, c1) that a row does not see.
@@ -528,7 +534,7 @@ class StatisticsWorker {
         continue;
       }
       if (plan_.rules.any()) plan_.rules.apply(row + x, nullptr, sequence_, h_, i, j, 1, scratch_.rule_row.data);
-      row[x] += scratch_.start(r);
+      row[x] = exponent(row[x] + scratch_.start(r));
     }
   }
 
