@@ -18,6 +18,7 @@ import headgate
 
 from . import gpu
 from .arguments import ATTENTION, DIFFERENTIABLE, FORWARD_ONLY, OPTIONAL, OPTIONS, TENSORS, Operation, takes
+from .checks import require_one_device, require_tensor
 from .dropout import draw_seed
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import GATE_LOGITS, in_words_of
@@ -208,20 +209,21 @@ def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Cont
 
 
 def check_tensors(
-    what: str, tensors: dict[str, Tensor | None], recorded: bool, operation: Operation = ATTENTION
+    what: str, tensors: dict[str, Tensor | None], recorded: bool, operation: Operation = ATTENTION, nested: bool = False
 ) -> None:
-    """What the kernels cannot see: devices, and gradients that would be lost. Errors name the function `what`."""
+    """What the kernels cannot see: types, devices, and gradients that would be lost. Nested tensors are refused unless
+    `nested`. Errors name the function `what`."""
     for name, tensor in tensors.items():
-        if tensor is None:
+        if tensor is None and name not in operation.required:
             continue
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{what}: {name} is a {type(tensor).__name__} but must be a tensor")
+        require_tensor(what, name, tensor, nested)
         if tensor.device.type not in ("cpu", "meta"):
             raise ValueError(f"{what}: {name} lies on {tensor.device} but must be in the CPU's memory")
         if recorded and tensor.requires_grad and name not in operation.differentiable:
             raise ValueError(f"{what}: {name} requires a gradient but has none: detach it")
         if recorded and name in operation.forward_only:
             raise ValueError(f"{what}: with {name} there are no gradients: call it under torch.no_grad()")
+    require_one_device(what, tensors)
 
 
 _WANTED = {"int": "a whole number of 64 bits", "float": "a number", "float?": "a number or None"}
@@ -430,7 +432,7 @@ def _call_generally(
     given = sort_arguments(NAME, tensors, arguments)
     recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
     refuse_transforms(NAME, {**tensors, **given}, DIFFERENTIABLE)
-    check_tensors(NAME, tensors, recorded)
+    check_tensors(NAME, tensors, recorded, nested=True)
     options = {**_DEFAULTS, **checked_options(NAME, given)}
     if recorded and options["gate_threshold"] > 0:
         raise ValueError(f"{NAME}: with gate_threshold there are no gradients: call it under torch.no_grad()")

@@ -15,6 +15,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_mask
 
 from .arguments import ATTENTION, DIFFERENTIABLE, TENSORS, takes
 from .attention import as_returned, autocast, checked_options, refuse_transforms
+from .checks import require_tensor
 from .errors import call_as
 from .gates import keeps_output
 
@@ -145,9 +146,11 @@ def _check(query: Any, key: Any, value: Any, gate: Any, block_mask: Any, enable_
     for name, x in (("query", query), ("key", key), ("value", value), ("gate_logits", gate)):
         if x is None and name == "gate_logits":
             continue
-        if not isinstance(x, Tensor) or x.dim() != 4 or x.device.type != "cpu":
-            found = f"{list(x.shape)} on {x.device}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-            raise ValueError(f"{NAME}: {name} is {found} but must be a tensor (B,H,T,D) in the CPU's memory")
+        require_tensor(NAME, name, x)
+        if x.dim() != 4 or x.device.type != "cpu":
+            raise ValueError(
+                f"{NAME}: {name} is {list(x.shape)} on {x.device} but must be a tensor (B,H,T,D) in the CPU's memory"
+            )
     if not isinstance(block_mask, BlockMask):
         raise ValueError(f"{NAME}: block_mask is a {type(block_mask).__name__} but must be a BlockMask")
     if block_mask.kv_indices.device.type != "cpu":

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .checks import require_tensor, shape_of
 from .layer import blocks_of_layout
 
 FUSED = ("per_query_head", "per_group", "trailing")
@@ -52,9 +53,9 @@ def blocks_of(layout: str, heads: Heads, what: str = "blocks_of") -> int:
 
 
 def _require_rows(what: str, name: str, tensor: Tensor, rows: int) -> None:
+    require_tensor(what, name, tensor)
     if tensor.dim() == 0 or tensor.shape[0] != rows:
-        shape = ",".join(map(str, tensor.shape))
-        raise ValueError(f"{what}: {name} has shape ({shape}) but must have {rows} rows")
+        raise ValueError(f"{what}: {name} has shape {shape_of(tensor)} but must have {rows} rows")
 
 
 def split_gate(fused: Tensor, layout: str, heads: Heads) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 
 from .arguments import takes
 from .attention import gated_attention
+from .checks import require_tensor, require_tensors, shape_of
 from .dropout import computes_dropout
 from .errors import call_as
 
@@ -59,10 +60,6 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
     return tuple(found)
 
 
-def _shape(x: Tensor) -> str:
-    return "(" + ",".join(map(str, x.shape)) + ")"
-
-
 def sizes_of(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> Sizes | Refusal:
     """The sizes of a call with these tensors."""
     q, k, v = tuple(query.shape), tuple(key.shape), tuple(value.shape)
@@ -92,7 +89,7 @@ def sizes_of(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> Siz
         kv_heads = of_k if of_k == of_v else heads
     if lead is None:
         return Refusal(
-            RuntimeError, f"query {_shape(query)}, key {_shape(key)} and value {_shape(value)} do not broadcast"
+            RuntimeError, f"query {shape_of(query)}, key {shape_of(key)} and value {shape_of(value)} do not broadcast"
         )
     return Sizes(lead, math.prod(lead[:-1]), heads, kv_heads, q[-2], k[-2], v[-1])
 
@@ -109,7 +106,7 @@ def _mask_refusal(query: Tensor, attn_mask: Tensor, sizes: Sizes) -> Refusal | N
     shape = (*sizes.lead, sizes.queries, sizes.keys)
     if not _fits(attn_mask, shape):
         needed = ",".join(map(str, shape))
-        return Refusal(RuntimeError, f"attn_mask has shape {_shape(attn_mask)} but must broadcast to ({needed})")
+        return Refusal(RuntimeError, f"attn_mask has shape {shape_of(attn_mask)} but must broadcast to ({needed})")
     if attn_mask.dtype in (torch.bool, query.dtype) or torch.is_autocast_enabled("cpu"):
         return None
     if attn_mask.dtype == torch.float32 and query.dtype != torch.float64:
@@ -241,13 +238,22 @@ def attend(
     return y if len(sizes.lead) == 2 else y.reshape(shape)
 
 
+def _attend_dense(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *others: Any) -> Tensor:
+    """attend, with errors that name sparse tensors, of which PyTorch makes no views."""
+    try:
+        return attend(query, key, value, attn_mask, *others)
+    except RuntimeError:
+        require_tensors(NAME, query=query, key=key, value=value)
+        raise
+
+
 def _require_gate(gate: Tensor, sizes: Sizes) -> None:
     rows = (*sizes.lead, sizes.queries)
     if gate.dim() >= 2 and gate.shape[-2] == sizes.queries and gate.shape[-1] in (1, sizes.features):
         if _fits(gate, (*rows, gate.shape[-1])):
             return
     needed = ",".join(map(str, rows))
-    raise ValueError(f"{NAME}: gate has shape {_shape(gate)} but must be ({needed},1) or ({needed},{sizes.features})")
+    raise ValueError(f"{NAME}: gate has shape {shape_of(gate)} but must be ({needed},1) or ({needed},{sizes.features})")
 
 
 @takes("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
@@ -281,10 +287,10 @@ def scaled_dot_product_attention(
     options that do not fit.
     """
     for name, x in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{NAME}: {name} is a {type(x).__name__} but must be a tensor")
-        if x.is_nested:
-            raise ValueError(f"{NAME}: {name} is a nested tensor, which headgate.torch.gated_attention takes")
+        if not isinstance(x, Tensor) or x.is_nested:
+            require_tensor(NAME, name, x)
+    if attn_mask is not None or gate is not None:
+        require_tensors(NAME, attn_mask=attn_mask, gate=gate)
     sizes = refusal_of(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if isinstance(sizes, Refusal):
         raise sizes.error(f"{NAME}: {sizes.text}")
@@ -293,7 +299,7 @@ def scaled_dot_product_attention(
     return call_as(
         NAME,
         _ARGUMENTS,
-        attend,
+        _attend_dense,
         query,
         key,
         value,

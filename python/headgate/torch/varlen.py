@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .arguments import takes
 from .attention import gated_attention
+from .checks import require_tensor, require_tensors
 from .errors import call_as
 
 NAME = "varlen_attn"
@@ -39,8 +40,17 @@ def _require_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
         raise ValueError(f"{NAME}: query has {heads} heads, which {kv_heads} of key do not divide")
 
 
+def _wants_lse(return_aux: Any) -> bool:
+    if not hasattr(return_aux, "lse"):
+        raise TypeError(f"{NAME}: return_aux is {return_aux!r} but must be an AuxRequest or None")
+    return return_aux.lse
+
+
 def _window(window_size: tuple[int, int]) -> dict[str, Any]:
-    left, right = window_size
+    try:
+        left, right = window_size
+    except (TypeError, ValueError):
+        raise ValueError(f"{NAME}: window_size is {window_size!r} but must be two numbers, (left, right)") from None
     if right == 0:  # causal; the same rule as a window, which the kernels know better by this name
         return {"causality": "causal", "window_left": left}
     return {"window_left": left, "window_right": right}
@@ -90,6 +100,11 @@ def varlen_attn(
     and threads are those of gated_attention. Raises ValueError, in one line, on arguments that do not fit.
     """
     del max_q, max_k, num_splits
+    for name, x in (("query", query), ("key", key), ("value", value), ("cu_seq_q", cu_seq_q)):
+        if not isinstance(x, Tensor) or x.is_nested:
+            require_tensor(NAME, name, x)
+    if seqused_k is not None or block_table is not None or gate is not None:
+        require_tensors(NAME, cu_seq_q=cu_seq_q, seqused_k=seqused_k, block_table=block_table, gate=gate)
     for name, x, dims in (("query", query, 3), ("key", key, 4 if block_table is not None else 3)):
         if x.dim() != dims:
             raise ValueError(f"{NAME}: {name} has {x.dim()} dimensions but must have {dims}")
@@ -109,7 +124,7 @@ def varlen_attn(
         query, gate = query.unsqueeze(0), None if gate is None else gate.unsqueeze(0)
     else:
         rules["cu_seqlens_k"] = cu_seq_k
-    wants_lse = return_aux is not None and return_aux.lse
+    wants_lse = return_aux is not None and _wants_lse(return_aux)
     y, lse = call_as(
         NAME, _ARGUMENTS, gated_attention, query, key, value, gate, cu_seqlens_q=cu_seq_q, return_lse=True, **rules
     )

@@ -204,7 +204,7 @@ def test_what_pytorch_refuses_is_a_runtime_error(name):
 def test_what_headgate_cannot_compute_is_a_value_error(change, options, message):
     with pytest.raises(ValueError, match=message):
         scaled_dot_product_attention(**{"query": Q, "key": K, "value": V, **change}, **options)
-    with pytest.raises(TypeError, match="key is a NoneType but must be a tensor"):
+    with pytest.raises(TypeError, match="key is None but must be a tensor"):
         scaled_dot_product_attention(Q, None, V)
 
 

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every function asks of an argument that should be a tensor, before it reads it."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def require_tensor(what: str, name: str, x: Any, nested: bool = False) -> None:
+    """Raises TypeError if `x` is no tensor, and ValueError if it is sparse, or nested and not `nested`. Errors name the
+    function `what` and its argument `name`."""
+    if not isinstance(x, Tensor):
+        found = "None" if x is None else f"a {type(x).__name__}"
+        raise TypeError(f"{what}: {name} is {found} but must be a tensor")
+    if x.is_nested:
+        if not nested:
+            raise ValueError(f"{what}: {name} is a nested tensor, which only gated_attention and GatedAttention take")
+    elif x.layout != torch.strided:
+        layout = str(x.layout).removeprefix("torch.").removeprefix("_")
+        raise ValueError(f"{what}: {name} has the layout {layout} but must be a dense tensor, of layout strided")
+
+
+def require_tensors(what: str, **tensors: Any) -> None:
+    """require_tensor for each that is there, and one device for all."""
+    for name, x in tensors.items():
+        if x is not None:
+            require_tensor(what, name, x)
+    require_one_device(what, tensors)
+
+
+def require_one_device(what: str, tensors: dict[str, Tensor | None]) -> None:
+    """Raises ValueError if the tensors lie on devices of several types: PyTorch would compute nothing of a tensor on
+    "meta", and return memory that was never written."""
+    there = [(name, x.device) for name, x in tensors.items() if x is not None]
+    for name, device in there[1:]:
+        if device.type != there[0][1].type:
+            raise ValueError(f"{what}: {name} lies on {device} but {there[0][0]} on {there[0][1]}: move one of them")
+
+
+def shape_of(x: Tensor) -> str:
+    """The shape as errors show it, "(2,3)"."""
+    return "(" + ",".join(map(str, x.shape)) + ")"

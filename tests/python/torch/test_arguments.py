@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every function refuses of its tensors: other types, devices and layouts, by one line that names the argument."""
+
+import numpy
+import pytest
+import torch
+
+from headgate.torch import (
+    gated_attention,
+    gated_norm,
+    linear_attention,
+    scaled_dot_product_attention,
+    short_convolution,
+    varlen_attn,
+)
+from headgate.torch.arguments import ATTENTION, GATED_NORM, LINEAR_ATTENTION, SHORT_CONVOLUTION
+from headgate.torch.flex import flex_attention
+from headgate.torch.layouts import Heads, join_gate, split_blocks, split_gate
+
+B, H, T, D, C, K, N = 2, 2, 4, 8, 6, 3, 2
+
+
+def rows(width=D):
+    return torch.randn(B, H, T, width)
+
+
+def begins():
+    return torch.tensor([0, T, 2 * T], dtype=torch.int32)
+
+
+def attention_tensors():
+    per_head, counts = torch.rand(H), torch.full((B,), T)
+    return {
+        **{name: rows() for name in ("q", "k", "v")},
+        "gate": rows(1),
+        "bias": torch.randn(T, T),
+        "mask": torch.ones(T, T, dtype=torch.bool),
+        "key_lengths": counts,
+        "query_offsets": counts - T,
+        "alibi_slopes": per_head,
+        "sinks": per_head,
+        "cu_seqlens_q": begins(),
+        "cu_seqlens_k": begins(),
+        "block_table": torch.zeros(B, 1, dtype=torch.int32),
+        "k_scale": rows(1),
+        "v_scale": rows(1),
+    }
+
+
+def linear_tensors():
+    return {
+        **{name: rows() for name in ("q", "k", "v")},
+        "decay": -torch.rand(B, H, T, 1),
+        "beta": torch.rand(B, H, T, 1),
+        "state": torch.randn(B, H, D, D),
+        "cu_seqlens": begins(),
+    }
+
+
+def convolution_tensors():
+    return {
+        "x": torch.randn(B, T, C),
+        "weight": torch.randn(C, K),
+        "bias": torch.randn(C),
+        "state": torch.randn(B, K - 1, C),
+        "cu_seqlens": begins(),
+    }
+
+
+def sdpa_tensors():
+    names = ("query", "key", "value")
+    return {**{name: rows() for name in names}, "attn_mask": torch.zeros(T, T), "gate": rows(1), "sinks": torch.rand(H)}
+
+
+def varlen_tensors():
+    packed = {name: torch.randn(N * T, H, D) for name in ("query", "key", "value")}
+    return {
+        **packed,
+        "cu_seq_q": begins(),
+        "cu_seq_k": begins(),
+        "seqused_k": torch.full((N,), 3),
+        "gate": packed["key"],
+    }
+
+
+def varlen(**tensors):
+    return varlen_attn(tensors.pop("query"), **tensors, max_q=T, max_k=T)
+
+
+def attention(gate=None, **tensors):
+    return gated_attention(tensors.pop("q"), tensors.pop("k"), tensors.pop("v"), gate, **tensors)
+
+
+# The function, its tensors, and those of them that it needs.
+FUNCTIONS = {
+    "gated_attention": (attention, attention_tensors, ATTENTION.required),
+    "linear_attention": (linear_attention, linear_tensors, LINEAR_ATTENTION.required),
+    "short_convolution": (short_convolution, convolution_tensors, SHORT_CONVOLUTION.required),
+    "gated_norm": (gated_norm, lambda: {"x": rows(), "weight": torch.ones(D), "gate": rows()}, GATED_NORM.required),
+    "scaled_dot_product_attention": (scaled_dot_product_attention, sdpa_tensors, ("query", "key", "value")),
+    "varlen_attn": (varlen, varlen_tensors, ("query", "key", "value", "cu_seq_q", "cu_seq_k")),
+}
+OPERATIONS = {
+    "gated_attention": ATTENTION,
+    "linear_attention": LINEAR_ATTENTION,
+    "short_convolution": SHORT_CONVOLUTION,
+    "gated_norm": GATED_NORM,
+}
+CASES = [(function, name) for function, (_, tensors, _) in FUNCTIONS.items() for name in tensors()]
+
+
+def error_of(function, name, change, error):
+    """The message of the call with the tensors that it needs, or its few, and with the tensor `name` changed."""
+    compute, make, needed = FUNCTIONS[function]
+    tensors = make()
+    given = {key: x for key, x in tensors.items() if key in needed or len(tensors) < 4}
+    given[name] = change(tensors[name])
+    with pytest.raises(error) as found:
+        compute(**given)
+    message = str(found.value)
+    assert "\n" not in message and message.startswith(f"{function}: "), message
+    return message.removeprefix(f"{function}: ").replace("gate_logits", "gate")
+
+
+@pytest.mark.parametrize("function", OPERATIONS)
+def test_cases_have_every_tensor_of_the_operation(function):
+    assert set(FUNCTIONS[function][1]()) == set(OPERATIONS[function].tensors)
+
+
+@pytest.mark.parametrize("function, name", CASES)
+def test_one_tensor_on_another_device_is_refused(function, name):
+    message = error_of(function, name, lambda x: x.to("meta"), ValueError)
+    assert "lies on " in message and " on cpu" in message and "meta" in message and name in message
+
+
+@pytest.mark.parametrize("function, name", CASES)
+@pytest.mark.parametrize("made", [lambda x: x.tolist(), lambda x: x.numpy()])
+def test_array_that_is_no_tensor_is_a_type_error(function, name, made):
+    assert error_of(function, name, made, TypeError).startswith(f"{name} is a ")
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_missing_tensor_is_a_type_error(function):
+    for name in FUNCTIONS[function][2]:
+        if name != "cu_seq_k":  # pages have none
+            assert error_of(function, name, lambda _: None, TypeError) == f"{name} is None but must be a tensor"
+
+
+@pytest.mark.parametrize("function, name", CASES)
+@pytest.mark.parametrize("layout", ["sparse_coo", "mkldnn"])
+def test_sparse_tensor_is_refused(function, name, layout):
+    if layout == "mkldnn" and FUNCTIONS[function][1]()[name].dtype != torch.float32:
+        pytest.skip("mkldnn tensors are of floating point")
+    convert = torch.Tensor.to_sparse if layout == "sparse_coo" else torch.Tensor.to_mkldnn
+    assert f"{name} has the layout {layout}" in error_of(function, name, convert, ValueError)
+
+
+def test_sparse_tensor_that_has_no_views_is_refused():
+    q = torch.randn(3, 5, 8)
+    for name in ("query", "key", "value"):
+        given = {"query": q, "key": q, "value": q} | {name: q.to_sparse()}
+        with pytest.raises(ValueError, match=f"^scaled_dot_product_attention: {name} has the layout sparse_coo"):
+            scaled_dot_product_attention(**given)
+
+
+def nested(x, layout=torch.jagged):
+    return torch.nested.nested_tensor([x[0], x[0, :2]], layout=layout)
+
+
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+@pytest.mark.parametrize("function", [name for name in FUNCTIONS if name != "gated_attention"])
+def test_nested_tensor_is_refused(function, layout):
+    for name in FUNCTIONS[function][2][:2]:
+        message = error_of(function, name, lambda x: nested(x, layout), ValueError)
+        assert message.startswith(f"{name} is a nested tensor, which only gated_attention")
+
+
+def test_flex_attention_names_what_is_no_dense_tensor():
+    q = rows()
+    for x, error, message in (
+        ([1.0], TypeError, "key is a list but must be a tensor"),
+        (q.to_sparse(), ValueError, "key has the layout sparse_coo"),
+        (nested(q), ValueError, "key is a nested tensor"),
+        (q[0], ValueError, r"key is \[2, 4, 8\] on cpu but must be a tensor \(B,H,T,D\)"),
+    ):
+        with pytest.raises(error, match=f"^flex_attention: {message}"):
+            flex_attention(q, x, q)
+
+
+def test_varlen_attn_names_options_of_another_type():
+    tensors = varlen_tensors()
+    del tensors["seqused_k"], tensors["gate"]
+    with pytest.raises(TypeError, match="^varlen_attn: return_aux is True but must be an AuxRequest or None$"):
+        varlen(**tensors, return_aux=True)
+    for window in (3, (1, 2, 3)):
+        with pytest.raises(ValueError, match="^varlen_attn: window_size is .* but must be two numbers"):
+            varlen(**tensors, window_size=window)
+
+
+def test_layouts_name_what_is_no_tensor():
+    heads, q = Heads(2, 1, 4, 1), torch.zeros(8, 3)
+    for call, message in (
+        (lambda: split_gate([1], "trailing", heads), "split_gate: layout trailing: fused is a list"),
+        (lambda: join_gate(q, numpy.zeros((2, 3)), "trailing", heads), "join_gate: gate is a ndarray"),
+        (lambda: split_blocks(None, heads), "split_blocks: fused is None"),
+    ):
+        with pytest.raises(TypeError, match=f"^{message} but must be a tensor$"):
+            call()
