@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every function asks of an argument that should be a tensor, before it reads it."""
+"""What functions and layers ask of an argument before they read it: that it is a tensor that they take, or a number."""
 
+import math
 from typing import Any
 
 import torch
@@ -36,6 +37,22 @@ def require_one_device(what: str, tensors: dict[str, Tensor | None]) -> None:
     for name, device in there[1:]:
         if device.type != there[0][1].type:
             raise ValueError(f"{what}: {name} lies on {device} but {there[0][0]} on {there[0][1]}: move one of them")
+
+
+def require_input(what: str, h: Tensor, features: int) -> None:
+    """Raises ValueError unless h, a layer's input, is (B,T,features)."""
+    if h.dim() != 3 or h.shape[-1] != features:
+        raise ValueError(f"{what}: h is {list(h.shape)} but must be (B,T,{features})")
+
+
+def require_number(name: str, value: Any, least: float, excluded: bool = False) -> None:
+    """Raises ValueError unless `value` is finite and at least `least`, or above it."""
+    try:
+        fits = math.isfinite(value) and (value > least or (value == least and not excluded))
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{name}: is {value!r} but must be finite and {'above' if excluded else 'at least'} {least}")
 
 
 def shape_of(x: Tensor) -> str:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 import headgate
 
-from .attention import gated_attention, refuse_learned
+from .attention import gated_attention, refuse_learned, refuse_transforms
+from .checks import require_input, require_number, require_tensor, require_tensors, shape_of
 from .errors import in_words_of
 from .layer import GatedLayer, RMSNorm, rope_attention_factor, rope_frequencies, turn
 from .layouts import FUSED, Heads
@@ -36,16 +37,27 @@ class AttentionCache:
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Adds (B,T,Hkv,D) and returns views of all that is held, (B,length,Hkv,D)."""
+        whole = self.extended(k, v)
+        self.length += k.shape[1]
+        return whole
+
+    def extended(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """What append returns, without adding it: the next call overwrites k and v unless `length` is set to count them.
+        A call of the layer that fails leaves the cache as it was."""
         if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
             raise ValueError("cache: there are no gradients with a cache: call the layer under torch.no_grad()")
-        if self._held and self._held[0].shape[0] != k.shape[0]:
-            raise ValueError(f"cache: holds {self._held[0].shape[0]} sequences but the layer was given {k.shape[0]}")
+        if self.length == 0 and not all(_takes_rows(held, new) for held, new in zip(self._held, (k, v))):
+            self._held = []
+        for held, new in zip(self._held, (k, v)):
+            if held.shape[0] != new.shape[0]:
+                raise ValueError(f"cache: holds {held.shape[0]} sequences but the layer was given {new.shape[0]}")
+            if held.dtype != new.dtype:
+                raise ValueError(f"cache: holds {held.dtype} but the layer was given {new.dtype}")
         total = self.length + k.shape[1]
         if not self._held or self._held[0].shape[1] < total:
             self._grow(k, v, total)
         for held, new in zip(self._held, (k, v)):
             held[:, self.length : total] = new
-        self.length = total
         return self._held[0][:, :total], self._held[1][:, :total]
 
     def truncate(self, length: int) -> None:
@@ -60,6 +72,11 @@ class AttentionCache:
         for new, old in zip(grown, self._held):
             new[:, : self.length] = old[:, : self.length]
         self._held = grown
+
+
+def _takes_rows(held: Tensor, new: Tensor) -> bool:
+    """Whether rows (B,T,Hkv,D) can stand in a tensor (B,capacity,Hkv,D)."""
+    return (held.shape[0], held.shape[2:], held.dtype) == (new.shape[0], new.shape[2:], new.dtype)
 
 
 def _refuse_beside(what: str, others: dict[str, Any]) -> None:
@@ -79,6 +96,28 @@ _CHOICES = {
     "rope_scaling_type": ("none", "linear", "llama3", "yarn"),
     "precision": ("exact", "native16"),
 }
+
+
+# Numbers: the least value of each, and whether it is excluded.
+_NUMBERS = {
+    "gate_init_std": (0, False),
+    "initializer_range": (0, False),
+    "attention_window": (0, False),
+    "rms_norm_eps": (0, False),
+    "rope_theta": (0, True),
+    "rope_scaling_factor": (0, True),
+    "rope_low_freq_factor": (0, True),
+    "rope_high_freq_factor": (0, True),
+    "rope_original_seq_len": (0, True),
+    "rope_attention_factor": (0, False),
+}
+
+
+def _require_numbers(keys: dict[str, Any]) -> None:
+    for name, (least, excluded) in _NUMBERS.items():
+        require_number(name, keys[name], least, excluded)
+    if keys["rope_scaling_type"] == "yarn" and keys["rope_theta"] <= 1:
+        raise ValueError(f"rope_theta: is {keys['rope_theta']!r} but must be above 1 with yarn")
 
 
 def _require_fusable(variant: GateVariant, keys: dict[str, Any]) -> None:
@@ -141,6 +180,7 @@ class GatedAttention(GatedLayer):
         for name, words in _CHOICES.items():
             if keys[name] not in words:
                 raise ValueError(f"{name}: '{keys[name]}' is none of {', '.join(words)}")
+        _require_numbers(keys)
         variant = GateVariant(**{key: keys[key] for key in KEYS})
         C, Hq = hidden_size, num_attention_heads
         Hkv = Hq if num_key_value_heads is None else num_key_value_heads
@@ -194,11 +234,11 @@ class GatedAttention(GatedLayer):
     def extra_repr(self) -> str:
         return f"{self.variant.name}, hidden_size={self.keys['hidden_size']}, heads={self.Hq}/{self.Hkv}x{self.D}"
 
-    def _sinks(self, heads: int) -> Tensor | None:
+    def _sinks(self, heads: int, device: torch.device) -> Tensor | None:
         if self.variant.attention_sinks == "learned_sinks":
             return self.sinks.to(torch.promote_types(self.sinks.dtype, torch.float32))
         if self.variant.attention_sinks == "off_by_one":
-            return torch.zeros(heads, device=self.o_proj.weight.device)
+            return torch.zeros(heads, device=device)
         return None
 
     @in_words_of("GatedAttention", _ARGUMENTS)
@@ -224,9 +264,11 @@ class GatedAttention(GatedLayer):
         count the whole, and gradients of parameters are the part of this rank's tokens.
         """
         others = {"cache": cache, "mask": mask, "cu_seqlens": cu_seqlens}
+        require_tensor("GatedAttention", "h", h, nested=True)
         if h.is_nested:
             others |= {"positions": positions, "key_lengths": key_lengths, "ring": ring}
             return self._forward_nested(h, others, causality)
+        self._check(h, cache, positions, cu_seqlens)
         if ring is not None:
             _refuse_beside("a ring", others)
             positions = shard_positions(h.shape[1], group=ring).unsqueeze(0) if positions is None else positions
@@ -235,8 +277,10 @@ class GatedAttention(GatedLayer):
         q, k, v, z = self._inputs(h, cache, positions, cu_seqlens)
         alone = {"mask": mask, "cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens}
         rules = {"key_lengths": key_lengths, **(alone if ring is None else {"group": ring})}
-        y = self._attend(q, k, v, z, causality, rules)
-        return self.output(y, z)
+        out = self.output(self._attend(q, k, v, z, causality, rules), z)
+        if cache is not None:
+            cache.length = k.shape[1]
+        return out
 
     @torch.no_grad()
     @in_words_of("GatedAttention", _ARGUMENTS)
@@ -255,15 +299,17 @@ class GatedAttention(GatedLayer):
         """Where the layer looks when it is called with the same arguments, without its T×S weights: the named fields of
         headgate.AttentionStatistics as tensors, of each query (B,Hq,T) or as means over queries (B,Hq). `selection` is
         that of headgate.attention_statistics: keys, queries, window, top_keys. There are no gradients."""
+        require_tensor("GatedAttention", "h", h, nested=True)
         if h.is_nested:
             raise ValueError("GatedAttention: statistics of a nested h are those of its values (1,T,C) with cu_seqlens")
+        self._check(h, None, positions, cu_seqlens)
         q, k, v, z = self._inputs(h, None, positions, cu_seqlens)
         rules = {
             "key_lengths": key_lengths,
             "mask": mask,
             "cu_seqlens_q": cu_seqlens,
             "cu_seqlens_k": cu_seqlens,
-            **self._rules(causality, q.shape[2]),
+            **self._rules(causality, q),
         }
         _, lse = gated_attention(q, k, v, layout="bthd", return_lse=True, **rules)
         if self.variant.gate_site == "g1":
@@ -271,6 +317,23 @@ class GatedAttention(GatedLayer):
             rules |= {"gate": gate["gate_logits"], "gate_fn": gate["gate_fn"], "gate_op": gate["gate_op"]}
         given = {name: value for name, value in rules.items() if value is not None}
         return headgate.attention_statistics(lse, q, k, layout="bthd", outputs=list(outputs), **given, **selection)
+
+    def _check(
+        self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None
+    ) -> None:
+        """What the layer reads before attention checks the rest."""
+        require_input("GatedAttention", h, self.keys["hidden_size"])
+        require_tensors("GatedAttention", h=h, positions=positions, cu_seqlens=cu_seqlens)
+        refuse_transforms("GatedAttention", {"h": h}, differentiable=("h",))
+        if cache is not None and not isinstance(cache, AttentionCache):
+            raise TypeError(f"GatedAttention: cache is a {type(cache).__name__} but must be an AttentionCache")
+        B, T = h.shape[:2]
+        if positions is not None and tuple(positions.shape) not in ((T,), (1, T), (B, T)):
+            raise ValueError(
+                f"GatedAttention: positions has shape {shape_of(positions)} but must be (1,{T}) or ({B},{T})"
+            )
+        if cu_seqlens is not None and (cu_seqlens.dim() != 1 or cu_seqlens.shape[0] == 0):
+            raise ValueError(f"GatedAttention: cu_seqlens has shape {shape_of(cu_seqlens)} but must be (N+1)")
 
     def _inputs(
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None
@@ -282,7 +345,7 @@ class GatedAttention(GatedLayer):
         cos, sin = self._angles(h, cache, positions, cu_seqlens)
         q, k = turn(q, cos, sin), turn(k, cos, sin)
         if cache is not None:
-            k, v = cache.append(k, v)
+            k, v = cache.extended(k, v)
         return q, k, v, z
 
     def _forward_nested(self, h: Tensor, others: dict[str, Any], causality: str) -> Tensor:
@@ -292,10 +355,14 @@ class GatedAttention(GatedLayer):
         out = self(h.values().unsqueeze(0), cu_seqlens=h.offsets(), causality=causality)
         return torch.nested.nested_tensor_from_jagged(out.squeeze(0), h.offsets())
 
-    def _rules(self, causality: str, heads: int) -> dict[str, Any]:
-        """The layer's own rules of what is visible, and the sinks of its heads."""
+    def _rules(self, causality: str, q: Tensor) -> dict[str, Any]:
+        """The layer's own rules of what q (B,T,Hq,D) sees, and the sinks of its heads."""
         window = self.keys["attention_window"]
-        return {"sinks": self._sinks(heads), "causality": causality, "window_left": window - 1 if window > 0 else -1}
+        return {
+            "sinks": self._sinks(q.shape[2], q.device),
+            "causality": causality,
+            "window_left": window - 1 if window > 0 else -1,
+        }
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, z: Tensor | None, causality: str, rules: dict[str, Any]
@@ -305,7 +372,7 @@ class GatedAttention(GatedLayer):
         attention = ring_attention if "group" in rules else gated_attention
         if self.keys["precision"] != "exact":
             rules = {**rules, "precision": self.keys["precision"]}
-        return self.controlled(attention(q, k, v, **gate, layout="bthd", **self._rules(causality, q.shape[2]), **rules))
+        return self.controlled(attention(q, k, v, **gate, layout="bthd", **self._rules(causality, q), **rules))
 
     def _angles(
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None
@@ -315,8 +382,9 @@ class GatedAttention(GatedLayer):
             first = 0 if cache is None else cache.length
             positions = torch.arange(first, first + h.shape[1], device=h.device).unsqueeze(0)
             if cu_seqlens is not None:
-                starts = cu_seqlens[:-1][torch.searchsorted(cu_seqlens[1:].contiguous(), positions[0], right=True)]
-                positions = positions - starts
+                # Tokens behind the last sequence, which attention refuses, have the index N.
+                sequence = torch.searchsorted(cu_seqlens[1:].contiguous(), positions[0], right=True)
+                positions = positions - cu_seqlens[sequence]
         angles = positions[..., None, None].double() * self._frequencies.to(h.device)
         dtype = torch.promote_types(h.dtype, torch.float32)
         factor = rope_attention_factor(self.config)

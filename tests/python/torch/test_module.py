@@ -228,6 +228,56 @@ def test_cache_refuses_gradients_and_other_batches():
         cache.truncate(4)
 
 
+FAILING = {
+    "causality": lambda made, x, cache: made(x, cache=cache, causality="casual"),
+    "mask": lambda made, x, cache: made(x, cache=cache, mask=torch.ones(1, 1, 1, 20, dtype=torch.bool)),
+    "key_lengths": lambda made, x, cache: made(x, cache=cache, key_lengths=torch.tensor([1])),
+    "positions": lambda made, x, cache: made(x, cache=cache, positions=torch.zeros(1, 4)),
+    "features": lambda made, x, cache: made(x[..., :3], cache=cache),
+    "sequences": lambda made, x, cache: made(x[:1], cache=cache),
+    "dtype": lambda made, x, cache: made.double()(x.double(), cache=cache),
+}
+
+
+@pytest.mark.parametrize("held", (0, 5))
+@pytest.mark.parametrize("name", FAILING)
+@torch.no_grad()
+def test_cache_is_as_before_a_call_that_fails(name, held):
+    """At each length but 0, where a cache takes any sequences and dtype, and with and without room for the token."""
+    made, cache, h = layer({}), AttentionCache(), torch.randn(B, 8, C)
+    whole = made(h)
+    if held > 0:
+        made(h[:, :held], cache=cache)
+    for n in range(held, 8):
+        if n > 0 or name not in ("sequences", "dtype"):
+            with pytest.raises(ValueError):
+                FAILING[name](made, h[:, n : n + 1], cache)
+            made.float()
+        assert cache.length == n
+        assert_near(made(h[:, n : n + 1], cache=cache), whole[:, n : n + 1])
+
+
+@torch.no_grad()
+def test_cache_of_another_dtype_is_refused_by_name():
+    made, cache, h = layer({}), AttentionCache(), torch.randn(B, 8, C)
+    with torch.autocast("cpu", torch.bfloat16):
+        made(h[:, :6], cache=cache)
+        expected = made(h)[:, 6:]
+    with pytest.raises(ValueError, match="^cache: holds torch.bfloat16 but the layer was given torch.float32$"):
+        made(h[:, 6:7], cache=cache)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert cache.length == 6
+        assert_near(made(h[:, 6:], cache=cache), expected, 0.1)
+
+
+@torch.no_grad()
+def test_cache_that_holds_nothing_takes_other_sequences():
+    made, cache, h = layer({}), AttentionCache(), torch.randn(3, 4, C)
+    with pytest.raises(ValueError, match="causality"):
+        made(h, cache=cache, causality="casual")
+    assert_near(made(h[:2], cache=cache), made(h[:2]))
+
+
 def test_padding():
     """Pads at the end by lengths, and at the start by a mask and positions."""
     made = layer({"gate_grain": "headwise"})
@@ -268,10 +318,35 @@ def test_error_of_the_operation_names_the_layer_and_its_argument():
         (lambda: made(h, mask=torch.ones(1, 1, T, T + 1).bool()), "mask has shape"),
         (lambda: made(h, causality=True), "causality: 'True' is none of none, causal"),
         (lambda: made(h[:1], cu_seqlens=torch.tensor([0, T + 1])), r"cu_seqlens\[1\] is 8 but must be T = 7"),
+        (
+            lambda: made(torch.randn(1, 9, C), cu_seqlens=torch.tensor([0, 4, 8])),
+            r"cu_seqlens\[2\] is 8 but must be T = 9",
+        ),
+        (lambda: made(h[:1], cu_seqlens=torch.tensor(7)), r"cu_seqlens has shape \(\) but must be \(N\+1\)"),
+        (lambda: made(h[:1], cu_seqlens=torch.zeros(0).int()), r"cu_seqlens has shape \(0\) but must be \(N\+1\)"),
+        (lambda: made(h, positions=torch.arange(T + 1)), r"positions has shape \(8\) but must be \(1,7\) or \(2,7\)"),
+        (lambda: made(h, positions=torch.zeros(3, T)), r"positions has shape \(3,7\) but must be"),
+        *((lambda x=x: made(x), r"h is \[.*\] but must be \(B,T,24\)") for x in (h[0], h[0, 0], h[..., :5], h[None])),
+        (lambda: made(h.to_sparse()), "h has the layout sparse_coo"),
+        (lambda: made.statistics(h[0]), r"h is \[7, 24\] but must be \(B,T,24\)"),
         (lambda: made.statistics(h, key_lengths=torch.tensor([1])), "key_lengths has"),
         (lambda: made.statistics(h, outputs=["mean"]), "outputs: 'mean' is none of"),
     ):
         with pytest.raises(ValueError, match=f"^GatedAttention: {message}"):
+            call()
+
+
+def test_argument_of_another_type_is_a_type_error():
+    made, h = layer({}), torch.randn(1, T, C)
+    for call, message in (
+        (lambda: made([1.0]), "h is a list but must be a tensor"),
+        (lambda: made.statistics([1.0]), "h is a list but must be a tensor"),
+        (lambda: made(h, cu_seqlens=[0, T]), "cu_seqlens is a list but must be a tensor"),
+        (lambda: made(h, positions=range(T)), "positions is a range but must be a tensor"),
+        (lambda: made(h, mask=[[True]]), "mask is a list but must be a tensor"),
+        (lambda: made(h, cache=[]), "cache is a list but must be an AttentionCache"),
+    ):
+        with pytest.raises(TypeError, match=f"^GatedAttention: {message}$"):
             call()
 
 
@@ -416,11 +491,28 @@ def test_arguments_bad_are_refused():
         ({"attention_output_control": "output_silu"}, "output_silu is a control for a layer without a gate"),
         ({"gate_site": "none", "gate_bias": "bias"}, "a bias needs a gate"),
         ({"gate_source": "parameter", "gate_bias": "bias"}, "an input-independent gate is a bias already"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps: is -1.0 but must be finite and at least 0"),
+        ({"rms_norm_eps": "1"}, "rms_norm_eps: is '1' but must be finite and at least 0"),
+        ({"rope_theta": 0.0}, "rope_theta: is 0.0 but must be finite and above 0"),
+        ({"rope_theta": -5.0}, "rope_theta: is -5.0 but must be finite and above 0"),
+        ({"rope_theta": math.nan}, "rope_theta: is nan but must be finite and above 0"),
+        ({"rope_theta": 1.0, "rope_scaling_type": "yarn"}, "rope_theta: is 1.0 but must be above 1 with yarn"),
+        ({"rope_scaling_type": "linear", "rope_scaling_factor": 0.0}, "rope_scaling_factor: is 0.0 but must be"),
+        ({"attention_window": -1}, "attention_window: is -1 but must be finite and at least 0"),
         ({"partial_rotary_factor": 1.5}, "head_dim: a share of 1.5 of 8 features cannot turn"),
     ):
         with pytest.raises(ValueError, match=message) as error:
             GatedAttention(**{**SIZES, **keys})
         assert "\n" not in str(error.value)
+
+
+def test_layer_whose_projections_are_quantized_computes():
+    for sinks in variant.SINKS:
+        made, h = layer({"attention_sinks": sinks}), torch.randn(B, T, C)
+        quantized = torch.ao.quantization.quantize_dynamic(made, {torch.nn.Linear})
+        assert type(quantized.o_proj) is not type(made.o_proj)
+        error = (quantized(h) - made(h)).norm() / made(h).norm()
+        assert error < 0.1, error
 
 
 def test_names():
