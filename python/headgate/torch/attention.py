@@ -194,6 +194,16 @@ def _has_tangent(tensor: Tensor) -> bool:
         return True
 
 
+def _is_differentiated(tensor: Tensor) -> bool:
+    """Whether a gradient of torch.func is by this tensor, or by one that it is a batch of."""
+    inner = torch.func.debug_unwrap(tensor, recurse=False)
+    while inner is not tensor:
+        if tensor.requires_grad:
+            return True
+        tensor, inner = inner, torch.func.debug_unwrap(inner, recurse=False)
+    return False
+
+
 def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Container[str] = ()) -> None:
     """Refuses derivatives that PyTorch would lose without a word (forward mode) or refuse without a name (torch.func, but
     for the arguments `differentiable`)."""
@@ -204,7 +214,7 @@ def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Cont
             continue
         if _has_tangent(tensor):
             raise RuntimeError(f"{what}: {name} has a tangent: forward-mode derivatives, as of jvp, are not supported")
-        if name not in differentiable and tensor.requires_grad and torch.func.debug_unwrap(tensor) is not tensor:
+        if name not in differentiable and _is_differentiated(tensor):
             raise RuntimeError(f"{what}: {name} is differentiated by torch.func, which is not supported: use autograd")
 
 

@@ -17,10 +17,13 @@ from torch.nn import functional as F
 
 import headgate
 
+from .attention import refuse_transforms
+from .checks import require_input, require_number, require_tensor, require_tensors
 from .errors import in_words_of
 from .gated_norm import gated_norm
 from .linear_attention import linear_attention
 from .short_convolution import short_convolution
+from .transforms import transforms_are_active
 
 L2_NORM_EPS = 1e-6
 
@@ -197,6 +200,8 @@ class GatedDeltaNet(nn.Module):
         self.Hv = self.Hk if linear_num_value_heads is None else linear_num_value_heads
         self.Dv = self.D if linear_value_head_dim is None else linear_value_head_dim
         self._check_sizes()
+        for name in ("rms_norm_eps", "initializer_range"):
+            require_number(name, keys[name], 0)
         self.widths = (self.Hk * self.D, self.Hk * self.D, self.Hv * self.Dv)
         channels, K = sum(self.widths), linear_conv_kernel_dim
         self._layout.make(self)
@@ -309,11 +314,13 @@ class GatedDeltaNet(nn.Module):
         if cache is None:
             y = linear_attention(*read, **given)
         else:
-            y, cache.state = linear_attention(*read, state=cache.state, return_state=True, **given)
-            cache.convolution = convolution
-            cache.length += h.shape[1]
+            y, state = linear_attention(*read, state=cache.state, return_state=True, **given)
         y = getattr(self, self._layout.norm)(y, z)
-        return getattr(self, self._layout.output)(y.flatten(-2))
+        out = getattr(self, self._layout.output)(y.flatten(-2))
+        if cache is not None:  # a call that fails leaves the cache as it was
+            cache.state, cache.convolution = state, convolution
+            cache.length += h.shape[1]
+        return out
 
     @torch.no_grad()
     @in_words_of("GatedDeltaNet", {})
@@ -339,20 +346,31 @@ class GatedDeltaNet(nn.Module):
     ) -> tuple[tuple[Tensor, ...], Tensor, list[Tensor]]:
         """What the rule reads, (B,T,heads,…): q, k, v, g and β; the logits of the output's gate; and what a cache keeps
         of the convolution."""
-        if h.dim() != 3 or h.shape[-1] != self.keys["hidden_size"]:
-            raise ValueError(f"h: is {list(h.shape)} but must be (B,T,{self.keys['hidden_size']})")
+        require_tensor("GatedDeltaNet", "h", h)
+        require_input("GatedDeltaNet", h, self.keys["hidden_size"])
+        require_tensors("GatedDeltaNet", h=h, mask=mask, cu_seqlens=cu_seqlens)
+        self._refuse_transforms(h)
         if cache is not None:
             _check_cache(cache, h, cu_seqlens)
         if mask is not None:
             if mask.shape != h.shape[:-1]:
-                raise ValueError(f"mask: is {list(mask.shape)} but must be {list(h.shape[:-1])}")
-            h = h * mask.to(h.dtype).unsqueeze(-1)
+                raise ValueError(f"GatedDeltaNet: mask is {list(mask.shape)} but must be {list(h.shape[:-1])}")
+            h = h.masked_fill((mask == 0).unsqueeze(-1), 0)  # a product would keep NaN and inf of padding
         mixed, z, b, a = self._layout.project(self, h)
         convolved, states = self._convolved(mixed, cache, cu_seqlens)
         return (*convolved, *self._decay_and_beta(a, b)), z, states
 
+    def _refuse_transforms(self, h: Tensor) -> None:
+        """Names the layer's input and parameters, where operations would name their own."""
+        given = {"h": h}
+        if not torch.compiler.is_compiling() and transforms_are_active():
+            given |= dict(self.named_parameters())
+        refuse_transforms("GatedDeltaNet", given)
+
 
 def _check_cache(cache: DeltaNetCache, h: Tensor, cu_seqlens: Tensor | None) -> None:
+    if not isinstance(cache, DeltaNetCache):
+        raise TypeError(f"GatedDeltaNet: cache is a {type(cache).__name__} but must be a DeltaNetCache")
     if torch.is_grad_enabled():
         raise ValueError("cache: there are no gradients with a cache: call the layer under torch.no_grad()")
     sequences = h.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1

@@ -24,6 +24,7 @@ _INNER = (
     "gated_norm",
     "linear_attention_forward",
     "linear_attention_backward",
+    "linear_attention_statistics",
     "linear_attention",
     "ring_attention",
     "short_convolution_forward",

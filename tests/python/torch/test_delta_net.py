@@ -170,6 +170,7 @@ def test_compiled_layer_equals_the_eager_one():
         ({"weight_layout": "mamba"}, "weight_layout: 'mamba' is none of"),
         ({"linear_num_value_heads": 3}, "linear_num_value_heads: 3 is not a multiple of linear_num_key_heads, 2"),
         ({"linear_key_head_dim": 257}, "linear_key_head_dim: is 257 but must be from 1 to 256"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps: is -1.0 but must be finite and at least 0"),
         ({"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim: is 1 but must be from 2 to 8"),
     ],
 )
@@ -181,10 +182,23 @@ def test_wrong_sizes_are_refused(keys, words):
 def test_wrong_calls_are_refused():
     layer = GatedDeltaNet(C, HK, HV, D)
     h = torch.randn(B, 3, C)
-    with pytest.raises(ValueError, match="h: is .2, 3. but must be"):
-        layer(h[..., 0])
-    with pytest.raises(ValueError, match="mask: is .2, 4. but must be .2, 3."):
-        layer(h, mask=torch.ones(2, 4))
+    for call, message in (
+        (lambda: layer(h[..., 0]), r"h is \[2, 3\] but must be \(B,T,24\)"),
+        (lambda: layer(h, mask=torch.ones(2, 4)), r"mask is \[2, 4\] but must be \[2, 3\]"),
+        (lambda: layer(torch.nested.nested_tensor([h[0], h[1]], layout=torch.jagged)), "h is a nested tensor"),
+        (lambda: layer(h.to_sparse()), "h has the layout sparse_coo"),
+        (lambda: layer.statistics(h, ["foo"]), "outputs: 'foo' is none of"),
+    ):
+        with pytest.raises(ValueError, match=f"^GatedDeltaNet: {message}"):
+            call()
+    for call, message in (
+        (lambda: layer([1.0]), "h is a list but must be a tensor"),
+        (lambda: layer(h, mask=[1]), "mask is a list but must be a tensor"),
+        (lambda: layer(h[:1], cu_seqlens=[0, 3]), "cu_seqlens is a list but must be a tensor"),
+        (lambda: layer(h, cache={}), "cache is a dict but must be a DeltaNetCache"),
+    ):
+        with pytest.raises(TypeError, match=f"^GatedDeltaNet: {message}$"):
+            call()
     with pytest.raises(ValueError, match="no gradients with a cache"):
         layer(h, cache=DeltaNetCache())
     cache = DeltaNetCache()
@@ -200,3 +214,45 @@ def test_wrong_calls_are_refused():
         GatedDeltaNet.from_config({"model_type": "qwen3_next", "hidden_size": 8})
     with pytest.raises(ValueError, match="weight_layout: 'llama' is none of"):
         GatedDeltaNet.from_config({"model_type": "llama", "hidden_size": 8, "linear_num_key_heads": 2})
+
+
+@torch.no_grad()
+def test_cache_is_as_before_a_call_that_fails():
+    """Also where it fails behind the rule, whose state the call has computed by then."""
+    layer, cache = GatedDeltaNet(C, HK, HV, D, DV), DeltaNetCache()
+    h = torch.randn(B, 6, C)
+    whole = layer(h)
+    layer(h[:, :4], cache=cache)
+    state, convolution = cache.state, cache.convolution
+    for name in ("norm", "out_proj"):
+        part, weight = getattr(layer, name), getattr(layer, name).weight
+        part.weight = torch.nn.Parameter(weight[..., :3])
+        with pytest.raises((ValueError, RuntimeError)):
+            layer(h[:, 4:5], cache=cache)
+        part.weight = weight
+        assert cache.state is state and cache.convolution is convolution and cache.length == 4
+    torch.testing.assert_close(layer(h[:, 4:], cache=cache), whole[:, 4:])
+
+
+def test_weight_on_another_device_is_refused():
+    layer = GatedDeltaNet(C, HK, HV, D, DV)
+    layer.load_state_dict({"norm.weight": torch.empty(DV, device="meta")}, strict=False, assign=True)
+    with pytest.raises(ValueError, match="^GatedDeltaNet: weight lies on meta but x on cpu"):
+        layer(torch.randn(B, 3, C))
+
+
+@pytest.mark.parametrize("padding", [torch.nan, torch.inf])
+def test_padding_of_any_values_changes_nothing(padding):
+    layer = GatedDeltaNet(C, HK, HV, D, DV)
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    h = torch.randn(B, 5, C)
+    found = []
+    for value in (0.0, padding):
+        leaf = h.masked_fill(mask.unsqueeze(-1) == 0, value).requires_grad_()
+        for given in (mask, mask.bool(), mask.float()):
+            y = layer(leaf, mask=given)
+            found.append([y, *torch.autograd.grad(y.square().sum(), [leaf, *layer.parameters()])])
+    for other in found[1:]:
+        for ours, expected in zip(other, found[0], strict=True):
+            assert torch.equal(ours, expected)
+    assert not found[0][1][0, :2].any()
