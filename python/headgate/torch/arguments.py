@@ -6,7 +6,7 @@ Functions take theirs as keywords and sort them by these lists, so that an argum
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -73,6 +73,17 @@ FORWARD_ONLY, DIFFERENTIABLE, OPTIONS = ATTENTION.forward_only, ATTENTION.differ
 def options_of(part: str) -> tuple[str, ...]:
     """The options of a part of the operation that are for forward and backward passes."""
     return tuple(name for name, option in OPTIONS.items() if option.part == part and not option.forward_only)
+
+
+ADDED = ("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
+"""The arguments of gated_attention that functions with PyTorch's arguments take too, beside a gate."""
+
+
+def require_known(what: str, given: Iterable[str], names: Container[str]) -> None:
+    """Raises Python's TypeError of the function `what` if one of the keywords `given` is none of `names`."""
+    for name in given:
+        if name not in names:
+            raise TypeError(f"{what}() got an unexpected keyword argument '{name}'")
 
 
 TYPES = {"str": str, "int": int, "float": float, "float?": float | None}

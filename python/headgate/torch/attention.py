@@ -17,7 +17,17 @@ from torch.autograd import forward_ad
 import headgate
 
 from . import gpu
-from .arguments import ATTENTION, DIFFERENTIABLE, FORWARD_ONLY, OPTIONAL, OPTIONS, TENSORS, Operation, takes
+from .arguments import (
+    ATTENTION,
+    DIFFERENTIABLE,
+    FORWARD_ONLY,
+    OPTIONAL,
+    OPTIONS,
+    TENSORS,
+    Operation,
+    require_known,
+    takes,
+)
 from .checks import require_one_device, require_tensor
 from .dropout import draw_seed
 from .eager import EagerOperation, Named, RecordedCall
@@ -352,14 +362,10 @@ def sort_arguments(
 ) -> dict[str, Any]:
     """Moves the inputs among `arguments`, whose names are `keywords`, to `tensors`, and returns the options. Raises
     TypeError on others."""
+    require_known(what, arguments, {*operation.options, *keywords})
     options = {}
     for name, value in arguments.items():
-        if name in operation.options:
-            options[name] = value
-        elif name in keywords:
-            tensors[name] = value
-        else:
-            raise TypeError(f"{what}() got an unexpected keyword argument '{name}'")
+        (options if name in operation.options else tensors)[name] = value
     return options
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_mask
 
-from .arguments import ATTENTION, DIFFERENTIABLE, TENSORS, takes
+from .arguments import ADDED, ATTENTION, DIFFERENTIABLE, TENSORS, require_known, takes
 from .attention import as_returned, autocast, checked_options, refuse_transforms
 from .checks import require_tensor
 from .errors import call_as
@@ -22,7 +22,7 @@ from .gates import keeps_output
 NAME = "flex_attention"
 ARGUMENTS = {"q": "query", "k": "key", "v": "value", "mask": "block_mask", "gate": "gate_logits"}
 _INPUTS = ("q", "k", "v", "gate")
-_OPTIONS = ("gate_fn", "gate_op", "softcap", "precision", "threads")
+_OPTIONS = tuple(name for name in ADDED if name != "sinks")
 
 
 class _QueryBlock(NamedTuple):
@@ -196,12 +196,10 @@ def flex_attention(
     and with return_lse the log-sum-exp (B,Hq,T). Under torch.compile the call is a graph break. Raises ValueError, in one
     line, on arguments that do not fit.
     """
+    require_known(NAME, options, _OPTIONS)
     if score_mod is not None:
         raise ValueError(f"{NAME}: score_mod is not supported: use gated_attention's bias, alibi_slopes or softcap")
     _check(query, key, value, gate_logits, block_mask, enable_gqa)
-    unknown = [name for name in options if name not in _OPTIONS]
-    if unknown:
-        raise TypeError(f"{NAME}() got an unexpected keyword argument '{unknown[0]}'")
     tensors = {"q": query, "k": key, "v": value, "gate": gate_logits}
     refuse_transforms(NAME, {**tensors, **options})
     settings = {**ATTENTION.defaults(), **checked_options(NAME, {"scale": scale, **options})}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .arguments import takes
+from .arguments import ADDED, require_known, takes
 from .attention import gated_attention
 from .checks import require_tensor, require_tensors, shape_of
 from .dropout import computes_dropout
@@ -16,6 +16,7 @@ from .errors import call_as
 
 NAME = "scaled_dot_product_attention"
 LARGEST_HEAD = 512
+_LARGEST_F32 = torch.finfo(torch.float32).max
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 # gated_attention's names of the arguments, and PyTorch's.
 _ARGUMENTS = {
@@ -107,22 +108,23 @@ def _mask_refusal(query: Tensor, attn_mask: Tensor, sizes: Sizes) -> Refusal | N
     if not _fits(attn_mask, shape):
         needed = ",".join(map(str, shape))
         return Refusal(RuntimeError, f"attn_mask has shape {shape_of(attn_mask)} but must broadcast to ({needed})")
-    if attn_mask.dtype in (torch.bool, query.dtype) or torch.is_autocast_enabled("cpu"):
+    if attn_mask.dtype in (torch.bool, torch.float32, query.dtype):
         return None
-    if attn_mask.dtype == torch.float32 and query.dtype != torch.float64:
+    if torch.is_autocast_enabled("cpu") and attn_mask.dtype in (torch.bfloat16, torch.float16):
         return None
     return Refusal(
         RuntimeError, f"attn_mask is {attn_mask.dtype} but must be bool, float32 or as query is, {query.dtype}"
     )
 
 
-def _number_refusal(dropout_p: float, scale: float | None) -> Refusal | None:
+def _number_refusal(dropout_p: float, scale: float | None, dtype: torch.dtype) -> Refusal | None:
     if not 0 <= dropout_p <= 1:
         return Refusal(RuntimeError, f"dropout_p is {dropout_p} but must be in [0, 1]")
     if not computes_dropout(dropout_p):
         return Refusal(ValueError, f"dropout of {dropout_p} is not supported: set it to 0")
-    if isinstance(scale, (int, float)) and not math.isfinite(scale):
-        return Refusal(ValueError, f"scale is {scale} but must be finite")
+    largest = math.inf if dtype == torch.float64 else _LARGEST_F32
+    if isinstance(scale, (int, float)) and (not math.isfinite(scale) or abs(scale) > largest):
+        return Refusal(ValueError, f"scale is {scale} but must be finite" + ("" if math.isinf(largest) else " in f32"))
     return None
 
 
@@ -140,15 +142,16 @@ def refusal_of(
     dtype = query.dtype
     if dtype not in _DTYPES:
         return Refusal(RuntimeError, f"query is {dtype} but must be float32, float64, bfloat16 or float16")
-    mixed = key.dtype != dtype or value.dtype != dtype
-    if mixed and not torch.is_autocast_enabled("cpu"):
+    dtypes = {dtype, key.dtype, value.dtype}
+    # Autocast leaves float64 alone.
+    if len(dtypes) > 1 and (torch.float64 in dtypes or not torch.is_autocast_enabled("cpu")):
         return Refusal(
             RuntimeError, f"query, key and value are {dtype}, {key.dtype} and {value.dtype}, not of one type"
         )
     sizes = sizes_of(query, key, value, enable_gqa)
     if isinstance(sizes, Refusal):
         return sizes
-    wrong = _number_refusal(dropout_p, scale)
+    wrong = _number_refusal(dropout_p, scale, dtype)
     if wrong is None and attn_mask is not None:
         if is_causal:
             return Refusal(RuntimeError, "attn_mask and is_causal cannot be given together")
@@ -196,8 +199,11 @@ def _mask_as_batch(attn_mask: Tensor, sizes: Sizes) -> Tensor:
 def _rules(query: Tensor, attn_mask: Tensor | None, is_causal: bool, sizes: Sizes) -> dict[str, Any]:
     """The mask or causality as arguments of gated_attention."""
     if attn_mask is not None:
-        kind = "mask" if attn_mask.dtype == torch.bool else "bias"
-        return {kind: _mask_as_batch(attn_mask, sizes)}
+        if attn_mask.dtype == torch.bool:
+            return {"mask": _mask_as_batch(attn_mask, sizes)}
+        if query.dtype == torch.float64:  # beside which the kernels take no float32
+            attn_mask = attn_mask.double()
+        return {"bias": _mask_as_batch(attn_mask, sizes)}
     if not is_causal:
         return {}
     if sizes.queries == sizes.keys:
@@ -256,7 +262,7 @@ def _require_gate(gate: Tensor, sizes: Sizes) -> None:
     raise ValueError(f"{NAME}: gate has shape {shape_of(gate)} but must be ({needed},1) or ({needed},{sizes.features})")
 
 
-@takes("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
+@takes(*ADDED)
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -291,6 +297,7 @@ def scaled_dot_product_attention(
             require_tensor(NAME, name, x)
     if attn_mask is not None or gate is not None:
         require_tensors(NAME, attn_mask=attn_mask, gate=gate)
+    require_known(NAME, options, ADDED)
     sizes = refusal_of(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if isinstance(sizes, Refusal):
         raise sizes.error(f"{NAME}: {sizes.text}")

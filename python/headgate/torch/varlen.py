@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from .arguments import takes
+from .arguments import ADDED, require_known, takes
 from .attention import gated_attention
 from .checks import require_tensor, require_tensors
 from .errors import call_as
@@ -68,7 +68,7 @@ def _paged(key: Tensor, value: Tensor, block_table: Tensor, seqused_k: Tensor | 
     return key, value
 
 
-@takes("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
+@takes(*ADDED)
 def varlen_attn(
     query: Tensor,
     key: Tensor,
@@ -100,6 +100,7 @@ def varlen_attn(
     and threads are those of gated_attention. Raises ValueError, in one line, on arguments that do not fit.
     """
     del max_q, max_k, num_splits
+    require_known(NAME, options, ADDED)
     for name, x in (("query", query), ("key", key), ("value", value), ("cu_seq_q", cu_seq_q)):
         if not isinstance(x, Tensor) or x.is_nested:
             require_tensor(NAME, name, x)

@@ -146,12 +146,14 @@ def test_missing_tensor_is_a_type_error(function):
             assert error_of(function, name, lambda _: None, TypeError) == f"{name} is None but must be a tensor"
 
 
+def to_mkldnn(x):
+    return x.float().to_mkldnn()  # which has no integers
+
+
 @pytest.mark.parametrize("function, name", CASES)
 @pytest.mark.parametrize("layout", ["sparse_coo", "mkldnn"])
 def test_sparse_tensor_is_refused(function, name, layout):
-    if layout == "mkldnn" and FUNCTIONS[function][1]()[name].dtype != torch.float32:
-        pytest.skip("mkldnn tensors are of floating point")
-    convert = torch.Tensor.to_sparse if layout == "sparse_coo" else torch.Tensor.to_mkldnn
+    convert = torch.Tensor.to_sparse if layout == "sparse_coo" else to_mkldnn
     assert f"{name} has the layout {layout}" in error_of(function, name, convert, ValueError)
 
 
@@ -173,6 +175,45 @@ def test_nested_tensor_is_refused(function, layout):
     for name in FUNCTIONS[function][2][:2]:
         message = error_of(function, name, lambda x: nested(x, layout), ValueError)
         assert message.startswith(f"{name} is a nested tensor, which only gated_attention")
+
+
+# Arguments of gated_attention and of PyTorch's functions that functions with other semantics do not take.
+FOREIGN = {
+    "layout": "bthd",
+    "causality": "causal",
+    "window_left": 0,
+    "bias": torch.zeros(T, T),
+    "mask": torch.eye(T, dtype=torch.bool),
+    "key_lengths": torch.ones(B, dtype=torch.int32),
+    "alibi_slopes": torch.rand(H),
+    "dropout": 0.5,
+    "return_lse": True,
+    "cu_seqlens_q": begins(),
+    "foo": 1,
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_argument_that_is_not_declared_is_a_type_error(name):
+    q = rows()
+    for function in ("scaled_dot_product_attention", "varlen_attn", "flex_attention"):
+        if (function, name) == ("flex_attention", "return_lse"):
+            continue
+        with pytest.raises(TypeError, match=rf"^{function}\(\) got an unexpected keyword argument '{name}'$"):
+            if function == "varlen_attn":
+                varlen_attn(q[0], q[0], q[0], begins(), begins(), T, T, **{name: FOREIGN[name]})
+            else:
+                call = flex_attention if function == "flex_attention" else scaled_dot_product_attention
+                call(q, q, q, **{name: FOREIGN[name]})
+
+
+@pytest.mark.parametrize("function", OPERATIONS)
+def test_unknown_argument_names_the_function(function):
+    compute, make, needed = FUNCTIONS[function]
+    given = {name: x for name, x in make().items() if name in needed}
+    for name in ("foo", "gate_logit"):
+        with pytest.raises(TypeError, match=rf"^{function}\(\) got an unexpected keyword argument '{name}'$"):
+            compute(**given, **{name: 1})
 
 
 def test_flex_attention_names_what_is_no_dense_tensor():

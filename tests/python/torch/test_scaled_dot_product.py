@@ -135,6 +135,12 @@ def test_dtypes_match_pytorch(dtype, tolerance):
     torch.testing.assert_close(y, F.scaled_dot_product_attention(*tensors, attn_mask=wide), rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("shape", [(L, S), (B, 1, L, S), (S,)])
+def test_mask_of_float32_beside_float64_matches_pytorch(shape):
+    tensors = [normal(B, H, n, E) for n in (L, S, S)]
+    assert_same(tensors, {"attn_mask": normal(*shape, dtype=torch.float32)}, 1e-6)
+
+
 def test_gradcheck_of_tensors_and_mask():
     leaves = [normal(*shape).requires_grad_() for shape in ((L, E), (B, 2, S, E), (1, 2, S, EV), (2, L, 1))]
     torch.autograd.gradcheck(lambda q, k, v, m: scaled_dot_product_attention(q, k, v, m), leaves)
