@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """use_everywhere(): PyTorch's scaled_dot_product_attention computed by Headgate wherever it is called."""
 
+import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -14,8 +15,6 @@ from torch.nn import functional
 from .eager import are_plain
 from .scaled_dot_product import Refusal, attend, refusal_of
 
-NAME = "scaled_dot_product_attention"
-
 _lock = threading.RLock()
 _active: list["Everywhere"] = []
 # PyTorch's function, and whether the fast path of its transformer layers was on, while `_active` is not empty.
@@ -24,7 +23,13 @@ _replaced: tuple[Callable[..., Tensor], bool] | None = None
 _original: Callable[..., Tensor] = functional.scaled_dot_product_attention
 
 
-def _decline(query: Any, key: Any, value: Any, attn_mask: Any) -> str | None:
+# What Headgate raises on a call that it refuses, and Python on one with other arguments.
+_REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError)
+
+
+def _decline(
+    query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any
+) -> str | None:
     """Why a call goes to PyTorch's function before its sizes are looked at."""
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
     if not are_plain(tensors):
@@ -36,10 +41,16 @@ def _decline(query: Any, key: Any, value: Any, attn_mask: Any) -> str | None:
             return "a nested or sparse tensor"
     if forward_ad._current_level >= 0:
         return "forward-mode derivatives"
+    if attn_mask is not None and attn_mask.dim() < 2:
+        return "an attn_mask of less than 2 dimensions"
+    if not (isinstance(is_causal, bool) and isinstance(enable_gqa, bool) and isinstance(dropout_p, (int, float))):
+        return "an option of another type"
+    if scale is not None and not isinstance(scale, (int, float)):
+        return "a scale that is no number"
     return None
 
 
-def _served(
+def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -49,17 +60,30 @@ def _served(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Tensor:
+) -> tuple[Tensor | None, str | None]:
+    """The result of PyTorch's function of this name, or why Headgate does not compute it."""
+    reason = _decline(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if reason is not None:
+        return None, reason
+    sizes = refusal_of(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if isinstance(sizes, Refusal):
+        return None, sizes.text
+    return attend(query, key, value, attn_mask, dropout_p, is_causal, scale, sizes), None
+
+
+def _served(*arguments: Any, **named: Any) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention while use_everywhere is on."""
-    reason = _decline(query, key, value, attn_mask) if _active else "off"
-    if reason is None:
-        sizes = refusal_of(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        if not isinstance(sizes, Refusal):
-            _count(None)
-            return attend(query, key, value, attn_mask, dropout_p, is_causal, scale, sizes)
-        reason = sizes.text
+    y, reason = None, "off"
+    if _active:
+        try:
+            y, reason = scaled_dot_product_attention(*arguments, **named)
+        except _REFUSALS as error:
+            reason = str(error)
     _count(reason)
-    return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    return _original(*arguments, **named) if y is None else y
+
+
+_served.__signature__ = inspect.signature(scaled_dot_product_attention).replace(return_annotation=Tensor)
 
 
 def _count(reason: str | None) -> None:

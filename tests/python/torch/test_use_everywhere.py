@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """use_everywhere(): which calls of PyTorch's function Headgate computes, and what is left when it ends."""
 
+import inspect
 import threading
 
 import pytest
@@ -95,6 +96,84 @@ def test_other_calls_go_to_pytorch(name):
         assert type(found) is type(expected) and found.device == expected.device
         if found.device.type == "cpu" and not found.is_nested:
             assert torch.equal(found, expected)
+
+
+F64 = [Q.double()] * 3
+# Calls that Headgate does not compute, though it takes such tensors.
+AS_PYTORCH = {
+    "scale that is a word": ((Q, Q, Q), {"scale": "a"}),
+    "scale that is complex": ((Q, Q, Q), {"scale": 1j}),
+    "scale beyond float32": ((Q, Q, Q), {"scale": 1e300}),
+    "scale beyond float64": ((Q, Q, Q), {"scale": 10**400}),
+    "scale that is a tensor": ((Q, Q, Q), {"scale": torch.tensor(0.5)}),
+    "dropout that is a word": ((Q, Q, Q), {"dropout_p": "a"}),
+    "dropout that is not a number": ((Q, Q, Q), {"dropout_p": float("nan")}),
+    "causality of another type": ((Q, Q, Q), {"is_causal": 1}),
+    "grouping of another type": ((Q, Q, Q), {"enable_gqa": None}),
+    "missing value": ((Q, Q), {}),
+    "too many arguments": ((Q, Q, Q, None, 0.0, False, 0.3), {}),
+    "argument given twice": ((Q, Q, Q), {"query": Q}),
+    "unknown argument": ((Q, Q, Q), {"gate": Q}),
+    "mask of one dimension": ((Q, Q, Q, torch.zeros(5)), {}),
+    "mask without dimensions": ((Q, Q, Q, torch.tensor(True)), {}),
+    "mask that is a list": ((Q, Q, Q, [[0.0]]), {}),
+    "mask of float64": ((Q, Q, Q, torch.zeros(5, 5).double()), {}),
+    "mask of integers": ((Q, Q, Q, torch.zeros(5, 5).int()), {}),
+    "mixed types": ((Q.double(), Q, Q), {}),
+}
+
+
+def result_or_error(function, arguments, options):
+    try:
+        return function(*arguments, **options)
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("name", AS_PYTORCH)
+def test_calls_that_headgate_refuses_are_those_of_pytorch(name, autocast):
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        expected = result_or_error(ORIGINAL, *AS_PYTORCH[name])
+        with use_everywhere() as served:
+            found = result_or_error(F.scaled_dot_product_attention, *AS_PYTORCH[name])
+    assert served.calls == 0 and served.declined.total() == 1
+    if isinstance(expected, tuple):
+        assert found == expected
+    else:
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_call_that_fails_in_the_kernels_is_left_to_pytorch(monkeypatch):
+    def fail(*_, **__):
+        raise ValueError("gated_attention: q is not as it should be")
+
+    monkeypatch.setattr("headgate.torch.scaled_dot_product.gated_attention", fail)
+    with use_everywhere() as served:
+        assert torch.equal(F.scaled_dot_product_attention(Q, Q, Q), ORIGINAL(Q, Q, Q))
+    assert served.calls == 0 and served.declined == {"gated_attention: q is not as it should be": 1}
+
+
+@pytest.mark.parametrize(
+    "arguments, options",
+    [
+        ((Q, Q, Q), {"scale": True}),
+        ((Q, Q, Q), {"dropout_p": 0}),
+        ((*F64, torch.randn(5, 5)), {}),
+        (F64, {"scale": 1e40}),
+    ],
+)
+def test_calls_that_pytorch_computes_are_served(arguments, options):
+    with use_everywhere() as served:
+        found = F.scaled_dot_product_attention(*arguments, **options)
+    assert served.calls == 1 and not served.declined
+    torch.testing.assert_close(found, ORIGINAL(*arguments, **options))
+
+
+def test_signature_is_that_of_pytorch():
+    with use_everywhere():
+        names = list(inspect.signature(F.scaled_dot_product_attention).parameters)
+    assert names == ["query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"]
 
 
 def test_errors_are_those_of_pytorch():
