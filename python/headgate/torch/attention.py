@@ -34,7 +34,14 @@ from .eager import EagerOperation, Named, RecordedCall
 from .errors import GATE_LOGITS, in_words_of
 from .gates import keeps_output
 from .tensor_parallel import are_dtensors, attend_on_dtensors
-from .transforms import SECOND, FunctionalAttention, backward_over_batch, forward_over_batch, transforms_are_active
+from .transforms import (
+    FORWARD_MODE,
+    SECOND,
+    FunctionalAttention,
+    backward_over_batch,
+    forward_over_batch,
+    transforms_are_active,
+)
 
 NAME = "gated_attention"
 
@@ -223,7 +230,7 @@ def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Cont
         if not isinstance(tensor, Tensor):
             continue
         if _has_tangent(tensor):
-            raise RuntimeError(f"{what}: {name} has a tangent: forward-mode derivatives, as of jvp, are not supported")
+            raise RuntimeError(f"{what}: {name} {FORWARD_MODE}")
         if name not in differentiable and _is_differentiated(tensor):
             raise RuntimeError(f"{what}: {name} is differentiated by torch.func, which is not supported: use autograd")
 
@@ -274,6 +281,11 @@ def checked_options(what: str, options: dict[str, Any], operation: Operation = A
             checked[name] = None
         elif value is None and name == "threads":
             checked[name] = 0  # which stands for headgate.default_threads() in the schema
+        elif isinstance(value, Tensor) and torch.compiler.is_compiling():
+            # Without fullgraph=True the call is a graph break, and reads the tensor.
+            raise TypeError(
+                f"{what}: {name} is a tensor but must be a number in a program that is compiled in one graph"
+            )
         else:
             try:
                 checked[name] = _number(kind, value)

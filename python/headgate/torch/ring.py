@@ -21,6 +21,7 @@ from .attention import autocast, check_tensors, checked_options, refuse_transfor
 from .errors import GATE_LOGITS, call_as, in_words_of
 from .gates import keeps_output
 from .sharding import Span, agree, described, own_rank, spans_of
+from .transforms import refuse_all_transforms
 
 NAME = "ring_attention"
 # What it takes beside q, k, v and the gate.
@@ -435,6 +436,7 @@ def ring_attention(
     tensors = {"q": q, "k": k, "v": v, "gate": gate_logits, **{name: arguments.pop(name, None) for name in INPUTS}}
     options = {name: arguments.pop(name) for name in DEFAULTS if name in arguments}
     refuse_transforms(NAME, {**tensors, **options})  # before the ranks communicate
+    refuse_all_transforms(NAME)
     recorded = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors.values())
     call, refusal, facts = None, None, {}
     try:

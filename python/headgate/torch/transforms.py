@@ -14,6 +14,7 @@ from torch import Tensor
 from .arguments import DIFFERENTIABLE, TENSORS
 
 SECOND = "headgate::{}_backward: gradients of gradients (double backward) are not supported"
+FORWARD_MODE = "has a tangent: forward-mode derivatives, as of jvp, are not supported"
 
 Results = tuple[Tensor, ...]
 
@@ -21,6 +22,18 @@ Results = tuple[Tensor, ...]
 def transforms_are_active() -> bool:
     """Whether a transform of torch.func watches what PyTorch computes."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def refuse_all_transforms(what: str) -> None:
+    """Refuses every transform of torch.func, for operations that none of them can enter."""
+    if not torch.compiler.is_compiling() and transforms_are_active():
+        raise RuntimeError(f"{what}: transforms of torch.func, such as vmap, are not supported: use gated_attention")
+
+
+def _refuse_tangents(names: tuple[str, ...], tangents: tuple[Any, ...]) -> NoReturn:
+    """Refuses forward mode around reverse mode, as of hessian, where the inputs of a call hide their tangents."""
+    name = next((name for name, tangent in zip(names, tangents) if tangent is not None), names[0])
+    raise RuntimeError(f"gated_attention: {name} {FORWARD_MODE}")
 
 
 class FunctionalAttention(torch.autograd.Function):
@@ -48,6 +61,10 @@ class FunctionalAttention(torch.autograd.Function):
         return (None, None, *(found[name] if needed[name] else None for name in TENSORS))
 
     @staticmethod
+    def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> NoReturn:
+        _refuse_tangents(TENSORS, tangents)
+
+    @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], options: Any, keep_attn: bool, *tensors: Tensor | None) -> Any:
         def call(*x: Tensor | None) -> Results:
             return FunctionalAttention.apply(options, keep_attn, *x)
@@ -69,6 +86,10 @@ class _FunctionalBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor | None) -> NoReturn:
         raise RuntimeError(SECOND.format("gated_attention"))
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> NoReturn:
+        _refuse_tangents(("dy", "dlse", "y", "lse", "attn", *TENSORS), tangents)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], options: Any, wanted: Any, *tensors: Tensor | None) -> Any:

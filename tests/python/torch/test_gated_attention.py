@@ -416,6 +416,22 @@ def test_option_under_no_grad_is_a_number():
     assert torch.equal(found, call(tensors, {"scale": 0.5, "softcap": torch.tensor(0.5)}))
 
 
+@pytest.mark.parametrize("name", ("scale", "softcap", "window_left"))
+def test_option_that_is_a_tensor_needs_a_graph_break(name):
+    tensors, _ = case("causal")
+    value = torch.tensor(1 if name == "window_left" else 0.5)
+
+    def compute(option):
+        return call(tensors, {name: option})
+
+    torch._dynamo.reset()
+    expected = compute(value)
+    assert torch.equal(torch.compile(compute, backend="aot_eager")(value), expected)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=f"gated_attention: {name} is a tensor but must be a number in a program that"):
+        torch.compile(compute, backend="aot_eager", fullgraph=True)(value)
+
+
 @pytest.mark.parametrize("transform", (torch.func.grad, torch.func.jacfwd))
 def test_option_differentiated_by_torch_func_is_refused(transform):
     tensors, _ = case("causal")

@@ -3,10 +3,18 @@
 
 import pytest
 import torch
-from torch.func import grad, jacrev, vjp, vmap
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import plain
-from headgate.torch import gated_attention, scaled_dot_product_attention
+from headgate.torch import (
+    GatedAttention,
+    GatedDeltaNet,
+    gated_attention,
+    gated_norm,
+    linear_attention,
+    scaled_dot_product_attention,
+    short_convolution,
+)
 
 X, B, H, T, S, D = 3, 2, 4, 5, 6, 3
 
@@ -127,3 +135,69 @@ def test_second_derivatives_are_refused_by_name():
 
     with pytest.raises(RuntimeError, match="headgate::gated_attention_backward: gradients of gradients"):
         grad(lambda q: grad(total)(q).sum())(q)
+
+
+FORWARD = {
+    "jvp": lambda f, q: jvp(f, (q,), (q,)),
+    "jacfwd": lambda f, q: jacfwd(f)(q),
+    "hessian": lambda f, q: hessian(f)(q),
+    "of a gradient": lambda f, q: jacfwd(grad(f))(q),
+    "of examples": lambda f, q: vmap(hessian(f))(q.unsqueeze(0)),
+}
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward_mode_is_refused_by_name(name, gated):
+    k, z = normal(H, T, D), normal(H, T, 1)
+
+    def total(x):
+        return (gated_attention(k, k, k, x) if gated else gated_attention(x, k, k)).square().sum()
+
+    argument = "gate_logits" if gated else "q"
+    with pytest.raises(RuntimeError, match=f"^gated_attention: {argument} has a tangent: forward-mode") as error:
+        FORWARD[name](total, z if gated else k)
+    assert "\n" not in str(error.value)
+
+
+Q = torch.randn(B, H, T, D)
+DELTA = GatedDeltaNet(8, 2)
+# Functions whose gradients are autograd's alone, and how each names what it is differentiated by.
+OTHERS = {
+    "linear_attention": (lambda x: linear_attention(Q, x, Q), Q, "linear_attention: k"),
+    "gated_norm": (lambda x: gated_norm(x), Q, "gated_norm: x"),
+    "short_convolution": (lambda x: short_convolution(Q[0], x), torch.randn(D, 3), "short_convolution: weight"),
+    "GatedDeltaNet": (DELTA, torch.randn(B, T, 8), "GatedDeltaNet: h"),
+    "parameter": (
+        lambda x: functional_call(DELTA, {"A_log": x}, (torch.ones(1, T, 8),)),
+        torch.zeros(2),
+        "GatedDeltaNet: A_log",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_gradients_of_other_functions_are_refused_by_name(name):
+    call, x, argument = OTHERS[name]
+
+    def total(x):
+        return call(x).square().sum()
+
+    for transformed in (
+        grad(total),
+        grad(lambda x: vmap(total)(x.unsqueeze(0)).sum()),
+        lambda x: vmap(grad(total))(x.unsqueeze(0)),
+    ):
+        with pytest.raises(RuntimeError, match=f"^{argument} is differentiated by torch.func, which is not supported"):
+            transformed(x)
+    with pytest.raises(RuntimeError, match=f"^{argument} has a tangent: forward-mode"):
+        jvp(total, (x,), (x,))
+
+
+def test_layer_names_its_input_in_forward_mode():
+    layer, h = GatedAttention(8, 2), torch.randn(1, T, 8)
+    with pytest.raises(RuntimeError, match="^GatedAttention: h has a tangent: forward-mode"):
+        jvp(layer, (h,), (h,))
+    found = grad(lambda h: layer(h).square().sum())(h)
+    leaf = h.clone().requires_grad_()
+    torch.testing.assert_close(found, torch.autograd.grad(layer(leaf).square().sum(), leaf)[0])
