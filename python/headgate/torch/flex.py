@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_mask
+from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask, create_mask
 
 from .arguments import ADDED, ATTENTION, DIFFERENTIABLE, TENSORS, require_known, takes
-from .attention import as_returned, autocast, checked_options, refuse_transforms
+from .attention import as_returned, autocast, checked_options, gated_attention, refuse_transforms
 from .checks import require_tensor
 from .errors import call_as
 from .gates import keeps_output
+from .transforms import refuse_all_transforms
 
 NAME = "flex_attention"
 ARGUMENTS = {"q": "query", "k": "key", "v": "value", "mask": "block_mask", "gate": "gate_logits"}
@@ -142,7 +143,7 @@ def _arguments(block: _QueryBlock, tensors: tuple[Tensor | None, ...]) -> list[T
     return [given.get(name) for name in TENSORS]
 
 
-def _check(query: Any, key: Any, value: Any, gate: Any, block_mask: Any, enable_gqa: bool) -> None:
+def _check_tensors(query: Any, key: Any, value: Any, gate: Any, enable_gqa: bool) -> None:
     for name, x in (("query", query), ("key", key), ("value", value), ("gate_logits", gate)):
         if x is None and name == "gate_logits":
             continue
@@ -151,13 +152,22 @@ def _check(query: Any, key: Any, value: Any, gate: Any, block_mask: Any, enable_
             raise ValueError(
                 f"{NAME}: {name} is {list(x.shape)} on {x.device} but must be a tensor (B,H,T,D) in the CPU's memory"
             )
+    if query.shape[1] != key.shape[1] and not enable_gqa:
+        raise ValueError(
+            f"{NAME}: query has {query.shape[1]} heads and key {key.shape[1]}: set enable_gqa=True to share keys"
+        )
+
+
+def _check_mask(block_mask: Any, query: Tensor, key: Tensor, value: Tensor, gate: Tensor | None) -> None:
     if not isinstance(block_mask, BlockMask):
         raise ValueError(f"{NAME}: block_mask is a {type(block_mask).__name__} but must be a BlockMask")
     if block_mask.kv_indices.device.type != "cpu":
         raise ValueError(f"{NAME}: block_mask lies on {block_mask.kv_indices.device} but must be in the CPU's memory")
     lengths = (query.shape[2], key.shape[2])
     if tuple(block_mask.seq_lengths) != lengths:
-        raise ValueError(f"{NAME}: block_mask is of lengths {tuple(block_mask.seq_lengths)} but q and k have {lengths}")
+        raise ValueError(
+            f"{NAME}: block_mask is of lengths {tuple(block_mask.seq_lengths)} but query and key have {lengths}"
+        )
     # The kernel sees blocks, which fit where the whole tensors have rows too many.
     for name, x, rows, of in (("value", value, key.shape[2], "key"), ("gate_logits", gate, query.shape[2], "query")):
         if x is not None and x.shape[2] != rows:
@@ -167,10 +177,33 @@ def _check(query: Any, key: Any, value: Any, gate: Any, block_mask: Any, enable_
             raise ValueError(
                 f"{NAME}: block_mask is of {block_mask.shape[n]} {name} but must be of 1 or {query.shape[n]}"
             )
-    if query.shape[1] != key.shape[1] and not enable_gqa:
-        raise ValueError(
-            f"{NAME}: query has {query.shape[1]} heads and key {key.shape[1]}: set enable_gqa=True to share keys"
-        )
+
+
+def _attend_in_blocks(
+    tensors: dict[str, Tensor | None], block_mask: BlockMask, options: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """y and the log-sum-exp of the tensors by their names in gated_attention."""
+    refuse_transforms(NAME, {ARGUMENTS[name]: x for name, x in tensors.items()} | options)
+    refuse_all_transforms(NAME)
+    settings = {**ATTENTION.defaults(), **checked_options(NAME, options)}
+    autocast(tensors)
+    gate = tensors["gate"]
+    recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors.values())
+    keep_attn = recorded and gate is not None and keeps_output(settings["gate_fn"], settings["gate_op"])
+    y, lse = _FlexAttention.apply(block_mask, settings, keep_attn, *(tensors[name] for name in _INPUTS))
+    return y, as_returned(lse, y)
+
+
+def _wants_lse(return_lse: bool, return_aux: Any) -> bool:
+    if return_aux is None:
+        return return_lse
+    if not isinstance(return_aux, AuxRequest):
+        raise TypeError(f"{NAME}: return_aux is {return_aux!r} but must be an AuxRequest or None")
+    if return_lse:
+        raise ValueError(f"{NAME}: return_lse and return_aux cannot be given together: use AuxRequest(lse=True)")
+    if return_aux.max_scores:
+        raise ValueError(f"{NAME}: return_aux asks for max_scores, which the kernels do not return: ask for lse")
+    return return_aux.lse
 
 
 @torch.compiler.disable(reason="it reads the lists of a BlockMask")
@@ -184,29 +217,34 @@ def flex_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
+    kernel_options: Any = None,
     *,
+    return_aux: AuxRequest | None = None,
     gate_logits: Tensor | None = None,
     **options: Any,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, AuxOutput]:
     """torch.nn.attention.flex_attention.flex_attention with a BlockMask, and a gate: with gradients, in O(T + S) memory
-    beside a mask of one block of queries.
+    beside a mask of one block of queries. Without a block_mask every query sees every key.
 
     query (B,Hq,T,D), key and value (B,Hkv,S,·), gate_logits (B,Hq,T,1) or (B,Hq,T,Dv). `options` are gate_fn, gate_op,
-    softcap, precision and threads of gated_attention. A score_mod is refused: kernels cannot read programs. Returns y,
-    and with return_lse the log-sum-exp (B,Hq,T). Under torch.compile the call is a graph break. Raises ValueError, in one
-    line, on arguments that do not fit.
+    softcap, precision and threads of gated_attention. A score_mod is refused: kernels cannot read programs.
+    kernel_options, which are hints for other kernels, have no effect. Returns y, and with return_lse the log-sum-exp
+    (B,Hq,T); with return_aux=AuxRequest(lse=True) an AuxOutput that has it. max_scores are refused. Under torch.compile
+    the call is a graph break. Raises ValueError, in one line, on arguments that do not fit.
     """
+    del kernel_options
     require_known(NAME, options, _OPTIONS)
     if score_mod is not None:
         raise ValueError(f"{NAME}: score_mod is not supported: use gated_attention's bias, alibi_slopes or softcap")
-    _check(query, key, value, gate_logits, block_mask, enable_gqa)
-    tensors = {"q": query, "k": key, "v": value, "gate": gate_logits}
-    refuse_transforms(NAME, {**tensors, **options})
-    settings = {**ATTENTION.defaults(), **checked_options(NAME, {"scale": scale, **options})}
-    autocast(tensors)
-    recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors.values())
-    keep_attn = recorded and gate_logits is not None and keeps_output(settings["gate_fn"], settings["gate_op"])
-    y, lse = call_as(
-        NAME, ARGUMENTS, _FlexAttention.apply, block_mask, settings, keep_attn, *(tensors[name] for name in _INPUTS)
-    )
-    return (y, as_returned(lse, y)) if return_lse else y
+    wants_lse = _wants_lse(return_lse, return_aux)
+    _check_tensors(query, key, value, gate_logits, enable_gqa)
+    options["scale"] = scale
+    if block_mask is None:
+        y, lse = call_as(NAME, ARGUMENTS, gated_attention, query, key, value, gate_logits, return_lse=True, **options)
+    else:
+        _check_mask(block_mask, query, key, value, gate_logits)
+        tensors = {"q": query, "k": key, "v": value, "gate": gate_logits}
+        y, lse = call_as(NAME, ARGUMENTS, _attend_in_blocks, tensors, block_mask, options)
+    if return_aux is not None:
+        return y, AuxOutput(lse=lse if wants_lse else None)
+    return (y, lse) if wants_lse else y

@@ -4,7 +4,7 @@ gradients on CPUs, and against a formula that has."""
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, create_mask
 from torch.nn.attention.flex_attention import flex_attention as eager
 
 import headgate.torch.flex as flex
@@ -139,8 +139,11 @@ def test_second_derivatives_are_refused():
     "changed, message",
     (
         ({"score_mod": lambda s, b, h, q, kv: s}, "score_mod is not supported: use gated_attention's bias"),
-        ({"block_mask": None}, "block_mask is a NoneType but must be a BlockMask"),
-        ({"query": torch.randn(B, HQ, T + 1, D)}, r"block_mask is of lengths \(75, 90\) but q and k have \(76, 90\)"),
+        ({"block_mask": torch.ones(T, S)}, "block_mask is a Tensor but must be a BlockMask"),
+        (
+            {"query": torch.randn(B, HQ, T + 1, D)},
+            r"block_mask is of lengths \(75, 90\) but query and key have \(76, 90\)",
+        ),
         ({"query": torch.randn(3, HQ, T, D)}, "block_mask is of 2 sequences but must be of 1 or 3"),
         ({"enable_gqa": False}, "query has 4 heads and key 2: set enable_gqa=True"),
         ({"value": torch.randn(B, HKV, S)}, r"value is \[2, 2, 90\] on cpu but must be a tensor"),
@@ -163,3 +166,59 @@ def test_arguments_that_do_not_fit_are_named(changed, message):
     with pytest.raises(ValueError, match=rf"^flex_attention: {message}") as error:
         flex_attention(**given)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_without_a_block_mask_every_key_is_visible():
+    q, k, v, z = tensors_of()
+    y, lse = flex_attention(q, k, v, None, None, 0.3, True, True, gate_logits=z)
+    expected, theirs = expected_of(q, k, v, z, "all")
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(lse, theirs)
+    dy = torch.randn_like(y)
+    for ours, other in zip(*(torch.autograd.grad(x, (q, k, v, z), dy) for x in (y, expected)), strict=True):
+        torch.testing.assert_close(ours, other)
+    y = flex_attention(q.detach(), k.detach(), v.detach(), enable_gqa=True)
+    torch.testing.assert_close(y, eager(q.detach(), k.detach(), v.detach(), enable_gqa=True))
+    with pytest.raises(ValueError, match="^flex_attention: value has shape"):
+        flex_attention(q, k, v[:, :, 1:], enable_gqa=True)
+    with pytest.raises(ValueError, match="^flex_attention: query has 4 heads and key 2: set enable_gqa=True"):
+        flex_attention(q, k, v)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("masked", (True, False))
+def test_auxiliary_outputs_are_those_of_flex_attention(masked):
+    q, k, v, _ = (x.detach() for x in tensors_of())
+    given = {"block_mask": block_mask_of("causal") if masked else None, "enable_gqa": True, "kernel_options": {}}
+    for request in (AuxRequest(lse=True), AuxRequest()):
+        (y, aux), (expected, theirs) = (f(q, k, v, return_aux=request, **given) for f in (flex_attention, eager))
+        assert type(aux) is type(theirs) and aux.max_scores is None
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(aux.lse, theirs.lse)
+    for request, error, message in (
+        (AuxRequest(max_scores=True), ValueError, "return_aux asks for max_scores"),
+        (True, TypeError, "return_aux is True but must be an AuxRequest"),
+    ):
+        with pytest.raises(error, match=f"^flex_attention: {message}"):
+            flex_attention(q, k, v, return_aux=request, **given)
+    with pytest.raises(ValueError, match="^flex_attention: return_lse and return_aux cannot be given together"):
+        flex_attention(q, k, v, return_lse=True, return_aux=AuxRequest(lse=True), **given)
+
+
+def test_transforms_are_refused_by_name():
+    q, k, v, _ = (x.detach() for x in tensors_of())
+    mask = block_mask_of("causal")
+
+    def call(q, mask=mask):
+        return flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+
+    for transformed, message in (
+        (torch.func.grad(lambda q: call(q).sum()), "query is differentiated by torch.func, which is not supported"),
+        (lambda q: torch.func.jvp(call, (q,), (q,)), "query has a tangent"),
+        (lambda q: torch.func.vmap(call)(q[None]), "transforms of torch.func, such as vmap, are not supported"),
+    ):
+        with pytest.raises(RuntimeError, match=f"^flex_attention: {message}"):
+            transformed(q)
+    y = torch.func.vmap(lambda q: call(q, None))(q[None])
+    torch.testing.assert_close(y[0], call(q, None))
