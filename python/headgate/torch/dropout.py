@@ -16,7 +16,7 @@ def draw_seed() -> int:
     """The dropout_seed of a call that names none, of PyTorch's default generator: torch.manual_seed repeats it, and
     activation checkpointing draws it again. Under torch.func.vmap it is one for all examples."""
     try:
-        return int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
+        return int(torch.empty((), dtype=torch.int64, device="cpu").random_(-(2**63), None))
     except RuntimeError:
         if not transforms_are_active():
             raise

@@ -63,6 +63,16 @@ def test_seeds_come_from_the_default_generator():
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_default_device_does_not_change_the_seeds():
+    inputs = [x.detach() for x in problem()]
+    found = []
+    for device in ("cpu", "meta"):
+        torch.manual_seed(3)
+        with torch.device(device):
+            found.append(gated_attention(*inputs, dropout=P))
+    assert torch.equal(*found)
+
+
 def test_checkpointed_call_drops_the_same_weights_again():
     inputs = problem()
     gradients = []
