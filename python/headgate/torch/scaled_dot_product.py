@@ -108,13 +108,16 @@ def _mask_refusal(query: Tensor, attn_mask: Tensor, sizes: Sizes) -> Refusal | N
     if not _fits(attn_mask, shape):
         needed = ",".join(map(str, shape))
         return Refusal(RuntimeError, f"attn_mask has shape {shape_of(attn_mask)} but must broadcast to ({needed})")
-    if attn_mask.dtype in (torch.bool, torch.float32, query.dtype):
+    if not torch.is_autocast_enabled("cpu"):
+        taken = (torch.bool, torch.float32, query.dtype)
+    elif query.dtype == torch.float64:  # which autocast leaves alone, but not the mask
+        taken = (torch.bool, torch.float64)
+    else:
+        taken = (torch.bool, torch.float32, torch.bfloat16, torch.float16)
+    if attn_mask.dtype in taken:
         return None
-    if torch.is_autocast_enabled("cpu") and attn_mask.dtype in (torch.bfloat16, torch.float16):
-        return None
-    return Refusal(
-        RuntimeError, f"attn_mask is {attn_mask.dtype} but must be bool, float32 or as query is, {query.dtype}"
-    )
+    words = ", ".join(str(dtype).removeprefix("torch.") for dtype in dict.fromkeys(taken))
+    return Refusal(RuntimeError, f"attn_mask is {attn_mask.dtype} but must be one of {words}")
 
 
 def _number_refusal(dropout_p: float, scale: float | None, dtype: torch.dtype) -> Refusal | None:

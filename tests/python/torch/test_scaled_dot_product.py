@@ -182,8 +182,8 @@ REFUSED = {
     "grouped rows": ((Q[0, 0], K[0, 0], V[0, 0]), {"enable_gqa": True}, "must have at least 3"),
     "mask shape": ((Q, K, V), {"attn_mask": torch.zeros(L, L)}, r"must broadcast to \(2,4,5,7\)"),
     "wider mask": ((Q, K, V), {"attn_mask": torch.zeros(3, 1, 1, L, S)}, "must broadcast to"),
-    "mask of integers": ((Q, K, V), {"attn_mask": torch.zeros(L, S).int()}, "must be bool, float32 or as query is"),
-    "mask of f64": ((Q, K, V), {"attn_mask": torch.zeros(L, S).double()}, "must be bool, float32 or as query is"),
+    "mask of integers": ((Q, K, V), {"attn_mask": torch.zeros(L, S).int()}, "must be one of bool, float32$"),
+    "mask of f64": ((Q, K, V), {"attn_mask": torch.zeros(L, S).double()}, "must be one of bool, float32$"),
     "dropout": ((Q, K, V), {"dropout_p": 1.5}, r"dropout_p is 1.5 but must be in \[0, 1\]"),
 }
 

@@ -144,6 +144,21 @@ def test_calls_that_headgate_refuses_are_those_of_pytorch(name, autocast):
         torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("of_query", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("of_mask", [torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_masks_of_each_type_under_autocast_are_as_in_pytorch(of_query, of_mask):
+    q, mask = Q.to(of_query), torch.ones(5, 5).to(of_mask)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = result_or_error(ORIGINAL, (q, q, q, mask), {})
+        with use_everywhere() as served:
+            found = result_or_error(F.scaled_dot_product_attention, (q, q, q, mask), {})
+    assert served.calls == (0 if isinstance(expected, tuple) else 1)
+    if isinstance(expected, tuple):
+        assert found == expected
+    else:
+        torch.testing.assert_close(found, expected, rtol=0, atol=0.02)
+
+
 def test_call_that_fails_in_the_kernels_is_left_to_pytorch(monkeypatch):
     def fail(*_, **__):
         raise ValueError("gated_attention: q is not as it should be")
