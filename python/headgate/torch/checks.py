@@ -45,6 +45,14 @@ def require_input(what: str, h: Tensor, features: int) -> None:
         raise ValueError(f"{what}: h is {list(h.shape)} but must be (B,T,{features})")
 
 
+def require_sequences(what: str, h: Tensor, cu_seqlens: Tensor) -> None:
+    """Raises ValueError unless cu_seqlens is (N+1) and h, a layer's input, (1,T,C)."""
+    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] == 0:
+        raise ValueError(f"{what}: cu_seqlens has shape {shape_of(cu_seqlens)} but must be (N+1)")
+    if h.shape[0] != 1:
+        raise ValueError(f"{what}: cu_seqlens needs h of shape (1,T,C) but h is {list(h.shape)}")
+
+
 def require_number(name: str, value: Any, least: float, excluded: bool = False) -> None:
     """Raises ValueError unless `value` is finite and at least `least`, or above it."""
     try:

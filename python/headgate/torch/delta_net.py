@@ -18,7 +18,7 @@ from torch.nn import functional as F
 import headgate
 
 from .attention import refuse_transforms
-from .checks import require_input, require_number, require_tensor, require_tensors
+from .checks import require_input, require_number, require_sequences, require_tensor, require_tensors
 from .errors import in_words_of
 from .gated_norm import gated_norm
 from .linear_attention import linear_attention
@@ -350,6 +350,8 @@ class GatedDeltaNet(nn.Module):
         require_input("GatedDeltaNet", h, self.keys["hidden_size"])
         require_tensors("GatedDeltaNet", h=h, mask=mask, cu_seqlens=cu_seqlens)
         self._refuse_transforms(h)
+        if cu_seqlens is not None:
+            require_sequences("GatedDeltaNet", h, cu_seqlens)
         if cache is not None:
             _check_cache(cache, h, cu_seqlens)
         if mask is not None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import headgate
 
 from .attention import gated_attention, refuse_learned, refuse_transforms
-from .checks import require_input, require_number, require_tensor, require_tensors, shape_of
+from .checks import require_input, require_number, require_sequences, require_tensor, require_tensors, shape_of
 from .errors import in_words_of
 from .layer import GatedLayer, RMSNorm, rope_attention_factor, rope_frequencies, turn
 from .layouts import FUSED, Heads
@@ -184,7 +184,9 @@ class GatedAttention(GatedLayer):
         variant = GateVariant(**{key: keys[key] for key in KEYS})
         C, Hq = hidden_size, num_attention_heads
         Hkv = Hq if num_key_value_heads is None else num_key_value_heads
-        if min(C, Hq, Hkv) < 1 or Hq % Hkv != 0:
+        for name, count in (("hidden_size", C), ("num_attention_heads", Hq), ("num_key_value_heads", Hkv)):
+            require_number(name, count, 1)
+        if Hq % Hkv != 0:
             raise ValueError(f"num_attention_heads: {Hq} is not a multiple of num_key_value_heads, {Hkv}")
         D = C // Hq if head_dim is None else head_dim
         if D < 1 or not 0 <= partial_rotary_factor <= 1:
@@ -272,8 +274,6 @@ class GatedAttention(GatedLayer):
         if ring is not None:
             _refuse_beside("a ring", others)
             positions = shard_positions(h.shape[1], group=ring).unsqueeze(0) if positions is None else positions
-        if cu_seqlens is not None and (cache is not None or h.shape[0] != 1):
-            raise ValueError("GatedAttention: cu_seqlens needs h of shape (1,T,C) and no cache")
         q, k, v, z = self._inputs(h, cache, positions, cu_seqlens)
         alone = {"mask": mask, "cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens}
         rules = {"key_lengths": key_lengths, **(alone if ring is None else {"group": ring})}
@@ -332,8 +332,10 @@ class GatedAttention(GatedLayer):
             raise ValueError(
                 f"GatedAttention: positions has shape {shape_of(positions)} but must be (1,{T}) or ({B},{T})"
             )
-        if cu_seqlens is not None and (cu_seqlens.dim() != 1 or cu_seqlens.shape[0] == 0):
-            raise ValueError(f"GatedAttention: cu_seqlens has shape {shape_of(cu_seqlens)} but must be (N+1)")
+        if cu_seqlens is not None:
+            require_sequences("GatedAttention", h, cu_seqlens)
+            if cache is not None:
+                raise ValueError("GatedAttention: cu_seqlens cannot be given with a cache")
 
     def _inputs(
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None

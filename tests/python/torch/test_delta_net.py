@@ -187,6 +187,11 @@ def test_wrong_calls_are_refused():
         (lambda: layer(h, mask=torch.ones(2, 4)), r"mask is \[2, 4\] but must be \[2, 3\]"),
         (lambda: layer(torch.nested.nested_tensor([h[0], h[1]], layout=torch.jagged)), "h is a nested tensor"),
         (lambda: layer(h.to_sparse()), "h has the layout sparse_coo"),
+        (
+            lambda: layer(h, cu_seqlens=torch.tensor([0, 3])),
+            r"cu_seqlens needs h of shape \(1,T,C\) but h is \[2, 3, 24\]",
+        ),
+        (lambda: layer(h[:1], cu_seqlens=torch.tensor(3)), r"cu_seqlens has shape \(\) but must be \(N\+1\)"),
         (lambda: layer.statistics(h, ["foo"]), "outputs: 'foo' is none of"),
     ):
         with pytest.raises(ValueError, match=f"^GatedDeltaNet: {message}"):

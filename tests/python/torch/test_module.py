@@ -328,6 +328,10 @@ def test_error_of_the_operation_names_the_layer_and_its_argument():
         (lambda: made(h, positions=torch.zeros(3, T)), r"positions has shape \(3,7\) but must be"),
         *((lambda x=x: made(x), r"h is \[.*\] but must be \(B,T,24\)") for x in (h[0], h[0, 0], h[..., :5], h[None])),
         (lambda: made(h.to_sparse()), "h has the layout sparse_coo"),
+        (
+            lambda: made(h[:1], cu_seqlens=torch.tensor([0, T]), cache=AttentionCache()),
+            "cu_seqlens cannot be given with a cache",
+        ),
         (lambda: made.statistics(h[0]), r"h is \[7, 24\] but must be \(B,T,24\)"),
         (lambda: made.statistics(h, key_lengths=torch.tensor([1])), "key_lengths has"),
         (lambda: made.statistics(h, outputs=["mean"]), "outputs: 'mean' is none of"),
@@ -483,6 +487,7 @@ def test_module_on_the_meta_device_takes_no_memory():
 def test_arguments_bad_are_refused():
     for keys, message in (
         ({"num_key_value_heads": 3}, "num_attention_heads: 4 is not a multiple of num_key_value_heads, 3"),
+        ({"hidden_size": 0}, "hidden_size: is 0 but must be finite and at least 1"),
         ({"gate_site": "g6"}, "gate_site: 'g6' is none of none, g1"),
         ({"gate_fn": "tanh"}, "gate_fn: 'tanh' is none of sigmoid"),
         ({"gate_layout": "blocked"}, "gate_layout: 'blocked' is none of separate"),
