@@ -57,7 +57,7 @@ def require_number(name: str, value: Any, least: float, excluded: bool = False) 
     """Raises ValueError unless `value` is finite and at least `least`, or above it."""
     try:
         fits = math.isfinite(value) and (value > least or (value == least and not excluded))
-    except TypeError:
+    except (TypeError, OverflowError):
         fits = False
     if not fits:
         raise ValueError(f"{name}: is {value!r} but must be finite and {'above' if excluded else 'at least'} {least}")
