@@ -33,6 +33,7 @@ inline constexpr Metric kLayerLoss{
     .scope = Scope::layers,
     .inputs = {Input::exit_loss},
     .sums = kSumsOf<LayerLossSums>,
+    .by_default = false,
 };
 
 }  // namespace headgate::metrics

@@ -56,7 +56,7 @@ TEST_F(Costs, VocabularyHead_WithoutLayerLosses_RunsOnce) {
   }
   EXPECT_EQ(rows_with({}), kTokens);
   EXPECT_EQ(rows_with(parse_metrics({"layer_loss"})), (config.layers + 1) * kTokens);
-  EXPECT_EQ(rows_with(default_metrics()), (config.layers + 1) * kTokens);
+  EXPECT_EQ(rows_with(default_metrics()), kTokens) << "what an evaluation has by default runs it once";
 }
 
 TEST_F(Costs, Evaluation_EveryMetric_TakesNoMoreMemoryThanItsInputs) {
