@@ -55,6 +55,10 @@ class StructureCheck : public Json::json_sax_t {
 }  // namespace
 
 Json parse_json(const std::string& path, std::string_view text, int max_depth) {
+  // nlohmann/json takes a NUL for the end of the text.
+  if (const auto nul = text.find('\0'); nul != std::string_view::npos) {
+    fail(path, "not JSON: byte 0x00 at offset {}", nul);
+  }
   StructureCheck check(path, max_depth);
   Json::sax_parse(text, &check);
   try {

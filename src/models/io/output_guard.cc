@@ -11,6 +11,7 @@
 
 #include "headgate/error.hpp"
 #include "models/io/file_error.hpp"
+#include "models/io/links.hpp"
 
 namespace headgate::io {
 namespace {
@@ -23,7 +24,8 @@ std::string identity_of(const std::string& path) {
   if (errno == ELOOP) fail(path, "is a loop of symbolic links");
   namespace fs = std::filesystem;
   std::error_code error;
-  const fs::path absolute = fs::absolute(path, error), canonical = fs::weakly_canonical(absolute, error);
+  const fs::path absolute = fs::absolute(path, error),
+                 canonical = fs::weakly_canonical(follow_links(absolute, error), error);
   return (error ? absolute.lexically_normal() : canonical).string();
 }
 

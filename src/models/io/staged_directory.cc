@@ -12,11 +12,13 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <random>
 #include <system_error>
 #include <utility>
 
 #include "models/io/input_file.hpp"
+#include "models/io/links.hpp"
 
 namespace headgate::io {
 namespace {
@@ -34,10 +36,18 @@ std::string old_name(const fs::path& target) {
 fs::path resolved(const std::string& path) {
   std::error_code error;
   fs::path target = fs::absolute(path, error);
-  if (fs::is_symlink(fs::symlink_status(target, error))) target = fs::weakly_canonical(target, error);
-  target = target.lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();
+  target = follow_links(target, error).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();
   return target;
+}
+
+/// Returns nothing if there is no such file.
+std::optional<mode_t> permissions_of(const std::string& path) {
+  constexpr mode_t kPermissions = 0777;
+  struct stat facts {};
+  if (::lstat(path.c_str(), &facts) != 0 || S_ISLNK(facts.st_mode)) return std::nullopt;
+  return facts.st_mode & kPermissions;
 }
 
 int open_directory(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
@@ -106,7 +116,8 @@ void StagedDirectory::open_staging() {
   for (int i = 0; i < kAttempts; ++i) {
     const std::string path = fmt::format("{}/.{}.{:08x}{}", parent_, name_.substr(0, kMaxName), random(), kSuffix);
     UnfinishedPath directory(path, PathKind::directory);
-    if (::mkdir(path.c_str(), 0777) == 0) {
+    const auto mode = permissions_of(resolved_);
+    if (::mkdir(path.c_str(), mode ? *mode | S_IRWXU : 0777) == 0) {
       path_ = path;
       unfinished_.push_back(std::move(directory));
       for (const std::string& name : names_) unfinished_.emplace_back(fmt::format("{}/{}", path, name), PathKind::file);
@@ -132,14 +143,25 @@ void StagedDirectory::remove_abandoned() const {
 }
 
 void StagedDirectory::commit(Replacing replacing) {
-  if (::fsync(lock_) != 0) fail_with_reason();
   check_replaceable(target_, names_);
+  keep_permissions();
+  if (::fsync(lock_) != 0) fail_with_reason();
   if (replacing == Replacing::two_renames || !exchange()) rename_twice();
   sync_parent();
   remove_known(path_);  // after an exchange, this is the old directory
   remove_known(old_);
   unfinished_.clear();
   path_.clear();
+}
+
+/// Gives the directory and its files the permissions of those that they replace. A file system that has none keeps its
+/// own.
+void StagedDirectory::keep_permissions() const {
+  for (const std::string& name : names_) {
+    const auto mode = permissions_of((fs::path(resolved_) / name).string());
+    if (mode) ::chmod((fs::path(path_) / name).c_str(), *mode);
+  }
+  if (const auto mode = permissions_of(resolved_)) ::fchmod(lock_, *mode);
 }
 
 /// Returns false if the file system cannot exchange two directories.

@@ -38,6 +38,7 @@ class StagedDirectory {
  private:
   void open_staging();
   void remove_abandoned() const;
+  void keep_permissions() const;
   bool exchange() const;
   void rename_twice() const;
   void remove_known(const std::string& directory) const;

@@ -13,8 +13,12 @@
 #include <system_error>
 #include <utility>
 
+#include "models/io/links.hpp"
+
 namespace headgate::io {
 namespace {
+
+constexpr mode_t kPermissions = 0777;
 
 std::string directory_of(const std::string& target) {
   const std::string directory = std::filesystem::path(target).parent_path().string();
@@ -31,16 +35,14 @@ std::string random_name(const std::string& directory, const std::string& target)
 /// Resolves symbolic links. Throws WriteError if the path holds anything but a regular file.
 std::string resolved(const std::string& path) {
   namespace fs = std::filesystem;
+  if (!fs::path(path).has_filename()) fail<WriteError>(path, "cannot write: no file name");
   std::error_code error;
-  std::string target = path;
-  if (fs::is_symlink(fs::symlink_status(path, error))) {
-    target = fs::weakly_canonical(path, error).string();
-    if (error) fail<WriteError>(path, "cannot write: {}", error.message());
-  }
-  if (!fs::path(target).has_filename()) fail<WriteError>(path, "cannot write: no file name");
-  const fs::file_status there = fs::status(target, error);
+  // Before links are followed: those to pipes name nothing that can be looked up.
+  const fs::file_status there = fs::status(path, error);
   if (fs::exists(there) && !fs::is_regular_file(there)) fail<WriteError>(path, "cannot write: not a regular file");
-  return target;
+  const fs::path target = follow_links(path, error);
+  if (error) fail<WriteError>(path, "cannot write: {}", error.message());
+  return target.string();
 }
 
 /// Throws WriteError for `path`. `reason`: the errno of a call that failed in `directory`.
@@ -63,6 +65,9 @@ StagedFile::StagedFile(const std::string& path, Staging staging, const std::stri
     : path_(path), target_(resolved(path)), stage_in_(stage_in.empty() ? directory_of(target_) : stage_in) {
   if (staging == Staging::automatic) open_nameless();
   if (descriptor_ < 0) open_named();
+  // Before there is content that the old file's mode would hide.
+  struct stat old {};
+  if (::stat(target_.c_str(), &old) == 0) ::fchmod(descriptor_, old.st_mode & kPermissions);
 }
 
 StagedFile::StagedFile(StagedFile&& other) noexcept

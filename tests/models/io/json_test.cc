@@ -37,6 +37,12 @@ TEST(ParseJson, Keys_Duplicate_AreRefusedByName) {
   EXPECT_EQ(refused_json(R"([{"a":1},{"a":2},{"a":{"a":3}}])"), "(read without complaint)");
 }
 
+TEST(ParseJson, Text_WithANul_IsRefused) {
+  using namespace std::string_literals;
+  EXPECT_EQ(refused_json("{\"a\":1}\0 {"s), "file.json: not JSON: byte 0x00 at offset 7");
+  EXPECT_EQ(refused_json("\0"s), "file.json: not JSON: byte 0x00 at offset 0");
+}
+
 TEST(ParseJson, Nesting_BeyondTheDepth_IsRefused) {
   EXPECT_EQ(refused_json("[[[[1]]]]"), "(read without complaint)");
   EXPECT_EQ(refused_json("[[[[[1]]]]]"), "file.json: brackets nested more than 4 deep");

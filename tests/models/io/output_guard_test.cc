@@ -65,6 +65,11 @@ TEST_F(OutputGuard, Outputs_OneFile_AreRefused) {
   EXPECT_EQ(refusal({{"--out", one}, {"--json", scratch / "json"}, {"--lse", ""}, {"--weights", ""}}, {}), "");
 }
 
+TEST_F(OutputGuard, Outputs_LinkToNothing_IsWhatItPointsTo) {
+  fs::create_symlink("out", scratch / "link");
+  EXPECT_NE(refusal({{"--out", scratch / "out"}, {"--json", scratch / "link"}}, {}), "");
+}
+
 TEST_F(OutputGuard, Paths_CannotBeResolved_AreDifferentFiles) {
   const std::string one = scratch / std::string(300, 'a'), two = scratch / std::string(300, 'b');
   EXPECT_EQ(refusal({{"--out", one}, {"--json", two}}, {}), "");

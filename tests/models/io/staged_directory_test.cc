@@ -55,6 +55,25 @@ TEST_P(StagedDirectoryTest, Parents_Missing_AreMade) {
   EXPECT_EQ(read_bytes(scratch / "runs/one/model/a"), "x");
 }
 
+TEST_P(StagedDirectoryTest, Directory_Replaced_KeepsPermissions) {
+  const std::string target = scratch / "model";
+  put(target, "first", "extra");
+  fs::permissions(target, fs::perms{0710});
+  fs::permissions(target + "/a", fs::perms{0600});
+  put(target, "second", "more");
+  EXPECT_EQ(read_bytes(target + "/a"), "second");
+  EXPECT_EQ(fs::status(target).permissions(), fs::perms{0710});
+  EXPECT_EQ(fs::status(target + "/a").permissions(), fs::perms{0600});
+}
+
+TEST_P(StagedDirectoryTest, Target_LinkToNothing_IsWrittenWhereItPoints) {
+  fs::create_directory(scratch / "there");
+  fs::create_directory_symlink("there/model", scratch / "link");
+  put(scratch / "link", "first");
+  EXPECT_TRUE(fs::is_symlink(scratch / "link"));
+  EXPECT_EQ(read_bytes(scratch / "there/model/a"), "first");
+}
+
 TEST_P(StagedDirectoryTest, Directory_NotCommitted_ChangesNothing) {
   const std::string target = scratch / "model";
   put(target, "first");

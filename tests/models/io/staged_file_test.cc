@@ -102,6 +102,48 @@ TEST_P(StagedFileTest, StagedFile_Moved_KeepsItsFile) {
   EXPECT_EQ(read_bytes(path), "kept");
 }
 
+TEST_P(StagedFileTest, Target_Replaced_KeepsItsPermissions) {
+  namespace fs = std::filesystem;
+  for (const auto mode : {fs::perms{0600}, fs::perms{0444}, fs::perms{0666}}) {
+    write_bytes(path, "old");
+    fs::permissions(path, mode);
+    StagedFile file(path, GetParam());
+    stage(file, "new");
+    file.commit();
+    EXPECT_EQ(read_bytes(path), "new");
+    EXPECT_EQ(fs::status(path).permissions(), mode);
+    fs::remove(path);
+  }
+}
+
+TEST_P(StagedFileTest, Target_LinkToNothing_IsWrittenWhereItPoints) {
+  namespace fs = std::filesystem;
+  fs::create_directory(scratch / "there");
+  const std::string link = scratch / "link.bin";
+  fs::create_symlink("second.bin", link);
+  fs::create_symlink("there/../there/new.bin", scratch / "second.bin");
+  StagedFile file(link, GetParam());
+  stage(file, "new");
+  file.commit();
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_TRUE(fs::is_symlink(scratch / "second.bin"));
+  EXPECT_EQ(read_bytes(scratch / "there/new.bin"), "new");
+}
+
+TEST(StagedFileTarget, Target_PipeBehindALink_IsRefusedAsNoFile) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const std::string path = "/proc/self/fd/" + std::to_string(ends[1]);
+  try {
+    const StagedFile file(path);
+    ADD_FAILURE() << "opened";
+  } catch (const WriteError& error) {
+    EXPECT_EQ(error.what(), path + ": cannot write: not a regular file");
+  }
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
 TEST_P(StagedFileTest, Target_SymbolicLink_IsFollowed) {
   write_bytes(path, "old");
   const std::string link = scratch / "link.bin";
