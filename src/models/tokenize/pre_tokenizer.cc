@@ -56,7 +56,11 @@ void PieceCutter::search(std::vector<Slice>& slices, Tail tail) {
     }
     if (done_ < match.begin) add(slices, {done_, match.begin}, Kind::gap);
     in_gap_ = false;
-    if (match.begin < match.end) add(slices, {match.begin, match.end}, Kind::match);
+    if (match.begin < match.end) {
+      add(slices, {match.begin, match.end}, Kind::match);
+    } else if (step_.behavior == SplitBehavior::contiguous) {
+      last_matched_ = !step_.invert;  // the text around an empty match is not contiguous
+    }
     done_ = from_ = match.end;
     if (match.begin == match.end && from_ < text.size()) from_ += first_code_point(text.substr(from_)).bytes;
   }

@@ -119,8 +119,10 @@ void read_bpe(TokenizerParts& parts, const JsonValue& model) {
   if (!vocab.json().is_object()) refuse("model.vocab: not an object of ids");
   for (const auto& [spelling, id] : vocab.json().items()) {
     if (!id.is_number_integer()) refuse("model.vocab: the id of '{}' is not a whole number", io::printable(spelling));
-    const bool large = id.is_number_unsigned() && id.get<std::uint64_t>() > kMostTokens;
-    parts.vocabulary.add(large ? kMostTokens : id.get<std::int64_t>(), spelling);
+    const std::uint64_t most = std::numeric_limits<std::int64_t>::max();
+    const bool large = id.is_number_unsigned() && id.get<std::uint64_t>() > most;
+    if (large) refuse("token '{}' has id {}, not 0 to {}", io::printable(spelling), id.dump(), kMostTokens - 1);
+    parts.vocabulary.add(id.get<std::int64_t>(), spelling);
   }
   const JsonValue merges = model.at("merges");
   if (!merges.json().is_array()) refuse("model.merges: not a list");

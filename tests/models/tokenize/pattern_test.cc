@@ -56,6 +56,13 @@ TEST(Pattern, Pattern_EachOfFiveBehaviors_CutsAsTokenizersDoes) {
 
 TEST(Pattern, EmptyMatch_Found_Cuts) {
   EXPECT_EQ(pieces_of({.pattern = Pattern("(?=é)")}, "aéé"), (Pieces{"a", "é", "é"}));
+  for (const bool invert : {false, true}) {
+    const auto pieces = [invert](SplitBehavior behavior) {
+      return pieces_of({.pattern = Pattern("\\p{L}|"), .behavior = behavior, .invert = invert}, "  a  b");
+    };
+    EXPECT_EQ(pieces(SplitBehavior::contiguous), (Pieces{" ", " ", "a", " ", " ", "b"})) << invert;
+    EXPECT_EQ(pieces(SplitBehavior::isolated), (Pieces{" ", " ", "a", " ", " ", "b"})) << invert;
+  }
 }
 
 TEST(Pattern, Match_FarFromTheStart_IsFound) {

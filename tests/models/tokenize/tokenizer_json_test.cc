@@ -64,7 +64,8 @@ const std::vector<Refusal>& refusals() {
       {[](Json& j) { j["model"]["vocab"] = 3; }, "model.vocab: not an object"},
       {[](Json& j) { j["model"]["vocab"]["new"] = 7; }, "id 7 has two tokens, "},
       {[](Json& j) { j["model"]["vocab"]["new"] = -1; }, "token 'new' has id -1"},
-      {[](Json& j) { j["model"]["vocab"]["new"] = 1ULL << 63; }, "token 'new' has id 1048576"},
+      {[](Json& j) { j["model"]["vocab"]["new"] = 1ULL << 40; }, "token 'new' has id 1099511627776, not 0 to 1048575"},
+      {[](Json& j) { j["model"]["vocab"]["new"] = 1ULL << 63; }, "token 'new' has id 9223372036854775808, not 0 to"},
       {[](Json& j) { j["model"]["vocab"]["new"] = 1.5; }, "the id of 'new' is not a whole number"},
       {[](Json& j) { j["model"]["vocab"][""] = 1000; }, "token 1000 is empty"},
       {[](Json& j) {
