@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 #include "headgate/error.hpp"
@@ -143,7 +144,8 @@ void write_features(nlohmann::ordered_json& out, const DecoderConfig& config, co
   out["rope_scaling"] = scaling;
 }
 
-std::string write_as(const DecoderConfig& config, GateLayout layout, const Family& family, DType dtype) {
+std::string write_as(const DecoderConfig& config, GateLayout layout, const Family& family, DType dtype,
+                     std::optional<std::int64_t> bos = std::nullopt) {
   const DecoderConfig defaults;
   nlohmann::ordered_json out;
   out["architectures"] = {family.model_class};
@@ -160,6 +162,7 @@ std::string write_as(const DecoderConfig& config, GateLayout layout, const Famil
                        {"AutoModelForCausalLM", fmt::format("{}.{}", kModelingModule, family.model_class)}};
   }
   out["torch_dtype"] = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
+  if (bos) out["bos_token_id"] = *bos == kNoBos ? Json() : Json(*bos);
   write_features(out, config, family);
   if (layout != GateLayout::separate && &family != &kQwen35) out["gate_layout"] = word_of(layout);
   return out.dump(2) + "\n";
@@ -209,7 +212,7 @@ FileConfig public_file(const DecoderConfig& config) {
 }
 
 std::string write_public_config(const FileConfig& file, DType dtype) {
-  return write_as(file.config, file.layout, public_family(file), dtype);
+  return write_as(file.config, file.layout, public_family(file), dtype, file.bos);
 }
 
 void write_config_files(const std::string& directory, const std::string& text) {

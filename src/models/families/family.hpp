@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +28,8 @@ enum class Features { of_qwen3, own };
 class GgufValues;
 struct Family;
 
+inline constexpr std::int64_t kNoBos = -1;
+
 /// Holds what a config.json says.
 struct FileConfig {
   DecoderConfig config;
@@ -34,6 +38,8 @@ struct FileConfig {
   std::string prefix = "model.";        ///< of the tensors' names; that of a model with images is longer
   std::string head = "lm_head.weight";  ///< the name of the matrix of the logits
   std::int64_t further_layers = 0;      ///< layers in the file behind the model's own, which predict further tokens
+  /// Of a model to write that reads bytes: the id before every text, as bos_token_id, or kNoBos.
+  std::optional<std::int64_t> bos = std::nullopt;
 };
 
 /// A layer's tensor whose name in a family's files is not this library's.

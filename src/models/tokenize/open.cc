@@ -7,7 +7,7 @@
 
 #include "models/io/given_path.hpp"
 #include "models/io/input_file.hpp"
-#include "models/io/json.hpp"
+#include "models/tokenize/byte_model.hpp"
 #include "models/tokenize/gguf_file.hpp"
 #include "models/tokenize/tokenizer_json.hpp"
 
@@ -16,23 +16,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;
-constexpr int kMaxConfigDepth = 16;
-
 bool is_there(const std::string& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
 }
 
-/// Opens a directory without tokenizer.json: as bytes, if the config's vocabulary allows that.
-std::unique_ptr<Tokenizer> bytes_by_config(const std::string& directory, const std::string& config) {
-  const io::Json json = io::parse_json(config, io::read_text(config, kMaxConfigBytes), kMaxConfigDepth);
-  const auto vocab = json.is_object() ? json.find("vocab_size") : json.end();
-  if (vocab != json.end() && *vocab == 256) return byte_tokenizer();
-  if (vocab != json.end() && *vocab == kVocabWithByteBos) return byte_tokenizer_with_bos();
-  io::fail(directory,
-           "no tokenizer.json, and by config.json the model does not read bytes (vocab_size 256, or {} with BOS)",
-           kVocabWithByteBos);
+/// Opens a directory with config.json and without tokenizer.json.
+std::unique_ptr<Tokenizer> tokenizer_of_bytes(const std::string& directory) {
+  switch (byte_text_of(directory)) {
+    case ByteText::none: break;
+    case ByteText::plain: return byte_tokenizer();
+    case ByteText::after_bos: return byte_tokenizer_with_bos();
+  }
+  io::fail(
+      directory,
+      "no tokenizer.json, and by config.json the model does not read bytes (vocab_size at most 256, or {} with BOS)",
+      kVocabWithByteBos);
 }
 
 std::unique_ptr<Tokenizer> read_file(const std::string& path) {
@@ -57,8 +56,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
   for (const char* file : {"/tokenizer.json", "/checkpoint/tokenizer.json"}) {
     if (is_there(there + file)) return read_tokenizer_json(there + file);
   }
-  for (const char* config : {"/config.json", "/checkpoint/config.json"}) {
-    if (is_there(there + config)) return bytes_by_config(there, there + config);
+  for (const std::string& directory : {there, there + "/checkpoint"}) {
+    if (is_there(directory + "/config.json")) return tokenizer_of_bytes(directory);
   }
   io::fail(path, "neither tokenizer.json nor config.json");
 }

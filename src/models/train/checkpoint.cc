@@ -47,7 +47,8 @@ models::ParameterTable with_moments(const Checkpoint& checkpoint, const models::
 
 void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint) {
   io::StagedDirectory staged(directory, kFiles);
-  const models::FileConfig file = models::public_file(checkpoint.config);
+  models::FileConfig file = models::public_file(checkpoint.config);
+  if (checkpoint.bos) file.bos = *checkpoint.bos == Bos::on ? kBos : models::kNoBos;
   models::write_config_files(staged.path(), models::write_public_config(file, DType::f32));
   models::write_weights(file_of(staged.path(), kCheckpointModel), file, checkpoint.parameters);
   if (checkpoint.first_moment != nullptr && checkpoint.second_moment != nullptr) {

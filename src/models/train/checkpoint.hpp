@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct CheckpointView {
   std::string trainer_state;               ///< JSON text, or empty
   std::vector<NamedText> text_files = {};  ///< SequenceSource::model_files
   TrainedPart trained = TrainedPart::all;  ///< what `trainer_state` says
+  /// Whether BOS stands before a text of a model that reads bytes; empty: a tokenizer decides.
+  std::optional<Bos> bos = std::nullopt;
 };
 
 /// A checkpoint that was read.

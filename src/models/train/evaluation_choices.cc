@@ -19,6 +19,7 @@
 #include "models/families/model_file.hpp"
 #include "models/io/given_path.hpp"
 #include "models/io/staged_directory.hpp"
+#include "models/tokenize/byte_model.hpp"
 #include "models/tokenize/open.hpp"
 #include "models/train/run_directory.hpp"
 
@@ -168,7 +169,7 @@ std::vector<Source> sources_of_text(const EvaluationChoices& choices, const std:
   const bool may_shorten = !choices.seq_len && !choices.held_out;
   std::vector<ReadText> texts;
   for (const LoadedModel& model : models) {
-    ReadText text{{}, model.trained ? model.trained->bos : Bos::off};
+    ReadText text{{}, model.bos};
     if (!model.reads_bytes) text.tokens = text_of(model, corpus, begin, end);
     const std::int64_t longest = text.tokens ? text.tokens->longest() : corpus.size() - 1;
     if (may_shorten) seq_len = std::clamp<std::int64_t>(longest, 1, seq_len);
@@ -276,12 +277,9 @@ LoadedModel describe_model(const std::string& path, const models::ModelFile& fil
   LoadedModel model{path, file.config(), {}, std::nullopt};
   const bool gguf = file.gguf() != nullptr;
   const std::string state = gguf ? "" : read_trainer_state(directory);
-  // Assumes that models trained here without a tokenizer read bytes; a model of others with more tokens does not.
-  constexpr std::int64_t kBytes = 256;
-  std::error_code ignored;
-  const bool has_tokenizer = gguf || std::filesystem::exists(directory + "/tokenizer.json", ignored);
-  const bool may_read_bytes = &file.family() == &models::kHeadgate || model.config.vocab <= kBytes;
-  model.reads_bytes = !has_tokenizer && (!state.empty() || may_read_bytes);
+  const tokenize::ByteText text = gguf ? tokenize::ByteText::none : tokenize::byte_text_of(directory);
+  model.reads_bytes = text != tokenize::ByteText::none;
+  model.bos = text == tokenize::ByteText::after_bos ? Bos::on : Bos::off;
   model.tokenizer = directory;
   if (state.empty()) return model;
   try {

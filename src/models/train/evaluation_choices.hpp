@@ -50,6 +50,7 @@ struct LoadedModel {
   std::vector<float> parameters;
   std::optional<TrainSettings> trained;  ///< empty: the directory has no trainer's state
   bool reads_bytes = true;               ///< its tokens are the bytes of a text; else it has its own tokenizer
+  Bos bos = Bos::off;                    ///< whether a text of bytes begins with BOS
   std::string tokenizer{};               ///< path of that tokenizer, for tokenize::open_tokenizer
 };
 

@@ -22,8 +22,8 @@ class InitialModel {
   const models::DecoderConfig& config() const { return about_.config; }
   /// Returns the path of its tokenizer; empty if its tokens are bytes.
   std::string tokenizer() const { return about_.reads_bytes ? "" : about_.tokenizer; }
-  /// Returns whether the sequences of bytes that it was trained on began with a token of their own.
-  Bos bos() const { return about_.trained ? about_.trained->bos : Bos::off; }
+  /// Returns whether its text of bytes begins with a token of its own.
+  Bos bos() const { return about_.bos; }
 
   /// Returns parameters (total) for `config`, that of the model or the same with a gate: the model's own, and zeros in
   /// the gate.

@@ -118,6 +118,8 @@ DataOptions data_of(const TrainSettings& settings, const std::string& run,
   if (options.tokenizer) options.token_file = token_ids_path(run);
   return options;
 }
+Bos bos_of(const TrainSettings& settings) { return settings.task == Task::bigram_backcopy ? Bos::on : settings.bos; }
+
 
 std::string write_state(const TrainerState& state) {
   ordered_json out = {{"format", kFormat}};

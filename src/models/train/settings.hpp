@@ -251,6 +251,9 @@ inline constexpr std::tuple kSettings{
 /// Throws Error naming the setting and its value.
 void validate(const TrainSettings& settings);
 
+/// Returns whether the run's sequences begin with BOS: those of bigram_backcopy always do.
+Bos bos_of(const TrainSettings& settings);
+
 /// Returns the data of a run in the directory `run`, which need not exist yet. `tokenizer`: that of the settings.
 DataOptions data_of(const TrainSettings& settings, const std::string& run,
                     std::shared_ptr<const tokenize::TokenizerFile> tokenizer = nullptr);

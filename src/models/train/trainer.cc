@@ -259,8 +259,10 @@ void Trainer::require_finite() const {
 
 void Trainer::save(const std::string& directory) const {
   require_finite();
-  save_checkpoint(directory, {config(), decoder_->table(), parameters_.data(), first_moment_.data(),
-                              second_moment_.data(), write_state(state()), source_.model_files(), settings_.trained});
+  const auto bos = source_.tokens_are_bytes() ? std::optional(bos_of(settings_)) : std::nullopt;
+  save_checkpoint(directory,
+                  {config(), decoder_->table(), parameters_.data(), first_moment_.data(), second_moment_.data(),
+                   write_state(state()), source_.model_files(), settings_.trained, bos});
 }
 
 }  // namespace headgate::train

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,6 +13,8 @@
 #include "models/decoder/parameters.hpp"
 #include "models/families/model_file.hpp"
 #include "models/generate/gguf_text_files.hpp"
+#include "models/tokenize/byte_model.hpp"
+#include "models/tokenize/tokenizer.hpp"
 #include "models/train/evaluation_choices.hpp"
 #include "tool/cli/dtype_option.hpp"
 #include "tool/cli/enum_option.hpp"
@@ -50,6 +53,16 @@ nlohmann::ordered_json description_json(const ConvertOptions& o, const models::M
           {"no_tokenizer", text.no_tokenizer}};
 }
 
+/// Returns FileConfig::bos of a model in a directory.
+std::optional<std::int64_t> bos_of_bytes(const std::string& directory) {
+  switch (tokenize::byte_text_of(directory)) {
+    case tokenize::ByteText::none: break;
+    case tokenize::ByteText::plain: return models::kNoBos;
+    case tokenize::ByteText::after_bos: return tokenize::kByteBos;
+  }
+  return std::nullopt;
+}
+
 int run_convert(const ConvertOptions& o) {
   const std::string in = train::model_path(o.in);
   check_output_directory({"OUT", o.out}, [&o](InputFiles& inputs) { inputs.add_models("IN", {o.in}); });
@@ -57,6 +70,7 @@ int run_convert(const ConvertOptions& o) {
   models::FileConfig out{file.config(), file.layout()};
   out.layout = o.layout.value_or(out.layout);
   models::require_fusable(out.layout, out.config);
+  if (file.gguf() == nullptr) out.bos = bos_of_bytes(in);
   const generate::GgufTextFiles text = file.gguf() != nullptr
                                            ? generate::gguf_text_files(in, file)
                                            : generate::GgufTextFiles{models::read_text_files(in), {}};

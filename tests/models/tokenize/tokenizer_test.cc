@@ -11,6 +11,7 @@
 
 #include "headgate/error.hpp"
 #include "models/io/file_error.hpp"
+#include "models/tokenize/byte_model.hpp"
 #include "models/tokenize/golden.hpp"
 #include "models/tokenize/open.hpp"
 #include "models/tokenize/tokenizer_json.hpp"
@@ -170,6 +171,34 @@ TEST(Tokenizer, Tokenizer_OfAModelDirectory_IsRead) {
   std::filesystem::copy(golden_path("gpt2"), scratch / "tokenizer.json");
   EXPECT_GT(open_tokenizer(scratch.path())->vocab(), 256);
   EXPECT_GT(open_tokenizer(scratch / "tokenizer.json")->vocab(), 256);
+}
+
+TEST(Tokenizer, TextOfBytes_ByConfig_BeginsWithBosOrNot) {
+  const Scratch scratch;
+  const auto text = [&](const std::string& config) {
+    write_bytes(scratch / "config.json", config);
+    return byte_text_of(scratch.path());
+  };
+  EXPECT_EQ(text(R"({"vocab_size": 264, "bos_token_id": 256})"), ByteText::after_bos);
+  EXPECT_EQ(text(R"({"vocab_size": 264, "bos_token_id": null})"), ByteText::plain);
+  EXPECT_EQ(text(R"({"vocab_size": 264})"), ByteText::after_bos);
+  EXPECT_EQ(text(R"({"vocab_size": 256})"), ByteText::plain);
+  EXPECT_EQ(text(R"({"vocab_size": 300, "bos_token_id": 256})"), ByteText::after_bos);
+  EXPECT_EQ(text(R"({"vocab_size": 300, "model_type": "headgate"})"), ByteText::plain);
+  EXPECT_EQ(text(R"({"vocab_size": 300, "model_type": "llama", "bos_token_id": 1})"), ByteText::none);
+  EXPECT_THROW(text(R"({"vocab_size": 256, "bos_token_id": 256})"), io::FileError);
+  EXPECT_THROW(text("[]"), io::FileError);
+  // A run of a former version, whose config.json does not say.
+  write_bytes(scratch / "trainer_state.json", R"({"task": "text", "bos": "off"})");
+  EXPECT_EQ(text(R"({"vocab_size": 264})"), ByteText::plain);
+  EXPECT_EQ(text(R"({"vocab_size": 264, "bos_token_id": 256})"), ByteText::after_bos);
+  EXPECT_EQ(text(R"({"vocab_size": 300, "model_type": "llama"})"), ByteText::plain);
+  write_bytes(scratch / "trainer_state.json", R"({"task": "text", "bos": "on"})");
+  EXPECT_EQ(text(R"({"vocab_size": 300})"), ByteText::after_bos);
+  write_bytes(scratch / "trainer_state.json", R"({"task": "bigram-backcopy", "bos": "off"})");
+  EXPECT_EQ(text(R"({"vocab_size": 264})"), ByteText::after_bos);
+  write_bytes(scratch / "tokenizer.json", "{}");
+  EXPECT_EQ(text(R"({"vocab_size": 264})"), ByteText::none);
 }
 
 }  // namespace

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/tokenize/byte_model.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <system_error>
+
+#include "models/io/input_file.hpp"
+#include "models/io/json.hpp"
+#include "models/tokenize/tokenizer.hpp"
+
+namespace headgate::tokenize {
+namespace {
+
+using io::Json;
+
+constexpr std::size_t kMaxBytes = std::size_t{1} << 24;
+constexpr int kMaxDepth = 16;
+constexpr std::uint64_t kBytes = 256;
+/// The key of config.json that says which: kByteBos after BOS, null without.
+constexpr const char* kBosKey = "bos_token_id";
+
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+/// Reads a JSON object.
+Json object_in(const std::string& path) {
+  Json json = io::parse_json(path, io::read_text(path, kMaxBytes), kMaxDepth);
+  if (!json.is_object()) io::fail(path, "not a JSON object");
+  return json;
+}
+
+/// Returns whether a member of an object has this value.
+template <typename Value>
+bool has(const Json& object, const char* key, const Value& value) {
+  const auto found = object.find(key);
+  return found != object.end() && *found == value;
+}
+
+/// Returns whether the sequences that a run was trained on began with BOS: those of the copying task always do.
+bool trained_after_bos(const std::string& state) {
+  const Json json = object_in(state);
+  return has(json, "bos", "on") || has(json, "task", "bigram-backcopy");
+}
+
+}  // namespace
+
+ByteText byte_text_of(const std::string& directory) {
+  if (is_there(directory + "/tokenizer.json")) return ByteText::none;
+  const std::string path = directory + "/config.json", state = directory + "/trainer_state.json";
+  const Json config = object_in(path);
+  const auto vocab = config.find("vocab_size");
+  const bool has_vocab = vocab != config.end() && vocab->is_number_unsigned();
+  const std::uint64_t tokens = has_vocab ? vocab->get<std::uint64_t>() : kBytes + 1;
+  const bool trained_here = is_there(state), begins = has(config, kBosKey, kByteBos);
+  const bool few = tokens <= kBytes || tokens == kVocabWithByteBos;
+  if (!few && !begins && !trained_here && !has(config, "model_type", "headgate")) return ByteText::none;
+  if (begins && tokens <= kBytes) {
+    io::fail(path, "{} {} is outside the vocabulary of {} tokens", kBosKey, kByteBos, tokens);
+  }
+  if (config.contains(kBosKey)) return begins ? ByteText::after_bos : ByteText::plain;
+  const bool after_bos = trained_here ? trained_after_bos(state) : tokens == kVocabWithByteBos;
+  return after_bos ? ByteText::after_bos : ByteText::plain;
+}
+
+}  // namespace headgate::tokenize
