@@ -19,6 +19,7 @@
 #include "tool/cli/threads.hpp"
 #include "tool/cli/train_options.hpp"
 #include "tool/cli/verbs.hpp"
+#include "tool/console/terminal_text.hpp"
 #include "tool/demo/comparison.hpp"
 #include "tool/demo/layer.hpp"
 #include "tool/demo/real_model.hpp"
@@ -88,10 +89,10 @@ std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, i
 
 int train(const std::vector<demo::Comparison>& comparisons, const demo::DemoBudget& budget,
           const DemoArguments& arguments, int threads) {
-  fmt::print("\n\nTraining without a gate and with one, on {} ({} thread{})\n\n", *arguments.data, threads,
-             threads == 1 ? "" : "s");
+  fmt::print("\n\nTraining without a gate and with one, on {} ({} thread{})\n\n",
+             console::terminal_text(*arguments.data), threads, threads == 1 ? "" : "s");
   for (const std::string& what : comparisons.front().sources.front()->left_out().phrases()) {
-    fmt::print("     left out: {}\n", what);
+    fmt::print("     left out: {}\n", console::terminal_text(what));
   }
   const SignalWatch watch;
   const demo::TrainingEnd end = demo::show_training(comparisons, budget, [] { return SignalWatch::received() != 0; });

@@ -29,6 +29,7 @@
 #include "tool/cli/verbs.hpp"
 #include "tool/console/console.hpp"
 #include "tool/console/progress.hpp"
+#include "tool/console/terminal_text.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -102,7 +103,7 @@ int run_eval(const EvalOptions& o) {
   std::set<std::string> left_out;
   for (const train::EvaluationInput& input : inputs) {
     for (const std::string& what : input.source->left_out().phrases()) {
-      if (left_out.insert(what).second) console::note(fmt::format("left out: {}\n", what));
+      if (left_out.insert(what).second) console::note(fmt::format("left out: {}\n", console::terminal_text(what)));
     }
   }
   std::vector<EvaluatedModel> results;

@@ -1,45 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "models/io/work.hpp"
-#include "models/tokenize/utf8.hpp"
 #include "tool/cli/command_line.hpp"
 #include "tool/cli/signals.hpp"
 #include "tool/cli/verbs.hpp"
 #include "tool/console/console.hpp"
 #include "tool/console/progress.hpp"
+#include "tool/console/terminal_text.hpp"
 
 namespace headgate::cli {
 namespace {
 
-/// Prints one line of UTF-8. Control characters, which a file or its name may hold, become spaces; bytes that are not
-/// UTF-8 become \xNN.
+/// Prints one line.
 int report(const std::string& who, std::string_view what) {
-  std::string line;
-  while (!what.empty()) {
-    const auto byte = static_cast<unsigned char>(what.front());
-    const std::size_t bytes = tokenize::first_code_point(what).bytes;
-    if (bytes == 0) {
-      line += fmt::format("\\x{:02x}", byte);
-    } else if (byte < 0x20 || byte == 0x7F) {
-      line += ' ';
-    } else {
-      line += what.substr(0, bytes);
-    }
-    what.remove_prefix(std::max<std::size_t>(bytes, 1));
-  }
-  console::say(stderr, fmt::format("{}: {}\n", who, line));
+  console::say(stderr, fmt::format("{}: {}\n", who, console::terminal_text(what)));
   return kBadUsage;
 }
+
+int report_lost_output() { return report("headgate", "cannot write to standard output"); }
 
 std::vector<Verb> add_verbs(CommandLine& line) {
   // Lists the verbs in the order of --help.
@@ -77,6 +64,8 @@ int run(int argc, char** argv) {
     return kSuccess;
   } catch (const std::bad_alloc&) {
     return report(who, "not enough memory");
+  } catch (const std::system_error& error) {  // fmt::print's too
+    return std::ferror(stdout) != 0 ? report_lost_output() : report(who, error.what());
   } catch (const std::exception& error) {
     return report(who, error.what());
   } catch (...) {
@@ -93,7 +82,7 @@ int main(int argc, char** argv) {
   const int status = headgate::cli::run(argc, argv);
   const bool printed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (!printed && status != headgate::cli::kBadUsage) {  // a failed check has printed its own line
-    return headgate::cli::report("headgate", "cannot write to standard output");
+    return headgate::cli::report_lost_output();
   }
   return status;
 }

@@ -14,6 +14,7 @@
 #include "models/io/units.hpp"
 #include "models/train/run_directory.hpp"
 #include "tool/console/console.hpp"
+#include "tool/console/terminal_text.hpp"
 
 namespace headgate::cli {
 
@@ -64,7 +65,8 @@ void check_output_directory(const io::NamedPath& output, const std::function<voi
 }
 
 void say_written(const std::string& verb, const std::string& path, const std::string& what) {
-  console::note(fmt::format("headgate {}: wrote {}{}{}\n", verb, path, what.empty() ? "" : ": ", what));
+  console::note(
+      fmt::format("headgate {}: wrote {}{}{}\n", verb, console::terminal_text(path), what.empty() ? "" : ": ", what));
 }
 
 void say_left_out(std::size_t bytes) {

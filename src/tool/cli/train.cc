@@ -19,6 +19,7 @@
 #include "tool/cli/train_report.hpp"
 #include "tool/cli/verbs.hpp"
 #include "tool/console/console.hpp"
+#include "tool/console/terminal_text.hpp"
 #include "tool/machine/machine.hpp"
 
 namespace headgate::cli {
@@ -30,7 +31,8 @@ using console::say;
 /// run.
 std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& group) {
   const auto note = [&group, &o](const std::string& line) {
-    if (group.leads() && !console::is_quiet()) say(o.json ? stderr : stdout, fmt::format("note: {}\n", line));
+    if (group.leads() && !console::is_quiet())
+      say(o.json ? stderr : stdout, fmt::format("note: {}\n", console::terminal_text(line)));
   };
   try {
     return o.resume ? train::resume_run(o.run, note, group) : train::start_run(o.run, note, group);
@@ -42,7 +44,7 @@ std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& 
 /// Ends the group after an error that the other processes do not have, because they would wait for this one.
 void end_group(train::ProcessGroup& group, const std::exception& error) {
   if (group.size() == 1) throw;
-  say(stderr, fmt::format("headgate train: {}\n", error.what()));
+  say(stderr, fmt::format("headgate train: {}\n", console::terminal_text(error.what())));
   group.end_all(kBadUsage);
 }
 
@@ -80,9 +82,7 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   const TrainLines lines = o.json ? TrainLines::records : console::is_quiet() ? TrainLines::none : TrainLines::log;
   if (lines == TrainLines::log) print_start(run);
   if (trainer.finished() && !train::lacks_evaluation(trainer, *run.directory)) {
-    if (!o.json)
-      say(stdout, fmt::format("done    all {} steps are done already; a larger --steps continues the run\n",
-                              trainer.settings().schedule.steps));
+    if (!o.json) print_nothing_to_do(trainer);
     return kSuccess;
   }
   constexpr int kPeakWindows = 30;  // each of a millisecond

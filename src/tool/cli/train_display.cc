@@ -11,6 +11,7 @@
 #include "models/train/metrics_log.hpp"
 #include "tool/cli/signals.hpp"
 #include "tool/console/console.hpp"
+#include "tool/console/terminal_text.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -105,7 +106,7 @@ void TrainDisplay::saved(std::int64_t step, const std::string& directory) {
     bar_.clear();
     say(stderr, fmt::format("headgate train: step {} is saved in {}: {} holds files that are not part of a checkpoint. "
                             "--resume and `headgate eval` use the newest\n",
-                            step, directory, checkpoint_));
+                            step, console::terminal_text(directory), console::terminal_text(checkpoint_)));
     checkpoint_ = directory;
   }
   if (!bar_.visible() && step > 0) print_log(fmt::format("step {}: saved", step));
@@ -113,7 +114,7 @@ void TrainDisplay::saved(std::int64_t step, const std::string& directory) {
 
 void TrainDisplay::not_written(const std::string& what) {
   bar_.clear();
-  say(stderr, fmt::format("headgate train: {}\n", what));
+  say(stderr, fmt::format("headgate train: {}\n", console::terminal_text(what)));
 }
 
 bool TrainDisplay::interrupted() { return SignalWatch::received() != 0; }

@@ -13,6 +13,8 @@ namespace headgate::cli {
 
 void print_start(const train::Run& run);
 /// `loss`: loss_text of the last step.
+/// Says that a run has all its steps.
+void print_nothing_to_do(const train::Trainer& trainer);
 void print_end(const train::Run& run, double seconds, const std::string& loss);
 
 // Each returns the verb's exit status.

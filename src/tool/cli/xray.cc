@@ -22,6 +22,7 @@
 #include "tool/cli/verbs.hpp"
 #include "tool/console/console.hpp"
 #include "tool/console/progress.hpp"
+#include "tool/console/terminal_text.hpp"
 #include "tool/reports/page/page.hpp"
 #include "tool/reports/xray/report.hpp"
 #include "tool/reports/xray/terminal.hpp"
@@ -74,7 +75,7 @@ int run_xray(const XrayOptions& o) {
                   .plan =
                       [&](const std::string& line) {
                         bar.clear();
-                        console::note(fmt::format("headgate xray: {}\n", line));
+                        console::note(fmt::format("headgate xray: {}\n", console::terminal_text(line)));
                       }});
   bar.clear();
   const nlohmann::ordered_json report =

@@ -5,7 +5,7 @@
 
 namespace headgate::console {
 
-/// Quotes `text` for a POSIX shell where necessary.
+/// Quotes `text` for a POSIX shell where necessary. Control characters and bytes that are not UTF-8 become $'\xNN'.
 std::string shell_word(const std::string& text);
 
 }  // namespace headgate::console

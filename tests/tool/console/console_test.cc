@@ -8,6 +8,7 @@
 #include "models/io/units.hpp"
 #include "tool/console/shell_word.hpp"
 #include "tool/console/table.hpp"
+#include "tool/console/terminal_text.hpp"
 
 namespace headgate::console {
 namespace {
@@ -61,6 +62,14 @@ TEST(ShellWord, Word_ShellWouldSplitOrExpand_IsQuoted) {
   EXPECT_EQ(shell_word("two words"), "'two words'");
   EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
   EXPECT_EQ(shell_word("$HOME"), "'$HOME'");
+  EXPECT_EQ(shell_word("a\x1b[31m'\\\xff"), "$'a\\x1b[31m\\'\\\\\\xff'") << "a terminal shows it and does not obey";
+  EXPECT_EQ(shell_word("é"), "'é'");
+}
+
+TEST(TerminalText, Text_ControlCharactersAndOtherBytes_AreReplaced) {
+  EXPECT_EQ(terminal_text("a\x1b[31m\n\x7f-é"), "a [31m  -é");
+  EXPECT_EQ(terminal_text("\xff\xc3"), "\\xff\\xc3");
+  EXPECT_EQ(terminal_text("\u009b2J"), " 2J") << "another way to write ESC [";
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "models/io/units.hpp"
 #include "models/train/metrics_record.hpp"
 #include "tool/console/table.hpp"
+#include "tool/console/terminal_text.hpp"
 #include "tool/reports/compare/thinned.hpp"
 
 namespace headgate::compare {
@@ -39,13 +40,6 @@ constexpr std::array kCharts{&train::kStepLoss,
                              &metrics::kGateMean};
 
 char letter_of(std::size_t run) { return static_cast<char>('a' + run % 26); }
-
-/// Formats a name as a cell, without control characters, which would move the cursor.
-std::string cell_of_name(std::string name) {
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');
-  return name;
-}
 
 /// Returns the figures that have a column in the tables of `headgate eval` too, and that some run has.
 std::vector<const metrics::Figure*> columns_of(const std::vector<ComparedRun>& runs) {
@@ -73,7 +67,7 @@ std::string table_text(const std::vector<ComparedRun>& runs) {
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const train::RecordedRun& recorded = runs[i].recorded;
-    std::vector<std::string> line{fmt::format("{}  {}", letter_of(i), cell_of_name(runs[i].name)),
+    std::vector<std::string> line{fmt::format("{}  {}", letter_of(i), console::terminal_text(runs[i].name)),
                                   fmt::format("{}", recorded.steps.back()),
                                   recorded.tokens ? fmt::format("{}", *recorded.tokens) : "-"};
     for (const metrics::Figure* figure : columns) {
@@ -159,7 +153,7 @@ std::string runs_text(const std::vector<ComparedRun>& runs) {
   std::string out = table_text(runs);
   for (const ComparedRun& run : runs) {
     for (const std::string& note : notes_on(run)) {
-      out += fmt::format("\n{:{}}{}: {}\n", "", console::kTextIndent, cell_of_name(run.name), note);
+      out += fmt::format("\n{:{}}{}: {}\n", "", console::kTextIndent, console::terminal_text(run.name), note);
     }
   }
   for (const metrics::Figure* figure : kCharts) out += chart_text(runs, *figure);

@@ -26,6 +26,7 @@
 #include "models/layers/gate_variant.hpp"
 #include "tool/console/table.hpp"
 
+#include "tool/console/terminal_text.hpp"
 namespace headgate::xray {
 
 namespace {
@@ -111,6 +112,8 @@ std::optional<double> either(const metrics::FigureRow& row, const metrics::Figur
 }
 
 std::string figure_cell(std::optional<double> value, int decimals) {
+std::string shown_name(const ModelXray& model) { return console::terminal_text(model.name); }
+
   return value ? fmt::format("{:.{}f}", *value, decimals) : "-";
 }
 
@@ -138,7 +141,7 @@ std::string layers_text(const ModelXray& model) {
                      figure_cell(row.find(metrics::kMeanBeta), 4), figure_cell(row.find(metrics::kStateRank), 2),
                      figure_cell(row.find(kMeanDistance), 1), fmt::format(" {:{}}", bar, kBar)});
   }
-  return fmt::format("\n{}: layers, and how many tokens back they look on average\n{}", model.name,
+  return fmt::format("\n{}: layers, and how many tokens back they look on average\n{}", shown_name(model),
                      console::text_table(lines));
 }
 
@@ -208,8 +211,8 @@ std::string change_table(const ModelXray& model) {
 std::string overrides_text(const ModelXray& model, MapStyle style) {
   const OverrideRun& run = *model.overrides;
   const std::string heading =
-      fmt::format("{}: rise of the loss, {:.4f} nats a token on the first {} tokens, with overrides of {}", model.name,
-                  run.loss, run.tokens, word_of(run.part));
+      fmt::format("{}: rise of the loss, {:.4f} nats a token on the first {} tokens, with overrides of {}",
+                  shown_name(model), run.loss, run.tokens, word_of(run.part));
   if (run.part == OverriddenPart::layers)
     return fmt::format("\n{}\n{}{}", heading, change_lines(model), change_table(model));
   std::vector<Map> maps;
@@ -239,7 +242,7 @@ std::string list_text() {
 std::string headline_text(const std::vector<ModelXray>& models, MapStyle style) {
   std::vector<std::vector<std::string>> lines{{"model"}, {"gate"}, {"parameters"}, {"tokens"}};
   for (const ModelXray& model : models) {
-    lines[0].push_back(model.name);
+    lines[0].push_back(shown_name(model));
     lines[1].push_back(layers::gate_name(model.config.gate));
     lines[2].push_back(fmt::format("{}", models::parameter_count(model.config)));
     lines[3].push_back(fmt::format("{}", model.pieces.size()));
@@ -253,9 +256,9 @@ std::string headline_text(const std::vector<ModelXray>& models, MapStyle style) 
   std::string out = console::text_table(lines);
   for (const ModelXray& model : models) {
     out += layers_text(model);
-    if (metrics::most_query_heads(model.config) > 0) out += maps_text(model.name, model, maps_of(model), style);
+    if (metrics::most_query_heads(model.config) > 0) out += maps_text(shown_name(model), model, maps_of(model), style);
     if (metrics::value_heads(model.config) > 0) {
-      out += maps_text(model.name + ": value heads of linear attention", model, maps_of_value_heads(), style);
+      out += maps_text(shown_name(model) + ": value heads of linear attention", model, maps_of_value_heads(), style);
     }
     if (model.overrides) out += overrides_text(model, style);
   }

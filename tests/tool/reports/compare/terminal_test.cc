@@ -58,10 +58,10 @@ TEST(RunsText, Diagram_EachRun_IsDrawnAtItsValues) {
 
 TEST(RunsText, Name_ControlCharacters_AreEscaped) {
   std::vector<ComparedRun> runs = two_runs();
-  runs[0].name = "a\x1b[2J\nb";
+  runs[0].name = "a\x1b[2J\nb\xff";
   const std::string text = runs_text(runs);
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
-  EXPECT_NE(text.find("a?[2J?b"), std::string::npos);
+  EXPECT_NE(text.find("a [2J b\\xff"), std::string::npos);
 }
 
 TEST(RunsText, Diagram_DifferenceOverflows_IsDrawn) {
