@@ -141,14 +141,16 @@ Verb add_eval(CommandLine& line) {
               "UTF-8 text: a file, or a directory with all files below it, except those that are not UTF-8 and "
               "those that runs wrote; may be repeated");
   verb.renamed("--data", "--text");
-  verb.value("--token-ids", choices.token_ids, "FILE.npy",
-             "Token ids, i32 or i64, in place of text: for models whose tokenizer is not there or not supported");
-  declare_include(verb, choices.include);
+  const Option ids =
+      verb.value("--token-ids", choices.token_ids, "FILE.npy",
+                 "Token ids, i32 or i64, in place of text: for models whose tokenizer is not there or not supported");
+  declare_include(verb, choices.include).excludes(ids);
   declare_json(verb, o->json, "the figures");
-  verb.flag("--held-out", choices.held_out, "Only the tail of the text that `headgate train` holds out");
+  verb.flag("--held-out", choices.held_out, "Only the tail of the text that `headgate train` holds out").excludes(ids);
   verb.value("--task", choices.task, "TASK",
              "text or bigram-backcopy (default: the task that the model was trained on)")
-      .suggests({"text", "bigram-backcopy"});
+      .suggests({"text", "bigram-backcopy"})
+      .excludes(ids);
   verb.value("--seq-len", choices.seq_len, "N",
              "Tokens of a sequence (default: the most that every model takes, "
              "at most 512 where tokens are not bytes)")
@@ -192,7 +194,7 @@ Verb add_eval(CommandLine& line) {
               "they see equally; the sink rate is the share of heads above 0.3. A layer's loss\n"
               "is the loss of a model that ends after this layer: its output goes through the\n"
               "last norm and the output head. A figure that is not finite is null in JSON, and\n"
-              "the exit status is 1.\n"
+              "the exit status is 1, but for perplexity: e to a finite loss may be infinite.\n"
               "\n"
               "Examples:\n"
               "  headgate eval run --text book.txt --held-out --json\n"

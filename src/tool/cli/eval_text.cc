@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -17,6 +18,7 @@
 #include "models/layers/gate_variant.hpp"
 #include "tool/cli/json_option.hpp"
 #include "tool/console/console.hpp"
+#include "tool/console/terminal_text.hpp"
 
 namespace headgate::cli {
 
@@ -27,9 +29,14 @@ using metrics::FigureRow;
 using metrics::Metric;
 using Figures = std::vector<const Figure*>;
 
-/// Formats a cell, "-" if there is no figure.
+std::string shown_name(const EvaluatedModel& model) { return console::terminal_text(model.name); }
+
+/// Formats a cell, "-" if there is no figure. A number that is too wide stays apart from the cell before it.
 std::string cell(std::optional<double> value, int width, int decimals) {
-  return value ? fmt::format("{:>{}.{}f}", *value, width, decimals) : fmt::format("{:>{}}", "-", width);
+  const bool is_nan = value && std::isnan(*value);  // whose sign says nothing
+  const std::string text = !value ? "-" : is_nan ? "nan" : fmt::format("{:.{}f}", *value, decimals);
+  const bool touches = width > 0 && std::ssize(text) >= width;
+  return touches ? ' ' + text : fmt::format("{:>{}}", text, width);
 }
 
 /// Returns the figures of these metrics that have a column in the tables of layers and models.
@@ -61,15 +68,36 @@ bool has_layer_columns(const metrics::Report& report) {
   });
 }
 
-std::string header_line(const Figures& columns) {
+/// A column of the tables of layers and models, as wide as its cells need.
+struct TableColumn {
+  const Figure* figure;
+  int width;
+};
+using TableColumns = std::vector<TableColumn>;
+
+/// Returns the columns of these figures, wide enough to part the cells of all rows.
+TableColumns fitted(const Figures& figures, const std::vector<const FigureRow*>& rows) {
+  TableColumns out;
+  for (const Figure* figure : figures) {
+    int width = figure->column.width;
+    for (const FigureRow* row : rows) {
+      const std::string text = cell(row->find(*figure), 0, figure->column.decimals);
+      width = std::max(width, static_cast<int>(text.size()) + 1);
+    }
+    out.push_back({figure, width});
+  }
+  return out;
+}
+
+std::string header_line(const TableColumns& columns) {
   std::string out;
-  for (const Figure* figure : columns) out += fmt::format("{:>{}}", figure->column.head, figure->column.width);
+  for (const auto& [figure, width] : columns) out += fmt::format("{:>{}}", figure->column.head, width);
   return out + '\n';
 }
 
-std::string cells_line(const Figures& columns, const FigureRow& row) {
+std::string cells_line(const TableColumns& columns, const FigureRow& row) {
   std::string out;
-  for (const Figure* figure : columns) out += cell(row.find(*figure), figure->column.width, figure->column.decimals);
+  for (const auto& [figure, width] : columns) out += cell(row.find(*figure), width, figure->column.decimals);
   return out + '\n';
 }
 
@@ -119,7 +147,7 @@ std::string backcopy_rows(const std::vector<EvaluatedModel>& models, const std::
   }
   std::string out = fmt::format("\n{:{}}{}\n{:{}}{}\n", "", name_width, groups, "", name_width, header);
   for (std::size_t i = 0; i < models.size(); ++i) {
-    out += fmt::format("{:{}}{}\n", models[i].name, name_width, cells[i]);
+    out += fmt::format("{:{}}{}\n", shown_name(models[i]), name_width, cells[i]);
   }
   return out;
 }
@@ -209,7 +237,9 @@ std::string layers_text(const EvaluatedModel& model, train::HeadFigures heads) {
     if (metric->headline != nullptr) out += metric->headline(report.overall) + '\n';
   }
   if (has_layer_columns(report)) {
-    const Figures columns = columns_of(report.metrics);
+    std::vector<const FigureRow*> rows{&report.overall};
+    for (const FigureRow& layer : report.layers) rows.push_back(&layer);
+    const TableColumns columns = fitted(columns_of(report.metrics), rows);
     out += fmt::format("\n{:>6}{}", "layer", header_line(columns));
     for (std::size_t i = 0; i < report.layers.size(); ++i) {
       out += fmt::format("{:>6}{}", i, cells_line(columns, report.layers[i]));
@@ -228,7 +258,7 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
   std::size_t width = std::string("model").size();
   std::size_t gate_width = std::string("gate").size();
   for (const EvaluatedModel& model : models) {
-    width = std::max(width, model.name.size());
+    width = std::max(width, shown_name(model).size());
     gate_width = std::max(gate_width, layers::gate_name(model.config.gate).size());
   }
   const bool same = std::all_of(models.begin(), models.end(),
@@ -237,17 +267,20 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
                          : "the same text for every model as tokens of its own: bits per byte compare, losses a token "
                            "do not\n\n";
   for (const EvaluatedModel& model : models) {
-    out += fmt::format("{:{}}  {:{}}  {} parameters{}\n", model.name, width, layers::gate_name(model.config.gate),
-                       gate_width, models::parameter_count(model.config), same ? "" : ", " + text_read(model));
+    out +=
+        fmt::format("{:{}}  {:{}}  {} parameters{}\n", shown_name(model), width, layers::gate_name(model.config.gate),
+                    gate_width, models::parameter_count(model.config), same ? "" : ", " + text_read(model));
   }
-  const Figures columns = columns_of_models(models);
+  std::vector<const FigureRow*> rows;
+  for (const EvaluatedModel& model : models) rows.push_back(&model.evaluation.report.overall);
+  const TableColumns columns = fitted(columns_of_models(models), rows);
   if (columns.empty() && has_layer_columns(models.front().evaluation.report)) {
     out += "\nfigures of layers are compared with --json, or shown for one model\n";
   }
   if (!columns.empty()) {
     out += fmt::format("\n{:{}}{}", "", width, header_line(columns));
     for (const EvaluatedModel& model : models) {
-      out += fmt::format("{:{}}", model.name, width) + cells_line(columns, model.evaluation.report.overall);
+      out += fmt::format("{:{}}", shown_name(model), width) + cells_line(columns, model.evaluation.report.overall);
     }
   }
   const std::vector<const Metric*> by_trigger = trigger_metrics(models.front().evaluation.report);
@@ -255,7 +288,7 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
   std::string thresholds;
   for (const EvaluatedModel& model : models) {
     const std::string line = threshold_line(model.evaluation);
-    if (!line.empty()) thresholds += fmt::format("{:{}}  {}", model.name, width, line);
+    if (!line.empty()) thresholds += fmt::format("{:{}}  {}", shown_name(model), width, line);
   }
   if (!thresholds.empty()) out += '\n' + thresholds;
   return out;
@@ -283,7 +316,7 @@ bool check_finite(const std::string& verb, const std::string& model, const train
   const std::string where = train::first_not_finite(evaluation.report);
   if (where.empty()) return true;
   console::say(stderr, fmt::format("headgate {}: {}: the model gives numbers that are not finite, first {}\n", verb,
-                                   model, where));
+                                   console::terminal_text(model), where));
   return false;
 }
 

@@ -179,6 +179,12 @@ TEST_F(EvalTokensTest, Arguments_Bad_AreRefused) {
   std::filesystem::remove(verb.path("small") + "/tokenizer.json");
   expect_refused(testing::headgate({"eval", verb.path("small"), "--text", verb.text()}), "eval",
                  "--token-ids takes a text's ids");
+  const std::vector<std::vector<std::string>> of_text{{"--held-out"}, {"--task", "text"}, {"--include", "*"}};
+  for (const std::vector<std::string>& options : of_text) {
+    std::vector<std::string> command{"eval", verb.path("model"), "--token-ids", verb.path("ids.npy")};
+    command.insert(command.end(), options.begin(), options.end());
+    expect_refused(testing::headgate(command), "eval", "--token-ids excludes " + options.front());
+  }
   testing::write_bytes(verb.path("model") + "/tokenizer.json", "{}");
   expect_refused(eval({}), "eval", "tokenizer.json: ");
   testing::write_bytes(verb.text(), "");

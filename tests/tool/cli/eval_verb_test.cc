@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -13,7 +14,9 @@
 #include <vector>
 
 #include "models/evaluate/registry.hpp"
+#include "models/families/model_file.hpp"
 #include "models/io/npy.hpp"
+#include "models/train/checkpoint.hpp"
 #include "tool/cli/small_verbs.hpp"
 
 namespace headgate {
@@ -289,6 +292,33 @@ TEST_F(EvalVerbTest, MetricsByTrigger_Chosen_AreGiven) {
   EXPECT_NE(compared.find(heads), std::string::npos) << compared;
   heads.assign("      loss  to first  uniform   sinks   max |h|    gate    <0.1   <0.01\n").append(run);
   EXPECT_NE(compared.find(heads), std::string::npos) << compared;
+}
+
+TEST_F(EvalVerbTest, Figures_WiderThanTheirColumns_StayApart) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  train::Checkpoint model = train::load_checkpoint(verb.path("run/checkpoint"), train::CheckpointParts::model);
+  for (float& parameter : model.parameters) parameter *= 1e4F;
+  models::write_model(verb.path("large"), {model.config}, model.parameters, DType::f32);
+  const auto words_of_lines = [](const std::string& text) {
+    std::vector<std::ptrdiff_t> out;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      out.push_back(std::distance(std::istream_iterator<std::string>(words), {}));
+    }
+    return out;
+  };
+  const Outcome small = verb.eval("run"), large = verb.eval("large");
+  EXPECT_EQ(large.status, 0) << "only e^loss is infinite: " << large.err;
+  EXPECT_NE(large.out.find("perplexity inf"), std::string::npos) << large.out;
+  EXPECT_EQ(words_of_lines(large.out), words_of_lines(small.out)) << large.out << small.out;
+  EXPECT_TRUE(evaluated("large").at("perplexity").is_null());
+  const std::string help = testing::headgate({"eval", "--help"}).out;
+  EXPECT_NE(help.find("but for perplexity"), std::string::npos) << help;
+  const auto compared = [this](const std::string& other) {
+    return testing::headgate({"eval", verb.path("run"), verb.path(other), "--text", verb.text()}).out;
+  };
+  EXPECT_EQ(words_of_lines(compared("large")), words_of_lines(compared("run"))) << compared("large");
 }
 
 TEST_F(EvalVerbTest, GateMetrics_WithoutAGate_AreAbsent) {
