@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fmt/format.h>
-
 #include <array>
 #include <cstdint>
 
 #include "models/evaluate/mean.hpp"
 #include "models/evaluate/metric.hpp"
+#include "models/evaluate/training_text.hpp"
 
 namespace headgate::metrics {
 
@@ -54,8 +53,8 @@ inline constexpr Metric kBosAttention{
     .heads = {.one_model = "to BOS", .compared = "attention to BOS", .indent = 2},
     .training_text =
         [](const FigureRow& row) {
-          return fmt::format("; BOS attention {:.3f}, after a trigger {:.3f}", row.or_zero(kBosAttentionOther),
-                             row.or_zero(kBosAttentionTrigger));
+          return text_of_figure(row, kBosAttentionOther, "; BOS attention {:.3f}") +
+                 text_of_figure(row, kBosAttentionTrigger, ", after a trigger {:.3f}");
         },
 };
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstdint>
 
 #include "models/evaluate/mean_by_head.hpp"
+#include "models/evaluate/training_text.hpp"
 
 namespace headgate::metrics {
 
@@ -31,7 +30,7 @@ inline constexpr Metric kFirstTokenAttentionMetric{
     .sums = kSumsOf<FirstTokenAttentionSums>,
     .training_text =
         [](const FigureRow& row) {
-          return fmt::format(", first-token attention {:.3f}", row.or_zero(kFirstTokenAttention));
+          return text_of_figure(row, kFirstTokenAttention, ", first-token attention {:.3f}");
         },
 };
 

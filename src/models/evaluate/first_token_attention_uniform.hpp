@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdint>
 
 #include "models/evaluate/mean.hpp"
 #include "models/evaluate/metric.hpp"
 #include "models/evaluate/per_layer.hpp"
+#include "models/evaluate/training_text.hpp"
 
 namespace headgate::metrics {
 
@@ -47,7 +46,7 @@ inline constexpr Metric kFirstTokenAttentionUniformMetric{
     .layers = MetricLayers::first_token,
     .sums = kSumsOf<FirstTokenAttentionUniformSums>,
     .training_text =
-        [](const FigureRow& row) { return fmt::format(" (uniform {:.3f})", row.or_zero(kFirstTokenAttentionUniform)); },
+        [](const FigureRow& row) { return text_of_figure(row, kFirstTokenAttentionUniform, " (uniform {:.3f})"); },
 };
 
 }  // namespace headgate::metrics

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstdint>
 
 #include "models/evaluate/mean_by_head.hpp"
+#include "models/evaluate/training_text.hpp"
 
 namespace headgate::metrics {
 
@@ -52,7 +51,7 @@ inline constexpr Metric kSinkRateMetric{
     .inputs = {Input::first_token_weights},
     .of_heads = true,
     .sums = kSumsOf<SinkRateSums>,
-    .training_text = [](const FigureRow& row) { return fmt::format(", sink rate {:.2f}", row.or_zero(kSinkRate)); },
+    .training_text = [](const FigureRow& row) { return text_of_figure(row, kSinkRate, ", sink rate {:.2f}"); },
 };
 
 }  // namespace headgate::metrics

@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstddef>
+#include <iterator>
 #include <sstream>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "library/core/check.hpp"
 #include "models/families/config_file.hpp"
@@ -160,6 +163,17 @@ void require_same(const Row& row, const Slot& slot, const DecoderConfig& model, 
   }
 }
 
+/// Throws unless --layer-types, if it was given, says which layers the model has.
+void require_same_layers(const ModelChoices& choices, const DecoderConfig& model, const std::string& path) {
+  if (choices.layer_types.empty()) return;
+  const std::vector<LayerType> types = parse_layer_types(choices.layer_types, model.layers);
+  bool same = std::ssize(types) == model.layers;
+  for (std::size_t layer = 0; same && layer < types.size(); ++layer) {
+    same = types[layer] == (model.layer_types.empty() ? LayerType::full_attention : model.layer_types[layer]);
+  }
+  require(same, "{} {}: {} has other layers", kLayerTypesOption, io::printable(choices.layer_types), path);
+}
+
 /// Throws if --eval-tokens is less than a sequence, since evaluations use whole sequences.
 void require_whole_sequence(const RunChoices& choices, const TrainSettings& settings) {
   const auto& tokens = choices.of<&TrainSettings::eval_tokens>();
@@ -212,8 +226,7 @@ DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos, std::
 DecoderConfig make_config_from(const ModelChoices& choices, const DecoderConfig& model, const std::string& path) {
   require(choices.config_file.empty(), "--config {}: --init {} has a config", choices.config_file, path);
   require(!choices.match_params, "--match-params would change --ffn, which is {} in {}", model.ffn, path);
-  require(choices.layer_types.empty() || parse_layer_types(choices.layer_types, model.layers) == model.layer_types,
-          "{} {}: {} has other layers", kLayerTypesOption, choices.layer_types, path);
+  require_same_layers(choices, model, path);
   choices.keys.for_each([&](const auto& row, const auto& slot) {
     const bool may_differ = row.group == models::OptionGroup::gate && !has_gate(model.gate);
     const bool is_length = row.name == row_of<kConfigKeys, &DecoderConfig::seq_len>().name;
@@ -228,6 +241,26 @@ DecoderConfig make_config_from(const ModelChoices& choices, const DecoderConfig&
   config.gate = gate_from(config, choices, model, path);
   config.seq_len = model.seq_len;
   return config;
+}
+
+bool repeats_config(const ModelChoices& choices, Task task, Bos bos, std::int64_t ids, const DecoderConfig& config) {
+  try {
+    return make_config(choices, task, bos, ids) == config;
+  } catch (const Error&) {
+    return false;  // sizes that were not given may not suit those that were
+  }
+}
+
+void require_options_of(const ModelChoices& choices, const DecoderConfig& model, const std::string& path) {
+  choices.keys.for_each([&](const auto& row, const auto& slot) { require_same(row, slot, model, path); });
+  require_same_layers(choices, model, path);
+  DecoderConfig chosen = model;
+  chosen.gate = chosen_gate(model.gate, choices);
+  choices.keys.put_into(chosen);
+  require(gate_name(chosen.gate) == gate_name(model.gate), "--gate {}: {} has the gate {}", gate_name(chosen.gate),
+          path, gate_name(model.gate));
+  require(choices.config_file.empty(), "--config {}: {} has another config", choices.config_file, path);
+  require(!choices.match_params, "--match-params: its --ffn is not that of {}; omit the option on --resume", path);
 }
 
 std::int64_t sequence_length_from(const ModelChoices& choices, Task task, const DecoderConfig& model,

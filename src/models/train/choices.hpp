@@ -54,6 +54,14 @@ models::DecoderConfig make_config_from(const ModelChoices& choices, const models
 std::int64_t sequence_length_from(const ModelChoices& choices, Task task, const models::DecoderConfig& model,
                                   const std::string& path);
 
+/// Returns whether make_config of the choices makes `config`.
+bool repeats_config(const ModelChoices& choices, Task task, Bos bos, std::int64_t ids,
+                    const models::DecoderConfig& config);
+
+/// Throws Error, naming the option and `path`, unless each option says what `model` has. Refuses --config and
+/// --match-params, which say nothing by themselves.
+void require_options_of(const ModelChoices& choices, const models::DecoderConfig& model, const std::string& path);
+
 /// Returns valid settings of a new run, for the task that was given, or text. `seq_len` is that of its sequences.
 /// Throws Error.
 TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len);

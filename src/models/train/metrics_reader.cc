@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <string_view>
@@ -78,8 +79,11 @@ struct Record {
     return value;
   }
   std::int64_t count(const Json& value, std::string_view key, std::int64_t least) const {
-    const bool fits = value.is_number_integer() && value.get<double>() >= static_cast<double>(least) &&
-                      value.get<double>() <= static_cast<double>(kMostCounted);
+    const auto in_range = [least](auto number) {
+      return std::cmp_greater_equal(number, least) && std::cmp_less_equal(number, kMostCounted);
+    };
+    const bool fits = value.is_number_unsigned() ? in_range(value.get<std::uint64_t>())
+                                                 : value.is_number_integer() && in_range(value.get<std::int64_t>());
     if (!fits) {
       io::fail(where, "'{}' is {}, not a whole number from {} to {}", key, quoted(value), least, kMostCounted);
     }

@@ -10,6 +10,7 @@
 #include "models/data/run_files.hpp"
 #include "models/io/input_file.hpp"
 #include "models/io/json.hpp"
+#include "models/tokenize/utf8.hpp"
 
 namespace headgate::train {
 
@@ -94,16 +95,30 @@ json parse_state(const std::string& text) {
   }
 }
 
+/// Throws Error for a path that JSON cannot hold. Other values have none.
+template <class Row, typename Value>
+void require_utf8(const Row& row, const Value& value) {
+  if constexpr (std::is_same_v<Value, std::string>) {
+    require(tokenize::well_formed_bytes(value) == value.size(),
+            "{} {}: not UTF-8, as trainer_state.json is, by which --resume finds it: rename it", row.option, value);
+  } else if constexpr (kIsList<Value>) {
+    for (const auto& element : value) require_utf8(row, element);
+  }
+}
+
 }  // namespace
 
 void validate(const TrainSettings& settings) {
   require(!settings.paths.empty(), "no data");
   for_each_row(kSettings, [&settings](const auto& row) { require_in(row.range, row.name, row.of(settings)); });
+  for_each_row(kSettings, [&settings](const auto& row) { require_utf8(row, row.of(settings)); });
   const std::int64_t rest = kMaxCount / settings.seq_len;
   require(settings.batch <= rest && settings.accumulate <= rest / settings.batch,
           "seq_len {} x batch {} x accumulate {} is more than {} tokens a step", settings.seq_len, settings.batch,
           settings.accumulate, kMaxCount);
 }
+
+Bos bos_of(const TrainSettings& settings) { return settings.task == Task::bigram_backcopy ? Bos::on : settings.bos; }
 
 DataOptions data_of(const TrainSettings& settings, const std::string& run,
                     std::shared_ptr<const tokenize::TokenizerFile> tokenizer) {
@@ -118,8 +133,6 @@ DataOptions data_of(const TrainSettings& settings, const std::string& run,
   if (options.tokenizer) options.token_file = token_ids_path(run);
   return options;
 }
-Bos bos_of(const TrainSettings& settings) { return settings.task == Task::bigram_backcopy ? Bos::on : settings.bos; }
-
 
 std::string write_state(const TrainerState& state) {
   ordered_json out = {{"format", kFormat}};

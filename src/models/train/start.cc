@@ -230,13 +230,14 @@ std::shared_ptr<const tokenize::TokenizerFile> tokenizer_to_resume(const RunChoi
   return tokenizer;
 }
 
-/// Returns whether the options that were given describe the model of a resumed run.
-bool is_model_of(const ModelChoices& choices, const Prepared& run, std::int64_t ids, const std::string& checkpoint) {
-  if (!choices.any()) return true;
+/// Throws Error, naming the option, unless those that were given describe the model of a resumed run.
+void require_model_of_run(const ModelChoices& choices, const Prepared& run, std::int64_t ids,
+                          const std::string& checkpoint) {
   const TrainSettings& s = run.settings;
-  if (s.init.empty()) return make_config(choices, s.task, s.bos, ids) == run.config;
-  const bool same_length = choices.keys.of<&models::DecoderConfig::seq_len>().value_or(s.seq_len) == s.seq_len;
-  return same_length && make_config_from(choices, run.config, checkpoint) == run.config;
+  if (s.init.empty() && repeats_config(choices, s.task, s.bos, ids, run.config)) return;
+  models::DecoderConfig config = run.config;
+  config.seq_len = s.seq_len;  // that of a run from a model is not its config's
+  require_options_of(choices, config, checkpoint);
 }
 
 /// Prepares a run that continues from the newest checkpoint of its directory, which is locked.
@@ -250,12 +251,13 @@ Prepared continued_run(Run& run, const RunRequest& request, const Note& note, Pr
   p.checkpoint = load_checkpoint(directory, CheckpointParts::all);
   p.config = p.checkpoint.config;
   p.state = state_of(p.checkpoint, directory);
+  require(request.stop_at.value_or(p.state.step + 1) > p.state.step, "--stop-at {}: {} has done {} steps already",
+          request.stop_at.value_or(0), directory, p.state.step);
   const int threads_before = p.state.settings.threads;
   p.state.settings = p.settings = settings_to_resume(request.settings, p.state.settings);
   p.tokenizer = tokenizer_to_resume(request.settings, p.settings, io::present_directory(directory));
   const std::int64_t ids = p.tokenizer ? p.tokenizer->tokenizer->vocab() : 0;
-  require(is_model_of(request.model, p, ids, directory),
-          "the options describe another model than the one in {}: omit them on --resume", directory);
+  require_model_of_run(request.model, p, ids, directory);
   if (checkpoints.size() > 1) {
     note(fmt::format("{} holds {} checkpoints; the newest is {}, of step {}", out, checkpoints.size(), directory,
                      p.state.step));

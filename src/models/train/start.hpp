@@ -18,6 +18,7 @@ struct RunRequest {
   ModelChoices model;
   RunChoices settings;
   std::string directory;
+  std::optional<std::int64_t> stop_at = std::nullopt;  ///< the step after which the run stops, as if interrupted there
 };
 
 /// A run that is ready to train: the trainer reads from the source, and the directory is locked.

@@ -17,6 +17,11 @@ namespace {
 
 bool never() { return false; }
 
+[[noreturn]] void throw_diverged(std::int64_t step, const char* what, double value) {
+  const double shown = std::isnan(value) ? std::abs(value) : value;  // the sign of NaN says nothing
+  throw Diverged(fmt::format("step {}: {} is {}", step, what, shown));
+}
+
 const TrainSettings& validated(const TrainSettings& settings) {
   validate(settings);
   return settings;
@@ -212,12 +217,10 @@ StepReport Trainer::step() {
   StepReport report;
   report.step = step_ + 1;
   report.loss = accumulate_gradients();
-  if (!std::isfinite(report.loss)) throw Diverged(fmt::format("step {}: the loss is {}", report.step, report.loss));
+  if (!std::isfinite(report.loss)) throw_diverged(report.step, "the loss", report.loss);
   report.bits_per_byte = bits_per_byte(report.loss);
   report.grad_norm = gradient_norm();
-  if (!std::isfinite(report.grad_norm)) {
-    throw Diverged(fmt::format("step {}: the norm of the gradient is {}", report.step, report.grad_norm));
-  }
+  if (!std::isfinite(report.grad_norm)) throw_diverged(report.step, "the norm of the gradient", report.grad_norm);
   const bool clipped = settings_.clip > 0.0 && report.grad_norm > settings_.clip;
   report.lr = learning_rate(settings_.schedule, report.step);
   update(report.lr, clipped ? settings_.clip / report.grad_norm : 1.0, report.step);

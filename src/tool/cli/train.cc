@@ -77,7 +77,7 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   const train::Run& run = *begun;
   train::Trainer& trainer = *run.trainer;
   train::LoopOptions options;
-  options.stop_at = o.stop_at.value_or(0);
+  options.stop_at = o.run.stop_at.value_or(0);
   if (!group.leads()) return follow(run, options);
   const TrainLines lines = o.json ? TrainLines::records : console::is_quiet() ? TrainLines::none : TrainLines::log;
   if (lines == TrainLines::log) print_start(run);

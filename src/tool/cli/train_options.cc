@@ -120,7 +120,7 @@ void declare_run(VerbOptions& verb, TrainOptions& o) {
                         "interrupted, at the same number of threads. These options may be given again, with data "
                         "of the same content: {}",
                         options_that_may_change()));
-  verb.value("--stop-at", o.stop_at, "N", "Stop after step N as if interrupted there, with everything saved")
+  verb.value("--stop-at", o.run.stop_at, "N", "Stop after step N as if interrupted there, with everything saved")
       .range(train::kFromOne.least, train::kFromOne.most);
   declare_settings(verb, o.run.settings, SettingGroup::run);
   verb.value("--log-every", o.log_every, "N", "Without a terminal, print a line every N steps (default 10)")

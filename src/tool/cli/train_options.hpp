@@ -15,7 +15,7 @@ namespace headgate::cli {
 struct TrainOptions {
   train::RunRequest run;
   bool resume = false;
-  std::optional<std::int64_t> stop_at, log_every;
+  std::optional<std::int64_t> log_every;
   bool json = false;
 };
 

@@ -149,6 +149,8 @@ TEST_F(MetricsReaderTest, Line_NoRecord_IsRefusedWithLineAndValue) {
   expect_refused(first + "{\"step\":2,\"loss\":\"low\"}\n", "line 2: 'loss' is \"low\", not a number");
   expect_refused(first + "{\"step\":2,\"loss\":true}\n", "line 2: 'loss' is true, not a number");
   expect_refused(first + "{\"step\":2,\"tokens\":-1}\n", "line 2: 'tokens' is -1, not a whole number");
+  expect_refused(first + "{\"step\":9007199254740993}\n",
+                 "line 2: 'step' is 9007199254740993, not a whole number from 1 to");
   expect_refused(first + "{\"step\":2,\"spike\":1}\n", "line 2: 'spike' is 1, not true or false");
   expect_refused(first + "{\"step\":2,\"eval\":[]}\n", "line 2: 'eval' is [], not an object");
   expect_refused(first + "{\"step\":2,\"eval\":{\"backcopy\":0}}\n", "line 2: 'backcopy' is 0, not an object");

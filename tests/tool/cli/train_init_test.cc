@@ -106,7 +106,8 @@ TEST_F(InitTest, Gates_TrainedAlone_LeaveTheRestAsItIs) {
     EXPECT_EQ(verb.checkpoint_file("part", file), verb.checkpoint_file("whole", file)) << file;
   }
   expect_refused(verb.resume("part", {"--gate", "headwise-sigmoid2"}), "train", "--gate g1-headwise-sigmoid2-mul: ");
-  expect_refused(verb.resume("part", {"--seq-len", "8"}), "train", "the options describe another model");
+  expect_refused(verb.resume("part", {"--seq-len", "8"}), "train",
+                 "--seq-len 8: " + verb.path("part") + "/checkpoint has 16");
   expect_refused(verb.resume("part", {"--train-only", "all"}), "train", "--train-only all is not the run's gates");
 }
 

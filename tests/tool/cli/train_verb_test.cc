@@ -90,6 +90,12 @@ TEST_F(TrainVerbTest, Resume_SameCommandAndMoreSteps_IsAccepted) {
   const Outcome nothing = verb.resume("run");
   EXPECT_EQ(nothing.status, 0) << nothing.err;
   EXPECT_NE(nothing.out.find("all 20 steps are done already"), std::string::npos) << nothing.out;
+  for (const char* untrue : {"run     steps", "allocated now"}) {
+    EXPECT_EQ(nothing.out.find(untrue), std::string::npos) << nothing.out;
+  }
+  const Outcome fewer = verb.resume("run", {"--steps", "9"});
+  EXPECT_EQ(fewer.status, 0) << fewer.err;
+  EXPECT_NE(fewer.out.find("20 steps are done already, more than --steps 9"), std::string::npos) << fewer.out;
   std::vector<std::string> again = verb.command("run", gate);
   again.push_back("--resume");
   *std::find(again.begin(), again.end(), "20") = "22";
@@ -104,12 +110,77 @@ TEST_F(TrainVerbTest, Resume_OtherRun_IsRefused) {
   expect_refused(verb.resume("none"), "train", "holds no checkpoint");
   expect_refused(verb.resume("run", {"--lr", "1"}), "train", "--lr 1 is not the run's 0.002");
   expect_refused(verb.resume("run", {"--batch", "3"}), "train", "--batch 3 is not the run's 2");
-  expect_refused(verb.resume("run", {"--gate", "headwise"}), "train", "the options describe another model");
+  const std::string has = verb.path("run") + "/checkpoint has ";
+  expect_refused(verb.resume("run", {"--gate", "headwise"}), "train",
+                 "--gate g1-headwise-sigmoid-mul: " + has + "the gate none");
+  expect_refused(verb.resume("run", {"--dim", "17"}), "train", "--dim 17: " + has + "16");
+  expect_refused(verb.resume("run", {"--layer-types", "sliding"}), "train", "--layer-types sliding: " + has);
+  expect_refused(verb.resume("run", {"--match-params"}), "train", "--match-params: ");
+  const Outcome same = verb.resume("run", {"--dim", "16", "--gate", "none", "--seq-len", "16", "--layer-types", "0:1"});
+  EXPECT_EQ(same.status, 0) << same.err;
   testing::write_bytes(verb.path("other"), testing::prose(4000, 2));
   expect_refused(verb.resume("run", {"--data", verb.path("other")}), "train",
                  "differs from what the run was trained on");
   testing::write_bytes(verb.path("run") + "/checkpoint/trainer_state.json", "{}");
   expect_refused(verb.resume("run"), "train", "no key \"format\"");
+}
+
+TEST_F(TrainVerbTest, StopAt_AStepThatIsDone_IsRefused) {
+  ASSERT_EQ(verb.train("run", {"--stop-at", "5"}).status, 0);
+  for (const char* step : {"3", "5"}) {
+    expect_refused(verb.resume("run", {"--stop-at", step}), "train",
+                   std::string("--stop-at ") + step + ": " + verb.path("run") + "/checkpoint has done 5 steps already");
+  }
+  EXPECT_EQ(json::parse(verb.checkpoint_file("run", "trainer_state.json")).at("step"), 5);
+}
+
+TEST_F(TrainVerbTest, Name_WithControlCharacters_DoesNotReachTheTerminal) {
+  const std::string run = "bad\x1b[31m\xff";
+  for (const std::vector<std::string>& options : {std::vector<std::string>{"--stop-at", "5"}, {"--resume"}}) {
+    const Outcome outcome = verb.train(run, options);
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ((outcome.out + outcome.err).find('\x1b'), std::string::npos) << outcome.out << outcome.err;
+    EXPECT_EQ((outcome.out + outcome.err).find('\xff'), std::string::npos);
+    if (options.size() == 2) {
+      EXPECT_NE(outcome.err.find("/bad\\x1b[31m\\xff'\n"), std::string::npos) << outcome.err;
+    } else {
+      EXPECT_NE(outcome.out.find("/bad [31m\\xff/checkpoint"), std::string::npos) << outcome.out;
+    }
+  }
+  for (const char* shown : {"xray", "eval"}) {
+    const Outcome outcome =
+        testing::headgate({shown, verb.path(run), verb.path(run), "--text", verb.text(), "--tokens", "16"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("bad [31m\\xff"), std::string::npos) << outcome.out;
+  }
+}
+
+TEST_F(TrainVerbTest, Name_NotUtf8_IsRefusedBeforeTheRun) {
+  const std::string text = verb.path("te\xffxt");
+  testing::write_bytes(text, testing::prose(4000));
+  expect_refused(verb.train("run", {"--data", text}), "train", "te\\xffxt: not UTF-8");
+  expect_refused(verb.train("run", {"--include", "*\xff"}), "train", "--include *\\xff: not UTF-8");
+  EXPECT_FALSE(std::filesystem::exists(verb.path("run")));
+}
+
+TEST_F(TrainVerbTest, Evaluation_FiguresThatDoNotExist_AreLeftOut) {
+  const std::vector<std::vector<std::string>> models{
+      {"--window", "4"}, {"--seq-len", "1", "--batch", "16"}, {"--layer-types", "1:0"}};
+  int run = 0;
+  for (std::vector<std::string> options : models) {
+    options.insert(options.end(), {"--eval-every", "20"});
+    const Outcome outcome = verb.train("run" + std::to_string(run++), options);
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("held out, step 20: loss "), std::string::npos) << outcome.out;
+    for (const char* figure : {"first-token attention", "uniform", "sink rate"}) {
+      EXPECT_EQ(outcome.out.find(figure), std::string::npos) << options.front() << ": " << outcome.out;
+    }
+  }
+  const Outcome outcome =
+      verb.train("backcopy", {"--task", "bigram-backcopy", "--window", "4", "--eval-every", "20", "--vocab", "264"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out.find("BOS attention"), std::string::npos) << outcome.out;
 }
 
 TEST_F(TrainVerbTest, GateOptions_Each_ReachTheModel) {
@@ -220,6 +291,7 @@ TEST_F(TrainVerbTest, Run_Diverged_EndsWithItsLastGoodCheckpoint) {
       verb.train("wild", {"--lr", "1e6", "--warmup", "0", "--schedule", "constant", "--save-every", "1"});
   EXPECT_EQ(outcome.status, 1) << outcome.out;
   EXPECT_TRUE(outcome.err.starts_with("headgate train: step ")) << outcome.err;
+  EXPECT_EQ(outcome.err.find("-nan"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("The last good checkpoint is in " + verb.path("wild") + "/checkpoint"), std::string::npos)
       << outcome.err;
   EXPECT_GE(json::parse(verb.checkpoint_file("wild", "trainer_state.json")).at("step"), 0);

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "models/evaluate/figure.hpp"
+
+namespace headgate::metrics {
+
+/// Returns `format` with the figure's value, for Metric::training_text; an empty string if the figure has none.
+inline std::string text_of_figure(const FigureRow& row, const Figure& figure, fmt::format_string<double> format) {
+  const std::optional<double> value = row.find(figure);
+  return value ? fmt::format(format, double{*value}) : "";
+}
+
+}  // namespace headgate::metrics
