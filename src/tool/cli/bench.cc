@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
 #include <string>
@@ -71,11 +72,19 @@ int run_on_demand(const std::string& name, const bench::BenchSettings& settings)
   return kSuccess;
 }
 
-int list_cases(const std::vector<bench::BenchGroup>& groups, bool with_memory) {
+int list_cases(const std::vector<bench::BenchGroup>& groups, bool with_memory, const JsonOutput& json) {
+  std::string lines;
+  nlohmann::ordered_json cases = nlohmann::ordered_json::array();
+  const auto add = [&](const std::string& name) {
+    lines += name + '\n';
+    cases.push_back({{"name", name}});
+  };
   for (const bench::BenchGroup& group : groups) {
-    for (const bench::BenchCase& bench_case : group.cases) fmt::print("{}\n", bench_case.name);
+    for (const bench::BenchCase& bench_case : group.cases) add(bench_case.name);
   }
-  if (with_memory) fmt::print("{}\n", bench::kMemoryCase);
+  if (with_memory) add(bench::kMemoryCase);
+  json.write("bench", json_text({{"cases", cases}}));
+  if (!json.wanted()) fmt::print("{}", lines);
   return kSuccess;
 }
 
@@ -95,7 +104,7 @@ int run_bench(const BenchArguments& arguments) {
   if (groups.empty() && !with_memory) {
     throw UsageError(fmt::format("--filter: no case matches \"{}\"; --list names them", arguments.filter));
   }
-  if (arguments.list) return list_cases(groups, with_memory);
+  if (arguments.list) return list_cases(groups, with_memory, arguments.json);
 
   std::optional<io::StagedFile> json;  // opened first: a bad path is reported before the measurements
   if (!arguments.json.file.empty()) json.emplace(arguments.json.file);
@@ -148,7 +157,8 @@ Verb add_bench(CommandLine& line) {
              "Seconds spent in each case, at least (default: 0.5); three times that in compared cases")
       .range(0.0, 600.0);
   verb.flag("--quick", arguments->quick, "Few runs, for a rough impression");
-  verb.flag("--list", arguments->list, "Print the names of the cases and stop");
+  verb.flag("--list", arguments->list,
+            "Print the names of the cases and stop; with --json as cases, a list of objects with name");
   verb.value("--on-demand", arguments->on_demand, "CASE",
              "Only run CASE, once for each line on stdin, and print the seconds it took");
   verb.flag("--memory-probe", arguments->memory_probe, "").hidden();

@@ -68,6 +68,15 @@ std::string nearest_option(const std::string& word, const CLI::App& verb, const 
   return name;
 }
 
+/// Returns what is wrong with the arguments. CLI11's words for an option without its value name a type, which options
+/// here do not have.
+std::string words_of(const CLI::ParseError& error) {
+  const std::string what = error.what();
+  const bool lacks_value =
+      dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr && what.find(" required ") != std::string::npos;
+  return lacks_value ? what.substr(0, what.find(':')) + " needs a value" : what;
+}
+
 }  // namespace
 
 Option& Option::required() {
@@ -279,8 +288,9 @@ Request CommandLine::parse(int argc, char** argv) {
       // they stand before it on the command line.
       const CLI::App& verb = *app_->get_subcommands().back();
       request.verb = verb.get_name();
-      request.refusal = fmt::format("{} (see headgate {} --help)",
-                                    verb.remaining_size() > 0 ? refusal_of_extras(verb) : error.what(), request.verb);
+      request.refusal =
+          fmt::format("{} (see headgate {} --help)",
+                      verb.remaining_size() > 0 ? refusal_of_extras(verb) : words_of(error), request.verb);
     }
   }
   return request;

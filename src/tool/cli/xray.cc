@@ -58,7 +58,8 @@ bool is_model(const std::string& word) {
 
 int run_xray(const XrayOptions& o) {
   if (o.list) {
-    fmt::print("{}", xray::list_text());
+    o.json.write("xray", json_text(xray::list_json()));
+    if (!o.json.wanted()) fmt::print("{}", xray::list_text());
     return kSuccess;
   }
   if (o.choices.models.empty()) throw UsageError("MODEL is required");
@@ -129,7 +130,9 @@ Verb add_xray(CommandLine& line) {
              "The first N tokens of the text, at most, for --override (default 256)")
       .range(2, 1 << 16)
       .needs(overrides);
-  verb.flag("--list", o->list, "Print the figures and their definitions, and exit");
+  verb.flag("--list", o->list,
+            "Print the figures and their definitions, and exit; with --json as a list of objects with name, of and "
+            "definition");
   declare_threads(verb, o->choices.context.threads, "Threads (default: all cores)");
   verb.footer(
       "Examples:\n"

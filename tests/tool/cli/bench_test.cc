@@ -124,6 +124,9 @@ TEST(Bench, Cases_Listed_HaveUniqueNames) {
     names.push_back(outcome.out.substr(at, end - at));
     at = end + 1;
   }
+  const json listed = json::parse(testing::headgate({"bench", "--list", "--threads", "2", "--json"}).out);
+  ASSERT_EQ(listed.at("cases").size(), names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) EXPECT_EQ(listed.at("cases")[i].at("name"), names[i]);
   std::sort(names.begin(), names.end());
   EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
   for (const char* name : {"forward/D256", "backward/causal/D128", "one-head/backward/threads-2", "memory/T32768/D64",

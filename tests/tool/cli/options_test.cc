@@ -43,6 +43,19 @@ TEST(EveryOption, Option_GivenTwice_IsAccepted) {
   EXPECT_GE(seen, 80U) << "the options were not found in the help";
 }
 
+TEST(EveryOption, Option_WithoutItsValue_IsNamed) {
+  std::size_t seen = 0;
+  for (const std::string& verb : listed_verbs()) {
+    for (const ListedOption& option : listed_options(verb)) {
+      if (!option.has_value) continue;
+      ++seen;
+      expect_refused(testing::headgate({verb, option.name}), verb,
+                     ": " + option.name + " needs a value (see headgate ");
+    }
+  }
+  EXPECT_GE(seen, 80U);
+}
+
 TEST(EveryOption, Option_SeveralValues_TheLastCounts) {
   const Outcome none = testing::headgate({"bench", "--list", "--filter", "no case", "--filter", "memory"});
   EXPECT_EQ(none.status, 0) << none.err;

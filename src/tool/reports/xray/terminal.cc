@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -25,8 +26,8 @@
 #include "models/io/units.hpp"
 #include "models/layers/gate_variant.hpp"
 #include "tool/console/table.hpp"
-
 #include "tool/console/terminal_text.hpp"
+
 namespace headgate::xray {
 
 namespace {
@@ -111,9 +112,9 @@ std::optional<double> either(const metrics::FigureRow& row, const metrics::Figur
   return value ? value : row.find(other);
 }
 
-std::string figure_cell(std::optional<double> value, int decimals) {
 std::string shown_name(const ModelXray& model) { return console::terminal_text(model.name); }
 
+std::string figure_cell(std::optional<double> value, int decimals) {
   return value ? fmt::format("{:.{}f}", *value, decimals) : "-";
 }
 
@@ -225,16 +226,26 @@ std::string overrides_text(const ModelXray& model, MapStyle style) {
 
 }  // namespace
 
+nlohmann::ordered_json list_json() {
+  nlohmann::ordered_json out = nlohmann::ordered_json::array();
+  const auto add = [&out](std::string_view name, std::string_view of, std::string_view definition) {
+    out.push_back({{"name", name}, {"of", of}, {"definition", definition}});
+  };
+  for (const metrics::Metric* metric : xray_metrics()) {
+    add(metric->name, metric->of_heads ? "of heads too" : "", metric->definition);
+  }
+  for (const metrics::Figure* figure : collected_figures()) add(figure->key, "of heads", figure->meaning);
+  for (const OverrideRow& row : kOverrides)
+    add(row.figure.key, "of heads or layers, with --override", row.figure.meaning);
+  return out;
+}
+
 std::string list_text() {
   std::string out;
-  for (const metrics::Metric* metric : xray_metrics()) {
-    out += fmt::format("{}{}\n    {}\n", metric->name, metric->of_heads ? " (of heads too)" : "", metric->definition);
-  }
-  for (const metrics::Figure* figure : collected_figures()) {
-    out += fmt::format("{} (of heads)\n    {}\n", figure->key, figure->meaning);
-  }
-  for (const OverrideRow& row : kOverrides) {
-    out += fmt::format("{} (of heads or layers, with --override)\n    {}\n", row.figure.key, row.figure.meaning);
+  for (const auto& figure : list_json()) {
+    const auto text = [&figure](const char* key) { return figure.at(key).get<std::string>(); };
+    const std::string of = text("of").empty() ? "" : fmt::format(" ({})", text("of"));
+    out += fmt::format("{}{}\n    {}\n", text("name"), of, text("definition"));
   }
   return out;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,8 @@ namespace headgate::xray {
 /// colours: ANSI backgrounds of 256 colours. shades: characters, for files and pipes.
 enum class MapStyle { colours, shades };
 
-/// Returns every figure and its definition.
+/// Returns every figure and its definition: a list of objects with name, of and definition, or as text.
+nlohmann::ordered_json list_json();
 std::string list_text();
 
 /// Returns the figures of the whole models side by side; a table of the layers of each model whose layers differ; and

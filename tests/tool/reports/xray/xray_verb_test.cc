@@ -256,6 +256,13 @@ TEST_F(XrayVerbTest, Figures_WithoutAModel_AreListed) {
   for (const xray::OverrideRow& row : xray::kOverrides) {
     EXPECT_NE(outcome.out.find(row.figure.meaning), std::string::npos) << row.word;
   }
+  const json list = json::parse(testing::headgate({"xray", "--list", "--json"}).out);
+  for (const json& figure : list) {
+    const std::string line = figure.at("name").get<std::string>();
+    EXPECT_NE(("\n" + outcome.out).find("\n" + line), std::string::npos) << line;
+    EXPECT_NE(outcome.out.find(figure.at("definition").get<std::string>()), std::string::npos) << line;
+  }
+  EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 2 * std::ssize(list));
 }
 
 TEST_F(XrayVerbTest, TokenIds_InPlaceOfText_GiveTheSameFigures) {
