@@ -117,6 +117,11 @@ int run_demo(const DemoArguments& arguments) {
   if (!arguments.model.empty() && !arguments.data) throw UsageError("--model needs --data: its X-ray is of a text");
   if (arguments.only == "model" && arguments.model.empty()) throw UsageError("--only model needs --model");
   if (!arguments.model.empty()) train::model_path(arguments.model);  // refuses a bad model at once
+  std::string examples;
+  if (arguments.shows("worked")) {
+    examples = arguments.examples ? *arguments.examples : find_examples().string();
+    demo::check_worked_problems(examples);  // before anything is written
+  }
   const int threads = arguments.threads == 0 ? default_threads() : arguments.threads;
   const std::vector<demo::Comparison> comparisons = open_comparisons(arguments, threads);
   if (arguments.data) {
@@ -128,10 +133,7 @@ int run_demo(const DemoArguments& arguments) {
     });
     demo::prepare_pages(xray_wanted(arguments, threads));
   }
-  if (arguments.shows("worked")) {
-    const std::string directory = arguments.examples ? *arguments.examples : find_examples().string();
-    if (!demo::show_worked_problems(directory)) return kCheckFailed;
-  }
+  if (arguments.shows("worked") && !demo::show_worked_problems(examples)) return kCheckFailed;
   if (arguments.shows("layer") && !demo::show_layer(threads)) return kCheckFailed;
   if (arguments.shows("model") && !arguments.model.empty()) {
     demo::show_real_model(arguments.model, xray_wanted(arguments, threads));

@@ -117,6 +117,17 @@ bool show_problem(const Published& problem, const WorkedProblem& worked) {
   return ok;
 }
 
+using WorkedProblems = std::vector<std::pair<std::string, WorkedProblem>>;
+
+WorkedProblems read_worked_problems(const std::string& directory) {
+  WorkedProblems problems;
+  for (const Published& problem : published()) {
+    const std::string path = directory + "/" + problem.file;
+    problems.emplace_back(path, explain::read_worked_problem(path));
+  }
+  return problems;
+}
+
 }  // namespace
 
 bool has_worked_problems(const std::filesystem::path& directory) {
@@ -126,12 +137,10 @@ bool has_worked_problems(const std::filesystem::path& directory) {
   });
 }
 
+void check_worked_problems(const std::string& directory) { read_worked_problems(directory); }
+
 bool show_worked_problems(const std::string& directory) {
-  std::vector<std::pair<std::string, WorkedProblem>> problems;  // reads all before it prints anything
-  for (const Published& problem : published()) {
-    const std::string path = directory + "/" + problem.file;
-    problems.emplace_back(path, explain::read_worked_problem(path));
-  }
+  const WorkedProblems problems = read_worked_problems(directory);  // reads all before it prints anything
   fmt::print("Worked problems: gate x softmax(Q K^T / sqrt(D)) V, row by row\n\n");
   bool ok = true;
   for (std::size_t n = 0; n < problems.size(); ++n) {

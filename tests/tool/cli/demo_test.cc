@@ -36,6 +36,12 @@ TEST(Demo, Demo_OutputDiffersFromThePublishedOne_Fails) {
 TEST(Demo, Problem_Missing_IsNamed) {
   expect_refused(testing::headgate({"demo", "--examples", "/nonexistent"}), "demo",
                  "/nonexistent/gated_two_tokens.json");
+  const testing::Scratch scratch;
+  const std::string text = scratch / "text", out = scratch / "out";
+  testing::write_bytes(text, std::string(20000, 'a'));
+  expect_refused(testing::headgate({"demo", "--examples", "/nonexistent", "--data", text, "--out", out}), "demo",
+                 "/nonexistent/gated_two_tokens.json");
+  EXPECT_FALSE(std::filesystem::exists(out));
 }
 
 TEST(Demo, Problems_DirectoryMissing_SaysWhereTheyShouldBe) {
