@@ -62,7 +62,8 @@ Corpus::Corpus(const std::vector<std::string>& paths, const FileChoice& choice)
       file.check_whole();
       if (!is_text(file)) {
         const std::int64_t bad = first_bad_checked(file);
-        io::fail(path, "not UTF-8 text: byte 0x{:02x} at offset {}", file.data()[bad], bad);
+        const int byte = file.data()[bad];
+        io::fail(path, "not {}text: byte 0x{:02x} at offset {}", byte == 0 ? "" : "UTF-8 ", byte, bad);
       }
       add_file(std::move(file));
     }

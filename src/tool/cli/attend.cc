@@ -105,7 +105,10 @@ void add_options(VerbOptions& verb, AttendOptions& o) {
     std::tie(o.given.of<&AttentionOptions::window_left>(), o.given.of<&AttentionOptions::window_right>()) =
         parse_window(given);
   };
-  verb.word("--window", set_window, "L,R", "Query i sees key j only if at_i - L <= j <= at_i + R; -1 for no limit");
+  verb.word(
+      "--window", set_window, "L,R",
+      "Query i sees key j only if at_i - L <= j <= at_i + R; -1 for no limit. Below -1 the window lies beside the "
+      "query: 9,-3 is at_i - 9 to at_i - 3");
   verb.flag("--off-by-one", o.off_by_one, "A sink logit of 0 for every head: the softmax denominator plus one")
       .excludes(verb.declared("--sinks"));
   add_execution(verb, o.given, o.dtype, "q, k, v, gate and grad-out", "bias");

@@ -91,12 +91,13 @@ Verb add_convert(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "convert",
       "Write a model as a directory with config.json and model.safetensors\n\n"
-      "IN is what `headgate eval` reads: a directory made by `headgate train`, one of Hugging Face's (llama, mistral, "
-      "qwen2, qwen3, headgate), with shards or without, or a GGUF file (llama, qwen2, qwen3), whose numbers are "
-      "widened. OUT loads in transformers where one of its families computes the same; another model without "
-      "experts is model_type headgate, with its code for "
-      "transformers (trust_remote_code) in modeling_headgate.py. Files of the tokenizer and of generation are "
-      "copied from a directory, and written for a GGUF file if its tokenizer is BPE.");
+      "IN is what `headgate eval` reads: a directory made by `headgate train`, one of Hugging Face's (" +
+          models::family_names() + "), with shards or without, or a GGUF file (" + models::gguf_architectures() +
+          "), whose numbers are widened. OUT loads in transformers where one of its families computes the same; "
+          "another model without "
+          "experts is model_type headgate, with its code for "
+          "transformers (trust_remote_code) in modeling_headgate.py. Files of the tokenizer and of generation are "
+          "copied from a directory, and written for a GGUF file if its tokenizer is BPE.");
   verb.argument("IN", o->in, kModelHelp);
   verb.argument("OUT", o->out, "The directory to write; a model that is there is replaced");
   declare_dtype(verb, "--dtype", o->dtype, {DType::f32, DType::f16, DType::bf16},

@@ -297,6 +297,7 @@ Verb add_generate(CommandLine& line) {
       chat_commands_help() +
       "\n"
       "JSON output:\n"
+      "  model              MODEL\n"
       "  text               without special tokens and what --stop names; bytes that are\n"
       "                     not UTF-8 as U+FFFD\n"
       "  ids                of the new tokens, with the one that ended the text\n"

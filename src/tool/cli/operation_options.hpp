@@ -54,20 +54,26 @@ inline std::string help_of(std::string_view shape, std::string_view types, std::
                      forward_only ? "; without gradients" : "");
 }
 
+/// Returns the row of the input that `row` needs.
+template <class Tables, class Row>
+const auto& needed_row(const Row& row) {
+  return Tables::kInputs[row_number(Tables::kInputs, row.traits.needs)];
+}
+
 template <class Tables>
 void add_inputs(VerbOptions& verb, attend::OperationFiles<Tables>& files) {
   verb.group("Inputs");
   for (std::size_t n = 0; n < Tables::kInputs.size(); ++n) {
     const auto& row = Tables::kInputs[n];
     const std::string_view types = row.elements == Elements::floats ? "" : types_of(row.elements);
-    Option option = verb.value(text(row.file.option), files.inputs[n], text(row.file.name),
-                               help_of(row.shape, types, row.help, row.traits.forward_only));
+    std::string help = help_of(row.shape, types, row.help, row.traits.forward_only);
+    if (row.traits.needs != nullptr) help += fmt::format("; needs {}", needed_row<Tables>(row).file.option);
+    Option option = verb.value(text(row.file.option), files.inputs[n], text(row.file.name), help);
     if (row.traits.required) option.required();
   }
   for (const auto& row : Tables::kInputs) {
     if (row.traits.needs == nullptr) continue;
-    const auto& needed = Tables::kInputs[row_number(Tables::kInputs, row.traits.needs)];
-    verb.declared(text(row.file.option)).needs(verb.declared(text(needed.file.option)));
+    verb.declared(text(row.file.option)).needs(verb.declared(text(needed_row<Tables>(row).file.option)));
   }
 }
 

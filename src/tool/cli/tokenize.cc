@@ -239,7 +239,8 @@ Verb add_tokenize(CommandLine& line) {
       "tokenize",
       "Print the tokens of a text, as a model reads it, or learn a tokenizer\n\n"
       "MODEL is a tokenizer.json with BPE or Unigram, a directory that holds one, a GGUF file, or a directory made by "
-      "`headgate train`, whose models read bytes. Prints the ids, one a line: the same as those of Hugging Face's "
+      "`headgate train`, whose models read bytes unless it was given a --tokenizer. Prints the ids, one a line: the "
+      "same as those of Hugging Face's "
       "`tokenizers`. "
       "Bytes that are not UTF-8 are tokens as well. The text is read in parts: memory does not grow with its length. "
       "With --train and without MODEL, writes the tokenizer.json of a byte-level BPE learned from UTF-8 text, which "

@@ -366,6 +366,22 @@ TEST_F(AttendTest, Bias_AnyFloat_IsAccepted) {
   }
 }
 
+TEST_F(AttendTest, MaskAndBias_OfTheKeysAlone_AreTakenAsOneRow) {
+  const auto grads = [this] {
+    return std::vector<std::string>{"--grad-out", in("dy"), "--grad-dir", out("grads"),
+                                    "--mask",     in("m"),  "--bias",     in("b")};
+  };
+  std::vector<std::string> results;
+  for (const std::size_t rank : {std::size_t{4}, std::size_t{2}, std::size_t{1}}) {
+    put_values("m", std::vector<std::uint8_t>{1, 0, 1, 1, 0, 1, 1}, {1, 1, 1, kS}, rank);
+    put("b", {1, 1, 1, kS}, DType::f32, rank);
+    results.push_back(result(grads()));
+    EXPECT_EQ(shape_of(out("grads/dbias.npy")).size(), rank);
+  }
+  EXPECT_EQ(results[1], results[0]);
+  EXPECT_EQ(results[2], results[0]);
+}
+
 TEST_F(AttendTest, Dimensions_Empty_WriteEmptyOutputs) {
   put("q", {kB, kHq, 0, kD});
   result();

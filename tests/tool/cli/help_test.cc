@@ -13,6 +13,7 @@
 #include "headgate/version.h"
 #include "library/core/attention_options.hpp"
 #include "library/core/linear_attention_rows.hpp"
+#include "models/families/family.hpp"
 #include "tool/attend/job.hpp"
 #include "tool/attend/linear.hpp"
 #include "tool/cli/listed_options.hpp"
@@ -86,6 +87,26 @@ TEST(Help, Help_OfEveryVerb_FitsEightyColumns) {
     std::istringstream lines(testing::headgate({verb, "--help"}).out);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 82U) << verb << ": " << line;
   }
+}
+
+TEST(Help, Convert_Families_AreAllNamed) {
+  std::string help = testing::headgate({"convert", "--help"}).out;
+  std::replace(help.begin(), help.end(), '\n', ' ');
+  for (const models::Family* family : models::families()) {
+    for (const std::string_view name : {family->name, family->architecture}) {
+      EXPECT_NE(help.find(name), std::string::npos) << name;
+    }
+  }
+}
+
+TEST(Help, Help_OfAnInputThatNeedsAnother_SaysSo) {
+  const std::string help = testing::headgate({"attend", "--help"}).out;
+  const std::size_t option = help.find("  --block-table "), next = help.find("\n  --", option + 1);
+  EXPECT_NE(help.substr(option, next - option).find("--key-lengths"), std::string::npos) << help;
+}
+
+TEST(Help, Generate_KeysOfItsJson_AreListed) {
+  EXPECT_NE(testing::headgate({"generate", "--help"}).out.find("\n  model     "), std::string::npos);
 }
 
 TEST(Usage, Usage_Bad_IsOneLine) {
