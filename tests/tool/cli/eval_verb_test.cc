@@ -308,15 +308,16 @@ TEST_F(EvalVerbTest, Figures_WiderThanTheirColumns_StayApart) {
     }
     return out;
   };
-  const Outcome small = verb.eval("run"), large = verb.eval("large");
+  const std::vector<std::string> few{"--tokens", "64"};
+  const Outcome small = verb.eval("run", few), large = verb.eval("large", few);
   EXPECT_EQ(large.status, 0) << "only e^loss is infinite: " << large.err;
   EXPECT_NE(large.out.find("perplexity inf"), std::string::npos) << large.out;
   EXPECT_EQ(words_of_lines(large.out), words_of_lines(small.out)) << large.out << small.out;
-  EXPECT_TRUE(evaluated("large").at("perplexity").is_null());
+  EXPECT_TRUE(evaluated("large", few).at("perplexity").is_null());
   const std::string help = testing::headgate({"eval", "--help"}).out;
   EXPECT_NE(help.find("but for perplexity"), std::string::npos) << help;
   const auto compared = [this](const std::string& other) {
-    return testing::headgate({"eval", verb.path("run"), verb.path(other), "--text", verb.text()}).out;
+    return testing::headgate({"eval", verb.path("run"), verb.path(other), "--text", verb.text(), "--tokens", "64"}).out;
   };
   EXPECT_EQ(words_of_lines(compared("large")), words_of_lines(compared("run"))) << compared("large");
 }
