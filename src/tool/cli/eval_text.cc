@@ -272,6 +272,7 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
                     gate_width, models::parameter_count(model.config), same ? "" : ", " + text_read(model));
   }
   std::vector<const FigureRow*> rows;
+  rows.reserve(models.size());
   for (const EvaluatedModel& model : models) rows.push_back(&model.evaluation.report.overall);
   const TableColumns columns = fitted(columns_of_models(models), rows);
   if (columns.empty() && has_layer_columns(models.front().evaluation.report)) {
