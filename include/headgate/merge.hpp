@@ -52,7 +52,7 @@ struct KeyRangeVectors {
 /// relative to key `begin`, so that causality, window and ALiBi are as in the whole. The result points into the memory
 /// of `inputs` and into `vectors`, which it overwrites: both must live as long as it is used. `sinks` and `gate` stay;
 /// take them out where they must not count again. Throws Error unless 0 ≤ begin ≤ end ≤ S, on key_lengths or
-/// query_offsets without B integers, and on packed batches.
+/// query_offsets without B integers in the ranges of attention.hpp, and on packed batches.
 HEADGATE_API AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, std::int64_t end,
                                          KeyRangeVectors& vectors);
 

@@ -76,8 +76,8 @@ void check_lse_output(Call& call, const Argument& arg, const MergeProblem& m) {
   call.shape(arg, "(B,Hq,T,1)", {m.B, m.Hq, m.T, 1});
 }
 
-/// The entries of a vector with one for each batch.
-void check_vector(const Call& call, const Argument& arg, std::int64_t B) {
+/// A vector with one entry from `low` to `high` for each batch.
+void check_vector(const Call& call, const Argument& arg, std::int64_t B, std::int64_t low, std::int64_t high) {
   if (!call.given(arg)) return;
   if (arg.view.dtype != DType::i32 && arg.view.dtype != DType::i64) {
     call.fail("{} has dtype {} but must be i32 or i64", arg.name, dtype_text(arg.view.dtype));
@@ -85,6 +85,12 @@ void check_vector(const Call& call, const Argument& arg, std::int64_t B) {
   call.shape(arg, "(1,1,1,B)", {1, 1, 1, B});
   if (B > 0 && arg.view.data == nullptr) {
     call.fail("{} has shape {} but null data", arg.name, shape_text(arg.view.shape));
+  }
+  for (std::int64_t b = 0; b < B; ++b) {
+    const std::int64_t entry = load_index(arg.view, b);
+    if (entry < low || entry > high) {
+      call.fail("{}[{}] is {} but must be {} to {}", arg.name, b, entry, low, high);
+    }
   }
 }
 
@@ -110,12 +116,14 @@ AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, s
   if (inputs.block_table.present()) call.fail("block_table is given but a range of keys is not one of whole pages");
   const std::int64_t B = inputs.q.shape[0];
   const std::int64_t S = inputs.k.shape[2];
+  if (B < 0) call.fail("q has shape {} but sizes must be at least 0", shape_text(inputs.q.shape));
+  call.same_dim({"k", inputs.k}, {"q", inputs.q}, 0, "B");
   call.same_dim({"v", inputs.v}, {"k", inputs.k}, 2, "S");
   if (begin < 0 || begin > end || end > S) {
     call.fail("keys {} to {} are asked for but must be 0 <= begin <= end <= S = {}", begin, end, S);
   }
-  check_vector(call, {"query_offsets", inputs.query_offsets}, B);
-  check_vector(call, {"key_lengths", inputs.key_lengths}, B);
+  check_vector(call, {"query_offsets", inputs.query_offsets}, B, -kMaxQueryOffset, kMaxQueryOffset);
+  check_vector(call, {"key_lengths", inputs.key_lengths}, B, 0, S);
 
   const auto rows_of_scale = [&](const Argument& scale) {
     if (!call.given(scale)) return scale.view;
@@ -130,6 +138,7 @@ AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, s
   range.bias = columns(call, {"bias", inputs.bias}, begin, end, S);
   range.mask = columns(call, {"mask", inputs.mask}, begin, end, S);
   vectors = {};
+  vectors.query_offsets.reserve(static_cast<std::size_t>(B));
   for (std::int64_t b = 0; b < B; ++b) {
     const std::int64_t at =
         inputs.query_offsets.present() ? load_index(inputs.query_offsets, b) : S - inputs.q.shape[2];

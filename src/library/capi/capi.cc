@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -64,26 +65,33 @@ AttentionGradients to_gradients(const headgate_attention_gradients* given) {
   return to_views<kAttentionGradients>(given, "gradients");
 }
 
+/// Writes the fields of `to` that its caller knows. Refuses values in others, before it writes.
+void hand_out(headgate_attention_inputs* to, const headgate_attention_inputs& from) {
+  const std::size_t size = std::min(to->struct_size, sizeof from);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&from);
+  require(std::all_of(bytes + size, bytes + sizeof from, [](unsigned char byte) { return byte == 0; }),
+          "range.struct_size is {} but the range has tensors beyond it", size);
+  std::memcpy(to, &from, size);
+}
+
+/// `range` may be `given`.
 void narrow(headgate_attention_inputs* range, const headgate_attention_inputs* given, std::int64_t begin,
             std::int64_t end, std::int64_t* query_offsets, std::int64_t* key_lengths) {
-  require(range != nullptr, "range is null");
-  const AttentionInputs inputs = to_inputs(given);
+  const auto sizes = older_sizes<kAttentionInputs>();
+  auto c = read_sized(static_cast<const headgate_attention_inputs*>(range), "range", sizes);
   KeyRangeVectors vectors;
-  const AttentionInputs narrowed = narrow_keys(inputs, begin, end, vectors);
-  const auto hand_out = [](const std::vector<std::int64_t>& from, std::int64_t* to, const char* name) {
-    require(from.empty() || to != nullptr, "{} is null but receives {} numbers", name, from.size());
-    std::copy(from.begin(), from.end(), to);
-    return to_c(make_vector_view(static_cast<const std::int64_t*>(to), static_cast<std::int64_t>(from.size())));
+  const AttentionInputs narrowed = narrow_keys(to_inputs(given), begin, end, vectors);
+  for (const auto& row : kAttentionInputs) c.*row.c_member = to_c(narrowed.*row.member);
+  const auto point_to = [](headgate_const_tensor& tensor, const std::vector<std::int64_t>& numbers,
+                           const std::int64_t* memory, const char* name) {
+    require(numbers.empty() || memory != nullptr, "{} is null but receives {} numbers", name, numbers.size());
+    tensor.data = memory;
   };
-  headgate_attention_inputs c = read_sized(given, "inputs", older_sizes<kAttentionInputs>());
-  c.struct_size = sizeof c;
-  c.k = to_c(narrowed.k);
-  c.v = to_c(narrowed.v);
-  c.bias = to_c(narrowed.bias);
-  c.mask = to_c(narrowed.mask);
-  c.query_offsets = hand_out(vectors.query_offsets, query_offsets, "query_offsets");
-  if (inputs.key_lengths.present()) c.key_lengths = hand_out(vectors.key_lengths, key_lengths, "key_lengths");
-  *range = c;
+  point_to(c.query_offsets, vectors.query_offsets, query_offsets, "query_offsets");
+  if (narrowed.key_lengths.present()) point_to(c.key_lengths, vectors.key_lengths, key_lengths, "key_lengths");
+  hand_out(range, c);
+  std::copy(vectors.query_offsets.begin(), vectors.query_offsets.end(), query_offsets);
+  std::copy(vectors.key_lengths.begin(), vectors.key_lengths.end(), key_lengths);
 }
 
 /// Parts, or their gradients.

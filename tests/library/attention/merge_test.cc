@@ -372,6 +372,26 @@ TEST(NarrowKeys, NarrowKeys_BadRange_IsRefused) {
   expect_refused([&] { (void)narrow_keys(in, 0, 9, vectors); }, "key_lengths has shape (1,1,1,1)");
 }
 
+TEST(NarrowKeys, NarrowKeys_VectorOutOfRange_IsRefused) {
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
+  CaseSpec spec;
+  spec.S = 12;
+  verify::Case problem(spec);
+  KeyRangeVectors vectors;
+  AttentionInputs in = problem.inputs();
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(in.q.shape[0]), 0);
+  in.query_offsets = make_vector_view(numbers.data(), in.q.shape[0]);
+  numbers.back() = kLeast;
+  expect_refused([&] { (void)narrow_keys(in, 1, 2, vectors); },
+                 "] is -9223372036854775808 but must be -115292150460684");
+  in.key_lengths = in.query_offsets;
+  in.query_offsets = {};
+  expect_refused([&] { (void)narrow_keys(in, 1, 2, vectors); }, "] is -9223372036854775808 but must be 0 to ");
+  in.key_lengths = {};
+  in.q.shape[0] = std::int64_t{1} << 61;
+  expect_refused([&] { (void)narrow_keys(in, 1, 2, vectors); }, "B is ");
+}
+
 TEST(NarrowKeys, NarrowKeys_Int8Keys_NarrowsTheirScales) {
   CaseSpec spec;
   spec.Hkv = 2;

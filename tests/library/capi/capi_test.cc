@@ -3,6 +3,8 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -210,6 +212,67 @@ TEST(CApi, Merge_NullArgument_IsRefusedByName) {
   std::int64_t offsets[kB];
   EXPECT_EQ(headgate_narrow_keys(&range, &inputs, 0, 2, offsets, nullptr), HEADGATE_INVALID_ARGUMENT);
   EXPECT_STREQ(headgate_last_error(), "headgate_narrow_keys: key_lengths is null but receives 2 numbers");
+}
+
+TEST(CApi, NarrowKeys_FailingCall_WritesNothing) {
+  const MergeCall call;
+  const headgate_attention_inputs inputs = c_inputs(call.in);
+  const headgate_attention_inputs empty = HEADGATE_ATTENTION_INPUTS_INIT;
+  headgate_attention_inputs range = empty;
+  std::int64_t offsets[kB] = {777, 777}, lengths[kB] = {777, 777};
+  EXPECT_EQ(headgate_narrow_keys(&range, &inputs, 0, 2, offsets, nullptr), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_EQ(headgate_narrow_keys(&range, &inputs, 0, 2, nullptr, lengths), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_EQ(std::memcmp(&range, &empty, sizeof range), 0);
+  EXPECT_TRUE(offsets[0] == 777 && offsets[1] == 777 && lengths[0] == 777 && lengths[1] == 777);
+}
+
+TEST(CApi, NarrowKeys_StructSize_LimitsWhatIsWritten) {
+  constexpr std::size_t kOlder = offsetof(headgate_attention_inputs, query_offsets),
+                        kNewer = sizeof(headgate_attention_inputs) + 80;
+  const MergeCall call;
+  const headgate_attention_inputs inputs = c_inputs(call.in);
+  std::int64_t offsets[kB], lengths[kB];
+  struct {
+    headgate_attention_inputs known;
+    std::byte later[160];
+  } range;
+  const auto narrow = [&](std::size_t size) {
+    std::memset(&range, 0xAB, sizeof range);
+    std::memset(&range, 0, std::min(size, kNewer));
+    range.known.struct_size = size;
+    return headgate_narrow_keys(&range.known, &inputs, 0, 2, offsets, lengths);
+  };
+  const auto unwritten_from = [&](std::size_t size) {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(&range);
+    return std::all_of(bytes + size, bytes + sizeof range, [](unsigned char byte) { return byte == 0xAB; });
+  };
+  EXPECT_EQ(narrow(0), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("range.struct_size is 0 but must be"), std::string::npos);
+  EXPECT_EQ(narrow(kOlder), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("but the range has tensors beyond it"), std::string::npos);
+  EXPECT_TRUE(unwritten_from(kOlder));
+  EXPECT_EQ(narrow(kNewer), HEADGATE_OK) << headgate_last_error();
+  EXPECT_EQ(range.known.struct_size, kNewer);
+  EXPECT_TRUE(unwritten_from(kNewer));
+}
+
+TEST(CApi, NarrowKeys_Int8Keys_HasTheRangeOfCpp) {
+  MergeCall call;
+  call.in.k.dtype = call.in.v.dtype = DType::i8;
+  for (ConstTensorView* scale : {&call.in.k_scale, &call.in.v_scale}) {
+    *scale = call.tensor(DType::f32, {kB, kHkv, kS, 1});
+  }
+  KeyRangeVectors vectors;
+  const headgate_attention_inputs cpp = c_inputs(narrow_keys(call.in, 1, kS, vectors));
+  headgate_attention_inputs inputs = c_inputs(call.in);
+  std::int64_t offsets[kB], lengths[kB];
+  ASSERT_EQ(headgate_narrow_keys(&inputs, &inputs, 1, kS, offsets, lengths), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(std::equal(offsets, offsets + kB, vectors.query_offsets.begin()));
+  EXPECT_TRUE(std::equal(lengths, lengths + kB, vectors.key_lengths.begin()));
+  EXPECT_TRUE(inputs.query_offsets.data == offsets && inputs.key_lengths.data == lengths);
+  inputs.query_offsets.data = cpp.query_offsets.data;
+  inputs.key_lengths.data = cpp.key_lengths.data;
+  EXPECT_EQ(std::memcmp(&inputs, &cpp, sizeof cpp), 0);
 }
 
 TEST(CApi, Caches_PagedAndInt8_HaveTheBitsOfCpp) {
