@@ -45,7 +45,9 @@
  * is read when has_window is 1, and the gate function 0 is the default.
  *
  * Every function may be called from several threads at once, except where it says otherwise, and in a child of fork().
- * No C++ exception leaves the library, and it never prints nor ends the process.
+ * No C++ exception leaves the library, and it does not end the process: where the system has no more threads to give, a
+ * call runs on fewer. It prints only if the environment variable HEADGATE_VERBOSE is set: a line for each call, on
+ * stderr.
  */
 
 #ifdef __cplusplus
@@ -272,8 +274,9 @@ HEADGATE_API headgate_status headgate_attention_backward(const headgate_attentio
  * query offsets relative to key `begin`, so that causality, window and ALiBi are as in the whole. `query_offsets`
  * receives B numbers, and so does `key_lengths`, which may be NULL where inputs->key_lengths is absent. The result
  * points into the memory of `inputs` and into these two, which must live as long as it is used. `sinks` and `gate`
- * stay; take them out where they must not count again. range->struct_size is set. 0 <= begin <= end <= S; packed
- * batches are refused. */
+ * stay; take them out where they must not count again. The caller sets range->struct_size, as _INIT does: no byte
+ * beyond it is written, and a struct that is too small for the range is refused. `range` may be `inputs`. 0 <= begin <=
+ * end <= S; packed batches are refused. */
 HEADGATE_API headgate_status headgate_narrow_keys(headgate_attention_inputs* range,
                                                   const headgate_attention_inputs* inputs, int64_t begin, int64_t end,
                                                   int64_t* query_offsets, int64_t* key_lengths);

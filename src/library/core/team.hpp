@@ -80,9 +80,15 @@ class Team {
   bool alone_;
 };
 
-/// body(team) in each thread of a team of `threads`.
+/// How many threads a team of `threads` can have: fewer where the system has none left to give, at least 1. OpenMP's
+/// runtime would end the process there. Creates threads only where the team is larger than the calling thread's last
+/// one.
+int startable_threads(int threads);
+
+/// body(team) in each thread of a team of at most `threads`.
 template <class Body>
 void run_team(int threads, const Body& body) {
+  if (threads > 1) threads = startable_threads(threads);
   if (threads == 1) return body(Team(0, true));
 #pragma omp parallel num_threads(threads) default(none) shared(body)
   body(Team(omp_get_thread_num(), false));

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <omp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <new>
+
+#include "library/core/team.hpp"
+
+namespace headgate {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// The teams of a thread that need no probe.
+struct Proven {
+  /// The size of the last team. GCC's runtime keeps its threads for the next one, and ends those that a smaller team
+  /// does not need.
+  int last_team = 1;
+  /// What the last probe has found, good for kValidity: teams whose sizes alternate are not probed each time.
+  int threads = 1;
+  Clock::time_point when{};
+
+  static constexpr std::chrono::seconds kValidity{1};
+  bool covers(int size) const { return size <= last_team || (size <= threads && Clock::now() - when < kValidity); }
+};
+
+thread_local Proven proven;
+
+/// A thread that lives until `end` is unlocked.
+struct ProbeThread {
+  std::mutex* end = nullptr;
+  pthread_t handle{};
+  pid_t id = 0;
+};
+
+void* live_until_end(void* argument) {
+  auto* probe = static_cast<ProbeThread*>(argument);
+  probe->id = gettid();
+  const std::lock_guard wait(*probe->end);
+  return nullptr;
+}
+
+/// Waits until the thread no longer counts against the limits of the system, which it does for a moment after its end.
+void wait_for_release(pid_t id) {
+  constexpr int kMost = 10000;  // another thread may get the same id
+  for (int n = 0; n < kMost && tgkill(getpid(), id, 0) == 0; ++n) sched_yield();
+}
+
+/// How many of `count` more threads the system gives: creates them, all alive at once, and ends them.
+int more_threads(int count) {
+  const std::unique_ptr<ProbeThread[]> probes(new (std::nothrow) ProbeThread[static_cast<std::size_t>(count)]);
+  if (probes == nullptr) return 0;
+  std::mutex end;
+  std::unique_lock hold(end);
+  int created = 0;
+  for (; created < count; ++created) {
+    ProbeThread& probe = probes[static_cast<std::size_t>(created)];
+    probe.end = &end;
+    if (pthread_create(&probe.handle, nullptr, live_until_end, &probe) != 0) break;
+  }
+  hold.unlock();
+  for (int n = 0; n < created; ++n) pthread_join(probes[static_cast<std::size_t>(n)].handle, nullptr);
+  for (int n = 0; n < created; ++n) wait_for_release(probes[static_cast<std::size_t>(n)].id);
+  return created;
+}
+
+}  // namespace
+
+int startable_threads(int threads) {
+  if (!proven.covers(threads)) {
+    if (omp_get_active_level() >= omp_get_max_active_levels()) return threads;  // OpenMP creates none
+    threads = proven.last_team + more_threads(threads - proven.last_team);
+    proven.threads = threads;
+    proven.when = Clock::now();
+  }
+  proven.last_team = threads;
+  return threads;
+}
+
+}  // namespace headgate
