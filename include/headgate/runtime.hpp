@@ -68,13 +68,16 @@ HEADGATE_API const Backend& find_backend(const std::string& name);
 
 /// How one call runs. What is left at its default follows the process.
 struct ExecutionContext {
-  int threads = 0;          ///< 0: default_threads(), or one where two take longer; at most max_threads()
+  /// 0: default_threads(), or one where two take longer; at most max_threads(). Where the system has no more threads to
+  /// give, the call runs on fewer, with the same bits.
+  int threads = 0;
   std::int64_t target = 0;  ///< a vector target that this CPU can run, of find_target(); 0: active_target_bit()
   /// Of find_backend(). Null: the one that set_backend() forces, else the first that can compute the call.
   const Backend* backend = nullptr;
-  /// Null: the call runs to its end. Otherwise the thread that made the call calls this function between parts of the
-  /// work; in a child of fork() the thread that computes does. If it returns true, the call throws Cancelled, and its
-  /// outputs are unspecified. The function must not throw, and must exist for as long as the context is used.
+  /// Null: the call runs to its end. Otherwise the thread that made the call calls this function before the work and
+  /// between parts of it; in a child of fork() the thread that computes does. If it returns true, the call throws
+  /// Cancelled, and its outputs are unspecified. The function must not throw, and must exist for as long as the context
+  /// is used.
   const std::function<bool()>* cancelled = nullptr;
 };
 

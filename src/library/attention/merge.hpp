@@ -23,7 +23,7 @@ struct MergeProblem {
   TensorView dgate;
 };
 
-/// Throws nothing but std::bad_alloc, before any output is written (cpu/merge_kernel.cc).
+/// Throws std::bad_alloc, before any output is written, and Cancelled (cpu/merge_kernel.cc).
 void cpu_merge(const MergeProblem& problem);
 
 }  // namespace headgate

@@ -17,11 +17,11 @@ inline void throw_if_cancelled(const ExecutionContext& context) {
 }
 
 /// Cancellation of a call whose threads share its work as tasks. Each thread asks before a task, and skips it on true;
-/// the thread that made the call asks the caller on behalf of all. Without a callback in the context a
-/// question costs one comparison.
+/// the thread that made the call asks the caller on behalf of all. It asks once at construction, since the other
+/// threads may take every task. Without a callback in the context a question costs one comparison.
 class Cancellation {
  public:
-  explicit Cancellation(const ExecutionContext& context) : callback_(context.cancelled) {}
+  explicit Cancellation(const ExecutionContext& context) : callback_(context.cancelled) { requested(); }
   Cancellation(const Cancellation&) = delete;
   Cancellation& operator=(const Cancellation&) = delete;
 

@@ -2,9 +2,11 @@
 // Checks that calls whose context cancels them end, throw Cancelled, and affect no later call; and that a call may be
 // made within another's callback, and within loops of OpenMP.
 
+#include <array>
 #include <functional>
 #include <vector>
 
+#include "headgate/merge.hpp"
 #include "headgate/statistics.hpp"
 #include "library/attention/property.hpp"
 #include "support/cancellable.hpp"
@@ -34,6 +36,11 @@ Work backward_of(verify::Case& problem) {
             attention_backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(), options);
           },
           [&] { return problem.gradient_bytes(); }};
+}
+
+std::vector<std::uint8_t> bytes_of(const std::vector<float>& numbers) {
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(numbers.data());
+  return {bytes, bytes + numbers.size() * sizeof(float)};
 }
 
 CaseSpec spec_of(std::int64_t B, std::int64_t Hkv, std::int64_t T, std::int64_t S) {
@@ -94,11 +101,45 @@ TEST(Cancel, Statistics_Cancelled_EndAtATile) {
                     options.context = context;
                     attention_statistics(statistics, problem.inputs(), lse, {}, options);
                   },
-                  [&] {
-                    const auto* bytes = reinterpret_cast<const std::uint8_t*>(mass.data());
-                    return std::vector<std::uint8_t>(bytes, bytes + mass.size() * sizeof(float));
-                  }};
+                  [&] { return bytes_of(mass); }};
   expect_cancellable(work, 10);
+}
+
+TEST(Cancel, Merge_Cancelled_EndsBetweenRows) {
+  constexpr Shape kShape{1, 2, 400, 24};
+  std::vector<float> attn(2 * 400 * 24, 0.5F), lse(2 * 400, 1.0F), written(attn.size());
+  const ConstTensorView rows = make_view(attn.data(), kShape);
+  const MergePart part{rows, make_view(lse.data(), Shape{1, 2, 400, 1})};
+  const std::array<MergePart, 2> parts{part, part};
+  AttentionIncoming incoming;
+  incoming.dy = rows;
+  AttentionOptions options;
+  const auto run_backward = [&](const ExecutionContext& context) {
+    options.context = context;
+    const std::array<MergePartGradients, 2> gradients{MergePartGradients{make_view(written.data(), kShape), {}}};
+    attention_merge_backward(gradients, {}, parts, {}, incoming, options);
+  };
+  const auto run_forward = [&](const ExecutionContext& context) {
+    options.context = context;
+    AttentionOutputs outputs;
+    outputs.y = make_view(written.data(), kShape);
+    attention_merge(outputs, parts, {}, options);
+  };
+  expect_cancellable({"merge", run_forward, [&] { return bytes_of(written); }}, 10);
+  expect_cancellable({"merge backward", run_backward, [&] { return bytes_of(written); }}, 10);
+}
+
+// The other threads may take every task.
+TEST(Cancel, CallbackThatIsAlwaysTrue_AnyThreads_CancelsEachCall) {
+  verify::Case problem(spec_of(1, 1, 64, 64));
+  const Work forward = forward_of(problem), backward = backward_of(problem);
+  for (int n = 0; n < 200; ++n) {
+    for (const Work* work : {&forward, &backward}) {
+      Canceller canceller(0);
+      EXPECT_THROW(work->call({.threads = 2, .cancelled = canceller.callback()}), Cancelled) << work->name;
+      EXPECT_EQ(canceller.asked(), 1);
+    }
+  }
 }
 
 /// The outputs of a call whose progress callback makes calls of its own.

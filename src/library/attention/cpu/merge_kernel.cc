@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "library/attention/merge.hpp"
+#include "library/core/cancellation.hpp"
 #include "library/core/dispatch.hpp"
 #include "library/core/team.hpp"
 #include "library/core/workspace.hpp"
@@ -170,13 +171,17 @@ void merge_typed(const MergeProblem& m) {
   const int threads = static_cast<int>(std::clamp<std::int64_t>(rows, 1, m.context.threads));
   const bool backward = m.incoming.dy.present();
   const Placed<MergeBuffers<T>> shared(threads, round_up(m.Dv, kLanes<T>));
+  constexpr std::int64_t kRowsBetweenQuestions = 64;
+  Cancellation cancellation(m.context);
   run_team(threads, [&](const Team& team) {
     const MergeWorker<T> worker(m, *shared, team.thread());
     team.in_parts(rows, [&](std::int64_t n) {
+      if (cancellation.requested(n, kRowsBetweenQuestions)) return;
       const std::int64_t b = n / (m.Hq * m.T), h = n / m.T % m.Hq, i = n % m.T;
       backward ? worker.backward(b, h, i) : worker.forward(b, h, i);
     });
   });
+  cancellation.throw_if_seen();
 }
 
 }  // namespace headgate::HWY_NAMESPACE
