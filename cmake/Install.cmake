@@ -6,7 +6,8 @@ install(TARGETS headgate EXPORT headgateTargets)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/headgate DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(TARGET headgate_tool)
   install(TARGETS headgate_tool)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/ DESTINATION ${headgate_examples_dir} FILES_MATCHING PATTERN *.json PATTERN python EXCLUDE)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/ DESTINATION ${headgate_examples_dir} FILES_MATCHING PATTERN *.json
+          PATTERN python EXCLUDE PATTERN first_attention EXCLUDE)
 
   get_target_property(tool_texts headgate_tool HEADGATE_TEXTS)
   if(tool_texts)
