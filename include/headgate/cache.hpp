@@ -121,7 +121,8 @@ class HEADGATE_API KvCache {
 
   /// More pages, in memory of the cache's own; views of its tensors end. For a cache that has memory of its own.
   void grow(std::int64_t pages);
-  /// Copies every page to larger tensors of the caller's, which differ in P alone, and goes on there.
+  /// Copies every page to larger tensors of the caller's, which differ in P alone, and goes on there. Frees the memory
+  /// of the cache's own, if it has some.
   void move_to(const CacheTensors& tensors);
 
  private:
@@ -134,7 +135,8 @@ class HEADGATE_API KvCache {
   };
 
   const Tokens& tokens(const char* function, std::int64_t sequence) const;
-  std::int64_t pages_needed(const Tokens& of, std::int64_t more) const;
+  std::int32_t open_page(const Tokens& of) const;
+  std::int64_t pages_needed(std::span<const std::int64_t> sequences, std::int64_t more) const;
   std::int32_t take_page();
   void release_page(std::int32_t page);
   void copy_page(std::int32_t to, std::int32_t from, std::int64_t rows);

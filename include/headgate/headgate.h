@@ -489,7 +489,8 @@ HEADGATE_API headgate_status headgate_cache_batch(const headgate_cache* cache, h
  * that point into the old one end. */
 HEADGATE_API headgate_status headgate_cache_grow(headgate_cache* cache, int64_t pages);
 
-/** Copies every page to larger tensors of the caller's, which differ in P alone, and goes on there. */
+/** Copies every page to larger tensors of the caller's, which differ in P alone, and goes on there. Frees the memory of
+ * the cache's own, if it has some. */
 HEADGATE_API headgate_status headgate_cache_move_to(headgate_cache* cache, const headgate_cache_tensors* tensors);
 
 /* --- runtime ------------------------------------------------------------------------------------------------ */

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "headgate/convert.hpp"
+#include "library/call/call.hpp"
 #include "library/core/check.hpp"
 #include "library/core/element.hpp"
 
@@ -17,6 +18,7 @@ namespace headgate {
 namespace {
 
 constexpr std::int64_t kAlignment_bytes = 64;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
 
 /// The four tensors of a cache: shape without P, and dtype.
 struct Member {
@@ -37,7 +39,7 @@ Shape shape_of(const CacheShape& s, const Member& m) { return {s.pages, s.kv_hea
 std::int64_t member_bytes(const CacheShape& s, const Member& m) {
   std::int64_t bytes = static_cast<std::int64_t>(dtype_bytes(m.dtype));
   for (const std::int64_t n : shape_of(s, m)) {
-    require(!__builtin_mul_overflow(bytes, n, &bytes) && bytes <= (std::int64_t{1} << 60),
+    require(!__builtin_mul_overflow(bytes, n, &bytes) && bytes <= kMostBytes,
             "cache: {} of shape {} is longer than any memory", m.name, shape_text(shape_of(s, m)));
   }
   return (bytes + kAlignment_bytes - 1) / kAlignment_bytes * kAlignment_bytes;
@@ -46,7 +48,7 @@ std::int64_t member_bytes(const CacheShape& s, const Member& m) {
 void check_shape(const CacheShape& s) {
   const bool known = s.dtype == DType::f32 || s.dtype == DType::f64 || s.dtype == DType::bf16 ||
                      s.dtype == DType::f16 || s.dtype == DType::i8;
-  require(known, "cache: dtype is {} but must be f32, f64, bf16, f16 or i8", dtype_name(s.dtype));
+  require(known, "cache: dtype is {} but must be f32, f64, bf16, f16 or i8", dtype_text(s.dtype));
   require(s.kv_heads >= 1, "cache: kv_heads is {} but must be at least 1", s.kv_heads);
   for (const auto& [name, dim] : {std::pair{"head_dim", s.head_dim}, std::pair{"value_dim", s.value_dim}}) {
     require(dim >= 1 && dim <= kMaxHeadDim, "cache: {} is {} but must be 1 to {}", name, dim, kMaxHeadDim);
@@ -54,6 +56,10 @@ void check_shape(const CacheShape& s) {
   require(s.page >= 1, "cache: page is {} but must be at least 1 token", s.page);
   require(s.pages >= 0 && s.pages <= std::numeric_limits<std::int32_t>::max(), "cache: pages is {} but must be 0 to {}",
           s.pages, std::numeric_limits<std::int32_t>::max());
+  // Of a cache without pages, too: sums of numbers of tokens must not overflow.
+  CacheShape some = s;
+  some.pages = std::max<std::int64_t>(s.pages, 1);
+  for (const Member& m : members(some)) (void)member_bytes(some, m);
 }
 
 CacheShape shape_of(const CacheTensors& t) {
@@ -67,8 +73,8 @@ void check_tensors(const CacheTensors& tensors, const CacheShape& shape) {
   check_shape(shape);
   for (const Member& m : members(shape)) {
     const TensorView& view = tensors.*m.view;
-    require(view.dtype == m.dtype, "cache: {} has dtype {} but must have {}", m.name, dtype_name(view.dtype),
-            dtype_name(m.dtype));
+    require(view.dtype == m.dtype, "cache: {} has dtype {} but must have {}", m.name, dtype_text(view.dtype),
+            dtype_text(m.dtype));
     if (m.dtype == DType::none) continue;
     require(view.shape == shape_of(shape, m), "cache: {} has shape {} but must have {}", m.name, shape_text(view.shape),
             shape_text(shape_of(shape, m)));
@@ -105,7 +111,7 @@ void copy_rows(const TensorView& to, const TensorView& from) {
 
 void check_new_tokens(const char* name, const ConstTensorView& x, const Shape& shape) {
   const bool known = x.dtype == DType::f32 || x.dtype == DType::f64 || x.dtype == DType::bf16 || x.dtype == DType::f16;
-  require(known, "cache append: {} has dtype {} but must be f32, f64, bf16 or f16", name, dtype_name(x.dtype));
+  require(known, "cache append: {} has dtype {} but must be f32, f64, bf16 or f16", name, dtype_text(x.dtype));
   require(x.shape == shape, "cache append: {} has shape {} but must have {}", name, shape_text(x.shape),
           shape_text(shape));
   require(x.numel() == 0 || x.data != nullptr, "cache append: {} has shape {} but null data", name,
@@ -122,7 +128,8 @@ std::size_t cache_bytes(const CacheShape& shape) {
 }
 
 CacheTensors place_cache(void* memory, const CacheShape& shape) {
-  require(memory != nullptr || cache_bytes(shape) == 0, "cache: memory is null");
+  const std::size_t bytes = cache_bytes(shape);
+  require(memory != nullptr || bytes == 0, "cache: memory is null");
   CacheTensors tensors;
   auto* at = static_cast<std::byte*>(memory);
   for (const Member& m : members(shape)) {
@@ -207,12 +214,26 @@ void KvCache::release_page(std::int32_t page) {
   if (--users_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);  // reserved
 }
 
-/// Pages that `more` tokens take, a copy of a shared last page among them.
-std::int64_t KvCache::pages_needed(const Tokens& of, std::int64_t more) const {
+/// The last page, if it is not full, else -1.
+std::int32_t KvCache::open_page(const Tokens& of) const {
+  return of.length < static_cast<std::int64_t>(of.pages.size()) * shape_.page ? of.pages.back() : -1;
+}
+
+/// Pages that `more` tokens of each sequence take, copies of shared open pages among them. Of the sequences that share
+/// one, each that appends leaves it to the others.
+std::int64_t KvCache::pages_needed(std::span<const std::int64_t> sequences, std::int64_t more) const {
   if (more == 0) return 0;
-  const auto held = static_cast<std::int64_t>(of.pages.size());
-  const bool shared_end = of.length < held * shape_.page && users_[static_cast<std::size_t>(of.pages.back())] > 1;
-  return (of.length + more + shape_.page - 1) / shape_.page - held + (shared_end ? 1 : 0);
+  std::int64_t needed = 0;
+  for (auto s = sequences.begin(); s != sequences.end(); ++s) {
+    const Tokens& of = tokens("append", *s);
+    needed += (of.length + more + shape_.page - 1) / shape_.page - static_cast<std::int64_t>(of.pages.size());
+    const std::int32_t open = open_page(of);
+    if (open < 0 || users_[static_cast<std::size_t>(open)] == 1) continue;
+    const auto left = std::count_if(sequences.begin(), s,
+                                    [&](std::int64_t other) { return open_page(tokens("append", other)) == open; });
+    if (users_[static_cast<std::size_t>(open)] - left > 1) ++needed;
+  }
+  return needed;
 }
 
 void KvCache::copy_page(std::int32_t to, std::int32_t from, std::int64_t rows) {
@@ -230,9 +251,9 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
   check_new_tokens("v", v, {B, shape_.kv_heads, T, shape_.value_dim});
   require(T <= shape_.page * std::max<std::int64_t>(shape_.pages, 1),
           "cache append: {} tokens do not fit {} pages of {}", T, shape_.pages, shape_.page);
-  std::int64_t needed = 0;
+  const std::int64_t needed = pages_needed(sequences, T);
   for (auto s = sequences.begin(); s != sequences.end(); ++s) {
-    needed += pages_needed(tokens("append", *s), T);
+    tokens("append", *s);
     require(std::find(sequences.begin(), s, *s) == s, "cache append: sequence {} is there twice", *s);
   }
   require(needed <= free_pages(), "cache append: {} tokens for each of {} sequences need {} pages but {} are free", T,
@@ -245,7 +266,7 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
     Tokens& t = sequences_[static_cast<std::size_t>(sequences[static_cast<std::size_t>(b)])];
     for (std::int64_t done = 0; done < T;) {
       const std::int64_t row = t.length % shape_.page;
-      if (t.length == static_cast<std::int64_t>(t.pages.size()) * shape_.page) {
+      if (open_page(t) < 0) {
         t.pages.push_back(take_page());
       } else if (users_[static_cast<std::size_t>(t.pages.back())] > 1) {
         const std::int32_t own = take_page();
@@ -360,6 +381,7 @@ void KvCache::move_to(const CacheTensors& tensors) {
       copy_rows(rows_of(tensors_.*m.view, page, 0, shape_.page), rows_of(old.*m.view, page, 0, shape_.page));
     }
   }
+  memory_.reset();
 }
 
 }  // namespace headgate

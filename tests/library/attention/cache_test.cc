@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <random>
 #include <string>
@@ -255,9 +256,62 @@ TEST(Cache, Append_BadArguments_IsRefusedAndChangesNothing) {
   EXPECT_EQ(said_by([&] { KvCache(shape_with(DType::f32, 0, 3)); }), "cache: page is 0 but must be at least 1 token");
   EXPECT_EQ(said_by([&] { KvCache(shape_with(DType::i32, 1, 3)); }),
             "cache: dtype is i32 but must be f32, f64, bf16, f16 or i8");
+  EXPECT_EQ(said_by([&] { KvCache(shape_with(static_cast<DType>(99), 1, 3)); }),
+            "cache: dtype is unknown (99) but must be f32, f64, bf16, f16 or i8");
   cache.grow(4);
   append(cache, {s, other}, {{6, 7, 8, 9}, {6, 7, 8, 9}});
   expect_tokens(cache, s, {1, 2, 3, 4, 5, 6, 7, 8, 9});
+}
+
+TEST(Cache, Shape_LongerThanAnyMemory_IsRefusedWithoutPages) {
+  EXPECT_NE(said_by([] {
+              KvCache(shape_with(DType::f32, std::numeric_limits<std::int64_t>::max(), 0));
+            }).find("is longer than any memory"),
+            std::string::npos);
+}
+
+TEST(Cache, PlaceCache_BadShape_IsRefused) {
+  CacheShape shape = shape_with(DType::f32, 4, 3);
+  double memory[8];
+  shape.kv_heads = -1;
+  EXPECT_EQ(said_by([&] { place_cache(memory, shape); }), "cache: kv_heads is -1 but must be at least 1");
+}
+
+TEST(Cache, Append_SequencesThatShareAPage_CopiesAllButOne) {
+  for (const std::int64_t pages : {3, 4}) {
+    KvCache cache(shape_with(DType::f32, 4, pages));
+    const std::int64_t a = cache.add_sequence();
+    append(cache, {a}, {{1, 2}});
+    const std::int64_t b = cache.fork(a), c = cache.fork(a);
+    append(cache, {a, b, c}, {{3}, {4}, {5}});
+    expect_tokens(cache, a, {1, 2, 3});
+    expect_tokens(cache, b, {1, 2, 4});
+    expect_tokens(cache, c, {1, 2, 5});
+    EXPECT_EQ(cache.free_pages(), pages - 3);
+  }
+}
+
+TEST(Cache, Append_SharerStaysOutOfTheBatch_CopiesForEach) {
+  KvCache cache(shape_with(DType::f32, 4, 2));
+  const std::int64_t a = cache.add_sequence();
+  append(cache, {a}, {{1, 2}});
+  const std::int64_t b = cache.fork(a), c = cache.fork(a);
+  EXPECT_EQ(said_by([&] {
+              append(cache, {a, b}, {{3}, {4}});
+            }),
+            "cache append: 1 tokens for each of 2 sequences need 2 pages but 1 are free");
+  for (const std::int64_t s : {a, b, c}) expect_tokens(cache, s, {1, 2});
+}
+
+TEST(Cache, MoveTo_CallersMemory_FreesItsOwnAndDoesNotGrow) {
+  const CacheShape shape = shape_with(DType::f32, 4, 2);
+  std::vector<double> memory(cache_bytes(shape) / sizeof(double) + 1);
+  KvCache cache(shape);
+  const std::int64_t s = cache.add_sequence();
+  append(cache, {s}, {{1, 2, 3}});
+  cache.move_to(place_cache(memory.data(), shape));
+  EXPECT_EQ(said_by([&] { cache.grow(5); }), "cache grow: the memory is the caller's; move_to goes on in another");
+  expect_tokens(cache, s, {1, 2, 3});
 }
 
 TEST(Cache, Storage_CallersMemory_HoldsThePages) {
