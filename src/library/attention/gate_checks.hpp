@@ -6,7 +6,7 @@
 
 #include "headgate/attention.hpp"
 #include "library/call/call.hpp"
-#include "library/core/gate_functions.hpp"
+#include "library/call/gate_fn_check.hpp"
 
 // The checks of arguments that attention and the merge of its parts share.
 
@@ -48,9 +48,7 @@ inline void check_rows_computed(const Call& call, const Argument& lse) {
 }
 
 inline void check_gate_choice(const Call& call, GateFn fn, GateOp op) {
-  if (fn != GateFn::none && gate_row(fn) >= kGateFunctions.size()) {
-    call.fail("gate_fn is {} but must be 0 to {}", static_cast<std::int32_t>(fn), kGateFunctions.size());
-  }
+  check_gate_fn(call, fn);
   check_enum(call, "gate_op", op, GateOp::add);
 }
 

@@ -13,6 +13,7 @@
 #include "library/capi/sized.hpp"
 #include "library/capi/tensors.hpp"
 #include "library/core/check.hpp"
+#include "library/core/format.hpp"
 #include "library/core/option_rows.hpp"
 #include "library/core/rows.hpp"
 #include "library/core/tensor_rows.hpp"
@@ -24,6 +25,17 @@ namespace headgate::capi {
 template <typename Enum>
 constexpr bool same(std::int32_t c, Enum cpp) {
   return c == static_cast<std::int32_t>(cpp);
+}
+
+/// find(name) of an option that C gives by a name of `names`; `other` where it gives none. Errors name the option.
+template <class Find, class Names, typename Value>
+Value find_named(const char* option, const char* name, const Find& find, const Names& names, const Value& other) {
+  if (name == nullptr || *name == '\0') return other;
+  try {
+    return find(name);
+  } catch (const Error&) {
+    throw Error(formatted("options.{} is '{}' but must be one of {}", option, name, comma_separated(names())));
+  }
 }
 
 /// The value of an option that the C API has as `c`, and whose default in C++ is `other`. Calls refuse numbers that are
@@ -40,11 +52,12 @@ Value to_option(C c, [[maybe_unused]] const Value& other) {
 }
 template <>
 inline std::int64_t to_option<std::int64_t>(const char* target, const std::int64_t& /*other*/) {
-  return target == nullptr || *target == '\0' ? 0 : find_target(target);
+  return find_named("target", target, find_target, supported_targets, std::int64_t{0});
 }
 template <>
 inline const Backend* to_option<const Backend*>(const char* backend, const Backend* const& /*other*/) {
-  return backend == nullptr || *backend == '\0' ? nullptr : &find_backend(backend);
+  const auto find = [](const char* name) { return &find_backend(name); };
+  return find_named("backend", backend, find, supported_backends, static_cast<const Backend*>(nullptr));
 }
 
 /// Refuses a value that stands where it is not said to be given.

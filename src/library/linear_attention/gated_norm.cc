@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "library/call/call.hpp"
+#include "library/call/gate_fn_check.hpp"
 #include "library/call/live_threads.hpp"
 #include "library/call/verbose.hpp"
-#include "library/core/gate_functions.hpp"
 #include "library/core/gated_norm_rows.hpp"
 #include "library/linear_attention/small_work.hpp"
 
@@ -16,9 +16,7 @@ namespace {
 void check_options(const Call& call, const GatedNormOptions& options, GatedNormProblem& p) {
   p.eps = options.eps;
   if (!(p.eps >= 0.0 && std::isfinite(p.eps))) call.fail("eps is {} but must be at least 0 and finite", p.eps);
-  if (options.gate_fn != GateFn::none && gate_row(options.gate_fn) >= kGateFunctions.size()) {
-    call.fail("gate_fn is {} but must be 0 to {}", static_cast<std::int32_t>(options.gate_fn), kGateFunctions.size());
-  }
+  check_gate_fn(call, options.gate_fn);
   p.context = call.context(options.context);
 }
 

@@ -2,6 +2,7 @@
 #include "library/linear_attention/short_convolution.hpp"
 
 #include "library/call/call.hpp"
+#include "library/call/gate_fn_check.hpp"
 #include "library/call/live_threads.hpp"
 #include "library/call/verbose.hpp"
 #include "library/core/short_convolution_rows.hpp"
@@ -48,8 +49,7 @@ ShortConvolutionProblem check_inputs(Call& call, const ShortConvolutionInputs& i
   p.inputs = in;
   check_x_and_weight(call, in, p);
   if (options.activation != GateFn::silu && options.activation != GateFn::none) {
-    call.fail("activation is {} but must be {} (none) or {} (silu)", static_cast<std::int32_t>(options.activation),
-              static_cast<std::int32_t>(GateFn::none), static_cast<std::int32_t>(GateFn::silu));
+    call.fail("activation is {} but must be silu or none", gate_fn_text(options.activation));
   }
   p.activation = options.activation;
   p.context = call.context(options.context);

@@ -409,7 +409,7 @@ std::vector<BadCall> bad_values() {
        {"causality is 2 but must be 0 to 1"}},
       {"gate_fn",
        [](SampleCall& c) { c.options.gate_fn = static_cast<GateFn>(7); },
-       {"gate_fn is 7 but must be 0 to 6"}},
+       {"gate_fn is 7 but must be one of sigmoid, sigmoid2, ns_sigmoid, silu, softplus, identity, none"}},
       {"gate_fn_negative", [](SampleCall& c) { c.options.gate_fn = static_cast<GateFn>(-1); }, {"gate_fn is -1"}},
       {"gate_op",
        [](SampleCall& c) { c.options.gate_op = static_cast<GateOp>(2); },

@@ -233,7 +233,7 @@ static void test_convolution_refusals(void) {
   CHECK_SAYS("headgate_short_convolution_forward: outputs is null");
   p.options.activation = HEADGATE_GATE_FN_SIGMOID;
   CHECK_STATUS(convolution_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("activation is 1");
+  CHECK_SAYS("activation is sigmoid but must be silu or none");
   setup_convolution(&p);
   p.options.struct_size = 8;
   CHECK_STATUS(convolution_forward(&p), HEADGATE_INVALID_ARGUMENT);
@@ -337,7 +337,7 @@ static void test_norm_refusals(void) {
   setup_norm(&p);
   p.options.gate_fn = 7;
   CHECK_STATUS(norm_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("gate_fn is 7");
+  CHECK_SAYS("gate_fn is 7 but must be one of sigmoid, sigmoid2, ns_sigmoid, silu, softplus, identity, none");
   setup_norm(&p);
   p.options.struct_size = 8;
   CHECK_STATUS(norm_forward(&p), HEADGATE_INVALID_ARGUMENT);

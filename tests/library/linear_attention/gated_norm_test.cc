@@ -343,7 +343,8 @@ TEST(GatedNorm, ForwardArguments_ThatDoNotFit_AreRefusedByName) {
   expect_forward_error([](A& a) { a.options.eps = -1.0; }, "eps is -1 but must be at least 0 and finite");
   expect_forward_error([](A& a) { a.options.eps = kInfinity; }, "eps is inf but must be at least 0 and finite");
   expect_forward_error([](A& a) { a.options.eps = std::nan(""); }, "eps is nan but must be at least 0 and finite");
-  expect_forward_error([](A& a) { a.options.gate_fn = static_cast<GateFn>(7); }, "gate_fn is 7 but must be 0 to 6");
+  expect_forward_error([](A& a) { a.options.gate_fn = static_cast<GateFn>(7); },
+                       "gate_fn is 7 but must be one of sigmoid, ");
   expect_forward_error([](A& a) { a.options.context.threads = -1; }, "");
 }
 

@@ -496,7 +496,7 @@ TEST(ShortConvolution, ForwardArguments_ThatDoNotFit_AreRefusedByName) {
   expect_forward_error([](A& a) { a.outputs.y.shape[2] = 7; }, "y has shape (1,1,7,2) but (B,1,T,C) is (1,1,8,2)");
   expect_forward_error([](A& a) { a.outputs.y.strides[2] = 0; }, "y has shape (1,1,8,2) and strides");
   expect_forward_error([](A& a) { a.options.activation = GateFn::sigmoid; },
-                       "activation is 1 but must be 0 (none) or 4 (silu)");
+                       "activation is sigmoid but must be silu or none");
   expect_forward_error([](A& a) { a.options.context.threads = -1; }, "");
   expect_forward_error([](A& a) { a.p.bounds[0] = 1; }, "cu_seqlens[0] is 1 but must be 0");
   expect_forward_error([](A& a) { a.p.bounds[1] = 9; }, "cu_seqlens[1] is 9 but must be at most T = 8");
