@@ -2,7 +2,6 @@
 #pragma once
 
 #include <exception>
-#include <new>
 #include <system_error>
 #include <thread>
 
@@ -10,24 +9,26 @@
 
 namespace headgate {
 
-/// Runs `kernel`, which opens parallel regions of `threads` threads, where they come: in the thread that a fork left,
-/// on a new thread, which gets OpenMP threads of its own. Throws what `kernel` does, and std::bad_alloc where the
-/// system has no thread to give.
+/// Runs `kernel`, which runs teams of `threads` threads, where they start: in the thread that a fork left, on a new
+/// thread, which gets OpenMP threads of its own. Where the system has no thread to give, teams on the thread that a
+/// fork left have one thread (startable_threads). Throws what `kernel` does.
 template <class Kernel>
 void run_on_live_threads(int threads, const Kernel& kernel) {
   if (threads == 1 || !forked_thread()) return kernel();
   std::exception_ptr failure;
+  std::thread live;
   try {
-    std::thread([&] {
+    live = std::thread([&] {
       try {
         kernel();
       } catch (...) {
         failure = std::current_exception();
       }
-    }).join();
+    });
   } catch (const std::system_error&) {
-    throw std::bad_alloc();
+    return kernel();
   }
+  live.join();
   if (failure) std::rethrow_exception(failure);
 }
 

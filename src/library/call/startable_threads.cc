@@ -11,6 +11,7 @@
 #include <mutex>
 #include <new>
 
+#include "headgate/runtime.hpp"
 #include "library/core/team.hpp"
 
 namespace headgate {
@@ -74,6 +75,7 @@ int more_threads(int count) {
 }  // namespace
 
 int startable_threads(int threads) {
+  if (forked_thread()) return 1;
   if (!proven.covers(threads)) {
     if (omp_get_active_level() >= omp_get_max_active_levels()) return threads;  // OpenMP creates none
     threads = proven.last_team + more_threads(threads - proven.last_team);

@@ -2,6 +2,9 @@
 // Checks calls in a child that fork() makes of a process whose OpenMP threads were running: bitwise identical results,
 // without hanging.
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <array>
 #include <thread>
 
@@ -88,6 +91,20 @@ TEST(Fork, ForkedChild_OfAChildAndInThreads_IsBitwiseIdentical) {
               return here && testing::in_forked_child([&] { return run(problem, 2) == expected; }) == "passed";
             }),
             "passed");
+}
+
+/// Lets the calling process start no thread. Returns false where it cannot: root has no limit.
+bool forbid_threads() {
+  constexpr uid_t kNobody = 65534;
+  const rlimit limit{1, 1};
+  return (getuid() != 0 || setuid(kNobody) == 0) && setrlimit(RLIMIT_NPROC, &limit) == 0;
+}
+
+TEST(Fork, ForkedChild_WithoutAThreadToStart_IsBitwiseIdentical) {
+  if (!testing::kCanFork) GTEST_SKIP() << "the thread sanitizer allows no threads after a fork";
+  verify::Case problem(spec_of(40));
+  const Bits expected = run(problem, 2);
+  EXPECT_EQ(testing::in_forked_child([&] { return !forbid_threads() || run(problem, 2) == expected; }), "passed");
 }
 
 TEST(Fork, ForkedChild_BadArgument_ThrowsToTheCaller) {
