@@ -24,7 +24,8 @@ enum {
 };
 
 /** One line on why the last call of this thread that returns a headgate_status failed; "" if it did not. Valid until
- * the next such call of this thread. Never NULL. Longer than 1023 bytes it is cut. */
+ * the next such call of this thread. Never NULL. Longer than 1023 bytes it is cut; a control character in an argument
+ * becomes '?'. */
 HEADGATE_API const char* headgate_last_error(void);
 
 /* --- tensors ------------------------------------------------------------------------------------------------ */

@@ -31,6 +31,10 @@ void clear_last_error() noexcept { error_text[0] = '\0'; }
 void set_last_error(const char* function, const char* message) noexcept {
   const char* text = after_function(function + std::strlen("headgate_"), message);
   const int length = std::snprintf(error_text, kMaxErrorBytes, "%s%s%s", function, *text == ':' ? "" : ": ", text);
+  // One line, whatever an argument holds.
+  for (char* at = error_text; *at != '\0'; ++at) {
+    if (static_cast<unsigned char>(*at) < ' ' || *at == '\x7F') *at = '?';
+  }
   if (length < static_cast<int>(kMaxErrorBytes)) return;
   // A cut must not leave half a UTF-8 character: drop the last one if it has more than one byte.
   std::size_t end = kMaxErrorBytes - 1;

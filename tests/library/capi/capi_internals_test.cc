@@ -43,6 +43,11 @@ TEST(LastError, LongMessage_Utf8_IsCutBetweenCharacters) {
   EXPECT_EQ(std::string(last_error()).size(), 1023U);
 }
 
+TEST(LastError, Message_WithControlCharacters_IsOneLine) {
+  set_last_error("headgate_f", "name is 'a\nb\tc\x7F·'");
+  EXPECT_STREQ(last_error(), "headgate_f: name is 'a?b?c?·'");
+}
+
 struct FirstVersion {
   std::size_t struct_size;
   std::int64_t a;

@@ -419,7 +419,8 @@ TEST(CApi, Options_TargetAndBackend_AreUsed) {
   }
   options.target = "avx9";
   EXPECT_EQ(forward_by_c(call, options), HEADGATE_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(headgate_last_error()).find("'avx9'"), std::string::npos) << headgate_last_error();
+  EXPECT_NE(std::string(headgate_last_error()).find("options.target is 'avx9'"), std::string::npos)
+      << headgate_last_error();
   options.target = "";
   options.backend = "abacus";
   EXPECT_EQ(forward_by_c(call, options), HEADGATE_INVALID_ARGUMENT);
