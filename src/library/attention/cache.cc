@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "headgate/convert.hpp"
+#include "library/attention/convert.hpp"
 #include "library/call/call.hpp"
 #include "library/core/check.hpp"
 #include "library/core/element.hpp"
@@ -280,9 +280,9 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
            {std::tuple{tensors_.k, tensors_.k_scale, k}, std::tuple{tensors_.v, tensors_.v_scale, v}}) {
         const ConstTensorView rows = rows_of(from, b, done, n);
         if (shape_.dtype == DType::i8) {
-          quantize(rows_of(to, page, row, n), rows_of(scale, page, row, n), rows);
+          quantize_unchecked(rows_of(to, page, row, n), rows_of(scale, page, row, n), rows);
         } else {
-          convert(rows_of(to, page, row, n), rows);
+          convert_unchecked(rows_of(to, page, row, n), rows);
         }
       }
       done += n;

@@ -4,30 +4,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <initializer_list>
 #include <type_traits>
 
-#include "library/core/check.hpp"
+#include "library/attention/convert.hpp"
+#include "library/call/call.hpp"
 #include "library/core/convert.hpp"
 #include "library/core/element.hpp"
 
 namespace headgate {
 namespace {
 
-void check_view(const char* function, const char* name, const ConstTensorView& view,
-                std::initializer_list<DType> dtypes) {
-  const bool known = std::find(dtypes.begin(), dtypes.end(), view.dtype) != dtypes.end();
-  require(known, "{}: {} has dtype {} but must be {}", function, name, dtype_name(view.dtype),
-          dtypes.size() == 1 ? dtype_name(*dtypes.begin()) : "f32, f64, bf16 or f16");
-  const bool sized = std::all_of(view.shape.begin(), view.shape.end(), [](std::int64_t n) { return n >= 0; });
-  require(sized, "{}: {} has shape {} but sizes must be at least 0", function, name, shape_text(view.shape));
-  require(view.numel() == 0 || view.data != nullptr, "{}: {} has shape {} but null data", function, name,
-          shape_text(view.shape));
-}
-
-void check_shape(const char* function, const char* name, const ConstTensorView& view, const Shape& shape) {
-  require(view.shape == shape, "{}: {} has shape {} but must have {}", function, name, shape_text(view.shape),
-          shape_text(shape));
+void check_numbers(Call& call, const ConstTensorView& from) {
+  call.input({"from", from}, {DType::f32, DType::f64, DType::bf16, DType::f16});
 }
 
 /// visit(i0, i1, i2) for every row.
@@ -105,10 +93,7 @@ void quantize_rows(const TensorView& to, const TensorView& scale, const ConstTen
 
 }  // namespace
 
-void convert(const TensorView& to, const ConstTensorView& from) {
-  check_view("convert", "from", from, {DType::f32, DType::f64, DType::bf16, DType::f16});
-  check_view("convert", "to", to, {DType::f32, DType::f64, DType::bf16, DType::f16});
-  check_shape("convert", "to", to, from.shape);
+void convert_unchecked(const TensorView& to, const ConstTensorView& from) {
   switch (to.dtype) {
     case DType::f64: return convert_to<double>(to, from);
     case DType::bf16: return convert_to<BFloat16>(to, from);
@@ -117,18 +102,33 @@ void convert(const TensorView& to, const ConstTensorView& from) {
   }
 }
 
-void quantize(const TensorView& to, const TensorView& scale, const ConstTensorView& from) {
-  check_view("quantize", "from", from, {DType::f32, DType::f64, DType::bf16, DType::f16});
-  check_view("quantize", "to", to, {DType::i8});
-  check_view("quantize", "scale", scale, {DType::f32});
-  check_shape("quantize", "to", to, from.shape);
-  check_shape("quantize", "scale", scale, {from.shape[0], from.shape[1], from.shape[2], 1});
+void quantize_unchecked(const TensorView& to, const TensorView& scale, const ConstTensorView& from) {
   switch (from.dtype) {
     case DType::f64: return quantize_rows<double>(to, scale, from);
     case DType::bf16: return quantize_rows<BFloat16>(to, scale, from);
     case DType::f16: return quantize_rows<Float16>(to, scale, from);
     default: return quantize_rows<float>(to, scale, from);
   }
+}
+
+void convert(const TensorView& to, const ConstTensorView& from) {
+  Call call("convert");
+  check_numbers(call, from);
+  call.output({"to", to}, {DType::f32, DType::f64, DType::bf16, DType::f16});
+  call.shape({"to", to}, "from", from.shape);
+  call.no_overlap();
+  if (from.numel() > 0) convert_unchecked(to, from);
+}
+
+void quantize(const TensorView& to, const TensorView& scale, const ConstTensorView& from) {
+  Call call("quantize");
+  check_numbers(call, from);
+  call.output({"to", to}, {DType::i8});
+  call.output({"scale", scale}, {DType::f32});
+  call.shape({"to", to}, "from", from.shape);
+  call.shape({"scale", scale}, "that of its rows", {from.shape[0], from.shape[1], from.shape[2], 1});
+  call.no_overlap();
+  quantize_unchecked(to, scale, from);
 }
 
 }  // namespace headgate

@@ -10,6 +10,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "headgate/convert.hpp"
@@ -358,9 +359,29 @@ TEST(Convert, Conversion_SixteenBitAndInt8_RoundsToNearest) {
   EXPECT_TRUE(std::isnan(scale[0])) << scale[0];
   EXPECT_EQ(scale[1], kInfinity);
   EXPECT_EQ(said_by([&] { convert(make_vector_view(scale.data(), 2), make_vector_view(x.data(), n)); }),
-            "convert: to has shape (1,1,1,2) but must have (1,1,1,6)");
+            "convert: to has shape (1,1,1,2) but from is (1,1,1,6)");
   EXPECT_EQ(said_by([&] { quantize(make_vector_view(scale.data(), 2), {}, make_vector_view(x.data(), n)); }),
             "quantize: to has dtype f32 but must be i8");
+}
+
+TEST(Convert, Conversion_OverlappingViews_IsRefused) {
+  std::vector<float> x(8, 1.0F);
+  EXPECT_EQ(said_by([&] { convert(make_vector_view(x.data(), 4), make_vector_view(x.data() + 2, 4)); }).substr(0, 25),
+            "convert: to overlaps from");
+  EXPECT_EQ(said_by([&] {
+              convert(make_view(x.data(), Shape{1, 1, 2, 2}, {0, 0, 0, 1}),
+                      make_view(std::as_const(x).data() + 4, Shape{1, 1, 2, 2}));
+            }),
+            "convert: to has shape (1,1,2,2) and strides (0,0,0,1) under which elements overlap");
+  EXPECT_EQ(x, std::vector<float>(8, 1.0F));
+  convert(make_view(x.data(), Shape{1, 1, 4, 1}, {0, 0, 2, 1}),
+          make_view(std::as_const(x).data() + 1, Shape{1, 1, 4, 1}, {0, 0, 2, 1}));  // interleaved
+}
+
+TEST(Convert, Conversion_ManyRowsWithoutElements_ReturnsAtOnce) {
+  float x = 0.0F;
+  const Shape shape{std::int64_t{1} << 40, 1, 1, 0};
+  convert(make_view(&x, shape), make_view(static_cast<const float*>(&x), shape));
 }
 
 TEST(Views, HeadsView_TokensByHeads_HasTheRightStrides) {
