@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "library/attention/backend.hpp"
 #include "library/attention/call_report.hpp"
+#include "library/core/attention_tensors.hpp"
 
 namespace headgate {
 
 void attention_backward(const AttentionGradients& gradients, const AttentionInputs& inputs, const AttentionSaved& saved,
                         const AttentionIncoming& incoming, const AttentionOptions& options) {
   BackwardProblem problem = check_backward(gradients, inputs, saved, incoming, options);
-  run_reported("attention_backward", problem, options, [&] { backend_for(problem).backward(problem); });
+  const Backend& backend = backend_for(problem);
+  // Kernels visit every batch, of which there may be any number without queries.
+  const bool writes = std::any_of(kAttentionGradients.begin(), kAttentionGradients.end(),
+                                  [&](const auto& row) { return (gradients.*row.member).numel() > 0; });
+  if (!writes) return;
+  run_reported("attention_backward", problem, options, [&] { backend.backward(problem); });
 }
 
 }  // namespace headgate

@@ -121,5 +121,17 @@ TEST(Backward, OneKey_LargeScores_HasWeightOne) {
   }
 }
 
+TEST(Backward, ManyBatchesWithoutQueries_DqAlone_ReturnsAtOnce) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 40;
+  float x = 0.0F;
+  const TensorView rows(&x, DType::f32, {kMany, 1, 0, 1}, {0, 0, 0, 0});
+  AttentionInputs in;
+  in.q = rows;
+  in.k = in.v = ConstTensorView(&x, DType::f32, {kMany, 1, 5, 1}, {0, 0, 0, 0});
+  AttentionGradients gradients;
+  gradients.dq = rows;
+  attention_backward(gradients, in, {rows, rows, {}}, {rows, {}});
+}
+
 }  // namespace
 }  // namespace headgate

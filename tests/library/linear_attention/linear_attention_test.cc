@@ -244,5 +244,13 @@ TEST(LinearAttention, Cancelled_AtAnyPoint_EndsAndAffectsNoLaterCall) {
   expect_cancellable(backward_of(problem), 2);
 }
 
+TEST(LinearAttention, ManyBatchesWithoutTokens_Forward_ReturnsAtOnce) {
+  float x = 0.0F;
+  const TensorView rows(&x, DType::f32, {std::int64_t{1} << 40, 1, 0, 1}, {0, 0, 0, 0});
+  LinearAttentionInputs in;
+  in.q = in.k = in.v = rows;
+  linear_attention_forward({rows, {}}, in, {});
+}
+
 }  // namespace
 }  // namespace headgate
