@@ -48,6 +48,27 @@ void* live_until_end(void* argument) {
   return nullptr;
 }
 
+/// Attributes of a stack a little larger than the default. Stacks of threads that have ended stay mapped for later ones
+/// that need no more, and LLVM's runtime adds some bytes to the default: under a limit of address space its threads
+/// have to get these stacks.
+class ProbeAttributes {
+ public:
+  ProbeAttributes() {
+    constexpr std::size_t kMargin_bytes = std::size_t{64} << 10;
+    std::size_t stack_bytes = 0;
+    pthread_attr_init(&attributes_);
+    pthread_attr_getstacksize(&attributes_, &stack_bytes);
+    pthread_attr_setstacksize(&attributes_, stack_bytes + kMargin_bytes);
+  }
+  ~ProbeAttributes() { pthread_attr_destroy(&attributes_); }
+  ProbeAttributes(const ProbeAttributes&) = delete;
+  ProbeAttributes& operator=(const ProbeAttributes&) = delete;
+  const pthread_attr_t* get() const { return &attributes_; }
+
+ private:
+  pthread_attr_t attributes_{};
+};
+
 /// Waits until the thread no longer counts against the limits of the system, which it does for a moment after its end.
 void wait_for_release(pid_t id) {
   constexpr int kMost = 10000;  // another thread may get the same id
@@ -58,13 +79,14 @@ void wait_for_release(pid_t id) {
 int more_threads(int count) {
   const std::unique_ptr<ProbeThread[]> probes(new (std::nothrow) ProbeThread[static_cast<std::size_t>(count)]);
   if (probes == nullptr) return 0;
+  const ProbeAttributes attributes;
   std::mutex end;
   std::unique_lock hold(end);
   int created = 0;
   for (; created < count; ++created) {
     ProbeThread& probe = probes[static_cast<std::size_t>(created)];
     probe.end = &end;
-    if (pthread_create(&probe.handle, nullptr, live_until_end, &probe) != 0) break;
+    if (pthread_create(&probe.handle, attributes.get(), live_until_end, &probe) != 0) break;
   }
   hold.unlock();
   for (int n = 0; n < created; ++n) pthread_join(probes[static_cast<std::size_t>(n)].handle, nullptr);
