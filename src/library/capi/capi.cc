@@ -77,7 +77,7 @@ void hand_out(headgate_attention_inputs* to, const headgate_attention_inputs& fr
 /// `range` may be `given`.
 void narrow(headgate_attention_inputs* range, const headgate_attention_inputs* given, std::int64_t begin,
             std::int64_t end, std::int64_t* query_offsets, std::int64_t* key_lengths) {
-  const auto sizes = older_sizes<kAttentionInputs>();
+  const auto& sizes = older_sizes<kAttentionInputs>();
   auto c = read_sized(static_cast<const headgate_attention_inputs*>(range), "range", sizes);
   KeyRangeVectors vectors;
   const AttentionInputs narrowed = narrow_keys(to_inputs(given), begin, end, vectors);
