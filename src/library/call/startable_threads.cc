@@ -2,8 +2,11 @@
 #include <omp.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
+
+#if defined(__linux__)
+#include <sys/syscall.h>
 #include <unistd.h>
+#endif
 
 #include <chrono>
 #include <cstddef>
@@ -38,12 +41,14 @@ thread_local Proven proven;
 struct ProbeThread {
   std::mutex* end = nullptr;
   pthread_t handle{};
-  pid_t id = 0;
+  long id = 0;  ///< the system's number of the thread, on Linux
 };
 
 void* live_until_end(void* argument) {
   auto* probe = static_cast<ProbeThread*>(argument);
-  probe->id = gettid();
+#if defined(__linux__)
+  probe->id = syscall(SYS_gettid);
+#endif
   const std::lock_guard wait(*probe->end);
   return nullptr;
 }
@@ -69,10 +74,13 @@ class ProbeAttributes {
   pthread_attr_t attributes_{};
 };
 
-/// Waits until the thread no longer counts against the limits of the system, which it does for a moment after its end.
-void wait_for_release(pid_t id) {
+/// Waits until the thread no longer counts against the limits of the system, which on Linux it does for a moment after
+/// its end.
+void wait_for_release([[maybe_unused]] long id) {
+#if defined(__linux__)
   constexpr int kMost = 10000;  // another thread may get the same id
-  for (int n = 0; n < kMost && tgkill(getpid(), id, 0) == 0; ++n) sched_yield();
+  for (int n = 0; n < kMost && syscall(SYS_tgkill, getpid(), id, 0) == 0; ++n) sched_yield();
+#endif
 }
 
 /// How many of `count` more threads the system gives: creates them, all alive at once, and ends them.
