@@ -59,13 +59,13 @@ Figures columns_of_models(const std::vector<EvaluatedModel>& models) {
   return columns_of(all);
 }
 
-/// Returns whether some metric has a column with a value for each layer.
-bool has_layer_columns(const metrics::Report& report) {
-  return std::any_of(report.metrics.begin(), report.metrics.end(), [](const Metric* metric) {
-    return (metric->scope == metrics::Scope::layers || metric->scope == metrics::Scope::layers_and_mean) &&
-           std::any_of(metric->figures.begin(), metric->figures.end(),
-                       [](const Figure& figure) { return figure.column.width > 0; });
+/// Returns those with a value for each layer.
+Figures columns_of_layers(const metrics::Report& report) {
+  std::vector<const Metric*> of_layers = report.metrics;
+  std::erase_if(of_layers, [](const Metric* metric) {
+    return metric->scope != metrics::Scope::layers && metric->scope != metrics::Scope::layers_and_mean;
   });
+  return columns_of(of_layers);
 }
 
 /// A column of the tables of layers and models, as wide as its cells need.
@@ -236,10 +236,10 @@ std::string layers_text(const EvaluatedModel& model, train::HeadFigures heads) {
   for (const Metric* metric : report.metrics) {
     if (metric->headline != nullptr) out += metric->headline(report.overall) + '\n';
   }
-  if (has_layer_columns(report)) {
+  if (const Figures figures = columns_of_layers(report); !figures.empty()) {
     std::vector<const FigureRow*> rows{&report.overall};
     for (const FigureRow& layer : report.layers) rows.push_back(&layer);
-    const TableColumns columns = fitted(columns_of(report.metrics), rows);
+    const TableColumns columns = fitted(figures, rows);
     out += fmt::format("\n{:>6}{}", "layer", header_line(columns));
     for (std::size_t i = 0; i < report.layers.size(); ++i) {
       out += fmt::format("{:>6}{}", i, cells_line(columns, report.layers[i]));
@@ -275,7 +275,7 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
   rows.reserve(models.size());
   for (const EvaluatedModel& model : models) rows.push_back(&model.evaluation.report.overall);
   const TableColumns columns = fitted(columns_of_models(models), rows);
-  if (columns.empty() && has_layer_columns(models.front().evaluation.report)) {
+  if (columns.empty() && !columns_of_layers(models.front().evaluation.report).empty()) {
     out += "\nfigures of layers are compared with --json, or shown for one model\n";
   }
   if (!columns.empty()) {
