@@ -469,7 +469,7 @@ def _call_generally(
         return (y, lse) if return_lse else y
     nested = unnest(tensors, options["layout"])
     autocast(tensors)
-    transformed = not torch.compiler.is_compiling() and transforms_are_active()
+    transformed = transforms_are_active()
     keep_attn = (
         (recorded or transformed)
         and tensors["gate"] is not None

@@ -22,12 +22,12 @@ def require_tensor(what: str, name: str, x: Any, nested: bool = False) -> None:
         raise ValueError(f"{what}: {name} has the layout {layout} but must be a dense tensor, of layout strided")
 
 
-def require_tensors(what: str, **tensors: Any) -> None:
-    """require_tensor for each that is there, and one device for all."""
-    for name, x in tensors.items():
-        if x is not None:
-            require_tensor(what, name, x)
-    require_one_device(what, tensors)
+def require_tensors(what: str, needed: dict[str, Any], others: dict[str, Any]) -> None:
+    """require_tensor for those that are needed and the others that are there, and one device for all."""
+    there = needed | {name: x for name, x in others.items() if x is not None}
+    for name, x in there.items():
+        require_tensor(what, name, x)
+    require_one_device(what, there)
 
 
 def require_one_device(what: str, tensors: dict[str, Tensor | None]) -> None:

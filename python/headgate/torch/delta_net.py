@@ -18,7 +18,7 @@ from torch.nn import functional as F
 import headgate
 
 from .attention import refuse_transforms
-from .checks import require_input, require_number, require_sequences, require_tensor, require_tensors
+from .checks import require_input, require_number, require_sequences, require_tensors
 from .errors import in_words_of
 from .gated_norm import gated_norm
 from .linear_attention import linear_attention
@@ -346,9 +346,8 @@ class GatedDeltaNet(nn.Module):
     ) -> tuple[tuple[Tensor, ...], Tensor, list[Tensor]]:
         """What the rule reads, (B,T,heads,…): q, k, v, g and β; the logits of the output's gate; and what a cache keeps
         of the convolution."""
-        require_tensor("GatedDeltaNet", "h", h)
+        require_tensors("GatedDeltaNet", {"h": h}, {"mask": mask, "cu_seqlens": cu_seqlens})
         require_input("GatedDeltaNet", h, self.keys["hidden_size"])
-        require_tensors("GatedDeltaNet", h=h, mask=mask, cu_seqlens=cu_seqlens)
         self._refuse_transforms(h)
         if cu_seqlens is not None:
             require_sequences("GatedDeltaNet", h, cu_seqlens)
@@ -365,7 +364,7 @@ class GatedDeltaNet(nn.Module):
     def _refuse_transforms(self, h: Tensor) -> None:
         """Names the layer's input and parameters, where operations would name their own."""
         given = {"h": h}
-        if not torch.compiler.is_compiling() and transforms_are_active():
+        if transforms_are_active():
             given |= dict(self.named_parameters())
         refuse_transforms("GatedDeltaNet", given)
 

@@ -322,8 +322,8 @@ class GatedAttention(GatedLayer):
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None
     ) -> None:
         """What the layer reads before attention checks the rest."""
+        require_tensors("GatedAttention", {"h": h}, {"positions": positions, "cu_seqlens": cu_seqlens})
         require_input("GatedAttention", h, self.keys["hidden_size"])
-        require_tensors("GatedAttention", h=h, positions=positions, cu_seqlens=cu_seqlens)
         refuse_transforms("GatedAttention", {"h": h}, differentiable=("h",))
         if cache is not None and not isinstance(cache, AttentionCache):
             raise TypeError(f"GatedAttention: cache is a {type(cache).__name__} but must be an AttentionCache")

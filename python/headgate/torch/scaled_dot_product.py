@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from .arguments import ADDED, require_known, takes
 from .attention import gated_attention
-from .checks import require_tensor, require_tensors, shape_of
+from .checks import require_tensors, shape_of
 from .dropout import computes_dropout
 from .errors import call_as
 
@@ -247,15 +247,6 @@ def attend(
     return y if len(sizes.lead) == 2 else y.reshape(shape)
 
 
-def _attend_dense(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *others: Any) -> Tensor:
-    """attend, with errors that name sparse tensors, of which PyTorch makes no views."""
-    try:
-        return attend(query, key, value, attn_mask, *others)
-    except RuntimeError:
-        require_tensors(NAME, query=query, key=key, value=value)
-        raise
-
-
 def _require_gate(gate: Tensor, sizes: Sizes) -> None:
     rows = (*sizes.lead, sizes.queries)
     if gate.dim() >= 2 and gate.shape[-2] == sizes.queries and gate.shape[-1] in (1, sizes.features):
@@ -295,11 +286,7 @@ def scaled_dot_product_attention(
     ValueError on what Headgate cannot compute: dropout_p of 1, heads of more than 512 features, other devices, and
     options that do not fit.
     """
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(x, Tensor) or x.is_nested:
-            require_tensor(NAME, name, x)
-    if attn_mask is not None or gate is not None:
-        require_tensors(NAME, attn_mask=attn_mask, gate=gate)
+    require_tensors(NAME, {"query": query, "key": key, "value": value}, {"attn_mask": attn_mask, "gate": gate})
     require_known(NAME, options, ADDED)
     sizes = refusal_of(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if isinstance(sizes, Refusal):
@@ -309,7 +296,7 @@ def scaled_dot_product_attention(
     return call_as(
         NAME,
         _ARGUMENTS,
-        _attend_dense,
+        attend,
         query,
         key,
         value,

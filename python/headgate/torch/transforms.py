@@ -20,13 +20,13 @@ Results = tuple[Tensor, ...]
 
 
 def transforms_are_active() -> bool:
-    """Whether a transform of torch.func watches what PyTorch computes."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether a transform of torch.func watches what PyTorch computes; never in a program that is being compiled."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def refuse_all_transforms(what: str) -> None:
     """Refuses every transform of torch.func, for operations that none of them can enter."""
-    if not torch.compiler.is_compiling() and transforms_are_active():
+    if transforms_are_active():
         raise RuntimeError(f"{what}: transforms of torch.func, such as vmap, are not supported: use gated_attention")
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .arguments import ADDED, require_known, takes
 from .attention import gated_attention
-from .checks import require_tensor, require_tensors
+from .checks import require_tensors
 from .errors import call_as
 
 NAME = "varlen_attn"
@@ -101,11 +101,8 @@ def varlen_attn(
     """
     del max_q, max_k, num_splits
     require_known(NAME, options, ADDED)
-    for name, x in (("query", query), ("key", key), ("value", value), ("cu_seq_q", cu_seq_q)):
-        if not isinstance(x, Tensor) or x.is_nested:
-            require_tensor(NAME, name, x)
-    if seqused_k is not None or block_table is not None or gate is not None:
-        require_tensors(NAME, cu_seq_q=cu_seq_q, seqused_k=seqused_k, block_table=block_table, gate=gate)
+    needed = {"query": query, "key": key, "value": value, "cu_seq_q": cu_seq_q}
+    require_tensors(NAME, needed, {"seqused_k": seqused_k, "block_table": block_table, "gate": gate})
     for name, x, dims in (("query", query, 3), ("key", key, 4 if block_table is not None else 3)):
         if x.dim() != dims:
             raise ValueError(f"{NAME}: {name} has {x.dim()} dimensions but must have {dims}")

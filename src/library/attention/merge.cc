@@ -86,12 +86,7 @@ void check_vector(const Call& call, const Argument& arg, std::int64_t B, std::in
   if (B > 0 && arg.view.data == nullptr) {
     call.fail("{} has shape {} but null data", arg.name, shape_text(arg.view.shape));
   }
-  for (std::int64_t b = 0; b < B; ++b) {
-    const std::int64_t entry = load_index(arg.view, b);
-    if (entry < low || entry > high) {
-      call.fail("{}[{}] is {} but must be {} to {}", arg.name, b, entry, low, high);
-    }
-  }
+  call.entries(arg, B, low, high);
 }
 
 ConstTensorView columns(const Call& call, const Argument& map, std::int64_t begin, std::int64_t end, std::int64_t S) {

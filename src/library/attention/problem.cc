@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "library/attention/gate_checks.hpp"
+#include "library/call/compute_range.hpp"
 #include "library/core/attention_tensors.hpp"
 #include "library/core/check.hpp"
 #include "library/core/element.hpp"
@@ -113,17 +114,6 @@ void check_scales(Call& call, const AttentionInputs& in) {
   }
 }
 
-/// Least and greatest magnitudes of the type that scores are computed in.
-struct ScoreRange {
-  double tiny, huge;
-  const char* name;
-};
-
-ScoreRange score_range(DType dtype) {
-  if (dtype == DType::f64) return {std::numeric_limits<double>::min(), std::numeric_limits<double>::max(), "f64"};
-  return {std::numeric_limits<float>::min(), std::numeric_limits<float>::max(), "f32"};
-}
-
 /// Whether one thread computes a call sooner than a second one starts: 2^18 multiply-adds take some ten microseconds.
 /// Where a key meets less than eight queries, half as many take as long, since each number that is read is used so few
 /// times. The bounds were measured forward; backward two threads win from twice as many.
@@ -135,7 +125,7 @@ bool is_small_work(const Problem& p) {
   return p.T * p.group < kFewQueries ? 2 * work < kSmall : work <= kSmall;
 }
 
-void check_options(const Call& call, const AttentionOptions& options, const ScoreRange& range, Problem& p) {
+void check_options(const Call& call, const AttentionOptions& options, const ComputeRange& range, Problem& p) {
   p.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.D)));
   // Kernels multiply by scale · log2 e.
   if (!(std::abs(p.scale) * std::numbers::log2e <= range.huge)) {
@@ -177,7 +167,7 @@ void check_gate(Call& call, const AttentionInputs& in, const AttentionOptions& o
   if (p.gate_fn == GateFn::none) p.inputs.gate = {};
 }
 
-void check_gate_threshold(const Call& call, const AttentionOptions& options, const ScoreRange& range, Problem& p) {
+void check_gate_threshold(const Call& call, const AttentionOptions& options, const ComputeRange& range, Problem& p) {
   p.gate_threshold = options.gate_threshold;
   if (!(p.gate_threshold >= 0.0 && p.gate_threshold <= range.huge)) {
     call.fail("gate_threshold is {} but must be at least 0 and finite in {}", p.gate_threshold, range.name);
@@ -252,12 +242,7 @@ void check_query_offsets(Call& call, const AttentionInputs& in, const Problem& p
   if (!call.given(offsets)) return;
   call.input(offsets, {DType::i32, DType::i64});
   call.shape(offsets, sequences_letters(p), {1, 1, 1, p.N});
-  for (std::int64_t n = 0; n < p.N; ++n) {
-    const std::int64_t at = load_index(in.query_offsets, n);
-    if (at < -kMaxQueryOffset || at > kMaxQueryOffset) {
-      call.fail("query_offsets[{}] is {} but must be {} to {}", n, at, -kMaxQueryOffset, kMaxQueryOffset);
-    }
-  }
+  call.entries(offsets, p.N, -kMaxQueryOffset, kMaxQueryOffset);
 }
 
 /// The entries that lead to keys before the lengths.
@@ -278,7 +263,7 @@ void check_block_table(const Call& call, const AttentionInputs& in, const Proble
 }
 
 /// Slopes of each query head, or of each of a sequence.
-void check_alibi_slopes(Call& call, const Argument& arg, const ScoreRange& range, const Problem& p) {
+void check_alibi_slopes(Call& call, const Argument& arg, const ComputeRange& range, const Problem& p) {
   if (!call.given(arg)) return;
   call.input(arg, {DType::f32, DType::f64});
   const bool by_sequence = arg.view.shape[2] != 1;
@@ -298,7 +283,7 @@ void check_alibi_slopes(Call& call, const Argument& arg, const ScoreRange& range
 }
 
 /// A logit for each query head, which may be −∞.
-void check_sinks(Call& call, const Argument& arg, const ScoreRange& range, const Problem& p) {
+void check_sinks(Call& call, const Argument& arg, const ComputeRange& range, const Problem& p) {
   if (!call.given(arg)) return;
   call.input(arg, {DType::f32, DType::f64});
   call.shape(arg, "(1,1,1,Hq)", {1, 1, 1, p.Hq});
@@ -317,7 +302,7 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   check_pages(call, in, p);
   check_size_of_scores(call, in, p);
   check_scales(call, in);
-  const ScoreRange range = score_range(in.q.dtype);
+  const ComputeRange range = compute_range(in.q.dtype);
   check_options(call, options, range, p);
   check_gate(call, in, options, p);
   check_gate_threshold(call, options, range, p);

@@ -193,6 +193,14 @@ class Call {
     }
   }
 
+  /// Whole numbers from `low` to `high`, one for each of `count`.
+  void entries(const Argument& arg, std::int64_t count, std::int64_t low, std::int64_t high) const {
+    for (std::int64_t n = 0; n < count; ++n) {
+      const std::int64_t entry = load_index(arg.view, n);
+      if (entry < low || entry > high) fail("{}[{}] is {} but must be {} to {}", arg.name, n, entry, low, high);
+    }
+  }
+
   void shape(const Argument& arg, const char* letters, const Shape& expected) const {
     if (arg.view.shape != expected) {
       fail("{} has shape {} but {} is {}", arg.name, shape_text(arg.view.shape), letters, shape_text(expected));

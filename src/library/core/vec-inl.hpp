@@ -108,12 +108,12 @@ HWY_INLINE V at_most(D d, hn::TFromD<D> high, V x) {
 #endif
 }
 
-/// x · log2 e, at most the largest number of T where x is finite: ±∞ and NaN alone stay what they are.
+/// x in units of log2(e), x · log2 e: finite where x is, at most the largest number of T.
 template <typename T>
-HWY_INLINE T in_powers_of_two(double x) {
+HWY_INLINE T in_log2_units(double x) {
   constexpr double kLargest = static_cast<double>(std::numeric_limits<T>::max());
-  const double power = x * kLog2e;
-  return static_cast<T>(std::isfinite(x) ? std::clamp(power, -kLargest, kLargest) : x);
+  const double scaled = x * kLog2e;
+  return static_cast<T>(std::isfinite(x) ? std::clamp(scaled, -kLargest, kLargest) : x);
 }
 
 /// Whether exp2_fast gives ∞ where 2^x is too large, not only below the bound that it states.

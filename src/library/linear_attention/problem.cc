@@ -2,9 +2,9 @@
 #include "library/linear_attention/problem.hpp"
 
 #include <cmath>
-#include <limits>
 
 #include "library/call/call.hpp"
+#include "library/call/compute_range.hpp"
 #include "library/core/linear_words.hpp"
 #include "library/core/words.hpp"
 
@@ -95,10 +95,8 @@ void check_state(const Call& call, const Argument& arg, const LinearProblem& p, 
 
 void check_options(const Call& call, const LinearAttentionOptions& options, LinearProblem& p) {
   p.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.D)));
-  const bool is_f64 = p.inputs.q.dtype == DType::f64;
-  const double largest = is_f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-  if (!(std::abs(p.scale) <= largest))
-    call.fail("scale is {} but must be finite in {}", p.scale, is_f64 ? "f64" : "f32");
+  const ComputeRange range = compute_range(p.inputs.q.dtype);
+  if (!(std::abs(p.scale) <= range.huge)) call.fail("scale is {} but must be finite in {}", p.scale, range.name);
   p.normalises = options.l2_norm.has_value();
   p.eps = options.l2_norm.value_or(0.0);
   if (!(p.eps >= 0.0) || !std::isfinite(p.eps)) {

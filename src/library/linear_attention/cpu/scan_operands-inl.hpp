@@ -217,14 +217,14 @@ T load_normalised(T* HWY_RESTRICT to, const HeadRows<const void>& from, const Ch
   prefetch_ahead(from, chunk, n);
   load_row(to, from, chunk.token(n), 0, from.cols);
   std::fill(to + from.cols, to + padded, T{0});
-  const double norm = p.normalises ? inverse_norm(to, padded, p.eps) : 1.0;
+  const double inverse_f64 = p.normalises ? inverse_norm(to, padded, p.eps) : 1.0;
   constexpr T kLargest = std::numeric_limits<T>::max();
-  if (norm > static_cast<double>(kLargest)) {  // of subnormal numbers
-    for (std::int64_t x = 0; x < padded; ++x) to[x] = static_cast<T>(static_cast<double>(to[x]) * norm) * factor;
+  if (inverse_f64 > static_cast<double>(kLargest)) {  // a row of subnormal numbers, or of zeros with a tiny eps
+    for (std::int64_t x = 0; x < padded; ++x) to[x] = static_cast<T>(static_cast<double>(to[x]) * inverse_f64) * factor;
     return kLargest;
   }
   const Tag<T> d;
-  const T inverse = static_cast<T>(norm), all = inverse * factor;
+  const T inverse = static_cast<T>(inverse_f64), all = inverse * factor;
   if (p.normalises || factor != T{1}) {
     const auto f = hn::Set(d, all);
     for (std::int64_t x = 0; x < padded; x += kLanes<T>) hn::StoreU(hn::Mul(hn::LoadU(d, to + x), f), d, to + x);

@@ -103,7 +103,7 @@ class Native16ForwardWorker {
     i0_ = tile * Plan::kTile;
     count_ = std::min(Plan::kTile, sequence_.T - i0_);
     load_queries();
-    softmax_.start(whole_squares(count_), p_.inputs.sinks.present() ? in_powers_of_two<float>(p_.sink(h_)) : kHidden);
+    softmax_.start(whole_squares(count_), p_.inputs.sinks.present() ? in_log2_units<float>(p_.sink(h_)) : kHidden);
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(i0_, i0_ + count_);
     const std::int64_t hkv = h / p_.group;

@@ -72,7 +72,7 @@ void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& 
   double lse_natural = 0;
   load_row(&lse_natural, from.lse, i, 0, 1);
   const bool nothing_seen = lse_natural == -std::numeric_limits<double>::infinity();
-  *lse = nothing_seen ? std::numeric_limits<T>::infinity() : in_powers_of_two<T>(lse_natural);
+  *lse = nothing_seen ? std::numeric_limits<T>::infinity() : in_log2_units<T>(lse_natural);
   if (p.inputs.sinks.present() && !nothing_seen) {
     *sink_part -= std::exp(p.sink(from.h) - lse_natural) * static_cast<double>(*delta);
   }
@@ -106,7 +106,7 @@ HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, 
     const std::int64_t rows = std::min(kMost, n - r0);
     load_row(natural, as_column(from.lse), 0, i + r0, rows);
     for (std::int64_t r = 0; r < rows; ++r)
-      lse[r0 + r] = natural[r] == -kInfinity ? std::numeric_limits<T>::infinity() : in_powers_of_two<T>(natural[r]);
+      lse[r0 + r] = natural[r] == -kInfinity ? std::numeric_limits<T>::infinity() : in_log2_units<T>(natural[r]);
   }
 }
 

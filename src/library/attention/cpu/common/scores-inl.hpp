@@ -54,7 +54,7 @@ class ScoreRules {
       load_row(buffer, map_rows(p_.inputs.bias, sequence, h), i, first, n);
       for (std::int64_t j = 0; j < n; ++j) s[j] += buffer[j];
     }
-    to_powers_of_two(s, n);
+    to_log2_units(s, n);
     if (p_.inputs.mask.present()) {
       load_row(buffer, map_rows(p_.inputs.mask, sequence, h), i, first, n);
       constexpr T kHidden = -std::numeric_limits<T>::infinity();
@@ -76,8 +76,8 @@ class ScoreRules {
   }
 
  private:
-  /// s · log2 e, finite where s is: a key whose bias is the lowest number is not hidden, as one with −∞ is.
-  static void to_powers_of_two(T* HWY_RESTRICT s, std::int64_t n) {
+  /// in_log2_units of a row. Finite scores stay finite: the lowest number in a bias hides no key, as −∞ does.
+  static void to_log2_units(T* HWY_RESTRICT s, std::int64_t n) {
     constexpr T kInfinity = std::numeric_limits<T>::infinity(), kLargest = std::numeric_limits<T>::max();
     for (std::int64_t j = 0; j < n; ++j) {
       const T bounded = std::clamp(s[j] * static_cast<T>(kLog2e), -kLargest, kLargest);

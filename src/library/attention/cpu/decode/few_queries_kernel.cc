@@ -253,7 +253,7 @@ class FewQueriesWorker {
     const auto [h, i] = query_of(each, h_kv, r);
     const std::int64_t first = partial_of(each, h_kv, 0) + r;
     const auto partial = [&](std::int64_t split) { return first + split * each.rows; };
-    const T sink = p_.inputs.sinks.present() ? in_powers_of_two<T>(p_.sink(h)) : kHidden;
+    const T sink = p_.inputs.sinks.present() ? in_log2_units<T>(p_.sink(h)) : kHidden;
     T max = sink;
     for (std::int64_t split = 0; split < each.splits; ++split) max = std::max(max, shared_.maxima(partial(split)));
     T sum = sink == kHidden ? T{0} : std::exp2(sink - max);

@@ -148,7 +148,7 @@ class ForwardWorker {
     pack_strips(scratch_.queries, query_rows(p_.inputs.q, sequence_, h), scratch_.rows, count_,
                 plan_.rules.query_factor(), scratch_.packing);
     // A sink opens the softmax.
-    softmax_.start(round_up(count_, kMR), p_.inputs.sinks.present() ? in_powers_of_two<T>(p_.sink(h_)) : kHidden);
+    softmax_.start(round_up(count_, kMR), p_.inputs.sinks.present() ? in_log2_units<T>(p_.sink(h_)) : kHidden);
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(scratch_.rows(0), scratch_.rows(count_ - 1) + 1);
     // Score rules read and write the scores twice more: one strip's, which stay in L1.

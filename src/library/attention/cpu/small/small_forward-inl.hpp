@@ -223,7 +223,7 @@ class SmallForwardWorker {
     constexpr std::int64_t kN = kLanes<T>;
     constexpr std::int64_t kWidth = kVecs * kN;
     // A sink opens the softmax: its logit is the first maximum.
-    const auto sink = hn::Set(d, p_.inputs.sinks.present() ? in_powers_of_two<T>(p_.sink(h)) : kHidden);
+    const auto sink = hn::Set(d, p_.inputs.sinks.present() ? in_log2_units<T>(p_.sink(h)) : kHidden);
     T* HWY_RESTRICT scores = scratch_.scores.data;
     hn::Vec<Tag<T>> max[kVecs], sum[kVecs], shift[kVecs];
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = sink;

@@ -257,7 +257,7 @@ class StatisticsWorker {
   }
 
   /// −lse in units of log2(e). At −∞ no row has weights, whatever its lse: adding to it leaves it so.
-  static T start_of(double lse) { return std::isinf(lse) ? kHidden : in_powers_of_two<T>(-lse); }
+  static T start_of(double lse) { return std::isinf(lse) ? kHidden : in_log2_units<T>(-lse); }
   /// The exponent of a weight, whose score less lse is x: at most 0, NaN for NaN.
   static T exponent(T x) { return x > T{0} ? T{0} : x; }
 

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <limits>
+
+#include "headgate/tensor.hpp"
+
+namespace headgate {
+
+/// Least and greatest magnitudes of the type that tensors of a dtype are computed in.
+struct ComputeRange {
+  double tiny, huge;
+  const char* name;
+};
+
+inline ComputeRange compute_range(DType dtype) {
+  if (dtype == DType::f64) return {std::numeric_limits<double>::min(), std::numeric_limits<double>::max(), "f64"};
+  return {std::numeric_limits<float>::min(), std::numeric_limits<float>::max(), "f32"};
+}
+
+}  // namespace headgate
