@@ -109,7 +109,7 @@ TEST(LinearCheck, WrongRecurrence_EachFault_IsNoticed) {
                                        {LinearFault::no_read_gradient, "dk["},
                                        {LinearFault::no_write_gradient, "dk["},
                                        {LinearFault::decay_off_by_one, "ddecay["},
-                                       {LinearFault::no_boundary, "ddecay["},
+                                       {LinearFault::decay_of_new_state, "ddecay["},
                                        {LinearFault::no_incoming_state, "dk["},
                                        {LinearFault::no_projection, "dq["},
                                        {LinearFault::last_head_alone, "dk["},
@@ -123,7 +123,7 @@ TEST(LinearCheck, WrongRecurrence_EachFault_IsNoticed) {
 
 TEST(LinearCheck, WrongRecurrence_DecayOfEachFeature_IsNoticed) {
   for (const LinearFault fault : {LinearFault::no_decay_at_one_token, LinearFault::read_before_decay,
-                                  LinearFault::decay_off_by_one, LinearFault::no_boundary}) {
+                                  LinearFault::decay_off_by_one, LinearFault::decay_of_new_state}) {
     LinearCaseSpec spec = full_linear_spec(DType::f32);
     spec.decay = DecayInput::per_feature;
     EXPECT_NE(check_both(spec, reference_kernels(fault)), std::nullopt) << static_cast<int>(fault);
@@ -264,7 +264,7 @@ TEST(LinearSpec, RandomSpecs_Many_ReachEveryFeature) {
     packed = packed || spec.cu_seqlens != DType::none;
     two = two || spec.beta_to_two;
     correlated = correlated || spec.correlated_keys;
-    chunks = chunks || spec.T > 2 * reference::kDecayChunk;
+    chunks = chunks || spec.T > 128;  // two of the kernels' chunks of tokens
     EXPECT_TRUE(spec.decay == DecayInput::none || spec.may_decay());
     EXPECT_TRUE(spec.beta == BetaInput::none || spec.has_delta());
     EXPECT_EQ(spec.Hv % spec.Hk, 0);

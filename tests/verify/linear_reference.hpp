@@ -32,7 +32,7 @@ enum class LinearFault {
   no_read_gradient,     // dk through the write alone
   no_write_gradient,    // dk through the read alone
   decay_off_by_one,     // ddecay of the next token
-  no_boundary,          // ddecay without S∘dS at the end of a chunk
+  decay_of_new_state,   // ddecay with S_t in place of e^g S_{t−1}
   no_incoming_state,    // dstate of S_T is taken as 0
   no_projection,        // dx = r dx̂ through the norm
   last_head_alone,      // shared gradients are those of the last head that shares them
@@ -199,27 +199,16 @@ class LinearReference {
     for (std::int64_t x = 0; has_incoming && x < D_ * Dv_; ++x) {
       ds_[x] = static_cast<R>(load(incoming.dstate, n, h, x / Dv_, x % Dv_));
     }
-    decay_sum_.assign(D_, R{0});
+    ddecay_.assign(D_, R{0});
     for (std::int64_t t = T_ - 1; t >= 0; --t) {
-      if (t == T_ - 1 || (t + 1) % reference::kDecayChunk == 0) sum_boundary(states_[t + 1]);
-      const Values decay_after = decay_sum_;
+      const Values ddecay_after = ddecay_;
       add_outputs(incoming.dy, t);
       pass_token(out, t);
-      write_decay(out.ddecay, fault_ == LinearFault::decay_off_by_one ? decay_after : decay_sum_, first_ + t);
+      write_decay(out.ddecay, fault_ == LinearFault::decay_off_by_one ? ddecay_after : ddecay_, first_ + t);
     }
     if (!out.dstate.present()) return;
     for (std::int64_t x = 0; x < D_ * Dv_; ++x) {
       store(out.dstate, n, h, x / Dv_, x % Dv_, static_cast<double>(ds_[x]));
-    }
-  }
-
-  /// S∘dS at the end of a chunk.
-  void sum_boundary(const Values& after) {
-    for (std::int64_t d = 0; d < D_; ++d) {
-      decay_sum_[d] = R{0};
-      for (std::int64_t j = 0; j < Dv_ && fault_ != LinearFault::no_boundary; ++j) {
-        decay_sum_[d] += after[d * Dv_ + j] * ds_[d * Dv_ + j];
-      }
     }
   }
 
@@ -237,7 +226,6 @@ class LinearReference {
           dq[d] += after[d * Dv_ + j] * dy;
           ds_[d * Dv_ + j] += q[d] * dy;
         }
-        decay_sum_[d] += q[d] * dq[d];
       }
       add(dq_, (b_ * Hq_ + query_of(y)) * in_.q.shape[2] + i, dq);
     }
@@ -259,13 +247,16 @@ class LinearReference {
       if (out.dv.present()) store(out.dv, b_, h_, i, j, static_cast<double>(b * du[j]));
     }
     for (std::int64_t d = 0; d < D_; ++d) {
+      ddecay_[d] = R{0};
       for (std::int64_t j = 0; j < Dv_; ++j) {
         R& ds = ds_[d * Dv_ + j];
+        const R decayed = decay(i, d) * before[d * Dv_ + j];
         write[d] += ds * (b * left[j]);
-        if (delta_) read[d] -= decay(i, d) * before[d * Dv_ + j] * (b * du[j]);
-        ds = decay(i, d) * (ds - (delta_ ? k[d] * (b * du[j]) : R{0}));
+        if (delta_) read[d] -= decayed * (b * du[j]);
+        ds -= delta_ ? k[d] * (b * du[j]) : R{0};
+        ddecay_[d] += (fault_ == LinearFault::decay_of_new_state ? states_[t + 1][d * Dv_ + j] : decayed) * ds;
+        ds *= decay(i, d);
       }
-      decay_sum_[d] += k[d] * read[d] - k[d] * write[d];
       write[d] = (fault_ == LinearFault::no_write_gradient ? R{0} : write[d]) +
                  (fault_ == LinearFault::no_read_gradient ? R{0} : read[d]);
     }
@@ -320,7 +311,7 @@ class LinearReference {
   std::int64_t h_ = 0, b_ = 0, first_ = 0, T_ = 0;
   std::vector<Values> states_;
   Values dq_, dk_, dbeta_;  // of all heads
-  Values ds_, decay_sum_;   // of the head at hand
+  Values ds_, ddecay_;      // of the head at hand
 };
 
 inline LinearKernels reference_kernels(LinearFault fault = LinearFault::none) {

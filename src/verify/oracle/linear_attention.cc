@@ -384,8 +384,7 @@ class BackwardPass {
 
  private:
   /// The gradient of the state after a token, from what the tokens behind it leave and from the token's own outputs.
-  void add_outputs(State& gradient, Term& decay_terms, const State& after, std::int64_t b, std::int64_t head,
-                   std::int64_t i) {
+  void add_outputs(State& gradient, const State& after, std::int64_t b, std::int64_t head, std::int64_t i) {
     Row own = column_norms(gradient.s, Row(n_.D, 1.0), n_.Dv);
     const Row after_errors = bounds(after.errors);
     for (std::int64_t r = 0; r < n_.readers(); ++r) {
@@ -400,14 +399,13 @@ class BackwardPass {
       for (std::int64_t j = 0; j < n_.Dv; ++j) own[j] += q_norm * std::abs(dy[j]);
       const Term dq = product(after.s, after_errors, dy, Row(n_.Dv, 0.0), n_.D);
       add_row(&LinearBackwardArrays::dq, dq, b * n_.Hq + n_.query_of(y_head), i);
-      for (std::int64_t d = 0; d < n_.D; ++d) decay_terms.magnitude[d] += std::abs(q[d]) * dq.magnitude[d];
     }
     for (std::int64_t j = 0; j < n_.Dv; ++j) gradient.errors[j].pass(1.0, own[j], 0.0);
   }
 
   /// From the gradient of the state after token t to that of the state before it.
-  State through_token(State gradient, Term& decay_terms, const Token& token, const Read& read, std::int64_t b,
-                      std::int64_t head, std::int64_t i) {
+  State through_token(State gradient, const Token& token, const Read& read, std::int64_t b, std::int64_t head,
+                      std::int64_t i) {
     const Row errors = bounds(gradient.errors);
     const Product d_rest = transposed_product(gradient.s, token.k, n_.Dv);  // but for β
     Row d_rest_error = d_rest.absolute;
@@ -431,11 +429,7 @@ class BackwardPass {
       for (std::int64_t j = 0; j < n_.Dv; ++j) own[j] += token.k_norm * std::abs(token.beta) * d_rest.absolute[j];
     }
     add_row(&LinearBackwardArrays::dk, dk, b * n_.Hk + n_.key_of(head), i);
-    for (std::int64_t d = 0; d < n_.D; ++d) {
-      decay_terms.magnitude[d] += std::abs(token.k[d]) * dk.magnitude[d];
-      for (std::int64_t j = 0; j < n_.Dv; ++j)
-        decay_terms.value[d] += gradient.s[d * n_.Dv + j] * read.a[d * n_.Dv + j];
-    }
+    add_decay(gradient, own, token, read, b * n_.Hv + head, i);
     return before_decay(std::move(gradient), own, token);
   }
 
@@ -464,43 +458,35 @@ class BackwardPass {
     add_row(&LinearBackwardArrays::dbeta, dbeta, b * heads + (heads == 1 ? 0 : head), i);
   }
 
-  /// The kernels take the decay's gradient from q∘dq + k∘dk, whose terms through read and write are summed apart, and
-  /// from S∘dS at the last token of a chunk, all summed from there back to the token. So it has all of their errors.
-  void add_boundary(Row& sums, const State& after, const State& gradient) const {
-    for (std::int64_t d = 0; d < n_.D; ++d) {
-      sums[d] = 0.0;
-      for (std::int64_t j = 0; j < n_.Dv; ++j) {
-        const double s = std::abs(after.s[d * n_.Dv + j]), ds = std::abs(gradient.s[d * n_.Dv + j]);
-        sums[d] += s * ds + after.errors[j].bound() * ds + s * gradient.errors[j].bound();
-      }
-    }
-  }
-
   void add_state(const Sequence& sequence, std::int64_t head) {
     const Trajectory path(in_, options_, n_, sequence, head);
     State gradient = load_state(incoming_.dstate, n_, sequence.n, head);
-    Row decay_sums(n_.D, 0.0);
     for (std::int64_t t = sequence.T - 1; t >= 0; --t) {
       const std::int64_t i = sequence.first + t;
-      const State& after = path.states[t + 1];
-      if (t == sequence.T - 1 || (t + 1) % kDecayChunk == 0) add_boundary(decay_sums, after, gradient);
-      Term terms(n_.D);
-      add_outputs(gradient, terms, after, sequence.b, head, i);
+      add_outputs(gradient, path.states[t + 1], sequence.b, head, i);
       const Read read = read_state(path.states[t], path.tokens[t], n_);
-      gradient = through_token(std::move(gradient), terms, path.tokens[t], read, sequence.b, head, i);
-      for (std::int64_t d = 0; d < n_.D; ++d) decay_sums[d] += terms.magnitude[d];
-      terms.magnitude = decay_sums;
-      add_decay(terms, sequence.b * n_.Hv + head, i);
+      gradient = through_token(std::move(gradient), path.tokens[t], read, sequence.b, head, i);
     }
     put_state_gradient(gradient, sequence.n * n_.Hv + head);
   }
 
-  void add_decay(const Term& terms, std::int64_t head, std::int64_t i) {
+  /// The gradient of g, a ∘ dA summed over the features of v, with a = diag(e^g) S and its gradient dA. `own`: what the
+  /// token's roundings reach in the columns of dA.
+  void add_decay(const State& gradient, const Row& own, const Token& token, const Read& read, std::int64_t head,
+                 std::int64_t i) {
     if (!n_.gated) return;
+    Row errors;
+    for (std::int64_t j = 0; j < n_.Dv; ++j) errors.push_back(token.mapped * gradient.errors[j].bound() + own[j]);
     const std::int64_t width = in_.decay.shape[3];
-    Term own(width);
-    for (std::int64_t d = 0; d < n_.D; ++d) own.add(width == 1 ? 0 : d, terms.value[d], terms.magnitude[d]);
-    add_row(&LinearBackwardArrays::ddecay, own, head, i);
+    Term ddecay(width);
+    for (std::int64_t d = 0; d < n_.D; ++d) {
+      for (std::int64_t j = 0; j < n_.Dv; ++j) {
+        const double a = read.a[d * n_.Dv + j], da = gradient.s[d * n_.Dv + j];
+        ddecay.add(width == 1 ? 0 : d, a * da,
+                   (std::abs(a) + read.a_error[j]) * std::abs(da) + std::abs(a) * errors[j]);
+      }
+    }
+    add_row(&LinearBackwardArrays::ddecay, ddecay, head, i);
   }
 
   void put_state_gradient(const State& gradient, std::int64_t at) {

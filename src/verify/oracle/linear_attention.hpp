@@ -12,9 +12,6 @@
 
 namespace headgate::reference {
 
-/// The kernels compute the gradient of the decay in chunks of this many tokens, counted from the start of a sequence.
-inline constexpr std::int64_t kDecayChunk = 64;
-
 struct LinearForwardArrays {
   std::vector<double> y;      // (B,Ho,T,Dv)
   std::vector<double> state;  // (N,Hv,D,Dv)

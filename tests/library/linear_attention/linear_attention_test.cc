@@ -2,10 +2,12 @@
 // Compares linear attention with the oracle, forward and backward, on every vector target, by the tolerance rule of
 // docs/reference/numerics.md; and its bits over numbers of threads.
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "library/core/element.hpp"
 #include "library/linear_attention/linear_property.hpp"
 #include "support/cancellable.hpp"
 
@@ -93,6 +95,38 @@ TEST(LinearAttention, Gradients_OneAloneOrOneAbsent_MatchTheOracle) {
     }
     spec.absent_gradients = 63;  // without any gradient, nothing is written
     expect_right(spec, check_linear_backward_case);
+  }
+}
+
+/// The gradient of A_log is the sum of g ddecay over tokens. Rounding errors in a ddecay that vanishes would exceed it.
+TEST(LinearAttention, GradientOfTheRate_AnyDecay_IsAsAccurateAsThePlainRecurrence) {
+  const TargetGuard guard;
+  for (const DecayInput decay : {DecayInput::headwise, DecayInput::per_feature}) {
+    for (const double rate : {0.01, 1.0, 5.0, 20.0, 50.0}) {
+      LinearCaseSpec spec = gated_delta_spec(300, 32, 24);
+      spec.decay = decay;
+      verify::LinearCase problem(spec);
+      const ConstTensorView& decays = problem.inputs().decay;
+      const TensorView g(const_cast<void*>(decays.data), decays.dtype, decays.shape, decays.strides);
+      const std::int64_t count = g.numel();
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t features = g.shape[3];
+        const double drawn = -rate * (0.8 + 0.4 * std::fmod(0.618 * static_cast<double>(i), 1.0));
+        store(g, 0, 0, i / features, i % features, drawn);
+      }
+      const std::vector<double>& expected = problem.expected_backward().ddecay;
+      for (const std::string& target : supported_targets()) {
+        set_target(target);
+        linear_attention_backward(problem.gradients(), problem.inputs(), problem.incoming(), problem.options());
+        double error = 0.0, terms = 0.0;
+        for (std::int64_t i = 0; i < count; ++i) {
+          const std::int64_t t = i / g.shape[3], d = i % g.shape[3];
+          error += load(g, 0, 0, t, d) * (load(problem.gradients().ddecay, 0, 0, t, d) - expected[i]);
+          terms += std::abs(load(g, 0, 0, t, d) * expected[i]);
+        }
+        EXPECT_LT(std::abs(error), 3e-6 * terms) << target << ", decays around -" << rate;
+      }
+    }
   }
 }
 

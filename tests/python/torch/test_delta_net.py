@@ -2,6 +2,7 @@
 """GatedDeltaNet against the modules of transformers whose weights it loads."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -128,6 +129,22 @@ def test_layer_bfloat16_is_near_float32(name):
     assert found.dtype == torch.bfloat16
     error = (found.float() - expected).norm() / expected.norm()
     assert error < 0.02, error
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("rate", [0.05, 1.0, 20.0, 50.0])
+def test_gradients_of_decay_parameters_are_accurate_at_any_decay(name, rate):
+    """A_log and dt_bias collect products of decays with gradients that vanish behind strong decays."""
+    _, ours = pair(name)
+    torch.nn.init.constant_(ours.A_log, math.log(rate))
+    h, dy = torch.randn(B, 200, C), torch.randn(B, 200, C)
+    wide = copy.deepcopy(ours).double()
+    ours(h).backward(dy)
+    wide(h.double()).backward(dy.double())
+    for parameter in ("A_log", "dt_bias"):
+        found, expected = getattr(ours, parameter).grad, getattr(wide, parameter).grad
+        error = (found - expected).norm() / expected.norm()
+        assert error < 3e-5, (parameter, error)
 
 
 def test_statistics_are_those_of_the_rule():

@@ -5,12 +5,15 @@
 //   1  forward    S_t                          gives the differences v_t − e^{g_t} S_{t−1}ᵀ k_t, and S between chunks
 //   2  reverse    dS_t                         gives du_t = dS_tᵀ k_t, where dS_t has q_t do_tᵀ already
 //   3  forward    S_tᵀ, with columns of k      gives dq_t = S_t do_t and dk_t = −e^{g_t} S_{t−1} β_t du_t, of its
-//   reading 4  reverse    dS_tᵀ                        gives dk_t += dS_t u_t, of what is added
+//                                              reading
+//   4  reverse    dS_tᵀ                        gives dk_t += dS_t u_t, of what is added
 //
-// Scans 1 and 2 share out the columns of v, 3 and 4 those of k. Decays stand in S_t = Π e^g … wherever q or k does:
-// with G_t the sum of decays up to t, dG_t = q_t ∘ dq_t + k_t ∘ (dk_t of reading − dk_t of adding), and dg is the sum
-// of dG from its token to the end. Those sums end with each chunk, where S ∘ dS, summed over columns, takes their
-// place: else errors of all later tokens would add up in them.
+// Scans 1 and 2 share out the columns of v, 3 and 4 those of k. The gradient of a decay, dg_t, is the sum of
+// e^{g_t} S_{t−1} ∘ D_t over the features of v, where D_t is the gradient of e^{g_t} S_{t−1}. Where it is wanted, scan
+// 1 keeps S between chunks, and scans 3 and 4 visit each chunk together, the last first.
+//
+// The identity dg_t = dg_{t+1} + q_t ∘ dq_t + k_t ∘ dk_t of reading − k_t ∘ dk_t of adding needs no state, but its
+// terms cancel: behind a strong decay their roundings exceed dg_t, and gradients of A_log multiply them by g_t.
 
 #include <algorithm>
 #include <cstddef>

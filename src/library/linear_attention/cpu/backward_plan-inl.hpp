@@ -37,9 +37,8 @@ struct UnitBuffers {
     dvalues = ws.take<T>("dvalues", keys_too ? G : 0, tokens, Dv);
     dq = ws.take<T>("dq", keys_too ? Gq : 0, tokens, D);
     dk = ws.take<T>("dk", keys_too ? Gk : 0, tokens, D);
-    dsums = ws.take<T>("dsums", decay ? G : 0, tokens, D);
+    ddecays = ws.take<T>("ddecays", decay ? G : 0, tokens, D);
     states = ws.take<T>("states", decay ? G : 0, chunks, D * Dv);
-    ends = ws.take<T>("ends", decay ? G : 0, chunks, ColumnBlocks<T>(p.Dv).count(), D);
   }
 
   View<T, 3> keys;         ///< (Gk,T,D) k as the recurrence has it
@@ -53,9 +52,8 @@ struct UnitBuffers {
   View<T, 3> dvalues;      ///< (G,T,Dv) β du
   View<T, 3> dq;           ///< (Gq,T,D) of q as the recurrence has it, but for scale
   View<T, 3> dk;           ///< (Gk,T,D)
-  View<T, 3> dsums;        ///< (G,T,D) dG
-  View<T, 3> states;       ///< (G,chunks,D·Dv) S behind each chunk, by blocks
-  View<T, 4> ends;         ///< (G,chunks,blocks,D) the sums of S ∘ dS over the columns of a block behind each chunk
+  View<T, 3> ddecays;      ///< (G,T,D) the gradient of a decay of each feature
+  View<T, 3> states;       ///< (G,chunks,D·Dv) S before each chunk, by blocks
 };
 
 /// A group of states of a sequence.
@@ -98,32 +96,48 @@ class TokenRows {
   std::int64_t key_, query_, output_;
 };
 
+/// The numbers of a chunk's tokens for scans in one direction.
+template <typename T>
+struct ChunkNumbers {
+  ChunkNumbers(Workspace& ws, const LinearProblem& p)
+      : factors(ws, p), dots(ws.take<T>("numbers", p.readers(), kChunk)), overlaps(ws.take<T>("numbers", 2, kChunk)) {}
+
+  DecayFactors<T> factors;
+  View<T, 2> dots;      ///< (R,kChunk) q · k; of the keys' scans dy · u
+  View<T, 2> overlaps;  ///< (2,kChunk) of a token's read with what the token before it adds, by q and by k
+};
+
 /// What a thread scans with. Of the keys' scans, rows are features of v.
 template <typename T>
 struct ScanBuffers {
-  ScanBuffers(Workspace& ws, const LinearProblem& p) : factors(ws, p) {
+  ScanBuffers(Workspace& ws, const LinearBackwardProblem& p) : forward(ws, p), reverse(ws, p) {
     const std::int64_t R = p.readers(), D = padded_dim<T>(p.D), Dv = padded_dim<T>(p.Dv);
+    const std::int64_t block = p.gradients.ddecay.present() ? Dv * kMostVectors * kLanes<T> : 0;
     state = ws.take<T>("state", D * Dv);
+    block_state = ws.take<T>("block", block);
+    block_copies = ws.take<T>("block", kChunk, block);
     row = ws.take<T>("row", std::max(D, Dv));
     key_reads = ws.take<T>("operands", kChunk, D);
     key_adds = ws.take<T>("operands", kChunk, D);
     query_adds = ws.take<T>("operands", R, kChunk, D);
     values = ws.take<T>("operands", kChunk, Dv);
     betas = ws.take<T>("operands", kChunk);
-    dots = ws.take<T>("operands", R, kChunk);
-    overlaps = ws.take<T>("operands", 2, kChunk);
   }
 
-  DecayFactors<T> factors;
-  View<T, 1> state;  ///< the blocks, one after the other
+  const ChunkNumbers<T>& numbers(Direction direction) const {
+    return direction == Direction::forward ? forward : reverse;
+  }
+
+  ChunkNumbers<T> forward, reverse;
+  View<T, 1> state;         ///< the blocks, one after the other
+  View<T, 1> block_state;   ///< the block of Sᵀ that keys' scans compute again for a chunk
+  View<T, 2> block_copies;  ///< (kChunk,·) that block as each token of the chunk meets it
   View<T, 1> row;
   View<T, 2> key_reads;   ///< (kChunk,D) k ∘ F before
   View<T, 2> key_adds;    ///< (kChunk,D) k / F
   View<T, 3> query_adds;  ///< (R,kChunk,D) q / F
   View<T, 2> values;      ///< (kChunk,Dv) v
   View<T, 1> betas;       ///< (kChunk)
-  View<T, 2> dots;        ///< (R,kChunk) q · k; of the keys' scans dy · u
-  View<T, 2> overlaps;    ///< (2,kChunk) of a token's read with what the token before it adds, by q and by k
 };
 
 template <typename T>
@@ -147,7 +161,7 @@ struct LinearBackwardPlan {
     key_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch), 1, key_blocks);
     longest = tokens;
     unit_bytes = count_bytes<UnitBuffers<T>>(p, longest);
-    scratch_bytes = count_bytes<ScanBuffers<T>>(static_cast<const LinearProblem&>(p));
+    scratch_bytes = count_bytes<ScanBuffers<T>>(p);
   }
 
   Unit<T> unit(const LinearBackwardProblem& p, std::int64_t n, std::byte* memory) const {

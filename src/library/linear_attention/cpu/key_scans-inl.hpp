@@ -36,7 +36,7 @@ class KeyScans {
         Dv_(round_up(p.Dv, kLanes<T>)),
         readers_(p.readers()),
         chunks_(divide_up(unit.s.T, kChunk)),
-        b_(place_buffers<ScanBuffers<T>>(scratch, static_cast<const LinearProblem&>(p))) {}
+        b_(place_buffers<ScanBuffers<T>>(scratch, p)) {}
 
   /// The blocks of a piece, of all states of the unit: they add to the gradients of the heads that they share.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
@@ -44,10 +44,7 @@ class KeyScans {
     clear_gradients();
     for (g_ = 0; g_ < p_.group_states(); ++g_) {
       rows_.emplace(p_, unit_, g_);
-      load_states(p_.inputs.state);
-      for (std::int64_t c = 0; c < chunks_ && !cancellation_.requested(); ++c) run_chunk(chunk(c, Direction::forward));
-      load_states(p_.incoming.dstate);
-      for (std::int64_t c = chunks_; c-- > 0 && !cancellation_.requested();) run_chunk(chunk(c, Direction::reverse));
+      p_.gradients.ddecay.present() ? run_by_chunks() : run_by_scans();
     }
   }
 
@@ -81,17 +78,52 @@ class KeyScans {
                    HWY_ATTR { load_transposed_block(block, rows, columns, b_.row.data); });
   }
 
-  void run_chunk(const Chunk& chunk) {
-    pack(chunk);
-    const bool forward = chunk.direction == Direction::forward;
-    for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
-      const std::int64_t first = columns.first;
-      if (forward) {
-        scan<Direction::forward, 1>(block, first, chunk);
-      } else if (p_.has_delta) {
-        scan<Direction::reverse, 2>(block, first, chunk);
-      } else {
-        scan<Direction::reverse, 1>(block, first, chunk);
+  /// Scan 3, and then scan 4.
+  void run_by_scans() {
+    load_states(p_.inputs.state);
+    for (std::int64_t c = 0; c < chunks_ && !cancellation_.requested(); ++c) {
+      const Chunk tokens = chunk(c, Direction::forward);
+      pack(tokens);
+      for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
+                     HWY_ATTR { scan<Direction::forward, Copies::unused>(block, columns.first, tokens); });
+    }
+    load_states(p_.incoming.dstate);
+    for (std::int64_t c = chunks_; c-- > 0 && !cancellation_.requested();) {
+      const Chunk tokens = chunk(c, Direction::reverse);
+      pack(tokens);
+      for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
+                     HWY_ATTR { scan<Direction::reverse, Copies::unused>(block, columns.first, tokens); });
+    }
+  }
+
+  /// Both scans of a chunk, from the last chunk to the first. The gradient of a decay is the product of the state that
+  /// a token meets with that state's gradient: scan 3 copies the one for scan 4, which has the other.
+  void run_by_chunks() {
+    load_states(p_.incoming.dstate);
+    for (std::int64_t c = chunks_; c-- > 0 && !cancellation_.requested();) {
+      const Chunk forward = chunk(c, Direction::forward), reverse = chunk(c, Direction::reverse);
+      pack(forward);
+      pack(reverse);
+      for_blocks([&](auto gradient, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
+        auto state = gradient;
+        state.data = b_.block_state.data;
+        load_kept_state(state, columns, c);
+        scan<Direction::forward, Copies::written>(state, columns.first, forward);
+        scan<Direction::reverse, Copies::multiplied>(gradient, columns.first, reverse);
+      });
+    }
+  }
+
+  /// The block of the transpose of S before chunk c, as scan 1 has kept it.
+  template <std::int64_t kVectors>
+  void load_kept_state(const StateBlock<T, kVectors>& block, const StateColumns& columns, std::int64_t c) const {
+    std::fill(block.row(0), block.row(block.rows), T{0});
+    T* const kept = unit_.buffers.states.at(g_, c);
+    const typename LinearBackwardPlan<T>::Piece all{0, ColumnBlocks<T>(p_.Dv).count()};
+    for_state_blocks(kept, D_, p_.Dv, all, [&](auto from, const StateColumns& values, std::int64_t /*n*/) HWY_ATTR {
+      for (std::int64_t x = 0; x < columns.count; ++x) {
+        const T* const row = from.row(columns.first + x);
+        for (std::int64_t i = 0; i < values.count; ++i) block.row(values.first + i)[x] = row[i];
       }
     });
   }
@@ -99,15 +131,16 @@ class KeyScans {
   void pack(const Chunk& chunk) {
     const std::int64_t h = unit_.state(p_, g_);
     const bool forward = chunk.direction == Direction::forward;
-    if (b_.factors.present()) b_.factors.make(token_rows(p_.inputs.decay, unit_.s, h), chunk);
+    const ChunkNumbers<T>& numbers = b_.numbers(chunk.direction);
+    if (numbers.factors.present()) numbers.factors.make(token_rows(p_.inputs.decay, unit_.s, h), chunk);
     for (std::int64_t n = 0; n < chunk.count; ++n) {
       const std::int64_t token = chunk.token(n);
-      for (std::int64_t r = 0; r < readers_; ++r) b_.dots(r, n) = dot(rows_->dy(r, token), update(token), Dv_);
+      for (std::int64_t r = 0; r < readers_; ++r) numbers.dots(r, n) = dot(rows_->dy(r, token), update(token), Dv_);
       if (n % 2 == 0) continue;
       const std::int64_t before = chunk.token(n - 1);
       const T* const read = forward ? dvalue(token) : update(token);
-      b_.overlaps(0, n) = dot(forward ? update(before) : rows_->dy(0, before), read, Dv_);
-      if (!forward) b_.overlaps(1, n) = dot(dvalue(before), read, Dv_);
+      numbers.overlaps(0, n) = dot(forward ? update(before) : rows_->dy(0, before), read, Dv_);
+      if (!forward) numbers.overlaps(1, n) = dot(dvalue(before), read, Dv_);
     }
   }
 
@@ -123,52 +156,66 @@ class KeyScans {
 
   /// k or q of a token as it is added to S̃: divided by F.
   template <std::int64_t kVectors>
-  HWY_INLINE Row<kVectors> added(const T* row, std::int64_t n, std::int64_t first) const {
+  HWY_INLINE Row<kVectors> added(const DecayFactors<T>& factors, const T* row, std::int64_t n,
+                                 std::int64_t first) const {
     Row<kVectors> x = Row<kVectors>::load(row);
-    if (b_.factors.present()) x.multiply(factor_row<T, kVectors>(b_.factors, b_.factors.inverse(n), first));
+    if (factors.present()) x.multiply(factor_row<T, kVectors>(factors, factors.inverse(n), first));
     return x;
   }
 
-  template <Direction kDirection, int kAdds, std::int64_t kVectors>
+  template <Direction kDirection, Copies kCopies, std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
+    if (kDirection == Direction::reverse && p_.has_delta) {
+      scan_adding<kDirection, kCopies, 2>(block, first, chunk);
+    } else {
+      scan_adding<kDirection, kCopies, 1>(block, first, chunk);
+    }
+  }
+
+  template <Direction kDirection, Copies kCopies, int kAdds, std::int64_t kVectors>
+  void scan_adding(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
+    const DecayFactors<T>& factors = b_.numbers(kDirection).factors;
     Row<kVectors> returned[2];
     for (std::int64_t n = 0; n < 2; ++n)
       returned[n] = read_block(block, read_of<kDirection>(chunk.token(std::min(n, chunk.count - 1))));
     std::int64_t n = 0;
     if (readers_ == 1) {
-      for (; n + 2 <= chunk.count; n += 2) visit<kDirection, 2, kAdds>(block, first, chunk, n, returned);
+      for (; n + 2 <= chunk.count; n += 2) visit<kDirection, kCopies, 2, kAdds>(block, first, chunk, n, returned);
     }
-    for (; n < chunk.count; ++n) visit<kDirection, 1, kAdds>(block, first, chunk, n, returned);
-    if (b_.factors.present()) {
+    for (; n < chunk.count; ++n) visit<kDirection, kCopies, 1, kAdds>(block, first, chunk, n, returned);
+    if (factors.present()) {
       T columns[StateBlock<T, kVectors>::kWidth];
-      factor_row<T, kVectors>(b_.factors, b_.factors.last(), first).store(columns);
+      factor_row<T, kVectors>(factors, factors.last(), first).store(columns);
       scale_columns(block, columns);
     }
   }
 
-  template <Direction kDirection, int kTokens, int kAdds, std::int64_t kVectors>
+  template <Direction kDirection, Copies kCopies, int kTokens, int kAdds, std::int64_t kVectors>
   HWY_INLINE void visit(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk, std::int64_t n,
                         Row<kVectors>* returned) {
     constexpr int kOuts = kDirection == Direction::forward ? 1 : 0;
     const Tag<T> d;
-    Pass<kTokens, kAdds, kOuts, 2, T, kVectors> pass;
+    const ChunkNumbers<T>& numbers = b_.numbers(kDirection);
+    const DecayFactors<T>& factors = numbers.factors;
+    Pass<kTokens, kAdds, kOuts, 2, T, kVectors, kCopies> pass;
     Row<kVectors> met[kTokens];  // what each token reads of the state before it changes that
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
       met[t] = returned[t];
       if (t == 1) {
         // The second token meets the state behind the first: rescaled, with what that adds.
-        if (b_.factors.rescales(n)) met[1].multiply(factor_row<T, kVectors>(b_.factors, b_.factors.before(n), first));
-        for (int a = 0; a < kAdds; ++a) met[1].add_product(pass.adds[0][a].x, hn::Set(d, b_.overlaps(a, n + 1)));
+        if (factors.rescales(n)) met[1].multiply(factor_row<T, kVectors>(factors, factors.before(n), first));
+        for (int a = 0; a < kAdds; ++a) met[1].add_product(pass.adds[0][a].x, hn::Set(d, numbers.overlaps(a, n + 1)));
       }
-      if (b_.factors.present()) met[t].multiply(factor_row<T, kVectors>(b_.factors, b_.factors.before(n + t), first));
+      if (factors.present()) met[t].multiply(factor_row<T, kVectors>(factors, factors.before(n + t), first));
+      if constexpr (kCopies != Copies::unused) pass.copies[t] = b_.block_copies.at(token % kChunk);
       if constexpr (kDirection == Direction::forward) {
-        pass.adds[t][0] = {update(token), added<kVectors>(rows_->key(token, first), n + t, first)};
+        pass.adds[t][0] = {update(token), added<kVectors>(factors, rows_->key(token, first), n + t, first)};
         pass.reads[t] = rows_->dy(0, token);
       } else {
-        pass.adds[t][0] = {rows_->dy(0, token), added<kVectors>(rows_->query(0, token, first), n + t, first)};
+        pass.adds[t][0] = {rows_->dy(0, token), added<kVectors>(factors, rows_->query(0, token, first), n + t, first)};
         if constexpr (kAdds == 2) {
-          pass.adds[t][1] = {dvalue(token), added<kVectors>(rows_->key(token, first), n + t, first)};
+          pass.adds[t][1] = {dvalue(token), added<kVectors>(factors, rows_->key(token, first), n + t, first)};
           pass.adds[t][1].x.multiply(hn::Set(d, T{-1}));
         }
       }
@@ -176,8 +223,8 @@ class KeyScans {
     for (std::int64_t k = 0; k < 2; ++k)
       pass.next[k] = read_of<kDirection>(chunk.token(std::min(n + kTokens + k, chunk.count - 1)));
     T columns[kTokens][StateBlock<T, kVectors>::kWidth];
-    const Rescaling rescaling = set_factors<kTokens>(pass, columns, n, first);
-    run_pass(pass, block, kOuts > 0 ? rescaling : add_other_readers(pass, block, first, chunk, n, rescaling));
+    const Rescaling rescaling = set_factors<kTokens>(pass, factors, columns, n, first);
+    run_pass(pass, block, kOuts > 0 ? rescaling : add_other_readers(pass, factors, block, first, chunk, n, rescaling));
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
@@ -188,20 +235,21 @@ class KeyScans {
           add_query(read_block(block, rows_->dy(r, token)), r, n, token, first);
       } else {
         add_adding(met[t], n + t, token, first);
+        if constexpr (kCopies == Copies::multiplied) write_ddecay(pass.products[t], n + t, token, first);
       }
     }
   }
 
   template <int kTokens, class PassT, std::int64_t kWidth>
-  HWY_INLINE Rescaling set_factors(PassT& pass, T (*columns)[kWidth], std::int64_t n, std::int64_t first) const {
+  HWY_INLINE Rescaling set_factors(PassT& pass, const DecayFactors<T>& factors, T (*columns)[kWidth], std::int64_t n,
+                                   std::int64_t first) const {
     constexpr std::int64_t kVectors = kWidth / kLanes<T>;
     bool any = false;
-    for (int t = 0; t < kTokens; ++t) any = any || b_.factors.rescales(n + t);
+    for (int t = 0; t < kTokens; ++t) any = any || factors.rescales(n + t);
     if (!any) return Rescaling::none;
     for (int t = 0; t < kTokens; ++t) {
-      b_.factors.rescales(n + t)
-          ? factor_row<T, kVectors>(b_.factors, b_.factors.before(n + t), first).store(columns[t])
-          : Row<kVectors>::filled(T{1}).store(columns[t]);
+      factors.rescales(n + t) ? factor_row<T, kVectors>(factors, factors.before(n + t), first).store(columns[t])
+                              : Row<kVectors>::filled(T{1}).store(columns[t]);
       pass.factors[t] = columns[t];
     }
     return Rescaling::columns;
@@ -209,12 +257,13 @@ class KeyScans {
 
   /// Adds the products of the other heads of q that read the state, behind the rescaling. Returns what is left of that.
   template <class PassT, std::int64_t kVectors>
-  HWY_INLINE Rescaling add_other_readers(const PassT& like, const StateBlock<T, kVectors>& block, std::int64_t first,
-                                         const Chunk& chunk, std::int64_t n, Rescaling rescaling) {
+  HWY_INLINE Rescaling add_other_readers(const PassT& like, const DecayFactors<T>& factors,
+                                         const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
+                                         std::int64_t n, Rescaling rescaling) {
     for (std::int64_t r = 1; r < readers_; ++r) {
       Pass<1, 1, 0, 0, T, kVectors> pass;
       pass.adds[0][0] = {rows_->dy(r, chunk.token(n)),
-                         added<kVectors>(rows_->query(r, chunk.token(n), first), n, first)};
+                         added<kVectors>(factors, rows_->query(r, chunk.token(n), first), n, first)};
       pass.factors[0] = like.factors[0];
       run_pass(pass, block, rescaling);
       rescaling = Rescaling::none;
@@ -222,18 +271,9 @@ class KeyScans {
     return rescaling;
   }
 
-  /// dk −= e^g S_{t−1} β du, of the state that the token has read; dG += k ∘ that.
+  /// dk −= e^g S_{t−1} β du, of the state that the token has read.
   template <std::int64_t kVectors>
   HWY_INLINE void add_reading(const Row<kVectors>& read, std::int64_t token, std::int64_t first) {
-    if (unit_.buffers.dsums.shape[0] > 0) {  // the first that writes a token's
-      Row<kVectors> sum = Row<kVectors>::zero();
-      if (p_.has_delta) {
-        sum = Row<kVectors>::load(rows_->key(token, first));
-        sum.multiply(read);
-        sum.multiply(hn::Set(Tag<T>(), T{-1}));
-      }
-      sum.store(unit_.buffers.dsums.at(g_, token, first));
-    }
     if (!p_.has_delta) return;
     T* const dk = unit_.buffers.dk.at(unit_.own_key(p_, g_), token, first);
     Row<kVectors> sum = Row<kVectors>::load(dk);
@@ -241,40 +281,41 @@ class KeyScans {
     sum.store(dk);
   }
 
-  /// dq += F ∘ out = S_t do; dG += q ∘ that.
+  /// dq += F ∘ out = S_t do.
   template <std::int64_t kVectors>
   HWY_INLINE void add_query(Row<kVectors> out, std::int64_t r, std::int64_t n, std::int64_t token, std::int64_t first) {
-    if (b_.factors.present() && !b_.factors.rescales(n))
-      out.multiply(factor_row<T, kVectors>(b_.factors, b_.factors.before(n), first));
-    add_to_sums(out, rows_->query(r, token, first), token, first);
+    out.multiply(behind<kVectors>(Direction::forward, n, first));
     T* const dq = unit_.buffers.dq.at(unit_.own_query(p_, g_, r), token, first);
     Row<kVectors> sum = Row<kVectors>::load(dq);
     sum.add(out);
     sum.store(dq);
   }
 
-  /// dk += dS_t u, of dS_t with the token's own q do; dG −= k ∘ that.
+  /// dk += dS_t u, of dS_t with the token's own q do.
   template <std::int64_t kVectors>
   HWY_INLINE void add_adding(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first) {
-    const Tag<T> d;
     for (std::int64_t r = 0; r < readers_; ++r)
-      read.add_product(Row<kVectors>::load(rows_->query(r, token, first)), hn::Set(d, b_.dots(r, n)));
+      read.add_product(Row<kVectors>::load(rows_->query(r, token, first)), hn::Set(Tag<T>(), b_.reverse.dots(r, n)));
     T* const dk = unit_.buffers.dk.at(unit_.own_key(p_, g_), token, first);
     Row<kVectors> sum = Row<kVectors>::load(dk);
     sum.add(read);
     sum.store(dk);
-    read.multiply(hn::Set(d, T{-1}));
-    add_to_sums(read, rows_->key(token, first), token, first);
   }
 
+  /// The gradient of the decay of step n of the reverse scan: F ∘ F' ∘ product, with the factors of S and dS.
   template <std::int64_t kVectors>
-  HWY_INLINE void add_to_sums(const Row<kVectors>& gradient, const T* of, std::int64_t token, std::int64_t first) {
-    if (unit_.buffers.dsums.shape[0] == 0) return;
-    T* const sums = unit_.buffers.dsums.at(g_, token, first);
-    Row<kVectors> product = Row<kVectors>::load(of);
-    product.multiply(gradient);
-    product.add(Row<kVectors>::load(sums));
-    product.store(sums);
+  HWY_INLINE void write_ddecay(Row<kVectors> product, std::int64_t n, std::int64_t token, std::int64_t first) {
+    product.multiply(behind<kVectors>(Direction::reverse, n, first));
+    product.multiply(behind<kVectors>(Direction::forward, token % kChunk, first));
+    product.store(unit_.buffers.ddecays.at(g_, token, first));
+  }
+
+  /// F of a step behind its rescaling.
+  template <std::int64_t kVectors>
+  HWY_INLINE Row<kVectors> behind(Direction direction, std::int64_t n, std::int64_t first) const {
+    const DecayFactors<T>& factors = b_.numbers(direction).factors;
+    if (!factors.present() || factors.rescales(n)) return Row<kVectors>::filled(T{1});
+    return factor_row<T, kVectors>(factors, factors.before(n), first);
   }
 
   const LinearBackwardProblem& p_;

@@ -96,6 +96,9 @@ struct BlockRow {
   HWY_INLINE void add_product(const BlockRow& other, V factor) {
     for (std::int64_t c = 0; c < kVectors; ++c) at[c] = hn::MulAdd(other.at[c], factor, at[c]);
   }
+  HWY_INLINE void add_product(const BlockRow& a, const BlockRow& b) {
+    for (std::int64_t c = 0; c < kVectors; ++c) at[c] = hn::MulAdd(a.at[c], b.at[c], at[c]);
+  }
   HWY_INLINE void multiply(const BlockRow& factors) {
     for (std::int64_t c = 0; c < kVectors; ++c) at[c] = hn::Mul(at[c], factors.at[c]);
   }
@@ -125,20 +128,28 @@ struct OuterProduct {
   HWY_INLINE OuterProduct(const T* its_w, const BlockRow<T, kVectors>& its_x) : w(its_w), x(its_x) {}
 };
 
+/// What a pass does with the copy of a state that belongs to a token, beside the block that it changes.
+enum class Copies { unused, written, multiplied };
+
 /// What a pass does with a block, S, for one token after the other:
-///   S = factors ∘ S;  S += Σ w xᵀ of the token's products;  out = Sᵀ read
+///   S = factors ∘ S;  copy = S where copies are written;  S += Σ w xᵀ of the token's products;  out = Sᵀ read;
+///   product = the sums over rows of S ∘ copy where copies are multiplied
 /// and for each of `next` then: sum = Sᵀ next.
-template <int kTokens, int kAdds, int kOuts, int kNext, typename T, std::int64_t kVectors>
+template <int kTokens, int kAdds, int kOuts, int kNext, typename T, std::int64_t kVectors,
+          Copies kCopies = Copies::unused>
 struct Pass {
   using Row = BlockRow<T, kVectors>;
+  static constexpr std::int64_t kWidth = StateBlock<T, kVectors>::kWidth;
   static constexpr int slots(int n) { return n > 0 ? n : 1; }
 
   OuterProduct<T, kVectors> adds[kTokens][slots(kAdds)];
   const T* reads[kTokens];      ///< of `outs`
   const T* next[slots(kNext)];  ///< of `sums`
   const T* factors[kTokens];    ///< of rows or columns; unused without rescaling
+  T* copies[kTokens];           ///< blocks as large as S
   Row outs[kTokens];            ///< results
   Row sums[slots(kNext)];
+  Row products[kTokens];
 
   HWY_INLINE Pass() {}
   template <Rescaling kRescaling>
@@ -147,19 +158,20 @@ struct Pass {
 
 // NOLINTEND(modernize-use-equals-default)
 
-template <int kTokens, int kAdds, int kOuts, int kNext, typename T, std::int64_t kVectors>
+template <int kTokens, int kAdds, int kOuts, int kNext, typename T, std::int64_t kVectors, Copies kCopies>
 template <Rescaling kRescaling>
-HWY_INLINE void Pass<kTokens, kAdds, kOuts, kNext, T, kVectors>::run(const StateBlock<T, kVectors>& state) {
+HWY_INLINE void Pass<kTokens, kAdds, kOuts, kNext, T, kVectors, kCopies>::run(const StateBlock<T, kVectors>& state) {
   constexpr std::int64_t kPhases = kMostVectors / kVectors;
   const Tag<T> d;
-  Row out[kTokens][kPhases], sum[slots(kNext)][kPhases];
+  Row out[kTokens][kPhases], sum[slots(kNext)][kPhases], product[kTokens][kPhases];
   for (std::int64_t p = 0; p < kPhases; ++p) {
-    for (int t = 0; t < kTokens; ++t) out[t][p] = Row::zero();
+    for (int t = 0; t < kTokens; ++t) out[t][p] = product[t][p] = Row::zero();
     for (int n = 0; n < kNext; ++n) sum[n][p] = Row::zero();
   }
   Row x[kTokens][slots(kAdds)];  // copies, which stay in registers
   const T* w[kTokens][slots(kAdds)] = {};
   const T *read[kTokens] = {}, *following[slots(kNext)] = {}, *factor[kTokens] = {};
+  T* HWY_RESTRICT copy[kTokens] = {};
   for (int t = 0; t < kTokens; ++t) {
     for (int a = 0; a < kAdds; ++a) {
       for (std::int64_t c = 0; c < kVectors; ++c) x[t][a].at[c] = adds[t][a].x.at[c];
@@ -167,24 +179,29 @@ HWY_INLINE void Pass<kTokens, kAdds, kOuts, kNext, T, kVectors>::run(const State
     }
     if constexpr (kOuts > 0) read[t] = reads[t];
     if constexpr (kRescaling != Rescaling::none) factor[t] = factors[t];
+    if constexpr (kCopies != Copies::unused) copy[t] = copies[t];
   }
   for (int n = 0; n < kNext; ++n) following[n] = next[n];
   const std::int64_t rows = state.rows;
   T* HWY_RESTRICT at = state.data;
+  std::int64_t offset = 0;
   for (std::int64_t i = 0; i < rows; i += kPhases) {
-    for (std::int64_t p = 0; p < kPhases; ++p, at += StateBlock<T, kVectors>::kWidth) {
+    for (std::int64_t p = 0; p < kPhases; ++p, at += kWidth, offset += kWidth) {
       Row s = Row::load(at);
       for (int t = 0; t < kTokens; ++t) {
         if constexpr (kRescaling == Rescaling::rows) s.multiply(hn::Set(d, factor[t][i + p]));
         if constexpr (kRescaling == Rescaling::columns) s.multiply(Row::load(factor[t]));
+        if constexpr (kCopies == Copies::written) s.store(copy[t] + offset);
         for (int a = 0; a < kAdds; ++a) s.add_product(x[t][a], hn::Set(d, w[t][a][i + p]));
         if constexpr (kOuts > 0) out[t][p].add_product(s, hn::Set(d, read[t][i + p]));
+        if constexpr (kCopies == Copies::multiplied) product[t][p].add_product(s, Row::load(copy[t] + offset));
       }
       if constexpr (kAdds > 0 || kRescaling != Rescaling::none) s.store(at);
       for (int n = 0; n < kNext; ++n) sum[n][p].add_product(s, hn::Set(d, following[n][i + p]));
     }
   }
   for (int t = 0; t < kTokens && kOuts > 0; ++t) outs[t] = Row::sum_of(out[t]);
+  for (int t = 0; t < kTokens && kCopies == Copies::multiplied; ++t) products[t] = Row::sum_of(product[t]);
   for (int n = 0; n < kNext; ++n) sums[n] = Row::sum_of(sum[n]);
 }
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 
 #include "library/linear_attention/cpu/backward_plan-inl.hpp"
 
@@ -38,10 +39,9 @@ class UnitChunk {
   UnitChunk(const LinearBackwardProblem& p, const Unit<T>& unit, std::int64_t c, std::byte* scratch)
       : p_(p),
         unit_(unit),
-        c_(c),
         t0_(c * kChunk),
         end_(std::min(unit.s.T, (c + 1) * kChunk)),
-        b_(place_buffers<ScanBuffers<T>>(scratch, static_cast<const LinearProblem&>(p))) {}
+        b_(place_buffers<ScanBuffers<T>>(scratch, p)) {}
 
   /// Packs the tokens for the scans.
   void pack() const {
@@ -67,21 +67,12 @@ class UnitChunk {
 
   void write_ddecay(std::int64_t g) const {
     const HeadRows<void> to = token_rows(p_.gradients.ddecay, unit_.s, unit_.state(p_, g));
-    const bool by_feature = p_.decays_by_feature();
-    T* const sums = b_.row.data;  // from the end of the chunk
-    std::fill_n(sums, p_.D, T{0});
-    for (std::int64_t block = 0; block < unit_.buffers.ends.shape[2]; ++block) {
-      const T* const ends = unit_.buffers.ends.at(g, c_, block);
-      for (std::int64_t x = 0; x < p_.D; ++x) sums[x] += ends[x];
-    }
-    for (std::int64_t t = end_; t-- > t0_;) {
-      const T* const terms = unit_.buffers.dsums.at(g, t);
-      for (std::int64_t x = 0; x < p_.D; ++x) sums[x] += terms[x];
-      if (by_feature) {
-        store_row(to, sums, t, 0, p_.D);
+    for (std::int64_t t = t0_; t < end_; ++t) {
+      const T* const of_features = unit_.buffers.ddecays.at(g, t);
+      if (p_.decays_by_feature()) {
+        store_row(to, of_features, t, 0, p_.D);
       } else {
-        T sum{0};
-        for (std::int64_t x = 0; x < p_.D; ++x) sum += sums[x];
+        const T sum = std::accumulate(of_features, of_features + p_.D, T{0});
         store_row(to, &sum, t, 0, 1);
       }
     }
@@ -124,7 +115,7 @@ class UnitChunk {
 
   const LinearBackwardProblem& p_;
   const Unit<T>& unit_;
-  std::int64_t c_, t0_, end_;
+  std::int64_t t0_, end_;
   ScanBuffers<T> b_;
 };
 

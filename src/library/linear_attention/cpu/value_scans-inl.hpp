@@ -28,7 +28,7 @@ class ValueScans {
         D_(padded_dim<T>(p.D)),
         readers_(p.readers()),
         chunks_(divide_up(unit.s.T, kChunk)),
-        b_(place_buffers<ScanBuffers<T>>(scratch, static_cast<const LinearProblem&>(p))),
+        b_(place_buffers<ScanBuffers<T>>(scratch, p)),
         rows_(p, unit, g),
         g_(g),
         h_(unit.state(p, g)) {}
@@ -36,8 +36,7 @@ class ValueScans {
   /// The blocks of a piece.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
-    const bool keeps_states = unit_.buffers.ends.shape[0] > 0;
-    if (p_.has_delta || keeps_states) {
+    if (p_.has_delta || keeps_states()) {
       load_states(p_.inputs.state);
       for (std::int64_t c = 0; c < chunks_ && !cancellation_.requested(); ++c)
         run_forward(chunk(c, Direction::forward));
@@ -45,10 +44,7 @@ class ValueScans {
       take_values();
     }
     load_states(p_.incoming.dstate);
-    for (std::int64_t c = chunks_; c-- > 0 && !cancellation_.requested();) {
-      if (keeps_states) sum_ends(c);
-      run_reverse(chunk(c, Direction::reverse));
-    }
+    for (std::int64_t c = chunks_; c-- > 0 && !cancellation_.requested();) run_reverse(chunk(c, Direction::reverse));
     clear_padding();
     if (!p_.gradients.dstate.present()) return;
     for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
@@ -59,6 +55,8 @@ class ValueScans {
   Chunk chunk(std::int64_t c, Direction direction) const {
     return {c * kChunk, std::min(kChunk, unit_.s.T - c * kChunk), direction};
   }
+
+  bool keeps_states() const { return unit_.buffers.states.shape[0] > 0; }
 
   /// for_state_blocks of the piece.
   template <class Visit>
@@ -99,11 +97,12 @@ class ValueScans {
   }
 
   void pack_keys(const Chunk& chunk) {
-    if (b_.factors.present()) b_.factors.make(token_rows(p_.inputs.decay, unit_.s, h_), chunk);
+    const DecayFactors<T>& factors = b_.numbers(chunk.direction).factors;
+    if (factors.present()) factors.make(token_rows(p_.inputs.decay, unit_.s, h_), chunk);
     for (std::int64_t n = 0; n < chunk.count; ++n) {
       const T* const key = rows_.key(chunk.token(n));
-      b_.factors.times_before(b_.key_reads.at(n), key, n, D_);
-      b_.factors.times_inverse(b_.key_adds.at(n), key, n, D_);
+      factors.times_before(b_.key_reads.at(n), key, n, D_);
+      factors.times_inverse(b_.key_adds.at(n), key, n, D_);
     }
     load_betas(b_.betas, p_, unit_.s, h_, chunk);
   }
@@ -120,16 +119,18 @@ class ValueScans {
   void run_forward(const Chunk& chunk) {
     pack_keys(chunk);
     load_rows(b_.values, token_rows(p_.inputs.v, unit_.s, h_), chunk);
+    const ChunkNumbers<T>& numbers = b_.forward;
     for (std::int64_t n = 1; n < chunk.count; n += 2) {
       T* const read = b_.key_reads.at(n);
-      b_.overlaps(0, n) = dot(b_.key_adds.at(n - 1), read, D_);
-      if (b_.factors.rescales(n - 1)) b_.factors.times_before(read, read, n - 1, D_);
+      numbers.overlaps(0, n) = dot(b_.key_adds.at(n - 1), read, D_);
+      if (numbers.factors.rescales(n - 1)) numbers.factors.times_before(read, read, n - 1, D_);
     }
     for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
+      if (keeps_states()) {
+        T* const to = unit_.buffers.states.at(g_, chunk.t0 / kChunk, columns.first * D_);
+        std::copy_n(block.data, block.rows * block.kWidth, to);
+      }
       scan_forward(block, columns, chunk);
-      if (unit_.buffers.states.shape[0] == 0) return;
-      const std::int64_t first = columns.first * D_;
-      std::copy_n(block.data, block.rows * block.kWidth, unit_.buffers.states.at(g_, chunk.t0 / kChunk, first));
     });
   }
 
@@ -140,7 +141,7 @@ class ValueScans {
     std::int64_t n = 0;
     for (; n + 2 <= chunk.count; n += 2) visit_forward<2>(block, columns, chunk, n, returned);
     if (n < chunk.count) visit_forward<1>(block, columns, chunk, n, returned);
-    rescaling_.finish(block);
+    forward_rescaling_.finish(block);
   }
 
   template <std::int64_t kVectors>
@@ -163,7 +164,7 @@ class ValueScans {
       Row x = Row::load(b_.values.at(n + t, columns.first));
       if (p_.has_delta) {
         x.subtract(returned[t]);
-        if (t == 1) x.add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), -b_.overlaps(0, n + 1)));
+        if (t == 1) x.add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), -b_.forward.overlaps(0, n + 1)));
       }
       x.store(unit_.buffers.differences.at(g_, chunk.token(n + t), columns.first));
       if (p_.has_delta) x.multiply(hn::Set(Tag<T>(), b_.betas(n + t)));
@@ -171,41 +172,28 @@ class ValueScans {
       pass.adds[t][0] = {b_.key_adds.at(n + t), x};
     }
     set_next(pass, chunk, n + kTokens);
-    run_pass(pass, block, rescaling_.set(pass, n, kTokens));
+    run_pass(pass, block, forward_rescaling_.set(pass, n, kTokens));
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
   }
 
   // Scan 2.
 
-  /// The sums of S ∘ dS behind chunk c.
-  void sum_ends(std::int64_t c) {
-    for_blocks([&](auto block, const StateColumns& columns, std::int64_t number) HWY_ATTR {
-      using Row = BlockRow<T, decltype(block)::kWidth / kLanes<T>>;
-      const T* state = unit_.buffers.states.at(g_, c, columns.first * D_);
-      T* const sums = unit_.buffers.ends.at(g_, c, number);
-      for (std::int64_t i = 0; i < block.rows; ++i, state += block.kWidth) {
-        Row product = Row::load(block.row(i));
-        product.multiply(Row::load(state));
-        sums[i] = product.sum_of_lanes();
-      }
-    });
-  }
-
   void run_reverse(const Chunk& chunk) {
     pack_keys(chunk);
+    const ChunkNumbers<T>& numbers = b_.reverse;
     for (std::int64_t r = 0; r < readers_; ++r) {
       for (std::int64_t n = 0; n < chunk.count; ++n) {
         const T* const query = rows_.query(r, chunk.token(n));
-        b_.dots(r, n) = dot(query, rows_.key(chunk.token(n)), D_);
-        b_.factors.times_inverse(b_.query_adds.at(r, n), query, n, D_);
+        numbers.dots(r, n) = dot(query, rows_.key(chunk.token(n)), D_);
+        numbers.factors.times_inverse(b_.query_adds.at(r, n), query, n, D_);
       }
     }
     if (readers_ == 1) {
       for (std::int64_t n = 1; n < chunk.count; n += 2) {
         T* const read = b_.key_reads.at(n);
-        b_.overlaps(0, n) = dot(b_.query_adds.at(0, n - 1), read, D_);
-        b_.overlaps(1, n) = dot(b_.key_adds.at(n - 1), read, D_);
-        if (b_.factors.rescales(n - 1)) b_.factors.times_before(read, read, n - 1, D_);
+        numbers.overlaps(0, n) = dot(b_.query_adds.at(0, n - 1), read, D_);
+        numbers.overlaps(1, n) = dot(b_.key_adds.at(n - 1), read, D_);
+        if (numbers.factors.rescales(n - 1)) numbers.factors.times_before(read, read, n - 1, D_);
       }
     }
     for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
@@ -223,7 +211,7 @@ class ValueScans {
       for (; n + 2 <= chunk.count; n += 2) visit_reverse<2, kAdds>(block, columns, chunk, n, returned);
     }
     for (; n < chunk.count; ++n) visit_reverse<1, kAdds>(block, columns, chunk, n, returned);
-    rescaling_.finish(block);
+    reverse_rescaling_.finish(block);
   }
 
   template <int kTokens, int kAdds, std::int64_t kVectors>
@@ -235,11 +223,12 @@ class ValueScans {
     for (int t = 0; t < kTokens; ++t) {
       Row du = returned[t];
       if (t == 1) {
-        du.add_product(pass.adds[0][0].x, hn::Set(d, b_.overlaps(0, n + 1)));
-        if constexpr (kAdds == 2) du.add_product(pass.adds[0][1].x, hn::Set(d, b_.overlaps(1, n + 1)));
+        du.add_product(pass.adds[0][0].x, hn::Set(d, b_.reverse.overlaps(0, n + 1)));
+        if constexpr (kAdds == 2) du.add_product(pass.adds[0][1].x, hn::Set(d, b_.reverse.overlaps(1, n + 1)));
       }
       for (std::int64_t r = 0; r < readers_; ++r)
-        du.add_product(Row::load(rows_.dy(r, chunk.token(n + t), columns.first)), hn::Set(d, b_.dots(r, n + t)));
+        du.add_product(Row::load(rows_.dy(r, chunk.token(n + t), columns.first)),
+                       hn::Set(d, b_.reverse.dots(r, n + t)));
       du.store(unit_.buffers.du.at(g_, chunk.token(n + t), columns.first));
       if (p_.has_delta) du.multiply(hn::Set(d, b_.betas(n + t)));
       keep(unit_.buffers.dvalues, du, chunk.token(n + t), columns.first);
@@ -250,7 +239,7 @@ class ValueScans {
       }
     }
     set_next(pass, chunk, n + kTokens);
-    const Rescaling rescaling = rescaling_.set(pass, n, kTokens);
+    const Rescaling rescaling = reverse_rescaling_.set(pass, n, kTokens);
     run_pass(pass, block, add_other_readers(pass, block, columns, chunk, n, rescaling));
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
   }
@@ -286,7 +275,7 @@ class ValueScans {
   Cancellation& cancellation_;
   std::int64_t D_, readers_, chunks_;
   ScanBuffers<T> b_;
-  BlockFactors<T> rescaling_{b_.factors};
+  BlockFactors<T> forward_rescaling_{b_.forward.factors}, reverse_rescaling_{b_.reverse.factors};
   TokenRows<T> rows_;
   std::int64_t g_, h_;
   typename LinearBackwardPlan<T>::Piece piece_{};
