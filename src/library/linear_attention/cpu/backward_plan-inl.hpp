@@ -114,8 +114,7 @@ struct ScanBuffers {
     const std::int64_t R = p.readers(), D = padded_dim<T>(p.D), Dv = padded_dim<T>(p.Dv);
     const std::int64_t block = p.gradients.ddecay.present() ? Dv * kMostVectors * kLanes<T> : 0;
     state = ws.take<T>("state", D * Dv);
-    block_state = ws.take<T>("block", block);
-    block_copies = ws.take<T>("block", kChunk, block);
+    block_states = ws.take<T>("block", kChunk + 1, block);
     row = ws.take<T>("row", std::max(D, Dv));
     key_reads = ws.take<T>("operands", kChunk, D);
     key_adds = ws.take<T>("operands", kChunk, D);
@@ -130,8 +129,7 @@ struct ScanBuffers {
 
   ChunkNumbers<T> forward, reverse;
   View<T, 1> state;         ///< the blocks, one after the other
-  View<T, 1> block_state;   ///< the block of Sᵀ that keys' scans compute again for a chunk
-  View<T, 2> block_copies;  ///< (kChunk,·) that block as each token of the chunk meets it
+  View<T, 2> block_states;  ///< (kChunk+1,·) a block of Sᵀ before the first token of a chunk, and behind each of them
   View<T, 1> row;
   View<T, 2> key_reads;   ///< (kChunk,D) k ∘ F before
   View<T, 2> key_adds;    ///< (kChunk,D) k / F

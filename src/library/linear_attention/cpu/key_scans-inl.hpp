@@ -106,7 +106,7 @@ class KeyScans {
       pack(reverse);
       for_blocks([&](auto gradient, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
         auto state = gradient;
-        state.data = b_.block_state.data;
+        state.data = b_.block_states.data;
         load_kept_state(state, columns, c);
         scan<Direction::forward, Copies::written>(state, columns.first, forward);
         scan<Direction::reverse, Copies::multiplied>(gradient, columns.first, reverse);
@@ -183,7 +183,7 @@ class KeyScans {
       for (; n + 2 <= chunk.count; n += 2) visit<kDirection, kCopies, 2, kAdds>(block, first, chunk, n, returned);
     }
     for (; n < chunk.count; ++n) visit<kDirection, kCopies, 1, kAdds>(block, first, chunk, n, returned);
-    if (factors.present()) {
+    if (kCopies != Copies::written && factors.present()) {
       T columns[StateBlock<T, kVectors>::kWidth];
       factor_row<T, kVectors>(factors, factors.last(), first).store(columns);
       scale_columns(block, columns);
@@ -191,7 +191,7 @@ class KeyScans {
   }
 
   template <Direction kDirection, Copies kCopies, int kTokens, int kAdds, std::int64_t kVectors>
-  HWY_INLINE void visit(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk, std::int64_t n,
+  HWY_INLINE void visit(StateBlock<T, kVectors> block, std::int64_t first, const Chunk& chunk, std::int64_t n,
                         Row<kVectors>* returned) {
     constexpr int kOuts = kDirection == Direction::forward ? 1 : 0;
     const Tag<T> d;
@@ -208,7 +208,8 @@ class KeyScans {
         for (int a = 0; a < kAdds; ++a) met[1].add_product(pass.adds[0][a].x, hn::Set(d, numbers.overlaps(a, n + 1)));
       }
       if (factors.present()) met[t].multiply(factor_row<T, kVectors>(factors, factors.before(n + t), first));
-      if constexpr (kCopies != Copies::unused) pass.copies[t] = b_.block_copies.at(token % kChunk);
+      if constexpr (kCopies == Copies::written) pass.copies[t] = b_.block_states.at(n + t + 1);
+      if constexpr (kCopies == Copies::multiplied) pass.copies[t] = b_.block_states.at(token % kChunk);
       if constexpr (kDirection == Direction::forward) {
         pass.adds[t][0] = {update(token), added<kVectors>(factors, rows_->key(token, first), n + t, first)};
         pass.reads[t] = rows_->dy(0, token);
@@ -224,6 +225,7 @@ class KeyScans {
       pass.next[k] = read_of<kDirection>(chunk.token(std::min(n + kTokens + k, chunk.count - 1)));
     T columns[kTokens][StateBlock<T, kVectors>::kWidth];
     const Rescaling rescaling = set_factors<kTokens>(pass, factors, columns, n, first);
+    if constexpr (kCopies == Copies::written) block.data = b_.block_states.at(n);
     run_pass(pass, block, kOuts > 0 ? rescaling : add_other_readers(pass, factors, block, first, chunk, n, rescaling));
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
     for (int t = 0; t < kTokens; ++t) {
@@ -231,6 +233,7 @@ class KeyScans {
       if constexpr (kDirection == Direction::forward) {
         add_reading(met[t], token, first);
         add_query(pass.outs[t], 0, n + t, token, first);
+        if constexpr (kCopies == Copies::written) block.data = pass.copies[t];
         for (std::int64_t r = 1; r < readers_; ++r)
           add_query(read_block(block, rows_->dy(r, token)), r, n, token, first);
       } else {
@@ -302,11 +305,13 @@ class KeyScans {
     sum.store(dk);
   }
 
-  /// The gradient of the decay of step n of the reverse scan: F ∘ F' ∘ product, with the factors of S and dS.
+  /// The gradient of a decay, of step n of the reverse scan: the product with the factors of the state that the token
+  /// meets and of its gradient.
   template <std::int64_t kVectors>
   HWY_INLINE void write_ddecay(Row<kVectors> product, std::int64_t n, std::int64_t token, std::int64_t first) {
+    const DecayFactors<T>& factors = b_.forward.factors;
     product.multiply(behind<kVectors>(Direction::reverse, n, first));
-    product.multiply(behind<kVectors>(Direction::forward, token % kChunk, first));
+    if (factors.present()) product.multiply(factor_row<T, kVectors>(factors, factors.before(token % kChunk), first));
     product.store(unit_.buffers.ddecays.at(g_, token, first));
   }
 

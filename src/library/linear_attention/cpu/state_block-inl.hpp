@@ -128,12 +128,13 @@ struct OuterProduct {
   HWY_INLINE OuterProduct(const T* its_w, const BlockRow<T, kVectors>& its_x) : w(its_w), x(its_x) {}
 };
 
-/// What a pass does with the copy of a state that belongs to a token, beside the block that it changes.
+/// What a pass does with the copies beside a block, one for each token. written: S goes to them behind the token, and
+/// the block itself stays as it is.
 enum class Copies { unused, written, multiplied };
 
 /// What a pass does with a block, S, for one token after the other:
-///   S = factors ∘ S;  copy = S where copies are written;  S += Σ w xᵀ of the token's products;  out = Sᵀ read;
-///   product = the sums over rows of S ∘ copy where copies are multiplied
+///   S = factors ∘ S;  S += Σ w xᵀ of the token's products;  out = Sᵀ read
+///   copy = S, or product = the sums of S ∘ copy over rows
 /// and for each of `next` then: sum = Sᵀ next.
 template <int kTokens, int kAdds, int kOuts, int kNext, typename T, std::int64_t kVectors,
           Copies kCopies = Copies::unused>
@@ -191,12 +192,12 @@ HWY_INLINE void Pass<kTokens, kAdds, kOuts, kNext, T, kVectors, kCopies>::run(co
       for (int t = 0; t < kTokens; ++t) {
         if constexpr (kRescaling == Rescaling::rows) s.multiply(hn::Set(d, factor[t][i + p]));
         if constexpr (kRescaling == Rescaling::columns) s.multiply(Row::load(factor[t]));
-        if constexpr (kCopies == Copies::written) s.store(copy[t] + offset);
         for (int a = 0; a < kAdds; ++a) s.add_product(x[t][a], hn::Set(d, w[t][a][i + p]));
         if constexpr (kOuts > 0) out[t][p].add_product(s, hn::Set(d, read[t][i + p]));
+        if constexpr (kCopies == Copies::written) s.store(copy[t] + offset);
         if constexpr (kCopies == Copies::multiplied) product[t][p].add_product(s, Row::load(copy[t] + offset));
       }
-      if constexpr (kAdds > 0 || kRescaling != Rescaling::none) s.store(at);
+      if constexpr (kCopies != Copies::written && (kAdds > 0 || kRescaling != Rescaling::none)) s.store(at);
       for (int n = 0; n < kNext; ++n) sum[n][p].add_product(s, hn::Set(d, following[n][i + p]));
     }
   }
