@@ -47,6 +47,15 @@ double denormal_factor(DType dtype) {
   }
 }
 
+double largest_number(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return std::numeric_limits<double>::max();
+    case DType::f16: return 65504.0;
+    case DType::bf16: return 0x1.FEp127;
+    default: return std::numeric_limits<float>::max();
+  }
+}
+
 /// How large each tensor's entries are.
 struct Factors {
   double q = 1, k = 1, v = 1, gate = 2, bias = 1, sinks = 2, dy = 1;
@@ -328,6 +337,33 @@ bool Case::bias_is_read(std::int64_t b, std::int64_t i, std::int64_t j) const {
   return false;
 }
 
+/// Whether mask and bias hide column j from all rows.
+bool Case::column_is_hidden(std::int64_t j) const { return spec_.huge_hidden_keys && j % 5 == 3; }
+
+/// Whether no query of the sequences that read key j sees it: by mask or bias, by causality or the window.
+bool Case::key_is_hidden(std::int64_t b, std::int64_t j) const {
+  if ((mask_.present() || bias_.present()) && column_is_hidden(j)) return true;
+  if (spec_.page > 0 && !query_offsets_.present()) return false;
+  const auto out_of_reach = [&](std::int64_t n) {
+    const Rows rows = rows_of(n);
+    const double first =
+        static_cast<double>(query_offsets_.present() ? load_index(query_offsets_, n) : rows.S - rows.T);
+    const double last = first + static_cast<double>(rows.T) - 1.0, key = static_cast<double>(j - rows.k0);
+    const auto limit = [](std::int64_t window) {
+      return window == -1 ? std::numeric_limits<double>::infinity() : static_cast<double>(window);
+    };
+    const double left = limit(spec_.window_left);
+    const double right = std::min(limit(spec_.window_right), spec_.causality == Causality::causal ? 0.0 : INFINITY);
+    return key > last + right || key < first - left || right < -left;
+  };
+  if (spec_.page > 0) return out_of_reach(b);
+  if (cu_seqlens_q_.present()) return out_of_reach(sequence_of_key(b, j));
+  for (std::int64_t n = 0; n < spec_.B; ++n) {  // batches may share v
+    if (!out_of_reach(n)) return false;
+  }
+  return true;
+}
+
 void Case::fill_gate() {
   const double factor = factors_of(spec_).gate;
   Random random(spec_.seed, kGate);
@@ -391,21 +427,29 @@ void Case::fill_keys() {
   };
   for (const auto& [view, scale, stream, factor] : {Tensor{k_, k_scale_, kK, f.k}, Tensor{v_, v_scale_, kV, f.v}}) {
     Random random(spec_.seed, stream);
-    bool is_read = false;
+    bool is_read = false, is_huge = false;
     Random scales(spec_.seed, kScales + stream);
     const Shape keys{spec_.page > 0 ? spec_.sequences() : spec_.B, spec_.Hkv, spec_.S, view.shape[3]};
     for_each_index(keys, [&, &rows = view, &row_scale = scale, by = factor](std::int64_t b, std::int64_t h,
                                                                             std::int64_t j, std::int64_t d) {
       const double x = random.normal();
-      if (d == 0) is_read = key_is_read(b, j);
+      if (d == 0) {
+        is_read = key_is_read(b, j);
+        is_huge = spec_.huge_hidden_keys && key_is_hidden(b, j);
+      }
       if (!is_read) return;
       const std::int64_t batch = spec_.page > 0 ? page_of(block_table_, b, j / spec_.page) : b;
       const std::int64_t row = spec_.page > 0 ? j % spec_.page : j;
-      if (!spec_.quantized) return store(rows, batch, h, row, d, by * x);
+      if (!spec_.quantized) {
+        return store(rows, batch, h, row, d, is_huge ? std::copysign(largest_number(spec_.dtype), x) : by * x);
+      }
       constexpr double kSteps = 36.0;  // of int8 for each unit of a normal number, which stays within ±3.5
       auto* at = static_cast<std::int8_t*>(rows.data) + offset_of(rows, batch, h, row, d);
       *at = static_cast<std::int8_t>(std::lrint(kSteps * x));
-      if (d == 0) store(row_scale, batch, h, row, 0, by * (0.5 + scales.uniform()) / kSteps);
+      if (d != 0) return;
+      constexpr double kHugeScale = 0x1p120;  // times 127 stays finite
+      const double scale_of_row = by * (0.5 + scales.uniform()) / kSteps;
+      store(row_scale, batch, h, row, 0, is_huge ? kHugeScale : scale_of_row);
     });
   }
 }
@@ -418,7 +462,7 @@ void Case::fill_maps() {
     bool row_hidden = false;
     fill(bias_, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
       if (j == 0) row_hidden = spec_.bias_hides && random.below(8) == 0;
-      const bool hidden = row_hidden || (spec_.bias_hides && random.below(4) == 0);
+      const bool hidden = row_hidden || (spec_.bias_hides && random.below(4) == 0) || column_is_hidden(j);
       const double x = hidden ? -kInfinity : factor * random.normal();
       if (bias_is_read(b, i, j)) store(bias_, b, h, i, j, x);
     });
@@ -433,7 +477,7 @@ void Case::fill_maps() {
     bool row_hidden = false;
     fill(mask_, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
       if (j == 0) row_hidden = random.below(8) == 0;
-      const bool hidden = row_hidden || random.below(3) == 0;
+      const bool hidden = row_hidden || random.below(3) == 0 || column_is_hidden(j);
       static_cast<std::uint8_t*>(mask_.data)[offset_of(mask_, b, h, i, j)] = hidden ? 0 : 1;
     });
   }

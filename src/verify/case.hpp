@@ -91,6 +91,8 @@ class Case {
   std::int64_t sequence_of_key(std::int64_t b, std::int64_t j) const;
   bool key_is_read(std::int64_t b, std::int64_t j) const;
   bool bias_is_read(std::int64_t b, std::int64_t i, std::int64_t j) const;
+  bool column_is_hidden(std::int64_t j) const;
+  bool key_is_hidden(std::int64_t b, std::int64_t j) const;
 
   CaseSpec spec_;
   Placement placement_;

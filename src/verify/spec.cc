@@ -350,6 +350,7 @@ std::string describe(const CaseSpec& spec) {
   add(spec.alibi_slopes != DType::none, fmt::format("alibi={}", dtype_name(spec.alibi_slopes)));
   add(spec.alibi_by_sequence, "alibi_by_sequence");
   add(spec.sinks != DType::none, fmt::format("sinks={}", dtype_name(spec.sinks)));
+  add(spec.huge_hidden_keys, "huge_hidden_keys");
   add(spec.lse != DType::f32, fmt::format("lse={}", dtype_name(spec.lse)));
   add(spec.dlse != DType::none, fmt::format("dlse={}", dtype_name(spec.dlse)));
   add(spec.attn, "attn");
@@ -396,6 +397,7 @@ CaseSpec draw_spec(const Pick& pick) {
   draw_threshold(spec, pick);  // after all others, whose draws from a seed so stay as they were
   draw_statistics(spec.statistics, pick);
   if (spec.dtype == DType::bf16 && maybe(pick, 2)) spec.precision = Precision::native16;
+  spec.huge_hidden_keys = maybe(pick, 3);
   return spec;
 }
 

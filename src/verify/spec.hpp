@@ -87,6 +87,7 @@ struct CaseSpec : AttentionOptions {
   DType alibi_slopes = DType::none;   // none, f32, f64
   bool alibi_by_sequence = false;     // each sequence has slopes of its own
   DType sinks = DType::none;          // none, f32, f64
+  bool huge_hidden_keys = false;      // k and v of keys that no query sees are the largest number of their dtype
 
   DType lse = DType::f32;    // none, f32, f64; the backward pass always saves one
   DType dlse = DType::none;  // none, f32, f64

@@ -8,6 +8,7 @@
 #include "library/attention/property.hpp"
 #include "library/core/convert.hpp"
 #include "library/core/element.hpp"
+#include "verify/oracle/dropout.hpp"
 
 namespace headgate {
 namespace {
@@ -289,6 +290,113 @@ TEST(Extremes, QueryOrKey_NaN_ChangesTheRowsThatSeeItOnly) {
     for (const std::int64_t T : {3, 8, 70, 200}) {
       for (const std::int64_t S : {T, T + 7, T + 1100}) expect_nan_in_its_rows(T, S, find_target(target));
     }
+  }
+}
+
+/// What hides keys from every query.
+enum class Hiding { bias, mask, window, offsets };
+
+/// `spec` with keys that no query sees, whose k and v are the largest numbers of the dtype.
+CaseSpec with_huge_hidden_keys(CaseSpec spec, Hiding hiding) {
+  spec.huge_hidden_keys = true;
+  switch (hiding) {
+    case Hiding::bias: spec.bias = {true, false, false, true}; break;
+    case Hiding::mask: spec.mask = {true, false, false, true}; break;
+    case Hiding::window: spec.window_left = spec.window_right = spec.S / 8; break;
+    case Hiding::offsets:
+      spec.causality = Causality::causal;
+      spec.query_offsets = DType::i32;
+      break;
+  }
+  return spec;
+}
+
+/// Checks that nothing of hidden keys is left in any result of `spec`, however they are hidden.
+void expect_hidden_keys_leave_nothing(const CaseSpec& spec) {
+  for (const Hiding hiding : {Hiding::bias, Hiding::mask, Hiding::window, Hiding::offsets}) {
+    for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+      CaseSpec hidden = with_huge_hidden_keys(spec, hiding);
+      hidden.seed = seed;
+      SCOPED_TRACE(describe(hidden));
+      expect_right(hidden, check_forward_case);
+      expect_right(hidden, verify::check_statistics_case);
+      if (!hidden.forward_only()) expect_right(hidden, check_backward_case);
+    }
+  }
+}
+
+/// A sequence for each row of the tables of route.cc (few_queries, small_heads, tiles; bf16 has native16 too).
+TEST(Extremes, HiddenKeys_LargestNumbers_LeaveNothingOnAnyRoute) {
+  for (const DType dtype : kDTypes) {
+    for (const auto& [T, S] : {std::pair{1, 70}, {3, 300}, {40, 50}, {70, 300}}) {
+      CaseSpec spec = sized(T, S, 16, 20);
+      spec.Hkv = 2;
+      spec.group = 2;
+      spec.dtype = dtype;
+      expect_hidden_keys_leave_nothing(spec);
+      spec.softcap = 20.0;  // whose slope is no number where the product is none
+      expect_hidden_keys_leave_nothing(spec);
+      spec.softcap = 0.0;
+      spec.dropout = 0.3;
+      expect_hidden_keys_leave_nothing(spec);
+      spec.dropout = 0.0;
+      spec.quantized = true;
+      expect_hidden_keys_leave_nothing(spec);
+      spec.page = 10;
+      spec.key_lengths = DType::i32;
+      expect_hidden_keys_leave_nothing(spec);
+    }
+    CaseSpec packed = sized(150, 600, 16, 20);
+    packed.dtype = dtype;
+    packed.cu_seqlens = DType::i32;
+    packed.packed = 4;
+    packed.packed_queries = {1, 30, 0, 119};
+    packed.packed_keys = {200, 60, 40, 300};
+    expect_hidden_keys_leave_nothing(packed);
+  }
+  for (const auto& [T, S] : {std::pair{64, 64}, {150, 200}}) {
+    CaseSpec spec = sized(T, S, 32, 32);
+    spec.dtype = DType::bf16;
+    spec.precision = Precision::native16;
+    expect_hidden_keys_leave_nothing(spec);
+    spec.softcap = 20.0;
+    expect_hidden_keys_leave_nothing(spec);
+  }
+}
+
+/// A visible key that dropout drops leaves −P Δ in its ds, however large its v.
+TEST(Extremes, DroppedKey_LargestNumber_LeavesFiniteGradients) {
+  constexpr std::int64_t kKeys = 8, kD = 8;
+  AttentionOptions options;
+  options.dropout = 0.5;
+  options.dropout_seed = 3;
+  const std::vector<float> q(kD, 1.0F), k(kKeys * kD, 0.5F), dy(kD, 2.0F);
+  std::vector<float> v(kKeys * kD, 1.0F), y(kD), dq(kD, std::nanf("")), dv(v.size());
+  std::int64_t dropped = 0;
+  for (std::int64_t j = 0; j < kKeys; ++j) {
+    if (reference::dropout_factor(options, 0, 0, 0, j) != 0.0) continue;
+    std::fill_n(v.begin() + j * kD, kD, std::numeric_limits<float>::max());
+    ++dropped;
+  }
+  ASSERT_GT(dropped, 0);
+  ASSERT_LT(dropped, kKeys);
+  double lse = 0;
+  AttentionInputs in;
+  in.q = make_view<const float>(q.data(), Shape{1, 1, 1, kD});
+  in.k = make_view<const float>(k.data(), Shape{1, 1, kKeys, kD});
+  in.v = make_view<const float>(v.data(), Shape{1, 1, kKeys, kD});
+  const TensorView y_view = make_view(y.data(), in.q.shape), lse_view = make_view(&lse, Shape{1, 1, 1, 1});
+  for (const std::string& target : supported_targets()) {
+    options.context.target = find_target(target);
+    attention_forward({.y = y_view, .lse = lse_view}, in, options);
+    AttentionIncoming incoming;
+    incoming.dy = make_view<const float>(dy.data(), in.q.shape);
+    AttentionGradients gradients;
+    gradients.dq = make_view(dq.data(), in.q.shape);
+    gradients.dv = make_view(dv.data(), in.v.shape);
+    attention_backward(gradients, in, {y_view, lse_view, {}}, incoming, options);
+    for (const float x : dq) EXPECT_TRUE(std::isfinite(x)) << target << ": " << x;
+    for (const float x : dv) EXPECT_TRUE(std::isfinite(x)) << target << ": " << x;
   }
 }
 

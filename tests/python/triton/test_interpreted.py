@@ -12,6 +12,7 @@ import interpreter  # noqa: F401, before Triton
 # isort: split
 
 import pytest
+import torch
 
 import cases
 import faults
@@ -58,6 +59,23 @@ def wrong(case):
 @pytest.mark.parametrize("name", cases.NAMED if ALL else QUICK)
 def test_kernels_case_matches_float64(name):
     assert not wrong(cases.NAMED[name])
+
+
+@pytest.mark.parametrize("softcap", [0.0, 1.5])
+@pytest.mark.parametrize(
+    "rules", [{"causality": "causal", "query_offsets": (0,)}, {"window_left": 4, "window_right": 4}]
+)
+def test_kernels_largest_number_at_hidden_keys_leaves_nothing(rules, softcap):
+    case = cases.Case("hidden", T=20, S=60, gate="elementwise", softcap=softcap, **rules)
+    ordinary, huge = cases.problem_of(case), cases.problem_of(case)
+    (_, _, _, rule), *_ = huge.parts
+    hidden = ~rule.visible(case.T, case.S).any(0)
+    assert 16 < hidden.sum() < case.S
+    for x in huge.inputs[1:3]:
+        x[:, :, hidden] = torch.finfo(x.dtype).max * torch.randn(x[:, :, hidden].shape).sign()
+    for name, found in cases.computed(case, huge).items():
+        expected = cases.computed(case, ordinary)[name]
+        assert (found is None and expected is None) or torch.equal(found, expected), name
 
 
 # What is planted: text of kernels.py, what replaces its first occurrence, and the case that must see it.

@@ -485,6 +485,7 @@ def attention_backward_keys(
             ds = p * (dp - delta_rows[None, :])
             if CAP:
                 ds = ds * _score_slope(product, inner, CAP)
+            ds = tl.where(p == 0.0, 0.0, ds)  # dp of a hidden key may overflow
             dk_rows = tl.dot(ds.to(q_rows.dtype), q_rows, dk_rows, input_precision=PRECISION)
     _store_rows(
         _base(dk, b, h, k0, dk_b, dk_h, dk_t), first, dk_t, 1, s, dk_rows * scale, D, BLOCK_N, BLOCK_D
@@ -541,6 +542,7 @@ def attention_backward_queries(
         ds = p * (dp - delta_rows[:, None])
         if CAP:
             ds = ds * _score_slope(product, inner, CAP)
+        ds = tl.where(p == 0.0, 0.0, ds)  # dp of a hidden key may overflow
         dq_rows = tl.dot(ds.to(k_rows.dtype), k_rows, dq_rows, input_precision=PRECISION)
     _store_rows(
         _base(dq, b, h, q0, dq_b, dq_h, dq_t), first, dq_t, 1, t, dq_rows * scale, D, BLOCK_M, BLOCK_D

@@ -71,6 +71,8 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float
         ds0 = hn::Mul(ds0, hn::Load(d, s.slope + at));
         ds1 = hn::Mul(ds1, hn::Load(d, s.slope + at + kN));
       }
+      ds0 = zero_where_zero(d, p0, ds0);
+      ds1 = zero_where_zero(d, p1, ds1);
       weights[r] = to_bf16(p0.raw, p1.raw);
       ds[r] = to_bf16(ds0.raw, ds1.raw);
       _mm512_storeu_si512(s.ds + (m + r) * s.ld, ds[r]);

@@ -110,6 +110,13 @@ HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, 
   }
 }
 
+/// x where p is not 0, else 0. A weight of 0, as of a hidden key, leaves nothing of a product that overflows; NaN in p
+/// keeps x.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V zero_where_zero(D d, V p, V x) {
+  return hn::IfThenZeroElse(hn::Eq(p, hn::Zero(d)), x);
+}
+
 /// Rows first … of `to` = factor · sums; nothing where it is absent. scaled: one row.
 template <typename T>
 void write_rows(const HeadRows<void>& to, const View<T, 2>& sums, std::int64_t first, T factor,

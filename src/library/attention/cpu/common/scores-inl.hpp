@@ -52,7 +52,9 @@ class ScoreRules {
     }
     if (p_.inputs.bias.present()) {
       load_row(buffer, map_rows(p_.inputs.bias, sequence, h), i, first, n);
-      for (std::int64_t j = 0; j < n; ++j) s[j] += buffer[j];
+      // Replaces the score where the bias hides the key: a product that overflows, plus −∞, may be NaN.
+      constexpr T kHidden = -std::numeric_limits<T>::infinity();
+      for (std::int64_t j = 0; j < n; ++j) s[j] = buffer[j] == kHidden ? kHidden : s[j] + buffer[j];
     }
     to_log2_units(s, n);
     if (p_.inputs.mask.present()) {
@@ -102,7 +104,8 @@ class ScoreRules {
       hn::StoreU(hn::Mul(c, t), d, at);
       if (count < kLanes<T>) std::copy(lane, lane + count, s + j);
       if (slope == nullptr) continue;
-      hn::StoreU(hn::NegMulAdd(t, t, one), d, lane);
+      // A slope of 0 at NaN: it reaches ds through P, unless the key is hidden.
+      hn::StoreU(hn::IfThenElseZero(hn::Eq(t, t), hn::NegMulAdd(t, t, one)), d, lane);
       std::copy(lane, lane + count, slope + j);
     }
   }

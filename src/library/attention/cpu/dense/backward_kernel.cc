@@ -346,12 +346,14 @@ void BackwardWorker<T>::score_gradient_row(const Tile& t, const Strip& s, std::i
     for (std::int64_t j = s.c0; j < s.c1; j += kLanes<T>) {
       const auto factor = hn::Load(d, factors + j);
       const auto p = hn::Load(d, probability + j);
-      hn::Store(hn::Mul(p, hn::Sub(hn::Mul(factor, hn::Load(d, ds + j)), row_delta)), d, ds + j);
+      const auto d_p = zero_where_zero(d, factor, hn::Mul(factor, hn::Load(d, ds + j)));
+      hn::Store(zero_where_zero(d, p, hn::Mul(p, hn::Sub(d_p, row_delta))), d, ds + j);
       hn::Store(hn::Mul(p, factor), d, probability + j);
     }
   } else {
     for (std::int64_t j = s.c0; j < s.c1; j += kLanes<T>) {
-      hn::Store(hn::Mul(hn::Load(d, probability + j), hn::Sub(hn::Load(d, ds + j), row_delta)), d, ds + j);
+      const auto p = hn::Load(d, probability + j);
+      hn::Store(zero_where_zero(d, p, hn::Mul(p, hn::Sub(hn::Load(d, ds + j), row_delta))), d, ds + j);
     }
   }
   std::fill(ds, ds + s.c0, T{0});

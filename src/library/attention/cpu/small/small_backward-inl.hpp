@@ -284,7 +284,8 @@ class SmallBackwardWorker {
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) {
         const std::int64_t at = m * kScoreStride + v * kN;
-        hn::Store(hn::Mul(hn::Mul(hn::Load(d, probabilities + at), x[m][v]), scale), d, to + at);
+        const auto p = hn::Load(d, probabilities + at);
+        hn::Store(zero_where_zero(d, p, hn::Mul(hn::Mul(p, x[m][v]), scale)), d, to + at);
       }
     }
   }
