@@ -180,7 +180,7 @@ typedef struct headgate_linear_attention_statistics_outputs {
   headgate_tensor reach;             /**< (B,Ho,T,1): sum of |a_tj| (t - j) / sum of |a_tj| */
   headgate_tensor absolute_sum;      /**< (B,Ho,T,1): sum of |a_tj| */
   headgate_tensor weight_sum;        /**< (B,Ho,T,1): sum of a_tj */
-  headgate_tensor mean_first;        /**< (N,Ho,1,1): means over the queries of a sequence */
+  headgate_tensor mean_first;        /**< (N,Ho,1,1): means over the queries but the first */
   headgate_tensor mean_first_share;  /**< (N,Ho,1,1) */
   headgate_tensor mean_reach;        /**< (N,Ho,1,1) */
   headgate_tensor mean_absolute_sum; /**< (N,Ho,1,1) */

@@ -50,7 +50,8 @@ struct AttentionStatistics {
   TensorView window_share{};
   TensorView key_weights{};  ///< (B,Hq,T,J): P_ij of selection.keys
 
-  /// Means of those over the queries of a sequence, rows that see nothing among them: (B,Hq,1,1).
+  /// Means of those over the queries of a sequence: (B,Hq,1,1). Under a causal mask the query at the first key is left
+  /// out: it sees itself alone. Rows that see nothing count. 0 of no queries.
   TensorView mean_row_max{};
   TensorView mean_entropy{};
   TensorView mean_first{};

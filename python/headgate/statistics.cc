@@ -46,18 +46,17 @@ std::array<bool, 4> dimensions_of(const StatisticsOutput& output, bool has_batch
 }
 
 /// An array of `sizes`, made where `object` is None, as a view of `shape`.
-TensorView view_of(const StatisticsOutput& output, nb::object& object, Output& held, const Shape& shape,
-                   const std::array<bool, 4>& has, const Maker& maker, DType real) {
-  constexpr const char* kFunction = "attention_statistics";
+TensorView view_of(const Keywords& keywords, const StatisticsOutput& output, nb::object& object, Output& held,
+                   const Shape& shape, const std::array<bool, 4>& has, const Maker& maker, DType real) {
   std::vector<std::int64_t> sizes;
   for (std::size_t d = 0; d < 4; ++d) {
     if (has[d]) sizes.push_back(shape[d]);
   }
-  if (object.is_none()) object = maker.empty(sizes, output.is_index() ? DType::i64 : real);
-  held = output_of(kFunction, output.name, object, ArrayKind::any, Layout::bhtd);
+  held = place_output(keywords, output.name, object, ArrayKind::any, Layout::bhtd,
+                      [&] { return maker.empty(sizes, output.is_index() ? DType::i64 : real); });
   const auto& array = held.array;
   const std::vector<std::int64_t> found(array.shape_ptr(), array.shape_ptr() + array.ndim());
-  require(found == sizes, "{}: {} has shape {} but must be {}", kFunction, output.name, sizes_text(found),
+  require(found == sizes, "{}: {} has shape {} but must be {}", keywords.function(), output.name, sizes_text(found),
           sizes_text(sizes));
   TensorView view(held.view.data, held.view.dtype, shape, {0, 0, 0, 0});
   std::size_t next = 0;
@@ -105,11 +104,14 @@ StatisticsResults statistics(const Keywords& keywords) {
     if (!chosen[n]) continue;
     const StatisticsOutput& output = kStatisticsOutputs[n];
     const Shape shape = sizes.shape(output);
-    const bool has_batch = in.has_batch() || (in.views.cu_seqlens_q.present() && output.of_sequence());
+    // Sequences whose keys lie one after the other share the columns of key_mass.
+    const bool shares_columns = output.fourth == StatisticsDim::keys && in.views.cu_seqlens_k.present();
+    const bool by_sequence = in.views.cu_seqlens_q.present() && output.of_sequence() && !shares_columns;
+    const bool has_batch = in.has_batch() || by_sequence;
     outputs.*output.member =
-        view_of(output, results.arrays[n], held[n], shape, dimensions_of(output, has_batch), maker, real);
+        view_of(keywords, output, results.arrays[n], held[n], shape, dimensions_of(output, has_batch), maker, real);
   }
-  interruptible(options.context, [&] {
+  interruptible(keywords, options.context, [&] {
     attention_statistics(outputs, in.views, lse.view,
                          {selection.keys.view, selection.queries.view, std::max<std::int64_t>(selection.window, 0)},
                          options);
@@ -129,8 +131,9 @@ void bind_statistics(nb::module_& module) {
       "Where attention looks: figures of the weights P = exp(s - lse).\n\n"
       "row_max: the largest weight of a row; entropy: in nats; first: on key 0; first_gated: that times the mean of\n"
       "the row's gates; window_share: on keys with |at_i - j| <= window; key_weights: on `keys`; mean_...: means of\n"
-      "those over the queries; key_mass: what each key receives; topk_index and topk_weight: the keys of the largest\n"
-      "scores; rows: all weights of `queries`.");
+      "those over the queries, under a causal mask but the one at the first key, which sees itself alone; key_mass:\n"
+      "what each key receives; topk_index and topk_weight: the keys of the largest scores; rows: all weights of\n"
+      "`queries`.");
   define(
       module, "attention_statistics", statistics,
       joined(joined(joined({{"lse", "Array", "", "(B,Hq,T), of attention_forward on the same inputs and options"}},

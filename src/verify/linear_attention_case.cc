@@ -179,6 +179,8 @@ void LinearCase::fill_rows(const TensorView& view, std::uint64_t stream) {
     } else if (stream == kLinearK && squares > 0.0) {
       factor = length / std::sqrt(squares);
     }
+    constexpr std::int64_t kZeroKeys = 2;
+    if (spec_.zero_keys_at_end && stream == kLinearK && i >= n[2] - kZeroKeys) factor = 0.0;
     for (std::int64_t d = 0; d < n[3]; ++d) store(view, b, h, i, d, factor * row[d]);
   });
 }

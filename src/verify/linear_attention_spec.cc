@@ -129,6 +129,8 @@ void add_strengths(std::vector<LinearCaseSpec>& list, DType dtype) {
       spec.rule = LinearRule::gated;
       spec.beta = BetaInput::none;
       list.push_back(spec);
+      spec.zero_keys_at_end = true;
+      list.push_back(spec);
     }
   }
 }
@@ -233,6 +235,7 @@ std::string describe(const LinearCaseSpec& spec) {
   add(spec.l2_norm.has_value(), fmt::format("l2_norm={}", spec.l2_norm.value_or(0.0)));
   add(spec.layout != Layout::bhtd, fmt::format("layout={}", word_of(spec.layout)));
   add(spec.correlated_keys, "keys=correlated");
+  add(spec.zero_keys_at_end, "zero_keys_at_end");
   add(spec.decay != DecayInput::none,
       fmt::format("decay={}{}{}", word_of(spec.decay), spec.decay_f32 ? ":f32" : "",
                   spec.strength != DecayStrength::normal ? fmt::format(":{}", word_of(spec.strength)) : ""));
@@ -270,6 +273,7 @@ LinearCaseSpec draw_linear_spec(const Pick& pick) {
     spec.cu_seqlens = one_of(pick, std::array{DType::i32, DType::i64});
     spec.packed = one_of(pick, std::array<std::int64_t, 6>{2, 1, 3, 5, 9, 20});
   }
+  spec.zero_keys_at_end = maybe(pick, 6);
   return spec;
 }
 

@@ -70,7 +70,8 @@ struct LinearCaseSpec : LinearAttentionOptions {
   std::int64_t B = 1, Hq = 1, Hk = 1, Hv = 1, T = 1, D = 1, Dv = 1;
   DType dtype = DType::f32;
   Layout layout = Layout::bhtd;
-  bool correlated_keys = false;  // all keys of a head lean in one direction
+  bool correlated_keys = false;   // all keys of a head lean in one direction
+  bool zero_keys_at_end = false;  // those of the last tokens are 0: behind a strong decay the state ends as zeros
 
   DecayInput decay = DecayInput::none;
   bool decay_f32 = false;  // else the dtype of q

@@ -37,7 +37,7 @@ def test_statistics_each_matches_numpy():
     }
     for name, expected in figures.items():
         assert close(getattr(found, name), expected, 64), name
-        assert close(getattr(found, "mean_" + name), expected.mean(2), 64), name
+        assert close(getattr(found, "mean_" + name), expected[:, :, 1:].mean(2), 64), name  # query 0 sees itself alone
     assert close(found.key_mass, weights.sum(2), 64)
     assert close(found.rows, weights[:, :, [7, 1]], 64)
     top = weights.topk(3, dim=-1)
@@ -69,6 +69,38 @@ def test_mean_packed_batch_has_one_for_each_sequence():
         alone = headgate.attention_forward(*part[:3])
         entropy = headgate.attention_statistics(alone.lse, *part[:2]).entropy
         assert close(found.mean_entropy[n], entropy[0].mean(-1), 16)
+
+
+def test_mean_leaves_out_the_query_at_the_first_key_of_a_causal_mask():
+    q, k, v, _ = problem(T=8, S=8)
+    for rules, counted in (
+        (dict(causality="causal"), slice(1, None)),
+        (dict(window_right=0), slice(1, None)),
+        (dict(causality="none"), slice(None)),
+        (dict(causality="causal", query_offsets=torch.tensor([-2] * q.shape[0])), [0, 1, 3, 4, 5, 6, 7]),
+        (dict(causality="causal", query_offsets=torch.tensor([1] * q.shape[0])), slice(None)),
+    ):
+        lse = headgate.attention_forward(q, k, v, **rules).lse
+        found = headgate.attention_statistics(lse, q, k, outputs=["first", "mean_first", "key_mass"], **rules)
+        assert close(found.mean_first, found.first[:, :, counted].mean(2), 16), rules
+        assert close(found.key_mass[..., 0], found.first.sum(2), 16), rules
+    alone = headgate.attention_forward(q[:, :, :1], k[:, :, :1], v[:, :, :1])
+    one = headgate.attention_statistics(
+        alone.lse, q[:, :, :1], k[:, :, :1], outputs=["mean_first"], causality="causal"
+    ).mean_first
+    assert (one == 0).all()
+
+
+def test_packed_batch_without_a_batch_dimension_leaves_it_out_of_all_but_sequences():
+    q, k, v, _ = (x[0] for x in problem(B=1, T=8, S=8))
+    cu = torch.tensor([0, 3, 8])
+    packed = dict(cu_seqlens_q=cu, cu_seqlens_k=cu)
+    lse = headgate.attention_forward(q, k, v, **packed).lse
+    outputs = ["key_mass", "rows", "first", "mean_first"]
+    found = headgate.attention_statistics(lse, q, k, queries=torch.tensor([1, 4]), outputs=outputs, **packed)
+    heads = q.shape[0]
+    assert found.key_mass.shape == (heads, 8) and found.rows.shape == (heads, 2, 8)
+    assert found.first.shape == (heads, 8) and found.mean_first.shape == (2, heads)
 
 
 def test_errors():

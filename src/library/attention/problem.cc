@@ -125,6 +125,11 @@ bool is_small_work(const Problem& p) {
   return p.T * p.group < kFewQueries ? 2 * work < kSmall : work <= kSmall;
 }
 
+void check_dropout(const Call& call, const AttentionOptions& options) {
+  const double dropout = options.dropout;
+  if (!(dropout >= 0.0 && dropout < 1.0)) call.fail("dropout is {} but must be in [0, 1)", dropout);
+}
+
 void check_options(const Call& call, const AttentionOptions& options, const ComputeRange& range, Problem& p) {
   p.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.D)));
   // Kernels multiply by scale · log2 e.
@@ -141,9 +146,9 @@ void check_options(const Call& call, const AttentionOptions& options, const Comp
   if (p.precision == Precision::native16 && p.inputs.q.dtype != DType::bf16) {
     call.fail("precision is native16 but q is {}, not bf16", dtype_name(p.inputs.q.dtype));
   }
+  check_dropout(call, options);
   p.dropout = options.dropout;
   p.dropout_seed = options.dropout_seed;
-  if (!(p.dropout >= 0.0 && p.dropout < 1.0)) call.fail("dropout is {} but must be in [0, 1)", p.dropout);
   check_gate_choice(call, options.gate_fn, options.gate_op);
   p.context = call.context(options.context);
   if (options.context.threads == 0 && is_small_work(p)) p.context.threads = 1;
@@ -167,11 +172,16 @@ void check_gate(Call& call, const AttentionInputs& in, const AttentionOptions& o
   if (p.gate_fn == GateFn::none) p.inputs.gate = {};
 }
 
-void check_gate_threshold(const Call& call, const AttentionOptions& options, const ComputeRange& range, Problem& p) {
-  p.gate_threshold = options.gate_threshold;
-  if (!(p.gate_threshold >= 0.0 && p.gate_threshold <= range.huge)) {
-    call.fail("gate_threshold is {} but must be at least 0 and finite in {}", p.gate_threshold, range.name);
+void check_range_of_gate_threshold(const Call& call, const AttentionOptions& options, const ComputeRange& range) {
+  const double threshold = options.gate_threshold;
+  if (!(threshold >= 0.0 && threshold <= range.huge)) {
+    call.fail("gate_threshold is {} but must be at least 0 and finite in {}", threshold, range.name);
   }
+}
+
+void check_gate_threshold(const Call& call, const AttentionOptions& options, const ComputeRange& range, Problem& p) {
+  check_range_of_gate_threshold(call, options, range);
+  p.gate_threshold = options.gate_threshold;
   if (p.gate_threshold > 0.0 && (p.gate_fn == GateFn::none || p.gate_op != GateOp::mul)) {
     call.fail("gate_threshold is {} but there is no gate that multiplies", p.gate_threshold);
   }
@@ -434,8 +444,13 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
   AttentionOptions all_rows = options;  // what the forward pass has left out is told by lse
   all_rows.gate_threshold = 0.0;
   all_rows.dropout = 0.0;  // lse knows nothing of it
-  StatisticsProblem p{check_common(call, read_by_statistics(call, outputs, inputs, options), all_rows), lse, selection,
-                      outputs};
+  StatisticsProblem p{check_common(call, read_by_statistics(call, outputs, inputs, options), all_rows)};
+  check_dropout(call, options);
+  check_range_of_gate_threshold(call, options, compute_range(p.inputs.q.dtype));
+  p.causal = options.window_right == 0 || (options.causality == Causality::causal && options.window_right >= kNoWindow);
+  p.lse = lse;
+  p.selection = selection;
+  p.outputs = outputs;
   p.inputs.v = p.inputs.v_scale = {};
   const Argument log_sum{"lse", lse};
   call.require_given(log_sum);

@@ -93,6 +93,7 @@ struct BackwardProblem : Problem {
 /// All that statistics read and write. Its v is absent, and its gate too unless first_gated is asked for; Dv is the
 /// gate's.
 struct StatisticsProblem : Problem {
+  bool causal = false;  ///< no query sees a key behind it, and some may see their own
   ConstTensorView lse;
   StatisticsSelection selection;
   AttentionStatistics outputs;

@@ -100,7 +100,7 @@ inline constexpr auto kLinearStatistics = [] {
       {"reach", &S::reach, &C::reach, query, "mean distance of the tokens, by absolute weights"},
       {"absolute_sum", &S::absolute_sum, &C::absolute_sum, query, "sum of absolute weights"},
       {"weight_sum", &S::weight_sum, &C::weight_sum, query, "sum of weights"},
-      {"mean_first", &S::mean_first, &C::mean_first, sequence, "mean of first over the queries"},
+      {"mean_first", &S::mean_first, &C::mean_first, sequence, "mean of first over the queries but the first"},
       {"mean_first_share", &S::mean_first_share, &C::mean_first_share, sequence, "mean of first_share"},
       {"mean_reach", &S::mean_reach, &C::mean_reach, sequence, "mean of reach"},
       {"mean_absolute_sum", &S::mean_absolute_sum, &C::mean_absolute_sum, sequence, "mean of absolute_sum"},

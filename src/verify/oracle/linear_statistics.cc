@@ -138,11 +138,11 @@ class FiguresPass {
 
   void add_means(std::int64_t n, std::int64_t ho) {
     const Sequence s = sequence(n);
-    const auto count = static_cast<double>(std::max<std::int64_t>(s.T, 1));
+    const auto count = static_cast<double>(std::max<std::int64_t>(s.T - 1, 1));
     for (std::size_t figure = 0; figure < kQueryFigures; ++figure) {
       const LinearFigureArray& of = out_.outputs[figure];
       Bounded mean;
-      for (std::int64_t t = 0; t < s.T; ++t) {
+      for (std::int64_t t = 1; t < s.T; ++t) {
         const std::size_t row = at((s.b * Ho_ + ho) * T_ + s.first + t);
         mean = {mean.value + of.value[row] / count, mean.magnitude + of.magnitude[row] / count};
       }
@@ -178,26 +178,32 @@ class FiguresPass {
   }
 
   /// With E the error of S: ‖S‖ errs by ‖E‖, ‖S‖⁴ by 4 ‖E‖ / ‖S‖ of itself, and ‖SᵀS‖², which is Σ σ⁴, by
-  /// 4 ‖E‖ (Σ σ⁶)^½ ≤ 4 ‖E‖ σ₁ (Σ σ⁴)^½, where σ₁ ≥ ‖S‖ / √rank.
+  /// 4 ‖E‖ (Σ σ⁶)^½ ≤ 4 ‖E‖ σ₁ (Σ σ⁴)^½, where σ₁ ≥ ‖S‖ / √rank. A state of zeros has rank 0. Of one that may be zeros
+  /// in the compute type any rank is right.
   void add_last_state(std::int64_t head) {
-    double squares = 0.0, errors = 0.0, fourth = 0.0;
     const double* const s = last_.state.data() + head * D_ * Dv_;
+    const double* const bounds = last_.magnitude.state.data() + head * D_ * Dv_;
+    double largest = 0.0;
+    for (std::int64_t x = 0; x < D_ * Dv_; ++x) largest = std::max(largest, std::abs(s[x]));
+    const double unit = largest > 0.0 && std::isfinite(largest) ? largest : 1.0;  // squares of it do not underflow
+    double squares = 0.0, errors = 0.0, fourth = 0.0;
     for (std::int64_t x = 0; x < D_ * Dv_; ++x) {
-      squares += s[x] * s[x];
-      errors += std::pow(last_.magnitude.state[at(head * D_ * Dv_ + x)], 2);
+      squares += s[x] / unit * (s[x] / unit);
+      const bool is_zero = s[x] == 0.0 && bounds[x] == 0.0;
+      errors += is_zero ? 0.0 : std::pow((bounds[x] + underflow_) / unit, 2);
     }
     for (std::int64_t i = 0; i < Dv_; ++i) {
       for (std::int64_t j = 0; j < Dv_; ++j) {
         double product = 0.0;
-        for (std::int64_t d = 0; d < D_; ++d) product += s[d * Dv_ + i] * s[d * Dv_ + j];
+        for (std::int64_t d = 0; d < D_; ++d) product += s[d * Dv_ + i] / unit * (s[d * Dv_ + j] / unit);
         fourth += product * product;
       }
     }
     const double norm = std::sqrt(squares), error = std::sqrt(errors);
     const auto most = static_cast<double>(std::min(D_, Dv_));
     using S = LinearAttentionStatistics;
-    put(&S::state_norm, {norm, norm + error});
-    if (norm == 0.0 && error == 0.0) return put(&S::effective_rank, {});
+    put(&S::state_norm, {unit * norm, unit * (norm + error)});
+    if (norm == 0.0) return put(&S::effective_rank, {0.0, error == 0.0 ? 0.0 : most / roundoff_});
     const double relative = 4.0 * (1.0 + std::sqrt(most)) * error / norm;
     const double rank = squares / fourth * squares;
     put(&S::effective_rank,

@@ -104,27 +104,36 @@ class Pass {
   /// Whether key j is visible: hidden ones have no rounding errors.
   bool visible(std::int64_t i, std::int64_t j) const { return weight(i, j).magnitude > 0.0; }
 
+  /// Whether means are over query i: all but the one at the first key of a causal mask, which sees no other.
+  bool counts(std::int64_t i) const {
+    const std::int64_t at = i + (in_.query_offsets.present() ? load_index(in_.query_offsets, b_) : S_ - T_);
+    const bool causal = options_.causality == Causality::causal && options_.window_right >= -1;
+    return at != 0 || !(causal || options_.window_right == 0);
+  }
+
   void add_head() {
     using S = AttentionStatistics;
     std::array<BoundedSum, kRowFigures> sums{BoundedSum(roundoff_), BoundedSum(roundoff_), BoundedSum(roundoff_),
                                              BoundedSum(roundoff_), BoundedSum(roundoff_)};
+    std::int64_t counted = 0;
     for (std::int64_t i = 0; i < T_; ++i) {
       const std::array<Bounded, kRowFigures> figures{largest(i), entropy(i), first(i), first_gated(i), in_window(i)};
       for (std::size_t n = 0; n < kRowFigures; ++n) {
         append(kStatisticsOutputs[n].member, figures[n]);
-        sums[n].add(figures[n]);
+        if (counts(i)) sums[n].add(figures[n]);
       }
+      counted += counts(i) ? 1 : 0;
       for (std::int64_t n = 0; n < selection_.keys.shape[3]; ++n) {
         append(&S::key_weights, weight(i, load_index(selection_.keys, n)));
       }
       add_top(i);
     }
-    const double share = T_ > 0 ? 1.0 / static_cast<double>(T_) : 0.0;
+    const double share = counted > 0 ? 1.0 / static_cast<double>(counted) : 0.0;
     for (std::size_t n = 0; n < kRowFigures; ++n) {
       append(kStatisticsOutputs[kRowFigures + 1 + n].member, sums[n].times(share));
     }
     for (std::int64_t n = 0; n < selection_.keys.shape[3]; ++n) {
-      append(&S::mean_key_weights, received(load_index(selection_.keys, n)).times(share));
+      append(&S::mean_key_weights, received(load_index(selection_.keys, n), /*by_counted=*/true).times(share));
     }
     for (std::int64_t j = 0; j < S_; ++j) append(&S::key_mass, received(j).times(1.0));
     for (std::int64_t n = 0; n < selection_.queries.shape[3]; ++n) {
@@ -202,11 +211,12 @@ class Pass {
     }
   }
 
-  /// Σᵢ p_ij
-  BoundedSum received(std::int64_t j) const {
+  /// Σᵢ p_ij, of the queries that means are over or of all.
+  BoundedSum received(std::int64_t j, bool by_counted = false) const {
     BoundedSum sum(roundoff_);
     if (j >= S_) return sum;
     for (std::int64_t i = 0; i < T_; ++i) {
+      if (by_counted && !counts(i)) continue;
       const Bounded p = weight(i, j);
       sum.add(p.value, p.magnitude, i / kQueryTile);
     }

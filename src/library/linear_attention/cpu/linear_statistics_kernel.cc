@@ -256,6 +256,7 @@ class TileWorker {
       store_figure(kQueryFirstShare, s.b, ho, t, first_share);
       store_figure(kQueryReach, s.b, ho, t, reach);
       store_figure(kQueryAbsoluteSum, s.b, ho, t, absolute);
+      if (tile.first + c == 0) continue;  // means leave query 0 out
       tile_sums[kTileShare] += first_share;
       tile_sums[kTileReach] += reach;
       tile_sums[kTileAbsolute] += absolute;
@@ -300,7 +301,7 @@ inline void store_tile_means(const LinearStatisticsProblem& p, const View<double
         double total = 0.0;
         for (; tile < p.tiles.size() && p.tiles[tile].n == n; ++tile)
           total += tile_sums(static_cast<std::int64_t>(tile), ho, sum);
-        const double mean = mean_of(total, p.sequence(n).T);
+        const double mean = mean_of(total, counted_queries(p.sequence(n)));
         store_row(HeadRows<void>(to, n, ho), &mean, 0, 0, 1);
       }
     }

@@ -24,6 +24,9 @@ inline double mean_of(double total, std::int64_t count) {
   return count == 0 ? 0.0 : total / static_cast<double>(count);
 }
 
+/// The queries of a sequence that means are over: all but query 0.
+inline std::int64_t counted_queries(const TokenRange& s) { return std::max<std::int64_t>(s.T - 1, 0); }
+
 /// A sum that also sums what its additions lose to rounding: of tokens that are all alike, errors would add up.
 class TokenSum {
  public:
@@ -143,7 +146,7 @@ class StateFigures {
       load_normalised(b_.query.data, queries, tokens, t, D_, p_, static_cast<T>(p_.scale));
       const T figures[2] = {dot(b_.query.data, b_.first.data, D_), dot(b_.query.data, b_.all.data, D_)};
       for (std::int64_t f = 0; f < 2; ++f) {
-        b_.totals(r, f) += static_cast<double>(figures[f]);
+        if (t > 0) b_.totals(r, f) += static_cast<double>(figures[f]);
         const TensorView& to = query_figure(p_.outputs, kScanned[f]);
         if (to.present()) store_row(HeadRows<void>(to, s.b, ho), figures + f, s.t0 + t, 0, 1);
       }
@@ -153,7 +156,8 @@ class StateFigures {
   void store_means(const TokenRange& s, std::int64_t h, const Gates& gates) const {
     for (std::int64_t r = 0; r < p_.readers(); ++r) {
       for (std::int64_t f = 0; f < 2; ++f)
-        store(mean_of_query_figure(p_.outputs, kScanned[f]), s.n, h * p_.readers() + r, mean_of(b_.totals(r, f), s.T));
+        store(mean_of_query_figure(p_.outputs, kScanned[f]), s.n, h * p_.readers() + r,
+              mean_of(b_.totals(r, f), counted_queries(s)));
     }
     const std::int64_t decays = s.T * (p_.decays_by_feature() ? p_.D : 1);
     const double logarithm = mean_of(gates.logarithms.value(), decays);

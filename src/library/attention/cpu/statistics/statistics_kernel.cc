@@ -140,7 +140,10 @@ class StatisticsWorker {
   void write_sums(const PackedHeads& part, std::int64_t h) const {
     const Sequence& sequence = part.sequence;
     const std::int64_t head = packed_query_head(part, h);
-    const double share = sequence.T > 0 ? 1.0 / static_cast<double>(sequence.T) : 0.0;
+    const std::int64_t at_first_key = -sequence.first_position;
+    const bool all = at_first_key < 0 || at_first_key >= sequence.T || counts(sequence, at_first_key);
+    const std::int64_t counted = sequence.T - (all ? 0 : 1);
+    const double share = counted > 0 ? 1.0 / static_cast<double>(counted) : 0.0;
     for (std::size_t f = 0; f < kRowFigures; ++f) {
       const TensorView& mean = mean_of_figure(out_, f);
       const double sum = shared_.figure_sums(head, static_cast<std::int64_t>(f));
@@ -203,6 +206,9 @@ class StatisticsWorker {
   std::int64_t packed_query_head(const PackedHeads& part, std::int64_t h) const {
     return (part.first_head - part.h0) * p_.group + h;
   }
+
+  /// Whether means are over query i: at the first key of a causal mask it sees itself alone.
+  bool counts(const Sequence& sequence, std::int64_t i) const { return !p_.causal || sequence.first_position + i != 0; }
 
   /// What the part's keys receive of query head h.
   View<double, 2> head_mass(const PackedHeads& part, std::int64_t h) const {
@@ -516,6 +522,7 @@ class StatisticsWorker {
           const std::int64_t listed = c + lead - (plan_.first ? 1 : 0);
           if (count == lead) continue;
           if (to.present()) store_row(to, row + lead, first_ + r + m, listed, count - lead);
+          if (!counts(sequence_, first_ + r + m)) continue;
           for (std::int64_t x = lead; x < count; ++x)
             scratch_.key_sums(listed + x - lead) += static_cast<double>(row[x]);
         }
@@ -538,15 +545,16 @@ class StatisticsWorker {
     }
   }
 
-  /// Writes the figures of the tile's queries, and sums them.
+  /// Writes the figures of the tile's queries, and sums those that means are over.
   void finish_rows() const {
     for (std::int64_t r = 0; r < count_; ++r) {
       const std::array<double, kRowFigures> figures = figures_of(r);
       const std::int64_t i = sequence_.q0 + first_ + r;
+      const bool counted = counts(sequence_, first_ + r);
       for (std::size_t f = 0; f < kRowFigures; ++f) {
         const TensorView& to = row_figure(out_, f);
         if (to.present()) store(to, sequence_.b, h_, i, 0, figures[f]);
-        scratch_.figure_sums(static_cast<std::int64_t>(f)) += figures[f];
+        if (counted) scratch_.figure_sums(static_cast<std::int64_t>(f)) += figures[f];
       }
       if (plan_.top_keys > 0) write_top(r);
     }
