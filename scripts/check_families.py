@@ -113,6 +113,7 @@ def theirs(model, tokens):
             }
         )
     figures = {key: sum(layer[key] for layer in layers) / len(layers) for key in layers[0]}
+    figures["massive_activation"] = max(layer["massive_activation"] for layer in layers)
     return log_probs.numpy(), {"loss_nats": loss, **figures, "layers": layers}
 
 

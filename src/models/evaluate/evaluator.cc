@@ -64,16 +64,18 @@ struct Sizes {
   }
 };
 
-/// Averages over the layers that have the figure; none if no layer has it.
-std::optional<double> mean_over_layers(const std::vector<FigureRow>& layers, const Figure& figure) {
+/// Returns the mean, or the largest, over the layers that have the figure; none if no layer has it.
+std::optional<double> over_layers(const std::vector<FigureRow>& layers, const Figure& figure) {
   const auto having = std::count_if(layers.begin(), layers.end(),
                                     [&](const FigureRow& layer) { return layer.find(figure).has_value(); });
   const double share = 1.0 / static_cast<double>(having);
-  std::optional<double> sum;
+  std::optional<double> out;
   for (const FigureRow& layer : layers) {
-    if (const std::optional<double> value = layer.find(figure)) sum = sum.value_or(0.0) + share * *value;
+    const std::optional<double> value = layer.find(figure);
+    if (!value) continue;
+    out = figure.is_maximum ? larger(out.value_or(*value), *value) : out.value_or(0.0) + share * *value;
   }
-  return sum;
+  return out;
 }
 
 }  // namespace
@@ -285,7 +287,7 @@ void Evaluator<T>::add_figures(Report& out, const Running& running) const {
     }
   }
   if (metric.scope == Scope::layers) return;
-  for (const Figure& figure : metric.figures) out.overall.set(figure, mean_over_layers(out.layers, figure));
+  for (const Figure& figure : metric.figures) out.overall.set(figure, over_layers(out.layers, figure));
 }
 
 template class Evaluator<float>;

@@ -31,6 +31,7 @@ struct Figure {
   /// The figure lies in [0, 1] by definition. A gate's figure does if its function is the sigmoid. Pages draw it on
   /// that scale.
   bool is_share = false;
+  bool is_maximum = false;  ///< of the model the largest over its layers, not their mean
   Column column{};
   DemoColumn demo{};
   /// One sentence for readers: what the figure says and where it comes from. Empty for figures of Scope::triggers.

@@ -15,6 +15,7 @@ namespace headgate::metrics {
 
 inline constexpr Figure kMassiveActivation{
     .key = "massive_activation",
+    .is_maximum = true,
     .column = {"max |h|", 10, 2},
     .demo = {"largest", "|h|", 2},
     .meaning =
@@ -43,7 +44,7 @@ class MassiveActivationSums : public Sums<T> {
 
 inline constexpr Metric kMassiveActivationMetric{
     .name = "massive_activation",
-    .definition = "largest absolute value in the residual stream after the layer",
+    .definition = "largest absolute value in the residual stream after the layer; of the model, after any layer",
     .figures = {&kMassiveActivation, 1},
     .inputs = {Input::output},
     .sums = kSumsOf<MassiveActivationSums>,

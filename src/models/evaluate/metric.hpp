@@ -99,7 +99,8 @@ class Sums {
 enum class Scope {
   model,            ///< the whole model
   layers,           ///< each layer
-  layers_and_mean,  ///< each layer, and for the whole model the mean over the layers that have the figure
+  layers_and_mean,  ///< each layer, and for the whole model the mean over the layers that have the figure, or the
+                    ///< largest
   triggers,         ///< the whole model, on tasks with triggers: under "backcopy"
 };
 

@@ -65,6 +65,14 @@ TrainSettings settings_to_resume(const RunChoices& choices, const TrainSettings&
   return settings;
 }
 
+/// Notes the learning rate of the step that comes next where another number of steps changes it.
+void note_learning_rate(const Schedule& before, const Schedule& now, std::int64_t step, const Note& note) {
+  const double was = learning_rate(before, std::min(step, before.steps)), is = learning_rate(now, step);
+  if (is == was) return;
+  note(fmt::format("the learning rate of step {} is {:.3g}, not {:.3g}: its schedule ends at step {}, not {}", step, is,
+                   was, now.steps, before.steps));
+}
+
 /// Calls work() in each process of the group. If it fails in any, throws the error in the first of those, and
 /// OtherProcessFailed in the others.
 template <class Work>
@@ -253,7 +261,7 @@ Prepared continued_run(Run& run, const RunRequest& request, const Note& note, Pr
   p.state = state_of(p.checkpoint, directory);
   require(request.stop_at.value_or(p.state.step + 1) > p.state.step, "--stop-at {}: {} has done {} steps already",
           request.stop_at.value_or(0), directory, p.state.step);
-  const int threads_before = p.state.settings.threads;
+  const TrainSettings before = p.state.settings;
   p.state.settings = p.settings = settings_to_resume(request.settings, p.state.settings);
   p.tokenizer = tokenizer_to_resume(request.settings, p.settings, io::present_directory(directory));
   const std::int64_t ids = p.tokenizer ? p.tokenizer->tokenizer->vocab() : 0;
@@ -262,10 +270,11 @@ Prepared continued_run(Run& run, const RunRequest& request, const Note& note, Pr
     note(fmt::format("{} holds {} checkpoints; the newest is {}, of step {}", out, checkpoints.size(), directory,
                      p.state.step));
   }
-  if (p.settings.threads != threads_before) {
-    note(fmt::format("the run had {} threads; with {} its numbers differ in the last bits", threads_before,
+  if (p.settings.threads != before.threads) {
+    note(fmt::format("the run had {} threads; with {} its numbers differ in the last bits", before.threads,
                      p.settings.threads));
   }
+  note_learning_rate(before.schedule, p.settings.schedule, p.state.step + 1, note);
   require_separate_files(out, p.settings, "", "");
   layers::require_products(p.settings.threads);
   return p;

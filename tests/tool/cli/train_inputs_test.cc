@@ -141,6 +141,18 @@ TEST_F(InputsTest, Run_OfALargerMachine_SaysHowToContinue) {
   expect_said(resumed.out, "; 2 threads\n");
 }
 
+TEST_F(InputsTest, ResumedRun_WithMoreSteps_NotesTheLearningRate) {
+  ASSERT_EQ(verb.train("run", {"--lr", "0.002", "--warmup", "0", "--stop-at", "10"}).status, 0);
+  const Outcome same = verb.resume("run", {"--stop-at", "11"});
+  ASSERT_EQ(same.status, 0) << same.err;
+  EXPECT_EQ(same.err.find("learning rate"), std::string::npos) << same.err;
+  // A cosine from 0.002 to a tenth of it, at 12/20 and 12/40 of its way.
+  const Outcome longer = verb.resume("run", {"--steps", "40", "--stop-at", "12"});
+  ASSERT_EQ(longer.status, 0) << longer.err;
+  expect_said(longer.err,
+              "the learning rate of step 12 is 0.00163, not 0.000822: its schedule ends at step 40, not 20\n");
+}
+
 TEST_F(InputsTest, Evaluation_FewTokens_TakesAtLeastASequence) {
   expect_refused(verb.train("none", {"--eval-tokens", "15"}), "train",
                  "--eval-tokens 15 is less than a sequence, which has 16 tokens");
