@@ -249,6 +249,8 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
   require(T >= 0, "cache append: k has shape {} but sizes must be at least 0", shape_text(k.shape));
   check_new_tokens("k", k, {B, shape_.kv_heads, T, shape_.head_dim});
   check_new_tokens("v", v, {B, shape_.kv_heads, T, shape_.value_dim});
+  require(v.dtype == k.dtype, "cache append: v has dtype {} but k has dtype {}", dtype_text(v.dtype),
+          dtype_text(k.dtype));
   require(T <= shape_.page * std::max<std::int64_t>(shape_.pages, 1),
           "cache append: {} tokens do not fit {} pages of {}", T, shape_.pages, shape_.page);
   const std::int64_t needed = pages_needed(sequences, T);

@@ -117,7 +117,7 @@ AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, s
   if (begin < 0 || begin > end || end > S) {
     call.fail("keys {} to {} are asked for but must be 0 <= begin <= end <= S = {}", begin, end, S);
   }
-  check_vector(call, {"query_offsets", inputs.query_offsets}, B, -kMaxQueryOffset, kMaxQueryOffset);
+  check_vector(call, {"query_offsets", inputs.query_offsets}, B, begin - kMaxQueryOffset, kMaxQueryOffset);
   check_vector(call, {"key_lengths", inputs.key_lengths}, B, 0, S);
 
   const auto rows_of_scale = [&](const Argument& scale) {

@@ -72,23 +72,6 @@ inline bool span_fits(const ConstTensorView& view) {
          static_cast<std::uintptr_t>(high + bytes) <= std::numeric_limits<std::uintptr_t>::max() - address;
 }
 
-/// Whether sorting by stride proves that no two elements share memory: each stride is longer than all that lies
-/// below it. Refuses also the few interleavings that are free of overlap without being nested.
-inline bool elements_disjoint(const ConstTensorView& view) {
-  std::array<std::pair<std::int64_t, std::int64_t>, 4> dims{};  // |stride|, extent − 1
-  for (std::size_t d = 0; d < 4; ++d) {
-    if (view.shape[d] > 1) dims[d] = {std::abs(view.strides[d]), view.shape[d] - 1};
-  }
-  std::sort(dims.begin(), dims.end());
-  std::int64_t span = 0;
-  for (const auto& [stride, steps] : dims) {
-    if (steps == 0) continue;
-    if (stride <= span) return false;
-    span += stride * steps;
-  }
-  return true;
-}
-
 /// A call's arguments, without an allocation where they are as many as attention has.
 class ArgumentList {
  public:
@@ -236,7 +219,7 @@ class Call {
   void no_overlap() const {
     for (const Argument& output : outputs_) {
       const auto& [name, view] = output;
-      if (view.numel() > 0 && !elements_disjoint(view)) {
+      if (elements_overlap(view)) {
         fail("{} has shape {} and strides {} under which elements overlap", name, shape_text(view.shape),
              shape_text(view.strides));
       }

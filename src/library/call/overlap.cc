@@ -98,4 +98,34 @@ bool provably_overlap(const ConstTensorView& a, const ConstTensorView& b) {
   return reachable(terms, 0, 1 - bytes_a - distance, bytes_b - 1 - distance, budget);
 }
 
+bool elements_overlap(const ConstTensorView& view) {
+  if (view.numel() == 0) return false;
+  // The difference of two elements' indices in each dimension; dimensions of size 1 come last.
+  std::array<Term, 4> dims{};
+  std::size_t count = 0;
+  for (std::size_t d = 0; d < 4; ++d) {
+    const std::int64_t steps = view.shape[d] - 1;
+    if (steps > 0 && view.strides[d] == 0) return true;
+    if (steps > 0) dims[count++] = {std::abs(view.strides[d]), -steps, steps};
+  }
+  std::sort(dims.begin(), dims.end(), [](const Term& a, const Term& b) { return a.step > b.step; });
+  // Strides nest where each exceeds all that lies below it.
+  std::int64_t span = 0;
+  bool nests = true;
+  for (std::size_t d = count; d-- > 0;) {
+    nests = nests && dims[d].step > span;
+    span += dims[d].step * dims[d].high;
+  }
+  if (nests) return false;
+  int budget = 1 << 20;
+  for (std::size_t first = 0; first < count; ++first) {
+    // Elements that differ in dimension `first` and in none before it: the second has the larger index there.
+    Terms terms;
+    for (std::size_t d = first; d < count; ++d) terms.term[terms.count++] = dims[d];
+    terms.term[0].low = 1;
+    if (reachable(terms, 0, 0, 0, budget) || budget < 0) return true;
+  }
+  return false;
+}
+
 }  // namespace headgate

@@ -10,4 +10,8 @@ namespace headgate {
 /// The views' memory must lie inside the address space and span at most 2^60 bytes each.
 bool provably_overlap(const ConstTensorView& a, const ConstTensorView& b);
 
+/// Whether two elements of `view` share a byte. Exact, but that a search of more than 2^20 steps, which only strides
+/// far from nested take, answers true. The same bounds hold for its memory.
+bool elements_overlap(const ConstTensorView& view);
+
 }  // namespace headgate

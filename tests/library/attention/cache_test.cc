@@ -249,6 +249,13 @@ TEST(Cache, Append_BadArguments_IsRefusedAndChangesNothing) {
             "cache append: 4 tokens for each of 2 sequences need 2 pages but 1 are free");
   expect_tokens(cache, s, {1, 2, 3, 4, 5});
   expect_tokens(cache, other, {});
+  const std::vector<float> narrow(kHkv * kD);
+  const std::vector<double> wide(kHkv * kDv);
+  EXPECT_EQ(said_by([&] {
+              cache.append(std::vector<std::int64_t>{s}, make_view(narrow.data(), Shape{1, kHkv, 1, kD}),
+                           make_view(wide.data(), Shape{1, kHkv, 1, kDv}));
+            }),
+            "cache append: v has dtype f64 but k has dtype f32");
   EXPECT_EQ(said_by([&] { append(cache, {s, s}, {{6}, {7}}); }), "cache append: sequence 0 is there twice");
   EXPECT_EQ(said_by([&] { append(cache, {s, 5}, {{6}, {7}}); }), "cache append: 5 is no sequence");
   EXPECT_EQ(said_by([&] { cache.truncate(s, 6); }), "cache truncate: length is 6 but must be 0 to 5");

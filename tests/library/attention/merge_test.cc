@@ -384,6 +384,11 @@ TEST(NarrowKeys, NarrowKeys_VectorOutOfRange_IsRefused) {
   numbers.back() = kLeast;
   expect_refused([&] { (void)narrow_keys(in, 1, 2, vectors); },
                  "] is -9223372036854775808 but must be -115292150460684");
+  numbers.back() = -kMaxQueryOffset;  // attention takes it, but not one less
+  expect_refused([&] { (void)narrow_keys(in, 1, 2, vectors); },
+                 "query_offsets[0] is -1152921504606846976 but must be -1152921504606846975 to 1152921504606846976");
+  EXPECT_NO_THROW((void)narrow_keys(in, 0, 2, vectors));
+  numbers.back() = kLeast;
   in.key_lengths = in.query_offsets;
   in.query_offsets = {};
   expect_refused([&] { (void)narrow_keys(in, 1, 2, vectors); }, "] is -9223372036854775808 but must be 0 to ");

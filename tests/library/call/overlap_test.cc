@@ -45,6 +45,20 @@ bool mark(const ConstTensorView& view, const char* base, std::vector<char>& mark
   return seen;
 }
 
+/// Marks each element in turn; returns true if one meets a byte of one before it.
+bool mark_one_by_one(const ConstTensorView& view, const char* base, std::vector<char>& marked) {
+  bool met = false;
+  for (std::int64_t n = 0; n < view.numel(); ++n) {
+    ConstTensorView element = view;
+    std::int64_t rest = n, offset = 0;
+    for (std::size_t d = 4; d-- > 0; rest /= view.shape[d]) offset += rest % view.shape[d] * view.strides[d];
+    element.shape = {1, 1, 1, 1};
+    element.data = static_cast<const char*>(view.data) + offset * static_cast<std::int64_t>(dtype_bytes(view.dtype));
+    if (mark(element, base, marked)) met = true;
+  }
+  return met;
+}
+
 template <typename Random>
 ConstTensorView random_view(const char* arena, Random& random) {
   const auto pick = [&](std::int64_t low, std::int64_t high) {
@@ -78,6 +92,33 @@ TEST(ProvablyOverlap, Overlap_RandomViews_AgreesWithMarkedBytes) {
   }
   EXPECT_GT(shared, 500);
   EXPECT_LT(shared, 4500);
+}
+
+TEST(ElementsOverlap, Overlap_RandomViews_AgreesWithMarkedBytes) {
+  const std::vector<char> arena(static_cast<std::size_t>(2 * kArena));
+  std::mt19937 random(20261128);
+  int overlapping = 0, apart = 0;
+  for (int run = 0; run < 20000; ++run) {
+    const ConstTensorView view = random_view(arena.data() + kArena / 2, random);
+    std::vector<char> marked(arena.size());
+    const bool overlap = mark_one_by_one(view, arena.data(), marked);
+    (overlap ? overlapping : apart) += 1;
+    ASSERT_EQ(elements_overlap(view), overlap) << "run " << run;
+  }
+  EXPECT_GT(overlapping, 2000);
+  EXPECT_GT(apart, 2000);
+}
+
+TEST(ElementsOverlap, Overlap_StridesThatDoNotNest_IsExact) {
+  std::vector<float> memory(1);  // never read
+  const auto view = [&](const Shape& shape, const Shape& strides) { return make_view(memory.data(), shape, strides); };
+  EXPECT_FALSE(elements_overlap(view({1, 1, 3, 2}, {1, 1, 10, 16})));
+  EXPECT_FALSE(elements_overlap(view({1, 1, 3, 2}, {1, 1, -10, 16})));
+  EXPECT_TRUE(elements_overlap(view({1, 1, 9, 6}, {1, 1, 10, 16})));  // 8 · 10 = 5 · 16
+  EXPECT_FALSE(elements_overlap(view({1, 1, 8, 6}, {1, 1, 10, 16})));
+  EXPECT_TRUE(elements_overlap(view({1, 2, 2, 2}, {1, 3, 5, 8})));  // 3 + 5 = 8
+  EXPECT_TRUE(elements_overlap(view({1, 1, 2, 1}, {1, 1, 0, 1})));
+  EXPECT_FALSE(elements_overlap(view({1, 1, 1000, 1000}, {1, 1, 1001, 1000})));
 }
 
 TEST(ProvablyOverlap, Overlap_InterleavedOrShiftedSlots_TellsThemApart) {
