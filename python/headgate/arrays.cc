@@ -307,7 +307,13 @@ Input input_of(const char* function, const char* name, nb::handle given, ArrayKi
   return input;
 }
 
-Output output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
+Output output_of(const Keywords& keywords, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
+  Output output = made_output_of(keywords.function(), name, object, kind, layout);
+  if (output.object.is_valid()) keywords.note_written(output.object);
+  return output;
+}
+
+Output made_output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
   Output output;
   if (!object.is_valid() || object.is_none()) return output;
   refuse_recorded(function, name, object);

@@ -14,6 +14,7 @@
 #include "headgate/tensor.hpp"
 #include "library/core/words.hpp"
 #include "python/headgate/array_memory.hpp"
+#include "python/headgate/keywords.hpp"
 #include "python/headgate/tensors.hpp"
 
 // Python's arrays as views: NumPy's, PyTorch's and those of all others that DLPack or the buffer protocol gives.
@@ -65,8 +66,21 @@ struct Output {
 /// the library knows and of a rank of `kind`. None is absent.
 Input input_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// The same for writing. Refuses read-only arrays, and tensors with a lazy negation or conjugation.
-Output output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
+/// The same of an array that the call of `keywords` has been given to write to, which it notes for autograd. Refuses
+/// read-only arrays, and tensors with a lazy negation or conjugation.
+Output output_of(const Keywords& keywords, const char* name, nb::handle object, ArrayKind kind, Layout layout);
+
+/// The same of an array that `function` has made itself.
+Output made_output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
+
+/// The same of `array`, which make() makes where it is None.
+template <class Make>
+Output place_output(const Keywords& keywords, const char* name, nb::object& array, ArrayKind kind, Layout layout,
+                    const Make& make) {
+  if (!array.is_none()) return output_of(keywords, name, array, kind, layout);
+  array = make();
+  return made_output_of(keywords.function(), name, array, kind, layout);
+}
 
 /// The sizes of a view's dimensions as a Python array of `kind` has them, with or without the batch.
 std::vector<std::int64_t> sizes_of(const Shape& shape, ArrayKind kind, Layout layout, bool has_batch);
@@ -97,7 +111,7 @@ nb::object array_over(const TensorView& view, ArrayKind kind, Layout layout, nb:
 template <typename T>
 nb::object array_of(const std::vector<T>& values, const std::vector<std::int64_t>& sizes) {
   nb::object array = Maker(nb::none()).empty(sizes, dtype_of<T>());
-  const Output output = output_of("headgate", "values", array, ArrayKind::any, Layout::bhtd);
+  const Output output = made_output_of("headgate", "values", array, ArrayKind::any, Layout::bhtd);
   std::copy(values.begin(), values.end(), static_cast<T*>(output.view.data));
   return array;
 }

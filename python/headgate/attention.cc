@@ -32,11 +32,11 @@ ForwardResults run_forward(const Keywords& keywords, const Inputs& in, Attention
                            const std::vector<bool>& chosen, ForwardResults results) {
   const Maker maker(in.first);
   AttentionOutputs outputs;
-  const auto held = place_results<kAttentionOutputs>(
-      keywords.function(), in.layout, chosen, results, outputs, [&](const AttentionOutput& row) {
+  const auto held =
+      place_results<kAttentionOutputs>(keywords, in.layout, chosen, results, outputs, [&](const AttentionOutput& row) {
         return make_output(maker, row, in, shape_of(row, in.views), output_dtype(row.elements, in.views.q.dtype));
       });
-  interruptible(options.context, [&] { attention_forward(outputs, in.views, options); });
+  interruptible(keywords, options.context, [&] { attention_forward(outputs, in.views, options); });
   return results;
 }
 
@@ -83,8 +83,8 @@ BackwardResults backward(const Keywords& keywords) {
 
   BackwardResults results = out == nullptr ? BackwardResults() : *out;
   AttentionGradients gradients;
-  const auto held = place_gradients<kAttentionGradients>(keywords.function(), in, chosen, results, gradients);
-  interruptible(options.context, [&] { attention_backward(gradients, in.views, saved, incoming, options); });
+  const auto held = place_gradients<kAttentionGradients>(keywords, in, chosen, results, gradients);
+  interruptible(keywords, options.context, [&] { attention_backward(gradients, in.views, saved, incoming, options); });
   return results;
 }
 

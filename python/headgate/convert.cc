@@ -23,8 +23,9 @@ nb::object convert_array(const Keywords& keywords) {
   require(from.view.present(), "{}: array is required but None", function);
   const DType dtype = dtype_of_word(function, "dtype", keywords.take("dtype", std::string("f32")));
   nb::object to = keywords.take("out");
-  if (to.is_none()) to = Maker(array).empty({from.array.shape_ptr(), from.array.ndim()}, dtype);
-  const Output output = output_of(function, "out", to, ArrayKind::any, Layout::bhtd);
+  const Output output = place_output(keywords, "out", to, ArrayKind::any, Layout::bhtd, [&] {
+    return Maker(array).empty({from.array.shape_ptr(), from.array.ndim()}, dtype);
+  });
   {
     const nb::gil_scoped_release released;
     convert(output.view, from.view);
@@ -42,8 +43,8 @@ nb::tuple quantize_array(const Keywords& keywords) {
   const nb::object to = maker.empty(sizes, DType::i8);
   sizes.back() = 1;
   const nb::object scale = maker.empty(sizes, DType::f32);
-  const Output output = output_of(function, "out", to, ArrayKind::any, Layout::bhtd);
-  const Output scales = output_of(function, "scale", scale, ArrayKind::any, Layout::bhtd);
+  const Output output = made_output_of(function, "out", to, ArrayKind::any, Layout::bhtd);
+  const Output scales = made_output_of(function, "scale", scale, ArrayKind::any, Layout::bhtd);
   {
     const nb::gil_scoped_release released;
     quantize(output.view, scales.view, from.view);

@@ -31,12 +31,9 @@ nb::object gated_norm(const Keywords& keywords) {
   const NormInputs in = take_inputs(keywords);
   auto options = take_options_of<kNormOptions, GatedNormOptions>(keywords);
   nb::object y = keywords.take("out");
-  if (y.is_none()) {
-    const auto& x = in.arrays[&GatedNormInputs::x];
-    y = Maker(in.first).empty_like(x);
-  }
-  const Output held = output_of(keywords.function(), "y", y, array_kind(kX.kind), in.layout);
-  interruptible(options.context, [&] { gated_norm_forward(held.view, in.views, options); });
+  const Output held = place_output(keywords, "y", y, array_kind(kX.kind), in.layout,
+                                   [&] { return Maker(in.first).empty_like(in.arrays[&GatedNormInputs::x]); });
+  interruptible(keywords, options.context, [&] { gated_norm_forward(held.view, in.views, options); });
   return y;
 }
 
@@ -59,8 +56,8 @@ BackwardResults backward(const Keywords& keywords) {
       chosen_rows<kNormGradients>(keywords, "gradients", out, default_gradients(in.views, options));
   BackwardResults results = out == nullptr ? BackwardResults() : *out;
   GatedNormGradients gradients;
-  const auto held = place_gradients<kNormGradients>(keywords.function(), in, chosen, results, gradients);
-  interruptible(options.context, [&] { gated_norm_backward(gradients, in.views, dy.view, options); });
+  const auto held = place_gradients<kNormGradients>(keywords, in, chosen, results, gradients);
+  interruptible(keywords, options.context, [&] { gated_norm_backward(gradients, in.views, dy.view, options); });
   return results;
 }
 

@@ -80,6 +80,13 @@ class Keywords {
 
   [[noreturn]] void refuse(const char* name, nb::handle object, const char* what) const;
 
+  /// Notes that the call writes to an array that its caller has.
+  void note_written(nb::handle array) const {
+    if (is_tensor(array)) written_.push_back(nb::borrow(array));
+  }
+  /// Counts up the versions of the tensors among them, once. Calls that return, and those that a signal interrupts, do.
+  void count_written() const { count_versions(std::exchange(written_, {})); }
+
  private:
   template <typename T>
   T as(const char* name, const nb::object& object, const char* what) const {
@@ -101,7 +108,21 @@ class Keywords {
   nb::args positional_;
   nb::kwargs given_;
   std::vector<Argument> found_;  ///< those that were given
+  mutable std::vector<nb::object> written_;
 };
+
+/// Returns call(keywords), and counts what it has written.
+template <class Call>
+auto counting_written(const Keywords& keywords, const Call& call) {
+  if constexpr (std::is_void_v<decltype(call(keywords))>) {
+    call(keywords);
+    keywords.count_written();
+  } else {
+    auto result = call(keywords);
+    keywords.count_written();
+    return result;
+  }
+}
 
 /// The argument `threads` as an ExecutionContext has it: 0 where it is None. Throws ValueError beyond max_threads().
 int take_threads(const Keywords& keywords);
@@ -127,7 +148,7 @@ void define(nb::module_& module, const char* name, Function function, std::vecto
   module.def(
       name,
       [function, spec](const nb::args& given, const nb::kwargs& named) {
-        return function(Keywords(*spec, given, named));
+        return counting_written(Keywords(*spec, given, named), function);
       },
       nb::sig(signature.c_str()), help.c_str());
 }
@@ -143,7 +164,8 @@ void define_method(Class& bound, const char* name, const char* title, Function f
   bound.def(
       name,
       [function, spec](Self self, const nb::args& given, const nb::kwargs& named) {
-        return function(self, Keywords(*spec, given, named));
+        return counting_written(Keywords(*spec, given, named),
+                                [&](const Keywords& keywords) { return function(self, keywords); });
       },
       nb::sig(signature.c_str()), help.c_str());
 }

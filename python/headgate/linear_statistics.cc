@@ -41,16 +41,16 @@ LinearFigureSizes sizes_of_call(const LinearAttentionInputs& in, std::int64_t R)
 /// An array of an output's dimensions, made where `object` is None, as a view of `shape`. The batch is left out where q
 /// has none.
 template <class Row>
-TensorView view_of_figure(const char* function, const Row& row, nb::object& object, Output& held, const Shape& shape,
-                          bool has_batch, const Maker& maker, DType real) {
+TensorView view_of_figure(const Keywords& keywords, const Row& row, nb::object& object, Output& held,
+                          const Shape& shape, bool has_batch, const Maker& maker, DType real) {
   const std::size_t first = has_batch ? 0 : 1, end = shape.size() - dims_left_out(row.of);
   const std::vector<std::int64_t> sizes(shape.begin() + static_cast<std::ptrdiff_t>(first),
                                         shape.begin() + static_cast<std::ptrdiff_t>(end));
-  if (object.is_none()) object = maker.empty(sizes, real);
-  held = output_of(function, row.name, object, ArrayKind::any, Layout::bhtd);
+  held =
+      place_output(keywords, row.name, object, ArrayKind::any, Layout::bhtd, [&] { return maker.empty(sizes, real); });
   const auto& array = held.array;
   const std::vector<std::int64_t> found(array.shape_ptr(), array.shape_ptr() + array.ndim());
-  require(found == sizes, "{}: {} has shape {} but must be {}", function, row.name, sizes_text(found),
+  require(found == sizes, "{}: {} has shape {} but must be {}", keywords.function(), row.name, sizes_text(found),
           sizes_text(sizes));
   TensorView view(held.view.data, held.view.dtype, shape, {0, 0, 0, 0});
   for (std::size_t d = first; d < end; ++d) view.strides[d] = array.stride_ptr()[d - first];
@@ -75,8 +75,8 @@ FigureResults<kRows> figures_of(const Keywords& keywords, const LinearInputs& in
     const auto& row = kRows[n];
     if (!chosen[n]) continue;
     const bool has_batch = in.has_batch() || (in.views.cu_seqlens.present() && counts_sequences(row.of));
-    outputs.*row.member = view_of_figure(keywords.function(), row, results.arrays[n], held[n], sizes.shape(row.of),
-                                         has_batch, maker, real);
+    outputs.*row.member =
+        view_of_figure(keywords, row, results.arrays[n], held[n], sizes.shape(row.of), has_batch, maker, real);
   }
   run(outputs);
   return results;
@@ -90,7 +90,8 @@ FigureResults<kLinearWeights> weights(const Keywords& keywords) {
   const Input queries = input_of(keywords.function(), "queries", given, ArrayKind::vector, in.layout);
   return figures_of<kLinearWeights>(
       keywords, in, queries.view.shape[3], "LinearAttentionWeights", [&](const LinearAttentionWeights& outputs) {
-        interruptible(options.context, [&] { linear_attention_weights(outputs, in.views, queries.view, options); });
+        interruptible(keywords, options.context,
+                      [&] { linear_attention_weights(outputs, in.views, queries.view, options); });
       });
 }
 
@@ -99,7 +100,7 @@ FigureResults<kLinearStatistics> statistics(const Keywords& keywords) {
   LinearAttentionOptions options = take_options_of<kLinearOptions, LinearAttentionOptions>(keywords);
   return figures_of<kLinearStatistics>(
       keywords, in, 0, "LinearAttentionStatistics", [&](const LinearAttentionStatistics& outputs) {
-        interruptible(options.context, [&] { linear_attention_statistics(outputs, in.views, options); });
+        interruptible(keywords, options.context, [&] { linear_attention_statistics(outputs, in.views, options); });
       });
 }
 

@@ -73,11 +73,9 @@ MergeResults merge(const Keywords& keywords) {
     if (!chosen[i]) continue;
     const AttentionOutput& row = kAttentionOutputs[i];
     const ConstTensorView& like = row.kind == TensorKind::rows ? part.lse : part.attn;
-    if (results.arrays[i].is_none()) {
-      results.arrays[i] =
-          maker.empty(sizes_of(like.shape, array_kind(row.kind), layout, parts.has_batch()), like.dtype);
-    }
-    held[i] = output_of(keywords.function(), row.name, results.arrays[i], array_kind(row.kind), layout);
+    held[i] = place_output(keywords, row.name, results.arrays[i], array_kind(row.kind), layout, [&] {
+      return maker.empty(sizes_of(like.shape, array_kind(row.kind), layout, parts.has_batch()), like.dtype);
+    });
     outputs.*row.member = held[i].view;
   }
   const nb::gil_scoped_release released;
@@ -98,7 +96,7 @@ nb::tuple merge_backward(const Keywords& keywords) {
   std::vector<Output> held;
   const auto make = [&](const Input& like, const char* name, ArrayKind kind) {
     const nb::object array = maker.empty_like(like);
-    held.push_back(output_of(function, name, array, kind, layout));
+    held.push_back(made_output_of(function, name, array, kind, layout));
     return held.back();
   };
   nb::list pairs;

@@ -84,7 +84,7 @@ std::string evaluate(const Keywords& keywords) {
   choices.seq_len = take_number(keywords, "seq_len");
   const auto heads = keywords.require<bool>("heads");
   ExecutionContext context{.threads = take_threads(keywords)};
-  return interruptible(context, [&] {
+  return interruptible(keywords, context, [&] {
     const train::EvaluationInput input = train::evaluation_inputs(choices, self.list).front();
     const train::LoadedModel& model = self.model();
     const auto plan = train::evaluation_memory(model.config, *input.source, input.plan, input.metrics);
@@ -110,7 +110,7 @@ std::string xray_of(const Keywords& keywords) {
   choices.override_tokens = keywords.require<std::int64_t>("override_tokens");
   choices.context.threads = take_threads(keywords);
   const xray::Listener listener{.progress = [](const std::string&, double) {}, .plan = [](const std::string&) {}};
-  return interruptible(choices.context, [&] {
+  return interruptible(keywords, choices.context, [&] {
     return text_of(xray::report_json(xray::xray(self.list, choices, listener), choices.text));
   });
 }

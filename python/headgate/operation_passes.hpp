@@ -78,8 +78,8 @@ class Passes {
     const std::vector<bool> chosen = chosen_rows<Operation::kGradients>(keywords, "gradients", out, defaults);
     BackwardResults results = out == nullptr ? BackwardResults() : *out;
     ViewsOf<Operation::kGradients> gradients;
-    const auto held = place_gradients<Operation::kGradients>(keywords.function(), in, chosen, results, gradients);
-    interruptible(options.context, [&] { Operation::backward(gradients, in.views, incoming, options); });
+    const auto held = place_gradients<Operation::kGradients>(keywords, in, chosen, results, gradients);
+    interruptible(keywords, options.context, [&] { Operation::backward(gradients, in.views, incoming, options); });
     return results;
   }
 
@@ -118,11 +118,11 @@ class Passes {
                                     const std::vector<bool>& chosen, ForwardResults results) {
     const Maker maker(in.first);
     ViewsOf<Operation::kOutputs> outputs;
-    const auto held = place_results<Operation::kOutputs>(
-        keywords.function(), in.layout, chosen, results, outputs, [&](const auto& row) {
+    const auto held =
+        place_results<Operation::kOutputs>(keywords, in.layout, chosen, results, outputs, [&](const auto& row) {
           return make_output(maker, row, in, Operation::shape_of(row, in.views), Operation::dtype_of(row, in.views));
         });
-    interruptible(options.context, [&] { Operation::forward(outputs, in.views, options); });
+    interruptible(keywords, options.context, [&] { Operation::forward(outputs, in.views, options); });
     return results;
   }
 };

@@ -134,14 +134,14 @@ using HeldResults = std::array<Output, kRows.size()>;
 
 /// Sets the views of the chosen rows' arrays in `views`. make(row) makes those that `results` lacks.
 template <const auto& kRows, class Make>
-HeldResults<kRows> place_results(const char* function, Layout layout, const std::vector<bool>& chosen,
+HeldResults<kRows> place_results(const Keywords& keywords, Layout layout, const std::vector<bool>& chosen,
                                  ResultsOf<kRows>& results, ViewsOf<kRows>& views, const Make& make) {
   HeldResults<kRows> held;
   for (std::size_t i = 0; i < kRows.size(); ++i) {
     if (!chosen[i]) continue;
     const auto& row = kRows[i];
-    if (results.arrays[i].is_none()) results.arrays[i] = make(row);
-    held[i] = output_of(function, row.name, results.arrays[i], array_kind(row.kind), layout);
+    held[i] =
+        place_output(keywords, row.name, results.arrays[i], array_kind(row.kind), layout, [&] { return make(row); });
     views.*row.member = held[i].view;
   }
   return held;
@@ -159,13 +159,14 @@ nb::object make_output(const Maker& maker, const Row& row, const OperationInputs
 
 /// Makes the arrays of gradients, each of the shape and dtype of its input.
 template <const auto& kGradients, const auto& kInputs>
-HeldResults<kGradients> place_gradients(const char* function, const OperationInputs<kInputs>& in,
+HeldResults<kGradients> place_gradients(const Keywords& keywords, const OperationInputs<kInputs>& in,
                                         const std::vector<bool>& chosen, ResultsOf<kGradients>& results,
                                         ViewsOf<kGradients>& views) {
   const Maker maker(in.first);
-  return place_results<kGradients>(function, in.layout, chosen, results, views, [&](const auto& row) {
+  return place_results<kGradients>(keywords, in.layout, chosen, results, views, [&](const auto& row) {
     const Input& of = in.arrays[row.gradient_of];
-    require(of.view.present(), "{}: {} is asked for but {} is None", function, row.name, input_of_gradient(row).name);
+    require(of.view.present(), "{}: {} is asked for but {} is None", keywords.function(), row.name,
+            input_of_gradient(row).name);
     return maker.empty_like(of);
   });
 }

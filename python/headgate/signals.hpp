@@ -9,6 +9,7 @@
 
 #include "headgate/error.hpp"
 #include "headgate/runtime.hpp"
+#include "python/headgate/keywords.hpp"
 
 // Ctrl-C while a call computes: Python's handlers of signals run in its main thread, between parts of the call's work.
 
@@ -39,16 +40,18 @@ class SignalPoll {
 };
 
 /// Returns call(), which computes by `context`, without the interpreter's lock. Throws what a handler of a signal
-/// raises meanwhile, KeyboardInterrupt for one; what the call was to write is then unspecified.
+/// raises meanwhile, KeyboardInterrupt for one; what the call of `keywords` was to write is then unspecified.
 template <class Call>
-auto interruptible(ExecutionContext& context, const Call& call) {
+auto interruptible(const Keywords& keywords, ExecutionContext& context, const Call& call) {
   SignalPoll poll;
   context.cancelled = poll.callback();
   try {
     const nb::gil_scoped_release released;
     return call();
   } catch (const Cancelled&) {
-    throw nb::python_error();
+    nb::python_error raised;
+    keywords.count_written();
+    throw raised;
   }
 }
 

@@ -54,6 +54,13 @@ void refuse_recorded(const char* function, const char* name, nb::handle object) 
           function, name);
 }
 
+void count_versions(const std::vector<nb::object>& tensors) {
+  if (tensors.empty()) return;
+  static const nb::handle increment =
+      nb::object(nb::module_::import_("torch.autograd.graph").attr("increment_version")).release();
+  for (const nb::object& tensor : tensors) increment(tensor);
+}
+
 bool has_lazy_negation(nb::handle tensor) {
   static const nb::handle is_neg = interned("is_neg");
   const std::array<PyObject*, 1> arguments{tensor.ptr()};

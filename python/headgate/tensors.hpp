@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <vector>
+
 // Properties of PyTorch's tensors that DLPack does not carry.
 
 namespace headgate::python {
@@ -24,6 +26,10 @@ bool is_tensor(nb::handle object);
 /// Throws Error, "FUNCTION: NAME …", if autograd would record `object`: it does not see this call, and the gradient
 /// would be lost without a word.
 void refuse_recorded(const char* function, const char* name, nb::handle object);
+
+/// Tells autograd that a call has written to `tensors`, of PyTorch: a backward pass that has saved one of them, or a
+/// view of its memory, then raises, as after an operation in place.
+void count_versions(const std::vector<nb::object>& tensors);
 
 /// Whether a tensor has a lazy negation, which its memory does not reflect.
 bool has_lazy_negation(nb::handle tensor);

@@ -216,6 +216,15 @@ def _rules(query: Tensor, attn_mask: Tensor | None, is_causal: bool, sizes: Size
     return {"causality": "causal", "query_offsets": first}
 
 
+def _zeros(shape: tuple[int, ...], query: Tensor, tensors: list[Tensor]) -> Tensor:
+    """Zeros of the result's dtype, through which `tensors` have zero gradients."""
+    cast = torch.is_autocast_enabled("cpu") and query.dtype != torch.float64
+    y = torch.zeros(shape, dtype=torch.get_autocast_dtype("cpu") if cast else query.dtype, device=query.device)
+    for x in tensors:
+        y = y + x.reshape(-1)[:0].sum().to(y.dtype)
+    return y
+
+
 def attend(
     query: Tensor,
     key: Tensor,
@@ -229,7 +238,11 @@ def attend(
     options: dict[str, Any] | None = None,
 ) -> Tensor:
     """The result of a call whose sizes refusal_of has found."""
-    shape = (*sizes.lead, sizes.queries, sizes.features)
+    shape, own = (*sizes.lead, sizes.queries, sizes.features), (*query.shape[:-1], sizes.features)
+    if own != shape and (0 in query.shape[:-1] or value.numel() == 0):
+        # As PyTorch has it: without queries or values, query alone says the shape.
+        tensors = [x for x in (query, key, value, attn_mask, gate) if x is not None and x.is_floating_point()]
+        return _zeros(own, query, tensors)
     if sizes.features == 0:  # kernels need a feature
         wider = sizes._replace(features=1)
         return attend(query, key, pad(value, (0, 1)), attn_mask, dropout_p, is_causal, scale, wider)[..., :0]

@@ -117,6 +117,13 @@ def test_scale_matches_pytorch(scale):
         ((B, H, L, 0), (B, H, S, 0), (B, H, S, EV)),
         ((B, H, L, E), (B, H, S, E), (B, H, S, 0)),
         ((0, E), (S, E), (S, EV)),
+        ((1, H, 0, E), (B, H, S, E), (B, H, S, EV)),
+        ((1, 1, 0, E), (B, H, S, E), (1, H, S, EV)),
+        ((H, 0, E), (B, H, S, E), (B, H, S, EV)),
+        ((1, H, L, E), (B, H, 0, E), (B, H, 0, EV)),
+        ((1, H, L, E), (0, H, S, E), (0, H, S, EV)),
+        ((1, H, L, E), (B, H, S, E), (B, H, S, 0)),
+        ((1, H, L, 0), (B, H, S, 0), (B, H, S, EV)),
     ],
     ids=str,
 )
