@@ -34,7 +34,7 @@ rm -rf "$wheels" && mkdir -p "$wheels/plain"
 source=.
 if $from_sdist; then
   logged sdist "$python" -m build --sdist --no-isolation --outdir "$wheels" .
-  sdist=$(echo "$wheels"/headgate-*.tar.gz)
+  sdist=$(echo "$wheels"/headgate_attention-*.tar.gz)
   echo "wheel: $sdist, $(du -k "$sdist" | cut -f1) kB"
   source=$build/sdist
   rm -rf "$source" && mkdir -p "$source"

@@ -4,6 +4,9 @@
 import importlib
 from types import ModuleType
 
+DISTRIBUTION = "headgate-attention"
+"""What pip knows this package by. On PyPI the name of the module belongs to another project."""
+
 EXTRAS = {
     "matplotlib": "plot",
     "pandas": "frames",
@@ -25,6 +28,6 @@ def require(name: str, for_what: str) -> ModuleType:
         if error.name != package:
             raise
         raise ModuleNotFoundError(
-            f"{for_what} needs {package}, which is not installed: pip install 'headgate[{EXTRAS[package]}]'",
+            f"{for_what} needs {package}, which is not installed: pip install '{DISTRIBUTION}[{EXTRAS[package]}]'",
             name=package,
         ) from None

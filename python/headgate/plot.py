@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures by matplotlib (pip install headgate[plot]). Each draws on `axes`, new ones where it is None, and returns them."""
+"""Figures by matplotlib (the extra `plot`). Each draws on `axes`, new ones where it is None, and returns them."""
 
 from __future__ import annotations
 

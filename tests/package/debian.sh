@@ -38,7 +38,7 @@ text = "A text of a few words, again and again. " * 60
 pathlib.Path("text").write_text(text)
 subprocess.run("headgate train --data text --out run --layers 1 --dim 16 --heads 2 --seq-len 16 --batch 2 --steps 2",
                shell=True, check=True, stdout=subprocess.DEVNULL)
-print("debian: Python:", importlib.metadata.version("headgate"), headgate.load("run"), headgate.load("run").eval(text).figures["loss_nats"])
+print("debian: Python:", importlib.metadata.version("headgate-attention"), headgate.load("run"), headgate.load("run").eval(text).figures["loss_nats"])
 PYTHON
 
 install man-db bash-completion

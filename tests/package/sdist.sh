@@ -12,7 +12,7 @@ fail() {
 
 rm -rf "$work" && mkdir -p "$work/tree"
 "$python" -m build --sdist --no-isolation --outdir "$work" "$source" >"$work/log" 2>&1 || { cat "$work/log" >&2 && exit 1; }
-tar -xf "$work"/headgate-*.tar.gz -C "$work/tree" --strip-components=1
+tar -xf "$work"/headgate_attention-*.tar.gz -C "$work/tree" --strip-components=1
 cd "$work/tree"
 
 known=$(git -C "$source" ls-files && echo PKG-INFO)
@@ -21,6 +21,7 @@ unknown=$(grep -vxF "$known" <<<"$found" || true)
 [[ -z "$unknown" ]] || fail "has files that git does not know: $unknown"
 missing=$(git -C "$source" ls-files cmake include python src | grep -vxF "$found" || true)
 [[ -z "$missing" ]] || fail "lacks $missing"
+grep -qx "Name: headgate-attention" PKG-INFO || fail "PKG-INFO names $(grep ^Name: PKG-INFO)"
 for extra in torch plot frames; do
   grep -qx "Provides-Extra: $extra" PKG-INFO || fail "PKG-INFO does not name the extra '$extra'"
 done

@@ -35,7 +35,7 @@ import importlib.metadata, sys
 import headgate, numpy as np
 x = np.ones((1, 2, 3, 4), np.float32)
 assert np.allclose(headgate.attention(x, x, x, x, threads=2), 1 / (1 + np.exp(-1.0)), rtol=1e-6)
-extras = importlib.metadata.metadata("headgate").get_all("Provides-Extra")
+extras = importlib.metadata.metadata("headgate-attention").get_all("Provides-Extra")
 assert {"torch", "plot", "frames"} <= set(extras), extras
 run = headgate.load("run")
 print("wheel: Python", sys.version.split()[0], run, "loss", round(run.eval("A text of a few words. " * 9).figures["loss_nats"], 3))

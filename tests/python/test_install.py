@@ -67,7 +67,7 @@ def test_missing_extra_is_named(package, code, message):
     found = run_without([package], f"import headgate\n{code}")
     extra = extras.EXTRAS[package]
     last = found.stderr.splitlines()[-1]
-    assert last == f"ModuleNotFoundError: {message}, which is not installed: pip install 'headgate[{extra}]'"
+    assert last == f"ModuleNotFoundError: {message}, which is not installed: pip install 'headgate-attention[{extra}]'"
 
 
 def test_plot_is_imported_when_it_is_used():

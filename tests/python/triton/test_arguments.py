@@ -226,5 +226,5 @@ with FakeTensorMode():
     found = in_a_process(program)
     assert found.returncode == 0, found.stderr
     assert found.stdout == (
-        "headgate.torch on GPUs needs triton, which is not installed: pip install 'headgate[triton]'\n"
+        "headgate.torch on GPUs needs triton, which is not installed: pip install 'headgate-attention[triton]'\n"
     )
