@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gates for the models of transformers that have none, which start as the identity."""
 
+import copy
 import os
 import re
 from typing import Any
@@ -51,13 +52,26 @@ def _require_known(name: str, attention: nn.Module) -> None:
         )
 
 
+def _give_own_config(model: nn.Module) -> None:
+    """Replaces the config of a model, and those within it, by copies in all its modules: others may hold them too."""
+    from transformers import PretrainedConfig
+
+    copies: dict[int, Any] = {}
+    copy.deepcopy(model.config, copies)
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, PretrainedConfig) and id(value) in copies:
+                setattr(module, name, copies[id(value)])
+
+
 def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid2") -> nn.Module:
     """Puts a gate into every attention of a model of transformers that has none, and returns the model.
 
     The gate is computed from the layer's input by a new matrix `attention_gate` of zeros (`gate`, of zeros, where it
     does not depend on the input), so that the model computes what it did until the gates are trained. It needs a
     function whose value at 0 changes nothing: sigmoid2 multiplied, silu or identity added. The attention becomes
-    "headgate", whose kernel applies a gate of g1; the config gets the keys of the gate. load_retrofit loads what the
+    "headgate", whose kernel applies a gate of g1; a copy of the config, which the model has from then on, gets the keys
+    of the gate. load_retrofit loads what the
     model's save_pretrained wrote; from_pretrained leaves out the gates. ValueError, before anything is changed,
     on models whose attention is not like Llama's: q_proj, k_proj, v_proj and o_proj with equal heads.
     """
@@ -79,6 +93,7 @@ def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid
         raise ValueError(f"retrofit: {kind} has no attention that is known: one with {', '.join(PROJECTIONS)}")
     for name, attention in found.items():
         _require_known(name, attention)
+    _give_own_config(model)
     model.set_attn_implementation(register())
     for attention in found.values():
         AddedGate(attention, variant)
@@ -124,7 +139,7 @@ def load_retrofit(directory: str | os.PathLike[str], **options: Any) -> nn.Modul
 
     # from_pretrained constructs a model and then fills its parameters. A temporary subclass adds the gates in its
     # constructor, so that they are filled too.
-    gated = type(name, (kind,), {"__init__": init, "__module__": kind.__module__})
+    gated: Any = type(name, (kind,), {"__init__": init, "__module__": kind.__module__})
     old_matrix = {rf"(\w*att\w*)\.{re.escape(OLD_MATRIX)}\.": rf"\1.{MATRIX}."}
     model, found = gated.from_pretrained(directory, key_mapping=old_matrix, output_loading_info=True, **options)
     model.__class__ = kind

@@ -60,6 +60,23 @@ def test_retrofit_fresh_gates_change_nothing(family, gate):
     assert len(gates) == 2 and all(p.grad.abs().max() > 0 for p in gates.values())
 
 
+def test_retrofit_shared_config_stays_as_it_was():
+    """The config that the model was made from changes nothing in another model, made before or after."""
+    config = models.model("llama").config
+    kept = copy.deepcopy(config)
+    made, before = (transformers.LlamaForCausalLM(config) for _ in range(2))
+    assert made.config is config
+    retrofit(made, "headwise-sigmoid2")
+    assert config.to_dict() == kept.to_dict() and config._attn_implementation == kept._attn_implementation
+    assert before.config is config and made.config is not config and made.config.gate_site == "g1"
+    configs = {id(module.config) for module in made.modules() if hasattr(module, "config")}
+    assert configs == {id(made.config)}
+    ids = models.tokens(1, 5)
+    for other in (before, transformers.LlamaForCausalLM(config)):
+        assert other(ids).logits.isfinite().all() and not gate_parameters(other)
+    assert made(ids).logits.isfinite().all()
+
+
 def eager_gates(model, gate):
     """Adds the same gates to an eager model, by plain formulas: g1 before W_o, the others on projections."""
     variant = parse_gate(gate)
