@@ -132,7 +132,8 @@ void bind_cache(nb::module_& module) {
                           "    y = headgate.attention(q, gate=z, causality='causal', **cache.batch([s], T))\n\n"
                           "Every method that fails raises ValueError, or TypeError, and has changed nothing.");
   const auto whole = [](const char* name) { return ArgumentText{name, "int", "", ""}; };
-  const ArgumentText sequences{"sequences", "Sequence[int]", "", ""}, layout{"layout", "str", "'bhtd'", ""};
+  const ArgumentText sequences{"sequences", "Sequence[int]", "", ""},
+      layout{"layout", layout_text().type, "'bhtd'", ""};
   const auto add = [&bound](const char* name, auto function, std::vector<ArgumentText> arguments,
                             std::size_t positional, const char* result, const char* text) {
     define_method<Cache&>(bound, name, name, function, std::move(arguments), positional, result, text);

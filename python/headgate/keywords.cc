@@ -6,6 +6,7 @@
 #include "headgate/runtime.hpp"
 #include "library/core/check.hpp"
 #include "library/core/format.hpp"
+#include "library/core/nearest_word.hpp"
 
 namespace headgate::python {
 namespace {
@@ -29,7 +30,65 @@ std::string_view text_of(nb::handle name) {
   return {text, static_cast<std::size_t>(size)};
 }
 
+/// An argument of other libraries' attention or of an older release, the argument here, and how it is given.
+struct OtherName {
+  std::string_view other, argument, given;
+};
+constexpr OtherName kOtherNames[] = {
+    {"is_causal", "causality", "causality='causal'"},
+    {"causal", "causality", "causality='causal'"},
+    {"dropout_p", "dropout", "dropout"},
+    {"attn_mask", "mask", "mask, or bias for numbers"},
+    {"attn_bias", "bias", "bias"},
+    {"key_padding_mask", "key_lengths", "key_lengths, or mask"},
+    {"seqused_k", "key_lengths", "key_lengths"},
+    {"cu_seq_q", "cu_seqlens_q", "cu_seqlens_q"},
+    {"cu_seq_k", "cu_seqlens_k", "cu_seqlens_k"},
+    {"softmax_scale", "scale", "scale"},
+    {"sm_scale", "scale", "scale"},
+    {"window_size", "window_left", "window_left and window_right"},
+    {"s_aux", "sinks", "sinks"},
+    {"query", "q", "q"},
+    {"key", "k", "k"},
+    {"value", "v", "v"},
+    {"gate_logits", "gate", "gate"},
+    {"z", "gate", "gate"},
+    // Of the functions with PyTorch's arguments.
+    {"is_causal", "window_size", "window_size=(-1, 0)"},
+    {"causality", "window_size", "window_size=(-1, 0)"},
+    {"causality", "is_causal", "is_causal=True"},
+    {"dropout", "dropout_p", "dropout_p"},
+    {"mask", "attn_mask", "attn_mask"},
+    {"bias", "attn_mask", "attn_mask"},
+    // Of layers.
+    {"embed_dim", "hidden_size", "hidden_size"},
+    {"num_heads", "num_attention_heads", "num_attention_heads"},
+    {"num_kv_heads", "num_key_value_heads", "num_key_value_heads"},
+};
+
 }  // namespace
+
+std::string meant_instead_of(std::string_view name, const std::vector<std::string_view>& known) {
+  for (const OtherName& row : kOtherNames) {
+    const bool taken = row.other == name && std::find(known.begin(), known.end(), row.argument) != known.end();
+    if (taken) return formatted("; did you mean {}?", row.given);
+  }
+  return did_you_mean(name, known);
+}
+
+std::string literal_of(std::string_view words) {
+  std::string text = "Literal['";
+  for (const char c : words) {
+    if (c == ',') {
+      text += "',";
+    } else if (c == ' ') {
+      text += " '";
+    } else {
+      text += c;
+    }
+  }
+  return text + "']";
+}
 
 Keywords::Keywords(const CallSpec& spec, const nb::args& positional, const nb::kwargs& given)
     : spec_(spec), positional_(positional), given_(given) {
@@ -44,7 +103,11 @@ Keywords::Keywords(const CallSpec& spec, const nb::args& positional, const nb::k
     const std::string_view name = text_of(key);
     const auto known = std::find_if(arguments.begin(), arguments.end(),
                                     [name](const ArgumentText& argument) { return argument.name == name; });
-    if (known == arguments.end()) fail(spec, formatted("there is no argument '{}'", name));
+    if (known == arguments.end()) {
+      std::vector<std::string_view> names;
+      for (const ArgumentText& argument : arguments) names.emplace_back(argument.name);
+      fail(spec, formatted("there is no argument '{}'{}", name, meant_instead_of(name, names)));
+    }
     if (known - arguments.begin() < static_cast<std::ptrdiff_t>(positional.size())) {
       fail(spec, formatted("{} is given by position and by name", name));
     }

@@ -49,6 +49,13 @@ constexpr const char* wanted() {
   return nullptr;
 }
 
+/// The end of the message about an argument `name` that a function lacks, "; did you mean …?": the one of `known` that
+/// does what this name does in other libraries, or whose name is near. Empty where there is none.
+std::string meant_instead_of(std::string_view name, const std::vector<std::string_view>& known);
+
+/// "Literal['a', 'b']", the type of an argument that takes the words "a, b".
+std::string literal_of(std::string_view words);
+
 /// The arguments of one call.
 class Keywords {
  public:

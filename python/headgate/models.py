@@ -201,7 +201,7 @@ class Run:
 
 def _head(found: Mapping[str, Any], size: int) -> Head:
     cells = _bytes(found["map"])
-    whole = np.zeros((size, size), np.float32)
+    whole: np.ndarray = np.zeros((size, size), np.float32)
     whole[np.tril_indices(size)] = cells**2
     histogram = found["gate_histogram"]
     return Head(

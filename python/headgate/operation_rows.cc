@@ -22,7 +22,7 @@ std::string float_text(double value) {
 }
 
 ArgumentText layout_text(std::string_view arrays) {
-  return {kLayout, "str", formatted("'{}'", word_of(Layout::bhtd)),
+  return {kLayout, literal_of(list_words<Layout>()), formatted("'{}'", word_of(Layout::bhtd)),
           formatted("the order of the dimensions of {} and their gradients: {}", arrays, list_words<Layout>())};
 }
 

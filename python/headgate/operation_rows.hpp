@@ -258,7 +258,7 @@ TypeAndDefault type_and_default(const Row& row, const Options& defaults) {
   if constexpr (Row::kIsName) {
     return {"str", "''"};
   } else if constexpr (std::is_enum_v<Value>) {
-    return {"str", formatted("'{}'", word_of(row.of(defaults)))};
+    return {literal_of(words_of(row)), formatted("'{}'", word_of(row.of(defaults)))};
   } else {
     const std::string type = std::is_integral_v<Value> ? "int" : "float";
     if (!row.text.default_text.empty()) return {type + " | None", "None"};
@@ -311,8 +311,8 @@ nb::tuple schema_type_and_default(const Row& row, const Options& defaults) {
 
 /// The rows as headgate.torch reads them: tuples of an input's name, whether it is required and whether it is for
 /// forward passes alone; the names of the inputs that have gradients; of an option's name, its type and default in a
-/// schema of PyTorch, the part of the operation that it changes and whether it is for forward passes alone; and whether
-/// the operation takes a layout.
+/// schema of PyTorch, the part of the operation that it changes, whether it is for forward passes alone, and its type
+/// in signatures; and the type of the layout, or None where the operation takes none.
 template <const auto& kInputs, const auto& kGradients, const auto& kOptions, class Options>
 nb::dict torch_rows() {
   nb::list inputs, gradients, options;
@@ -323,14 +323,14 @@ nb::dict torch_rows() {
   const Options defaults;
   for_each_row(kOptions, [&](const auto& row) {
     const nb::tuple schema = schema_type_and_default(row, defaults);
-    options.append(
-        nb::make_tuple(row.text.name, schema[0], schema[1], std::string(word_of(row.part)), row.forward_only));
+    options.append(nb::make_tuple(row.text.name, schema[0], schema[1], std::string(word_of(row.part)), row.forward_only,
+                                  type_and_default(row, defaults).type));
   });
   nb::dict rows;
   rows["inputs"] = inputs;
   rows["gradients"] = gradients;
   rows["options"] = options;
-  rows["has_layout"] = has_layout(kInputs);
+  rows["layout"] = has_layout(kInputs) ? nb::cast(layout_text("").type) : nb::none();
   return rows;
 }
 

@@ -16,6 +16,9 @@ namespace nb = nanobind;
 
 void bind_runtime(nb::module_& module) {
   module.attr("__version__") = version();
+  module.def("_meant_instead_of", [](const std::string& name, const std::vector<std::string>& known) {
+    return meant_instead_of(name, {known.begin(), known.end()});
+  });
   const auto add = [&module](const char* name, auto function, const char* result, const char* text) {
     define(module, name, plain(function, {}), {}, 0, result, text);
   };

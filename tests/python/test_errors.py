@@ -76,7 +76,14 @@ def test_types_of_options():
     refused(
         "attention: softcap is 'x' but must be a number", lambda: headgate.attention(Q, K, V, softcap="x"), TypeError
     )
-    refused("attention: there is no argument 'causal'", lambda: headgate.attention(Q, K, V, causal=True), TypeError)
+    for name, meant in (
+        ("is_causal", "causality='causal'"),
+        ("dropout_p", "dropout"),
+        ("gate_logits", "gate"),
+        ("z", "gate"),
+    ):
+        message = f"attention: there is no argument '{name}'; did you mean {meant}?"
+        refused(message, lambda name=name: headgate.attention(Q, K, V, **{name: 1}), TypeError)
     refused(
         "attention_forward: outputs: 'z' is none of y, lse, attn, weights",
         lambda: headgate.attention_forward(Q, K, V, outputs=["z"]),

@@ -6,21 +6,25 @@ Functions take theirs as keywords and sort them by these lists, so that an argum
 """
 
 import inspect
-from collections.abc import Callable, Container, Iterable
-from typing import Any, NamedTuple
+import warnings
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
 from headgate import _headgate
 
 
 class Option(NamedTuple):
-    """An option of the operation: its type in the schema, its default, and the part of the operation it changes."""
+    """An option of the operation: its type in the schema, its default, the part of the operation it changes, whether it
+    is for forward passes alone, and its type for type checkers."""
 
     type: str
     default: Any
     part: str
     forward_only: bool
+    annotation: str
 
 
 class Operation:
@@ -35,7 +39,7 @@ class Operation:
         """With these there are no gradients at all."""
         self.differentiable = tuple(rows["gradients"])
         """The inputs that have a gradient, in the order in which the backward pass returns them."""
-        self.options = {"layout": Option("str", "bhtd", "layout", False)} if rows["has_layout"] else {}
+        self.options = {"layout": Option("str", "bhtd", "layout", False, rows["layout"])} if rows["layout"] else {}
         self.options |= {name: Option(*option) for name, *option in rows["options"]}
 
     def schema_of_tensors(self) -> str:
@@ -79,11 +83,28 @@ ADDED = ("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
 """The arguments of gated_attention that functions with PyTorch's arguments take too, beside a gate."""
 
 
-def require_known(what: str, given: Iterable[str], names: Container[str]) -> None:
-    """Raises Python's TypeError of the function `what` if one of the keywords `given` is none of `names`."""
+def require_known(what: str, given: Iterable[str], names: Collection[str], named: Collection[str] = ()) -> None:
+    """Raises Python's TypeError of the function `what` if one of the keywords `given` is none of `names`, with what was
+    probably meant among these and its parameters `named`."""
     for name in given:
         if name not in names:
-            raise TypeError(f"{what}() got an unexpected keyword argument '{name}'")
+            raise TypeError(unexpected(what, name, [*names, *named]))
+
+
+def unexpected(what: str, name: str, known: Iterable[str]) -> str:
+    """Python's message about an argument `name` that the function `what` lacks, with what was probably meant of those
+    that are `known`."""
+    meant = "" if torch.compiler.is_compiling() else _headgate._meant_instead_of(name, list(known))
+    return f"{what}() got an unexpected keyword argument '{name}'{meant}"
+
+
+def take_old_name(what: str, given: dict[str, Any], old: str, new: str, value: Any) -> Any:
+    """Takes the argument `old` out of the keywords `given`, with a DeprecationWarning: the function `what` calls it `new`
+    now. Raises TypeError if the call gives that too, as `value`."""
+    if value is not None:
+        raise TypeError(f"{what}() got both {new} and {old}, its old name")
+    warnings.warn(f"{what}: {old} is an old name of {new}", DeprecationWarning, stacklevel=3)
+    return given.pop(old)
 
 
 TYPES = {"str": str, "int": int, "float": float, "float?": float | None}
@@ -100,15 +121,19 @@ def _parameter(name: str, operation: Operation) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=option.default, annotation=TYPES[option.type])
 
 
-def takes(*names: str, operation: Operation = ATTENTION) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes(*names: str, operation: Operation = ATTENTION) -> Callable[[Function], Function]:
     """Decorates a function whose last parameter, **arguments, takes arguments of these names: help() shows them."""
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Function) -> Function:
         parameters = list(inspect.signature(function).parameters.values())[:-1]
         by_name = (i for i, parameter in enumerate(parameters) if parameter.kind == inspect.Parameter.KEYWORD_ONLY)
         first = next(by_name, len(parameters))
         parameters[first:first] = [_parameter(name, operation) for name in names]
-        function.__signature__ = inspect.signature(function).replace(parameters=parameters)
+        signature = inspect.signature(function).replace(parameters=parameters)
+        function.__signature__ = signature  # type: ignore[attr-defined]
         return function
 
     return decorate

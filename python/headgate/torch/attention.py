@@ -8,7 +8,7 @@ headgate.attention_forward and attention_backward.
 
 import operator
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -26,12 +26,13 @@ from .arguments import (
     TENSORS,
     Operation,
     require_known,
+    take_old_name,
     takes,
 )
 from .checks import require_one_device, require_tensor
 from .dropout import draw_seed
 from .eager import EagerOperation, Named, RecordedCall
-from .errors import GATE_LOGITS, in_words_of
+from .errors import in_words_of
 from .gates import keeps_output
 from .tensor_parallel import are_dtensors, attend_on_dtensors
 from .transforms import (
@@ -42,6 +43,9 @@ from .transforms import (
     forward_over_batch,
     transforms_are_active,
 )
+
+if TYPE_CHECKING:
+    from headgate._arguments import AttentionArguments
 
 NAME = "gated_attention"
 
@@ -69,10 +73,11 @@ def _rows_shape(q: Tensor, layout: str) -> list[int]:
     device_types="cpu",
     schema=f"({_INPUTS}, *, {_SETTINGS}, bool keep_attn=False) -> (Tensor y, Tensor lse, Tensor attn)",
 )
-@in_words_of(NAME, GATE_LOGITS)
+@in_words_of(NAME, {})
 def _forward(*tensors: Tensor | None, keep_attn: bool = False, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
     outputs = ["y", "lse", "attn"] if keep_attn else ["y", "lse"]
-    out = headgate.attention_forward(*tensors[:4], outputs=outputs, **_given(tensors), **ATTENTION.changed(options))
+    q, k, v, gate = tensors[:4]
+    out = headgate.attention_forward(q, k, v, gate, outputs=outputs, **_given(tensors), **ATTENTION.changed(options))
     return out.y, out.lse, out.attn if keep_attn else tensors[0].new_empty(0)
 
 
@@ -103,7 +108,7 @@ def _given(tensors: tuple[Tensor | None, ...]) -> dict[str, Tensor]:
     schema=f"(Tensor dy, Tensor? dlse, Tensor y, Tensor lse, Tensor? attn, {_INPUTS}, *, bool[] wanted, {_SETTINGS}) "
     f"-> ({', '.join('Tensor d' + name for name in DIFFERENTIABLE)})",
 )
-@in_words_of(NAME, GATE_LOGITS)
+@in_words_of(NAME, {})
 def _backward(
     dy: Tensor,
     dlse: Tensor | None,
@@ -115,9 +120,10 @@ def _backward(
     **options: Any,
 ) -> tuple[Tensor, ...]:
     names = ["d" + name for name, asked in zip(DIFFERENTIABLE, wanted) if asked]
-    saved = {"y": y, "lse": lse, "attn": attn, "dlse": dlse}
+    q, k, v, gate = tensors[:4]
+    saved: dict[str, Any] = {"y": y, "lse": lse, "attn": attn, "dlse": dlse}
     found = headgate.attention_backward(
-        dy, *tensors[:4], gradients=names, **saved, **_given(tensors), **ATTENTION.changed(options)
+        dy, q, k, v, gate, gradients=names, **saved, **_given(tensors), **ATTENTION.changed(options)
     )
     gradients = [getattr(found, "d" + name) for name in DIFFERENTIABLE]
     return tuple(dy.new_empty(0) if gradient is None else gradient for gradient in gradients)
@@ -272,7 +278,7 @@ def checked_options(what: str, options: dict[str, Any], operation: Operation = A
     """Converts options to the schema's types, and refuses those that require a gradient. A value that should be a str
     is passed on as its text, so that the kernels refuse it and list the words that they know."""
     refuse_learned(what, options)
-    checked = {}
+    checked: dict[str, Any] = {}
     for name, value in options.items():
         kind = operation.options[name].type
         if kind == "str":
@@ -374,8 +380,8 @@ def sort_arguments(
 ) -> dict[str, Any]:
     """Moves the inputs among `arguments`, whose names are `keywords`, to `tensors`, and returns the options. Raises
     TypeError on others."""
-    require_known(what, arguments, {*operation.options, *keywords})
-    options = {}
+    require_known(what, arguments, {*operation.options, *keywords}, operation.tensors)
+    options: dict[str, Any] = {}
     for name, value in arguments.items():
         (options if name in operation.options else tensors)[name] = value
     return options
@@ -420,22 +426,45 @@ _Y_LSE, _Y_LSE_ATTN = ("y", "lse"), ("y", "lse", "attn")
 _EAGER = _EagerAttention(ATTENTION)
 
 
+@overload
+def gated_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None = None,
+    *,
+    return_lse: Literal[False] = False,
+    **arguments: "Unpack[AttentionArguments]",
+) -> Tensor: ...
+@overload
+def gated_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None = None,
+    *,
+    return_lse: Literal[True],
+    **arguments: "Unpack[AttentionArguments]",
+) -> tuple[Tensor, Tensor]: ...
 @takes(*_KEYWORDS, *OPTIONS)
 def gated_attention(
-    q: Tensor, k: Tensor, v: Tensor, gate_logits: Tensor | None = None, *, return_lse: bool = False, **arguments: Any
+    q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None = None, *, return_lse: bool = False, **arguments: Any
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """y = g(gate_logits) * softmax(scale q k^T + bias, mask) v, with gradients.
+    """y = g(gate) * softmax(scale q k^T + bias, mask) v, with gradients.
 
     The arguments are those of headgate.attention, as tensors of the CPU with any strides; none is copied. Returns y,
     of q's shape with Dv features and q's dtype; with return_lse also the log-sum-exp (B,H,T), which has a gradient too.
-    q, k, v, gate_logits, bias and sinks have gradients; block_table, k_scale, v_scale and gate_threshold are for calls
+    gate (B,H,T,1) or (B,H,T,Dv) are the raw logits of the gate.
+    q, k, v, gate, bias and sinks have gradients; block_table, k_scale, v_scale and gate_threshold are for calls
     without gradients. Without a dropout_seed, dropout draws one of PyTorch's default generator. Jagged nested tensors
     (N,H,T*,D), or (N,T*,H,D) with layout "bthd", are a packed batch, and the result is nested as q is. Under
-    torch.autocast q, k and v are cast to its dtype, and gate_logits and bias where they are not float32. Tensors on a
+    torch.autocast q, k and v are cast to its dtype, and gate and bias where they are not float32. Tensors on a
     GPU go to kernels in Triton, which take fewer arguments (docs/reference/pytorch.md). Raises ValueError, in one line,
     on arguments that do not fit.
     """
-    given = {"q": q, "k": k, "v": v, "gate": gate_logits}
+    if "gate_logits" in arguments:
+        gate = take_old_name(NAME, arguments, "gate_logits", "gate", gate)
+    given = {"q": q, "k": k, "v": v, "gate": gate}
     if getattr(q, "is_cuda", False):
         return gpu.gated_attention(given, arguments, return_lse)
     if arguments.get("dropout") and arguments.get("dropout_seed") is None:
@@ -451,7 +480,7 @@ def _call_with_lse(tensors: dict[str, Tensor | None], options: dict[str, Any]) -
     return gated_attention(q, k, v, gate, return_lse=True, **others, **options)
 
 
-@in_words_of(NAME, GATE_LOGITS)
+@in_words_of(NAME, {})
 def _call_generally(
     given: dict[str, Tensor | None], arguments: dict[str, Any], return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:

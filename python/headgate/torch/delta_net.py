@@ -9,7 +9,7 @@ k and of v, K taps, N sequences.
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from .gated_norm import gated_norm
 from .linear_attention import linear_attention
 from .short_convolution import short_convolution
 from .transforms import transforms_are_active
+
+if TYPE_CHECKING:
+    from headgate._arguments import GateFunction
 
 L2_NORM_EPS = 1e-6
 
@@ -54,12 +57,31 @@ class Projected(NamedTuple):
     """The logits of the decay, (B,T,Hv), or (B,T,Hv,D) with one for each feature."""
 
 
-class _Qwen35:
+class _Layout:
+    """How the files of a model have the layer's parameters: names of the output's projection and of the norm, the
+    function of the output's gate, whether each feature has a decay, and the module of transformers that some are in."""
+
+    output: str
+    norm: str
+    gate_fn: "GateFunction"
+    decay_of_feature = False
+    inner_module = ""
+
+    @staticmethod
+    def make(layer: "GatedDeltaNet") -> None:
+        """Gives the layer its projections."""
+        raise NotImplementedError
+
+    @staticmethod
+    def project(layer: "GatedDeltaNet", h: Tensor) -> Projected:
+        """The projections of h."""
+        raise NotImplementedError
+
+
+class _Qwen35(_Layout):
     """in_proj_qkv has the rows of q, k and v; in_proj_z, in_proj_b and in_proj_a those of the gates."""
 
     output, norm, gate_fn = "out_proj", "norm", "silu"
-    decay_of_feature = False
-    inner_module = ""
 
     @staticmethod
     def make(layer: "GatedDeltaNet") -> None:
@@ -95,12 +117,10 @@ class _Qwen3Next(_Qwen35):
         return Projected([x.flatten(-2) for x in mixed], z, b.flatten(-2), a.flatten(-2))
 
 
-class _OlmoHybrid:
+class _OlmoHybrid(_Layout):
     """A matrix each: q_proj, k_proj, v_proj, a_proj, b_proj, and g_proj for the gate of the output."""
 
     output, norm, gate_fn = "o_proj", "o_norm", "silu"
-    decay_of_feature = False
-    inner_module = ""
 
     @staticmethod
     def make(layer: "GatedDeltaNet") -> None:
@@ -116,7 +136,7 @@ class _OlmoHybrid:
         return Projected(mixed, z, layer.b_proj(h), layer.a_proj(h))
 
 
-class _KimiLinear:
+class _KimiLinear(_Layout):
     """q_proj, k_proj, v_proj and b_proj; the logits of the decay, for each feature, and those of the output's gate come
     through D features: f_b_proj(f_a_proj(h)) and g_b_proj(g_a_proj(h))."""
 
@@ -140,7 +160,8 @@ class _KimiLinear:
         return Projected(mixed, z, layer.b_proj(h), a)
 
 
-WEIGHT_LAYOUTS = {
+WeightLayout = Literal["qwen3_5", "qwen3_next", "olmo_hybrid", "kimi_linear"]
+WEIGHT_LAYOUTS: dict[str, type[_Layout]] = {
     "qwen3_5": _Qwen35,
     "qwen3_next": _Qwen3Next,
     "olmo_hybrid": _OlmoHybrid,
@@ -153,15 +174,15 @@ def _matrix(inputs: int, outputs: int) -> nn.Linear:
 
 
 class GatedNorm(nn.Module):
-    """x / rms(x) · weight · g(z) over the last dimension, by headgate.torch.gated_norm."""
+    """x / rms(x) · weight · g(gate) over the last dimension, by headgate.torch.gated_norm."""
 
-    def __init__(self, features: int, eps: float, gate_fn: str):
+    def __init__(self, features: int, eps: float, gate_fn: "GateFunction"):
         super().__init__()
         self.eps, self.gate_fn = eps, gate_fn
         self.weight = nn.Parameter(torch.ones(features))
 
-    def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        return gated_norm(x, self.weight, z, gate_fn=self.gate_fn, eps=self.eps, layout="bthd")
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        return gated_norm(x, self.weight, gate, gate_fn=self.gate_fn, eps=self.eps, layout="bthd")
 
 
 class GatedDeltaNet(nn.Module):
@@ -172,11 +193,23 @@ class GatedDeltaNet(nn.Module):
     −exp(A_log)·softplus(a + dt_bias); the norm of each head, times `weight`, times silu(z) or σ(z); the output's
     projection. Value head h reads key head h / (Hv/Hk).
 
-    `weight_layout` names the model whose files the parameters are as: "qwen3_5", "qwen3_next", "olmo_hybrid", or
-    "kimi_linear", which has a decay for each feature and σ(z). load_state_dict also takes a convolution in three parts,
-    `q_conv1d`, `k_conv1d` and `v_conv1d`, and transformers' names of Kimi's tensors.
+    load_state_dict also takes a convolution in three parts, `q_conv1d`, `k_conv1d` and `v_conv1d`, and transformers' names
+    of Kimi's tensors.
+
+    Args:
+        hidden_size: C, the features of a token.
+        linear_num_key_heads: Hk, the heads of queries and keys.
+        linear_num_value_heads: Hv, the heads of values and states, a multiple of Hk; Hk if it is None.
+        linear_key_head_dim: D, the features of a head of queries and keys.
+        linear_value_head_dim: Dv, those of a head of values; D if it is None.
+        weight_layout: the model whose files the parameters are as. "kimi_linear" has a decay for each feature and σ(z).
+        linear_conv_kernel_dim: K, the taps of the convolution.
+        linear_allow_neg_eigval: whether β is 2σ(b), so that the state's transition may have negative eigenvalues.
+        rms_norm_eps: what the norm adds to the mean square.
+        initializer_range: the standard deviation of the initial matrices.
     """
 
+    @in_words_of("GatedDeltaNet", {})
     def __init__(
         self,
         hidden_size: int,
@@ -185,7 +218,7 @@ class GatedDeltaNet(nn.Module):
         linear_key_head_dim: int = 128,
         linear_value_head_dim: int | None = None,
         *,
-        weight_layout: str = "qwen3_5",
+        weight_layout: WeightLayout = "qwen3_5",
         linear_conv_kernel_dim: int = 4,
         linear_allow_neg_eigval: bool = False,
         rms_norm_eps: float = 1e-6,

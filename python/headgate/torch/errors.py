@@ -6,11 +6,14 @@ caller names them, and every error that passes it is renamed.
 """
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
+
+from .arguments import unexpected
 
 # The functions below a public one, whose names begin their messages.
 _INNER = (
@@ -31,18 +34,16 @@ _INNER = (
     "short_convolution_backward",
     "short_convolution",
 )
-GATE_LOGITS = {"gate": "gate_logits"}
-"""How gated_attention and ring_attention name what the package's functions name `gate`."""
 
 
 def renamed(text: str, what: str, names: Mapping[str, str]) -> str:
     """Rewrites the message "FUNCTION: …" of an inner function to name `what` and the caller's arguments. Returns other
-    messages unchanged. In "a gate that multiplies" the word is not an argument."""
+    messages unchanged."""
     function, colon, rest = text.partition(": ")
     if not colon or function not in _INNER:
         return text
     words = "|".join(map(re.escape, names))
-    return f"{what}: " + (re.sub(rf"\b({words})\b(?! that)", lambda m: names[m[0]], rest) if names else rest)
+    return f"{what}: " + (re.sub(rf"\b({words})\b", lambda m: names[m[0]], rest) if names else rest)
 
 
 def call_as(what: str, names: Mapping[str, str], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -54,19 +55,33 @@ def call_as(what: str, names: Mapping[str, str], function: Callable[..., Any], *
         return function(*args, **kwargs)
     except (ValueError, TypeError, RuntimeError) as error:
         text = renamed(str(error), what, names)
+        if isinstance(error, TypeError) and kwargs:
+            text = _with_suggestion(text, function, kwargs)
         if text == str(error):
             raise
         raise type(error)(text) from None
 
 
-def in_words_of(what: str, names: Mapping[str, str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _with_suggestion(text: str, function: Callable[..., Any], given: Mapping[str, Any]) -> str:
+    """Adds what was probably meant to Python's message about a keyword that `function` lacks."""
+    known = inspect.signature(function).parameters
+    for name in given:
+        if name not in known and text.endswith(f"() got an unexpected keyword argument '{name}'"):
+            return unexpected(text.partition("()")[0], name, known)
+    return text
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def in_words_of(what: str, names: Mapping[str, str]) -> Callable[[Function], Function]:
     """call_as as a decorator."""
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Function) -> Function:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             return call_as(what, names, function, *args, **kwargs)
 
-        return call
+        return cast(Function, call)
 
     return decorate

@@ -83,7 +83,9 @@ def _served(*arguments: Any, **named: Any) -> Tensor:
     return _original(*arguments, **named) if y is None else y
 
 
-_served.__signature__ = inspect.signature(scaled_dot_product_attention).replace(return_annotation=Tensor)
+_served.__signature__ = inspect.signature(  # type: ignore[attr-defined]
+    scaled_dot_product_attention
+).replace(return_annotation=Tensor)
 
 
 def _count(reason: str | None) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask, create_mask
 
-from .arguments import ADDED, ATTENTION, DIFFERENTIABLE, TENSORS, require_known, takes
+from .arguments import ADDED, ATTENTION, DIFFERENTIABLE, TENSORS, require_known, take_old_name, takes
 from .attention import as_returned, autocast, checked_options, gated_attention, refuse_transforms
 from .checks import require_tensor
 from .errors import call_as
@@ -21,7 +21,7 @@ from .gates import keeps_output
 from .transforms import refuse_all_transforms
 
 NAME = "flex_attention"
-ARGUMENTS = {"q": "query", "k": "key", "v": "value", "mask": "block_mask", "gate": "gate_logits"}
+ARGUMENTS = {"q": "query", "k": "key", "v": "value", "mask": "block_mask"}
 _INPUTS = ("q", "k", "v", "gate")
 _OPTIONS = tuple(name for name in ADDED if name != "sinks")
 
@@ -144,8 +144,8 @@ def _arguments(block: _QueryBlock, tensors: tuple[Tensor | None, ...]) -> list[T
 
 
 def _check_tensors(query: Any, key: Any, value: Any, gate: Any, enable_gqa: bool) -> None:
-    for name, x in (("query", query), ("key", key), ("value", value), ("gate_logits", gate)):
-        if x is None and name == "gate_logits":
+    for name, x in (("query", query), ("key", key), ("value", value), ("gate", gate)):
+        if x is None and name == "gate":
             continue
         require_tensor(NAME, name, x)
         if x.dim() != 4 or x.device.type != "cpu":
@@ -169,7 +169,7 @@ def _check_mask(block_mask: Any, query: Tensor, key: Tensor, value: Tensor, gate
             f"{NAME}: block_mask is of lengths {tuple(block_mask.seq_lengths)} but query and key have {lengths}"
         )
     # The kernel sees blocks, which fit where the whole tensors have rows too many.
-    for name, x, rows, of in (("value", value, key.shape[2], "key"), ("gate_logits", gate, query.shape[2], "query")):
+    for name, x, rows, of in (("value", value, key.shape[2], "key"), ("gate", gate, query.shape[2], "query")):
         if x is not None and x.shape[2] != rows:
             raise ValueError(f"{NAME}: {name} has {x.shape[2]} tokens but must have {rows}, as {of} has")
     for n, name in enumerate(("sequences", "heads")):
@@ -220,30 +220,32 @@ def flex_attention(
     kernel_options: Any = None,
     *,
     return_aux: AuxRequest | None = None,
-    gate_logits: Tensor | None = None,
+    gate: Tensor | None = None,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, AuxOutput]:
     """torch.nn.attention.flex_attention.flex_attention with a BlockMask, and a gate: with gradients, in O(T + S) memory
     beside a mask of one block of queries. Without a block_mask every query sees every key.
 
-    query (B,Hq,T,D), key and value (B,Hkv,S,·), gate_logits (B,Hq,T,1) or (B,Hq,T,Dv). `options` are gate_fn, gate_op,
+    query (B,Hq,T,D), key and value (B,Hkv,S,·), gate (B,Hq,T,1) or (B,Hq,T,Dv) the logits of the gate. `options` are gate_fn, gate_op,
     softcap, precision and threads of gated_attention. A score_mod is refused: kernels cannot read programs.
     kernel_options, which are hints for other kernels, have no effect. Returns y, and with return_lse the log-sum-exp
     (B,Hq,T); with return_aux=AuxRequest(lse=True) an AuxOutput that has it. max_scores are refused. Under torch.compile
     the call is a graph break. Raises ValueError, in one line, on arguments that do not fit.
     """
     del kernel_options
-    require_known(NAME, options, _OPTIONS)
+    if "gate_logits" in options:
+        gate = take_old_name(NAME, options, "gate_logits", "gate", gate)
+    require_known(NAME, options, _OPTIONS, (*ARGUMENTS.values(), "scale", "gate"))
     if score_mod is not None:
         raise ValueError(f"{NAME}: score_mod is not supported: use gated_attention's bias, alibi_slopes or softcap")
     wants_lse = _wants_lse(return_lse, return_aux)
-    _check_tensors(query, key, value, gate_logits, enable_gqa)
+    _check_tensors(query, key, value, gate, enable_gqa)
     options["scale"] = scale
     if block_mask is None:
-        y, lse = call_as(NAME, ARGUMENTS, gated_attention, query, key, value, gate_logits, return_lse=True, **options)
+        y, lse = call_as(NAME, ARGUMENTS, gated_attention, query, key, value, gate, return_lse=True, **options)
     else:
-        _check_mask(block_mask, query, key, value, gate_logits)
-        tensors = {"q": query, "k": key, "v": value, "gate": gate_logits}
+        _check_mask(block_mask, query, key, value, gate)
+        tensors = {"q": query, "k": key, "v": value, "gate": gate}
         y, lse = call_as(NAME, ARGUMENTS, _attend_in_blocks, tensors, block_mask, options)
     if return_aux is not None:
         return y, AuxOutput(lse=lse if wants_lse else None)

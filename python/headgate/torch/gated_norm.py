@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gated norm as an operation of PyTorch: torch.ops.headgate.gated_norm, and its function."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from torch import Tensor
 
 from . import gpu
 from .arguments import GATED_NORM, takes
 from .operation import CustomOperation, Named
+
+if TYPE_CHECKING:
+    from headgate._arguments import NormArguments
 
 NAME = "gated_norm"
 
@@ -20,7 +23,9 @@ _OPERATION = CustomOperation(NAME, GATED_NORM, _empty_y, cast=("x",), cast_unles
 
 
 @takes(*_OPERATION.keywords("x", "weight", "gate"), *GATED_NORM.options, operation=GATED_NORM)
-def gated_norm(x: Tensor, weight: Tensor | None = None, gate: Tensor | None = None, **arguments: Any) -> Tensor:
+def gated_norm(
+    x: Tensor, weight: Tensor | None = None, gate: Tensor | None = None, **arguments: "Unpack[NormArguments]"
+) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight * g(gate) of each row, with gradients.
 
     The arguments are those of headgate.gated_norm, as tensors of the CPU with any strides; none is copied. Returns y,
@@ -30,7 +35,7 @@ def gated_norm(x: Tensor, weight: Tensor | None = None, gate: Tensor | None = No
     """
     # A gate that is not applied has no gradient.
     read = gate if arguments.get("gate_fn") != "none" else None
-    given = {"x": x, "weight": weight, "gate": read}
+    given, others = {"x": x, "weight": weight, "gate": read}, cast("dict[str, Any]", arguments)
     if getattr(x, "is_cuda", False):
-        return gpu.gated_norm(given, arguments)
-    return _OPERATION.call(given, arguments)
+        return gpu.gated_norm(given, others)
+    return _OPERATION.call(given, others)

@@ -12,7 +12,7 @@ With Hq query heads in Hkv groups, D rows of a head's q and F of its gate (1 hea
 A wrong order has the same shape and gives no error, only another model: name the order that a file has.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from torch import Tensor
 from .checks import require_tensor, shape_of
 from .layer import blocks_of_layout
 
-FUSED = ("per_query_head", "per_group", "trailing")
+Fused = Literal["per_query_head", "per_group", "trailing"]
+FUSED = get_args(Fused)
 """Layouts in which q and the gate share a matrix."""
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gated linear attention as an operation of PyTorch: torch.ops.headgate.linear_attention, and its function."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -9,6 +9,9 @@ from torch import Tensor
 from . import gpu
 from .arguments import LINEAR_ATTENTION, takes
 from .operation import CustomOperation, Named, sequences_of
+
+if TYPE_CHECKING:
+    from headgate._arguments import LinearArguments
 
 NAME = "linear_attention"
 
@@ -34,6 +37,28 @@ _OPERATION = CustomOperation(
 )
 
 
+@overload
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    return_state: Literal[False] = False,
+    **arguments: "Unpack[LinearArguments]",
+) -> Tensor: ...
+@overload
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    return_state: Literal[True],
+    **arguments: "Unpack[LinearArguments]",
+) -> tuple[Tensor, Tensor]: ...
 @takes(*_OPERATION.keywords("q", "k", "v", "decay", "beta"), *LINEAR_ATTENTION.options, operation=LINEAR_ATTENTION)
 def linear_attention(
     q: Tensor,

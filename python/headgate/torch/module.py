@@ -9,7 +9,7 @@ Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D 
 import inspect
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -21,10 +21,13 @@ from .attention import gated_attention, refuse_learned, refuse_transforms
 from .checks import require_input, require_number, require_sequences, require_tensor, require_tensors, shape_of
 from .errors import in_words_of
 from .layer import GatedLayer, RMSNorm, rope_attention_factor, rope_frequencies, turn
-from .layouts import FUSED, Heads
+from .layouts import FUSED, Fused, Heads
 from .ring import ring_attention
 from .sharding import shard_positions
-from .variant import KEYS, GateVariant
+from .variant import KEYS, Bias, Control, GateVariant, Grain, Operation, Sinks, Site, Source
+
+if TYPE_CHECKING:
+    from headgate._arguments import GateFunction
 
 
 class AttentionCache:
@@ -88,13 +91,19 @@ def _refuse_beside(what: str, others: dict[str, Any]) -> None:
 # The layer's names of gated_attention's arguments.
 _ARGUMENTS = {"cu_seqlens_q": "cu_seqlens", "cu_seqlens_k": "cu_seqlens"}
 
+GateLayout = Literal["separate"] | Fused
+QkvBias = Literal["none", "learned"]
+QkNorm = Literal["per_head", "none"]
+NormKind = Literal["plain", "zero_centred"]
+RopeScaling = Literal["none", "linear", "llama3", "yarn"]
+Precision = Literal["exact", "native16"]
 _CHOICES = {
     "gate_layout": ("separate", *FUSED),
-    "attention_qkv_bias": ("none", "learned"),
-    "qk_norm": ("per_head", "none"),
-    "norm_kind": ("plain", "zero_centred"),
-    "rope_scaling_type": ("none", "linear", "llama3", "yarn"),
-    "precision": ("exact", "native16"),
+    "attention_qkv_bias": get_args(QkvBias),
+    "qk_norm": get_args(QkNorm),
+    "norm_kind": get_args(NormKind),
+    "rope_scaling_type": get_args(RopeScaling),
+    "precision": get_args(Precision),
 }
 
 
@@ -134,11 +143,46 @@ class GatedAttention(GatedLayer):
     """From h (B,T,C), the layer's input after its norm, to (B,T,C), causal unless the call says otherwise.
 
     In this order: projections q, gate, k, v; a gate at g2 (v), g3 (k) or g4 (q); QK-norm; RoPE; attention, whose kernel
-    has the gate of g1; a control, if any; W_o; a gate at g5. Without gate_site the layer has no gate.
-    `initializer_range` and `gate_init_std` are the standard deviations of the initial matrices. `precision` is
-    gated_attention's: "native16" for a layer in bfloat16, or under autocast to it.
+    has the gate of g1; a control, if any; W_o; a gate at g5. The arguments are the keys of config.json.
+
+    Args:
+        hidden_size: C, the features of a token.
+        num_attention_heads: Hq, the heads of queries.
+        num_key_value_heads: Hkv, the heads of keys and values, which divides Hq; Hq if it is None.
+        head_dim: D, the features of a head; hidden_size / num_attention_heads if it is None.
+        gate_site: where the gate acts: on attention's output (g1), v (g2), k (g3), q (g4) or the layer's output (g5).
+        gate_grain: a gate for each feature, for each head, or for each feature with all heads sharing it.
+        gate_source: whether the gate's logits are a projection of h or parameters.
+        gate_fn: the gate's function g.
+        gate_op: whether g is multiplied or added.
+        gate_bias: "bias" gives the gate's projection a bias.
+        gate_bias_init: the initial value of that bias.
+        gate_init_std: the standard deviation of the gate's initial matrix.
+        gate_layout: "separate" for a gate_proj of its own, or where the gate's rows stand among those of q_proj.
+        attention_output_control: what a layer without a gate does to attention's output instead: an RMSNorm of each
+            head, or SiLU.
+        attention_sinks: a learned logit for each head in the softmax's sum, or a logit of 0.
+        attention_qkv_bias: "learned" gives q_proj, k_proj and v_proj biases.
+        attention_out_bias: whether o_proj has a bias.
+        attention_window: how many keys, its own among them, a query sees; 0 for all.
+        qk_norm: "per_head" for an RMSNorm of each head's q and k.
+        norm_kind: whether norms multiply by their weight or by 1 + weight.
+        rms_norm_eps: what norms add to the mean square.
+        rope_theta: the base of RoPE's frequencies.
+        partial_rotary_factor: the share of a head's features that RoPE rotates; 0 for no RoPE.
+        rope_scaling_type: how RoPE's frequencies are scaled.
+        rope_scaling_factor: by how much.
+        rope_low_freq_factor: of llama3 and yarn: frequencies of fewer turns than this in the original length are
+            scaled in full.
+        rope_high_freq_factor: of llama3 and yarn: frequencies of more turns than this stay.
+        rope_original_seq_len: of llama3 and yarn: the length that the model was trained with.
+        rope_truncate: of yarn: whether the range of scaled frequencies begins and ends at whole indices.
+        rope_attention_factor: of yarn: the factor of rotated features; 0 for 0.1 ln(rope_scaling_factor) + 1.
+        initializer_range: the standard deviation of the other initial matrices.
+        precision: gated_attention's: "native16" for a layer in bfloat16, or under autocast to it.
     """
 
+    @in_words_of("GatedAttention", {})
     def __init__(
         self,
         hidden_size: int,
@@ -146,26 +190,26 @@ class GatedAttention(GatedLayer):
         num_key_value_heads: int | None = None,
         head_dim: int | None = None,
         *,
-        gate_site: str = "g1",
-        gate_grain: str = "elementwise",
-        gate_source: str = "input",
-        gate_fn: str = "sigmoid",
-        gate_op: str = "mul",
-        gate_bias: str = "none",
+        gate_site: Site = "g1",
+        gate_grain: Grain = "elementwise",
+        gate_source: Source = "input",
+        gate_fn: "GateFunction" = "sigmoid",
+        gate_op: Operation = "mul",
+        gate_bias: Bias = "none",
         gate_bias_init: float = 0.0,
         gate_init_std: float = 0.02,
-        gate_layout: str = "separate",
-        attention_output_control: str = "none",
-        attention_sinks: str = "none",
-        attention_qkv_bias: str = "none",
+        gate_layout: GateLayout = "separate",
+        attention_output_control: Control = "none",
+        attention_sinks: Sinks = "none",
+        attention_qkv_bias: QkvBias = "none",
         attention_out_bias: bool = False,
         attention_window: int = 0,
-        qk_norm: str = "per_head",
-        norm_kind: str = "plain",
+        qk_norm: QkNorm = "per_head",
+        norm_kind: NormKind = "plain",
         rms_norm_eps: float = 1e-6,
         rope_theta: float = 10000.0,
         partial_rotary_factor: float = 1.0,
-        rope_scaling_type: str = "none",
+        rope_scaling_type: RopeScaling = "none",
         rope_scaling_factor: float = 1.0,
         rope_low_freq_factor: float = 1.0,
         rope_high_freq_factor: float = 4.0,
@@ -173,7 +217,7 @@ class GatedAttention(GatedLayer):
         rope_truncate: bool = True,
         rope_attention_factor: float = 0.0,
         initializer_range: float = 0.02,
-        precision: str = "exact",
+        precision: Precision = "exact",
     ):
         keys = {name: value for name, value in locals().items() if name in _PARAMETERS}
         refuse_learned("GatedAttention", keys)
@@ -188,9 +232,12 @@ class GatedAttention(GatedLayer):
             require_number(name, count, 1)
         if Hq % Hkv != 0:
             raise ValueError(f"num_attention_heads: {Hq} is not a multiple of num_key_value_heads, {Hkv}")
+        if head_dim is None and C % Hq != 0:
+            raise ValueError(f"hidden_size: {C} is not a multiple of num_attention_heads, {Hq}: give head_dim")
         D = C // Hq if head_dim is None else head_dim
-        if D < 1 or not 0 <= partial_rotary_factor <= 1:
-            raise ValueError(f"head_dim: a share of {partial_rotary_factor} of {D} features cannot turn")
+        require_number("head_dim", D, 1)
+        if not 0 <= partial_rotary_factor <= 1:
+            raise ValueError(f"partial_rotary_factor: is {partial_rotary_factor!r} but must be in [0, 1]")
         if variant.has_gate and gate_layout != "separate":
             _require_fusable(variant, keys)
         super().__init__(SimpleNamespace(**{**keys, "num_key_value_heads": Hkv, "head_dim": D}))
@@ -253,7 +300,7 @@ class GatedAttention(GatedLayer):
         key_lengths: Tensor | None = None,
         mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
-        causality: str = "causal",
+        causality: Literal["none", "causal"] = "causal",
         ring: "dist.ProcessGroup | None" = None,
     ) -> Tensor:
         """The layer's output (B,T,C).
@@ -293,7 +340,7 @@ class GatedAttention(GatedLayer):
         key_lengths: Tensor | None = None,
         mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
-        causality: str = "causal",
+        causality: Literal["none", "causal"] = "causal",
         **selection: Any,
     ) -> headgate.AttentionStatistics:
         """Where the layer looks when it is called with the same arguments, without its T×S weights: the named fields of
@@ -313,8 +360,7 @@ class GatedAttention(GatedLayer):
         }
         _, lse = gated_attention(q, k, v, layout="bthd", return_lse=True, **rules)
         if self.variant.gate_site == "g1":
-            gate = self.variant.kernel_arguments(z)
-            rules |= {"gate": gate["gate_logits"], "gate_fn": gate["gate_fn"], "gate_op": gate["gate_op"]}
+            rules |= self.variant.kernel_arguments(z)
         given = {name: value for name, value in rules.items() if value is not None}
         return headgate.attention_statistics(lse, q, k, layout="bthd", outputs=list(outputs), **given, **selection)
 

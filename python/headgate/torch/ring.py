@@ -8,7 +8,7 @@ them.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
 import torch
 import torch.distributed as dist
@@ -16,12 +16,15 @@ from torch import Tensor
 
 import headgate
 
-from .arguments import DIFFERENTIABLE, OPTIONS, TENSORS, options_of, takes
+from .arguments import DIFFERENTIABLE, OPTIONS, TENSORS, options_of, require_known, take_old_name, takes
 from .attention import autocast, check_tensors, checked_options, refuse_transforms
-from .errors import GATE_LOGITS, call_as, in_words_of
+from .errors import call_as, in_words_of
 from .gates import keeps_output
 from .sharding import Span, agree, described, own_rank, spans_of
 from .transforms import refuse_all_transforms
+
+if TYPE_CHECKING:
+    from headgate._arguments import RingArguments
 
 NAME = "ring_attention"
 # What it takes beside q, k, v and the gate.
@@ -77,8 +80,8 @@ class Plan:
         for i, q in enumerate(self.spans[rank]):
             for j, k in enumerate(self.spans[source % self.ranks]):
                 if q == k or not self.rules.hide(q, k):
-                    local = [Span(n * self.size, (n + 1) * self.size) for n in (i, j)]
-                    found.append(Block(*local, q.begin - k.begin, k.begin, q == k))
+                    rows, keys = (Span(n * self.size, (n + 1) * self.size) for n in (i, j))
+                    found.append(Block(rows, keys, q.begin - k.begin, k.begin, q == k))
         return found
 
 
@@ -198,7 +201,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """y, lse and, where it is kept, attn, all in f32 or better."""
     parts: dict[Span, list[tuple[Tensor, Tensor]]] = {}
-    settings = {"layout": call.layout, "threads": call.threads}
+    settings: dict[str, Any] = {"layout": call.layout, "threads": call.threads}
     wide = _widened(q)
     for n, visitor in enumerate(_visitors(call.ring, call.plan.rounds, [k, v])):
         keys, values = map(_widened, visitor)
@@ -287,7 +290,8 @@ class _RingAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, keep_attn: bool, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
-        y, lse, attn = _forward(call, *tensors, keep_attn)
+        q, k, v, gate, sinks = tensors
+        y, lse, attn = _forward(call, q, k, v, gate, sinks, keep_attn)
         y = y.to(tensors[0].dtype)
         ctx.call = call
         ctx.set_materialize_grads(False)
@@ -362,15 +366,14 @@ def _make_call(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], opt
     gating = {name: options[name] for name in GATING}
     call = Call(ring, plan, layout, {**scoring, "alibi_slopes": slopes}, gating, options["threads"] or None)
     given = {name: None if tensors[name] is None else tensors[name].detach() for name in RING_DIFFERENTIABLE}
-    empty = [call.rows(given[name], Span(0, 0)) for name in ("q", "k", "v", "gate")]
-    headgate.attention_forward(*empty, sinks=given["sinks"], layout=layout, **call.scoring, **gating)
+    no_q, no_k, no_v, no_gate = (call.rows(given[name], Span(0, 0)) for name in ("q", "k", "v", "gate"))
+    headgate.attention_forward(no_q, no_k, no_v, no_gate, sinks=given["sinks"], layout=layout, **call.scoring, **gating)
     return call
 
 
 def _refuse_others(others: dict[str, Any]) -> None:
+    require_known(NAME, others, (*TENSORS, *OPTIONS))
     for name in others:
-        if name not in (*TENSORS, *OPTIONS):
-            raise TypeError(f"{NAME}() got an unexpected keyword argument '{name}'")
         raise ValueError(f"{NAME}: {name} is not supported")
 
 
@@ -405,14 +408,38 @@ def _prepare(
     return call, _facts(call, sharding, tensors, options, recorded)
 
 
-@takes(*INPUTS, *DEFAULTS)
-@torch._disable_dynamo  # torch.compiler.disable, without the seconds of its import where nothing is compiled
-@in_words_of(NAME, GATE_LOGITS)
+@overload
 def ring_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    gate_logits: Tensor | None = None,
+    gate: Tensor | None = None,
+    *,
+    group: "dist.ProcessGroup | None" = None,
+    sharding: Literal["balanced", "contiguous"] = "balanced",
+    return_lse: Literal[False] = False,
+    **arguments: "Unpack[RingArguments]",
+) -> Tensor: ...
+@overload
+def ring_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None = None,
+    *,
+    group: "dist.ProcessGroup | None" = None,
+    sharding: Literal["balanced", "contiguous"] = "balanced",
+    return_lse: Literal[True],
+    **arguments: "Unpack[RingArguments]",
+) -> tuple[Tensor, Tensor]: ...
+@takes(*INPUTS, *DEFAULTS)
+@torch._disable_dynamo  # torch.compiler.disable, without the seconds of its import where nothing is compiled
+@in_words_of(NAME, {})
+def ring_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None = None,
     *,
     group: "dist.ProcessGroup | None" = None,
     sharding: str = "balanced",
@@ -421,29 +448,31 @@ def ring_attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """gated_attention over a sequence of which each rank of `group` has a shard, as shard_sequence cuts it.
 
-    q, k, v and gate_logits are this rank's tokens, (B,H,T,D) or by `layout` (B,T,H,D), with T of the ranks·T tokens of
+    q, k, v and gate are this rank's tokens, (B,H,T,D) or by `layout` (B,T,H,D), with T of the ranks·T tokens of
     the whole; so are y (B,Hq,T,Dv), of q's dtype, and with return_lse the log-sum-exp (B,Hq,T). `sharding` says which:
     "balanced" or "contiguous". key_lengths (B) counts the whole sequence's keys. The other arguments are those of
     gated_attention, over positions in the whole; what it takes beyond them is refused, by a ValueError.
 
     Exact: parts of a row are computed and merged in f32 or better, the gate acts on the whole, and y is rounded once.
-    q, k, v, gate_logits and sinks have gradients; that of sinks, which all ranks share, is the part of this rank's
+    q, k, v, gate and sinks have gradients; that of sinks, which all ranks share, is the part of this rank's
     queries. Every rank of the group must make the call, and go backward through it where one does. Arguments that do
     not fit, or differ among ranks, are a ValueError of one line on every rank. Memory: beside a rank's own tensors two
     shards of keys and values, and backward three of their gradients in f32.
     """
+    if "gate_logits" in arguments:
+        gate = take_old_name(NAME, arguments, "gate_logits", "gate", gate)
     ring = Ring(group, *own_rank(NAME, group))
-    tensors = {"q": q, "k": k, "v": v, "gate": gate_logits, **{name: arguments.pop(name, None) for name in INPUTS}}
+    tensors = {"q": q, "k": k, "v": v, "gate": gate, **{name: arguments.pop(name, None) for name in INPUTS}}
     options = {name: arguments.pop(name) for name in DEFAULTS if name in arguments}
     refuse_transforms(NAME, {**tensors, **options})  # before the ranks communicate
     refuse_all_transforms(NAME)
     recorded = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors.values())
     call, refusal, facts = None, None, {}
     try:
-        call, facts = call_as(NAME, GATE_LOGITS, _prepare, ring, sharding, tensors, options, arguments, recorded)
+        call, facts = call_as(NAME, {}, _prepare, ring, sharding, tensors, options, arguments, recorded)
     except Exception as error:  # raised below, when all ranks know of it
         refusal = error
     agree(NAME, group, facts, refusal)
-    keep_attn = recorded and gate_logits is not None and keeps_output(**call.gating)
+    keep_attn = recorded and gate is not None and keeps_output(**call.gating)
     y, lse = _RingAttention.apply(call, keep_attn, *(tensors[name] for name in RING_DIFFERENTIABLE))
     return (y, lse) if return_lse else y

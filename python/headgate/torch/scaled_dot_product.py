@@ -2,7 +2,7 @@
 """scaled_dot_product_attention with PyTorch's arguments and semantics, on the kernels of gated_attention."""
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from .attention import gated_attention
 from .checks import require_tensors, shape_of
 from .dropout import computes_dropout
 from .errors import call_as
+
+if TYPE_CHECKING:
+    from headgate._arguments import AddedArguments
 
 NAME = "scaled_dot_product_attention"
 LARGEST_HEAD = 512
@@ -25,7 +28,6 @@ _ARGUMENTS = {
     "v": "value",
     "mask": "attn_mask",
     "bias": "attn_mask",
-    "gate_logits": "gate",
 }
 
 
@@ -109,7 +111,7 @@ def _mask_refusal(query: Tensor, attn_mask: Tensor, sizes: Sizes) -> Refusal | N
         needed = ",".join(map(str, shape))
         return Refusal(RuntimeError, f"attn_mask has shape {shape_of(attn_mask)} but must broadcast to ({needed})")
     if not torch.is_autocast_enabled("cpu"):
-        taken = (torch.bool, torch.float32, query.dtype)
+        taken: tuple[torch.dtype, ...] = (torch.bool, torch.float32, query.dtype)
     elif query.dtype == torch.float64:  # which autocast leaves alone, but not the mask
         taken = (torch.bool, torch.float64)
     else:
@@ -281,7 +283,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     gate: Tensor | None = None,
-    **options: Any,
+    **options: "Unpack[AddedArguments]",
 ) -> Tensor:
     """softmax(scale query key^T + attn_mask) value, times g(gate): torch.nn.functional.scaled_dot_product_attention, with
     its semantics, and a gate.
@@ -300,7 +302,9 @@ def scaled_dot_product_attention(
     options that do not fit.
     """
     require_tensors(NAME, {"query": query, "key": key, "value": value}, {"attn_mask": attn_mask, "gate": gate})
-    require_known(NAME, options, ADDED)
+    require_known(
+        NAME, options, ADDED, ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "gate")
+    )
     sizes = refusal_of(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if isinstance(sizes, Refusal):
         raise sizes.error(f"{NAME}: {sizes.text}")
@@ -319,5 +323,5 @@ def scaled_dot_product_attention(
         scale,
         sizes,
         gate,
-        options,
+        cast("dict[str, Any]", options),
     )

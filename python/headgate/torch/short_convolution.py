@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The short convolution as an operation of PyTorch: torch.ops.headgate.short_convolution, and its function."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from torch import Tensor
 
 from . import gpu
 from .arguments import SHORT_CONVOLUTION, takes
 from .operation import CustomOperation, Named, sequences_of
+
+if TYPE_CHECKING:
+    from headgate._arguments import ConvolutionArguments
 
 NAME = "short_convolution"
 
@@ -27,6 +30,24 @@ _OPERATION = CustomOperation(
 )
 
 
+@overload
+def short_convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    return_state: Literal[False] = False,
+    **arguments: "Unpack[ConvolutionArguments]",
+) -> Tensor: ...
+@overload
+def short_convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    return_state: Literal[True],
+    **arguments: "Unpack[ConvolutionArguments]",
+) -> tuple[Tensor, Tensor]: ...
 @takes(*_OPERATION.keywords("x", "weight", "bias"), *SHORT_CONVOLUTION.options, operation=SHORT_CONVOLUTION)
 def short_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, return_state: bool = False, **arguments: Any

@@ -48,7 +48,7 @@ class KeyMask(NamedTuple):
     sequences: Tensor | None = None  # cu_seqlens (N+1) of the sequences in B rows of T tokens
 
     # generate() and the mask functions of transformers use these of a mask that they made before.
-    ndim = 4
+    ndim = 4  # type: ignore[misc]
 
     def contiguous(self) -> "KeyMask":
         return self
@@ -116,7 +116,8 @@ def make_mask(
     if padded:
         keys = prepare_padding_mask(attention_mask, kv_length, kv_offset)[:, kv_offset : kv_offset + kv_length]
         keys = keys[:, None, None]
-    return KeyMask(keys, local_size if windowed else None, None if numbers is None else begins_of(numbers))
+    sequences = None if numbers is None else begins_of(numbers)
+    return KeyMask(keys, local_size if windowed else None, sequences)  # type: ignore[call-arg]
 
 
 def _refuse_unknown(module: nn.Module, given: dict[str, Any]) -> None:
@@ -210,8 +211,8 @@ def _attend(
     packed = "cu_seqlens_q" in rules and B > 1
     if packed:
         query, key, value = map(one_row, (query, key, value))
-        if "gate_logits" in rules:
-            rules = {**rules, "gate_logits": one_row(rules["gate_logits"])}
+        if "gate" in rules:
+            rules = {**rules, "gate": one_row(rules["gate"])}
     found = call_as(what, ARGUMENTS, gated_attention, query, key, value, layout="bthd", **rules)
     y, lse = found if "return_lse" in rules else (found, None)
     if packed:

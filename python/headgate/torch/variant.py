@@ -5,35 +5,40 @@ docs/reference/training.md defines them.
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch import Tensor
 
 from .layer import GATE_FUNCTIONS, apply_gate, gate_values, logits_of_gate
 
+if TYPE_CHECKING:
+    from headgate._arguments import GateFunction
+
 # What each part of a variant may be; the first is what it is where a name does not say.
-SITES = ("none", "g1", "g2", "g3", "g4", "g5")
-GRAINS = ("elementwise", "headwise", "head_shared")
-SOURCES = ("input", "parameter")
+Site = Literal["none", "g1", "g2", "g3", "g4", "g5"]
+Grain = Literal["elementwise", "headwise", "head_shared"]
+Source = Literal["input", "parameter"]
+Operation = Literal["mul", "add"]
+Bias = Literal["none", "bias"]
+Control = Literal["none", "head_rmsnorm", "output_silu"]
+Sinks = Literal["none", "learned_sinks", "off_by_one"]
+SITES, GRAINS, SOURCES, OPERATIONS = map(get_args, (Site, Grain, Source, Operation))
+BIASES, CONTROLS, SINKS = map(get_args, (Bias, Control, Sinks))
 FUNCTIONS = tuple(GATE_FUNCTIONS)
-OPERATIONS = ("mul", "add")
-BIASES = ("none", "bias")
-CONTROLS = ("none", "head_rmsnorm", "output_silu")
-SINKS = ("none", "learned_sinks", "off_by_one")
 
 
 @dataclass(frozen=True)
 class GateVariant:
     """The keys of config.json that name a gate, a control or a sink."""
 
-    gate_site: str = "none"
-    gate_grain: str = "elementwise"
-    gate_source: str = "input"
-    gate_fn: str = "sigmoid"
-    gate_op: str = "mul"
-    gate_bias: str = "none"
-    attention_output_control: str = "none"
-    attention_sinks: str = "none"
+    gate_site: Site = "none"
+    gate_grain: Grain = "elementwise"
+    gate_source: Source = "input"
+    gate_fn: "GateFunction" = "sigmoid"
+    gate_op: Operation = "mul"
+    gate_bias: Bias = "none"
+    attention_output_control: Control = "none"
+    attention_sinks: Sinks = "none"
 
     def __post_init__(self) -> None:
         for key, words in WORDS.items():
@@ -61,7 +66,7 @@ class GateVariant:
     def name(self) -> str:
         """The variant's name, as headgate's programs write it."""
         gate = (self.gate_site, self.gate_grain, self.gate_fn, self.gate_op, self.gate_source, self.gate_bias)
-        parts = [word for word in gate if word not in ("input", "none")] if self.has_gate else []
+        parts: list[str] = [word for word in gate if word not in ("input", "none")] if self.has_gate else []
         parts += [word for word in (self.attention_output_control, self.attention_sinks) if word != "none"]
         return "-".join(parts) or "none"
 
@@ -69,19 +74,20 @@ class GateVariant:
         """(heads, features) of the gate's logits of a token; (0, 0) without a gate."""
         return logits_of_gate(self, hidden_size, heads, kv_heads, head_dim)
 
-    def values(self, z: Tensor) -> Tensor:
-        """g of the logits (B,T,heads,features); where heads share a gate, the mean over them, (B,T,1,features)."""
-        return gate_values(self, z)
+    def values(self, gate: Tensor) -> Tensor:
+        """g of the logits `gate` (B,T,heads,features); where heads share a gate, the mean over them, (B,T,1,features)."""
+        return gate_values(self, gate)
 
-    def applied(self, y: Tensor, z: Tensor) -> Tensor:
-        """y (B,T,heads,features) behind the gate."""
-        return apply_gate(self, y, z)
+    def applied(self, y: Tensor, gate: Tensor) -> Tensor:
+        """y (B,T,heads,features) behind the gate of these logits."""
+        return apply_gate(self, y, gate)
 
-    def kernel_arguments(self, z: Tensor) -> dict[str, Any]:
-        """The gate of g1 as gated_attention takes it. One that heads share is computed here, and applied there."""
+    def kernel_arguments(self, gate: Tensor) -> dict[str, Any]:
+        """The gate of g1 as gated_attention takes it, of these logits. One that heads share is computed here, and applied
+        there."""
         if self.gate_grain != "head_shared":
-            return {"gate_logits": z, "gate_fn": self.gate_fn, "gate_op": self.gate_op}
-        return {"gate_logits": self.values(z).expand_as(z), "gate_fn": "identity", "gate_op": self.gate_op}
+            return {"gate": gate, "gate_fn": self.gate_fn, "gate_op": self.gate_op}
+        return {"gate": self.values(gate).expand_as(gate), "gate_fn": "identity", "gate_op": self.gate_op}
 
 
 WORDS = {
@@ -116,7 +122,7 @@ def parse_gate(name: str) -> GateVariant:
     rest = name.replace("-", "_")
     if rest == "none":
         return GateVariant()
-    taken: dict[str, str] = {}
+    taken: dict[str, Any] = {}
     while rest:
         found = _leading_word(rest, taken)
         if found is None:

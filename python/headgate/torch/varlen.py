@@ -21,7 +21,6 @@ _ARGUMENTS = {
     "key_lengths": "seqused_k",
     "window_left": "window_size",
     "window_right": "window_size",
-    "gate_logits": "gate",
 }
 
 
@@ -100,7 +99,7 @@ def varlen_attn(
     and threads are those of gated_attention. Raises ValueError, in one line, on arguments that do not fit.
     """
     del max_q, max_k, num_splits
-    require_known(NAME, options, ADDED)
+    require_known(NAME, options, ADDED, ("query", "key", "value", *_ARGUMENTS.values(), "gate"))
     needed = {"query": query, "key": key, "value": value, "cu_seq_q": cu_seq_q}
     require_tensors(NAME, needed, {"seqused_k": seqused_k, "block_table": block_table, "gate": gate})
     for name, x, dims in (("query", query, 3), ("key", key, 4 if block_table is not None else 3)):

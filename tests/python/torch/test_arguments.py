@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every function refuses of its tensors: other types, devices and layouts, by one line that names the argument."""
 
+import inspect
+
 import numpy
 import pytest
 import torch
 
+import headgate
 from headgate.torch import (
+    GatedAttention,
+    GatedDeltaNet,
+    GateVariant,
     gated_attention,
     gated_norm,
     linear_attention,
+    ring_attention,
     scaled_dot_product_attention,
     short_convolution,
     varlen_attn,
@@ -119,7 +126,7 @@ def error_of(function, name, change, error):
         compute(**given)
     message = str(found.value)
     assert "\n" not in message and message.startswith(f"{function}: "), message
-    return message.removeprefix(f"{function}: ").replace("gate_logits", "gate")
+    return message.removeprefix(f"{function}: ")
 
 
 @pytest.mark.parametrize("function", OPERATIONS)
@@ -199,7 +206,7 @@ def test_argument_that_is_not_declared_is_a_type_error(name):
     for function in ("scaled_dot_product_attention", "varlen_attn", "flex_attention"):
         if (function, name) == ("flex_attention", "return_lse"):
             continue
-        with pytest.raises(TypeError, match=rf"^{function}\(\) got an unexpected keyword argument '{name}'$"):
+        with pytest.raises(TypeError, match=rf"^{function}\(\) got an unexpected keyword argument '{name}'(; did|$)"):
             if function == "varlen_attn":
                 varlen_attn(q[0], q[0], q[0], begins(), begins(), T, T, **{name: FOREIGN[name]})
             else:
@@ -211,9 +218,93 @@ def test_argument_that_is_not_declared_is_a_type_error(name):
 def test_unknown_argument_names_the_function(function):
     compute, make, needed = FUNCTIONS[function]
     given = {name: x for name, x in make().items() if name in needed}
-    for name in ("foo", "gate_logit"):
-        with pytest.raises(TypeError, match=rf"^{function}\(\) got an unexpected keyword argument '{name}'$"):
-            compute(**given, **{name: 1})
+    with pytest.raises(TypeError, match=rf"^{function}\(\) got an unexpected keyword argument 'foo'$"):
+        compute(**given, foo=1)
+
+
+# The function, an argument of another library or a mistyped one, and what is suggested.
+SUGGESTIONS = (
+    ("gated_attention", "is_causal", "causality='causal'"),
+    ("gated_attention", "causal", "causality='causal'"),
+    ("gated_attention", "dropout_p", "dropout"),
+    ("gated_attention", "attn_mask", "mask, or bias for numbers"),
+    ("gated_attention", "key_padding_mask", "key_lengths, or mask"),
+    ("gated_attention", "softmax_scale", "scale"),
+    ("gated_attention", "window_size", "window_left and window_right"),
+    ("gated_attention", "z", "gate"),
+    ("gated_attention", "causalty", "causality"),
+    ("linear_attention", "cu_seqlen", "cu_seqlens"),
+    ("gated_norm", "z", "gate"),
+    ("scaled_dot_product_attention", "causality", "is_causal=True"),
+    ("scaled_dot_product_attention", "dropout", "dropout_p"),
+    ("varlen_attn", "is_causal", "window_size=(-1, 0)"),
+)
+
+
+@pytest.mark.parametrize("function, name, meant", SUGGESTIONS)
+def test_argument_of_another_library_suggests_ours(function, name, meant):
+    compute, make, needed = FUNCTIONS[function]
+    given = {key: x for key, x in make().items() if key in needed}
+    with pytest.raises(TypeError) as found:
+        compute(**given, **{name: True})
+    assert str(found.value) == f"{function}() got an unexpected keyword argument '{name}'; did you mean {meant}?"
+
+
+def test_layers_suggest_their_arguments():
+    layer, h = GatedAttention(16, 2), torch.randn(1, 3, 16)
+    for call, name, meant in (
+        (lambda: layer(h, is_causal=True), "is_causal", "causality='causal'"),
+        (lambda: layer(h, attn_mask=None), "attn_mask", "mask, or bias for numbers"),
+        (lambda: GatedAttention(16, num_heads=2), "num_heads", "num_attention_heads"),
+        (lambda: GatedAttention(16, 2, gate_side="g1"), "gate_side", "gate_site"),
+        (lambda: GatedDeltaNet(16, 2, weight_layot="qwen3_5"), "weight_layot", "weight_layout"),
+    ):
+        with pytest.raises(TypeError) as found:
+            call()
+        assert str(found.value).endswith(f"got an unexpected keyword argument '{name}'; did you mean {meant}?")
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'batch_first'$"):
+        GatedAttention(16, 2, batch_first=True)
+
+
+def with_gate(**gate):
+    q = torch.linspace(-1, 1, B * H * T * D).view(B, H, T, D)
+    yield "gated_attention", lambda: gated_attention(q, q, q, **gate)
+    yield "flex_attention", lambda: flex_attention(q, q, q, **gate)
+
+
+def test_old_name_of_the_gate_warns_and_computes_the_same():
+    z = rows(1)
+    for (name, old), (_, new) in zip(with_gate(gate_logits=z), with_gate(gate=z)):
+        with pytest.warns(DeprecationWarning, match=f"^{name}: gate_logits is an old name of gate$") as found:
+            y = old()
+        assert found[0].filename == __file__ or name != "gated_attention"
+        assert torch.equal(y, new()), name
+    compiled = torch.compile(gated_attention, backend="aot_eager")
+    with pytest.warns(DeprecationWarning):
+        assert torch.equal(compiled(z, z, z, gate_logits=z), gated_attention(z, z, z, z))
+
+
+def test_both_names_of_the_gate_are_refused():
+    z = rows(1)
+    for name, call in with_gate(gate=z, gate_logits=z):
+        with pytest.raises(TypeError, match=rf"^{name}\(\) got both gate and gate_logits, its old name$"):
+            call()
+
+
+def test_every_function_names_the_gate_alike():
+    for function in (
+        gated_attention,
+        ring_attention,
+        flex_attention,
+        varlen_attn,
+        scaled_dot_product_attention,
+        gated_norm,
+    ):
+        assert "gate" in inspect.signature(function).parameters, function
+    for function in (headgate.attention, headgate.attention_forward, headgate.attention_merge, headgate.gated_norm):
+        assert "gate: Array" in function.__nb_signature__[0][0], function
+    for method in (GateVariant.values, GateVariant.applied, GateVariant.kernel_arguments):
+        assert "gate" in inspect.signature(method).parameters, method
 
 
 def test_flex_attention_names_what_is_no_dense_tensor():

@@ -52,7 +52,7 @@ def test_results_are_those_of_flex_attention_and_gradients_those_of_the_formula(
     q, k, v, z = tensors_of()
     z = z if gated else None
     mask = block_mask_of(name)
-    y, lse = flex_attention(q, k, v, block_mask=mask, enable_gqa=True, scale=0.3, return_lse=True, gate_logits=z)
+    y, lse = flex_attention(q, k, v, block_mask=mask, enable_gqa=True, scale=0.3, return_lse=True, gate=z)
     expected, theirs = expected_of(q, k, v, z, name)
     torch.testing.assert_close(y, expected)
     torch.testing.assert_close(lse, theirs)
@@ -73,7 +73,7 @@ def test_options_are_those_of_gated_attention(options):
     from headgate.torch import gated_attention
 
     q, k, v, z = leaves = tensors_of()
-    y = flex_attention(q, k, v, block_mask=block_mask_of("causal"), enable_gqa=True, gate_logits=z, **options)
+    y = flex_attention(q, k, v, block_mask=block_mask_of("causal"), enable_gqa=True, gate=z, **options)
     expected = gated_attention(q, k, v, z, causality="causal", **options)
     torch.testing.assert_close(y, expected)
     for ours, other in zip(*(torch.autograd.grad(x.square().sum(), leaves) for x in (y, expected))):
@@ -117,7 +117,7 @@ def test_dtypes_are_kept(dtype):
     leaves = [x.detach().to(dtype).requires_grad_() for x in tensors_of()]
     q, k, v, z = leaves
     mask = block_mask_of("documents")
-    y = flex_attention(q, k, v, block_mask=mask, enable_gqa=True, scale=0.3, gate_logits=z)
+    y = flex_attention(q, k, v, block_mask=mask, enable_gqa=True, scale=0.3, gate=z)
     gradients = torch.autograd.grad(y.float().sum(), leaves)
     wide = [x.detach().double().requires_grad_() for x in leaves]
     expected = expected_of(*wide, "documents")[0]
@@ -148,8 +148,8 @@ def test_second_derivatives_are_refused():
         ({"enable_gqa": False}, "query has 4 heads and key 2: set enable_gqa=True"),
         ({"value": torch.randn(B, HKV, S)}, r"value is \[2, 2, 90\] on cpu but must be a tensor"),
         ({"value": torch.randn(B, HKV, S + 6, DV)}, "value has 96 tokens but must have 90, as key has"),
-        ({"gate_logits": torch.randn(B, HQ, T, 5)}, "gate_logits has shape"),
-        ({"gate_logits": torch.randn(B, HQ, T + 5, 1)}, "gate_logits has 80 tokens but must have 75, as query has"),
+        ({"gate": torch.randn(B, HQ, T, 5)}, "gate has shape"),
+        ({"gate": torch.randn(B, HQ, T + 5, 1)}, "gate has 80 tokens but must have 75, as query has"),
         ({"block_mask": block_mask_of("causal").to("meta")}, "block_mask lies on meta but must be in the CPU's memory"),
         ({"gate_fn": "relu"}, "gate_fn: 'relu' is none of"),
     ),
@@ -171,7 +171,7 @@ def test_arguments_that_do_not_fit_are_named(changed, message):
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_without_a_block_mask_every_key_is_visible():
     q, k, v, z = tensors_of()
-    y, lse = flex_attention(q, k, v, None, None, 0.3, True, True, gate_logits=z)
+    y, lse = flex_attention(q, k, v, None, None, 0.3, True, True, gate=z)
     expected, theirs = expected_of(q, k, v, z, "all")
     torch.testing.assert_close(y, expected)
     torch.testing.assert_close(lse, theirs)

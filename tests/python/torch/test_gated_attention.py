@@ -210,7 +210,7 @@ def test_nested_tensors_that_do_not_fit_are_refused():
         (((q, dense, k), {"layout": "bthd"}), "k must be a jagged nested tensor"),
         (((q, q, q), {}), r"q must be a jagged nested tensor \(N,H,T\*,D\)"),
         (((q, q, k), {"layout": "bthd"}), "v has sequences of other lengths than k"),
-        (((q, q, q, k), {"layout": "bthd"}), "gate_logits has sequences of other lengths than q"),
+        (((q, q, q, k), {"layout": "bthd"}), "gate has sequences of other lengths than q"),
         (((q, q, q), {"layout": "bthd", "cu_seqlens_q": LENGTHS_Q}), "cu_seqlens_q cannot be given with nested"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -387,7 +387,7 @@ def test_arguments_bad_are_refused_in_one_line():
     ):
         with pytest.raises(ValueError, match=message) as error:
             arguments = {**tensors, **change}
-            gated_attention(gate_logits=arguments.pop("gate"), **arguments)
+            gated_attention(**arguments)
         assert "\n" not in str(error.value)
     with pytest.raises(TypeError, match="v is a list but must be a tensor"):
         gated_attention(tensors["q"], tensors["k"], [1.0])
@@ -477,14 +477,14 @@ def test_options_numbers_of_other_libraries_are_taken():
 def test_error_of_the_kernels_names_the_callers_function_and_argument():
     tensors, _ = case("causal")
     tensors["gate"] = normal(B, HQ, T, DV + 1)
-    message = r"^gated_attention: gate_logits has shape \(2,4,5,5\) but must be"
+    message = r"^gated_attention: gate has shape \(2,4,5,5\) but must be"
     with pytest.raises(ValueError, match=message):
         call(tensors, {})
     torch._dynamo.reset()
     with pytest.raises(ValueError, match=message):
         torch.compile(lambda: call(tensors, {}), fullgraph=True, backend="aot_eager")()
     tensors["gate"] = tensors["q"].to(torch.float16)
-    with pytest.raises(ValueError, match="^gated_attention: gate_logits has dtype f16"):
+    with pytest.raises(ValueError, match="^gated_attention: gate has dtype f16"):
         call(tensors, {})
     with pytest.raises(ValueError, match="^gated_attention: gate_threshold is 0.5 but there is no gate that"):
         call({**tensors, "gate": None}, {"gate_threshold": 0.5})
@@ -534,7 +534,7 @@ def test_any_number_of_threads_gives_the_same_bits():
 def test_arguments_are_those_of_the_package():
     """The lists of the module say what headgate.attention_forward takes and when it keeps the output."""
     ours = [name for name in inspect.signature(gated_attention).parameters if name != "return_lse"]
-    assert ours == ["gate_logits" if name == "gate" else name for name in (*TENSORS, *OPTIONS)]
+    assert ours == [*TENSORS, *OPTIONS]
     signature = headgate.attention_forward.__nb_signature__[0][0]
     theirs = [part.split(":")[0].strip() for part in signature.partition("(")[2].split(",") if ":" in part]
     assert set(theirs) - {"outputs", "out"} == {*TENSORS, *OPTIONS}

@@ -489,6 +489,11 @@ def test_arguments_bad_are_refused():
     for keys, message in (
         ({"num_key_value_heads": 3}, "num_attention_heads: 4 is not a multiple of num_key_value_heads, 3"),
         ({"hidden_size": 0}, "hidden_size: is 0 but must be finite and at least 1"),
+        (
+            {"hidden_size": 33, "num_key_value_heads": 4, "head_dim": None},
+            "hidden_size: 33 is not a multiple of num_attention_heads, 4: give head_dim",
+        ),
+        ({"head_dim": 0}, "head_dim: is 0 but must be finite and at least 1"),
         ({"gate_site": "g6"}, "gate_site: 'g6' is none of none, g1"),
         ({"gate_fn": "tanh"}, "gate_fn: 'tanh' is none of sigmoid"),
         ({"gate_layout": "blocked"}, "gate_layout: 'blocked' is none of separate"),
@@ -506,7 +511,7 @@ def test_arguments_bad_are_refused():
         ({"rope_theta": 1.0, "rope_scaling_type": "yarn"}, "rope_theta: is 1.0 but must be above 1 with yarn"),
         ({"rope_scaling_type": "linear", "rope_scaling_factor": 0.0}, "rope_scaling_factor: is 0.0 but must be"),
         ({"attention_window": -1}, "attention_window: is -1 but must be finite and at least 0"),
-        ({"partial_rotary_factor": 1.5}, "head_dim: a share of 1.5 of 8 features cannot turn"),
+        ({"partial_rotary_factor": 1.5}, r"partial_rotary_factor: is 1.5 but must be in \[0, 1\]"),
     ):
         with pytest.raises(ValueError, match=message) as error:
             GatedAttention(**{**SIZES, **keys})

@@ -47,7 +47,7 @@ def problem(gate, options, dtype):
     torch.manual_seed(1)
     leaves = {"q": torch.randn(B, HQ, T, D), "k": torch.randn(B, HKV, T, D), "v": torch.randn(B, HKV, T, DV)}
     if gate != "none":
-        leaves["gate_logits"] = torch.randn(B, HQ, T, 1 if gate == "headwise" else DV)
+        leaves["gate"] = torch.randn(B, HQ, T, 1 if gate == "headwise" else DV)
     leaves = {name: x.to(dtype) for name, x in leaves.items()}
     if options.get("sinks"):
         leaves["sinks"] = torch.randn(HQ, dtype=torch.promote_types(dtype, torch.float32))
@@ -110,7 +110,7 @@ def compare_with_torch():
         leaves, (dy, _) = problem("elementwise", {}, torch.float32)
         with sdpa_kernel(SDPBackend.MATH):
             whole = scaled_dot_product_attention(*(leaves[x] for x in "qkv"), is_causal=causal, enable_gqa=True)
-        whole = whole * torch.sigmoid(leaves["gate_logits"])
+        whole = whole * torch.sigmoid(leaves["gate"])
         whole.backward(dy)
         own = {key: shard_sequence(x.detach(), 2, sharding=sharding).requires_grad_() for key, x in leaves.items()}
         y = ring_attention(**own, causality="causal" if causal else "none", sharding=sharding)
@@ -140,7 +140,7 @@ def partly(learned, sharding):
 
 
 def partly_all():
-    for learned in (["q"], ["v"], ["gate_logits"], ["k", "gate_logits"]):
+    for learned in (["q"], ["v"], ["gate"], ["k", "gate"]):
         partly(learned, "balanced")
         partly(learned, "contiguous")
     leaves, _ = problem("none", {}, torch.float32)  # a loss of the log-sum-exp alone
@@ -314,8 +314,8 @@ def refused():
         ({"causality": True}, "^ring_attention: causality: 'True' is none of none, causal"),
         ({"threads": 1.5}, "^ring_attention: threads is 1.5 but must be a whole number"),
         ({"scale": torch.nn.Parameter(torch.tensor(0.5))}, "^ring_attention: scale requires a gradient but has none"),
-        ({"gate_logits": own["gate_logits"].repeat(1, 1, 1, 3)}, "^ring_attention: gate_logits has shape"),
-        ({"gate_logits": own["gate_logits"][:, :, :5]}, "^ring_attention: gate_logits has 5 tokens but q has 12"),
+        ({"gate": own["gate"].repeat(1, 1, 1, 3)}, "^ring_attention: gate has shape"),
+        ({"gate": own["gate"][:, :, :5]}, "^ring_attention: gate has 5 tokens but q has 12"),
         ({"gate_fn": "tanh"}, "gate_fn: 'tanh' is none of"),
         ({"k": own["k"].bfloat16()}, "k has dtype bf16 but q has dtype f32"),
         ({"v": own["v"][:, :, :5]}, "ring_attention: v has 5 tokens but q has 12"),
@@ -332,8 +332,8 @@ def refused():
             f"^ring_attention: {'' if rank == 1 else 'refused on rank 1: ring_attention: '}softcap",
         ),
         (
-            {"gate_logits": None} if rank == 1 else {},
-            "^ring_attention: gate_logits is float32 .* on rank 0 but absent on rank 1",
+            {"gate": None} if rank == 1 else {},
+            "^ring_attention: gate is float32 .* on rank 0 but absent on rank 1",
         ),
         (
             {"k": own["k"][:, :1], "v": own["v"][:, :1]} if rank == 1 else {},
@@ -350,8 +350,15 @@ def refused():
         assert "\n" not in str(error.value)
     with pytest.raises(TypeError, match="v is a list but must be a tensor"):
         ring_attention(own["q"], own["k"], [1.0])
-    with pytest.raises(TypeError, match="unexpected keyword argument 'casual'"):
+    with pytest.raises(
+        TypeError, match=r"^ring_attention\(\) got an unexpected keyword argument 'casual'; did you mean caus"
+    ):
         ring_attention(**own, casual=True)
+    with pytest.raises(TypeError, match="ring_attention.. got both gate and gate_logits, its old name"):
+        ring_attention(**own, gate_logits=own["gate"])
+    old = {"gate_logits" if name == "gate" else name: x for name, x in own.items()}
+    with pytest.warns(DeprecationWarning, match="^ring_attention: gate_logits is an old name of gate$"):
+        assert torch.equal(ring_attention(**old), ring_attention(**own))
     y = ring_attention(own["q"].requires_grad_(), own["k"], own["v"])
     with pytest.raises(RuntimeError, match="ring_attention: gradients of gradients"):
         torch.autograd.grad(y.sum(), own["q"], create_graph=True)
@@ -394,7 +401,7 @@ def as_pytorch_uses_it():
     assert torch.equal(compiled(q), ring_attention(q.abs(), q, q) + 1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = ring_attention(**own, causality="causal")
-    narrow = {name: x.detach() if name == "gate_logits" else x.detach().bfloat16() for name, x in own.items()}
+    narrow = {name: x.detach() if name == "gate" else x.detach().bfloat16() for name, x in own.items()}
     assert half.dtype == torch.bfloat16 and torch.equal(half, ring_attention(**narrow, causality="causal"))
 
 

@@ -45,7 +45,7 @@ def with_dtensors(shared):
         shapes = [(B, HQ, T, D), (B, HKV, T, D), (B, HKV, T, D), (B, HQ, T, 1)]
         rows = options.get("layout") == "bthd"
         shapes = [(b, n, h, f) if rows else (b, h, n, f) for b, h, n, f in shapes]
-        tensors = {key: normal(*shape[4 - dims :]) for key, shape in zip(("q", "k", "v", "gate_logits"), shapes)}
+        tensors = {key: normal(*shape[4 - dims :]) for key, shape in zip(("q", "k", "v", "gate"), shapes)}
         learned = {key: normal(*value) for key, value in options.items() if isinstance(value, tuple)}
         words = {key: value for key, value in options.items() if key not in learned}
         leaves = {key: x.requires_grad_() for key, x in {**tensors, **learned}.items()}

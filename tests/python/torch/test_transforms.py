@@ -154,7 +154,7 @@ def test_forward_mode_is_refused_by_name(name, gated):
     def total(x):
         return (gated_attention(k, k, k, x) if gated else gated_attention(x, k, k)).square().sum()
 
-    argument = "gate_logits" if gated else "q"
+    argument = "gate" if gated else "q"
     with pytest.raises(RuntimeError, match=f"^gated_attention: {argument} has a tangent: forward-mode") as error:
         FORWARD[name](total, z if gated else k)
     assert "\n" not in str(error.value)

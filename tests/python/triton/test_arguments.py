@@ -41,7 +41,7 @@ def called(function, **changed):
     """A call that fits, with some arguments changed; those that are functions are called for their values."""
     q, k, v = problem()
     fitting = {
-        gated_attention: lambda: {"q": q, "k": k, "v": v, "gate_logits": made(2, 4, 8, 1)},
+        gated_attention: lambda: {"q": q, "k": k, "v": v, "gate": made(2, 4, 8, 1)},
         linear_attention: lambda: {name: made(1, 2, 5, 16) for name in "qkv"} | {"decay": made(1, 2, 5, 1)},
         short_convolution: lambda: {"x": made(2, 9, 24), "weight": made(24, 4)},
         gated_norm: lambda: {"x": made(2, 3, 9, 24), "gate": made(2, 3, 9, 24)},
@@ -112,14 +112,14 @@ def test_arguments_gate_functions_are_of_the_library():
     "changed, message",
     (
         ({"k": lambda: made(2, 2, 9, 64, device="cpu")}, "k lies on cpu but must lie on cuda:0, as q does"),
-        ({"gate_logits": lambda: made(2, 4, 8, 1, device="cpu")}, "gate_logits lies on cpu but must lie on cuda:0"),
+        ({"gate": lambda: made(2, 4, 8, 1, device="cpu")}, "gate lies on cpu but must lie on cuda:0"),
         ({"q": lambda: made(2, 4, 8, 64, dtype=torch.float64)}, "q is float64 but must be float32 or bfloat16 or float16"),
         ({"v": lambda: made(2, 2, 9, 64, dtype=torch.float16)}, "v is float16 but must be bfloat16"),
-        ({"gate_logits": lambda: made(2, 4, 8, 1, dtype=torch.float16)}, "gate_logits is float16 but must be bfloat16 or"),
+        ({"gate": lambda: made(2, 4, 8, 1, dtype=torch.float16)}, "gate is float16 but must be bfloat16 or"),
         ({"v": lambda: made(2, 2, 9, 257)}, "v has 257 features but must have 1 to 256"),
         ({"v": lambda: made(2, 2, 8, 64)}, "v has shape (2,2,8,64) but must have (2,2,9,64)"),
         ({"k": lambda: made(2, 3, 9, 64), "v": lambda: made(2, 3, 9, 64)}, "q has 4 heads but must have a multiple of"),
-        ({"gate_logits": lambda: made(2, 4, 8, 5)}, "gate_logits has shape (2,4,8,5) but must have (2,4,8,1) or"),
+        ({"gate": lambda: made(2, 4, 8, 5)}, "gate has shape (2,4,8,5) but must have (2,4,8,1) or"),
         ({"sinks": lambda: made(3, dtype=torch.float32)}, "sinks has shape (3) but must have (4)"),
         ({"sinks": lambda: made(4)}, "sinks is bfloat16 but must be float32 or float64"),
         ({"key_lengths": lambda: made(1, dtype=torch.int32)}, "key_lengths has shape (1) but must have (2)"),

@@ -14,9 +14,9 @@ from headgate.torch import gated_attention as on_cpu
 from headgate.torch.gpu.support import GATED_ATTENTION
 
 
-def on_gpu(q, k, v, gate_logits=None, *, return_lse=False, **arguments):
+def on_gpu(q, k, v, gate=None, *, return_lse=False, **arguments):
     """gated_attention as it goes on with tensors of a GPU."""
-    return gpu.gated_attention({"q": q, "k": k, "v": v, "gate": gate_logits}, arguments, return_lse)
+    return gpu.gated_attention({"q": q, "k": k, "v": v, "gate": gate}, arguments, return_lse)
 
 
 def problem(gate=32, B=2, T=9, S=12, D=32, dtype=torch.float32):
@@ -40,7 +40,7 @@ def test_operation_case_has_exact_gradients(name):
     }
     options = {name: value for name, value in found.options._asdict().items() if name != "tiles"}
     given = dict(tensors)
-    y, lse = on_gpu(gate_logits=given.pop("gate"), return_lse=True, **given, **options)
+    y, lse = on_gpu(gate=given.pop("gate"), return_lse=True, **given, **options)
     leaves = {name: x for name, x in tensors.items() if x.requires_grad}
     incoming = (found.dy, torch.zeros_like(lse) if found.dlse is None else found.dlse)
     gradients = torch.autograd.grad((y, lse), leaves.values(), incoming)

@@ -60,7 +60,7 @@ def new(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) 
     return like.new_empty(shape, dtype=dtype)
 
 
-def strides(name: str, x: Tensor | None, layout: str) -> dict[str, int]:
+def strides(name: str, x: Tensor | None, layout: str) -> dict[str, Any]:
     """NAME_b, NAME_h, NAME_t and NAME_d, in elements; 0 of a tensor that is absent."""
     if x is None:
         return {f"{name}_{letter}": 0 for letter in "bhtd"}

@@ -136,7 +136,7 @@ def backward(
     with on_device_of(q):
         call = _Call(inputs, options)
         states = call.new_states(q, call.states)
-        absent = {"y_b": 0, "y_h": 0, "y_t": 0}
+        absent: dict[str, Any] = {"y_b": 0, "y_h": 0, "y_t": 0}
         call.launch("linear_forward", launcher, y=None, new_state=None, states=states, **absent)
         found = dict.fromkeys(Gradients._fields)
         rows = (call.batch, call.heads, call.tokens)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
 from ..attention import NAME, autocast, register_gradients, unnest
-from ..errors import GATE_LOGITS, in_words_of
+from ..errors import in_words_of
 from ..gates import keeps_output
 from . import checks, launch
 from .support import DTYPES, GATE_FUNCTIONS, GATED_ATTENTION, LAYOUTS, MAX_HEAD_DIM
@@ -46,10 +46,9 @@ def _backward(
 
 
 _SAVED = leading(dy=Tensor, dlse=Tensor | None, y=Tensor, lse=Tensor, attn=Tensor | None)
-with_signature(_forward, (), GATED_ATTENTION, _OPTIONS, {"keep_attn": bool}, tuple[(Tensor,) * 3])
-with_signature(
-    _backward, _SAVED, GATED_ATTENTION, _OPTIONS, {"wanted": Sequence[bool]}, tuple[(Tensor,) * len(_DIFFERENTIABLE)]
-)
+with_signature(_forward, (), GATED_ATTENTION, _OPTIONS, {"keep_attn": bool}, tuple[Tensor, Tensor, Tensor])
+_GRADIENTS: Any = tuple[(Tensor,) * len(_DIFFERENTIABLE)]  # type: ignore[misc]
+with_signature(_backward, _SAVED, GATED_ATTENTION, _OPTIONS, {"wanted": Sequence[bool]}, _GRADIENTS)
 register_gradients(
     _OPERATION,
     triton_op(f"headgate::{_OPERATION}", _forward, mutates_args=()),
@@ -115,7 +114,7 @@ def _check_options(options: dict[str, Any], q: Tensor) -> None:
     checks.require_finite(NAME, options, "softcap", 0.0)
 
 
-@in_words_of(NAME, GATE_LOGITS)
+@in_words_of(NAME, {})
 def gated_attention(
     given: dict[str, Tensor | None], arguments: dict[str, Any], return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:

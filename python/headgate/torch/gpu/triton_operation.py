@@ -35,7 +35,8 @@ def with_signature(
     parameters = list(leading)
     for name in supported.tensors:
         required = name in operation.required
-        kind, default = (Tensor, inspect.Parameter.empty) if required else (Tensor | None, None)
+        kind: Any = Tensor if required else Tensor | None
+        default: Any = inspect.Parameter.empty if required else None
         parameters.append(inspect.Parameter(name, positional, default=default, annotation=kind))
     for name, kind in flags.items():
         default = False if kind is bool else inspect.Parameter.empty
@@ -43,7 +44,8 @@ def with_signature(
     for name in options:
         option = operation.options[name]
         parameters.append(inspect.Parameter(name, by_name, default=option.default, annotation=TYPES[option.type]))
-    function.__signature__ = inspect.Signature(parameters, return_annotation=results)
+    signature = inspect.Signature(parameters, return_annotation=results)
+    function.__signature__ = signature  # type: ignore[attr-defined]
     return function
 
 
@@ -120,13 +122,15 @@ class TritonOperation:
         results = tuple[Tensor, Tensor] if has_state else Tensor
         with_signature(forward, (), self.supported, options, {"keep_state": bool} if has_state else {}, results)
         before = leading(dy=Tensor, dstate=Tensor | None) if has_state else leading(dy=Tensor)
-        gradients = tuple[(Tensor,) * len(differentiable)]
+        gradients = tuple[(Tensor,) * len(differentiable)]  # type: ignore[misc, valid-type]
         with_signature(backward, before, self.supported, options, {"wanted": Sequence[bool]}, gradients)
-        operations = [
+        operation, operation_backward = (
             triton_op(f"headgate::{own}", function, mutates_args=())
             for own, function in ((name, forward), (f"{name}_backward", backward))
-        ]
-        register_gradients(name, *operations, self.supported.tensors, options, differentiable, has_state)
+        )
+        register_gradients(
+            name, operation, operation_backward, self.supported.tensors, options, differentiable, has_state
+        )
 
     def _call(self, given: dict[str, Any], arguments: dict[str, Any], keep_state: bool = False) -> Any:
         tensors, options, _ = sorted_and_checked(self.name, given, arguments, self.supported, self._differentiable)

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""argument_types.py PACKAGE: writes PACKAGE/_arguments.pyi, the keywords of headgate.torch's functions for type checkers.
+
+Each is a TypedDict of the rows that the extension module in PACKAGE has of libheadgate's core. No module _arguments is
+there at run time.
+"""
+
+import sys
+from pathlib import Path
+
+HEADER = """\
+from typing import Literal, TypedDict
+
+from torch import Tensor
+
+"""
+
+# The arguments of gated_attention that functions with PyTorch's arguments take.
+ADDED = ("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
+# What ring_attention takes: these, and the options of these parts of the operation that have gradients.
+RING = ("key_lengths", "alibi_slopes", "sinks", "layout", "threads")
+RING_PARTS = ("scores", "gate")
+
+
+def types_of(rows, positional=()):
+    """The type of each argument that a function takes by name."""
+    types = {name: "Tensor | None" for name, _, _ in rows["inputs"] if name not in positional}
+    if rows["layout"]:
+        types["layout"] = rows["layout"]
+    return types | {name: annotation for name, *_, annotation in rows["options"]}
+
+
+def dictionaries(module):
+    """The types of the arguments by the name of their TypedDict."""
+    rows = module._rows
+    attention = types_of(rows, ("q", "k", "v", "gate"))
+    of_parts = {
+        name for name, _, _, part, forward_only, _ in rows["options"] if part in RING_PARTS and not forward_only
+    }
+    yield "AttentionArguments", attention
+    yield "AddedArguments", {name: attention[name] for name in ADDED}
+    yield "FlexArguments", {name: attention[name] for name in ADDED if name != "sinks"}
+    yield "RingArguments", {name: text for name, text in attention.items() if name in of_parts or name in RING}
+    yield "LinearArguments", types_of(module._linear_rows, ("q", "k", "v", "decay", "beta"))
+    yield "ConvolutionArguments", types_of(module._convolution_rows, ("x", "weight", "bias"))
+    yield "NormArguments", types_of(module._norm_rows, ("x", "weight", "gate"))
+
+
+def main(package):
+    sys.path.insert(0, package)
+    import _headgate
+
+    text = HEADER
+    for name, types in dictionaries(_headgate):
+        text += f"\nclass {name}(TypedDict, total=False):\n"
+        text += "".join(f"    {argument}: {annotation}\n" for argument, annotation in types.items())
+    functions = [word for word, _ in _headgate._rows["gate_functions"]]
+    text += f"\nGateFunction = Literal[{', '.join(map(repr, functions))}]\n"
+    Path(package, "_arguments.pyi").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
