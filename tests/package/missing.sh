@@ -14,7 +14,7 @@ fail() {
 ! "$cmake" -S "$here/embed" -B "$work" --fresh -G Ninja -DHEADGATE_SOURCE="$source" -DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON \
   -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON >"$work.log" 2>&1 || fail "a project without Highway and fmt was configured"
 said=$(tr -s '[:space:]' ' ' <"$work.log")
-wanted="headgate needs Highway, fmt, which CMake does not find. On Debian and Ubuntu: apt-get install libhwy-dev libfmt-dev"
+wanted="headgate needs Highway, fmt, which CMake does not find. On Debian: apt-get install libhwy-dev libfmt-dev"
 [[ "$said" == *"$wanted"* ]] || fail "the message names neither all packages nor how to install them: $said"
 for package in libhwy-dev libfmt-dev; do
   "$source/scripts/setup.sh" --list build | grep -qx "$package" || fail "the group build of packages.txt has no $package"

@@ -18,6 +18,14 @@ read -ra libs <<<"$("$pkg_config" --libs headgate)"
 
 "$cc" -std=c99 -Wall -Wextra -Wpedantic -Werror "${cflags[@]}" "$here/c/main.c" -o "$work/consumer_c" "${libs[@]}"
 "$cxx" -std=c++20 -Wall -Wextra -Wpedantic -Werror "${cflags[@]}" "$here/cxx/main.cc" -o "$work/consumer_cxx" "${libs[@]}"
-export LD_LIBRARY_PATH=$prefix/$libdir
-"$work/consumer_c"
-"$work/consumer_cxx"
+(export LD_LIBRARY_PATH=$prefix/$libdir && "$work/consumer_c" && "$work/consumer_cxx")
+
+# An rpath finds a shared library below a prefix that the system does not know, as install.md says.
+if [[ -e $prefix/$libdir/libheadgate.so ]]; then
+  "$cc" -std=c99 "${cflags[@]}" "$here/c/main.c" -o "$work/consumer_rpath" "${libs[@]}" "-Wl,-rpath,$prefix/$libdir"
+  env -u LD_LIBRARY_PATH "$work/consumer_rpath"
+  ! env -u LD_LIBRARY_PATH "$work/consumer_c" 2>/dev/null || {
+    echo "pkg_config: a program without an rpath finds the library, so that the above shows nothing" >&2
+    exit 1
+  }
+fi
