@@ -527,6 +527,48 @@ def test_layer_whose_projections_are_quantized_computes():
         assert error < 0.1, error
 
 
+@pytest.mark.parametrize("gate", [{"gate_site": "none"}, {"gate_fn": "sigmoid2", "gate_init_std": 0.0}])
+@pytest.mark.parametrize("causal", [False, True])
+def test_layer_without_rope_and_norms_is_pytorchs_layer(gate, causal):
+    """With a gate of one and without a gate: outputs, and gradients of the input and of all parameters."""
+    theirs = torch.nn.MultiheadAttention(C, HQ, batch_first=True)
+    torch.nn.init.normal_(theirs.in_proj_bias)
+    torch.nn.init.normal_(theirs.out_proj.bias)
+    bias = {"attention_qkv_bias": "learned", "attention_out_bias": True}
+    ours = GatedAttention(C, HQ, qk_norm="none", partial_rotary_factor=0.0, **bias, **gate)
+    weights = {"o_proj.weight": theirs.out_proj.weight, "o_proj.bias": theirs.out_proj.bias}
+    for part in ("weight", "bias"):
+        rows = getattr(theirs, f"in_proj_{part}").chunk(3)
+        weights |= {f"{name}_proj.{part}": x for name, x in zip("qkv", rows)}
+    missing, unexpected = ours.load_state_dict(weights, strict=False)
+    assert missing == ([] if gate == {"gate_site": "none"} else ["gate_proj.weight"]) and not unexpected
+    h, dy = torch.randn(B, T, C), torch.randn(B, T, C)
+    hidden = torch.ones(T, T, dtype=torch.bool).triu(1) if causal else None
+    results = []
+    for compute in (
+        lambda x: ours(x, causality="causal" if causal else "none"),
+        lambda x: theirs(x, x, x, attn_mask=hidden, is_causal=causal, need_weights=False)[0],
+    ):
+        x = h.clone().requires_grad_()
+        y = compute(x)
+        y.backward(dy)
+        results.append((y.detach(), x.grad))
+    for found, expected in zip(*results):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    for part in ("weight", "bias"):
+        found = torch.cat([getattr(getattr(ours, f"{name}_proj"), part).grad for name in "qkv"])
+        torch.testing.assert_close(found, getattr(theirs, f"in_proj_{part}").grad, rtol=1e-5, atol=1e-5)
+
+
+def test_default_layer_is_not_pytorchs():
+    """The documents say so: the first token of two is independent of the second, positions and norms matter."""
+    torch.manual_seed(0)
+    layer, h = GatedAttention(C, HQ, gate_site="none"), torch.randn(1, 2, C)
+    other = torch.cat((h[:, :1], torch.randn(1, 1, C)), dim=1)
+    assert torch.equal(layer(h)[:, 0], layer(other)[:, 0])
+    assert not torch.equal(layer(h, causality="none")[:, 0], layer(other, causality="none")[:, 0])
+
+
 def test_names():
     """parse_gate reads what GateVariant.name writes, for every variant, and short names."""
     for keys in every_variant():
