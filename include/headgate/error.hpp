@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 
+#include "headgate/cxx20.hpp"
 #include "headgate/export.h"
 
 namespace headgate {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "headgate/cxx20.hpp"
 #include "headgate/export.h"
 
 /// @file

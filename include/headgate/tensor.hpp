@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "headgate/cxx20.hpp"
+
 namespace headgate {
 
 /// Element type of a view. `none` marks an absent tensor.

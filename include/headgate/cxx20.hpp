@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef HEADGATE_CXX20_HPP_
+#define HEADGATE_CXX20_HPP_
+
+/// @file
+/// Stops the compiler where it is in a mode before C++20, with a message that says so. The headers of C++ include it.
+
+#if __cplusplus < 202002L && !(defined(_MSVC_LANG) && _MSVC_LANG >= 202002L)
+#error "Headgate needs C++20: compile with -std=c++20, or call the C API, headgate/headgate.h"
+#endif
+
+#endif  // HEADGATE_CXX20_HPP_
