@@ -338,9 +338,10 @@ typedef struct headgate_statistics_selection {
 
 /** What headgate_attention_statistics overwrites, of the weights P = exp(s - lse); each may be absent, and what is
  * absent is not computed. All are f32 or f64, topk_index i32 or i64. Means are over the queries of a sequence, rows
- * that see nothing among them; of a packed batch they have N, its sequences, in place of B, and so has
- * key_mass where its keys are paged. Else key_mass and rows have the S columns of all sequences there, rows 0 in those
- * of others, while first, key_weights and topk_index count keys within the query's own sequence. */
+ * that see nothing among them, but under a causal mask the query at the first key, which sees itself alone. Of a packed
+ * batch they have N, its sequences, in place of B, and so has key_mass where its keys are paged. Else key_mass and
+ * rows have the S columns of all sequences there, rows 0 in those of others, while first, key_weights and topk_index
+ * count keys within the query's own sequence. */
 typedef struct headgate_attention_statistics_outputs {
   size_t struct_size;
   headgate_tensor row_max;           /**< (B,Hq,T,1): max over j of P_ij; the largest score is log(row_max) + lse */

@@ -444,13 +444,11 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
   AttentionOptions all_rows = options;  // what the forward pass has left out is told by lse
   all_rows.gate_threshold = 0.0;
   all_rows.dropout = 0.0;  // lse knows nothing of it
-  StatisticsProblem p{check_common(call, read_by_statistics(call, outputs, inputs, options), all_rows)};
+  const bool causal = options.causality == Causality::causal && options.window_right >= kNoWindow;
+  StatisticsProblem p{check_common(call, read_by_statistics(call, outputs, inputs, options), all_rows),
+                      causal || options.window_right == 0, lse, selection, outputs};
   check_dropout(call, options);
   check_range_of_gate_threshold(call, options, compute_range(p.inputs.q.dtype));
-  p.causal = options.window_right == 0 || (options.causality == Causality::causal && options.window_right >= kNoWindow);
-  p.lse = lse;
-  p.selection = selection;
-  p.outputs = outputs;
   p.inputs.v = p.inputs.v_scale = {};
   const Argument log_sum{"lse", lse};
   call.require_given(log_sum);
