@@ -21,7 +21,7 @@ from .gates import keeps_output
 from .transforms import refuse_all_transforms
 
 NAME = "flex_attention"
-ARGUMENTS = {"q": "query", "k": "key", "v": "value", "mask": "block_mask"}
+ARGUMENTS = {"q": "query", "k": "key", "v": "value", "mask": "block_mask", "gate": "gate"}
 _INPUTS = ("q", "k", "v", "gate")
 _OPTIONS = tuple(name for name in ADDED if name != "sinks")
 

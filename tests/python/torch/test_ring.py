@@ -351,9 +351,9 @@ def refused():
     with pytest.raises(TypeError, match="v is a list but must be a tensor"):
         ring_attention(own["q"], own["k"], [1.0])
     with pytest.raises(
-        TypeError, match=r"^ring_attention\(\) got an unexpected keyword argument 'casual'; did you mean caus"
+        TypeError, match=r"^ring_attention\(\) got .* argument 'causal'; did you mean causality='causal'\?$"
     ):
-        ring_attention(**own, casual=True)
+        ring_attention(**own, causal=True)
     with pytest.raises(TypeError, match="ring_attention.. got both gate and gate_logits, its old name"):
         ring_attention(**own, gate_logits=own["gate"])
     old = {"gate_logits" if name == "gate" else name: x for name, x in own.items()}
