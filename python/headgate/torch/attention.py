@@ -76,8 +76,7 @@ def _rows_shape(q: Tensor, layout: str) -> list[int]:
 @in_words_of(NAME, {})
 def _forward(*tensors: Tensor | None, keep_attn: bool = False, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
     outputs = ["y", "lse", "attn"] if keep_attn else ["y", "lse"]
-    q, k, v, gate = tensors[:4]
-    out = headgate.attention_forward(q, k, v, gate, outputs=outputs, **_given(tensors), **ATTENTION.changed(options))
+    out = headgate.attention_forward(outputs=outputs, **_given(tensors), **ATTENTION.changed(options))
     return out.y, out.lse, out.attn if keep_attn else tensors[0].new_empty(0)
 
 
@@ -96,9 +95,9 @@ def _(
     return y, lse, q.new_empty(y.shape if keep_attn else 0)
 
 
-def _given(tensors: tuple[Tensor | None, ...]) -> dict[str, Tensor]:
-    """The tensors behind q, k, v and the gate that are there, by their names."""
-    return {name: tensor for name, tensor in zip(TENSORS[4:], tensors[4:]) if tensor is not None}
+def _given(tensors: tuple[Tensor | None, ...]) -> dict[str, Any]:
+    """The tensors that are there, by their names. Those behind the last that is there may be left out."""
+    return {name: tensor for name, tensor in zip(TENSORS, tensors) if tensor is not None}
 
 
 @torch.library.custom_op(
@@ -120,11 +119,8 @@ def _backward(
     **options: Any,
 ) -> tuple[Tensor, ...]:
     names = ["d" + name for name, asked in zip(DIFFERENTIABLE, wanted) if asked]
-    q, k, v, gate = tensors[:4]
     saved: dict[str, Any] = {"y": y, "lse": lse, "attn": attn, "dlse": dlse}
-    found = headgate.attention_backward(
-        dy, q, k, v, gate, gradients=names, **saved, **_given(tensors), **ATTENTION.changed(options)
-    )
+    found = headgate.attention_backward(dy, gradients=names, **saved, **_given(tensors), **ATTENTION.changed(options))
     gradients = [getattr(found, "d" + name) for name in DIFFERENTIABLE]
     return tuple(dy.new_empty(0) if gradient is None else gradient for gradient in gradients)
 
