@@ -60,9 +60,8 @@ def draw(cpus, cases):
             y += BAR + GAP
         y += GROUP
     line = LABELS + unit
-    out.append(
-        f'<line x1="{line:.1f}" y1="{TOP - 4}" x2="{line:.1f}" y2="{y - GROUP + 4}" stroke="#212121" stroke-dasharray="4 3"/>'
-    )
+    ends = f'x1="{line:.1f}" y1="{TOP - 4}" x2="{line:.1f}" y2="{y - GROUP + 4}"'
+    out.append(f'<line {ends} stroke="#212121" stroke-dasharray="4 3"/>')
     out.append(text_at(line, y - GROUP + 20, "1: as fast as Headgate", text_anchor="middle"))
     return "\n".join([*out, "</svg>"]) + "\n"
 

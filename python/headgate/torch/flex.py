@@ -226,8 +226,8 @@ def flex_attention(
     """torch.nn.attention.flex_attention.flex_attention with a BlockMask, and a gate: with gradients, in O(T + S) memory
     beside a mask of one block of queries. Without a block_mask every query sees every key.
 
-    query (B,Hq,T,D), key and value (B,Hkv,S,·), gate (B,Hq,T,1) or (B,Hq,T,Dv) the logits of the gate. `options` are gate_fn, gate_op,
-    softcap, precision and threads of gated_attention. A score_mod is refused: kernels cannot read programs.
+    query (B,Hq,T,D), key and value (B,Hkv,S,·), gate (B,Hq,T,1) or (B,Hq,T,Dv) the gate's raw logits.
+    `options` are gate_fn, gate_op, softcap, precision and threads of gated_attention. A score_mod is refused: kernels cannot read programs.
     kernel_options, which are hints for other kernels, have no effect. Returns y, and with return_lse the log-sum-exp
     (B,Hq,T); with return_aux=AuxRequest(lse=True) an AuxOutput that has it. max_scores are refused. Under torch.compile
     the call is a graph break. Raises ValueError, in one line, on arguments that do not fit.

@@ -71,9 +71,9 @@ def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid
     does not depend on the input), so that the model computes what it did until the gates are trained. It needs a
     function whose value at 0 changes nothing: sigmoid2 multiplied, silu or identity added. The attention becomes
     "headgate", whose kernel applies a gate of g1; a copy of the config, which the model has from then on, gets the keys
-    of the gate. load_retrofit loads what the
-    model's save_pretrained wrote; from_pretrained leaves out the gates. ValueError, before anything is changed,
-    on models whose attention is not like Llama's: q_proj, k_proj, v_proj and o_proj with equal heads.
+    of the gate. load_retrofit loads what the model's save_pretrained wrote; from_pretrained leaves out the gates.
+    ValueError, before anything is changed, on models whose attention is not like Llama's: q_proj, k_proj, v_proj and
+    o_proj with equal heads.
     """
     from transformers import PreTrainedModel
 
