@@ -6,12 +6,57 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 namespace headgate::io {
+
+/// The memory of a mapped file. Regions are listed for good, so that a signal handler may walk the list in any thread
+/// at any moment; one whose file is unmapped gets the next file. A handler reads the path of the region in which its own
+/// thread reads, whose file is therefore mapped.
+struct MappedRegion {
+  std::atomic<const std::uint8_t*> begin{nullptr};  ///< null: no file
+  std::size_t bytes = 0;
+  std::string path;
+  MappedRegion* next = nullptr;
+  MappedRegion* next_free = nullptr;
+};
+
 namespace {
+
+std::atomic<MappedRegion*> g_regions{nullptr};
+static_assert(std::atomic<MappedRegion*>::is_always_lock_free);
+std::mutex g_free_mutex;
+MappedRegion* g_free = nullptr;  // the first region without a file
+
+/// Returns a region, still without a file.
+MappedRegion* take_region(const std::string& path, std::size_t bytes) {
+  std::string shown = shown_path(path);
+  const std::lock_guard lock(g_free_mutex);
+  MappedRegion* region = g_free;
+  if (region != nullptr) {
+    g_free = region->next_free;
+  } else {
+    region = new MappedRegion;
+    region->next = g_regions.load();
+    g_regions.store(region);
+  }
+  region->bytes = bytes;
+  region->path = std::move(shown);
+  return region;
+}
+
+void give_back(MappedRegion* region) noexcept {
+  region->begin.store(nullptr);
+  const std::lock_guard lock(g_free_mutex);
+  region->next_free = g_free;
+  g_free = region;
+}
 
 struct Descriptor {
   int number = -1;
@@ -31,11 +76,14 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   inode_ = facts.st_ino;
   size_ = facts.st_size;
   if (size_ == 0) return;
+  region_ = take_region(path, static_cast<std::size_t>(size_));
   data_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.number, 0);
   if (data_ == MAP_FAILED) {
-    data_ = nullptr;
-    fail(path, "cannot read: {}", std::strerror(errno));
+    const int reason = errno;
+    give_back(region_);
+    fail(path, "cannot read: {}", std::strerror(reason));
   }
+  region_->begin.store(data());
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -43,10 +91,13 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
       device_(other.device_),
       inode_(other.inode_),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      region_(std::exchange(other.region_, nullptr)) {}
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, size_);
+  if (data_ == nullptr) return;
+  give_back(region_);
+  ::munmap(data_, size_);
 }
 
 void MappedFile::check_whole() const {
@@ -54,6 +105,15 @@ void MappedFile::check_whole() const {
   // If the path no longer exists or names another file, the mapped file is unchanged.
   if (::stat(path_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != inode_) return;
   if (now.st_size < size_) fail(path_, "shortened from {} to {} bytes while it was read", size_, now.st_size);
+}
+
+const char* mapped_path_at(const void* address) noexcept {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  for (const MappedRegion* region = g_regions.load(); region != nullptr; region = region->next) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(region->begin.load());
+    if (begin != 0 && at >= begin && at - begin < region->bytes) return region->path.c_str();
+  }
+  return nullptr;
 }
 
 }  // namespace headgate::io

@@ -10,7 +10,10 @@
 
 namespace headgate::io {
 
-/// A file mapped into memory for reading.
+struct MappedRegion;
+
+/// A file mapped into memory for reading. Another process may shorten the file at any moment; reading the part that is
+/// gone then raises SIGBUS. A program that handles this signal gets the file's name from mapped_path_at().
 class MappedFile {
  public:
   /// Throws FileError.
@@ -24,7 +27,7 @@ class MappedFile {
   const std::string& path() const { return path_; }
   const std::uint8_t* data() const { return static_cast<const std::uint8_t*>(data_); }
   std::int64_t size() const { return size_; }
-  /// Throws FileError if the file has been shortened: reading the missing part would raise SIGBUS.
+  /// Throws FileError if the file has been shortened.
   void check_whole() const;
 
  private:
@@ -33,6 +36,11 @@ class MappedFile {
   ino_t inode_ = 0;
   void* data_ = nullptr;
   std::int64_t size_ = 0;
+  MappedRegion* region_ = nullptr;
 };
+
+/// Returns the path, as messages show it, of the file that a MappedFile maps at an address; null if there is none.
+/// Async-signal-safe: a handler of SIGBUS may call it for the address that could not be read.
+const char* mapped_path_at(const void* address) noexcept;
 
 }  // namespace headgate::io

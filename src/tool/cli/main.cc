@@ -39,7 +39,7 @@ std::vector<Verb> add_verbs(CommandLine& line) {
 }
 
 int run(int argc, char** argv) {
-  std::string who = "headgate";
+  static std::string who = "headgate";  // a signal handler reads it
   try {
     CommandLine line("Exact gated attention on plain CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v.",
                      "`headgate VERB --help`, or `headgate help VERB`, explains a verb.\n\n"
@@ -50,6 +50,7 @@ int run(int argc, char** argv) {
     const std::vector<Verb> verbs = add_verbs(line);
     const Request request = line.parse(argc, argv);
     if (!request.verb.empty()) who = "headgate " + request.verb;
+    report_lost_files(who.c_str());
     if (!request.refusal.empty()) return report(who, request.refusal);
     for (const std::string& note : request.notes) console::note(fmt::format("{}: {}\n", who, note));
     fmt::print("{}", request.text);

@@ -5,9 +5,11 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +19,7 @@
 #include <string>
 #include <utility>
 
+#include "models/io/mapped_file.hpp"
 #include "models/io/staged_file.hpp"
 
 namespace headgate::cli {
@@ -31,6 +34,7 @@ std::atomic<int> g_received{0};
 std::atomic<bool> g_received_from_keyboard{false};
 std::atomic<std::int64_t> g_received_at_ms{0};  // by the monotonic clock
 std::atomic<const char*> g_acknowledgement{nullptr};
+std::atomic<const char*> g_who{""};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free &&
               std::atomic<bool>::is_always_lock_free && std::atomic<const char*>::is_always_lock_free);
 
@@ -58,21 +62,29 @@ void acknowledge() {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
 }
 
-extern "C" void headgate_cli_record_signal(int number, siginfo_t* info, void* /*context*/) {
-  constexpr std::int64_t kCopies_ms = 1000;
-  const int before = errno;
-  const std::int64_t now = milliseconds_now();
-  const bool from_keyboard = info->si_code == SI_KERNEL;  // not sent by a process
-  int none = 0;
-  if (g_received.compare_exchange_strong(none, number)) {
-    g_received_from_keyboard.store(from_keyboard);
-    g_received_at_ms.store(now);
-    acknowledge();
-  } else if (number != SIGHUP) {
-    const bool pressed_twice = from_keyboard && g_received_from_keyboard.load();
-    if (pressed_twice || now - g_received_at_ms.load() >= kCopies_ms) headgate_cli_end_process(number);
+/// SIGBUS is raised in the thread that reads the page. Of several such threads, the first one reports it.
+extern "C" void headgate_cli_report_lost_file(int number, siginfo_t* info, void* /*context*/) {
+  static std::atomic_flag reported = ATOMIC_FLAG_INIT;
+  static std::array<char, 2 * PATH_MAX> line;
+  const bool of_access = info->si_code > 0;  // not sent by a process
+  const char* path = of_access ? io::mapped_path_at(info->si_addr) : nullptr;
+  if (path == nullptr) {
+    std::signal(number, SIG_DFL);
+    if (!of_access) std::raise(number);
+    return;  // an access is repeated; the signal then ends the process
   }
-  errno = before;
+  while (reported.test_and_set()) ::pause();
+  std::size_t bytes = 0;
+  const char* begin = ::isatty(STDERR_FILENO) == 1 ? "\n" : "";  // the current line may hold a progress bar
+  for (const char* part :
+       {begin, g_who.load(), ": ", path, ": became shorter while it was read, or its disk has failed\n"}) {
+    const std::size_t count = std::min(std::strlen(part), line.size() - bytes);
+    std::memcpy(line.data() + bytes, part, count);
+    bytes += count;
+  }
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), bytes);
+  io::remove_unfinished_files();
+  ::_exit(kLostFileStatus);
 }
 
 using Action = struct sigaction;
@@ -101,6 +113,14 @@ void remove_unfinished_files_on_signals() {
 }
 
 void report_files_too_large() { std::signal(SIGXFSZ, SIG_IGN); }
+
+void report_lost_files(const char* who) {
+  g_who.store(who);
+  Action action{};
+  action.sa_sigaction = headgate_cli_report_lost_file;
+  action.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &action, nullptr);
+}
 
 void survive_lost_output() {
   std::signal(SIGPIPE, SIG_IGN);

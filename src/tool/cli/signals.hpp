@@ -15,6 +15,11 @@ void remove_unfinished_files_on_signals();
 /// reports, instead of a signal that ends the process.
 void report_files_too_large();
 
+/// After this call, reading a mapped file that another process has shortened ends the process as an error of that file
+/// does: with the line "WHO: PATH: became shorter …", without unfinished files, with kLostFileStatus. Otherwise SIGBUS
+/// would end it without a message. `who` must stay valid.
+void report_lost_files(const char* who);
+
 /// After this call, writing to a closed pipe is an error of the write instead of a signal that ends the process, and
 /// files opened later never get the descriptor of a closed standard stream. For work that must not be lost because of
 /// its output. Without this call, a verb ends silently once its output pipe is closed.
@@ -39,6 +44,7 @@ class SignalWatch {
   std::string acknowledgement_;
 };
 
+inline constexpr int kLostFileStatus = 2;  ///< that of all errors of files
 inline constexpr int kSignalStatus = 128;  ///< exit status after a signal is this plus its number, as in shells
 
 }  // namespace headgate::cli

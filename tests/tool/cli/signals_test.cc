@@ -5,17 +5,24 @@
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <fstream>
 #include <functional>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
+#include "models/io/mapped_file.hpp"
 #include "models/io/scratch.hpp"
 #include "models/io/staged_file.hpp"
 
@@ -59,6 +66,96 @@ TEST(Signals, Signal_EndsTheProcess_LeavesNoUnfinishedFile) {
     expect_ended_by(status, signal);
     EXPECT_EQ(scratch.count(), 0U) << signal;
   }
+}
+
+/// What a child process wrote to stderr, and how it ended.
+struct Ended {
+  int status = 0;
+  std::string said;
+};
+
+Ended run_child(const std::function<void()>& work) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  Ended out;
+  out.status = status_of_child([&] {
+    ::dup2(ends[1], STDERR_FILENO);
+    work();
+  });
+  ::close(ends[1]);
+  out.said.resize(1024);
+  out.said.resize(static_cast<std::size_t>(std::max<ssize_t>(::read(ends[0], out.said.data(), out.said.size()), 0)));
+  ::close(ends[0]);
+  return out;
+}
+
+/// Reads each page, so that the compiler keeps the accesses.
+void read_pages(const io::MappedFile& file) {
+  volatile std::uint8_t sum = 0;
+  for (std::int64_t at = 0; at < file.size(); at += 512) sum = sum + file.data()[at];
+}
+
+TEST(Signals, MappedFile_Shortened_IsAnErrorThatNamesIt) {
+  const Scratch scratch;
+  const std::string path = scratch / "weights\n.gguf", other = scratch / "other";
+  headgate::testing::write_bytes(path, std::string(std::size_t{1} << 20, 'x'));
+  headgate::testing::write_bytes(other, std::string(std::size_t{1} << 20, 'x'));
+  const Ended ended = run_child([&] {
+    report_lost_files("headgate test");
+    const io::MappedFile before(other);
+    { const io::MappedFile unmapped(other); }
+    io::MappedFile opened(path);
+    const io::MappedFile file(std::move(opened));
+    leave_unfinished_file(scratch);
+    read_pages(file);
+    if (::truncate(path.c_str(), 5000) != 0) ::_exit(3);
+    read_pages(before);
+    read_pages(file);
+  });
+  ASSERT_TRUE(WIFEXITED(ended.status)) << ended.status;
+  EXPECT_EQ(WEXITSTATUS(ended.status), 2);
+  EXPECT_EQ(ended.said, "headgate test: " + (scratch / "weights\\x0a.gguf") +
+                            ": became shorter while it was read, or its disk has failed\n");
+  EXPECT_EQ(scratch.count(), 2U) << "the unfinished file is removed";
+}
+
+TEST(Signals, MappedFile_ShortenedWhileThreadsReadIt_IsReportedOnce) {
+  const Scratch scratch;
+  const std::string path = scratch / "weights";
+  headgate::testing::write_bytes(path, std::string(std::size_t{1} << 22, 'x'));
+  const Ended ended = run_child([&] {
+    report_lost_files("headgate test");
+    const io::MappedFile file(path);
+    std::vector<std::thread> readers;
+    for (int i = 0; i < 4; ++i) {
+      readers.emplace_back([&file] {
+        while (true) read_pages(file);
+      });
+    }
+    if (::truncate(path.c_str(), 0) != 0) ::_exit(3);
+    for (std::thread& reader : readers) reader.join();
+  });
+  ASSERT_TRUE(WIFEXITED(ended.status)) << ended.status;
+  EXPECT_EQ(WEXITSTATUS(ended.status), 2);
+  EXPECT_EQ(std::count(ended.said.begin(), ended.said.end(), '\n'), 1) << ended.said;
+}
+
+TEST(Signals, BusError_ElsewhereOrSent_EndsTheProcess) {
+  expect_ended_by(status_of_child([] {
+                    report_lost_files("headgate test");
+                    std::raise(SIGBUS);
+                  }),
+                  SIGBUS);
+  const Scratch scratch;
+  const std::string path = scratch / "other";
+  headgate::testing::write_bytes(path, "x");
+  expect_ended_by(status_of_child([&] {
+                    report_lost_files("headgate test");
+                    const int file = ::open(path.c_str(), O_RDONLY);
+                    const void* mapped = ::mmap(nullptr, 1, PROT_READ, MAP_PRIVATE, file, 0);
+                    if (::truncate(path.c_str(), 0) == 0) std::fputc(*static_cast<const char*>(mapped), stderr);
+                  }),
+                  SIGBUS);
 }
 
 TEST(Signals, Signal_IgnoredByTheParent_StaysIgnored) {
