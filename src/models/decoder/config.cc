@@ -43,11 +43,9 @@ void require_one_for_each_layer(const std::string& what, const std::vector<Eleme
           list.size(), layers);
 }
 
-}  // namespace
-
-void validate(const DecoderConfig& c, NamesIn names) {
-  const std::string where = names == NamesIn::code ? "config: " : "";
-  const auto name = [&](const FieldText& row) { return where + std::string(name_of(row, names)); };
+/// `where`: how messages begin.
+void check_fields(const DecoderConfig& c, const std::string& where, const FieldNames& of) {
+  const auto name = [&](const FieldText& row) { return where + of(row); };
   for_each_row(kConfigKeys, [&](const auto& row) {
     if constexpr (kIsList<ValueOf<std::remove_cvref_t<decltype(row)>>>) {
       for (const auto& element : row.of(c)) require_in(row.range, name(row), element);
@@ -58,12 +56,11 @@ void validate(const DecoderConfig& c, NamesIn names) {
   });
   require(c.heads % c.kv_heads == 0, "{} {} is not a multiple of {} {}",
           name(row_of<kConfigKeys, &DecoderConfig::heads>()), c.heads,
-          name_of(row_of<kConfigKeys, &DecoderConfig::kv_heads>(), names), c.kv_heads);
+          of(row_of<kConfigKeys, &DecoderConfig::kv_heads>()), c.kv_heads);
   layers::validate(c.gate);
   require(c.rope_low_freq_factor < c.rope_high_freq_factor, "{} {} is not below {} {}",
           name(row_of<kConfigKeys, &DecoderConfig::rope_low_freq_factor>()), c.rope_low_freq_factor,
-          name_of(row_of<kConfigKeys, &DecoderConfig::rope_high_freq_factor>(), names), c.rope_high_freq_factor);
-  const auto of = [&](const auto& row) { return std::string(name_of(row, names)); };
+          of(row_of<kConfigKeys, &DecoderConfig::rope_high_freq_factor>()), c.rope_high_freq_factor);
   require(c.rope_scaling != layers::RopeScalingKind::yarn || c.rope_base > 1.0,
           "{} is {}, but {} yarn needs one above 1", name(row_of<kConfigKeys, &DecoderConfig::rope_base>()),
           c.rope_base, of(row_of<kConfigKeys, &DecoderConfig::rope_scaling>()));
@@ -93,6 +90,15 @@ void validate(const DecoderConfig& c, NamesIn names) {
   const double total = estimated_parameters(c);
   require(total <= static_cast<double>(kMaxTotal), "{}about {:.3g} parameters, more than {}", where, total, kMaxTotal);
 }
+
+}  // namespace
+
+void validate(const DecoderConfig& config, NamesIn names) {
+  check_fields(config, names == NamesIn::code ? "config: " : "",
+               [names](const FieldText& row) { return std::string(name_of(row, names)); });
+}
+
+void validate(const DecoderConfig& config, const FieldNames& names) { check_fields(config, "", names); }
 
 LayerConfig layer_config(const DecoderConfig& c, std::int64_t layer) {
   const auto at = static_cast<std::size_t>(layer);

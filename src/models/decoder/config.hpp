@@ -3,9 +3,11 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "library/core/rows.hpp"
 #include "library/core/words.hpp"
 #include "models/layers/attention_buffers.hpp"
 #include "models/layers/experts.hpp"
@@ -151,6 +153,10 @@ enum class NamesIn { code, file, command_line };
 /// Throws Error, one line, naming the field and the values that do not fit. Bounds every size, so that products of
 /// sizes of a valid config do not overflow 63 bits.
 void validate(const DecoderConfig& config, NamesIn names = NamesIn::code);
+
+/// Returns how a message names the field of a row of kConfigKeys.
+using FieldNames = std::function<std::string(const FieldText&)>;
+void validate(const DecoderConfig& config, const FieldNames& names);
 
 /// Returns whether `transformers` computes the same as this decoder when it reads the config as Qwen3's.
 bool is_qwen3(const DecoderConfig& config);

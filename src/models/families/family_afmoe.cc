@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "models/decoder/config_keys.hpp"
 #include "models/families/gguf_values.hpp"
@@ -58,7 +59,7 @@ void finish_afmoe_gguf(GgufValues& in, DecoderConfig& config) {
   config.embedding_scale = std::sqrt(static_cast<double>(config.dim));
   config.window = in.integer("attention.sliding_window", 0);
   config.sliding.rope_base = in.number("rope.freq_base_swa", config.rope_base);
-  config.rope_fraction = 0.0;
+  config.sliding.rope_fraction = std::exchange(config.rope_fraction, 0.0);
   for (std::int64_t i = 0; i < config.layers && config.window > 0; ++i) {
     config.layer_types.push_back((i + 1) % kInterval == 0 ? LayerType::full_attention : LayerType::sliding_attention);
   }

@@ -54,6 +54,7 @@ void finish_gemma3_gguf(GgufValues& in, DecoderConfig& config) {
   config.embedding_scale = std::sqrt(static_cast<double>(config.dim));
   config.window = in.integer("attention.sliding_window", 0);
   config.sliding.rope_base = in.number("rope.freq_base_swa", 1e4);
+  config.sliding.rope_fraction = config.rope_fraction;
   if (in.number("final_logit_softcapping", 0.0) != 0.0) {
     io::fail(in.file().path(), "gemma3.final_logit_softcapping is not supported");
   }

@@ -237,7 +237,6 @@ void finish_step3p5_gguf(GgufValues& in, DecoderConfig& config) {
   refuse_dense_limits(e, in.file().path());
   in.require_value("expert_gating_func", kSigmoid);
   in.require_value("moe_every_n_layers", 1);
-  in.ignore("leading_dense_block_count");  // files may lack it, or have 0 with dense layers
 }
 
 }  // namespace

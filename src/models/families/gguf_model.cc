@@ -86,6 +86,54 @@ bool stored_otherwise(TensorLocation& out, const Parameter& parameter, std::stri
   return true;
 }
 
+/// What a file calls the field of a config whose name in code is `field`.
+struct FieldName {
+  std::string_view field, key;
+};
+constexpr std::array<FieldName, 31> kFieldNames{
+    {{"dim", "embedding_length"},
+     {"layers", "block_count"},
+     {"heads", "attention.head_count"},
+     {"kv_heads", "attention.head_count_kv"},
+     {"head_dim", "attention.key_length"},
+     {"ffn", "feed_forward_length"},
+     {"seq_len", "context_length"},
+     {"norm_eps", "attention.layer_norm_rms_epsilon"},
+     {"window", "attention.sliding_window"},
+     {"layer_types", "attention.sliding_window_pattern"},
+     {"rope_base", "rope.freq_base"},
+     {"rope_fraction", "rope.dimension_count / attention.key_length"},
+     {"rope_scaling", "rope.scaling.type"},
+     {"rope_factor", "rope.scaling.factor"},
+     {"rope_low_freq_factor", "rope.scaling.yarn_beta_slow"},
+     {"rope_high_freq_factor", "rope.scaling.yarn_beta_fast"},
+     {"rope_original_seq_len", "rope.scaling.original_context_length"},
+     {"sliding_heads", "attention.head_count"},
+     {"sliding_rope_base", "rope.freq_base_swa"},
+     {"sliding_rope_fraction", "rope.dimension_count_swa / attention.key_length"},
+     {"linear_key_heads", "ssm.group_count"},
+     {"linear_value_heads", "ssm.time_step_rank"},
+     {"linear_key_dim", "ssm.state_size"},
+     {"linear_value_dim", "ssm.inner_size / ssm.time_step_rank"},
+     {"linear_kernel", "ssm.conv_kernel"},
+     {"experts", "expert_count"},
+     {"experts_active", "expert_used_count"},
+     {"expert_ffn", "expert_feed_forward_length"},
+     {"shared_expert_ffn", "expert_shared_feed_forward_length"},
+     {"dense_layers", "leading_dense_block_count"},
+     {"expert_scale", "expert_weights_scale"}}};
+
+/// Throws Error if the values do not fit, naming the file's keys.
+void validate_values(const DecoderConfig& config, const Family& family) {
+  validate(config, [&family](const FieldText& row) {
+    if (row.name == "vocab") return std::string("the number of rows of token_embd.weight");
+    for (const FieldName& name : kFieldNames) {
+      if (row.name == name.field) return fmt::format("{}.{}", family.architecture, name.key);
+    }
+    return std::string(row.key);
+  });
+}
+
 /// Returns the number of rows of the embedding tensor.
 std::int64_t vocabulary(const io::GgufFile& file) {
   const io::GgufTensor* embedding = file.find("token_embd.weight");
@@ -148,27 +196,39 @@ void read_factors(const io::GgufFile& file, DecoderConfig& config) {
   fail(file.path(), "tensor '{}' is not Llama 3's scaling of RoPE: element {} is {}", kFactors, other, factors[other]);
 }
 
-void read_rope(const io::GgufFile& file, GgufValues& in, DecoderConfig& config) {
+/// Reads RoPE as llama.cpp does: a factor without a type scales linearly, and a factor of 0 does not scale.
+void read_rope(const io::GgufFile& file, const Family& family, GgufValues& in, DecoderConfig& config) {
   config.rope_base = in.number("rope.freq_base", 10000.0);
+  if (family.gguf_pairs == RopePairs::neighbours) in.require_value("rope.dimension_count", config.head_dim);
   config.rope_fraction =
       static_cast<double>(in.integer("rope.dimension_count", config.head_dim)) / static_cast<double>(config.head_dim);
-  const std::string type = in.string("rope.scaling.type", "none");
-  config.rope_original_seq_len = in.integer("rope.scaling.original_context_length", config.rope_original_seq_len);
-  in.has("rope.scaling.finetuned");
-  const double factor = in.number("rope.scaling.factor", 1.0);
+  const std::string type = in.string("rope.scaling.type", "linear");
+  constexpr const char* kFormerName = "rope.scale_linear";
+  double factor = in.number("rope.scaling.factor", in.number(kFormerName, 1.0));
+  if (factor == 0.0) factor = 1.0;
   if (type == "linear") {
+    if (factor == 1.0) return;
     config.rope_scaling = layers::RopeScalingKind::linear;
     config.rope_factor = factor;
   } else if (type == "yarn") {
     config.rope_scaling = layers::RopeScalingKind::yarn;
     config.rope_factor = factor;
-    config.rope_original_seq_len = in.integer("rope.scaling.original_context_length");
+    config.rope_original_seq_len = in.integer("rope.scaling.original_context_length", config.seq_len);
     config.rope_high_freq_factor = in.number("rope.scaling.yarn_beta_fast", 32.0);
     config.rope_low_freq_factor = in.number("rope.scaling.yarn_beta_slow", 1.0);
   } else if (type != "none") {
     fail(file.path(), "{}.rope.scaling.type is '{}'; only none, linear and yarn are supported",
          file.string("general.architecture"), io::printable(type));
   }
+}
+
+/// Throws if RoPE of layers with a window, which have a base of their own, would have to be scaled as elsewhere.
+/// llama.cpp scales it in all architectures but Gemma 3's.
+void check_scaled_windows(const io::GgufFile& file, const Family& family, const DecoderConfig& config) {
+  const bool own_base = has_layer(config, LayerType::sliding_attention) && config.sliding.rope_base > 0.0;
+  if (config.rope_scaling == layers::RopeScalingKind::none || !own_base || &family == &kGemma3) return;
+  fail(file.path(), "{}.rope.scaling.factor is {}; scaled RoPE of layers with a window is not supported",
+       family.architecture, config.rope_factor);
 }
 
 /// Throws unless each layer has as many heads as a list says, which may go on for layers that predict further tokens.
@@ -211,11 +271,12 @@ DecoderConfig read_values(const io::GgufFile& file, const Family& family) {
   }
   if (&family == &kLlama) config.window = in.integer("attention.sliding_window", 0);
   // Checks sizes before they are multiplied and tables of angles are allocated.
-  validate(config, NamesIn::file);
-  read_rope(file, in, config);
+  validate_values(config, family);
+  read_rope(file, family, in, config);
   family.finish_gguf(in, config);
   in.finish();
-  validate(config, NamesIn::file);
+  validate_values(config, family);
+  check_scaled_windows(file, family, config);
   check_heads(file, config, heads, kv_heads);
   read_factors(file, config);
   return config;
@@ -224,6 +285,11 @@ DecoderConfig read_values(const io::GgufFile& file, const Family& family) {
 }  // namespace
 
 const Family& family_of_gguf(const io::GgufFile& file) {
+  constexpr const char* kType = "general.type";
+  const std::string type = file.has(kType) ? file.string(kType) : "model";
+  if (type != "model") {
+    fail(file.path(), "{} is '{}', so the file is a part of a model; only 'model' is read", kType, io::printable(type));
+  }
   const std::string architecture = file.string("general.architecture");
   for (const Family* family : families()) {
     if (!family->architecture.empty() && family->architecture == architecture) return *family;
@@ -234,7 +300,7 @@ const Family& family_of_gguf(const io::GgufFile& file) {
 DecoderConfig config_of_gguf(const io::GgufFile& file, const Family& family) {
   try {
     DecoderConfig config = read_values(file, family);
-    validate(config, NamesIn::file);
+    validate_values(config, family);
     return config;
   } catch (const Error& error) {
     fail(file.path(), "{}", error.what());

@@ -9,15 +9,17 @@
 
 #include "models/io/file_error.hpp"
 #include "models/io/gguf.hpp"
+#include "models/io/gguf_keys.hpp"
 #include "models/io/input_file.hpp"
 
 namespace headgate::models {
 
-/// Reads the values NAME.… of an architecture, and refuses those that nobody asked for.
+/// Reads the values NAME.… of an architecture. Every key that was asked for counts as known; finish() refuses the
+/// others, unless they are harmless.
 class GgufValues {
  public:
   GgufValues(const io::GgufFile& file, std::string_view architecture)
-      : file_(file), prefix_(std::string(architecture) + ".") {}
+      : file_(file), architecture_(architecture), prefix_(architecture_ + ".") {}
 
   const io::GgufFile& file() const { return file_; }
 
@@ -55,8 +57,6 @@ class GgufValues {
     const std::vector<float> list = file_.numbers(known_.back());
     return {list.begin(), list.end()};
   }
-  /// Accepts the value, whatever it is.
-  void ignore(std::string_view name) { has(name); }
   /// Throws unless the integer is missing or has this value.
   void require_value(std::string_view name, std::int64_t value) {
     const std::int64_t found = integer(name, value);
@@ -64,8 +64,8 @@ class GgufValues {
   }
   void finish() const {
     for (const auto& [key, value] : file_.values()) {
-      const bool ours = key.starts_with(prefix_);
-      if (ours && std::find(known_.begin(), known_.end(), key) == known_.end()) {
+      const bool known = !key.starts_with(prefix_) || std::find(known_.begin(), known_.end(), key) != known_.end();
+      if (!known && !io::is_harmless_gguf_key(key, architecture_)) {
         io::fail(file_.path(), "{} is not supported", io::printable(key, 80));
       }
     }
@@ -75,7 +75,7 @@ class GgufValues {
   bool is_list() const { return file_.values().at(known_.back()).type == io::GgufType::list; }
 
   const io::GgufFile& file_;
-  std::string prefix_;
+  std::string architecture_, prefix_;
   std::vector<std::string> known_;
 };
 

@@ -133,7 +133,6 @@ void read_qwen_hybrid(GgufValues& in, DecoderConfig& config) {
     io::fail(in.file().path(), "ssm.inner_size {} is not a multiple of ssm.time_step_rank {}", values, l.value_heads);
   }
   l.value_dim = values / l.value_heads;
-  in.ignore("rope.dimension_sections");
   const std::int64_t interval = in.integer("full_attention_interval", kInterval);
   if (interval < 1) io::fail(in.file().path(), "full_attention_interval is {}", interval);
   const std::vector<bool> recurrent = in.booleans("attention.recurrent_layers");

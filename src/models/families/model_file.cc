@@ -75,7 +75,7 @@ bool is_gguf(const std::string& path) {
 
 std::vector<std::string> files_of_model(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) return {path};
+  if (!std::filesystem::is_directory(path, error)) return io::gguf_parts(path);
   std::vector<std::string> names{kConfig, kModel, kIndex, kModelingFile};
   names.insert(names.end(), kTextFiles.begin(), kTextFiles.end());
   std::vector<std::string> out;

@@ -208,7 +208,7 @@ class GgufWeights : public WeightFiles {
     const io::GgufTensor* tensor = file_->find(name);
     return tensor == nullptr ? nullptr : &tensor->shape;
   }
-  const std::string& path_of(const std::string&) const override { return path(); }
+  const std::string& path_of(const std::string& name) const override { return file_->find(name)->file->path(); }
   void read(const std::string& name, float* out) const override { file_->read_f32(*file_->find(name), out); }
   bool stores_narrow_matrices() const override {
     const auto& tensors = file_->tensors();

@@ -90,7 +90,8 @@ GenerationFiles read_generation_files(const std::string& path, const models::Mod
   GenerationFiles out;
   EndIds ids(model.config().vocab);
   if (const io::GgufFile* gguf = model.gguf()) {
-    for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+    for (const char* name : {"eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"}) {  // as in llama.cpp
+      const std::string key = std::string("tokenizer.ggml.") + name + "_token_id";
       if (gguf->has(key)) ids.add(path, key, gguf->integer(key));
     }
     constexpr const char* kKey = "tokenizer.chat_template";

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/io/gguf.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <limits>
+#include <system_error>
+#include <utility>
 
 #include "library/core/convert.hpp"
 #include "models/io/input_file.hpp"
@@ -25,6 +32,7 @@ constexpr std::uint64_t kMaxTensors = std::uint64_t{1} << 20;
 constexpr std::uint64_t kDefaultAlignment = 32;
 constexpr std::uint64_t kMaxAlignment = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxNumbers = std::uint64_t{1} << 50;  // of a tensor
+constexpr int kMaxParts = 1024;
 constexpr std::size_t kMaxBlock = 256;                         // numbers of a block that is widened
 constexpr std::string_view kAlignment = "general.alignment";
 
@@ -96,7 +104,10 @@ std::string_view gguf_type_name(GgufType type) { return row_of(type).name; }
 class GgufHeader {
  public:
   explicit GgufHeader(GgufFile& out)
-      : out_(out), path_(out.path()), size_(static_cast<std::size_t>(out.file_.size())) {}
+      : out_(out),
+        file_(*out.parts_.front()),
+        path_(file_.path()),
+        size_(static_cast<std::size_t>(file_.size())) {}
 
   void read() {
     check_magic();
@@ -116,7 +127,7 @@ class GgufHeader {
   const std::uint8_t* take(std::size_t bytes, const char* what) {
     if (bytes > size_ - at_)
       fail(path_, "truncated: {} at byte {} takes {} bytes, {} are left", what, at_, bytes, left());
-    const std::uint8_t* from = out_.file_.data() + at_;
+    const std::uint8_t* from = file_.data() + at_;
     at_ += bytes;
     return from;
   }
@@ -133,7 +144,7 @@ class GgufHeader {
   }
 
   void check_magic() {
-    if (size_ < kMagic.size() + 4 || std::memcmp(out_.file_.data(), kMagic.data(), kMagic.size()) != 0) {
+    if (size_ < kMagic.size() + 4 || std::memcmp(file_.data(), kMagic.data(), kMagic.size()) != 0) {
       fail(path_, "not a GGUF file");
     }
     at_ = kMagic.size();
@@ -169,7 +180,7 @@ class GgufHeader {
       if (value.of == GgufType::list) fail(path_, "'{}' is a list of lists, which is not read", shown);
       value.count = number<std::uint64_t>("a list");
     }
-    value.data = out_.file_.data() + at_;
+    value.data = file_.data() + at_;
     skip(value, shown);
     if (!out_.values_.emplace(key, value).second) fail(path_, "duplicate key '{}'", shown);
   }
@@ -246,7 +257,8 @@ class GgufHeader {
         fail(path_, "truncated: tensor '{}' takes {} bytes from {} on, the data has {}", shown, tensor.bytes,
              offsets_[i], data);
       }
-      tensor.data = out_.file_.data() + start + offsets_[i];
+      tensor.file = &file_;
+      tensor.data = file_.data() + start + offsets_[i];
     }
     auto& tensors = out_.tensors_;
     std::sort(tensors.begin(), tensors.end(), [](const GgufTensor& a, const GgufTensor& b) { return a.data < b.data; });
@@ -254,22 +266,99 @@ class GgufHeader {
       if (i > 0 && tensors[i].data < tensors[i - 1].data + tensors[i - 1].bytes) {
         fail(path_, "tensors '{}' and '{}' overlap", printable(tensors[i - 1].name), printable(tensors[i].name));
       }
-      if (!out_.by_name_.emplace(tensors[i].name, &tensors[i]).second) {
-        fail(path_, "duplicate tensor '{}'", printable(tensors[i].name));
-      }
     }
   }
 
   GgufFile& out_;
+  const MappedFile& file_;
   const std::string& path_;
   std::size_t size_;
   std::size_t at_ = 0;
   std::vector<std::uint64_t> offsets_;
 };
 
-GgufFile::GgufFile(const std::string& path) : file_(path) {
-  file_.check_whole();
+void GgufFile::read(const std::string& path) {
+  parts_.push_back(std::make_unique<const MappedFile>(path));
+  check_whole();
   GgufHeader(*this).read();
+}
+
+void GgufFile::list_names() {
+  for (const GgufTensor& tensor : tensors_) {
+    if (!by_name_.emplace(tensor.name, &tensor).second) {
+      fail(tensor.file->path(), "duplicate tensor '{}'", printable(tensor.name));
+    }
+  }
+}
+
+GgufFile::GgufFile(const std::string& path) {
+  read(path);
+  add_other_parts();
+  list_names();
+}
+
+// --- parts -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr std::string_view kNumber = "split.no", kCount = "split.count", kTensors = "split.tensors.count";
+
+/// The part of a path that tells its number, "-00001-of-00003.gguf".
+std::string part_suffix(std::int64_t number, std::int64_t count) {
+  return fmt::format("-{:05}-of-{:05}.gguf", number, count);
+}
+
+}  // namespace
+
+std::vector<std::string> gguf_parts(const std::string& path) {
+  const std::size_t suffix = part_suffix(1, 1).size();
+  if (path.size() <= suffix) return {path};
+  const std::string end = path.substr(path.size() - suffix);
+  const auto digits = [&end](std::size_t at) { return std::atoi(end.substr(at, 5).c_str()); };
+  const int number = digits(1), count = digits(10);
+  if (number < 1 || number > count || count > kMaxParts || end != part_suffix(number, count)) return {path};
+  std::vector<std::string> out;
+  for (int part = 1; part <= count; ++part) {
+    out.push_back(path.substr(0, path.size() - suffix) + part_suffix(part, count));
+  }
+  return out;
+}
+
+/// Reads the other parts of a model whose first one has been read.
+void GgufFile::add_other_parts() {
+  const std::int64_t count = has(kCount) ? integer(kCount) : 1;
+  if (count <= 1) return;
+  const std::int64_t number = integer(kNumber);
+  const std::vector<std::string> paths = gguf_parts(path());
+  const bool named = number >= 0 && number < count && std::ssize(paths) == count &&
+                     paths[static_cast<std::size_t>(number)] == path();
+  if (!named) {
+    fail(path(), "{} is {} and {} is {}, but the name does not end in {}: the parts of a model are found by their names",
+         kNumber, number, kCount, count, part_suffix(std::clamp<std::int64_t>(number, 0, kMaxParts) + 1, count));
+  }
+  if (number != 0) {
+    fail(path(), "is part {} of {}: give the first one, {}", number + 1, count, shown_path(paths.front()));
+  }
+  for (std::int64_t i = 1; i < count; ++i) {
+    const std::string& next = paths[static_cast<std::size_t>(i)];
+    std::error_code error;
+    if (!std::filesystem::exists(next, error)) {
+      fail(path(), "is part 1 of {}, and part {}, {}, is not there: put all parts into one directory", count, i + 1,
+           shown_path(next));
+    }
+    GgufFile part;
+    part.read(next);
+    for (const auto& [key, expected] : {std::pair{kNumber, i}, std::pair{kCount, count}}) {
+      const std::int64_t found = part.integer(key);
+      if (found != expected) fail(next, "{} is {}, but its name says {}", key, found, expected);
+    }
+    parts_.push_back(std::move(part.parts_.front()));
+    std::move(part.tensors_.begin(), part.tensors_.end(), std::back_inserter(tensors_));
+  }
+  const std::int64_t tensors = has(kTensors) ? integer(kTensors) : std::ssize(tensors_);
+  if (tensors != std::ssize(tensors_)) {
+    fail(path(), "{} is {}, but the {} parts have {} tensors", kTensors, tensors, count, tensors_.size());
+  }
 }
 
 // --- values ------------------------------------------------------------------------------------------------------
@@ -280,7 +369,7 @@ const GgufTensor* GgufFile::find(std::string_view name) const {
 }
 
 const GgufValue& GgufFile::at(std::string_view key) const {
-  file_.check_whole();
+  check_whole();
   const auto found = values_.find(key);
   if (found == values_.end()) fail(path(), "{} is missing", key);
   return found->second;
@@ -362,29 +451,29 @@ std::vector<float> GgufFile::numbers(std::string_view key) const {
 
 void GgufFile::check_format(const GgufTensor& tensor) const {
   if (tensor.format->widen != nullptr) return;
-  fail(path(), "tensor '{}' is {}, which is not read; {} are", printable(tensor.name), tensor.format->word,
+  fail(tensor.file->path(), "tensor '{}' is {}, which is not read; {} are", printable(tensor.name), tensor.format->word,
        widened_gguf_formats());
 }
 
 void GgufFile::read_f32(const GgufTensor& tensor, float* out) const {
   check_format(tensor);
-  file_.check_whole();
+  tensor.file->check_whole();
   widen_blocks(*tensor.format, out, tensor.data, tensor.numel() / tensor.format->numbers);
   const float* const end = out + tensor.numel();
   const float* const bad = std::find_if(static_cast<const float*>(out), end, [](float x) { return !std::isfinite(x); });
-  if (bad != end) fail(path(), "tensor '{}': element {} is {}", printable(tensor.name), bad - out, *bad);
+  if (bad != end) fail(tensor.file->path(), "tensor '{}': element {} is {}", printable(tensor.name), bad - out, *bad);
 }
 
 void GgufFile::check_numbers(const GgufTensor& tensor) const {
   check_format(tensor);
-  file_.check_whole();
+  tensor.file->check_whole();
   const GgufFormat& format = *tensor.format;
   const std::int64_t count = tensor.numel() / format.numbers, bad = format.find_not_finite(tensor.data, count);
   if (bad == count) return;
   std::array<float, kMaxBlock> numbers{};
   widen_blocks(format, numbers.data(), tensor.data + static_cast<std::size_t>(bad) * format.bytes, 1);
   const auto* const found = std::find_if(numbers.begin(), numbers.end(), [](float x) { return !std::isfinite(x); });
-  fail(path(), "tensor '{}': element {} is {}", printable(tensor.name),
+  fail(tensor.file->path(), "tensor '{}': element {} is {}", printable(tensor.name),
        bad * format.numbers + (found - numbers.begin()), *found);
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,9 @@
 //   each value:  string key, u32 type, value; string: u64 bytes, bytes; list: u32 type, u64 count, values
 //   each tensor: string name, u32 dimensions, u64 each, the innermost first, u32 format, u64 offset in the data
 // Nothing in a file is believed before it is compared with the file's size.
+//
+// A large model may come in parts, PREFIX-00001-of-0000N.gguf to PREFIX-0000N-of-0000N.gguf, of split.count N and
+// split.no 0 to N − 1. The first part has the values, each part some of the tensors.
 
 namespace headgate::io {
 
@@ -38,23 +42,25 @@ struct GgufTensor {
   std::string name;
   const GgufFormat* format = nullptr;
   std::vector<std::int64_t> shape;  ///< row-major, the outermost first: the file's dimensions from last to first
+  const MappedFile* file = nullptr;  ///< the part that has it
   const std::uint8_t* data = nullptr;
   std::size_t bytes = 0;
 
   std::int64_t numel() const { return static_cast<std::int64_t>(bytes / format->bytes) * format->numbers; }
 };
 
-/// Maps a GGUF file. Every function that reads data first checks that the file has not become shorter.
+/// Maps a GGUF file, with its other parts. Every function that reads data first checks that no file has become shorter.
 class GgufFile {
  public:
-  /// Reads and checks everything except the tensors' numbers. Throws FileError, naming the file and what is wrong, as
-  /// do all functions below.
+  /// Opens a whole file, or the first of several parts and the others beside it. Reads and checks everything except the
+  /// tensors' numbers. Throws FileError, naming the file and what is wrong, as do all functions below.
   explicit GgufFile(const std::string& path);
 
-  const std::string& path() const { return file_.path(); }
+  /// Returns the path of the file, or of the first part.
+  const std::string& path() const { return parts_.front()->path(); }
   std::uint32_t version() const { return version_; }
 
-  /// Returns the tensors in the order of the data.
+  /// Returns the tensors, part by part, in the order of the data.
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   /// Returns null if no tensor has that name.
   const GgufTensor* find(std::string_view name) const;
@@ -78,20 +84,31 @@ class GgufFile {
   void read_f32(const GgufTensor& tensor, float* out) const;
   /// Throws what read_f32() would, without memory for the widened tensor.
   void check_numbers(const GgufTensor& tensor) const;
-  /// Throws FileError if the file has become shorter, before tensors are read through their pointers.
-  void check_whole() const { file_.check_whole(); }
+  /// Throws FileError if a file has become shorter, before tensors are read through their pointers.
+  void check_whole() const {
+    for (const auto& part : parts_) part->check_whole();
+  }
 
  private:
   friend class GgufHeader;
 
+  GgufFile() = default;
+  void read(const std::string& path);
+  void add_other_parts();
+  void list_names();
+
   const GgufValue& at(std::string_view key) const;
   void check_format(const GgufTensor& tensor) const;
 
-  MappedFile file_;
+  std::vector<std::unique_ptr<const MappedFile>> parts_;
   std::uint32_t version_ = 0;
   std::vector<GgufTensor> tensors_;
   std::map<std::string, const GgufTensor*, std::less<>> by_name_;
   std::map<std::string, GgufValue, std::less<>> values_;
 };
+
+/// Returns the paths of all parts of a model by the path of one, PREFIX-NNNNN-of-NNNNN.gguf; only `path` if its name is
+/// another.
+std::vector<std::string> gguf_parts(const std::string& path);
 
 }  // namespace headgate::io

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "models/io/gguf.hpp"
 #include "models/io/input_file.hpp"
 
 namespace headgate::io {
@@ -139,7 +140,7 @@ std::optional<std::string> cached_model(const HubName& name) {
   if (exists(snapshot + "/config.json") || exists(snapshot + "/tokenizer.json")) return snapshot;
   const std::vector<std::string> files =
       entries_in(snapshot, [](const fs::directory_entry& entry) { return entry.path().extension() == ".gguf"; });
-  if (files.size() > 1) {
+  if (files.size() > 1 && files != gguf_parts(files.front())) {
     fail(snapshot, "holds {} GGUF files: give the path of one, such as {}", files.size(), files.front());
   }
   return files.empty() ? snapshot : files.front();

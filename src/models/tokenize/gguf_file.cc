@@ -1,40 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/tokenize/gguf_file.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "models/io/gguf_keys.hpp"
+#include "models/io/input_file.hpp"
 
 namespace headgate::tokenize {
 namespace {
 
-std::string key_of(const std::string& name) { return "tokenizer.ggml." + name; }
+/// Reads values tokenizer.ggml.…. Every key that was asked for counts as known; finish() refuses the others, unless they
+/// are harmless.
+class TokenizerValues {
+ public:
+  explicit TokenizerValues(const io::GgufFile& file) : file_(file) {}
 
-std::optional<std::int64_t> integer(const io::GgufFile& file, const std::string& name) {
-  if (!file.has(key_of(name))) return std::nullopt;
-  return file.integer(key_of(name));
-}
+  /// Returns the key if the file has it.
+  std::optional<std::string> find(const std::string& name) {
+    known_.push_back("tokenizer.ggml." + name);
+    return file_.has(known_.back()) ? std::optional(known_.back()) : std::nullopt;
+  }
+  std::optional<std::int64_t> integer(const std::string& name) {
+    const auto key = find(name);
+    return key ? std::optional(file_.integer(*key)) : std::nullopt;
+  }
+  std::optional<bool> flag(const std::string& name) {
+    const auto key = find(name);
+    return key ? std::optional(file_.boolean(*key)) : std::nullopt;
+  }
+  void finish(const std::string& model) const {
+    for (const auto& [key, value] : file_.values()) {
+      const bool known = !key.starts_with("tokenizer.") || std::find(known_.begin(), known_.end(), key) != known_.end();
+      if (!known && !io::is_harmless_gguf_key(key, model)) {
+        io::fail(file_.path(), "{} is not supported", io::printable(key, 80));
+      }
+    }
+  }
 
-std::optional<bool> flag(const io::GgufFile& file, const std::string& name) {
-  if (!file.has(key_of(name))) return std::nullopt;
-  return file.boolean(key_of(name));
-}
+ private:
+  const io::GgufFile& file_;
+  std::vector<std::string> known_;
+};
 
 }  // namespace
 
 GgufVocabulary read_gguf_vocabulary(const io::GgufFile& file) {
+  TokenizerValues in(file);
   GgufVocabulary out;
-  out.model = file.string(key_of("model"));
-  if (file.has(key_of("pre"))) out.pre = file.string(key_of("pre"));
-  out.tokens = file.strings(key_of("tokens"));
-  if (file.has(key_of("merges"))) out.merges = file.strings(key_of("merges"));
-  if (file.has(key_of("token_type"))) out.token_type = file.integers(key_of("token_type"));
-  if (file.has(key_of("scores"))) out.scores = file.numbers(key_of("scores"));
-  out.bos_token_id = integer(file, "bos_token_id");
-  out.eos_token_id = integer(file, "eos_token_id");
-  out.unknown_token_id = integer(file, "unknown_token_id");
-  out.add_bos_token = flag(file, "add_bos_token");
-  out.add_eos_token = flag(file, "add_eos_token");
-  out.add_space_prefix = flag(file, "add_space_prefix");
+  const auto model = in.find("model"), tokens = in.find("tokens");
+  for (const auto& [key, name] : {std::pair{model, "model"}, std::pair{tokens, "tokens"}}) {
+    if (!key) io::fail(file.path(), "has no tokenizer: tokenizer.ggml.{} is missing", name);
+  }
+  out.model = file.string(*model);
+  out.tokens = file.strings(*tokens);
+  if (const auto key = in.find("pre")) out.pre = file.string(*key);
+  if (const auto key = in.find("merges")) out.merges = file.strings(*key);
+  if (const auto key = in.find("token_type")) out.token_type = file.integers(*key);
+  if (const auto key = in.find("scores")) out.scores = file.numbers(*key);
+  out.bos_token_id = in.integer("bos_token_id");
+  out.eos_token_id = in.integer("eos_token_id");
+  out.unknown_token_id = in.integer("unknown_token_id");
+  out.add_bos_token = in.flag("add_bos_token");
+  out.add_eos_token = in.flag("add_eos_token");
+  out.add_space_prefix = in.flag("add_space_prefix");
+  constexpr const char* kSpaces = "remove_extra_whitespaces";
+  if (in.flag(kSpaces).value_or(false)) io::fail(file.path(), "tokenizer.ggml.{} is true, not supported", kSpaces);
+  in.finish(out.model);
   return out;
 }
 

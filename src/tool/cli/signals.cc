@@ -87,6 +87,23 @@ extern "C" void headgate_cli_report_lost_file(int number, siginfo_t* info, void*
   ::_exit(kLostFileStatus);
 }
 
+extern "C" void headgate_cli_record_signal(int number, siginfo_t* info, void* /*context*/) {
+  constexpr std::int64_t kCopies_ms = 1000;
+  const int before = errno;
+  const std::int64_t now = milliseconds_now();
+  const bool from_keyboard = info->si_code == SI_KERNEL;  // not sent by a process
+  int none = 0;
+  if (g_received.compare_exchange_strong(none, number)) {
+    g_received_from_keyboard.store(from_keyboard);
+    g_received_at_ms.store(now);
+    acknowledge();
+  } else if (number != SIGHUP) {
+    const bool pressed_twice = from_keyboard && g_received_from_keyboard.load();
+    if (pressed_twice || now - g_received_at_ms.load() >= kCopies_ms) headgate_cli_end_process(number);
+  }
+  errno = before;
+}
+
 using Action = struct sigaction;
 
 Action action_of(int number) {
