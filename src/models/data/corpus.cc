@@ -88,7 +88,7 @@ void Corpus::add_directory(const std::string& directory, const FileChoice& choic
     if (reasons.empty()) io::fail(directory, "no file in this directory");
     io::fail(directory, "no text in this directory, only {}", fmt::join(reasons, ", "));
   }
-  for (auto list : {&LeftOut::not_text, &LeftOut::runs, &LeftOut::unmatched}) {
+  for (auto list : {&LeftOut::not_text, &LeftOut::runs, &LeftOut::unmatched, &LeftOut::unreachable}) {
     (left_out_.*list).insert((left_out_.*list).end(), (left_out.*list).begin(), (left_out.*list).end());
   }
 }

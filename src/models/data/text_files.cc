@@ -5,6 +5,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstddef>
 #include <filesystem>
 #include <string_view>
@@ -53,6 +54,9 @@ std::vector<std::string> LeftOut::phrases(bool all) const {
   std::vector<std::string> out;
   if (!not_text.empty())
     out.push_back(phrase(not_text, "file that is not UTF-8 text", "files that are not UTF-8 text"));
+  if (!unreachable.empty()) {
+    out.push_back(phrase(unreachable, "path that cannot be opened", "paths that cannot be opened"));
+  }
   if (!runs.empty()) out.push_back(phrase(runs, "path that a run writes", "paths that runs write"));
   if (all && !unmatched.empty()) {
     out.push_back(phrase(unmatched, "file that no pattern includes", "files that no pattern includes"));
@@ -67,25 +71,32 @@ std::vector<std::string> files_below(const std::string& directory, const FileCho
   const bool root_is_run = root == run || is_run_or_checkpoint(directory);
   std::vector<std::string> out;
   std::error_code error;
+  std::string read = directory;  // the directory that is read next
   fs::recursive_directory_iterator entry(directory, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     const fs::path path = entry->path();
+    std::error_code unknown;  // for instance of a link that leads nowhere
+    const bool is_directory = entry->is_directory(unknown);
+    read = (is_directory ? path : path.parent_path()).string();
     const std::string below = path.lexically_relative(directory).string();
     if (hidden(path)) {
       entry.disable_recursion_pending();
-    } else if (entry->is_directory(error)) {
+    } else if (unknown || path.string().size() >= PATH_MAX) {
+      entry.disable_recursion_pending();
+      left_out.unreachable.push_back(path.string());
+    } else if (is_directory) {
       if (root / below != run && !is_run_or_checkpoint(path.string())) continue;
       entry.disable_recursion_pending();
       left_out.runs.push_back(path.string());
-    } else if (entry->is_regular_file(error)) {
+    } else if (entry->is_regular_file(unknown)) {
       const bool log = root_is_run && path == fs::path(metrics_path(directory));
       const bool taken = choice.include.empty() || matches(choice.include, below, path.filename().string());
       (log ? left_out.runs : taken ? out : left_out.unmatched).push_back(path.string());
     }
   }
-  if (error) io::fail(directory, "cannot read: {}", error.message());
+  if (error) io::fail(read, "cannot read: {}", error.message());
   std::sort(out.begin(), out.end());
-  for (auto* list : {&left_out.runs, &left_out.unmatched}) std::sort(list->begin(), list->end());
+  for (auto* list : {&left_out.runs, &left_out.unmatched, &left_out.unreachable}) std::sort(list->begin(), list->end());
   return out;
 }
 

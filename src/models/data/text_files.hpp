@@ -22,6 +22,7 @@ struct LeftOut {
   std::vector<std::string> not_text;   ///< files that are not UTF-8
   std::vector<std::string> runs;       ///< directories of runs, and what a run wrote into the directory itself
   std::vector<std::string> unmatched;  ///< files that no pattern matches
+  std::vector<std::string> unreachable;  ///< links that lead nowhere, and paths beyond PATH_MAX
   std::size_t bytes = 0;               ///< bytes of a text for which a tokenizer has no token
 
   /// Returns one phrase for each kind, with the number of paths and the first of them: "2 files that are not UTF-8 text
@@ -30,9 +31,10 @@ struct LeftOut {
 };
 
 /// Returns the files below `directory`, in the order of their paths. Leaves out names that begin with a dot,
-/// directories of runs and files that no pattern matches; adds the last two to `left_out`. A directory is a run's if it
+/// directories of runs, files that no pattern matches and paths that cannot be opened; adds the last three to
+/// `left_out`. A directory is a run's if it
 /// is `choice.run`, has metrics.jsonl beside checkpoint/, or is or holds a checkpoint to resume from. Throws
-/// io::FileError if the directory cannot be read.
+/// io::FileError for a directory that cannot be read.
 std::vector<std::string> files_below(const std::string& directory, const FileChoice& choice, LeftOut& left_out);
 
 }  // namespace headgate::train

@@ -28,7 +28,8 @@ class NotReplaceable : public WriteError {
   using WriteError::WriteError;
 };
 
-/// Returns a path for messages, with control characters as \xNN: a NUL would end the message.
+/// Returns a path for messages, with control characters as \xNN: a NUL would end the message. Of more than 1024 bytes
+/// the middle is left out.
 std::string shown_path(std::string_view path);
 
 template <class Kind = FileError, typename... Args>

@@ -15,6 +15,7 @@ namespace headgate::io {
 namespace {
 
 constexpr std::size_t kMaxRead = std::size_t{1} << 30;
+constexpr std::size_t kMostShown = 1024;  // bytes of a path
 
 /// Calls take(to, bytes, done), which is read or pread, until `bytes` bytes are read.
 template <class Take>
@@ -48,7 +49,14 @@ std::string printable(std::string_view text, std::size_t most) {
 }
 
 std::string shown_path(std::string_view path) {
-  return escaped(path, [](unsigned char c) { return c >= 0x20 && c != 0x7F; });
+  const auto plain = [](unsigned char c) { return c >= 0x20 && c != 0x7F; };
+  if (path.size() <= kMostShown) return escaped(path, plain);
+  const auto inside = [path](std::size_t at) { return (static_cast<unsigned char>(path[at]) & 0xC0U) == 0x80U; };
+  std::size_t end = kMostShown / 2, begin = path.size() - kMostShown / 2;
+  while (end > 0 && inside(end)) --end;
+  while (begin < path.size() && inside(begin)) ++begin;
+  return fmt::format("{}…{} ({} bytes)", escaped(path.substr(0, end), plain), escaped(path.substr(begin), plain),
+                     path.size());
 }
 
 InputFile::InputFile(const std::string& path) : path_(path) {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <queue>
 
 #include "models/io/input_file.hpp"
@@ -43,6 +44,8 @@ std::vector<RankedMerge> ranked_merges(const Vocabulary& vocabulary, const Merge
 Bpe::Bpe(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges, const BpeOptions& options)
     : options_(options) {
   options.characters ? read_characters(vocabulary) : read_bytes(vocabulary);
+  const bool all_bytes = std::find(byte_ids_.begin(), byte_ids_.end(), kNoToken) == byte_ids_.end();
+  if (options.unknown == kNoToken && !all_bytes) measure_tokens(vocabulary);
   const std::size_t slots = std::bit_ceil(2 * merges.size() + 2);
   merges_.assign(slots, {kFree, 0, kNoToken});
   shift_ = 64 - std::countr_zero(slots);
@@ -83,6 +86,18 @@ void Bpe::read_characters(const Vocabulary& vocabulary) {
   }
 }
 
+void Bpe::measure_tokens(const Vocabulary& vocabulary) {
+  for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
+    const std::string_view spelling = vocabulary.spelling(id);
+    const auto bytes = options_.characters ? std::nullopt : bytes_of(spelling);
+    token_bytes_.push_back(static_cast<std::uint32_t>(bytes ? bytes->size() : spelling.size()));
+  }
+}
+
+std::size_t Bpe::spelled_bytes(const WordToken& token) const {
+  return token_bytes_.empty() ? token.end - token.begin : token_bytes_[static_cast<std::size_t>(token.id)];
+}
+
 void Bpe::keep_words(const Vocabulary& vocabulary) {
   for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
     const std::string_view spelling = vocabulary.spelling(id);
@@ -114,8 +129,10 @@ void Bpe::find_cuts(const Vocabulary& vocabulary, const std::vector<RankedMerge>
 
 bool Bpe::may_cut(char32_t before, char32_t after) const {
   if (!cuts_ || joined_.contains(before, after)) return false;
-  const bool fuses = options_.fuse_unknown && options_.unknown != kNoToken && byte_ids_[0] == kNoToken;
-  return !fuses || id_of(before) != kNoToken || id_of(after) != kNoToken;
+  if (byte_ids_[0] != kNoToken || (options_.unknown != kNoToken && !options_.fuse_unknown)) return true;
+  const bool before_known = id_of(before) != kNoToken, after_known = id_of(after) != kNoToken;
+  // A character that is left out lets its neighbours merge; several unknown ones become one token.
+  return options_.unknown == kNoToken ? before_known && after_known : before_known || after_known;
 }
 
 std::int32_t Bpe::id_of(char32_t character) const {

@@ -49,6 +49,7 @@ class Bpe final : public WordModel {
   Bpe(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges, const BpeOptions& options);
 
   void encode(std::vector<WordToken>& tokens, std::string_view word) const override;
+  std::size_t spelled_bytes(const WordToken& token) const override;
   bool cuts() const override { return cuts_; }
   bool may_cut(char32_t before, char32_t after) const override;
 
@@ -66,6 +67,7 @@ class Bpe final : public WordModel {
   void read_bytes(const Vocabulary& vocabulary);
   void read_characters(const Vocabulary& vocabulary);
   void keep_words(const Vocabulary& vocabulary);
+  void measure_tokens(const Vocabulary& vocabulary);
   void find_cuts(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges);
 
   std::size_t slot(std::uint64_t pair) const;
@@ -90,6 +92,7 @@ class Bpe final : public WordModel {
   CharacterPairs joined_;  ///< pairs of characters between which a merge may join two tokens
   StringTable words_;      ///< of ignore_merges: the bytes of every token
   std::vector<std::int32_t> word_ids_;
+  std::vector<std::uint32_t> token_bytes_;  ///< of each id; empty unless bytes or characters without a token are left out
 };
 
 }  // namespace headgate::tokenize

@@ -274,7 +274,7 @@ void StagedStream::encode_word(std::string_view word) {
   check_word_size(word.size());
   std::size_t known = 0;
   for (const WordToken& token : words_.encode(word)) {
-    known += token.end - token.begin;
+    known += stages_.model->spelled_bytes(token);
     out_.ids.push_back(token.id);
     if (options_.spans) out_.spans.push_back(source_of(word_origin_.place_of(token)));
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,8 @@
 
 #include "models/io/input_file.hpp"
 #include "models/io/json.hpp"
+#include "models/tokenize/byte_alphabet.hpp"
+#include "models/tokenize/byte_fallback.hpp"
 #include "models/tokenize/error.hpp"
 #include "models/tokenize/staged_tokenizer.hpp"
 #include "models/tokenize/tokenizer_json_steps.hpp"
@@ -29,6 +32,7 @@ std::vector<std::int32_t> ids_of_special(const JsonValue& special_tokens, const 
   std::vector<std::int32_t> out;
   const JsonValue token = special_tokens.at(name);
   if (token.is_null()) refuse("{}: no '{}', which the template has", special_tokens.where(), io::printable(name));
+  token.only("special_tokens", {"ids"});
   for (const JsonValue& id : token.at("ids").list()) {
     const std::int64_t number = id.integer();
     if (number < 0 || number >= kMostTokens) refuse("{}: {} is not 0 to {}", id.where(), number, kMostTokens - 1);
@@ -38,18 +42,21 @@ std::vector<std::int32_t> ids_of_special(const JsonValue& special_tokens, const 
 }
 
 void read_template(TokenizerParts& parts, const JsonValue& value) {
-  value.only({"type", "single", "pair", "special_tokens"});
+  value.only("TemplateProcessing", {"type", "single", "special_tokens"});
   const JsonValue single = value.at("single");
   std::vector<std::int32_t>* side = &parts.before;
   for (const JsonValue& piece : single.list()) {
-    piece.only({"Sequence", "SpecialToken"});
+    piece.only("single", {"Sequence", "SpecialToken"});
     if (const JsonValue sequence = piece.at("Sequence"); !sequence.is_null()) {
+      sequence.only("Sequence", {"id"});
       if (sequence.at("id").text() != "A") refuse("{}: not 'A'", sequence.at("id").where());
       if (side == &parts.after) refuse("{}: the text twice", single.where());
       side = &parts.after;
       continue;
     }
-    const auto ids = ids_of_special(value.at("special_tokens"), piece.at("SpecialToken").at("id").text());
+    const JsonValue special = piece.at("SpecialToken");
+    special.only("SpecialToken", {"id"});
+    const auto ids = ids_of_special(value.at("special_tokens"), special.at("id").text());
     side->insert(side->end(), ids.begin(), ids.end());
   }
   if (side == &parts.before) refuse("{}: without the text, Sequence A", single.where());
@@ -65,7 +72,9 @@ void read_post_processor(TokenizerParts& parts, bool& met, const JsonValue& valu
     read_template(parts, value);
   } else if (type == "Sequence" && !inside) {
     for (const JsonValue& each : value.sequence("processors")) read_post_processor(parts, met, each, true);
-  } else if (type != "ByteLevel") {  // ByteLevel only trims offsets
+  } else if (type == "ByteLevel") {
+    value.only("post_processor", {"type"});
+  } else {
     value.refuse_type(inside ? "ByteLevel and TemplateProcessing are"
                              : "ByteLevel, TemplateProcessing and Sequence are");
   }
@@ -77,7 +86,7 @@ std::vector<AddedToken> read_added_tokens(const JsonValue& value) {
   std::vector<AddedToken> out;
   if (value.is_null()) return out;
   for (const JsonValue& each : value.list()) {
-    each.only({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+    each.only("added_tokens", {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
     AddedToken token;
     const std::int64_t id = each.at("id").integer();
     if (id < 0 || id >= kMostTokens) refuse("{}.id: {} is not 0 to {}", each.where(), id, kMostTokens - 1);
@@ -111,7 +120,12 @@ std::pair<std::string, std::string> read_merge(const Json& json, std::size_t ran
 
 void read_bpe(TokenizerParts& parts, const JsonValue& model) {
   parts.model = ModelKind::character_bpe;
-  model.only({"type", "dropout", "unk_token", "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
+  model.only("BPE", {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                       "byte_fallback", "ignore_merges", "vocab", "merges"});
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const JsonValue affix = model.at(key);
+    if (!affix.is_null() && !affix.text().empty()) refuse("model.{}: '{}' is not supported", key, io::printable(affix.text()));
+  }
   if (const Json& dropout = model.at("dropout").json(); !dropout.is_null() && dropout != 0.0) {
     refuse("model.dropout: not supported");
   }
@@ -140,7 +154,7 @@ void read_bpe(TokenizerParts& parts, const JsonValue& model) {
 void read_unigram(TokenizerParts& parts, const JsonValue& model) {
   constexpr double kUnknownPenalty = 10.0;
   parts.model = ModelKind::unigram;
-  model.only({"type", "unk_id", "byte_fallback", "vocab"});
+  model.only("Unigram", {"type", "unk_id", "byte_fallback", "vocab"});
   const Json& vocab = model.at("vocab").json();
   if (!vocab.is_array() || vocab.empty()) refuse("model.vocab: not a list of [token, score]");
   for (std::size_t id = 0; id < vocab.size(); ++id) {
@@ -170,8 +184,39 @@ void read_model(TokenizerParts& parts, const JsonValue& model) {
   model.refuse_type("BPE and Unigram are");
 }
 
+/// Throws if a text may need the unknown token, and the vocabulary lacks it.
+void check_unknown(const TokenizerParts& parts, const JsonValue& unknown) {
+  if (unknown.is_null() || parts.options.unknown != kNoToken) return;
+  bool all_bytes = parts.options.byte_fallback && find_byte_tokens(parts.vocabulary).has_value();
+  if (parts.model == ModelKind::byte_bpe) {
+    all_bytes = true;
+    for (int byte = 0; byte < 256; ++byte) {
+      const char c = static_cast<char>(byte);
+      all_bytes = all_bytes && parts.vocabulary.find(spelling_of({&c, 1})) != kNoToken;
+    }
+  }
+  if (!all_bytes) refuse("{}: '{}' is not a token", unknown.where(), io::printable(unknown.text()));
+}
+
+/// Throws unless added tokens have the ids that `tokenizers` gives them: that of the vocabulary, or the next one.
+void check_added_ids(const TokenizerParts& parts) {
+  std::map<std::string_view, std::int32_t> ids;
+  const std::int32_t words = parts.vocabulary.count();
+  std::int32_t next = words;
+  for (const AddedToken& token : parts.added) {
+    const std::int32_t known = parts.vocabulary.find(token.content);
+    const auto [place, is_new] = ids.emplace(token.content, known == kNoToken ? next : known);
+    if (token.id != place->second) {
+      refuse("added token '{}' has id {}, but the `tokenizers` package gives it {}: save the file with the package",
+             io::printable(token.content), token.id, place->second);
+    }
+    if (is_new) next = std::max(next, token.id + 1);
+  }
+}
+
 /// Checks what holds for added tokens together with the other parts.
 void check_added_tokens(TokenizerParts& parts) {
+  check_added_ids(parts);
   for (const AddedToken& token : parts.added) {
     const bool sees_spaces = token.lstrip || token.rstrip || token.content.find(' ') != std::string::npos ||
                              token.content.find(parts.form.space) != std::string::npos;
@@ -191,15 +236,16 @@ TokenizerParts read_parts(const Json& json) {
     refuse("is {}, not a tokenizer: a JSON object with model.vocab and model.merges", json.type_name());
   }
   const JsonValue file(json, "");
-  file.only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
-             "decoder", "model"});
-  for (const char* key : {"truncation", "padding"}) {
-    if (!file.at(key).is_null()) refuse("{}: not supported; texts are taken as they are", key);
+  file.only("", {"version", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"});
+  constexpr std::string_view kVersion = "1.0";
+  if (const JsonValue version = file.at("version"); !version.is_null() && version.text() != kVersion) {
+    refuse("version: '{}' is not supported; '{}' is", io::printable(version.text()), kVersion);
   }
   TokenizerParts parts;
   read_model(parts, file.at("model"));
   read_normalizer(parts, file.at("normalizer"));
   read_pre_tokenizer(parts, file.at("pre_tokenizer"));
+  check_unknown(parts, file.at("model").at("unk_token"));
   bool has_template = false;
   read_post_processor(parts, has_template, file.at("post_processor"), false);
   read_decoder(parts, file.at("decoder"));

@@ -21,13 +21,13 @@ void replace_spaces(NormalForm& form, const std::string& by) {
 
 /// Returns the text that a pattern matches.
 std::string literal_of(const JsonValue& pattern) {
-  pattern.only({"String", "Regex"});
+  pattern.only("pattern", {"String", "Regex"});
   const JsonValue regex = pattern.at("Regex");
   return regex.is_null() ? pattern.at("String").text() : regex.text();
 }
 
 void read_replace(NormalForm& form, const JsonValue& value) {
-  value.only({"type", "pattern", "content"});
+  value.only("Replace", {"type", "pattern", "content"});
   if (literal_of(value.at("pattern")) != " ") refuse("{}.pattern: only one space, ' ', is supported", value.where());
   if (!form.space.empty()) refuse("{}: a second Replace is not supported", value.where());
   const std::string content = value.at("content").text();
@@ -36,14 +36,14 @@ void read_replace(NormalForm& form, const JsonValue& value) {
 }
 
 void read_prepend(NormalForm& form, const JsonValue& value) {
-  value.only({"type", "prepend"});
+  value.only("Prepend", {"type", "prepend"});
   if (form.charsmap != nullptr) refuse("{}: Prepend after Precompiled is not supported", value.where());
   if (!form.prefix.empty()) refuse("{}: a second Prepend is not supported", value.where());
   form.prefix = value.at("prepend").text();
 }
 
 void read_precompiled(NormalForm& form, const JsonValue& value) {
-  value.only({"type", "precompiled_charsmap"});
+  value.only("Precompiled", {"type", "precompiled_charsmap"});
   if (!form.changes_nothing()) refuse("{}: Precompiled after another step is not supported", value.where());
   const JsonValue table = value.at("precompiled_charsmap");
   const std::string digits = table.text();
@@ -57,7 +57,7 @@ void read_precompiled(NormalForm& form, const JsonValue& value) {
 void read_normalizer(NormalForm& form, const JsonValue& value, bool inside) {
   const std::string type = value.type();
   if (type == "NFC") {
-    value.only({"type"});
+    value.only(type, {"type"});
     if (!form.space.empty() || !form.prefix.empty() || form.charsmap != nullptr) {
       refuse("{}: NFC after Prepend, Replace or Precompiled is not supported", value.where());
     }
@@ -89,9 +89,9 @@ SplitStep pattern_step(std::string_view regex, const std::string& where) {
 }
 
 SplitStep read_split(const JsonValue& value) {
-  value.only({"type", "pattern", "behavior", "invert"});
+  value.only("Split", {"type", "pattern", "behavior", "invert"});
   const JsonValue pattern = value.at("pattern");
-  pattern.only({"Regex", "String"});
+  pattern.only("pattern", {"Regex", "String"});
   const JsonValue regex = pattern.at("Regex");
   SplitStep step =
       pattern_step(regex.is_null() ? quoted_pattern(pattern.at("String").text()) : regex.text(), pattern.where());
@@ -108,7 +108,7 @@ enum class Prepend { never, first, always };
 
 /// Reads the keys that the pre-tokenizer and the decoder Metaspace have in common.
 Prepend read_metaspace(const JsonValue& value) {
-  value.only({"type", "replacement", "prepend_scheme", "add_prefix_space", "split", "str_rep"});
+  value.only("Metaspace", {"type", "replacement", "prepend_scheme", "add_prefix_space", "split"});
   for (const char* key : {"replacement", "str_rep"}) {
     const JsonValue text = value.at(key);
     if (!text.is_null() && text.text() != kBlock) refuse("{}.{}: only '{}' is supported", value.where(), key, kBlock);
@@ -152,11 +152,11 @@ void PreTokenizerReader::read(const JsonValue& value, bool inside) {
   } else if (type == "Split") {
     parts_.steps.push_back(read_split(value));
   } else if (type == "Digits") {
-    value.only({"type", "individual_digits"});
+    value.only("Digits", {"type", "individual_digits"});
     const bool each = value.at("individual_digits").flag(false);
     parts_.steps.push_back(pattern_step(each ? kDigitPattern : "\\p{N}+", value.where()));
   } else if (type == "WhitespaceSplit") {
-    value.only({"type"});
+    value.only(type, {"type"});
     parts_.steps.push_back(pattern_step("\\s+", value.where()));
     parts_.steps.back().behavior = SplitBehavior::removed;
     no_space_ = true;
@@ -167,7 +167,7 @@ void PreTokenizerReader::read(const JsonValue& value, bool inside) {
 }
 
 void PreTokenizerReader::add_byte_level(const JsonValue& value) {
-  value.only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+  value.only("ByteLevel", {"type", "add_prefix_space", "use_regex"});
   SplitStep step = value.at("use_regex").flag(true) ? pattern_step(kGpt2Pattern, value.where()) : SplitStep();
   if (value.at("add_prefix_space").flag(true)) step.prefix = " ";
   if (step.pattern || !step.prefix.empty()) parts_.steps.push_back(step);
@@ -196,7 +196,7 @@ void PreTokenizerReader::add_metaspace(const JsonValue& value) {
 // --- decoder ---------------------------------------------------------------------------------------------------------
 
 void read_strip(TokenizerParts& parts, const JsonValue& value) {
-  value.only({"type", "content", "start", "stop"});
+  value.only("Strip", {"type", "content", "start", "stop"});
   const std::int64_t start = value.at("start").integer();
   if (value.at("content").text() != " " || start > 1 || start < 0 || value.at("stop").integer() != 0) {
     refuse("{}: only one space at the start is supported", value.where());
@@ -210,7 +210,7 @@ void read_text_decoder(TokenizerParts& parts, const JsonValue& value, bool insid
   if (type == "Sequence" && !inside) {
     for (const JsonValue& each : value.sequence("decoders")) read_text_decoder(parts, each, true);
   } else if (type == "Replace") {
-    value.only({"type", "pattern", "content"});
+    value.only("Replace", {"type", "pattern", "content"});
     if (literal_of(value.at("pattern")) != kBlock || value.at("content").text() != " ") {
       refuse("{}: only '{}' to ' ' is supported", value.where(), kBlock);
     }
@@ -220,7 +220,9 @@ void read_text_decoder(TokenizerParts& parts, const JsonValue& value, bool insid
     parts.space = kBlock;
   } else if (type == "Strip") {
     read_strip(parts, value);
-  } else if (type != "ByteFallback" && type != "Fuse") {  // these are how tokens are joined anyway
+  } else if (type == "ByteFallback" || type == "Fuse") {  // how tokens are joined anyway
+    value.only(type, {"type"});
+  } else {
     value.refuse_type(inside ? "Replace, ByteFallback, Fuse, Strip and Metaspace are"
                              : "Replace, ByteFallback, Fuse, Strip, Metaspace and Sequence are");
   }
@@ -228,10 +230,11 @@ void read_text_decoder(TokenizerParts& parts, const JsonValue& value, bool insid
 
 void check_byte_decoder(const JsonValue& value) {
   const std::string type = value.type();
-  if (type == "ByteLevel") return;
+  if (type == "ByteLevel") return value.only("decoder", {"type"});
   if (type != "Sequence") value.refuse_type("ByteLevel and Sequence are");
   for (const JsonValue& each : value.sequence("decoders")) {
     if (each.type() != "ByteLevel") each.refuse_type("ByteLevel is");
+    each.only("decoder", {"type"});
   }
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -17,6 +18,35 @@
 #include "models/tokenize/error.hpp"
 
 namespace headgate::tokenize {
+
+/// A key of tokenizer.json that is not read because its value does not change ids.
+struct HarmlessKey {
+  std::string_view part;  ///< the type of the object that has it, or the key that leads there; empty: the file
+  std::string_view key, why;
+};
+
+inline constexpr std::array<HarmlessKey, 15> kHarmlessKeys{{
+    {"", "truncation", "a text is encoded whole, as transformers does unless it is asked to truncate"},
+    {"", "padding", "one text is encoded at a time, which transformers does not pad unless it is asked to"},
+    {"ByteLevel", "trim_offsets", "changes offsets alone"},
+    {"post_processor", "add_prefix_space", "the post-processor ByteLevel changes offsets alone"},
+    {"post_processor", "use_regex", "the post-processor ByteLevel changes offsets alone"},
+    {"post_processor", "trim_offsets", "the post-processor ByteLevel changes offsets alone"},
+    {"decoder", "add_prefix_space", "the decoder ByteLevel joins bytes"},
+    {"decoder", "use_regex", "the decoder ByteLevel joins bytes"},
+    {"decoder", "trim_offsets", "the decoder ByteLevel joins bytes"},
+    {"TemplateProcessing", "pair", "one text is encoded at a time"},
+    {"Sequence", "type_id", "numbers the segments of BERT's inputs"},
+    {"SpecialToken", "type_id", "numbers the segments of BERT's inputs"},
+    {"special_tokens", "id", "the key that leads to the token is its name"},
+    {"special_tokens", "tokens", "spells the ids"},
+    {"Metaspace", "str_rep", "repeats replacement in files of old versions"},
+}};
+
+inline bool is_harmless_key(std::string_view part, std::string_view key) {
+  return std::any_of(kHarmlessKeys.begin(), kHarmlessKeys.end(),
+                     [&](const HarmlessKey& row) { return row.part == part && row.key == key; });
+}
 
 /// Holds a value of the file and, for messages, the keys that lead to it.
 class JsonValue {
@@ -35,13 +65,13 @@ class JsonValue {
     return {found == json_.end() ? null : *found, where_.empty() ? key : where_ + "." + key};
   }
 
-  /// Throws unless every other key is absent or has no effect: null, false or "".
-  void only(std::initializer_list<std::string_view> keys) const {
+  /// Throws unless every other key is null or harmless, in a part of the file that `part` names: its type, or the key
+  /// that leads to it.
+  void only(std::string_view part, std::initializer_list<std::string_view> keys) const {
     if (!json_.is_object()) refuse("{}: not an object", where_);
     for (const auto& [key, value] : json_.items()) {
-      const bool empty = value.is_string() && value.get_ref<const std::string&>().empty();
-      const bool silent = value.is_null() || value == false || empty;
-      if (!silent && std::find(keys.begin(), keys.end(), key) == keys.end()) {
+      const bool known = std::find(keys.begin(), keys.end(), key) != keys.end();
+      if (!known && !value.is_null() && !is_harmless_key(part, key)) {
         refuse("{}'{}' is not supported", where_.empty() ? "" : where_ + ": ", io::printable(key));
       }
     }
@@ -56,7 +86,7 @@ class JsonValue {
 
   /// Returns a list of steps, each with a type.
   std::vector<JsonValue> sequence(const std::string& key) const {
-    only({"type", key});
+    only("Sequence", {"type", key});
     std::vector<JsonValue> out = at(key).list();
     constexpr std::size_t kMaxParts = 64;
     if (out.size() > kMaxParts) refuse("{}.{}: {} parts; at most {} are taken", where_, key, out.size(), kMaxParts);

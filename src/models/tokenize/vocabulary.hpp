@@ -20,6 +20,8 @@ class Vocabulary {
 
   /// Returns the largest id + 1.
   std::int32_t size() const { return static_cast<std::int32_t>(by_id_.size()); }
+  /// Returns the number of tokens, which is less than size() if some ids have none.
+  std::int32_t count() const { return static_cast<std::int32_t>(ids_.size()); }
   /// Returns kNoToken if there is none.
   std::int32_t find(std::string_view spelling) const;
   /// Returns an empty spelling for an id without a token.

@@ -298,9 +298,10 @@ TrainSettings resumed_settings(const RunChoices& choices, const TrainSettings& r
     if (!choices.is_given(slot)) return;
     const auto& value = choices.value(slot);
     if constexpr (!kIsList<std::remove_cvref_t<decltype(value)>>) {
-      require(row.on_resume == OnResume::may_change || value == row.of(run),
-              "{} {} is not the run's {}, and cannot change on --resume", row.option, option_value_text(value),
-              option_value_text(row.of(run)));
+      const std::string old = option_value_text(row.of(run)), given = option_value_text(value);
+      const bool fits = row.on_resume == OnResume::may_change || value == row.of(run);
+      require(fits || !old.empty(), "{} {}: the run was started without it; omit it on --resume", row.option, given);
+      require(fits, "{} {} is not the run's {}, and cannot change on --resume", row.option, given, old);
     }
     row.of(now) = value;
   });

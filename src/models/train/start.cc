@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -122,6 +124,17 @@ void require_agreement(const Run& run) {
                   [&] { require(different.empty(), "the processes of the run differ in their {}", different); });
 }
 
+/// Throws Error, naming --data, unless each path of the data exists.
+void require_data(const TrainSettings& settings, RunStart start) {
+  for (const std::string& path : settings.paths) {
+    std::error_code error;
+    if (std::filesystem::exists(path, error)) continue;
+    const std::string moved = start == RunStart::fresh ? "" : "; if it has moved, give its new place with --data";
+    throw Error(fmt::format("--data {}: {}{}", io::shown_path(path),
+                            error ? error.message() : "No such file or directory", moved));
+  }
+}
+
 /// Throws Error if the run in `out` would overwrite files that it reads.
 void require_separate_files(const std::string& out, const TrainSettings& settings, const std::string& config_file,
                             const std::string& init) {
@@ -216,6 +229,7 @@ Prepared prepared_run(const RunRequest& request, ProcessGroup& group) {
     run.settings.tokenizer_hash = run.tokenizer->hash;
   }
   trained_parameters(models::ParameterTable(run.config), run.settings.trained);  // throws if there are none
+  require_data(run.settings, RunStart::fresh);
   require_separate_files(out, run.settings, request.model.config_file, run.settings.init);
   layers::require_products(run.settings.threads);
   if (init) run.parameters = initial_parameters(*init, run);
@@ -275,6 +289,7 @@ Prepared continued_run(Run& run, const RunRequest& request, const Note& note, Pr
                      p.settings.threads));
   }
   note_learning_rate(before.schedule, p.settings.schedule, p.state.step + 1, note);
+  require_data(p.settings, RunStart::resumed);
   require_separate_files(out, p.settings, "", "");
   layers::require_products(p.settings.threads);
   return p;

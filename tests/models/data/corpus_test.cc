@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/data/corpus.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -59,6 +63,47 @@ TEST(Corpus, Copy_RangeAcrossFiles_JoinsTheirBytes) {
                 std::string("a12b12c12").substr(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)));
     }
   }
+}
+
+TEST(Corpus, Paths_ThatCannotBeOpened_AreLeftOut) {
+  const Scratch scratch;
+  std::filesystem::create_directories(scratch / "data/deep");
+  write_bytes(scratch / "data/a.txt", "text");
+  std::filesystem::create_symlink("nowhere", scratch / "data/link");
+  // Makes directories one in the other until their path is too long, and a file in the last one.
+  const std::string name(250, 'd');
+  int directory = ::open((scratch / "data/deep").c_str(), O_RDONLY | O_DIRECTORY);
+  for (int depth = 0; depth < 17; ++depth) {
+    ASSERT_EQ(::mkdirat(directory, name.c_str(), 0777), 0);
+    const int inner = ::openat(directory, name.c_str(), O_RDONLY | O_DIRECTORY);
+    ::close(directory);
+    directory = inner;
+  }
+  ::close(::openat(directory, "b.txt", O_WRONLY | O_CREAT, 0666));
+  ::close(directory);
+  const Corpus corpus({scratch / "data"});
+  EXPECT_EQ(text_of(corpus), "text");
+  ASSERT_EQ(corpus.left_out().unreachable.size(), 2U);
+  const std::vector<std::string> phrases = corpus.left_out().phrases();
+  ASSERT_EQ(phrases.size(), 1U);
+  EXPECT_TRUE(phrases.front().starts_with("2 paths that cannot be opened (")) << phrases.front();
+  EXPECT_LT(phrases.front().size(), 400U);
+}
+
+TEST(Corpus, Directory_BelowThatCannotBeRead_IsNamed) {
+  const Scratch scratch;
+  std::filesystem::create_directories(scratch / "data/closed");
+  write_bytes(scratch / "data/a.txt", "text");
+  // Leaves room for one more open file: the upper directory.
+  const int free = ::open("/dev/null", O_RDONLY);
+  ::close(free);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit one_more{static_cast<rlim_t>(free) + 1, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &one_more), 0);
+  const std::string refused = refusal(scratch / "data");
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(refused, scratch / "data/closed" + ": cannot read: Too many open files");
 }
 
 TEST(Corpus, File_NotUtf8_IsRefused) {

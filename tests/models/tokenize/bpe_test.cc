@@ -190,6 +190,25 @@ TEST(Bpe, Cuts_WhereTokensDoNotSpellTheirText_AreNotMade) {
   EXPECT_FALSE(Bpe(vocabulary, {}, {}).cuts()) << "words of bytes come from a pre-tokenizer";
 }
 
+TEST(Bpe, Characters_WithoutATokenOrAnUnknownToken_LetTheirNeighboursMerge) {
+  Vocabulary vocabulary;
+  for (const char* token : {"a", "b", "ab", "abab"}) vocabulary.add(vocabulary.size(), token);
+  const Bpe bpe(vocabulary, ranked_merges(vocabulary, {{"a", "b"}, {"ab", "ab"}}), {.characters = true});
+  using Ids = std::vector<std::int32_t>;
+  EXPECT_EQ(ids(bpe, "aéb"), (Ids{2})) << "as PyPI's tokenizers";
+  EXPECT_EQ(ids(bpe, "aé中béaéb"), (Ids{3}));
+  EXPECT_FALSE(bpe.may_cut('a', U'é'));
+  EXPECT_FALSE(bpe.may_cut(U'é', 'b'));
+  EXPECT_TRUE(bpe.may_cut('a', 'a'));
+  std::string word(200, 'a');  // of many tokens
+  for (std::size_t at = word.size(); at > 0; --at) word.insert(at, "éb");
+  EXPECT_EQ(ids(bpe, word), Ids(100, 3));
+  std::vector<WordToken> tokens;
+  bpe.encode(tokens, "aéb");
+  EXPECT_EQ(bpe.spelled_bytes(tokens.front()), 2U);
+  EXPECT_EQ(tokens.front().end, 4U);
+}
+
 TEST(ScoredMerges, Merges_OfOneToken_HaveTheSameRank) {
   Vocabulary vocabulary;
   for (const char* token : {"a", "aa", "aaa", "b", "<s>", "ab"}) vocabulary.add(vocabulary.size(), token);

@@ -46,21 +46,14 @@ struct Refusal {
 
 const std::vector<Refusal>& refusals() {
   static const std::vector<Refusal> all{
-      {[](Json& j) {
-         j["truncation"] = {{"max_length", 5}};
-       },
-       "truncation: not supported"},
-      {[](Json& j) {
-         j["padding"] = {{"pad_id", 5}};
-       },
-       "padding: not supported"},
+      {[](Json& j) { j["version"] = "2.0"; }, "version: '2.0' is not supported; '1.0' is"},
       {[](Json& j) { j["surprise"] = 1; }, "'surprise' is not supported"},
       {[](Json& j) { j["model"]["type"] = "WordPiece"; },
        "model: type 'WordPiece' is not supported; BPE and Unigram are"},
       {[](Json& j) { j["model"]["byte_fallback"] = true; },
        "model.byte_fallback: not supported together with ByteLevel"},
       {[](Json& j) { j["model"]["dropout"] = 0.5; }, "model.dropout: not supported"},
-      {[](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, "model: 'end_of_word_suffix' is not supported"},
+      {[](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, "model.end_of_word_suffix: '</w>' is not supported"},
       {[](Json& j) { j["model"]["vocab"] = 3; }, "model.vocab: not an object"},
       {[](Json& j) { j["model"]["vocab"]["new"] = 7; }, "id 7 has two tokens, "},
       {[](Json& j) { j["model"]["vocab"]["new"] = -1; }, "token 'new' has id -1"},
@@ -133,12 +126,16 @@ const std::vector<Refusal>& refusals() {
       {[](Json& j) { j["added_tokens"][0]["id"] = 1 << 20; }, "added_tokens[0].id: 1048576 is not 0 to 1048575"},
       {[](Json& j) { j["added_tokens"][0]["content"] = ""; }, "added_tokens[0].content: empty"},
       {[](Json& j) { j["added_tokens"][0]["special"] = "yes"; }, "added_tokens[0].special: neither true nor false"},
-      {[](Json& j) { j["added_tokens"][0]["id"] = 9; }, "token '<|endoftext|>' has two ids, 0 and 9"},
+      {[](Json& j) { j["added_tokens"][0]["id"] = 9; },
+       "added token '<|endoftext|>' has id 9, but the `tokenizers` package gives it 0"},
       {[](Json& j) { j["added_tokens"][0]["content"] = "<other>"; },
-       "id 0 has two tokens, '<|endoftext|>' and '<other>'"},
+       "added token '<other>' has id 0, but the `tokenizers` package gives it 4"},
+      {[](Json& j) { j["post_processor"]["processors"][0]["surprise"] = 1; },
+       "post_processor.processors[0]: 'surprise' is not supported"},
+      {[](Json& j) { j["decoder"]["surprise"] = 1; }, "decoder: 'surprise' is not supported"},
       {[](Json& j) {
          j["added_tokens"][0]["content"] = std::string((1 << 20) + 1, 'x');
-         j["added_tokens"][0]["id"] = 999;
+         j["added_tokens"][0]["id"] = j["model"]["vocab"].size();
        },
        "added tokens of more than 1048576 bytes"},
   };
@@ -160,6 +157,37 @@ TEST(TokenizerJson, File_NoTokenizerJson_IsRefused) {
   expect_refused(std::string(100, '['), "brackets nested more than 16 deep");
   expect_refused(R"({"model": {"vocab": {"a": 0, "a": 1}}})", "duplicate key 'a'");
   EXPECT_THROW(read_tokenizer_json("/nonexistent"), io::FileError);
+}
+
+TEST(TokenizerJson, TruncationAndPadding_LeaveATextAsItIs) {
+  Json json = golden_file("llama-bpe");
+  const std::string text = "All human beings are born free and equal in dignity and rights.";
+  const auto ids = read(json.dump())->encode(text).ids;
+  json["truncation"] = {{"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}};
+  json["padding"] = {{"strategy", {{"Fixed", 4096}}}, {"direction", "Right"}, {"pad_id", 5}, {"pad_token", "x"}};
+  EXPECT_EQ(read(json.dump())->encode(text).ids, ids);
+}
+
+TEST(TokenizerJson, Character_WithoutAToken_LetsItsNeighboursMerge) {
+  Json json{{"model",
+             {{"type", "BPE"},
+              {"vocab", {{"a", 0}, {"b", 1}, {"ab", 2}, {"<unk>", 3}}},
+              {"merges", Json::array({Json::array({"a", "b"})})}}}};
+  const Encoding left_out = read(json.dump())->encode("aéb");
+  EXPECT_EQ(left_out.ids, (std::vector<std::int32_t>{2})) << "as PyPI's tokenizers";
+  EXPECT_EQ(left_out.left_out, 2U);
+  json["model"]["unk_token"] = "<unk>";
+  EXPECT_EQ(read(json.dump())->encode("aéb").ids, (std::vector<std::int32_t>{0, 3, 1}));
+  json["model"]["unk_token"] = "<missing>";
+  expect_refused(json.dump(), "model.unk_token: '<missing>' is not a token");
+}
+
+TEST(TokenizerJson, AddedTokens_OfOtherIdsThanThePackageGives_AreRefused) {
+  Json json{{"model", {{"type", "BPE"}, {"vocab", {{"a", 0}, {"b", 1}}}, {"merges", Json::array()}}}};
+  json["added_tokens"] = {{{"id", 2}, {"content", "x"}}, {{"id", 0}, {"content", "a"}}, {{"id", 3}, {"content", "y"}}};
+  EXPECT_EQ(read(json.dump())->encode("xyb").ids, (std::vector<std::int32_t>{2, 3, 1}));
+  json["added_tokens"][2]["id"] = 7;
+  expect_refused(json.dump(), "added token 'y' has id 7, but the `tokenizers` package gives it 3");
 }
 
 TEST(TokenizerJson, Merges_StringsOrPairs_AreRead) {

@@ -109,6 +109,9 @@ TEST_F(InitTest, Gates_TrainedAlone_LeaveTheRestAsItIs) {
   expect_refused(verb.resume("part", {"--seq-len", "8"}), "train",
                  "--seq-len 8: " + verb.path("part") + "/checkpoint has 16");
   expect_refused(verb.resume("part", {"--train-only", "all"}), "train", "--train-only all is not the run's gates");
+  ASSERT_EQ(verb.train("plain", {"--stop-at", "1"}).status, 0);
+  expect_refused(verb.resume("plain", {"--init", "base"}), "train",
+                 "--init base: the run was started without it; omit it on --resume");
 }
 
 TEST_F(InitTest, Tokenizer_OfTheModel_IsTheRuns) {
