@@ -19,11 +19,11 @@ struct FileChoice {
 
 /// Lists what was given as data but is not part of it: paths below directories, and bytes.
 struct LeftOut {
-  std::vector<std::string> not_text;   ///< files that are not UTF-8
-  std::vector<std::string> runs;       ///< directories of runs, and what a run wrote into the directory itself
-  std::vector<std::string> unmatched;  ///< files that no pattern matches
+  std::vector<std::string> not_text;     ///< files that are not UTF-8
+  std::vector<std::string> runs;         ///< directories of runs, and what a run wrote into the directory itself
+  std::vector<std::string> unmatched;    ///< files that no pattern matches
   std::vector<std::string> unreachable;  ///< links that lead nowhere, and paths beyond PATH_MAX
-  std::size_t bytes = 0;               ///< bytes of a text for which a tokenizer has no token
+  std::size_t bytes = 0;                 ///< bytes of a text for which a tokenizer has no token
 
   /// Returns one phrase for each kind, with the number of paths and the first of them: "2 files that are not UTF-8 text
   /// (a.png, b.zip)". Includes files that no pattern matches only if `all`, since the user asked to leave them out.

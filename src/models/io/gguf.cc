@@ -33,7 +33,7 @@ constexpr std::uint64_t kDefaultAlignment = 32;
 constexpr std::uint64_t kMaxAlignment = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxNumbers = std::uint64_t{1} << 50;  // of a tensor
 constexpr int kMaxParts = 1024;
-constexpr std::size_t kMaxBlock = 256;                         // numbers of a block that is widened
+constexpr std::size_t kMaxBlock = 256;  // numbers of a block that is widened
 constexpr std::string_view kAlignment = "general.alignment";
 
 struct TypeRow {
@@ -104,10 +104,7 @@ std::string_view gguf_type_name(GgufType type) { return row_of(type).name; }
 class GgufHeader {
  public:
   explicit GgufHeader(GgufFile& out)
-      : out_(out),
-        file_(*out.parts_.front()),
-        path_(file_.path()),
-        size_(static_cast<std::size_t>(file_.size())) {}
+      : out_(out), file_(*out.parts_.front()), path_(file_.path()), size_(static_cast<std::size_t>(file_.size())) {}
 
   void read() {
     check_magic();
@@ -330,10 +327,11 @@ void GgufFile::add_other_parts() {
   if (count <= 1) return;
   const std::int64_t number = integer(kNumber);
   const std::vector<std::string> paths = gguf_parts(path());
-  const bool named = number >= 0 && number < count && std::ssize(paths) == count &&
-                     paths[static_cast<std::size_t>(number)] == path();
+  const bool named =
+      number >= 0 && number < count && std::ssize(paths) == count && paths[static_cast<std::size_t>(number)] == path();
   if (!named) {
-    fail(path(), "{} is {} and {} is {}, but the name does not end in {}: the parts of a model are found by their names",
+    fail(path(),
+         "{} is {} and {} is {}, but the name does not end in {}: the parts of a model are found by their names",
          kNumber, number, kCount, count, part_suffix(std::clamp<std::int64_t>(number, 0, kMaxParts) + 1, count));
   }
   if (number != 0) {

@@ -41,7 +41,7 @@ struct GgufValue {
 struct GgufTensor {
   std::string name;
   const GgufFormat* format = nullptr;
-  std::vector<std::int64_t> shape;  ///< row-major, the outermost first: the file's dimensions from last to first
+  std::vector<std::int64_t> shape;   ///< row-major, the outermost first: the file's dimensions from last to first
   const MappedFile* file = nullptr;  ///< the part that has it
   const std::uint8_t* data = nullptr;
   std::size_t bytes = 0;

@@ -19,8 +19,10 @@ struct HarmlessGgufKey {
   std::string_view why;
 };
 
-inline constexpr std::array<HarmlessGgufKey, 37> kHarmlessGgufKeys{{
+inline constexpr std::array<HarmlessGgufKey, 39> kHarmlessGgufKeys{{
     {"general.*", "", "describes the file; type, architecture and alignment are read"},
+    {"split.no", "", "read where split.count is above 1"},
+    {"split.tensors.count", "", "read where split.count is above 1"},
     {"ARCH.vocab_size", "", "the rows of token_embd.weight count"},
     {"ARCH.pooling_type", "", "pools hidden states to one vector for a text, which nothing here computes"},
     {"ARCH.rope.scaling.finetuned", "", "says how the model was trained"},

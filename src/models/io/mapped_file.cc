@@ -17,8 +17,8 @@
 namespace headgate::io {
 
 /// The memory of a mapped file. Regions are listed for good, so that a signal handler may walk the list in any thread
-/// at any moment; one whose file is unmapped gets the next file. A handler reads the path of the region in which its own
-/// thread reads, whose file is therefore mapped.
+/// at any moment; one whose file is unmapped gets the next file. A handler reads the path of the region in which its
+/// own thread reads, whose file is therefore mapped.
 struct MappedRegion {
   std::atomic<const std::uint8_t*> begin{nullptr};  ///< null: no file
   std::size_t bytes = 0;

@@ -12,8 +12,8 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Reads values tokenizer.ggml.…. Every key that was asked for counts as known; finish() refuses the others, unless they
-/// are harmless.
+/// Reads values tokenizer.ggml.…. Every key that was asked for counts as known; finish() refuses the others, unless
+/// they are harmless.
 class TokenizerValues {
  public:
   explicit TokenizerValues(const io::GgufFile& file) : file_(file) {}

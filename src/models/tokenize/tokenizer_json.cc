@@ -121,10 +121,11 @@ std::pair<std::string, std::string> read_merge(const Json& json, std::size_t ran
 void read_bpe(TokenizerParts& parts, const JsonValue& model) {
   parts.model = ModelKind::character_bpe;
   model.only("BPE", {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-                       "byte_fallback", "ignore_merges", "vocab", "merges"});
+                     "byte_fallback", "ignore_merges", "vocab", "merges"});
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const JsonValue affix = model.at(key);
-    if (!affix.is_null() && !affix.text().empty()) refuse("model.{}: '{}' is not supported", key, io::printable(affix.text()));
+    if (!affix.is_null() && !affix.text().empty())
+      refuse("model.{}: '{}' is not supported", key, io::printable(affix.text()));
   }
   if (const Json& dropout = model.at("dropout").json(); !dropout.is_null() && dropout != 0.0) {
     refuse("model.dropout: not supported");

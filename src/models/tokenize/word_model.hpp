@@ -23,8 +23,8 @@ class WordModel {
   /// Splits a word of at most 2^32 − 1 bytes. Overwrites `tokens`.
   virtual void encode(std::vector<WordToken>& tokens, std::string_view word) const = 0;
 
-  /// Returns how many bytes of the word a token stands for: fewer than end − begin if text between its parts has no token
-  /// and is left out.
+  /// Returns how many bytes of the word a token stands for: fewer than end − begin if text between its parts has no
+  /// token and is left out.
   virtual std::size_t spelled_bytes(const WordToken& token) const { return token.end - token.begin; }
 
   /// Returns whether may_cut() is true of some characters.

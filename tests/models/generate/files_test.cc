@@ -124,6 +124,10 @@ TEST(GenerationFilesOfGguf, Gguf_EndIdsAndTemplate_AreRead) {
                                          .string("tokenizer.chat_template", "five"));
   EXPECT_EQ(files.end_ids, (Ids{2, 4}));
   EXPECT_EQ(files.chat_template, "five");
+  for (const char* name : {"eom", "fim_pad", "fim_rep", "fim_sep"}) {
+    const auto ids = read(gguf_header().u32(std::string("tokenizer.ggml.") + name + "_token_id", 3)).end_ids;
+    EXPECT_EQ(ids, (Ids{3})) << name << ": as in llama.cpp";
+  }
   try {
     read(gguf_header().u32("tokenizer.ggml.eot_token_id", 5));
     ADD_FAILURE() << "an id outside the vocabulary";

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/io/gguf.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
+#include <functional>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "library/core/convert.hpp"
@@ -17,6 +22,8 @@ namespace {
 
 using headgate::testing::GgufBytes;
 using headgate::testing::MemoryFile;
+using headgate::testing::Scratch;
+using headgate::testing::write_bytes;
 
 class GgufTest : public ::testing::Test {
  protected:
@@ -276,6 +283,75 @@ TEST(GgufFormats, Formats_Blocks_AreWidened) {
     for (std::size_t i = 0; i < expected.places.size(); ++i) {
       EXPECT_EQ(out[static_cast<std::size_t>(expected.places[i])], expected.values[i]) << word << ' ' << i;
     }
+  }
+}
+
+/// Writes three parts of a model, with a tensor each, whose values are its number.
+void write_parts(const Scratch& scratch, const std::function<void(GgufBytes&, int)>& change = {}) {
+  for (int part = 0; part < 3; ++part) {
+    GgufBytes bytes;
+    if (part == 0) bytes.string("general.architecture", "llama").u32("split.tensors.count", 3);
+    bytes.u32("split.count", 3);
+    if (change) change(bytes, part);
+    if (bytes.value_count < (part == 0 ? 4U : 2U)) bytes.u32("split.no", static_cast<std::uint32_t>(part));
+    bytes.f32_tensor("tensor" + std::to_string(part), {2}, {static_cast<float>(part), 0.5F});
+    write_bytes(scratch / fmt::format("m-{:05}-of-00003.gguf", part + 1), bytes.bytes());
+  }
+}
+
+TEST(GgufParts, FirstPart_OpensAll) {
+  const Scratch scratch;
+  write_parts(scratch);
+  const GgufFile file(scratch / "m-00001-of-00003.gguf");
+  EXPECT_EQ(file.string("general.architecture"), "llama");
+  ASSERT_EQ(file.tensors().size(), 3U);
+  for (int part = 0; part < 3; ++part) {
+    const GgufTensor* tensor = file.find("tensor" + std::to_string(part));
+    ASSERT_NE(tensor, nullptr);
+    EXPECT_EQ(tensor->file->path(), scratch / fmt::format("m-{:05}-of-00003.gguf", part + 1));
+    float values[2] = {};
+    file.read_f32(*tensor, values);
+    EXPECT_EQ(values[0], static_cast<float>(part));
+  }
+  ASSERT_EQ(::truncate((scratch / "m-00002-of-00003.gguf").c_str(), 100), 0);
+  try {
+    file.check_whole();
+    ADD_FAILURE() << "a part has become shorter";
+  } catch (const FileError& error) {
+    EXPECT_NE(std::string(error.what()).find("m-00002-of-00003.gguf: shortened"), std::string::npos) << error.what();
+  }
+}
+
+TEST(GgufParts, PartsThatDoNotFit_AreRefused) {
+  const Scratch scratch;
+  const std::string first = scratch / "m-00001-of-00003.gguf";
+  const auto expect_part_refused = [&](const std::string& path, const std::string& why) {
+    try {
+      const GgufFile file(path);
+      ADD_FAILURE() << "read without complaint; expected: " << why;
+    } catch (const FileError& error) {
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  };
+  write_parts(scratch);
+  expect_part_refused(scratch / "m-00002-of-00003.gguf", "is part 2 of 3: give the first one, " + first);
+  std::filesystem::copy_file(first, scratch / "renamed.gguf");
+  expect_part_refused(scratch / "renamed.gguf",
+                      "split.no is 0 and split.count is 3, but the name does not end in -00001-of-00003.gguf");
+  std::filesystem::remove(scratch / "m-00003-of-00003.gguf");
+  expect_part_refused(first, "is part 1 of 3, and part 3, " + (scratch / "m-00003-of-00003.gguf") + ", is not there");
+  write_parts(scratch, [](GgufBytes& bytes, int part) {
+    if (part == 1) bytes.u32("split.no", 2);
+  });
+  expect_part_refused(first, "m-00002-of-00003.gguf: split.no is 2, but its name says 1");
+  write_parts(scratch, [](GgufBytes& bytes, int part) {
+    if (part == 2) bytes.f32_tensor("tensor0", {1}, {1.0F});
+  });
+  expect_part_refused(first, "split.tensors.count is 3, but the 3 parts have 4 tensors");
+  std::filesystem::copy_file(first, scratch / "n-00001-of-00003.gguf");
+  EXPECT_EQ(gguf_parts(scratch / "n-00002-of-00003.gguf").front(), scratch / "n-00001-of-00003.gguf");
+  for (const char* name : {"m.gguf", "m-00004-of-00003.gguf", "m-00000-of-00003.gguf", "m-0000x-of-00003.gguf"}) {
+    EXPECT_EQ(gguf_parts(name), std::vector<std::string>{name});
   }
 }
 

@@ -165,9 +165,9 @@ TEST_F(InputsTest, Data_ThatIsMissing_IsNamedWithItsOption) {
   expect_refused(verb.train("none", {"--data", none}), "train", "--data " + none + ": No such file or directory");
   ASSERT_EQ(verb.train("run", {"--stop-at", "1"}).status, 0);
   std::filesystem::rename(verb.text(), moved);
-  expect_refused(verb.resume("run"), "train",
-                 "--data " + verb.text() +
-                     ": No such file or directory; if it has moved, give its new place with --data");
+  expect_refused(
+      verb.resume("run"), "train",
+      "--data " + verb.text() + ": No such file or directory; if it has moved, give its new place with --data");
   const Outcome resumed = verb.resume("run", {"--data", moved});
   EXPECT_EQ(resumed.status, 0) << resumed.err;
 }
