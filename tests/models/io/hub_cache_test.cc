@@ -168,6 +168,14 @@ TEST_F(HubCache, Snapshot_WithALinkThatLeadsNowhere_IsRefused) {
             snapshot("2c3d") + "/config.json: is a link to a file that is not there: download the model again");
 }
 
+TEST_F(HubCache, Snapshot_OfAGgufModelInParts_IsItsFirstPart) {
+  fs::remove(snapshot("2c3d") + "/config.json");
+  for (const char* part : {"1", "2"}) {
+    write_bytes(snapshot("2c3d") + "/m-0000" + std::string(part) + "-of-00002.gguf", "GGUF");
+  }
+  EXPECT_EQ(given_path("a/b"), snapshot("2c3d") + "/m-00001-of-00002.gguf");
+}
+
 TEST_F(HubCache, Snapshot_OfOneGgufFile_IsThatFile) {
   fs::remove(snapshot("2c3d") + "/config.json");
   write_bytes(snapshot("2c3d") + "/model.Q4_1.gguf", "GGUF");

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "models/io/gguf_bytes.hpp"
 #include "models/io/npy.hpp"
+#include "models/io/scratch.hpp"
 #include "tool/cli/small_verbs.hpp"
 #include "tool/cli/terminal.hpp"
 
@@ -220,6 +226,54 @@ TEST_F(GenerateVerb, Arguments_Bad_AreRefusedOnOneLine) {
   expect_refusal({"--prompt", "a", "--gate-threshold", "-1"}, "--gate-threshold is -1 but must be", "gated");
   expect_refusal({"--prompt", "a", "--logits", path("no/such/file.npy")}, "no/such");
   expect_refusal({"--prompt", "a"}, "none: does not exist", "none");
+}
+
+/// Writes a GGUF file whose matrices take a while to read: a llama of one layer whose numbers are 0.
+std::string large_gguf() {
+  constexpr std::int64_t kDim = 1024, kVocab = 8192;
+  constexpr std::uint32_t kF16 = 1;
+  testing::GgufBytes file;
+  file.string("general.architecture", "llama");
+  for (const auto& [key, value] : {std::pair{"block_count", 1},
+                                   {"context_length", 8192},
+                                   {"embedding_length", 1024},
+                                   {"feed_forward_length", 1024},
+                                   {"attention.head_count", 16}}) {
+    file.u32(std::string("llama.") + key, static_cast<std::uint32_t>(value));
+  }
+  file.f32("llama.attention.layer_norm_rms_epsilon", 1e-5F);
+  std::vector<std::string> tokens{"a", "b"};
+  while (std::ssize(tokens) < kVocab) tokens.push_back("t" + std::to_string(tokens.size()));
+  file.string("tokenizer.ggml.model", "gpt2").string("tokenizer.ggml.pre", "gpt2");
+  file.strings("tokenizer.ggml.tokens", tokens).strings("tokenizer.ggml.merges", {});
+  const auto matrix = [&](const char* name, std::int64_t rows) {
+    file.tensor(name, {rows, kDim}, kF16, std::string(static_cast<std::size_t>(rows * kDim * 2), '\0'));
+  };
+  matrix("token_embd.weight", kVocab);
+  for (const char* name : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}) {
+    matrix(("blk.0." + std::string(name) + ".weight").c_str(), kDim);
+  }
+  for (const char* name : {"blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight"}) {
+    file.f32_tensor(name, {kDim}, std::vector<float>(kDim, 1.0F));
+  }
+  return file.bytes();
+}
+
+TEST(GenerateFromGguf, FileShortenedWhileItIsRead_IsAnErrorThatNamesIt) {
+  const testing::Scratch scratch;
+  const std::string model = scratch / "large.gguf", bytes = large_gguf();
+  for (const int milliseconds : {20, 100, 200, 300, 400, 500}) {
+    testing::write_bytes(model, bytes);
+    std::thread shortens([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+      EXPECT_EQ(::truncate(model.c_str(), static_cast<off_t>(bytes.size() / 3)), 0);
+    });
+    const Outcome outcome = testing::headgate({"generate", model, "--prompt", "ab", "--max-tokens", "8000", "--quiet"});
+    shortens.join();
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    EXPECT_TRUE(outcome.err.starts_with("headgate generate: " + model + ": ")) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
 }
 
 }  // namespace
