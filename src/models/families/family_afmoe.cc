@@ -66,6 +66,7 @@ void finish_afmoe_gguf(GgufValues& in, DecoderConfig& config) {
   read_experts(in, e);
   e.dense_layers = in.integer("leading_dense_block_count", 0);
   e.shared_ffn = std::min(in.integer("expert_shared_count", 0), kMaxExperts) * e.ffn;
+  in.require_value("expert_shared_feed_forward_length", e.shared_ffn);
   e.router = ExpertRouter::sigmoid;
   e.scale = in.number("expert_weights_scale", 1.0);
   e.renormalise = in.boolean("expert_weights_norm", true) ? Switch::on : Switch::off;

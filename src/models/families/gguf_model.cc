@@ -239,7 +239,8 @@ void check_heads(const io::GgufFile& file, const DecoderConfig& config, const st
     if (list.size() < 2) return;
     const std::int64_t found = layer < std::ssize(list) ? list[static_cast<std::size_t>(layer)] : 0;
     if (found == expected) return;
-    fail(file.path(), "attention.{} is {} in layer {}; only {} is supported there", key, found, layer, expected);
+    fail(file.path(), "{}.attention.{} is {} in layer {}; only {} is supported there",
+         file.string("general.architecture"), key, found, layer, expected);
   };
   for (std::int64_t i = 0; i < config.layers; ++i) {
     check("head_count", heads, i, layer_config(config, i).heads);
@@ -261,7 +262,8 @@ DecoderConfig read_values(const io::GgufFile& file, const Family& family) {
   config.kv_heads = kv_heads.empty() ? config.heads : kv_heads.front();
   config.head_dim = in.integer("attention.key_length", config.heads > 0 ? config.dim / config.heads : 0);
   in.require_value("attention.value_length", config.head_dim);
-  config.ffn = in.integer("feed_forward_length", in.integer("expert_feed_forward_length", 1));
+  const char* const ffn = "feed_forward_length";
+  config.ffn = in.has(ffn) ? in.integer(ffn) : in.integer("expert_feed_forward_length", 1);
   config.seq_len = in.integer("context_length");
   config.norm_eps = in.number("attention.layer_norm_rms_epsilon");
   config.embeddings = file.find("output.weight") == nullptr ? Embeddings::tied : Embeddings::separate;

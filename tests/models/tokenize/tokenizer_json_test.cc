@@ -134,8 +134,7 @@ const std::vector<Refusal>& refusals() {
        "post_processor.processors[0]: 'surprise' is not supported"},
       {[](Json& j) { j["decoder"]["surprise"] = 1; }, "decoder: 'surprise' is not supported"},
       {[](Json& j) {
-         j["added_tokens"][0]["content"] = std::string((1 << 20) + 1, 'x');
-         j["added_tokens"][0]["id"] = j["model"]["vocab"].size();
+         j["added_tokens"].back()["content"] = std::string((1 << 20) + 1, 'x');
        },
        "added tokens of more than 1048576 bytes"},
   };
