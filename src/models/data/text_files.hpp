@@ -32,9 +32,8 @@ struct LeftOut {
 
 /// Returns the files below `directory`, in the order of their paths. Leaves out names that begin with a dot,
 /// directories of runs, files that no pattern matches and paths that cannot be opened; adds the last three to
-/// `left_out`. A directory is a run's if it
-/// is `choice.run`, has metrics.jsonl beside checkpoint/, or is or holds a checkpoint to resume from. Throws
-/// io::FileError for a directory that cannot be read.
+/// `left_out`. A directory is a run's if it is `choice.run`, has metrics.jsonl beside checkpoint/, or is or holds a
+/// checkpoint to resume from. Throws io::FileError for a directory that cannot be read.
 std::vector<std::string> files_below(const std::string& directory, const FileChoice& choice, LeftOut& left_out);
 
 }  // namespace headgate::train

@@ -290,7 +290,7 @@ const Family& family_of_gguf(const io::GgufFile& file) {
   constexpr const char* kType = "general.type";
   const std::string type = file.has(kType) ? file.string(kType) : "model";
   if (type != "model") {
-    fail(file.path(), "{} is '{}', so the file is a part of a model; only 'model' is read", kType, io::printable(type));
+    fail(file.path(), "{} is '{}'; only files of type 'model' are read", kType, io::printable(type));
   }
   const std::string architecture = file.string("general.architecture");
   for (const Family* family : families()) {

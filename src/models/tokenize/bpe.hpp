@@ -92,8 +92,7 @@ class Bpe final : public WordModel {
   CharacterPairs joined_;  ///< pairs of characters between which a merge may join two tokens
   StringTable words_;      ///< of ignore_merges: the bytes of every token
   std::vector<std::int32_t> word_ids_;
-  std::vector<std::uint32_t>
-      token_bytes_;  ///< of each id; empty unless bytes or characters without a token are left out
+  std::vector<std::uint32_t> token_bytes_;  ///< of each id; empty unless text without a token is left out
 };
 
 }  // namespace headgate::tokenize

@@ -276,7 +276,7 @@ TEST(GgufValues, ValuesThatDoNotFit_AreRefusedByTheKeysOfTheFile) {
 
 TEST(GgufValues, FileOfAnotherType_IsRefused) {
   expect_refused("llama", {{"general.type", string("adapter")}},
-                 "general.type is 'adapter', so the file is a part of a model; only 'model' is read");
+                 "general.type is 'adapter'; only files of type 'model' are read");
   EXPECT_EQ(config_with("llama", {{"general.type", string("model")}}).layers, 5);
 }
 
