@@ -150,7 +150,9 @@ void walk(const Values& base, const std::vector<std::string>& keys, const std::s
   ASSERT_FALSE(keys.empty());
   const MemoryFile memory;
   for (const std::string& key : keys) {
+    bool unknown = false;  // whatever the value
     for (const std::vector<Value>& values : odd_values()) {
+      if (unknown) break;
       bool matters = false;
       for (const Value& value : values) {
         Values changed = base;
@@ -162,6 +164,7 @@ void walk(const Values& base, const std::vector<std::string>& keys, const std::s
         } catch (const io::FileError& error) {
           EXPECT_TRUE(is_named(error.what(), key)) << key << " is not named: " << error.what();
           matters = true;
+          unknown = unknown || std::string_view(error.what()).ends_with(key + " is not supported");
         }
       }
       EXPECT_TRUE(matters || io::is_harmless_gguf_key(key, kind))

@@ -133,9 +133,7 @@ const std::vector<Refusal>& refusals() {
       {[](Json& j) { j["post_processor"]["processors"][0]["surprise"] = 1; },
        "post_processor.processors[0]: 'surprise' is not supported"},
       {[](Json& j) { j["decoder"]["surprise"] = 1; }, "decoder: 'surprise' is not supported"},
-      {[](Json& j) {
-         j["added_tokens"].back()["content"] = std::string((1 << 20) + 1, 'x');
-       },
+      {[](Json& j) { j["added_tokens"].back()["content"] = std::string((1 << 20) + 1, 'x'); },
        "added tokens of more than 1048576 bytes"},
   };
   return all;
