@@ -18,13 +18,17 @@
 
 namespace headgate::verify {
 
+inline constexpr double kDefaultSeconds = 30.0;
+
 /// Which problems a run checks: lists, and then random ones, of each operation in turn.
 struct RunOptions {
   std::vector<CaseSpec> listed = standard_cases();
   std::vector<LinearCaseSpec> listed_linear = standard_linear_cases();
   std::vector<ConvolutionCaseSpec> listed_convolution = standard_convolution_cases();
   std::vector<NormCaseSpec> listed_norm = standard_norm_cases();
-  double seconds = 30.0;                  ///< for the whole run; the lists are always checked completely
+  /// For the whole run, which ends with the problem that exceeds them, but has one of each operation. Empty: the lists,
+  /// and random problems until kDefaultSeconds.
+  std::optional<double> seconds;
   std::optional<std::uint64_t> problems;  ///< number of random problems of each operation, however long they take
   std::uint64_t seed = 1;                 ///< of the first random problem of each operation
 };
@@ -50,6 +54,7 @@ struct RunKernels {
 
 struct RunResult {
   std::size_t problems = 0;           ///< number of problems checked; a mismatch is in the last one
+  std::size_t left_out = 0;           ///< listed problems for which the seconds did not suffice
   std::vector<TargetErrors> targets;  ///< every vector target that this CPU can run
   std::optional<std::string> mismatch;
   double seconds = 0.0;

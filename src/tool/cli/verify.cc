@@ -57,16 +57,17 @@ nlohmann::ordered_json result_json(const verify::RunResult& result) {
     targets.push_back(std::move(target));
   }
   return {{"problems", result.problems},
+          {"left_out", result.left_out},
           {"seconds", result.seconds},
           {"mismatch", result.mismatch ? nlohmann::ordered_json(*result.mismatch) : nlohmann::ordered_json(nullptr)},
           {"targets", std::move(targets)}};
 }
 
 void print_plan(const verify::RunOptions& options) {
-  const std::string extent =
-      options.problems
-          ? fmt::format("{} random ones of each from seed {}", *options.problems, options.seed)
-          : fmt::format("random ones of each from seed {} until {:g} s have passed", options.seed, options.seconds);
+  const std::string extent = options.problems
+                                 ? fmt::format("{} random ones of each from seed {}", *options.problems, options.seed)
+                                 : fmt::format("random ones of each from seed {}, until {:g} s have passed",
+                                               options.seed, options.seconds.value_or(verify::kDefaultSeconds));
   fmt::print(
       "targets   {}\nproblems  {} of attention, {} of linear attention, {} of the short convolution and {} of the "
       "gated "
@@ -94,6 +95,7 @@ int run_verify(const verify::RunOptions& options, bool json) {
       "\n{} problems, forward, backward and statistics, agree with the oracle on every target, with the same bits for "
       "1 and 3 threads ({:.1f} s)\n",
       result.problems, result.seconds);
+  if (result.left_out > 0) fmt::print("{} listed problems were left out: the time was up\n", result.left_out);
   return kSuccess;
 }
 
@@ -104,7 +106,8 @@ Verb add_verify(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "verify",
       "Check the kernels against the f64 oracle on this machine\n\n"
-      "Runs fixed lists of problems and then random ones, of attention and linear attention (forward, backward and "
+      "Runs fixed lists of problems, one of each operation in turn, and then random ones, of attention and linear "
+      "attention (forward, backward and "
       "statistics), the short convolution and the gated norm (forward and backward) in turn, on every vector target "
       "that "
       "this CPU can run, those of native16 on each kind of 16-bit products that it has. Compares every element with "
@@ -112,7 +115,10 @@ Verb add_verify(CommandLine& line) {
       "docs/reference/numerics.md, and the bits of one thread with those of three. Stops at the first mismatch, with "
       "exit status 1.");
   const Option seconds =
-      verb.value("--seconds", options->seconds, "N", "Time for the whole run (default 30); the lists always run whole")
+      verb.value(
+              "--seconds", options->seconds, "N",
+              "End after N seconds, within the lists too. Without it, the lists run whole, and random problems follow "
+              "until 30 seconds have passed")
           .range(0.0, 86400.0);
   verb.value("--problems", options->problems, "N",
              "Random problems of each operation, however long they take, in place of --seconds")
@@ -124,6 +130,7 @@ Verb add_verify(CommandLine& line) {
   verb.footer(
       "JSON output:\n"
       "  problems, seconds  what the run took\n"
+      "  left_out           listed problems for which --seconds did not suffice\n"
       "  mismatch           a string; null if all problems agree\n"
       "  targets            a list of objects: target, and of each operation the\n"
       "                     largest errors, forward, backward and statistics, in units\n"

@@ -166,6 +166,16 @@ TEST(Verify, Verify_EveryTarget_AgreesWithTheOracle) {
   }
 }
 
+TEST(Verify, Seconds_FewerThanTheListsTake_EndTheRun) {
+  const std::size_t listed = verify::standard_cases().size() + verify::standard_linear_cases().size() +
+                             verify::standard_convolution_cases().size() + verify::standard_norm_cases().size();
+  const Outcome outcome = testing::headgate({"verify", "--seconds", "0"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("\n4 problems, "), std::string::npos) << "one of each operation: " << outcome.out;
+  const std::string left_out = std::to_string(listed - 4) + " listed problems were left out: the time was up\n";
+  EXPECT_NE(outcome.out.find(left_out), std::string::npos) << outcome.out;
+}
+
 TEST(Verify, Verify_TimeOrCount_IsAccepted) {
   expect_refused(testing::headgate({"verify", "--problems", "2", "--seconds", "1"}), "verify", "--problems");
   expect_refused(testing::headgate({"verify", "--problems", "-1"}), "verify",
