@@ -39,7 +39,8 @@ help:
 	@echo "make bench        measure this machine: build/headgate bench"
 	@echo "make experiments  run what is not recorded yet in experiments/: hours, and can be interrupted"
 	@echo "make docs         install what is missing, build the site of documents: build/site/index.html"
-	@echo "make install      build library and tool alone and install them below PREFIX=$(PREFIX)"
+	@echo "make install      build library and tool alone, for every CPU, and install them below PREFIX=$(PREFIX);"
+	@echo "                  after make demo VECTOR_TARGETS=native installs what is built, for this CPU alone"
 	@echo "make deb          build Debian packages of library, tool and Python module in build/deb"
 	@echo "make deb-check    build them, then install and use them in a bare root: needs root"
 	@echo "make wheels       build and try out Python's packages in bare roots of Debian 12 and 13: needs root, half an hour"
@@ -60,6 +61,11 @@ setup:
 
 tool:
 	@scripts/setup.sh build tool
+	@if [ "$(VECTOR_TARGETS)" = all ] && grep -Eqs '^HEADGATE_VECTOR_TARGETS:[A-Z]+=(native|avx[23])$$' build/CMakeCache.txt; then \
+	  echo "== headgate: build/ has the kernels of one kind of CPU; now those of every other one are compiled as well:"; \
+	  echo "   six minutes on two free cores, longer beside other programs. VECTOR_TARGETS=native takes what is built,"; \
+	  echo "   for this CPU alone."; \
+	fi
 	@echo "== headgate: building the command line in build/"
 	@scripts/configure.sh tool $(if $(VECTOR_TARGETS),-D HEADGATE_VECTOR_TARGETS=$(VECTOR_TARGETS))
 	@cmake --build --preset tool
