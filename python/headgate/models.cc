@@ -15,6 +15,7 @@
 #include "models/evaluate/evaluation.hpp"
 #include "models/evaluate/registry.hpp"
 #include "models/io/file_error.hpp"
+#include "models/io/missing_file.hpp"
 #include "models/layers/gate_variant.hpp"
 #include "models/train/evaluation_choices.hpp"
 #include "models/train/memory.hpp"
@@ -74,13 +75,20 @@ std::optional<std::int64_t> take_number(const Keywords& keywords, const char* na
   return keywords.require<std::int64_t>(name);
 }
 
+/// The argument `tokens`: a number, "all", or None.
+std::optional<std::int64_t> take_tokens(const Keywords& keywords) {
+  std::string word;
+  if (nb::try_cast(keywords.take("tokens"), word) && word == "all") return train::kAllTokens;
+  return take_number(keywords, "tokens");
+}
+
 /// headgate eval --json.
 std::string evaluate(const Keywords& keywords) {
   const Model& self = take_model(keywords);
   train::EvaluationChoices choices;
   choices.data = keywords.require<std::vector<std::string>>("text");
   choices.metrics = keywords.require<std::vector<std::string>>("metrics");
-  choices.tokens = take_number(keywords, "tokens");
+  choices.tokens = take_tokens(keywords);
   choices.seq_len = take_number(keywords, "seq_len");
   const auto heads = keywords.require<bool>("heads");
   ExecutionContext context{.threads = take_threads(keywords)};
@@ -151,6 +159,8 @@ NB_MODULE(_models, module) {
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);
+    } catch (const headgate::io::MissingFile& error) {
+      PyErr_SetString(PyExc_FileNotFoundError, error.what());
     } catch (const headgate::io::FileError& error) {
       PyErr_SetString(PyExc_ValueError, error.what());
     }

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -95,6 +95,7 @@ class Evaluation:
     layers: list[Figures]
     heads: list[list[Figures]]  # of each layer; empty lists where they were not asked for
     tokens: int
+    seq_len: int  # tokens of a sequence, on which figures of attention depend
     backcopy: Figures | None = None  # by trigger, of tasks that have triggers
 
     def __repr__(self) -> str:
@@ -132,6 +133,7 @@ class Xray:
 
     name: str
     gate: str
+    verdict: str  # what the figures say about sinks and the largest activation
     figures: Figures
     layer_figures: list[Figures]
     head_figures: list[list[Figures]]
@@ -240,13 +242,13 @@ class Model:
         text: str | os.PathLike[str],
         *,
         metrics: Sequence[str] = (),
-        tokens: int | None = None,
+        tokens: int | Literal["all"] | None = None,
         seq_len: int | None = None,
         heads: bool = False,
         threads: int | None = None,
     ) -> Evaluation:
         """What `headgate eval --json` prints: loss, sinks, activations and gates on a text, at most `tokens` of it in
-        sequences of `seq_len`. metrics: names; none for the usual ones. heads: figures of each head too. threads: 1 to
+        sequences of `seq_len`: "all" or a number; None for at most 65536. metrics: names; none for the usual ones. heads: figures of each head too. threads: 1 to
         headgate.max_threads(); None for headgate.default_threads()."""
         with _paths(text) as data:
             found = json.loads(
@@ -259,6 +261,7 @@ class Model:
             heads=[layer.pop("heads", []) for layer in layers],
             layers=layers,
             tokens=found.pop("tokens"),
+            seq_len=found.pop("seq_len"),
             backcopy=found.pop("backcopy", None),
             figures=found,
         )
@@ -284,6 +287,7 @@ class Model:
         return Xray(
             name=found["name"],
             gate=found["gate"],
+            verdict=found["verdict"],
             figures=found["figures"],
             layer_figures=found["layer_figures"],
             head_figures=found["head_figures"],
@@ -299,7 +303,8 @@ class Model:
 
 def load(path: str | os.PathLike[str]) -> Model:
     """The model in a run of `headgate train`, a directory of Hugging Face's, also in the Hub's cache, or a GGUF file.
-    Raises ValueError, in one line that begins with the path, on what cannot be read."""
+    Raises FileNotFoundError where there is none, and ValueError on what cannot be read, in one line that begins with the
+    path."""
     return Model(path)
 
 

@@ -47,7 +47,7 @@ def test_eval(folder):
         tool("eval", run, "--text", text, "--heads", "--tokens", 1024, "--seq-len", 32, "--threads", 1, "--json")
     )
     assert found.tokens == expected["tokens"]
-    assert found.figures == {k: v for k, v in expected.items() if k not in ("layers", "tokens")}
+    assert found.figures == {k: v for k, v in expected.items() if k not in ("layers", "tokens", "seq_len")}
     for layer, heads, of in zip(found.layers, found.heads, expected["layers"], strict=True):
         assert {**layer, "heads": heads} == of
     assert model.eval(text.read_text(), tokens=1024, seq_len=32, threads=1).figures == found.figures
@@ -109,6 +109,20 @@ def test_figures(folder):
         plot.gate_histogram(headgate.load(folder / "runs" / "plain").xray("The quick", threads=1))
 
 
+def test_xray_has_the_verdict_of_the_command_line(folder):
+    report = headgate.load(folder / "runs" / "gated").xray("The quick brown fox", threads=1)
+    assert report.verdict == report.report["models"][0]["verdict"]
+    assert report.verdict.startswith("No sinks: ") and "The largest activation is " in report.verdict
+
+
+def test_eval_reads_all_of_a_text_where_asked(folder):
+    model = headgate.load(folder / "runs" / "gated")
+    text = "The gate closes. " * 4500  # 76500 bytes
+    some, every = (model.eval(text, tokens=tokens, metrics=["loss"], threads=1) for tokens in (None, "all"))
+    assert some.tokens <= 65536 < every.tokens <= len(text)
+    assert some.seq_len == every.seq_len
+
+
 def test_figures_of_layers_steps_and_cells_have_whole_ticks(folder):
     report = headgate.load(folder / "runs" / "gated").xray("The quick", threads=1, map_cells=3)
     drawn = plot.layer_figure(report), plot.head_map(report, 1, 1), plot.curves(*headgate.runs(folder / "runs"))
@@ -117,11 +131,14 @@ def test_figures_of_layers_steps_and_cells_have_whole_ticks(folder):
 
 
 def test_errors(folder, tmp_path):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(FileNotFoundError) as caught:
         headgate.load(tmp_path / "nothing")
     assert str(caught.value).startswith(str(tmp_path / "nothing")) and "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="`hf download a/b`"):
+    with pytest.raises(FileNotFoundError, match="`hf download a/b`"):
         headgate.load("a/b")
+    for read in (headgate.explain, headgate.runs, headgate.load(folder / "runs" / "gated").eval):
+        with pytest.raises(FileNotFoundError, match="nothing: "):
+            read(tmp_path / "nothing")
     with pytest.raises(ValueError, match=r"a\\x00b: the path contains a NUL byte"):
         headgate.load("a\0b")
     model = headgate.load(folder / "runs" / "gated")

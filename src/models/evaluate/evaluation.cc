@@ -89,7 +89,7 @@ std::int64_t HeldOutEvaluator::sequence_of(std::int64_t i) const {
 /// Metrics count each token as a byte. If tokens are not bytes, those figures are bits a token, which this corrects.
 Evaluation HeldOutEvaluator::finished(metrics::Report report) const {
   const std::int64_t sequences = plan_.batch * plan_.batches;
-  Evaluation out{std::move(report), sequences * source_.seq_len()};
+  Evaluation out{std::move(report), sequences * source_.seq_len(), source_.seq_len()};
   if (source_.tokens_are_bytes()) return out;
   std::optional<TargetText> all = TargetText{};
   for (std::int64_t i = 0; i < sequences && all; ++i) {
@@ -173,6 +173,7 @@ ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads) {
   }
   if (report.backcopy) out[std::string(kByTriggerKey)] = row_json(*report.backcopy);
   out["tokens"] = evaluation.tokens;
+  out["seq_len"] = evaluation.seq_len;
   if (evaluation.text_bytes) out["text_bytes"] = *evaluation.text_bytes;
   if (const auto& threshold = evaluation.threshold) {
     const auto pass = [&](const ThresholdComparison::Pass& p) {

@@ -29,7 +29,8 @@ struct ThresholdComparison {
 
 struct Evaluation {
   metrics::Report report;
-  std::int64_t tokens = 0;  ///< number of tokens evaluated
+  std::int64_t tokens = 0;   ///< number of tokens evaluated
+  std::int64_t seq_len = 0;  ///< tokens of a sequence, on which figures of attention depend
   /// Bytes of text that the targets stand for, if tokens are not bytes and the number is known.
   std::optional<std::int64_t> text_bytes = std::nullopt;
   std::optional<ThresholdComparison> threshold = std::nullopt;
@@ -108,8 +109,8 @@ enum class HeadFigures { left_out, included };
 inline constexpr std::string_view kByTriggerKey = "backcopy";
 
 /// Returns what `headgate eval --json` prints: the figures of the whole model by their keys; layers, a list of objects,
-/// each with a list `heads` if included; backcopy if the task has triggers; tokens; text_bytes if known; gate_threshold
-/// if one was compared.
+/// each with a list `heads` if included; backcopy if the task has triggers; tokens; seq_len; text_bytes if known;
+/// gate_threshold if one was compared.
 nlohmann::ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads = HeadFigures::left_out);
 
 }  // namespace headgate::train

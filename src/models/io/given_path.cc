@@ -13,6 +13,7 @@
 
 #include "models/io/hub_cache.hpp"
 #include "models/io/input_file.hpp"
+#include "models/io/missing_file.hpp"
 #include "models/io/staged_directory.hpp"
 
 namespace headgate::io {
@@ -42,21 +43,23 @@ std::string forbidden_directory(const std::string& path) {
 [[noreturn]] void refuse_absent(const std::string& path) {
   std::error_code error;
   if (fs::is_symlink(fs::symlink_status(path, error))) {
-    fail(path, "is a link to {}, which does not exist", printable(fs::read_symlink(path, error).string(), PATH_MAX));
+    fail<MissingFile>(path, "is a link to {}, which does not exist",
+                      printable(fs::read_symlink(path, error).string(), PATH_MAX));
   }
   if (const std::optional<HubName> name = hub_name_of(path)) {
     const std::string revision = name->revision == "main" ? "" : " --revision " + name->revision;
-    fail(path,
-         "does not exist, and is not in the Hugging Face Hub's cache {} (HF_HUB_CACHE, HF_HOME): `hf download {}{}` "
-         "puts it there",
-         hub_cache(), name->model, revision);
+    fail<MissingFile>(
+        path,
+        "does not exist, and is not in the Hugging Face Hub's cache {} (HF_HUB_CACHE, HF_HOME): `hf download {}{}` "
+        "puts it there",
+        hub_cache(), name->model, revision);
   }
   fs::path way;
   for (const fs::path& part : fs::path(path).parent_path()) {
     way /= part;
-    if (!fs::exists(way, error)) fail(path, "does not exist: there is no directory {}", way.string());
+    if (!fs::exists(way, error)) fail<MissingFile>(path, "does not exist: there is no directory {}", way.string());
   }
-  fail(path, "does not exist");
+  fail<MissingFile>(path, "does not exist");
 }
 
 [[noreturn]] void refuse_unreachable(const std::string& path, int reason) {

@@ -11,11 +11,18 @@
 #include <cstdio>
 #include <cstring>
 
+#include "models/io/missing_file.hpp"
+
 namespace headgate::io {
 namespace {
 
 constexpr std::size_t kMaxRead = std::size_t{1} << 30;
 constexpr std::size_t kMostShown = 1024;  // bytes of a path
+
+[[noreturn]] void refuse_unopened(const std::string& path, int reason) {
+  if (reason == ENOENT) fail<MissingFile>(path, "cannot open: {}", std::strerror(reason));
+  fail(path, "cannot open: {}", std::strerror(reason));
+}
 
 /// Calls take(to, bytes, done), which is read or pread, until `bytes` bytes are read.
 template <class Take>
@@ -62,7 +69,7 @@ std::string shown_path(std::string_view path) {
 InputFile::InputFile(const std::string& path) : path_(path) {
   // Without O_NONBLOCK, opening a pipe would wait for its writer.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0) fail(path_, "cannot open: {}", std::strerror(errno));
+  if (descriptor_ < 0) refuse_unopened(path_, errno);
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(descriptor_);
@@ -86,7 +93,7 @@ void InputFile::read_at(void* to, std::size_t bytes, std::size_t offset) const {
 
 InputStream::InputStream(const std::string& path, std::size_t most)
     : path_(path), most_(most), file_(std::fopen(path.c_str(), "rb"), &std::fclose) {
-  if (!file_) fail(path, "cannot open: {}", std::strerror(errno));
+  if (!file_) refuse_unopened(path, errno);
   struct stat status {};
   if (::fstat(::fileno(file_.get()), &status) != 0) fail(path, "cannot read: {}", std::strerror(errno));
   if (S_ISDIR(status.st_mode)) fail(path, "is a directory, not a file");

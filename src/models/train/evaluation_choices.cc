@@ -26,9 +26,6 @@
 namespace headgate::train {
 namespace {
 
-/// Tokens evaluated on bigram-backcopy without --tokens, because its sequences never end.
-constexpr std::int64_t kBackcopyTokens = 65536;
-
 Task trained_on(const LoadedModel& model) { return model.trained ? model.trained->task : Task::text; }
 
 /// Returns the task that was given, or else the one that all models were trained on.
@@ -51,7 +48,7 @@ std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector
     all_read_bytes = all_read_bytes && model.reads_bytes;
   }
   if (!choices.seq_len && !all_read_bytes) most = std::min(most, choices.longest_of_others);
-  const std::int64_t tokens = choices.tokens.value_or(most);
+  const std::int64_t tokens = choices.tokens.value_or(kDefaultTokens);
   if (!choices.seq_len) return std::min(most, tokens);
   const std::int64_t seq_len = *choices.seq_len;
   require(seq_len <= most, "--seq-len {} is more than the model's {}, the most it has positions for", seq_len, most);
@@ -159,20 +156,27 @@ std::vector<std::int64_t> sequence_lengths(const EvaluationChoices& choices, con
   return out;
 }
 
+/// Returns whether the models read the text as the same tokens: bytes, after a BOS or not, or those of one tokenizer.
+bool same_tokens(const std::vector<Source>& sources) {
+  return std::all_of(sources.begin(), sources.end(), [&](const Source& source) {
+    return source == sources[0] || (source->tokens_are_bytes() && sources[0]->tokens_are_bytes());
+  });
+}
+
 /// Returns the sequences of a text for each model. A text shorter than a sequence is one shorter sequence.
-std::vector<Source> sources_of_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
-                                    std::int64_t seq_len) {
-  const Corpus corpus(choices.data, {.include = choices.include, .run = {}});
-  require(corpus.size() > 0, "{}: the text is empty", corpus.name());
+std::vector<Source> sources_of_text(const Corpus& corpus, const EvaluationChoices& choices,
+                                    const std::vector<LoadedModel>& models, std::int64_t seq_len) {
   const std::int64_t begin = choices.held_out ? held_out_begin(corpus.name(), corpus.size(), seq_len) : 0;
   const std::int64_t end = choices.text_bytes ? begin + *choices.text_bytes : corpus.size();
   const bool may_shorten = !choices.seq_len && !choices.held_out;
   std::vector<ReadText> texts;
   for (const LoadedModel& model : models) {
     ReadText text{{}, model.bos};
-    if (!model.reads_bytes) text.tokens = text_of(model, corpus, begin, end);
+    const bool is_part = choices.text_bytes && !choices.same_text;
+    if (!model.reads_bytes || is_part) text.tokens = text_of(model, corpus, begin, end);
     const std::int64_t longest = text.tokens ? text.tokens->longest() : corpus.size() - 1;
-    if (may_shorten) seq_len = std::clamp<std::int64_t>(longest, 1, seq_len);
+    require(longest > 0, "{}: the text is one token: there is nothing to predict after it", corpus.name());
+    if (may_shorten) seq_len = std::min(longest, seq_len);
     texts.push_back(std::move(text));
   }
   const std::vector<std::int64_t> lengths = sequence_lengths(choices, texts, seq_len);
@@ -190,20 +194,44 @@ std::vector<Source> sources_of_text(const EvaluationChoices& choices, const std:
   return out;
 }
 
-std::vector<Source> sources_of(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
+/// The sequences of each model, and what the default of --tokens leaves out already.
+struct Sources {
+  std::vector<Source> list;
+  std::string limit{};
+};
+
+/// Models with different tokens read no more than the beginning of the text, unless --tokens says how much.
+Sources limited_sources_of_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
+                                std::int64_t seq_len) {
+  const Corpus corpus(choices.data, {.include = choices.include, .run = {}});
+  require(corpus.size() > 0, "{}: the text is empty", corpus.name());
+  Sources out{sources_of_text(corpus, choices, models, seq_len)};
+  const std::int64_t begin = choices.held_out ? held_out_begin(corpus.name(), corpus.size(), seq_len) : 0;
+  if (choices.tokens || choices.same_text || same_tokens(out.list) || corpus.size() - begin <= kDefaultBytes)
+    return out;
+  EvaluationChoices beginning = choices;
+  beginning.text_bytes = kDefaultBytes;
+  beginning.tokens = kAllTokens;
+  out.list = sources_of_text(corpus, beginning, models, seq_len);
+  out.limit = fmt::format("the first {} of the text's {} bytes, as the models' tokens differ", kDefaultBytes,
+                          corpus.size() - begin);
+  return out;
+}
+
+Sources sources_of(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
   std::int64_t seq_len = sequence_length(choices, models);
   if (!choices.token_ids.empty()) {
     TokenText text{choices.token_ids, read_token_ids(choices.token_ids), {}, {}, {}};
     if (!choices.seq_len) seq_len = std::clamp<std::int64_t>(text.longest(), 1, seq_len);
-    return {models.size(), std::make_shared<TokenSource>(std::move(text), seq_len)};
+    return {std::vector<Source>(models.size(), std::make_shared<TokenSource>(std::move(text), seq_len))};
   }
   const Task task = task_of(choices, models);
-  if (task == Task::text) return sources_of_text(choices, models, seq_len);
+  if (task == Task::text) return limited_sources_of_text(choices, models, seq_len);
   for (const LoadedModel& model : models) {
     require(model.reads_bytes, "--task {}: its sequences are drawn from bytes, and {} reads other tokens",
             word_of(task), model.name);
   }
-  return {models.size(), open_data(data_options(choices, models, task, seq_len))};
+  return {std::vector<Source>(models.size(), open_data(data_options(choices, models, task, seq_len)))};
 }
 
 metrics::MetricList metrics_of(const EvaluationChoices& choices, const SequenceSource& source,
@@ -222,17 +250,23 @@ metrics::MetricList metrics_of(const EvaluationChoices& choices, const SequenceS
   return out;
 }
 
-/// Adds metrics and sequences to an open source of data.
-EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
-  EvaluationInput input{std::move(source), {}, {}};
+/// Adds metrics and sequences to an open source of data. `limit`: what was left out of the text already.
+EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
+                          const std::string& limit) {
+  EvaluationInput input{std::move(source), {}, {}, limit};
   input.metrics = metrics_of(choices, *input.source, models);
-  require_seen_first_tokens(input.metrics, input.source->seq_len(), models);
-  const std::int64_t all = input.source->has_triggers() ? kBackcopyTokens : std::numeric_limits<std::int64_t>::max();
-  const std::int64_t seq_len = input.source->seq_len();
-  input.plan = plan_evaluation(input.source->held_out_count(), choices.tokens.value_or(all) / seq_len,
-                               seq_len > choices.part ? 1 : choices.batch);
+  const std::int64_t seq_len = input.source->seq_len(), sequences = input.source->held_out_count();
+  require_seen_first_tokens(input.metrics, seq_len, models);
+  const bool ends = !input.source->has_triggers();  // sequences that are drawn do not
+  require(ends || choices.tokens != kAllTokens, "--tokens all: the sequences of this task have no end; give a number");
+  const std::int64_t most = choices.tokens.value_or(limit.empty() ? kDefaultTokens : kAllTokens);
+  input.plan = plan_evaluation(sequences, most / seq_len, seq_len > choices.part ? 1 : choices.batch);
   input.plan.part = choices.part;
   input.plan.precision = choices.precision;
+  if (ends && !choices.tokens && limit.empty() && sequences > std::max<std::int64_t>(1, most / seq_len)) {
+    input.limit = fmt::format("{} of the text's {} tokens, in sequences spread evenly over it",
+                              input.plan.batch * input.plan.batches * seq_len, sequences * seq_len);
+  }
   return input;
 }
 
@@ -240,11 +274,9 @@ EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const
 /// text.
 void require_whole_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                         const std::vector<Source>& sources) {
-  if (!choices.tokens || choices.same_text) return;
+  if (!choices.tokens || *choices.tokens == kAllTokens || choices.same_text) return;
   for (std::size_t i = 1; i < sources.size(); ++i) {
-    const bool same_bytes =
-        sources[i]->tokens_are_bytes() && sources[0]->tokens_are_bytes();  // tokens are bytes, after a BOS or not
-    require(sources[i] == sources[0] || same_bytes,
+    require(same_tokens({sources[0], sources[i]}),
             "--tokens {}: {} and {} read the text as different tokens and would be evaluated on different parts of it",
             *choices.tokens, models[0].name, models[i].name);
   }
@@ -292,11 +324,11 @@ LoadedModel describe_model(const std::string& path, const models::ModelFile& fil
 
 std::vector<EvaluationInput> evaluation_inputs(const EvaluationChoices& choices,
                                                const std::vector<LoadedModel>& models) {
-  const std::vector<Source> sources = sources_of(choices, models);
-  require_whole_text(choices, models, sources);
+  const Sources sources = sources_of(choices, models);
+  require_whole_text(choices, models, sources.list);
   std::vector<EvaluationInput> out;
-  out.reserve(sources.size());
-  for (const Source& source : sources) out.push_back(with_plan(source, choices, models));
+  out.reserve(sources.list.size());
+  for (const Source& source : sources.list) out.push_back(with_plan(source, choices, models, sources.limit));
   return out;
 }
 

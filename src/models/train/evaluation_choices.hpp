@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,12 +26,21 @@ namespace headgate::train {
 /// its weights in little of its time.
 inline constexpr std::int64_t kPartTokens = 2048;
 
+/// Most tokens of an evaluation, without an option: minutes of a model of a billion parameters.
+inline constexpr std::int64_t kDefaultTokens = 65536;
+/// As EvaluationChoices::tokens: every sequence of the text.
+inline constexpr std::int64_t kAllTokens = std::numeric_limits<std::int64_t>::max();
+/// Bytes of the text that models with different tokens read without an option, from its beginning: the same text for
+/// each of them.
+inline constexpr std::int64_t kDefaultBytes = 4 * kDefaultTokens;
+
 /// The options that the user gave.
 struct EvaluationChoices {
   std::vector<std::string> data, include, metrics;
   std::string token_ids;  ///< a .npy file in place of `data`
   std::string task;       ///< empty: the task that the models were trained on
-  std::optional<std::int64_t> seq_len, tokens;
+  std::optional<std::int64_t> seq_len;
+  std::optional<std::int64_t> tokens;      ///< most tokens; empty: kDefaultTokens
   std::optional<std::int64_t> text_bytes;  ///< bytes of the text that a tokenizer reads, from its beginning
   std::int64_t longest_of_others =
       512;  ///< most tokens of a sequence, without seq_len, of models that do not read bytes
@@ -69,6 +79,8 @@ struct EvaluationInput {
   std::shared_ptr<const SequenceSource> source;
   metrics::MetricList metrics;
   EvaluationPlan plan;
+  /// "65536 of the text's 80000 tokens, …" where the default of `tokens` leaves out a part of the text; else empty.
+  std::string limit;
 };
 
 /// Returns one input for each model. Options that were given come first, then what the models were trained with, then

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "headgate/runtime.hpp"
+#include "library/core/check.hpp"
 #include "models/evaluate/evaluation.hpp"
 #include "models/evaluate/registry.hpp"
 #include "models/io/npy.hpp"
@@ -22,6 +23,8 @@
 #include "tool/cli/eval_text.hpp"
 #include "tool/cli/gate_threshold.hpp"
 #include "tool/cli/json_option.hpp"
+#include "tool/cli/model_arguments.hpp"
+#include "tool/cli/number.hpp"
 #include "tool/cli/output_files.hpp"
 #include "tool/cli/precision_option.hpp"
 #include "tool/cli/threads.hpp"
@@ -43,6 +46,16 @@ struct EvalOptions {
   std::string logits;
   std::optional<double> gate_threshold;
 };
+
+/// Returns the value of --tokens.
+std::int64_t token_limit(const std::string& value) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  if (value == "all") return train::kAllTokens;
+  const std::optional<std::int64_t> tokens = read_number<std::int64_t>(value);
+  require(tokens && *tokens >= 1 && *tokens <= kMost, "--tokens: must be a whole number from 1 to {}, or all, got {}",
+          kMost, value);
+  return *tokens;
+}
 
 /// Returns the log-probabilities of every token, (sequences,T,vocab).
 io::Array log_probabilities(train::HeldOutEvaluator& evaluator, const train::LoadedModel& model,
@@ -82,6 +95,7 @@ std::vector<NamedConfig> named(const std::vector<train::LoadedModel>& models) {
 }
 
 int run_eval(const EvalOptions& o) {
+  refuse_texts(o.models);
   if (o.evaluation.data.empty() == o.evaluation.token_ids.empty()) {
     throw UsageError("one of --text and --token-ids is required");
   }
@@ -100,6 +114,9 @@ int run_eval(const EvalOptions& o) {
   const metrics::MetricList of_heads = metrics::of_heads(inputs.front().metrics);
   require(!o.heads || !of_heads.empty(), "--heads: none of the metrics that are asked for has figures of heads: {}",
           metrics::metric_names(metrics::of_heads(metrics::all_metrics())));
+  if (const std::string& limit = inputs.front().limit; !limit.empty()) {
+    console::note(fmt::format("headgate eval: reads {}; --tokens all reads all of it\n", limit));
+  }
   std::set<std::string> left_out;
   for (const train::EvaluationInput& input : inputs) {
     for (const std::string& what : input.source->left_out().phrases()) {
@@ -155,10 +172,14 @@ Verb add_eval(CommandLine& line) {
              "Tokens of a sequence (default: the most that every model takes, "
              "at most 512 where tokens are not bytes)")
       .range(1, 1 << 20);
-  verb.value("--tokens", choices.tokens, "N",
-             "At most N tokens, in sequences spread evenly over the text (default: all of it; "
-             "bigram-backcopy 65536). If N is less than a sequence, the sequence is shorter")
-      .range(std::int64_t{1}, std::int64_t{1} << 40);
+  verb.word(
+          "--tokens", [&choices](const std::string& value) { choices.tokens = token_limit(value); }, "N|all",
+          fmt::format(
+              "At most N tokens, in sequences spread evenly over the text, or all of it (default: at most {}; of "
+              "models with different tokens, the text's first {} bytes). If N is less than a sequence, the "
+              "sequence is shorter",
+              train::kDefaultTokens, train::kDefaultBytes))
+      .suggests({"all"});
   std::vector<std::string> names{"all"};
   for (const metrics::Metric* metric : every) names.emplace_back(metric->name);
   verb.values("--metrics", choices.metrics, "NAMES",
@@ -200,7 +221,7 @@ Verb add_eval(CommandLine& line) {
               "  headgate eval run --text book.txt --held-out --json\n"
               "  headgate eval run-plain run-gated --text book.txt --held-out\n"
               "  headgate eval model.gguf --token-ids ids.npy --logits log_probs.npy");
-  return {"eval", [o] { return run_eval(*o); }};
+  return {"eval", [o] { return run_eval(*o); }, /*runs_models=*/true};
 }
 
 }  // namespace headgate::cli
