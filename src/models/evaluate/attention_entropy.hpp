@@ -10,7 +10,7 @@ namespace headgate::metrics {
 inline constexpr Figure kAttentionEntropy{
     .key = "attention_entropy",
     .null_for_one_token = true,
-    .column = {"entropy", 10, 3},
+    .decimals = 3,
     .meaning = "How widely a query spreads its attention, in nats: 0 for one key, log n for n equal keys."};
 
 template <typename T>

@@ -7,7 +7,7 @@ namespace headgate::metrics {
 
 inline constexpr Figure kMeanBeta{
     .key = "mean_beta",
-    .column = {"beta", 8, 4},
+    .decimals = 4,
     .meaning = "How much of what its key reads a token replaces in the state: 0 writes nothing, 1 replaces all of it."};
 
 template <typename T>

@@ -12,12 +12,12 @@ namespace headgate::metrics {
 inline constexpr std::array<Figure, 2> kDecayFigures{{
     {.key = "mean_decay",
      .is_share = true,
-     .column = {"decay", 8, 4},
+     .decimals = 4,
      .meaning = "What a token leaves of the state that linear attention holds, before it writes its own: 1 keeps all "
                 "of it."},
     {.key = "half_life",
      .may_overflow = true,
-     .column = {"half-life", 11, 1},
+     .decimals = 1,
      .meaning = "After how many tokens the decay has halved what a state holds."},
 }};
 inline constexpr const Figure& kMeanDecay = kDecayFigures[0];

@@ -7,35 +7,26 @@
 
 namespace headgate::metrics {
 
-/// A column of the tables of `headgate eval`. Width 0: none.
-struct Column {
-  std::string_view head{};
-  int width = 0;
-  int decimals = 4;
-};
-
-/// A column of the tables of `headgate demo`, with a heading of two lines. Both empty: no column.
-struct DemoColumn {
-  std::string_view upper{}, lower{};
-  int decimals = 3;
-
-  constexpr bool empty() const { return upper.empty() && lower.empty(); }
-};
+/// As Figure::decimals: the tables have no column for it.
+inline constexpr int kNoColumn = -1;
 
 /// Describes one number that a metric gives, and how it is shown.
 struct Figure {
-  std::string_view key{};           ///< key in JSON
+  std::string_view key{};           ///< its name: key in JSON, heading of its column, word of `--metrics`
+  std::string_view head{};          ///< the heading, if the key alone does not say what it is
   bool null_without_gate = false;   ///< null for models without a gate
   bool null_for_one_token = false;  ///< null for sequences of one token, whose query sees no other token
   bool may_overflow = false;        ///< infinity is allowed: it does not mean that the model diverged
   /// The figure lies in [0, 1] by definition. A gate's figure does if its function is the sigmoid. Pages draw it on
   /// that scale.
   bool is_share = false;
-  bool is_maximum = false;  ///< of the model the largest over its layers, not their mean
-  Column column{};
-  DemoColumn demo{};
+  bool is_maximum = false;        ///< of the model the largest over its layers, not their mean
+  int decimals = kNoColumn;       ///< in the tables of `headgate eval` and `headgate compare`
+  int demo_decimals = kNoColumn;  ///< in those of `headgate demo`
   /// One sentence for readers: what the figure says and where it comes from. Empty for figures of Scope::triggers.
   std::string_view meaning{};
+
+  constexpr std::string_view heading() const { return head.empty() ? key : head; }
 };
 
 /// Holds figures and their values, in the order of the registry.

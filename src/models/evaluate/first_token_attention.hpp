@@ -11,8 +11,8 @@ namespace headgate::metrics {
 inline constexpr Figure kFirstTokenAttention{.key = "first_token_attention",
                                              .null_for_one_token = true,
                                              .is_share = true,
-                                             .column = {"to first", 10, 4},
-                                             .demo = {"to first", "token", 4},
+                                             .decimals = 4,
+                                             .demo_decimals = 4,
                                              .meaning =
                                                  "The share of attention that later tokens give to the first one, from "
                                                  "the softmax weights; far above the uniform value it is a sink."};

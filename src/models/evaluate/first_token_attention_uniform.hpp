@@ -15,8 +15,8 @@ inline constexpr Figure kFirstTokenAttentionUniform{
     .key = "first_token_attention_uniform",
     .null_for_one_token = true,
     .is_share = true,
-    .column = {"uniform", 9, 4},
-    .demo = {"uniform", "look", 4},
+    .decimals = 4,
+    .demo_decimals = 4,
     .meaning =
         "What the first token would get from uniform attention over the visible keys: the value to compare with."};
 

@@ -14,14 +14,14 @@ inline constexpr std::array<Figure, 2> kGateBelowFigures{{
     {.key = "gate_below_0.1",
      .null_without_gate = true,
      .is_share = true,
-     .column = {"<0.1", 8, 4},
-     .demo = {"gate", "<0.1", 3},
+     .decimals = 4,
+     .demo_decimals = 3,
      .meaning = "The share of gate scores below 0.1: how sparse the gate is."},
     {.key = "gate_below_0.01",
      .null_without_gate = true,
      .is_share = true,
-     .column = {"<0.01", 8, 4},
-     .demo = {"gate", "<0.01", 3},
+     .decimals = 4,
+     .demo_decimals = 3,
      .meaning = "The share of gate scores below 0.01: how often the gate is shut."},
 }};
 inline constexpr const Figure& kGateBelowTenth = kGateBelowFigures[0];

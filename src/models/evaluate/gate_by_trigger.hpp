@@ -10,16 +10,8 @@
 namespace headgate::metrics {
 
 inline constexpr std::array<Figure, 2> kGateByTriggerFigures{{
-    {.key = "gate_trigger",
-     .null_without_gate = true,
-     .is_share = true,
-     .column = {"trigger", 10, 4},
-     .demo = {"gate,", "trigger", 3}},
-    {.key = "gate_other",
-     .null_without_gate = true,
-     .is_share = true,
-     .column = {"other", 8, 4},
-     .demo = {"gate,", "elsewhere", 3}},
+    {.key = "gate_trigger", .null_without_gate = true, .is_share = true, .decimals = 4, .demo_decimals = 3},
+    {.key = "gate_other", .null_without_gate = true, .is_share = true, .decimals = 4, .demo_decimals = 3},
 }};
 inline constexpr const Figure& kGateTrigger = kGateByTriggerFigures[0];
 inline constexpr const Figure& kGateOther = kGateByTriggerFigures[1];
@@ -53,7 +45,6 @@ inline constexpr Metric kGateByTrigger{
     .layers = MetricLayers::attention,
     .inputs = {Input::gates},
     .sums = kSumsOf<GateByTriggerSums>,
-    .heads = {.one_model = "gate", .compared = "gate", .indent = 7},
 };
 
 }  // namespace headgate::metrics

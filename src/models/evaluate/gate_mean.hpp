@@ -13,8 +13,8 @@ inline constexpr Figure kGateMean{
     .key = "gate_mean",
     .null_without_gate = true,
     .is_share = true,
-    .column = {"gate", 8, 4},
-    .demo = {"gate", "mean", 3},
+    .decimals = 4,
+    .demo_decimals = 3,
     .meaning = "The mean gate score over tokens, heads and features: how much of what heads read is let through."};
 
 template <typename T>
@@ -43,7 +43,7 @@ inline constexpr Metric kGateMeanMetric{
     .training_text =
         [](const FigureRow& row) {
           const std::optional<double> mean = row.find(kGateMean);
-          return mean ? fmt::format(", gate {:.3f}", *mean) : "";
+          return mean ? fmt::format(", gate mean {:.3f}", *mean) : "";
         },
 };
 

@@ -9,7 +9,7 @@ inline constexpr Figure kHiddenFirstToken{
     .key = "hidden_first_token_share",
     .null_for_one_token = true,
     .is_share = true,
-    .column = {"hidden first", 14, 4},
+    .decimals = 4,
     .meaning =
         "The share of the first token among the weights hidden in the states of linear attention, by magnitude: "
         "what first-token attention is for a softmax."};

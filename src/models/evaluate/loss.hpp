@@ -15,12 +15,12 @@ namespace headgate::metrics {
 
 inline constexpr std::array<Figure, 3> kLossFigures{{
     {.key = "loss_nats",
-     .column = {"loss", 9, 4},
-     .demo = {"nats", "a byte", 4},
+     .decimals = 4,
+     .demo_decimals = 4,
      .meaning = "How badly the model guesses the next token of the text: the mean of −log p(target), in nats; lower is "
                 "better."},
     {.key = "bits_per_byte",
-     .demo = {"bits", "", 3},
+     .demo_decimals = 3,
      .meaning = "The loss in bits for each byte of the text, which compares models with different tokens."},
     {.key = "perplexity",
      .may_overflow = true,

@@ -12,8 +12,8 @@ namespace headgate::metrics {
 
 /// A sequence of one token holds only BOS, which is not a trigger.
 inline constexpr std::array<Figure, 2> kLossByTriggerFigures{{
-    {.key = "loss_trigger", .null_for_one_token = true, .column = {"trigger", 10, 4}, .demo = {"loss,", "trigger", 4}},
-    {.key = "loss_other", .column = {"other", 8, 4}},
+    {.key = "loss_trigger", .null_for_one_token = true, .decimals = 4, .demo_decimals = 4},
+    {.key = "loss_other", .decimals = 4},
 }};
 inline constexpr const Figure& kLossTrigger = kLossByTriggerFigures[0];
 inline constexpr const Figure& kLossOther = kLossByTriggerFigures[1];
@@ -42,7 +42,6 @@ inline constexpr Metric kLossByTrigger{
     .scope = Scope::triggers,
     .inputs = {Input::token_losses},
     .sums = kSumsOf<LossByTriggerSums>,
-    .heads = {.one_model = "loss", .compared = "loss", .indent = 7},
 };
 
 }  // namespace headgate::metrics

@@ -16,8 +16,8 @@ namespace headgate::metrics {
 inline constexpr Figure kMassiveActivation{
     .key = "massive_activation",
     .is_maximum = true,
-    .column = {"max |h|", 10, 2},
-    .demo = {"largest", "|h|", 2},
+    .decimals = 2,
+    .demo_decimals = 2,
     .meaning =
         "The largest absolute value in the residual stream; sinks and massive activations usually come together."};
 
@@ -48,7 +48,8 @@ inline constexpr Metric kMassiveActivationMetric{
     .figures = {&kMassiveActivation, 1},
     .inputs = {Input::output},
     .sums = kSumsOf<MassiveActivationSums>,
-    .training_text = [](const FigureRow& row) { return fmt::format(", max |h| {:.1f}", row.at(kMassiveActivation)); },
+    .training_text =
+        [](const FigureRow& row) { return fmt::format(", massive activation {:.1f}", row.at(kMassiveActivation)); },
 };
 
 }  // namespace headgate::metrics

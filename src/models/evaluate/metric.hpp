@@ -112,14 +112,6 @@ enum class MetricLayers {
   linear_attention,
 };
 
-/// Headings of `headgate eval` for a metric of Scope::triggers, which has two figures, at triggers and elsewhere, or
-/// one.
-struct TriggerHeads {
-  std::string_view one_model{};  ///< two figures: a column's heading. One figure: its name, on its own line
-  std::string_view compared{};   ///< above the metric's columns when models are compared
-  int indent = 0;                ///< spaces before `compared`, from the left of the first column
-};
-
 /// Creates a metric's sums for a model.
 struct SumsMaker {
   std::unique_ptr<Sums<float>> (*f32)(const models::DecoderConfig& config) = nullptr;
@@ -145,7 +137,6 @@ struct Metric {
   bool of_heads = false;  ///< its figures of layers exist for each query head too; of linear attention, each value head
   SumsMaker sums{};
   bool by_default = true;  ///< part of every evaluation; false if it costs too much
-  TriggerHeads heads{};    ///< for Scope::triggers
   /// Returns a line above the tables of `headgate eval`. Null: none.
   std::string (*headline)(const FigureRow& row) = nullptr;
   /// Returns the text that `headgate train` prints of an evaluation. Texts are printed in a row, so each begins with

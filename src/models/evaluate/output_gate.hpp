@@ -11,16 +11,16 @@ namespace headgate::metrics {
 
 inline constexpr std::array<Figure, 3> kOutputGateFigures{{
     {.key = "output_gate_mean",
-     .column = {"out gate", 10, 4},
+     .decimals = 4,
      .meaning = "The mean magnitude of the gate on the outputs of linear attention, SiLU, over tokens, value heads and "
                 "features."},
     {.key = "output_gate_below_0.1",
      .is_share = true,
-     .column = {"out <0.1", 10, 4},
+     .decimals = 4,
      .meaning = "The share of output gates of linear attention with a magnitude below 0.1: how sparse the gate is."},
     {.key = "output_gate_below_0.01",
      .is_share = true,
-     .column = {"out <0.01", 11, 4},
+     .decimals = 4,
      .meaning = "The share of output gates of linear attention with a magnitude below 0.01: how often the gate is "
                 "shut."},
 }};

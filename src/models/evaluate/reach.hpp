@@ -8,7 +8,7 @@ namespace headgate::metrics {
 inline constexpr Figure kReach{
     .key = "reach",
     .null_for_one_token = true,
-    .column = {"reach", 9, 2},
+    .decimals = 2,
     .meaning =
         "How many tokens back queries of linear attention look on average, by the magnitudes of the weights "
         "hidden in the state."};

@@ -12,13 +12,13 @@
 #include "library/core/words.hpp"
 #include "models/evaluate/attention_entropy.hpp"
 #include "models/evaluate/beta.hpp"
-#include "models/evaluate/bos_attention.hpp"
-#include "models/evaluate/bos_attention_gated.hpp"
-#include "models/evaluate/bos_value_norm_ratio.hpp"
 #include "models/evaluate/decay.hpp"
 #include "models/evaluate/first_token_attention.hpp"
+#include "models/evaluate/first_token_attention_by_trigger.hpp"
 #include "models/evaluate/first_token_attention_gated.hpp"
+#include "models/evaluate/first_token_attention_gated_by_trigger.hpp"
 #include "models/evaluate/first_token_attention_uniform.hpp"
+#include "models/evaluate/first_token_value_norm_ratio.hpp"
 #include "models/evaluate/gate_below.hpp"
 #include "models/evaluate/gate_by_trigger.hpp"
 #include "models/evaluate/gate_mean.hpp"
@@ -55,11 +55,11 @@ constexpr std::array kAll{
     &kHiddenFirstTokenMetric,
     &kReachMetric,
     &kStateRankMetric,
-    &kBosAttention,
+    &kFirstTokenAttentionByTrigger,
     &kGateByTrigger,
     &kLossByTrigger,
-    &kBosValueNormRatioMetric,
-    &kBosAttentionGated,
+    &kFirstTokenValueNormRatioMetric,
+    &kFirstTokenAttentionGatedByTrigger,
 };
 
 constexpr std::string_view kEveryMetric = "all";

@@ -12,7 +12,7 @@ inline constexpr Figure kSinkAttention{
     .key = "sink_attention",
     .null_for_one_token = true,
     .is_share = true,
-    .column = {"to sink", 9, 4},
+    .decimals = 4,
     .meaning = "The share of attention that later tokens give to the sink logit of the head, and so to no token."};
 
 template <typename T>

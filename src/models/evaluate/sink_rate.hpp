@@ -12,8 +12,8 @@ inline constexpr Figure kSinkRate{
     .key = "sink_rate",
     .null_for_one_token = true,
     .is_share = true,
-    .column = {"sinks", 8, 3},
-    .demo = {"sink", "rate", 2},
+    .decimals = 3,
+    .demo_decimals = 2,
     .meaning = "The share of heads that give more than 0.3 of their attention to the first token."};
 
 /// A head is a sink head if its mean attention to token 0 exceeds this.

@@ -7,7 +7,7 @@ namespace headgate::metrics {
 
 inline constexpr Figure kStateRank{
     .key = "state_rank",
-    .column = {"rank", 8, 2},
+    .decimals = 2,
     .meaning =
         "How many directions the state of a value head holds after the last token: its participation ratio, "
         "from 1 to the head's features."};

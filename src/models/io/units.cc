@@ -23,4 +23,8 @@ std::string duration_text(double seconds) {
 
 std::string figure_text(std::optional<double> value) { return value ? fmt::format("{:.4g}", *value) : "-"; }
 
+std::string percent_text(double share) {
+  return share < 0.01 ? fmt::format("{:.1f}%", 100.0 * share) : fmt::format("{:.0f}%", 100.0 * share);
+}
+
 }  // namespace headgate::console

@@ -15,4 +15,7 @@ std::string duration_text(double seconds);
 /// Returns four digits of a figure, "-" if it is absent.
 std::string figure_text(std::optional<double> value);
 
+/// Returns "97%", or "0.4%" if whole per cents would be too coarse.
+std::string percent_text(double share);
+
 }  // namespace headgate::console

@@ -19,11 +19,13 @@ inline constexpr std::string_view kEvaluationKey = "eval";
 
 inline constexpr metrics::Figure kStepLoss{
     .key = "loss",
-    .column = {.head = "train loss"},
+    .head = "train_loss",
+    .decimals = 4,
     .meaning = "The loss on the tokens of the step itself, before its update, in nats: what training lowers."};
 inline constexpr metrics::Figure kStepBits{
     .key = "loss_bits_per_byte",
-    .column = {.head = "train bits/byte"},
+    .head = "train_bits_per_byte",
+    .decimals = 4,
     .meaning =
         "The same loss in bits for each byte of text that the targets stand for: runs with different tokens "
         "compare."};

@@ -77,12 +77,11 @@ std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, i
   if (arguments.shows("backcopy")) {
     comparisons.push_back(
         demo::compare_on_backcopy(demo::demo_backcopy_model(), on_data(demo::demo_backcopy_settings())));
+    comparisons.back().after = [settings = comparisons.back().settings, wanted = xray_wanted(arguments, threads)](
+                                   const auto& trained) { demo::show_trained_models(trained, settings, wanted); };
   }
   if (arguments.shows("text")) {
     comparisons.push_back(demo::compare_on_text(demo::demo_text_model(), on_data(demo::demo_text_settings())));
-    comparisons.back().after = [wanted = xray_wanted(arguments, threads)](const auto& trained) {
-      demo::show_trained_models(trained, wanted);
-    };
   }
   return comparisons;
 }
@@ -157,9 +156,10 @@ Verb add_demo(CommandLine& line) {
       "limits and checks sampled rows against the f64 oracle.\n\n"
       "With --model it shows the X-ray of a model that others trained (`headgate xray`). With --data it then trains "
       "three seeds of three models on bigram-backcopy, a task on which attention without a gate goes to the first "
-      "token, and three byte-level language models of equal size on the text: without a gate, with a headwise and with "
-      "an elementwise one, a run a thread. The X-ray of the language models, on held-out text, comes last. All "
-      "of it takes at most four minutes on two cores; on a slower machine it takes fewer steps and says so. Files are "
+      "token, shows their X-ray, and trains three byte-level language models of equal size on the text: without a "
+      "gate, "
+      "with a headwise and with an elementwise one, a run a thread. All of it takes at most four minutes on two cores; "
+      "on a slower machine it takes fewer steps and says so. Files are "
       "written to --out alone.");
   verb.value("--data", arguments->data, "PATH",
              "UTF-8 text to train on: a file, or a directory with all files below it that are UTF-8");
@@ -177,7 +177,7 @@ Verb add_demo(CommandLine& line) {
   verb.footer(
       "Example:\n"
       "  headgate demo --only backcopy --data book.txt");
-  return {"demo", [arguments] { return run_demo(*arguments); }};
+  return {"demo", [arguments] { return run_demo(*arguments); }, /*runs_models=*/true};
 }
 
 }  // namespace headgate::cli

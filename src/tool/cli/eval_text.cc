@@ -18,6 +18,7 @@
 #include "models/layers/gate_variant.hpp"
 #include "tool/cli/json_option.hpp"
 #include "tool/console/console.hpp"
+#include "tool/console/table.hpp"
 #include "tool/console/terminal_text.hpp"
 
 namespace headgate::cli {
@@ -31,23 +32,44 @@ using Figures = std::vector<const Figure*>;
 
 std::string shown_name(const EvaluatedModel& model) { return console::terminal_text(model.name); }
 
-/// Formats a cell, "-" if there is no figure. A number that is too wide stays apart from the cell before it.
-std::string cell(std::optional<double> value, int width, int decimals) {
+/// Formats a cell, "-" if there is no figure.
+std::string cell(std::optional<double> value, int decimals) {
   const bool is_nan = value && std::isnan(*value);  // whose sign says nothing
-  const std::string text = !value ? "-" : is_nan ? "nan" : fmt::format("{:.{}f}", *value, decimals);
-  const bool touches = width > 0 && std::ssize(text) >= width;
-  return touches ? ' ' + text : fmt::format("{:>{}}", text, width);
+  return !value ? "-" : is_nan ? "nan" : fmt::format("{:.{}f}", *value, decimals);
 }
 
-/// Returns the figures of these metrics that have a column in the tables of layers and models.
-Figures columns_of(const std::vector<const Metric*>& all) {
-  Figures out = metrics::figures_of(all, /*of_triggers=*/false);
-  std::erase_if(out, [](const Figure* figure) { return figure->column.width == 0; });
-  return out;
+/// A line of a table of figures.
+struct NamedRow {
+  std::string name;
+  const FigureRow* figures;
+};
+
+/// Returns those of the figures that have a column, and a value in some row.
+Figures columns_of(Figures figures, const std::vector<NamedRow>& rows) {
+  std::erase_if(figures, [&rows](const Figure* figure) {
+    const auto has = [figure](const NamedRow& row) { return row.figures->find(*figure).has_value(); };
+    return figure->decimals == metrics::kNoColumn || std::none_of(rows.begin(), rows.end(), has);
+  });
+  return figures;
 }
 
-/// Returns those that some of the models has as a whole, in the order of the registry.
-Figures columns_of_models(const std::vector<EvaluatedModel>& models) {
+/// Formats the rows with their figures as columns; empty if there is none.
+std::string figures_table(const std::string& heading, const Figures& figures, const std::vector<NamedRow>& rows) {
+  const Figures columns = columns_of(figures, rows);
+  if (columns.empty()) return "";
+  std::vector<std::string> headings{heading};
+  for (const Figure* figure : columns) headings.emplace_back(figure->heading());
+  console::TableLines lines = console::heading_lines(headings);
+  for (const NamedRow& row : rows) {
+    std::vector<std::string>& line = lines.emplace_back();
+    line.push_back(row.name);
+    for (const Figure* figure : columns) line.push_back(cell(row.figures->find(*figure), figure->decimals));
+  }
+  return '\n' + console::text_table(lines);
+}
+
+/// Returns the figures that models have as a whole, in the order of the registry.
+Figures figures_of_models(const std::vector<EvaluatedModel>& models) {
   std::vector<const Metric*> all = metrics::all_metrics();
   std::erase_if(all, [&](const Metric* metric) {
     const auto has = [metric](const EvaluatedModel& model) {
@@ -56,105 +78,42 @@ Figures columns_of_models(const std::vector<EvaluatedModel>& models) {
     };
     return metric->scope == metrics::Scope::layers || std::none_of(models.begin(), models.end(), has);
   });
-  return columns_of(all);
+  return metrics::figures_of(all, /*of_triggers=*/false);
 }
 
 /// Returns those with a value for each layer.
-Figures columns_of_layers(const metrics::Report& report) {
+Figures figures_of_layers(const metrics::Report& report) {
   std::vector<const Metric*> of_layers = report.metrics;
   std::erase_if(of_layers, [](const Metric* metric) {
     return metric->scope != metrics::Scope::layers && metric->scope != metrics::Scope::layers_and_mean;
   });
-  return columns_of(of_layers);
+  return metrics::figures_of(of_layers, /*of_triggers=*/false);
 }
 
-/// A column of the tables of layers and models, as wide as its cells need.
-struct TableColumn {
-  const Figure* figure;
-  int width;
-};
-using TableColumns = std::vector<TableColumn>;
-
-/// Returns the columns of these figures, wide enough to part the cells of all rows.
-TableColumns fitted(const Figures& figures, const std::vector<const FigureRow*>& rows) {
-  TableColumns out;
-  for (const Figure* figure : figures) {
-    int width = figure->column.width;
-    for (const FigureRow* row : rows) {
-      const std::string text = cell(row->find(*figure), 0, figure->column.decimals);
-      width = std::max(width, static_cast<int>(text.size()) + 1);
-    }
-    out.push_back({figure, width});
+/// Formats the figures of models on a task with triggers; empty on others.
+std::string triggers_table(const std::vector<EvaluatedModel>& models) {
+  std::vector<NamedRow> rows;
+  for (const EvaluatedModel& model : models) {
+    if (const auto& row = model.evaluation.report.backcopy) rows.push_back({shown_name(model), &*row});
   }
-  return out;
+  const metrics::MetricList& own = models.front().evaluation.report.metrics;
+  return figures_table("model", metrics::figures_of(own, /*of_triggers=*/true), rows);
 }
 
-std::string header_line(const TableColumns& columns) {
-  std::string out;
-  for (const auto& [figure, width] : columns) out += fmt::format("{:>{}}", figure->column.head, width);
-  return out + '\n';
+/// Returns "65536 tokens in sequences of 512".
+std::string tokens_text(const train::Evaluation& evaluation) {
+  return fmt::format("{} tokens in sequences of {}", evaluation.tokens, evaluation.seq_len);
 }
 
-std::string cells_line(const TableColumns& columns, const FigureRow& row) {
-  std::string out;
-  for (const auto& [figure, width] : columns) out += cell(row.find(*figure), width, figure->column.decimals);
-  return out + '\n';
-}
-
-std::vector<const Metric*> trigger_metrics(const metrics::Report& report) {
-  std::vector<const Metric*> out = report.metrics;
-  std::erase_if(out, [](const Metric* metric) { return metric->scope != metrics::Scope::triggers; });
-  return out;
-}
-
-/// Formats a table with a column for each metric that separates triggers from other positions, and a line for each
-/// other one.
-std::string backcopy_text(const std::vector<const Metric*>& all, const FigureRow& row) {
-  constexpr int kWidth = 8;
-  std::string header, trigger, other, lines;
-  for (const Metric* metric : all) {
-    const Figure& first = metric->figures[0];
-    if (metric->figures.size() == 1) {
-      lines += fmt::format("{}: {}\n", metric->heads.one_model, cell(row.find(first), 0, first.column.decimals));
-      continue;
-    }
-    const Figure& second = metric->figures[1];
-    header += fmt::format("{:>{}}", metric->heads.one_model, kWidth);
-    trigger += cell(row.find(first), kWidth, first.column.decimals);
-    other += cell(row.find(second), kWidth, second.column.decimals);
-  }
-  if (header.empty()) return '\n' + lines;
-  return fmt::format("\n{:>16}{}\n{:>16}{}\n{:>16}{}\n", "", header, "trigger", trigger, "other position", other) +
-         lines;
-}
-
-/// Formats the same table for several models, one line each.
-std::string backcopy_rows(const std::vector<EvaluatedModel>& models, const std::vector<const Metric*>& all,
-                          std::size_t name_width) {
-  std::string groups, header;
-  std::vector<std::string> cells(models.size());
-  for (const Metric* metric : all) {
-    groups.resize(std::max(groups.size(), header.size() + metric->heads.indent), ' ');
-    groups += metric->heads.compared;
-    for (const Figure& figure : metric->figures) {
-      const int width = figure.column.width - (header.empty() ? 1 : 0);  // names have no trailing space
-      header += fmt::format("{:>{}}", figure.column.head, width);
-      for (std::size_t i = 0; i < models.size(); ++i) {
-        const FigureRow& row = models[i].evaluation.report.backcopy.value();
-        cells[i] += cell(row.find(figure), width, figure.column.decimals);
-      }
-    }
-  }
-  std::string out = fmt::format("\n{:{}}{}\n{:{}}{}\n", "", name_width, groups, "", name_width, header);
-  for (std::size_t i = 0; i < models.size(); ++i) {
-    out += fmt::format("{:{}}{}\n", shown_name(models[i]), name_width, cells[i]);
-  }
-  return out;
+/// Explains which figures are missing where no query sees another token; empty elsewhere.
+std::string one_token_sentence(const train::Evaluation& evaluation) {
+  if (evaluation.seq_len > 1) return "";
+  return "\nA sequence of one token has no figures of attention: its query sees itself alone.\n";
 }
 
 /// Formats, for each figure that some head has, a line for each layer with a column for each head.
 std::string heads_text(const metrics::Report& report) {
-  constexpr int kWidth = 8;
+  constexpr int kWidth = 7;
   std::string out;
   for (const Figure* figure : metrics::figures_of(metrics::of_heads(report.metrics), /*of_triggers=*/false)) {
     std::string lines;
@@ -163,7 +122,7 @@ std::string heads_text(const metrics::Report& report) {
       lines += fmt::format("{:>6}", layer);
       for (const FigureRow& row : report.heads[layer]) {
         any = any || row.find(*figure);
-        lines += cell(row.find(*figure), kWidth, figure->column.decimals);
+        lines += fmt::format(" {:>{}}", cell(row.find(*figure), figure->decimals), kWidth);
       }
       lines += '\n';
     }
@@ -171,7 +130,7 @@ std::string heads_text(const metrics::Report& report) {
     out += fmt::format("\n{} of each head\n{:>6}", figure->key, "layer");
     std::size_t most = 0;
     for (const std::vector<FigureRow>& layer : report.heads) most = std::max(most, layer.size());
-    for (std::size_t head = 0; head < most; ++head) out += fmt::format("{:>{}}", head, kWidth);
+    for (std::size_t head = 0; head < most; ++head) out += fmt::format(" {:>{}}", head, kWidth);
     out += '\n' + lines;
   }
   return out;
@@ -189,11 +148,11 @@ std::string threshold_line(const train::Evaluation& evaluation) {
       c.without.attention_seconds, tokens / c.with.seconds, tokens / c.without.seconds);
 }
 
-/// Returns "512 tokens (2034 bytes), 1.2345 bits per byte", as far as it is known.
+/// Returns "1024 tokens in sequences of 512 (2034 bytes), 1.2345 bits per byte", as far as it is known.
 std::string text_read(const EvaluatedModel& model) {
   const train::Evaluation& evaluation = model.evaluation;
   const std::optional<double> bits = evaluation.report.overall.find(metrics::kBitsPerByte);
-  return fmt::format("{} tokens{}{}", evaluation.tokens,
+  return fmt::format("{}{}{}", tokens_text(evaluation),
                      evaluation.text_bytes ? fmt::format(" ({} bytes)", *evaluation.text_bytes) : "",
                      bits ? fmt::format(", {:.4f} bits per byte", *bits) : "");
 }
@@ -230,25 +189,18 @@ std::string keys_text(const std::vector<const metrics::Figure*>& figures) {
 std::string layers_text(const EvaluatedModel& model, train::HeadFigures heads) {
   const metrics::Report& report = model.evaluation.report;
   const std::optional<std::int64_t> bytes = model.evaluation.text_bytes;
-  std::string out = fmt::format("{} parameters, gate {}; {} tokens{}\n", models::parameter_count(model.config),
-                                layers::gate_name(model.config.gate), model.evaluation.tokens,
+  std::string out = fmt::format("{} parameters, gate {}; {}{}\n", models::parameter_count(model.config),
+                                layers::gate_name(model.config.gate), tokens_text(model.evaluation),
                                 bytes ? fmt::format(" ({} bytes)", *bytes) : "");
   for (const Metric* metric : report.metrics) {
     if (metric->headline != nullptr) out += metric->headline(report.overall) + '\n';
   }
-  if (const Figures figures = columns_of_layers(report); !figures.empty()) {
-    std::vector<const FigureRow*> rows{&report.overall};
-    for (const FigureRow& layer : report.layers) rows.push_back(&layer);
-    const TableColumns columns = fitted(figures, rows);
-    out += fmt::format("\n{:>6}{}", "layer", header_line(columns));
-    for (std::size_t i = 0; i < report.layers.size(); ++i) {
-      out += fmt::format("{:>6}{}", i, cells_line(columns, report.layers[i]));
-    }
-    out += fmt::format("{:>6}{}", "all", cells_line(columns, report.overall));
-  }
+  std::vector<NamedRow> rows;
+  for (std::size_t i = 0; i < report.layers.size(); ++i) rows.push_back({fmt::format("{}", i), &report.layers[i]});
+  rows.push_back({"all", &report.overall});
+  out += figures_table("layer", figures_of_layers(report), rows);
   if (heads == train::HeadFigures::included) out += heads_text(report);
-  const std::vector<const Metric*> by_trigger = trigger_metrics(report);
-  if (!by_trigger.empty()) out += backcopy_text(by_trigger, report.backcopy.value());
+  out += triggers_table({model}) + one_token_sentence(model.evaluation);
   const std::string threshold = threshold_line(model.evaluation);
   if (!threshold.empty()) out += '\n' + threshold;
   return out;
@@ -263,7 +215,7 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
   }
   const bool same = std::all_of(models.begin(), models.end(),
                                 [&](const EvaluatedModel& model) { return model.source == models.front().source; });
-  std::string out = same ? fmt::format("the same {} tokens for every model\n\n", models.front().evaluation.tokens)
+  std::string out = same ? fmt::format("the same {} for every model\n\n", tokens_text(models.front().evaluation))
                          : "the same text for every model as tokens of its own: bits per byte compare, losses a token "
                            "do not\n\n";
   for (const EvaluatedModel& model : models) {
@@ -271,21 +223,13 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
         fmt::format("{:{}}  {:{}}  {} parameters{}\n", shown_name(model), width, layers::gate_name(model.config.gate),
                     gate_width, models::parameter_count(model.config), same ? "" : ", " + text_read(model));
   }
-  std::vector<const FigureRow*> rows;
-  rows.reserve(models.size());
-  for (const EvaluatedModel& model : models) rows.push_back(&model.evaluation.report.overall);
-  const TableColumns columns = fitted(columns_of_models(models), rows);
-  if (columns.empty() && !columns_of_layers(models.front().evaluation.report).empty()) {
+  std::vector<NamedRow> rows;
+  for (const EvaluatedModel& model : models) rows.push_back({shown_name(model), &model.evaluation.report.overall});
+  const std::string figures = figures_table("model", figures_of_models(models), rows);
+  if (figures.empty() && !figures_of_layers(models.front().evaluation.report).empty()) {
     out += "\nfigures of layers are compared with --json, or shown for one model\n";
   }
-  if (!columns.empty()) {
-    out += fmt::format("\n{:{}}{}", "", width, header_line(columns));
-    for (const EvaluatedModel& model : models) {
-      out += fmt::format("{:{}}", shown_name(model), width) + cells_line(columns, model.evaluation.report.overall);
-    }
-  }
-  const std::vector<const Metric*> by_trigger = trigger_metrics(models.front().evaluation.report);
-  if (!by_trigger.empty()) out += backcopy_rows(models, by_trigger, width);
+  out += figures + triggers_table(models) + one_token_sentence(models.front().evaluation);
   std::string thresholds;
   for (const EvaluatedModel& model : models) {
     const std::string line = threshold_line(model.evaluation);
@@ -328,7 +272,8 @@ std::string json_keys_help() {
       "; layers, a list of the same; with --heads, in each layer heads, a list of " +
       keys_text(metrics::figures_of(metrics::of_heads(all), /*of_triggers=*/false)) +
       "; a figure of linear attention only for models that have it; a figure of one kind of layer is null in others; "
-      "tokens; text_bytes, those that the targets stand for where tokens are not bytes; on bigram-backcopy, "
+      "tokens; seq_len, the tokens of a sequence; text_bytes, those that the targets stand for where tokens are not "
+      "bytes; on bigram-backcopy, "
       "backcopy: " +
       keys_text(metrics::figures_of(all, /*of_triggers=*/true)) +
       "; and with --gate-threshold, gate_threshold: threshold closed_share, and with and without it loss_nats seconds "

@@ -8,7 +8,24 @@
 
 namespace headgate::console {
 
-std::string text_table(const std::vector<std::vector<std::string>>& lines) {
+TableLines heading_lines(const std::vector<std::string>& headings) {
+  TableLines words;
+  std::size_t height = 1;
+  for (const std::string& heading : headings) {
+    std::istringstream parts(heading);
+    std::vector<std::string>& of_one = words.emplace_back();
+    for (std::string word; std::getline(parts, word, '_');) of_one.push_back(word);
+    height = std::max(height, of_one.size());
+  }
+  TableLines out(height, std::vector<std::string>(headings.size()));
+  for (std::size_t column = 0; column < words.size(); ++column) {
+    const std::size_t above = height - words[column].size();
+    for (std::size_t i = 0; i < words[column].size(); ++i) out[above + i][column] = words[column][i];
+  }
+  return out;
+}
+
+std::string text_table(const TableLines& lines) {
   std::vector<std::size_t> widths(lines.front().size());
   for (const auto& line : lines) {
     for (std::size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], line[i].size());

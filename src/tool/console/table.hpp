@@ -10,9 +10,15 @@ namespace headgate::console {
 inline constexpr std::size_t kTextColumns = 100;  ///< of the longest line of a paragraph
 inline constexpr std::size_t kTextIndent = 5;     ///< of tables and paragraphs
 
+using TableLines = std::vector<std::vector<std::string>>;
+
+/// Returns the lines of headings that stand above columns: a word a line, split at '_', the last word of each heading
+/// in the last line. A reader types a heading as it is read, downwards with '_' between its words.
+TableLines heading_lines(const std::vector<std::string>& headings);
+
 /// Formats lines of cells, headings included: the first column left-aligned, the others right-aligned, each as wide as
 /// needed. All lines have the same number of cells.
-std::string text_table(const std::vector<std::vector<std::string>>& lines);
+std::string text_table(const TableLines& lines);
 
 /// Wraps `text` into lines of at most `columns` columns, each indented by `indent` spaces.
 std::string paragraph(const std::string& text, std::size_t indent = kTextIndent, std::size_t columns = kTextColumns);

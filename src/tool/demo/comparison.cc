@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "models/layers/gate_variant.hpp"
+#include "models/train/metrics_record.hpp"
 #include "models/train/task_defaults.hpp"
 #include "tool/console/shell_word.hpp"
 #include "tool/console/table.hpp"
@@ -28,8 +29,9 @@ constexpr std::int64_t kLeastTextSteps = 500;
 metrics::MetricList shown_metrics(bool of_triggers) {
   metrics::MetricList out = metrics::all_metrics();
   std::erase_if(out, [of_triggers](const metrics::Metric* metric) {
-    const bool shown = std::any_of(metric->figures.begin(), metric->figures.end(),
-                                   [](const metrics::Figure& figure) { return !figure.demo.empty(); });
+    const bool shown = std::any_of(metric->figures.begin(), metric->figures.end(), [](const metrics::Figure& figure) {
+      return figure.demo_decimals != metrics::kNoColumn;
+    });
     const bool applies =
         metric->scope != metrics::Scope::layers && (metric->scope == metrics::Scope::triggers) == of_triggers;
     return !shown || !applies;
@@ -50,7 +52,7 @@ Spread figures_of(const TrainedModel& model, bool of_triggers) {
 std::string range_text(const Spread& spread, const metrics::Figure& figure) {
   const std::optional<double> least = spread.least.find(figure), most = spread.most.find(figure);
   if (!least) return "";
-  const int decimals = std::min(figure.demo.decimals, 2);
+  const int decimals = std::min(figure.demo_decimals, 2);
   return fmt::format("{:.{}f}-{:.{}f}", *least, decimals, *most, decimals);
 }
 
@@ -58,21 +60,18 @@ std::string range_text(const Spread& spread, const metrics::Figure& figure) {
 /// and, below them, the ranges.
 std::string figures_table(const std::vector<TrainedModel>& trained, bool of_triggers) {
   std::vector<const metrics::Figure*> columns = metrics::figures_of(shown_metrics(of_triggers), of_triggers);
-  std::erase_if(columns, [](const metrics::Figure* figure) { return figure->demo.empty(); });
-  std::vector<std::vector<std::string>> lines(2, {""});
-  for (const metrics::Figure* figure : columns) {
-    lines[0].emplace_back(figure->demo.upper);
-    lines[1].emplace_back(figure->demo.lower);
-  }
-  lines[0].emplace_back("tokens");
-  lines[1].emplace_back("a second");
+  std::erase_if(columns, [](const metrics::Figure* figure) { return figure->demo_decimals == metrics::kNoColumn; });
+  std::vector<std::string> headings{""};
+  for (const metrics::Figure* figure : columns) headings.emplace_back(figure->heading());
+  headings.emplace_back(train::kTokensPerSecond.heading());
+  console::TableLines lines = console::heading_lines(headings);
   for (const TrainedModel& model : trained) {
     const Spread spread = figures_of(model, of_triggers);
     std::vector<std::string> cells{model.model.name};
     std::vector<std::string> ranges{""};
     for (const metrics::Figure* figure : columns) {
       const std::optional<double> value = spread.mean.find(*figure);
-      cells.push_back(value ? fmt::format("{:.{}f}", *value, figure->demo.decimals) : "-");
+      cells.push_back(value ? fmt::format("{:.{}f}", *value, figure->demo_decimals) : "-");
       ranges.push_back(range_text(spread, *figure));
     }
     cells.push_back(fmt::format("{:.0f}", model.tokens_per_second));

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tool/demo/comparison.hpp"
@@ -23,19 +22,13 @@ std::vector<std::string> page_paths(const std::string& directory);
 /// Makes the directory of the pages, if one is given. Throws Error if pages cannot be written to it.
 void prepare_pages(const XrayRequest& wanted);
 
-/// Shows the X-ray of a given model: its figures, what they say about a sink, and a page. Throws Error, io::FileError
-/// and io::WriteError.
+/// Shows the X-ray of a given model: what its figures say about sinks, the figures, and a page. Throws Error,
+/// io::FileError and io::WriteError.
 void show_real_model(const std::string& model, const XrayRequest& wanted);
 
-/// Shows the X-rays of the models trained on text, side by side, on the beginning of their held-out text. Throws
+/// Shows the X-rays of models that were trained with `settings`, side by side, on one sequence of their task. Throws
 /// io::FileError and io::WriteError.
-void show_trained_models(const std::vector<TrainedModel>& trained, const XrayRequest& wanted);
-
-/// Returns one or two sentences on a model's attention to the first token, from its figures.
-std::string sink_verdict(const std::string& name, const metrics::FigureRow& figures);
-
-/// Returns a sentence on how many directions heads write in. `models`: names, each with the mean of their heads'
-/// effective ranks.
-std::string rank_sentence(const std::vector<std::pair<std::string, double>>& models);
+void show_trained_models(const std::vector<TrainedModel>& trained, const train::TrainSettings& settings,
+                         const XrayRequest& wanted);
 
 }  // namespace headgate::demo

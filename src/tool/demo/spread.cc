@@ -6,7 +6,11 @@
 #include <algorithm>
 #include <optional>
 
+#include "models/io/units.hpp"
+
 namespace headgate::demo {
+
+using console::percent_text;
 
 Spread spread_of(const std::vector<metrics::FigureRow>& rows) {
   Spread out;
@@ -32,13 +36,9 @@ Spread spread_of(const std::vector<metrics::FigureRow>& rows) {
   return out;
 }
 
-std::string percent(double share) {
-  return share < 0.01 ? fmt::format("{:.1f}%", 100.0 * share) : fmt::format("{:.0f}%", 100.0 * share);
-}
-
 std::string percent(const Spread& spread, const metrics::Figure& figure) {
-  const std::string mean = percent(spread.mean.at(figure));
-  const std::string least = percent(spread.least.at(figure)), most = percent(spread.most.at(figure));
+  const std::string mean = percent_text(spread.mean.at(figure));
+  const std::string least = percent_text(spread.least.at(figure)), most = percent_text(spread.most.at(figure));
   return least == most ? mean : fmt::format("{} ({} to {})", mean, least, most);
 }
 

@@ -18,9 +18,6 @@ struct Spread {
 /// Returns the spread of at least one row. A figure that a row lacks has none.
 Spread spread_of(const std::vector<metrics::FigureRow>& rows);
 
-/// Returns "97%", or "0.4%" if whole per cents would be too coarse.
-std::string percent(double share);
-
 /// Returns "95% (71% to 100%)"; "95%" for one run, or if all are equal.
 std::string percent(const Spread& spread, const metrics::Figure& figure);
 

@@ -6,21 +6,23 @@
 #include <algorithm>
 #include <cmath>
 
-#include "models/evaluate/bos_attention.hpp"
-#include "models/evaluate/bos_attention_gated.hpp"
-#include "models/evaluate/bos_value_norm_ratio.hpp"
 #include "models/evaluate/first_token_attention.hpp"
+#include "models/evaluate/first_token_attention_by_trigger.hpp"
+#include "models/evaluate/first_token_attention_gated_by_trigger.hpp"
 #include "models/evaluate/first_token_attention_uniform.hpp"
+#include "models/evaluate/first_token_value_norm_ratio.hpp"
 #include "models/evaluate/gate_by_trigger.hpp"
 #include "models/evaluate/loss.hpp"
 #include "models/evaluate/loss_by_trigger.hpp"
 #include "models/evaluate/massive_activation.hpp"
 #include "models/evaluate/sink_rate.hpp"
+#include "models/io/units.hpp"
 
 namespace headgate::demo {
 
 namespace {
 
+using console::percent_text;
 using metrics::FigureRow;
 
 bool has_learnt(const FigureRow& report) { return report.at(metrics::kLossTrigger) < kNotLearnt; }
@@ -38,16 +40,17 @@ std::string gate_clause(const FigureRow& report) {
 
 /// Returns the figure of the attention to BOS that reaches the output.
 const metrics::Figure& passing_figure(const FigureRow& report) {
-  return report.find(metrics::kBosAttentionOtherGated) ? metrics::kBosAttentionOtherGated : metrics::kBosAttentionOther;
+  return report.find(metrics::kFirstTokenAttentionGatedOther) ? metrics::kFirstTokenAttentionGatedOther
+                                                              : metrics::kFirstTokenAttentionOther;
 }
 
 std::string baseline_sentence(const Spread& runs) {
   const std::string begin = fmt::format("Without a gate {} of the attention goes to BOS where there is nothing to copy",
-                                        percent(runs, metrics::kBosAttentionOther));
+                                        percent(runs, metrics::kFirstTokenAttentionOther));
   const FigureRow& report = runs.mean;
-  if (report.at(metrics::kBosAttentionOther) < metrics::kSinkThreshold) return begin + ": no sink here. ";
+  if (report.at(metrics::kFirstTokenAttentionOther) < metrics::kSinkThreshold) return begin + ": no sink here. ";
   constexpr double kSmallNorm = 0.5;
-  const double norm = report.at(metrics::kBosValueNormRatio);
+  const double norm = report.at(metrics::kFirstTokenValueNormRatio);
   if (norm < kSmallNorm) {
     return fmt::format("{}, which adds little: BOS's value has {:.2f} of the norm of the others. ", begin, norm);
   }
@@ -67,7 +70,8 @@ std::string gated_sentence(const std::string& name, SinkEffect effect, const Spr
                          : effect == SinkEffect::opposite ? ", more than without one"
                                                           : "";
   const metrics::Figure& figure = passing_figure(report);
-  const char* passes = &figure == &metrics::kBosAttentionOtherGated ? "goes there and passes the gate" : "goes there";
+  const char* passes =
+      &figure == &metrics::kFirstTokenAttentionGatedOther ? "goes there and passes the gate" : "goes there";
   return fmt::format("With {} gate {} {}{}{}. ", name, percent(runs, figure), passes, compared, gate_clause(report));
 }
 
@@ -105,17 +109,18 @@ std::string sink_sentence(const FigureRow& baseline, const std::vector<NamedFigu
     highest = std::max(highest, model.figures.at(metrics::kFirstTokenAttention));
     rate = std::max(rate, model.figures.at(metrics::kSinkRate));
   }
-  const std::string uniform = percent(baseline.at(metrics::kFirstTokenAttentionUniform));
+  const std::string uniform = percent_text(baseline.at(metrics::kFirstTokenAttentionUniform));
   if (rate == 0.0) {
     return fmt::format(
         "No head of any model has a sink on the first token: it gets at most {} of the attention of a model; "
         "uniform attention would give it {}. Sinks are not expected from so short a training. ",
-        percent(highest), uniform);
+        percent_text(highest), uniform);
   }
-  std::vector<std::string> parts{fmt::format("{} of them without a gate", percent(baseline.at(metrics::kSinkRate)))};
+  std::vector<std::string> parts{
+      fmt::format("{} of them without a gate", percent_text(baseline.at(metrics::kSinkRate)))};
   for (const NamedFigures& model : gated) {
     parts.push_back(
-        fmt::format("{} with {} gate", percent(model.figures.at(metrics::kSinkRate)), with_article(model.name)));
+        fmt::format("{} with {} gate", percent_text(model.figures.at(metrics::kSinkRate)), with_article(model.name)));
   }
   return fmt::format("Heads with a sink on the first token: {}. ", joined(parts));
 }
@@ -135,7 +140,7 @@ std::string activation_sentence(const FigureRow& baseline, const std::vector<Nam
 
 SinkEffect sink_effect(const FigureRow& baseline, const FigureRow& gated) {
   if (!has_learnt(baseline) || !has_learnt(gated)) return SinkEffect::not_learnt;
-  const double without = baseline.at(metrics::kBosAttentionOther);
+  const double without = baseline.at(metrics::kFirstTokenAttentionOther);
   const double with = gated.at(passing_figure(gated));
   if (without - with < -kSinkNoise) return SinkEffect::opposite;
   if (without < metrics::kSinkThreshold) return SinkEffect::no_sink;

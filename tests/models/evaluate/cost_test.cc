@@ -64,7 +64,7 @@ TEST_F(Costs, Evaluation_EveryMetric_TakesNoMoreMemoryThanItsInputs) {
     return Evaluator<double>::planned_bytes(config, kTinyBatch, parse_metrics(names));
   };
   constexpr std::size_t kNumber = sizeof(double) * kTokens;
-  EXPECT_EQ(bytes({"massive_activation,layer_loss,bos_value_norm_ratio"}), 0U);
+  EXPECT_EQ(bytes({"massive_activation,layer_loss,first_token_value_norm_ratio"}), 0U);
   EXPECT_EQ(bytes({"loss"}), kNumber);
   EXPECT_EQ(bytes({"sink_rate"}), static_cast<std::size_t>(config.heads) * kNumber);
   EXPECT_EQ(bytes({"gate_mean,gate_below"}), static_cast<std::size_t>(config.heads) * kNumber) << "one gate a head";

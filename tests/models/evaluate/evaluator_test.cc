@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "headgate/error.hpp"
-#include "models/evaluate/bos_value_norm_ratio.hpp"
 #include "models/evaluate/first_token_attention.hpp"
+#include "models/evaluate/first_token_value_norm_ratio.hpp"
 #include "models/evaluate/gate_below.hpp"
 #include "models/evaluate/gate_by_trigger.hpp"
 #include "models/evaluate/gate_mean.hpp"
@@ -264,7 +264,7 @@ TEST(Evaluator, Figures_LinearAttentionAlone_AreNullOfAttention) {
   const Report report = evaluate(config, /*with_triggers=*/true).report;
   EXPECT_EQ(report.overall.find(kFirstTokenAttention), std::nullopt);
   EXPECT_EQ(report.overall.find(kGateMean), std::nullopt);
-  EXPECT_EQ(report.backcopy->find(kBosValueNormRatio), std::nullopt);
+  EXPECT_EQ(report.backcopy->find(kFirstTokenValueNormRatio), std::nullopt);
   EXPECT_TRUE(report.overall.find(kLossNats).has_value());
 }
 
@@ -353,7 +353,7 @@ TEST(Evaluator, Figure_NaNInTheModel_IsNaN) {
     EXPECT_TRUE(std::isnan(gate.at(kGateBelowTenth)));
     EXPECT_TRUE(std::isnan(gate.at(kGateBelowHundredth)));
     const FigureRow backcopy = evaluate_broken("self_attn.v_proj.weight", in_first).backcopy.value();
-    EXPECT_TRUE(std::isnan(backcopy.at(kBosValueNormRatio)));
+    EXPECT_TRUE(std::isnan(backcopy.at(kFirstTokenValueNormRatio)));
   }
 }
 

@@ -150,7 +150,7 @@ Values gate_below_of_head(const PlainBatches& e, std::size_t layer, std::int64_t
   return {tenth.maybe(), hundredth.maybe()};
 }
 
-Values bos_attention_gated(const PlainBatches& e) {
+Values first_token_attention_gated_by_trigger(const PlainBatches& e) {
   Average mean;
   for (std::size_t run = 0; run < e.runs.size(); ++run) {
     for (std::size_t layer = 0; layer < e.runs[run].layers.size(); ++layer) {
@@ -238,7 +238,7 @@ Values gate_below(const PlainBatches& e, std::size_t layer) {
   return {tenth.maybe(), hundredth.maybe()};
 }
 
-Values bos_attention(const PlainBatches& e) {
+Values first_token_attention_by_trigger(const PlainBatches& e) {
   Average trigger, other;
   for (std::size_t run = 0; run < e.runs.size(); ++run) {
     for (std::size_t layer = 0; layer < e.runs[run].layers.size(); ++layer) {
@@ -281,7 +281,7 @@ Values loss_by_trigger(const PlainBatches& e) {
   return {trigger.value(), other.value()};
 }
 
-Values bos_value_norm_ratio(const PlainBatches& e) {
+Values first_token_value_norm_ratio(const PlainBatches& e) {
   Average ratio;
   for (const models::PlainRun& run : e.runs) {
     for (const models::PlainLayer& layer : run.layers) {
@@ -427,11 +427,11 @@ constexpr PlainMetric kPlain[] = {
     {"hidden_first_token", over_heads<hidden_first_token_of_head>, nullptr, hidden_first_token_of_head},
     {"reach", over_heads<reach_of_head>, nullptr, reach_of_head},
     {"state_rank", over_heads<state_rank_of_head>, nullptr, state_rank_of_head},
-    {"bos_attention", nullptr, bos_attention},
+    {"first_token_attention_by_trigger", nullptr, first_token_attention_by_trigger},
     {"gate_by_trigger", nullptr, gate_by_trigger},
     {"loss_by_trigger", nullptr, loss_by_trigger},
-    {"bos_value_norm_ratio", nullptr, bos_value_norm_ratio},
-    {"bos_attention_gated", nullptr, bos_attention_gated},
+    {"first_token_value_norm_ratio", nullptr, first_token_value_norm_ratio},
+    {"first_token_attention_gated_by_trigger", nullptr, first_token_attention_gated_by_trigger},
 };
 
 }  // namespace

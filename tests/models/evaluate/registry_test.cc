@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <set>
+#include <span>
 #include <string>
 
 #include "headgate/error.hpp"
@@ -40,28 +41,29 @@ TEST(Registry, Metrics_KeysOfAnObject_AreUnique) {
       for (const Figure& figure : metric->figures) {
         EXPECT_TRUE(keys.insert(figure.key).second) << figure.key;
         EXPECT_TRUE(figure.key != "layers" && figure.key != "backcopy" && figure.key != "tokens" &&
-                    figure.key != "gate_threshold" && figure.key != "text_bytes" && figure.key != "heads")
+                    figure.key != "gate_threshold" && figure.key != "seq_len" && figure.key != "text_bytes" &&
+                    figure.key != "heads")
             << figure.key;
       }
     }
   }
 }
 
-TEST(Registry, Columns_EveryMetric_FitTheirHeadings) {
+TEST(Registry, Heading_OfEveryColumn_SelectsItsMetric) {
   for (const bool of_triggers : {false, true}) {
     for (const Figure* figure : figures_of(all_metrics(), of_triggers)) {
-      if (figure->column.width == 0) continue;
-      EXPECT_LT(figure->column.head.size(), static_cast<std::size_t>(figure->column.width)) << figure->key;
+      const MetricList selected = parse_metrics({std::string(figure->heading())});
+      ASSERT_EQ(selected.size(), 1U) << figure->key;
+      const std::span<const Figure> figures = selected.front()->figures;
+      const auto is_it = [figure](const Figure& each) { return each.key == figure->key; };
+      EXPECT_TRUE(std::any_of(figures.begin(), figures.end(), is_it)) << figure->key;
     }
   }
 }
 
-TEST(Registry, MetricsByTrigger_OneOrTwoFigures_HaveHeadings) {
-  for (const Metric* metric : all_metrics()) {
-    if (metric->scope != Scope::triggers) continue;
-    EXPECT_LE(metric->figures.size(), 2U) << metric->name;
-    EXPECT_FALSE(metric->heads.one_model.empty() || metric->heads.compared.empty()) << metric->name;
-    for (const Figure& figure : metric->figures) EXPECT_GT(figure.column.width, 0) << figure.key;
+TEST(Registry, MetricsByTrigger_EveryFigure_HasAColumn) {
+  for (const Figure* figure : figures_of(all_metrics(), /*of_triggers=*/true)) {
+    EXPECT_NE(figure->decimals, kNoColumn) << figure->key;
   }
 }
 
@@ -127,7 +129,7 @@ TEST(ThatApply, MetricsByTrigger_TaskWithoutTriggers_AreLeftOut) {
   for (const Metric* metric : that_apply(all_metrics(), /*has_triggers=*/false)) {
     EXPECT_NE(metric->scope, Scope::triggers) << metric->name;
   }
-  EXPECT_TRUE(that_apply(parse_metrics({"bos_attention"}), /*has_triggers=*/false).empty());
+  EXPECT_TRUE(that_apply(parse_metrics({"first_token_attention_by_trigger"}), /*has_triggers=*/false).empty());
 }
 
 /// Returns a row of the tables in docs/reference/training.md, "Figures of an evaluation".

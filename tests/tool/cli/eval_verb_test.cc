@@ -161,7 +161,7 @@ TEST_F(EvalVerbTest, Json_Keys_AreThoseOfTheRegistry) {
       EXPECT_EQ(all.at("layers")[0].contains(std::string(figure.key)), of_layers) << figure.key;
     }
   }
-  figures.insert({"layers", "backcopy", "tokens"});
+  figures.insert({"layers", "backcopy", "tokens", "seq_len"});
   EXPECT_EQ(keys_of(all), figures);
 }
 
@@ -261,42 +261,69 @@ TEST_F(EvalVerbTest, Metrics_Chosen_AreGiven) {
                  "--metrics decay,reach: only models with layers of linear attention have it");
   const json some = evaluated("run", {"--metrics", "sink-rate,gate_mean", "--metrics", "loss"});
   EXPECT_EQ(keys_of(some), (std::set<std::string>{"loss_nats", "bits_per_byte", "perplexity", "sink_rate", "gate_mean",
-                                                  "layers", "tokens"}));
+                                                  "layers", "tokens", "seq_len"}));
   EXPECT_EQ(keys_of(some.at("layers")[1]), (std::set<std::string>{"sink_rate", "gate_mean"}));
   for (const char* key : {"loss_nats", "gate_mean", "tokens"}) EXPECT_EQ(some.at(key), all.at(key)) << key;
   EXPECT_EQ(some.at("layers")[1].at("gate_mean"), all.at("layers")[1].at("gate_mean"));
   EXPECT_EQ(evaluated("run", {"--metrics", "loss_nats"}), evaluated("run", {"--metrics", "loss"})) << "a key of JSON";
   const std::string table = verb.eval("run", {"--metrics", "gate_below"}).out;
-  EXPECT_NE(table.find("\n layer    <0.1   <0.01\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("\n             gate   gate\n            below  below\n     layer    0.1   0.01\n"),
+            std::string::npos)
+      << "a heading says, downwards, what --metrics takes: " << table;
   EXPECT_EQ(table.find("perplexity"), std::string::npos) << table;
   const std::string loss = verb.eval("run", {"--metrics", "loss"}).out;
   EXPECT_NE(loss.find("perplexity"), std::string::npos) << loss;
   EXPECT_EQ(loss.find("layer"), std::string::npos) << "no table of layers without a figure of a layer: " << loss;
   expect_refused(verb.eval("run", {"--metrics", "loss,poetry"}), "eval",
                  "metrics: 'poetry' is none of loss, layer_loss, first_token_attention,");
-  expect_refused(verb.eval("run", {"--metrics", "bos_attention"}), "eval", "only tasks with triggers have it");
+  expect_refused(verb.eval("run", {"--metrics", "first_token_attention_other"}), "eval",
+                 "only tasks with triggers have it");
+}
+
+/// Returns the headings of the first table whose rows begin with `row`, each read downwards with '_' between its words.
+std::vector<std::string> headings(const std::string& text, const std::string& row) {
+  std::istringstream in(text);
+  std::vector<std::string> above;
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("     " + row + "  ")) break;
+    line.empty() ? above.clear() : above.push_back(line);
+  }
+  std::vector<std::string> out;
+  for (std::size_t begin = 0, end = 0; end < above.back().size();
+       begin = end) {  // columns end where their heading does
+    end = above.back().find(' ', above.back().find_first_not_of(' ', begin));
+    end = std::min(end, above.back().size());
+    std::string name;
+    for (const std::string& line : above) {
+      std::istringstream words(begin < line.size() ? line.substr(begin, end - begin) : "");
+      for (std::string word; words >> word;) name += (name.empty() ? "" : "_") + word;
+    }
+    if (name != "model" && name != "layer") out.push_back(name);
+  }
+  return out;
 }
 
 TEST_F(EvalVerbTest, MetricsByTrigger_Chosen_AreGiven) {
   ASSERT_EQ(verb.train("run", {"--task", "bigram-backcopy"}).status, 0);
-  const std::vector<std::string> asked = {"--tokens", "320", "--metrics", "loss_by_trigger,bos_value_norm_ratio"};
+  const std::vector<std::string> asked = {"--tokens", "320", "--metrics",
+                                          "loss_by_trigger,first_token_value_norm_ratio"};
   const json all = evaluated("run", {"--tokens", "320"}), some = evaluated("run", asked);
-  EXPECT_EQ(keys_of(some), (std::set<std::string>{"layers", "backcopy", "tokens"}));
+  EXPECT_EQ(keys_of(some), (std::set<std::string>{"layers", "backcopy", "tokens", "seq_len"}));
   EXPECT_EQ(keys_of(some.at("backcopy")),
-            (std::set<std::string>{"loss_trigger", "loss_other", "bos_value_norm_ratio"}));
+            (std::set<std::string>{"loss_trigger", "loss_other", "first_token_value_norm_ratio"}));
   for (const auto& item : some.at("backcopy").items()) EXPECT_EQ(item.value(), all.at("backcopy").at(item.key()));
   const std::string table = verb.eval("run", asked).out;
-  EXPECT_NE(table.find("\n                    loss\n         trigger "), std::string::npos) << table;
-  EXPECT_NE(table.find("\nnorm of the BOS value over the others': "), std::string::npos) << table;
-  const std::string run = verb.path("run"), indent(run.size(), ' ');
+  const std::string run = verb.path("run");
+  const std::vector<std::string> names = headings(table, run);
+  EXPECT_EQ(names, (std::vector<std::string>{"loss_trigger", "loss_other", "first_token_value_norm_ratio"})) << table;
   const std::string compared = testing::headgate({"eval", run, run, "--text", verb.text(), "--tokens", "320"}).out;
-  std::string heads = "  attention to BOS      gate              loss              BOS value   BOS past\n";
-  heads.append(indent)
-      .append("  trigger   other   trigger   other   trigger   other      norm             gate\n")
-      .append(run);
-  EXPECT_NE(compared.find(heads), std::string::npos) << compared;
-  heads.assign("      loss  to first  uniform   sinks   max |h|    gate    <0.1   <0.01\n").append(run);
-  EXPECT_NE(compared.find(heads), std::string::npos) << compared;
+  EXPECT_EQ(headings(compared, run),
+            (std::vector<std::string>{"loss_nats", "first_token_attention", "first_token_attention_uniform",
+                                      "sink_rate", "massive_activation"}))
+      << "no column of a gate that no model has: " << compared;
+  for (const std::string& name : headings(compared, run)) {
+    EXPECT_EQ(verb.eval("run", {"--tokens", "320", "--metrics", name}).status, 0) << name;
+  }
 }
 
 TEST_F(EvalVerbTest, Figures_WiderThanTheirColumns_StayApart) {
@@ -346,14 +373,15 @@ TEST_F(EvalVerbTest, HeldOutText_OfARun_IsThatOfItsTraining) {
 TEST_F(EvalVerbTest, Task_OfAModel_IsKnown) {
   ASSERT_EQ(verb.train("run", {"--task", "bigram-backcopy", "--gate", "headwise"}).status, 0);
   const json backcopy = evaluated("run", {"--tokens", "320"}).at("backcopy");
-  for (const char* key : {"bos_attention_trigger", "bos_attention_other", "gate_trigger", "gate_other", "loss_trigger",
-                          "loss_other", "bos_value_norm_ratio", "bos_attention_other_gated"}) {
+  for (const char* key :
+       {"first_token_attention_trigger", "first_token_attention_other", "gate_trigger", "gate_other", "loss_trigger",
+        "loss_other", "first_token_value_norm_ratio", "first_token_attention_gated_other"}) {
     EXPECT_TRUE(backcopy.at(key).is_number()) << key;
   }
   EXPECT_FALSE(evaluated("run", {"--task", "text"}).contains("backcopy"));
   const Outcome table = verb.eval("run", {"--tokens", "320"});
   EXPECT_EQ(table.status, 0);
-  for (const char* told : {"loss ", "layer", "to BOS", "other position", "norm of the BOS value"}) {
+  for (const char* told : {"loss ", "layer", "trigger", "attention", "ratio"}) {
     EXPECT_NE(table.out.find(told), std::string::npos) << told;
   }
 }
@@ -380,6 +408,43 @@ TEST_F(EvalVerbTest, Text_ShorterThanASequence_IsOneSequence) {
   testing::write_bytes(verb.text(), "the gate");
   EXPECT_EQ(evaluated("run").at("tokens"), 7);
   EXPECT_EQ(evaluated("run", {"--seq-len", "4"}).at("tokens"), 4);
+  testing::write_bytes(verb.text(), "t");
+  for (const char* name : {"eval", "xray"}) {
+    expect_refused(testing::headgate({name, verb.path("run"), "--text", verb.text()}), name,
+                   verb.text() + ": the text is one token: there is nothing to predict after it");
+  }
+}
+
+TEST_F(EvalVerbTest, Text_GreaterThanTheDefault_IsReadInPart) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  testing::write_bytes(verb.text(), testing::prose(70000));
+  const std::vector<std::string> quick{"--metrics", "loss", "--json"};
+  const auto read = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = quick;
+    all.insert(all.end(), more.begin(), more.end());
+    return verb.eval("run", all);
+  };
+  const Outcome some = read({});
+  EXPECT_EQ(some.err,
+            "headgate eval: reads 65536 of the text's 69984 tokens, in sequences spread evenly over it; --tokens all "
+            "reads all of it\n");
+  EXPECT_EQ(json::parse(some.out).at("tokens"), 65536);
+  EXPECT_EQ(read({"--quiet"}).err, "");
+  const Outcome all = read({"--tokens", "all"});
+  EXPECT_EQ(all.err, "");
+  EXPECT_EQ(json::parse(all.out).at("tokens"), 69984);
+  EXPECT_EQ(read({"--tokens", "70000"}).out, all.out);
+  expect_refused(read({"--tokens", "every"}), "eval",
+                 "--tokens: must be a whole number from 1 to 1099511627776, or all, got every");
+  expect_refused(read({"--task", "bigram-backcopy", "--tokens", "all"}), "eval", "--tokens all: the sequences of this");
+}
+
+TEST_F(EvalVerbTest, Text_AmongTheModels_IsTakenForAText) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  for (const char* name : {"eval", "xray"}) {
+    expect_refused(testing::headgate({name, verb.path("run"), verb.text()}), name,
+                   verb.text() + " was taken for a MODEL, but is a text: give it as --text " + verb.text());
+  }
 }
 
 /// Returns a safetensors file with every element of one f32 tensor replaced, and without its metadata, which holds a
@@ -431,7 +496,11 @@ TEST_F(EvalVerbTest, Tokens_LimitGiven_IsNotExceeded) {
     EXPECT_TRUE(one.at(key).is_null()) << key << " of a sequence of one token";
     EXPECT_TRUE(one.at("layers")[1].at(key).is_null()) << key;
   }
-  EXPECT_NE(verb.eval("run", {"--tokens", "1"}).out.find('-'), std::string::npos);
+  const std::string text = verb.eval("run", {"--tokens", "1"}).out;
+  EXPECT_NE(text.find("\nA sequence of one token has no figures of attention: its query sees itself alone.\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find(" attention\n"), std::string::npos) << "no empty columns: " << text;
   expect_refused(verb.eval("run", {"--tokens", "3", "--seq-len", "4"}), "eval",
                  "--tokens 3 is less than a sequence of --seq-len 4");
 }
@@ -497,7 +566,7 @@ TEST_F(EvalVerbTest, Models_Several_AreComparedOnTheSameTokens) {
     EXPECT_EQ(object, evaluated(run)) << "as if evaluated alone";
   }
   const Outcome table = testing::headgate(both);
-  for (const std::string& told : {verb.path("plain") + " ", verb.path("gated") + " ", std::string("to first")}) {
+  for (const std::string& told : {verb.path("plain") + " ", verb.path("gated") + " ", std::string("massive")}) {
     EXPECT_NE(table.out.find(told), std::string::npos) << table.out;
   }
   std::vector<std::string> by_layer = both;

@@ -20,6 +20,11 @@ TEST(TextTable, Table_Printed_AlignsItsColumns) {
             "     a        10.125  0.5\n");
 }
 
+TEST(HeadingLines, Headings_OfSeveralWords_EndInTheLastLine) {
+  EXPECT_EQ(heading_lines({"layer", "first_token", "gate_below_0.1", ""}),
+            (TableLines{{"", "", "gate", ""}, {"", "first", "below", ""}, {"layer", "token", "0.1", ""}}));
+}
+
 TEST(Paragraph, Paragraph_Printed_FitsItsColumns) {
   std::string words;
   for (int i = 0; i < 60; ++i) words += "attention ";
@@ -54,6 +59,11 @@ TEST(Units, Figure_Printed_HasFourDigitsOrADash) {
   EXPECT_EQ(figure_text(0.123456), "0.1235");
   EXPECT_EQ(figure_text(0.0), "0");
   EXPECT_EQ(figure_text(std::nullopt), "-");
+}
+
+TEST(Units, Percent_Printed_IsWholeUnlessTooCoarse) {
+  EXPECT_EQ(percent_text(0.512), "51%");
+  EXPECT_EQ(percent_text(0.0042), "0.4%");
 }
 
 TEST(ShellWord, Word_ShellWouldSplitOrExpand_IsQuoted) {

@@ -6,18 +6,17 @@
 #include <sstream>
 #include <string>
 
-#include "models/evaluate/bos_attention.hpp"
-#include "models/evaluate/bos_attention_gated.hpp"
-#include "models/evaluate/bos_value_norm_ratio.hpp"
 #include "models/evaluate/first_token_attention.hpp"
+#include "models/evaluate/first_token_attention_by_trigger.hpp"
+#include "models/evaluate/first_token_attention_gated_by_trigger.hpp"
 #include "models/evaluate/first_token_attention_uniform.hpp"
+#include "models/evaluate/first_token_value_norm_ratio.hpp"
 #include "models/evaluate/gate_by_trigger.hpp"
 #include "models/evaluate/loss.hpp"
 #include "models/evaluate/loss_by_trigger.hpp"
 #include "models/evaluate/massive_activation.hpp"
 #include "models/evaluate/sink_rate.hpp"
 #include "tool/console/table.hpp"
-#include "tool/demo/real_model.hpp"
 
 namespace headgate::demo {
 namespace {
@@ -27,11 +26,11 @@ using metrics::FigureRow;
 /// A model that has learnt to copy; `bos` is its attention to BOS where there is nothing to copy.
 FigureRow report_of(double bos) {
   FigureRow report;
-  report.set(metrics::kBosAttentionTrigger, 0.01);
-  report.set(metrics::kBosAttentionOther, bos);
+  report.set(metrics::kFirstTokenAttentionTrigger, 0.01);
+  report.set(metrics::kFirstTokenAttentionOther, bos);
   report.set(metrics::kLossTrigger, 0.003);
   report.set(metrics::kLossOther, 2.4);
-  report.set(metrics::kBosValueNormRatio, 0.05);
+  report.set(metrics::kFirstTokenValueNormRatio, 0.05);
   return report;
 }
 
@@ -121,17 +120,17 @@ TEST(BackcopyVerdict, Verdict_GateAndValue_SaysWhatTheyDo) {
   expect_says(verdict(gated(0.06, 0.80, 0.10)), "; the gate opens where there is nothing to copy (0.80 there");
   expect_does_not_say(verdict(report_of(0.06)), "the gate ");
   FigureRow full = report_of(0.97);
-  full.set(metrics::kBosValueNormRatio, 0.9);
+  full.set(metrics::kFirstTokenValueNormRatio, 0.9);
   expect_says(backcopy_verdict(once(full), {}), "although BOS's value is not small (0.90 of the norm of the others).");
 }
 
 TEST(BackcopyVerdict, Verdict_GatedAttention_CountsWhatPassesTheGate) {
   FigureRow closed = gated(0.90);
-  closed.set(metrics::kBosAttentionOtherGated, 0.004);
+  closed.set(metrics::kFirstTokenAttentionGatedOther, 0.004);
   EXPECT_EQ(sink_effect(report_of(0.97), closed), SinkEffect::clear);
   expect_says(backcopy_verdict(once(report_of(0.97)), {{"headwise", once(closed)}}),
               "With a headwise gate 0.4% goes there and passes the gate; the gate closes");
-  closed.set(metrics::kBosAttentionOtherGated, 0.95);
+  closed.set(metrics::kFirstTokenAttentionGatedOther, 0.95);
   EXPECT_EQ(sink_effect(report_of(0.97), closed), SinkEffect::none);
 }
 
@@ -140,29 +139,6 @@ TEST(BackcopyVerdict, Verdict_SeveralSeeds_SaysMeanAndRange) {
                                             {{"headwise", spread_of({gated(0.02), gated(0.04)})}});
   expect_says(text, "Without a gate 85% (71% to 99%) of the attention goes to BOS");
   expect_says(text, "With a headwise gate 3% (2% to 4%) goes there;");
-}
-
-TEST(SinkVerdict, Verdict_EachCase_FollowsFromTheFigures) {
-  const auto verdict = [](double first, double rate) {
-    FigureRow row;
-    row.set(metrics::kFirstTokenAttention, first);
-    row.set(metrics::kFirstTokenAttentionUniform, 0.006);
-    row.set(metrics::kSinkRate, rate);
-    row.set(metrics::kMassiveActivation, 1234.0);
-    return sink_verdict("m", row);
-  };
-  EXPECT_EQ(verdict(0.36, 0.54),
-            "36% of the attention of m goes to the first token; uniform attention would give it 0.6%: a "
-            "sink. 54% of its heads have a sink there, and its largest activation is 1234.");
-  expect_says(verdict(0.1, 0.2), ": a sink in some heads. 20% of its heads");
-  expect_says(verdict(0.01, 0.0), "0.6%: no sink.");
-}
-
-TEST(RankSentence, RankSentence_AnyModels_NamesEach) {
-  EXPECT_EQ(
-      rank_sentence({{"no gate", 4.44}, {"elementwise", 7.92}}),
-      "What a head writes over this text has so many directions, its effective rank, mean over heads: 4.4 (no gate), "
-      "7.9 (elementwise).");
 }
 
 FigureRow evaluation(double loss, double first_token, double sink_rate, double activation) {

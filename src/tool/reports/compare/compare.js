@@ -23,9 +23,9 @@ function buildSummary() {
   byId("source").textContent = runs.length === 1 ? "One run." : `${runs.length} runs.`;
   byId("cards").replaceChildren(...runs.map(runCard));
   fillTable(byId("last"), keysOf(runs.map(({ last }) => last)), runs.map(({ last, lowest }) => (key) =>
-    el("td", { title: known(last[key]) ? null : "this run has none" }, number(last[key]),
+    el("td", { title: known(last[key]) ? null : "this run has none" }, shown(key, last[key]),
       lowest[key] ? el("span", { class: "lowest" },
-        `lowest ${number(lowest[key].value)}, step ${number(lowest[key].step)}`) : null)));
+        `lowest ${shown(key, lowest[key].value)}, step ${number(lowest[key].step)}`) : null)));
 }
 
 // ---- charts

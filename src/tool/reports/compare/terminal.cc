@@ -48,7 +48,7 @@ std::vector<const metrics::Figure*> columns_of(const std::vector<ComparedRun>& r
   out.insert(out.end(), of_models.begin(), of_models.end());
   std::erase_if(out, [&](const metrics::Figure* figure) {
     const auto has = [&](const ComparedRun& run) { return run.recorded.find(*figure) != nullptr; };
-    return figure->column.head.empty() || std::none_of(runs.begin(), runs.end(), has);
+    return figure->decimals == metrics::kNoColumn || std::none_of(runs.begin(), runs.end(), has);
   });
   return out;
 }
@@ -60,11 +60,12 @@ bool has_lowest(const metrics::Figure* figure) {
 
 std::string table_text(const std::vector<ComparedRun>& runs) {
   const std::vector<const metrics::Figure*> columns = columns_of(runs);
-  std::vector<std::vector<std::string>> lines{{"run", "steps", "tokens"}};
+  std::vector<std::string> headings{"run", "steps", "tokens"};
   for (const metrics::Figure* figure : columns) {
-    lines.front().emplace_back(figure->column.head);
-    if (has_lowest(figure)) lines.front().emplace_back("lowest");
+    headings.emplace_back(figure->heading());
+    if (has_lowest(figure)) headings.emplace_back("lowest");
   }
+  console::TableLines lines = console::heading_lines(headings);
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const train::RecordedRun& recorded = runs[i].recorded;
     std::vector<std::string> line{fmt::format("{}  {}", letter_of(i), console::terminal_text(runs[i].name)),
@@ -130,9 +131,7 @@ std::string chart_text(const std::vector<ComparedRun>& runs, const metrics::Figu
   }
   if (!(values.low <= values.high)) return "";
   const std::vector<std::string> rows = plot(curves, steps, values);
-  const std::string_view head = figure.column.head;
-  std::string out = fmt::format("\n{:{}}{}{}\n", "", console::kTextIndent, figure.key,
-                                head.empty() ? std::string() : fmt::format(", above: {}", head));
+  std::string out = fmt::format("\n{:{}}{}\n", "", console::kTextIndent, figure.heading());
   out += console::paragraph(std::string(figure.meaning));
   for (std::size_t row = 0; row < kRows; ++row) {
     const std::string label = row == 0           ? figure_text(values.high)

@@ -54,7 +54,7 @@ std::string page_of(const PageParts& parts, const ordered_json& report) {
 }
 
 ordered_json figure_json(const metrics::Figure& figure) {
-  std::string name(figure.key);
+  std::string name(figure.heading());
   std::replace(name.begin(), name.end(), '_', ' ');
   return {{"key", figure.key}, {"name", name}, {"sentence", figure.meaning}, {"share", figure.is_share}};
 }

@@ -62,7 +62,7 @@ TEST_F(CompareVerbTest, Report_TrainedRuns_ShowsWhatTrainingRecorded) {
 
   const Outcome text = compare({"plain", "gated"});
   ASSERT_EQ(text.status, 0) << text.err;
-  EXPECT_NE(text.out.find("max |h|"), std::string::npos);
+  EXPECT_NE(text.out.find("activation"), std::string::npos);
   EXPECT_EQ(text.out.find('\x1b'), std::string::npos) << "no colours";
 }
 

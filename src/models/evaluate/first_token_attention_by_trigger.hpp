@@ -10,21 +10,21 @@
 
 namespace headgate::metrics {
 
-inline constexpr std::array<Figure, 2> kBosAttentionFigures{{
-    {.key = "bos_attention_trigger", .null_for_one_token = true, .is_share = true, .column = {"trigger", 10, 4}},
-    {.key = "bos_attention_other",
+inline constexpr std::array<Figure, 2> kFirstTokenAttentionByTriggerFigures{{
+    {.key = "first_token_attention_trigger", .null_for_one_token = true, .is_share = true, .decimals = 4},
+    {.key = "first_token_attention_other",
      .null_for_one_token = true,
      .is_share = true,
-     .column = {"other", 8, 4},
-     .demo = {"to BOS,", "elsewhere", 3}},
+     .decimals = 4,
+     .demo_decimals = 3},
 }};
-inline constexpr const Figure& kBosAttentionTrigger = kBosAttentionFigures[0];
-inline constexpr const Figure& kBosAttentionOther = kBosAttentionFigures[1];
+inline constexpr const Figure& kFirstTokenAttentionTrigger = kFirstTokenAttentionByTriggerFigures[0];
+inline constexpr const Figure& kFirstTokenAttentionOther = kFirstTokenAttentionByTriggerFigures[1];
 
 template <typename T>
-class BosAttentionSums : public Sums<T> {
+class FirstTokenAttentionByTriggerSums : public Sums<T> {
  public:
-  explicit BosAttentionSums(const models::DecoderConfig& /*config*/) {}
+  explicit FirstTokenAttentionByTriggerSums(const models::DecoderConfig& /*config*/) {}
 
   void add_layer(const LayerSample<T>& sample) override {
     const std::int64_t N = sample.tokens();
@@ -40,21 +40,20 @@ class BosAttentionSums : public Sums<T> {
   MeanByTrigger mean_;
 };
 
-inline constexpr Metric kBosAttention{
-    .name = "bos_attention",
+inline constexpr Metric kFirstTokenAttentionByTrigger{
+    .name = "first_token_attention_by_trigger",
     .definition =
         "softmax weight on token 0, BOS, apart by whether the query's token is a trigger: mean over layers, "
         "heads and queries 1 … T−1",
-    .figures = kBosAttentionFigures,
+    .figures = kFirstTokenAttentionByTriggerFigures,
     .scope = Scope::triggers,
     .layers = MetricLayers::first_token,
     .inputs = {Input::first_token_weights},
-    .sums = kSumsOf<BosAttentionSums>,
-    .heads = {.one_model = "to BOS", .compared = "attention to BOS", .indent = 2},
+    .sums = kSumsOf<FirstTokenAttentionByTriggerSums>,
     .training_text =
         [](const FigureRow& row) {
-          return text_of_figure(row, kBosAttentionOther, "; BOS attention {:.3f}") +
-                 text_of_figure(row, kBosAttentionTrigger, ", after a trigger {:.3f}");
+          return text_of_figure(row, kFirstTokenAttentionOther, "; first-token attention {:.3f} at other tokens") +
+                 text_of_figure(row, kFirstTokenAttentionTrigger, ", {:.3f} at triggers");
         },
 };
 

@@ -11,15 +11,13 @@
 
 namespace headgate::metrics {
 
-inline constexpr Figure kBosValueNormRatio{.key = "bos_value_norm_ratio",
-                                           .null_for_one_token = true,
-                                           .column = {"norm", 10, 4},
-                                           .demo = {"norm of", "BOS value", 3}};
+inline constexpr Figure kFirstTokenValueNormRatio{
+    .key = "first_token_value_norm_ratio", .null_for_one_token = true, .decimals = 4, .demo_decimals = 3};
 
 template <typename T>
-class BosValueNormRatioSums : public Sums<T> {
+class FirstTokenValueNormRatioSums : public Sums<T> {
  public:
-  explicit BosValueNormRatioSums(const models::DecoderConfig& /*config*/) {}
+  explicit FirstTokenValueNormRatioSums(const models::DecoderConfig& /*config*/) {}
 
   void add_layer(const LayerSample<T>& sample) override {
     const std::int64_t B = sample.view.shape.batch, seq = sample.view.shape.seq, H = sample.view.v.shape[1];
@@ -58,17 +56,16 @@ class BosValueNormRatioSums : public Sums<T> {
   std::vector<Norms> norms_;  // (B,H) of the layer whose parts are added
 };
 
-inline constexpr Metric kBosValueNormRatioMetric{
-    .name = "bos_value_norm_ratio",
+inline constexpr Metric kFirstTokenValueNormRatioMetric{
+    .name = "first_token_value_norm_ratio",
     .definition =
         "‖v₀‖ over the mean of ‖v_j‖, j ≥ 1, v as the weighted sum sees it (after a gate at g2): mean over "
         "sequences, layers and key/value heads",
-    .figures = {&kBosValueNormRatio, 1},
+    .figures = {&kFirstTokenValueNormRatio, 1},
     .scope = Scope::triggers,
     .layers = MetricLayers::attention,
     .inputs = {Input::values},
-    .sums = kSumsOf<BosValueNormRatioSums>,
-    .heads = {.one_model = "norm of the BOS value over the others'", .compared = "BOS value", .indent = 7},
+    .sums = kSumsOf<FirstTokenValueNormRatioSums>,
 };
 
 }  // namespace headgate::metrics
