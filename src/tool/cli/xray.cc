@@ -16,6 +16,7 @@
 #include "tool/cli/enum_option.hpp"
 #include "tool/cli/eval_text.hpp"
 #include "tool/cli/json_option.hpp"
+#include "tool/cli/model_arguments.hpp"
 #include "tool/cli/output_files.hpp"
 #include "tool/cli/precision_option.hpp"
 #include "tool/cli/threads.hpp"
@@ -63,6 +64,7 @@ int run_xray(const XrayOptions& o) {
     return kSuccess;
   }
   if (o.choices.models.empty()) throw UsageError("MODEL is required");
+  refuse_texts(o.choices.models);
   const std::string& token_ids = o.choices.token_ids;
   if (o.choices.text.empty() == token_ids.empty()) throw UsageError("one of --text and --token-ids is required");
   check_outputs({{"--out", o.out}, {"--json-out", o.json.file}}, [&](InputFiles& inputs) {
@@ -84,6 +86,7 @@ int run_xray(const XrayOptions& o) {
   if (!o.out.empty()) write_output("xray", o.out, xray::report_page(report));
   o.json.write("xray", page::json_text(report));
   if (o.out.empty() && !o.json.wanted()) fmt::print("{}", xray::headline_text(models, map_style()));
+  if (!o.out.empty() && !o.json.print) fmt::print("{}", xray::verdicts_text(models));
   int status = kSuccess;
   for (const xray::ModelXray& model : models) {
     if (!check_finite("xray", model.name, model.evaluation)) status = kCheckFailed;
@@ -101,7 +104,9 @@ Verb add_xray(CommandLine& line) {
       "Attention maps, gates, sinks, massive activations and ranks, head by head and token by token, of one model or "
       "several side by side. Layers of linear attention have their decay, output gate, state and hidden weights. MODEL "
       "is a directory made by `headgate train`, a directory of Hugging Face's, or a GGUF "
-      "file. Without --out, --json and --json-out the main figures are printed, with small maps of layers and heads.");
+      "file. Without --json, what the figures say is printed; without --out and --json-out too, the main figures "
+      "follow, "
+      "with small maps of layers and heads.");
   verb.arguments("MODEL", o->choices.models, std::string(kModelHelp) + "; several are compared side by side")
       .optional();
   verb.values("--text", o->choices.text, "PATH", "UTF-8 text: a file, or a directory with all files below it");
@@ -139,7 +144,7 @@ Verb add_xray(CommandLine& line) {
       "  headgate xray run --text book.txt\n"
       "  headgate xray run-plain run-gated --text book.txt --out report.html\n"
       "  headgate xray SmolLM2.gguf --text book.txt --tokens 512 --json-out report.json");
-  return {"xray", [o] { return run_xray(*o); }};
+  return {"xray", [o] { return run_xray(*o); }, /*runs_models=*/true};
 }
 
 }  // namespace headgate::cli

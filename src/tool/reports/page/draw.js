@@ -33,6 +33,10 @@ function number(x) {
   if (size < 1e-5) return x.toExponential(1).replace("e-", "e−");
   return String(Number(x.toPrecision(size < 0.001 ? 2 : size < 1 ? 3 : 4)));
 }
+const share = (x) => !known(x) ? "–" : x > 0 && x < 0.0005 ? "<0.001" : x.toFixed(3);
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+// Lets a name break behind its punctuation, and not within a word.
+const breakable = (name) => name.split(/(?<=[-_./\\])/).flatMap((part, i) => i ? [el("wbr"), part] : [part]);
 const withUnit = (x, unit) => known(x) && unit ? `${number(x)} ${unit}` : number(x);
 
 // Shows a token on one line, with visible line breaks and outer spaces.
@@ -227,8 +231,12 @@ function pathOf(points, x, y) {
 // Draws lines or bars over 0 … count−1, at the numbers `xs`. series: [{index of the line, values}]; place(i) names what
 // i stands for. A value is null if it is missing, undefined if none was recorded: then the line continues and the
 // previous value still counts. Bars are shares of [0, 1] in `count` parts.
-function chart({ label, unit, series, count, axis, place, wide, fixed, marked, bars, xs = [...Array(count).keys()] }) {
-  const W = wide ? 780 : 400, H = wide ? 190 : 205, top = 12, bottom = H - 36;
+// references: lists of numbers that are drawn dashed, without a name.
+function chart({ label, unit, series, count, axis, place, wide, fixed, marked, bars, references = [],
+  xs = [...Array(count).keys()] }) {
+  // About the width at which it is shown, so that letters have their own size: `wide` pixels at most, or a panel's.
+  const W = wide ? clamp(root.clientWidth - 90, 320, wide) : 330, broad = W > 600;
+  const H = broad ? 190 : 205, top = 12, bottom = H - 36;
   const values = series.flatMap((line) => line.values).filter(known);
   const range = fixed || rangeOf(values), smallest = values.reduce((a, b) => Math.min(a, b), Infinity);
   const logarithmic = !fixed && smallest > 0 && range.high > 10 && range.high / smallest > 50;
@@ -247,7 +255,7 @@ function chart({ label, unit, series, count, axis, place, wide, fixed, marked, b
   const bar = (i, v, kind) =>
     svg("rect", { class: kind, x: x(i) - 0.45 * step, width: 0.9 * step, y: y(v), height: bottom - y(v) });
 
-  const xTicks = niceTicks(from, Math.max(from + 1, last), wide ? 10 : last < 1000 ? 8 : 4)
+  const xTicks = niceTicks(from, Math.max(from + 1, last), broad ? 10 : last < 1000 ? 8 : 4)
     .filter((tick) => Number.isInteger(tick) && tick <= last);
   const write = (text, atX, atY, anchor) => svg("text", { x: atX, y: atY, "text-anchor": anchor }, text);
   const guide = svg("g", {}), drawing = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}` },
@@ -264,6 +272,7 @@ function chart({ label, unit, series, count, axis, place, wide, fixed, marked, b
       style: `stroke:${colour(index)};stroke-dasharray:${drawn > 64 ? "none" : DASHES[look(index)]}` }));
     if (drawn <= 64) points.forEach((v, i) => { if (known(v)) drawing.append(marker(index, x(i), y(v), 3)); });
   }
+  for (const points of references) drawing.append(svg("path", { class: "reference", d: pathOf(points, x, y) }));
   if (known(marked)) drawing.append(rule("marked", marked));
   drawing.append(guide);
   return inspect(drawing, {

@@ -20,6 +20,10 @@ function shortNames(paths) {
 
 const described = new Map((report.figures || []).map((figure) => [figure.key, figure]));
 const figure = (key) => described.get(key) || { key, name: key, sentence: "" };
+// Shows a value of a figure: all shares with the same digits.
+const shown = (key, value) => figure(key).share ? share(value) : number(value);
+// The same in two digits, for a cell of a map.
+const brief = (key, value) => figure(key).share ? value.toFixed(2) : number(Number(value.toPrecision(2)));
 // Returns the keys for which any of these rows has a number, in the report's order.
 function keysOf(rows) {
   const present = new Set();
@@ -40,11 +44,11 @@ function shareScale(keys, values) {
 // In a narrow window a row becomes a card, with each cell on its own line after its column's name (page.css). The roles
 // keep it a table for screen readers there.
 function fillTable(table, keys, columns) {
-  const head = (name) => el("th", { scope: "col", role: "columnheader" }, name);
+  const head = (name) => el("th", { scope: "col", role: "columnheader" }, breakable(name));
   fill(table, { role: "table" }).replaceChildren(
     el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, head("Figure"), names.map(head))),
     el("tbody", { role: "rowgroup" }, keys.map((key) => el("tr", { role: "row" },
-      el("th", { scope: "row", role: "rowheader" }, figure(key).name, sentence(figure(key).sentence)),
+      el("th", { scope: "row", role: "rowheader" }, capital(figure(key).name), sentence(figure(key).sentence)),
       columns.map((cell, i) => fill(cell(key), { role: "cell", "data-column": names[i] }))))));
 }
 

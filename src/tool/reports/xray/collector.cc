@@ -100,13 +100,14 @@ std::size_t Collector::planned_bytes(const models::DecoderConfig& config, std::i
 }
 
 models::Taps Collector::taps() const {
-  models::Taps out{models::Tap::scores, models::Tap::kept_rule, models::Tap::head_outputs};
+  models::Taps out{models::Tap::scores, models::Tap::kept_rule, models::Tap::head_outputs, models::Tap::output};
   if (layers::has_gate(config_.gate) || metrics::value_heads(config_) > 0) out |= {models::Tap::gate_logits};
   return out;
 }
 
 void Collector::after_layer(const models::LayerView<float>& view) {
   if (view.first_position == 0) begin(view);
+  find_largest_activation(view);
   if (view.type != models::LayerType::linear_attention) {
     add_looks(view);
     if (view.gate.present()) add_gates(view);
@@ -119,6 +120,19 @@ void Collector::after_layer(const models::LayerView<float>& view) {
     heads_[static_cast<std::size_t>(h)].written.add(gram_of_columns(written_by(view, h)));
   }
   if (view.ends_sequence()) finish(view);
+}
+
+void Collector::find_largest_activation(const models::LayerView<float>& view) {
+  const auto [N, C] = view.output.shape;
+  for (std::int64_t n = 0; n < N; ++n) {
+    for (std::int64_t c = 0; c < C; ++c) {
+      const double size = std::abs(static_cast<double>(view.output(n, c)));
+      const bool found = !std::isnan(largest_activation_.value);
+      if (found && (std::isnan(size) || size > largest_activation_.value)) {
+        largest_activation_ = {size, view.layer, view.first_position + n, c};
+      }
+    }
+  }
 }
 
 /// Starts a layer with sums of 0.

@@ -43,6 +43,12 @@ struct LayerRecord {
   std::optional<std::string> gate;  ///< (T) mean over all gates of the layer; none without a gate
 };
 
+/// Where the residual stream has its largest absolute value; NaN where it first has a NaN.
+struct LargestActivation {
+  double value = 0.0;
+  std::int64_t layer = 0, token = 0, channel = 0;
+};
+
 /// Gathers records of one sequence of T tokens while a model runs on it, whole or in parts, in O(T) memory.
 class Collector : public models::LayerObserver<float> {
  public:
@@ -59,6 +65,7 @@ class Collector : public models::LayerObserver<float> {
   void after_layer(const models::LayerView<float>& view) override;
 
   const std::vector<LayerRecord>& layers() const { return layers_; }
+  const LargestActivation& largest_activation() const { return largest_activation_; }
 
  private:
   /// Sums over the tokens of a head, to which parts add.
@@ -69,6 +76,7 @@ class Collector : public models::LayerObserver<float> {
     std::vector<double> gate{};  // (T) mean over features; empty if the head has no gate of its own
     GateHistogram histogram{};
   };
+  void find_largest_activation(const models::LayerView<float>& view);
   void begin(const models::LayerView<float>& view);
   void add_looks(const models::LayerView<float>& view);
   std::int64_t weigh(const models::LayerView<float>& view, std::int64_t begin, std::int64_t count);
@@ -83,6 +91,7 @@ class Collector : public models::LayerObserver<float> {
   std::int64_t tokens_, cells_;
   ExecutionContext context_;
   std::vector<LayerRecord> layers_;
+  LargestActivation largest_activation_;
   std::vector<HeadSums> heads_;  // of the layer that is gathered
   std::vector<double> gate_;     // (T) mean over the gates of that layer; empty without a gate
   std::vector<float> rows_;      // (heads,R,S) weights of R queries

@@ -28,8 +28,8 @@ const currentHead = () => current().heads[chosen.layer][chosen.head];
 
 // ---- 1. summary
 
-const BARS = [["first_token_attention", "", "First token"], ["first_token_attention_gated", "after", "After the gate"],
-  ["first_token_attention_uniform", "uniform", "If uniform"]];
+const FIRST = "first_token_attention", UNIFORM = "first_token_attention_uniform";
+const BARS = [[FIRST, ""], ["first_token_attention_gated", "after"]];
 
 // Returns how many layers and heads a model has, type by type if they differ.
 function layerFacts(model) {
@@ -44,39 +44,31 @@ function layerFacts(model) {
   });
 }
 
-function modelCard(model, i, scale) {
+function modelCard(model, i) {
   const facts = [hasGate(model) ? `gate ${model.gate}` : "no gate", `${number(model.parameters)} parameters`,
-    ...layerFacts(model), `width ${number(model.dim)}`, `${number(model.tokens)} tokens`];
+    ...layerFacts(model), `width ${number(model.dim)}`, `${number(model.tokens)} tokens in one sequence`];
+  const uniform = model.figures[UNIFORM], percent = (share) => `${100 * clamp(share, 0, 1)}%`;
+  const bars = BARS.filter(([key]) => known(model.figures[key])).flatMap(([key, kind]) => [
+    el("span", {}, capital(figure(key).name)),
+    el("div", { class: "track", title: `if uniform: ${shown(UNIFORM, uniform)}` },
+      el("div", { class: `fill ${kind}`, style: `width:${percent(model.figures[key])}` }),
+      known(uniform) ? el("i", { class: "uniform", style: `left:${percent(uniform)}` }) : null),
+    el("span", { class: "number" }, shown(key, model.figures[key]))]);
   return el("article", { class: "panel card", style: `--model:${colour(i)}` },
-    el("h2", {}, sample(i), names[i]),
-    names[i] === model.name ? null : el("div", { class: "path" }, model.name),
+    el("h2", {}, sample(i), el("span", {}, breakable(names[i]))),
+    names[i] === model.name ? null : el("div", { class: "path" }, breakable(model.name)),
+    el("p", { class: "verdict" }, model.verdict),
     el("p", { class: "facts" }, facts.join(" · ")),
-    !scale ? null : el("div", { class: "bars" }, BARS.flatMap(([key, kind, name]) => {
-      const value = model.figures[key], percent = (v) => `${100 * v / (scale.high - scale.low)}%`;
-      const bar = el("div", { class: "track" }, el("div", { class: `fill ${kind}`,
-        style: `margin-left:${percent(Math.min(value, 0) - scale.low)};width:${percent(Math.abs(value))}` }));
-      const none = el("span", { class: "none" }, kind === "after" && !hasGate(model) ? "no gate: all of it passes"
-        : "not known");
-      return [el("span", {}, name), known(value) ? bar : none, el("span", { class: "number" }, number(value))];
-    })));
-}
-
-// Returns one scale for the bars of all models, which includes 0, where bars begin. Null if there are no bars.
-function scaleOfBars() {
-  const keys = BARS.map(([key]) => key), values = models.flatMap(({ figures }) => keys.map((key) => figures[key]));
-  if (!values.some(known)) return null;
-  return shareScale(keys, values) ?? rangeOf([0, ...values]);
+    bars.length ? el("div", { class: "bars" }, bars) : null);
 }
 
 function buildSummary() {
   byId("source").textContent = `Text: ${report.text}`;
   document.title = `headgate xray: ${names.join(", ")}`;
-  const scale = scaleOfBars();
-  byId("bars-note").hidden = !scale;
-  if (scale) byId("bars-note").append(` Bars go from ${number(scale.low)} to ${number(scale.high)}.`);
-  byId("cards").replaceChildren(...models.map((model, i) => modelCard(model, i, scale)));
+  byId("bars-note").hidden = !models.some(({ figures }) => BARS.some(([key]) => known(figures[key])));
+  byId("cards").replaceChildren(...models.map(modelCard));
   fillTable(byId("headline"), keysOf(models.map((model) => model.figures)), models.map(({ figures }) => (key) =>
-    el("td", { title: known(figures[key]) ? null : "this model has none" }, number(figures[key]))));
+    el("td", { title: known(figures[key]) ? null : "this model has none" }, shown(key, figures[key]))));
 }
 
 // ---- 2. layers
@@ -99,22 +91,28 @@ function layerList(model, index) {
     `${TYPES[type]}, ${count(type)} layers`));
   const layers = types.map((type, layer) => el("li", { class: `kind ${type}`, "data-layer": layer,
     "aria-label": `layer ${layer}: ${TYPES[type]}` }, TYPES[type][0].toUpperCase()));
-  return explain(el("div", { class: "panel kinds" }, el("h3", {}, sample(index), names[index]),
+  return explain(el("div", { class: "panel kinds" }, el("h3", {}, sample(index), el("span", {}, breakable(names[index]))),
     el("ol", { start: 0 }, layers), el("p", { class: "hint" }, key)),
   ({ dataset: { layer } }) => layer ? [`${names[index]}, layer ${layer}`, typeName(model, layer)] : null);
 }
 
 const DISTANCE = "mean_distance";
 
+// Returns the lists of numbers that differ, without those that have none: most models see the same text.
+const distinct = (lists) => [...new Map(lists.filter((list) => list.some(known)).map((list) => [String(list), list]))
+  .values()];
+
 function layerChart(key) {
   const far = key === DISTANCE;
   const series = models.map((model, index) => ({ index, values: (model.layer_figures || []).map((row) => row[key]) }))
     .filter((line) => line.values.some(known));
-  return el("div", { class: far ? "panel far" : "panel" },
-    el("h3", {}, far ? "How far each layer looks" : figure(key).name), sentence(figure(key).sentence),
-    chart({ label: `${figure(key).name} by layer`, series, axis: "layer", place: layerName, wide: far,
+  const uniform = key !== FIRST ? [] : models.map((model) => (model.layer_figures || []).map((row) => row[UNIFORM]));
+  return el("div", { class: far ? "panel far" : "panel", "data-key": key },
+    el("h3", {}, far ? "How far each layer looks" : capital(figure(key).name)), sentence(figure(key).sentence),
+    uniform.length ? el("p", { class: "hint" }, "Dashed: uniform attention over the tokens that a query sees.") : null,
+    chart({ label: `${figure(key).name} by layer`, series, axis: "layer", place: layerName, wide: far ? 1110 : 0,
       unit: far ? "tokens" : "", fixed: shareScale([key], series.flatMap(({ values }) => values)),
-      count: Math.max(...series.map((line) => line.values.length)) }),
+      references: distinct(uniform), count: Math.max(...series.map((line) => line.values.length)) }),
     models.map((model, i) => {
       const note = overrideNote(model, key);
       note?.prepend(`${names[i]}: `);
@@ -127,7 +125,8 @@ function buildLayers() {
   byId("layer-lists").replaceChildren(...models.flatMap((model, i) => isMixed(model) ? [layerList(model, i)] : []));
   const keys = keysOf(models.flatMap((model) => model.layer_figures || []));
   byId("layers").hidden = !keys.length;
-  const first = keys.filter((key) => key === DISTANCE), others = keys.filter((key) => key !== DISTANCE);
+  const first = keys.filter((key) => key === DISTANCE);
+  const others = keys.filter((key) => key !== DISTANCE && key !== UNIFORM); // which is a line in another chart
   byId("layer-charts").replaceChildren(...[...first, ...others].map(layerChart));
 }
 
@@ -136,8 +135,8 @@ function buildLayers() {
 function buildMapKeys() {
   const keys = keysOf(models.flatMap(headFigures));
   byId("heads").hidden = !keys.length;
-  byId("map-key").replaceChildren(...keys.map((key) => el("option", { value: key }, figure(key).name)));
-  byId("map-key").value = chosen.key = keys.includes("first_token_attention") ? "first_token_attention" : keys[0];
+  byId("map-key").replaceChildren(...keys.map((key) => el("option", { value: key }, capital(figure(key).name))));
+  byId("map-key").value = chosen.key = keys.includes(FIRST) ? FIRST : keys[0];
   on("map-key", "change", (event) => { chosen.key = event.target.value; drawMaps(); });
   buildWorth(keys);
 }
@@ -172,7 +171,7 @@ function drawMaps() {
   const fit = (columns) => Math.floor((byId("maps").clientWidth / columns - 126) / layers) - 1;
   let columns = models.length;
   while (columns > 1 && fit(columns) < 12) --columns;
-  const cell = clamp(fit(columns), 12, 64);
+  const cell = clamp(fit(columns), root.clientWidth <= 640 ? 7 : 12, 64); // 30 layers fit a phone
   byId("maps").setAttribute("style", `--columns:${columns};--cell:${cell}px;--cell-high:${clamp(cell, 15, 34)}px`);
   byId("maps").replaceChildren(...models.map((model, index) => headMap(model, index, range, cell)));
 }
@@ -182,7 +181,7 @@ function headMap(model, index, range, cell) {
     heads = Math.max(...model.heads.map((row) => row.length));
   const value = ({ layer, head }) => figureOf(model, layer, head, chosen.key);
   const place = (button) => ({ layer: Number(button.dataset.layer), head: Number(button.dataset.head) });
-  const lines = (at) => [headName(at.layer, at.head), known(value(at)) ? `${name}: ${number(value(at))}`
+  const lines = (at) => [headName(at.layer, at.head), known(value(at)) ? `${name}: ${shown(chosen.key, value(at))}`
     : `${name}: none`];
   const open = ({ layer, head }) => { chooseHead(index, layer, head); goTo("head"); };
   const buttons = new Map();
@@ -192,7 +191,7 @@ function headMap(model, index, range, cell) {
       { role: "gridcell", class: known(v) ? null : "void", "data-layer": layer, "data-head": head,
       "aria-label": lines({ layer, head }).join(", "),
       style: known(v) ? `background:${background};color:${ink}` : null },
-    cell >= 40 && known(v) ? number(Number(v.toPrecision(2))) : null);
+    cell >= 40 && known(v) ? brief(chosen.key, v) : null);
     buttons.set(`${layer} ${head}`, made);
     return made;
   };
@@ -218,12 +217,12 @@ function headMap(model, index, range, cell) {
       next?.focus();
     },
   });
-  const shown = (at) => `${headName(at.layer, at.head)}: ${number(value(at))}`;
+  const describe = (at) => `${headName(at.layer, at.head)}: ${shown(chosen.key, value(at))}`;
   const highest = allHeads(model).filter((at) => known(value(at))).sort((a, b) => value(b) - value(a)).slice(0, 3);
-  const panel = el("div", { class: "panel", "data-model": index }, el("h3", {}, sample(index), names[index]),
+  const panel = el("div", { class: "panel", "data-model": index }, el("h3", {}, sample(index), el("span", {}, breakable(names[index]))),
     !highest.length ? el("p", { class: "hint" }, "This model has none.")
       : [grid, el("div", { class: "highest" }, "Highest: ",
-      highest.map((at) => el("button", { onclick: () => open(at) }, shown(at))))],
+      highest.map((at) => el("button", { onclick: () => open(at) }, describe(at))))],
     overrideNote(model, chosen.key));
   markChosen(panel);
   return panel;
@@ -459,15 +458,15 @@ function drawHead() {
     const mine = figureOf(model, chosen.layer, chosen.head, key),
       all = headFigures(model).map((row) => row[key]).filter(known);
     const rank = known(mine) ? `${1 + all.filter((v) => v > mine).length} of ${all.length}` : "";
-    const value = el("span", {}, el("b", {}, number(mine)), el("span", { class: "rank" }, rank));
-    return el("div", {}, el("dt", {}, el("span", {}, figure(key).name), value), el("dd", {}, figure(key).sentence));
+    const value = el("span", {}, el("b", {}, shown(key, mine)), el("span", { class: "rank" }, rank));
+    return el("div", {}, el("dt", {}, el("span", {}, capital(figure(key).name)), value), el("dd", {}, figure(key).sentence));
   }));
 
   const keys = head.top_keys || [];
   byId("top-keys").replaceChildren(...keys.map(([token, w]) => el("li", {}, el("button", {
     "data-token": token, style: `--share:${100 * w}%`, onclick: () => markToken(token, true),
-    "aria-label": `Mark ${tokenRange(model, token, token)}, mean weight ${number(w)}` },
-  el("span", {}, token), el("code", {}, visible(model.text[token] ?? "")), el("span", {}, number(w))))));
+    "aria-label": `Mark ${tokenRange(model, token, token)}, mean weight ${share(w)}` },
+  el("span", {}, token), el("code", {}, visible(model.text[token] ?? "")), el("span", {}, share(w))))));
 
   const counts = head.gate_histogram || [], total = counts.reduce((a, b) => a + b, 0) || 1, n = counts.length;
   byId("gate-histogram").hidden = !n;
@@ -485,7 +484,7 @@ function drawHead() {
 function drawGateLine() {
   const model = current(), { gate } = currentHead();
   const line = () => chart({
-    label: "Gate at each token", unit: "", axis: "token", wide: true, fixed: { low: 0, high: 1 }, marked: chosen.token,
+    label: "Gate at each token", unit: "", axis: "token", wide: 730, fixed: { low: 0, high: 1 }, marked: chosen.token,
     series: [{ index: chosen.model, values: Array.from(decode(gate), (byte) => byte / 255) }],
     count: model.tokens, place: (i) => tokenRange(model, i, i),
   });
@@ -505,7 +504,7 @@ function drawStrip() {
   byId("strip-title").textContent = `All heads of layer ${chosen.layer}`;
   byId("strip").replaceChildren(...models.map((model, index) =>
     el("div", { hidden: chosen.layer < model.heads.length ? null : "" },
-    el("strong", {}, sample(index), names[index]),
+    el("strong", {}, sample(index), el("span", {}, breakable(names[index]))),
     (model.heads[chosen.layer] || []).map((head, h) => {
       const canvas = el("canvas", { "aria-hidden": "true" });
       paintPattern(canvas, decode(head.map), model.map_size);
@@ -521,6 +520,7 @@ function drawStrip() {
 // ---- 5. the text
 
 let spans = [], spansOf = null, focused = 0;
+const DARKEST_LOSS = 8; // nats: a token with a probability of 1 in 3000
 
 function buildTokens() {
   if (spansOf === current()) return;
@@ -559,15 +559,14 @@ function shadeText() {
     button.setAttribute("aria-pressed", shade !== "loss" && button.dataset.scope === chosen.scope);
     button.disabled = shade === "loss";
   }
-  const values = tokenValues(shade), top = shade === "gate" ? 1 : strongest(values) || 1, power = shade === "received"
-    ? 0.5 : 1;
+  // One scale for every text and model, so that a colour means the same wherever it stands.
+  const values = tokenValues(shade), top = shade === "loss" ? DARKEST_LOSS : 1, power = shade === "received" ? 0.5 : 1;
   spans.forEach((span, i) => {
     const at = shadeOf((values[i] / top) ** power);
     span.style.backgroundColor = known(values[i]) ? palette.css[at] : "";
     span.style.color = known(values[i]) ? palette.ink[at] : "";
   });
-  drawScale(byId("text-legend"), "0", number(top * 0.5 ** (1 / power)),
-    (shade === "gate" ? "" : "≥ ") + withUnit(top, shade === "loss" ? "nats" : ""));
+  drawScale(byId("text-legend"), "0", number(top * 0.5 ** (1 / power)), shade === "loss" ? `≥ ${top} nats` : "1");
   const { layer, head, scope } = chosen;
   const whose = { head: headName(layer, head), layer: `the heads of layer ${layer}`,
     all: "all heads of all layers" }[scope];
@@ -654,7 +653,7 @@ function chooseHead(model, layer, head) {
 // Opens the head that the address names, or else that of the first model that attends most to the first token.
 function openAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
-  const value = ({ layer, head }) => figureOf(models[0], layer, head, "first_token_attention") ?? -1;
+  const value = ({ layer, head }) => figureOf(models[0], layer, head, FIRST) ?? -1;
   const { layer, head } = allHeads(models[0]).reduce((a, b) => value(b) > value(a) ? b : a);
   if (!given.has("layer")) chooseHead(0, layer, head);
   else chooseHead(...["model", "layer", "head"].map((name) => Math.trunc(Number(given.get(name))) || 0));
@@ -668,8 +667,16 @@ function recolour() {
 
 // ---- start
 
+let drawnWidth = root.clientWidth;
+
 listenToBar(recolour);
-addEventListener("resize", drawMaps);
+addEventListener("resize", () => {
+  drawMaps();
+  if (root.clientWidth === drawnWidth) return;
+  drawnWidth = root.clientWidth;
+  buildLayers();
+  drawGateLine();
+});
 addEventListener("hashchange", openAddress);
 
 applyTheme();

@@ -28,6 +28,7 @@
 #include "models/train/memory.hpp"
 #include "tool/reports/page/page.hpp"
 #include "tool/reports/xray/page_files.hpp"
+#include "tool/reports/xray/verdict.hpp"
 
 namespace headgate::xray {
 
@@ -173,6 +174,7 @@ void collect(ModelXray& out, const train::LoadedModel& model, const Sequence& se
     if (targets[t] == layers::kIgnoredTarget) out.losses[t] = std::numeric_limits<float>::quiet_NaN();
   }
   out.layers = collector.layers();
+  out.largest_activation = collector.largest_activation();
   out.map_cells = std::min(T, choices.map_cells);
 }
 
@@ -279,7 +281,7 @@ void add_figures(ordered_json& out, const ModelXray& model) {
     figures.erase("heads");
     layers.push_back(std::move(figures));
   }
-  for (const char* key : {"layers", "tokens", "text_bytes"}) evaluation.erase(key);
+  for (const char* key : {"layers", "tokens", "seq_len", "text_bytes"}) evaluation.erase(key);
   out["figures"] = std::move(evaluation);
   out["layer_figures"] = std::move(layers);
   out["head_figures"] = std::move(heads);
@@ -296,7 +298,12 @@ ordered_json model_json(const ModelXray& model) {
   ordered_json out = {
       {"name", model.name}, {"gate", layers::gate_name(c.gate)},  {"parameters", models::parameter_count(c)},
       {"layers", c.layers}, {"layer_types", layer_types_json(c)}, {"kv_heads", c.kv_heads},
-      {"dim", c.dim},       {"tokens", model.pieces.size()}};
+      {"dim", c.dim},       {"tokens", model.pieces.size()},      {"verdict", verdict(model)}};
+  const LargestActivation& largest = model.largest_activation;
+  out["largest_activation"] = {{"value", number(largest.value)},
+                               {"layer", largest.layer},
+                               {"token", largest.token},
+                               {"channel", largest.channel}};
   add_figures(out, model);
   out["overrides"] = overrides_json(model);
   out["text"] = model.pieces;
@@ -369,6 +376,11 @@ std::vector<ModelXray> xray(const Choices& choices, const Listener& listener) {
 std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices, const Listener& listener) {
   const auto wanted = evaluation_choices(choices, metrics_of(models, choices));
   const std::vector<train::EvaluationInput> inputs = train::evaluation_inputs(wanted, models);
+  for (const train::EvaluationInput& input : inputs) {
+    require(input.source->seq_len() > 1,
+            "{}: the text is one token of a model, which attends to itself alone; an X-ray needs two tokens",
+            input.source->name());
+  }
   for (std::size_t i = 0; i < models.size() && choices.overrides; ++i) {
     listener.plan(override_plan(models[i], inputs[i], choices));
   }

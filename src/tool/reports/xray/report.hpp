@@ -43,6 +43,7 @@ struct ModelXray {
                                     ///< number of a token whose text is unknown
   std::vector<float> losses;        ///< (T) −log p of the token that follows, in nats; NaN for ignored targets
   std::vector<LayerRecord> layers;
+  LargestActivation largest_activation;
   std::optional<OverrideRun> overrides;  ///< its figures are in the evaluation's report
 };
 

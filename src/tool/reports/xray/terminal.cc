@@ -27,6 +27,7 @@
 #include "models/layers/gate_variant.hpp"
 #include "tool/console/table.hpp"
 #include "tool/console/terminal_text.hpp"
+#include "tool/reports/xray/verdict.hpp"
 
 namespace headgate::xray {
 
@@ -39,7 +40,6 @@ constexpr std::string_view kShades = " .:-=+*#%@";
 /// A figure of heads as a map. Values of `largest` and more have the last colour.
 struct Map {
   const metrics::Figure* figure;
-  std::string_view title;
   double largest;
 };
 
@@ -65,7 +65,7 @@ std::string maps_text(const std::string& heading, const ModelXray& model, const 
   for (const std::vector<metrics::FigureRow>& layer : heads) width = std::max(width, 2 * layer.size());
   std::string out = fmt::format("\n{}\n{:5}", heading, "");
   for (const Map& map : maps)
-    out += fmt::format("  {:{}}", fmt::format("{}, 0 to {:.2g}", map.title, map.largest), width);
+    out += fmt::format("  {:{}}", fmt::format("{}, 0 to {:.2g}", map.figure->key, map.largest), width);
   out.erase(out.find_last_not_of(' ') + 1);
   out += '\n';
   const auto has_some = [&](const metrics::FigureRow& head) {
@@ -91,25 +91,15 @@ std::vector<Map> maps_of(const ModelXray& model) {
       largest_entropy = std::max(largest_entropy, head.or_zero(metrics::kAttentionEntropy));
     }
   }
-  std::vector<Map> maps{{&metrics::kFirstTokenAttention, "attention on first token", 1.0},
-                        {&metrics::kAttentionEntropy, "entropy", largest_entropy > 0.0 ? largest_entropy : 1.0}};
-  if (model.config.gate.sinks != layers::SinkKind::none)
-    maps.push_back({&metrics::kSinkAttention, "attention on sink", 1.0});
-  if (layers::has_gate(model.config.gate)) maps.push_back({&metrics::kGateMean, "mean gate", 1.0});
+  std::vector<Map> maps{{&metrics::kFirstTokenAttention, 1.0},
+                        {&metrics::kAttentionEntropy, largest_entropy > 0.0 ? largest_entropy : 1.0}};
+  if (model.config.gate.sinks != layers::SinkKind::none) maps.push_back({&metrics::kSinkAttention, 1.0});
+  if (layers::has_gate(model.config.gate)) maps.push_back({&metrics::kGateMean, 1.0});
   return maps;
 }
 
 std::vector<Map> maps_of_value_heads() {
-  return {{&metrics::kHiddenFirstToken, "hidden first token", 1.0},
-          {&metrics::kMeanDecay, "mean decay", 1.0},
-          {&metrics::kOutputGateMean, "output gate", 1.0}};
-}
-
-/// Returns a value, or that of the figure that layers of the other kind have in its place.
-std::optional<double> either(const metrics::FigureRow& row, const metrics::Figure& figure,
-                             const metrics::Figure& other) {
-  const std::optional<double> value = row.find(figure);
-  return value ? value : row.find(other);
+  return {{&metrics::kHiddenFirstToken, 1.0}, {&metrics::kMeanDecay, 1.0}, {&metrics::kOutputGateMean, 1.0}};
 }
 
 std::string shown_name(const ModelXray& model) { return console::terminal_text(model.name); }
@@ -117,6 +107,21 @@ std::string shown_name(const ModelXray& model) { return console::terminal_text(m
 std::string figure_cell(std::optional<double> value, int decimals) {
   return value ? fmt::format("{:.{}f}", *value, decimals) : "-";
 }
+
+/// A column of the table of layers.
+struct LayerColumn {
+  const metrics::Figure* figure;
+  int decimals;
+};
+constexpr std::array kLayerColumns{LayerColumn{&metrics::kFirstTokenAttention, 4},
+                                   LayerColumn{&metrics::kGateMean, 4},
+                                   LayerColumn{&metrics::kHiddenFirstToken, 4},
+                                   LayerColumn{&metrics::kOutputGateMean, 4},
+                                   LayerColumn{&metrics::kMeanDecay, 4},
+                                   LayerColumn{&metrics::kHalfLife, 1},
+                                   LayerColumn{&metrics::kMeanBeta, 4},
+                                   LayerColumn{&metrics::kStateRank, 2},
+                                   LayerColumn{&kMeanDistance, 1}};
 
 /// Returns a table of the layers of a model whose layers differ, in order, with a bar for how far each looks; empty if
 /// they are alike.
@@ -126,21 +131,25 @@ std::string layers_text(const ModelXray& model) {
   constexpr int kBar = 24;
   double farthest = 0.0;
   for (const metrics::FigureRow& row : layers) farthest = std::max(farthest, row.or_zero(kMeanDistance));
-  std::vector<std::vector<std::string>> lines{
-      {"layer", "type", "heads", "to first", "gate", "decay", "half-life", "beta", "rank", "distance", ""}};
+  std::vector<LayerColumn> columns(kLayerColumns.begin(), kLayerColumns.end());
+  std::erase_if(columns, [&layers](const LayerColumn& column) {
+    const auto has = [&column](const metrics::FigureRow& row) { return row.find(*column.figure).has_value(); };
+    return std::none_of(layers.begin(), layers.end(), has);
+  });
+  std::vector<std::string> headings{"layer", "type", "heads"};
+  for (const LayerColumn& column : columns) headings.emplace_back(column.figure->key);
+  headings.emplace_back("");
+  console::TableLines lines = console::heading_lines(headings);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const metrics::FigureRow& row = layers[i];
     const double distance = row.or_zero(kMeanDistance);
     const double share = farthest > 0.0 && std::isfinite(distance) ? distance / farthest : 0.0;
     const std::string bar(static_cast<std::size_t>(std::round(kBar * share)), '=');
     const auto type = word_of(type_of(model.config, static_cast<std::int64_t>(i)));
-    lines.push_back({fmt::format("{}", i), std::string(type),
-                     fmt::format("{}", model.evaluation.report.heads[i].size()),
-                     figure_cell(either(row, metrics::kFirstTokenAttention, metrics::kHiddenFirstToken), 4),
-                     figure_cell(either(row, metrics::kGateMean, metrics::kOutputGateMean), 4),
-                     figure_cell(row.find(metrics::kMeanDecay), 4), figure_cell(row.find(metrics::kHalfLife), 1),
-                     figure_cell(row.find(metrics::kMeanBeta), 4), figure_cell(row.find(metrics::kStateRank), 2),
-                     figure_cell(row.find(kMeanDistance), 1), fmt::format(" {:{}}", bar, kBar)});
+    std::vector<std::string>& line = lines.emplace_back();
+    line = {fmt::format("{}", i), std::string(type), fmt::format("{}", model.evaluation.report.heads[i].size())};
+    for (const auto& [figure, decimals] : columns) line.push_back(figure_cell(row.find(*figure), decimals));
+    line.push_back(fmt::format(" {:{}}", bar, kBar));
   }
   return fmt::format("\n{}: layers, and how many tokens back they look on average\n{}", shown_name(model),
                      console::text_table(lines));
@@ -219,7 +228,7 @@ std::string overrides_text(const ModelXray& model, MapStyle style) {
   std::vector<Map> maps;
   for (const OverrideRow* row : overrides_of(model.config)) {
     const double largest = changes_of(model, row->figure).front().value;
-    maps.push_back({&row->figure, row->word, largest > 0.0 ? largest : 1.0});
+    maps.push_back({&row->figure, largest > 0.0 ? largest : 1.0});
   }
   return maps_text(heading, model, maps, style) + change_lines(model);
 }
@@ -250,8 +259,16 @@ std::string list_text() {
   return out;
 }
 
+std::string verdicts_text(const std::vector<ModelXray>& models) {
+  std::string out;
+  for (const ModelXray& model : models) {
+    out += console::paragraph(fmt::format("{}: {}", shown_name(model), verdict(model)));
+  }
+  return out;
+}
+
 std::string headline_text(const std::vector<ModelXray>& models, MapStyle style) {
-  std::vector<std::vector<std::string>> lines{{"model"}, {"gate"}, {"parameters"}, {"tokens"}};
+  console::TableLines lines{{"model"}, {"gate"}, {"parameters"}, {"tokens, one sequence"}};
   for (const ModelXray& model : models) {
     lines[0].push_back(shown_name(model));
     lines[1].push_back(layers::gate_name(model.config.gate));
@@ -260,11 +277,15 @@ std::string headline_text(const std::vector<ModelXray>& models, MapStyle style) 
   }
   for (const metrics::Figure* figure : figures_of(models)) {
     std::vector<std::string> line{std::string(figure->key)};
-    for (const ModelXray& model : models)
-      line.push_back(console::figure_text(model.evaluation.report.overall.find(*figure)));
-    lines.push_back(std::move(line));
+    bool any = false;
+    for (const ModelXray& model : models) {
+      const std::optional<double> value = model.evaluation.report.overall.find(*figure);
+      line.push_back(console::figure_text(value));
+      any = any || value;
+    }
+    if (any) lines.push_back(std::move(line));
   }
-  std::string out = console::text_table(lines);
+  std::string out = verdicts_text(models) + '\n' + console::text_table(lines);
   for (const ModelXray& model : models) {
     out += layers_text(model);
     if (metrics::most_query_heads(model.config) > 0) out += maps_text(shown_name(model), model, maps_of(model), style);

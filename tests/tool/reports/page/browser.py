@@ -180,8 +180,33 @@ class Checks:
             self.hold(f"a window of {width} px needs no sideways scrolling of the page", wide <= width, wide)
             if width <= NARROW["width"]:
                 self.narrow_table(width)
+                self.narrow_letters(width)
         self.browser.devtools("Emulation.clearDeviceMetricsOverride")
         time.sleep(0.3)
+
+    def narrow_letters(self, width):
+        """Checks that charts keep letters that can be read, and headings their words whole."""
+        sizes = self.browser.value(
+            "$$('svg.chart').filter((chart) => chart.clientWidth).map((chart) =>"
+            " parseFloat(getComputedStyle(chart.querySelector('text')).fontSize)"
+            " * chart.clientWidth / chart.viewBox.baseVal.width)"
+        )
+        self.hold(f"a window of {width} px has charts with letters of 9 px", sizes and min(sizes) >= 9, sizes)
+        broken = self.browser.script(
+            "const words = [];"
+            "for (const heading of document.querySelectorAll('h1, h2, h3, tbody th')) {"
+            "  const texts = document.createTreeWalker(heading, NodeFilter.SHOW_TEXT);"
+            "  while (texts.nextNode()) for (const {0: word, index} of texts.currentNode.data.matchAll(/[^\\s-]+/g)) {"
+            "    const range = new Range();"
+            "    range.setStart(texts.currentNode, index);"
+            "    range.setEnd(texts.currentNode, index + word.length);"
+            "    const tops = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));"
+            "    if (tops.size > 1) words.push(word);"
+            "  }"
+            "}"
+            "return words;"
+        )
+        self.hold(f"a window of {width} px breaks no word of a heading", broken == [], broken)
 
     def narrow_table(self, width):
         """Checks that every number of the table of figures is visible in the window, after the name of its column."""

@@ -36,6 +36,7 @@ struct Collected {
   std::vector<float> parameters;
   models::PlainRun plain;
   std::vector<LayerRecord> layers;
+  LargestActivation largest;
 };
 
 /// Gathers the text at once, or in parts.
@@ -48,7 +49,7 @@ Collected collect(const DecoderConfig& config, std::int64_t part = 0) {
   decoder.loss(parameters.data(), batch.tokens.data(), batch.targets.data(), &collector);
   const std::vector<double> same(parameters.begin(), parameters.end());
   return {parameters, models::run_plainly(config, same.data(), kShape, batch.tokens.data(), batch.targets.data()),
-          collector.layers()};
+          collector.layers(), collector.largest_activation()};
 }
 
 double root(std::uint8_t byte) { return static_cast<double>(byte) / 255.0; }
@@ -279,6 +280,21 @@ TEST(Collector, Report_TextInParts_MatchesFormulas) {
         }
       }
     }
+  }
+}
+
+TEST(Collector, LargestActivation_TextAtOnceOrInParts_IsThatOfTheResidualStream) {
+  const DecoderConfig config = models::tiny_config();
+  for (const std::int64_t part : {0, 3}) {
+    const Collected got = collect(config, part);
+    double largest = 0.0;
+    for (const models::PlainLayer& layer : got.plain.layers) {
+      for (const double x : layer.output) largest = std::max(largest, std::abs(x));
+    }
+    const auto& [value, layer, token, channel] = got.largest;
+    EXPECT_NEAR(value, largest, 1e-4 * largest);
+    const std::vector<double>& output = got.plain.layers.at(static_cast<std::size_t>(layer)).output;
+    EXPECT_EQ(std::abs(output.at(static_cast<std::size_t>(token * config.dim + channel))), largest);
   }
 }
 

@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "page"))
 import browser as in_browser
 
 MARGIN = 58  # of the attention map, in page.js
-BARS = "first_token_attention", "first_token_attention_gated", "first_token_attention_uniform"
+BARS = "first_token_attention", "first_token_attention_gated"
+UNIFORM = "first_token_attention_uniform"
 SPECIAL = "<b>", "</b>", "<script>", "</script>", " is", "\r\n"  # tokens of more than a byte
 
 
@@ -35,6 +36,7 @@ class XrayChecks(in_browser.Checks):
     def steps(self):
         return (
             self.opened,
+            self.verdicts,
             self.bars,
             self.scales,
             self.charts,
@@ -90,28 +92,53 @@ class XrayChecks(in_browser.Checks):
             cells,
         )
 
+    def verdicts(self):
+        """Checks that each model's verdict stands first, and the map of heads before all charts and tables."""
+        shown = self.browser.value("$$('#cards .verdict').map((verdict) => verdict.textContent)")
+        self.hold("each card has the verdict", shown == [model["verdict"] for model in self.models], shown)
+        order = self.browser.value("$$('main > section').map((section) => section.id)")
+        self.hold("the map of heads follows the verdicts", order[:2] == ["summary", "heads"], order)
+
     def bars(self):
-        """Checks that shares are drawn from 0 to 1, however large the largest is."""
+        """Checks that shares are drawn from 0 to 1, however large the largest is, with the uniform value in them."""
         drawn = self.browser.value(
-            "$$('#cards .card').map((card) => [...card.querySelectorAll('.bars > .track, .bars > .none')].map((bar) =>"
-            " bar.className === 'none' ? null : bar.firstChild.getBoundingClientRect().width / bar.clientWidth))"
+            "$$('#cards .card').map((card) => [...card.querySelectorAll('.track')].map((track) =>"
+            " [...track.children].map((part) => (part.className === 'uniform' ? part.offsetLeft : part.offsetWidth)"
+            " / track.clientWidth)))"
         )
-        wanted = [[model["figures"].get(key) for key in BARS] for model in self.models]
+        wanted = [
+            [
+                [model["figures"][key], model["figures"][UNIFORM]]
+                for key in BARS
+                if model["figures"].get(key) is not None
+            ]
+            for model in self.models
+        ]
         near = [
-            bar is share or abs(bar - share) < 0.02
+            abs(part - share) < 0.02
             for bars, shares in zip(drawn, wanted)
-            for bar, share in zip(bars, shares)
+            for parts, pair in zip(bars, shares)
+            for part, share in zip(parts, pair)
         ]
         self.hold(
             "a bar is as long as its share of attention",
-            len(near) == len(BARS) * len(self.models) and all(near),
+            [len(bars) for bars in drawn] == [len(bars) for bars in wanted] and near and all(near),
             [drawn, wanted],
         )
         note = self.browser.value("$('#bars-note').textContent")
-        self.hold("the note names the scale of the bars", note.endswith("Bars go from 0 to 1."), note)
+        self.hold("the note names the scale of the bars", note.startswith("Bars go from 0 to 1."), note)
+        charts = self.browser.value(
+            "$$('#layer-charts .panel').map((panel) => [panel.dataset.key, panel.querySelectorAll('.reference').length])"
+        )
+        dashed = [key for key, lines in charts if lines]
+        self.hold(
+            "uniform attention is a line in the chart of the first token's, and no chart",
+            dashed == list(BARS[:1]) and UNIFORM not in dict(charts),
+            charts,
+        )
         keys = self.browser.value(
             "$$('#top-keys button').map((key) => [parseFloat(key.style.getPropertyValue('--share')),"
-            " Number(key.lastChild.textContent.replace('−', '-'))])"
+            " Number(key.lastChild.textContent.replace('<', ''))])"
         )
         self.hold(
             "the bar of a key that receives most is as long as its weight",
@@ -397,6 +424,7 @@ class XrayChecks(in_browser.Checks):
             "each button shades the text in its own way", len(set(shades.values())) == len(shades) >= 2, list(shades)
         )
         self.browser.click("[data-shade='received']")
+        self.colours_of_text(model)
         scopes = set()
         for scope in ("head", "layer", "all"):
             self.browser.click(f"[data-scope='{scope}']")
@@ -414,6 +442,34 @@ class XrayChecks(in_browser.Checks):
         self.browser.press("Enter")
         marked = self.browser.value("$$('#tokens [aria-selected=true]').length")
         self.hold("Enter takes the mark away again", marked == 0, marked)
+
+
+    def colours_of_text(self, model):
+        """Checks that a colour means the same in every text: it follows the weight, not its share of the largest."""
+        self.browser.click("[data-scope='head']")
+        _, layer, head = self.head()
+        received = base64.b64decode(model["heads"][layer][head]["received"])
+        labels = self.browser.value("$$('#text-legend span').map((label) => label.textContent)")
+        self.hold("the text's colours go from 0 to 1", labels == ["0", "0.25", "1"], labels)
+        drawn = self.browser.script(
+            "return [...document.querySelectorAll('#tokens span')].map((span) => span.style.backgroundColor)"
+        )
+        scale = self.browser.script(
+            "const style = getComputedStyle(document.querySelector('#text-legend i')).backgroundImage;"
+            "return style.match(/rgb\\([^)]*\\)/g)"
+        )
+
+        def rgb(text):
+            return [int(part) for part in text[4:-1].split(",")]
+
+        def far(byte, colour):
+            at = byte / 255 * (len(scale) - 1)
+            low = min(int(at), len(scale) - 2)
+            wanted = [a + (b - a) * (at - low) for a, b in zip(rgb(scale[low]), rgb(scale[low + 1]))]
+            return max(abs(a - b) for a, b in zip(wanted, rgb(colour)))
+
+        most = max(map(far, received, drawn))
+        self.hold("a token has the colour of its weight on that scale", most <= 12, most)
 
 
 def write_text(folder):

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -192,8 +193,43 @@ TEST_F(XrayVerbTest, Text_WithoutAPage_PrintsTheMainFigures) {
   const Outcome outcome = xray({"plain", "gated"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("first_token_attention"), std::string::npos);
-  EXPECT_NE(outcome.out.find("mean gate"), std::string::npos);
+  EXPECT_NE(outcome.out.find("gate_mean, 0 to 1"), std::string::npos) << "maps have the names of figures";
+  EXPECT_NE(xray({"gated"}).out.find("gate_mean  "), std::string::npos);
+  EXPECT_EQ(xray({"plain"}).out.find("gate_mean"), std::string::npos) << "no row of a gate that no model has";
   EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos) << "no colours in a pipe";
+}
+
+TEST_F(XrayVerbTest, Verdict_OfEachModel_IsTheSameEverywhere) {
+  const Outcome page =
+      xray({"plain", "gated"}, {"--out", verb.path("page.html"), "--json-out", verb.path("page.json")});
+  ASSERT_EQ(page.status, 0) << page.err;
+  const auto in_one_line = [](const std::string& text) {
+    std::istringstream words(text);
+    std::string out;
+    for (std::string word; words >> word;) out += (out.empty() ? "" : " ") + word;
+    return out;
+  };
+  const std::string printed = in_one_line(page.out), shown = in_one_line(xray({"plain", "gated"}).out);
+  std::string wanted;
+  const json report = json::parse(testing::read_bytes(verb.path("page.json")));
+  for (const json& model : report.at("models")) {
+    const std::string verdict = model.at("verdict");
+    wanted += (wanted.empty() ? "" : " ") + model.at("name").get<std::string>() + ": " + verdict;
+    EXPECT_TRUE(verdict.starts_with("No sinks: no head gives more than 30% of its attention to the first token. It"))
+        << verdict;
+    const json& largest = model.at("largest_activation");
+    double most = 0.0;
+    for (const json& layer : model.at("layer_figures")) {
+      most = std::max(most, layer.at("massive_activation").get<double>());
+    }
+    EXPECT_NEAR(largest.at("value").get<double>(), most, 1e-4);
+    EXPECT_LT(largest.at("layer"), 2);
+    EXPECT_LT(largest.at("token"), 16);
+    EXPECT_LT(largest.at("channel"), 16);
+  }
+  EXPECT_EQ(printed, wanted) << "with a page, the verdicts alone";
+  EXPECT_TRUE(shown.starts_with(wanted)) << shown;
+  EXPECT_EQ(xray({"plain"}, {"--out", verb.path("page.html"), "--json"}).out.front(), '{') << "JSON alone";
 }
 
 TEST_F(XrayVerbTest, Overrides_HeadsOrLayers_AreComputed) {

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/reports/xray/verdict.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "models/evaluate/first_token_attention.hpp"
+#include "models/evaluate/first_token_attention_gated.hpp"
+#include "models/evaluate/first_token_attention_uniform.hpp"
+#include "models/evaluate/layer_heads.hpp"
+#include "models/evaluate/mean.hpp"
+#include "models/evaluate/sink_attention.hpp"
+#include "models/evaluate/sink_rate.hpp"
+#include "models/io/units.hpp"
+
+namespace headgate::xray {
+namespace {
+
+using console::percent_text;
+
+/// A layer in which a share of the heads has sinks.
+struct SinkLayer {
+  std::size_t layer;
+  double rate;
+};
+
+/// Returns the layers that have the figure.
+std::vector<SinkLayer> sink_layers(const metrics::Report& report) {
+  std::vector<SinkLayer> out;
+  for (std::size_t layer = 0; layer < report.layers.size(); ++layer) {
+    if (const auto rate = report.layers[layer].find(metrics::kSinkRate)) out.push_back({layer, *rate});
+  }
+  return out;
+}
+
+/// Returns "from layer 12 on" if most heads of that layer, and of it and those that follow, have sinks; or else the
+/// layers with some. One of them has.
+std::string where_sinks_are(const std::vector<SinkLayer>& layers) {
+  constexpr double kMost = 0.5;
+  for (std::size_t i = 0; i + 1 < layers.size(); ++i) {
+    metrics::Mean rest;
+    for (std::size_t j = i; j < layers.size(); ++j) rest.add(layers[j].rate);
+    if (layers[i].rate >= kMost && rest.value() >= kMost) return fmt::format("from layer {} on", layers[i].layer);
+  }
+  std::vector<std::size_t> some;
+  for (const SinkLayer& each : layers) {
+    if (each.rate > 0.0) some.push_back(each.layer);
+  }
+  return some.size() == 1 ? fmt::format("in layer {}", some.front())
+                          : fmt::format("in layers {} to {}", some.front(), some.back());
+}
+
+std::string sinks_text(const ModelXray& model) {
+  const metrics::FigureRow& figures = model.evaluation.report.overall;
+  const std::optional<double> first = figures.find(metrics::kFirstTokenAttention);
+  if (!first) {
+    return metrics::most_query_heads(model.config) == 0
+               ? "Linear attention has no softmax, and so no sinks."
+               : "Sinks are not measured: windows hide the first token from later ones.";
+  }
+  if (!std::isfinite(*first)) return "The model gives numbers that are not finite.";
+  const double rate = figures.at(metrics::kSinkRate);
+  const std::string threshold = percent_text(metrics::kSinkThreshold);
+  std::string out =
+      rate > 0.0 ? fmt::format(
+                       "Sinks {}: {} of the heads give more than {} of their attention to the "
+                       "first token.",
+                       where_sinks_are(sink_layers(model.evaluation.report)), percent_text(rate), threshold)
+                 : fmt::format("No sinks: no head gives more than {} of its attention to the first token.", threshold);
+  out += fmt::format(" It gets {} of all attention; if heads looked at all tokens alike, it would get {}.",
+                     percent_text(*first), percent_text(figures.at(metrics::kFirstTokenAttentionUniform)));
+  if (const auto gated = figures.find(metrics::kFirstTokenAttentionGated)) {
+    out += fmt::format(" {} passes the gate.", percent_text(*gated));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string verdict(const ModelXray& model) {
+  std::string out = sinks_text(model);
+  if (const auto sink = model.evaluation.report.overall.find(metrics::kSinkAttention)) {
+    out += fmt::format(" {} of the attention goes to the sink logits of the heads.", percent_text(*sink));
+  }
+  const LargestActivation& largest = model.largest_activation;
+  if (!std::isfinite(largest.value)) {
+    return out +
+           fmt::format(" The activations are not finite from layer {}, token {} on.", largest.layer, largest.token);
+  }
+  return out + fmt::format(" The largest activation is {:.{}f}, at token {}, channel {}, after layer {}.",
+                           largest.value, largest.value < 100.0 ? 2 : 0, largest.token, largest.channel, largest.layer);
+}
+
+}  // namespace headgate::xray
