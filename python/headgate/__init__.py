@@ -8,6 +8,10 @@ read what the command line reads; `headgate.plot` draws it.
 
 import importlib
 
+from .openmp import load_with_short_spins
+
+load_with_short_spins(__name__ + "._headgate")
+
 from . import _headgate
 from ._headgate import *
 from ._headgate import __version__

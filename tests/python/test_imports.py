@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which modules of the package import which."""
+"""Which modules of the package import which, and what importing the package does to OpenMP."""
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,3 +30,17 @@ def test_imports_modules_of_a_folder_form_no_circle(folder):
 
     for module in imported:
         visit(module, [])
+
+
+@pytest.mark.parametrize(("given", "wanted"), ((None, "'10000'"), ("77", "'77'")))
+def test_import_lets_threads_of_openmp_sleep_soon_and_keeps_the_environment(given, wanted):
+    deciding = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    environment = {name: value for name, value in os.environ.items() if name not in deciding}
+    environment |= {"OMP_DISPLAY_ENV": "VERBOSE", **({"GOMP_SPINCOUNT": given} if given else {})}
+    command = [sys.executable, "-c", "import headgate, os; print(os.environ.get('GOMP_SPINCOUNT'))"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    shown = [line.split("=")[1].strip() for line in result.stderr.splitlines() if "GOMP_SPINCOUNT" in line]
+    if not shown:
+        pytest.skip("OpenMP here is not GCC's")
+    assert shown == [wanted]
+    assert result.stdout == f"{given}\n"

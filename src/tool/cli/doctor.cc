@@ -125,8 +125,9 @@ std::string advice_on_load(double load, int cores) {
   constexpr double kBusy = 0.5;  // of the cores
   if (cores < 2 || load < kBusy * cores || variable("GOMP_SPINCOUNT") || variable("OMP_WAIT_POLICY")) return "";
   return fmt::format(
-      "{:.1f} threads ran on {} cores in the last minute: beside other programs set GOMP_SPINCOUNT=10000, so that "
-      "threads that wait leave them the cores",
+      "{:.1f} threads ran on {} cores in the last minute: beside other programs set GOMP_SPINCOUNT=10000 for Python "
+      "and "
+      "programs of your own, so that threads that wait leave them the cores; train, eval, xray, generate and demo do",
       load, cores);
 }
 

@@ -314,7 +314,7 @@ Verb add_generate(CommandLine& line) {
       "  headgate generate SmolLM2.gguf --chat\n"
       "  headgate generate SmolLM2.gguf --chat --prompt 'What is a gate?'\n"
       "  echo 'Q: What is a gate? A:' | headgate generate SmolLM2.gguf -n 64 --stop Q:");
-  return {"generate", [o] { return run_generate(*o); }};
+  return {"generate", [o] { return run_generate(*o); }, /*runs_models=*/true};
 }
 
 }  // namespace headgate::cli

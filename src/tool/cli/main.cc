@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -12,6 +13,7 @@
 #include "models/io/work.hpp"
 #include "tool/cli/command_line.hpp"
 #include "tool/cli/signals.hpp"
+#include "tool/cli/spinning.hpp"
 #include "tool/cli/verbs.hpp"
 #include "tool/console/console.hpp"
 #include "tool/console/progress.hpp"
@@ -52,6 +54,9 @@ int run(int argc, char** argv) {
     if (!request.verb.empty()) who = "headgate " + request.verb;
     report_lost_files(who.c_str());
     if (!request.refusal.empty()) return report(who, request.refusal);
+    const auto verb =
+        std::find_if(verbs.begin(), verbs.end(), [&](const Verb& each) { return each.name == request.verb; });
+    if (verb != verbs.end() && verb->runs_models) spin_less(argv);
     for (const std::string& note : request.notes) console::note(fmt::format("{}: {}\n", who, note));
     fmt::print("{}", request.text);
     console::ProgressBar bar;
@@ -59,10 +64,7 @@ int run(int argc, char** argv) {
       if (done < 1.0) return bar.show(done, {.text = std::string(what), .path = path});
       bar.clear();
     });
-    for (const Verb& verb : verbs) {
-      if (verb.name == request.verb) return verb.run();
-    }
-    return kSuccess;
+    return verb == verbs.end() ? kSuccess : verb->run();
   } catch (const std::bad_alloc&) {
     return report(who, "not enough memory");
   } catch (const std::system_error& error) {  // fmt::print's too

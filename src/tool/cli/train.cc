@@ -157,7 +157,7 @@ Verb add_train(CommandLine& line) {
       "  headgate train --task bigram-backcopy --data book.txt --out backcopy\n"
       "  headgate train --init SmolLM2-135M.gguf --data book.txt --out run --lr 1e-4\n"
       "  headgate eval run --text book.txt --held-out");
-  return {"train", [options] { return run_train(*options); }};
+  return {"train", [options] { return run_train(*options); }, /*runs_models=*/true};
 }
 
 }  // namespace headgate::cli

@@ -30,6 +30,7 @@ class UsageError : public std::runtime_error {
 struct Verb {
   std::string name;
   std::function<int()> run;  ///< returns the exit status, kSuccess or kCheckFailed; throws on bad usage or input
+  bool runs_models = false;  ///< its threads wait for each other often: spin_less
 };
 
 Verb add_explain(CommandLine& line);

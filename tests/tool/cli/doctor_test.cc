@@ -106,5 +106,27 @@ TEST(Doctor, Load_OfHalfTheCores_AdvisesShortWaits) {
   }
 }
 
+/// Returns the last number of turns that a thread of OpenMP spins, of those that libgomp prints as it starts.
+std::string spin_count(const std::vector<std::string>& settings, const std::vector<std::string>& command) {
+  std::vector<std::string> all{"/usr/bin/env",           "-u", "GOMP_SPINCOUNT", "-u", "OMP_WAIT_POLICY",
+                               "OMP_DISPLAY_ENV=VERBOSE"};
+  all.insert(all.end(), settings.begin(), settings.end());
+  all.push_back(testing::headgate_path());
+  all.insert(all.end(), command.begin(), command.end());
+  const std::string err = testing::run_program(all).err, name = "GOMP_SPINCOUNT = '";
+  const std::size_t at = err.rfind(name);
+  return at == std::string::npos ? err
+                                 : err.substr(at + name.size(), err.find('\'', at + name.size()) - at - name.size());
+}
+
+TEST(Spinning, Verb_ThatRunsModels_SpinsLess) {
+  const std::vector<std::string> eval{"eval", "no-model", "--text", "no-text"};
+  if (spin_count({}, {"info"}).size() > 10) GTEST_SKIP() << "OpenMP here is not GCC's";
+  EXPECT_EQ(spin_count({}, eval), "10000");
+  EXPECT_NE(spin_count({}, {"info"}), "10000") << "a verb without a model is not started twice";
+  EXPECT_EQ(spin_count({"GOMP_SPINCOUNT=77"}, eval), "77") << "the user has decided";
+  EXPECT_NE(spin_count({"OMP_WAIT_POLICY=ACTIVE"}, eval), "10000");
+}
+
 }  // namespace
 }  // namespace headgate

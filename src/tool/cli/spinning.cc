@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/cli/spinning.hpp"
+
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <string>
+
+namespace headgate::cli {
+
+void spin_less(char** argv) {
+  if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  std::string program(PATH_MAX, '\0');  // not /proc/self/exe itself, which would be the name that ps shows
+  const ssize_t length = ::readlink("/proc/self/exe", program.data(), program.size());
+  if (length <= 0 || length == PATH_MAX) return;
+  program.resize(static_cast<std::size_t>(length));
+  if (::setenv("GOMP_SPINCOUNT", "10000", /*overwrite=*/0) != 0) return;
+  ::execv(program.c_str(), argv);
+  ::unsetenv("GOMP_SPINCOUNT");  // it could not be started: libgomp has not read it
+}
+
+}  // namespace headgate::cli
