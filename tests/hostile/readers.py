@@ -634,7 +634,7 @@ def argument_trials(run: dict[str, bytes]) -> Iterator[Trial]:
         "generate--prompt-file": "generate m --prompt-file {}",
         "tokenize-MODEL": "tokenize {} --text book.txt",
         "tokenize--text": "tokenize m --text {}",
-        "convert-IN": "convert {} out",
+        "convert-MODEL": "convert {} out",
         "compare-RUN": "compare {}",
         "explain-FILE": "explain {}",
         "train--data": "train --data {} --out new",

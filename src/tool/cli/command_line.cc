@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -46,6 +47,31 @@ std::string with_and(const std::vector<std::string>& words) {
   std::string out = words.front();
   for (std::size_t i = 1; i < words.size(); ++i) out += (i + 1 < words.size() ? ", " : " and ") + words[i];
   return out;
+}
+
+/// A word that people try in place of a verb, and what this tool calls it.
+struct Synonym {
+  std::string_view word, verb;
+};
+constexpr std::array<Synonym, 12> kSynonyms{{{"evaluate", "eval"},
+                                             {"evaluation", "eval"},
+                                             {"perplexity", "eval"},
+                                             {"version", "--version"},
+                                             {"benchmark", "bench"},
+                                             {"chat", "generate --chat"},
+                                             {"complete", "generate"},
+                                             {"run", "generate"},
+                                             {"inspect", "xray"},
+                                             {"finetune", "train --init"},
+                                             {"check", "verify"},
+                                             {"test", "verify"}}};
+
+/// Returns what this tool calls `word`; an empty string if it is not a known synonym.
+std::string_view verb_meant_by(std::string_view word) {
+  while (word.starts_with('-')) word.remove_prefix(1);
+  const auto* found =
+      std::find_if(kSynonyms.begin(), kSynonyms.end(), [word](const Synonym& each) { return each.word == word; });
+  return found == kSynonyms.end() ? std::string_view() : found->verb;
 }
 
 /// Returns the option of the verb that is most similar to `word`, a mistyped one, or an empty string.
@@ -259,13 +285,20 @@ std::string CommandLine::refusal_of_extras(const CLI::App& verb) const {
 std::string CommandLine::refusal_of_verb(const std::string& word) const {
   std::vector<std::string_view> verbs;
   for (const CLI::App* verb : app_->get_subcommands({})) verbs.push_back(verb->get_name());
-  return fmt::format("no verb '{}'{}", word, did_you_mean(word, verbs));
+  std::string_view meant = nearest_word(word, verbs);
+  if (meant.empty()) meant = verb_meant_by(word);
+  return fmt::format("no verb '{}'{}{}{}", word, meant.empty() ? "" : "; did you mean ", meant,
+                     meant.empty() ? "" : "?");
 }
 
 Request CommandLine::parse(int argc, char** argv) {
   Request request;
   std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
-  const auto old = words.empty() ? old_words_.end() : old_words_.find(words.front());
+  if (words.empty()) {
+    request.text = help("");
+    return request;
+  }
+  const auto old = old_words_.find(words.front());
   if (old != old_words_.end()) {
     const std::string verb = words.front();
     words = old->second.translated({words.begin() + 1, words.end()}, request.notes);
@@ -279,9 +312,7 @@ Request CommandLine::parse(int argc, char** argv) {
     app_->exit(asked, text, text);
     request.text = text.str();
   } catch (const CLI::ParseError& error) {
-    if (words.empty()) {
-      request.refusal = "a verb is missing (see headgate --help)";
-    } else if (app_->get_subcommands().empty() || app_->remaining_size() > 0) {
+    if (app_->get_subcommands().empty() || app_->remaining_size() > 0) {
       request.refusal = refusal_of_verb(words.front()) + " (see headgate --help)";
     } else {
       // Unexpected arguments are reported first: a missing option may be one of them, mistyped. If a value is refused,

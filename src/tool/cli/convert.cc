@@ -65,7 +65,7 @@ std::optional<std::int64_t> bos_of_bytes(const std::string& directory) {
 
 int run_convert(const ConvertOptions& o) {
   const std::string in = train::model_path(o.in);
-  check_output_directory({"OUT", o.out}, [&o](InputFiles& inputs) { inputs.add_models("IN", {o.in}); });
+  check_output_directory({"OUT", o.out}, [&o](InputFiles& inputs) { inputs.add_models("MODEL", {o.in}); });
   const models::ModelFile file(in);
   models::FileConfig out{file.config(), file.layout()};
   out.layout = o.layout.value_or(out.layout);
@@ -91,20 +91,20 @@ Verb add_convert(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "convert",
       "Write a model as a directory with config.json and model.safetensors\n\n"
-      "IN is what `headgate eval` reads: a directory made by `headgate train`, one of Hugging Face's (" +
+      "MODEL is what `headgate eval` reads: a directory made by `headgate train`, one of Hugging Face's (" +
           models::family_names() + "), with shards or without, or a GGUF file (" + models::gguf_architectures() +
           "), whose numbers are widened. OUT loads in transformers where one of its families computes the same; "
           "another model without "
           "experts is model_type headgate, with its code for "
           "transformers (trust_remote_code) in modeling_headgate.py. Files of the tokenizer and of generation are "
           "copied from a directory, and written for a GGUF file if its tokenizer is BPE.");
-  verb.argument("IN", o->in, kModelHelp);
+  verb.argument("MODEL", o->in, kModelHelp);
   verb.argument("OUT", o->out, "The directory to write; a model that is there is replaced");
   declare_dtype(verb, "--dtype", o->dtype, {DType::f32, DType::f16, DType::bf16},
                 "f32 (default), f16 or bf16, rounded to nearest even");
   declare_enum<models::GateLayout>(
       verb, "--layout", o->layout, "LAYOUT",
-      "Where the gate's rows stand: " + list_words<models::GateLayout>() + " (default: as in IN)");
+      "Where the gate's rows stand: " + list_words<models::GateLayout>() + " (default: as in MODEL)");
   declare_json(verb, o->json, "one object");
   verb.footer(
       "JSON output:\n"

@@ -18,7 +18,7 @@ namespace {
 
 /// Returns whether --help calls the value by a word for paths: "FILE.json", "Q.npy", "PATH...", "MODEL".
 bool names_path(std::string_view type) {
-  constexpr std::array<std::string_view, 7> kPaths{"FILE", "DIR", "PATH", "MODEL", "RUN", "IN", "OUT"};
+  constexpr std::array<std::string_view, 6> kPaths{"FILE", "DIR", "PATH", "MODEL", "RUN", "OUT"};
   if (type.ends_with("...")) type.remove_suffix(3);
   return type.find('.') != std::string_view::npos || std::find(kPaths.begin(), kPaths.end(), type) != kPaths.end();
 }

@@ -92,7 +92,9 @@ std::string HelpFormatter::make_usage(const CLI::App* app, std::string name) con
   }
   line += " [OPTION]...";
   for (const CLI::Option* option : app->get_options()) {
-    if (option->get_positional()) line += option->get_required() ? ' ' + option->get_name(true, false) : std::string{};
+    if (!option->get_positional()) continue;
+    const std::string words = option->get_name(true, false) + (option->get_items_expected_max() > 1 ? "..." : "");
+    line += option->get_required() ? ' ' + words : " [" + words + ']';
   }
   return "Usage: " + wrapped(line, 7) + '\n';
 }

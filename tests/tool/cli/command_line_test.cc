@@ -50,7 +50,9 @@ TEST(UnexpectedArgument, Argument_NothingNear_IsNotGuessed) {
 
 TEST(UnknownVerb, Verb_Mistyped_IsGuessed) {
   expect_refused(testing::headgate({"trian"}), "", "no verb 'trian'; did you mean train? (see headgate --help)");
-  expect_refused(testing::headgate({"evaluate"}), "", "no verb 'evaluate' (see headgate --help)");
+  expect_refused(testing::headgate({"evaluate"}), "", "no verb 'evaluate'; did you mean eval? (see headgate --help)");
+  expect_refused(testing::headgate({"version"}), "", "no verb 'version'; did you mean --version?");
+  expect_refused(testing::headgate({"chat", "m"}), "", "no verb 'chat'; did you mean generate --chat?");
   expect_refused(testing::headgate({"surplus", "info"}), "", "no verb 'surplus'");
 }
 

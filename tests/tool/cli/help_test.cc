@@ -109,8 +109,25 @@ TEST(Help, Generate_KeysOfItsJson_AreListed) {
   EXPECT_NE(testing::headgate({"generate", "--help"}).out.find("\n  model     "), std::string::npos);
 }
 
+TEST(Help, Tool_WithoutArguments_PrintsItsHelp) {
+  const Outcome outcome = testing::headgate({});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, testing::headgate({"--help"}).out);
+}
+
+TEST(Help, Usage_OfAVerbWithAModel_NamesIt) {
+  const auto usage = [](const std::string& verb) {
+    const std::string help = testing::headgate({verb, "--help"}).out;
+    return help.substr(0, help.find('\n'));
+  };
+  EXPECT_EQ(usage("eval"), "Usage: headgate eval [OPTION]... MODEL...");
+  EXPECT_EQ(usage("xray"), "Usage: headgate xray [OPTION]... [MODEL...]");
+  EXPECT_EQ(usage("generate"), "Usage: headgate generate [OPTION]... MODEL");
+  EXPECT_EQ(usage("convert"), "Usage: headgate convert [OPTION]... MODEL OUT");
+  EXPECT_TRUE(usage("tokenize").ends_with(" [MODEL]")) << usage("tokenize");
+}
+
 TEST(Usage, Usage_Bad_IsOneLine) {
-  expect_refused(testing::headgate({}), "", "a verb is missing");
   expect_refused(testing::headgate({"frobnicate"}), "", "no verb 'frobnicate'");
   expect_refused(testing::headgate({"--frobnicate"}), "", "--frobnicate");
   expect_refused(testing::headgate({"info", "--frobnicate"}), "info", "--frobnicate");

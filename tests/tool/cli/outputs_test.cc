@@ -132,9 +132,9 @@ TEST_F(OutputsTest, Convert_InPlace_IsRefused) {
   ASSERT_EQ(testing::headgate({"convert", path("run/checkpoint"), path("f32")}).status, 0);
   fs::create_directory_symlink(path("f32"), path("same"));
   for (const char* out : {"f32", "f32/", "f32/../f32", "same"}) {
-    expect_kept({"convert", path("f32"), path(out), "--dtype", "bf16"}, "IN");
+    expect_kept({"convert", path("f32"), path(out), "--dtype", "bf16"}, "MODEL");
   }
-  expect_kept({"convert", path("run/checkpoint"), path("run/checkpoint")}, "IN");
+  expect_kept({"convert", path("run/checkpoint"), path("run/checkpoint")}, "MODEL");
   ASSERT_EQ(g_verbs->train("other").status, 0);
   for (const char* out : {"other", "other/checkpoint"}) {
     const auto before = contents(path("other"));

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/cli/model_arguments.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <system_error>
+
+#include "models/families/model_file.hpp"
+#include "models/io/input_file.hpp"
+#include "tool/cli/verbs.hpp"
+#include "tool/console/shell_word.hpp"
+
+namespace headgate::cli {
+namespace {
+
+/// Returns whether `path` is a file that a person would call a text: its beginning has no NUL byte, as those of weights
+/// and arrays have, and it is none of a model's JSON files.
+bool is_text(const std::string& path) {
+  constexpr std::size_t kBeginning = 4096;  // bytes
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored) || path.ends_with(".json") || models::is_gguf(path))
+    return false;
+  const io::InputFile file(path);
+  std::string beginning(std::min(kBeginning, file.size()), '\0');
+  file.read(beginning.data(), beginning.size());
+  return !beginning.empty() && beginning.find('\0') == std::string::npos;
+}
+
+}  // namespace
+
+void refuse_texts(const std::vector<std::string>& models) {
+  for (const std::string& path : models) {
+    if (!is_text(path)) continue;
+    throw UsageError(
+        fmt::format("{} was taken for a MODEL, but is a text: give it as --text {}", path, console::shell_word(path)));
+  }
+}
+
+}  // namespace headgate::cli
