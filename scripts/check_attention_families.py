@@ -4,10 +4,14 @@
 of each family of transformers that chooses its attention by name.
 
 Compares the outputs and the gradients of all parameters, with padding where the model takes a mask, and the tokens that
-are generated greedily. Prints a row for each family, and what each refused or skipped one said. Needs a few minutes.
+are generated greedily. The text is longer than all that limits which keys a query sees: windows, chunks, the keys and the
+blocks that an index chooses. Prints a row for each family with its limits; "without effect" names those that did not
+change the outputs of eager attention. Then come the refused and skipped families, with what each said, and the keyword
+arguments that the attention was called with. Needs a few minutes.
 """
 
 import argparse
+import collections
 import copy
 import signal
 import sys
@@ -21,8 +25,28 @@ from transformers.models.auto import modeling_auto
 import headgate.torch.transformers
 
 TOLERANCE = 1e-4
+TOKENS = 32
+# What limits which keys a query sees, far below TOKENS.
+LIMITS = {
+    "sliding_window": 5,
+    "sliding_window_size": 5,
+    "attention_window": 8,
+    "attention_window_size": 5,
+    "local_attention": 8,
+    "attention_chunk_size": 6,
+    "window_size": 5,
+    "index_topk": 4,
+    "index_topk_blocks": 2,
+    "index_block_size": 4,
+    "indexer_budget": 8,
+    "indexer_compress_ratio": 4,
+    "keep_window_size": 6,
+    "local_radius": 3,
+    "global_block_size": 4,
+}
 SMALL = {
     "vocab_size": 97,
+    "unpadded_vocab_size": 97,
     "hidden_size": 32,
     "d_model": 32,
     "n_embd": 32,
@@ -68,7 +92,14 @@ SMALL = {
     "qk_rope_head_dim": 8,
     "qk_nope_head_dim": 8,
     "v_head_dim": 8,
-    "sliding_window": 5,
+    "index_n_heads": 2,
+    "index_head_dim": 16,
+    "index_kv_heads": 1,
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 2,
+    "swa_head_dim": 16,
+    "rel_extent": 8,
+    "d_rel": 8,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": None,
@@ -77,6 +108,7 @@ SMALL = {
     "mamba_d_head": 16,
     "mamba_d_state": 8,
     "rotary_dim": 4,
+    "block_size": 8,
 }
 NO_DROPOUT = (
     "dropout",
@@ -96,10 +128,54 @@ NO_DROPOUT = (
     "decoder_layerdrop",
     "classifier_dropout",
 )
+# Lists of a word for each layer.
+LAYERS = ("layer_types", "indexer_types")
+# The keys of families whose windows are off by default.
+WINDOWS = {
+    "use_sliding_window": True,
+    "sliding_window": LIMITS["sliding_window"],
+    "max_window_layers": 1,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+# What single families need beside: their smallest models, and layers with all that they have.
+OWN = {
+    "minimax_m3_vl_text": {"layer_types": ["minimax_m3_sparse", "full_attention"]},
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 4,
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+    },
+    "dots3_note_text": {
+        "layer_types": ["indexed_attention", "sliding_attention"],
+        "sliding_window": LIMITS["sliding_window"],
+        "swa_num_attention_heads": 4,
+        "swa_num_key_value_heads": 4,
+        "swa_q_lora_rank": 16,
+        "swa_kv_lora_rank": 16,
+        "swa_head_dim": 16,
+        "swa_qk_nope_head_dim": 8,
+        "swa_v_head_dim": 8,
+    },
+    "deepseek_v3": {"head_dim": 8},
+    "axk1": {"head_dim": 8},
+    "longcat_flash": {"head_dim": 8},
+    "youtu": {"head_dim": 8},
+    "laguna": {"layer_types": WINDOWS["layer_types"]},
+    "mellum": {"layer_types": WINDOWS["layer_types"]},
+    "longt5": {"encoder_attention_type": "transient-global"},
+}
 TASKS = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    # Models of texts and images whose part for texts has no class of its own.
+    "of texts and images": {"mistral_large4": "MistralLarge4ForConditionalGeneration"},
 }
 LARGEST = 3_000_000  # parameters
 
@@ -108,30 +184,67 @@ class Skipped(Exception):
     pass
 
 
-def config_of(kind):
-    """A config of a few thousand parameters for this class of model."""
-    config_class = kind.config_class
+def text_keys(config_class, limits):
+    """The keys of a config of a few thousand parameters for this class of config, with these LIMITS."""
     defaults = config_class()
 
     def is_key(name):
-        return hasattr(defaults, name) and not isinstance(getattr(config_class, name, None), property)
+        if name in LIMITS and name in getattr(config_class, "attribute_map", {}):
+            return False
+        try:
+            there = hasattr(defaults, name)
+        except Exception:  # its layers differ
+            there = True
+        return there and not isinstance(getattr(config_class, name, None), property)
 
-    keys = {name: value for name, value in SMALL.items() if is_key(name)}
+    keys = {name: value for name, value in (SMALL | limits).items() if is_key(name)}
     keys |= {name: 0.0 for name in NO_DROPOUT if is_key(name)}
     if hasattr(defaults, "attention_type"):
         keys["attention_type"] = "original_full"
-    if getattr(defaults, "sliding_window", None) is None:
-        keys.pop("sliding_window", None)
-    for name in ("q_lora_rank", "rotary_dim", "n_inner"):
-        if getattr(defaults, name, None) is None:
-            keys.pop(name, None)
-    if getattr(defaults, "num_key_value_heads", None) == getattr(defaults, "num_attention_heads", 0):
+    own = OWN.get(config_class.model_type, {})
+    if getattr(defaults, "use_sliding_window", None) is False:
+        own = {name: value for name, value in WINDOWS.items() if is_key(name)} | own
+    for name in (*LIMITS, "q_lora_rank", "rotary_dim", "n_inner"):
+        if name in keys and getattr(defaults, name, None) is None:
+            keys.pop(name)
+    if vars(defaults).get("num_key_value_heads") == vars(defaults).get("num_attention_heads", 0):
         keys["num_key_value_heads"] = 4
-    types = getattr(defaults, "layer_types", None)
-    if types and is_key("layer_types"):
-        kinds = list(dict.fromkeys(types))
-        keys["layer_types"] = (kinds * 2)[:2]
-    return config_class(**keys)
+    keys |= own | {name: value for name, value in limits.items() if name in own}
+    kinds = {name: list(dict.fromkeys(keys.get(name) or getattr(defaults, name, None) or ())) for name in LAYERS}
+    layers = max(2, *map(len, kinds.values()))
+    for name, words in kinds.items():
+        if words and is_key(name):
+            keys[name] = (words * layers)[:layers]
+    if "num_hidden_layers" in keys:
+        keys["num_hidden_layers"] = layers
+    return keys
+
+
+def config_of(kind, limits=LIMITS):
+    """A config for this class of model whose keys of LIMITS have these values."""
+    config_class = kind.config_class
+    if "vision_config" not in config_class.sub_configs:
+        return config_class(**text_keys(config_class, limits))
+    text = text_keys(config_class.sub_configs["text_config"], limits)
+    image = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "head_dim": 16,
+    }
+    return config_class(
+        text_config=text, vision_config={"model_type": config_class().vision_config.model_type, **image}
+    )
+
+
+def limits_of(config):
+    """The keys of LIMITS that a config has, with their values."""
+    text = config.get_text_config()
+    other_names = getattr(text, "attribute_map", {})
+    return {
+        name: value for name, value in LIMITS.items() if name not in other_names and getattr(text, name, None) == value
+    }
 
 
 def made(kind, config, attention):
@@ -143,19 +256,19 @@ def made(kind, config, attention):
     return model
 
 
-def inputs_of(task, model):
+def inputs_of(task):
     torch.manual_seed(1)
-    ids = torch.randint(3, 97, (2, 11))
+    ids = torch.randint(3, 97, (2, TOKENS))
     mask = torch.ones_like(ids)
     mask[1, :4] = 0
     given = {"input_ids": ids, "attention_mask": mask}
     if task == "seq2seq":
-        given["decoder_input_ids"] = torch.randint(3, 97, (2, 7))
+        given["decoder_input_ids"] = torch.randint(3, 97, (2, TOKENS - 4))
     return given, mask
 
 
 def outputs_and_gradients(task, model):
-    given, mask = inputs_of(task, model)
+    given, mask = inputs_of(task)
     out = model(**given)
     logits = out.logits if task == "seq2seq" else out.logits[mask.bool()]
     logits.float().square().mean().backward()
@@ -167,14 +280,39 @@ def largest_difference(ours, expected):
 
 
 def generated(task, model):
-    given, mask = inputs_of(task, model)
+    given, mask = inputs_of(task)
     if given.pop("decoder_input_ids", None) is not None:
         given["decoder_start_token_id"] = 2
     with torch.no_grad():
         return model.eval().generate(**given, max_new_tokens=6, min_new_tokens=6, do_sample=False)
 
 
-def check(task, kind):
+def effect_of(task, kind, limits, expected):
+    """Names the limits, and those that make no difference to the outputs."""
+    words = []
+    for name, value in limits.items():
+        try:
+            wide = made(kind, config_of(kind, {**LIMITS, name: 1024}), "eager")
+            felt = largest_difference(outputs_and_gradients(task, wide)[0], expected) > TOLERANCE
+        except Exception:  # the model has other sizes, or limits that must fit each other
+            felt = True
+        words.append(f"{name} {value}" + ("" if felt else " without effect"))
+    return ", ".join(words)
+
+
+class Recorded:
+    """The interface's function, which collects the names of its keyword arguments."""
+
+    def __init__(self):
+        self.calls, self.names = 0, collections.Counter()
+
+    def __call__(self, *given, **named):
+        self.calls += 1
+        self.names.update(name for name, value in named.items() if value is not None)
+        return headgate.torch.transformers.attention_forward(*given, **named)
+
+
+def check(task, kind, recorded):
     """The family's figures. Raises Skipped where there is nothing to compare, and whatever its model raises."""
     with torch.device("meta"):
         count = sum(p.numel() for p in kind(config_of(kind)).parameters())
@@ -186,15 +324,10 @@ def check(task, kind):
     expected, theirs = outputs_and_gradients(task, reference)
     if largest_difference(outputs_and_gradients(task, made(kind, config, "eager"))[0], expected) > TOLERANCE:
         raise Skipped("eager attention differs from itself")
-    calls = []
-    inner = headgate.torch.transformers.gated_attention
-    headgate.torch.transformers.gated_attention = lambda *a, **k: calls.append(1) or inner(*a, **k)
-    try:
-        model = made(kind, config, "headgate")
-        logits, ours = outputs_and_gradients(task, model)
-    finally:
-        headgate.torch.transformers.gated_attention = inner
-    if not calls:
+    before = recorded.calls
+    model = made(kind, config, "headgate")
+    logits, ours = outputs_and_gradients(task, model)
+    if recorded.calls == before:
         raise Skipped("its attention does not go through the interface")
     assert torch.isfinite(expected).all(), "eager attention is not finite"
     of_logits = largest_difference(logits, expected)
@@ -202,7 +335,7 @@ def check(task, kind):
     same = ""
     if task != "masked":
         same = "yes" if torch.equal(generated(task, model), generated(task, made(kind, config, other))) else "NO"
-    return of_logits, of_gradients, same
+    return of_logits, of_gradients, same, effect_of(task, kind, limits_of(config), expected)
 
 
 def families(names):
@@ -225,13 +358,15 @@ def main():
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     headgate.torch.transformers.register()
+    recorded = Recorded()
+    transformers.AttentionInterface.register("headgate", recorded)
     signal.signal(signal.SIGALRM, out_of_time)
     passed, wrong, others = 0, 0, []
-    print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}")
+    print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}, {TOKENS} tokens")
     for task, family, name in families(options.names):
         signal.alarm(60)
         try:
-            of_logits, of_gradients, same = check(task, getattr(transformers, name))
+            of_logits, of_gradients, same, limits = check(task, getattr(transformers, name), recorded)
         except Exception as error:
             others.append(
                 f"{family}: {name}: {type(error).__name__}: {str(error).splitlines()[0][:110] if str(error) else ''}"
@@ -243,8 +378,10 @@ def main():
             signal.alarm(0)
         good = of_logits <= TOLERANCE and of_gradients <= 10 * TOLERANCE and same != "NO"
         passed, wrong = passed + good, wrong + (not good)
-        print(f"{'ok   ' if good else 'WRONG'} {name:45s} {of_logits:.1e} {of_gradients:.1e} {same}", flush=True)
+        word = "ok   " if good else "WRONG"
+        print(f"{word} {name:45s} {of_logits:.1e} {of_gradients:.1e} {same:3s} {limits}".rstrip(), flush=True)
     print("\n".join(others))
+    print("keyword arguments: " + ", ".join(sorted(recorded.names)))
     print(f"{passed} passed, {wrong} wrong, {len(others)} skipped or refused")
     return 1 if wrong else 0
 

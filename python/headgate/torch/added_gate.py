@@ -22,7 +22,11 @@ _PENDING = "_headgate_gate"
 
 def take_gate(module: nn.Module) -> dict[str, Any]:
     """The gate that a retrofitted attention module holds for its kernel, which then has it; empty for other modules."""
-    return module.__dict__.pop(_PENDING, {})
+    found = getattr(module, _PENDING, None)
+    if found is None:
+        return {}
+    setattr(module, _PENDING, None)
+    return found
 
 
 def require_gate(attention: nn.Module) -> None:
@@ -89,7 +93,7 @@ class AddedGate:
         else:
             z = module.attention_gate(h).unflatten(-1, (-1, self.features))  # the heads of this process
         if self.variant.gate_site == "g1":
-            module.__dict__[_PENDING] = self.variant.kernel_arguments(z)
+            setattr(module, _PENDING, self.variant.kernel_arguments(z))
         else:
             self.logits = z
 

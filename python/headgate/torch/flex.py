@@ -17,6 +17,7 @@ from .arguments import ADDED, ATTENTION, DIFFERENTIABLE, TENSORS, require_known,
 from .attention import as_returned, autocast, checked_options, gated_attention, refuse_transforms
 from .checks import require_tensor
 from .errors import call_as
+from .foreign_arguments import KERNEL_OPTIONS, refuse_more_than_lse
 from .gates import keeps_output
 from .transforms import refuse_all_transforms
 
@@ -201,8 +202,7 @@ def _wants_lse(return_lse: bool, return_aux: Any) -> bool:
         raise TypeError(f"{NAME}: return_aux is {return_aux!r} but must be an AuxRequest or None")
     if return_lse:
         raise ValueError(f"{NAME}: return_lse and return_aux cannot be given together: use AuxRequest(lse=True)")
-    if return_aux.max_scores:
-        raise ValueError(f"{NAME}: return_aux asks for max_scores, which the kernels do not return: ask for lse")
+    refuse_more_than_lse(NAME, return_aux)
     return return_aux.lse
 
 
@@ -226,16 +226,19 @@ def flex_attention(
     """torch.nn.attention.flex_attention.flex_attention with a BlockMask, and a gate: with gradients, in O(T + S) memory
     beside a mask of one block of queries. Without a block_mask every query sees every key.
 
-    query (B,Hq,T,D), key and value (B,Hkv,S,·), gate (B,Hq,T,1) or (B,Hq,T,Dv) the gate's raw logits.
-    `options` are gate_fn, gate_op, softcap, precision and threads of gated_attention. A score_mod is refused: kernels cannot read programs.
-    kernel_options, which are hints for other kernels, have no effect. Returns y, and with return_lse the log-sum-exp
-    (B,Hq,T); with return_aux=AuxRequest(lse=True) an AuxOutput that has it. max_scores are refused. Under torch.compile
-    the call is a graph break. Raises ValueError, in one line, on arguments that do not fit.
+    query (B,Hq,T,D), key and value (B,Hkv,S,·), gate (B,Hq,T,1) or (B,Hq,T,Dv) the gate's raw logits. `options` are
+    gate_fn, gate_op, softcap, precision and threads of gated_attention. A score_mod is refused: kernels cannot read
+    programs. kernel_options, which are hints for other kernels, have no effect, and unknown ones are refused. Returns y,
+    and with return_lse the log-sum-exp (B,Hq,T); with return_aux=AuxRequest(lse=True) an AuxOutput that has it.
+    max_scores are refused. Under torch.compile the call is a graph break. Raises ValueError, in one line, on
+    arguments that do not fit.
     """
-    del kernel_options
     if "gate_logits" in options:
         gate = take_old_name(NAME, options, "gate_logits", "gate", gate)
     require_known(NAME, options, _OPTIONS, (*ARGUMENTS.values(), "scale", "gate"))
+    for name in kernel_options or ():
+        if name.removeprefix("fwd_").removeprefix("bwd_") not in KERNEL_OPTIONS:
+            raise ValueError(f"{NAME}: kernel_options has '{name}', which is none of {', '.join(KERNEL_OPTIONS)}")
     if score_mod is not None:
         raise ValueError(f"{NAME}: score_mod is not supported: use gated_attention's bias, alibi_slopes or softcap")
     wants_lse = _wants_lse(return_lse, return_aux)

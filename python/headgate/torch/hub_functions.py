@@ -21,6 +21,7 @@ from torch import Tensor
 
 from .attention import refuse_transforms
 from .errors import call_as
+from .foreign_arguments import CONVOLUTION, RULE, refuse_unknown
 from .linear_attention import linear_attention
 from .packed_rows import begins_of, one_row
 from .short_convolution import short_convolution
@@ -36,14 +37,21 @@ ACTIVATIONS = {None: "none", "silu": "silu", "swish": "silu"}
 # How the functions' callers name the arguments of linear_attention and short_convolution.
 RULE_ARGUMENTS = {"q": "query", "k": "key", "v": "value", "decay": "g", "state": "initial_state"}
 CONVOLUTION_ARGUMENTS = {"x": "hidden_states", "state": "conv_state"}
+SEQUENCES = ("cu_seqlens", "cu_seq_lens_q", "seq_idx")
+"""The arguments that say which sequences the rows hold, the first that is there."""
+
+
+def _refuse_unknown(what: str, given: dict[str, Any], harmless: dict[str, str]) -> None:
+    others = {name: value for name, value in given.items() if name not in SEQUENCES}
+    refuse_unknown(what, others, harmless, "headgate.torch.transformers.unregister() lets transformers compute it")
 
 
 def _sequences(what: str, batch: int, tokens: int, given: dict[str, Any]) -> Tensor | None:
     """Returns cu_seqlens (N+1) of all rows as one, from the arguments that a model passes on; None without them."""
-    for name in ("cu_seqlens", "cu_seq_lens_q"):
-        if given.get(name) is not None:
-            return given[name]
-    numbers = given.get("seq_idx")
+    *begins, numbers = (given.get(name) for name in SEQUENCES)
+    for each in begins:
+        if each is not None:
+            return each
     if numbers is None:
         return None
     if tuple(numbers.shape) != (batch, tokens):
@@ -100,11 +108,12 @@ def recurrent_rule(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
+    scale: float | None = None,
     **given: Any,
 ) -> Any:
     """Computes fused_recurrent_gated_delta_rule and fused_recurrent_kda of transformers. For one token after the other:
 
-        S ← e^g S;  S ← S + k (β (v − Sᵀk))ᵀ;  y = Sᵀq / √D
+        S ← e^g S;  S ← S + k (β (v − Sᵀk))ᵀ;  y = scale Sᵀq,  scale 1 / √D by default
 
     query and key (B,T,Hk,D) and value (B,T,Hv,Dv) are float32, bfloat16 or float16; g, a natural logarithm, is
     (B,T,Hv) or (B,T,Hv,D), beta (B,T,Hv), initial_state (N,Hv,D,Dv), 0 without it. use_qk_l2norm_in_kernel divides
@@ -112,17 +121,21 @@ def recurrent_rule(
 
     Returns y (B,T,Hv,Dv) in query's dtype, and the last state in float32, or None without output_final_state. Both have
     gradients. cu_seqlens or cu_seq_lens_q (N+1), of all B·T tokens, or seq_idx (B,T) say which sequences the rows hold,
-    each with a state; without them N = B. Returns NotImplemented for calls that transformers must compute.
+    each with a state; without them N = B. Other arguments are harmless (foreign_arguments.py), or refused by name.
+    Returns NotImplemented for calls that transformers must compute.
     """
     states = () if initial_state is None else (initial_state.float(),)
     if not _takes_rule(query, key, value, g, beta, *states):
         return NotImplemented
     what = "headgate: gated delta rule"
+    _refuse_unknown(what, given, RULE)
     B, T = query.shape[:2]
     begins = _sequences(what, B, T, given)
     g = g if g.dim() == 4 else g.unsqueeze(-1)
     read = [query, key, value, _beside(g, query.dtype), _beside(beta, query.dtype).unsqueeze(-1)]
     options: dict[str, Any] = {"layout": "bthd", "return_state": output_final_state}
+    if scale is not None:
+        options["scale"] = scale
     if begins is not None:
         options["cu_seqlens"] = begins
         read = [one_row(x) for x in read]
@@ -146,11 +159,12 @@ def chunk_rule(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
+    scale: float | None = None,
     **given: Any,
 ) -> Any:
     """Computes chunk_gated_delta_rule and chunk_kda of transformers: recurrent_rule, whatever the chunk_size."""
     return recurrent_rule(
-        query, key, value, g, beta, initial_state, output_final_state, use_qk_l2norm_in_kernel, **given
+        query, key, value, g, beta, initial_state, output_final_state, use_qk_l2norm_in_kernel, scale, **given
     )
 
 
@@ -196,8 +210,10 @@ def convolution(
     """
     if not _takes_convolution(hidden_states, weight, bias, activation):
         return NotImplemented
+    what = "headgate: causal_conv1d"
+    _refuse_unknown(what, given, CONVOLUTION)
     x = hidden_states.transpose(1, 2)
-    begins = _sequences("headgate: causal_conv1d", x.shape[0], x.shape[1], given)
+    begins = _sequences(what, x.shape[0], x.shape[1], given)
     if begins is None:
         return _convolve(x, weight, bias, activation).transpose(1, 2)
     return _convolve(one_row(x), weight, bias, activation, cu_seqlens=begins).view(x.shape).transpose(1, 2)

@@ -1,7 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headgate for Hugging Face's transformers: register() makes attn_implementation="headgate" known, and computes linear
-attention on CPUs."""
+"""headgate for Hugging Face's transformers.
 
+Call register() once, before a model is loaded. An import alone changes nothing:
+
+    import headgate.torch.transformers
+    headgate.torch.transformers.register()
+    model = AutoModelForCausalLM.from_pretrained(NAME, attn_implementation="headgate")
+
+register() makes attn_implementation="headgate" known, and computes linear attention on CPUs. A model that is there already
+takes it by model.set_attn_implementation("headgate"). docs/reference/pytorch.md says more.
+"""
+
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,19 +22,32 @@ require("transformers", "headgate.torch.transformers")  # before the imports tha
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers.masking_utils import causal_mask_function, prepare_padding_mask, sdpa_mask
+from transformers.cache_utils import Cache
+from transformers.masking_utils import (
+    bidirectional_mask_function,
+    causal_mask_function,
+    prepare_padding_mask,
+    sdpa_mask,
+)
 
-from . import hub_functions, mask_functions
+from . import foreign_arguments, hub_functions, mask_functions
 from .added_gate import require_gate, take_gate
 from .attention import gated_attention
 from .attention_weights import attention_weights
+from .checks import shape_of
 from .errors import call_as
+from .foreign_arguments import refuse_unknown
+from .key_lists import mask_of_blocks, mask_of_keys
 from .packed_rows import begins_of, one_row
 from .sharding import described
 
 __all__ = ["register", "unregister"]
 
 NAME = "headgate"
+INSTEAD = "use attn_implementation='eager'"
+"""What errors advise."""
+ADDING_MODELS = ("bigbird_pegasus",)
+"""Models whose encoder's own code adds what the mask interface returns."""
 # The interface's names of gated_attention's arguments.
 ARGUMENTS = {
     "q": "query",
@@ -37,6 +60,13 @@ ARGUMENTS = {
     "cu_seqlens_q": "cu_seq_lens_q",
     "cu_seqlens_k": "cu_seq_lens_k",
 }
+
+
+def _own_code(does: str) -> str:
+    return (
+        f"{NAME}: this model's own code {does} its attention mask, so that its attention is not one of transformers' "
+        f"AttentionInterface: {INSTEAD}"
+    )
 
 
 class KeyMask(NamedTuple):
@@ -54,10 +84,13 @@ class KeyMask(NamedTuple):
         return self
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"{NAME}: this model's own code reads '{name}' of its attention mask, so that its attention is not one of "
-            "transformers' AttentionInterface: use attn_implementation='eager'"
-        )
+        raise AttributeError(_own_code(f"reads '{name}' of"))
+
+    def __getitem__(self, index: Any) -> Any:
+        raise TypeError(_own_code("indexes"))
+
+    def __radd__(self, scores: Any) -> Any:
+        raise TypeError(_own_code("adds"))
 
     def rules(self) -> dict[str, Any]:
         """Returns the mask as arguments of gated_attention."""
@@ -84,20 +117,21 @@ def make_mask(
 ) -> Tensor | KeyMask | None:
     """The mask interface of transformers, whose attention_mask (B,S) is false at padding. Causal masks, those of
     windows and those of rows that hold several sequences are rules; all others, and those of static caches, are what
-    sdpa_mask makes, (B,1,T,S)."""
+    sdpa_mask makes, (B,1,T,S). Arguments that are neither its own nor known to be harmless are refused."""
+    refuse_unknown(f"{NAME}: mask", given, _MASK_ARGUMENTS, INSTEAD)
+    model = getattr(config, "model_type", None)
+    if mask_function is bidirectional_mask_function and model in ADDING_MODELS:
+        raise ValueError(f"{NAME}: {model}: its encoder adds masks, which must be of floating point: {INSTEAD}")
     if isinstance(attention_mask, KeyMask):
         return attention_mask
+    # Models with an index read their masks.
+    read = "indexed_attention" in (getattr(config, "layer_types", None) or ())
     tracing = torch.compiler.is_compiling()
     padded = attention_mask is not None and (tracing or not bool(attention_mask.all()))
-    numbers = None if padded else mask_functions.numbers_of(mask_function, local_size)
+    numbers = None if padded or read else mask_functions.numbers_of(mask_function, local_size)
     windowed = local_size is not None and kv_length >= local_size
     aligned = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
-    known = mask_function is causal_mask_function or (
-        local_size is not None
-        and local_size == getattr(config, "sliding_window", None)
-        and getattr(config, "attention_chunk_size", None) is None
-    )
-    ruled = numbers is not None or (allow_is_causal_skip and known)
+    ruled = numbers is not None or (allow_is_causal_skip and mask_functions.is_causal(mask_function, local_size))
     if not (ruled and aligned):
         return sdpa_mask(
             batch_size,
@@ -120,9 +154,7 @@ def make_mask(
     return KeyMask(keys, local_size if windowed else None, sequences)  # type: ignore[call-arg]
 
 
-def _refuse_unknown(module: nn.Module, given: dict[str, Any]) -> None:
-    if given.get("cache") is not None:
-        raise ValueError(f"{NAME}: {type(module).__name__}: cache is not supported")
+_MASK_ARGUMENTS = dict.fromkeys(inspect.signature(sdpa_mask).parameters, "sdpa_mask's") | foreign_arguments.MASK
 
 
 def _mask_rules(what: str, mask: Tensor | KeyMask) -> dict[str, Any]:
@@ -130,6 +162,8 @@ def _mask_rules(what: str, mask: Tensor | KeyMask) -> dict[str, Any]:
     either kind."""
     if isinstance(mask, KeyMask):
         return mask.rules()
+    if not isinstance(mask, Tensor):
+        raise ValueError(f"{what}: attention_mask is a {type(mask).__name__} but must be a tensor: {INSTEAD}")
     if mask.dtype == torch.bool:
         return {"mask": mask}
     if mask.is_floating_point():
@@ -155,33 +189,55 @@ def attention_forward(
     cu_seq_lens_k: Tensor | None = None,
     position_bias: Tensor | None = None,
     output_attentions: bool | None = None,
+    sliding_window: int | None = None,
+    indices: Tensor | None = None,
+    block_indices: Tensor | None = None,
+    sinks: Tensor | None = None,
+    cache: Any = None,
     **given: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The interface of transformers: query (B,Hq,T,D), key and value (B,Hkv,S,·) to y (B,T,Hq,Dv), and the weights
     (B,Hq,T,S) where output_attentions asks for them.
 
     The mask is what make_mask made: rules; or (B,1,T,S), true where visible, windows included; or None where the module's
-    is_causal says all. A mask of floating point, the caller's own, is added to the scores. position_bias (B|1,Hq|1,T|1,S) is
-    added too, and has a gradient. cu_seq_lens_q and cu_seq_lens_k (N+1) say where the sequences of a row begin; where
-    they are not given, the rules may.
+    is_causal says all, and the sliding_window of a causal module. A mask of floating point, the caller's own, is added to
+    the scores. position_bias (B|1,Hq|1,T|1,S) is added too, and has a gradient. cu_seq_lens_q and cu_seq_lens_k (N+1) say
+    where the sequences of a row begin; where they are not given, the rules may.
+
+    indices (B,T,K) are the keys that all heads see of those that the mask leaves; block_indices (B,G,T,K) are blocks of
+    config.index_block_size keys, a list for Hq/G heads. Both are whole numbers, negative where empty. s_aux (Hq) are
+    logits of sinks, sinks (B,Hq,T,1) those of each query, with gradients. A cache is one that the model has updated; paged
+    ones, which the attention has to read, are refused. Other arguments are harmless (foreign_arguments.py), or refused.
     """
-    _refuse_unknown(module, given)
-    require_gate(module)
     what = f"{NAME}: {type(module).__name__}"
+    refuse_unknown(what, given, foreign_arguments.ATTENTION, INSTEAD)
+    if cache is not None and not isinstance(cache, Cache):
+        raise ValueError(f"{what}: cache is a {type(cache).__name__}, which holds keys that key lacks: {INSTEAD}")
+    require_gate(module)
     rules: dict[str, Any] = {"softcap": softcap or 0.0, "scale": scaling, **take_gate(module)}
     if dropout:
         rules["dropout"] = dropout
     T = query.shape[2]
     if query.shape[0] != key.shape[0]:  # learned queries, which every sequence has
         query = query.expand(key.shape[0], -1, -1, -1)
+    chosen = _chosen_keys(what, module, query, key.shape[2], indices, block_indices)
     if cu_seq_lens_q is not None:
         rules |= {"cu_seqlens_q": cu_seq_lens_q, "cu_seqlens_k": cu_seq_lens_k}
     if attention_mask is not None:
         rules |= _mask_rules(what, attention_mask)
     elif getattr(module, "is_causal", True) if is_causal is None else is_causal:
         rules["causality"] = "causal"
+        if sliding_window is not None:
+            rules["window_left"] = sliding_window - 1
         if T > 1 and cu_seq_lens_q is None:  # keys behind the queries are slots of a cache that are not filled yet
             key, value = key[:, :, :T], value[:, :, :T]
+    elif sliding_window is not None and sliding_window < key.shape[2]:
+        raise ValueError(
+            f"{what}: sliding_window is {sliding_window}, without a mask that says on which sides of a query: {INSTEAD}"
+        )
+    if chosen is not None:
+        chosen = chosen[..., : key.shape[2]]
+        rules["mask"] = chosen & rules["mask"] if "mask" in rules else chosen
     if position_bias is not None:
         rules["bias"] = _with_position_bias(position_bias, rules.get("bias"), key.shape[2])
     if s_aux is not None:
@@ -189,10 +245,38 @@ def attention_forward(
     sequences = attention_mask.sequences if isinstance(attention_mask, KeyMask) else None
     if sequences is not None and cu_seq_lens_q is None:
         rules |= {"cu_seqlens_q": sequences, "cu_seqlens_k": sequences}
-    if not output_attentions:
+    if not output_attentions and sinks is None:
         return _attend(what, query, key, value, rules)[0], None
     y, lse = _attend(what, query, key, value, {**rules, "return_lse": True})
-    return y, _weights(query, key, lse, rules)
+    if sinks is not None:
+        y, lse = _with_sinks(what, y, lse, sinks, rules)
+    return y, _weights(query, key, lse, rules) if output_attentions else None
+
+
+def _chosen_keys(
+    what: str, module: nn.Module, query: Tensor, keys: int, indices: Tensor | None, block_indices: Tensor | None
+) -> Tensor | None:
+    """The keys that an index chose, as a mask (B,1|Hq,T,keys)."""
+    chosen = None if indices is None else mask_of_keys(what, "indices", indices, query, keys)
+    if block_indices is None:
+        return chosen
+    block = getattr(getattr(module, "config", None), "index_block_size", None)
+    if block is None:
+        raise ValueError(f"{what}: block_indices need the keys of a block, but there is no config.index_block_size")
+    blocks = mask_of_blocks(what, "block_indices", block_indices, query, keys, block)
+    return blocks if chosen is None else blocks & chosen
+
+
+def _with_sinks(what: str, y: Tensor, lse: Tensor, sinks: Tensor, rules: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """y (B,T,Hq,Dv) and the log-sum-exp (B,Hq,T) with the logits of sinks (B,Hq,T,1) in each sum: the sums grow, and y
+    shrinks, by exp(lse) / (exp(lse) + exp(sink))."""
+    if sinks.shape != (*lse.shape, 1):
+        raise ValueError(f"{what}: sinks has shape {shape_of(sinks)} but must be {shape_of(lse.unsqueeze(-1))}")
+    if rules.get("gate_op", "mul") != "mul":
+        raise ValueError(f"{what}: sinks of each query cannot be given with a gate that is added")
+    logits = sinks.squeeze(-1).to(lse.dtype)
+    share = torch.sigmoid(lse - logits).transpose(1, 2).unsqueeze(-1)
+    return (y * share).to(y.dtype), torch.logaddexp(lse, logits)
 
 
 def _with_position_bias(position_bias: Tensor, bias: Tensor | None, keys: int) -> Tensor:

@@ -9,6 +9,7 @@ from .arguments import ADDED, require_known, takes
 from .attention import gated_attention
 from .checks import require_tensors
 from .errors import call_as
+from .foreign_arguments import refuse_more_than_lse
 
 NAME = "varlen_attn"
 # gated_attention's names of the arguments, and those here.
@@ -42,6 +43,7 @@ def _require_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
 def _wants_lse(return_aux: Any) -> bool:
     if not hasattr(return_aux, "lse"):
         raise TypeError(f"{NAME}: return_aux is {return_aux!r} but must be an AuxRequest or None")
+    refuse_more_than_lse(NAME, return_aux)
     return return_aux.lse
 
 

@@ -212,6 +212,12 @@ def test_packed_rows_of_a_batch_are_each_their_own():
         assert_near(ours(ids, position_ids=positions, use_cache=False).logits, expected)
 
 
+def packed(rule, positions, numbers):
+    """The mask function that transformers make of a rule for packed rows."""
+    remapped = masking_utils.remap_positions_for_packed_sequence(rule, positions)
+    return masking_utils.and_masks(remapped, masking_utils.packed_sequence_mask_function(numbers))
+
+
 @pytest.mark.parametrize("window", [None, 4])
 def test_packed_rows_with_other_rules_are_whole_masks(window):
     """Combines other rules with causality, within each sequence."""
@@ -223,7 +229,7 @@ def test_packed_rows_with_other_rules_are_whole_masks(window):
     others = masking_utils.or_masks(base, lambda b, h, q, kv: kv == q + 1)
     config = transformers.Qwen3Config(sliding_window=window, use_sliding_window=window is not None)
     for rule, whole in ((base, False), (others, True), (masking_utils.and_masks(base, others), True)):
-        function = masking_utils.packed_sequence_compatibility_function(rule, positions, numbers)
+        function = packed(rule, positions, numbers)
         mask = headgate.torch.transformers.make_mask(
             1, 6, 6, mask_function=function, local_size=window, allow_is_causal_skip=False, config=config
         )
@@ -235,7 +241,7 @@ def test_packed_rows_with_other_rules_are_whole_masks(window):
 def test_packed_rows_with_padding_are_a_whole_mask():
     numbers, positions = torch.tensor([[0, 0, 0, 1, 1, 1]]), torch.tensor([[0, 1, 2, 0, 1, 2]])
     causal = masking_utils.causal_mask_function
-    function = masking_utils.packed_sequence_compatibility_function(causal, positions, numbers)
+    function = packed(causal, positions, numbers)
     padding = torch.arange(6)[None] > 0
     mask = headgate.torch.transformers.make_mask(
         1, 6, 6, mask_function=function, attention_mask=padding, allow_is_causal_skip=False
@@ -406,14 +412,6 @@ def test_attention_set_on_a_loaded_model_is_used():
     expected = model(ids).logits
     model.set_attn_implementation("headgate")
     assert_near(model(ids).logits, expected)
-
-
-def test_features_not_supported_are_refused():
-    model = models.model("llama", "headgate")
-    layer = model.model.layers[0].self_attn
-    x = torch.randn(1, 4, 3, 16)
-    with pytest.raises(ValueError, match="headgate: LlamaAttention: cache is not supported"):
-        headgate.torch.transformers.attention_forward(layer, x, x, x, None, cache=x)
 
 
 def test_registration_repeated_happens_once():

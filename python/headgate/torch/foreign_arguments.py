@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keyword arguments of other libraries' calls: each is used, known to be harmless, or refused by name.
+
+A function that stands in the place of another library's names the arguments that it uses as parameters. The tables here
+say which of the others do not change its result, and why. What is neither is an error: a result that leaves an argument
+out would be wrong without a word.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+# What models of transformers pass on to every function below them, and no such function reads.
+OF_MODELS = {
+    "num_items_in_batch": "divides the loss",
+    "output_hidden_states": "says what the model returns",
+    "output_router_logits": "says what the model returns",
+    "return_dict": "says what the model returns",
+    "use_cache": "says whether the model returns its cache",
+    "logits_to_keep": "says which tokens have logits",
+    "input_ids": "the model has read it",
+    "inputs_embeds": "the model has read it",
+    "decoder_input_ids": "the model has read it",
+    "decoder_inputs_embeds": "the model has read it",
+    "decoder_position_ids": "the model has read it",
+    "encoder_outputs": "the model has read it",
+    "grid_thw": "the model has read it",
+}
+# Hints to kernels that need the longest sequence of a packed batch beforehand.
+_LENGTHS = {
+    "max_length_q": "cu_seq_lens_q says it",
+    "max_length_k": "cu_seq_lens_k says it",
+}
+
+ATTENTION = {
+    **OF_MODELS,
+    **_LENGTHS,
+    "position_ids": "the model has rotated q and k, and made the mask of them",
+    "position_embeddings": "the model has rotated q and k by them",
+    "seq_idx": "the mask and cu_seq_lens_q keep sequences apart; this is for linear attention",
+    "deterministic": "results are bitwise reproducible in any case",
+}
+"""Harmless to attention, the interface of transformers."""
+
+RULE = {
+    **OF_MODELS,
+    **_LENGTHS,
+    "position_ids": "linear attention has no positions, and seq_idx or cu_seq_lens_q keep sequences apart",
+    "position_embeddings": "linear attention has no positions",
+    "cu_seq_lens_k": "there are as many keys as queries",
+    "chunk_size": "results do not depend on it",
+    "cu_seqlens_cpu": "cu_seqlens says it",
+    "output_attentions": "there are no weights",
+    "is_causal": "a recurrence is causal",
+}
+"""Harmless to the delta rule."""
+
+CONVOLUTION = {
+    **RULE,
+    "seqlen_offset": "the state holds the tokens before",
+}
+"""Harmless to the causal convolution."""
+
+_HINTS = "BACKEND BLOCKS_ARE_CONTIGUOUS BLOCK_M BLOCK_M1 BLOCK_M2 BLOCK_N BLOCK_N1 BLOCK_N2 FORCE_USE_FLEX_ATTENTION"
+_HINTS += (
+    " PRESCALE_QK ROWS_GUARANTEED_SAFE USE_TMA WRITE_DQ kpack matrix_instr_nonkdim num_stages num_warps waves_per_eu"
+)
+KERNEL_OPTIONS = dict.fromkeys(_HINTS.split(), "is a hint to other kernels")
+"""Harmless to flex_attention, in its kernel_options, where "fwd_" or "bwd_" may stand before each."""
+
+MASK = {
+    "dtype": "masks are boolean, or rules",
+    "allow_torch_fix": "is for versions of PyTorch before 2.5",
+}
+"""Harmless to the mask interface of transformers, beside what sdpa_mask takes."""
+
+
+def refuse_unknown(what: str, given: Mapping[str, Any], harmless: Mapping[str, str], instead: str) -> None:
+    """Raises ValueError if one of the arguments `given` is not `harmless`. None says nothing, and is harmless.
+
+    The error names the function `what`, and says what to do `instead`.
+    """
+    for name, value in given.items():
+        if value is not None and name not in harmless:
+            raise ValueError(f"{what}: argument '{name}' is not supported and may change the result: {instead}")
+
+
+def refuse_more_than_lse(what: str, return_aux: Any) -> None:
+    """Raises ValueError if an AuxRequest asks for a result that the kernels do not return."""
+    for name in getattr(return_aux, "_fields", ()):
+        if name != "lse" and getattr(return_aux, name):
+            raise ValueError(f"{what}: return_aux asks for {name}, which the kernels do not return: ask for lse")

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What models with an index hand to the attention: the keys or the blocks of keys of each query, and a sink for each."""
+
+import importlib.util
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import headgate.torch.transformers
+import models
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "check_attention_families.py"
+specification = importlib.util.spec_from_file_location("check_attention_families", SCRIPT)
+families = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(families)
+
+headgate.torch.transformers.register(functions=False)
+forward = headgate.torch.transformers.attention_forward
+WITH_AN_INDEX = {
+    "DeepseekV32ForCausalLM": "index_topk 4",
+    "GlmMoeDsaForCausalLM": "index_topk 4",
+    "AXK2ForCausalLM": "index_topk 4",
+    "HYV4ForCausalLM": "index_topk 4",
+    "Dots3NoteForCausalLM": "sliding_window 5, index_topk 4",
+    "MistralLarge4ForConditionalGeneration": "index_topk 4",
+    "MiniMaxM3VLForCausalLM": "index_topk_blocks 2, index_block_size 4",
+    "Qwen4ExpForCausalLM": "indexer_budget 8, indexer_compress_ratio 4",
+    "Inkling2ForCausalLM": "sliding_window_size 5",
+    "Llama4ForCausalLM": "attention_chunk_size 6",
+}
+B, HEADS, T, S, D = 2, 4, 6, 9, 16
+
+
+@pytest.mark.parametrize("name", WITH_AN_INDEX)
+def test_family_has_the_results_of_eager_attention(name):
+    """Outputs, gradients and generated tokens, with limits that eager attention feels."""
+    if not hasattr(transformers, name):
+        pytest.skip(f"transformers {transformers.__version__} has no {name}")
+    transformers.AttentionInterface.register("headgate", recorded := families.Recorded())
+    try:
+        of_logits, of_gradients, same, limits = families.check("causal", getattr(transformers, name), recorded)
+    finally:
+        headgate.torch.transformers.register(functions=False)
+    assert of_logits < 1e-5 and of_gradients < 1e-4 and same == "yes"
+    assert limits == WITH_AN_INDEX[name]
+
+
+def layer(**config):
+    made = models.model("llama", "headgate").model.layers[0].self_attn
+    for name, value in config.items():
+        setattr(made.config, name, value)
+    return made
+
+
+def tensors(kv_heads=2):
+    shapes = ((B, HEADS, T, D), (B, kv_heads, S, D), (B, kv_heads, S, D))
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+def expected_of(q, k, v, visible, sinks=None):
+    """y (B,T,H,D) and weights (B,H,T,S), as eager attention computes them."""
+    k, v = (x.repeat_interleave(HEADS // x.shape[1], dim=1) for x in (k, v))
+    scores = (q @ k.transpose(-1, -2) / math.sqrt(D)).masked_fill(~visible, -math.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks), dim=-1)
+    weights = scores.softmax(-1)[..., :S]
+    return (weights @ v).transpose(1, 2), weights
+
+
+def assert_all_near(found, expected, inputs):
+    weights = [torch.randn_like(x) for x in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    gradients = [
+        torch.autograd.grad(sum((x * w).sum() for x, w in zip(each, weights)), inputs) for each in (found, expected)
+    ]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+CAUSAL = torch.arange(S) <= torch.arange(T)[:, None] + S - T
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_indices_limit_the_keys_that_the_mask_leaves(dtype):
+    q, k, v = inputs = tensors()
+    indices = torch.stack([torch.randperm(S)[:4] for _ in range(B * T)]).view(B, T, 4)
+    indices[:, :, 0] = S - T  # every query sees a key
+    indices[0, 2, 2:] = -1
+    chosen = torch.zeros(B, T, S, dtype=torch.bool)
+    for b in range(B):
+        for t in range(T):
+            chosen[b, t, [i for i in indices[b, t].tolist() if i >= 0]] = True
+    for mask in (CAUSAL[None, None], headgate.torch.transformers.KeyMask(None, None)):
+        found = forward(layer(), q, k, v, mask, indices=indices.to(dtype), output_attentions=True)
+        assert_all_near(found, expected_of(q, k, v, chosen[:, None] & CAUSAL), inputs)
+
+
+def test_block_indices_limit_the_blocks_of_each_group_of_heads():
+    q, k, v = inputs = tensors()
+    blocks = torch.tensor([[[[0, 2]] * T, [[0, -1]] + [[1, -1]] * (T - 1)]] * B)
+    chosen = torch.zeros(B, 2, T, 12, dtype=torch.bool)
+    for b, g, t in torch.cartesian_prod(*map(torch.arange, (B, 2, T))).tolist():
+        for block in blocks[b, g, t].tolist():
+            if block >= 0:
+                chosen[b, g, t, 4 * block : 4 * block + 4] = True
+    visible = chosen[..., :S].repeat_interleave(2, dim=1) & CAUSAL
+    found = forward(
+        layer(index_block_size=4), q, k, v, CAUSAL[None, None], block_indices=blocks, output_attentions=True
+    )
+    assert_all_near(found, expected_of(q, k, v, visible), inputs)
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_sinks_of_each_query_take_part_of_the_weights(weights):
+    q, k, v = tensors()
+    sinks = torch.randn(B, HEADS, T, 1, dtype=torch.float64, requires_grad=True)
+    y, found = forward(layer(), q, k, v, CAUSAL[None, None], sinks=sinks, output_attentions=weights)
+    expected = expected_of(q, k, v, CAUSAL, sinks)
+    if weights:
+        assert_all_near((y, found), expected, [q, k, v, sinks])
+    else:
+        assert found is None
+        assert_all_near((y,), expected[:1], [q, k, v, sinks])
+
+
+def test_sink_of_a_query_that_sees_nothing_leaves_zero():
+    q, k, v = tensors()
+    sinks = torch.randn(B, HEADS, T, 1, dtype=torch.float64, requires_grad=True)
+    visible = CAUSAL.clone()
+    visible[2] = False
+    y, weights = forward(layer(), q, k, v, visible[None, None], sinks=sinks, output_attentions=True)
+    assert not y[:, 2].any() and not weights[:, :, 2].any()
+    y.sum().backward()
+    assert not sinks.grad[:, :, 2].any() and all(x.grad.isfinite().all() for x in (q, k, v, sinks))
+
+
+def test_indices_of_a_static_prompt_may_name_slots_that_are_not_filled():
+    q, k, v = torch.randn(1, 2, 3, D), torch.randn(1, 2, 5, D), torch.randn(1, 2, 5, D)
+    indices = torch.tensor([[[0, 4], [1, 3], [2, 0]]])
+    y, _ = forward(layer(), q, k, v, None, indices=indices)
+    visible = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 0, 1]]).bool()
+    torch.testing.assert_close(y, forward(layer(), q, k[:, :, :3], v[:, :, :3], visible[None, None])[0])
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"indices": torch.zeros(1, T, 2).long()}, r"indices has shape \(1,6,2\) but must be \(2,6,K\)"),
+        ({"indices": torch.zeros(B, T, 2)}, "indices is torch.float32 but must be int32 or int64"),
+        ({"indices": torch.full((B, T, 1), S)}, "indices has entry 9 but must be below 9"),
+        (
+            {"block_indices": torch.zeros(B, 3, T, 1).long()},
+            r"block_indices has shape \(2,3,6,1\) but must be \(2,G,6,K\)",
+        ),
+        ({"block_indices": torch.full((B, 2, T, 1), 3)}, "block_indices has entry 3 but must be below 3"),
+        ({"sinks": torch.zeros(HEADS)}, r"sinks has shape \(4\) but must be \(2,4,6,1\)"),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+def test_argument_of_another_shape_is_refused(given, message):
+    with pytest.raises(ValueError, match=f"^headgate: LlamaAttention: {message}"):
+        forward(layer(index_block_size=4), *tensors(), CAUSAL[None, None], **given)
+
+
+def test_block_indices_without_a_size_of_blocks_are_refused():
+    with pytest.raises(ValueError, match="^headgate: LlamaAttention: block_indices need the keys of a block"):
+        forward(layer(), *tensors(), CAUSAL[None, None], block_indices=torch.zeros(B, 2, T, 1).long())
+
+
+def test_model_with_an_index_compiles():
+    kind = transformers.DeepseekV32ForCausalLM
+    model = families.made(kind, families.config_of(kind), "headgate")
+    given, _ = families.inputs_of("causal")
+    compiled = torch.compile(model, backend="aot_eager")
+    torch.testing.assert_close(compiled(**given).logits, model(**given).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_packed_rows_of_a_model_with_an_index_match_eager_attention():
+    """Whose own code reads its mask, so that it is whole."""
+    kind = transformers.DeepseekV32ForCausalLM
+    ids, positions = torch.randint(3, 97, (1, 20)), torch.cat((torch.arange(8), torch.arange(12)))[None]
+    found = [
+        families.made(kind, families.config_of(kind), attention)(ids, position_ids=positions, use_cache=False).logits
+        for attention in ("eager", "headgate")
+    ]
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
