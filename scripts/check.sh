@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # check.sh [--since COMMIT] [--seconds N] [--only "NAMES"]: what `make check` does once the packages are installed: all
-# of addresses threads aarch64 lint places triton mutants, or those of NAMES. All checks run, even
+# of addresses threads aarch64 lint places triton versions mutants, or those of NAMES. All checks run, even
 # if one fails; what does not end within N seconds of the start is stopped, and counted as failed. The last lines say how
 # long each check took, and which vector targets and 16-bit products this machine has.
 # clang-tidy reads what changed since COMMIT; by default since this branch left origin/main or, on main itself, by the
@@ -49,7 +49,8 @@ triton() { # all cases in Triton's interpreter, all sizes of tiles compiled
   "$python" -m pytest -q -p no:cacheprovider test_interpreted*.py &&
     "$python" -m pytest -q -p no:cacheprovider test_ahead_of_time.py test_arguments.py test_traces.py
 }
-export -f lint aarch64 mutants triton
+versions() { build/python-venv/bin/python scripts/check_versions.py oldest newest; }
+export -f lint aarch64 mutants triton versions
 
 logs=$(mktemp -d) || exit 1
 trap 'rm -rf "$logs"' EXIT
@@ -85,6 +86,7 @@ check aarch64 aarch64
 check lint lint "${since:-$(base_commit)}"
 check places scripts/places.sh
 check triton triton
+check versions versions
 check mutants mutants
 
 # Repeats the errors, since they may be thousands of lines above.

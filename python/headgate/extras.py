@@ -2,6 +2,7 @@
 """Optional packages, and the extras that install them."""
 
 import importlib
+import re
 from types import ModuleType
 
 DISTRIBUTION = "headgate-attention"
@@ -15,14 +16,24 @@ EXTRAS = {
     "triton": "triton",
 }
 """The extra of pyproject.toml by the package that it adds."""
+FLOORS = {"torch": "2.9.1", "transformers": "5.18.0"}
+"""The oldest versions that are served, and that scripts/check_versions.py tests."""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release of a version: (2, 13, 0) for "2.13.0+cpu"."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def require(name: str, for_what: str) -> ModuleType:
     """Imports the module `name`. Raises ModuleNotFoundError, with the command that installs it, if its package is
-    missing. Errors within the package are raised unchanged."""
+    missing, and ImportError if it is older than its floor. Errors within the package are raised unchanged."""
     package = name.partition(".")[0]
     try:
-        importlib.import_module(package)
+        found, floor = importlib.import_module(package), FLOORS.get(package)
+        if floor is not None and _numbers(found.__version__) < _numbers(floor):
+            raise ImportError(f"{for_what} needs {package} >= {floor}, found {found.__version__}", name=package)
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != package:

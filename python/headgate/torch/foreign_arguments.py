@@ -31,6 +31,9 @@ _LENGTHS = {
     "max_length_k": "cu_seq_lens_k says it",
 }
 
+CACHES = dict.fromkeys(("cache", "past_key_values", "cache_params"), "the model has read and updated it")
+"""Harmless where they are Caches of transformers, whose keys and values or states a model hands over by itself."""
+
 ATTENTION = {
     **OF_MODELS,
     **_LENGTHS,
@@ -43,6 +46,7 @@ ATTENTION = {
 
 RULE = {
     **OF_MODELS,
+    **CACHES,
     **_LENGTHS,
     "position_ids": "linear attention has no positions, and seq_idx or cu_seq_lens_q keep sequences apart",
     "position_embeddings": "linear attention has no positions",

@@ -273,7 +273,7 @@ def _with_fallback(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Call
     return call
 
 
-def _module_of(model: str) -> ModuleType | None:
+def module_of(model: str) -> ModuleType | None:
     """Returns the module of a model's code, or None where this version of transformers has no such model."""
     name = f"transformers.models.{model}.modeling_{model}"
     try:
@@ -286,7 +286,7 @@ def _module_of(model: str) -> ModuleType | None:
 
 def register() -> None:
     """Replaces FUNCTIONS in the modules of MODELS. Calls after the first do nothing."""
-    for module in filter(None, map(_module_of, MODELS)):
+    for module in filter(None, map(module_of, MODELS)):
         for name, ours in FUNCTIONS.items():
             known = any(each.module is module and each.name == name for each in _replaced)
             if known or not hasattr(module, name):

@@ -125,7 +125,8 @@ def make_mask(
     if isinstance(attention_mask, KeyMask):
         return attention_mask
     # Models with an index read their masks.
-    read = "indexed_attention" in (getattr(config, "layer_types", None) or ())
+    read = getattr(config, "index_topk", None) or "indexed_attention" in (getattr(config, "layer_types", None) or ())
+    allow_is_causal_skip = allow_is_causal_skip and not read
     tracing = torch.compiler.is_compiling()
     padded = attention_mask is not None and (tracing or not bool(attention_mask.all()))
     numbers = None if padded or read else mask_functions.numbers_of(mask_function, local_size)
@@ -193,7 +194,6 @@ def attention_forward(
     indices: Tensor | None = None,
     block_indices: Tensor | None = None,
     sinks: Tensor | None = None,
-    cache: Any = None,
     **given: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The interface of transformers: query (B,Hq,T,D), key and value (B,Hkv,S,·) to y (B,T,Hq,Dv), and the weights
@@ -210,9 +210,11 @@ def attention_forward(
     ones, which the attention has to read, are refused. Other arguments are harmless (foreign_arguments.py), or refused.
     """
     what = f"{NAME}: {type(module).__name__}"
+    for name in foreign_arguments.CACHES:
+        cache = given.pop(name, None)
+        if cache is not None and not isinstance(cache, Cache):
+            raise ValueError(f"{what}: {name} is a {type(cache).__name__}, with keys that key lacks: {INSTEAD}")
     refuse_unknown(what, given, foreign_arguments.ATTENTION, INSTEAD)
-    if cache is not None and not isinstance(cache, Cache):
-        raise ValueError(f"{what}: cache is a {type(cache).__name__}, which holds keys that key lacks: {INSTEAD}")
     require_gate(module)
     rules: dict[str, Any] = {"softcap": softcap or 0.0, "scale": scaling, **take_gate(module)}
     if dropout:

@@ -42,6 +42,9 @@ def test_family_has_the_results_of_eager_attention(name):
     transformers.AttentionInterface.register("headgate", recorded := families.Recorded())
     try:
         of_logits, of_gradients, same, limits = families.check("causal", getattr(transformers, name), recorded)
+    except families.Skipped as error:  # of versions that have a mistake there
+        assert "are not finite" in str(error)
+        pytest.skip(str(error))
     finally:
         headgate.torch.transformers.register(functions=False)
     assert of_logits < 1e-5 and of_gradients < 1e-4 and same == "yes"

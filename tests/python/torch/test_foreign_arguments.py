@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keyword arguments of transformers' and PyTorch's calls: each is used, known to be harmless, or refused by name."""
 
-import importlib
 import inspect
 
 import pytest
@@ -16,7 +15,7 @@ import models
 from headgate.torch import hub_functions, scaled_dot_product_attention
 from headgate.torch.everywhere import scaled_dot_product_attention as served_everywhere
 from headgate.torch.flex import flex_attention
-from headgate.torch.foreign_arguments import ATTENTION, CONVOLUTION, MASK, RULE
+from headgate.torch.foreign_arguments import ATTENTION, CACHES, CONVOLUTION, MASK, RULE
 
 headgate.torch.transformers.register(functions=False)
 forward, make_mask = headgate.torch.transformers.attention_forward, headgate.torch.transformers.make_mask
@@ -38,7 +37,7 @@ def layer():
 def test_attention_keywords_of_all_models_are_used_harmless_or_refused():
     given = keywords.keywords_given(keywords.files_of(), keywords.attention_in)
     assert {"scaling", "dropout", "position_ids", "indices"} <= given.keys()
-    unknown = given.keys() - parameters_of(forward) - ATTENTION.keys() - REFUSED.keys()
+    unknown = given.keys() - parameters_of(forward) - ATTENTION.keys() - CACHES.keys() - REFUSED.keys()
     assert not unknown, {name: sorted(given[name])[:3] for name in unknown}
 
 
@@ -53,7 +52,7 @@ def test_linear_attention_keywords_of_all_models_are_used_or_harmless(name):
 
 @pytest.mark.parametrize("model", hub_functions.MODELS)
 def test_linear_attention_functions_take_the_parameters_of_transformers(model):
-    module = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+    module = hub_functions.module_of(model)
     for name, ours in hub_functions.FUNCTIONS.items():
         if hasattr(module, name):
             assert parameters_of(getattr(module, name)) <= parameters_of(ours)
@@ -109,7 +108,7 @@ def test_cache_updated_before_is_harmless_and_others_are_refused():
     x = torch.randn(1, 4, 3, 16)
     expected = forward(layer(), x, x, x, None)[0]
     assert torch.equal(forward(layer(), x, x, x, None, cache=DynamicCache())[0], expected)
-    with pytest.raises(ValueError, match="^headgate: LlamaAttention: cache is a dict, which holds keys"):
+    with pytest.raises(ValueError, match="^headgate: LlamaAttention: cache is a dict, with keys"):
         forward(layer(), x, x, x, None, cache={})
 
 

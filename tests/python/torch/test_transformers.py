@@ -214,7 +214,8 @@ def test_packed_rows_of_a_batch_are_each_their_own():
 
 def packed(rule, positions, numbers):
     """The mask function that transformers make of a rule for packed rows."""
-    remapped = masking_utils.remap_positions_for_packed_sequence(rule, positions)
+    remap = getattr(masking_utils, "remap_positions_for_packed_sequence", None)  # older versions have none
+    remapped = rule if remap is None else remap(rule, positions)
     return masking_utils.and_masks(remapped, masking_utils.packed_sequence_mask_function(numbers))
 
 

@@ -5,11 +5,11 @@ import inspect
 
 import pytest
 import torch
-from torch.nn.attention import varlen as pytorch
 
 import plain
 from headgate.torch import AuxRequest, varlen_attn
 
+pytorch = pytest.importorskip("torch.nn.attention.varlen", reason="PyTorch before 2.10 has none")
 H, HKV, D, DV = 4, 2, 3, 5
 LENGTHS_Q, LENGTHS_K = (2, 0, 4, 1), (3, 1, 6, 5)
 

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_versions.py [NAME …]: headgate.torch with other versions of PyTorch and transformers than those that it is pinned to.
+
+Each row of VERSIONS but `pinned` gets an environment of its own in build/versions, from PyPI, where quick tests of tests/python/torch
+and check_attention_families.py run against the package in build/python. Prints a table, and the end of what failed. NAME:
+only these rows. An environment takes a few minutes and, where PyPI's PyTorch brings CUDA's libraries along, 6 GB.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "python" / "headgate"))
+
+from extras import FLOORS
+
+
+class Versions(NamedTuple):
+    torch: str
+    transformers: str
+
+
+def pinned(*names):
+    """The rows of pyproject.toml's group `test` for these packages."""
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        rows = tomllib.load(file)["dependency-groups"]["test"]
+    return [row for row in rows if isinstance(row, str) and row.partition("==")[0] in names]
+
+
+PINNED = "pinned"  # the environment of the build
+VERSIONS = {
+    "oldest": Versions(**FLOORS),
+    PINNED: Versions(*(row.partition("==")[2] for row in pinned("torch", "transformers"))),
+    "newest": Versions(torch="2.15.0", transformers="5.24.0"),
+}
+# What an environment has beside, in the versions that pyproject.toml pins.
+BESIDE = pinned("numpy", "ml_dtypes", "pytest")
+TESTS = (
+    "arguments",
+    "chosen_keys",
+    "dropout",
+    "eager",
+    "flex",
+    "foreign_arguments",
+    "gated_attention",
+    "gated_norm",
+    "hub_functions",
+    "linear_attention",
+    "module",
+    "retrofit",
+    "scaled_dot_product",
+    "short_convolution",
+    "transformers",
+    "transformers_features",
+    "transforms",
+    "use_everywhere",
+    "varlen",
+)
+
+
+def environment_of(name, versions):
+    """The interpreter of an environment with these versions, which is made where it is not there."""
+    if name == PINNED:
+        return ROOT / "build" / "python-venv" / "bin" / "python"
+    folder = ROOT / "build" / "versions" / name
+    python, stamp = folder / "bin" / "python", folder / "installed.txt"
+    packages = [f"torch=={versions.torch}", f"transformers=={versions.transformers}", *BESIDE]
+    if not stamp.exists() or stamp.read_text().split() != packages:
+        print(f"== headgate: an environment in {folder}, for {', '.join(packages[:2])}", file=sys.stderr, flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        # The row says the versions, whatever a machine's constraints are.
+        environment = os.environ | {"PIP_CONSTRAINT": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True, env=environment)
+        stamp.write_text("\n".join(packages))
+    return python
+
+
+def run(python, *command):
+    """The exit status and the output of a command."""
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT / "build" / "python"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    found = subprocess.run(
+        [python, *command],
+        cwd=ROOT / "tests" / "python" / "torch",
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return found.returncode, found.stdout
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"rows: {', '.join(VERSIONS)}; default: all")
+    names = parser.parse_args().names or list(VERSIONS)
+    if unknown := [name for name in names if name not in VERSIONS]:
+        parser.error(f"'{unknown[0]}' is none of {', '.join(VERSIONS)}")
+    rows, failures = [], []
+    for name in names:
+        versions = VERSIONS[name]
+        python = environment_of(name, versions)
+        files = [f"test_{test}.py" for test in TESTS]
+        tests, text = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
+        counts = re.sub(r" in .*", "", text.splitlines()[-1].strip("= "))
+        families, listing = run(python, ROOT / "scripts" / "check_attention_families.py")
+        rows.append((name, versions.torch, versions.transformers, counts, listing.splitlines()[-1]))
+        failures += [(name, output) for status, output in ((tests, text), (families, listing)) if status != 0]
+    head = ("", "PyTorch", "transformers", "tests", "families")
+    print("\n".join("| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows)))
+    for name, output in failures:
+        print(f"\n{name} failed:\n" + "\n".join(output.splitlines()[-40:]))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
