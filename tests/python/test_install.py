@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,32 @@ def test_extras_are_those_of_the_project():
     assert set(project) == set(extras.EXTRAS.values())
     for package, extra in extras.EXTRAS.items():
         assert any(re.split("[<>=]", requirement)[0] == package for requirement in project[extra])
+
+
+def test_floors_of_the_project_are_those_that_imports_check():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for package, floor in extras.FLOORS.items():
+        assert f"{package}>={floor}" in project[extras.EXTRAS[package]]
+
+
+@pytest.mark.parametrize(
+    "found, fits",
+    [
+        ("2.9.0", False),
+        ("2.8.1+cu128", False),
+        ("1.13", False),
+        ("2.9.1", True),
+        ("2.10.0a0", True),
+        ("2.13.0+cpu", True),
+    ],
+)
+def test_package_older_than_its_floor_is_named(found, fits, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__=found))
+    if fits:
+        assert extras.require("torch", "headgate.torch").__version__ == found
+        return
+    with pytest.raises(ImportError, match=f"^{re.escape(f'headgate.torch needs torch >= 2.9.1, found {found}')}$"):
+        extras.require("torch", "headgate.torch")
 
 
 @pytest.mark.parametrize(

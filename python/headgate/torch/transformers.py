@@ -24,8 +24,8 @@ import transformers
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.masking_utils import (
-    bidirectional_mask_function,
     causal_mask_function,
+    eager_mask,
     prepare_padding_mask,
     sdpa_mask,
 )
@@ -46,8 +46,8 @@ __all__ = ["register", "unregister"]
 NAME = "headgate"
 INSTEAD = "use attn_implementation='eager'"
 """What errors advise."""
-ADDING_MODELS = ("bigbird_pegasus",)
-"""Models whose encoder's own code adds what the mask interface returns."""
+COMPUTING_MODELS = ("bigbird_pegasus", "deepseek_v4")
+"""Models whose own code computes with masks of floating point, as eager attention's are."""
 # The interface's names of gated_attention's arguments.
 ARGUMENTS = {
     "q": "query",
@@ -117,13 +117,25 @@ def make_mask(
 ) -> Tensor | KeyMask | None:
     """The mask interface of transformers, whose attention_mask (B,S) is false at padding. Causal masks, those of
     windows and those of rows that hold several sequences are rules; all others, and those of static caches, are what
-    sdpa_mask makes, (B,1,T,S). Arguments that are neither its own nor known to be harmless are refused."""
+    sdpa_mask makes, (B,1,T,S), or eager_mask for COMPUTING_MODELS. Arguments that are neither its own nor known to be
+    harmless are refused."""
     refuse_unknown(f"{NAME}: mask", given, _MASK_ARGUMENTS, INSTEAD)
-    model = getattr(config, "model_type", None)
-    if mask_function is bidirectional_mask_function and model in ADDING_MODELS:
-        raise ValueError(f"{NAME}: {model}: its encoder adds masks, which must be of floating point: {INSTEAD}")
     if isinstance(attention_mask, KeyMask):
         return attention_mask
+    if getattr(config, "model_type", None) in COMPUTING_MODELS:
+        return eager_mask(
+            batch_size,
+            q_length,
+            kv_length,
+            q_offset,
+            kv_offset,
+            mask_function,
+            attention_mask,
+            local_size=local_size,
+            allow_is_causal_skip=allow_is_causal_skip,
+            config=config,
+            **given,
+        )
     # Models with an index read their masks.
     read = getattr(config, "index_topk", None) or "indexed_attention" in (getattr(config, "layer_types", None) or ())
     allow_is_causal_skip = allow_is_causal_skip and not read

@@ -117,13 +117,6 @@ def test_mask_argument_unknown_is_refused_by_name():
         make_mask(1, 4, 4, rows=2)
 
 
-def test_mask_for_an_encoder_that_adds_it_is_refused():
-    config = headgate.torch.transformers.transformers.BigBirdPegasusConfig()
-    bidirectional = masking_utils.bidirectional_mask_function
-    with pytest.raises(ValueError, match="^headgate: bigbird_pegasus: its encoder adds masks"):
-        make_mask(1, 4, 4, mask_function=bidirectional, allow_is_causal_skip=False, config=config)
-
-
 def test_sliding_window_without_a_mask_is_a_window():
     q, k, v = torch.randn(1, 4, 9, 16), torch.randn(1, 2, 9, 16), torch.randn(1, 2, 9, 16)
     at = torch.arange(9)
