@@ -58,10 +58,7 @@ RULE = {
 }
 """Harmless to the delta rule."""
 
-CONVOLUTION = {
-    **RULE,
-    "seqlen_offset": "the state holds the tokens before",
-}
+CONVOLUTION = RULE
 """Harmless to the causal convolution."""
 
 _HINTS = "BACKEND BLOCKS_ARE_CONTIGUOUS BLOCK_M BLOCK_M1 BLOCK_M2 BLOCK_N BLOCK_N1 BLOCK_N2 FORCE_USE_FLEX_ATTENTION"
