@@ -18,6 +18,7 @@
 #include "models/io/npy.hpp"
 #include "models/io/safetensors.hpp"
 #include "models/io/scratch.hpp"
+#include "models/jinja/template.hpp"
 #include "models/tokenize/charsmap_bytes.hpp"
 #include "models/tokenize/gguf_vocabulary.hpp"
 #include "models/tokenize/tokenizer_json.hpp"
@@ -438,6 +439,37 @@ std::vector<std::string> gguf_vocabulary_seeds() {
           "llama\n3z<s>\n1za\n1zb\n1yab\n1xba\n4zaab\n1w\u2581\n1v\u2581a\n"};
 }
 
+// --- chat templates ----------------------------------------------------------------------------------------------
+
+void run_chat_template(const std::string& bytes) {
+  using jinja::Value;
+  const auto message = [](const char* role, const char* content) {
+    return Value(jinja::Dict{{"role", Value(std::string(role))}, {"content", Value(std::string(content))}});
+  };
+  const jinja::List messages{message("system", "Be brief."), message("user", "What?"), message("assistant", "That.")};
+  try {
+    jinja::Template(bytes).render({{"messages", Value(messages)}, {"bos_token", Value(std::string("<s>"))}},
+                                  {.budget = std::size_t{1} << 20});
+  } catch (const Error& refusal) {
+    check_message(refusal.what(), "chat template, line ");
+  }
+}
+
+std::vector<std::string> chat_template_seeds() {
+  return {
+      R"({{ bos_token }}{% for m in messages %}{% if m.role == 'user' and not loop.last %}
+<|user|>{{ m['content'] | trim }}
+{%- elif m.role != "system" -%}
+  {{ m.content.split('a')[0].strip('\n') ~ loop.index0 }}
+{% else %}{# a comment #}{{ raise_exception("no " + m.role) if false }}{% endif %}{% endfor %})",
+      R"({%- macro f(a, b=[1, 2], c={'k': none}) %}{{ a }}{{ b[::-1] | length }}{{ c | tojson(indent=2) }}{% endmacro -%}
+{% set ns = namespace(n=0, t='') %}{% for i in range(5) if i is odd %}{% set ns.n = ns.n + i * 2 // 3 %}
+{% if i > 3 %}{% break %}{% endif %}{% else %}none{% endfor %}{{ f(ns.n, b=messages[1:]) }})",
+      R"({% set text %}a {{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(',') }}
+{% endset %}{{ text | replace('a', 'b') | upper if text is defined and 'a' in text else -1 % 7 }}
+{% generation %}{{ strftime_now('%Y') }}{% endgeneration %})"};
+}
+
 }  // namespace
 
 const std::vector<Target>& targets() {
@@ -470,6 +502,33 @@ const std::vector<Target>& targets() {
       {"worked_problem", run_worked_problem, worked_problem_seeds,
        with({"\"heads\"", "\"kv_heads\"", "\"gate_fn\"", "\"W_o\"", "\"Z\"", "[[", "]]", "[[]]", "1e308"})},
       {"token_file", run_token_file, token_file_seeds, {"headgate-tokens1", binary(2, 4), binary(4, 4), binary(0, 8)}},
+      {"chat_template",
+       run_chat_template,
+       chat_template_seeds,
+       {"{{",
+        "}}",
+        "{%",
+        "-%}",
+        "{#",
+        "#}",
+        "{% for i in range(9) %}",
+        "{% endfor %}",
+        "{% endif %}",
+        "|tojson",
+        "|list",
+        "is ",
+        "~",
+        "[::-1]",
+        "(",
+        ")",
+        "'\\u00e9'",
+        "messages",
+        "loop.",
+        "namespace(",
+        ".split()",
+        " not in ",
+        "**",
+        "\xff"}},
       {"tokenizer", run_tokenizer, tokenizer_seeds,
        with({"\"vocab\"",
              "\"merges\"",

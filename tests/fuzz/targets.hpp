@@ -17,7 +17,8 @@ struct Target {
   std::vector<std::string> words;
 };
 
-/// npy, safetensors, gguf, gguf_model, model, config, trainer_state, worked_problem, tokenizer, gguf_vocabulary.
+/// npy, safetensors, gguf, gguf_model, model, config, trainer_state, worked_problem, token_file, chat_template,
+/// tokenizer, gguf_vocabulary.
 const std::vector<Target>& targets();
 
 }  // namespace headgate::fuzz

@@ -41,4 +41,11 @@ bool is_mark(char32_t c) {
   return of == UTF8PROC_CATEGORY_MN || of == UTF8PROC_CATEGORY_MC || of == UTF8PROC_CATEGORY_ME;
 }
 
+bool has_case(char32_t c) {
+  const auto of = category(c);
+  const auto point = static_cast<utf8proc_int32_t>(c);
+  return of == UTF8PROC_CATEGORY_LU || of == UTF8PROC_CATEGORY_LL || of == UTF8PROC_CATEGORY_LT ||
+         utf8proc_toupper(point) != point || utf8proc_tolower(point) != point;
+}
+
 }  // namespace headgate::tokenize

@@ -13,4 +13,7 @@ bool is_word_character(char32_t c);
 /// Returns whether a character is a mark of any kind.
 bool is_mark(char32_t c);
 
+/// Returns whether a character is a letter with a case, or another case belongs to it.
+bool has_case(char32_t c);
+
 }  // namespace headgate::tokenize
