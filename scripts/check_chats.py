@@ -2,12 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the prompts of `headgate generate --chat` with those of transformers' apply_chat_template.
 
-    check_chats.py [BUILD] [--write-golden DIR]
+    check_chats.py [BUILD] [--write-golden]
 
-BUILD: the build folder (default: build). A model of random numbers with a small tokenizer is given one chat template
-after another, those of the models named below without what they say of tools. --write-golden: writes
-DIR/chats.json, the texts by which tests/models/generate checks the same without Python, and compares nothing. Needs what
-scripts/python_venv.sh installs.
+BUILD: the build folder (default: build). A model of random numbers with a small tokenizer is given the templates of
+chat_templates.py one after another. --write-golden: writes the texts by which tests/models/generate and
+tests/models/jinja check the same without Python, and compares nothing. Needs what scripts/python_venv.sh installs.
 """
 
 import argparse
@@ -22,249 +21,12 @@ import jinja2
 import torch
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers.utils import chat_template_utils
 
-CHATML_TURN = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
-CHATML_REPLY = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+from chat_templates import EXPRESSIONS, NEXT_QUESTION, QUESTIONS, SPECIAL, TEMPLATES, VARIABLES
 
-
-def chatml(default):
-    """With a system's text where there is none."""
-    first = (
-        f"{{% if loop.first and messages[0]['role'] != 'system' %}}{{{{ '{default}' }}}}{{% endif %}}"
-        if default
-        else ""
-    )
-    return "{% for message in messages %}" + first + CHATML_TURN + "{% endfor %}" + CHATML_REPLY
-
-
-LLAMA3_TURN = (
-    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim"
-    " + '<|eot_id|>' %}"
-)
-LLAMA3_REPLY = "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-LLAMA3 = (
-    "{% for message in messages %}"
-    + LLAMA3_TURN
-    + "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
-    + LLAMA3_REPLY
-)
-LLAMA31 = """{{- bos_token }}
-{%- if not date_string is defined %}
-    {%- set date_string = "26 Jul 2024" %}
-{%- endif %}
-{%- if messages[0]['role'] == 'system' %}
-    {%- set system_message = messages[0]['content']|trim %}
-    {%- set messages = messages[1:] %}
-{%- else %}
-    {%- set system_message = "" %}
-{%- endif %}
-{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
-{{- "Cutting Knowledge Date: December 2023\\n" }}
-{{- "Today Date: " + date_string + "\\n\\n" }}
-{{- system_message }}
-{{- "<|eot_id|>" }}
-{%- for message in messages %}
-    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
-{%- endif %}
-"""
-LLAMA2 = (
-    "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
-    "{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}"
-    "{% set system_message = false %}{% endif %}{% for message in loop_messages %}"
-    "{% if loop.index0 == 0 and system_message != false %}"
-    "{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}"
-    "{% else %}{% set content = message['content'] %}{% endif %}"
-    "{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
-    "{% elif message['role'] == 'assistant' %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
-)
-MISTRAL_FIRST = (
-    "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
-    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
-    "{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token + ' ' }}{% endif %}{% endfor %}"
-)
-
-
-def mistral(begin, end):
-    return f"""{{%- if messages[0]["role"] == "system" %}}
-    {{%- set system_message = messages[0]["content"] %}}
-    {{%- set loop_messages = messages[1:] %}}
-{{%- else %}}
-    {{%- set loop_messages = messages %}}
-{{%- endif %}}
-{{{{- bos_token }}}}
-{{%- for message in loop_messages %}}
-    {{%- if message["role"] == "user" %}}
-        {{%- if loop.last and system_message is defined %}}
-            {{{{- "{begin}" + system_message + "\\n\\n" + message["content"] + "{end}" }}}}
-        {{%- else %}}
-            {{{{- "{begin}" + message["content"] + "{end}" }}}}
-        {{%- endif %}}
-    {{%- elif message["role"] == "assistant" %}}
-        {{{{- " " + message["content"] + eos_token}}}}
-    {{%- endif %}}
-{{%- endfor %}}
-"""
-
-
-def qwen35(default, other):
-    """Trims every text. default, other: what stands before an answer, and what if enable_thinking says otherwise."""
-    asked = "false" if default == "<think>\\n" else "true"
-    return f"""{{%- if messages[0].role == 'system' %}}
-    {{%- set content = messages[0].content|trim %}}
-    {{{{- '<|im_start|>system\\n' + content + '<|im_end|>\\n' }}}}
-{{%- endif %}}
-{{%- for message in messages %}}
-    {{%- set content = message.content|trim %}}
-    {{%- if message.role == "user" %}}
-        {{{{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}}}
-    {{%- elif message.role == "assistant" %}}
-        {{{{- '<|im_start|>' + message.role + '\\n<think>\\n\\n</think>\\n\\n' + content + '<|im_end|>\\n' }}}}
-    {{%- endif %}}
-{{%- endfor %}}
-{{%- if add_generation_prompt %}}
-    {{{{- '<|im_start|>assistant\\n' }}}}
-    {{%- if enable_thinking is defined and enable_thinking is {asked} %}}
-        {{{{- '{other}' }}}}
-    {{%- else %}}
-        {{{{- '{default}' }}}}
-    {{%- endif %}}
-{{%- endif %}}"""
-
-
-THINKING = "<think>\\n", "<think>\\n\\n</think>\\n\\n"
-THINKING_REPLY = "{% if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{% endif %}"
-NO_FUNCTIONS = "You do not currently have access to any functions. <functions></functions><|im_end|>\\n"
-
-
-def olmo3(name, reply):
-    """With a text that follows the system's own."""
-    return (
-        "{% set has_system = messages|selectattr('role', 'equalto', 'system')|list|length > 0 %}{% if not has_system %}"
-        + f"{{{{ '<|im_start|>system\\n{name} {NO_FUNCTIONS}' }}}}{{% endif %}}"
-        + "{% for message in messages %}{% if message['role'] == 'system' %}"
-        + f"{{{{ '<|im_start|>system\\n' + message['content'] }}}}{{{{ ' {NO_FUNCTIONS}' }}}}"
-        + "{% else %}"
-        + CHATML_TURN
-        + "{% endif %}"
-        + f"{{% if loop.last and add_generation_prompt %}}{{{{ '<|im_start|>assistant\\n{reply}' }}}}{{% endif %}}{{% endfor %}}"
-    )
-
-
-OLMO3_INSTRUCT = (
-    "{%- set has_system = messages|selectattr('role', 'equalto', 'system')|list|length > 0 -%}{%- if not has_system -%}"
-    "{{- '<|im_start|>system\\nYou are a helpful function-calling AI assistant. ' -}}"
-    f"{{%- if tools is none -%}}{{{{- '{NO_FUNCTIONS}' -}}}}{{%- endif -%}}{{%- endif -%}}"
-    "{%- for message in messages -%}{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' -}}"
-    "{%- if loop.last and add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}{%- endfor -%}"
-)
-GEMMA_ROLE = "('model' if message['role'] == 'assistant' else message['role'])"
-GEMMA2 = (
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    "{% for message in messages %}{{ '<start_of_turn>' + " + GEMMA_ROLE + " + '\n' + message['content'] | trim"
-    " + '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"
-)
-GEMMA3 = """{{ bos_token }}
-{%- if messages[0]['role'] == 'system' -%}
-    {%- set first_user_prefix = messages[0]['content'] + '\n\n' -%}
-    {%- set loop_messages = messages[1:] -%}
-{%- else -%}
-    {%- set first_user_prefix = "" -%}
-    {%- set loop_messages = messages -%}
-{%- endif -%}
-{%- for message in loop_messages -%}
-    {{ '<start_of_turn>' + ROLE + '\n' + (first_user_prefix if loop.first else "") }}
-    {{- message['content'] | trim }}
-    {{- '<end_of_turn>\n' }}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-    {{'<start_of_turn>model\n'}}
-{%- endif -%}
-""".replace("ROLE", GEMMA_ROLE)
-SYSTEM_TURN = "<|im_start|>system\\n{}<|im_end|>\\n"
-SMOLLM2 = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-QWEN25 = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
-
-STEP_BOS = "<｜begin▁of▁sentence｜>"
-
-# name, format, template, BOS, end of turn
-HARMONY = """{{- "<|start|>system<|message|>" }}
-{{- "You are ChatGPT, a large language model trained by OpenAI." + "\\n" }}
-{{- "Knowledge cutoff: 2024-06\\n" }}
-{{- "Current date: " + strftime_now("%Y-%m-%d") + "\\n\\n" }}
-{%- if reasoning_effort is not defined %}
-    {%- set reasoning_effort = "medium" %}
-{%- endif %}
-{{- "Reasoning: " + reasoning_effort + "\\n\\n" }}
-{{- "# Valid channels: analysis, commentary, final. Channel must be included for every message." }}
-{{- "<|end|>" }}
-{%- if messages[0].role == "developer" or messages[0].role == "system" %}
-    {{- "<|start|>developer<|message|>" }}
-    {{- "# Instructions\\n\\n" }}
-    {{- messages[0].content }}
-    {{- "\\n\\n" }}
-    {{- "<|end|>" }}
-    {%- set messages = messages[1:] %}
-{%- endif %}
-{%- for message in messages %}
-    {%- if message.role == "assistant" %}
-        {{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" }}
-    {%- else %}
-        {{- "<|start|>user<|message|>" + message.content + "<|end|>" }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt -%}
-<|start|>assistant
-{%- endif -%}"""
-TEMPLATES = [
-    ("SmolLM2", "ChatML", chatml(SYSTEM_TURN.format(SMOLLM2)), "<|im_start|>", "<|im_end|>"),
-    ("Qwen2.5", "ChatML", chatml(SYSTEM_TURN.format(QWEN25)), None, "<|im_end|>"),
-    ("Qwen3", "ChatML", chatml(""), None, "<|im_end|>"),
-    (
-        "Qwen3-Next Thinking",
-        "ChatML with thinking",
-        chatml("").replace(CHATML_REPLY, THINKING_REPLY),
-        None,
-        "<|im_end|>",
-    ),
-    (
-        "Step-3.5",
-        "ChatML with thinking",
-        "{{bos_token}}" + chatml("").replace(CHATML_REPLY, THINKING_REPLY),
-        STEP_BOS,
-        "<|im_end|>",
-    ),
-    ("ChatML with BOS", "ChatML", "<s>" + chatml(""), "<s>", "<|im_end|>"),
-    ("Qwen3.5", "Qwen3.5", qwen35(*THINKING), None, "<|im_end|>"),
-    ("Qwen3.5 0.8B", "Qwen3.5", qwen35(*reversed(THINKING)), None, "<|im_end|>"),
-    ("OLMo 3", "OLMo 3", olmo3("You are OLMo.", ""), None, "<|im_end|>"),
-    ("OLMo 3 Think", "OLMo 3", olmo3("You are OLMo.", "<think>"), None, "<|im_end|>"),
-    ("OLMo 3 Instruct", "OLMo 3", OLMO3_INSTRUCT, None, "<|im_end|>"),
-    ("Gemma 2", "Gemma", GEMMA2, "<bos>", "<end_of_turn>"),
-    ("Gemma 3", "Gemma", GEMMA3, "<bos>", "<end_of_turn>"),
-    ("Llama 3", "Llama 3", LLAMA3, "<|begin_of_text|>", "<|eot_id|>"),
-    ("Llama 3.1", "Llama 3.1", LLAMA31, "<|begin_of_text|>", "<|eot_id|>"),
-    ("Llama 2", "Llama 2", LLAMA2, "<s>", "</s>"),
-    ("gpt-oss", "Harmony", HARMONY, None, "<|return|>"),
-    ("Mistral 7B v0.1", "Mistral", MISTRAL_FIRST, "<s>", "</s>"),
-    ("Mistral 7B v0.2", "Mistral", mistral(" [INST] ", " [/INST]"), "<s>", "</s>"),
-    ("Mistral 7B v0.3", "Mistral", mistral("[INST] ", "[/INST]"), "<s>", "</s>"),
-    ("Mistral Nemo", "Mistral", mistral("[INST]", "[/INST]"), "<s>", "</s>"),
-]
-SPECIAL = [
-    "<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<s>", "</s>",
-    "[INST]", "[/INST]", "<bos>", "<start_of_turn>", "<end_of_turn>", STEP_BOS,
-    "<|start|>", "<|message|>", "<|end|>", "<|return|>", "<think>", "</think>",
-]  # fmt: skip
-QUESTIONS = [
-    {"system": "", "user": "What is a gate?"},
-    {"system": "Be brief.", "user": "What is a gate?"},
-    {"system": "  Answer in French,\n\nplease. ", "user": "\n Qu’est-ce qu’un «gate»? \u00a0\n"},
-]
-NEXT_QUESTION = " And a sink?"
+ANSWERS = ["An answer.", "<think>\nwell\n</think>\n\n It is one. \n"]
+GOLDEN_TIME = datetime.datetime(2026, 11, 26, 12, tzinfo=datetime.UTC)  # the same day in most time zones
 
 
 def tokenizer_of(template, bos, end):
@@ -284,51 +46,55 @@ def tokenizer_of(template, bos, end):
     return out
 
 
-def messages_of(question):
+def messages_of(question, *answers):
+    """A question, and for each answer another question behind it."""
     system = [{"role": "system", "content": question["system"]}] if question["system"] else []
-    return system + [{"role": "user", "content": question["user"]}]
+    out = [*system, {"role": "user", "content": question["user"]}]
+    for answer in answers:
+        out += [{"role": "assistant", "content": answer}, {"role": "user", "content": NEXT_QUESTION}]
+    return out
 
 
-def applied(tokenizer, question, **options):
-    """None where the template refuses a system's text."""
+def applied(tokenizer, messages, **options):
+    """None where the template refuses the messages."""
     try:
-        return tokenizer.apply_chat_template(messages_of(question), add_generation_prompt=True, **options)
+        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, **options)
     except jinja2.exceptions.TemplateError:
         return None
 
 
-def next_turn(tokenizer):
-    """The text of two questions, from the answer to the first on."""
-    answer = "An answer."
-    messages = [
-        *messages_of(QUESTIONS[0]),
-        {"role": "assistant", "content": answer},
-        {"role": "user", "content": NEXT_QUESTION},
-    ]
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    return text[text.index(answer) + len(answer) :].removeprefix(" ")  # Llama 2 puts a space behind every answer
+class GoldenClock(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return GOLDEN_TIME
+
+
+def write_json(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def write_golden(folder):
+    chat_template_utils.datetime = GoldenClock
     cases = []
-    for name, kind, template, bos, end in TEMPLATES:
+    for name, template, bos, end in TEMPLATES:
         tokenizer = tokenizer_of(template, bos, end)
-        questions = [{**question, "text": applied(tokenizer, question, tokenize=False)} for question in QUESTIONS]
-        dialogue = {"question": NEXT_QUESTION, "text": next_turn(tokenizer)}
-        date = datetime.date.today().isoformat()  # which a template may write
-        cases.append(
-            {
-                "name": name,
-                "format": kind,
-                "bos": bos,
-                "date": date,
-                "template": template,
-                "questions": questions,
-                "dialogue": dialogue,
-            }
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "chats.json").write_text(json.dumps(cases, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        conversations = [messages_of(question) for question in QUESTIONS]
+        conversations += [messages_of(QUESTIONS[1], *ANSWERS[:count]) for count in (1, 2)]
+        texts = [
+            {"messages": messages, "text": applied(tokenizer, messages, tokenize=False)} for messages in conversations
+        ]
+        cases.append({"name": name, "bos": bos, "end": end, "template": template, "conversations": texts})
+    time = int(GOLDEN_TIME.timestamp())
+    write_json(folder / "generate" / "golden" / "chats.json", {"time": time, "special": SPECIAL, "cases": cases})
+    expressions = []
+    for text in [EXPRESSIONS, *EXPRESSIONS.split("\n")]:
+        try:
+            rendered = chat_template_utils._compile_jinja_template(text).render(**VARIABLES)
+        except jinja2.exceptions.TemplateError:
+            rendered = None
+        expressions.append({"template": text, "text": rendered})
+    write_json(folder / "jinja" / "golden" / "expressions.json", {"variables": VARIABLES, "cases": expressions})
 
 
 def write_model(folder, vocab):
@@ -340,61 +106,102 @@ def write_model(folder, vocab):
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
 
 
-def ours(tool, folder, question):
-    """The ids of the prompt; None where it is refused."""
-    command = [tool, "generate", folder, "--chat", "--prompt", question["user"], "--max-tokens", "1", "--json"]
+def ours(tool, folder, question, options=()):
+    """What the tool says of an answer of one token; None where the template refuses the question."""
+    command = [
+        tool,
+        "generate",
+        folder,
+        "--chat",
+        "--prompt",
+        question["user"],
+        "--max-tokens",
+        "1",
+        "--json",
+        *options,
+    ]
     if question["system"]:
         command += ["--system", question["system"]]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode == 2 and "no system text" in result.stderr:
+    if result.returncode == 2 and "chat template, line" in result.stderr:
         return None
     if result.returncode != 0:
         raise RuntimeError(result.stderr)
-    return json.loads(result.stdout)["prompt_ids"]
+    return json.loads(result.stdout)
 
 
-def our_next_turn(tool, folder):
-    """The ids that the second of two questions adds."""
-    command = [tool, "generate", folder, "--chat", "--max-tokens", "1", "--json"]
-    text = QUESTIONS[0]["user"] + "\n" + NEXT_QUESTION + "\n"
+def wrong_dialogue(tool, folder, tokenizer, question):
+    """Asks two questions. Returns what is wrong with the tokens of the second one."""
+    for seed in range(200):  # until an answer is a letter, which every template leaves as it is
+        options = ["--temperature", "1", "--seed", str(seed)]
+        answer = ours(tool, folder, question, options)
+        if answer is None:
+            return []
+        if answer["text"].isalpha() and answer["text"].isascii():
+            break
+    else:
+        return ["no answer is a letter"]
+    command = [tool, "generate", folder, "--chat", "--max-tokens", "1", "--json", *options]
+    if question["system"]:
+        command += ["--system", question["system"]]
+    text = question["user"].replace("\n", "\\\n") + "\n" + NEXT_QUESTION + "\n"
     result = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-    return json.loads(result.stdout.splitlines()[1])["prompt_ids"]
+    first, second = (json.loads(line) for line in result.stdout.splitlines())
+    theirs = applied(tokenizer, messages_of(question, first["text"]), tokenize=False)
+    known = first["prompt_ids"] + first["ids"]
+    spelled = [tokenizer.decode(known[:kept] + second["prompt_ids"]) for kept in range(len(known) + 1)]
+    return [] if theirs in spelled else [f"the second question: {spelled[-1]!r}, not {theirs!r}"]
 
 
 def check(tool, name, template, bos, end):
     tokenizer = tokenizer_of(template, bos, end)
+    wrong = []
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         write_model(folder, len(tokenizer))
         tokenizer.save_pretrained(folder)
-        wrong = []
         for question in QUESTIONS:
-            theirs = applied(tokenizer, question, tokenize=True, return_dict=False)
-            mine = ours(tool, folder, question)
+            theirs = applied(tokenizer, messages_of(question), tokenize=True, return_dict=False)
+            answer = ours(tool, folder, question)
+            mine = answer and answer["prompt_ids"]
             if mine != theirs:
                 wrong.append(
                     f"{question}: {mine and tokenizer.decode(mine)!r}, not {theirs and tokenizer.decode(theirs)!r}"
                 )
-        mine, theirs = tokenizer.decode(our_next_turn(tool, folder)), next_turn(tokenizer)
-        if mine != theirs:
-            wrong.append(f"the next turn: {mine!r}, not {theirs!r}")
-    print(f"{name:16s} {'; '.join(wrong) or 'the same'}")
+        wrong += wrong_dialogue(tool, folder, tokenizer, QUESTIONS[0])
+        wrong += wrong_dialogue(tool, folder, tokenizer, QUESTIONS[1])
+        wrong += wrong_spellings(tool, folder, tokenizer)
+    print(f"{name:22s} {'; '.join(wrong) or 'the same'}")
     return not wrong
+
+
+def wrong_spellings(tool, folder, tokenizer):
+    """Asks with special tokens in the question, which are text, or with --special-tokens tokens."""
+    question = {"system": "", "user": "a <s> b<|im_end|>\n<think>c</s> d"}
+    wrong = []
+    for options, sanitized in (([], True), (["--special-tokens"], False)):
+        answer = ours(tool, folder, question, options)
+        theirs = applied(
+            tokenizer, messages_of(question), tokenize=True, return_dict=False, sanitize_control_tokens=sanitized
+        )
+        if (answer and answer["prompt_ids"]) != theirs:
+            wrong.append(f"special tokens in the question, {options}: {answer and answer['prompt_ids']}, not {theirs}")
+    return wrong
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("build", nargs="?", default="build")
-    parser.add_argument("--write-golden", metavar="DIR", help="write DIR/chats.json")
+    parser.add_argument("--write-golden", action="store_true", help="write the golden files of tests/models")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if arguments.write_golden:
-        write_golden(Path(arguments.write_golden))
+        write_golden(Path(__file__).parent.parent / "tests" / "models")
         return 0
     tool = Path(arguments.build) / "headgate"
     print(f"transformers {transformers.__version__}")
-    good = [check(tool, name, template, bos, end) for name, _, template, bos, end in TEMPLATES]
+    good = [check(tool, name, template, bos, end) for name, template, bos, end in TEMPLATES]
     return 0 if all(good) else 1
 
 

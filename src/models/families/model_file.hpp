@@ -110,8 +110,8 @@ bool is_gguf(const std::string& path);
 
 /// Files of a directory that a tokenizer and generation need, in addition to the model's own files.
 inline constexpr std::array kTextFiles{
-    "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "tokenizer.model", "vocab.json",
-    "merges.txt",     "generation_config.json", "chat_template.jinja"};
+    "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "tokenizer.model",   "vocab.json",
+    "merges.txt",     "generation_config.json", "chat_template.jinja",     "chat_template.json"};
 
 /// Returns the files that outputs must not overwrite in `path`, a model's directory or GGUF file: its weights, and all
 /// files of known names, which need not exist.

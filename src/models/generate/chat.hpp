@@ -1,79 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
+#include <ctime>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "models/generate/files.hpp"
+#include "models/jinja/template.hpp"
 #include "models/tokenize/tokenizer.hpp"
 
-// Writes conversations for models that were tuned to converse. A model brings a Jinja template, which is not run: it is
-// recognised as one of the formats below, which write the same text.
+// Writes conversations for models that were tuned to converse, by the template that a model brings.
 
 namespace headgate::generate {
 
-/// Which white space a template removes.
-enum class Trim {
-  nothing,
-  each,    ///< both ends of the system's text and of the user's text
-  joined,  ///< both ends of the system's text, and of the user's together with what is written between them
-  user,    ///< both ends of the user's text
+struct Message {
+  std::string role;  ///< system, user or assistant
+  std::string content;
+  std::string thinking = {};  ///< what an answer says before its content; empty: nothing
 };
 
-struct ChatFormat {
-  static constexpr std::size_t kMost = 5;
+/// Returns the message of an answer as the model wrote it, special tokens spelled. Of an answer in channels (gpt-oss)
+/// the content is the channel final, and the thinking is the channel analysis.
+Message answer_message(const std::string& text);
 
-  std::string_view name;
-  /// A template has this format if it contains each of `marks` and none of `foreign`. Double quotes count as single
-  /// ones, a newline as \n.
-  std::array<std::string_view, kMost> marks, foreign;
-  /// The text of a conversation up to the model's answer, with {system}, {user} and {date} for the texts. `with_system`
-  /// empty: the format has no place for a system's text.
-  std::string_view with_system, without_system;
-  /// The text behind an answer up to the next one, with {user}. It begins with the token that ends the answer's turn.
-  std::string_view next_turn;
-  /// Parts of that text that are one token if the vocabulary has them as special tokens.
-  std::array<std::string_view, kMost> markers;
-  std::string_view end_of_turn;  ///< the token that the model writes after its answer
-  Trim trim;
-  bool front_of_template = false;  ///< what a template writes before its first turn stands before these texts
+struct ChatOptions {
+  /// Special tokens spelled in messages of the system and the user are plain text. Otherwise they are these tokens, as
+  /// transformers has it without sanitize_control_tokens.
+  bool special_as_text = true;
+  std::optional<std::time_t> now{};  ///< for templates that write the date; empty: the time of the call
 };
 
-/// Returns all formats, in the order in which templates are compared with them.
-std::span<const ChatFormat> chat_formats();
-/// Returns "Qwen3.5, ChatML, …", each name once.
-std::string chat_format_names();
+class Chat {
+ public:
+  /// The text of a conversation, and its tokens with their spans in it.
+  struct Written {
+    std::string text;
+    tokenize::Encoding tokens;
+  };
 
-struct Chat {
-  const ChatFormat* format;
-  std::string default_system;  ///< what the template writes if no system's text is given; empty: nothing
-  std::string front;  ///< stands before the format's text, as a token if the vocabulary has it as a special one
-  bool begins_with_bos = false;  ///< the tokenizer's beginning of text stands before all else
+  /// Reads the template of `files`. `tokenizer` must outlive the object. Throws Error without a template, and for one
+  /// that jinja::Template refuses.
+  Chat(const GenerationFiles& files, const tokenize::Tokenizer& tokenizer, const ChatOptions& options = {});
+
+  /// Writes messages and the beginning of an answer, as transformers' apply_chat_template(add_generation_prompt=True)
+  /// does. Throws Error for what the template refuses.
+  Written write(std::span<const Message> messages) const { return write(messages, true); }
+
+  /// Returns the ids that end an answer, ascending: those of the files, and the first special token that the template
+  /// writes behind an answer. Throws Error if there are none.
+  std::vector<std::int32_t> end_ids() const;
+
+ private:
+  Written write(std::span<const Message> messages, bool begin_answer) const;
+  std::string marked(const std::string& text) const;
+  Written encoded(std::string_view marked_text) const;
+  void append_part(Written& out, std::string_view part, bool as_text) const;
+  std::optional<std::int32_t> end_of_turn() const;
+  std::optional<std::int32_t> special_behind(std::span<const Message> messages, std::string_view text) const;
+
+  const tokenize::Tokenizer& tokenizer_;
+  ChatOptions options_;
+  jinja::Template template_;
+  std::vector<std::pair<std::string, std::string>> special_tokens_;
+  std::vector<std::int32_t> end_ids_;
+  std::vector<std::int32_t> newline_;  ///< the tokens of \n
 };
 
-/// Returns the format of a template. Throws Error, which lists the known formats, for an empty or unknown template.
-Chat recognise_chat(const std::string& chat_template);
-
-struct ChatText {
-  std::string system;  ///< empty: not given
-  std::string user;
-  std::string date = {};  ///< of formats that name it, as "2026-11-26"; empty: today's, in local time
-};
-
-/// Returns the ids of one question, as transformers' apply_chat_template(add_generation_prompt=True) does, except that
-/// special tokens spelled in `text` are plain text. `spans` are empty. Throws Error if the format has no place for a
-/// system's text, and if the template begins with a token that the tokenizer does not name.
-tokenize::Encoding encode_chat(const Chat& chat, const ChatText& text, const tokenize::Tokenizer& tokenizer);
-
-/// Returns the ids behind an answer, less the token that ended it, up to the next one: those of another question. Later
-/// turns have no system's text.
-tokenize::Encoding encode_next_turn(const Chat& chat, const std::string& user, const tokenize::Tokenizer& tokenizer);
-
-/// Returns the id of the format's end of turn. Throws Error if the vocabulary has no such token.
-std::int32_t end_of_turn(const Chat& chat, const tokenize::Tokenizer& tokenizer);
+/// Returns the messages of one question. `system` may be empty.
+std::vector<Message> question_messages(const std::string& system, const std::string& question);
 
 }  // namespace headgate::generate

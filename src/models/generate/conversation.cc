@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/generate/conversation.hpp"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -8,39 +9,77 @@
 
 namespace headgate::generate {
 
-Conversation::Conversation(models::CachedDecoder& decoder, const tokenize::Tokenizer& tokenizer, Chat chat,
-                           std::string system, GenerateOptions options)
-    : decoder_(decoder),
-      tokenizer_(tokenizer),
-      chat_(std::move(chat)),
-      system_(std::move(system)),
-      options_(std::move(options)) {
-  options_.end_ids.push_back(end_of_turn(chat_, tokenizer_));
+Conversation::Conversation(models::CachedDecoder& decoder, const tokenize::Tokenizer& tokenizer, const Chat& chat,
+                           const std::string& system, GenerateOptions options)
+    : decoder_(decoder), tokenizer_(tokenizer), chat_(chat), options_(std::move(options)) {
+  options_.end_ids = chat_.end_ids();
+  if (!system.empty()) beginning_.push_back({"system", system});
+  messages_ = beginning_;
+}
+
+/// Returns ids_ and the tokens behind it if the text goes on from text_ and a token begins there; else all tokens of
+/// the text.
+std::vector<std::int32_t> Conversation::with_kept_answers(const Chat::Written& written) const {
+  const std::vector<tokenize::Span>& spans = written.tokens.spans;
+  const auto behind =
+      std::find_if(spans.begin(), spans.end(), [this](const tokenize::Span& span) { return span.end > text_.size(); });
+  const bool goes_on = !text_.empty() && written.text.starts_with(text_) && behind != spans.end();
+  if (!goes_on || behind->begin < text_.size()) return written.tokens.ids;
+  std::vector<std::int32_t> out = ids_;
+  out.insert(out.end(), written.tokens.ids.begin() + (behind - spans.begin()), written.tokens.ids.end());
+  return out;
+}
+
+/// Cuts what the decoder holds to its first `tokens`, or to nothing where it cannot: layers with a window have dropped
+/// keys, and those with a state cannot go back.
+void Conversation::keep_in_decoder(std::size_t tokens) {
+  if (tokens >= static_cast<std::size_t>(decoder_.length())) return;
+  try {
+    decoder_.truncate(static_cast<std::int64_t>(tokens));
+  } catch (const Error&) {
+    decoder_.truncate(0);
+  }
 }
 
 Generated Conversation::ask(const std::string& question, const GenerateHooks& hooks) {
-  tokenize::Encoding asked = ids_.empty() ? encode_chat(chat_, {system_, question}, tokenizer_)
-                                          : encode_next_turn(chat_, question, tokenizer_);
-  const auto tokens = static_cast<std::int64_t>(ids_.size() + asked.ids.size());
+  std::vector<Message> messages = messages_;
+  messages.push_back({"user", question});
+  const Chat::Written written = chat_.write(messages);
+  std::vector<std::int32_t> ids = with_kept_answers(written);
+  require(!ids.empty(), "the chat template writes nothing for this question");
+  const auto tokens = static_cast<std::int64_t>(ids.size());
   require(tokens <= decoder_.capacity(), "with this question the conversation has {} tokens, but there is room for {}",
           tokens, decoder_.capacity());
-  ids_.insert(ids_.end(), asked.ids.begin(), asked.ids.end());
-  asked_ids_ = std::move(asked.ids);
-  left_out_ = asked.left_out;
+
+  const auto same =
+      static_cast<std::size_t>(std::mismatch(ids.begin(), ids.end(), ids_.begin(), ids_.end()).first - ids.begin());
+  keep_in_decoder(std::min(same, ids.size() - 1));  // the last token is read for its logits
+  left_out_ = ids_.empty() ? written.tokens.left_out
+                           : tokenizer_.encode(question, {.add_special = false, .special_as_text = true}).left_out;
+  asked_ids_.assign(ids.begin() + static_cast<std::ptrdiff_t>(std::min(same, ids.size() - 1)), ids.end());
+  ids_ = std::move(ids);
+  text_.clear();
+
   GenerateOptions options = options_;
   options.sampling.seed += turns_++;
   // The last token of an answer is chosen but not read, and a part of a question is not read if a hook ended it.
   const auto read = static_cast<std::size_t>(decoder_.length());
   Generated result = generate(decoder_, tokenizer_, std::span(ids_).subspan(read), options, hooks);
-  // The text between turns begins with the token that ends an answer.
-  const auto ended = static_cast<std::ptrdiff_t>(result.stop == StopReason::end_token);
-  ids_.insert(ids_.end(), result.ids.begin(), result.ids.end() - ended);
+  std::vector<std::int32_t> answer = result.ids;
+  if (result.stop == StopReason::end_token) answer.pop_back();  // the template writes it
+  ids_.insert(ids_.end(), answer.begin(), answer.end());
+  text_ = written.text;
+  for (const std::int32_t id : answer) text_ += tokenizer_.bytes(id);
+  messages.push_back(answer_message(tokenizer_.decode(answer)));
+  messages_ = std::move(messages);
   return result;
 }
 
 void Conversation::clear() {
   decoder_.truncate(0);
   ids_.clear();
+  text_.clear();
+  messages_ = beginning_;
   turns_ = 0;
 }
 

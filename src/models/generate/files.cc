@@ -2,6 +2,7 @@
 #include "models/generate/files.hpp"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <system_error>
 
@@ -15,6 +16,19 @@ constexpr std::size_t kMaxBytes = std::size_t{1} << 26;
 constexpr int kMaxDepth = 32;
 constexpr const char* kEndId = "eos_token_id";
 constexpr const char* kTemplate = "chat_template";
+
+/// A special token that chat templates may write, under the name that they have for it.
+struct Role {
+  const char* name;
+  const char* gguf_key;
+};
+constexpr std::array<Role, 7> kRoles{{{"bos_token", "tokenizer.ggml.bos_token_id"},
+                                      {"eos_token", "tokenizer.ggml.eos_token_id"},
+                                      {"unk_token", "tokenizer.ggml.unknown_token_id"},
+                                      {"sep_token", "tokenizer.ggml.seperator_token_id"},
+                                      {"pad_token", "tokenizer.ggml.padding_token_id"},
+                                      {"cls_token", "tokenizer.ggml.cls_token_id"},
+                                      {"mask_token", "tokenizer.ggml.mask_token_id"}}};
 
 bool exists(const std::string& path) {
   std::error_code error;
@@ -78,10 +92,49 @@ std::string template_of(const std::string& path, const io::Json& value) {
 
 std::string template_in(const std::string& directory) {
   if (const std::string file = directory + "/chat_template.jinja"; exists(file)) return io::read_text(file, kMaxBytes);
-  const std::string path = directory + "/tokenizer_config.json";
+  for (const char* file : {"/tokenizer_config.json", "/chat_template.json"}) {
+    const std::string path = directory + file;
+    const io::Json json = object_in(path);
+    const auto found = json.find(kTemplate);
+    if (found == json.end()) continue;
+    if (std::string text = template_of(path, *found); !text.empty()) return text;
+  }
+  return "";
+}
+
+/// Reads names that are strings or objects with the string content, in place of those read before.
+void add_special_tokens(GenerationFiles& out, const std::string& path, const io::Json& json) {
+  for (const Role& role : kRoles) {
+    const auto found = json.find(role.name);
+    if (found == json.end() || found->is_null()) continue;
+    const bool object = found->is_object() && found->contains("content");
+    const io::Json& spelling = object ? found->at("content") : *found;
+    if (!spelling.is_string())
+      io::fail(path, "{} is neither a string nor an object with the string content", role.name);
+    std::erase_if(out.special_tokens, [&role](const auto& token) { return token.first == role.name; });
+    out.special_tokens.emplace_back(role.name, spelling.get<std::string>());
+  }
+}
+
+/// Reads tokenizer_config.json, and special_tokens_map.json if the first is of a time before added_tokens_decoder, as
+/// transformers does.
+void add_special_tokens(GenerationFiles& out, const std::string& directory) {
+  const std::string path = directory + "/tokenizer_config.json", old_path = directory + "/special_tokens_map.json";
   const io::Json json = object_in(path);
-  const auto found = json.find(kTemplate);
-  return found == json.end() ? "" : template_of(path, *found);
+  add_special_tokens(out, path, json);
+  if (!json.contains("added_tokens_decoder")) add_special_tokens(out, old_path, object_in(old_path));
+}
+
+void add_special_tokens(GenerationFiles& out, const io::GgufFile& file) {
+  constexpr const char* kTokens = "tokenizer.ggml.tokens";
+  if (!file.has(kTokens)) return;
+  const auto tokens = file.strings(kTokens);
+  for (const Role& role : kRoles) {
+    if (!file.has(role.gguf_key)) continue;
+    const std::int64_t id = file.integer(role.gguf_key);
+    if (id < 0 || static_cast<std::size_t>(id) >= tokens.size()) continue;  // the tokenizer's reader refuses it
+    out.special_tokens.emplace_back(role.name, std::string(tokens[static_cast<std::size_t>(id)]));
+  }
 }
 
 }  // namespace
@@ -96,9 +149,11 @@ GenerationFiles read_generation_files(const std::string& path, const models::Mod
     }
     constexpr const char* kKey = "tokenizer.chat_template";
     if (gguf->has(kKey)) out.chat_template = gguf->string(kKey);
+    add_special_tokens(out, *gguf);
   } else {
     for (const char* file : {"/generation_config.json", "/config.json"}) add_end_ids(ids, path + file);
     out.chat_template = template_in(path);
+    add_special_tokens(out, path);
   }
   out.end_ids = ids.take();
   return out;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/generate/gguf_text_files.hpp"
 
-#include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -25,24 +24,12 @@ std::optional<std::int64_t> token_of(const io::GgufFile& file, std::string_view 
 
 std::string json_text(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
-std::string tokenizer_config(const models::ModelFile& model, const tokenize::GgufVocabulary& vocabulary,
-                             const std::string& chat_template) {
-  struct Role {
-    const char* name;
-    std::string_view key;
-  };
-  constexpr std::array<Role, 4> kRoles{{{"bos_token", "tokenizer.ggml.bos_token_id"},
-                                        {"eos_token", "tokenizer.ggml.eos_token_id"},
-                                        {"unk_token", "tokenizer.ggml.unknown_token_id"},
-                                        {"pad_token", "tokenizer.ggml.padding_token_id"}}};
+std::string tokenizer_config(const models::ModelFile& model, const GenerationFiles& generation) {
   Json out = {{"tokenizer_class", "PreTrainedTokenizerFast"},
               {"model_max_length", model.config().seq_len},
               {"clean_up_tokenization_spaces", false}};
-  for (const Role& role : kRoles) {
-    const auto id = token_of(*model.gguf(), role.key, vocabulary.tokens.size());
-    if (id) out[role.name] = vocabulary.tokens[static_cast<std::size_t>(*id)];
-  }
-  if (!chat_template.empty()) out["chat_template"] = chat_template;
+  for (const auto& [name, spelling] : generation.special_tokens) out[name] = spelling;
+  if (!generation.chat_template.empty()) out["chat_template"] = generation.chat_template;
   return json_text(out);
 }
 
@@ -65,7 +52,7 @@ GgufTextFiles gguf_text_files(const std::string& path, const models::ModelFile& 
   GgufTextFiles out;
   try {
     const tokenize::GgufVocabulary vocabulary = tokenize::read_gguf_vocabulary(*model.gguf());
-    std::string config = tokenizer_config(model, vocabulary, generation.chat_template);  // write both files or neither
+    std::string config = tokenizer_config(model, generation);  // write both files or neither
     out.files.push_back({"tokenizer.json", tokenize::gguf_tokenizer_json(path, vocabulary)});
     out.files.push_back({"tokenizer_config.json", std::move(config)});
   } catch (const io::FileError& error) {

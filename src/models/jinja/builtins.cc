@@ -17,7 +17,7 @@ namespace {
 
 using Names = std::span<const std::string_view>;
 
-/// What a filter, test, method or function is called with.
+/// Holds what a filter, test, method or function is called with.
 struct Call {
   std::string_view name;
   const Value& value;            ///< the filtered or tested value, or the object of a method

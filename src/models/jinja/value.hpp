@@ -16,7 +16,7 @@
 
 namespace headgate::jinja {
 
-/// What a template does and this interpreter or Python refuses. Template turns it into Error, with the line.
+/// Says what a template does that this interpreter or Python refuses. Template turns it into Error, with the line.
 struct Refusal {
   std::string message;
 };
@@ -36,7 +36,7 @@ struct Undefined {
   std::string name;
 };
 struct None {};
-/// What namespace() makes: the only value that changes.
+/// Comes from namespace() and is the only value that changes.
 struct Namespace {
   Dict attributes;
 };

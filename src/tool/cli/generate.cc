@@ -109,7 +109,6 @@ void check_options(const GenerateOptions& o) {
   }
   if (o.converses() && !o.logits.empty()) throw UsageError("--logits is of one text: --chat needs a --prompt with it");
   if (!o.system.empty() && !o.chat) throw UsageError("--system needs --chat");
-  if (o.special_tokens && o.chat) throw UsageError("--special-tokens is not for --chat, which writes them itself");
   const bool draws = o.sampling.top_k > 0 || o.sampling.top_p < 1.0;
   if (draws && o.sampling.temperature == 0.0) {
     throw UsageError("--top-k and --top-p need a --temperature above 0: at 0 the most likely token is taken");
@@ -130,14 +129,19 @@ std::string prompt_text(const GenerateOptions& o) {
   return text;
 }
 
+generate::Chat open_chat(const GenerateOptions& o, const TextFiles& model) {
+  return {model.files, *model.tokenizer, {.special_as_text = !o.special_tokens}};
+}
+
 Prompt read_prompt(const GenerateOptions& o, const TextFiles& model) {
   Prompt out;
   out.end_ids = model.files.end_ids;
   const std::string text = prompt_text(o);
   if (o.chat) {
-    const generate::Chat chat = generate::recognise_chat(model.files.chat_template);
-    out.end_ids.push_back(generate::end_of_turn(chat, *model.tokenizer));
-    out.encoding = generate::encode_chat(chat, {o.system, text}, *model.tokenizer);
+    const generate::Chat chat = open_chat(o, model);
+    out.end_ids = chat.end_ids();
+    out.encoding = chat.write(generate::question_messages(o.system, text)).tokens;
+    require(!out.encoding.ids.empty(), "the chat template writes nothing for this prompt");
   } else {
     out.encoding = model.tokenizer->encode(text, {.add_special = true, .special_as_text = !o.special_tokens});
   }
@@ -159,8 +163,8 @@ models::CachedDecoderOptions decoder_options(const GenerateOptions& o, std::int6
 
 /// Without --max-tokens an answer may fill the model's positions.
 int converse(const GenerateOptions& o, const models::ModelFile& file, const TextFiles& model) {
-  const generate::Chat chat = generate::recognise_chat(model.files.chat_template);
-  generate::encode_chat(chat, {o.system, ""}, *model.tokenizer);  // refuses a system's text before the weights are read
+  const generate::Chat chat = open_chat(o, model);
+  chat.write(generate::question_messages(o.system, "?"));  // a template may refuse a system's text
   const std::int64_t positions = file.config().seq_len;
   models::CachedDecoder decoder(file, decoder_options(o, positions));
   generate::Conversation conversation(
@@ -263,15 +267,15 @@ Verb add_generate(CommandLine& line) {
              "The text to continue; - for standard input, less one newline at its end. Without it and --prompt-file, "
              "standard input is read if it is no terminal, or with --chat");
   verb.value("-f,--prompt-file", o->prompt_file, "FILE", "The same from a file, with every byte; - for standard input");
-  verb.flag(
-      "--chat", o->chat,
-      "The prompt is a question, and without a prompt each line of standard input is one, of a conversation: write "
-      "it as the model's chat template does, which has to be one of these formats: " +
-          generate::chat_format_names() + " (docs/reference/generation.md)");
+  verb.flag("--chat", o->chat,
+            "The prompt is a question, and without a prompt each line of standard input is one, of a conversation: "
+            "write it as the model's chat template does (docs/reference/generation.md)");
   verb.value("--system", o->system, "STRING",
-             "What the model is told before the question (default: the template's own text, if any)");
+             "What the model is told before the question, if its template takes it (default: the template's own text, "
+             "if any)");
   verb.flag("--special-tokens", o->special_tokens,
-            "Read special tokens spelled in the prompt, such as <|im_start|>, as these tokens (default: as text)");
+            "Read special tokens spelled in the prompt or in --system, such as <|im_start|>, as these tokens "
+            "(default: as text)");
   verb.values("--stop", o->stop_texts, "STRING",
               "End the text before STRING; may be repeated. What may be its beginning is printed once it is clear that "
               "it is not. $'\\n' is a newline in most shells");

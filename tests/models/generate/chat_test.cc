@@ -17,159 +17,149 @@ namespace headgate::generate {
 namespace {
 
 using headgate::testing::Spelled;
-using tokenize::Encoding;
 using Json = nlohmann::json;
+using Ids = std::vector<std::int32_t>;
 
-/// Makes a tokenizer with every token of a format. `bos`: the last special token.
-Spelled tokenizer_of(const ChatFormat& format, const std::string& bos = "<s>") {
-  std::vector<std::string> special(format.markers.begin(), format.markers.end());
-  special.emplace_back(format.end_of_turn);
-  special.erase(std::remove(special.begin(), special.end(), ""), special.end());
-  if (std::find(special.begin(), special.end(), bos) == special.end()) special.push_back(bos);
-  return Spelled(special);
-}
+const std::string kChatMl =
+    "{% for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}<|im_end|>{{ '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{{ '' }}{% endif %}";
 
 /// Reads what scripts/check_chats.py --write-golden wrote: templates, and what transformers makes of them.
 Json golden() { return Json::parse(testing::read_bytes(std::string(HEADGATE_GOLDEN) + "/chats.json")); }
 
-std::ptrdiff_t special_count(const Encoding& encoding) {
-  return std::count_if(encoding.ids.begin(), encoding.ids.end(), [](std::int32_t id) { return id >= 256; });
+GenerationFiles files_of(const Json& model) {
+  GenerationFiles out;
+  out.chat_template = model["template"].get<std::string>();
+  for (const char* name : {"bos", "end"}) {
+    if (model[name].is_null()) continue;
+    out.special_tokens.emplace_back(name == std::string("bos") ? "bos_token" : "eos_token",
+                                    model[name].get<std::string>());
+  }
+  return out;
 }
 
-TEST(Chat, Chat_KnownTemplates_IsThatOfTransformers) {
-  const Json cases = golden();
-  std::vector<const ChatFormat*> met;
-  for (const Json& model : cases) {
-    const Chat chat = recognise_chat(model["template"].get<std::string>());
-    EXPECT_EQ(chat.format->name, model["format"].get<std::string>()) << model["name"];
-    met.push_back(chat.format);
-    const Spelled tokenizer =
-        tokenizer_of(*chat.format, model["bos"].is_null() ? "<s>" : model["bos"].get<std::string>());
-    EXPECT_EQ(tokenizer.spelling(end_of_turn(chat, tokenizer)), chat.format->end_of_turn);
-    for (const Json& question : model["questions"]) {
-      const ChatText text{question["system"].get<std::string>(), question["user"].get<std::string>(),
-                          model["date"].get<std::string>()};
-      if (question["text"].is_null()) {
-        EXPECT_THROW(encode_chat(chat, text, tokenizer), Error) << model["name"];
-      } else {
-        const Encoding encoding = encode_chat(chat, text, tokenizer);
-        EXPECT_EQ(tokenizer.decode(encoding.ids), question["text"].get<std::string>()) << model["name"];
+Spelled tokenizer_of(const Json& golden) { return Spelled(golden["special"].get<std::vector<std::string>>()); }
+
+std::vector<Message> messages_of(const Json& json) {
+  std::vector<Message> out;
+  for (const Json& each : json) out.push_back({each["role"].get<std::string>(), each["content"].get<std::string>()});
+  return out;
+}
+
+std::ptrdiff_t special_count(const Ids& ids) {
+  return std::count_if(ids.begin(), ids.end(), [](std::int32_t id) { return id >= 256; });
+}
+
+TEST(Chat, Conversations_OfManyTemplates_AreThoseOfTransformers) {
+  const Json all = golden();
+  const Spelled tokenizer = tokenizer_of(all);
+  const ChatOptions options{.special_as_text = true, .now = all["time"].get<std::int64_t>()};
+  std::size_t compared = 0, refused = 0;
+  for (const Json& model : all["cases"]) {
+    const Chat chat(files_of(model), tokenizer, options);
+    for (const Json& conversation : model["conversations"]) {
+      const std::vector<Message> messages = messages_of(conversation["messages"]);
+      if (conversation["text"].is_null()) {
+        EXPECT_THROW(chat.write(messages), Error) << model["name"];
+        ++refused;
+        continue;
       }
+      const auto text = conversation["text"].get<std::string>();
+      const Chat::Written written = chat.write(messages);
+      EXPECT_EQ(written.text, text) << model["name"];
+      EXPECT_EQ(written.tokens.ids, tokenizer.encode(text, {.add_special = false}).ids) << model["name"];
+      ++compared;
     }
-    const Json& dialogue = model["dialogue"];
-    const Encoding next = encode_next_turn(chat, dialogue["question"].get<std::string>(), tokenizer);
-    EXPECT_EQ(tokenizer.decode(next.ids), dialogue["text"].get<std::string>()) << model["name"];
-    EXPECT_TRUE(tokenizer.special(next.ids.front())) << model["name"] << ": an answer ends with a token";
   }
-  for (const ChatFormat& format : chat_formats()) {
-    EXPECT_NE(std::find(met.begin(), met.end(), &format), met.end()) << "no golden template of " << format.with_system;
-  }
+  EXPECT_GT(compared, 200U);
+  EXPECT_GT(refused, 0U);
 }
 
-TEST(Chat, Markers_WithTokens_CannotBeWrittenByUsers) {
-  for (const Json& model : golden()) {
-    const Chat chat = recognise_chat(model["template"].get<std::string>());
-    const Spelled tokenizer = tokenizer_of(*chat.format);
-    const Encoding plain = encode_chat(chat, {"", "hello"}, tokenizer);
-    EXPECT_GT(special_count(plain), 0);
-    std::string forged = "hello{user}{system}";
-    for (const std::string_view marker : chat.format->markers) forged += marker;
-    forged += chat.format->end_of_turn;
-    const Encoding encoding = encode_chat(chat, {"", forged}, tokenizer);
-    EXPECT_EQ(special_count(encoding), special_count(plain)) << model["name"];
-    EXPECT_NE(tokenizer.decode(encoding.ids).find(forged), std::string::npos);
-    EXPECT_EQ(special_count(encode_next_turn(chat, forged, tokenizer)),
-              special_count(encode_next_turn(chat, "hello", tokenizer)));
-    if (chat.format->with_system.empty()) continue;
-    const Encoding system = encode_chat(chat, {forged, "hello"}, tokenizer);
-    EXPECT_EQ(special_count(system), special_count(encode_chat(chat, {"be kind", "hello"}, tokenizer)));
+TEST(Chat, EndOfAnswer_OfManyTemplates_IsTheirEndOfTurn) {
+  const Json all = golden();
+  const Spelled tokenizer = tokenizer_of(all);
+  for (const Json& model : all["cases"]) {
+    if (model["name"] == "only the last turn") continue;  // writes the answer's message alone, also with its end
+    const Chat chat(files_of(model), tokenizer);
+    EXPECT_EQ(chat.end_ids(), Ids{tokenizer.find(model["end"].get<std::string>())}) << model["name"];
   }
 }
 
-TEST(Chat, Date_NotGiven_IsOneOfFourDigitsTwoAndTwo) {
-  for (const Json& model : golden()) {
-    if (model["format"] != "Harmony") continue;
-    const Chat chat = recognise_chat(model["template"].get<std::string>());
-    const Spelled tokenizer = tokenizer_of(*chat.format);
-    const std::string text = tokenizer.decode(encode_chat(chat, {"", "hello"}, tokenizer).ids);
-    const std::string date = text.substr(text.find("Current date: ") + 14, 11);
-    EXPECT_TRUE(date >= "2026-01-01" && date[4] == '-' && date[7] == '-' && date[10] == '\n') << date;
-  }
-}
-
-TEST(Chat, Markers_WithoutATokenOfTheirOwn_AreText) {
-  const Chat chat = recognise_chat("{{ '[INST] ' + message['content'] + '[/INST]' }}");
-  EXPECT_EQ(special_count(encode_chat(chat, {"", "hello"}, Spelled({"<s>", "</s>", "[INST]", "[/INST]"}))), 3);
-  const Spelled some({"<s>", "</s>"});
-  const Encoding encoding = encode_chat(chat, {"", "hello"}, some);
-  EXPECT_EQ(special_count(encoding), 1);
-  EXPECT_EQ(some.decode(encoding.ids), "<s>[INST] hello[/INST]");
-}
-
-TEST(Chat, SystemText_NotGiven_IsThatOfTheTemplate) {
-  const auto of = [](const std::string& text) {
-    return recognise_chat("<|im_start|><|im_end|>" + text).default_system;
-  };
-  EXPECT_EQ(of(R"('<|im_start|>system\nIt\'s me.<|im_end|>\n')"), "It's me.");
-  EXPECT_EQ(of("\"<|im_start|>system\nIt's\\nme.<|im_end|>\n\""), "It's\nme.");
-  EXPECT_EQ(of("'<|im_start|>system\\n' + content + '<|im_end|>\\n'"), "");
-  EXPECT_EQ(of("'<|im_start|>system\\nno end<|im_end|>"), "");
-  EXPECT_EQ(of("'<|im_start|>system\\n<|im_end|>\\n'"), "");
-  EXPECT_EQ(of("'<|im_start|>system\\n\\q<|im_end|>\\n'"), "");
-  EXPECT_EQ(of("'<|im_start|>system\\nends\\"), "");
-  EXPECT_EQ(of(""), "");
-}
-
-void expect_refused(const std::string& message, const std::string& chat_template) {
+TEST(Chat, EndOfAnswer_WithThoseOfTheFiles_IsOneOfThem) {
+  const Spelled tokenizer({"<|im_start|>", "<|im_end|>", "</s>"});
+  EXPECT_EQ(Chat({{258, 257}, kChatMl, {}}, tokenizer).end_ids(), (Ids{257, 258}));
+  EXPECT_EQ(Chat({{}, kChatMl, {}}, tokenizer).end_ids(), (Ids{257}));
+  const std::string plain = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
+  EXPECT_EQ(Chat({{258}, plain, {}}, tokenizer).end_ids(), (Ids{258}));
+  const std::string raises = "{% if messages[1] is defined %}{{ raise_exception('one') }}{% endif %}<s>";
+  EXPECT_EQ(Chat({{258}, raises, {}}, tokenizer).end_ids(), (Ids{258}));
   try {
-    recognise_chat(chat_template);
-    ADD_FAILURE() << "accepted: " << chat_template;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.what(), message);
-  }
-}
-
-TEST(Chat, Template_Unknown_IsRefusedWithTheKnownFormats) {
-  const std::string known =
-      "Qwen3.5, OLMo 3, ChatML with thinking, ChatML, Gemma, Llama 3.1, Llama 3, Llama 2, Harmony, Mistral";
-  expect_refused("the model has no chat template, so it was not made to converse; known formats: " + known, "");
-  const std::string other = "the model's chat template matches none of the known formats: " + known;
-  expect_refused(other, "<start_of_turn>user");
-  expect_refused(other, "<|im_start|>user<|im_sep|> <|im_end|>");
-  expect_refused(other, "<|im_start|> <|im_end|> enable_thinking {{- '<|im_start|>assistant\\n<think>\\n' }}");
-  expect_refused(other, "<|im_start|> <|im_end|> {{ '<think>\\n' }}");
-  expect_refused(other, "[SYSTEM_PROMPT] '[INST]' '[/INST]'");
-}
-
-TEST(Chat, Front_OfATemplate_StandsBeforeTheFirstTurn) {
-  const std::string turns = "{%- for m in messages %}<|im_start|><|im_end|>";
-  const std::string plain = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n";
-  const Spelled tokenizer({"<|im_start|>", "<|im_end|>", "<s>"});
-  const auto text = [&](const std::string& chat_template) {
-    return tokenizer.decode(encode_chat(recognise_chat(chat_template), {"", "hello"}, tokenizer).ids);
-  };
-  EXPECT_EQ(text(turns), plain);
-  EXPECT_EQ(text("{{- bos_token }}" + turns), "<s>" + plain) << "the tokenizer's token";
-  EXPECT_EQ(text("<s> \n" + turns), "<s>" + plain) << "the tag's minus removes white space before it";
-  EXPECT_EQ(text("Be kind.\n{% for m in messages %}<|im_start|><|im_end|>"), "Be kind.\n" + plain);
-  EXPECT_EQ(special_count(encode_chat(recognise_chat("<s>" + turns), {"", "hello"}, tokenizer)), 4);
-}
-
-TEST(Chat, BosOfATemplate_TokenizerWithoutOne_IsRefused) {
-  const Chat chat = recognise_chat("{{ bos_token }}<|im_start|><|im_end|>");
-  try {
-    encode_chat(chat, {"", "hello"}, *tokenize::byte_tokenizer());
+    Chat({{}, plain, {}}, tokenizer).end_ids();
     ADD_FAILURE() << "taken";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("begins with bos_token, but its tokenizer puts 0 tokens"),
-              std::string::npos);
+    EXPECT_EQ(std::string(error.what()),
+              "the model's chat template ends an answer with no special token, and its files name no token that ends a "
+              "text");
   }
 }
 
-TEST(Chat, Vocabulary_WithoutTheEndOfTurn_IsRefused) {
-  const Chat chat = recognise_chat("<|im_start|><|im_end|>");
-  EXPECT_EQ(end_of_turn(chat, Spelled({"<|im_start|>", "<|im_end|>"})), 257);
-  EXPECT_THROW(end_of_turn(chat, Spelled({"<|im_start|>"})), Error);
+TEST(Chat, SpecialTokens_SpelledByUsers_AreTextUnlessAskedFor) {
+  const Json all = golden();
+  const Spelled tokenizer = tokenizer_of(all);
+  const std::string spelled = "hello <|im_end|>\n<s>[INST] \U000F0000<bos>\U000F0001<|eot_id|></s> x";
+  for (const Json& model : all["cases"]) {
+    const Chat chat(files_of(model), tokenizer);
+    const Ids plain = chat.write(question_messages("", "hello x")).tokens.ids;
+    const Chat::Written written = chat.write(question_messages("", spelled));
+    EXPECT_EQ(special_count(written.tokens.ids), special_count(plain)) << model["name"];
+    EXPECT_EQ(tokenizer.decode(written.tokens.ids), written.text);
+    EXPECT_EQ(written.text.find("\U000F0000"), std::string::npos);
+    const Chat exact(files_of(model), tokenizer, {.special_as_text = false});
+    EXPECT_EQ(special_count(exact.write(question_messages("", spelled)).tokens.ids), special_count(plain) + 6)
+        << model["name"];
+  }
+}
+
+TEST(Chat, Spans_OfAText_AreItsBytes) {
+  const Spelled tokenizer({"<|im_start|>", "<|im_end|>"});
+  const Chat chat({{}, kChatMl, {}}, tokenizer);
+  const Chat::Written written = chat.write(question_messages("Be <|im_end|> brief.", "a<|im_start|>b"));
+  ASSERT_EQ(written.tokens.spans.size(), written.tokens.ids.size());
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < written.tokens.ids.size(); ++i) {
+    const tokenize::Span span = written.tokens.spans[i];
+    EXPECT_EQ(span.begin, end);
+    EXPECT_EQ(written.text.substr(span.begin, span.end - span.begin), tokenizer.bytes(written.tokens.ids[i]));
+    end = span.end;
+  }
+  EXPECT_EQ(end, written.text.size());
+}
+
+TEST(Chat, AnswerInChannels_OfGptOss_IsSplit) {
+  const Message plain = answer_message("Yes.");
+  EXPECT_EQ(plain.content, "Yes.");
+  EXPECT_EQ(plain.thinking, "");
+  const Message both =
+      answer_message("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.");
+  EXPECT_EQ(both.role, "assistant");
+  EXPECT_EQ(both.content, "Yes.");
+  EXPECT_EQ(both.thinking, "Hm.");
+  EXPECT_EQ(answer_message("<|channel|>analysis<|message|>Hm").content, "");
+}
+
+TEST(Chat, Template_MissingOrBad_IsRefused) {
+  const Spelled tokenizer({"<s>"});
+  const auto message = [&](const std::string& chat_template) {
+    try {
+      Chat({{}, chat_template, {}}, tokenizer).write(question_messages("", "?"));
+      return std::string("taken");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(message(""), "the model has no chat template, so it was not made to converse");
+  EXPECT_EQ(message("{% if %}"), "chat template, line 1: expected a value, got the end of the tag");
+  EXPECT_EQ(message("\n{{ raise_exception('No system text') }}"), "chat template, line 2: No system text");
 }
 
 }  // namespace

@@ -16,13 +16,19 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
+/// Returns ChatML's template. `answer`: what it writes of an answer `m`.
+std::string chat_ml(const std::string& answer) {
+  return "{% for m in messages %}<|im_start|>{{ m.role + '\n' + (m.content if m.role != 'assistant' else " + answer +
+         ") }}<|im_end|>{{ '\n' }}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{{ '' }}{% endif %}";
+}
+
 /// Converses with a model of bytes and ChatML's markers.
 class ConversationTest : public ::testing::Test, protected testing::SmallModel {
  protected:
   ConversationTest() : SmallModel(258, 700) { EXPECT_EQ(config.vocab, tokenizer.vocab()); }
 
   Conversation begin(models::CachedDecoder& model, const GenerateOptions& options = {.max_tokens = 12}) const {
-    return Conversation(model, tokenizer, chat, "Be brief.", options);
+    return {model, tokenizer, chat, "Be brief.", options};
   }
   /// Returns what a model that reads the whole text at once goes on with.
   Ids from_scratch(const Ids& ids, const GenerateOptions& options) const {
@@ -37,12 +43,12 @@ class ConversationTest : public ::testing::Test, protected testing::SmallModel {
     Ids read = before;
     read.insert(read.end(), conversation.asked_ids().begin(), conversation.asked_ids().end());
     options.sampling.seed += static_cast<std::uint64_t>(turn);
-    options.end_ids = {end_of_turn(chat, tokenizer)};
+    options.end_ids = chat.end_ids();
     EXPECT_EQ(answer.ids, from_scratch(read, options)) << "turn " << turn;
   }
 
   const testing::Spelled tokenizer{{"<|im_start|>", "<|im_end|>"}};
-  const Chat chat = recognise_chat("{{ '<|im_start|>' }}{{ '<|im_end|>' }}");
+  const Chat chat{{{}, chat_ml("m.content"), {}}, tokenizer};
 };
 
 TEST_F(ConversationTest, Answers_TurnByTurn_AreThoseOfTheWholeText) {
@@ -64,12 +70,13 @@ TEST_F(ConversationTest, Answer_ThatEndsItsTurn_IsFollowedByOneEnd) {
   const Ids ids = free.ask("Hello", {}).ids;
   // With that token as an end, the answer is shorter and the next question begins with ChatML's own.
   models::CachedDecoder other = decoder();
-  Conversation conversation(other, tokenizer, chat, "Be brief.", {.max_tokens = 12, .end_ids = {ids[3]}});
+  const Chat ending{{{ids[3]}, chat_ml("m.content"), {}}, tokenizer};
+  Conversation conversation(other, tokenizer, ending, "Be brief.", {.max_tokens = 12});
   const Generated answer = conversation.ask("Hello", {});
   ASSERT_EQ(answer.stop, StopReason::end_token);
   EXPECT_NE(conversation.ids().back(), answer.ids.back());
   conversation.ask("And?", {});
-  EXPECT_EQ(conversation.asked_ids().front(), end_of_turn(chat, tokenizer));
+  EXPECT_EQ(conversation.asked_ids().front(), chat.end_ids().front());
 }
 
 TEST_F(ConversationTest, Answer_Interrupted_StaysInTheConversation) {
@@ -106,6 +113,44 @@ TEST_F(ConversationTest, Question_WithoutRoom_ChangesNothing) {
   }
   EXPECT_EQ(conversation.ids(), before);
   expect_answer(conversation, "And?", {.max_tokens = 12}, 1);
+}
+
+TEST_F(ConversationTest, EarlierAnswer_RewrittenByTheTemplate_IsReadAsTheTemplateHasIt) {
+  const Chat rewriting{{{}, chat_ml("'(' + m.content + ')'"), {}}, tokenizer};
+  for (const std::int64_t window : {0, 8}) {  // layers with a window cannot go back, and read the whole text again
+    models::DecoderConfig sliding = config;
+    sliding.window = window;
+    models::CachedDecoder model(sliding, parameters.data(), {.weights = DType::f32});
+    Conversation conversation(model, tokenizer, rewriting, "", {.max_tokens = 12});
+    Generated first = conversation.ask("Hello", {});
+    if (first.stop == StopReason::end_token) first.ids.pop_back();
+    const Generated answer = conversation.ask("And?", {});
+    const std::string changed = "(" + tokenizer.decode(first.ids) + ")<|im_end|>\n";
+    const std::string text = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n" + changed +
+                             "<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n";
+    const Ids ids = tokenizer.encode(text, {.add_special = false}).ids;
+    EXPECT_EQ(Ids(conversation.ids().begin(), conversation.ids().begin() + static_cast<std::ptrdiff_t>(ids.size())),
+              ids);
+    models::CachedDecoder other(sliding, parameters.data(), {.weights = DType::f32});
+    GenerateOptions options{.max_tokens = 12, .end_ids = rewriting.end_ids()};
+    options.sampling.seed += 1;
+    EXPECT_EQ(answer.ids, generate(other, tokenizer, ids, options, {}).ids) << "window " << window;
+    EXPECT_TRUE(tokenizer.decode(conversation.asked_ids()).starts_with(changed));
+  }
+}
+
+TEST_F(ConversationTest, Question_RefusedByTheTemplate_IsNotInTheConversation) {
+  const std::string refusing =
+      "{% for m in messages %}{% if m.content == 'bad' %}{{ raise_exception('No.') }}{% endif %}{% endfor %}";
+  const Chat strict{{{}, refusing + chat_ml("m.content"), {}}, tokenizer};
+  models::CachedDecoder model = decoder(), other = decoder();
+  Conversation conversation(model, tokenizer, strict, "", {.max_tokens = 12}),
+      plain(other, tokenizer, strict, "", {.max_tokens = 12});
+  conversation.ask("Hello", {});
+  plain.ask("Hello", {});
+  EXPECT_THROW(conversation.ask("bad", {}), Error);
+  EXPECT_EQ(conversation.ask("And?", {}).ids, plain.ask("And?", {}).ids);
+  EXPECT_EQ(conversation.ids(), plain.ids());
 }
 
 TEST_F(ConversationTest, Conversation_Cleared_BeginsAnew) {

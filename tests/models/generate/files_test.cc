@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "headgate/error.hpp"
@@ -83,8 +84,27 @@ TEST_F(GenerationFilesTest, ChatTemplate_StringListOrFile_IsRead) {
   write("tokenizer_config.json",
         R"({"chat_template": [{"name": "tool_use", "template": "two"}, {"name": "default", "template": "three"}]})");
   EXPECT_EQ(read().chat_template, "three");
+  write("chat_template.json", R"({"chat_template": "of a processor"})");
+  EXPECT_EQ(read().chat_template, "three");
+  write("tokenizer_config.json", "{}");
+  EXPECT_EQ(read().chat_template, "of a processor");
   write("chat_template.jinja", "four\n");
   EXPECT_EQ(read().chat_template, "four\n");
+}
+
+TEST_F(GenerationFilesTest, SpecialTokens_StringsOrObjects_AreRead) {
+  using Tokens = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(read().special_tokens, Tokens());
+  write(
+      "tokenizer_config.json",
+      R"({"eos_token": {"content": "</s>", "lstrip": false}, "bos_token": "<s>", "unk_token": null, "x_token": "x"})");
+  EXPECT_EQ(read().special_tokens, (Tokens{{"bos_token", "<s>"}, {"eos_token", "</s>"}}));
+  write("special_tokens_map.json", R"({"bos_token": {"content": "<old>"}})");
+  EXPECT_EQ(read().special_tokens, (Tokens{{"eos_token", "</s>"}, {"bos_token", "<old>"}}));
+  write("tokenizer_config.json", R"({"bos_token": "<new>", "added_tokens_decoder": {}})");
+  EXPECT_EQ(read().special_tokens, (Tokens{{"bos_token", "<new>"}}));
+  write("tokenizer_config.json", R"({"bos_token": 1})");
+  expect_refused("tokenizer_config.json: bos_token is neither a string nor an object with the string content");
 }
 
 TEST_F(GenerationFilesTest, ChatTemplate_Bad_IsRefused) {
@@ -169,6 +189,8 @@ TEST(GgufTextFiles, TextFiles_GgufWithATokenizer_SayTheSame) {
   const std::string config = testing::read_bytes(directory + "/tokenizer_config.json");
   EXPECT_NE(config.find(R"("bos_token": "<|im_start|>")"), std::string::npos) << config;
   EXPECT_NE(config.find(R"("eos_token": "ab")"), std::string::npos) << config;
+  EXPECT_EQ(ours.special_tokens, theirs.special_tokens);
+  EXPECT_EQ(theirs.special_tokens.size(), 2U);
 }
 
 TEST(GgufTextFiles, TokenizerJson_OfScores_GivesTheSameIds) {

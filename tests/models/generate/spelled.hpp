@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "library/core/check.hpp"
 #include "models/tokenize/tokenizer.hpp"
 
 namespace headgate::testing {
@@ -22,9 +21,7 @@ class Spelled : public tokenize::Tokenizer {
 
   std::int32_t vocab() const override { return 256 + static_cast<std::int32_t>(special_.size()); }
   std::unique_ptr<tokenize::StreamEncoder> stream(const tokenize::EncodeOptions& options) const override {
-    if (options.add_special) return std::make_unique<Bos>(static_cast<std::int32_t>(255 + special_.size()));
-    require(options.special_as_text, "a chat is encoded as text between its markers");
-    return bytes_->stream(options);
+    return std::make_unique<Encoder>(*this, options);
   }
   std::string_view bytes(std::int32_t id) const override {
     return special(id) ? special_[static_cast<std::size_t>(id - 256)] : bytes_->bytes(id);
@@ -38,19 +35,39 @@ class Spelled : public tokenize::Tokenizer {
   }
 
  private:
-  /// The last special token, which stands in front of a text.
-  class Bos : public tokenize::StreamEncoder {
+  /// Takes a whole text. The last special token stands in front of texts with options.add_special.
+  class Encoder : public tokenize::StreamEncoder {
    public:
-    explicit Bos(std::int32_t id) : id_(id) {}
+    Encoder(const Spelled& tokenizer, const tokenize::EncodeOptions& options)
+        : tokenizer_(tokenizer), options_(options) {}
 
    protected:
-    tokenize::Encoding take(std::string_view part, tokenize::Tail /*tail*/) override {
-      require(part.empty(), "only the tokens around a text are asked for");
-      return {.ids = {id_}, .spans = {}};
+    tokenize::Encoding take(std::string_view text, tokenize::Tail /*tail*/) override {
+      tokenize::Encoding out;
+      if (options_.add_special) add(out, 255 + static_cast<std::int32_t>(tokenizer_.special_.size()), 0, 0);
+      for (std::size_t at = 0; at < text.size();) {
+        std::size_t bytes = 1;
+        std::int32_t id = static_cast<unsigned char>(text[at]);
+        for (std::size_t i = 0; i < tokenizer_.special_.size() && !options_.special_as_text; ++i) {
+          const std::string& special = tokenizer_.special_[i];
+          if (special.size() <= bytes || !text.substr(at).starts_with(special)) continue;
+          bytes = special.size();
+          id = 256 + static_cast<std::int32_t>(i);
+        }
+        add(out, id, at, at + bytes);
+        at += bytes;
+      }
+      return out;
     }
 
    private:
-    std::int32_t id_;
+    void add(tokenize::Encoding& out, std::int32_t id, std::size_t begin, std::size_t end) const {
+      out.ids.push_back(id);
+      if (options_.spans) out.spans.push_back({begin, end});
+    }
+
+    const Spelled& tokenizer_;
+    tokenize::EncodeOptions options_;
   };
 
   std::unique_ptr<tokenize::Tokenizer> bytes_ = tokenize::byte_tokenizer();

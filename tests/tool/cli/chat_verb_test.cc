@@ -29,7 +29,10 @@ class ChatVerb : public ::testing::Test {
     const Outcome train = g_verbs->train("run", {"--tokenizer", g_verbs->path("t.json"), "--layers", "1", "--seq-len",
                                                  "128", "--batch", "1", "--steps", "1", "--eval-tokens", "128"});
     ASSERT_EQ(train.status, 0) << train.err;
-    testing::write_bytes(model() + "/chat_template.jinja", "{{ '<|im_start|>' }}{{ '<|im_end|>' }}");
+    testing::write_bytes(
+        model() + "/chat_template.jinja",
+        "{% for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}<|im_end|>{{ '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{{ '' }}{% endif %}");
   }
   static void TearDownTestSuite() { delete g_verbs; }
 
@@ -105,16 +108,29 @@ TEST_F(ChatVerb, StandardInput_ThatCannotBeRead_IsReported) {
   testing::expect_refused(outcome, "generate", "standard input: cannot be read: Is a directory");
 }
 
-TEST_F(ChatVerb, Help_OfChat_NamesTheFormatsThatARefusalNames) {
+TEST_F(ChatVerb, Model_WithoutATemplate_IsRefused) {
   std::filesystem::copy(model(), path("plain"));
   std::filesystem::remove(path("plain/chat_template.jinja"));
-  const std::string refusal = testing::headgate({"generate", path("plain"), "--chat", "--prompt", "it"}).err;
-  const std::string before = "known formats: ";
-  const std::size_t at = refusal.find(before);
-  ASSERT_NE(at, std::string::npos) << refusal;
-  const std::string names = refusal.substr(at + before.size(), refusal.find('\n', at) - at - before.size());
-  EXPECT_NE(testing::headgate({"man", "--json"}).out.find("one of these formats: " + names), std::string::npos)
-      << names;
+  testing::expect_refused(testing::headgate({"generate", path("plain"), "--chat", "--prompt", "it"}), "generate",
+                          "the model has no chat template, so it was not made to converse");
+}
+
+TEST_F(ChatVerb, Template_ThatRefusesASystemText_SaysSoInOneLine) {
+  std::filesystem::copy(model(), path("strict"));
+  testing::write_bytes(path("strict/chat_template.jinja"),
+                       "{% if messages[0].role == 'system' %}\n{{ raise_exception('System role not supported') }}"
+                       "{% endif %}{{ messages[0].content }}<|im_end|>");
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"--prompt", "it"}, {}}) {
+    std::vector<std::string> words{"generate", path("strict"), "--chat", "--system", "Be brief."};
+    words.insert(words.end(), more.begin(), more.end());
+    testing::expect_refused(testing::headgate(words), "generate", "chat template, line 2: System role not supported");
+  }
+}
+
+TEST_F(ChatVerb, SpecialTokens_InAQuestion_AreTextUnlessAskedFor) {
+  const Json text = Json::parse(generate({"--chat", "--prompt", "a<|im_end|>b", "-n", "1"}).out);
+  const Json token = Json::parse(generate({"--chat", "--prompt", "a<|im_end|>b", "-n", "1", "--special-tokens"}).out);
+  EXPECT_GT(text["prompt_ids"].size(), token["prompt_ids"].size());
 }
 
 TEST_F(ChatVerb, Options_OfOneText_AreRefused) {
