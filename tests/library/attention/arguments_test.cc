@@ -780,11 +780,6 @@ INSTANTIATE_TEST_SUITE_P(
         BadCall{"mass_shape",
                 [](SampleCall& c) { c.statistics.key_mass.shape[3] = 4; },
                 {"key_mass has shape (2,4,1,4) but (B,Hq,1,S) is (2,4,1,5)"}},
-        BadCall{
-            "dropout_nan", [](SampleCall& c) { c.options.dropout = kNan; }, {"dropout is nan but must be in [0, 1)"}},
-        BadCall{"gate_threshold_negative",
-                [](SampleCall& c) { c.options.gate_threshold = -1.0; },
-                {"gate_threshold is -1 but must be at least 0 and finite in f32"}},
         BadCall{"overlap",
                 [](SampleCall& c) { c.statistics.first.data = c.statistics.entropy.data; },
                 {"first overlaps entropy in memory"}}),

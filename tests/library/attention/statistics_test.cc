@@ -283,5 +283,29 @@ TEST(Statistics, MeanOutput_OtherNumberOfSequences_IsRefused) {
   EXPECT_EQ(mean[0], 7.0);
 }
 
+/// Statistics use neither option, and refuse what no call takes.
+TEST(Statistics, DropoutAndGateThreshold_OutOfRange_AreRefused) {
+  const std::vector<float> x(4), lse(4);
+  std::vector<double> first(4, 7.0);
+  AttentionInputs in;
+  in.q = in.k = make_view(x.data(), {1, 1, 4, 1});
+  AttentionStatistics out;
+  out.first = make_view(first.data(), {1, 1, 4, 1});
+  const auto refusal = [&](const AttentionOptions& options) {
+    try {
+      attention_statistics(out, in, make_view(lse.data(), {1, 1, 4, 1}), {}, options);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  AttentionOptions dropped, closed;
+  dropped.dropout = std::nan("");
+  closed.gate_threshold = -1.0;
+  EXPECT_EQ(refusal(dropped), "attention_statistics: dropout is nan but must be in [0, 1)");
+  EXPECT_EQ(refusal(closed), "attention_statistics: gate_threshold is -1 but must be at least 0 and finite in f32");
+  EXPECT_EQ(first[0], 7.0);
+}
+
 }  // namespace
 }  // namespace headgate
