@@ -52,8 +52,9 @@ DEFAULTS = {
     "embedding_scale": 1.0,
     "mlp_activation": "silu",  # or gelu_tanh
     "sliding_num_attention_heads": 0,  # in sliding layers; 0: as many as elsewhere
-    "sliding_rope_theta": 0.0,  # in sliding layers, without scaling; 0: RoPE as elsewhere
+    "sliding_rope_theta": 0.0,  # in sliding layers; 0: RoPE as elsewhere
     "sliding_partial_rotary_factor": 1.0,  # with sliding_rope_theta
+    "sliding_rope_scaled": False,  # with sliding_rope_theta: scaled as elsewhere, or not
     "linear_num_key_heads": 0,
     "linear_num_value_heads": 0,
     "linear_key_head_dim": 128,
@@ -89,8 +90,10 @@ def config_of_layer(config, layer):
     if sliding and config.sliding_num_attention_heads > 0:
         config.num_attention_heads = config.sliding_num_attention_heads
     if sliding and config.sliding_rope_theta > 0:
-        config.rope_theta, config.rope_scaling_type = config.sliding_rope_theta, "none"
+        config.rope_theta = config.sliding_rope_theta
         config.partial_rotary_factor = config.sliding_partial_rotary_factor
+        if not config.sliding_rope_scaled:
+            config.rope_scaling_type = "none"
     return config
 
 

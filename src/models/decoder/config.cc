@@ -107,12 +107,10 @@ LayerConfig layer_config(const DecoderConfig& c, std::int64_t layer) {
   const bool sliding = out.type == LayerType::sliding_attention;
   out.heads = sliding && c.sliding.heads > 0 ? c.sliding.heads : c.heads;
   out.window = sliding || c.layer_types.empty() ? c.window : 0;
-  if (sliding && c.sliding.rope_base > 0.0) {
-    out.rope_base = c.sliding.rope_base;
-    out.rope_fraction = c.sliding.rope_fraction;
-  } else {
-    out.rope_base = c.rope_base;
-    out.rope_fraction = c.rope_fraction;
+  const bool own_rope = sliding && c.sliding.rope_base > 0.0;
+  out.rope_base = own_rope ? c.sliding.rope_base : c.rope_base;
+  out.rope_fraction = own_rope ? c.sliding.rope_fraction : c.rope_fraction;
+  if (!own_rope || c.sliding.rope_scaled == Switch::on) {
     out.rope_scaling = {c.rope_scaling,          c.rope_factor,           c.rope_low_freq_factor,
                         c.rope_high_freq_factor, c.rope_original_seq_len, c.rope_truncate == Switch::on,
                         c.rope_attention_factor};
@@ -129,6 +127,14 @@ LayerConfig layer_config(const DecoderConfig& c, std::int64_t layer) {
 bool has_layer(const DecoderConfig& config, LayerType type) {
   if (config.layer_types.empty()) return type == LayerType::full_attention;
   return std::find(config.layer_types.begin(), config.layer_types.end(), type) != config.layer_types.end();
+}
+
+DecoderConfig in_short(DecoderConfig config) {
+  if (config.layer_types.empty()) return config;
+  if (!has_layer(config, LayerType::sliding_attention)) config.window = 0;
+  const auto is_full = [](LayerType type) { return type == LayerType::full_attention; };
+  if (std::all_of(config.layer_types.begin(), config.layer_types.end(), is_full)) config.layer_types.clear();
+  return config;
 }
 
 bool is_qwen3(const DecoderConfig& config) {

@@ -34,11 +34,15 @@ using layers::Activation;
 /// How a layer mixes tokens: attention to all tokens before each, attention to those of the window, or Gated DeltaNet.
 enum class LayerType : std::int32_t { full_attention, sliding_attention, linear_attention };
 
+/// A feature that a model has or lacks.
+enum class Switch : std::int32_t { off, on };
+
 /// What differs in layers of sliding attention from those of full attention, where a model has both.
 struct SlidingLayers {
-  std::int64_t heads = 0;      ///< query heads; 0: as many as elsewhere
-  double rope_base = 0.0;      ///< 0: RoPE as elsewhere; else with this base, and not scaled
-  double rope_fraction = 1.0;  ///< as DecoderConfig's, for rope_base above 0
+  std::int64_t heads = 0;            ///< query heads; 0: as many as elsewhere
+  double rope_base = 0.0;            ///< 0: RoPE as elsewhere; else with this base
+  double rope_fraction = 1.0;        ///< as DecoderConfig's, for rope_base above 0
+  Switch rope_scaled = Switch::off;  ///< for rope_base above 0: scaled as elsewhere, or not
 
   friend bool operator==(const SlidingLayers&, const SlidingLayers&) = default;
 };
@@ -55,9 +59,6 @@ struct LinearLayers {
 
   friend bool operator==(const LinearLayers&, const LinearLayers&) = default;
 };
-
-/// A feature that a model has or lacks.
-enum class Switch : std::int32_t { off, on };
 
 using layers::ExpertActivation;
 using layers::ExpertRouter;
@@ -146,6 +147,9 @@ LayerConfig layer_config(const DecoderConfig& config, std::int64_t layer);
 
 /// Returns whether a layer of the type exists.
 bool has_layer(const DecoderConfig& config, LayerType type);
+
+/// Returns the same model without a window that no layer has, and without layer_types that are all full_attention.
+DecoderConfig in_short(DecoderConfig config);
 
 /// How messages name a field: by its name in code, its key of config.json, or its option.
 enum class NamesIn { code, file, command_line };

@@ -24,6 +24,7 @@ using io::fail;
 using io::Json;
 
 constexpr std::size_t kMaxFile = std::size_t{1} << 20;
+constexpr std::string_view kRopeShare = row_of<kConfigKeys, &DecoderConfig::rope_fraction>().key;
 
 // A key written for other programs, and the key of the config before which it stands.
 struct Constant {
@@ -31,10 +32,9 @@ struct Constant {
   Json value;
   std::string_view in_front_of;
 };
-const std::array<Constant, 3>& written_constants() {
-  static const std::array<Constant, 3> constants{{{"hidden_act", "silu", "rms_norm_eps"},
-                                                  {"attention_bias", false, "initializer_range"},
-                                                  {"torch_dtype", "float32", "norm_kind"}}};
+const std::array<Constant, 2>& written_constants() {
+  static const std::array<Constant, 2> constants{
+      {{"hidden_act", "silu", "rms_norm_eps"}, {"torch_dtype", "float32", "norm_kind"}}};
   return constants;
 }
 
@@ -45,8 +45,6 @@ DecoderConfig read_rows(ConfigReader& in) {
     const bool absent = value == nullptr || (value->is_null() && row.presence != Presence::required);
     if (!absent) in.read(row.of(config), row.key, *value);
   });
-  const auto is_full = [](LayerType type) { return type == LayerType::full_attention; };
-  if (std::all_of(config.layer_types.begin(), config.layer_types.end(), is_full)) config.layer_types.clear();
   return config;
 }
 
@@ -73,20 +71,57 @@ DecoderConfig without_rope_scaling(DecoderConfig config) {
 /// Refuses keys of this library in a file of another family, which sets the fields by its own keys.
 void refuse_own_keys(ConfigReader& in, const Family& family) {
   for_each_row(kConfigKeys, [&](const auto& row) {
-    const bool own =
-        row.presence == Presence::own || row.presence == Presence::beyond_qwen3 || row.presence == Presence::with_gate;
-    if (own && in.has(row.key)) fail(in.path(), "{} is not a key of model_type {}", row.key, family.name);
+    const bool common = row.presence == Presence::required || row.presence == Presence::always;
+    const bool shared =
+        std::find(family.shared_keys.begin(), family.shared_keys.end(), row.key) != family.shared_keys.end();
+    // Shares of flat objects are checked once they are read; types of layers have theirs inside the object.
+    const bool known = row.key == kRopeShare ? family.rope == RopeObject::flat : common || shared;
+    if (known || !in.has(row.key) || in.find(row.key)->is_null()) return;
+    fail(in.path(), "{} is not a key of model_type {}; model_type {} has it", row.key, family.name, kHeadgate.name);
   });
 }
 
-/// Returns the key of a feature that Qwen3 models lack.
-std::string_view feature_beyond_qwen3(const DecoderConfig& config) {
-  const DecoderConfig defaults;
-  std::string_view key = row_of<kConfigKeys, &DecoderConfig::rope_fraction>().key;
-  for_each_row(kConfigKeys, [&](const auto& row) {
-    if (row.in_qwen3 == InQwen3::default_alone && !(row.of(config) == row.of(defaults))) key = row.key;
-  });
-  return key;
+/// Refuses to rotate a part of each head where the family rotates heads whole.
+void refuse_rope_share(ConfigReader& in, const Family& family) {
+  const auto& shared = family.shared_keys;
+  if (std::find(shared.begin(), shared.end(), kRopeShare) != shared.end()) return;
+  for (const std::string_view key : {kRopeShare, std::string_view("sliding_partial_rotary_factor")}) {
+    const Json share = in.take(key);
+    if (share.is_null() || share == 1.0) continue;
+    fail(in.path(), "{} is {}; model_type {} rotates whole heads, so only 1 is supported", key, share.dump(),
+         family.name);
+  }
+}
+
+/// Refuses heads of which transformers rotates an odd number of features, and one more.
+void refuse_odd_rotation(const DecoderConfig& config, const std::string& path) {
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const LayerConfig c = layer_config(config, layer);
+    const auto features = static_cast<std::int64_t>(c.rope_fraction * static_cast<double>(config.head_dim));
+    if (c.type == LayerType::linear_attention || features % 2 == 0) continue;
+    fail(path, "{} {} of {} {} leaves {} features to rotate; only an even number is supported", kRopeShare,
+         c.rope_fraction, row_of<kConfigKeys, &DecoderConfig::head_dim>().key, config.head_dim, features);
+  }
+}
+
+/// Reads a file of any family.
+FileConfig read_as(ConfigReader& in, const Family& family) {
+  FileConfig out;
+  out.family = &family;
+  const bool foreign = &family != &kHeadgate;
+  if (foreign) refuse_own_keys(in, family);
+  in.put_missing(family.defaults);
+  in.unfold_rope(family.rope);
+  if (foreign) refuse_rope_share(in, family);
+  if (foreign && !in.has("rope_theta")) in.put("rope_theta", family.rope_base);
+  if (family.complete != nullptr) family.complete(in);
+  out.config = read_rows(in);
+  family.finish(in, out);
+  in.finish();
+  validate(out.config, NamesIn::file);
+  out.config = in_short(out.config);
+  if (foreign) refuse_odd_rotation(out.config, in.path());
+  return out;
 }
 
 /// Returns whether the Python code that is written beside a model computes it: it has no experts.
@@ -151,6 +186,9 @@ std::string write_as(const DecoderConfig& config, GateLayout layout, const Famil
   out["architectures"] = {family.model_class};
   out["model_type"] = family.name;
   for_each_row(kConfigKeys, [&](const auto& row) {
+    if (row.key == row_of<kConfigKeys, &DecoderConfig::init_std>().key) {
+      out["attention_bias"] = &family != &kHeadgate && config.out_bias == Switch::on;
+    }
     for (const Constant& constant : written_constants()) {
       if (constant.in_front_of == row.key) out[constant.key] = constant.value;
     }
@@ -178,6 +216,9 @@ bool is_qwen35(const DecoderConfig& config) {
   }
 }
 
+/// Returns whether the checks of transformers' LlamaConfig accept the sizes.
+bool is_llama_config(const DecoderConfig& c) { return c.dim % c.heads == 0 && c.init_std <= 1.0; }
+
 }  // namespace
 
 std::string write_config(const DecoderConfig& config) {
@@ -190,18 +231,15 @@ const Family& public_family(const FileConfig& file) {
   DecoderConfig plain = without_rope_scaling(c);
   plain.qk_norm = QkNorm::per_head;
   plain.qkv_bias = QkvBias::none;
+  plain.out_bias = Switch::off;
   plain.window = 0;
-  const auto is_public = [&](QkNorm norm, QkvBias bias, bool window) {
-    return c.qk_norm == norm && c.qkv_bias == bias && (c.window > 0) == window;
-  };
-  const Family* family = &kHeadgate;
-  if (is_qwen3(plain) && file.layout == GateLayout::separate) {
-    if (is_public(QkNorm::per_head, QkvBias::none, false)) family = &kQwen3;
-    if (is_public(QkNorm::none, QkvBias::none, false)) family = &kLlama;
-    if (is_public(QkNorm::none, QkvBias::none, true)) family = &kMistral;
-    if (is_public(QkNorm::none, QkvBias::learned, false)) family = &kQwen2;
-  }
-  return *family;
+  if (!is_qwen3(plain) || file.layout != GateLayout::separate) return kHeadgate;
+  const bool q = c.qkv_bias == QkvBias::learned, o = c.out_bias == Switch::on, window = c.window > 0;
+  if (c.qk_norm == QkNorm::per_head && q == o && !window) return kQwen3;
+  if (c.qk_norm != QkNorm::none) return kHeadgate;
+  if (q == o && !window) return is_llama_config(c) ? kLlama : kHeadgate;
+  if (!q && !o && window) return kMistral;
+  return q && !window ? kQwen2 : kHeadgate;
 }
 
 FileConfig public_file(const DecoderConfig& config) {
@@ -225,25 +263,11 @@ void write_config_files(const std::string& directory, const std::string& text) {
 FileConfig parse_file_config(const std::string& path, std::string_view text) {
   ConfigReader in(path, text);
   const Family& family = family_of(in);
-  FileConfig out;
-  out.family = &family;
-  DecoderConfig by_rows;
   try {
-    if (family.features == Features::own) refuse_own_keys(in, family);
-    if (family.complete != nullptr) family.complete(in);
-    by_rows = out.config = read_rows(in);
-    family.finish(in, out);
-    in.finish();
-    validate(out.config, NamesIn::file);
+    return read_as(in, family);
   } catch (const Error& error) {
     fail(path, "{}", error.what());
   }
-  const bool own = &family == &kHeadgate || family.features == Features::own;
-  if (!own && !is_qwen3(without_rope_scaling(by_rows))) {
-    fail(path, "model_type is {}, which does not have this {}; model_type {} does", family.name,
-         feature_beyond_qwen3(without_rope_scaling(by_rows)), kHeadgate.name);
-  }
-  return out;
 }
 
 DecoderConfig parse_config(const std::string& path, std::string_view text) {

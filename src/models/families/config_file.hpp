@@ -11,9 +11,10 @@
 
 // config.json, as Hugging Face has it for the families of family.hpp, with the keys of kConfigKeys (config.hpp) and
 //   model_type   of a family: "qwen3", …, or "headgate" where no other would compute the same
-// RoPE's keys may also stand in rope_parameters or rope_scaling. Keys that would change the model (hidden_act,
-// attention_bias, …) are read only with the values that this decoder has, those that do not matter to it (dtype,
-// use_cache, …) are passed over, and any other key is refused, unless it is null.
+// RoPE's keys may also stand in rope_parameters or rope_scaling. A missing key has the default of transformers' config
+// class of the family. Keys that would change the model (hidden_act, mlp_bias, …) are read only with the values that
+// this decoder has, those that do not matter to it (dtype, use_cache, …) are passed over, and any other key is refused,
+// unless it is null.
 
 namespace headgate::models {
 

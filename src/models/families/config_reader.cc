@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/families/config_reader.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <type_traits>
+#include <utility>
 
+#include "library/core/check.hpp"
 #include "models/decoder/config_keys.hpp"
+#include "models/families/family.hpp"
 #include "models/io/input_file.hpp"
 
 namespace headgate::models {
@@ -17,46 +23,62 @@ using io::printable;
 
 constexpr int kMaxDepth = 8;
 
-// Keys that change what a family computes, each with the one value that this decoder supports.
+// Keys that change what a family computes, each with the values that this decoder supports. A family that reads one of
+// them itself takes it.
 struct FixedKey {
   const char* key;
-  Json value;
+  std::vector<Json> values;
 };
-const std::array<FixedKey, 5>& fixed_keys() {
-  static const std::array<FixedKey, 5> keys{{{"hidden_act", "silu"},
-                                             {"attention_bias", false},
-                                             {"mlp_bias", false},
-                                             {"attention_dropout", 0.0},
-                                             {"use_sliding_window", false}}};
+const std::array<FixedKey, 8>& fixed_keys() {
+  static const std::array<FixedKey, 8> keys{{{"hidden_act", {"silu", "swish"}},
+                                             {"attention_bias", {false}},
+                                             {"mlp_bias", {false}},
+                                             {"use_sliding_window", {false}},
+                                             {"use_mrope", {false}},
+                                             {"is_causal", {true}},
+                                             {"is_encoder_decoder", {false}},
+                                             {"add_cross_attention", {false}}}};
   return keys;
 }
 
 // Keys that do not change what a family computes, so that any value is accepted.
-constexpr std::array<const char*, 21> kIgnored{{"architectures",
-                                                "model_type",
-                                                "_name_or_path",
-                                                "name_or_path",
-                                                "torch_dtype",
-                                                "dtype",
-                                                "transformers_version",
-                                                "use_cache",
-                                                "bos_token_id",
-                                                "eos_token_id",
-                                                "pad_token_id",
-                                                "max_window_layers",
-                                                "sliding_window",
-                                                "output_attentions",
-                                                "auto_map",
-                                                "_attn_implementation_autoset",
-                                                "pretraining_tp",
-                                                "unsloth_fixed",
-                                                "is_llama_config",
-                                                "transformers.js_config",
-                                                "max_sequence_length"}};
+constexpr std::array kIgnored{
+    // The file, the programs that wrote it, and how they load it.
+    "architectures", "model_type", "_name_or_path", "name_or_path", "torch_dtype", "dtype", "transformers_version",
+    "auto_map", "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "experts_implementation",
+    "_experts_implementation", "unsloth_fixed", "unsloth_version", "is_llama_config", "transformers.js_config",
+    "pretraining_tp", "torchscript", "use_bfloat16", "tokenizer_class", "prefix",
+    // What a call returns and keeps.
+    "use_cache", "output_attentions", "output_hidden_states", "return_dict", "use_return_dict", "is_decoder",
+    "chunk_size_feed_forward",
+    // Heads of classifiers.
+    "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params",
+    // Training alone: `headgate train` drops nothing.
+    "attention_dropout",
+    // Texts and generation.
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "max_sequence_length",
+    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
+    "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate",
+    "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens",
+    // Windows, of families that have none.
+    "max_window_layers", "sliding_window"};
 
+/// Returns a value as messages show it: its JSON, or its type if that is long.
 std::string shown(const Json& value) {
-  return printable(value.is_structured() ? std::string(value.type_name())
-                                         : value.dump(-1, ' ', true, Json::error_handler_t::replace));
+  constexpr std::size_t kMost = 60;
+  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  return printable(value.is_structured() && text.size() > kMost ? std::string(value.type_name()) : text);
+}
+
+/// Throws Error unless the range of the row of kConfigKeys has the number, which a file calls `name`.
+void require_in_row(std::string_view key, const std::string& name, double value) {
+  for_each_row(kConfigKeys, [&](const auto& row) {
+    if constexpr (std::is_same_v<ValueOf<std::remove_cvref_t<decltype(row)>>, double>) {
+      if (row.key == key) require_in(row.range, name, value);
+    }
+  });
 }
 
 }  // namespace
@@ -65,7 +87,6 @@ ConfigReader::ConfigReader(const std::string& path, std::string_view text)
     : path_(path), root_(io::parse_json(path, text, kMaxDepth)) {
   if (!root_.is_object()) fail(path_, "not a JSON object");
   enter_text_config();
-  unfold_rope();
 }
 
 /// Continues with the text part of a model that also reads images. Its file says there what it does not say inside.
@@ -145,6 +166,13 @@ std::string ConfigReader::string(std::string_view key, const Json& value) const 
   return printable(value.get_ref<const std::string&>());
 }
 
+void ConfigReader::put_missing(std::string_view defaults) {
+  const Json values = Json::parse(defaults);
+  for (const auto& item : values.items()) {
+    if (!root_.contains(item.key())) put(item.key(), item.value());
+  }
+}
+
 void ConfigReader::put_default(std::string_view key, const Json& value) {
   const auto found = root_.find(key);
   if (found == root_.end() || found->is_null()) put(key, value);
@@ -155,15 +183,16 @@ void ConfigReader::put(std::string_view key, const Json& value) {
   root_[std::string(key)] = natural ? Json(value.get<std::uint64_t>()) : value;
 }
 
-void ConfigReader::require_value(std::string_view key, const Json& value) {
+void ConfigReader::require_one_of(std::string_view key, const std::vector<Json>& values) {
   const Json* found = find(key);
-  if (found != nullptr && !found->is_null() && *found != value) {
-    fail(path_, "{} is {}; only {} is supported", key, shown(*found), value.dump());
-  }
+  if (found == nullptr || found->is_null() || std::find(values.begin(), values.end(), *found) != values.end()) return;
+  std::string supported;
+  for (const Json& value : values) supported += (supported.empty() ? "" : " or ") + value.dump();
+  fail(path_, "{} is {}; only {} is supported", key, shown(*found), supported);
 }
 
 void ConfigReader::finish() {
-  for (const FixedKey& fixed : fixed_keys()) require_value(fixed.key, fixed.value);
+  for (const FixedKey& fixed : fixed_keys()) require_one_of(fixed.key, fixed.values);
   for (const char* key : kIgnored) ignore(key);
   for (const auto& item : root_.items()) {
     const bool asks = !item.value().is_null();
@@ -173,105 +202,185 @@ void ConfigReader::finish() {
   }
 }
 
-/// Moves what newer files have in rope_parameters, and older ones in rope_scaling, to where this library's files have
-/// it.
-void ConfigReader::unfold_rope() {
-  for (const char* object : {"rope_parameters", "rope_scaling"}) {
-    const auto found = root_.find(object);
-    if (found == root_.end()) continue;
-    const Json parameters = *found;
-    root_.erase(found);
-    if (parameters.is_null()) continue;
-    has_rope_object_ = true;
-    if (!parameters.is_object()) fail(path_, "{} is {}, not an object", object, shown(parameters));
-    if (parameters.contains("full_attention") || parameters.contains("sliding_attention")) {
-      take_rope_of_types(parameters, object);
-      continue;
+// --- RoPE --------------------------------------------------------------------------------------------------------
+
+void ConfigReader::unfold_rope(RopeObject layout) {
+  const Json newer = take("rope_parameters"), older = take("rope_scaling");
+  for (const auto& [object, parameters] : {std::pair{"rope_parameters", &newer}, std::pair{"rope_scaling", &older}}) {
+    if (!parameters->is_null() && !parameters->is_object()) {
+      fail(path_, "{} is {}, not an object", object, shown(*parameters));
     }
-    const bool scaled = take_rope_type(parameters);
-    for (const auto& item : parameters.items()) take_rope_key(item.key(), item.value(), scaled);
-    const bool newer = std::string_view(object) == "rope_parameters";
-    if (newer && root_.find("rope_theta") == root_.end()) fail(path_, "{} has no rope_theta", object);
+  }
+  const bool scales = !older.empty();
+  if (scales && !newer.empty() && newer != older) fail(path_, "rope_parameters and rope_scaling differ");
+  has_rope_object_ = scales || !newer.is_null();
+  if (scales) {
+    if (layout == RopeObject::by_layer_type) {
+      // It scales layers of full attention alone, and transformers does not read the older "type" there.
+      if (!older.contains("rope_type")) fail(path_, "rope_scaling has no rope_type");
+      if (older.contains("rope_theta")) fail(path_, "rope_scaling has rope_theta, which stands beside it");
+    }
+    take_rope("rope_scaling", older);
+  } else if (!newer.empty() && layout == RopeObject::flat) {
+    take_rope("rope_parameters", newer);
+  } else if (!newer.empty()) {
+    take_rope_of_types("rope_parameters", newer);
   }
 }
 
-/// Does so where layers of full and of sliding attention have RoPE of their own.
-void ConfigReader::take_rope_of_types(const Json& parameters, const char* object) {
+/// Reads RoPE of layers of full attention, and of sliding attention, which is not scaled.
+void ConfigReader::take_rope_of_types(const std::string& object, const Json& parameters) {
   for (const auto& item : parameters.items()) {
-    const std::string shown_key = printable(item.key());
-    if (item.value().is_null()) continue;
-    if (!item.value().is_object()) fail(path_, "{}: {} is {}, not an object", object, shown_key, shown(item.value()));
-    if (item.key() == "full_attention") {
-      const bool scaled = take_rope_type(item.value());
-      for (const auto& of_full : item.value().items()) take_rope_key(of_full.key(), of_full.value(), scaled);
-      continue;
+    const std::string name = fmt::format("{}.{}", object, printable(item.key()));
+    if (item.key() != "full_attention" && item.key() != "sliding_attention") {
+      fail(path_, "{} is neither full_attention nor sliding_attention, which this model_type has", name);
     }
-    if (item.key() != "sliding_attention") fail(path_, "{} has an unknown key '{}'", object, shown_key);
+    if (item.value().is_null()) continue;
+    if (!item.value().is_object()) fail(path_, "{} is {}, not an object", name, shown(item.value()));
+    if (!item.value().contains("rope_theta")) fail(path_, "{} has no rope_theta", name);
+    rope_types_.push_back(item.key());
+    if (item.key() == "full_attention") {
+      take_rope(name, item.value());
+      // transformers looks for it outside the object, where it is not.
+      if (root_.value("rope_truncate", true)) continue;
+      fail(path_, "{}.truncate is {}; only true is supported", name, shown(item.value()["truncate"]));
+    }
     for (const auto& of_sliding : item.value().items()) {
       const std::string& key = of_sliding.key();
       if (key == "rope_theta" || key == "partial_rotary_factor") {
         set_once("sliding_" + key, of_sliding.value());
       } else if (key != "rope_type" || of_sliding.value() != "default") {
-        fail(path_, "{}: sliding_attention has {} {}", object, printable(key), shown(of_sliding.value()));
+        fail(path_, "{}.{} is {}; only rope_type \"default\" is supported", name, printable(key),
+             shown(of_sliding.value()));
       }
     }
   }
 }
 
-/// Returns whether angles are scaled.
-bool ConfigReader::take_rope_type(const Json& parameters) {
-  for (const char* key : {"rope_type", "type"}) {
-    const auto found = parameters.find(key);
-    if (found == parameters.end() || *found == "default") continue;
-    if (*found != "linear" && *found != "llama3" && *found != "yarn") {
-      fail(path_, "{} is {}; only \"default\", \"linear\", \"llama3\" and \"yarn\" are supported", key, shown(*found));
-    }
-    set_once("rope_scaling_type", *found);
-    if (*found == "yarn") complete_yarn(parameters);
-    return true;
+/// Returns the type of the scaling, "default" where there is none.
+std::string ConfigReader::take_rope_type(const std::string& object, const Json& parameters) {
+  constexpr std::array kTypes{"default", "linear", "llama3", "yarn"};
+  const char* key = parameters.contains("rope_type") ? "rope_type" : "type";
+  const Json type = parameters.value(key, Json("default"));
+  if (std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end()) {
+    fail(path_, "{}.{} is {}; only \"default\", \"linear\", \"llama3\" and \"yarn\" are supported", object, key,
+         shown(type));
   }
-  return false;
+  if (type != "default") set_once("rope_scaling_type", type);
+  return type.get<std::string>();
 }
 
-/// Sets the bounds of yarn that a file leaves out, which are others than llama3's.
-void ConfigReader::complete_yarn(const Json& parameters) {
-  constexpr double kFast = 32.0, kSlow = 1.0;
-  const auto lacks = [&](const char* key) { return !parameters.contains(key) || parameters[key].is_null(); };
-  if (lacks("original_max_position_embeddings")) {
-    fail(path_, "RoPE's parameters have no original_max_position_embeddings, which yarn needs");
-  }
-  if (lacks("beta_fast")) set_once("rope_high_freq_factor", kFast);
-  if (lacks("beta_slow")) set_once("rope_low_freq_factor", kSlow);
-}
-
-void ConfigReader::take_rope_key(const std::string& key, const Json& value, bool scaled) {
-  enum class Of { any, every_scaling, llama3, yarn };
-  struct Moved {
-    const char* from;
-    const char* to;
-    Of of;
+void ConfigReader::take_rope(const std::string& object, const Json& parameters) {
+  struct Known {
+    std::string_view key, types;
   };
-  constexpr std::array<Moved, 9> kMoved{
-      {{"rope_theta", "rope_theta", Of::any},
-       {"factor", "rope_scaling_factor", Of::every_scaling},
-       {"original_max_position_embeddings", "rope_original_seq_len", Of::every_scaling},
-       {"low_freq_factor", "rope_low_freq_factor", Of::llama3},
-       {"high_freq_factor", "rope_high_freq_factor", Of::llama3},
-       {"beta_slow", "rope_low_freq_factor", Of::yarn},
-       {"beta_fast", "rope_high_freq_factor", Of::yarn},
-       {"truncate", "rope_truncate", Of::yarn},
-       {"attention_factor", "rope_attention_factor", Of::yarn}}};
-  const auto type = root_.find("rope_scaling_type");
-  const bool is_yarn = scaled && type != root_.end() && *type == "yarn";
-  if (is_yarn && value.is_null()) return;
-  if (key == "rope_type" || key == "type" || (key == "partial_rotary_factor" && value == 1.0)) return;
-  if (key == "partial_rotary_factor" || key.starts_with("mrope_")) return set_once(key, value);
-  for (const Moved& moved : kMoved) {
-    const bool fits =
-        moved.of == Of::any || (scaled && (moved.of == Of::every_scaling || (moved.of == Of::yarn) == is_yarn));
-    if (key == moved.from && fits) return set_once(moved.to, value);
+  constexpr std::array<Known, 10> kKnown{{
+      {"factor", "linear llama3 yarn"},
+      {"original_max_position_embeddings", "llama3 yarn"},
+      {"low_freq_factor", "llama3"},
+      {"high_freq_factor", "llama3"},
+      {"beta_slow", "yarn"},
+      {"beta_fast", "yarn"},
+      {"truncate", "yarn"},
+      {"attention_factor", "yarn"},
+      {"mscale", "yarn"},
+      {"mscale_all_dim", "yarn"},
+  }};
+  const std::string type = take_rope_type(object, parameters);
+  for (const auto& item : parameters.items()) {
+    const std::string& key = item.key();
+    if (key == "rope_type" || key == "type") continue;
+    if (key == "rope_theta" || key == "partial_rotary_factor" || key.starts_with("mrope_")) {
+      set_once(key, item.value());
+      continue;
+    }
+    const auto known = std::find_if(kKnown.begin(), kKnown.end(), [&](const Known& row) { return row.key == key; });
+    if (known != kKnown.end() && known->types.find(type) != std::string_view::npos) continue;
+    fail(path_, "{} has an unknown key '{}' for rope_type {}", object, printable(key), type);
   }
-  fail(path_, "RoPE's parameters have an unknown key '{}'", printable(key));
+  if (type != "default") complete_scaling(object, parameters, type);
+}
+
+/// Sets a number of the scaling. Throws if it is missing.
+void ConfigReader::take_scaling_number(const std::string& object, const Json& parameters, const char* from,
+                                       const char* to) {
+  if (!parameters.contains(from)) {
+    fail(path_, "{} has no {}, which rope_type {} needs", object, from, string("type", root_["rope_scaling_type"]));
+  }
+  const std::string name = fmt::format("{}.{}", object, from);
+  double value = 0.0;
+  read(value, name, parameters[from]);
+  require_in_row(to, name, value);
+  set_once(to, value);
+}
+
+/// Sets what a type of scaling computes with, and what transformers takes where the file leaves it out.
+void ConfigReader::complete_scaling(const std::string& object, const Json& parameters, const std::string& type) {
+  const auto number = [&](const char* from, const char* to) { take_scaling_number(object, parameters, from, to); };
+  const auto lacks = [&](const char* key) { return !parameters.contains(key) || parameters[key].is_null(); };
+  if (type == "linear") return number("factor", "rope_scaling_factor");
+  std::int64_t longest = 0, original = 0;
+  read(longest, "max_position_embeddings", get("max_position_embeddings"));
+  original = longest;
+  if (const auto given = parameters.find("original_max_position_embeddings"); given != parameters.end()) {
+    read(original, object + ".original_max_position_embeddings", *given);
+  }
+  require_in(row_of<kConfigKeys, &DecoderConfig::rope_original_seq_len>().range,
+             object + ".original_max_position_embeddings", original);
+  set_once("rope_original_seq_len", static_cast<std::uint64_t>(original));
+  const auto ordered = [&](const char* low, const char* high) {
+    const double least = root_["rope_low_freq_factor"].get<double>(),
+                 most = root_["rope_high_freq_factor"].get<double>();
+    require(least < most, "{}: {} {} is not below {} {}", object, low, least, high, most);
+  };
+  if (type == "llama3") {
+    number("factor", "rope_scaling_factor");
+    number("low_freq_factor", "rope_low_freq_factor");
+    number("high_freq_factor", "rope_high_freq_factor");
+    return ordered("low_freq_factor", "high_freq_factor");
+  }
+  if (parameters.contains("factor") && parameters["factor"].is_null()) {
+    const double factor = static_cast<double>(longest) / static_cast<double>(std::max<std::int64_t>(original, 1));
+    require_in_row("rope_scaling_factor",
+                   object + ".factor, max_position_embeddings / original_max_position_embeddings,", factor);
+    set_once("rope_scaling_factor", factor);
+  } else {
+    number("factor", "rope_scaling_factor");
+  }
+  constexpr double kFast = 32.0, kSlow = 1.0;
+  const auto turns = [&](const char* from, const char* to, double otherwise) {
+    if (lacks(from) || parameters[from] == 0) return set_once(to, otherwise);
+    number(from, to);
+  };
+  turns("beta_fast", "rope_high_freq_factor", kFast);
+  turns("beta_slow", "rope_low_freq_factor", kSlow);
+  ordered("beta_slow", "beta_fast");
+  bool truncate = !parameters.contains("truncate");
+  if (!lacks("truncate")) read(truncate, object + ".truncate", parameters["truncate"]);
+  set_once("rope_truncate", truncate);
+  complete_attention_factor(object, parameters);
+}
+
+/// Sets the factor of features that yarn has rotated, unless it is the usual one of `factor`.
+void ConfigReader::complete_attention_factor(const std::string& object, const Json& parameters) {
+  const auto number = [&](const char* key) {
+    double out = 0.0;
+    const auto found = parameters.find(key);
+    if (found != parameters.end() && !found->is_null()) read(out, fmt::format("{}.{}", object, key), *found);
+    return out;
+  };
+  const auto given = parameters.find("attention_factor");
+  double factor = number("attention_factor");
+  if (given != parameters.end() && !given->is_null() && !(factor > 0.0)) {
+    fail(path_, "{}.attention_factor is {} but must be above 0", object, shown(*given));
+  }
+  const double scale = number("mscale"), all_dims = number("mscale_all_dim");
+  if (factor == 0.0 && scale != 0.0 && all_dims != 0.0) {
+    const double stretch = 0.1 * std::log(root_["rope_scaling_factor"].get<double>());
+    factor = (stretch * scale + 1.0) / (stretch * all_dims + 1.0);
+    require_in_row("rope_attention_factor", object + ".mscale: the factor of attention", factor);
+  }
+  if (factor > 0.0) set_once("rope_attention_factor", factor);
 }
 
 void ConfigReader::set_once(const std::string& key, const Json& value) {

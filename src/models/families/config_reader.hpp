@@ -13,6 +13,8 @@
 
 namespace headgate::models {
 
+enum class RopeObject;
+
 /// Reads the keys of one config.json. Every key that was asked for counts as known; finish() refuses the others by
 /// name.
 class ConfigReader {
@@ -25,8 +27,10 @@ class ConfigReader {
   const io::Json* find(std::string_view key);
   const io::Json& get(std::string_view key);
   bool has(std::string_view key) const { return root_.contains(key); }
-  /// Returns whether the file has rope_parameters or rope_scaling.
+  /// Returns whether the file has rope_parameters, or a rope_scaling that is not empty.
   bool has_rope_object() const { return has_rope_object_; }
+  /// Returns the types of layers that have RoPE of their own in rope_parameters.
+  const std::vector<std::string>& rope_types() const { return rope_types_; }
 
   void read(std::int64_t& out, std::string_view key, const io::Json& value) const;
   void read(double& out, std::string_view key, const io::Json& value) const;
@@ -45,26 +49,35 @@ class ConfigReader {
   }
   std::string string(std::string_view key, const io::Json& value) const;
 
+  /// Sets each key of an object of JSON that is missing.
+  void put_missing(std::string_view defaults);
   /// Sets a key that is missing or null.
   void put_default(std::string_view key, const io::Json& value);
-  /// Throws unless the key is missing, null, or has this value.
-  void require_value(std::string_view key, const io::Json& value);
+  /// Throws unless the key is missing, null, or has one of these values.
+  void require_one_of(std::string_view key, const std::vector<io::Json>& values);
+  void require_value(std::string_view key, const io::Json& value) {
+    require_one_of(key, std::vector<io::Json>(1, value));
+  }
   /// Sets a key, whatever the file says.
   void put(std::string_view key, const io::Json& value);
   /// Removes a key. Returns its value, null if it is missing.
   io::Json take(std::string_view key);
   /// Accepts the key with any value.
   void ignore(std::string_view key) { known_.emplace_back(key); }
+  /// Moves what newer files have in rope_parameters, and older ones in rope_scaling, to keys of this library. Throws if
+  /// a number that the type of scaling needs is missing, or one that it does not know is there.
+  void unfold_rope(RopeObject layout);
   /// Refuses keys that were not asked for. Call it last.
   void finish();
 
  private:
   void enter_text_config();
-  void unfold_rope();
-  void take_rope_of_types(const io::Json& parameters, const char* object);
-  bool take_rope_type(const io::Json& parameters);
-  void complete_yarn(const io::Json& parameters);
-  void take_rope_key(const std::string& key, const io::Json& value, bool scaled);
+  void take_rope(const std::string& object, const io::Json& parameters);
+  void take_rope_of_types(const std::string& object, const io::Json& parameters);
+  std::string take_rope_type(const std::string& object, const io::Json& parameters);
+  void complete_scaling(const std::string& object, const io::Json& parameters, const std::string& type);
+  void complete_attention_factor(const std::string& object, const io::Json& parameters);
+  void take_scaling_number(const std::string& object, const io::Json& parameters, const char* from, const char* to);
   void set_once(const std::string& key, const io::Json& value);
   void require_list(std::string_view key, const io::Json& value) const;
 
@@ -72,6 +85,7 @@ class ConfigReader {
   io::Json root_;
   std::vector<std::string> known_;
   bool has_rope_object_ = false;
+  std::vector<std::string> rope_types_;
 };
 
 }  // namespace headgate::models

@@ -25,6 +25,9 @@ enum class RopePairs { halves, neighbours };
 /// Whether a family has the features of Qwen3 only, or others, which `finish` sets and checks.
 enum class Features { of_qwen3, own };
 
+/// How rope_parameters of a config.json is laid out: RoPE of all layers, or an object for each type of layer.
+enum class RopeObject { flat, by_layer_type };
+
 class GgufValues;
 struct Family;
 
@@ -60,7 +63,13 @@ struct Family {
   Features features = Features::of_qwen3;
   /// Its files may also hold models of images, and one that predicts further tokens.
   bool has_other_parts = false;
-  /// Sets keys that its config.json may lack.
+  /// Keys that its config.json may lack, and the values that transformers gives them: an object of JSON.
+  std::string_view defaults = "{}";
+  /// Keys of kConfigKeys that its config.json has with the same meaning, beside those of all families.
+  std::span<const std::string_view> shared_keys = {};
+  RopeObject rope = RopeObject::flat;
+  double rope_base = 1e4;  ///< where a config.json has no rope_theta
+  /// Sets keys of kConfigKeys by its own keys, and those that depend on others.
   void (*complete)(ConfigReader& in) = nullptr;
   /// Reads what its config.json says beyond kConfigKeys, which have been read. Refuses by name what the decoder does
   /// not support.
@@ -86,9 +95,17 @@ std::span<const Family* const> families();
 std::string family_names();
 std::string gguf_architectures();
 
-/// Sets keys that Hugging Face lets a config.json lack for all families of Llama's kind: num_key_value_heads (as many
-/// as query heads), head_dim (hidden_size / num_attention_heads), rms_norm_eps, rope_theta, tie_word_embeddings
-/// (false).
-void complete_as_llama(ConfigReader& in);
+/// Sets num_key_value_heads to num_attention_heads and head_dim to hidden_size / num_attention_heads where they are
+/// missing or null.
+void complete_heads(ConfigReader& in);
+
+/// Reads attention_bias: whether q, k, v and the output projection have biases.
+void read_attention_bias(ConfigReader& in, DecoderConfig& config);
+
+/// Sets attention_window to sliding_window if layer_types has sliding_attention. Throws if it is null then.
+void complete_window(ConfigReader& in);
+
+/// Sets layer_types and the window of Qwen2 and Qwen3: layers from max_window_layers on have one if use_sliding_window.
+void complete_last_windows(ConfigReader& in);
 
 }  // namespace headgate::models

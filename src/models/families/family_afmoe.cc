@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "models/decoder/config_keys.hpp"
@@ -23,23 +24,19 @@ constexpr std::array kAfmoeRenames{
     TensorRename{"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
     TensorRename{"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"}};
 
+constexpr std::array<std::string_view, 6> kAfmoeKeys{"layer_types",           "num_experts",      "num_experts_per_tok",
+                                                     "moe_intermediate_size", "num_dense_layers", "route_scale"};
+
 void complete_afmoe(ConfigReader& in) {
-  constexpr std::int64_t kHeadDim = 128, kInterval = 4, kWindow = 1024, kExperts = 64, kActive = 6;
-  in.put_default("head_dim", kHeadDim);
-  in.put_default("rms_norm_eps", 1e-5);
-  complete_as_llama(in);
+  constexpr std::int64_t kInterval = 4;
+  complete_heads(in);
   in.put("sliding_rope_theta", in.get("rope_theta"));
+  in.put("sliding_rope_scaled", true);
   in.put("partial_rotary_factor", 0.0);
-  complete_layer_types(in, integer_or(in, "global_attn_every_n_layers", kInterval), LayerType::sliding_attention);
-  in.put("attention_window", integer_or(in, "sliding_window", kWindow));
-  in.put_default("num_experts", kExperts);
-  in.put_default("num_experts_per_tok", kActive);
-  in.put_default("num_dense_layers", 1);
-  constexpr std::int64_t kWidth = 1408, kShared = 2;
-  in.put_default("moe_intermediate_size", kWidth);
-  const std::int64_t width = integer_or(in, "moe_intermediate_size", kWidth);
-  in.put("shared_expert_intermediate_size",
-         std::min(integer_or(in, "num_shared_experts", kShared), kMaxExperts) * width);
+  complete_layer_types(in, "global_attn_every_n_layers", kInterval, LayerType::sliding_attention);
+  complete_window(in);
+  const std::int64_t width = integer_or(in, "moe_intermediate_size", 0);
+  in.put("shared_expert_intermediate_size", std::min(integer_or(in, "num_shared_experts", 0), kMaxExperts) * width);
   in.put("expert_router", "sigmoid");
   in.require_value("score_func", "sigmoid");
   in.require_value("route_norm", true);
@@ -60,6 +57,7 @@ void finish_afmoe_gguf(GgufValues& in, DecoderConfig& config) {
   config.window = in.integer("attention.sliding_window", 0);
   config.sliding.rope_base = in.number("rope.freq_base_swa", config.rope_base);
   config.sliding.rope_fraction = std::exchange(config.rope_fraction, 0.0);
+  config.sliding.rope_scaled = Switch::on;
   for (std::int64_t i = 0; i < config.layers && config.window > 0; ++i) {
     config.layer_types.push_back((i + 1) % kInterval == 0 ? LayerType::full_attention : LayerType::sliding_attention);
   }
@@ -79,6 +77,12 @@ const Family kAfmoe{.name = "afmoe",
                     .model_class = "AfmoeForCausalLM",
                     .architecture = "afmoe",
                     .features = Features::own,
+                    .defaults = R"({"vocab_size": 200192, "hidden_size": 2048, "intermediate_size": 6144,
+                                    "moe_intermediate_size": 1408, "num_hidden_layers": 32, "num_dense_layers": 1,
+                                    "num_attention_heads": 16, "head_dim": 128, "max_position_embeddings": 16384,
+                                    "rms_norm_eps": 1e-5, "tie_word_embeddings": false, "num_experts": 64,
+                                    "num_experts_per_tok": 6, "num_shared_experts": 2, "sliding_window": 1024})",
+                    .shared_keys = kAfmoeKeys,
                     .complete = complete_afmoe,
                     .finish =
                         [](ConfigReader&, FileConfig& out) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <cmath>
+#include <string_view>
 
 #include "models/families/gguf_values.hpp"
 #include "models/families/hybrid_layers.hpp"
@@ -16,21 +17,19 @@ constexpr std::array kGemma3Renames{
     TensorRename{"post_attention_layernorm.weight", "pre_feedforward_layernorm.weight"},
     TensorRename{"mlp_output_layernorm.weight", "post_feedforward_layernorm.weight"}};
 
+constexpr std::array<std::string_view, 1> kGemma3Keys{"layer_types"};
+
 void complete_gemma3(ConfigReader& in) {
-  constexpr std::int64_t kHeadDim = 256, kInterval = 6, kWindow = 4096, kScalar = 256;
-  in.put_default("head_dim", kHeadDim);
-  in.put_default("rope_theta", 1e6);
-  in.put_default("tie_word_embeddings", true);
-  complete_as_llama(in);
+  constexpr std::int64_t kInterval = 6, kScalar = 256;
+  complete_heads(in);
   in.require_value("hidden_activation", "gelu_pytorch_tanh");
   in.require_value("hidden_act", "gelu_pytorch_tanh");
   in.take("hidden_act");
   for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"}) in.require_value(key, nullptr);
   in.require_value("use_bidirectional_attention", false);
-  complete_layer_types(in,
-                       integer_or(in, "sliding_window_pattern", integer_or(in, "_sliding_window_pattern", kInterval)),
-                       LayerType::sliding_attention);
-  in.put("attention_window", integer_or(in, "sliding_window", kWindow));
+  complete_layer_types(in, "sliding_window_pattern", kInterval, LayerType::sliding_attention);
+  in.ignore("_sliding_window_pattern");  // transformers writes it, beside layer_types, and does not read it
+  complete_window(in);
   double local_base = 1e4;
   const io::Json* base = in.find("rope_local_base_freq");
   if (base != nullptr && !base->is_null()) in.read(local_base, "rope_local_base_freq", *base);
@@ -76,9 +75,17 @@ const Family kGemma3{.name = "gemma3_text",
                      .outer_name = "gemma3",
                      .features = Features::own,
                      .has_other_parts = true,
+                     .defaults = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+                                     "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+                                     "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
+                                     "tie_word_embeddings": true, "sliding_window": 4096})",
+                     .shared_keys = kGemma3Keys,
+                     .rope = RopeObject::by_layer_type,
+                     .rope_base = 1e6,
                      .complete = complete_gemma3,
                      .finish =
-                         [](ConfigReader&, FileConfig& out) {
+                         [](ConfigReader& in, FileConfig& out) {
+                           read_attention_bias(in, out.config);
                            out.config.norm = layers::NormKind::zero_centred;
                            out.config.norm_placement = NormPlacement::sandwich;
                            out.config.activation = Activation::gelu_tanh;

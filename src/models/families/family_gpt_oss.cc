@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <cmath>
+#include <string_view>
 
 #include "models/decoder/config_keys.hpp"
 #include "models/families/gguf_values.hpp"
@@ -12,7 +13,8 @@
 namespace headgate::models {
 namespace {
 
-constexpr double kBase = 150000.0, kLimit = 7.0;
+constexpr double kLimit = 7.0;
+constexpr std::array<std::string_view, 2> kGptOssKeys{"layer_types", "num_experts_per_tok"};
 constexpr std::int64_t kInterval = 2;  // every second layer has full attention
 
 constexpr std::array kGptOssRenames{TensorRename{"mlp.gate.weight", "mlp.router.weight"},
@@ -64,20 +66,16 @@ void complete_rope(ConfigReader& in) {
 }
 
 void complete_gpt_oss(ConfigReader& in) {
-  constexpr std::int64_t kHeadDim = 64, kWindow = 128, kExperts = 128, kActive = 4;
-  in.put_default("head_dim", kHeadDim);
-  in.put_default("rms_norm_eps", 1e-5);
-  in.put_default("rope_theta", kBase);
   complete_rope(in);
-  complete_as_llama(in);
-  complete_layer_types(in, kInterval, LayerType::sliding_attention);
-  in.put("attention_window", integer_or(in, "sliding_window", kWindow));
-  in.put("num_experts", integer_or(in, "num_local_experts", kExperts));
-  in.put_default("num_experts_per_tok", kActive);
+  complete_heads(in);
+  complete_layer_types(in, nullptr, kInterval, LayerType::sliding_attention);
+  complete_window(in);
+  in.put("num_experts", in.get("num_local_experts"));
   in.put("moe_intermediate_size", in.get("intermediate_size"));
   double limit = kLimit;
   const io::Json* given = in.find("swiglu_limit");
-  if (given != nullptr && !given->is_null()) in.read(limit, "swiglu_limit", *given);
+  if (given != nullptr) in.read(limit, "swiglu_limit", *given);
+  require_in(kPositive, "swiglu_limit", limit);
   const std::int64_t layers = std::min(integer_or(in, "num_hidden_layers", 0), kMaxLayers);
   in.put("swiglu_limits", io::Json(std::vector<double>(static_cast<std::size_t>(layers), limit)));
   in.require_value("swiglu_alpha", layers::kShiftedGain);
@@ -125,6 +123,13 @@ const Family kGptOss{.name = "gpt_oss",
                      .model_class = "GptOssForCausalLM",
                      .architecture = "gpt-oss",
                      .features = Features::own,
+                     .defaults = R"({"num_hidden_layers": 36, "num_local_experts": 128, "vocab_size": 201088,
+                                     "hidden_size": 2880, "intermediate_size": 2880, "head_dim": 64,
+                                     "num_attention_heads": 64, "num_key_value_heads": 8, "sliding_window": 128,
+                                     "tie_word_embeddings": false, "max_position_embeddings": 131072,
+                                     "rms_norm_eps": 1e-5, "num_experts_per_tok": 4})",
+                     .shared_keys = kGptOssKeys,
+                     .rope_base = 150000.0,
                      .complete = complete_gpt_oss,
                      .finish = [](ConfigReader&, FileConfig& out) { set_features(out.config); },
                      .finish_gguf = finish_gpt_oss_gguf,

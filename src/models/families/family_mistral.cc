@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "models/decoder/config_keys.hpp"
 #include "models/families/family.hpp"
 
 // Describes Llama with a window of `sliding_window` keys: 4096 if the key is missing, none if it is null.
@@ -8,15 +9,18 @@ namespace headgate::models {
 const Family kMistral{.name = "mistral",
                       .model_class = "MistralForCausalLM",
                       .architecture = {},
-                      .complete = complete_as_llama,
+                      .defaults = R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+                                      "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+                                      "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
+                                      "tie_word_embeddings": false, "sliding_window": 4096})",
+                      .complete = complete_heads,
                       .finish = [](ConfigReader& in, FileConfig& out) {
-                        constexpr std::int64_t kDefaultWindow = 4096;
                         out.config.qk_norm = QkNorm::none;
-                        out.config.window = kDefaultWindow;
-                        const io::Json* window = in.find("sliding_window");
-                        if (window == nullptr) return;
-                        out.config.window = 0;
-                        if (!window->is_null()) in.read(out.config.window, "sliding_window", *window);
+                        in.take("attention_bias");  // the family has none, whatever it says
+                        const io::Json& window = in.get("sliding_window");
+                        if (window.is_null()) return;
+                        in.read(out.config.window, "sliding_window", window);
+                        require_in(Range<std::int64_t>{1, kMaxSize}, "sliding_window", out.config.window);
                       }};
 
 }  // namespace headgate::models

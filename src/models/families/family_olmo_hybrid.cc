@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <string_view>
 
 #include "models/families/hybrid_layers.hpp"
 
@@ -66,13 +67,29 @@ bool locate_olmo_hybrid(TensorLocation& out, const Parameter& parameter, std::st
   return false;
 }
 
-void complete_olmo_hybrid(ConfigReader& in) {
+constexpr std::array<std::string_view, 6> kOlmoHybridKeys{"layer_types",          "linear_conv_kernel_dim",
+                                                          "linear_key_head_dim",  "linear_value_head_dim",
+                                                          "linear_num_key_heads", "linear_num_value_heads"};
+
+/// Sets full_attention in every fourth layer, and at least in the last one.
+void complete_layers(ConfigReader& in) {
   constexpr std::int64_t kInterval = 4;
+  const bool given = in.has("layer_types") && !in.find("layer_types")->is_null();
+  complete_layer_types(in, nullptr, kInterval, LayerType::linear_attention);
+  io::Json types = *in.find("layer_types");
+  if (given || types.empty() || types.size() >= static_cast<std::size_t>(kInterval)) return;
+  types.back() = word_of(LayerType::full_attention);
+  in.put("layer_types", types);
+}
+
+void complete_olmo_hybrid(ConfigReader& in) {
   constexpr double kKeyShare = 0.75;
-  complete_layer_types(in, kInterval, LayerType::linear_attention);
-  const bool turns = in.find("rope_theta") != nullptr;
-  complete_as_llama(in);
-  if (!turns) in.put_default("partial_rotary_factor", 0.0);
+  complete_layers(in);
+  complete_heads(in);
+  if (in.get("rope_theta").is_null()) {  // models without RoPE
+    in.put("rope_theta", 1e4);
+    in.put("partial_rotary_factor", 0.0);
+  }
   const std::int64_t heads = integer_or(in, "num_attention_heads", 0), dim = integer_or(in, "hidden_size", 0);
   const std::int64_t key_heads = integer_or(in, "linear_num_key_heads", heads);
   in.put_default("linear_num_key_heads", heads);
@@ -97,11 +114,17 @@ const Family kOlmoHybrid{.name = "olmo_hybrid",
                          .model_class = "OlmoHybridForCausalLM",
                          .architecture = {},
                          .features = Features::own,
+                         .defaults = R"({"vocab_size": 100352, "hidden_size": 3840, "intermediate_size": 11008,
+                                         "num_hidden_layers": 32, "num_attention_heads": 30,
+                                         "max_position_embeddings": 65536, "rms_norm_eps": 1e-6,
+                                         "tie_word_embeddings": false, "linear_conv_kernel_dim": 4})",
+                         .shared_keys = kOlmoHybridKeys,
                          .complete = complete_olmo_hybrid,
                          .finish =
-                             [](ConfigReader&, FileConfig& out) {
+                             [](ConfigReader& in, FileConfig& out) {
                                out.config.norm_placement = NormPlacement::post;
                                out.config.qk_norm = QkNorm::all_heads;
+                               read_attention_bias(in, out.config);
                              },
                          .finish_gguf = nullptr,
                          .renames = kOfAttention,

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <string_view>
+
 #include "models/families/family.hpp"
 
-// Describes Qwen2 and Qwen2.5, which have biases of q, k and v. Refuses a window on some layers only
-// (use_sliding_window).
+// Describes Qwen2 and Qwen2.5, which have biases of q, k and v, and may have a window in their last layers.
 
 namespace headgate::models {
 namespace {
+
+constexpr std::array<std::string_view, 1> kQwen2Keys{"layer_types"};
 
 void set_features(DecoderConfig& config) {
   config.qk_norm = QkNorm::none;
@@ -17,7 +21,17 @@ void set_features(DecoderConfig& config) {
 const Family kQwen2{.name = "qwen2",
                     .model_class = "Qwen2ForCausalLM",
                     .architecture = "qwen2",
-                    .complete = complete_as_llama,
+                    .defaults = R"({"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
+                                    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+                                    "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+                                    "tie_word_embeddings": false, "sliding_window": 4096, "max_window_layers": 28})",
+                    .shared_keys = kQwen2Keys,
+                    .complete =
+                        [](ConfigReader& in) {
+                          complete_heads(in);
+                          complete_last_windows(in);
+                          in.take("attention_bias");  // the family has its biases, whatever it says
+                        },
                     .finish = [](ConfigReader&, FileConfig& out) { set_features(out.config); },
                     .finish_gguf = [](GgufValues&, DecoderConfig& config) { set_features(config); }};
 

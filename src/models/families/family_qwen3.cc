@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/families/family.hpp"
+#include <array>
+#include <string_view>
+
+#include "models/families/hybrid_layers.hpp"
 
 // Describes Qwen3, dense, and the public research models that add a gate: headwise_attn_output_gate or
 // elementwise_attn_output_gate, a sigmoid gate of the attention output. Its rows are stored in q_proj.weight after
@@ -8,16 +11,11 @@
 namespace headgate::models {
 namespace {
 
-bool is_true(ConfigReader& in, const char* key) {
-  bool out = false;
-  const io::Json* value = in.find(key);
-  if (value != nullptr && !value->is_null()) in.read(out, key, *value);
-  return out;
-}
+constexpr std::array<std::string_view, 1> kQwen3Keys{"layer_types"};
 
 void finish(ConfigReader& in, FileConfig& out) {
-  const bool headwise = is_true(in, "headwise_attn_output_gate");
-  const bool elementwise = is_true(in, "elementwise_attn_output_gate");
+  const bool headwise = boolean_or(in, "headwise_attn_output_gate", false);
+  const bool elementwise = boolean_or(in, "elementwise_attn_output_gate", false);
   if (headwise && elementwise) {
     io::fail(in.path(), "headwise_attn_output_gate and elementwise_attn_output_gate are both true");
   }
@@ -26,7 +24,9 @@ void finish(ConfigReader& in, FileConfig& out) {
     out.config.gate.grain = headwise ? layers::GateGrain::headwise : layers::GateGrain::elementwise;
     out.layout = GateLayout::per_group;
   }
-  if (in.find("use_qk_norm") != nullptr && !is_true(in, "use_qk_norm")) out.config.qk_norm = QkNorm::none;
+  if (in.find("use_qk_norm") != nullptr && !boolean_or(in, "use_qk_norm", false)) out.config.qk_norm = QkNorm::none;
+  // Biases of a gate would stand among those of q.
+  if (out.layout == GateLayout::separate) read_attention_bias(in, out.config);
   in.require_value("qkv_bias", false);
 }
 
@@ -35,7 +35,16 @@ void finish(ConfigReader& in, FileConfig& out) {
 const Family kQwen3{.name = "qwen3",
                     .model_class = "Qwen3ForCausalLM",
                     .architecture = "qwen3",
-                    .complete = nullptr,
+                    .defaults = R"({"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
+                                    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+                                    "head_dim": 128, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+                                    "tie_word_embeddings": false, "sliding_window": 4096, "max_window_layers": 28})",
+                    .shared_keys = kQwen3Keys,
+                    .complete =
+                        [](ConfigReader& in) {
+                          complete_heads(in);
+                          complete_last_windows(in);
+                        },
                     .finish = finish,
                     .finish_gguf = [](GgufValues&, DecoderConfig&) {}};
 

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <string_view>
+
 #include "models/families/hybrid_layers.hpp"
 
 // Describes Qwen3-Next. Its layers are those of Qwen3.5 with experts, but the rows of their projections are stored key
@@ -25,9 +28,13 @@ bool locate_qwen3_next(TensorLocation& out, const Parameter& parameter, std::str
   return locate_convolution(out, parameter, rest, prefix + std::string(rest));
 }
 
+constexpr std::array<std::string_view, 12> kQwen3NextKeys{
+    "partial_rotary_factor", "layer_types",           "linear_conv_kernel_dim",          "linear_key_head_dim",
+    "linear_value_head_dim", "linear_num_key_heads",  "linear_num_value_heads",          "num_experts",
+    "num_experts_per_tok",   "moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob"};
+
 void complete_qwen3_next(ConfigReader& in) {
-  constexpr std::int64_t kExperts = 512, kActive = 10;
-  complete_qwen_experts(in, kExperts, kActive);
+  complete_qwen_experts(in);
   in.require_value("decoder_sparse_step", 1);
   in.require_value("mlp_only_layers", io::Json::array());
 }
@@ -49,6 +56,15 @@ const Family kQwen3Next{.name = "qwen3_next",
                         .architecture = "qwen3next",
                         .features = Features::own,
                         .has_other_parts = true,
+                        .defaults = R"({"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 5632,
+                                     "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 2,
+                                     "head_dim": 256, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+                                     "tie_word_embeddings": false, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+                                     "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+                                     "linear_num_value_heads": 32,
+                                     "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+                                     "num_experts_per_tok": 10, "num_experts": 512, "norm_topk_prob": true})",
+                        .shared_keys = kQwen3NextKeys,
                         .complete = complete_qwen3_next,
                         .finish = finish_qwen_hybrid,
                         .finish_gguf = read_qwen_experts,

@@ -20,7 +20,11 @@
 namespace headgate::models {
 namespace {
 
-constexpr double kSlidingBase = 1e4;  // of RoPE, where a file has none
+constexpr double kSlidingBase = 1e4;  // of RoPE, where a GGUF file has none
+// partial_rotary_factor stands in rope_parameters alone.
+constexpr std::array<std::string_view, 6> kStep3p5Keys{"layer_types",          "num_experts_per_tok",
+                                                       "swiglu_limits",        "moe_intermediate_size",
+                                                       "swiglu_limits_shared", "partial_rotary_factor"};
 
 constexpr std::array kStep3p5Renames{
     TensorRename{"self_attn.gate_proj.weight", "self_attn.g_proj.weight"},
@@ -71,7 +75,17 @@ void complete_dense_layers(ConfigReader& in, std::int64_t layers) {
   std::set<std::int64_t> sparse;
   if (types.is_array()) {
     for (std::int64_t i = 0; i < layers; ++i) {
-      if (types[static_cast<std::size_t>(i)] == "sparse") sparse.insert(i);
+      const io::Json& type = types[static_cast<std::size_t>(i)];
+      if (type != "sparse" && type != "dense") {
+        io::fail(in.path(), "mlp_layer_types has {}; only \"dense\" and \"sparse\" are supported", type.dump());
+      }
+      if (type == "sparse") sparse.insert(i);
+    }
+  } else if (listed.is_array()) {
+    for (const io::Json& layer : listed) {
+      std::int64_t at = 0;
+      in.read(at, "moe_layers_enum", layer);
+      sparse.insert(at);
     }
   } else if (listed.is_string()) {
     std::string text = listed.get<std::string>();
@@ -86,7 +100,9 @@ void complete_dense_layers(ConfigReader& in, std::int64_t layers) {
   }
   const std::int64_t first = sparse.empty() ? layers : *sparse.begin();
   for (std::int64_t i = first; i < layers; ++i) {
-    if (!sparse.contains(i)) io::fail(in.path(), "layer {} has no experts, but layer {} has", i, first);
+    if (sparse.contains(i)) continue;
+    io::fail(in.path(), "{}: layer {} has no experts, but layer {} has",
+             types.is_array() ? "mlp_layer_types" : "moe_layers_enum", i, first);
   }
   in.put("num_dense_layers", first);
 }
@@ -102,69 +118,94 @@ void complete_limits(ConfigReader& in, const char* key, std::int64_t layers) {
   if (clamps) in.put(key, limits);
 }
 
-/// Reads RoPE of both types of layers where a file has a base and a share for each layer.
+/// Reads RoPE of both types of layers: from rope_parameters, or from bases and shares that are one number, or a list of
+/// one for each layer.
 void complete_rope(ConfigReader& in, std::int64_t layers, const io::Json& types) {
-  const io::Json* base = in.find("rope_theta");
-  if (base == nullptr || !base->is_array()) {
-    in.put_default("rope_theta", kSlidingBase);
-    in.put_default("sliding_rope_theta", *in.find("rope_theta"));
-    in.ignore("partial_rotary_factors");
-    return;
-  }
-  const io::Json bases = list_of(in, "rope_theta", layers), shares = list_of(in, "partial_rotary_factors", layers);
+  const io::Json base = in.get("rope_theta"), shares = list_of(in, "partial_rotary_factors", layers);
+  const std::vector<std::string>& own = in.rope_types();
+  const io::Json bases = base.is_array() ? list_of(in, "rope_theta", layers) : io::Json();
   for (std::int64_t i = layers - 1; i >= 0; --i) {
     const auto at = static_cast<std::size_t>(i);
-    const std::string prefix = types[at] == "sliding_attention" ? "sliding_" : "";
-    in.put(prefix + "rope_theta", bases[at]);
+    const bool sliding = types.is_array() && types[at] == "sliding_attention";
+    if (!own.empty()) {
+      const std::string type = sliding ? "sliding_attention" : "full_attention";
+      if (std::find(own.begin(), own.end(), type) == own.end()) {
+        io::fail(in.path(), "rope_parameters has no {}, which layer_types has", type);
+      }
+      continue;
+    }
+    const std::string prefix = sliding ? "sliding_" : "";
+    in.put(prefix + "rope_theta", bases.is_array() ? bases[at] : base);
     if (shares.is_array()) in.put(prefix + "partial_rotary_factor", shares[at]);
   }
+  if (!in.has("rope_theta")) in.put("rope_theta", kSlidingBase);
+}
+
+/// Reads the query heads of layers with a window, which per_layer_config repeats.
+void complete_sliding_heads(ConfigReader& in, std::int64_t layers, const io::Json& types) {
+  constexpr const char* kHeads = "num_attention_heads";
+  const bool repeats = in.has("per_layer_config");
+  const io::Json other = in.take("attention_other_setting"), repeated = in.take("per_layer_config");
+  if (other.is_object() && other.contains(kHeads)) in.put_default("num_sliding_attention_heads", other[kHeads]);
+  in.put_default("num_sliding_attention_heads", in.get(kHeads));
+  const io::Json heads = in.take("num_sliding_attention_heads");
+  in.put("sliding_num_attention_heads", heads);
+  io::Json expected = io::Json::object();
+  for (std::int64_t i = 0; i < layers && types.is_array(); ++i) {
+    if (types[static_cast<std::size_t>(i)] == "sliding_attention") expected[std::to_string(i)] = {{kHeads, heads}};
+  }
+  if (!repeats || repeated == expected) return;
+  io::fail(in.path(),
+           "per_layer_config differs from num_sliding_attention_heads {} in the sliding_attention of layer_types",
+           heads.dump());
 }
 
 void complete_step3p5(ConfigReader& in) {
-  constexpr std::int64_t kHeadDim = 128, kExperts = 288, kActive = 8, kWidth = 1280;
   const std::int64_t layers = std::min(integer_or(in, "num_hidden_layers", 0), kMaxLayers);
   rename(in, {"num_attention_groups", "num_key_value_heads"});
-  rename(in, {"n_routed_experts", "moe_num_experts", "num_local_experts", "num_experts"});
+  rename(in, {"moe_num_experts", "n_routed_experts", "num_experts"});
+  in.require_value("num_local_experts", in.get("num_experts"));
   rename(in, {"moe_top_k", "num_experts_per_tok"});
-  rename(in, {"share_expert_dim", "share_expert_dims", "shared_expert_intermediate_size"});
-  rename(in, {"moe_router_scaling_factor", "route_scale"});
-  in.put_default("head_dim", kHeadDim);
-  in.put_default("rms_norm_eps", 1e-5);
-  in.put_default("num_experts", kExperts);
-  in.put_default("num_experts_per_tok", kActive);
-  in.put_default("moe_intermediate_size", kWidth);
-  in.put_default("shared_expert_intermediate_size", kWidth);
+  rename(in, {"share_expert_dims", "share_expert_dim", "shared_expert_intermediate_size"});
+  const io::Json scale = in.take("moe_router_scaling_factor");
+  if (!scale.is_null()) {
+    double value = 0.0;
+    in.read(value, "moe_router_scaling_factor", scale);
+    require_in(kPositive, "moe_router_scaling_factor", value);
+    in.put("route_scale", value);
+  }
   const io::Json types = list_of(in, "layer_types", layers);
   in.put("layer_types", types.is_null() ? io::Json::array() : types);
   complete_rope(in, layers, types);
-  complete_as_llama(in);
-  const io::Json other = in.take("attention_other_setting");
-  if (other.is_object() && other.contains("num_attention_heads")) {
-    in.put_default("num_sliding_attention_heads", other["num_attention_heads"]);
-  }
-  rename(in, {"num_sliding_attention_heads", "sliding_num_attention_heads"});
-  in.put("attention_window", integer_or(in, "sliding_window", 0));
+  complete_heads(in);
+  complete_sliding_heads(in, layers, types);
+  complete_window(in);
   complete_dense_layers(in, layers);
   for (const char* key : {"swiglu_limits", "swiglu_limits_shared"}) complete_limits(in, key, layers);
   in.put("expert_router", "sigmoid");
-  const io::Json scalar = in.take("query_pre_attn_scalar");
-  if (scalar.is_number() && scalar.get<double>() > 0.0)
-    in.put("attention_scale", 1.0 / std::sqrt(scalar.get<double>()));
+  constexpr const char* kScalar = "query_pre_attn_scalar";
+  const io::Json scalar = in.take(kScalar);
+  if (!scalar.is_null()) {
+    double value = 0.0;
+    in.read(value, kScalar, scalar);
+    require_in(kPositive, kScalar, value);
+    in.put("attention_scale", 1.0 / std::sqrt(value));
+  }
   in.require_value("gating", true);
   in.require_value("use_head_wise_attn_gate", true);
   in.require_value("use_bidirectional_attention", false);
   for (const char* key :
-       {"per_layer_config", "mtp_layer_types", "mtp_mlp_layer_types", "output_router_logits", "yarn_only_types",
-        "use_moe", "use_qk_norm", "zero_centered", "norm_expert_weight", "moe_every_n_layer", "use_moe_router_bias",
-        "moe_router_activation", "need_fp32_gate", "sink", "att_impl_type", "use_rope_layers"}) {
+       {"mtp_layer_types", "mtp_mlp_layer_types", "output_router_logits", "yarn_only_types", "use_moe", "use_qk_norm",
+        "zero_centered", "norm_expert_weight", "moe_every_n_layer", "use_moe_router_bias", "moe_router_activation",
+        "need_fp32_gate", "sink", "att_impl_type", "use_rope_layers"}) {
     in.ignore(key);
   }
 }
 
-void refuse_dense_limits(const Experts& e, const std::string& path) {
+void refuse_dense_limits(const Experts& e, const std::string& path, const char* limits, const char* layers) {
   for (std::int64_t i = 0; i < std::min<std::int64_t>(e.dense_layers, std::ssize(e.shared_limits)); ++i) {
     if (e.shared_limits[static_cast<std::size_t>(i)] == 0.0) continue;
-    io::fail(path, "a limit of the shared expert clamps layer {}, which has no experts", i);
+    io::fail(path, "{} clamps layer {}, which {} leaves without experts", limits, i, layers);
   }
 }
 
@@ -173,7 +214,7 @@ void finish(ConfigReader& in, FileConfig& out) {
   out.config.gate.site = layers::GateSite::g1;
   out.config.gate.grain = layers::GateGrain::headwise;
   out.further_layers = std::min(integer_or(in, "num_nextn_predict_layers", 0), kMaxLayers);
-  refuse_dense_limits(out.config.experts, in.path());
+  refuse_dense_limits(out.config.experts, in.path(), "swiglu_limits_shared", "mlp_layer_types or moe_layers_enum");
 }
 
 // --- GGUF --------------------------------------------------------------------------------------------------------
@@ -234,7 +275,7 @@ void finish_step3p5_gguf(GgufValues& in, DecoderConfig& config) {
   e.renormalise = in.boolean("expert_weights_norm", false) ? Switch::on : Switch::off;
   e.limits = limits_of(in, "swiglu_clamp_exp", config.layers);
   e.shared_limits = limits_of(in, "swiglu_clamp_shexp", config.layers);
-  refuse_dense_limits(e, in.file().path());
+  refuse_dense_limits(e, in.file().path(), "swiglu_clamp_shexp", "the lack of ffn_gate_inp.weight");
   in.require_value("expert_gating_func", kSigmoid);
   in.require_value("moe_every_n_layers", 1);
 }
@@ -247,6 +288,14 @@ const Family kStep3p5{.name = "step3p5",
                       .outer_name = "step3p7",
                       .features = Features::own,
                       .has_other_parts = true,
+                      .defaults = R"({"vocab_size": 128815, "hidden_size": 4096, "intermediate_size": 11264,
+                                      "num_hidden_layers": 45, "num_attention_heads": 64, "num_key_value_heads": 8,
+                                      "head_dim": 128, "max_position_embeddings": 128000, "rms_norm_eps": 1e-5,
+                                      "tie_word_embeddings": false, "num_experts_per_tok": 8, "n_routed_experts": 288,
+                                      "moe_intermediate_size": 1280, "share_expert_dim": 1280,
+                                      "sliding_window": null})",
+                      .shared_keys = kStep3p5Keys,
+                      .rope = RopeObject::by_layer_type,
                       .complete = complete_step3p5,
                       .finish = finish,
                       .finish_gguf = finish_step3p5_gguf,

@@ -22,9 +22,10 @@ bool boolean_or(ConfigReader& in, std::string_view key, bool otherwise) {
   return otherwise;
 }
 
-void complete_layer_types(ConfigReader& in, std::int64_t interval, LayerType other) {
+void complete_layer_types(ConfigReader& in, const char* key, std::int64_t interval, LayerType other) {
+  if (key != nullptr) interval = integer_or(in, key, interval);
   const std::int64_t layers = integer_or(in, "num_hidden_layers", 0);
-  if (interval < 1) io::fail(in.path(), "full attention in every {}th layer", interval);
+  if (interval < 1) io::fail(in.path(), "{} is {} but must be above 0", key, interval);
   io::Json types = io::Json::array();
   for (std::int64_t i = 0; i < std::min(layers, kMaxLayers); ++i) {
     types.push_back(std::string(word_of((i + 1) % interval == 0 ? LayerType::full_attention : other)));
@@ -33,15 +34,11 @@ void complete_layer_types(ConfigReader& in, std::int64_t interval, LayerType oth
 }
 
 void complete_qwen_hybrid(ConfigReader& in) {
-  constexpr std::int64_t kHeadDim = 256, kLinearDim = 128, kKeyHeads = 16, kValueHeads = 32, kInterval = 4;
-  in.put_default("head_dim", kHeadDim);
-  complete_as_llama(in);
-  in.put_default("partial_rotary_factor", 0.25);
-  complete_layer_types(in, integer_or(in, "full_attention_interval", kInterval), LayerType::linear_attention);
-  in.put_default("linear_key_head_dim", kLinearDim);
-  in.put_default("linear_value_head_dim", kLinearDim);
-  in.put_default("linear_num_key_heads", kKeyHeads);
-  in.put_default("linear_num_value_heads", kValueHeads);
+  constexpr std::int64_t kInterval = 4;
+  constexpr double kRopeShare = 0.25;
+  complete_heads(in);
+  if (!in.has("partial_rotary_factor")) in.put("partial_rotary_factor", kRopeShare);  // null: whole heads
+  complete_layer_types(in, "full_attention_interval", kInterval, LayerType::linear_attention);
   for (const char* key : {"mrope_section", "mrope_interleaved", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
                           "mamba_ssm_dtype", "output_router_logits", "router_aux_loss_coef"}) {
     in.ignore(key);
@@ -49,15 +46,8 @@ void complete_qwen_hybrid(ConfigReader& in) {
   in.require_value("attn_output_gate", true);
 }
 
-void complete_qwen_experts(ConfigReader& in, std::int64_t experts, std::int64_t active) {
-  constexpr std::int64_t kWidth = 512;
+void complete_qwen_experts(ConfigReader& in) {
   complete_qwen_hybrid(in);
-  in.put_default("moe_intermediate_size", kWidth);
-  in.put_default("shared_expert_intermediate_size", kWidth);
-  in.put_default("num_experts", experts);
-  in.put_default("num_experts_per_tok", active);
-  in.put_default("intermediate_size", in.get("moe_intermediate_size"));
-  in.put_default("norm_topk_prob", true);
   in.put("shared_expert_gate", true);
 }
 

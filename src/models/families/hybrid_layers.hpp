@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -20,14 +21,15 @@ std::int64_t integer_or(ConfigReader& in, std::string_view key, std::int64_t oth
 /// Returns the value of a key that is true or false; `otherwise` if it is missing or null.
 bool boolean_or(ConfigReader& in, std::string_view key, bool otherwise);
 
-/// Sets layer_types, where the file lacks them: full_attention in every `interval`th layer, else `other`.
-void complete_layer_types(ConfigReader& in, std::int64_t interval, LayerType other);
+/// Sets layer_types, where the file lacks them: full_attention in every Nth layer, else `other`. N is `interval`, or
+/// what `key` says, unless that is null.
+void complete_layer_types(ConfigReader& in, const char* key, std::int64_t interval, LayerType other);
 
 /// Sets what Qwen's models with layers of linear attention let a config.json lack, and accepts what does not matter.
 void complete_qwen_hybrid(ConfigReader& in);
 
 /// Does so for those with experts.
-void complete_qwen_experts(ConfigReader& in, std::int64_t experts, std::int64_t active);
+void complete_qwen_experts(ConfigReader& in);
 
 /// Sets what all of them have: zero-centred norms, and a gate of the attention output among the rows of q.
 void finish_qwen_hybrid(ConfigReader& in, FileConfig& out);

@@ -61,6 +61,20 @@ std::int64_t count_of(const std::vector<std::int64_t>& shape) {
   return count;
 }
 
+/// Returns whether two tensors have the same shape and numbers.
+bool same_numbers(const WeightFiles& files, const std::string& a, const std::string& b) {
+  if (*files.shape(a) != *files.shape(b)) return false;
+  const StoredTensor one = files.stored(a), other = files.stored(b);
+  if (one.format == other.format && one.scales == nullptr && other.scales == nullptr) {
+    const auto bytes = static_cast<std::size_t>(one.numel / one.format->numbers * one.format->bytes);
+    return std::memcmp(one.data, other.data, bytes) == 0;
+  }
+  std::vector<float> numbers(static_cast<std::size_t>(one.numel)), others(static_cast<std::size_t>(other.numel));
+  files.read(a, numbers.data());
+  files.read(b, others.data());
+  return numbers == others;
+}
+
 }  // namespace
 
 bool is_gguf(const std::string& path) {
@@ -97,6 +111,7 @@ ModelFile::ModelFile(const std::string& path) {
     family_ = file_.family;
     weights_ = open_safetensors(path);
     find_prefix();
+    untie_different_head();
   } else {
     gguf_ = std::make_shared<const io::GgufFile>(path);
     family_ = &family_of_gguf(*gguf_);
@@ -124,6 +139,15 @@ void ModelFile::find_prefix() {
     file_.prefix = names.prefix;
     file_.head = names.head;
   }
+}
+
+/// Uses a matrix of the logits that is in the file and differs from the embeddings, although the config ties them, as
+/// transformers does from version 5 on.
+void ModelFile::untie_different_head() {
+  const std::string embeddings = file_.prefix + "embed_tokens.weight";
+  const bool both = weights_->shape(file_.head) != nullptr && weights_->shape(embeddings) != nullptr;
+  if (file_.config.embeddings == Embeddings::separate || !both) return;
+  if (!same_numbers(*weights_, file_.head, embeddings)) file_.config.embeddings = Embeddings::separate;
 }
 
 void ModelFile::check_shape(const Parameter& parameter, const TensorPiece& at) const {

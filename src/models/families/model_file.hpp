@@ -91,6 +91,7 @@ class ModelFile {
 
  private:
   std::vector<TensorLocation> checked(const ParameterTable& table) const;
+  void untie_different_head();
   void report_read(const ParameterTable& table, const Parameter& parameter) const;
   TensorLocation stored(const Parameter& parameter) const;
   void check_shape(const Parameter& parameter, const TensorPiece& at) const;

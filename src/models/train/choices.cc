@@ -100,6 +100,13 @@ void apply_layer_types(DecoderConfig& config, const std::string& pattern) {
   linear.key_dim = linear.value_dim = config.head_dim;
 }
 
+/// Throws if --layer-types leaves no layer that has the window.
+void require_use_of_window(const DecoderConfig& config, const std::string& pattern) {
+  require(pattern.empty() || config.window == 0 || has_layer(config, LayerType::sliding_attention),
+          "{} {}: {} {} has no layer of sliding attention; write sliding for those with the window",
+          option_of<&DecoderConfig::window>(), config.window, kLayerTypesOption, io::printable(pattern));
+}
+
 /// Throws if options of a gate were given without a gate.
 void require_gate(const GateVariant& gate, const Given<kConfigKeys>& keys) {
   keys.for_each([&](const auto& row, const auto& slot) {
@@ -219,7 +226,9 @@ DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos, std::
   if (choices.keys.of<&GateVariant::bias_init>()) config.gate.bias = layers::GateBias::learned;
   if (!from_file) derive_sizes(config, choices.keys);
   apply_layer_types(config, choices.layer_types);
+  require_use_of_window(config, choices.layer_types);
   models::validate(config, models::NamesIn::command_line);
+  config = models::in_short(config);
   return choices.match_params ? models::match_params(config) : config;
 }
 

@@ -67,7 +67,12 @@ inline std::vector<DecoderConfig> mixed_families() {
   step.window = 2;
   step.sliding = {.heads = 6, .rope_base = 10.0, .rope_fraction = 0.7};
   step.gate = layers::parse_gate("g1-headwise");
-  return {qwen, olmo, gemma, trinity, step};
+  DecoderConfig long_trinity = trinity;
+  long_trinity.rope_scaling = layers::RopeScalingKind::yarn;
+  long_trinity.rope_original_seq_len = 4;
+  long_trinity.rope_high_freq_factor = 2.0;
+  long_trinity.sliding.rope_scaled = Switch::on;
+  return {qwen, olmo, gemma, trinity, long_trinity, step};
 }
 
 /// Has sinks, YaRN, biases and experts as gpt-oss.

@@ -196,12 +196,23 @@ TEST_F(GptOssTest, Config_OfTheModel_HasItsFeatures) {
 }
 
 TEST_F(GptOssTest, Config_WithoutRope_HasYarnOfTheRelease) {
-  config.erase("rope_scaling");
+  for (const Json& scaling : {Json(), Json::object()}) {
+    config["rope_scaling"] = scaling;
+    const DecoderConfig c = parse_config("config.json", config.dump());
+    EXPECT_EQ(c.rope_scaling, layers::RopeScalingKind::yarn);
+    EXPECT_EQ(c.rope_factor, 32.0);
+    EXPECT_EQ(c.rope_original_seq_len, 4096);
+    EXPECT_EQ(c.rope_truncate, Switch::off);
+  }
+  config["rope_parameters"] = Json::object();
+  EXPECT_EQ(parse_config("config.json", config.dump()).rope_scaling, layers::RopeScalingKind::none);
+}
+
+TEST_F(GptOssTest, Config_LayersAllOfFullAttention_HasNoWindow) {
+  config["layer_types"] = {"full_attention", "full_attention"};
   const DecoderConfig c = parse_config("config.json", config.dump());
-  EXPECT_EQ(c.rope_scaling, layers::RopeScalingKind::yarn);
-  EXPECT_EQ(c.rope_factor, 32.0);
-  EXPECT_EQ(c.rope_original_seq_len, 4096);
-  EXPECT_EQ(c.rope_truncate, Switch::off);
+  EXPECT_EQ(layer_config(c, 0).window, 0);
+  EXPECT_EQ(layer_config(c, 1).window, 0);
 }
 
 TEST_F(GptOssTest, Config_OtherThanTheModel_IsRefusedByName) {
@@ -212,7 +223,7 @@ TEST_F(GptOssTest, Config_OtherThanTheModel_IsRefusedByName) {
            {"quantization_config", {{"quant_method", "gptq"}}, "quant_method"},
            {"quantization_config", "mxfp4", "quant_method"},
            {"hidden_act", "gelu", "hidden_act is \"gelu\""},
-           {"swiglu_limit", -1.0, "swiglu_limits"}}) {
+           {"swiglu_limit", 0, "swiglu_limit is 0 but must be a finite number above 0"}}) {
     config = gpt_oss_json();
     config[key] = value;
     expect_refused(why);

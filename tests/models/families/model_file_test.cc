@@ -117,31 +117,51 @@ TEST_F(ModelFileTest, Key_Missing_HasTheDefaultOfTheFamily) {
   EXPECT_EQ(config.rope_base, 10000.0);
   EXPECT_EQ(config.embeddings, Embeddings::separate);
   json["model_type"] = "mistral";
+  json["num_key_value_heads"] = 2;
   EXPECT_EQ(parse_config("config.json", json.dump()).window, 4096);
   json["sliding_window"] = nullptr;
   EXPECT_EQ(parse_config("config.json", json.dump()).window, 0);
 }
 
+TEST_F(ModelFileTest, TiedEmbeddings_WithAnotherHead_UseIt) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    DecoderConfig separate = llama_config();
+    separate.embeddings = Embeddings::separate;
+    SavedModel model(separate);
+    const auto tie = [&] {
+      Json json = Json::parse(read_bytes(scratch / "m/config.json"));
+      json["tie_word_embeddings"] = true;
+      write_bytes(scratch / "m/config.json", json.dump());
+      return ModelFile(scratch / "m");
+    };
+    write_model(scratch / "m", {separate}, model.parameters, dtype);
+    EXPECT_EQ(tie().config(), separate);
+    EXPECT_EQ(tie().read().size(), model.parameters.size());
+    const Parameter &table = *model.table.find("model.embed_tokens.weight"),
+                    &head = *model.table.find("lm_head.weight");
+    std::copy_n(model.parameters.begin() + table.offset, table.count, model.parameters.begin() + head.offset);
+    write_model(scratch / "m", {separate}, model.parameters, dtype);
+    EXPECT_EQ(tie().config(), llama_config());
+  }
+}
+
 TEST_F(ModelFileTest, Feature_NotSupported_IsRefusedByName) {
   const Json llama = json_of(llama_config());
-  expect_key_refused(llama, "attention_bias", true, "attention_bias is true; only false is supported");
   expect_key_refused(llama, "mlp_bias", true, "mlp_bias is true");
   expect_key_refused(llama, "hidden_act", "gelu", "hidden_act is \"gelu\"; only \"silu\"");
   expect_key_refused(llama, "rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}},
                      "rope_type is \"dynamic\"; only");
-  expect_key_refused(llama, "rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}},
-                     "no original_max_position_embeddings, which yarn needs");
   expect_key_refused(llama, "rope_scaling",
                      {{"rope_type", "yarn"}, {"original_max_position_embeddings", 8}, {"low_freq_factor", 2.0}},
                      "unknown key 'low_freq_factor'");
   expect_key_refused(llama, "rope_interleaved", true, "rope_interleaved is true");
   expect_key_refused(llama, "quantization_config", {{"bits", 4}}, "unknown key 'quantization_config'");
   expect_key_refused(llama, "num_local_experts", 8, "unknown key 'num_local_experts'");
-  expect_key_refused(llama, "gate_site", "g1", "model_type is llama, which does not have this gate_site");
+  expect_key_refused(llama, "gate_site", "g1", "gate_site is not a key of model_type llama");
   expect_key_refused(llama, "model_type", "mixtral", "model_type is 'mixtral', not one of llama, mistral");
-  DecoderConfig qwen2 = llama_config();
-  qwen2.qkv_bias = QkvBias::learned;
-  expect_key_refused(json_of(qwen2), "use_sliding_window", true, "use_sliding_window is true");
+  expect_key_refused(llama, "use_sliding_window", true, "use_sliding_window is true");
+  expect_key_refused(llama, "layer_types", {"full_attention"}, "layer_types is not a key of model_type llama");
+  expect_key_refused(llama, "rope_scaling_factor", 2.0, "rope_scaling_factor is not a key of model_type llama");
   expect_key_refused(json_of(small_config()), "qkv_bias", true, "qkv_bias");
 }
 
@@ -161,11 +181,17 @@ TEST_F(ModelFileTest, FamilyOfMixedLayers_KeyThatItLacks_IsRefusedByName) {
                      "layer_types has 3 elements, not one for each of 2 layers");
   expect_key_refused(qwen, "linear_num_value_heads", 24, "linear_num_value_heads 24 is not a multiple of");
   expect_key_refused(of_type("qwen3_5_moe_text"), "num_experts_per_tok", 257, "num_experts_per_tok is 257, not from 1");
-  expect_key_refused(of_type("qwen3_next"), "mlp_only_layers", {0}, "mlp_only_layers is array; only [] is supported");
+  expect_key_refused(of_type("qwen3_next"), "mlp_only_layers", {0}, "mlp_only_layers is [0]; only [] is supported");
+  expect_key_refused(qwen, "route_scale", 2.0, "route_scale is not a key of model_type qwen3_5_text");
+  expect_key_refused(qwen, "full_attention_interval", 0, "full_attention_interval is 0 but must be above 0");
   expect_key_refused(of_type("step3p5"), "moe_layers_enum", "0", "layer 1 has no experts, but layer 0 has");
   Json gemma = of_type("gemma3_text");
   gemma["hidden_act"] = "gelu_pytorch_tanh";
   expect_key_refused(gemma, "final_logit_softcapping", 30.0, "final_logit_softcapping is 30.0; only null");
+  expect_key_refused(gemma, "rope_parameters", {{"rope_type", "default"}},
+                     "rope_parameters.rope_type is neither full_attention nor sliding_attention");
+  expect_key_refused(gemma, "rope_scaling", {{"type", "linear"}, {"factor", 8}}, "rope_scaling has no rope_type");
+  expect_key_refused(gemma, "sliding_window", nullptr, "sliding_window is null, but layer_types has sliding_attention");
   const Json outer = {{"model_type", "qwen3_5"}, {"text_config", qwen}};
   expect_key_refused(outer, "quantization_config", {{"bits", 4}}, "unknown key 'quantization_config'");
 }

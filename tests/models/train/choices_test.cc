@@ -167,6 +167,20 @@ TEST(MakeConfig, LayerTypes_WithLinearAttention_HasTheHeadsOfAttention) {
   EXPECT_EQ(make_config(choices, Task::text).linear, models::LinearLayers{});
 }
 
+TEST(MakeConfig, LayerTypes_NoneWithTheWindow_AreRefused) {
+  ModelChoices choices;
+  choices.layer_types = "attention";
+  EXPECT_TRUE(make_config(choices, Task::text).layer_types.empty());
+  choices.keys.of<&DecoderConfig::window>() = 8;
+  EXPECT_EQ(refusal([&] { make_config(choices, Task::text); }),
+            "--window 8: --layer-types attention has no layer of sliding attention; write sliding for those with the "
+            "window");
+  choices.layer_types = "3:1";
+  EXPECT_TRUE(refusal([&] { make_config(choices, Task::text); }).starts_with("--window 8: --layer-types 3:1 has no"));
+  choices.layer_types = "sliding";
+  EXPECT_EQ(make_config(choices, Task::text).window, 8);
+}
+
 TEST(MakeConfig, PartsOfAGate_WithoutAGate_AreRefused) {
   using layers::GateVariant;
   ModelChoices choices;

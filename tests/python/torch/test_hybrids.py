@@ -61,6 +61,13 @@ CONFIGS = {
         "mlp_activation": "gelu_tanh",
         "qk_norm": "none",
     },
+    "windows with scaled RoPE": {
+        "partial_rotary_factor": 0.0,
+        "sliding_rope_theta": 50.0,
+        "sliding_rope_scaled": True,
+        "rope_scaling_type": "linear",
+        "rope_scaling_factor": 4.0,
+    },
     "norms behind": {
         "norm_placement": "post",
         "qk_norm": "all_heads",
