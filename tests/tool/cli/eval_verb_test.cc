@@ -267,7 +267,7 @@ TEST_F(EvalVerbTest, Metrics_Chosen_AreGiven) {
   EXPECT_EQ(some.at("layers")[1].at("gate_mean"), all.at("layers")[1].at("gate_mean"));
   EXPECT_EQ(evaluated("run", {"--metrics", "loss_nats"}), evaluated("run", {"--metrics", "loss"})) << "a key of JSON";
   const std::string table = verb.eval("run", {"--metrics", "gate_below"}).out;
-  EXPECT_NE(table.find("\n             gate   gate\n            below  below\n     layer    0.1   0.01\n"),
+  EXPECT_NE(table.find("\n              gate    gate\n             below   below\n     layer     0.1    0.01\n"),
             std::string::npos)
       << "a heading says, downwards, what --metrics takes: " << table;
   EXPECT_EQ(table.find("perplexity"), std::string::npos) << table;
