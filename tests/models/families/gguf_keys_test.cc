@@ -56,7 +56,7 @@ Value strings(const std::vector<std::string>& elements) {
   return {GgufType::list, bytes};
 }
 
-constexpr std::size_t kLayers = 5;
+constexpr std::size_t kKeyedLayers = 5;
 
 /// Values of a type, of which at least one differs from what any file has.
 std::vector<std::vector<Value>> odd_values() {
@@ -64,8 +64,8 @@ std::vector<std::vector<Value>> odd_values() {
           {f32(0.375F), f32(2.5F)},
           {boolean(false), boolean(true)},
           {string("odd"), string("yarn")},
-          {list<std::uint32_t>(GgufType::u32, std::vector<std::uint32_t>(kLayers + 1, 7))},
-          {list<float>(GgufType::f32, std::vector<float>(kLayers + 1, 0.375F))},
+          {list<std::uint32_t>(GgufType::u32, std::vector<std::uint32_t>(kKeyedLayers + 1, 7))},
+          {list<float>(GgufType::f32, std::vector<float>(kKeyedLayers + 1, 0.375F))},
           {list<std::uint8_t>(GgufType::boolean, {1, 0, 1, 1, 0, 0}),
            list<std::uint8_t>(GgufType::boolean, {0, 1, 1, 0, 0, 0})},
           {strings({"a", "b"})}};
@@ -75,7 +75,7 @@ std::string file_bytes(const Values& values) {
   GgufBytes out;
   for (const auto& [key, value] : values) out.raw_value(key, value.type, value.bytes);
   out.f32_tensor("token_embd.weight", {1, 1}, {1.0F});
-  for (std::size_t layer = 2; layer <= kLayers; ++layer) {
+  for (std::size_t layer = 2; layer <= kKeyedLayers; ++layer) {
     out.f32_tensor("blk." + std::to_string(layer) + ".ffn_gate_inp.weight", {1}, {1.0F});
   }
   return out.bytes();
@@ -83,7 +83,7 @@ std::string file_bytes(const Values& values) {
 
 /// The values of a small file of an architecture.
 Values base_values(const std::string& arch) {
-  std::map<std::string, Value> own{{"block_count", u32(kLayers)},
+  std::map<std::string, Value> own{{"block_count", u32(kKeyedLayers)},
                                    {"context_length", u32(64)},
                                    {"embedding_length", u32(16)},
                                    {"feed_forward_length", u32(24)},
@@ -110,7 +110,7 @@ Values base_values(const std::string& arch) {
     own["rope.dimension_count"] = u32(8);
   }
   if (step) {
-    own["block_count"] = u32(kLayers + 1);
+    own["block_count"] = u32(kKeyedLayers + 1);
     own["nextn_predict_layers"] = u32(1);
     own["expert_shared_feed_forward_length"] = u32(12);
     own["attention.head_count"] = list<std::uint32_t>(GgufType::u32, {8, 12, 12, 12, 8, 12});

@@ -135,7 +135,10 @@ FAMILIES = {
         ROPES,
     ),
     "gemma3": Family(
-        t.Gemma3TextConfig, t.Gemma3ForCausalLM, {**WINDOW, "query_pre_attn_scalar": 20}, ({"rope_parameters": BY_TYPE},)
+        t.Gemma3TextConfig,
+        t.Gemma3ForCausalLM,
+        {**WINDOW, "query_pre_attn_scalar": 20},
+        ({"rope_parameters": BY_TYPE},),
     ),
     "gpt_oss": Family(
         t.GptOssConfig,

@@ -443,7 +443,6 @@ class XrayChecks(in_browser.Checks):
         marked = self.browser.value("$$('#tokens [aria-selected=true]').length")
         self.hold("Enter takes the mark away again", marked == 0, marked)
 
-
     def colours_of_text(self, model):
         """Checks that a colour means the same in every text: it follows the weight, not its share of the largest."""
         self.browser.click("[data-scope='head']")
