@@ -82,7 +82,7 @@ def test_package_older_than_its_floor_is_named(found, fits, monkeypatch):
 @pytest.mark.parametrize(
     "package, code, message",
     (
-        ("pandas", "headgate.Evaluation({}, [], [], 1).frame()", "frame() needs pandas"),
+        ("pandas", "headgate.Evaluation({}, [], [], 1, 1).frame()", "frame() needs pandas"),
         ("pandas", "headgate.Run('r', [], None, [], {}).frame()", "frame() needs pandas"),
         ("matplotlib", "headgate.plot.curves()", "headgate.plot needs matplotlib"),
         ("torch", "import headgate.torch", "headgate.torch needs torch"),

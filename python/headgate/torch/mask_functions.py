@@ -62,7 +62,7 @@ def is_causal(mask_function: MaskFunction, window: int | None) -> bool:
 def numbers_of(mask_function: MaskFunction, window: int | None) -> Tensor | None:
     """Returns the number of each token's sequence in its row, (B,T), if `mask_function` is what transformers make for
     packed causal rows with this window. Returns None for other functions, which may have more rules."""
-    parts = getattr(mask_function, "headgate_parts", ())
+    parts: tuple[Any, ...] = getattr(mask_function, "headgate_parts", ())
     if len(parts) != 2:
         return None
     for packed, rule in (parts, parts[::-1]):

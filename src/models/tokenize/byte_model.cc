@@ -51,7 +51,9 @@ bool trained_after_bos(const std::string& state) {
 ByteText byte_text_of(const std::string& directory) {
   if (is_there(directory + "/tokenizer.json")) return ByteText::none;
   const std::string path = directory + "/config.json", state = directory + "/trainer_state.json";
-  const Json config = object_in(path);
+  const Json file = object_in(path);
+  const auto text = file.find("text_config");  // of a model with images
+  const Json& config = text != file.end() && text->is_object() ? *text : file;
   const auto vocab = config.find("vocab_size");
   const bool has_vocab = vocab != config.end() && vocab->is_number_unsigned();
   const std::uint64_t tokens = has_vocab ? vocab->get<std::uint64_t>() : kBytes + 1;

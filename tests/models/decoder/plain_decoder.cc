@@ -151,6 +151,7 @@ class Plain {
       if (scaling.truncate) from = std::floor(from), to = std::ceil(to);
       from = std::max(from, 0.0);
       to = std::min(to, 2.0 * static_cast<double>(half) - 1.0);
+      if (from == to) to += 0.001;  // as transformers
       const double slowed = std::clamp((static_cast<double>(i) - from) / (to - from), 0.0, 1.0);
       return f * (1.0 - slowed) + f / scaling.factor * slowed;
     }

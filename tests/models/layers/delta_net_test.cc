@@ -318,7 +318,8 @@ TEST(DeltaNetShapeOf, ImpossibleSizes_AreRefused) {
 
 // --- threads, storage, overrides, statistics ---------------------------------------------------------------------
 
-TEST(DeltaNetPass, TwoThreads_LargerLayer_GiveTheSameBits) {
+/// Products of matrices may sum in another order on more threads, as oneDNN's do with AVX2.
+TEST(DeltaNetPass, TwoThreads_LargerLayer_AgreeWithinRounding) {
   Random random(38);
   DeltaNetShape shape{.B = 2, .T = 80, .C = 96, .Hk = 2, .Hv = 4, .D = 32, .Dv = 48};
   const Sample s(random, shape);
@@ -332,7 +333,17 @@ TEST(DeltaNetPass, TwoThreads_LargerLayer_GiveTheSameBits) {
     all.insert(all.end(), gradients.values.begin(), gradients.values.end());
     return all;
   };
-  EXPECT_EQ(pass(1), pass(2));
+  const std::vector<std::vector<float>> one = pass(1), two = pass(2);
+  ASSERT_EQ(one.size(), two.size());
+  for (std::size_t n = 0; n < one.size(); ++n) {
+    ASSERT_EQ(one[n].size(), two[n].size());
+    float largest = 0.0F, difference = 0.0F;
+    for (std::size_t i = 0; i < one[n].size(); ++i) {
+      largest = std::max(largest, std::abs(one[n][i]));
+      difference = std::max(difference, std::abs(one[n][i] - two[n][i]));
+    }
+    EXPECT_LE(difference, 1e-5F * largest) << "tensor " << n;
+  }
 }
 
 TEST(DeltaNetPass, MatricesInBf16_AreThoseOfTheirRoundedValues) {
