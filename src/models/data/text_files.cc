@@ -14,7 +14,6 @@
 #include "models/data/run_files.hpp"
 #include "models/io/file_error.hpp"
 #include "models/io/input_file.hpp"
-#include "models/io/missing_file.hpp"
 
 namespace headgate::train {
 
@@ -95,7 +94,6 @@ std::vector<std::string> files_below(const std::string& directory, const FileCho
       (log ? left_out.runs : taken ? out : left_out.unmatched).push_back(path.string());
     }
   }
-  if (error == std::errc::no_such_file_or_directory) io::fail<io::MissingFile>(read, "{}", error.message());
   if (error) io::fail(read, "cannot read: {}", error.message());
   std::sort(out.begin(), out.end());
   for (auto* list : {&left_out.runs, &left_out.unmatched, &left_out.unreachable}) std::sort(list->begin(), list->end());

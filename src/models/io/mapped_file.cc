@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/io/mapped_file.hpp"
+#include "models/io/missing_file.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -70,6 +71,7 @@ struct Descriptor {
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   struct stat facts {};
+  if (file.number < 0 && errno == ENOENT) fail<MissingFile>(path, "cannot read: {}", std::strerror(errno));
   if (file.number < 0 || ::fstat(file.number, &facts) != 0) fail(path, "cannot read: {}", std::strerror(errno));
   if (!S_ISREG(facts.st_mode)) fail(path, "not a regular file");
   device_ = facts.st_dev;
