@@ -16,6 +16,7 @@ fail() {
 said=$(tr -s '[:space:]' ' ' <"$work.log")
 wanted="headgate needs Highway, fmt, which CMake does not find. On Debian: apt-get install libhwy-dev libfmt-dev"
 [[ "$said" == *"$wanted"* ]] || fail "the message names neither all packages nor how to install them: $said"
+listed=$("$source/scripts/setup.sh" --list build)
 for package in libhwy-dev libfmt-dev; do
-  "$source/scripts/setup.sh" --list build | grep -qx "$package" || fail "the group build of packages.txt has no $package"
+  grep -qx "$package" <<<"$listed" || fail "the group build of packages.txt has no $package"
 done

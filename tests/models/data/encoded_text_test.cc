@@ -61,8 +61,8 @@ std::string tokenizer_json(std::int32_t end, bool bos) {
           : "";
   return fmt::format(R"({{"added_tokens": [{{"id": {}, "content": "<|endoftext|>", "special": true}}],)"
                      R"( "pre_tokenizer": {{"type": "ByteLevel", "add_prefix_space": false}}, {})"
-                     R"("model": {{"type": "BPE", "vocab": {{{}"ab": 26, "Ġ": 27}}, "merges": ["a b"]}}}})",
-                     end, post, vocab);
+                     R"("model": {{"type": "BPE", "vocab": {{{}"ab": 26, "Ġ": 27, "<|endoftext|>": {}}}, "merges": ["a b"]}}}})",
+                     end, post, vocab, end);
 }
 
 class EncodedText : public ::testing::Test {

@@ -213,7 +213,6 @@ TEST_F(GenerateVerb, Arguments_Bad_AreRefusedOnOneLine) {
   expect_refusal({"--prompt-file", path("empty")}, "the prompt has no tokens");
   expect_refusal({"--prompt", "a", "--chat"}, "the model has no chat template");
   expect_refusal({"--prompt", "a", "--system", "b"}, "--system needs --chat");
-  expect_refusal({"--prompt", "a", "--chat", "--special-tokens"}, "--special-tokens is not for --chat");
   expect_refusal({"--prompt", "a", "--top-k", "5"}, "need a --temperature above 0");
   expect_refusal({"--prompt", "a", "--top-p", "0.5"}, "need a --temperature above 0");
   expect_refusal({"--prompt", "a", "--temperature", "-1"}, "temperature is -1 but must be at least 0");

@@ -23,7 +23,7 @@ constexpr const char* kTokenizer =
     R"( "add_prefix_space": false}, "post_processor": {"type": "TemplateProcessing", "single":)"
     R"( [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}], "special_tokens":)"
     R"( {"<s>": {"id": "<s>", "ids": [4], "tokens": ["<s>"]}}}, "model": {"type": "BPE", "vocab":)"
-    R"( {"a": 0, "b": 1, "Ġ": 2, "ab": 3, "Ġa": 5}, "merges": ["a b", "Ġ a"]}})";
+    R"( {"a": 0, "b": 1, "Ġ": 2, "ab": 3, "<s>": 4, "Ġa": 5}, "merges": ["a b", "Ġ a"]}})";
 
 class TokenizeVerb : public ::testing::Test {
  protected:

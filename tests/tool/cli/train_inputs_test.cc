@@ -149,7 +149,7 @@ TEST_F(InputsTest, ResumedRun_WithMoreSteps_NotesTheLearningRate) {
   // A cosine from 0.002 to a tenth of it, at 12/20 and 12/40 of its way.
   const Outcome longer = verb.resume("run", {"--steps", "40", "--stop-at", "12"});
   ASSERT_EQ(longer.status, 0) << longer.err;
-  expect_said(longer.err,
+  expect_said(longer.out + longer.err,
               "the learning rate of step 12 is 0.00163, not 0.000822: its schedule ends at step 40, not 20\n");
 }
 

@@ -277,7 +277,7 @@ TEST_F(TrainVerbTest, Arguments_Bad_AreRefused) {
   refused({"--lr", "nan"}, "lr is nan");
   refused({"--beta2", "1"}, "beta2 is 1");
   refused({"--vocab", "255"}, "vocab is 255");
-  refused({"--data", verb.path("missing")}, "missing: cannot read");
+  refused({"--data", verb.path("missing")}, "missing: No such file or directory");
   refused({"--data", ""}, "--data");
   refused({"--batch", "0"}, "--batch");
   refused({"--threads", "0"}, "--threads");
