@@ -32,6 +32,9 @@ using Figures = std::vector<const Figure*>;
 
 std::string shown_name(const EvaluatedModel& model) { return console::terminal_text(model.name); }
 
+// Of figures of heads, some of which have no column in the table of layers.
+constexpr int kLeastDecimals = 3;
+
 /// Formats a cell, "-" if there is no figure.
 std::string cell(std::optional<double> value, int decimals) {
   const bool is_nan = value && std::isnan(*value);  // whose sign says nothing
@@ -122,7 +125,7 @@ std::string heads_text(const metrics::Report& report) {
       lines += fmt::format("{:>6}", layer);
       for (const FigureRow& row : report.heads[layer]) {
         any = any || row.find(*figure);
-        lines += fmt::format(" {:>{}}", cell(row.find(*figure), figure->decimals), kWidth);
+        lines += fmt::format(" {:>{}}", cell(row.find(*figure), std::max(figure->decimals, kLeastDecimals)), kWidth);
       }
       lines += '\n';
     }
