@@ -21,7 +21,8 @@ namespace {
 bool is_text(const std::string& path) {
   constexpr std::size_t kBeginning = 4096;  // bytes
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored) || path.ends_with(".json") || path.ends_with(".safetensors") || models::is_gguf(path))
+  if (!std::filesystem::is_regular_file(path, ignored) || path.ends_with(".json") || path.ends_with(".safetensors") ||
+      models::is_gguf(path))
     return false;
   const io::InputFile file(path);
   std::string beginning(std::min(kBeginning, file.size()), '\0');

@@ -59,10 +59,11 @@ std::string tokenizer_json(std::int32_t end, bool bos) {
                         R"( {{"id": "E", "ids": [{}], "tokens": ["<|endoftext|>"]}}}}}}, )",
                         end)
           : "";
-  return fmt::format(R"({{"added_tokens": [{{"id": {}, "content": "<|endoftext|>", "special": true}}],)"
-                     R"( "pre_tokenizer": {{"type": "ByteLevel", "add_prefix_space": false}}, {})"
-                     R"("model": {{"type": "BPE", "vocab": {{{}"ab": 26, "Ġ": 27, "<|endoftext|>": {}}}, "merges": ["a b"]}}}})",
-                     end, post, vocab, end);
+  return fmt::format(
+      R"({{"added_tokens": [{{"id": {}, "content": "<|endoftext|>", "special": true}}],)"
+      R"( "pre_tokenizer": {{"type": "ByteLevel", "add_prefix_space": false}}, {})"
+      R"("model": {{"type": "BPE", "vocab": {{{}"ab": 26, "Ġ": 27, "<|endoftext|>": {}}}, "merges": ["a b"]}}}})",
+      end, post, vocab, end);
 }
 
 class EncodedText : public ::testing::Test {

@@ -69,8 +69,9 @@ inline std::vector<DecoderConfig> mixed_families() {
   step.gate = layers::parse_gate("g1-headwise");
   DecoderConfig long_trinity = trinity;
   long_trinity.rope_scaling = layers::RopeScalingKind::yarn;
-  long_trinity.rope_original_seq_len = 4;
-  long_trinity.rope_high_freq_factor = 2.0;
+  long_trinity.rope_original_seq_len = 8;
+  long_trinity.rope_low_freq_factor = 0.3;
+  long_trinity.rope_high_freq_factor = 1.0;
   long_trinity.sliding.rope_scaled = Switch::on;
   return {qwen, olmo, gemma, trinity, long_trinity, step};
 }

@@ -100,7 +100,8 @@ TEST(Resuming, Resume_FixedSettingChanged_IsRefused) {
       EXPECT_EQ(refused, "") << row.key;
     } else {
       EXPECT_TRUE(refused.starts_with(std::string(row.option) + " ")) << refused;
-      EXPECT_TRUE(refused.ends_with(", and cannot change on --resume") || refused.ends_with("omit it on --resume")) << refused;
+      EXPECT_TRUE(refused.ends_with(", and cannot change on --resume") || refused.ends_with("omit it on --resume"))
+          << refused;
     }
   });
   RunChoices same;

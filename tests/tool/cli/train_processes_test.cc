@@ -123,7 +123,8 @@ TEST_F(TrainProcessesTest, Run_Refused_PrintsOneLineAndWritesNothing) {
     EXPECT_FALSE(std::filesystem::exists(verb.path("run")));
   };
   expect_refused(train(4, "run"), "batch 6 is not a multiple of the number of processes, 4");
-  expect_refused(train(2, "run", {"--data", verb.path("missing")}), "--data " + verb.path("missing") + ": No such file");
+  expect_refused(train(2, "run", {"--data", verb.path("missing")}),
+                 "--data " + verb.path("missing") + ": No such file");
   // One process has another text.
   const std::string own_text = "--data " + verb.text() + "$OMPI_COMM_WORLD_RANK";
   for (const char* rank : {"0", "1"}) testing::write_bytes(verb.text() + rank, testing::prose(4000) + rank);

@@ -414,8 +414,7 @@ TEST_F(XrayVerbTest, Hybrid_BesideAnother_HasBothKindsOfLayers) {
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_NE(text.out.find("hybrid: layers, and how many tokens back they look on average\n"), std::string::npos);
   EXPECT_EQ(text.out.find("gated: layers"), std::string::npos) << "its layers are alike";
-  for (const char* row :
-       {" linear_attention ", " sliding_attention ", " full_attention "}) {
+  for (const char* row : {" linear_attention ", " sliding_attention ", " full_attention "}) {
     EXPECT_NE(text.out.find(row), std::string::npos) << row << text.out;
   }
   const Outcome eval = testing::headgate(
