@@ -58,7 +58,7 @@ struct LinearAttentionStatistics {
   TensorView absolute_sum{};  ///< Σⱼ |a_tj|
   TensorView weight_sum{};    ///< Σⱼ a_tj
 
-  // Means of those over the queries of a sequence but its first, which reads no other token; 0 of none: (N,Ho,1,1).
+  // Means of the figures above over all queries but query 0, which reads no other token: (N,Ho,1,1). 0 without one.
   TensorView mean_first{};
   TensorView mean_first_share{};
   TensorView mean_reach{};

@@ -49,8 +49,8 @@ constexpr const char* wanted() {
   return nullptr;
 }
 
-/// The end of the message about an argument `name` that a function lacks, "; did you mean …?": the one of `known` that
-/// does what this name does in other libraries, or whose name is near. Empty where there is none.
+/// Returns a suggestion for an unknown argument `name`, such as "; did you mean …?": an entry of `known` that has the
+/// same meaning in other libraries, or is spelled alike. Returns an empty string if there is none.
 std::string meant_instead_of(std::string_view name, const std::vector<std::string_view>& known);
 
 /// "Literal['a', 'b']", the type of an argument that takes the words "a, b".

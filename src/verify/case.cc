@@ -340,7 +340,8 @@ bool Case::bias_is_read(std::int64_t b, std::int64_t i, std::int64_t j) const {
 /// Whether mask and bias hide column j from all rows.
 bool Case::column_is_hidden(std::int64_t j) const { return spec_.huge_hidden_keys && j % 5 == 3; }
 
-/// Whether no query of the sequences that read key j sees it: by mask or bias, by causality or the window.
+/// Returns whether the mask, the bias, causality or the window hide key j from all queries of the sequences that use
+/// it.
 bool Case::key_is_hidden(std::int64_t b, std::int64_t j) const {
   if ((mask_.present() || bias_.present()) && column_is_hidden(j)) return true;
   if (spec_.page > 0 && !query_offsets_.present()) return false;

@@ -15,7 +15,7 @@ MaskFunction = Callable[..., Any]
 
 _make_window = masking_utils.sliding_window_causal_mask_function
 _make_packed = masking_utils.packed_sequence_mask_function
-# Older versions join the rule itself with the packed sequences.
+# Older versions of transformers combine the causal rule and the packed sequences by and_masks.
 _make_remapped = getattr(masking_utils, "remap_positions_for_packed_sequence", None)
 _join = masking_utils.and_masks
 

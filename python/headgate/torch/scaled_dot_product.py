@@ -219,7 +219,7 @@ def _rules(query: Tensor, attn_mask: Tensor | None, is_causal: bool, sizes: Size
 
 
 def _zeros(shape: tuple[int, ...], query: Tensor, tensors: list[Tensor]) -> Tensor:
-    """Zeros of the result's dtype, through which `tensors` have zero gradients."""
+    """Returns zeros of the result's dtype that depend on `tensors`, whose gradients are zeros then and not None."""
     cast = torch.is_autocast_enabled("cpu") and query.dtype != torch.float64
     y = torch.zeros(shape, dtype=torch.get_autocast_dtype("cpu") if cast else query.dtype, device=query.device)
     for x in tensors:

@@ -23,8 +23,8 @@ using io::printable;
 
 constexpr int kMaxDepth = 8;
 
-// Keys that change what a family computes, each with the values that this decoder supports. A family that reads one of
-// them itself takes it.
+// Lists keys that change what a family computes, each with the values that this decoder supports. They are not checked
+// where a family reads the key itself.
 struct FixedKey {
   const char* key;
   std::vector<Json> values;
@@ -53,7 +53,7 @@ constexpr std::array kIgnored{
     "chunk_size_feed_forward",
     // Heads of classifiers.
     "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params",
-    // Training alone: `headgate train` drops nothing.
+    // Dropout acts in training only, and `headgate train` has none.
     "attention_dropout",
     // Texts and generation.
     "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "max_sequence_length",
@@ -301,7 +301,7 @@ void ConfigReader::take_rope(const std::string& object, const Json& parameters) 
   if (type != "default") complete_scaling(object, parameters, type);
 }
 
-/// Sets a number of the scaling. Throws if it is missing.
+/// Reads one number of RoPE's scaling. Throws if it is missing.
 void ConfigReader::take_scaling_number(const std::string& object, const Json& parameters, const char* from,
                                        const char* to) {
   if (!parameters.contains(from)) {

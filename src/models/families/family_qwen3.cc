@@ -25,7 +25,7 @@ void finish(ConfigReader& in, FileConfig& out) {
     out.layout = GateLayout::per_group;
   }
   if (in.find("use_qk_norm") != nullptr && !boolean_or(in, "use_qk_norm", false)) out.config.qk_norm = QkNorm::none;
-  // Biases of a gate would stand among those of q.
+  // Where q_proj holds the gate's rows too, its bias would hold the gate's bias, which this decoder does not read.
   if (out.layout == GateLayout::separate) read_attention_bias(in, out.config);
   in.require_value("qkv_bias", false);
 }

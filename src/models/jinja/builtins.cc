@@ -119,7 +119,7 @@ Value items_of(const Value& value, Budget& budget) {
   return Value(std::move(out));
 }
 
-/// Returns value.a.b of "a.b", by items first.
+/// Follows a dotted path: for "a.b" it returns value.a.b. Each step looks up an item first, then an attribute.
 Value path_of(const Value& value, const Value& path) {
   const std::string* names = path.string();
   if (names == nullptr) refuse("an attribute's name is {}", path.kind());
@@ -209,7 +209,7 @@ Value map(const Call& call) {
   return Value(std::move(out));
 }
 
-/// Keeps the elements whose test, or the test of an attribute, is `wanted`.
+/// Keeps the elements for which the test returns `wanted`. It tests the element, or one of its attributes.
 Value kept(const Call& call, bool of_attribute, bool wanted) {
   List out;
   Arguments tests = call.all, rest;
@@ -507,7 +507,7 @@ Value raise(const Call& call) { refuse("{}", text_of(call.arguments[0])); }
 
 Value date(const Call& call) {
   const std::string& format = call.text(0);
-  // Python has its own meanings of these.
+  // Python reads these letters differently from C.
   for (const char letter : {'f', 'z', 'Z', ':'}) {
     if (format.find(std::string("%") + letter) != std::string::npos)
       refuse("strftime_now of '%{}' is not supported", letter);

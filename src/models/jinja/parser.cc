@@ -105,7 +105,7 @@ class Parser {
 
   // --- statements
 
-  /// Parses statements up to a tag that begins with one of `ends`, of which it takes {%.
+  /// Parses statements up to a tag that begins with one of `ends`. Consumes only the {% of that tag.
   Node block(Words ends) {
     const Nested nested(depth_);
     Node out = make(NodeKind::block, "");
@@ -140,7 +140,7 @@ class Parser {
     }
   }
 
-  /// Parses what a statement's end closes, which loops around it cannot be left from.
+  /// Parses the body of a statement up to its end tag. `break` in it cannot leave a loop outside the statement.
   Node closed_body(std::string_view end) {
     const Nested scope(scopes_);
     const int loops = std::exchange(loops_, 0);

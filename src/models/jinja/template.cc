@@ -17,7 +17,7 @@ namespace headgate::jinja {
 namespace {
 
 constexpr std::size_t kMostMessageBytes = 400;
-constexpr int kMostNested = 512;  ///< statements and expressions in hand, for the stack
+constexpr int kMostNested = 512;  ///< nested statements and expressions; bounds the call stack
 constexpr int kMostCalls = 64;    ///< macros within macros
 
 /// Runs work(line), and turns a Refusal into an Error with that line.
@@ -169,7 +169,7 @@ class Renderer {
   }
 
   void output(const Node& node, std::string& out) {
-    // Marks text as HTML, which matters to operators on it alone.
+    // `safe` marks text as HTML. That has no effect on text that is written out, only on operators.
     const bool safe = node.kind == NodeKind::filter && node.name == "safe";
     write(out, text_of(value(safe ? node.children[0] : node)));
   }

@@ -15,9 +15,8 @@ void remove_unfinished_files_on_signals();
 /// reports, instead of a signal that ends the process.
 void report_files_too_large();
 
-/// After this call, reading a mapped file that another process has shortened ends the process as an error of that file
-/// does: with the line "WHO: PATH: became shorter …", without unfinished files, with kLostFileStatus. Otherwise SIGBUS
-/// would end it without a message. `who` must stay valid.
+/// Reading a mapped file that another process has shortened raises SIGBUS. After this call, the process then prints
+/// "WHO: PATH: became shorter …", removes its unfinished files and exits with kLostFileStatus. `who` must stay valid.
 void report_lost_files(const char* who);
 
 /// After this call, writing to a closed pipe is an error of the write instead of a signal that ends the process, and

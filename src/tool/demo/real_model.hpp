@@ -22,7 +22,7 @@ std::vector<std::string> page_paths(const std::string& directory);
 /// Makes the directory of the pages, if one is given. Throws Error if pages cannot be written to it.
 void prepare_pages(const XrayRequest& wanted);
 
-/// Shows the X-ray of a given model: what its figures say about sinks, the figures, and a page. Throws Error,
+/// Shows the X-ray of a given model: its verdict on sinks, its figures, and where its HTML page is. Throws Error,
 /// io::FileError and io::WriteError.
 void show_real_model(const std::string& model, const XrayRequest& wanted);
 

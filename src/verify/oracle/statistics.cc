@@ -211,7 +211,7 @@ class Pass {
     }
   }
 
-  /// Σᵢ p_ij, of the queries that means are over or of all.
+  /// Σᵢ p_ij over all queries, or over those of which means are taken.
   BoundedSum received(std::int64_t j, bool by_counted = false) const {
     BoundedSum sum(roundoff_);
     if (j >= S_) return sum;

@@ -96,8 +96,8 @@ class KeyScans {
     }
   }
 
-  /// Both scans of a chunk, from the last chunk to the first. The gradient of a decay is the product of the state that
-  /// a token meets with that state's gradient: scan 3 copies the one for scan 4, which has the other.
+  /// Runs scans 3 and 4 of each chunk, from the last chunk to the first. The gradient of a decay is the product of the
+  /// state before a token and that state's gradient. Scan 3 saves the states; scan 4 has the gradients, and multiplies.
   void run_by_chunks() {
     load_states(p_.incoming.dstate);
     for (std::int64_t c = chunks_; c-- > 0 && !cancellation_.requested();) {
@@ -305,8 +305,8 @@ class KeyScans {
     sum.store(dk);
   }
 
-  /// The gradient of a decay, of step n of the reverse scan: the product with the factors of the state that the token
-  /// meets and of its gradient.
+  /// Writes the gradient of the decay at step n of the reverse scan. `product` is that of the state before the token
+  /// and of that state's gradient, both without their factors F.
   template <std::int64_t kVectors>
   HWY_INLINE void write_ddecay(Row<kVectors> product, std::int64_t n, std::int64_t token, std::int64_t first) {
     const DecayFactors<T>& factors = b_.forward.factors;

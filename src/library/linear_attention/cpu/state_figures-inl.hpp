@@ -24,7 +24,7 @@ inline double mean_of(double total, std::int64_t count) {
   return count == 0 ? 0.0 : total / static_cast<double>(count);
 }
 
-/// The queries of a sequence that means are over: all but query 0.
+/// Counts the queries over which means are taken: all but query 0.
 inline std::int64_t counted_queries(const TokenRange& s) { return std::max<std::int64_t>(s.T - 1, 0); }
 
 /// A sum that also sums what its additions lose to rounding: of tokens that are all alike, errors would add up.

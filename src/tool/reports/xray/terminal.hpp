@@ -19,9 +19,9 @@ std::string list_text();
 /// Returns what the figures of each model say, a paragraph for each.
 std::string verdicts_text(const std::vector<ModelXray>& models);
 
-/// Returns the verdicts; the figures of the whole models side by side; a table of the layers of each model whose layers
-/// differ; and for each model small maps with a row a layer and a cell a head. If heads or layers were overridden, it
-/// also shows how the loss changed.
+/// Returns the verdicts and the figures of whole models side by side. Each model whose layers differ adds a table of
+/// its layers. Each model adds small maps, with one row per layer and one cell per head. If heads or layers were
+/// overridden, it also shows how the loss changed.
 std::string headline_text(const std::vector<ModelXray>& models, MapStyle style);
 
 }  // namespace headgate::xray

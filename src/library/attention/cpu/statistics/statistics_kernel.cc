@@ -545,7 +545,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Writes the figures of the tile's queries, and sums those that means are over.
+  /// Writes the figures of the tile's queries. Sums those of the queries over which means are taken.
   void finish_rows() const {
     for (std::int64_t r = 0; r < count_; ++r) {
       const std::array<double, kRowFigures> figures = figures_of(r);
