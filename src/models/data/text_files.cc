@@ -72,8 +72,7 @@ std::vector<std::string> files_below(const std::string& directory, const FileCho
   std::vector<std::string> out;
   std::error_code error;
   std::string read = directory;  // the directory that is read next
-  fs::recursive_directory_iterator entry(directory, error);
-  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+  for (fs::recursive_directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
     const fs::path path = entry->path();
     std::error_code unknown;  // for instance of a link that leads nowhere
     const bool is_directory = entry->is_directory(unknown);

@@ -9,6 +9,7 @@
 #include "models/evaluate/attention_call.hpp"
 #include "models/evaluate/gates.hpp"
 #include "models/evaluate/layer_heads.hpp"
+#include "models/evaluate/mean.hpp"
 #include "models/layers/cross_entropy.hpp"
 
 namespace headgate::metrics {

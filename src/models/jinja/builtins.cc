@@ -152,7 +152,7 @@ Value int_of(const Call& call) {
   const double* real = call.value.real();
   if (real != nullptr && std::abs(*real) < 9e18) return Value(static_cast<std::int64_t>(*real));
   if (call.value.is_undefined()) refuse("'{}' is undefined", io::printable(call.value.undefined()->name));
-  const Value otherwise = call.given(0) ? call.arguments[0] : Value(std::int64_t{0});
+  Value otherwise = call.given(0) ? call.arguments[0] : Value(std::int64_t{0});
   const std::string* text = call.value.string();
   if (text == nullptr) return otherwise;
   std::string_view digits = stripped(*text, nullptr, {});
@@ -229,7 +229,7 @@ Value replace(const Call& call) {
   const std::string from = text_of(call.arguments[0]), to = text_of(call.arguments[1]);
   call.budget.take(text.size());
   const std::size_t most = text.size() / std::max<std::size_t>(from.size(), 1) + 1;
-  if (to.size() > 0 && most > (std::size_t{1} << 40) / to.size()) refuse("a text is too long");
+  if (!to.empty() && most > (std::size_t{1} << 40) / to.size()) refuse("a text is too long");
   std::string out = replaced(text, from, to, call.integer(2, -1));
   call.budget.take(out.size());
   return Value(std::move(out));
@@ -372,7 +372,7 @@ Value edge(const Call& call, bool front) {
 Value split(const Call& call, bool from_right) {
   std::string_view rest = self(call);
   const bool white = !call.given(0) || call.arguments[0].is_none();
-  const std::string_view by = white ? "" : std::string_view(call.text(0));
+  const std::string by = white ? "" : call.text(0);
   if (!white && by.empty()) refuse("'split' by an empty string");
   std::int64_t most = call.integer(1, -1);
   if (white && most >= 0) refuse("'split' by white space a number of times is not supported");
@@ -405,7 +405,7 @@ Value split(const Call& call, bool from_right) {
 Value find_in(const Call& call, bool first) {
   const std::string& text = self(call);
   const std::size_t at = first ? text.find(call.text(0)) : text.rfind(call.text(0));
-  return Value(at == std::string::npos ? std::int64_t{-1} : characters_in(std::string_view(text).substr(0, at)));
+  return Value(at == std::string::npos ? std::int64_t{-1} : characters_in({text.data(), at}));
 }
 
 Value without(const Call& call, bool front) {

@@ -182,7 +182,7 @@ class Lexer {
   template <class Test>
   void take_while(TokenKind kind, const Test& test) {
     const auto bytes = static_cast<std::size_t>(std::find_if_not(rest_.begin(), rest_.end(), test) - rest_.begin());
-    add(kind, std::string(rest_.substr(0, bytes)));
+    add(kind, std::string(rest_, 0, bytes));
     skip(bytes);
   }
 

@@ -94,7 +94,7 @@ class JsonWriter {
   void new_line() {
     if (indent_ < 0) return;
     out_ += '\n';
-    out_.append(static_cast<std::size_t>(indent_ * level_), ' ');
+    out_.append(static_cast<std::size_t>(indent_) * static_cast<std::size_t>(level_), ' ');
   }
 
   int indent_, level_ = 0;

@@ -227,6 +227,7 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
                     gate_width, models::parameter_count(model.config), same ? "" : ", " + text_read(model));
   }
   std::vector<NamedRow> rows;
+  rows.reserve(models.size());
   for (const EvaluatedModel& model : models) rows.push_back({shown_name(model), &model.evaluation.report.overall});
   const std::string figures = figures_table("model", figures_of_models(models), rows);
   if (figures.empty() && !figures_of_layers(models.front().evaluation.report).empty()) {

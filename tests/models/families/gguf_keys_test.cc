@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/io/gguf_keys.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -117,7 +118,7 @@ Values base_values(const std::string& arch) {
     own["attention.sliding_window_pattern"] = list<std::uint8_t>(GgufType::boolean, {0, 1, 1, 1, 0, 1});
   }
   Values out{{"general.architecture", string(arch)}};
-  for (auto& [key, value] : own) out.emplace(arch + "." + key, std::move(value));
+  for (auto& [key, value] : own) out.emplace(fmt::format("{}.{}", arch, key), std::move(value));
   return out;
 }
 
@@ -203,7 +204,8 @@ TEST(GgufKeys, GeneralAndSplit_AreReadOrHarmlessOrRefusedByName) {
 /// Reads the base file of an architecture with some values changed.
 DecoderConfig config_with(const std::string& arch, const Values& changes) {
   Values values = base_values(arch);
-  for (const auto& [key, value] : changes) values[key == "general.type" ? key : arch + "." + key] = value;
+  for (const auto& [key, value] : changes)
+    values[key == "general.type" ? key : fmt::format("{}.{}", arch, key)] = value;
   const Scratch scratch;
   write_bytes(scratch / "m.gguf", file_bytes(values));
   const io::GgufFile file(scratch / "m.gguf");

@@ -216,6 +216,7 @@ TEST(ScoredMerges, Merges_OfOneToken_HaveTheSameRank) {
   const std::vector<double> scores{0.0, -2.0, -1.0, 0.0, never, -2.0};
   const auto merges = merges_by_score(vocabulary, scores);
   std::vector<std::vector<int>> rows;
+  rows.reserve(merges.size());
   for (const RankedMerge& merge : merges)
     rows.push_back({merge.left, merge.right, merge.id, static_cast<int>(merge.rank)});
   EXPECT_EQ(rows, (std::vector<std::vector<int>>{{1, 0, 2, 1}, {0, 1, 2, 1}, {0, 0, 1, 2}, {0, 3, 5, 2}}));

@@ -127,6 +127,7 @@ TEST(Signals, MappedFile_ShortenedWhileThreadsReadIt_IsReportedOnce) {
     report_lost_files("headgate test");
     const io::MappedFile file(path);
     std::vector<std::thread> readers;
+    readers.reserve(4);
     for (int i = 0; i < 4; ++i) {
       readers.emplace_back([&file] {
         while (true) read_pages(file);
