@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# lint.sh [--since COMMIT [--most N]]: direction of includes, licence lines, whether mutation_check.py fits the code, formatting,
-# Python by ruff, the forms and workflows of .github/, and clang-tidy over the sources, or over those through
+# lint.sh [--since COMMIT [--most N]]: direction of includes, licence lines, whether mutation_check.py and places.sh fit the
+# code, formatting, Python by ruff, the forms and workflows of .github/, and clang-tidy over the sources, or over those through
 # which it reads what changed since COMMIT, at most the N that changed last. Needs a configured build-lint/ (scripts/
 # configure.sh lint), but nothing built. Every check runs, even if another one fails.
 set -uo pipefail
@@ -32,6 +32,8 @@ licence_lines() {
 }
 
 mutation_table() { scripts/mutation_check.py --table; }
+
+places_of_additions() { scripts/places/additions.py; }
 
 formatting() { sources | xargs clang-format --dry-run -Werror; }
 
@@ -77,7 +79,7 @@ tidy() {
 }
 
 failed=()
-for check in includes_and_lengths licence_lines mutation_table formatting python_style forms_and_workflows tidy; do
+for check in includes_and_lengths licence_lines mutation_table places_of_additions formatting python_style forms_and_workflows tidy; do
   echo "== headgate: lint: ${check//_/ }"
   "$check" || failed+=("${check//_/ }")
 done

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# places.sh: shows which files have to change for a new gate function, option of attention and metric. Applies the
-# patches of scripts/places/, which add a made-up one of each, to a copy of the tree, builds it, and looks for them in the
-# tool's help, in `eval --json`, in `verify`, in the C API, in Python and PyTorch, and in the tests of gradients and
-# metrics. Prints the files that each patch touches. Needs build/python-venv, which scripts/python_venv.sh makes.
+# places.sh: shows which files have to change for a new gate function, option of attention and metric. Adds a made-up one
+# of each to a copy of the tree (scripts/places/additions.py), builds it, and looks for them in the tool's help, in `eval
+# --json`, in `verify`, in the C API, in Python and PyTorch, and in the tests of gradients and metrics. Prints the files
+# that each takes. Needs build/python-venv, which scripts/python_venv.sh makes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -22,10 +22,7 @@ fail() {
 python=$root/build/python-venv/bin/python
 [[ -x $python ]] || fail "no build/python-venv: scripts/python_venv.sh makes it"
 
-for patch in gate_function option metric; do
-  patch --quiet --strip=1 --directory="$tree" --fuzz=3 --no-backup-if-mismatch <"scripts/places/$patch.patch" ||
-    fail "scripts/places/$patch.patch no longer applies: recreate it"
-done
+scripts/places/additions.py "$tree" >"$work/files" || exit
 
 quiet() { "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2 && fail "failed: $*"; }; }
 
@@ -89,7 +86,4 @@ sed -i '/struct Gate<GateFn::wide_sigmoid>/,/^};/s/return half(d, SigmoidGate::d
   "$tree/src/library/core/gate_functions-inl.hpp"
 notices wide_sigmoid
 
-for patch in gate_function option metric; do
-  echo "$patch takes:"
-  sed -n 's#^+++ b/#  #p' "scripts/places/$patch.patch"
-done
+cat "$work/files"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks for the made-up option of option.patch in the Python package and in PyTorch, for places.sh."""
+"""Looks for the made-up option of additions.py in the Python package and in PyTorch, for places.sh."""
 
 import inspect
 
