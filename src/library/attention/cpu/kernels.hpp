@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "library/attention/cpu/route.hpp"
+#include "library/attention/cpu/common/planned_work.hpp"
+#include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/view.hpp"
 
@@ -14,21 +15,26 @@ void cpu_forward(const ForwardProblem& problem);
 void cpu_backward(const BackwardProblem& problem);
 void cpu_statistics(const StatisticsProblem& problem);
 
-// Rows of the tables of route.hpp: each computes the sequences that take its row.
+// Kernels of the route tables (route.cc). Each plans its work on the sequences of a list, which are at least one unless
+// noted, and puts it into the slot.
 
 /// Reads K and V in place, once for all queries and heads that share them.
-void few_queries_forward(const ForwardProblem& problem, const RunRest& run_rest);
+void few_queries_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
 /// Multiplies bf16 numbers in the instructions that a CPU has for them (Precision::native16).
-void native16_forward(const ForwardProblem& problem, const RunRest& run_rest);
+void native16_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
 /// Makes all scores of a panel of queries at once.
-void small_heads_forward(const ForwardProblem& problem, const RunRest& run_rest);
-/// Packs K and V and visits them tile by tile. Computes every sequence.
-void tiles_forward(const ForwardProblem& problem, const RunRest& run_rest);
+void small_heads_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
+/// Packs K and V and visits them tile by tile. Can compute every sequence.
+void tiles_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
 
 // The backward passes write the terms of dsinks, unless it is empty, to sink_parts (query tiles of all sequences, Hq).
 
-void native16_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const RunRest& run_rest);
-void small_heads_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const RunRest& run_rest);
-void tiles_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const RunRest& run_rest);
+void native16_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
+                       WorkSlot& slot);
+void small_heads_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
+                          WorkSlot& slot);
+/// The list may be empty: dbias becomes 0.
+void tiles_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
+                    WorkSlot& slot);
 
 }  // namespace headgate

@@ -1,16 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "library/attention/cpu/route.hpp"
+// Decides who computes a sequence. Each pass has one table of kernels, best first: the first row that does not decline
+// a sequence computes it. Rows decide by the problem's sizes and options and by the sequence's own lengths, never by
+// the other sequences of a packed batch nor by the number of threads: kernels differ in their last bits, and results
+// must be bitwise identical to separate calls. A call's sequences are sorted into a work list for each row, the kernels
+// plan their work on their lists, and all of it runs in one block of memory. If an allocation fails, nothing has been
+// written.
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <iterator>
+#include <new>
+#include <optional>
 #include <string>
 
 #include "library/attention/call_report.hpp"
 #include "library/attention/cpu/bf16/native16.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
+#include "library/attention/cpu/common/planned_work.hpp"
+#include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/cpu/kernels.hpp"
 #include "library/attention/cpu/small/small_heads.hpp"
+#include "library/core/arena.hpp"
 #include "library/core/element.hpp"
 #include "library/core/sum_blocks.hpp"
 #include "library/core/view.hpp"
@@ -19,14 +30,14 @@
 namespace headgate {
 namespace {
 
-/// A row of a table. Shared: what the kernels of a pass share beside the problem.
+/// A row of a table. Shared: the arguments of the pass's kernels beside the problem.
 template <class Problem, class... Shared>
 struct RouteRow {
   const char* name;
   /// Null where the kernel computes the sequence; else why not, to follow "NAME: ".
   const char* (*declines)(const Problem& problem, const Sequence& sequence);
-  /// Computes the sequences that take this row. Null where there is nothing to compute.
-  void (*run)(const Problem& problem, const Shared&... shared, const RunRest& run_rest);
+  /// Plans the work on the sequences that take this row. Null where there is nothing to compute.
+  void (*plan)(const Problem& problem, const Shared&... shared, const WorkList& list, WorkSlot& slot);
 };
 
 // What the rows ask about a sequence.
@@ -115,7 +126,6 @@ constexpr RouteRow<ForwardProblem> kForwardRoutes[] = {
     {"small_heads", small_heads_declines, small_heads_forward},
     {"tiles", tiles_decline<ForwardProblem>, tiles_forward},
 };
-static_assert(std::size(kForwardRoutes) == static_cast<std::size_t>(ForwardRoute::tiles) + 1);
 
 // Rows of the backward pass. A sequence without queries has gradients too: those of its keys are 0.
 
@@ -139,9 +149,8 @@ constexpr RouteRow<BackwardProblem, View<double, 2>> kBackwardRoutes[] = {
     {"small_heads", small_heads_declines, small_heads_backward},
     {"tiles", tiles_decline<BackwardProblem>, tiles_backward},
 };
-static_assert(std::size(kBackwardRoutes) == static_cast<std::size_t>(BackwardRoute::tiles) + 1);
 
-/// The first row that does not decline.
+/// Returns the first row that does not decline the sequence.
 template <class Row, std::size_t kRows, class Problem>
 std::size_t row_of(const Row (&rows)[kRows], const Problem& problem, const Sequence& sequence) {
   std::size_t row = 0;
@@ -149,26 +158,68 @@ std::size_t row_of(const Row (&rows)[kRows], const Problem& problem, const Seque
   return row;
 }
 
-/// Which rows have sequences.
-template <class Row, std::size_t kRows, class Problem>
-std::array<bool, kRows> taken_rows(const Row (&rows)[kRows], const Problem& problem) {
-  std::array<bool, kRows> taken{};
-  for (std::int64_t n = 0; n < problem.sequences(); ++n) taken[row_of(rows, problem, problem.sequence(n))] = true;
-  return taken;
-}
+/// The entries of all work lists of a call, one list after another.
+struct WorkEntries {
+  WorkEntries(Workspace& ws, std::int64_t sequences) : entries(ws.take<ListedSequence>("work lists", sequences)) {}
+  View<ListedSequence, 1> entries;
+};
 
-/// Runs the kernels of the taken rows before `end`, the last one outermost: each takes its memory, then runs those
-/// before it, then computes.
+/// The work lists of a call, one for each row of its table.
+template <std::size_t kRows>
+class WorkLists {
+ public:
+  template <class Row, class Problem>
+  WorkLists(const Row (&rows)[kRows], const Problem& problem) {
+    const std::int64_t sequences = problem.sequences();
+    if (sequences == 0) return;
+    if (!problem.packed()) {  // all have the same lengths
+      lists_[row_of(rows, problem, problem.sequence(0))] = WorkList(problem);
+      return;
+    }
+    std::array<std::int64_t, kRows> sizes{};
+    for (std::int64_t n = 0; n < sequences; ++n) ++sizes[row_of(rows, problem, problem.sequence(n))];
+    std::array<ListedSequence*, kRows> next{};
+    ListedSequence* begin = sorted_.emplace(sequences)->entries.data;
+    for (std::size_t row = 0; row < kRows; ++row) {
+      next[row] = begin;
+      lists_[row] = WorkList(begin, sizes[row]);
+      begin += sizes[row];
+    }
+    std::int64_t tiles_before = 0;
+    for (std::int64_t n = 0; n < sequences; ++n) {
+      const Sequence sequence = problem.sequence(n);
+      *next[row_of(rows, problem, sequence)]++ = {n, tiles_before};
+      tiles_before += query_tiles(sequence.T);
+    }
+  }
+
+  const WorkList& operator[](std::size_t row) const { return lists_[row]; }
+
+ private:
+  std::optional<Placed<WorkEntries>> sorted_;  // of a packed batch
+  std::array<WorkList, kRows> lists_;
+};
+
+/// Plans the work of every row that has sequences, and of row `always`, takes the memory of all, then runs one after
+/// another in the order of the table.
 template <class Row, std::size_t kRows, class Problem, class... Shared>
-void run_rows(const Row (&rows)[kRows], const std::array<bool, kRows>& taken, std::size_t end, const Problem& problem,
-              const Shared&... shared) {
-  while (end > 0 && (!taken[end - 1] || rows[end - 1].run == nullptr)) --end;
-  if (end == 0) return;
-  const auto run_rest = [&](std::size_t bytes) {
-    if (problem.report != nullptr) problem.report->memory_bytes += bytes;
-    run_rows(rows, taken, end - 1, problem, shared...);
-  };
-  rows[end - 1].run(problem, shared..., std::cref(run_rest));
+void run_rows(const Row (&rows)[kRows], std::size_t always, const Problem& problem, const Shared&... shared) {
+  const WorkLists<kRows> lists(rows, problem);
+  std::array<WorkSlot, kRows> work;
+  std::size_t bytes = 0;
+  for (std::size_t row = 0; row < kRows; ++row) {
+    if (rows[row].plan == nullptr || (lists[row].size() == 0 && row != always)) continue;
+    rows[row].plan(problem, shared..., lists[row], work[row]);
+    if (__builtin_add_overflow(bytes, work[row]->bytes(), &bytes)) throw std::bad_alloc();
+  }
+  if (problem.report != nullptr) problem.report->memory_bytes += bytes;
+  const Arena arena(bytes);
+  std::byte* memory = arena.data();
+  for (const WorkSlot& each : work) {
+    if (!each) continue;
+    each->run(memory);
+    memory += each->bytes();
+  }
 }
 
 /// Groups the sequences of a call by their routes and by the reasons for them.
@@ -184,7 +235,7 @@ void report_routes(const Row (&rows)[kRows], const Problem& problem) {
       const char* const reason = row.declines(problem, sequence);
       group.route = row.name;
       if (reason == nullptr) break;
-      if (row.run == nullptr) continue;
+      if (row.plan == nullptr) continue;
       if (!group.declined.empty()) group.declined += "; ";
       group.declined += std::string("not ") + row.name + ": " + reason;
     }
@@ -214,36 +265,24 @@ void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
   }
 }
 
+constexpr std::size_t kNoRow = static_cast<std::size_t>(-1);
+
 }  // namespace
-
-ForwardRoute route_of(const ForwardProblem& problem, const Sequence& sequence) {
-  return static_cast<ForwardRoute>(row_of(kForwardRoutes, problem, sequence));
-}
-
-BackwardRoute route_of(const BackwardProblem& problem, const Sequence& sequence) {
-  return static_cast<BackwardRoute>(row_of(kBackwardRoutes, problem, sequence));
-}
 
 void cpu_forward(const ForwardProblem& problem) {
   report_routes(kForwardRoutes, problem);
-  run_rows(kForwardRoutes, taken_rows(kForwardRoutes, problem), std::size(kForwardRoutes), problem);
+  run_rows(kForwardRoutes, kNoRow, problem);
 }
 
 void cpu_backward(const BackwardProblem& problem) {
   report_routes(kBackwardRoutes, problem);
-  auto taken = taken_rows(kBackwardRoutes, problem);
-  // dbias of no sequence is 0 too.
-  if (problem.gradients.dbias.present()) taken.back() = true;
-  const auto run = [&](const View<double, 2>& sink_parts) {
-    run_rows(kBackwardRoutes, taken, std::size(kBackwardRoutes), problem, sink_parts);
-  };
-  if (!problem.gradients.dsinks.present()) return run({});
+  // The tiles write dbias, which is 0 without sequences.
+  const std::size_t always = problem.gradients.dbias.present() ? std::size(kBackwardRoutes) - 1 : kNoRow;
+  if (!problem.gradients.dsinks.present()) return run_rows(kBackwardRoutes, always, problem, View<double, 2>{});
   std::int64_t tiles = 0;
-  for (std::int64_t n = 0; n < problem.sequences(); ++n) {
-    tiles += (problem.sequence(n).T + kQueryTile - 1) / kQueryTile;
-  }
+  for (std::int64_t n = 0; n < problem.sequences(); ++n) tiles += query_tiles(problem.sequence(n).T);
   const Placed<SinkParts> sinks(tiles, problem.Hq);
-  run(sinks->parts);
+  run_rows(kBackwardRoutes, always, problem, sinks->parts);
   write_dsinks(problem.gradients.dsinks, sinks->parts);
 }
 

@@ -377,11 +377,14 @@ class Native16BackwardWorker {
   std::int64_t hkv_ = 0;
 };
 
-void native16_backward_on(const BackwardProblem& p, const View<double, 2>& sink_parts, const RunRest& run_rest) {
+void native16_backward_on(const BackwardProblem& p, const View<double, 2>& sink_parts, const WorkList& list,
+                          WorkSlot& slot) {
   if (native16_unit(p.context.target) == Native16Unit::tiles) {
-    run_backward<Native16BackwardWorker<Tiles>, Native16BackwardPlan, Native16BackwardBuffers>(p, sink_parts, run_rest);
+    plan_backward<Native16BackwardWorker<Tiles>, Native16BackwardPlan, Native16BackwardBuffers>(p, sink_parts, list,
+                                                                                                slot);
   } else {
-    run_backward<Native16BackwardWorker<Dots>, Native16BackwardPlan, Native16BackwardBuffers>(p, sink_parts, run_rest);
+    plan_backward<Native16BackwardWorker<Dots>, Native16BackwardPlan, Native16BackwardBuffers>(p, sink_parts, list,
+                                                                                               slot);
   }
 }
 
@@ -393,9 +396,10 @@ HWY_AFTER_NAMESPACE();
 namespace headgate {
 
 void native16_backward([[maybe_unused]] const BackwardProblem& problem,
-                       [[maybe_unused]] const View<double, 2>& sink_parts, [[maybe_unused]] const RunRest& run_rest) {
+                       [[maybe_unused]] const View<double, 2>& sink_parts, [[maybe_unused]] const WorkList& list,
+                       [[maybe_unused]] WorkSlot& slot) {
 #if (HWY_TARGETS & HWY_AVX3) != 0
-  N_AVX3::native16_backward_on(problem, sink_parts, run_rest);
+  N_AVX3::native16_backward_on(problem, sink_parts, list, slot);
 #endif
 }
 

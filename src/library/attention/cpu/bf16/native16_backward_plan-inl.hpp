@@ -14,8 +14,8 @@
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/cpu/dense/backward_plan-inl.hpp"
-#include "library/attention/cpu/route.hpp"
 #include "library/attention/cpu/x86/bf16_products-inl.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/sum_blocks.hpp"
@@ -36,13 +36,14 @@ struct Native16BackwardPlan {
   static constexpr std::int64_t kScoreStride = kBlock + 32;  // of bf16
   static_assert(kTile % kSquare == 0 && kBlock % kSquare == 0);
 
-  Native16BackwardPlan(const BackwardProblem& problem, const View<double, 2>& dsinks_terms)
+  Native16BackwardPlan(const BackwardProblem& problem, const WorkList& sequences, const View<double, 2>& dsinks_terms)
       : p(problem),
+        list(sequences),
         rules(problem),
         sink_parts(dsinks_terms),
         D_padded(whole_squares(p.D)),
         Dv_padded(whole_squares(p.Dv)) {
-    const Sequence longest = longest_sequence(p);
+    const Sequence longest = longest_sequence(p, list);
     tile_rows = std::clamp(whole_squares(longest.T), kSquare, kTile);
     block_rows = std::clamp(whole_squares(longest.S), kSquare, kBlock);
     const HeadBatches batches(*this);
@@ -56,7 +57,6 @@ struct Native16BackwardPlan {
     if (whole_heads) most.pack_one_each(largest, p.group, threads);
   }
 
-  bool takes(const Sequence& sequence) const { return route_of(p, sequence) == BackwardRoute::native16; }
   double head_bytes(const PackedHeads& part) const {
     const double keys = static_cast<double>(part.blocks) * static_cast<double>(block_rows);
     const double queries =
@@ -68,6 +68,7 @@ struct Native16BackwardPlan {
   }
 
   const BackwardProblem& p;
+  WorkList list;
   ScoreRules<float> rules;
   View<double, 2> sink_parts;  ///< (query tiles of all sequences, Hq): where the terms of dsinks go
   std::int64_t D_padded, Dv_padded;

@@ -261,11 +261,11 @@ class Native16ForwardWorker {
   std::int64_t h_ = 0, i0_ = 0, count_ = 0;
 };
 
-void native16_forward_on(const ForwardProblem& p, const RunRest& run_rest) {
+void native16_forward_on(const ForwardProblem& p, const WorkList& list, WorkSlot& slot) {
   if (native16_unit(p.context.target) == Native16Unit::tiles) {
-    run_forward<Native16ForwardWorker<Tiles>, Native16ForwardPlan, Native16ForwardBuffers>(p, run_rest);
+    plan_forward<Native16ForwardWorker<Tiles>, Native16ForwardPlan, Native16ForwardBuffers>(p, list, slot);
   } else {
-    run_forward<Native16ForwardWorker<Dots>, Native16ForwardPlan, Native16ForwardBuffers>(p, run_rest);
+    plan_forward<Native16ForwardWorker<Dots>, Native16ForwardPlan, Native16ForwardBuffers>(p, list, slot);
   }
 }
 
@@ -276,9 +276,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace headgate {
 
-void native16_forward([[maybe_unused]] const ForwardProblem& problem, [[maybe_unused]] const RunRest& run_rest) {
+void native16_forward([[maybe_unused]] const ForwardProblem& problem, [[maybe_unused]] const WorkList& list,
+                      [[maybe_unused]] WorkSlot& slot) {
 #if (HWY_TARGETS & HWY_AVX3) != 0
-  N_AVX3::native16_forward_on(problem, run_rest);
+  N_AVX3::native16_forward_on(problem, list, slot);
 #endif
 }
 

@@ -14,7 +14,7 @@
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
-#include "library/attention/cpu/route.hpp"
+#include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/cpu/x86/bf16_products-inl.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/sum_blocks.hpp"
@@ -35,8 +35,8 @@ struct Native16ForwardPlan {
   static constexpr std::int64_t kWeightStride = kBlock + 32;  // of bf16
   static_assert(kTile % kSquare == 0 && kBlock % kSquare == 0);
 
-  explicit Native16ForwardPlan(const ForwardProblem& problem)
-      : p(problem), rules(problem), D_padded(whole_squares(p.D)), Dv_padded(whole_squares(p.Dv)) {
+  Native16ForwardPlan(const ForwardProblem& problem, const WorkList& sequences)
+      : p(problem), list(sequences), rules(problem), D_padded(whole_squares(p.D)), Dv_padded(whole_squares(p.Dv)) {
     const HeadBatches batches(*this);
     const HeadSurvey heads = batches.survey();
     largest = heads.largest;
@@ -47,12 +47,12 @@ struct Native16ForwardPlan {
     if (whole_heads) most.pack_one_each(largest, p.group, threads);
   }
 
-  bool takes(const Sequence& sequence) const { return route_of(p, sequence) == ForwardRoute::native16; }
   double head_bytes(const PackedHeads& part) const {
     return sizeof(BFloat16) * static_cast<double>(part.panels) * static_cast<double>(kPanel * (D_padded + Dv_padded));
   }
 
   const ForwardProblem& p;
+  WorkList list;
   ScoreRules<float> rules;
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows = kTile;

@@ -14,12 +14,13 @@
 #include "library/attention/cpu/common/batch_loops.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/planned_work.hpp"
+#include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/cpu/dense/backward_plan-inl.hpp"
-#include "library/attention/cpu/route.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/cancellation.hpp"
 #include "library/core/team.hpp"
-#include "library/core/workspace.hpp"
+#include "library/core/view.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -53,15 +54,10 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buf
   on_query_tiles([&](std::int64_t g, std::int64_t tile) { worker.write_dq(g, tile); });
 }
 
-/// A backward pass whose workers, one a thread, do the work of its three stages: Worker(plan, shared, thread). Buffers:
-/// what they share.
+/// Runs a backward pass. Each thread has a Worker(plan, shared, thread), which does the work of the three stages;
+/// Buffers are the memory that the threads share.
 template <class Worker, class Plan, class Buffers>
-void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, const RunRest& run_rest) {
-  const Plan plan(p, sink_parts);
-  if (plan.most.parts == 0 && !p.gradients.dbias.present()) return run_rest(0);  // no heads
-  const Placed<Buffers> placed(plan);
-  const Buffers& shared = *placed;
-  run_rest(placed.bytes());
+void run_backward(const Plan& plan, const Buffers& shared) {
   std::int64_t bias_rows = 0;  // where dbias accumulates
   if constexpr (Plan::kMayHaveDbias) {
     const Shape& bias = shared.dbias.shape;
@@ -69,7 +65,7 @@ void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, c
     std::fill_n(shared.dbias_turns.data, shared.dbias_turns.count(), 0);
   }
   HeadBatch batch(plan, shared.parts.data);
-  Cancellation cancellation(p.context);
+  Cancellation cancellation(plan.p.context);
   std::atomic<std::int64_t> next_block{0};
   const auto start_batch = [&] {
     if (!plan.whole_heads) list_tasks(shared.tasks, shared.parts, batch);
@@ -97,6 +93,13 @@ void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, c
     }
   });
   cancellation.throw_if_seen();
+}
+
+/// Plans a backward pass over the sequences of a list, for run_backward.
+template <class Worker, class Plan, class Buffers>
+void plan_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
+                   WorkSlot& slot) {
+  slot.emplace<PlannedKernel<Plan, Buffers, run_backward<Worker, Plan, Buffers>>>(problem, list, sink_parts);
 }
 
 }  // namespace headgate::HWY_NAMESPACE

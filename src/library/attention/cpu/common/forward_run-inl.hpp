@@ -13,11 +13,11 @@
 #include "library/attention/cpu/common/batch_loops.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
-#include "library/attention/cpu/route.hpp"
+#include "library/attention/cpu/common/planned_work.hpp"
+#include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/cancellation.hpp"
 #include "library/core/team.hpp"
-#include "library/core/workspace.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -46,18 +46,13 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Pac
   });
 }
 
-/// A forward pass whose workers, one a thread, pack and compute: Worker(plan, shared, thread). Buffers: what they
-/// share.
+/// Runs a forward pass. Each thread has a Worker(plan, shared, thread), which packs and computes; Buffers are the
+/// memory that the threads share.
 template <class Worker, class Plan, class Buffers>
-void run_forward(const ForwardProblem& p, const RunRest& run_rest) {
-  const Plan plan(p);
-  if (plan.most.parts == 0) return run_rest(0);  // no heads
-  const Placed<Buffers> placed(plan);
-  run_rest(placed.bytes());
-  const Buffers& shared = *placed;
+void run_forward(const Plan& plan, const Buffers& shared) {
   PackedHeads* const parts = shared.parts.data;
   HeadBatch batch(plan, parts);
-  Cancellation cancellation(p.context);
+  Cancellation cancellation(plan.p.context);
   run_team(plan.threads, [&](const Team& team) {
     Worker worker(plan, shared, team.thread());
     for_each_batch(
@@ -72,6 +67,12 @@ void run_forward(const ForwardProblem& p, const RunRest& run_rest) {
         [&] { batch.next_unless(cancellation); });
   });
   cancellation.throw_if_seen();
+}
+
+/// Plans a forward pass over the sequences of a list, for run_forward.
+template <class Worker, class Plan, class Buffers>
+void plan_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
+  slot.emplace<PlannedKernel<Plan, Buffers, run_forward<Worker, Plan, Buffers>>>(problem, list);
 }
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -30,18 +30,6 @@ inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_by
          heads.all_bytes >= kHeadsPerThread * threads * heads.largest_bytes;
 }
 
-/// The most queries and the most keys that a sequence has.
-inline Sequence longest_sequence(const Problem& p) {
-  Sequence longest;
-  if (!p.packed()) return {.T = p.T, .S = p.S};
-  for (std::int64_t n = 0; n < p.sequences(); ++n) {
-    const Sequence each = p.sequence(n);
-    longest.T = std::max(longest.T, each.T);
-    longest.S = std::max(longest.S, each.S);
-  }
-  return longest;
-}
-
 /// Whether the next head's rows fit the second-level cache beside the head that is worked on, of `bytes` packed.
 inline bool next_head_fits(double bytes) { return bytes <= std::int64_t{1} << 18; }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/cancellation.hpp"
 
@@ -23,8 +24,8 @@ struct PackedHeads {
   std::int64_t h0 = 0, heads = 0;       ///< key/value heads h0 … h0 + heads
   std::int64_t tiles = 0, blocks = 0;   ///< query tiles of a query head, key blocks of a key/value head
   std::int64_t panels = 0;              ///< of a key/value head's keys
-  std::int64_t tiles_before = 0;        ///< of a query head, in the sequences before this one
-  std::int64_t tile_blocks_before = 0;  ///< tiles · blocks of a head, in the sequences before this one
+  std::int64_t tiles_before = 0;        ///< tiles of a query head in all earlier sequences of the problem
+  std::int64_t tile_blocks_before = 0;  ///< tiles · blocks of a head in the earlier sequences of the list
   // What is packed is numbered through all parts of the batch: query tiles by part, query head, tile; key blocks and
   // panels by part, key/value head, block or panel. These are the first numbers of the part.
   std::int64_t first_head = 0, first_tile = 0, first_block = 0, first_panel = 0;
@@ -68,27 +69,27 @@ struct HeadTotals {
   }
 };
 
-/// All key/value heads that a kernel takes.
+/// Sums over all key/value heads of a list.
 struct HeadSurvey {
   HeadPieces largest;        ///< the most of each that a head has
   double largest_bytes = 0;  ///< packed, of a head
   double all_bytes = 0;
 };
 
-/// A sequence and head to go on with.
+/// An index into a work list and a key/value head of that sequence, to go on with.
 struct HeadCursor {
   std::int64_t n = 0, h = 0;
-  std::int64_t tiles_before = 0, tile_blocks_before = 0;
+  std::int64_t tile_blocks_before = 0;
 };
 
 /// Packed operands of as many key/value heads as fit here are packed at a time, at least one: three quarters of a
 /// third-level cache of 32 MiB, from which all threads read them (docs/design/forward.md).
 inline constexpr double kPackedBudget_bytes = std::int64_t{24} << 20;
 
-/// Cuts the key/value heads of all sequences, in their order, into batches whose packed operands fit the budget, at
-/// least one head each. Plan has the problem p; tile_rows, kBlock and kPanel, the lengths at which a head is cut;
-/// whole_heads, whether threads hold a head at a time, so that no budget applies; head_bytes(part), what one head of a
-/// part takes; and takes(sequence), whether the kernel computes it.
+/// Cuts the key/value heads of the sequences of a list, in their order, into batches whose packed operands fit the
+/// budget, at least one head each. Plan has the problem p; the list; tile_rows, kBlock and kPanel, the lengths at which
+/// a head is cut; whole_heads, whether threads hold a head at a time, so that no budget applies; and head_bytes(part),
+/// the packed size of one head of a part.
 template <class Plan>
 class HeadBatches {
  public:
@@ -98,36 +99,32 @@ class HeadBatches {
   HeadTotals next(HeadCursor& cursor, PackedHeads* parts) const {
     HeadTotals batch;
     double left = plan_.whole_heads ? std::numeric_limits<double>::infinity() : kPackedBudget_bytes;
-    while (p_.Hkv > 0 && cursor.n < p_.sequences() && batch.parts < kMostParts) {
+    while (p_.Hkv > 0 && !at_end(cursor) && batch.parts < kMostParts) {
       PackedHeads part = part_at(cursor);
-      if (plan_.takes(part.sequence)) {
-        const double bytes = plan_.head_bytes(part);
-        const double fit = bytes > 0 ? std::max(left, 0.0) / bytes : static_cast<double>(part.heads);
-        if (fit < static_cast<double>(part.heads)) part.heads = static_cast<std::int64_t>(fit);
-        if (part.heads == 0 && batch.parts > 0) return batch;
-        part.heads = std::max<std::int64_t>(part.heads, 1);
-        left -= bytes * static_cast<double>(part.heads);
-        if (parts != nullptr) parts[batch.parts] = part;
-        ++batch.parts;
-        batch.heads += part.heads;
-        batch.tiles += part.heads * p_.group * part.tiles;
-        batch.blocks += part.heads * part.blocks;
-        batch.panels += part.heads * part.panels;
-      }
+      const double bytes = plan_.head_bytes(part);
+      const double fit = bytes > 0 ? std::max(left, 0.0) / bytes : static_cast<double>(part.heads);
+      if (fit < static_cast<double>(part.heads)) part.heads = static_cast<std::int64_t>(fit);
+      if (part.heads == 0 && batch.parts > 0) return batch;
+      part.heads = std::max<std::int64_t>(part.heads, 1);
+      left -= bytes * static_cast<double>(part.heads);
+      if (parts != nullptr) parts[batch.parts] = part;
+      ++batch.parts;
+      batch.heads += part.heads;
+      batch.tiles += part.heads * p_.group * part.tiles;
+      batch.blocks += part.heads * part.blocks;
+      batch.panels += part.heads * part.panels;
       cursor.h = part.h0 + part.heads;
-      if (cursor.h < p_.Hkv) continue;
-      cursor = {cursor.n + 1, 0, part.tiles_before + part.tiles, part.tile_blocks_before + part.tiles * part.blocks};
+      if (cursor.h == p_.Hkv) cursor = {cursor.n + 1, 0, part.tile_blocks_before + part.tiles * part.blocks};
     }
     return batch;
   }
 
-  bool at_end(const HeadCursor& cursor) const { return cursor.n >= p_.sequences(); }
+  bool at_end(const HeadCursor& cursor) const { return cursor.n >= plan_.list.size(); }
 
   HeadSurvey survey() const {
     HeadSurvey all;
-    for (HeadCursor cursor; p_.Hkv > 0 && cursor.n < p_.sequences(); ++cursor.n) {
+    for (HeadCursor cursor; p_.Hkv > 0 && !at_end(cursor); ++cursor.n) {
       const PackedHeads part = part_at(cursor);
-      if (!plan_.takes(part.sequence)) continue;
       const double bytes = plan_.head_bytes(part);
       all.largest.tiles = std::max(all.largest.tiles, part.tiles);
       all.largest.blocks = std::max(all.largest.blocks, part.blocks);
@@ -157,16 +154,17 @@ class HeadBatches {
 
   /// All heads that the sequence has left.
   PackedHeads part_at(const HeadCursor& cursor) const {
+    const ListedSequence listed = plan_.list[cursor.n];
     PackedHeads part;
-    part.sequence = p_.sequence(cursor.n);
-    part.n = cursor.n;
+    part.sequence = p_.sequence(listed.number);
+    part.n = listed.number;
     part.h0 = cursor.h;
     part.heads = p_.Hkv - cursor.h;
     const auto pieces = [](std::int64_t length, std::int64_t piece) { return (length + piece - 1) / piece; };
     part.tiles = pieces(part.sequence.T, plan_.tile_rows);
     part.blocks = pieces(part.sequence.S, Plan::kBlock);
     part.panels = pieces(part.sequence.S, Plan::kPanel);
-    part.tiles_before = cursor.tiles_before;
+    part.tiles_before = listed.tiles_before;
     part.tile_blocks_before = cursor.tile_blocks_before;
     return part;
   }

@@ -9,10 +9,11 @@
 #include <optional>
 
 #include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/planned_work.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
+#include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/cpu/decode/cpu_tuning.hpp"
 #include "library/attention/cpu/kernels.hpp"
-#include "library/attention/cpu/route.hpp"
 #include "library/core/dispatch.hpp"
 #include "library/core/sum_blocks.hpp"
 #include "library/core/team.hpp"
@@ -56,28 +57,24 @@ inline constexpr std::int64_t kScoreStride = kLongSplitKeys + 16;
 /// E: the element type of k and v.
 template <typename T, typename E>
 struct FewQueriesPlan {
-  explicit FewQueriesPlan(const ForwardProblem& problem)
+  FewQueriesPlan(const ForwardProblem& problem, const WorkList& sequences)
       : p(problem),
+        list(sequences),
         rules(problem),
         dots(problem, std::is_same_v<E, BFloat16>, rules.query_factor()),
         D_padded(round_up(p.D, kLanes<T>)),
         Dv_padded(round_up(p.Dv, kLanes<T>)) {
-    const auto count = [this](const FewQueries& each) {
-      ++sequences;
-      most_rows = std::max(most_rows, each.rows);
-    };
-    all = visit(count);
+    all = visit([this](const FewQueries& each) { most_rows = std::max(most_rows, each.rows); });
     const std::int64_t tasks = std::max(all.first_split, all.first_query);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
   }
 
-  /// take(each) for the sequences that have few queries; returns one past the last of them, of no sequence.
+  /// Calls take(each) for every listed sequence. Returns the numbers that follow the last one's, without a sequence.
   template <class Take>
   FewQueries visit(const Take& take) const {
     FewQueries each;
-    for (std::int64_t n = 0; n < p.sequences(); ++n) {
-      each.sequence = p.sequence(n);
-      if (route_of(p, each.sequence) != ForwardRoute::few_queries) continue;
+    for (std::int64_t i = 0; i < list.size(); ++i) {
+      each.sequence = p.sequence(list[i].number);
       each.rows = p.group * each.sequence.T;
       each.split_keys = split_keys<E>(each.sequence.S);
       each.splits = divide_up(each.sequence.S, each.split_keys);
@@ -90,10 +87,10 @@ struct FewQueriesPlan {
   }
 
   const ForwardProblem& p;
+  WorkList list;
   ScoreRules<T> rules;
   DotScores dots;
   std::int64_t D_padded, Dv_padded;
-  std::int64_t sequences = 0;  ///< with few queries
   std::int64_t most_rows = 0;  ///< of a key/value head
   FewQueries all;              ///< the numbers that follow the last sequence's
   int threads = 1;
@@ -143,13 +140,13 @@ template <typename T>
 struct FewQueriesBuffers {
   template <typename E>
   FewQueriesBuffers(Workspace& ws, const FewQueriesPlan<T, E>& plan) {
-    sequences = ws.take<FewQueries>("sequences", plan.sequences);
+    sequences = ws.take<FewQueries>("sequences", plan.list.size());
     maxima = ws.take<T>("maxima", plan.all.first_partial);
     sums = ws.take<T>("sums", plan.all.first_partial);
     out = ws.take<T>("out by split", plan.all.first_partial, plan.Dv_padded);
     if (plan.p.gate_threshold > 0) {
       open_rows = ws.take<std::int64_t>("open rows", plan.all.first_query);
-      open_counts = ws.take<std::int64_t>("open rows", plan.sequences, plan.p.Hkv);
+      open_counts = ws.take<std::int64_t>("open rows", plan.list.size(), plan.p.Hkv);
     }
     const std::size_t bytes = count_bytes<FewQueriesScratch<T, E>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
@@ -477,17 +474,15 @@ class FewQueriesWorker {
 /// The split with number n of all sequences.
 template <class Plan>
 KeySplit split_at(const FewQueries* sequences, const Plan& plan, std::int64_t n) {
-  const FewQueries& each = find_owner(sequences, plan.sequences, &FewQueries::first_split, n);
+  const FewQueries& each = find_owner(sequences, plan.list.size(), &FewQueries::first_split, n);
   return {&each, (n - each.first_split) / each.splits, (n - each.first_split) % each.splits};
 }
 
 template <typename T, typename E>
-void few_queries_of(const ForwardProblem& p, const RunRest& run_rest) {
-  const FewQueriesPlan<T, E> plan(p);
-  const Placed<FewQueriesBuffers<T>> shared(plan);
-  run_rest(shared.bytes());
-  const FewQueries* const sequences = shared->sequences.data;
-  FewQueries* next = shared->sequences.data;
+void run_few_queries(const FewQueriesPlan<T, E>& plan, const FewQueriesBuffers<T>& shared) {
+  const ForwardProblem& p = plan.p;
+  const FewQueries* const sequences = shared.sequences.data;
+  FewQueries* next = shared.sequences.data;
   plan.visit([&](const FewQueries& each) {
     *next = each;
     next->dots = plan.dots.suit(each.sequence);
@@ -496,9 +491,9 @@ void few_queries_of(const ForwardProblem& p, const RunRest& run_rest) {
   constexpr std::int64_t kSplitsAtOnce = 16;
   Cancellation cancellation(p.context);
   run_team(plan.threads, [&](const Team& team) {
-    FewQueriesWorker<T, E> worker(plan, *shared, team.thread());
+    FewQueriesWorker<T, E> worker(plan, shared, team.thread());
     if (p.gate_threshold > 0) {
-      team.in_turn(plan.sequences * p.Hkv,
+      team.in_turn(plan.list.size() * p.Hkv,
                    [&](std::int64_t n) { worker.select_rows(sequences[n / p.Hkv], n % p.Hkv); });
     }
     // Long stretches first: within one the next split's keys are asked for in time.
@@ -508,23 +503,29 @@ void few_queries_of(const ForwardProblem& p, const RunRest& run_rest) {
       worker.run_split(split_at(sequences, plan, n), is_last ? KeySplit{} : split_at(sequences, plan, n + 1));
     });
     team.in_parts(plan.all.first_query, [&](std::int64_t n) {
-      const FewQueries& each = find_owner(sequences, plan.sequences, &FewQueries::first_query, n);
+      const FewQueries& each = find_owner(sequences, plan.list.size(), &FewQueries::first_query, n);
       worker.finish_row(each, (n - each.first_query) / each.rows, (n - each.first_query) % each.rows);
     });
   });
   cancellation.throw_if_seen();
 }
 
+template <typename T, typename E>
+void plan_few_queries(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
+  slot.emplace<PlannedKernel<FewQueriesPlan<T, E>, FewQueriesBuffers<T>, run_few_queries<T, E>>>(problem, list);
+}
+
 template <typename T>
-void few_queries_typed(const ForwardProblem& p, const RunRest& run_rest) {
-  if (p.inputs.k.dtype == DType::i8) return few_queries_of<T, std::int8_t>(p, run_rest);
+void few_queries_typed(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
+  const DType stored = problem.inputs.k.dtype;
+  if (stored == DType::i8) return plan_few_queries<T, std::int8_t>(problem, list, slot);
   if constexpr (std::is_same_v<T, double>) {
-    few_queries_of<double, double>(p, run_rest);
+    plan_few_queries<double, double>(problem, list, slot);
   } else {
-    switch (p.inputs.k.dtype) {
-      case DType::bf16: return few_queries_of<float, BFloat16>(p, run_rest);
-      case DType::f16: return few_queries_of<float, Float16>(p, run_rest);
-      default: return few_queries_of<float, float>(p, run_rest);
+    switch (stored) {
+      case DType::bf16: return plan_few_queries<float, BFloat16>(problem, list, slot);
+      case DType::f16: return plan_few_queries<float, Float16>(problem, list, slot);
+      default: return plan_few_queries<float, float>(problem, list, slot);
     }
   }
 }
@@ -537,8 +538,8 @@ namespace headgate {
 
 HEADGATE_TARGET_TABLE(few_queries_typed);
 
-void few_queries_forward(const ForwardProblem& problem, const RunRest& run_rest) {
-  HEADGATE_FOR_DTYPE(few_queries_typed, problem.inputs.q.dtype, problem.context.target)(problem, run_rest);
+void few_queries_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
+  HEADGATE_FOR_DTYPE(few_queries_typed, problem.inputs.q.dtype, problem.context.target)(problem, list, slot);
 }
 
 }  // namespace headgate

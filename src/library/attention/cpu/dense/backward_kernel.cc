@@ -471,8 +471,9 @@ void BackwardWorker<T>::write_dbias_row(std::int64_t n) const {
 }
 
 template <typename T>
-void tiles_backward_typed(const BackwardProblem& p, const View<double, 2>& sink_parts, const RunRest& run_rest) {
-  run_backward<BackwardWorker<T>, BackwardPlan<T>, BackwardBuffers<T>>(p, sink_parts, run_rest);
+void tiles_backward_typed(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
+                          WorkSlot& slot) {
+  plan_backward<BackwardWorker<T>, BackwardPlan<T>, BackwardBuffers<T>>(problem, sink_parts, list, slot);
 }
 
 }  // namespace headgate::HWY_NAMESPACE
@@ -483,9 +484,10 @@ namespace headgate {
 
 HEADGATE_TARGET_TABLE(tiles_backward_typed);
 
-void tiles_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const RunRest& run_rest) {
+void tiles_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
+                    WorkSlot& slot) {
   HEADGATE_FOR_DTYPE(tiles_backward_typed, problem.inputs.q.dtype, problem.context.target)
-  (problem, sink_parts, run_rest);
+  (problem, sink_parts, list, slot);
 }
 
 }  // namespace headgate

@@ -16,7 +16,7 @@
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
-#include "library/attention/cpu/route.hpp"
+#include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/sum_blocks.hpp"
 #include "library/core/view.hpp"
@@ -42,14 +42,15 @@ struct BackwardPlan {
   using ScoreLeft = LeftLayout<kScoreStride, 1>;   // a score tile, rows = queries
   using ScoreLeftT = LeftLayout<1, kScoreStride>;  // a score tile, rows = keys
 
-  BackwardPlan(const BackwardProblem& problem, const View<double, 2>& dsinks_terms)
+  BackwardPlan(const BackwardProblem& problem, const WorkList& sequences, const View<double, 2>& dsinks_terms)
       : p(problem),
+        list(sequences),
         rules(problem),
         dropout(problem),
         sink_parts(dsinks_terms),
         D_padded(round_up(p.D, kLanes<T>)),
         Dv_padded(round_up(p.Dv, kLanes<T>)) {
-    const Sequence longest = longest_sequence(p);
+    const Sequence longest = longest_sequence(p, list);
     tile_rows = std::clamp(round_up(longest.T, kMR), kMR, kTile);
     block_rows = std::clamp(std::max(round_up(longest.S, kMR), round_up(longest.S, kNR<T>)), kMR, kBlock);
     const TensorView& dbias = p.gradients.dbias;
@@ -72,7 +73,6 @@ struct BackwardPlan {
     dbias_copied = dbias.dtype != dtype_of<T>() && !one_term;
   }
 
-  bool takes(const Sequence& sequence) const { return route_of(p, sequence) == BackwardRoute::tiles; }
   /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
   double head_bytes(const PackedHeads& part) const {
     const double keys = static_cast<double>(part.blocks) * kBlock;
@@ -82,6 +82,7 @@ struct BackwardPlan {
   }
 
   const BackwardProblem& p;
+  WorkList list;
   ScoreRules<T> rules;
   Dropout<T> dropout;
   View<double, 2> sink_parts;  ///< (query tiles of all sequences, Hq): where the terms of dsinks go

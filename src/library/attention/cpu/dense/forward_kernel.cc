@@ -508,8 +508,8 @@ class ForwardWorker {
 };
 
 template <typename T>
-void tiles_forward_typed(const ForwardProblem& p, const RunRest& run_rest) {
-  run_forward<ForwardWorker<T>, ForwardPlan<T>, ForwardBuffers<T>>(p, run_rest);
+void tiles_forward_typed(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
+  plan_forward<ForwardWorker<T>, ForwardPlan<T>, ForwardBuffers<T>>(problem, list, slot);
 }
 
 }  // namespace headgate::HWY_NAMESPACE
@@ -520,8 +520,8 @@ namespace headgate {
 
 HEADGATE_TARGET_TABLE(tiles_forward_typed);
 
-void tiles_forward(const ForwardProblem& problem, const RunRest& run_rest) {
-  HEADGATE_FOR_DTYPE(tiles_forward_typed, problem.inputs.q.dtype, problem.context.target)(problem, run_rest);
+void tiles_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
+  HEADGATE_FOR_DTYPE(tiles_forward_typed, problem.inputs.q.dtype, problem.context.target)(problem, list, slot);
 }
 
 }  // namespace headgate

@@ -16,7 +16,7 @@
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
-#include "library/attention/cpu/route.hpp"
+#include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/sum_blocks.hpp"
 #include "library/core/view.hpp"
@@ -43,8 +43,9 @@ struct ForwardPlan {
   using ScoreLeft = LeftLayout<1, kMR>;           // packed strips of q
   using ValueLeft = LeftLayout<kScoreStride, 1>;  // rows of probabilities
 
-  explicit ForwardPlan(const ForwardProblem& problem)
+  ForwardPlan(const ForwardProblem& problem, const WorkList& sequences)
       : p(problem),
+        list(sequences),
         rules(problem),
         dropout(problem),
         Dv_padded(round_up(p.Dv, kLanes<T>)),
@@ -64,13 +65,13 @@ struct ForwardPlan {
 
   /// Whether rows that the gate closes are left out.
   bool selects() const { return p.gate_threshold > 0; }
-  bool takes(const Sequence& sequence) const { return route_of(p, sequence) == ForwardRoute::tiles; }
   /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
   double head_bytes(const PackedHeads& part) const {
     return sizeof(T) * static_cast<double>(part.panels) * static_cast<double>(kPanel * (p.D + Dv_padded));
   }
 
   const ForwardProblem& p;
+  WorkList list;
   ScoreRules<T> rules;
   Dropout<T> dropout;
   std::int64_t Dv_padded;

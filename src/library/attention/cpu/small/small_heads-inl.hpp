@@ -21,9 +21,10 @@
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/planned_work.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
-#include "library/attention/cpu/route.hpp"
+#include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/cpu/small/small_heads.hpp"
 #include "library/core/cancellation.hpp"
 #include "library/core/team.hpp"
@@ -192,21 +193,13 @@ struct SmallHeadsPlan {
   // For HeadBatches.
   static constexpr std::int64_t tile_rows = kSmallHeadRows, kBlock = kSmallHeadRows, kPanel = kSmallHeadRows;
   static constexpr bool whole_heads = true;
-  bool takes(const Sequence& sequence) const {
-    return route_of(p, sequence) == decltype(route_of(p, sequence))::small_heads;
-  }
   static double head_bytes(const PackedHeads& /*part*/) { return 1.0; }
 
-  explicit SmallHeadsPlan(const Problem& problem) : p(problem) {
+  SmallHeadsPlan(const Problem& problem, const WorkList& sequences)
+      : p(problem), list(sequences), longest(longest_sequence(problem, sequences)) {
     const HeadBatches batches(*this);
     HeadCursor end;
     most = batches.most(end);
-    for (std::int64_t n = 0; n < p.sequences(); ++n) {
-      const Sequence each = p.sequence(n);
-      if (!takes(each)) continue;
-      longest.T = std::max(longest.T, each.T);
-      longest.S = std::max(longest.S, each.S);
-    }
     if (kCutsHeads && most.heads > 0) {
       const std::int64_t panels = p.group * divide_up(longest.T, kNR<float>);
       pieces = std::min(divide_up(std::int64_t{kTasksPerThread} * p.context.threads, most.heads), panels);
@@ -215,8 +208,9 @@ struct SmallHeadsPlan {
   }
 
   const Problem& p;
+  WorkList list;
+  Sequence longest;  ///< the largest T and S of a listed sequence
   HeadTotals most;
-  Sequence longest;         ///< the most queries and keys of a sequence
   std::int64_t pieces = 1;  ///< of a head
   int threads = 1;
 };
@@ -234,12 +228,8 @@ struct SmallHeadsBuffers {
 
 /// A pass over small heads whose workers, one a thread, compute heads: Worker(plan, scratch memory), run_head(head,
 /// next). Scratch: what a worker works in.
-template <class Worker, class Scratch, class Plan>
-void run_small_heads(const Plan& plan, const RunRest& run_rest) {
-  if (plan.most.parts == 0) return run_rest(0);  // no heads
-  const Placed<SmallHeadsBuffers<Plan, Scratch>> placed(plan);
-  run_rest(placed.bytes());
-  const SmallHeadsBuffers<Plan, Scratch>& shared = *placed;
+template <class Worker, class Plan, class Scratch>
+void run_small_heads(const Plan& plan, const SmallHeadsBuffers<Plan, Scratch>& shared) {
   PackedHeads* const parts = shared.parts.data;
   HeadBatch batch(plan, parts);
   Cancellation cancellation(plan.p.context);
@@ -250,6 +240,13 @@ void run_small_heads(const Plan& plan, const RunRest& run_rest) {
         [&] { batch.next_unless(cancellation); });
   });
   cancellation.throw_if_seen();
+}
+
+/// Plans a pass over the small heads of the sequences of a list, for run_small_heads.
+template <class Worker, class Plan, class Scratch, class ProblemT>
+void plan_small_heads(const ProblemT& problem, const WorkList& list, WorkSlot& slot) {
+  using Buffers = SmallHeadsBuffers<Plan, Scratch>;
+  slot.emplace<PlannedKernel<Plan, Buffers, run_small_heads<Worker, Plan, Scratch>>>(problem, list);
 }
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -16,13 +16,13 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 template <typename T>
-void small_forward_typed(const ForwardProblem& p, const RunRest& run_rest) {
-  run_small_heads<SmallForwardWorker<T>, SmallForwardScratch<T>>(SmallForwardPlan(p), run_rest);
+void small_forward_typed(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
+  plan_small_heads<SmallForwardWorker<T>, SmallForwardPlan, SmallForwardScratch<T>>(problem, list, slot);
 }
 
 template <typename T>
-void small_backward_typed(const BackwardProblem& p, const RunRest& run_rest) {
-  run_small_heads<SmallBackwardWorker<T>, SmallBackwardScratch<T>>(SmallBackwardPlan(p), run_rest);
+void small_backward_typed(const BackwardProblem& problem, const WorkList& list, WorkSlot& slot) {
+  plan_small_heads<SmallBackwardWorker<T>, SmallBackwardPlan, SmallBackwardScratch<T>>(problem, list, slot);
 }
 
 }  // namespace headgate::HWY_NAMESPACE
@@ -34,13 +34,13 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(small_forward_typed);
 HEADGATE_TARGET_TABLE(small_backward_typed);
 
-void small_heads_forward(const ForwardProblem& problem, const RunRest& run_rest) {
-  HEADGATE_FOR_DTYPE(small_forward_typed, problem.inputs.q.dtype, problem.context.target)(problem, run_rest);
+void small_heads_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
+  HEADGATE_FOR_DTYPE(small_forward_typed, problem.inputs.q.dtype, problem.context.target)(problem, list, slot);
 }
 
-void small_heads_backward(const BackwardProblem& problem, const View<double, 2>& /*sink_parts*/,
-                          const RunRest& run_rest) {
-  HEADGATE_FOR_DTYPE(small_backward_typed, problem.inputs.q.dtype, problem.context.target)(problem, run_rest);
+void small_heads_backward(const BackwardProblem& problem, const View<double, 2>& /*sink_parts*/, const WorkList& list,
+                          WorkSlot& slot) {
+  HEADGATE_FOR_DTYPE(small_backward_typed, problem.inputs.q.dtype, problem.context.target)(problem, list, slot);
 }
 
 }  // namespace headgate

@@ -37,7 +37,8 @@ struct StatisticsPlan {
 
   using ScoreLeft = LeftLayout<1, kMR>;  // packed strips of q
 
-  explicit StatisticsPlan(const StatisticsProblem& problem) : p(problem), rules(problem) {
+  StatisticsPlan(const StatisticsProblem& problem, const WorkList& sequences)
+      : p(problem), list(sequences), rules(problem) {
     const AttentionStatistics& out = p.outputs;
     exponentials = wants_figure(out, kEntropy) || out.key_mass.present();
     if (out.topk_index.present() || out.topk_weight.present()) {
@@ -62,8 +63,6 @@ struct StatisticsPlan {
         std::max(by_tile ? most.tiles : 0, most.heads * p.group * row_strips), 1, p.context.threads));
   }
 
-  /// Sums of no queries are written too: 0.
-  bool takes(const Sequence& sequence) const { return sums || sequence.T > 0; }
   /// What is packed for a key/value head. A double, as the sizes of tensors that lie nowhere in full (stride 0) can
   /// multiply beyond 64 bits.
   double head_bytes(const PackedHeads& part) const {
@@ -74,6 +73,7 @@ struct StatisticsPlan {
   }
 
   const StatisticsProblem& p;
+  WorkList list;
   ScoreRules<T> rules;
   bool by_tile = false;             ///< figures of queries, or sums of them, are asked for
   bool scan = false;                ///< all scores are looked at
