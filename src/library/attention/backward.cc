@@ -11,7 +11,7 @@ void attention_backward(const AttentionGradients& gradients, const AttentionInpu
                         const AttentionIncoming& incoming, const AttentionOptions& options) {
   BackwardProblem problem = check_backward(gradients, inputs, saved, incoming, options);
   const Backend& backend = backend_for(problem);
-  // Kernels visit every batch, of which there may be any number without queries.
+  // Returns early if there is no gradient to write: kernels visit every batch, and any number may be without queries.
   const bool writes = std::any_of(kAttentionGradients.begin(), kAttentionGradients.end(),
                                   [&](const auto& row) { return (gradients.*row.member).numel() > 0; });
   if (!writes) return;

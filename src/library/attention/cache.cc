@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t kAlignment_bytes = 64;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
 
-/// The four tensors of a cache: shape without P, and dtype.
+/// Describes one of a cache's four tensors: k, v, k_scale or v_scale.
 struct Member {
   TensorView CacheTensors::*view;
   const char* name;
@@ -56,7 +56,8 @@ void check_shape(const CacheShape& s) {
   require(s.page >= 1, "cache: page is {} but must be at least 1 token", s.page);
   require(s.pages >= 0 && s.pages <= std::numeric_limits<std::int32_t>::max(), "cache: pages is {} but must be 0 to {}",
           s.pages, std::numeric_limits<std::int32_t>::max());
-  // Of a cache without pages, too: sums of numbers of tokens must not overflow.
+  // Checks the sizes with at least one page, so that sums of token counts cannot overflow even in a cache without
+  // pages.
   CacheShape some = s;
   some.pages = std::max<std::int64_t>(s.pages, 1);
   for (const Member& m : members(some)) (void)member_bytes(some, m);
@@ -68,7 +69,7 @@ CacheShape shape_of(const CacheTensors& t) {
       .kv_heads = k[1], .head_dim = k[3], .value_dim = t.v.shape[3], .page = k[2], .pages = k[0], .dtype = t.k.dtype};
 }
 
-/// Throws unless the tensors are those of a cache of `shape`.
+/// Throws Error unless the tensors have the shapes and dtypes of a cache of `shape`.
 void check_tensors(const CacheTensors& tensors, const CacheShape& shape) {
   check_shape(shape);
   for (const Member& m : members(shape)) {
@@ -83,7 +84,7 @@ void check_tensors(const CacheTensors& tensors, const CacheShape& shape) {
   }
 }
 
-/// Rows [first, first + n) of page `page`, as (1,Hkv,n,width).
+/// Returns a view of rows [first, first + n) of page `page`, shape (1,Hkv,n,width).
 template <typename Void>
 BasicTensorView<Void> rows_of(const BasicTensorView<Void>& view, std::int64_t page, std::int64_t first,
                               std::int64_t n) {
@@ -161,12 +162,12 @@ KvCache::KvCache(const CacheShape& shape) : memory_(new std::byte[cache_bytes(sh
   adopt(place_cache(memory_.get(), shape), 0);
 }
 
-/// Goes on with `tensors`, of which the first `pages` pages hold what they did. Does not fail once memory is there.
+/// Switches to `tensors`; the first `pages` pages keep their users. Allocates memory before anything changes.
 void KvCache::adopt(const CacheTensors& tensors, std::int64_t pages) {
   const CacheShape shape = headgate::shape_of(tensors);
   users_.resize(static_cast<std::size_t>(shape.pages), 0);
   free_.reserve(static_cast<std::size_t>(shape.pages));
-  // Pages are taken from the end: the first ones first.
+  // The free list is a stack: pages are taken from its end, lowest number first.
   std::vector<std::int32_t> all(static_cast<std::size_t>(shape.pages - pages));
   for (std::size_t n = 0; n < all.size(); ++n)
     all[n] = static_cast<std::int32_t>(shape.pages - 1) - static_cast<std::int32_t>(n);
@@ -211,16 +212,16 @@ std::int32_t KvCache::take_page() {
 }
 
 void KvCache::release_page(std::int32_t page) {
-  if (--users_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);  // reserved
+  if (--users_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);  // cannot fail: adopt reserved the capacity
 }
 
-/// The last page, if it is not full, else -1.
+/// Returns the last page of a sequence if the page has room, otherwise -1.
 std::int32_t KvCache::open_page(const Tokens& of) const {
   return of.length < static_cast<std::int64_t>(of.pages.size()) * shape_.page ? of.pages.back() : -1;
 }
 
-/// Pages that `more` tokens of each sequence take, copies of shared open pages among them. Of the sequences that share
-/// one, each that appends leaves it to the others.
+/// Counts the free pages needed to append `more` tokens to each sequence, including copies of shared open pages. Of the
+/// sequences that share an open page, each that appends copies the page, except the last owner.
 std::int64_t KvCache::pages_needed(std::span<const std::int64_t> sequences, std::int64_t more) const {
   if (more == 0) return 0;
   std::int64_t needed = 0;
@@ -260,7 +261,7 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
   }
   require(needed <= free_pages(), "cache append: {} tokens for each of {} sequences need {} pages but {} are free", T,
           B, needed, free_pages());
-  for (const std::int64_t s : sequences) {  // all that can fail, before anything changes
+  for (const std::int64_t s : sequences) {  // everything that can fail comes before the first change
     Tokens& t = sequences_[static_cast<std::size_t>(s)];
     t.pages.reserve(t.pages.size() + static_cast<std::size_t>(needed));
   }

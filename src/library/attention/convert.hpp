@@ -5,7 +5,7 @@
 
 namespace headgate {
 
-/// convert and quantize (headgate/convert.hpp) of views that have been checked.
+/// Implement convert and quantize (headgate/convert.hpp) without checking their arguments.
 void convert_unchecked(const TensorView& to, const ConstTensorView& from);
 void quantize_unchecked(const TensorView& to, const TensorView& scale, const ConstTensorView& from);
 

@@ -8,11 +8,11 @@
 #include "library/call/call.hpp"
 #include "library/call/gate_fn_check.hpp"
 
-// The checks of arguments that attention and the merge of its parts share.
+// Checks of arguments that attention and attention_merge share.
 
 namespace headgate {
 
-/// Gate logits: (B,Hq,T,1) or `elementwise`, which is (B,Hq,T,Dv); of `dtype` or f32.
+/// Checks gate logits: shape (B,Hq,T,1) or `elementwise`, which is (B,Hq,T,Dv); dtype `dtype` or f32.
 inline void check_gate_logits(Call& call, const Argument& gate, DType dtype, const Shape& elementwise) {
   call.input(gate, {dtype, DType::f32});
   const Shape headwise{elementwise[0], elementwise[1], elementwise[2], 1};
@@ -40,7 +40,7 @@ void check_rows_computed_of(const Call& call, const Argument& lse) {
   }
 }
 
-/// Refuses an lse (B,Hq,T,1) that is +∞ somewhere. It has been checked otherwise.
+/// Fails if any element of lse (B,Hq,T,1) is +∞. Requires that all other checks of lse have passed.
 inline void check_rows_computed(const Call& call, const Argument& lse) {
   if (lse.view.numel() == 0) return;
   if (lse.view.dtype == DType::f64) return check_rows_computed_of<double>(call, lse);

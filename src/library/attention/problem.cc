@@ -22,7 +22,7 @@
 namespace headgate {
 namespace {
 
-/// The shape of the block table, a row for each sequence, which sets S.
+/// Checks the shape of the block table, which has one row per sequence, and sets page and S.
 void check_pages(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument table{"block_table", in.block_table};
   if (!call.given(table)) return;
@@ -37,7 +37,7 @@ void check_pages(Call& call, const AttentionInputs& in, Problem& p) {
   }
 }
 
-/// q, k and v: their dtypes.
+/// Checks the dtypes of q, k and v.
 void check_qkv_dtypes(Call& call, const AttentionInputs& in) {
   const Argument q{"q", in.q};
   const Argument k{"k", in.k};
@@ -57,7 +57,7 @@ void check_qkv_dtypes(Call& call, const AttentionInputs& in) {
   }
 }
 
-/// q, k and v, and the sizes they set.
+/// Checks q, k and v, and sets the sizes that their shapes determine.
 void check_qkv(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument q{"q", in.q};
   const Argument k{"k", in.k};
@@ -90,7 +90,7 @@ void check_qkv(Call& call, const AttentionInputs& in, Problem& p) {
   p.group = p.Hkv == 0 ? 1 : p.Hq / p.Hkv;
 }
 
-/// What scores, and sums over them, are counted by.
+/// Fails if the number of scores overflows 64 bits.
 void check_size_of_scores(const Call& call, const AttentionInputs& in, const Problem& p) {
   const std::int64_t batches = p.page > 0 ? p.N : p.B;
   if (product_fits({batches, p.Hq, p.T, p.S})) return;
@@ -98,7 +98,7 @@ void check_size_of_scores(const Call& call, const AttentionInputs& in, const Pro
             shape_text(in.k.shape), batches == p.B ? "B" : "N");
 }
 
-/// The scales of int8 keys and values, which have the rows of k and v.
+/// Checks the scales of int8 keys and values: one scale per row of k and v.
 void check_scales(Call& call, const AttentionInputs& in) {
   for (const auto& [scale, of] : {std::pair{Argument{"k_scale", in.k_scale}, Argument{"k", in.k}},
                                   std::pair{Argument{"v_scale", in.v_scale}, Argument{"v", in.v}}}) {
@@ -114,9 +114,10 @@ void check_scales(Call& call, const AttentionInputs& in) {
   }
 }
 
-/// Whether one thread computes a call sooner than a second one starts: 2^18 multiply-adds take some ten microseconds.
-/// Where a key meets less than eight queries, half as many take as long, since each number that is read is used so few
-/// times. The bounds were measured forward; backward two threads win from twice as many.
+/// Returns true if one thread computes a call before a second one starts: 2^18 multiply-adds take some ten
+/// microseconds. If fewer than eight queries share a key, half as many take as long, because each number read is used
+/// less often. The bounds were measured in the forward pass. In the backward pass, two threads are faster from twice as
+/// many on.
 bool is_small_work(const Problem& p) {
   constexpr double kSmall = 1 << 18;
   constexpr std::int64_t kFewQueries = 8;
@@ -157,7 +158,7 @@ void check_options(const Call& call, const AttentionOptions& options, const Comp
   p.window_right = options.window_right;
   if (options.causality == Causality::causal && (p.window_right == kNoWindow || p.window_right > 0)) p.window_right = 0;
   if (p.inputs.query_offsets.present()) return;
-  // Windows that hide nothing are none.
+  // Drops windows that hide no key.
   if (p.window_left >= p.S - 1) p.window_left = kNoWindow;
   if (p.window_right >= p.T - 1) p.window_right = kNoWindow;
 }
@@ -203,7 +204,7 @@ void check_bias_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
   }
 }
 
-/// The bounds of packed queries, which say how many sequences there are.
+/// Checks the bounds of packed queries and sets the number of sequences.
 void check_query_bounds(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument queries{"cu_seqlens_q", in.cu_seqlens_q};
   p.N = p.B;
@@ -214,7 +215,7 @@ void check_query_bounds(Call& call, const AttentionInputs& in, Problem& p) {
   p.N = queries.view.shape[3] - 1;
 }
 
-/// The bounds of packed keys; those of a cache lie in pages instead.
+/// Checks the bounds of packed keys, which must be absent if keys lie in pages.
 void check_key_bounds(Call& call, const AttentionInputs& in, const Problem& p) {
   const Argument queries{"cu_seqlens_q", in.cu_seqlens_q};
   const Argument keys{"cu_seqlens_k", in.cu_seqlens_k};
@@ -230,7 +231,7 @@ void check_key_bounds(Call& call, const AttentionInputs& in, const Problem& p) {
   call.same_dim(keys, queries, 3, "N + 1");
 }
 
-/// The shape of a vector with an entry for each sequence.
+/// Returns the symbolic shape of a vector with one entry per sequence.
 const char* sequences_letters(const Problem& p) { return p.packed() ? "(1,1,1,N)" : "(1,1,1,B)"; }
 
 void check_key_lengths(Call& call, const AttentionInputs& in, const Problem& p) {
@@ -255,7 +256,7 @@ void check_query_offsets(Call& call, const AttentionInputs& in, const Problem& p
   call.entries(offsets, p.N, -kMaxQueryOffset, kMaxQueryOffset);
 }
 
-/// The entries that lead to keys before the lengths.
+/// Checks the block table's entries for keys within key_lengths. Other entries are not read.
 void check_block_table(const Call& call, const AttentionInputs& in, const Problem& p) {
   if (!in.block_table.present()) return;
   if (!in.key_lengths.present()) call.fail("block_table is given but key_lengths is absent");
@@ -272,7 +273,7 @@ void check_block_table(const Call& call, const AttentionInputs& in, const Proble
   }
 }
 
-/// Slopes of each query head, or of each of a sequence.
+/// Checks the ALiBi slopes: one per query head, or one per sequence and query head.
 void check_alibi_slopes(Call& call, const Argument& arg, const ComputeRange& range, const Problem& p) {
   if (!call.given(arg)) return;
   call.input(arg, {DType::f32, DType::f64});
@@ -292,7 +293,7 @@ void check_alibi_slopes(Call& call, const Argument& arg, const ComputeRange& ran
   }
 }
 
-/// A logit for each query head, which may be −∞.
+/// Checks the sinks: one logit per query head, finite or −∞.
 void check_sinks(Call& call, const Argument& arg, const ComputeRange& range, const Problem& p) {
   if (!call.given(arg)) return;
   call.input(arg, {DType::f32, DType::f64});
@@ -326,10 +327,10 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   return p;
 }
 
-/// Whether a call reads tensors or writes them.
+/// Selects whether a call reads or writes its tensors.
 enum class Access { reads, writes };
 
-/// Tensors that have a row for each query of a head: outputs, and what backward reads beside the inputs.
+/// Checks tensors with one row for each query of a head: outputs, saved tensors and incoming gradients.
 template <Access kAccess, const auto& kRows, class Struct>
 void check_query_tensors(Call& call, const Struct& views, const Problem& p) {
   for (const auto& row : kRows) {
@@ -347,7 +348,7 @@ void check_query_tensors(Call& call, const Struct& views, const Problem& p) {
   }
 }
 
-/// Saved tensors are read: y and lse always, attn where it cannot be had from y.
+/// Checks the saved tensors, which the backward pass reads: y and lse always, attn if y does not determine it.
 void check_saved(Call& call, const AttentionSaved& saved, bool needs_attn, const Problem& p) {
   check_query_tensors<Access::reads, kSavedTensors>(call, saved, p);
   if (needs_attn && !saved.attn.present()) {
@@ -355,7 +356,7 @@ void check_saved(Call& call, const AttentionSaved& saved, bool needs_attn, const
   }
 }
 
-/// What of the inputs statistics read. Nothing of v: k stands in for its sizes, with the gate's Dv.
+/// Returns the inputs that statistics read. v is not read: k replaces it, with the gate's number of columns.
 AttentionInputs read_by_statistics(const Call& call, const AttentionStatistics& outputs, const AttentionInputs& given,
                                    const AttentionOptions& options) {
   AttentionInputs in = given;
@@ -392,7 +393,7 @@ void check_selection(Call& call, const AttentionStatistics& outputs, const Stati
   }
 }
 
-/// Empty sequences need no work, however many there are.
+/// Sets the number of sequences to 0 if all are empty: they need no work, however many there are.
 void leave_out_empty(Problem& p) {
   if (p.T == 0 && p.S == 0) p.B = p.N = 0;
 }
@@ -441,9 +442,9 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
                                    const ConstTensorView& lse, const StatisticsSelection& selection,
                                    const AttentionOptions& options) {
   Call call("attention_statistics");
-  AttentionOptions all_rows = options;  // what the forward pass has left out is told by lse
+  AttentionOptions all_rows = options;  // lse = +∞ marks rows that the forward pass skipped
   all_rows.gate_threshold = 0.0;
-  all_rows.dropout = 0.0;  // lse knows nothing of it
+  all_rows.dropout = 0.0;  // lse does not depend on dropout
   const bool causal = options.causality == Causality::causal && options.window_right >= kNoWindow;
   StatisticsProblem p{check_common(call, read_by_statistics(call, outputs, inputs, options), all_rows),
                       causal || options.window_right == 0, lse, selection, outputs};

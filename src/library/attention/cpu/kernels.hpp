@@ -8,26 +8,26 @@
 
 namespace headgate {
 
-// Kernels run on the context's vector target. They throw nothing but std::bad_alloc, before any output is written, and
-// Cancelled.
+// Kernels run on the vector target of the problem's context. They throw only std::bad_alloc, before any output is
+// written, and Cancelled.
 
 void cpu_forward(const ForwardProblem& problem);
 void cpu_backward(const BackwardProblem& problem);
 void cpu_statistics(const StatisticsProblem& problem);
 
-// Kernels of the route tables (route.cc). Each plans its work on the sequences of a list, which are at least one unless
-// noted, and puts it into the slot.
+// The following kernels are rows of the route tables (route.cc). Each plans its work on the sequences of a list, at
+// least one, and constructs it in the slot.
 
-/// Reads K and V in place, once for all queries and heads that share them.
+/// Computes few queries. Reads K and V in place, once for all queries and heads that share them.
 void few_queries_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
-/// Multiplies bf16 numbers in the instructions that a CPU has for them (Precision::native16).
+/// Multiplies bf16 numbers with the CPU's bf16 instructions (Precision::native16).
 void native16_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
-/// Makes all scores of a panel of queries at once.
+/// Computes small heads. Keeps the scores of a panel of queries for all keys at once.
 void small_heads_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
-/// Packs K and V and visits them tile by tile. Can compute every sequence.
+/// Packs K and V and processes them tile by tile. This kernel can compute every sequence.
 void tiles_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
 
-// The backward passes write the terms of dsinks, unless it is empty, to sink_parts (query tiles of all sequences, Hq).
+// The backward passes store the terms of dsinks in sink_parts (query tiles of all sequences, Hq), unless empty.
 
 void native16_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                        WorkSlot& slot);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over parts of the keys merged by log-sum-exp, forward and backward, a row at a time.
+// Merges attention over parts of the keys by log-sum-exp, forward and backward, one row at a time.
 
 #include <algorithm>
 #include <cmath>
@@ -17,14 +17,14 @@
 #define HWY_TARGET_INCLUDE "library/attention/cpu/merge_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/attention/cpu/common/gate_rows-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Rows of Dv, rounded up to vectors, that one thread works in.
+/// Scratch rows of one thread, each Dv elements rounded up to vectors.
 template <typename T>
 struct MergeScratch {
   MergeScratch(Workspace& ws, std::int64_t padded) {
@@ -38,10 +38,10 @@ struct MergeBuffers {
   MergeBuffers(Workspace& ws, int threads, std::int64_t padded) {
     scratch = ws.take<std::byte>("threads", threads, count_bytes<MergeScratch<T>>(padded));
   }
-  View<std::byte, 2> scratch;  ///< a thread's MergeScratch
+  View<std::byte, 2> scratch;  ///< (threads, bytes of a MergeScratch)
 };
 
-/// Σ d ∘ (a − b) over n elements, a multiple of the lanes.
+/// Returns Σ d ∘ (a − b) over n elements; n is a multiple of the lanes.
 template <typename T>
 T dot_difference(const T* HWY_RESTRICT d, const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t n) {
   const Tag<T> tag;
@@ -53,7 +53,7 @@ T dot_difference(const T* HWY_RESTRICT d, const T* HWY_RESTRICT a, const T* HWY_
   return hn::GetLane(hn::SumOfLanes(tag, sum));
 }
 
-/// One thread's part.
+/// Merges one thread's share of the rows.
 template <typename T>
 class MergeWorker {
  public:
@@ -103,7 +103,7 @@ class MergeWorker {
     return lse;
   }
 
-  /// Makes attn of the row; returns its lse.
+  /// Computes the merged attn of one row and returns the row's lse.
   double merge(std::int64_t b, std::int64_t h, std::int64_t i) const {
     double top = kHidden;
     for (const MergePart& part : m_.parts) top = std::max(top, lse_of(part, b, h, i));
@@ -137,7 +137,7 @@ class MergeWorker {
     store_row(to, dz, i, 0, to.cols);
   }
 
-  /// Gradients of part n; those of attn and dattn lie in the scratch.
+  /// Writes the gradients of part n. Requires the row's merged attn and d_attn in the scratch.
   void write_part(std::size_t n, double lse, double dlse, std::int64_t b, std::int64_t h, std::int64_t i) const {
     const MergePart& part = m_.parts[n];
     const MergePartGradients& to = m_.gradients[n];

@@ -30,19 +30,19 @@
 namespace headgate {
 namespace {
 
-/// A row of a table. Shared: the arguments of the pass's kernels beside the problem.
+/// A row of a route table. Shared lists the types of the arguments that kernels of a pass receive after the problem.
 template <class Problem, class... Shared>
 struct RouteRow {
   const char* name;
-  /// Null where the kernel computes the sequence; else why not, to follow "NAME: ".
+  /// Returns null if the kernel computes the sequence, otherwise the reason for declining, to follow "NAME: ".
   const char* (*declines)(const Problem& problem, const Sequence& sequence);
-  /// Plans the work on the sequences that take this row. Null where there is nothing to compute.
+  /// Plans the work on the sequences that take this row. Null if the row needs no computation.
   void (*plan)(const Problem& problem, const Shared&... shared, const WorkList& list, WorkSlot& slot);
 };
 
-// What the rows ask about a sequence.
+// Conditions on a sequence that several rows share.
 
-/// Why the kernels of small heads cannot compute the sequence in either pass, or null.
+/// Returns null if the small-heads kernels can compute the sequence in both passes, otherwise the reason.
 const char* not_small(const Problem& p, const Sequence& s) {
   const AttentionInputs& in = p.inputs;
   if (p.softcap != 0.0 || in.alibi_slopes.present() || in.bias.present() || in.mask.present()) {
@@ -54,14 +54,14 @@ const char* not_small(const Problem& p, const Sequence& s) {
   return s.T == 0 || s.S == 0 || p.D == 0 || p.Dv == 0 ? "nothing to multiply" : nullptr;
 }
 
-/// Sequences with no more queries and no more keys than this are faster with f32 products than with the CPU's bf16 dot
-/// products, or than with its tiles (docs/design/bf16.md). Products that a program has asked for by name
-/// take all but those of `tiles`.
+/// Numbers of queries and keys above which bf16 products are faster than f32 products (docs/design/bf16.md). `dots` is
+/// the limit for AVX-512 BF16, `tiles` for AMX. If the program named a unit explicitly, `tiles` is the limit for
+/// either.
 struct MostExactRows {
   std::int64_t dots, tiles;
 };
 
-/// Why products of bf16 numbers cannot, or should not, compute the sequence, or null.
+/// Returns null if bf16 products can and should compute the sequence, otherwise the reason.
 const char* not_bf16(const Problem& p, const Sequence& s, const MostExactRows& most) {
   if (p.precision != Precision::native16) return "precision is exact";
   if (p.dropout > 0.0) return "dropout";
@@ -72,14 +72,14 @@ const char* not_bf16(const Problem& p, const Sequence& s, const MostExactRows& m
   return std::max(s.T, s.S) <= rows ? "too few queries and keys" : nullptr;
 }
 
-/// Whether the packed keys and values of the problem's many heads each stay in the second-level cache of a thread.
+/// Returns true if the problem has many heads, and the packed k and v of each head fit one thread's second-level cache.
 bool packed_heads_stay_in_cache(const Problem& p, const Sequence& s) {
   constexpr std::int64_t kManyHeads = 32;
   const double bytes = sizeof(float) * static_cast<double>(s.S) * static_cast<double>(p.D + p.Dv);
   return p.B * p.Hkv >= kManyHeads && bytes <= kOwnHead_bytes;
 }
 
-// Rows of the forward pass.
+// Rows of the forward table.
 
 constexpr MostExactRows kMostExactForward{.dots = 127, .tiles = 16};
 
@@ -93,10 +93,10 @@ const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
   return p.outputs.weights.present() ? "weights are asked for" : nullptr;
 }
 
-/// With more rows packing K and V pays (docs/design/decoding.md), and earlier where what is packed stays
-/// in cache (docs/design/forward.md), or where the heads are small
-/// (docs/design/small-sequences.md). With few keys, on which a weight near 1 is common, sequences get one of the other
-/// kernels: the backward pass makes the same products as those, bit for bit (docs/reference/numerics.md).
+/// Declines sequences for which packing K and V is faster: many rows per key (docs/design/decoding.md), packed heads
+/// that stay in cache (docs/design/forward.md), or small heads (docs/design/small-sequences.md). Also declines
+/// sequences with few keys, where a weight near 1 is common. Other kernels compute these with the products of the
+/// backward pass, bit for bit (docs/reference/numerics.md).
 const char* few_queries_declines(const ForwardProblem& p, const Sequence& s) {
   constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kFewKeysEach = 4;
   if (p.outputs.weights.present()) return "weights are asked for";
@@ -127,7 +127,7 @@ constexpr RouteRow<ForwardProblem> kForwardRoutes[] = {
     {"tiles", tiles_decline<ForwardProblem>, tiles_forward},
 };
 
-// Rows of the backward pass. A sequence without queries has gradients too: those of its keys are 0.
+// Rows of the backward table. Sequences without queries take a row too: their keys have gradients of 0.
 
 constexpr MostExactRows kMostExactBackward{.dots = 63, .tiles = 32};
 
@@ -137,7 +137,7 @@ const char* native16_declines(const BackwardProblem& p, const Sequence& s) {
 }
 
 const char* small_heads_declines(const BackwardProblem& p, const Sequence& s) {
-  // More keys are several blocks, which the tiles share out among threads where heads are few.
+  // More keys form several blocks. If heads are few, the tiles kernel shares these blocks among threads.
   constexpr std::int64_t kManyHeads = 8;
   if (const char* reason = not_small(p, s)) return reason;
   if (p.inputs.sinks.present()) return "there are sinks";
@@ -150,7 +150,7 @@ constexpr RouteRow<BackwardProblem, View<double, 2>> kBackwardRoutes[] = {
     {"tiles", tiles_decline<BackwardProblem>, tiles_backward},
 };
 
-/// Returns the first row that does not decline the sequence.
+/// Returns the index of the first row that does not decline.
 template <class Row, std::size_t kRows, class Problem>
 std::size_t row_of(const Row (&rows)[kRows], const Problem& problem, const Sequence& sequence) {
   std::size_t row = 0;
@@ -158,13 +158,13 @@ std::size_t row_of(const Row (&rows)[kRows], const Problem& problem, const Seque
   return row;
 }
 
-/// The entries of all work lists of a call, one list after another.
+/// Entries of all work lists of a call, one list after another.
 struct WorkEntries {
   WorkEntries(Workspace& ws, std::int64_t sequences) : entries(ws.take<ListedSequence>("work lists", sequences)) {}
   View<ListedSequence, 1> entries;
 };
 
-/// The work lists of a call, one for each row of its table.
+/// Work lists of a call, one per row of its route table.
 template <std::size_t kRows>
 class WorkLists {
  public:
@@ -172,7 +172,7 @@ class WorkLists {
   WorkLists(const Row (&rows)[kRows], const Problem& problem) {
     const std::int64_t sequences = problem.sequences();
     if (sequences == 0) return;
-    if (!problem.packed()) {  // all have the same lengths
+    if (!problem.packed()) {  // all sequences have the same lengths
       lists_[row_of(rows, problem, problem.sequence(0))] = WorkList(problem);
       return;
     }
@@ -196,12 +196,12 @@ class WorkLists {
   const WorkList& operator[](std::size_t row) const { return lists_[row]; }
 
  private:
-  std::optional<Placed<WorkEntries>> sorted_;  // of a packed batch
+  std::optional<Placed<WorkEntries>> sorted_;  // entries of a packed batch
   std::array<WorkList, kRows> lists_;
 };
 
-/// Plans the work of every row that has sequences, and of row `always`, takes the memory of all, then runs one after
-/// another in the order of the table.
+/// Plans the work of every row that has sequences, and of row `always`, in one block of memory. Then runs the rows in
+/// the order of the table.
 template <class Row, std::size_t kRows, class Problem, class... Shared>
 void run_rows(const Row (&rows)[kRows], std::size_t always, const Problem& problem, const Shared&... shared) {
   const WorkLists<kRows> lists(rows, problem);
@@ -222,7 +222,7 @@ void run_rows(const Row (&rows)[kRows], std::size_t always, const Problem& probl
   }
 }
 
-/// Groups the sequences of a call by their routes and by the reasons for them.
+/// Groups the sequences of a call by route and by the reasons of declining rows, and adds the groups to the report.
 template <class Row, std::size_t kRows, class Problem>
 void report_routes(const Row (&rows)[kRows], const Problem& problem) {
   if (problem.report == nullptr) return;
@@ -250,13 +250,13 @@ void report_routes(const Row (&rows)[kRows], const Problem& problem) {
   }
 }
 
-/// Terms of dsinks.
+/// Workspace for the terms of dsinks.
 struct SinkParts {
   SinkParts(Workspace& ws, std::int64_t tiles, std::int64_t Hq) : parts(ws.take<double>("dsinks by tile", tiles, Hq)) {}
   View<double, 2> parts;  ///< (query tiles of all sequences, Hq)
 };
 
-/// dsinks[h] = sum of the tiles' parts over sequences and tiles, in that order.
+/// Computes dsinks[h] as the sum of the tiles' terms, in the order of sequences and tiles.
 void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
   for (std::int64_t h = 0; h < parts.shape[1]; ++h) {
     double sum = 0;
@@ -276,7 +276,7 @@ void cpu_forward(const ForwardProblem& problem) {
 
 void cpu_backward(const BackwardProblem& problem) {
   report_routes(kBackwardRoutes, problem);
-  // The tiles write dbias, which is 0 without sequences.
+  // tiles_backward must zero dbias even if there are no sequences.
   const std::size_t always = problem.gradients.dbias.present() ? std::size(kBackwardRoutes) - 1 : kNoRow;
   if (!problem.gradients.dsinks.present()) return run_rows(kBackwardRoutes, always, problem, View<double, 2>{});
   std::int64_t tiles = 0;

@@ -19,7 +19,7 @@ namespace headgate {
 namespace {
 
 #if (HWY_TARGETS & HWY_AVX3) && defined(__linux__)
-/// Linux saves tile data of processes that have asked for it alone (Documentation/arch/x86/xstate.rst).
+/// Requests permission to use AMX tiles: Linux grants it per process, on request (Documentation/arch/x86/xstate.rst).
 bool may_use_tiles() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -32,8 +32,8 @@ Native16Unit find_unit() {
   const bool tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22U & 1U) != 0 && (d >> 24U & 1U) != 0;
   return tiles && may_use_tiles() ? Native16Unit::tiles : Native16Unit::dots;
 }
-/// Whether the CPU makes twice as many bf16 products in a cycle as f32 products, without tiles: AMD's, which have dots
-/// since Zen 4. On Intel's the dots are slower than f32 products (docs/design/bf16.md has both).
+/// Returns true if AVX-512 BF16 dot products run at twice the rate of f32 products. This holds on AMD since Zen 4. On
+/// Intel the dots are slower than f32 products (docs/design/bf16.md).
 bool has_fast_dots() { return __builtin_cpu_is("amd") != 0; }
 #else
 Native16Unit find_unit() { return Native16Unit::none; }
@@ -45,7 +45,7 @@ Native16Unit unit_of_cpu() {
   return unit;
 }
 
-/// The unit of the CPU if it is faster than f32 products.
+/// Returns the CPU's best unit, or none if f32 products are faster.
 Native16Unit fast_unit_of_cpu() {
   static const Native16Unit unit =
       unit_of_cpu() == Native16Unit::dots && !has_fast_dots() ? Native16Unit::none : unit_of_cpu();
@@ -56,10 +56,10 @@ struct UnitName {
   Native16Unit unit;
   const char* name;
 };
-/// Best first.
+/// Lists the units' names, best first.
 constexpr UnitName kUnitNames[] = {{Native16Unit::tiles, "amx_bf16"}, {Native16Unit::dots, "avx512_bf16"}};
 
-/// The unit that set_native16_products chose; none: the fast one of the CPU.
+/// The unit that set_native16_products chose, or none to use fast_unit_of_cpu().
 std::atomic<Native16Unit> forced_unit{Native16Unit::none};
 
 }  // namespace

@@ -3,19 +3,20 @@
 
 #include <cstdint>
 
-// Precision::native16: products of bf16 numbers in the instructions that a CPU has for them.
+// Precision::native16 multiplies bf16 numbers with the CPU's bf16 instructions.
 
 namespace headgate {
 
-/// What multiplies bf16 numbers, best last. dots: AVX-512 BF16; tiles: AMX, with the conversions of AVX-512 BF16.
+/// Instructions that multiply bf16 numbers, slowest first. dots: AVX-512 BF16; tiles: AMX, with AVX-512 BF16 for
+/// conversions.
 enum class Native16Unit { none, dots, tiles };
 
-/// What calls on a vector target multiply with: the CPU's best unit if it is faster than f32 products, or the one that
-/// set_native16_products chose; none on targets other than AVX-512. The first call asks the operating system for the
-/// tiles, once for the process.
+/// Returns the unit that multiplies bf16 on a vector target: the one set by set_native16_products, else the CPU's best
+/// unit if faster than f32 products. Returns none on targets other than AVX-512. The first call requests permission for
+/// AMX tiles from the operating system, once per process.
 Native16Unit native16_unit(std::int64_t target);
 
-/// Whether set_native16_products chose the unit.
+/// Returns true if set_native16_products chose the unit.
 bool native16_is_by_name();
 
 }  // namespace headgate

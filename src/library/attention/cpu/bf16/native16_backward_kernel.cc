@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward pass with products of bf16 numbers (Precision::native16), stages and order of sums as in backward_kernel.cc:
+// Computes the backward pass with bf16 products (Precision::native16). Stages and summation order match
+// backward_kernel.cc:
 //   P = exp(q kᵀ − lse)    dP = do vᵀ    dvᵀ += doᵀ P    dkᵀ += qᵀ ds    dq += ds k,    ds = P ∘ (dP − Δ).
-// do, P and ds are rounded to bf16 where they are multiplied; sums, Δ and exponentials are f32. dk and dv accumulate
-// transposed: P and ds, whose rows are made two at a time, are then right operands as they come.
+// Products round do, P and ds to bf16; sums, Δ and exponentials are f32. dk and dv accumulate transposed, so that P and
+// ds can be stored directly as right operands, in pairs of rows.
 
 #include <algorithm>
 #include <limits>
@@ -17,7 +18,7 @@
 #define HWY_TARGET_INCLUDE "library/attention/cpu/bf16/native16_backward_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/attention/cpu/bf16/native16_backward_plan-inl.hpp"
 #include "library/attention/cpu/common/backward_rows-inl.hpp"
 #include "library/attention/cpu/common/backward_run-inl.hpp"
@@ -29,30 +30,31 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// A square of queries by keys, and where its weights and ds go.
+/// One square of kSquare queries by kSquare keys, and the destinations of its weights P and gradients ds.
 struct GradientSquare {
-  const float* scores;  ///< (kSquare, kSquare)
-  const float* dp;      ///< the same of do vᵀ
-  const float* slope;   ///< the same of the softcap's derivative, or null
-  const float* lse;     ///< of the rows, and Δ
+  const float* scores;  ///< q kᵀ, (kSquare, kSquare)
+  const float* dp;      ///< do vᵀ, (kSquare, kSquare)
+  const float* slope;   ///< softcap's derivative, (kSquare, kSquare), or null
+  const float* lse;     ///< log-sum-exp of each query row, (kSquare)
   const float* delta;
-  BFloat16* weight_pairs;  ///< rows of two panels of 16 keys, panel_stride apart
+  BFloat16* weight_pairs;  ///< destination of P: two panels of 16 keys, panel_stride elements apart
   BFloat16* ds_pairs;
   std::int64_t panel_stride;
-  BFloat16* ds;  ///< row stride ld
+  BFloat16* ds;  ///< destination of ds, row-major with row stride ld
   std::int64_t ld;
 };
 
-/// Two rows of a square as a row of two panels, in the order of key_column.
+/// Stores two rows of a square as one row of pairs in each of two panels. key_column gives the order of the keys.
 HWY_INLINE void store_pairs(BFloat16* to, std::int64_t panel_stride, __m512i even, __m512i odd) {
   _mm512_storeu_si512(to, _mm512_unpacklo_epi16(even, odd));
   _mm512_storeu_si512(to + panel_stride, _mm512_unpackhi_epi16(even, odd));
 }
 
-/// The column of key j of a block: of 32 keys eight pieces of four, the even ones first.
+/// Returns the column at which store_pairs places key j of a block. Every 32 keys form eight groups of four; groups
+/// with even numbers come first.
 constexpr std::int64_t key_column(std::int64_t j) { return j / 32 * 32 + j / 4 % 2 * 16 + j % 32 / 8 * 4 + j % 4; }
 
-/// P = exp2(factor · scores − lse) and ds = P ∘ (dp − Δ), times the slope.
+/// Computes P = exp2(factor · scores − lse) and ds = P ∘ (dp − Δ) ∘ slope, and stores both as bf16.
 HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float factor) {
   const Tag<float> d;
   constexpr std::int64_t kN = kLanes<float>;
@@ -82,7 +84,7 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float
   }
 }
 
-/// n numbers, a multiple of 32, rounded to bf16.
+/// Rounds n numbers to bf16; n is a multiple of 32.
 HEADGATE_DOTS_ATTR HWY_NOINLINE void round_row(BFloat16* HWY_RESTRICT to, const float* HWY_RESTRICT from,
                                                std::int64_t n) {
   for (std::int64_t x = 0; x < n; x += 32) {
@@ -90,7 +92,7 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void round_row(BFloat16* HWY_RESTRICT to, const 
   }
 }
 
-/// to (cols, rows) = the transpose of from (rows, cols), both dense; rows, cols: multiples of 32.
+/// Transposes a dense bf16 matrix: to (cols, rows) = fromᵀ. rows and cols are multiples of 32.
 HWY_NOINLINE void transpose_halves(const View<BFloat16, 2>& to, const View<BFloat16, 2>& from) {
   for (std::int64_t r = 0; r < from.shape[0]; r += 32) {
     for (std::int64_t c = 0; c < from.shape[1]; c += 16) {
@@ -107,7 +109,7 @@ HWY_NOINLINE void transpose_halves(const View<BFloat16, 2>& to, const View<BFloa
   }
 }
 
-/// One thread's part of the backward pass.
+/// Computes one thread's share of the backward pass.
 template <class Unit>
 class Native16BackwardWorker {
  public:
@@ -122,14 +124,14 @@ class Native16BackwardWorker {
         thread_(thread),
         scratch_(place_buffers<Native16BackwardScratch>(shared.scratch.at(thread), plan)) {}
 
-  /// Chooses key/value head h of a part.
+  /// Selects key/value head h of a part for the following calls.
   void select(const PackedHeads& part, std::int64_t h) {
     part_ = &part;
     sequence_ = part.sequence;
     hkv_ = h;
   }
 
-  /// The whole of a head, which the thread packs for itself.
+  /// Computes one whole head; the thread packs the head's operands for its own use.
   void run_head(const HeadTask& head, const HeadTask& /*next*/) {
     const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
     select(own, head.h);
@@ -140,7 +142,7 @@ class Native16BackwardWorker {
     for (std::int64_t n = 0; n < query_tiles; ++n) write_dq(n / own.tiles, n % own.tiles);
   }
 
-  /// Packs the block's keys up to the last that a query sees.
+  /// Packs the keys and values of a block up to the last key that any query sees.
   void pack_keys(std::int64_t block) const {
     const KeyRange seen = Visibility(p_, sequence_).rows(0, sequence_.T);
     const std::int64_t j0 = block * kBlock;
@@ -153,14 +155,15 @@ class Native16BackwardWorker {
                             scratch_.packing);
   }
 
-  /// q and, through the gate, do, as they are and transposed; lse, Δ − dlse, dz and the tile's part of dsinks; dq = 0.
+  /// Packs q and do (after the gate), both plain and transposed, for one query tile. Also computes lse, Δ − dlse, dz
+  /// and the tile's term of dsinks, and clears dq.
   void prepare_queries(std::int64_t g, std::int64_t tile) const {
     const std::int64_t batch = packed_tile(g, tile), h = query_head(g), i0 = tile * kTile;
     const std::int64_t n = std::min(kTile, sequence_.T - i0), padded = whole_squares(n);
     const View<BFloat16, 2> q = shared_.q.sub(batch), d_o = shared_.d_o.sub(batch);
     float* lse = shared_.lse.at(batch);
     float* delta = shared_.delta.at(batch);
-    // Rows beyond T fill up a square: zero operands and lse = ∞, hence P = 0.
+    // Pads the last square with rows of zeros and lse = ∞, so that P = 0 there.
     std::fill(lse + n, lse + padded, std::numeric_limits<float>::infinity());
     std::fill(delta + n, delta + padded, 0.0F);
     if (n < padded) {
@@ -183,7 +186,8 @@ class Native16BackwardWorker {
     shared_.dq_turns(batch) = 0;
   }
 
-  /// All tiles of one key block, in the order of the group's heads and their queries.
+  /// Adds the terms of one key block to dk, dv and dq. Visits query tiles in the order of the group's heads, then of
+  /// their queries.
   void run_block(std::int64_t block) const {
     const Visibility visibility(p_, sequence_);
     const std::int64_t j0 = block * kBlock;
@@ -212,25 +216,26 @@ class Native16BackwardWorker {
   }
 
  private:
-  /// A query tile against a key block.
+  /// A query tile paired with a key block.
   struct Tile {
     const Visibility& visibility;
-    std::int64_t h, batch;   // query head; number among the tiles that are packed
-    std::int64_t i0, rows;   // its first query; queries, at most kTile
-    std::int64_t block, j0;  // its first key
-    std::int64_t keys;       // keys, at most kBlock
+    std::int64_t h, batch;   // query head; index of the tile among the packed tiles
+    std::int64_t i0, rows;   // first query of the tile; number of queries, at most kTile
+    std::int64_t block, j0;  // index of the key block; first key of the block
+    std::int64_t keys;       // number of keys in the block, at most kBlock
   };
 
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
   std::int64_t packed_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
   std::int64_t packed_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
-  /// The block's k, right operand of dq; a row for each key.
+  /// Returns the block's k packed by rows, one per key: the right operand of dq += ds k.
   PairPanels key_rows_of(std::int64_t block) const {
     return {shared_.keys.at(packed_block(block)), kTileCols * plan_.block_rows};
   }
   PairPanels pairs_of(const View<BFloat16, 2>& pairs) const { return {pairs.data, pairs.shape[1]}; }
 
-  /// Columns of the whole squares of the block that hold what rows r … of the tile see.
+  /// Returns the columns, in whole squares of the key block, that contain all keys visible to tile rows r … r +
+  /// kSquare.
   KeyRange squares_of(const Tile& t, std::int64_t r) const {
     const std::int64_t i = t.i0 + r;
     const KeyRange seen = t.visibility.rows(i, i + std::min(kSquare, t.rows - r));
@@ -240,14 +245,15 @@ class Native16BackwardWorker {
     return {begin / kSquare * kSquare, whole_squares(end)};
   }
 
-  /// P and ds of the tile, zero where hidden, in all squares of squares_of. False where there are none.
+  /// Computes P and ds of the tile for all squares of squares_of; hidden keys get zeros. Returns false if there are no
+  /// such squares.
   bool score_tile(const Tile& t) const {
     bool any = false;
     for (std::int64_t r = 0; r < t.rows; r += kSquare) {
       const KeyRange squares = squares_of(t, r);
       if (squares.empty()) continue;
       any = true;
-      // The products of the next square are under way while this one's weights are made.
+      // Starts the next square's products before finishing this one, so that both overlap.
       multiply_square(t, r, squares.begin);
       for (std::int64_t c = squares.begin; c < squares.end; c += kSquare) {
         if (c + kSquare < squares.end) multiply_square(t, r, c + kSquare);
@@ -285,7 +291,7 @@ class Native16BackwardWorker {
         factor);
   }
 
-  /// Scores of the square in units of log2(e), with their rules; −∞ where hidden.
+  /// Scales the square's scores to units of log2(e), applies the score rules, and sets hidden keys to −∞.
   void rule_and_hide(const Tile& t, std::int64_t r, std::int64_t c) const {
     const float factor = plan_.rules.query_factor();
     constexpr float kHidden = -std::numeric_limits<float>::infinity();
@@ -307,13 +313,13 @@ class Native16BackwardWorker {
     }
   }
 
-  /// dvᵀ += doᵀ P, dkᵀ += qᵀ ds: squares of keys, each over the queries that see one of them.
+  /// Adds dvᵀ += doᵀ P and dkᵀ += qᵀ ds, one square of keys at a time, over the queries that see any of its keys.
   void add_key_gradients(const Tile& t) const {
     for (std::int64_t c = 0; c < t.keys; c += kSquare) {
       const KeyRange seeing = t.visibility.queries(t.j0 + c, t.j0 + c + kSquare, sequence_.T);
       const std::int64_t first = std::max<std::int64_t>(seeing.begin - t.i0, 0);
       const std::int64_t beyond = std::min(seeing.end - t.i0, t.rows);
-      if (first >= beyond) continue;  // whole squares of no queries would be some
+      if (first >= beyond) continue;  // otherwise rounding to whole squares would add queries
       const std::int64_t begin = first / kSquare * kSquare, end = whole_squares(beyond);
       const auto add = [&](const View<float, 2>& to, const View<BFloat16, 3>& left, const View<BFloat16, 2>& right) {
         for (std::int64_t x = 0; x < to.shape[0]; x += kSquare) {
@@ -327,7 +333,7 @@ class Native16BackwardWorker {
     }
   }
 
-  /// dq += ds k, in the order of the key blocks that the tile sees.
+  /// Adds dq += ds k. The turnstile fixes the order: ascending key blocks.
   void add_query_gradient(const Tile& t) const {
     if (!p_.gradients.dq.present()) return;
     const std::int64_t first_block = t.visibility.rows(t.i0, t.i0 + t.rows).begin / kBlock;
@@ -346,7 +352,7 @@ class Native16BackwardWorker {
     turnstile.leave(t.block - first_block);
   }
 
-  /// Rows j0 … j0 + keys of dk or dv = factor · the columns of `sums`.
+  /// Writes rows j0 … j0 + keys of dk or dv from the columns of `sums`, times `factor`.
   void write_key_rows(const HeadRows<void>& to, const View<float, 2>& sums, std::int64_t j0, std::int64_t keys,
                       float factor) const {
     if (!to.present()) return;
@@ -371,7 +377,7 @@ class Native16BackwardWorker {
   const Native16BackwardBuffers& shared_;
   int thread_;
   const Native16BackwardScratch scratch_;
-  [[no_unique_address]] Unit unit_;  // for as long as the thread multiplies
+  [[no_unique_address]] Unit unit_;  // configures AMX while the thread multiplies
   const PackedHeads* part_ = nullptr;
   Sequence sequence_;
   std::int64_t hkv_ = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes and buffers of one backward call with bf16 products; for the target AVX-512 alone.
+// Sizes and buffers of one backward call with bf16 products (AVX-512 only).
 #if defined(HEADGATE_ATTENTION_NATIVE16_BACKWARD_PLAN_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_NATIVE16_BACKWARD_PLAN_INL_
 #undef HEADGATE_ATTENTION_NATIVE16_BACKWARD_PLAN_INL_
@@ -26,14 +26,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// As BackwardPlan, with strips of kSquare rows.
+/// Plans the backward pass with bf16 products, in strips of kSquare rows. BackwardPlan is its f32 counterpart.
 struct Native16BackwardPlan {
-  static constexpr bool kMayHaveDbias = false;  ///< the route declines it
+  static constexpr bool kMayHaveDbias = false;  ///< this route declines dbias
   static constexpr std::int64_t kTile = kQueryTile;
-  /// Products here take half the time of f32 or less: queries and dq are read from farther caches half as often.
+  /// Number of keys per block, twice that of the f32 kernel: queries and dq are read from farther caches half as often.
+  /// bf16 products take at most half the time of f32 products.
   static constexpr std::int64_t kBlock = 2 * kBackwardKeys;
   static constexpr std::int64_t kPanel = kBlock;
-  static constexpr std::int64_t kScoreStride = kBlock + 32;  // of bf16
+  static constexpr std::int64_t kScoreStride = kBlock + 32;  // row stride of ds, in bf16 elements
   static_assert(kTile % kSquare == 0 && kBlock % kSquare == 0);
 
   Native16BackwardPlan(const BackwardProblem& problem, const WorkList& sequences, const View<double, 2>& dsinks_terms)
@@ -70,16 +71,16 @@ struct Native16BackwardPlan {
   const BackwardProblem& p;
   WorkList list;
   ScoreRules<float> rules;
-  View<double, 2> sink_parts;  ///< (query tiles of all sequences, Hq): where the terms of dsinks go
+  View<double, 2> sink_parts;  ///< terms of dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
-  std::int64_t tile_rows, block_rows;  ///< kTile and kBlock, or what is needed of them: whole squares
-  HeadPieces largest;                  ///< of a head
-  HeadTotals most;                     ///< what is packed packed at a time
+  std::int64_t tile_rows, block_rows;  ///< rows per tile and keys per block: at most kTile, kBlock; whole squares
+  HeadPieces largest;                  ///< largest number of pieces of any head
+  HeadTotals most;                     ///< totals for which packed buffers are allocated
   int threads = 1;
-  bool whole_heads = false;  ///< each thread packs heads of its own
+  bool whole_heads = false;  ///< true if each thread packs its own heads
 };
 
-/// What one thread works in.
+/// Scratch buffers of one thread.
 struct Native16BackwardScratch {
   Native16BackwardScratch(Workspace& ws, const Native16BackwardPlan& plan) {
     using Plan = Native16BackwardPlan;
@@ -106,19 +107,19 @@ struct Native16BackwardScratch {
   }
 
   View<float, 2> squares;          ///< scores and do vᵀ of two squares
-  View<BFloat16, 2> weight_pairs;  ///< (PairPanels of 16 keys): the weights of a tile, queries by keys
-  View<BFloat16, 2> ds_pairs;      ///< the same of ds
-  View<BFloat16, 2> ds;            ///< of a tile, queries by keys
-  View<float, 2> dk_t, dv_t;       ///< of the thread's key block; columns stand in the order of key_column
-  View<float, 2> turned;           ///< rows of dk or dv
-  View<BFloat16, 2> packing;       ///< rows on their way into packed operands
-  View<float, 1> dy, y, attn, gate, dgate, d_o;  ///< one query's
-  View<float, 1> scaled;                         ///< a row of dq, dk or dv before it is rounded
+  View<BFloat16, 2> weight_pairs;  ///< P of a tile (queries by keys), as PairPanels of 16 keys
+  View<BFloat16, 2> ds_pairs;      ///< ds of a tile, in the layout of weight_pairs
+  View<BFloat16, 2> ds;            ///< ds of a tile, row-major (queries by keys)
+  View<float, 2> dk_t, dv_t;       ///< sums of the thread's key block, transposed; columns in the order of key_column
+  View<float, 2> turned;           ///< rows of dk or dv after transposing back
+  View<BFloat16, 2> packing;       ///< dense copies of strided rows, before packing
+  View<float, 1> dy, y, attn, gate, dgate, d_o;  ///< rows of one query
+  View<float, 1> scaled;                         ///< a row of dq, dk or dv, scaled and not yet rounded
   View<float, 1> rule_row;                       ///< a row of bias or mask
-  View<float, 2> slope;                          ///< the softcap's derivative, of a square
+  View<float, 2> slope;                          ///< softcap's derivative for one square
 };
 
-/// What threads share: operands packed for the heads of a batch, each with `group` query heads.
+/// Buffers shared by all threads: packed operands of one batch of key/value heads, each with `group` query heads.
 struct Native16BackwardBuffers {
   Native16BackwardBuffers(Workspace& ws, const Native16BackwardPlan& plan) {
     const std::int64_t rows = plan.tile_rows, keys_rows = plan.block_rows;
@@ -144,11 +145,11 @@ struct Native16BackwardBuffers {
   View<BFloat16, 3> q, d_o;            ///< (packed tiles, tile_rows, D_padded or Dv_padded)
   View<BFloat16, 3> q_t, d_o_t;        ///< (packed tiles, D_padded or Dv_padded, tile_rows)
   View<float, 3> dq;                   ///< (packed tiles, tile_rows, D_padded), not yet scaled
-  View<float, 2> lse, delta;           ///< (packed tiles, tile_rows); lse in units of log2(e), delta less dlse
-  View<std::int64_t, 1> dq_turns;      ///< a Turnstile for each packed tile's dq
-  View<PackedHeads, 1> parts;          ///< of the batch
-  View<BlockTask, 1> tasks;            ///< the packed blocks in the order in which threads take them
-  View<std::byte, 2> scratch;          ///< a thread's Native16BackwardScratch
+  View<float, 2> lse, delta;           ///< (packed tiles, tile_rows): lse in units of log2(e), and Δ − dlse
+  View<std::int64_t, 1> dq_turns;      ///< next turn of each packed tile's dq (Turnstile)
+  View<PackedHeads, 1> parts;          ///< parts of the current batch: heads of one sequence each
+  View<BlockTask, 1> tasks;            ///< key blocks of the batch, in the order in which threads take them
+  View<std::byte, 2> scratch;          ///< (threads, bytes of a Native16BackwardScratch)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

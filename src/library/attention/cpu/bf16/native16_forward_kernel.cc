@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward pass with products of bf16 numbers (Precision::native16): q kᵀ is exact but for the f32 sums, exponentials
-// and sums are f32, the weights are rounded to bf16 for the product with v. As forward_kernel.cc otherwise, strips of
-// kSquare rows.
+// Computes the forward pass with bf16 products (Precision::native16), in strips of kSquare rows. Products of q kᵀ are
+// exact with f32 sums; exponentials and their sums are f32. Weights are rounded to bf16 before the product with v.
+// Otherwise the algorithm is that of forward_kernel.cc.
 
 #include <algorithm>
 #include <limits>
@@ -16,7 +16,7 @@
 #define HWY_TARGET_INCLUDE "library/attention/cpu/bf16/native16_forward_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/attention/cpu/bf16/native16_forward_plan-inl.hpp"
 #include "library/attention/cpu/common/forward_run-inl.hpp"
 #include "library/attention/cpu/common/online_softmax-inl.hpp"
@@ -29,16 +29,17 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Scores of a strip, or a part of them, on their way to weights.
+/// Some columns of a strip's scores, and the destination of their weights.
 struct StripScores {
-  const float* scores;  ///< (rows, cols), row stride lds; cols: a multiple of kSquare
+  const float* scores;  ///< (rows, cols) with row stride lds; cols is a multiple of kSquare
   std::int64_t lds;
   std::int64_t rows, cols;
-  BFloat16* weights;  ///< row stride ldw
+  BFloat16* weights;  ///< destination of the weights, row stride ldw
   std::int64_t ldw;
 };
 
-/// weights = exp2(factor · scores + start), rounded; sums (rows, lanes) take in the exponentials before that.
+/// Computes weights = exp2(factor · scores + start), rounded to bf16. Adds the unrounded exponentials to sums (rows,
+/// lanes).
 HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float factor, const float* HWY_RESTRICT start,
                                                 float* HWY_RESTRICT sums) {
   const Tag<float> d;
@@ -59,7 +60,7 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float fact
   }
 }
 
-/// One thread's part of the forward pass.
+/// Computes one thread's share of the forward pass.
 template <class Unit>
 class Native16ForwardWorker {
  public:
@@ -74,7 +75,7 @@ class Native16ForwardWorker {
         scratch_(place_buffers<Native16ForwardScratch>(shared.scratch.at(thread), plan)),
         softmax_(scratch_.maxima, scratch_.sums, scratch_.out) {}
 
-  /// Packs the keys of a block of key/value head h of the part that packed_keys names.
+  /// Packs keys and values of a block of key/value head h, in the range that packed_keys returns.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
@@ -87,7 +88,7 @@ class Native16ForwardWorker {
                        end - begin, scratch_.packing);
   }
 
-  /// All of a key/value head, which the thread packs for itself.
+  /// Computes one whole key/value head; the thread packs the head's keys and values for its own use.
   void run_head(const HeadTask& head, const HeadTask& /*next*/) {
     const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
     for (std::int64_t block = 0; block < own.blocks; ++block) pack_block(own, head.h, block);
@@ -96,7 +97,7 @@ class Native16ForwardWorker {
     }
   }
 
-  /// Query tile `tile` of query head h, which reads a packed key/value head of the part.
+  /// Computes query tile `tile` of query head h from the packed key/value head of its group.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t tile) {
     sequence_ = part.sequence;
     h_ = h;
@@ -121,18 +122,18 @@ class Native16ForwardWorker {
  private:
   static constexpr float kHidden = OnlineSoftmax<float>::kHidden;
 
-  /// A block of a head's keys, a column each.
+  /// Returns the packed keys of a block, one key per column.
   PairPanels keys(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     return {shared_.keys.at(part.panel_of(h) + block * (kBlock / kSquare)), kTileCols * plan_.D_padded};
   }
-  /// A block of a head's values, a row each.
+  /// Returns the packed values of a block, one key per row.
   PairPanels values(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const std::int64_t panel = block * (kBlock / kSquare);
     const std::int64_t rows = std::min(kBlock, (part.panels - panel) * kSquare);
     return {shared_.values.at(part.panel_of(h) + panel), kTileCols * rows};
   }
 
-  /// The tile's queries, with zeros up to whole squares.
+  /// Loads the tile's queries and pads them with zero rows to whole squares.
   void load_queries() const {
     const HeadRows<const void> q = query_rows(p_.inputs.q, sequence_, h_);
     const std::int64_t rows = whole_squares(count_);
@@ -142,13 +143,13 @@ class Native16ForwardWorker {
     }
   }
 
-  /// Rows r … r + rows of the tile, at most kSquare, beside the key block that begins with key j0.
+  /// Query rows r … r + rows of the tile, at most kSquare, paired with the key block that begins at key j0.
   struct Strip {
     std::int64_t r = 0, rows = 0, j0 = 0;
-    PairPanels keys;                     // of the block
-    StripColumns at;                     // the block's keys that the rows visit, in panels of kSquare
-    float start[kSquare];                // minus the running maxima
-    HWY_ALIGN float sums[kSquare * 16];  // of the block's exponentials
+    PairPanels keys;                     // packed keys of the block
+    StripColumns at;                     // columns of the block that the rows visit, in panels of kSquare
+    float start[kSquare];                // minus the running maximum of each row
+    HWY_ALIGN float sums[kSquare * 16];  // sums of the block's exponentials by lane, (kSquare, 16)
   };
 
   Strip place_strip(const Visibility& visibility, const PairPanels& keys, std::int64_t j0, std::int64_t r) const {
@@ -162,7 +163,7 @@ class Native16ForwardWorker {
     return s;
   }
 
-  /// Rows of the tile against one key block: scores, online softmax, product with v.
+  /// Processes kSquare query rows against one key block: scores, online softmax, product with v.
   void visit(const Visibility& visibility, const PairPanels& keys, const PairPanels& v, std::int64_t j0,
              std::int64_t r) const {
     Strip s = place_strip(visibility, keys, j0, r);
@@ -183,8 +184,9 @@ class Native16ForwardWorker {
     }
   }
 
-  /// The common case: the running maxima stay as they are while no score exceeds one by more than kSlack. False where
-  /// they have to move first; what it has written is then of no use.
+  /// Computes the strip's weights without raising the running maxima, except from −∞. Returns false if score rules
+  /// apply, a row still has no maximum, or a score may exceed its row's maximum by more than kSlack. The caller must
+  /// then recompute the weights.
   bool near_maxima(const Visibility& visibility, Strip& s) const {
     if (plan_.rules.any()) return false;
     if (softmax_.lowest_maximum(s.r, s.rows) == kHidden) {
@@ -194,7 +196,7 @@ class Native16ForwardWorker {
     }
     start_at_maxima(s);
     const float factor = plan_.rules.query_factor();
-    // The product of the next square is under way while this one's exponentials are made.
+    // Starts the next square's product before this one's exponentials, so that both overlap.
     HWY_ALIGN float squares[2][kSquare * kSquare];
     const auto multiply = [&](std::int64_t c) {
       if (c < s.at.whole1) multiply_square(s, c, squares[c / kSquare % 2], kSquare);
@@ -229,7 +231,7 @@ class Native16ForwardWorker {
                                                     s.keys.from(c / kTileCols, 0), plan_.D_padded, to, ld);
   }
 
-  /// Columns [c0, c1) of the scores, in units of log2(e), with their rules; −∞ where hidden.
+  /// Computes columns [c0, c1) of the scores in units of log2(e), with the score rules applied; hidden keys get −∞.
   void score(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<float> d;
     for (std::int64_t c = c0; c < c1; c += kSquare) multiply_square(s, c, scratch_.scores.at(0, c), Plan::kScoreStride);
@@ -255,8 +257,8 @@ class Native16ForwardWorker {
   const Native16ForwardBuffers& shared_;
   int thread_;
   const Native16ForwardScratch scratch_;
-  const OnlineSoftmax<float> softmax_;  // of the tile
-  [[no_unique_address]] Unit unit_;     // for as long as the thread multiplies
+  const OnlineSoftmax<float> softmax_;  // state of the current query tile
+  [[no_unique_address]] Unit unit_;     // configures AMX while the thread multiplies
   Sequence sequence_;
   std::int64_t h_ = 0, i0_ = 0, count_ = 0;
 };

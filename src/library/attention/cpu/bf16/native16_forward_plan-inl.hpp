@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes and buffers of one forward call with bf16 products; for the target AVX-512 alone.
+// Sizes and buffers of one forward call with bf16 products (AVX-512 only).
 #if defined(HEADGATE_ATTENTION_NATIVE16_FORWARD_PLAN_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_NATIVE16_FORWARD_PLAN_INL_
 #undef HEADGATE_ATTENTION_NATIVE16_FORWARD_PLAN_INL_
@@ -25,14 +25,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// As ForwardPlan, with strips of kSquare rows.
+/// Plans the forward pass with bf16 products, in strips of kSquare rows. ForwardPlan is its f32 counterpart.
 struct Native16ForwardPlan {
-  static constexpr bool kMaySelect = false;  ///< the route declines a gate threshold
+  static constexpr bool kMaySelect = false;  ///< this route declines gate_threshold
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kSquare;
-  static constexpr std::int64_t kScoreStride = kBlock + 16;   // a cache line more, so that rows lie in different sets
-  static constexpr std::int64_t kWeightStride = kBlock + 32;  // of bf16
+  static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line: rows map to different cache sets
+  static constexpr std::int64_t kWeightStride = kBlock + 32;  // in bf16 elements
   static_assert(kTile % kSquare == 0 && kBlock % kSquare == 0);
 
   Native16ForwardPlan(const ForwardProblem& problem, const WorkList& sequences)
@@ -56,13 +56,13 @@ struct Native16ForwardPlan {
   ScoreRules<float> rules;
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows = kTile;
-  HeadPieces largest;  ///< of a head
-  HeadTotals most;     ///< what is packed packed at a time
+  HeadPieces largest;  ///< largest number of pieces of any head
+  HeadTotals most;     ///< totals for which packed buffers are allocated
   int threads = 1;
-  bool whole_heads = false;  ///< each thread packs heads of its own
+  bool whole_heads = false;  ///< true if each thread packs its own heads
 };
 
-/// What one thread works in.
+/// Scratch buffers of one thread.
 struct Native16ForwardScratch {
   Native16ForwardScratch(Workspace& ws, const Native16ForwardPlan& plan) {
     using Plan = Native16ForwardPlan;
@@ -78,18 +78,18 @@ struct Native16ForwardScratch {
     if (plan.rules.any()) rule_row = ws.take<float>("rule row", Plan::kBlock);
   }
 
-  View<BFloat16, 2> queries;   ///< (kTile, D_padded), rows of the tile
-  View<float, 2> scores;       ///< of a strip by a key block; then their exponents
-  View<BFloat16, 2> weights;   ///< the exponentials
-  View<float, 2> out;          ///< of the tile's queries, not yet divided by the sums
-  View<float, 1> maxima;       ///< of the tile's queries over the keys so far, in units of log2(e)
-  View<float, 2> sums;         ///< of the exponentials, by lane
-  View<BFloat16, 2> packing;   ///< rows on their way into packed operands
-  View<float, 1> gate, gated;  ///< one query's gate logits, and its output past the gate
+  View<BFloat16, 2> queries;   ///< (kTile, D_padded), queries of the tile
+  View<float, 2> scores;       ///< scores of a strip by a key block
+  View<BFloat16, 2> weights;   ///< exponentials of the scores, rounded to bf16
+  View<float, 2> out;          ///< Σ weight · v for each query of the tile, not yet divided by the sum of weights
+  View<float, 1> maxima;       ///< running maxima of the tile's queries, in units of log2(e)
+  View<float, 2> sums;         ///< sums of exponentials by lane, (kTile, lanes)
+  View<BFloat16, 2> packing;   ///< dense copies of strided rows, before packing
+  View<float, 1> gate, gated;  ///< gate logits of one query, and its gated output
   View<float, 1> rule_row;     ///< a row of bias or mask
 };
 
-/// What threads share: K and V packed, for the heads of a batch.
+/// Buffers shared by all threads: packed K and V of one batch of heads.
 struct Native16ForwardBuffers {
   Native16ForwardBuffers(Workspace& ws, const Native16ForwardPlan& plan) {
     keys = ws.take<BFloat16>("keys", plan.most.panels, kSquare * plan.D_padded);
@@ -99,9 +99,9 @@ struct Native16ForwardBuffers {
   }
 
   View<BFloat16, 2> keys;      ///< (packed panels, two PairPanels of 16 keys)
-  View<BFloat16, 2> values;    ///< (packed panels, …): of each block, PairPanels of 16 columns
-  View<PackedHeads, 1> parts;  ///< of the batch
-  View<std::byte, 2> scratch;  ///< a thread's Native16ForwardScratch
+  View<BFloat16, 2> values;    ///< (packed panels, kSquare · Dv_padded): for each key block, PairPanels of 16 columns
+  View<PackedHeads, 1> parts;  ///< parts of the current batch: heads of one sequence each
+  View<std::byte, 2> scratch;  ///< (threads, bytes of a Native16ForwardScratch)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the backward pass makes of a query row before the products; included once per Highway target.
+// Prepares query rows for the products of the backward pass; included once per Highway target.
 #if defined(HEADGATE_ATTENTION_BACKWARD_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
 #undef HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// What the backward pass reads and writes of query head h before the products.
+/// Rows of query head h that the backward pass reads and writes before the products.
 struct QueryRows {
   QueryRows(const BackwardProblem& p, const Sequence& sequence, std::int64_t head)
       : dy(query_rows(p.incoming.dy, sequence, head)),
@@ -31,7 +31,8 @@ struct QueryRows {
         dgate(query_rows(p.gradients.dgate, sequence, head)),
         h(head) {}
 
-  /// Whether all rows are read and written in place, with a gate for each feature or none.
+  /// Returns true if all rows can be read and written in place: dense, with either an elementwise gate and dgate or
+  /// neither.
   template <typename T>
   bool all_dense() const {
     const auto dense = [](const auto& rows) { return !rows.present() || lie_dense<T>(rows); };
@@ -44,8 +45,9 @@ struct QueryRows {
   std::int64_t h;
 };
 
-/// do of query i into `d_o` (Dv rounded up to vectors), its dz into dgate, its lse in units of log2(e), ∞ where it saw
-/// nothing, and Δ − dlse, its term of dsinks. own: scratch with one query's dy, y, attn, gate and dgate.
+/// Prepares query i for the products. Writes do into d_o (Dv rounded up to vectors), the gate's gradient dz into dgate,
+/// and lse in units of log2(e). lse is ∞ if the query sees no key. Writes Δ − dlse into delta and adds the query's term
+/// to sink_part. `own` is scratch for one row of dy, y, attn, gate and dgate.
 template <typename T, class Scratch>
 void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& from, std::int64_t i, T* d_o, T* lse,
                  T* delta, double* sink_part) {
@@ -56,7 +58,7 @@ void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& 
                                d_o,
                                own.dgate.data};
   *delta = gate_row_backward(row, round_up(p.Dv, kLanes<T>), p.gate_fn, p.gate_op);
-  if (from.dgate.present()) {  // hence a gate (check_backward)
+  if (from.dgate.present()) {  // dgate implies a gate (check_backward)
     if (p.gate_headwise) {
       double sum = 0;
       for (std::int64_t x = 0; x < p.Dv; ++x) sum += static_cast<double>(row.dz[x]);
@@ -78,7 +80,7 @@ void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& 
   }
 }
 
-/// The same of queries i … i + n whose rows are all_dense: do, lse and Δ − dlse, without dsinks.
+/// Prepares queries i … i + n like prepare_row, without dsinks: do, lse and Δ − dlse. Requires rows that are all_dense.
 template <typename T>
 HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, std::int64_t i, std::int64_t n,
                                const View<T, 2>& d_o, T* HWY_RESTRICT lse, T* HWY_RESTRICT delta) {
@@ -90,7 +92,7 @@ HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, 
                               d_o.at(r),     from.dgate.present() ? from.dgate.at<T>(i + r, 0, p.Dv) : nullptr};
   };
   gate_rows_backward(row_of, n, p.Dv, p.gate_fn, p.gate_op, delta);
-  const auto as_column = [](HeadRows<const void> rows) {  // its rows as the columns of one
+  const auto as_column = [](HeadRows<const void> rows) {  // views n rows of one column as one row
     rows.stride = rows.row_stride;
     rows.cols = rows.rows;
     return rows;
@@ -110,14 +112,15 @@ HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, 
   }
 }
 
-/// x where p is not 0, else 0. A weight of 0, as of a hidden key, leaves nothing of a product that overflows; NaN in p
-/// keeps x.
+/// Returns x where p ≠ 0, otherwise 0, so that the zero weight of a hidden key cancels a product that overflowed. NaN
+/// in p keeps x.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V zero_where_zero(D d, V p, V x) {
   return hn::IfThenZeroElse(hn::Eq(p, hn::Zero(d)), x);
 }
 
-/// Rows first … of `to` = factor · sums; nothing where it is absent. scaled: one row.
+/// Writes factor · sums to the rows of `to` from `first` on; does nothing if `to` is absent. `scaled` is scratch for
+/// one row.
 template <typename T>
 void write_rows(const HeadRows<void>& to, const View<T, 2>& sums, std::int64_t first, T factor,
                 T* HWY_RESTRICT scaled) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the threads of a backward pass share its work; included once per Highway target.
+// Distributes the work of a backward pass over its threads; included once per Highway target.
 #if defined(HEADGATE_ATTENTION_BACKWARD_RUN_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_BACKWARD_RUN_INL_
 #undef HEADGATE_ATTENTION_BACKWARD_RUN_INL_
@@ -25,24 +25,27 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The three stages of a thread's work on a batch of heads: packs keys and prepares queries; takes key blocks, each
-/// over the queries that see it; writes dq. `next_block`: of all threads, 0 at first.
+/// Performs one thread's work on a batch of heads in three stages: packs keys and prepares queries; processes each key
+/// block against the queries that see it; writes dq. `next_block` is shared by all threads and must be 0 at first.
 template <class Worker, class Plan, class Buffers>
 void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buffers& shared, const HeadTotals& batch,
                    std::atomic<std::int64_t>& next_block, Cancellation& cancellation) {
   const PackedHeads* const parts = shared.parts.data;
   const std::int64_t group = plan.p.group;
-  // visit(query head of the group, tile) with the worker on that head.
+  // Selects the head in the worker, then calls visit(query head of the group, tile).
   const auto on_query_tiles = [&](const auto& visit) {
-    for_query_tiles(team, parts, batch, cancellation,
-                    [&](const PackedHeads& part, std::int64_t head, std::int64_t tile) {
-                      worker.select(part, part.h0 + head / group);
-                      visit(head % group, tile);
-                    });
+    team.in_turn(batch.tiles, [&](std::int64_t n) {
+      if (cancellation.requested()) return;
+      const TileTask task = tile_task_of(parts, batch, group, n);
+      worker.select(*task.part, task.h);
+      visit(task.g, task.tile);
+    });
   };
-  for_key_blocks(team, parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t h, std::int64_t block) {
-    worker.select(part, h);
-    worker.pack_keys(block);
+  team.in_turn_on(batch.blocks, [&](std::int64_t n) {
+    if (cancellation.requested()) return;
+    const BlockTask task = block_task_of(parts, batch, n);
+    worker.select(*task.part, task.h);
+    worker.pack_keys(task.block);
   });
   on_query_tiles([&](std::int64_t g, std::int64_t tile) { worker.prepare_queries(g, tile); });
   for_each_in_order(next_block, batch.blocks, cancellation, [&](std::int64_t n) {
@@ -54,14 +57,14 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buf
   on_query_tiles([&](std::int64_t g, std::int64_t tile) { worker.write_dq(g, tile); });
 }
 
-/// Runs a backward pass. Each thread has a Worker(plan, shared, thread), which does the work of the three stages;
-/// Buffers are the memory that the threads share.
+/// Runs a backward pass with one worker per thread, constructed as Worker(plan, shared, thread). Buffers holds the data
+/// that workers share.
 template <class Worker, class Plan, class Buffers>
 void run_backward(const Plan& plan, const Buffers& shared) {
-  std::int64_t bias_rows = 0;  // where dbias accumulates
+  std::int64_t bias_rows = 0;  // rows of the buffer in which dbias accumulates
   if constexpr (Plan::kMayHaveDbias) {
     const Shape& bias = shared.dbias.shape;
-    bias_rows = bias[0] * bias[1] * bias[2];  // 0 where dbias is absent
+    bias_rows = bias[0] * bias[1] * bias[2];  // 0 if dbias is absent
     std::fill_n(shared.dbias_turns.data, shared.dbias_turns.count(), 0);
   }
   HeadBatch batch(plan, shared.parts.data);

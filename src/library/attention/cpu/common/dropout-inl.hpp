@@ -17,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The products of the low halves of the lanes, of 64 bits.
+/// Returns the 64-bit products of each lane's low 32 bits and `multiplier`.
 template <class D, class V>
 HWY_INLINE V multiply_low_halves([[maybe_unused]] D d, V x, std::uint32_t multiplier) {
 #if HWY_TARGET == HWY_SCALAR
@@ -28,8 +28,9 @@ HWY_INLINE V multiply_low_halves([[maybe_unused]] D d, V x, std::uint32_t multip
 #endif
 }
 
-/// Counters c … c + lanes of Philox 4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011), one
-/// in the low half of each lane: words[w · step …] receive word w of each.
+/// Computes Philox 4x32-10 for counters c … c + lanes, one per lane (Salmon et al., Parallel Random Numbers: As Easy as
+/// 1, 2, 3, SC 2011). A counter's lowest word is c + lane, the others are `fixed`. Stores output word w of all counters
+/// at words[w · step …].
 template <class D>
 HWY_INLINE void philox(D d, std::uint64_t key, std::uint64_t c, const std::uint32_t (&fixed)[3],
                        std::uint32_t* HWY_RESTRICT words, std::int64_t step) {
@@ -39,7 +40,7 @@ HWY_INLINE void philox(D d, std::uint64_t key, std::uint64_t c, const std::uint3
   auto c3 = hn::Set(d, std::uint64_t{fixed[2]});
   auto key0 = static_cast<std::uint32_t>(key);
   auto key1 = static_cast<std::uint32_t>(key >> 32U);
-  // The high halves hold what products leave there: nothing reads them.
+  // The lanes' high halves hold leftovers of the products and are never read.
   for (int round = 0; round < 10; ++round) {
     const auto product0 = multiply_low_halves(d, c0, 0xD2511F53U);
     const auto product1 = multiply_low_halves(d, c2, 0xCD9E8D57U);
@@ -57,13 +58,13 @@ HWY_INLINE void philox(D d, std::uint64_t key, std::uint64_t c, const std::uint3
   hn::StoreU(hn::TruncateTo(d32, c3), d32, words + 3 * step);
 }
 
-/// What dropout multiplies weights by: 1 / (1 − p) with probability 1 − p, else 0. The random number of a weight is a
-/// function of the seed, its sequence, query head, query and key alone: bitwise identical in both passes, for any
-/// number of threads and on every target.
+/// Generates dropout factors for attention weights: 1 / (1 − p) with probability 1 − p, else 0. Each factor is a
+/// function of the seed, sequence, query head, query and key only. Factors are therefore bitwise identical in both
+/// passes, for any number of threads and on every target.
 template <typename T>
 class Dropout {
  public:
-  /// Keys of a chunk: word w of counter 8 · chunk + l is that of key 32 · chunk + 8 w + l.
+  /// Number of keys per chunk. Word w of counter 8 · chunk + l decides key 32 · chunk + 8 w + l.
   static constexpr std::int64_t kChunk = 32;
   static constexpr std::int64_t kCounters = kChunk / 4;
 
@@ -75,7 +76,7 @@ class Dropout {
 
   bool any() const { return any_; }
 
-  /// factors[0..n): of query i of query head h of the sequence beside keys first …
+  /// Computes the n factors of query i of query head h for keys first … first + n.
   void factors(T* HWY_RESTRICT factors, const Sequence& sequence, std::int64_t h, std::int64_t i, std::int64_t first,
                std::int64_t n) const {
     const std::uint32_t fixed[3] = {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(h),
@@ -103,7 +104,7 @@ class Dropout {
 
   bool any_;
   std::uint64_t seed_;
-  std::uint32_t dropped_;  // random numbers below it drop their weight
+  std::uint32_t dropped_;  // random numbers below this threshold drop their weight
   T factor_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the threads of a forward pass share its work; included once per Highway target.
+// Distributes the work of a forward pass over its threads; included once per Highway target.
 #if defined(HEADGATE_ATTENTION_FORWARD_RUN_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_FORWARD_RUN_INL_
 #undef HEADGATE_ATTENTION_FORWARD_RUN_INL_
@@ -22,7 +22,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The work of a thread on a batch of heads whose keys and values are packed together.
+/// Performs one thread's work on a batch of heads that are packed together: selects rows, packs keys and values,
+/// computes query tiles.
 template <class Worker, class Plan>
 void compute_batch(const Team& team, Worker& worker, const Plan& plan, const PackedHeads* parts,
                    const HeadTotals& batch, Cancellation& cancellation) {
@@ -30,24 +31,26 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Pac
   if constexpr (Plan::kMaySelect) {
     if (plan.selects()) {
       team.in_parts(batch.tiles, [&](std::int64_t n) {
-        with_query_tile(parts, batch, n, [&](const PackedHeads& part, std::int64_t head, std::int64_t tile) {
-          worker.select_rows(part, part.h0 * group + head, tile, n);
-        });
+        const TileTask task = tile_task_of(parts, batch, group, n);
+        worker.select_rows(*task.part, task.h * group + task.g, task.tile, n);
       });
     }
   }
-  for_key_blocks(team, parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t h, std::int64_t block) {
-    worker.pack_block(part, h, block);
+  team.in_turn(batch.blocks, [&](std::int64_t n) {
+    if (cancellation.requested()) return;
+    const BlockTask task = block_task_of(parts, batch, n);
+    worker.pack_block(*task.part, task.h, task.block);
   });
-  team.wait();
-  // Under a causal mask the last queries cost most: they go first, so that threads end together.
-  for_query_tiles(team, parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t head, std::int64_t tile) {
-    worker.run_tile(part, part.h0 * group + head, part.tiles - 1 - tile);
+  // Starts with the last queries, which cost most under a causal mask, so that threads finish together.
+  team.in_turn(batch.tiles, [&](std::int64_t n) {
+    if (cancellation.requested()) return;
+    const TileTask task = tile_task_of(parts, batch, group, n);
+    worker.run_tile(*task.part, task.h * group + task.g, task.part->tiles - 1 - task.tile);
   });
 }
 
-/// Runs a forward pass. Each thread has a Worker(plan, shared, thread), which packs and computes; Buffers are the
-/// memory that the threads share.
+/// Runs a forward pass with one worker per thread, constructed as Worker(plan, shared, thread). Buffers holds the data
+/// that workers share.
 template <class Worker, class Plan, class Buffers>
 void run_forward(const Plan& plan, const Buffers& shared) {
   PackedHeads* const parts = shared.parts.data;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A row through its gate, forward and backward; included once per Highway target.
+// Applies the gate to rows, forward and backward; included once per Highway target.
 #if defined(HEADGATE_ATTENTION_GATE_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_GATE_ROWS_INL_
 #undef HEADGATE_ATTENTION_GATE_ROWS_INL_
@@ -16,8 +16,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Logits z of row i, one for each of Dv columns and zeros up to whole vectors: those of `gate`, or a head's own one
-/// (no more than one column) repeated. In place where they lie so, else in `buffer`.
+/// Returns the gate logits z of row i: Dv values, zero-padded to whole vectors. A headwise gate's single logit is
+/// repeated Dv times. The result points into the tensor if its layout allows, otherwise to `buffer`.
 template <typename T>
 const T* gate_logits(const HeadRows<const void>& gate, std::int64_t i, std::int64_t Dv, T* HWY_RESTRICT buffer) {
   if (gate.cols == Dv) return padded_row(gate, i, buffer);
@@ -27,7 +27,7 @@ const T* gate_logits(const HeadRows<const void>& gate, std::int64_t i, std::int6
   return buffer;
 }
 
-/// y[x] = o[x] ∘ g(z[x]) or o[x] + g(z[x]), x < n rounded up to vectors; fn is not none.
+/// Computes y[x] = o[x] ∘ g(z[x]) or o[x] + g(z[x]) for x < n rounded up to vectors. fn must not be none.
 template <typename T>
 HWY_NOINLINE void gate_row_forward(T* HWY_RESTRICT y, const T* HWY_RESTRICT o, const T* HWY_RESTRICT z, std::int64_t n,
                                    GateFn fn, GateOp op) {
@@ -41,8 +41,8 @@ HWY_NOINLINE void gate_row_forward(T* HWY_RESTRICT y, const T* HWY_RESTRICT o, c
   });
 }
 
-/// Rows and their distances in elements: y = (o · factors) ∘ g(z), whole vectors of each; y and z are stored as T or as
-/// bf16. Without z there is no gate.
+/// Rows to gate: y = (o · factors) ∘ g(z) or (o · factors) + g(z). Strides are in elements, and rows are whole vectors.
+/// y and z are stored as T or bf16. If z is null, no gate applies.
 template <typename T, typename Stored>
 struct GatedRows {
   Stored* y;
@@ -51,10 +51,10 @@ struct GatedRows {
   std::int64_t o_stride;
   const Stored* z;
   std::int64_t z_stride;
-  const T* factors;  ///< one a row
+  const T* factors;  ///< one factor per row
 };
 
-/// The same for `rows` rows of n elements, a multiple of the lanes.
+/// Gates `rows` rows of n elements; n is a multiple of the lanes.
 template <typename T, typename Stored>
 HWY_NOINLINE void gate_rows_forward(const GatedRows<T, Stored>& tile, std::int64_t rows, std::int64_t n, GateFn fn,
                                     GateOp op) {
@@ -82,18 +82,19 @@ HWY_NOINLINE void gate_rows_forward(const GatedRows<T, Stored>& tile, std::int64
   });
 }
 
-/// One row's operands and results, each Dv rounded up to vectors; operands are zero from Dv on.
+/// Operands and results of one row of the gate's backward pass, each Dv elements rounded up to vectors. Operands are
+/// zero from Dv on.
 template <typename T>
 struct GateRowOperands {
   const T* dy;  ///< incoming gradient
   const T* y;   ///< saved output
   const T* o;   ///< ungated output, or null
-  const T* z;   ///< gate logits; unread without a gate
+  const T* z;   ///< gate logits; not read without a gate
   T* d_o;       ///< out: gradient of the ungated output
-  T* dz;        ///< out: gradient of the gate logits; unwritten without a gate
+  T* dz;        ///< out: gradient of the gate logits; not written without a gate
 };
 
-/// What gate_row_backward does, with the gate's own code.
+/// Computes one row of gate_rows_backward for a given gate function and returns Δ.
 template <typename T, class Gate>
 HWY_INLINE T gate_row_backward_with(Gate gate, const GateRowOperands<T>& row, std::int64_t n, GateOp op) {
   const Tag<T> d;
@@ -124,9 +125,10 @@ HWY_INLINE T gate_row_backward_with(Gate gate, const GateRowOperands<T>& row, st
   return hn::GetLane(hn::SumOfLanes(d, delta));
 }
 
-/// Rows row_of(r) of n elements, a multiple of the lanes, r < rows. mul: do = dy ∘ g, dz = dy ∘ o ∘ g′ (or
-/// dy ∘ y ∘ g′/g without o), Δ = rowsum(dy ∘ y). add: o = y − g unless saved, do = dy, dz = dy ∘ g′,
-/// Δ = rowsum(dy ∘ o). Δ into deltas[r].
+/// Computes the gate's backward pass for rows row_of(r), r < rows, and stores Δ of each row in deltas[r]. Rows have n
+/// elements, a multiple of the lanes.
+///   mul: do = dy ∘ g, dz = dy ∘ o ∘ g′ (or dy ∘ y ∘ g′/g without o), Δ = rowsum(dy ∘ y).
+///   add: do = dy, dz = dy ∘ g′, Δ = rowsum(dy ∘ o), where o = y − g unless saved.
 template <typename T, class RowOf>
 HWY_INLINE void gate_rows_backward(const RowOf& row_of, std::int64_t rows, std::int64_t n, GateFn fn, GateOp op,
                                    T* HWY_RESTRICT deltas) {
@@ -149,7 +151,7 @@ HWY_INLINE void gate_rows_backward(const RowOf& row_of, std::int64_t rows, std::
   });
 }
 
-/// The same of one row; returns Δ.
+/// Computes gate_rows_backward for one row and returns Δ.
 template <typename T>
 HWY_NOINLINE T gate_row_backward(const GateRowOperands<T>& row, std::int64_t n, GateFn fn, GateOp op) {
   T delta = 0;

@@ -11,18 +11,18 @@
 
 namespace headgate {
 
-/// What is packed of a head that stays in the second-level cache of the thread that uses it.
+/// Largest packed size, in bytes, of a head that stays in the second-level cache of its thread.
 inline constexpr double kOwnHead_bytes = std::int64_t{1} << 20;
 
-/// What is packed of a head that each of `threads` finds in the third-level cache beside those of the others: up to
-/// 4 MiB, measured with two threads (docs/design/forward.md).
+/// Returns the largest packed size, in bytes, at which the heads of `threads` threads fit the third-level cache
+/// together. The result is between 1 and 4 MiB, measured with two threads (docs/design/forward.md).
 inline double shared_head_bytes(int threads) {
   return std::max(kOwnHead_bytes, std::min(4 * kOwnHead_bytes, kPackedBudget_bytes / threads));
 }
 
-/// Whether each key/value head, with all that a kernel packs of it, is one thread's task, if that is at most
-/// `most_bytes`. A thread then packs all its heads into the same memory, which stays in its caches, and threads meet at
-/// the end alone. That asks for enough heads to share out evenly, by the measure of the largest
+/// Returns true if each key/value head should be one thread's task. This requires heads of at most `most_bytes` packed
+/// bytes, and in total at least four times the largest head per thread, for an even load. A thread then packs all its
+/// heads into the same memory, which stays in its caches, and waits for others only at the end
 /// (docs/design/forward.md).
 inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_bytes) {
   constexpr double kHeadsPerThread = 4;
@@ -30,17 +30,18 @@ inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_by
          heads.all_bytes >= kHeadsPerThread * threads * heads.largest_bytes;
 }
 
-/// Whether the next head's rows fit the second-level cache beside the head that is worked on, of `bytes` packed.
+/// Returns true if the next head's rows fit the second-level cache beside the current head of `bytes` packed bytes.
 inline bool next_head_fits(double bytes) { return bytes <= std::int64_t{1} << 18; }
 
-/// Heads that a thread takes at a time where they are tasks: short ones by the handful.
+/// Returns the number of heads that a thread takes at a time if heads are tasks: 1 to 8, more if there are many heads.
 inline std::int64_t heads_in_turn(std::int64_t heads, std::int64_t threads) {
   constexpr std::int64_t kTurns = 32, kMost = 8;
   const std::int64_t share = heads / (kTurns * threads);
   return share < 1 ? 1 : share > kMost ? kMost : share;
 }
 
-/// All heads of a batch, each in `pieces`, as tasks of the team, whose threads each call this.
+/// Runs all heads of a batch, each cut into `pieces`, as tasks of the team. Every thread of the team must call this
+/// function.
 template <class Worker>
 void run_heads(const Team& team, Worker& worker, const PackedHeads* parts, const HeadTotals& batch, int threads,
                Cancellation& cancellation, std::int64_t pieces = 1) {

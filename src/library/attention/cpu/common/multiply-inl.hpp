@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The register-tiled product on which every pass is built; included once per Highway target.
+// Register-tiled matrix products used by every pass; included once per Highway target.
 #if defined(HEADGATE_ATTENTION_MULTIPLY_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_MULTIPLY_INL_
 #undef HEADGATE_ATTENTION_MULTIPLY_INL_
@@ -18,7 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Where element (m,k) of the left operand lies: a[m · kRow + k · kCol]. Compile-time strides keep every broadcast a
+/// Layout of the left operand: element (m,k) is a[m · kRow + k · kCol]. Compile-time strides make every broadcast a
 /// load at a constant displacement from one pointer.
 template <std::int64_t kRow_, std::int64_t kCol_>
 struct LeftLayout {
@@ -26,18 +26,19 @@ struct LeftLayout {
   static constexpr std::int64_t kCol = kCol_;
 };
 
-/// What a product does with c: c = ab; c = start + ab with one start a row, from which the sum begins; c = min(ab +
-/// start, 0), the sum first; c += ab.
+/// Selects how a product writes c: ab (overwrite), start + ab (overwrite_from), min(ab + start, 0)
+/// (overwrite_exponents) or c + ab (accumulate). start has one value per row. overwrite_from adds start before the
+/// products, overwrite_exponents after them.
 enum class ProductWrite { overwrite, overwrite_from, overwrite_exponents, accumulate };
 
-/// What a product does besides.
+/// Default for the `besides` callback of a product: does nothing.
 struct NothingElse {
   HWY_INLINE void operator()() const {}
 };
-inline constexpr std::int64_t kStepsACall = 4;  ///< of k in a product, a power of two
+inline constexpr std::int64_t kStepsACall = 4;  ///< steps of k per call of besides(), a power of two
 
-/// tile += ab: tile[m][n] += Σ_k a(m,k) · b[k · ldb + n · lanes] for m < kRows, n < kVecs vectors; b need not be
-/// aligned. Calls besides() in every kStepsACall-th step of k.
+/// Computes tile[m][n] += Σ_k a(m,k) · b[k · ldb + n · lanes] for m < kRows and n < kVecs vectors. b need not be
+/// aligned. Calls besides() once every kStepsACall steps of k.
 template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T, class Besides = NothingElse>
 HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
                              std::int64_t ldb, std::int64_t K, const Besides& besides = {}) {
@@ -60,15 +61,15 @@ HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY
   }
 }
 
-/// The same of a dense b, (K, kVecs · lanes).
+/// Computes tile += ab for a dense b, (K, kVecs · lanes).
 template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
                              std::int64_t K) {
   multiply_add<Layout, kRows, kVecs>(tile, a, b, kVecs * kLanes<T>, K);
 }
 
-/// c[m][n] (+)= Σ_k a(m,k) · b[k][n] for m < kRows, n < kVecs vectors.
-/// b as for multiply_add; c: row stride ldc; start: kRows, read by overwrite_from and overwrite_exponents alone.
+/// Computes c[m][n] = or += Σ_k a(m,k) · b[k][n] for m < kRows and n < kVecs vectors, as kWrite selects. b is dense, c
+/// has row stride ldc. start has kRows values and is read only by overwrite_from and overwrite_exponents.
 template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
 HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K, T* HWY_RESTRICT c,
                                 std::int64_t ldc, const T* start = nullptr) {
@@ -105,7 +106,8 @@ HWY_INLINE void with_tile_height(std::int64_t rows, const F& f) {
   }
 }
 
-/// multiply_tile for 1 ≤ rows ≤ kMR, vecs ≤ kNV: reads of a and writes of c reach up to the tile's height.
+/// Calls multiply_tile for 1 ≤ rows ≤ kMR and vecs ≤ kNV. Reads of a and writes of c extend to the tile height, beyond
+/// `rows`.
 template <class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_strip(std::int64_t rows, std::int64_t vecs, const T* a, const T* b, std::int64_t K, T* c,
                                std::int64_t ldc, const T* start = nullptr) {
@@ -116,24 +118,24 @@ HWY_INLINE void multiply_strip(std::int64_t rows, std::int64_t vecs, const T* a,
   });
 }
 
-/// A matrix (rows, cols) as column panels, the right operand of products that run along rows: panels of kNR columns,
-/// each (rows, width) dense, one after the other; the last is as wide as the columns that are left. cols: a multiple
-/// of the lanes.
+/// Matrix (rows, cols) stored as column panels, the right operand of products that run along rows. Panels lie one after
+/// another, each a dense (rows, width) array. width is kNR, or less in the last panel. cols is a multiple of the lanes.
 template <typename T>
 struct ColumnPanels {
   T* data;
   std::int64_t rows, cols;
 
-  /// Columns of the panel that begins with column c.
+  /// Returns the width of the panel that begins at column c.
   std::int64_t width(std::int64_t c) const { return std::min(kNR<T>, cols - c); }
-  /// Row r of that panel.
+  /// Returns row r of the panel that begins at column c.
   T* at(std::int64_t r, std::int64_t c) const {
     assert(r >= 0 && r < rows && c >= 0 && c < cols && c % kNR<T> == 0);
     return data + c * rows + r * width(c);
   }
 };
 
-/// c (+)= a (c's rows, K) · rows first … first + K of b; c and b have as many columns.
+/// Computes c = or += a · b[first … first + K], as kWrite selects. a has K columns and the rows of c; c has the columns
+/// of b.
 template <class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_panels(const View<T, 2>& c, const T* a, const ColumnPanels<T>& b, std::int64_t first,
                                 std::int64_t K) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The softmax in one pass over the keys; included once per Highway target.
+// Computes the softmax in one pass over the keys; included once per Highway target.
 #if defined(HEADGATE_ATTENTION_ONLINE_SOFTMAX_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_ONLINE_SOFTMAX_INL_
 #undef HEADGATE_ATTENTION_ONLINE_SOFTMAX_INL_
@@ -17,22 +17,23 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Running maxima of a tile's rows, in units of log2(e), and what follows them: sums of exponentials by lane, and
-/// outputs not yet divided by the sums.
+/// Online softmax of a tile's rows: running maxima in units of log2(e), sums of exponentials by lane, and outputs not
+/// yet divided by the sums.
 ///
-/// The maximum is lazy: it stays while no score exceeds it by more than kSlack powers of two, so that the common case
-/// makes exponentials without a pass for the maximum. exp2(kSlack) times the number of keys stays far from overflow.
+/// Maxima are updated lazily: a maximum stays until a score exceeds it by more than kSlack powers of two. The common
+/// case thus needs no separate pass for the maximum. exp2(kSlack) times the number of keys stays far from overflow.
 template <typename T>
 class OnlineSoftmax {
  public:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
   static constexpr int kSlack = 16;
 
-  /// maxima (rows), sums (rows, lanes), out (rows, whole vectors).
+  /// Shapes: maxima (rows), sums (rows, lanes), out (rows, whole vectors).
   OnlineSoftmax(const View<T, 1>& maxima, const View<T, 2>& sums, const View<T, 2>& out)
       : maxima_(maxima), sums_(sums), out_(out) {}
 
-  /// Starts `rows` rows. A sink's logit is the first maximum and its term the first 1 of the sum; kHidden for none.
+  /// Initialises `rows` rows. A sink's logit is the initial maximum, and its term 1 the initial sum. kHidden means no
+  /// sink.
   void start(std::int64_t rows, T sink) const {
     std::fill_n(maxima_.data, rows, sink);
     std::fill_n(sums_.data, rows * kLanes<T>, T{0});
@@ -45,15 +46,17 @@ class OnlineSoftmax {
     const T* maxima = maxima_.at(r);
     return *std::min_element(maxima, maxima + rows);
   }
-  /// What is subtracted from the scores of row r: its maximum. 0 in a row that has seen no key, since −∞ − (−∞) is NaN.
+  /// Returns the value to subtract from the scores of row r: the running maximum. In a row that has seen no key the
+  /// value is 0, since −∞ − (−∞) is NaN.
   T shift(std::int64_t r) const { return maxima_(r) == kHidden ? T{0} : maxima_(r); }
 
-  /// The maxima of rows r … take in n scores of each, whose rows are lds apart; n is a multiple of two vectors.
+  /// Raises the maxima of rows r … r + rows to the maximum of n scores per row, and rescales sums and outputs. Scores
+  /// have row stride lds; n is a multiple of two vectors.
   void raise_maxima(std::int64_t r, std::int64_t rows, const T* scores, std::int64_t lds, std::int64_t n) const {
     for (std::int64_t m = 0; m < rows; ++m) raise_maximum(r + m, scores + m * lds, n);
   }
 
-  /// The sums of rows r … take in those of a block, (rows, lanes).
+  /// Adds the sums of a block, (rows, lanes), to the running sums of rows r … r + rows.
   void add_sums(std::int64_t r, std::int64_t rows, const T* HWY_RESTRICT block_sums) const {
     const Tag<T> d;
     T* HWY_RESTRICT sums = sums_.at(r);
@@ -66,7 +69,8 @@ class OnlineSoftmax {
     return hn::GetLane(hn::SumOfLanes(d, hn::Load(d, sums_.at(r))));
   }
 
-  /// Whether no exponent of a block exceeds kSlack, told by its sums (rows, lanes); NaN aside.
+  /// Returns true only if no exponent of a block exceeds kSlack, judged by the block's sums (rows, lanes). NaN may go
+  /// undetected.
   static bool within_slack(const T* block_sums, std::int64_t rows) {
     const Tag<T> d;
     auto sum = hn::Zero(d);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows that a gate threshold leaves open; included once per Highway target.
+// Finds the rows that a gate threshold leaves open; included once per Highway target.
 #if defined(HEADGATE_ATTENTION_OPEN_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_OPEN_ROWS_INL_
 #undef HEADGATE_ATTENTION_OPEN_ROWS_INL_
@@ -17,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Whether |g(z[x])| ≤ limit for all x < n, a multiple of the lanes; not for NaN.
+/// Returns true if |g(z[x])| ≤ limit for all x < n, a multiple of the lanes. Any NaN makes the result false.
 template <typename T>
 HWY_NOINLINE bool gates_at_most(T limit, const T* HWY_RESTRICT z, std::int64_t n, GateFn fn) {
   bool all = true;
@@ -30,7 +30,7 @@ HWY_NOINLINE bool gates_at_most(T limit, const T* HWY_RESTRICT z, std::int64_t n
   return all;
 }
 
-/// z[x] = |g(z[x])|, x < n, a multiple of the lanes.
+/// Replaces z[x] by |g(z[x])| for x < n, a multiple of the lanes.
 template <typename T>
 HWY_NOINLINE void gate_magnitudes(T* HWY_RESTRICT z, std::int64_t n, GateFn fn) {
   with_gate(fn, [&](auto gate) HWY_ATTR {
@@ -39,7 +39,7 @@ HWY_NOINLINE void gate_magnitudes(T* HWY_RESTRICT z, std::int64_t n, GateFn fn) 
   });
 }
 
-/// Query head h of a sequence under the problem's gate threshold.
+/// Separates the queries of head h that the gate threshold leaves open from those it closes.
 template <typename T>
 class OpenRows {
  public:
@@ -73,7 +73,7 @@ class OpenRows {
 
   template <class Open, class Closed>
   void visit_headwise(std::int64_t first, std::int64_t n, const Open& open, const Closed& closed) const {
-    HeadRows<const void> column = logits_;  // as one row
+    HeadRows<const void> column = logits_;  // views the column of logits as one row
     column.rows = 1;
     column.cols = logits_.rows;
     column.stride = logits_.row_stride;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the forward pass writes of a query; included once per Highway target.
+// Writes the outputs of query rows in the forward pass; included once per Highway target.
 #if defined(HEADGATE_ATTENTION_OUTPUT_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_OUTPUT_ROWS_INL_
 #undef HEADGATE_ATTENTION_OUTPUT_ROWS_INL_
@@ -19,11 +19,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The outputs of query head h of a sequence.
+/// Writes the outputs of query head h of a sequence.
 template <typename T>
 class OutputRows {
  public:
-  /// `gate`, `gated`: scratch of Dv elements, rounded up to vectors.
+  /// `gate` and `gated` are scratch rows of Dv elements, rounded up to vectors.
   OutputRows(const ForwardProblem& problem, const Sequence& sequence, std::int64_t h, const View<T, 1>& gate,
              const View<T, 1>& gated)
       : p_(problem),
@@ -36,8 +36,8 @@ class OutputRows {
         gated_(gated),
         dense_as_(attn_.present() ? DType::none : dense_dtype()) {}
 
-  /// Normalises, gates and writes query i. o: Σ exp2(s − max) v, Dv rounded up to vectors, divided by the sum on
-  /// return; sum: Σ exp2(s − max), sink included; max in units of log2(e).
+  /// Normalises, gates and writes query i. o holds Σ exp2(s − max) v, Dv elements rounded up to vectors, and is divided
+  /// by sum in place. sum is Σ exp2(s − max), sink included. max is in units of log2(e).
   void write(std::int64_t i, T* HWY_RESTRICT o, T max, T sum) const {
     write_row(i, o, sum == T{0} ? T{0} : T{1} / sum);
     if (!lse_.present()) return;
@@ -45,7 +45,8 @@ class OutputRows {
     store_row(lse_, &lse, i, 0, 1);
   }
 
-  /// All of it but lse, of n queries `rows`, ascending; inverses: 1 / sum of each, or 0.
+  /// Writes all outputs except lse for the n queries listed in `rows`, ascending. inverses holds 1 / sum of each query,
+  /// or 0.
   void write_tile(const std::int64_t* rows, std::int64_t n, const View<T, 2>& o, const T* inverses) const {
     if (dense_as_ != DType::none && consecutive(rows, n)) {
       if constexpr (std::is_same_v<T, float>) {
@@ -56,7 +57,7 @@ class OutputRows {
     for (std::int64_t r = 0; r < n; ++r) write_row(rows[r], o.at(r), inverses[r]);
   }
 
-  /// lse = (max + log2(sum)) · ln 2 of n queries `rows`, ascending.
+  /// Writes lse = (max + log2(sum)) · ln 2 for the n queries listed in `rows`, ascending.
   void write_lse(const std::int64_t* rows, std::int64_t n, const T* maxima, const T* sums) const {
     if (!lse_.present()) return;
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -64,7 +65,7 @@ class OutputRows {
     const Tag<double> d;
     HWY_ALIGN double buffer[kMost] = {};
     HWY_ALIGN double lse[kMost];
-    HeadRows<void> column = lse_;  // its rows as columns
+    HeadRows<void> column = lse_;  // views rows of one column as one row
     column.stride = lse_.row_stride;
     column.cols = lse_.rows;
     for (std::int64_t r0 = 0; r0 < n; r0 += kMost) {
@@ -73,7 +74,7 @@ class OutputRows {
       for (std::int64_t r = 0; r < kMost; r += kLanes<double>) {
         const auto sum = hn::Load(d, buffer + r);
         const auto log = hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), hn::Log2(d, sum));
-        hn::Store(hn::IfThenElse(hn::Lt(sum, hn::Set(d, kInfinity)), log, sum), d, lse + r);  // ∞ and NaN as they are
+        hn::Store(hn::IfThenElse(hn::Lt(sum, hn::Set(d, kInfinity)), log, sum), d, lse + r);  // keeps ∞ and NaN
       }
       for (std::int64_t r = 0; r < count; ++r) lse[r] = (static_cast<double>(maxima[r0 + r]) + lse[r]) * kLn2;
       if (consecutive(rows, n)) {
@@ -84,7 +85,7 @@ class OutputRows {
     }
   }
 
-  /// Query i, which the gate closes: it has not been computed.
+  /// Writes zeros and lse = ∞ for query i, which the gate threshold closes and which has not been computed.
   void write_closed(std::int64_t i) const {
     std::fill_n(gated_.data, gated_.shape[0], T{0});
     store_row(y_, gated_.data, i, 0, p_.Dv);
@@ -99,7 +100,7 @@ class OutputRows {
  private:
   static bool consecutive(const std::int64_t* rows, std::int64_t n) { return rows[n - 1] - rows[0] == n - 1; }
 
-  /// All of query i but lse; `inverse`: what o is multiplied by.
+  /// Writes all outputs of query i except lse; multiplies o by `inverse` in place.
   void write_row(std::int64_t i, T* HWY_RESTRICT o, T inverse) const {
     const std::int64_t padded = gated_.shape[0];
     for (std::int64_t x = 0; x < padded; ++x) o[x] *= inverse;
@@ -115,8 +116,8 @@ class OutputRows {
     if (y != nullptr) store_row(y_, y, i, 0, p_.Dv);
   }
 
-  /// The type, T or bf16, as which rows of y are written and of their gates are read, whole vectors where they lie; or
-  /// none.
+  /// Returns the dtype, T or bf16, in which rows of y can be written and gates read in place as whole vectors. Returns
+  /// none if the layout does not allow that.
   DType dense_dtype() const {
     const bool dense = lie_dense<T>(y_) || (std::is_same_v<T, float> && lie_dense<T, BFloat16>(y_));
     const bool gates = logits_.dtype == y_.dtype && logits_.stride == 1 && logits_.cols == p_.Dv;
@@ -139,7 +140,7 @@ class OutputRows {
   HeadRows<void> y_, attn_, lse_, weights_;
   HeadRows<const void> logits_;
   View<T, 1> gate_, gated_;
-  DType dense_as_;  // where y is all that is written of a row: of dense_dtype
+  DType dense_as_;  // dense_dtype(), or none if attn is written too
 };
 
 }  // namespace headgate::HWY_NAMESPACE

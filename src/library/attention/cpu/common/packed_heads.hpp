@@ -11,26 +11,27 @@
 
 namespace headgate {
 
-/// What one head is cut into.
+/// Numbers of pieces into which one head is cut.
 struct HeadPieces {
   std::int64_t tiles = 0, blocks = 0;  ///< query tiles of a query head, key blocks of a key/value head
-  std::int64_t panels = 0;             ///< of a key/value head's keys
+  std::int64_t panels = 0;             ///< number of panels of a key/value head's keys
 };
 
-/// Key/value heads of one sequence that are packed packed at the same time as others.
+/// Key/value heads of one sequence that are packed in one batch with heads of other sequences.
 struct PackedHeads {
   Sequence sequence;
-  std::int64_t n = 0;                   ///< the sequence's number
+  std::int64_t n = 0;                   ///< number of the sequence in the call
   std::int64_t h0 = 0, heads = 0;       ///< key/value heads h0 … h0 + heads
   std::int64_t tiles = 0, blocks = 0;   ///< query tiles of a query head, key blocks of a key/value head
-  std::int64_t panels = 0;              ///< of a key/value head's keys
-  std::int64_t tiles_before = 0;        ///< tiles of a query head in all earlier sequences of the problem
-  std::int64_t tile_blocks_before = 0;  ///< tiles · blocks of a head in the earlier sequences of the list
-  // What is packed is numbered through all parts of the batch: query tiles by part, query head, tile; key blocks and
-  // panels by part, key/value head, block or panel. These are the first numbers of the part.
+  std::int64_t panels = 0;              ///< panels of a key/value head's keys
+  std::int64_t tiles_before = 0;        ///< query tiles of one query head in all earlier sequences of the call
+  std::int64_t tile_blocks_before = 0;  ///< tiles · blocks of one head, summed over earlier sequences of the list
+  // First numbers of this part's heads and pieces, which are numbered consecutively through all parts of the batch.
+  // Query tiles are ordered by part, query head and tile; key blocks and panels by part, key/value head, and block or
+  // panel.
   std::int64_t first_head = 0, first_tile = 0, first_block = 0, first_panel = 0;
 
-  /// The first panel and block of key/value head h, the first tile of query head g of its group.
+  /// Return the first panel and block of key/value head h, and the first tile of query head g of the head's group.
   std::int64_t panel_of(std::int64_t h) const { return first_panel + (h - h0) * panels; }
   std::int64_t block_of(std::int64_t h) const { return first_block + (h - h0) * blocks; }
   std::int64_t tile_of(std::int64_t h, std::int64_t group, std::int64_t g) const {
@@ -38,13 +39,13 @@ struct PackedHeads {
   }
 };
 
-/// One key/value head of a part, or one of the pieces that its queries are cut into.
+/// One key/value head of a part, or one of the pieces into which the head's queries are cut.
 struct HeadTask {
-  const PackedHeads* part = nullptr;  ///< null: none
+  const PackedHeads* part = nullptr;  ///< null if there is no task
   std::int64_t h = 0;
   std::int64_t piece = 0, pieces = 1;
 
-  /// As a part of its own, in the `place`-th of places that each have room for `largest`.
+  /// Returns the head as a part by itself, in slot `place` of several slots that each have room for `largest`.
   PackedHeads alone(const HeadPieces& largest, std::int64_t group, std::int64_t place) const {
     PackedHeads own = *part;
     own.h0 = h;
@@ -56,12 +57,12 @@ struct HeadTask {
   }
 };
 
-/// What heads that are packed at the same time add up to.
+/// Totals over the heads that are packed at the same time.
 struct HeadTotals {
   std::int64_t parts = 0, heads = 0;
   std::int64_t tiles = 0, blocks = 0, panels = 0;
 
-  /// Instead of all at the same time, one head in each of `places`.
+  /// Sets the totals for `places` slots that hold one head each, instead of a whole batch.
   void pack_one_each(const HeadPieces& largest, std::int64_t group, std::int64_t places) {
     tiles = places * group * largest.tiles;
     blocks = places * largest.blocks;
@@ -69,33 +70,37 @@ struct HeadTotals {
   }
 };
 
-/// Sums over all key/value heads of a list.
+/// Summary of all key/value heads of a work list.
 struct HeadSurvey {
-  HeadPieces largest;        ///< the most of each that a head has
-  double largest_bytes = 0;  ///< packed, of a head
+  HeadPieces largest;        ///< largest number of pieces of any head
+  double largest_bytes = 0;  ///< largest packed bytes of any head
   double all_bytes = 0;
 };
 
-/// An index into a work list and a key/value head of that sequence, to go on with.
+/// Position in a work list (n) and head (h) at which the next batch begins.
 struct HeadCursor {
   std::int64_t n = 0, h = 0;
   std::int64_t tile_blocks_before = 0;
 };
 
-/// Packed operands of as many key/value heads as fit here are packed at a time, at least one: three quarters of a
-/// third-level cache of 32 MiB, from which all threads read them (docs/design/forward.md).
+/// Budget in bytes for the packed operands of key/value heads that are packed together; at least one head is packed.
+/// The budget is three quarters of a 32 MiB third-level cache, from which all threads read (docs/design/forward.md).
 inline constexpr double kPackedBudget_bytes = std::int64_t{24} << 20;
 
-/// Cuts the key/value heads of the sequences of a list, in their order, into batches whose packed operands fit the
-/// budget, at least one head each. Plan has the problem p; the list; tile_rows, kBlock and kPanel, the lengths at which
-/// a head is cut; whole_heads, whether threads hold a head at a time, so that no budget applies; and head_bytes(part),
-/// the packed size of one head of a part.
+/// Cuts the key/value heads of the sequences of a work list, in order, into batches with packed operands that fit the
+/// budget. A batch has at least one head. Plan provides:
+///   p                           the problem;
+///   list                        the work list;
+///   tile_rows, kBlock, kPanel   the lengths into which a head is cut;
+///   whole_heads                 true if each thread packs one head at a time, so that no budget applies;
+///   head_bytes(part)            the packed size of one head of a part, in bytes.
 template <class Plan>
 class HeadBatches {
  public:
   explicit HeadBatches(const Plan& plan) : plan_(plan), p_(plan.p) {}
 
-  /// Goes on to the next batch, whose parts are put into `parts` unless it is null; no parts at the end.
+  /// Returns the next batch and advances `cursor`. Writes the batch's parts to `parts` unless null. At the end the
+  /// batch has no parts.
   HeadTotals next(HeadCursor& cursor, PackedHeads* parts) const {
     HeadTotals batch;
     double left = plan_.whole_heads ? std::numeric_limits<double>::infinity() : kPackedBudget_bytes;
@@ -135,7 +140,7 @@ class HeadBatches {
     return all;
   }
 
-  /// For each measure the most that a batch has. `cursor` goes on to the end.
+  /// Returns the maximum of each total over all batches, and moves `cursor` to the end.
   HeadTotals most(HeadCursor& cursor) const {
     HeadTotals most;
     for (HeadTotals batch = next(cursor, nullptr); batch.parts > 0; batch = next(cursor, nullptr)) {
@@ -149,10 +154,11 @@ class HeadBatches {
   }
 
  private:
-  /// Bounds the memory of the parts, and the time in which one thread makes them, where heads take no memory.
+  /// Limits the parts of a batch if heads need no packed memory. This bounds the memory of the parts and the time in
+  /// which one thread creates them.
   static constexpr std::int64_t kMostParts = 4096;
 
-  /// All heads that the sequence has left.
+  /// Returns all remaining heads of the cursor's sequence as one part.
   PackedHeads part_at(const HeadCursor& cursor) const {
     const ListedSequence listed = plan_.list[cursor.n];
     PackedHeads part;
@@ -173,8 +179,8 @@ class HeadBatches {
   const Problem& p_;
 };
 
-/// Puts the parts of a batch in the order in which threads take them, longest keys first, so that what threads wait for
-/// at the end is short; then numbers what they hold.
+/// Sorts the parts of a batch in the order in which threads take them: longest keys first, so that the final wait is
+/// short. Then numbers the heads and pieces of all parts.
 inline void order_parts(PackedHeads* parts, std::int64_t count, std::int64_t group) {
   std::sort(parts, parts + count, [](const PackedHeads& a, const PackedHeads& b) {
     return a.sequence.S != b.sequence.S ? a.sequence.S > b.sequence.S : a.n < b.n;
@@ -192,8 +198,8 @@ inline void order_parts(PackedHeads* parts, std::int64_t count, std::int64_t gro
   }
 }
 
-/// The batch that the threads of a kernel have at hand, and what it holds. Made with the first one; next() goes on to
-/// the one behind it, and stop() leaves an empty one. One thread calls them for all.
+/// Current batch of a kernel, shared by its threads. The constructor makes the first batch, next() replaces it by the
+/// following one, and stop() by an empty one. One thread calls these functions for all.
 template <class Plan>
 class HeadBatch : public HeadTotals {
  public:
@@ -204,7 +210,7 @@ class HeadBatch : public HeadTotals {
     order_parts(heads_, parts, group_);
   }
   void stop() { static_cast<HeadTotals&>(*this) = {}; }
-  /// Goes on to the next batch, or to none if the call is cancelled.
+  /// Moves on to the next batch, or to an empty one if the call was cancelled.
   void next_unless(const Cancellation& cancellation) { cancellation.seen() ? stop() : next(); }
   bool is_last() const { return batches_.at_end(cursor_); }
 
@@ -215,19 +221,47 @@ class HeadBatch : public HeadTotals {
   std::int64_t group_;
 };
 
-/// Of `count` things that number what they hold one after the other, from member `first` on, the one with number `at`.
+/// Returns the owner of number `at` among `count` owners of consecutive ranges. Member `first` holds the first number
+/// of a range.
 template <class Holder>
 const Holder& find_owner(const Holder* all, std::int64_t count, std::int64_t Holder::*first, std::int64_t at) {
-  // One that holds nothing shares its first number with the next: the last one that begins at or before `at`.
+  // Takes the last owner that begins at or before `at`, because an owner of an empty range begins where the next one
+  // does.
   const auto before = [first](std::int64_t number, const Holder& each) { return number < each.*first; };
   return std::upper_bound(all, all + count, at, before)[-1];
 }
 
-/// The head of a batch with number n; none from batch.heads on.
+/// Returns head number n of a batch as a task, or an empty task from batch.heads on.
 inline HeadTask head_task_of(const PackedHeads* parts, const HeadTotals& batch, std::int64_t n) {
   if (n >= batch.heads) return {};
   const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_head, n);
   return {&part, part.h0 + n - part.first_head};
+}
+
+/// One key block of a key/value head.
+struct BlockTask {
+  const PackedHeads* part = nullptr;
+  std::int64_t h = 0, block = 0;
+};
+
+/// Returns the key block with number n in the batch.
+inline BlockTask block_task_of(const PackedHeads* parts, const HeadTotals& batch, std::int64_t n) {
+  const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_block, n);
+  const std::int64_t at = n - part.first_block;
+  return {&part, part.h0 + at / part.blocks, at % part.blocks};
+}
+
+/// One query tile of query head g of the group of key/value head h.
+struct TileTask {
+  const PackedHeads* part = nullptr;
+  std::int64_t h = 0, g = 0, tile = 0;
+};
+
+/// Returns the query tile with number n in the batch.
+inline TileTask tile_task_of(const PackedHeads* parts, const HeadTotals& batch, std::int64_t group, std::int64_t n) {
+  const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_tile, n);
+  const std::int64_t at = n - part.first_tile, head = at / part.tiles;
+  return {&part, part.h0 + head / group, head % group, at % part.tiles};
 }
 
 }  // namespace headgate

@@ -6,12 +6,11 @@
 
 namespace headgate {
 
-/// Cache lines of evenly spaced rows to come, asked for a few at a time while others are worked on, so that memory is
-/// never idle.
+/// Prefetches the cache lines of evenly spaced rows, a few lines per step, while the caller computes.
 class RowPrefetch {
  public:
   RowPrefetch() = default;
-  /// Rows of `row_bytes`, `stride_bytes` apart, over `steps` calls of step().
+  /// Prefetches `rows` rows of row_bytes bytes, stride_bytes apart, over `steps` calls of step().
   RowPrefetch(const void* first, std::int64_t rows, std::int64_t row_bytes, std::int64_t stride_bytes,
               std::int64_t steps)
       : row_(static_cast<const char*>(first)),
@@ -24,7 +23,7 @@ class RowPrefetch {
   void step() {
     for (std::int64_t n = std::min(lines_, lines_a_step_); n > 0; --n) prefetch_line();
   }
-  /// Asks for the next line; there is one.
+  /// Prefetches the next line. Requires lines() > 0.
   void prefetch_line() {
     __builtin_prefetch(row_ + in_row_, 0, 2);
     --lines_;
@@ -40,12 +39,12 @@ class RowPrefetch {
   std::int64_t row_bytes_ = 0, stride_bytes_ = 0, in_row_ = 0, lines_ = 0, lines_a_step_ = 0;
 };
 
-/// The lines of several blocks of rows, one block after the other. A core has room for a few lines under way: asked for
-/// one by one they cost nothing, and many at once hold up what it reads besides.
+/// Prefetches several blocks of rows, one block after another. A core has room for only a few outstanding lines. Single
+/// prefetches are free, but many at once delay the core's other loads.
 class PrefetchQueue {
  public:
   PrefetchQueue() = default;
-  /// The lines of `blocks`, which the queue's owner keeps, within `calls` calls of ask().
+  /// Spreads the lines of `blocks` over `calls` calls of ask(). The array must outlive the queue.
   PrefetchQueue(const RowPrefetch* blocks, std::int64_t count, std::int64_t calls)
       : next_(blocks), end_(blocks + count) {
     std::int64_t lines = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows between strided storage and dense compute buffers, and the packed operands of the products; once per target.
+// Converts rows between strided storage and dense compute buffers, and packs operands of products; once per target.
 #if defined(HEADGATE_ATTENTION_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_ROWS_INL_
 #undef HEADGATE_ATTENTION_ROWS_INL_
@@ -21,31 +21,31 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The rows of a sequence's queries, of a tensor (B,Hq,T,…).
+/// Returns the rows of a sequence's queries in a tensor (B,Hq,T,…).
 template <typename Void>
 HeadRows<Void> query_rows(const BasicTensorView<Void>& tensor, const Sequence& s, std::int64_t h) {
   return HeadRows<Void>(tensor, s.b, h).range(s.q0, s.T);
 }
 
-/// The rows of its keys, of a tensor (B,Hkv,S,…).
+/// Returns the rows of a sequence's keys in a tensor (B,Hkv,S,…).
 template <typename Void>
 HeadRows<Void> key_rows(const BasicTensorView<Void>& tensor, const Sequence& s, std::int64_t h) {
   return HeadRows<Void>(tensor, s.kb, h).range(s.k0, s.S);
 }
 
-/// Rows by its queries and columns by its keys, of a tensor (B,Hq,T,S).
+/// Returns a sequence's part of a tensor (B,Hq,T,S): rows are queries, columns are keys.
 template <typename Void>
 HeadRows<Void> map_rows(const BasicTensorView<Void>& tensor, const Sequence& s, std::int64_t h) {
   return query_rows(tensor, s, h).columns(s.k0, s.S);
 }
 
-/// Whether rows are whole vectors of T, stored so or as bf16, that can be read or written where they lie.
+/// Returns true if rows can be read or written in place as whole vectors of T. Stored is the storage type, T or bf16.
 template <typename T, typename Stored = T, typename Void>
 bool lie_dense(const HeadRows<Void>& rows) {
   return rows.dtype == dtype_of<Stored>() && rows.stride == 1 && rows.cols % kLanes<T> == 0;
 }
 
-/// Asks for all rows within so many steps; for nothing where they are absent or not dense.
+/// Returns a prefetch of all rows over `steps` steps. The prefetch is empty if the rows are absent or not dense.
 inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t steps = 1) {
   if (!from.present() || from.stride != 1) return {};
   const auto bytes = static_cast<std::int64_t>(dtype_bytes(from.dtype));
@@ -53,10 +53,10 @@ inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t 
           from.row_stride * bytes, steps};
 }
 
-/// The rows of k or v of a sequence and head, which may lie in pages and be int8 with a scale each.
+/// Rows of k or v of one sequence and head, which may lie in pages and may be int8 with a scale per row.
 class KeyRows {
  public:
-  /// `tensor`: k or v of `p`; `scale`: its scales, or absent.
+  /// `tensor` is k or v of `p`; `scale` holds its int8 scales, or is absent.
   KeyRows(const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale, const Sequence& s,
           std::int64_t h)
       : cols(tensor.shape[3]),
@@ -69,21 +69,22 @@ class KeyRows {
         scale_page_stride_(scale.strides[0]) {}
 
   DType dtype() const { return rows_.dtype; }
-  /// Elements from one column to the next.
+  /// Returns the column stride in elements.
   std::int64_t stride() const { return rows_.stride; }
   bool scaled() const { return scales_.present(); }
 
-  /// Row j alone, as row 0; its scale is not in it.
+  /// Returns row j as a view of one row, without its scale.
   HeadRows<const void> row(std::int64_t j) const { return at(rows_, page_stride_, j); }
   float scale(std::int64_t j) const { return *at(scales_, scale_page_stride_, j).template at<float>(0, 0, 1); }
 
-  /// What lies `step` elements apart.
+  /// Elements at a constant stride, `step`.
   template <typename E>
   struct Run {
-    const E* first = nullptr;  ///< or null
+    const E* first = nullptr;  ///< null if the elements lie in pages
     std::int64_t step = 0;
   };
-  /// The rows from row j on, or their scales; null where they lie in pages.
+  /// Returns the rows from row j on, or a run with a null pointer if the rows lie in pages. scales_from does the same
+  /// for scales.
   template <typename E>
   Run<E> rows_from(std::int64_t j) const {
     return page_ > 0 ? Run<E>() : Run<E>{rows_.at<E>(j, 0, cols), rows_.row_stride};
@@ -92,7 +93,7 @@ class KeyRows {
     return page_ > 0 ? Run<float>() : Run<float>{scales_.at<float>(j, 0, 1), scales_.row_stride};
   }
 
-  /// visit(r, address of row first + r) for r < n.
+  /// Calls visit(r, address of row first + r) for r < n.
   template <typename E, class Visit>
   void each_row(std::int64_t first, std::int64_t n, const Visit& visit) const {
     each_run<E>(rows_, page_stride_, first, n,
@@ -100,7 +101,7 @@ class KeyRows {
                   for (; r < end; ++r, row += step) visit(r, row);
                 });
   }
-  /// to[r] = scale of row first + r for r < n.
+  /// Copies the scales of rows first … first + n to to[0 … n).
   template <typename T>
   void scales(T* HWY_RESTRICT to, std::int64_t first, std::int64_t n) const {
     each_run<float>(scales_, scale_page_stride_, first, n,
@@ -116,7 +117,7 @@ class KeyRows {
   std::int64_t cols;
 
  private:
-  /// visit(r, end, address of row first + r, elements from one to the next) for r … end in one page, up to n.
+  /// Calls visit(r, end, address of row first + r, row stride) for each run r … end of rows within one page, up to n.
   template <typename E, class Visit>
   void each_run(const HeadRows<const void>& rows, std::int64_t page_stride, std::int64_t first, std::int64_t n,
                 const Visit& visit) const {
@@ -137,7 +138,7 @@ class KeyRows {
 
   std::int64_t page_, table_row_;
   ConstTensorView table_;
-  HeadRows<const void> rows_, scales_;  // of page 0 where there are pages
+  HeadRows<const void> rows_, scales_;  // rows of page 0 if there are pages
   std::int64_t page_stride_, scale_page_stride_;
 };
 
@@ -148,7 +149,7 @@ inline KeyRows rows_of_values(const Problem& p, const Sequence& s, std::int64_t 
   return {p, p.inputs.v, p.inputs.v_scale, s, h};
 }
 
-/// Row j times its scale in T: in place where it lies so, else in `buffer`.
+/// Returns row j times its scale as T: in place if it is stored that way, otherwise in `buffer`.
 template <typename T>
 const T* dense_row(const KeyRows& from, std::int64_t j, T* HWY_RESTRICT buffer) {
   const T* row = dense_row(from.row(j), 0, buffer);
@@ -158,7 +159,7 @@ const T* dense_row(const KeyRows& from, std::int64_t j, T* HWY_RESTRICT buffer) 
   return buffer;
 }
 
-/// The same with zeros up to whole vectors, for which `buffer` has room.
+/// Returns a row as dense T, padded with zeros to whole vectors. `buffer` must have room for the padding.
 template <typename T, class Rows>
 const T* padded_row(const Rows& from, std::int64_t i, T* HWY_RESTRICT buffer) {
   const T* row = dense_row(from, i, buffer);
@@ -170,11 +171,11 @@ const T* padded_row(const Rows& from, std::int64_t i, T* HWY_RESTRICT buffer) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-/// Four rows of f32, two of f64: 16 bytes, the block within which vectors are transposed.
+/// Elements in 16 bytes, the block within which vectors are transposed: four f32 or two f64.
 template <typename T>
 inline constexpr std::int64_t kQuad = 16 / sizeof(T);
 
-/// The vector of D whose block b is kQuad elements at rows[b · kQuad] + c.
+/// Loads a vector of D from several rows: its block b consists of the kQuad elements at rows[b · kQuad] + c.
 template <class D, typename T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_blocks(D d, const T* const* rows, std::int64_t c) {
   constexpr std::int64_t kN = hn::MaxLanes(d);
@@ -186,7 +187,7 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const T* const* rows, std::int64_t c) {
   }
 }
 
-/// to[c · stride + r] = factor · rows[r][from + c] for c < kQuad and r < lanes of D.
+/// Computes to[c · stride + r] = factor · rows[r][from + c] for c < kQuad and r < lanes of D.
 template <class D, typename T = hn::TFromD<D>>
 HWY_INLINE void transpose_blocks(D d, T* HWY_RESTRICT to, const T* const* rows, std::int64_t from, T factor,
                                  std::int64_t stride) {
@@ -209,7 +210,8 @@ HWY_INLINE void transpose_blocks(D d, T* HWY_RESTRICT to, const T* const* rows, 
   }
 }
 
-/// interleave_rows for as many of rows r … n as are whole vectors of D, then of half its lanes; moves r past them.
+/// Performs interleave_rows on rows r … n in whole vectors of D, then with half the lanes and so on. Moves r past these
+/// rows.
 template <std::int64_t kRows, class D, typename T = hn::TFromD<D>>
 HWY_INLINE void interleave_vectors(D d, T* HWY_RESTRICT out, const T* const* rows, std::int64_t& r, std::int64_t n,
                                    std::int64_t cols, T factor) {
@@ -226,7 +228,7 @@ HWY_INLINE void interleave_vectors(D d, T* HWY_RESTRICT out, const T* const* row
 }
 #endif
 
-/// A matrix's transpose: out[c · kRows + r] = factor · rows[r][c] for r < n ≤ kRows, c < cols.
+/// Transposes a matrix: out[c · kRows + r] = factor · rows[r][c] for r < n ≤ kRows, c < cols.
 template <std::int64_t kRows, typename T>
 HWY_INLINE void interleave_rows(T* HWY_RESTRICT out, const T* const* rows, std::int64_t n, std::int64_t cols,
                                 T factor) {
@@ -239,8 +241,8 @@ HWY_INLINE void interleave_rows(T* HWY_RESTRICT out, const T* const* rows, std::
   }
 }
 
-/// Rows row_of(0) … row_of(n − 1) as groups of kRows: out (groups, cols, kRows), element (p,c,r) = factor ·
-/// row_of(p·kRows + r); zero beyond n up to a whole group. `buffer`: kRows rows.
+/// Packs rows row_of(0) … row_of(n − 1), transposed in groups of kRows: out (groups, cols, kRows), element (p,c,r) =
+/// factor · element c of row_of(p·kRows + r). The last group is padded with zeros. `buffer` is scratch for kRows rows.
 template <std::int64_t kRows, typename T, class Rows, class RowOf>
 void pack_interleaved(const View<T, 3>& out, const Rows& from, const RowOf& row_of, std::int64_t n, T factor,
                       const View<T, 2>& buffer) {
@@ -255,7 +257,7 @@ void pack_interleaved(const View<T, 3>& out, const Rows& from, const RowOf& row_
   }
 }
 
-/// Interleaved strips (strips, cols, kMR), the left operand "rows".
+/// Packs rows first … first + n into interleaved strips (strips, cols, kMR), the left operand of products.
 template <typename T>
 void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, std::int64_t first, std::int64_t n, T factor,
                  const View<T, 2>& buffer) {
@@ -263,7 +265,7 @@ void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, std::i
       out, from, [first](std::int64_t r) { return first + r; }, n, factor, buffer);
 }
 
-/// The same of rows `rows`.
+/// Packs the rows listed in `rows` into interleaved strips, like the overload above.
 template <typename T>
 void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, const View<std::int64_t, 1>& rows,
                  std::int64_t n, T factor, const View<T, 2>& buffer) {
@@ -271,7 +273,7 @@ void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, const 
       out, from, [&rows](std::int64_t r) { return rows(r); }, n, factor, buffer);
 }
 
-/// Transposed panels (panels, cols, kNR), the right operand of products that run along cols.
+/// Packs rows first … first + n into transposed panels (panels, cols, kNR), the right operand of products along cols.
 template <typename T, class Rows>
 void pack_transposed(const View<T, 3>& out, const Rows& from, std::int64_t first, std::int64_t n,
                      const View<T, 2>& buffer) {
@@ -279,7 +281,7 @@ void pack_transposed(const View<T, 3>& out, const Rows& from, std::int64_t first
       out, from, [first](std::int64_t r) { return first + r; }, n, T{1}, buffer);
 }
 
-/// Row r of `out` = from[0 .. out.cols).
+/// Copies from[0 .. out.cols) to row r of `out`.
 template <typename T>
 HWY_INLINE void copy_to_panels(const ColumnPanels<T>& out, std::int64_t r, const T* HWY_RESTRICT from) {
   const Tag<T> d;
@@ -289,7 +291,7 @@ HWY_INLINE void copy_to_panels(const ColumnPanels<T>& out, std::int64_t r, const
   }
 }
 
-/// Rows to_row … to_row + n of `out` = rows first … first + n, with zeros from the tensor's columns up to `out`'s.
+/// Copies rows first … first + n of a tensor to rows to_row … to_row + n of `out`, padded with zeros to out.cols.
 template <typename T, class Rows>
 void pack_panels(const ColumnPanels<T>& out, std::int64_t to_row, const Rows& from, std::int64_t first, std::int64_t n,
                  const View<T, 2>& buffer) {

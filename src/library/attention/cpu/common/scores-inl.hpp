@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to a row of scores between the product q kᵀ and the softmax; included once per Highway target.
+// Applies score rules between the product q kᵀ and the softmax; included once per Highway target.
 #if defined(HEADGATE_ATTENTION_SCORES_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_SCORES_INL_
 #undef HEADGATE_ATTENTION_SCORES_INL_
@@ -19,10 +19,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Softcap, ALiBi, bias and boolean mask: what turns scale · q·k into the score s. Causality, window and key lengths
-/// are not among them: they bound the keys that a row visits (Visibility).
+/// Applies softcap, ALiBi, bias and boolean mask, which turn scale · q·k into the score s. Causality, window and key
+/// lengths are separate: they bound the keys that a row visits (Visibility).
 ///
-/// Scores leave in units of log2(e) (s · log2 e), ready for exp2. Without rules the query carries that factor.
+/// Results are in units of log2(e) (s · log2 e), ready for exp2. Without rules, query_factor() includes the factor log2
+/// e.
 template <typename T>
 class ScoreRules {
  public:
@@ -31,16 +32,16 @@ class ScoreRules {
         any_(p.softcap > 0 || p.inputs.alibi_slopes.present() || p.inputs.bias.present() || p.inputs.mask.present()) {}
 
   bool any() const { return any_; }
-  /// Whether a score depends on where its query and key are.
+  /// Returns true if a score depends on the positions of its query and key.
   bool by_position() const {
     return p_.inputs.alibi_slopes.present() || p_.inputs.bias.present() || p_.inputs.mask.present();
   }
   bool capped() const { return p_.softcap > 0; }
-  /// What the query is multiplied by when it is packed.
+  /// Returns the factor by which queries are multiplied when they are packed.
   T query_factor() const { return static_cast<T>(any_ ? p_.scale : p_.scale * kLog2e); }
 
-  /// s[0..n): query i of query head h, keys first …; in scale · q·k, out s · log2 e. `slope` (n, may be null) receives
-  /// the softcap's derivative 1 − tanh². `buffer`: n elements.
+  /// Applies the rules to s[0..n), the scores of query i of query head h and keys first …: in scale · q·k, out s · log2
+  /// e. `slope` (n, may be null) receives the softcap's derivative 1 − tanh². `buffer` is scratch for n elements.
   void apply(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, const Sequence& sequence, std::int64_t h, std::int64_t i,
              std::int64_t first, std::int64_t n, T* HWY_RESTRICT buffer) const {
     if (p_.softcap > 0) cap(s, slope, n);
@@ -52,7 +53,7 @@ class ScoreRules {
     }
     if (p_.inputs.bias.present()) {
       load_row(buffer, map_rows(p_.inputs.bias, sequence, h), i, first, n);
-      // Replaces the score where the bias hides the key: a product that overflows, plus −∞, may be NaN.
+      // Replaces the score if the bias is −∞: adding −∞ to a product that overflowed may give NaN.
       constexpr T kHidden = -std::numeric_limits<T>::infinity();
       for (std::int64_t j = 0; j < n; ++j) s[j] = buffer[j] == kHidden ? kHidden : s[j] + buffer[j];
     }
@@ -64,8 +65,8 @@ class ScoreRules {
     }
   }
 
-  /// Applies the rules to what query i sees of columns [c0, c1) of its row of scores, whose keys are those from j0 on,
-  /// and makes the others −∞.
+  /// Applies the rules to the visible keys in columns [c0, c1) of the score row of query i, and sets hidden keys to −∞.
+  /// Column 0 is key j0.
   void apply_and_hide(T* HWY_RESTRICT row, const Visibility& visibility, const Sequence& sequence, std::int64_t h,
                       std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1, T* HWY_RESTRICT buffer) const {
     constexpr T kHidden = -std::numeric_limits<T>::infinity();
@@ -78,7 +79,8 @@ class ScoreRules {
   }
 
  private:
-  /// in_log2_units of a row. Finite scores stay finite: the lowest number in a bias hides no key, as −∞ does.
+  /// Converts a row to units of log2(e). Finite scores stay finite, so that only a bias of −∞ hides a key, not the
+  /// lowest finite number.
   static void to_log2_units(T* HWY_RESTRICT s, std::int64_t n) {
     constexpr T kInfinity = std::numeric_limits<T>::infinity(), kLargest = std::numeric_limits<T>::max();
     for (std::int64_t j = 0; j < n; ++j) {
@@ -104,7 +106,7 @@ class ScoreRules {
       hn::StoreU(hn::Mul(c, t), d, at);
       if (count < kLanes<T>) std::copy(lane, lane + count, s + j);
       if (slope == nullptr) continue;
-      // A slope of 0 at NaN: it reaches ds through P, unless the key is hidden.
+      // The slope is 0 if t is NaN: NaN still reaches ds through P, unless the key is hidden.
       hn::StoreU(hn::IfThenElseZero(hn::Eq(t, t), hn::NegMulAdd(t, t, one)), d, lane);
       std::copy(lane, lane + count, slope + j);
     }

@@ -8,16 +8,17 @@
 
 namespace headgate {
 
-/// What a strip of query rows visits of a key block, in columns from the block's first key. Whole panels of keys are
-/// visited; a score whose row does not see its key is −∞.
+/// Columns of a key block that a strip of query rows visits, counted from the block's first key. Strips visit whole
+/// panels of keys; the score of a key hidden from its row is −∞.
 struct StripColumns {
-  std::int64_t begin = 0, end = 0;      ///< the keys that some row sees
-  std::int64_t c0 = 0, c1 = 0;          ///< the whole panels that hold those
-  std::int64_t whole0 = 0, whole1 = 0;  ///< of those, the panels of which every row sees every key
+  std::int64_t begin = 0, end = 0;      ///< columns of keys that at least one row sees
+  std::int64_t c0 = 0, c1 = 0;          ///< the same columns rounded to whole panels
+  std::int64_t whole0 = 0, whole1 = 0;  ///< whole panels in which every row sees every key
   bool empty() const { return begin >= end; }
 };
 
-/// Queries first … last, of whose keys `keys` are visited, beside the `block` keys from j0 on, in panels of `panel`.
+/// Returns the columns that queries first … last visit in the `block` keys from j0 on. `keys` is the range of keys that
+/// these queries visit, `panel` the number of keys per panel.
 inline StripColumns strip_columns(const Visibility& visibility, const KeyRange& keys, std::int64_t first,
                                   std::int64_t last, std::int64_t j0, std::int64_t block, std::int64_t panel) {
   const auto column = [&](std::int64_t j) { return std::clamp<std::int64_t>(j - j0, 0, block); };
@@ -34,8 +35,8 @@ inline StripColumns strip_columns(const Visibility& visibility, const KeyRange& 
   return s;
 }
 
-/// The keys of block `number` that are packed where `seen` are seen: from a whole panel on. Keys that no query sees
-/// stay unread, but for those that share a panel with one that is seen.
+/// Returns the keys of block `number` to pack if queries see the keys `seen`. The range is extended down to the start
+/// of a panel; other keys that no query sees are not read.
 inline KeyRange packed_keys(const KeyRange& seen, std::int64_t number, std::int64_t block, std::int64_t panel) {
   return {std::max(number * block, seen.begin / panel * panel), std::min((number + 1) * block, seen.end)};
 }

@@ -14,15 +14,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Whether there are 32 vector registers, as in AVX-512 and NEON, and not 16.
+/// True if the target has 32 vector registers (AVX-512, NEON) instead of 16.
 inline constexpr bool kHas32Registers = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
 
-/// Register tile of a product: kMR rows by kNV vectors of accumulators, plus kNV vectors and one broadcast. It fills
-/// the register file and hides an FMA's latency (4–5 cycles, two a cycle).
+/// Register tile of a product: kMR rows by kNV vectors of accumulators. The tile, kNV vectors of b and one broadcast of
+/// a fill the register file and hide the latency of FMA (4–5 cycles, two per cycle).
 inline constexpr std::int64_t kMR = kHas32Registers ? 12 : 6;
 inline constexpr std::int64_t kNV = 2;
 
-/// Columns of a full panel.
+/// Number of columns of a full panel.
 template <typename T>
 constexpr std::int64_t kNR = kNV* kLanes<T>;
 

@@ -8,14 +8,15 @@
 
 namespace headgate {
 
-/// Keys [begin, end) of one row; both ends never decrease from one query to the next.
+/// Keys [begin, end) that one query row sees. Neither end decreases from one query to the next.
 struct KeyRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   bool empty() const { return begin >= end; }
 };
 
-/// What causality, window and key lengths leave visible to the queries of a sequence. Boolean masks come on top.
+/// Computes the keys that causality, window and key lengths leave visible to each query of a sequence. Boolean masks
+/// apply in addition.
 class Visibility {
  public:
   Visibility(const Problem& problem, const Sequence& sequence)
@@ -34,22 +35,23 @@ class Visibility {
     return {begin, std::max(begin, end)};
   }
 
-  /// Hull of the ranges of queries [i0, i1), i0 < i1.
+  /// Returns the hull of the key ranges of queries [i0, i1), i0 < i1.
   KeyRange rows(std::int64_t i0, std::int64_t i1) const {
     const KeyRange last = row(i1 - 1);
     return {std::min(row(i0).begin, last.end), last.end};
   }
 
-  /// The keys of query i among columns [c0, c1) of the keys from j0 on, as columns.
+  /// Returns the keys visible to query i within columns [c0, c1), as columns. Column 0 is key j0.
   KeyRange columns(std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1) const {
     const KeyRange seen = row(i);
     const std::int64_t begin = std::clamp(seen.begin - j0, c0, c1);
     return {begin, std::max(begin, std::clamp(seen.end - j0, c0, c1))};
   }
 
-  /// Queries [begin, end) of [0, T) whose hull meets keys [j0, j1).
+  /// Returns the queries [begin, end) of [0, T) that see any of keys [j0, j1).
   KeyRange queries(std::int64_t j0, std::int64_t j1, std::int64_t T) const {
-    // Row i sees some key below j1 iff at − left < j1, and some key from j0 on iff at + right ≥ j0.
+    // Row i at position p sees some key below j1 iff p − left < j1. The row sees some key from j0 on iff p + right ≥
+    // j0.
     if (j0 >= std::min(j1, keys_)) return {};
     const std::int64_t begin = right_ == kNoWindow ? 0 : std::clamp<std::int64_t>(j0 - right_ - first_position_, 0, T);
     const std::int64_t end =
@@ -58,8 +60,8 @@ class Visibility {
   }
 
  private:
-  /// A window this long hides nothing, and one that ends so far away everything; the clamp keeps sums of positions and
-  /// windows from overflowing.
+  /// Clamps one side of a window to ±3 · kMaxQueryOffset, so that sums of positions and windows cannot overflow. A
+  /// window beyond these bounds hides no key, or every key.
   static std::int64_t clamped(std::int64_t window) {
     return std::clamp(window, -3 * kMaxQueryOffset, 3 * kMaxQueryOffset);
   }

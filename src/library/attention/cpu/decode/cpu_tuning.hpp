@@ -5,20 +5,19 @@
 
 namespace headgate {
 
-/// What the kernel for few queries does in one way on some CPUs and in another on others
-/// (docs/design/decoding.md). Here: as Intel's.
+/// Per-CPU tuning of the kernel for few queries (docs/design/decoding.md). The defaults are for Intel CPUs.
 struct CpuTuning {
-  /// How long before their use rows are asked for, and into which level of the cache. AMD's cores read memory faster by
-  /// requests into the first level, Intel's by requests into the second.
+  /// Prefetch distance in bytes and target cache level. AMD cores read memory faster with prefetches into the first
+  /// level, Intel cores with prefetches into the second.
   struct Requests {
     bool into_first_level = false;
     std::int64_t ahead_bytes = 16384;
   };
-  /// Rows in general, and those that so many queries and heads share that arithmetic takes longer than memory, or as
-  /// long: of f32, and of fewer bits.
+  /// Settings by the number of query rows (queries times heads) that share a row of k or v. `few` applies to few query
+  /// rows. `many` (f32) and `many_narrow` (fewer bits) apply if arithmetic takes at least as long as memory.
   Requests few, many, many_narrow;
-  /// Scores of so many queries and heads that share bf16 keys, or more, are dot products of bf16 where the CPU's are
-  /// fast. Of fewer they would use keys faster than memory answers.
+  /// Least number of query rows (queries times heads) sharing bf16 keys for which scores use bf16 dot products, if
+  /// these are fast on the CPU. With fewer rows, dot products would consume keys faster than memory delivers them.
   std::int64_t least_dot_rows = 8;
 };
 
@@ -30,7 +29,7 @@ inline CpuTuning tuning_of_cpu() {
                             .least_dot_rows = 4};
   constexpr CpuTuning::Requests kFirstLevel{.into_first_level = true, .ahead_bytes = 8192};
   constexpr CpuTuning kAmd{.few = kFirstLevel, .many = kFirstLevel, .many_narrow = kFirstLevel};
-  // And Zen 3, whose first level is as small, and which has no AVX-512; not measured there.
+  // Matches Zen 4 and also Zen 3 (not measured), which has an equally small first-level cache and no AVX-512.
   if (__builtin_cpu_is("amdfam19h") != 0) return kZen4;
   if (__builtin_cpu_is("amd") != 0) return kAmd;
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward pass of few queries against many keys: decoding, short chunks of new tokens. K and V are read once, where
-// they lie, for all queries and heads that share them. Keys are cut into splits of a fixed length, which threads take;
-// each split has a softmax of its own, and the splits of a row are merged by their maxima before the gate acts.
+// Computes the forward pass for few queries and many keys: decoding and short chunks of new tokens. K and V are read
+// once, in place, for all queries and heads that share them. Keys are cut into splits of a fixed length, which threads
+// share. Each split has its own softmax. The splits of a row are merged by their maxima before the gate applies.
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +23,7 @@
 #define HWY_TARGET_INCLUDE "library/attention/cpu/decode/few_queries_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/attention/cpu/common/open_rows-inl.hpp"
 #include "library/attention/cpu/common/output_rows-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
@@ -36,25 +36,25 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// A sequence with few queries. The rows of a key/value head are the queries of each query head of its group: row
-/// g·T + i. Each split of a head has a partial softmax of each row: partials are numbered by sequence, head, split,
-/// row. A gate threshold leaves some of the rows open, which scratch and partials hold one after another.
+/// A sequence with few queries. The rows of a key/value head are the queries of all query heads of its group: row g·T +
+/// i is query i of head g. Each split of a head has a partial softmax per row; partials are numbered by sequence, head,
+/// split and row. Under a gate threshold, scratch and partials hold only the open rows, one after another.
 struct FewQueries {
   Sequence sequence;
   std::int64_t rows = 0;           ///< group · T
-  std::int64_t split_keys = 0;     ///< keys of a split
-  std::int64_t splits = 0;         ///< of the keys of a head
-  std::int64_t first_split = 0;    ///< the splits of all heads of the sequences before this one
-  std::int64_t first_partial = 0;  ///< their partials
-  std::int64_t first_query = 0;    ///< the queries of all query heads of the sequences before this one
-  bool dots = false;               ///< whether its scores are dot products of bf16
+  std::int64_t split_keys = 0;     ///< keys per split
+  std::int64_t splits = 0;         ///< number of splits per key/value head
+  std::int64_t first_split = 0;    ///< splits of all heads in earlier sequences
+  std::int64_t first_partial = 0;  ///< partials of all heads in earlier sequences
+  std::int64_t first_query = 0;    ///< queries of all query heads in earlier sequences
+  bool dots = false;               ///< true if scores use bf16 dot products
 };
 
-/// Elements from one row of scores to the next: more than the keys of the longest split by a cache line, so that rows
-/// lie in different sets. It is the same for all element types, so that they share the product's code.
+/// Row stride of scores, in elements: the keys of the longest split plus one cache line, so that rows map to different
+/// cache sets. All element types use the same stride and therefore share the product's code.
 inline constexpr std::int64_t kScoreStride = kLongSplitKeys + 16;
 
-/// E: the element type of k and v.
+/// Plans the forward pass for few queries. E is the element type of k and v.
 template <typename T, typename E>
 struct FewQueriesPlan {
   FewQueriesPlan(const ForwardProblem& problem, const WorkList& sequences)
@@ -69,7 +69,8 @@ struct FewQueriesPlan {
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
   }
 
-  /// Calls take(each) for every listed sequence. Returns the numbers that follow the last one's, without a sequence.
+  /// Calls take(each) for every sequence of the list. Returns an end entry, in which first_split, first_partial and
+  /// first_query are the totals.
   template <class Take>
   FewQueries visit(const Take& take) const {
     FewQueries each;
@@ -91,12 +92,12 @@ struct FewQueriesPlan {
   ScoreRules<T> rules;
   DotScores dots;
   std::int64_t D_padded, Dv_padded;
-  std::int64_t most_rows = 0;  ///< of a key/value head
-  FewQueries all;              ///< the numbers that follow the last sequence's
+  std::int64_t most_rows = 0;  ///< most rows of any key/value head
+  FewQueries all;              ///< end entry of visit(), with the total splits, partials and queries
   int threads = 1;
 };
 
-/// What one thread works in.
+/// Scratch buffers of one thread.
 template <typename T, typename E>
 struct FewQueriesScratch {
   FewQueriesScratch(Workspace& ws, const FewQueriesPlan<T, E>& plan) {
@@ -122,20 +123,20 @@ struct FewQueriesScratch {
     if (plan.rules.any()) rule_row = ws.take<T>("rule row", kMostSplitKeys<E>);
   }
 
-  View<T, 1> query;                ///< times the factor of ScoreRules, zeros from D on
-  View<T, 2> queries;              ///< the same, of pack_queries
-  DigitQueries digits;             ///< room for those of pack_digit_queries
-  View<BFloat16, 1> bf16_query;    ///< the same for DotScores
-  View<BFloat16, 2> bf16_queries;  ///< that, of pack_dot_queries
-  View<T, 2> scores;               ///< of a split's keys; then their exponentials
-  View<T, 2> widened;              ///< rows of k or v in T
-  View<T, 1> out, gate, gated;     ///< of one query
-  View<const E*, 1> slots;         ///< a split's keys and values, and the next split's first keys
-  View<T, 2> scale_rows;           ///< of a split's keys and values
-  View<T, 1> rule_row;             ///< a row of bias or mask
+  View<T, 1> query;                ///< one query times the query factor of ScoreRules, zero from D on
+  View<T, 2> queries;              ///< all queries of a head in the layout of pack_queries
+  DigitQueries digits;             ///< buffers for pack_digit_queries
+  View<BFloat16, 1> bf16_query;    ///< one bf16 query for DotScores
+  View<BFloat16, 2> bf16_queries;  ///< all bf16 queries of a head in the layout of pack_dot_queries
+  View<T, 2> scores;               ///< scores of a split's keys; then their exponentials
+  View<T, 2> widened;              ///< rows of k or v converted to T
+  View<T, 1> out, gate, gated;     ///< output and gate rows of one query
+  View<const E*, 1> slots;  ///< addresses of a split's key and value rows, and of the next split's first key rows
+  View<T, 2> scale_rows;    ///< scales of a split's keys and values, one row each
+  View<T, 1> rule_row;      ///< a row of bias or mask
 };
 
-/// What threads share: the softmax of each split.
+/// Buffers shared by all threads: the partial softmax of each row and split.
 template <typename T>
 struct FewQueriesBuffers {
   template <typename E>
@@ -153,25 +154,25 @@ struct FewQueriesBuffers {
   }
 
   View<FewQueries, 1> sequences;
-  // Of each partial:
-  View<T, 1> maxima;  ///< of the scores, in units of log2(e); −∞ where the row sees no key of the split
+  // One entry per partial:
+  View<T, 1> maxima;  ///< maximum score in units of log2(e); −∞ if the row sees no key of the split
   View<T, 1> sums;    ///< Σ exp2(s − maximum)
   View<T, 2> out;     ///< Σ exp2(s − maximum) v
-  // With a gate threshold, of each key/value head of a sequence, from its first query on: its open rows, ascending;
-  // and how many there are.
+  // Under a gate threshold, open_rows lists the open rows of each key/value head, ascending, from the head's first
+  // query on. open_counts holds the number of open rows, (sequences, Hkv).
   View<std::int64_t, 1> open_rows;
   View<std::int64_t, 2> open_counts;
-  View<std::byte, 2> scratch;  ///< a thread's FewQueriesScratch
+  View<std::byte, 2> scratch;  ///< (threads, bytes of a FewQueriesScratch)
 };
 
-/// Split `split` of key/value head h of a sequence.
+/// Identifies split `split` of key/value head h of a sequence.
 struct KeySplit {
   const FewQueries* each = nullptr;
   std::int64_t h = 0, split = 0;
   bool operator==(const KeySplit& other) const = default;
 };
 
-/// One thread's part.
+/// Computes one thread's share of the forward pass.
 template <typename T, typename E>
 class FewQueriesWorker {
  public:
@@ -201,8 +202,8 @@ class FewQueriesWorker {
     shared_.open_counts(number_of(each), h) = count;
   }
 
-  /// The softmax of a split. Without open rows nothing is read. `following`: what this thread is likely to run next, or
-  /// of no sequence; its first keys are asked for.
+  /// Computes the partial softmax of one split. Reads nothing if no row is open. `following` is the split that this
+  /// thread will likely run next, or empty; its first keys are prefetched.
   void run_split(const KeySplit& at, const KeySplit& following) {
     select(*at.each, at.h);
     const std::int64_t all_rows = scores_.shape[0];
@@ -244,7 +245,8 @@ class FewQueriesWorker {
     });
   }
 
-  /// Merges the splits of the r-th open row of key/value head h_kv of a sequence, gates and writes.
+  /// Merges the splits of the r-th open row of key/value head h_kv of a sequence, applies the gate and writes the
+  /// outputs.
   void finish_row(const FewQueries& each, std::int64_t h_kv, std::int64_t r) const {
     if (r >= rows_of(each, h_kv)) return;
     const auto [h, i] = query_of(each, h_kv, r);
@@ -259,7 +261,7 @@ class FewQueriesWorker {
     std::fill_n(out, plan_.Dv_padded, T{0});
     for (std::int64_t split = 0; split < each.splits; ++split) {
       const T split_max = shared_.maxima(partial(split));
-      // Of a split in which the row sees nothing, sum and output are 0; NaN where its scores are.
+      // If the maximum is −∞, sum and output are 0, or NaN if a score is NaN. Factor 1 keeps both.
       const T factor = split_max == kHidden ? T{1} : std::exp2(split_max - max);
       sum += factor * shared_.sums(partial(split));
       const T* HWY_RESTRICT from = shared_.out.at(partial(split));
@@ -277,7 +279,7 @@ class FewQueriesWorker {
     return each.first_partial + (h * each.splits + split) * each.rows;
   }
 
-  /// The keys of the split that its rows see.
+  /// Returns the keys of the split that any query sees.
   KeyRange keys_of(const KeySplit& at) const {
     const Sequence& sequence = at.each->sequence;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
@@ -285,8 +287,8 @@ class FewQueriesWorker {
     return {std::max(seen.begin, at.split * keys), std::min(seen.end, (at.split + 1) * keys)};
   }
 
-  /// keys_of a split in the order of their use. Streamed are those that all rows see, if nothing depends on where they
-  /// are.
+  /// Returns the split's keys in order of use. Streams the keys that all rows see, unless scores depend on key
+  /// positions.
   OrderedKeys order_of(const Sequence& sequence, const KeyRange& keys) const {
     const Visibility visibility(p_, sequence);
     OrderedKeys order{keys.begin, keys.end - keys.begin, 0};
@@ -297,7 +299,7 @@ class FewQueriesWorker {
     return order;
   }
 
-  /// Makes the keys of a split the next ones; false if its rows see none.
+  /// Places the keys of a split in next_keys_. Returns false if the split's rows see no key.
   bool place_keys(const KeySplit& at, const E** slots) {
     const Sequence& sequence = at.each->sequence;
     const KeyRange range = keys_of(at);
@@ -309,7 +311,7 @@ class FewQueriesWorker {
     return true;
   }
 
-  /// scores(r, j) = query r · row j of `keys`, j < n, times the factor of ScoreRules.
+  /// Computes scores(r, j) = query r · row j of `keys` for j < n, times the query factor of ScoreRules.
   template <typename Key>
   void score(const View<T, 2>& scores, const StoredRows<Key>& keys, std::int64_t n) const {
 #if HWY_TARGET == HWY_AVX3
@@ -327,7 +329,7 @@ class FewQueriesWorker {
 
   std::int64_t number_of(const FewQueries& each) const { return &each - shared_.sequences.data; }
 
-  /// How many rows of the head are open.
+  /// Returns the number of open rows of a head.
   std::int64_t rows_of(const FewQueries& each, std::int64_t h) const {
     return shared_.open_counts.present() ? shared_.open_counts(number_of(each), h) : each.rows;
   }
@@ -335,13 +337,14 @@ class FewQueriesWorker {
   struct Query {
     std::int64_t h, i;
   };
-  /// The query head and the query that the r-th open row of key/value head h is.
+  /// Returns the query head and the query of the r-th open row of key/value head h.
   Query query_of(const FewQueries& each, std::int64_t h, std::int64_t r) const {
     const std::int64_t row = shared_.open_rows.present() ? shared_.open_rows(each.first_query + h * each.rows + r) : r;
     return {h * p_.group + row / each.sequence.T, row % each.sequence.T};
   }
 
-  /// Makes the thread's scratch that of the head, whose queries it packs unless they are there.
+  /// Switches the thread's scratch to a head and packs the head's queries. Does nothing if the head is already
+  /// selected.
   void select(const FewQueries& each, std::int64_t h) {
     if (sequence_at_ == &each && h_ == h) return;
     sequence_at_ = &each;
@@ -384,12 +387,12 @@ class FewQueriesWorker {
     pack_queries<kLanes<T>>(queries_, scratch_.query.data, load);
   }
 
-  /// Score rules on what each row sees of the split's keys; −∞ on the others, up to a whole vector.
+  /// Applies the score rules to the visible keys of each row. Sets hidden keys, and the rest of the last vector, to −∞.
   void rule_and_hide(const OrderedKeys& keys) const {
     const Visibility visibility(p_, sequence_);
     const std::int64_t n = keys.count;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
-      const auto [h, i] = query_of(*sequence_at_, h_, r);  // it sees all that is streamed
+      const auto [h, i] = query_of(*sequence_at_, h_, r);  // every row sees all streamed keys
       plan_.rules.apply_and_hide(scores_.at(r), visibility, sequence_, h, i, keys.first, 0, n, scratch_.rule_row.data);
       std::fill(scores_.at(r) + n, scores_.at(r) + round_up(n, kLanes<T>), kHidden);
     }
@@ -402,7 +405,7 @@ class FewQueriesWorker {
     }
   }
 
-  /// The largest of n scores, a whole number of vectors of them, which are multiplied by `key_scales` where there are.
+  /// Multiplies n scores by `key_scales`, unless null, and returns the maximum. Processes whole vectors.
   static T largest_of(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT key_scales) {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
@@ -427,13 +430,13 @@ class FewQueriesWorker {
     return hn::GetLane(hn::MaxOfLanes(d, hn::Max(even, odd)));
   }
 
-  /// The first n scores of row r, times `key_scales`, become exp2(s − maximum), of the split's maximum and sum, times
-  /// `value_scales`, where there are scales.
+  /// Replaces the first n scores of row r by exp2(s − maximum), and stores the split's maximum and sum. Multiplies
+  /// scores by `key_scales` first and exponentials by `value_scales` last, unless null.
   void exponentials(std::int64_t r, std::int64_t n, const T* key_scales, const T* HWY_RESTRICT value_scales) const {
     const Tag<T> d;
     T* HWY_RESTRICT s = scores_.at(r);
     const T max = largest_of(s, n, key_scales);
-    // Maxima may pass NaN by, so that one of −∞ does not say that all scores are: their exponentials tell.
+    // max() may drop NaN, so a maximum of −∞ does not imply that all scores are −∞; exp2_fast propagates NaN.
     const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
     auto total = hn::Zero(d);
     const auto run = [&](const auto& weight) HWY_ATTR {
@@ -462,16 +465,16 @@ class FewQueriesWorker {
   FewQueriesScratch<T, E> scratch_;
   const FewQueries* sequence_at_ = nullptr;
   Sequence sequence_;
-  std::int64_t h_ = 0, partial_ = 0;  // key/value head; the split's first partial
-  View<T, 2> queries_, scores_;       // of the open rows of the head
-  View<BFloat16, 2> bf16_queries_;    // in place of queries_ for dot products
-  DigitQueries digit_queries_;        // and for int8 keys
-  bool in_digits_ = false;            // whether there are digit_queries_
+  std::int64_t h_ = 0, partial_ = 0;  // key/value head; first partial of the split
+  View<T, 2> queries_, scores_;       // for the open rows of the head
+  View<BFloat16, 2> bf16_queries_;    // replaces queries_ for bf16 dot products
+  DigitQueries digit_queries_;        // replaces queries_ for int8 keys
+  bool in_digits_ = false;            // true if digit_queries_ replaces queries_
   SplitRows<T, E> keys_, next_keys_, values_;
-  KeySplit coming_;  // whose keys the next ones are, asked for already; or of no sequence
+  KeySplit coming_;  // split prefetched into next_keys_, or empty
 };
 
-/// The split with number n of all sequences.
+/// Returns split number n, counted over all sequences.
 template <class Plan>
 KeySplit split_at(const FewQueries* sequences, const Plan& plan, std::int64_t n) {
   const FewQueries& each = find_owner(sequences, plan.list.size(), &FewQueries::first_split, n);
@@ -496,7 +499,7 @@ void run_few_queries(const FewQueriesPlan<T, E>& plan, const FewQueriesBuffers<T
       team.in_turn(plan.list.size() * p.Hkv,
                    [&](std::int64_t n) { worker.select_rows(sequences[n / p.Hkv], n % p.Hkv); });
     }
-    // Long stretches first: within one the next split's keys are asked for in time.
+    // Long stretches come first. Within a stretch, the next split's keys are prefetched in time.
     team.in_stretches(plan.all.first_split, [&](std::int64_t n) {
       if (cancellation.requested(n, kSplitsAtOnce)) return;
       const bool is_last = n + 1 == plan.all.first_split;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of k or v of a split of keys, in the order of their use; included once per Highway target.
+// Provides the k or v rows of a split in order of use; included once per Highway target.
 #if defined(HEADGATE_ATTENTION_SPLIT_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_SPLIT_ROWS_INL_
 #undef HEADGATE_ATTENTION_SPLIT_ROWS_INL_
@@ -21,41 +21,42 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Rows of k and v that are widened together, to stay in the first level of the cache.
+/// Number of k or v rows that are widened together; they stay in the first-level cache.
 inline constexpr std::int64_t kWidenedKeys = 64;
 
-/// Most keys of a split of elements E.
+/// Most keys per split for elements of type E.
 template <typename E>
 inline constexpr std::int64_t kMostSplitKeys = sizeof(E) <= 2 ? kLongSplitKeys : kSplitKeys;
 
-/// Keys of a split of a sequence of S. Memory streams best while keys, or values, are read for some time, so that
-/// shorter rows have more of them (docs/design/decoding.md); but splits are also what threads share.
+/// Returns the number of keys per split in a sequence of S keys. Memory streams best from long runs of keys or values,
+/// so narrow types have longer splits (docs/design/decoding.md). Shorter 16-bit sequences have shorter splits, because
+/// threads share the work by splits.
 template <typename E>
 constexpr std::int64_t split_keys(std::int64_t S) {
   if (sizeof(E) == 2 && S < kLongSplits * kLongSplitKeys) return kSplitKeys;
   return kMostSplitKeys<E>;
 }
 
-/// Keys of the register tile that takes most of them.
+/// Largest number of keys in any register tile.
 inline constexpr std::int64_t kMostTileKeys = 16;
 
-/// Keys of a split from `first` on, in the order of their use: the first `streamed`, where the order
-/// says nothing, in turn from kTileKeys places one after another, in each of which hardware prefetchers follow a stream
-/// (docs/design/decoding.md); then the others.
+/// Order in which the `count` keys of a split from `first` on are used. The first `streamed` keys form kTileKeys
+/// contiguous streams, from which keys are taken in turn; hardware prefetchers follow each stream
+/// (docs/design/decoding.md). The other keys follow in ascending order.
 struct OrderedKeys {
   std::int64_t first = 0, count = 0;
-  std::int64_t streamed = 0;  ///< a multiple of kTileKeys
+  std::int64_t streamed = 0;  ///< number of keys in streams, a multiple of kTileKeys
 
-  /// Keys of a place.
+  /// Returns the number of keys per stream.
   std::int64_t place() const { return streamed / kTileKeys; }
-  /// The key that is used as the n-th.
+  /// Returns the key at position n of the order.
   std::int64_t key(std::int64_t n) const {
     return first + (n < streamed ? n % kTileKeys * place() + n / kTileKeys : n);
   }
 };
 
-/// Rows of k or v of one sequence and head, of elements E, for products in T, a split's at a time, in slots, which are
-/// filled shortly before their use.
+/// Rows of k or v, with elements E, of one sequence and head, for products in T. Holds one split at a time, as row
+/// addresses in slots that are filled shortly before use.
 template <typename T, typename E>
 class SplitRows {
  public:
@@ -63,19 +64,21 @@ class SplitRows {
 
   SplitRows(const View<T, 2>& widened, const CpuTuning& tuning) : widened_(widened), tuning_(tuning) {}
 
-  /// `rows_against`: of queries. Rows that are not used in place are widened to T, unless `dots` take them as they are.
+  /// Selects a sequence and head. `rows_against` is the number of query rows. `dots` means that dot products read
+  /// stored rows; otherwise rows that cannot be used in place are widened to T.
   void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
     rows_ = rows;
     rows_against_ = rows_against;
     in_place_ = dots || used_in_place(rows);
   }
 
-  /// Whether rows are used as they are stored, which is faster also where several tiles of queries widen them again.
+  /// Returns true if rows are used as they are stored. This is faster even if several query tiles widen the same rows.
   static bool used_in_place(const KeyRows& rows) {
     return loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0;
   }
 
-  /// Takes the rows of `keys`, in slots from `slots` on. Returns the end of the slots, a multiple of kMostTileKeys.
+  /// Assigns the rows of `keys` to slots from `slots` on. Returns the end of the slots; their number is a multiple of
+  /// kMostTileKeys.
   const E** place(const E** slots, const OrderedKeys& keys) {
     keys_ = keys;
     slots_ = slots;
@@ -83,7 +86,7 @@ class SplitRows {
     return slots + slots_used();
   }
 
-  /// Other slots for the same rows. Returns their end.
+  /// Moves the same rows to other slots. Returns the end of the new slots.
   const E** move(const E** slots) {
     std::copy(slots_, slots_ + filled_, slots);
     slots_ = slots;
@@ -92,8 +95,9 @@ class SplitRows {
 
   const OrderedKeys& keys() const { return keys_; }
 
-  /// visit(rows, first, n) with the rows of slots first … first + n as StoredRows, for all slots. While they are used,
-  /// those `ahead` slots later are asked for; those of `following`, unless null, come after the last.
+  /// Calls visit(rows, first, n) for consecutive slots first … first + n, with their rows as StoredRows, until all
+  /// slots are visited. Meanwhile prefetches the rows `ahead` slots later. After the last slot, these are the rows of
+  /// `following`, unless null.
   template <class Visit>
   void with(std::int64_t ahead, SplitRows* following, const Visit& visit) {
     if constexpr (loads_stored<T, E>()) {
@@ -119,11 +123,11 @@ class SplitRows {
     }
   }
 
-  /// How many slots before their use rows are asked for.
+  /// Returns the prefetch distance in slots.
   std::int64_t ahead() const { return rows_in(requests().ahead_bytes); }
 
-  /// How many rows are used as values at a time. Memory streams best where they are used in the order in which they are
-  /// asked for; where arithmetic takes longer, more rows at a time spare loads and stores of sums.
+  /// Returns how many value rows are added at a time. Few rows at a time are used in the order of their prefetches,
+  /// which streams best from memory. If arithmetic is the limit, more rows at a time save loads and stores of sums.
   std::int64_t values_at_a_time() const {
     if (!in_place_) return kWidenedKeys;
     if (!std::is_same_v<T, E>) return rows_in(kChunk_bytes);
@@ -131,15 +135,15 @@ class SplitRows {
     return rows_against_ < kTileRows ? kTileKeys : 2 * kTileKeys;
   }
 
-  /// Asks for the rows of the first `n` slots.
+  /// Prefetches the rows of the first `n` slots.
   void prefetch_first(std::int64_t n) {
     fill_to(n);
     PrefetchedRows<E> coming = prefetched_rows(0, std::min(n, keys_.count));
     for (std::int64_t r = 0; r < n; r += kTileKeys) prefetch_whole_rows(coming);
   }
 
-  /// The scales of the rows in the slots, in `buffer` (kMostKeys elements), zeros behind them up to a whole vector;
-  /// null where rows have none.
+  /// Returns the scales of the rows in the slots, in `buffer` (kMostKeys elements), zero-padded to whole vectors.
+  /// Returns null if rows have no scales.
   const T* scales(T* HWY_RESTRICT buffer) const {
     if (!rows_->scaled()) return nullptr;
     const KeyRows::Run<float> run = rows_->scales_from(keys_.first);
@@ -155,7 +159,7 @@ class SplitRows {
   }
 
  private:
-  static constexpr std::int64_t kChunk_bytes = 8192;  ///< of values: they stay in the first level of the cache
+  static constexpr std::int64_t kChunk_bytes = 8192;  ///< value rows added at a time: fit the first-level cache
 
   const CpuTuning::Requests& requests() const {
     constexpr std::int64_t kManyRows = sizeof(E) == 1 ? 4 : 8;
@@ -165,7 +169,7 @@ class SplitRows {
 
   std::int64_t slots_used() const { return round_up(keys_.count, kMostTileKeys); }
 
-  /// Fills slots up to `end`, rounded up to kMostTileKeys. Those behind the last row repeat it.
+  /// Fills slots up to `end`, rounded up to kMostTileKeys. Slots beyond the last row repeat the last row.
   void fill_to(std::int64_t end) {
     end = round_up(end, kMostTileKeys);
     const std::int64_t rows_end = std::min(end, keys_.count);
@@ -186,19 +190,19 @@ class SplitRows {
     }
   }
 
-  /// The same; behind the last row come the slots of `following`, unless null.
+  /// Fills slots up to `end`. Slots beyond the last row are filled from `following`, unless null.
   void fill_with_following(std::int64_t end, SplitRows* following) {
     const std::int64_t own_end = following != nullptr ? std::min(end, slots_used()) : end;
     fill_to(own_end);
     if (own_end < end) following->fill_to(end - own_end);
   }
 
-  /// The addresses of rows for slots `begin` … `end`.
+  /// Writes the addresses of a run of rows to slots `begin` … `end`.
   void run_to_slots(const KeyRows::Run<E>& run, std::int64_t begin, std::int64_t end) {
     const E** HWY_RESTRICT slots = slots_;
-    const std::int64_t place = keys_.place() * run.step;  // elements from one to the next
+    const std::int64_t place = keys_.place() * run.step;  // elements from one stream to the next
     std::int64_t r = begin;
-    // Not four addresses that advance: GCC 12 compiles them wrongly for SSE4.
+    // Does not advance four pointers: GCC 12 miscompiles them for SSE4.
     for (; r < std::min(end, keys_.streamed); r += kTileKeys) {
       const E* row = run.first + r / kTileKeys * run.step;
       for (std::int64_t s = 0; s < kTileKeys; ++s) slots[r + s] = row + s * place;
@@ -206,7 +210,7 @@ class SplitRows {
     for (; r < end; ++r) slots[r] = run.first + r * run.step;
   }
 
-  /// to[s] = what belongs to the key in slot s, of `keys`, what belongs to the split's keys; begin ≤ s < end.
+  /// Permutes per-key data into slot order: to[s] = keys[index of the key in slot s] for begin ≤ s < end.
   template <typename Each, typename From>
   void to_slots(Each* HWY_RESTRICT to, std::int64_t begin, std::int64_t end, const From* HWY_RESTRICT keys) const {
     const std::int64_t place = keys_.place();
@@ -217,17 +221,17 @@ class SplitRows {
     std::copy(keys + r, keys + end, to + r);
   }
 
-  /// So many rows fit `bytes`, in multiples of kTileKeys up to a split.
+  /// Returns how many rows fit `bytes`, as a multiple of kTileKeys between kTileKeys and kMostKeys.
   std::int64_t rows_in(std::int64_t bytes) const {
     const std::int64_t rows = bytes / (rows_->cols * std::int64_t{sizeof(E)});
     return std::clamp(rows / kTileKeys * kTileKeys, kTileKeys, kMostKeys);
   }
 
-  /// Those of n slots, if their elements are neighbours.
+  /// Returns a prefetch of the rows in n slots. The prefetch is empty unless columns are contiguous.
   PrefetchedRows<E> prefetched_rows(std::int64_t slot, std::int64_t n) const {
     return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, requests().into_first_level};
   }
-  /// Asks for kTileKeys rows.
+  /// Prefetches kTileKeys whole rows.
   static void prefetch_whole_rows(PrefetchedRows<E>& coming) {
     for (std::int64_t line = 0; line < coming.lines_a_row(); ++line) coming.prefetch_lines();
   }
@@ -239,7 +243,7 @@ class SplitRows {
   bool in_place_ = false;
   OrderedKeys keys_;
   const E** slots_ = nullptr;
-  std::int64_t filled_ = 0;  ///< of the slots, from the first on
+  std::int64_t filled_ = 0;  ///< number of slots filled, from the first on
 };
 
 }  // namespace headgate::HWY_NAMESPACE

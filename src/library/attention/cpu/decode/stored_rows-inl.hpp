@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of a few rows with rows of k and v as they are stored; included once per Highway target.
+// Multiplies a few rows by stored rows of k and v; included once per Highway target.
 #if defined(HEADGATE_ATTENTION_STORED_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_STORED_ROWS_INL_
 #undef HEADGATE_ATTENTION_STORED_ROWS_INL_
@@ -18,19 +18,19 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Rows of E in the order of their use, each dense in itself and a whole number of vectors of T long. While kTileKeys
-/// rows are used, the cache lines of those that are `ahead` later are asked for, which may lie behind the rows that are
-/// used now; 0: none are.
+/// Addresses of rows of E in order of use. Each row is dense and a whole number of vectors of T long. While kTileKeys
+/// rows are used, the rows `ahead` entries later are prefetched; these may lie beyond the current rows. ahead = 0
+/// disables prefetching.
 template <typename E>
 struct StoredRows {
   const E* const* rows = nullptr;
   std::int64_t ahead = 0;
-  bool into_first_level = false;  ///< of the cache; else into the second
+  bool into_first_level = false;  ///< prefetches into the first-level cache, otherwise the second
 
   StoredRows from(std::int64_t first) const { return {rows + first, ahead, into_first_level}; }
 };
 
-/// Whether load_stored has vector code for E.
+/// Returns true if load_stored has vector code for E.
 template <typename T, typename E>
 constexpr bool loads_stored() {
   if constexpr (std::is_same_v<T, E>) return true;
@@ -40,7 +40,7 @@ constexpr bool loads_stored() {
   return std::is_same_v<T, float> && std::is_same_v<E, Float16> && kWidensHalves;
 }
 
-/// kLanes<T> elements of E.
+/// Loads kLanes<T> elements of E and converts them to T.
 template <typename T, typename E>
 HWY_INLINE hn::Vec<Tag<T>> load_stored(const E* HWY_RESTRICT from) {
   static_assert(loads_stored<T, E>());
@@ -59,7 +59,7 @@ HWY_INLINE hn::Vec<Tag<T>> load_stored(const E* HWY_RESTRICT from) {
   }
 }
 
-/// x in a register: compilers repeat a load in every product that uses it, and loads then limit the rate.
+/// Keeps x in a register. Otherwise compilers repeat the load of x in every product, and loads limit the rate.
 template <class V>
 HWY_INLINE V in_register(V x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
@@ -68,8 +68,8 @@ HWY_INLINE V in_register(V x) {
   return x;
 }
 
-/// x, an address or a distance, of which compilers know nothing more: else they compute addresses that depend on it
-/// before a loop, and keep them in registers that the loop needs.
+/// Hides the value of x, an address or a distance, from the optimizer. Otherwise compilers compute dependent addresses
+/// before a loop and keep them in registers that the loop needs.
 template <class X>
 HWY_INLINE X opaque_to_optimizer(X x) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
@@ -78,8 +78,8 @@ HWY_INLINE X opaque_to_optimizer(X x) {
   return x;
 }
 
-/// Register tiles for scores: kHighRows rows by kHighKeys keys where there are so many rows, else kTileRows or fewer by
-/// kTileKeys; for values the same rows by as many vectors as leave registers for operands.
+/// Sizes of register tiles. Scores use kHighRows rows by kHighKeys keys if there are enough rows, else up to kTileRows
+/// rows by kTileKeys keys. Values use the same rows by as many vectors as leave registers for operands.
 inline constexpr std::int64_t kHighRows = kHas32Registers ? 8 : 4;
 inline constexpr std::int64_t kHighKeys = 2;
 inline constexpr std::int64_t kTileRows = kHas32Registers ? 4 : 2;
@@ -89,9 +89,8 @@ static_assert(kHighRows == 2 * kTileRows);
 
 inline constexpr std::int64_t kLine_bytes = 64;
 
-/// Asks for line `line` of each of the kTileKeys rows from `rows` on. What lies there need not be readable. Rows in
-/// turn stream faster than row after row (docs/design/decoding.md), and faster than line by line
-/// (docs/design/decoding.md).
+/// Prefetches cache line `line` of each of the kTileKeys rows from `rows` on. Addresses may be invalid. Interleaved
+/// rows stream faster than rows one after another, and faster than single lines (docs/design/decoding.md).
 template <typename E>
 HWY_INLINE void prefetch_interleaved(const E* const* rows, std::int64_t line, bool into_first_level) {
   constexpr int kReads = 0, kFirstLevel = 3, kSecondLevel = 2;
@@ -103,14 +102,15 @@ HWY_INLINE void prefetch_interleaved(const E* const* rows, std::int64_t line, bo
   }
 }
 
-/// In the n-th step of a register tile that reads a line of each of kKeys keys: as many lines of the rows to come.
+/// Prefetches in step n of a register tile that reads one line of each of kKeys keys per step. Prefetches as many lines
+/// as the tile reads.
 template <std::int64_t kKeys, typename E>
 HWY_INLINE void prefetch_in_step(const E* const* rows, std::int64_t n, bool into_first_level) {
   constexpr std::int64_t kSteps = kTileKeys / kKeys;
   if (n % kSteps == 0) prefetch_interleaved(rows, n / kSteps, into_first_level);
 }
 
-/// The cache lines of `count` rows, asked for by prefetch_interleaved.
+/// Prefetches the cache lines of `count` rows with prefetch_interleaved.
 template <typename E>
 class PrefetchedRows {
  public:
@@ -122,7 +122,7 @@ class PrefetchedRows {
 
   std::int64_t lines_a_row() const { return lines_; }
 
-  /// Asks for the next line of each of kTileKeys rows, if there is one.
+  /// Prefetches the next line of each of kTileKeys rows, if any line is left.
   HWY_INLINE void prefetch_lines() {
     if (--left_ < 0) return;
     prefetch_interleaved(rows_, line_, into_first_level_);
@@ -138,10 +138,10 @@ class PrefetchedRows {
 };
 
 #if HWY_TARGET != HWY_SCALAR
-/// Lane n: the sum of the lanes of argument n, of vectors of 4-byte elements.
+/// Returns a vector with lane n = sum of the lanes of argument n. Elements have 4 bytes.
 template <typename T, class V = hn::Vec<Tag<T>>>
 HWY_INLINE hn::Vec<hn::FixedTag<T, 4>> four_sums(V v0, V v1, V v2, V v3) {
-  // In every block of four lanes: sums of lanes two apart, then of neighbours, which leaves one lane for each argument.
+  // In each block of four lanes, adds lanes two apart, then neighbours. This leaves one lane per argument.
   const Tag<T> d;
   const hn::Repartition<double, Tag<T>> pair;
   const auto halved = [&](auto a, auto b) HWY_ATTR {
@@ -166,7 +166,7 @@ HWY_INLINE hn::Vec<hn::FixedTag<T, 4>> four_sums(V v0, V v1, V v2, V v3) {
 }
 #endif
 
-/// to[r · stride + k] = sum of the lanes of v[r][k].
+/// Computes to[r · stride + k] = sum of the lanes of v[r][k].
 template <typename T, std::int64_t kRows, std::int64_t kKeys>
 HWY_INLINE void store_sums(const hn::Vec<Tag<T>> (&v)[kRows][kKeys], T* HWY_RESTRICT to, std::int64_t stride) {
   const Tag<T> d;
@@ -193,7 +193,7 @@ HWY_INLINE void store_sums(const hn::Vec<Tag<T>> (&v)[kRows][kKeys], T* HWY_REST
   }
 }
 
-/// The register tiles that `rows` rows are cut into: visit(integral_constant of the tile's rows, its first row).
+/// Cuts `rows` rows into register tiles and calls visit(integral_constant of the tile's rows, first row of the tile).
 template <class Visit>
 HWY_INLINE void for_register_tiles(std::int64_t rows, const Visit& visit) {
   std::int64_t r = 0;
@@ -206,11 +206,11 @@ HWY_INLINE void for_register_tiles(std::int64_t rows, const Visit& visit) {
   if (rows - r == 1) visit(std::integral_constant<std::int64_t, 1>{}, r);
 }
 
-/// Whether so many rows are one of for_register_tiles.
+/// Returns true if for_register_tiles covers `rows` rows with a single tile.
 constexpr bool is_row_tile(std::int64_t rows) { return rows == kHighRows || (rows > 0 && rows <= kTileRows); }
 
-/// The stretches of n keys that for_register_tiles of `rows` rows take in turn: visit(first, count). Several tiles use
-/// a stretch while it is in the first level of the cache.
+/// Cuts n keys into stretches and calls visit(first, count). Several register tiles of `rows` rows share a stretch
+/// while it is in the first-level cache; a single tile gets all n keys.
 template <class Visit>
 HWY_INLINE void for_shared_keys(std::int64_t rows, std::int64_t n, const Visit& visit) {
   constexpr std::int64_t kSharedKeys = 32;
@@ -218,14 +218,14 @@ HWY_INLINE void for_shared_keys(std::int64_t rows, std::int64_t n, const Visit& 
   for (std::int64_t j = 0; j < n; j += count) visit(j, std::min(count, n - j));
 }
 
-/// visit(bool_constant of `value`).
+/// Calls visit with `value` as a bool_constant.
 template <class Visit>
 HWY_INLINE void with_bool(bool value, const Visit& visit) {
   value ? visit(std::true_type{}) : visit(std::false_type{});
 }
 
-/// Rows as score_rows reads them: those of a register tile together, vector after vector of kN elements, so that one
-/// address leads to all of them. load(r, to) writes row r; `buffer`: packed.shape[1] elements.
+/// Packs rows for score_rows. The rows of a register tile are interleaved in vectors of kN elements, so that one
+/// pointer addresses all of them. load(r, to) writes row r; `buffer` is scratch for packed.shape[1] elements.
 template <std::int64_t kN, typename T, class Load>
 void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& load) {
   for_register_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
@@ -238,8 +238,9 @@ void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& 
   });
 }
 
-/// s[r · s_stride + k] = query r · key k for kRows rows and the kKeys keys from `first` on, of `columns` elements. q:
-/// of pack_queries. kPrefetch: as much is prefetched of the rows that are keys.ahead after those of the register tile.
+/// Computes s[r · s_stride + k] = query r · key k for kRows queries and the kKeys keys from `first` on. Rows have
+/// `columns` elements; q is packed by pack_queries. If kPrefetch, also prefetches the rows keys.ahead entries later, at
+/// the rate of the reads.
 template <std::int64_t kRows, std::int64_t kKeys, bool kPrefetch, std::int64_t s_stride, typename T, typename E>
 HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, std::int64_t first, std::int64_t columns,
                            T* HWY_RESTRICT s) {
@@ -279,8 +280,8 @@ HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, s
   store_sums<T>(acc, s, s_stride);
 }
 
-/// scores(r, j) = row r of `queries` (of pack_queries) · row j of `keys`, j < n. kTileKeys rows of `keys` from n on may
-/// be read and so many more columns of `scores` be written, whose rows are s_stride apart.
+/// Computes scores(r, j) = row r of `queries` (from pack_queries) · row j of `keys` for j < n. May read up to kTileKeys
+/// rows of `keys` from n on, and write as many columns of `scores`. Rows of `scores` are s_stride apart.
 template <std::int64_t s_stride, typename T, typename E>
 HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries, const StoredRows<E>& keys,
                              std::int64_t n) {
@@ -299,15 +300,15 @@ HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries
   }
 }
 
-/// out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and kVecs vectors from column `first` on.
-/// kPrefetch: as much is prefetched of `all_coming`.
+/// Computes out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and kVecs vectors from column `first` on.
+/// If kPrefetch, also prefetches rows of `all_coming`, at the rate of the reads.
 template <std::int64_t kRows, std::int64_t kVecs, bool kPrefetch, std::int64_t weights_stride, typename T, typename E>
 HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
                            const E* const* HWY_RESTRICT values, std::int64_t first, std::int64_t n,
                            PrefetchedRows<E>& all_coming) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
-  // kRequests in every kEach-th row.
+  // Every kEach-th row issues kRequests prefetches of kTileKeys lines, so that prefetches keep pace with reads.
   constexpr std::int64_t kRead_bytes = kVecs * kN * std::int64_t{sizeof(E)};
   constexpr std::int64_t kRequest_bytes = kTileKeys * kLine_bytes;
   constexpr std::int64_t kEach = std::max(kRequest_bytes / kRead_bytes, std::int64_t{1});
@@ -315,7 +316,8 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
   using V = hn::Vec<Tag<T>>;
   V acc[kRows][kVecs];
   out += first;
-  // Row after row from the one before, since compilers keep all distances in registers that the products need.
+  // Derives each row's address from the previous one. Otherwise compilers keep all offsets in registers that the
+  // products need.
   T* to = out;
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r, to = opaque_to_optimizer(to + out_stride)) {
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::Load(d, to + x * kN);
@@ -335,7 +337,7 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
       HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(in_lanes, value[x], acc[r][x]);
     }
   };
-  // Few turns, whose end processors foresee.
+  // Unrolls by kEach: branch predictors foresee the end of a loop of few iterations.
   const std::int64_t whole = n - n % kEach;
   for (std::int64_t j = 0; j < whole; j += kEach) {
     ask();
@@ -350,14 +352,14 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
   if constexpr (kPrefetch) all_coming = coming;
 }
 
-/// Vectors of a tile of values of so many rows.
+/// Returns the number of vectors in a value tile of `rows` rows.
 constexpr std::int64_t value_vectors(std::int64_t rows) {
   return rows == 1 ? 2 * kTileVectors : rows == kHighRows ? kTileVectors / 2 : kTileVectors;
 }
 
-/// out[r][x] += Σ_j weights[r][j] · row j of `values`, j < n, `chunk` of them at a time, for kRows rows and all
-/// `columns`. Asks for the rows that are values.ahead later. Of its own, since callers' variables take registers from
-/// it.
+/// Computes out[r][x] += Σ_j weights[r][j] · values[j][x] over j < n, `chunk` rows at a time, for kRows rows and all
+/// `columns`. If kPrefetch, also prefetches the rows values.ahead entries later. Not inlined, because the caller's
+/// variables would take up registers that the products need.
 template <std::int64_t kRows, bool kPrefetch, std::int64_t weights_stride, typename T, typename E>
 HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
                                     const StoredRows<E>& values, std::int64_t columns, std::int64_t n,
@@ -377,8 +379,8 @@ HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride
   }
 }
 
-/// out(r, x) += Σ_j weights(r, j) · row j of `values`, j < n, `chunk` of them at a time. Rows of `weights` are
-/// weights_stride apart.
+/// Computes out(r, x) += Σ_j weights(r, j) · values(j, x) over j < n, `chunk` rows of `values` at a time. Rows of
+/// `weights` are weights_stride apart.
 template <std::int64_t weights_stride, typename T, typename E>
 HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& weights, const StoredRows<E>& values,
                                     std::int64_t n, std::int64_t chunk) {

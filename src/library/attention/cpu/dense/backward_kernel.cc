@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward pass of gated attention, five products a tile:
+// Computes the backward pass of gated attention with five products per tile:
 //   P = exp(q kᵀ − lse)    dP = do vᵀ    dv += Pᵀ do    dk += dsᵀ q    dq += ds k,    ds = P ∘ (dP − Δ).
-// Dropout M makes them dP = M ∘ do vᵀ and dv += (P ∘ M)ᵀ do.
-// Three stages: pack and prepare rows; tiles by key block; write dq. dk, dv: overwritten; all sums in T.
+// Dropout M changes two products: dP = M ∘ do vᵀ and dv += (P ∘ M)ᵀ do.
+// The three stages are: pack and prepare rows; compute tiles by key block; write dq. dk and dv are overwritten; all
+// sums are in T.
 
 #include <algorithm>
 #include <array>
@@ -18,7 +19,7 @@
 #define HWY_TARGET_INCLUDE "library/attention/cpu/dense/backward_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/attention/cpu/common/backward_rows-inl.hpp"
 #include "library/attention/cpu/common/backward_run-inl.hpp"
 #include "library/attention/cpu/common/dropout-inl.hpp"
@@ -30,7 +31,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// One thread's part of the backward pass.
+/// Computes one thread's share of the backward pass.
 template <typename T>
 class BackwardWorker {
  public:
@@ -45,7 +46,7 @@ class BackwardWorker {
         thread_(thread),
         scratch_(place_buffers<BackwardScratch<T>>(shared.scratch.at(thread), plan)) {}
 
-  /// Chooses key/value head h of a part.
+  /// Selects key/value head h of a part for the following calls.
   void select(const PackedHeads& part, std::int64_t h) {
     part_ = &part;
     sequence_ = part.sequence;
@@ -65,7 +66,8 @@ class BackwardWorker {
   struct Strip;
 
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
-  /// Numbers of a tile of query head g of the group, and of a key block, among what is packed.
+  /// packed_tile returns the index of a query tile among all packed tiles; packed_block returns the index of a key
+  /// block among all packed blocks.
   std::int64_t packed_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
   std::int64_t packed_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
   ColumnPanels<T> key_panels(std::int64_t block) const {
@@ -99,31 +101,32 @@ class BackwardWorker {
   const PackedHeads* part_ = nullptr;
   Sequence sequence_;
   std::int64_t hkv_ = 0;
-  mutable std::array<RowPrefetch, 6> ahead_{};  // rows of the next head
+  mutable std::array<RowPrefetch, 6> ahead_{};  // prefetches of the next head's rows
 };
 
-/// A query tile against a key block.
+/// A query tile paired with a key block.
 template <typename T>
 struct BackwardWorker<T>::Tile {
   const Visibility& visibility;
-  std::int64_t g, h;                // head within the group, query head
-  std::int64_t tile, i0;            // its first query
-  std::int64_t rows;                // queries, at most kTile
-  std::int64_t block, j0;           // its first key
-  std::int64_t keys;                // keys, at most kBlock
-  View<T, 3> q_strips, d_o_strips;  // of the queries
-  View<T, 3> keys_t, values_t;      // of the keys
+  std::int64_t g, h;                // query head within the group; query head of the sequence
+  std::int64_t tile, i0;            // index of the tile; first query of the tile
+  std::int64_t rows;                // number of queries, at most kTile
+  std::int64_t block, j0;           // index of the key block; first key of the block
+  std::int64_t keys;                // number of keys, at most kBlock
+  View<T, 3> q_strips, d_o_strips;  // packed q and do of the tile
+  View<T, 3> keys_t, values_t;      // packed k and v of the block, transposed
 };
 
-/// kMR rows of a tile.
+/// Strip of kMR rows of a tile.
 template <typename T>
 struct BackwardWorker<T>::Strip {
-  std::int64_t r;       // the first
-  std::int64_t rows;    // queries among them
-  std::int64_t c0, c1;  // columns of the whole panels that hold what they see
+  std::int64_t r;       // first row
+  std::int64_t rows;    // number of rows that are queries
+  std::int64_t c0, c1;  // columns of the key block that the rows see, in whole panels
 };
 
-/// The whole of a head, which the thread packs for itself. `next`: the head that it may take after it.
+/// Computes one whole head; the thread packs the head's operands for its own use. `next` is the head that the thread
+/// may take next.
 template <typename T>
 void BackwardWorker<T>::run_head(const HeadTask& head, const HeadTask& next) {
   const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
@@ -136,7 +139,8 @@ void BackwardWorker<T>::run_head(const HeadTask& head, const HeadTask& next) {
   for (std::int64_t n = 0; n < query_tiles; ++n) write_dq(n / own.tiles, n % own.tiles);
 }
 
-/// Has the products of the chosen head ask for what the next reads: its keys, values and first query head.
+/// Schedules prefetches of the next head's keys, values and first query head, to run during the current head's
+/// products.
 template <typename T>
 void BackwardWorker<T>::prefetch_next_head(const HeadTask& next) {
   ahead_ = {};
@@ -150,9 +154,9 @@ void BackwardWorker<T>::prefetch_next_head(const HeadTask& next) {
       prefetch_rows(query_rows(p_.inputs.gate, s, h), steps), prefetch_rows(query_rows(p_.inputs.q, s, h), steps)};
 }
 
-/// Packs the block's keys up to the last that a query sees: k transposed and as panels, v transposed. Keys before the
-/// first that is seen are read like the others. Those beyond the last are not: products reach them in the transposed
-/// operands alone, whose register tiles pack_transposed fills up with zeros.
+/// Packs the block's keys up to the last that any query sees: k transposed and as panels, v transposed. Keys before the
+/// first visible one are packed like the others. Keys beyond the last are not read. Only products with transposed
+/// operands reach them, and pack_transposed pads the last panel with zeros.
 template <typename T>
 void BackwardWorker<T>::pack_keys(std::int64_t block) const {
   const KeyRange seen = Visibility(p_, sequence_).rows(0, sequence_.T);
@@ -166,7 +170,7 @@ void BackwardWorker<T>::pack_keys(std::int64_t block) const {
   pack_transposed(shared_.values_t.sub(packed_block(block)), v, j0, end - j0, scratch_.packing);
 }
 
-/// Packs q and, through the gate, do; writes lse, Δ − dlse, dz and the tile's part of dsinks; zeroes dq.
+/// Packs q and do (after the gate). Writes lse, Δ − dlse, dz and the tile's term of dsinks, and clears dq.
 template <typename T>
 void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const {
   const std::int64_t i0 = tile * kTile;
@@ -174,7 +178,7 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   const View<T, 3> out_strips = shared_.out_strips.sub(packed_tile(g, tile));
   T* lse = shared_.lse.at(packed_tile(g, tile));
   T* delta = shared_.delta.at(packed_tile(g, tile));
-  // Rows beyond T fill up a strip: zero operands and lse = ∞, hence P = 0. Products along rows stop before them.
+  // Pads the last strip with zero rows and lse = ∞, so that P = 0 there. Products along rows stop before the padding.
   const std::int64_t padded = round_up(n, kMR);
   std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
   std::fill(delta + n, delta + padded, T{0});
@@ -202,7 +206,8 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   shared_.dq_turns(packed_tile(g, tile)) = 0;
 }
 
-/// All tiles of one key block, in the order of the group's heads and their queries.
+/// Adds the terms of one key block to dk, dv and dq. Visits query tiles in the order of the group's heads, then of
+/// their queries.
 template <typename T>
 void BackwardWorker<T>::run_block(std::int64_t block) const {
   const Visibility visibility(p_, sequence_);
@@ -248,7 +253,8 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
   write_rows(key_rows(p_.gradients.dv, sequence_, hkv_), scratch_.dv.range(0, 0, keys), j0, T{1}, scratch_.scaled.data);
 }
 
-/// P and ds of the tile, zero where hidden. False, and nothing written, where no query sees a key.
+/// Computes P and ds of the tile, with zeros for hidden keys. Returns false, and writes nothing, if no query sees a
+/// key.
 template <typename T>
 bool BackwardWorker<T>::score_tile(const Tile& t) const {
   const KeyRange hull = t.visibility.rows(t.i0, t.i0 + t.rows);
@@ -269,7 +275,8 @@ bool BackwardWorker<T>::score_tile(const Tile& t) const {
   return true;
 }
 
-/// The strip's rows and columns of `to` = left (depth, kMR)ᵀ · right (panels, depth, kNR).
+/// Computes the strip's rows and columns of `to` = leftᵀ · right, with left (depth, kMR) and right (panels, depth,
+/// kNR).
 template <typename T>
 void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right,
                                          const Strip& s) const {
@@ -282,7 +289,7 @@ void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, co
   }
 }
 
-/// P = exp2(s − lse) in the strip's rows, zero outside what each row sees.
+/// Computes P = exp2(s − lse) in the strip's rows, with zeros for hidden keys.
 template <typename T>
 void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
   multiply_columns(scratch_.probabilities, t.q_strips.at(s.r / kMR), t.keys_t, s);
@@ -306,7 +313,8 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
   }
 }
 
-/// ds = P ∘ (do vᵀ − Δ), times the softcap's slope, in the strip's rows; what dbias takes of it.
+/// Computes ds = P ∘ (do vᵀ − Δ) in the strip's rows and adds it to dbias. Then multiplies ds by the softcap's
+/// derivative.
 template <typename T>
 void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
   multiply_columns(scratch_.ds, t.d_o_strips.at(s.r / kMR), t.values_t, s);
@@ -333,7 +341,7 @@ void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
   }
 }
 
-/// The same of row m alone: dP becomes ds, and P what is left of it after dropout.
+/// Replaces dP by ds in row m of the strip. With dropout, also multiplies P by the dropout factors.
 template <typename T>
 void BackwardWorker<T>::score_gradient_row(const Tile& t, const Strip& s, std::int64_t m, T delta) const {
   const Tag<T> d;
@@ -360,7 +368,7 @@ void BackwardWorker<T>::score_gradient_row(const Tile& t, const Strip& s, std::i
   std::fill(ds + s.c1, ds + plan_.block_rows, T{0});
 }
 
-/// dv += Pᵀ do, dk += dsᵀ q: strips of kMR keys, each over the queries that see one of them.
+/// Adds dv += Pᵀ do and dk += dsᵀ q, in strips of kMR keys, over the queries that see any key of the strip.
 template <typename T>
 void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
   using Left = typename Plan::ScoreLeftT;
@@ -382,7 +390,7 @@ void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
   }
 }
 
-/// dq += ds k, in the order of the key blocks that the tile sees.
+/// Adds dq += ds k. The turnstile fixes the order: ascending key blocks.
 template <typename T>
 void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
   if (!p_.gradients.dq.present()) return;
@@ -403,7 +411,7 @@ void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
   turnstile.leave(t.block - first_block);
 }
 
-/// Rows and columns of dbias, or of its copy, that query head h of the sequence adds to.
+/// Returns the rows and columns of dbias, or of the copy of dbias, to which query head h of the sequence adds.
 template <typename T>
 HeadRows<void> BackwardWorker<T>::dbias_rows(std::int64_t h) const {
   const Shape& shape = shared_.dbias.shape;
@@ -419,7 +427,7 @@ Turnstile BackwardWorker<T>::dbias_turnstile(std::int64_t h, std::int64_t tile, 
   return Turnstile(shared_.dbias_turns(shared_.dbias.shape[1] == 1 ? 0 : h, at));
 }
 
-/// Rank of the sequence's head h among those that share a turnstile.
+/// Returns the rank of the sequence's head h among the heads that share a turnstile.
 template <typename T>
 std::int64_t BackwardWorker<T>::dbias_turn(std::int64_t h) const {
   const bool over_heads = shared_.dbias.shape[1] == 1;
@@ -427,7 +435,7 @@ std::int64_t BackwardWorker<T>::dbias_turn(std::int64_t h) const {
   return (plan_.dbias_over_sequences ? part_->n * shared_heads : 0) + (over_heads ? h : 0);
 }
 
-/// Columns first … first + n of dbias for query i += from[0 .. n).
+/// Adds from[0 .. n) to columns first … first + n of dbias for query i.
 template <typename T>
 void BackwardWorker<T>::add_dbias_row(std::int64_t h, std::int64_t i, std::int64_t first, std::int64_t n,
                                       const T* from) const {
@@ -447,7 +455,7 @@ void BackwardWorker<T>::write_dq(std::int64_t g, std::int64_t tile) const {
              scratch_.scaled.data);
 }
 
-/// Row n of dbias's B·H·T rows becomes zero where it accumulates.
+/// Clears row n of the B·H·T rows in which dbias accumulates.
 template <typename T>
 void BackwardWorker<T>::zero_dbias_row(std::int64_t n) const {
   const Shape& shape = shared_.dbias.shape;

@@ -25,8 +25,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Work is cut into tiles of kTile queries by kBlock keys. One thread owns a key block: its dk and dv stay in its cache
-/// while the query tiles pass. dq is shared: the key blocks add to it in ascending order (Turnstile).
+/// Plans the backward pass in tiles of kTile queries by kBlock keys. One thread owns a key block: dk and dv stay in the
+/// thread's cache while it visits the query tiles. dq is shared: key blocks add to it in ascending order (Turnstile).
 ///
 /// Both tile sides are multiples of the register tile's rows and columns on every target.
 template <typename T>
@@ -35,12 +35,12 @@ struct BackwardPlan {
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kBackwardKeys;
   static constexpr std::int64_t kPanel = kBlock;             // blocks are packed whole
-  static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
+  static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line: rows map to different cache sets
   static_assert(kTile % kMR == 0 && kBlock % kMR == 0 && kBlock % kNR<T> == 0);
 
   using StripLeft = LeftLayout<1, kMR>;            // packed strips of q or do
-  using ScoreLeft = LeftLayout<kScoreStride, 1>;   // a score tile, rows = queries
-  using ScoreLeftT = LeftLayout<1, kScoreStride>;  // a score tile, rows = keys
+  using ScoreLeft = LeftLayout<kScoreStride, 1>;   // a score tile with queries as rows
+  using ScoreLeftT = LeftLayout<1, kScoreStride>;  // a score tile with keys as rows
 
   BackwardPlan(const BackwardProblem& problem, const WorkList& sequences, const View<double, 2>& dsinks_terms)
       : p(problem),
@@ -73,7 +73,7 @@ struct BackwardPlan {
     dbias_copied = dbias.dtype != dtype_of<T>() && !one_term;
   }
 
-  /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
+  /// Returns the packed bytes of one head, as a double: sizes of broadcast tensors (stride 0) can overflow int64.
   double head_bytes(const PackedHeads& part) const {
     const double keys = static_cast<double>(part.blocks) * kBlock;
     const double queries = static_cast<double>(p.group) * static_cast<double>(part.tiles) * kTile;
@@ -85,21 +85,21 @@ struct BackwardPlan {
   WorkList list;
   ScoreRules<T> rules;
   Dropout<T> dropout;
-  View<double, 2> sink_parts;  ///< (query tiles of all sequences, Hq): where the terms of dsinks go
+  View<double, 2> sink_parts;  ///< terms of dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
-  std::int64_t tile_rows, block_rows;  ///< kTile and kBlock, or what is needed of them: whole strips and panels
-  HeadPieces largest;                  ///< of a head
-  HeadTotals most;                     ///< what is packed packed at a time
+  std::int64_t tile_rows, block_rows;  ///< rows per tile, keys per block: at most kTile, kBlock; whole strips, panels
+  HeadPieces largest;                  ///< largest number of pieces of any head
+  HeadTotals most;                     ///< totals for which packed buffers are allocated
   int threads = 1;
-  bool whole_heads = false;           ///< each thread packs heads of its own; not with dbias: there heads wait in turns
-  bool prefetches_heads = false;      ///< and asks for the rows of the next while it works on one
-  std::int64_t dbias_parts = 0;       ///< tiles by key blocks of one head's dbias, in all sequences that it has
-  bool dbias_over_sequences = false;  ///< each of its elements is a sum over the batches
-  bool dbias_over_queries = false;    ///< each of its elements is a sum over queries
-  bool dbias_copied = false;  ///< it accumulates in a copy in T: its dtype is another, and elements have many terms
+  bool whole_heads = false;  ///< true if each thread packs its own heads; false with dbias, to which heads add in turns
+  bool prefetches_heads = false;      ///< true if threads also prefetch the next head's rows while they compute a head
+  std::int64_t dbias_parts = 0;       ///< tiles times key blocks of dbias per head, over all sequences of dbias
+  bool dbias_over_sequences = false;  ///< true if each element of dbias is a sum over batches
+  bool dbias_over_queries = false;    ///< true if each element of dbias is a sum over queries
+  bool dbias_copied = false;  ///< true if dbias accumulates in a copy in T: dtype differs, elements have many terms
 };
 
-/// What one thread works in.
+/// Scratch buffers of one thread.
 template <typename T>
 struct BackwardScratch {
   BackwardScratch(Workspace& ws, const BackwardPlan<T>& plan) {
@@ -124,27 +124,21 @@ struct BackwardScratch {
     if (plan.dbias_over_queries) dbias_sum = ws.take<T>("dbias sum", Plan::kBlock);
   }
 
-  View<T, 2> probabilities, ds;         ///< of a tile, queries by keys
-  View<T, 2> dk, dv;                    ///< of the thread's key block
-  View<T, 2> packing;                   ///< rows on their way into packed operands
-  View<T, 1> dy, y, attn, gate, dgate;  ///< one query's
-  View<T, 2> d_o;                       ///< of a strip of queries
-  View<T, 1> scaled;                    ///< a row of dq, dk or dv before it is rounded
+  View<T, 2> probabilities, ds;         ///< P and ds of a tile, queries by keys
+  View<T, 2> dk, dv;                    ///< dk and dv of the thread's key block
+  View<T, 2> packing;                   ///< dense copies of strided rows, before packing
+  View<T, 1> dy, y, attn, gate, dgate;  ///< rows of one query
+  View<T, 2> d_o;                       ///< do of a strip of queries
+  View<T, 1> scaled;                    ///< a row of dq, dk or dv, scaled and not yet rounded
   View<T, 1> rule_row;                  ///< a row of bias or mask
-  View<T, 1> dropout_row;               ///< a row of factors
-  View<T, 2> slope;                     ///< the softcap's derivative, of a strip of a tile
-  View<T, 1> dbias_row;                 ///< keys of one block
-  View<T, 1> dbias_sum;                 ///< of the thread's key block, over queries
+  View<T, 1> dropout_row;               ///< a row of dropout factors
+  View<T, 2> slope;                     ///< softcap's derivative for one strip of a tile
+  View<T, 1> dbias_row;                 ///< a row of dbias, for the keys of one block
+  View<T, 1> dbias_sum;                 ///< dbias of the thread's key block, summed over queries
 };
 
-/// A key block of a key/value head.
-struct BlockTask {
-  const PackedHeads* part = nullptr;
-  std::int64_t h = 0, block = 0;
-};
-
-/// What threads share. Packed operands are packed for the heads of a batch, each with `group` query heads; left
-/// operands of products are strips, right operands panels; _t: transposed.
+/// Buffers shared by all threads. Operands are packed for one batch of key/value heads, each with `group` query heads.
+/// Left operands of products are strips, right operands panels; the suffix _t means transposed.
 template <typename T>
 struct BackwardBuffers {
   BackwardBuffers(Workspace& ws, const BackwardPlan<T>& plan) {
@@ -180,21 +174,22 @@ struct BackwardBuffers {
 
   View<T, 4> keys_t, values_t;          ///< (packed blocks, panels, D or Dv, kNR)
   View<T, 2> keys;                      ///< (packed blocks, ColumnPanels)
-  View<T, 4> query_strips, out_strips;  ///< (packed tiles, strips, D or Dv, kMR); out: do
-  View<T, 2> query_panels, out_panels;  ///< (packed tiles, ColumnPanels)
+  View<T, 4> query_strips, out_strips;  ///< packed q and do, (packed tiles, strips, D or Dv, kMR)
+  View<T, 2> query_panels, out_panels;  ///< packed q and do, (packed tiles, ColumnPanels)
   View<T, 3> dq;                        ///< (packed tiles, kTile, D_padded), not yet scaled
-  View<T, 2> lse, delta;                ///< (packed tiles, kTile); lse in units of log2(e), delta less dlse
-  View<std::int64_t, 1> dq_turns;       ///< a Turnstile for each packed tile's dq
-  View<PackedHeads, 1> parts;           ///< of the batch
-  View<BlockTask, 1> tasks;             ///< the packed blocks in the order in which threads take them
-  TensorView dbias;                     ///< where dbias accumulates: the caller's tensor, or a copy in T
-  View<std::int64_t, 2> dbias_turns;    ///< a Turnstile for each part of dbias that tiles share: (Hq|1, dbias_parts)
-  View<std::byte, 2> scratch;           ///< a thread's BackwardScratch
+  View<T, 2> lse, delta;                ///< (packed tiles, kTile): lse in units of log2(e), and Δ − dlse
+  View<std::int64_t, 1> dq_turns;       ///< next turn of each packed tile's dq (Turnstile)
+  View<PackedHeads, 1> parts;           ///< parts of the current batch: heads of one sequence each
+  View<BlockTask, 1> tasks;             ///< key blocks of the batch, in the order in which threads take them
+  TensorView dbias;                     ///< accumulates dbias: the caller's tensor, or a copy in T
+  View<std::int64_t, 2> dbias_turns;    ///< next turn of each shared part of dbias (Turnstile), (Hq|1, dbias_parts)
+  View<std::byte, 2> scratch;           ///< (threads, bytes of a BackwardScratch)
 };
 
-/// Lists the blocks of a batch for threads to take. Turnstiles ask that those of a head ascend, and that heads of one
-/// sequence ascend in each block. Every head's blocks are spread over the whole, so that neighbours in time are
-/// different heads and rarely wait for one another; heads of one block come last, as work that evens out.
+/// Lists the key blocks of a batch in the order in which threads take them. Turnstiles require that blocks of a head
+/// ascend, and that heads of one sequence ascend in each block. The blocks of every head are spread over the whole
+/// list: threads then work on different heads and rarely wait for one another. Heads of one block come last, to balance
+/// the load.
 inline void list_tasks(const View<BlockTask, 1>& tasks, const View<PackedHeads, 1>& parts, const HeadTotals& batch) {
   std::int64_t most_blocks = 0;
   bool alike = true;
@@ -204,7 +199,7 @@ inline void list_tasks(const View<BlockTask, 1>& tasks, const View<PackedHeads, 
   }
   BlockTask* next = tasks.data;
   for (std::int64_t block = 0; block < most_blocks; ++block) {
-    for (std::int64_t n = 0; n < batch.parts && block < parts(n).blocks; ++n) {  // parts have ever fewer blocks
+    for (std::int64_t n = 0; n < batch.parts && block < parts(n).blocks; ++n) {  // sorted by falling number of blocks
       for (std::int64_t h = 0; h < parts(n).heads; ++h) *next++ = {&parts(n), parts(n).h0 + h, block};
     }
   }

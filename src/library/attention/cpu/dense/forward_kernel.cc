@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward pass of gated attention. A query tile visits the key blocks that its rows see; within it strips of kMR rows
-// take scores, online softmax and the product with v, all in cache. K and V are packed once per key/value head.
+// Computes the forward pass of gated attention. A query tile visits the key blocks that its rows see. Strips of kMR
+// rows compute scores, online softmax and the product with v in cache. K and V are packed once per key/value head.
 
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@
 #define HWY_TARGET_INCLUDE "library/attention/cpu/dense/forward_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/attention/cpu/common/dropout-inl.hpp"
 #include "library/attention/cpu/common/forward_run-inl.hpp"
 #include "library/attention/cpu/common/multiply-inl.hpp"
@@ -32,18 +32,19 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Exponents that grow too large: told by the sums of their exponentials, or where those could wrap around by the
-/// largest exponent, of which every one is looked at.
+/// Detects exponents that are too large for exp2. On targets where exp2_fast saturates, such an exponent makes the sum
+/// of exponentials ∞, and this class does nothing. On the others exponentials could wrap around, and it tracks the
+/// largest exponent.
 template <typename T>
 class LargestExponent {
  public:
-  /// Of what `seen` (lanes) has; it takes in what this sees.
+  /// Starts from the largest exponents by lane in `seen`; store() writes the updated ones back.
   explicit LargestExponent(T* HWY_RESTRICT seen) : seen_(seen) {
     if constexpr (!kExp2Saturates<T>) max0_ = max1_ = hn::Load(Tag<T>(), seen);
   }
   HWY_INLINE void see(hn::Vec<Tag<T>> x0, hn::Vec<Tag<T>> x1) {
     if constexpr (!kExp2Saturates<T>) {
-      max0_ = hn::Max(x0, max0_);  // in this order MAXPS passes NaN by, and keeps what another row has
+      max0_ = hn::Max(x0, max0_);  // this operand order makes MAXPS drop NaN and keep the maximum of other rows
       max1_ = hn::Max(x1, max1_);
     }
   }
@@ -56,8 +57,9 @@ class LargestExponent {
   hn::Vec<Tag<T>> max0_, max1_;
 };
 
-/// p = exp2(start + ab) for a tile of kRows rows and one panel, made in registers: p is written once.
-/// sums (kRows, lanes) take in p, largest (lanes) the exponents. Layout and b as for multiply_add; p: row stride ldp.
+/// Computes p = exp2(start + ab) in registers for a tile of kRows rows and one panel, and writes p once. Adds p to sums
+/// (kRows, lanes) and the exponents to the maxima in largest (lanes). a has Layout, b is dense as in multiply_add, p
+/// has row stride ldp.
 template <std::int64_t kRows, class Layout, typename T>
 HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K,
                                         T* HWY_RESTRICT p, std::int64_t ldp, const T* HWY_RESTRICT start,
@@ -80,7 +82,7 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
   exponents.store();
 }
 
-/// One thread's part of the forward pass.
+/// Computes one thread's share of the forward pass.
 template <typename T>
 class ForwardWorker {
  public:
@@ -95,8 +97,8 @@ class ForwardWorker {
         scratch_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)),
         softmax_(scratch_.maxima, scratch_.sums, scratch_.out) {}
 
-  /// Lists the open rows of tile `tile` of query head h, the `number`-th of the batch, and writes the outputs of the
-  /// closed ones.
+  /// Lists the open rows of query tile `tile` of head h, which is tile `number` of the batch. Writes the outputs of the
+  /// closed rows.
   void select_rows(const PackedHeads& part, std::int64_t h, std::int64_t tile, std::int64_t number) const {
     const Sequence& sequence = part.sequence;
     const std::int64_t first = tile * plan_.tile_rows;
@@ -110,7 +112,7 @@ class ForwardWorker {
     shared_.open_counts(number) = count;
   }
 
-  /// Packs the keys of a block of key/value head h of the part that packed_keys names.
+  /// Packs keys and values of a block of key/value head h, in the range that packed_keys returns.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     const RowRange rows = rows_of_group(part, h);
@@ -124,7 +126,8 @@ class ForwardWorker {
                 end - begin, scratch_.packing);
   }
 
-  /// All of a key/value head, which the thread packs for itself. `next`: the head that it may take after it.
+  /// Computes one whole key/value head; the thread packs the head's keys and values for its own use. `next` is the head
+  /// that the thread may take next.
   void run_head(const HeadTask& head, const HeadTask& next) {
     const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
     for (std::int64_t block = 0; block < own.blocks; ++block) pack_block(own, head.h, block);
@@ -137,7 +140,8 @@ class ForwardWorker {
     }
   }
 
-  /// Query tile `tile` of query head h, which reads a packed key/value head of the part: the next of its open rows.
+  /// Computes query tile `tile` of query head h from the packed key/value head of its group. Under a gate threshold,
+  /// tiles consist of the head's open rows.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t tile) {
     sequence_ = part.sequence;
     h_ = h;
@@ -147,11 +151,11 @@ class ForwardWorker {
     head_values_ = head_values(part, h / p_.group);
     pack_strips(scratch_.queries, query_rows(p_.inputs.q, sequence_, h), scratch_.rows, count_,
                 plan_.rules.query_factor(), scratch_.packing);
-    // A sink opens the softmax.
+    // A sink's logit is the initial maximum of the softmax.
     softmax_.start(round_up(count_, kMR), p_.inputs.sinks.present() ? in_log2_units<T>(p_.sink(h_)) : kHidden);
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(scratch_.rows(0), scratch_.rows(count_ - 1) + 1);
-    // Score rules read and write the scores twice more: one strip's, which stay in L1.
+    // Score rules read and write the scores twice more: a band of one strip keeps the scores in L1.
     const std::int64_t band = plan_.rules.any() ? kMR : Plan::kBandRows;
     for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
       for (std::int64_t r = 0; r < count_; r += band) visit(visibility, j0, r, std::min(r + band, count_));
@@ -163,7 +167,8 @@ class ForwardWorker {
  private:
   static constexpr T kHidden = OnlineSoftmax<T>::kHidden;
 
-  /// Has the products of one query head of `own` ask for what query head g of `next`'s group reads, if there is one.
+  /// Schedules prefetches for query head g of the group of `next`, to run during the products of one query head of
+  /// `own`.
   void prefetch_next_head(const PackedHeads& own, const HeadTask& next, std::int64_t g) {
     ahead_ = {};
     if (next.part == nullptr) return;
@@ -176,7 +181,8 @@ class ForwardWorker {
     ahead_[2] = prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps);
     ahead_[3] = prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps);
   }
-  /// Has the products of tile `tile` of query head h ask for the gates that its end reads and the queries of the next.
+  /// Schedules prefetches of the gate rows of tile `tile` and of the next tile's queries, to run during the tile's
+  /// products.
   void prefetch_for_tile(const Sequence& s, std::int64_t h, std::int64_t tile) {
     const auto rows_from = [&](std::int64_t i) { return std::clamp<std::int64_t>(s.T - i, 0, plan_.tile_rows); };
     const std::int64_t first = tile * plan_.tile_rows;
@@ -200,7 +206,7 @@ class ForwardWorker {
     bool empty() const { return begin >= end; }
   };
 
-  /// From the first to the last open row of the query heads that share key/value head h.
+  /// Returns the range from the first to the last open row of the query heads that share key/value head h.
   RowRange rows_of_group(const PackedHeads& part, std::int64_t h) const {
     if (!plan_.selects()) return {0, part.sequence.T};
     RowRange rows{part.sequence.T, 0};
@@ -214,7 +220,7 @@ class ForwardWorker {
     return rows;
   }
 
-  /// The queries of a tile of the head into scratch_.rows; returns their number.
+  /// Stores the queries of a tile of the head in scratch_.rows and returns their number.
   std::int64_t gather_rows(const PackedHeads& part, std::int64_t tile) const {
     std::int64_t count = 0;
     if (!plan_.selects()) {
@@ -222,7 +228,7 @@ class ForwardWorker {
       for (std::int64_t i = first; i < std::min(first + plan_.tile_rows, sequence_.T); ++i) scratch_.rows(count++) = i;
       return count;
     }
-    // Tiles of about one size: a last one of few rows would read all keys for them alone.
+    // Balances the tiles' sizes: a last tile of few rows would read all keys for these rows alone.
     const std::int64_t first = part.tile_of(h_ / p_.group, p_.group, h_ % p_.group);
     const std::int64_t* counts = shared_.open_counts.at(first);
     const std::int64_t all = std::accumulate(counts, counts + part.tiles, std::int64_t{0});
@@ -245,27 +251,27 @@ class ForwardWorker {
   View<T, 2> head_values(const PackedHeads& part, std::int64_t h) const {
     return shared_.values.range(0, part.panel_of(h), part.panels);
   }
-  /// A block of a head's values.
+  /// Returns the packed values of a block of the head.
   ColumnPanels<T> values(const View<T, 2>& head, std::int64_t block) const {
     const std::int64_t panel = block * (kBlock / kNR<T>);
     return {head.at(panel), std::min(kBlock, (head.shape[0] - panel) * kNR<T>), plan_.Dv_padded};
   }
 
-  /// Rows r … r + rows of the tile, at most kMR, beside the key block that begins with key j0.
+  /// Query rows r … r + rows of the tile, at most kMR, paired with the key block that begins at key j0.
   struct Strip {
     std::int64_t r = 0, rows = 0, j0 = 0;
-    const T* queries = nullptr;         // (D, kMR)
-    View<T, 3> keys;                    // of the head: panels from the block's first on
-    T* scores = nullptr;                // (kMR, kScoreStride)
-    StripColumns at;                    // the block's keys that the rows visit
-    bool near_maxima = false;           // takes the path of the common case
-    std::int64_t done = 0;              // columns before it have their exponentials already
-    T start[kMR];                       // minus the running maxima; −∞ beyond rows, which changes no sum or maximum
-    HWY_ALIGN T largest[kLanes<T>];     // of the block's exponents
-    HWY_ALIGN T sums[kMR * kLanes<T>];  // of the block's exponentials
+    const T* queries = nullptr;  // (D, kMR)
+    View<T, 3> keys;             // the head's panels from the block's first one on
+    T* scores = nullptr;         // (kMR, kScoreStride)
+    StripColumns at;             // columns of the block that the rows visit
+    bool near_maxima = false;    // true if the strip keeps its running maxima (common case)
+    std::int64_t done = 0;       // columns below `done` already hold exponentials
+    T start[kMR];  // minus the running maxima; −∞ beyond `rows`, so that padding changes no sum or maximum
+    HWY_ALIGN T largest[kLanes<T>];     // largest exponents of the block, by lane
+    HWY_ALIGN T sums[kMR * kLanes<T>];  // sums of the block's exponentials, by lane
   };
 
-  /// Makes `s` the strip of rows r … of a band of rows [band, end) beside the block.
+  /// Sets `s` to the strip from row r of the band of rows [band, end), paired with the key block at j0.
   void place_strip(Strip& s, const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t band,
                    std::int64_t end) const {
     s.r = r;
@@ -278,7 +284,7 @@ class ForwardWorker {
     s.at = strip_columns(visibility, visibility.rows(first, last + 1), first, last, j0, kBlock, kNR<T>);
   }
 
-  /// Columns [c0, c1) of the strip's scores: q kᵀ, plus start[m] in row m with overwrite_from.
+  /// Computes columns [c0, c1) of the strip's scores q kᵀ. With overwrite_from, adds start[m] to row m.
   template <ProductWrite kWrite>
   void products(const Strip& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t c = c0; c < c1; c += kNR<T>) {
@@ -287,7 +293,7 @@ class ForwardWorker {
     }
   }
 
-  /// Score rules on what each row sees of columns [c0, c1), −∞ on the rest of them.
+  /// Applies the score rules to the visible keys of each row in columns [c0, c1), and sets hidden keys to −∞.
   void rule_and_hide(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
       plan_.rules.apply_and_hide(s.scores + m * Plan::kScoreStride, visibility, sequence_, h_, scratch_.rows(s.r + m),
@@ -295,8 +301,8 @@ class ForwardWorker {
     }
   }
 
-  /// Rows [r, end) of the tile against one key block: scores, online softmax, product with v. Their strips take turns
-  /// at each panel of K and V, which is in L1 for all but the first.
+  /// Processes rows [r, end) of the tile against one key block: scores, online softmax, product with v. The strips take
+  /// turns at each panel of K and V, so that all strips but the first find the panel in L1.
   void visit(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t end) const {
     Strip strips[Plan::kBandRows / kMR];
     std::int64_t count = 0;
@@ -333,7 +339,7 @@ class ForwardWorker {
     }
   }
 
-  /// Makes the strip ready for the block's panels. Its rows' first maxima come from the first panel that they see.
+  /// Prepares the strip for the block's panels. Rows without a maximum get one from the first panel that they see.
   void begin_block(const Visibility& visibility, Strip& s) const {
     std::fill_n(s.largest, kLanes<T>, kHidden);
     std::fill_n(s.sums, kMR * kLanes<T>, T{0});
@@ -353,8 +359,9 @@ class ForwardWorker {
     for (std::int64_t m = 0; m < kMR; ++m) s.start[m] = m < s.rows ? -softmax_.maximum(s.r + m) : kHidden;
   }
 
-  /// The common case, panel at column c: the running maxima stay as they are while no score exceeds one by more than
-  /// kSlack. The product starts at −maximum; where every row sees the whole panel, exponentials follow in registers.
+  /// Computes the exponentials of the panel at column c in the common case, in which the running maxima stay. They stay
+  /// while no score exceeds its row's maximum by more than kSlack. The product starts at −maximum. If every row sees
+  /// the whole panel, exponentials are computed in registers.
   void exponentials_near_maxima(const Visibility& visibility, Strip& s, std::int64_t c) const {
     if (!s.near_maxima || c < s.done || c >= s.at.c1) return;
     if (c >= s.at.whole0 && c < s.at.whole1) {
@@ -369,7 +376,8 @@ class ForwardWorker {
     exponentials(s, c, c + kNR<T>);
   }
 
-  /// Takes the block's exponentials into the rows' sums. Where maxima have to move first, makes all scores again.
+  /// Adds the block's exponentials to the rows' sums. If the maxima have to rise first, recomputes all scores of the
+  /// block.
   void end_block(const Visibility& visibility, Strip& s) const {
     if (!s.near_maxima || !within_slack(s)) {
       products<ProductWrite::overwrite>(s, s.at.c0, s.at.c1);
@@ -382,7 +390,8 @@ class ForwardWorker {
     softmax_.add_sums(s.r, s.rows, s.sums);
   }
 
-  /// Whether no exponent of the strip's block exceeds the slack, by the sums a little less; NaN aside.
+  /// Returns true only if no exponent of the strip's block exceeds kSlack. If exp2_fast saturates, the check uses sums
+  /// and may return false for exponents slightly below kSlack. NaN may go undetected.
   bool within_slack(const Strip& s) const {
     if constexpr (kExp2Saturates<T>) return OnlineSoftmax<T>::within_slack(s.sums, s.rows);
     const Tag<T> d;
@@ -393,7 +402,7 @@ class ForwardWorker {
     softmax_.raise_maxima(s.r, s.rows, s.scores + c0, Plan::kScoreStride, c1 - c0);
   }
 
-  /// Subtracts the shift of each row from columns [c0, c1) of its scores.
+  /// Subtracts each row's running maximum (softmax_.shift) from columns [c0, c1) of the scores.
   void subtract_maxima(const Strip& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     for (std::int64_t m = 0; m < s.rows; ++m) {
@@ -403,7 +412,7 @@ class ForwardWorker {
     }
   }
 
-  /// Columns [c0, c1) become exp2 of themselves; the block's sums and largest exponents take them in.
+  /// Replaces columns [c0, c1) by their exp2, and updates the block's sums and largest exponents.
   void exponentials(Strip& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
@@ -429,7 +438,8 @@ class ForwardWorker {
     exponents.store();
   }
 
-  /// Drops columns [c0, c1) of the strip's exponentials, whose sums hold them all.
+  /// Multiplies columns [c0, c1) of the strip's exponentials by the dropout factors. The sums already include all
+  /// exponentials.
   void drop(const Strip& s, std::int64_t c0, std::int64_t c1) const {
     T* HWY_RESTRICT factors = scratch_.dropout_row.data;
     for (std::int64_t m = 0; m < s.rows; ++m) {
@@ -439,15 +449,15 @@ class ForwardWorker {
     }
   }
 
-  /// Normalises, gates and writes the tile's rows.
+  /// Normalises, gates and writes the outputs of the tile's rows.
   void finish_rows() const {
     const OutputRows<T> outputs(p_, sequence_, h_, scratch_.gate, scratch_.gated);
     for (std::int64_t r = 0; r < count_; ++r)
       outputs.write(scratch_.rows(r), scratch_.out.at(r), softmax_.maximum(r), softmax_.sum(r));
   }
 
-  /// exp(s − lse) of every key that is not dropped, others and hidden ones as 0, and 0 in the columns of other
-  /// sequences.
+  /// Writes exp(s − lse) for every visible key, times the dropout factor. Hidden keys and the columns of other
+  /// sequences get 0.
   void write_weights(const Visibility& visibility) const {
     const HeadRows to = query_rows(p_.outputs.weights, sequence_, h_);
     const HeadRows own = to.columns(sequence_.k0, sequence_.S);
@@ -470,7 +480,7 @@ class ForwardWorker {
     zero_columns(to.columns(after, to.cols - after));
   }
 
-  /// The tile's rows of `to` become 0.
+  /// Zeroes the tile's rows of `to`.
   void zero_columns(const HeadRows<void>& to) const {
     T* zeros = scratch_.scores.data;
     std::fill_n(zeros, kBlock, T{0});
@@ -480,7 +490,7 @@ class ForwardWorker {
     }
   }
 
-  /// The first `width` scores of row m of the strip become weights.
+  /// Converts the first `width` scores of row m of the strip to weights.
   void make_weights(const Strip& s, std::int64_t m, std::int64_t width) const {
     const Tag<T> d;
     T* row = s.scores + m * Plan::kScoreStride;
@@ -499,12 +509,12 @@ class ForwardWorker {
   const ForwardBuffers<T>& shared_;
   int thread_;
   const ForwardScratch<T> scratch_;
-  const OnlineSoftmax<T> softmax_;  // of the tile
+  const OnlineSoftmax<T> softmax_;  // state of the current query tile
   Sequence sequence_;
   std::int64_t h_ = 0, count_ = 0;
   View<T, 3> head_keys_;                        // (panels, D, kNR)
   View<T, 2> head_values_;                      // (panels, kNR · Dv_padded)
-  mutable std::array<RowPrefetch, 4> ahead_{};  // rows of the next head
+  mutable std::array<RowPrefetch, 4> ahead_{};  // prefetches of the next head or tile
 };
 
 template <typename T>

@@ -25,18 +25,18 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Keys are cut into blocks of kBlock: a group's scores (kBandRows · kBlock) and a block of packed K and V stay in L2
-/// while the kTile queries of a tile pass over it.
+/// Plans the forward pass in tiles of kTile queries by kBlock keys. The scores of a band (kBandRows · kBlock) and a
+/// block of packed K and V stay in L2 while the tile's queries visit the block.
 template <typename T>
 struct ForwardPlan {
-  static constexpr bool kMaySelect = true;  ///< rows, as selects() says
+  static constexpr bool kMaySelect = true;  ///< a gate threshold may select rows; see selects()
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
-  static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
-  /// Rows that a panel of K or V serves while it is in L1 (docs/design/forward.md).
+  static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line: rows map to different cache sets
+  /// Number of rows that use a panel of K or V while it is in L1 (docs/design/forward.md).
   static constexpr std::int64_t kBandRows = 48;
-  /// Open rows of a tile under a gate threshold: with fewer rows in all, keys are read more often for each.
+  /// Number of open rows per tile under a gate threshold. Larger tiles read the keys less often per row.
   static constexpr std::int64_t kOpenTile = 5 * kBandRows;
   static_assert(kTile % kBandRows == 0 && kOpenTile % kBandRows == 0 && kBandRows % kMR == 0 && kBlock % kNR<T> == 0);
 
@@ -63,9 +63,9 @@ struct ForwardPlan {
     if (whole_heads) most.pack_one_each(largest, p.group, threads);
   }
 
-  /// Whether rows that the gate closes are left out.
+  /// Returns true if rows closed by the gate threshold are left out.
   bool selects() const { return p.gate_threshold > 0; }
-  /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
+  /// Returns the packed bytes of one head, as a double: sizes of broadcast tensors (stride 0) can overflow int64.
   double head_bytes(const PackedHeads& part) const {
     return sizeof(T) * static_cast<double>(part.panels) * static_cast<double>(kPanel * (p.D + Dv_padded));
   }
@@ -75,17 +75,17 @@ struct ForwardPlan {
   ScoreRules<T> rules;
   Dropout<T> dropout;
   std::int64_t Dv_padded;
-  std::int64_t tile_rows;  ///< queries of a tile, at most
-  HeadPieces largest;      ///< of a head
-  HeadTotals most;         ///< what is packed packed at a time
+  std::int64_t tile_rows;  ///< largest number of queries per tile
+  HeadPieces largest;      ///< largest number of pieces of any head
+  HeadTotals most;         ///< totals for which packed buffers are allocated
   int threads = 1;
-  bool whole_heads = false;  ///< each thread packs heads of its own; not where rows are selected, for all heads at once
-  bool prefetches_heads = false;  ///< and asks for the rows of the next while it works on one
-  /// Or for the rows of the next tile, where those of a head would not fit the second-level cache beside its own.
+  bool whole_heads = false;       ///< true if each thread packs its own heads; false if rows are selected
+  bool prefetches_heads = false;  ///< true if threads also prefetch the next head's rows while they compute a head
+  /// True if threads prefetch the next tile's rows instead, because a head's rows do not fit the second-level cache.
   bool prefetches_tiles = false;
 };
 
-/// What one thread works in.
+/// Scratch buffers of one thread.
 template <typename T>
 struct ForwardScratch {
   ForwardScratch(Workspace& ws, const ForwardPlan<T>& plan) {
@@ -105,18 +105,18 @@ struct ForwardScratch {
   }
 
   View<std::int64_t, 1> rows;  ///< the tile's queries, ascending
-  View<T, 3> queries;          ///< (strips, D, kMR), of the tile
-  View<T, 2> scores;           ///< of a group by a key block; then their exponentials
-  View<T, 2> out;              ///< of the tile's queries, not yet divided by the sums
-  View<T, 1> maxima;           ///< of the tile's queries over the keys so far, in units of log2(e)
-  View<T, 2> sums;             ///< of the exponentials, by lane
-  View<T, 2> packing;          ///< rows on their way into packed operands
-  View<T, 1> gate, gated;      ///< one query's gate logits, and its output past the gate
+  View<T, 3> queries;          ///< packed queries of the tile, (strips, D, kMR)
+  View<T, 2> scores;           ///< scores of a band by a key block; then their exponentials
+  View<T, 2> out;              ///< Σ weight · v for each query of the tile, not yet divided by the sum of weights
+  View<T, 1> maxima;           ///< running maxima of the tile's queries, in units of log2(e)
+  View<T, 2> sums;             ///< sums of exponentials by lane, (tile_rows, lanes)
+  View<T, 2> packing;          ///< dense copies of strided rows, before packing
+  View<T, 1> gate, gated;      ///< gate logits of one query, and its gated output
   View<T, 1> rule_row;         ///< a row of bias or mask
-  View<T, 1> dropout_row;      ///< a row of factors
+  View<T, 1> dropout_row;      ///< a row of dropout factors
 };
 
-/// What threads share: K and V packed, for the heads of a batch.
+/// Buffers shared by all threads: packed K and V of one batch of heads.
 template <typename T>
 struct ForwardBuffers {
   ForwardBuffers(Workspace& ws, const ForwardPlan<T>& plan) {
@@ -131,13 +131,13 @@ struct ForwardBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<T, 3> keys;             ///< (packed panels, D, kNR), transposed
-  View<T, 2> values;           ///< (packed panels, their rows); the panels of a block are ColumnPanels together
-  View<PackedHeads, 1> parts;  ///< of the batch
-  /// With a gate threshold: of the queries of each packed tile those that are open, ascending, and how many they are.
+  View<T, 3> keys;    ///< packed k, transposed, (packed panels, D, kNR)
+  View<T, 2> values;  ///< packed v, (packed panels, kNR · Dv_padded); the panels of a block form one ColumnPanels
+  View<PackedHeads, 1> parts;  ///< parts of the current batch: heads of one sequence each
+  /// Under a gate threshold: open queries of each packed tile, ascending, and their number.
   View<std::int64_t, 2> open_rows;
   View<std::int64_t, 1> open_counts;
-  View<std::byte, 2> scratch;  ///< a thread's ForwardScratch
+  View<std::byte, 2> scratch;  ///< (threads, bytes of a ForwardScratch)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

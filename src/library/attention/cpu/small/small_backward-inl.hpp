@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward pass of small heads, its five products on transposed scores (keys by queries); once per Highway target:
+// Computes the backward pass of small heads with five products on transposed scores (keys by queries); once per target:
 //   P = exp(k qᵀ − lse)    dP = v doᵀ    ds = P ∘ (dP − Δ)    dv += P do    dk += ds q    dq = dsᵀ k.
 #if defined(HEADGATE_ATTENTION_SMALL_BACKWARD_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_SMALL_BACKWARD_INL_
@@ -22,10 +22,10 @@ namespace headgate::HWY_NAMESPACE {
 
 using SmallBackwardPlan = SmallHeadsPlan<BackwardProblem>;
 
-/// What one thread works in.
+/// Scratch buffers of one thread.
 template <typename T>
 struct SmallBackwardScratch {
-  static constexpr std::int64_t kScoreStride = kQueryTile + 16;  // a cache line more: rows lie in different sets
+  static constexpr std::int64_t kScoreStride = kQueryTile + 16;  // padded by a cache line: rows map to different sets
 
   SmallBackwardScratch(Workspace& ws, const SmallBackwardPlan& plan) {
     const BackwardProblem& p = plan.p;
@@ -52,15 +52,15 @@ struct SmallBackwardScratch {
     scaled = ws.take<T>("scaled", std::max(D_padded, Dv_padded));
   }
 
-  View<T, 2> keys, values;              ///< rows
-  View<T, 2> query_rows, d_o;           ///< rows of a tile of queries; those of q only where they are not read in place
-  View<T, 2> queries_t, d_o_t;          ///< of a panel, transposed; q times scale · log2 e
-  View<T, 2> probabilities, ds;         ///< keys by the queries of a tile; ds times scale
-  View<T, 2> dk, dv;                    ///< sums over tiles and query heads, where they are not one alone
-  View<T, 2> dq;                        ///< of a register tile's rows
-  View<T, 1> lse, delta;                ///< of a tile's queries: lse in units of log2(e), minus (Δ − dlse)
-  View<T, 1> dy, y, attn, gate, dgate;  ///< one query's
-  View<T, 1> scaled;                    ///< a row of dk or dv before it is rounded
+  View<T, 2> keys, values;       ///< dense rows of k and v
+  View<T, 2> query_rows, d_o;    ///< dense rows of q and do for a tile of queries; q only if it cannot be read in place
+  View<T, 2> queries_t, d_o_t;   ///< q and do of a panel, transposed; q is multiplied by scale · log2 e
+  View<T, 2> probabilities, ds;  ///< P and ds, keys by the queries of a tile; ds is multiplied by scale
+  View<T, 2> dk, dv;             ///< sums over tiles and query heads, if the tensors cannot hold them
+  View<T, 2> dq;                 ///< dq of the rows of one register tile
+  View<T, 1> lse, delta;         ///< for a tile's queries: lse in units of log2(e), and −(Δ − dlse)
+  View<T, 1> dy, y, attn, gate, dgate;  ///< rows of one query
+  View<T, 1> scaled;                    ///< a row of dk or dv, not yet rounded
 };
 
 template <typename T>
@@ -81,14 +81,14 @@ class SmallBackwardWorker {
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(0, sequence_.T);
     if (!seen.empty()) {
-      const std::int64_t filled = seen.end + kRowUnit;  // of a tile, what lies behind the last
+      const std::int64_t filled = seen.end + kRowUnit;  // register tiles read past the last key
       place_rows(scratch_.keys, p_, p_.inputs.k, {}, sequence_, hkv_, seen, filled);
       place_rows(scratch_.values, p_, p_.inputs.v, {}, sequence_, hkv_, seen, filled);
     }
     prefetch_next_head(next);
     dk_ = begin_sums(p_.gradients.dk, scratch_.dk);
     dv_ = begin_sums(p_.gradients.dv, scratch_.dv);
-    if (p_.group == 0) {  // the first tile of queries would overwrite them
+    if (p_.group == 0) {  // otherwise the first tile of queries overwrites the sums
       clear_sums(dk_, key_cols_);
       clear_sums(dv_, value_cols_);
     }
@@ -108,14 +108,14 @@ class SmallBackwardWorker {
 
  private:
   static constexpr std::int64_t kScoreStride = Scratch::kScoreStride;
-  /// Of larger heads what is asked for includes no gradients: they were slower for it
-  /// (docs/design/small-sequences.md).
+  /// Largest size, in bytes, of a next head with prefetched gradients. Prefetching the gradients of larger heads made
+  /// the pass slower (docs/design/small-sequences.md).
   static constexpr std::int64_t kMostAhead_bytes = 192 * 1024;
   using RowsLeft = LeftLayout<kRowStride, 1>;
-  using ScoreLeft = LeftLayout<kScoreStride, 1>;   // rows = keys
-  using ScoreLeftT = LeftLayout<1, kScoreStride>;  // rows = queries
+  using ScoreLeft = LeftLayout<kScoreStride, 1>;   // scores with keys as rows
+  using ScoreLeftT = LeftLayout<1, kScoreStride>;  // scores with queries as rows
 
-  /// Rows of dk or dv that tiles of queries add to.
+  /// Accumulator for rows of dk or dv, to which tiles of queries add.
   struct Sums {
     T* data = nullptr;
     std::int64_t stride = 0;
@@ -123,7 +123,7 @@ class SmallBackwardWorker {
     bool present() const { return data != nullptr; }
   };
 
-  /// Where they lie in the tensor, if they can, else in `own`.
+  /// Returns an accumulator in the tensor if its rows are dense, otherwise in `own`.
   Sums begin_sums(const TensorView& tensor, const View<T, 2>& own) const {
     if (!tensor.present()) return {};
     const HeadRows<void> rows = key_rows(tensor, sequence_, hkv_);
@@ -140,12 +140,13 @@ class SmallBackwardWorker {
     write_rows(key_rows(tensor, sequence_, hkv_), rows, 0, T{1}, scratch_.scaled.data);
   }
 
-  /// Bytes of the operands and gradients of one query head and its keys.
+  /// Returns the bytes of the operands and gradients of one query head and of its keys.
   std::int64_t head_bytes(const Sequence& s) const {
     return std::int64_t{sizeof(T)} * (s.T * (2 * p_.D + 4 * p_.Dv) + s.S * (2 * p_.D + 2 * p_.Dv));
   }
 
-  /// Has the products ask for the rows of the head that this thread is likely to take next.
+  /// Schedules prefetches of the head that this thread is likely to take next, to run during the current head's
+  /// products.
   void prefetch_next_head(const HeadTask& next) {
     ahead_ = {};
     if (next.part == nullptr) return;
@@ -168,18 +169,18 @@ class SmallBackwardWorker {
     ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
   }
 
-  /// do, lse and −(Δ − dlse) of queries i … i + n; writes their dz.
+  /// Computes do, lse and −(Δ − dlse) of queries i … i + n, and writes their dz to dgate.
   void prepare(const QueryRows& from, std::int64_t i, std::int64_t n) const {
     T* HWY_RESTRICT lse = scratch_.lse.data;
     T* HWY_RESTRICT delta = scratch_.delta.data;
     if (from.all_dense<T>()) {
       prepare_rows(p_, from, i, n, scratch_.d_o, lse, delta);
     } else {
-      double sink_part = 0;  // without sinks unused
+      double sink_part = 0;  // unused: the route declines sinks
       for (std::int64_t r = 0; r < n; ++r)
         prepare_row(p_, scratch_, from, i + r, scratch_.d_o.at(r), lse + r, delta + r, &sink_part);
     }
-    // Lanes beyond n: zero operands and lse = ∞, hence P = 0.
+    // Pads lanes beyond n with lse = ∞, so that P = 0 there.
     const std::int64_t padded = round_up(n, kNR<T>);
     std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
     std::fill(delta + n, delta + padded, T{0});
@@ -194,7 +195,8 @@ class SmallBackwardWorker {
     return {scratch_.query_rows.data, kRowStride};
   }
 
-  /// Queries i … i + n of query head h, at most kQueryTile, which are prepared. first: of the key/value head.
+  /// Processes queries i … i + n of query head h, at most kQueryTile, after prepare(). `first` is true for the first
+  /// tile of the key/value head.
   void run_tile(const Visibility& visibility, std::int64_t h, std::int64_t i, std::int64_t n, bool first) {
     const OperandRows<T> q = place_queries(h, i, n);
     for (std::int64_t r = 0; r < n; r += kNR<T>) {
@@ -209,7 +211,7 @@ class SmallBackwardWorker {
     write_query_gradients(visibility, h, i, n);
   }
 
-  /// P and ds of queries r … r + n of the tile, at most kVecs vectors, beside all keys that one of them sees.
+  /// Computes P and ds of queries r … r + n of the tile, at most kVecs vectors, for all keys that any of them sees.
   template <std::int64_t kVecs>
   void score_panel(const Visibility& visibility, const OperandRows<T>& q, std::int64_t i, std::int64_t r,
                    std::int64_t n) {
@@ -231,7 +233,7 @@ class SmallBackwardWorker {
     zero_keys(seen.end, sequence_.S, r, kVecs * kLanes<T>);
   }
 
-  /// P and ds become 0 for keys [begin, end) and `n` queries from r on: register tiles meet some of them.
+  /// Zeroes P and ds for keys [begin, end) and `n` queries from r on, because register tiles read some of these.
   void zero_keys(std::int64_t begin, std::int64_t end, std::int64_t r, std::int64_t n) const {
     for (std::int64_t j = begin; j < end; ++j) {
       std::fill_n(scratch_.probabilities.at(j, r), n, T{0});
@@ -239,9 +241,9 @@ class SmallBackwardWorker {
     }
   }
 
-  /// P = exp2(k qᵀ − lse) of keys j … j + kRows and the queries of the panel that begins with column r. The products
-  /// are those of the forward pass, bit for bit, and lse is subtracted from them as the maximum is there: with scores
-  /// of 100 an f32 product that begins with −lse would put P off by 10⁻⁵.
+  /// Computes P = exp2(k qᵀ − lse) for keys j … j + kRows and the queries of the panel at column r. Products are
+  /// bitwise identical to the forward pass, and lse is subtracted afterwards, like the maximum there. With scores near
+  /// 100, an f32 product that starts at −lse would change P by 10⁻⁵.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void make_probabilities(std::int64_t j, std::int64_t r) const {
     const Tag<T> d;
@@ -264,7 +266,7 @@ class SmallBackwardWorker {
     }
   }
 
-  /// ds = scale · P ∘ (v doᵀ − Δ) of the same.
+  /// Computes ds = scale · P ∘ (v doᵀ − Δ) for the same keys and queries as make_probabilities.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void make_score_gradients(std::int64_t j, std::int64_t r) const {
     const Tag<T> d;
@@ -290,7 +292,7 @@ class SmallBackwardWorker {
     }
   }
 
-  /// P = 0 where queries of a panel do not see keys j … j + rows.
+  /// Sets P = 0 where queries of a panel do not see keys j … j + rows.
   void hide(const Visibility& visibility, std::int64_t j, std::int64_t rows, std::int64_t i, std::int64_t r,
             std::int64_t n) const {
     for (std::int64_t m = 0; m < rows; ++m) {
@@ -302,7 +304,7 @@ class SmallBackwardWorker {
     }
   }
 
-  /// dv += P do, dk += ds q: tiles of keys, each over the tile's queries that see one of them.
+  /// Adds dv += P do and dk += ds q, in register tiles of keys, over the queries that see any key of a register tile.
   void add_key_gradients(const Visibility& visibility, const OperandRows<T>& q, std::int64_t i, std::int64_t n,
                          bool first) const {
     for_row_tiles<3>(0, sequence_.S, [&]<std::int64_t kRows>(std::int64_t j, std::int64_t rows) HWY_ATTR {
@@ -316,8 +318,8 @@ class SmallBackwardWorker {
     });
   }
 
-  /// Rows j … j + rows of `to` = or += left (rows, count) · right (count, cols); both from query `begin` of the tile
-  /// on.
+  /// Computes rows j … j + rows of `to` = or += left (rows, count) · right (count, cols). Both operands start at query
+  /// `begin` of the tile.
   template <std::int64_t kRows>
   HWY_INLINE void add_rows(const Sums& to, const View<T, 2>& left, const OperandRows<T>& right, std::int64_t j,
                            std::int64_t rows, std::int64_t begin, std::int64_t count, std::int64_t cols,
@@ -334,7 +336,7 @@ class SmallBackwardWorker {
     }
   }
 
-  /// dq = dsᵀ k of queries i … i + n, summed by blocks of kBackwardKeys.
+  /// Computes dq = dsᵀ k of queries i … i + n, summed in blocks of kBackwardKeys keys.
   void write_query_gradients(const Visibility& visibility, std::int64_t h, std::int64_t i, std::int64_t n) const {
     if (!p_.gradients.dq.present()) return;
     const HeadRows<void> to = query_rows(p_.gradients.dq, sequence_, h);
@@ -359,12 +361,12 @@ class SmallBackwardWorker {
 
   const BackwardProblem& p_;
   const Scratch scratch_;
-  const std::int64_t key_cols_, value_cols_;  // D and Dv in whole vectors
+  const std::int64_t key_cols_, value_cols_;  // D and Dv, rounded up to vectors
   Sequence sequence_;
   std::int64_t hkv_ = 0;
   Sums dk_, dv_;
-  std::array<RowPrefetch, 10> coming_{};  // rows of the next head
-  mutable PrefetchQueue ahead_;           // their lines
+  std::array<RowPrefetch, 10> coming_{};  // prefetches of the next head's rows
+  mutable PrefetchQueue ahead_;           // issues the prefetches of coming_ during products
 };
 
 }  // namespace headgate::HWY_NAMESPACE

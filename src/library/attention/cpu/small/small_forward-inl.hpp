@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward pass of small heads; included once per Highway target.
+// Computes the forward pass of small heads; included once per Highway target.
 #if defined(HEADGATE_ATTENTION_SMALL_FORWARD_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_SMALL_FORWARD_INL_
 #undef HEADGATE_ATTENTION_SMALL_FORWARD_INL_
@@ -23,7 +23,7 @@ namespace headgate::HWY_NAMESPACE {
 
 using SmallForwardPlan = SmallHeadsPlan<ForwardProblem>;
 
-/// What one thread works in.
+/// Scratch buffers of one thread.
 template <typename T>
 struct SmallForwardScratch {
   SmallForwardScratch(Workspace& ws, const SmallForwardPlan& plan) {
@@ -44,15 +44,15 @@ struct SmallForwardScratch {
     gated = ws.take<T>("gated", Dv_padded);
   }
 
-  View<T, 2> keys, values;            ///< rows; values only where they cannot be read in place
-  View<T, 2> query_rows;              ///< of a panel, where they cannot be read in place
-  View<T, 2> queries;                 ///< of a panel, transposed, times scale · log2 e
-  View<T, 2> scores;                  ///< keys by queries of a panel; then their exponentials
-  View<T, 2> out;                     ///< of a tile of queries
-  View<T, 1> maxima, sums, inverses;  ///< of a panel's queries: of the scores in units of log2(e), of the exponentials
-  View<T, 1> gate, gated;             ///< of one query
-  View<std::int64_t, 2> rows;         ///< the queries of each query head of the group, ascending
-  View<std::int64_t, 1> counts;       ///< how many they are
+  View<T, 2> keys, values;            ///< dense rows of k and v; v only if it cannot be read in place
+  View<T, 2> query_rows;              ///< dense queries of a panel, if they cannot be read in place
+  View<T, 2> queries;                 ///< queries of a panel, transposed, times scale · log2 e
+  View<T, 2> scores;                  ///< scores, keys by queries of a panel; then their exponentials
+  View<T, 2> out;                     ///< output rows of one register tile of queries
+  View<T, 1> maxima, sums, inverses;  ///< for a panel's queries: maxima in units of log2(e), sums, 1 / sums
+  View<T, 1> gate, gated;             ///< gate rows of one query
+  View<std::int64_t, 2> rows;         ///< listed queries of each query head of the group, ascending
+  View<std::int64_t, 1> counts;       ///< number of listed queries of each query head
 };
 
 template <typename T>
@@ -69,7 +69,7 @@ class SmallForwardWorker {
     sequence_ = head.part->sequence;
     const Visibility visibility(p_, sequence_);
     const std::int64_t panels = select_rows(head);
-    // Under a causal mask the last queries cost most: they go first, so that threads end together.
+    // Starts with the last queries, which cost most under a causal mask, so that threads finish together.
     const std::int64_t piece = head.pieces - 1 - head.piece;
     const std::int64_t begin = panels * piece / head.pieces, end = panels * (piece + 1) / head.pieces;
     KeyRange seen{sequence_.S, 0};
@@ -94,8 +94,8 @@ class SmallForwardWorker {
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  /// Lists the queries of each query head of a key/value head, those alone that a gate threshold leaves open. The
-  /// head's first piece writes the outputs of the others. Returns how many panels the listed ones are.
+  /// Lists the queries of each query head of a key/value head. Under a gate threshold, lists only the open ones; the
+  /// head's first piece writes the outputs of the closed ones. Returns the number of panels of listed queries.
   std::int64_t select_rows(const HeadTask& head) const {
     std::int64_t panels = 0;
     for (std::int64_t g = 0; g < p_.group; ++g) {
@@ -120,7 +120,7 @@ class SmallForwardWorker {
     return panels;
   }
 
-  /// visit(g, rows, n) for panels begin … end of the head: n listed queries of query head g of its group.
+  /// Calls visit(g, rows, n) for panels begin … end of the head: n listed queries of query head g of the group.
   template <class Visit>
   void each_panel(std::int64_t begin, std::int64_t end, const Visit& visit) const {
     std::int64_t panel = 0;
@@ -131,7 +131,7 @@ class SmallForwardWorker {
     }
   }
 
-  /// Has the rows of k and v of keys `seen` where the products read them.
+  /// Makes the k and v rows of keys `seen` dense: k in scratch, v in place if possible.
   void place_keys(std::int64_t h, const KeyRange& seen) {
     values_ = {scratch_.values.data, kRowStride};
     if (seen.empty()) return;
@@ -144,7 +144,8 @@ class SmallForwardWorker {
     place_rows(scratch_.values, p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h, seen, seen.end);
   }
 
-  /// Has the products ask for the rows of the head that this thread is likely to take next.
+  /// Schedules prefetches of the head that this thread is likely to take next, to run during the current head's
+  /// products.
   void prefetch_next_head(const HeadTask& next) {
     ahead_ = {};
     if (next.part == nullptr || p_.page > 0) return;
@@ -157,7 +158,7 @@ class SmallForwardWorker {
     ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
   }
 
-  /// The n queries `rows` of q times scale · log2 e, transposed.
+  /// Transposes n queries of q, listed in `rows`, and multiplies them by scale · log2 e.
   template <std::int64_t kVecs>
   void transpose_queries(const HeadRows<const void>& q, const std::int64_t* rows, std::int64_t n) const {
     const auto transpose = [&](const auto& row_at) {
@@ -177,7 +178,7 @@ class SmallForwardWorker {
     transpose([&](std::int64_t r) { return dense_row(q, rows[r], scratch_.query_rows.at(r)); });
   }
 
-  /// The n queries `rows` of query head h, at most kVecs vectors.
+  /// Computes the outputs of n queries of query head h, listed in `rows`; n is at most the lanes of kVecs vectors.
   template <std::int64_t kVecs>
   void run_panel(const Visibility& visibility, const OutputRows<T>& outputs, std::int64_t h, const std::int64_t* rows,
                  std::int64_t n) {
@@ -202,7 +203,7 @@ class SmallForwardWorker {
     outputs.write_lse(rows, n, scratch_.maxima.data, scratch_.sums.data);
   }
 
-  /// −∞ where a query of the panel does not see a key.
+  /// Sets scores to −∞ where a query of the panel does not see a key.
   template <std::int64_t kWidth>
   void hide(const Visibility& visibility, const KeyRange& seen, const std::int64_t* rows, std::int64_t n) const {
     const KeyRange first = visibility.row(rows[0]), last = visibility.row(rows[n - 1]);
@@ -216,19 +217,19 @@ class SmallForwardWorker {
     }
   }
 
-  /// The panel's scores become exp2(s − maximum); maxima, sums and their inverses follow.
+  /// Replaces the panel's scores by exp2(s − maximum), and stores maxima, sums and inverse sums.
   template <std::int64_t kVecs>
   void softmax(std::int64_t h, const KeyRange& seen) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     constexpr std::int64_t kWidth = kVecs * kN;
-    // A sink opens the softmax: its logit is the first maximum.
+    // A sink's logit is the initial maximum of the softmax.
     const auto sink = hn::Set(d, p_.inputs.sinks.present() ? in_log2_units<T>(p_.sink(h)) : kHidden);
     T* HWY_RESTRICT scores = scratch_.scores.data;
     hn::Vec<Tag<T>> max[kVecs], sum[kVecs], shift[kVecs];
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = sink;
     for (std::int64_t x = seen.begin * kWidth; x < seen.end * kWidth; x += kWidth) {
-      // In this order MAXPS passes NaN by; the exponentials tell of it.
+      // This operand order makes MAXPS drop NaN; the exponentials propagate NaN.
       HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Max(hn::Load(d, scores + x + v * kN), max[v]);
     }
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) {
@@ -252,11 +253,11 @@ class SmallForwardWorker {
 
   const ForwardProblem& p_;
   const SmallForwardScratch<T> scratch_;
-  const std::int64_t value_cols_;  // Dv in whole vectors
+  const std::int64_t value_cols_;  // Dv, rounded up to vectors
   Sequence sequence_;
   OperandRows<T> values_;
-  std::array<RowPrefetch, 4> coming_{};  // rows of the next head
-  PrefetchQueue ahead_;                  // their lines
+  std::array<RowPrefetch, 4> coming_{};  // prefetches of the next head's rows
+  PrefetchQueue ahead_;                  // issues the prefetches of coming_ during products
 };
 
 }  // namespace headgate::HWY_NAMESPACE

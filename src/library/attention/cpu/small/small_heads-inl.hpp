@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heads with few queries and few keys: what the forward and the backward pass of those share; once per Highway target.
+// Code common to the forward and the backward pass of heads with few queries and few keys; once per Highway target.
 //
-// All scores of a panel of queries are made at once, transposed: queries lie along the lanes, keys down the rows.
-// Maxima and sums of the softmax are then operations of whole vectors, K is read by broadcasts from rows and needs no
-// transposition, and no running maximum follows from block to block.
+// All scores of a panel of queries are computed at once, transposed: queries lie along the lanes, keys along the rows.
+// Softmax maxima and sums are then whole-vector operations. K is read by broadcasts from rows, without a transposition.
+// No running maximum is carried from block to block.
 #if defined(HEADGATE_ATTENTION_SMALL_HEADS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_SMALL_HEADS_INL_
 #undef HEADGATE_ATTENTION_SMALL_HEADS_INL_
@@ -33,15 +33,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Elements from one row of an operand to the next: a cache line (f64: two) more than the longest, so that rows lie in
-/// different sets. One for all D, as broadcasts ask for strides that are known when this is compiled.
+/// Row stride of operands, in elements: one cache line (f64: two) beyond the longest row, so that rows map to different
+/// cache sets. The stride is the same for all D, because broadcasts need a stride known at compile time.
 inline constexpr std::int64_t kRowStride = kSmallHeadDim + 16;
 
-/// Rows by which register tiles grow: three make kMR.
+/// Unit by which the heights of register tiles grow; three units make kMR rows.
 inline constexpr std::int64_t kRowUnit = kMR / 3;
 
-/// Calls f.operator()<kRows>(r, rows) for tiles of up to kRows rows that cover [begin, end), with few rows left over:
-/// kMR rows, or 1 to kMostUnits (3 or 4) units at the end.
+/// Calls f.operator()<kRows>(r, rows) for tiles of up to kRows rows that cover [begin, end). Tiles have kMR rows. At
+/// the end, tiles of 1 to kMostUnits (3 or 4) units keep the number of unused rows small.
 template <std::int64_t kMostUnits, typename F>
 HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) {
   constexpr std::int64_t kUnit = kRowUnit;
@@ -56,7 +56,7 @@ HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) 
       f.template operator()<4 * kUnit>(r, left);
       return;
     }
-    if (units == 2 || units == 4) {  // four as two and two
+    if (units == 2 || units == 4) {  // splits four into two and two
       const std::int64_t rows = std::min(left, 2 * kUnit);
       f.template operator()<2 * kUnit>(r, rows);
       r += rows;
@@ -68,17 +68,17 @@ HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) 
   }
 }
 
-/// How many tiles for_row_tiles<3> makes of `rows` rows.
+/// Returns the number of tiles that for_row_tiles<3> makes of `rows` rows.
 constexpr std::int64_t row_tiles_of(std::int64_t rows) { return divide_up(rows, kMR); }
-/// How many of the scores of `keys`, for all panels of `queries`.
+/// Returns the number of register tiles for the scores of `keys` keys and all panels of `queries` queries.
 template <typename T>
 std::int64_t score_tiles(std::int64_t queries, std::int64_t keys) {
   const bool one_vector = queries <= kLanes<T>, four_units = divide_up(keys, kRowUnit) % 3 == 1 && keys > kMR;
   return divide_up(queries, kNR<T>) * (row_tiles_of(keys) - (one_vector && four_units ? 1 : 0));
 }
 
-/// Rows m < rows ≤ kRows of c = ab, or c += ab. Layout, a and b as for multiply_add; kRows rows of a are read.
-/// Meanwhile asks for lines of `ahead`.
+/// Computes rows m < rows ≤ kRows of c = or += ab, as kWrite selects, and meanwhile prefetches lines of `ahead`.
+/// Layout, a and b are as in multiply_add. kRows rows of a are read.
 template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
 HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t ldb, std::int64_t K,
                                     T* HWY_RESTRICT c, std::int64_t ldc, std::int64_t rows, PrefetchQueue& ahead) {
@@ -100,7 +100,7 @@ HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRI
   }
 }
 
-/// c (rows, cols) = ab, or c += ab, with all cols, a multiple of the lanes, of b (K, cols).
+/// Computes c (rows, cols) = or += ab for all columns of b (K, cols); cols is a multiple of the lanes.
 template <std::int64_t kRows, class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_row_tiles(const T* a, const T* b, std::int64_t ldb, std::int64_t K, T* c, std::int64_t ldc,
                                    std::int64_t rows, std::int64_t cols, PrefetchQueue& ahead) {
@@ -110,7 +110,7 @@ HWY_INLINE void multiply_row_tiles(const T* a, const T* b, std::int64_t ldb, std
   if (x < cols) multiply_row_tile<kRows, 1, Layout, kWrite>(a, b + x, ldb, K, c + x, ldc, rows, ahead);
 }
 
-/// Rows as an operand of products, `stride` apart; whole vectors may be read of each.
+/// Rows used as an operand of products, with row stride `stride`. Whole vectors may be read from each row.
 template <typename T>
 struct OperandRows {
   const T* data = nullptr;
@@ -118,13 +118,14 @@ struct OperandRows {
   const T* at(std::int64_t r) const { return data + r * stride; }
 };
 
-/// Where rows lie dense, they themselves.
+/// Returns dense rows as an operand, without a copy.
 template <typename Stored>
 OperandRows<Stored> rows_in_place(const HeadRows<const void>& rows) {
   return {static_cast<const Stored*>(rows.data) + rows.start, rows.row_stride};
 }
 
-/// The rows of k or v of a sequence's head, if they lie dense, not in pages and without scales; else null.
+/// Returns the rows of k or v of a sequence's head in place. Returns null if they are not dense, or have pages or
+/// scales.
 template <typename T, typename Stored = T>
 OperandRows<Stored> dense_keys(const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale,
                                const Sequence& s, std::int64_t h) {
@@ -133,14 +134,14 @@ OperandRows<Stored> dense_keys(const Problem& p, const ConstTensorView& tensor, 
   return lie_dense<T, Stored>(rows) ? rows_in_place<Stored>(rows) : OperandRows<Stored>{};
 }
 
-/// to[0 .. n) = a row of whole vectors.
+/// Converts a row of n elements to T; n is rounded up to whole vectors.
 template <typename T, typename Stored>
 HWY_INLINE void widen_row(T* HWY_RESTRICT to, const Stored* HWY_RESTRICT from, std::int64_t n) {
   for (std::int64_t x = 0; x < n; x += kLanes<T>) hn::StoreU(load_as<T>(from + x), Tag<T>(), to + x);
 }
 
-/// Rows [begin, end) of `from` at the same places of `to`, kRowStride apart, with zeros up to whole vectors; then rows
-/// of zeros up to `filled`. dense: the same rows where they lie dense, or null.
+/// Copies rows [begin, end) of `from` to the same rows of `to`, zero-padded to whole vectors, and zeroes further rows
+/// up to `filled`. `dense` is the same rows in place, or null if they are not dense. `to` has row stride kRowStride.
 template <typename T, typename Stored, class Rows>
 void copy_rows(const View<T, 2>& to, const OperandRows<Stored>& dense, const Rows& from, std::int64_t begin,
                std::int64_t end, std::int64_t filled) {
@@ -161,7 +162,7 @@ void copy_rows(const View<T, 2>& to, const OperandRows<Stored>& dense, const Row
   }
 }
 
-/// The rows of k or v of a sequence's head at the same places of `to`, as copy_rows has them.
+/// Copies rows of k or v of a sequence's head to the same rows of `to`, with the padding of copy_rows.
 template <typename T>
 void place_rows(const View<T, 2>& to, const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale,
                 const Sequence& s, std::int64_t h, const KeyRange& rows, std::int64_t filled) {
@@ -173,7 +174,8 @@ void place_rows(const View<T, 2>& to, const Problem& p, const ConstTensorView& t
   copy_rows(to, dense_keys<T>(p, tensor, scale, s, h), from, rows.begin, rows.end, filled);
 }
 
-/// Rows row_at(0) … row_at(n − 1) as the columns of `to` (cols, kVecs · lanes), times `factor`; zeros in the others.
+/// Transposes rows row_at(0) … row_at(n − 1), times `factor`, into columns of `to` (cols, kVecs · lanes). Other columns
+/// are zero.
 template <std::int64_t kVecs, typename T, class RowAt>
 void transpose_panel(T* HWY_RESTRICT to, const RowAt& row_at, std::int64_t n, std::int64_t cols, T factor) {
   constexpr std::int64_t kWidth = kVecs * kLanes<T>;
@@ -183,14 +185,14 @@ void transpose_panel(T* HWY_RESTRICT to, const RowAt& row_at, std::int64_t n, st
   interleave_rows<kWidth>(to, source, n, cols, factor);
 }
 
-/// What a pass over small heads is cut into: one task a key/value head, or several where heads are few and the pass
-/// sums nothing over queries. The bits of a query do not depend on it.
+/// Plans a pass over small heads. Each key/value head is one task. If heads are few and the pass sums nothing over
+/// queries, a head becomes several tasks. The bits of a query's results do not depend on the number of tasks.
 template <class Problem>
 struct SmallHeadsPlan {
   static constexpr bool kCutsHeads = std::is_same_v<Problem, ForwardProblem>;
   static constexpr std::int64_t kTasksPerThread = 3;
 
-  // For HeadBatches.
+  // Members required by HeadBatches.
   static constexpr std::int64_t tile_rows = kSmallHeadRows, kBlock = kSmallHeadRows, kPanel = kSmallHeadRows;
   static constexpr bool whole_heads = true;
   static double head_bytes(const PackedHeads& /*part*/) { return 1.0; }
@@ -209,13 +211,13 @@ struct SmallHeadsPlan {
 
   const Problem& p;
   WorkList list;
-  Sequence longest;  ///< the largest T and S of a listed sequence
+  Sequence longest;  ///< the largest number of queries and largest number of keys of any listed sequence
   HeadTotals most;
-  std::int64_t pieces = 1;  ///< of a head
+  std::int64_t pieces = 1;  ///< tasks per head
   int threads = 1;
 };
 
-/// What threads share: the parts of a batch, and the memory of each thread's Scratch.
+/// Buffers shared by all threads: the parts of a batch, and the memory of each thread's Scratch.
 template <class Plan, class Scratch>
 struct SmallHeadsBuffers {
   SmallHeadsBuffers(Workspace& ws, const Plan& plan) {
@@ -226,8 +228,8 @@ struct SmallHeadsBuffers {
   View<std::byte, 2> scratch;
 };
 
-/// A pass over small heads whose workers, one a thread, compute heads: Worker(plan, scratch memory), run_head(head,
-/// next). Scratch: what a worker works in.
+/// Runs a pass over small heads with one worker per thread, constructed as Worker(plan, scratch memory). A worker
+/// computes a head by run_head(head, next). Scratch is the type of a worker's buffers.
 template <class Worker, class Plan, class Scratch>
 void run_small_heads(const Plan& plan, const SmallHeadsBuffers<Plan, Scratch>& shared) {
   PackedHeads* const parts = shared.parts.data;

@@ -5,7 +5,7 @@
 
 namespace headgate {
 
-/// The most queries, and keys, of a sequence whose heads are small, and the most features of a head.
+/// Limits of small heads: the most queries or keys of a sequence, and the most features of a head.
 inline constexpr std::int64_t kSmallHeadRows = 256;
 inline constexpr std::int64_t kSmallHeadDim = 256;
 

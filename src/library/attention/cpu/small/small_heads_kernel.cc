@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Both passes over heads with few queries and few keys.
+// Computes the forward and the backward pass of heads with few queries and few keys.
 
 #include "library/attention/cpu/kernels.hpp"
 #include "library/core/dispatch.hpp"
@@ -8,7 +8,7 @@
 #define HWY_TARGET_INCLUDE "library/attention/cpu/small/small_heads_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/attention/cpu/small/small_backward-inl.hpp"
 #include "library/attention/cpu/small/small_forward-inl.hpp"
 

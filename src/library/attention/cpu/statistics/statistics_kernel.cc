@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of attention weights: one product q kᵀ, whose scores become exponents s − lse and are used up while they
-// lie in cache. Sums over queries take in tiles in a fixed order.
+// Computes statistics of attention weights from one product q kᵀ. Scores become exponents s − lse and are used while
+// they are in cache. Tiles add to sums over queries in a fixed order.
 //
-// Scores are summed as in the forward pass, and lse is subtracted from the sums: a row that gives all its weight to one
-// key has P = 1, however large its scores. No exponent is above 0, so that roundings of large scores leave weights in
-// [0, 1].
+// Scores are summed as in the forward pass, and lse is subtracted afterwards. A row with all its weight on one key
+// therefore has P = 1, however large its scores. Exponents are at most 0, so that rounding of large scores keeps
+// weights in [0, 1].
 
 #include <algorithm>
 #include <array>
@@ -27,7 +27,7 @@
 #define HWY_TARGET_INCLUDE "library/attention/cpu/statistics/statistics_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/attention/cpu/common/gate_rows-inl.hpp"
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
@@ -37,7 +37,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// x (n, rounded up to vectors) = exp2(x).
+/// Computes x = exp2(x) for n elements, rounded up to whole vectors.
 template <typename T>
 HWY_NOINLINE void exponentials_in_place(T* HWY_RESTRICT x, std::int64_t n) {
   const Tag<T> d;
@@ -50,7 +50,7 @@ HWY_INLINE double sum_of_lanes(const T* lanes) {
   return static_cast<double>(hn::GetLane(hn::SumOfLanes(d, hn::Load(d, lanes))));
 }
 
-/// One thread's part of a call.
+/// Computes one thread's share of a call.
 template <typename T>
 class StatisticsWorker {
  public:
@@ -70,7 +70,7 @@ class StatisticsWorker {
       lane_before_[lane] = static_cast<Index>(std::max<std::int64_t>(lane - 1, 0));
   }
 
-  /// Packs a block of key/value head h of the part, as far as it is looked at.
+  /// Packs the keys of a block of key/value head h that any query visits.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     if (sequence.T == 0) return;
@@ -83,7 +83,7 @@ class StatisticsWorker {
     pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, scratch_.packing);
   }
 
-  /// Packs the chosen keys; zeros for those that the sequence does not have.
+  /// Packs the chosen keys; keys beyond the sequence's length become zeros.
   void pack_chosen(const PackedHeads& part, std::int64_t h) const {
     const KeyRows rows = rows_of_keys(p_, part.sequence, h);
     const View<T, 3> chosen = packed_chosen(part, h);
@@ -105,7 +105,7 @@ class StatisticsWorker {
     }
   }
 
-  /// The `turn`-th query tile of query head h of the part: the last queries come first.
+  /// Processes one query tile of query head h. Turn 0 is the tile with the last queries.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t turn) {
     begin_head(part, h);
     first_ = (part.tiles - 1 - turn) * kTile;
@@ -124,7 +124,7 @@ class StatisticsWorker {
     if (plan_.sums) add_sums(part, turn, seen);
   }
 
-  /// Weights of the chosen queries strip · kMR …, of query head h of the part, as far as its sequence has them.
+  /// Writes the weights of the chosen queries strip · kMR … of query head h, if the part's sequence has these queries.
   void run_rows(const PackedHeads& part, std::int64_t h, std::int64_t strip) {
     begin_head(part, h);
     const std::int64_t end = std::min((strip + 1) * kMR, p_.selection.queries.shape[3]);
@@ -136,7 +136,7 @@ class StatisticsWorker {
     if (rows.count > 0) write_rows(rows);
   }
 
-  /// What was summed over the queries of query head h of the part.
+  /// Writes the results that are summed over the queries of query head h of the part.
   void write_sums(const PackedHeads& part, std::int64_t h) const {
     const Sequence& sequence = part.sequence;
     const std::int64_t head = packed_query_head(part, h);
@@ -168,10 +168,10 @@ class StatisticsWorker {
 
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
-  /// An exponent whose power of two is 0 (exp2_fast).
+  /// Exponent at which exp2_fast returns exactly 0.
   static constexpr T kZeroPower = sizeof(T) == 4 ? T{-127} : T{-1023};
 
-  /// Queries of a sequence in a strip, and the rows of the output that they go to.
+  /// Chosen queries of a sequence, at most kMR, and the output rows in which their weights are stored.
   struct ChosenRows {
     std::int64_t count = 0;
     std::array<std::int64_t, kMR> query, row;
@@ -181,14 +181,14 @@ class StatisticsWorker {
     }
   };
 
-  /// Rows r … r + rows of the tile, at most kMR, beside the key block that begins with key j0.
+  /// Query rows r … r + rows of the tile, at most kMR, paired with the key block that begins at key j0.
   struct Strip {
     std::int64_t r = 0, rows = 0, j0 = 0;
     const T* queries = nullptr;  // (D, kMR)
     const T* start = nullptr;    // (rows)
     T* scores = nullptr;         // (kMR, kScoreStride)
-    StripColumns at;             // the block's keys that the rows visit
-    bool is_first = false;       // of the blocks that its rows see, and top keys are looked for
+    StripColumns at;             // columns of the block that the rows visit
+    bool is_first = false;       // true for the first block that the rows see, if top keys are requested
   };
 
   void begin_head(const PackedHeads& part, std::int64_t h) {
@@ -202,27 +202,28 @@ class StatisticsWorker {
     return shared_.chosen[part.first_head + h - part.h0];
   }
 
-  /// The number of query head h of the part among all that are packed.
+  /// Converts query head h of a part to its index among all query heads that are packed.
   std::int64_t packed_query_head(const PackedHeads& part, std::int64_t h) const {
     return (part.first_head - part.h0) * p_.group + h;
   }
 
-  /// Whether means are over query i: at the first key of a causal mask it sees itself alone.
+  /// Returns true if means include query i. Under a causal mask, a query at the first key sees only itself and is
+  /// excluded.
   bool counts(const Sequence& sequence, std::int64_t i) const { return !p_.causal || sequence.first_position + i != 0; }
 
-  /// What the part's keys receive of query head h.
+  /// Returns the sums of the weights that query head h gives to the part's keys.
   View<double, 2> head_mass(const PackedHeads& part, std::int64_t h) const {
     const std::int64_t first = part.panel_of(h / p_.group) * p_.group + h % p_.group * part.panels;
     return shared_.mass.range(0, first, part.panels);
   }
 
-  /// Key of the c-th chosen column.
+  /// Returns the key of chosen column c.
   std::int64_t chosen_key(std::int64_t c) const {
     if (plan_.first && c == 0) return 0;
     return load_index(p_.selection.keys, plan_.first ? c - 1 : c);
   }
 
-  /// Keys of the window, of queries [i0, i1).
+  /// Returns the keys within selection.window of any of the queries [i0, i1).
   KeyRange window(const Sequence& sequence, std::int64_t i0, std::int64_t i1) const {
     const std::int64_t reach = std::min(p_.selection.window, 3 * kMaxQueryOffset);
     const std::int64_t at = sequence.first_position;
@@ -230,7 +231,7 @@ class StatisticsWorker {
             std::clamp<std::int64_t>(at + i1 - 1 + reach + 1, 0, sequence.S)};
   }
 
-  /// Keys whose scores queries [i0, i1) need, beside the chosen ones.
+  /// Returns the keys for which queries [i0, i1) need scores, apart from the chosen keys.
   KeyRange visited(const Visibility& visibility, const Sequence& sequence, std::int64_t i0, std::int64_t i1) const {
     if (!plan_.scan && !plan_.window) return {};
     const KeyRange seen = visibility.rows(i0, i1);
@@ -262,9 +263,9 @@ class StatisticsWorker {
     }
   }
 
-  /// −lse in units of log2(e). At −∞ no row has weights, whatever its lse: adding to it leaves it so.
+  /// Returns −lse in units of log2(e). If lse is infinite, returns −∞, which makes all weights of the row 0.
   static T start_of(double lse) { return std::isinf(lse) ? kHidden : in_log2_units<T>(-lse); }
-  /// The exponent of a weight, whose score less lse is x: at most 0, NaN for NaN.
+  /// Returns the exponent of a weight from x = score − lse: at most 0, and NaN for NaN.
   static T exponent(T x) { return x > T{0} ? T{0} : x; }
 
   Strip place_strip(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t band,
@@ -282,8 +283,8 @@ class StatisticsWorker {
     return s;
   }
 
-  /// Rows [r, end) of the tile against one key block. Their strips take turns at each panel, which is in L1 for all but
-  /// the first.
+  /// Processes rows [r, end) of the tile against one key block. The strips take turns at each panel, so that all strips
+  /// but the first find the panel in L1.
   void visit(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t end) const {
     Strip strips[Plan::kBandRows / kMR];
     std::int64_t count = 0, c0 = kBlock, c1 = 0;
@@ -324,7 +325,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Panel c of the strip's scores: less lse where no rule comes after.
+  /// Computes panel c of the strip's scores. Without score rules, also subtracts lse.
   void product(const Strip& s, std::int64_t c) const {
     const T* keys = head_keys_.at((s.j0 + c) / kNR<T>);
     if (plan_.rules.any()) {
@@ -342,7 +343,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Score rules, and `start`, on what query i sees of columns [c0, c1) of its row of scores.
+  /// Applies the score rules and adds `start`, for the keys in columns [c0, c1) that query i sees.
   void apply_rules(const Visibility& visibility, std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1,
                    T start, T* row) const {
     const KeyRange seen = visibility.columns(i, j0, c0, c1);
@@ -352,7 +353,7 @@ class StatisticsWorker {
     for (std::int64_t c = seen.begin; c < seen.end; ++c) row[c] = exponent(row[c] + start);
   }
 
-  /// −∞ in columns [c0, c1) that a row does not see.
+  /// Sets hidden keys in columns [c0, c1) to −∞.
   void hide(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
       const KeyRange seen = visibility.columns(first_ + s.r + m, s.j0, c0, c1);
@@ -362,7 +363,8 @@ class StatisticsWorker {
     }
   }
 
-  /// Takes panel c of the strip into the figures of its rows. `band`: the row of the tile where the band begins.
+  /// Adds panel c of the strip to the statistics of the strip's rows. `band` is the first row of the band within the
+  /// tile.
   void take(const Strip& s, std::int64_t c, std::int64_t band) const {
     if (plan_.exponentials) {
       take_scores<true>(s, c, block_entropies_ + (s.r - band) * kLanes<T>);
@@ -391,7 +393,7 @@ class StatisticsWorker {
         if (!hn::AllFalse(d, hn::Gt(larger, bar))) take_top(s.r + m, row, s.j0 + c, bar);
       }
       if constexpr (kExponentials) {
-        // Finite, so that 0 · x is 0 where a key is hidden.
+        // Makes exponents finite, so that 0 · x is 0 for hidden keys.
         x0 = at_least(d, kZeroPower, x0);
         x1 = at_least(d, kZeroPower, x1);
         const auto p0 = exp2_fast(d, x0);
@@ -410,9 +412,8 @@ class StatisticsWorker {
     }
   }
 
-  /// Takes keys j … of a panel into row r's top ones, in ascending order, so that of equal scores the first stays
-  /// ahead.
-  /// None below the bar are among them.
+  /// Inserts keys j … of a panel into the top keys of row r. Keys are inserted in ascending order, so that the first of
+  /// equal scores ranks first. Keys with scores below the bar are skipped.
   HWY_NOINLINE void take_top(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> bar) const {
     const Tag<T> d;
     const hn::RebindToSigned<Tag<T>> di;
@@ -427,7 +428,8 @@ class StatisticsWorker {
       const std::int64_t c = __builtin_ctzll(candidates);
       const auto score = hn::Set(d, x[c]);
       const auto key = hn::Set(di, static_cast<Index>(j + c));
-      // Each place keeps what it has where that is no less, else takes the place before, or the new key where that is.
+      // Each entry stays unless the new score is larger. Otherwise the preceding entry replaces it, or the new key if
+      // the preceding score is at least the new one.
       T last_score = std::numeric_limits<T>::infinity();
       Index last_key = -1;
       for (std::int64_t at = 0; at < scratch_.top_scores.shape[1]; at += kN) {
@@ -448,7 +450,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Bit l: lane l of x is not below the bar.
+  /// Returns a bit mask: bit l is set if lane l of x is at least the bar.
   static HWY_INLINE std::uint64_t lanes_from(hn::Vec<Tag<T>> x, hn::Vec<Tag<T>> bar) {
     std::uint8_t bytes[8] = {};
     hn::StoreMaskBits(Tag<T>(), hn::Ge(x, bar), bytes);
@@ -457,15 +459,15 @@ class StatisticsWorker {
     return bits & ((std::uint64_t{1} << kLanes<T>)-1);
   }
 
-  /// The first block that the strip's rows see, once its maxima by lane are known: as many keys as there are lanes
-  /// reach them, so that none below the K-th of them is among the top ones.
+  /// Inserts the top keys of the first block that the strip's rows see. The K-th largest of the maxima by lane serves
+  /// as the bar: at least K keys reach it, so that no key below is a top key.
   HWY_NOINLINE void take_first_block(const Strip& s) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     for (std::int64_t m = 0; m < s.rows; ++m) {
       const T* maxima = scratch_.maxima.at(s.r + m);
       const auto lanes = hn::Load(d, maxima);
-      auto larger = hn::Zero(d);  // how many maxima are larger
+      auto larger = hn::Zero(d);  // number of larger maxima
       for (std::int64_t l = 0; l < kN; ++l) {
         larger = hn::Add(larger, hn::IfThenElseZero(hn::Gt(hn::Set(d, maxima[l]), lanes), hn::Set(d, T{1})));
       }
@@ -502,12 +504,12 @@ class StatisticsWorker {
     }
   }
 
-  /// Weights of the chosen keys, for the tile's queries.
+  /// Computes the weights of the chosen keys for the tile's queries.
   void weigh_chosen(const Visibility& visibility) const {
     const HeadRows<void> to = query_rows(out_.key_weights, sequence_, h_);
     for (std::int64_t c = 0; c < plan_.chosen_keys; c += kNR<T>) {
       const std::int64_t count = std::min(kNR<T>, plan_.chosen_keys - c);
-      const std::int64_t lead = plan_.first && c == 0 ? 1 : 0;  // columns before those of listed keys
+      const std::int64_t lead = plan_.first && c == 0 ? 1 : 0;  // columns before the listed keys
       for (std::int64_t r = 0; r < count_; r += kMR) {
         const std::int64_t rows = std::min(kMR, count_ - r);
         multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(rows, kNV, scratch_.queries.at(r / kMR),
@@ -530,7 +532,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Row r of the products with chosen keys c … becomes scores less lse, −∞ where hidden.
+  /// Converts the products of row r with chosen keys c … to scores minus lse, with −∞ for hidden keys.
   void chosen_scores(const Visibility& visibility, std::int64_t r, std::int64_t c, std::int64_t count, T* row) const {
     const std::int64_t i = first_ + r;
     const KeyRange seen = visibility.row(i);
@@ -545,7 +547,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Writes the figures of the tile's queries. Sums those of the queries over which means are taken.
+  /// Writes the figures of the tile's queries, and sums the figures of the queries that means include.
   void finish_rows() const {
     for (std::int64_t r = 0; r < count_; ++r) {
       const std::array<double, kRowFigures> figures = figures_of(r);
@@ -579,14 +581,14 @@ class StatisticsWorker {
     return figures;
   }
 
-  /// −p log p of the sink's weight.
+  /// Returns −p log p for the sink's weight p.
   double sink_entropy(double lse) const {
     if (!p_.inputs.sinks.present()) return 0.0;
     const double x = p_.sink(h_) - lse;
     return x == -std::numeric_limits<double>::infinity() ? 0.0 : -std::exp(x) * x;
   }
 
-  /// Mean over its features of g(z) of query i.
+  /// Returns the mean of g(z) over the gate's features for query i.
   double mean_gate(std::int64_t i) const {
     const HeadRows<const void> logits = query_rows(p_.inputs.gate, sequence_, h_);
     const T* z = gate_logits(logits, i, logits.cols, scratch_.gate.data);
@@ -616,7 +618,7 @@ class StatisticsWorker {
     store_row(query_rows(out_.topk_weight, sequence_, h_), scores, i, 0, plan_.top_keys);
   }
 
-  /// Adds the tile's sums to the head's, when those of the tiles before have been added.
+  /// Adds the tile's sums to the sums of the head, after the tiles with earlier turns.
   void add_sums(const PackedHeads& part, std::int64_t turn, const KeyRange& seen) const {
     const std::int64_t head = packed_query_head(part, h_);
     const Turnstile turnstile(shared_.turns(head));
@@ -675,7 +677,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Zeros in columns [begin, end) of a row.
+  /// Writes zeros to columns [begin, end) of a row.
   void clear_columns(const HeadRows<void>& to, std::int64_t row, std::int64_t begin, std::int64_t end) const {
     if (begin >= end) return;
     std::fill_n(scratch_.scores.data, std::min(kBlock, end - begin), T{0});
@@ -692,18 +694,18 @@ class StatisticsWorker {
   Sequence sequence_;
   std::int64_t h_ = 0, first_ = 0, count_ = 0;
   View<T, 3> head_keys_, head_chosen_;                                // (panels, D, kNR)
-  mutable bool begun_[kTile / kMR] = {};                              // whether a strip has seen a block
-  HWY_ALIGN Index lane_before_[kLanes<T>];                            // of lane 0, itself
-  HWY_ALIGN mutable T block_entropies_[Plan::kBandRows * kLanes<T>];  ///< of the band and block at hand, by lane
+  mutable bool begun_[kTile / kMR] = {};                              // true if a strip has visited a block
+  HWY_ALIGN Index lane_before_[kLanes<T>];                            // index of the preceding lane; lane 0 has itself
+  HWY_ALIGN mutable T block_entropies_[Plan::kBandRows * kLanes<T>];  ///< entropies of one band and block, by lane
 };
 
-/// The work of a thread on a batch of heads whose keys are packed together.
+/// Performs one thread's work on a batch of heads with keys that are packed together.
 template <typename T>
 void compute_batch(const Team& team, StatisticsWorker<T>& worker, const StatisticsPlan<T>& plan,
                    const PackedHeads* parts, const HeadTotals& batch, std::atomic<std::int64_t>& next_tile,
                    Cancellation& cancellation) {
   const StatisticsProblem& p = plan.p;
-  // visit(part, query head) for the n-th query head of the batch.
+  // Calls visit(part, query head) for query head n of the batch.
   const auto with_query_head = [&](std::int64_t n, const auto& visit) {
     const HeadTask head = head_task_of(parts, batch, n / p.group);
     visit(*head.part, head.h * p.group + n % p.group);
@@ -713,8 +715,10 @@ void compute_batch(const Team& team, StatisticsWorker<T>& worker, const Statisti
     with_query_head(n, [&](const PackedHeads& part, std::int64_t h) { worker.clear_sums(part, h); });
   });
   if (plan.packs_keys) {
-    for_key_blocks(team, parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t h, std::int64_t block) {
-      worker.pack_block(part, h, block);
+    team.in_turn_on(batch.blocks, [&](std::int64_t n) {
+      if (cancellation.requested()) return;
+      const BlockTask task = block_task_of(parts, batch, n);
+      worker.pack_block(*task.part, task.h, task.block);
     });
   }
   team.in_turn(plan.chosen_keys > 0 ? batch.heads : 0, [&](std::int64_t n) {
@@ -726,11 +730,10 @@ void compute_batch(const Team& team, StatisticsWorker<T>& worker, const Statisti
     with_query_head(n / plan.row_strips,
                     [&](const PackedHeads& part, std::int64_t h) { worker.run_rows(part, h, n % plan.row_strips); });
   });
-  // A head's tiles begin in the order of their turns (Turnstile), the longest rows of a causal mask first.
+  // Starts a head's tiles in the order of their turns (Turnstile), which begin with the longest rows of a causal mask.
   for_each_in_order(next_tile, plan.by_tile ? batch.tiles : 0, cancellation, [&](std::int64_t n) {
-    with_query_tile(parts, batch, n, [&](const PackedHeads& part, std::int64_t head, std::int64_t turn) {
-      worker.run_tile(part, part.h0 * p.group + head, turn);
-    });
+    const TileTask task = tile_task_of(parts, batch, p.group, n);
+    worker.run_tile(*task.part, task.h * p.group + task.g, task.tile);
   });
   team.wait();
   if (plan.sums) {

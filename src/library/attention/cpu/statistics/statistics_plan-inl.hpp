@@ -23,13 +23,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Tiles, blocks and groups are those of the forward pass.
+/// Plans a statistics call with the tiles, blocks and bands of the forward pass.
 template <typename T>
 struct StatisticsPlan {
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
-  static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
+  static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line: rows map to different cache sets
   static constexpr std::int64_t kBandRows = 48;
   static constexpr std::int64_t tile_rows = kTile;
   static constexpr bool whole_heads = false;
@@ -63,8 +63,8 @@ struct StatisticsPlan {
         std::max(by_tile ? most.tiles : 0, most.heads * p.group * row_strips), 1, p.context.threads));
   }
 
-  /// What is packed for a key/value head. A double, as the sizes of tensors that lie nowhere in full (stride 0) can
-  /// multiply beyond 64 bits.
+  /// Returns the bytes packed per key/value head, as a double: sizes of broadcast tensors (stride 0) can overflow
+  /// int64.
   double head_bytes(const PackedHeads& part) const {
     const auto keys = static_cast<double>(part.panels * kPanel);
     const double packed = (packs_keys ? keys : 0.0) + static_cast<double>(round_up(chosen_keys, kPanel));
@@ -75,29 +75,29 @@ struct StatisticsPlan {
   const StatisticsProblem& p;
   WorkList list;
   ScoreRules<T> rules;
-  bool by_tile = false;             ///< figures of queries, or sums of them, are asked for
-  bool scan = false;                ///< all scores are looked at
-  bool exponentials = false;        ///< and all exponentials made
-  bool window = false;              ///< the exponentials of a window are added up
-  bool first = false;               ///< key 0 leads the chosen keys
-  bool sums = false;                ///< something is summed over queries
-  bool packs_keys = false;          ///< all keys, not the chosen alone
-  std::int64_t listed_keys = 0;     ///< of the selection
-  std::int64_t chosen_keys = 0;     ///< whose weights are computed by themselves: key 0 and those of the selection
-  std::int64_t top_keys = 0;        ///< K
-  std::int64_t row_strips = 0;      ///< of kMR chosen queries
-  std::int64_t longest_panels = 0;  ///< of the longest sequence's keys
-  HeadTotals most;                  ///< what is packed at a time
+  bool by_tile = false;             ///< true if statistics of single queries, or their sums, are requested
+  bool scan = false;                ///< true if all scores are needed
+  bool exponentials = false;        ///< true if all exponentials are needed
+  bool window = false;              ///< true if the exponentials in a window are summed
+  bool first = false;               ///< true if key 0 precedes the listed keys
+  bool sums = false;                ///< true if any output is a sum over queries
+  bool packs_keys = false;          ///< true if all keys are packed, not only the chosen ones
+  std::int64_t listed_keys = 0;     ///< number of keys listed in the selection
+  std::int64_t chosen_keys = 0;     ///< number of keys weighed separately: key 0 if `first`, and the listed keys
+  std::int64_t top_keys = 0;        ///< number of top keys, K
+  std::int64_t row_strips = 0;      ///< number of strips of kMR chosen queries
+  std::int64_t longest_panels = 0;  ///< panels of the longest sequence's keys
+  HeadTotals most;                  ///< totals for which packed buffers are allocated
   int threads = 1;
 
  private:
-  static constexpr std::int64_t kSumsOfHead = std::int64_t{kRowFigures} + 1;  // and the turn
+  static constexpr std::int64_t kSumsOfHead = std::int64_t{kRowFigures} + 1;  // plus one for the turn
 };
 
-/// What one thread works in.
+/// Scratch buffers of one thread.
 template <typename T>
 struct StatisticsScratch {
-  /// As wide as T, so that keys move with their scores.
+  /// Integer as wide as T, so that keys can be moved in vectors together with their scores.
   using Index = hn::TFromD<hn::RebindToSigned<Tag<T>>>;
 
   StatisticsScratch(Workspace& ws, const StatisticsPlan<T>& plan) {
@@ -129,25 +129,25 @@ struct StatisticsScratch {
     }
   }
 
-  View<T, 3> queries;            ///< (strips, D, kMR), of the tile
-  View<T, 2> scores;             ///< of a group by a key block, less lse
-  View<double, 1> lse;           ///< of the tile's queries
-  View<T, 1> start;              ///< −lse in units of log2(e); −∞ where no key has a weight
-  View<T, 2> maxima;             ///< of the scores less lse, by lane
+  View<T, 3> queries;            ///< packed queries of the tile, (strips, D, kMR)
+  View<T, 2> scores;             ///< scores of a band by a key block, minus lse
+  View<double, 1> lse;           ///< log-sum-exp of the tile's queries
+  View<T, 1> start;              ///< −lse in units of log2(e); −∞ if no key has a weight
+  View<T, 2> maxima;             ///< maxima of scores minus lse, by lane
   View<T, 2> entropies;          ///< Σ p log2 p, by lane
-  View<T, 2> in_window;          ///< Σ p, by lane
+  View<T, 2> in_window;          ///< Σ p over the window, by lane
   View<double, 1> first;         ///< weight on key 0
-  View<T, 2> packing;            ///< rows on their way into packed operands
-  View<double, 1> figure_sums;   ///< over the tile's queries
-  View<double, 1> key_sums;      ///< likewise, of the listed keys
-  View<T, 1> mass;               ///< likewise, of all keys that the tile sees
-  View<T, 2> top_scores;         ///< less lse, largest first
-  View<Index, 2> top_keys;       ///< whose they are, or −1
+  View<T, 2> packing;            ///< dense copies of strided rows, before packing
+  View<double, 1> figure_sums;   ///< figures summed over the tile's queries
+  View<double, 1> key_sums;      ///< weights of the listed keys, summed over the tile's queries
+  View<T, 1> mass;               ///< weights of all keys that the tile sees, summed over its queries
+  View<T, 2> top_scores;         ///< top scores minus lse, largest first
+  View<Index, 2> top_keys;       ///< keys of top_scores; −1 for none
   View<T, 1> rule_row;           ///< a row of bias or mask
-  View<T, 1> gate, ones, gated;  ///< one query's gate logits, 1, and gates
+  View<T, 1> gate, ones, gated;  ///< gate logits of one query, ones, and gate values
 };
 
-/// What threads share, for the heads of a batch.
+/// Buffers shared by all threads, for one batch of heads.
 template <typename T>
 struct StatisticsBuffers {
   StatisticsBuffers(Workspace& ws, const StatisticsPlan<T>& plan) {
@@ -166,14 +166,14 @@ struct StatisticsBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<PackedHeads, 1> parts;   ///< of the batch
+  View<PackedHeads, 1> parts;   ///< parts of the current batch: heads of one sequence each
   View<T, 3> keys;              ///< (packed panels, D, kNR), transposed
-  View<T, 4> chosen;            ///< (packed heads, panels, D, kNR), transposed: the chosen keys in their order
-  View<double, 2> figure_sums;  ///< (packed query heads, kRowFigures), over queries
-  View<double, 2> key_sums;     ///< (packed query heads, listed keys), over queries
-  View<double, 2> mass;         ///< (packed panels · group, kNR), over queries; a query head's panels lie together
-  View<std::int64_t, 1> turns;  ///< a Turnstile for each packed query head's sums
-  View<std::byte, 2> scratch;   ///< a thread's StatisticsScratch
+  View<T, 4> chosen;            ///< chosen keys in order, transposed, (packed heads, panels, D, kNR)
+  View<double, 2> figure_sums;  ///< figures summed over queries, (packed query heads, kRowFigures)
+  View<double, 2> key_sums;     ///< weights summed over queries, (packed query heads, listed keys)
+  View<double, 2> mass;         ///< key weights summed over queries, (packed panels · group, kNR), by query head
+  View<std::int64_t, 1> turns;  ///< next turn of each packed query head's sums (Turnstile)
+  View<std::byte, 2> scratch;   ///< (threads, bytes of a StatisticsScratch)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of bf16 numbers with f32 sums, and the operands they take; for the target AVX-512 alone.
+// Multiplies bf16 matrices with f32 sums, and packs their operands (AVX-512 only).
 #if defined(HEADGATE_ATTENTION_NATIVE16_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_NATIVE16_INL_
 #undef HEADGATE_ATTENTION_NATIVE16_INL_
@@ -21,7 +21,7 @@
 #include "library/core/convert.hpp"
 
 #undef HEADGATE_TILES_ATTR
-/// As HEADGATE_DOTS_ATTR, for AMX.
+/// Function attribute for code that uses AMX and AVX-512 BF16.
 #define HEADGATE_TILES_ATTR __attribute__((target(HWY_TARGET_STR ",avx512bf16,amx-tile,amx-bf16")))
 
 #if HWY_TARGET == HWY_AVX3
@@ -29,32 +29,33 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 // Operands of a product c = a b with f32 c (m,n) and bf16 a (m,k), b (k,n):
-//   a  rows of k, at any distance from each other;
+//   a  rows of k elements, with any row stride;
 //   b  "pairs": panels of 16 columns, each (k/2, 16, 2): element (x,y) of a panel is [x/2][y][x % 2].
-// k is a multiple of 32, zeros where there is no more; m and n are multiples of 16.
+// k is zero-padded to a multiple of 32; m and n are multiples of 16.
 
-/// Sides of a tile of c, and the length of k, that one instruction of AMX takes.
+/// Rows and columns of c, and length of k, that one AMX instruction processes.
 inline constexpr std::int64_t kTileRows = 16, kTileCols = 16, kTileDepth = 32;
-/// Sides of the square of c that a product works on at a time: four tiles share two of a and two of b.
+/// Side of the square of c that a product computes at a time: four tiles of c share two tiles of a and two of b.
 inline constexpr std::int64_t kSquare = 32;
 
 constexpr std::int64_t whole_squares(std::int64_t n) { return round_up(n, kSquare); }
 
-/// Operand b.
+/// Right operand b of a bf16 product, in panels of 16 columns.
 struct PairPanels {
   BFloat16* data;
   std::int64_t panel_stride;  ///< elements from one panel to the next
 
-  /// Row x, even, of panel n.
+  /// Returns row x of panel n; x is even.
   BFloat16* at(std::int64_t n, std::int64_t x) const { return data + n * panel_stride + x * kTileCols; }
-  /// From there on.
+  /// Returns the panels from row x of panel n on; x is even.
   PairPanels from(std::int64_t n, std::int64_t x) const { return {at(n, x), panel_stride}; }
 };
 
-/// What a product of squares writes: c = ab or c += ab.
+/// Selects how a product of squares writes c: c = ab or c += ab.
 enum class SquareWrite { overwrite, accumulate };
 
-/// AMX. An object of it in the thread that multiplies sets up the tiles, and gives them back as they were.
+/// Multiplies bf16 squares with AMX. The constructor configures the tiles of the thread that multiplies, and the
+/// destructor restores the thread's previous AMX configuration.
 class Tiles {
  public:
   static constexpr Native16Unit kUnit = Native16Unit::tiles;
@@ -81,7 +82,7 @@ class Tiles {
     }
   }
 
-  /// Square c (row stride ldc) = or += a (32 rows at distance lda) · b, `depth` long.
+  /// Computes the square c = or += a · b over `depth` elements of k. c has row stride ldc; a has 32 rows of stride lda.
   template <SquareWrite kWrite>
   HEADGATE_TILES_ATTR static void multiply(const BFloat16* a, std::int64_t lda, const PairPanels& b, std::int64_t depth,
                                            float* c, std::int64_t ldc) {
@@ -117,18 +118,18 @@ class Tiles {
   }
 
  private:
-  /// GCC's intrinsics do not say all that they read and write.
+  /// Acts as a compiler barrier for memory: GCC's tile intrinsics do not declare all memory that they read and write.
   HWY_INLINE static void memory_is_used() { asm volatile("" : : : "memory"); }
 
   alignas(64) std::array<std::uint8_t, 64> before_{};
 };
 
-/// AVX-512 BF16.
+/// Multiplies bf16 squares with AVX-512 BF16.
 class Dots {
  public:
   static constexpr Native16Unit kUnit = Native16Unit::dots;
 
-  /// As Tiles::multiply.
+  /// Computes the same product as Tiles::multiply.
   template <SquareWrite kWrite>
   HEADGATE_DOTS_ATTR static void multiply(const BFloat16* a, std::int64_t lda, const PairPanels& b, std::int64_t depth,
                                           float* c, std::int64_t ldc) {
@@ -160,12 +161,12 @@ class Dots {
   }
 };
 
-/// 32 numbers, `low` first, rounded to bf16.
+/// Rounds 32 numbers to bf16; `low` holds the first 16.
 HEADGATE_DOTS_ATTR inline __attribute__((always_inline)) __m512i to_bf16(__m512 low, __m512 high) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }
 
-/// The transpose of 16 rows of 16 elements of 32 bits.
+/// Transposes 16 rows of 16 words of 32 bits.
 HWY_INLINE void transpose_words(__m512i (&x)[16]) {
   __m512i y[16];
   HWY_UNROLL(8) for (int r = 0; r < 16; r += 2) {
@@ -178,7 +179,7 @@ HWY_INLINE void transpose_words(__m512i (&x)[16]) {
     x[r + 2] = _mm512_unpacklo_epi64(y[r + 1], y[r + 3]);
     x[r + 3] = _mm512_unpackhi_epi64(y[r + 1], y[r + 3]);
   }
-  // Row c of 4 × 4 blocks: x[4b + c] has column c + 4l of rows 4b … 4b + 3 in its lane l of 128 bits.
+  // Combines 4 × 4 blocks: 128-bit lane l of x[4b + c] holds column c + 4l of rows 4b … 4b + 3.
   HWY_UNROLL(4) for (int c = 0; c < 4; ++c) {
     const __m512i low02 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0x88);
     const __m512i low13 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0xDD);
@@ -192,8 +193,8 @@ HWY_INLINE void transpose_words(__m512i (&x)[16]) {
   HWY_UNROLL(16) for (int r = 0; r < 16; ++r) x[r] = y[r];
 }
 
-/// Pairs of a transposed operand: 16 rows of `cols` elements become 16 columns of a panel, (round_up(cols, 32) / 2, 16,
-/// 2). Rows from n on are zeros.
+/// Packs 16 rows of `cols` elements as the 16 columns of a pair panel, (round_up(cols, 32) / 2, 16, 2). Rows from n on
+/// are zeros.
 inline HWY_NOINLINE void pairs_of_transpose(BFloat16* HWY_RESTRICT to, const BFloat16* const* rows, std::int64_t n,
                                             std::int64_t cols) {
   for (std::int64_t c = 0; c < cols; c += kTileDepth) {
@@ -204,8 +205,8 @@ inline HWY_NOINLINE void pairs_of_transpose(BFloat16* HWY_RESTRICT to, const BFl
   }
 }
 
-/// Two rows of `cols` elements become rows x and x + 1 of panels of 16 columns each; null: zeros. `to`: row x of the
-/// first panel.
+/// Packs two rows of `cols` elements as rows x and x + 1 of successive panels of 16 columns. A null row means zeros.
+/// `to` is row x of the first panel.
 inline HWY_NOINLINE void pairs_of_rows(BFloat16* HWY_RESTRICT to, std::int64_t panel_stride, const BFloat16* even,
                                        const BFloat16* odd, std::int64_t cols) {
   const __m512i zero = _mm512_setzero_si512();
@@ -220,7 +221,7 @@ inline HWY_NOINLINE void pairs_of_rows(BFloat16* HWY_RESTRICT to, std::int64_t p
   }
 }
 
-/// to[0 .. whole_squares(n)) = a row of a bf16 tensor, zeros from n on.
+/// Copies a row of n bf16 elements to to[0 .. whole_squares(n)), zero-padded.
 HWY_INLINE void load_halves_padded(BFloat16* HWY_RESTRICT to, const BFloat16* from, std::int64_t stride,
                                    std::int64_t n) {
   if (stride == 1) {
@@ -231,7 +232,7 @@ HWY_INLINE void load_halves_padded(BFloat16* HWY_RESTRICT to, const BFloat16* fr
   std::fill(to + n, to + whole_squares(n), BFloat16{});
 }
 
-/// A row of a bf16 tensor: in place where its elements lie one after the other, else in `buffer`.
+/// Returns a dense row of a bf16 tensor: in place if the elements are contiguous, otherwise copied to `buffer`.
 HWY_INLINE const BFloat16* dense_halves(const BFloat16* row, std::int64_t stride, std::int64_t cols,
                                         BFloat16* HWY_RESTRICT buffer) {
   if (stride == 1) return row;
@@ -239,7 +240,8 @@ HWY_INLINE const BFloat16* dense_halves(const BFloat16* row, std::int64_t stride
   return buffer;
 }
 
-/// Rows first … first + n of k or v as the columns of pair panels, up to whole squares. `buffer`: 16 rows.
+/// Packs rows first … first + n of k or v as columns of pair panels, padded to whole squares. `buffer` is scratch for
+/// 16 rows.
 inline void pack_pairs_of_transpose(BFloat16* to, const KeyRows& from, std::int64_t first, std::int64_t n,
                                     const View<BFloat16, 2>& buffer) {
   const std::int64_t panel_size = kTileCols * round_up(from.cols, kTileDepth);
@@ -253,7 +255,7 @@ inline void pack_pairs_of_transpose(BFloat16* to, const KeyRows& from, std::int6
   }
 }
 
-/// Rows first … first + n of k or v as rows of pair panels, from an even row of theirs on and up to whole squares.
+/// Packs rows first … first + n of k or v as rows of pair panels, from the even row `row` on, padded to whole squares.
 inline void pack_pairs_of_rows(const PairPanels& to, std::int64_t row, const KeyRows& from, std::int64_t first,
                                std::int64_t n, const View<BFloat16, 2>& buffer) {
   for (std::int64_t r = 0; r < whole_squares(n); r += 2) {

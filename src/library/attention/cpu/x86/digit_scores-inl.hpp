@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of int8 keys in the dot products of bytes of AVX-512 VNNI.
+// Computes scores of int8 keys with the byte dot products of AVX-512 VNNI.
 #if defined(HEADGATE_ATTENTION_DIGIT_SCORES_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_DIGIT_SCORES_INL_
 #undef HEADGATE_ATTENTION_DIGIT_SCORES_INL_
@@ -20,39 +20,42 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Whether queries in T have digits for keys of E.
+/// True if queries of type T can be split into digits for keys of type E.
 template <typename T, typename E>
 inline constexpr bool kHasDigits = HWY_TARGET == HWY_AVX3&& std::is_same_v<T, float>&& std::is_same_v<E, std::int8_t>;
 
-/// Digits of an element of a query, each of 8 bits with a sign.
+/// Number of digits per query element; a digit is a signed 8-bit integer.
 inline constexpr std::int64_t kDigits = 3;
-/// Elements whose digits of one place share a word, whose bytes the instruction multiplies and adds.
+/// Number of digits in a 32-bit word: the same place of this many elements. The instruction multiplies them by key
+/// bytes and adds the products.
 inline constexpr std::int64_t kBytesAdded = 4;
 
-/// Elements of DigitQueries::digits for a row of so many columns, zeros up to a whole cache line of its keys.
+/// Returns the 32-bit words in DigitQueries::digits per row of `columns` elements, zero-padded to whole cache lines of
+/// a key.
 constexpr std::int64_t digits_a_row(std::int64_t columns) {
   return round_up(columns, kLine_bytes) / kBytesAdded * kDigits;
 }
 
-/// Queries in a fixed point: row r is steps(r) · (2¹⁶ · digit 0 + 2⁸ · digit 1 + digit 2), where steps(r) is a power of
-/// two, at most 2⁻²² of the largest element, to which elements are rounded. Products with int8 keys and their sums are
-/// exact then (docs/reference/numerics.md, What is computed in what).
+/// Queries as fixed-point numbers: an element of row r is steps(r) · (2¹⁶ · digit 0 + 2⁸ · digit 1 + digit 2). steps(r)
+/// is a power of two, at most 2⁻²² of the row's largest element; elements are rounded to multiples of steps(r).
+/// Products with int8 keys and their sums are then exact (docs/reference/numerics.md, What is computed in what).
 struct DigitQueries {
-  /// Of a register tile of rows: of kBytesAdded columns after kBytesAdded columns, of each row, the kDigits places.
+  /// Words of digits, by register tile of rows, then group of kBytesAdded columns, then row, then place.
   View<std::int32_t, 1> digits;
-  View<std::int32_t, 2> offsets;  ///< (rows, kDigits): −128 · Σ digits, since keys are multiplied as key + 128
-  View<float, 1> steps;           ///< (rows)
+  View<std::int32_t, 2> offsets;  ///< (rows, kDigits): −128 · Σ digits, which compensates for multiplying by key + 128
+  View<float, 1> steps;           ///< value of one step, (rows)
 };
 
 #if HWY_TARGET == HWY_AVX3
-/// Whether this CPU and int32 sums serve keys of so many columns.
+/// Returns true if the CPU has AVX-512 VNNI and int32 sums cannot overflow for keys of `columns` elements.
 inline bool suit_digits(std::int64_t columns) {
-  // The most that the places 1 and 0 of a sum hold together: 2⁸ + 1 times as many products of −128 with −128.
+  // The two lower digits add up to at most (2⁸ + 1) · 128 · 128 per column.
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / (257 * 128 * 128);
   return columns <= kMost && __builtin_cpu_supports("avx512vnni") != 0;
 }
 
-/// Where a row's digits go: the three places of its first kBytesAdded columns, those of the next `stride` later.
+/// Destination of a row's digits. `digits` is the word of place 0 of the first kBytesAdded columns; the next columns
+/// follow `stride` words later.
 struct DigitRow {
   std::int32_t* digits;
   std::int64_t stride;
@@ -60,8 +63,8 @@ struct DigitRow {
   float* step;
 };
 
-/// `columns`: a multiple of 16. Returns false unless all elements are 0 or the largest is between bounds that keep
-/// steps and scores in f32.
+/// Splits a row into digits; `columns` is a multiple of 16. Returns false if an element is NaN or above 2⁸⁰ in
+/// magnitude, or if the largest is below 2⁻⁸⁰ and not 0. Steps or scores might then leave the range of f32.
 inline bool pack_digits(const float* HWY_RESTRICT elements, std::int64_t columns, const DigitRow& row) {
   constexpr float kLeast = 0x1p-80F, kMost = 0x1p80F;
   constexpr std::int64_t kN = kLanes<float>;
@@ -69,12 +72,12 @@ inline bool pack_digits(const float* HWY_RESTRICT elements, std::int64_t columns
   __mmask16 suits = 0xFFFF;
   for (std::int64_t x = 0; x < columns; x += kN) {
     const __m512 magnitudes = _mm512_abs_ps(_mm512_loadu_ps(elements + x));
-    suits &= _mm512_cmp_ps_mask(magnitudes, _mm512_set1_ps(kMost), _CMP_LE_OQ);  // no NaN
+    suits &= _mm512_cmp_ps_mask(magnitudes, _mm512_set1_ps(kMost), _CMP_LE_OQ);  // false for NaN
     largest_of = _mm512_max_ps(largest_of, magnitudes);
   }
   const float largest = _mm512_reduce_max_ps(largest_of);
   if (suits != 0xFFFF || (largest != 0 && largest < kLeast)) return false;
-  // 127 in each place is the most that they hold, a little less than 2²³ steps.
+  // The largest number has 127 in each place, a little less than 2²³ steps.
   constexpr float kMostSteps = 127 * (0x1p16F + 0x1p8F + 1), kRoom = 0x1p23F / kMostSteps;
   const int exponent = largest == 0 ? 0 : std::ilogb(largest * kRoom) - 22;
   *row.step = std::ldexp(1.0F, exponent);
@@ -99,7 +102,8 @@ inline bool pack_digits(const float* HWY_RESTRICT elements, std::int64_t columns
   return true;
 }
 
-/// load(r, to) writes row r, as many elements as `buffer` has. Returns false if the queries do not suit digits.
+/// Splits all queries into digits. load(r, to) writes row r, with as many elements as `buffer`. Returns false if any
+/// row cannot be split.
 template <class Load>
 bool pack_digit_queries(const DigitQueries& packed, const View<float, 1>& buffer, const Load& load) {
   const std::int64_t rows = packed.steps.shape[0], columns = buffer.shape[0];
@@ -117,13 +121,13 @@ bool pack_digit_queries(const DigitQueries& packed, const View<float, 1>& buffer
   return suit;
 }
 
-/// A vector has a lane for each of kLaneKeys keys, and a word of four bytes of each. Lanes come in blocks.
+/// Number of keys per vector: each lane holds one word, four bytes of one key. kBlockLanes lanes form a block.
 inline constexpr std::int64_t kLaneKeys = kLanes<float>;
 inline constexpr std::int64_t kBlockLanes = 4;
-/// Words of a cache line of a key.
+/// Number of words in a cache line of a key.
 inline constexpr std::int64_t kWords = kLine_bytes / kBytesAdded;
 
-/// In every block: columns become rows.
+/// Transposes 4 × 4 words within each 128-bit block of the four vectors.
 HWY_INLINE void transpose_in_blocks(__m512i& a, __m512i& b, __m512i& c, __m512i& d) {
   const __m512i low_ab = _mm512_unpacklo_epi32(a, b), high_ab = _mm512_unpackhi_epi32(a, b);
   const __m512i low_cd = _mm512_unpacklo_epi32(c, d), high_cd = _mm512_unpackhi_epi32(c, d);
@@ -133,7 +137,7 @@ HWY_INLINE void transpose_in_blocks(__m512i& a, __m512i& b, __m512i& c, __m512i&
   d = _mm512_unpackhi_epi64(high_ab, high_cd);
 }
 
-/// The same of whole blocks.
+/// Transposes the 4 × 4 blocks of 128 bits in the four vectors.
 HWY_INLINE void transpose_blocks(__m512i& a, __m512i& b, __m512i& c, __m512i& d) {
   constexpr int kLow = 0x44, kHigh = 0xEE, kEven = 0x88, kOdd = 0xDD;
   const __m512i low_ab = _mm512_shuffle_i32x4(a, b, kLow), high_ab = _mm512_shuffle_i32x4(a, b, kHigh);
@@ -144,8 +148,8 @@ HWY_INLINE void transpose_blocks(__m512i& a, __m512i& b, __m512i& c, __m512i& d)
   d = _mm512_shuffle_i32x4(high_ab, high_cd, kOdd);
 }
 
-/// Columns x … x + 64 of each of kLaneKeys keys, which load(address) reads, in an order from which add_block makes
-/// words: block b of lines[4 n + i] is block n of the line of key 4 b + i.
+/// Loads columns x … x + 64 of kLaneKeys keys by load(address), and reorders their 128-bit blocks for add_block: block
+/// b of lines[4 n + i] is block n of the line of key 4 b + i.
 template <class Load>
 HWY_INLINE void load_lines(__m512i* lines, const std::int8_t* const* rows, std::int64_t x, const Load& load) {
   HWY_UNROLL(4) for (std::int64_t i = 0; i < kBlockLanes; ++i) {
@@ -156,19 +160,19 @@ HWY_INLINE void load_lines(__m512i* lines, const std::int8_t* const* rows, std::
   }
 }
 
-/// sum += Σ of four products of bytes in each lane: of `keys`, without a sign, and of the bytes of *digits.
+/// Adds four byte products to each lane of sum: unsigned bytes of `keys` times the signed bytes of *digits.
 HWY_INLINE void add_products(__m512i& sum, __m512i keys, const std::int32_t* digits) {
-  // GCC would load and keep all the digits of a step beforehand, for which there are no registers.
+  // Uses asm, because GCC would load all digits of a step beforehand, for which there are no registers.
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(keys), "m"(*digits));
 }
 
-/// Adds the products of a block of words; lines: of load_lines.
+/// Adds the products of one block of words; `lines` come from load_lines.
 template <std::int64_t kRows>
 HWY_INLINE void add_block(__m512i (&sums)[kRows][kDigits], const __m512i* lines, const std::int32_t* digits) {
   __m512i keys[] = {lines[0], lines[1], lines[2], lines[3]};
   transpose_in_blocks(keys[0], keys[1], keys[2], keys[3]);
   HWY_UNROLL(4) for (std::int64_t i = 0; i < kBlockLanes; ++i) {
-    keys[i] = _mm512_xor_si512(keys[i], _mm512_set1_epi8(-128));  // 128 more than they are
+    keys[i] = _mm512_xor_si512(keys[i], _mm512_set1_epi8(-128));  // key + 128, unsigned
     HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
       HWY_UNROLL(3) for (std::int64_t n = 0; n < kDigits; ++n) {
         add_products(sums[r][n], keys[i], digits + (i * kRows + r) * kDigits + n);
@@ -177,7 +181,8 @@ HWY_INLINE void add_block(__m512i (&sums)[kRows][kDigits], const __m512i* lines,
   }
 }
 
-/// As score_tile for 16 keys, which have a lane each: no sums over lanes are left. digits, offsets, steps: the tile's.
+/// Computes a tile of scores like score_tile, for 16 keys with one lane each, so that no sums over lanes remain.
+/// digits, offsets and steps belong to the tile's rows.
 template <std::int64_t kRows, bool kAsk, std::int64_t s_stride>
 HWY_INLINE void digit_tile(const std::int32_t* HWY_RESTRICT digits, const std::int32_t* HWY_RESTRICT offsets,
                            const float* HWY_RESTRICT steps, const StoredRows<std::int8_t>& keys, std::int64_t columns,
@@ -187,7 +192,7 @@ HWY_INLINE void digit_tile(const std::int32_t* HWY_RESTRICT digits, const std::i
     HWY_UNROLL(3) for (std::int64_t n = 0; n < kDigits; ++n) sums[r][n] = _mm512_set1_epi32(offsets[r * kDigits + n]);
   }
   std::int64_t x = 0;
-  do {  // not a loop that might not run, for which GCC copies all sums
+  do {  // do-while, because GCC copies all sums for a loop that might not run
     const std::int64_t left = columns - x;
     const std::int8_t* const* rows = opaque_to_optimizer(keys.rows);
     __m512i lines[kWords];
@@ -198,7 +203,8 @@ HWY_INLINE void digit_tile(const std::int32_t* HWY_RESTRICT digits, const std::i
       load_lines(lines, rows, x,
                  [present](const std::int8_t* from) HWY_ATTR { return _mm512_maskz_loadu_epi8(present, from); });
     }
-    // Sums of the highest tile leave no registers for the lines, which are then better in an array than spilled.
+    // The sums of the highest tile leave no registers for the lines. Reading the lines from an array is faster than
+    // spilling.
     if constexpr (kRows > kTileRows) {
       HWY_UNROLL(1) for (std::int64_t b = 0; b < kBlockLanes; ++b) {
         if constexpr (kAsk)
@@ -223,7 +229,8 @@ HWY_INLINE void digit_tile(const std::int32_t* HWY_RESTRICT digits, const std::i
   }
 }
 
-/// digit_tile for n keys and the tile's rows from `first` on, a function of its own as add_weighted_tile is.
+/// Computes digit_tile for n keys and the tile's rows from `first` on. Not inlined, because the caller's variables
+/// would take up registers that the products need.
 template <std::int64_t kRows, bool kAsk, std::int64_t s_stride>
 HWY_NOINLINE void digit_score_tiles(float* HWY_RESTRICT s, const DigitQueries& queries, std::int64_t first,
                                     const StoredRows<std::int8_t>& keys, std::int64_t columns, std::int64_t n) {
@@ -234,7 +241,8 @@ HWY_NOINLINE void digit_score_tiles(float* HWY_RESTRICT s, const DigitQueries& q
   }
 }
 
-/// As score_rows. 16 rows of `keys` from n on may be read, and so many columns of `scores` be written.
+/// Computes scores like score_rows, from digits. May read up to 16 rows of `keys` from n on, and write as many columns
+/// of `scores`.
 template <std::int64_t s_stride>
 void digit_score_rows(const View<float, 2>& scores, const DigitQueries& queries, const StoredRows<std::int8_t>& keys,
                       std::int64_t columns, std::int64_t n) {

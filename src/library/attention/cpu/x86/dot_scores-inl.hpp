@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of bf16 queries and keys in the dot products of AVX-512 BF16.
+// Computes scores of bf16 queries and keys with the dot products of AVX-512 BF16.
 #if defined(HEADGATE_ATTENTION_DOT_SCORES_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_DOT_SCORES_INL_
 #undef HEADGATE_ATTENTION_DOT_SCORES_INL_
@@ -24,12 +24,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Which scores are dot products of bf16, and their operands: where q and k are bf16 and the CPU's dot products are
-/// faster than products in f32. They are as good: products of two bf16 are exact, and sums f32. Of the factor of
-/// ScoreRules a power of two is multiplied into the queries, which is exact, and the rest into the scores.
+/// Decides which scores use bf16 dot products, and prepares their operands. These dot products require bf16 q and k,
+/// and a CPU on which they are faster than f32. Results are as accurate as f32: products of two bf16 numbers are exact,
+/// and sums are f32. The query factor of ScoreRules is split in two. Its power of two is multiplied into the queries,
+/// which is exact, and the rest into the scores.
 class DotScores {
  public:
-  /// factor: of ScoreRules.
+  /// `factor` is the query factor of ScoreRules.
   DotScores(const ForwardProblem& p, bool bf16_keys, double factor) : p_(p) {
     if (!bf16_keys || p.inputs.q.dtype != DType::bf16 || p.inputs.k.strides[3] != 1 || !std::isnormal(factor)) return;
     const int exponent = std::ilogb(factor);
@@ -39,9 +40,9 @@ class DotScores {
   }
 
   bool available() const { return available_; }
-  /// Whether they suit the queries of a sequence. With few rows memory is the limit. The instructions take numbers
-  /// below 2⁻¹²⁶ for 0, which shows in no score, since it moves none by more than D · 2⁻⁶⁶, while the elements of q are
-  /// 0 or between bounds.
+  /// Returns true if dot products suit a sequence's queries. Few rows are declined, because memory is the limit.
+  /// Elements of q must be 0 or within bounds. The instructions flush numbers below 2⁻¹²⁶ to 0; within these bounds,
+  /// this changes a score by at most D · 2⁻⁶⁶.
   bool suit(const Sequence& sequence) const {
     if (!available_ || p_.group * sequence.T < least_rows_) return false;
     for (std::int64_t h = 0; h < p_.Hq; ++h) {
@@ -54,7 +55,7 @@ class DotScores {
     return true;
   }
 
-  /// to[0 .. D) = query i times its part of the factor.
+  /// Stores query i times its part of the factor in to[0 .. D).
   void load_query(BFloat16* HWY_RESTRICT to, const HeadRows<const void>& q, std::int64_t i) const {
     const BFloat16* row = q.at<BFloat16>(i, 0, p_.D);
     for (std::int64_t x = 0; x < p_.D; ++x) to[x] = to_bf16(to_f32(row[x * q.stride]) * factor_of_queries_);
@@ -64,7 +65,7 @@ class DotScores {
  private:
   static constexpr int kMostExponent = 20;
 
-  /// Whether all elements of a row are 0 or from 2⁻¹⁰⁰ to below 2⁴⁰.
+  /// Returns true if each element of a row is 0 or has a magnitude from 2⁻¹⁰⁰ to below 2⁴⁰.
   HWY_INLINE bool all_between_bounds(const BFloat16* row, std::int64_t stride) const {
     constexpr unsigned kBias = 127, kMantissaBits = 7;
     constexpr std::uint16_t kLeast = (kBias - 100) << kMantissaBits, kBeyond = (kBias + 40) << kMantissaBits;
@@ -83,14 +84,14 @@ class DotScores {
   float factor_of_queries_ = 1, factor_of_scores_ = 1;
 };
 
-/// Keys that share a vector, each with half of its lanes: products are then summed within halves.
+/// Number of keys that share a vector, half of the lanes each. Products are summed within each half.
 inline constexpr std::int64_t kPairedKeys = 2;
-/// Elements of a key in a vector.
+/// Number of elements that a vector holds of each key.
 inline constexpr std::int64_t kHalfVector = kDotLanes / kPairedKeys;
 
-/// Queries as dot_score_rows reads them: rows of a register tile together, half vector after half vector of each, once
-/// for every key of a vector. load(r, to) writes row r to `buffer`; rows of `packed` have room for kPairedKeys times
-/// its elements.
+/// Packs queries for dot_score_rows. The rows of a register tile are interleaved by half vectors, each repeated for
+/// every key of a vector. load(r, to) writes row r to `buffer`; a row of `packed` has room for kPairedKeys times the
+/// elements of `buffer`.
 template <class Load>
 void pack_dot_queries(const View<BFloat16, 2>& packed, BFloat16* HWY_RESTRICT buffer, const Load& load) {
   for_register_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
@@ -105,7 +106,7 @@ void pack_dot_queries(const View<BFloat16, 2>& packed, BFloat16* HWY_RESTRICT bu
 }
 
 #if HWY_TARGET == HWY_AVX3
-/// The first `columns` of kHalfVector columns of two keys, zeros behind them.
+/// Loads kHalfVector columns of two keys into one vector, with zeros from `columns` on.
 HWY_INLINE __m512 load_paired_keys(const BFloat16* first, const BFloat16* second, std::int64_t columns) {
   const auto half = [columns](const BFloat16* from) HWY_ATTR {
     if (columns >= kHalfVector) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -114,18 +115,18 @@ HWY_INLINE __m512 load_paired_keys(const BFloat16* first, const BFloat16* second
   return _mm512_castsi512_ps(_mm512_inserti64x4(_mm512_castsi256_si512(half(first)), half(second), 1));
 }
 
-/// sum + query · key, pair by pair of bf16.
+/// Returns sum + query · key; each lane adds the products of a pair of bf16 numbers.
 HWY_INLINE __m512 add_dots(__m512 query, __m512 key, __m512 sum) {
-  // Not an intrinsic: only functions compiled for AVX-512 BF16 may use those, which all callers would have to be.
+  // Uses asm, because intrinsics would require this function and all its callers to be compiled for AVX-512 BF16.
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(query), "v"(key));
   return sum;
 }
 
-/// to[r · s_stride + k] = factor · the sum of row r and key k. sums[r][v]: those of row r and of keys v and kVectors +
-/// v, in a half vector each.
+/// Stores to[r · s_stride + k] = factor · the sum of row r and key k. The halves of sums[r][v] hold the partial sums of
+/// row r with keys v and kVectors + v.
 template <std::int64_t kRows, std::int64_t kVectors, std::int64_t s_stride>
 HWY_INLINE void store_paired_sums(const __m512 (&sums)[kRows][kVectors], __m512 factor, float* HWY_RESTRICT to) {
-  // Vector n of the tile in row order.
+  // Adds neighbouring lanes of vectors n and n + 1 of the tile, in row order.
   const auto halved = [&](std::int64_t n) HWY_ATTR {
     const __m512 even = sums[n / kVectors][n % kVectors], odd = sums[n / kVectors][n % kVectors + 1];
     return _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(even, odd), _mm512_unpackhi_ps(even, odd)));
@@ -148,13 +149,13 @@ HWY_INLINE void store_paired_sums(const __m512 (&sums)[kRows][kVectors], __m512 
   }
 }
 
-/// s[r · s_stride + j] = factor · query r · key j, for the kRows rows of a register tile and j < n. q: of
-/// pack_dot_queries. As many rows of `keys` from n on as a tile has may be read, and scores written.
+/// Computes s[r · s_stride + j] = factor · query r · key j for the kRows rows of a register tile and j < n. q is packed
+/// by pack_dot_queries. May read rows of `keys`, and write scores, up to a whole tile beyond n.
 template <std::int64_t kRows, bool kPrefetch, std::int64_t s_stride>
 HWY_NOINLINE void dot_score_tile(float* HWY_RESTRICT s, const BFloat16* HWY_RESTRICT q,
                                  const StoredRows<BFloat16>& keys, std::int64_t columns, std::int64_t n, float factor) {
   constexpr std::int64_t kVectors = kRows == kHighRows ? kHighKeys : kTileKeys, kKeys = kVectors * kPairedKeys;
-  // A line is read in kSteps steps; in every kEach-th of them one of each of kTileKeys rows is prefetched.
+  // A cache line takes kSteps steps. Every kEach-th step prefetches one line of each of kTileKeys rows.
   constexpr std::int64_t kSteps = kLine_bytes / sizeof(BFloat16) / kHalfVector, kEach = kSteps * kTileKeys / kKeys;
   for (std::int64_t j = 0; j < n; j += kKeys) {
     const BFloat16* const* rows = keys.rows + j;
@@ -186,7 +187,7 @@ HWY_NOINLINE void dot_score_tile(float* HWY_RESTRICT s, const BFloat16* HWY_REST
   }
 }
 
-/// As score_rows, of queries of pack_dot_queries with `columns` elements each, times `factor`.
+/// Computes scores like score_rows, times `factor`, from queries of pack_dot_queries with `columns` elements each.
 template <std::int64_t s_stride>
 HWY_NOINLINE void dot_score_rows(const View<float, 2>& scores, const View<BFloat16, 2>& queries,
                                  const StoredRows<BFloat16>& keys, std::int64_t columns, std::int64_t n, float factor) {

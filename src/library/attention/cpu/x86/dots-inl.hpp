@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors of bf16 numbers in AVX-512 BF16; for the target AVX-512 alone.
+// Helpers for vectors of bf16 numbers in AVX-512 BF16 (AVX-512 only).
 #if defined(HEADGATE_ATTENTION_DOTS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_DOTS_INL_
 #undef HEADGATE_ATTENTION_DOTS_INL_
@@ -17,17 +17,17 @@
 #endif
 
 #undef HEADGATE_DOTS_ATTR
-/// For functions that use Native16Unit::dots, beside what all code of the target may use.
+/// Function attribute for code that uses AVX-512 BF16 (Native16Unit::dots).
 #define HEADGATE_DOTS_ATTR __attribute__((target(HWY_TARGET_STR ",avx512bf16")))
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Elements of a vector of bf16 in AVX-512.
+/// Number of bf16 elements in an AVX-512 vector.
 inline constexpr std::int64_t kDotLanes = 32;
 
 #if HWY_TARGET == HWY_AVX3
-/// n ≤ 32 elements from `from` on, zeros behind them.
+/// Loads n ≤ 32 elements into a vector, followed by zeros.
 HWY_INLINE __m512i load_halves(const BFloat16* from, std::int64_t n) {
   const auto mask = static_cast<__mmask32>(n >= 32 ? ~0U : (1U << n) - 1U);
   return _mm512_maskz_loadu_epi16(mask, from);
