@@ -38,7 +38,7 @@ void fill(const TensorView& view, const Value& value) {
   for_each_index(view.shape, value);
 }
 
-/// A factor that takes numbers of size 1 below the smallest normal number of `dtype`.
+/// Returns a factor that scales numbers near 1 below the smallest normal number of `dtype`.
 double denormal_factor(DType dtype) {
   switch (dtype) {
     case DType::f64: return 0x1p-1030;
@@ -56,7 +56,7 @@ double largest_number(DType dtype) {
   }
 }
 
-/// How large each tensor's entries are.
+/// Scale factors of the random entries of each tensor.
 struct Factors {
   double q = 1, k = 1, v = 1, gate = 2, bias = 1, sinks = 2, dy = 1;
 };
@@ -110,7 +110,8 @@ TensorView Case::place(Slabs& group, const std::string& name, DType dtype, const
   return group.add(name, placement_).place(dtype, shape, strides_of(spec_.layout, shape, repeats));
 }
 
-/// q|gate|k|v in the rows of one tensor; q|gate and k|v when T and S differ. `gate` may be null.
+/// Places q|gate|k|v side by side in the rows of one tensor, or q|gate and k|v in two tensors if T ≠ S. `gate` may be
+/// null.
 void Case::place_projection(Slabs& group, TensorView* q, TensorView* gate, TensorView* k, TensorView* v) {
   const CaseSpec& s = spec_;
   const std::string prefix = &group == &gradient_slabs_ ? "d" : "";
@@ -172,12 +173,12 @@ void Case::place_inputs() {
   sinks_ = vector("sinks", s.sinks, s.Hq());
 }
 
-/// k and v, and what goes with them in a cache.
+/// Places k and v and, for a cache, the block table and the scales.
 void Case::place_cache() {
   const CaseSpec& s = spec_;
   const std::int64_t batches = s.page > 0 ? s.pages() : s.B;
   const std::int64_t rows = s.page > 0 ? s.page : s.S;
-  // Pages that repeat would be one page.
+  // Pages do not repeat by stride 0: they would all be the same page.
   k_ = place(input_slabs_, "k", s.key_dtype(), {batches, s.Hkv, rows, s.D}, kRepeatH);
   v_ = place(input_slabs_, "v", s.key_dtype(), {batches, s.Hkv, rows, s.Dv}, s.page > 0 ? kRepeatH : kRepeatB);
   if (s.page > 0) block_table_ = place(input_slabs_, "block_table", DType::i32, {1, 1, s.sequences(), s.pages_each()});
@@ -218,7 +219,7 @@ void Case::place_gradients() {
   if (!g.dgate.present()) g.dgate = like("dgate", gate_);
   g.dbias = like("dbias", bias_);
   g.dsinks = like("dsinks", sinks_);
-  if (s.gate_fn == GateFn::none) g.dgate = {};  // refused: nothing reaches y through it
+  if (s.gate_fn == GateFn::none) g.dgate = {};  // the backward pass rejects dgate if y does not depend on the gate
   unsigned bit = 1;
   for (auto* gradient : {&g.dq, &g.dk, &g.dv, &g.dgate, &g.dbias, &g.dsinks}) {
     if ((s.absent_gradients & bit) != 0) *gradient = {};
@@ -237,7 +238,8 @@ void Case::place_statistics() {
     }
     return view;
   };
-  // Few sequences of a packed batch have most of its keys: every other index is one that most have.
+  // Draws every other key index below the mean number of keys per sequence: few sequences of a packed batch have keys
+  // beyond it.
   const std::int64_t mean_keys = cu_seqlens_k_.present() ? s.S / std::max<std::int64_t>(s.packed, 1) : s.S;
   selection_ = {indices("keys", wanted.keys, s.S, mean_keys), indices("queries", wanted.queries, s.T, s.T),
                 wanted.window};
@@ -271,7 +273,8 @@ void Case::fill_inputs() {
   fill_maps();
 }
 
-/// In the same proportions for queries and keys in one of two problems.
+/// Draws the bounds of the packed sequences. With an even seed, queries and keys use the same random numbers, so their
+/// lengths have the same proportions.
 void Case::fill_sequences() {
   if (!cu_seqlens_q_.present()) return;
   const std::uint64_t seed = spec_.seed;
@@ -337,7 +340,7 @@ bool Case::bias_is_read(std::int64_t b, std::int64_t i, std::int64_t j) const {
   return false;
 }
 
-/// Whether mask and bias hide column j from all rows.
+/// Returns true if the mask and the bias hide column j from all rows.
 bool Case::column_is_hidden(std::int64_t j) const { return spec_.huge_hidden_keys && j % 5 == 3; }
 
 /// Returns whether the mask, the bias, causality or the window hide key j from all queries of the sequences that use
@@ -359,7 +362,7 @@ bool Case::key_is_hidden(std::int64_t b, std::int64_t j) const {
   };
   if (spec_.page > 0) return out_of_reach(b);
   if (cu_seqlens_q_.present()) return out_of_reach(sequence_of_key(b, j));
-  for (std::int64_t n = 0; n < spec_.B; ++n) {  // batches may share v
+  for (std::int64_t n = 0; n < spec_.B; ++n) {  // batches may share v by stride 0
     if (!out_of_reach(n)) return false;
   }
   return true;
@@ -402,7 +405,8 @@ void Case::fill_vectors() {
   if (sinks_.present()) fill_normal(sinks_, spec_.seed, kSinks, factors_of(spec_).sinks);
 }
 
-/// A random choice of pages for each sequence, no page twice, in no order; entries beyond the length are no page.
+/// Fills the block table with distinct pages in random order. Entries beyond a sequence's length are invalid page
+/// numbers.
 void Case::fill_table() {
   if (!block_table_.present()) return;
   Random random(spec_.seed, kTable);
@@ -417,8 +421,8 @@ void Case::fill_table() {
   });
 }
 
-/// Keys at and beyond the length, and pages of no sequence, keep the slab's NaN; int8 there keeps −1, and its scale
-/// NaN.
+/// Fills k, v and their scales. Rows at and beyond the length, and pages that no sequence uses, keep the slab's 0xFF
+/// bytes: NaN, or −1 in int8 with a NaN scale.
 void Case::fill_keys() {
   const Factors f = factors_of(spec_);
   struct Tensor {
@@ -444,11 +448,11 @@ void Case::fill_keys() {
       if (!spec_.quantized) {
         return store(rows, batch, h, row, d, is_huge ? std::copysign(largest_number(spec_.dtype), x) : by * x);
       }
-      constexpr double kSteps = 36.0;  // of int8 for each unit of a normal number, which stays within ±3.5
+      constexpr double kSteps = 36.0;  // int8 steps per unit of a normal number, which stays within ±3.5
       auto* at = static_cast<std::int8_t*>(rows.data) + offset_of(rows, batch, h, row, d);
       *at = static_cast<std::int8_t>(std::lrint(kSteps * x));
       if (d != 0) return;
-      constexpr double kHugeScale = 0x1p120;  // times 127 stays finite
+      constexpr double kHugeScale = 0x1p120;  // 127 times this scale is still finite
       const double scale_of_row = by * (0.5 + scales.uniform()) / kSteps;
       store(row_scale, batch, h, row, 0, is_huge ? kHugeScale : scale_of_row);
     });

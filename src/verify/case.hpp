@@ -15,9 +15,10 @@
 
 namespace headgate::verify {
 
-/// A problem with its memory: inputs filled from the seed, outputs poisoned. Views point into the case, which therefore
-/// cannot be copied or moved. Keys hidden by key_lengths hold NaN in k and v, or in their scales, and so does the bias
-/// there and where query and key are of different packed sequences; entries of the block table beyond them are no page.
+/// Holds a problem and its memory: inputs filled from the seed, outputs poisoned. Views point into the case, so it
+/// cannot be copied or moved. Keys at and beyond key_lengths hold NaN in k and v, or in their scales. The bias is NaN
+/// at those keys, and where query and key belong to different packed sequences. Block-table entries beyond the length
+/// are invalid page numbers.
 class Case {
  public:
   explicit Case(const CaseSpec& spec, Placement placement = Placement::guarded, Passes passes = Passes::all);
@@ -28,17 +29,17 @@ class Case {
   const AttentionInputs& inputs() const { return inputs_; }
   const AttentionOptions& options() const { return options_; }
   AttentionOptions& options() { return options_; }
-  /// Without what a forward pass alone takes.
+  /// Returns the options with gate_threshold 0, since only the forward pass supports it.
   AttentionOptions backward_options() const;
-  /// The outputs of a forward pass that the spec asks for.
+  /// Returns the forward outputs that the spec requests.
   AttentionOutputs outputs() const;
-  /// The outputs of a forward pass that a backward pass needs.
+  /// Returns the forward outputs that a backward pass needs.
   AttentionOutputs saving_outputs() const;
   AttentionSaved saved() const;
   const AttentionIncoming& incoming() const { return incoming_; }
   const AttentionGradients& gradients() const { return gradients_; }
 
-  /// Where the keys of query row i's own sequence stand among the columns of weights.
+  /// Columns of `weights` that hold the keys of query row i's own sequence.
   struct KeyColumns {
     std::int64_t first, count;
   };
@@ -52,14 +53,14 @@ class Case {
   void poison_statistics();
   /// Returns the name of the first output or gradient with a write outside its view.
   std::optional<std::string> spilled() const;
-  /// All bytes of the outputs, of the gradients and of the statistics, guards included.
+  /// Return all bytes of the outputs, of the gradients and of the statistics, including the guard zones.
   std::vector<std::uint8_t> output_bytes() const;
   std::vector<std::uint8_t> gradient_bytes() const;
   std::vector<std::uint8_t> statistics_bytes() const;
 
-  /// The oracle's answers, computed once.
+  /// Return the oracle's results, which are computed once and cached.
   const reference::Forward& expected_forward();
-  /// The weights that statistics are of.
+  /// Returns the oracle's forward pass without dropout: statistics are computed from the weights before dropout.
   const reference::Forward& expected_before_dropout();
   const reference::Backward& expected_backward();
   const reference::Statistics& expected_statistics();
@@ -81,10 +82,10 @@ class Case {
   void fill_vectors();
   void fill_sequences();
 
-  /// Rows of q and k that attend to each other.
+  /// Rows of q and k of one sequence, which attend to each other.
   struct Rows {
     std::int64_t q0, T, k0, S;
-    std::int64_t keys;  ///< of S, those that key_lengths leaves
+    std::int64_t keys;  ///< number of the S keys within key_lengths
   };
   Rows rows_of(std::int64_t n) const;
   std::int64_t sequence_of_query(std::int64_t i) const;
@@ -103,7 +104,7 @@ class Case {
   TensorView block_table_, k_scale_, v_scale_;
   AttentionInputs inputs_;
   AttentionIncoming incoming_;
-  AttentionOutputs outputs_;  // of both kinds of forward pass
+  AttentionOutputs outputs_;  // shared by plain forward passes and those that save for a backward pass
   AttentionGradients gradients_;
   StatisticsSelection selection_;
   AttentionStatistics statistics_;

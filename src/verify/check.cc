@@ -12,7 +12,7 @@
 namespace headgate::verify {
 namespace {
 
-/// The backward pass must say that it does not take such a problem.
+/// Returns a mismatch unless the backward pass throws on this problem, which has a paged or int8 KV cache.
 std::optional<std::string> refusal(const Case& problem, const Kernels& kernels) {
   try {
     kernels.backward({}, problem.inputs(), {}, {}, problem.options());
@@ -81,7 +81,8 @@ std::optional<std::string> check_backward_case(Case& problem, const Kernels& ker
 
 namespace {
 
-/// The keys of each row: in range, visible, each once, with the weights beside them, −1 where there are no more.
+/// Checks topk_index: each key is in range, visible and listed once, no larger weight is left out, and topk_weight
+/// matches. Unused entries are −1.
 std::optional<std::string> check_top_keys(const Case& problem, const reference::Forward& want, const Tolerance& rule) {
   const AttentionStatistics& out = problem.statistics();
   const TensorView& index = out.topk_index;

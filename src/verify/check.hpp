@@ -30,15 +30,15 @@ std::optional<std::string> check_forward_case(Case& problem, const Kernels& kern
 /// Runs a forward pass for the saved outputs, then the backward pass, and compares the gradients with the oracle's.
 std::optional<std::string> check_backward_case(Case& problem, const Kernels& kernels = {}, WorstError* worst = nullptr);
 
-/// Runs a forward pass for its log-sum-exp, then attention_statistics, and compares them with the oracle's.
+/// Runs a forward pass for its log-sum-exp, then attention_statistics, and compares the statistics with the oracle's.
 std::optional<std::string> check_statistics_case(Case& problem, const Kernels& kernels = {},
                                                  WorstError* worst = nullptr);
 
-/// Runs the same calls with one thread and with three: every byte that they write must be the same.
+/// Checks that the same calls write bitwise identical results with one thread and with three.
 std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels = {});
 
-/// Calls check(problem, name) for every implementation, with one answer of the oracle. Returns the first mismatch,
-/// which begins with the implementation's name. Restores the active target and clears a forced backend.
+/// Calls check(problem, name) for every implementation; the oracle computes its answer once. Returns the first
+/// mismatch, prefixed by the implementation's name. Restores the active target and clears a forced backend.
 std::optional<std::string> check_on_every_target(
     const CaseSpec& spec,
     const std::function<std::optional<std::string>(Case& problem, const std::string& target)>& check);

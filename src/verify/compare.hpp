@@ -12,34 +12,34 @@
 
 namespace headgate::verify {
 
-/// The largest error found, in units of the tolerance, and where.
+/// The largest error found, in units of the tolerance, with the output and the problem where it occurred.
 struct WorstError {
   double ratio = 0.0;
   std::string where;
 };
 
-/// One output beside the oracle's answer.
+/// One output of the library and the oracle's values for it.
 struct Comparison {
   const char* name;
   TensorView actual;
   const std::vector<double>& expected;
   const std::vector<double>& magnitude;
-  const std::vector<double>* inherited;   // null: nothing
-  const std::vector<double>* like_terms;  // null: nothing
+  const std::vector<double>* inherited;   // null: no inherited errors
+  const std::vector<double>* like_terms;  // null: no like terms
   Tolerance tolerance;
 };
 
-/// Describes the problem at hand; asked only where there is something to say.
+/// Returns a text that describes the problem. Called only when a message needs it.
 using Description = std::function<std::string()>;
 
-/// The first element of the outputs that is out of tolerance, or was never written. Absent outputs have none.
+/// Returns the first output element that is out of tolerance or was never written. Absent outputs are skipped.
 std::optional<std::string> first_mismatch(const std::vector<Comparison>& comparisons, const Description& description,
                                           WorstError* worst);
 
-/// What is wrong with bytes written outside the tensor `name`.
+/// Returns the message for bytes written outside the tensor `name`.
 std::string spill_text(const std::string& name, const Description& description);
 
-/// What `run` throws, as the message of a mismatch of the function `name`.
+/// Calls run(). Returns a mismatch message for the function `name` if it throws, otherwise nullopt.
 template <typename Run>
 std::optional<std::string> thrown_by(const char* name, const Description& description, const Run& run) {
   try {
@@ -50,13 +50,13 @@ std::optional<std::string> thrown_by(const char* name, const Description& descri
   return std::nullopt;
 }
 
-/// Describes a problem by its spec. The problem must outlive the result.
+/// Returns a Description that prints the problem's spec. The problem must outlive the result.
 template <class Problem>
 Description describing(const Problem& problem) {
   return [&problem] { return describe(problem.spec()); };
 }
 
-/// The first mismatch of a problem's outputs, or what was written outside of them.
+/// Returns the first mismatch of a problem's outputs, or a message if bytes outside them were written.
 template <class Problem>
 std::optional<std::string> mismatch_in(const std::vector<Comparison>& comparisons, const Problem& problem,
                                        WorstError* worst) {
@@ -65,8 +65,8 @@ std::optional<std::string> mismatch_in(const std::vector<Comparison>& comparison
   return std::nullopt;
 }
 
-/// Whether written(), which computes the problem and returns the bytes, returns the same with one thread and with
-/// three.
+/// Calls written(), which computes the problem and returns the written bytes, with one thread and with three. Returns a
+/// mismatch if the bytes differ.
 template <class Problem, class Written>
 std::optional<std::string> thread_mismatch(Problem& problem, const Written& written) {
   const auto bytes_with = [&](int threads) {

@@ -8,16 +8,16 @@
 #include "library/core/element.hpp"
 #include "library/core/random.hpp"
 
-// The values of problems, from a seed.
+// Functions that fill the tensors of problems with values drawn from a seed.
 
 namespace headgate::verify {
 
-/// Random numbers of one tensor of a problem.
+/// Generates the random numbers of one tensor of a problem.
 class Random {
  public:
   Random(std::uint64_t seed, std::uint64_t stream) : bits_(seed * kSplitMix64Step + stream * 0xD1B54A32D192ED03U) {}
   double uniform() { return bits_.uniform(); }
-  /// About normal, variance 1, never beyond ±3.5: four uniforms summed.
+  /// Returns an approximately normal number of variance 1 within ±3.5: the scaled sum of four uniforms.
   double normal() { return (uniform() + uniform() + uniform() + uniform() - 2.0) * 1.7320508075688772; }
   std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(bits_.below(static_cast<std::uint64_t>(n))); }
 
@@ -44,11 +44,12 @@ inline void fill_normal(const TensorView& view, std::uint64_t seed, std::uint64_
   });
 }
 
-/// Entry n of a vector (1,1,1,N) of i32 or i64.
+/// Stores `value` in entry n of a vector (1,1,1,N) of i32 or i64.
 void store_integer(const TensorView& view, std::int64_t n, std::int64_t value);
 
-/// Bounds (1,1,1,N+1) of N sequences of `total` rows in all. Their lengths are `given`, or where that is empty drawn:
-/// any, or all rows in one sequence but for lengths of 0 and 1.
+/// Writes the bounds (1,1,1,N+1) of N packed sequences with `total` rows in all. Their lengths are `given`, or drawn if
+/// `given` is empty. Drawn lengths are arbitrary or, in a third of the problems, one long sequence beside lengths of 0
+/// and 1.
 void fill_bounds(const TensorView& bounds, std::int64_t total, const std::vector<std::int64_t>& given, Random random);
 
 }  // namespace headgate::verify

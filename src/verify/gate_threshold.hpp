@@ -5,8 +5,8 @@
 
 namespace headgate::verify {
 
-/// A gate_threshold that closes about `share` of the rows of logits `gate` (B,Hq,T,1|Dv), so far from the gates of all
-/// rows that rounding in the kernels decides about none. Every row counts once, also where strides repeat it.
+/// Returns a gate_threshold that closes about `share` of the rows of the gate logits `gate` (B,Hq,T,1|Dv). Rounding in
+/// the kernels cannot change which rows it closes. Every row counts, even if strides repeat its memory.
 double threshold_that_closes(double share, const ConstTensorView& gate, GateFn fn);
 
 }  // namespace headgate::verify

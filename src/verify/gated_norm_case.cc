@@ -17,7 +17,7 @@ constexpr std::array kNormDTypes{DType::f32, DType::f64, DType::bf16, DType::f16
 constexpr std::array kNormLayouts{Layout::bhtd, Layout::bthd, Layout::broadcast, Layout::reversed, Layout::gapped};
 constexpr std::array<std::int64_t, 10> kNormTokens{1, 2, 3, 5, 8, 16, 17, 33, 64, 100};
 
-/// A weight, a gate and all gradients.
+/// Returns a spec with a weight, a gate and all gradients.
 NormCaseSpec full_norm(DType dtype, std::int64_t H, std::int64_t T, std::int64_t D) {
   NormCaseSpec spec;
   spec.dtype = spec.weight = spec.gate = dtype;
@@ -68,7 +68,7 @@ void add_layouts(std::vector<NormCaseSpec>& list, DType dtype) {
   }
 }
 
-/// Rows whose squares are small beside eps, or large.
+/// Adds cases with squares of x that are small compared with eps, or large.
 void add_magnitudes(std::vector<NormCaseSpec>& list, DType dtype) {
   for (const double magnitude : {1e-4, 1e3}) {
     for (const double eps : {1e-6, 1.0}) {

@@ -19,16 +19,16 @@ namespace headgate::verify {
 /// Bits of NormCaseSpec::absent_gradients.
 enum NormGradientBit : unsigned { kNormDx = 1, kNormDweight = 2, kNormDgate = 4 };
 
-/// The description of a problem of the gated norm, as CaseSpec is of attention. `NormCase` makes its tensors. Of the
-/// options, context is set by NormCase: read `threads`.
+/// Describes a problem of the gated norm; NormCase creates its tensors. NormCase sets `context` of the options from
+/// `threads`.
 struct NormCaseSpec : GatedNormOptions {
   std::int64_t B = 1, H = 1, T = 1, D = 1;
   DType dtype = DType::f32;
   Layout layout = Layout::bhtd;
-  DType weight = DType::none;   // none, f32, the dtype of x
-  bool weight_of_head = false;  // (1,H,1,D), else (1,1,1,D)
-  DType gate = DType::none;     // none, f32, the dtype of x
-  double magnitude = 1.0;       // of x
+  DType weight = DType::none;   // dtype of weight: none, f32 or the dtype of x
+  bool weight_of_head = false;  // weight has shape (1,H,1,D) if set, otherwise (1,1,1,D)
+  DType gate = DType::none;     // dtype of gate: none, f32 or the dtype of x
+  double magnitude = 1.0;       // standard deviation of x
 
   unsigned absent_gradients = 0;  // NormGradientBit
   int threads = 1;
@@ -37,19 +37,19 @@ struct NormCaseSpec : GatedNormOptions {
   bool is_gated() const { return gate != DType::none && gate_fn != GateFn::none; }
 };
 
-/// One line, every field that is not at its default.
+/// Returns one line with the sizes and every field that differs from its default.
 std::string describe(const NormCaseSpec& spec);
 
-/// Draws a spec by asking `pick`.
+/// Draws a spec with random numbers from `pick`.
 NormCaseSpec draw_norm_spec(const Pick& pick);
 
-/// draw_norm_spec from a random sequence.
+/// Draws a spec from random numbers seeded with `seed`.
 NormCaseSpec random_norm_spec(std::uint64_t seed);
 
-/// A fixed list that covers every gate function, feature and dtype.
+/// Returns a fixed list that covers every gate function, feature and dtype.
 std::vector<NormCaseSpec> standard_norm_cases();
 
-/// A problem of the gated norm with its memory, as LinearCase is one of linear attention.
+/// Holds a problem of the gated norm and its memory: inputs filled from the seed, outputs poisoned.
 class NormCase {
  public:
   explicit NormCase(const NormCaseSpec& spec, Placement placement = Placement::guarded,
@@ -67,10 +67,10 @@ class NormCase {
   void poison_outputs();
   /// Returns the name of the first output or gradient with a write outside its view.
   std::optional<std::string> spilled() const;
-  /// All bytes of the output and of the gradients, guards included.
+  /// Returns all bytes of the output and of the gradients, including the guard zones.
   std::vector<std::uint8_t> written_bytes() const;
 
-  /// The oracle's answers, computed once.
+  /// Return the oracle's results, which are computed once and cached.
   const reference::GatedNormForward& expected_forward();
   const reference::GatedNormBackward& expected_backward();
 
@@ -99,7 +99,8 @@ struct NormKernels {
       backward = gated_norm_backward;
 };
 
-/// As check_linear_forward_case, check_linear_backward_case and check_linear_same_bits.
+/// Check the forward pass and the gradients against the oracle, and the bytes of one thread against those of three.
+/// Return the first mismatch.
 std::optional<std::string> check_forward_case(NormCase& problem, const NormKernels& kernels = {},
                                               WorstError* worst = nullptr);
 std::optional<std::string> check_backward_case(NormCase& problem, const NormKernels& kernels = {},

@@ -9,14 +9,14 @@
 namespace headgate::verify {
 namespace {
 
-/// The vector target that has products of native16.
+/// The only vector target with native16 products.
 constexpr const char* kNative16Target = "avx3";
 
 }  // namespace
 
 bool Implementation::takes(const CaseSpec& spec) const {
   if (spec.precision == Precision::native16) return products.empty() == supported_native16_products().empty();
-  // Exact calls take dot products for some scores of bf16 (library/attention/cpu/x86/dot_scores-inl.hpp).
+  // Exact calls use bf16 dot products for some bf16 scores (library/attention/cpu/x86/dot_scores-inl.hpp).
   return products.empty() || (products == "avx512_bf16" && spec.dtype == DType::bf16);
 }
 

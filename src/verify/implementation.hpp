@@ -12,23 +12,24 @@ struct ConvolutionCaseSpec;
 struct LinearCaseSpec;
 struct NormCaseSpec;
 
-/// What a problem can be run on: a backend and, for the CPU backend, each vector target that this CPU supports, and
-/// once more with each that it has for native16.
+/// A way to run a problem: a backend and, for the CPU backend, a vector target. Each supported target is listed once.
+/// The target with native16 products is listed again for each kind of products that the CPU has.
 struct Implementation {
-  std::string name;      ///< the target's where there is one, else the backend's; and the products
-  std::string backend;   ///< as set_backend takes it
-  std::string target;    ///< as set_target takes it; empty where the backend has none
-  std::string products;  ///< as set_native16_products takes it; empty: without them
+  std::string name;      ///< target name if there is one, otherwise backend name; then the products
+  std::string backend;   ///< argument of set_backend
+  std::string target;    ///< argument of set_target; empty if the backend has no targets
+  std::string products;  ///< argument of set_native16_products; empty: none is forced
 
-  /// Whether the problem runs there: one of native16 on products, where the CPU has any.
+  /// Returns whether the problem runs here. native16 problems need products if the CPU has any.
   bool takes(const CaseSpec& spec) const;
-  /// Linear attention, the short convolution and the gated norm have no backends and products of their own.
+  /// Linear attention, the short convolution and the gated norm run once per vector target: they have no other backends
+  /// and no native16 products.
   bool takes(const LinearCaseSpec& /*spec*/) const { return runs_linear(); }
   bool takes(const ConvolutionCaseSpec& /*spec*/) const { return runs_linear(); }
   bool takes(const NormCaseSpec& /*spec*/) const { return runs_linear(); }
   bool runs_linear() const { return !target.empty() && products.empty(); }
 
-  /// Makes it what calls run on.
+  /// Makes later calls run on this implementation.
   void activate() const;
 };
 std::vector<Implementation> implementations();
@@ -45,8 +46,8 @@ class ImplementationGuard {
   std::string before_;
 };
 
-/// Calls check(problem, name) for every implementation that takes the spec, with one problem and one answer of the
-/// oracle. Returns the first mismatch, which begins with the implementation's name.
+/// Calls check(problem, name) for every implementation that takes the spec. All share one problem, so the oracle
+/// computes its answers once. Returns the first mismatch, prefixed by the implementation's name.
 template <typename Problem, typename Spec, typename Check>
 std::optional<std::string> check_on_implementations(const Spec& spec, const Check& check) {
   const ImplementationGuard guard;

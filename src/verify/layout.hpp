@@ -10,14 +10,14 @@
 
 namespace headgate::verify {
 
-/// The memory layout of tensors. fused: the inputs that a projection makes in the rows of one tensor, gradients
-/// likewise; broadcast: inputs repeat by stride 0; reversed: negative strides; gapped: no stride is 1.
+/// Memory layout of tensors. fused: the inputs of one projection share the rows of one tensor, as do their gradients;
+/// broadcast: inputs repeat by stride 0; reversed: negative strides; gapped: no stride is 1.
 enum class Layout { bhtd, bthd, fused, broadcast, reversed, gapped };
 
-/// Dimensions of an input that repeat by stride 0 under Layout::broadcast.
+/// Bits of the dimensions of an input that repeat by stride 0 under Layout::broadcast.
 inline constexpr std::uint32_t kRepeatB = 1, kRepeatH = 2, kRepeatT = 4, kRepeatAll = 15;
 
-/// Strides of a tensor of `shape` by itself.
+/// Returns the strides of a separate tensor of `shape`.
 inline Shape strides_of(Layout layout, const Shape& shape, std::uint32_t repeats) {
   const auto [n0, n1, n2, n3] = shape;
   switch (layout) {

@@ -13,8 +13,8 @@
 
 namespace headgate::verify {
 
-/// A problem of linear attention with its memory, as Case is one of attention: inputs filled from the seed, outputs
-/// poisoned. Views point into the case, which therefore cannot be copied or moved.
+/// Holds a problem of linear attention and its memory: inputs filled from the seed, outputs poisoned. Views point into
+/// the case, so it cannot be copied or moved.
 class LinearCase {
  public:
   explicit LinearCase(const LinearCaseSpec& spec, Placement placement = Placement::guarded,
@@ -23,7 +23,7 @@ class LinearCase {
   LinearCase& operator=(const LinearCase&) = delete;
 
   const LinearCaseSpec& spec() const { return spec_; }
-  /// A forward pass in place replaces the state among them, until poison_outputs() puts it back.
+  /// Returns the inputs. An in-place forward pass overwrites the state among them; poison_outputs() restores it.
   const LinearAttentionInputs& inputs() const { return inputs_; }
   const LinearAttentionOptions& options() const { return options_; }
   LinearAttentionOptions& options() { return options_; }
@@ -35,11 +35,11 @@ class LinearCase {
   void poison_gradients() { gradient_slabs_.poison(); }
   /// Returns the name of the first output or gradient with a write outside its view.
   std::optional<std::string> spilled() const;
-  /// All bytes of the outputs and of the gradients, guards included.
+  /// Return all bytes of the outputs and of the gradients, including the guard zones.
   std::vector<std::uint8_t> output_bytes() const { return output_slabs_.bytes(); }
   std::vector<std::uint8_t> gradient_bytes() const { return gradient_slabs_.bytes(); }
 
-  /// The oracle's answers, computed once.
+  /// Return the oracle's results, which are computed once and cached.
   const reference::LinearForward& expected_forward();
   const reference::LinearBackward& expected_backward();
 
@@ -60,7 +60,7 @@ class LinearCase {
   LinearAttentionOptions options_;
   Slabs input_slabs_, output_slabs_, gradient_slabs_;
   TensorView q_, k_, v_, decay_, beta_, state_, cu_seqlens_, dy_, dstate_;
-  TensorView updated_state_;  // the state of a problem in place; state_ keeps S_0 for the oracle
+  TensorView updated_state_;  // state of an in-place problem; state_ keeps S_0 for the oracle
   LinearAttentionInputs inputs_;
   LinearAttentionIncoming incoming_;
   LinearAttentionOutputs outputs_;

@@ -7,8 +7,8 @@
 namespace headgate::verify {
 namespace {
 
-/// Products that the longest chain of sums behind an element adds within one token: the norm of k, the read, and what
-/// reads the state.
+/// Returns the number of products in the longest chain of sums behind an element within one token: the norm of k, the
+/// delta rule's read, and the final read of the state.
 std::int64_t forward_terms(const LinearCaseSpec& spec) { return (spec.l2_norm ? 3 : 2) * spec.D; }
 
 }  // namespace

@@ -29,7 +29,7 @@ std::optional<std::string> check_linear_forward_case(LinearCase& problem, const 
 std::optional<std::string> check_linear_backward_case(LinearCase& problem, const LinearKernels& kernels = {},
                                                       WorstError* worst = nullptr);
 
-/// Runs the same calls with one thread and with three: every byte that they write must be the same.
+/// Checks that the same calls write bitwise identical results with one thread and with three.
 std::optional<std::string> check_linear_same_bits(LinearCase& problem, const LinearKernels& kernels = {});
 
 /// Calls check(problem, name) for every vector target, as check_on_every_target does.

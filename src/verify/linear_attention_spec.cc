@@ -13,11 +13,11 @@ namespace {
 
 constexpr std::array kRules{LinearRule::gated_delta, LinearRule::linear, LinearRule::gated, LinearRule::delta};
 
-/// Sizes around the chunks of 64 tokens.
+/// Sequence lengths around multiples of the chunk size, 64 tokens.
 constexpr std::array<std::int64_t, 20> kTokens{1,  2,  3,  5,  7,  8,   15,  16,  17,  31,
                                                33, 48, 63, 64, 65, 100, 127, 128, 129, 200};
 
-/// Multiply-adds of one pass over the states, at most: the oracle does a dozen such passes in some ten milliseconds.
+/// Most multiply-adds of one pass over the states. The oracle makes a dozen passes in about ten milliseconds.
 constexpr std::int64_t kWorkLimit = 400'000;
 
 void draw_heads(LinearCaseSpec& spec, const Pick& pick) {
@@ -81,7 +81,7 @@ LinearCaseSpec sized(std::int64_t T, std::int64_t D, std::int64_t Dv) {
   return spec;
 }
 
-/// Gated DeltaNet: a decay and a β for each head, normalised keys and queries, a state in and out.
+/// Returns the spec as a Gated DeltaNet: a decay and a β per head, normalised keys and queries, a state in and out.
 LinearCaseSpec full(LinearCaseSpec spec) {
   spec.decay = DecayInput::headwise;
   spec.beta = BetaInput::headwise;
@@ -185,7 +185,7 @@ void add_sizes(std::vector<LinearCaseSpec>& list, DType dtype) {
   add(many);
 }
 
-/// States of other types than the products, in place and not, and no state.
+/// Adds cases with states of other dtypes than q, k and v, in place and not, and cases without a state.
 void add_states(std::vector<LinearCaseSpec>& list, DType dtype) {
   for (const DType in : {DType::none, DType::f32, DType::f64}) {
     for (const DType out : {DType::none, DType::f32, DType::f64}) {

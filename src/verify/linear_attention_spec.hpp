@@ -13,14 +13,14 @@
 
 namespace headgate::verify {
 
-/// The decay: none, (B,Hv,T,1) or (B,Hv,T,D).
+/// Shape of the decay: none, (B,Hv,T,1) or (B,Hv,T,D).
 enum class DecayInput { none, headwise, per_feature };
 
-/// How much the state decays. normal: e^g between 0.07 and 0.99; strong: to nothing, g down to −1000; mixed: 0 beside
-/// all of these and −∞.
+/// Strength of the state's decay. normal: e^g between 0.07 and 0.99; zero: g is 0; strong: g from −10 to −1000, which
+/// clears the state; mixed: all of these and −∞.
 enum class DecayStrength { normal, zero, strong, mixed };
 
-/// β: none, (B,Hv,T,1), or (B,1,T,1) for all heads.
+/// Shape of β: none, (B,Hv,T,1), or (B,1,T,1) for all heads.
 enum class BetaInput { none, headwise, shared };
 
 }  // namespace headgate::verify
@@ -63,34 +63,33 @@ enum LinearGradientBit : unsigned {
   kLinearDstate = 32
 };
 
-/// The description of a problem of linear attention, as CaseSpec is of attention. `LinearCase` makes its tensors. Of
-/// the options, context is set by LinearCase: read `threads`. Keys have a length of 0.6 to 1, so that the recurrence is
-/// stable; with l2_norm, any length.
+/// Describes a problem of linear attention; LinearCase creates its tensors. LinearCase sets `context` of the options
+/// from `threads`. Keys have a length of 0.6 to 1, so that the recurrence is stable; with l2_norm they have any length.
 struct LinearCaseSpec : LinearAttentionOptions {
   std::int64_t B = 1, Hq = 1, Hk = 1, Hv = 1, T = 1, D = 1, Dv = 1;
   DType dtype = DType::f32;
   Layout layout = Layout::bhtd;
-  bool correlated_keys = false;   // all keys of a head lean in one direction
-  bool zero_keys_at_end = false;  // those of the last tokens are 0: behind a strong decay the state ends as zeros
+  bool correlated_keys = false;   // keys of a head share a common direction
+  bool zero_keys_at_end = false;  // keys of the last two tokens are 0, so a strong decay leaves a state of zeros
 
   DecayInput decay = DecayInput::none;
-  bool decay_f32 = false;  // else the dtype of q
+  bool decay_f32 = false;  // decay is f32 if set, otherwise the dtype of q
   DecayStrength strength = DecayStrength::normal;
   BetaInput beta = BetaInput::none;
-  bool beta_f32 = false;     // else the dtype of q
-  bool beta_to_two = false;  // β in (0,2), else in (0,1)
+  bool beta_f32 = false;     // β is f32 if set, otherwise the dtype of q
+  bool beta_to_two = false;  // β in (0,2) if set, otherwise in (0,1)
 
-  DType state = DType::none;      // S_0: none, f32, f64
-  DType new_state = DType::none;  // S_T: none, f32, f64; read only where it is not in place
-  bool in_place = false;          // S_T is written where S_0 is; only with a state
-  DType dstate = DType::none;     // of S_T: none, f32, f64
+  DType state = DType::none;      // dtype of S_0: none, f32 or f64
+  DType new_state = DType::none;  // dtype of S_T: none, f32 or f64; ignored if in_place
+  bool in_place = false;          // S_T overwrites S_0; requires a state
+  DType dstate = DType::none;     // dtype of the gradient of S_T: none, f32 or f64
 
   unsigned absent_gradients = 0;  // LinearGradientBit
   int threads = 1;
   std::uint64_t seed = 1;
-  DType cu_seqlens = DType::none;           // none, i32, i64: a packed batch of T tokens in all, B 1
-  std::int64_t packed = 1;                  // its sequences; read only with cu_seqlens
-  std::vector<std::int64_t> packed_tokens;  // their lengths, drawn from the seed where empty
+  DType cu_seqlens = DType::none;  // dtype of cu_seqlens: none, or i32/i64 for a packed batch of T tokens, B = 1
+  std::int64_t packed = 1;         // number of packed sequences; read only with cu_seqlens
+  std::vector<std::int64_t> packed_tokens;  // lengths of the packed sequences; drawn from the seed if empty
 
   std::int64_t Ho() const { return Hq > Hv ? Hq : Hv; }
   std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }
@@ -98,16 +97,16 @@ struct LinearCaseSpec : LinearAttentionOptions {
   bool may_decay() const { return rule == LinearRule::gated || rule == LinearRule::gated_delta; }
 };
 
-/// One line, every field that is not at its default.
+/// Returns one line with the sizes and every field that differs from its default.
 std::string describe(const LinearCaseSpec& spec);
 
-/// Draws a spec by asking `pick`.
+/// Draws a spec with random numbers from `pick`.
 LinearCaseSpec draw_linear_spec(const Pick& pick);
 
-/// draw_linear_spec from a random sequence.
+/// Draws a spec from random numbers seeded with `seed`.
 LinearCaseSpec random_linear_spec(std::uint64_t seed);
 
-/// A fixed list that covers every feature and dtype, and sizes around chunks and vectors.
+/// Returns a fixed list that covers every feature and dtype, and sizes around chunk and vector lengths.
 std::vector<LinearCaseSpec> standard_linear_cases();
 
 }  // namespace headgate::verify

@@ -14,22 +14,22 @@ namespace {
 constexpr std::uint64_t kChosenStream = 121;
 constexpr std::int64_t kMostChosen = 7;
 
-/// Tokens over which the kernels sum in the compute type, before they go on in f64.
+/// Number of tokens that the kernels sum in the compute type before they continue in f64.
 constexpr std::int64_t kSummedTokens = 64;
 
 LinearFigureSizes sizes_of(const LinearCaseSpec& spec, std::int64_t R) {
   return {spec.B, spec.sequences(), spec.Hv, spec.Ho(), spec.T, spec.D, R};
 }
 
-/// As many products as in the sums of a token in a forward pass, and what sums of the figure add: tokens of a chunk,
-/// queries, or the elements that belong to a state.
+/// Returns the number of terms behind an output: the products of one token in a forward pass, plus the terms that the
+/// output sums over a chunk, over the queries or over the elements of a state.
 std::int64_t terms_of(LinearFigureOf of, const LinearCaseSpec& spec) {
   const std::int64_t of_token = (spec.l2_norm ? 3 : 2) * spec.D + kSummedTokens;
   if (of == LinearFigureOf::sequence) return of_token + spec.T;
   return of == LinearFigureOf::state ? of_token + (spec.T + spec.Dv) * spec.D : of_token;
 }
 
-/// Rows of all queries that are those of the chosen ones.
+/// Copies the rows of the chosen queries out of the rows of all queries.
 reference::LinearFigureArray chosen_rows(const reference::LinearFigureArray& all, const LinearCaseSpec& spec,
                                          const std::vector<std::int64_t>& chosen, std::int64_t width) {
   reference::LinearFigureArray out;

@@ -13,11 +13,11 @@
 #include "verify/oracle/linear_statistics.hpp"
 #include "verify/slab.hpp"
 
-// Whether linear_attention_weights and linear_attention_statistics agree with the oracle.
+// Checks of linear_attention_weights and linear_attention_statistics against the oracle.
 
 namespace headgate::verify {
 
-/// What a problem's outputs are computed by: the library, or what calls it or replaces it.
+/// The functions that are checked: the library's own, or wrappers or replacements of them.
 struct LinearStatisticsKernels {
   std::function<void(const LinearAttentionWeights&, const LinearAttentionInputs&, const ConstTensorView& queries,
                      const LinearAttentionOptions&)>
@@ -26,7 +26,8 @@ struct LinearStatisticsKernels {
       statistics = linear_attention_statistics;
 };
 
-/// The outputs of both for a problem of linear attention, poisoned, and the queries that its seed chooses.
+/// Holds the poisoned outputs of linear_attention_weights and linear_attention_statistics for one problem, and the
+/// queries that its seed chooses.
 class LinearFigures {
  public:
   explicit LinearFigures(const LinearCaseSpec& spec);
@@ -37,7 +38,7 @@ class LinearFigures {
   ConstTensorView queries() const { return queries_; }
   void poison() { slabs_.poison(); }
   std::optional<std::string> spilled() const { return slabs_.spilled(); }
-  /// All bytes of the outputs, guards included.
+  /// Returns all bytes of the outputs, including the guard zones.
   std::vector<std::uint8_t> bytes() const { return slabs_.bytes(); }
 
  private:
@@ -51,7 +52,7 @@ class LinearFigures {
   LinearAttentionStatistics statistics_;
 };
 
-/// The oracle's answers to a problem.
+/// The oracle's weights and statistics of a problem.
 struct ExpectedLinearFigures {
   explicit ExpectedLinearFigures(const LinearCase& problem)
       : rows(reference::linear_weights(problem.inputs(), problem.options())),

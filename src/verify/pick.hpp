@@ -7,11 +7,11 @@
 #include <functional>
 #include <random>
 
-// Draws of random specs.
+// Helpers that draw random specs.
 
 namespace headgate::verify {
 
-/// Asked for n, answers with a number in [0,n), where 0 is always the simplest choice.
+/// Returns a number in [0, n) for the argument n. 0 is always the simplest choice.
 using Pick = std::function<std::int64_t(std::int64_t)>;
 
 template <typename T, std::size_t N>
@@ -19,7 +19,7 @@ T one_of(const Pick& pick, const std::array<T, N>& choices) {
   return choices[pick(N)];
 }
 
-/// The spec that `draw` makes of random numbers; its seed is that of the numbers.
+/// Returns the spec that `draw` makes from random numbers seeded with `seed`, which also becomes the spec's seed.
 template <class Draw>
 auto drawn_at_random(std::uint64_t seed, const Draw& draw) {
   std::mt19937_64 random(seed);
@@ -31,7 +31,7 @@ auto drawn_at_random(std::uint64_t seed, const Draw& draw) {
 
 inline bool maybe(const Pick& pick, std::int64_t one_in) { return pick(one_in) == one_in - 1; }
 
-/// Widths of heads around multiples of the vector length.
+/// Head widths around multiples of the vector length.
 inline constexpr std::array<std::int64_t, 18> kWidths{1,  2,  3,  4,  5,  8,  12, 16,  17,
                                                       24, 31, 32, 48, 64, 72, 80, 128, 256};
 

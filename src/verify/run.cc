@@ -33,7 +33,7 @@ std::optional<std::string> check_problem(const CaseSpec& spec, const Kernels& ke
 std::optional<std::string> check_problem(const LinearCaseSpec& spec, const LinearKernels& kernels,
                                          const LinearStatisticsKernels& statistics,
                                          std::vector<TargetErrors>& targets) {
-  std::optional<ExpectedLinearFigures> figures;  // the same on every target
+  std::optional<ExpectedLinearFigures> figures;  // computed once for all targets
   const auto check = [&](LinearCase& problem, const std::string& target) -> std::optional<std::string> {
     TargetErrors& errors = errors_on(targets, target);
     if (auto mismatch = check_linear_forward_case(problem, kernels, &errors.linear_forward)) return mismatch;
@@ -46,7 +46,7 @@ std::optional<std::string> check_problem(const LinearCaseSpec& spec, const Linea
   return check_linear_on_every_target(spec, check);
 }
 
-/// The same of an operation that has checks of its own for its problems.
+/// Checks one problem of the short convolution or of the gated norm, and updates the errors of each target.
 template <class Problem, class Spec, class OwnKernels>
 std::optional<std::string> check_passes(const Spec& spec, const OwnKernels& kernels, std::vector<TargetErrors>& targets,
                                         WorstError TargetErrors::*forward, WorstError TargetErrors::*backward) {
@@ -93,7 +93,8 @@ RunResult run(const RunOptions& options, const OnProblem& on_problem, const RunK
   const auto wants_another = [&](std::uint64_t random_done) {
     return options.problems ? random_done < *options.problems : seconds_since(start) < seconds;
   };
-  // One of each list in turn, so that a run that is too short for them has some of every operation: the first at least.
+  // Takes one problem from each list in turn, so that a run too short for all of them covers every operation. The first
+  // problem of each list always runs.
   const auto in_time = [&](std::size_t n) { return n == 0 || !options.seconds || seconds_since(start) < seconds; };
   const auto listed_passes = [&](const auto& specs, std::size_t n, const auto&... own_kernels) {
     return n >= specs.size() || !in_time(n) || passes(specs[n], own_kernels...);

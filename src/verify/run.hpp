@@ -20,23 +20,23 @@ namespace headgate::verify {
 
 inline constexpr double kDefaultSeconds = 30.0;
 
-/// Which problems a run checks: lists, and then random ones, of each operation in turn.
+/// Selects the problems of a run: first the lists, then random problems, alternating between the operations.
 struct RunOptions {
   std::vector<CaseSpec> listed = standard_cases();
   std::vector<LinearCaseSpec> listed_linear = standard_linear_cases();
   std::vector<ConvolutionCaseSpec> listed_convolution = standard_convolution_cases();
   std::vector<NormCaseSpec> listed_norm = standard_norm_cases();
-  /// For the whole run, which ends with the problem that exceeds them, but has one of each operation. Empty: the lists,
-  /// and random problems until kDefaultSeconds.
+  /// Time limit of the whole run. The run ends after the problem that exceeds it, but checks at least one problem of
+  /// each operation. If empty, the run checks the lists, and random problems until kDefaultSeconds.
   std::optional<double> seconds;
-  std::optional<std::uint64_t> problems;  ///< number of random problems of each operation, however long they take
-  std::uint64_t seed = 1;                 ///< of the first random problem of each operation
+  std::optional<std::uint64_t> problems;  ///< number of random problems of each operation, regardless of time
+  std::uint64_t seed = 1;                 ///< seed of the first random problem of each operation
 };
 
 /// The largest errors on one vector target.
 struct TargetErrors {
   std::string target;
-  bool runs_linear = false;  ///< whether operations other than attention run there as on a target of its own
+  bool runs_linear = false;  ///< whether operations other than attention are also checked on this target
   WorstError forward{}, backward{}, statistics{};
   WorstError linear_forward{}, linear_backward{}, linear_statistics{};
   WorstError convolution_forward{}, convolution_backward{};
@@ -54,17 +54,17 @@ struct RunKernels {
 
 struct RunResult {
   std::size_t problems = 0;           ///< number of problems checked; a mismatch is in the last one
-  std::size_t left_out = 0;           ///< listed problems for which the seconds did not suffice
-  std::vector<TargetErrors> targets;  ///< every vector target that this CPU can run
+  std::size_t left_out = 0;           ///< number of listed problems skipped for lack of time
+  std::vector<TargetErrors> targets;  ///< one entry for every implementation that this CPU can run
   std::optional<std::string> mismatch;
   double seconds = 0.0;
 };
 
-/// Called before each problem: the fraction of the run that is done, and the problem's number, from 1.
+/// Called before each problem with the completed fraction of the run and the problem's number, from 1.
 using OnProblem = std::function<void(double done, std::size_t number)>;
 
-/// Checks every problem on every vector target, forward and backward, against the oracle, and the bits of one thread
-/// against those of three. Stops at the first mismatch. The active target is the same afterwards as before.
+/// Checks every problem on every vector target: forward and backward passes against the oracle, and the bits of one
+/// thread against those of three. Stops at the first mismatch. Restores the active target.
 RunResult run(const RunOptions& options, const OnProblem& on_problem, const RunKernels& kernels = {});
 
 }  // namespace headgate::verify

@@ -24,12 +24,12 @@ enum ConvolutionStream : std::uint64_t {
 
 constexpr std::array kConvolutionDTypes{DType::f32, DType::f64, DType::bf16, DType::f16};
 
-/// Around the taps, and around the tokens that a kernel takes at a time.
+/// Numbers of tokens around the number of taps, and around the block of tokens that a kernel processes at a time.
 constexpr std::array<std::int64_t, 14> kConvolutionTokens{1, 2, 3, 5, 7, 8, 9, 16, 33, 64, 65, 127, 256, 500};
-/// Around multiples of the vector length.
+/// Numbers of channels around multiples of the vector length.
 constexpr std::array<std::int64_t, 12> kConvolutionChannels{1, 2, 5, 8, 16, 17, 31, 32, 48, 67, 100, 131};
 
-/// A state, a bias and all gradients.
+/// Returns a spec with a state, a bias and all gradients.
 ConvolutionCaseSpec full_convolution(DType dtype, std::int64_t T, std::int64_t C, std::int64_t K) {
   ConvolutionCaseSpec spec;
   spec.dtype = dtype;
@@ -43,7 +43,7 @@ ConvolutionCaseSpec full_convolution(DType dtype, std::int64_t T, std::int64_t C
 void add_taps(std::vector<ConvolutionCaseSpec>& list, DType dtype) {
   for (std::int64_t K = kMinTaps; K <= kMaxTaps; ++K) {
     for (const std::int64_t T : {std::int64_t{0}, std::int64_t{1}, K - 1, K + 1, std::int64_t{130}}) {
-      if (T == 1 && K == 2) continue;  // K − 1
+      if (T == 1 && K == 2) continue;  // already listed as K − 1
       ConvolutionCaseSpec spec = full_convolution(dtype, T, 37, K);
       spec.B = 2;
       list.push_back(spec);
@@ -67,7 +67,7 @@ void add_layouts(std::vector<ConvolutionCaseSpec>& list, DType dtype) {
   }
 }
 
-/// No bias and no state, and states of other types than x.
+/// Adds cases without bias and state, and cases with states of another dtype than x.
 void add_states(std::vector<ConvolutionCaseSpec>& list, DType dtype) {
   ConvolutionCaseSpec bare = full_convolution(dtype, 50, 16, 4);
   bare.bias = bare.state = bare.new_state = bare.dstate = DType::none;
@@ -178,7 +178,7 @@ TensorView ConvolutionCase::place(Slabs& group, const std::string& name, DType d
   return group.add(name, placement_).place(dtype, shape, strides_of(spec_.layout, shape, repeats));
 }
 
-/// (B,1,T,C)
+/// Places a tensor (B,1,T,C) such as x, y or dy.
 TensorView ConvolutionCase::place_rows(Slabs& group, const std::string& name, std::uint32_t repeats) {
   const ConvolutionCaseSpec& s = spec_;
   const Shape shape{s.B, 1, s.T, s.C};
@@ -300,7 +300,7 @@ std::optional<std::string> check_backward_case(ConvolutionCase& problem, const C
   const auto rule = [&spec](const TensorView& view, std::int64_t terms) {
     return Tolerance::of(spec.dtype, view.dtype, terms);
   };
-  // A sum of taps lies behind each derivative of the activation.
+  // Includes the sum of taps from which each derivative of the activation is computed.
   const std::int64_t taps = 2 * spec.K + 2, rows = spec.B * spec.T + spec.K;
   return mismatch_in({{"dx", out.dx, want.dx, m.dx, nullptr, nullptr, rule(out.dx, taps)},
                       {"dweight", out.dweight, want.dweight, m.dweight, nullptr, nullptr, rule(out.dweight, rows)},

@@ -24,44 +24,44 @@ enum ConvolutionGradientBit : unsigned {
   kConvolutionDstate = 8
 };
 
-/// The description of a problem of the short convolution, as CaseSpec is of attention. `ConvolutionCase` makes its
-/// tensors. Of the options, context is set by ConvolutionCase: read `threads`.
+/// Describes a problem of the short convolution; ConvolutionCase creates its tensors. ConvolutionCase sets `context` of
+/// the options from `threads`.
 struct ConvolutionCaseSpec : ShortConvolutionOptions {
   std::int64_t B = 1, T = 1, C = 1, K = 4;
   DType dtype = DType::f32;
   Layout layout = Layout::bhtd;
-  bool channels_first = false;  // (B,C,T) memory, whatever the layout
-  bool weight_f32 = false;      // else the dtype of x
-  DType bias = DType::none;     // none, f32, the dtype of x
+  bool channels_first = false;  // memory in (B,C,T) order, whatever the layout
+  bool weight_f32 = false;      // weight is f32 if set, otherwise the dtype of x
+  DType bias = DType::none;     // dtype of bias: none, f32 or the dtype of x
 
-  DType state = DType::none;      // the old one: none, f32, the dtype of x
-  DType new_state = DType::none;  // read only where it is not in place
-  bool in_place = false;          // the new state is written where the old one is; only with a state
-  DType dstate = DType::none;     // of the new state
+  DType state = DType::none;      // dtype of the initial state: none, f32 or the dtype of x
+  DType new_state = DType::none;  // dtype of the new state; ignored if in_place
+  bool in_place = false;          // the new state overwrites the initial state; requires a state
+  DType dstate = DType::none;     // dtype of the gradient of the new state
 
   unsigned absent_gradients = 0;  // ConvolutionGradientBit
   int threads = 1;
   std::uint64_t seed = 1;
-  DType cu_seqlens = DType::none;           // none, i32, i64: a packed batch of T tokens in all, B 1
-  std::int64_t packed = 1;                  // its sequences; read only with cu_seqlens
-  std::vector<std::int64_t> packed_tokens;  // their lengths, drawn from the seed where empty
+  DType cu_seqlens = DType::none;           // none, or i32/i64: cu_seqlens of a packed batch of T tokens, B = 1
+  std::int64_t packed = 1;                  // number of packed sequences; read only with cu_seqlens
+  std::vector<std::int64_t> packed_tokens;  // lengths of the packed sequences; drawn from the seed if empty
 
   std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }
 };
 
-/// One line, every field that is not at its default.
+/// Returns one line with the sizes and every field that differs from its default.
 std::string describe(const ConvolutionCaseSpec& spec);
 
-/// Draws a spec by asking `pick`.
+/// Draws a spec with random numbers from `pick`.
 ConvolutionCaseSpec draw_convolution_spec(const Pick& pick);
 
-/// draw_convolution_spec from a random sequence.
+/// Draws a spec from random numbers seeded with `seed`.
 ConvolutionCaseSpec random_convolution_spec(std::uint64_t seed);
 
-/// A fixed list that covers every number of taps, feature and dtype.
+/// Returns a fixed list that covers every number of taps, feature and dtype.
 std::vector<ConvolutionCaseSpec> standard_convolution_cases();
 
-/// A problem of the short convolution with its memory, as LinearCase is one of linear attention.
+/// Holds a problem of the short convolution and its memory: inputs filled from the seed, outputs poisoned.
 class ConvolutionCase {
  public:
   explicit ConvolutionCase(const ConvolutionCaseSpec& spec, Placement placement = Placement::guarded,
@@ -70,7 +70,7 @@ class ConvolutionCase {
   ConvolutionCase& operator=(const ConvolutionCase&) = delete;
 
   const ConvolutionCaseSpec& spec() const { return spec_; }
-  /// A forward pass in place replaces the state among them, until poison_outputs() puts it back.
+  /// Returns the inputs. An in-place forward pass overwrites the state among them; poison_outputs() restores it.
   const ShortConvolutionInputs& inputs() const { return inputs_; }
   ShortConvolutionOptions& options() { return options_; }
   const ShortConvolutionOutputs& outputs() const { return outputs_; }
@@ -81,10 +81,10 @@ class ConvolutionCase {
   void poison_gradients() { gradient_slabs_.poison(); }
   /// Returns the name of the first output or gradient with a write outside its view.
   std::optional<std::string> spilled() const;
-  /// All bytes of the outputs and of the gradients, guards included.
+  /// Returns all bytes of the outputs and of the gradients, including the guard zones.
   std::vector<std::uint8_t> written_bytes() const;
 
-  /// The oracle's answers, computed once.
+  /// Return the oracle's results, which are computed once and cached.
   const reference::ShortConvolutionForward& expected_forward();
   const reference::ShortConvolutionBackward& expected_backward();
 
@@ -100,8 +100,8 @@ class ConvolutionCase {
   Placement placement_;
   ShortConvolutionOptions options_;
   Slabs input_slabs_, output_slabs_, gradient_slabs_;
-  TensorView state_;                            // what a pass in place starts from
-  ShortConvolutionInputs inputs_, for_oracle_;  // with the state as it is now, and as it was
+  TensorView state_;                            // initial state of an in-place pass
+  ShortConvolutionInputs inputs_, for_oracle_;  // inputs with the current state, and with the initial state
   ShortConvolutionIncoming incoming_;
   ShortConvolutionOutputs outputs_;
   ShortConvolutionGradients gradients_;
@@ -118,7 +118,8 @@ struct ConvolutionKernels {
       backward = short_convolution_backward;
 };
 
-/// As check_linear_forward_case, check_linear_backward_case and check_linear_same_bits.
+/// Check the forward pass and the gradients against the oracle, and the bytes of one thread against those of three.
+/// Return the first mismatch.
 std::optional<std::string> check_forward_case(ConvolutionCase& problem, const ConvolutionKernels& kernels = {},
                                               WorstError* worst = nullptr);
 std::optional<std::string> check_backward_case(ConvolutionCase& problem, const ConvolutionKernels& kernels = {},

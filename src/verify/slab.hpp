@@ -13,31 +13,32 @@
 
 namespace headgate::verify {
 
-/// How the tensors of a problem are placed. guarded, for checks: between zones that reveal reads and writes outside a
-/// tensor, aligned to their elements only. aligned, for timing: at multiples of kAligned_bytes.
+/// Placement of a problem's tensors. guarded, for checks: between guard zones that reveal reads and writes outside a
+/// tensor, aligned only to the element size. aligned, for timing: at multiples of kAligned_bytes.
 enum class Placement { guarded, aligned };
 
-inline constexpr std::size_t kAligned_bytes = 64;  // a cache line, and the widest vector
+inline constexpr std::size_t kAligned_bytes = 64;  // size of a cache line and of the widest vector
 
-/// The passes that a problem has tensors for. forward: without dy, other incoming gradients, gradients and statistics.
+/// Passes that a problem has tensors for. `forward` omits incoming gradients, gradients and statistics.
 enum class Passes { forward, forward_and_backward, forward_and_statistics, all };
 
-/// Memory for views of one dtype. All bytes that no view covers hold 0xFF, which is NaN in every floating dtype:
-/// reading them shows in the result, writing them shows in spilled().
+/// Memory for views of one dtype. All bytes outside the views hold 0xFF, which is NaN in every floating-point dtype.
+/// Reading them shows in the result; writing them shows in spilled().
 class Slab {
  public:
   explicit Slab(Placement placement) : placement_(placement) {}
 
-  /// One view of `shape` and `strides`.
+  /// Allocates one view of `shape` and `strides`.
   TensorView place(DType dtype, const Shape& shape, const Shape& strides);
 
-  /// Views (B,H_n,L,W_n) side by side in the rows of one (B,L,Σ H_n·W_n) tensor: a fused projection.
+  /// Allocates views (B,H_n,L,W_n) side by side in the rows of one tensor (B,L,Σ H_n·W_n), as a fused projection writes
+  /// them.
   std::vector<TensorView> place_fused(DType dtype, const std::vector<Shape>& shapes);
 
-  /// 0xFF everywhere, views included.
+  /// Sets every byte to 0xFF, including those of the views.
   void poison();
 
-  /// True when a byte outside all views has changed.
+  /// Returns true if a byte outside all views has changed.
   bool spilled() const;
 
   const std::vector<std::uint8_t>& bytes() const { return bytes_; }
@@ -51,21 +52,21 @@ class Slab {
   std::vector<TensorView> views_;
 };
 
-/// Slabs by the names of their tensors.
+/// Slabs with the names of their tensors.
 class Slabs {
  public:
   Slab& add(const std::string& name, Placement placement);
   void poison();
-  /// The name of the first slab with a write outside its views.
+  /// Returns the name of the first slab with a write outside its views.
   std::optional<std::string> spilled() const;
-  /// All bytes, guards included.
+  /// Returns all bytes, including the guard zones.
   std::vector<std::uint8_t> bytes() const;
 
  private:
   std::vector<std::pair<std::string, std::unique_ptr<Slab>>> slabs_;
 };
 
-/// True if the element's bytes are all 0xFF: it was never written, or computed from poison.
+/// Returns true if all bytes of the element are 0xFF: it was never written, or was computed from poison.
 bool is_poison(const TensorView& view, std::int64_t offset);
 
 }  // namespace headgate::verify

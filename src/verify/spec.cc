@@ -19,7 +19,7 @@ std::string map_text(const MapSpec& map) {
   return fmt::format("({},{},{},S)", map.full_b ? "B" : "1", map.full_h ? "Hq" : "1", map.full_t ? "T" : "1");
 }
 
-/// One of the functions, or none.
+/// Draws a gate function, or none.
 GateFn draw_gate_fn(const Pick& pick) {
   const auto& all = Words<GateFn>::kAll;
   return all[pick(all.size())].value;
@@ -35,11 +35,11 @@ MapSpec draw_map(const Pick& pick, std::int64_t one_in) {
   return map;
 }
 
-/// Sizes around the kernels' blocks.
+/// Sequence lengths around the kernels' block sizes.
 constexpr std::array<std::int64_t, 20> kLengths{1,  2,  3,  5,  7,  8,  15,  16,  17,  24,
                                                 31, 33, 48, 63, 64, 65, 100, 129, 200, 257};
 
-/// Multiply-adds of one problem, at most: the oracle does them in a few milliseconds.
+/// Most multiply-adds of one problem. The oracle needs a few milliseconds for them.
 constexpr std::int64_t kWorkLimit = 1'000'000;
 
 void draw_sizes(CaseSpec& spec, const Pick& pick) {
@@ -66,7 +66,7 @@ void draw_scores(CaseSpec& spec, const Pick& pick) {
   if (maybe(pick, 4)) spec.scale = one_of(pick, std::array{1.0, 0.05, -0.3, 0.0});
   if (maybe(pick, 4)) spec.softcap = one_of(pick, std::array{30.0, 2.0, 0.5});
   spec.causality = maybe(pick, 3) ? Causality::causal : Causality::none;
-  // Below −1 a window lies beside the query.
+  // A limit below −1 excludes the query's own position from the window.
   if (maybe(pick, 4)) spec.window_left = maybe(pick, 5) ? -2 - pick(8) : pick(40);
   if (maybe(pick, 4)) spec.window_right = maybe(pick, 5) ? -2 - pick(8) : pick(40);
   spec.bias = draw_map(pick, 3);
@@ -90,7 +90,7 @@ void draw_gate(CaseSpec& spec, const Pick& pick) {
   spec.gate_f32 = maybe(pick, 3);
 }
 
-/// A cache: S becomes a number of whole pages.
+/// Returns the spec with a paged KV cache; S is rounded up to whole pages.
 CaseSpec paged(CaseSpec spec, std::int64_t page) {
   spec.page = page;
   spec.S = (spec.S + page - 1) / page * page;
@@ -119,7 +119,7 @@ void draw_threshold(CaseSpec& spec, const Pick& pick) {
 }
 
 void draw_statistics(StatisticsSpec& statistics, const Pick& pick) {
-  // Kernels leave out what nobody asks for: all, one by one, or a few.
+  // Kernels skip absent outputs. Draws all outputs, a single one, or a random subset.
   switch (pick(4)) {
     case 0: break;
     case 1: statistics.absent = ~(1U << pick(static_cast<std::int64_t>(kStatisticsOutputs.size()))); break;
@@ -153,7 +153,7 @@ CaseSpec gated(CaseSpec spec, GateInput grain, GateFn fn, GateOp op) {
   return spec;
 }
 
-/// Every feature at once, apart from the gate.
+/// Returns the spec with every feature except the gate.
 CaseSpec with_all_features(CaseSpec spec) {
   spec.softcap = 5.0;
   spec.causality = Causality::causal;
@@ -200,7 +200,7 @@ void add_features(std::vector<CaseSpec>& list) {
   add(plain, [](CaseSpec& s) { s.causality = Causality::causal, s.S = 20, s.sinks = DType::f64; });
 }
 
-/// Pages and int8, beside few queries and many.
+/// Adds cases with pages and with int8 k and v, for few and for many queries.
 void add_caches(std::vector<CaseSpec>& list, DType dtype) {
   for (const std::int64_t page : {0, 1, 3, 16, 64, 100}) {
     for (const bool bytes : {false, true}) {
@@ -216,13 +216,13 @@ void add_caches(std::vector<CaseSpec>& list, DType dtype) {
       CaseSpec spec = with_all_features(shaped(2, 1, 3, 2, 700, 24, 17));
       spec.query_offsets = DType::i32;
       spec.window_left = 300;
-      spec.weights = page == 16;  // the kernel for many queries
+      spec.weights = page == 16;  // selects the kernel for many queries
       add(spec);
     }
   }
 }
 
-/// Few queries against keys of several splits, in every way that rows of k and v are read.
+/// Adds cases with few queries and several splits of keys, for every way in which rows of k and v are read.
 void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
   struct Rows {
     std::int64_t T, group, D, Dv;
@@ -236,7 +236,8 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
     spec.weights = false;
     list.push_back(spec);
   }
-  // 104 splits, two a head: a thread takes three in turn, of other heads and sequences; some have no key.
+  // 104 splits, two per head: a thread processes three in turn, from different heads and sequences. Some splits have no
+  // key.
   CaseSpec many = gated(shaped(4, 13, 1, 1, 1100, 16, 16), GateInput::headwise, GateFn::sigmoid, GateOp::mul);
   many.dtype = dtype;
   list.push_back(many);
@@ -247,7 +248,7 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
   list.push_back(many);
 }
 
-/// Packed batches: few queries beside many, empty sequences, lengths of one.
+/// Adds packed batches with few and many queries, empty sequences and sequences of length 1.
 void add_packed(std::vector<CaseSpec>& list, DType dtype) {
   for (const std::int64_t length : {40, 310}) {
     CaseSpec spec = shaped(1, 2, 2, length, length, 24, 20);
@@ -276,7 +277,8 @@ void add_packed(std::vector<CaseSpec>& list, DType dtype) {
   list.push_back(spec);
 }
 
-/// Packed queries over pages: one, many and none, with as many keys as the seed says.
+/// Adds packed queries over paged keys: sequences with one, many and no queries. The seed determines the numbers of
+/// keys.
 void add_packed_caches(std::vector<CaseSpec>& list, DType dtype) {
   for (const std::int64_t page : {1, 16, 100}) {
     CaseSpec spec = shaped(1, 2, 2, 160, 310, 24, 20);
@@ -298,7 +300,8 @@ void add_packed_caches(std::vector<CaseSpec>& list, DType dtype) {
   }
 }
 
-/// Closed rows among open ones: in tiles of queries, in rules that read a row's own position, in few queries.
+/// Adds cases in which gate_threshold closes some rows: in tiles of queries, with rules that depend on a row's
+/// position, and with few queries.
 void add_closed_rows(std::vector<CaseSpec>& list, DType dtype) {
   for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
     for (const double share : {0.3, 0.0, 0.9, 1.0}) {
@@ -384,7 +387,7 @@ CaseSpec draw_spec(const Pick& pick) {
   spec.lse = one_of(pick, std::array{DType::f32, DType::f64, DType::none});
   spec.dlse = one_of(pick, std::array{DType::none, DType::none, DType::f32, DType::f64});
   spec.attn = maybe(pick, 3);
-  spec.weights = maybe(pick, 2);  // without them, few queries have a kernel of their own
+  spec.weights = maybe(pick, 2);  // without weights, few queries use a separate kernel
   spec.absent_gradients = maybe(pick, 4) ? static_cast<unsigned>(pick(64)) : 0U;
   spec.threads = 1 + static_cast<int>(pick(3));
   draw_cache(spec, pick);
@@ -394,7 +397,7 @@ CaseSpec draw_spec(const Pick& pick) {
     spec.cu_seqlens = one_of(pick, std::array{DType::i32, DType::i64});
     spec.packed = one_of(pick, std::array<std::int64_t, 6>{2, 1, 3, 5, 9, 20});
   }
-  draw_threshold(spec, pick);  // after all others, whose draws from a seed so stay as they were
+  draw_threshold(spec, pick);  // drawn after the fields above, so that their draws from a seed stay the same
   draw_statistics(spec.statistics, pick);
   if (spec.dtype == DType::bf16 && maybe(pick, 2)) spec.precision = Precision::native16;
   spec.huge_hidden_keys = maybe(pick, 3);
@@ -436,7 +439,7 @@ std::vector<CaseSpec> standard_cases() {
     add_caches(list, dtype);
     add_packed_caches(list, dtype);
     add_closed_rows(list, dtype);
-    CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // rows that the bias hides whole, without a sink
+    CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // the bias hides whole rows, and there is no sink
     hidden.dtype = dtype;
     hidden.bias = {true, true, true, true};
     hidden.bias_hides = true;

@@ -15,11 +15,11 @@
 
 namespace headgate::verify {
 
-/// The values of tensors. sharp: softmax close to one-hot; extreme: logits and gate logits in the thousands; denormal:
-/// some tensors below the smallest normal number.
+/// Distribution of the tensors' values. sharp: softmax close to one-hot; extreme: logits and gate logits in the
+/// thousands; denormal: some tensors below the smallest normal number.
 enum class Values { normal, sharp, extreme, denormal };
 
-/// The gate's logits: none, (B,Hq,T,1) or (B,Hq,T,Dv).
+/// Shape of the gate logits: none, (B,Hq,T,1) or (B,Hq,T,Dv).
 enum class GateInput { none, headwise, elementwise };
 
 }  // namespace headgate::verify
@@ -45,7 +45,7 @@ struct Words<verify::GateInput> {
 
 namespace headgate::verify {
 
-/// A (B|1,Hq|1,T|1,S) input: present, and full where set.
+/// A bias or mask (B|1,Hq|1,T|1,S): whether it is present, and which dimensions have their full size.
 struct MapSpec {
   bool present = false;
   bool full_b = false;
@@ -56,18 +56,18 @@ struct MapSpec {
 /// Bits of CaseSpec::absent_gradients.
 enum GradientBit : unsigned { kDq = 1, kDk = 2, kDv = 4, kDgate = 8, kDbias = 16, kDsinks = 32 };
 
-/// What is asked of attention_statistics. All outputs that the selection and the gate allow, but for the absent ones.
+/// Outputs requested from attention_statistics: all that the selection and the gate allow, except the absent ones.
 struct StatisticsSpec {
-  unsigned absent = 0;  ///< bit n: row n of kStatisticsOutputs
+  unsigned absent = 0;  ///< bit n set: row n of kStatisticsOutputs is absent
   DType dtype = DType::f32;
-  DType index_dtype = DType::i64;  ///< of topk_index and of the selection
+  DType index_dtype = DType::i64;  ///< dtype of topk_index and of the selection
   std::int64_t keys = 2, queries = 2, top_keys = 3;
   std::int64_t window = 1;
 };
 
-/// The description of a problem, for tests, `headgate verify` and bench. `Case` makes its tensors. The defaults are the
-/// simplest problem, so that a failing random one shrinks towards it. Of the options, gate_threshold and context are
-/// set by Case: read `closed_share` and `threads`.
+/// Describes a problem for tests, `headgate verify` and bench; Case creates its tensors. The defaults are the simplest
+/// problem, so a failing random problem shrinks towards them. Case sets gate_threshold from `closed_share`, and
+/// `context` from `threads`.
 struct CaseSpec : AttentionOptions {
   std::int64_t B = 1, Hkv = 1, group = 1, T = 1, S = 1, D = 1, Dv = 1;  // Hq = Hkv · group
   DType dtype = DType::f32;
@@ -75,60 +75,60 @@ struct CaseSpec : AttentionOptions {
   Values values = Values::normal;
 
   GateInput gate_input = GateInput::none;
-  bool gate_f32 = false;  // else the dtype of q
+  bool gate_f32 = false;  // gate is f32 if set, otherwise the dtype of q
 
   MapSpec bias;
-  bool bias_f32 = false;     // else the dtype of q
-  bool bias_hides = false;   // a quarter of its entries and an eighth of its rows are −∞
-  bool bias_breaks = false;  // one entry is +∞ and one NaN
+  bool bias_f32 = false;     // bias is f32 if set, otherwise the dtype of q
+  bool bias_hides = false;   // a quarter of the bias entries and an eighth of its rows are −∞
+  bool bias_breaks = false;  // one bias entry is +∞ and one is NaN
   MapSpec mask;
-  DType key_lengths = DType::none;    // none, i32, i64
-  DType query_offsets = DType::none;  // none, i32, i64
-  DType alibi_slopes = DType::none;   // none, f32, f64
-  bool alibi_by_sequence = false;     // each sequence has slopes of its own
-  DType sinks = DType::none;          // none, f32, f64
-  bool huge_hidden_keys = false;      // k and v of keys that no query sees are the largest number of their dtype
+  DType key_lengths = DType::none;    // dtype of key_lengths: none, i32 or i64
+  DType query_offsets = DType::none;  // dtype of query_offsets: none, i32 or i64
+  DType alibi_slopes = DType::none;   // dtype of alibi_slopes: none, f32 or f64
+  bool alibi_by_sequence = false;     // each sequence has its own slopes
+  DType sinks = DType::none;          // dtype of sinks: none, f32 or f64
+  bool huge_hidden_keys = false;      // k and v of keys hidden from all queries are the largest finite number
 
-  DType lse = DType::f32;    // none, f32, f64; the backward pass always saves one
-  DType dlse = DType::none;  // none, f32, f64
+  DType lse = DType::f32;    // dtype of lse: none, f32 or f64; a backward pass always saves lse
+  DType dlse = DType::none;  // dtype of dlse: none, f32 or f64
   bool attn = false;
   bool weights = false;
   unsigned absent_gradients = 0;  // GradientBit
   int threads = 1;
   std::uint64_t seed = 1;
-  DType cu_seqlens = DType::none;  // none, i32, i64: a packed batch of T queries, and S keys unless paged, in all, B 1
-  std::int64_t packed = 1;         // its sequences; read only with cu_seqlens
-  std::vector<std::int64_t> packed_queries, packed_keys;  // their lengths, drawn from the seed where empty
+  DType cu_seqlens = DType::none;  // i32 or i64: a packed batch of T queries and, unless paged, S keys in total; B = 1
+  std::int64_t packed = 1;         // number of packed sequences; read only with cu_seqlens
+  std::vector<std::int64_t> packed_queries, packed_keys;  // sequence lengths; drawn from the seed if empty
 
-  std::int64_t page = 0;       // tokens of a page of k and v; 0: no block table. With pages, key_lengths is there too
-  bool quantized = false;      // k and v are int8 with scales
-  double closed_share = -1.0;  // about the share of rows that gate_threshold closes in forward passes; < 0: none is set
-  bool closed_by_group = false;  // gates differ most between K/V heads, so that groups of heads close as a whole
+  std::int64_t page = 0;         // rows of a page of k and v; 0: no block table. Pages require key_lengths
+  bool quantized = false;        // k and v are int8 with scales
+  double closed_share = -1.0;    // approximate share of rows that gate_threshold closes; < 0: no threshold
+  bool closed_by_group = false;  // gates differ most between K/V heads, so that gate_threshold closes whole GQA groups
 
   StatisticsSpec statistics;
 
   std::int64_t Hq() const { return Hkv * group; }
   std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }
-  /// What the forward pass alone takes.
+  /// Returns whether only the forward pass supports the problem: pages or int8.
   bool forward_only() const { return page > 0 || quantized; }
   DType key_dtype() const { return quantized ? DType::i8 : dtype; }
-  /// Pages that a sequence may have, and all that there are: a few are no sequence's.
+  /// Return the number of pages per sequence and the total number of pages, of which at least two are unused.
   std::int64_t pages_each() const { return page > 0 ? S / page : 0; }
   std::int64_t pages() const { return sequences() * pages_each() + 2; }
-  /// silu and identity may be 0, and then o cannot be recovered from y.
+  /// Returns whether attn must be saved: silu and identity may be 0, and then o cannot be recovered from y.
   bool saves_attn() const { return attn || (gate_input != GateInput::none && loses_output(gate_fn, gate_op)); }
 };
 
-/// One line, every field that is not at its default.
+/// Returns one line with the sizes and every field that differs from its default.
 std::string describe(const CaseSpec& spec);
 
-/// Draws a spec by asking `pick`.
+/// Draws a spec with random numbers from `pick`.
 CaseSpec draw_spec(const Pick& pick);
 
-/// draw_spec from a random sequence.
+/// Draws a spec from random numbers seeded with `seed`.
 CaseSpec random_spec(std::uint64_t seed);
 
-/// A fixed list that covers every feature and dtype, and sizes around block edges.
+/// Returns a fixed list that covers every feature and dtype, and sizes around block sizes.
 std::vector<CaseSpec> standard_cases();
 
 }  // namespace headgate::verify

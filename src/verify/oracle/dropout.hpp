@@ -24,7 +24,8 @@ inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
   return counter;
 }
 
-/// M of the weight of query i of query head h of sequence n beside key j: 0, or 1 / (1 − p).
+/// Returns the dropout factor M of one weight: 0, or 1 / (1 − p). The weight belongs to sequence n, query head h, query
+/// i and key j.
 inline double dropout_factor(const AttentionOptions& options, std::int64_t n, std::int64_t h, std::int64_t i,
                              std::int64_t j) {
   if (options.dropout <= 0.0) return 1.0;

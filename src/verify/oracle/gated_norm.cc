@@ -12,7 +12,7 @@
 namespace headgate::reference {
 namespace {
 
-/// One element of a row, and what it is made of.
+/// Holds the factors of one element: normalised x (n), weight, gate g and its slope, with bounds on g and the slope.
 struct Element {
   double n, weight, g, g_abs, slope, slope_abs;
 };
@@ -22,7 +22,7 @@ struct Row {
   std::vector<Element> elements;
 };
 
-/// 1/rms. In long double, whose range holds the squares of all f64 numbers.
+/// Returns 1/rms, or 0 if the row and eps are 0. Uses long double, which can represent the squares of all f64 numbers.
 long double inverse_rms(const GatedNormInputs& in, double eps, std::int64_t b, std::int64_t h, std::int64_t i) {
   const std::int64_t D = in.x.shape[3];
   long double sum = 0.0L;

@@ -5,12 +5,12 @@
 
 #include "headgate/gated_norm.hpp"
 
-// The gated norm in f64, forward and backward, by plain loops: the reference for gated_norm_forward and
-// gated_norm_backward. Arguments are assumed to be valid; any dtype and any strides. Results are contiguous.
+// Reference for gated_norm_forward and gated_norm_backward: the gated norm in f64 by plain loops. Arguments are assumed
+// to be valid. Any dtype and any strides are accepted. Results are contiguous.
 
 namespace headgate::reference {
 
-/// `magnitude`: as in Forward.
+/// Output of the forward pass. `magnitude` bounds the effect of rounding on each element, as in Forward (oracle.hpp).
 struct GatedNormForward {
   std::vector<double> y;  // (B,H,T,D)
   std::vector<double> magnitude;
@@ -18,8 +18,8 @@ struct GatedNormForward {
 
 struct GatedNormGradientArrays {
   std::vector<double> dx;       // (B,H,T,D)
-  std::vector<double> dweight;  // shape of weight; empty where it is absent
-  std::vector<double> dgate;    // (B,H,T,D); empty where there is no gate
+  std::vector<double> dweight;  // shape of weight; empty if weight is absent
+  std::vector<double> dgate;    // (B,H,T,D); empty without a gate
 };
 
 struct GatedNormBackward : GatedNormGradientArrays {
@@ -28,7 +28,7 @@ struct GatedNormBackward : GatedNormGradientArrays {
 
 GatedNormForward gated_norm(const GatedNormInputs& inputs, const GatedNormOptions& options);
 
-/// Gradients of Σ dy∘y.
+/// Returns the gradients of Σ dy∘y.
 GatedNormBackward gated_norm_backward(const GatedNormInputs& inputs, const ConstTensorView& dy,
                                       const GatedNormOptions& options);
 

@@ -6,19 +6,19 @@
 
 #include "headgate/attention.hpp"
 
-// The gate functions as the oracle computes them. R is a real type, or a type with the same arithmetic that also tracks
-// errors or derivatives; its exp and log1p are then found in its namespace.
+// Gate functions of the oracle. R is a real type, or a type with the same arithmetic that also tracks errors or
+// derivatives. exp and log1p of R are found by argument-dependent lookup.
 
 namespace headgate::reference {
 
-/// 1 / (1 + e^−z): accurate relative to its value for every z; so is 1 − σ(z) as sigmoid(−z).
+/// Returns 1 / (1 + e^−z), accurate relative to its value for every z. sigmoid(−z) is equally accurate for 1 − σ(z).
 template <typename R>
 R sigmoid(const R& z) {
   using std::exp;
   return R{1.0} / (R{1.0} + exp(-z));
 }
 
-/// log(1 + eᶻ) without overflow or cancellation.
+/// Returns log(1 + eᶻ) without overflow or cancellation.
 template <typename R>
 R softplus(const R& z) {
   using std::exp, std::log1p;
@@ -29,7 +29,7 @@ template <typename R>
 struct GateTerms {
   R value;                 ///< g(z)
   R slope;                 ///< g′(z)
-  std::optional<R> ratio;  ///< g′(z)/g(z); empty for a function that may be 0
+  std::optional<R> ratio;  ///< g′(z)/g(z); empty for functions that can be 0
 };
 
 template <typename R>
@@ -41,7 +41,7 @@ GateTerms<R> gate_terms(GateFn fn, const R& z) {
     case GateFn::sigmoid2: return {R{2.0} * s, R{2.0} * s * c, c};
     case GateFn::ns_sigmoid: return {R{0.5} + R{0.5} * s, R{0.5} * s * c, s * c / (R{1.0} + s)};
     case GateFn::silu: return {z * s, s * (R{1.0} + z * c), {}};
-    // Far below 0 both underflow, and their ratio tends to 1.
+    // Far below 0 both softplus and σ underflow; their ratio tends to 1.
     case GateFn::softplus: return {softplus(z), s, z < R{-700.0} ? R{1.0} : s / softplus(z)};
     case GateFn::identity: return {z, R{1.0}, {}};
   }

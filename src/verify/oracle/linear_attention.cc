@@ -8,35 +8,37 @@
 
 // How the magnitudes follow the state.
 //
-// The columns of S, one for each feature of v, do not mix: token t maps each of them by F_t = (I − β k kᵀ) diag(e^g)
-// and adds k β v. So does the transposed recurrence with the columns of dS and F_tᵀ. A column's error before a token is
-// mapped by F_t as well, exactly, and the token's own roundings are added to it. What they can reach is a sum of
-// absolute values as elsewhere: ‖a‖ + ‖k‖ |β| (|v| + |a|ᵀ|k|) with a = diag(e^g) s. Carrying the sums of absolute
-// values themselves through the recurrence, |β| |k| |k|ᵀ in place of −β k kᵀ, would grow exponentially for keys that
-// are correlated, where the recurrence contracts: a bound that accepts everything. So errors are carried by their
-// Euclidean norms, one number for each column and token, and ‖F‖ ≤ max e^g · max(1, |1 − β ‖k‖²|), which is 1 at most
-// where ‖k‖ ≤ 1 and 0 ≤ β ≤ 2. That holds for D = 1 too, where F may be 0: kernels read a state for two tokens at once,
-// so that what the first one takes away still rounds what the second one reads. An element, and a product with a
-// vector, is off by no more than the norm of its column allows.
+// The columns of S, one per feature of v, do not mix. Token t maps each column by F_t = (I − β k kᵀ) diag(e^g) and adds
+// k β v. The transposed recurrence maps the columns of dS by F_tᵀ. F_t also maps the error that a column had before the
+// token, exactly. The token then adds its own roundings, bounded by a sum of absolute values: ‖a‖ + ‖k‖ |β| (|v| +
+// |a|ᵀ|k|) with a = diag(e^g) s.
 //
-// Two kinds of roundings add up differently from token to token. Roundings of sums and products have either sign: they
-// walk, their squares are added. e^g may err by the same amount at every token, as where all tokens have one g: the
-// errors drift, they are added as they are. A token adds (3 + 2|g|) roundoffs to the drift, an eighth of that in
-// magnitude, since the rule multiplies by 8 at least.
+// Sums of absolute values cannot be carried through the recurrence. With |β| |k| |k|ᵀ in place of −β k kᵀ they would
+// grow exponentially for correlated keys, where the recurrence contracts: the bound would accept everything. Errors are
+// therefore carried as Euclidean norms, one number per column and token. ‖F‖ ≤ max e^g · max(1, |1 − β ‖k‖²|), which is
+// at most 1 if ‖k‖ ≤ 1 and 0 ≤ β ≤ 2. The same bound holds for D = 1, where F may be 0: kernels read a state for two
+// tokens at once, so what the first token removes still rounds what the second one reads. The error of an element, or
+// of a product with a vector, is at most what the norm of its column's error allows.
+//
+// Two kinds of rounding errors accumulate differently from token to token. Roundings of sums and products have either
+// sign and form a random walk: their squares are added. e^g may err by the same amount at every token, for example if
+// all tokens have the same g. These errors drift: they are added directly. A token adds (3 + 2|g|) roundoffs to the
+// drift. In magnitude this is an eighth as much, since the tolerance rule multiplies by at least 8.
 
 namespace headgate::reference {
 namespace {
 
-/// The tolerance rule gives a magnitude at least this many roundoffs, so an error of x roundoffs is x / 8 of magnitude.
+/// Least constant of the tolerance rule, which multiplies magnitudes by at least 8 unit roundoffs. An error of x
+/// roundoffs is therefore x / 8 in magnitude.
 constexpr double kLeastConstant = 8.0;
 
 using Row = std::vector<double>;
 
-/// Sizes of one problem, and which heads share what.
+/// Sizes of one problem, and which heads share queries, keys and states.
 struct Sizes {
   std::int64_t B, Hq, Hk, Hv, Ho, T, D, Dv;
   double scale;
-  double floor;  // of e^g, which may come out as 0 below the smallest normal number, in unit roundoffs
+  double floor;  // error floor of e^g, in unit roundoffs: below the smallest normal number it may be computed as 0
   bool delta, gated;
 
   Sizes(const LinearAttentionInputs& in, const LinearAttentionOptions& options)
@@ -53,13 +55,13 @@ struct Sizes {
         delta(options.rule == LinearRule::delta || options.rule == LinearRule::gated_delta),
         gated(in.decay.present()) {}
 
-  /// Heads of y that read a state: state h has heads h · readers() and on.
+  /// Returns the number of heads of y that read each state. State h is read by the heads from h · readers() on.
   std::int64_t readers() const { return Ho / Hv; }
   std::int64_t query_of(std::int64_t y_head) const { return y_head / (Ho / Hq); }
   std::int64_t key_of(std::int64_t state) const { return state / (Hv / Hk); }
 };
 
-/// The tokens of sequence n: rows first … first + T of batch b.
+/// The tokens of sequence n: rows [first, first + T) of batch b.
 struct Sequence {
   std::int64_t n, b, first, T;
 };
@@ -91,7 +93,7 @@ Row load_row(const ConstTensorView& x, std::int64_t b, std::int64_t h, std::int6
   return row;
 }
 
-/// A row of q or k as the recurrence reads it: x · factor.
+/// A row of q or k as the recurrence uses it: multiplied by `factor` if l2_norm is set.
 struct UnitRow {
   Row x;
   double factor = 1.0;  // 1/√(Σ x² + eps); 1 without l2_norm
@@ -107,20 +109,21 @@ UnitRow load_unit_row(const ConstTensorView& view, const LinearAttentionOptions&
   return out;
 }
 
-/// What rounding can reach in a column of S or dS: Euclidean norms, in magnitude.
+/// Bound on the rounding error of a column of S or dS: Euclidean norms, in units of magnitude.
 struct ColumnError {
   double drift = 0.0;
   double walk = 0.0;
   double bound() const { return drift + walk; }
 
-  /// Through a map of norm `growth`, and the token's own roundings. Squares of what decays would underflow.
+  /// Maps the errors by a matrix of norm `growth` and adds the token's own roundings. Uses hypot because the squares of
+  /// decayed errors would underflow.
   void pass(double growth, double own_walk, double own_drift) {
     walk = std::hypot(growth * walk, own_walk);
     drift = growth * drift + own_drift;
   }
 };
 
-/// A state, or its gradient, and the errors of its columns.
+/// A state or its gradient, with the errors of its columns.
 struct State {
   Row s;                            // (D,Dv)
   std::vector<ColumnError> errors;  // (Dv)
@@ -133,13 +136,14 @@ State load_state(const ConstTensorView& view, const Sizes& n, std::int64_t seque
     for (std::int64_t j = 0; j < n.Dv; ++j) {
       const double x = load(view, sequence, head, d, j);
       out.s[d * n.Dv + j] = x;
-      out.errors[j].pass(1.0, x, 0.0);  // an f64 state is rounded to f32
+      out.errors[j].pass(1.0, x, 0.0);  // kernels round an f64 state to f32
     }
   }
   return out;
 }
 
-/// Euclidean norms of the columns of (D,Dv), whose row d is multiplied by factors[d]; of any size.
+/// Returns the Euclidean norms of the columns of a matrix (D,Dv) with row d multiplied by factors[d]. Scaling prevents
+/// overflow and underflow of the squares.
 Row column_norms(const Row& matrix, const Row& factors, std::int64_t Dv) {
   Row largest(Dv, 0.0), norms(Dv, 0.0);
   const auto for_each = [&](const auto& visit) {
@@ -163,7 +167,7 @@ void scale_rows(Row& matrix, const Row& factors, std::int64_t Dv) {
   }
 }
 
-/// Σ_d x_d m_dj for each j, and the same of absolute values.
+/// Holds Σ_d x_d m_dj for each column j of m, and the same sums of absolute values.
 struct Product {
   Row value, absolute;
 };
@@ -180,15 +184,15 @@ Product transposed_product(const Row& matrix, const Row& x, std::int64_t Dv) {
   return out;
 }
 
-/// What token t does to a state, apart from the state.
+/// Holds the parts of a token's update that do not depend on the state.
 struct Token {
   Row k, v;
   double k_factor, k_norm;
   double beta;
   Row decay;       // (D) e^g
-  Row drift;       // (D) what e^g's rounding reaches, of e^g, in magnitude
+  Row drift;       // (D) rounding error of e^g, in units of magnitude
   double largest;  // max e^g
-  double mapped;   // ‖I − β k kᵀ‖, or 1 without delta
+  double mapped;   // bound on ‖I − β k kᵀ‖; 1 for rules without delta
 };
 
 Token load_token(const LinearAttentionInputs& in, const LinearAttentionOptions& options, const Sizes& n, std::int64_t b,
@@ -210,15 +214,15 @@ Token load_token(const LinearAttentionInputs& in, const LinearAttentionOptions& 
   return out;
 }
 
-/// The state before a token, decayed, and what is left of v after the read.
+/// Holds the decayed state before a token, and v minus the value that the delta rule reads from it.
 struct Read {
   Row a;           // (D,Dv) diag(e^g) S
-  Row a_error;     // (Dv) what rounding can reach in a column of a
+  Row a_error;     // (Dv) bound on the rounding error of each column of a
   Row a_norm;      // (Dv)
-  Row drift;       // (Dv) the part of a_error that e^g adds
-  Row rest;        // (Dv) v − aᵀk, or v
-  Row rest_terms;  // (Dv) the absolute terms of rest
-  Row rest_error;  // (Dv) rest_terms, and what a_error adds
+  Row drift;       // (Dv) part of a_error from the rounding of e^g
+  Row rest;        // (Dv) v − aᵀk for delta rules, otherwise v
+  Row rest_terms;  // (Dv) sum of the absolute terms of rest
+  Row rest_error;  // (Dv) rest_terms plus the error inherited from a
 };
 
 Read read_state(const State& before, const Token& token, const Sizes& n) {
@@ -244,7 +248,7 @@ Read read_state(const State& before, const Token& token, const Sizes& n) {
   return out;
 }
 
-/// S = a + β k restᵀ.
+/// Returns the new state S = a + β k restᵀ.
 State write_state(const Read& read, const State& before, const Token& token, const Sizes& n) {
   State out{read.a, before.errors};
   for (std::int64_t d = 0; d < n.D; ++d) {
@@ -258,7 +262,7 @@ State write_state(const Read& read, const State& before, const Token& token, con
   return out;
 }
 
-/// One state of one sequence: its tokens, and the states before the first and after each of them.
+/// One head's state in one sequence: the tokens, and the states before the first token and after each token.
 struct Trajectory {
   std::vector<Token> tokens;  // (T)
   std::vector<State> states;  // (T+1)
@@ -274,7 +278,7 @@ struct Trajectory {
   }
 };
 
-/// The rows of an array (…,T,width) that belong to a head of a batch.
+/// Returns the address of row i of one head in an array (heads,T,width).
 double* row_of(std::vector<double>& array, std::int64_t head, std::int64_t T, std::int64_t i, std::int64_t width) {
   return array.data() + (head * T + i) * width;
 }
@@ -329,7 +333,7 @@ class ForwardPass {
   const Sizes n_;
 };
 
-/// A row of a gradient and its magnitudes, before they are added to the gradient's array.
+/// Holds a row of a gradient and its magnitudes before they are added to the gradient's array.
 struct Term {
   Row value, magnitude;
   explicit Term(std::int64_t size) : value(size, 0.0), magnitude(size, 0.0) {}
@@ -339,7 +343,8 @@ struct Term {
   }
 };
 
-/// Σ_j m_dj x_j for each d. The columns of m err by `errors`, x by `x_error`, each at least a roundoff of itself.
+/// Returns Σ_j m_dj x_j for each d, with magnitudes. `errors` bounds the errors of the columns of m, `x_error` those of
+/// x.
 Term product(const Row& matrix, const Row& errors, const Row& x, const Row& x_error, std::int64_t D) {
   Term out(D);
   const auto Dv = static_cast<std::int64_t>(x.size());
@@ -383,7 +388,8 @@ class BackwardPass {
   }
 
  private:
-  /// The gradient of the state after a token, from what the tokens behind it leave and from the token's own outputs.
+  /// Adds the gradient of the token's own outputs to `gradient`, which becomes the gradient of the state after the
+  /// token. Also adds dq.
   void add_outputs(State& gradient, const State& after, std::int64_t b, std::int64_t head, std::int64_t i) {
     Row own = column_norms(gradient.s, Row(n_.D, 1.0), n_.Dv);
     const Row after_errors = bounds(after.errors);
@@ -403,11 +409,12 @@ class BackwardPass {
     for (std::int64_t j = 0; j < n_.Dv; ++j) gradient.errors[j].pass(1.0, own[j], 0.0);
   }
 
-  /// From the gradient of the state after token t to that of the state before it.
+  /// Turns the gradient of the state after a token into the gradient of the state before it. Adds dk, dv, dbeta and
+  /// ddecay.
   State through_token(State gradient, const Token& token, const Read& read, std::int64_t b, std::int64_t head,
                       std::int64_t i) {
     const Row errors = bounds(gradient.errors);
-    const Product d_rest = transposed_product(gradient.s, token.k, n_.Dv);  // but for β
+    const Product d_rest = transposed_product(gradient.s, token.k, n_.Dv);  // gradient of rest without the factor β
     Row d_rest_error = d_rest.absolute;
     for (std::int64_t j = 0; j < n_.Dv; ++j) d_rest_error[j] += token.k_norm * errors[j];
     add_value_and_beta(token, read, d_rest.value, d_rest_error, b, head, i);
@@ -433,7 +440,7 @@ class BackwardPass {
     return before_decay(std::move(gradient), own, token);
   }
 
-  /// dS ← diag(e^g) dA. `own`: what the token's roundings reach in the columns of dA.
+  /// Computes dS = diag(e^g) dA. `own` bounds the token's own roundings in the columns of dA.
   State before_decay(State gradient, const Row& own, const Token& token) const {
     const Row drift = column_norms(gradient.s, token.drift, n_.Dv);
     scale_rows(gradient.s, token.decay, n_.Dv);
@@ -470,8 +477,8 @@ class BackwardPass {
     put_state_gradient(gradient, sequence.n * n_.Hv + head);
   }
 
-  /// The gradient of g, a ∘ dA summed over the features of v, with a = diag(e^g) S and its gradient dA. `own`: what the
-  /// token's roundings reach in the columns of dA.
+  /// Adds the gradient of g: a ∘ dA summed over the features of v, where a = diag(e^g) S and dA is its gradient. `own`
+  /// bounds the token's own roundings in the columns of dA.
   void add_decay(const State& gradient, const Row& own, const Token& token, const Read& read, std::int64_t head,
                  std::int64_t i) {
     if (!n_.gated) return;
@@ -506,7 +513,7 @@ class BackwardPass {
     }
   }
 
-  /// dx = r (dx̂ − x̂ (x̂·dx̂)) with x̂ = r x: exact for any eps.
+  /// Backpropagates through l2_norm: dx = r (dx̂ − x̂ (x̂·dx̂)) with x̂ = r x, which is exact for any eps.
   void through_norm(std::vector<double> LinearBackwardArrays::*which, const ConstTensorView& input) {
     if (!options_.l2_norm) return;
     const Shape& shape = input.shape;

@@ -6,9 +6,9 @@
 
 #include "headgate/linear_attention.hpp"
 
-// Gated linear attention in f64, forward and backward, by the plain recurrence and its transpose, one token after the
-// other: the reference for the kernels. Arguments are assumed to be valid (linear_attention_forward and
-// linear_attention_backward check them); any dtype and any strides. Results are contiguous.
+// Reference for the kernels: gated linear attention in f64, forward and backward, by the plain recurrence and its
+// transpose, one token at a time. Arguments are assumed to be valid (linear_attention_forward and
+// linear_attention_backward check them). Any dtype and any strides are accepted. Results are contiguous.
 
 namespace headgate::reference {
 
@@ -17,13 +17,14 @@ struct LinearForwardArrays {
   std::vector<double> state;  // (N,Hv,D,Dv)
 };
 
-/// `magnitude` bounds what rounding can reach in each element; docs/reference/numerics.md multiplies it by a small
-/// count of unit roundoffs. The source says how it follows the state.
+/// Outputs of the forward pass and their error bounds. `magnitude` bounds the effect of rounding on each element;
+/// docs/reference/numerics.md multiplies it by a small count of unit roundoffs. linear_attention.cc says how it follows
+/// the state.
 struct LinearForward : LinearForwardArrays {
   LinearForwardArrays magnitude;
 };
 
-/// Each has the shape of its input; ddecay and dbeta are empty where the input is absent.
+/// Gradients in the shapes of their inputs; ddecay and dbeta are empty if the input is absent.
 struct LinearBackwardArrays {
   std::vector<double> dq;      // (B,Hq,T,D)
   std::vector<double> dk;      // (B,Hk,T,D)
@@ -37,14 +38,14 @@ struct LinearBackward : LinearBackwardArrays {
   LinearBackwardArrays magnitude;
 };
 
-/// N: the sequences, each with a state for every head of v.
+/// Returns N, the number of sequences; each has one state per head of v.
 inline std::int64_t linear_sequences(const LinearAttentionInputs& in) {
   return in.cu_seqlens.present() ? in.cu_seqlens.shape[3] - 1 : in.q.shape[0];
 }
 
 LinearForward linear_forward(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options);
 
-/// Gradients of Σ dy∘y + Σ dstate∘S_T, from the inputs alone.
+/// Returns the gradients of Σ dy∘y + Σ dstate∘S_T, computed from the inputs alone.
 LinearBackward linear_backward(const LinearAttentionInputs& inputs, const LinearAttentionIncoming& incoming,
                                const LinearAttentionOptions& options);
 

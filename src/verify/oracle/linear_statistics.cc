@@ -21,7 +21,7 @@ std::size_t row_of(TensorView LinearAttentionStatistics::*member) {
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-/// One element and its bound.
+/// One element with the bound on its rounding error.
 struct Bounded {
   double value = 0.0, magnitude = 0.0;
 };
@@ -31,8 +31,8 @@ void append(LinearFigureArray& to, const Bounded& x) {
   to.magnitude.push_back(x.magnitude);
 }
 
-/// The inputs with other values: column j of v is 1 at token j, the D columns behind those read S_0 = I, and the last
-/// one is 1 at every token.
+/// Inputs with v and S_0 replaced so that the outputs are the weights. Column j of v is 1 at token j, the next D
+/// columns read S_0 = I, and the last column is 1 at every token.
 class UnitValues {
  public:
   explicit UnitValues(const LinearAttentionInputs& in) : inputs(in) {
@@ -97,7 +97,7 @@ class FiguresPass {
     const std::int64_t first = load_index(in_.cu_seqlens, n);
     return {0, first, load_index(in_.cu_seqlens, n + 1) - first};
   }
-  /// First token of the sequence that token t is of.
+  /// Returns the first token of the sequence that contains token t.
   std::int64_t first_of(std::int64_t t) const {
     std::int64_t first = 0;
     for (std::int64_t n = 0; in_.cu_seqlens.present() && n < N_; ++n) {
@@ -107,8 +107,8 @@ class FiguresPass {
     return first;
   }
 
-  /// x / total, 0 of a total of 0, of a share that is `most` at most. Where the errors of the total reach a quarter of
-  /// it, any share is right: the tolerance rule's constant is below 64.
+  /// Returns x / total, at most `most`, or 0 if the total is 0. If the error of the total may reach a quarter of it,
+  /// any share is accepted. The limit assumes that the tolerance rule multiplies by less than 64 unit roundoffs.
   Bounded share(const Bounded& x, const Bounded& total, double most) const {
     if (total.magnitude == 0.0) return {};
     const double value = total.value == 0.0 ? 0.0 : x.value / total.value;
@@ -162,7 +162,7 @@ class FiguresPass {
         const double e = std::exp(g);
         logarithms.add(g);
         decays.add(e);
-        // e^g errs by 3 + 2|g| roundoffs, as in the recurrence, where the rule has 8 at least.
+        // e^g errs by 3 + 2|g| roundoffs, as in the recurrence; the tolerance rule multiplies by at least 8.
         decay_bound += (e == 0.0 ? 0.0 : e * (1.0 + (3.0 + 2.0 * std::abs(g)) / 8.0)) + floor_;
       }
       const double b = in_.beta.present() ? load(in_.beta, s.b, in_.beta.shape[1] == 1 ? 0 : h, t, 0) : 1.0;
@@ -177,15 +177,15 @@ class FiguresPass {
     put(&S::half_life, {half_life, std::abs(half_life)});
   }
 
-  /// With E the error of S: ‖S‖ errs by ‖E‖, ‖S‖⁴ by 4 ‖E‖ / ‖S‖ of itself, and ‖SᵀS‖², which is Σ σ⁴, by
-  /// 4 ‖E‖ (Σ σ⁶)^½ ≤ 4 ‖E‖ σ₁ (Σ σ⁴)^½, where σ₁ ≥ ‖S‖ / √rank. A state of zeros has rank 0. Of one that may be zeros
-  /// in the compute type any rank is right.
+  /// Adds ‖S‖ and the effective rank of the last state. Let E be the error of S. ‖S‖ errs by ‖E‖. ‖S‖⁴ has a relative
+  /// error of 4 ‖E‖ / ‖S‖. ‖SᵀS‖² = Σ σ⁴ errs by 4 ‖E‖ (Σ σ⁶)^½ ≤ 4 ‖E‖ σ₁ (Σ σ⁴)^½, where σ₁ ≥ ‖S‖ / √rank. A state of
+  /// zeros has rank 0. Any rank is accepted for a state that may be zero in the compute type.
   void add_last_state(std::int64_t head) {
     const double* const s = last_.state.data() + head * D_ * Dv_;
     const double* const bounds = last_.magnitude.state.data() + head * D_ * Dv_;
     double largest = 0.0;
     for (std::int64_t x = 0; x < D_ * Dv_; ++x) largest = std::max(largest, std::abs(s[x]));
-    const double unit = largest > 0.0 && std::isfinite(largest) ? largest : 1.0;  // squares of it do not underflow
+    const double unit = largest > 0.0 && std::isfinite(largest) ? largest : 1.0;  // squares of s/unit do not underflow
     double squares = 0.0, errors = 0.0, fourth = 0.0;
     for (std::int64_t x = 0; x < D_ * Dv_; ++x) {
       squares += s[x] / unit * (s[x] / unit);
@@ -216,8 +216,8 @@ class FiguresPass {
   const LinearAttentionInputs& in_;
   std::int64_t N_, Hv_, Ho_, T_, D_, Dv_;
   double roundoff_;
-  double floor_;      // of e^g, which may come out as 0 below the smallest normal number, in unit roundoffs
-  double underflow_;  // (8 + D) of the smallest subnormal: the least error of a weight, over eight unit roundoffs
+  double floor_;      // error floor of e^g, in unit roundoffs: below the smallest normal number it may be computed as 0
+  double underflow_;  // least error of a weight: (8 + D) smallest subnormals, divided by eight unit roundoffs
   const LinearWeightRows& rows_;
   LinearForward last_;
 };

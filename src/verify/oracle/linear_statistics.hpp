@@ -8,19 +8,18 @@
 #include "headgate/linear_attention_statistics.hpp"
 #include "library/core/linear_statistics_rows.hpp"
 
-// The weights that linear attention hides, and their figures, in f64: the reference for linear_attention_weights and
-// linear_attention_statistics. The plain recurrence of the oracle gives them as its outputs: with v_t = e_t the output
-// of token t has a_tj in column j, and with S_0 = I behind those columns it has r_t there. So the T × T weights are
-// made without the walk back over tokens that the kernels go.
+// Reference for linear_attention_weights and linear_attention_statistics, in f64. The oracle's recurrence gives the T ×
+// T weights as its outputs; it does not walk back over the tokens as the kernels do. With v_t = e_t, column j of output
+// t is a_tj. With S_0 = I in D further columns, these columns of output t hold r_t.
 
 namespace headgate::reference {
 
-/// An output's elements in the order of its shape, with what bounds their rounding errors, as in LinearForward.
+/// Elements of an output in the order of its shape, with bounds on their rounding errors as in LinearForward.
 struct LinearFigureArray {
   std::vector<double> value, magnitude;
 };
 
-/// Of all queries.
+/// Weights of all queries, not only of the chosen ones.
 struct LinearWeightRows {
   LinearFigureArray weights;      // (B,Ho,T,T)
   LinearFigureArray state_query;  // (B,Ho,T,D)
@@ -28,12 +27,12 @@ struct LinearWeightRows {
 };
 
 struct LinearStatistics {
-  std::array<LinearFigureArray, kLinearStatistics.size()> outputs;  // in the order of the rows
+  std::array<LinearFigureArray, kLinearStatistics.size()> outputs;  // in the order of kLinearStatistics
 };
 
 LinearWeightRows linear_weights(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options);
 
-/// `rows`: of linear_weights.
+/// Computes the statistics from `rows`, the result of linear_weights.
 LinearStatistics linear_statistics(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options,
                                    const LinearWeightRows& rows);
 

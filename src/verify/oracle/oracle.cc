@@ -17,19 +17,21 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Smallest normal number of what the kernels compute in: terms below it may be flushed.
+/// Returns the smallest normal number of the compute type; kernels may flush smaller terms to 0.
 double compute_tiny(DType dtype) { return dtype == DType::f64 ? 0x1p-1022 : 0x1p-126; }
 
-/// Half the spacing of numbers at 1 in what the kernels compute in.
+/// Returns the unit roundoff of the compute type.
 double compute_roundoff(DType dtype) { return dtype == DType::f64 ? 0x1p-53 : 0x1p-24; }
 
-/// An exponential below compute_tiny may come out as 0: a weight's floor, in unit roundoffs of the compute type.
+/// Returns the error floor of a weight, in unit roundoffs of the compute type: an exponential below compute_tiny may be
+/// computed as 0.
 double weight_floor(DType dtype) { return dtype == DType::f64 ? 0x1p-969 : 0x1p-102; }
 
-/// What native16 loses of a number below bf16's smallest normal one, 2⁻¹²⁶, in units of bf16's roundoff, 2⁻⁸.
+/// Loss when native16 flushes a number below bf16's smallest normal number, 2⁻¹²⁶, in units of bf16's roundoff, 2⁻⁸.
 constexpr double kFlushed = 0x1p-118;
 
-/// Smallest normal number of the storage type, below which a saved y is rounded absolutely.
+/// Returns the smallest normal number of the storage type. Below it, the rounding error of a saved y is absolute, not
+/// relative.
 double storage_tiny(DType dtype) {
   switch (dtype) {
     case DType::f64: return 0x1p-1022;
@@ -38,15 +40,15 @@ double storage_tiny(DType dtype) {
   }
 }
 
-/// Sizes of one problem, and what is the same for all its rows.
+/// Sizes and options that all rows of one problem share.
 struct Sizes {
   std::int64_t B, Hq, Hkv, T, S, D, Dv, group;
   double scale;
   double roundoff, tiny, floor, saved_tiny;
   bool gated, headwise;
   bool native16;
-  std::int64_t first_sequence;  // the number of batch 0 among the sequences of a call
-  ConstTensorView bias, mask;   // stretched to (B,Hq,T,S), or absent
+  std::int64_t first_sequence;  // index of batch 0 among the sequences of the call
+  ConstTensorView bias, mask;   // broadcast to (B,Hq,T,S), or absent
 
   Sizes(const AttentionInputs& in, const AttentionOptions& options, std::int64_t first = 0)
       : B(in.q.shape[0]),
@@ -70,17 +72,17 @@ struct Sizes {
         mask(in.mask.present() ? broadcast_to(in.mask, {B, Hq, T, S}) : in.mask) {}
 };
 
-/// Key and value rows of one head, in f64.
+/// Holds the key and value rows of one head, in f64.
 struct KeyValue {
-  std::int64_t keys = 0;  // keys at and beyond are hidden and not read
+  std::int64_t keys = 0;  // number of keys that are read; later ones are hidden
   std::vector<double> k;  // (keys,D)
   std::vector<double> v;  // (keys,Dv)
-  /// (keys,Dv) The numbers that v's scales multiply, without sign; 0 where there are none. A weight times a scale below
-  /// the normal numbers is off by up to η, of which they are factors.
+  /// (keys,Dv) Absolute values of v before its scales; 0 without scales. A weight times a scale errs by up to η, the
+  /// smallest subnormal, if the product is subnormal. These values multiply that error.
   std::vector<double> v_unscaled;
 };
 
-/// Where key j of sequence b lies: batch, or page, and row of k and v.
+/// Position of key j of sequence b in k and v: batch or page, and row.
 struct KeyPlace {
   std::int64_t b, j;
 };
@@ -114,21 +116,21 @@ std::vector<double> load_row(const ConstTensorView& x, std::int64_t b, std::int6
   return row;
 }
 
-/// One query's row of the softmax.
+/// The softmax row of one query.
 struct Row {
-  std::vector<double> p;          // (S)  exp(s − lse); 0 where hidden
-  std::vector<double> kept;       // (S)  dropout's factors, 1 without
+  std::vector<double> p;          // (S)  softmax weights exp(s − lse); 0 for hidden keys
+  std::vector<double> kept;       // (S)  dropout factors; 1 without dropout
   std::vector<char> visible;      // (S)
-  std::vector<double> cap_slope;  // (S)  ds / d(scale·q·k): 1 − tanh², or 1 without a cap
+  std::vector<double> cap_slope;  // (S)  ds / d(scale·q·k): 1 − tanh², or 1 without softcap
   double lse = -kInfinity;
-  double sink_p = 0.0;            // exp(sink − lse), the weight that reaches no value
-  double logits = 1.0;            // 1 + A, and what the softmax's sum adds to a weight's relative error
+  double sink_p = 0.0;            // exp(sink − lse), the softmax weight of the sink
+  double logits = 1.0;            // 1 + A (see Forward), plus the relative error that the softmax sum adds to a weight
   std::vector<double> o;          // (Dv)
-  std::vector<double> o_abs;      // (Dv)  Σ p |v|, with the floors of underflow and the like terms of the sum
-  std::vector<double> o_rounded;  // (Dv)  what the rounding of weights to bf16 acts on; 0 but for native16
+  std::vector<double> o_abs;      // (Dv)  Σ p |v|, plus bounds for underflow and for the sum of like terms
+  std::vector<double> o_rounded;  // (Dv)  Σ p |v|, the effect of rounding weights to bf16; 0 without native16
 };
 
-/// The key position at which query i stands.
+/// Returns the key position of query i.
 std::int64_t position_of(const AttentionInputs& in, const Sizes& n, std::int64_t b, std::int64_t i) {
   return i + (in.query_offsets.present() ? load_index(in.query_offsets, b) : n.S - n.T);
 }
@@ -143,7 +145,7 @@ bool is_visible(const AttentionInputs& in, const AttentionOptions& options, cons
   return !n.bias.present() || load(n.bias, b, h, i, j) != -kInfinity;
 }
 
-/// s_j = softcap(scale · q·k_j) − slope · |at_i − j| + bias_j, into `row.p`; −∞ where hidden.
+/// Computes s_j = softcap(scale · q·k_j) − slope · |at_i − j| + bias_j into `row.p`; −∞ for hidden keys.
 void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, const KeyValue& kv,
                std::int64_t b, std::int64_t h, std::int64_t i) {
   const std::vector<double> q = load_row(in.q, b, h, i);
@@ -168,7 +170,7 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
       const double t = std::tanh(dot / options.softcap);
       s = options.softcap * t;
       row.cap_slope[j] = 1.0 - t * t;
-      bound += dot_abs / options.softcap;  // the error of 1 − tanh² is that of dot / c
+      bound += dot_abs / options.softcap;  // 1 − tanh² errs as much as dot / softcap
     }
     const double distance = slope * std::abs(static_cast<double>(position_of(in, n, b, i) - j));
     const double bias = n.bias.present() ? load(n.bias, b, h, i, j) : 0.0;
@@ -178,12 +180,13 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
   }
 }
 
-/// The tolerance rule gives a magnitude at least this many roundoffs, so an error of x roundoffs is x / 8 of magnitude.
+/// Least constant of the tolerance rule, which multiplies magnitudes by at least 8 unit roundoffs. An error of x
+/// roundoffs is therefore x / 8 in magnitude.
 constexpr double kLeastConstant = 8.0;
 
-/// What like terms add to the error of a row's sum of exponentials, relative to it, in roundoffs. Exponentials are 1 at
-/// the maximum, and sums of 1 are exact; a sink is the maximum that the kernels start from. They keep two chains of
-/// partial sums or more, so that each is half the sum at most.
+/// Returns the relative error, in roundoffs, that like (nearly equal) terms add to a row's sum of exponentials. The sum
+/// is exact if all exponentials are 1 and there is no sink, which would be the initial maximum of the kernels. Kernels
+/// keep at least two chains of partial sums, so each is at most half the sum.
 double sum_error(const std::vector<double>& scores, double sink, double top, double sum, const Sizes& n) {
   LikeTerms like;
   bool exact = sink == -kInfinity;
@@ -196,7 +199,7 @@ double sum_error(const std::vector<double>& scores, double sink, double top, dou
   return exact ? 0.0 : 0.5 * like.bound() / sum;
 }
 
-/// Softmax of the row's scores, the sink in its denominator, and o = Σ p v.
+/// Computes the softmax of the row's scores with the sink in its denominator, and o = Σ p v.
 Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, const KeyValue& kv,
                 std::int64_t b, std::int64_t h, std::int64_t i) {
   Row row;
@@ -219,7 +222,7 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
     row.sink_p = std::exp(sink - top) / sum;
     row.logits += sum_error(row.p, sink, top, sum, n) / kLeastConstant;
   }
-  // Not exp(s − lse): what the rounding of lse drops would be an error of every weight.
+  // p is not computed as exp(s − lse), because the rounding of lse would be an error of every weight.
   for (std::int64_t j = 0; j < n.S; ++j) {
     row.p[j] = row.visible[j] ? std::exp(row.p[j] - top) / sum : 0.0;
     row.kept.push_back(dropout_factor(options, n.first_sequence + b, h, i, j));
@@ -254,8 +257,9 @@ double gate_logit(const AttentionInputs& in, const Sizes& n, std::int64_t b, std
   return load(in.gate, b, h, i, n.headwise ? 0 : d);
 }
 
-/// Sums of the absolute terms of g(z) and g′(z), times 1 + |z| where they fall off as e^−|z|: there an absolute error
-/// of z is a relative error of theirs. `floor`: what underflow may take from σ.
+/// Return the sums of the absolute terms of g(z) (value_terms) and of g′(z) (slope_terms). Where the function decays as
+/// e^−|z|, the sum is multiplied by 1 + |z|: an absolute error of z is a relative error of the function there. `floor`
+/// bounds what underflow may take from σ.
 double value_terms(GateFn fn, double z, double floor) {
   const double g = std::abs(gate_value(fn, z).value);
   const double tail = 1.0 + std::max(-z, 0.0);
@@ -310,7 +314,7 @@ void append_row(Forward& out, const Row& row, const AttentionInputs& in, const A
   }
 }
 
-/// Whether gate_threshold leaves the row out: |g(z)| ≤ τ in every feature.
+/// Returns whether gate_threshold τ skips the row: |g(z)| ≤ τ in every feature.
 bool is_closed(const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, std::int64_t b,
                std::int64_t h, std::int64_t i) {
   if (options.gate_threshold <= 0.0) return false;
@@ -338,11 +342,11 @@ void append_query(Forward& out, const KeyValue& kv, const AttentionInputs& in, c
   append_row(out, softmax_row(in, options, n, kv, b, h, i), in, options, n, b, h, i);
 }
 
-/// A gradient and the quantities that bound its error, which are summed with it.
+/// Accumulates a gradient and the quantities that bound its error.
 class GradientSum {
  public:
-  /// `roundoff`: of the type in which the kernels hold this sum, as far as it is what they compute in; 0 where they
-  /// hold it in a wider one.
+  /// `roundoff` is the unit roundoff of the type in which the kernels accumulate this sum, or 0 if that type is wider
+  /// than the compute type.
   GradientSum(Backward& out, std::vector<double> BackwardArrays::*which, std::int64_t size, double roundoff)
       : value_(out.*which),
         magnitude_(out.magnitude.*which),
@@ -354,7 +358,7 @@ class GradientSum {
     for (auto* x : {&value_, &magnitude_, &inherited_, &like_terms_}) x->assign(size, 0.0);
   }
 
-  /// `block`: where the kernels' sum puts the term (LikeTerms).
+  /// Adds a term to element `at`. `block` numbers the block of the kernels' sum that contains the term (see LikeTerms).
   void add(std::int64_t at, double term, double term_magnitude, double term_inherited, std::int64_t block) {
     sums_[at].add(term);
     value_[at] = sums_[at].value();
@@ -377,7 +381,7 @@ class GradientSum {
 
 std::int64_t size_of(const ConstTensorView& x) { return x.present() ? x.numel() : 0; }
 
-/// The backward pass of one problem. All sums accumulate (+=) over rows.
+/// Computes the backward pass of one problem. All sums accumulate over rows.
 class BackwardPass {
  public:
   BackwardPass(Backward& out, const AttentionInputs& in, const AttentionIncoming& incoming,
@@ -403,34 +407,35 @@ class BackwardPass {
   }
 
  private:
-  /// One and two roundings to bf16 one after the other, in its roundoffs: (1 + 2⁻⁸)² − 1 and more.
+  /// Bounds on the error of one and of two successive roundings to bf16, in its roundoffs. (1 + 2⁻⁸)² − 1 is slightly
+  /// less than 2.02 roundoffs.
   static constexpr double kOneRounding = 1.02, kTwoRoundings = 2.02;
 
-  /// do, Δ and the bounds of their errors, for one row.
+  /// Holds do, Δ and the bounds of their errors for one row.
   struct RowGradient {
-    std::vector<double> d_o;      // (Dv)  dy ∘ g, or dy
+    std::vector<double> d_o;      // (Dv)  do: dy ∘ g for a gate that multiplies, otherwise dy
     std::vector<double> d_o_abs;  // (Dv)
-    double delta = 0.0;           // rowsum(do ∘ o)
+    double delta = 0.0;           // Δ = rowsum(do ∘ o)
     double delta_abs = 0.0;
-    double delta_inherited = 0.0;  // Σ |dy| |y|: Δ is computed from the rounded y
+    double delta_inherited = 0.0;  // Σ |dy| |y|, since Δ is computed from the rounded y
   };
 
   void add_row(const KeyValue& kv, std::int64_t b, std::int64_t h, std::int64_t i) {
     const Row row = softmax_row(in_, options_, n_, kv, b, h, i);
     const RowGradient g = through_gate(row, b, h, i);
-    if (row.lse == -kInfinity) return;  // no visible key and no sink: y depends on an added gate alone
+    if (row.lse == -kInfinity) return;  // no visible key and no sink: y depends only on an added gate
     const double dlse = incoming_.dlse.present() ? load(incoming_.dlse, b, h, i, 0) : 0.0;
     const std::vector<double> q = load_row(in_.q, b, h, i);
     const std::int64_t at_q = ((b * n_.Hq + h) * n_.T + i) * n_.D;
     const std::int64_t at_k = (b * n_.Hkv + h / n_.group) * n_.S;
     const std::int64_t head = b * n_.Hq + h;
-    const std::int64_t tile = head * n_.T + i / kQueryTile;  // a number of its own for each tile of each head
+    const std::int64_t tile = head * n_.T + i / kQueryTile;  // LikeTerms block, unique per head and query tile
     for (std::int64_t j = 0; j < kv.keys; ++j) {
       if (!row.visible[j]) continue;
       // dp = m do · v_j;  ds = p (dp − Δ + dlse)
       CompensatedSum dp_terms;
       double dp_abs = 0.0;
-      double dp_rounded = 0.0;  // by do, in bf16
+      double dp_rounded = 0.0;  // bound on the error of dp when do is rounded to bf16
       const double p = row.p[j];
       const double p_abs = (p + n_.floor) * row.logits;
       const double m = row.kept[j];
@@ -468,7 +473,7 @@ class BackwardPass {
     }
   }
 
-  /// y = o ∘ g(z) or o + g(z): adds this row's dgate, returns what goes on to o.
+  /// Backpropagates y = o ∘ g(z) or y = o + g(z) through the gate: adds this row's dgate and returns the gradient of o.
   RowGradient through_gate(const Row& row, std::int64_t b, std::int64_t h, std::int64_t i) {
     RowGradient out;
     const bool mul = options_.gate_op == GateOp::mul;
@@ -490,7 +495,7 @@ class BackwardPass {
           d_o_abs = dy_abs * g_abs + n_.tiny;
           saved = std::abs(o * g.value);
         } else {
-          o_abs += g_abs;  // o may be recovered as y − g
+          o_abs += g_abs;  // kernels may compute o as y − g
           saved += std::abs(g.value);
         }
         saved += row.o_rounded[d] * (mul ? g_abs : 1.0);
@@ -508,14 +513,14 @@ class BackwardPass {
     return out;
   }
 
-  /// dz = dy ∘ o ∘ g′(z) (mul) or dy ∘ g′(z) (add), summed over Dv when headwise.
+  /// Adds dz = dy ∘ o ∘ g′(z) (mul) or dy ∘ g′(z) (add), summed over Dv if headwise.
   void add_dgate(const Row& row, double dy, double dy_abs, double o, double z, const GateValue& g, std::int64_t b,
                  std::int64_t h, std::int64_t i, std::int64_t d) {
     const bool mul = options_.gate_op == GateOp::mul;
     const std::int64_t row_index = (b * n_.Hq + h) * n_.T + i;
     const double slope_abs = slope_terms(options_.gate_fn, z, n_.floor);
-    // o comes from the saved y as y / g, except where g may vanish: there attn is saved. Elsewhere it may be saved too,
-    // which makes a difference where storage rounds it absolutely.
+    // Kernels compute o as y / g from the saved y. If g may be 0, they read the saved attn instead. attn may be saved
+    // for other gates too, which matters only where its rounding to storage is absolute.
     const double ratio = g.ratio.value_or(std::abs(g.slope));
     const double saved = (std::abs(o) + row.o_rounded[d]) * (g.ratio ? std::abs(g.value) : 1.0);
     dgate_.add(n_.headwise ? row_index : row_index * n_.Dv + d, dy * (mul ? o : 1.0) * g.slope,
@@ -523,7 +528,7 @@ class BackwardPass {
                mul ? std::abs(dy) * (ratio * saved + std::max(ratio, std::abs(g.slope)) * n_.saved_tiny) : 0.0, 0);
   }
 
-  /// Element of dbias that (b,h,i,j) falls on: a broadcast dimension has size 1.
+  /// Returns the element of dbias that (b,h,i,j) adds to; a broadcast dimension has size 1.
   std::int64_t bias_index(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
     const Shape& s = in_.bias.shape;
     const auto at = [&s](std::size_t dim, std::int64_t index) { return s[dim] == 1 ? 0 : index; };

@@ -7,72 +7,77 @@
 #include "headgate/attention.hpp"
 #include "verify/oracle/gates.hpp"
 
-// Gated attention in f64, forward and backward, by plain loops over materialised softmax rows: the reference for the
-// kernels. Arguments are assumed to be valid (attention_forward and attention_backward check them); any dtype and any
-// strides. Results are contiguous. A hidden key is never read.
+// Reference for the kernels: gated attention in f64, forward and backward, by plain loops over materialised softmax
+// rows. Arguments are assumed to be valid (attention_forward and attention_backward check them). Any dtype and any
+// strides are accepted. Results are contiguous. Hidden keys are never read.
 
 namespace headgate::reference {
 
 struct ForwardArrays {
   std::vector<double> y;        // (B,Hq,T,Dv)
-  std::vector<double> attn;     // (B,Hq,T,Dv)  o, before the gate
+  std::vector<double> attn;     // (B,Hq,T,Dv)  o, the attention output before the gate
   std::vector<double> lse;      // (B,Hq,T)
   std::vector<double> weights;  // (B,Hq,T,S)
 };
 
-/// `magnitude` bounds what rounding can reach in each element: the sum of the absolute values of the terms that make
-/// it up, times 1 + A, where A bounds the absolute terms of the row's logits (a logit's absolute error is a relative
-/// error of its weight). Multiplied by a small count of unit roundoffs it is the error bound of
-/// docs/reference/numerics.md.
+/// Outputs of the forward pass and their error bounds.
 ///
-/// `inherited`: how far an element moves, per unit roundoff of bf16, as native16 rounds what it multiplies.
+/// `magnitude` bounds the effect of rounding on each element: the sum of the absolute values of its terms, times 1 + A.
+/// A bounds the sum of the absolute terms of the row's logits, because a logit's absolute error is a relative error of
+/// its weight. `magnitude` times a small count of unit roundoffs is the error bound of docs/reference/numerics.md.
+///
+/// `inherited` is the change of an element, per unit roundoff of bf16, when native16 rounds the factors of its products
+/// to bf16.
 struct Forward : ForwardArrays {
   ForwardArrays magnitude;
   ForwardArrays inherited;
 };
 
-/// Each has the shape of its input; empty where the input is absent.
+/// Gradients in the shapes of their inputs; empty if the input is absent.
 struct BackwardArrays {
   std::vector<double> dq;      // (B,Hq,T,D)
   std::vector<double> dk;      // (B,Hkv,S,D)
   std::vector<double> dv;      // (B,Hkv,S,Dv)
   std::vector<double> dgate;   // (B,Hq,T,1|Dv)
-  std::vector<double> dbias;   // shape of bias
+  std::vector<double> dbias;   // same shape as bias
   std::vector<double> dsinks;  // (Hq)
 };
 
-/// `inherited`: how far an element moves, per unit roundoff of storage, when y and attn are read back rounded to the
-/// dtype of q, as the kernels read them, and as native16 rounds what it multiplies. `like_terms`: what the rounding of
-/// terms that are alike adds up to, per unit roundoff of the compute type; 0 where all terms differ.
+/// Gradients and their error bounds.
+///
+/// `inherited` is the change of an element per unit roundoff of storage. Kernels read y and attn back rounded to the
+/// dtype of q, and native16 rounds the factors of its products. `like_terms` is what the roundings of nearly equal
+/// terms add up to, per unit roundoff of the compute type; 0 if all terms differ.
 struct Backward : BackwardArrays {
   BackwardArrays magnitude;
   BackwardArrays inherited;
   BackwardArrays like_terms;
 };
 
-/// `first_sequence`: the number of batch 0 among the sequences of a call, by which dropout chooses.
+/// Computes the forward pass. `first_sequence` is the index of batch 0 among the sequences of the call, from which its
+/// dropout mask is derived.
 Forward forward(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t first_sequence = 0);
 
-/// S: the columns of weights.
+/// Returns S, the number of columns of weights.
 inline std::int64_t key_columns(const AttentionInputs& in) {
   return in.block_table.present() ? in.block_table.shape[3] * in.k.shape[2] : in.k.shape[2];
 }
 
-/// Row i of head h in batch b alone: y and attn (Dv), lse (1), weights (S). Not of a packed batch.
+/// Computes row i of head h in batch b alone: y and attn (Dv), lse (1), weights (S). Packed batches are not supported.
 Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t b, std::int64_t h,
                     std::int64_t i);
 
-/// Gradients of Σ dy∘y + Σ dlse·lse, from the inputs alone.
+/// Returns the gradients of Σ dy∘y + Σ dlse·lse, computed from the inputs alone.
 Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incoming, const AttentionOptions& options,
                   std::int64_t first_sequence = 0);
 
-/// g(z), g′(z) and their ratio of a gate function; 1, 0 and 0 for none.
+/// g(z), g′(z) and g′(z)/g(z) of a gate function; 1, 0 and 0 for GateFn::none.
 using GateValue = GateTerms<double>;
 GateValue gate_value(GateFn fn, double z);
 
-/// The magnitude of g(z) that kernels compute for inputs of `dtype`.
+/// Returns the magnitude (error bound, see Forward) of g(z) as kernels compute it for inputs of `dtype`.
 double gate_magnitude(GateFn fn, double z, DType dtype);
-/// The same of g′(z).
+/// Returns the magnitude (error bound, see Forward) of g′(z) as kernels compute it for inputs of `dtype`.
 double gate_slope_magnitude(GateFn fn, double z, DType dtype);
 
 }  // namespace headgate::reference

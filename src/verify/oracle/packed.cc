@@ -11,7 +11,7 @@
 namespace headgate::reference {
 namespace {
 
-/// A sequence's rows and columns of the packed tensors.
+/// Rows [q0, q0 + T) and columns [k0, k0 + S) of one sequence in the packed tensors.
 struct Place {
   std::int64_t q0, T, k0, S;
 };
@@ -29,17 +29,17 @@ ConstTensorView part(const ConstTensorView& view, std::size_t dimension, std::in
   return view.present() ? narrow(view, dimension, begin, begin + size) : view;
 }
 
-/// The sequence's part of a bias or mask: all rows where one stands for all of them.
+/// Returns one sequence's part of a bias or mask. With `one_row`, the single row that applies to all queries is kept.
 ConstTensorView part_of_map(const ConstTensorView& map, const Place& at, bool one_row) {
   return part(one_row ? map : part(map, 2, at.q0, at.T), 3, at.k0, at.S);
 }
 
-/// Whether one row of the bias or mask stands for all queries.
+/// Returns whether one row of the bias or mask applies to all queries.
 bool has_one_row(const ConstTensorView& map, const AttentionInputs& in) {
   return map.shape[2] == 1 && in.q.shape[2] != 1;
 }
 
-/// The inputs of a sequence by itself, and what they point to.
+/// Holds the inputs of one sequence, as views of the packed inputs and of `first_position`.
 struct OneSequence {
   std::int64_t first_position = 0;
   AttentionInputs in;
@@ -56,7 +56,7 @@ struct OneSequence {
     if (all.block_table.present()) {
       in.block_table = part(all.block_table, 2, n, 1);
       if (in.query_offsets.present()) return;
-      first_position = load_index(all.key_lengths, n) - at.T;  // the last query at the last key that is there
+      first_position = load_index(all.key_lengths, n) - at.T;  // aligns the last query with the last key
       in.query_offsets = make_vector_view(static_cast<const std::int64_t*>(&first_position), 1);
       return;
     }
@@ -69,15 +69,15 @@ struct OneSequence {
   OneSequence& operator=(const OneSequence&) = delete;
 };
 
-/// Where a block of an array (heads, rows, columns) lies in a larger one.
+/// Position of a block in a larger array (heads, rows, columns).
 struct Window {
   std::int64_t heads = 0;
-  std::int64_t rows = 0, columns = 0;          // of the block
-  std::int64_t all_rows = 0, all_columns = 0;  // of the array
-  std::int64_t row = 0, column = 0;            // the block's first
+  std::int64_t rows = 0, columns = 0;          // size of the block
+  std::int64_t all_rows = 0, all_columns = 0;  // size of the larger array
+  std::int64_t row = 0, column = 0;            // first row and column of the block
 };
 
-/// Calls visit(n, at) for each element of the block: its number in the block and in the array.
+/// Calls visit(n, at) for each element of the block: n is its index in the block, `at` its index in the array.
 template <typename Visit>
 void for_each(const Window& w, const Visit& visit) {
   std::int64_t next = 0;
@@ -126,7 +126,7 @@ void put_backward(BackwardArrays& to, const BackwardArrays& from, const Attentio
   for (std::size_t h = 0; h < from.dsinks.size(); ++h) to.dsinks[h] += from.dsinks[h];
 }
 
-/// What statistics read of a forward pass.
+/// Returns the parts of one sequence's forward pass that statistics read: lse and weights.
 ForwardArrays cut_forward(const ForwardArrays& from, const AttentionInputs& in, const Place& at) {
   const std::int64_t Hq = in.q.shape[1], T = in.q.shape[2], S = key_columns(in);
   ForwardArrays own;
@@ -135,7 +135,7 @@ ForwardArrays cut_forward(const ForwardArrays& from, const AttentionInputs& in, 
   return own;
 }
 
-/// The listed queries that are the sequence's, counted in it.
+/// Returns the selected queries that belong to the sequence, as indices within it.
 std::vector<std::int64_t> queries_of(const StatisticsSelection& selection, const Place& at) {
   std::vector<std::int64_t> own;
   for (std::int64_t r = 0; r < selection.queries.shape[3]; ++r) {
@@ -145,7 +145,7 @@ std::vector<std::int64_t> queries_of(const StatisticsSelection& selection, const
   return own;
 }
 
-/// rows (Hq,R,S) of the sequence's listed queries, which are not all that are listed.
+/// Copies `rows` (Hq,R,S) of the selected queries that belong to this sequence.
 void put_rows(std::vector<double>& to, const std::vector<double>& from, const AttentionInputs& in,
               const StatisticsSelection& selection, const Place& at) {
   const std::int64_t Hq = in.q.shape[1], S = key_columns(in), R = selection.queries.shape[3];
@@ -158,7 +158,7 @@ void put_rows(std::vector<double>& to, const std::vector<double>& from, const At
   }
 }
 
-/// One output of a sequence, its array's elements in the order of the output's shape.
+/// Copies one output of a sequence into the output of the packed batch.
 void put_statistic(std::vector<double>& to, const std::vector<double>& from, const StatisticsOutput& output,
                    const AttentionInputs& in, const StatisticsSelection& selection, const Place& at) {
   const std::int64_t Hq = in.q.shape[1], T = in.q.shape[2], S = key_columns(in);

@@ -7,8 +7,8 @@
 
 namespace headgate::reference {
 
-/// forward, backward and statistics of a packed batch: each sequence by itself, on views of its rows and columns; then
-/// put together.
+/// Compute the forward pass, the backward pass and the statistics of a packed batch. Each sequence runs separately on
+/// views of its rows and columns, then the results are combined.
 Forward packed_forward(const AttentionInputs& inputs, const AttentionOptions& options);
 Backward packed_backward(const AttentionInputs& inputs, const AttentionIncoming& incoming,
                          const AttentionOptions& options);

@@ -5,8 +5,8 @@
 
 #include "headgate/short_convolution.hpp"
 
-// The short convolution in f64, forward and backward, by plain loops: the reference for short_convolution_forward and
-// short_convolution_backward. Arguments are assumed to be valid; any dtype and any strides. Results are contiguous.
+// Reference for short_convolution_forward and short_convolution_backward: the short convolution in f64 by plain loops.
+// Arguments are assumed to be valid. Any dtype and any strides are accepted. Results are contiguous.
 
 namespace headgate::reference {
 
@@ -15,7 +15,7 @@ struct ShortConvolutionArrays {
   std::vector<double> state;  // (N,1,K−1,C), after the last token
 };
 
-/// `magnitude`: as in Forward.
+/// Outputs of the forward pass. `magnitude` bounds the effect of rounding on each element, as in Forward (oracle.hpp).
 struct ShortConvolutionForward : ShortConvolutionArrays {
   ShortConvolutionArrays magnitude;
 };
@@ -33,7 +33,7 @@ struct ShortConvolutionBackward : ShortConvolutionGradientArrays {
 
 ShortConvolutionForward short_convolution(const ShortConvolutionInputs& inputs, const ShortConvolutionOptions& options);
 
-/// Gradients of Σ dy∘y + Σ dstate∘(new state); of the bias and the old state even where they are absent.
+/// Returns the gradients of Σ dy∘y + Σ dstate∘(new state), including those of an absent bias and old state.
 ShortConvolutionBackward short_convolution_backward(const ShortConvolutionInputs& inputs,
                                                     const ShortConvolutionIncoming& incoming,
                                                     const ShortConvolutionOptions& options);

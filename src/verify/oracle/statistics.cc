@@ -22,17 +22,17 @@ std::size_t row_of(Member member) {
   return row;
 }
 
-/// −log p where p is 0: of the smallest number.
+/// Value used as −log p for p = 0: slightly above −log of the smallest f64 number (744.4).
 constexpr double kLongestLog = 745.2;
 
 double minus_log(double p) { return p == 0.0 ? kLongestLog : -std::log(p); }
 
-/// One element and its bounds.
+/// One element with the bounds on its error.
 struct Bounded {
   double value = 0.0, magnitude = 0.0, like_terms = 0.0;
 };
 
-/// A sum, cut into blocks as the kernels cut it.
+/// A sum that is split into the same blocks as in the kernels.
 class BoundedSum {
  public:
   explicit BoundedSum(double roundoff) : roundoff_(roundoff) {}
@@ -92,7 +92,7 @@ class Pass {
     to.like_terms.push_back(x.like_terms);
   }
 
-  /// 0 where the sequence has no key j.
+  /// Returns the weight of key j for query i; 0 if the sequence has no key j.
   Bounded weight(std::int64_t i, std::int64_t j) const {
     if (j >= S_) return {};
     const auto at = static_cast<std::size_t>((head_ * T_ + i) * S_ + j);
@@ -101,10 +101,11 @@ class Pass {
   double subtracted(std::int64_t i) const {
     return subtracted_from_scores(f_.lse[static_cast<std::size_t>(head_ * T_ + i)]);
   }
-  /// Whether key j is visible: hidden ones have no rounding errors.
+  /// Returns whether key j is visible. Hidden keys have magnitude 0, since they have no rounding errors.
   bool visible(std::int64_t i, std::int64_t j) const { return weight(i, j).magnitude > 0.0; }
 
-  /// Whether means are over query i: all but the one at the first key of a causal mask, which sees no other.
+  /// Returns whether query i counts in the means. Under causal masking the query at position 0 does not count, since it
+  /// sees only itself.
   bool counts(std::int64_t i) const {
     const std::int64_t at = i + (in_.query_offsets.present() ? load_index(in_.query_offsets, b_) : S_ - T_);
     const bool causal = options_.causality == Causality::causal && options_.window_right >= -1;
@@ -151,7 +152,7 @@ class Pass {
     return out;
   }
 
-  /// −Σ p log p: where a score errs by δ, its term errs by p |1 − log p| δ at most.
+  /// Returns −Σ p log p. If a score errs by δ, its term errs by at most p |1 − log p| δ.
   Bounded entropy(std::int64_t i) const {
     BoundedSum sum(roundoff_);
     for (std::int64_t j = 0; j < S_; ++j) {
@@ -197,7 +198,7 @@ class Pass {
     return sum.times(1.0);
   }
 
-  /// The largest weights of the row, and 0 where it has fewer.
+  /// Appends the largest weights of the row, padded with 0 if it has fewer.
   void add_top(std::int64_t i) {
     std::vector<double> all;
     for (std::int64_t j = 0; j < S_; ++j) all.push_back(weight(i, j).value);
@@ -211,7 +212,7 @@ class Pass {
     }
   }
 
-  /// Σᵢ p_ij over all queries, or over those of which means are taken.
+  /// Returns Σᵢ p_ij over all queries or, with `by_counted`, over the queries that count in the means.
   BoundedSum received(std::int64_t j, bool by_counted = false) const {
     BoundedSum sum(roundoff_);
     if (j >= S_) return sum;
@@ -230,7 +231,7 @@ class Pass {
   const StatisticsSelection& selection_;
   std::int64_t top_keys_, T_, S_;
   double roundoff_;
-  double floor_;  // of a weight that underflows, in roundoffs, as in the oracle of the forward pass
+  double floor_;  // error floor of a weight that underflows, in roundoffs, as in oracle.cc
   bool gated_;
   std::int64_t b_ = 0, h_ = 0, head_ = 0;
 };

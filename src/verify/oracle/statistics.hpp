@@ -14,21 +14,23 @@
 
 namespace headgate::reference {
 
-/// |lse|: what is subtracted from the scores of a row, rounded to the type that the kernels compute in.
+/// Returns |lse|, or 0 if lse is not finite. Kernels subtract lse, rounded to the compute type, from the scores of a
+/// row.
 inline double subtracted_from_scores(double lse) { return std::isfinite(lse) ? std::abs(lse) : 0.0; }
 
-/// An output's elements in the order of its shape, with what bounds their rounding errors, as in Forward and Backward.
+/// Elements of an output in the order of its shape, with bounds on their rounding errors as in Forward and Backward.
 struct StatisticsArray {
   std::vector<double> value, magnitude, like_terms;
 };
 
 struct Statistics {
-  /// In the order of the rows. topk_index has none: of weights that lie closer than their errors either may come first.
+  /// Outputs in the order of kStatisticsOutputs. topk_index has no values: if two weights differ by less than their
+  /// errors, either may come first.
   std::array<StatisticsArray, kStatisticsOutputs.size()> outputs;
 };
 
-/// Of the weights of `forward`, for the same inputs and options; `top_keys`: K. A gate is read where there is one that
-/// multiplies.
+/// Computes statistics of the weights of `forward` for the same inputs and options. `top_keys` is K. The gate is read
+/// only if it multiplies.
 Statistics statistics(const Forward& forward, const AttentionInputs& inputs, const AttentionOptions& options,
                       const StatisticsSelection& selection, std::int64_t top_keys);
 

@@ -8,8 +8,8 @@
 
 namespace headgate::reference {
 
-/// A sum that also sums what its additions lose to rounding (Neumaier), as accurate as one in twice the precision.
-/// Plain f64 sums of the oracle would err as much as those of the f64 kernels.
+/// Compensated sum (Neumaier), as accurate as a sum in twice the precision. Plain f64 sums would err as much as the f64
+/// kernels.
 class CompensatedSum {
  public:
   void add(double term) {
@@ -17,25 +17,25 @@ class CompensatedSum {
     lost_ += std::abs(sum_) >= std::abs(term) ? (sum_ - next) + term : (term - next) + sum_;
     sum_ = next;
   }
-  double value() const { return std::isfinite(lost_) ? sum_ + lost_ : sum_; }  // ∞ − ∞ leaves no ∞ to carry
+  double value() const { return std::isfinite(lost_) ? sum_ + lost_ : sum_; }  // an infinite term makes lost_ NaN
 
  private:
   double sum_ = 0.0;
   double lost_ = 0.0;
 };
 
-/// Repeats a kernel's sum, term by term, and bounds the rounding errors that its like terms can add up to.
+/// Repeats a kernel's sum term by term and bounds the rounding errors that its like (nearly equal) terms can add up to.
 ///
-/// An addition errs by at most u times the partial sum that it makes, and by no more than the term. It loses the term's
-/// bits below the spacing of numbers at the partial sum. Terms that agree in those bits lose the same, so that their
-/// errors add up in full, while those of other terms partly cancel. The bound counts the additions of terms that are
-/// like the term before: the sum of their partial sums, in units of u.
+/// An addition errs by at most u times its partial sum, and by no more than the term. It loses the term's bits below
+/// the spacing of numbers at the partial sum. Terms that agree in those bits lose the same amount, so their errors add
+/// up in full; errors of other terms partly cancel. The bound is the sum, in units of u, of all partial sums at which a
+/// term is like the previous term.
 class LikeTerms {
  public:
-  /// The next term, which belongs to `block`: the terms of a block are added from zero, then the blocks.
+  /// Adds the next term, which belongs to `block`. The terms of a block are added from zero, then the blocks are added.
   void add(double term, std::int64_t block, double unit_roundoff) {
     if (block != block_) {
-      if (like_) bound_ += std::abs(whole_);  // the sums of blocks of like terms are like terms themselves
+      if (like_) bound_ += std::abs(whole_);  // sums of blocks of like terms are like terms too
       partial_ = 0.0;
       block_ = block;
     }
@@ -50,7 +50,8 @@ class LikeTerms {
   double bound() const { return bound_; }
 
  private:
-  /// Terms far below the partial sum's spacing are near one another by chance; like ones agree in ten bits as well.
+  /// Largest relative difference of like terms: they agree in ten bits. Terms far below the spacing at the partial sum
+  /// could otherwise count as like by chance.
   static constexpr double kAlike = 0x1p-10;
 
   double last_ = std::numeric_limits<double>::quiet_NaN();
