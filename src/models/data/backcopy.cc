@@ -19,7 +19,7 @@ enum Stream : std::uint64_t { kTrainingStream = 3, kHeldOutStream = 4 };
 
 bool trigger(std::int32_t token) { return std::find(kTriggers.begin(), kTriggers.end(), token) != kTriggers.end(); }
 
-/// Draws a byte with probability proportional to its count; row[b] is the sum of the counts of the bytes up to b.
+/// Draws a byte with probability proportional to its count. row[b] is the cumulative count of the bytes 0 to b.
 std::int32_t draw_byte(const std::int64_t* row, RandomStream& random) {
   const std::int64_t place = random.below(row[kBytes - 1]);
   return static_cast<std::int32_t>(std::upper_bound(row, row + kBytes, place) - row);
@@ -31,7 +31,7 @@ BigramTable::BigramTable(const Corpus& corpus) : cumulative_((kBytes + 1) * kByt
   constexpr std::int64_t kMaxBytes = std::int64_t{64} << 20;
   const std::int64_t bytes = std::min(corpus.size(), kMaxBytes);
   require(bytes >= 2, "the text has {} bytes, too few for a bigram table", bytes);
-  std::int64_t last = kBytes;  // no byte precedes the first
+  std::int64_t last = kBytes;  // the byte before the current one; kBytes before the first
   corpus.for_pieces(0, bytes, [&](const std::uint8_t* data, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t byte = data[i];

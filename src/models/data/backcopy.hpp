@@ -9,10 +9,10 @@
 #include "models/data/data.hpp"
 #include "models/data/random.hpp"
 
-// Bigram-backcopy (arXiv 2410.13835): x₀ is BOS; x₁ is drawn from the bytes of the text that are not triggers; then
-// x_{i+1} = x_{i−1} if x_i is a trigger, else a byte drawn with the frequency at which it follows x_i in the text. A
-// copied byte is never a trigger: only a byte drawn after another byte can be one. After a trigger, a head has to
-// attend to the token before; elsewhere no token helps it.
+// Implements the Bigram-backcopy task (arXiv 2410.13835). x₀ is BOS. x₁ is drawn from the bytes of the text that are
+// not triggers. If x_i is a trigger, x_{i+1} copies x_{i−1}. Otherwise x_{i+1} is drawn with the frequency at which
+// each byte follows x_i in the text. A copied byte is never a trigger: only a byte drawn after another byte can be one.
+// After a trigger, a head has to attend to the previous token; elsewhere attention to other tokens does not help.
 
 namespace headgate::train {
 
@@ -24,13 +24,14 @@ class BigramTable {
   /// Counts the first 64 MiB of the text. Throws Error if it has fewer than two bytes or only triggers.
   explicit BigramTable(const Corpus& corpus);
 
-  /// Draws the byte after BOS.
+  /// Draws the first byte of a sequence, which follows BOS.
   std::int32_t first(RandomStream& random) const;
   /// Draws a byte that follows `byte`.
   std::int32_t after(std::int32_t byte, RandomStream& random) const;
 
  private:
-  std::vector<std::int64_t> cumulative_;  // (257,256) cumulative counts by row; row 256: bytes that are not triggers
+  std::vector<std::int64_t>
+      cumulative_;  // (257,256) cumulative counts of the byte after each byte; row 256: bytes that are not triggers
 };
 
 class BackcopySource : public SequenceSource {

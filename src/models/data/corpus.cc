@@ -21,17 +21,19 @@ namespace {
 
 using io::MappedFile;
 
-constexpr std::int64_t kCheckedBytes = std::int64_t{1} << 20;  ///< bytes of each file that must be UTF-8
+constexpr std::int64_t kCheckedBytes = std::int64_t{1}
+                                       << 20;  ///< number of bytes at the start of each file that must be UTF-8
 
-/// Returns the offset of the first byte of a file's checked part that is not UTF-8; the length of that part if there is
-/// none.
+/// Returns the offset of the first byte that is not UTF-8 in the checked part of a file. If all of it is UTF-8, returns
+/// the length of that part.
 std::int64_t first_bad_checked(const MappedFile& file) {
   return first_bad_utf8(file.data(), std::min(file.size(), kCheckedBytes));
 }
 
 bool is_text(const MappedFile& file) { return first_bad_checked(file) == std::min(file.size(), kCheckedBytes); }
 
-/// Returns the length of the well-formed UTF-8 character at text[0], 0 if there is none, −1 if the end cuts it off.
+/// Returns the length of the well-formed UTF-8 character at text[0]. Returns 0 if the bytes are malformed or zero, −1
+/// if the end of the text cuts the character off.
 int character_bytes(const std::uint8_t* text, std::int64_t count) {
   const std::uint8_t lead = text[0];
   if (lead < 0x80) return lead == 0 ? 0 : 1;
@@ -39,7 +41,7 @@ int character_bytes(const std::uint8_t* text, std::int64_t count) {
                      : lead >= 0xE0 && lead < 0xF0 ? 3
                      : lead >= 0xF0 && lead < 0xF5 ? 4
                                                    : 0;
-  // Overlong forms, surrogates and code points beyond U+10FFFF are recognised by the second byte.
+  // The range [low, high] of the second byte excludes overlong forms, surrogates and code points beyond U+10FFFF.
   const std::uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const std::uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (int i = 1; i < length; ++i) {
@@ -54,7 +56,7 @@ int character_bytes(const std::uint8_t* text, std::int64_t count) {
 Corpus::Corpus(const std::vector<std::string>& paths, const FileChoice& choice)
     : name_(fmt::format("{}", fmt::join(paths, ", "))) {
   for (const std::string& path : paths) {
-    std::error_code ignored;  // MappedFile reports what is wrong with the path
+    std::error_code ignored;  // MappedFile reports errors of the path
     if (fs::is_directory(path, ignored)) {
       add_directory(path, choice);
     } else {
@@ -118,7 +120,7 @@ std::uint64_t Corpus::fingerprint() const {
     hash = mix64(hash ^ static_cast<std::uint64_t>(file.size()));
     const std::int64_t samples = std::min(file.size(), kSamples);
     for (std::int64_t i = 0; i < samples; ++i) {
-      // Computes size / samples · i without overflow, since samples are few.
+      // Computes i · size / samples without overflow, since samples are few.
       const std::int64_t at = file.size() / samples * i + file.size() % samples * i / samples;
       hash = mix64(hash ^ file.data()[at]);
     }

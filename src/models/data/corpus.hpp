@@ -12,28 +12,29 @@
 
 namespace headgate::train {
 
-/// Concatenates text files.
+/// Concatenates text files without copying them.
 class Corpus {
  public:
-  /// `paths`: files, or directories of which `choice` selects files (files_below). Throws io::FileError for a path that
-  /// cannot be read, for a file whose beginning is not UTF-8, and for a directory without a UTF-8 file. Other files
-  /// below a directory are left out.
+  /// Maps the files `paths` and, in each directory among `paths`, the files that `choice` selects (see files_below).
+  /// Leaves out files in directories that do not begin with UTF-8 text. Throws io::FileError if a path cannot be read,
+  /// if the beginning of a named file is not UTF-8, or if a directory has no UTF-8 file.
   explicit Corpus(const std::vector<std::string>& paths, const FileChoice& choice = {});
 
   std::int64_t size() const { return size_; }  ///< bytes
   std::size_t files() const { return files_.size(); }
-  /// Returns the position in the text of a file's first byte; size() for the number of files.
+  /// Returns the offset of a file's first byte in the text. For file == files(), returns size().
   std::int64_t begin_of(std::size_t file) const { return file == files_.size() ? size_ : starts_[file]; }
-  /// Returns the paths given, for messages.
+  /// Returns the paths of the corpus, joined by commas, for messages.
   const std::string& name() const { return name_; }
   const LeftOut& left_out() const { return left_out_; }
-  /// out(count) = bytes [begin, begin + count), which must lie in the text. Throws io::FileError if a file has become
-  /// shorter.
+  /// Computes out(count) = bytes [begin, begin + count) of the text, which must lie in it. Throws io::FileError if a
+  /// file has become shorter.
   void copy(std::int32_t* out, std::int64_t begin, std::int64_t count) const;
-  /// Returns a hash of the sizes and of samples of all files, which identifies the text.
+  /// Returns a hash that identifies the text. The hash covers the size of each file and up to 4096 sampled bytes of it.
   std::uint64_t fingerprint() const;
 
-  /// Calls body(data, count) for each contiguous piece of [begin, end), in order. Throws as copy does.
+  /// Calls body(data, count) for each contiguous piece of bytes [begin, end) of the text, in order. Throws
+  /// io::FileError if a file has become shorter.
   template <class Body>
   void for_pieces(std::int64_t begin, std::int64_t end, const Body& body) const {
     for (std::size_t i = file_at(begin); begin < end; ++i) {
@@ -51,18 +52,18 @@ class Corpus {
   std::size_t file_at(std::int64_t position) const;
 
   std::string name_;
-  std::vector<io::MappedFile> files_;  ///< each has at least one byte
-  std::vector<std::int64_t> starts_;   ///< offset of each file
+  std::vector<io::MappedFile> files_;  ///< files of the text, none empty
+  std::vector<std::int64_t> starts_;   ///< offset in the text of each file, in bytes
   std::int64_t size_ = 0;
   LeftOut left_out_;
 };
 
-/// Returns the files that a Corpus of `paths` reads. Does not check paths of files. Throws io::FileError for a
-/// directory or a file in it that cannot be read.
+/// Returns the paths of the files that a Corpus of `paths` reads. Does not check paths of files. Throws io::FileError
+/// if a directory or a file in it cannot be read.
 std::vector<std::string> text_files(const std::vector<std::string>& paths, const FileChoice& choice = {});
 
-/// Returns the offset of the first byte that is not well-formed UTF-8 or is zero, `count` if there is none. A character
-/// cut off by the end is accepted.
+/// Returns the offset of the first byte that is zero or not well-formed UTF-8, or `count` if there is none. Accepts a
+/// character that the end of the text cuts off.
 std::int64_t first_bad_utf8(const std::uint8_t* text, std::int64_t count);
 
 }  // namespace headgate::train

@@ -11,18 +11,19 @@
 
 namespace headgate::train {
 
-/// Bytes of a corpus from `begin` to before `end`.
+/// Range [begin, end) of bytes of a corpus.
 struct TextRange {
   std::int64_t begin, end;
 };
 
-/// Calls body(id, bytes) for each token of `text`, without special tokens around it, in memory that does not grow with
-/// the text. A byte that several tokens share counts for the first of them. Reports how much of `whole`, which holds
-/// `text`, is done. Returns the bytes without a token.
+/// Tokenizes the range `text` and calls body(id, bytes) for each token, without special tokens around the text. If
+/// several tokens share a byte, the byte is counted for the first of them. Uses O(1) memory. Reports progress as the
+/// part of `whole` that is done; `whole` contains `text`. Returns the number of bytes for which the tokenizer has no
+/// token.
 template <class Body>
 std::uint64_t for_tokens(const Corpus& corpus, TextRange text, TextRange whole, const tokenize::Tokenizer& tokenizer,
                          const Body& body) {
-  std::size_t counted = 0;  // bytes of the text that tokens so far account for
+  std::size_t counted = 0;  // bytes of the text that are counted so far
   std::uint64_t left_out = 0;
   const auto take = [&](const tokenize::Encoding& tokens) {
     left_out += tokens.left_out;

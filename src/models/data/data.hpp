@@ -15,16 +15,17 @@
 
 namespace headgate::train {
 
-/// text: predict the bytes, or ids, of the data. bigram_backcopy: sequences drawn from the bigram table of the data,
-/// see backcopy.hpp.
+/// The prediction task. text: sequences are windows of the data's bytes or token ids. bigram_backcopy: sequences are
+/// drawn from the bigram table of the data, see backcopy.hpp.
 enum class Task { text, bigram_backcopy };
 
-/// Whether every sequence of a text begins with the special token kBos. Sequences of bigram_backcopy always do.
+/// Selects whether every sequence of Task::text begins with the special token kBos. Sequences of Task::bigram_backcopy
+/// always do.
 enum class Bos { off, on };
 
 inline constexpr std::int32_t kBos = tokenize::kByteBos;
 
-/// Targets of a sequence that are not ignored, and the bytes of text that they stand for.
+/// Number of targets of a sequence that are not ignored, and the number of text bytes that they represent.
 struct TargetText {
   std::int64_t targets = 0, bytes = 0;
 };
@@ -34,60 +35,63 @@ struct NamedText {
   std::string name, text;
 };
 
-/// A source of sequences of T = seq_len tokens; targets(T) are the tokens that follow. A sequence depends on its index
-/// alone, so that a run can be resumed at any step.
+/// A source of sequences of T = seq_len tokens, with the T next tokens as targets. A sequence depends only on its
+/// index, so that a run can be resumed at any step.
 class SequenceSource {
  public:
   virtual ~SequenceSource() = default;
 
   virtual std::int64_t seq_len() const = 0;
-  /// Token ids lie in [0, vocab()).
+  /// Returns the size of the vocabulary. Token ids lie in [0, vocab()).
   virtual std::int64_t vocab() const = 0;
-  /// index ≥ 0. tokens(T) =, targets(T) =.
+  /// Writes tokens(T) and targets(T) of training sequence `index` ≥ 0.
   virtual void training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const = 0;
-  /// Returns the number of sequences that are never trained on.
+  /// Returns the number of held-out sequences, which are never used for training.
   virtual std::int64_t held_out_count() const = 0;
-  /// index in [0, held_out_count()). tokens(T) =, targets(T) =.
+  /// Writes tokens(T) and targets(T) of held-out sequence `index` in [0, held_out_count()).
   virtual void held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const = 0;
-  /// Returns whether a token is a trigger of the task; tasks without triggers have none.
+  /// Returns whether a token is a trigger of the task, for example kTriggers of bigram_backcopy. Always false for tasks
+  /// without triggers.
   virtual bool is_trigger(std::int32_t /*token*/) const { return false; }
   virtual bool has_triggers() const { return false; }
   /// Returns whether each token is a byte of a text.
   virtual bool tokens_are_bytes() const { return true; }
-  /// Describes the targets of a held-out sequence whose tokens are not bytes; empty if their text is unknown.
+  /// Returns the number of targets of a held-out sequence and the text bytes that they represent. Returns nullopt if
+  /// tokens are bytes or the text is unknown.
   virtual std::optional<TargetText> target_text(std::int64_t /*index*/) const { return std::nullopt; }
-  /// Returns the bytes of text that the targets of a training sequence stand for; empty if that is unknown.
+  /// Returns the number of text bytes that the targets of a training sequence represent, or nullopt if it is unknown.
   virtual std::optional<std::int64_t> training_bytes(std::int64_t /*index*/) const {
     return tokens_are_bytes() ? std::optional(seq_len()) : std::nullopt;
   }
-  /// Returns the files, a tokenizer's, that a model trained on the data needs.
+  /// Returns the tokenizer files that a model trained on the data needs.
   virtual std::vector<NamedText> model_files() const { return {}; }
   /// Returns a hash that identifies the data.
   virtual std::uint64_t fingerprint() const = 0;
   /// Returns one line that describes the data.
   virtual std::string description() const = 0;
-  /// Returns the files that the data comes from, for messages.
+  /// Returns the paths of the data, for messages.
   virtual std::string name() const { return "the data"; }
-  /// Returns what the paths contain that is not part of the data.
+  /// Returns the files and bytes in the paths that are not part of the data.
   virtual LeftOut left_out() const { return {}; }
 };
 
-/// Which part of the data is held out of training.
+/// Selects the part of the data that is held out of training.
 enum class Split { training_and_tail, all_held_out };
 
 struct DataOptions {
   std::vector<std::string> paths;
-  FileChoice files;  ///< selects files of the paths that are directories
+  FileChoice files;  ///< selects files in the directories among `paths`
   Task task = Task::text;
   std::int64_t seq_len = 256;
   std::uint64_t seed = 1;
   Bos bos = Bos::off;
   Split split = Split::training_and_tail;
-  std::shared_ptr<const tokenize::TokenizerFile> tokenizer = nullptr;  ///< whose ids are tokens; null: bytes are
-  std::string token_file = {};  ///< with a tokenizer: holds the ids (prepare_token_file)
+  std::shared_ptr<const tokenize::TokenizerFile> tokenizer = nullptr;  ///< null: tokens are bytes
+  std::string token_file = {};  ///< path of the token ids if there is a tokenizer (see prepare_token_file)
 };
 
-/// Throws io::FileError or Error if files cannot be read, or if either side has data for less than one sequence.
+/// Opens the data of `options`. Throws io::FileError or Error if files cannot be read, or if the training part or the
+/// held-out part is shorter than one sequence.
 std::unique_ptr<SequenceSource> open_data(const DataOptions& options);
 
 }  // namespace headgate::train

@@ -12,17 +12,17 @@
 
 namespace headgate::train {
 
-/// Writes the file of ids that `options` ask for unless it is there already. Returns why a file that is there had to be
-/// replaced; empty otherwise. Throws io::FileError, and Error if there is no text.
+/// Writes options.token_file unless it already holds the ids of the text by the tokenizer. Returns the reason for
+/// replacing an existing file, or an empty string. Throws io::FileError, and Error if there is no text.
 std::string prepare_token_file(const DataOptions& options);
 
-/// Reads the ids of a text from a file. Windows and epochs are those of TextSource, in tokens. The tail of the text
-/// that TextSource holds out is held out, at least one sequence. If the tokenizer puts a token before a text, every
-/// sequence begins with it.
+/// Reads the token ids of a text from a file. Windows and epochs are the same as in TextSource, counted in tokens.
+/// Holds out the same tail of the text as TextSource, rounded to whole tokens and at least one sequence. If the
+/// tokenizer puts a token before a text, every sequence begins with that token.
 class EncodedTextSource : public SequenceSource {
  public:
-  /// Opens options.token_file, which must hold the ids of options.paths by options.tokenizer. Throws io::FileError, and
-  /// Error for too few tokens and a tokenizer that puts several tokens before a text.
+  /// Opens options.token_file, which must hold the ids of options.paths by options.tokenizer. Throws io::FileError.
+  /// Throws Error if there are too few tokens or the tokenizer puts several tokens before a text.
   explicit EncodedTextSource(const DataOptions& options);
 
   std::int64_t seq_len() const override { return T_; }
@@ -42,9 +42,10 @@ class EncodedTextSource : public SequenceSource {
   std::int64_t training_tokens() const { return training_; }
 
  private:
-  /// Copies the sequence of the T ids from `begin` on, and its targets, which end with the id after them.
+  /// Writes the tokens and targets of the window of T ids that starts at `begin`. The last target is the id after the
+  /// window.
   void copy_window(std::int32_t* tokens, std::int32_t* targets, std::int64_t begin) const;
-  /// Returns the bytes of the targets of that sequence.
+  /// Returns the number of text bytes that the targets of the window at `begin` represent.
   std::int64_t window_bytes(std::int64_t begin) const;
   std::int64_t front() const { return static_cast<std::int64_t>(front_.size()); }
 
@@ -56,7 +57,7 @@ class EncodedTextSource : public SequenceSource {
   std::int64_t text_bytes_ = 0;
   std::int64_t T_;
   std::uint64_t seed_;
-  std::vector<std::int32_t> front_;  ///< what every sequence begins with: at most one token
+  std::vector<std::int32_t> front_;  ///< tokens at the start of every sequence: at most one
   std::int64_t training_ = 0;        ///< training uses ids [0, training_)
 };
 

@@ -7,7 +7,7 @@
 
 namespace headgate::train {
 
-/// Draws random numbers that depend only on (seed, stream, index), so that a resumed run draws the same ones without
+/// Draws random numbers that depend only on (seed, stream, index). A resumed run thus draws the same numbers without
 /// saved state.
 class RandomStream {
  public:
@@ -15,15 +15,15 @@ class RandomStream {
       : state_(mix64(mix64(mix64(seed) ^ stream) ^ static_cast<std::uint64_t>(index))) {}
 
   std::uint64_t next() { return mix64(state_++); }
-  /// Returns a number in [0, n), n ≥ 1. Its bias of at most n/2^64 is negligible.
+  /// Returns a number in [0, n), n ≥ 1. The bias of at most n/2^64 is negligible.
   std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n)); }
 
  private:
   std::uint64_t state_;
 };
 
-/// Returns the image of `index` under a permutation of [0, n) chosen by `key`: four Feistel rounds on the next even
-/// number of bits, repeated until the result is below n (cycle walking; at most four times on average).
+/// Returns the image of `index` under a permutation of [0, n) chosen by `key`. Applies four Feistel rounds on an even
+/// number of bits, and repeats them until the result is below n (cycle walking; at most four times on average).
 inline std::int64_t permuted(std::int64_t index, std::int64_t n, std::uint64_t key) {
   int half = 1;
   while (half < 31 && (std::int64_t{1} << (2 * half)) < n) ++half;

@@ -3,7 +3,8 @@
 
 #include <string>
 
-// Names the files of a training run and of its checkpoints. Readers of a directory of texts leave them out.
+// Defines the names of the files of a training run and of its checkpoints. Readers of text directories skip these
+// files.
 
 namespace headgate::train {
 
@@ -13,20 +14,20 @@ inline constexpr const char* kCheckpointOptimizer = "optimizer.safetensors";
 inline constexpr const char* kCheckpointState = "trainer_state.json";
 
 std::string metrics_path(const std::string& run);
-/// Returns where a run keeps the ids of its text (token_file.hpp).
+/// Returns the path of the run's file of token ids (see token_file.hpp).
 std::string token_ids_path(const std::string& run);
 
-/// Returns `run`/checkpoint for 0, and `run`/checkpoint.N beside it for N.
+/// Returns the path of a checkpoint of `run`: `run`/checkpoint for number 0, `run`/checkpoint.N for number N.
 std::string numbered_checkpoint(const std::string& run, int number);
 
-/// Returns whether `directory` holds a checkpoint, that is, a config.json. Does not read its content.
+/// Returns whether `directory` contains the config.json of a checkpoint. Does not read the file.
 bool is_checkpoint(const std::string& directory);
 
-/// Returns whether `directory` holds a checkpoint to resume from, that is, a trainer_state.json too.
+/// Returns whether training can resume from `directory`, that is, it contains config.json and trainer_state.json.
 bool is_training_checkpoint(const std::string& directory);
 
-/// Returns whether `directory` belongs to a run: it holds metrics.jsonl and checkpoint/, or is or holds a checkpoint to
-/// resume from.
+/// Returns whether `directory` belongs to a training run. A run's directory has metrics.jsonl and checkpoint/, or
+/// training can resume from `directory` or `directory`/checkpoint.
 bool is_run_or_checkpoint(const std::string& directory);
 
 }  // namespace headgate::train

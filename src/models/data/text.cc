@@ -26,7 +26,8 @@ std::int64_t held_out_begin(const std::string& name, std::int64_t size_bytes, st
 }
 
 std::int64_t training_window(std::int64_t training, std::int64_t T, std::uint64_t seed, std::int64_t index) {
-  const std::int64_t slack = std::min(T, training - T);  // ≥ 1: number of offsets that leave room for one window
+  const std::int64_t slack =
+      std::min(T, training - T);  // number of possible offsets, ≥ 1; each leaves room for one window
   const std::int64_t windows = (training - slack) / T;
   const std::int64_t epoch = index / windows;
   const std::int64_t offset = RandomStream(seed, kOffsetStream, epoch).below(slack);

@@ -9,18 +9,19 @@
 
 namespace headgate::train {
 
-/// Returns the offset of the first held-out byte of a text. Throws Error, with the text's name, if the text is shorter
-/// than two sequences of T + 1 bytes.
+/// Returns the offset in bytes of the first held-out byte of a text. Throws Error with the text's name if the text is
+/// shorter than two sequences of T + 1 bytes.
 std::int64_t held_out_begin(const std::string& name, std::int64_t size_bytes, std::int64_t T);
 
-/// Returns where the window of a training sequence begins, in a text whose tokens [0, training) are trained on: see
-/// TextSource.
+/// Returns the first token of the window of training sequence `index`. Training uses tokens [0, training) of the text.
+/// See TextSource.
 std::int64_t training_window(std::int64_t training, std::int64_t T, std::uint64_t seed, std::int64_t index);
 
-/// Reads bytes as tokens. The tail of the text is held out: a twentieth, at most 4 MiB, at least one sequence. The rest
-/// is cut into windows of T tokens without padding; the byte after a window is its last target. An epoch visits every
-/// window once in a random order. The windows of each epoch start at another offset, so that a byte occurs at many
-/// positions of a sequence. With Bos::on a sequence is kBos and T − 1 bytes, whose targets are the window's T bytes.
+/// Reads a text with one token per byte. The tail of the text is held out: a twentieth of it, at most 4 MiB and at
+/// least one sequence. The rest is cut into windows of T tokens without padding. The byte after a window is the
+/// window's last target. An epoch visits every window once in a random order. The windows of each epoch start at a
+/// different offset, so that each byte occurs at many positions of a sequence. With Bos::on, a sequence is kBos and T −
+/// 1 bytes, and the targets are the window's T bytes.
 class TextSource : public SequenceSource {
  public:
   TextSource(Corpus corpus, const DataOptions& options);
@@ -38,7 +39,8 @@ class TextSource : public SequenceSource {
   std::int64_t trained_bytes() const { return training_; }
 
  private:
-  /// Copies the sequence of the T bytes from `begin` on, and its targets, which end with the byte after them.
+  /// Writes the tokens and targets of the window of T bytes that starts at `begin`. The last target is the byte after
+  /// the window.
   void copy_window(std::int32_t* tokens, std::int32_t* targets, std::int64_t begin) const;
 
   Corpus corpus_;

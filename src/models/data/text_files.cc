@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Returns one spelling for all paths of a directory, whether it exists or not.
+/// Returns a canonical absolute path, identical for all spellings of a directory. The directory need not exist.
 fs::path canonical(const std::string& path) {
   std::error_code error;
   fs::path out = fs::weakly_canonical(fs::absolute(path, error), error);
@@ -36,7 +36,7 @@ bool matches(const std::vector<std::string>& patterns, const std::string& path, 
   });
 }
 
-/// Returns "2 files that … (a, b)".
+/// Returns the number of paths, a description and up to three of the paths, for example "2 files that … (a, b)".
 std::string phrase(const std::vector<std::string>& paths, std::string_view one, std::string_view many) {
   constexpr std::size_t kNamed = 3;
   constexpr std::size_t kMaxName = 100;
@@ -71,10 +71,10 @@ std::vector<std::string> files_below(const std::string& directory, const FileCho
   const bool root_is_run = root == run || is_run_or_checkpoint(directory);
   std::vector<std::string> out;
   std::error_code error;
-  std::string read = directory;  // the directory that is read next
+  std::string read = directory;  // the directory being read, for the error message
   for (fs::recursive_directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
     const fs::path path = entry->path();
-    std::error_code unknown;  // for instance of a link that leads nowhere
+    std::error_code unknown;  // set for example by a dangling link
     const bool is_directory = entry->is_directory(unknown);
     read = (is_directory ? path : path.parent_path()).string();
     const std::string below = path.lexically_relative(directory).string();

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kMagic = "headgate-tokens1";
 constexpr std::int64_t kHashBytes = 16;
-constexpr std::int64_t kMostNarrow = std::int64_t{1} << 16;  ///< vocabulary whose ids fit into u16
+constexpr std::int64_t kMostNarrow = std::int64_t{1} << 16;  ///< largest vocabulary with ids that fit into u16
 
 struct Header {
   std::array<char, kHashBytes> magic, tokenizer;
@@ -44,7 +44,7 @@ std::array<char, kHashBytes> characters_of(std::string_view text) {
   return out;
 }
 
-/// Writes a file with a checksum of what was written.
+/// Writes a file that ends with a checksum of its content.
 class Writer {
  public:
   Writer(const std::string& path, std::uint32_t id_bytes) : file_(path), id_bytes_(id_bytes) {}
@@ -54,7 +54,7 @@ class Writer {
     file_.write(data, bytes);
   }
 
-  /// Adds a token that stands for `bytes` bytes of text.
+  /// Appends a token that represents `bytes` bytes of text.
   void add(std::int32_t id, std::size_t bytes) {
     const std::uint32_t most =
         id_bytes_ == 2 ? std::numeric_limits<std::uint16_t>::max() : std::numeric_limits<std::uint32_t>::max();
@@ -135,7 +135,7 @@ void TokenFile::read_header() {
   Trailer trailer{};
   std::memcpy(&trailer, file_.data() + file_.size() - sizeof(trailer), sizeof(trailer));
   left_out_ = trailer.left_out;
-  // Refuses a file that a hole makes longer before its bytes are read.
+  // Checks the form of the checksum first. A sparse file extended with zeros then fails before all its bytes are read.
   const bool is_sum = text_of(trailer.checksum).find_first_not_of("0123456789abcdef") == std::string_view::npos;
   if (!is_sum) io::fail(path, "is damaged: it does not end in a checksum");
   io::Checksum checksum;

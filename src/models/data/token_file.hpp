@@ -8,16 +8,16 @@
 #include "models/io/mapped_file.hpp"
 #include "models/tokenize/tokenizer_file.hpp"
 
-// The ids of a text, which a run encodes once. Numbers are little-endian:
+// Defines the file that stores the token ids of a text, so that a run tokenizes only once. Numbers are little-endian:
 //   header   "headgate-tokens1", the tokenizer's hash (16 characters), the text's fingerprint (u64), the bytes of an
 //            id, 2 or 4 (u32), the vocabulary (u32)
-//   records  for each token its id and the bytes of text that it stands for, each a u16 if the vocabulary has at most
-//            65536 ids, a u32 otherwise
-//   trailer  bytes of the text without a token (u64), io::Checksum of all before it (16 characters)
+//   records  for each token the id and the number of text bytes that it represents, each a u16 if the vocabulary has at
+//            most 65536 ids, a u32 otherwise
+//   trailer  bytes of the text without a token (u64), io::Checksum of everything before it (16 characters)
 
 namespace headgate::train {
 
-/// Says which tokenizer read which text.
+/// Identifies the tokenizer and the text of a token file.
 struct TokenFileKey {
   std::string tokenizer;   ///< TokenizerFile::hash
   std::uint64_t text = 0;  ///< Corpus::fingerprint
@@ -25,15 +25,16 @@ struct TokenFileKey {
   friend bool operator==(const TokenFileKey&, const TokenFileKey&) = default;
 };
 
-/// Tokenizes each file of the corpus as a text of its own, without what the tokenizer puts around it, and writes the
-/// ids to `path` atomically. end_of_text() follows each file if the tokenizer has it. A byte that several tokens share
-/// counts for the first of them. Memory does not grow with the text. Throws io::FileError.
+/// Tokenizes each file of the corpus separately and writes the ids to `path` atomically. Omits the special tokens that
+/// the tokenizer puts around a text. Writes end_of_text() after each file if the tokenizer has such a token. If several
+/// tokens share a byte, the byte is counted for the first of them. Uses O(1) memory. Throws io::FileError.
 void write_token_file(const std::string& path, const Corpus& corpus, const tokenize::TokenizerFile& tokenizer);
 
-/// A file of ids, mapped into memory.
+/// A memory-mapped file of token ids.
 class TokenFile {
  public:
-  /// Checks everything in the file. Throws io::FileError for a file that is not one, truncated or damaged.
+  /// Maps the file and checks its header, checksum and ids. Throws io::FileError if the file is not a token file,
+  /// truncated or damaged.
   explicit TokenFile(const std::string& path);
 
   const TokenFileKey& key() const { return key_; }
@@ -41,12 +42,13 @@ class TokenFile {
   std::int64_t vocab() const { return vocab_; }
   std::uint64_t left_out() const { return left_out_; }  ///< bytes of the text without a token
 
-  /// out(count) = ids [begin, begin + count), which must lie in the file. Throws io::FileError if the file has changed
-  /// so that one of them is out of the vocabulary.
+  /// Computes out(count) = ids [begin, begin + count), which must lie in the file. Throws io::FileError if the file has
+  /// changed and one of these ids is out of the vocabulary.
   void copy(std::int32_t* out, std::int64_t begin, std::int64_t count) const;
-  /// Returns the bytes of text that tokens [begin, begin + count) stand for.
+  /// Returns the number of text bytes that tokens [begin, begin + count) represent.
   std::int64_t text_bytes(std::int64_t begin, std::int64_t count) const;
-  /// Returns the first of the last tokens that stand for at least `bytes` bytes of text; 0 if all do not.
+  /// Returns the largest `begin` for which tokens [begin, size()) represent at least `bytes` bytes of text. Returns 0
+  /// if all tokens represent fewer.
   std::int64_t begin_of_tail(std::int64_t bytes) const;
 
  private:

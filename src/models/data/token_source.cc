@@ -36,7 +36,7 @@ TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end,
   const auto continues = [&corpus](std::int64_t at) { return (byte_at(corpus, at) & 0xC0U) == 0x80U; };
   const bool cut = end < corpus.size();
   end = std::min(end, corpus.size());
-  // Skips the rest of a character that the beginning of the range cuts.
+  // Skips the remaining bytes of a character that the start of the range cuts.
   if (begin > 0) {
     while (begin < end && continues(begin)) ++begin;
   }

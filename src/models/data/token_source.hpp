@@ -12,30 +12,31 @@
 
 namespace headgate::train {
 
-/// A text as tokens.
+/// The token ids of a text.
 struct TokenText {
-  std::string name;  ///< where the tokens come from, for messages
+  std::string name;  ///< source of the tokens, for messages
   std::vector<std::int32_t> ids;
-  std::vector<std::int32_t> bytes;  ///< bytes of the text that each id stands for; empty: unknown
-  std::vector<std::int32_t> front;  ///< tokens that every sequence begins with, such as BOS
+  std::vector<std::int32_t> bytes;  ///< number of text bytes that each id represents; empty: unknown
+  std::vector<std::int32_t> front;  ///< tokens at the start of every sequence, such as BOS
   LeftOut left_out;
 
-  /// Returns the number of tokens of the longest sequence.
+  /// Returns the largest number of tokens in a sequence that the text can fill.
   std::int64_t longest() const;
 };
 
-/// Tokenizes a text's bytes from `begin` to before `end`, or to its end. `front` holds what the tokenizer puts before a
-/// text. What it puts after a text is left out, because sequences end anywhere. A byte that several tokens share counts
-/// for the first of them. Throws Error and io::FileError as Tokenizer::encode does.
+/// Tokenizes bytes [begin, end) of a text; `end` is clamped to the size of the text. Sets `front` to the special tokens
+/// that the tokenizer puts before a text. Omits special tokens after a text, because a sequence can end anywhere in it.
+/// If several tokens share a byte, the byte is counted for the first of them. Throws Error and io::FileError under the
+/// conditions of Tokenizer::encode.
 TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end, const tokenize::Tokenizer& tokenizer);
 
-/// Splits token ids, from the first on, into sequences of T tokens that begin with `front`. The token after a sequence
-/// is its last target. Every id is a target once, except those after the last whole sequence and, without a front, the
-/// first. Targets that are the front's own tokens are ignored. All sequences are held out: models with their own
-/// vocabulary are evaluated on them.
+/// Splits token ids into sequences of T tokens, each beginning with `front`. The token after a sequence is the
+/// sequence's last target. Every id is a target once, except those after the last whole sequence and, if `front` is
+/// empty, the first id. Targets within `front` are ignored. All sequences are held out: they are for evaluating models
+/// with their own vocabulary.
 class TokenSource : public SequenceSource {
  public:
-  /// Throws Error for an id below 0, for too few ids, and for too small a T.
+  /// Throws Error if an id is negative, there are too few ids, or T is too small for `front`.
   TokenSource(TokenText text, std::int64_t seq_len);
 
   std::int64_t seq_len() const override { return T_; }
@@ -51,16 +52,16 @@ class TokenSource : public SequenceSource {
   LeftOut left_out() const override { return text_.left_out; }
 
  private:
-  /// Returns the index, in the ids, of the first target of a sequence.
+  /// Returns the index in text_.ids of the first target of sequence `index`.
   std::int64_t first_target(std::int64_t index) const;
 
   TokenText text_;
   std::int64_t T_;
-  std::int64_t counted_;    ///< targets of a sequence that are not ignored
-  std::int64_t vocab_ = 1;  ///< the largest id + 1
+  std::int64_t counted_;    ///< number of targets of a sequence that are not ignored
+  std::int64_t vocab_ = 1;  ///< largest token id + 1
 };
 
-/// Reads a .npy file of i32 or i64 of one dimension. Throws io::FileError, also if an id is outside 0 … 2^31 − 1.
+/// Reads a one-dimensional .npy file of i32 or i64. Throws io::FileError, also if an id is outside 0 … 2^31 − 1.
 std::vector<std::int32_t> read_token_ids(const std::string& path);
 
 }  // namespace headgate::train

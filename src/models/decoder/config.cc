@@ -14,7 +14,7 @@ namespace headgate::models {
 
 namespace {
 
-constexpr std::int64_t kMaxTotal = std::int64_t{1} << 40;  // parameters: 4 TiB in f32
+constexpr std::int64_t kMaxTotal = std::int64_t{1} << 40;  // largest number of parameters: 4 TiB in f32
 constexpr std::int64_t kFfnStep = 4;
 
 std::string_view name_of(const FieldText& row, NamesIn names) {
@@ -22,8 +22,7 @@ std::string_view name_of(const FieldText& row, NamesIn names) {
   return names == NamesIn::file || row.option.empty() ? row.key : row.option;
 }
 
-/// Estimates the number of parameters in double. Sizes are at most 2^20 each, so a matrix has at most 2^50 entries, and
-/// 1024 layers of a dozen matrices fit in 63 bits; with more, as experts have, the estimate exceeds kMaxTotal.
+/// Estimates the number of parameters in double, because the exact number for large sizes may exceed 63 bits.
 double estimated_parameters(const DecoderConfig& c) {
   const auto product = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
   const double dim = static_cast<double>(c.dim);
@@ -36,14 +35,15 @@ double estimated_parameters(const DecoderConfig& c) {
   return static_cast<double>(c.layers) * layer + 2.0 * product(c.vocab, c.dim);
 }
 
-/// Throws "WHAT has N elements, not one for each of L layers", unless the list is empty or has one for each layer.
+/// Throws "WHAT has N elements, not one for each of L layers" unless the list is empty or has one element for each
+/// layer.
 template <typename Element>
 void require_one_for_each_layer(const std::string& what, const std::vector<Element>& list, std::int64_t layers) {
   require(list.empty() || std::ssize(list) == layers, "{} has {} elements, not one for each of {} layers", what,
           list.size(), layers);
 }
 
-/// `where`: how messages begin.
+/// Checks all fields of a config. `where` is the start of messages; `of` returns the name of a field in messages.
 void check_fields(const DecoderConfig& c, const std::string& where, const FieldNames& of) {
   const auto name = [&](const FieldText& row) { return where + of(row); };
   for_each_row(kConfigKeys, [&](const auto& row) {

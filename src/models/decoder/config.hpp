@@ -18,44 +18,44 @@
 
 namespace headgate::models {
 
-/// Whether the logits are computed with the embedding table itself or with a separate matrix.
+/// Selects the matrix that computes the logits: the embedding table (tied) or a separate matrix.
 enum class Embeddings : std::int32_t { tied, separate };
 
 using layers::QkNorm;
 using layers::QkvBias;
 
-/// pre: norms before the mixer and the MLP only. sandwich: also norms of their outputs, before the residual addition.
-/// post: norms of the outputs only, except that layers of linear attention have pre (OLMo-Hybrid).
+/// Places the norms of a layer. pre: norms only before the mixer and the MLP. sandwich: norms of their outputs too,
+/// before the residual addition. post: norms only of the outputs, but pre in layers of linear attention (OLMo-Hybrid).
 enum class NormPlacement : std::int32_t { pre, sandwich, post };
 
-/// Activation of the MLP: act(gate) ∘ up. gelu_tanh: GELU by its tanh formula.
+/// Activation of the MLP: act(gate) ∘ up. gelu_tanh: GELU in its tanh approximation.
 using layers::Activation;
 
-/// How a layer mixes tokens: attention to all tokens before each, attention to those of the window, or Gated DeltaNet.
+/// The mixer of a layer: causal attention to all previous tokens, attention to a sliding window, or Gated DeltaNet.
 enum class LayerType : std::int32_t { full_attention, sliding_attention, linear_attention };
 
 /// A feature that a model has or lacks.
 enum class Switch : std::int32_t { off, on };
 
-/// What differs in layers of sliding attention from those of full attention, where a model has both.
+/// Overrides for layers of sliding attention in a model that also has other layers.
 struct SlidingLayers {
-  std::int64_t heads = 0;            ///< query heads; 0: as many as elsewhere
-  double rope_base = 0.0;            ///< 0: RoPE as elsewhere; else with this base
-  double rope_fraction = 1.0;        ///< as DecoderConfig's, for rope_base above 0
-  Switch rope_scaled = Switch::off;  ///< for rope_base above 0: scaled as elsewhere, or not
+  std::int64_t heads = 0;            ///< number of query heads; 0: DecoderConfig::heads
+  double rope_base = 0.0;            ///< base of RoPE's angles; 0: the RoPE of other layers
+  double rope_fraction = 1.0;        ///< share of head_dim that RoPE rotates; only if rope_base > 0
+  Switch rope_scaled = Switch::off;  ///< whether rope_scaling applies; only if rope_base > 0
 
   friend bool operator==(const SlidingLayers&, const SlidingLayers&) = default;
 };
 
-/// Sizes of layers of linear attention: Gated DeltaNet.
+/// Sizes of layers of linear attention (Gated DeltaNet).
 struct LinearLayers {
-  std::int64_t key_heads = 0;    ///< heads of q and k; 0: the model has no such layer
-  std::int64_t value_heads = 0;  ///< a multiple of key_heads
+  std::int64_t key_heads = 0;    ///< heads of q and k; 0: the model has no linear attention
+  std::int64_t value_heads = 0;  ///< number of value heads, a multiple of key_heads
   std::int64_t key_dim = 128;
   std::int64_t value_dim = 128;
-  std::int64_t kernel = 4;  ///< tokens that the convolution sees
-  double beta_scale = 1.0;  ///< β = beta_scale · σ(b); 2: eigenvalues of the state's update may be negative
-  double norm_eps = 0.0;    ///< of the output's norm; 0: the model's
+  std::int64_t kernel = 4;  ///< width of the causal convolution in tokens
+  double beta_scale = 1.0;  ///< β = beta_scale · σ(b); 2 allows negative eigenvalues of the state's update
+  double norm_eps = 0.0;    ///< epsilon of the output's norm; 0: DecoderConfig::norm_eps
 
   friend bool operator==(const LinearLayers&, const LinearLayers&) = default;
 };
@@ -63,36 +63,37 @@ struct LinearLayers {
 using layers::ExpertActivation;
 using layers::ExpertRouter;
 
-/// Sizes of MLPs that are mixtures of experts.
+/// Sizes and options of MLPs that are mixtures of experts.
 struct Experts {
-  std::int64_t count = 0;         ///< 0: the MLP of every layer is dense
-  std::int64_t active = 0;        ///< experts of a token
-  std::int64_t ffn = 0;           ///< width of an expert
-  std::int64_t shared_ffn = 0;    ///< width of the expert of all tokens; 0: none
-  std::int64_t dense_layers = 0;  ///< layers at the start that have a dense MLP
+  std::int64_t count = 0;         ///< number of routed experts; 0: the MLP of every layer is dense
+  std::int64_t active = 0;        ///< number of routed experts that compute each token
+  std::int64_t ffn = 0;           ///< width of a routed expert
+  std::int64_t shared_ffn = 0;    ///< width of the shared expert, which computes all tokens; 0: none
+  std::int64_t dense_layers = 0;  ///< number of layers at the start with a dense MLP
   ExpertRouter router = ExpertRouter::softmax;
-  Switch renormalise = Switch::on;   ///< the weights of a token's experts add up to 1 before `scale`
-  double scale = 1.0;                ///< of the weights of a token's experts
-  Switch shared_gate = Switch::off;  ///< a sigmoid gate of the expert of all tokens
-  Switch biases = Switch::off;       ///< learned vectors added to the router's logits and to each expert's products
-  ExpertActivation activation = ExpertActivation::swiglu;  ///< of the experts that a router chooses
-  std::vector<double> limits;         ///< of each layer: clamps experts' activations; 0: none; empty: none anywhere
-  std::vector<double> shared_limits;  ///< the same for the expert of all tokens
+  Switch renormalise = Switch::on;  ///< whether the weights of a token's experts are normalised to sum 1 before `scale`
+  double scale = 1.0;               ///< multiplies the weights of a token's experts
+  Switch shared_gate = Switch::off;  ///< whether a sigmoid gate multiplies the shared expert
+  Switch biases =
+      Switch::off;  ///< whether learned vectors are added to the router's logits and to each expert's products
+  ExpertActivation activation = ExpertActivation::swiglu;  ///< activation of the routed experts
+  std::vector<double> limits;         ///< bound of routed experts' activations by layer; 0: no bound; empty: no bounds
+  std::vector<double> shared_limits;  ///< bound of the shared expert's activations by layer
 
   friend bool operator==(const Experts&, const Experts&) = default;
 };
 
-/// Describes a decoder-only model such as Llama, Qwen3, Gemma 3 and Qwen3.5: RMSNorm, grouped-query attention or Gated
-/// DeltaNet, a gated MLP or experts, no biases except those of attention and of experts.
+/// Describes a decoder-only model such as Llama, Qwen3, Gemma 3 and Qwen3.5. Layers have RMSNorm, a mixer
+/// (grouped-query attention or Gated DeltaNet), and a gated MLP or experts. Only attention and experts can have biases.
 struct DecoderConfig {
   std::int64_t vocab = 256;
   std::int64_t dim = 256;
   std::int64_t layers = 6;
   std::int64_t heads = 8;
-  std::int64_t kv_heads = 4;   ///< divides heads
-  std::int64_t head_dim = 32;  ///< 1 to 512
+  std::int64_t kv_heads = 4;   ///< number of key/value heads; divides heads
+  std::int64_t head_dim = 32;  ///< features per head, 1 to 512
   std::int64_t ffn = 768;
-  std::int64_t seq_len = 256;  ///< the longest sequence: rows of the RoPE tables
+  std::int64_t seq_len = 256;  ///< longest sequence in tokens; number of rows of the RoPE tables
 
   layers::NormKind norm = layers::NormKind::plain;
   double norm_eps = 1e-6;
@@ -102,14 +103,14 @@ struct DecoderConfig {
 
   double rope_base = 10000.0;
   double rope_fraction = 1.0;  ///< share of head_dim that RoPE rotates (partial_rotary_factor); 0: no RoPE
-  double init_std = 0.02;      ///< of every matrix except the gate's: N(0, init_std)
+  double init_std = 0.02;      ///< standard deviation of the initial matrices except the gate's
 
   layers::GateVariant gate;
 
   QkvBias qkv_bias = QkvBias::none;
-  Switch out_bias = Switch::off;  ///< adds a learned vector to attention's output projection
-  /// Keys that a query sees, including its own, the last of them; 0: all before it. With layer_types, in layers of
-  /// sliding attention only.
+  Switch out_bias = Switch::off;  ///< whether a learned vector is added to attention's output projection
+  /// Number of keys that a query attends to, its own key included; 0: all keys up to its own. If layer_types is not
+  /// empty, applies only to layers of sliding attention.
   std::int64_t window = 0;
   layers::RopeScalingKind rope_scaling = layers::RopeScalingKind::none;
   double rope_factor = 1.0;
@@ -119,9 +120,9 @@ struct DecoderConfig {
   Switch rope_truncate = Switch::on;
   double rope_attention_factor = 0.0;
 
-  std::vector<LayerType> layer_types;  ///< one for each layer; empty: attention, with `window` if there is one
-  double attention_scale = 0.0;        ///< of the scores q·k; 0: 1/√head_dim
-  double embedding_scale = 1.0;        ///< of the embeddings as the first layer reads them
+  std::vector<LayerType> layer_types;  ///< type of each layer; empty: attention in all layers, with `window`
+  double attention_scale = 0.0;        ///< multiplies the scores q·k; 0: 1/√head_dim
+  double embedding_scale = 1.0;        ///< multiplies the embeddings before the first layer
   Activation activation = Activation::silu;
   SlidingLayers sliding;
   LinearLayers linear;
@@ -130,63 +131,66 @@ struct DecoderConfig {
   friend bool operator==(const DecoderConfig&, const DecoderConfig&) = default;
 };
 
-/// What one layer computes.
+/// The configuration of one layer, derived from DecoderConfig.
 struct LayerConfig {
   LayerType type = LayerType::full_attention;
   std::int64_t heads = 0;   ///< query heads
-  std::int64_t window = 0;  ///< as DecoderConfig's
+  std::int64_t window = 0;  ///< keys that a query attends to, see DecoderConfig::window
   double rope_base = 0.0;
   double rope_fraction = 0.0;
   layers::RopeScaling rope_scaling;
-  bool norms_inputs = true;    ///< of the mixer and the MLP
-  bool norms_outputs = false;  ///< before the residual addition
-  bool experts = false;        ///< its MLP is a mixture of experts
+  bool norms_inputs = true;    ///< whether the inputs of the mixer and the MLP are normed
+  bool norms_outputs = false;  ///< whether the outputs of the mixer and the MLP are normed before the residual addition
+  bool experts = false;        ///< whether the MLP is a mixture of experts
   double limit = 0.0, shared_limit = 0.0;
 };
 LayerConfig layer_config(const DecoderConfig& config, std::int64_t layer);
 
-/// Returns whether a layer of the type exists.
+/// Returns whether the model has a layer of the type.
 bool has_layer(const DecoderConfig& config, LayerType type);
 
-/// Returns the same model without a window that no layer has, and without layer_types that are all full_attention.
+/// Returns an equivalent config in its shortest form. Clears `window` if no layer uses it, and `layer_types` if all are
+/// full_attention.
 DecoderConfig in_short(DecoderConfig config);
 
-/// How messages name a field: by its name in code, its key of config.json, or its option.
+/// The name of a field in messages: its name in code, its key in config.json, or its command-line option.
 enum class NamesIn { code, file, command_line };
 
-/// Throws Error, one line, naming the field and the values that do not fit. Bounds every size, so that products of
-/// sizes of a valid config do not overflow 63 bits.
+/// Throws Error, with one line that names the field and the wrong value, if a config is not valid. Bounds every size,
+/// so that products of sizes of a valid config do not overflow 63 bits.
 void validate(const DecoderConfig& config, NamesIn names = NamesIn::code);
 
-/// Returns how a message names the field of a row of kConfigKeys.
+/// Function that returns the name of a field in messages, given its row of kConfigKeys.
 using FieldNames = std::function<std::string(const FieldText&)>;
 void validate(const DecoderConfig& config, const FieldNames& names);
 
-/// Returns whether `transformers` computes the same as this decoder when it reads the config as Qwen3's.
+/// Returns whether the config describes a Qwen3 model, that is, `transformers` computes the same results from it as
+/// this decoder.
 bool is_qwen3(const DecoderConfig& config);
 
-/// Returns how many features of a head RoPE rotates: rope_fraction · head_dim, rounded down to an even number.
+/// Returns the number of features of a head that RoPE rotates: rope_fraction · head_dim, rounded down to an even
+/// number.
 std::int64_t rotary_dim(double rope_fraction, std::int64_t head_dim);
 
-/// Returns why the decoder cannot train the model; empty if it can.
+/// Returns the reason why the decoder cannot train the model, or an empty string if it can.
 std::string reason_not_trained(const DecoderConfig& config);
 
 /// Returns the number of parameters; tied embeddings count once.
 std::int64_t parameter_count(const DecoderConfig& config);
 
-/// Returns the same model without a gate, control, sink or sandwich norm.
+/// Returns the config without a gate, output control and sinks, and with NormPlacement::pre.
 DecoderConfig baseline_of(DecoderConfig config);
 
-/// Changes ffn, in steps of 4, to come as close as possible to the baseline's parameter count at config.ffn. Throws
-/// Error if the gate has more parameters than the whole MLP.
+/// Returns the config with a smaller ffn, to match the parameter count of baseline_of(config). Reduces ffn in steps of
+/// 4 to the closest count. Throws Error if the gate has more parameters than the whole MLP.
 DecoderConfig match_params(const DecoderConfig& config);
 
 class ParameterTable;
 
-/// Returns the FLOPs, two a multiply-add, of a training step (forward and backward) on `batch` sequences of `seq`
-/// tokens: 4 · matrix parameters · tokens for the output and the gradient of the input, 2 · trained matrix parameters ·
-/// tokens, without the embedding gather, plus 6 · layers · heads · head_dim · 2 · pairs, where pairs is the number of
-/// causal (query, key) pairs.
+/// Returns the FLOPs of a training step (forward and backward) on `batch` sequences of `seq` tokens, 2 for each
+/// multiply-add. Sums 4 · matrix parameters · tokens for the outputs and the gradients of the inputs, 2 · trained
+/// matrix parameters · tokens for the gradients of the matrices, and 6 · layers · heads · head_dim · 2 · pairs for
+/// attention. pairs is the number of causal (query, key) pairs. The embedding gather is not counted.
 double training_flops(const DecoderConfig& config, const ParameterTable& trained, std::int64_t batch, std::int64_t seq);
 
 }  // namespace headgate::models

@@ -13,27 +13,29 @@
 #include "library/core/words.hpp"
 #include "models/decoder/config.hpp"
 
-// Lists the fields of a DecoderConfig as config.json, the command line, checks and documents know them.
+// Defines the names, range, default and help text of each field of a DecoderConfig, for config.json, the command line,
+// checks and documents.
 
 namespace headgate::models {
 
-/// When config.json contains a key. A file may lack all but the required keys; a missing key has the field's default.
+/// Condition for config.json to contain a key. Readers fail only if a required key is missing; other missing keys have
+/// the field's default.
 enum class Presence {
   required,
   always,        ///< written always
-  beyond_qwen3,  ///< written if is_qwen3 is false
+  beyond_qwen3,  ///< written for this library's own model_type
   not_default,   ///< written if the field differs from its default
-  own,           ///< likewise, by a key that files of other families do not have
+  own,           ///< written for this library's own model_type if the field differs from its default
   with_gate      ///< written if any part of the gate differs from its default
 };
 
-/// Whether Qwen3 models may have any value of a field or its default only.
+/// Selects whether a Qwen3 model can have any value of a field or only its default.
 enum class InQwen3 { any, default_alone };
 
 /// The heading in --help that lists a field's option.
 enum class OptionGroup { model, gate, controls };
 
-/// The type of a number in a list, or of a value itself.
+/// The element type of a list, or the type itself if V is not a list.
 template <typename V>
 struct ElementOf {
   using Type = V;
@@ -51,10 +53,10 @@ struct KeyRules {
   Range<Element> range = {};
   InQwen3 in_qwen3 = InQwen3::any;
   OptionGroup group = OptionGroup::model;
-  std::optional<Element> flag = std::nullopt;  ///< the option takes no value, and means this one
+  std::optional<Element> flag = std::nullopt;  ///< value set by an option without an argument
 };
 
-/// Returns the part of a config that has the fields of Owner.
+/// Returns the part of a config that is of type Owner, or the config itself.
 template <class Owner, class Config>
 constexpr auto& part_of(Config& config) {
   if constexpr (std::is_same_v<Owner, layers::GateVariant>) {
@@ -85,7 +87,7 @@ struct ConfigKey : FieldText, KeyRules<V> {
   }
 };
 
-inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;  // of vocab, dim, ffn, heads and seq_len
+inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;  // upper bound of vocab, dim, ffn, heads and seq_len
 inline constexpr std::int64_t kMaxLayers = 1024;
 inline constexpr std::int64_t kMaxExperts = 4096;
 inline constexpr std::int64_t kMaxLinearHeadDim = 256;
@@ -94,7 +96,7 @@ inline constexpr Range<double> kNotNegative{.least = 0.0};
 inline constexpr Range<double> kFinite{};
 inline constexpr Range<double> kFromOneOn{.least = 1.0};
 
-/// Lists the fields in the order of config.json. Only parts of the gate have OptionGroup::gate.
+/// Lists the fields in the order of config.json. Only fields of the gate have OptionGroup::gate.
 inline constexpr std::tuple kConfigKeys{
     ConfigKey(&DecoderConfig::vocab,
               {.name = "vocab", .key = "vocab_size", .option = "--vocab", .type = "N", .help = "Rows of the embedding"},
@@ -384,7 +386,7 @@ inline constexpr std::tuple kConfigKeys{
 
 namespace headgate {
 
-// Where the command line has shorter words than the file.
+// Shorter words for values of options on the command line than in config.json.
 
 template <>
 struct OptionWords<layers::QkNorm> {

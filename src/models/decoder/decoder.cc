@@ -29,7 +29,7 @@ namespace {
 
 using layers::Update;
 
-/// One id per token: of the token itself, or of the one that follows.
+/// One id per token: its own id, or its target.
 using Tokens = View<const std::int32_t, 1>;
 
 void check_tokens(const char* what, const Tokens& tokens, std::int64_t vocab, std::int32_t least) {
@@ -55,7 +55,7 @@ const PartOptions& checked_parts(const PartOptions& parts, BatchShape shape, Pur
   return parts;
 }
 
-/// Buffers through which tokens of one shape pass.
+/// The sizes, buffers and blocks of a forward pass over tokens of one shape.
 template <typename T>
 struct Pass {
   Pass(const DecoderConfig& config, BatchShape shape_in, Purpose purpose, const ExecutionContext& context)
@@ -97,13 +97,13 @@ struct Decoder<T>::State {
     if (const std::int64_t rest = shape.seq % parts.tokens) last.emplace(config, BatchShape{1, rest}, purpose, context);
   }
 
-  /// Whether matrices and activations are rounded from f32.
+  /// True if matrices and activations are rounded from f32 to T.
   static constexpr bool kRounds = !std::is_same_v<T, Wide<T>>;
 
-  /// Some tokens of the sequences: all, or a part of one.
+  /// The tokens of one pass: the whole batch, or a part of one sequence.
   struct Part {
     Pass<T>& pass;
-    std::int64_t first = 0;  ///< position of its first token
+    std::int64_t first = 0;  ///< position of the part's first token in its sequence
   };
 
   DecoderConfig config;
@@ -113,17 +113,17 @@ struct Decoder<T>::State {
   PartOptions parts;
   ParameterTable table;
   WeightPlaces places;
-  Pass<T> main;               ///< of all tokens, or of a part
-  const DecoderSizes& sizes;  ///< main's, like the next two
+  Pass<T> main;               ///< pass over all tokens, or over a part of full length
+  const DecoderSizes& sizes;  ///< sizes of `main`; memory and blocks refer to `main` too
   const Placed<DecoderBuffers<T>, Block>& memory;
   const DecoderBlocks<T>& blocks;
-  std::optional<SequenceMemory<T>> sequence;           ///< if a sequence is in parts
-  std::optional<Pass<T>> last;                         ///< of its last part, if that is shorter
-  CacheBatch keys;                                     ///< that a LayerView points to
-  std::vector<T> rounded;                              ///< all parameters, if T rounds them
-  std::optional<Placed<ShownBuffers<T>, Block>> show;  ///< what observers read, if T rounds activations
+  std::optional<SequenceMemory<T>> sequence;  ///< memory of a whole sequence; absent without parts
+  std::optional<Pass<T>> last;                ///< pass over the last part, present if it is shorter than the others
+  CacheBatch keys;                            ///< keys that LayerView::cache points to
+  std::vector<T> rounded;                     ///< all parameters rounded to T; empty unless T is bf16
+  std::optional<Placed<ShownBuffers<T>, Block>> show;  ///< widened activations for observers, present if T is bf16
 
-  /// Rounds the parameters for the passes that follow.
+  /// Rounds all parameters to T before a forward pass, if T is bf16.
   void round(const Wide<T>* parameters) {
     if constexpr (kRounds) {
       const View<T, 1> out(rounded.data(), {table.total()});
@@ -137,8 +137,8 @@ struct Decoder<T>::State {
       return places.layer(layer, parameters);
     }
   }
-  /// Views a layer's gradients. Those of matrices that are not trained are absent; of a product that reads a gate's
-  /// rows beside others, the gate's remain.
+  /// Views a layer's gradients. With Purpose::train_gates, gradients of matrices other than the gate's are absent. If
+  /// the gate's rows belong to a larger input matrix, `in` views only the gate's rows.
   LayerWeights<Wide<T>> gradients_of(std::int64_t layer, Wide<T>* gradients) const {
     LayerWeights<Wide<T>> g = places.layer(layer, gradients);
     if (purpose != Purpose::train_gates) return g;
@@ -152,13 +152,14 @@ struct Decoder<T>::State {
     for (View<Wide<T>, 2>* matrix : {&g.attention.out, &g.delta.in, &g.delta.out, &g.gate_up, &g.down}) *matrix = none;
     return g;
   }
-  /// Views the gradients outside the layers, where no gate is.
+  /// Views the gradients outside the layers. With Purpose::train_gates, gradients of matrices are absent: no gate lies
+  /// outside the layers.
   OuterWeights<Wide<T>> outer_gradients(Wide<T>* gradients) const {
     OuterWeights<Wide<T>> g = places.outer(gradients);
     if (purpose == Purpose::train_gates) g.embedding = g.head = {};
     return g;
   }
-  /// Returns the matrix that makes logits.
+  /// Returns the matrix that computes the logits, in the type T of products.
   View<const T, 2> head_matrix(const Wide<T>* parameters) const {
     if constexpr (kRounds) {
       return places.outer(rounded.data()).head;
@@ -166,7 +167,7 @@ struct Decoder<T>::State {
       return places.outer(parameters).head;
     }
   }
-  /// Returns dx as products read it.
+  /// Returns dx in the type T of products, rounded into dout if T is bf16.
   View<const T, 2> gradient_of_output() const {
     if constexpr (kRounds) {
       layers::copy_to<T, Wide<T>>(memory->dout.flat(), memory->dx.flat(), context);
@@ -175,7 +176,7 @@ struct Decoder<T>::State {
       return memory->dx;
     }
   }
-  /// Returns what the products of the mixer, or of the MLP, have read.
+  /// Returns the input of the mixer in the forward pass; mlp_input() returns the input of the MLP.
   View<const T, 2> mixer_input(const LayerConfig& layer, const SavedLayer<T>& s) const {
     if constexpr (!kRounds) {
       if (!layer.norms_inputs) return s.x;
@@ -189,7 +190,7 @@ struct Decoder<T>::State {
     return s.h_middle;
   }
 
-  /// Calls visit(part) for all tokens, or for each part in order.
+  /// Calls visit(part) for each part of the sequence in order, or once for the whole batch if it is not cut into parts.
   template <class Visit>
   void each_part(const Visit& visit) {
     if (!sequence) return visit(Part{main});
@@ -202,7 +203,8 @@ struct Decoder<T>::State {
   static Tokens of_part(const Tokens& tokens, const Part& part) {
     return tokens.present() ? tokens.range(0, part.first, count_of(part)) : tokens;
   }
-  /// Returns what a layer keeps of a part. Of a sequence in parts, its residual stream is that of the sequence.
+  /// Returns the saved activations of a layer for a part. If the sequence is processed in parts, x views the part's
+  /// rows of the sequence's residual stream.
   SavedLayer<T> saved_of(std::int64_t layer, const Part& part) const {
     SavedLayer<T> saved = part.pass.memory->layer(layer);
     if (sequence) saved.x = sequence->stream().range(0, part.first, count_of(part));
@@ -216,7 +218,7 @@ struct Decoder<T>::State {
                                                  : memory->x_last;
   }
 
-  /// Returns activations as observers read them, in a buffer of ShownBuffers if they are widened.
+  /// Returns activations for observers: x itself, or x widened into a buffer of ShownBuffers if T is bf16.
   View<const Wide<T>, 3> seen(View<float, 1> ShownBuffers<T>::*buffer, const View<const T, 3>& x) const {
     return shown<T>(show ? (**show).*buffer : View<float, 1>(), x, context);
   }
@@ -244,7 +246,7 @@ struct Decoder<T>::State {
   void add_input_gradient(const LayerConfig& layer, View<Wide<T>, 1> dw, ConstView<Wide<T>, 2> x,
                           ConstView<Wide<T>, 1> w, ConstView<Wide<T>, 2> rstd) const;
 
-  /// X: elements of x and dx.
+  /// Computes the backward pass of a norm. X is the element type of x and dx.
   template <typename X>
   void norm_backward(View<X, 2> dx, View<Wide<T>, 1> dw, ConstView<Wide<T>, 2> dy, ConstView<X, 2> x,
                      ConstView<Wide<T>, 1> w, ConstView<Wide<T>, 2> rstd, Update update) const {
@@ -359,7 +361,7 @@ void Decoder<T>::State::show_delta(LayerView<Wide<T>>& view, Taps taps, const Pa
   if (taps.has(Tap::gate_logits)) view.gate = seen(&Shown::gates, s.z);
 }
 
-/// Views a part of a layer; `targets` are those of the part.
+/// Returns the view of one part of a layer for an observer. `targets` are the part's targets.
 template <typename T>
 LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const Part& part,
                                               const Wide<T>* parameters, const Tokens& targets) {
@@ -384,7 +386,7 @@ LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, con
   return view;
 }
 
-/// Returns the loss after a forward pass.
+/// Returns the mean loss over all targets that are not ignored, after a forward pass.
 template <typename T>
 double Decoder<T>::State::loss(const Wide<T>* parameters, const Tokens& targets, Wide<T>* token_losses) {
   const double total = counted(targets);
@@ -399,8 +401,8 @@ double Decoder<T>::State::loss(const Wide<T>* parameters, const Tokens& targets,
   return loss;
 }
 
-/// Returns the loss of a part from h_last, one chunk of logits at a time. With gradients: the head's weights +=, dx =
-/// gradient of h_last.
+/// Returns the mean loss of a part from h_last, computed one chunk of logits at a time. If `gradients` is not null,
+/// adds the gradient of the vocabulary head's matrix and sets dx = gradient of h_last.
 template <typename T>
 double Decoder<T>::State::head(Wide<T>* gradients, const Part& part, const Wide<T>* parameters, const Tokens& targets,
                                double gradient_scale, Wide<T>* token_losses) const {
@@ -454,7 +456,7 @@ void Decoder<T>::State::log_softmax(Wide<T>* out, const Part& part, const Wide<T
 
 // --- backward ----------------------------------------------------------------------------------------------------
 
-/// Starts from dx = gradient of h_last and adds the gradients of all parameters (+=).
+/// Computes the backward pass from dx = gradient of h_last. Adds the gradients of all parameters to `gradients`.
 template <typename T>
 void Decoder<T>::State::backward(Wide<T>* gradients, const Wide<T>* parameters, const Tokens& tokens) const {
   const View<Wide<T>, 2>& dx = memory->dx;
@@ -472,7 +474,7 @@ void Decoder<T>::State::backward(Wide<T>* gradients, const Wide<T>* parameters, 
   layers::embedding_backward(dtable, dx, tokens, context);
 }
 
-/// Turns dx from the gradient of the layer's output into that of x_middle.
+/// Replaces dx, the gradient of the layer's output, by the gradient of x_middle.
 template <typename T>
 void Decoder<T>::State::mlp_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
                                      const LayerWeights<const Wide<T>, const T>& w, const SavedLayer<T>& s) const {
@@ -492,7 +494,7 @@ void Decoder<T>::State::mlp_backward(const LayerConfig& layer, const LayerWeight
   add_input_gradient(layer, g.middle_norm, s.x_middle, w.middle_norm, s.rstd_middle);
 }
 
-/// Turns dx from the gradient of x_middle into that of the layer's input.
+/// Replaces dx, the gradient of x_middle, by the gradient of the layer's input.
 template <typename T>
 void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
                                        const LayerWeights<const Wide<T>, const T>& w, const SavedLayer<T>& s) const {
@@ -513,7 +515,7 @@ void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeig
   add_input_gradient(layer, g.input_norm, s.x, w.input_norm, s.rstd);
 }
 
-/// dx += the gradient of x, where dh is that of norm(x), or of x itself if the layer does not norm its inputs.
+/// dx += gradient of x. dh is the gradient of norm(x), or of x itself if the layer does not norm its inputs.
 template <typename T>
 void Decoder<T>::State::add_input_gradient(const LayerConfig& layer, View<Wide<T>, 1> dw, ConstView<Wide<T>, 2> x,
                                            ConstView<Wide<T>, 1> w, ConstView<Wide<T>, 2> rstd) const {

@@ -10,13 +10,13 @@
 
 namespace headgate::models {
 
-/// The tokens that a layer has seen, in the form that its mixer needs: one of the two.
+/// The cache of one layer: keys and values of attention, or states of Gated DeltaNet. Exactly one member is present.
 struct LayerCache {
   std::optional<layers::AttentionCache> attention;
   std::optional<layers::DeltaNetCache> delta;
 
   std::int64_t length() const { return attention ? attention->length() : delta->length(); }
-  /// Returns whether the cache can go back to its first `length` tokens.
+  /// Returns whether the cache can be truncated to its first `length` tokens.
   bool can_truncate(std::int64_t length) const {
     if (delta) return delta->can_truncate(length);
     return length == 0 || (length >= attention->least_length() && length <= attention->length());
@@ -26,7 +26,7 @@ struct LayerCache {
   std::size_t step_bytes() const { return attention ? attention->step_bytes() : delta->step_bytes(); }
 };
 
-/// What a pass through a layer's mixer may be given. Null: nothing.
+/// Optional arguments of a forward pass through a layer's mixer; null: not used.
 template <typename T>
 struct MixerCall {
   layers::AttentionSkip* skip = nullptr;
@@ -34,12 +34,12 @@ struct MixerCall {
   const layers::HeadOverride<T>* replaced = nullptr;
 };
 
-/// Computes the forward pass of a layer's two halves. Decoders for whole sequences and decoders with a cache share it.
-/// Weights have vectors of Wide<T> and matrices of M.
+/// Computes the forward pass of a layer's mixer and MLP, for decoders of whole sequences and decoders with a cache.
+/// Weight vectors have type Wide<T>, weight matrices type M.
 template <typename T>
 class DecoderBlocks {
  public:
-  /// `sizes`, `buffers` and the memory that they view must outlive this. `context`: a context returned by resolved().
+  /// `sizes`, `buffers` and the memory that they view must outlive this object. `context` must come from resolved().
   DecoderBlocks(const DecoderSizes& sizes, const DecoderBuffers<T>& buffers, const ExecutionContext& context);
 
   /// Sets the positions of the T tokens to first … first + T−1.
@@ -57,13 +57,13 @@ class DecoderBlocks {
   void mlp_block(View<Wide<T>, 2> x_out, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
                  const SavedLayer<T>& s) const;
 
-  /// Norms from elements X to elements Y.
+  /// Computes y = RMSNorm(x) for x of type X and y of type Y.
   template <typename Y, typename X>
   void norm(View<Y, 2> y, View<Wide<T>, 2> rstd, ConstView<X, 2> x, ConstView<Wide<T>, 1> w) const {
     layers::rmsnorm_forward<Y, X>(layers::one_head(y), rstd, layers::one_head(x), w, sizes_.norm, context_);
   }
 
-  /// Returns the attention of layers of the type, which exists.
+  /// Returns the attention mixer of layers of the given type; the model must have such layers.
   const layers::GatedAttention<T>& attention(LayerType type) const {
     return type == LayerType::sliding_attention ? *sliding_ : *full_;
   }
@@ -79,11 +79,12 @@ class DecoderBlocks {
   template <typename M>
   void experts(View<Wide<T>, 2> out, ConstView<Wide<T>, 2> h, const LayerConfig& layer,
                const DecoderExperts<const Wide<T>, M>& w, layers::Update update) const;
-  /// mlp_block() of a layer with experts, whose activations and sums are Wide<T>.
+  /// Computes mlp_block() for a layer with experts. Activations and sums have type Wide<T>.
   template <typename M>
   void experts_block(View<Wide<T>, 2> x_out, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
                      const SavedLayer<T>& s) const;
-  /// Returns norm(x), in h, or x itself, rounded to T, where the layer does not norm its inputs.
+  /// Returns norm(x), computed into h. If the layer does not norm its inputs, returns x; if T is bf16, x rounded into
+  /// h.
   ConstView<T, 2> normed(const LayerConfig& layer, View<T, 2> h, View<Wide<T>, 2> rstd, ConstView<Wide<T>, 2> x,
                          ConstView<Wide<T>, 1> w) const;
 

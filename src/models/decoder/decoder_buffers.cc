@@ -14,11 +14,11 @@ namespace {
 
 constexpr const char* kStream = "residual stream and norms";
 
-/// Logits of one chunk: 16 MiB in f32, half of a third-level cache of 32 MiB. A chunk is written, turned into its
-/// gradient, and read by two products.
+/// Number of logits in a chunk: 16 MiB in f32, half of a third-level cache of 32 MiB. A chunk is written, overwritten
+/// by its gradient, and read by two products.
 constexpr std::int64_t kLogitElements = std::int64_t{1} << 22;
-/// Fewest rows of a chunk, whatever the vocabulary. Each 4-byte weight of the head then serves 128 operations, so a
-/// core at 118 GFLOP/s reads at most 3.7 GB/s.
+/// Smallest number of rows in a chunk, for any vocabulary. Each 4-byte weight of the head then serves 128 operations,
+/// so a core at 118 GFLOP/s reads at most 3.7 GB/s.
 constexpr std::int64_t kLeastLogitRows = 64;
 
 layers::GatedAttentionShape attention_shape(const DecoderConfig& config, const LayerConfig& layer, BatchShape shape) {
@@ -79,8 +79,8 @@ std::vector<LayerConfig> layer_configs(const DecoderConfig& config) {
   return out;
 }
 
-/// Throws unless the bytes of the working memory can be counted in 63 bits. Bounds the sum of the widths of all layers'
-/// rows from above.
+/// Throws Error if the size of the working memory in bytes may exceed 63 bits. Estimates an upper bound of the numbers
+/// that each layer stores per token.
 void require_countable(const DecoderConfig& c, BatchShape shape) {
   constexpr double kMost = 0x1p57;  // numbers
   const auto of = [](std::int64_t size) { return static_cast<double>(size); };
@@ -187,7 +187,7 @@ DecoderBuffers<T>::DecoderBuffers(Workspace& ws, const DecoderSizes& sizes) {
     if constexpr (kRounds) {
       experts_in = ws.take<Wide<T>>("experts", N, C);
       experts_out = ws.take<Wide<T>>("experts", N, C);
-    } else {  // layers with experts are not trained, so all layers share these
+    } else {  // models with experts are not trained, so all layers share these buffers
       experts_in = saved.front().h_middle;
       experts_out = saved.front().mlp_out;
     }

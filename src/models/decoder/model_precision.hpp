@@ -9,10 +9,10 @@
 
 namespace headgate::models {
 
-/// In what a model's matrices and activations are multiplied. Parameters and sums are f32 in both.
+/// The type of a model's matrices and activations in products. Parameters and sums are f32 in both.
 enum class ModelPrecision : std::int32_t { f32, bf16 };
 
-/// The option that names it, in every verb.
+/// The command-line option that selects the ModelPrecision, in every command.
 inline constexpr std::string_view kPrecisionOption = "--precision";
 
 }  // namespace headgate::models

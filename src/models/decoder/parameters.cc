@@ -11,7 +11,7 @@ namespace headgate::models {
 
 namespace {
 
-/// Returns the random numbers of one tensor, chosen by seed and name.
+/// Returns the random engine of one tensor, seeded with `seed` and the tensor's name.
 std::mt19937_64 stream_of(std::uint64_t seed, const std::string& name) {
   std::vector<std::uint32_t> words{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
   for (const char letter : name) words.push_back(static_cast<unsigned char>(letter));
@@ -25,7 +25,7 @@ void fill_normal(T* values, std::int64_t count, double std, std::mt19937_64 rand
   for (std::int64_t i = 0; i < count; ++i) values[i] = static_cast<T>(std * normal(random));
 }
 
-/// tensor =: logarithms of rates between 0.01 and 16, equally likely, as Qwen3.5 has them.
+/// Fills `tensor` with logarithms of rates drawn uniformly from [0.01, 16), as in Qwen3.5.
 template <typename T>
 void draw_decay_rates(T* tensor, const Parameter& parameter, std::uint64_t seed) {
   std::mt19937_64 random = stream_of(seed, parameter.name);

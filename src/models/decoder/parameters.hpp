@@ -9,12 +9,12 @@
 #include "models/decoder/config.hpp"
 #include "models/decoder/weights.hpp"
 
-// Stores all parameters in one flat buffer and all gradients in another of the same layout, in the order of the rows of
-// weights.hpp. Tensors that one product reads together are adjacent.
+// Lists the parameters of a model. All parameters lie in one flat buffer and all gradients in another of the same
+// layout, in the order of the rows of weights.hpp. Tensors that one product reads together are adjacent.
 
 namespace headgate::models {
 
-/// Returns whether a tensor has the element type M of LayerWeights and OuterWeights.
+/// Returns whether a tensor is a matrix, that is, has the element type M of LayerWeights and OuterWeights.
 inline bool is_matrix(ParameterKind kind) {
   return kind == ParameterKind::embedding || kind == ParameterKind::matrix || kind == ParameterKind::gate_matrix;
 }
@@ -22,7 +22,7 @@ inline bool is_matrix(ParameterKind kind) {
 /// Returns whether AdamW's weight decay applies: to matrices and embeddings only.
 inline bool decays(ParameterKind kind) { return is_matrix(kind); }
 
-/// Returns whether a tensor makes the logits of a gate.
+/// Returns whether a tensor computes the logits of a gate.
 inline bool is_gate(ParameterKind kind) {
   return kind == ParameterKind::gate_matrix || kind == ParameterKind::gate_bias ||
          kind == ParameterKind::gate_parameter;
@@ -30,22 +30,22 @@ inline bool is_gate(ParameterKind kind) {
 
 struct Parameter {
   std::string name;
-  std::vector<std::int64_t> shape;  ///< rank 1 or 2
+  std::vector<std::int64_t> shape;  ///< sizes of the tensor, of rank 1 or 2
   ParameterKind kind = ParameterKind::matrix;
-  std::int64_t offset = 0;  ///< elements from the start of the flat buffer
+  std::int64_t offset = 0;  ///< in elements from the start of the flat buffer
   std::int64_t count = 0;
 };
 
-/// Lists every parameter of a model, or of its gates, in the order of the flat buffer, which has no gaps.
+/// Lists every parameter of a model, or of only its gates, in the order of the flat buffer, which has no gaps.
 class ParameterTable {
  public:
   explicit ParameterTable(const DecoderConfig& config);
 
   const std::vector<Parameter>& entries() const { return entries_; }
   std::int64_t total() const { return total_; }
-  /// Returns null if there is no parameter of that name.
+  /// Returns the parameter with this name, or null if there is none.
   const Parameter* find(std::string_view name) const;
-  /// Returns the table of the gates' parameters, whose flat buffer has nothing else.
+  /// Returns the table of only the gates' parameters, with offsets in a flat buffer of their own.
   ParameterTable gates() const;
 
  private:
@@ -55,10 +55,11 @@ class ParameterTable {
   std::int64_t total_ = 0;
 };
 
-/// values(total) =: matrices N(0, init_std), norms 1 (0 if zero-centred), the gate's bias bias_init, other biases, gate
-/// parameters and sinks 0, convolutions N(0, 1/√(3·kernel)), decay rates log U(0.01, 16), decay biases 1. Each tensor
-/// draws from its own stream, chosen by seed and name, so models that share a tensor start with the same numbers in it.
-/// The C++ standard fixes the bits of the engine; the standard library decides how it makes normal numbers from them.
+/// Sets values(total) to initial values: matrices N(0, init_std), norms 1 (0 if zero-centred), the gate's bias
+/// bias_init, other biases, gate parameters and sinks 0, convolutions N(0, 1/√(3·kernel)), decay rates log U(0.01, 16),
+/// decay biases 1. Each tensor has its own random stream, chosen by seed and name, so models that share a tensor start
+/// with the same values in it. The C++ standard fixes the random engine's output, but each standard library may derive
+/// normal numbers from it in its own way.
 template <typename T>
 void initialise(T* values, const ParameterTable& table, const DecoderConfig& config, std::uint64_t seed);
 

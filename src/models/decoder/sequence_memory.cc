@@ -10,7 +10,7 @@ namespace headgate::models {
 
 namespace {
 
-/// Returns the shape of a layer of attention, whichever its type: all have the same heads of keys and values.
+/// Returns the shape of any layer of attention, or null if there is none. All types have the same key and value heads.
 const layers::GatedAttentionShape* attention_of(const DecoderSizes& sizes) {
   if (sizes.full) return &*sizes.full;
   return sizes.sliding ? &*sizes.sliding : nullptr;
@@ -70,7 +70,7 @@ template <typename T>
 void SequenceMemory<T>::keep_rule(const layers::DeltaNetState<T>& state, std::int64_t first) const {
   if (!buffers_->q.present()) return;
   const auto keep = [&](const auto& to, const auto& from) {
-    const std::int64_t N = from.shape[0];  // each token's numbers lie one after another
+    const std::int64_t N = from.shape[0];  // each token's numbers are contiguous
     for (std::int64_t n = 0; n < N; ++n) std::copy_n(from.at(n), from[n].count(), to.at(first + n));
   };
   keep(buffers_->q, state.q);

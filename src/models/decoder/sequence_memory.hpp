@@ -13,38 +13,38 @@
 
 namespace headgate::models {
 
-/// Views what a decoder that walks a sequence of T tokens in parts keeps of all of them, beside the cache.
+/// Views the activations that a decoder keeps for all T tokens of a sequence processed in parts, apart from the cache.
 template <typename T>
 struct SequenceBuffers {
   SequenceBuffers(Workspace& ws, const DecoderSizes& part, std::int64_t tokens, const PartOptions& parts);
 
-  View<Wide<T>, 2> stream;       ///< (T,C) the residual stream, which each layer overwrites
-  View<T, 3> q, k;               ///< (T,Hk,D) what the delta rule of the current layer reads; absent unless kept
+  View<Wide<T>, 2> stream;  ///< (T,C) the residual stream, overwritten by each layer
+  View<T, 3> q, k;          ///< (T,Hk,D) delta-rule inputs of the current layer; absent unless PartOptions::keeps_rule
   View<Wide<T>, 2> decay, beta;  ///< (T,Hv)
 };
 
-/// Holds them, and the cache of the layer that the parts pass through: its keys and values, or its states. Layers take
-/// turns, so that the memory does not grow with their number.
+/// Holds SequenceBuffers and the cache of the current layer: keys and values, or states. All layers reuse the same
+/// memory, so its size does not depend on the number of layers.
 template <typename T>
 class SequenceMemory {
  public:
-  /// `part`: the sizes of a part.
+  /// Allocates the memory for a sequence of `tokens` tokens. `part` holds the sizes of one part.
   SequenceMemory(const DecoderSizes& part, std::int64_t tokens, const PartOptions& parts);
 
-  /// Adds what such memory takes, without allocating it.
+  /// Appends the items of this memory to a memory plan, without allocating.
   static void plan(std::vector<MemoryItem>& items, const DecoderSizes& part, std::int64_t tokens,
                    const PartOptions& parts);
   std::size_t bytes() const;
 
   const View<Wide<T>, 2>& stream() const { return buffers_->stream; }
-  /// Returns the cache of a layer, empty before its first part.
+  /// Empties and returns the cache for a layer of this type. Called before the layer's first part.
   LayerCache& begin_layer(LayerType type);
   LayerCache& cache(LayerType type) { return type == LayerType::linear_attention ? linear_ : attention_; }
 
-  /// Keeps what the delta rule has read of a part that begins at token `first`.
+  /// Copies the delta rule's inputs of the part that begins at token `first`.
   void keep_rule(const layers::DeltaNetState<T>& state, std::int64_t first) const;
-  /// Returns what it has read of all tokens, as linear_attention_weights takes it: `v`, (P,Hv,Dv), gives its shape
-  /// alone.
+  /// Returns the delta rule's inputs of all tokens, in the form that linear_attention_statistics takes. Only the shape
+  /// of `v`, (P,Hv,Dv), is used.
   LinearAttentionInputs kept_rule(View<const T, 3> v) const;
 
  private:

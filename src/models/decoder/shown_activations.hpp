@@ -11,16 +11,16 @@
 #include "models/layers/parallel.hpp"
 #include "models/layers/widen.hpp"
 
-// Holds what a decoder shows of activations in bf16: observers read f32.
+// Widens activations in bf16 for observers, which read f32.
 
 namespace headgate::models {
 
-/// Views memory for one layer's activations in f32, one tensor in each. Absent if activations are not in bf16.
+/// Views buffers for one layer's activations in f32, one buffer for each tensor. Absent unless activations are bf16.
 template <typename T>
 struct ShownBuffers {
   ShownBuffers(Workspace& ws, const DecoderSizes& sizes) {
     if constexpr (!std::is_same_v<T, Wide<T>>) {
-      std::int64_t value = 0, gate = 0, output = 0;  // numbers of a token
+      std::int64_t value = 0, gate = 0, output = 0;  // numbers per token
       for (const auto& attention : {sizes.full, sizes.sliding}) {
         if (!attention) continue;
         value = std::max(value, attention->Hkv * attention->D);
@@ -38,7 +38,7 @@ struct ShownBuffers {
   View<float, 1> values, gates, outputs;
 };
 
-/// Returns x(N,H,F) as observers read it: x itself, or widened in `memory`. Tokens at stride 0 stay so.
+/// Returns x(N,H,F) for observers: x itself, or x widened into `memory`. A token stride of 0 stays 0.
 template <typename T>
 View<const Wide<T>, 3> shown(const View<float, 1>& memory, const View<const T, 3>& x, const ExecutionContext& context) {
   if constexpr (std::is_same_v<T, Wide<T>>) {

@@ -15,8 +15,8 @@
 // Describes every tensor of a model in one row: its name in files, its kind and shape, the configs that have it, and
 // the member through which the decoder reads it. The parameter table, initial values, offsets in the flat buffer and
 // files are all made from the rows, in their order.
-// | Names are Hugging Face's for Qwen3 and Qwen3.5; those of gates, sinks, head norms and sandwich norms are this
-// | library's.
+// Names are Hugging Face's for Qwen3 and Qwen3.5; those of gates, sinks, head norms and sandwich norms are this
+// library's.
 
 namespace headgate::models {
 
@@ -25,54 +25,54 @@ enum class ParameterKind : std::int32_t {
   matrix,
   gate_matrix,
   norm,
-  plain_norm,  ///< of linear attention's output: never zero-centred
+  plain_norm,  ///< norm of linear attention's output, never zero-centred
   gate_bias,
   gate_parameter,
   sinks,
   projection_bias,
   convolution,
-  decay_rate,  ///< the logarithm of the factor of a head's decay
+  decay_rate,  ///< logarithm of a head's decay rate
   decay_bias,
   router,
   router_bias
 };
 
-/// Views the weights of a mixture of E experts of width I, and of an expert of width S that reads all tokens.
+/// Views the weights of a mixture of E experts of width I, and of a shared expert of width S.
 template <typename T, typename M = T>
 struct DecoderExperts {
-  View<T, 2> router;                   ///< (E,C)
-  View<T, 1> router_bias;              ///< (E), of the sigmoid router
-  layers::MatrixOf<M> gate_up;         ///< (E·2I,C): of each expert the rows of its gate, then those of up
-  layers::MatrixOf<M> down;            ///< (E·C,I)
-  layers::MatrixOf<M> shared_gate_up;  ///< (2S,C)
-  layers::MatrixOf<M> shared_down;     ///< (C,S)
-  View<T, 2> shared_gate;              ///< (1,C)
-  View<T, 1> logit_bias;               ///< (E)
-  View<T, 1> gate_up_bias;             ///< (E·2I), in the order of gate_up
-  View<T, 1> down_bias;                ///< (E·C)
+  View<T, 2> router;                   ///< (E,C) router
+  View<T, 1> router_bias;              ///< (E) bias of the sigmoid router
+  layers::MatrixOf<M> gate_up;         ///< (E·2I,C) for each expert the rows of its gate, then of up
+  layers::MatrixOf<M> down;            ///< (E·C,I) down projections of the experts
+  layers::MatrixOf<M> shared_gate_up;  ///< (2S,C) gate and up projections of the shared expert
+  layers::MatrixOf<M> shared_down;     ///< (C,S) down projection of the shared expert
+  View<T, 2> shared_gate;              ///< (1,C) gate of the shared expert
+  View<T, 1> logit_bias;               ///< (E) bias of the router's logits
+  View<T, 1> gate_up_bias;             ///< (E·2I) biases of the gate and up projections, in the order of gate_up
+  View<T, 1> down_bias;                ///< (E·C) biases of the down projections
 };
 
-/// Views one layer's weights (of const T) or gradients (of T). Matrices may have another element type M. A member is
-/// absent if the model has no such tensor.
+/// Views one layer's weights (elements const T) or gradients (elements T). Matrices may have another element type M. A
+/// member is absent if the model has no such tensor.
 template <typename T, typename M = T>
 struct LayerWeights {
-  View<T, 1> input_norm;                     ///< (C), if inputs are normed
-  layers::AttentionWeights<T, M> attention;  ///< of a layer with attention
-  layers::DeltaNetWeights<T, M> delta;       ///< of a layer of linear attention
-  View<T, 1> mixer_out_norm;                 ///< (C), if outputs are normed
-  View<T, 1> middle_norm;                    ///< (C), if inputs are normed
-  layers::MatrixOf<M> gate_up;               ///< (2F,C): rows of gate_proj, up_proj
-  layers::MatrixOf<M> down;                  ///< (C,F)
-  DecoderExperts<T, M> experts;              ///< in place of gate_up and down
-  View<T, 1> mlp_out_norm;                   ///< (C), if outputs are normed
+  View<T, 1> input_norm;                     ///< (C) norm of the mixer's input; absent if inputs are not normed
+  layers::AttentionWeights<T, M> attention;  ///< weights of attention, in layers with attention
+  layers::DeltaNetWeights<T, M> delta;       ///< weights of Gated DeltaNet, in layers of linear attention
+  View<T, 1> mixer_out_norm;                 ///< (C) norm of the mixer's output; absent if outputs are not normed
+  View<T, 1> middle_norm;                    ///< (C) norm of the MLP's input; absent if inputs are not normed
+  layers::MatrixOf<M> gate_up;               ///< (2F,C) rows of gate_proj, then of up_proj
+  layers::MatrixOf<M> down;                  ///< (C,F) rows of down_proj
+  DecoderExperts<T, M> experts;              ///< replaces gate_up and down in layers with experts
+  View<T, 1> mlp_out_norm;                   ///< (C) norm of the MLP's output; absent if outputs are not normed
 };
 
 /// Views the weights outside the layers.
 template <typename T, typename M = T>
 struct OuterWeights {
-  layers::MatrixOf<M> embedding;  ///< (V,C)
-  View<T, 1> norm;                ///< (C)
-  layers::MatrixOf<M> head;       ///< (V,C); the embedding if tied
+  layers::MatrixOf<M> embedding;  ///< (V,C) embedding table
+  View<T, 1> norm;                ///< (C) norm after the last layer
+  layers::MatrixOf<M> head;       ///< (V,C) matrix of the logits; views the embedding if tied
 };
 
 struct TensorShape {
@@ -85,14 +85,13 @@ struct TensorShape {
 };
 
 struct TensorRow {
-  std::string_view name;  ///< a layer's tensor: what follows "model.layers.N."
+  std::string_view name;  ///< name in files; for a layer's tensor without "model.layers.N."
   ParameterKind kind;
   TensorShape shape;
-  bool present = true;  ///< whether a model of this config has the tensor
+  bool present = true;  ///< whether the config has this tensor
 };
 
-/// Stands in a row in place of a member: the tensor's rows follow those of `member`, and one product reads both through
-/// it.
+/// Marks a tensor with rows that directly follow the rows of `member`, so that one product reads both.
 template <typename T>
 struct AppendedRows {
   View<T, 2>& member;
@@ -102,7 +101,7 @@ AppendedRows<T> appended_to(View<T, 2>& member) {
   return {member};
 }
 
-/// Does so in place of a member that is a stored matrix.
+/// Marks a tensor that becomes a further part of the stored matrix `member`.
 struct AppendedParts {
   layers::StoredMatrix& member;
 };
@@ -187,7 +186,7 @@ void visit_expert_tensors(const Visit& at, const DecoderConfig& c, const LayerCo
   at(TensorRow{"mlp.shared_expert_gate.weight", router, {1, c.dim}, gated}, w.shared_gate);
 }
 
-/// Calls at(row, member), or at(row, appended_to(member)), for each tensor of a layer, present or not.
+/// Calls at(row, member), or at(row, appended_to(member)), for each possible tensor of a layer, present or not.
 template <class Visit, typename T, typename M>
 void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerConfig& layer, LayerWeights<T, M>& w) {
   using enum ParameterKind;
@@ -196,7 +195,7 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerCon
   visit_attention_tensors(at, c, layer, w.attention);
   visit_delta_tensors(at, c, layer, w.delta);
   at(TensorRow{"attention_output_layernorm.weight", norm, channels, layer.norms_outputs}, w.mixer_out_norm);
-  // The norm before the MLP has this name.
+  // post_attention_layernorm names the norm before the MLP.
   at(TensorRow{"post_attention_layernorm.weight", norm, channels, layer.norms_inputs}, w.middle_norm);
   const bool dense = !layer.experts;
   at(TensorRow{"mlp.gate_proj.weight", matrix, {c.ffn, c.dim}, dense}, w.gate_up);
@@ -206,8 +205,8 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerCon
   at(TensorRow{"mlp_output_layernorm.weight", norm, channels, layer.norms_outputs}, w.mlp_out_norm);
 }
 
-/// Calls at(row, member) for the tensors outside the layers, and `layers()` between those before and those after the
-/// layers.
+/// Calls at(row, member) for the tensors outside the layers. Calls `layers()` after the embedding, where the layers'
+/// tensors belong.
 template <class Visit, class Layers, typename T, typename M>
 void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderConfig& c, OuterWeights<T, M>& w) {
   const TensorShape table(c.vocab, c.dim);
@@ -218,7 +217,7 @@ void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderCon
 }
 
 /// Points the members of LayerWeights or OuterWeights with elements of type T into a buffer that holds their tensors
-/// one after the other.
+/// contiguously, in order.
 template <typename T>
 class PlaceTensors {
  public:
@@ -239,10 +238,10 @@ class PlaceTensors {
   }
 
  private:
-  T*& next_;  // after the last tensor
+  T*& next_;  // end of the last placed tensor
 };
 
-/// Does the same with a buffer for each of two types.
+/// Points members of type T into one buffer and members of type M into another. Each buffer holds only its own tensors.
 template <typename T, typename M>
 struct PlaceInTwo : PlaceTensors<T>, PlaceTensors<M> {
   PlaceInTwo(T*& next, M*& next_matrix) : PlaceTensors<T>(next), PlaceTensors<M>(next_matrix) {}
@@ -250,7 +249,7 @@ struct PlaceInTwo : PlaceTensors<T>, PlaceTensors<M> {
   using PlaceTensors<M>::operator();
 };
 
-/// Points vectors into one buffer and matrices into another. Both hold all tensors, in the same places.
+/// Points vectors into one buffer and matrices into another. Both buffers hold all tensors at the same offsets.
 template <typename T, typename M>
 class PlaceBeside {
  public:
@@ -276,7 +275,7 @@ class PlaceBeside {
   M*& next_matrix_;
 };
 
-/// Points vectors into a buffer, and matrices at their places in a file, given one after the other.
+/// Points vectors into a buffer, and takes matrices in order from an array that locates them in a file.
 class PlaceStored : public PlaceTensors<const float> {
  public:
   PlaceStored(const float*& next, const layers::StoredMatrix*& next_matrix)
@@ -286,7 +285,7 @@ class PlaceStored : public PlaceTensors<const float> {
   void operator()(const TensorRow& row, layers::StoredMatrix& member) const {
     if (row.present) member = *next_matrix_++;
   }
-  /// Columns of all parts have the order of the first.
+  /// Appends a part. Its columns have the same order as those of the first part.
   void operator()(const TensorRow& row, AppendedParts place) const {
     if (!row.present) return;
     const layers::StoredMatrix& next = *next_matrix_++;
@@ -297,8 +296,8 @@ class PlaceStored : public PlaceTensors<const float> {
   const layers::StoredMatrix*& next_matrix_;
 };
 
-/// Locates a model's weights, or their gradients, in a flat buffer, or vectors in one and matrices in a second that
-/// holds the same numbers in another type.
+/// Locates a model's weights or gradients in a flat buffer. Can also locate vectors in one buffer and matrices in a
+/// second one that holds the same numbers in another type.
 class WeightPlaces {
  public:
   explicit WeightPlaces(const DecoderConfig& config);
@@ -331,7 +330,7 @@ class WeightPlaces {
 
  private:
   DecoderConfig config_;
-  std::vector<std::int64_t> begins_;  // elements before each layer, and before what follows the last
+  std::vector<std::int64_t> begins_;  // offset in elements of each layer, then of the tensors after the layers
 };
 
 }  // namespace headgate::models

@@ -12,7 +12,7 @@
 #define HWY_TARGET_INCLUDE "models/layers/adamw.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "models/layers/rows-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -39,7 +39,7 @@ void adamw_range(T* w, T* m, T* v, const T* g, std::int64_t n, const AdamWOption
   });
 }
 
-/// Returns Σ x² of a block, in f64.
+/// Returns Σ x² of x(n), summed in f64.
 template <typename T>
 double squares_of(const T* x, std::int64_t n) {
   const Tag<double> d;
@@ -92,8 +92,8 @@ void adamw_step(View<T, 1> w, View<T, 1> m, View<T, 1> v, ConstView<T, 1> g, con
 
 template <typename T>
 double squared_norm(const View<const T, 1>& x, const ExecutionContext& context) {
-  // Sums blocks whose bounds do not depend on the number of threads, then adds them in order. A block is enough work
-  // for a thread: squaring and adding one number counts as half an operation.
+  // Sums blocks with bounds that do not depend on the number of threads, then adds the sums in order. A block is enough
+  // work for a thread: squaring and adding one number counts as half an operation.
   constexpr std::int64_t kBlock = 2 * kMinimumWork;
   assert(x.dense());
   const auto kernel = HEADGATE_FOR_TARGET(squares_of, T, context.target);

@@ -13,11 +13,11 @@ struct AdamWOptions {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.0;    ///< decoupled: w −= lr · weight_decay · w
-  double gradient_scale = 1.0;  ///< applied to g as it is read: clipping, 1/accumulation
-  std::int64_t step = 1;        ///< t ≥ 1, for the bias corrections 1 − βᵗ
+  double gradient_scale = 1.0;  ///< multiplies g, for clipping or gradient accumulation
+  std::int64_t step = 1;        ///< number t ≥ 1 of this step, for the bias corrections 1 − βᵗ
 };
 
-/// One step on parameters: w(n), m(n), v(n) updated in place, g(n) read; all dense.
+/// Updates parameters w(n) and moments m(n), v(n) in place from gradients g(n). All are dense.
 ///   m = β₁m + (1 − β₁)g;  v = β₂v + (1 − β₂)g²;  w −= lr·(m/(1 − β₁ᵗ) / (√(v/(1 − β₂ᵗ)) + eps) + weight_decay·w)
 template <typename T>
 void adamw_step(View<T, 1> w, View<T, 1> m, View<T, 1> v, ConstView<T, 1> g, const AdamWOptions& options,

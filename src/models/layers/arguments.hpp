@@ -9,20 +9,19 @@
 #include "library/core/convert.hpp"
 #include "library/core/view.hpp"
 
-// States what the functions of all layers have in common. Each is instantiated for float and double, and those that
-// train in bf16 for BFloat16 too: activations are then stored in bf16, while sums, vectors of weights and their
-// gradients, and the residual stream are in f32. Each takes
-// outputs, inputs, scalars and, last, a context returned by resolved(). Results are bitwise identical at the same
-// number of threads. Rows of a view may have gaps between them, but the elements of a row, the last dimension, are
-// contiguous. Debug builds assert that shapes fit.
+// Defines conventions for the functions of all layers. Each function is instantiated for float and double, and for
+// BFloat16 if it supports training in bf16. In bf16, activations are stored in bf16, while sums, weight vectors and
+// their gradients, and the residual stream are f32. Arguments are outputs, inputs, scalars and, last, a context
+// returned by resolved(). Results are bitwise identical at the same number of threads. Rows of a view may have gaps
+// between them, but the elements of a row, the last dimension, are contiguous. Debug builds assert that shapes match.
 
 namespace headgate::layers {
 
-/// The type in which numbers that are stored as T are computed and summed.
+/// The type in which numbers stored as T are computed and summed: f32 for bf16, otherwise T.
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<std::remove_const_t<T>, BFloat16>, float, std::remove_const_t<T>>;
 
-/// Returns a stored number as its Wide type.
+/// Converts a stored number to its Wide type.
 inline float widened(BFloat16 x) { return to_f32(x); }
 template <typename T>
 T widened(T x) {
@@ -39,7 +38,7 @@ T rounded(Wide<T> x) {
   }
 }
 
-/// Whether a result replaces what its buffer holds (=) or is added to it (+=).
+/// Selects whether a result overwrites its buffer (=) or is added to it (+=).
 enum class Update { overwrite, add };
 
 /// Returns whether the elements of each row are contiguous.
@@ -48,7 +47,7 @@ constexpr bool has_whole_rows(const View<T, kRank>& view) {
   return view.shape[kRank - 1] <= 1 || view.strides[kRank - 1] == 1;
 }
 
-/// Views rows (N,D) as tokens with one head, (N,1,D).
+/// Views rows (N,D) as (N,1,D), tokens with one head.
 template <typename T>
 constexpr View<T, 3> one_head(const View<T, 2>& rows) {
   return rows.split(1, 1, rows.shape[1]);

@@ -9,7 +9,8 @@ namespace headgate::layers {
 
 namespace {
 
-/// Returns whether o must be kept, because g is added or has zeros: o cannot then be recovered from y without loss.
+/// Returns whether the attention output before the gate must be saved for the backward pass. If the gate is added or
+/// has zeros, this output cannot be recovered exactly from y.
 bool keeps_attn(const GateVariant& gate) {
   return gates_attention(gate) && keeps_output(shares_gate(gate) ? GateFn::identity : gate.fn, gate.op);
 }

@@ -11,45 +11,45 @@
 
 namespace headgate::layers {
 
-/// Stores keys and values, after gate, norm and RoPE, of the tokens that one layer has seen, for B sequences that grow
-/// together. Memory grows with them, by at least half of its size at a time, up to `capacity` tokens. A function that
-/// throws Error or std::bad_alloc leaves the cache unchanged.
+/// KV cache of one layer for B sequences of equal length. Stores keys and values after gate, norm and RoPE. Memory
+/// grows by at least half of its size at a time, up to `capacity` tokens per sequence. A function that throws Error or
+/// std::bad_alloc leaves the cache unchanged.
 class AttentionCache {
  public:
   AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity);
 
-  /// Returns the most keys, hidden ones included, that attention is given of a sequence of `tokens`: those of whole
-  /// pages.
+  /// Returns the number of key slots in the pages of a sequence, that is, `tokens` rounded up to whole pages.
   static std::int64_t slots(std::int64_t tokens);
-  /// Returns the bytes of a cache that has room for `tokens` of each sequence.
+  /// Returns the size in bytes of a cache with capacity for `tokens` tokens of each sequence.
   static std::size_t planned_bytes(const GatedAttentionShape& shape, DType dtype, std::int64_t tokens);
 
-  /// Allocates enough memory that append() of T tokens cannot fail for lack of it.
+  /// Allocates memory for T more tokens of each sequence, so that append() of them cannot fail for lack of memory.
   void reserve(std::int64_t T);
-  /// Appends T new tokens to each sequence, k and v (B,Hkv,T,D). Returns what attention of their queries takes.
+  /// Appends T tokens to each sequence, k and v (B,Hkv,T,D). Returns the batch that attention reads for the queries of
+  /// these tokens.
   CacheBatch append(const ConstTensorView& k, const ConstTensorView& v);
-  /// Returns the same for queries of the last T tokens, again.
+  /// Returns the batch that attention reads for the queries of the last T tokens.
   CacheBatch latest(std::int64_t T) const { return cache_.batch(sequences_, T); }
-  /// Returns the keys and values held of each sequence, rounded to bf16, (B,Hkv,S,D), in memory of the calling thread's
-  /// that is valid until its next call. Their last keys are those of the last tokens. The cache must be f32.
+  /// Keys and values in the cache rounded to bf16, (B,Hkv,S,D). The last key is that of the last token. The memory
+  /// belongs to the calling thread and is valid until the thread's next call of rounded_keys(). The cache must be f32.
   struct RoundedKeys {
     ConstTensorView k, v;
   };
   RoundedKeys rounded_keys(const ExecutionContext& context) const;
   DType dtype() const { return cache_.shape().dtype; }
-  /// Frees the pages that lie before the shape's sliding window.
+  /// Frees the pages before the sliding window.
   void slide();
 
-  /// Returns the number of tokens of each sequence so far, including those that slide() freed.
+  /// Returns the number of tokens of each sequence so far, including those freed by slide().
   std::int64_t length() const;
-  /// Returns the shortest length above 0 that truncate() can leave.
+  /// Returns the smallest length, apart from 0, to which truncate() can go back.
   std::int64_t least_length() const;
-  /// Keeps the first `length` tokens: 0, or least_length() to length().
+  /// Truncates each sequence to its first `length` tokens; `length` is 0 or from least_length() to length().
   void truncate(std::int64_t length);
 
-  /// Returns the bytes of the memory allocated.
+  /// Returns the number of bytes allocated.
   std::size_t bytes() const;
-  /// Returns the bytes of keys and values that the queries of one more token of each sequence read.
+  /// Returns the number of bytes of keys and values that attention reads to decode one more token of each sequence.
   std::size_t step_bytes() const;
 
  private:

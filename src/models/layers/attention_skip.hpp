@@ -5,12 +5,12 @@
 
 namespace headgate::layers {
 
-/// Options and counters of a forward pass that leaves out rows whose gate is closed, for evaluation. Counters add up
-/// over calls.
+/// Options and counters of a forward pass, for evaluation, that skips query rows with a closed gate. Counters
+/// accumulate over calls.
 struct AttentionSkip {
   double threshold = 0.0;        ///< AttentionOptions::gate_threshold; above 0 only if can_skip_attention
-  std::int64_t rows = 0;         ///< query rows, counted for each head
-  std::int64_t closed_rows = 0;  ///< rows among them that were not computed
+  std::int64_t rows = 0;         ///< number of query rows, summed over heads
+  std::int64_t closed_rows = 0;  ///< number of rows that were skipped
   double attention_seconds = 0.0;
 
   double closed_share() const { return rows > 0 ? static_cast<double>(closed_rows) / static_cast<double>(rows) : 0.0; }

@@ -10,15 +10,15 @@
 
 namespace headgate::layers {
 
-// Types that name GGUF formats, for code that is compiled once for each.
+// Defines a type for each GGUF format, for code that is compiled once per format.
 
-/// A format of single numbers.
+/// A format that stores single numbers, without blocks.
 template <std::uint32_t id, typename N>
 struct SingleNumbers {
   using Number = N;
   static constexpr std::uint32_t kId = id;
 };
-/// A format of blocks: its id in files, the numbers of a block and its bytes, as in gguf_formats().
+/// A format of blocks: its id in files, the numbers in a block and the bytes of a block, as in gguf_formats().
 template <std::uint32_t id, std::int64_t numbers, std::int64_t bytes>
 struct Blocks {
   static constexpr std::uint32_t kId = id;
@@ -37,7 +37,7 @@ struct Q4_K : Blocks<12, 256, 144> {};
 struct Q5_K : Blocks<13, 256, 176> {};
 struct Q6_K : Blocks<14, 256, 210> {};
 struct MXFP4 : Blocks<39, io::kMxfp4Numbers, 1 + io::kMxfp4CodeBytes> {};
-/// Its scales are in a tensor of their own, in the order of the blocks.
+/// MXFP4 with scales in a separate tensor, in the order of the blocks.
 struct MXFP4Apart : Blocks<io::kMxfp4ApartId, io::kMxfp4Numbers, io::kMxfp4CodeBytes> {};
 
 template <class Format>
@@ -48,7 +48,7 @@ inline constexpr bool kHasBlocks = requires {
 template <class Format>
 inline constexpr bool kHasScalesApart = std::is_same_v<Format, MXFP4Apart>;
 
-/// Calls visit(Format{}) for the format's type; returns whether there is one.
+/// Calls visit(Format{}) with the type of `format`. Returns whether such a type exists.
 template <class Visit>
 bool with_block_format(const io::GgufFormat& format, const Visit& visit) {
   const auto among = [&]<class... Formats>(Formats... formats) {

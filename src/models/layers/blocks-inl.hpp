@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decodes blocks of GGUF formats into vectors of f32; included once per Highway target. Numbers are bitwise those of
-// io::widen_blocks: scale · code is exact in f32, since scales have at most 18 bits and codes at most 6, or 11 and 8.
-// One rounding remains, that of the minimum's addition, whether or not it is fused with the product.
+// Decodes blocks of GGUF formats into vectors of f32; included once per Highway target. Results are bitwise identical
+// to io::widen_blocks. The product scale · code is exact in f32: scales have at most 18 bits and codes at most 6, or 11
+// and 8. Only the addition of the minimum rounds, once, whether or not it is fused with the product.
 #if defined(HEADGATE_LAYERS_BLOCKS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LAYERS_BLOCKS_INL_
 #undef HEADGATE_LAYERS_BLOCKS_INL_
@@ -20,10 +20,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Numbers that are decoded at a time.
+/// Number of values in a chunk, which is decoded at a time.
 inline constexpr std::int64_t kChunk = 32;
 inline constexpr std::int64_t kChunkVectors = kChunk / kLanes<float>;
-/// Numbers whose scales are decoded at a time: one super-block, or up to eight blocks of 32.
+/// Number of values in a span: one super-block, or up to eight blocks of 32. The scales of a span are decoded together.
 inline constexpr std::int64_t kSpan = 256;
 
 using Bytes = hn::CappedTag<std::uint8_t, kChunk>;
@@ -40,11 +40,12 @@ HWY_INLINE float load_half(const std::uint8_t* from) {
 #endif
 }
 
-/// Widens the two f16 numbers at `from` into scales, the second times kSign; without kPair the first. Reads four bytes.
+/// Widens the f16 number at `from` into scales[0]. If kPair, also widens the next one into scales[1], times kSign. May
+/// read four bytes even without kPair.
 template <bool kPair, int kSign = 1>
 HWY_INLINE void load_scales(const std::uint8_t* from, float* scales) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  // Converts both at once: the ways to and from a vector register take longer than the conversion.
+  // Converts both at once, because moving numbers to and from a vector register takes longer than the conversion.
   std::uint32_t halves = 0;
   std::memcpy(&halves, from, sizeof(halves));
   if constexpr (kSign < 0) halves ^= 0x8000'0000U;
@@ -72,7 +73,7 @@ HWY_INLINE void scale_all(const Code* codes, float by, float* out) {
   }
 }
 
-/// Returns vector v of a chunk's codes of 8 bits.
+/// Returns vector v of a chunk of signed 8-bit codes, converted to f32.
 HWY_INLINE Vec<float> load_codes(const std::uint8_t* codes, std::int64_t v) {
   const hn::Rebind<std::int32_t, Tag<float>> wide;
   const hn::Rebind<std::int8_t, Tag<float>> narrow;
@@ -80,7 +81,7 @@ HWY_INLINE Vec<float> load_codes(const std::uint8_t* codes, std::int64_t v) {
   return hn::ConvertTo(Tag<float>(), hn::PromoteTo(wide, hn::LoadU(narrow, from)));
 }
 
-/// out = step · code + offset for a chunk; without kOffset step · code.
+/// out = step · code + offset for a chunk of 8-bit codes, or step · code without kOffset.
 template <bool kOffset>
 HWY_INLINE void scale_codes(const std::uint8_t* codes, float step, float offset, Vec<float>* out) {
   const Tag<float> d;
@@ -100,18 +101,18 @@ HWY_INLINE Vec<float> nibble_table(float step, float offset) {
   return kOffset ? hn::MulAdd(hn::Set(d, step), codes, hn::Set(d, offset)) : hn::Mul(hn::Set(d, step), codes);
 }
 
-/// Looks up the low 4 bits of each number.
+/// Returns table[low 4 bits] for each lane of `indices`.
 HWY_INLINE Vec<float> look_up(Vec<float> table, __m512i indices) {
   return Vec<float>{_mm512_permutexvar_ps(indices, table.raw)};
 }
 
-/// Loads 16 bytes, one into each lane.
+/// Loads 16 bytes, each into one 32-bit lane.
 HWY_INLINE __m512i load_bytes(const std::uint8_t* from) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 #endif
 
-/// Returns 16 in the bytes i … of 16 whose bits are set, 0 in the others.
+/// Returns 16 in each byte j for which bit i + j of `bits` is set, 0 in the other bytes.
 HWY_INLINE hn::Vec<HalfBytes> fifth_bits(std::uint16_t bits, [[maybe_unused]] std::size_t i) {
   [[maybe_unused]] const HalfBytes d;
 #if HWY_TARGET == HWY_AVX3
@@ -128,7 +129,8 @@ HWY_INLINE hn::Vec<HalfBytes> fifth_bits(std::uint16_t bits, [[maybe_unused]] st
 #endif
 }
 
-/// codes(32) = 16 bytes' low nibbles, then their high ones, plus 16 where bit i of `fifth` is set, minus kZero.
+/// codes(32) = the low nibbles of 16 bytes, then their high nibbles, minus kZero. If kFifth, adds 16 to code i where
+/// bit i of `fifth` is set.
 template <bool kFifth, int kZero>
 HWY_INLINE void split_nibbles(const std::uint8_t* from, std::uint32_t fifth, std::uint8_t* codes) {
   const HalfBytes d;
@@ -149,14 +151,14 @@ HWY_INLINE void split_nibbles(const std::uint8_t* from, std::uint32_t fifth, std
   }
 }
 
-/// Decodes a span of a row. open(blocks, scales, units) decodes the scales of its first `units` units of kParts chunks;
-/// `scales`: those of formats with scales apart, else null.
-/// chunk<kPart>(unit, out) makes the numbers of one chunk.
+/// Decodes a span of a row. open(blocks, scales, units) decodes the scales of the span's first `units` units; a unit
+/// has kParts chunks. `scales` is null unless the format stores scales apart from the blocks. chunk<kPart>(unit, out)
+/// decodes one chunk.
 template <class Format>
 class SpanDecoder;
 
-/// Decodes blocks of 32 numbers: a scale, a minimum if kOffset, a word of fifth bits if kFifth, then nibbles, which
-/// count from kZero; or bytes.
+/// Decodes blocks of 32 numbers. A block stores a scale, a minimum if kOffset, a word of fifth bits if kFifth, and
+/// nibbles, or bytes in Q8_0. The code kZero represents 0.
 template <class Format, bool kOffset, bool kFifth, int kZero>
 class SmallBlocks {
  public:
@@ -195,7 +197,7 @@ class SmallBlocks {
 
  private:
   const std::uint8_t* blocks_;
-  float scales_[kSpan / kChunk][2];  // step and offset of each block
+  float scales_[kSpan / kChunk][2];  // scale and minimum of each block
 };
 
 template <>
@@ -217,8 +219,8 @@ class GroupedBlocks {
 
   HWY_INLINE void open(const std::uint8_t* block, const std::uint8_t* /*scales*/, std::int64_t /*units*/) {
     block_ = block;
-    // Bytes 4 … 15 have 6 bits for each of 8 scales and 8 minima. Four at a time: the low words' low 6 bits, or a
-    // nibble of the last word below the two high bits of a low word.
+    // Bytes 4 … 15 hold 8 scales and 8 minima of 6 bits each; this unpacks four at a time. The first four are the low 6
+    // bits of a low word's bytes. The last four combine a nibble of the last word with the two high bits of a low word.
     std::uint32_t word[3];
     std::memcpy(word, block + 4, sizeof(word));
     constexpr std::uint32_t kSix = 0x3F3F3F3FU, kFour = 0x0F0F0F0FU, kTwo = 0x30303030U;
@@ -273,7 +275,8 @@ class SpanDecoder<Q4_K> : public GroupedBlocks<false> {};
 template <>
 class SpanDecoder<Q5_K> : public GroupedBlocks<true> {};
 
-/// Decodes super-blocks of two halves. A half has 128 numbers, whose low 4 bits are in 64 bytes, whose high 2 in 32.
+/// Decodes super-blocks of two halves with 128 numbers each. A half stores the low 4 bits of its numbers in 64 bytes
+/// and the high 2 bits in 32 bytes.
 template <>
 class SpanDecoder<Q6_K> {
  public:
@@ -307,7 +310,8 @@ class SpanDecoder<Q6_K> {
   HWY_ALIGN float step_[16];
 };
 
-/// codes(32) = twice the numbers of 16 bytes of MXFP4, in the order of GGUF, or in that of Hugging Face if kPairs.
+/// codes(32) = twice the values of 16 bytes of MXFP4. If kPairs, each byte holds two adjacent values (Hugging Face),
+/// otherwise the values are in the order of GGUF.
 template <bool kPairs>
 HWY_INLINE void double_mxfp4(const std::uint8_t* from, std::uint8_t* codes) {
 #if HWY_TARGET == HWY_SCALAR
@@ -326,7 +330,7 @@ HWY_INLINE void double_mxfp4(const std::uint8_t* from, std::uint8_t* codes) {
 #endif
 }
 
-/// Decodes MXFP4. kApart: scales lie apart, and numbers in pairs.
+/// Decodes MXFP4. If kApart, scales are in a separate tensor and each byte holds two adjacent values.
 template <class Format, bool kApart>
 class FourBitFloats {
  public:
@@ -348,7 +352,8 @@ class FourBitFloats {
     const Vec<float> table = hn::Mul(hn::Set(d, scales_[unit]), hn::Load(d, kDoubled));
     if constexpr (kApart) {
       for (int v = 0; v < 2; ++v) {
-        // Each byte in 64 bits: its low nibble ends up lowest in the first half, its high one in the second.
+        // Expands each byte to two 32-bit lanes: the first has the low nibble in its lowest bits, the second the high
+        // nibble.
         const __m512i bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + 8 * v)));
         out[v] = look_up(table, _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28)));
       }
@@ -366,7 +371,7 @@ class FourBitFloats {
 
  private:
   const std::uint8_t* blocks_;
-  float scales_[kSpan / kChunk];  // of doubled numbers
+  float scales_[kSpan / kChunk];  // scales of the doubled values
 };
 
 template <>
@@ -374,7 +379,7 @@ class SpanDecoder<MXFP4> : public FourBitFloats<MXFP4, false> {};
 template <>
 class SpanDecoder<MXFP4Apart> : public FourBitFloats<MXFP4Apart, true> {};
 
-/// Calls use(part of the unit, vectors of the chunk) for each chunk of a unit, in order.
+/// Decodes the chunks of a unit in order and calls use(part, vectors) for each chunk.
 template <class Format, class Use, int... kPart>
 HWY_INLINE void each_chunk_of(const SpanDecoder<Format>& span, std::int64_t unit, const Use& use,
                               std::integer_sequence<int, kPart...> /*parts*/) {
@@ -390,7 +395,7 @@ HWY_INLINE void each_chunk(const SpanDecoder<Format>& span, std::int64_t unit, c
   each_chunk_of(span, unit, use, std::make_integer_sequence<int, SpanDecoder<Format>::kParts>());
 }
 
-/// Loads numbers of the formats whose blocks are single numbers, at any alignment.
+/// Loads `count` numbers of a format without blocks, at any alignment. The other lanes are 0.
 template <class Format>
 HWY_INLINE Vec<float> load_numbers(std::size_t count, const std::uint8_t* from) {
   const Tag<float> d;

@@ -9,7 +9,7 @@
 #include "library/core/dispatch.hpp"
 #include "models/layers/parallel.hpp"
 
-#ifndef HEADGATE_LAYERS_CROSS_ENTROPY_CALL_  // this file is read once per Highway target
+#ifndef HEADGATE_LAYERS_CROSS_ENTROPY_CALL_  // this file is compiled once per Highway target
 #define HEADGATE_LAYERS_CROSS_ENTROPY_CALL_
 namespace headgate::layers {
 
@@ -19,7 +19,7 @@ struct CrossEntropy {
   View<T, 2> dlogits;
   View<const T, 2> logits;
   View<const std::int32_t, 1> targets;
-  T scale;  ///< of the gradient of a row's loss
+  T scale;  ///< factor of the gradient of a row's loss
 };
 
 }  // namespace headgate::layers
@@ -29,7 +29,7 @@ struct CrossEntropy {
 #define HWY_TARGET_INCLUDE "models/layers/cross_entropy.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "models/layers/rows-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -52,8 +52,8 @@ T row_maximum(const T* x, std::int64_t V) {
   return maximum;
 }
 
-/// Returns the loss of one row. Writes scale·(softmax − onehot) to dx(V) if it is not null; dx may be x. A NaN in x
-/// propagates: whatever the maximum is, the sum of exponentials is NaN.
+/// Returns the loss of one row. Writes scale·(softmax − onehot) to dx(V) if dx is not null; dx may be x. A NaN in x
+/// propagates, because the sum of exponentials is NaN for any maximum.
 template <typename T>
 T loss_row(T* dx, const T* x, std::int64_t target, std::int64_t V, T scale) {
   const Tag<T> d;
@@ -74,7 +74,7 @@ T loss_row(T* dx, const T* x, std::int64_t target, std::int64_t V, T scale) {
   return std::log(sum) + (maximum - chosen);
 }
 
-/// Computes rows [begin, end) and returns the sum of their losses.
+/// Computes the losses of rows [begin, end) and returns their sum.
 template <typename T>
 double loss_rows(const CrossEntropy<T>& call, std::int64_t begin, std::int64_t end) {
   const std::int64_t V = call.logits.shape[1];

@@ -10,9 +10,9 @@ namespace headgate::layers {
 /// Marks a target that is ignored: its row has loss 0 and gradient 0.
 inline constexpr std::int32_t kIgnoredTarget = -1;
 
-/// Returns the mean of −log softmax(logits)[target] over the targets that are not ignored, in nats; 0 if all are
-/// ignored. losses(N) = each row's loss, if present. dlogits(N,V) = gradient_scale · gradient of the mean, if present;
-/// may be logits. logits(N,V); targets(N), contiguous, each in [0, V) or kIgnoredTarget.
+/// Returns the mean of −log softmax(logits)[target] over the targets that are not ignored, in nats, or 0 if all are
+/// ignored. Sets losses(N) to each row's loss, if present. Sets dlogits(N,V) to gradient_scale · gradient of the mean,
+/// if present; dlogits may be logits. Shapes: logits(N,V); targets(N), contiguous, each in [0, V) or kIgnoredTarget.
 template <typename T>
 double cross_entropy(View<T, 1> losses, View<T, 2> dlogits, ConstView<T, 2> logits, ConstView<std::int32_t, 1> targets,
                      double gradient_scale, const ExecutionContext& context);

@@ -11,10 +11,10 @@ namespace headgate::layers {
 
 namespace {
 
-/// eps of the L2 norm of q and k, the same in all models.
+/// epsilon of the L2 norm of q and k, the same in all models.
 constexpr double kL2NormEps = 1e-6;
 
-/// Views the taps (channels,K) as the convolution's (1,1,channels,K).
+/// Views the convolution's taps (channels,K) as the tensor (1,1,channels,K) of short_convolution_forward().
 template <typename U>
 ViewOf<U> taps_view(const View<U, 2>& taps) {
   return make_view(taps.data, Shape{1, 1, taps.shape[0], taps.shape[1]});
@@ -28,7 +28,7 @@ DeltaNet<T>::DeltaNet(const DeltaNetShape& shape, const DeltaNetShared<T>& share
   validate(shape);
 }
 
-// --- what the operations are given -------------------------------------------------------------------------------
+// --- arguments of the operations ---------------------------------------------------------------------------------
 
 template <typename T>
 template <typename U>
@@ -36,7 +36,7 @@ ViewOf<U> DeltaNet<T>::by_head(const View<U, 3>& tokens) const {
   return layers::by_head(tokens, shape_.B, shape_.T);
 }
 
-/// Views (N,H) as (B,H,T,1).
+/// Views logits (N,H) as (B,H,T,1).
 template <typename T>
 template <typename U>
 ViewOf<U> DeltaNet<T>::by_head(const View<U, 2>& logits) const {
@@ -170,7 +170,7 @@ void DeltaNet<T>::backward(View<Wide<T>, 2> dh, const DeltaNetWeights<Wide<T>>& 
   linear_backward_weight(gradients.in, d.dprojection, h, context_);
 }
 
-/// d_o and dz =, from dy; the gradient of the norm's weight +=.
+/// Computes d_o and dz from dy, and adds the gradient of the norm's weight.
 template <typename T>
 void DeltaNet<T>::gate_output_backward(const DeltaNetWeights<Wide<T>>& gradients,
                                        const DeltaNetWeights<const Wide<T>, const T>& weights,
@@ -183,7 +183,7 @@ void DeltaNet<T>::gate_output_backward(const DeltaNetWeights<Wide<T>>& gradients
   add_to(gradients.norm, shared_.dnorm, context_);
 }
 
-/// dq, dk, dv, da and db =, from d_o; the gradients of a_log and dt_bias +=.
+/// Computes dq, dk, dv, da and db from d_o, and adds the gradients of a_log and dt_bias.
 template <typename T>
 void DeltaNet<T>::attend_backward(const DeltaNetWeights<Wide<T>>& gradients,
                                   const DeltaNetWeights<const Wide<T>, const T>& weights,
@@ -203,7 +203,7 @@ void DeltaNet<T>::attend_backward(const DeltaNetWeights<Wide<T>>& gradients,
   add_column_sums<Wide<T>, T>(gradients.dt_bias, shared_.da, context_);
 }
 
-/// The gradients of the projected q, k and v =, from those behind the convolution; that of its taps +=.
+/// Computes the gradient of the convolution's input from the gradient of its output, and adds the gradient of its taps.
 template <typename T>
 void DeltaNet<T>::convolve_backward(const DeltaNetWeights<Wide<T>>& gradients,
                                     const DeltaNetWeights<const Wide<T>, const T>& weights,
@@ -221,7 +221,7 @@ template class DeltaNet<float>;
 template class DeltaNet<double>;
 template class DeltaNet<BFloat16>;
 
-// T, O and M of DeltaNet<T>::forward.
+// Instantiates DeltaNet<T>::forward with output type O and matrix type M.
 #define HEADGATE_DELTA_FORWARD(T, O, M)                                                                     \
   template void DeltaNet<T>::forward(View<O, 2>, ConstView<T, 2>, const DeltaNetWeights<const Wide<T>, M>&, \
                                      const DeltaNetState<T>&, Update, DeltaNetCache*, const HeadOverride<T>*) const;

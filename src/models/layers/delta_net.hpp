@@ -11,55 +11,59 @@
 #include "models/layers/head_override.hpp"
 #include "models/layers/stored_matrix.hpp"
 
-// Computes the Gated DeltaNet layer of Qwen3-Next, Qwen3.5 and OLMo-Hybrid. One GEMM makes [q | k | v | z | b | a] from
-// the pre-normed input h. Then follow a causal convolution with SiLU on q, k and v; the gated delta rule on L2-normed q
-// and k, with g = −exp(a_log)·softplus(a + dt_bias) and β = beta_scale·σ(b); the norm of each head's output, times its
-// gate of z; and W_o. Value head h reads key head h / (Hv/Hk).
+// Computes the Gated DeltaNet layer of Qwen3-Next, Qwen3.5 and OLMo-Hybrid. The steps of a layer are:
+//   - one GEMM that computes [q | k | v | z | b | a] from the pre-normed input h
+//   - a causal convolution with SiLU of q, k and v
+//   - the gated delta rule on L2-normed q and k, with g = −exp(a_log)·softplus(a + dt_bias) and β = beta_scale·σ(b)
+//   - the norm of each head's output, multiplied by the output gate of z
+//   - the output projection W_o
+// Value head h reads key head h / (Hv/Hk).
 
 namespace headgate::layers {
 
-/// Weights (of const T) or their gradients (of T, all +=) that are not operands of products.
+/// Weights (elements const T) or their gradients (elements T, accumulated) that are not operands of matrix products.
 template <typename T>
 struct DeltaNetVectors {
-  View<T, 2> convolution;  ///< (channels,K), dense; the last tap meets the token itself
+  View<T, 2> convolution;  ///< (channels,K), dense; the last tap multiplies the current token
   View<T, 1> a_log;        ///< (Hv)
   View<T, 1> dt_bias;      ///< (Hv)
-  View<T, 1> norm;         ///< (Dv), the same for all heads
+  View<T, 1> norm;         ///< (Dv) weight of the output norm, the same for all heads
 };
 
-/// Adds the matrices, whose elements may have another type M: bf16 with T = float.
+/// All weights of the layer, or their gradients. Matrices may have another element type M, for example bf16 with T =
+/// float.
 template <typename T, typename M = T>
 struct DeltaNetWeights : DeltaNetVectors<T> {
-  MatrixOf<M> in;   ///< (width,C): rows of q, k, v, z, b, a
+  MatrixOf<M> in;   ///< (width,C) rows that project h to q, k, v, z, b, a
   MatrixOf<M> out;  ///< (C,Hv·Dv)
 };
 
-/// Computes the layer in the caller's memory, with activations of T. If T is bf16, decay, β, states, sums and vectors
-/// of weights are f32.
+/// Computes the layer in buffers of the caller, with activations of type T. If T is bf16, decay, β, states, sums and
+/// weight vectors are f32.
 template <typename T>
 class DeltaNet {
  public:
-  /// `context`: a context returned by resolved(). Throws Error as validate() does.
+  /// `context` must come from resolved(). Throws Error under the conditions of validate().
   DeltaNet(const DeltaNetShape& shape, const DeltaNetShared<T>& shared, const ExecutionContext& context);
 
-  /// out(N,C) = or += the layer of h(N,C); elements O are T or Wide<T>. With a cache, the tokens follow those that it
-  /// has seen, and are added to it once the delta rule has read them. A pass that has a cache or overrides heads cannot
-  /// be followed by a backward pass. Factors of an override multiply the normed output of a value head in place of its
-  /// gate.
+  /// out(N,C) = or += layer(h), for h(N,C). Elements O of `out` are T or Wide<T>. With a cache, the tokens continue the
+  /// cached sequences and are added to the cache after the delta rule. Factors of an override multiply the normed
+  /// output of a value head instead of its gate. After a pass with a cache or an override, the backward pass is not
+  /// possible.
   template <typename O, typename M>
   void forward(View<O, 2> out, ConstView<T, 2> h, const DeltaNetWeights<const Wide<T>, M>& weights,
                const DeltaNetState<T>& state, Update update, DeltaNetCache* cache = nullptr,
                const HeadOverride<T>* replaced = nullptr) const;
 
-  /// dh(N,C) =; gradients +=. dout(N,C) is read; h, weights and state are those of the forward pass. Absent matrices of
-  /// `gradients` are not computed.
+  /// Computes dh(N,C) from dout(N,C) and adds the gradients of the weights. h, weights and state must be those of the
+  /// forward pass. Skips gradients of matrices that are absent in `gradients`.
   void backward(View<Wide<T>, 2> dh, const DeltaNetWeights<Wide<T>>& gradients, ConstView<T, 2> dout, ConstView<T, 2> h,
                 const DeltaNetWeights<const Wide<T>, const T>& weights, const DeltaNetState<T>& state) const;
 
-  /// Returns what the delta rule reads, as after a forward pass without a cache: q, k and v behind the convolution, g
-  /// and β. linear_attention_statistics and linear_attention_weights take the same.
+  /// Returns the inputs of the delta rule after a forward pass without a cache: q, k and v after the convolution, g and
+  /// β. linear_attention_statistics and linear_attention_weights take the same inputs.
   LinearAttentionInputs rule_inputs(const DeltaNetState<T>& state) const;
-  /// Returns how the rule runs: gated_delta, q and k divided by their L2 norms, a scale of 1/√D.
+  /// Returns the options of the delta rule: LinearRule::gated_delta, L2-normed q and k, scale 1/√D.
   LinearAttentionOptions rule_options() const;
 
  private:
@@ -81,7 +85,7 @@ class DeltaNet {
   GatedNormInputs norm_inputs(const DeltaNetVectors<const Wide<T>>& weights, const DeltaNetState<T>& state) const;
   GatedNormOptions norm_options() const;
   DeltaGates<T> gates(const DeltaNetVectors<const Wide<T>>& weights, const DeltaNetState<T>& state) const;
-  /// Views (N,H,F) as the operations' (B,H,T,F).
+  /// Views activations (N,H,F) as tensors (B,H,T,F) of the library's operations.
   template <typename U>
   ViewOf<U> by_head(const View<U, 3>& tokens) const;
   template <typename U>

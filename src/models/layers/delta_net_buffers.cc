@@ -11,7 +11,7 @@ namespace headgate::layers {
 
 namespace {
 
-/// The columns of [q | k | v], as heads.
+/// Views the columns of [q | k | v] by head.
 template <typename T>
 struct MixedHeads {
   View<T, 3> q, k, v;
@@ -24,7 +24,7 @@ struct MixedHeads {
   }
 };
 
-/// The columns of a projection, or of its gradient.
+/// Views the columns of a projection [q | k | v | z | b | a], or of its gradient.
 template <typename T>
 struct Projected {
   View<T, 2> mixed, b, a;

@@ -8,62 +8,62 @@
 #include "library/core/workspace.hpp"
 #include "models/layers/arguments.hpp"
 
-// Holds the sizes of a Gated DeltaNet layer and its buffers: those that a layer keeps for its backward pass, and those
-// that all layers of a model share.
+// Defines the sizes and the buffers of a Gated DeltaNet layer. Some buffers are saved per layer for the backward pass,
+// others are shared by all layers of a model.
 
 namespace headgate::layers {
 
 struct DeltaNetShape {
-  std::int64_t B = 0, T = 0, C = 0;   ///< sequences, tokens of each, channels
-  std::int64_t Hk = 0, Hv = 0;        ///< heads of q and k, and of v; Hv is a multiple of Hk
-  std::int64_t D = 0, Dv = 0;         ///< features of a head of q and k, and of v
-  std::int64_t K = 4;                 ///< taps of the convolution
-  double norm_eps = 1e-6;             ///< of the norm of each head's output
+  std::int64_t B = 0, T = 0, C = 0;   ///< number of sequences, tokens per sequence, channels
+  std::int64_t Hk = 0, Hv = 0;        ///< number of key heads and of value heads; Hv is a multiple of Hk
+  std::int64_t D = 0, Dv = 0;         ///< features of a key head and of a value head
+  std::int64_t K = 4;                 ///< number of taps of the convolution
+  double norm_eps = 1e-6;             ///< epsilon of the norm of each head's output
   double beta_scale = 1.0;            ///< β = beta_scale·σ(b); 2 allows negative eigenvalues
-  GateFn output_gate = GateFn::silu;  ///< g in norm(o)·g(z)
+  GateFn output_gate = GateFn::silu;  ///< function g of the output gate: norm(o)·g(z)
 
   std::int64_t N() const { return B * T; }
-  /// Returns the channels of q, k and v together.
+  /// Returns the number of channels of q, k and v together.
   std::int64_t channels() const { return 2 * Hk * D + Hv * Dv; }
 };
 
-/// Throws Error on sizes that the operations do not take.
+/// Throws Error if the operations do not support the sizes.
 void validate(const DeltaNetShape& shape);
 
-/// Where the parts of a token's projection [q | k | v | z | b | a] begin; q begins at 0.
+/// First columns of the parts of a token's projection [q | k | v | z | b | a]; q begins at column 0.
 struct DeltaNetColumns {
   std::int64_t k = 0, v = 0, z = 0, b = 0, a = 0, width = 0;
 };
 DeltaNetColumns delta_net_columns(const DeltaNetShape& shape);
 
-/// Holds what the forward pass saves for the backward pass.
+/// Views the activations that the forward pass saves for the backward pass.
 template <typename T>
 struct DeltaNetState {
   DeltaNetState(Workspace& ws, const DeltaNetShape& shape);
 
-  View<T, 2> projection;  ///< (N,width) [q | k | v | z | b | a]; the next four are columns of it
+  View<T, 2> projection;  ///< (N,width) [q | k | v | z | b | a]; the next four members view its columns
   View<T, 2> mixed;       ///< (N,channels) [q | k | v] before the convolution
-  View<T, 3> z;           ///< (N,Hv,Dv) logits of the output's gate
+  View<T, 3> z;           ///< (N,Hv,Dv) logits of the output gate
   View<T, 2> b, a;        ///< (N,Hv) logits of β and of the decay
 
-  View<T, 2> convolved;          ///< (N,channels) behind the convolution; the next three are columns of it
-  View<T, 3> q, k, v;            ///< (N,Hk,D), (N,Hk,D), (N,Hv,Dv); q and k before their L2 norm
-  View<Wide<T>, 2> decay, beta;  ///< (N,Hv) g, a natural logarithm, and β
+  View<T, 2> convolved;  ///< (N,channels) [q | k | v] after the convolution; the next three members view its columns
+  View<T, 3> q, k, v;    ///< heads of `convolved`: (N,Hk,D), (N,Hk,D), (N,Hv,Dv); q and k before their L2 norm
+  View<Wide<T>, 2> decay, beta;  ///< (N,Hv) natural logarithm g of the decay, and β
   View<T, 3> o;                  ///< (N,Hv,Dv) output of the delta rule
-  View<T, 3> y;                  ///< (N,Hv,Dv) after its norm and gate, which W_o reads
+  View<T, 3> y;                  ///< (N,Hv,Dv) o after its norm and gate; input of W_o
 };
 
-/// Holds the buffers of the backward pass that all layers share. They are absent unless `training`.
+/// Views the buffers of the backward pass that all layers share. They are absent unless `training` is true.
 template <typename T>
 struct DeltaNetShared {
   DeltaNetShared(Workspace& ws, const DeltaNetShape& shape, bool training);
 
-  View<T, 2> dprojection;          ///< (N,width); the next four are columns of it
+  View<T, 2> dprojection;          ///< (N,width) gradient of the projection; the next four members view its columns
   View<T, 2> dmixed;               ///< (N,channels)
   View<T, 3> dz;                   ///< (N,Hv,Dv)
   View<T, 2> db, da;               ///< (N,Hv)
-  View<T, 2> dconvolved;           ///< (N,channels); the next three are columns of it
-  View<T, 3> dq, dk, dv;           ///< (N,Hk,D), (N,Hk,D), (N,Hv,Dv)
+  View<T, 2> dconvolved;           ///< (N,channels) gradient of `convolved`; the next three members view its columns
+  View<T, 3> dq, dk, dv;           ///< gradients of q, k and v: (N,Hk,D), (N,Hk,D), (N,Hv,Dv)
   View<Wide<T>, 2> ddecay, dbeta;  ///< (N,Hv)
   View<T, 3> d_o, dy;              ///< (N,Hv,Dv) gradients of o and of y
   View<Wide<T>, 2> dconvolution;   ///< (channels,K)

@@ -12,43 +12,46 @@
 
 namespace headgate::layers {
 
-/// Stores what one layer keeps of the tokens that it has seen, for B sequences that grow together: the last K−1 inputs
-/// of the convolution and the state of each value head. Its size does not grow with the tokens.
+/// Cache of one Gated DeltaNet layer for B sequences of equal length: the last K−1 inputs of the convolution and the
+/// state of each value head. Its size does not depend on the number of tokens.
 ///
-/// A recurrent state cannot forget its last token. The cache therefore has two states: a pass reads one and writes the
-/// other, which commit() makes the current one. So truncate() undoes the last pass without a copy.
+/// A recurrent state cannot be truncated by a token. The cache therefore has two states: a pass reads one and writes
+/// the other, and commit() makes the written one current. truncate() can thus undo the last pass without a copy.
 class DeltaNetCache {
  public:
-  /// What a pass reads and writes: (B,1,K−1,channels) and (B,Hv,D,Dv).
+  /// Buffers of a forward pass: the states that it reads and those that it writes. Shapes: convolution
+  /// (B,1,K−1,channels), state (B,Hv,D,Dv).
   struct Pass {
     ConstTensorView convolution, state;
     TensorView next_convolution, next_state;
   };
 
-  /// Starts with zeros. dtype is f32 or f64, that of the layer's numbers.
+  /// Creates a cache of zeros. `dtype` is the type of the layer's states, f32 or f64.
   explicit DeltaNetCache(const DeltaNetShape& shape, DType dtype = DType::f32);
 
-  /// Returns the bytes of such a cache.
+  /// Returns the size in bytes of a cache with this shape and type.
   static std::size_t planned_bytes(const DeltaNetShape& shape, DType dtype);
 
-  /// Returns the memory of a pass. The pass before it can then no longer be undone.
+  /// Begins a forward pass and returns its buffers. truncate() can then no longer undo the previous pass.
   Pass begin();
-  /// Makes what the pass has written of T tokens the current state. A pass that fails calls nothing.
+  /// Completes a forward pass over T tokens and makes the state that it wrote current. A pass that failed must not be
+  /// committed.
   void commit(std::int64_t T);
 
-  /// Returns the states that the last pass has read, (B,Hv,D,Dv), until another one begins.
+  /// Returns the states (B,Hv,D,Dv) that the last pass read. Valid until the next begin().
   ConstTensorView previous_state() const { return state(1 - current_); }
 
   /// Returns the number of tokens of each sequence so far.
   std::int64_t length() const { return length_; }
-  /// Returns whether the cache can go back to its first `length` tokens: 0, those before the last pass, or all.
+  /// Returns whether truncate(length) is possible: `length` is 0, the length before the last pass, or the current
+  /// length.
   bool can_truncate(std::int64_t length) const;
-  /// Keeps the first `length` tokens. Throws Error unless can_truncate(length).
+  /// Truncates each sequence to its first `length` tokens. Throws Error unless can_truncate(length).
   void truncate(std::int64_t length);
 
-  /// Returns the bytes of the memory allocated.
+  /// Returns the number of bytes allocated.
   std::size_t bytes() const { return states_[0].bytes() + states_[1].bytes(); }
-  /// Returns the bytes that one more token of each sequence reads; it writes as many.
+  /// Returns the number of bytes read to decode one more token of each sequence; as many bytes are written.
   std::size_t step_bytes() const;
 
  private:
@@ -59,9 +62,10 @@ class DeltaNetCache {
   DType dtype_;
   Shape convolution_shape_, state_shape_;
   std::array<Block, 2> states_;
-  std::size_t current_ = 0;  // index in states_
+  std::size_t current_ = 0;  // index of the current state in states_
   std::int64_t length_ = 0;
-  std::optional<std::int64_t> previous_length_;  // of the other state, while it holds what the last pass read
+  std::optional<std::int64_t>
+      previous_length_;  // length of the other state; empty if that state is not the one before the last pass
 };
 
 }  // namespace headgate::layers

@@ -6,7 +6,7 @@
 #include "library/core/dispatch.hpp"
 #include "models/layers/parallel.hpp"
 
-#ifndef HEADGATE_LAYERS_DELTA_NET_GATES_CALL_  // this file is read once per Highway target
+#ifndef HEADGATE_LAYERS_DELTA_NET_GATES_CALL_  // this file is compiled once per Highway target
 #define HEADGATE_LAYERS_DELTA_NET_GATES_CALL_
 namespace headgate::layers {
 
@@ -24,7 +24,7 @@ struct DeltaGatesBackward {
 #define HWY_TARGET_INCLUDE "models/layers/delta_net_gates.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/core/gate_functions-inl.hpp"
 #include "models/layers/rows-inl.hpp"
 
@@ -82,7 +82,7 @@ namespace {
 HEADGATE_TARGET_TABLE(delta_gates_forward_rows);
 HEADGATE_TARGET_TABLE(delta_gates_backward_rows);
 
-/// Elementwise operations that one logit counts as: an exponential, a logarithm and their sums.
+/// Cost of one logit in elementwise operations: an exponential, a logarithm and their sums.
 constexpr std::int64_t kOperations = 16;
 
 template <typename T>

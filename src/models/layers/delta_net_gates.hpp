@@ -3,11 +3,12 @@
 
 #include "models/layers/arguments.hpp"
 
-// Computes the two gates of the delta rule from their logits: the decay, in log space, and β.
+// Computes the gates of the delta rule from their logits: the logarithm g of the decay, and β.
 
 namespace headgate::layers {
 
-/// g(N,H) = −exp(a_log)·softplus(a + dt_bias), β(N,H) = beta_scale·σ(b). a and b are (N,H), a_log and dt_bias (H).
+/// Arguments of the gates g(N,H) = −exp(a_log)·softplus(a + dt_bias), β(N,H) = beta_scale·σ(b). a and b are (N,H),
+/// a_log and dt_bias (H).
 template <typename T>
 struct DeltaGates {
   View<const T, 2> a, b;
@@ -18,8 +19,8 @@ template <typename T>
 void delta_gates_forward(View<Wide<T>, 2> decay, View<Wide<T>, 2> beta, const DeltaGates<T>& gates,
                          const ExecutionContext& context);
 
-/// da(N,H) and db(N,H) = the gradients of a and b. ddecay(N,H), the gradient of g, becomes that of a_log in each token,
-/// ddecay·g. The gradient of dt_bias in each token is da. db may be dbeta.
+/// Computes the gradients da(N,H) and db(N,H); db may be dbeta. On entry, ddecay(N,H) is the gradient of g; on return,
+/// ddecay·g, each token's gradient of a_log. da is also each token's gradient of dt_bias.
 template <typename T>
 void delta_gates_backward(View<T, 2> da, View<T, 2> db, View<Wide<T>, 2> ddecay, ConstView<Wide<T>, 2> dbeta,
                           ConstView<Wide<T>, 2> decay, const DeltaGates<T>& gates, const ExecutionContext& context);

@@ -12,7 +12,7 @@
 #define HWY_TARGET_INCLUDE "models/layers/elementwise.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "models/layers/rows-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();

@@ -5,7 +5,7 @@
 
 namespace headgate::layers {
 
-/// y(n) = x(n), both dense. Rounds f32 to bf16.
+/// y(n) = x(n), both dense. Rounds if Y is bf16 and X is f32.
 template <typename Y, typename X = Y>
 void copy_to(View<Y, 1> y, ConstView<X, 1> x, const ExecutionContext& context);
 

@@ -13,13 +13,13 @@
 #define HWY_TARGET_INCLUDE "models/layers/embedding.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "models/layers/rows-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Columns [begin, end) of every row: dtable[tokens[n]] += dy[n], n rising.
+/// Adds dy[n] to dtable[tokens[n]] in columns [begin, end), in the order of n.
 template <typename T>
 void scatter_columns(const View<T, 2>& dtable, const View<const T, 2>& dy, const View<const std::int32_t, 1>& tokens,
                      std::int64_t begin, std::int64_t end) {
@@ -41,7 +41,7 @@ namespace {
 
 HEADGATE_TARGET_TABLE(scatter_columns);
 
-/// Calls copy(to, row, C) for every token.
+/// Calls copy(row of y, row of table, C) for every token, on the threads of the context.
 template <typename T, typename M, class Copy>
 void gather(const View<T, 2>& y, const View<const M, 2>& table, const View<const std::int32_t, 1>& tokens,
             const ExecutionContext& context, const Copy& copy) {

@@ -9,17 +9,18 @@
 
 namespace headgate::layers {
 
-/// y(N,C) = rows of table(V,C) named by tokens(N), each in [0, V).
+/// y(N,C) = rows tokens(N) of table(V,C). Each token is in [0, V).
 template <typename T>
 void embedding_forward(View<T, 2> y, ConstView<T, 2> table, ConstView<std::int32_t, 1> tokens,
                        const ExecutionContext& context);
 void embedding_forward(View<float, 2> y, View<const BFloat16, 2> table, ConstView<std::int32_t, 1> tokens,
                        const ExecutionContext& context);
-/// Computes the same with a table in the blocks of a GGUF file.
+/// Computes the same embedding with a table in the blocks of a GGUF file.
 void embedding_forward(View<float, 2> y, const StoredMatrix& table, ConstView<std::int32_t, 1> tokens,
                        const ExecutionContext& context);
 
-/// dtable(V,C) += the rows of dy(N,C), in the order of tokens: bitwise identical at any number of threads.
+/// Adds each row of dy(N,C) to the row of dtable(V,C) of its token, in the order of the tokens. Results are bitwise
+/// identical at any number of threads.
 template <typename T>
 void embedding_backward(View<T, 2> dtable, ConstView<T, 2> dy, ConstView<std::int32_t, 1> tokens,
                         const ExecutionContext& context);

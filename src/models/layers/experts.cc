@@ -50,8 +50,8 @@ T sigmoid(T z) {
   return T{1} / (T{1} + std::exp(-z));
 }
 
-/// Writes the indices of the k largest of E scores, the largest first; the lowest index first of equal ones. A NaN
-/// compares as if it were equal, so that the indices are distinct whatever the scores.
+/// Writes the indices of the k largest of E scores in descending order. Among equal scores the lowest index comes
+/// first. Indices are distinct even if scores are NaN, because NaN compares like an equal score.
 template <typename T, class Score>
 void choose(std::int32_t* chosen, T* scores, std::int64_t k, std::int64_t E, const Score& score) {
   for (std::int64_t e = 0; e < E; ++e) {
@@ -70,7 +70,8 @@ void choose(std::int32_t* chosen, T* scores, std::int64_t k, std::int64_t E, con
   }
 }
 
-/// Turns the chosen logits, of which the first is the largest, into weights. `all`: the row's E logits.
+/// Replaces the chosen logits in `weights`, sorted in descending order, by their softmax weights. `all` points to the
+/// row's E logits.
 template <typename T>
 void softmax_weights(T* weights, const T* all, const ExpertsShape& shape) {
   const T largest = weights[0];
@@ -91,7 +92,7 @@ void sigmoid_weights(T* weights, const std::int32_t* chosen, const T* all, const
   for (std::int64_t i = 0; i < shape.active; ++i) weights[i] *= factor;
 }
 
-/// Sorts what the tokens chose by expert, and keeps the order of tokens.
+/// Groups the choices of all tokens by expert, in the order of the tokens.
 template <typename T>
 void group_by_expert(const ExpertsState<T>& state) {
   const auto [N, active] = state.chosen.shape;
@@ -100,7 +101,7 @@ void group_by_expert(const ExpertsState<T>& state) {
   std::fill_n(first, E + 1, std::int64_t{0});
   for (std::int64_t i = 0; i < N * active; ++i) ++first[state.chosen.data[i] + 1];
   for (std::int64_t e = 0; e < E; ++e) first[e + 1] += first[e];
-  // Moves first[e] to the end of its slots while it fills them, then back by one expert.
+  // Filling the slots advances first[e] to the end of expert e's slots. copy_backward() then restores the starts.
   for (std::int64_t n = 0; n < N; ++n) {
     for (std::int64_t i = 0; i < active; ++i) {
       const std::int64_t slot = first[state.chosen(n, i)]++;
@@ -118,7 +119,7 @@ template <typename T>
 void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const ExpertsShape& shape,
                   const ExecutionContext& context) {
   assert(!bias.present() || (shape.router == ExpertRouter::sigmoid && bias.shape[0] == shape.E));
-  constexpr std::int64_t kOperations = 8;  // of a logit: an exponential and a few comparisons
+  constexpr std::int64_t kOperations = 8;  // per logit: an exponential and a few comparisons
   for_parts(parts_of(context, shape.N, kOperations * shape.E),
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
               for (std::int64_t n = begin; n < end; ++n) {
@@ -142,16 +143,16 @@ void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const Expe
 
 namespace {
 
-/// What an expert has beside its matrices.
+/// Biases, activation and limit of one expert.
 template <typename T>
 struct ExpertTerms {
-  View<const T, 1> gate_up_bias;  ///< (2F); absent: 0
-  View<const T, 1> down_bias;     ///< (C); absent: 0
+  View<const T, 1> gate_up_bias;  ///< (2F) bias of gate and up; absent: 0
+  View<const T, 1> down_bias;     ///< (C) bias of down; absent: 0
   ExpertActivation activation = ExpertActivation::swiglu;
   double limit = 0.0;
 };
 
-/// Computes out += the expert of x(n,C), where factor(row) multiplies a row's output.
+/// Computes out(n,C) = or += factor(row) · expert(x) for each row of x(n,C).
 template <typename T>
 struct ExpertPass {
   const ExpertsState<T>& state;
@@ -167,7 +168,7 @@ struct ExpertPass {
     }
   }
 
-  /// out(n,C) += factor · bias
+  /// out(n,C) += factor(row) · bias(C).
   template <class Factor>
   void add_down_bias(const View<T, 2>& out, const View<const T, 1>& bias, const Factor& factor) const {
     const std::int64_t C = out.shape[1];
@@ -180,7 +181,7 @@ struct ExpertPass {
     });
   }
 
-  /// Multiplies the activations, which are fewer than the outputs.
+  /// Applies factor(row) to the activations rather than the outputs, because the activations are fewer.
   template <typename M, class Factor>
   void operator()(const View<T, 2>& out, const View<const T, 2>& x, const ExpertMatrices<M>& expert,
                   const ExpertTerms<T>& terms, Update update, const Factor& factor) const {
@@ -226,7 +227,7 @@ void scatter_rows(const View<T, 2>& to, const View<T, 2>& from, const View<std::
             });
 }
 
-/// out += the experts that the tokens chose.
+/// Adds the weighted outputs of the chosen experts to `out`.
 template <typename T, typename M>
 void add_experts(const View<T, 2>& out, const View<const T, 2>& h, const ExpertsWeights<const T, M>& weights,
                  const ExpertsState<T>& state, const ExpertsShape& shape, const ExpertPass<T>& pass) {
@@ -239,8 +240,8 @@ void add_experts(const View<T, 2>& out, const View<const T, 2>& h, const Experts
       terms.gate_up_bias = weights.gate_up_bias.range(0, 2 * e * shape.I, 2 * shape.I);
     if (weights.down_bias.present()) terms.down_bias = weights.down_bias.range(0, e * shape.C, shape.C);
     const auto factor = [&](std::int64_t row) { return state.slot_weights(slot + row); };
-    // Reads and adds in place, as experts do in decoding. A bias is added to the product before both are added to out,
-    // so that a token's bits do not depend on the others.
+    // Computes a single token in place, without gathering rows; this is common in decoding. A down bias is first added
+    // to the expert's product, so that results do not depend on the number of tokens of the expert.
     if (count == 1 && !terms.down_bias.present()) {
       const std::int64_t n = state.slot_tokens(slot);
       pass(out.range(0, n, 1), h.range(0, n, 1), expert, terms, Update::add, factor);

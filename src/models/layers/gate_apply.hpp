@@ -4,30 +4,31 @@
 #include "headgate/attention.hpp"
 #include "models/layers/arguments.hpp"
 
-// Computes gates outside the attention kernels: on projections, on the layer's output, and shared by all heads.
+// Computes gates outside the attention kernels: gates on projections, on the layer's output, and gates shared by all
+// heads.
 
 namespace headgate::layers {
 
-// `fn` is never GateFn::none. Logits z(N,H,F) have F = D features, or F = 1: one gate for all features of a head.
-// Strides of 0 repeat them over tokens or heads.
+// In these functions `fn` is not GateFn::none. Logits z(N,H,F) have F = D features, or F = 1 for one gate per head.
+// Strides of 0 broadcast the logits over tokens or heads.
 
-/// How a gate acts.
+/// The function of a gate, and the operation that applies its values.
 struct GateRule {
   GateFn fn;
   GateOp op;
 };
 
-/// g(N,H,F) = g(z).
+/// g(N,H,F) = fn(z).
 template <typename T>
 void gate_values(View<T, 3> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context);
 
-/// y(N,H,D) = or +=  u ∘ g(z) (mul) or u + g(z) (add). y may be u, and f32 where u and z are bf16.
+/// y(N,H,D) = or +=  u ∘ g(z) (mul) or u + g(z) (add). y may be u. y may be f32 if u and z are bf16.
 template <typename Y, typename T = Y>
 void gate_apply(View<Y, 3> y, ConstView<T, 3> u, ConstView<T, 3> z, const GateRule& rule, Update update,
                 const ExecutionContext& context);
 
-/// du(N,H,D) = dy ∘ g(z) or dy; dz(N,H,F) = dy ∘ u ∘ g′(z) or dy ∘ g′(z), summed over D when F = 1. du may be dy. dz
-/// has an element for every token and head, even where z is broadcast.
+/// Computes du(N,H,D) = dy ∘ g(z) (mul) or dy (add), and dz(N,H,F) = dy ∘ u ∘ g′(z) (mul) or dy ∘ g′(z) (add), summed
+/// over D if F = 1. du may be dy. dz has an element for every token and head, even where z is broadcast.
 template <typename T>
 void gate_apply_backward(View<T, 3> du, View<T, 3> dz, ConstView<T, 3> dy, ConstView<T, 3> u, ConstView<T, 3> z,
                          const GateRule& rule, const ExecutionContext& context);
@@ -36,8 +37,8 @@ void gate_apply_backward(View<T, 3> du, View<T, 3> dz, ConstView<T, 3> dy, Const
 template <typename T>
 void shared_gate(View<T, 2> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context);
 
-/// dz(N,H,D) from dg(N,H,D), where dg holds each head's gradient of the shared gate: dz(n,h,d) = g′(z(n,h,d)) / H ·
-/// Σ_h' dg(n,h',d). dz may be dg.
+/// Computes dz(N,H,D) from dg(N,H,D), each head's gradient of the shared gate: dz(n,h,d) = g′(z(n,h,d)) / H · Σ_h'
+/// dg(n,h',d). dz may be dg.
 template <typename T>
 void shared_gate_backward(View<T, 3> dz, ConstView<T, 3> dg, ConstView<T, 3> z, GateFn fn,
                           const ExecutionContext& context);
@@ -46,7 +47,7 @@ void shared_gate_backward(View<T, 3> dz, ConstView<T, 3> dg, ConstView<T, 3> z, 
 template <typename T>
 void add_bias(View<T, 2> x, ConstView<Wide<T>, 1> b, const ExecutionContext& context);
 
-/// db(W) += Σ_n dx(n,·); summed in f64 in the order of n.
+/// db(W) += Σ_n dx(n,·), summed in f64 in the order of n.
 template <typename W, typename T = W>
 void add_column_sums(View<W, 1> db, ConstView<T, 2> dx, const ExecutionContext& context);
 

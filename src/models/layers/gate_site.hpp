@@ -8,7 +8,7 @@
 
 #include "library/core/words.hpp"
 
-// Lists the places of a layer that a gate can act on, one row each.
+// Lists the tensors of a layer that a gate can act on, one row each.
 
 namespace headgate::layers {
 
@@ -19,8 +19,8 @@ struct ProjectionColumns {
 
 enum class GateSite : std::int32_t { none, g1, g2, g3, g4, g5 };
 
-/// What an elementwise gate has one value per token for. query, key_value: each feature of each such head. none: each
-/// channel of the layer.
+/// The units for which an elementwise gate has separate values. query: each feature of each query head. key_value: each
+/// feature of each key/value head. none: each channel of the layer.
 enum class GateHeads { query, key_value, none };
 
 struct GateSiteRow {
@@ -28,7 +28,8 @@ struct GateSiteRow {
   std::string_view word;
   std::string_view acts_on;
   GateHeads heads;
-  /// First column of the projection that the gate acts on, before QK-norm and RoPE; null if it acts on none.
+  /// Member with the first column of the gated projection; null if the gate does not act on a projection. The gate acts
+  /// before QK-norm and RoPE.
   std::int64_t ProjectionColumns::*column;
 };
 
@@ -40,7 +41,7 @@ inline constexpr std::array kGateSites{
     GateSiteRow{GateSite::g5, "g5", "the output of W_o", GateHeads::none, nullptr},
 };
 
-/// Returns the row of a site; null for none.
+/// Returns the row of `site` in kGateSites, or null for GateSite::none.
 constexpr const GateSiteRow* find_site(GateSite site) {
   for (const GateSiteRow& row : kGateSites) {
     if (row.value == site) return &row;
@@ -48,7 +49,7 @@ constexpr const GateSiteRow* find_site(GateSite site) {
   return nullptr;
 }
 
-/// Returns what a gate at `site` acts on, for help texts; empty for none.
+/// Returns the name of the tensor that a gate at `site` acts on, for help texts. Empty for GateSite::none.
 constexpr std::string_view explanation_of(GateSite site) {
   const GateSiteRow* row = find_site(site);
   return row == nullptr ? std::string_view{} : row->acts_on;

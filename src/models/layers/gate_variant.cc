@@ -12,7 +12,7 @@ namespace headgate::layers {
 
 namespace {
 
-/// Returns `text` with '_' for '-', so that the spellings of the command line and of files are both read.
+/// Returns `text` with '-' replaced by '_', so that spellings of the command line and of files are both accepted.
 std::string underscored(std::string_view text) {
   std::string out(text);
   for (char& letter : out) {
@@ -21,7 +21,8 @@ std::string underscored(std::string_view text) {
   return out;
 }
 
-/// Removes from the front of `text` the longest word of Enum that ends at a '_' or at the end, and returns its value.
+/// Returns the longest word of Enum at the start of `text` that ends at a '_' or at the end of `text`. Ignores the word
+/// "none".
 template <typename Enum>
 std::optional<Word<Enum>> leading_word(std::string_view text) {
   std::optional<Word<Enum>> best;

@@ -10,31 +10,34 @@
 #include "library/core/words.hpp"
 #include "models/layers/gate_site.hpp"
 
-// Describes where a layer is gated and how, as one small value that has a name. h is the layer's input after its
-// pre-norm, the tensor that q, k and v are projected from. The gate logits are z = h·Wz (+ bias).
+// Describes the gate of a layer by a small value that has a name. h is the layer's input after its pre-norm, from which
+// q, k and v are projected. The gate logits are z = h·Wz (+ bias).
 
 namespace headgate::layers {
 
-/// headwise: one gate per (token, head); g5: one per token. elementwise: one per (token, head, feature); g5: one per
-/// (token, channel). head_shared: elementwise logits, g = mean over heads of fn(z), one gate per (token, feature).
+/// The granularity of a gate. headwise: one gate per (token, head); at g5 one per token. elementwise: one per (token,
+/// head, feature); at g5 one per (token, channel). head_shared: elementwise logits, but one gate per (token, feature),
+/// the mean over heads of fn(z).
 enum class GateGrain : std::int32_t { headwise, elementwise, head_shared };
 
-/// input: z = h·Wz. parameter: z is a learned (heads, features) tensor that starts at zero, the same for every token.
+/// The source of the logits z. input: z = h·Wz. parameter: z is a learned (heads, features) tensor that starts at zero,
+/// the same for every token.
 enum class GateSource : std::int32_t { input, parameter };
 
-/// Returns where the logits come from, for help texts.
+/// Returns a description of the source of the logits, for help texts.
 constexpr std::string_view explanation_of(GateSource source) {
   return source == GateSource::input ? "the layer's input" : "learned, the same for every token";
 }
 
-/// learned: adds a vector to z = h·Wz. It starts at GateVariant::bias_init.
+/// The bias of the logits. learned: adds a learned vector to z = h·Wz, with the initial value GateVariant::bias_init.
 enum class GateBias : std::int32_t { none, learned };
 
-/// What acts on the attention output instead of a gate. head_rmsnorm: RMSNorm per head, one weight of head_dim for all
-/// heads. silu: silu(y), without parameters.
+/// An operation on the attention output that replaces a gate. head_rmsnorm: RMSNorm per head, with one weight of
+/// head_dim for all heads. silu: silu(y), without parameters.
 enum class OutputControl : std::int32_t { none, head_rmsnorm, silu };
 
-/// Adds a logit per query head to the softmax denominator. learned: a parameter that starts at zero. off_by_one: zero.
+/// An extra logit per query head in the softmax denominator. learned: a parameter that starts at zero. off_by_one:
+/// zero.
 enum class SinkKind : std::int32_t { none, learned, off_by_one };
 
 struct GateVariant {
@@ -45,7 +48,7 @@ struct GateVariant {
   GateOp op = GateOp::mul;
   GateBias bias = GateBias::none;
   double bias_init = 0.0;
-  double init_std = 0.02;  ///< of Wz: N(0, init_std)
+  double init_std = 0.02;  ///< standard deviation of the initial Wz: N(0, init_std)
   OutputControl output_control = OutputControl::none;
   SinkKind sinks = SinkKind::none;
 
@@ -54,11 +57,11 @@ struct GateVariant {
 
 inline bool has_gate(const GateVariant& variant) { return variant.site != GateSite::none; }
 
-// Each layer step asks one of these whether the gate belongs to it; at most one is true. The attention kernel itself
-// gates its output.
+// At most one of gates_attention(), gates_projection() and gates_layer_output() is true. Each returns whether the gate
+// acts on the tensor in its name. The attention kernel applies a gate on the attention output.
 inline bool gates_attention(const GateVariant& variant) { return variant.site == GateSite::g1; }
 
-/// Returns whether rows of attention can be left out if the gate is closed: it must multiply the attention output.
+/// Returns whether attention can skip rows with a closed gate. The gate must multiply the attention output.
 inline bool can_skip_attention(const GateVariant& variant) {
   return gates_attention(variant) && variant.fn != GateFn::none && variant.op == GateOp::mul;
 }
@@ -67,30 +70,31 @@ inline bool gates_projection(const GateVariant& variant) {
 }
 inline bool gates_layer_output(const GateVariant& variant) { return variant.site == GateSite::g5; }
 
-/// Returns whether the heads share one gate, the mean of theirs.
+/// Returns whether all heads share one gate, the mean of their gates.
 inline bool shares_gate(const GateVariant& variant) {
   return has_gate(variant) && variant.grain == GateGrain::head_shared;
 }
 
-/// Throws Error, one line, on a combination without a meaning: a gate without a function, head_shared at g5, a control
-/// together with a gate, a bias without Wz. Does not check numbers. Messages begin with the key of the part in
-/// config.json.
+/// Throws Error, with a message of one line, if the combination has no meaning: a gate without a function, head_shared
+/// at g5, a control together with a gate, or a bias without Wz. Does not check numbers. Messages begin with the key of
+/// the wrong part in config.json.
 void validate(const GateVariant& variant);
 
-/// Returns the parts that differ from a plain layer, joined by '-': "none", "g1-elementwise-sigmoid-mul",
-/// "g1-headwise-sigmoid-mul-parameter", "g2-head_shared-silu-add-bias", "head_rmsnorm", "off_by_one",
-/// "g1-headwise-sigmoid-mul-learned_sinks". Numbers (bias_init, init_std) are not part of the name.
+/// Returns the name of a gate variant: the parts that differ from a plain layer, joined by '-'. Examples: "none",
+/// "g1-elementwise-sigmoid-mul", "g1-headwise-sigmoid-mul-parameter", "g2-head_shared-silu-add-bias", "head_rmsnorm",
+/// "off_by_one", "g1-headwise-sigmoid-mul-learned_sinks". Numbers (bias_init, init_std) are not part of the name.
 std::string gate_name(const GateVariant& variant);
 
-/// Parses what gate_name writes, in any order. Missing parts default to g1, elementwise, sigmoid and mul: "headwise" is
-/// a headwise sigmoid gate at g1. Throws Error, which lists the known words.
+/// Parses a name in the format of gate_name(), with parts in any order. Missing parts default to g1, elementwise,
+/// sigmoid and mul: "headwise" is a headwise sigmoid gate at g1. Throws Error with the known words if a part is
+/// unknown.
 GateVariant parse_gate(std::string_view name);
 
 }  // namespace headgate::layers
 
 namespace headgate {
 
-// Words for the parts in config.json, in names of variants and in options.
+// Names of enum values in config.json, in names of gate variants and in options.
 
 template <>
 struct Words<layers::GateGrain> {

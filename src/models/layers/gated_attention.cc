@@ -37,9 +37,9 @@ void GatedAttention<T>::set_first_position(std::int64_t first) {
                        rope_attention_factor(shape_.rope_scaling));
 }
 
-// --- what attention is given -------------------------------------------------------------------------------------
+// --- arguments of attention --------------------------------------------------------------------------------------
 
-/// Views (N,H,F) as the kernels' (B,H,T,F).
+/// Views activations (N,H,F) as tensors (B,H,T,F) of the attention kernels.
 template <typename T>
 template <typename U>
 ViewOf<U> GatedAttention<T>::by_head(const View<U, 3>& tokens) const {
@@ -71,7 +71,7 @@ View<const T, 3> GatedAttention<T>::logits(const AttentionVectors<const Wide<T>>
   }
 }
 
-/// Returns the input of the gate step: z, or the gate itself if the heads share it.
+/// Returns the logits for the gate step: z, or the gate values themselves if all heads share one gate.
 template <typename T>
 View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<const Wide<T>>& weights,
                                                      const AttentionState<T>& state) const {
@@ -79,7 +79,7 @@ View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<cons
   return {state.shared_gate.data, {shape_.N(), gate_logits(shape_).heads, shape_.D}, {shape_.D, 0, 1}};
 }
 
-/// Returns how the gate step acts on its input.
+/// Returns the function and operation of the gate step. The function is identity if all heads share one gate.
 template <typename T>
 GateRule GatedAttention<T>::rule() const {
   return {shares_gate(shape_.gate) ? GateFn::identity : shape_.gate.fn, shape_.gate.op};
@@ -183,7 +183,7 @@ void GatedAttention<T>::forward(View<O, 2> out, ConstView<T, 2> h, const Attenti
   }
 }
 
-/// Writes y, lse and, if it is kept or wanted, the output before the gate.
+/// Computes y and lse. Also writes the attention output before the gate if the backward pass or an override needs it.
 template <typename T>
 void GatedAttention<T>::attend(const AttentionVectors<const Wide<T>>& weights, const AttentionState<T>& state,
                                AttentionSkip* skip, AttentionCache* cache, const HeadOverride<T>* replaced) const {
@@ -199,7 +199,9 @@ void GatedAttention<T>::attend(const AttentionVectors<const Wide<T>>& weights, c
   if (cache != nullptr) {
     cached = cache->append(in.k, in.v);
     if (std::is_same_v<T, BFloat16> && cache->dtype() == DType::f32) {
-      // Keys of tokens read in f32 are rounded; those of others already are. All have a place in the causal order.
+      // Attention in bf16 cannot read an f32 cache, so all its keys and values are rounded to bf16. Rounding does not
+      // change those that were appended in bf16. The last keys are those of the current tokens, as causal alignment
+      // requires.
       const AttentionCache::RoundedKeys keys = cache->rounded_keys(context_);
       in.k = keys.k;
       in.v = keys.v;
@@ -268,7 +270,7 @@ void GatedAttention<T>::backward(View<Wide<T>, 2> dh, const AttentionWeights<Wid
   linear_backward_weight(gradients.in, gates_alone ? d.dlogits : d.dprojection, h, context_);
 }
 
-/// Turns dy in place from the gradient of W_o's input into that of the attention output.
+/// Replaces dy, the gradient of W_o's input, by the gradient of the attention output.
 template <typename T>
 void GatedAttention<T>::control_backward(const AttentionWeights<Wide<T>>& gradients,
                                          const AttentionWeights<const Wide<T>, const T>& weights,
@@ -282,7 +284,7 @@ void GatedAttention<T>::control_backward(const AttentionWeights<Wide<T>>& gradie
   }
 }
 
-/// dq, dk, dv =; dz = if the kernel computes the gate; the gradient of the sinks +=.
+/// Computes dq, dk and dv, and dz if the attention kernel applies the gate. Adds the gradient of the sinks.
 template <typename T>
 void GatedAttention<T>::attend_backward(const AttentionWeights<Wide<T>>& gradients,
                                         const AttentionWeights<const Wide<T>, const T>& weights,
@@ -310,7 +312,7 @@ template class GatedAttention<float>;
 template class GatedAttention<double>;
 template class GatedAttention<BFloat16>;
 
-// T, O and M of GatedAttention<T>::forward.
+// Instantiates GatedAttention<T>::forward with output type O and matrix type M.
 #define HEADGATE_ATTENTION_FORWARD(T, O, M)                                                                        \
   template void GatedAttention<T>::forward(View<O, 2>, ConstView<T, 2>, const AttentionWeights<const Wide<T>, M>&, \
                                            const AttentionState<T>&, Update, AttentionSkip*, AttentionCache*,      \

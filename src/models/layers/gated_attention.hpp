@@ -13,72 +13,76 @@
 #include "models/layers/head_override.hpp"
 #include "models/layers/stored_matrix.hpp"
 
-// Computes the gated attention layer. One GEMM makes q, z, k and v, side by side, from the pre-normed input h. Then
-// follow a gate on a projection, QK-norm, RoPE, attention with its gate or control, W_o, and a gate on the output. At
-// most one of the gates is present: kGateSites.
+// Computes the gated attention layer. One GEMM computes [q | z | k | v] from the pre-normed input h. The next steps are
+// a gate on a projection, QK-norm, RoPE, attention with its gate or control, W_o, and a gate on the output. At most one
+// of these gates is present (see kGateSites).
 
 namespace headgate::layers {
 
-/// Weights (of const T) or their gradients (of T, all +=) that are not operands of products. Those that the variant
-/// lacks are absent.
+/// Weights (elements const T) or their gradients (elements T, accumulated) that are not operands of matrix products.
+/// Those that the gate variant lacks are absent.
 template <typename T>
 struct AttentionVectors {
-  View<T, 1> gate_bias;       ///< (heads·features of the gate)
+  View<T, 1> gate_bias;       ///< (heads·features) bias of the gate logits
   View<T, 2> gate_parameter;  ///< (heads,features)
-  View<T, 1> q_norm;          ///< (D), or (Hq·D) if one norm spans all heads
-  View<T, 1> k_norm;          ///< (D), or (Hkv·D)
+  View<T, 1> q_norm;          ///< (D) weight of q's norm, or (Hq·D) if one norm spans all heads
+  View<T, 1> k_norm;          ///< (D) weight of k's norm, or (Hkv·D) if one norm spans all heads
   View<T, 1> head_norm;       ///< (D)
   View<T, 1> sinks;           ///< (Hq)
   View<T, 1> q_bias;          ///< (Hq·D)
   View<T, 1> k_bias;          ///< (Hkv·D)
   View<T, 1> v_bias;          ///< (Hkv·D)
-  View<T, 1> out_bias;        ///< (C), added to W_o's product
+  View<T, 1> out_bias;        ///< (C) bias of W_o
 };
 
-/// Adds the matrices, whose elements may have another type M: bf16 or StoredBlocks with T = float.
+/// All weights of the layer, or their gradients. Matrices may have another element type M: bf16 or StoredBlocks with T
+/// = float.
 template <typename T, typename M = T>
 struct AttentionWeights : AttentionVectors<T> {
-  MatrixOf<M> in;   ///< (width,C): rows of q_proj, gate_proj, k_proj, v_proj
+  MatrixOf<M> in;   ///< (width,C) rows of q_proj, gate_proj, k_proj, v_proj
   MatrixOf<M> out;  ///< (C,Hq·D)
 };
 
-/// Computes the layer in the caller's memory, with activations of T. If T is bf16, products and attention multiply
-/// bf16, sums and vectors of weights are f32.
+/// Computes the layer in buffers of the caller, with activations of type T. If T is bf16, matrix products and attention
+/// multiply bf16 numbers, while sums and weight vectors are f32.
 template <typename T>
 class GatedAttention {
  public:
-  /// Fills the constants in `shared`: RoPE's tables for positions 0 … T−1, and zero sinks. `context`: a context
-  /// returned by resolved().
+  /// Fills the constants in `shared`: RoPE's tables for positions 0 … T−1, and zero sinks. `context` must come from
+  /// resolved().
   GatedAttention(const GatedAttentionShape& shape, const AttentionShared<T>& shared, const ExecutionContext& context);
 
   /// Sets the positions of the T tokens to first … first + T−1.
   void set_first_position(std::int64_t first);
 
-  /// out(N,C) = or += the layer of h(N,C); elements O are T or Wide<T>. With a cache, appends keys and values to it and
-  /// attends to all that it holds. A pass that skips rows, has a cache or overrides heads cannot be followed by a
-  /// backward pass.
+  /// out(N,C) = or += layer(h), for h(N,C). Elements O of `out` are T or Wide<T>. With a cache, appends keys and values
+  /// to it and attends to all cached keys. After a pass with `skip`, a cache or an override, the backward pass is not
+  /// possible.
   template <typename O, typename M>
   void forward(View<O, 2> out, ConstView<T, 2> h, const AttentionWeights<const Wide<T>, M>& weights,
                const AttentionState<T>& state, Update update, AttentionSkip* skip = nullptr,
                AttentionCache* cache = nullptr, const HeadOverride<T>* replaced = nullptr) const;
 
-  /// dh(N,C) =; gradients +=. dout(N,C) is read; h, weights and state are those of the forward pass. Absent matrices of
-  /// `gradients` are not computed, and gradients.in may have the rows of the gate alone.
+  /// Computes dh(N,C) from dout(N,C) and adds the gradients of the weights. h, weights and state must be those of the
+  /// forward pass. Skips gradients of matrices that are absent in `gradients`. gradients.in may view only the rows of
+  /// the gate.
   void backward(View<Wide<T>, 2> dh, const AttentionWeights<Wide<T>>& gradients, ConstView<T, 2> dout,
                 ConstView<T, 2> h, const AttentionWeights<const Wide<T>, const T>& weights,
                 const AttentionState<T>& state) const;
 
-  /// Returns z (N,heads,features), with stride 0 over tokens if it does not depend on the input; absent without a gate.
+  /// Returns the gate logits z (N,heads,features); absent without a gate. The token stride is 0 if z does not depend on
+  /// the input.
   View<const T, 3> logits(const AttentionVectors<const Wide<T>>& weights, const AttentionState<T>& state) const;
 
   /// Returns the sink logits (Hq); absent without sinks.
   View<const Wide<T>, 1> sinks(const AttentionVectors<const Wide<T>>& weights) const;
 
-  /// Returns the scale of the scores q·k.
+  /// Returns the factor of the scores q·k.
   double scale() const;
 
  private:
-  /// Calls visit(vector of `weights`, columns of `projection` that it is added to) for each bias of q, k and v.
+  /// Calls visit(bias, columns of `projection`) for each bias of q, k and v, with the columns to which the bias is
+  /// added.
   template <typename U, typename V, class Visit>
   void each_bias(const AttentionVectors<U>& weights, const View<V, 2>& projection, const Visit& visit) const;
   GateRule rule() const;
@@ -88,7 +92,7 @@ class GatedAttention {
   AttentionInputs inputs(const AttentionVectors<const Wide<T>>& weights, const AttentionState<T>& state) const;
   template <typename U>
   ViewOf<U> by_head(const View<U, 3>& tokens) const;
-  /// Views (N,H,D) as what one norm of q or k spans: as it is, or as (N,1,H·D).
+  /// Views q or k (N,H,D) as the rows that its norm spans: (N,H,D) for a norm per head, otherwise (N,1,H·D).
   template <typename U>
   View<U, 3> normed_together(const View<U, 3>& heads) const;
 
@@ -102,7 +106,7 @@ class GatedAttention {
   GatedAttentionShape shape_;
   AttentionShared<T> shared_;
   ExecutionContext context_;
-  std::vector<double> frequencies_;  // RoPE's, in radians a token
+  std::vector<double> frequencies_;  // frequencies of RoPE in radians per token
 };
 
 }  // namespace headgate::layers

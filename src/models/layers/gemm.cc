@@ -13,12 +13,12 @@
 namespace headgate::layers {
 namespace {
 
-/// Splits the longer side.
+/// Computes a product on the threads of the context. The threads split the longer side of `out`.
 template <typename In, typename Out>
 void multiply_in_parts(const Product<In, Out>& p, const ExecutionContext& context) {
   assert(p.fits());
   if (p.M() == 0 || p.N() == 0) return;
-  if (p.K() == 0) {  // which libraries take for a product without work
+  if (p.K() == 0) {  // the libraries do not write `out` if K is 0
     for (std::int64_t i = 0; i < p.M() && p.update == Update::overwrite; ++i) std::fill_n(p.out.at(i), p.N(), Out{});
     return;
   }
@@ -30,7 +30,7 @@ void multiply_in_parts(const Product<In, Out>& p, const ExecutionContext& contex
                  });
 }
 
-/// Holds a matrix with contiguous rows.
+/// Owns a matrix without gaps between rows.
 template <typename T>
 class Matrix {
  public:
@@ -88,9 +88,9 @@ void multiply_bf16(const Product<BFloat16, Out>& p, const ExecutionContext& cont
 }  // namespace
 
 Parts parts_of_product(const ExecutionContext& context, std::int64_t cut, std::int64_t products) {
-  constexpr std::int64_t kTile = 16;  // a vector of AVX-512
-  // Counts 16 multiply-adds as one operation. A part then has at least 262,144, or 4.4 µs at the 118 GFLOP/s of a Zen 4
-  // core, because each part packs the shared operand for itself.
+  constexpr std::int64_t kTile = 16;  // numbers in a vector of AVX-512
+  // Counts 16 multiply-adds as one operation, because each part packs the shared operand for itself. A part then has at
+  // least 262,144 multiply-adds, or 4.4 µs at the 118 GFLOP/s of a Zen 4 core.
   constexpr std::int64_t kPerOperation = 16;
   return parts_of(context, cut, products / kPerOperation, kTile);
 }

@@ -8,16 +8,16 @@
 #include "headgate/tensor.hpp"
 #include "models/layers/arguments.hpp"
 
-// Multiplies matrices of models. oneDNN or OpenBLAS computes f32 (HEADGATE_PRODUCTS in the build), oneDNN bf16 where
-// the CPU has dot products of bf16. f64, which gradient checks and small matrices need, is computed by skinny_gemm.
+// Multiplies matrices of models. oneDNN or OpenBLAS computes f32 (HEADGATE_PRODUCTS in the build). oneDNN computes bf16
+// if the CPU has bf16 dot products. skinny_gemm() computes f64, which gradient checks and small matrices need.
 
 namespace headgate::layers {
 
-/// Whether an operand is read as it is stored, or transposed.
+/// Selects whether an operand is read as stored or transposed.
 enum class Form { stored, transposed };
 
-/// Describes out(M,N) = or += a(M,K) b(K,N). The views of `a` and `b` have the shapes that are stored. Rows of each
-/// view may have gaps between them. `out` overlaps neither operand.
+/// Describes a product out(M,N) = or += a(M,K) b(K,N). The views `a` and `b` have the stored shapes, before
+/// transposition. Rows of each view may have gaps between them. `out` overlaps neither operand.
 template <typename In, typename Out = In>
 struct Product {
   View<Out, 2> out;
@@ -52,21 +52,21 @@ struct Product {
   }
 };
 
-/// Computes a product on the threads of the context. Each thread multiplies its slice of rows or columns, so every sum
-/// has one order, and results are bitwise identical at the same number of threads. Throws Error as require_products()
-/// does, and std::bad_alloc if memory for packed operands runs out later.
+/// Computes a product on the threads of the context. Each thread multiplies a range of rows or columns, so the order of
+/// every sum is fixed. Results are bitwise identical at the same number of threads. Throws Error under the conditions
+/// of require_products(), and std::bad_alloc if memory for packed operands runs out later.
 void multiply(const Product<float>& product, const ExecutionContext& context);
 void multiply(const Product<double>& product, const ExecutionContext& context);
-/// Computes the same from bf16. Sums are in f32, and bf16 results are rounded once, after the addition of `out`. CPUs
-/// without dot products of bf16 multiply operands that are widened to f32.
+/// Computes a product of bf16 operands. Sums are f32, and bf16 results are rounded once, after the addition of `out`.
+/// On CPUs without bf16 dot products, multiplies operands widened to f32.
 void multiply(const Product<BFloat16, float>& product, const ExecutionContext& context);
 void multiply(const Product<BFloat16>& product, const ExecutionContext& context);
 
-/// Throws Error unless there is memory for products on so many threads. multiply() calls it; a program that calls it
-/// earlier learns earlier.
+/// Throws Error unless memory for products on `threads` threads is available. multiply() calls this function; a program
+/// can call it earlier to fail early.
 void require_products(std::int64_t threads);
 
-/// Returns the library that multiplies, its version and its kernels, such as "oneDNN 2.6.3, avx512_core_bf16".
+/// Returns the name and version of the matrix library and its kernels, such as "oneDNN 2.6.3, avx512_core_bf16".
 std::string gemm_description();
 
 }  // namespace headgate::layers

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Multiplies f32 by OpenBLAS.
+// Multiplies f32 matrices with OpenBLAS.
 #include <cblas.h>
 
 #include "models/layers/gemm_parts.hpp"
@@ -23,9 +23,9 @@ bool gemm(const Product<BFloat16, float>& /*product*/) { return false; }
 bool gemm(const Product<BFloat16>& /*product*/) { return false; }
 bool has_bf16_gemm() { return false; }
 
-GemmMemory gemm_memory() { return {0, std::uint64_t{128} << 20}; }  // OpenBLAS's buffer of a thread
+GemmMemory gemm_memory() { return {0, std::uint64_t{128} << 20}; }  // size of OpenBLAS's buffer for each thread
 
-/// Sets OpenBLAS to one thread: its own threads would compete with those of products.
+/// Sets OpenBLAS to one thread: its own threads would compete with those of multiply().
 bool prepare_gemm() {
   openblas_set_num_threads(1);
   return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Multiplies by oneDNN, which chooses kernels by the features of the CPU.
+// Multiplies matrices with oneDNN, which chooses kernels by the features of the CPU.
 #include <fmt/format.h>
 #include <omp.h>
 #include <pthread.h>
@@ -16,9 +16,9 @@
 namespace headgate::layers {
 namespace {
 
-/// While an object lives, oneDNN computes the calls of this thread on this thread alone, and no signal handler runs on
-/// it. oneDNN's f32 kernels let the stack pointer point into their workspace on the heap: the frames of a handler would
-/// overwrite the memory before it.
+/// Restricts oneDNN calls of this thread to one thread, and blocks signals, while an object exists. oneDNN's f32
+/// kernels point the stack pointer into a workspace on the heap. The frames of a signal handler would overwrite the
+/// memory below the workspace.
 class IsolatedCall {
  public:
   IsolatedCall() : threads_before_(omp_get_max_threads()) {
@@ -33,7 +33,7 @@ class IsolatedCall {
   IsolatedCall& operator=(const IsolatedCall&) = delete;
 
  private:
-  /// Returns all signals but those that the instructions of a thread cause.
+  /// Returns all signals except those that a thread's own instructions raise, such as SIGSEGV.
   static const sigset_t& asynchronous_signals() {
     static const sigset_t signals = [] {
       sigset_t set;
@@ -89,7 +89,7 @@ struct Kernel {
 template <typename Out>
 Kernel make_kernel(const Product<BFloat16, Out>& p) {
   dnnl::primitive_attr attributes;
-  // Memory that the thread owns: oneDNN's own belongs to the thread that makes the kernel.
+  // Uses scratch memory of the calling thread; oneDNN's own belongs to the thread that creates the kernel.
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (p.update == Update::add) {
     dnnl::post_ops sum;
@@ -107,7 +107,7 @@ Kernel make_kernel(const Product<BFloat16, Out>& p) {
   return out;
 }
 
-/// Returns the kernel of a product, which the thread keeps: to make one takes 0.2 to 0.6 ms.
+/// Returns the kernel of a product from a cache of the calling thread, because creating a kernel takes 0.2 to 0.6 ms.
 template <typename Out>
 const Kernel& kernel_for(const Product<BFloat16, Out>& p) {
   constexpr std::size_t kMost = 256;
@@ -133,8 +133,8 @@ void copy_column(const View<T, 2>& to, const View<const T, 2>& from) {
   for (std::int64_t i = 0; i < from.shape[0]; ++i) to(i, 0) = from(i, 0);
 }
 
-/// Moves the columns of a product that oneDNN 3.7 takes for contiguous, whatever their strides, into memory of the
-/// thread: the only column of `out`, and that of `a` which is read as a row.
+/// Copies single columns into contiguous memory of the thread, because oneDNN 3.7 ignores their strides. These are the
+/// only column of `out`, and the only column of `a` if `a` is transposed.
 template <typename Out>
 class WithoutLooseColumns {
  public:
@@ -183,7 +183,7 @@ bool gemm_bf16(const Product<BFloat16, Out>& loose) {
                                       {DNNL_ARG_SCRATCHPAD, memory(kernel.scratch, scratch.data())}});
     moved.store();
     return true;
-  } catch (const std::exception&) {  // memory runs out
+  } catch (const std::exception&) {  // memory ran out
     return false;
   }
 }
@@ -213,7 +213,7 @@ bool has_bf16_gemm() {
 }
 
 GemmMemory gemm_memory() {
-  // oneDNN 2.6 maps 6 MiB for its f32 kernels and 12 MiB for those of a few rows. A thread packs up to 9984 · 384
+  // oneDNN 2.6 maps 6 MiB for its f32 kernels and 12 MiB for its kernels of a few rows. A thread packs up to 9984 · 384
   // numbers of one operand and 384 · 384 of the other.
   return {std::uint64_t{24} << 20, std::uint64_t{16} << 20};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks for the memory of products. Libraries crash, or wait forever, where the system refuses it.
+// Checks that memory for matrix products is available. The libraries crash or hang if the system refuses it.
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -20,14 +20,14 @@ bool can_map(std::uint64_t bytes) {
   return memory != MAP_FAILED && munmap(memory, bytes) == 0;
 }
 
-/// Returns how many bytes of address space this process has left under `limit`.
+/// Returns the bytes of address space that this process has left under `limit`.
 std::uint64_t remaining_bytes(std::uint64_t limit) {
   std::uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   return limit - std::min(limit, pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
 }
 
-/// Throws Error unless `bytes` more can be mapped.
+/// Throws Error unless the process can map `bytes` more bytes.
 void require_space(std::uint64_t bytes, std::int64_t threads) {
   if (can_map(bytes)) return;
   constexpr std::uint64_t kMega = 1000 * 1000;
@@ -51,7 +51,7 @@ void require_products(std::int64_t threads) {
   const std::int64_t more = threads - allowed;
   if (more <= 0) return;
   const GemmMemory needed = gemm_memory();
-  constexpr std::uint64_t kStack_bytes = std::uint64_t{8} << 20;  // of a thread that OpenMP may have to start
+  constexpr std::uint64_t kStack_bytes = std::uint64_t{8} << 20;  // stack of a thread that OpenMP may have to start
   require_space(
       (allowed == 0 ? needed.first_bytes : 0) + static_cast<std::uint64_t>(more) * (needed.thread_bytes + kStack_bytes),
       threads);

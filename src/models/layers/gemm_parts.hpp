@@ -8,14 +8,16 @@
 #include "models/layers/gemm.hpp"
 #include "models/layers/parallel.hpp"
 
-// Products as parts, one a thread, and what the library that multiplies them implements: gemm_dnnl.cc or gemm_cblas.cc.
+// Splits products into parts, one per thread. Declares the functions that gemm_dnnl.cc or gemm_cblas.cc implements with
+// its library.
 
 namespace headgate::layers {
 
 /// Splits `cut` rows or columns of a product, of `products` multiply-adds each, among threads.
 Parts parts_of_product(const ExecutionContext& context, std::int64_t cut, std::int64_t products);
 
-/// Calls body(part, begin, end) for every part, one part a thread. Throws std::bad_alloc if it returns false for one.
+/// Calls body(part, begin, end) for every part, one part per thread. Throws std::bad_alloc if body returns false for a
+/// part.
 template <class Body>
 void multiply_parts(const Parts& parts, const Body& body) {
   require_products(parts.count);
@@ -26,20 +28,20 @@ void multiply_parts(const Parts& parts, const Body& body) {
   if (!computed) throw std::bad_alloc();
 }
 
-/// Computes a product with K > 0 on the calling thread alone. Returns false if memory for packed operands runs out.
+/// Computes a product with K > 0 on the calling thread. Returns false if memory for packed operands runs out.
 [[nodiscard]] bool gemm(const Product<float>& product);
-/// Computes the same from bf16, where has_bf16_gemm().
+/// Computes a product of bf16 operands; requires has_bf16_gemm().
 [[nodiscard]] bool gemm(const Product<BFloat16, float>& product);
 [[nodiscard]] bool gemm(const Product<BFloat16>& product);
 bool has_bf16_gemm();
 
-/// The memory that the library maps: in the first product, and in the first product of each thread.
+/// Bytes that the library maps in the first product of the process, and in the first product of each thread.
 struct GemmMemory {
   std::uint64_t first_bytes, thread_bytes;
 };
 GemmMemory gemm_memory();
 
-/// Makes the library take the memory of the first product. Returns false if it fails.
+/// Makes the library allocate the memory of its first product. Returns false if the allocation fails.
 [[nodiscard]] bool prepare_gemm();
 
 }  // namespace headgate::layers

@@ -9,16 +9,16 @@
 
 namespace headgate::layers {
 
-/// Replaces the outputs of query heads first … first+count−1 of a layer, before W_o reads them, for evaluation. Those
-/// of DeltaNet are value heads.
+/// Replaces the outputs of query heads first … first+count−1 of a layer before W_o, for evaluation. In Gated DeltaNet,
+/// these are value heads.
 template <typename T>
 struct HeadOverride {
   std::int64_t first = 0, count = 0;
-  View<const T, 2> factors;  ///< (count,D) multiply the attention output before its gate; absent: 0
-  View<T, 3> ungated;        ///< (N,Hq,D) buffer for that output, if there are factors
+  View<const T, 2> factors;  ///< (count,D) factors of the attention output before its gate; absent: the heads output 0
+  View<T, 3> ungated;        ///< (N,Hq,D) buffer for the output before the gate; required with `factors`
 };
 
-/// Writes the replaced heads of y(N,Hq,D).
+/// Overwrites the replaced heads of y(N,Hq,D).
 template <typename T>
 void replace_heads(const View<T, 3>& y, const HeadOverride<T>& replaced) {
   const auto [N, Hq, D] = y.shape;

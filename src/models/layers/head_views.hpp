@@ -6,17 +6,18 @@
 #include "headgate/tensor.hpp"
 #include "library/core/view.hpp"
 
-// Views of tokens with heads: rows that products read, and the (B,H,T,F) tensors of the library's operations.
+// Converts views of tokens with heads to rows, which matrix products read, or to tensors (B,H,T,F) of the library's
+// operations.
 
 namespace headgate::layers {
 
-/// Views (N,H,D), whose heads lie next to each other, as rows (N,H·D), which products read.
+/// Views (N,H,D) with adjacent heads as rows (N,H·D), which matrix products read.
 template <typename T>
 View<T, 2> side_by_side(const View<T, 3>& heads) {
   return {heads.data, {heads.shape[0], heads.shape[1] * heads.shape[2]}};
 }
 
-/// Views the tokens (B·T,H,F) of B sequences as the operations' (B,H,T,F).
+/// Views the tokens (B·T,H,F) of B sequences as a tensor (B,H,T,F) of the library's operations.
 template <typename U>
 ViewOf<U> by_head(const View<U, 3>& tokens, std::int64_t B, std::int64_t T) {
   const auto [N, H, F] = tokens.shape;

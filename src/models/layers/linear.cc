@@ -17,12 +17,12 @@
 namespace headgate::layers {
 namespace {
 
-/// y(N,O) = or += x(N,C) wᵀ, where widen(rows, first) makes rows of w, [first, first + their number), in f32. They are
-/// rounded to the type of x.
+/// y(N,O) = or += x(N,C) wᵀ. widen(rows, first) writes rows first, first + 1, … of w in f32 to `rows`. The rows are
+/// then rounded to the type of x.
 template <typename X, typename Y, class Widen>
 void multiply_widened(const View<Y, 2>& y, const View<const X, 2>& x, std::int64_t O, Update update,
                       const ExecutionContext& context, const Widen& widen) {
-  // Elements of w that are widened at a time: 512 KiB in f32, half of a second-level cache of 1 MiB.
+  // Number of elements of w that are widened at a time: 512 KiB in f32, half of a second-level cache of 1 MiB.
   constexpr std::int64_t kWidened = std::int64_t{1} << 17;
   constexpr bool kRounds = !std::is_same_v<X, float>;
   const std::int64_t N = x.shape[0], C = x.shape[1];
@@ -48,7 +48,7 @@ void multiply_widened(const View<Y, 2>& y, const View<const X, 2>& x, std::int64
   });
 }
 
-/// Computes the same for x in bf16 on a CPU without products of bf16: in f32, from the same rounded numbers.
+/// Computes multiply_widened() for x in bf16 on CPUs without bf16 products. Multiplies the same rounded numbers in f32.
 template <typename Y, class Widen>
 void multiply_without_bf16(const View<Y, 2>& y, const View<const BFloat16, 2>& x, std::int64_t O, Update update,
                            const ExecutionContext& context, const Widen& widen_to) {
@@ -78,7 +78,7 @@ void multiply_rounded(const View<Y, 2>& y, const View<const BFloat16, 2>& x, std
                   : multiply_without_bf16(y, x, O, update, context, widen);
 }
 
-/// y = or += x wᵀ. Moves the columns of x to those of the stored blocks.
+/// y = or += x wᵀ. Reorders the columns of x to the order of the stored columns of w.
 template <typename X, typename Y>
 void multiply_reordered(const View<Y, 2>& y, const View<const X, 2>& x, const StoredMatrix& w, Update update,
                         const ExecutionContext& context) {

@@ -8,11 +8,11 @@
 #include "library/core/dispatch.hpp"
 #include "models/layers/parallel.hpp"
 
-#ifndef HEADGATE_LAYERS_RMSNORM_CALL_  // this file is read once per Highway target
+#ifndef HEADGATE_LAYERS_RMSNORM_CALL_  // this file is compiled once per Highway target
 #define HEADGATE_LAYERS_RMSNORM_CALL_
 namespace headgate::layers {
 
-/// Arguments of the forward pass, from elements X to elements Y.
+/// Arguments of the forward pass, which reads elements X and writes elements Y.
 template <typename Y, typename X>
 struct NormForward {
   using T = Wide<X>;
@@ -23,7 +23,7 @@ struct NormForward {
   NormOptions options;
 };
 
-/// Arguments of the backward pass other than dw.
+/// Arguments of the backward pass, except dw.
 template <typename DX, typename DY, typename X>
 struct NormBackward {
   using T = Wide<X>;
@@ -43,7 +43,7 @@ struct NormBackward {
 #define HWY_TARGET_INCLUDE "models/layers/rmsnorm.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "models/layers/rows-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -81,7 +81,7 @@ void norm_forward_rows(const Call& a, std::int64_t begin, std::int64_t end) {
   }
 }
 
-/// dw(D) += this range's sum, unless dw is null.
+/// Computes dx for tokens [begin, end) and adds their gradient of w to dw(D), unless dw is null.
 template <class Call>
 void norm_backward_rows(const Call& a, typename Call::T* dw, std::int64_t begin, std::int64_t end) {
   using T = typename Call::T;
@@ -154,7 +154,8 @@ void rmsnorm_backward(View<DX, 3> dx, View<Wide<DX>, 1> dw, ConstView<DY, 3> dy,
   const auto kernel = HEADGATE_FOR_TARGET(norm_backward_rows, Call, context.target);
   const Call call{dx, dy, x, w, rstd, options, update_dx};
   const Parts parts = parts_of(context, N, H * D);
-  // Each part sums its own dw(D), which lies on other cache lines than the next part's. They are then added in order.
+  // Each part sums its own dw(D), on cache lines that no other part writes. The sums are then added in the order of the
+  // parts.
   const std::int64_t width = D, spacing = D + kFalseSharingElements<T>;
   T* partial = dw.present() ? scratch<T>(spacing * parts.count) : nullptr;
   for_parts(parts, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {

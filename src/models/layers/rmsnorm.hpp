@@ -8,7 +8,7 @@
 
 namespace headgate::layers {
 
-/// plain y = x·rstd·w (w starts at 1); zero_centred y = x·rstd·(1 + w) (w starts at 0).
+/// Kinds of RMSNorm. plain: y = x·rstd·w, w starts at 1. zero_centred: y = x·rstd·(1 + w), w starts at 0.
 enum class NormKind { plain, zero_centred };
 
 struct NormOptions {
@@ -16,14 +16,15 @@ struct NormOptions {
   double eps = 1e-6;
 };
 
-/// y(N,H,D) = x·rstd·w, w(D), with rstd(N,H) = 1/√(mean_d x² + eps), which is saved if present. y may be x. Of Y and X
-/// one may be bf16 and the other f32.
+/// y(N,H,D) = x·rstd·w, w(D), with rstd(N,H) = 1/√(mean_d x² + eps). rstd is written if present. y may be x. One of Y
+/// and X may be bf16 while the other is f32.
 template <typename Y, typename X = Y>
 void rmsnorm_forward(View<Y, 3> y, View<Wide<Y>, 2> rstd, ConstView<X, 3> x, ConstView<Wide<Y>, 1> w,
                      const NormOptions& options, const ExecutionContext& context);
 
-/// dx(N,H,D) = or +=; dw(D) +=, if present. With overwrite, dx may be dy. With g = dy·w and x̂ = x·rstd:  dx = rstd·(g
-/// − x̂·mean_d(g·x̂)),  dw = Σ_n Σ_h dy·x̂. dy may be f32 where dx and x are bf16.
+/// Writes or adds the gradient to dx(N,H,D), as `update_dx` selects, and adds to dw(D) if present. With g = dy·w and x̂
+/// = x·rstd:  dx = rstd·(g − x̂·mean_d(g·x̂)),  dw = Σ_n Σ_h dy·x̂. With overwrite, dx may be dy. dy may be f32 if dx
+/// and x are bf16.
 template <typename DX, typename DY = DX, typename X = DX>
 void rmsnorm_backward(View<DX, 3> dx, View<Wide<DX>, 1> dw, ConstView<DY, 3> dy, ConstView<X, 3> x,
                       ConstView<Wide<DX>, 1> w, ConstView<Wide<DX>, 2> rstd, const NormOptions& options,

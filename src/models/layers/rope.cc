@@ -9,7 +9,7 @@
 #include "library/core/dispatch.hpp"
 #include "models/layers/parallel.hpp"
 
-#ifndef HEADGATE_LAYERS_ROPE_CALL_  // this file is read once per Highway target
+#ifndef HEADGATE_LAYERS_ROPE_CALL_  // this file is compiled once per Highway target
 #define HEADGATE_LAYERS_ROPE_CALL_
 namespace headgate::layers {
 
@@ -17,7 +17,7 @@ template <typename T>
 struct Rotation {
   View<T, 4> x;
   View<const Wide<T>, 2> cos, sin;
-  Wide<T> direction;  ///< 1 or −1: by θ or by −θ
+  Wide<T> direction;  ///< 1: rotates by θ; −1: rotates by −θ
 };
 
 }  // namespace headgate::layers
@@ -27,13 +27,13 @@ struct Rotation {
 #define HWY_TARGET_INCLUDE "models/layers/rope.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "models/layers/rows-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Rotates tokens [begin, end), numbered through all sequences.
+/// Rotates tokens [begin, end), counted over all sequences.
 template <typename T>
 void rotate_tokens(const Rotation<T>& call, std::int64_t begin, std::int64_t end) {
   using W = Wide<T>;
@@ -80,7 +80,7 @@ void rotate(const Rotation<T>& call, const ExecutionContext& context) {
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
 }
 
-/// Returns the weights of yarn's frequencies that are not scaled, (R/2).
+/// Returns the R/2 weights w of yarn, which mix a frequency f with f / factor: w·f + (1 − w)·f / factor.
 std::vector<double> yarn_weights(std::int64_t R, double base, const RopeScaling& scaling) {
   const auto index_of = [&](double turns) {
     const double wave = static_cast<double>(scaling.original_seq_len) / (turns * 2.0 * std::numbers::pi);
@@ -115,7 +115,7 @@ std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScal
   for (std::int64_t i = 0; i < R / 2; ++i) {
     const double f = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(R));
     const double turns = static_cast<double>(scaling.original_seq_len) * f / (2.0 * std::numbers::pi);
-    double kept = 1.0;  // weight of the frequency that is not scaled
+    double kept = 1.0;  // weight of the unscaled frequency
     if (scaling.kind == RopeScalingKind::linear) kept = 0.0;
     if (scaling.kind == RopeScalingKind::llama3) kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
     if (!weights.empty()) kept = weights[static_cast<std::size_t>(i)];

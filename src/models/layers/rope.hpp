@@ -10,10 +10,10 @@
 
 namespace headgate::layers {
 
-/// How a model for longer sequences scales the frequencies of a shorter one. linear: divides all by `factor`. llama3:
-/// divides those with fewer than `low_freq_factor` rotations in `original_seq_len` tokens by `factor`, keeps those with
-/// more than `high_freq_factor`, and interpolates between. yarn: does so too, interpolating over the index of the
-/// frequency, and multiplies q and k by `attention_factor`.
+/// Scaling of RoPE's frequencies for longer sequences than `original_seq_len`. linear: divides all frequencies by
+/// `factor`. llama3: divides frequencies with fewer than `low_freq_factor` rotations in `original_seq_len` tokens by
+/// `factor`, keeps those with more than `high_freq_factor`, and interpolates between. yarn: likewise, but interpolates
+/// over the index of the frequency and multiplies q and k by `attention_factor`.
 enum class RopeScalingKind : std::int32_t { none, linear, llama3, yarn };
 
 struct RopeScaling {
@@ -22,32 +22,33 @@ struct RopeScaling {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;  ///< above low_freq_factor
   std::int64_t original_seq_len = 8192;
-  bool truncate = true;           ///< yarn: interpolates between whole indices
-  double attention_factor = 0.0;  ///< yarn; 0: 0.1 · ln(factor) + 1
+  bool truncate = true;           ///< yarn: interpolates between integer indices
+  double attention_factor = 0.0;  ///< yarn: factor of q and k; 0: 0.1 · ln(factor) + 1
 };
 
-/// Returns radians a token, (R/2): f(i) = base^(−2i/R), scaled. With s = original_seq_len · f / 2π rotations, llama3
-/// gives f for s > high, f / factor for s < low, else w·f + (1 − w)·f / factor with w = (s − low) / (high − low). yarn
-/// does so with w = 1 − (i − i(high)) / (i(low) − i(high)), where frequency i(s) makes s rotations:
-/// i(s) = R · ln(original_seq_len / (2π·s)) / (2 · ln(base)), which `truncate` rounds outwards. base is above 1.
+/// Returns the R/2 frequencies in radians per token: f(i) = base^(−2i/R), scaled. Let s = original_seq_len · f / 2π be
+/// the rotations of a frequency. llama3 returns f for s > high, f / factor for s < low, else w·f + (1 − w)·f / factor
+/// with w = (s − low) / (high − low). yarn uses w = 1 − (i − i(high)) / (i(low) − i(high)) instead, where the frequency
+/// with index i(s) makes s rotations: i(s) = R · ln(original_seq_len / (2π·s)) / (2 · ln(base)). `truncate` rounds
+/// i(low) and i(high) outwards. base is above 1.
 std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScaling& scaling = {});
 
-/// Returns the factor of the rotated features of q and of k.
+/// Returns the factor that multiplies the rotated features of q and k: 1 unless `scaling` is yarn.
 double rope_attention_factor(const RopeScaling& scaling);
 
-/// Computes the angles of tokens at `positions`(T): θ(t,i) = positions[t] · frequencies[i], i < R/2, where R, even, is
-/// the number of features that RoPE rotates. cos(T,R/2) = factor · cos θ, sin(T,R/2) = factor · sin θ. Computed in f64.
+/// Computes the tables cos(T,R/2) = factor · cos θ and sin(T,R/2) = factor · sin θ of tokens at `positions`(T). θ(t,i)
+/// = positions[t] · frequencies[i], i < R/2, where R, even, is the number of features that RoPE rotates. Computed in
+/// f64.
 template <typename T>
 void rope_tables(View<T, 2> cos, View<T, 2> sin, const View<const std::int64_t, 1>& positions,
                  const std::vector<double>& frequencies, double factor = 1.0);
 
-/// Rotates x(B,T,H,D) in place. All sequences have the same positions: row t of the tables rotates token t of each.
-/// Features from R on do not change. Uses the "rotate half" pairing of features i and i + R/2: (a, b) → (a·cos − b·sin,
-/// b·cos + a·sin).
+/// Rotates x(B,T,H,D) in place. Row t of the tables rotates token t of every sequence. Features from R on do not
+/// change. Pairs features i and i + R/2 ("rotate half"): (a, b) → (a·cos − b·sin, b·cos + a·sin).
 template <typename T>
 void rope_forward(View<T, 4> x, ConstView<Wide<T>, 2> cos, ConstView<Wide<T>, 2> sin, const ExecutionContext& context);
 
-/// Turns dx(B,T,H,D) in place into the gradient of RoPE's input: rotates by −θ, with the same factor.
+/// Replaces dx(B,T,H,D) in place by the gradient of RoPE's input: rotates by −θ, with the same factor.
 template <typename T>
 void rope_backward(View<T, 4> dx, ConstView<Wide<T>, 2> cos, ConstView<Wide<T>, 2> sin,
                    const ExecutionContext& context);

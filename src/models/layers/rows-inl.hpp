@@ -22,7 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <typename T>
 using Vec = hn::Vec<Tag<T>>;
 
-/// Loads and stores whole vectors of a row, whose elements S are T, or bf16 if T is float.
+/// Loads and stores whole vectors of a row. Its elements S are T, or bf16 if T is float.
 template <typename T>
 struct Whole {
   template <typename S>
@@ -37,8 +37,8 @@ struct Whole {
   HWY_INLINE Vec<T> keep(Vec<T> v) const { return v; }
 };
 
-/// Loads and stores the first `count` < kLanes lanes, at the end of a row. Reads and writes nothing beyond them; loads
-/// return 0 there.
+/// Loads and stores the first `count` < kLanes lanes, at the end of a row. Reads and writes no memory beyond them;
+/// loads set the other lanes to 0.
 template <typename T>
 struct Tail {
   std::size_t count;
@@ -66,8 +66,8 @@ HWY_INLINE void each_vector(std::int64_t n, const Body& body) {
   if (x < n) body(x, Tail<T>{static_cast<std::size_t>(n - x)});
 }
 
-/// Returns Σ_x term(x, lanes), with several partial sums so that additions overlap. If lanes is a Tail, the term must
-/// be 0 beyond it, as products of its loads are.
+/// Returns Σ_x term(x, lanes). Uses several partial sums so that additions overlap. If lanes is a Tail, the term must
+/// be 0 in lanes beyond `count`; products of loaded values are.
 template <typename T, class Term>
 HWY_INLINE T sum_vectors(std::int64_t n, const Term& term) {
   const Tag<T> d;
@@ -85,7 +85,7 @@ HWY_INLINE T sum_vectors(std::int64_t n, const Term& term) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
 }
 
-/// Computes e^x for x ≤ 0, with the relative error of exp2_fast plus |x| roundings.
+/// Computes e^x for x ≤ 0. The relative error is that of exp2_fast plus |x| rounding errors.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_fast(D d, hn::Vec<D> x) {
   return exp2_fast(d, hn::Mul(x, hn::Set(d, static_cast<hn::TFromD<D>>(kLog2e))));

@@ -6,7 +6,7 @@
 #include "library/core/dispatch.hpp"
 #include "models/layers/parallel.hpp"
 
-#ifndef HEADGATE_LAYERS_SKINNY_GEMM_CALL_  // this file is read once per Highway target
+#ifndef HEADGATE_LAYERS_SKINNY_GEMM_CALL_  // this file is compiled once per Highway target
 #define HEADGATE_LAYERS_SKINNY_GEMM_CALL_
 namespace headgate::layers {
 
@@ -25,7 +25,7 @@ struct SkinnyGemm {
 #define HWY_TARGET_INCLUDE "models/layers/skinny_gemm.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "models/layers/rows-inl.hpp"
 #include "models/layers/widen-inl.hpp"
 
@@ -33,10 +33,11 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
 inline constexpr std::int64_t kLine_bytes = 64;
-/// Prefetch distance in w. Of 4 to 32 KiB, 8 read fastest (docs/design/decoding.md).
+/// Prefetch distance in w. Of distances from 4 to 32 KiB, 8 KiB was fastest (docs/design/decoding.md).
 inline constexpr std::int64_t kAhead_bytes = 8192;
 
-/// first: the rows of w come from memory, so the tile prefetches. later: they are in the first-level cache.
+/// Selects whether a tile prefetches. first: the rows of w come from memory, so the tile prefetches. later: the rows of
+/// w are in the first-level cache.
 enum class Visit { first, later };
 
 /// Computes y[n][o] for kN rows of x and kO rows of w.
@@ -80,7 +81,7 @@ HWY_INLINE void multiply_tile(const SkinnyGemm<M>& call, std::int64_t n, std::in
   }
 }
 
-/// Multiplies two or more rows of x by kO rows of w, which stay in the first-level cache after the first visit.
+/// Multiplies two or more rows of x by kO rows of w. After the first visit, the rows of w are in the first-level cache.
 template <std::int64_t kO, typename M>
 HWY_INLINE void multiply_weight_rows(const SkinnyGemm<M>& call, std::int64_t o) {
   const std::int64_t N = call.x.shape[0];
@@ -97,8 +98,8 @@ HWY_INLINE void multiply_weight_rows(const SkinnyGemm<M>& call, std::int64_t o) 
   if (n < N) multiply_tile<1, kO, Visit::later>(call, n, o);
 }
 
-/// Computes columns [begin, end) of y. One row of x takes the rows of w one by one, because reading memory in order is
-/// fastest. More rows take four at a time, to load x less often.
+/// Computes columns [begin, end) of y. With one row of x, reads the rows of w one by one, because reading memory in
+/// order is fastest. With more rows of x, reads four rows of w at a time, to load x less often.
 template <typename M>
 void skinny_gemm_range(const SkinnyGemm<M>& call, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kWeightRows = 4;

@@ -9,11 +9,11 @@
 #include "models/layers/parallel.hpp"
 #include "models/layers/skinny_gemm.hpp"
 
-#ifndef HEADGATE_LAYERS_STORED_GEMM_CALL_  // this file is read once per Highway target
+#ifndef HEADGATE_LAYERS_STORED_GEMM_CALL_  // this file is compiled once per Highway target
 #define HEADGATE_LAYERS_STORED_GEMM_CALL_
 namespace headgate::layers {
 
-/// One product y(N,O) = or += x(N,C) wᵀ for the rows of one format, w(O,C).
+/// Arguments of a product y(N,O) = or += x(N,C) wᵀ, where all rows of w(O,C) have one format.
 struct StoredProduct {
   View<float, 2> y;
   View<const float, 2> x;
@@ -28,7 +28,7 @@ struct StoredProduct {
 #define HWY_TARGET_INCLUDE "models/layers/stored_gemm.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "models/layers/blocks-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -37,19 +37,19 @@ namespace headgate::layers::HWY_NAMESPACE {
 /// Prefetch distance in w (docs/design/decoding.md).
 inline constexpr std::int64_t kStoredAhead_bytes = 16384;
 
-/// Describes spans and units of a format's rows.
+/// Defines the sizes of the spans and units of a format's rows.
 template <class Format>
 struct Spans {
   static constexpr std::int64_t kUnit = SpanDecoder<Format>::kParts * kChunk;
-  static constexpr std::int64_t kBytes = kSpan / Format::kNumbers * Format::kBytes;  ///< of a span
+  static constexpr std::int64_t kBytes = kSpan / Format::kNumbers * Format::kBytes;  ///< bytes of a span
   static constexpr std::int64_t kUnit_bytes = kBytes / (kSpan / kUnit);
   static constexpr std::int64_t kScales_apart = kHasScalesApart<Format> ? kSpan / Format::kNumbers : 0;  ///< bytes
 
-  /// Returns the units of the span that begins at column c of C.
+  /// Returns the number of units in the span that begins at column c of C.
   static HWY_INLINE std::int64_t units(std::int64_t c, std::int64_t C) { return std::min(kSpan, C - c) / kUnit; }
 };
 
-/// Prefetches what lies ahead of a unit.
+/// Prefetches the bytes that lie kStoredAhead_bytes after a unit.
 template <class Format>
 HWY_INLINE void prefetch_ahead(const std::uint8_t* span, std::int64_t unit) {
   constexpr std::int64_t kLine_bytes = 64;
@@ -61,9 +61,9 @@ HWY_INLINE void prefetch_ahead(const std::uint8_t* span, std::int64_t unit) {
   }
 }
 
-/// Sums of products of kN rows of x, from row n on, and kO rows of w, from row r on. If x has fewer rows, the last one
-/// stands in for those it lacks.
-/// Each sum adds vectors of products in the order of the columns, as skinny_gemm does.
+/// Sums products of kN rows of x, from row n on, and kO rows of w, from row r on. If x has too few rows, its last row
+/// is repeated, and the surplus sums are not stored. Each sum adds vectors of products in the order of the columns, as
+/// in skinny_gemm().
 template <std::int64_t kN, std::int64_t kO>
 class StoredSums {
  public:
@@ -78,7 +78,7 @@ class StoredSums {
     }
   }
 
-  /// Adds the products of a format whose blocks are single numbers.
+  /// Adds the products of a format without blocks.
   template <class Format>
   HWY_INLINE void add_numbers() {
     constexpr auto kBytes = static_cast<std::int64_t>(sizeof(typename Format::Number));
@@ -92,8 +92,8 @@ class StoredSums {
     });
   }
 
-  /// Adds the products of a format with blocks. Decodes the scales of the next span before it reads the current one, so
-  /// that their latency and their cache misses overlap with it.
+  /// Adds the products of a format with blocks. Decodes the scales of the next span before reading the current one, so
+  /// that the latency and cache misses of the scales overlap with its products.
   template <class Format>
   HWY_INLINE void add_blocks() {
     const std::int64_t C = call_.w->columns;
@@ -142,12 +142,12 @@ class StoredSums {
   std::int64_t n_, r_;
   const float* x_[kN];
   const std::uint8_t* row_[kO];
-  const std::uint8_t* scales_[kO];  // of the span that is opened next; of formats with scales apart
+  const std::uint8_t* scales_[kO];  // scales of the next span to open; null unless the format stores scales apart
   Vec<float> sums_[kN][kO];
 };
 
-/// Computes y of all rows of x, kN at a time, and kO rows of w. After the first time, those are in the caches: decoding
-/// them again takes less than sums of more rows, which registers cannot hold.
+/// Computes y for all rows of x, kN at a time, and kO rows of w. Decodes the rows of w again for every kN rows of x,
+/// from the caches. This takes less time than summing more rows at once, which exceeds the registers.
 template <class Format, std::int64_t kN, std::int64_t kO>
 HWY_INLINE void multiply_stored_rows(const StoredProduct& call, std::int64_t r) {
   for (std::int64_t n = 0; n < call.x.shape[0]; n += kN) {
@@ -161,7 +161,8 @@ HWY_INLINE void multiply_stored_rows(const StoredProduct& call, std::int64_t r) 
   }
 }
 
-/// Computes columns [begin, end) of y. Several rows of w at a time have independent sums, whose additions overlap.
+/// Computes columns [begin, end) of y. Reads four rows of w at a time, so that the additions of their independent sums
+/// overlap.
 template <class Format, std::int64_t kN>
 HWY_INLINE void multiply_stored_range(const StoredProduct& call, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kRows = 4;
@@ -179,7 +180,7 @@ void stored_product_range(const StoredProduct& call, std::int64_t begin, std::in
   }
 }
 
-/// out(columns) = one row of a matrix.
+/// out(columns) = one decoded row of a matrix.
 template <class Format>
 void widen_row(float* out, const std::uint8_t* row, const std::uint8_t* scales, std::int64_t columns) {
   const Tag<float> d;

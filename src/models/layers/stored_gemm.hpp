@@ -7,18 +7,20 @@
 #include "models/layers/arguments.hpp"
 #include "models/layers/stored_matrix.hpp"
 
-// Reads matrices in the blocks of a GGUF file. Decoded weights are bitwise those of io::widen_blocks.
+// Multiplies and widens matrices in the blocks of a GGUF file. Decoded weights are bitwise identical to those of
+// io::widen_blocks.
 
 namespace headgate::layers {
 
-/// Returns whether matrices of the format are multiplied and widened here: those that io::widen_blocks widens.
+/// Returns whether stored_gemm() and widen_rows() support the format. They support the formats that io::widen_blocks
+/// does.
 bool is_multiplied(const io::GgufFormat& format);
 
-/// out(R,C) = rows [first, first + R) of w(O,C), on the calling thread with the code of `target`.
+/// out(R,C) = rows [first, first + R) of w(O,C). Runs on the calling thread, with the kernels of SIMD target `target`.
 void widen_rows(View<float, 2> out, const StoredMatrix& w, std::int64_t first, std::int64_t target);
 
-/// y(N,O) = or += x(N,C) wᵀ for N ≤ kSkinnyRows. Decodes each weight once for four rows of x. y is bitwise that of
-/// skinny_gemm with the widened matrix, so a row of y depends only on its row of x.
+/// y(N,O) = or += x(N,C) wᵀ for N ≤ kSkinnyRows. Decodes each weight once per four rows of x. y is bitwise identical to
+/// the result of skinny_gemm() with the widened matrix, so a row of y depends only on its row of x.
 void stored_gemm(View<float, 2> y, ConstView<float, 2> x, const StoredMatrix& w, Update update,
                  const ExecutionContext& context);
 

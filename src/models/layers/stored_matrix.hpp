@@ -11,24 +11,25 @@
 
 namespace headgate::layers {
 
-/// Views rows of a tensor in a mapped file, in blocks of the tensor's format. Rows are whole blocks, without gaps.
+/// Views rows of a tensor in a mapped file, stored in blocks of the tensor's format. A row consists of whole blocks,
+/// without gaps. `scales` is null unless the format stores scales apart from the blocks.
 struct StoredRows {
-  const io::GgufFormat* format = nullptr;  ///< one that is_multiplied()
-  const std::uint8_t* data = nullptr;      ///< the tensor's first row, at any alignment
+  const io::GgufFormat* format = nullptr;  ///< the tensor's format; is_multiplied() must support it
+  const std::uint8_t* data = nullptr;      ///< first row of the tensor, at any alignment
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  const std::int64_t* order = nullptr;  ///< row r is row order[r] of the tensor; null: row r · step
+  const std::int64_t* order = nullptr;  ///< row r is row order[r] of the tensor; null: row r is row r · step
   std::int64_t step = 1;
-  const std::uint8_t* scales = nullptr;  ///< of the first row, one byte for each block; of formats with scales apart
+  const std::uint8_t* scales = nullptr;  ///< scales of row 0, one byte per block; or null
 
   std::size_t row_bytes() const { return blocks() * format->bytes; }
   const std::uint8_t* row(std::int64_t r) const { return data + place(r) * row_bytes(); }
   const std::uint8_t* scales_of(std::int64_t r) const {
     return scales == nullptr ? nullptr : scales + place(r) * blocks();
   }
-  /// Returns the bytes of a row and its scales.
+  /// Returns the number of bytes of a row, its scales included.
   std::size_t row_bytes_read() const { return row_bytes() + (scales == nullptr ? 0 : blocks()); }
-  /// Views `count` rows from row `first` on.
+  /// Returns a view of `count` rows from row `first` on.
   StoredRows range(std::int64_t first, std::int64_t count) const {
     StoredRows out = *this;
     out.rows = count;
@@ -46,11 +47,10 @@ struct StoredRows {
   std::size_t place(std::int64_t r) const { return static_cast<std::size_t>(order == nullptr ? r * step : order[r]); }
 };
 
-/// Views a matrix (O,C) whose rows are those of its parts, one part after the other. One product reads all parts, whose
-/// formats may differ.
+/// Views a matrix (O,C) as the concatenated rows of its parts. One product reads all parts; their formats may differ.
 struct StoredMatrix {
   std::vector<StoredRows> parts;
-  const std::int64_t* column_order = nullptr;  ///< column column_order[c] of the parts is column c; null: column c
+  const std::int64_t* column_order = nullptr;  ///< column c is column column_order[c] of the parts; null: same order
 
   std::int64_t rows() const {
     std::int64_t count = 0;
@@ -63,8 +63,8 @@ struct StoredMatrix {
     for (const StoredRows& part : parts) count += static_cast<std::size_t>(part.rows) * part.row_bytes_read();
     return count;
   }
-  /// Calls visit(part, first, begin, end) for the rows [begin, end) of each part among the rows [from, to) of the
-  /// matrix; row `begin` of the part is row `first` of the matrix.
+  /// Calls visit(part, first, begin, end) for each part that overlaps rows [from, to) of the matrix. The overlap is
+  /// rows [begin, end) of the part; row `begin` of the part is row `first` of the matrix.
   template <class Visit>
   void each_part(std::int64_t from, std::int64_t to, const Visit& visit) const {
     std::int64_t first = 0;
@@ -76,7 +76,7 @@ struct StoredMatrix {
   }
 };
 
-/// Stands for the element type of matrices in the blocks of a file.
+/// Tag for the element type of matrices stored in the blocks of a file.
 struct StoredBlocks {};
 
 template <typename M>
@@ -85,7 +85,7 @@ std::int64_t row_count(const View<M, 2>& matrix) {
 }
 inline std::int64_t row_count(const StoredMatrix& matrix) { return matrix.rows(); }
 
-/// Views `count` rows of a matrix, from row `first` on.
+/// Returns a view of `count` rows of a matrix from row `first` on.
 template <typename M>
 View<M, 2> rows_of(const View<M, 2>& matrix, std::int64_t first, std::int64_t count) {
   return matrix.range(0, first, count);

@@ -7,7 +7,7 @@
 #include "library/core/dispatch.hpp"
 #include "models/layers/parallel.hpp"
 
-#ifndef HEADGATE_LAYERS_SWIGLU_CALL_  // this file is read once per Highway target
+#ifndef HEADGATE_LAYERS_SWIGLU_CALL_  // this file is compiled once per Highway target
 #define HEADGATE_LAYERS_SWIGLU_CALL_
 namespace headgate::layers {
 
@@ -24,13 +24,13 @@ struct SwigluBackward {
 #define HWY_TARGET_INCLUDE "models/layers/swiglu.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "models/layers/rows-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// act(x) = x·σ(z(x)); slope(x) = z′(x).
+/// Defines the activation act(x) = x·σ(z(x)) by z(x) = x and slope(x) = z′(x) = 1.
 struct Silu {
   template <class D, class V>
   static V z(D /*d*/, V x) {
@@ -95,7 +95,7 @@ void swiglu_clamped_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, W
     each_vector<W>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
       const auto z = lanes.load(a + f), up = lanes.load(b + f);
       const auto silu = hn::Mul(z, SigmoidPair<Tag<W>>(d, z).sigma);
-      // Comparisons keep NaN, which Min and Max may replace by the limit.
+      // Uses comparisons, which propagate NaN; Min and Max may replace NaN by the limit.
       const auto gate = hn::IfThenElse(hn::Gt(silu, most), most, silu);
       const auto below = hn::IfThenElse(hn::Gt(up, most), most, up);
       lanes.store(hn::Mul(gate, hn::IfThenElse(hn::Lt(below, least), least, below)), out + f);
@@ -111,7 +111,7 @@ void swiglu_shifted_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, W
   const std::int64_t F = h.shape[1];
   const auto most = hn::Set(d, limit), least = hn::Set(d, -limit);
   const auto one = hn::Set(d, 1), gain = hn::Set(d, static_cast<W>(kShiftedGain));
-  // Comparisons keep NaN, which Min and Max may replace by the limit.
+  // Uses comparisons, which propagate NaN; Min and Max may replace NaN by the limit.
   const auto at_most = [most](auto x) HWY_ATTR { return hn::IfThenElse(hn::Gt(x, most), most, x); };
   for (std::int64_t n = begin; n < end; ++n) {
     const T* a = gate_up.at(n);

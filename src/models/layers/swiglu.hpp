@@ -9,26 +9,27 @@
 
 namespace headgate::layers {
 
-/// silu(x) = x·σ(x). gelu_tanh(x) = x·σ(z) with z = √(8/π)·(x + 0.044715·x³), which is GELU's formula with tanh.
+/// Activations of a gated MLP. silu(x) = x·σ(x). gelu_tanh(x) = x·σ(z) with z = √(8/π)·(x + 0.044715·x³), which equals
+/// GELU's tanh approximation.
 enum class Activation : std::int32_t { silu, gelu_tanh };
 
 /// h(N,F) = act(gate) ∘ up, where gate_up(N,2F) holds gate in its first F columns and up in its last.
 template <typename T>
 void swiglu_forward(View<T, 2> h, ConstView<T, 2> gate_up, Activation activation, const ExecutionContext& context);
 
-/// h(N,F) = min(silu(gate), limit) ∘ clamp(up, −limit, limit), limit > 0. Keeps NaN.
+/// h(N,F) = min(silu(gate), limit) ∘ clamp(up, −limit, limit), limit > 0. NaN propagates.
 template <typename T>
 void swiglu_clamped_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit, const ExecutionContext& context);
 
-/// The gain of the sigmoid below.
+/// Factor of the sigmoid's argument in swiglu_shifted_forward().
 inline constexpr double kShiftedGain = 1.702;
-/// h(N,F) = g · σ(kShiftedGain · g) ∘ (u + 1), g = min(gate, limit), u = clamp(up, −limit, limit). limit 0: without
-/// bounds. Keeps NaN.
+/// h(N,F) = g · σ(kShiftedGain · g) ∘ (u + 1), g = min(gate, limit), u = clamp(up, −limit, limit). limit 0: no bounds.
+/// NaN propagates.
 template <typename T>
 void swiglu_shifted_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit, const ExecutionContext& context);
 
-/// Computes dgate_up(N,2F) from dh(N,F); it may be gate_up. Recomputes h(N,F), if present, as in the forward pass, so
-/// that it need not be kept; h may be dh.
+/// Computes dgate_up(N,2F) from dh(N,F); dgate_up may be gate_up. Also recomputes h(N,F), if present, so that the
+/// forward pass need not save it; h may be dh.
 template <typename T>
 void swiglu_backward(View<T, 2> dgate_up, View<T, 2> h, ConstView<T, 2> dh, ConstView<T, 2> gate_up,
                      Activation activation, const ExecutionContext& context);

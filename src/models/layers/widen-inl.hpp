@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads elements of a matrix, f32, f64 or bf16, as vectors of the type that sums have; included once per Highway
-// target.
+// Loads elements of a matrix (f32, f64 or bf16) as vectors of the type in which products are summed; included once per
+// Highway target.
 #if defined(HEADGATE_LAYERS_WIDEN_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LAYERS_WIDEN_INL_
 #undef HEADGATE_LAYERS_WIDEN_INL_
