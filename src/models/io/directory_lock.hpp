@@ -7,7 +7,7 @@
 
 namespace headgate::io {
 
-/// Holds an exclusive lock (flock) on a directory. The kernel releases it when the process ends, however it ends.
+/// Holds an exclusive lock (flock) on a directory. The kernel releases the lock when the process ends for any reason.
 class DirectoryLock {
  public:
   /// Throws FileError if the directory cannot be opened or is locked already; the message names the process that holds
@@ -17,7 +17,7 @@ class DirectoryLock {
   DirectoryLock& operator=(const DirectoryLock&) = delete;
   ~DirectoryLock();
 
-  /// Returns why the file system cannot lock the directory; empty if it is locked.
+  /// Returns the reason why the file system cannot lock the directory, or an empty string if it is locked.
   const std::string& unavailable() const { return unavailable_; }
 
  private:

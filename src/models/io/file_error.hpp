@@ -10,7 +10,7 @@
 
 namespace headgate::io {
 
-/// Reports a file that cannot be read, written or understood: "PATH: what is wrong", one line.
+/// Reports a file that cannot be read, written or understood. The message is one line: "PATH: what is wrong".
 class FileError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -22,14 +22,14 @@ class WriteError : public FileError {
   using FileError::FileError;
 };
 
-/// Reports a directory that is not replaced because it holds other files than those written there before.
+/// Reports a directory that is not replaced because it holds files that this program does not write there.
 class NotReplaceable : public WriteError {
  public:
   using WriteError::WriteError;
 };
 
-/// Returns a path for messages, with control characters as \xNN: a NUL would end the message. Of more than 1024 bytes
-/// the middle is left out.
+/// Returns a path for messages. Control characters become \xNN, because a NUL would end the message. A path of more
+/// than 1024 bytes is shortened in the middle.
 std::string shown_path(std::string_view path);
 
 template <class Kind = FileError, typename... Args>

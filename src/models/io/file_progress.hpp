@@ -5,7 +5,7 @@
 
 namespace headgate::io {
 
-/// Is called while a file is read or written, with the fraction that is done. May be empty.
+/// Callback for reading or writing a file; receives the fraction that is done. May be empty.
 using FileProgress = std::function<void(double fraction)>;
 
 }  // namespace headgate::io

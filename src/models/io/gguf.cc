@@ -24,21 +24,21 @@ namespace headgate::io {
 namespace {
 
 constexpr std::string_view kMagic = "GGUF";
-constexpr std::uint64_t kMaxKey = 65535;  // bytes, by the specification
+constexpr std::uint64_t kMaxKey = 65535;  // in bytes, from the specification
 constexpr std::uint64_t kMaxName = 1024;
 constexpr std::uint32_t kMaxDimensions = 4;
 constexpr std::uint64_t kMaxValues = std::uint64_t{1} << 16;
 constexpr std::uint64_t kMaxTensors = std::uint64_t{1} << 20;
 constexpr std::uint64_t kDefaultAlignment = 32;
 constexpr std::uint64_t kMaxAlignment = std::uint64_t{1} << 20;
-constexpr std::uint64_t kMaxNumbers = std::uint64_t{1} << 50;  // of a tensor
+constexpr std::uint64_t kMaxNumbers = std::uint64_t{1} << 50;  // limit of the numbers in a tensor
 constexpr int kMaxParts = 1024;
-constexpr std::size_t kMaxBlock = 256;  // numbers of a block that is widened
+constexpr std::size_t kMaxBlock = 256;  // limit of the numbers in a block of any readable format
 constexpr std::string_view kAlignment = "general.alignment";
 
 struct TypeRow {
   std::string_view name;
-  std::size_t bytes;  ///< 0: the value itself says how many
+  std::size_t bytes;  ///< size in bytes; 0 if each value stores its own size
 };
 constexpr std::array<TypeRow, 13> kTypes{{{"u8", 1},
                                           {"i8", 1},
@@ -77,7 +77,7 @@ bool is_integer(GgufType type) {
   }
 }
 
-/// Returns an integer of any type; a u64 beyond 63 bits becomes negative.
+/// Reads an integer of any integer type. A u64 of 2^63 or more becomes negative.
 std::int64_t integer_at(GgufType type, const std::uint8_t* at) {
   switch (type) {
     case GgufType::u8: return *at;
@@ -116,8 +116,8 @@ class GgufHeader {
   }
 
  private:
-  // Fewest bytes of a value (a length, and a type with a byte of value) and of a tensor (a length, a count, a format
-  // and an offset).
+  // Minimum sizes in bytes. A value has at least a length (8), a type (4) and a byte of data. A tensor has at least a
+  // length (8), a count (4), a format (4) and an offset (8).
   static constexpr std::size_t kLeastValue = 8 + 4 + 1;
   static constexpr std::size_t kLeastTensor = 8 + 4 + 4 + 8;
 
@@ -240,7 +240,8 @@ class GgufHeader {
     return static_cast<std::uint64_t>(bytes);
   }
 
-  /// Turns offsets into pointers, and checks them against the file and each other.
+  /// Converts the offsets of tensors to pointers. Throws FileError for tensors that are unaligned, outside the file or
+  /// overlapping.
   void place_data() {
     const std::uint64_t align = alignment();
     const std::uint64_t start = (at_ + align - 1) / align * align;
@@ -300,7 +301,7 @@ namespace {
 
 constexpr std::string_view kNumber = "split.no", kCount = "split.count", kTensors = "split.tensors.count";
 
-/// The part of a path that tells its number, "-00001-of-00003.gguf".
+/// Returns the end of a part's path, such as "-00001-of-00003.gguf".
 std::string part_suffix(std::int64_t number, std::int64_t count) {
   return fmt::format("-{:05}-of-{:05}.gguf", number, count);
 }
@@ -321,7 +322,7 @@ std::vector<std::string> gguf_parts(const std::string& path) {
   return out;
 }
 
-/// Reads the other parts of a model whose first one has been read.
+/// Reads the remaining parts of a model after its first part has been read.
 void GgufFile::add_other_parts() {
   const std::int64_t count = has(kCount) ? integer(kCount) : 1;
   if (count <= 1) return;

@@ -11,30 +11,32 @@
 
 namespace headgate::io {
 
-/// A row of the table of storage formats.
+/// Storage format of tensors in GGUF files.
 struct GgufFormat {
-  std::string_view word;  ///< "Q4_K"
+  std::string_view word;  ///< name, such as "Q4_K"
   std::uint32_t id;       ///< id in files
-  std::int64_t numbers;   ///< of a block; rows of tensors are whole blocks
-  std::size_t bytes;      ///< of a block
-  /// out(numbers) = one block(bytes). Null: only the format's size is known.
+  std::int64_t numbers;   ///< numbers per block; a row of a tensor is a whole number of blocks
+  std::size_t bytes;      ///< bytes per block
+  /// Converts one block(bytes) to out(numbers). Null if the format cannot be read and only its size is known.
   void (*widen)(float* out, const std::uint8_t* block);
-  /// Returns the first of `count` blocks that widens to a number that is not finite, or `count`. Reads the scales: with
-  /// finite ones in 16 bits no code makes such a number. Null where widen is.
+  /// Returns the index of the first of `count` blocks with a number that is not finite, or `count` if there is none.
+  /// For blocks with 16-bit scales, only the scales are read: if they are finite, all numbers are. Null if `widen` is
+  /// null.
   std::int64_t (*find_not_finite)(const std::uint8_t* blocks, std::int64_t count);
 };
 
-/// Returns all formats of ggml, including those that are not widened.
+/// Returns all formats of ggml, including those that cannot be read.
 std::span<const GgufFormat> gguf_formats();
 
-/// Returns null for an unknown id.
+/// Returns the format with that id or name, or null if it is unknown.
 const GgufFormat* find_gguf_format(std::uint32_t id);
 const GgufFormat* find_gguf_format(std::string_view word);
 
-/// Returns "F32, F16, …": the formats that are widened.
+/// Returns the names of the formats that can be read: "F32, F16, …".
 std::string widened_gguf_formats();
 
-/// out(blocks · numbers) = blocks(blocks · bytes), widened as llama.cpp does in f32, without fused multiply-adds.
+/// Converts blocks(count · format.bytes) to out(count · format.numbers). Computes in f32 as llama.cpp does, without
+/// fused multiply-adds.
 void widen_blocks(const GgufFormat& format, float* out, const std::uint8_t* blocks, std::int64_t count);
 
 }  // namespace headgate::io

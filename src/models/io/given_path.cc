@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the name of a model on the Hub that `path` may be, of those that have an owner; nothing if the owner is a
-/// directory here, in which something is missing.
+/// Parses `path` as the name OWNER/NAME of a model on the Hub. Returns nullopt if `path` has another form. Also returns
+/// nullopt if OWNER exists here, since `path` then names a missing entry of it.
 std::optional<HubName> hub_name_of(const std::string& path) {
   const std::size_t slash = path.find('/');
   std::error_code ignored;
@@ -71,8 +71,8 @@ std::string forbidden_directory(const std::string& path) {
   }
 }
 
-/// Returns what the Hub's cache has under the name `path`, which is not in the file system: a link that leads nowhere
-/// is no name.
+/// Returns the path in the Hub's cache of the model named `path`, or nullopt. stat() of `path` failed with errno
+/// `reason`. A dangling symbolic link is not taken as a name.
 std::optional<std::string> in_cache(const std::string& path, int reason) {
   std::error_code error;
   if (reason != ENOENT || fs::exists(fs::symlink_status(path, error))) return std::nullopt;

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the variable's value if it has one: an empty one would lead to `/`.
+/// Returns the value of an environment variable, or nullopt if it is unset or empty. An empty one would lead to `/`.
 std::optional<std::string> variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
@@ -30,7 +30,7 @@ bool is_word(std::string_view word) {
   return !word.empty() && word.front() != '.' && std::all_of(word.begin(), word.end(), is_name_character);
 }
 
-/// Returns whether each part between slashes is a word, so that a path of them leads down.
+/// Returns whether each part between slashes is a word. The path of such a revision stays inside its directory.
 bool is_revision(std::string_view text) {
   for (std::size_t end = text.find('/'); end != std::string_view::npos; end = text.find('/')) {
     if (!is_word(text.substr(0, end))) return false;
@@ -50,13 +50,13 @@ bool is_model_name(std::string_view text) {
          text.find("..") == std::string_view::npos && !text.ends_with(".git");
 }
 
-/// Returns `path` with the home directory for a "~" at its beginning.
+/// Returns `path` with a "~" at its beginning replaced by the home directory.
 std::string expanded(const std::string& path) {
   const bool of_home = path == "~" || path.starts_with("~/");
   return of_home ? variable("HOME").value_or("~") + path.substr(1) : path;
 }
 
-/// Returns the entries of a directory for which wanted(entry) is true, in the order of their names.
+/// Returns the paths of a directory's entries for which wanted(entry) is true, sorted by name.
 template <class Wanted>
 std::vector<std::string> entries_in(const std::string& path, const Wanted& wanted) {
   std::vector<std::string> out;
@@ -78,7 +78,7 @@ bool exists(const std::string& path) {
   return fs::exists(path, error);
 }
 
-/// Returns the name of the snapshot that a file of refs/ holds.
+/// Reads the name of a snapshot from a file in refs/.
 std::string name_in(const std::string& ref) {
   constexpr std::size_t kMostOfName = 4096;
   std::string name = read_text(ref, kMostOfName);

@@ -17,14 +17,14 @@ namespace headgate::io {
 namespace {
 
 constexpr std::size_t kMaxRead = std::size_t{1} << 30;
-constexpr std::size_t kMostShown = 1024;  // bytes of a path
+constexpr std::size_t kMostShown = 1024;  // maximum number of bytes of a path that a message shows
 
 [[noreturn]] void refuse_unopened(const std::string& path, int reason) {
   if (reason == ENOENT) fail<MissingFile>(path, "cannot open: {}", std::strerror(reason));
   fail(path, "cannot open: {}", std::strerror(reason));
 }
 
-/// Calls take(to, bytes, done), which is read or pread, until `bytes` bytes are read.
+/// Calls take(to, bytes, done), a wrapper of read() or pread(), until `bytes` bytes are read.
 template <class Take>
 void read_all(const std::string& path, void* to, std::size_t bytes, const Take& take) {
   std::size_t done = 0;
@@ -37,7 +37,7 @@ void read_all(const std::string& path, void* to, std::size_t bytes, const Take& 
   }
 }
 
-/// Returns `text` with each byte for which plain(byte) is false as \xNN.
+/// Returns `text` with each byte for which plain(byte) is false written as \xNN.
 template <class Plain>
 std::string escaped(std::string_view text, const Plain& plain) {
   std::string out;

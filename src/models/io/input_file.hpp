@@ -12,11 +12,11 @@
 
 namespace headgate::io {
 
-/// Makes untrusted bytes safe to print on one line: shows at most `most` of them, and those that are not printable
-/// ASCII as \xNN.
+/// Makes untrusted bytes safe to print on one line. Shows at most `most` bytes, and writes all but printable ASCII as
+/// \xNN.
 std::string printable(std::string_view text, std::size_t most = 40);
 
-/// Opens a regular file for reading and takes its size. The constructor throws FileError for anything else.
+/// A regular file, opened for reading. The constructor throws FileError for anything else.
 class InputFile {
  public:
   explicit InputFile(const std::string& path);
@@ -44,8 +44,8 @@ class InputStream {
   /// Throws FileError if the path cannot be opened, is a directory, or is a regular file of more than `most` bytes.
   explicit InputStream(const std::string& path, std::size_t most = std::numeric_limits<std::size_t>::max());
 
-  /// Returns the next bytes, valid until the next call; none at the end. Throws FileError, also once more than `most`
-  /// bytes have been read.
+  /// Returns the next bytes, valid until the next call, or nothing at the end of the file. Throws FileError if reading
+  /// fails or more than `most` bytes have been read.
   std::string_view next();
 
  private:
@@ -61,7 +61,7 @@ class InputStream {
 /// Reads a file of any kind to its end. Throws as InputStream does.
 std::string read_stream(const std::string& path, std::size_t most);
 
-/// Reads a whole regular file. Throws FileError, before anything is allocated, for more than `most` bytes.
+/// Reads a whole regular file. If it has more than `most` bytes, throws FileError before allocating memory.
 std::string read_text(const std::string& path, std::size_t most);
 
 }  // namespace headgate::io

@@ -11,9 +11,9 @@
 namespace headgate::io {
 namespace {
 
-/// Fails at brackets nested too deep and at duplicate keys. Stops at syntax errors, which Json::parse reports. A
-/// callback of Json's parser could check the same, but after each inner object it visits all members of the outer one
-/// again.
+/// Throws FileError for duplicate keys and for brackets nested too deeply. Stops at syntax errors, which Json::parse()
+/// reports. A parser callback could check the same, but it visits all members of an object again after each inner
+/// object.
 class StructureCheck : public Json::json_sax_t {
  public:
   StructureCheck(const std::string& path, int max_depth) : path_(path), max_depth_(max_depth) {}
@@ -49,7 +49,7 @@ class StructureCheck : public Json::json_sax_t {
 
   const std::string& path_;
   int max_depth_;
-  std::vector<std::set<std::string>> keys_;  ///< of every open object or array
+  std::vector<std::set<std::string>> keys_;  ///< keys so far of each open object; an empty set for each array
 };
 
 }  // namespace

@@ -6,8 +6,8 @@
 
 namespace headgate::io {
 
-/// Follows symbolic links to the path that they name, which need not exist. The path is canonical if `path` is a link.
-/// Sets `error` if the links are a loop or a directory cannot be read.
+/// Follows symbolic links to their final target, which need not exist. The result is canonical if `path` is a link,
+/// else `path`. Sets `error` if the links form a loop or a directory cannot be read.
 std::filesystem::path follow_links(const std::filesystem::path& path, std::error_code& error);
 
 }  // namespace headgate::io

@@ -17,11 +17,11 @@
 
 namespace headgate::io {
 
-/// The memory of a mapped file. Regions are listed for good, so that a signal handler may walk the list in any thread
-/// at any moment; one whose file is unmapped gets the next file. A handler reads the path of the region in which its
-/// own thread reads, whose file is therefore mapped.
+/// Memory region of a mapped file. Regions are reused but never freed, so a signal handler may walk their list in any
+/// thread at any moment. A handler reads the path only of the region that its own thread is reading. The file of that
+/// region is still mapped, so the path does not change.
 struct MappedRegion {
-  std::atomic<const std::uint8_t*> begin{nullptr};  ///< null: no file
+  std::atomic<const std::uint8_t*> begin{nullptr};  ///< null if no file is mapped
   std::size_t bytes = 0;
   std::string path;
   MappedRegion* next = nullptr;
@@ -33,9 +33,9 @@ namespace {
 std::atomic<MappedRegion*> g_regions{nullptr};
 static_assert(std::atomic<MappedRegion*>::is_always_lock_free);
 std::mutex g_free_mutex;
-MappedRegion* g_free = nullptr;  // the first region without a file
+MappedRegion* g_free = nullptr;  // list of the regions without a file
 
-/// Returns a region, still without a file.
+/// Returns a free or new region with its path and size set. No file is mapped in it yet.
 MappedRegion* take_region(const std::string& path, std::size_t bytes) {
   std::string shown = shown_path(path);
   const std::lock_guard lock(g_free_mutex);

@@ -39,8 +39,8 @@ class MappedFile {
   MappedRegion* region_ = nullptr;
 };
 
-/// Returns the path, as messages show it, of the file that a MappedFile maps at an address; null if there is none.
-/// Async-signal-safe: a handler of SIGBUS may call it for the address that could not be read.
+/// Returns the path of the file that a MappedFile maps at an address, as shown_path() writes it. Returns null if there
+/// is none. Async-signal-safe: a handler of SIGBUS may call it for the address that could not be read.
 const char* mapped_path_at(const void* address) noexcept;
 
 }  // namespace headgate::io

@@ -5,7 +5,7 @@
 
 namespace headgate::io {
 
-/// Reports a path at which there is nothing.
+/// Reports a path that does not exist.
 class MissingFile : public FileError {
  public:
   using FileError::FileError;

@@ -191,7 +191,7 @@ std::size_t little_endian(const unsigned char* bytes, std::size_t count) {
   return value;
 }
 
-/// Reads up to the first byte of the data, whose offset goes to `data_offset`.
+/// Reads the header. Sets `data_offset` to the offset of the first byte of data.
 Header read_header(const InputFile& file, const std::string& path, std::size_t& data_offset) {
   std::array<unsigned char, kPreambleV2> preamble{};
   if (file.size() < kPreambleV1) fail(path, "not a .npy file: only {} bytes", file.size());
@@ -351,7 +351,7 @@ void NpyWriter::commit() {
     for (StagedFile& file : files_) file.commit();
   } catch (const FileError&) {
     std::error_code error;
-    for (const std::string& directory : made) fs::remove(directory, error);  // unless it is not empty
+    for (const std::string& directory : made) fs::remove(directory, error);  // has no effect on non-empty directories
     throw;
   }
   files_.clear();

@@ -18,15 +18,15 @@ namespace headgate::io {
 
 inline constexpr std::size_t kMaxRank = 32;
 
-/// Return the number of elements and of bytes of an array; fits_in_memory says whether they overflow.
+/// Return the number of elements and of bytes of an array. fits_in_memory() tells whether they overflow.
 std::int64_t element_count(const std::vector<std::int64_t>& shape);
 std::size_t bytes_of(DType dtype, const std::vector<std::int64_t>& shape);
 
-/// Owns an array of any rank, whose elements are uninitialised.
+/// An array of any rank, which owns its elements. New elements are uninitialised.
 struct Array {
   DType dtype = DType::none;
   std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> strides;  ///< in elements
+  std::vector<std::int64_t> strides;  ///< strides in elements
   std::unique_ptr<std::byte[]> data;
 
   bool present() const { return dtype != DType::none; }
@@ -34,14 +34,15 @@ struct Array {
   std::size_t bytes() const { return bytes_of(dtype, shape); }
 };
 
-/// Returns a row-major array. Throws std::bad_alloc if memory is short or the array exceeds 2^62 bytes.
+/// Returns a row-major array with uninitialised elements. Throws std::bad_alloc if memory is short or the array exceeds
+/// 2^62 bytes.
 Array make_array(DType dtype, std::vector<std::int64_t> shape);
 
-/// Returns whether an array of `shape`, with dimensions of 0 counted as 1, has at most 2^62 bytes; then no product of
+/// Returns whether an array of `shape` has at most 2^62 bytes, with dimensions of 0 counted as 1. If so, no product of
 /// its dimensions and no stride overflows.
 bool fits_in_memory(const std::vector<std::int64_t>& shape, std::size_t element_bytes);
 
-/// Returns "(2, 8)", "(3,)" or "()", as Python writes it.
+/// Returns a shape as Python writes it, such as "(2, 8)", "(3,)" or "()".
 std::string shape_text(const std::vector<std::int64_t>& shape);
 
 /// Reads a whole file. Fortran order is expressed by strides; the elements are not reordered.

@@ -16,8 +16,8 @@
 namespace headgate::io {
 namespace {
 
-/// Returns a string that is equal for all paths of one file, hard and symbolic links included. For a file that does not
-/// exist it is the canonical path, or the absolute one where a directory cannot be entered.
+/// Returns a string that is equal for all paths of one file, including hard and symbolic links. For a missing file,
+/// returns the canonical path, or the absolute one if a directory cannot be entered.
 std::string identity_of(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) == 0) return fmt::format("{}:{}", facts.st_dev, facts.st_ino);

@@ -6,15 +6,15 @@
 
 namespace headgate::io {
 
-/// A path, and the option or argument that names it. Empty: the option is absent.
+/// A path, and the command-line option or argument that gives it. The path is empty if the option is absent.
 struct NamedPath {
   std::string option, path;
 };
 
-/// Refuses an output that is one of `inputs`, and two outputs that are one file. Compares existing files by device and
-/// inode, which finds hard and symbolic links; compares other paths in canonical form. An output must not create an
-/// input that does not exist, such as the tokenizer.json of a model without one. Throws Error, which names both options
-/// and what to do.
+/// Throws Error if an output is the same file as an input or as another output. The message names both options and what
+/// to do. Existing files are compared by device and inode, which detects hard and symbolic links; other paths are
+/// compared in canonical form. An output must also not create an input that does not exist, such as the tokenizer.json
+/// of a model without one.
 void check_overwrites(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs);
 
 }  // namespace headgate::io

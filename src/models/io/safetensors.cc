@@ -23,9 +23,9 @@ namespace headgate::io {
 namespace {
 
 constexpr std::size_t kPreamble = 8;  // u64 length of the header
-// A thousand layers with a dozen tensors each and two moments take 4 MiB.
+// The header of 1000 layers with 12 tensors each, and two moments per tensor, takes 4 MiB.
 constexpr std::size_t kMaxHeader = std::size_t{1} << 23;
-constexpr int kHeaderDepth = 3;  // the header, a tensor, its shape
+constexpr int kHeaderDepth = 3;  // levels of brackets: header, tensor, shape
 constexpr std::size_t kMaxName = 1024;
 constexpr std::size_t kPiece = std::size_t{1} << 20;  // bytes read at a time, a multiple of 8
 constexpr const char* kMetadata = "__metadata__";
@@ -83,7 +83,7 @@ class HeaderReader {
     return out;
   }
 
-  /// Checks that the tensors cover the data from its first byte to its last, one after the other.
+  /// Throws FileError unless the tensors, sorted by offset, cover all data without gap or overlap.
   void check_coverage(const std::vector<TensorEntry>& entries) const {
     std::size_t end = 0;
     for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -258,14 +258,13 @@ void SafetensorsReader::read_f32(const TensorEntry& entry, float* out) const {
 
 void Checksum::mix(std::uint64_t word) {
   constexpr std::uint64_t kOdd = 0xBF58476D1CE4E5B9U;
-  state_ = std::rotl((state_ ^ word) * kOdd, 29);  // a bijection of the state for every word, and of the word
+  state_ = std::rotl((state_ ^ word) * kOdd, 29);  // bijective in `state_` for each `word`, and vice versa
 }
 
 void Checksum::add(const void* data, std::size_t bytes) {
   const auto* at = static_cast<const std::byte*>(data);
   const auto* const end = at + bytes;
-  // Adds the bytes that complete a word begun by an earlier piece, then whole words, then the beginning of another
-  // word.
+  // Adds the bytes that complete a pending word, then whole words, then the beginning of the next word.
   while (bytes_ % sizeof(pending_) != 0 && at < end) add_byte(*at++);
   for (; end - at >= static_cast<std::ptrdiff_t>(sizeof(pending_));
        at += sizeof(pending_), bytes_ += sizeof(pending_)) {
@@ -305,7 +304,7 @@ void write_safetensors(const std::string& path, const std::vector<TensorSource>&
   metadata["format"] = "pt";
   metadata[kChecksum] = checksum.text();
   std::string text = fmt::format("{{\"{}\":{}{}}}", kMetadata, Json(metadata).dump(), entries);
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // elements of the first tensor are then aligned in the file
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the elements of the first tensor in the file
   const std::uint64_t length = text.size();
   StagedFile file(path);
   file.write(&length, kPreamble);

@@ -25,9 +25,9 @@ namespace headgate::io {
 /// A tensor in a file: row-major, little-endian.
 struct TensorEntry {
   std::string name;
-  DType dtype = DType::none;  ///< none: U8, bytes of a format that other tensors or the model describe
+  DType dtype = DType::none;  ///< none for U8: bytes in a format that other tensors or the model describe
   std::vector<std::int64_t> shape;
-  std::size_t offset = 0;  ///< bytes from the first byte of data
+  std::size_t offset = 0;  ///< offset in bytes from the first byte of data
   std::size_t bytes = 0;
 
   std::size_t numel() const { return dtype == DType::none ? bytes : bytes / dtype_bytes(dtype); }
@@ -35,29 +35,31 @@ struct TensorEntry {
 
 class SafetensorsReader {
  public:
-  /// Reads and checks the header. Throws FileError, naming the file, the tensor and what is wrong, as do all functions
-  /// below.
+  /// Reads and checks the header. Throws FileError, which names the file, the tensor and the problem, as do all
+  /// functions below.
   explicit SafetensorsReader(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   /// Returns the tensors in the order of the data.
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
-  /// Returns null if no tensor has that name.
+  /// Returns the tensor with that name, or null if there is none.
   const TensorEntry* find(std::string_view name) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  /// Reads all data and compares its checksum with the one in the metadata, if there is one.
+  /// Reads all data and throws FileError if its checksum differs from the one in the metadata. Does nothing if the
+  /// metadata has no checksum.
   void verify_checksum() const;
-  /// out(entry.bytes) = the tensor's bytes.
+  /// Copies the tensor's bytes to out(entry.bytes).
   void read(const TensorEntry& entry, void* out) const;
-  /// Returns the tensor's bytes in memory that the file is mapped into, at any alignment. Maps it in the first call,
-  /// which no other may run beside.
+  /// Returns a pointer to the tensor's bytes in the mapped file, with any alignment. The first call maps the file, and
+  /// must not run concurrently with other calls.
   const std::uint8_t* mapped(const TensorEntry& entry) const;
   /// Throws FileError if the mapped file has become shorter.
   void check_whole() const {
     if (map_) map_->check_whole();
   }
-  /// out(entry.numel()) = its elements. Throws FileError unless they are F32, F16 or BF16, and all of them finite.
+  /// Converts the tensor's elements to f32 in out(entry.numel()). Throws FileError if they are not F32, F16 or BF16, or
+  /// if one is not finite.
   void read_f32(const TensorEntry& entry, float* out) const;
 
  private:
@@ -77,14 +79,13 @@ struct TensorSource {
   const void* data = nullptr;
 };
 
-/// Writes a file atomically; it is on the disk when the function returns. "format": "pt", which transformers requires,
-/// and a checksum of the data are added to the metadata. progress(fraction) is called after each tensor. Throws
-/// FileError.
+/// Writes a file atomically and flushes it to the disk. Adds to the metadata a checksum of the data and "format": "pt",
+/// which transformers requires. Calls progress(fraction) after each tensor. Throws FileError.
 void write_safetensors(const std::string& path, const std::vector<TensorSource>& tensors,
                        std::map<std::string, std::string> metadata = {}, const FileProgress& progress = {});
 
-/// Detects damaged data: a change within one aligned 8-byte word always changes the checksum, any other change almost
-/// surely. Bytes may be added in pieces.
+/// Checksum that detects damaged data. A change within one aligned 8-byte word always changes the checksum; any other
+/// change does so almost surely. Bytes may be added in pieces.
 class Checksum {
  public:
   void add(const void* data, std::size_t bytes);
@@ -96,7 +97,7 @@ class Checksum {
   void add_byte(std::byte byte);
 
   std::uint64_t state_ = 0x9E3779B97F4A7C15U;
-  std::uint64_t pending_ = 0;  ///< the bytes_ % 8 bytes of a word that is not complete
+  std::uint64_t pending_ = 0;  ///< last bytes_ % 8 bytes, which do not fill a word
   std::uint64_t bytes_ = 0;
 };
 

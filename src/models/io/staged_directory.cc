@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSuffix = ".new";
-constexpr std::size_t kMaxName = 240;  // NAME_MAX is 255; the rest of a staging name takes 14
+constexpr std::size_t kMaxName = 240;  // NAME_MAX is 255, and the rest of a staging name takes 14 bytes
 
 std::string old_name(const fs::path& target) {
   return (target.parent_path() / fmt::format(".{}.old", target.filename().string().substr(0, kMaxName))).string();
@@ -42,7 +42,7 @@ fs::path resolved(const std::string& path) {
   return target;
 }
 
-/// Returns nothing if there is no such file.
+/// Returns the permissions of a file or directory, or nullopt if it does not exist or is a symbolic link.
 std::optional<mode_t> permissions_of(const std::string& path) {
   constexpr mode_t kPermissions = 0777;
   struct stat facts {};
@@ -52,7 +52,7 @@ std::optional<mode_t> permissions_of(const std::string& path) {
 
 int open_directory(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
 
-/// Returns whether open_staging made the name of a directory entry for `name`.
+/// Returns whether `entry` is a name that open_staging() makes for the target `name`.
 bool is_staging_name(const std::string& entry, const std::string& name) {
   const std::string front = fmt::format(".{}.", name.substr(0, kMaxName));
   constexpr std::size_t kDigits = 8;
@@ -123,7 +123,7 @@ void StagedDirectory::open_staging() {
       for (const std::string& name : names_) unfinished_.emplace_back(fmt::format("{}/{}", path, name), PathKind::file);
       lock_ = open_directory(path_);
       if (lock_ < 0) fail_with_reason();
-      ::flock(lock_, LOCK_EX | LOCK_NB);  // if the file system has no locks, remove_abandoned cannot lock it either
+      ::flock(lock_, LOCK_EX | LOCK_NB);  // fails on file systems without locks; remove_abandoned() then fails too
       return;
     }
     if (errno != EEXIST) fail_with_reason();
@@ -154,8 +154,8 @@ void StagedDirectory::commit(Replacing replacing) {
   path_.clear();
 }
 
-/// Gives the directory and its files the permissions of those that they replace. A file system that has none keeps its
-/// own.
+/// Copies the permissions of the old directory and its files to the new ones. Ignores errors, because some file systems
+/// have no permissions.
 void StagedDirectory::keep_permissions() const {
   for (const std::string& name : names_) {
     const auto mode = permissions_of((fs::path(resolved_) / name).string());
@@ -164,7 +164,7 @@ void StagedDirectory::keep_permissions() const {
   if (const auto mode = permissions_of(resolved_)) ::fchmod(lock_, *mode);
 }
 
-/// Returns false if the file system cannot exchange two directories.
+/// Exchanges the new and the old directory atomically. Returns false if the file system cannot do that.
 bool StagedDirectory::exchange() const {
   if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, resolved_.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == ENOENT) {  // there is no old directory
@@ -185,10 +185,10 @@ void StagedDirectory::rename_twice() const {
   if (::rename(path_.c_str(), resolved_.c_str()) != 0) fail_with_reason();
 }
 
-/// Removes the files of a checkpoint and, if that was all, the directory.
+/// Removes the known and temporary files of a directory. Removes the directory if it is then empty.
 void StagedDirectory::remove_known(const std::string& directory) const {
   for (const std::string& name : names_) ::unlink((fs::path(directory) / name).c_str());
-  // StagedFile's temporary files, which a killed process leaves on file systems without nameless files.
+  // Removes temporary files of StagedFile, which a killed process leaves on file systems without O_TMPFILE.
   std::error_code error;
   std::vector<fs::path> leftovers;
   for (const auto& entry : fs::directory_iterator(directory, error)) {

@@ -9,9 +9,9 @@
 
 namespace headgate::io {
 
-/// How commit() replaces an existing directory. automatic: in one atomic exchange (renameat2) where the file system
-/// supports it, else by two renames. two_renames: always by two; between them the old directory is at ".NAME.old",
-/// where present_directory finds it.
+/// Method by which commit() replaces an existing directory. `automatic` uses one atomic exchange (renameat2) if the
+/// file system supports it, else two renames. `two_renames` always uses two renames. Between them, the old directory is
+/// at ".NAME.old", where present_directory() finds it.
 enum class Replacing { automatic, two_renames };
 
 /// Throws NotReplaceable if `target` exists and is not a directory or holds anything but `names`.
@@ -19,9 +19,10 @@ void check_replaceable(const std::string& target, const std::vector<std::string>
 
 /// Writes a directory of known files atomically, replacing the one that was there.
 ///
-/// Files are written to path(), the directory ".NAME.XXXXXXXX.new" beside the target. The destructor removes it unless
-/// it was committed, and so does remove_unfinished_files(); if the process is killed, the next StagedDirectory of the
-/// same target removes it. A directory that holds anything but `names` is never replaced.
+///
+/// Files are written to path(), the directory ".NAME.XXXXXXXX.new" beside the target. The destructor and
+/// remove_unfinished_files() remove it unless it was committed. If the process is killed, the next StagedDirectory of
+/// the same target removes it. A directory that holds anything but `names` is never replaced.
 class StagedDirectory {
  public:
   /// Creates missing parent directories. Throws WriteError.
@@ -47,17 +48,17 @@ class StagedDirectory {
 
   std::string target_;
   std::string parent_;
-  std::string name_;  ///< the target's, in its parent
+  std::string name_;  ///< name of the target in its parent directory
   std::vector<std::string> names_;
   std::string resolved_;  ///< the target with symbolic links resolved
-  std::string old_;       ///< ".NAME.old" beside it
+  std::string old_;       ///< path of ".NAME.old" beside the target
   std::string path_;
-  std::vector<UnfinishedPath> unfinished_;  ///< path_ and its files
-  int lock_ = -1;                           ///< locks path_: an unlocked staging directory was left by a killed process
+  std::vector<UnfinishedPath> unfinished_;  ///< registers path_ and its files
+  int lock_ = -1;                           ///< locks path_; an unlocked staging directory was left by a killed process
 };
 
-/// Returns where the directory committed to `target` is: `target`, or ".NAME.old" if a process was killed between two
-/// renames. Returns `target` if neither exists.
+/// Returns the path of the directory committed to `target`. This is `target`, or ".NAME.old" if a process was killed
+/// between two renames. Returns `target` if neither exists.
 std::string present_directory(const std::string& target);
 
 }  // namespace headgate::io

@@ -28,7 +28,7 @@ std::string directory_of(const std::string& target) {
 std::string random_name(const std::string& directory, const std::string& target) {
   std::random_device random;
   const std::string name = std::filesystem::path(target).filename().string();
-  // NAME_MAX is 255 on every common file system; the rest of the name takes 14.
+  // NAME_MAX is 255 on every common file system; the rest of the name takes 14 bytes.
   return fmt::format("{}/.{}.{:08x}.tmp", directory, name.substr(0, 240), random());
 }
 
@@ -37,7 +37,7 @@ std::string resolved(const std::string& path) {
   namespace fs = std::filesystem;
   if (!fs::path(path).has_filename()) fail<WriteError>(path, "cannot write: no file name");
   std::error_code error;
-  // Before links are followed: those to pipes name nothing that can be looked up.
+  // Checked before links are followed, because links to pipes name nothing that can be looked up.
   const fs::file_status there = fs::status(path, error);
   if (fs::exists(there) && !fs::is_regular_file(there)) fail<WriteError>(path, "cannot write: not a regular file");
   const fs::path target = follow_links(path, error);
@@ -45,7 +45,7 @@ std::string resolved(const std::string& path) {
   return target.string();
 }
 
-/// Throws WriteError for `path`. `reason`: the errno of a call that failed in `directory`.
+/// Throws WriteError for `path`. `reason` is the errno of a call that failed in `directory`.
 [[noreturn]] void fail_in(const std::string& directory, const std::string& path, int reason) {
   if (reason == ENOENT) fail<WriteError>(path, "cannot write: there is no directory {}", directory);
   fail<WriteError>(path, "cannot write: {}", std::strerror(reason));
@@ -55,7 +55,7 @@ std::string resolved(const std::string& path) {
 
 void check_writable(const std::string& path) {
   const std::string directory = directory_of(resolved(path));
-  const std::string inside = directory + "/.";  // the dot makes it fail if the directory is a file
+  const std::string inside = directory + "/.";  // the dot makes faccessat() fail if the directory is a file
   if (::faccessat(AT_FDCWD, inside.c_str(), W_OK | X_OK, AT_EACCESS) != 0) fail_in(directory, path, errno);
   struct stat facts {};
   if (::stat(path.c_str(), &facts) != 0 && errno == ENAMETOOLONG) fail_in(directory, path, errno);
@@ -65,7 +65,7 @@ StagedFile::StagedFile(const std::string& path, Staging staging, const std::stri
     : path_(path), target_(resolved(path)), stage_in_(stage_in.empty() ? directory_of(target_) : stage_in) {
   if (staging == Staging::automatic) open_nameless();
   if (descriptor_ < 0) open_named();
-  // Before there is content that the old file's mode would hide.
+  // Copies the old file's mode before the new file has content that this mode would hide.
   struct stat old {};
   if (::stat(target_.c_str(), &old) == 0) ::fchmod(descriptor_, old.st_mode & kPermissions);
 }
@@ -86,7 +86,7 @@ StagedFile::~StagedFile() {
 
 void StagedFile::open_nameless() {
 #ifdef O_TMPFILE
-  // give_name() links the file through /proc; without it a nameless file could not be named.
+  // give_name() needs /proc to give the nameless file a name.
   if (::access("/proc/self/fd", X_OK) != 0) return;
   descriptor_ = ::open(stage_in_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
 #endif

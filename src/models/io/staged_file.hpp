@@ -13,20 +13,22 @@ namespace headgate::io {
 /// Throws WriteError if a StagedFile cannot be created for `path`. Changes nothing.
 void check_writable(const std::string& path);
 
-/// automatic: a nameless temporary file where the file system supports it, else a named one. named: always a named one.
+/// Kind of the temporary file. `automatic` uses a nameless one if the file system supports it, else a named one.
+/// `named` always uses a named one.
 enum class Staging { automatic, named };
 
 /// Writes a file atomically: it appears at its path complete or not at all.
 ///
+///
 /// Bytes are written to a nameless file in the target's directory (O_TMPFILE), which disappears when the process ends.
-/// Where the file system does not support that, they are written to ".NAME.XXXXXXXX.tmp" there, which the destructor
-/// removes; if a signal ends the process, that file remains unless the signal's handler calls
-/// remove_unfinished_files(). commit() flushes the data to the disk and renames the file. A symbolic link at the path
-/// is followed; if anything but a regular file is there, the constructor throws.
+/// If the file system does not support that, they are written to ".NAME.XXXXXXXX.tmp" there, which the destructor
+/// removes. If a signal ends the process, that file remains unless the signal handler calls remove_unfinished_files().
+/// commit() flushes the data to the disk and renames the file. A symbolic link at the path is followed. If anything but
+/// a regular file is there, the constructor throws.
 class StagedFile {
  public:
-  /// `stage_in`: the directory of the temporary file, on the same file system, if the target's directory does not exist
-  /// yet. Throws WriteError if no file can be created there; write, flush and commit throw it if they fail.
+  /// If the target's directory does not exist yet, `stage_in` is the directory of the temporary file, on the same file
+  /// system. Throws WriteError if no file can be created there. write(), flush() and commit() throw it if they fail.
   explicit StagedFile(const std::string& path, Staging staging = Staging::automatic, const std::string& stage_in = {});
   StagedFile(StagedFile&& other) noexcept;
   StagedFile(const StagedFile&) = delete;
@@ -45,16 +47,16 @@ class StagedFile {
   void open_named();
   void give_name();
 
-  std::string path_;    ///< as the caller wrote it, for messages
-  std::string target_;  ///< with symbolic links resolved
+  std::string path_;    ///< path as the caller wrote it, for messages
+  std::string target_;  ///< path with symbolic links resolved
   std::string stage_in_;
   std::string temporary_;
   int descriptor_ = -1;
   bool flushed_ = false;
-  UnfinishedPath unfinished_;  ///< temporary_
+  UnfinishedPath unfinished_;  ///< registers temporary_
 };
 
-/// A whole file of text, atomically. Throws WriteError.
+/// Writes a whole text file atomically. Throws WriteError.
 void write_text(const std::string& path, std::string_view text);
 
 }  // namespace headgate::io

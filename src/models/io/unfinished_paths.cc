@@ -12,8 +12,8 @@
 namespace headgate::io {
 namespace {
 
-// A signal handler may call remove_unfinished_files in any thread at any moment: it accesses only lock-free atomics and
-// the path of a slot that it has moved from `file` or `directory` to `removing`. The thread that moves a slot to
+// A signal handler may call remove_unfinished_files() in any thread at any moment. It accesses only lock-free atomics
+// and the paths of slots that it has moved from `file` or `directory` to `removing`. The thread that moves a slot to
 // `writing` or `removing` owns its path until it moves the slot to another state.
 enum class SlotState { empty, writing, file, directory, removing };
 
@@ -28,10 +28,10 @@ static_assert(std::atomic<SlotState>::is_always_lock_free);
 
 SlotState named(PathKind kind) { return kind == PathKind::file ? SlotState::file : SlotState::directory; }
 
-/// Returns false if the slot is not in the state `from`.
+/// Moves a slot from one state to another. Returns false if the slot is not in the state `from`.
 bool change_state(Slot& slot, SlotState from, SlotState to) { return slot.state.compare_exchange_strong(from, to); }
 
-/// Returns the index of the slot that holds the path, or −1 if there is no room for it.
+/// Stores the path in a free slot. Returns the index of the slot, or −1 if there is no room for the path.
 int take_slot(const std::string& path, PathKind kind) {
   if (path.size() >= PATH_MAX) return -1;
   for (int i = 0; i < kSlots; ++i) {

@@ -6,16 +6,17 @@
 
 namespace headgate::console {
 
-/// Returns "1.2 MB": decimal units, from kB to TB.
+/// Formats a number of bytes in decimal units, from kB to TB, such as "1.2 MB".
 std::string bytes_text(double bytes);
 
-/// Returns "2:03:20" or "3:20": hours if there are any, minutes and seconds. Rounds fractions of a second up.
+/// Formats a duration as hours (if any), minutes and seconds, such as "2:03:20" or "3:20". Rounds fractions of a second
+/// up.
 std::string duration_text(double seconds);
 
-/// Returns four digits of a figure, "-" if it is absent.
+/// Formats a value with four significant digits. Returns "-" if it is absent.
 std::string figure_text(std::optional<double> value);
 
-/// Returns "97%", or "0.4%" if whole per cents would be too coarse.
+/// Formats a fraction as a percentage, such as "97%". Below 1%, adds one decimal, such as "0.4%".
 std::string percent_text(double share);
 
 }  // namespace headgate::console

@@ -5,14 +5,16 @@
 #include <string>
 #include <string_view>
 
-// Long work that functions do for a caller reports how far it is, without an argument of its own in each of them.
+// Reports the progress of long operations to a thread-local callback, so that functions need no parameter for it.
 
 namespace headgate::io {
 
-/// Receives what is done, "reading ", to what path or an empty one, and the fraction of it that is done; 1 ends it.
+/// Callback for progress. Receives the kind of work, such as "reading ", the path of its file (may be empty) and the
+/// fraction done. A fraction of 1 ends the work.
 using WorkReporter = std::function<void(std::string_view what, const std::string& path, double done)>;
 
-/// While an object exists, report_work of this thread calls `reporter`. The latest object counts.
+/// Makes report_work() call `reporter` in this thread while the object exists. If several exist, the latest one
+/// applies.
 class ReportedWork {
  public:
   explicit ReportedWork(WorkReporter reporter);

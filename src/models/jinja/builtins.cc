@@ -17,11 +17,11 @@ namespace {
 
 using Names = std::span<const std::string_view>;
 
-/// Holds what a filter, test, method or function is called with.
+/// A call of a filter, test, method or function, with its arguments and context.
 struct Call {
   std::string_view name;
   const Value& value;            ///< the filtered or tested value, or the object of a method
-  std::vector<Value> arguments;  ///< by parameter; undefined where it is not given
+  std::vector<Value> arguments;  ///< one value per parameter; undefined if it was not given
   const Arguments& all;
   Budget& budget;
   std::time_t now = 0;
@@ -41,7 +41,7 @@ struct Call {
     if (integer == nullptr) refuse("'{}' needs an integer, got {}", name, arguments[i].kind());
     return *integer;
   }
-  /// Returns the text of a filtered value; an undefined one is empty.
+  /// Returns the filtered value as text; an undefined value becomes an empty text.
   std::string filtered() const {
     std::string out = text_of(value);
     budget.take(out.size());
@@ -55,11 +55,11 @@ struct Row {
   std::string_view name;
   Value (*run)(const Call& call);
   std::array<std::string_view, kMostParameters> parameters{};
-  std::size_t needed = 0;      ///< the first ones, which must be given
-  bool any_arguments = false;  ///< takes others than parameters
+  std::size_t needed = 0;      ///< number of parameters, counted from the first, that must be given
+  bool any_arguments = false;  ///< true if arguments are not matched to `parameters`; `run` reads Call::all
 };
 
-/// Runs the row of a name. `what`: "filter", "test", … for messages.
+/// Finds the row of a name, checks the arguments and runs the row. `what` is "filter", "test", … for messages.
 Value run(std::span<const Row> rows, std::string_view what, std::string_view name, const Value& value,
           const Arguments& given, Budget& budget, std::time_t now = 0) {
   budget.take(Budget::kStep);
@@ -182,7 +182,7 @@ Value reversed(const Call& call) {
   return Value(std::move(out));
 }
 
-/// Splits off the first `count` unnamed arguments, which are returned; `rest` has the others.
+/// Returns the first unnamed argument, or null if there is none. Sets `rest` to all other arguments.
 const Value* take_first(const Arguments& from, Arguments& rest) {
   if (from.unnamed.empty()) return nullptr;
   rest.unnamed.assign(from.unnamed.begin() + 1, from.unnamed.end());
@@ -209,7 +209,8 @@ Value map(const Call& call) {
   return Value(std::move(out));
 }
 
-/// Keeps the elements for which the test returns `wanted`. It tests the element, or one of its attributes.
+/// Returns the elements for which the test returns `wanted`. Tests each element, or an attribute of it if
+/// `of_attribute`.
 Value kept(const Call& call, bool of_attribute, bool wanted) {
   List out;
   Arguments tests = call.all, rest;
@@ -358,7 +359,7 @@ constexpr std::array kTests{
 
 const std::string& self(const Call& call) { return call.string_in(call.value); }
 
-/// Returns whether the text begins, or ends, with the argument or one of its strings.
+/// Returns whether the text begins (`front`) or ends with the argument, or with any string of it if it is a list.
 Value edge(const Call& call, bool front) {
   const std::string& text = self(call);
   const List one{call.arguments[0]};
@@ -481,7 +482,7 @@ constexpr std::array kDictMethods{
     Row{"values", values},
 };
 
-// The names of Python's that are no methods here. A template that asks for another one gets an undefined value.
+// Methods of Python that are refused as unsupported. Any other unknown name gives an undefined value.
 constexpr std::array<std::string_view, 27> kOtherStringMethods{
     "casefold",  "center",      "encode",  "expandtabs", "format",     "format_map",   "index",
     "isalnum",   "isalpha",     "isascii", "isdecimal",  "isdigit",    "isidentifier", "islower",
@@ -507,7 +508,7 @@ Value raise(const Call& call) { refuse("{}", text_of(call.arguments[0])); }
 
 Value date(const Call& call) {
   const std::string& format = call.text(0);
-  // Python reads these letters differently from C.
+  // Python's strftime interprets these letters differently from C's.
   for (const char letter : {'f', 'z', 'Z', ':'}) {
     if (format.find(std::string("%") + letter) != std::string::npos)
       refuse("strftime_now of '%{}' is not supported", letter);
@@ -550,7 +551,8 @@ constexpr std::array kFunctions{
 
 constexpr std::array<std::string_view, 3> kOtherFunctions{"cycler", "joiner", "lipsum"};
 
-/// Returns where an index counts from: the front, or for a negative one the end. -1: outside.
+/// Converts an index to a position from the front; a negative index counts from the end. Returns −1 if it is out of
+/// range.
 std::int64_t position(std::int64_t index, std::int64_t size) {
   if (index < 0) index += size;
   return index < 0 || index >= size ? -1 : index;

@@ -8,7 +8,7 @@
 
 #include "models/jinja/value.hpp"
 
-// Filters, tests, methods and functions of templates, a row each.
+// Built-in filters, tests, methods and functions of templates.
 
 namespace headgate::jinja {
 
@@ -17,23 +17,24 @@ struct Arguments {
   Dict named;
 };
 
-// Throw Refusal, which names what is asked for, if it is not supported or its arguments are not.
+// These functions run a built-in by its name. They throw Refusal, which names the built-in, if it or one of its
+// arguments is not supported.
 Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget);
 bool apply_test(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget);
 Value call_method(const Value& object, std::string_view name, const Arguments& arguments, Budget& budget);
-/// `now`: for strftime_now.
+/// Runs a built-in function. `now` is the time for strftime_now().
 Value call_function(std::string_view name, const Arguments& arguments, std::time_t now, Budget& budget);
 
-/// Returns whether call_method has the name for an object. Throws Refusal if only Python has it.
+/// Returns whether call_method() supports the name for an object. Throws Refusal for a name that only Python supports.
 bool has_method(const Value& object, std::string_view name);
-/// Returns whether call_function has the name. Throws Refusal if only Jinja has it.
+/// Returns whether a template may call the function. Throws Refusal for a function that only Jinja supports.
 bool has_function(std::string_view name);
 
 /// Returns object.name, or an undefined value. Throws Refusal for an undefined object and for methods.
 Value attribute_of(const Value& object, std::string_view name);
 /// Returns object[index], or an undefined value.
 Value item_of(const Value& object, const Value& index);
-/// Returns object[begin:end:step]. None stands for what is left out.
+/// Returns object[begin:end:step]. An omitted bound or step is None.
 Value slice_of(const Value& object, const Value& begin, const Value& end, const Value& step, Budget& budget);
 
 }  // namespace headgate::jinja

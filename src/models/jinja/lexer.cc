@@ -20,7 +20,7 @@ namespace {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool begins_name(char c) { return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-/// Returns the text with \n at the end of each line, and less one at its end.
+/// Returns the text with all line ends as \n, and without the last one if the text ends with it.
 std::string with_plain_lines(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -35,7 +35,7 @@ std::string with_plain_lines(std::string_view text) {
   return out;
 }
 
-/// Returns the character that hexadecimal digits name.
+/// Returns the character with the code point in the first `count` hexadecimal digits. Throws Refusal if there is none.
 char32_t character_of(std::string_view digits, std::size_t count) {
   std::uint32_t value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + std::min(count, digits.size()), value, 16);
@@ -44,7 +44,7 @@ char32_t character_of(std::string_view digits, std::size_t count) {
   return value;
 }
 
-/// Returns the value of a string between its quotes, with the escapes of Python.
+/// Returns the value of a string literal, given without its quotes. Replaces Python's escapes.
 std::string unescaped(std::string_view text) {
   constexpr std::string_view kSimple = "\\'\"abfnrtv", kMeanings = "\\'\"\a\b\f\n\r\t\v";
   constexpr std::array<std::pair<char, std::size_t>, 3> kCoded{{{'x', 2}, {'u', 4}, {'U', 8}}};
@@ -94,7 +94,7 @@ class Lexer {
     return true;
   }
 
-  /// Takes the text up to the next tag, and the tag.
+  /// Adds tokens for the text up to the next tag, and for that tag.
   void next_tag() {
     std::size_t at = rest_.find('{');
     while (at != std::string_view::npos &&
@@ -122,7 +122,7 @@ class Lexer {
 
   /// Removes white space between the beginning of a line and the tag.
   std::string_view without_indent(std::string_view before) const {
-    const std::size_t line = before.rfind('\n') + 1;  // 0: none
+    const std::size_t line = before.rfind('\n') + 1;  // 0 if there is no line end
     if (line == 0 && !at_line_) return before;
     return space_at_front(before.substr(line)) == before.size() - line ? before.substr(0, line) : before;
   }
@@ -135,14 +135,14 @@ class Lexer {
     end_tag(sign == '-', sign != '+');
   }
 
-  /// Takes white space behind a tag. `all`: all of it; `line`: the end of a line.
+  /// Skips white space after a tag: all of it if `all`, or one line end if `line`.
   void end_tag(bool all, bool line) {
     const std::size_t bytes = all ? space_at_front(rest_) : line && rest_.starts_with('\n') ? 1 : 0;
     at_line_ = bytes > 0 && rest_[bytes - 1] == '\n';
     skip(bytes);
   }
 
-  /// Takes the tokens of a tag and its end.
+  /// Adds the tokens inside a tag, and skips the end of the tag.
   void inside(std::string_view close) {
     const bool statement = close == "%}";
     for (std::string brackets;;) {
@@ -215,7 +215,7 @@ class Lexer {
   std::string all_;
   std::string_view rest_;
   int& line_;
-  bool at_line_ = true;  ///< a line begins behind the last tag
+  bool at_line_ = true;  ///< true if a line begins after the last tag
   std::vector<Token> tokens_;
 };
 

@@ -8,7 +8,7 @@
 namespace headgate::jinja {
 
 enum class TokenKind {
-  text,          ///< between tags, white space removed as the tags say
+  text,          ///< text between tags; tags may have removed white space from it
   begin_output,  ///< {{
   end_output,
   begin_statement,  ///< {%
@@ -27,8 +27,8 @@ struct Token {
   int line;
 };
 
-/// Splits a template into tokens as Jinja does with trim_blocks and lstrip_blocks, which transformers sets; the last
-/// one is `end`. Comments are left out. `line`: where the token in hand begins, also if Refusal is thrown.
+/// Splits a template into tokens, as Jinja does with trim_blocks and lstrip_blocks, which transformers sets. Comments
+/// are left out, and the last token is `end`. Sets `line` to the line of the current token, also if Refusal is thrown.
 std::vector<Token> tokens_of(std::string_view text, int& line);
 
 }  // namespace headgate::jinja

@@ -28,7 +28,7 @@ class Parser {
   }
 
  private:
-  /// Counts how deep the parser's calls nest.
+  /// Increments a nesting depth while the object exists. Throws Refusal if it exceeds Node::kMostNested.
   class Nested {
    public:
     explicit Nested(int& depth) : depth_(depth) {
@@ -127,7 +127,7 @@ class Parser {
         }
         if (word.kind == TokenKind::name &&
             (word.text.starts_with("end") || word.text == "else" || word.text == "elif")) {
-          if (ends.size() == 0) return out;  // for the message
+          if (ends.size() == 0) return out;  // the caller reports the error
           refuse("'{}' does not end '{}'", io::printable(word.text), *(ends.end() - 1));
         }
         next();
@@ -140,7 +140,7 @@ class Parser {
     }
   }
 
-  /// Parses the body of a statement up to its end tag. `break` in it cannot leave a loop outside the statement.
+  /// Parses the body of a statement up to its end tag. A `break` in the body cannot leave a loop outside the statement.
   Node closed_body(std::string_view end) {
     const Nested scope(scopes_);
     const int loops = std::exchange(loops_, 0);
@@ -168,7 +168,7 @@ class Parser {
     refuse("the tag '{}' is not supported", io::printable(word));
   }
 
-  /// Parses what follows `if` or `elif`, up to the end of the statement.
+  /// Parses the rest of a statement after `if` or `elif`.
   Node if_else() {
     const Nested nested(depth_);
     Node test = expression(false);
@@ -188,7 +188,7 @@ class Parser {
     return make(NodeKind::if_else, "", std::move(test), std::move(then), std::move(other));
   }
 
-  /// Parses `a` or `a, b`, also in parentheses.
+  /// Parses target names, `a` or `a, b`, with or without parentheses.
   std::vector<std::string> targets() {
     const bool brackets = take_symbol("(");
     std::vector<std::string> names{expect_name()};
@@ -257,9 +257,9 @@ class Parser {
     return out;
   }
 
-  // --- expressions, from those that bind least to those that bind most
+  // --- expressions, from the lowest to the highest precedence
 
-  /// `with_if`: takes `a if b else c`.
+  /// Parses an expression. Accepts `a if b else c` only if `with_if`.
   Node expression(bool with_if = true) {
     const Nested nested(depth_);
     Node out = either();
@@ -271,7 +271,7 @@ class Parser {
     return out;
   }
 
-  /// Parses operators of one rank, which bind from the left.
+  /// Parses left-associative operators of equal precedence.
   template <class Operand>
   Node left_to_right(TokenKind kind, Words operators, const Operand& operand) {
     Node out = operand();
@@ -379,8 +379,8 @@ class Parser {
     return constant(integer ? Value(whole) : Value(real));
   }
 
-  /// Parses elements up to the bracket `end`, or if it is empty up to the end of the tag. `first`: the element that was
-  /// read, behind which a comma stands.
+  /// Parses the elements of a list up to the bracket `end`, or up to the end of the tag if `end` is empty. `first` is
+  /// an element that has been read already and is followed by a comma.
   Node rest_of_list(std::optional<Node> first, std::string_view end) {
     Node out = make(NodeKind::list, "");
     const bool read = first.has_value();
@@ -449,7 +449,7 @@ class Parser {
     return out;
   }
 
-  /// Adds the arguments in parentheses.
+  /// Parses arguments in parentheses and adds them to `out`.
   void arguments(Node& out) {
     expect_symbol("(");
     for (bool first = true; !take_symbol(")"); first = false) {

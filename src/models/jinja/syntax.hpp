@@ -9,40 +9,41 @@
 
 namespace headgate::jinja {
 
+/// Kinds of nodes. The comment on each kind lists the members of Node that it uses.
 enum class NodeKind {
   // Statements
   block,      ///< children
-  text,       ///< name: the text
+  text,       ///< name: the text itself
   output,     ///< expression
-  if_else,    ///< test, then, else
-  for_in,     ///< names: targets; items, filter or nothing, body, else
-  set,        ///< names: targets; expression. name: attribute of the namespace names[0], or empty
-  set_block,  ///< as set, with a block in the expression's place, then the filters of `name` in a filter node
-  macro,      ///< name; names: parameters; body, then the defaults of the last parameters
-  scope,      ///< block with variables of its own
+  if_else,    ///< children: test, then, else
+  for_in,     ///< names: targets; children: items, filter or nothing, body, else
+  set,        ///< names: targets; child: expression; name: attribute of the namespace names[0], or empty
+  set_block,  ///< names and name as for `set`; children: filters applied to `captured`, then the block
+  macro,      ///< name; names: parameters; children: body, then the defaults of the last parameters
+  scope,      ///< child: a block with its own variables
   break_loop,
   continue_loop,
-  nothing,  ///< a child that is left out
+  nothing,  ///< placeholder for an omitted child
   // Expressions
   constant,   ///< value
   name,       ///< name
   list,       ///< children
-  dict,       ///< key, value, key, value, …
-  attribute,  ///< name; object
-  item,       ///< object, index
-  slice,      ///< object, begin, end, step
-  call,       ///< callee, then arguments, the last names.size() of which have names
-  filter,     ///< name; value, then arguments
-  test,       ///< name; value, then arguments
-  unary,      ///< name: operator
-  binary,     ///< name: operator; left, right
-  join,       ///< children, by ~
-  compare,    ///< names: operators; operands
-  if_value,   ///< value, test, else or nothing
-  captured,   ///< what set_block passes to its filters
+  dict,       ///< children: key, value, key, value, …
+  attribute,  ///< name: the attribute; child: object
+  item,       ///< children: object, index
+  slice,      ///< children: object, begin, end, step
+  call,       ///< children: callee, then arguments; names: names of the last arguments
+  filter,     ///< name; children: value, then arguments
+  test,       ///< name; children: value, then arguments
+  unary,      ///< name: operator; child: operand
+  binary,     ///< name: operator; children: left, right
+  join,       ///< children: operands of ~, which joins their texts
+  compare,    ///< names: operators; children: operands
+  if_value,   ///< children: value, test, else or nothing
+  captured,   ///< text of the block of set_block, before its filters
 };
 
-/// A statement or an expression. Nodes nest at most kMostNested deep, so that recursion over them ends.
+/// A statement or an expression. Nodes nest at most kMostNested deep, which bounds recursion over them.
 struct Node {
   static constexpr int kMostNested = 256;
 
@@ -55,7 +56,7 @@ struct Node {
   int depth = 0;
 };
 
-/// Returns the block of a whole template. `line`: the line in hand, also if Refusal is thrown.
+/// Parses a whole template and returns its block. Sets `line` to the current line, also if Refusal is thrown.
 Node parse(std::string_view text, int& line);
 
 }  // namespace headgate::jinja

@@ -17,10 +17,10 @@ namespace headgate::jinja {
 namespace {
 
 constexpr std::size_t kMostMessageBytes = 400;
-constexpr int kMostNested = 512;  ///< nested statements and expressions; bounds the call stack
-constexpr int kMostCalls = 64;    ///< macros within macros
+constexpr int kMostNested = 512;  ///< limit of nested statements and expressions; bounds the call stack
+constexpr int kMostCalls = 64;    ///< limit of nested macro calls
 
-/// Runs work(line), and turns a Refusal into an Error with that line.
+/// Runs work(line) and converts a Refusal to an Error with that line.
 template <class Work>
 auto with_line(const Work& work) {
   int line = 1;
@@ -31,17 +31,17 @@ auto with_line(const Work& work) {
   }
 }
 
-/// Variables of a loop's pass or of a macro, with those around them behind.
+/// Variables of a scope, such as a macro or one pass of a loop, and the enclosing scope.
 struct Scope {
   Dict variables{};
   Scope* outer = nullptr;
 };
 
-/// Has variables of its own for as long as it lives. `current`: the pointer to the innermost scope.
+/// Opens a scope, and closes it in the destructor. `current` is the pointer to the innermost scope.
 class Inner {
  public:
   explicit Inner(Scope*& current) : Inner(current, current) {}
-  /// `outer`: what is behind it, where that is not the current scope.
+  /// Opens a scope with the enclosing scope `outer`, which may differ from `current`.
   Inner(Scope*& current, Scope* outer) : current_(current), before_(current), scope_{.outer = outer} {
     current = &scope_;
   }
@@ -57,7 +57,7 @@ class Inner {
   Scope scope_;
 };
 
-/// Counts what is in hand for as long as it lives.
+/// Increments a nesting depth while the object exists. Throws Refusal if it exceeds kMostNested.
 class Nested {
  public:
   explicit Nested(int& depth) : depth_(depth) {
@@ -71,14 +71,14 @@ class Nested {
   int& depth_;
 };
 
-/// How a statement ends.
+/// Control flow after a statement.
 enum class Flow { next, break_loop, continue_loop };
 
 std::int64_t floored_quotient(std::int64_t a, std::int64_t b) {
   return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
 }
 
-/// Computes with integers. `op`: + - * // or %.
+/// Returns the result of an integer operator: + - * // or %. Throws Refusal on overflow and division by zero.
 Value whole_result(std::int64_t a, std::string_view op, std::int64_t b) {
   std::int64_t out = 0;
   bool overflow = false;
@@ -169,7 +169,7 @@ class Renderer {
   }
 
   void output(const Node& node, std::string& out) {
-    // `safe` marks text as HTML. That has no effect on text that is written out, only on operators.
+    // The filter `safe` marks text as HTML. This has no effect on text that is written out, only on operators.
     const bool safe = node.kind == NodeKind::filter && node.name == "safe";
     write(out, text_of(value(safe ? node.children[0] : node)));
   }
@@ -183,7 +183,7 @@ class Renderer {
     bind(node.names, std::move(set), scope_->variables);
   }
 
-  /// Gives names a value, or its elements if there are several names.
+  /// Assigns the value to a single name, or its elements to several names.
   void bind(const std::vector<std::string>& names, Value value, Dict& variables) {
     if (names.size() == 1) return assign(variables, names.front(), std::move(value));
     const List parts = elements_of(value, budget_);
@@ -220,7 +220,7 @@ class Renderer {
              {"first", Value(first)},           {"last", Value(last)},
              {"length", Value(count)},          {"depth", Value(std::int64_t{1})},
              {"depth0", Value(std::int64_t{0})}};
-    // Values nest no deeper than the list did that they are in.
+    // The new dictionary nests no deeper than the list that holds these items, so it cannot exceed the limit.
     if (!first) out.emplace_back("previtem", items[i - 1]);
     if (!last) out.emplace_back("nextitem", items[i + 1]);
     return Value(std::move(out));
@@ -279,7 +279,7 @@ class Renderer {
       if (const Value* found = find(scope->variables, name)) return *found;
     }
     if (const Value* found = find(variables_, name)) return *found;
-    // A string of the table would do, but the name of the node lives as long as the value.
+    // `name` belongs to a node and therefore outlives the value, as Value::function() requires.
     return has_function(name) ? Value::function(name) : Value(Undefined{std::string(name)});
   }
 
@@ -300,7 +300,7 @@ class Renderer {
     return Value(std::move(out));
   }
 
-  /// Returns the values of all children but the first.
+  /// Evaluates the arguments of a node: all children but the first.
   Arguments arguments(const Node& node) {
     Arguments out;
     const std::size_t unnamed = node.children.size() - node.names.size();

@@ -9,29 +9,29 @@
 
 #include "models/jinja/value.hpp"
 
-// Renders chat templates: the part of Jinja that they use, as transformers sets it up.
+// Renders chat templates. Supports the part of Jinja that they use, with the settings of transformers.
 
 namespace headgate::jinja {
 
 struct Node;
 
 struct RenderOptions {
-  std::time_t now = 0;  ///< for strftime_now, in local time
-  /// Bounds what rendering computes: about 16 for each step and 1 for each byte of a string.
+  std::time_t now = 0;  ///< time that strftime_now() formats, in local time
+  /// Limit of the computation of render(): about 16 units for each step and 1 for each byte of a string.
   std::size_t budget = std::size_t{1} << 28;
 };
 
 class Template {
  public:
-  /// Throws Error, one line with "chat template, line N", for text that is no template and for tags that are not
-  /// supported.
+  /// Parses a template. Throws Error for invalid syntax and for unsupported tags. The message is one line with "chat
+  /// template, line N".
   explicit Template(std::string_view text);
   ~Template();
   Template(Template&&) noexcept;
   Template& operator=(Template&&) noexcept;
 
-  /// Returns the text that the template writes. Throws Error as above for what the template raises, for operations
-  /// that fail in Python, and for those that are not supported.
+  /// Returns the text that the template outputs. Throws Error if the template raises an exception, if an operation
+  /// would fail in Python, or if it is not supported. The message has the form of the constructor's.
   std::string render(const Dict& variables, const RenderOptions& options) const;
 
  private:

@@ -12,7 +12,7 @@ namespace {
 
 bool is_space(char32_t c) { return tokenize::is_white_space(c) || (c >= 0x1C && c <= 0x1F); }
 
-/// Returns the bytes of the character at the front, or at the end, if it is one that strip() removes; else 0.
+/// Returns the length in bytes of the first or last character of `text` if strip() removes it, else 0.
 std::size_t removable(std::string_view text, bool front, const std::string_view* set) {
   if (text.empty()) return 0;
   const tokenize::CodePoint c = front ? tokenize::first_code_point(text) : tokenize::last_code_point(text);
@@ -85,7 +85,7 @@ std::string with_case(std::string_view text, Case to) {
 std::string replaced(std::string_view text, std::string_view from, std::string_view to, std::int64_t most) {
   std::string out;
   while (most != 0) {
-    if (from.empty()) {  // before every character and at the end
+    if (from.empty()) {  // inserts `to` before every character and at the end
       out += to;
       if (text.empty()) return out;
       const std::size_t bytes = first_bytes(text);

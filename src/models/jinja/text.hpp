@@ -6,28 +6,29 @@
 #include <string>
 #include <string_view>
 
-// Functions of strings as Python's str has them, on UTF-8. A byte that is not UTF-8 counts as a character.
+// String functions on UTF-8, with the results of Python's str methods. Each byte that is not UTF-8 counts as a
+// character.
 
 namespace headgate::jinja {
 
-/// Returns the bytes of the character at the front of `text`, which is not empty.
+/// Returns the length in bytes of the first character of `text`, which must not be empty.
 std::size_t first_bytes(std::string_view text);
-/// Returns the number of characters.
+/// Returns the number of characters of `text`.
 std::int64_t characters_in(std::string_view text);
 
 struct Ends {
   bool left = true, right = true;
 };
-/// Removes characters from the ends of `text`: those of `set`, or white space if it is null.
+/// Removes characters from the ends of `text`: those in `set`, or white space if `set` is null.
 std::string_view stripped(std::string_view text, const std::string_view* set, Ends ends);
-/// Returns how many bytes of white space `text` begins with.
+/// Returns the number of bytes of white space at the front of `text`.
 std::size_t space_at_front(std::string_view text);
 
 enum class Case { upper, lower, title, capitalize };
-/// Changes the case. Throws Refusal for letters with a case beyond ASCII, whose mappings are long.
+/// Changes the case of ASCII letters. Throws Refusal for other letters that have a case.
 std::string with_case(std::string_view text, Case to);
 
-/// Returns `text` with `from` replaced by `to`, at most `most` times; below 0: always.
+/// Returns `text` with `from` replaced by `to`, at most `most` times, or everywhere if `most` is negative.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to, std::int64_t most);
 
 }  // namespace headgate::jinja

@@ -12,11 +12,12 @@
 
 #include "library/core/format.hpp"
 
-// Values of templates. They act as Python's do.
+// Values of templates. They behave as in Python.
 
 namespace headgate::jinja {
 
-/// Says what a template does that this interpreter or Python refuses. Template turns it into Error, with the line.
+/// Exception for an operation of a template that this interpreter or Python does not support. Template converts it to
+/// Error, with the line.
 struct Refusal {
   std::string message;
 };
@@ -29,20 +30,20 @@ template <typename... Args>
 class Value;
 struct Node;
 using List = std::vector<Value>;
-using Dict = std::vector<std::pair<std::string, Value>>;  ///< in the order of insertion, each key once
+using Dict = std::vector<std::pair<std::string, Value>>;  ///< entries in the order of insertion; each key occurs once
 
 /// The value of a name, key or attribute that does not exist.
 struct Undefined {
   std::string name;
 };
 struct None {};
-/// Comes from namespace() and is the only value that changes.
+/// The result of namespace(), the only value that can change.
 struct Namespace {
   Dict attributes;
 };
 
-/// Lists and dictionaries do not change and are shared. They nest at most kMostNested deep, so that recursion over them
-/// ends.
+/// A value of a template. Lists and dictionaries are immutable and shared. They nest at most kMostNested deep, which
+/// bounds recursion over them.
 class Value {
  public:
   static constexpr int kMostNested = 64;
@@ -56,10 +57,10 @@ class Value {
   explicit Value(std::string value) : data_(std::make_shared<const std::string>(std::move(value))) {}
   explicit Value(Namespace* value) : data_(value) {}
   explicit Value(const Node* macro) : data_(macro) {}
-  /// Throws Refusal if they nest too deep.
+  /// These two throw Refusal if the values nest too deep.
   explicit Value(List values);
   explicit Value(Dict values);
-  /// A function that templates have without defining it. `name` outlives the value.
+  /// Returns a value that represents the built-in function `name`. `name` must outlive the value.
   static Value function(std::string_view name);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
@@ -74,13 +75,13 @@ class Value {
   const Undefined* undefined() const { return std::get_if<Undefined>(&data_); }
   const std::string_view* function() const { return std::get_if<std::string_view>(&data_); }
 
-  /// Returns the integer; Python's True is 1. Null if the value is none.
+  /// Returns the integer, or null if the value is not an integer. A boolean is written to `storage` as 0 or 1.
   const std::int64_t* integer(std::int64_t& storage) const;
-  /// Returns whether the value is a number, and which; booleans are 0 and 1.
+  /// Returns whether the value is a number, and sets `out` to it. Booleans count as 0 and 1.
   bool number(double& out) const;
-  /// Returns what `if` takes the value for.
+  /// Returns whether `if` treats the value as true.
   bool truth() const;
-  /// Returns what a message calls the value's type.
+  /// Returns the name of the value's type for messages.
   std::string_view kind() const;
   int depth() const { return depth_; }
 
@@ -102,11 +103,11 @@ class Value {
   int depth_ = 0;
 };
 
-/// Bounds what a template may compute. Throws Refusal where it is used up.
+/// Limit of the computation of a template.
 class Budget {
  public:
   explicit Budget(std::size_t units) : left_(units) {}
-  /// Takes `units`: a byte of a string is one, a step kStep.
+  /// Uses up `units`: 1 for a byte of a string, kStep for a step. Throws Refusal if fewer are left.
   void take(std::size_t units) {
     if (units > left_) refuse("computes too long, or too long a text");
     left_ -= units;
@@ -117,22 +118,24 @@ class Budget {
   std::size_t left_;
 };
 
-/// Returns the value of a key; null if the dictionary has none.
+/// Returns the value of a key, or null if the dictionary does not have it.
 const Value* find(const Dict& dict, std::string_view key);
 /// Adds a key, or replaces its value.
 void assign(Dict& dict, std::string_view key, Value value);
 
-/// Compares as == does.
+/// Returns whether a == b as in Python.
 bool equal(const Value& a, const Value& b, Budget& budget);
-/// Compares as <: returns less than 0, 0 or more than 0. Throws Refusal for values that have no order.
+/// Returns a negative number if a < b, 0 if they are equal, else a positive number. Throws Refusal for values without
+/// an order.
 int compare(const Value& a, const Value& b);
-/// Returns whether `in` finds the item.
+/// Returns whether the string, list or dictionary `in` contains the item as a substring, element or key.
 bool contains(const Value& in, const Value& item, Budget& budget);
-/// Returns what a template writes for a value. Throws Refusal for lists and dictionaries.
+/// Returns the text that a template outputs for a value. Throws Refusal for lists and dictionaries.
 std::string text_of(const Value& value);
-/// Returns JSON as json.dumps(value, ensure_ascii=False, indent=indent) does. `indent` below 0: on one line.
+/// Returns the same JSON as json.dumps(value, ensure_ascii=False, indent=indent). Writes one line if `indent` is
+/// negative.
 std::string json_of(const Value& value, int indent, Budget& budget);
-/// Returns what a loop passes through: elements, keys or characters.
+/// Returns the values that a loop visits: elements of a list, keys of a dictionary or characters of a string.
 List elements_of(const Value& value, Budget& budget);
 
 }  // namespace headgate::jinja

@@ -12,28 +12,29 @@
 
 namespace headgate::tokenize {
 
-/// Describes a token that is found in the text before anything is merged.
+/// Describes a token that is matched as a whole, before the text is split into words.
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool single_word = false;  ///< found only between characters that are not part of a word
-  bool lstrip = false;       ///< takes all white space before it
-  bool rstrip = false;       ///< takes all white space after it
-  bool normalized = false;   ///< its normal form is searched in the normal form of the text
+  bool single_word = false;  ///< matches only between characters that are not part of a word
+  bool lstrip = false;       ///< includes all white space before the token
+  bool rstrip = false;       ///< includes all white space after the token
+  bool normalized = false;   ///< matched after normalization: the normal form of `content` in the normalized text
   bool special = false;      ///< a control token such as BOS, not a part of the text
 };
 
-/// A part of a text: a token that was found there, or text between such tokens.
+/// A part of a text: an added token, or text between added tokens.
 struct Part {
   Span span;
-  const AddedToken* token = nullptr;  ///< null: text
-  Tail tail = Tail::ended;            ///< open: the next part continues this text
+  const AddedToken* token = nullptr;  ///< null if the part is text
+  Tail tail = Tail::ended;            ///< Tail::open if the next part continues this text
 };
 
-/// Searches for added tokens from left to right, and takes the longest at each position.
+/// Set of added tokens. The search goes from left to right and takes the longest match at each position.
 class AddedTokens {
  public:
-  /// `tokens` are all normalized or all not, special ones first. Searches for their normal form.
+  /// Prepares the search for the normal forms of `tokens`. Either all or none of them have `normalized` set. Special
+  /// tokens come first.
   explicit AddedTokens(std::vector<AddedToken> tokens = {}, const NormalForm& form = {});
 
  private:
@@ -43,7 +44,8 @@ class AddedTokens {
     std::string content;
     AddedToken token;
   };
-  /// The longest token with which a text begins, or null. undecided: a longer one may match once the text continues.
+  /// The longest token at the beginning of a text, or null. `undecided` is set if a longer token may match once the
+  /// text continues.
   struct Longest {
     const Entry* entry = nullptr;
     bool undecided = false;
@@ -52,27 +54,28 @@ class AddedTokens {
 
   std::vector<Entry> entries_;  ///< sorted by content
   std::array<bool, 256> begins_{};
-  bool takes_space_before_ = false;  ///< one of them has lstrip
+  bool takes_space_before_ = false;  ///< true if any token has lstrip
 };
 
-/// Splits texts at added tokens. A text may come in parts: text is held back while a continuation may change the split.
+/// Splits texts at added tokens. A text may come in parts; text is held back while further text may change the split.
 class AddedTokenSearch {
  public:
-  /// `tokens` must outlive the object. `special_as_text`: special tokens are left in the text.
+  /// `tokens` must outlive the object. If `special_as_text` is set, special tokens remain in the text.
   AddedTokenSearch(const AddedTokens& tokens, bool special_as_text)
       : tokens_(tokens), special_as_text_(special_as_text) {}
 
-  /// Takes the next part of a text; after Tail::ended, another text begins. Overwrites `parts` with the parts that are
-  /// final.
+  /// Takes the next part of a text. A part with Tail::ended is the last one of its text. Overwrites `parts` with the
+  /// parts that further text cannot change.
   void next(std::vector<Part>& parts, std::string_view part, Tail tail);
 
-  /// Returns the text that spans refer to, valid until the next call of next() and while the part is.
+  /// Returns the text that the spans index. The view is valid until the next call of next(), and only while the part
+  /// passed to next() is valid.
   std::string_view view() const { return held_.view(); }
-  /// Returns the position of view() in the text.
+  /// Returns the byte offset of view() in the whole text.
   std::size_t begin() const { return held_.begin(); }
 
  private:
-  /// Takes the next token or skips a position where one might begin. Returns false if the position is undecided.
+  /// Takes the next token, or skips a position where none matches. Returns false if the match depends on further text.
   bool step(std::vector<Part>& parts, Tail tail);
   void add_text(std::vector<Part>& parts, std::size_t end, Tail tail);
   void forget(Tail tail);
@@ -80,9 +83,9 @@ class AddedTokenSearch {
   const AddedTokens& tokens_;
   bool special_as_text_;
   HeldText held_;
-  std::size_t at_ = 0;    ///< in view(): where the search continues
-  std::size_t done_ = 0;  ///< in view(): everything before it is in parts
-  bool open_ = false;     ///< the last part is text with Tail::open
+  std::size_t at_ = 0;    ///< offset in view() where the search continues
+  std::size_t done_ = 0;  ///< offset in view() up to which all text is in `parts`
+  bool open_ = false;     ///< true if the last part is text with Tail::open
 };
 
 }  // namespace headgate::tokenize

@@ -16,7 +16,7 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::size_t kFew = 48;  ///< up to so many tokens, a linear search for the next merge is faster than a heap
+constexpr std::size_t kFew = 48;  ///< tokens up to which a linear search for the next merge is faster than a heap
 
 }  // namespace
 
@@ -109,10 +109,11 @@ void Bpe::keep_words(const Vocabulary& vocabulary) {
   }
 }
 
-/// Notes the characters that a merge may join: the last one of its left side and the first one of its right side. No
-/// merge crosses the place between two others, so what is left of it never changes what is right of it.
+/// Records the pairs of characters at which merges join tokens: the last character of a left token and the first of a
+/// right one. No merge crosses the boundary between any other pair. The text on one side of such a boundary therefore
+/// never changes the tokens on the other.
 void Bpe::find_cuts(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges) {
-  // The tokens of bytes and the unknown token do not spell the characters that they stand for.
+  // The spellings of byte tokens and of the unknown token differ from the text that they represent.
   std::vector<bool> misspelt(static_cast<std::size_t>(vocabulary.size()));
   const auto mark = [&misspelt](std::int32_t id) {
     if (id != kNoToken) misspelt[static_cast<std::size_t>(id)] = true;
@@ -131,7 +132,8 @@ bool Bpe::may_cut(char32_t before, char32_t after) const {
   if (!cuts_ || joined_.contains(before, after)) return false;
   if (byte_ids_[0] != kNoToken || (options_.unknown != kNoToken && !options_.fuse_unknown)) return true;
   const bool before_known = id_of(before) != kNoToken, after_known = id_of(after) != kNoToken;
-  // A character that is left out lets its neighbours merge; several unknown ones become one token.
+  // If a character without a token is dropped, its neighbours may merge. With fuse_unknown, neighbouring characters
+  // without a token share one token.
   return options_.unknown == kNoToken ? before_known && after_known : before_known || after_known;
 }
 
@@ -169,7 +171,7 @@ const Bpe::Merge* Bpe::find(std::int32_t left, std::int32_t right) const {
 
 void Bpe::first_tokens(std::vector<WordToken>& tokens, std::string_view word) const {
   tokens.clear();
-  bool fuses = false;  // the last token stands for unknown text, and more may join it
+  bool fuses = false;  // true if the last token is the unknown token and further text without a token may join it
   const auto add = [&](std::int32_t id, std::uint32_t begin, std::uint32_t end) {
     if (id != kNoToken) {
       tokens.push_back({id, begin, end});
@@ -206,7 +208,7 @@ void Bpe::encode(std::vector<WordToken>& tokens, std::string_view word) const {
 }
 
 void Bpe::merge_few(std::vector<WordToken>& tokens) const {
-  std::array<const Merge*, kFew> merges{};  // of each token with the next one
+  std::array<const Merge*, kFew> merges{};  // merge of token i with token i + 1, or null
   std::size_t count = tokens.size();
   for (std::size_t i = 0; i + 1 < count; ++i) merges[i] = find(tokens[i].id, tokens[i + 1].id);
   while (true) {
@@ -229,7 +231,7 @@ void Bpe::merge_few(std::vector<WordToken>& tokens) const {
   tokens.resize(count);
 }
 
-/// A merge that was possible when it was queued.
+/// A queued merge. It is out of date if one of its tokens has changed since.
 struct Bpe::Candidate {
   std::uint32_t rank;
   std::uint32_t left;  ///< position of the left token
@@ -253,7 +255,7 @@ void Bpe::merge_many(std::vector<WordToken>& tokens) const {
   };
   for (std::uint32_t i = 0; i < count; ++i) {
     next[i] = i + 1;
-    previous[i] = i - 1;  // not used at 0
+    previous[i] = i - 1;  // wraps around at i = 0, where it is never read
   }
   for (std::uint32_t i = 0; i < count; ++i) note(i);
   while (!queue.empty()) {

@@ -16,36 +16,38 @@
 #include "models/tokenize/vocabulary.hpp"
 #include "models/tokenize/word_model.hpp"
 
-// Splits one word by byte-pair encoding. It starts with one token a byte or a character. Then it merges, again and
-// again, the neighbouring pair whose merge has the least rank (the leftmost of equal ones), until no pair has a merge.
+// Splits one word by byte-pair encoding (BPE). The word starts as one token per byte or character. Each step merges the
+// neighbouring pair of least rank, the leftmost of equal ones, until no pair can be merged.
 
 namespace headgate::tokenize {
 
 using MergeList =
-    std::vector<std::pair<std::string, std::string>>;  ///< spellings of left and right, in the order of their ranks
+    std::vector<std::pair<std::string, std::string>>;  ///< spellings (left, right) in the order of the merge ranks
 
 /// A merge of two tokens into a third one.
 struct RankedMerge {
   std::int32_t left;
   std::int32_t right;
   std::int32_t id;
-  std::uint32_t rank;  ///< merges of less rank come first
+  std::uint32_t rank;  ///< merges of lower rank are applied first
 };
 
-/// Returns the merges of a list. Throws TokenizerError for merges of or into spellings that are not tokens.
+/// Converts merges of spellings to merges of ids. Throws TokenizerError if a left, right or joined spelling is not a
+/// token.
 std::vector<RankedMerge> ranked_merges(const Vocabulary& vocabulary, const MergeList& merges);
 
 struct BpeOptions {
   bool ignore_merges = false;       ///< a word that is a token becomes that token without merges
-  std::int32_t unknown = kNoToken;  ///< stands for what has no token; if kNoToken, that is left out
-  bool fuse_unknown = false;        ///< neighbouring bytes or characters without a token become one
-  bool characters = false;          ///< a word starts as characters, not as bytes in the alphabet of spelling_of()
+  std::int32_t unknown = kNoToken;  ///< token for text without a token; if kNoToken, such text is dropped
+  bool fuse_unknown = false;        ///< neighbouring bytes or characters without a token share one unknown token
+  bool characters = false;          ///< true: words start as characters; false: as bytes, spelled by spelling_of()
   bool byte_fallback = false;       ///< characters without a token become the tokens <0x00> to <0xFF>, if those exist
 };
 
 class Bpe final : public WordModel {
  public:
-  /// Of merges of the same pair the last one applies. Throws TokenizerError for byte tokens that are not complete.
+  /// If several merges have the same pair, the last one applies. Throws TokenizerError if byte_fallback is set and only
+  /// some of the tokens <0x00> to <0xFF> exist.
   Bpe(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges, const BpeOptions& options);
 
   void encode(std::vector<WordToken>& tokens, std::string_view word) const override;
@@ -71,7 +73,7 @@ class Bpe final : public WordModel {
   void find_cuts(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges);
 
   std::size_t slot(std::uint64_t pair) const;
-  /// Returns null if the two are not merged.
+  /// Returns the merge of two tokens, or null if there is none.
   const Merge* find(std::int32_t left, std::int32_t right) const;
   /// Returns the id of a character's token, or kNoToken.
   std::int32_t id_of(char32_t character) const;
@@ -81,18 +83,18 @@ class Bpe final : public WordModel {
   void merge_many(std::vector<WordToken>& tokens) const;
 
   BpeOptions options_;
-  ByteIds byte_ids_{};  ///< tokens of bytes; kNoToken where there is none
+  ByteIds byte_ids_{};  ///< id of each byte's token, or kNoToken
   std::array<std::int32_t, 128> ascii_ids_{};
-  StringTable characters_;  ///< those beyond ASCII that have a token
+  StringTable characters_;  ///< non-ASCII characters that have a token
   std::vector<std::int32_t> character_ids_;
-  std::vector<Merge> merges_;  ///< hash table: a power of two, at most half of it used
+  std::vector<Merge> merges_;  ///< hash table; its size is a power of two, at most half full
   std::uint64_t factor_ = random_factor();
   int shift_ = 0;
   bool cuts_ = false;
-  CharacterPairs joined_;  ///< pairs of characters between which a merge may join two tokens
-  StringTable words_;      ///< of ignore_merges: the bytes of every token
+  CharacterPairs joined_;  ///< pairs of neighbouring characters that some merge may join
+  StringTable words_;      ///< bytes of every token; filled only for ignore_merges
   std::vector<std::int32_t> word_ids_;
-  std::vector<std::uint32_t> token_bytes_;  ///< of each id; empty unless text without a token is left out
+  std::vector<std::uint32_t> token_bytes_;  ///< bytes of each id; empty unless text without a token is dropped
 };
 
 }  // namespace headgate::tokenize

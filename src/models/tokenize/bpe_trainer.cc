@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int32_t kBytes = 256;
 
-/// Returns the bytes in the order of their ids.
+/// Returns the 256 byte values in the order of their ids.
 std::array<std::uint8_t, kBytes> bytes_by_id() {
   const auto spelling = [](std::uint8_t byte) {
     const char c = static_cast<char>(byte);
@@ -32,7 +32,7 @@ std::array<std::uint8_t, kBytes> bytes_by_id() {
   return out;
 }
 
-/// Returns the special tokens by id, after checking them.
+/// Returns the special tokens in the order of their ids. Throws TokenizerError for an invalid token or number of ids.
 std::vector<std::string> special_tokens(const BpeTraining& options) {
   std::vector<std::string> out{std::string(kEndOfText)};
   for (const std::string& token : options.special) {
@@ -61,7 +61,8 @@ AddedToken special_token(std::int32_t id, const std::string& content) {
   return token;
 }
 
-/// Learns merges until the vocabulary has `ids` tokens or no pair is left. `special`: tokens that no merge may spell.
+/// Learns merges until the vocabulary has `ids` tokens or no pair is frequent enough. Throws TokenizerError if a merge
+/// spells a token of `special`.
 void learn(TokenizerParts& parts, PairMerger& merger, std::int32_t ids, const std::vector<std::string>& special) {
   std::vector<std::string> spellings;
   spellings.reserve(static_cast<std::size_t>(parts.vocabulary.size()));

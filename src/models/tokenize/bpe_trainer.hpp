@@ -13,49 +13,51 @@
 
 namespace headgate::tokenize {
 
-/// The token that ends a text, in every trained vocabulary.
+/// Special token that ends a text; every trained vocabulary has it.
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 struct BpeTraining {
-  std::int32_t ids = 0;                   ///< of the vocabulary: 256 bytes, merges, kEndOfText and `special`
+  std::int32_t ids = 0;                   ///< size of the vocabulary: 256 bytes, merges, kEndOfText and `special`
   std::vector<std::string> special = {};  ///< special tokens besides kEndOfText
-  bool bos = false;                       ///< kEndOfText also stands before every text
+  bool bos = false;                       ///< also puts kEndOfText before every text, as BOS
 };
 
 struct TrainedBpe {
-  std::string json;      ///< tokenizer.json
-  std::int32_t ids = 0;  ///< fewer than asked for if no pair of tokens occurs twice any more
+  std::string json;      ///< contents of tokenizer.json
+  std::int32_t ids = 0;  ///< size of the vocabulary; less than requested if no pair occurs twice any more
 };
 
-/// Learns a byte-level BPE from texts, whose words are those of Qwen 2's pattern. Each merge joins the pair of tokens
-/// that occurs most often; of several, the one with the least ids, the left token's first. Counts distinct words, so
-/// that memory does not grow with repetitions.
+/// Learns a byte-level BPE from texts, which Qwen 2's pattern splits into words. Each merge joins the most frequent
+/// pair of tokens. Ties go to the least left id, then to the least right id. Each distinct word is stored once with a
+/// count, so memory does not grow with repetitions.
 ///
-/// Ids: the 256 bytes in the order of their characters in spelling_of(), the merges in the order they are learned,
-/// kEndOfText, the other special tokens.
+///
+/// Ids are assigned in this order: the 256 bytes, sorted by their characters in spelling_of(); the merges, as they are
+/// learned; kEndOfText; the other special tokens.
 class BpeTrainer {
  public:
-  /// Bytes of all distinct words together, at most.
+  /// Limit of the total bytes of all distinct words.
   static constexpr std::size_t kMostDistinctBytes = std::size_t{1} << 26;
-  /// Bytes of each text that must be UTF-8: what begins so is text.
+  /// Number of bytes at the front of each text that must be UTF-8. Invalid bytes after them are skipped.
   static constexpr std::size_t kCheckedBytes = std::size_t{1} << 20;
-  /// Longer words are counted in parts of this size, so that a merge never reads much of a text.
+  /// Limit of the bytes of a word. Longer words are counted in parts of this size, which bounds the work per occurrence
+  /// of a merge.
   static constexpr std::size_t kWordPart = 1024;
-  /// A merge joins a pair that occurs at least so often.
+  /// Least number of occurrences of a pair that a merge joins.
   static constexpr std::int64_t kLeastCount = 2;
 
   BpeTrainer();
 
-  /// Adds the next part of a text; after Tail::ended, another text begins. Parts may end inside a character. Leaves out
-  /// bytes that are not UTF-8. Throws TokenizerError for such bytes among the first kCheckedBytes of a text and for
-  /// more than kMostDistinctBytes, and as a PieceCutter does.
+  /// Adds the next part of a text. A part with Tail::ended is the last one of its text. Parts may end inside a
+  /// character. Skips bytes that are not UTF-8. Throws TokenizerError if such bytes are among the first kCheckedBytes
+  /// of a text, if the distinct words exceed kMostDistinctBytes, and as PieceCutter::next() does.
   void add(std::string_view part, Tail tail);
 
   std::size_t distinct_words() const { return counts_.size(); }
-  std::size_t left_out() const { return left_out_; }  ///< bytes that are not UTF-8
+  std::size_t left_out() const { return left_out_; }  ///< number of skipped bytes, which are not UTF-8
 
-  /// Returns the tokenizer. Throws TokenizerError for too few ids, no text, and special tokens that are empty, not
-  /// UTF-8 or occur twice.
+  /// Returns the trained tokenizer. Throws TokenizerError if no text was added, if the number of ids is out of range,
+  /// or if a special token is empty, not UTF-8, given twice or part of a word of the text.
   TrainedBpe train(const BpeTraining& options) const;
 
  private:
@@ -65,11 +67,11 @@ class BpeTrainer {
   SplitStep step_;
   PieceCutter cutter_;
   std::vector<Slice> slices_;
-  std::string unfinished_;  ///< the beginning of a character
-  std::string word_;        ///< the beginning of a word
+  std::string unfinished_;  ///< incomplete character at the end of the last part
+  std::string word_;        ///< incomplete word at the end of the last part
   std::size_t done_ = 0;    ///< bytes of the current text before unfinished_
   StringTable words_;
-  std::vector<std::int64_t> counts_;  ///< of each word
+  std::vector<std::int64_t> counts_;  ///< number of occurrences of each word
   std::size_t distinct_bytes_ = 0;
   std::size_t left_out_ = 0;
 };

@@ -8,17 +8,17 @@
 
 #include "models/tokenize/vocabulary.hpp"
 
-// Tokenizers of SentencePiece write a character that has no token as its bytes, with the tokens <0x00> to <0xFF>.
+// SentencePiece tokenizers encode a character without a token as its UTF-8 bytes, with the tokens <0x00> to <0xFF>.
 
 namespace headgate::tokenize {
 
 using ByteIds = std::array<std::int32_t, 256>;
 
-/// Returns the ids of the tokens <0x00> to <0xFF>; nothing if the vocabulary has none of them. Throws TokenizerError if
-/// it has only some: characters would then be split in ways that no decoder joins.
+/// Returns the ids of the tokens <0x00> to <0xFF>, or nullopt if the vocabulary has none of them. Throws TokenizerError
+/// if the vocabulary has only some: a decoder could not restore all characters.
 std::optional<ByteIds> find_byte_tokens(const Vocabulary& vocabulary);
 
-/// Returns the byte that a token such as <0x0A> stands for.
+/// Returns the byte of a token such as <0x0A>, or nullopt for any other spelling.
 std::optional<std::uint8_t> byte_of_token(std::string_view spelling);
 
 }  // namespace headgate::tokenize

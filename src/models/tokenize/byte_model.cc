@@ -18,7 +18,7 @@ using io::Json;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 24;
 constexpr int kMaxDepth = 16;
 constexpr std::uint64_t kBytes = 256;
-/// The key of config.json that says which: kByteBos after BOS, null without.
+/// Key of config.json with the BOS token: kByteBos if the model was trained with BOS, null if without.
 constexpr const char* kBosKey = "bos_token_id";
 
 bool is_there(const std::string& path) {
@@ -26,21 +26,21 @@ bool is_there(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-/// Reads a JSON object.
+/// Reads a file that must contain a JSON object.
 Json object_in(const std::string& path) {
   Json json = io::parse_json(path, io::read_text(path, kMaxBytes), kMaxDepth);
   if (!json.is_object()) io::fail(path, "not a JSON object");
   return json;
 }
 
-/// Returns whether a member of an object has this value.
+/// Returns whether object[key] exists and equals `value`.
 template <typename Value>
 bool has(const Json& object, const char* key, const Value& value) {
   const auto found = object.find(key);
   return found != object.end() && *found == value;
 }
 
-/// Returns whether the sequences that a run was trained on began with BOS: those of the copying task always do.
+/// Returns whether the training sequences of a run began with BOS, as those of the copying task always do.
 bool trained_after_bos(const std::string& state) {
   const Json json = object_in(state);
   return has(json, "bos", "on") || has(json, "task", "bigram-backcopy");
@@ -52,7 +52,7 @@ ByteText byte_text_of(const std::string& directory) {
   if (is_there(directory + "/tokenizer.json")) return ByteText::none;
   const std::string path = directory + "/config.json", state = directory + "/trainer_state.json";
   const Json file = object_in(path);
-  const auto text = file.find("text_config");  // of a model with images
+  const auto text = file.find("text_config");  // configuration of the text part, if the model also reads images
   const Json& config = text != file.end() && text->is_object() ? *text : file;
   const auto vocab = config.find("vocab_size");
   const bool has_vocab = vocab != config.end() && vocab->is_number_unsigned();

@@ -5,17 +5,21 @@
 
 namespace headgate::tokenize {
 
-/// How a model without a tokenizer reads a text.
+/// Input format of a model without a tokenizer.
 enum class ByteText {
-  none,       ///< not at all: its tokens are not bytes
-  plain,      ///< as bytes
-  after_bos,  ///< as bytes after a kByteBos
+  none,       ///< unknown: the tokens are not bytes
+  plain,      ///< the bytes of the text
+  after_bos,  ///< kByteBos, then the bytes of the text
 };
 
-/// Returns how the model in `directory`, which holds config.json, reads a text; none if it holds tokenizer.json. Its
-/// tokens are bytes if model_type is "headgate", vocab_size is at most 256 or kVocabWithByteBos, bos_token_id is
-/// kByteBos, or trainer_state.json stands beside them. Whether BOS stands before a text is said by bos_token_id,
-/// without that key by trainer_state.json, and without both by a vocab_size of kVocabWithByteBos. Throws io::FileError.
+/// Returns the input format of the model in `directory`, which holds config.json. Returns none if `directory` also
+/// holds tokenizer.json. Throws io::FileError.
+///
+///
+/// The tokens are bytes if any of these holds: model_type is "headgate", vocab_size is at most 256 or equals
+/// kVocabWithByteBos, bos_token_id is kByteBos, or trainer_state.json exists. The key bos_token_id determines whether
+/// BOS precedes a text. Without that key, trainer_state.json does; without both, BOS is used if vocab_size is
+/// kVocabWithByteBos.
 ByteText byte_text_of(const std::string& directory);
 
 }  // namespace headgate::tokenize

@@ -20,15 +20,15 @@ class CharacterPairs {
   static constexpr std::uint64_t kFree = ~std::uint64_t{0};
   static constexpr char32_t kAscii = 128;
 
-  /// Returns the slot that holds the pair, or the free one for it.
+  /// Returns the slot that holds the pair, or the free slot where it can be inserted.
   std::size_t slot(std::uint64_t pair) const;
   void grow();
 
   std::bitset<std::size_t{kAscii} * kAscii> ascii_;
-  std::vector<std::uint64_t> slots_;  ///< the other pairs; a power of two, at most half of them used
+  std::vector<std::uint64_t> slots_;  ///< hash table of the other pairs; its size is a power of two, at most half full
   std::size_t used_ = 0;
   std::uint64_t factor_ = random_factor();
-  int shift_ = 0;  ///< shift that turns a hash into the number of a slot
+  int shift_ = 0;  ///< right shift from a 64-bit hash to a slot index
 };
 
 }  // namespace headgate::tokenize

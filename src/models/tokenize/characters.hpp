@@ -3,17 +3,18 @@
 
 namespace headgate::tokenize {
 
-/// Returns whether a character has Unicode's White_Space.
+/// Returns whether a character has the Unicode property White_Space.
 bool is_white_space(char32_t c);
 
-/// Returns whether \w of Rust's regular expressions matches: letters, marks, decimal digits, letter-like numbers,
-/// connectors.
+/// Returns whether a character matches \w of Rust's regular expressions: letters, marks, decimal digits, letter-like
+/// numbers, connectors and joiners.
 bool is_word_character(char32_t c);
 
 /// Returns whether a character is a mark of any kind.
 bool is_mark(char32_t c);
 
-/// Returns whether a character is a letter with a case, or another case belongs to it.
+/// Returns whether a character is an uppercase, lowercase or titlecase letter, or maps to another character when its
+/// case changes.
 bool has_case(char32_t c);
 
 }  // namespace headgate::tokenize

@@ -11,16 +11,18 @@ namespace headgate::tokenize {
 
 /// Holds SentencePiece's table of replacements, `precompiled_charsmap` of a tokenizer.json.
 ///
-/// Its bytes are: u32 the bytes of a trie, the trie, the replacements. The trie is a double array of u32 in the layout
-/// of Darts-clone: a unit has the byte that leads to it, whether a key ends there, and the distance to its children.
-/// The replacements are UTF-8, each ended by a 0; a key's value is where its own begins.
+///
+/// Binary layout: the size of a trie in bytes (u32), the trie, the replacements. The trie is a double array of u32
+/// units in the layout of Darts-clone. A unit holds the byte that leads to it, whether a key ends there, and the
+/// distance to its children. The replacements are UTF-8 strings, each terminated by a 0 byte. The value of a key is the
+/// offset of its replacement.
 class Charsmap {
  public:
-  /// Throws TokenizerError if the sizes contradict each other, or the replacements are not UTF-8.
+  /// Parses the table. Throws TokenizerError if its sizes contradict each other, or if the replacements are not UTF-8.
   explicit Charsmap(std::string_view bytes);
 
-  /// Returns the replacement of the shortest key at the front of `text`; nothing if there is none. Throws
-  /// TokenizerError if the trie leads out of its units or of the replacements, or into the middle of a character.
+  /// Returns the replacement of the shortest key that `text` begins with, or nullopt if there is none. Throws
+  /// TokenizerError if the trie refers to a unit or a replacement out of range, or into the middle of a character.
   std::optional<std::string_view> find(std::string_view text) const;
 
  private:
@@ -31,7 +33,7 @@ class Charsmap {
   std::string replacements_;
 };
 
-/// Decodes base64 with padding. Throws TokenizerError for anything else.
+/// Decodes base64 with padding. Throws TokenizerError for invalid input.
 std::string decode_base64(std::string_view text);
 
 }  // namespace headgate::tokenize

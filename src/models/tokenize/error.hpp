@@ -8,7 +8,7 @@
 
 namespace headgate::tokenize {
 
-/// Says what is wrong with a tokenizer, on one line without the file's name, which the reader of the file adds.
+/// Error in a tokenizer. The message is one line without the file name, which the code that reads the file adds.
 class TokenizerError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

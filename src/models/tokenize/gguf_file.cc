@@ -12,13 +12,13 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Reads values tokenizer.ggml.…. Every key that was asked for counts as known; finish() refuses the others, unless
-/// they are harmless.
+/// Reads the values of the keys tokenizer.ggml.*. Every requested key counts as known. finish() throws for other keys
+/// of the tokenizer, unless they are harmless.
 class TokenizerValues {
  public:
   explicit TokenizerValues(const io::GgufFile& file) : file_(file) {}
 
-  /// Returns the key if the file has it.
+  /// Returns the full key, or nullopt if the file lacks it.
   std::optional<std::string> find(const std::string& name) {
     known_.push_back("tokenizer.ggml." + name);
     return file_.has(known_.back()) ? std::optional(known_.back()) : std::nullopt;

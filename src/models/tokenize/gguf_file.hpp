@@ -6,8 +6,8 @@
 
 namespace headgate::tokenize {
 
-/// Reads the values of tokenizer.ggml.* in a file. Throws io::FileError for a value of another type and for a missing
-/// list.
+/// Reads the values of the keys tokenizer.ggml.* of a file. Throws io::FileError for a value of the wrong type, an
+/// unsupported key, and a missing model or list of tokens.
 GgufVocabulary read_gguf_vocabulary(const io::GgufFile& file);
 
 }  // namespace headgate::tokenize

@@ -23,12 +23,12 @@ constexpr std::int64_t kNormal = 1;
 constexpr std::int64_t kUnknown = 2;
 constexpr std::int64_t kControl = 3;
 constexpr std::int64_t kUserDefined = 4;
-constexpr std::int64_t kByte = 6;  // the last one
+constexpr std::int64_t kByte = 6;  // the largest valid type
 
-/// A row for each value of tokenizer.ggml.pre.
+/// Settings of one pre-tokenizer. `name` is its value of tokenizer.ggml.pre.
 struct Pre {
   std::string_view name;
-  bool digits;  ///< each digit is a piece before the pattern is applied
+  bool digits;  ///< true if each digit is split off before the pattern is applied
   std::string_view pattern;
   bool form_c;
   bool ignore_merges;
@@ -85,7 +85,8 @@ void read_merges(TokenizerParts& parts, const GgufVocabulary& from) {
   }
 }
 
-/// Appends the token that a key names, if it is wanted.
+/// Appends `id` to `side` if it is wanted. Throws TokenizerError, which names `key`, if the id is missing or out of
+/// range.
 void add_around(std::vector<std::int32_t>& side, bool wanted, std::optional<std::int64_t> id, std::string_view key) {
   if (!wanted) return;
   if (!id) refuse("tokenizer.ggml.{}: missing, but texts must get this token", key);
@@ -107,8 +108,8 @@ TokenizerParts byte_level_parts(const GgufVocabulary& from) {
   return parts;
 }
 
-/// Reads the scores of tokens that merges make: normal, user-defined and unused ones. A text never becomes a control
-/// token by merges.
+/// Reads the scores of the tokens that merges can make: normal, user-defined and unused ones. All other tokens get NaN,
+/// so merges never make a control token.
 void read_scores(TokenizerParts& parts, const GgufVocabulary& from) {
   if (from.scores.size() != from.tokens.size()) {
     refuse("tokenizer.ggml.scores: {} scores of {} tokens", from.scores.size(), from.tokens.size());
@@ -121,7 +122,7 @@ void read_scores(TokenizerParts& parts, const GgufVocabulary& from) {
   }
 }
 
-/// SentencePiece's BPE. llama.cpp's defaults stand for absent keys.
+/// Returns the parts of a tokenizer with SentencePiece's BPE. Absent keys get llama.cpp's defaults.
 TokenizerParts sentence_piece_parts(const GgufVocabulary& from) {
   constexpr std::string_view kBlock = "\u2581";
   constexpr std::int64_t kUnknownId = 0, kBosId = 1, kEosId = 2;
@@ -152,7 +153,7 @@ TokenizerParts parts_of(const GgufVocabulary& from) {
 std::string gguf_tokenizer_json(const std::string& name, const GgufVocabulary& vocabulary) {
   try {
     const TokenizerParts parts = parts_of(vocabulary);
-    make_staged_tokenizer(name, parts);  // refuses bad merges, which may not be UTF-8, and templates of unknown tokens
+    make_staged_tokenizer(name, parts);  // throws for merges or templates with unknown tokens
     return tokenizer_json_text(parts);
   } catch (const TokenizerError& error) {
     io::fail(name, "{}", error.what());

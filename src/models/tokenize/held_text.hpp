@@ -7,29 +7,31 @@
 
 namespace headgate::tokenize {
 
-/// Whether a text may continue after the part at hand.
+/// Tells whether a text may continue after the current part.
 enum class Tail { open, ended };
 
-/// Throws TokenizerError for a word of more than 64 MiB, which would have to be in memory with a token for each byte.
+/// Throws TokenizerError for a word of more than 64 MiB. A word is kept in memory as a whole, with up to one token per
+/// byte.
 void check_word_size(std::size_t bytes);
 
-/// Holds the end of a text that comes in parts, as long as what follows may change its tokens. Copies a part only if
-/// text before it is held.
+/// Buffers the end of a text that comes in parts, while further text may change its tokens. Copies a part only if
+/// earlier text is buffered.
 class HeldText {
  public:
-  /// Adds a part. Returns false if the caller should wait for more: a text is searched again only once its undecided
-  /// bytes have doubled, so that a long word takes O(n) time. Throws as check_word_size does, for what is held and the
-  /// part together.
+  /// Adds a part. Returns false if the caller should wait for more text. A search is repeated only once its undecided
+  /// bytes have doubled, so a long word takes O(n) time. Throws as check_word_size() does if the held text and the part
+  /// together are too long.
   bool add(std::string_view part, Tail tail);
 
-  /// Returns the held text and the added part, valid until the next call of add() and while the part is.
+  /// Returns the held text followed by the added part. The view is valid until the next call of add(), and only while
+  /// the part is valid.
   std::string_view view() const { return view_; }
-  /// Returns the position of view() in the whole text.
+  /// Returns the byte offset of view() in the whole text.
   std::size_t begin() const { return begin_; }
 
-  /// Forgets the bytes of view() before `from`. Those from `undecided` on are not decided before more text arrives.
+  /// Drops the bytes of view() before `from`. The bytes from `undecided` on remain undecided until more text arrives.
   void keep(std::size_t from, std::size_t undecided);
-  /// Forgets everything: the next part begins another text.
+  /// Drops all text. The next part begins another text.
   void reset();
 
  private:
@@ -37,7 +39,7 @@ class HeldText {
   std::string_view view_;
   std::size_t forgotten_ = 0;  ///< bytes at the front of bytes_ that the next add() removes
   std::size_t begin_ = 0, begin_after_ = 0;
-  std::size_t wanted_ = 0;  ///< size of view() from which add() returns true
+  std::size_t wanted_ = 0;  ///< least size of view() for which add() returns true
 };
 
 }  // namespace headgate::tokenize

@@ -16,16 +16,16 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr char32_t kFirstThatChanges = 0x300;  ///< all characters before it are in form C and never compose
+constexpr char32_t kFirstThatChanges = 0x300;  ///< lower code points are in NFC and never compose with a previous one
 
-/// Returns whether the character may compose with one before it: a mark, or a vowel or final consonant of Hangul.
+/// Returns whether the character may compose with a preceding one: a mark, or a vowel or final consonant of Hangul.
 bool may_join(char32_t c) {
   if (c < kFirstThatChanges) return false;
   if ((c >= 0x1160 && c <= 0x11FF) || (c >= 0xD7B0 && c <= 0xD7FF)) return true;
   return is_mark(c);
 }
 
-/// Returns whether the character alone may have another form C, as U+212B has. Composed characters are included.
+/// Returns whether NFC may change the character by itself, such as U+212B. Also true for composed characters.
 bool may_change(char32_t c) {
   return c >= kFirstThatChanges &&
          utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->decomp_seqindex != UINT16_MAX;
@@ -41,8 +41,8 @@ std::string form_c_of(std::string_view text) {
   return {reinterpret_cast<const char*>(out), static_cast<std::size_t>(size)};
 }
 
-/// Returns the position of the last character that never composes with one before it, or 0. The text before it can be
-/// normalized on its own.
+/// Returns the offset of the last character that never composes with a preceding one, or 0. The text before that offset
+/// can be normalized separately.
 std::size_t last_beginning(std::string_view text) {
   std::size_t at = text.size();
   while (at > 0) {
@@ -53,7 +53,7 @@ std::size_t last_beginning(std::string_view text) {
   return 0;
 }
 
-/// Returns whether two characters are of ASCII and no line end together: a cluster ends between them.
+/// Returns whether a grapheme cluster certainly ends between two characters: both are ASCII, and they are not CR LF.
 bool are_apart(char32_t last, char32_t next) {
   constexpr char32_t kAscii = 0x80;
   return last < kAscii && next < kAscii && !(last == U'\r' && next == U'\n');
@@ -77,7 +77,8 @@ std::size_t cluster_end(std::string_view text, std::size_t at) {
   return end;
 }
 
-/// Returns where the last grapheme cluster begins, which further text may continue. `text` begins with a cluster.
+/// Returns the offset of the last grapheme cluster, which further text may extend. `text` must begin at the start of a
+/// cluster.
 std::size_t last_cluster(std::string_view text) {
   const auto byte = [text](std::size_t at) { return static_cast<char32_t>(static_cast<unsigned char>(text[at])); };
   std::size_t begin = text.empty() ? 0 : text.size() - 1;
@@ -110,7 +111,7 @@ void Normalized::change(std::size_t& same, std::size_t begin, std::size_t end, s
 std::size_t Normalized::take_composed(std::size_t& same, std::size_t at, const std::string& space) {
   const CodePoint first = first_code_point(source_.substr(at));
   std::size_t end = at + first.bytes;
-  if (first.value == U' ' && !space.empty()) {  // composes with nothing
+  if (first.value == U' ' && !space.empty()) {  // a space never composes
     change(same, at, end, space);
     return end;
   }
@@ -170,8 +171,8 @@ Normalized::Normalized(std::string_view source, const NormalForm& form, bool beg
 template <class Changes>
 Span Normalized::source_of(const Changes& changes, Span part) {
   if (changes.empty()) return part;
-  // Finds the last change that begins at or before a position, which is then inside the change or at a known distance
-  // after it.
+  // Maps a position relative to the last change that begins at or before it. The position is inside this change, or
+  // follows it at a known distance.
   const auto place = [&changes](std::size_t at, bool is_end) {
     auto after = std::partition_point(changes.begin(), changes.end(),
                                       [&](const Change& c) { return is_end ? c.begin < at : c.begin <= at; });
@@ -218,7 +219,7 @@ std::string_view NormalizedParts::next(std::string_view part, Tail tail) {
 Span NormalizedParts::source_of(Span part) const { return Normalized::source_of(changes_, part); }
 
 void NormalizedParts::forget(std::size_t at) {
-  // source_of() needs the last change before a position.
+  // Keeps the last change before `at`, which source_of() needs.
   while (changes_.size() > 1 && changes_[1].begin < at) changes_.pop_front();
 }
 

@@ -21,34 +21,35 @@ struct Span {
   friend bool operator==(const Span&, const Span&) = default;
 };
 
-/// What normalization does to a text, in this order.
+/// Steps of normalization, in the order of application.
 struct NormalForm {
   bool form_c = false;  ///< Unicode's normalization form C
-  std::string space;    ///< replaces each space (U+0020); empty: spaces stay
-  std::string prefix;   ///< stands before a text that is not empty
-  /// Replaces, in place of form C, grapheme clusters of up to 5 bytes that begin with a key, and else characters that
-  /// do; null: nothing. Not together with a prefix, because a text may become empty.
+  std::string space;    ///< replacement of each space (U+0020); if empty, spaces stay
+  std::string prefix;   ///< string that is put before every non-empty text
+  /// Table of replacements, used in place of form C; null for none. A grapheme cluster of up to 5 bytes is replaced if
+  /// it begins with a key. Otherwise, each of its characters that begins with a key is replaced. Cannot be combined
+  /// with a prefix, because a normalized text may be empty.
   std::shared_ptr<const Charsmap> charsmap = nullptr;
 
   bool changes_nothing() const { return !form_c && space.empty() && prefix.empty() && charsmap == nullptr; }
 };
 
-/// Holds the normal form of a text, and where its bytes come from.
+/// Holds the normal form of a text and maps its bytes back to the source.
 class Normalized {
  public:
-  /// `source`: well-formed UTF-8, which must outlive the object. `begins` false: the text continues another one, so no
-  /// prefix stands before it.
+  /// `source` must be well-formed UTF-8 and outlive the object. If `begins` is false, `source` continues another text
+  /// and gets no prefix.
   Normalized(std::string_view source, const NormalForm& form, bool begins = true);
 
   std::string_view text() const { return changes_.empty() ? source_ : text_; }
-  /// Returns the bytes of the source that became `part` of the text. A composed character comes from all bytes of its
-  /// parts.
+  /// Returns the source bytes of a part of the normal form. A composed character comes from all bytes of its
+  /// components.
   Span source_of(Span part) const;
 
  private:
   friend class NormalizedParts;
 
-  /// `size` bytes of the text that come from `source_size` bytes of the source.
+  /// A replacement: `size` bytes of the normal form that come from `source_size` bytes of the source.
   struct Change {
     std::size_t begin;
     std::size_t size;
@@ -56,22 +57,24 @@ class Normalized {
     std::size_t source_size;
   };
 
-  /// Replaces source[begin, end) by `by`. `same`: where the text that is not copied yet begins.
+  /// Replaces source[begin, end) by `by`. `same` is the offset of the first source byte that is not copied yet, and
+  /// becomes `end`.
   void change(std::size_t& same, std::size_t begin, std::size_t end, std::string_view by);
-  /// Normalizes the character at `at` and the marks that may join it, and returns where they end.
+  /// Normalizes the character at `at` together with the following ones that may compose with it. Returns the offset
+  /// after them.
   std::size_t take_composed(std::size_t& same, std::size_t at, const std::string& space);
-  /// Replaces the grapheme cluster at `at`, or its characters, and returns where it ends.
+  /// Replaces the grapheme cluster at `at`, or else each of its characters. Returns the offset after the cluster.
   std::size_t take_mapped(std::size_t& same, std::size_t at, const NormalForm& form);
-  /// Replaces source[begin, end) by what the table says, if it says anything.
+  /// Replaces source[begin, end) by its entry in the table, if any, and replaces the spaces in the result.
   void map(std::size_t& same, std::size_t begin, std::size_t end, const NormalForm& form);
 
-  /// `changes` in order.
+  /// Maps `part` back to the source. `changes` must be sorted by position.
   template <class Changes>
   static Span source_of(const Changes& changes, Span part);
 
   std::string_view source_;
   std::string text_;
-  std::vector<Change> changes_;  ///< in order
+  std::vector<Change> changes_;  ///< sorted by position
 };
 
 /// Normalizes texts that come in parts.
@@ -80,27 +83,27 @@ class NormalizedParts {
   /// `form` must outlive the object.
   explicit NormalizedParts(const NormalForm& form) : form_(form) {}
 
-  /// What of the form a text gets.
+  /// Steps of a NormalForm that are applied to a text.
   enum class Wanted { nothing, all_but_prefix, all };
-  /// Begins another text.
+  /// Begins a new text.
   void begin(Wanted wanted);
-  /// Takes the next part of the text. Returns the next bytes of the normal form that no continuation changes, valid
-  /// until the next call of next() and while the part is.
+  /// Takes the next part of the text. Returns the next bytes of the normal form that further text cannot change. The
+  /// result is valid until the next call of next(), and only while the part is valid.
   std::string_view next(std::string_view part, Tail tail);
 
-  /// As Normalized::source_of. `part` must be after the bytes that forget() dropped.
+  /// Returns the source bytes of a part of the normal form. `part` must not include bytes that forget() dropped.
   Span source_of(Span part) const;
-  /// Drops the source positions of the bytes before `at` in the normal form.
+  /// Drops the mapping to the source for the bytes of the normal form before `at`.
   void forget(std::size_t at);
 
  private:
   const NormalForm& form_;
   bool normalized_ = false;
-  bool begins_ = false;  ///< the prefix is still to come
+  bool begins_ = false;  ///< true if the prefix has not been added yet
   HeldText held_;
-  Normalized last_{{}, {}};                 ///< of the last part
-  std::size_t size_ = 0;                    ///< of the normal form
-  std::deque<Normalized::Change> changes_;  ///< in order
+  Normalized last_{{}, {}};                 ///< normal form of the last part
+  std::size_t size_ = 0;                    ///< bytes of the normal form so far
+  std::deque<Normalized::Change> changes_;  ///< sorted by position
 };
 
 }  // namespace headgate::tokenize

@@ -8,12 +8,12 @@
 
 namespace headgate::tokenize {
 
-/// Opens the tokenizer of a model. `path`, resolved by io::given_path, is a tokenizer.json, a directory or run that
-/// holds one, a GGUF file, or a directory of `headgate train` whose model reads bytes. Throws io::FileError, also if it
-/// is none of these.
+/// Opens the tokenizer of a model. `path` is resolved by io::given_path(). It names a tokenizer.json, a directory or
+/// run with one, or a GGUF file. It may also name a directory of `headgate train` with a model that reads bytes. Throws
+/// io::FileError for anything else.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 
-/// Returns whether a file begins as GGUF files do. Throws io::FileError.
+/// Returns whether a file begins with the magic number of GGUF. Throws io::FileError.
 bool is_gguf_file(const std::string& path);
 
 }  // namespace headgate::tokenize

@@ -48,7 +48,7 @@ void PairMerger::merge_in_word(std::uint32_t number, TokenPair pair, std::int32_
       t[out] = t[i++];
       continue;
     }
-    // The pair itself is no longer counted.
+    // merge() has already removed `pair` from the counts.
     const auto replace = [&](TokenPair before, TokenPair after) {
       if (before != pair) decrease(before, number);
       increase(after, number);

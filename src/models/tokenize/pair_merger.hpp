@@ -13,7 +13,7 @@
 
 namespace headgate::tokenize {
 
-/// Two neighbouring tokens.
+/// Ids of two neighbouring tokens.
 struct TokenPair {
   std::int32_t left, right;
 
@@ -32,15 +32,15 @@ struct TokenPairHash {
   }
 };
 
-/// Holds counted words as tokens, and merges pairs in them. Counts of pairs and the words that have them are updated
-/// where a merge changes them, so that a merge takes time in proportion to its occurrences.
+/// Holds words as tokens, with counts, and merges pairs of tokens in them. The counts of pairs are updated
+/// incrementally: a merge visits only words that contain its pair.
 class PairMerger {
  public:
-  /// Adds a word that occurs `count` times, as its tokens.
+  /// Adds a word, given as its tokens, that occurs `count` times.
   void add(const std::vector<std::int32_t>& tokens, std::int64_t count);
 
-  /// Returns the pair that occurs most often, and at least `least` ≥ 1 times; of several, the least. Call it after the
-  /// last add().
+  /// Returns the most frequent pair, or nullopt if no pair occurs at least `least` ≥ 1 times. Ties go to the smaller
+  /// pair. Must be called after the last add().
   std::optional<TokenPair> most_frequent(std::int64_t least);
 
   /// Replaces the pair by `token` in all words, from left to right.
@@ -48,15 +48,15 @@ class PairMerger {
 
  private:
   struct Word {
-    std::size_t begin;   ///< in tokens_
-    std::uint32_t size;  ///< in tokens
+    std::size_t begin;   ///< offset in tokens_
+    std::uint32_t size;  ///< number of tokens
     std::int64_t count;
   };
   struct Occurrences {
     std::int64_t count = 0;
-    std::vector<std::uint32_t> words;  ///< words that have had the pair; may have lost it, or occur twice
+    std::vector<std::uint32_t> words;  ///< words that once contained the pair; may be out of date or repeated
   };
-  /// A pair with its count at some time, which may have changed since.
+  /// A pair with its count when it was queued. The count may be out of date.
   struct Candidate {
     std::int64_t count;
     TokenPair pair;
@@ -70,11 +70,11 @@ class PairMerger {
   void decrease(TokenPair pair, std::uint32_t word);
   void push(TokenPair pair);
 
-  std::vector<std::int32_t> tokens_;  ///< of all words
+  std::vector<std::int32_t> tokens_;  ///< tokens of all words
   std::vector<Word> words_;
-  std::unordered_map<TokenPair, Occurrences, TokenPairHash> pairs_;  ///< with counts above 0
+  std::unordered_map<TokenPair, Occurrences, TokenPairHash> pairs_;  ///< pairs with a count above 0
   std::priority_queue<Candidate> queue_;
-  std::vector<TokenPair> increased_;  ///< pairs whose counts are not yet in the queue
+  std::vector<TokenPair> increased_;  ///< pairs to be queued with their new counts
 };
 
 }  // namespace headgate::tokenize

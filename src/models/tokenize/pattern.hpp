@@ -8,29 +8,31 @@
 
 #include "models/tokenize/held_text.hpp"
 
-// Searches regular expressions in UTF-8 with PCRE2, whose header only pattern.cc includes, and with its JIT where the
-// processor has one. A search that takes too many steps throws TokenizerError, so no pattern makes a text take forever.
+// Searches for regular expressions in UTF-8 with PCRE2, compiled by its JIT where available. Only pattern.cc includes
+// the header of PCRE2. A search that takes too many steps throws TokenizerError, which bounds the time for every
+// pattern and text.
 
 namespace headgate::tokenize {
 
 struct Match {
   std::size_t begin = 0;
-  std::size_t end = 0;  ///< may be `begin`
+  std::size_t end = 0;  ///< equal to `begin` for an empty match
 };
 
 /// The result of a search:
 ///  - none: no match begins in the text;
-///  - match: a match that no continuation of the text changes;
-///  - undecided: no match begins before Match::begin, and the continuation decides whether one begins there.
+///  - match: a match that further text cannot change;
+///  - undecided: no match begins before Match::begin, and further text decides whether one begins there.
 enum class Found { none, match, undecided };
 
-/// A compiled pattern; searches from several threads at once are allowed, each with a PatternSearch of its own.
+/// A compiled pattern. Several threads may search with it at once, each with its own PatternSearch.
 class Pattern {
  public:
-  /// `regex` as in tokenizer.json (pcre_syntax). Throws TokenizerError.
+  /// Compiles a regular expression in the syntax of tokenizer.json, which pcre_syntax() converts. Throws TokenizerError
+  /// for a syntax error or unsupported syntax.
   explicit Pattern(std::string_view regex);
 
-  /// Returns how many bytes before a position may decide whether a match begins there.
+  /// Returns an upper bound of the bytes before a position that may decide whether a match begins there.
   std::size_t reach_back() const;
   const std::string& regex() const { return regex_; }
 
@@ -41,7 +43,7 @@ class Pattern {
   std::shared_ptr<const Code> code_;
 };
 
-/// Holds the memory of searches for one pattern, which must outlive it.
+/// Searches for one pattern, and reuses its working memory. The pattern must outlive the object.
 class PatternSearch {
  public:
   explicit PatternSearch(const Pattern& pattern);
@@ -50,7 +52,7 @@ class PatternSearch {
   ~PatternSearch();
 
   /// Finds the first match at or after `from` in well-formed UTF-8. Returns undecided only for Tail::open. Throws
-  /// TokenizerError for a search beyond its limits.
+  /// TokenizerError if the search exceeds its limits.
   Found find(Match& match, std::string_view text, std::size_t from, Tail tail = Tail::ended);
 
  private:

@@ -42,7 +42,7 @@ class Rewriter {
       } else if (take("{")) {
         interval();
       } else if (take("$")) {
-        out_ += "(?=\\n|\\z)";  // in Ruby, the end of a line
+        out_ += "(?=\\n|\\z)";  // $ matches at the end of any line in Ruby
       } else if (rest_.front() == '^') {
         refuse("'^' outside of [] is not supported");
       } else {
@@ -63,7 +63,7 @@ class Rewriter {
     rest_.remove_prefix(1);
   }
 
-  /// Rewrites what follows a backslash, in a class or outside.
+  /// Rewrites the escape after a backslash, inside or outside of a character class.
   void escape() {
     if (rest_.empty()) refuse("a '\\' at the end");
     const char c = rest_.front();
@@ -160,7 +160,7 @@ class Rewriter {
     caseless_.push_back(caseless);
   }
 
-  /// Rewrites {n}, {n,} or {n,m}. Ruby reads a + or ? after it differently than Perl does.
+  /// Rewrites {n}, {n,} or {n,m}. A + or ? after the braces is refused, since Ruby and Perl interpret it differently.
   void interval() {
     const std::size_t end = rest_.find('}');
     const std::string_view inside = rest_.substr(0, end);
@@ -177,7 +177,7 @@ class Rewriter {
 
   std::string_view rest_;
   std::string out_;
-  std::vector<bool> caseless_{false};  ///< of the open groups
+  std::vector<bool> caseless_{false};  ///< for each open group: true if it ignores case
 };
 
 }  // namespace

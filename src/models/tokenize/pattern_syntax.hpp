@@ -6,9 +6,9 @@
 
 namespace headgate::tokenize {
 
-/// Returns a regular expression for PCRE2 that matches what `regex` matches in Oniguruma (Ruby syntax), which
-/// tokenizer.json uses. Rewrites \s and \d, which are Unicode's White_Space and Nd, scripts, $ and escapes of
-/// characters. Throws TokenizerError, which names it, for any other syntax that the two interpret differently.
+/// Converts a regular expression from Oniguruma's Ruby syntax, which tokenizer.json uses, to PCRE2. Rewrites \s and \d
+/// (Unicode's White_Space and Nd), names of scripts, $ and escaped characters. Throws TokenizerError, which names the
+/// syntax, for anything else that the two interpret differently.
 std::string pcre_syntax(std::string_view regex);
 
 /// Returns a regular expression that matches `text` literally.

@@ -13,11 +13,11 @@
 #include "models/tokenize/normalize.hpp"
 #include "models/tokenize/pattern.hpp"
 
-// Splits a text into words. Merges never cross the bounds of a word.
+// Splits a text into words. Merges never cross word boundaries.
 
 namespace headgate::tokenize {
 
-/// What happens to the matches of a pattern.
+/// Treatment of the matches of a pattern.
 enum class SplitBehavior {
   removed,
   isolated,              ///< each match is a piece
@@ -26,48 +26,49 @@ enum class SplitBehavior {
   contiguous,            ///< neighbouring matches are one piece
 };
 
-/// One pass over the pieces of the previous pass.
+/// A splitting pass, applied to each piece of the previous pass.
 struct SplitStep {
-  std::optional<Pattern> pattern;  ///< none: nothing is split
+  std::optional<Pattern> pattern;  ///< if absent, nothing is split
   SplitBehavior behavior = SplitBehavior::isolated;
-  bool invert = false;       ///< the text between matches is treated as the matches
-  std::string prefix{};      ///< a character; a piece that does not begin with it gets it before it is split
+  bool invert = false;       ///< swaps the roles of matches and the text between them
+  std::string prefix{};      ///< character put before each piece that does not already begin with it; empty for none
   bool prefix_once = false;  ///< only the piece at the beginning of the text gets the prefix
 };
 
-/// Isolates each digit.
+/// Matches one numeric character.
 extern const std::string_view kDigitPattern;
 /// Matches GPT-2's words.
 extern const std::string_view kGpt2Pattern;
 extern const std::string_view kLlama3Pattern;
 extern const std::string_view kQwen2Pattern;
-/// Matches Qwen 2's words, and counts combining marks as letters.
+/// Matches words as Qwen 2's pattern does, but counts combining marks as letters.
 extern const std::string_view kQwen35Pattern;
 
-/// Matches the words of o200k, of GPT-4o and gpt-oss: a change from small to capital letters begins a word.
+/// Matches the words of o200k, the vocabulary of GPT-4o and gpt-oss. A capital letter after a small one begins a word.
 extern const std::string_view kO200kPattern;
 
-/// A part of a piece: `span` of PieceCutter::view().
+/// A part of a piece: the bytes `span` of PieceCutter::view().
 struct Slice {
-  Span span;  ///< may be empty where it ends a piece that earlier slices began
-  Tail tail;  ///< open: the next slice belongs to the same piece
+  Span span;  ///< may be empty if the slice only ends a piece that earlier slices began
+  Tail tail;  ///< Tail::open if the next slice continues the same piece
 
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
-/// Splits texts into the pieces of a step; the caller adds the step's prefix. A text may come in parts: text is
-/// held back while a continuation may change the pieces.
+/// Splits texts into the pieces of a SplitStep. The caller adds the prefix of the step. A text may come in parts; text
+/// is held back while further text may change the pieces.
 class PieceCutter {
  public:
   explicit PieceCutter(const SplitStep& step);
 
-  /// Takes the next part of a text; after Tail::ended, another text begins. Overwrites `slices` with those that are
-  /// final.
+  /// Takes the next part of a text. A part with Tail::ended is the last one of its text. Overwrites `slices` with the
+  /// slices that further text cannot change.
   void next(std::vector<Slice>& slices, std::string_view part, Tail tail);
 
-  /// Returns the text that spans refer to, valid until the next call of next() and while the part is.
+  /// Returns the text that the spans index. The view is valid until the next call of next(), and only while the part
+  /// passed to next() is valid.
   std::string_view view() const { return held_.view(); }
-  /// Returns the position of view() in the text.
+  /// Returns the byte offset of view() in the whole text.
   std::size_t begin() const { return held_.begin(); }
 
  private:
@@ -82,17 +83,17 @@ class PieceCutter {
   const SplitStep& step_;
   std::optional<PatternSearch> search_;
   HeldText held_;
-  std::size_t from_ = 0;  ///< in view(): where the search continues
-  std::size_t done_ = 0;  ///< in view(): everything before it is in slices
-  bool begun_ = false;    ///< the text has had a slice, or a removed one
-  bool open_ = false;     ///< the last slice has Tail::open
-  bool in_gap_ = false;   ///< text from done_ to the next match belongs to the last slice
+  std::size_t from_ = 0;  ///< offset in view() where the search continues
+  std::size_t done_ = 0;  ///< offset in view() up to which all text is in slices
+  bool begun_ = false;    ///< true after the first slice of the text, even a removed one
+  bool open_ = false;     ///< true if the last slice has Tail::open
+  bool in_gap_ = false;   ///< true if text from done_ to the next match continues the last slice
   bool last_matched_ = false;
 };
 
 }  // namespace headgate::tokenize
 
-/// Names in tokenizer.json.
+/// Names of SplitBehavior in tokenizer.json.
 template <>
 struct headgate::Words<headgate::tokenize::SplitBehavior> {
   using Value = tokenize::SplitBehavior;

@@ -13,11 +13,11 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Limits the bytes that are hashed to split all tokens in two: a token of n characters takes O(n²). Vocabularies in
-/// use take less than 2^25.
+/// Limit of the bytes hashed to look up all splits of all tokens in two. A token of n characters needs O(n²) bytes.
+/// Vocabularies in use need less than 2^25.
 constexpr std::size_t kMostHashedBytes = std::size_t{1} << 30;
 
-/// Returns the ids of tokens that take part in merges, by descending score.
+/// Returns the ids of the tokens that take part in merges, sorted by descending score.
 std::vector<std::int32_t> by_score(const Vocabulary& vocabulary, const std::vector<double>& scores) {
   std::vector<std::int32_t> ids;
   for (std::int32_t id = 0; id < vocabulary.size(); ++id) {

@@ -15,18 +15,18 @@
 
 namespace headgate::tokenize {
 
-/// The stages that a text passes, in this order.
+/// Stages of encoding, in the order of application.
 struct Stages {
-  std::string name;                         ///< of the tokenizer's file, for messages
-  AddedTokens raw;                          ///< found before normalization
-  NormalForm form;                          ///< of the text between them
-  AddedTokens normalized;                   ///< found after normalization
-  std::vector<SplitStep> steps;             ///< split the text between added tokens into words
-  std::unique_ptr<const WordModel> model;   ///< splits words into tokens
-  std::vector<std::int32_t> before, after;  ///< ids that add_special puts around a text
+  std::string name;                         ///< name of the tokenizer's file, for messages
+  AddedTokens raw;                          ///< tokens found before normalization
+  NormalForm form;                          ///< normalizes the text between raw tokens
+  AddedTokens normalized;                   ///< tokens found after normalization
+  std::vector<SplitStep> steps;             ///< steps that split the text between added tokens into words
+  std::unique_ptr<const WordModel> model;   ///< model that splits words into tokens
+  std::vector<std::int32_t> before, after;  ///< ids that add_special puts before and after a text
 };
 
-/// Returns an encoder of one text. `stages` must outlive it.
+/// Returns an encoder of one text. `stages` must outlive the encoder.
 std::unique_ptr<StreamEncoder> make_staged_stream(const Stages& stages, const EncodeOptions& options);
 
 }  // namespace headgate::tokenize

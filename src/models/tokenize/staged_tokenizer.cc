@@ -17,7 +17,7 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::size_t kMostAddedBytes = std::size_t{1} << 20;  ///< of all added tokens together
+constexpr std::size_t kMostAddedBytes = std::size_t{1} << 20;  ///< limit of the total bytes of all added tokens
 
 std::unique_ptr<const WordModel> make_model(const TokenizerParts& parts) {
   const auto is = [&parts](ModelKind kind) { return parts.model == kind; };
@@ -38,7 +38,8 @@ std::unique_ptr<const WordModel> make_model(const TokenizerParts& parts) {
   return std::make_unique<Bpe>(parts.vocabulary, merges, options);
 }
 
-/// Returns the bytes that a token adds to a text. `as_spelled`: an added token, which stands for its spelling.
+/// Returns the bytes that a token adds to a decoded text. `as_spelled` is true for added tokens, which are spelled as
+/// plain text.
 std::string bytes_of_token(const TokenizerParts& parts, std::string_view spelling, bool as_spelled) {
   if (parts.model == ModelKind::byte_bpe) {
     const auto bytes = as_spelled ? std::nullopt : bytes_of(spelling);
@@ -115,16 +116,16 @@ class StagedTokenizer final : public Tokenizer {
   }
 
   Stages stages_;
-  Vocabulary tokens_;          ///< added tokens included
-  std::vector<bool> special_;  ///< of each id
-  std::string bytes_;          ///< of all tokens, by id
+  Vocabulary tokens_;          ///< includes the added tokens
+  std::vector<bool> special_;  ///< whether each id is special
+  std::string bytes_;          ///< bytes of all tokens, concatenated in the order of ids
   std::vector<std::size_t> begins_;
   bool drops_space_;
 };
 
 void StagedTokenizer::add(const std::vector<AddedToken>& added) {
   std::size_t bytes = 0;
-  std::vector<AddedToken> kinds[2][2];  // [normalized][not special]
+  std::vector<AddedToken> kinds[2][2];  // indexed by [normalized][not special]
   for (const AddedToken& token : added) {
     if (tokens_.find(token.content) != token.id) tokens_.add(token.id, token.content);
     bytes += token.content.size();

@@ -14,32 +14,33 @@
 
 namespace headgate::tokenize {
 
-/// How words are split into tokens.
+/// Method of splitting words into tokens.
 enum class ModelKind {
-  byte_bpe,       ///< BPE of bytes, spelled in the alphabet of spelling_of()
+  byte_bpe,       ///< BPE of bytes, which spelling_of() spells
   character_bpe,  ///< BPE of characters, with a list of merges
-  scored_bpe,     ///< BPE of characters whose merges follow from the tokens and their scores
+  scored_bpe,     ///< BPE of characters; the merges follow from the tokens and their scores
   unigram,
 };
 
-/// The parts of a tokenizer, whatever file it comes from, in the order in which a text passes them.
+/// Parts of a tokenizer, independent of the file format, in the order of application to a text.
 struct TokenizerParts {
-  std::vector<AddedToken> added;  ///< those that are not normalized, then, in the normal form, the others
+  std::vector<AddedToken> added;  ///< tokens searched in the text, or in its normal form if `normalized` is set
   NormalForm form;
   std::vector<SplitStep> steps;
   ModelKind model = ModelKind::byte_bpe;
-  Vocabulary vocabulary;         ///< added tokens may be part of it
-  MergeList merges;              ///< of byte_bpe and character_bpe
-  std::vector<double> scores;    ///< of scored_bpe and unigram, for each id; NaN: the token is not found in a text
-  double unknown_score = 0.0;    ///< of unigram: of a character without a token
-  BpeOptions options;            ///< unigram uses unknown and byte_fallback
-  bool spaces_in_steps = false;  ///< form replaces spaces that the file replaces after the search for added tokens
-  std::string space;             ///< what spells a space in tokens that are not of byte_bpe; empty: a space
-  bool drops_space = false;      ///< decoding drops a space before a whole text
-  std::vector<std::int32_t> before, after;  ///< ids that add_special puts around a text
+  Vocabulary vocabulary;         ///< may include added tokens
+  MergeList merges;              ///< for byte_bpe and character_bpe
+  std::vector<double> scores;    ///< for scored_bpe and unigram: score of each id; NaN if texts never contain the token
+  double unknown_score = 0.0;    ///< for unigram: score of a character without a token
+  BpeOptions options;            ///< unigram uses only unknown and byte_fallback
+  bool spaces_in_steps = false;  ///< true if `form` replaces spaces that the file replaces in a pre-tokenizer step
+  std::string space;             ///< spelling of a space in tokens, except for byte_bpe; if empty, a space
+  bool drops_space = false;      ///< decoding drops one space at the front of a whole text
+  std::vector<std::int32_t> before, after;  ///< ids that add_special puts before and after a text
 };
 
-/// `name`: that of the file, for messages. Throws TokenizerError for parts that contradict each other.
+/// Makes a tokenizer from its parts. `name` is the file name for messages. Throws TokenizerError for parts that
+/// contradict each other.
 std::unique_ptr<Tokenizer> make_staged_tokenizer(const std::string& name, TokenizerParts parts);
 
 }  // namespace headgate::tokenize

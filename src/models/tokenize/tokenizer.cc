@@ -36,7 +36,7 @@ class ByteStream final : public StreamEncoder {
   }
 
  private:
-  std::optional<std::int32_t> front_;  ///< token before the text
+  std::optional<std::int32_t> front_;  ///< token that is put before the text
   bool spans_;
   std::size_t done_ = 0;
 };

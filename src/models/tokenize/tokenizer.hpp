@@ -16,28 +16,29 @@
 namespace headgate::tokenize {
 
 struct EncodeOptions {
-  bool add_special = true;       ///< adds what the tokenizer puts around a text, such as BOS before it
-  bool special_as_text = false;  ///< special tokens spelled in the text are plain text
+  bool add_special = true;       ///< adds the special tokens around a text, such as BOS
+  bool special_as_text = false;  ///< treats special tokens that the text spells as plain text
   bool spans = false;            ///< fills Encoding::spans
 };
 
 struct Encoding {
   std::vector<std::int32_t> ids;
-  /// The bytes of the text that each token stands for; empty ranges at the text's ends for tokens put around it. Tokens
-  /// that share a character divide its bytes. Only a character that normalization composed counts whole for each of its
-  /// tokens.
+  /// Bytes of the text that each token represents. Tokens put around the text have empty ranges at its ends. Tokens
+  /// that share a character divide its bytes. The exception is a character that normalization composed: each of its
+  /// tokens has all its bytes.
   std::vector<Span> spans;
   std::size_t left_out = 0;  ///< bytes of the text for which the vocabulary has no token
 };
 
-/// Encodes one text that comes in parts. The tokens are those of the whole text, and spans count from its beginning.
-/// Holds one word and the text that decides where it ends. Throws io::FileError, which names the tokenizer's file, if a
-/// word, or the held text with the next part, exceeds 64 MiB, and if a pattern needs too many steps.
+/// Encodes one text that comes in parts. The tokens are the same as for the whole text, and spans count from its
+/// beginning. Holds one word in memory, and the text that decides where the word ends. Throws io::FileError if a word,
+/// or the held text with the next part, exceeds 64 MiB, or if a pattern needs too many steps. The error names the
+/// tokenizer's file.
 class StreamEncoder {
  public:
   virtual ~StreamEncoder() = default;
 
-  /// Returns the next tokens that no continuation of the text changes.
+  /// Takes the next part of the text. Returns the next tokens that further text cannot change.
   Encoding next(std::string_view part) { return take(part, Tail::open); }
   /// Takes the last part and returns the remaining tokens. Must be called once.
   Encoding finish(std::string_view part = {}) { return take(part, Tail::ended); }
@@ -46,54 +47,55 @@ class StreamEncoder {
   virtual Encoding take(std::string_view part, Tail tail) = 0;
 };
 
-/// Converts text to ids and back. Any bytes are text: a run of bytes that are not UTF-8 is its own word. Objects are
-/// immutable, and several threads may use one.
+/// Converts text to ids and back. A text may be any bytes: each run of bytes that are not UTF-8 is a separate word.
+/// Objects are immutable, and several threads may share one.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
   /// Returns the largest id + 1.
   virtual std::int32_t vocab() const = 0;
-  /// Returns an encoder of one text. The tokenizer must outlive it.
+  /// Returns an encoder of one text. The tokenizer must outlive the encoder.
   virtual std::unique_ptr<StreamEncoder> stream(const EncodeOptions& options) const = 0;
   /// Returns the tokens of a whole text. Throws as a StreamEncoder does.
   Encoding encode(std::string_view text, const EncodeOptions& options) const { return stream(options)->finish(text); }
   Encoding encode(std::string_view text) const { return encode(text, EncodeOptions{}); }
 
-  // Describe one id. Throw Error for an id that is out of range or has no token.
-  virtual std::string_view bytes(std::int32_t id) const = 0;  ///< what the token adds to a text
-  virtual std::string spelling(std::int32_t id) const = 0;    ///< as in the vocabulary; UTF-8
-  virtual bool special(std::int32_t id) const = 0;            ///< a control token, such as BOS
+  // The next three functions describe one id. They throw Error for an id that is out of range or has no token.
+  virtual std::string_view bytes(std::int32_t id) const = 0;  ///< bytes that the token adds to a decoded text
+  virtual std::string spelling(std::int32_t id) const = 0;    ///< spelling in the vocabulary, in UTF-8
+  virtual bool special(std::int32_t id) const = 0;            ///< whether the token is a control token, such as BOS
 
-  /// Returns the id of a spelling, special tokens included; kNoToken if there is none.
+  /// Returns the id of a spelling, or kNoToken if no token has it. Special tokens are found too.
   virtual std::int32_t find(std::string_view spelling) const = 0;
 
-  /// Returns whether encoding puts a space before a text that decode() drops again.
+  /// Returns whether encoding adds a space before a text and decode() drops it.
   virtual bool drops_space() const { return false; }
-  /// Returns the bytes of all ids, without special tokens if `skip_special`. The ids are those of a whole text: if
-  /// drops_space(), one space at its front is left out. Throws Error as bytes() does.
+  /// Decodes the ids of a whole text to bytes. If `skip_special` is set, special tokens are left out. If drops_space(),
+  /// one space at the front is dropped. Throws Error as bytes() does.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;
 };
 
-/// Returns a tokenizer whose 256 ids are the values of bytes, as models of `headgate train` read them.
+/// Returns a tokenizer with one id per byte value, 0 to 255, for models of `headgate train`.
 std::unique_ptr<Tokenizer> byte_tokenizer();
 
-/// Adds `<bos>`, which follows the bytes and stands before every text, as models of `headgate train --bos on` read
-/// them.
+/// Returns a byte tokenizer that puts `<bos>`, with id kByteBos, before every text, for models of `headgate train --bos
+/// on`.
 std::unique_ptr<Tokenizer> byte_tokenizer_with_bos();
 inline constexpr std::int32_t kByteBos = 256;
-/// Vocabulary of those models: their tokens, rounded up to a multiple of 8.
+/// Vocabulary size of models with kByteBos: 257 tokens, rounded up to a multiple of 8.
 inline constexpr std::int32_t kVocabWithByteBos = 264;
 
-/// Decodes ids as they come, and never splits a character. The ids may continue other text, so no space is dropped.
+/// Decodes ids one at a time, and never splits a character. No space is dropped, because the ids may continue other
+/// text.
 class StreamDecoder {
  public:
   /// `tokenizer` must outlive the object.
   explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = false)
       : tokenizer_(tokenizer), skip_special_(skip_special) {}
 
-  /// Returns the bytes that are complete now. Holds back at most the beginning of one character, up to 3 bytes; bytes
-  /// that cannot begin a character are returned at once.
+  /// Takes the next id and returns all complete characters. Holds back at most the beginning of one character, up to 3
+  /// bytes. Bytes that cannot begin a character are returned at once.
   std::string next(std::int32_t id);
   /// Returns the bytes held back. Call it after the last id.
   std::string finish();

@@ -19,7 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the tokenizer.json of a directory, or of the run in it. Throws if there is none.
+/// Returns the path of tokenizer.json in `directory`, or in its subdirectory `checkpoint`. Throws io::FileError if
+/// neither has one.
 std::string file_in(const std::string& path, const std::string& directory) {
   std::error_code ignored;
   for (const char* place : {"/tokenizer.json", "/checkpoint/tokenizer.json"}) {

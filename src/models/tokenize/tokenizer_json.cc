@@ -26,7 +26,7 @@ using io::Json;
 constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
 constexpr int kMaxDepth = 16;
 
-// --- what is put around a text ---------------------------------------------------------------------------------------
+// --- special tokens around a text ------------------------------------------------------------------------------------
 
 std::vector<std::int32_t> ids_of_special(const JsonValue& special_tokens, const std::string& name) {
   std::vector<std::int32_t> out;
@@ -62,7 +62,7 @@ void read_template(TokenizerParts& parts, const JsonValue& value) {
   if (side == &parts.before) refuse("{}: without the text, Sequence A", single.where());
 }
 
-/// `met`: whether a template has been read.
+/// Reads a post-processor. `met` tells whether a template has been read already; a second one is refused.
 void read_post_processor(TokenizerParts& parts, bool& met, const JsonValue& value, bool inside) {
   if (value.is_null()) return;
   const std::string type = value.type();
@@ -103,7 +103,7 @@ std::vector<AddedToken> read_added_tokens(const JsonValue& value) {
   return out;
 }
 
-/// Reads "left right" or ["left", "right"].
+/// Reads a merge, written as "left right" or ["left", "right"].
 std::pair<std::string, std::string> read_merge(const Json& json, std::size_t rank) {
   if (json.is_array() && json.size() == 2 && json[0].is_string() && json[1].is_string()) {
     return {json[0].get<std::string>(), json[1].get<std::string>()};
@@ -185,7 +185,7 @@ void read_model(TokenizerParts& parts, const JsonValue& model) {
   model.refuse_type("BPE and Unigram are");
 }
 
-/// Throws if a text may need the unknown token, and the vocabulary lacks it.
+/// Throws TokenizerError if a text may need the unknown token and the vocabulary lacks it.
 void check_unknown(const TokenizerParts& parts, const JsonValue& unknown) {
   if (unknown.is_null() || parts.options.unknown != kNoToken) return;
   bool all_bytes = parts.options.byte_fallback && find_byte_tokens(parts.vocabulary).has_value();
@@ -199,7 +199,8 @@ void check_unknown(const TokenizerParts& parts, const JsonValue& unknown) {
   if (!all_bytes) refuse("{}: '{}' is not a token", unknown.where(), io::printable(unknown.text()));
 }
 
-/// Throws unless added tokens have the ids that `tokenizers` gives them: that of the vocabulary, or the next one.
+/// Throws TokenizerError if an added token does not have the id that the `tokenizers` package gives it. That is its id
+/// in the vocabulary, or else the next free id.
 void check_added_ids(const TokenizerParts& parts) {
   std::map<std::string_view, std::int32_t> ids;
   const std::int32_t words = parts.vocabulary.count();
@@ -215,7 +216,7 @@ void check_added_ids(const TokenizerParts& parts) {
   }
 }
 
-/// Checks what holds for added tokens together with the other parts.
+/// Checks the added tokens against the other parts. Excludes special tokens from the search by Unigram.
 void check_added_tokens(TokenizerParts& parts) {
   check_added_ids(parts);
   for (const AddedToken& token : parts.added) {
@@ -225,7 +226,8 @@ void check_added_tokens(TokenizerParts& parts) {
       refuse("added token '{}': normalized, with spaces, and together with Metaspace: not supported",
              io::printable(token.content));
     }
-    // A special token that is spelled in a text is found before words are; as plain text it must not be found at all.
+    // Special tokens are found before the text is split into words. If they are treated as plain text, Unigram must not
+    // find them either.
     const auto id = static_cast<std::size_t>(token.id);
     const double never = std::numeric_limits<double>::quiet_NaN();
     if (token.special && parts.model == ModelKind::unigram && id < parts.scores.size()) parts.scores[id] = never;

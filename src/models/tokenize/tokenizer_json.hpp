@@ -8,12 +8,12 @@
 
 namespace headgate::tokenize {
 
-/// Reads the tokenizer.json of the `tokenizers` package: BPE of bytes or of characters, or Unigram. Throws
-/// io::FileError for a file that is not one, contradicts itself, or needs an unsupported feature, which the message
-/// names.
+/// Reads a tokenizer.json of the `tokenizers` package with BPE of bytes, BPE of characters or Unigram. Throws
+/// io::FileError for an invalid or contradictory file, or an unsupported feature, which the message names.
 std::unique_ptr<Tokenizer> read_tokenizer_json(const std::string& path);
 
-/// Does the same in two steps: reads the text of the file, and makes the tokenizer. `name`: the file, for messages.
+/// Read a tokenizer.json in two steps: the text of the file, then the tokenizer. `name` is the file name for messages.
+/// Both throw as read_tokenizer_json() does.
 std::string read_json_text(const std::string& path);
 std::unique_ptr<Tokenizer> parse_tokenizer_json(const std::string& name, const std::string& text);
 

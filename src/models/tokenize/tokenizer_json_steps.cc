@@ -9,9 +9,9 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::string_view kBlock = "\u2581";  ///< stands for a space in the vocabularies of SentencePiece
+constexpr std::string_view kBlock = "\u2581";  ///< spelling of a space in SentencePiece vocabularies
 
-/// Replaces the spaces of what the normal form has so far and of the text.
+/// Makes the form replace spaces by `by`, and replaces those in the prefix that was read so far.
 void replace_spaces(NormalForm& form, const std::string& by) {
   form.prefix = Normalized(form.prefix, {.form_c = false, .space = by, .prefix = {}}).text();
   form.space = by;
@@ -19,7 +19,7 @@ void replace_spaces(NormalForm& form, const std::string& by) {
 
 // --- normalizer ------------------------------------------------------------------------------------------------------
 
-/// Returns the text that a pattern matches.
+/// Returns the text of a pattern, written as String or Regex.
 std::string literal_of(const JsonValue& pattern) {
   pattern.only("pattern", {"String", "Regex"});
   const JsonValue regex = pattern.at("Regex");
@@ -103,10 +103,10 @@ SplitStep read_split(const JsonValue& value) {
   return step;
 }
 
-/// Where Metaspace puts its prefix.
+/// Pieces to which Metaspace adds its prefix.
 enum class Prepend { never, first, always };
 
-/// Reads the keys that the pre-tokenizer and the decoder Metaspace have in common.
+/// Reads the keys that Metaspace has both as a pre-tokenizer and as a decoder.
 Prepend read_metaspace(const JsonValue& value) {
   value.only("Metaspace", {"type", "replacement", "prepend_scheme", "add_prefix_space", "split"});
   for (const char* key : {"replacement", "str_rep"}) {
@@ -136,8 +136,8 @@ class PreTokenizerReader {
   void add_metaspace(const JsonValue& value);
 
   TokenizerParts& parts_;
-  bool byte_level_ = false;  ///< the step that turns text into bytes has been read
-  bool no_space_ = false;    ///< no space is left after the steps so far
+  bool byte_level_ = false;  ///< true after ByteLevel, which turns text into bytes
+  bool no_space_ = false;    ///< true if no space is left after the steps so far
 };
 
 void PreTokenizerReader::read(const JsonValue& value, bool inside) {
@@ -174,8 +174,8 @@ void PreTokenizerReader::add_byte_level(const JsonValue& value) {
   byte_level_ = true;
 }
 
-/// Replaces spaces as a part of normalization, which comes before the steps: the same unless a step or an added token
-/// looks for spaces.
+/// Adds Metaspace. Spaces are replaced by normalization, which comes before the steps. The result is the same unless a
+/// step or an added token matches spaces.
 void PreTokenizerReader::add_metaspace(const JsonValue& value) {
   const Prepend prepend = read_metaspace(value);
   if (parts_.form.space.empty() && !no_space_) {
@@ -204,7 +204,7 @@ void read_strip(TokenizerParts& parts, const JsonValue& value) {
   parts.drops_space = start == 1;
 }
 
-/// Reads a decoder of tokens that are spelled as text.
+/// Reads the decoder of a model other than byte_bpe.
 void read_text_decoder(TokenizerParts& parts, const JsonValue& value, bool inside) {
   const std::string type = value.type();
   if (type == "Sequence" && !inside) {
@@ -220,7 +220,7 @@ void read_text_decoder(TokenizerParts& parts, const JsonValue& value, bool insid
     parts.space = kBlock;
   } else if (type == "Strip") {
     read_strip(parts, value);
-  } else if (type == "ByteFallback" || type == "Fuse") {  // how tokens are joined anyway
+  } else if (type == "ByteFallback" || type == "Fuse") {  // no effect: decoding always does this
     value.only(type, {"type"});
   } else {
     value.refuse_type(inside ? "Replace, ByteFallback, Fuse, Strip and Metaspace are"

@@ -6,8 +6,9 @@
 
 namespace headgate::tokenize {
 
-/// Reads the values of normalizer, pre_tokenizer and decoder, in this order, into `parts`, whose model is read already.
-/// A pre-tokenizer with ByteLevel turns character_bpe into byte_bpe. Throws TokenizerError for what is not supported.
+/// Read the values of normalizer, pre_tokenizer and decoder, in this order, into `parts`. The model must have been read
+/// before. ByteLevel as a pre-tokenizer changes the model from character_bpe to byte_bpe. Throw TokenizerError for
+/// unsupported values.
 void read_normalizer(TokenizerParts& parts, const JsonValue& value);
 void read_pre_tokenizer(TokenizerParts& parts, const JsonValue& value);
 void read_decoder(TokenizerParts& parts, const JsonValue& value);

@@ -25,7 +25,7 @@ bool is_isolated(const SplitStep& step, std::string_view regex) {
   return step.pattern && step.pattern->regex() == regex && step.behavior == SplitBehavior::isolated && !step.invert;
 }
 
-/// Returns a step that does not turn text into bytes.
+/// Returns the JSON of a step other than ByteLevel.
 Json split(const SplitStep& step) {
   if (!step.pattern) refuse("a step without a pattern is written to tokenizer.json only as the last one");
   if (!step.prefix.empty()) refuse("tokenizer.json cannot express a space before a text together with this pattern");
@@ -114,7 +114,8 @@ void visit_merges(const TokenizerParts& parts, const Add& add) {
   }
 }
 
-/// Writes the vocabulary and merges as text: an ordered JSON object would take O(n²) time for its n keys.
+/// Returns the JSON of the model. The vocabulary and merges are written as text, because adding n keys to an ordered
+/// JSON object takes O(n²) time.
 std::string model_text(const TokenizerParts& parts) {
   const BpeOptions& options = parts.options;
   const std::string unknown = options.unknown == kNoToken ? "null" : quoted(parts.vocabulary.spelling(options.unknown));

@@ -8,9 +8,12 @@
 namespace headgate::tokenize {
 
 /// Returns a tokenizer.json with which the `tokenizers` package gives the same ids for the same text. All added tokens
-/// must be in the vocabulary, all texts must be UTF-8, and the model must be byte_bpe, or scored_bpe without steps.
-/// Lists order the merges into one token, which scores do not: after scored_bpe, ids may differ where two ways to make
-/// the same token overlap. Throws TokenizerError for steps that tokenizer.json cannot express.
+/// must be in the vocabulary, and all texts must be UTF-8. The model must be byte_bpe, or scored_bpe without steps.
+/// Throws TokenizerError for steps that tokenizer.json cannot express.
+///
+///
+/// After scored_bpe, ids may differ where two ways to make the same token overlap: tokenizer.json ranks them, scores do
+/// not.
 std::string tokenizer_json_text(const TokenizerParts& parts);
 
 }  // namespace headgate::tokenize

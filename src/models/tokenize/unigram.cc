@@ -11,7 +11,7 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{8} << 20;  ///< of all spellings: several times the largest vocabulary
+constexpr std::size_t kMostBytes = std::size_t{8} << 20;  ///< limit of the total bytes of all spellings
 
 }  // namespace
 
@@ -100,7 +100,8 @@ void Unigram::add_unknown(std::vector<WordToken>& tokens, std::string_view word,
                           std::uint32_t end) const {
   std::uint32_t node = 0;
   for (std::uint32_t at = begin; at == begin || (at < end && node != 0); ++at) node = next(node, word[at]);
-  // Only scores beyond all reason make a token worse than the unknown characters that it spells.
+  // If the unknown characters together spell a token, use it. Only unusual scores make a token worse than the unknown
+  // characters in it.
   const std::int32_t whole = node == 0 ? kNoToken : ids_[node];
   if (whole != kNoToken) {
     tokens.push_back({whole, begin, end});

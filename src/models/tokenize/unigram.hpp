@@ -12,35 +12,35 @@
 #include "models/tokenize/vocabulary.hpp"
 #include "models/tokenize/word_model.hpp"
 
-// Splits a word into the tokens of the largest sum of scores, which are log probabilities, by the Viterbi algorithm
+// Splits a word into the tokens with the largest sum of scores, which are log probabilities. Uses the Viterbi algorithm
 // (Kudo 2018, https://arxiv.org/abs/1804.10959).
 
 namespace headgate::tokenize {
 
 struct UnigramOptions {
-  std::int32_t unknown = kNoToken;  ///< stands for neighbouring characters without a token; if kNoToken, left out
-  double unknown_score = 0.0;       ///< of each such character
-  bool byte_fallback = false;       ///< such characters become the tokens <0x00> to <0xFF>, if those exist
+  std::int32_t unknown = kNoToken;  ///< token for a run of characters without tokens; if kNoToken, the run is dropped
+  double unknown_score = 0.0;       ///< score of each character without a token
+  bool byte_fallback = false;       ///< characters without a token become <0x00> to <0xFF>, if those tokens exist
 };
 
 class Unigram final : public WordModel {
  public:
-  /// `scores`: of each id; NaN for ids that are never found in a text. Throws TokenizerError for spellings of more than
-  /// 8 MiB in total, and for byte tokens that are not complete.
+  /// `scores` has one score per id, NaN for ids that are never found in a text. Throws TokenizerError if the spellings
+  /// have more than 8 MiB in total, or if byte_fallback is set and only some of the byte tokens exist.
   Unigram(const Vocabulary& vocabulary, const std::vector<double>& scores, const UnigramOptions& options);
 
   void encode(std::vector<WordToken>& tokens, std::string_view word) const override;
 
  private:
-  /// An edge of the trie that holds the spellings: the byte after those that lead to `node`.
+  /// An edge of the trie of all spellings, from a parent node to the child `node`.
   struct Edge {
-    std::uint64_t key;  ///< node · 256 + byte; kFree in a slot without an edge
+    std::uint64_t key;  ///< parent · 256 + byte; kFree in a slot without an edge
     std::uint32_t node;
   };
-  /// The end of the best tokens of the word up to a position.
+  /// Last token of the best split of the word up to a position.
   struct Best {
     double score = 0.0;
-    std::uint32_t begin = 0;  ///< of the last token
+    std::uint32_t begin = 0;  ///< offset of the token in the word
     std::int32_t id = kNoToken;
     bool reached = false;
   };
@@ -49,19 +49,19 @@ class Unigram final : public WordModel {
 
   void insert(std::string_view spelling, std::int32_t id);
   std::size_t slot(std::uint64_t key) const;
-  /// Returns the node after a byte, or 0, the root, to which no edge leads.
+  /// Returns the child of `node` for a byte, or 0 if there is none. Node 0 is the root, which is no child.
   std::uint32_t next(std::uint32_t node, char byte) const;
   std::vector<Best> search(std::string_view word) const;
-  /// Appends the tokens of text in which no character has one, from the last to the first.
+  /// Appends the tokens of word[begin, end), in which no character has a token, from the last to the first.
   void add_unknown(std::vector<WordToken>& tokens, std::string_view word, std::uint32_t begin, std::uint32_t end) const;
 
   UnigramOptions options_;
   std::vector<double> scores_;
   std::optional<ByteIds> byte_ids_;
-  std::vector<Edge> edges_;  ///< hash table: a power of two, at most half of it used
+  std::vector<Edge> edges_;  ///< hash table; its size is a power of two, at most half full
   std::uint64_t factor_ = random_factor();
   int shift_ = 0;
-  std::vector<std::int32_t> ids_;  ///< of each node; kNoToken where no spelling ends
+  std::vector<std::int32_t> ids_;  ///< token of each node; kNoToken if no spelling ends there
 };
 
 }  // namespace headgate::tokenize

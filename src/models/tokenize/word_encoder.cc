@@ -6,8 +6,8 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::size_t kKeptWord = 32;         ///< bytes; longer words seldom occur again
-constexpr std::int32_t kKeptWords = 1 << 16;  ///< of one text
+constexpr std::size_t kKeptWord = 32;  ///< words of at most this many bytes are cached; longer ones seldom occur again
+constexpr std::int32_t kKeptWords = 1 << 16;  ///< limit of the cached words of one text
 
 }  // namespace
 

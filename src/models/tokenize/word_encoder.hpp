@@ -11,7 +11,7 @@
 
 namespace headgate::tokenize {
 
-/// Encodes the words of a text, and keeps the tokens of words that may occur again.
+/// Encodes the words of a text, and caches the tokens of short words.
 class WordEncoder {
  public:
   explicit WordEncoder(const WordModel& model) : model_(model) {}
@@ -27,8 +27,8 @@ class WordEncoder {
 
   const WordModel& model_;
   StringTable words_;
-  std::vector<Range> ranges_;      ///< of each word, in tokens_
-  std::vector<WordToken> tokens_;  ///< of all words that are kept
+  std::vector<Range> ranges_;      ///< range of tokens_ for each cached word
+  std::vector<WordToken> tokens_;  ///< tokens of all cached words
   std::vector<WordToken> word_;
 };
 

@@ -8,7 +8,7 @@
 
 namespace headgate::tokenize {
 
-/// A token of a word, and its bytes in the word.
+/// A token of a word, with its bytes [begin, end) in the word.
 struct WordToken {
   std::int32_t id;
   std::uint32_t begin;
@@ -23,14 +23,14 @@ class WordModel {
   /// Splits a word of at most 2^32 − 1 bytes. Overwrites `tokens`.
   virtual void encode(std::vector<WordToken>& tokens, std::string_view word) const = 0;
 
-  /// Returns how many bytes of the word a token stands for: fewer than end − begin if text between its parts has no
-  /// token and is left out.
+  /// Returns the number of bytes of the word that a token represents. This is less than end − begin if bytes between
+  /// its parts have no token and are dropped.
   virtual std::size_t spelled_bytes(const WordToken& token) const { return token.end - token.begin; }
 
-  /// Returns whether may_cut() is true of some characters.
+  /// Returns whether may_cut() may return true.
   virtual bool cuts() const { return false; }
-  /// Returns whether a word may be cut between two neighbouring characters: the tokens of the parts are then those of
-  /// the word, whatever stands around them.
+  /// Returns whether a word may be cut between two neighbouring characters. The tokens of the two parts are then the
+  /// tokens of the word, whatever other text surrounds them.
   virtual bool may_cut(char32_t /*before*/, char32_t /*after*/) const { return false; }
 };
 
