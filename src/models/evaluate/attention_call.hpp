@@ -8,17 +8,18 @@ namespace headgate::metrics {
 
 /// Holds the arguments of attention_statistics for a layer's attention.
 struct AttentionCall {
-  AttentionInputs inputs;  ///< without values and gates
+  AttentionInputs inputs;  ///< q, k and sinks; values and gates are absent
   ConstTensorView lse;
   AttentionOptions options;
 };
 
-/// Builds the call for observers of Tap::scores. `context`: a context returned by resolved().
+/// Builds the arguments of attention_statistics from a layer view with Tap::scores. `context` must come from
+/// resolved().
 template <typename T>
 AttentionCall attention_call(const models::LayerView<T>& view, const ExecutionContext& context);
 
-/// Returns the same call with token 0 visible to every query, whatever the layer hides. Only statistics of token 0 may
-/// use it.
+/// Returns the call without causal mask and window, so that every query sees token 0. The result is valid for
+/// statistics of token 0 only.
 AttentionCall with_all_visible(AttentionCall call);
 
 }  // namespace headgate::metrics

@@ -44,7 +44,7 @@ class DecaySums : public Sums<T> {
 
   static Values values(const Mean& decay, const Mean& logarithm) { return {decay.value(), kLn2 / -logarithm.value()}; }
 
-  MeanByHead decays_, logarithms_;  // of e^g and of g
+  MeanByHead decays_, logarithms_;  // means of the decay e^g and of its logarithm g
 };
 
 inline constexpr Metric kDecay{

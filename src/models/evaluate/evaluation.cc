@@ -79,14 +79,16 @@ void HeldOutEvaluator::read_batch(std::int64_t index) {
   }
 }
 
-/// Returns the index of the i-th evaluated sequence. They are spread evenly over the held-out ones.
+/// Returns the held-out index of the i-th evaluated sequence. Evaluated sequences are spread evenly over all held-out
+/// ones.
 std::int64_t HeldOutEvaluator::sequence_of(std::int64_t i) const {
   const std::int64_t used = plan_.batch * plan_.batches;
   const std::int64_t held_out = source_.held_out_count();
-  return held_out / used * i + held_out % used * i / used;  // i · held_out / used without overflow
+  return held_out / used * i + held_out % used * i / used;  // computes i · held_out / used without overflow
 }
 
-/// Metrics count each token as a byte. If tokens are not bytes, those figures are bits a token, which this corrects.
+/// Adds the sizes to a report and corrects bits_per_byte. The metrics compute bits per token; this multiplies them by
+/// tokens per byte unless each token is a byte.
 Evaluation HeldOutEvaluator::finished(metrics::Report report) const {
   const std::int64_t sequences = plan_.batch * plan_.batches;
   Evaluation out{std::move(report), sequences * source_.seq_len(), source_.seq_len()};
@@ -123,7 +125,7 @@ void HeldOutEvaluator::add_batch(metrics::Evaluator<float>& evaluator, const flo
   evaluator.add(parameters, tokens_.data(), targets_.data(), triggers_.empty() ? nullptr : triggers_.data());
 }
 
-/// Returns the loss of the batch that was read, summed over its targets.
+/// Returns the loss of the current batch in nats, summed over its targets. Adds the time to `pass`.
 double HeldOutEvaluator::loss(const float* parameters, layers::AttentionSkip& skip, ThresholdComparison::Pass& pass) {
   const auto start = std::chrono::steady_clock::now();
   const double mean = decoder_->loss(parameters, tokens_.data(), targets_.data(), nullptr, nullptr, &skip);
@@ -141,7 +143,7 @@ ThresholdComparison HeldOutEvaluator::compare_threshold(const float* parameters,
   double counted = 0.0;
   for (std::int64_t i = 0; i < plan_.batches; ++i) {
     read_batch(i);
-    // Alternates, so that clock and caches favour neither side.
+    // Alternates the order of the two passes, so that clock frequency and caches favour neither.
     if (i % 2 == 0) out.without.loss_nats += loss(parameters, all, out.without);
     out.with.loss_nats += loss(parameters, skip, out.with);
     if (i % 2 == 1) out.without.loss_nats += loss(parameters, all, out.without);

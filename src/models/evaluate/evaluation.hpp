@@ -15,54 +15,55 @@
 
 namespace headgate::train {
 
-/// Compares a model's loss and time with and without leaving out the attention rows whose gate is closed.
+/// Compares loss and time of a model with and without a gate threshold, below which attention rows are skipped.
 struct ThresholdComparison {
   struct Pass {
     double loss_nats = 0.0;
-    double seconds = 0.0;            ///< of forward passes, without metrics
+    double seconds = 0.0;            ///< seconds of forward passes without metrics
     double attention_seconds = 0.0;  ///< part of `seconds` spent in attention_forward
   };
   double threshold = 0.0;
-  double closed_share = 0.0;  ///< of the query rows of all heads and layers
+  double closed_share = 0.0;  ///< fraction of query rows, over all heads and layers, that were skipped
   Pass with{}, without{};
 };
 
 struct Evaluation {
   metrics::Report report;
   std::int64_t tokens = 0;   ///< number of tokens evaluated
-  std::int64_t seq_len = 0;  ///< tokens of a sequence, on which figures of attention depend
-  /// Bytes of text that the targets stand for, if tokens are not bytes and the number is known.
+  std::int64_t seq_len = 0;  ///< tokens per sequence; figures of attention depend on it
+  /// Bytes of text that the targets stand for. Empty if each token is a byte, or if the number is unknown.
   std::optional<std::int64_t> text_bytes = std::nullopt;
   std::optional<ThresholdComparison> threshold = std::nullopt;
 };
 
-/// Says which held-out sequences an evaluation takes, batches of equal size, spread evenly, and how it computes.
+/// Selects the held-out sequences of an evaluation and how the model runs. The sequences are spread evenly over the
+/// held-out ones and form `batches` batches of `batch` sequences.
 struct EvaluationPlan {
   std::int64_t batch = 1;
   std::int64_t batches = 1;
-  /// Tokens of a part: models::PartOptions::tokens. Sequences that are longer are walked in parts, in batches of one.
+  /// Tokens per part, see models::PartOptions::tokens. Longer sequences are processed in parts, with a batch of one.
   std::int64_t part = 0;
   models::ModelPrecision precision = models::ModelPrecision::f32;
 };
 
-/// Plans the evaluation of at most `sequences` of `held_out` sequences, but at least one, in batches of at most
-/// `max_batch`. The size of the batches is chosen to leave out the fewest sequences.
+/// Plans the evaluation of min(sequences, held_out) sequences, at least one, in batches of at most `max_batch`. Chooses
+/// the batch size that leaves out the fewest sequences.
 EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch);
 
-/// Returns the memory of an evaluation in bytes, without the parameters, by purpose. Allocates nothing. Throws Error if
-/// the sizes overflow.
+/// Returns the memory of an evaluation in bytes, listed by purpose, without the model's parameters. Allocates none of
+/// that memory. Throws Error if the sizes overflow.
 std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
                                                   const EvaluationPlan& plan, const metrics::MetricList& metrics);
 
-/// Evaluates models of one shape on held-out sequences.
+/// Evaluates models that share one configuration on held-out sequences.
 class HeldOutEvaluator {
  public:
-  /// `source` must outlive the evaluator. Computes those of `metrics` that apply to the source's task. Throws Error if
-  /// the model's vocabulary is too small for the data.
+  /// Keeps the `metrics` that apply to the source's task. `source` must outlive the evaluator. Throws Error if the
+  /// model's vocabulary is too small for the data.
   HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source, const EvaluationPlan& plan,
                    const metrics::MetricList& metrics, const ExecutionContext& context = {});
 
-  /// Calls progress(fraction) after each batch with the fraction done.
+  /// Evaluates a model and calls progress(fraction) after each batch with the fraction of batches done.
   template <class Progress>
   Evaluation evaluate(const float* parameters, const Progress& progress) {
     metrics::Evaluator<float> evaluator(*decoder_, metrics_);
@@ -72,14 +73,14 @@ class HeldOutEvaluator {
     }
     return finished(evaluator.report());
   }
-  /// out(batches · batch, T, vocab) = log p of every token at each position, in nats.
+  /// Computes out(batches · batch, T, vocab), the log probability in nats of every token at each position.
   void log_probabilities(float* out, const float* parameters);
 
   Evaluation evaluate(const float* parameters) {
     return evaluate(parameters, [](double) {});
   }
 
-  /// Evaluates each batch of the same sequences with and without the threshold, alternately. For models of
+  /// Evaluates each batch with and without the threshold, in alternating order. The model's gate must satisfy
   /// layers::can_skip_attention.
   ThresholdComparison compare_threshold(const float* parameters, double threshold);
 
@@ -99,18 +100,19 @@ class HeldOutEvaluator {
   std::vector<std::uint8_t> triggers_;  // (batch,T), empty for tasks without triggers
 };
 
-/// Returns where a report first has a number that is not finite: "in layer 1", "in the loss"; empty if all are finite.
+/// Names the first part of a report with a number that is not finite, such as "in layer 1" or "in the loss". Returns an
+/// empty string if all numbers are finite.
 std::string first_not_finite(const metrics::Report& report);
 
-/// Whether to write the figures of each head too.
+/// Selects whether the JSON contains the figures of each head.
 enum class HeadFigures { left_out, included };
 
-/// Key of the figures by trigger in that JSON.
+/// JSON key of the figures by trigger in evaluation_json().
 inline constexpr std::string_view kByTriggerKey = "backcopy";
 
-/// Returns what `headgate eval --json` prints: the figures of the whole model by their keys; layers, a list of objects,
-/// each with a list `heads` if included; backcopy if the task has triggers; tokens; seq_len; text_bytes if known;
-/// gate_threshold if one was compared.
+/// Returns the JSON that `headgate eval --json` prints. The top level has the figures of the whole model, `layers`,
+/// `tokens` and `seq_len`. `layers` is a list of objects, each with a list `heads` if HeadFigures::included. Optional
+/// keys: `backcopy` for tasks with triggers, `text_bytes` if known, `gate_threshold` if a threshold was compared.
 nlohmann::ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads = HeadFigures::left_out);
 
 }  // namespace headgate::train

@@ -26,7 +26,7 @@ Inputs inputs_of(const MetricList& metrics) {
   return out;
 }
 
-/// Leaves out metrics of linear attention for models without it.
+/// Returns the metrics without those of linear attention if the model has no such layer.
 MetricList metrics_of(const MetricList& metrics, const DecoderConfig& config) {
   MetricList out;
   for (const Metric* metric : metrics) {
@@ -44,11 +44,11 @@ std::unique_ptr<Sums<T>> sums_of(const Metric& metric, const DecoderConfig& conf
   }
 }
 
-/// Sizes of an evaluator's buffers for a batch.
+/// Holds the number of elements in each buffer of an evaluator.
 struct Sizes {
   std::size_t token_losses = 0, first_token_weights = 0, entropies = 0, gates = 0, rule = 0;
 
-  /// `part`: the tokens that pass through a layer at a time.
+  /// `part` is the shape of the tokens that pass through a layer at a time.
   Sizes(const DecoderConfig& config, models::BatchShape shape, models::BatchShape part, Inputs inputs) {
     const auto all = static_cast<std::size_t>(shape.batch * shape.seq);
     const auto N = static_cast<std::size_t>(part.batch * part.seq);
@@ -65,7 +65,8 @@ struct Sizes {
   }
 };
 
-/// Returns the mean, or the largest, over the layers that have the figure; none if no layer has it.
+/// Returns a figure of the whole model: its mean over layers, or its maximum if Figure::is_maximum. Layers without the
+/// figure do not count. Returns nothing if no layer has it.
 std::optional<double> over_layers(const std::vector<FigureRow>& layers, const Figure& figure) {
   const auto having = std::count_if(layers.begin(), layers.end(),
                                     [&](const FigureRow& layer) { return layer.find(figure).has_value(); });
@@ -164,13 +165,13 @@ void Evaluator<T>::after_layer(const LayerView<T>& view) {
 
 namespace {
 
-/// Views the first rows · columns numbers of a buffer that is as large as the largest layer needs.
+/// Returns a (rows, columns) view of the start of a buffer that is sized for the largest layer.
 template <typename N>
 View<N, 2> first_of(std::vector<N>& buffer, std::int64_t rows, std::int64_t columns) {
   return {buffer.data(), {rows, columns}};
 }
 
-/// Views numbers of each query, (Hq,B·seq), as attention_statistics writes them: (B,Hq,seq,1).
+/// Returns a (B,Hq,seq,1) view, the layout that attention_statistics writes, of one number per query in (Hq,B·seq).
 TensorView of_queries(const View<double, 2>& out, std::int64_t B, std::int64_t seq) {
   return make_view(out.data, {B, out.shape[0], seq, 1}, {seq, out.strides[0], 1, 1});
 }
@@ -204,7 +205,7 @@ View<const T, 2> Evaluator<T>::gates_of(const LayerView<T>& view) {
   return gates;
 }
 
-/// Computes what metrics read, and nothing else.
+/// Computes only the statistics that some metric reads.
 template <typename T>
 RuleStatistics Evaluator<T>::rule_statistics_of(const LayerView<T>& view) {
   const std::int64_t B = view.shape.batch, Hv = value_heads(decoder_.config());
@@ -258,7 +259,7 @@ Report Evaluator<T>::report() const {
   return out;
 }
 
-/// Adds the figures of a metric, null for layers that it is not about and for a model without one that it is about.
+/// Adds the figures of a metric to a report. Figures are null for a layer or model that the metric does not cover.
 template <typename T>
 void Evaluator<T>::add_figures(Report& out, const Running& running) const {
   const Metric& metric = *running.metric;

@@ -10,39 +10,40 @@
 #include "models/decoder/decoder.hpp"
 #include "models/evaluate/registry.hpp"
 
-// Measures a model while it is evaluated, layer by layer from q, k and the log-sum-exp. Attention on token 0 needs no
-// T×S buffer.
+// Measures a model layer by layer during evaluation, from q, k and the log-sum-exp. The attention weight on token 0
+// needs no T×S buffer.
 
 namespace headgate::metrics {
 
-/// Holds the figures. A NaN in a model's activations makes each figure that it reaches NaN.
+/// Holds the figures of an evaluation. A NaN in the activations makes every figure computed from it NaN.
 struct Report {
-  MetricList metrics;  ///< those asked for, without those of linear attention for models without it
+  MetricList metrics;  ///< requested metrics, without those of linear attention if the model has none
   FigureRow overall;
   std::vector<FigureRow> layers;
-  std::vector<std::vector<FigureRow>> heads;  ///< by layer and head, for Metric::of_heads
-  std::optional<FigureRow> backcopy;          ///< figures of Scope::triggers, if batches name their triggers
+  std::vector<std::vector<FigureRow>> heads;  ///< heads[layer][head], figures of metrics with Metric::of_heads
+  std::optional<FigureRow> backcopy;          ///< figures of Scope::triggers, if batches mark their triggers
 };
 
-/// Returns how a decoder whose sequences are in parts of `tokens` must walk them for these metrics.
+/// Returns the part options that a decoder needs for these metrics if it processes sequences in parts of `tokens`
+/// tokens.
 models::PartOptions parts_of(std::int64_t tokens, const MetricList& metrics);
 
-/// Evaluates a model on batches, one after the other, and accumulates.
+/// Evaluates a model batch by batch and accumulates its metrics.
 template <typename T>
 class Evaluator : private models::LayerObserver<T> {
  public:
-  /// `decoder` must outlive the evaluator. Metrics use its context too. Those of linear attention are left out for
-  /// models without it.
+  /// Leaves out metrics of linear attention if the model has no such layer. `decoder` must outlive the evaluator.
+  /// Metrics run with the decoder's context.
   Evaluator(models::SequenceDecoder<T>& decoder, const MetricList& metrics);
 
-  /// tokens(N), targets(N) as in Decoder::loss. triggers(N), if not null, is nonzero where the position's token is a
-  /// trigger; either every batch has triggers or none has.
+  /// Adds a batch of N tokens. `tokens` (N) and `targets` (N) are as in Decoder::loss. `triggers` (N) is nonzero at
+  /// trigger tokens. Either every batch has triggers, or it is null for every batch.
   void add(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
            const std::uint8_t* triggers = nullptr);
 
   Report report() const;
 
-  /// Returns the bytes that an evaluator allocates beside its decoder's.
+  /// Returns the bytes that an evaluator allocates, not counting its decoder.
   static std::size_t planned_bytes(const models::DecoderConfig& config, models::BatchShape shape,
                                    const MetricList& metrics, const models::PartOptions& parts = {});
 
@@ -65,14 +66,14 @@ class Evaluator : private models::LayerObserver<T> {
   std::vector<Running> running_;
   bool any_triggers_ = false;
   bool any_plain_ = false;
-  View<const std::uint8_t, 1> triggers_;  // of the current batch
-  View<const std::int32_t, 1> targets_;   // likewise
+  View<const std::uint8_t, 1> triggers_;  // (N) of the current batch
+  View<const std::int32_t, 1> targets_;   // (N) of the current batch
 
-  std::vector<T> token_losses_;              // (N), if asked for, like the next four
+  std::vector<T> token_losses_;              // (N); this buffer and the next four are empty if no metric reads them
   std::vector<double> first_token_weights_;  // (Hq,N)
   std::vector<double> entropies_;            // (Hq,N)
   std::vector<T> gates_;                     // (N,width) g(z)
-  std::vector<double> rule_;                 // RuleStatistics, one after the other
+  std::vector<double> rule_;                 // arrays of RuleStatistics, concatenated
 };
 
 }  // namespace headgate::metrics

@@ -7,23 +7,23 @@
 
 namespace headgate::metrics {
 
-/// As Figure::decimals: the tables have no column for it.
+/// Value of Figure::decimals and demo_decimals that leaves the figure out of the tables.
 inline constexpr int kNoColumn = -1;
 
-/// Describes one number that a metric gives, and how it is shown.
+/// Describes one number of a metric and how to display it.
 struct Figure {
-  std::string_view key{};           ///< its name: key in JSON, heading of its column, word of `--metrics`
-  std::string_view head{};          ///< the heading, if the key alone does not say what it is
+  std::string_view key{};           ///< name of the figure: JSON key, column heading and argument of `--metrics`
+  std::string_view head{};          ///< column heading, if it differs from the key
   bool null_without_gate = false;   ///< null for models without a gate
-  bool null_for_one_token = false;  ///< null for sequences of one token, whose query sees no other token
-  bool may_overflow = false;        ///< infinity is allowed: it does not mean that the model diverged
-  /// The figure lies in [0, 1] by definition. A gate's figure does if its function is the sigmoid. Pages draw it on
-  /// that scale.
+  bool null_for_one_token = false;  ///< null for sequences of one token, in which the query sees no other token
+  bool may_overflow = false;        ///< infinity is a valid value and does not mean that the model diverged
+  /// True if the figure lies in [0, 1] by definition; plots then use that scale. A gate's figure lies there only if the
+  /// gate function is the sigmoid.
   bool is_share = false;
-  bool is_maximum = false;        ///< of the model the largest over its layers, not their mean
-  int decimals = kNoColumn;       ///< in the tables of `headgate eval` and `headgate compare`
-  int demo_decimals = kNoColumn;  ///< in those of `headgate demo`
-  /// One sentence for readers: what the figure says and where it comes from. Empty for figures of Scope::triggers.
+  bool is_maximum = false;        ///< the model's value is the maximum over its layers, not the mean
+  int decimals = kNoColumn;       ///< decimal places in the tables of `headgate eval` and `headgate compare`
+  int demo_decimals = kNoColumn;  ///< decimal places in the tables of `headgate demo`
+  /// One sentence for users that explains the figure. Empty for figures of Scope::triggers.
   std::string_view meaning{};
 
   constexpr std::string_view heading() const { return head.empty() ? key : head; }
@@ -34,15 +34,15 @@ class FigureRow {
  public:
   struct Entry {
     const Figure* figure;
-    std::optional<double> value;  ///< null in JSON if absent
+    std::optional<double> value;  ///< null in JSON if empty
   };
 
-  /// Keeps a pointer to `figure`.
+  /// Sets the figure's value, replacing an earlier one. Keeps a pointer to `figure`.
   void set(const Figure& figure, std::optional<double> value);
 
-  /// Returns the value; none if it is null or was not asked for.
+  /// Returns the figure's value; empty if it is null or the figure was not requested.
   std::optional<double> find(const Figure& figure) const;
-  /// Throws Error if there is no value.
+  /// Returns the figure's value. Throws Error if it is null or the figure was not requested.
   double at(const Figure& figure) const;
   double or_zero(const Figure& figure) const { return find(figure).value_or(0.0); }
 
@@ -53,7 +53,7 @@ class FigureRow {
   std::vector<Entry> entries_;
 };
 
-/// Returns false if a figure is NaN or infinite.
+/// Returns false if a figure is NaN, or infinite without Figure::may_overflow.
 bool is_finite(const FigureRow& row);
 
 }  // namespace headgate::metrics

@@ -53,7 +53,7 @@ class FirstTokenValueNormRatioSums : public Sums<T> {
   };
 
   Mean ratio_;
-  std::vector<Norms> norms_;  // (B,H) of the layer whose parts are added
+  std::vector<Norms> norms_;  // (B,H) value norms of the current layer, accumulated over the parts of a sequence
 };
 
 inline constexpr Metric kFirstTokenValueNormRatioMetric{

@@ -6,28 +6,28 @@
 #include "models/decoder/config.hpp"
 #include "models/evaluate/metric.hpp"
 
-// Says what the layers of a model have where layers differ: their heads, and the metrics that are about them.
+// Describes how the layers of a model differ: the number of heads, and which metrics cover a layer.
 
 namespace headgate::metrics {
 
-/// Returns whether a layer is one of linear attention.
+/// Returns whether a layer has linear attention.
 bool is_linear(const models::DecoderConfig& config, std::int64_t layer);
 
-/// Returns the query heads of a layer of attention, or the value heads of one of linear attention.
+/// Returns the number of query heads of a softmax attention layer, or of value heads of a linear attention layer.
 std::int64_t heads_of_layer(const models::DecoderConfig& config, std::int64_t layer);
 
-/// Returns the most query heads of a layer of attention; 0 if the model has none.
+/// Returns the largest number of query heads of any softmax attention layer; 0 if the model has no such layer.
 std::int64_t most_query_heads(const models::DecoderConfig& config);
-/// Returns the value heads of layers of linear attention; 0 if the model has none.
+/// Returns the number of value heads in linear attention layers; 0 if the model has no such layer.
 std::int64_t value_heads(const models::DecoderConfig& config);
 
-/// Returns whether a metric is about a layer, in sequences of `seq_len` tokens.
+/// Returns whether a metric covers a layer when sequences have `seq_len` tokens.
 bool is_about(const Metric& metric, const models::DecoderConfig& config, std::int64_t layer, std::int64_t seq_len);
-/// Returns whether it is about some layer of the model.
+/// Returns whether a metric covers at least one layer of the model.
 bool is_about(const Metric& metric, const models::DecoderConfig& config, std::int64_t seq_len);
 
-/// Returns whether the model has layers of attention, and in each of them a window hides the first token from some
-/// query.
+/// Returns whether a window hides the first token from some query in every softmax attention layer. Returns false for
+/// models without such layers.
 bool hides_first_token(const models::DecoderConfig& config, std::int64_t seq_len);
 
 }  // namespace headgate::metrics

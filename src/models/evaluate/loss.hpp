@@ -30,7 +30,7 @@ inline constexpr const Figure& kLossNats = kLossFigures[0];
 inline constexpr const Figure& kBitsPerByte = kLossFigures[1];
 inline constexpr const Figure& kPerplexity = kLossFigures[2];
 
-/// Converts a mean loss to the units shown.
+/// Returns a mean loss as nats, bits and perplexity.
 inline Values loss_values(double nats) { return {nats, nats / std::log(2.0), std::exp(nats)}; }
 
 template <typename T>
@@ -60,7 +60,7 @@ inline constexpr Metric kLoss{
     .sums = kSumsOf<LossSums>,
     .headline =
         [](const FigureRow& row) {
-          const auto bits = row.find(kBitsPerByte);  // null if the bytes that tokens stand for are unknown
+          const auto bits = row.find(kBitsPerByte);  // null if the number of text bytes is unknown
           return fmt::format("loss {:.4f} nats a token{}, perplexity {:.4f}", row.at(kLossNats),
                              bits ? fmt::format(", {:.4f} bits per byte", *bits) : "", row.at(kPerplexity));
         },

@@ -10,7 +10,7 @@
 
 namespace headgate::metrics {
 
-/// A sequence of one token holds only BOS, which is not a trigger.
+/// Figures of the loss by trigger. loss_trigger is null for sequences of one token, which hold only BOS, not a trigger.
 inline constexpr std::array<Figure, 2> kLossByTriggerFigures{{
     {.key = "loss_trigger", .null_for_one_token = true, .decimals = 4, .demo_decimals = 4},
     {.key = "loss_other", .decimals = 4},

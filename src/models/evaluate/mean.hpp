@@ -6,7 +6,7 @@
 
 namespace headgate::metrics {
 
-/// Accumulates a sum and its count.
+/// Accumulates a sum and the count of its terms.
 struct Mean {
   double sum = 0.0;
   double count = 0.0;
@@ -20,20 +20,20 @@ struct Mean {
   std::optional<double> maybe() const { return count > 0.0 ? std::optional(sum / count) : std::nullopt; }
 };
 
-/// Accumulates two means: over positions whose token is a trigger, and over the others.
+/// Accumulates two means: one over trigger tokens, one over all other tokens.
 struct MeanByTrigger {
   Mean trigger, other;
 
   Mean& at(bool is_trigger) { return is_trigger ? trigger : other; }
 };
 
-/// Returns |silu(z)|: silu, the output gate of linear attention, may be negative.
+/// Returns |silu(z)|. The output gate of linear attention is silu(z), which can be negative.
 inline double silu_magnitude(double z) { return std::abs(z / (1.0 + std::exp(-z))); }
 
-/// Returns the larger of two, or NaN if one is NaN: std::max hides a NaN in one of its arguments.
+/// Returns max(a, b), or NaN if either is NaN. std::max can drop a NaN.
 inline double larger(double a, double b) { return std::isnan(b) || b > a ? b : a; }
 
-/// Returns 1 if the condition on `value` holds, else 0, and NaN for NaN: comparisons with NaN are false.
+/// Returns NaN if `value` is NaN, otherwise 1 if `holds`, else 0. A comparison with NaN alone would give 0.
 inline double one_if(bool holds, double value) { return std::isnan(value) ? value : holds ? 1.0 : 0.0; }
 
 }  // namespace headgate::metrics

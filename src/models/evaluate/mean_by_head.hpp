@@ -15,10 +15,10 @@
 
 namespace headgate::metrics {
 
-/// Accumulates a mean for each head of each layer. The value of a layer is the mean over the numbers of all its heads.
+/// Accumulates a mean for each head of each layer. A layer's mean weights all numbers of its heads equally.
 class MeanByHead {
  public:
-  /// Layer l has heads_of(l) heads.
+  /// Creates heads_of(layer) means for each layer.
   template <class HeadsOf>
   MeanByHead(const models::DecoderConfig& config, const HeadsOf& heads_of) : layers_(config) {
     for (std::int64_t layer = 0; layer < config.layers; ++layer) {
@@ -43,7 +43,7 @@ class MeanByHead {
   PerLayer<std::vector<Mean>> layers_;
 };
 
-/// Adds value(h, n) for each head h and each token n that sees another token.
+/// Adds value(h, n) for each head h and each token n, except the first token of a sequence.
 template <typename T, class Value>
 void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& value) {
   for (std::int64_t h = 0; h < mean.heads(sample.view.layer); ++h) {
@@ -54,7 +54,7 @@ void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& va
   }
 }
 
-/// Accumulates the mean of numbers (heads,N) that a sample has for each query.
+/// Averages a (Hq,N) array of LayerSample, which has one number per query, for each head.
 template <typename T, View<const double, 2> LayerSample<T>::*kOfQueries>
 class QueryMeanSums : public Sums<T> {
  public:
@@ -70,7 +70,7 @@ class QueryMeanSums : public Sums<T> {
   MeanByHead heads_;
 };
 
-/// Accumulates the mean of such numbers of the queries of linear attention, (heads,B·seq_len) of whole sequences.
+/// Averages a (Hv,B·seq_len) array of RuleStatistics, which has one number per query of whole sequences, for each head.
 template <typename T, View<const double, 2> RuleStatistics::*kOfQueries>
 class RuleQueryMeanSums : public Sums<T> {
  public:
@@ -92,7 +92,7 @@ class RuleQueryMeanSums : public Sums<T> {
   MeanByHead heads_;
 };
 
-/// Adds value(x) for each number x of `states`, (B,Hv), as often as the sample has tokens of a sequence.
+/// Adds value(x) for each x of `states` (B,Hv), weighted by the number of tokens per sequence in the sample.
 template <typename T, class Value>
 void add_states(MeanByHead& mean, const LayerSample<T>& sample, const View<const double, 2>& states,
                 const Value& value) {
@@ -104,7 +104,7 @@ void add_states(MeanByHead& mean, const LayerSample<T>& sample, const View<const
   }
 }
 
-/// Accumulates the mean of numbers (B,Hv) that a sample has for each state of linear attention.
+/// Averages a (B,Hv) array of RuleStatistics, which has one number per state of linear attention, for each head.
 template <typename T, View<const double, 2> RuleStatistics::*kOfStates>
 class StateMeanSums : public Sums<T> {
  public:
@@ -120,8 +120,9 @@ class StateMeanSums : public Sums<T> {
   MeanByHead heads_;
 };
 
-/// Accumulates means over gates, separately for each head that has its own. A query head has its own gates, or those of
-/// its key/value head. A gate that heads share, or on the layer's output, counts for no head.
+/// Accumulates means over gates, for the whole layer and for each head with its own gates. A query head has its own
+/// gates or those of its key/value head. A gate that heads share, or one on the layer's output, counts for the layer
+/// only.
 class MeanByGate {
  public:
   explicit MeanByGate(const models::DecoderConfig& config)
@@ -151,7 +152,7 @@ class MeanByGate {
  private:
   static std::int64_t one_or(std::int64_t count) { return count == 0 ? 1 : count; }
 
-  PerLayer<std::int64_t> queries_;  ///< query heads that share each gate of a head; 0: no head has its own
+  PerLayer<std::int64_t> queries_;  ///< query heads per gate owner in each layer; 0 if no head has its own gates
   MeanByHead mean_;
 };
 

@@ -15,104 +15,106 @@
 #include "models/decoder/decoder.hpp"
 #include "models/evaluate/figure.hpp"
 
-// Defines what a metric is. Each metric has its own header in this folder, with its figures, its sums and its row of
-// the registry.
+// Defines metrics. Each metric has its own header in this folder, with its figures, its accumulator and its registry
+// entry.
 
 namespace headgate::metrics {
 
-/// What a metric reads. Inputs that no metric reads are not computed.
+/// Inputs that a metric can read. Those that no metric reads are not computed.
 enum class Input {
   token_losses,         ///< LossSample::token_losses
-  exit_loss,            ///< LayerView::exit_loss, which costs another pass through the vocabulary head for each layer
+  exit_loss,            ///< LayerView::exit_loss; costs one pass through the vocabulary head per layer
   output,               ///< LayerView::output
   values,               ///< LayerView::v
   first_token_weights,  ///< LayerSample::first_token_weights
   gates,                ///< LayerSample::gates
-  entropies,            ///< LayerSample::entropies, which cost half a forward pass of attention
+  entropies,            ///< LayerSample::entropies; costs half a forward pass of attention
   sink_weights,         ///< LayerView::sinks and lse
   rule_means,           ///< RuleStatistics::mean_decay, mean_beta and half_life
-  hidden_weights,       ///< RuleStatistics::first_shares and reaches, which cost as much as attention: T² operations
-  state_ranks,          ///< RuleStatistics::effective_rank, which costs a forward pass of linear attention
-  output_gates,         ///< LayerView::gate of linear attention
+  hidden_weights,  ///< RuleStatistics::first_shares and reaches; costs O(T²) operations, as softmax attention does
+  state_ranks,     ///< RuleStatistics::effective_rank; costs a forward pass of linear attention
+  output_gates,    ///< LayerView::gate of linear attention
 };
 using Inputs = EnumSet<Input>;
 
-/// What linear_attention_statistics says of a layer; parts that no metric reads are absent.
+/// Holds the results of linear_attention_statistics for a layer. Arrays that no metric reads are absent.
 struct RuleStatistics {
-  View<const double, 2> mean_decay, mean_beta, half_life;  ///< (B,Hv) of each state, over the tokens of the sample
-  View<const double, 2> effective_rank;                    ///< (B,Hv) with the last token of the sequences, else absent
-  /// (Hv,B·seq_len) of each query of whole sequences, with their last token, else absent. No metric counts query 0.
+  View<const double, 2> mean_decay, mean_beta, half_life;  ///< (B,Hv) means over the tokens of the sample
+  View<const double, 2> effective_rank;                    ///< (B,Hv) rank after the last token; absent before it
+  /// (Hv,B·seq_len) one number per query of whole sequences. Absent until the sample contains the last token. No metric
+  /// counts query 0.
   View<const double, 2> first_shares, reaches;
 };
 
-/// Shows metrics a layer of one batch, or a part of it. Inputs that several metrics read are computed once.
+/// Provides metrics with the data of one layer for a batch or a part of it. An input is computed once, however many
+/// metrics read it.
 template <typename T>
 struct LayerSample {
   const models::LayerView<T>& view;
-  const ExecutionContext& context;  ///< resolved()
-  /// (Hq,N) softmax weight on token 0 of the query's sequence. No metric counts query 0, which sees only itself.
+  const ExecutionContext& context;  ///< context returned by resolved()
+  /// (Hq,N) softmax weight of each query on token 0 of its sequence. No metric counts query 0, which sees only itself.
   View<const double, 2> first_token_weights;
-  /// (Hq,N) −Σ w log w of the query's softmax weights, in nats.
+  /// (Hq,N) entropy −Σ w log w of each query's softmax weights w, in nats.
   View<const double, 2> entropies;
-  /// (N,width) g(z) as applied: after the function, and after the mean over heads if they share one. Absent without a
+  /// (N,gate_width) gates g(z) after the gate function, averaged over heads if they share a gate. Absent without a
   /// gate.
   View<const T, 2> gates;
-  RuleStatistics rule;                   ///< of linear attention
-  View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at triggers; absent for tasks without triggers
-  std::int64_t counted_targets = 0;      ///< targets that are not layers::kIgnoredTarget
+  RuleStatistics rule;                   ///< for layers of linear attention
+  View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at trigger tokens; absent for tasks without triggers
+  std::int64_t counted_targets = 0;      ///< number of targets other than layers::kIgnoredTarget
 
   std::int64_t tokens() const { return view.shape.batch * view.shape.seq; }
   std::int64_t position(std::int64_t n) const { return view.first_position + n % view.shape.seq; }
   bool is_trigger(std::int64_t n) const { return triggers(n) != 0; }
 };
 
-/// Shows metrics the losses of one batch of N tokens.
+/// Provides metrics with the losses of one batch of N tokens.
 template <typename T>
 struct LossSample {
   View<const T, 1> token_losses;         ///< (N)
-  View<const std::int32_t, 1> targets;   ///< (N) layers::kIgnoredTarget for ignored tokens
-  View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at triggers; absent for tasks without triggers
+  View<const std::int32_t, 1> targets;   ///< (N) target ids; layers::kIgnoredTarget if not counted
+  View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at trigger tokens; absent for tasks without triggers
 
   std::int64_t tokens() const { return targets.shape[0]; }
 };
 
-/// One value for each figure of a metric, in the same order.
+/// Values of a metric's figures, in the order of Metric::figures.
 using Values = std::vector<std::optional<double>>;
 
-/// Accumulates a metric over the batches of an evaluation. Receives only the layers that the metric is about and the
-/// inputs that it names; no gates if the model has none, and no Scope::triggers if the task has none.
+/// Accumulates a metric over the batches of an evaluation. Receives only layers that the metric covers and inputs that
+/// it declares. Metrics that read gates receive no layer without a gate. Metrics of Scope::triggers receive no batch
+/// without triggers.
 template <typename T>
 class Sums {
  public:
   virtual ~Sums() = default;
   virtual void add_layer(const LayerSample<T>& /*sample*/) {}
   virtual void add_losses(const LossSample<T>& /*sample*/) {}
-  /// Returns the values of Scope::layers and Scope::layers_and_mean.
+  /// Returns a layer's values, for Scope::layers and Scope::layers_and_mean.
   virtual Values of_layer(std::int64_t /*layer*/) const { return {}; }
-  /// Returns the values of a query head for Metric::of_heads; null if it has none of its own.
+  /// Returns a head's values, for metrics with Metric::of_heads. A value is null if the head has none of its own.
   virtual Values of_head(std::int64_t /*layer*/, std::int64_t /*head*/) const { return {}; }
-  /// Returns the values of Scope::model and Scope::triggers.
+  /// Returns the model's values, for Scope::model and Scope::triggers.
   virtual Values of_model() const { return {}; }
 };
 
-/// What a metric's figures describe.
+/// Selects the part of a model that a metric's figures describe.
 enum class Scope {
   model,            ///< the whole model
   layers,           ///< each layer
-  layers_and_mean,  ///< each layer, and for the whole model the mean over the layers that have the figure, or the
-                    ///< largest
-  triggers,         ///< the whole model, on tasks with triggers: under "backcopy"
+  layers_and_mean,  ///< each layer, and the whole model: mean or maximum over the layers that have the figure
+  triggers,         ///< the whole model, on tasks with triggers; "backcopy" in JSON
 };
 
-/// Which layers a metric is about. Its figures of the other layers are null.
+/// Selects the layers that a metric covers. Its figures are null for other layers.
 enum class MetricLayers {
   all,
   attention,
-  first_token,  ///< layers of attention in which every query sees the first token
+  first_token,  ///< softmax attention layers in which every query sees the first token
   linear_attention,
 };
 
-/// Creates a metric's sums for a model.
+/// Creates the accumulator of a metric for a model, in f32 or f64.
 struct SumsMaker {
   std::unique_ptr<Sums<float>> (*f32)(const models::DecoderConfig& config) = nullptr;
   std::unique_ptr<Sums<double>> (*f64)(const models::DecoderConfig& config) = nullptr;
@@ -126,21 +128,21 @@ std::unique_ptr<Sums<T>> make_sums(const models::DecoderConfig& config) {
 template <template <typename> class MetricSums>
 inline constexpr SumsMaker kSumsOf{make_sums<MetricSums, float>, make_sums<MetricSums, double>};
 
-/// A row of the registry.
+/// Describes a metric: an entry of the registry.
 struct Metric {
-  std::string_view name{};        ///< name for `headgate eval --metrics`
+  std::string_view name{};        ///< argument of `headgate eval --metrics`
   std::string_view definition{};  ///< formula and units, as in docs/reference/training.md
   std::span<const Figure> figures{};
   Scope scope = Scope::layers_and_mean;
   MetricLayers layers = MetricLayers::all;
   Inputs inputs{};
-  bool of_heads = false;  ///< its figures of layers exist for each query head too; of linear attention, each value head
+  bool of_heads = false;  ///< layer figures also exist per query head, or per value head of linear attention
   SumsMaker sums{};
-  bool by_default = true;  ///< part of every evaluation; false if it costs too much
-  /// Returns a line above the tables of `headgate eval`. Null: none.
+  bool by_default = true;  ///< computed unless other metrics are named; false if too costly
+  /// Returns a line printed above the tables of `headgate eval`. A null pointer prints none.
   std::string (*headline)(const FigureRow& row) = nullptr;
-  /// Returns the text that `headgate train` prints of an evaluation. Texts are printed in a row, so each begins with
-  /// its separator. Null: nothing.
+  /// Returns the text that `headgate train` prints for an evaluation. Texts are concatenated, so each begins with its
+  /// separator. A null pointer prints nothing.
   std::string (*training_text)(const FigureRow& row) = nullptr;
 };
 

@@ -8,9 +8,8 @@
 
 namespace headgate::metrics {
 
-/// Computes the softmax weight on token 0 times the mean over features of the head's gate g(z): the weight that passes
-/// the gate. Training does not constrain attention behind a closed gate. For gates that multiply the attention output
-/// only.
+/// Computes the attention weight on token 0 that passes the gate: the softmax weight times the gate g(z), averaged over
+/// the head's features. Defined only for gates that multiply the attention output.
 template <typename T>
 class PassedWeight {
  public:
@@ -20,7 +19,7 @@ class PassedWeight {
 
   bool defined() const { return defined_; }
 
-  /// Returns the value for query head h at token n.
+  /// Returns the attention weight on token 0 that passes the gate, for query head h at token n.
   double of(const LayerSample<T>& sample, std::int64_t h, std::int64_t n) const {
     const std::int64_t heads = shared_ ? 1 : sample.first_token_weights.shape[0];
     const std::int64_t features = sample.gates.shape[1] / heads;

@@ -9,7 +9,7 @@
 
 namespace headgate::metrics {
 
-/// Holds a metric's sum for each layer of a model.
+/// Holds one accumulator of type Sum for each layer of a model.
 template <class Sum>
 class PerLayer {
  public:

@@ -8,31 +8,30 @@
 
 namespace headgate::metrics {
 
-/// Metrics in the order of the registry, which is that of JSON and of the tables.
+/// List of metrics in registry order. JSON and tables use the same order.
 using MetricList = std::vector<const Metric*>;
 
-/// Returns all metrics.
 MetricList all_metrics();
 
-/// Returns the metrics of an evaluation that names none.
+/// Returns the metrics that an evaluation computes if none are named.
 MetricList default_metrics();
 
-/// "loss, layer_loss, …".
+/// Returns the names separated by commas: "loss, layer_loss, …".
 std::string metric_names(const MetricList& metrics);
 
-/// Parses names of metrics or keys of their figures, several in one word separated by commas, or "all"; no word:
-/// default_metrics(). A key that several metrics print, such as loss_nats of the model and of its layers, selects the
-/// first of them. Throws Error, which lists the known names.
+/// Parses names of metrics, keys of figures, or "all". A word can hold several, separated by commas. Without words,
+/// returns default_metrics(). A key that several metrics share selects the first of them, such as loss_nats of the
+/// model rather than of its layers. Throws Error with the known names if a name is unknown.
 MetricList parse_metrics(const std::vector<std::string>& words);
 
-/// Returns those of `metrics` that a task with or without triggers has.
+/// Returns the metrics that apply to a task; those of Scope::triggers need a task with triggers.
 MetricList that_apply(const MetricList& metrics, bool has_triggers);
 
-/// Returns those whose figures exist for each head too.
+/// Returns the metrics with figures for each head.
 MetricList of_heads(const MetricList& metrics);
 
-/// Returns the figures without those of Scope::triggers, or only these. A figure that two metrics give, of the model
-/// and of its layers, is listed once.
+/// Returns the figures of Scope::triggers if `of_triggers`, otherwise all others. A figure that two metrics share is
+/// listed once.
 std::vector<const Figure*> figures_of(const MetricList& metrics, bool of_triggers);
 
 }  // namespace headgate::metrics

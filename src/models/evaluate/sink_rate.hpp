@@ -16,7 +16,7 @@ inline constexpr Figure kSinkRate{
     .demo_decimals = 2,
     .meaning = "The share of heads that give more than 0.3 of their attention to the first token."};
 
-/// A head is a sink head if its mean attention to token 0 exceeds this.
+/// Mean attention to token 0 above which a head counts as a sink head.
 inline constexpr double kSinkThreshold = 0.3;
 
 template <typename T>

@@ -26,7 +26,7 @@ using io::Json;
 constexpr std::size_t kMaxFile = std::size_t{1} << 20;
 constexpr std::string_view kRopeShare = row_of<kConfigKeys, &DecoderConfig::rope_fraction>().key;
 
-// A key written for other programs, and the key of the config before which it stands.
+// Pairs a constant key that other programs read with the key of kConfigKeys that it precedes in the file.
 struct Constant {
   const char* key;
   Json value;
@@ -68,20 +68,21 @@ DecoderConfig without_rope_scaling(DecoderConfig config) {
   return config;
 }
 
-/// Refuses keys of this library in a file of another family, which sets the fields by its own keys.
+/// Refuses keys of model_type headgate in a file of another family, unless that family gives them the same meaning.
 void refuse_own_keys(ConfigReader& in, const Family& family) {
   for_each_row(kConfigKeys, [&](const auto& row) {
     const bool common = row.presence == Presence::required || row.presence == Presence::always;
     const bool shared =
         std::find(family.shared_keys.begin(), family.shared_keys.end(), row.key) != family.shared_keys.end();
-    // Shares of flat objects are checked once they are read; types of layers have theirs inside the object.
+    // A flat partial_rotary_factor is checked by refuse_rope_share. With RopeObject::by_layer_type it must be inside
+    // rope_parameters.
     const bool known = row.key == kRopeShare ? family.rope == RopeObject::flat : common || shared;
     if (known || !in.has(row.key) || in.find(row.key)->is_null()) return;
     fail(in.path(), "{} is not a key of model_type {}; model_type {} has it", row.key, family.name, kHeadgate.name);
   });
 }
 
-/// Refuses to rotate a part of each head where the family rotates heads whole.
+/// Refuses a partial_rotary_factor other than 1 unless the family supports partial rotation.
 void refuse_rope_share(ConfigReader& in, const Family& family) {
   const auto& shared = family.shared_keys;
   if (std::find(shared.begin(), shared.end(), kRopeShare) != shared.end()) return;
@@ -93,7 +94,7 @@ void refuse_rope_share(ConfigReader& in, const Family& family) {
   }
 }
 
-/// Refuses heads of which transformers rotates an odd number of features, and one more.
+/// Refuses configs that rotate an odd number of features per head; transformers would rotate one more feature.
 void refuse_odd_rotation(const DecoderConfig& config, const std::string& path) {
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const LayerConfig c = layer_config(config, layer);
@@ -104,7 +105,7 @@ void refuse_odd_rotation(const DecoderConfig& config, const std::string& path) {
   }
 }
 
-/// Reads a file of any family.
+/// Reads a config.json of the given family.
 FileConfig read_as(ConfigReader& in, const Family& family) {
   FileConfig out;
   out.family = &family;
@@ -124,10 +125,10 @@ FileConfig read_as(ConfigReader& in, const Family& family) {
   return out;
 }
 
-/// Returns whether the Python code that is written beside a model computes it: it has no experts.
+/// Returns whether the Python code that is written beside a model supports `config`. The code does not support experts.
 bool modeling_code_computes(const DecoderConfig& config) { return config.experts == DecoderConfig{}.experts; }
 
-/// Returns whether a key of `config` is written; `at_default` says whether its field has its default.
+/// Returns whether config.json of `family` contains a key. `at_default` tells whether the key's field has its default.
 bool is_written(Presence presence, const DecoderConfig& config, const Family& family, bool at_default) {
   switch (presence) {
     case Presence::required:
@@ -160,7 +161,7 @@ Json json_of(const Value& value) {
 /// Writes features that public families name differently from this library.
 void write_features(nlohmann::ordered_json& out, const DecoderConfig& config, const Family& family) {
   if (&family == &kMistral) out["sliding_window"] = config.window;
-  // Qwen3.5's default is another.
+  // Qwen3.5 has a different default, so the value is always written.
   if (&family == &kQwen35) out["partial_rotary_factor"] = config.rope_fraction;
   if (&family == &kHeadgate || config.rope_scaling == layers::RopeScalingKind::none) return;
   nlohmann::ordered_json scaling{{"rope_type", word_of(config.rope_scaling)}, {"factor", config.rope_factor}};
@@ -206,7 +207,8 @@ std::string write_as(const DecoderConfig& config, GateLayout layout, const Famil
   return out.dump(2) + "\n";
 }
 
-/// Returns whether the text part of Qwen3.5 computes the same: its config.json says all that `config` does.
+/// Returns whether Qwen3.5's text model computes the same as `config`. Writes `config` as Qwen3.5, reads it back and
+/// compares.
 bool is_qwen35(const DecoderConfig& config) {
   if (!has_layer(config, LayerType::linear_attention)) return false;
   try {
@@ -216,7 +218,7 @@ bool is_qwen35(const DecoderConfig& config) {
   }
 }
 
-/// Returns whether the checks of transformers' LlamaConfig accept the sizes.
+/// Returns whether transformers' LlamaConfig accepts the config: it requires heads to divide dim, and init_std ≤ 1.
 bool is_llama_config(const DecoderConfig& c) { return c.dim % c.heads == 0 && c.init_std <= 1.0; }
 
 }  // namespace

@@ -9,35 +9,37 @@
 #include "models/families/family.hpp"
 #include "models/io/file_error.hpp"
 
-// config.json, as Hugging Face has it for the families of family.hpp, with the keys of kConfigKeys (config.hpp) and
-//   model_type   of a family: "qwen3", …, or "headgate" where no other would compute the same
-// RoPE's keys may also stand in rope_parameters or rope_scaling. A missing key has the default of transformers' config
-// class of the family. Keys that would change the model (hidden_act, mlp_bias, …) are read only with the values that
-// this decoder has, those that do not matter to it (dtype, use_cache, …) are passed over, and any other key is refused,
-// unless it is null.
+// Reads and writes config.json in Hugging Face's format for the families of family.hpp:
+// - model_type is a family, such as "qwen3", or "headgate" if no public family computes the same.
+// - The other keys are those of kConfigKeys. RoPE's keys may also be in rope_parameters or rope_scaling.
+// - A missing key has the default of the family's config class in transformers.
+// - Keys that would change the model, such as hidden_act and mlp_bias, must have a value that this decoder supports.
+// - Keys that do not affect the model, such as dtype and use_cache, are ignored.
+// - Any other key is refused unless it is null.
 
 namespace headgate::models {
 
-/// Returns the text of a config.json of "qwen3" or "headgate".
+/// Returns the text of config.json, with model_type "qwen3" if Qwen3 computes the same as `config`, otherwise
+/// "headgate".
 std::string write_config(const DecoderConfig& config);
 
-/// Returns the family of `transformers` that computes the same as the config, if its files have the gate's rows where
-/// the layout has them; "headgate" if there is none.
+/// Returns the public family that computes the same as file.config and stores the gate's rows as file.layout says.
+/// Returns kHeadgate if there is none.
 const Family& public_family(const FileConfig& file);
 
-/// Returns the config with the layout in which a family of `transformers` stores it, separate if there is none, and the
-/// family.
+/// Returns `config` with its public family and the gate layout of that family, which is GateLayout::separate except for
+/// Qwen3.5.
 FileConfig public_file(const DecoderConfig& config);
 
-/// Returns the text of a config.json of public_family(file), with gate_layout if that does not say where the gate's
-/// rows are.
+/// Returns the text of config.json for public_family(file). Contains gate_layout if the family does not imply the
+/// layout of the gate's rows.
 std::string write_public_config(const FileConfig& file, DType dtype);
 
-/// Writes the text of a config.json into `directory`, and kModelingFile (modeling_code.hpp) beside it if it is of
-/// "headgate". Throws io::WriteError.
+/// Writes `text` to config.json in `directory`. If model_type is "headgate", also writes kModelingFile
+/// (modeling_code.hpp), except for models with experts. Throws io::WriteError.
 void write_config_files(const std::string& directory, const std::string& text);
 
-/// Parses the text of a config.json and checks it. `path` begins every message. Throws io::FileError, naming the key.
+/// Parses and checks the text of a config.json. Messages begin with `path`. Throws io::FileError that names the key.
 FileConfig parse_file_config(const std::string& path, std::string_view text);
 DecoderConfig parse_config(const std::string& path, std::string_view text);
 

@@ -23,8 +23,8 @@ using io::printable;
 
 constexpr int kMaxDepth = 8;
 
-// Lists keys that change what a family computes, each with the values that this decoder supports. They are not checked
-// where a family reads the key itself.
+// Lists keys that change what a family computes, each with the values that this decoder supports. A family that
+// supports other values removes the key with take() before this check.
 struct FixedKey {
   const char* key;
   std::vector<Json> values;
@@ -43,36 +43,36 @@ const std::array<FixedKey, 8>& fixed_keys() {
 
 // Keys that do not change what a family computes, so that any value is accepted.
 constexpr std::array kIgnored{
-    // The file, the programs that wrote it, and how they load it.
+    // keys about the file, the programs that wrote it, and how they load it
     "architectures", "model_type", "_name_or_path", "name_or_path", "torch_dtype", "dtype", "transformers_version",
     "auto_map", "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "experts_implementation",
     "_experts_implementation", "unsloth_fixed", "unsloth_version", "is_llama_config", "transformers.js_config",
     "pretraining_tp", "torchscript", "use_bfloat16", "tokenizer_class", "prefix",
-    // What a call returns and keeps.
+    // keys about the results of a call
     "use_cache", "output_attentions", "output_hidden_states", "return_dict", "use_return_dict", "is_decoder",
     "chunk_size_feed_forward",
-    // Heads of classifiers.
+    // keys of classification heads
     "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params",
-    // Dropout acts in training only, and `headgate train` has none.
+    // dropout, which acts in training only and which `headgate train` does not support
     "attention_dropout",
-    // Texts and generation.
+    // keys about special tokens and generation
     "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "max_sequence_length",
     "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
     "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
     "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate",
     "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
     "suppress_tokens", "begin_suppress_tokens",
-    // Windows, of families that have none.
+    // sliding windows, for families that do not use them
     "max_window_layers", "sliding_window"};
 
-/// Returns a value as messages show it: its JSON, or its type if that is long.
+/// Formats a value for messages: its JSON, or the name of its type if it is a long list or object.
 std::string shown(const Json& value) {
   constexpr std::size_t kMost = 60;
   const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   return printable(value.is_structured() && text.size() > kMost ? std::string(value.type_name()) : text);
 }
 
-/// Throws Error unless the range of the row of kConfigKeys has the number, which a file calls `name`.
+/// Throws Error unless `value` is in the range of row `key` of kConfigKeys. Messages call the value `name`.
 void require_in_row(std::string_view key, const std::string& name, double value) {
   for_each_row(kConfigKeys, [&](const auto& row) {
     if constexpr (std::is_same_v<ValueOf<std::remove_cvref_t<decltype(row)>>, double>) {
@@ -89,7 +89,8 @@ ConfigReader::ConfigReader(const std::string& path, std::string_view text)
   enter_text_config();
 }
 
-/// Continues with the text part of a model that also reads images. Its file says there what it does not say inside.
+/// Replaces the config of a model that also reads images by its text_config. Keys that text_config lacks, such as
+/// model_type, are taken from outside it.
 void ConfigReader::enter_text_config() {
   const auto text = root_.find("text_config");
   if (text == root_.end()) return;
@@ -216,7 +217,8 @@ void ConfigReader::unfold_rope(RopeObject layout) {
   has_rope_object_ = scales || !newer.is_null();
   if (scales) {
     if (layout == RopeObject::by_layer_type) {
-      // It scales layers of full attention alone, and transformers does not read the older "type" there.
+      // rope_scaling applies to layers of full attention only, and transformers does not read the older key "type"
+      // there.
       if (!older.contains("rope_type")) fail(path_, "rope_scaling has no rope_type");
       if (older.contains("rope_theta")) fail(path_, "rope_scaling has rope_theta, which stands beside it");
     }
@@ -228,7 +230,7 @@ void ConfigReader::unfold_rope(RopeObject layout) {
   }
 }
 
-/// Reads RoPE of layers of full attention, and of sliding attention, which is not scaled.
+/// Reads RoPE's parameters for each type of layer. Those of sliding attention must not be scaled.
 void ConfigReader::take_rope_of_types(const std::string& object, const Json& parameters) {
   for (const auto& item : parameters.items()) {
     const std::string name = fmt::format("{}.{}", object, printable(item.key()));
@@ -241,7 +243,7 @@ void ConfigReader::take_rope_of_types(const std::string& object, const Json& par
     rope_types_.push_back(item.key());
     if (item.key() == "full_attention") {
       take_rope(name, item.value());
-      // transformers looks for it outside the object, where it is not.
+      // transformers looks for `truncate` outside this object, so it always uses the default, true.
       if (root_.value("rope_truncate", true)) continue;
       fail(path_, "{}.truncate is {}; only true is supported", name, shown(item.value()["truncate"]));
     }
@@ -257,7 +259,7 @@ void ConfigReader::take_rope_of_types(const std::string& object, const Json& par
   }
 }
 
-/// Returns the type of the scaling, "default" where there is none.
+/// Returns the type of RoPE scaling, or "default" if there is none. Sets rope_scaling_type to any other type.
 std::string ConfigReader::take_rope_type(const std::string& object, const Json& parameters) {
   constexpr std::array kTypes{"default", "linear", "llama3", "yarn"};
   const char* key = parameters.contains("rope_type") ? "rope_type" : "type";
@@ -301,7 +303,7 @@ void ConfigReader::take_rope(const std::string& object, const Json& parameters) 
   if (type != "default") complete_scaling(object, parameters, type);
 }
 
-/// Reads one number of RoPE's scaling. Throws if it is missing.
+/// Sets the key `to` to a number of RoPE scaling, read from the key `from`. Throws if that key is missing.
 void ConfigReader::take_scaling_number(const std::string& object, const Json& parameters, const char* from,
                                        const char* to) {
   if (!parameters.contains(from)) {
@@ -314,7 +316,7 @@ void ConfigReader::take_scaling_number(const std::string& object, const Json& pa
   set_once(to, value);
 }
 
-/// Sets what a type of scaling computes with, and what transformers takes where the file leaves it out.
+/// Sets the parameters of a type of RoPE scaling. Missing ones get the defaults of transformers.
 void ConfigReader::complete_scaling(const std::string& object, const Json& parameters, const std::string& type) {
   const auto number = [&](const char* from, const char* to) { take_scaling_number(object, parameters, from, to); };
   const auto lacks = [&](const char* key) { return !parameters.contains(key) || parameters[key].is_null(); };
@@ -361,7 +363,8 @@ void ConfigReader::complete_scaling(const std::string& object, const Json& param
   complete_attention_factor(object, parameters);
 }
 
-/// Sets the factor of features that yarn has rotated, unless it is the usual one of `factor`.
+/// Sets rope_attention_factor, which multiplies the features that YaRN rotates. Leaves it unset if the file gives
+/// neither attention_factor nor mscale and mscale_all_dim; the decoder then derives it from `factor`.
 void ConfigReader::complete_attention_factor(const std::string& object, const Json& parameters) {
   const auto number = [&](const char* key) {
     double out = 0.0;

@@ -15,21 +15,20 @@ namespace headgate::models {
 
 enum class RopeObject;
 
-/// Reads the keys of one config.json. Every key that was asked for counts as known; finish() refuses the others by
-/// name.
+/// Reads the keys of one config.json. A key counts as known once it was looked up; finish() refuses all others by name.
 class ConfigReader {
  public:
-  /// Throws io::FileError, like all functions below.
+  /// Parses `text`, the content of the file `path`. All functions of this class throw io::FileError.
   ConfigReader(const std::string& path, std::string_view text);
 
   const std::string& path() const { return path_; }
-  /// Returns null if the key is missing.
+  /// Returns the value of a key; a null pointer if the key is missing.
   const io::Json* find(std::string_view key);
   const io::Json& get(std::string_view key);
   bool has(std::string_view key) const { return root_.contains(key); }
   /// Returns whether the file has rope_parameters, or a rope_scaling that is not empty.
   bool has_rope_object() const { return has_rope_object_; }
-  /// Returns the types of layers that have RoPE of their own in rope_parameters.
+  /// Returns the types of layers that have their own object in rope_parameters.
   const std::vector<std::string>& rope_types() const { return rope_types_; }
 
   void read(std::int64_t& out, std::string_view key, const io::Json& value) const;
@@ -49,25 +48,25 @@ class ConfigReader {
   }
   std::string string(std::string_view key, const io::Json& value) const;
 
-  /// Sets each key of an object of JSON that is missing.
+  /// Sets each key of the JSON object `defaults` that the file lacks.
   void put_missing(std::string_view defaults);
-  /// Sets a key that is missing or null.
+  /// Sets a key if it is missing or null.
   void put_default(std::string_view key, const io::Json& value);
-  /// Throws unless the key is missing, null, or has one of these values.
+  /// Throws unless the key is missing, null, or has one of `values`.
   void require_one_of(std::string_view key, const std::vector<io::Json>& values);
   void require_value(std::string_view key, const io::Json& value) {
     require_one_of(key, std::vector<io::Json>(1, value));
   }
-  /// Sets a key, whatever the file says.
+  /// Sets a key and replaces any value from the file.
   void put(std::string_view key, const io::Json& value);
-  /// Removes a key. Returns its value, null if it is missing.
+  /// Removes a key and returns its value; JSON null if the key is missing.
   io::Json take(std::string_view key);
   /// Accepts the key with any value.
   void ignore(std::string_view key) { known_.emplace_back(key); }
-  /// Moves what newer files have in rope_parameters, and older ones in rope_scaling, to keys of this library. Throws if
-  /// a number that the type of scaling needs is missing, or one that it does not know is there.
+  /// Moves the contents of rope_parameters (newer files) or rope_scaling (older files) to keys of this library. Throws
+  /// if a number is missing that the type of scaling needs, or if a key is present that the type does not have.
   void unfold_rope(RopeObject layout);
-  /// Refuses keys that were not asked for. Call it last.
+  /// Refuses keys that were not looked up. Must be called last.
   void finish();
 
  private:

@@ -19,13 +19,14 @@
 
 namespace headgate::models {
 
-/// How the two features that RoPE rotates together are stored: i and i + R/2, or 2i and 2i + 1.
+/// Selects the two features that RoPE rotates together: i and i + R/2 (halves), or 2i and 2i + 1 (neighbours).
 enum class RopePairs { halves, neighbours };
 
-/// Whether a family has the features of Qwen3 only, or others, which `finish` sets and checks.
+/// Selects a family's features: those of Qwen3, or its own, which `finish` sets and checks.
 enum class Features { of_qwen3, own };
 
-/// How rope_parameters of a config.json is laid out: RoPE of all layers, or an object for each type of layer.
+/// Selects the layout of rope_parameters in config.json: parameters for all layers (flat), or an object for each type
+/// of layer.
 enum class RopeObject { flat, by_layer_type };
 
 class GgufValues;
@@ -33,19 +34,20 @@ struct Family;
 
 inline constexpr std::int64_t kNoBos = -1;
 
-/// Holds what a config.json says.
+/// Holds the content of a config.json and the naming of the model's tensors.
 struct FileConfig {
   DecoderConfig config;
   GateLayout layout = GateLayout::separate;
-  const Family* family = nullptr;       ///< the family that it names; null before there is a file
-  std::string prefix = "model.";        ///< of the tensors' names; that of a model with images is longer
-  std::string head = "lm_head.weight";  ///< the name of the matrix of the logits
-  std::int64_t further_layers = 0;      ///< layers in the file behind the model's own, which predict further tokens
-  /// Of a model to write that reads bytes: the id before every text, as bos_token_id, or kNoBos.
+  const Family* family = nullptr;       ///< family named by the file; null if there is no file yet
+  std::string prefix = "model.";        ///< prefix of tensor names; longer in models with images
+  std::string head = "lm_head.weight";  ///< name of the tensor that maps to logits
+  std::int64_t further_layers = 0;      ///< layers after the model's own that predict further tokens
+  /// bos_token_id to write for a model that reads bytes: the id before every text, or kNoBos for null. Empty: not
+  /// written.
   std::optional<std::int64_t> bos = std::nullopt;
 };
 
-/// A layer's tensor whose name in a family's files is not this library's.
+/// Maps a layer tensor's name in this library to its name in a family's files.
 struct TensorRename {
   std::string_view ours, theirs;
 };
@@ -54,35 +56,36 @@ struct TensorLocation;
 using ShapeOf = std::function<const std::vector<std::int64_t>*(const std::string&)>;
 
 struct Family {
-  std::string_view name;          ///< model_type of its config.json
-  std::string_view model_class;   ///< architectures of its config.json
-  std::string_view architecture;  ///< general.architecture of its GGUF files; empty: it has none
-  /// model_type of a config.json whose text_config is this family's; empty: it has none.
+  std::string_view name;          ///< model_type in config.json
+  std::string_view model_class;   ///< architectures in config.json
+  std::string_view architecture;  ///< general.architecture in GGUF files; empty if GGUF is not supported
+  /// model_type of a config.json that holds this family's config in text_config. Empty if there is none.
   std::string_view outer_name = {};
   RopePairs gguf_pairs = RopePairs::halves;
   Features features = Features::of_qwen3;
-  /// Its files may also hold models of images, and one that predicts further tokens.
+  /// True if files may also contain a vision model or a module that predicts further tokens; both are ignored.
   bool has_other_parts = false;
-  /// Keys that its config.json may lack, and the values that transformers gives them: an object of JSON.
+  /// JSON object with the defaults that transformers gives to keys missing in config.json.
   std::string_view defaults = "{}";
-  /// Keys of kConfigKeys that its config.json has with the same meaning, beside those of all families.
+  /// Keys of kConfigKeys that the family's config.json has with the same meaning, besides the keys of all families.
   std::span<const std::string_view> shared_keys = {};
   RopeObject rope = RopeObject::flat;
-  double rope_base = 1e4;  ///< where a config.json has no rope_theta
-  /// Sets keys of kConfigKeys by its own keys, and those that depend on others.
+  double rope_base = 1e4;  ///< base of RoPE if config.json has no rope_theta
+  /// Sets keys of kConfigKeys from the family's own keys, and keys that depend on others.
   void (*complete)(ConfigReader& in) = nullptr;
-  /// Reads what its config.json says beyond kConfigKeys, which have been read. Refuses by name what the decoder does
-  /// not support.
+  /// Reads the keys of config.json beyond kConfigKeys, after those have been read. Refuses by name features that the
+  /// decoder does not support.
   void (*finish)(ConfigReader& in, FileConfig& out) = nullptr;
-  /// Sets features that every model of the architecture has, and reads its own keys in GGUF files.
+  /// Sets the features that all models of a GGUF architecture have, and reads its own keys.
   void (*finish_gguf)(GgufValues& in, DecoderConfig& config) = nullptr;
-  /// Changes where a GGUF file has a parameter of a layer; `out` says where other families have it. `block`: "blk.N.".
+  /// Changes `out`, the location of a layer's parameter in GGUF files of other families. `rest` is the parameter's name
+  /// after "model.layers.N."; `block` is "blk.N.".
   void (*locate_gguf)(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
                       const DecoderConfig& config) = nullptr;
-  /// Names of a layer's tensors in directories, where they are others.
+  /// Layer tensors with another name in the family's directories.
   std::span<const TensorRename> renames = {};
-  /// Locates a parameter of a layer in a directory, if its rows lie there in another way than `renames` says; else
-  /// returns false. `rest`: its name after "model.layers.N."; `prefix`: what the file has before that.
+  /// Locates a layer's parameter in a directory if a new name alone does not; otherwise returns false. `rest` is the
+  /// parameter's name after "model.layers.N."; `prefix` is the file's equivalent of "model.layers.N.".
   bool (*locate)(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& prefix,
                  const FileConfig& file, const LayerConfig& layer, const ShapeOf& shape_of) = nullptr;
 };
@@ -91,7 +94,7 @@ extern const Family kLlama, kMistral, kQwen2, kQwen3, kHeadgate;
 extern const Family kQwen35, kQwen35Moe, kQwen3Next, kOlmoHybrid, kAfmoe, kStep3p5, kGemma3, kGptOss;
 
 std::span<const Family* const> families();
-/// "llama, mistral, …".
+/// Returns the names of all families: "llama, mistral, …".
 std::string family_names();
 std::string gguf_architectures();
 
@@ -102,10 +105,11 @@ void complete_heads(ConfigReader& in);
 /// Reads attention_bias: whether q, k, v and the output projection have biases.
 void read_attention_bias(ConfigReader& in, DecoderConfig& config);
 
-/// Sets attention_window to sliding_window if layer_types has sliding_attention. Throws if it is null then.
+/// Sets attention_window to sliding_window if layer_types has sliding_attention. Throws if sliding_window is then null.
 void complete_window(ConfigReader& in);
 
-/// Sets layer_types and the window of Qwen2 and Qwen3: layers from max_window_layers on have one if use_sliding_window.
+/// Sets layer_types and the window of Qwen2 and Qwen3. If use_sliding_window is true, layers from max_window_layers on
+/// have the window.
 void complete_last_windows(ConfigReader& in);
 
 }  // namespace headgate::models

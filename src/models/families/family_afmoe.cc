@@ -9,8 +9,9 @@
 #include "models/families/gguf_values.hpp"
 #include "models/families/hybrid_layers.hpp"
 
-// Describes AFMoE, the architecture of Trinity: gated attention, three layers with a window and RoPE for each one that
-// sees everything without RoPE, norms before and behind mixer and MLP, and experts that a sigmoid router chooses.
+// Describes AFMoE, the architecture of Trinity. Of four layers, three have a window and RoPE; the fourth has full
+// attention without RoPE. Attention is gated, norms precede and follow mixer and MLP, and a sigmoid router chooses the
+// experts.
 
 namespace headgate::models {
 namespace {

@@ -7,8 +7,8 @@
 #include "models/families/gguf_values.hpp"
 #include "models/families/hybrid_layers.hpp"
 
-// Describes gpt-oss: a learned sink for each query head and no gate, layers with a window and layers without one in
-// turn, YaRN, biases everywhere, and experts in MXFP4 with a bounded activation.
+// Describes gpt-oss: a learned sink per query head, no gate, alternating layers with and without a window, YaRN, biases
+// in all projections, and experts in MXFP4 with a bounded activation.
 
 namespace headgate::models {
 namespace {
@@ -20,7 +20,7 @@ constexpr std::int64_t kInterval = 2;  // every second layer has full attention
 constexpr std::array kGptOssRenames{TensorRename{"mlp.gate.weight", "mlp.router.weight"},
                                     TensorRename{"mlp.gate.bias", "mlp.router.bias"}};
 
-/// Locates the experts' tensors: in blocks of MXFP4, or transposed, (E,in,out). Rows of gate and up alternate.
+/// Locates the experts' tensors, which are MXFP4 blocks or transposed, (E,in,out). Rows of gate and up alternate.
 bool locate_gpt_oss(TensorLocation& out, const Parameter& /*parameter*/, std::string_view rest,
                     const std::string& prefix, const FileConfig& file, const LayerConfig& /*layer*/,
                     const ShapeOf& shape_of) {
@@ -42,7 +42,7 @@ bool locate_gpt_oss(TensorLocation& out, const Parameter& /*parameter*/, std::st
   return true;
 }
 
-/// Accepts MXFP4, whose blocks the tensors' names show, and refuses other ways to quantise.
+/// Accepts MXFP4, which names of tensors reveal, and refuses other methods of quantisation.
 void check_quantisation(ConfigReader& in) {
   const io::Json* quantisation = in.find("quantization_config");
   if (quantisation == nullptr || quantisation->is_null()) return;
@@ -52,7 +52,7 @@ void check_quantisation(ConfigReader& in) {
   }
 }
 
-/// Sets the scaling of RoPE that a file without one has.
+/// Sets YaRN's parameters if the file has no parameters of RoPE.
 void complete_rope(ConfigReader& in) {
   if (in.has_rope_object()) return;
   constexpr double kFactor = 32.0, kFast = 32.0;
@@ -88,7 +88,7 @@ void complete_gpt_oss(ConfigReader& in) {
   }
 }
 
-/// Sets what every model of the family has.
+/// Sets the features that all models of the family have.
 void set_features(DecoderConfig& config) {
   config.gate.sinks = layers::SinkKind::learned;
   config.qk_norm = QkNorm::none;
@@ -98,7 +98,8 @@ void set_features(DecoderConfig& config) {
   config.experts.activation = ExpertActivation::shifted_swiglu;
 }
 
-/// The file does not say which layers have a window, how activations are bounded and that YaRN does not truncate.
+/// Sets the features that a GGUF file does not contain: the layers with a window, the limit of activations, and a YaRN
+/// that does not truncate.
 void finish_gpt_oss_gguf(GgufValues& in, DecoderConfig& config) {
   constexpr std::int64_t kSoftmaxOfChosen = 3;
   set_features(config);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/families/family.hpp"
 
-// Describes what `headgate train` and `headgate convert` write: the keys of kConfigKeys, and gate_layout if the gate's
-// rows are stored among those of q.
+// Describes models written by `headgate train` and `headgate convert`. config.json has the keys of kConfigKeys, and
+// gate_layout if the gate's rows are stored among the rows of q.
 
 namespace headgate::models {
 

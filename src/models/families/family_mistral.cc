@@ -2,7 +2,7 @@
 #include "models/decoder/config_keys.hpp"
 #include "models/families/family.hpp"
 
-// Describes Llama with a window of `sliding_window` keys: 4096 if the key is missing, none if it is null.
+// Describes Mistral: Llama with a window of `sliding_window` keys. The default is 4096; null means no window.
 
 namespace headgate::models {
 
@@ -16,7 +16,7 @@ const Family kMistral{.name = "mistral",
                       .complete = complete_heads,
                       .finish = [](ConfigReader& in, FileConfig& out) {
                         out.config.qk_norm = QkNorm::none;
-                        in.take("attention_bias");  // the family has none, whatever it says
+                        in.take("attention_bias");  // ignored: Mistral has no biases
                         const io::Json& window = in.get("sliding_window");
                         if (window.is_null()) return;
                         in.read(out.config.window, "sliding_window", window);

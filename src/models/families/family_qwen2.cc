@@ -30,7 +30,7 @@ const Family kQwen2{.name = "qwen2",
                         [](ConfigReader& in) {
                           complete_heads(in);
                           complete_last_windows(in);
-                          in.take("attention_bias");  // the family has its biases, whatever it says
+                          in.take("attention_bias");  // ignored: Qwen2 always has these biases
                         },
                     .finish = [](ConfigReader&, FileConfig& out) { set_features(out.config); },
                     .finish_gguf = [](GgufValues&, DecoderConfig& config) { set_features(config); }};

@@ -4,9 +4,9 @@
 
 #include "models/families/hybrid_layers.hpp"
 
-// Describes Qwen3, dense, and the public research models that add a gate: headwise_attn_output_gate or
-// elementwise_attn_output_gate, a sigmoid gate of the attention output. Its rows are stored in q_proj.weight after
-// those of their group. Their qkv_bias includes a bias of o_proj.
+// Describes dense Qwen3, and the public research models that add a sigmoid gate on the attention output. The key
+// headwise_attn_output_gate or elementwise_attn_output_gate selects the gate. q_proj.weight stores the gate's rows of a
+// GQA group after the group's rows of q. In these models qkv_bias also adds a bias to o_proj.
 
 namespace headgate::models {
 namespace {
@@ -25,7 +25,8 @@ void finish(ConfigReader& in, FileConfig& out) {
     out.layout = GateLayout::per_group;
   }
   if (in.find("use_qk_norm") != nullptr && !boolean_or(in, "use_qk_norm", false)) out.config.qk_norm = QkNorm::none;
-  // Where q_proj holds the gate's rows too, its bias would hold the gate's bias, which this decoder does not read.
+  // Reads biases only if q_proj has no gate rows. Otherwise its bias would include the gate's bias, which is not
+  // supported.
   if (out.layout == GateLayout::separate) read_attention_bias(in, out.config);
   in.require_value("qkv_bias", false);
 }

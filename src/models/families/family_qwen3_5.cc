@@ -4,8 +4,8 @@
 
 #include "models/families/hybrid_layers.hpp"
 
-// Describes the text part of Qwen3.5, dense and with experts: layers of Gated DeltaNet and, as every fourth, of gated
-// attention. Its checkpoints also hold a model of images and one that predicts further tokens, which are not read.
+// Describes the text model of Qwen3.5, dense or with experts. Every fourth layer has gated attention, the others Gated
+// DeltaNet. Checkpoints also hold a vision model and a module that predicts further tokens, which are not read.
 
 namespace headgate::models {
 namespace {
@@ -23,14 +23,15 @@ constexpr std::array<std::string_view, 12> kQwen35MoeKeys{
     "linear_value_head_dim", "linear_num_key_heads",  "linear_num_value_heads",          "num_experts",
     "num_experts_per_tok",   "moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob"};
 
-/// Sets intermediate_size, which only layers without experts would have, where the file lacks it.
+/// Sets intermediate_size if the file lacks it. Only layers without experts would use the value.
 void complete_experts(ConfigReader& in) {
   complete_qwen_experts(in);
   in.put_default("intermediate_size", in.get("moe_intermediate_size"));
   in.require_value("norm_topk_prob", true);
 }
 
-/// llama.cpp's converter puts one value head of each key head after the other.
+/// Locates parameters in GGUF files. llama.cpp's converter orders value heads tiled: the first of every key head, then
+/// the second of every key head, and so on.
 void locate_qwen3_5_gguf(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                          const std::string& block, const DecoderConfig& config) {
   locate_qwen_hybrid(out, parameter, rest, block, config, ValueHeads::tiled);

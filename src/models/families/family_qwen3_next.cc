@@ -4,9 +4,10 @@
 
 #include "models/families/hybrid_layers.hpp"
 
-// Describes Qwen3-Next. Its layers are those of Qwen3.5 with experts, but the rows of their projections are stored key
-// head by key head: in_proj_qkvz has for each key head its q, its k, and the v and z of its R value heads; in_proj_ba
-// has the b and the a of those.
+// Describes Qwen3-Next. Its layers are those of Qwen3.5 with experts, but projections store their rows key head by key
+// head:
+// - in_proj_qkvz: q, k, and then v and z of the R value heads;
+// - in_proj_ba: b and a of the R value heads.
 
 namespace headgate::models {
 namespace {

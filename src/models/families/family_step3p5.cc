@@ -12,16 +12,19 @@
 #include "models/families/gguf_values.hpp"
 #include "models/families/hybrid_layers.hpp"
 
-// Describes Step-3.5 and the text part of Step-3.7: attention with a headwise gate, one layer that sees everything for
-// each three with a window, which have another number of heads and another RoPE, zero-centred norms, and experts that a
-// sigmoid router chooses, whose activations some layers clamp. Layers that predict further tokens follow the model's
-// own and are not read; lists in the config may count them.
+// Describes Step-3.5 and the text model of Step-3.7:
+// - attention with a headwise gate; of four layers, three have a window and one has full attention;
+// - a number of heads and a RoPE of their own in layers with a window;
+// - zero-centred norms;
+// - experts chosen by a sigmoid router; some layers clamp their activations.
+// Layers that predict further tokens follow the model's own layers and are not read. Lists in the config may include
+// them.
 
 namespace headgate::models {
 namespace {
 
-constexpr double kSlidingBase = 1e4;  // of RoPE, where a GGUF file has none
-// partial_rotary_factor stands in rope_parameters alone.
+constexpr double kSlidingBase = 1e4;  // default RoPE base of layers with a window
+// Keys with the meaning of kConfigKeys. partial_rotary_factor is valid only inside rope_parameters.
 constexpr std::array<std::string_view, 6> kStep3p5Keys{"layer_types",          "num_experts_per_tok",
                                                        "swiglu_limits",        "moe_intermediate_size",
                                                        "swiglu_limits_shared", "partial_rotary_factor"};
@@ -46,7 +49,7 @@ bool locate_step3p5(TensorLocation& out, const Parameter&, std::string_view rest
   return true;
 }
 
-/// Gives the first of `keys` that the file has the name of the last, and accepts the others.
+/// Renames the first of `keys` in the file to the last of `keys`, and removes the others.
 void rename(ConfigReader& in, const std::vector<const char*>& keys) {
   io::Json value;
   for (const char* key : keys) {
@@ -56,7 +59,8 @@ void rename(ConfigReader& in, const std::vector<const char*>& keys) {
   if (!value.is_null()) in.put(keys.back(), value);
 }
 
-/// Returns a list that has an element for each layer, or for those that follow too.
+/// Removes a list from the config and returns its first `layers` elements. Further elements, for layers that predict
+/// further tokens, are dropped.
 io::Json list_of(ConfigReader& in, const char* key, std::int64_t layers) {
   io::Json list = in.take(key);
   if (list.is_null()) return list;
@@ -67,7 +71,7 @@ io::Json list_of(ConfigReader& in, const char* key, std::int64_t layers) {
   return list;
 }
 
-/// Reads which layers have experts: all behind the first dense ones.
+/// Sets num_dense_layers, the number of layers before the first with experts. Every later layer must have experts.
 void complete_dense_layers(ConfigReader& in, std::int64_t layers) {
   constexpr std::int64_t kDense = 3;
   const io::Json types = list_of(in, "mlp_layer_types", layers);
@@ -118,8 +122,8 @@ void complete_limits(ConfigReader& in, const char* key, std::int64_t layers) {
   if (clamps) in.put(key, limits);
 }
 
-/// Reads RoPE of both types of layers: from rope_parameters, or from bases and shares that are one number, or a list of
-/// one for each layer.
+/// Sets the RoPE base and partial_rotary_factor of both types of layers. Sources are rope_parameters, or rope_theta and
+/// partial_rotary_factors, which may be lists with an element per layer.
 void complete_rope(ConfigReader& in, std::int64_t layers, const io::Json& types) {
   const io::Json base = in.get("rope_theta"), shares = list_of(in, "partial_rotary_factors", layers);
   const std::vector<std::string>& own = in.rope_types();
@@ -141,7 +145,7 @@ void complete_rope(ConfigReader& in, std::int64_t layers, const io::Json& types)
   if (!in.has("rope_theta")) in.put("rope_theta", kSlidingBase);
 }
 
-/// Reads the query heads of layers with a window, which per_layer_config repeats.
+/// Sets the number of query heads in layers with a window. per_layer_config may repeat that number but must not differ.
 void complete_sliding_heads(ConfigReader& in, std::int64_t layers, const io::Json& types) {
   constexpr const char* kHeads = "num_attention_heads";
   const bool repeats = in.has("per_layer_config");
@@ -219,7 +223,8 @@ void finish(ConfigReader& in, FileConfig& out) {
 
 // --- GGUF --------------------------------------------------------------------------------------------------------
 
-/// Returns the limits of the model's own layers; a file may also have those of layers that follow.
+/// Returns the activation limits of the model's own layers, or an empty list if no layer is clamped. Values for layers
+/// that predict further tokens are dropped.
 std::vector<double> limits_of(GgufValues& in, const char* key, std::int64_t layers) {
   std::vector<double> limits = in.numbers(key, layers);
   if (!limits.empty() && std::ssize(limits) < layers) {
@@ -230,7 +235,7 @@ std::vector<double> limits_of(GgufValues& in, const char* key, std::int64_t laye
   return clamps ? limits : std::vector<double>{};
 }
 
-/// Reads which layers have a window, and the heads of both types.
+/// Reads which layers have a window, and the number of heads of both types of layers.
 void read_layer_types(GgufValues& in, DecoderConfig& config) {
   const std::vector<bool> windows = in.booleans("attention.sliding_window_pattern");
   const std::vector<std::int64_t> heads = in.integers("attention.head_count");
@@ -247,7 +252,7 @@ void read_layer_types(GgufValues& in, DecoderConfig& config) {
   config.window = in.integer("attention.sliding_window");
 }
 
-/// Returns how many layers at the start have no router.
+/// Returns the number of dense layers, which come before the first layer with a router.
 std::int64_t dense_layers_of(const io::GgufFile& file, std::int64_t layers) {
   std::int64_t dense = 0;
   while (dense < layers && file.find(fmt::format("blk.{}.ffn_gate_inp.weight", dense)) == nullptr) ++dense;
@@ -266,7 +271,7 @@ void finish_step3p5_gguf(GgufValues& in, DecoderConfig& config) {
     config.sliding.rope_fraction =
         static_cast<double>(in.integer("rope.dimension_count_swa")) / static_cast<double>(config.head_dim);
   }
-  config.rope_fraction /= 2;  // the file has that of layers with a window
+  config.rope_fraction /= 2;  // the file gives the value of layers with a window, twice as large
   Experts& e = config.experts;
   read_experts(in, e);
   e.dense_layers = dense_layers_of(in.file(), config.layers);

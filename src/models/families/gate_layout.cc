@@ -6,7 +6,7 @@
 namespace headgate::models {
 namespace {
 
-/// Returns the number of rows of a head's gate.
+/// Returns the number of gate rows per head.
 std::int64_t gate_features(const DecoderConfig& c) {
   return layers::gate_logits(c.gate, c.dim, c.heads, c.kv_heads, c.head_dim).features;
 }

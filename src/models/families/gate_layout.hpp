@@ -9,34 +9,37 @@
 #include "library/core/words.hpp"
 #include "models/decoder/config.hpp"
 
-// Locates the rows of a gate's matrix in a file: in a tensor of their own, or among the rows of the query projection,
-// in one of several orders. A wrong order gives plausible numbers and no error.
+// Locates the rows of a gate's matrix in a file. They have a tensor of their own, or are in the tensor of the query
+// projection in one of several orders. A wrong order gives plausible results and no error.
 
 namespace headgate::models {
 
-/// Order of the rows of q_proj.weight, with Hq heads in Hkv groups, D rows of a head's q and F of its gate (D, or 1 if
-/// headwise). separate: q only; the gate is in gate_proj.weight. per_query_head: for each head its q, then its gate.
-/// per_group: for each group the q of all its heads, then their gates. trailing: the q of all heads, then all gates.
+/// Order of the rows of q_proj.weight. Each of Hq heads in Hkv groups has D rows of q and F rows of its gate: F = D, or
+/// 1 if the gate is headwise.
+/// - separate: q only; the gate is in gate_proj.weight
+/// - per_query_head: q and gate of each head in turn
+/// - per_group: for each group, q of all its heads, then their gates
+/// - trailing: q of all heads, then all gates
 enum class GateLayout : std::int32_t { separate, per_query_head, per_group, trailing };
 
-/// Rows of q and of the gate in the fused tensor of the file: q[h·D + d] and gate[h·F + f].
+/// Rows of the file's fused tensor: q[h·D + d] for feature d of head h, and gate[h·F + f] for feature f of its gate.
 struct FusedRows {
   std::vector<std::int64_t> q, gate;
 };
 FusedRows fused_rows(GateLayout layout, const DecoderConfig& config);
 
-/// Returns the number of rows of the file's q_proj.weight.
+/// Returns the number of rows of q_proj.weight in the file, including the gate's rows unless they are separate.
 std::int64_t q_projection_rows(GateLayout layout, const DecoderConfig& config);
 
-/// Throws Error unless the gate's rows can be stored among those of q: it must have one logit or D for each query head,
-/// from the layer's input. Also throws for biases of q, k and v.
+/// Throws Error unless the layout can store the gate's rows among those of q. The gate must be at g1 or g4 and depend
+/// on the layer's input, and q, k and v must not have biases. GateLayout::separate is always valid.
 void require_fusable(GateLayout layout, const DecoderConfig& config);
 
-/// Returns "per_group with a headwise gate": a layout that gives so many rows of q_proj.weight, whatever the config
-/// says; empty if no layout does.
+/// Guesses the layout from the number of rows of q_proj.weight, ignoring the config's gate. Returns text such as
+/// "per_group with a headwise gate", or an empty string if no layout fits.
 std::string q_projection_guess(std::int64_t rows, GateLayout layout, const DecoderConfig& config);
 
-/// Returns "per_group with an elementwise gate" or "separate".
+/// Describes the layout and the config's gate: "per_group with an elementwise gate" or "separate".
 std::string layout_text(GateLayout layout, const DecoderConfig& config);
 
 }  // namespace headgate::models

@@ -17,7 +17,7 @@ namespace {
 
 using io::fail;
 
-constexpr std::string_view kFactors = "rope_freqs.weight";  // divisors of the angles
+constexpr std::string_view kFactors = "rope_freqs.weight";  // divisors of RoPE's angles
 
 struct TensorName {
   std::string_view ours, theirs;
@@ -58,7 +58,8 @@ constexpr std::array<TensorName, 17> kOtherLayerNames{
      {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
      {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"}}};
 
-/// Locates what llama.cpp stores in another way than under another name: for each kind of layer what is not above.
+/// Locates a layer's parameter that llama.cpp stores in a different form, not only under another name. Returns false
+/// for other parameters.
 bool stored_otherwise(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
                       const DecoderConfig& config) {
   const Experts& e = config.experts;
@@ -86,7 +87,7 @@ bool stored_otherwise(TensorLocation& out, const Parameter& parameter, std::stri
   return true;
 }
 
-/// What a file calls the field of a config whose name in code is `field`.
+/// Maps a config field, by its name in the code, to its key in GGUF files.
 struct FieldName {
   std::string_view field, key;
 };
@@ -123,7 +124,7 @@ constexpr std::array<FieldName, 31> kFieldNames{
      {"dense_layers", "leading_dense_block_count"},
      {"expert_scale", "expert_weights_scale"}}};
 
-/// Throws Error if the values do not fit, naming the file's keys.
+/// Throws Error if the config is invalid. Messages name the keys of the file.
 void validate_values(const DecoderConfig& config, const Family& family) {
   validate(config, [&family](const FieldText& row) {
     if (row.name == "vocab") return std::string("the number of rows of token_embd.weight");
@@ -134,21 +135,22 @@ void validate_values(const DecoderConfig& config, const Family& family) {
   });
 }
 
-/// Returns the number of rows of the embedding tensor.
+/// Returns the size of the vocabulary, the number of rows of token_embd.weight.
 std::int64_t vocabulary(const io::GgufFile& file) {
   const io::GgufTensor* embedding = file.find("token_embd.weight");
   if (embedding == nullptr) fail(file.path(), "tensor 'token_embd.weight' is missing");
   return embedding->shape.front();
 }
 
-/// Parameters of released models with Llama 3's scaling of RoPE, of which a file has only the divisors that follow.
+/// Parameters of Llama 3's RoPE scaling in released models. GGUF files contain only the resulting divisors.
 struct ScalingParameters {
   double low, high;
   std::int64_t original_seq_len;
 };
 constexpr std::array<ScalingParameters, 2> kScalings{{{1.0, 4.0, 8192}, {1.0, 32.0, 131072}}};  // Llama 3, Step 3.5
 
-/// Returns the index of the first divisor that is not the scaling's; the number of divisors if there is none.
+/// Returns the index of the first divisor in `factors` that differs from those of the scaling, or their number if all
+/// agree.
 std::size_t first_other_factor(const std::vector<float>& factors, const std::vector<double>& plain,
                                const std::vector<double>& scaled) {
   constexpr double kRounding = 1e-5;  // relative error of factors computed in f32
@@ -161,7 +163,8 @@ std::size_t first_other_factor(const std::vector<float>& factors, const std::vec
   return i;
 }
 
-/// Recognises Llama 3's scaling, which is stored as divisors of the angles: of those of full attention, then ones.
+/// Recognises Llama 3's RoPE scaling by the divisors of the angles. Divisors beyond the rotated features of full
+/// attention must be 1.
 void read_factors(const io::GgufFile& file, DecoderConfig& config) {
   const io::GgufTensor* tensor = file.find(kFactors);
   if (tensor == nullptr) return;
@@ -196,7 +199,7 @@ void read_factors(const io::GgufFile& file, DecoderConfig& config) {
   fail(file.path(), "tensor '{}' is not Llama 3's scaling of RoPE: element {} is {}", kFactors, other, factors[other]);
 }
 
-/// Reads RoPE as llama.cpp does: a factor without a type scales linearly, and a factor of 0 does not scale.
+/// Reads RoPE as llama.cpp does: a factor without a type means linear scaling, and a factor of 0 means none.
 void read_rope(const io::GgufFile& file, const Family& family, GgufValues& in, DecoderConfig& config) {
   config.rope_base = in.number("rope.freq_base", 10000.0);
   if (family.gguf_pairs == RopePairs::neighbours) in.require_value("rope.dimension_count", config.head_dim);
@@ -222,8 +225,8 @@ void read_rope(const io::GgufFile& file, const Family& family, GgufValues& in, D
   }
 }
 
-/// Throws if RoPE of layers with a window, which have a base of their own, would have to be scaled as elsewhere.
-/// llama.cpp scales it in all architectures but Gemma 3's.
+/// Throws if RoPE is scaled and layers with a window have their own base. llama.cpp scales those layers too, except in
+/// Gemma 3.
 void check_scaled_windows(const io::GgufFile& file, const Family& family, const DecoderConfig& config) {
   const bool own_base = has_layer(config, LayerType::sliding_attention) && config.sliding.rope_base > 0.0;
   if (config.rope_scaling == layers::RopeScalingKind::none || !own_base || &family == &kGemma3) return;
@@ -231,7 +234,8 @@ void check_scaled_windows(const io::GgufFile& file, const Family& family, const 
        family.architecture, config.rope_factor);
 }
 
-/// Throws unless each layer has as many heads as a list says, which may go on for layers that predict further tokens.
+/// Throws unless a list gives each layer the config's number of heads. Lists may be longer than the model, for layers
+/// that predict further tokens.
 void check_heads(const io::GgufFile& file, const DecoderConfig& config, const std::vector<std::int64_t>& heads,
                  const std::vector<std::int64_t>& kv_heads) {
   const auto check = [&](const char* key, const std::vector<std::int64_t>& list, std::int64_t layer,
@@ -272,7 +276,7 @@ DecoderConfig read_values(const io::GgufFile& file, const Family& family) {
     in.require_value("expert_used_count", 0);
   }
   if (&family == &kLlama) config.window = in.integer("attention.sliding_window", 0);
-  // Checks sizes before they are multiplied and tables of angles are allocated.
+  // Validates sizes before they are multiplied and before tables of angles are allocated.
   validate_values(config, family);
   read_rope(file, family, in, config);
   family.finish_gguf(in, config);

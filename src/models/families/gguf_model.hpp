@@ -9,17 +9,17 @@
 
 namespace headgate::models {
 
-/// Returns the family of the file's general.architecture. Throws io::FileError, which lists the supported ones.
+/// Returns the family for the file's general.architecture. Throws io::FileError that lists the supported architectures.
 const Family& family_of_gguf(const io::GgufFile& file);
 
-/// Throws io::FileError, naming what is missing, does not fit, or is not supported. Refuses any unknown value of the
-/// architecture, such as NAME.expert_count.
+/// Reads the config of a GGUF file. Throws io::FileError that names a missing, invalid or unsupported value. Unknown
+/// keys of the architecture, such as NAME.expert_count, are refused.
 DecoderConfig config_of_gguf(const io::GgufFile& file, const Family& family);
 
-/// Locates a parameter.
+/// Locates a parameter in a GGUF file.
 TensorLocation stored_in_gguf(const Parameter& parameter, const DecoderConfig& config, const Family& family);
 
-/// Returns whether a file may have the tensor in addition to the parameters.
+/// Returns whether a GGUF file may contain the tensor although it is no parameter of the model.
 bool is_extra_tensor_in_gguf(const std::string& name, const FileConfig& file);
 
 /// Returns FileConfig::further_layers.

@@ -14,8 +14,8 @@
 
 namespace headgate::models {
 
-/// Reads the values NAME.… of an architecture. Every key that was asked for counts as known; finish() refuses the
-/// others, unless they are harmless.
+/// Reads the keys "NAME.…" of the architecture NAME. A key counts as known once it was looked up; finish() refuses all
+/// others, except harmless ones.
 class GgufValues {
  public:
   GgufValues(const io::GgufFile& file, std::string_view architecture)
@@ -41,23 +41,23 @@ class GgufValues {
     return has(name) ? file_.string(known_.back()) : otherwise;
   }
   bool boolean(std::string_view name, bool otherwise) { return has(name) ? file_.boolean(known_.back()) : otherwise; }
-  /// Returns a list of true and false; empty if it is missing.
+  /// Returns a list of booleans; empty if the key is missing.
   std::vector<bool> booleans(std::string_view name) {
     return has(name) ? file_.booleans(known_.back()) : std::vector<bool>{};
   }
-  /// Returns a list of whole numbers, or a list of one that is no list; empty if it is missing.
+  /// Returns a list of integers; empty if the key is missing. A single integer becomes a list of one.
   std::vector<std::int64_t> integers(std::string_view name) {
     if (!has(name)) return {};
     return is_list() ? file_.integers(known_.back()) : std::vector<std::int64_t>{file_.integer(known_.back())};
   }
-  /// Returns a list of numbers, or `count` copies of one that is no list; empty if it is missing.
+  /// Returns a list of numbers; empty if the key is missing. A single number is repeated `count` times.
   std::vector<double> numbers(std::string_view name, std::int64_t count) {
     if (!has(name)) return {};
     if (!is_list()) return std::vector<double>(static_cast<std::size_t>(count), file_.number(known_.back()));
     const std::vector<float> list = file_.numbers(known_.back());
     return {list.begin(), list.end()};
   }
-  /// Throws unless the integer is missing or has this value.
+  /// Throws unless the key is missing or has this integer value.
   void require_value(std::string_view name, std::int64_t value) {
     const std::int64_t found = integer(name, value);
     if (found != value) io::fail(file_.path(), "{}{} is {}; only {} is supported", prefix_, name, found, value);

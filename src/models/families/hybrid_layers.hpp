@@ -11,57 +11,60 @@
 #include "models/families/family.hpp"
 #include "models/families/tensor_location.hpp"
 
-// What families whose layers differ have in common.
+// Helpers shared by families whose layers have different types.
 
 namespace headgate::models {
 
-/// Reads a whole number; `otherwise` if the key is missing or null.
+/// Returns the integer value of a key; `otherwise` if the key is missing or null.
 std::int64_t integer_or(ConfigReader& in, std::string_view key, std::int64_t otherwise);
 
-/// Returns the value of a key that is true or false; `otherwise` if it is missing or null.
+/// Returns the boolean value of a key; `otherwise` if the key is missing or null.
 bool boolean_or(ConfigReader& in, std::string_view key, bool otherwise);
 
-/// Sets layer_types, where the file lacks them: full_attention in every Nth layer, else `other`. N is `interval`, or
-/// what `key` says, unless that is null.
+/// Sets layer_types if the file lacks it: full_attention in every Nth layer, `other` in the rest. N is the value of
+/// `key`, or `interval` if the key is missing or null. `key` may be a null pointer.
 void complete_layer_types(ConfigReader& in, const char* key, std::int64_t interval, LayerType other);
 
-/// Sets what Qwen's models with layers of linear attention let a config.json lack, and accepts what does not matter.
+/// Sets defaults that config.json may lack for Qwen's models with linear attention, and accepts keys that do not affect
+/// the decoder.
 void complete_qwen_hybrid(ConfigReader& in);
 
-/// Does so for those with experts.
+/// Does the same as complete_qwen_hybrid for models with experts.
 void complete_qwen_experts(ConfigReader& in);
 
-/// Sets what all of them have: zero-centred norms, and a gate of the attention output among the rows of q.
+/// Sets the features that all of Qwen's models with linear attention have: zero-centred norms, and an elementwise gate
+/// of the attention output whose rows are stored after those of q in each head.
 void finish_qwen_hybrid(ConfigReader& in, FileConfig& out);
 
-/// Locates the weights of the convolution, which files store as (channels,1,K).
+/// Locates the weights of the convolution, which files store as (channels,1,K). Returns false for other parameters.
 bool locate_convolution(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                         const std::string& name);
 
-/// Reads a GGUF file's experts: their number, those of a token, and their widths.
+/// Reads the number of experts, the number per token, and their widths from a GGUF file.
 void read_experts(GgufValues& in, Experts& experts);
 
-/// Subtracts the layers that predict further tokens, which a GGUF file counts, from the model's own.
+/// Subtracts the layers that predict further tokens from config.layers. A GGUF file includes them in block_count.
 void leave_out_further_layers(GgufValues& in, DecoderConfig& config);
 
-/// Reads which layers have linear attention, and its sizes; sets what all such models of Qwen have. Layers that predict
-/// further tokens do not count.
+/// Reads the layer types and the sizes of linear attention, and sets the gate of Qwen's models with linear attention.
+/// Leaves out layers that predict further tokens.
 void read_qwen_hybrid(GgufValues& in, DecoderConfig& config);
 
-/// Does so for those with experts.
+/// Does the same as read_qwen_hybrid, and reads the experts.
 void read_qwen_experts(GgufValues& in, DecoderConfig& config);
 
-/// How a GGUF file orders value heads: those of a key head one after the other, or one of each key head in turn.
+/// Order of value heads in a GGUF file: all value heads of a key head together (grouped), or one of each key head in
+/// turn (tiled).
 enum class ValueHeads { grouped, tiled };
 
-/// Locates what differs in GGUF files of Qwen's models with layers of linear attention.
+/// Changes the location of parameters that GGUF files of Qwen's models with linear attention store differently.
 void locate_qwen_hybrid(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                         const std::string& block, const DecoderConfig& config, ValueHeads order);
 
-/// Returns the rows of Qwen3-Next's in_proj_qkvz that are in_proj_qkv's, or in_proj_z's.
+/// Returns the rows of Qwen3-Next's in_proj_qkvz that belong to in_proj_z if `z`, otherwise to in_proj_qkv.
 std::vector<std::int64_t> rows_of_qkvz(const LinearLayers& linear, bool z);
 
-/// Returns the rows of Qwen3-Next's in_proj_ba that are in_proj_b's, or in_proj_a's.
+/// Returns the rows of Qwen3-Next's in_proj_ba that belong to in_proj_a if `a`, otherwise to in_proj_b.
 std::vector<std::int64_t> rows_of_ba(const LinearLayers& linear, bool a);
 
 }  // namespace headgate::models

@@ -41,8 +41,10 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-/// Returns whether a directory may have the tensor in addition to the parameters: tables of angles that old programs
-/// stored, a copy of tied embeddings, and the parts of a larger model that read images or predict further tokens.
+/// Returns whether a directory may contain the tensor although it is no parameter of the model:
+/// - tables of angles that old programs stored
+/// - a copy of tied embeddings
+/// - parts of a larger model that read images or predict further tokens
 bool is_extra_tensor(const std::string& name, const FileConfig& file) {
   if (name.ends_with(".rotary_emb.inv_freq")) return true;
   if (name == file.head && file.config.embeddings == Embeddings::tied) return true;
@@ -97,7 +99,7 @@ std::vector<std::string> files_of_model(const std::string& path) {
   for (const std::string& name : names) out.push_back(fmt::format("{}/{}", path, name));
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();
-    // Leaves out shards, and weights in formats that are not read.
+    // Adds shards, and weights in formats that are not read.
     const bool weights = name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".gguf");
     if (weights || name.ends_with(".index.json")) out.push_back(fmt::format("{}/{}", path, name));
   }
@@ -126,7 +128,7 @@ TensorLocation ModelFile::stored(const Parameter& parameter) const {
   return stored_in_directory(parameter, file_, [this](const std::string& name) { return weights_->shape(name); });
 }
 
-/// Finds out how names of tensors begin. Text models inside others have a longer prefix.
+/// Finds the prefix of tensor names, which is longer if the text model is part of a larger model.
 void ModelFile::find_prefix() {
   if (family_->outer_name.empty()) return;
   struct Names {
@@ -141,8 +143,8 @@ void ModelFile::find_prefix() {
   }
 }
 
-/// Uses a matrix of the logits that is in the file and differs from the embeddings, although the config ties them, as
-/// transformers does from version 5 on.
+/// Uses the file's logits matrix if it differs from the embeddings, even though the config ties them. transformers does
+/// so from version 5 on.
 void ModelFile::untie_different_head() {
   const std::string embeddings = file_.prefix + "embed_tokens.weight";
   const bool both = weights_->shape(file_.head) != nullptr && weights_->shape(embeddings) != nullptr;
@@ -184,7 +186,7 @@ void ModelFile::check_names(const std::vector<TensorLocation>& used) const {
 
 namespace {
 
-/// Calls visit(row of the tensor) in the order of the parameter's rows.
+/// Calls visit(row) for each row of the tensor that the piece selects, in the order of the parameter's rows.
 template <class Visit>
 void each_row(const TensorPiece& piece, std::int64_t width, const Visit& visit) {
   for (const std::int64_t row : piece.rows) visit(row);
@@ -193,7 +195,7 @@ void each_row(const TensorPiece& piece, std::int64_t width, const Visit& visit) 
   for (std::int64_t row = 0; row < count; ++row) visit(piece.begin + row * piece.step);
 }
 
-/// Exchanges the last two dimensions of a tensor.
+/// Returns the tensor with its last two dimensions exchanged.
 std::vector<float> transposed(const std::vector<float>& tensor, const std::vector<std::int64_t>& shape) {
   const std::int64_t columns = shape.back(), rows = shape[shape.size() - 2];
   std::vector<float> out(tensor.size());
@@ -239,7 +241,7 @@ void ModelFile::read_rows(const TensorLocation& at, const Parameter& parameter, 
   }
 }
 
-/// Locates each parameter and checks its tensor.
+/// Returns the location of each parameter. Throws if a tensor is missing, is unknown or has a wrong shape.
 std::vector<TensorLocation> ModelFile::checked(const ParameterTable& table) const {
   std::vector<TensorLocation> places;
   for (const Parameter& parameter : table.entries()) {
@@ -250,7 +252,7 @@ std::vector<TensorLocation> ModelFile::checked(const ParameterTable& table) cons
   return places;
 }
 
-/// Reports that the model is read up to this parameter.
+/// Reports the fraction of parameters read, up to and including this one.
 void ModelFile::report_read(const ParameterTable& table, const Parameter& parameter) const {
   io::report_work("reading ", weights_->path(),
                   static_cast<double>(parameter.offset + parameter.count) / static_cast<double>(table.total()));
@@ -306,24 +308,24 @@ std::vector<float> ModelFile::read() const {
 
 namespace {
 
-/// A tensor of the file.
+/// Holds a tensor to be written.
 struct WrittenTensor {
   std::string name;
   std::vector<std::int64_t> shape;
-  const float* parameter = nullptr;   ///< its numbers, if it is a parameter
-  std::vector<float> fused;           ///< its numbers, if it has rows of several
-  std::vector<std::uint16_t> narrow;  ///< the same in a narrow type of the file
+  const float* parameter = nullptr;   ///< numbers of a tensor that is one parameter; else null
+  std::vector<float> fused;           ///< numbers of a tensor that combines several parameters
+  std::vector<std::uint16_t> narrow;  ///< numbers in f16 or bf16, if written in that type
 
   const float* values() const { return parameter != nullptr ? parameter : fused.data(); }
 };
 
-/// Returns the tensors of a file, one for each parameter, except that a fused gate is stored among the rows of q.
+/// Returns the tensors to write, one per parameter. Only a fused gate shares the tensor of q.
 std::vector<WrittenTensor> gather(const FileConfig& file, const float* parameters) {
   const ParameterTable table(file.config);
   std::vector<WrittenTensor> out;
   std::map<std::string, std::size_t> by_name;
   for (const Parameter& parameter : table.entries()) {
-    // Families that are written store a parameter in one tensor.
+    // Every family that can be written stores each parameter in one tensor.
     const TensorPiece at = stored_in_directory(parameter, file, {}).pieces.front();
     const auto [place, first] = by_name.emplace(at.tensor, out.size());
     if (first) out.push_back({at.tensor, at.shape, nullptr, {}, {}});
@@ -385,7 +387,7 @@ void write_model(const std::string& directory, const FileConfig& file, const std
   as_family.family = &public_family(file);
   std::vector<WrittenTensor> tensors = gather(as_family, parameters.data());
   std::vector<io::TensorSource> sources;
-  const double narrowing = dtype == DType::f32 ? 0.0 : 0.5;  // share of the time
+  const double narrowing = dtype == DType::f32 ? 0.0 : 0.5;  // fraction of the progress
   for (WrittenTensor& tensor : tensors) {
     if (dtype != DType::f32) narrow(tensor, dtype);
     const double narrowed = static_cast<double>(sources.size() + 1) / static_cast<double>(tensors.size());

@@ -16,42 +16,44 @@
 #include "models/io/file_progress.hpp"
 #include "models/io/gguf.hpp"
 
-// Reads and writes models of every supported family and format: a directory with config.json and model.safetensors, or
-// with shards that model.safetensors.index.json lists, or a GGUF file.
+// Reads and writes models of all supported families and formats:
+// - a directory with config.json and model.safetensors
+// - a directory with config.json and the shards that model.safetensors.index.json lists
+// - a GGUF file
 
 namespace headgate::models {
 
-/// Views a tensor's numbers where they lie in a mapped file.
+/// Views a tensor's numbers in a mapped file.
 struct StoredTensor {
   const io::GgufFormat* format = nullptr;
   const std::uint8_t* data = nullptr;
-  const std::uint8_t* scales = nullptr;  ///< of a format with scales apart
+  const std::uint8_t* scales = nullptr;  ///< scales of a format that stores them separately; else null
   std::int64_t numel = 0;
 };
 
-/// Reads the tensors of a model's files, by their names there.
+/// Reads tensors from a model's files, by the names that the files give them.
 class WeightFiles {
  public:
   virtual ~WeightFiles() = default;
 
-  /// Returns the path that messages about missing tensors name.
+  /// Returns the path to name in messages about missing tensors.
   virtual const std::string& path() const = 0;
   virtual std::vector<std::string> names() const = 0;
-  /// Returns the row-major shape; null if there is no such tensor.
+  /// Returns a tensor's row-major shape; null if there is no such tensor.
   virtual const std::vector<std::int64_t>* shape(const std::string& name) const = 0;
-  /// Returns the file that has the tensor.
+  /// Returns the path of the file that contains the tensor.
   virtual const std::string& path_of(const std::string& name) const = 0;
-  /// out(numel) = the tensor's numbers in f32. Throws io::FileError for types that are not widened and numbers that are
-  /// not finite.
+  /// Reads a tensor's numbers as f32 into out(numel). Throws io::FileError for types that cannot be widened and for
+  /// numbers that are not finite.
   virtual void read(const std::string& name, float* out) const = 0;
-  /// Throws io::FileError if a checksum does not match.
+  /// Verifies the checksums of all files. Throws io::FileError if one does not match.
   virtual void verify() const {}
 
-  /// Returns whether matrices have fewer bits a number than 16, or, in a GGUF file, than 32.
+  /// Returns whether any matrix has fewer than 16 bits per number, or fewer than 32 in a GGUF file.
   virtual bool stores_narrow_matrices() const = 0;
   /// Maps a tensor, after checking that its numbers are finite. Throws as read() does.
   virtual StoredTensor stored(const std::string& name) const = 0;
-  /// Throws io::FileError if a file that is mapped has become shorter, before tensors are read through their pointers.
+  /// Throws io::FileError if a mapped file has become shorter. Call it before reading through the pointers of stored().
   virtual void check_whole() const = 0;
 };
 
@@ -71,19 +73,20 @@ class ModelFile {
   /// Returns the GGUF file, for its tokenizer and other values; null for a directory.
   const io::GgufFile* gguf() const { return gguf_.get(); }
 
-  /// Returns all parameters, (total) as ParameterTable(config()) lays them out. Checks that all tensors exist before it
-  /// allocates. Calls io::report_work after each parameter, as the functions below do.
+  /// Returns all parameters (total), laid out as in ParameterTable(config()). Checks all tensors before allocating.
+  /// Calls io::report_work after each parameter, as read_each() and read_in_place() do.
   std::vector<float> read() const;
-  /// Throws io::FileError if a tensor is missing, is unknown, or has a wrong shape.
+  /// Throws io::FileError if a tensor is missing, is unknown, or has the wrong shape.
   void check_tensors() const { checked(ParameterTable(file_.config)); }
-  /// Calls at(parameter, its numbers in f32) for each parameter in the table's order. The numbers are valid during the
-  /// call. Otherwise as read().
+  /// Calls at(parameter, numbers) for each parameter in the order of the table. The numbers are in f32 and valid during
+  /// the call. Throws as read() does.
   void read_each(const std::function<void(const Parameter&, const float*)>& at) const;
 
-  /// Returns whether matrices are best read in place: those of a GGUF file that are not f32, and blocks of MXFP4.
+  /// Returns whether matrices are best read in place: if a GGUF file has matrices that are not f32, or a directory has
+  /// MXFP4 blocks.
   bool stores_narrow_matrices() const { return weights_->stores_narrow_matrices(); }
   /// Calls matrix(parameter, location) for each matrix and vector(parameter, numbers) for each other parameter, in the
-  /// table's order. The tensors of matrices are those of weights().
+  /// order of the table. Locations refer to tensors of weights().
   void read_in_place(const std::function<void(const Parameter&, TensorLocation)>& matrix,
                      const std::function<void(const Parameter&, const float*)>& vector) const;
   /// Returns the files that the tensors are in.
@@ -105,35 +108,36 @@ class ModelFile {
   std::shared_ptr<const WeightFiles> weights_;
 };
 
-/// Returns whether `path` is something that ModelFile opens, by its name and kind only: a directory with a config.json,
-/// or a file that begins as GGUF does.
+/// Returns whether `path` is a regular file that begins with the bytes "GGUF".
 bool is_gguf(const std::string& path);
 
-/// Files of a directory that a tokenizer and generation need, in addition to the model's own files.
+/// Names of files in a directory that the tokenizer and generation need, besides the model's own files.
 inline constexpr std::array kTextFiles{
     "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "tokenizer.model",   "vocab.json",
     "merges.txt",     "generation_config.json", "chat_template.jinja",     "chat_template.json"};
 
-/// Returns the files that outputs must not overwrite in `path`, a model's directory or GGUF file: its weights, and all
-/// files of known names, which need not exist.
+/// Returns the files of a model that outputs must not overwrite: its weights, and all files of known names, even
+/// missing ones. `path` is the model's directory or GGUF file.
 std::vector<std::string> files_of_model(const std::string& path);
 
-/// One of kTextFiles.
+/// Holds the name and content of one of kTextFiles.
 struct TextFile {
   std::string name, text;
 };
 
-/// Reads those of kTextFiles that exist in a directory. Throws io::FileError.
+/// Reads the files of kTextFiles that exist in a directory. Throws io::FileError.
 std::vector<TextFile> read_text_files(const std::string& directory);
 
-/// Writes all parameters (total) of a model to a safetensors file in f32, as file.family stores them, whole or not at
-/// all. Throws io::FileError.
+/// Writes all parameters (total) of a model to a safetensors file in f32, in the format of file.family. The file is
+/// written completely or not at all. Throws io::FileError.
 void write_weights(const std::string& path, const FileConfig& file, const float* parameters);
 
-/// Writes a model to `directory` in Hugging Face's layout: config.json and model.safetensors in f32, f16 or bf16,
-/// rounded to nearest even, and `text_files`. The directory is replaced whole or not at all, and never if it has files
-/// of other names. Throws io::WriteError, and Error if the layout does not suit the config's gate or if f16 cannot hold
-/// a number. Calls progress(fraction) after each tensor.
+/// Writes a model to `directory` in Hugging Face's layout: config.json, model.safetensors and `text_files`. Numbers are
+/// f32, or rounded to nearest even to f16 or bf16. Calls progress(fraction) after each tensor.
+///
+/// The directory is replaced completely or not at all, and never if it contains files of other names. Throws
+/// io::WriteError. Throws Error if the layout does not fit the config's gate, or if a number exceeds the range of the
+/// type.
 void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
                  DType dtype, const std::vector<TextFile>& text_files = {}, const io::FileProgress& progress = {});
 

@@ -5,11 +5,12 @@
 
 namespace headgate::models {
 
-/// Where config.json of "headgate" says that transformers finds the model's code: beside it.
+/// Name of the module beside config.json from which transformers loads the code of "headgate" models.
 inline constexpr std::string_view kModelingModule = "modeling_headgate";
 inline constexpr const char* kModelingFile = "modeling_headgate.py";
 
-/// python/transformers/modeling_headgate.py of the source tree, with the layer that it imports in place of the import.
+/// Returns the content of modeling_headgate.py: python/transformers/modeling_headgate.py of the source tree, with the
+/// imported layer's code in place of its import.
 std::string_view modeling_code();
 
 }  // namespace headgate::models

@@ -7,25 +7,25 @@
 #include "models/decoder/parameters.hpp"
 #include "models/io/file_error.hpp"
 
-// Stores flat buffers of a model, laid out as in its ParameterTable, in safetensors files: one tensor a parameter.
+// Stores flat buffers, laid out as in a model's ParameterTable, in safetensors files with one tensor per parameter.
 
 namespace headgate::models {
 
-/// A flat buffer (total) whose tensors have the names NAME + suffix.
+/// Holds a flat buffer (total). The tensor of parameter NAME is called NAME + suffix.
 struct FlatBuffer {
   std::string suffix;
   const float* values = nullptr;
 };
 
-/// Writes all tensors of all buffers, whole or not at all. Throws io::FileError.
+/// Writes the tensors of all buffers to one file, completely or not at all. Throws io::FileError.
 void write_tensors(const std::string& path, const ParameterTable& table, const std::vector<FlatBuffer>& buffers);
 
-/// f32: required to continue training bitwise identically. any_float: f16 and bf16 are read too, and widened.
+/// Selects the types that read_tensors() accepts. f32 is required to continue training bitwise identically. any_float
+/// also accepts f16 and bf16 and widens them.
 enum class StoredAs { f32, any_float };
 
-/// Returns one buffer (total) for each suffix. Throws io::FileError, naming the tensor if it is missing, unknown, of
-/// another shape or dtype, or not finite, or for any fault of the file itself. Checks that all tensors exist before it
-/// allocates.
+/// Returns one buffer (total) for each suffix. Checks that all tensors exist before allocating. Throws io::FileError if
+/// the file is faulty, or if a tensor is missing, is unknown, is not finite, or has the wrong shape or type.
 std::vector<std::vector<float>> read_tensors(const std::string& path, const ParameterTable& table,
                                              const std::vector<std::string>& suffixes, StoredAs stored);
 

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kQProjection = "self_attn.q_proj.weight";
 constexpr std::string_view kGateProjection = "self_attn.gate_proj.weight";
 
-/// Locates rows of q or of a gate that are stored among those of q.
+/// Locates the rows of q, or of a gate, in a tensor that holds both.
 TensorLocation fused_with_q(const Parameter& parameter, const FileConfig& file, const std::string& tensor, bool gate) {
   FusedRows rows = fused_rows(file.layout, file.config);
   TensorPiece piece{tensor, parameter.shape, gate ? std::move(rows.gate) : std::move(rows.q)};
@@ -22,7 +22,7 @@ TensorLocation fused_with_q(const Parameter& parameter, const FileConfig& file, 
   return {{std::move(piece)}, {}, StoredForm::plain};
 }
 
-/// Locates the experts of a directory: in fused tensors, or in tensors of their own.
+/// Locates a layer's experts in a directory: in one fused tensor, or in separate tensors for each expert.
 TensorLocation expert_tensors(const std::string& prefix, std::string_view rest, const DecoderConfig& config,
                               const ShapeOf& shape_of) {
   const Experts& e = config.experts;

@@ -10,61 +10,65 @@
 #include "models/decoder/parameters.hpp"
 #include "models/families/family.hpp"
 
-// Locates parameters in files, whose tensors may have other names, other orders of rows, and several tensors in one.
+// Locates parameters in files. Files may have other names and other orders of rows, and may store several parameters in
+// one tensor.
 
 namespace headgate::models {
 
-/// Some rows of a tensor of a file. A row is what the last dimension counts; a parameter of rank 1 has rows of one
-/// number.
+/// Selects rows of a tensor in a file. A row has as many numbers as the parameter has columns; a parameter of rank 1
+/// has rows of one number.
 struct TensorPiece {
   std::string tensor;
   std::vector<std::int64_t> shape;  ///< shape that the tensor must have
-  std::vector<std::int64_t> rows;   ///< of the tensor, in the parameter's order; empty: as `begin` and `count` say
-  std::int64_t begin = 0;           ///< first of `count` rows of the tensor
-  std::int64_t count = 0;           ///< 0: all rows
-  std::int64_t step = 1;            ///< from one of the `count` rows to the next
+  std::vector<std::int64_t>
+      rows;                ///< row indices in the parameter's order; if empty, begin, count and step select rows
+  std::int64_t begin = 0;  ///< index of the first selected row
+  std::int64_t count = 0;  ///< number of selected rows; 0: all rows
+  std::int64_t step = 1;   ///< distance between selected rows
 };
 
-/// How a file stores a parameter's numbers: as they are, or as −exp(x).
+/// Selects how a file stores a parameter x: as x (plain), or as −exp(x) (negative_exponential).
 enum class StoredForm { plain, negative_exponential };
 
-/// Locates a parameter, whose rows are those of the pieces, one piece after the other.
+/// Locates a parameter in a file. Its rows are those of all pieces, in their order.
 struct TensorLocation {
   std::vector<TensorPiece> pieces;
   std::vector<std::int64_t> columns;  ///< column c of the parameter is column columns[c] of the tensor; empty: c
   StoredForm form = StoredForm::plain;
-  bool transposed = false;  ///< the last two dimensions of the tensor are those of the parameter in the other order
+  bool transposed = false;  ///< the tensor has the parameter's last two dimensions exchanged
 
-  /// Returns whether the parameter is one tensor as the file has it.
+  /// Returns whether the parameter is exactly one tensor of the file, without any change.
   bool is_whole_tensor() const {
     return pieces.size() == 1 && pieces.front().rows.empty() && pieces.front().count == 0 && columns.empty() &&
            form == StoredForm::plain && !transposed;
   }
 };
 
-/// Returns the shape of a file's tensor, null if it has none of the name.
+/// Function that returns the shape of a tensor in the files, or null if there is no such tensor.
 using ShapeOf = std::function<const std::vector<std::int64_t>*(const std::string&)>;
 
-/// Returns a location of one tensor that is the parameter, of its shape.
+/// Returns the location of a parameter that the file stores unchanged as the tensor `name`.
 TensorLocation whole_tensor(const Parameter& parameter, const std::string& name);
 
-/// Locates a parameter in a directory of the config's family.
+/// Locates a parameter in a directory of the family file.family.
 TensorLocation stored_in_directory(const Parameter& parameter, const FileConfig& file, const ShapeOf& shape_of);
 
-/// Splits "model.layers.N.REST"; false for the name of a tensor outside the layers.
+/// Splits the name "model.layers.N.REST" into `layer` N and `rest` REST. Returns false for tensors outside the layers.
 bool split_layer_name(std::string_view name, std::string_view& layer, std::string_view& rest);
 
-/// Returns whether a tensor belongs to one of the file's further layers: "PREFIX45.…" behind 45 of the model's own.
+/// Returns whether a tensor belongs to a layer after the model's own, such as "PREFIX45.…" if the model has 45 layers.
 bool is_of_further_layer(std::string_view name, std::string_view prefix, const FileConfig& file);
 
-/// Returns begin, …, begin + count − 1.
+/// Returns the row indices begin, …, begin + count − 1.
 std::vector<std::int64_t> row_range(std::int64_t begin, std::int64_t count);
 
-/// Locates `rows` of each of `count` experts that hold gate and up as rows in turn: gate's first, then up's.
+/// Locates gate and up of `count` experts in one tensor in which rows of gate and up alternate. The parameter has, for
+/// each expert, `rows` rows of gate, then `rows` rows of up.
 TensorLocation alternating_experts(std::int64_t count, std::int64_t rows, const std::string& tensor,
                                    const std::vector<std::int64_t>& shape);
 
-/// Locates the fused experts: rows of gate and up of each expert in turn, from one tensor each (E,I,C).
+/// Locates gate and up of all experts in two tensors (E,I,C). The parameter has, for each expert, the rows of gate,
+/// then the rows of up.
 TensorLocation interleaved_experts(const DecoderConfig& config, const std::string& gate, const std::string& up);
 
 }  // namespace headgate::models

@@ -25,7 +25,8 @@ constexpr const char* kModel = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::size_t kMaxIndex = std::size_t{1} << 25;
 constexpr std::size_t kMaxShards = 1024;
-// A tensor NAME in MXFP4 is two of bytes: NAME_blocks (…,G,16), and NAME_scales (…,G) of its G blocks a row.
+// A tensor NAME in MXFP4 is stored as two tensors of bytes: NAME_blocks (…,G,16), with G blocks per row, and
+// NAME_scales (…,G).
 constexpr std::string_view kBlocks = "_blocks", kScales = "_scales";
 
 bool exists(const std::string& path) {
@@ -33,7 +34,8 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-/// Returns whether `name` is a file of the directory itself: a '/' could lead out of it, and a NUL would truncate it.
+/// Returns whether `name` is the name of a .safetensors file in the directory itself. Refuses '/', which could lead out
+/// of it, and NUL, which would truncate the name.
 bool is_shard_name(std::string_view name) {
   return name.ends_with(".safetensors") && name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
 }
@@ -101,13 +103,13 @@ class SafetensorsWeights : public WeightFiles {
   struct Place {
     const io::SafetensorsReader* file;
     const io::TensorEntry* entry;
-    // Of MXFP4: where the scales are, and the shape of the numbers.
+    // used for MXFP4 only: location of the scales, and shape of the decoded numbers
     const io::SafetensorsReader* scales_file = nullptr;
     const io::TensorEntry* scales = nullptr;
     std::vector<std::int64_t> shape = {};
   };
 
-  /// Throws for types that are not widened.
+  /// Returns the format of a tensor's numbers. Throws for types that cannot be widened.
   static const io::GgufFormat* format_of(const Place& place) {
     if (place.scales != nullptr) return &io::mxfp4_apart();
     switch (place.entry->dtype) {
@@ -119,8 +121,8 @@ class SafetensorsWeights : public WeightFiles {
     fail(place.file->path(), "tensor '{}' is not F32, F16 or BF16", printable(place.entry->name));
   }
 
-  /// Joins tensors of blocks with those of their scales, which may be in another shard. The scales are then no tensors
-  /// of their own.
+  /// Joins each tensor of MXFP4 blocks with its scales, which may be in another shard. The scales are then no longer
+  /// listed as tensors.
   void join_blocks() {
     for (auto& [name, place] : places_) {
       if (place.entry->dtype != DType::none || !name.ends_with(kBlocks)) continue;
@@ -167,7 +169,7 @@ class SafetensorsWeights : public WeightFiles {
     return file;
   }
 
-  /// Reads the index: {"metadata": …, "weight_map": {"TENSOR": "FILE", …}}.
+  /// Opens the shards listed in the index: {"metadata": …, "weight_map": {"TENSOR": "FILE", …}}.
   void add_shards(const std::string& directory) {
     const io::Json index = io::parse_json(path_, io::read_text(path_, kMaxIndex), 4);
     const auto map = index.is_object() ? index.find("weight_map") : index.end();
@@ -191,7 +193,7 @@ class SafetensorsWeights : public WeightFiles {
   std::string path_;
   std::vector<std::unique_ptr<io::SafetensorsReader>> files_;
   std::map<std::string, Place> places_;
-  mutable std::set<std::string> checked_;  // mapped tensors whose numbers are finite
+  mutable std::set<std::string> checked_;  // mapped tensors already checked for finite numbers
 };
 
 class GgufWeights : public WeightFiles {
@@ -225,7 +227,7 @@ class GgufWeights : public WeightFiles {
 
  private:
   std::shared_ptr<const io::GgufFile> file_;
-  mutable std::set<std::string> checked_;  // tensors whose numbers are finite
+  mutable std::set<std::string> checked_;  // tensors already checked for finite numbers
 };
 
 }  // namespace

@@ -27,13 +27,13 @@ namespace headgate::models {
 
 namespace {
 
-/// Most tokens of all sequences that pass through the layers at a time. With 512 rows, packing and widening the weights
-/// take little of a product's time; more rows would only take memory.
+/// Largest number of rows (tokens of all sequences) that pass through the layers at once. At 512 rows, packing and
+/// widening the weights cost little beside the products. More rows would only need more memory.
 constexpr std::int64_t kMostRows = 512;
-/// Fewest of them that bf16 multiplies: fewer read the matrices in place (kSkinnyRows).
+/// Fewest rows that are multiplied in bf16. Products of fewer rows read the matrices in place (kSkinnyRows).
 constexpr std::int64_t kLeastRoundedRows = layers::kSkinnyRows + 1;
 
-/// Owns a model's weights, vectors in f32 and matrices of M; in one buffer if both are f32.
+/// Owns a model's weights: vectors in f32 and matrices of type M. All share one buffer if M is f32.
 template <typename M>
 class StoredWeights {
  public:
@@ -57,7 +57,7 @@ class StoredWeights {
     }
   }
 
-  /// Stores the parameters in the order of their table.
+  /// Stores the next parameter. Call it in the order of the parameter table.
   void add(const Parameter& parameter, const float* values) {
     if constexpr (!kOneBuffer) {
       if (is_apart(parameter)) {
@@ -129,7 +129,8 @@ class MappedWeights {
   void check() const { files_->check_whole(); }
 
  private:
-  /// Returns an order for a view, null for the order of the file.
+  /// Stores an order of rows or columns and returns its address. Returns null for an empty order, the order of the
+  /// file.
   const std::int64_t* kept(std::vector<std::int64_t> order) {
     return order.empty() ? nullptr : orders_.emplace_back(std::move(order)).data();
   }
@@ -169,7 +170,7 @@ class MappedWeights {
   std::shared_ptr<const WeightFiles> files_;
   Block vectors_;
   std::size_t bytes_ = 0;
-  std::deque<std::vector<std::int64_t>> orders_;  // of rows and columns, which matrices_ points to
+  std::deque<std::vector<std::int64_t>> orders_;  // orders of rows and columns that matrices_ points to
   std::vector<layers::StoredMatrix> matrices_;    // in the order of the parameter table
   std::vector<LayerWeights<const float, const layers::StoredBlocks>> layers_;
   OuterWeights<const float, const layers::StoredBlocks> outer_;
@@ -185,7 +186,7 @@ std::size_t bytes_of(View<M, 2> matrix) {
 template <typename M>
 using WeightsOf = std::conditional_t<std::is_same_v<M, layers::StoredBlocks>, MappedWeights, StoredWeights<M>>;
 
-/// Buffers through which T new tokens of each sequence pass, with activations of A.
+/// Holds the buffers for a pass of T new tokens per sequence through the layers, with activations of type A.
 template <typename A>
 struct Pass {
   Pass(const DecoderConfig& config, BatchShape shape, const ExecutionContext& context)
@@ -240,8 +241,8 @@ struct CachedDecoder::State {
   }
   virtual ~State() = default;
 
-  /// Passes tokens(B,T) through all layers; T is that of `pass`. logits(B,R,V) = those of the last R tokens of each
-  /// sequence.
+  /// Runs tokens(B,T) through all layers; `pass` must be for T tokens. Computes logits(B,R,V) of the last R tokens of
+  /// each sequence.
   virtual void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass<float>& pass) = 0;
   virtual void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass<BFloat16>& pass) = 0;
   virtual std::size_t weight_bytes() const = 0;
@@ -251,7 +252,7 @@ struct CachedDecoder::State {
   bool can_truncate(std::int64_t length) const;
   void truncate(std::int64_t length);
 
-  /// Returns the pass of T tokens of each sequence, which `kept` holds for the next call.
+  /// Returns buffers for T new tokens per sequence. Reuses those in `kept` if they have the right size.
   template <typename A>
   Pass<A>& pass_of(std::optional<Pass<A>>& kept, std::int64_t T) {
     if (!kept || kept->sizes.N != options.batch * T) {
@@ -293,7 +294,7 @@ void CachedDecoder::State::append(View<float, 3> logits, View<const std::int32_t
   const std::int64_t most = std::max<std::int64_t>(1, kMostRows / B);
   for (std::int64_t t = 0; t < T; t += most) {
     const std::int64_t here = std::min(most, T - t);
-    // Of the last R tokens, computes the logits of those in this part.
+    // Computes the logits of the tokens in this part that are among the last R of all T tokens.
     const std::int64_t first = std::max<std::int64_t>(0, t - (T - R)),
                        end = std::max<std::int64_t>(0, t + here - (T - R));
     append_part(logits.range(1, first, end - first), tokens.range(1, t, here));
@@ -334,7 +335,7 @@ void CachedDecoder::State::truncate(std::int64_t length) {
 
 template <typename M>
 struct CachedDecoder::StateOf : State {
-  /// `source`: what the weights are constructed from.
+  /// `source` is the argument that the weights are constructed from: a DecoderConfig or a ModelFile.
   template <class Source>
   StateOf(const DecoderConfig& config_in, const CachedDecoderOptions& options_in, const Source& source)
       : State(config_in, options_in), weights(source) {}
@@ -355,7 +356,7 @@ struct CachedDecoder::StateOf : State {
     return weights.bytes() - (tied ? 0 : static_cast<std::size_t>(config.vocab) * row) +
            static_cast<std::size_t>(options.batch) * row - unread_expert_bytes();
   }
-  /// Returns the bytes of the experts that a step does not read, if no two sequences choose the same one.
+  /// Returns the bytes of experts that a step does not read, assuming that no two sequences choose the same expert.
   std::size_t unread_expert_bytes() const {
     const Experts& experts = config.experts;
     if (experts.count == 0) return 0;
@@ -391,18 +392,19 @@ void CachedDecoder::StateOf<M>::pass_through(View<float, 3> logits, View<const s
     pass.blocks.mlp_block(layer + 1 < config.layers ? memory.layer(layer + 1).x : memory.x_last, c, w, s);
   }
   if (R == 0) return;
-  // The stream before the last layer is no longer needed: in bf16 the normed rows, in f32, overwrite it.
+  // In bf16, stores the normalized rows (f32) over the residual stream before the last layer, which is no longer
+  // needed.
   View<float, 2> normed = memory.layer(0).x;
   if constexpr (std::is_same_v<A, float>) normed = memory.h_last;
   pass.blocks.template norm<float, float>(normed, memory.rstd_last, memory.x_last, weights.outer().norm);
   write_logits(logits, normed.split(0, B, T).range(1, T - R, R));
 }
 
-/// logits(B,R,V) = those of the normed rows h(B,R,C).
+/// Computes logits(B,R,V) from the normalized rows h(B,R,C).
 template <typename M>
 void CachedDecoder::StateOf<M>::write_logits(View<float, 3> logits, const View<const float, 3>& h) const {
   const auto [B, R, C] = h.shape;
-  if (R == 1) {  // one product for all sequences
+  if (R == 1) {  // one matrix product for all sequences
     const View<const float, 2> rows(h.data, {B, C}, {h.strides[0], 1});
     const View<float, 2> out(logits.data, {B, config.vocab}, {logits.strides[0], 1});
     return layers::linear_forward(out, rows, weights.outer().head, layers::Update::overwrite, options.context);
@@ -412,11 +414,11 @@ void CachedDecoder::StateOf<M>::write_logits(View<float, 3> logits, const View<c
   }
 }
 
-// --- the class ---------------------------------------------------------------------------------------------------
+// --- CachedDecoder -----------------------------------------------------------------------------------------------
 
 namespace {
 
-/// Calls make(M{}) for the element type M of matrices.
+/// Calls make(M{}), where M is the element type of matrices for `dtype`: BFloat16 or float.
 template <class Make>
 auto with_matrix_type(DType dtype, const Make& make) {
   return dtype == DType::bf16 ? make(BFloat16{}) : make(float{});
@@ -425,7 +427,7 @@ auto with_matrix_type(DType dtype, const Make& make) {
 }  // namespace
 
 std::unique_ptr<CachedDecoder::State> CachedDecoder::open(const ModelFile& file, CachedDecoderOptions options) {
-  file.check_tensors();  // checks before allocating
+  file.check_tensors();  // throws before anything is allocated
   if (!options.weights && file.stores_narrow_matrices()) {
     return std::make_unique<StateOf<layers::StoredBlocks>>(file.config(), options, file);
   }

@@ -13,7 +13,7 @@
 #include "models/decoder/model_precision.hpp"
 #include "models/layers/attention_skip.hpp"
 
-// Continues sequences with a model. Keys and values of earlier tokens stay in a cache, so a new token costs one pass
+// Extends sequences with a model. A cache holds the keys and values of earlier tokens, so a new token costs one pass
 // over the weights.
 
 namespace headgate::models {
@@ -21,62 +21,64 @@ namespace headgate::models {
 class ModelFile;
 
 struct CachedDecoderOptions {
-  /// Type of matrices in memory, f32 or bf16 (rounded to nearest even); vectors are f32. Empty: matrices of a GGUF file
-  /// are read in place, in the file's blocks, unless all are f32; those of other models are bf16.
+  /// Type of matrices in memory: f32 or bf16 (rounded to nearest even); vectors are f32. If empty, matrices are read in
+  /// place from GGUF files that are not all f32 and from directories with MXFP4 blocks. All other matrices are then
+  /// bf16.
   std::optional<DType> weights = std::nullopt;
-  /// How parts of 33 tokens and more are computed, of all sequences together. bf16: with activations and matrices
-  /// rounded to bf16, as Decoder<BFloat16>, and the logits after them in f32. Fewer tokens are computed in f32.
+  /// Precision of passes over at least 33 new tokens, counted over all sequences; shorter passes are computed in f32.
+  /// bf16: activations and matrices are rounded to bf16, as in Decoder<BFloat16>. Logits are always computed in f32.
   ModelPrecision precision = ModelPrecision::f32;
   DType cache = DType::f32;   ///< type of keys and values: f32, or i8 with a scale for each token and head
-  std::int64_t batch = 1;     ///< B sequences, which grow together
-  std::int64_t capacity = 0;  ///< most tokens of each sequence; 0: the config's seq_len
-  /// Attention leaves out heads of new tokens whose gate is below this: AttentionOptions::gate_threshold.
+  std::int64_t batch = 1;     ///< number of sequences B; all have the same length
+  std::int64_t capacity = 0;  ///< largest number of tokens per sequence; 0: the config's seq_len
+  /// Skips attention of new tokens in heads whose gate is below this threshold; see AttentionOptions::gate_threshold.
   double gate_threshold = 0.0;
   ExecutionContext context{};
 };
 
-/// Holds B sequences of one length and the model that reads them. Computes in f32, whatever the types in memory, but
-/// for CachedDecoderOptions::precision. The number of tokens per call changes results only by rounding, since few rows
-/// and many use different kernels.
+/// Holds a model and B sequences of equal length. Computes in f32 for any type in memory, except as
+/// CachedDecoderOptions::precision says. Few and many rows use different kernels, so the number of tokens per call can
+/// change the rounding of results.
 class CachedDecoder {
  public:
-  /// Reads the weights tensor by tensor, so that only one tensor at a time is held in f32 beside them, or maps them:
-  /// the file must then stay as it is, and append() throws io::FileError if it has become shorter. Throws io::FileError
-  /// on a model that does not fit its config, Error on options that do not fit it, std::bad_alloc.
+  /// Reads the weights one tensor at a time, so that only one tensor needs an extra f32 copy, or maps them. A mapped
+  /// file must not change: append() throws io::FileError if it has become shorter. Throws io::FileError if the model
+  /// does not fit its config, Error if the options do not fit the config, and std::bad_alloc.
   CachedDecoder(const ModelFile& file, const CachedDecoderOptions& options);
-  /// Copies parameters(total), as ParameterTable(config) lays them out. Throws as above.
+  /// Copies parameters(total), laid out as in ParameterTable(config). Throws Error and std::bad_alloc as above.
   CachedDecoder(const DecoderConfig& config, const float* parameters, const CachedDecoderOptions& options);
   ~CachedDecoder();
   CachedDecoder(const CachedDecoder&) = delete;
   CachedDecoder& operator=(const CachedDecoder&) = delete;
 
-  /// Reads T new tokens of each sequence, tokens(B,T), T at least 1. logits(B,V) = those of the token after the last.
-  /// Throws Error, and then changes nothing, on wrong shapes, tokens outside the vocabulary and more than capacity()
-  /// tokens. After std::bad_alloc, length() says how many of the tokens have been read.
+  /// Appends T ≥ 1 new tokens to each sequence, tokens(B,T). Computes logits(B,V) of the token after the last. Throws
+  /// Error without any effect for wrong shapes, tokens outside the vocabulary, and more than capacity() tokens. After
+  /// std::bad_alloc, length() tells how many tokens were appended.
   void append(View<float, 2> logits, View<const std::int32_t, 2> tokens);
-  /// Does the same, with the logits after each new token, logits(B,T,V).
+  /// Appends tokens as append() does, and computes the logits after each new token, logits(B,T,V).
   void append_all(View<float, 3> logits, View<const std::int32_t, 2> tokens);
 
-  /// Returns the number of tokens of each sequence so far.
+  /// Returns the current number of tokens per sequence.
   std::int64_t length() const;
-  /// Keeps the first `length` tokens of each sequence. Throws Error beyond length(), and if attention of the next token
-  /// would need keys that a sliding window has dropped. 0 is always allowed.
+  /// Keeps the first `length` tokens of each sequence. Throws Error if `length` exceeds length(), if a sliding window
+  /// has dropped keys that the next token needs, or if a recurrent state cannot go back. A length of 0 is always
+  /// allowed.
   void truncate(std::int64_t length);
 
   const DecoderConfig& config() const;
-  const CachedDecoderOptions& options() const;  ///< with capacity and context resolved
+  const CachedDecoderOptions& options() const;  ///< options with capacity and context resolved
   std::int64_t capacity() const;
 
-  /// Returns whether matrices are read in place, in the blocks of a GGUF file.
+  /// Returns whether matrices are read in place, in the format of their file.
   bool reads_in_place() const;
-  /// Returns the bytes of all weights, mapped ones too.
+  /// Returns the bytes of all weights, including mapped ones.
   std::size_t weight_bytes() const;
-  /// Returns the bytes that the caches of all layers hold now, including free pages.
+  /// Returns the bytes that the caches of all layers currently occupy, including free pages.
   std::size_t cache_bytes() const;
-  /// Returns the bytes that the next token of each sequence reads: all weights once, but of experts only those that its
-  /// tokens choose, at most, and the keys and values that it sees.
+  /// Returns the bytes read to compute one more token per sequence: the weights, and the keys and values that the token
+  /// sees. Experts count as if every sequence chose different ones, which is an upper bound.
   std::size_t step_bytes() const;
-  /// Returns what the gate threshold left out so far, and the time of attention.
+  /// Returns the counters of rows that the gate threshold has skipped so far, and the time spent in attention.
   const layers::AttentionSkip& skipped() const;
 
  private:

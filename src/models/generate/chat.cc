@@ -10,8 +10,8 @@
 namespace headgate::generate {
 namespace {
 
-// Stand around special tokens in messages, so that they can be told from those of the template. transformers'
-// sanitize_control_tokens puts the same characters, of a private area of Unicode, in the same places.
+// Marks around special tokens in messages, which distinguish them from special tokens of the template. Both are
+// private-use code points. transformers' sanitize_control_tokens inserts the same marks in the same places.
 constexpr std::string_view kBegin = "\U000F0000", kEnd = "\U000F0001";
 constexpr std::string_view kAssistant = "assistant";
 
@@ -34,7 +34,8 @@ bool is_special(const tokenize::Tokenizer& tokenizer, std::string_view spelling)
   return id != tokenize::kNoToken && tokenizer.special(id);
 }
 
-/// Returns what stands behind the last `begin` and before the next `end`; nothing without `begin`.
+/// Returns the text between the last `begin` and the next `end`, or the end of the text. Returns nothing without
+/// `begin`.
 std::optional<std::string> last_between(std::string_view text, std::string_view begin, std::string_view end) {
   const std::size_t at = text.rfind(begin);
   if (at == std::string_view::npos) return std::nullopt;
@@ -77,7 +78,8 @@ std::vector<std::int32_t> Chat::end_ids() const {
   return end_ids_;
 }
 
-/// Writes a conversation that ends with an answer, or else with a question behind it, and looks behind the answer.
+/// Returns the special token that the template writes after an answer. Renders a conversation that ends with the
+/// answer, then, if none follows, one in which another question does.
 std::optional<std::int32_t> Chat::end_of_turn() const {
   constexpr std::string_view kAnswer = "ANSWER";
   std::vector<Message> messages{{"user", "?"}, {std::string(kAssistant), std::string(kAnswer)}};
@@ -88,7 +90,8 @@ std::optional<std::int32_t> Chat::end_of_turn() const {
   return std::nullopt;
 }
 
-/// Returns the first special token behind `text` in a conversation. Templates need not take every conversation.
+/// Returns the first special token after the last occurrence of `text` in a rendered conversation. Returns nothing if
+/// there is none, or if the template refuses the conversation.
 std::optional<std::int32_t> Chat::special_behind(std::span<const Message> messages, std::string_view text) const {
   try {
     const Written written = write(messages, false);
@@ -122,7 +125,7 @@ Chat::Written Chat::write(std::span<const Message> messages, bool begin_answer) 
   return out;
 }
 
-/// Returns a message with marks around its special tokens.
+/// Returns a message with marks around its special tokens. Removes marks that the message already has.
 std::string Chat::marked(const std::string& text) const {
   std::string plain = text;
   for (const std::string_view mark : {kBegin, kEnd}) {
@@ -137,7 +140,7 @@ std::string Chat::marked(const std::string& text) const {
     if (!tokenizer_.special(tokens.ids[i])) continue;
     const tokenize::Span span = tokens.spans[i];
     const std::string spelling = tokenizer_.spelling(tokens.ids[i]);
-    const std::size_t at = plain.find(spelling, span.begin);  // a token may take white space around it
+    const std::size_t at = plain.find(spelling, span.begin);  // spans may include white space
     if (at == std::string::npos || at + spelling.size() > span.end) continue;
     out.append(plain, done, at - done);
     out.append(kBegin).append(spelling).append(kEnd);
@@ -146,8 +149,8 @@ std::string Chat::marked(const std::string& text) const {
   return out.append(plain, done, std::string::npos);
 }
 
-/// Encodes a text without its marks, and special tokens between marks as text. A mark without its other one only
-/// divides the text.
+/// Encodes marked text without the marks. Encodes a special token between a pair of marks as plain text. A mark without
+/// its counterpart only splits the text.
 Chat::Written Chat::encoded(std::string_view rest) const {
   Written out;
   for (;;) {
@@ -168,10 +171,11 @@ void Chat::append_part(Written& out, std::string_view part, bool as_text) const 
   if (part.empty()) return;
   const tokenize::EncodeOptions options{.add_special = false, .special_as_text = as_text, .spans = true};
   const std::size_t begin = out.text.size();
-  std::size_t left = 0;  // bytes and tokens in front of the part
+  std::size_t left = 0;  // number of tokens of the newline that was encoded before the part
   tokenize::Encoding tokens;
   if (begin > 0) {
-    // Some tokenizers put a space before a text, but none behind a newline.
+    // Encodes a newline before the part and drops its tokens, since some tokenizers insert a space at the start of a
+    // text but not after a newline.
     tokens = tokenizer_.encode("\n" + std::string(part), options);
     const bool apart =
         tokens.ids.size() >= newline_.size() && std::equal(newline_.begin(), newline_.end(), tokens.ids.begin());

@@ -14,45 +14,45 @@
 #include "models/jinja/template.hpp"
 #include "models/tokenize/tokenizer.hpp"
 
-// Writes conversations for models that were tuned to converse, by the template that a model brings.
+// Writes conversations for chat models with the chat template of the model.
 
 namespace headgate::generate {
 
 struct Message {
   std::string role;  ///< system, user or assistant
   std::string content;
-  std::string thinking = {};  ///< what an answer says before its content; empty: nothing
+  std::string thinking = {};  ///< reasoning that precedes the content of an answer; empty if none
 };
 
-/// Returns the message of an answer as the model wrote it, special tokens spelled. Of an answer in channels (gpt-oss)
-/// the content is the channel final, and the thinking is the channel analysis.
+/// Converts an answer of the model to a message. `text` has special tokens spelled out. If the answer has channels
+/// (gpt-oss), the content is the channel "final" and the thinking is the channel "analysis".
 Message answer_message(const std::string& text);
 
 struct ChatOptions {
-  /// Special tokens spelled in messages of the system and the user are plain text. Otherwise they are these tokens, as
-  /// transformers has it without sanitize_control_tokens.
+  /// Encodes special tokens that are spelled out in system and user messages as plain text. If false, they become
+  /// special tokens, as in transformers without sanitize_control_tokens.
   bool special_as_text = true;
-  std::optional<std::time_t> now{};  ///< for templates that write the date; empty: the time of the call
+  std::optional<std::time_t> now{};  ///< time for templates that write the date; empty: time of the call
 };
 
 class Chat {
  public:
-  /// The text of a conversation, and its tokens with their spans in it.
+  /// Holds the text of a conversation and its tokens, with the span of each token in the text.
   struct Written {
     std::string text;
     tokenize::Encoding tokens;
   };
 
-  /// Reads the template of `files`. `tokenizer` must outlive the object. Throws Error without a template, and for one
-  /// that jinja::Template refuses.
+  /// Parses the chat template of `files`. `tokenizer` must outlive the object. Throws Error if there is no template or
+  /// if jinja::Template refuses it.
   Chat(const GenerationFiles& files, const tokenize::Tokenizer& tokenizer, const ChatOptions& options = {});
 
-  /// Writes messages and the beginning of an answer, as transformers' apply_chat_template(add_generation_prompt=True)
-  /// does. Throws Error for what the template refuses.
+  /// Renders messages and the beginning of an answer, as transformers' apply_chat_template(add_generation_prompt=True)
+  /// does. Throws Error if the template refuses the messages.
   Written write(std::span<const Message> messages) const { return write(messages, true); }
 
-  /// Returns the ids that end an answer, ascending: those of the files, and the first special token that the template
-  /// writes behind an answer. Throws Error if there are none.
+  /// Returns the ids that end an answer, ascending. They are the end ids of the model's files and the first special
+  /// token that the template writes after an answer. Throws Error if there are none.
   std::vector<std::int32_t> end_ids() const;
 
  private:
@@ -68,10 +68,10 @@ class Chat {
   jinja::Template template_;
   std::vector<std::pair<std::string, std::string>> special_tokens_;
   std::vector<std::int32_t> end_ids_;
-  std::vector<std::int32_t> newline_;  ///< the tokens of \n
+  std::vector<std::int32_t> newline_;  ///< tokens of a newline
 };
 
-/// Returns the messages of one question. `system` may be empty.
+/// Returns the messages of a conversation with one question. An empty `system` adds no system message.
 std::vector<Message> question_messages(const std::string& system, const std::string& question);
 
 }  // namespace headgate::generate

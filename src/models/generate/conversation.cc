@@ -17,8 +17,8 @@ Conversation::Conversation(models::CachedDecoder& decoder, const tokenize::Token
   messages_ = beginning_;
 }
 
-/// Returns ids_ and the tokens behind it if the text goes on from text_ and a token begins there; else all tokens of
-/// the text.
+/// Returns the tokens of a rendered conversation. Keeps ids_ if the text continues text_ and a token begins where text_
+/// ends. Otherwise returns the tokens of the whole text.
 std::vector<std::int32_t> Conversation::with_kept_answers(const Chat::Written& written) const {
   const std::vector<tokenize::Span>& spans = written.tokens.spans;
   const auto behind =
@@ -30,8 +30,8 @@ std::vector<std::int32_t> Conversation::with_kept_answers(const Chat::Written& w
   return out;
 }
 
-/// Cuts what the decoder holds to its first `tokens`, or to nothing where it cannot: layers with a window have dropped
-/// keys, and those with a state cannot go back.
+/// Truncates the decoder to `tokens` tokens, or to none if that is impossible: a window may have dropped keys, and a
+/// recurrent state cannot go back.
 void Conversation::keep_in_decoder(std::size_t tokens) {
   if (tokens >= static_cast<std::size_t>(decoder_.length())) return;
   try {
@@ -53,7 +53,7 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
 
   const auto same =
       static_cast<std::size_t>(std::mismatch(ids.begin(), ids.end(), ids_.begin(), ids_.end()).first - ids.begin());
-  keep_in_decoder(std::min(same, ids.size() - 1));  // the last token is read for its logits
+  keep_in_decoder(std::min(same, ids.size() - 1));  // leaves at least the last token to process, for its logits
   left_out_ = ids_.empty() ? written.tokens.left_out
                            : tokenizer_.encode(question, {.add_special = false, .special_as_text = true}).left_out;
   asked_ids_.assign(ids.begin() + static_cast<std::ptrdiff_t>(std::min(same, ids.size() - 1)), ids.end());
@@ -62,11 +62,12 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
 
   GenerateOptions options = options_;
   options.sampling.seed += turns_++;
-  // The last token of an answer is chosen but not read, and a part of a question is not read if a hook ended it.
+  // The decoder lacks the last token of the previous answer, which was chosen but not processed. It also lacks the rest
+  // of a question that a hook interrupted.
   const auto read = static_cast<std::size_t>(decoder_.length());
   Generated result = generate(decoder_, tokenizer_, std::span(ids_).subspan(read), options, hooks);
   std::vector<std::int32_t> answer = result.ids;
-  if (result.stop == StopReason::end_token) answer.pop_back();  // the template writes it
+  if (result.stop == StopReason::end_token) answer.pop_back();  // the template writes the end token
   ids_.insert(ids_.end(), answer.begin(), answer.end());
   text_ = written.text;
   for (const std::int32_t id : answer) text_ += tokenizer_.bytes(id);

@@ -9,31 +9,32 @@
 #include "models/generate/chat.hpp"
 #include "models/generate/generate.hpp"
 
-// Converses with a model, turn by turn. A turn writes the whole conversation by the chat template. The decoder keeps
-// the tokens of earlier turns, so that it reads only those from which the conversation differs.
+// Converses with a model turn by turn. Each turn renders the whole conversation with the chat template. The decoder
+// keeps the tokens of earlier turns and processes only the tokens from the first difference on.
 
 namespace headgate::generate {
 
 class Conversation {
  public:
-  /// `decoder` is empty; it, `tokenizer` and `chat` outlive the conversation. `system` may be empty. The end of an
-  /// answer is chat.end_ids(), which may throw.
+  /// `decoder` must be empty. `decoder`, `tokenizer` and `chat` must outlive the conversation. An empty `system` adds
+  /// no system message. An answer ends at any id of chat.end_ids(). Throws Error if chat.end_ids() does.
   Conversation(models::CachedDecoder& decoder, const tokenize::Tokenizer& tokenizer, const Chat& chat,
                const std::string& system, GenerateOptions options);
 
-  /// Asks a question. What the model answers stays in the conversation, also if max_tokens or a hook ended it. Turn t,
-  /// from 0 on, draws with the seed options.sampling.seed + t. Throws Error as generate() and Chat::write() do, and
-  /// then the question is not in the conversation.
+  /// Adds a question and generates the answer, which stays in the conversation even if max_tokens or a hook ended it.
+  /// Turn t, counted from 0, uses the seed options.sampling.seed + t. Throws Error as generate() and Chat::write() do;
+  /// the question is then not in the conversation.
   Generated ask(const std::string& question, const GenerateHooks& hooks);
-  /// Forgets all turns.
+  /// Removes all turns.
   void clear();
 
   /// Returns the tokens of all turns. An answer keeps the tokens that the model chose if the template writes its text
-  /// as it is and a token of the whole text begins behind it; otherwise its tokens are those of the template's text.
+  /// unchanged and a token begins right after that text. Otherwise the template's text is tokenized anew.
   const std::vector<std::int32_t>& ids() const { return ids_; }
-  /// Returns the tokens of the last turn that differ from those of the conversation before it, up to the answer.
+  /// Returns the tokens of the last turn before the answer, from the first that differs from the earlier conversation.
   const std::vector<std::int32_t>& asked_ids() const { return asked_ids_; }
-  /// Returns the bytes of the last question that the vocabulary has no token for.
+  /// Returns how many bytes of the last question have no token in the vocabulary. The first turn counts the whole
+  /// rendered text.
   std::size_t left_out() const { return left_out_; }
   const tokenize::Tokenizer& tokenizer() const { return tokenizer_; }
 
@@ -45,9 +46,9 @@ class Conversation {
   const tokenize::Tokenizer& tokenizer_;
   const Chat& chat_;
   GenerateOptions options_;
-  std::vector<Message> beginning_, messages_;  ///< of the system; of all turns
-  std::vector<std::int32_t> ids_, asked_ids_;  ///< the decoder has read the first ones of ids_
-  std::string text_;                           ///< what ids_ spell if they are those of messages_; else empty
+  std::vector<Message> beginning_, messages_;  ///< beginning_: the system message, if any; messages_: all turns
+  std::vector<std::int32_t> ids_, asked_ids_;  ///< ids_: tokens of all turns; the decoder holds a prefix of them
+  std::string text_;                           ///< text of ids_; empty after a turn that failed
   std::size_t left_out_ = 0;
   std::uint64_t turns_ = 0;
 };

@@ -17,7 +17,7 @@ constexpr int kMaxDepth = 32;
 constexpr const char* kEndId = "eos_token_id";
 constexpr const char* kTemplate = "chat_template";
 
-/// A special token that chat templates may write, under the name that they have for it.
+/// Maps the name that chat templates use for a special token to the GGUF key of its id.
 struct Role {
   const char* name;
   const char* gguf_key;
@@ -35,7 +35,7 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-/// Returns the object in a JSON file; an empty one if there is no file.
+/// Returns the object in a JSON file. Returns an empty object if there is no file.
 io::Json object_in(const std::string& path) {
   if (!exists(path)) return io::Json::object();
   io::Json json = io::parse_json(path, io::read_text(path, kMaxBytes), kMaxDepth);
@@ -53,10 +53,10 @@ class EndIds {
   }
   void add(const std::string& path, const io::Json& value) {
     if (!value.is_number_integer()) io::fail(path, "{} is neither an integer nor a list of integers", kEndId);
-    // An unsigned number above the largest i64 becomes negative, which is outside the vocabulary too.
+    // An unsigned number above the largest i64 wraps to a negative id, which is refused too.
     add(path, kEndId, value.get<std::int64_t>());
   }
-  /// Returns the ids in ascending order, each once.
+  /// Returns the ids in ascending order without duplicates.
   std::vector<std::int32_t> take() {
     std::sort(ids_.begin(), ids_.end());
     ids_.erase(std::unique(ids_.begin(), ids_.end()), ids_.end());
@@ -102,7 +102,7 @@ std::string template_in(const std::string& directory) {
   return "";
 }
 
-/// Reads names that are strings or objects with the string content, in place of those read before.
+/// Reads special tokens, each a string or an object with the string `content`. Replaces entries of the same name.
 void add_special_tokens(GenerationFiles& out, const std::string& path, const io::Json& json) {
   for (const Role& role : kRoles) {
     const auto found = json.find(role.name);
@@ -116,8 +116,8 @@ void add_special_tokens(GenerationFiles& out, const std::string& path, const io:
   }
 }
 
-/// Reads tokenizer_config.json, and special_tokens_map.json if the first is of a time before added_tokens_decoder, as
-/// transformers does.
+/// Reads tokenizer_config.json. Also reads special_tokens_map.json, as transformers does, if the former is too old to
+/// have added_tokens_decoder.
 void add_special_tokens(GenerationFiles& out, const std::string& directory) {
   const std::string path = directory + "/tokenizer_config.json", old_path = directory + "/special_tokens_map.json";
   const io::Json json = object_in(path);
@@ -132,7 +132,7 @@ void add_special_tokens(GenerationFiles& out, const io::GgufFile& file) {
   for (const Role& role : kRoles) {
     if (!file.has(role.gguf_key)) continue;
     const std::int64_t id = file.integer(role.gguf_key);
-    if (id < 0 || static_cast<std::size_t>(id) >= tokens.size()) continue;  // the tokenizer's reader refuses it
+    if (id < 0 || static_cast<std::size_t>(id) >= tokens.size()) continue;  // the tokenizer's reader refuses them
     out.special_tokens.emplace_back(role.name, std::string(tokens[static_cast<std::size_t>(id)]));
   }
 }
@@ -143,7 +143,7 @@ GenerationFiles read_generation_files(const std::string& path, const models::Mod
   GenerationFiles out;
   EndIds ids(model.config().vocab);
   if (const io::GgufFile* gguf = model.gguf()) {
-    for (const char* name : {"eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"}) {  // as in llama.cpp
+    for (const char* name : {"eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"}) {  // same keys as in llama.cpp
       const std::string key = std::string("tokenizer.ggml.") + name + "_token_id";
       if (gguf->has(key)) ids.add(path, key, gguf->integer(key));
     }

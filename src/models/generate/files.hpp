@@ -10,20 +10,27 @@
 
 namespace headgate::generate {
 
-/// Holds what a model's files say about generating text.
+/// Holds the generation settings in a model's files.
 struct GenerationFiles {
-  std::vector<std::int32_t> end_ids;  ///< tokens that end a text, ascending, each in the model's vocabulary
-  std::string chat_template;          ///< Jinja; empty: none
-  /// What chat templates call the tokenizer's tokens, and their spelling: {"bos_token", "<s>"}, …
+  std::vector<std::int32_t> end_ids;  ///< ids of tokens that end a text, ascending, each in the model's vocabulary
+  std::string chat_template;          ///< source of the Jinja template; empty if the model has none
+  /// Names that chat templates use for special tokens, each with its spelling: {"bos_token", "<s>"}, …
   std::vector<std::pair<std::string, std::string>> special_tokens;
 };
 
-/// Reads a directory or a GGUF file. Directory: eos_token_id of generation_config.json and of config.json, one id or a
-/// list; chat_template.jinja, or else chat_template of tokenizer_config.json (if it has several, the one named
-/// default) or of chat_template.json; bos_token and others of tokenizer_config.json, or of
-/// special_tokens_map.json if the first has no added_tokens_decoder. GGUF: tokenizer.ggml.eos_token_id
-/// and eot_token_id, tokenizer.chat_template; the tokens of bos_token_id and others. `path`: what `model` was opened
-/// from. Throws io::FileError, also for an id outside the vocabulary.
+/// Reads the generation settings of `model`, which was opened from `path`. Throws io::FileError, also for an id outside
+/// the vocabulary.
+///
+/// A directory has these settings:
+/// - end ids: eos_token_id, one id or a list, in generation_config.json and config.json
+/// - chat template: chat_template.jinja, otherwise the key chat_template of tokenizer_config.json or
+///   chat_template.json; of several templates, the one named "default"
+/// - special tokens: tokenizer_config.json, and special_tokens_map.json if the former has no added_tokens_decoder
+///
+/// A GGUF file has these settings, under tokenizer.ggml if not stated otherwise:
+/// - end ids: eos_token_id, eot_token_id, eom_token_id, fim_pad_token_id, fim_rep_token_id and fim_sep_token_id
+/// - chat template: tokenizer.chat_template
+/// - special tokens: bos_token_id, eos_token_id, unknown_token_id, …
 GenerationFiles read_generation_files(const std::string& path, const models::ModelFile& model);
 
 }  // namespace headgate::generate

@@ -12,8 +12,8 @@
 namespace headgate::generate {
 namespace {
 
-/// Tokens of a prompt that are read at once: enough to make products efficient, few enough for an interruption to take
-/// effect soon.
+/// Number of prompt tokens per call of the decoder. The number is large enough for efficient matrix products and small
+/// enough for a quick interruption.
 constexpr std::int64_t kPromptPart = 512;
 
 class Stopwatch {
@@ -36,7 +36,7 @@ void check_prompt(const models::CachedDecoder& decoder, const tokenize::Tokenize
   }
 }
 
-/// Reads the prompt. Returns false if it was interrupted.
+/// Appends the prompt to the decoder. Returns false if a hook interrupted it.
 bool read_prompt(models::CachedDecoder& decoder, View<float, 2> logits, std::span<const std::int32_t> prompt,
                  const GenerateHooks& hooks) {
   const auto tokens = static_cast<std::int64_t>(prompt.size());

@@ -19,43 +19,44 @@
 namespace headgate::generate {
 
 enum class StopReason {
-  end_token,    ///< the model ended the text
-  stop_text,    ///< the text reached one of GenerateOptions::stop_texts
+  end_token,    ///< the model chose one of GenerateOptions::end_ids
+  stop_text,    ///< the text contains one of GenerateOptions::stop_texts
   max_tokens,   ///< GenerateOptions::max_tokens
-  capacity,     ///< the decoder has no room for another token
-  interrupted,  ///< GenerateHooks::text returned false
+  capacity,     ///< the decoder is full
+  interrupted,  ///< a call of GenerateHooks::text returned false
 };
 
 struct GenerateOptions {
   Sampling sampling{};
-  std::int64_t max_tokens = 256;        ///< most tokens to generate, at least 1
-  std::vector<std::int32_t> end_ids{};  ///< any of them ends the text
-  /// Any of them ends the text before itself; not empty. Bytes with which one may begin are withheld until it is clear.
+  std::int64_t max_tokens = 256;        ///< largest number of tokens to generate, at least 1
+  std::vector<std::int32_t> end_ids{};  ///< ids that end the text when chosen
+  /// Texts, not empty, that end the generated text. GenerateHooks::text receives the bytes before a stop text only.
+  /// Bytes that may begin a stop text are withheld until more are known.
   std::vector<std::string> stop_texts{};
 };
 
-/// Callbacks; either may be empty.
+/// Holds the callbacks of generate(); either may be empty.
 struct GenerateHooks {
-  /// Receives the bytes that are new and complete, without those of special tokens; returns false to end the text. Also
-  /// called without bytes between the parts of a long prompt.
+  /// Receives new bytes that form whole characters, without special tokens. Returns false to end the text. Also called
+  /// with no bytes between the parts of a long prompt.
   std::function<bool(std::string_view bytes)> text;
-  /// Receives the logits(V) before a token is chosen from them.
+  /// Receives logits(V) before each choice of a token.
   std::function<void(std::span<const float> logits)> logits;
 };
 
 struct Generated {
-  std::vector<std::int32_t> ids;  ///< including the end token and those of a stop text
+  std::vector<std::int32_t> ids;  ///< chosen ids, including an end token and the tokens of a stop text
   StopReason stop = StopReason::interrupted;
-  std::int64_t prompt_tokens = 0;  ///< prompt tokens that were read
+  std::int64_t prompt_tokens = 0;  ///< number of prompt tokens that were processed
   double prompt_seconds = 0.0;
-  std::int64_t steps = 0;  ///< generated tokens that were read to compute the next one
+  std::int64_t steps = 0;  ///< number of generated tokens that were fed back to the decoder
   double step_seconds = 0.0;
-  double step_bytes = 0.0;  ///< bytes of weights, keys and values that all steps read
+  double step_bytes = 0.0;  ///< bytes of weights, keys and values read, summed over all steps
 };
 
-/// Appends `prompt`, then token after token, to the decoder, which holds one sequence. Never chooses ids beyond the
-/// tokenizer's: matrices may have more rows than there are tokens. Throws Error on an empty prompt, one that exceeds
-/// the capacity, a token outside the model's vocabulary, and logits that are not finite.
+/// Appends `prompt` to the decoder, then generates and appends tokens one by one. The decoder must hold one sequence.
+/// Chooses only ids in the tokenizer's vocabulary, since matrices may have more rows. Throws Error for an empty prompt,
+/// a prompt beyond the capacity, a token outside the model's vocabulary, and logits that are not finite.
 Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& tokenizer,
                    std::span<const std::int32_t> prompt, const GenerateOptions& options, const GenerateHooks& hooks);
 

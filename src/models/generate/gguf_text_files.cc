@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Returns the id under `key` if it is in the vocabulary.
+/// Returns the token id under `key`, or nothing if the key is missing or the id is outside the vocabulary.
 std::optional<std::int64_t> token_of(const io::GgufFile& file, std::string_view key, std::size_t vocab) {
   if (!file.has(key)) return std::nullopt;
   const std::int64_t id = file.integer(key);
@@ -52,7 +52,7 @@ GgufTextFiles gguf_text_files(const std::string& path, const models::ModelFile& 
   GgufTextFiles out;
   try {
     const tokenize::GgufVocabulary vocabulary = tokenize::read_gguf_vocabulary(*model.gguf());
-    std::string config = tokenizer_config(model, generation);  // write both files or neither
+    std::string config = tokenizer_config(model, generation);  // throws before either file is added
     out.files.push_back({"tokenizer.json", tokenize::gguf_tokenizer_json(path, vocabulary)});
     out.files.push_back({"tokenizer_config.json", std::move(config)});
   } catch (const io::FileError& error) {

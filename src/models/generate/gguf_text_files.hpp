@@ -8,15 +8,17 @@
 
 namespace headgate::generate {
 
-/// Holds the tokenizer and generation settings of a GGUF file as files of a Hugging Face directory.
+/// Holds the tokenizer and generation settings of a GGUF file, converted to the files of a Hugging Face directory.
 struct GgufTextFiles {
   std::vector<models::TextFile> files;
-  std::string no_tokenizer;  ///< why tokenizer.json and tokenizer_config.json are missing; else empty
+  std::string no_tokenizer;  ///< reason why tokenizer.json and tokenizer_config.json are missing; empty if they exist
 };
 
-/// Writes tokenizer.json; tokenizer_config.json with special tokens, the maximum length and the chat template; and
-/// generation_config.json with the ids that end a text. `model` is a GGUF file that was opened from `path`. Throws
-/// io::FileError as read_generation_files does.
+/// Converts the settings of a GGUF file, opened as `model` from `path`. Throws io::FileError as read_generation_files
+/// does. The files are:
+/// - tokenizer.json
+/// - tokenizer_config.json, with special tokens, maximum length and chat template
+/// - generation_config.json, with the ids that begin, end and pad a text
 GgufTextFiles gguf_text_files(const std::string& path, const models::ModelFile& model);
 
 }  // namespace headgate::generate

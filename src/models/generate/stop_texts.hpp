@@ -8,19 +8,19 @@
 
 namespace headgate::generate {
 
-/// Finds the first of several texts in a stream of bytes, and withholds bytes with which one of them may begin. The
-/// text that ends first counts; of two that end together, the longer one. The result does not depend on how the stream
-/// is cut.
+/// Finds the first of several stop texts in a stream of bytes, and withholds bytes that may begin a stop text. The text
+/// that ends first wins; if two end together, the longer one wins. The result does not depend on how the stream is
+/// split.
 class StopTexts {
  public:
-  /// None of `texts` is empty.
+  /// `texts` must not contain an empty text.
   explicit StopTexts(std::vector<std::string> texts) : texts_(std::move(texts)) {}
 
-  /// Takes the next bytes; returns those that are before any stop text. Must not be called after found() is true.
+  /// Adds the next bytes. Returns the bytes that precede any stop text. Must not be called after found() is true.
   std::string pass(std::string_view bytes);
-  /// Returns whether the stream reached a stop text.
+  /// Returns whether the stream contains a stop text.
   bool found() const { return found_; }
-  /// Returns the bytes withheld so far, which the end of the stream makes text.
+  /// Returns and clears the withheld bytes. At the end of the stream they belong to the text.
   std::string rest();
 
  private:
