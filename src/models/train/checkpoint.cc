@@ -32,7 +32,7 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-/// Returns the parameters whose moments belong to a checkpoint with the trainer state that was read.
+/// Returns the table of the parameters for which a checkpoint has moments, according to its trainer state.
 models::ParameterTable with_moments(const Checkpoint& checkpoint, const models::ParameterTable& table,
                                     const std::string& state_path) {
   if (checkpoint.trainer_state.empty()) return table;

@@ -33,7 +33,7 @@ constexpr std::string_view option_of() {
   }
 }
 
-/// Derives sizes that were not given from those that were.
+/// Derives the sizes that the user did not give from the given ones.
 void derive_sizes(DecoderConfig& config, const Given<kConfigKeys>& keys) {
   const bool dim = keys.of<&DecoderConfig::dim>().has_value();
   const bool heads = keys.of<&DecoderConfig::heads>().has_value();
@@ -49,7 +49,7 @@ void derive_sizes(DecoderConfig& config, const Given<kConfigKeys>& keys) {
   }
 }
 
-/// Applies --gate and --gate-site to `before`. The other options of the gate are applied after this.
+/// Returns the gate `before`, changed by --gate and --gate-site. The caller then applies the other options of the gate.
 GateVariant chosen_gate(const GateVariant& before, const ModelChoices& choices) {
   GateVariant gate = before;
   if (!choices.gate.empty()) {
@@ -79,7 +79,7 @@ constexpr std::array<LayerWord, 3> kLayerWords{{{"gated_delta", LayerType::linea
                           io::printable(pattern), kLayerWords[0].word, kLayerWords[1].word, kLayerWords[2].word));
 }
 
-/// Reads "N:M"; false if the text is nothing like it.
+/// Parses "N:M", the numbers of linear and of attention layers. Returns false if `text` has another form.
 bool read_ratio(const std::string& text, std::int64_t& linear, std::int64_t& attention) {
   const char* const end = text.data() + text.size();
   const auto first = std::from_chars(text.data(), end, linear);
@@ -89,8 +89,8 @@ bool read_ratio(const std::string& text, std::int64_t& linear, std::int64_t& att
   return second.ec == std::errc{} && second.ptr == end && fits(linear) && fits(attention) && linear + attention > 0;
 }
 
-/// Applies --layer-types. Layers of linear attention have the heads and head size of attention, unless a file says how
-/// many.
+/// Applies --layer-types. Layers of linear attention get the heads and the head size of attention, unless the config
+/// file sets them.
 void apply_layer_types(DecoderConfig& config, const std::string& pattern) {
   if (pattern.empty()) return;
   config.layer_types = parse_layer_types(pattern, config.layers);
@@ -100,14 +100,14 @@ void apply_layer_types(DecoderConfig& config, const std::string& pattern) {
   linear.key_dim = linear.value_dim = config.head_dim;
 }
 
-/// Throws if --layer-types leaves no layer that has the window.
+/// Throws Error if a window is set but --layer-types has no sliding-window layer.
 void require_use_of_window(const DecoderConfig& config, const std::string& pattern) {
   require(pattern.empty() || config.window == 0 || has_layer(config, LayerType::sliding_attention),
           "{} {}: {} {} has no layer of sliding attention; write sliding for those with the window",
           option_of<&DecoderConfig::window>(), config.window, kLayerTypesOption, io::printable(pattern));
 }
 
-/// Throws if options of a gate were given without a gate.
+/// Throws Error if options of a gate were given without a gate.
 void require_gate(const GateVariant& gate, const Given<kConfigKeys>& keys) {
   keys.for_each([&](const auto& row, const auto& slot) {
     const bool part = row.group == models::OptionGroup::gate && keys.is_given(slot);
@@ -116,7 +116,7 @@ void require_gate(const GateVariant& gate, const Given<kConfigKeys>& keys) {
   });
 }
 
-/// The gates that start as the identity: their matrix starts at 0, where g is 1 for mul and 0 for add.
+/// A gate that starts as the identity: its matrix starts at 0, where g is 1 for `mul` and 0 for `add`.
 struct IdentityGate {
   GateFn fn;
   GateOp op;
@@ -124,7 +124,7 @@ struct IdentityGate {
 constexpr std::array<IdentityGate, 3> kIdentityGates{
     {{GateFn::sigmoid2, GateOp::mul}, {GateFn::silu, GateOp::add}, {GateFn::identity, GateOp::add}}};
 
-/// Throws unless a gate that is added to a model leaves it as it is until it is trained.
+/// Throws Error unless `gate`, added to a model, leaves the model's output unchanged until the gate is trained.
 void require_identity(const GateVariant& gate) {
   std::string known;
   bool is_identity = false;
@@ -140,8 +140,8 @@ void require_identity(const GateVariant& gate) {
           option_of<&GateVariant::init_std>(), gate.init_std);
 }
 
-/// Returns what `config`, which options made of the gate-less or gated `model`, has as a gate. Throws if that gate
-/// contradicts the model's.
+/// Returns the gate of a run that starts from `model`. `config`: the model's config, changed by options. Throws Error
+/// if the options contradict the model's gate, or if an added gate does not start as the identity.
 GateVariant gate_from(const DecoderConfig& config, const ModelChoices& choices, const DecoderConfig& model,
                       const std::string& path) {
   GateVariant gate = config.gate;
@@ -159,7 +159,7 @@ GateVariant gate_from(const DecoderConfig& config, const ModelChoices& choices, 
   return gate;
 }
 
-/// Throws unless the options of `row` say what the model has.
+/// Throws Error if the option of `row` was given with another value than the model's.
 template <class Row, class Slot>
 void require_same(const Row& row, const Slot& slot, const DecoderConfig& model, const std::string& path) {
   if (!Given<kConfigKeys>::is_given(slot)) return;
@@ -170,7 +170,7 @@ void require_same(const Row& row, const Slot& slot, const DecoderConfig& model, 
   }
 }
 
-/// Throws unless --layer-types, if it was given, says which layers the model has.
+/// Throws Error if --layer-types was given and differs from the model's layers.
 void require_same_layers(const ModelChoices& choices, const DecoderConfig& model, const std::string& path) {
   if (choices.layer_types.empty()) return;
   const std::vector<LayerType> types = parse_layer_types(choices.layer_types, model.layers);
@@ -181,7 +181,7 @@ void require_same_layers(const ModelChoices& choices, const DecoderConfig& model
   require(same, "{} {}: {} has other layers", kLayerTypesOption, io::printable(choices.layer_types), path);
 }
 
-/// Throws if --eval-tokens is less than a sequence, since evaluations use whole sequences.
+/// Throws Error if --eval-tokens is less than one sequence, since evaluations use whole sequences.
 void require_whole_sequence(const RunChoices& choices, const TrainSettings& settings) {
   const auto& tokens = choices.of<&TrainSettings::eval_tokens>();
   require(!tokens || *tokens >= settings.seq_len, "{} {} is less than a sequence, which has {} tokens",
@@ -256,7 +256,7 @@ bool repeats_config(const ModelChoices& choices, Task task, Bos bos, std::int64_
   try {
     return make_config(choices, task, bos, ids) == config;
   } catch (const Error&) {
-    return false;  // sizes that were not given may not suit those that were
+    return false;  // derived sizes may not fit the given ones
   }
 }
 

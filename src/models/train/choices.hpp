@@ -13,17 +13,17 @@
 #include "models/train/settings.hpp"
 #include "models/train/task_defaults.hpp"
 
-// Makes a model's config and a run's settings from the options that a user gave and, for the rest, from the values of a
-// file, a task or a resumed run. Error messages name options.
+// Builds a model's config and a run's settings from the user's options. Other values come from a file, the defaults of
+// a task or a resumed run. Error messages name options.
 
 namespace headgate::train {
 
-/// The options of a model that the user gave.
+/// The options of a model that the user gave on the command line.
 struct ModelChoices {
   std::string config_file;  ///< a config.json to start from; empty: the task's own model
   Given<models::kConfigKeys> keys;
-  std::string gate;  ///< a variant's name, for parse_gate; parts of the gate among `keys` change it; empty: not given
-  std::string layer_types;  ///< a pattern, for parse_layer_types; empty: not given
+  std::string gate;  ///< name of a gate variant, for parse_gate(); options in `keys` change its parts; empty: not given
+  std::string layer_types;  ///< pattern for parse_layer_types(); empty: not given
   bool match_params = false;
 
   /// Returns whether any option was given.
@@ -32,45 +32,45 @@ struct ModelChoices {
   }
 };
 
-/// The options of a run that the user gave.
+/// The options of a run that the user gave on the command line.
 using RunChoices = Given<kSettings>;
 
-/// Returns the types of `layers` layers: the pattern, repeated. "N:M" stands for N layers of linear attention, then M
-/// of attention; "gated_delta,attention,sliding" names each. Throws Error.
+/// Returns the types of `layers` layers by repeating `pattern`. "N:M" stands for N layers of linear attention, then M
+/// of attention; "gated_delta,attention,sliding" names each layer. Throws Error.
 std::vector<models::LayerType> parse_layer_types(const std::string& pattern, std::int64_t layers);
 
-/// Returns a valid config. If no option says how large its vocabulary is, it has kBos if `bos` says so, or a multiple
-/// of 8 ids, at least the `ids` of a tokenizer (0: bytes are tokens). Throws Error, and io::FileError for the config
-/// file.
+/// Returns a valid config. If neither an option nor a file sets the vocabulary, its size is `ids`, the tokens of a
+/// tokenizer, rounded up to a multiple of 8. Without a tokenizer (`ids` = 0), tokens are bytes and, for Bos::on, kBos.
+/// Throws Error, and io::FileError for the config file.
 models::DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos = Bos::off, std::int64_t ids = 0);
 
-/// Returns the config of a run that starts from a model of config `model`, or continues such a run: the model's own,
-/// but for a gate that starts as the identity. Throws Error, naming `path`, if an option contradicts the model.
+/// Returns the config of a run that starts from a model with the config `model`, or continues such a run. It equals
+/// `model`, except that options may add a gate that starts as the identity. Throws Error that names `path` if an option
+/// contradicts the model.
 models::DecoderConfig make_config_from(const ModelChoices& choices, const models::DecoderConfig& model,
                                        const std::string& path);
 
-/// Returns how long the sequences of such a run are: as long as was chosen, or as in a new run of the task, up to the
-/// positions of the model. Throws Error.
+/// Returns the sequence length of a run that starts from `model`: the chosen length, or the default of the task limited
+/// to the model's positions. Throws Error if the chosen length exceeds these positions.
 std::int64_t sequence_length_from(const ModelChoices& choices, Task task, const models::DecoderConfig& model,
                                   const std::string& path);
 
-/// Returns whether make_config of the choices makes `config`.
+/// Returns whether make_config() with these arguments returns `config`.
 bool repeats_config(const ModelChoices& choices, Task task, Bos bos, std::int64_t ids,
                     const models::DecoderConfig& config);
 
-/// Throws Error, naming the option and `path`, unless each option says what `model` has. Refuses --config and
-/// --match-params, which say nothing by themselves.
+/// Throws Error that names the option and `path` if a given option differs from `model`. Refuses --config and
+/// --match-params, which cannot be compared with a model.
 void require_options_of(const ModelChoices& choices, const models::DecoderConfig& model, const std::string& path);
 
-/// Returns valid settings of a new run, for the task that was given, or text. `seq_len` is that of its sequences.
-/// Throws Error.
+/// Returns valid settings of a new run. The task defaults to text. `seq_len`: tokens of a sequence. Throws Error.
 TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len);
 
-/// Returns the settings `run` of a resumed run with the choices that may change applied. Throws Error if any other
-/// choice differs from `run`.
+/// Returns the settings of a resumed run: `run`, with the choices that may change on --resume. Throws Error if any
+/// other choice differs from `run`.
 TrainSettings resumed_settings(const RunChoices& choices, const TrainSettings& run);
 
-/// Formats a value as options and --help write it.
+/// Formats a value as in options and in --help.
 template <typename Value>
 std::string option_value_text(const Value& value) {
   if constexpr (std::is_enum_v<Value>) {
@@ -80,8 +80,8 @@ std::string option_value_text(const Value& value) {
   }
 }
 
-/// The default of a row's field, for --help: "10000", or "text 6, bigram-backcopy 1" if tasks differ, or the row's own
-/// text. of_task(task): the default config or settings of the task.
+/// Returns the default of a row's field for --help: "10000", "text 6, bigram-backcopy 1" if tasks differ, or
+/// default_text of the row. of_task(task): returns the default config or settings of the task.
 template <class Row, class OfTask>
 std::string default_text(const Row& row, const OfTask& of_task) {
   if (row.default_text != nullptr) return row.default_text;

@@ -28,7 +28,7 @@ namespace {
 
 Task trained_on(const LoadedModel& model) { return model.trained ? model.trained->task : Task::text; }
 
-/// Returns the task that was given, or else the one that all models were trained on.
+/// Returns the task that --task names, or the one task on which all models were trained.
 Task task_of(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
   if (!choices.task.empty()) return parse_word<Task>("task", choices.task);
   const Task task = trained_on(models.front());
@@ -39,7 +39,7 @@ Task task_of(const EvaluationChoices& choices, const std::vector<LoadedModel>& m
   return task;
 }
 
-/// Returns at most as many tokens as every model has positions for.
+/// Returns the sequence length in tokens, at most the number of positions of every model.
 std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
   std::int64_t most = models.front().config.seq_len;
   bool all_read_bytes = true;
@@ -56,7 +56,7 @@ std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector
   return seq_len;
 }
 
-/// Throws if a window hides the first token from some queries, for which metrics of it have no meaning.
+/// Throws Error if a window hides the first token from some queries and a metric is about that token.
 void require_seen_first_tokens(const metrics::MetricList& metrics, std::int64_t seq_len,
                                const std::vector<LoadedModel>& models) {
   for (const LoadedModel& model : models) {
@@ -85,7 +85,7 @@ DataOptions data_options(const EvaluationChoices& choices, const std::vector<Loa
   return data;
 }
 
-/// Tokenizes the text's bytes from `begin` to before `end` with a model's own tokenizer.
+/// Tokenizes the bytes [begin, end) of the text with the model's own tokenizer.
 TokenText text_of(const LoadedModel& model, const Corpus& corpus, std::int64_t begin, std::int64_t end) {
   std::unique_ptr<tokenize::Tokenizer> tokenizer;
   try {
@@ -101,7 +101,7 @@ TokenText text_of(const LoadedModel& model, const Corpus& corpus, std::int64_t b
   return out;
 }
 
-/// Returns the first of `sources` with these sequences, or else `source`.
+/// Returns the first of `sources` with the same sequences as `source`, or `source` if there is none.
 Source shared(const std::vector<Source>& sources, Source source) {
   const auto same = std::find_if(sources.begin(), sources.end(), [&](const Source& other) {
     return !other->tokens_are_bytes() && other->fingerprint() == source->fingerprint();
@@ -109,19 +109,20 @@ Source shared(const std::vector<Source>& sources, Source source) {
   return same == sources.end() ? source : *same;
 }
 
-/// A text as a model reads it.
+/// The text as a model reads it: as tokens or as bytes.
 struct ReadText {
-  std::optional<TokenText> tokens;  ///< empty: bytes
+  std::optional<TokenText> tokens;  ///< empty: the model reads bytes
   Bos bos = Bos::off;               ///< whether a sequence of bytes begins with BOS
 
-  /// Returns the number of ids that a sequence of `seq_len` tokens and its last target take.
+  /// Returns the number of ids of the text in a sequence of `seq_len` tokens and its last target. Tokens before the
+  /// text, such as BOS, do not count.
   std::int64_t ids(std::int64_t seq_len) const { return seq_len + 1 - front(); }
   std::int64_t front() const {
     return tokens ? static_cast<std::int64_t>(tokens->front.size()) : static_cast<std::int64_t>(bos == Bos::on);
   }
 };
 
-/// Returns the bytes of the text that a sequence of `seq_len` tokens and its last target stand for.
+/// Returns the number of bytes of the text that a sequence of `seq_len` tokens and its last target cover.
 std::int64_t bytes_of(const ReadText& text, std::int64_t seq_len) {
   if (!text.tokens) return text.ids(seq_len);
   const std::vector<std::int32_t>& bytes = text.tokens->bytes;
@@ -129,22 +130,22 @@ std::int64_t bytes_of(const ReadText& text, std::int64_t seq_len) {
   return std::accumulate(bytes.begin(), bytes.begin() + ids, std::int64_t{0});
 }
 
-/// Returns the length of the longest sequence, at most `seq_len`, that with its last target stands for no more than
-/// `bytes`, or 1.
+/// Returns the length of the longest sequence that, with its last target, covers at most `bytes` bytes of the text. The
+/// result is between 1 and `seq_len`.
 std::int64_t sequence_within(const ReadText& text, std::int64_t seq_len, std::int64_t bytes) {
   std::int64_t excess = bytes_of(text, seq_len) - bytes;
   for (; seq_len > 1 && excess > 0; --seq_len) {
     const auto last = static_cast<std::size_t>(text.ids(seq_len) - 1);
     if (!text.tokens) {
       --excess;
-    } else if (last < text.tokens->bytes.size()) {  // a text that is held out may have fewer ids
+    } else if (last < text.tokens->bytes.size()) {  // a held-out text may have fewer ids
       excess -= text.tokens->bytes[last];
     }
   }
   return seq_len;
 }
 
-/// Returns the length of each model's sequences.
+/// Returns the sequence length of each model in tokens.
 std::vector<std::int64_t> sequence_lengths(const EvaluationChoices& choices, const std::vector<ReadText>& texts,
                                            std::int64_t seq_len) {
   std::vector<std::int64_t> out(texts.size(), seq_len);
@@ -156,14 +157,15 @@ std::vector<std::int64_t> sequence_lengths(const EvaluationChoices& choices, con
   return out;
 }
 
-/// Returns whether the models read the text as the same tokens: bytes, after a BOS or not, or those of one tokenizer.
+/// Returns whether all models read the same tokens: bytes, with or without BOS before them, or the tokens of one
+/// tokenizer.
 bool same_tokens(const std::vector<Source>& sources) {
   return std::all_of(sources.begin(), sources.end(), [&](const Source& source) {
     return source == sources[0] || (source->tokens_are_bytes() && sources[0]->tokens_are_bytes());
   });
 }
 
-/// Returns the sequences of a text for each model. A text shorter than a sequence is one shorter sequence.
+/// Returns the source of sequences for each model. A text shorter than a sequence gives one shorter sequence.
 std::vector<Source> sources_of_text(const Corpus& corpus, const EvaluationChoices& choices,
                                     const std::vector<LoadedModel>& models, std::int64_t seq_len) {
   const std::int64_t begin = choices.held_out ? held_out_begin(corpus.name(), corpus.size(), seq_len) : 0;
@@ -194,13 +196,15 @@ std::vector<Source> sources_of_text(const Corpus& corpus, const EvaluationChoice
   return out;
 }
 
-/// The sequences of each model, and what the default of --tokens leaves out already.
+/// The source of sequences for each model. `limit` describes the part of the text that is read by default; empty if the
+/// whole text is read.
 struct Sources {
   std::vector<Source> list;
   std::string limit{};
 };
 
-/// Models with different tokens read no more than the beginning of the text, unless --tokens says how much.
+/// Opens the text for each model. Models with different tokens read only the first kDefaultBytes of the text, unless
+/// --tokens is given.
 Sources limited_sources_of_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                                 std::int64_t seq_len) {
   const Corpus corpus(choices.data, {.include = choices.include, .run = {}});
@@ -250,14 +254,14 @@ metrics::MetricList metrics_of(const EvaluationChoices& choices, const SequenceS
   return out;
 }
 
-/// Adds metrics and sequences to an open source of data. `limit`: what was left out of the text already.
+/// Adds metrics and an evaluation plan to an opened source. `limit`: see Sources.
 EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                           const std::string& limit) {
   EvaluationInput input{std::move(source), {}, {}, limit};
   input.metrics = metrics_of(choices, *input.source, models);
   const std::int64_t seq_len = input.source->seq_len(), sequences = input.source->held_out_count();
   require_seen_first_tokens(input.metrics, seq_len, models);
-  const bool ends = !input.source->has_triggers();  // sequences that are drawn do not
+  const bool ends = !input.source->has_triggers();  // drawn sequences have no end
   require(ends || choices.tokens != kAllTokens, "--tokens all: the sequences of this task have no end; give a number");
   const std::int64_t most = choices.tokens.value_or(limit.empty() ? kDefaultTokens : kAllTokens);
   input.plan = plan_evaluation(sequences, most / seq_len, seq_len > choices.part ? 1 : choices.batch);
@@ -270,8 +274,8 @@ EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const
   return input;
 }
 
-/// Throws if --tokens is given for different tokenizers: the same number of tokens would be different parts of the
-/// text.
+/// Throws Error if --tokens is given and the tokenizers of the models differ: equal numbers of tokens would cover
+/// different parts of the text.
 void require_whole_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                         const std::vector<Source>& sources) {
   if (!choices.tokens || *choices.tokens == kAllTokens || choices.same_text) return;

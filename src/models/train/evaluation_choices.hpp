@@ -17,61 +17,62 @@
 #include "models/train/checkpoint.hpp"
 #include "models/train/settings.hpp"
 
-// Turns the options of `headgate eval` and the models into an evaluation: data, metrics and sequences. Errors name
-// options.
+// Converts the options of `headgate eval` and the models to evaluations: data, metrics and sequences. Error messages
+// name options.
 
 namespace headgate::train {
 
-/// Most tokens of a sequence that pass through a layer at a time, without an option. With so many rows a product reads
-/// its weights in little of its time.
+/// Default for the maximum number of tokens that pass through a layer at a time. With this many rows, reading the
+/// weights takes only a small part of the time of a matrix product.
 inline constexpr std::int64_t kPartTokens = 2048;
 
-/// Most tokens of an evaluation, without an option: minutes of a model of a billion parameters.
+/// Default for the maximum number of tokens of an evaluation: minutes for a model of a billion parameters.
 inline constexpr std::int64_t kDefaultTokens = 65536;
-/// As EvaluationChoices::tokens: every sequence of the text.
+/// Value of EvaluationChoices::tokens that selects every sequence of the text.
 inline constexpr std::int64_t kAllTokens = std::numeric_limits<std::int64_t>::max();
-/// Bytes of the text that models with different tokens read without an option, from its beginning: the same text for
-/// each of them.
+/// Default number of bytes, from the beginning of the text, that models with different tokens read. All of them thus
+/// read the same text.
 inline constexpr std::int64_t kDefaultBytes = 4 * kDefaultTokens;
 
-/// The options that the user gave.
+/// The options of an evaluation that the user gave.
 struct EvaluationChoices {
   std::vector<std::string> data, include, metrics;
-  std::string token_ids;  ///< a .npy file in place of `data`
-  std::string task;       ///< empty: the task that the models were trained on
+  std::string token_ids;  ///< path of a .npy file of token ids, in place of `data`
+  std::string task;       ///< name of the task; empty: the task on which the models were trained
   std::optional<std::int64_t> seq_len;
-  std::optional<std::int64_t> tokens;      ///< most tokens; empty: kDefaultTokens
-  std::optional<std::int64_t> text_bytes;  ///< bytes of the text that a tokenizer reads, from its beginning
-  std::int64_t longest_of_others =
-      512;  ///< most tokens of a sequence, without seq_len, of models that do not read bytes
+  std::optional<std::int64_t> tokens;      ///< maximum number of tokens; empty: kDefaultTokens
+  std::optional<std::int64_t> text_bytes;  ///< number of bytes, from the beginning of the text, that a tokenizer reads
+  std::int64_t longest_of_others = 512;    ///< default maximum of seq_len for models that do not read bytes
   std::optional<std::uint64_t> seed;
   std::int64_t batch = 16;
   std::int64_t part = kPartTokens;  ///< EvaluationPlan::part
   bool held_out = false;
-  /// One sequence of each model, over the longest beginning of the text that is at most `tokens` tokens of every model.
+  /// Evaluates one sequence per model. All sequences cover the same text: its longest beginning with at most `tokens`
+  /// tokens for every model.
   bool same_text = false;
   models::ModelPrecision precision = models::ModelPrecision::f32;
 };
 
-/// A model that was read from its directory.
+/// A model that was loaded from a directory or a GGUF file.
 struct LoadedModel {
-  std::string name;  ///< the path that was given
+  std::string name;  ///< path of the model, as the user gave it
   models::DecoderConfig config;
   std::vector<float> parameters;
-  std::optional<TrainSettings> trained;  ///< empty: the directory has no trainer's state
-  bool reads_bytes = true;               ///< its tokens are the bytes of a text; else it has its own tokenizer
-  Bos bos = Bos::off;                    ///< whether a text of bytes begins with BOS
-  std::string tokenizer{};               ///< path of that tokenizer, for tokenize::open_tokenizer
+  std::optional<TrainSettings> trained;  ///< settings of the model's training run; empty: there is no trainer state
+  bool reads_bytes = true;               ///< bytes are tokens; otherwise the model has its own tokenizer
+  Bos bos = Bos::off;                    ///< whether BOS precedes a text of bytes
+  std::string tokenizer{};               ///< path of the model's tokenizer, for tokenize::open_tokenizer()
 };
 
-/// Returns the directory or file of the model in `path`, resolved by io::given_path, which models::ModelFile opens: a
-/// checkpoint, the newest one of a run's directory, a directory of another program, or a GGUF file. Throws
+/// Resolves `path` with io::given_path() and returns the directory or file for models::ModelFile. The path may name a
+/// checkpoint, a run (its newest checkpoint is used), a directory of another program, or a GGUF file. Throws
 /// io::FileError.
 std::string model_path(const std::string& path);
 
 /// Loads the model in model_path(`path`). Throws Error and io::FileError.
 LoadedModel load_model(const std::string& path);
-/// Returns the same without parameters. `path` is the one that was given, and `file` is in model_path(path).
+/// Returns the LoadedModel without parameters. `path`: path of the model, as the user gave it. `file`: opened from
+/// model_path(path).
 LoadedModel describe_model(const std::string& path, const models::ModelFile& file);
 
 /// The data, metrics and sequences for the evaluation of a model.
@@ -79,14 +80,15 @@ struct EvaluationInput {
   std::shared_ptr<const SequenceSource> source;
   metrics::MetricList metrics;
   EvaluationPlan plan;
-  /// "65536 of the text's 80000 tokens, …" where the default of `tokens` leaves out a part of the text; else empty.
+  /// Describes the evaluated part of the text, "65536 of the text's 80000 tokens, …", if the default of `tokens` omits
+  /// the rest. Otherwise empty.
   std::string limit;
 };
 
-/// Returns one input for each model. Options that were given come first, then what the models were trained with, then
-/// the defaults of a text. Models with the same tokens of a text share a source. Others have sequences of as many of
-/// their own tokens, over the same text. Throws Error if the models disagree on something that no option decides, if
-/// options contradict the models or each other, and if a tokenizer has more tokens than its model.
+/// Returns one input for each model. Given options take precedence over the models' training settings, which take
+/// precedence over the defaults. Models that read the same tokens share a source. Other models read the same text in
+/// sequences of an equal number of their own tokens. Throws Error if the models disagree on something that no option
+/// sets, if options contradict the models or each other, or if a tokenizer has more tokens than its model.
 std::vector<EvaluationInput> evaluation_inputs(const EvaluationChoices& choices,
                                                const std::vector<LoadedModel>& models);
 

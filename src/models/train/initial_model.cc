@@ -12,7 +12,7 @@
 namespace headgate::train {
 namespace {
 
-/// Calls work() and reports its io::FileError as an error of --init.
+/// Calls work() and converts its io::FileError to an Error about --init.
 template <class Work>
 auto checked_init(const Work& work) {
   try {

@@ -12,26 +12,27 @@
 
 namespace headgate::train {
 
-/// Reads the model that a run starts from (--init). All functions throw Error, which names the option and the file.
+/// Reads the initial model of a run (--init). All functions throw Error, with a message that names the option and the
+/// file.
 class InitialModel {
  public:
-  /// Opens what model_path finds in `path`. Refuses models that cannot be trained.
+  /// Opens the model at model_path(path). Throws Error for a model that cannot be trained.
   explicit InitialModel(const std::string& path);
 
   const std::string& path() const { return about_.name; }
   const models::DecoderConfig& config() const { return about_.config; }
-  /// Returns the path of its tokenizer; empty if its tokens are bytes.
+  /// Returns the path of the model's tokenizer; empty if bytes are tokens.
   std::string tokenizer() const { return about_.reads_bytes ? "" : about_.tokenizer; }
-  /// Returns whether its text of bytes begins with a token of its own.
+  /// Returns whether BOS precedes a text of bytes.
   Bos bos() const { return about_.bos; }
 
-  /// Returns parameters (total) for `config`, that of the model or the same with a gate: the model's own, and zeros in
-  /// the gate.
+  /// Returns parameters (total) for `config`: the model's config, or the same with an added gate. The parameters of an
+  /// added gate are 0.
   std::vector<float> parameters(const models::DecoderConfig& config) const;
 
  private:
   models::ModelFile file_;
-  LoadedModel about_;  ///< without parameters
+  LoadedModel about_;  ///< the model without its parameters
 };
 
 }  // namespace headgate::train

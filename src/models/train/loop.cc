@@ -20,7 +20,7 @@ bool evaluation_due(const Trainer& trainer) {
          (due(trainer.steps_done(), settings.eval_every) || trainer.finished());
 }
 
-/// Takes the next step. If it throws Cancelled, the trainer has not taken it.
+/// Takes the next training step and returns its report with rates. If Cancelled is thrown, the step does not count.
 Progress advance(Trainer& trainer, const LoopOptions& options) {
   Progress progress;
   progress.step = trainer.step();
@@ -32,7 +32,7 @@ Progress advance(Trainer& trainer, const LoopOptions& options) {
   return progress;
 }
 
-/// Returns the evaluation of the step just taken; empty if it was cancelled.
+/// Returns the evaluation after the last step, or nothing if the evaluation was cancelled.
 std::optional<Evaluation> evaluated(Trainer& trainer) {
   try {
     return trainer.evaluate();
@@ -41,11 +41,11 @@ std::optional<Evaluation> evaluated(Trainer& trainer) {
   }
 }
 
-/// Lets the observer interrupt the trainer's passes while this object exists.
+/// Allows the observer to cancel the trainer's passes while this object exists.
 class Interruptible {
  public:
   Interruptible(Trainer& trainer, LoopObserver& observer) : trainer_(trainer) {
-    // The processes of a group end after the same step.
+    // Does not cancel passes in a group, because all processes must end after the same step.
     if (trainer.group().size() == 1) trainer.cancel_when([&observer] { return observer.interrupted(); });
   }
   Interruptible(const Interruptible&) = delete;
@@ -56,7 +56,7 @@ class Interruptible {
   Trainer& trainer_;
 };
 
-/// Returns why the loop ends after the step just taken; empty if it continues.
+/// Returns the reason to end the loop after the last step, or nothing if the loop continues.
 std::optional<LoopReason> reason_to_end(const Trainer& trainer, bool own_interruption, const LoopOptions& options) {
   const bool interrupted = trainer.group().any(own_interruption);
   if (trainer.finished()) return LoopReason::finished;
@@ -80,8 +80,8 @@ class RunWriter {
     observer_.saved(saved_step_, run_.checkpoint());
   }
 
-  /// Saves unless that has been done. Returns why it failed, or an empty string. After a failure the last checkpoint
-  /// remains.
+  /// Saves a checkpoint unless the last step is saved already. Returns the reason of a failure, or an empty string.
+  /// After a failure the previous checkpoint remains.
   std::string save() {
     if (saved_step_ == trainer_.steps_done()) return "";
     try {
@@ -137,7 +137,8 @@ bool lacks_evaluation(const Trainer& trainer, const RunDirectory& run) {
 LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, const LoopOptions& options) {
   RunWriter writer(trainer, run, observer);
   const Interruptible interruptible(trainer, observer);
-  // An unusable directory is thus reported before the first step, and a run that diverges early has a checkpoint.
+  // Saves before the first step, so that an unusable directory is reported early and a run that diverges early has a
+  // checkpoint.
   if (trainer.steps_done() == 0) writer.save_start();
   try {
     if (lacks_evaluation(trainer, run)) writer.add_evaluation(trainer.evaluate());
@@ -162,7 +163,8 @@ LoopReason follow_loop(Trainer& trainer, const std::function<bool()>& interrupte
   while (!trainer.finished()) {
     trainer.step();
     const std::optional<LoopReason> reason = reason_to_end(trainer, interrupted(), options);
-    // Where the leading process saves, it would end the run.
+    // Checks for divergence at the steps at which the leading process saves, so that all processes throw Diverged
+    // together.
     if (reason || due(trainer.steps_done(), trainer.settings().save_every)) trainer.require_finite();
     if (reason) return *reason;
   }

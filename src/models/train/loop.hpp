@@ -13,36 +13,37 @@ namespace headgate::train {
 
 struct LoopOptions {
   std::int64_t stop_at = 0;      ///< stop after this step, as if interrupted; 0: never
-  double fma_peak_gflops = 0.0;  ///< of the run's threads; 0: unknown, so MFU is not reported
+  double fma_peak_gflops = 0.0;  ///< FMA peak of the run's threads; 0: unknown, so MFU is not reported
 };
 
 class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void after_step(const Progress& progress) = 0;
-  /// Called with the evaluation of the last step before this run_loop, if an interruption had left it out.
+  /// Called with the evaluation after the last step of a resumed run, if an interruption had prevented it.
   virtual void evaluated(std::int64_t step, const Evaluation& evaluation) = 0;
-  /// `directory` changes if a checkpoint could not replace the previous one (RunDirectory::save).
+  /// Called after a checkpoint was saved. `directory` changes if a checkpoint could not replace the previous one
+  /// (RunDirectory::save).
   virtual void saved(std::int64_t step, const std::string& directory) = 0;
-  /// Called when something could not be written; training continues. `what`: one line on what, why and what happens
-  /// next.
+  /// Called if something could not be written; training continues. `what`: one line that names the file, the reason and
+  /// what happens next.
   virtual void not_written(const std::string& what) = 0;
-  /// Called after each step and, where a process trains alone, between parts of a step and of an evaluation. True ends
-  /// the loop after it saves the last whole step.
+  /// Returns true to end the loop, which then saves the last whole step. Called after each step. If the process trains
+  /// alone, also called between parts of a step and of an evaluation.
   virtual bool interrupted() = 0;
 };
 
 enum class LoopReason { finished, stopped, interrupted };
 
-/// Says how a loop ended.
+/// Describes how a training loop ended.
 struct LoopEnd {
   LoopReason reason = LoopReason::finished;
-  std::int64_t saved_step = 0;  ///< of the newest checkpoint
-  std::string not_saved;        ///< why the last step is not saved; empty if it is
-  std::string not_logged;       ///< why metrics.jsonl lacks lines; empty if it is complete
+  std::int64_t saved_step = 0;  ///< step of the newest checkpoint
+  std::string not_saved;        ///< reason why the last step is not saved; empty if it is saved
+  std::string not_logged;       ///< reason why metrics.jsonl lacks lines; empty if it is complete
 };
 
-/// Returns whether an interruption left out the evaluation of the last step. Throws io::FileError.
+/// Returns whether an interruption prevented the evaluation of the last step. Throws io::FileError.
 bool lacks_evaluation(const Trainer& trainer, const RunDirectory& run);
 
 /// Trains until all steps are done, `stop_at` is reached or the observer interrupts.
@@ -51,12 +52,12 @@ bool lacks_evaluation(const Trainer& trainer, const RunDirectory& run);
 /// - Begins with the evaluation that lacks_evaluation() finds missing.
 /// - Drops an interrupted step. A resumed run takes it again, bitwise identically.
 /// - Retries a write that fails after the start, such as on a full disk, at the next save or line.
-/// Throws Diverged (the checkpoint is then that of the last save) and io::FileError: before the first step if something
-/// cannot be written, later if the data has changed.
+/// Throws Diverged; the checkpoint of the last save then remains. Throws io::FileError before the first step if
+/// something cannot be written, and later if the data has changed.
 LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, const LoopOptions& options);
 
-/// Takes the same steps in a process that does not lead its group, without writing or evaluating. An interruption of
-/// any process ends the loops of all.
+/// Takes the steps of run_loop() in a process that does not lead its group, without writing or evaluating. An
+/// interruption of any process ends the loops of all processes.
 LoopReason follow_loop(Trainer& trainer, const std::function<bool()>& interrupted, const LoopOptions& options);
 
 }  // namespace headgate::train

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the number after `key` at the start of a line, as in /proc/meminfo and memory.stat.
+/// Returns the number that follows `key` at the start of a line, for files such as /proc/meminfo and memory.stat.
 std::optional<std::uint64_t> number_after(const std::string& file, const std::string& key) {
   std::ifstream in(file);
   std::string name;
@@ -36,13 +36,13 @@ std::optional<std::uint64_t> number_in(const std::string& file) {
   return number;
 }
 
-/// The names of a control group's files, in the two versions of the interface.
+/// File names of a control group (cgroup) in one version of the kernel's interface.
 struct GroupFiles {
-  const char* controller;  ///< its field in /proc/self/cgroup
+  const char* controller;  ///< name of the controller in /proc/self/cgroup
   const char* root;
   const char* limit;
   const char* usage;
-  const char* file_cache[2];  ///< in memory.stat: page cache, which is freed on demand
+  const char* file_cache[2];  ///< keys in memory.stat: page cache, which is freed on demand
 };
 constexpr GroupFiles kVersions[] = {
     {"", "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}},
@@ -66,7 +66,7 @@ void lower(std::optional<std::uint64_t>& least, std::optional<std::uint64_t> val
   if (value) least = std::min(least.value_or(*value), *value);
 }
 
-/// Returns the smallest remainder in the process's control groups and their ancestors.
+/// Returns the smallest number of bytes left in the process's control groups and their ancestors.
 std::optional<std::uint64_t> remaining_in_groups(const std::string& root) {
   std::optional<std::uint64_t> least;
   std::ifstream groups(root + "/proc/self/cgroup");

@@ -15,44 +15,44 @@ struct Progress {
   StepReport step;
   double tokens_per_second = 0.0;
   std::optional<double> mfu;             ///< model FLOPs (models::training_flops) over FMA peak
-  std::optional<Evaluation> evaluation;  ///< if one was due
+  std::optional<Evaluation> evaluation;  ///< evaluation after the step, if one was due
 };
 
-/// Returns the record of a step as it stands in metrics.jsonl, without a newline.
+/// Returns the record of a step as a line of metrics.jsonl, without the newline.
 std::string metrics_line(const Progress& progress);
 
 /// Throws io::FileError if `path` holds anything but records of a run.
 void check_metrics(const std::string& path);
 
-/// Returns whether `path` has a record of `step` without an evaluation. Throws as check_metrics.
+/// Returns whether `path` has a record of `step` without an evaluation. Throws the errors of check_metrics().
 bool has_step_without_evaluation(const std::string& path, std::int64_t step);
 
-/// Writes metrics.jsonl, one JSON object in a line for each step. A line is written as soon as it is added. If that
-/// fails, on a full disk for instance, lines are kept in memory and written with the next one.
+/// Writes metrics.jsonl, one JSON object per line for each step. Writes a line as soon as it is added. If writing
+/// fails, for instance on a full disk, keeps lines in memory and writes them with the next line.
 class MetricsLog {
  public:
-  /// Keeps the records of steps up to `step`, removes later ones, which a run wrote after its last checkpoint, and
-  /// appends. Throws io::FileError, also if check_metrics does; the file is then unchanged.
+  /// Opens the file to append records after `step`. Removes later records, which a run wrote after its last checkpoint.
+  /// Throws io::FileError, also in the cases of check_metrics(); the file is then unchanged.
   MetricsLog(const std::string& path, std::int64_t step);
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
   ~MetricsLog();
 
   void add(const Progress& progress);
-  /// Adds the evaluation of the step that the log was opened at to its record, if there is one. Call it before the
-  /// first add(). Throws io::FileError if the file cannot be read or cut.
+  /// Adds an evaluation to the record of the step at which the log was opened, if that record exists. Must be called
+  /// before the first add(). Throws io::FileError if the file cannot be read or truncated.
   void add_evaluation(const Evaluation& evaluation);
   /// Retries writing the lines that are kept in memory.
   void flush();
 
-  /// Returns why lines are kept in memory, as "PATH: …"; empty if all are written.
+  /// Returns the error of the last write, "PATH: …"; empty if all lines are written.
   const std::string& error() const { return error_; }
 
  private:
   std::string path_;
   std::int64_t step_;
   int descriptor_ = -1;
-  std::string unwritten_;  ///< not yet written to the file
+  std::string unwritten_;  ///< lines not yet written to the file
   std::string error_;
 };
 

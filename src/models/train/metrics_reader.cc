@@ -28,13 +28,14 @@ namespace {
 
 using io::Json;
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // the curves take about as much memory at most
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // largest file; curves take about as much memory at most
 constexpr std::size_t kMostOfLine = std::size_t{1} << 24;
 constexpr std::size_t kChunk = std::size_t{1} << 20;
 constexpr int kMostNested = 16;
-constexpr std::int64_t kMostCounted = std::int64_t{1} << 53;  // readers of JSON may use doubles
+constexpr std::int64_t kMostCounted = std::int64_t{1} << 53;  // largest count, since JSON readers may use doubles
 
-/// Calls take(line, number, whether its newline is there) for each line, and reports the work.
+/// Calls take(line, number, ended) for each line of the file. `ended` is false if the newline is missing. Reports
+/// progress.
 template <class Take>
 void for_each_line(const io::InputFile& file, const Take& take) {
   std::string line, chunk;
@@ -59,20 +60,20 @@ void for_each_line(const io::InputFile& file, const Take& take) {
   io::report_work("reading ", file.path(), 1.0);
 }
 
-/// Returns a value as messages quote it.
+/// Formats a JSON value for error messages.
 std::string quoted(const Json& value) { return io::printable(value.dump()); }
 
-/// A line of the file; `where` is "PATH: line N".
+/// A parsed line of the file. `where` is "PATH: line N".
 struct Record {
   std::string where;
   Json json;
 
-  /// Returns null if the key is absent.
+  /// Returns the value of `key`, or null if the key is absent.
   static const Json* find(const Json& in, std::string_view key) {
     const auto it = in.find(std::string(key));
     return it == in.end() ? nullptr : &*it;
   }
-  /// Returns the object at a key, null if it is absent.
+  /// Returns the object at `key`, or null if the key is absent.
   const Json* object(const Json& in, std::string_view key) const {
     const Json* value = find(in, key);
     if (value != nullptr && !value->is_object()) io::fail(where, "'{}' is {}, not an object", key, quoted(*value));
@@ -96,7 +97,7 @@ struct Record {
   }
 };
 
-/// Where a record holds a figure: beside the step, or in its evaluation.
+/// The place of a figure in a record: at the top level, in the evaluation, or in the evaluation by trigger.
 enum class Place { step, evaluation, by_trigger };
 
 std::vector<std::pair<const metrics::Figure*, Place>> figures_and_places() {
@@ -164,7 +165,7 @@ class Reader {
     }
   }
 
-  /// Leaves out the records of `step` and later: a resumed run repeats them.
+  /// Removes the records of `step` and later steps, which a resumed run repeats.
   void take_back_to(std::int64_t step) {
     const auto shorten = [step](std::vector<std::int64_t>& steps) {
       const auto from = std::lower_bound(steps.begin(), steps.end(), step);
@@ -182,7 +183,7 @@ class Reader {
   }
 
   std::string path_;
-  RecordedRun run_;  ///< has a curve for every figure until it is finished
+  RecordedRun run_;  ///< has a curve for every figure until finished() removes those without numbers
   std::vector<Place> places_;
 };
 

@@ -17,16 +17,16 @@ struct Curve {
   std::vector<double> values;       ///< NaN where the record has null
 };
 
-/// Holds what metrics.jsonl says of a run.
+/// Holds the contents of a run's metrics.jsonl.
 struct RecordedRun {
-  std::vector<std::int64_t> steps;     ///< steps of its records, increasing, at least one
+  std::vector<std::int64_t> steps;     ///< steps of the records, increasing, at least one
   std::optional<std::int64_t> tokens;  ///< tokens seen up to the last step
   std::vector<std::int64_t> spikes;    ///< steps at which a loss spike begins
-  std::vector<Curve> curves;           ///< curves with a number, in the order of recorded_figures(), at least one
-  std::int64_t replaced = 0;           ///< records replaced by later ones of the same or an earlier step
-  bool cut_off = false;                ///< the last line is incomplete and left out
+  std::vector<Curve> curves;  ///< curves with at least one number, in the order of recorded_figures(); never empty
+  std::int64_t replaced = 0;  ///< number of records replaced by later ones of the same or an earlier step
+  bool cut_off = false;       ///< the last line is incomplete and left out
 
-  /// Returns null if the run has no such figure.
+  /// Returns the curve of a figure, or null if the run does not have that figure.
   const Curve* find(const metrics::Figure& figure) const;
 };
 
@@ -34,12 +34,12 @@ struct RecordedRun {
 /// step.
 std::vector<const metrics::Figure*> recorded_figures();
 
-/// Reads metrics.jsonl of a run, which may still be running. Where steps go back, later records replace earlier ones.
-/// Throws io::FileError, naming the bad line and value.
+/// Reads metrics.jsonl of a run, which may still be running. If steps go back, later records replace earlier ones.
+/// Throws io::FileError that names the bad line and value.
 RecordedRun read_metrics(const std::string& path);
 
-/// Reads the metrics of the run in `directory`, resolved by io::given_path. Throws as read_metrics, and io::FileError
-/// if it is not a run.
+/// Reads the metrics of the run in `directory`, resolved by io::given_path(). Throws the errors of read_metrics(), and
+/// io::FileError if the directory is not a run.
 RecordedRun read_run(const std::string& directory);
 
 }  // namespace headgate::train

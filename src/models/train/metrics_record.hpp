@@ -6,8 +6,8 @@
 
 #include "models/evaluate/figure.hpp"
 
-// Keys of a record of metrics.jsonl, shared by its writer (metrics_log.hpp) and its reader (metrics_reader.hpp). Keys
-// of an evaluation, below kEvaluationKey, are those of train::evaluation_json.
+// Defines the keys of a record of metrics.jsonl, shared by its writer (metrics_log.hpp) and its reader
+// (metrics_reader.hpp). The value of kEvaluationKey has the keys of train::evaluation_json().
 
 namespace headgate::train {
 
@@ -42,7 +42,7 @@ inline constexpr metrics::Figure kMfu{
 
 inline constexpr std::array kStepFigures{&kStepLoss, &kStepBits, &kGradNorm, &kLearningRate, &kTokensPerSecond, &kMfu};
 
-/// Returns whether a line without its end may be the beginning of a record, whose writer was killed.
+/// Returns whether an incomplete line may be the beginning of a record. Such a line remains if the writer is killed.
 bool may_begin_record(std::string_view line);
 
 }  // namespace headgate::train

@@ -27,7 +27,7 @@ ProcessGroup& alone() {
 }
 
 int launched_processes() {
-  // Set by Open MPI; by MPICH, Intel MPI and Slurm.
+  // Open MPI sets the first variable; MPICH, Intel MPI and Slurm set the second one.
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const char* value = std::getenv(name);
     if (value == nullptr) continue;

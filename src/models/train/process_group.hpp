@@ -9,19 +9,20 @@
 
 namespace headgate::train {
 
-/// Represents the processes that train one run together, numbered by rank from 0 on. All call the same functions in the
-/// same order, and each function waits until all have called it.
+/// Represents the processes that train one run together, with ranks from 0 on. All processes call the same functions in
+/// the same order, and each function waits until all have called it.
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// x(n) = its sum over the processes, added in the order of their ranks: bitwise identical in each of them.
+  /// Replaces x(n) by its sum over the processes, added in the order of their ranks. The result is bitwise identical in
+  /// all processes.
   virtual void sum(float* x, std::int64_t n) = 0;
-  /// Returns the value of each process, by rank.
+  /// Returns the value `x` of each process, in the order of the ranks.
   virtual std::vector<double> gather(double x) = 0;
-  /// Ends all processes at once, after an error that the others do not know of.
+  /// Ends all processes at once after an error that only this process has.
   [[noreturn]] virtual void end_all(int status) = 0;
 
   /// Returns whether this is the process that reports and writes.
@@ -39,18 +40,18 @@ class ProcessGroup {
 /// Returns the group of a process that trains alone.
 ProcessGroup& alone();
 
-/// Thrown instead of waiting for processes that will not answer.
+/// Thrown instead of waiting for processes that no longer respond.
 class GroupLost : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Returns the group in which a launcher of MPI processes (mpirun) started this process; null if none did. `signalled`:
-/// returns whether the process has been told to end. Once it has, calls of the group wait no longer than a launcher
-/// lets the process live, then throw GroupLost. Throws Error in a build without MPI.
+/// Returns the group of processes that an MPI launcher (mpirun) started, or null without a launcher. `signalled`:
+/// returns whether a signal has told this process to end. From then on, calls of the group wait no longer than the
+/// launcher's grace period and then throw GroupLost. Throws Error in a build without MPI.
 std::unique_ptr<ProcessGroup> launched_group(std::function<bool()> signalled);
 
-/// Returns the number of processes in the launcher's environment, 1 without a launcher.
+/// Returns the number of processes according to the launcher's environment variables; 1 without a launcher.
 int launched_processes();
 
 }  // namespace headgate::train

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr int kMaxNumber = 99;
 
-/// Returns where a run's checkpoints are, or its first will be.
+/// Returns the directories of a run's checkpoints. Always includes the first directory, even if it does not exist yet.
 std::vector<std::string> checkpoint_directories(const std::string& run) {
   std::vector<std::string> out;
   for (int number = 0; number <= kMaxNumber; ++number) {
@@ -39,7 +39,7 @@ void add_checkpoint_files(std::vector<std::string>& out, const std::string& dire
   for (const std::string& name : checkpoint_files()) out.push_back(fmt::format("{}/{}", directory, name));
 }
 
-/// Returns the first numbered path at which nothing exists.
+/// Returns the first numbered checkpoint path that does not exist, or nothing if all exist.
 std::optional<std::string> free_place(const std::string& run) {
   for (int number = 0; number <= kMaxNumber; ++number) {
     std::error_code error;
@@ -118,7 +118,7 @@ void require_no_run(const std::string& run) {
 
 RunDirectory::RunDirectory(const std::string& path, RunStart start)
     : path_(path), lock_(created_if_fresh(path, start)) {
-  // Another process may have trained here between the check and the lock.
+  // Checks again: another process may have started a run here between the first check and the lock.
   if (start == RunStart::fresh) require_no_run(path);
   check_metrics(metrics_path(path));
   checkpoint_ = newest_checkpoint(path);

@@ -10,16 +10,16 @@ namespace headgate::train {
 
 enum class Decay { cosine, linear, constant };
 
-/// Describes linear warm-up to `peak`, then decay to floor · peak at the last step.
+/// A learning-rate schedule: linear warm-up to `peak`, then decay to floor · peak at the last step.
 struct Schedule {
   Decay decay = Decay::cosine;
   double peak = 1e-3;
-  double floor = 0.1;       ///< a share of peak
-  std::int64_t warmup = 0;  ///< steps
-  std::int64_t steps = 1;   ///< of the whole run
+  double floor = 0.1;       ///< last learning rate, as a share of `peak`
+  std::int64_t warmup = 0;  ///< steps of the warm-up
+  std::int64_t steps = 1;   ///< steps of the whole run
 };
 
-/// Learning rate of step s = 1 … steps:
+/// Returns the learning rate of step s = 1 … steps:
 ///   s ≤ warmup:  peak · s / warmup
 ///   else, with u = (s − warmup) / (steps − warmup) ∈ (0,1]:
 ///     cosine  peak · (floor + (1 − floor)·(1 + cos πu)/2);  linear  peak · (1 − (1 − floor)·u);  constant  peak

@@ -21,25 +21,25 @@ namespace headgate::train {
 /// Everything that determines what a run computes, except for the model's config.
 struct TrainSettings {
   std::vector<std::string> paths;
-  std::vector<std::string> include;  ///< patterns of files below the paths that are directories (FileChoice)
+  std::vector<std::string> include;  ///< patterns that select files in directories of `paths` (FileChoice)
   Task task = Task::text;
   Bos bos = Bos::off;
-  std::string init;            ///< path of the model that the run started from; empty: from random parameters
-  std::string tokenizer;       ///< whose ids are tokens; empty: bytes are
+  std::string init;            ///< path of the initial model; empty: random parameters
+  std::string tokenizer;       ///< path of the tokenizer; empty: bytes are tokens
   std::string tokenizer_hash;  ///< TokenizerFile::hash
   std::int64_t seq_len = 256;
   std::int64_t batch = 8;       ///< sequences of one forward and backward pass
-  std::int64_t accumulate = 1;  ///< passes of one step
+  std::int64_t accumulate = 1;  ///< passes per training step
   Schedule schedule;
   double weight_decay = 0.1;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
   double clip = 1.0;             ///< largest gradient norm; 0: no limit
-  std::uint64_t seed = 1;        ///< of the initial parameters and of the data's order
-  std::int64_t eval_every = 0;   ///< steps; 0: never
-  std::int64_t eval_tokens = 0;  ///< held-out tokens of an evaluation, at most (but one sequence at least)
-  std::int64_t save_every = 0;   ///< steps; 0: only at the end
+  std::uint64_t seed = 1;        ///< seed of the initial parameters and of the data's order
+  std::int64_t eval_every = 0;   ///< number of steps between evaluations; 0: never
+  std::int64_t eval_tokens = 0;  ///< maximum number of held-out tokens of an evaluation, at least one sequence
+  std::int64_t save_every = 0;   ///< number of steps between saves; 0: only at the end
   models::ModelPrecision precision = models::ModelPrecision::f32;
   TrainedPart trained = TrainedPart::all;
   int threads = 1;
@@ -49,10 +49,10 @@ struct TrainSettings {
 
 // --- the rows ----------------------------------------------------------------------------------------------------
 
-/// Whether --resume may change the setting.
+/// Says whether --resume may change the setting.
 enum class OnResume { stays, may_change };
 
-/// Whether a saved state must have the setting.
+/// Says whether a saved state must have the setting.
 enum class InState { required, optional };
 
 /// The heading in --help under which a setting's option stands.
@@ -91,7 +91,7 @@ inline constexpr Range<std::int64_t> kFromOne{1, kMaxCount};
 inline constexpr Range<std::int64_t> kFromZero{0, kMaxCount};
 inline constexpr Range<double> kDecayShare{.least = 0.0, .most = 1.0, .at_most = Bound::excluded};
 
-/// In the order of trainer_state.json.
+/// The rows of all settings, in the order of trainer_state.json.
 inline constexpr std::tuple kSettings{
     Setting(&TrainSettings::task,
             {.name = "task",
@@ -248,18 +248,19 @@ inline constexpr std::tuple kSettings{
              .remark = "on --resume as before"},
             {.group = SettingGroup::run, .on_resume = OnResume::may_change, .range = {1, 1024}})};
 
-/// Throws Error naming the setting and its value.
+/// Throws Error that names the setting and its value, if a setting is invalid.
 void validate(const TrainSettings& settings);
 
-/// Returns whether the run's sequences begin with BOS: those of bigram_backcopy always do.
+/// Returns whether the run's sequences begin with BOS. Sequences of bigram_backcopy always do.
 Bos bos_of(const TrainSettings& settings);
 
-/// Returns the data of a run in the directory `run`, which need not exist yet. `tokenizer`: that of the settings.
+/// Returns the data options of a run in the directory `run`, which need not exist yet. `tokenizer`: the opened
+/// tokenizer of the settings.
 DataOptions data_of(const TrainSettings& settings, const std::string& run,
                     std::shared_ptr<const tokenize::TokenizerFile> tokenizer = nullptr);
 
-/// The progress of a run. With parameters and moments it is all that a run needs to continue as if never interrupted:
-/// data is drawn by index.
+/// The state of a run besides parameters and moments. State, parameters and moments continue a run as if it had never
+/// been interrupted, because data is drawn by index.
 struct TrainerState {
   TrainSettings settings;
   std::int64_t step = 0;  ///< steps done
@@ -269,11 +270,12 @@ struct TrainerState {
   std::vector<double> recent_losses;
 };
 
-/// Returns JSON text; numbers are read back with the same bits.
+/// Formats the state as JSON text. Numbers are bitwise identical when read back.
 std::string write_state(const TrainerState& state);
-/// Reads untrusted text; the result is valid. Throws Error naming the key.
+/// Parses the untrusted text of a state and validates the result. Throws Error that names the key.
 TrainerState read_state(const std::string& text);
-/// Returns which parameters have moments beside a state's untrusted text: all, unless it says otherwise. Throws Error.
+/// Reads from the untrusted text of a state which parameters have moments; TrainedPart::all without that key. Throws
+/// Error.
 TrainedPart read_trained_part(const std::string& text);
 
 }  // namespace headgate::train

@@ -7,8 +7,8 @@
 
 namespace headgate::train {
 
-/// Counts loss spikes. A step is high when its loss exceeds the mean of the up to kWindow losses before it by more than
-/// kDeviations standard deviations and by more than kLeast nats; a run of high steps is one spike.
+/// Counts loss spikes. A step is high if its loss exceeds the mean of up to kWindow losses before it by more than
+/// kDeviations standard deviations and by more than kLeast nats. A run of high steps is one spike.
 class SpikeCounter {
  public:
   static constexpr std::size_t kWindow = 100;
@@ -28,7 +28,7 @@ class SpikeCounter {
   void restore(const std::vector<double>& window, std::int64_t count, bool inside);
 
  private:
-  std::vector<double> window_;  ///< oldest first
+  std::vector<double> window_;  ///< previous losses, oldest first
   std::int64_t count_ = 0;
   bool inside_ = false;
 };

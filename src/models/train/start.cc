@@ -31,7 +31,7 @@
 namespace headgate::train {
 namespace {
 
-/// Calls work() and reports its io::FileError as an error of --out.
+/// Calls work() and converts its io::FileError to an Error about --out.
 template <class Work>
 auto checked_out(const std::string& directory, const Work& work) {
   try {
@@ -67,7 +67,7 @@ TrainSettings settings_to_resume(const RunChoices& choices, const TrainSettings&
   return settings;
 }
 
-/// Notes the learning rate of the step that comes next where another number of steps changes it.
+/// Calls note() if a changed number of steps changes the learning rate of `step`, the next step.
 void note_learning_rate(const Schedule& before, const Schedule& now, std::int64_t step, const Note& note) {
   const double was = learning_rate(before, std::min(step, before.steps)), is = learning_rate(now, step);
   if (is == was) return;
@@ -75,8 +75,8 @@ void note_learning_rate(const Schedule& before, const Schedule& now, std::int64_
                    was, now.steps, before.steps));
 }
 
-/// Calls work() in each process of the group. If it fails in any, throws the error in the first of those, and
-/// OtherProcessFailed in the others.
+/// Calls work() in each process of the group. If it fails in some processes, the first of these throws its error, and
+/// all others throw OtherProcessFailed.
 template <class Work>
 void in_each_process(ProcessGroup& group, const Work& work) {
   std::exception_ptr error;
@@ -92,11 +92,11 @@ void in_each_process(ProcessGroup& group, const Work& work) {
   throw OtherProcessFailed("another process of the run has failed");
 }
 
-/// Returns, in words, what the processes of the group must have in common but do not; empty if they agree.
+/// Returns the names of the inputs that differ between the processes of the group but must not; empty if all agree.
 std::string disagreement(const Run& run) {
   const Trainer& trainer = *run.trainer;
   const auto differs = [&trainer](std::uint64_t own) {
-    // As a double, half of the bits at a time are exact.
+    // Gathers 32 bits at a time, which a double represents exactly.
     bool same = true;
     for (const std::uint64_t half : {own >> 32, own & 0xFFFFFFFF}) {
       const std::vector<double> all = trainer.group().gather(static_cast<double>(half));
@@ -124,7 +124,7 @@ void require_agreement(const Run& run) {
                   [&] { require(different.empty(), "the processes of the run differ in their {}", different); });
 }
 
-/// Throws Error, naming --data, unless each path of the data exists.
+/// Throws Error about --data if one of the paths does not exist.
 void require_data(const TrainSettings& settings, RunStart start) {
   for (const std::string& path : settings.paths) {
     std::error_code error;
@@ -148,22 +148,21 @@ void require_separate_files(const std::string& out, const TrainSettings& setting
   io::check_overwrites(written, read);
 }
 
-/// What a run needs besides its trainer: everything but its directory and data.
+/// The inputs from which a run's trainer is made, except its directory and data.
 struct Prepared {
   models::DecoderConfig config;
   TrainSettings settings;
   std::shared_ptr<const tokenize::TokenizerFile> tokenizer;  ///< null: bytes are tokens
-  std::vector<float> parameters;                             ///< of the initial model; empty: random ones
-  Checkpoint checkpoint;                                     ///< of a resumed run
-  TrainerState state;                                        ///< likewise
+  std::vector<float> parameters;  ///< parameters of the initial model; empty: random parameters
+  Checkpoint checkpoint;          ///< checkpoint of a resumed run
+  TrainerState state;             ///< state of a resumed run
 };
 
 std::shared_ptr<const tokenize::TokenizerFile> open_tokenizer(const std::string& path) {
   return std::make_shared<tokenize::TokenizerFile>(tokenize::open_tokenizer_file(path));
 }
 
-/// Returns whether sequences begin with a token of their own, which a tokenizer decides. Throws Error if `chosen` says
-/// otherwise.
+/// Returns whether the tokenizer puts a token before each text. Throws Error if `chosen` contradicts it.
 Bos bos_of(const std::optional<Bos>& chosen, const std::string& path, const tokenize::TokenizerFile& tokenizer) {
   const Bos bos = tokenize::front_of(*tokenizer.tokenizer).empty() ? Bos::off : Bos::on;
   require(chosen.value_or(bos) == bos, "--bos {}: {} puts {} before a text", word_of(*chosen), path,
@@ -180,13 +179,14 @@ std::string tokenizer_of(const RunRequest& request, Task task, const std::option
   return init->tokenizer();
 }
 
-/// Reads the parameters of the initial model, if there is memory to train them.
+/// Reads the parameters of the initial model. Throws Error first if there is too little memory to train them.
 std::vector<float> initial_parameters(const InitialModel& init, const Prepared& run) {
   return with_memory(parameter_memory(run.config, run.settings.trained), 0,
                      [&] { return init.parameters(run.config); });
 }
 
-/// Sets the config of a new run, and its settings but for those of the tokenizer, whose ids must fit the config.
+/// Sets the config and the settings of a new run, except the settings of the tokenizer. Throws Error if the config's
+/// vocabulary is smaller than the tokenizer's.
 void choose_model(Prepared& run, const RunRequest& request, Bos bos, const std::string& tokenizer,
                   const std::optional<InitialModel>& init) {
   const Task task = request.settings.of<&TrainSettings::task>().value_or(Task::text);
@@ -228,7 +228,7 @@ Prepared prepared_run(const RunRequest& request, ProcessGroup& group) {
     run.settings.tokenizer = tokenizer;
     run.settings.tokenizer_hash = run.tokenizer->hash;
   }
-  trained_parameters(models::ParameterTable(run.config), run.settings.trained);  // throws if there are none
+  trained_parameters(models::ParameterTable(run.config), run.settings.trained);  // throws if no parameters are trained
   require_data(run.settings, RunStart::fresh);
   require_separate_files(out, run.settings, request.model.config_file, run.settings.init);
   layers::require_products(run.settings.threads);
@@ -236,8 +236,8 @@ Prepared prepared_run(const RunRequest& request, ProcessGroup& group) {
   return run;
 }
 
-/// Returns the tokenizer of a resumed run: the one that is given, or the one in its checkpoint. Throws Error unless it
-/// is the one that the run was trained with.
+/// Returns the tokenizer of a resumed run: the given one, or the one in its checkpoint. Throws Error if it is not the
+/// tokenizer of the run's training.
 std::shared_ptr<const tokenize::TokenizerFile> tokenizer_to_resume(const RunChoices& choices,
                                                                    const TrainSettings& settings,
                                                                    const std::string& checkpoint) {
@@ -252,17 +252,17 @@ std::shared_ptr<const tokenize::TokenizerFile> tokenizer_to_resume(const RunChoi
   return tokenizer;
 }
 
-/// Throws Error, naming the option, unless those that were given describe the model of a resumed run.
+/// Throws Error that names the option, if a given option contradicts the model of a resumed run.
 void require_model_of_run(const ModelChoices& choices, const Prepared& run, std::int64_t ids,
                           const std::string& checkpoint) {
   const TrainSettings& s = run.settings;
   if (s.init.empty() && repeats_config(choices, s.task, s.bos, ids, run.config)) return;
   models::DecoderConfig config = run.config;
-  config.seq_len = s.seq_len;  // that of a run from a model is not its config's
+  config.seq_len = s.seq_len;  // a run with --init may have shorter sequences than its config
   require_options_of(choices, config, checkpoint);
 }
 
-/// Prepares a run that continues from the newest checkpoint of its directory, which is locked.
+/// Prepares a run that continues from the newest checkpoint of its directory, and locks the directory.
 Prepared continued_run(Run& run, const RunRequest& request, const Note& note, ProcessGroup& group) {
   const std::string& out = request.directory;
   const std::vector<std::string> checkpoints = checkpoints_of(out);
@@ -295,7 +295,8 @@ Prepared continued_run(Run& run, const RunRequest& request, const Note& note, Pr
   return p;
 }
 
-/// Encodes the text of a run with a tokenizer, once for all processes. Creates the directory of a new run.
+/// Encodes the text of a run with its tokenizer, in the leading process for all processes. Creates the directory of a
+/// new run.
 void encode_text(Run& run, const RunRequest& request, const Prepared& prepared, const Note& note, ProcessGroup& group) {
   if (!prepared.tokenizer || !group.leads()) return;
   if (!run.directory) run.directory = open_directory(request.directory, RunStart::fresh, note);
@@ -341,7 +342,7 @@ Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group)
   in_each_process(group, [&] { encode_text(run, request, p, note, group); });
   in_each_process(group, [&] {
     open_source(run, request, p);
-    const std::uint64_t read =  // parameters and moments, which the plan counts
+    const std::uint64_t read =  // bytes of the plan that parameters and moments already take
         (p.checkpoint.parameters.size() + 2 * p.checkpoint.first_moment.size()) * sizeof(float);
     run.trainer = with_memory(training_memory(p.config, p.settings, *run.source, group), read, [&] {
       return std::make_unique<Trainer>(std::move(p.checkpoint), p.state, *run.source, group);

@@ -13,7 +13,7 @@
 
 namespace headgate::train {
 
-/// Which run to start or resume.
+/// Describes the run to start or resume.
 struct RunRequest {
   ModelChoices model;
   RunChoices settings;
@@ -28,19 +28,20 @@ struct Run {
   std::unique_ptr<Trainer> trainer;
 };
 
-/// Called with one line that the user should know but that is not an error.
+/// Callback for notes to the user that are not errors, one line each.
 using Note = std::function<void(const std::string& line)>;
 
-/// Thrown if another process of the group cannot begin the run; that process throws the reason.
+/// Thrown if another process of the group cannot begin the run. That process throws the reason.
 class OtherProcessFailed : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Start a new run or resume one, together in all processes of the group, which must outlive the run. Both throw Error,
-/// whose message names options, and io::FileError, also if the processes do not agree on data, settings, parameters or
-/// vector target; the other processes then throw OtherProcessFailed. Nothing but the file of ids is written in that
-/// case, which the other processes read in the leading one's directory.
+/// start_run() starts a new run, and resume_run() continues one. All processes of the group call them together; the
+/// group must outlive the run. Both throw Error, with messages that name options, and io::FileError. They also throw if
+/// the processes differ in data, settings, parameters or vector target. If one process fails, the others throw
+/// OtherProcessFailed. Nothing is written then except the file of token ids, which all processes read from the leading
+/// process's directory.
 Run start_run(const RunRequest& request, const Note& note, ProcessGroup& group = alone());
 Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group = alone());
 

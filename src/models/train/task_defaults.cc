@@ -33,7 +33,7 @@ TrainSettings task_settings(Task task) {
   settings.batch = task == Task::text ? 16 : 32;
   settings.schedule.steps = 1000;
   settings.schedule.warmup = default_warmup(settings.schedule.steps);
-  settings.schedule.peak = task == Task::text ? 2e-3 : 1e-2;  // at small rates no sink forms
+  settings.schedule.peak = task == Task::text ? 2e-3 : 1e-2;  // no attention sink forms at smaller rates
   return settings;
 }
 

@@ -16,11 +16,11 @@ models::DecoderConfig task_model(Task task);
 /// Vocabulary of models whose sequences begin with kBos.
 inline constexpr std::int64_t kVocabWithBos = tokenize::kVocabWithByteBos;
 
-/// Returns settings without data. The warm-up is default_warmup of the steps; the caller sets seq_len to that of the
-/// model.
+/// Returns the default settings of a task, without data. The warm-up is default_warmup() of the steps. The caller sets
+/// seq_len to the model's sequence length.
 TrainSettings task_settings(Task task);
 
-/// Returns the steps of warm-up in a run of `steps`: a tenth, at most 100.
+/// Returns the default number of warm-up steps for a run of `steps` steps: a tenth, at most 100.
 std::int64_t default_warmup(std::int64_t steps);
 
 }  // namespace headgate::train

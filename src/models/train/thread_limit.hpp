@@ -5,7 +5,7 @@
 
 namespace headgate::train {
 
-/// Returns why `number` is not a valid number of threads, which is from 1 to max_threads(); empty if it is valid.
+/// Returns the reason why `number` is not a valid number of threads, from 1 to max_threads(); empty if it is valid.
 std::string thread_complaint(const std::string& number);
 
 }  // namespace headgate::train

@@ -9,11 +9,11 @@
 
 namespace headgate::train {
 
-/// Which parameters a run trains. The others keep their bits and have no moments.
+/// The parameters that a run trains. All others stay bitwise unchanged and have no moments.
 enum class TrainedPart : std::int32_t { all, gates };
 
-/// Returns the trained parameters of a model, without gaps, as the optimizer's moments are laid out. Throws Error if
-/// there are none.
+/// Returns the table of trained parameters, without gaps, which is the layout of the optimizer's moments. Throws Error
+/// if there are none.
 models::ParameterTable trained_parameters(const models::ParameterTable& table, TrainedPart part);
 
 }  // namespace headgate::train

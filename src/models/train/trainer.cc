@@ -18,7 +18,7 @@ namespace {
 bool never() { return false; }
 
 [[noreturn]] void throw_diverged(std::int64_t step, const char* what, double value) {
-  const double shown = std::isnan(value) ? std::abs(value) : value;  // the sign of NaN says nothing
+  const double shown = std::isnan(value) ? std::abs(value) : value;  // the sign of NaN has no meaning
   throw Diverged(fmt::format("step {}: {} is {}", step, what, shown));
 }
 
@@ -36,7 +36,8 @@ models::Purpose purpose_of(const TrainSettings& settings) {
   return settings.trained == TrainedPart::gates ? models::Purpose::train_gates : models::Purpose::train;
 }
 
-/// Returns what each process of the group computes of a pass. Throws Error if the sequences cannot be divided evenly.
+/// Returns the shape of each process's part of a pass. Throws Error if the batch cannot be divided evenly among the
+/// processes.
 models::BatchShape own_batch(const TrainSettings& settings, const ProcessGroup& group) {
   require(settings.batch % group.size() == 0, "batch {} is not a multiple of the number of processes, {}",
           settings.batch, group.size());
@@ -131,7 +132,7 @@ void Trainer::plan() {
   }
 }
 
-/// Joins neighbours among the trained parameters.
+/// Merges adjacent trained parameters into ranges, and into segments with the same weight decay.
 void Trainer::plan_update() {
   const auto ends_at = [](const Range& range) { return range.offset + range.count; };
   auto next = trained_.entries().begin();  // both tables have the same order
@@ -196,7 +197,7 @@ double Trainer::gradient_norm() const {
   return std::sqrt(square);
 }
 
-/// Converts the loss of the next step, whose sequences are those of all processes.
+/// Converts the loss of the next step to bits per byte of text. Counts the bytes of the sequences of all processes.
 std::optional<double> Trainer::bits_per_byte(double loss) const {
   const std::int64_t sequences = settings_.batch * settings_.accumulate;
   std::int64_t bytes = 0;

@@ -19,42 +19,43 @@
 
 namespace headgate::train {
 
-/// Reports a loss or gradient that is not finite: "step N: …", one line. The step has not changed the parameters.
+/// Thrown if a loss, gradient, parameter or moment is not finite, with a message of one line, "step N: …". If step()
+/// throws, the parameters are unchanged.
 class Diverged : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
 struct StepReport {
-  std::int64_t step = 0;                  ///< from 1
+  std::int64_t step = 0;                  ///< number of the step, from 1
   double loss = 0.0;                      ///< mean over the step's tokens, before the update, in nats
   std::optional<double> bits_per_byte{};  ///< the loss in bits a byte of text; empty if the text is unknown
-  double grad_norm = 0.0;                 ///< before clipping
+  double grad_norm = 0.0;                 ///< norm of the gradient before clipping
   double lr = 0.0;
   std::int64_t tokens = 0;  ///< tokens seen since step 1
   double seconds = 0.0;     ///< duration of the step
-  bool spike = false;       ///< a loss spike begins here
+  bool spike = false;       ///< a loss spike begins at this step
 };
 
-/// Returns the memory of a run in bytes, by purpose, in this process of the group. Allocates nothing. Throws Error if
-/// config or settings are invalid or the sizes overflow.
+/// Returns the planned memory of a run in this process of the group, in bytes by purpose. Allocates nothing. Throws
+/// Error if config or settings are invalid or the sizes overflow.
 std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
                                                 const SequenceSource& source, const ProcessGroup& group);
 
-/// Returns the items of that memory that the source of data does not change: parameters, gradients and moments.
+/// Returns the items of training_memory() that do not depend on the data: parameters, gradients and moments.
 std::vector<models::MemoryItem> parameter_memory(const models::DecoderConfig& config, TrainedPart trained);
 
-/// Holds a model in training, its parameters and AdamW's moments, and takes training steps on settings.threads. In a
-/// group of n processes each has all parameters and takes 1/n of every batch, in the order of the ranks. Gradients and
-/// losses are summed, so that all take the same step.
+/// Trains a model: holds its parameters and AdamW's moments, and takes training steps on settings.threads threads. In a
+/// group of n processes, each process holds all parameters and computes 1/n of every batch, in the order of the ranks.
+/// Gradients and losses are summed, so that all processes take the same step.
 class Trainer {
  public:
   /// Starts a new run with parameters initialised from settings.seed. `source` and `group` must outlive the trainer.
-  /// Throws Error if config, settings, source and group do not fit each other.
+  /// Throws Error if config, settings, source and group are inconsistent.
   Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source,
           ProcessGroup& group = alone());
 
-  /// Does the same with the parameters (total) of a model.
+  /// Starts a new run with the given parameters (total).
   Trainer(const models::DecoderConfig& config, const TrainSettings& settings, std::vector<float> parameters,
           const SequenceSource& source, ProcessGroup& group = alone());
 
@@ -66,7 +67,8 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// Makes step() and evaluate() call `cancelled` between parts of their passes, and throw Cancelled if it returns
-  /// true. An empty function never cancels. Only for a process that trains alone: others of a group would wait.
+  /// true. An empty function never cancels. Only for a process that trains alone: other processes of a group would wait
+  /// forever.
   void cancel_when(std::function<bool()> cancelled);
 
   /// Takes a step: forward and backward passes over its batches, clipping, AdamW. Throws Diverged and Cancelled before
@@ -89,7 +91,7 @@ class Trainer {
   const models::DecoderConfig& config() const { return decoder_->config(); }
   const std::vector<float>& parameters() const { return parameters_; }
   std::int64_t spikes() const { return spikes_.count(); }
-  double flops_per_step() const;  ///< of all processes
+  double flops_per_step() const;  ///< FLOPs of a step in all processes
   std::int64_t trained_count() const { return trained_.total(); }
   ProcessGroup& group() const { return group_; }
   TrainerState state() const;
@@ -97,14 +99,14 @@ class Trainer {
   std::vector<models::MemoryItem> memory_plan() const { return training_memory(config(), settings_, source_, group_); }
 
  private:
-  /// Consecutive parameters that are trained.
+  /// A range of adjacent trained parameters.
   struct Range {
     std::int64_t offset = 0;
     std::int64_t count = 0;
   };
-  /// Consecutive ones with the same weight decay.
+  /// A range of adjacent trained parameters with the same weight decay.
   struct Segment : Range {
-    std::int64_t moments = 0;  ///< where their moments begin
+    std::int64_t moments = 0;  ///< offset of their moments
     bool decays = false;
   };
 
@@ -125,8 +127,8 @@ class Trainer {
   std::optional<HeldOutEvaluator> evaluator_;
   std::vector<float> parameters_;      // (total)
   std::vector<float> gradients_;       // (total)
-  std::vector<float> first_moment_;    // (total of trained_)
-  std::vector<float> second_moment_;   // (total of trained_)
+  std::vector<float> first_moment_;    // (number of trained parameters)
+  std::vector<float> second_moment_;   // (number of trained parameters)
   std::vector<std::int32_t> tokens_;   // (own batch,T)
   std::vector<std::int32_t> targets_;  // (own batch,T)
   std::vector<Range> ranges_;
