@@ -13,7 +13,7 @@
 namespace headgate::attend {
 namespace {
 
-/// An array of the dimensions of q without its last one, followed by `last`.
+/// Makes an array with the dimensions of q except the last, followed by `last`.
 io::Array make_output(DType dtype, const io::Array& q, std::vector<std::int64_t> last) {
   std::vector<std::int64_t> shape(q.shape.begin(), q.shape.end() - 1);
   shape.insert(shape.end(), last.begin(), last.end());
@@ -37,8 +37,8 @@ void run_backward(const Arrays& a, const AttentionInputs& in, const AttentionOpt
   attention_backward(gradients, in, saved, views_of<kIncomingTensors>(a.incoming), options);
 }
 
-/// In the shape of q's leading dimensions, or (N,Hq), then the output's own; dimensions of 1 that are the output's are
-/// left out.
+/// Makes the array of a statistic. Its shape begins with q's leading dimensions, or with (N,Hq) if it has one entry per
+/// sequence. The output's own dimensions follow, without those that are always 1.
 io::Array make_statistic(const StatisticsOutput& output, const io::Array& q, const StatisticsSizes& sizes) {
   std::vector<std::int64_t> shape(q.shape.begin(), q.shape.end() - 2);
   const Shape whole = sizes.shape(output);
@@ -86,7 +86,7 @@ bool Statistics::wants(const StatisticsOutput& output) const {
 
 namespace {
 
-/// Makes the outputs that are written, or needed by what follows the forward pass.
+/// Makes the outputs that are written or that a later stage needs.
 AttentionOutputs make_outputs(const Files& files, const Arrays& a, const AttentionInputs& in, bool needs_lse,
                               bool needs_attn, Results& r) {
   using O = AttentionOutputs;

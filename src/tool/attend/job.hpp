@@ -14,17 +14,17 @@
 #include "models/io/npy.hpp"
 #include "tool/attend/operation.hpp"
 
-// What `headgate attend` does: arrays from .npy files, attention forward and backward, results to .npy files.
+// Implements `headgate attend`: reads arrays from .npy files, runs attention forward and backward, writes .npy files.
 
 namespace headgate::attend {
 
-/// What of attention_statistics is written, into a directory: a file for each output, under its name.
+/// Selects the outputs of attention_statistics and the directory for them. Each output becomes a file with its name.
 struct Statistics {
-  std::string directory;               ///< empty for none
-  std::int64_t top_keys = 0;           ///< 0: no topk_index and topk_weight
-  std::optional<std::int64_t> window;  ///< none: no window_share
-  std::vector<std::int64_t> queries;   ///< of rows
-  bool gated = false;                  ///< first_gated
+  std::string directory;               ///< empty: no statistics are written
+  std::int64_t top_keys = 0;           ///< keys per row in topk_index and topk_weight; 0: neither is written
+  std::optional<std::int64_t> window;  ///< empty: no window_share
+  std::vector<std::int64_t> queries;   ///< queries of the output `rows`
+  bool gated = false;                  ///< whether first_gated is written
 
   bool wants(const StatisticsOutput& output) const;
 };
@@ -45,18 +45,18 @@ struct Files : OperationFiles<AttentionTables> {
 using Arrays = OperationArrays<AttentionTables>;
 
 struct Results : OperationResults<AttentionTables> {
-  std::array<io::Array, kStatisticsOutputs.size()> statistics;  ///< in the order of the rows
+  std::array<io::Array, kStatisticsOutputs.size()> statistics;  ///< in the order of kStatisticsOutputs
 };
 
-/// Throws as check_paths does. Writes nothing.
+/// Checks the paths of all output files and throws as check_paths does. Writes nothing.
 void check_outputs(const Files& files);
 
-/// Computes the results that `files` has paths for. `off_by_one`: a sink logit of 0 for every head. Throws
+/// Computes the results that `files` has paths for. `off_by_one` gives every head a sink logit of 0. Throws
 /// io::FileError and Error for arrays that do not fit.
 Results compute(const Files& files, const Arrays& arrays, const AttentionOptions& options, bool off_by_one,
                 const OnStage& on_stage);
 
-/// Writes all output files atomically: all of them or none. Returns them.
+/// Writes all output files atomically (all of them or none) and returns their entries.
 std::vector<io::NpyWriter::Entry> write_outputs(const Files& files, const Results& results);
 
 }  // namespace headgate::attend

@@ -9,8 +9,8 @@
 namespace headgate::attend {
 namespace {
 
-/// y has the rank of q, its heads are the larger number of those of q and v. States that the call refuses are cut to
-/// sizes that it refuses as well.
+/// Returns the shape of an output. y has the rank of q and max(Hq, Hv) heads. State dimensions are clamped to
+/// kMaxStateDim; the call rejects larger problems anyway.
 std::vector<std::int64_t> shape_of(const LinearOutput& row, const io::Array& q, const LinearAttentionInputs& in) {
   const std::int64_t Hv = in.v.shape[1], Dv = in.v.shape[3];
   if (row.kind == TensorKind::state) {
@@ -49,18 +49,18 @@ void run_backward(const LinearArrays& a, const LinearAttentionInputs& in, const 
   linear_attention_backward(gradients, in, views_of<kLinearIncoming>(a.incoming), options);
 }
 
-/// In the shape of q's leading dimensions, or (N,H), then the output's own; dimensions of 1 that are the output's are
-/// left out.
+/// Makes the array of a statistics or weights output. Its shape begins with q's leading dimensions, or with (N,H) if it
+/// has one entry per sequence. The output's own dimensions follow, without those that are always 1.
 template <class Row>
 io::Array make_figure(const Row& row, const io::Array& q, const LinearFigureSizes& sizes) {
   const Shape shape = sizes.shape(row.of);
-  const std::size_t missing = counts_sequences(row.of) ? 0 : 4 - q.shape.size();  // of q's dimensions B and H
+  const std::size_t missing = counts_sequences(row.of) ? 0 : 4 - q.shape.size();  // dimensions B and H that q lacks
   const auto end = shape.end() - static_cast<std::ptrdiff_t>(dims_left_out(row.of));
   return io::make_array(q.dtype == DType::f64 ? DType::f64 : DType::f32,
                         {shape.begin() + static_cast<std::ptrdiff_t>(missing), end});
 }
 
-/// Makes the outputs that are wanted, as views of their shapes.
+/// Makes the arrays of the wanted outputs and returns views of them.
 template <class Rows, class Wants>
 auto make_figures(const Rows& rows, const io::Array& q, const LinearFigureSizes& sizes, const Wants& wants,
                   std::array<io::Array, std::tuple_size_v<Rows>>& arrays) {
@@ -89,7 +89,7 @@ void run_figures(const LinearFigureFiles& wanted, const LinearArrays& a, const L
   linear_attention_weights(weights, in, make_vector_view(wanted.queries.data(), R), options);
 }
 
-/// Calls visit(row, its array) for each output that is written beside those of the operation.
+/// Calls visit(row, array) for each statistics or weights output that is written.
 template <class Visit>
 void for_each_figure(const LinearFigureFiles& wanted, const LinearResults& results, const Visit& visit) {
   for (std::size_t n = 0; n < kLinearStatistics.size(); ++n) {

@@ -13,7 +13,8 @@
 #include "library/core/linear_statistics_rows.hpp"
 #include "tool/attend/operation.hpp"
 
-// What `headgate linear` does: arrays from .npy files, linear attention forward and backward, results to .npy files.
+// Implements `headgate linear`: reads arrays from .npy files, runs linear attention forward and backward, writes .npy
+// files.
 
 namespace headgate::attend {
 
@@ -24,13 +25,14 @@ struct LinearTables {
   static constexpr const auto& kGradients = kLinearGradients;
 };
 
-/// What of the weights and statistics is written, into a directory: a file for each output, under its name.
+/// Selects the weights and statistics to write and the directory for them. Each output becomes a file with its name.
 struct LinearFigureFiles {
-  std::string directory;              ///< empty for none
-  std::vector<std::int64_t> queries;  ///< of the weights
+  std::string directory;              ///< empty: none are written
+  std::vector<std::int64_t> queries;  ///< queries for which weights are written
 
   bool wants_weights() const { return !directory.empty() && !queries.empty(); }
-  /// Means over queries are left to the reader of the file of all queries.
+  /// Returns whether a statistic is written. Means over queries are not: readers can compute them from the per-query
+  /// files.
   bool wants(const LinearStatisticsOutput& output) const {
     return !directory.empty() && output.of != LinearFigureOf::sequence;
   }
@@ -47,18 +49,18 @@ struct LinearFiles : OperationFiles<LinearTables> {
 using LinearArrays = OperationArrays<LinearTables>;
 
 struct LinearResults : OperationResults<LinearTables> {
-  std::array<io::Array, kLinearWeights.size()> weights;        ///< in the order of the rows
-  std::array<io::Array, kLinearStatistics.size()> statistics;  ///< likewise
+  std::array<io::Array, kLinearWeights.size()> weights;        ///< in the order of kLinearWeights
+  std::array<io::Array, kLinearStatistics.size()> statistics;  ///< in the order of kLinearStatistics
 };
 
-/// Throws as check_paths does. Writes nothing.
+/// Checks the paths of all output files and throws as check_paths does. Writes nothing.
 void check_outputs(const LinearFiles& files);
 
 /// Computes the results that `files` has paths for. Throws io::FileError and Error for arrays that do not fit.
 LinearResults compute(const LinearFiles& files, const LinearArrays& arrays, const LinearAttentionOptions& options,
                       const OnStage& on_stage);
 
-/// Writes all output files atomically: all of them or none. Returns them.
+/// Writes all output files atomically (all of them or none) and returns their entries.
 std::vector<io::NpyWriter::Entry> write_outputs(const LinearFiles& files, const LinearResults& results);
 
 }  // namespace headgate::attend

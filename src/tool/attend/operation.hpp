@@ -21,15 +21,14 @@
 #include "models/io/output_guard.hpp"
 #include "tool/attend/reader.hpp"
 
-// An operation on .npy files by the rows of its tables. `Tables` has them: kInputs, whose first is q, kIncoming,
-// kOutputs and kGradients.
+// Runs an operation on .npy files. `Tables` lists its tensors: kInputs (q first), kIncoming, kOutputs and kGradients.
 
 namespace headgate::attend {
 
-/// Called with the name of each stage as it begins: "forward pass".
+/// Called at the beginning of each stage with its name, such as "forward pass".
 using OnStage = std::function<void(const char* stage)>;
 
-/// Paths; empty where not given.
+/// Paths of the files; empty if not given.
 template <class Tables>
 struct OperationFiles {
   PerTensor<std::string, Tables::kInputs> inputs;
@@ -40,7 +39,7 @@ struct OperationFiles {
   const std::string& q() const { return inputs[Tables::kInputs.front().member]; }
 };
 
-/// The files' arrays, in the dtypes of the computation.
+/// Arrays read from the files, in the dtypes of the computation.
 template <class Tables>
 struct OperationArrays {
   PerTensor<io::Array, Tables::kInputs> inputs;
@@ -90,12 +89,12 @@ std::vector<io::NamedPath> output_paths(const OperationFiles<Tables>& files) {
 }
 
 /// Throws if two outputs have the same path, an output would overwrite an input, or the directory of an output is not
-/// writable. Writes nothing. `directories` are made where they are missing, by the options that name them.
+/// writable. Writes nothing. The entries of `directories` may not exist yet: they are created later.
 void check_paths(const std::vector<io::NamedPath>& outputs, const std::vector<io::NamedPath>& inputs,
                  const std::vector<io::NamedPath>& directories);
 
-/// Reads every input. What has the dtype of q is converted to `dtype`, or must share one dtype where it is empty; int8
-/// stays so. Throws io::FileError or Error.
+/// Reads every input. Arrays with the dtype of q are converted to `dtype`; if it is empty, they must share one dtype.
+/// int8 arrays are not converted. Throws io::FileError or Error.
 template <class Tables>
 OperationArrays<Tables> read_arrays(const OperationFiles<Tables>& files, std::optional<DType> dtype) {
   Reader reader(files.q(), dtype);
@@ -109,10 +108,10 @@ OperationArrays<Tables> read_arrays(const OperationFiles<Tables>& files, std::op
   return arrays;
 }
 
-/// Adds a file for an array that is there.
+/// Adds a file for `array` if it is present.
 void add_file(io::NpyWriter& writer, const std::string& path, const io::Array& array);
 
-/// Adds a file for each output and gradient that is there, where `files` has a path for it.
+/// Adds a file for each output and gradient that is present and has a path in `files`.
 template <class Tables>
 void add_results(io::NpyWriter& writer, const OperationFiles<Tables>& files, const OperationResults<Tables>& results) {
   for (std::size_t n = 0; n < Tables::kOutputs.size(); ++n) {
@@ -127,7 +126,7 @@ void add_results(io::NpyWriter& writer, const OperationFiles<Tables>& files, con
 
 // --- arrays ---------------------------------------------------------------------------------------------------------
 
-/// Right-aligned in four dimensions of size 1.
+/// Returns a view with four dimensions; missing leading dimensions have size 1.
 template <typename Array>
 auto view4(Array& array) {
   std::conditional_t<std::is_const_v<Array>, ConstTensorView, TensorView> view;
@@ -142,7 +141,7 @@ auto view4(Array& array) {
   return view;
 }
 
-/// (B,Hq,T,1) over an array of q's leading dimensions.
+/// Returns a view (B,Hq,T,1) of an array with q's leading dimensions.
 template <typename Array>
 auto row_view(Array& array) {
   auto view = view4(array);
@@ -156,13 +155,13 @@ auto row_view(Array& array) {
   return view;
 }
 
-/// The view that `row` has of its array.
+/// Returns a four-dimensional view of `array`: row_view() for one number per query, otherwise view4().
 template <class Row, typename Array>
 auto view_of(const Row& row, Array& array) {
   return row.kind == TensorKind::rows ? row_view(array) : view4(array);
 }
 
-/// The views of a table's arrays.
+/// Returns the views of all arrays of a table.
 template <const auto& kRows>
 auto views_of(const PerTensor<io::Array, kRows>& arrays) {
   typename std::remove_cvref_t<decltype(kRows[0])>::Struct views;
@@ -173,14 +172,14 @@ auto views_of(const PerTensor<io::Array, kRows>& arrays) {
 /// Throws io::FileError unless q has a rank from 2 to 4.
 void check_rank_of_q(const std::string& path, const io::Array& q);
 
-/// Throws io::FileError unless the array, if it is there, has the rank of its kind beside q.
+/// Throws io::FileError if the array is present but does not have the rank that its kind requires beside q.
 void check_rank(TensorKind kind, std::string_view shape, const std::string& path, const io::Array& array,
                 const io::Array& q);
 
 /// Throws Error if `rows`, given by `option`, name a query that q does not have.
 void check_chosen_rows(const char* option, const std::vector<std::int64_t>& rows, const io::Array& q);
 
-/// Throws io::FileError if q, k or v has more heads in all than a call may have.
+/// Throws io::FileError if B·H of the array exceeds the limit of a call.
 void check_heads(const std::string& path, const io::Array& array);
 
 template <class Tables>
@@ -201,10 +200,10 @@ void check_ranks(const OperationFiles<Tables>& files, const OperationArrays<Tabl
 
 // --- messages -------------------------------------------------------------------------------------------------------
 
-/// A library message without the function's name, which begins it: the command line prints the verb instead.
+/// Returns a library message without the function's name at its beginning; the command line prints the verb instead.
 std::string without_function(std::string what);
 
-/// The file of the argument that a library message begins with; empty if it begins with none.
+/// Returns the file of the argument that a library message begins with, or an empty string if it begins with none.
 template <class Tables>
 std::string file_of_argument(const OperationFiles<Tables>& files, std::string_view message) {
   constexpr std::string_view kIncomingWord = "incoming ";
@@ -220,7 +219,7 @@ std::string file_of_argument(const OperationFiles<Tables>& files, std::string_vi
   return "";
 }
 
-/// Calls call(). Of its errors, Error becomes one that names the file of the argument.
+/// Calls call(). If it throws Error, throws an error that names the file of the argument instead.
 template <class Tables, class Call>
 void run_on_files(const OperationFiles<Tables>& files, const Call& call) {
   try {

@@ -9,18 +9,18 @@
 
 namespace headgate::attend {
 
-/// Converts the elements in the order of memory; the strides stay the same.
+/// Returns the array in another dtype. Elements are converted in memory order; the strides stay the same.
 io::Array converted(const io::Array& from, DType dtype);
 
-/// Reads the files of inputs in the dtypes that the computation takes.
+/// Reads input files in the dtypes that the computation requires.
 class Reader {
  public:
-  /// `dtype`: what all that has the dtype of q is converted to.
+  /// Reads q. Arrays with the dtype of q are converted to `dtype`; if it is empty, they are not converted.
   Reader(const std::string& q_path, std::optional<DType> dtype);
 
   io::Array q();
 
-  /// Absent where the path is empty.
+  /// Reads the array of a table row; returns an absent array if the path is empty.
   template <class Row>
   io::Array read(const Row& row, const std::string& path) const {
     return read(row.elements, row.file.or_f32, path);

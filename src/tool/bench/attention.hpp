@@ -7,12 +7,13 @@
 
 namespace headgate::bench {
 
-/// Makes one forward or backward call of attention on the problem that `spec` describes, except for its number of
-/// threads.
+/// Returns a factory of jobs that make one forward or backward attention call on the problem `spec`. The factory's
+/// argument replaces the number of threads of `spec`.
 JobFactory attention_job(BenchOp op, const verify::CaseSpec& spec);
 
-/// Makes one call of attention_statistics on the log-sum-exp of a forward pass, for the outputs that the spec asks for.
-/// It counts the FLOPs of the forward pass, so that the ratio of the two rates is the ratio of their times.
+/// Returns a factory of jobs that call attention_statistics once, for the outputs that `spec` requests, after one
+/// forward pass. A job counts the FLOPs of the forward pass, so that the ratio of the two rates is the ratio of their
+/// times.
 JobFactory statistics_job(const verify::CaseSpec& spec);
 
 }  // namespace headgate::bench

@@ -29,28 +29,30 @@ using verify::GateInput;
 
 constexpr std::int64_t kHeads = 8;
 
-// Guaranteed ratios of rates: 16-bit storage at most 5% slower than f32, the gate at most 2%, odd shapes at most 15%
-// slower than their neighbours, packed sequences of different lengths at most 10% slower than equal ones.
+// Guaranteed ratios of rates. 16-bit storage is at most 5% slower than f32, and the gate costs at most 2%. Odd shapes
+// are at most 15% slower than their neighbours. Packed sequences of different lengths are at most 10% slower than equal
+// ones.
 constexpr double kStorageFloor = 1.0 / 1.05;
 constexpr double kGateFloor = 1.0 / 1.02;
 constexpr double kOddShapeFloor = 0.85;
 constexpr double kPackedFloor = 0.90;
-constexpr double kSequencesFloor = 0.85;  // of the read limit, for one new token of each of many sequences
-// Guarantees that a forward pass reaches this share of the machine's own matrix product; more is not required.
+constexpr double kSequencesFloor = 0.85;  // share of the read limit, for one new token in each of many sequences
+// Guaranteed share of the machine's sgemm rate that a forward pass reaches; more is not required.
 constexpr double kSgemmShareFloor = 0.96;
 
 /// Guaranteed speedup of native16 over f32 products of the same bf16 tensors.
 constexpr double kNative16Floor = 1.6;
 
-/// A share of open rows of a gate threshold, and the least speedup over all rows.
+/// Share of rows that a gate threshold leaves open, in percent, and the guaranteed speedup over computing all rows.
 struct OpenShare {
   int percent;
   double floor;
 };
 constexpr std::array kOpenShares{OpenShare{10, 6.0}, OpenShare{30, 2.6}, OpenShare{100, 0.99}};
-/// Guaranteed speedup of decoding with half of the groups closed.
+/// Guaranteed speedup of decoding when the gate closes half of the GQA groups.
 constexpr double kHalfClosedFloor = 1.7;
-// Guarantees that all statistics take at most 1.15 forward passes, and those without all exponentials 0.6.
+// Guarantees that all statistics take at most 1.15 forward passes. Statistics that do not need the exponential of every
+// score take at most 0.6.
 constexpr double kAllStatisticsFloor = 1.0 / 1.15;
 constexpr double kScoreStatisticsFloor = 1.0 / 0.6;
 
@@ -91,7 +93,8 @@ void add_guaranteed_rates(std::vector<BenchGroup>& groups) {
   groups.push_back(alone("backward/causal/D128", b, causal(square(kHeads, 2048, 128)), 0.76));
 }
 
-/// Compares bf16 products with f32 products. If the CPU has none, both are the same, and nothing is guaranteed.
+/// Compares bf16 products with f32 products. If the CPU has no bf16 products, both compute the same and nothing is
+/// guaranteed.
 void add_native16(std::vector<BenchGroup>& groups) {
   const auto floor = native16_products().empty() ? std::nullopt : std::optional(kNative16Floor);
   const auto add = [&](BenchOp op, const std::string& shape, CaseSpec spec) {
@@ -123,7 +126,7 @@ CaseSpec decoding(DType dtype, std::int64_t heads, std::int64_t group, std::int6
   return spec;
 }
 
-/// Returns the guaranteed share of the read limit and FMA peak for one new token.
+/// Returns the guaranteed share of the read limit, or of FMA peak if that is reached first, for one new token.
 double decoding_floor(DType dtype, std::int64_t group) {
   if (dtype == DType::f32 || group == 1) return 0.90;
   return group <= 4 ? 0.85 : 0.80;
@@ -232,7 +235,7 @@ void add_gate_cost(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Counts the same work for every share of open rows, so that ratios of rates are speedups.
+/// Compares gate thresholds. Every share of open rows counts the same FLOPs, so that ratios of rates are speedups.
 void add_gate_threshold(std::vector<BenchGroup>& groups) {
   for (const bool is_causal : {false, true}) {
     const std::string prefix = fmt::format("threshold/{}T2048/D128", is_causal ? "causal/" : "");
@@ -286,7 +289,8 @@ void add_odd_shapes(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Packs sequences of these lengths, with `new_tokens` queries each, or as many queries as keys.
+/// Returns `spec` as a packed batch of sequences with these numbers of keys. Each sequence has `new_tokens` queries or,
+/// if that is empty, as many queries as keys.
 CaseSpec packed(CaseSpec spec, const std::vector<std::int64_t>& lengths, std::optional<std::int64_t> new_tokens = {}) {
   spec.cu_seqlens = DType::i32;
   spec.packed = static_cast<std::int64_t>(lengths.size());
@@ -297,7 +301,7 @@ CaseSpec packed(CaseSpec spec, const std::vector<std::int64_t>& lengths, std::op
   return spec;
 }
 
-/// Compares sequences of very different lengths with equal ones of about as many FLOPs in total.
+/// Compares packed sequences of very different lengths with equal ones of about as many FLOPs in total.
 void add_packed(std::vector<BenchGroup>& groups) {
   const std::vector<std::int64_t> skewed{512, 4096, 128, 1024, 256, 2048, 128, 512};
   constexpr std::int64_t kEqual = 1680;
@@ -313,7 +317,8 @@ void add_packed(std::vector<BenchGroup>& groups) {
                         {{0, 1, kPackedFloor}}});
     }
   }
-  // One new token for each of 32 sequences of 100 to 8000 tokens, each 15% longer than the one before in length.
+  // One new token for each of 32 sequences of 100 to 8000 tokens. Sorted by length, each is 15% longer than the one
+  // before.
   std::vector<std::int64_t> lengths;
   std::int64_t tokens = 0;
   for (int n = 0; n < 32; ++n) {
@@ -332,14 +337,14 @@ void add_packed(std::vector<BenchGroup>& groups) {
           {name + "/equal", attention_job(BenchOp::forward, equal), 0, {}}},
          {{0, 1, kPackedFloor}}});
   }
-  // Prompts and new tokens in one call.
+  // Mixes prompts and single new tokens in one call.
   CaseSpec mixed = packed(causal(square(kHeads, 1, 128)), {8000, 1024, 3000, 500, 5000, 100});
   mixed.packed_queries = {1, 1024, 1, 500, 1, 1};
   mixed.T = 1024 + 500 + 4;
   groups.push_back(alone("packed/forward/mixed", BenchOp::forward, mixed, {}));
 }
 
-/// Returns the bits of StatisticsSpec::absent for all outputs except these.
+/// Returns the bits of StatisticsSpec::absent for all outputs except `members`.
 unsigned all_except(std::initializer_list<TensorView AttentionStatistics::*> members) {
   unsigned absent = ~0U;
   for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
@@ -348,7 +353,7 @@ unsigned all_except(std::initializer_list<TensorView AttentionStatistics::*> mem
   return absent;
 }
 
-/// Compares statistics with the forward pass on the same problem.
+/// Compares attention_statistics with the forward pass on the same problem.
 void add_statistics(std::vector<BenchGroup>& groups) {
   using S = AttentionStatistics;
   for (const bool is_causal : {false, true}) {

@@ -15,17 +15,17 @@ namespace headgate::bench {
 struct BenchCase {
   std::string name;
   JobFactory make_job;
-  int threads = 0;  ///< 0: as many as the run has
-  /// The guaranteed share of FMA peak, or, if reading limits the job, of the read limit.
+  int threads = 0;  ///< number of threads; 0: as many as the run has
+  /// Guaranteed share of FMA peak or, if reading limits the job, of the read limit.
   std::optional<double> floor = std::nullopt;
-  /// If this share of the rate of sgemm is less, it is the guarantee.
+  /// Guaranteed share of the sgemm rate. Replaces `floor` if it is the lower of the two rates.
   std::optional<double> sgemm_floor = std::nullopt;
 };
 
-/// The ratio of two cases' rates, which run alternately.
+/// Ratio of the rates of two cases that run alternately.
 struct BenchRatio {
-  std::size_t numerator = 0, denominator = 0;  ///< indices in the group
-  std::optional<double> floor;                 ///< the guaranteed ratio
+  std::size_t numerator = 0, denominator = 0;  ///< indices of the cases in the group
+  std::optional<double> floor;                 ///< guaranteed ratio, if any
 };
 
 /// Cases that run alternately in one loop, so that a slowdown of the machine affects all of them alike.
@@ -34,18 +34,18 @@ struct BenchGroup {
   std::vector<BenchRatio> ratios;
 };
 
-/// Returns the cases with a guaranteed rate, and those that explain them. Leaves out cases for two threads if `threads`
-/// is 1.
+/// Returns the cases with a guaranteed rate, and cases that help to explain them. Leaves out cases for two threads if
+/// `threads` is 1.
 std::vector<BenchGroup> bench_groups(int threads);
 
-/// Returns the cases with matching names; keeps a ratio if both of its cases match.
+/// Returns the cases with names that `wanted` accepts; keeps a ratio if both of its cases are kept.
 std::vector<BenchGroup> select_cases(const std::vector<BenchGroup>& groups,
                                      const std::function<bool(const std::string& name)>& wanted);
 
-/// Returns the case of that name, or null.
+/// Returns the case named `name`, or null.
 const BenchCase* find_case(const std::vector<BenchGroup>& groups, const std::string& name);
 
-/// Describes the case of the memory limit: forward and backward at T = S = 32768, one head, D = 64, f32.
+/// Returns the spec of the memory case: forward and backward at T = S = 32768, one head, D = 64, f32.
 verify::CaseSpec memory_spec();
 inline constexpr const char* kMemoryCase = "memory/T32768/D64";
 inline constexpr double kMemoryLimit_bytes = 200.0 * 1024 * 1024;

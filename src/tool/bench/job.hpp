@@ -20,19 +20,19 @@ class BenchJob {
   virtual void run() = 0;
   /// Returns the FLOPs of one run.
   virtual double flops() const = 0;
-  /// Returns the bytes that one run must read from memory, or read and write, if that limits it; 0 for work that caches
-  /// hold.
+  /// Returns the bytes that one run must read from memory, or read and write, if that limits it; 0 if the data fits in
+  /// the caches.
   virtual double read_bytes() const { return 0.0; }
-  /// Returns f32 or f64, the type in which FMA peak is measured.
+  /// Returns the type in which FMA peak is measured for this job: f32 or f64.
   virtual DType compute_dtype() const = 0;
   /// Returns the parameters of the work, for the report.
   virtual nlohmann::ordered_json facts() const = 0;
 };
 
-/// Guaranteed ratio of the rate on two cores to that on one.
+/// Guaranteed ratio of the rate on two cores to the rate on one core.
 inline constexpr double kTwoCoresFloor = 1.8;
 
-/// Makes the job of a case for a number of threads. The job owns its data.
+/// Creates a case's job for the given number of threads. The job owns its data.
 using JobFactory = std::function<std::unique_ptr<BenchJob>(int threads)>;
 
 }  // namespace headgate::bench

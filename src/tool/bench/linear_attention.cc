@@ -25,12 +25,12 @@ using verify::BetaInput;
 using verify::DecayInput;
 using verify::LinearCaseSpec;
 
-// Guaranteed shares of FMA peak, and the ratio of rates with a decay of each feature.
+// Guaranteed shares of FMA peak, and the guaranteed rate with per-feature decay relative to headwise decay.
 constexpr double kForwardFloor = 0.55, kBackwardFloor = 0.40;
 constexpr double kPerFeatureFloor = 0.70;
 
-/// Returns FLOPs by the recurrence, two a multiply-add. Forward: reading S for the delta, adding to it, and reading it
-/// for each head of y. Backward: the four scans of docs/reference/math.md, section 11.3.
+/// Returns the FLOPs of the recurrence; a multiply-add counts 2. Forward: reading S for the delta rule, adding to S,
+/// and reading S for each head of y. Backward: the four scans of docs/reference/math.md, section 11.3.
 double flops_of(const LinearCaseSpec& s, BenchOp op) {
   const double states = static_cast<double>(s.B * s.T * s.Hv),
                readers = static_cast<double>(s.Ho()) / static_cast<double>(s.Hv);
@@ -79,7 +79,8 @@ class LinearAttentionJob : public BenchJob {
   verify::LinearCase problem_;
 };
 
-/// The reach of all queries: every weight, none of them stored. Two multiply-adds of D for each pair of tokens.
+/// Computes the reach of all queries, which needs every weight but stores none. Counts 4·D FLOPs for each pair of
+/// tokens: two multiply-adds per feature.
 class LinearReachJob : public BenchJob {
  public:
   explicit LinearReachJob(const LinearCaseSpec& spec)
@@ -113,7 +114,8 @@ JobFactory linear_job(BenchOp op, const LinearCaseSpec& spec) {
   };
 }
 
-/// Makes the layer of a Gated DeltaNet model: heads of D features in rows of tokens, q and k divided by their norms.
+/// Returns the spec of a Gated DeltaNet layer: heads of `dim` features in (B,T,H,D) memory order, with L2-normalised q
+/// and k.
 LinearCaseSpec layer(std::int64_t heads, std::int64_t tokens, std::int64_t dim) {
   LinearCaseSpec spec;
   spec.Hq = spec.Hk = spec.Hv = heads;
@@ -127,7 +129,7 @@ LinearCaseSpec layer(std::int64_t heads, std::int64_t tokens, std::int64_t dim) 
   return spec;
 }
 
-/// One new token of each head, with a state that is updated in place.
+/// Returns the spec of decoding one token with `heads` heads and a state that is updated in place.
 LinearCaseSpec decoding(std::int64_t heads) {
   LinearCaseSpec spec = layer(heads, 1, 128);
   spec.state = DType::f32;

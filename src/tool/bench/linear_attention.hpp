@@ -7,8 +7,8 @@
 
 namespace headgate::bench {
 
-/// Returns the cases of linear attention: forward and backward passes of 16 heads, of one head, with a decay of each
-/// feature, and a new token at a time.
+/// Returns the cases of linear attention: forward and backward passes of 16 heads and of one head, per-feature decay,
+/// and decoding one token at a time.
 std::vector<BenchGroup> linear_attention_groups(int threads);
 
 }  // namespace headgate::bench

@@ -49,7 +49,7 @@ std::string read_all(int descriptor) {
   }
 }
 
-/// Returns what a child that runs this program with `arguments` prints to stdout.
+/// Runs this program with `arguments` in a child process and returns what the child prints to stdout.
 std::string run_self(std::array<std::string, 4> arguments) {
   const std::string path = own_path();
   std::string name = "headgate";
@@ -96,7 +96,7 @@ void run_memory_probe(int threads) {
   spec.threads = threads;
   std::optional<Workload> workload;
   const double forward_seconds =
-      seconds_of([&] { workload.emplace(spec, BenchOp::backward); });  // also runs the forward call
+      seconds_of([&] { workload.emplace(spec, BenchOp::backward); });  // the constructor runs the forward call
   const double backward_seconds = seconds_of([&] { workload->backward(); });
   fmt::print("{:.0f} {:.6f} {:.6f}\n", peak_resident_bytes(), forward_seconds, backward_seconds);
 }

@@ -12,7 +12,8 @@ struct MemoryResult {
 /// --memory-probe --threads N". Throws std::runtime_error if that fails.
 MemoryResult measure_memory(int threads);
 
-/// Runs in that child: makes the calls, then prints one line "peak_bytes forward_seconds backward_seconds".
+/// Runs in the child process of measure_memory(): makes the calls, then prints one line "peak_bytes forward_seconds
+/// backward_seconds".
 void run_memory_probe(int threads);
 
 }  // namespace headgate::bench

@@ -7,8 +7,8 @@
 
 namespace headgate::bench {
 
-/// Serves programs that time something else between the runs. Warms up, prints one line of JSON (machine, case, FLOPs),
-/// then runs once for each line on stdin and prints the seconds of the run, until stdin ends.
+/// Times runs on request, for programs that time something else between the runs. Warms up and prints one line of JSON
+/// (machine, case, FLOPs). Then, for each line on stdin until it ends, runs once and prints the seconds of the run.
 void run_on_demand(const BenchCase& bench_case, const std::string& isa, int threads);
 
 }  // namespace headgate::bench

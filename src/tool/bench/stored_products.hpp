@@ -7,8 +7,8 @@
 
 namespace headgate::bench {
 
-/// Returns the cases of products with matrices in the blocks of a GGUF file: one row of x with each format (16384 x
-/// 4096), beside bf16, and 512 rows (2048 x 2048).
+/// Returns the cases of products with matrices in GGUF blocks. One row of x is multiplied in each format (16384 x
+/// 4096), bf16 included, and 512 rows in some formats (2048 x 2048).
 std::vector<BenchGroup> stored_product_groups();
 
 }  // namespace headgate::bench

@@ -37,12 +37,12 @@ class ConvolutionJob : public BenchJob {
       short_convolution_backward(problem_.gradients(), problem_.inputs(), problem_.incoming(), problem_.options());
     }
   }
-  /// Two a multiply-add of a tap. Backward: the sums again, dx and dweight.
+  /// Returns the FLOPs; a multiply-add of a tap counts 2. Backward computes the sums again, dx and dweight.
   double flops() const override {
     const double taps = (op_ == BenchOp::forward ? 1.0 : 3.0) * static_cast<double>(problem_.spec().K);
     return 2.0 * taps * elements();
   }
-  /// x and y; backward x, dy and dx.
+  /// Returns the bytes of x and y or, backward, of x, dy and dx.
   double read_bytes() const override {
     if (problem_.spec().T == 1) return 0.0;
     return (op_ == BenchOp::forward ? 2.0 : 3.0) * elements() * static_cast<double>(dtype_bytes(problem_.spec().dtype));
@@ -78,10 +78,11 @@ class NormJob : public BenchJob {
       gated_norm_backward(problem_.gradients(), problem_.inputs(), problem_.dy(), problem_.options());
     }
   }
-  /// Without those of the gate function. Forward: a square and its sum, x · r · weight · g. Backward: the square and
-  /// its sum, n, dy · g, e, e · n and its sum, e − n · mean and its product with r, dweight and its sum, dgate.
+  /// Returns the FLOPs without those of the gate function. Forward: a square and its sum, x · r · weight · g. Backward,
+  /// with n = x · r and e = dy · g · weight: the square and its sum, n, dy · g, e, e · n and its sum, e − n · mean and
+  /// its product with r, dweight and its sum, dgate.
   double flops() const override { return (op_ == BenchOp::forward ? 5.0 : 14.0) * elements(); }
-  /// x, gate and y; backward x, gate, dy, dx and dgate.
+  /// Returns the bytes of x, gate and y or, backward, of x, gate, dy, dx and dgate.
   double read_bytes() const override {
     if (problem_.spec().T == 1) return 0.0;
     return (op_ == BenchOp::forward ? 3.0 : 5.0) * elements() * static_cast<double>(dtype_bytes(problem_.spec().dtype));
@@ -119,7 +120,8 @@ BenchGroup alone(const std::string& name, BenchOp op, const Spec& spec) {
   return {{{name, make_job, 0, {}}}, {}};
 }
 
-/// The convolution of q, k and v in a layer of 16 heads of 128 features. One token updates a state in place.
+/// Returns the spec of the convolution of q, k and v in a layer of 16 heads of 128 features. With one token, a state is
+/// updated in place.
 ConvolutionCaseSpec convolution(DType dtype, std::int64_t tokens) {
   ConvolutionCaseSpec spec;
   spec.T = tokens;
@@ -132,7 +134,7 @@ ConvolutionCaseSpec convolution(DType dtype, std::int64_t tokens) {
   return spec;
 }
 
-/// The norm and the gate of such a layer, with heads in rows of tokens.
+/// Returns the spec of the gated norm in a layer of 16 heads of 128 features, in (B,T,H,D) memory order.
 NormCaseSpec norm(DType dtype, std::int64_t tokens) {
   NormCaseSpec spec;
   spec.H = 16;

@@ -16,7 +16,7 @@ double seconds_of(const Run& run) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Returns the median of one value or more; for an even number, the mean of the middle two.
+/// Returns the median of at least one value; for an even number of values, the mean of the middle two.
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t n = values.size();

@@ -66,7 +66,7 @@ class TrainingJob : public BenchJob {
 
   void run() override { trainer_.step(); }
   double flops() const override { return trainer_.flops_per_step(); }
-  /// Shares are of the f32 FMA peak, in bf16 too.
+  /// Returns f32: the reported shares refer to the f32 FMA peak, for bf16 too.
   DType compute_dtype() const override { return DType::f32; }
 
   nlohmann::ordered_json facts() const override {
@@ -103,11 +103,11 @@ JobFactory training_job(const DecoderConfig& config, std::int64_t batch, ModelPr
 struct Size {
   const char* name;
   std::int64_t layers, dim, heads, kv_heads, head_dim, ffn;
-  std::int64_t tokens;  ///< tokens of a step
+  std::int64_t tokens;  ///< tokens per step
   double floor;
 };
 
-// With the gate: 1.00, 10.7 and 51.6 million parameters.
+// Model sizes. With the gate they have 1.00, 10.7 and 51.6 million parameters.
 constexpr Size kSizes[] = {{"1M", 4, 128, 4, 4, 32, 416, 4096, 0.45},
                            {"10M", 6, 384, 6, 3, 64, 1024, 4096, 0.60},
                            {"50M", 8, 704, 11, 11, 64, 1872, 2048, 0.60}};
@@ -127,7 +127,7 @@ DecoderConfig gated_config(const Size& size, std::int64_t length) {
   return config;
 }
 
-/// Replaces the gate by a wider MLP.
+/// Returns a model without the gate and with a wider MLP, of about the same number of parameters.
 DecoderConfig baseline_of_equal_size(const DecoderConfig& gated) {
   DecoderConfig config = models::baseline_of(gated);
   const std::int64_t missing = models::parameter_count(gated) - models::parameter_count(config);

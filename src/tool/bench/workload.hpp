@@ -16,14 +16,15 @@ namespace headgate::bench {
 enum class BenchOp { forward, backward };
 
 /// Returns the number of (query, key) pairs of one head that causality and window allow, ignoring masks and key
-/// lengths. For a packed batch, whose lengths are given, adds up those of all sequences.
+/// lengths. For a packed batch, which must have its lengths given, returns the sum over all sequences.
 std::int64_t visible_pairs(const verify::CaseSpec& spec);
 
-/// Returns FLOPs. Forward: two a multiply-add of q kᵀ and p v over the visible pairs; backward: 2.5 times that.
+/// Returns the FLOPs of one call. Forward: two per multiply-add of q kᵀ and p v over the visible pairs. Backward: 2.5
+/// times as many.
 double flops_of(const verify::CaseSpec& spec, BenchOp op);
 
 /// Holds a problem in aligned memory, with the tensors that `op` needs. For a backward call the constructor runs the
-/// forward call, whose outputs it reads.
+/// forward call that it depends on.
 class Workload {
  public:
   Workload(const verify::CaseSpec& spec, BenchOp op);

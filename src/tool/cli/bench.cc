@@ -38,7 +38,7 @@ struct BenchArguments {
 };
 
 std::regex compile_filter(const std::string& pattern) {
-  constexpr std::size_t kMaxPattern = 1000;  // std::regex compiles by recursion
+  constexpr std::size_t kMaxPattern = 1000;  // std::regex compiles recursively: a long pattern could overflow the stack
   if (pattern.size() > kMaxPattern) {
     throw UsageError(fmt::format("--filter: {} characters, at most {} allowed", pattern.size(), kMaxPattern));
   }

@@ -51,8 +51,8 @@ std::optional<Command> command_of(std::string_view line) {
   return row == kCommands.end() ? std::nullopt : std::optional<Command>(row->command);
 }
 
-/// Reads a question from standard input: a line, and the next ones as long as a backslash ends them. Returns nothing at
-/// the end. Throws io::FileError if standard input cannot be read, as a directory.
+/// Reads a question from standard input: one line, and the next one after each trailing backslash. Returns nothing at
+/// the end of the input. Throws io::FileError if standard input cannot be read, for instance if it is a directory.
 std::optional<std::string> read_question() {
   constexpr std::size_t kMost = std::size_t{1} << 26;
   std::string out;
@@ -104,7 +104,7 @@ class Loop {
     if (terminal_) say(stderr, "> ");
   }
 
-  /// Asks and prints. Returns false if the conversation has to end.
+  /// Passes `question` to the model and prints the answer. Returns false if the conversation must end.
   bool answer(const std::string& question) {
     const SignalWatch watch;
     try {
@@ -132,7 +132,7 @@ class Loop {
   }
 
   void print_end(const Generated& result, const GenerateFigures& figures) {
-    console::ProgressBar::clear_line();  // of a question whose reading was interrupted
+    console::ProgressBar::clear_line();  // removes the progress bar of a question whose processing was interrupted
     if (options_.json) {
       const auto object = generated_json(options_.model, conversation_.asked_ids(), result, figures, output_.text);
       output_.reader_left = !say(stdout, json_line(object));

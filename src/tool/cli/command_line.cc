@@ -39,7 +39,7 @@ void assign(std::optional<T>& to, const std::string& text, const std::string& na
   assign(to.emplace(), text, name);
 }
 
-/// Returns "--max-tokens" of "-n,--max-tokens".
+/// Returns the long name of an option: "--max-tokens" for "-n,--max-tokens".
 std::string long_name(const std::string& name) { return name.substr(name.rfind(',') + 1); }
 
 /// Formats "a", "b" and "c" as "a, b and c".
@@ -49,7 +49,7 @@ std::string with_and(const std::vector<std::string>& words) {
   return out;
 }
 
-/// A word that people try in place of a verb, and what this tool calls it.
+/// A word that users try instead of a verb, and the verb or option that they mean.
 struct Synonym {
   std::string_view word, verb;
 };
@@ -66,7 +66,7 @@ constexpr std::array<Synonym, 12> kSynonyms{{{"evaluate", "eval"},
                                              {"check", "verify"},
                                              {"test", "verify"}}};
 
-/// Returns what this tool calls `word`; an empty string if it is not a known synonym.
+/// Returns the verb or option that the synonym `word` stands for, or an empty string if `word` is not a known synonym.
 std::string_view verb_meant_by(std::string_view word) {
   while (word.starts_with('-')) word.remove_prefix(1);
   const auto* found =
@@ -74,7 +74,8 @@ std::string_view verb_meant_by(std::string_view word) {
   return found == kSynonyms.end() ? std::string_view() : found->verb;
 }
 
-/// Returns the option of the verb that is most similar to `word`, a mistyped one, or an empty string.
+/// Returns the option of `verb` that is most similar to `word`, a mistyped option. Returns an empty string if none is
+/// similar.
 std::string nearest_option(const std::string& word, const CLI::App& verb, const OldWords& old_words) {
   const std::size_t begin = word.find_first_not_of('-');
   if (begin == 0 || begin == std::string::npos) return "";
@@ -94,8 +95,8 @@ std::string nearest_option(const std::string& word, const CLI::App& verb, const 
   return name;
 }
 
-/// Returns what is wrong with the arguments. CLI11's words for an option without its value name a type, which options
-/// here do not have.
+/// Returns the message of a parse error. Replaces CLI11's message for a missing value, because it names a type, which
+/// the options here do not have.
 std::string words_of(const CLI::ParseError& error) {
   const std::string what = error.what();
   const bool lacks_value =
@@ -168,7 +169,8 @@ void VerbOptions::footer(const std::string& text) { app_->footer(text); }
 
 Option VerbOptions::taking(const std::string& name, const std::function<void(const std::string& value)>& take,
                            const std::string& type, const std::string& help) {
-  // results() holds the values as given; CLI11 may have processed those that it passes to the callback.
+  // Reads results(), which holds the values as given: CLI11 may have processed the values that it passes to the
+  // callback.
   const auto take_all = [app = app_, option = long_name(name), take](const CLI::results_t&) {
     const CLI::results_t& values = app->get_option(option)->results();
     std::for_each(values.begin(), values.end(), take);
@@ -216,7 +218,8 @@ Option VerbOptions::values(const std::string& name, std::vector<std::string>& to
 Option VerbOptions::lists(const std::string& name, std::vector<std::string>& to, const std::string& type,
                           const std::string& help) {
   const Option option = values(name, to, type, help);
-  // CLI11 takes a single value after an option of more, and splits values like [a,b] if extra arguments are allowed.
+  // Stays below the limit from which CLI11 takes only one value after an option. CLI11's alternative, allowing extra
+  // arguments, splits values like [a,b].
   constexpr int kMostValues = CLI::detail::expected_max_vector_size / 16 - 1;
   app_->get_option(name)->expected(1, kMostValues);
   return option;
@@ -315,8 +318,8 @@ Request CommandLine::parse(int argc, char** argv) {
     if (app_->get_subcommands().empty() || app_->remaining_size() > 0) {
       request.refusal = refusal_of_verb(words.front()) + " (see headgate --help)";
     } else {
-      // Unexpected arguments are reported first: a missing option may be one of them, mistyped. If a value is refused,
-      // they stand before it on the command line.
+      // Reports unexpected arguments first: a missing option may be one of them, mistyped. If a value is refused, the
+      // unexpected arguments precede it on the command line.
       const CLI::App& verb = *app_->get_subcommands().back();
       request.verb = verb.get_name();
       request.refusal =

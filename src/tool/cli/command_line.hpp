@@ -13,8 +13,8 @@
 #include "tool/cli/description.hpp"
 #include "tool/cli/old_words.hpp"
 
-// Declares and parses options with CLI11. Its headers take seconds to compile, so only command_line.cc, describe.cc and
-// help.cc include them.
+// Declares and parses options with CLI11. CLI11's headers take seconds to compile, so only command_line.cc, describe.cc
+// and help.cc include them.
 
 namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;
@@ -23,10 +23,10 @@ class Option;
 
 namespace headgate::cli {
 
-/// The words that shells offer as the value of an option, by option.
+/// Maps an option to the words that shells offer as its values.
 using ValueWords = std::map<const CLI::Option*, std::vector<std::string>>;
 
-/// A declared option, for rules that few options have.
+/// A declared option. The member functions add rules to it, such as a range of values.
 class Option {
  public:
   Option(CLI::Option* option, ValueWords& value_words) : option_(option), value_words_(&value_words) {}
@@ -37,10 +37,10 @@ class Option {
   /// Refuses the option together with `other`.
   Option& excludes(const Option& other);
   Option& one_of(const std::vector<std::string>& words);
-  /// Lets shells offer `words` as values; other values are not refused.
+  /// Sets the words that shells offer as values; other values stay allowed.
   Option& suggests(const std::vector<std::string>& words);
   Option& existing_file();
-  /// Refuses a value for which complaint(value) is not empty; that is the message.
+  /// Refuses a value if complaint(value) returns an error message. An empty string accepts the value.
   Option& checked(std::string (*complaint)(const std::string& value));
   /// Leaves the option out of --help.
   Option& hidden();
@@ -77,19 +77,19 @@ class VerbOptions {
 
   /// Declares a required positional argument.
   Option argument(const std::string& name, std::string& to, const std::string& help);
-  /// Declares one or more of them.
+  /// Declares positional arguments: one or more values, required unless optional() is called.
   Option arguments(const std::string& name, std::vector<std::string>& to, const std::string& help);
-  /// Declares an option with a value, shown as `--name TYPE`; given twice, the last one counts. Refuses an empty value,
-  /// which an unset shell variable gives, and a number out of T's range. T: std::string, int, std::int64_t,
-  /// std::uint64_t, double, or std::optional of one, which stays empty without the option.
+  /// Declares an option with a value, shown as `--name TYPE`. If it is repeated, the last value counts. Refuses an
+  /// empty value, which an unset shell variable gives, and numbers out of T's range. T: std::string, int, std::int64_t,
+  /// std::uint64_t, double, or std::optional of one of these, which stays empty without the option.
   template <typename T>
   Option value(const std::string& name, T& to, const std::string& type, const std::string& help);
   /// Declares an option that may be repeated; all values are kept.
   Option values(const std::string& name, std::vector<std::string>& to, const std::string& type,
                 const std::string& help);
-  /// Declares the same, with one or more values each time.
+  /// Declares an option that takes one or more values and may be repeated; all values are kept.
   Option lists(const std::string& name, std::vector<std::string>& to, const std::string& type, const std::string& help);
-  /// Declares an option whose value is passed to take(value). An Error thrown there refuses the value.
+  /// Declares an option and passes its value to take(value). If take() throws Error, the value is refused.
   Option word(const std::string& name, const std::function<void(const std::string& value)>& take,
               const std::string& type, const std::string& help);
   Option flag(const std::string& name, bool& to, const std::string& help);
@@ -98,16 +98,16 @@ class VerbOptions {
   /// Returns the option `name`, which must have been declared.
   Option declared(const std::string& name) const;
 
-  /// Accepts `old_name`, the option's name in former versions, as `name`, with a note.
+  /// Accepts `old_name`, the name of the option `name` in former versions, and adds a note.
   void renamed(const std::string& old_name, const std::string& name);
-  /// Accepts a file after `flag`, as former versions did, as the value of `option`, with a note. A word for which
-  /// is_argument(word) is true is an argument of the verb instead.
+  /// Accepts `flag FILE`, the syntax of former versions, as `option FILE`, and adds a note. If is_argument(word) is
+  /// true for the word after `flag`, the word is an argument of the verb instead.
   void took_file(const std::string& flag, const std::string& option,
                  const std::function<bool(const std::string& word)>& is_argument);
 
  private:
-  /// Declares an option whose values are checked while they are parsed, so that the first wrong value on the command
-  /// line is the one that is refused.
+  /// Declares an option whose values are checked during parsing, so that the error message names the first wrong value
+  /// on the command line.
   Option taking(const std::string& name, const std::function<void(const std::string& value)>& take,
                 const std::string& type, const std::string& help);
 
@@ -117,12 +117,12 @@ class VerbOptions {
   std::string group_ = "Options";
 };
 
-/// Holds the result of parsing the process's arguments; at least one of the first three is not empty.
+/// Holds the result of parsing the command line. At least one of `verb`, `text` and `refusal` is not empty.
 struct Request {
   std::string verb;                  ///< verb to run
   std::string text;                  ///< text to print: --help or --version
-  std::string refusal;               ///< what is wrong with the arguments; `verb` is then the verb, if one was named
-  std::vector<std::string> notes{};  ///< on words of former versions, a line each
+  std::string refusal;               ///< error message on the arguments; `verb` is then the verb, if one was named
+  std::vector<std::string> notes{};  ///< notes on option names of former versions, one line each
 };
 
 /// Parses `headgate VERB …`.
@@ -133,16 +133,17 @@ class CommandLine {
   CommandLine& operator=(const CommandLine&) = delete;
   ~CommandLine();
 
-  /// Verbs are listed in the order of these calls, each with the first paragraph of its description. A verb whose
-  /// inputs have an option --q has no -q: the two are too easily mistaken, and CLI11 from 2.4 on refuses such names.
+  /// Adds a verb. --help lists the verbs in the order of these calls, with the first paragraph of each description.
+  /// `quiet`: names of the option that suppresses notes and progress. A verb with an option --q has no -q: users
+  /// confuse the two, and CLI11 2.4 and later refuses such names.
   VerbOptions add_verb(const std::string& name, const std::string& description,
                        const std::string& quiet = "-q,--quiet");
   Request parse(int argc, char** argv);
 
   /// Describes all verbs and options that --help shows.
   ToolDescription describe() const;
-  /// Returns what `headgate VERB --help` prints, or `headgate --help` if `verb` is empty. Throws Error if there is no
-  /// such verb.
+  /// Returns the text of `headgate VERB --help`, or of `headgate --help` if `verb` is empty. Throws Error if there is
+  /// no such verb.
   std::string help(const std::string& verb) const;
 
  private:

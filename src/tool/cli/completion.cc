@@ -11,7 +11,7 @@
 namespace headgate::cli {
 namespace {
 
-/// Replaces each of the characters `special` by itself behind a backslash.
+/// Puts a backslash before each character of `text` that is in `special`.
 std::string escaped(const std::string& text, std::string_view special) {
   std::string out;
   for (const char c : text) {
@@ -21,7 +21,7 @@ std::string escaped(const std::string& text, std::string_view special) {
   return out;
 }
 
-/// Returns the argument that a shell completes: the last one, or null.
+/// Returns the positional argument that a shell completes, which is the last one. Returns null if the verb has none.
 const OptionDescription* argument_of(const VerbDescription& verb) {
   const OptionDescription* found = nullptr;
   for (const OptionDescription& option : verb.options) {
@@ -51,7 +51,8 @@ std::string header(const ToolDescription& tool, const std::string& shell, const 
 
 // bash
 
-/// Returns what completes a value: "words='…'" or "kind=path"; with kind=text nothing does.
+/// Returns the shell assignments that select the completion of a value: "kind=words words='…'", "kind=path", or
+/// "kind=text" for no completion.
 std::string bash_value(const OptionDescription& option) {
   switch (option.kind()) {
     case ValueKind::words: return fmt::format("kind=words words='{}'", fmt::join(option.words, " "));
@@ -119,7 +120,7 @@ std::string zsh_quoted(const std::string& text) {
   return fmt::format("'{}'", out);
 }
 
-/// Returns ":TYPE:ACTION" of an option's value.
+/// Returns the value's part of a zsh _arguments specification: ":TYPE:ACTION".
 std::string zsh_value(const OptionDescription& option) {
   std::string action = " ";
   if (option.kind() == ValueKind::words) action = fmt::format("({})", fmt::join(option.words, " "));

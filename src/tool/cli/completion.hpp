@@ -7,16 +7,16 @@
 #include "library/core/words.hpp"
 #include "tool/cli/description.hpp"
 
-// Makes the completion scripts of shells.
+// Generates completion scripts for bash, zsh and fish.
 
 namespace headgate::cli {
 
 enum class Shell { bash, zsh, fish };
 
-/// Returns a script that completes verbs, options, words of options, and files where a path is wanted.
+/// Returns a script that completes verbs, options, known option values, and file names for values that are paths.
 std::string completion_script(const ToolDescription& tool, Shell shell);
 
-/// Returns the first clause of a help text, which lists of options show.
+/// Returns the first clause of a help text, which completion menus show.
 std::string first_clause(const std::string& help);
 
 }  // namespace headgate::cli

@@ -30,10 +30,11 @@ struct ConvertOptions {
   std::string in, out;
   DType dtype = DType::f32;
   bool json = false;
-  std::optional<models::GateLayout> layout;  ///< empty: as in the file
+  std::optional<models::GateLayout> layout;  ///< gate layout to write; empty: the layout of the input
 };
 
-/// Returns "596049920 parameters in bf16, with tokenizer.json", and the reason if there is no tokenizer.
+/// Describes the written model, for instance "596049920 parameters in bf16, with tokenizer.json". Adds the reason if
+/// there is no tokenizer.
 std::string description(const models::ModelFile& file, DType dtype, const generate::GgufTextFiles& text) {
   const std::string names = comma_separated(text.files, &models::TextFile::name);
   return fmt::format("{} parameters in {}{}{}{}", models::parameter_count(file.config()), dtype_name(dtype),
@@ -53,7 +54,8 @@ nlohmann::ordered_json description_json(const ConvertOptions& o, const models::M
           {"no_tokenizer", text.no_tokenizer}};
 }
 
-/// Returns FileConfig::bos of a model in a directory.
+/// Returns FileConfig::bos for the model in `directory`: the BOS id or kNoBos if the model reads bytes, otherwise
+/// nothing.
 std::optional<std::int64_t> bos_of_bytes(const std::string& directory) {
   switch (tokenize::byte_text_of(directory)) {
     case tokenize::ByteText::none: break;

@@ -29,7 +29,7 @@
 namespace headgate::cli {
 namespace {
 
-/// The parts in their order.
+/// Names of the demo's parts, in the order in which they run.
 constexpr std::array kParts{"worked", "layer", "model", "backcopy", "text"};
 
 struct DemoArguments {
@@ -47,8 +47,8 @@ struct DemoArguments {
   bool trains() const { return shows("backcopy") || shows("text"); }
 };
 
-/// Returns the directory of the worked problems, found relative to the program: that of the installed tree, or, in a
-/// build folder, the link to the sources' examples.
+/// Returns the directory of the worked problems, found relative to the program. An installed program uses the installed
+/// directory; a program in a build folder uses the link to the source tree's examples.
 std::filesystem::path find_examples() {
   std::error_code unknown;
   const std::filesystem::path folder = std::filesystem::canonical("/proc/self/exe", unknown).parent_path();
@@ -64,7 +64,8 @@ demo::XrayRequest xray_wanted(const DemoArguments& arguments, int threads) {
   return {.text = *arguments.data, .include = arguments.include, .directory = arguments.out, .threads = threads};
 }
 
-/// Opens the comparisons. Called before anything is printed, so that unusable text is refused at once.
+/// Prepares the training comparisons and opens their text. Called before anything is printed, so that unusable text is
+/// refused at once.
 std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, int threads) {
   std::vector<demo::Comparison> comparisons;
   if (!arguments.data) return comparisons;

@@ -16,7 +16,8 @@
 namespace headgate::cli {
 namespace {
 
-/// Returns whether --help calls the value by a word for paths: "FILE.json", "Q.npy", "PATH...", "MODEL".
+/// Returns whether `type`, the name of a value in --help, denotes a path, as "FILE.json", "Q.npy", "PATH..." and
+/// "MODEL" do.
 bool names_path(std::string_view type) {
   constexpr std::array<std::string_view, 6> kPaths{"FILE", "DIR", "PATH", "MODEL", "RUN", "OUT"};
   if (type.ends_with("...")) type.remove_suffix(3);
@@ -71,7 +72,7 @@ ToolDescription CommandLine::describe() const {
   for (const CLI::App* verb : app_->get_subcommands([](const CLI::App* app) { return !app->get_group().empty(); })) {
     out.verbs.push_back(describe_verb(*verb, value_words_));
   }
-  // Verbs that take the name of a verb complete it.
+  // Completes arguments named VERB with the names of the verbs.
   for (VerbDescription& verb : out.verbs) {
     for (OptionDescription& option : verb.options) {
       if (!option.positional || option.type != "VERB") continue;
@@ -82,7 +83,7 @@ ToolDescription CommandLine::describe() const {
 }
 
 std::string CommandLine::help(const std::string& verb) const {
-  // Not App::help, which is that of the verb that was given.
+  // Avoids App::help(), which formats the help of the verb on the command line.
   const auto formatted = [this](const CLI::App& app, const std::string& name) {
     return app_->get_formatter()->make_help(&app, name, CLI::AppFormatMode::Normal);
   };

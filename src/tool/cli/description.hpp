@@ -4,23 +4,23 @@
 #include <string>
 #include <vector>
 
-// Describes the command line as data: completions and manual pages are made of it. CommandLine::describe() takes it
-// from the options that --help shows, so that nothing is listed twice.
+// Describes the command line as data, from which completions and manual pages are generated. CommandLine::describe()
+// reads the options that --help shows, so that no option is listed twice in the code.
 
 namespace headgate::cli {
 
-/// What a shell offers as a value.
+/// The kind of value that a shell completes for an option.
 enum class ValueKind { none, words, path, text };
 
 struct OptionDescription {
-  std::vector<std::string> names;  ///< "-n", "--max-tokens"; of an argument "MODEL"
-  std::string type;                ///< what --help calls the value; empty: the option is a flag
+  std::vector<std::string> names;  ///< names of the option ("-n", "--max-tokens") or of the argument ("MODEL")
+  std::string type;                ///< name of the value in --help; empty: the option is a flag
   std::string help;
   std::string group;  ///< heading in --help
   bool positional = false;
   bool required = false;
   bool several = false;            ///< an argument that takes one or more values
-  std::vector<std::string> words;  ///< known values
+  std::vector<std::string> words;  ///< values that shell completion offers
 
   ValueKind kind() const;
   const std::string& long_name() const { return names.back(); }

@@ -26,13 +26,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Returns the variable's value; nothing if it is not set or empty.
+/// Returns the value of an environment variable, or nothing if it is unset or empty.
 std::optional<std::string> variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
 }
 
-/// Returns why HEADGATE_ISA, if it is set to `value`, costs speed, or an empty string.
+/// Returns advice if HEADGATE_ISA, set to `value`, selects a slower target than the best of this CPU. Otherwise returns
+/// an empty string.
 std::string advice_on_isa(const std::string& value) {
   const std::string best = supported_targets().front();
   if (active_target() == best) return "";
@@ -76,17 +77,17 @@ std::string advice_on_dynamic(const std::string& value) {
 
 std::string no_advice(const std::string& /*value*/) { return ""; }
 
-/// An environment variable that decides what a process uses, and what to say of its value.
+/// An environment variable that affects speed or output, and a function that returns advice on its value.
 struct Variable {
   const char* name;
   std::string (*advice)(const std::string& value);
 };
 
 constexpr std::array<Variable, 11> kVariables{{
-    {"GOMP_SPINCOUNT", no_advice},  // advice_on_load
+    {"GOMP_SPINCOUNT", no_advice},  // see advice_on_load()
     {"HEADGATE_ISA", advice_on_isa},
     {"HEADGATE_VERBOSE", advice_on_verbose},
-    {"OMP_NUM_THREADS", no_advice},  // advice_on_threads
+    {"OMP_NUM_THREADS", no_advice},  // see advice_on_threads()
     {"OMP_THREAD_LIMIT", no_advice},
     {"OMP_DYNAMIC", advice_on_dynamic},
     {"OMP_PROC_BIND", no_advice},
@@ -107,7 +108,7 @@ std::string advice_on_threads(int threads, int cores) {
   return "";
 }
 
-/// Returns what to do where the build lacks `best`, the best target of the CPU.
+/// Returns advice if this build lacks `best`, the best target of the CPU. Otherwise returns an empty string.
 std::string advice_on_target(const std::string& best) {
   const std::vector<std::string> compiled = compiled_targets();
   if (std::find(compiled.begin(), compiled.end(), best) != compiled.end()) return "";
@@ -115,14 +116,15 @@ std::string advice_on_target(const std::string& best) {
                      best);
 }
 
-/// Returns the mean number of threads that ran or waited for a core in the last minute, if the system says it.
+/// Returns the load average of the last minute: the mean number of threads that ran or waited for a core. Returns
+/// nothing if the system does not report it.
 std::optional<double> load_of_machine() {
   double load = 0.0;
   return ::getloadavg(&load, 1) == 1 ? std::optional(load) : std::nullopt;
 }
 
 std::string advice_on_load(double load, int cores) {
-  constexpr double kBusy = 0.5;  // of the cores
+  constexpr double kBusy = 0.5;  // share of the cores
   if (cores < 2 || load < kBusy * cores || variable("GOMP_SPINCOUNT") || variable("OMP_WAIT_POLICY")) return "";
   return fmt::format(
       "{:.1f} threads ran on {} cores in the last minute: beside other programs set GOMP_SPINCOUNT=10000 for Python "
@@ -167,7 +169,7 @@ std::vector<std::string> advice(int cores, std::optional<double> load) {
 }
 
 int run_doctor(bool json) {
-  const int cores = omp_get_num_procs();  // those that this process may use
+  const int cores = omp_get_num_procs();  // cores that this process may use
   const std::optional<double> load = load_of_machine();
   const std::vector<Fact> facts = doctor_facts(cores, load);
   const std::vector<std::string> lines = advice(cores, load);

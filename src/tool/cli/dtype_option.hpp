@@ -14,7 +14,7 @@
 
 namespace headgate::cli {
 
-/// Declares an option whose value is the name of one of `choices`, and which fills `to`.
+/// Declares an option that takes the name of one of `choices` and stores the DType in `to`.
 template <class To>  // DType, or std::optional<DType> for an option that may be left out
 Option declare_dtype(VerbOptions& verb, const std::string& name, To& to, const std::vector<DType>& choices,
                      const std::string& help) {

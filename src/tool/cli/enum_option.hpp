@@ -12,7 +12,7 @@
 
 namespace headgate::cli {
 
-/// Declares an option whose value is a word of Enum, and which fills `to`: an Enum, or an std::optional of one.
+/// Declares an option that takes a word of Enum and stores the value in `to`: an Enum or a std::optional of one.
 template <typename Enum, typename To>
 Option declare_enum(VerbOptions& verb, const std::string& name, To& to, const std::string& type,
                     const std::string& help) {

@@ -32,22 +32,23 @@ using Figures = std::vector<const Figure*>;
 
 std::string shown_name(const EvaluatedModel& model) { return console::terminal_text(model.name); }
 
-// Of figures of heads, some of which have no column in the table of layers.
+// Minimum number of decimals in tables of heads. Some figures of heads have no column in the table of layers, and so no
+// decimals of their own.
 constexpr int kLeastDecimals = 3;
 
-/// Formats a cell, "-" if there is no figure.
+/// Formats the cell of a table: the value, or "-" if there is none.
 std::string cell(std::optional<double> value, int decimals) {
-  const bool is_nan = value && std::isnan(*value);  // whose sign says nothing
+  const bool is_nan = value && std::isnan(*value);  // the sign of NaN has no meaning
   return !value ? "-" : is_nan ? "nan" : fmt::format("{:.{}f}", *value, decimals);
 }
 
-/// A line of a table of figures.
+/// A row of a table of figures: its name and its values.
 struct NamedRow {
   std::string name;
   const FigureRow* figures;
 };
 
-/// Returns those of the figures that have a column, and a value in some row.
+/// Returns the figures that have a column in tables and a value in at least one row.
 Figures columns_of(Figures figures, const std::vector<NamedRow>& rows) {
   std::erase_if(figures, [&rows](const Figure* figure) {
     const auto has = [figure](const NamedRow& row) { return row.figures->find(*figure).has_value(); };
@@ -56,7 +57,8 @@ Figures columns_of(Figures figures, const std::vector<NamedRow>& rows) {
   return figures;
 }
 
-/// Formats the rows with their figures as columns; empty if there is none.
+/// Formats a table with a line for each row and a column for each figure. Returns an empty string if no figure has a
+/// column.
 std::string figures_table(const std::string& heading, const Figures& figures, const std::vector<NamedRow>& rows) {
   const Figures columns = columns_of(figures, rows);
   if (columns.empty()) return "";
@@ -71,7 +73,7 @@ std::string figures_table(const std::string& heading, const Figures& figures, co
   return '\n' + console::text_table(lines);
 }
 
-/// Returns the figures that models have as a whole, in the order of the registry.
+/// Returns the figures of whole models that at least one model has, in the order of the registry.
 Figures figures_of_models(const std::vector<EvaluatedModel>& models) {
   std::vector<const Metric*> all = metrics::all_metrics();
   std::erase_if(all, [&](const Metric* metric) {
@@ -84,7 +86,7 @@ Figures figures_of_models(const std::vector<EvaluatedModel>& models) {
   return metrics::figures_of(all, /*of_triggers=*/false);
 }
 
-/// Returns those with a value for each layer.
+/// Returns the figures that have a value for each layer.
 Figures figures_of_layers(const metrics::Report& report) {
   std::vector<const Metric*> of_layers = report.metrics;
   std::erase_if(of_layers, [](const Metric* metric) {
@@ -93,7 +95,8 @@ Figures figures_of_layers(const metrics::Report& report) {
   return metrics::figures_of(of_layers, /*of_triggers=*/false);
 }
 
-/// Formats the figures of models on a task with triggers; empty on others.
+/// Formats the figures of models evaluated on a task with triggers (bigram-backcopy). Returns an empty string for other
+/// tasks.
 std::string triggers_table(const std::vector<EvaluatedModel>& models) {
   std::vector<NamedRow> rows;
   for (const EvaluatedModel& model : models) {
@@ -103,18 +106,19 @@ std::string triggers_table(const std::vector<EvaluatedModel>& models) {
   return figures_table("model", metrics::figures_of(own, /*of_triggers=*/true), rows);
 }
 
-/// Returns "65536 tokens in sequences of 512".
+/// Describes the size of an evaluation, for instance "65536 tokens in sequences of 512".
 std::string tokens_text(const train::Evaluation& evaluation) {
   return fmt::format("{} tokens in sequences of {}", evaluation.tokens, evaluation.seq_len);
 }
 
-/// Explains which figures are missing where no query sees another token; empty elsewhere.
+/// Returns a note that sequences of one token have no figures of attention. Returns an empty string for longer
+/// sequences.
 std::string one_token_sentence(const train::Evaluation& evaluation) {
   if (evaluation.seq_len > 1) return "";
   return "\nA sequence of one token has no figures of attention: its query sees itself alone.\n";
 }
 
-/// Formats, for each figure that some head has, a line for each layer with a column for each head.
+/// Formats a table for each figure that at least one head has, with a line for each layer and a column for each head.
 std::string heads_text(const metrics::Report& report) {
   constexpr int kWidth = 7;
   std::string out;
@@ -139,7 +143,8 @@ std::string heads_text(const metrics::Report& report) {
   return out;
 }
 
-/// Returns a line on the effect of leaving out closed rows; empty if it was not measured.
+/// Returns a line on the effect of --gate-threshold, which skips rows with closed gates. Returns an empty string if it
+/// was not measured.
 std::string threshold_line(const train::Evaluation& evaluation) {
   if (!evaluation.threshold) return "";
   const train::ThresholdComparison& c = *evaluation.threshold;
@@ -151,7 +156,8 @@ std::string threshold_line(const train::Evaluation& evaluation) {
       c.without.attention_seconds, tokens / c.with.seconds, tokens / c.without.seconds);
 }
 
-/// Returns "1024 tokens in sequences of 512 (2034 bytes), 1.2345 bits per byte", as far as it is known.
+/// Describes the evaluated text: "1024 tokens in sequences of 512 (2034 bytes), 1.2345 bits per byte". Omits unknown
+/// figures.
 std::string text_read(const EvaluatedModel& model) {
   const train::Evaluation& evaluation = model.evaluation;
   const std::optional<double> bits = evaluation.report.overall.find(metrics::kBitsPerByte);
@@ -176,7 +182,7 @@ std::string in_lines(const std::string& text) {
   return out + '\n';
 }
 
-/// Returns the keys of the figures, with a note after those that models without a gate lack.
+/// Returns the JSON keys of the figures. A note marks the keys that are null for models without a gate.
 std::string keys_text(const std::vector<const metrics::Figure*>& figures) {
   std::string out;
   for (std::size_t i = 0; i < figures.size(); ++i) {

@@ -9,30 +9,32 @@
 #include "models/decoder/config.hpp"
 #include "models/evaluate/evaluation.hpp"
 
-// Formats what `headgate eval` prints, and its help on the keys of JSON.
+// Formats the output of `headgate eval`, and its help text on JSON keys.
 
 namespace headgate::cli {
 
 struct EvaluatedModel {
-  std::string name;  ///< the path, as it was given
+  std::string name;  ///< path of the model, as the user gave it
   models::DecoderConfig config;
   train::Evaluation evaluation;
-  std::shared_ptr<const train::SequenceSource> source;  ///< data that it was evaluated on
+  std::shared_ptr<const train::SequenceSource> source;  ///< data of the evaluation
 };
 
-/// Formats one model, layer by layer. With figures of heads, adds a table of layers and heads for each such figure.
+/// Formats the figures of one model, layer by layer. HeadFigures::included adds a table of layers and heads for each
+/// figure of heads.
 std::string layers_text(const EvaluatedModel& model, train::HeadFigures heads);
 
-/// Formats models that were evaluated on the same text, side by side.
+/// Formats the figures of several models on the same text, side by side.
 std::string comparison_text(const std::vector<EvaluatedModel>& models);
 
-/// Returns what --json prints: one object for one model; for several a list of such objects, each naming its model.
+/// Returns the output of --json: one object for one model; for several models, a list of objects that name their
+/// models.
 std::string json_text(const std::vector<EvaluatedModel>& models, train::HeadFigures heads);
 
-/// Reports on stderr where a model's figures are not finite; returns false then.
+/// Returns whether all figures of a model are finite. Otherwise reports the first non-finite figure on stderr.
 bool check_finite(const std::string& verb, const std::string& model, const train::Evaluation& evaluation);
 
-/// Returns the keys that --json prints, for --help.
+/// Returns the help text on the keys that --json prints.
 std::string json_keys_help();
 
 }  // namespace headgate::cli

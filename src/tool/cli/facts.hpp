@@ -5,17 +5,17 @@
 #include <string>
 #include <vector>
 
-// What `headgate info` and `headgate doctor` know of this machine.
+// Collects the facts about this machine that `headgate info` and `headgate doctor` print.
 
 namespace headgate::cli {
 
-/// A line of text, or a value of a JSON object.
+/// A fact about this machine: a line of the text output and a member of the JSON object.
 struct Fact {
   std::string label;
   nlohmann::ordered_json value;  ///< a string, a number, a list of strings, an object, or null
-  std::string shown{};           ///< text in place of the value; empty: the value
+  std::string shown{};           ///< text shown instead of `value`; empty: shows `value`
 
-  /// Returns the label with '_' for spaces.
+  /// Returns the JSON key: the label with spaces replaced by '_'.
   std::string key() const;
   std::string text() const;
 };
@@ -23,9 +23,9 @@ struct Fact {
 /// Returns the facts of `headgate info`. Throws Error if HEADGATE_ISA names a target that is not supported.
 std::vector<Fact> machine_facts();
 
-/// Returns one line a fact.
+/// Formats the facts as text, one line each.
 std::string fact_lines(const std::vector<Fact>& facts);
-/// Returns an object with the facts in their order.
+/// Returns a JSON object that holds the facts in their order.
 nlohmann::ordered_json fact_object(const std::vector<Fact>& facts);
 
 }  // namespace headgate::cli

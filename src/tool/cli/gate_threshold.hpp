@@ -13,7 +13,7 @@
 
 namespace headgate::cli {
 
-/// A model, and its name in messages.
+/// A model's configuration, and the model's name in error messages.
 struct NamedConfig {
   std::string name;
   const models::DecoderConfig& config;

@@ -41,7 +41,7 @@ namespace {
 
 using generate::Generated;
 
-constexpr std::int64_t kMaxTokens = 256;  // without --max-tokens
+constexpr std::int64_t kMaxTokens = 256;  // default if --max-tokens is not given
 constexpr std::size_t kMaxPromptBytes = std::size_t{1} << 26;
 
 struct GenerateOptions {
@@ -66,13 +66,14 @@ struct GenerateOptions {
   bool converses() const { return chat && !has_prompt(); }
 };
 
-/// What a model's files say about text, beside its weights.
+/// Files of a model that concern text: chat template, end tokens and tokenizer.
 struct TextFiles {
   generate::GenerationFiles files;
   std::unique_ptr<tokenize::Tokenizer> tokenizer;
 };
 
-/// Holds everything that can be refused, which is read before the weights.
+/// Holds the tokens of the prompt and the ids that end the text. The prompt is checked before the weights are read, so
+/// that errors appear early.
 struct Prompt {
   tokenize::Encoding encoding;
   std::vector<std::int32_t> end_ids;
@@ -116,8 +117,8 @@ void check_options(const GenerateOptions& o) {
   generate::check_sampling(o.sampling);
 }
 
-/// Returns the prompt. Without an option for it, standard input is a pipe or a file that holds it. A prompt from there
-/// is less one newline at its end, which `echo` writes; --prompt-file gives all bytes.
+/// Returns the prompt: --prompt-file, --prompt or standard input. Removes one newline at the end of standard input,
+/// which `echo` writes. --prompt-file keeps every byte.
 std::string prompt_text(const GenerateOptions& o) {
   if (!o.prompt_file.empty()) {
     return io::read_stream(o.prompt_file == "-" ? "/dev/stdin" : o.prompt_file, kMaxPromptBytes);
@@ -149,7 +150,7 @@ Prompt read_prompt(const GenerateOptions& o, const TextFiles& model) {
   return out;
 }
 
-/// `capacity`: most tokens of the text, the prompt included.
+/// `capacity`: maximum number of tokens of the text, including the prompt.
 models::CachedDecoderOptions decoder_options(const GenerateOptions& o, std::int64_t capacity) {
   models::CachedDecoderOptions out;
   out.weights = o.dtype;
@@ -161,10 +162,10 @@ models::CachedDecoderOptions decoder_options(const GenerateOptions& o, std::int6
   return out;
 }
 
-/// Without --max-tokens an answer may fill the model's positions.
+/// Runs a conversation. Without --max-tokens an answer may use all positions of the model.
 int converse(const GenerateOptions& o, const models::ModelFile& file, const TextFiles& model) {
   const generate::Chat chat = open_chat(o, model);
-  chat.write(generate::question_messages(o.system, "?"));  // a template may refuse a system's text
+  chat.write(generate::question_messages(o.system, "?"));  // throws if the template refuses a system message
   const std::int64_t positions = file.config().seq_len;
   models::CachedDecoder decoder(file, decoder_options(o, positions));
   generate::Conversation conversation(
@@ -192,7 +193,7 @@ int generate_text(const GenerateOptions& o, const models::ModelFile& file, const
   const Generated result = generate::generate(decoder, *model.tokenizer, prompt.encoding.ids,
                                               {o.sampling, most, prompt.end_ids, o.stop_texts}, hooks);
 
-  console::ProgressBar::clear_line();  // of a prompt whose reading was interrupted
+  console::ProgressBar::clear_line();  // removes the progress bar of a prompt whose processing was interrupted
   if (!o.logits.empty()) log_probabilities.write(o.logits, file.config().vocab);
   const bool shown = o.verbose || (::isatty(STDERR_FILENO) == 1 && !console::is_quiet());
   GenerateFigures figures = figures_of(result);

@@ -13,10 +13,10 @@ namespace headgate::cli {
 namespace {
 
 constexpr std::size_t kWidth = 80;
-constexpr std::size_t kColumn = 24;  ///< where the explanation of an option or verb begins
+constexpr std::size_t kColumn = 24;  ///< column at which the explanation of an option or verb begins
 
-/// Wraps `text` into lines of at most kWidth − indent columns, each after the first behind `indent` spaces. Keeps
-/// newlines, and lines that begin with a space.
+/// Wraps `text` at kWidth columns. Indents each line after the first by `indent` spaces; the first is assumed to start
+/// there. Keeps newlines, and does not wrap lines that begin with a space.
 std::string wrapped(const std::string& text, std::size_t indent) {
   std::string out;
   std::istringstream lines(text);

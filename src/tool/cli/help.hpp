@@ -6,15 +6,15 @@
 
 namespace headgate::cli {
 
-/// Lists the statuses with which the tool ends.
+/// Help text that lists the exit statuses of the tool.
 extern const char* const kExitStatus;
 
 /// Returns the text before the first empty line.
 std::string first_paragraph(const std::string& text);
 
-/// Formats `--help` in the usual order: usage with the required options, description, options by group with the type of
-/// their value, footer (examples), exit status; wrapped at 80 columns. The first paragraph of a verb's description is
-/// its line in the list of verbs.
+/// Formats the output of `--help`, wrapped at 80 columns: usage with required options, description, options by group
+/// with value types, footer (examples), and exit status. The list of verbs shows the first paragraph of each verb's
+/// description.
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;

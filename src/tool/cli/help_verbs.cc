@@ -13,8 +13,8 @@
 #include "tool/cli/man.hpp"
 #include "tool/cli/verbs.hpp"
 
-// Verbs that say what the other verbs take: help, completion and man. Each walks the options of the whole command line,
-// which therefore has to live as long as they run.
+// Declares the verbs that describe the other verbs: help, completion and man. They read all options of the CommandLine,
+// which must therefore outlive them.
 
 namespace headgate::cli {
 

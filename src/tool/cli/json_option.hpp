@@ -15,9 +15,9 @@
 
 namespace headgate::cli {
 
-/// Formats what --json prints. Bytes that are not UTF-8 become U+FFFD.
+/// Formats JSON for --json, indented by 2. Bytes that are not UTF-8 become U+FFFD.
 std::string json_text(const nlohmann::ordered_json& json);
-/// The same on one line, of JSON Lines.
+/// Formats JSON on one line, for JSON Lines. Bytes that are not UTF-8 become U+FFFD.
 std::string json_line(const nlohmann::ordered_json& json);
 
 /// Declares --json. `what`: the noun in "Print ... as JSON", for instance "the figures".
@@ -25,21 +25,21 @@ inline Option declare_json(VerbOptions& verb, bool& print, const std::string& wh
   return verb.flag("--json", print, fmt::format("Print {} as JSON", what));
 }
 
-/// Says where a report goes as JSON.
+/// Destinations of a JSON report: stdout, a file, or both.
 struct JsonOutput {
   bool print = false;  ///< --json: to stdout, without any other text
-  std::string file;    ///< --json-out; empty: not written
+  std::string file;    ///< --json-out: path of the file; empty: no file
 
   bool wanted() const { return print || !file.empty(); }
-  /// Writes the file first: if that fails, stdout stays empty.
+  /// Writes `text` to the file, then to stdout. If writing the file fails, stdout stays empty.
   void write(const std::string& verb, const std::string& text) const {
     if (!file.empty()) write_output(verb, file, text);
     if (print) std::fwrite(text.data(), 1, text.size(), stdout);
   }
 };
 
-/// Declares --json and --json-out. `--json FILE`, which former versions had, is --json-out where the word after --json
-/// ends in ".json" or is_argument(word) is false.
+/// Declares --json and --json-out. Accepts `--json FILE`, the syntax of former versions, as --json-out FILE. The word
+/// after --json is a file if it ends in ".json" or is_argument(word) is false.
 inline void declare_json(VerbOptions& verb, JsonOutput& json, const std::string& what,
                          const std::function<bool(const std::string& word)>& is_argument) {
   declare_json(verb, json.print, what);

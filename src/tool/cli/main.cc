@@ -22,7 +22,7 @@
 namespace headgate::cli {
 namespace {
 
-/// Prints one line.
+/// Prints an error as one line on stderr and returns kBadUsage.
 int report(const std::string& who, std::string_view what) {
   console::say(stderr, fmt::format("{}: {}\n", who, console::terminal_text(what)));
   return kBadUsage;
@@ -31,7 +31,7 @@ int report(const std::string& who, std::string_view what) {
 int report_lost_output() { return report("headgate", "cannot write to standard output"); }
 
 std::vector<Verb> add_verbs(CommandLine& line) {
-  // Lists the verbs in the order of --help.
+  // The order of the verbs is their order in --help.
   return {
       add_explain(line), add_attend(line),     add_linear(line),   add_train(line),   add_eval(line),
       add_compare(line), add_xray(line),       add_generate(line), add_convert(line), add_tokenize(line),
@@ -41,7 +41,7 @@ std::vector<Verb> add_verbs(CommandLine& line) {
 }
 
 int run(int argc, char** argv) {
-  static std::string who = "headgate";  // a signal handler reads it
+  static std::string who = "headgate";  // static, because a signal handler reads it
   try {
     CommandLine line("Exact gated attention on plain CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v.",
                      "`headgate VERB --help`, or `headgate help VERB`, explains a verb.\n\n"
@@ -67,7 +67,7 @@ int run(int argc, char** argv) {
     return verb == verbs.end() ? kSuccess : verb->run();
   } catch (const std::bad_alloc&) {
     return report(who, "not enough memory");
-  } catch (const std::system_error& error) {  // fmt::print's too
+  } catch (const std::system_error& error) {  // fmt::print throws it too
     return std::ferror(stdout) != 0 ? report_lost_output() : report(who, error.what());
   } catch (const std::exception& error) {
     return report(who, error.what());
@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
   headgate::cli::report_files_too_large();
   const int status = headgate::cli::run(argc, argv);
   const bool printed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  if (!printed && status != headgate::cli::kBadUsage) {  // a failed check has printed its own line
+  if (!printed && status != headgate::cli::kBadUsage) {  // for kBadUsage, an error line is already printed
     return headgate::cli::report_lost_output();
   }
   return status;

@@ -15,7 +15,7 @@
 namespace headgate::cli {
 namespace {
 
-/// Escapes what roff would interpret or typeset as another character, and everything that is not ASCII.
+/// Escapes all non-ASCII characters, and the characters that roff would interpret or typeset differently.
 std::string roff(std::string_view text) {
   std::string out;
   while (!text.empty()) {
@@ -44,7 +44,7 @@ std::string roff(std::string_view text) {
   return out;
 }
 
-/// Returns a line of text, which roff must not take for a request.
+/// Formats one line of text, escaped so that roff does not take it for a request.
 std::string text_line(std::string_view text) {
   const bool request = text.starts_with('.') || text.starts_with('\'');
   return (request ? "\\&" : "") + roff(text) + '\n';
@@ -65,7 +65,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return out;
 }
 
-/// Returns paragraphs: lines that begin with a space stay as they are, the others are filled.
+/// Formats paragraphs in roff. Lines that begin with a space keep their line breaks; other lines are filled.
 std::string paragraphs(const std::string& text) {
   std::string out;
   bool as_is = false, gap = true;
@@ -85,7 +85,8 @@ std::string paragraphs(const std::string& text) {
   return as_is ? out + ".EE\n" : out;
 }
 
-/// Returns the footer of --help: a line that ends in a colon, before indented ones, is the heading of a section.
+/// Formats the footer of --help in roff. A line that ends in a colon and precedes an indented line becomes a section
+/// heading.
 std::string footer_sections(const std::string& footer) {
   std::string out, open;
   bool notes = false;
@@ -100,7 +101,7 @@ std::string footer_sections(const std::string& footer) {
     if (heads) {
       close();
       out += ".SH " + roff(upper(lines[i].substr(0, lines[i].size() - 1))) + '\n';
-      notes = true;  // what follows belongs to this section
+      notes = true;  // the following lines belong to this section
       continue;
     }
     if (!notes && !lines[i].empty()) {
@@ -136,7 +137,7 @@ std::string options_section(const VerbDescription& verb) {
       groups.push_back(option.group);
     }
   }
-  // --help stands last, as in --help.
+  // Moves the group of --help to the end, as the help text does.
   std::stable_partition(groups.begin(), groups.end(), [](const std::string& group) { return group != "Options"; });
   for (const std::string& group : groups) {
     if (groups.size() > 1) options += ".SS " + roff(group) + '\n';
@@ -170,7 +171,7 @@ std::string title(const ToolDescription& tool, const std::string& name, const st
 std::string exit_status(const ToolDescription& tool) {
   std::string out = ".SH EXIT STATUS\n";
   const std::vector<std::string> lines = lines_of(tool.exit_status);
-  for (std::size_t i = 1; i < lines.size(); ++i) {  // the first is the heading
+  for (std::size_t i = 1; i < lines.size(); ++i) {  // line 0 is the heading
     const std::size_t number = lines[i].find_first_not_of(' '), text = lines[i].find("  ", number);
     out += ".TP\n" + roff(lines[i].substr(number, text - number)) + '\n' + text_line(lines[i].substr(text + 2));
   }

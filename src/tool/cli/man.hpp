@@ -5,13 +5,13 @@
 
 #include "tool/cli/description.hpp"
 
-// Makes manual pages, in the macros of man(7).
+// Generates manual pages with the macros of man(7).
 
 namespace headgate::cli {
 
-/// Returns headgate(1), which lists the verbs.
+/// Returns the manual page headgate(1), which lists the verbs.
 std::string tool_page(const ToolDescription& tool);
-/// Returns headgate-VERB(1).
+/// Returns the manual page headgate-VERB(1).
 std::string verb_page(const ToolDescription& tool, const VerbDescription& verb);
 
 }  // namespace headgate::cli

@@ -16,8 +16,8 @@
 namespace headgate::cli {
 namespace {
 
-/// Returns whether `path` is a file that a person would call a text: its beginning has no NUL byte, as those of weights
-/// and arrays have, and it is none of a model's JSON files.
+/// Returns whether `path` is a text file: its first 4096 bytes hold no NUL, and it is not a .json, .safetensors or GGUF
+/// file.
 bool is_text(const std::string& path) {
   constexpr std::size_t kBeginning = 4096;  // bytes
   std::error_code ignored;

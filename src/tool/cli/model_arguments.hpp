@@ -6,7 +6,7 @@
 
 namespace headgate::cli {
 
-/// Throws UsageError if one of the arguments MODEL is a text, which belongs to --text.
+/// Throws UsageError if a MODEL argument is a text file. The message suggests --text for it.
 void refuse_texts(const std::vector<std::string>& models);
 
 }  // namespace headgate::cli

@@ -13,11 +13,12 @@
 #include <string_view>
 #include <system_error>
 
-// Parses numbers of command lines. A number out of its type's range is refused: it neither saturates nor wraps.
+// Parses numbers on the command line. Refuses a number out of the type's range instead of saturating or wrapping it.
 
 namespace headgate::cli {
 
-/// Parses a whole number, decimal or hexadecimal after "0x". Returns nothing for other text and out of T's range.
+/// Parses an integer, decimal or hexadecimal with the prefix "0x". Returns nothing for other text or a value out of T's
+/// range.
 template <std::integral T>
 std::optional<T> read_number(std::string_view text) {
   const int base = text.starts_with("0x") || text.starts_with("0X") ? 16 : 10;
@@ -39,7 +40,7 @@ std::optional<T> read_number(std::string_view text) {
   return value;
 }
 
-/// Returns an error message unless `text` is a number from `least` to `most`.
+/// Returns an error message, or an empty string if `text` is a number from `least` to `most`.
 template <typename T>
 std::string number_complaint(std::string_view text, T least, T most) {
   const std::optional<T> value = read_number<T>(text);
@@ -48,7 +49,7 @@ std::string number_complaint(std::string_view text, T least, T most) {
   return fmt::format("must be {} from {} to {}, got {}", kKind, least, most, text);
 }
 
-/// Returns the number, or nothing and an error message in `complaint`.
+/// Parses a number. On failure returns nothing and stores an error message in `complaint`.
 template <typename T>
 std::optional<T> read_number(std::string_view text, std::string& complaint) {
   const std::optional<T> value = read_number<T>(text);

@@ -14,14 +14,14 @@ void add_note(std::vector<std::string>& notes, const std::string& note) {
   if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
 }
 
-/// Replaces `old_name` by `name` if `word` is that option, alone or with "=VALUE"; else returns false.
+/// Replaces `old_name` by `name` if `word` is `old_name` or `old_name=VALUE`. Otherwise returns false.
 bool rename(std::string& word, const std::string& old_name, const std::string& name) {
   if (word != old_name && !word.starts_with(old_name + '=')) return false;
   word.replace(0, old_name.size(), name);
   return true;
 }
 
-/// Returns whether `word` is the file of the flag before it.
+/// Returns whether `word`, which follows `flag`, is the flag's file rather than an option or an argument of the verb.
 bool is_file(const std::string& word, const FlagWithFile& flag) {
   return !word.empty() && !word.starts_with('-') && !flag.is_argument(word);
 }
@@ -32,7 +32,7 @@ std::vector<std::string> OldWords::translated(const std::vector<std::string>& wo
                                               std::vector<std::string>& notes) const {
   std::vector<std::string> out;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "--") {  // arguments follow
+    if (words[i] == "--") {  // only positional arguments follow
       out.insert(out.end(), words.begin() + static_cast<std::ptrdiff_t>(i), words.end());
       break;
     }

@@ -5,28 +5,29 @@
 #include <string>
 #include <vector>
 
-// Translates option names of former versions, with a note.
+// Translates option names of former versions to current ones, and adds notes on them.
 
 namespace headgate::cli {
 
-/// An option with another name in former versions.
+/// An option that had another name in former versions.
 struct RenamedOption {
   std::string old_name, name;
 };
 
-/// A flag that took a file in former versions. `option` takes it now.
+/// A flag that took a file in former versions. Now `option` takes the file.
 struct FlagWithFile {
   std::string flag, option;
-  /// Returns whether the word after the flag may be an argument of the verb; else it is the flag's file.
+  /// Returns whether the word after the flag may be an argument of the verb; otherwise the word is the flag's file.
   std::function<bool(const std::string& word)> is_argument;
 };
 
-/// The old words of one verb.
+/// Option names of former versions that one verb still accepts.
 struct OldWords {
   std::vector<RenamedOption> renamed;
   std::vector<FlagWithFile> with_file;
 
-  /// Returns `words`, the arguments after the verb, with old words replaced. Adds one note for each to `notes`.
+  /// Returns `words`, the arguments after the verb, with former names replaced by current ones. Adds a note on each
+  /// replaced name to `notes`.
   std::vector<std::string> translated(const std::vector<std::string>& words, std::vector<std::string>& notes) const;
 };
 

@@ -28,13 +28,14 @@
 #include "tool/cli/verbs.hpp"
 #include "tool/console/activity.hpp"
 
-// The options of a verb that runs an operation on .npy files, by the rows of the operation's tables.
+// Declares the options of a verb that runs an operation on .npy files. The rows of the operation's tables describe
+// these options.
 
 namespace headgate::cli {
 
 inline std::string text(std::string_view from) { return std::string(from); }
 
-/// "I,J,…" of an option.
+/// Parses "I,J,…", the value of `option`, as a list of whole numbers.
 inline std::vector<std::int64_t> parse_indices(const char* option, const std::string& given) {
   std::vector<std::int64_t> indices;
   const char* const end = given.data() + given.size();
@@ -48,13 +49,13 @@ inline std::vector<std::int64_t> parse_indices(const char* option, const std::st
   return indices;
 }
 
-/// What --help says of a tensor; `types` where its elements are not those of q.
+/// Returns the help text of a tensor. `types`: its element types, if they differ from those of q.
 inline std::string help_of(std::string_view shape, std::string_view types, std::string_view help, bool forward_only) {
   return fmt::format("{}{}{}: {}{}", shape, types.empty() ? "" : ", ", types, help,
                      forward_only ? "; without gradients" : "");
 }
 
-/// Returns the row of the input that `row` needs.
+/// Returns the table row of another input that the input of `row` requires.
 template <class Tables, class Row>
 const auto& needed_row(const Row& row) {
   return Tables::kInputs[row_number(Tables::kInputs, row.traits.needs)];
@@ -89,7 +90,8 @@ void add_outputs(VerbOptions& verb, attend::OperationFiles<Tables>& files) {
   }
 }
 
-/// `remark` on the gradients' names stands in parentheses, unless it is empty.
+/// Declares the options of the gradients. `remark`: a note on the gradients' names, shown in parentheses; empty for
+/// none.
 template <class Tables>
 void add_gradients(VerbOptions& verb, attend::OperationFiles<Tables>& files, const std::string& remark = "") {
   verb.group("Gradients");
@@ -116,11 +118,11 @@ inline std::string capitalised(std::string_view help) {
   return out;
 }
 
-/// "HELP (default 0)", behind the words of an enum.
+/// Returns the help text of an option: "HELP (default 0)", or for an enum its words with the default, then HELP.
 template <class Row, class Options>
 std::string help_of(const Row& row, const Options& defaults) {
   using Value = typename Row::Value;
-  const std::optional<Value> value = row.of(defaults);  // empty: the row has words for it
+  const std::optional<Value> value = row.of(defaults);  // empty: default_text of the row describes the default
   if constexpr (std::is_enum_v<Value>) {
     return fmt::format("{} (default {}); {}", list_words<Value>(), word_of(*value), row.text.help);
   } else {
@@ -129,7 +131,7 @@ std::string help_of(const Row& row, const Options& defaults) {
   }
 }
 
-/// The options whose rows name one; visit(row, option) of each.
+/// Declares an option for each row that names one, and calls visit(row, option) for it.
 template <class Options, const auto& kRows, class Visit>
 void add_rows(VerbOptions& verb, Given<kRows>& given, const Visit& visit) {
   const Options defaults;
@@ -149,8 +151,8 @@ void add_rows(VerbOptions& verb, Given<kRows>& given, const Visit& visit) {
   });
 }
 
-/// --dtype and --threads. `converted` and `other` name arrays: those that become of the type that is computed in, and
-/// those that may be of another.
+/// Declares --dtype and --threads. For the help text, `converted` names the arrays that are converted to --dtype, and
+/// `other` the arrays that may have another dtype.
 template <const auto& kRows>
 void add_execution(VerbOptions& verb, Given<kRows>& given, std::optional<DType>& dtype, const std::string& converted,
                    const std::string& other) {
@@ -162,13 +164,13 @@ void add_execution(VerbOptions& verb, Given<kRows>& given, std::optional<DType>&
                   "Threads (default: all cores); the result has the same bits for every number");
 }
 
-/// Declares --json of a verb that writes arrays.
+/// Declares --json for a verb that writes arrays.
 inline void declare_written_json(VerbOptions& verb, bool& json) {
   verb.group("Output");
   declare_json(verb, json, "one object: written, a list of the files with their path, dtype and shape,");
 }
 
-/// Prints what declare_written_json says.
+/// Prints the written files as JSON: path, dtype and shape of each.
 inline void print_written(const std::vector<io::NpyWriter::Entry>& files) {
   nlohmann::ordered_json written = nlohmann::ordered_json::array();
   for (const io::NpyWriter::Entry& file : files) {
@@ -177,8 +179,8 @@ inline void print_written(const std::vector<io::NpyWriter::Entry>& files) {
   fmt::print("{}", json_text({{"written", written}}));
 }
 
-/// Reads the arrays of an operation, computes and writes the results, which it returns, and shows which of these it is
-/// at. compute(arrays, on_stage) computes them.
+/// Reads the arrays of an operation, calls compute(arrays, on_stage), and writes the results. Shows the current stage
+/// as progress. Returns the written files.
 template <class Files, class Compute>
 std::vector<io::NpyWriter::Entry> run_operation(const Files& files, std::optional<DType> dtype,
                                                 const Compute& compute) {

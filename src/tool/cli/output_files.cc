@@ -58,7 +58,7 @@ void check_output_directory(const io::NamedPath& output, const std::function<voi
   }
   InputFiles inputs;
   list_inputs(inputs);
-  // Checks them one by one: entries that are links to one file do not conflict.
+  // Checks each path alone: two entries that link to the same file do not conflict.
   for (const io::NamedPath& each : replaced) io::check_overwrites({each}, inputs.paths());
   require(!train::is_run_or_checkpoint(output.path), "{} {} is a run or its checkpoint: give another path",
           output.option, output.path);

@@ -32,7 +32,7 @@ constexpr std::array kWatchedSignals{SIGINT, SIGTERM, SIGHUP};
 // and access only lock-free atomics.
 std::atomic<int> g_received{0};
 std::atomic<bool> g_received_from_keyboard{false};
-std::atomic<std::int64_t> g_received_at_ms{0};  // by the monotonic clock
+std::atomic<std::int64_t> g_received_at_ms{0};  // time of the first signal on the monotonic clock
 std::atomic<const char*> g_acknowledgement{nullptr};
 std::atomic<const char*> g_who{""};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free &&
@@ -50,7 +50,7 @@ extern "C" void headgate_cli_end_process(int number) {
   std::raise(number);
 }
 
-/// Returns whether stderr takes bytes at once: a handler must not wait for a stopped terminal or a full pipe.
+/// Returns whether a write to stderr would not block: a handler must not wait for a stopped terminal or a full pipe.
 bool stderr_is_ready() {
   pollfd stream{STDERR_FILENO, POLLOUT, 0};
   return ::poll(&stream, 1, 0) == 1 && (stream.revents & POLLOUT) != 0;
@@ -62,16 +62,17 @@ void acknowledge() {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
 }
 
-/// SIGBUS is raised in the thread that reads the page. Of several such threads, the first one reports it.
+/// Handles SIGBUS, which the kernel raises in the thread that reads the page. If several threads raise it, the first
+/// reports it and the others wait.
 extern "C" void headgate_cli_report_lost_file(int number, siginfo_t* info, void* /*context*/) {
   static std::atomic_flag reported = ATOMIC_FLAG_INIT;
   static std::array<char, 2 * PATH_MAX> line;
-  const bool of_access = info->si_code > 0;  // not sent by a process
+  const bool of_access = info->si_code > 0;  // sent by the kernel, not by a process
   const char* path = of_access ? io::mapped_path_at(info->si_addr) : nullptr;
   if (path == nullptr) {
     std::signal(number, SIG_DFL);
     if (!of_access) std::raise(number);
-    return;  // an access is repeated; the signal then ends the process
+    return;  // the kernel repeats the access, and the signal then ends the process
   }
   while (reported.test_and_set()) ::pause();
   std::size_t bytes = 0;
@@ -91,7 +92,7 @@ extern "C" void headgate_cli_record_signal(int number, siginfo_t* info, void* /*
   constexpr std::int64_t kCopies_ms = 1000;
   const int before = errno;
   const std::int64_t now = milliseconds_now();
-  const bool from_keyboard = info->si_code == SI_KERNEL;  // not sent by a process
+  const bool from_keyboard = info->si_code == SI_KERNEL;  // sent by the kernel, not by a process
   int none = 0;
   if (g_received.compare_exchange_strong(none, number)) {
     g_received_from_keyboard.store(from_keyboard);
@@ -142,7 +143,7 @@ void report_lost_files(const char* who) {
 void survive_lost_output() {
   std::signal(SIGPIPE, SIG_IGN);
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
-    // open returns the lowest free descriptor: this stream's, since those below it are open.
+    // open() returns the lowest free descriptor. This is the descriptor of this stream, since all lower ones are open.
     if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", O_RDWR);
   }
 }
@@ -153,7 +154,7 @@ SignalWatch::SignalWatch(std::string acknowledgement) : acknowledgement_(std::mo
     acknowledgement_ = (::isatty(STDERR_FILENO) == 1 ? "\n" : "") + acknowledgement_ + "\n";
     g_acknowledgement.store(acknowledgement_.c_str());
   }
-  // Until the handler has recorded its time, a copy of the first signal in another thread comes before that time.
+  // The maximum makes a second signal count as a copy of the first until the handler has stored the time of the first.
   g_received_at_ms.store(std::numeric_limits<std::int64_t>::max());
   g_received_from_keyboard.store(false);
   g_received.store(0);

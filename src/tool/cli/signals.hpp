@@ -7,33 +7,35 @@
 
 namespace headgate::cli {
 
-/// After this call, signals that end the process or report an exceeded resource limit first remove the unfinished files
-/// of src/models/io. A signal that the parent process ignores (nohup) stays ignored.
+/// Makes signals that end the process or report an exceeded resource limit remove the unfinished files of src/models/io
+/// first. A signal that the parent process ignores (nohup) stays ignored.
 void remove_unfinished_files_on_signals();
 
-/// After this call, writing beyond the limit of a file's size (ulimit -f) is an error of the write, which a verb
-/// reports, instead of a signal that ends the process.
+/// Ignores SIGXFSZ, so that a write beyond the file size limit (ulimit -f) fails with an error instead of ending the
+/// process. The verb reports that error.
 void report_files_too_large();
 
-/// Reading a mapped file that another process has shortened raises SIGBUS. After this call, the process then prints
-/// "WHO: PATH: became shorter …", removes its unfinished files and exits with kLostFileStatus. `who` must stay valid.
+/// Handles SIGBUS, which the kernel raises if a mapped file is read after another process has shortened it. The handler
+/// prints "WHO: PATH: became shorter …", removes unfinished files and exits with kLostFileStatus. `who` must stay
+/// valid.
 void report_lost_files(const char* who);
 
-/// After this call, writing to a closed pipe is an error of the write instead of a signal that ends the process, and
-/// files opened later never get the descriptor of a closed standard stream. For work that must not be lost because of
-/// its output. Without this call, a verb ends silently once its output pipe is closed.
+/// Ignores SIGPIPE, so that a write to a closed pipe fails with an error instead of ending the process. Opens closed
+/// standard streams as /dev/null, so that files opened later do not get their descriptors. Verbs call this function if
+/// their work must not be lost because of their output. Without the call, a verb ends silently once its output pipe is
+/// closed.
 void survive_lost_output();
 
-/// While an object exists, SIGINT, SIGTERM and SIGHUP are recorded instead of ending the process. Another SIGINT or
-/// SIGTERM ends it, unless it is a copy of the first: `timeout`, mpirun and a closing terminal signal both the process
-/// and its group. A signal less than a second after the first counts as a copy; a second Ctrl-C never does.
+/// Records SIGINT, SIGTERM and SIGHUP while the object exists, instead of ending the process. A second SIGINT or
+/// SIGTERM ends the process, unless it is a copy of the first: `timeout`, mpirun and a closing terminal signal both the
+/// process and its group. A signal less than a second after the first counts as a copy; a second Ctrl-C never does.
 class SignalWatch {
  public:
   /// `acknowledgement`: a line that the handler of the first signal writes to stderr; empty for none.
   explicit SignalWatch(std::string acknowledgement = "");
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
-  /// Restores the previous handling.
+  /// Restores the previous signal handlers.
   ~SignalWatch();
 
   /// Returns the signal that was received, or 0.
@@ -43,7 +45,7 @@ class SignalWatch {
   std::string acknowledgement_;
 };
 
-inline constexpr int kLostFileStatus = 2;  ///< that of all errors of files
-inline constexpr int kSignalStatus = 128;  ///< exit status after a signal is this plus its number, as in shells
+inline constexpr int kLostFileStatus = 2;  ///< exit status after SIGBUS, the same as after other file errors
+inline constexpr int kSignalStatus = 128;  ///< exit status after a signal, minus the signal's number, as in shells
 
 }  // namespace headgate::cli

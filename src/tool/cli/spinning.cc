@@ -11,13 +11,13 @@ namespace headgate::cli {
 
 void spin_less(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  std::string program(PATH_MAX, '\0');  // not /proc/self/exe itself, which would be the name that ps shows
+  std::string program(PATH_MAX, '\0');  // resolved path: with /proc/self/exe, ps would show that name
   const ssize_t length = ::readlink("/proc/self/exe", program.data(), program.size());
   if (length <= 0 || length == PATH_MAX) return;
   program.resize(static_cast<std::size_t>(length));
   if (::setenv("GOMP_SPINCOUNT", "10000", /*overwrite=*/0) != 0) return;
   ::execv(program.c_str(), argv);
-  ::unsetenv("GOMP_SPINCOUNT");  // it could not be started: libgomp has not read it
+  ::unsetenv("GOMP_SPINCOUNT");  // execv() failed; libgomp has not read the variable yet
 }
 
 }  // namespace headgate::cli

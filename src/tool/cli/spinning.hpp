@@ -3,9 +3,9 @@
 
 namespace headgate::cli {
 
-/// Lets OpenMP's threads sleep soon when they wait for each other, so that other programs have the cores: starts this
-/// program again with GOMP_SPINCOUNT=10000, because libgomp reads its variables before main. Returns where the user has
-/// decided how threads wait, by GOMP_SPINCOUNT or OMP_WAIT_POLICY, and where the program cannot be started again.
+/// Shortens the time for which waiting OpenMP threads spin, so that other programs get the cores. Restarts this program
+/// with GOMP_SPINCOUNT=10000, because libgomp reads its variables before main(). Returns if GOMP_SPINCOUNT or
+/// OMP_WAIT_POLICY is already set, or if the program cannot be restarted.
 void spin_less(char** argv);
 
 }  // namespace headgate::cli

@@ -35,7 +35,7 @@ namespace {
 struct TokenizeOptions {
   std::string model;
   std::vector<std::string> text;
-  std::optional<std::int64_t> train;  ///< ids of the vocabulary to learn; empty: tokenize
+  std::optional<std::int64_t> train;  ///< size of the vocabulary to learn; empty: tokenize a text
   std::vector<std::string> special;
   std::string out;
   bool bos = false;
@@ -51,7 +51,7 @@ void append(std::string& text, std::int32_t id) {
   text.append(digits.data(), digits.size());
 }
 
-/// Prints ids, one a line.
+/// Prints token ids, one per line.
 class IdLines {
  public:
   void add(const tokenize::Encoding& tokens) {
@@ -65,7 +65,7 @@ class IdLines {
   void finish() {}
 };
 
-/// Prints the JSON object: its first list while tokens arrive, the others from a temporary file.
+/// Prints the tokens as one JSON object. Prints the ids as they arrive, and then the other lists from a temporary file.
 class JsonObject {
  public:
   explicit JsonObject(const tokenize::Tokenizer& tokenizer) : tokenizer_(tokenizer) { print(R"({"ids":[)"); }
@@ -120,13 +120,14 @@ class JsonObject {
   std::size_t count_ = 0;
 };
 
-/// Tokenizes the text while it is read. Returns the number of bytes left out. Errors of the tokenizer name the text.
+/// Tokenizes a file in parts while reading it. Returns the number of bytes left out. Errors of the tokenizer name the
+/// file.
 template <class Output>
 std::size_t tokenize_text(const std::string& path, tokenize::StreamEncoder& encoder, Output output) {
   io::InputStream text(path == "-" ? "/dev/stdin" : path);
-  std::error_code unknown;  // of a pipe
+  std::error_code unknown;  // a pipe has no size
   const auto size = static_cast<double>(std::filesystem::file_size(path, unknown));
-  // On a terminal the tokens themselves say how far it is.
+  // Shows progress unless stdout is a terminal, where the printed tokens show it.
   const bool shown = !unknown && ::isatty(STDOUT_FILENO) == 0;
   double done = 0.0;
   std::size_t left_out = 0;
@@ -149,7 +150,7 @@ std::size_t tokenize_text(const std::string& path, tokenize::StreamEncoder& enco
   return left_out;
 }
 
-/// Adds a file to the trainer, in parts. Errors name the file.
+/// Adds a text file to the trainer in parts. Error messages name the file.
 void add_text(tokenize::BpeTrainer& trainer, const std::string& path) {
   io::InputStream text(path == "-" ? "/dev/stdin" : path);
   try {
@@ -201,7 +202,7 @@ int run_train(const TokenizeOptions& o) {
 int run_tokenize(const TokenizeOptions& given) {
   if (given.train) return run_train(given);
   TokenizeOptions o = given;
-  // --text takes several paths, and also a MODEL behind it.
+  // --text takes several paths, so a MODEL after it is parsed as the last path.
   if (o.model.empty() && o.text.size() > 1) {
     o.model = o.text.back();
     o.text.pop_back();

@@ -27,8 +27,8 @@ namespace {
 
 using console::say;
 
-/// Starts or resumes the run in each process of the group. Returns nothing if another process reports why there is no
-/// run.
+/// Starts or resumes the run in this process of the group. Returns nothing if another process has failed and reports
+/// the reason.
 std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& group) {
   const auto note = [&group, &o](const std::string& line) {
     if (group.leads() && !console::is_quiet())
@@ -41,27 +41,28 @@ std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& 
   }
 }
 
-/// Ends the group after an error that the other processes do not have, because they would wait for this one.
+/// Ends all processes of the group after an error of this process, because the others would wait for it. Rethrows the
+/// error if this process is alone.
 void end_group(train::ProcessGroup& group, const std::exception& error) {
   if (group.size() == 1) throw;
   say(stderr, fmt::format("headgate train: {}\n", console::terminal_text(error.what())));
   group.end_all(kBadUsage);
 }
 
-/// Returns what the leading process prints at the first signal.
+/// Returns the line that the leading process prints at the first signal.
 std::string acknowledgement(const train::ProcessGroup& group) {
   return fmt::format("headgate train: stopping{}, then saving the last whole step; Ctrl-C again ends at once, unsaved",
                      group.size() == 1 ? "" : " after this step");
 }
 
-/// Runs a process that does not lead its group.
+/// Runs the training loop in a process that does not lead its group. Returns the exit status.
 int follow(const train::Run& run, const train::LoopOptions& options) {
   const SignalWatch watch;
   try {
     train::follow_loop(
         *run.trainer, [] { return SignalWatch::received() != 0; }, options);
   } catch (const train::Diverged&) {
-    return kCheckFailed;  // the leading process has the same status and reports it
+    return kCheckFailed;  // the leading process reports it and exits with the same status
   } catch (const train::GroupLost&) {
     return kSignalStatus + SignalWatch::received();
   } catch (const std::exception& error) {
@@ -85,7 +86,7 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
     if (!o.json) print_nothing_to_do(trainer);
     return kSuccess;
   }
-  constexpr int kPeakWindows = 30;  // each of a millisecond
+  constexpr int kPeakWindows = 30;  // measurements of one millisecond each
   bench::PeakMeter meter(active_target(), DType::f32, trainer.settings().threads);
   options.fma_peak_gflops = group.size() * meter.best_of(kPeakWindows);
   TrainDisplay display(trainer, run.directory->checkpoint(), o.log_every.value_or(10), lines);

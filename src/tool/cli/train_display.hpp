@@ -10,20 +10,20 @@
 
 namespace headgate::cli {
 
-/// Returns one line with the figures that metrics show during training.
+/// Formats the figures of an evaluation during training as one line.
 std::string evaluation_line(const train::Evaluation& evaluation);
 
-/// Returns "loss 1.3863 (2.0000 bits a byte)".
+/// Formats a loss, for instance "loss 1.3863 (2.0000 bits a byte)".
 std::string loss_text(double loss, std::optional<double> bits_per_byte);
 
-/// What a run prints on stdout while it goes on.
+/// The lines that a training run prints on stdout.
 enum class TrainLines {
-  log,      ///< figures, of a step now and then if stderr is no terminal
-  records,  ///< each step's line of metrics.jsonl
+  log,      ///< log lines, with the figures of every N-th step while no progress bar is visible
+  records,  ///< the line of metrics.jsonl for each step
   none,
 };
 
-/// Shows the progress of a run: a progress bar on a terminal, and lines.
+/// Shows the progress of a training run: a progress bar on a terminal, and lines on stdout.
 class TrainDisplay : public train::LoopObserver {
  public:
   /// `checkpoint`: path of the run's newest checkpoint.
@@ -51,9 +51,9 @@ class TrainDisplay : public train::LoopObserver {
   std::string checkpoint_;
   std::int64_t steps_;
   std::int64_t log_every_;
-  double loss_ = 0.0;                    ///< of the last step
-  std::optional<double> bits_per_byte_;  ///< likewise
-  double seconds_per_step_ = 0.0;        ///< running mean
+  double loss_ = 0.0;                    ///< loss of the last step
+  std::optional<double> bits_per_byte_;  ///< bits per byte of the last step
+  double seconds_per_step_ = 0.0;        ///< running mean of the time of a step
 };
 
 }  // namespace headgate::cli

@@ -22,8 +22,9 @@ concept Explained = requires(Enum value) {
   explanation_of(value);
 };
 
-/// Returns the values of an option: "plain (default) or zero_centred", "input (the layer's input; default), …"; "none"
-/// only if it is the default. `chosen`: the default; empty: `help` names it.
+/// Lists the values of an option, for instance "plain (default) or zero_centred", or with explanations "input (the
+/// layer's input; default), …". Omits "none" unless it is the default. `chosen`: the default value; empty if the help
+/// text names it elsewhere.
 template <typename Enum>
 std::string words_text(std::optional<Enum> chosen) {
   std::vector<std::string> words;
@@ -39,7 +40,7 @@ std::string words_text(std::optional<Enum> chosen) {
   return out;
 }
 
-/// Returns the text of --help for a row, with its default. of_task: as for default_text.
+/// Returns the help text of an option's row, with the default value. of_task: see default_text().
 template <class Row, class OfTask>
 std::string help_of(const Row& row, const OfTask& of_task) {
   std::string help(row.help);
@@ -57,7 +58,7 @@ std::string help_of(const Row& row, const OfTask& of_task) {
   }
 }
 
-/// Declares a row's option, which fills `slot`.
+/// Declares the option of a row. Parsing stores its value in `slot`.
 template <class Row, class Slot>
 void declare(VerbOptions& verb, const Row& row, Slot& slot, const std::string& help) {
   using Value = ValueOf<Row>;
@@ -88,7 +89,7 @@ void declare_settings(VerbOptions& verb, train::RunChoices& choices, SettingGrou
 void declare_keys(VerbOptions& verb, Given<models::kConfigKeys>& keys, OptionGroup group) {
   keys.for_each([&](const auto& row, auto& slot) {
     if (row.group != group || row.option.empty()) return;
-    if constexpr (!kIsList<ValueOf<std::remove_cvref_t<decltype(row)>>>) {  // lists are set by files alone
+    if constexpr (!kIsList<ValueOf<std::remove_cvref_t<decltype(row)>>>) {  // lists have no command-line option
       if (row.flag) {
         verb.flag(
             std::string(row.option), [flag = *row.flag, &slot] { slot = flag; }, std::string(row.help));

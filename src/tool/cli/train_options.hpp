@@ -19,10 +19,11 @@ struct TrainOptions {
   bool json = false;
 };
 
-/// Declares an option for each row of kConfigKeys and kSettings that has one, and the options without a row.
+/// Declares all options of `headgate train`: those of the rows of kConfigKeys and kSettings, and the options without a
+/// row.
 void declare_train_options(VerbOptions& verb, TrainOptions& options);
 
-/// Declares --include, which belongs to --data, in a verb.
+/// Declares --include for a verb. Its patterns select files in directories of text.
 Option declare_include(VerbOptions& verb, std::vector<std::string>& patterns);
 
 }  // namespace headgate::cli

@@ -31,7 +31,8 @@ std::string model_text(const models::DecoderConfig& c) {
       layers::gate_name(c.gate), c.norm_placement == models::NormPlacement::sandwich ? ", sandwich norm" : "");
 }
 
-/// Says what a run starts from and which of its parameters it trains, if not all of a new model.
+/// Returns lines that name the initial model and the trained part. Empty for a new model if all of its parameters are
+/// trained.
 std::string start_text(const train::Trainer& trainer) {
   const train::TrainSettings& s = trainer.settings();
   std::string text;

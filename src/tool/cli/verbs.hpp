@@ -12,7 +12,7 @@
 
 namespace headgate::cli {
 
-/// What --help says of a verb's MODEL.
+/// Help text of the argument MODEL.
 inline constexpr const char* kModelHelp =
     "A model's directory or GGUF file, or its name on the Hugging Face Hub, OWNER/NAME or OWNER/NAME@REVISION, where "
     "`hf download` has put it into the Hub's cache";
@@ -21,7 +21,8 @@ inline constexpr int kSuccess = 0;
 inline constexpr int kCheckFailed = 1;
 inline constexpr int kBadUsage = 2;  ///< bad options, bad input, or a file that cannot be read or written
 
-/// Reports bad options or bad input: "headgate VERB: what()", exit status 2, like headgate::Error.
+/// Thrown for bad options or bad input. main() prints "headgate VERB: what()" and exits with status 2, as for
+/// headgate::Error.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -30,7 +31,7 @@ class UsageError : public std::runtime_error {
 struct Verb {
   std::string name;
   std::function<int()> run;  ///< returns the exit status, kSuccess or kCheckFailed; throws on bad usage or input
-  bool runs_models = false;  ///< its threads wait for each other often: spin_less
+  bool runs_models = false;  ///< its threads often wait for each other, so main calls spin_less()
 };
 
 Verb add_explain(CommandLine& line);
@@ -48,7 +49,7 @@ Verb add_tokenize(CommandLine& line);
 Verb add_xray(CommandLine& line);
 Verb add_compare(CommandLine& line);
 Verb add_demo(CommandLine& line);
-// These describe the whole command line, so `line` must live as long as the verb.
+// These verbs describe the whole command line, so `line` must outlive them.
 Verb add_help(CommandLine& line);
 Verb add_completion(CommandLine& line);
 Verb add_man(CommandLine& line);

@@ -10,9 +10,9 @@
 
 namespace headgate::console {
 
-/// Progress of work that does not say how much of it is done: "0:12  backward pass", the time since the work began, on
-/// stderr under the conditions of ProgressBar. A thread redraws it until the object is destroyed; nothing else may
-/// write to stderr before.
+/// Shows on stderr how long work has been running, for work that cannot tell its completed fraction: "0:12  backward
+/// pass". Shown only if progress_is_shown(). A thread redraws the line until the object is destroyed; nothing else may
+/// write to stderr before then.
 class Activity {
  public:
   explicit Activity(std::string text);
@@ -21,7 +21,7 @@ class Activity {
   /// Stops the thread and removes the line.
   ~Activity();
 
-  /// Replaces the text.
+  /// Replaces the text of the line.
   void show(std::string text);
 
  private:
@@ -30,9 +30,9 @@ class Activity {
   const ProgressBar::Clock::time_point began_ = ProgressBar::Clock::now();
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::string text_;  // under mutex_, as is done_
+  std::string text_;  // guarded by mutex_, as is done_
   bool done_ = false;
-  std::thread thread_;  // not joinable where nothing is shown
+  std::thread thread_;  // not joinable if nothing is shown
 };
 
 }  // namespace headgate::console

@@ -28,7 +28,7 @@ std::size_t columns_of_environment() {
   return read.ec == std::errc{} && read.ptr == end ? columns : 0;
 }
 
-ProgressBar* g_in_line = nullptr;  // the bar that is drawn
+ProgressBar* g_in_line = nullptr;  // the bar that is currently drawn
 
 }  // namespace
 

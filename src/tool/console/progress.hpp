@@ -13,17 +13,18 @@ namespace headgate::console {
 /// Returns the width of the terminal on stderr, or COLUMNS if the terminal does not report one, or 80.
 std::size_t terminal_columns();
 
-/// Whether progress is shown: stderr is a terminal that takes control codes, is_quiet() is false, and the library does
-/// not print its calls there (is_verbose()).
+/// Returns whether progress is shown: stderr is a terminal that takes control codes, is_quiet() is false, and the
+/// library does not log its calls there (is_verbose()).
 bool progress_is_shown();
 
-/// Returns how long work goes on before its progress appears: the seconds in HEADGATE_PROGRESS_SECONDS, 2 by default.
+/// Returns the delay before progress appears: the seconds in HEADGATE_PROGRESS_SECONDS, 2 by default.
 std::chrono::steady_clock::duration progress_delay();
 
-/// When a bar appears: at once, or after progress_delay().
+/// Time at which a bar appears: at once, or after progress_delay().
 enum class Appearance { at_once, delayed };
 
-/// A progress bar on stderr if progress_is_shown(). Of several bars, the one that was shown last is in the line.
+/// A progress bar on stderr, drawn if progress_is_shown(). If there are several bars, the one that was shown last is
+/// drawn.
 class ProgressBar {
  public:
   using Clock = std::chrono::steady_clock;
@@ -39,7 +40,7 @@ class ProgressBar {
   void show(double fraction, const LinePart& part) { show({.fraction = fraction, .parts = {part}}); }
   /// Removes the bar from the line.
   void clear();
-  /// Removes the bar that is in the line, whichever it is.
+  /// Removes the currently drawn bar, even if another object drew it.
   static void clear_line();
 
  private:
@@ -48,7 +49,7 @@ class ProgressBar {
   bool visible_ = false;
   Clock::time_point appears_;
   Clock::time_point last_;
-  Clock::time_point begin_ = Clock::now();  ///< when first_fraction_ was done
+  Clock::time_point begin_ = Clock::now();  ///< time at which first_fraction_ was reached
   double first_fraction_ = 0.0;
 };
 

@@ -21,7 +21,7 @@ struct Character {
 
 /// Returns the first character of UTF-8 `text`, which is not empty. A byte that is not UTF-8 counts as a character.
 Character first_character(std::string_view text) {
-  constexpr unsigned char kFirstWide = 0xE1;  // begins U+1000; from there on any character may take two columns
+  constexpr unsigned char kFirstWide = 0xE1;  // lead byte of U+1000; later characters may be two columns wide
   const auto lead = static_cast<unsigned char>(text.front());
   std::size_t bytes = lead < 0xC0 || lead > 0xF7 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
   const std::string_view rest = text.substr(1, bytes - 1);
@@ -53,8 +53,8 @@ std::vector<Character> fitting(Iterator begin, Iterator end, std::size_t columns
   return out;
 }
 
-/// Returns the part in at most `columns` columns, or an empty string if it does not fit. A path is shortened and loses
-/// the text before it if it has to.
+/// Returns the part in at most `columns` columns, or an empty string if it does not fit. If necessary, the path is
+/// shortened and the text before it is dropped.
 std::string fitted(const LinePart& part, std::size_t columns) {
   constexpr std::size_t kLeastPath = 8;
   const std::size_t text = columns_of(part.text);
@@ -90,7 +90,7 @@ std::string shortened(std::string_view text, std::size_t columns) {
     out = text;
   } else if (columns > 0) {
     const std::size_t kept = columns - 1;
-    // The end, where the name stands, gets the larger half.
+    // The end gets the larger half, because it holds the file's name.
     const std::vector<Character> end = fitting(all.rbegin(), all.rend(), (kept + 1) / 2);
     for (const Character& c : fitting(all.begin(), all.end(), kept / 2)) out += c.bytes;
     out += kEllipsis;
@@ -107,8 +107,8 @@ std::string status_text(const StatusLine& line, std::size_t columns) {
     parts.insert(parts.begin(), {.text = duration_text(*line.seconds_left) + " left", .essential = true});
   }
   std::string out = fmt::format("{:3.0f}%", 100.0 * fraction);
-  std::size_t left = columns > out.size() ? columns - 1 - out.size() : 0;  // some terminals wrap in the last column
-  std::size_t reserved = 0;  // columns of the essential parts that are not in the line yet
+  std::size_t left = columns > out.size() ? columns - 1 - out.size() : 0;  // some terminals wrap at the last column
+  std::size_t reserved = 0;  // columns of essential parts that are not yet in the line
   for (const LinePart& part : parts) {
     if (part.essential) reserved += kBetween.size() + columns_of(part.text + part.path);
   }

@@ -11,17 +11,17 @@
 
 namespace headgate::console {
 
-/// A part of the line.
+/// One part of the status line: a text followed by a path.
 struct LinePart {
   std::string text{};
-  std::string path{};      ///< after the text; shortened in the middle where the line is short
-  bool essential = false;  ///< kept even if the bar has to go
+  std::string path{};      ///< follows the text; shortened in the middle if the line is too short
+  bool essential = false;  ///< kept even if the bar has to be dropped
 };
 
 struct StatusLine {
-  double fraction = 0.0;  ///< of the work that is done
+  double fraction = 0.0;  ///< fraction of the work that is done
   std::optional<double> seconds_left{};
-  std::vector<LinePart> parts{};  ///< the most important one first
+  std::vector<LinePart> parts{};  ///< parts of the line, the most important one first
 };
 
 /// Returns an upper bound of the columns that UTF-8 `text` takes on a terminal. Control characters count as one.

@@ -7,13 +7,13 @@
 
 namespace headgate::console {
 
-inline constexpr std::size_t kTextColumns = 100;  ///< of the longest line of a paragraph
-inline constexpr std::size_t kTextIndent = 5;     ///< of tables and paragraphs
+inline constexpr std::size_t kTextColumns = 100;  ///< columns of the longest line of a paragraph
+inline constexpr std::size_t kTextIndent = 5;     ///< spaces before tables and paragraphs
 
 using TableLines = std::vector<std::vector<std::string>>;
 
-/// Returns the lines of headings that stand above columns: a word a line, split at '_', the last word of each heading
-/// in the last line. A reader types a heading as it is read, downwards with '_' between its words.
+/// Returns the heading lines of a table. Each heading is split at '_' into one word per line, and its last word is in
+/// the last line. A user types a heading by joining its words, from top to bottom, with '_'.
 TableLines heading_lines(const std::vector<std::string>& headings);
 
 /// Formats lines of cells, headings included: the first column left-aligned, the others right-aligned, each as wide as

@@ -6,8 +6,8 @@
 
 namespace headgate::console {
 
-/// Returns one line that a terminal shows and does not obey: control characters, which a file's name may hold, become
-/// spaces, and bytes that are not UTF-8 become \xNN.
+/// Returns `text` as one line that has no control effect on a terminal. Control characters, which file names may
+/// contain, become spaces. Bytes that are not UTF-8 become \xNN.
 std::string terminal_text(std::string_view text);
 
 }  // namespace headgate::console

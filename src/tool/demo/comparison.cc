@@ -22,10 +22,11 @@ using models::DecoderConfig;
 using train::Task;
 using train::TrainSettings;
 
-constexpr std::int64_t kLeastBackcopySteps = 800;  // sinks appear late: docs/design/training.md
+constexpr std::int64_t kLeastBackcopySteps = 800;  // sinks appear late in training: docs/design/training.md
 constexpr std::int64_t kLeastTextSteps = 500;
 
-/// Returns the metrics of the whole model that have a column in the demo's tables: those by trigger, or the others.
+/// Returns the metrics of whole models that have a column in the demo's tables: those by trigger if `of_triggers`,
+/// otherwise the others.
 metrics::MetricList shown_metrics(bool of_triggers) {
   metrics::MetricList out = metrics::all_metrics();
   std::erase_if(out, [of_triggers](const metrics::Metric* metric) {
@@ -39,7 +40,7 @@ metrics::MetricList shown_metrics(bool of_triggers) {
   return out;
 }
 
-/// Returns the spread of an evaluation's figures over the seeds.
+/// Returns the spread of the model's evaluation figures over the seeds.
 Spread figures_of(const TrainedModel& model, bool of_triggers) {
   std::vector<metrics::FigureRow> rows;
   rows.reserve(model.evaluations.size());
@@ -56,8 +57,8 @@ std::string range_text(const Spread& spread, const metrics::Figure& figure) {
   return fmt::format("{:.{}f}-{:.{}f}", *least, decimals, *most, decimals);
 }
 
-/// Returns a line for each model with its figures that have a column, and its speed. For several seeds, shows the means
-/// and, below them, the ranges.
+/// Returns a table with one line per model: its figures that have a column, and its speed. For several seeds it shows
+/// the means and, below them, the ranges.
 std::string figures_table(const std::vector<TrainedModel>& trained, bool of_triggers) {
   std::vector<const metrics::Figure*> columns = metrics::figures_of(shown_metrics(of_triggers), of_triggers);
   std::erase_if(columns, [](const metrics::Figure* figure) { return figure->demo_decimals == metrics::kNoColumn; });
@@ -101,7 +102,7 @@ std::string text_result(const std::vector<TrainedModel>& trained, std::int64_t t
          console::paragraph(text_verdict(baseline, gated, tokens));
 }
 
-/// Returns the same model without a gate, with a headwise gate and with an elementwise one.
+/// Returns three variants of the model: without a gate, with a headwise gate and with an elementwise gate.
 std::vector<ComparedModel> three_models(DecoderConfig model) {
   std::vector<ComparedModel> out;
   out.reserve(3);
@@ -113,7 +114,7 @@ std::vector<ComparedModel> three_models(DecoderConfig model) {
   return out;
 }
 
-/// Builds what both tasks share: the models and the data, which is opened for each seed.
+/// Builds the parts that both tasks share: the models and, for each seed, the data.
 Comparison comparison_of(Task task, const DecoderConfig& model, TrainSettings settings, std::int64_t seeds) {
   Comparison comparison;
   settings.task = task;
@@ -131,7 +132,7 @@ Comparison comparison_of(Task task, const DecoderConfig& model, TrainSettings se
   return comparison;
 }
 
-/// Returns "819328 (no gate), 819840 (headwise), 818304 (elementwise)".
+/// Returns the parameter counts as "819328 (no gate), 819840 (headwise), 818304 (elementwise)".
 std::string parameter_counts(const std::vector<ComparedModel>& models) {
   std::string out;
   for (const ComparedModel& model : models) {
@@ -197,7 +198,7 @@ std::string commands_to_try(const std::string& tool, const std::string& data) {
       "     {0} train --data {1} --out text-gated --gate elementwise --match-params\n"
       "     {0} eval text-plain text-gated --text {1} --held-out --tokens 200000\n",
       console::shell_word(tool), console::shell_word(data),
-      "--embeddings separate --qk-norm off --seq-len 64 --batch 16");  // as demo_backcopy_model and its settings
+      "--embeddings separate --qk-norm off --seq-len 64 --batch 16");  // same as demo_backcopy_model() and its settings
 }
 
 Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings settings, std::int64_t seeds) {

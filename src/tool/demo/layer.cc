@@ -26,8 +26,8 @@ constexpr std::int64_t kHeads = 16;
 constexpr std::int64_t kTokens = 4096;
 constexpr std::int64_t kDim = 128;
 
-/// Samples to check: single rows, and the last rows of a head. Only the last rows see the last keys, so these rows
-/// alone determine the gradients of those keys.
+/// Samples to check: single rows, and the last rows of a head. Only the last rows see the last keys, so they alone
+/// determine the gradients of those keys.
 constexpr std::array<std::int64_t, 3> kSampledHeads{0, 6, 15};
 constexpr std::array<std::int64_t, 6> kSampledRows{0, 1, 63, 1000, 2049, 3333};
 constexpr std::int64_t kLastRows = 16;
@@ -44,7 +44,7 @@ verify::CaseSpec layer_spec(int threads) {
   return spec;
 }
 
-/// Returns rows [first, first + count) of head h, as (1,1,count,n).
+/// Returns rows [first, first + count) of head h as a view (1,1,count,n).
 ConstTensorView rows_of(const ConstTensorView& view, std::int64_t h, std::int64_t first, std::int64_t count) {
   ConstTensorView part = view;
   const std::size_t offset = offset_of(view, 0, h, first, 0) * dtype_bytes(view.dtype);
@@ -58,7 +58,7 @@ struct Tally {
   std::int64_t elements = 0;
   double worst = 0.0;
 
-  /// Compares rows; skips the first `skip` rows of the oracle's arrays.
+  /// Compares rows of `actual` with the oracle's arrays, of which the first `skip` rows are skipped.
   void compare(const ConstTensorView& actual, std::int64_t skip, const std::vector<double>& expected,
                const std::vector<double>& magnitude, const std::vector<double>* inherited,
                const verify::Tolerance& tolerance) {
@@ -78,8 +78,9 @@ struct LayerCheck {
   Tally y, lse, dq, dgate, dk, dv;
 };
 
-/// Compares query rows [first, first + count) of head h. With the keys up to the last of them they are a separate
-/// problem. `keys`: also compares dk and dv of the keys of those rows, if no later row sees them.
+/// Compares query rows [first, first + count) of head h with the oracle. These rows and the keys up to the last row are
+/// a separate causal problem. If `keys` is set, also compares dk and dv at the same positions; no later row may see
+/// those keys.
 void check_rows(const verify::Case& layer, std::int64_t h, std::int64_t first, std::int64_t count, bool keys,
                 LayerCheck& check) {
   const AttentionInputs whole = layer.inputs();
@@ -133,7 +134,7 @@ LayerSpeed measure(const bench::Workload& layer, int threads) {
   LayerSpeed speed;
   speed.sgemm_gflops = bench::sgemm_gflops(threads);
   bench::PeakMeter meter(active_target(), DType::f32, threads);
-  layer.backward();  // touches the gradients for the first time
+  layer.backward();  // first run: touches the gradients' memory
   std::vector<double> forward, backward;
   for (int run = 0; run < kRuns; ++run) {
     speed.fma_peak_gflops = std::max(speed.fma_peak_gflops, meter.best_of(kPeakWindows));

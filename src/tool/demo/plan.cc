@@ -23,9 +23,9 @@ double planned_seconds(const ComparisonCost& comparison, std::int64_t steps) {
 }
 
 std::vector<std::int64_t> plan_steps(const std::vector<ComparisonCost>& comparisons, double seconds) {
-  // Comparisons whose steps would fall below their minimum keep it, and the others share the remaining time. This
-  // lowers their fraction, which may bring another one down to its minimum. Each round except the last finds at least
-  // one more, so the number of comparisons bounds the number of rounds.
+  // Comparisons that would get fewer steps than their minimum keep the minimum, and the others share the remaining
+  // time. This lowers the others' fraction, which may bring another comparison down to its minimum. Each round except
+  // the last finds at least one more, so the number of comparisons bounds the number of rounds.
   double fraction = 1.0;
   for (std::size_t round = 0; round < comparisons.size(); ++round) {
     double time = seconds;
@@ -45,7 +45,7 @@ std::vector<std::int64_t> plan_steps(const std::vector<ComparisonCost>& comparis
 }
 
 double seconds_left(double planned, double done, double elapsed) {
-  constexpr double kMeasurable_s = 1.0;  // of work done, before its speed is known
+  constexpr double kMeasurable_s = 1.0;  // seconds of work after which its speed is known
   const double pace = done < kMeasurable_s ? 1.0 : elapsed / done;
   return std::max(0.0, planned - done) * pace;
 }

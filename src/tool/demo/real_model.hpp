@@ -8,25 +8,25 @@
 
 namespace headgate::demo {
 
-/// Which text the demo's X-rays read, and where their pages are written.
+/// Selects the text that the demo's X-rays read, and the directory of their pages.
 struct XrayRequest {
   std::string text;                    ///< path of a file or directory
-  std::vector<std::string> include{};  ///< files of a directory to read, as TrainSettings::include
+  std::vector<std::string> include{};  ///< files of a directory to read, as in TrainSettings::include
   std::string directory{};             ///< directory of the pages; empty: none are written
   int threads = 1;
 };
 
-/// Returns the pages that the demo writes to `directory`; none for "".
+/// Returns the paths of the pages that the demo writes to `directory`; none if it is empty.
 std::vector<std::string> page_paths(const std::string& directory);
 
-/// Makes the directory of the pages, if one is given. Throws Error if pages cannot be written to it.
+/// Creates the directory of the pages, if one is given. Throws Error if pages cannot be written to it.
 void prepare_pages(const XrayRequest& wanted);
 
-/// Shows the X-ray of a given model: its verdict on sinks, its figures, and where its HTML page is. Throws Error,
-/// io::FileError and io::WriteError.
+/// Prints the X-ray of the model in the file or directory `model`: its verdict on sinks, its figures, and the path of
+/// its HTML page. Throws Error, io::FileError and io::WriteError.
 void show_real_model(const std::string& model, const XrayRequest& wanted);
 
-/// Shows the X-rays of models that were trained with `settings`, side by side, on one sequence of their task. Throws
+/// Prints the X-rays of models that were trained with `settings`, side by side, on one sequence of their task. Throws
 /// io::FileError and io::WriteError.
 void show_trained_models(const std::vector<TrainedModel>& trained, const train::TrainSettings& settings,
                          const XrayRequest& wanted);

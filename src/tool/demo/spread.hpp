@@ -15,10 +15,10 @@ struct Spread {
   metrics::FigureRow mean, least, most;
 };
 
-/// Returns the spread of at least one row. A figure that a row lacks has none.
+/// Returns the spread over at least one row. A figure that is missing in a row has no spread.
 Spread spread_of(const std::vector<metrics::FigureRow>& rows);
 
-/// Returns "95% (71% to 100%)"; "95%" for one run, or if all are equal.
+/// Returns the mean and the range as "95% (71% to 100%)", or only "95%" if least and most are the same.
 std::string percent(const Spread& spread, const metrics::Figure& figure);
 
 }  // namespace headgate::demo

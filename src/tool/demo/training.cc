@@ -34,8 +34,8 @@ struct Interruption {};
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-/// Calls run(n) for n < count, in this order, with `at_a_time` calls at once on threads of their own. After the first
-/// exception no further call begins; it is thrown once the running calls have ended.
+/// Calls run(n) for all n < count in ascending order, with at most `at_a_time` calls at once on separate threads. After
+/// the first exception no further call begins; the exception is rethrown once the running calls have ended.
 void run_concurrently(std::int64_t count, std::int64_t at_a_time, const std::function<void(std::int64_t)>& run) {
   std::atomic<std::int64_t> next = 0;
   std::mutex mutex;
@@ -51,15 +51,15 @@ void run_concurrently(std::int64_t count, std::int64_t at_a_time, const std::fun
       }
     }
   };
-  std::vector<std::jthread> threads;  // joined even if one of them cannot be created
+  std::vector<std::jthread> threads;  // joined even if a later thread cannot be created
   for (std::int64_t n = 1; n < std::min(at_a_time, count); ++n) threads.emplace_back(work);
   work();
   threads.clear();
   if (error) std::rethrow_exception(error);
 }
 
-/// Trains every model of every comparison with every seed, one run a thread, with as many runs at a time as there are
-/// threads.
+/// Trains every model of every comparison with every seed. Each run uses one thread, and as many runs as there are
+/// threads are active at once.
 class Training {
  public:
   Training(const std::vector<Comparison>& comparisons, const DemoBudget& budget,
@@ -93,7 +93,7 @@ class Training {
   static std::int64_t runs_of(const Comparison& comparison) {
     return static_cast<std::int64_t>(comparison.models.size()) * seeds_of(comparison);
   }
-  /// The seeds of a model are adjacent, so that they end together.
+  /// Returns run n: all models with the first seed, then all models with the next seed.
   static Run run_at(const Comparison& comparison, std::int64_t n) {
     const auto models = static_cast<std::int64_t>(comparison.models.size());
     return {n % models, n / models};
@@ -101,7 +101,8 @@ class Training {
   static std::int64_t at_a_time(const Comparison& comparison) {
     return std::clamp<std::int64_t>(comparison.settings.threads, 1, runs_of(comparison));
   }
-  /// Returns the settings of one run's trainer, without evaluations of its own, because those could not be interrupted.
+  /// Returns the settings of one run's trainer. The trainer's own evaluations are off, because they could not be
+  /// interrupted.
   static TrainSettings settings_of_run(TrainSettings settings, std::int64_t seed) {
     settings.threads = 1;
     settings.seed += static_cast<std::uint64_t>(seed);
@@ -115,7 +116,7 @@ class Training {
     if (stopped_) throw Interruption{};
   }
 
-  /// Returns the seconds of a step, measured with a temporary trainer.
+  /// Returns the seconds per step, measured with a temporary trainer.
   double measured_step_seconds(const Comparison& comparison, const TrainSettings& settings, const Run& run) {
     constexpr double kEnough_s = 0.5;
     train::Trainer trainer(comparison.models[static_cast<std::size_t>(run.model)].config,
@@ -133,8 +134,7 @@ class Training {
   }
 
   ComparisonCost cost_of(const Comparison& comparison) {
-    // Ratio of the time of an evaluation to that of training on as many tokens: it has no backward pass and no
-    // optimizer.
+    // Time of an evaluation relative to training on as many tokens: it has no backward pass and no optimizer step.
     constexpr double kForward = 0.4;
     ComparisonCost cost;
     cost.steps = comparison.settings.schedule.steps;
@@ -208,7 +208,7 @@ class Training {
     if (comparison.after) comparison.after(trained);
   }
 
-  /// Returns the planned time of one run's step, or of its evaluation, as a share of the comparison's.
+  /// Returns one run's share of `seconds`, the planned time of a comparison's step or evaluation.
   double share_of_run(std::size_t index, double seconds) const {
     return seconds / static_cast<double>(runs_of(comparisons_[index]));
   }
@@ -261,7 +261,7 @@ class Training {
     });
   }
 
-  /// Adds to the planned time of the work done.
+  /// Adds `planned_seconds` to the planned time of the completed work and updates the progress bar.
   void done(double planned_seconds, const std::vector<console::LinePart>& parts) {
     const std::lock_guard lock(mutex_);
     done_seconds_ += planned_seconds;
@@ -279,10 +279,10 @@ class Training {
   std::vector<ComparisonCost> costs_;
   console::ProgressBar bar_;
   Clock::time_point begin_;
-  double planned_seconds_ = 0.0;  ///< of all comparisons, at the measured speed
-  double done_seconds_ = 0.0;     ///< the planned time of the work done so far, which may differ from the time it took
+  double planned_seconds_ = 0.0;  ///< planned time of all comparisons, at the measured speed
+  double done_seconds_ = 0.0;     ///< planned time of the completed work, which may differ from the time it took
   bool stopped_ = false;
-  std::mutex mutex_;  ///< guards what the runs' threads share: the bar, done_seconds_, interrupted_, stopped_
+  std::mutex mutex_;  ///< guards the state that the runs' threads share: the bar, done_seconds_, interrupted_, stopped_
 };
 
 }  // namespace

@@ -27,7 +27,7 @@ using metrics::FigureRow;
 
 bool has_learnt(const FigureRow& report) { return report.at(metrics::kLossTrigger) < kNotLearnt; }
 
-/// Returns a clause on where the gate opens, by its scores; empty without a gate.
+/// Returns a clause that says where the gate opens, with its scores; empty without a gate.
 std::string gate_clause(const FigureRow& report) {
   if (!report.find(metrics::kGateTrigger) || !report.find(metrics::kGateOther)) return "";
   const double after = report.at(metrics::kGateTrigger);
@@ -38,7 +38,7 @@ std::string gate_clause(const FigureRow& report) {
   return fmt::format("; the gate hardly differs between the two ({})", scores);
 }
 
-/// Returns the figure of the attention to BOS that reaches the output.
+/// Returns the figure for the attention to BOS that reaches the output: after the gate, if there is one.
 const metrics::Figure& passing_figure(const FigureRow& report) {
   return report.find(metrics::kFirstTokenAttentionGatedOther) ? metrics::kFirstTokenAttentionGatedOther
                                                               : metrics::kFirstTokenAttentionOther;
@@ -75,7 +75,7 @@ std::string gated_sentence(const std::string& name, SinkEffect effect, const Spr
   return fmt::format("With {} gate {} {}{}{}. ", name, percent(runs, figure), passes, compared, gate_clause(report));
 }
 
-/// Returns "a headwise" or "an elementwise".
+/// Returns the name with its article: "a headwise" or "an elementwise".
 std::string with_article(const std::string& name) {
   const bool vowel = !name.empty() && std::string("aeiou").find(name.front()) != std::string::npos;
   return (vowel ? "an " : "a ") + name;

@@ -26,7 +26,7 @@ using explain::Matrix;
 using explain::Solution;
 using explain::WorkedProblem;
 
-/// A problem with its published output, row by row.
+/// A worked problem and its published output, row by row.
 struct Published {
   const char* file;
   const char* title;
@@ -50,7 +50,8 @@ const std::array<Published, 4>& published() {
   return kPublished;
 }
 
-/// Returns half a unit of the last published decimal plus four roundoffs of f32, in which it was computed.
+/// Returns the tolerance of a published value: half a unit of the last decimal plus four roundoffs of f32, in which it
+/// was computed.
 double tolerance_of(const Published& problem, double value) {
   return 0.5 * std::pow(10.0, -problem.decimals) + 4.0 * 0x1p-24 * std::abs(value);
 }
@@ -62,7 +63,7 @@ bool agrees(const Published& problem, const std::vector<double>& actual) {
 
 std::vector<float> to_floats(const Matrix& m) { return {m.values.begin(), m.values.end()}; }
 
-/// Returns the library's f32 output for the solution's Q, K, V and Z; one head.
+/// Returns the library's f32 output for the solution's Q, K, V and Z. The problem must have one head.
 std::vector<double> kernel_output(const WorkedProblem& problem, const Solution& solution) {
   require(problem.heads == 1 && problem.kv_heads == 1, "demo: the worked problems have one head, not {}",
           problem.heads);
@@ -91,8 +92,7 @@ std::vector<double> kernel_output(const WorkedProblem& problem, const Solution& 
   return {y.begin(), y.end()};
 }
 
-/// Returns the rows of the output: "0.3349 0.1651
-/// 0.1651 0.3349".
+/// Returns the rows of the output as "0.3349 0.1651 | 0.1651 0.3349".
 std::string output_text(const Matrix& output, int decimals) {
   std::string out;
   for (std::int64_t i = 0; i < output.rows; ++i) {
@@ -140,7 +140,7 @@ bool has_worked_problems(const std::filesystem::path& directory) {
 void check_worked_problems(const std::string& directory) { read_worked_problems(directory); }
 
 bool show_worked_problems(const std::string& directory) {
-  const WorkedProblems problems = read_worked_problems(directory);  // reads all before it prints anything
+  const WorkedProblems problems = read_worked_problems(directory);  // reads all problems before printing
   fmt::print("Worked problems: gate x softmax(Q K^T / sqrt(D)) V, row by row\n\n");
   bool ok = true;
   for (std::size_t n = 0; n < problems.size(); ++n) {

@@ -9,7 +9,7 @@ namespace headgate::demo {
 /// Returns whether the files of all worked problems exist; does not read them.
 bool has_worked_problems(const std::filesystem::path& directory);
 
-/// Throws io::FileError and Error for worked problems of `directory` that cannot be read.
+/// Reads the worked problems of `directory`. Throws io::FileError and Error for problems that cannot be read.
 void check_worked_problems(const std::string& directory);
 
 /// Solves the four worked problems of `directory`, prints them, and compares the oracle's steps and the kernels' f32

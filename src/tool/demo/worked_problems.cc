@@ -4,7 +4,7 @@
 
 #include "tool/demo/worked.hpp"
 
-// Shows the first part of `headgate demo`, the worked problems, from the directory that is the argument.
+// Prints the worked problems, the first part of `headgate demo`. The argument is their directory.
 
 int main(int argc, char** argv) {
   try {

@@ -20,12 +20,13 @@ namespace {
 
 using io::Json;
 
-// Worked problems are small enough for people to read. Larger files are refused before they take memory and time.
+// Limits of worked problems, which are small enough for people to read. Larger files are rejected before they use
+// memory and time.
 constexpr std::size_t kMaxFileBytes = std::size_t{1} << 24;
 constexpr std::int64_t kMaxDim = 1024;
 constexpr std::int64_t kMaxHeads = 64;
 constexpr std::int64_t kMaxWeights = std::int64_t{1} << 22;  // Hq·T·S
-constexpr int kMaxDepth = 3;                                 // object, matrix, row
+constexpr int kMaxDepth = 3;                                 // nesting of the JSON: object, matrix, row
 
 std::string size_text(const Matrix& m) { return fmt::format("({},{})", m.rows, m.cols); }
 
@@ -114,7 +115,7 @@ void check_inner(const Reader& in, const WorkedProblem& p, const char* key, cons
     in.fail("{} is {}, but X is {}: inner sizes differ", key, size_text(*w), size_text(*p.X));
 }
 
-/// The sizes (T,Hq·D), (S,Hkv·D), (S,Hkv·Dv) of Q, K, V or of the matrices that yield them.
+/// Sizes of Q (T,Hq·D), K (S,Hkv·D) and V (S,Hkv·Dv), or of the matrices that yield them. q, k and v are their names.
 struct Sizes {
   std::int64_t T, S, q_cols, k_cols, v_cols;
   const char *q, *k, *v;

@@ -21,9 +21,9 @@ struct Matrix {
   double& operator()(std::int64_t i, std::int64_t j) { return values[i * cols + j]; }
 };
 
-/// Holds a problem's matrices, with consistent sizes. Heads lie side by side in columns.
+/// Holds a problem's matrices, with consistent sizes. Heads are side by side in columns.
 struct WorkedProblem {
-  // Either X with its weights, or Q, K, V and optionally Z.
+  // A problem has either X and its weights, or Q, K, V and optionally Z.
   std::optional<Matrix> X;    // (T,C)
   std::optional<Matrix> W_q;  // (C,Hq·D)
   std::optional<Matrix> W_k;  // (C,Hkv·D)
@@ -41,7 +41,7 @@ struct WorkedProblem {
   bool gate_headwise = false;
 };
 
-/// Throws io::FileError, naming the file, the key and the sizes that disagree.
+/// Reads a problem from a JSON file. Throws io::FileError with the file, the key and the sizes that disagree.
 WorkedProblem read_worked_problem(const std::string& path);
 
 }  // namespace headgate::explain

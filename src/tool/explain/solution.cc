@@ -16,7 +16,7 @@ namespace {
 
 Matrix zeros(std::int64_t rows, std::int64_t cols) { return {rows, cols, std::vector<double>(rows * cols)}; }
 
-/// A plain matrix product, for the projections; attention itself is computed by the oracle.
+/// Returns the matrix product a·b, for the projections. The oracle computes attention itself.
 Matrix product(const Matrix& a, const Matrix& b) {
   Matrix c = zeros(a.rows, b.cols);
   for (std::int64_t i = 0; i < a.rows; ++i) {
@@ -32,13 +32,13 @@ void require_finite(const Matrix& m, const char* name) {
   require(finite, "{} overflows: the problem's numbers are too large", name);
 }
 
-/// Views a matrix whose heads lie side by side in columns, as (1,heads,rows,cols / heads).
+/// Returns a view (1,heads,rows,cols / heads) of a matrix that has its heads side by side in columns.
 ConstTensorView heads_view(const Matrix& m, std::int64_t heads) {
   const std::int64_t dim = m.cols / heads;
   return make_view(m.values.data(), {1, heads, m.rows, dim}, {m.rows * m.cols, dim, m.cols, 1});
 }
 
-/// Puts the heads of (1,heads,rows,dim) side by side.
+/// Returns a matrix with the heads of (1,heads,rows,dim) side by side in columns.
 Matrix side_by_side(const std::vector<double>& values, std::int64_t heads, std::int64_t rows, std::int64_t dim) {
   Matrix m = zeros(rows, heads * dim);
   std::size_t at = 0;

@@ -17,7 +17,7 @@
 namespace headgate::explain {
 namespace {
 
-/// Rounds correctly, and never to "-0.0000".
+/// Returns x rounded to `decimals` digits, and never "-0.0000".
 std::string rounded(double x, int decimals) {
   std::string text = fmt::format("{:.{}f}", x, decimals);
   const bool zero = text.find_first_not_of("-0.") == std::string::npos;
@@ -35,7 +35,7 @@ nlohmann::ordered_json to_json(const Matrix& m, int decimals) {
   return rows;
 }
 
-/// Returns one matrix per head, or the matrix itself if there is one head.
+/// Returns the heads' matrices as an array, or a single matrix if there is one head.
 nlohmann::ordered_json to_json(const std::vector<Matrix>& heads, int decimals) {
   if (heads.size() == 1) return to_json(heads[0], decimals);
   auto matrices = nlohmann::ordered_json::array();

@@ -29,7 +29,7 @@ double seconds_between(Clock::time_point a, Clock::time_point b) {
   return std::chrono::duration<double>(b - a).count();
 }
 
-// Results of measured loops are stored here, so that the compiler cannot remove the loops.
+// Results of the measured loops are stored here, so that the compiler cannot remove the loops.
 volatile double g_sink = 0.0;
 
 /// Runs work(thread) on all threads at once from a common start. Returns the seconds from the first start to the last
@@ -40,7 +40,7 @@ double run_concurrently(int threads, const std::function<double(int)>& work) {
   int team = 0;
 #pragma omp parallel num_threads(threads)
   {
-#pragma omp single  // its barrier is the common start
+#pragma omp single  // the barrier at the end of `single` is the common start
     team = omp_get_num_threads();
     const int t = omp_get_thread_num();
     starts[t] = Clock::now();
@@ -89,7 +89,7 @@ std::string best_target() {
 std::string products_description() { return layers::gemm_description(); }
 
 PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads_(threads), rounds_(4096) {
-  constexpr double kWindowSeconds = 1e-3;  // long compared with the barrier, short compared with a time slice
+  constexpr double kWindowSeconds = 1e-3;  // long compared with a barrier, short compared with a time slice
   constexpr std::int64_t kMaxRounds = std::int64_t{1} << 28;
   require(dtype == DType::f32 || dtype == DType::f64, "fma peak: dtype {} is neither f32 nor f64", dtype_name(dtype));
   const auto take = [this](const auto& loops) {
@@ -97,7 +97,7 @@ PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads
     flops_per_round_ = static_cast<double>(loops.flops_per_round);
   };
   dtype == DType::f32 ? take(peak_loops<float>(isa)) : take(peak_loops<double>(isa));
-  const auto best_seconds = [&] {  // on this thread only: waiting for another one must not end the search
+  const auto best_seconds = [&] {  // measured on one thread: waiting for another one must not end the search
     double best = kWindowSeconds;
     for (int i = 0; i < 5; ++i) {
       const auto start = Clock::now();
@@ -150,7 +150,7 @@ double sgemm_gflops(int threads) {
 struct ReadMeter::Data {
   PeakLoops<float> loops;
   int threads;
-  std::size_t share;  // floats of a thread
+  std::size_t share;  // number of floats per thread
   Buffer floats;
   float* part(int t) const { return floats.get() + static_cast<std::size_t>(t) * share; }
 };
@@ -159,7 +159,7 @@ ReadMeter::ReadMeter(const std::string& isa, int threads) {
   constexpr std::size_t kBytes = std::size_t{256} << 20;
   const std::size_t share = kBytes / sizeof(float) / threads / kReadBlock * kReadBlock;
   data_ = std::make_unique<Data>(Data{peak_loops<float>(isa), threads, share, allocate_floats(share * threads)});
-  // Each thread touches its own part first, which places the pages near it.
+  // Each thread touches its own part first, which places the pages near it (NUMA first touch).
   run_concurrently(threads, [this](int t) {
     std::fill_n(data_->part(t), data_->share, 1.0F);
     return 0.0;

@@ -8,27 +8,27 @@
 
 #include "headgate/tensor.hpp"
 
-// Measures the limits of this machine, with which bench and demo compare the kernels.
+// Measures the limits of this machine, to which bench and demo compare the kernels.
 
 namespace headgate::bench {
 
-/// Returns "AMD EPYC 7763 64-Core Processor"; the architecture if the system gives no name.
+/// Returns the CPU's name, such as "AMD EPYC 7763 64-Core Processor", or the architecture if the system gives no name.
 std::string cpu_name();
 
-/// Returns the best vector target of this CPU that a build can have, compiled here or not.
+/// Returns the best vector target that this CPU supports, even if this build does not contain it.
 std::string best_target();
 
-/// Returns the library that multiplies matrices, its version and its kernels.
+/// Returns the name, the version and the kernels of the library that multiplies matrices.
 std::string products_description();
 
-/// Measures FMA peak in GFLOP/s (a fused multiply-add counts 2) of `threads` threads at once, in the vector width of
-/// the kernels' target `isa` (headgate::active_target()); dtype f32 or f64. On targets without FMA, measures a
+/// Measures FMA peak in GFLOP/s on `threads` threads at once; a fused multiply-add counts 2. Uses the vector width of
+/// the kernels' target `isa` (headgate::active_target()); dtype is f32 or f64. On targets without FMA, measures a
 /// multiplication followed by an addition.
 class PeakMeter {
  public:
   PeakMeter(const std::string& isa, DType dtype, int threads);
 
-  /// Returns the rate over about a millisecond.
+  /// Returns the rate in GFLOP/s over about a millisecond.
   double window();
   /// Returns the best rate of `windows` windows, because noise only lowers a rate.
   double best_of(int windows);
@@ -40,18 +40,18 @@ class PeakMeter {
   std::int64_t rounds_;
 };
 
-/// Returns the best rate of a few 2048³ f32 matrix products of models on `threads` threads.
+/// Returns the best rate, in GFLOP/s, of five 2048³ f32 matrix products on `threads` threads, with the models' GEMM.
 double sgemm_gflops(int threads);
 
-/// Measures the streaming read rate, in 1e9 bytes a second, of `threads` threads that share a buffer of 256 MiB.
+/// Measures the streaming read rate, in 1e9 bytes per second, of `threads` threads that share a buffer of 256 MiB.
 class ReadMeter {
  public:
   ReadMeter(const std::string& isa, int threads);
   ReadMeter(const ReadMeter&) = delete;
   ReadMeter& operator=(const ReadMeter&) = delete;
   ~ReadMeter();
-  /// Returns the rate of one pass. The pass evicts what the caches held before it, except for what remains in the last
-  /// level.
+  /// Returns the rate of one pass over the buffer. The pass evicts the earlier contents of the caches, except for what
+  /// remains in the last level.
   double pass();
 
  private:
@@ -59,7 +59,7 @@ class ReadMeter {
   std::unique_ptr<Data> data_;
 };
 
-/// Returns the best rate of twenty passes.
+/// Returns the best read rate, in GB/s, of twenty passes over memory.
 double read_gbps(const std::string& isa, int threads);
 
 }  // namespace headgate::bench

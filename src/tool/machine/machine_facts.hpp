@@ -9,16 +9,16 @@
 
 namespace headgate::bench {
 
-/// Keeps a PeakMeter for each dtype and number of threads with the best rate measured so far, and a ReadMeter for each
+/// Keeps one PeakMeter per dtype and number of threads, with the best rate measured so far. Keeps one ReadMeter per
 /// number of threads.
 class PeakMeters {
  public:
   explicit PeakMeters(std::string isa) : isa_(std::move(isa)) {}
 
-  /// Returns GFLOP/s over about a millisecond; dtype f32 or f64.
+  /// Returns the FMA rate in GFLOP/s over about a millisecond; dtype is f32 or f64.
   double window(DType dtype, int threads);
   double best_gflops(DType dtype, int threads);
-  /// Returns GB/s of one pass over memory.
+  /// Returns the read rate in GB/s of one pass over memory.
   double read(int threads);
 
  private:
@@ -46,7 +46,7 @@ struct MachineFacts {
 
 MachineFacts measure_machine(const std::string& isa, int threads, PeakMeters& peaks);
 
-/// Measures again, and keeps the better of each rate.
+/// Measures the machine again and keeps the better of each rate.
 void measure_again(MachineFacts& facts, PeakMeters& peaks);
 
 }  // namespace headgate::bench

@@ -8,16 +8,16 @@
 #define HWY_TARGET_INCLUDE "tool/machine/machine_peak.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/core/vec-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-// Number of independent FMA chains. An FMA takes 4 or 5 cycles and two start a cycle, so 10 in flight reach the peak.
+// Number of independent FMA chains. An FMA takes 4 or 5 cycles and two start per cycle, so 10 in flight reach the peak.
 // 12 accumulators, two constants and a temporary fit the 16 registers of AVX2.
 constexpr std::int64_t kChains = 12;
-// Unrolled rounds for each iteration of the loop, so that counter and branch cost nothing.
+// Number of unrolled rounds per loop iteration, so that counter and branch cost nothing.
 constexpr std::int64_t kUnroll = 4;
 
 template <typename T>

@@ -6,20 +6,20 @@
 
 namespace headgate::bench {
 
-/// The measuring loops of one vector target, in T = float or double. Each returns a number that depends on all its
-/// work, so that the compiler cannot remove any of it.
+/// Measuring loops of one vector target, for T = float or double. Each returns a number that depends on all its work,
+/// so that the compiler cannot remove any of it.
 template <typename T>
 struct PeakLoops {
   /// Runs `rounds` rounds of independent FMA chains.
   double (*fma)(std::int64_t rounds);
   std::int64_t flops_per_round;
-  /// Reads `count` elements, a multiple of kReadBlock, vector-aligned.
+  /// Reads `count` elements from vector-aligned memory; `count` is a multiple of kReadBlock.
   double (*read)(const T* data, std::int64_t count);
 };
 
 inline constexpr std::int64_t kReadBlock = 4096;
 
-/// Returns the loops for a vector target by its name. Throws headgate::Error if it cannot run here.
+/// Returns the loops of the vector target `isa`. Throws headgate::Error if this CPU cannot run it.
 template <typename T>
 PeakLoops<T> peak_loops(const std::string& isa);
 

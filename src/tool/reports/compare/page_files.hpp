@@ -3,7 +3,7 @@
 
 namespace headgate::compare {
 
-// The text of compare.html, compare.css and compare.js in this folder.
+// Contents of compare.html, compare.css and compare.js in this folder.
 extern const char* const kPageHtml;
 extern const char* const kPageCss;
 extern const char* const kPageJs;

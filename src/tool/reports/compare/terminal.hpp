@@ -8,8 +8,8 @@
 
 namespace headgate::compare {
 
-/// Returns a line for each run: its steps, tokens and last figures, "-" for those that it lacks. Below follow what was
-/// left out, and charts of the main figures over steps, in which a letter stands for each run.
+/// Returns a table with a line for each run: steps, tokens and last figures, "-" for missing ones. Adds notes on
+/// records that were left out, and charts of the main figures over steps. A letter stands for each run in the charts.
 std::string runs_text(const std::vector<ComparedRun>& runs);
 
 }  // namespace headgate::compare

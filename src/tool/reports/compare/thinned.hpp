@@ -9,15 +9,15 @@
 
 namespace headgate::compare {
 
-/// Returns the indices of at most `most` (at least 4) values of a curve: the first, the last, and between them the
-/// lowest and the highest of each of as many parts as fit, so that no spike is lost. Ascending; all indices of a short
-/// curve.
+/// Returns ascending indices of at most `most` (at least 4) values of a curve. Keeps the first and the last value, and
+/// the lowest and the highest of each of (most − 2) / 2 equal parts between them, so that no spike is lost. Returns all
+/// indices of a curve with at most `most` values.
 std::vector<std::size_t> thinned(const train::Curve& curve, std::size_t most);
 
-/// Returns the index of the lowest number; none if no value is a number.
+/// Returns the index of the lowest value, or nothing if all values are NaN.
 std::optional<std::size_t> lowest(const train::Curve& curve);
 
-/// Returns the last value; none if it is NaN.
+/// Returns the last value, or nothing if it is NaN.
 std::optional<double> last(const train::Curve& curve);
 
 }  // namespace headgate::compare

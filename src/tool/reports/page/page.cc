@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// `text` in the place of `mark`, which the template has once.
+/// Replaces `mark`, which occurs once in the template, by `text`. Throws Error if the template lacks the mark.
 void put(std::string& page, std::string_view mark, std::string_view text) {
   const std::size_t at = page.find(mark);
   require(at != std::string::npos, "the page's template lacks {}", mark);
@@ -29,7 +29,7 @@ std::string dumped(const ordered_json& json) {
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-/// JSON within an HTML script: no "<" of a text may end it.
+/// Formats JSON for an HTML script element. Escapes "<", so that no text can end the element.
 std::string script_json(const ordered_json& json) {
   std::string out;
   for (const char c : dumped(json)) {

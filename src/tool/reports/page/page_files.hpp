@@ -3,7 +3,7 @@
 
 namespace headgate::page {
 
-// page.html, page.css, draw.js and report.js as they stand in this folder.
+// Contents of page.html, page.css, draw.js and report.js in this folder.
 extern const char* const kPageHtml;
 extern const char* const kPageCss;
 extern const char* const kDrawJs;

@@ -20,9 +20,9 @@ namespace headgate::xray {
 
 namespace {
 
-/// Most queries whose weights are held at a time: the buffer then has Hq · R · T numbers, some 10 MB at T = 2048.
+/// Maximum number R of queries with buffered weights. The buffer then has Hq · R · T numbers, some 10 MB at T = 2048.
 constexpr std::int64_t kHeldQueries = 128;
-/// Most numbers of that buffer, 32 MiB, so that longer texts hold fewer queries.
+/// Maximum number of buffered weights, 32 MiB in f32. Longer texts therefore buffer fewer queries at a time.
 constexpr std::int64_t kHeldWeights = std::int64_t{1} << 23;
 
 std::int64_t most_heads(const models::DecoderConfig& config) {
@@ -39,7 +39,7 @@ std::size_t held_weights(const models::DecoderConfig& config, std::int64_t token
   return static_cast<std::size_t>(heads * held_queries(heads, tokens) * layers::AttentionCache::slots(tokens));
 }
 
-/// Returns the most features of what a head writes.
+/// Returns the largest number of output features that a head of any layer has.
 std::int64_t most_features(const models::DecoderConfig& config) {
   return std::max(config.head_dim, metrics::value_heads(config) > 0 ? config.linear.value_dim : 0);
 }
@@ -49,7 +49,7 @@ std::size_t bin_of(double gate) {
   return place > 0.0 ? static_cast<std::size_t>(std::min(place, static_cast<double>(kGateBins - 1))) : 0;
 }
 
-/// Divides the weights of a query, which may be negative, by the sum of their magnitudes.
+/// Replaces the weights a of a query, which may be negative, by the shares |a| / Σ|a|.
 void make_shares(float* weights, std::int64_t count) {
   double sum = 0.0;
   for (std::int64_t j = 0; j < count; ++j) sum += std::abs(static_cast<double>(weights[j]));
@@ -59,7 +59,7 @@ void make_shares(float* weights, std::int64_t count) {
   }
 }
 
-/// Returns Σ w_j (t − j) / Σ w_j over the keys first … t of query t; 0 if its weights are 0.
+/// Returns the mean distance Σ w_j (t − j) / Σ w_j over the keys first … t of query t; 0 if all weights are 0.
 double distance_of(const float* weights, std::int64_t first, std::int64_t t) {
   double sum = 0.0, weighted = 0.0;
   for (std::int64_t j = first; j <= t; ++j) {
@@ -70,7 +70,7 @@ double distance_of(const float* weights, std::int64_t first, std::int64_t t) {
   return sum == 0.0 ? 0.0 : weighted / sum;
 }
 
-/// Views what head h writes over the tokens shown, (N,D).
+/// Returns a view of the output of head h for the tokens in `view`, (N,D).
 View<const float, 2> written_by(const models::LayerView<float>& view, std::int64_t h) {
   const View<const float, 3>& y = view.head_outputs;
   return {y.at(0, h), {y.shape[0], y.shape[2]}, {y.strides[0], y.strides[2]}};
@@ -135,7 +135,7 @@ void Collector::find_largest_activation(const models::LayerView<float>& view) {
   }
 }
 
-/// Starts a layer with sums of 0.
+/// Begins a layer: sets the sums of all its heads to 0.
 void Collector::begin(const models::LayerView<float>& view) {
   const bool linear = view.type == models::LayerType::linear_attention;
   const std::int64_t D = view.head_outputs.shape[2];
@@ -146,7 +146,8 @@ void Collector::begin(const models::LayerView<float>& view) {
   gate_.assign(view.gate.present() ? static_cast<std::size_t>(tokens_) : 0, 0.0);
 }
 
-/// Adds the weights of the queries of a part, or of linear attention those of all tokens.
+/// Adds the attention weights of the queries in `view` to the sums. For linear attention, adds the weights of all
+/// tokens of the sequence.
 void Collector::add_looks(const models::LayerView<float>& view) {
   const bool linear = view.type == models::LayerType::linear_attention;
   const std::int64_t H = std::ssize(heads_), N = linear ? tokens_ : view.shape.seq;
@@ -169,8 +170,8 @@ void Collector::add_looks(const models::LayerView<float>& view) {
   }
 }
 
-/// rows_(heads,count,S) = the weights of the queries begin … begin+count−1 of those shown. Returns S, the keys of a
-/// row.
+/// Computes rows_(heads,count,S), the weights of the queries begin … begin+count−1 in `view`. Returns S, the number of
+/// keys in a row.
 std::int64_t Collector::weigh(const models::LayerView<float>& view, std::int64_t begin, std::int64_t count) {
   std::vector<std::int64_t> indices(static_cast<std::size_t>(count));
   std::iota(indices.begin(), indices.end(), begin);
@@ -194,9 +195,9 @@ std::int64_t Collector::weigh(const models::LayerView<float>& view, std::int64_t
 void Collector::add_gates(const models::LayerView<float>& view) {
   const std::int64_t N = view.shape.seq, width = metrics::gate_width(config_, view.layer);
   const std::int64_t owners = metrics::gate_owners(config_, view.layer), heads = std::ssize(heads_);
-  const View<float, 2> gates{gates_.data(), {N, width}};  // the buffer suits the widest layer
+  const View<float, 2> gates{gates_.data(), {N, width}};  // the buffer is large enough for the widest layer
   metrics::gate_values_of(gates, view, config_, context_);
-  const auto add_means = [&](std::vector<double>& out, std::int64_t first, std::int64_t count) {  // over features
+  const auto add_means = [&](std::vector<double>& out, std::int64_t first, std::int64_t count) {  // means over features
     for (std::int64_t n = 0; n < N; ++n) {
       double sum = 0.0;
       for (std::int64_t x = first; x < first + count; ++x) sum += static_cast<double>(gates(n, x));
@@ -218,7 +219,7 @@ void Collector::add_gates(const models::LayerView<float>& view) {
   }
 }
 
-/// Gates of linear attention are SiLU: they are shown by their magnitude, which may exceed 1.
+/// Adds the output gates of linear attention. They are SiLU values, shown by their magnitude, which may exceed 1.
 void Collector::add_output_gates(const models::LayerView<float>& view) {
   const auto [N, H, D] = view.gate.shape;
   for (std::int64_t h = 0; h < H; ++h) {
@@ -237,7 +238,7 @@ void Collector::add_output_gates(const models::LayerView<float>& view) {
   }
 }
 
-/// Turns the sums of a layer into its record.
+/// Converts the sums of a layer to its LayerRecord.
 void Collector::finish(const models::LayerView<float>& view) {
   LayerRecord& record = layers_[static_cast<std::size_t>(view.layer)];
   record.heads.resize(heads_.size());
@@ -263,7 +264,8 @@ void Collector::finish(const models::LayerView<float>& view) {
   heads_.clear();
 }
 
-/// A value head of linear attention has no W_v W_o: the convolution and SiLU stand between the two.
+/// Adds the effective ranks of each head. Linear attention has no product W_v W_o, because a convolution and SiLU stand
+/// between the two matrices.
 void Collector::add_ranks(LayerRecord& record, std::int64_t layer) const {
   const bool linear = metrics::is_linear(config_, layer);
   const models::LayerWeights<const float> weights = places_.layer(layer, parameters_);

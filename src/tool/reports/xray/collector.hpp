@@ -19,45 +19,50 @@ namespace headgate::xray {
 inline constexpr std::size_t kGateBins = 20;
 inline constexpr std::size_t kTopKeys = 8;
 
-/// Counts gates in each twentieth of [0,1]; those outside count in the first or last one.
+/// Histogram of gates over 20 equal bins of [0,1]. Values outside count in the first or the last bin.
 using GateHistogram = std::array<std::int64_t, kGateBins>;
 
-/// What the page shows of a head: a query head of attention, or a value head of linear attention. The weights w of a
-/// query are those of the softmax; of linear attention the shares |a| / Σ|a| of linear_attention_weights.
+/// Holds the data that the page shows for a head: a query head of attention, or a value head of linear attention. The
+/// weights w of a query are softmax weights. For linear attention, they are the shares |a| / Σ|a| of
+/// linear_attention_weights().
 struct HeadRecord {
-  std::string map;                                        ///< as_roots of HeadMap::cells
-  std::string received;                                   ///< (T) as_roots of HeadMap::received
-  std::vector<std::pair<std::int64_t, double>> top_keys;  ///< of the largest `received`: token, weight
-  /// (T) as_bytes of the mean over features; none if the head has no gate of its own. Of linear attention: of |silu(z)|
+  std::string map;                                        ///< HeadMap::cells(), encoded by as_roots()
+  std::string received;                                   ///< (T) HeadMap::received(), encoded by as_roots()
+  std::vector<std::pair<std::int64_t, double>> top_keys;  ///< (token, weight) of the keys with the largest `received`
+  /// (T) mean gate over features, encoded by as_bytes(); none if the head has no gate of its own. For linear attention,
+  /// the mean of |silu(z)|.
   std::optional<std::string> gate;
   std::optional<GateHistogram> gate_histogram;
-  std::vector<double> value_output_singular_values;  ///< (D) of W_v W_o; none of linear attention
+  std::vector<double> value_output_singular_values;  ///< (D) singular values of W_v W_o; empty for linear attention
   std::optional<double> value_output_rank;           ///< effective rank of W_v W_o
-  double written_rank = 0.0;                         ///< effective rank of what the head writes over the text, (T,C)
+  double written_rank = 0.0;   ///< effective rank of the head's contribution to the residual stream, (T,C)
   double mean_distance = 0.0;  ///< Σ w_tj (t − j) / Σ w_tj in tokens, mean over the queries 1 … T−1
 };
 
 struct LayerRecord {
   std::vector<HeadRecord> heads;
-  std::string received;             ///< (T) mean over heads
-  std::optional<std::string> gate;  ///< (T) mean over all gates of the layer; none without a gate
+  std::string received;             ///< (T) weight that each key receives, mean over heads, by as_roots()
+  std::optional<std::string> gate;  ///< (T) mean over the layer's gates by as_bytes(); none without a gate
 };
 
-/// Where the residual stream has its largest absolute value; NaN where it first has a NaN.
+/// The largest absolute value in the residual stream and its position. If a NaN occurs, `value` is NaN at the position
+/// of the first NaN.
 struct LargestActivation {
   double value = 0.0;
   std::int64_t layer = 0, token = 0, channel = 0;
 };
 
-/// Gathers records of one sequence of T tokens while a model runs on it, whole or in parts, in O(T) memory.
+/// Collects the LayerRecords of one sequence of T tokens while a model processes the sequence, whole or in parts. Uses
+/// O(T) memory.
 class Collector : public models::LayerObserver<float> {
  public:
-  /// `config` and `parameters` are the model's, `part` the most tokens that pass through a layer at a time; maps have
-  /// at most `cells` a side. All must outlive the collector. Its decoder must keep what the delta rule reads.
+  /// `config` and `parameters` describe the model and must outlive the collector. `part`: maximum number of tokens that
+  /// pass through a layer at a time. `cells`: maximum number of cells per side of a map. The decoder must keep the
+  /// inputs of the delta rule.
   Collector(const models::DecoderConfig& config, const float* parameters, std::int64_t tokens, std::int64_t part,
             std::int64_t cells, const ExecutionContext& context);
 
-  /// Returns the bytes that a collector allocates while a layer is gathered.
+  /// Returns the number of bytes that a collector allocates while it collects a layer.
   static std::size_t planned_bytes(const models::DecoderConfig& config, std::int64_t tokens, std::int64_t part,
                                    std::int64_t cells);
 
@@ -68,11 +73,11 @@ class Collector : public models::LayerObserver<float> {
   const LargestActivation& largest_activation() const { return largest_activation_; }
 
  private:
-  /// Sums over the tokens of a head, to which parts add.
+  /// Sums of one head over the tokens of all parts so far.
   struct HeadSums {
     HeadMap map;
-    Gram written;                // of what the head writes, before W_o
-    double distances = 0.0;      // Σ over queries of Σ w (t − j) / Σ w
+    Gram written;                // Gram matrix of the head's output before W_o
+    double distances = 0.0;      // sum over queries of Σ w (t − j) / Σ w
     std::vector<double> gate{};  // (T) mean over features; empty if the head has no gate of its own
     GateHistogram histogram{};
   };
@@ -92,10 +97,10 @@ class Collector : public models::LayerObserver<float> {
   ExecutionContext context_;
   std::vector<LayerRecord> layers_;
   LargestActivation largest_activation_;
-  std::vector<HeadSums> heads_;  // of the layer that is gathered
-  std::vector<double> gate_;     // (T) mean over the gates of that layer; empty without a gate
+  std::vector<HeadSums> heads_;  // sums of the heads of the current layer
+  std::vector<double> gate_;     // (T) mean over the gates of the current layer; empty without a gate
   std::vector<float> rows_;      // (heads,R,S) weights of R queries
-  std::vector<float> gates_;     // (part,gate_width)
+  std::vector<float> gates_;     // (part,gate_width) gates of the current part
 };
 
 }  // namespace headgate::xray

@@ -22,14 +22,14 @@ std::size_t product(std::initializer_list<std::int64_t> sizes) {
   return out;
 }
 
-/// Returns whether a gate multiplies the attention output, so that it can be fixed at 1 or at its mean.
+/// Returns whether the gate multiplies the attention output, so that an override can fix the gate at 1 or at its mean.
 bool multiplies(const layers::GateVariant& gate) { return layers::can_skip_attention(gate); }
 
 std::int64_t parts_of_layer(const models::DecoderConfig& config, std::int64_t layer, OverriddenPart part) {
   return part == OverriddenPart::heads ? metrics::heads_of_layer(config, layer) : 1;
 }
 
-/// Returns whether the outputs of a layer's heads have a gate that factors can replace.
+/// Returns whether the head outputs of a layer have a multiplicative gate, which constant factors can replace.
 bool takes_factors(const models::DecoderConfig& config, std::int64_t layer) {
   return metrics::is_linear(config, layer) || multiplies(config.gate);
 }
@@ -38,7 +38,7 @@ std::int64_t features_of(const models::DecoderConfig& config, std::int64_t layer
   return metrics::is_linear(config, layer) ? config.linear.value_dim : config.head_dim;
 }
 
-/// Returns the size of factors for all heads of a layer; 0 if it takes none.
+/// Returns the number of factors that replace the gates of all heads of a layer; 0 if takes_factors() is false.
 std::size_t factors_of(const models::DecoderConfig& config, std::int64_t layer) {
   if (!takes_factors(config, layer)) return 0;
   return product({metrics::heads_of_layer(config, layer), features_of(config, layer)});
@@ -55,7 +55,8 @@ bool has_override(const models::DecoderConfig& config, std::int64_t layer, Overr
   return reason_left_out(config.gate, kind).empty();
 }
 
-/// Keeps what overrides start from: the residual stream before each layer except the first, and mean gates.
+/// Records the inputs of overrides in a pass without overrides: the residual stream before each layer except the first,
+/// and the mean gates.
 class BasePass : public models::LayerObserver<float> {
  public:
   BasePass(const models::DecoderConfig& config, std::int64_t tokens, const ExecutionContext& context)
@@ -84,12 +85,12 @@ class BasePass : public models::LayerObserver<float> {
     }
   }
 
-  /// Returns (N,dim); absent for the first layer.
+  /// Returns the residual stream before a layer, (N,dim); absent for the first layer.
   View<const float, 2> input_of(std::int64_t layer) const {
     if (layer == 0) return {};
     return {streams_.data() + (layer - 1) * tokens_ * config_.dim, {tokens_, config_.dim}};
   }
-  /// Returns (heads,D) of a layer that takes factors.
+  /// Returns the mean gates (heads,D) of a layer for which takes_factors() is true.
   View<const float, 2> mean_gates_of(std::int64_t layer) const {
     return {mean_gates_[static_cast<std::size_t>(layer)].data(),
             {metrics::heads_of_layer(config_, layer), features_of(config_, layer)}};
@@ -98,11 +99,12 @@ class BasePass : public models::LayerObserver<float> {
  private:
   void add_mean_gates(const models::LayerView<float>& view) {
     const std::int64_t D = config_.head_dim, width = metrics::gate_width(config_, view.layer);
-    const View<float, 2> gates{gates_.data(), {tokens_, width}};  // the buffer suits the widest layer
+    const View<float, 2> gates{gates_.data(), {tokens_, width}};  // the buffer is large enough for the widest layer
     metrics::gate_values_of(gates, view, config_, context_);
     std::vector<float>& means = mean_gates_[static_cast<std::size_t>(view.layer)];
     for (std::int64_t i = 0; i < std::ssize(means); ++i) {
-      // A gate is for a head, for a feature of all heads, or for a feature of one head.
+      // Finds the gate of factor i. A layer has a gate per feature of each head, per feature shared by all heads, or
+      // per head.
       const std::int64_t x = width == std::ssize(means) ? i : layers::shares_gate(config_.gate) ? i % D : i / D;
       means[static_cast<std::size_t>(i)] = mean_over_tokens([&](std::int64_t t) { return gates(t, x); });
     }
@@ -129,8 +131,8 @@ class BasePass : public models::LayerObserver<float> {
   const models::DecoderConfig& config_;
   std::int64_t tokens_;
   ExecutionContext context_;
-  std::vector<float> streams_;                  // (layers − 1,N,dim)
-  std::vector<std::vector<float>> mean_gates_;  // of each layer that takes factors: (heads,D)
+  std::vector<float> streams_;                  // (layers − 1,N,dim) residual stream before layers 1, 2, …
+  std::vector<std::vector<float>> mean_gates_;  // per layer: (heads,D) mean gates, or empty if takes_factors() is false
   std::vector<float> gates_;                    // (N,gate_width)
 };
 

@@ -16,14 +16,15 @@
 #include "models/evaluate/figure.hpp"
 #include "models/layers/gate_variant.hpp"
 
-// Measures what a head is worth: how the loss changes if its gate has one value for all tokens.
+// Measures the importance of heads: how the loss changes if a head's gate is fixed at one value for all tokens.
 
 namespace headgate::xray {
 
 enum class Override { closed, open, mean };
 
-/// Describes an override: what a head with attention output o and gate g passes to W_o instead, and its figure. Of
-/// linear attention, o is the normed output of a value head and g = silu(z) its output gate.
+/// Describes an override: the formula that replaces the gated head output as the input of W_o, and its figure. o is the
+/// attention output of a head and g its gate. In linear attention, o is the normed output of a value head and g =
+/// silu(z) its output gate.
 struct OverrideRow {
   Override value;
   std::string_view word, formula;
@@ -52,37 +53,38 @@ inline constexpr std::array kOverrides{
                             "token."}},
 };
 
-/// What is overridden at once: one head, or all heads of a layer.
+/// The part that one pass overrides: one head, or all heads of a layer.
 enum class OverriddenPart { heads, layers };
 
-/// Returns a clause that says why layers of attention with this gate do not have the override; empty if they do.
+/// Returns the reason why attention layers with this gate do not support the override; empty if they do.
 std::string reason_left_out(const layers::GateVariant& gate, Override kind);
-/// Returns a clause that says why no layer of the model has the override; empty if some layer has it. Linear attention
-/// has closed and mean, of its output gate.
+/// Returns the reason why no layer of the model supports the override; empty if a layer does. Linear attention supports
+/// `closed` and `mean`, applied to its output gate.
 std::string reason_left_out(const models::DecoderConfig& config, Override kind);
 
-/// Returns the overrides that a layer has.
+/// Returns the overrides that a layer supports.
 std::vector<const OverrideRow*> overrides_of(const models::DecoderConfig& config, std::int64_t layer);
-/// Returns the overrides that some layer of the model has.
+/// Returns the overrides that at least one layer of the model supports.
 std::vector<const OverrideRow*> overrides_of(const models::DecoderConfig& config);
 
-/// Says what was overridden. The report holds the changes of the loss.
+/// Describes a run of overrides. The changes of the loss are in the report.
 struct OverrideRun {
   OverriddenPart part = OverriddenPart::heads;
   std::int64_t tokens = 0;  ///< tokens used, from the beginning of the text
-  std::int64_t passes = 0;  ///< equals planned_passes
+  std::int64_t passes = 0;  ///< number of passes; equals planned_passes()
   double loss = 0.0;        ///< loss of these tokens without an override
 };
 
-/// Counts one pass over all layers, and one from its layer on for each part and override.
+/// Returns the number of passes: one over all layers, and one for each part and override, which starts at the
+/// overridden layer.
 std::int64_t planned_passes(const models::DecoderConfig& config, OverriddenPart part);
 
-/// Returns the bytes that override_parts allocates beside its decoder.
+/// Returns the number of bytes that override_parts() allocates besides its decoder.
 std::size_t override_bytes(const models::DecoderConfig& config, std::int64_t tokens);
 
-/// Runs the model on one sequence, with targets as in Decoder::loss, once for each override of each part. Sets their
-/// figures in the report's rows of heads or layers; an override that the layer lacks has none. Calls
-/// progress(fraction).
+/// Runs the model on one sequence, once for each override of each part; targets are those of Decoder::loss(). Sets the
+/// override's figure, the change of the loss, in the report's row of the head or layer. Leaves the figure empty if the
+/// layer does not support the override. Calls progress(fraction) after each pass.
 OverrideRun override_parts(metrics::Report& report, const models::DecoderConfig& config, const float* parameters,
                            const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
                            OverriddenPart part, const ExecutionContext& context,

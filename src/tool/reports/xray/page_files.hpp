@@ -3,7 +3,7 @@
 
 namespace headgate::xray {
 
-// The text of page.html, xray.css and page.js in this folder.
+// Contents of page.html, xray.css and page.js in this folder.
 extern const char* const kPageHtml;
 extern const char* const kPageCss;
 extern const char* const kPageJs;

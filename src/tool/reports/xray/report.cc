@@ -47,7 +47,7 @@ constexpr metrics::Figure kWrittenRank{
     .meaning =
         "How many directions a head's output has over the text, after W_o: the effective rank of what it writes to "
         "the residual stream."};
-/// A figure of heads that the collector finds.
+/// A figure of heads and the function that reads it from a HeadRecord.
 struct CollectedFigure {
   const metrics::Figure* figure;
   std::optional<double> (*of)(const HeadRecord& head);
@@ -58,7 +58,8 @@ constexpr std::array kCollectedFigures{
     CollectedFigure{&kWrittenRank, [](const HeadRecord& head) { return std::optional(head.written_rank); }},
 };
 
-/// Adds them to the report: of each head, and the means over the heads of a layer and of the model that have them.
+/// Adds the collected figures to the report: the values of heads, and the means over the heads of a layer and of the
+/// model that have a value.
 void add_collected(metrics::Report& report, const std::vector<LayerRecord>& layers) {
   for (const CollectedFigure& row : kCollectedFigures) {
     metrics::Mean model;
@@ -76,8 +77,8 @@ void add_collected(metrics::Report& report, const std::vector<LayerRecord>& laye
   }
 }
 
-/// Returns the metrics of an X-ray of these models: without those on the first token if a window of one hides it, and
-/// without attention to sinks if none has sinks.
+/// Returns the metrics for an X-ray of these models. Omits metrics of the first token if a model's window hides it, and
+/// attention to sinks if no model has sink logits.
 metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, const Choices& choices) {
   const bool hidden = std::any_of(models.begin(), models.end(), [&](const train::LoadedModel& model) {
     return metrics::hides_first_token(model.config, std::min(choices.tokens, model.config.seq_len));
@@ -93,7 +94,7 @@ metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, co
   return out;
 }
 
-/// Returns the choices of an evaluation of one sequence.
+/// Returns the choices for evaluating the one sequence of the X-ray.
 train::EvaluationChoices evaluation_choices(const Choices& choices, const metrics::MetricList& metrics) {
   train::EvaluationChoices out;
   out.data = choices.text;
@@ -101,7 +102,7 @@ train::EvaluationChoices evaluation_choices(const Choices& choices, const metric
   out.held_out = choices.held_out;
   out.token_ids = choices.token_ids;
   out.tokens = choices.tokens;
-  constexpr std::int64_t kLongestPiece = 64;  // bytes of a token, far more than the mean
+  constexpr std::int64_t kLongestPiece = 64;  // estimated bytes of a token, far above the mean
   out.text_bytes = kLongestPiece * choices.tokens;
   out.longest_of_others = choices.tokens;
   out.same_text = true;
@@ -112,7 +113,7 @@ train::EvaluationChoices evaluation_choices(const Choices& choices, const metric
   return out;
 }
 
-/// Opens the model's own tokenizer. Returns null if it cannot be opened and `token_ids` stand in place of a text.
+/// Opens the tokenizer of the model. Returns null if it cannot be opened and the input is token ids.
 std::unique_ptr<tokenize::Tokenizer> tokenizer_of(const train::LoadedModel& model, bool token_ids) {
   try {
     return model.reads_bytes ? tokenize::byte_tokenizer() : tokenize::open_tokenizer(model.tokenizer);
@@ -122,7 +123,7 @@ std::unique_ptr<tokenize::Tokenizer> tokenizer_of(const train::LoadedModel& mode
   }
 }
 
-/// Returns what each token adds to the text. The last token of a character has all its bytes.
+/// Returns the text of each token. If several tokens form a character, the last of them has all its bytes.
 std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::vector<std::int32_t>& tokens,
                                    bool token_ids) {
   const auto number_of = [](std::int32_t token) { return fmt::format("{} ", token); };
@@ -135,7 +136,7 @@ std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::v
   }
   tokenize::StreamDecoder decoder(*tokenizer);
   for (const std::int32_t token : tokens) {
-    // A model of bytes may begin with a token that adds nothing to the text.
+    // A byte-level model may begin with a BOS token, which has no text.
     const std::string unknown = token_ids ? number_of(token) : "";
     out.push_back(token < tokenizer->vocab() ? decoder.next(token) : unknown);
   }
@@ -143,7 +144,7 @@ std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::v
   return out;
 }
 
-/// The first tokens of the one sequence that is evaluated.
+/// Holds tokens and targets of the evaluated sequence. cut() keeps only the first ones.
 struct Sequence {
   explicit Sequence(const train::SequenceSource& source)
       : tokens(static_cast<std::size_t>(source.seq_len())), targets(tokens.size()) {
@@ -157,7 +158,7 @@ struct Sequence {
   std::vector<std::int32_t> tokens, targets;
 };
 
-/// Returns how the collector's decoder walks the text.
+/// Returns the options by which the collector's decoder splits the text into parts.
 models::PartOptions parts_of(const Choices& choices) { return {.tokens = choices.part, .keeps_rule = true}; }
 
 void collect(ModelXray& out, const train::LoadedModel& model, const Sequence& sequence, const Choices& choices) {
@@ -178,7 +179,7 @@ void collect(ModelXray& out, const train::LoadedModel& model, const Sequence& se
   out.map_cells = std::min(T, choices.map_cells);
 }
 
-/// Returns how many tokens an X-ray with overrides uses.
+/// Returns the number of tokens that overrides use.
 std::int64_t override_tokens(const train::EvaluationInput& input, const Choices& choices) {
   return std::min(input.source->seq_len(), choices.override_tokens);
 }
@@ -196,7 +197,8 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
   train::MemoryPlan plan = train::evaluation_memory(model.config, *input.source, evaluation, input.metrics);
   const std::int64_t T = input.source->seq_len(), part = models::part_shape({1, T}, parts_of(choices)).seq;
   plan.push_back({"attention maps", Collector::planned_bytes(model.config, T, part, choices.map_cells)});
-  // Their decoder takes no more tokens than that of the evaluation, which is freed by then.
+  // Does not count the decoder of the overrides: it has no more tokens than the evaluation's decoder, which is freed by
+  // then.
   if (choices.overrides) plan.push_back({"overrides", override_bytes(model.config, override_tokens(input, choices))});
   return plan;
 }
@@ -204,7 +206,7 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
 ModelXray xray_of(const train::LoadedModel& model, const train::EvaluationInput& input, const Choices& choices,
                   const std::function<void(double)>& progress) {
   const train::EvaluationPlan one{.batch = 1, .batches = 1, .part = choices.part, .precision = choices.precision};
-  const double pass = choices.overrides ? 0.05 : 0.5;  // share of the time of each of the two
+  const double pass = choices.overrides ? 0.05 : 0.5;  // share of the progress for each of evaluation and collection
   return train::with_memory(memory_plan(model, input, one, choices), 0, [&] {
     ModelXray out;
     out.name = model.name;
@@ -272,7 +274,7 @@ ordered_json overrides_json(const ModelXray& model) {
           {"kinds", std::move(kinds)}};
 }
 
-/// Adds figures of the registry, separately for the model, its layers and its heads.
+/// Adds the figures of the evaluation in three groups: model, layers and heads.
 void add_figures(ordered_json& out, const ModelXray& model) {
   ordered_json evaluation = train::evaluation_json(model.evaluation, train::HeadFigures::included);
   ordered_json layers = ordered_json::array(), heads = ordered_json::array();

@@ -37,7 +37,7 @@ namespace {
 constexpr std::array kColours{17, 18, 24, 30, 36, 72, 108, 144, 179, 220, 226};
 constexpr std::string_view kShades = " .:-=+*#%@";
 
-/// A figure of heads as a map. Values of `largest` and more have the last colour.
+/// A figure of heads, shown as a map. Values of at least `largest` have the last colour.
 struct Map {
   const metrics::Figure* figure;
   double largest;
@@ -57,7 +57,7 @@ std::string cell(std::optional<double> value, double largest, MapStyle style) {
   return fmt::format("\x1b[48;5;{}m  \x1b[0m", kColours[step_of(*value, largest, kColours)]);
 }
 
-/// Returns the maps of a model side by side, with the layers that have some of the figures.
+/// Returns the maps of a model side by side. Omits layers without any of the figures.
 std::string maps_text(const std::string& heading, const ModelXray& model, const std::vector<Map>& maps,
                       MapStyle style) {
   const auto& heads = model.evaluation.report.heads;
@@ -123,8 +123,8 @@ constexpr std::array kLayerColumns{LayerColumn{&metrics::kFirstTokenAttention, 4
                                    LayerColumn{&metrics::kStateRank, 2},
                                    LayerColumn{&kMeanDistance, 1}};
 
-/// Returns a table of the layers of a model whose layers differ, in order, with a bar for how far each looks; empty if
-/// they are alike.
+/// Returns a table of a model's layers, with a bar for the mean distance of each. Returns an empty string if all layers
+/// have one type.
 std::string layers_text(const ModelXray& model) {
   const std::vector<metrics::FigureRow>& layers = model.evaluation.report.layers;
   if (model.config.layer_types.empty()) return {};
@@ -161,7 +161,7 @@ struct Change {
   double value;
 };
 
-/// Sorts the largest first, and values that are not finite last.
+/// Returns the changes of the loss by an override, largest first. Values that are not finite come last.
 std::vector<Change> changes_of(const ModelXray& model, const metrics::Figure& figure) {
   std::vector<Change> out;
   const metrics::Report& report = model.evaluation.report;
@@ -183,7 +183,7 @@ std::vector<Change> changes_of(const ModelXray& model, const metrics::Figure& fi
   return out;
 }
 
-/// Returns a line for each override: the largest changes and the smallest, or why there are none.
+/// Returns a line for each override: the three largest changes and the smallest one, or the reason why there are none.
 std::string change_lines(const ModelXray& model) {
   constexpr std::size_t kLargest = 3;
   std::string out;
@@ -203,7 +203,7 @@ std::string change_lines(const ModelXray& model) {
   return out;
 }
 
-/// Returns a line for each layer, with a column for each override.
+/// Returns a table of the changes, with a line for each layer and a column for each override.
 std::string change_table(const ModelXray& model) {
   const std::vector<const OverrideRow*> kinds = overrides_of(model.config);
   std::vector<std::vector<std::string>> lines{{"layer"}};

@@ -9,19 +9,20 @@
 
 namespace headgate::xray {
 
-/// colours: ANSI backgrounds of 256 colours. shades: characters, for files and pipes.
+/// Styles of head maps. colours: backgrounds from the ANSI palette of 256 colours. shades: characters, for files and
+/// pipes.
 enum class MapStyle { colours, shades };
 
-/// Returns every figure and its definition: a list of objects with name, of and definition, or as text.
+/// Returns all figures with their definitions: as a list of objects with name, of and definition, or as text.
 nlohmann::ordered_json list_json();
 std::string list_text();
 
-/// Returns what the figures of each model say, a paragraph for each.
+/// Returns the verdict() on each model, one paragraph each.
 std::string verdicts_text(const std::vector<ModelXray>& models);
 
-/// Returns the verdicts and the figures of whole models side by side. Each model whose layers differ adds a table of
-/// its layers. Each model adds small maps, with one row per layer and one cell per head. If heads or layers were
-/// overridden, it also shows how the loss changed.
+/// Returns the verdicts, and the figures of whole models side by side. Adds a table of layers for each model with
+/// several types of layers. Adds small maps for each model, with one row per layer and one cell per head. Adds the
+/// changes of the loss if heads or layers were overridden.
 std::string headline_text(const std::vector<ModelXray>& models, MapStyle style);
 
 }  // namespace headgate::xray

@@ -22,13 +22,13 @@ namespace {
 
 using console::percent_text;
 
-/// A layer in which a share of the heads has sinks.
+/// A layer and the share of its heads that have attention sinks.
 struct SinkLayer {
   std::size_t layer;
   double rate;
 };
 
-/// Returns the layers that have the figure.
+/// Returns the layers for which the share of heads with sinks was measured.
 std::vector<SinkLayer> sink_layers(const metrics::Report& report) {
   std::vector<SinkLayer> out;
   for (std::size_t layer = 0; layer < report.layers.size(); ++layer) {
@@ -37,8 +37,8 @@ std::vector<SinkLayer> sink_layers(const metrics::Report& report) {
   return out;
 }
 
-/// Returns "from layer 12 on" if most heads of that layer, and of it and those that follow, have sinks; or else the
-/// layers with some. One of them has.
+/// Returns "from layer 12 on" if at least half of the heads have sinks, both in that layer and on average over it and
+/// all later layers. Otherwise returns the range of layers with sinks. At least one layer must have sinks.
 std::string where_sinks_are(const std::vector<SinkLayer>& layers) {
   constexpr double kMost = 0.5;
   for (std::size_t i = 0; i + 1 < layers.size(); ++i) {

@@ -7,8 +7,8 @@
 
 namespace headgate::xray {
 
-/// Returns what the figures of a model say about attention sinks and massive activations, in a few sentences: which
-/// layers have sinks, how many heads, how much of the attention, and where the largest activation is.
+/// Summarises attention sinks and massive activations of a model in a few sentences: the layers and heads with sinks,
+/// the attention to the first token, and the position of the largest activation.
 std::string verdict(const ModelXray& model);
 
 }  // namespace headgate::xray
