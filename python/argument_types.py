@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""argument_types.py PACKAGE: writes PACKAGE/_arguments.pyi, the keywords of headgate.torch's functions for type checkers.
+"""Usage: argument_types.py PACKAGE. Writes PACKAGE/_arguments.pyi, which declares the keyword arguments of
+headgate.torch's functions for type checkers.
 
-Each is a TypedDict of the rows that the extension module in PACKAGE has of libheadgate's core. No module _arguments is
-there at run time.
+Each function has a TypedDict, built from the argument tables of the extension module in PACKAGE. The module _arguments
+does not exist at run time.
 """
 
 import sys
@@ -16,15 +17,15 @@ from torch import Tensor
 
 """
 
-# The arguments of gated_attention that functions with PyTorch's arguments take.
+# Arguments that Headgate's drop-in replacements for PyTorch functions take in addition to PyTorch's own.
 ADDED = ("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
-# What ring_attention takes: these, and the options of these parts of the operation that have gradients.
+# Arguments of ring_attention. It also takes the differentiable options of the parts of the operation in RING_PARTS.
 RING = ("key_lengths", "alibi_slopes", "sinks", "layout", "threads")
 RING_PARTS = ("scores", "gate")
 
 
 def types_of(rows, positional=()):
-    """The type of each argument that a function takes by name."""
+    """Returns the type annotation of each keyword argument in the table `rows`."""
     types = {name: "Tensor | None" for name, _, _ in rows["inputs"] if name not in positional}
     if rows["layout"]:
         types["layout"] = rows["layout"]
@@ -32,7 +33,7 @@ def types_of(rows, positional=()):
 
 
 def dictionaries(module):
-    """The types of the arguments by the name of their TypedDict."""
+    """Yields the name of each TypedDict and its arguments, a dict from name to type annotation."""
     rows = module._rows
     attention = types_of(rows, ("q", "k", "v", "gate"))
     of_parts = {

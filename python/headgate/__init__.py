@@ -2,8 +2,8 @@
 """Exact fused gated attention for CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v, forward and backward, and
 gated linear attention.
 
-The functions take arrays of NumPy, PyTorch and other programs with DLPack, without copies. `load`, `explain` and `runs`
-read what the command line reads; `headgate.plot` draws it.
+The functions take NumPy arrays, PyTorch tensors and other DLPack arrays without copying them. `load`, `explain` and
+`runs` read the same files as the command line; `headgate.plot` draws the results.
 """
 
 import importlib

@@ -8,18 +8,18 @@
 namespace headgate::python {
 namespace {
 
-/// The C functions by which a program hands out its tensors, of DLPack 1.3 and later (dlpack.h, DLPackExchangeAPI). Of
-/// the functions only the one that is called has its type here.
+/// Declares DLPackExchangeAPI, a table of C functions that export tensors (dlpack.h, DLPack 1.3 and later). Only the
+/// function that is called here has its real type.
 struct ExchangeApi {
   std::uint32_t major, minor;
-  ExchangeApi* previous;  ///< of an older major version
+  ExchangeApi* previous;  ///< API table of an older major version
   void* managed_tensor_allocator;
   void* managed_tensor_from_py_object_no_sync;
   void* managed_tensor_to_py_object_no_sync;
-  int (*dltensor_from_py_object_no_sync)(void* object, nb::dlpack::dltensor* out);  ///< may be null
+  int (*dltensor_from_py_object_no_sync)(void* object, nb::dlpack::dltensor* out);  ///< null if not provided
 };
 
-/// PyTorch's exchange API, or null where its version has none.
+/// Returns PyTorch's DLPack exchange API, or null if this version of PyTorch has none.
 const ExchangeApi* exchange_api_of(PyTypeObject* tensor_type) {
   constexpr std::uint32_t kMajor = 1;
   const nb::handle type(reinterpret_cast<PyObject*>(tensor_type));
@@ -48,7 +48,7 @@ DType dtype_of_dlpack(const nb::dlpack::dtype& dtype) {
   }
 }
 
-/// The dtype of a format of the buffer protocol, of one letter: a number in the machine's byte order.
+/// Converts a one-letter format of the buffer protocol (native byte order) and its item size to a dtype.
 DType dtype_of_format(const char* format, Py_ssize_t bytes) {
   if (format == nullptr || format[0] == '\0' || format[1] != '\0') return DType::none;
   switch (format[0]) {
@@ -86,7 +86,7 @@ std::optional<ArrayMemory> memory_of_tensor(nb::handle object) {
   return memory;
 }
 
-/// A view of the buffer protocol, given back at the end: the array that it was of lives as long as it is referred to.
+/// Owns a Py_buffer view of an object and releases it on destruction.
 class Buffer {
  public:
   explicit Buffer(nb::handle object) : has_(PyObject_GetBuffer(object.ptr(), &view_, PyBUF_RECORDS_RO) == 0) {

@@ -15,7 +15,7 @@ namespace headgate::python {
 
 namespace nb = nanobind;
 
-/// Where the elements of a Python array lie. It keeps the array's memory alive.
+/// Describes the memory of a Python array: address, dtype, shape and strides. Keeps that memory alive.
 struct ArrayMemory {
   static constexpr std::size_t kMaxRank = 4;
 
@@ -27,15 +27,15 @@ struct ArrayMemory {
   DType dtype = DType::none;
   bool read_only = false;
   std::size_t rank = 0;
-  Shape shape{}, strides{};       ///< the first `rank` dimensions; strides count elements
-  nb::object owner;               ///< the array itself, or
-  nb::ndarray<nb::ro> described;  ///< what DLPack's or the buffer protocol's general way has of it
+  Shape shape{}, strides{};       ///< only the first `rank` entries are used; strides in elements
+  nb::object owner;               ///< the Python array, if read_directly() has read it
+  nb::ndarray<nb::ro> described;  ///< nanobind's handle of the array, if read_directly() has not read it
 };
 
-/// The memory of an array of NumPy, by the buffer protocol, or of a tensor of PyTorch, by the C functions of DLPack's
-/// exchange API: both take a tenth of the general way, which calls `__dlpack__`. Nothing for subclasses, other devices,
-/// other dtypes, more than four dimensions, and tensors with a lazy negation: the general way reads them, or tells why
-/// it cannot.
+/// Reads a NumPy array by the buffer protocol, or a PyTorch tensor by the C functions of DLPack's exchange API. Both
+/// take a tenth of the time of the general path, which calls `__dlpack__`. Returns nothing for subclasses, other
+/// devices, other dtypes, more than four dimensions, and tensors with a lazy negation. The general path then reads the
+/// array or reports why it cannot.
 std::optional<ArrayMemory> read_directly(nb::handle object);
 
 }  // namespace headgate::python

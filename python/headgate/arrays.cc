@@ -18,7 +18,7 @@ namespace {
 
 using Code = nb::dlpack::dtype_code;
 
-/// A dtype as DLPack has it and by its name in NumPy and PyTorch.
+/// Maps a dtype to its DLPack code and bits, and to its name in NumPy and PyTorch.
 struct DTypeRow {
   DType dtype;
   Code code;
@@ -37,7 +37,7 @@ constexpr std::array<DTypeRow, 8> kDTypes{{
     {DType::i8, Code::Int, 8, "int8"},
 }};
 
-/// How many dimensions an array of a kind may have.
+/// Range of the number of dimensions that an array of a kind may have, both ends included.
 struct Ranks {
   std::size_t low, high;
 };
@@ -64,19 +64,20 @@ std::string text_of(nb::handle object) { return nb::cast<std::string>(nb::str(ob
 
 std::string class_name_of(nb::handle object) { return nb::cast<std::string>(object.type().attr("__name__")); }
 
-/// The dtype by the name that the array itself has for it; empty where it has none.
+/// Returns the dtype's name as the array's own library spells it, or an empty string if the array has no dtype.
 std::string own_dtype(nb::handle object) {
   if (!nb::hasattr(object, "dtype")) return {};
   const nb::object dtype = object.attr("dtype");
   return nb::hasattr(dtype, "name") ? text_of(dtype.attr("name")) : text_of(dtype);
 }
 
-/// NumPy's bfloat16, of ml_dtypes, is not in DLPack's way out of NumPy: the same memory as integers is.
+/// Returns whether `object` is a NumPy array of ml_dtypes' bfloat16. DLPack cannot export that dtype from NumPy, so the
+/// array is read as uint16.
 bool is_numpy_bfloat16(nb::handle object) {
   return nb::hasattr(object, "__array_interface__") && own_dtype(object) == "bfloat16";
 }
 
-/// Why `object` gives no array, in its own words where it has some.
+/// Returns why `object` cannot be read as an array: the error of its own `__dlpack__`, if it raises one.
 std::string refusal_of(nb::handle object) {
   if (!nb::hasattr(object, "__dlpack__")) {
     return formatted("is a {} but must be an array (NumPy's, PyTorch's or another with DLPack)", class_name_of(object));
@@ -91,7 +92,7 @@ std::string refusal_of(nb::handle object) {
   return "cannot be read as an array of the CPU";
 }
 
-/// Right-aligned in four dimensions of size 1.
+/// Returns a 4-D view of `array`, with dimensions of size 1 and stride 0 prepended.
 template <typename View>
 View aligned(const ArrayMemory& array) {
   View view;
@@ -107,7 +108,7 @@ View aligned(const ArrayMemory& array) {
   return view;
 }
 
-/// Whether elements lie in the order of their indices, without gaps.
+/// Returns whether the array is contiguous in row-major order.
 bool is_contiguous(const ArrayMemory& array) {
   std::int64_t elements = 1;
   for (std::size_t d = array.rank; d-- > 0;) {
@@ -125,17 +126,17 @@ void swap_dimensions(View& view, std::size_t one, std::size_t other) {
 
 bool has_layout(ArrayKind kind) { return kind == ArrayKind::heads || kind == ArrayKind::pages; }
 
-/// Whether arrays have no dimension for heads where their views have one of size 1.
+/// Returns whether arrays of this kind lack a head dimension. Their views have one of size 1.
 bool has_no_heads(ArrayKind kind) { return kind == ArrayKind::channels || kind == ArrayKind::channel_states; }
 
-/// A dimension of size 1 behind the others.
+/// Rotates the leading dimension of the view, which has size 1, to the end.
 template <typename View>
 void shift_left(View& view) {
   std::rotate(view.shape.begin(), view.shape.begin() + 1, view.shape.end());
   std::rotate(view.strides.begin(), view.strides.begin() + 1, view.strides.end());
 }
 
-/// The dtype of an imported array. `as_bfloat16`: what are integers to DLPack.
+/// Returns the dtype of an imported array. `as_bfloat16` marks bfloat16 elements that DLPack describes as uint16.
 template <typename Array>
 DType dtype_of_array(const char* function, const char* name, nb::handle object, const Array& array, bool as_bfloat16) {
   if (as_bfloat16) return DType::bf16;
@@ -154,7 +155,7 @@ DType dtype_of_array(const char* function, const char* name, nb::handle object, 
       formatted("{}: {} has shape {} but must be {}", function, name, sizes_text(sizes), letters_of(kind, layout)));
 }
 
-/// The memory of an imported array. `as_bfloat16`: what are integers to DLPack.
+/// Describes the memory of an imported array. `as_bfloat16` marks bfloat16 elements that DLPack describes as uint16.
 template <typename Array>
 ArrayMemory memory_of(const char* function, const char* name, nb::handle object, const Array& array, bool as_bfloat16,
                       ArrayKind kind, Layout layout) {
@@ -229,7 +230,7 @@ const char* letters_of(ArrayKind kind, Layout layout) {
 
 namespace {
 
-/// The general way to read an array, by nanobind: `__dlpack__`, or the buffer protocol.
+/// Reads an array by nanobind, which uses `__dlpack__` or the buffer protocol.
 ArrayMemory read_generally(const char* function, const char* name, nb::handle given, ArrayKind kind, Layout layout) {
   const nb::object object = resolved(given);
   nb::ndarray<nb::ro> array;
@@ -241,7 +242,8 @@ ArrayMemory read_generally(const char* function, const char* name, nb::handle gi
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);
 }
 
-/// The same of an array that is written.
+/// Reads an array that a call writes, by nanobind. Throws Error if the array is read-only or has a lazy negation or
+/// conjugation.
 ArrayMemory find_writable(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
   require(!is_lazy(object),
           "{}: {} has a lazy negation or conjugation, which its memory does not have: give a tensor of its own, "
@@ -261,7 +263,8 @@ ArrayMemory find_writable(const char* function, const char* name, nb::handle obj
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);
 }
 
-/// NumPy or PyTorch, as far as arrays are made by it. What is found of it stays referenced for good.
+/// Creates arrays with NumPy or PyTorch. Caches the library's `empty` and dtypes, which stay referenced for the life of
+/// the process.
 class Program {
  public:
   explicit Program(const char* name) : name_(name) {}
@@ -341,7 +344,8 @@ nb::object Maker::empty(std::span<const std::int64_t> sizes, DType dtype) const 
 }
 
 nb::object Maker::empty_like(const Input& of) const {
-  // torch.empty_like keeps the strides of a dense tensor, and is the faster of the two.
+  // torch.empty_like is faster than torch.empty. It keeps the strides of a dense tensor, so the tensor must be
+  // contiguous.
   if (makes_tensors_ && of.array.owner.is_valid() && is_contiguous(of.array)) {
     static const nb::handle function = nb::object(nb::module_::import_("torch").attr("empty_like")).release();
     const std::array<PyObject*, 1> arguments{of.array.owner.ptr()};

@@ -17,63 +17,63 @@
 #include "python/headgate/keywords.hpp"
 #include "python/headgate/tensors.hpp"
 
-// Python's arrays as views: NumPy's, PyTorch's and those of all others that DLPack or the buffer protocol gives.
-// Nothing is copied except tensors with a lazy negation or conjugation.
+// Converts Python arrays to views: NumPy's, PyTorch's, and others that support DLPack or the buffer protocol. Nothing
+// is copied except tensors with a lazy negation or conjugation.
 
 namespace headgate::python {
 
 namespace nb = nanobind;
 
-/// The order of the dimensions of q, k, v, gate and what has their shapes.
+/// Order of the dimensions of q, k, v, gate and arrays of the same shapes.
 enum class Layout { bhtd, bthd };
 
-/// What the dimensions of a Python array are of a view's four.
+/// Determines the dimensions of a Python array and how they map to the four dimensions of a view.
 enum class ArrayKind {
-  heads,           ///< (B,H,T,X) or, by the layout, (B,T,H,X); of a batch of one (H,T,X) or (T,H,X)
-  rows,            ///< (B,H,T) in every layout: a number for each row; of a batch of one (H,T)
+  heads,           ///< (B,H,T,X) or (B,T,H,X), depending on the layout; without a batch (H,T,X) or (T,H,X)
+  rows,            ///< (B,H,T) in every layout, one number for each row; without a batch (H,T)
   scores,          ///< (B,H,T,S) in every layout, (H,T,S) or (T,S)
   vector,          ///< (N)
-  head_numbers,    ///< (H) or (N,H), a view (1,1,1|N,H)
+  head_numbers,    ///< (H) or (N,H); the view is (1,1,1,H) or (1,1,N,H)
   table,           ///< (B,M)
-  pages,           ///< as heads, of rank 4
-  states,          ///< (N,H,D,Dv) in every layout, with or without a batch
-  channels,        ///< (B,T,X), a view (B,1,T,X); of a batch of one (T,X)
-  channel_states,  ///< (N,M,X), a view (N,1,M,X), with or without a batch
-  head_features,   ///< (X) or (H,X), a view (1,1|H,1,X)
-  any,             ///< up to four dimensions, as they are, behind dimensions of size 1
+  pages,           ///< pages of a paged KV cache: (P,H,page,X) or (P,page,H,X), depending on the layout
+  states,          ///< (N,H,D,Dv) in every layout, even if q has no batch dimension
+  channels,        ///< (B,T,X), or (T,X) without a batch; the view is (B,1,T,X)
+  channel_states,  ///< (N,M,X), even if x has no batch dimension; the view is (N,1,M,X)
+  head_features,   ///< (X) or (H,X); the view is (1,1,1,X) or (1,H,1,X)
+  any,             ///< up to four dimensions, unchanged; the view has dimensions of size 1 prepended
 };
 
-/// The dimensions of an array with a batch.
+/// Returns the number of dimensions that an array of `kind` has if it has a batch dimension.
 std::size_t rank_with_batch(ArrayKind kind);
 
-/// How messages and signatures name the dimensions: "(B,H,T,X)".
+/// Returns the dimensions of an array as error messages show them, such as "(B,H,T,D) or (H,T,D)".
 const char* letters_of(ArrayKind kind, Layout layout);
 
-/// An array that a call reads. It keeps the array's memory alive.
+/// An array that a call reads, and its view. Keeps the array's memory alive.
 struct Input {
   ArrayMemory array;
-  ConstTensorView view;  ///< absent where None was given
+  ConstTensorView view;  ///< absent if the argument is None
 };
 
-/// An array that a call writes.
+/// An array that a call writes, and its view. Keeps the array's memory alive.
 struct Output {
   nb::object object;
   ArrayMemory array;
   TensorView view;
 };
 
-/// `object` as a view of its memory. Throws Error, "FUNCTION: NAME …", on what is no array of the CPU of a dtype that
-/// the library knows and of a rank of `kind`. None is absent.
+/// Returns a view of the memory of `object`; the view is absent if `object` is None. Throws Error, "FUNCTION: NAME …",
+/// if `object` is no CPU array, or its dtype is unsupported, or its rank does not fit `kind`.
 Input input_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// The same of an array that the call of `keywords` has been given to write to, which it notes for autograd. Refuses
-/// read-only arrays, and tensors with a lazy negation or conjugation.
+/// Returns a view of an array that the caller passed for writing, like input_of(). Records the array in `keywords`, so
+/// that autograd learns of the write. Rejects read-only arrays, and tensors with a lazy negation or conjugation.
 Output output_of(const Keywords& keywords, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// The same of an array that `function` has made itself.
+/// Returns a view of an array that `function` itself created, like output_of(). Records nothing for autograd.
 Output made_output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// The same of `array`, which make() makes where it is None.
+/// Returns the output for `array`. If `array` is None, sets it to the result of make() first.
 template <class Make>
 Output place_output(const Keywords& keywords, const char* name, nb::object& array, ArrayKind kind, Layout layout,
                     const Make& make) {
@@ -82,32 +82,33 @@ Output place_output(const Keywords& keywords, const char* name, nb::object& arra
   return made_output_of(keywords.function(), name, array, kind, layout);
 }
 
-/// The sizes of a view's dimensions as a Python array of `kind` has them, with or without the batch.
+/// Converts the shape of a view to the shape of a Python array of `kind`, with or without the batch dimension.
 std::vector<std::int64_t> sizes_of(const Shape& shape, ArrayKind kind, Layout layout, bool has_batch);
 
-/// The dtype of a word, "f32" as messages have it or "float32" as NumPy has. Throws Error, "FUNCTION: NAME: …".
+/// Parses the name of a dtype, in Headgate's spelling ("f32") or NumPy's ("float32"). Throws Error, "FUNCTION: NAME:
+/// …".
 DType dtype_of_word(const char* function, const char* name, const std::string& word);
 
-/// "(2,8,5)".
+/// Formats a shape, for example as "(2,8,5)".
 std::string sizes_text(std::span<const std::int64_t> sizes);
 
-/// Makes outputs as arrays of the program that `like` comes from: PyTorch's for a tensor of it, else NumPy's.
+/// Creates output arrays of the same library as `like`: PyTorch tensors if `like` is one, otherwise NumPy arrays.
 class Maker {
  public:
   explicit Maker(nb::handle like) : makes_tensors_(is_tensor(like)) {}
   nb::object empty(std::span<const std::int64_t> sizes, DType dtype) const;
 
-  /// One of the sizes and the dtype of `of`.
+  /// Creates an uninitialized array with the shape and dtype of `of`.
   nb::object empty_like(const Input& of) const;
 
  private:
   bool makes_tensors_;
 };
 
-/// An array of NumPy over memory that `owner` holds.
+/// Returns a NumPy array over the memory of `view`, which `owner` keeps alive.
 nb::object array_over(const TensorView& view, ArrayKind kind, Layout layout, nb::handle owner);
 
-/// An array of NumPy with these elements.
+/// Returns a new NumPy array of shape `sizes` with the elements `values`.
 template <typename T>
 nb::object array_of(const std::vector<T>& values, const std::vector<std::int64_t>& sizes) {
   nb::object array = Maker(nb::none()).empty(sizes, dtype_of<T>());

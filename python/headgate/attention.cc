@@ -15,7 +15,7 @@
 #include "python/headgate/results.hpp"
 #include "python/headgate/signals.hpp"
 
-// headgate/attention.hpp: attention_forward, its short form `attention`, and attention_backward.
+// Bindings of headgate/attention.hpp: attention_forward, its short form `attention`, and attention_backward.
 
 namespace headgate::python {
 namespace {
@@ -88,7 +88,8 @@ BackwardResults backward(const Keywords& keywords) {
   return results;
 }
 
-/// What attention_backward reads beside the inputs and dy.
+/// Returns the signature and help texts of the arguments that attention_backward reads in addition to the inputs and
+/// dy.
 std::vector<ArgumentText> backward_texts() {
   std::vector<ArgumentText> texts;
   texts.reserve(kSavedTensors.size() + kIncomingTensors.size());

@@ -10,32 +10,34 @@
 #include "python/headgate/keywords.hpp"
 #include "python/headgate/operation_rows.hpp"
 
-// Arguments of attention, as library/core/attention_tensors.hpp and attention_options.hpp have them: signatures and
-// calls walk the rows.
+// Converts the arguments of attention. Signatures and calls both iterate over the tables in
+// library/core/attention_tensors.hpp and attention_options.hpp.
 
 namespace headgate::python {
 
-/// q, k, v and gate may be given by position.
+/// Number of inputs that may be positional arguments: q, k, v and gate.
 inline constexpr std::size_t kPositionalInputs = 4;
-/// q, k and v must be given.
+/// Number of required inputs: q, k and v.
 inline constexpr std::size_t kRequiredInputs = 3;
 static_assert(kAttentionInputs[kRequiredInputs - 1].traits.required &&
               !kAttentionInputs[kRequiredInputs].traits.required);
 
 using Inputs = OperationInputs<kAttentionInputs>;
 
-/// Takes `layout` and all inputs. An absent one is None, which the first `required` must not be.
+/// Reads `layout` and all inputs from the arguments. Throws Error if one of the first `required` inputs is None.
 Inputs take_inputs(const Keywords& keywords, std::size_t required = kRequiredInputs);
 
-/// Takes every option.
+/// Reads every option from the arguments.
 AttentionOptions take_options(const Keywords& keywords);
 
-/// What signatures say of the inputs, of which the first `required` must be given, of `layout`, and of the options.
+/// Return the signature and help texts of the inputs and the layout, of the layout alone, and of the options. The first
+/// `required` inputs have no default.
 std::vector<ArgumentText> input_texts(std::size_t required = kRequiredInputs);
 ArgumentText layout_text();
 std::vector<ArgumentText> option_texts();
 
-/// torch_rows of attention, with the gate functions: tuples of a word, and of whether it has a zero.
+/// Returns torch_rows() of attention and adds the gate functions: tuples of the name and whether the function is 0 at
+/// some logit.
 nb::dict rows_for_torch();
 
 }  // namespace headgate::python

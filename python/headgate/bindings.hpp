@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-// What each binding file adds to the module: one file for each public header.
+// Declares the functions that add the bindings to the module. Each public header has one binding file.
 
 namespace headgate::python {
 

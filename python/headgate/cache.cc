@@ -20,24 +20,25 @@
 #include "python/headgate/attention_rows.hpp"
 #include "python/headgate/bindings.hpp"
 
-// headgate/cache.hpp: KvCache.
+// Binding of headgate/cache.hpp: KvCache.
 
 namespace headgate::python {
 namespace {
 
-/// Memory of a cache as Python sees it: arrays of its pages keep it alive, also when the cache has moved on.
+/// Allocates memory for a cache and returns its owner. Arrays of the cache's pages keep this memory alive, even after
+/// the cache has grown into new memory.
 nb::capsule take_memory(std::size_t bytes) {
   auto memory = std::make_unique<std::uint64_t[]>((bytes + 7) / 8);
   return {memory.release(), [](void* data) noexcept { delete[] static_cast<std::uint64_t*>(data); }};
 }
 
-/// A KvCache whose memory Python holds, for one thread at a time: others wait.
+/// Wraps a KvCache with memory that Python owns. A mutex serializes the calls of different threads.
 class Cache {
  public:
   explicit Cache(const CacheShape& shape)
       : memory_(take_memory(cache_bytes(shape))), cache_(place_cache(memory_.data(), shape)) {}
 
-  /// What `call` does with the cache, without the interpreter's lock.
+  /// Returns call(cache). Holds the mutex, but not the interpreter's lock, during the call.
   template <class Call>
   auto with(const Call& call) const {
     const nb::gil_scoped_release released;
@@ -93,7 +94,7 @@ void append(Cache& self, const Keywords& keywords) {
   self.with([&](KvCache& cache) { cache.append(sequences, keys.view, values.view); });
 }
 
-/// Calls a method of the cache with whole numbers, the arguments `names`.
+/// Returns a binding that calls kMethod of the cache with the integer arguments `names`.
 template <auto kMethod, class... Names>
 auto method(const Names*... names) {
   return [=](Cache& self, const Keywords& keywords) {

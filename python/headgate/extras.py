@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optional packages, and the extras that install them."""
+"""Imports optional packages, and names the pip extras that install them."""
 
 import importlib
 import re
@@ -21,7 +21,7 @@ FLOORS = {"torch": "2.9.1", "transformers": "5.18.0"}
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The release of a version: (2, 13, 0) for "2.13.0+cpu"."""
+    """Returns the release part of a version, for example (2, 13, 0) for "2.13.0+cpu"."""
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, found[0].split("."))) if found else ()
 

@@ -11,7 +11,7 @@
 #include "python/headgate/operation_rows.hpp"
 #include "python/headgate/signals.hpp"
 
-// headgate/gated_norm.hpp: gated_norm and gated_norm_backward.
+// Bindings of headgate/gated_norm.hpp: gated_norm and gated_norm_backward.
 
 namespace headgate::python {
 namespace {
@@ -19,7 +19,7 @@ namespace {
 using NormInputs = OperationInputs<kNormInputs>;
 using BackwardResults = ResultsOf<kNormGradients>;
 
-/// All inputs may be given by position, and x must be given. y and dy are arrays like it.
+/// Number of inputs that may be positional arguments (all), and of required ones (x). y and dy have the kind of x.
 constexpr std::size_t kPositional = kNormInputs.size(), kRequired = 1;
 constexpr const NormInput& kX = kNormInputs.front();
 
@@ -37,7 +37,8 @@ nb::object gated_norm(const Keywords& keywords) {
   return y;
 }
 
-/// The gradients that a call computes unless it names some: of every input that is there and has one.
+/// Returns which gradients a call computes by default: those of all present inputs, except a gate that gate_fn none
+/// ignores.
 std::vector<bool> default_gradients(const GatedNormInputs& in, const GatedNormOptions& options) {
   std::vector<bool> defaults;
   for (const NormGradient& row : kNormGradients) {

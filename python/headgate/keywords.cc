@@ -15,7 +15,7 @@ namespace {
   throw nb::type_error(formatted("{}: {}", spec.function, what).c_str());
 }
 
-/// `object` as a message shows it: its text where that is short, else its class.
+/// Formats `object` for an error message: its repr if that is short, otherwise its class.
 std::string shown(nb::handle object) {
   constexpr std::size_t kMost = 60;
   std::string text = nb::cast<std::string>(nb::repr(object));
@@ -30,7 +30,7 @@ std::string_view text_of(nb::handle name) {
   return {text, static_cast<std::size_t>(size)};
 }
 
-/// An argument of other libraries' attention or of an older release, the argument here, and how it is given.
+/// Maps an argument name of another library or an older release to Headgate's argument and the text of the suggestion.
 struct OtherName {
   std::string_view other, argument, given;
 };
@@ -53,14 +53,14 @@ constexpr OtherName kOtherNames[] = {
     {"value", "v", "v"},
     {"gate_logits", "gate", "gate"},
     {"z", "gate", "gate"},
-    // Of the functions with PyTorch's arguments.
+    // Names for drop-in replacements of PyTorch functions.
     {"is_causal", "window_size", "window_size=(-1, 0)"},
     {"causality", "window_size", "window_size=(-1, 0)"},
     {"causality", "is_causal", "is_causal=True"},
     {"dropout", "dropout_p", "dropout_p"},
     {"mask", "attn_mask", "attn_mask"},
     {"bias", "attn_mask", "attn_mask"},
-    // Of layers.
+    // Names for constructors of layers.
     {"embed_dim", "hidden_size", "hidden_size"},
     {"num_heads", "num_attention_heads", "num_attention_heads"},
     {"num_kv_heads", "num_key_value_heads", "num_key_value_heads"},

@@ -18,26 +18,27 @@
 
 #include "python/headgate/tensors.hpp"
 
-// The arguments of every function of the package, taken by name. What does not fit is a TypeError of one line that
-// names the argument and what it takes.
+// Parses the arguments of the package's functions. A wrong argument raises TypeError with a one-line message that names
+// the argument and what it accepts.
 
 namespace headgate::python {
 
 namespace nb = nanobind;
 
-/// The texts of an argument in signatures and docstrings.
+/// Describes an argument in signatures and docstrings.
 struct ArgumentText {
   std::string name, type, default_text, help;
 };
 
-/// The arguments of a function. Those without a default are required; the first `positional` may be given by position.
+/// Describes the arguments of a function. Arguments without a default are required. The first `positional` ones may be
+/// given by position.
 struct CallSpec {
   std::string function;
   std::vector<ArgumentText> arguments;
   std::size_t positional = 0;
 };
 
-/// How messages name the values that convert to a T.
+/// Returns what error messages call a value of type T, such as "a whole number".
 template <typename T>
 constexpr const char* wanted() {
   if constexpr (std::is_same_v<T, bool>) return "True or False";
@@ -53,22 +54,23 @@ constexpr const char* wanted() {
 /// same meaning in other libraries, or is spelled alike. Returns an empty string if there is none.
 std::string meant_instead_of(std::string_view name, const std::vector<std::string_view>& known);
 
-/// "Literal['a', 'b']", the type of an argument that takes the words "a, b".
+/// Returns the type annotation of an argument that takes the words "a, b": "Literal['a', 'b']".
 std::string literal_of(std::string_view words);
 
-/// The arguments of one call.
+/// Holds the arguments of one call.
 class Keywords {
  public:
-  /// Throws TypeError where an argument is missing, unknown, given twice, or one too many by position.
+  /// Throws TypeError if an argument is missing, unknown or given twice, or if there are too many positional arguments.
   Keywords(const CallSpec& spec, const nb::args& positional, const nb::kwargs& given);
 
   const char* function() const { return spec_.function.c_str(); }
   const nb::kwargs& given_by_name() const { return given_; }
 
-  /// The argument `name`; None where it was not given.
+  /// Returns the argument `name`, or None if it is absent.
   nb::object take(const char* name) const;
 
-  /// The same as a T; `fallback` where it is absent or None. Throws TypeError, and Error where it requires a gradient.
+  /// Returns the argument `name` as a T, or `fallback` if it is absent or None. Throws TypeError if it does not
+  /// convert, and Error if it requires a gradient.
   template <typename T>
   T take(const char* name, const char* what, T fallback) const {
     const nb::object object = take(name);
@@ -79,7 +81,7 @@ class Keywords {
     return take<T>(name, wanted<T>(), std::move(fallback));
   }
 
-  /// The same of an argument that has no default: None is refused as well.
+  /// Returns the argument `name` as a T. Unlike take(), rejects None.
   template <typename T>
   T require(const char* name) const {
     return as<T>(name, take(name), wanted<T>());
@@ -87,11 +89,12 @@ class Keywords {
 
   [[noreturn]] void refuse(const char* name, nb::handle object, const char* what) const;
 
-  /// Notes that the call writes to an array that its caller has.
+  /// Records that the call writes to `array`, which the caller passed in.
   void note_written(nb::handle array) const {
     if (is_tensor(array)) written_.push_back(nb::borrow(array));
   }
-  /// Counts up the versions of the tensors among them, once. Calls that return, and those that a signal interrupts, do.
+  /// Increments autograd's version counters of the recorded tensors, then forgets them. Called when a call returns or a
+  /// signal interrupts it.
   void count_written() const { count_versions(std::exchange(written_, {})); }
 
  private:
@@ -108,17 +111,17 @@ class Keywords {
     nb::handle value;
   };
 
-  /// Null where it was not given.
+  /// Returns the argument `name`, or null if it is absent.
   const Argument* find(std::string_view name) const;
 
   const CallSpec& spec_;
   nb::args positional_;
   nb::kwargs given_;
-  std::vector<Argument> found_;  ///< those that were given
+  std::vector<Argument> found_;  ///< the arguments present in the call
   mutable std::vector<nb::object> written_;
 };
 
-/// Returns call(keywords), and counts what it has written.
+/// Returns call(keywords), then calls count_written().
 template <class Call>
 auto counting_written(const Keywords& keywords, const Call& call) {
   if constexpr (std::is_void_v<decltype(call(keywords))>) {
@@ -131,22 +134,23 @@ auto counting_written(const Keywords& keywords, const Call& call) {
   }
 }
 
-/// The argument `threads` as an ExecutionContext has it: 0 where it is None. Throws ValueError beyond max_threads().
+/// Returns the argument `threads`, or 0 if it is None. Throws Error, a ValueError in Python, above max_threads().
 int take_threads(const Keywords& keywords);
 ArgumentText threads_text();
 
-/// "def NAME(q: Array, k: Array, …, *, bias: Array | None = None, …) -> RESULT"; `self`, unless empty, comes first.
+/// Returns the signature "def NAME(q: Array, k: Array, …, *, bias: Array | None = None, …) -> RESULT". A nonempty
+/// `self` comes first.
 std::string signature_of(const CallSpec& spec, const char* result, const char* self = "");
 
-/// "    name: help" for each that has a help.
+/// Returns a line "    name: help" for each argument that has a help text.
 std::string arguments_help(const std::vector<ArgumentText>& arguments);
 
 std::vector<ArgumentText> joined(std::vector<ArgumentText> texts, const std::vector<ArgumentText>& more);
 
-/// `text`, followed by the help of the arguments.
+/// Returns the docstring of a function: `text`, followed by the help of the arguments.
 std::string docstring_of(const char* text, const std::vector<ArgumentText>& arguments);
 
-/// Adds function(keywords) to a module.
+/// Adds function(keywords) to a module under `name`.
 template <class Function>
 void define(nb::module_& module, const char* name, Function function, std::vector<ArgumentText> arguments,
             std::size_t positional, const char* result, const char* text) {
@@ -160,7 +164,8 @@ void define(nb::module_& module, const char* name, Function function, std::vecto
       nb::sig(signature.c_str()), help.c_str());
 }
 
-/// Adds function(self, keywords) to a class; messages name `title`. "__init__" constructs at `self`, a pointer.
+/// Adds function(self, keywords) to a class. Error messages call the function `title`. For "__init__", `self` is a
+/// pointer to uninitialized memory, where the function constructs the object.
 template <class Self, class Class, class Function>
 void define_method(Class& bound, const char* name, const char* title, Function function,
                    std::vector<ArgumentText> arguments, std::size_t positional, const char* result, const char* text) {
@@ -177,7 +182,7 @@ void define_method(Class& bound, const char* name, const char* title, Function f
       nb::sig(signature.c_str()), help.c_str());
 }
 
-/// Wraps function(arguments …). A call must give each argument, by position or by name.
+/// Wraps a C++ function as a function of Keywords. A call must give every argument, by position or by name.
 template <class Result, class... Arguments>
 auto plain(Result (*function)(Arguments...), std::vector<const char*> names) {
   return [function, names = std::move(names)](const Keywords& keywords) -> Result {

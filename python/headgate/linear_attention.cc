@@ -11,7 +11,7 @@
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/operation_passes.hpp"
 
-// headgate/linear_attention.hpp: linear_attention_forward, its short form `linear_attention`, and
+// Bindings of headgate/linear_attention.hpp: linear_attention_forward, its short form `linear_attention`, and
 // linear_attention_backward.
 
 namespace headgate::python {
@@ -28,10 +28,11 @@ struct LinearAttention {
   static constexpr const char* kName = "linear_attention";
   static constexpr const char* kOutputsClass = "LinearAttentionOutputs";
   static constexpr const char* kGradientsClass = "LinearAttentionGradients";
-  static constexpr std::size_t kPositional = 5;  // q, k, v, decay and beta
+  static constexpr std::size_t kPositional = 5;  // inputs that may be positional: q, k, v, decay and beta
   static constexpr const char* kLayoutArrays = "q, k, v, decay, beta, y";
 
-  /// Sizes that the call refuses are cut to ones that it refuses as well and that take no memory.
+  /// Returns the shape of an output. Clamps D and Dv of the state, so that a call with invalid sizes allocates little
+  /// memory before it is rejected.
   static Shape shape_of(const LinearOutput& row, const LinearAttentionInputs& in) {
     const auto& [B, Hq, T, D] = in.q.shape;
     const std::int64_t Hv = in.v.shape[1], Dv = in.v.shape[3];

@@ -12,15 +12,15 @@
 #include "python/headgate/operation_rows.hpp"
 #include "python/headgate/signals.hpp"
 
-// headgate/linear_attention_statistics.hpp: linear_attention_weights and linear_attention_statistics. Their outputs are
-// the rows of library/core/linear_statistics_rows.hpp.
+// Bindings of headgate/linear_attention_statistics.hpp: linear_attention_weights and linear_attention_statistics. Their
+// outputs are the rows of library/core/linear_statistics_rows.hpp.
 
 namespace headgate::python {
 namespace {
 
 using LinearInputs = OperationInputs<kLinearInputs>;
 
-/// q, k, v, decay and beta may be given by position, and q, k and v must be given.
+/// Number of inputs that may be positional arguments (q, k, v, decay and beta), and of required ones (q, k and v).
 constexpr std::size_t kPositional = 5, kRequired = 3;
 
 template <const auto& kRows>
@@ -38,8 +38,8 @@ LinearFigureSizes sizes_of_call(const LinearAttentionInputs& in, std::int64_t R)
   return {B, N, Hv, std::max(Hq, Hv), T, D, R};
 }
 
-/// An array of an output's dimensions, made where `object` is None, as a view of `shape`. The batch is left out where q
-/// has none.
+/// Returns an output's array as a view of `shape`. Sets `object` to a new array if it is None. The array has no batch
+/// dimension if `has_batch` is false.
 template <class Row>
 TensorView view_of_figure(const Keywords& keywords, const Row& row, nb::object& object, Output& held,
                           const Shape& shape, bool has_batch, const Maker& maker, DType real) {
@@ -57,7 +57,7 @@ TensorView view_of_figure(const Keywords& keywords, const Row& row, nb::object& 
   return view;
 }
 
-/// Makes the outputs that are chosen and calls run(outputs).
+/// Creates the chosen outputs and calls run(outputs).
 template <const auto& kRows, class Run>
 FigureResults<kRows> figures_of(const Keywords& keywords, const LinearInputs& in, std::int64_t R,
                                 const char* class_name, const Run& run) {

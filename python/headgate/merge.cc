@@ -14,18 +14,18 @@
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/results.hpp"
 
-// headgate/merge.hpp: attention over keys in parts.
+// Bindings of headgate/merge.hpp: merges attention over disjoint ranges of keys.
 
 namespace headgate::python {
 namespace {
 
 using MergeResults = Results<AttentionOutputs, kAttentionOutputs.size()>;
 
-/// The parts of a call, pairs (attn, lse).
+/// Holds the argument `parts` of a call: pairs (attn, lse).
 struct Parts {
   std::vector<Input> attn, lse;
   std::vector<MergePart> views;
-  nb::object first;  ///< outputs are made by the program that it comes from
+  nb::object first;  ///< attn of the first part; new outputs are arrays of the same library
 
   bool has_batch() const { return attn.front().array.ndim() == 4; }
 };
@@ -116,7 +116,7 @@ nb::tuple merge_backward(const Keywords& keywords) {
   return nb::make_tuple(pairs, dgate.object);
 }
 
-/// The part of `array` whose dimension `dimension`, counted from the last, is begin … end.
+/// Returns array[..., begin:end, ...], a slice of dimension `dimension`, which counts from the last.
 nb::object sliced(const nb::object& array, std::size_t dimension, std::int64_t begin, std::int64_t end) {
   nb::list index;
   index.append(nb::ellipsis());

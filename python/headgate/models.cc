@@ -27,8 +27,8 @@
 #include "tool/reports/compare/report.hpp"
 #include "tool/reports/xray/report.hpp"
 
-// What `headgate` does with models, for headgate/models.py: a module of its own, since it needs more libraries. Reports
-// are JSON texts, those of the command line.
+// Bindings of the command line's model functions, for headgate/models.py. They form a separate module, since they need
+// more libraries. Reports are returned as the JSON texts of the command line.
 
 namespace headgate::python {
 namespace {
@@ -39,7 +39,7 @@ std::string text_of(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-/// A model that was read, as the functions of train/ take it: a list of one.
+/// A loaded model, in the list of one that the functions of train/ take.
 struct Model {
   std::vector<train::LoadedModel> list;
 
@@ -67,7 +67,7 @@ std::string facts(const Model& self) {
                   {"reads_bytes", m.reads_bytes}});
 }
 
-/// The argument `model`, an object of class Model.
+/// Returns the argument `model`, an object of class Model.
 const Model& take_model(const Keywords& keywords) { return nb::cast<const Model&>(keywords.take("model")); }
 
 std::optional<std::int64_t> take_number(const Keywords& keywords, const char* name) {
@@ -75,14 +75,14 @@ std::optional<std::int64_t> take_number(const Keywords& keywords, const char* na
   return keywords.require<std::int64_t>(name);
 }
 
-/// The argument `tokens`: a number, "all", or None.
+/// Returns the argument `tokens`: a number, kAllTokens for "all", or nothing for None.
 std::optional<std::int64_t> take_tokens(const Keywords& keywords) {
   std::string word;
   if (nb::try_cast(keywords.take("tokens"), word) && word == "all") return train::kAllTokens;
   return take_number(keywords, "tokens");
 }
 
-/// headgate eval --json.
+/// Returns the report of `headgate eval --json`.
 std::string evaluate(const Keywords& keywords) {
   const Model& self = take_model(keywords);
   train::EvaluationChoices choices;
@@ -106,7 +106,7 @@ std::string evaluate(const Keywords& keywords) {
   });
 }
 
-/// headgate xray --json.
+/// Returns the report of `headgate xray --json`.
 std::string xray_of(const Keywords& keywords) {
   const Model& self = take_model(keywords);
   xray::Choices choices;
@@ -123,14 +123,14 @@ std::string xray_of(const Keywords& keywords) {
   });
 }
 
-/// headgate explain --json, of a problem's file, with as many digits as a double holds.
+/// Returns the report of `headgate explain --json` for a problem file, with 17 digits, which identify a double.
 std::string explain_file(const Keywords& keywords) {
   const auto path = keywords.require<std::string>("path");
   constexpr int kDigits = 17;
   return explain::json_text(explain::solve(explain::read_worked_problem(path)), kDigits);
 }
 
-/// What metrics.jsonl of each directory says.
+/// Returns the contents of metrics.jsonl of each directory, as a JSON array of runs.
 std::string runs_of(const Keywords& keywords) {
   const auto directories = keywords.require<std::vector<std::string>>("directories");
   const nb::gil_scoped_release released;
@@ -166,7 +166,7 @@ NB_MODULE(_models, module) {
     }
   });
   nb::class_<python::Model>(module, "Model").def("facts", python::facts);
-  // models.py has the signatures and defaults. Messages name functions and arguments as they stand here.
+  // models.py declares the signatures and defaults. Error messages use the names of functions and arguments given here.
   const auto add = [&module](const char* name, auto function, const std::vector<const char*>& arguments) {
     std::vector<python::ArgumentText> texts;
     texts.reserve(arguments.size());

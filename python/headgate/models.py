@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that `headgate` reads, what they do on a text, worked problems, and runs of `headgate train`.
+"""Loads models, evaluates them on a text, solves worked problems, and reads runs of `headgate train`.
 
-A text is a str, or a pathlib.Path of a file or directory. Reports are those of the command line:
-docs/reference/xray.md and docs/reference/training.md say what each figure means.
+A text is a str, or a pathlib.Path of a file or directory. Reports are those of the command line. docs/reference/xray.md
+and docs/reference/training.md define each figure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Figures = dict[str, "float | None"]
 
 @cache
 def _models():
-    """Imports the extension module on first use: it needs more libraries than the operation."""
+    """Imports the extension module on first use, since it needs more libraries than attention does."""
     from . import _models as module
 
     return module
@@ -48,7 +48,7 @@ def _path(name: str, value: Any) -> str:
 
 @contextlib.contextmanager
 def _written(name: str, content: str) -> Iterator[str]:
-    """Yields the path of a temporary file with this content. Errors name the argument, not the file."""
+    """Yields the path of a temporary file with this content. Replaces that path in ValueErrors by `name`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_text(content, encoding="utf-8", newline="")
@@ -60,7 +60,7 @@ def _written(name: str, content: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _paths(text: str | os.PathLike[str]) -> Iterator[list[str]]:
-    """Yields the files of a text: the given path, or a temporary file that holds a str."""
+    """Yields a list of one path: the given path, or that of a temporary file with the given str."""
     path = _path("text", text)
     if not isinstance(text, str):
         yield [path]
@@ -83,20 +83,20 @@ def _some(figures: Figures, most: int = 3) -> str:
 
 
 def _bytes(text: str | None) -> np.ndarray | None:
-    """Base64 of bytes as numbers of [0,1]."""
+    """Decodes base64 of bytes to float32 numbers in [0,1]."""
     return None if text is None else np.frombuffer(base64.b64decode(text), np.uint8).astype(np.float32) / 255
 
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """Figures of a model on a text, by their keys; None where the model or the text has no such figure."""
+    """Figures of a model on a text, by their keys. A figure is None if the model or the text does not define it."""
 
     figures: Figures
     layers: list[Figures]
-    heads: list[list[Figures]]  # of each layer; empty lists where they were not asked for
+    heads: list[list[Figures]]  # [layer][head]; empty lists unless eval() has heads=True
     tokens: int
-    seq_len: int  # tokens of a sequence, on which figures of attention depend
-    backcopy: Figures | None = None  # by trigger, of tasks that have triggers
+    seq_len: int  # sequence length; figures of attention depend on it
+    backcopy: Figures | None = None  # figures by trigger; None if the task has no triggers
 
     def __repr__(self) -> str:
         return f"Evaluation({self.tokens} tokens, {len(self.layers)} layers; {_some(self.figures)})"
@@ -113,14 +113,14 @@ class Evaluation:
 
 @dataclass(frozen=True, repr=False)
 class Head:
-    """What an X-ray keeps of a head over T tokens: weights to a 255th of their root, gates to a 255th."""
+    """Attention of one head over T tokens. Gates, and square roots of weights, are rounded to multiples of 1/255."""
 
-    map: np.ndarray  # (M,M): the mean weight of a query's cell (row) on a key's; 0 above the diagonal
-    received: np.ndarray  # (T): the mean weight that a token has from those that see it
-    gate: np.ndarray | None  # (T): mean over features
-    gate_histogram: np.ndarray | None  # counts in the twentieths of [0,1]
+    map: np.ndarray  # (M,M), lower triangular: entry (i,j) is the mean weight of the queries in cell i on the keys in cell j
+    received: np.ndarray  # (T): mean weight on this key, over the queries that see it
+    gate: np.ndarray | None  # (T): mean of the gate over features
+    gate_histogram: np.ndarray | None  # counts in 20 equal bins of [0,1]
     top_keys: list[tuple[int, float]]
-    singular_values: np.ndarray  # of W_v W_o
+    singular_values: np.ndarray  # singular values of W_v W_o
 
     def __repr__(self) -> str:
         gate = "no gate" if self.gate is None else f"mean gate {self.gate.mean():.4g}"
@@ -129,7 +129,7 @@ class Head:
 
 @dataclass(frozen=True, repr=False)
 class Xray:
-    """A model on the first tokens of a text, head by head."""
+    """Measurements of a model on the first tokens of a text, for each head."""
 
     name: str
     gate: str
@@ -137,13 +137,13 @@ class Xray:
     figures: Figures
     layer_figures: list[Figures]
     head_figures: list[list[Figures]]
-    text: list[str]  # what each token adds
-    token_losses: np.ndarray  # (T): -log p of the token that follows; nan where it does not count
+    text: list[str]  # text of each token
+    token_losses: np.ndarray  # (T): -log p of the next token; nan if it does not count
     heads: list[list[Head]]
-    sentences: dict[str, str]  # what each figure means
+    sentences: dict[str, str]  # explanation of each figure, by key
     overrides: dict[str, Any] | None = None
     layer_types: list[str] = field(default_factory=list)  # full_attention, sliding_attention or linear_attention
-    report: dict[str, Any] = field(default_factory=dict)  # all of it, as `headgate xray --json` has it
+    report: dict[str, Any] = field(default_factory=dict)  # the whole report, as in `headgate xray --json`
 
     def __repr__(self) -> str:
         heads = "/".join(dict.fromkeys(str(len(layer)) for layer in self.heads))
@@ -166,7 +166,7 @@ class Xray:
 
 @dataclass(frozen=True, repr=False)
 class Curve:
-    """A figure over the steps of a run; nan where a record has none."""
+    """Values of one figure over the steps of a run, nan at steps without a value."""
 
     steps: np.ndarray
     values: np.ndarray
@@ -180,7 +180,7 @@ class Curve:
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """What metrics.jsonl says of a run of `headgate train`."""
+    """A run of `headgate train`, as recorded in metrics.jsonl."""
 
     name: str
     steps: np.ndarray
@@ -195,7 +195,7 @@ class Run:
         return f"Run({self.name!r}, step {last}, {', '.join([*some, spikes])}, {len(self.curves)} curves)"
 
     def frame(self):
-        """Steps as rows of a pandas.DataFrame, figures as columns."""
+        """Returns a pandas.DataFrame with a row for each step and a column for each figure."""
         pandas = require("pandas", "frame()")
         columns = {key: pandas.Series(curve.values, index=curve.steps) for key, curve in self.curves.items()}
         return pandas.DataFrame(columns).rename_axis("step")
@@ -217,7 +217,7 @@ def _head(found: Mapping[str, Any], size: int) -> Head:
 
 
 class Model:
-    """A model that `headgate` has read."""
+    """A loaded model."""
 
     name: str
     gate: str
@@ -227,7 +227,7 @@ class Model:
     kv_heads: int
     dim: int
     vocab: int
-    reads_bytes: bool  # its tokens are bytes, not a tokenizer's
+    reads_bytes: bool  # tokens are bytes; the model needs no tokenizer
 
     def __init__(self, path: str | os.PathLike[str]):
         self._loaded = _models().load(_path("path", path))
@@ -247,9 +247,15 @@ class Model:
         heads: bool = False,
         threads: int | None = None,
     ) -> Evaluation:
-        """What `headgate eval --json` prints: loss, sinks, activations and gates on a text, at most `tokens` of it in
-        sequences of `seq_len`: "all" or a number; None for at most 65536. metrics: names; none for the usual ones. heads: figures of each head too. threads: 1 to
-        headgate.max_threads(); None for headgate.default_threads()."""
+        """Evaluates the model on a text, like `headgate eval --json`: loss, sinks, activations and gates.
+
+        Args:
+          metrics: names of metrics; empty for the default ones.
+          tokens: the maximum number of tokens, or "all"; None for at most 65536.
+          seq_len: tokens of a sequence.
+          heads: whether to return the figures of each head, too.
+          threads: 1 to headgate.max_threads(); None for headgate.default_threads().
+        """
         with _paths(text) as data:
             found = json.loads(
                 _models().eval(
@@ -276,8 +282,13 @@ class Model:
         override_tokens: int = 256,
         threads: int | None = None,
     ) -> Xray:
-        """What `headgate xray --json` writes: maps, gates, sinks and ranks of every head on the first tokens of a text.
-        override: "heads" or "layers", to measure what each is worth too. threads: as in eval."""
+        """Returns the report of `headgate xray --json`: maps, gates, sinks and ranks of every head on a text.
+
+        Args:
+          tokens: the number of tokens, from the start of the text.
+          override: None, or "heads" or "layers" to measure the loss with their gates closed, open or at the mean, too.
+          threads: 1 to headgate.max_threads(); None for headgate.default_threads().
+        """
         with _paths(text) as files:
             report = json.loads(
                 _models().xray(self._loaded, files, tokens, map_cells, override, override_tokens, threads)
@@ -302,14 +313,16 @@ class Model:
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """The model in a run of `headgate train`, a directory of Hugging Face's, also in the Hub's cache, or a GGUF file.
-    Raises FileNotFoundError where there is none, and ValueError on what cannot be read, in one line that begins with the
-    path."""
+    """Loads a model from a run of `headgate train`, a Hugging Face directory (also in the Hub's cache), or a GGUF file.
+
+    Raises FileNotFoundError if there is no model at `path`, and ValueError if it cannot be read. The message has one
+    line and begins with the path.
+    """
     return Model(path)
 
 
 def _listed(key: str, value: Any) -> Any:
-    """Converts a value of a problem to what JSON can hold."""
+    """Converts a value of a problem to nested lists, a number, a str or a bool, for JSON."""
     listed = value.tolist() if hasattr(value, "tolist") else value
     try:
         json.dumps(listed)
@@ -319,9 +332,12 @@ def _listed(key: str, value: Any) -> Any:
 
 
 def explain(problem: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
-    """The steps of a small attention problem in float64, those of `headgate explain --json`: Q, K, V, scores, weights,
-    attention, gate, output. The problem is a dict of the keys that `headgate explain --help` describes, whose matrices
-    are nested lists or arrays, or the path of such a JSON file."""
+    """Computes the steps of a small attention problem in float64, like `headgate explain --json`: Q, K, V, scores,
+    weights, attention, gate, output.
+
+    `problem` is a dict with the keys that `headgate explain --help` describes, or the path of a JSON file with them.
+    Matrices in a dict are nested lists or arrays.
+    """
     if isinstance(problem, (str, os.PathLike)):
         text = _models().explain(os.fspath(problem))
     elif not isinstance(problem, Mapping):
@@ -333,7 +349,8 @@ def explain(problem: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, An
 
 
 def runs(*directories: str | os.PathLike[str]) -> list[Run]:
-    """What was recorded of runs of `headgate train`; of a directory without metrics.jsonl, of the runs in it."""
+    """Reads the metrics that `headgate train` recorded in each directory. For a directory without metrics.jsonl, reads
+    the runs in its subdirectories."""
     paths: list[str] = []
     for directory in (Path(_path("directory", given)) for given in directories):
         inner = sorted(path.parent for path in directory.glob("*/metrics.jsonl"))

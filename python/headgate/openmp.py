@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How OpenMP's threads wait for each other."""
+"""Sets how OpenMP's threads wait for each other."""
 
 import importlib
 import os
 
 
 def load_with_short_spins(module: str) -> None:
-    """Imports a module that loads GCC's OpenMP, whose threads then sleep soon when they wait, so that other programs have
-    the cores. Leaves it as it is where the user has decided, or another module has loaded it before."""
+    """Imports a module that loads GCC's OpenMP, with a short spin time: waiting threads soon sleep and leave the cores
+    to other programs. Has no effect if the user has set GOMP_SPINCOUNT or OMP_WAIT_POLICY, or if OpenMP is already
+    loaded."""
     decided = "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ
     if not decided:
-        os.environ["GOMP_SPINCOUNT"] = "10000"  # read once, when the library is loaded
+        os.environ["GOMP_SPINCOUNT"] = "10000"  # OpenMP reads it once, when it is loaded
     try:
         importlib.import_module(module)
     finally:

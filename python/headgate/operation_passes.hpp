@@ -13,20 +13,20 @@
 #include "python/headgate/operation_rows.hpp"
 #include "python/headgate/signals.hpp"
 
-// The functions of an operation whose results are y and a state: NAME, NAME_forward and NAME_backward. A struct
-// describes the operation:
+// Binds operations that return y and a state, as the functions NAME, NAME_forward and NAME_backward. A struct describes
+// the operation:
 //
 //   kInputs, kOutputs, kIncoming, kGradients, kOptions   its tables
 //   Options, Inputs                                      its structs
 //   kName, kOutputsClass, kGradientsClass                names in Python
-//   kPositional                                          how many inputs may be given by position
-//   kLayoutArrays                                        the arrays that a layout orders
-//   shape_of(output's row, inputs), dtype_of(…)          of the array that is made for an output
+//   kPositional                                          number of inputs that may be given by position
+//   kLayoutArrays                                        arrays whose dimensions the layout orders
+//   shape_of(output's row, inputs), dtype_of(…)          shape and dtype of a new array for an output
 //   forward(outputs, inputs, options), backward(gradients, inputs, incoming, options)
 
 namespace headgate::python {
 
-/// The texts of the classes and functions.
+/// Docstrings of the classes and functions of an operation.
 struct PassesText {
   const char* outputs;
   const char* gradients;
@@ -35,7 +35,7 @@ struct PassesText {
   const char* backward;
 };
 
-/// The sequences of a call: those of a packed batch, else `batch`.
+/// Returns the number of sequences of a call: those of the packed batch if there is one, otherwise `batch`.
 inline std::int64_t sequences_of(const ConstTensorView& cu_seqlens, std::int64_t batch) {
   return cu_seqlens.present() ? std::max<std::int64_t>(cu_seqlens.shape[3] - 1, 0) : batch;
 }
@@ -89,7 +89,8 @@ class Passes {
     return joined(texts, option_texts_of<Operation::kOptions, Options>());
   }
 
-  /// What the backward pass reads beside the inputs and dy.
+  /// Returns the signature and help texts of the arguments that the backward pass reads in addition to the inputs and
+  /// dy.
   static std::vector<ArgumentText> incoming_texts() {
     std::vector<ArgumentText> texts;
     for (const auto& row : Operation::kIncoming) {
@@ -127,7 +128,7 @@ class Passes {
   }
 };
 
-/// Adds the classes and the functions of an operation to a module.
+/// Adds the classes and functions of an operation to a module.
 template <class Operation>
 void bind_passes(nb::module_& module, const PassesText& text) {
   using P = Passes<Operation>;

@@ -18,11 +18,12 @@
 #include "python/headgate/keywords.hpp"
 #include "python/headgate/results.hpp"
 
-// Arguments and results of an operation by the rows of its tables: signatures and calls walk them.
+// Converts the arguments and results of an operation. Signatures and calls both iterate over the operation's tables,
+// one row for each tensor or option.
 
 namespace headgate::python {
 
-/// How the package takes the arrays of a kind.
+/// Returns the kind of Python array for a tensor of `kind`.
 constexpr ArrayKind array_kind(TensorKind kind) {
   switch (kind) {
     case TensorKind::heads: return ArrayKind::heads;
@@ -39,34 +40,34 @@ constexpr ArrayKind array_kind(TensorKind kind) {
   return ArrayKind::table;
 }
 
-/// Takes `layout`.
+/// Reads the argument `layout`; the default is bhtd.
 Layout take_layout(const Keywords& keywords);
 
-/// What signatures say of `layout`, which orders the dimensions of `arrays`.
+/// Returns the signature and help text of the argument `layout`, which orders the dimensions of `arrays`.
 ArgumentText layout_text(std::string_view arrays);
 
 // --- tensors --------------------------------------------------------------------------------------------------------
 
-/// The struct of views that a table's rows describe.
+/// The struct of views with the members that a table's rows describe.
 template <const auto& kRows>
 using ViewsOf = typename std::remove_cvref_t<decltype(kRows[0])>::Struct;
 
-/// The inputs of a call and what they need to be kept for.
+/// Holds the inputs of a call, and the arrays that own their memory.
 template <const auto& kRows>
 struct OperationInputs {
   ViewsOf<kRows> views;
   PerTensor<Input, kRows> arrays;
-  nb::object first;  ///< outputs are made by the program that it comes from
+  nb::object first;  ///< the first input; new outputs are arrays of the same library
   Layout layout = Layout::bhtd;
 
-  /// Whether the first input has a dimension for the batch: outputs then have one.
+  /// Returns whether the first input has a batch dimension. Outputs then have one, too.
   bool has_batch() const {
     return arrays[std::size_t{0}].array.ndim() == rank_with_batch(array_kind(kRows.front().kind));
   }
 };
 
-/// Takes `layout`, where the operation has one, and all inputs, an array of kind_of(row) for each row. An absent one is
-/// None, which the first `required` must not be.
+/// Reads `layout`, if the operation has one, and all inputs from the arguments. kind_of(row) gives the kind of each
+/// array. Throws Error if one of the first `required` inputs is None.
 template <const auto& kRows, class KindOf>
 OperationInputs<kRows> take_inputs_of(const Keywords& keywords, std::size_t required, const KindOf& kind_of) {
   OperationInputs<kRows> inputs;
@@ -82,7 +83,7 @@ OperationInputs<kRows> take_inputs_of(const Keywords& keywords, std::size_t requ
   return inputs;
 }
 
-/// Takes the tensors of a table as views in `views`.
+/// Reads the tensors of a table from the arguments and sets their views in `views`. Returns the arrays.
 template <const auto& kRows>
 PerTensor<Input, kRows> take_tensors(const Keywords& keywords, Layout layout, ViewsOf<kRows>& views) {
   PerTensor<Input, kRows> arrays;
@@ -94,7 +95,7 @@ PerTensor<Input, kRows> take_tensors(const Keywords& keywords, Layout layout, Vi
   return arrays;
 }
 
-/// What signatures say of the inputs, of which the first `required` must be given.
+/// Returns the signature and help texts of the inputs. The first `required` inputs have no default.
 template <const auto& kRows>
 std::vector<ArgumentText> input_texts_of(std::size_t required) {
   std::vector<ArgumentText> texts;
@@ -107,14 +108,14 @@ std::vector<ArgumentText> input_texts_of(std::size_t required) {
   return texts;
 }
 
-/// What a signature says of a tensor that backward reads beside the inputs.
+/// Returns the signature and help text of an optional tensor that the backward pass reads in addition to the inputs.
 template <class Row>
 ArgumentText text_of_read(const Row& row) {
   const std::string help = formatted("{}, {}: {}", row.shape, types_of(row.elements), row.help);
   return {row.name, "Array | None", "None", help};
 }
 
-/// The same of one that must be given.
+/// Returns the signature and help text of a required tensor that the backward pass reads in addition to the inputs.
 template <class Row>
 ArgumentText text_of_required(const Row& row) {
   ArgumentText text = text_of_read(row);
@@ -128,11 +129,11 @@ ArgumentText text_of_required(const Row& row) {
 template <const auto& kRows>
 using ResultsOf = Results<ViewsOf<kRows>, kRows.size()>;
 
-/// What keeps the arrays of a result while a call writes to them.
+/// Keeps the arrays of a result alive while a call writes to them.
 template <const auto& kRows>
 using HeldResults = std::array<Output, kRows.size()>;
 
-/// Sets the views of the chosen rows' arrays in `views`. make(row) makes those that `results` lacks.
+/// Sets `views` to the arrays of the chosen rows. Calls make(row) for arrays that `results` lacks.
 template <const auto& kRows, class Make>
 HeldResults<kRows> place_results(const Keywords& keywords, Layout layout, const std::vector<bool>& chosen,
                                  ResultsOf<kRows>& results, ViewsOf<kRows>& views, const Make& make) {
@@ -147,7 +148,8 @@ HeldResults<kRows> place_results(const Keywords& keywords, Layout layout, const 
   return held;
 }
 
-/// Makes the array of an output, a view of `shape`: like the first input where it has its shape and dtype.
+/// Creates the array of an output with the view shape `shape`. Uses empty_like() if the first input has the same kind,
+/// shape and dtype.
 template <class Row, const auto& kInputs>
 nb::object make_output(const Maker& maker, const Row& row, const OperationInputs<kInputs>& in, const Shape& shape,
                        DType dtype) {
@@ -157,7 +159,7 @@ nb::object make_output(const Maker& maker, const Row& row, const OperationInputs
   return maker.empty(sizes_of(shape, array_kind(row.kind), in.layout, in.has_batch()), dtype);
 }
 
-/// Makes the arrays of gradients, each of the shape and dtype of its input.
+/// Creates the missing arrays of gradients, each with the shape and dtype of its input, and sets `views`.
 template <const auto& kGradients, const auto& kInputs>
 HeldResults<kGradients> place_gradients(const Keywords& keywords, const OperationInputs<kInputs>& in,
                                         const std::vector<bool>& chosen, ResultsOf<kGradients>& results,
@@ -171,8 +173,8 @@ HeldResults<kGradients> place_gradients(const Keywords& keywords, const Operatio
   });
 }
 
-/// Which of a table's results a call makes: those that the argument `name` lists, with those of `out`; where neither is
-/// there, the `defaults`.
+/// Returns which results a call computes: those listed in the argument `name` and those present in `out`. Returns
+/// `defaults` if both are None.
 template <const auto& kRows>
 std::vector<bool> chosen_rows(const Keywords& keywords, const char* name, const ResultsOf<kRows>* out,
                               const std::vector<bool>& defaults) {
@@ -180,13 +182,13 @@ std::vector<bool> chosen_rows(const Keywords& keywords, const char* name, const 
       keywords, name, kRows, [](const auto& row) { return row.name; }, out, defaults);
 }
 
-/// What a result says of an output.
+/// Returns the name and help text of an output, for the docstring of the result class.
 template <class Row>
 ArgumentText text_of_output(const Row& row) {
   return {row.name, {}, {}, formatted("{}, {}: {}", row.shape, output_types_of(row.elements), row.help)};
 }
 
-/// What a result says of a gradient.
+/// Returns the name and help text of a gradient, for the docstring of the result class.
 template <class Row>
 ArgumentText text_of_gradient(const Row& row) {
   return {row.name, {}, {}, formatted("shape and dtype of {}", input_of_gradient(row).name)};
@@ -194,7 +196,7 @@ ArgumentText text_of_gradient(const Row& row) {
 
 // --- options --------------------------------------------------------------------------------------------------------
 
-/// Returns find(). Its errors then begin with the names of the call and the argument.
+/// Returns find(). Prefixes its errors with the names of the function and the argument.
 template <class Find>
 auto found(const Keywords& keywords, const char* name, const Find& find) {
   try {
@@ -204,7 +206,7 @@ auto found(const Keywords& keywords, const char* name, const Find& find) {
   }
 }
 
-/// The target or the backend of a name.
+/// Returns the target or the backend called `name`.
 template <typename Value>
 Value find_name(const std::string& name) {
   if constexpr (std::is_same_v<Value, const Backend*>) {
@@ -214,7 +216,7 @@ Value find_name(const std::string& name) {
   }
 }
 
-/// Sets an option from its argument, if that is given and not None.
+/// Sets an option from its argument unless that is absent or None.
 template <class Row, class Options>
 void take_option(const Keywords& keywords, const Row& row, Options& options) {
   using Value = typename Row::Value;
@@ -236,7 +238,7 @@ void take_option(const Keywords& keywords, const Row& row, Options& options) {
   }
 }
 
-/// Takes every option of a table.
+/// Reads every option of a table from the arguments.
 template <const auto& kRows, class Options>
 Options take_options_of(const Keywords& keywords) {
   Options options;
@@ -244,10 +246,10 @@ Options take_options_of(const Keywords& keywords) {
   return options;
 }
 
-/// A number as Python writes a float.
+/// Formats a number as Python writes a float, for example 1.0.
 std::string float_text(double value);
 
-/// How signatures name the type of an option, and its default as Python writes it.
+/// Type annotation of an option, and its default as a Python literal.
 struct TypeAndDefault {
   std::string type, value;
 };
@@ -280,7 +282,7 @@ std::string help_of(const Row& row) {
   return help;
 }
 
-/// What signatures say of every option of a table.
+/// Returns the signature and help texts of all options in a table.
 template <const auto& kRows, class Options>
 std::vector<ArgumentText> option_texts_of() {
   const Options defaults;
@@ -294,7 +296,7 @@ std::vector<ArgumentText> option_texts_of() {
 
 // --- PyTorch --------------------------------------------------------------------------------------------------------
 
-/// The type and the default of an option in a schema of PyTorch. There 0 threads stand for None.
+/// Returns the type and default of an option in a PyTorch operator schema, where 0 threads stand for None.
 template <class Row, class Options>
 nb::tuple schema_type_and_default(const Row& row, const Options& defaults) {
   using Value = typename Row::Value;
@@ -309,10 +311,14 @@ nb::tuple schema_type_and_default(const Row& row, const Options& defaults) {
   }
 }
 
-/// The rows as headgate.torch reads them: tuples of an input's name, whether it is required and whether it is for
-/// forward passes alone; the names of the inputs that have gradients; of an option's name, its type and default in a
-/// schema of PyTorch, the part of the operation that it changes, whether it is for forward passes alone, and its type
-/// in signatures; and the type of the layout, or None where the operation takes none.
+/// Returns an operation's tables as a dict for headgate.torch:
+///
+///   inputs     tuples (name, required, forward only)
+///   gradients  names of the inputs that have gradients
+///   options    tuples (name, schema type, schema default, part of the operation, forward only, type annotation)
+///   layout     type annotation of the argument `layout`, or None if the operation has none
+///
+/// "Schema" means a PyTorch operator schema. The part is the one that the option changes.
 template <const auto& kInputs, const auto& kGradients, const auto& kOptions, class Options>
 nb::dict torch_rows() {
   nb::list inputs, gradients, options;

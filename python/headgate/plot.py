@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures by matplotlib (the extra `plot`). Each draws on `axes`, new ones where it is None, and returns them."""
+"""Draws figures with matplotlib (the extra `plot`). Each function draws on `axes` and returns them; None creates new
+ones."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def _axes(axes: Axes | None) -> Axes:
 
 
 def _count(axis) -> None:
-    """Puts the ticks of an axis of layers, steps or cells at whole numbers."""
+    """Restricts the ticks of an axis of layers, steps or cells to whole numbers."""
     axis.get_major_locator().set_params(integer=True)
 
 
@@ -34,7 +35,7 @@ def _numbers(rows, key: str) -> np.ndarray:
 def layer_figure(
     *reports: Evaluation | Xray, key: str = "first_token_attention", labels=None, axes: Axes | None = None
 ) -> Axes:
-    """A figure by layer, a line for each report: first-token attention unless `key` names another."""
+    """Plots the figure `key` by layer, with a line for each report. The default is first-token attention."""
     axes = _axes(axes)
     for n, report in enumerate(reports):
         rows = report.layers if isinstance(report, Evaluation) else report.layer_figures
@@ -49,7 +50,7 @@ def layer_figure(
 
 
 def gate_histogram(report: Xray, layer: int | None = None, *, axes: Axes | None = None) -> Axes:
-    """How the gates of a layer's heads, or of all, are spread over [0,1]."""
+    """Plots a histogram of gates in [0,1], over the heads of a layer, or of all layers if `layer` is None."""
     axes = _axes(axes)
     layers = report.heads if layer is None else [report.heads[layer]]
     counts = [head.gate_histogram for heads in layers for head in heads if head.gate_histogram is not None]
@@ -64,7 +65,8 @@ def gate_histogram(report: Xray, layer: int | None = None, *, axes: Axes | None 
 
 
 def head_map(report: Xray, layer: int, head: int, *, axes: Axes | None = None) -> Axes:
-    """A head's attention: queries downwards, keys to the right, each cell the mean weight of its tokens."""
+    """Plots a head's attention map: queries downwards, keys to the right. A cell shows the mean weight of its
+    tokens."""
     axes = _axes(axes)
     image = axes.imshow(np.sqrt(report.heads[layer][head].map), vmin=0, vmax=1, cmap="viridis")
     axes.figure.colorbar(image, ax=axes, label="root of the weight")
@@ -77,7 +79,7 @@ def head_map(report: Xray, layer: int, head: int, *, axes: Axes | None = None) -
 
 
 def curves(*runs: Run, key: str = "loss", axes: Axes | None = None) -> Axes:
-    """A figure over the steps of runs."""
+    """Plots the figure `key` of each run over its steps."""
     axes = _axes(axes)
     for run in runs:
         if key not in run.curves:

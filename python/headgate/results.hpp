@@ -18,11 +18,13 @@
 #include "python/headgate/arrays.hpp"
 #include "python/headgate/keywords.hpp"
 
-// Results of several arrays: a Python class with an attribute for each row of a table, None where there is no array.
+// Binds results that consist of several arrays. Each is a Python class with an attribute for each row of a table, which
+// is None if there is no array.
 
 namespace headgate::python {
 
-/// `Struct` is the C++ struct of views whose members the rows point to; it tells the classes apart.
+/// Holds the arrays of a result. `Struct` is the C++ struct of views with the members that the rows point to; it makes
+/// the classes distinct.
 template <class Struct, std::size_t kRows>
 struct Results {
   std::array<nb::object, kRows> arrays;
@@ -30,7 +32,7 @@ struct Results {
   Results() { arrays.fill(nb::none()); }
 };
 
-/// The argument `out`: a result of the same class, or null.
+/// Returns the argument `out`, a result of the same class, or null if it is None.
 template <class Class>
 const Class* take_out(const Keywords& keywords, const char* class_name) {
   const nb::object given = keywords.take("out");
@@ -40,8 +42,8 @@ const Class* take_out(const Keywords& keywords, const char* class_name) {
   return out;
 }
 
-/// Which arrays of a result a call makes: those that `given`, the argument `name`, lists by their names, with those of
-/// `out`; where neither is there, the `defaults`.
+/// Returns which arrays of a result a call computes: those listed by name in the argument `name` and those present in
+/// `out`. Returns `defaults` if both are None.
 template <class Struct, class Rows, class NameOf>
 std::vector<bool> chosen_of(const Keywords& keywords, const char* name, const Rows& rows, const NameOf& name_of,
                             const Results<Struct, std::tuple_size_v<Rows>>* out, const std::vector<bool>& defaults) {
@@ -64,7 +66,7 @@ std::vector<bool> chosen_of(const Keywords& keywords, const char* name, const Ro
   return chosen;
 }
 
-/// A Python class of the rows' names.
+/// Adds a result class to the module, with an attribute for each row.
 template <class Struct, class Rows, class TextOf>
 void bind_results(nb::module_& module, const char* name, const Rows& rows, const TextOf& text_of, const char* doc) {
   using Class = Results<Struct, std::tuple_size_v<Rows>>;

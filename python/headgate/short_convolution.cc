@@ -11,7 +11,7 @@
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/operation_passes.hpp"
 
-// headgate/short_convolution.hpp: short_convolution_forward, its short form `short_convolution`, and
+// Bindings of headgate/short_convolution.hpp: short_convolution_forward, its short form `short_convolution`, and
 // short_convolution_backward.
 
 namespace headgate::python {
@@ -28,15 +28,16 @@ struct ShortConvolution {
   static constexpr const char* kName = "short_convolution";
   static constexpr const char* kOutputsClass = "ShortConvolutionOutputs";
   static constexpr const char* kGradientsClass = "ShortConvolutionGradients";
-  static constexpr std::size_t kPositional = 3;  // x, weight and bias
+  static constexpr std::size_t kPositional = 3;  // inputs that may be positional: x, weight and bias
 
-  /// Sizes that the call refuses are cut to ones that it refuses as well and that take no memory.
+  /// Returns the shape of an output. Clamps the taps of the state, so that a call with an invalid weight allocates
+  /// little memory before it is rejected.
   static Shape shape_of(const ConvolutionOutput& row, const ShortConvolutionInputs& in) {
     if (row.kind != TensorKind::channel_state) return in.x.shape;
     const std::int64_t taps = std::clamp<std::int64_t>(in.weight.shape[3], 1, kMaxTaps);
     return {sequences_of(in.cu_seqlens, in.x.shape[0]), 1, taps - 1, in.x.shape[3]};
   }
-  /// A new state has the dtype of the old one.
+  /// Returns the dtype of an output. A new state has the dtype of the old state, or that of x if there is none.
   static DType dtype_of(const ConvolutionOutput& row, const ShortConvolutionInputs& in) {
     return row.kind == TensorKind::channel_state && in.state.present() ? in.state.dtype : in.x.dtype;
   }

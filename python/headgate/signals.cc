@@ -7,11 +7,11 @@ bool SignalPoll::ask() noexcept {
   constexpr std::chrono::milliseconds kInterval(100);
   if (raised_ || !polls_) return raised_;
   if (Clock::now() - last_ < kInterval) return false;
-  // In a child of fork() the call computes on a thread that Python does not know.
+  // A forked child computes on a thread that Python did not create. Such a thread cannot take the interpreter's lock.
   polls_ = std::this_thread::get_id() == caller_;
   if (!polls_) return false;
   const nb::gil_scoped_acquire lock;
-  raised_ = PyErr_CheckSignals() != 0;  // 0 in other threads than Python's main one
+  raised_ = PyErr_CheckSignals() != 0;  // PyErr_CheckSignals() always returns 0 outside Python's main thread
   last_ = Clock::now();
   return raised_;
 }

@@ -11,7 +11,8 @@
 #include "headgate/runtime.hpp"
 #include "python/headgate/keywords.hpp"
 
-// Ctrl-C while a call computes: Python's handlers of signals run in its main thread, between parts of the call's work.
+// Handles signals such as Ctrl-C during a call. Python's main thread runs the handlers between parts of the call's
+// work.
 
 namespace headgate::python {
 
@@ -39,8 +40,8 @@ class SignalPoll {
   const std::function<bool()> callback_ = [this] { return ask(); };
 };
 
-/// Returns call(), which computes by `context`, without the interpreter's lock. Throws what a handler of a signal
-/// raises meanwhile, KeyboardInterrupt for one; what the call of `keywords` was to write is then unspecified.
+/// Returns call(), which runs without the interpreter's lock and checks `context` for cancellation. If a signal handler
+/// raises, for example KeyboardInterrupt, throws that exception; the call's outputs are then unspecified.
 template <class Call>
 auto interruptible(const Keywords& keywords, ExecutionContext& context, const Call& call) {
   SignalPoll poll;

@@ -13,21 +13,22 @@
 #include "python/headgate/results.hpp"
 #include "python/headgate/signals.hpp"
 
-// headgate/statistics.hpp: attention_statistics. Its outputs are the rows of library/core/statistics_outputs.hpp.
+// Binding of headgate/statistics.hpp: attention_statistics. The outputs are the rows of
+// library/core/statistics_outputs.hpp.
 
 namespace headgate::python {
 namespace {
 
 using StatisticsResults = Results<AttentionStatistics, kStatisticsOutputs.size()>;
 
-/// What is asked for beside names.
+/// Arguments of attention_statistics that select outputs, in addition to the list of names.
 struct Selection {
   Input keys, queries;
-  std::int64_t window = -1;  ///< none
+  std::int64_t window = -1;  ///< W of window_share; negative: window_share is not computed by default
   std::int64_t top_keys = 0;
 };
 
-/// Whether an output is computed where no names are given.
+/// Returns whether an output is computed by default, if the call lists no names.
 bool is_default(const StatisticsOutput& output, const Selection& selection, bool gated) {
   using S = AttentionStatistics;
   if (output.fourth == StatisticsDim::top_keys) return selection.top_keys > 0;
@@ -39,13 +40,14 @@ bool is_default(const StatisticsOutput& output, const Selection& selection, bool
          output.member == &S::key_mass;
 }
 
-/// Which of a view's dimensions a Python array of `output` has: those of one that are the output's own are left out,
-/// and the batch where q has none.
+/// Returns which of the four view dimensions a Python array of `output` has. It lacks dimensions that are always 1 for
+/// this output, and the batch dimension if `has_batch` is false.
 std::array<bool, 4> dimensions_of(const StatisticsOutput& output, bool has_batch) {
   return {has_batch, true, output.third != StatisticsDim::one, output.fourth != StatisticsDim::one};
 }
 
-/// An array of `sizes`, made where `object` is None, as a view of `shape`.
+/// Returns an output's array as a view of `shape`. Sets `object` to a new array if it is None. The array has the
+/// dimensions that `has` marks.
 TensorView view_of(const Keywords& keywords, const StatisticsOutput& output, nb::object& object, Output& held,
                    const Shape& shape, const std::array<bool, 4>& has, const Maker& maker, DType real) {
   std::vector<std::int64_t> sizes;
@@ -104,7 +106,7 @@ StatisticsResults statistics(const Keywords& keywords) {
     if (!chosen[n]) continue;
     const StatisticsOutput& output = kStatisticsOutputs[n];
     const Shape shape = sizes.shape(output);
-    // Sequences whose keys lie one after the other share the columns of key_mass.
+    // key_mass has no sequence dimension with cu_seqlens_k: its columns are then the packed keys of all sequences.
     const bool shares_columns = output.fourth == StatisticsDim::keys && in.views.cu_seqlens_k.present();
     const bool by_sequence = in.views.cu_seqlens_q.present() && output.of_sequence() && !shares_columns;
     const bool has_batch = in.has_batch() || by_sequence;

@@ -8,20 +8,20 @@
 namespace headgate::python {
 namespace {
 
-/// The module `name`, or None where the program has not imported it.
+/// Returns the module `name`, or None if the program has not imported it.
 nb::object loaded_module(const char* name) {
   PyObject* const module = PyDict_GetItemString(PyImport_GetModuleDict(), name);
   return module == nullptr ? nb::none() : nb::borrow(module);
 }
 
-/// A class of a module, which stays referenced for good, or null where it is not there.
+/// Returns a class of a module, or null if there is none. Its reference is never released.
 PyTypeObject* find_type(const nb::object& module, const char* name) {
   if (module.is_none()) return nullptr;
   nb::object type = nb::getattr(module, name, nb::none());
   return PyType_Check(type.ptr()) != 0 ? reinterpret_cast<PyTypeObject*>(type.release().ptr()) : nullptr;
 }
 
-/// A name that attributes are looked up by, made once.
+/// Returns an interned Python string, for attribute look-ups.
 nb::handle interned(const char* name) { return PyUnicode_InternFromString(name); }
 
 }  // namespace
@@ -44,7 +44,7 @@ bool is_tensor(nb::handle object) {
 
 void refuse_recorded(const char* function, const char* name, nb::handle object) {
   static const nb::handle requires_grad = interned("requires_grad");
-  static nb::handle is_grad_enabled;  // found with the first tensor that requires a gradient
+  static nb::handle is_grad_enabled;  // looked up for the first tensor that requires a gradient
   if (!is_tensor(object) || !nb::cast<bool>(nb::getattr(object, requires_grad))) return;
   if (!is_grad_enabled.is_valid()) {
     is_grad_enabled = nb::object(loaded_module("torch").attr("is_grad_enabled")).release();
@@ -74,7 +74,8 @@ bool is_lazy(nb::handle object) {
 }
 
 nb::object resolved(nb::handle object) {
-  // DLPack hands out no tensor that requires a gradient: refuse_recorded() has made sure that autograd loses none.
+  // DLPack cannot export a tensor that requires a gradient. refuse_recorded() has ensured that autograd does not record
+  // it.
   if (is_tensor(object) && nb::cast<bool>(object.attr("requires_grad"))) return resolved(object.attr("detach")());
   return is_lazy(object) ? object.attr("resolve_conj")().attr("resolve_neg")() : nb::borrow(object);
 }

@@ -5,14 +5,14 @@
 
 #include <vector>
 
-// Properties of PyTorch's tensors that DLPack does not carry.
+// Reads and updates properties of PyTorch tensors that DLPack does not carry.
 
 namespace headgate::python {
 
 namespace nb = nanobind;
 
-/// Classes of the modules that the program has imported; null where it has not. They are looked up until they are
-/// there.
+/// Classes of NumPy and PyTorch, null while the program has not imported them. loaded_types() looks up missing ones at
+/// each call.
 struct LoadedTypes {
   PyTypeObject* numpy_array = nullptr;  ///< numpy.ndarray
   PyTypeObject* tensor = nullptr;       ///< torch.Tensor
@@ -20,24 +20,24 @@ struct LoadedTypes {
 };
 const LoadedTypes& loaded_types();
 
-/// Whether `object` is a tensor of PyTorch's.
+/// Returns whether `object` is a PyTorch tensor.
 bool is_tensor(nb::handle object);
 
-/// Throws Error, "FUNCTION: NAME …", if autograd would record `object`: it does not see this call, and the gradient
-/// would be lost without a word.
+/// Throws Error, "FUNCTION: NAME …", if autograd would record `object`. Autograd does not see this call, so the
+/// gradient would be lost silently.
 void refuse_recorded(const char* function, const char* name, nb::handle object);
 
-/// Tells autograd that a call has written to `tensors`, of PyTorch: a backward pass that has saved one of them, or a
-/// view of its memory, then raises, as after an operation in place.
+/// Increments autograd's version counters of the PyTorch tensors that a call has written. A backward pass that saved
+/// such a tensor, or a view of its memory, then raises an error, like after any in-place operation.
 void count_versions(const std::vector<nb::object>& tensors);
 
-/// Whether a tensor has a lazy negation, which its memory does not reflect.
+/// Returns whether a tensor has a lazy negation, which its memory does not reflect.
 bool has_lazy_negation(nb::handle tensor);
 
-/// Whether `object` is a tensor with a lazy negation or conjugation, which its memory does not reflect.
+/// Returns whether `object` is a tensor with a lazy negation or conjugation, which its memory does not reflect.
 bool is_lazy(nb::handle object);
 
-/// `object`, or a copy with the negation or conjugation carried out.
+/// Returns `object`, or a copy with its lazy negation or conjugation applied. Detaches tensors that require a gradient.
 nb::object resolved(nb::handle object);
 
 }  // namespace headgate::python

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line `headgate`, whose program is in the package."""
+"""Runs the command-line program `headgate`, which is part of the package."""
 
 import os
 import sys

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The type of arrays in signatures."""
+"""Defines Array, the type of arrays in signatures."""
 
 from typing import Any, Protocol, runtime_checkable
 
 
 @runtime_checkable
 class Array(Protocol):
-    """An array in the CPU's memory: NumPy's, PyTorch's or another with DLPack. Functions return NumPy's or PyTorch's."""
+    """An array in CPU memory: NumPy's, PyTorch's or another DLPack array. Functions return NumPy arrays or PyTorch
+    tensors."""
 
     @property
     def shape(self) -> Any: ...

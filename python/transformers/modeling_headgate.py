@@ -3,11 +3,11 @@
 
     AutoModelForCausalLM.from_pretrained(DIRECTORY, trust_remote_code=True)
 
-A transformer as Llama and Qwen3 are, with a gate at one of five places of its attention, or a sink or another control
-in place of one. Its layers attend to all tokens before each, attend to those of a window, or are Gated DeltaNet as in
-Qwen3.5, whose functions of transformers compute them. `headgate` writes this file beside config.json; the checkpoint has
-all of its own code.
-Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
+The model is a transformer like Llama and Qwen3, with a gate at one of five places of its attention, or a sink or
+another control instead. A layer has full attention, sliding-window attention, or Gated DeltaNet as in Qwen3.5.
+transformers' functions compute Gated DeltaNet. `headgate` writes this file next to config.json, so that a checkpoint
+includes all of its own code. Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features
+of a head, C channels.
 """
 
 import copy
@@ -22,39 +22,39 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 # In the file beside a checkpoint, the code of python/headgate/torch/layer.py stands here.
 from headgate.torch.layer import GatedLayer, RMSNorm, rope_attention_factor, rope_frequencies, turn
 
-# What a key of config.json means where it is missing.
+# Defaults of keys that are missing in config.json.
 DEFAULTS = {
-    "norm_kind": "plain",  # or zero_centred
-    "norm_placement": "pre",  # or sandwich, or post, with which layers of linear attention have pre
-    "qk_norm": "per_head",  # or none, all_heads
+    "norm_kind": "plain",  # plain or zero_centred
+    "norm_placement": "pre",  # pre, sandwich, or post (linear-attention layers then use pre)
+    "qk_norm": "per_head",  # per_head, all_heads or none
     "partial_rotary_factor": 1.0,
-    "gate_site": "none",  # or g1 (attention output), g2 (v), g3 (k), g4 (q), g5 (output of W_o)
-    "gate_grain": "elementwise",  # or headwise, head_shared
-    "gate_source": "input",  # or parameter
+    "gate_site": "none",  # none, g1 (attention output), g2 (v), g3 (k), g4 (q) or g5 (output of W_o)
+    "gate_grain": "elementwise",  # elementwise, headwise or head_shared
+    "gate_source": "input",  # input or parameter
     "gate_fn": "sigmoid",
-    "gate_op": "mul",  # or add
-    "gate_bias": "none",  # or bias
-    "gate_layout": "separate",  # or per_query_head, per_group, trailing: the gate's rows stand in q_proj
-    "attention_output_control": "none",  # or head_rmsnorm, output_silu
-    "attention_sinks": "none",  # or learned_sinks, off_by_one
-    "attention_qkv_bias": "none",  # or learned
-    "attention_window": 0,  # keys that a query sees, itself the last; 0: all before it; of sliding layers if there are
+    "gate_op": "mul",  # mul or add
+    "gate_bias": "none",  # none or bias
+    "gate_layout": "separate",  # separate, or per_query_head, per_group, trailing: the gate's rows are in q_proj
+    "attention_output_control": "none",  # none, head_rmsnorm or output_silu
+    "attention_sinks": "none",  # none, learned_sinks or off_by_one
+    "attention_qkv_bias": "none",  # none or learned
+    "attention_window": 0,  # number of keys that a query sees, up to its own; in sliding layers if any; 0: no limit
     "attention_out_bias": False,
-    "rope_scaling_type": "none",  # or linear, llama3, yarn
+    "rope_scaling_type": "none",  # none, linear, llama3 or yarn
     "rope_scaling_factor": 1.0,
     "rope_low_freq_factor": 1.0,
     "rope_high_freq_factor": 4.0,
     "rope_original_seq_len": 8192,
-    "rope_truncate": True,  # yarn
-    "rope_attention_factor": 0.0,  # yarn; 0: 0.1 ln(rope_scaling_factor) + 1
-    "layer_types": None,  # of each layer full_attention, sliding_attention, linear_attention; None: attention
-    "attention_scale": 0.0,  # of the scores; 0: 1 / sqrt(head_dim)
+    "rope_truncate": True,  # for yarn
+    "rope_attention_factor": 0.0,  # for yarn; 0: 0.1 ln(rope_scaling_factor) + 1
+    "layer_types": None,  # per layer full_attention, sliding_attention or linear_attention; None: attention
+    "attention_scale": 0.0,  # scale of the scores; 0: 1 / sqrt(head_dim)
     "embedding_scale": 1.0,
-    "mlp_activation": "silu",  # or gelu_tanh
-    "sliding_num_attention_heads": 0,  # in sliding layers; 0: as many as elsewhere
-    "sliding_rope_theta": 0.0,  # in sliding layers; 0: RoPE as elsewhere
-    "sliding_partial_rotary_factor": 1.0,  # with sliding_rope_theta
-    "sliding_rope_scaled": False,  # with sliding_rope_theta: scaled as elsewhere, or not
+    "mlp_activation": "silu",  # silu or gelu_tanh
+    "sliding_num_attention_heads": 0,  # heads in sliding layers; 0: as in other layers
+    "sliding_rope_theta": 0.0,  # RoPE's base in sliding layers; 0: RoPE as in other layers
+    "sliding_partial_rotary_factor": 1.0,  # share of rotated features, with sliding_rope_theta
+    "sliding_rope_scaled": False,  # with sliding_rope_theta: whether to scale as in other layers
     "linear_num_key_heads": 0,
     "linear_num_value_heads": 0,
     "linear_key_head_dim": 128,
@@ -66,7 +66,7 @@ DEFAULTS = {
 
 
 class HeadgateConfig(PretrainedConfig):
-    """Every key of config.json is an attribute."""
+    """Config with every key of config.json as an attribute."""
 
     model_type = "headgate"
     keys_to_ignore_at_inference = ["past_key_values"]
@@ -76,12 +76,12 @@ class HeadgateConfig(PretrainedConfig):
 
     @property
     def sliding_window(self):
-        """What transformers' caches call the window."""
+        """Returns the window, by the name that transformers' caches use; None for no window."""
         return self.attention_window or None
 
 
 def config_of_layer(config, layer):
-    """The config as the layer reads it: with its layer_type, and its own heads, window and RoPE."""
+    """Returns a layer's config: a copy with the layer_type, and with the layer's own heads, window and RoPE."""
     types, config = config.layer_types, copy.copy(config)
     config.layer_type = types[layer] if types else "full_attention"
     sliding = config.layer_type == "sliding_attention"
@@ -102,10 +102,11 @@ def norm_of(config):
 
 
 class Tokens:
-    """Where the tokens of a forward pass stand, for its layers."""
+    """Positions and masks of a forward pass, shared by the layers."""
 
     def __init__(self, config, x, attention_mask, position_ids, cache):
-        """x (B,T,C); attention_mask (B,S) with 0 at padding; position_ids (B|1,T); the last three may be None."""
+        """Takes x (B,T,C); attention_mask (B,S), 0 at padding; position_ids (B|1,T); and a cache. The last three may be
+        None."""
         self.x, self.attention_mask, self.cache = x, attention_mask, cache
         self.T = x.shape[1]
         self.past = 0 if cache is None or not has_attention(config) else cache.get_seq_length()
@@ -115,7 +116,7 @@ class Tokens:
         self.known = {}
 
     def angles(self, config):
-        """cos and sin of a layer's RoPE, (B|1,1,T,R/2)."""
+        """Returns cos and sin of a layer's RoPE, (B|1,1,T,R/2)."""
         key = ("angles", config.rope_theta, config.partial_rotary_factor, config.rope_scaling_type)
         if key not in self.known:
             angles = self.position_ids[:, None, :, None].double() * rope_frequencies(config, self.x.device)
@@ -124,7 +125,8 @@ class Tokens:
         return self.known[key]
 
     def visible(self, config, layer):
-        """(B|1,1,T,S) of a layer: the keys up to the query's own, those of the window, none of padding."""
+        """Returns a layer's mask (B|1,1,T,S), true for keys up to the query's own, within the window, and not
+        padding."""
         S, first = self.T, 0
         if self.cache is not None:
             S, first = self.cache.get_mask_sizes(self.T, layer)
@@ -142,13 +144,13 @@ class Tokens:
         return self.known[key]
 
     def kept(self):
-        """(B,T) with 0 at padding, or None where there is none."""
+        """Returns the padding mask of these tokens, (B,T) with 0 at padding, or None if there is no padding."""
         return None if self.attention_mask is None else self.attention_mask[:, -self.T :]
 
 
 class StateCache(DynamicCache):
-    """The states of a model whose layers are all of linear attention. It counts the tokens for generate; other caches
-    count their keys."""
+    """Cache for a model with linear attention in all layers. Counts tokens for generate(); other caches count their
+    keys."""
 
     is_compileable = False
 
@@ -192,9 +194,9 @@ class Attention(GatedLayer):
         return q, k, v, z
 
     def weights(self, q, k, visible):
-        """Softmax weights (B,Hq,T,S) in f32; with a sink they sum to less than 1."""
+        """Returns the softmax weights (B,Hq,T,S) in f32. With a sink, they sum to less than 1."""
         scores = (q @ k.transpose(-1, -2)).float() * self.scale
-        # Not -inf, of which the queries of padding, which see nothing, would make NaN.
+        # Uses the smallest finite number, not -inf: queries at padding see no key, and -inf would give NaN.
         scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
         if self.config.attention_sinks == "none":
             return scores.softmax(dim=-1)
@@ -203,12 +205,13 @@ class Attention(GatedLayer):
         return torch.cat((scores, sinks), dim=-1).softmax(dim=-1)[..., :-1]
 
     def forward(self, h: Tensor, cos: Tensor, sin: Tensor, visible: Tensor, cache) -> tuple[Tensor, Tensor]:
-        """h (B,T,C) the layer's input after its norm; cos, sin (B|1,1,T,R/2); visible (B|1,1,T,S)."""
+        """Returns the output (B,T,C) and the weights. h (B,T,C) is the normalized layer input; cos and sin are
+        (B|1,1,T,R/2), visible (B|1,1,T,S)."""
         q, k, v, z = self.projected(h)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         q, k = turn(q, cos, sin), turn(k, cos, sin)
         if cache is not None:
-            k, v = cache.update(k, v, self.layer)  # all tokens so far, or those of the window, (B,Hkv,S,D)
+            k, v = cache.update(k, v, self.layer)  # all tokens so far, or those in the window, (B,Hkv,S,D)
             k, v = (x[:, :, -visible.shape[-1] :] for x in (k, v))  # a cache may keep more than a window of 1
         k, v = (x.repeat_interleave(self.Hq // self.Hkv, dim=1) for x in (k, v))
         weights = self.weights(q, k, visible)
@@ -217,15 +220,15 @@ class Attention(GatedLayer):
 
 
 def qwen3_5():
-    """transformers' code of Qwen3.5, which not every model needs. headgate.torch.transformers.register() replaces
-    functions in it, so they are looked up when they are called."""
+    """Imports transformers' code of Qwen3.5, which only some models need. headgate.torch.transformers.register()
+    replaces functions in this module, so look them up at each call."""
     from transformers.models.qwen3_5 import modeling_qwen3_5
 
     return modeling_qwen3_5
 
 
 class Taps(nn.Module):
-    """A convolution's weight, (channels,K), whose last tap meets the token itself."""
+    """Weight of a convolution, (channels,K). The last tap multiplies the current token."""
 
     def __init__(self, channels, K):
         super().__init__()
@@ -233,7 +236,7 @@ class Taps(nn.Module):
 
 
 class DeltaNet(nn.Module):
-    """Gated DeltaNet with Hk heads of queries and keys and Hv of values. Padding is 0 to it."""
+    """Gated DeltaNet with Hk heads of queries and keys, and Hv heads of values. Inputs at padding count as 0."""
 
     def __init__(self, config, layer):
         super().__init__()
@@ -252,16 +255,16 @@ class DeltaNet(nn.Module):
         self.out_proj = nn.Linear(values, C, bias=False)
 
     def convolved(self, h: Tensor, cache) -> tuple[Tensor, Tensor, Tensor]:
-        """q and k (B,T,Hk,Dk) and v (B,T,Hv,Dv)."""
+        """Returns q and k (B,T,Hk,Dk), and v (B,T,Hv,Dv), after the convolution."""
         x, taps = self.in_proj_qkv(h).transpose(1, 2), self.conv1d.weight
         if cache is not None:
-            x = cache.update_conv_state(x, self.layer, conv_kernel_size=taps.shape[1])  # with tokens before these
+            x = cache.update_conv_state(x, self.layer, conv_kernel_size=taps.shape[1])  # prepends earlier tokens
         x = qwen3_5().causal_conv1d_fn(x, taps, None, activation="silu")[:, :, -h.shape[1] :].transpose(1, 2)
         q, k, v = x.split(self.widths, dim=-1)
         return q.unflatten(-1, (-1, self.Dk)), k.unflatten(-1, (-1, self.Dk)), v.unflatten(-1, (-1, self.Dv))
 
     def forward(self, h: Tensor, kept: Tensor | None, cache) -> Tensor:
-        """h (B,T,C) the layer's input after its norm; kept (B,T) with 0 at padding."""
+        """Returns the output (B,T,C). h (B,T,C) is the normalized layer input; kept (B,T) is 0 at padding."""
         code = qwen3_5()
         h = code.apply_mask_to_padding_states(h, kept)
         state = None if cache is None else cache.get_recurrent_state(self.layer)
@@ -313,7 +316,7 @@ class Layer(nn.Module):
         self.mlp_output_layernorm = norm_of(config) if outputs else nn.Identity()
 
     def mixed(self, h, tokens):
-        """The output of attention and its weights, or that of linear attention and None."""
+        """Returns the output of attention and its weights, or the output of linear attention and None."""
         if self.linear:
             return self.linear_attn(h, tokens.kept(), tokens.cache), None
         visible = tokens.visible(self.config, self.layer)
@@ -396,14 +399,14 @@ class HeadgateModel(HeadgatePreTrainedModel):
 class HeadgateForCausalLM(HeadgatePreTrainedModel, GenerationMixin):
     def __init__(self, config):
         super().__init__(config)
-        self._is_stateful = "linear_attention" in (config.layer_types or ())  # whose states cannot be cropped
+        self._is_stateful = "linear_attention" in (config.layer_types or ())  # states cannot be cropped
         self.model = HeadgateModel(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
     def _supports_default_dynamic_cache(self):
-        return has_attention(self.config)  # else generate leaves it to the model to make a cache
+        return has_attention(self.config)  # if false, the model creates its cache itself
 
     def get_input_embeddings(self):
         return self.model.embed_tokens

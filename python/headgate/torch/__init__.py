@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headgate for PyTorch: the operation with autograd and torch.compile, and layers (docs/reference/pytorch.md)."""
+"""Headgate for PyTorch: attention and linear attention with autograd and torch.compile, and layers.
+
+docs/reference/pytorch.md describes all of them.
+"""
 
 from ..extras import require
 
-require("torch", "headgate.torch")  # before the modules that import it
+require("torch", "headgate.torch")  # must precede the imports of modules that need torch
 
 from .attention import gated_attention
 from .delta_net import DeltaNetCache, GatedDeltaNet

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate of an attention module of transformers: its parameters, its hooks, and how the module's kernel gets it."""
+"""Adds a gate to an attention module of transformers: parameters, hooks, and the hand-over to the module's kernel."""
 
 import sys
 from typing import Any
@@ -9,19 +9,19 @@ from torch import Tensor, nn
 
 from .variant import GateVariant
 
-# The projection whose output a gate acts on; g1 is in the kernel.
+# Name of the projection that the gate of each site follows. The attention kernel applies a gate at g1.
 PROJECTION_OF_SITE = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}
-# The names of a gate's matrix, and of the parameter of a gate that does not depend on the input. No other module of a
-# model has the matrix's name, so that a choice of modules by name, such as LoRA's, never includes gates by accident.
+# Attribute names of the gate's matrix (unique in a model, for LoRA's choice by name) and of an input-independent gate.
 MATRIX, PARAMETER = "attention_gate", "gate"
-# The matrix's name in older files. A matrix of the MLP has the same name.
+# Name of the gate's matrix in older files. The MLP has a matrix of the same name.
 OLD_MATRIX = "gate_proj"
-# Where an attention module keeps, during a call, what its kernel is to apply.
+# Attribute of an attention module that holds the kernel's gate arguments during a call.
 _PENDING = "_headgate_gate"
 
 
 def take_gate(module: nn.Module) -> dict[str, Any]:
-    """The gate that a retrofitted attention module holds for its kernel, which then has it; empty for other modules."""
+    """Returns and clears the gate arguments that a retrofitted attention module holds for its kernel. Returns {} for
+    other modules."""
     found = getattr(module, _PENDING, None)
     if found is None:
         return {}
@@ -30,8 +30,8 @@ def take_gate(module: nn.Module) -> dict[str, Any]:
 
 
 def require_gate(attention: nn.Module) -> None:
-    """Raises ValueError if an attention module lacks the gate that its model's config names, as after from_pretrained
-    of a retrofitted model."""
+    """Raises ValueError if the config names a gate but the attention module has none. from_pretrained loads a
+    retrofitted model without its gates."""
     site = getattr(getattr(attention, "config", None), "gate_site", "none")
     if site != "none" and not any(hasattr(attention, name) for name in (MATRIX, PARAMETER)):
         raise ValueError(
@@ -41,14 +41,14 @@ def require_gate(attention: nn.Module) -> None:
 
 
 def _rename_old_matrix(_: nn.Module, state: dict[str, Any], prefix: str, *__: Any) -> None:
-    """Renames a gate's tensors of older files in `state`, before an attention module loads them."""
+    """Renames the gate's tensors of an older file in `state`, before an attention module loads them."""
     for part in ("weight", "bias"):
         if f"{prefix}{OLD_MATRIX}.{part}" in state:
             state[f"{prefix}{MATRIX}.{part}"] = state.pop(f"{prefix}{OLD_MATRIX}.{part}")
 
 
 def _shard_as(weight: Tensor, gate: nn.Linear) -> None:
-    """Gives each process the rows of the gate for its heads, where processes share the heads of `weight`."""
+    """Shards the gate by heads, like `weight`, if the heads of `weight` are sharded over processes."""
     loaded = sys.modules.get("torch.distributed.tensor")
     if loaded is not None and isinstance(weight, loaded.DTensor) and weight.placements[0].is_shard(0):
         from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
@@ -57,10 +57,10 @@ def _shard_as(weight: Tensor, gate: nn.Linear) -> None:
 
 
 class AddedGate:
-    """The gate of an attention module: computes its logits before the module runs, and sees that they are applied.
+    """Computes the gate's logits before an attention module runs, and ensures that the gate is applied.
 
-    The parameters are the module's own, `attention_gate` or `gate`. Methods of this object are the module's hooks;
-    copies of the model have copies of it.
+    The attention module owns the parameters, `attention_gate` or `gate`. This object's methods are hooks of the module.
+    Copies of the model have copies of this object.
     """
 
     def __init__(self, attention: nn.Module, variant: GateVariant):
@@ -91,7 +91,7 @@ class AddedGate:
         if self.variant.gate_source == "parameter":
             z = module.gate.expand(*h.shape[:-1], -1, -1)
         else:
-            z = module.attention_gate(h).unflatten(-1, (-1, self.features))  # the heads of this process
+            z = module.attention_gate(h).unflatten(-1, (-1, self.features))  # `heads` counts only this process's heads
         if self.variant.gate_site == "g1":
             setattr(module, _PENDING, self.variant.kernel_arguments(z))
         else:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of the operations by the rows of libheadgate: attention_tensors.hpp, attention_options.hpp,
-linear_attention_rows.hpp, short_convolution_rows.hpp and gated_norm_rows.hpp of its core.
+"""Lists the arguments of the operations, read from the tables of libheadgate's core: attention_tensors.hpp,
+attention_options.hpp, linear_attention_rows.hpp, short_convolution_rows.hpp and gated_norm_rows.hpp.
 
-Functions take theirs as keywords and sort them by these lists, so that an argument is a row there and nothing here.
+Functions take arguments as keywords and sort them by these lists. A new argument is a new row in those tables, and
+needs no change here.
 """
 
 import inspect
@@ -17,8 +18,8 @@ from headgate import _headgate
 
 
 class Option(NamedTuple):
-    """An option of the operation: its type in the schema, its default, the part of the operation it changes, whether it
-    is for forward passes alone, and its type for type checkers."""
+    """An option of an operation: type and default in the operator schema, the part of the operation that the option
+    changes, whether it is for forward passes only, and the annotation for type checkers."""
 
     type: str
     default: Any
@@ -28,7 +29,7 @@ class Option(NamedTuple):
 
 
 class Operation:
-    """The arguments of an operation: tensors and options by their names."""
+    """The arguments of an operation: names of tensors, and options by name."""
 
     def __init__(self, rows: dict[str, Any]):
         inputs = rows["inputs"]
@@ -43,21 +44,21 @@ class Operation:
         self.options |= {name: Option(*option) for name, *option in rows["options"]}
 
     def schema_of_tensors(self) -> str:
-        """The inputs in a schema of PyTorch."""
+        """Returns the inputs as text of a PyTorch operator schema."""
         return ", ".join(
             [f"Tensor {name}" for name in self.required] + [f"Tensor? {name}=None" for name in self.optional]
         )
 
     def schema_of_options(self) -> str:
-        """The options in a schema of PyTorch."""
+        """Returns the options as text of a PyTorch operator schema."""
         return ", ".join(f"{option.type} {name}={_literal(option.default)}" for name, option in self.options.items())
 
     def changed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The options that differ from their defaults."""
+        """Returns the options that differ from their defaults."""
         return {name: value for name, value in options.items() if value != self.options[name].default}
 
     def defaults(self) -> dict[str, Any]:
-        """The default of each option."""
+        """Returns the default of each option."""
         return {name: option.default for name, option in self.options.items()}
 
 
@@ -75,7 +76,8 @@ FORWARD_ONLY, DIFFERENTIABLE, OPTIONS = ATTENTION.forward_only, ATTENTION.differ
 
 
 def options_of(part: str) -> tuple[str, ...]:
-    """The options of a part of the operation that are for forward and backward passes."""
+    """Returns the names of the differentiable options of a part of attention, those that are not for forward passes
+    only."""
     return tuple(name for name, option in OPTIONS.items() if option.part == part and not option.forward_only)
 
 
@@ -84,23 +86,24 @@ ADDED = ("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
 
 
 def require_known(what: str, given: Iterable[str], names: Collection[str], named: Collection[str] = ()) -> None:
-    """Raises Python's TypeError of the function `what` if one of the keywords `given` is none of `names`, with what was
-    probably meant among these and its parameters `named`."""
+    """Raises TypeError, like Python does, if a keyword of `given` is not in `names`. The message names the function
+    `what` and suggests a similar name from `names` and `named`."""
     for name in given:
         if name not in names:
             raise TypeError(unexpected(what, name, [*names, *named]))
 
 
 def unexpected(what: str, name: str, known: Iterable[str]) -> str:
-    """Python's message about an argument `name` that the function `what` lacks, with what was probably meant of those
-    that are `known`."""
+    """Returns Python's error message for an unexpected argument `name` of the function `what`. Adds a suggestion from
+    the names `known`, except in compiled programs."""
     meant = "" if torch.compiler.is_compiling() else _headgate._meant_instead_of(name, list(known))
     return f"{what}() got an unexpected keyword argument '{name}'{meant}"
 
 
 def take_old_name(what: str, given: dict[str, Any], old: str, new: str, value: Any) -> Any:
-    """Takes the argument `old` out of the keywords `given`, with a DeprecationWarning: the function `what` calls it `new`
-    now. Raises TypeError if the call gives that too, as `value`."""
+    """Removes the argument `old` from the keywords `given`, with a DeprecationWarning, and returns its value. The
+    function `what` now calls the argument `new`. Raises TypeError if the call also has `new`, with the value
+    `value`."""
     if value is not None:
         raise TypeError(f"{what}() got both {new} and {old}, its old name")
     warnings.warn(f"{what}: {old} is an old name of {new}", DeprecationWarning, stacklevel=3)
@@ -115,7 +118,7 @@ def _parameter(name: str, operation: Operation) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
     if name in operation.tensors:
         return inspect.Parameter(name, kind, default=None, annotation=Tensor | None)
-    if name == "threads":  # 0 in the schema
+    if name == "threads":  # None for callers stands for 0 in the schema
         return inspect.Parameter(name, kind, default=None, annotation=int | None)
     option = operation.options[name]
     return inspect.Parameter(name, kind, default=option.default, annotation=TYPES[option.type])
@@ -125,7 +128,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes(*names: str, operation: Operation = ATTENTION) -> Callable[[Function], Function]:
-    """Decorates a function whose last parameter, **arguments, takes arguments of these names: help() shows them."""
+    """Decorates a function with a last parameter **arguments. help() then shows the arguments `names` instead."""
 
     def decorate(function: Function) -> Function:
         parameters = list(inspect.signature(function).parameters.values())[:-1]

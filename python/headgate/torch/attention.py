@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headgate's attention as an operation of PyTorch: torch.ops.headgate.gated_attention, and its function.
+"""Registers attention as the PyTorch operator torch.ops.headgate.gated_attention, and defines the public function.
 
-The operation and its backward pass are custom operations with fake kernels, so that torch.compile, torch.export and
-autograd know them. Calls in eager mode take the short way of eager.py past them. All that is computed is computed by
-headgate.attention_forward and attention_backward.
+The operator and its backward pass are custom operators with fake kernels, which torch.compile, torch.export and
+autograd can trace. Eager calls bypass the dispatcher (eager.py). headgate.attention_forward and attention_backward do
+all computation.
 """
 
 import operator
@@ -54,7 +54,8 @@ _INPUTS, _SETTINGS = ATTENTION.schema_of_tensors(), ATTENTION.schema_of_options(
 
 
 class Saved(NamedTuple):
-    """What a forward pass returns: y; lse (B,H,T), of f64; o, the output before the gate, or (0) where it is not kept."""
+    """Results of a forward pass: y; lse (B,H,T) in f64; attn, the output before the gate, or an empty tensor if not
+    kept."""
 
     y: Tensor
     lse: Tensor
@@ -62,7 +63,7 @@ class Saved(NamedTuple):
 
 
 def _rows_shape(q: Tensor, layout: str) -> list[int]:
-    """(B,H,T), or (H,T) without a batch."""
+    """Returns the shape of lse: (B,H,T), or (H,T) without a batch."""
     *batch, first, second, _ = q.shape
     return [*batch, first, second] if layout == "bhtd" else [*batch, second, first]
 
@@ -96,7 +97,7 @@ def _(
 
 
 def _given(tensors: tuple[Tensor | None, ...]) -> dict[str, Any]:
-    """The tensors that are there, by their names. Those behind the last that is there may be left out."""
+    """Returns the tensors that are not None, by name. `tensors` may end before the last optional ones."""
     return {name: tensor for name, tensor in zip(TENSORS, tensors) if tensor is not None}
 
 
@@ -152,16 +153,17 @@ def register_autograd(
     save: Callable[..., None],
     read: Callable[..., tuple[Sequence[Tensor | None], Sequence[Tensor | None]]],
 ) -> None:
-    """Registers autograd's formula of headgate::NAME by its backward pass headgate::NAME_backward. Gradients of gradients
-    are refused.
+    """Registers the backward pass headgate::NAME_backward as autograd's formula of headgate::NAME. Double backward
+    raises an error.
 
-    `save(ctx, inputs, keyword_only_inputs, output)` keeps what the backward pass needs, with ctx.options. `read(ctx,
-    *gradients of the results)` returns its arguments before the inputs, and the inputs.
+    `save(ctx, inputs, keyword_only_inputs, output)` saves what the backward pass needs, and sets ctx.options.
+    `read(ctx, *gradients of the results)` returns the arguments that the backward pass has before the inputs, and the
+    inputs.
     """
 
     def gradients(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         leading, inputs = read(ctx, *incoming)
-        # PyTorch leaves out the last inputs where they have their default, None.
+        # PyTorch omits trailing inputs that have the default None.
         needed = dict(zip(tensors, ctx.needs_input_grad))
         wanted = [needed.get(tensor, False) for tensor in differentiable]
         found = backward(*leading, *inputs, wanted=wanted, **ctx.options)
@@ -183,7 +185,7 @@ def register_gradients(
     options: Iterable[str],
     differentiable: tuple[str, ...],
 ) -> None:
-    """register_autograd for an operation (*tensors, *, **options, keep_attn) -> (y, lse, attn)."""
+    """Calls register_autograd for an operator (*tensors, *, **options, keep_attn) -> (y, lse, attn)."""
 
     def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
         y, lse, attn = output
@@ -209,12 +211,12 @@ _backward.register_vmap(backward_over_batch)
 def _has_tangent(tensor: Tensor) -> bool:
     try:
         return forward_ad.unpack_dual(tensor).tangent is not None
-    except RuntimeError:  # a batch of torch.func.vmap, within forward mode
+    except RuntimeError:  # raised for a tensor batched by torch.func.vmap, within forward mode
         return True
 
 
 def _is_differentiated(tensor: Tensor) -> bool:
-    """Whether a gradient of torch.func is by this tensor, or by one that it is a batch of."""
+    """Returns whether torch.func differentiates with respect to this tensor, at any level of its transforms."""
     inner = torch.func.debug_unwrap(tensor, recurse=False)
     while inner is not tensor:
         if tensor.requires_grad:
@@ -224,8 +226,9 @@ def _is_differentiated(tensor: Tensor) -> bool:
 
 
 def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Container[str] = ()) -> None:
-    """Refuses derivatives that PyTorch would lose without a word (forward mode) or refuse without a name (torch.func, but
-    for the arguments `differentiable`)."""
+    """Raises RuntimeError for forward-mode derivatives, which PyTorch would silently lose, and for arguments that
+    torch.func differentiates, except those in `differentiable`. The message names the argument; PyTorch's own error
+    would not."""
     if torch.compiler.is_compiling():
         return
     for name, tensor in arguments.items():
@@ -240,8 +243,8 @@ def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Cont
 def check_tensors(
     what: str, tensors: dict[str, Tensor | None], recorded: bool, operation: Operation = ATTENTION, nested: bool = False
 ) -> None:
-    """What the kernels cannot see: types, devices, and gradients that would be lost. Nested tensors are refused unless
-    `nested`. Errors name the function `what`."""
+    """Checks what the kernels cannot see: types, devices, and gradients that would be lost. Rejects nested tensors
+    unless `nested` is true. Errors name the function `what`."""
     for name, tensor in tensors.items():
         if tensor is None and name not in operation.required:
             continue
@@ -259,7 +262,8 @@ _WANTED = {"int": "a whole number of 64 bits", "float": "a number", "float?": "a
 
 
 def _number(kind: str, value: Any) -> int | float:
-    """Converts `value` to the schema's type. Raises TypeError, ValueError or OverflowError if it cannot."""
+    """Converts `value` to an int or float for the schema type `kind`. Raises TypeError, ValueError or OverflowError if
+    that fails."""
     if kind == "int":
         number = value if isinstance(value, (int, torch.SymInt)) else operator.index(value)
         if not torch.compiler.is_compiling() and not -(2**63) <= number < 2**63:
@@ -271,8 +275,8 @@ def _number(kind: str, value: Any) -> int | float:
 
 
 def checked_options(what: str, options: dict[str, Any], operation: Operation = ATTENTION) -> dict[str, Any]:
-    """Converts options to the schema's types, and refuses those that require a gradient. A value that should be a str
-    is passed on as its text, so that the kernels refuse it and list the words that they know."""
+    """Converts options to the schema's types, and rejects those that require a gradient. A value that should be a str
+    but is not becomes its repr, so that the kernels reject it with a list of valid words."""
     refuse_learned(what, options)
     checked: dict[str, Any] = {}
     for name, value in options.items():
@@ -282,9 +286,9 @@ def checked_options(what: str, options: dict[str, Any], operation: Operation = A
         elif value is None and kind == "float?":
             checked[name] = None
         elif value is None and name == "threads":
-            checked[name] = 0  # which stands for headgate.default_threads() in the schema
+            checked[name] = 0  # 0 means headgate.default_threads() in the schema
         elif isinstance(value, Tensor) and torch.compiler.is_compiling():
-            # Without fullgraph=True the call is a graph break, and reads the tensor.
+            # Without fullgraph=True, this TypeError causes a graph break, and the eager call reads the tensor.
             raise TypeError(
                 f"{what}: {name} is a tensor but must be a number in a program that is compiled in one graph"
             )
@@ -302,7 +306,7 @@ def checked_options(what: str, options: dict[str, Any], operation: Operation = A
 
 
 def refuse_learned(what: str, options: dict[str, Any]) -> None:
-    """Refuses an option whose gradient would be lost without a word."""
+    """Raises ValueError if an option requires a gradient, which would be lost silently."""
     for name, value in options.items():
         if isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled():
             raise ValueError(f"{what}: {name} requires a gradient but has none: detach it")
@@ -314,7 +318,8 @@ def autocast(
     cast: tuple[str, ...] = ("q", "k", "v"),
     device: str = "cpu",
 ) -> None:
-    """Under autocast the tensors `cast` become of its dtype; `others` too, unless they are f32, which kernels take."""
+    """Casts tensors to the autocast dtype, if autocast is on: those in `cast`, and those in `others` that are not f32.
+    Does nothing if the first tensor is f64."""
     if not torch.is_autocast_enabled(device) or tensors[cast[0]].dtype == torch.float64:
         return
     dtype = torch.get_autocast_dtype(device)
@@ -326,15 +331,16 @@ def autocast(
 
 
 def _same_lengths(one: Tensor, other: Tensor, ragged: int) -> bool:
-    """Whether nested tensors have the same sequences. A program that is compiled cannot look at their lengths: there
-    they must have been made with the same offsets."""
+    """Returns whether two nested tensors have equal sequence lengths. A compiled program cannot read the lengths:
+    there, both tensors must share the same offsets."""
     if one.shape[ragged] == other.shape[ragged]:
         return True
     return not torch.compiler.is_compiling() and torch.equal(one.offsets(), other.offsets())
 
 
 def unnest(tensors: dict[str, Tensor | None], layout: str) -> Tensor | None:
-    """Makes a packed batch of jagged nested tensors; returns q as it was, or None where nothing is nested."""
+    """Converts jagged nested tensors in `tensors` to a packed batch, in place. Returns the original q, or None if no
+    tensor is nested."""
     nested = [name for name, tensor in tensors.items() if tensor is not None and tensor.is_nested]
     if not nested:
         return None
@@ -374,8 +380,8 @@ def sort_arguments(
     keywords: tuple[str, ...] = _KEYWORDS,
     operation: Operation = ATTENTION,
 ) -> dict[str, Any]:
-    """Moves the inputs among `arguments`, whose names are `keywords`, to `tensors`, and returns the options. Raises
-    TypeError on others."""
+    """Moves inputs with a name in `keywords` from `arguments` to `tensors`, and returns the options. Raises TypeError
+    for unknown arguments."""
     require_known(what, arguments, {*operation.options, *keywords}, operation.tensors)
     options: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -384,7 +390,8 @@ def sort_arguments(
 
 
 def as_returned(lse: Tensor, y: Tensor) -> Tensor:
-    """The log-sum-exp as callers get it: f32, and f64 beside an output of f64. The backward pass reads f64."""
+    """Converts the log-sum-exp to the dtype that callers get: f64 if y is f64, otherwise f32. The backward pass uses
+    f64."""
     return lse if y.dtype == torch.float64 else lse.float()
 
 
@@ -413,7 +420,7 @@ class _EagerAttention(EagerOperation):
         return dict(zip(DIFFERENTIABLE, found))
 
     def _incoming(self, recorded: RecordedCall) -> tuple[Tensor, Tensor | None]:
-        """dy, and the gradient of lse where it was returned."""
+        """Returns dy, zeros if absent, and the gradient of lse, or None."""
         dy, dlse = recorded.incoming if len(recorded.incoming) == 2 else (*recorded.incoming, None)
         return torch.zeros_like(recorded.saved[0]) if dy is None else dy, dlse
 
@@ -446,17 +453,19 @@ def gated_attention(
 def gated_attention(
     q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None = None, *, return_lse: bool = False, **arguments: Any
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """y = g(gate) * softmax(scale q k^T + bias, mask) v, with gradients.
+    """Computes y = g(gate) * softmax(scale q k^T + bias, mask) v, with gradients.
 
-    The arguments are those of headgate.attention, as tensors of the CPU with any strides; none is copied. Returns y,
-    of q's shape with Dv features and q's dtype; with return_lse also the log-sum-exp (B,H,T), which has a gradient too.
-    gate (B,H,T,1) or (B,H,T,Dv) are the raw logits of the gate.
-    q, k, v, gate, bias and sinks have gradients; block_table, k_scale, v_scale and gate_threshold are for calls
-    without gradients. Without a dropout_seed, dropout draws one of PyTorch's default generator. Jagged nested tensors
-    (N,H,T*,D), or (N,T*,H,D) with layout "bthd", are a packed batch, and the result is nested as q is. Under
-    torch.autocast q, k and v are cast to its dtype, and gate and bias where they are not float32. Tensors on a
-    GPU go to kernels in Triton, which take fewer arguments (docs/reference/pytorch.md). Raises ValueError, in one line,
-    on arguments that do not fit.
+    The arguments are those of headgate.attention, as CPU tensors with any strides; none is copied. `gate`, (B,H,T,1) or
+    (B,H,T,Dv), holds the raw logits of the gate. Returns y, with q's dtype and shape except for Dv features. With
+    return_lse, also returns the log-sum-exp (B,H,T), which is differentiable.
+
+    q, k, v, gate, bias and sinks have gradients. block_table, k_scale, v_scale and gate_threshold need calls without
+    gradients. Without a dropout_seed, dropout draws a seed from PyTorch's default generator.
+
+    Jagged nested tensors (N,H,T*,D), or (N,T*,H,D) with layout "bthd", are a packed batch. The result is then nested
+    like q. torch.autocast casts q, k and v, and also gate and bias unless they are float32. Triton kernels compute GPU
+    tensors; they support fewer arguments (docs/reference/pytorch.md). Raises ValueError with a one-line message for
+    invalid arguments.
     """
     if "gate_logits" in arguments:
         gate = take_old_name(NAME, arguments, "gate_logits", "gate", gate)
@@ -470,7 +479,7 @@ def gated_attention(
 
 
 def _call_with_lse(tensors: dict[str, Tensor | None], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """gated_attention of the tensors by their names."""
+    """Calls gated_attention with return_lse on tensors given by name."""
     others = {name: x for name, x in tensors.items() if x is not None and name not in ("q", "k", "v", "gate")}
     q, k, v, gate = (tensors[name] for name in ("q", "k", "v", "gate"))
     return gated_attention(q, k, v, gate, return_lse=True, **others, **options)
@@ -480,7 +489,7 @@ def _call_with_lse(tensors: dict[str, Tensor | None], options: dict[str, Any]) -
 def _call_generally(
     given: dict[str, Tensor | None], arguments: dict[str, Any], return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """gated_attention by torch.ops.headgate."""
+    """Computes gated_attention through PyTorch's dispatcher, with torch.ops.headgate."""
     tensors = {**_NO_TENSORS, **given}
     given = sort_arguments(NAME, tensors, arguments)
     recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())

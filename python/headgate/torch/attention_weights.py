@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weights of attention, T × S, for callers that ask for them: the kernels never hold them all."""
+"""Computes the T × S attention weights for callers that request them. The kernels never store all of them."""
 
 import math
 from typing import Any
@@ -9,7 +9,8 @@ from torch import Tensor
 
 
 def _visible(rules: dict[str, Any], T: int, S: int, device: torch.device) -> Tensor | None:
-    """What query i sees, broadcast to (B,H,T,S), by the rules of gated_attention; None where all is visible."""
+    """Returns the mask of visible keys, broadcastable to (B,H,T,S), or None if all keys are visible. `rules` are
+    arguments of gated_attention."""
     found = rules.get("mask")
     at = torch.arange(T, device=device).unsqueeze(1)
     key = torch.arange(S, device=device)
@@ -30,9 +31,12 @@ def _visible(rules: dict[str, Any], T: int, S: int, device: torch.device) -> Ten
 
 
 def attention_weights(q: Tensor, k: Tensor, lse: Tensor, rules: dict[str, Any]) -> Tensor:
-    """exp(s - lse) (B,Hq,T,S), in q's dtype, computed in f32 or better, of q (B,Hq,T,D), k (B,Hkv,S,D) and the
-    log-sum-exp (B,Hq,T) of the call with these rules of gated_attention: scale, softcap, bias, mask, causality,
-    window_left, cu_seqlens. Gradients go to q, k, the bias and lse. A query that sees no key has weights 0."""
+    """Returns the attention weights exp(s - lse) (B,Hq,T,S) in q's dtype, computed in f32 or better.
+
+    q is (B,Hq,T,D), k (B,Hkv,S,D). lse (B,Hq,T) is the log-sum-exp of a call of gated_attention with the arguments
+    `rules`: scale, softcap, bias, mask, causality, window_left, cu_seqlens. q, k, bias and lse have gradients. A query
+    that sees no key has weights 0.
+    """
     wide = torch.promote_types(q.dtype, torch.float32)
     scale = rules.get("scale")
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).to(wide)
@@ -41,7 +45,7 @@ def attention_weights(q: Tensor, k: Tensor, lse: Tensor, rules: dict[str, Any]) 
         scores = rules["softcap"] * torch.tanh(scores / rules["softcap"])
     if rules.get("bias") is not None:
         scores = scores + rules["bias"]
-    lse = lse.masked_fill(lse == -math.inf, 0.0).unsqueeze(-1)  # -inf - (-inf) is NaN
+    lse = lse.masked_fill(lse == -math.inf, 0.0).unsqueeze(-1)  # avoids -inf - (-inf), which is NaN
     visible = _visible(rules, q.shape[2], k.shape[2], q.device)
     difference = scores - lse
     if visible is not None:

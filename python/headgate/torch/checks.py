@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What functions and layers ask of an argument before they read it: that it is a tensor that they take, or a number."""
+"""Checks arguments of functions and layers: tensor types, devices, shapes and numbers."""
 
 import math
 from typing import Any
@@ -9,8 +9,8 @@ from torch import Tensor
 
 
 def require_tensor(what: str, name: str, x: Any, nested: bool = False) -> None:
-    """Raises TypeError if `x` is no tensor, and ValueError if it is sparse, or nested and not `nested`. Errors name the
-    function `what` and its argument `name`."""
+    """Raises TypeError if `x` is no tensor. Raises ValueError if `x` is sparse, or if it is nested and `nested` is
+    false. Errors name the function `what` and its argument `name`."""
     if not isinstance(x, Tensor):
         found = "None" if x is None else f"a {type(x).__name__}"
         raise TypeError(f"{what}: {name} is {found} but must be a tensor")
@@ -23,7 +23,8 @@ def require_tensor(what: str, name: str, x: Any, nested: bool = False) -> None:
 
 
 def require_tensors(what: str, needed: dict[str, Any], others: dict[str, Any]) -> None:
-    """require_tensor for those that are needed and the others that are there, and one device for all."""
+    """Calls require_tensor for the tensors `needed` and for the `others` that are not None. Requires one device for
+    all."""
     there = needed | {name: x for name, x in others.items() if x is not None}
     for name, x in there.items():
         require_tensor(what, name, x)
@@ -31,8 +32,8 @@ def require_tensors(what: str, needed: dict[str, Any], others: dict[str, Any]) -
 
 
 def require_one_device(what: str, tensors: dict[str, Tensor | None]) -> None:
-    """Raises ValueError if the tensors lie on devices of several types: PyTorch would compute nothing of a tensor on
-    "meta", and return memory that was never written."""
+    """Raises ValueError if the tensors are on devices of different types. PyTorch would compute nothing for a tensor on
+    "meta", and would return uninitialized memory."""
     there = [(name, x.device) for name, x in tensors.items() if x is not None]
     for name, device in there[1:]:
         if device.type != there[0][1].type:
@@ -46,7 +47,7 @@ def require_input(what: str, h: Tensor, features: int) -> None:
 
 
 def require_sequences(what: str, h: Tensor, cu_seqlens: Tensor) -> None:
-    """Raises ValueError unless cu_seqlens is (N+1) and h, a layer's input, (1,T,C)."""
+    """Raises ValueError unless cu_seqlens has shape (N+1) and h, a layer's input, has shape (1,T,C)."""
     if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] == 0:
         raise ValueError(f"{what}: cu_seqlens has shape {shape_of(cu_seqlens)} but must be (N+1)")
     if h.shape[0] != 1:
@@ -54,7 +55,8 @@ def require_sequences(what: str, h: Tensor, cu_seqlens: Tensor) -> None:
 
 
 def require_number(name: str, value: Any, least: float, excluded: bool = False) -> None:
-    """Raises ValueError unless `value` is finite and at least `least`, or above it."""
+    """Raises ValueError unless `value` is finite and at least `least`, or greater than `least` if `excluded` is
+    true."""
     try:
         fits = math.isfinite(value) and (value > least or (value == least and not excluded))
     except (TypeError, OverflowError):
@@ -64,5 +66,5 @@ def require_number(name: str, value: Any, least: float, excluded: bool = False) 
 
 
 def shape_of(x: Tensor) -> str:
-    """The shape as errors show it, "(2,3)"."""
+    """Formats the shape of `x` for errors, for example as "(2,3)"."""
     return "(" + ",".join(map(str, x.shape)) + ")"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Gated DeltaNet layer as a module: projections, short convolution, the gated delta rule, gated norm.
+"""Gated DeltaNet layer: projections, short convolution, gated delta rule, gated norm.
 
-Its parameters have the names and the rows of the checkpoints of Qwen3-Next, Qwen3.5, OLMo-Hybrid or Kimi-Linear.
-Letters: B batch, T tokens, C channels of the layer, Hk heads of q and k, Hv heads of v, D and Dv features of a head of
-k and of v, K taps, N sequences.
+Parameter names and row orders match the checkpoints of Qwen3-Next, Qwen3.5, OLMo-Hybrid or Kimi-Linear. Letters: B
+batch, T tokens, C channels of the layer, Hk heads of q and k, Hv heads of v, D and Dv features of a head of k and of v,
+K taps, N sequences.
 """
 
 import inspect
@@ -32,8 +32,8 @@ L2_NORM_EPS = 1e-6
 
 
 class DeltaNetCache:
-    """What one layer keeps of the tokens before, for calls without gradients: the last K − 1 inputs of the convolution
-    and the state of each head. Its size does not depend on how many tokens there were."""
+    """Cache of one layer for inference without gradients: the last K − 1 inputs of the convolution and the state of
+    each head. Its size does not depend on the number of tokens."""
 
     def __init__(self) -> None:
         self.convolution: list[Tensor | None] = []
@@ -45,7 +45,7 @@ class DeltaNetCache:
 
 
 class Projected(NamedTuple):
-    """What the layer computes of its input."""
+    """Projections of the layer's input."""
 
     mixed: list[Tensor]
     """q, k and v before the convolution, in parts (B,T,channels) that are its channels one after the other."""
@@ -58,8 +58,8 @@ class Projected(NamedTuple):
 
 
 class _Layout:
-    """How the files of a model have the layer's parameters: names of the output's projection and of the norm, the
-    function of the output's gate, whether each feature has a decay, and the module of transformers that some are in."""
+    """Names and order of the parameters in a model's files: `output` projection, `norm`, the output gate's function
+    `gate_fn`, whether each feature has a decay, and the transformers module that contains some of the parameters."""
 
     output: str
     norm: str
@@ -69,17 +69,18 @@ class _Layout:
 
     @staticmethod
     def make(layer: "GatedDeltaNet") -> None:
-        """Gives the layer its projections."""
+        """Creates the layer's projections."""
         raise NotImplementedError
 
     @staticmethod
     def project(layer: "GatedDeltaNet", h: Tensor) -> Projected:
-        """The projections of h."""
+        """Projects the layer's input h."""
         raise NotImplementedError
 
 
 class _Qwen35(_Layout):
-    """in_proj_qkv has the rows of q, k and v; in_proj_z, in_proj_b and in_proj_a those of the gates."""
+    """Layout of Qwen3.5: in_proj_qkv holds the rows of q, k and v. in_proj_z, in_proj_b and in_proj_a hold those of the
+    gates."""
 
     output, norm, gate_fn = "out_proj", "norm", "silu"
 
@@ -98,8 +99,8 @@ class _Qwen35(_Layout):
 
 
 class _Qwen3Next(_Qwen35):
-    """For each key head, in_proj_qkvz has the rows [q D | k D | v R·Dv | z R·Dv] and in_proj_ba [b R | a R], where R is
-    Hv / Hk."""
+    """Layout of Qwen3-Next: for each key head, in_proj_qkvz has the rows [q D | k D | v R·Dv | z R·Dv] and in_proj_ba
+    has [b R | a R], with R = Hv / Hk."""
 
     @staticmethod
     def make(layer: "GatedDeltaNet") -> None:
@@ -118,7 +119,8 @@ class _Qwen3Next(_Qwen35):
 
 
 class _OlmoHybrid(_Layout):
-    """A matrix each: q_proj, k_proj, v_proj, a_proj, b_proj, and g_proj for the gate of the output."""
+    """Layout of OLMo-Hybrid: separate matrices q_proj, k_proj, v_proj, a_proj, b_proj, and g_proj for the output
+    gate."""
 
     output, norm, gate_fn = "o_proj", "o_norm", "silu"
 
@@ -137,12 +139,12 @@ class _OlmoHybrid(_Layout):
 
 
 class _KimiLinear(_Layout):
-    """q_proj, k_proj, v_proj and b_proj; the logits of the decay, for each feature, and those of the output's gate come
-    through D features: f_b_proj(f_a_proj(h)) and g_b_proj(g_a_proj(h))."""
+    """Layout of Kimi-Linear: q_proj, k_proj, v_proj and b_proj, and two low-rank projections. The decay logits, one for
+    each feature, are f_b_proj(f_a_proj(h)). The output gate's logits are g_b_proj(g_a_proj(h))."""
 
     output, norm, gate_fn = "o_proj", "o_norm", "sigmoid"
     decay_of_feature = True
-    inner_module = "forget_gate."  # of transformers, whose names the files lack
+    inner_module = "forget_gate."  # prefix of parameter names in transformers, absent in files
 
     @staticmethod
     def make(layer: "GatedDeltaNet") -> None:
@@ -174,7 +176,7 @@ def _matrix(inputs: int, outputs: int) -> nn.Linear:
 
 
 class GatedNorm(nn.Module):
-    """x / rms(x) · weight · g(gate) over the last dimension, by headgate.torch.gated_norm."""
+    """Computes x / rms(x) · weight · g(gate) over the last dimension with headgate.torch.gated_norm."""
 
     def __init__(self, features: int, eps: float, gate_fn: "GateFunction"):
         super().__init__()
@@ -186,26 +188,33 @@ class GatedNorm(nn.Module):
 
 
 class GatedDeltaNet(nn.Module):
-    """From h (B,T,C), the layer's input after its norm, to (B,T,C), causal.
+    """Gated DeltaNet layer: maps h (B,T,C), the normalized layer input, to (B,T,C). Causal.
 
-    In this order: projections; a causal convolution of K taps and SiLU over the channels of q, k and v; the gated delta
-    rule on normalised q and k, with β = σ(b), or 2σ(b) where `linear_allow_neg_eigval`, and the decay
-    −exp(A_log)·softplus(a + dt_bias); the norm of each head, times `weight`, times silu(z) or σ(z); the output's
-    projection. Value head h reads key head h / (Hv/Hk).
+    The steps, in order:
 
-    load_state_dict also takes a convolution in three parts, `q_conv1d`, `k_conv1d` and `v_conv1d`, and transformers' names
-    of Kimi's tensors.
+      1. projections
+      2. a causal convolution of K taps and SiLU over the channels of q, k and v
+      3. the gated delta rule on L2-normalized q and k, with β = σ(b), or 2σ(b) with `linear_allow_neg_eigval`, and the
+         decay −exp(A_log)·softplus(a + dt_bias)
+      4. the norm of each head, times `weight`, times silu(z) or σ(z)
+      5. the output projection
+
+    Value head h reads key head ⌊h / (Hv/Hk)⌋.
+
+    load_state_dict also accepts a convolution in three parts, `q_conv1d`, `k_conv1d` and `v_conv1d`, and the names that
+    transformers uses for Kimi-Linear.
 
     Args:
         hidden_size: C, the features of a token.
         linear_num_key_heads: Hk, the heads of queries and keys.
-        linear_num_value_heads: Hv, the heads of values and states, a multiple of Hk; Hk if it is None.
+        linear_num_value_heads: Hv, the heads of values and states, a multiple of Hk; None means Hk.
         linear_key_head_dim: D, the features of a head of queries and keys.
-        linear_value_head_dim: Dv, those of a head of values; D if it is None.
-        weight_layout: the model whose files the parameters are as. "kimi_linear" has a decay for each feature and σ(z).
+        linear_value_head_dim: Dv, the features of a head of values; None means D.
+        weight_layout: the model that defines parameter names and row orders. "kimi_linear" has a decay for each feature
+            and the gate σ(z); the others have silu(z).
         linear_conv_kernel_dim: K, the taps of the convolution.
         linear_allow_neg_eigval: whether β is 2σ(b), so that the state's transition may have negative eigenvalues.
-        rms_norm_eps: what the norm adds to the mean square.
+        rms_norm_eps: added to the mean square in the norm.
         initializer_range: the standard deviation of the initial matrices.
     """
 
@@ -263,8 +272,9 @@ class GatedDeltaNet(nn.Module):
             raise ValueError(f"linear_num_value_heads: {self.Hv} is not a multiple of linear_num_key_heads, {self.Hk}")
 
     def reset_parameters(self) -> None:
-        """Normal matrices; uniform A in (0.01, 16); dt_bias so that softplus(dt_bias) is log-uniform in (0.001, 0.1): heads
-        start with half-lives from less than a token to tens of thousands. The norm's weight is 1."""
+        """Initializes the parameters. Matrices are normal, A is uniform in (0.01, 16), and the norm's weight is 1.
+        dt_bias is such that softplus(dt_bias) is log-uniform in (0.001, 0.1). Initial half-lives of the heads thus
+        range from less than a token to tens of thousands of tokens."""
         for module in self.children():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=self.keys["initializer_range"])
@@ -278,8 +288,8 @@ class GatedDeltaNet(nn.Module):
 
     @classmethod
     def from_config(cls, config: "Mapping[str, Any] | Any") -> "GatedDeltaNet":
-        """A layer as the config of a model describes it: what its config.json holds, or a config of transformers. Its
-        model_type chooses weight_layout, unless a key of that name does."""
+        """Creates a layer from a model's config: the dict of a config.json, or a config object of transformers. The key
+        weight_layout selects the layout; without it, model_type does."""
         keys = dict(config) if isinstance(config, Mapping) else config.to_dict()
         if isinstance(keys.get("text_config"), Mapping):
             keys = {**keys, **keys["text_config"]}
@@ -287,7 +297,7 @@ class GatedDeltaNet(nn.Module):
         layout = next((name for name in WEIGHT_LAYOUTS if kind.startswith(name)), kind)
         given = {name: keys[name] for name in _PARAMETERS if keys.get(name) is not None}
         if layout == "olmo_hybrid":
-            given = {**_olmo_sizes(keys), **given, "rms_norm_eps": 1e-5}  # whatever the config says of the other norms
+            given = {**_olmo_sizes(keys), **given, "rms_norm_eps": 1e-5}  # 1e-5 whatever the config says
         if layout == "kimi_linear":
             given |= _kimi_sizes(keys)
         missing = [name for name in ("hidden_size", "linear_num_key_heads") if name not in given]
@@ -300,7 +310,7 @@ class GatedDeltaNet(nn.Module):
         return f"{self.keys['weight_layout']}, hidden_size={self.keys['hidden_size']}, {sizes}"
 
     def _decay_and_beta(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """g (B,T,Hv,1|D) in f32 or better, and β (B,T,Hv,1)."""
+        """Returns the decay g (B,T,Hv,1|D) in f32 or better, and β (B,T,Hv,1)."""
         wide = torch.promote_types(a.dtype, torch.float32)
         rate = self.A_log.to(wide).exp()
         a, bias = (
@@ -315,7 +325,8 @@ class GatedDeltaNet(nn.Module):
     def _convolved(
         self, mixed: list[Tensor], cache: DeltaNetCache | None, cu_seqlens: Tensor | None
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """q (B,T,Hk,D), k and v (B,T,Hv,Dv) behind the convolution, and the states of its parts."""
+        """Applies the convolution. Returns q and k (B,T,Hk,D), v (B,T,Hv,Dv), and the new convolution state of each
+        part."""
         weights = self.conv1d.weight.squeeze(1).split([part.shape[-1] for part in mixed])
         parts: list[Tensor] = []
         states: list[Tensor] = []
@@ -336,11 +347,12 @@ class GatedDeltaNet(nn.Module):
         mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> Tensor:
-        """The layer's output (B,T,C).
+        """Returns the layer's output (B,T,C).
 
-        `cache` goes on from the tokens that it has seen, and is updated; without gradients. `mask` (B,T) is false at
-        padding, whose input counts as 0: put it before the tokens where there is a cache, since a state decays there.
-        `cu_seqlens` (N+1) says where the sequences of a packed batch (1,T,C) begin, each with a state of its own.
+        `cache` holds the state of earlier tokens and is updated; it requires calls without gradients. `mask` (B,T) is
+        false at padding, where the input counts as 0. With a cache, padding must come before the tokens, since the
+        state decays at padding. `cu_seqlens` (N+1) gives the first token of each sequence of a packed batch (1,T,C).
+        Each sequence has its own state.
         """
         read, z, convolution = self._inputs(h, mask, cu_seqlens, cache)
         given = {"l2_norm": L2_NORM_EPS, "cu_seqlens": cu_seqlens, "layout": "bthd"}
@@ -350,7 +362,7 @@ class GatedDeltaNet(nn.Module):
             y, state = linear_attention(*read, state=cache.state, return_state=True, **given)
         y = getattr(self, self._layout.norm)(y, z)
         out = getattr(self, self._layout.output)(y.flatten(-2))
-        if cache is not None:  # a call that fails leaves the cache as it was
+        if cache is not None:  # a failed call leaves the cache unchanged
             cache.state, cache.convolution = state, convolution
             cache.length += h.shape[1]
         return out
@@ -365,9 +377,9 @@ class GatedDeltaNet(nn.Module):
         mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> headgate.LinearAttentionStatistics:
-        """What the layer attends to when it is called with the same arguments, without its T×T weights: the named fields
-        of headgate.LinearAttentionStatistics as tensors, of each query (B,Hv,T), or of each head (N,Hv). There are no
-        gradients."""
+        """Returns statistics of the layer's implicit attention for the same arguments, without its T×T weights.
+        `outputs` names fields of headgate.LinearAttentionStatistics, returned as tensors for each query (B,Hv,T) or
+        each head (N,Hv). Has no gradients."""
         read, _, _ = self._inputs(h, mask, cu_seqlens, None)
         given = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens}
         return headgate.linear_attention_statistics(
@@ -377,8 +389,8 @@ class GatedDeltaNet(nn.Module):
     def _inputs(
         self, h: Tensor, mask: Tensor | None, cu_seqlens: Tensor | None, cache: DeltaNetCache | None
     ) -> tuple[tuple[Tensor, ...], Tensor, list[Tensor]]:
-        """What the rule reads, (B,T,heads,…): q, k, v, g and β; the logits of the output's gate; and what a cache keeps
-        of the convolution."""
+        """Returns the inputs of the delta rule (q, k, v, g and β, each (B,T,heads,…)), the output gate's logits, and
+        the new convolution states."""
         require_tensors("GatedDeltaNet", {"h": h}, {"mask": mask, "cu_seqlens": cu_seqlens})
         require_input("GatedDeltaNet", h, self.keys["hidden_size"])
         self._refuse_transforms(h)
@@ -389,13 +401,14 @@ class GatedDeltaNet(nn.Module):
         if mask is not None:
             if mask.shape != h.shape[:-1]:
                 raise ValueError(f"GatedDeltaNet: mask is {list(mask.shape)} but must be {list(h.shape[:-1])}")
-            h = h.masked_fill((mask == 0).unsqueeze(-1), 0)  # a product would keep NaN and inf of padding
+            h = h.masked_fill((mask == 0).unsqueeze(-1), 0)  # a multiplication would keep NaN and inf of padding
         mixed, z, b, a = self._layout.project(self, h)
         convolved, states = self._convolved(mixed, cache, cu_seqlens)
         return (*convolved, *self._decay_and_beta(a, b)), z, states
 
     def _refuse_transforms(self, h: Tensor) -> None:
-        """Names the layer's input and parameters, where operations would name their own."""
+        """Rejects transforms of torch.func. The errors name the layer's input and parameters, rather than those of
+        inner functions."""
         given = {"h": h}
         if transforms_are_active():
             given |= dict(self.named_parameters())
@@ -413,7 +426,7 @@ def _check_cache(cache: DeltaNetCache, h: Tensor, cu_seqlens: Tensor | None) -> 
 
 
 def _in_own_names(layer: GatedDeltaNet, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Gives the tensors of a file the names that the layer has for them."""
+    """Renames the tensors of a file to the layer's names, and joins a convolution in three parts."""
     parts = [f"{prefix}{letter}_conv1d.weight" for letter in "qkv"]
     if all(part in state_dict for part in parts):
         state_dict[f"{prefix}conv1d.weight"] = torch.cat([state_dict.pop(part) for part in parts])
@@ -423,7 +436,7 @@ def _in_own_names(layer: GatedDeltaNet, state_dict: dict[str, Any], prefix: str,
 
 
 def _olmo_sizes(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """What OLMo-Hybrid's config leaves out has these defaults."""
+    """Returns the sizes in OLMo-Hybrid's config, with that model's defaults for missing keys."""
     heads = keys.get("linear_num_key_heads") or keys.get("num_attention_heads")
     if not heads or not keys.get("hidden_size"):
         return {}
@@ -438,7 +451,8 @@ def _olmo_sizes(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kimi_sizes(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Kimi-Linear's names: those of transformers, or those of a file in linear_attn_config."""
+    """Returns the sizes in Kimi-Linear's config, from the names of transformers or the file's key
+    linear_attn_config."""
     of_file = keys.get("linear_attn_config") or {}
     found = {
         "linear_num_key_heads": of_file.get("num_heads", keys.get("linear_num_heads")),

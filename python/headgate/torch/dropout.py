@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout of attention weights: which probabilities the kernels compute, and the seeds of calls that name none."""
+"""Dropout of attention weights: supported probabilities, and seeds for calls without one."""
 
 import torch
 
@@ -7,14 +7,15 @@ from .transforms import transforms_are_active
 
 
 def computes_dropout(probability: float) -> bool:
-    """Whether gated_attention drops weights with this probability without a seed of the caller's. A compiled program
-    cannot draw one."""
+    """Returns whether gated_attention supports dropout with this probability and no explicit seed. A compiled program
+    cannot draw a seed."""
     return probability == 0 or (0 <= probability < 1 and not torch.compiler.is_compiling())
 
 
 def draw_seed() -> int:
-    """The dropout_seed of a call that names none, of PyTorch's default generator: torch.manual_seed repeats it, and
-    activation checkpointing draws it again. Under torch.func.vmap it is one for all examples."""
+    """Draws a dropout_seed from PyTorch's default generator, for a call without one. torch.manual_seed makes it
+    reproducible, and activation checkpointing draws the same seed again. Under torch.func.vmap, all examples share one
+    seed."""
     try:
         return int(torch.empty((), dtype=torch.int64, device="cpu").random_(-(2**63), None))
     except RuntimeError:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short way of a call in eager mode: past PyTorch's dispatcher, straight to the functions of `headgate`.
+"""Fast path for eager calls: bypasses PyTorch's dispatcher and calls the functions of `headgate` directly.
 
-A custom operation of PyTorch takes longer to dispatch than small problems take to compute. Where nothing but autograd
-watches a call, its result is that of headgate's function, recorded by a torch.autograd.Function where a gradient is
-needed. Every other call goes the general way, by torch.ops.headgate: under torch.compile, export, tracing, torch.func,
-forward mode, autocast, the profiler and modes, with subclasses of tensors, and with arguments of other types. So does a
-call that fails, which then raises the general way's error.
+Dispatching a custom operator takes longer than small problems take to compute. The fast path is for calls that nothing
+but autograd observes. A torch.autograd.Function records such a call if a gradient is needed. Every other call takes the
+general path, torch.ops.headgate: under torch.compile, export, tracing, torch.func, forward mode, autocast, the profiler
+and modes, with tensor subclasses, and with arguments of other types. A call that fails on the fast path is repeated on
+the general path, which then raises its own error.
 """
 
 import functools
@@ -35,12 +35,12 @@ _autocasts = torch._C._is_any_autocast_enabled
 _tracing = torch._C._get_tracing_state
 _profiling = torch.autograd._profiler_enabled
 
-# After one of these a call goes the general way.
+# Errors after which a call is repeated on the general path.
 _ERRORS = (ValueError, TypeError, RuntimeError, BufferError)
 
 
 def is_eager() -> bool:
-    """Whether nothing but autograd watches what PyTorch computes."""
+    """Returns whether nothing but autograd observes PyTorch's operations."""
     return not (
         _is_compiling()
         or _dispatch_modes()
@@ -54,7 +54,7 @@ def is_eager() -> bool:
 
 
 def are_plain(tensors: Iterable[Any]) -> bool:
-    """Whether each is a tensor of no subclass."""
+    """Returns whether all are plain tensors or parameters, not instances of other subclasses."""
     for tensor in tensors:
         if type(tensor) not in _PLAIN_TENSORS:
             return False
@@ -66,7 +66,7 @@ Named = dict[str, Tensor]
 
 
 class RecordedCall(NamedTuple):
-    """A call that autograd has recorded, when its gradients are asked for."""
+    """A recorded call, as passed to the backward pass."""
 
     named: Named
     options: dict[str, Any]
@@ -77,25 +77,28 @@ class RecordedCall(NamedTuple):
 
 
 class EagerOperation:
-    """An operation whose calls may go the short way. A subclass says which functions of `headgate` compute it."""
+    """Base class of an operation with a fast path. Subclasses define which functions of `headgate` compute it."""
 
     def __init__(self, arguments: Operation):
         self.arguments = arguments
 
     def forward(self, named: Named, options: dict[str, Any], keep: bool, recorded: bool) -> tuple[Any, tuple[Any, ...]]:
-        """What a call returns, and what its backward pass needs beside the inputs. `keep`: with the second output."""
+        """Computes a call. Returns its result, with the second output if `keep` is true, and what the backward pass
+        needs in addition to the inputs."""
         raise NotImplementedError
 
     def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:
-        """The gradients `names`, "dNAME" of an input, as attributes of a result. Raises if it cannot."""
+        """Computes the gradients `names` ("dNAME" for an input NAME) and returns them as attributes of a result. Raises
+        an error if it cannot."""
         raise NotImplementedError
 
     def general_backward(self, recorded: RecordedCall, wanted: tuple[str, ...]) -> dict[str, Tensor]:
-        """The gradients of the inputs `wanted` by torch.ops.headgate, by the inputs' names."""
+        """Computes the gradients of the inputs `wanted` with torch.ops.headgate. Returns them by the inputs' names."""
         raise NotImplementedError
 
     def call(self, given: dict[str, Tensor | None], arguments: dict[str, Any], keep: bool) -> Any:
-        """The result of a call with the tensors `given` and further `arguments`; None where it goes the general way."""
+        """Returns the result of a call with the tensors `given` and more `arguments`, or None if the call needs the
+        general path."""
         if not is_eager():
             return None
         named = {}
@@ -115,7 +118,7 @@ class EagerOperation:
         try:
             if not (recorded and _is_grad_enabled()):
                 return self.forward(named, options, keep, False)[0]
-            # Every input that functions take by position has a gradient.
+            # All positional inputs are differentiable, so only `arguments` need the check.
             if not arguments or self._has_gradients(named, options):
                 return _record((self, named, options, keep), *named.values())
         except _ERRORS:
@@ -123,7 +126,8 @@ class EagerOperation:
         return None
 
     def _take_options(self, named: Named, given: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """Moves the tensors among `arguments` to `named` and returns the options; None if one is not as usual."""
+        """Moves the tensors in `arguments` to `named`, and returns the options. Returns None if the general path must
+        handle an argument."""
         options = {}
         for name, value in arguments.items():
             option = self.arguments.options.get(name)
@@ -141,7 +145,8 @@ class EagerOperation:
         return options
 
     def _has_gradients(self, named: Named, options: dict[str, Any]) -> bool:
-        """Whether a recorded call has every gradient that is asked for: the general way refuses the others."""
+        """Returns whether a recorded call can compute every requested gradient. The general path rejects the other
+        calls."""
         operation = self.arguments
         for name in options:
             if operation.options[name].forward_only:
@@ -152,7 +157,7 @@ class EagerOperation:
         return True
 
     def all_arguments(self, recorded: RecordedCall, wanted: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
-        """The inputs and the options of the operation's backward pass in torch.ops.headgate."""
+        """Returns the inputs and the options of the backward operator in torch.ops.headgate."""
         operation = self.arguments
         given = {name: value for name, value in recorded.options.items() if value is not None}
         settings = {**operation.defaults(), **given, "wanted": [name in wanted for name in operation.differentiable]}
@@ -161,17 +166,17 @@ class EagerOperation:
 
 @functools.cache
 def _wanted(names: tuple[str, ...], asked: tuple[bool, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The inputs whose gradients are asked for, and the names of these."""
+    """Returns the inputs that need a gradient, and the names of these gradients."""
     wanted = tuple(name for name, needed in zip(names, asked) if needed)
     return wanted, tuple("d" + name for name in wanted)
 
 
 class HeadgateCall(torch.autograd.Function):
-    """A call of an EagerOperation that autograd records."""
+    """Records a call of an EagerOperation for autograd."""
 
     @staticmethod
     def forward(ctx: Any, call: tuple[EagerOperation, Named, dict[str, Any], bool], *tensors: Tensor) -> Any:
-        operation, named, options, keep = call  # `tensors` are those of `named`
+        operation, named, options, keep = call  # `tensors` are the values of `named`
         result, saved = operation.forward(named, options, keep, True)
         ctx.call = operation, tuple(named), options
         ctx.save_for_backward(*tensors, *saved)
@@ -184,7 +189,7 @@ class HeadgateCall(torch.autograd.Function):
         saved = ctx.saved_tensors
         recorded = RecordedCall(dict(zip(names, saved)), options, saved[len(names) :], incoming)
         wanted, attributes = _wanted(names, ctx.needs_input_grad[1:])
-        # A backward pass that is recorded itself goes the general way, which refuses second derivatives.
+        # A recorded backward pass (create_graph) takes the general path, which rejects double backward.
         if not _is_grad_enabled() and is_eager() and are_plain([dy for dy in incoming if dy is not None]):
             try:
                 found = operation.backward(recorded, attributes)
@@ -195,5 +200,5 @@ class HeadgateCall(torch.autograd.Function):
         return (None, *[general[name] if name in wanted else None for name in names])
 
 
-# What Function.apply calls when no transform of torch.func is active, which is_eager() has made sure of.
+# Function.apply calls this method when no torch.func transform is active. is_eager() has checked that.
 _record = super(torch.autograd.Function, HeadgateCall).apply

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renames errors after the public function that was called, and after its arguments.
+"""Makes error messages name the public function that was called, and the caller's arguments.
 
-The package's kernels name their own functions and arguments. Each public function of headgate.torch says once how the
-caller names them, and every error that passes it is renamed.
+Kernels name their own functions and arguments in errors. Each public function of headgate.torch declares the caller's
+names once, and every error that passes through it is rewritten.
 """
 
 import functools
@@ -15,7 +15,7 @@ import torch
 
 from .arguments import unexpected
 
-# The functions below a public one, whose names begin their messages.
+# Names of inner functions. Their messages begin with one of these names.
 _INNER = (
     "attention_forward",
     "attention_backward",
@@ -47,8 +47,8 @@ def renamed(text: str, what: str, names: Mapping[str, str]) -> str:
 
 
 def call_as(what: str, names: Mapping[str, str], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls `function` and renames its errors after `what`. Under torch.compile it only calls: the operations in the
-    compiled program rename their own errors."""
+    """Calls `function` and rewrites its errors to name `what`. Under torch.compile, does not rewrite: the operators in
+    the compiled program rewrite their own errors."""
     if torch.compiler.is_compiling():
         return function(*args, **kwargs)
     try:
@@ -63,7 +63,7 @@ def call_as(what: str, names: Mapping[str, str], function: Callable[..., Any], *
 
 
 def _with_suggestion(text: str, function: Callable[..., Any], given: Mapping[str, Any]) -> str:
-    """Adds what was probably meant to Python's message about a keyword that `function` lacks."""
+    """Adds a suggestion to Python's message about an unexpected keyword of `function`."""
     known = inspect.signature(function).parameters
     for name in given:
         if name not in known and text.endswith(f"() got an unexpected keyword argument '{name}'"):
@@ -75,7 +75,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def in_words_of(what: str, names: Mapping[str, str]) -> Callable[[Function], Function]:
-    """call_as as a decorator."""
+    """Decorates a function so that its errors name `what` and the caller's arguments, like call_as."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)

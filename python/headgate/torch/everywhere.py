@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""use_everywhere(): PyTorch's scaled_dot_product_attention computed by Headgate wherever it is called."""
+"""Defines use_everywhere(), which makes Headgate compute PyTorch's scaled_dot_product_attention wherever it is
+called."""
 
 import inspect
 import threading
@@ -17,20 +18,20 @@ from .scaled_dot_product import Refusal, attend, refusal_of
 
 _lock = threading.RLock()
 _active: list["Everywhere"] = []
-# PyTorch's function, and whether the fast path of its transformer layers was on, while `_active` is not empty.
+# PyTorch's function, and whether the fast path of transformer layers was enabled. None if `_active` is empty.
 _replaced: tuple[Callable[..., Tensor], bool] | None = None
-# What the replacement calls for what Headgate does not take.
+# Fallback of the replacement for calls that Headgate does not support.
 _original: Callable[..., Tensor] = functional.scaled_dot_product_attention
 
 
-# What Headgate raises on a call that it refuses, and Python on one with other arguments.
+# Errors that Headgate raises for unsupported calls, and Python for unexpected arguments.
 _REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError)
 
 
 def _decline(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any
 ) -> str | None:
-    """Why a call goes to PyTorch's function before its sizes are looked at."""
+    """Returns why a call goes to PyTorch's function, or None. Does not check sizes."""
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
     if not are_plain(tensors):
         return "a subclass of Tensor, or no tensor"
@@ -61,7 +62,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> tuple[Tensor | None, str | None]:
-    """The result of PyTorch's function of this name, or why Headgate does not compute it."""
+    """Returns (result, None), or (None, reason) if Headgate does not support the call. Has PyTorch's arguments."""
     reason = _decline(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if reason is not None:
         return None, reason
@@ -72,7 +73,7 @@ def scaled_dot_product_attention(
 
 
 def _served(*arguments: Any, **named: Any) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention while use_everywhere is on."""
+    """Replaces torch.nn.functional.scaled_dot_product_attention while use_everywhere is on."""
     y, reason = None, "off"
     if _active:
         try:
@@ -99,7 +100,7 @@ def _count(reason: str | None) -> None:
 
 
 class Everywhere:
-    """What use_everywhere returns: counts calls, and ends with `with` or by off()."""
+    """Handle that use_everywhere returns. Counts calls; ends use_everywhere at the end of `with`, or by off()."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -114,7 +115,7 @@ class Everywhere:
         self.off()
 
     def off(self) -> None:
-        """Ends what use_everywhere began. PyTorch's function is back after the last one that is on."""
+        """Ends one use_everywhere. PyTorch's function is restored when none is on."""
         with _lock:
             if self in _active:
                 _active.remove(self)
@@ -135,8 +136,8 @@ def _install() -> None:
 
 
 def _restore() -> None:
-    """Puts back what _install replaced. A function that others have put there since stays: _served, if it calls that,
-    passes calls on."""
+    """Restores PyTorch's function and its fast path. Leaves a function that other code has installed meanwhile. If that
+    calls _served, then _served forwards the calls to PyTorch."""
     global _replaced
     original, fast_path = _replaced
     _replaced = None
@@ -146,17 +147,17 @@ def _restore() -> None:
 
 
 def use_everywhere(on: bool = True) -> Everywhere | None:
-    """Lets Headgate compute torch.nn.functional.scaled_dot_product_attention, of every model that calls it.
+    """Makes Headgate compute torch.nn.functional.scaled_dot_product_attention for all models and threads of the
+    process.
 
-    It is on from this call until the end of `with use_everywhere():`, or until off() of the returned object.
-    use_everywhere(False) ends all that are on, and returns None. The object counts: `calls` that Headgate computed, and
-    `declined`, those that it left to PyTorch's function, by the reason. Calls may nest. All threads of the process are
-    served, until the last one that is on ends.
+    It is on until the end of `with use_everywhere():`, or until off() of the returned object. Calls may nest; the last
+    one that ends restores PyTorch's function. use_everywhere(False) ends all of them, and returns None. The returned
+    object counts `calls`, those that Headgate computed, and `declined`, those that PyTorch computed, by reason.
 
-    PyTorch's function still computes what Headgate does not: dropout in compiled programs, other devices than CPUs,
-    nested tensors and other subclasses, forward-mode derivatives, heads of more than 512 features, and what PyTorch
-    itself refuses. Code that imported the function by name before keeps PyTorch's. The fast path of
-    nn.TransformerEncoderLayer and nn.MultiheadAttention, which calls no function of Python's, is off meanwhile.
+    PyTorch's function still computes unsupported calls: dropout in compiled programs, devices other than CPUs, nested
+    tensors and other subclasses, forward-mode derivatives, heads of more than 512 features, and calls that PyTorch
+    itself rejects. Code that imported the function by name earlier keeps PyTorch's. Meanwhile the fast path of
+    nn.TransformerEncoderLayer and nn.MultiheadAttention, which calls no Python function, is disabled.
     """
     with _lock:
         if not on:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlexAttention's BlockMask on Headgate's kernels: a block of queries at a time, without a mask of T × S.
+"""Runs FlexAttention's BlockMask on Headgate's kernels, one block of queries at a time, without a T × S mask.
 
-A BlockMask lists, for each block of queries, the partial blocks of keys, where its mask_mod decides, and the full blocks,
-which all these queries see. A call of the kernel computes a block of queries with the keys that are listed for any
-sequence and head, and with a mask of these keys.
+A BlockMask has two lists of key blocks for each block of queries. In a partial block, mask_mod decides; a full block is
+visible to all queries of the block. Each kernel call computes one block of queries. It reads the keys listed for any
+sequence and head, and a mask of these keys.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ _OPTIONS = tuple(name for name in ADDED if name != "sinks")
 
 
 class _QueryBlock(NamedTuple):
-    """A block of queries, the keys that it reads, as a range or as indices, and which of them each query sees."""
+    """A block of queries, the keys that it reads (a range or indices), and the mask of these keys."""
 
     queries: slice
     keys: slice | Tensor
@@ -36,13 +36,13 @@ class _QueryBlock(NamedTuple):
 
 
 def _listed(numbers: Tensor | None, indices: Tensor | None, row: int, blocks: int) -> Tensor | None:
-    """Whether a list of a BlockMask has each block of keys for the queries of row `row` of blocks, (B,H,blocks)."""
+    """Returns which key blocks a list of a BlockMask has for block row `row` of queries, as bools (B,H,blocks)."""
     if numbers is None:
         return None
     numbers, indices = numbers[:, :, row, None], indices[:, :, row]
     there = torch.arange(indices.shape[-1]) < numbers
     found = torch.zeros(*indices.shape[:2], blocks + 1, dtype=torch.bool)
-    # Entries behind the end of a list go to a column that is cut off.
+    # Entries past the end of a list are written to an extra column, which is cut off.
     return found.scatter_(2, torch.where(there, indices.long(), blocks), True)[..., :blocks]
 
 
@@ -62,7 +62,7 @@ def _query_blocks(block_mask: BlockMask) -> Iterator[_QueryBlock]:
 
 
 def _as_range(columns: Tensor) -> slice | Tensor:
-    """A range needs no copy of keys and values."""
+    """Converts contiguous columns to a slice, which needs no copy of keys and values."""
     if columns.numel() == 0:
         return slice(0, 0)
     first, end = int(columns[0]), int(columns[-1]) + 1
@@ -72,7 +72,7 @@ def _as_range(columns: Tensor) -> slice | Tensor:
 def _mask_of(
     block_mask: BlockMask, queries: slice, columns: Tensor, partial: Tensor, full: Tensor | None
 ) -> Tensor | None:
-    """(B,H,queries,columns), true where visible; None where no key of `columns` is hidden."""
+    """Returns the mask (B,H,queries,columns), true where visible, or None if no key of `columns` is hidden."""
     if columns.numel() == 0:
         return None
     block = columns // block_mask.BLOCK_SIZE[1]
@@ -90,7 +90,7 @@ def _mask_of(
 
 
 class _FlexAttention(torch.autograd.Function):
-    """Forward and backward, a block of queries at a time. Masks are made again in the backward pass."""
+    """Computes forward and backward, one block of queries at a time. The backward pass recomputes the masks."""
 
     @staticmethod
     def forward(
@@ -115,7 +115,7 @@ class _FlexAttention(torch.autograd.Function):
         *tensors, y, lse, attn = ctx.saved_tensors
         dy = torch.zeros_like(y) if dy is None else dy
         needed = dict(zip(_INPUTS, ctx.needs_input_grad[3:]))
-        # Keys and values sum over blocks of queries, in f32 or better.
+        # The gradients of keys and values are sums over blocks of queries, in f32 or better.
         found = {
             name: torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32) if name in "kv" else x.dtype)
             for name, x in zip(_INPUTS, tensors)
@@ -137,7 +137,7 @@ class _FlexAttention(torch.autograd.Function):
 
 
 def _arguments(block: _QueryBlock, tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
-    """The inputs of the kernel for a block of queries, in the order of TENSORS."""
+    """Returns the kernel's inputs for a block of queries, in the order of TENSORS."""
     q, k, v, gate = tensors
     given = {"q": q[:, :, block.queries], "k": k[:, :, block.keys], "v": v[:, :, block.keys], "mask": block.mask}
     given["gate"] = None if gate is None else gate[:, :, block.queries]
@@ -169,7 +169,7 @@ def _check_mask(block_mask: Any, query: Tensor, key: Tensor, value: Tensor, gate
         raise ValueError(
             f"{NAME}: block_mask is of lengths {tuple(block_mask.seq_lengths)} but query and key have {lengths}"
         )
-    # The kernel sees blocks, which fit where the whole tensors have rows too many.
+    # The kernel sees only blocks, so it cannot detect extra rows in the whole tensors.
     for name, x, rows, of in (("value", value, key.shape[2], "key"), ("gate", gate, query.shape[2], "query")):
         if x is not None and x.shape[2] != rows:
             raise ValueError(f"{NAME}: {name} has {x.shape[2]} tokens but must have {rows}, as {of} has")
@@ -183,7 +183,7 @@ def _check_mask(block_mask: Any, query: Tensor, key: Tensor, value: Tensor, gate
 def _attend_in_blocks(
     tensors: dict[str, Tensor | None], block_mask: BlockMask, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """y and the log-sum-exp of the tensors by their names in gated_attention."""
+    """Returns y and the log-sum-exp. `tensors` are keyed by their names in gated_attention."""
     refuse_transforms(NAME, {ARGUMENTS[name]: x for name, x in tensors.items()} | options)
     refuse_all_transforms(NAME)
     settings = {**ATTENTION.defaults(), **checked_options(NAME, options)}
@@ -223,15 +223,18 @@ def flex_attention(
     gate: Tensor | None = None,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, AuxOutput]:
-    """torch.nn.attention.flex_attention.flex_attention with a BlockMask, and a gate: with gradients, in O(T + S) memory
-    beside a mask of one block of queries. Without a block_mask every query sees every key.
+    """Computes torch.nn.attention.flex_attention.flex_attention with a BlockMask and a gate, with gradients.
 
-    query (B,Hq,T,D), key and value (B,Hkv,S,·), gate (B,Hq,T,1) or (B,Hq,T,Dv) the gate's raw logits. `options` are
-    gate_fn, gate_op, softcap, precision and threads of gated_attention. A score_mod is refused: kernels cannot read
-    programs. kernel_options, which are hints for other kernels, have no effect, and unknown ones are refused. Returns y,
-    and with return_lse the log-sum-exp (B,Hq,T); with return_aux=AuxRequest(lse=True) an AuxOutput that has it.
-    max_scores are refused. Under torch.compile the call is a graph break. Raises ValueError, in one line, on
-    arguments that do not fit.
+    Takes O(T + S) memory and a mask for one block of queries. Without a block_mask, every query sees every key.
+
+    query is (B,Hq,T,D), key and value are (B,Hkv,S,·). gate, (B,Hq,T,1) or (B,Hq,T,Dv), holds the raw logits of the
+    gate. `options` are gate_fn, gate_op, softcap, precision and threads of gated_attention. A score_mod is rejected,
+    since the kernels cannot run Python code. kernel_options are hints for other kernels and have no effect; unknown
+    ones are rejected.
+
+    Returns y. With return_lse, also returns the log-sum-exp (B,Hq,T); with return_aux=AuxRequest(lse=True), also
+    returns an AuxOutput that contains it. Requests for max_scores are rejected. Under torch.compile the call is a graph
+    break. Raises ValueError with a one-line message for invalid arguments.
     """
     if "gate_logits" in options:
         gate = take_old_name(NAME, options, "gate_logits", "gate", gate)

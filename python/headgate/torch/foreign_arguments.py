@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keyword arguments of other libraries' calls: each is used, known to be harmless, or refused by name.
+"""Classifies keyword arguments of other libraries' calls: used, known to be harmless, or rejected by name.
 
-A function that stands in the place of another library's names the arguments that it uses as parameters. The tables here
-say which of the others do not change its result, and why. What is neither is an error: a result that leaves an argument
-out would be wrong without a word.
+A function that replaces another library's declares the arguments that it uses as parameters. The tables here list the
+arguments that do not change its result, and the reasons. Any other argument is an error, since ignoring it could
+silently give a wrong result.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-# What models of transformers pass on to every function below them, and no such function reads.
+# Arguments that models of transformers pass on to every inner function, and that no such function reads.
 OF_MODELS = {
     "num_items_in_batch": "divides the loss",
     "output_hidden_states": "says what the model returns",
@@ -25,7 +25,7 @@ OF_MODELS = {
     "encoder_outputs": "the model has read it",
     "grid_thw": "the model has read it",
 }
-# Hints to kernels that need the longest sequence of a packed batch beforehand.
+# Hints for kernels that need the longest sequence length of a packed batch in advance.
 _LENGTHS = {
     "max_length_q": "cu_seq_lens_q says it",
     "max_length_k": "cu_seq_lens_k says it",
@@ -76,9 +76,10 @@ MASK = {
 
 
 def refuse_unknown(what: str, given: Mapping[str, Any], harmless: Mapping[str, str], instead: str) -> None:
-    """Raises ValueError if one of the arguments `given` is not `harmless`. None says nothing, and is harmless.
+    """Raises ValueError if one of the arguments `given` is not in `harmless`. An argument with the value None is
+    ignored.
 
-    The error names the function `what`, and says what to do `instead`.
+    The error names the function `what`, and advises what to do `instead`.
     """
     for name, value in given.items():
         if value is not None and name not in harmless:
@@ -86,7 +87,7 @@ def refuse_unknown(what: str, given: Mapping[str, Any], harmless: Mapping[str, s
 
 
 def refuse_more_than_lse(what: str, return_aux: Any) -> None:
-    """Raises ValueError if an AuxRequest asks for a result that the kernels do not return."""
+    """Raises ValueError if an AuxRequest requests a result other than lse."""
     for name in getattr(return_aux, "_fields", ()):
         if name != "lse" and getattr(return_aux, name):
             raise ValueError(f"{what}: return_aux asks for {name}, which the kernels do not return: ask for lse")

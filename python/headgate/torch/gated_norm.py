@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gated norm as an operation of PyTorch: torch.ops.headgate.gated_norm, and its function."""
+"""Registers the gated norm as the PyTorch operator torch.ops.headgate.gated_norm, and defines the public function."""
 
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -26,14 +26,14 @@ _OPERATION = CustomOperation(NAME, GATED_NORM, _empty_y, cast=("x",), cast_unles
 def gated_norm(
     x: Tensor, weight: Tensor | None = None, gate: Tensor | None = None, **arguments: "Unpack[NormArguments]"
 ) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight * g(gate) of each row, with gradients.
+    """Computes x / sqrt(mean(x^2) + eps) * weight * g(gate) for each row, with gradients.
 
-    The arguments are those of headgate.gated_norm, as tensors of the CPU with any strides; none is copied. Returns y,
-    of x's shape and dtype. x, weight and gate have gradients. Under torch.autocast x is cast to its dtype, and weight
-    and gate where they are not float32. Tensors on a GPU go to kernels in Triton (docs/reference/pytorch.md). Raises
-    ValueError, in one line, on arguments that do not fit.
+    The arguments are those of headgate.gated_norm, as CPU tensors with any strides; none is copied. Returns y, with x's
+    shape and dtype. x, weight and gate have gradients. torch.autocast casts x, and also weight and gate unless they are
+    float32. Triton kernels compute GPU tensors (docs/reference/pytorch.md). Raises ValueError with a one-line message
+    for invalid arguments.
     """
-    # A gate that is not applied has no gradient.
+    # Drops a gate that gate_fn "none" ignores: it has no gradient.
     read = gate if arguments.get("gate_fn") != "none" else None
     given, others = {"x": x, "weight": weight, "gate": read}, cast("dict[str, Any]", arguments)
     if getattr(x, "is_cuda", False):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate's functions by their words: as PyTorch computes them, and what libheadgate's rows say of them."""
+"""Gate functions by name: PyTorch implementations, and properties from libheadgate's tables."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from . import layer
 
 class GateFunction(NamedTuple):
     compute: Callable[[torch.Tensor], torch.Tensor]
-    has_zero: bool  # g(z) = 0 for some finite z: the ungated output cannot be found from the gated one
+    has_zero: bool  # g(z) = 0 for some finite z; the ungated output cannot be recovered from the gated one
 
 
 GATE_FUNCTIONS = {
@@ -22,5 +22,6 @@ GATE_FUNCTIONS = {
 
 
 def keeps_output(gate_fn: str, gate_op: str) -> bool:
-    """Whether the backward pass of a gate needs the output before the gate, or loses digits without it."""
+    """Returns whether the backward pass should get the output before the gate: it needs that output, or is inaccurate
+    without it."""
     return gate_fn in GATE_FUNCTIONS and (gate_op == "add" or GATE_FUNCTIONS[gate_fn].has_zero)

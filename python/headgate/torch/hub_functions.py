@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that transformers' models with linear attention take from the kernels hub, computed by Headgate.
+"""Replaces the functions that linear-attention models of transformers take from the kernels hub.
 
-A model looks its functions up at every call, in the module of its code. register() puts Headgate's there, for models
-built before and after; unregister() puts transformers' back. Calls that Headgate does not take go to the function that
-was there before.
+A model looks up its functions in its code's module at every call. register() puts Headgate's functions there, which
+also affects models built earlier; unregister() restores transformers' own. Calls that Headgate does not support go to
+the previous function.
 
 Letters: B batch, T tokens, C channels, K taps, Hk heads of q and k, Hv heads of v, D and Dv features of a head of k and
 of v, N sequences.
@@ -30,11 +30,11 @@ MODELS = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "kimi_linear")
 """The model folders of transformers whose functions are replaced."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """float64 stays with transformers, whose rule computes it in float32."""
-L2_NORM_EPS = 1e-6  # of the functions' use_qk_l2norm_in_kernel
+L2_NORM_EPS = 1e-6  # eps of the L2 norm with use_qk_l2norm_in_kernel
 HEAD_DIMS = range(1, 257)
 TAPS = range(2, 9)
 ACTIVATIONS = {None: "none", "silu": "silu", "swish": "silu"}
-# How the functions' callers name the arguments of linear_attention and short_convolution.
+# Callers' names for the arguments of linear_attention and short_convolution.
 RULE_ARGUMENTS = {"q": "query", "k": "key", "v": "value", "decay": "g", "state": "initial_state"}
 CONVOLUTION_ARGUMENTS = {"x": "hidden_states", "state": "conv_state"}
 SEQUENCES = ("cu_seqlens", "cu_seq_lens_q", "seq_idx")
@@ -61,7 +61,7 @@ def _sequences(what: str, batch: int, tokens: int, given: dict[str, Any]) -> Ten
 
 
 def _are_known(*tensors: Any) -> bool:
-    """Tells whether all are dense floating-point tensors of the CPU whose derivatives Headgate has, and the first is of
+    """Returns whether all are dense floating-point CPU tensors with supported derivatives, and the first has a dtype in
     DTYPES."""
     if not all(isinstance(t, Tensor) and t.device.type == "cpu" and t.layout == torch.strided for t in tensors):
         return False
@@ -73,12 +73,13 @@ def _are_known(*tensors: Any) -> bool:
 
 
 def _beside(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns `x` in a dtype that the kernels take beside `dtype`: that one, or float32."""
+    """Converts `x` to float32, unless its dtype is `dtype` or float32 already. The kernels support both together with
+    `dtype`."""
     return x if x.dtype in (dtype, torch.float32) else x.float()
 
 
 def _without_autocast() -> Any:
-    """Disables torch.autocast, as results have the dtype of the input under it too."""
+    """Disables torch.autocast. Results must have the dtype of the input under autocast, too."""
     return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else contextlib.nullcontext()
 
 
@@ -111,18 +112,19 @@ def recurrent_rule(
     scale: float | None = None,
     **given: Any,
 ) -> Any:
-    """Computes fused_recurrent_gated_delta_rule and fused_recurrent_kda of transformers. For one token after the other:
+    """Computes fused_recurrent_gated_delta_rule and fused_recurrent_kda of transformers. For each token in turn:
 
         S ← e^g S;  S ← S + k (β (v − Sᵀk))ᵀ;  y = scale Sᵀq,  scale 1 / √D by default
 
-    query and key (B,T,Hk,D) and value (B,T,Hv,Dv) are float32, bfloat16 or float16; g, a natural logarithm, is
-    (B,T,Hv) or (B,T,Hv,D), beta (B,T,Hv), initial_state (N,Hv,D,Dv), 0 without it. use_qk_l2norm_in_kernel divides
-    query and key by √(Σx² + 1e-6) first. Value head h reads key head h / (Hv/Hk). Computes in float32.
+    query and key (B,T,Hk,D) and value (B,T,Hv,Dv) are float32, bfloat16 or float16. g, the natural logarithm of the
+    decay, is (B,T,Hv) or (B,T,Hv,D); beta is (B,T,Hv). initial_state is (N,Hv,D,Dv), or zero if None.
+    use_qk_l2norm_in_kernel first divides query and key by √(Σx² + 1e-6). Value head h reads key head ⌊h / (Hv/Hk)⌋.
+    Computes in float32.
 
-    Returns y (B,T,Hv,Dv) in query's dtype, and the last state in float32, or None without output_final_state. Both have
-    gradients. cu_seqlens or cu_seq_lens_q (N+1), of all B·T tokens, or seq_idx (B,T) say which sequences the rows hold,
-    each with a state; without them N = B. Other arguments are harmless (foreign_arguments.py), or refused by name.
-    Returns NotImplemented for calls that transformers must compute.
+    Returns y (B,T,Hv,Dv) in query's dtype, and the final state in float32, or None without output_final_state. Both are
+    differentiable. cu_seqlens or cu_seq_lens_q (N+1), over all B·T tokens, or seq_idx (B,T) define the sequences in the
+    rows. Each sequence has a state. Without these arguments, N = B. Other arguments are ignored if they are harmless
+    (foreign_arguments.py), and rejected otherwise. Returns NotImplemented for calls that transformers must compute.
     """
     states = () if initial_state is None else (initial_state.float(),)
     if not _takes_rule(query, key, value, g, beta, *states):
@@ -162,7 +164,7 @@ def chunk_rule(
     scale: float | None = None,
     **given: Any,
 ) -> Any:
-    """Computes chunk_gated_delta_rule and chunk_kda of transformers: recurrent_rule, whatever the chunk_size."""
+    """Computes chunk_gated_delta_rule and chunk_kda of transformers. Calls recurrent_rule; chunk_size has no effect."""
     return recurrent_rule(
         query, key, value, g, beta, initial_state, output_final_state, use_qk_l2norm_in_kernel, scale, **given
     )
@@ -183,7 +185,7 @@ def _takes_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, activatio
 
 
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, **options: Any) -> Tensor:
-    """x (B,T,C) to y (B,T,C)."""
+    """Computes the convolution of x (B,T,C), with the same shape."""
     with _without_autocast():
         return call_as(
             "headgate: causal_conv1d",
@@ -204,9 +206,10 @@ def convolution(
 
         y[c,t] = activation(bias[c] + Σ over j < K of weight[c,j] · x[c,t−K+1+j])
 
-    hidden_states (B,C,T) is float32, bfloat16 or float16, weight (C,K), bias (C), activation "silu", "swish" or None.
-    Returns y (B,C,T) in its dtype, with gradients. The arguments of recurrent_rule say which sequences the rows hold.
-    Returns NotImplemented for calls that transformers must compute.
+    hidden_states (B,C,T) is float32, bfloat16 or float16; weight is (C,K), bias (C), activation "silu", "swish" or
+    None. Returns y (B,C,T) in the dtype of hidden_states; it is differentiable. cu_seqlens, cu_seq_lens_q or seq_idx
+    define the sequences in the rows, as in recurrent_rule. Returns NotImplemented for calls that transformers must
+    compute.
     """
     if not _takes_convolution(hidden_states, weight, bias, activation):
         return NotImplemented
@@ -226,8 +229,8 @@ def convolution_step(
     bias: Tensor | None = None,
     activation: str | None = None,
 ) -> Any:
-    """Computes causal_conv1d_update of transformers: `convolution` of hidden_states (B,C,T), with the columns of
-    conv_state (B,C,S), S at least K−1, before the first token. Replaces conv_state by the last S columns of both."""
+    """Computes causal_conv1d_update of transformers: the convolution of hidden_states (B,C,T), preceded by the columns
+    of conv_state (B,C,S), S ≥ K−1. Overwrites conv_state with the last S columns of both."""
     if not _takes_convolution(hidden_states, weight, bias, activation, conv_state):
         return NotImplemented
     S, before = conv_state.shape[-1], weight.shape[1] - 1
@@ -263,7 +266,8 @@ _replaced: list[_Replaced] = []
 
 
 def _with_fallback(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that calls `ours`, and `theirs` where `ours` declines or a program is exported."""
+    """Returns a function that calls `ours`. It calls `theirs` if `ours` returns NotImplemented, or during
+    torch.export."""
 
     @functools.wraps(theirs, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -274,7 +278,7 @@ def _with_fallback(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Call
 
 
 def module_of(model: str) -> ModuleType | None:
-    """Returns the module of a model's code, or None where this version of transformers has no such model."""
+    """Returns the module with a model's code, or None if this version of transformers lacks the model."""
     name = f"transformers.models.{model}.modeling_{model}"
     try:
         return importlib.import_module(name)
@@ -297,7 +301,8 @@ def register() -> None:
 
 
 def unregister() -> None:
-    """Puts back what register() replaced, except functions that others replaced since. Does nothing without it."""
+    """Restores the functions that register() replaced, except those that other code has replaced since. Does nothing if
+    register() was not called."""
     while _replaced:
         each = _replaced.pop()
         if getattr(each.module, each.name) is each.ours:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gated attention layer in plain PyTorch: all of it but attention itself.
+"""Gated attention layer in plain PyTorch, except for attention itself.
 
-headgate.torch.GatedAttention is this layer on libheadgate's kernels. The modeling_headgate.py beside a checkpoint is
-this layer on PyTorch's softmax, in a decoder: CMake puts what follows the imports into that file. It needs nothing of
-headgate therefore, and `config` is any object with the keys of config.json as attributes.
-Letters: B batch, T queries, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
+headgate.torch.GatedAttention combines this layer with libheadgate's kernels. The file modeling_headgate.py of a
+checkpoint combines it with PyTorch's softmax: CMake copies everything after the imports into that file. This module
+therefore imports nothing from headgate, and `config` is any object with the keys of config.json as attributes. Letters:
+B batch, T queries, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
 """
 
 import math
@@ -24,7 +24,7 @@ GATE_FUNCTIONS = {
 
 
 def logits_of_gate(config, hidden_size: int, heads: int, kv_heads: int, head_dim: int) -> tuple[int, int]:
-    """(heads, features) of the gate's logits of a token; (0, 0) without a gate."""
+    """Returns (heads, features) of the gate's logits for one token, or (0, 0) without a gate."""
     if config.gate_site == "none":
         return 0, 0
     count = {"g2": kv_heads, "g3": kv_heads, "g5": 1}.get(config.gate_site, heads)
@@ -33,29 +33,32 @@ def logits_of_gate(config, hidden_size: int, heads: int, kv_heads: int, head_dim
 
 
 def gate_values(config, z: Tensor) -> Tensor:
-    """g of the logits (B,T,heads,features); where heads share a gate, the mean over them, (B,T,1,features)."""
+    """Computes g of the logits (B,T,heads,features). If heads share a gate, returns the mean over them,
+    (B,T,1,features)."""
     g = GATE_FUNCTIONS[config.gate_fn](z)
     return g.mean(dim=-2, keepdim=True) if config.gate_grain == "head_shared" else g
 
 
 def apply_gate(config, y: Tensor, z: Tensor) -> Tensor:
-    """y (B,T,heads,features) behind the gate."""
+    """Applies the gate with logits z to y (B,T,heads,features)."""
     return y + gate_values(config, z) if config.gate_op == "add" else y * gate_values(config, z)
 
 
 def blocks_of_layout(layout: str, heads: int, kv_heads: int) -> int:
-    """How many times [some q, their gates] stand one after the other in q_proj."""
+    """Returns the number of blocks in q_proj. Each block holds the rows of some query heads, followed by those of their
+    gates."""
     return {"per_query_head": heads, "per_group": kv_heads, "trailing": 1}[layout]
 
 
 def split_heads(x: Tensor, lead: int, features: int) -> Tensor:
-    """x (…,·) as (…,heads,features), with as many heads as x has: those of this process, where processes share a
-    projection. The first `lead` dimensions stay."""
+    """Reshapes x (…,·) to (…,heads,features), and keeps the first `lead` dimensions. If processes share a projection,
+    `heads` counts only this process's heads."""
     return x.reshape(*x.shape[:lead], math.prod(x.shape[lead:]) // features, features)
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) over the last dimension, times weight, or 1 + weight where zero-centred, in f32 or better."""
+    """Computes x / rms(x) over the last dimension in f32 or better, times weight, or times 1 + weight if
+    zero-centred."""
 
     def __init__(self, features: int, eps: float, kind: str):
         super().__init__()
@@ -70,7 +73,7 @@ class RMSNorm(nn.Module):
 
 
 def rope_frequencies(config, device: torch.device | str) -> Tensor:
-    """Radians a token, (R/2) in f64, of the R features of a head that turn."""
+    """Returns RoPE's frequencies in radians per token, (R/2) in f64, for the R rotated features of a head."""
     half = int(config.partial_rotary_factor * config.head_dim) // 2
     plain = config.rope_theta ** -(torch.arange(half, dtype=torch.float64, device=device) / max(half, 1))
     slow = plain / config.rope_scaling_factor
@@ -88,7 +91,7 @@ def rope_frequencies(config, device: torch.device | str) -> Tensor:
 
 
 def yarn_weights(config, half: int, low: float, high: float) -> Tensor:
-    """YaRN's weights of the frequencies that are not slowed down, (R/2) in f64."""
+    """Returns YaRN's blend weights (R/2) in f64: 1 keeps a frequency, 0 divides it by rope_scaling_factor."""
 
     def index_of(turns: float) -> float:
         return half * math.log(config.rope_original_seq_len / (turns * 2 * math.pi)) / math.log(config.rope_theta)
@@ -103,15 +106,15 @@ def yarn_weights(config, half: int, low: float, high: float) -> Tensor:
 
 
 def rope_attention_factor(config) -> float:
-    """The factor of the features of q and k that turn."""
+    """Returns the factor that multiplies the rotated features of q and k."""
     if config.rope_scaling_type != "yarn":
         return 1.0
     return config.rope_attention_factor or 0.1 * math.log(config.rope_scaling_factor) + 1
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE: x (B,T,H,D) with cos, sin (B|1,T,1,R/2), or x (B,H,T,D) with (B|1,1,T,R/2). Feature i turns with feature
-    i + R/2."""
+    """Applies RoPE to x (B,T,H,D) with cos, sin (B|1,T,1,R/2), or to x (B,H,T,D) with (B|1,1,T,R/2). Rotates feature i
+    with feature i + R/2."""
     half = cos.shape[-1]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     turned = (first * cos - second * sin, second * cos + first * sin)
@@ -119,7 +122,7 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class GateBias(nn.Module):
-    """What is left of the gate's projection where its matrix is a part of q_proj."""
+    """Holds the bias of a gate projection whose matrix is part of q_proj."""
 
     def __init__(self, rows: int):
         super().__init__()
@@ -130,10 +133,10 @@ class GateBias(nn.Module):
 
 
 class GatedLayer(nn.Module):
-    """The parameters of a layer, and what it computes before attention and behind it.
+    """Parameters of a layer, and its computations before and after attention.
 
-    In this order: projections q, gate, k, v; a gate at g4 (q), g3 (k) or g2 (v); QK-norm; RoPE and attention, which are
-    the subclass's; a gate at g1 or a control; W_o; a gate at g5.
+    The steps, in order: projections of q, gate, k and v; a gate at g4 (q), g3 (k) or g2 (v); QK-norm; RoPE and
+    attention, implemented in the subclass; a gate at g1 or a control; W_o; a gate at g5.
     """
 
     def __init__(self, config):
@@ -170,12 +173,12 @@ class GatedLayer(nn.Module):
         self.o_proj = nn.Linear(self.Hq * D, C, bias=config.attention_out_bias)
 
     def block_rows(self) -> tuple[int, int, int]:
-        """Of a fused q_proj: its blocks, and how many rows of each are of q and of the gate."""
+        """Returns the number of blocks of a fused q_proj, and each block's number of rows of q and of the gate."""
         blocks = blocks_of_layout(self.config.gate_layout, self.Hq, self.Hkv)
         return blocks, self.Hq * self.D // blocks, self.gate_heads * self.gate_features // blocks
 
     def queries_and_logits(self, h: Tensor) -> tuple[Tensor, Tensor | None]:
-        """q (B,T,Hq,D) and the gate's logits (B,T,heads,features), or None without a gate."""
+        """Returns q (B,T,Hq,D), and the gate's logits (B,T,heads,features), or None without a gate."""
         q, z = self.q_proj(h), None
         if self.fused:
             _, *rows = self.block_rows()
@@ -191,11 +194,11 @@ class GatedLayer(nn.Module):
         return split_heads(q, h.dim() - 1, self.D), z
 
     def gated(self, site: str, y: Tensor, z: Tensor | None) -> Tensor:
-        """y (B,T,heads,features) behind the gate, if that is where it acts."""
+        """Applies the gate to y (B,T,heads,features) if the layer's gate is at `site`; otherwise returns y."""
         return apply_gate(self.config, y, z) if self.config.gate_site == site else y
 
     def projected(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """q (B,T,Hq,D), k and v (B,T,Hkv,D) before RoPE, and the gate's logits."""
+        """Returns q (B,T,Hq,D), k and v (B,T,Hkv,D), before RoPE, and the gate's logits."""
         q, z = self.queries_and_logits(h)
         k, v = (split_heads(x, h.dim() - 1, self.D) for x in (self.k_proj(h), self.v_proj(h)))
         q, k, v = self.gated("g4", q, z), self.gated("g3", k, z), self.gated("g2", v, z)
@@ -204,12 +207,12 @@ class GatedLayer(nn.Module):
         return q, k, v, z
 
     def controlled(self, y: Tensor) -> Tensor:
-        """Attention's output (B,T,Hq,D) behind the control, if the layer has one."""
+        """Applies the control to attention's output (B,T,Hq,D), if the layer has one."""
         if self.config.attention_output_control == "head_rmsnorm":
             return self.head_norm(y)
         return F.silu(y) if self.config.attention_output_control == "output_silu" else y
 
     def output(self, y: Tensor, z: Tensor | None) -> Tensor:
-        """The layer's output (B,T,C) from attention's, (B,T,Hq,D)."""
+        """Returns the layer's output (B,T,C) for attention's output y (B,T,Hq,D)."""
         out = self.o_proj(y.flatten(-2))
         return self.gated("g5", out.unsqueeze(-2), z).squeeze(-2)

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the rows of a gate stand in projections that hold more than the gate.
+"""Splits and joins projections that hold the rows of a gate and of q, k or v.
 
-With Hq query heads in Hkv groups, D rows of a head's q and F of its gate (1 headwise, D elementwise), the rows are
+There are Hq query heads in Hkv groups. A head has D rows of q and F rows of its gate (F is 1 headwise, D elementwise).
+A layout gives the order of the rows:
 
-    separate        q alone; the gate has a matrix of its own
+    separate        q alone; the gate has its own matrix
     per_query_head  for each head: q, gate                                           (Qwen3-Next, Qwen3.5)
-    per_group       for each group: the q of its heads, then their gates
-    trailing        the q of all heads, then all gates
-    blocks          the q of all heads, all gates, all k, all v: one matrix for all four
+    per_group       for each group: q of its heads, then their gates
+    trailing        q of all heads, then all gates
+    blocks          q of all heads, all gates, all k, all v in one matrix
 
-A wrong order has the same shape and gives no error, only another model: name the order that a file has.
+The shape does not reveal the order: a wrong layout raises no error, but gives a different model.
 """
 
 from typing import Literal, NamedTuple, get_args
@@ -26,7 +27,7 @@ FUSED = get_args(Fused)
 
 
 class Heads(NamedTuple):
-    """The sizes that rows are counted by."""
+    """Sizes that determine how many rows q, k, v and the gate have in projections."""
 
     num_attention_heads: int
     num_key_value_heads: int
@@ -47,7 +48,8 @@ class Heads(NamedTuple):
 
 
 def blocks_of(layout: str, heads: Heads, what: str = "blocks_of") -> int:
-    """How many times [some q, their gates] stand one after the other. Errors name the function `what`."""
+    """Returns the number of blocks in a fused q_proj. Each block holds the rows of some query heads, followed by those
+    of their gates. Errors name the function `what`."""
     if layout not in FUSED:
         raise ValueError(f"{what}: layout: '{layout}' is none of {', '.join(FUSED)}")
     return blocks_of_layout(layout, heads.num_attention_heads, heads.num_key_value_heads)
@@ -60,7 +62,7 @@ def _require_rows(what: str, name: str, tensor: Tensor, rows: int) -> None:
 
 
 def split_gate(fused: Tensor, layout: str, heads: Heads) -> tuple[Tensor, Tensor]:
-    """The rows of q, head by head, and those of the gate, of a q_proj weight (rows,C) or bias (rows)."""
+    """Splits a q_proj weight (rows,C) or bias (rows) into the rows of q, head by head, and the rows of the gate."""
     blocks = blocks_of(layout, heads, "split_gate")
     _require_rows(f"split_gate: layout {layout}", "fused", fused, heads.q_rows + heads.gate_rows)
     parts = fused.unflatten(0, (blocks, -1)).split((heads.q_rows // blocks, heads.gate_rows // blocks), dim=1)
@@ -68,7 +70,7 @@ def split_gate(fused: Tensor, layout: str, heads: Heads) -> tuple[Tensor, Tensor
 
 
 def join_gate(q: Tensor, gate: Tensor, layout: str, heads: Heads) -> Tensor:
-    """What split_gate splits."""
+    """Joins the rows of q and of the gate; the inverse of split_gate."""
     blocks = blocks_of(layout, heads, "join_gate")
     _require_rows("join_gate", "q", q, heads.q_rows)
     _require_rows("join_gate", "gate", gate, heads.gate_rows)
@@ -76,14 +78,14 @@ def join_gate(q: Tensor, gate: Tensor, layout: str, heads: Heads) -> Tensor:
 
 
 def split_blocks(fused: Tensor, heads: Heads) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """q, gate, k and v of one matrix of all four, layout blocks."""
+    """Splits a matrix with layout "blocks" into q, gate, k and v."""
     sizes = (heads.q_rows, heads.gate_rows, heads.kv_rows, heads.kv_rows)
     _require_rows("split_blocks", "fused", fused, sum(sizes))
     return fused.split(sizes, dim=0)
 
 
 def join_blocks(q: Tensor, gate: Tensor, k: Tensor, v: Tensor, heads: Heads) -> Tensor:
-    """What split_blocks splits."""
+    """Joins q, gate, k and v; the inverse of split_blocks."""
     for name, tensor, rows in (
         ("q", q, heads.q_rows),
         ("gate", gate, heads.gate_rows),

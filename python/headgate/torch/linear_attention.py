@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated linear attention as an operation of PyTorch: torch.ops.headgate.linear_attention, and its function."""
+"""Registers gated linear attention as the PyTorch operator torch.ops.headgate.linear_attention, and defines the public
+function."""
 
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -70,14 +71,15 @@ def linear_attention(
     return_state: bool = False,
     **arguments: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Gated linear attention with the delta rule, the recurrence of Gated DeltaNet, with gradients.
+    """Computes gated linear attention with the delta rule, the recurrence of Gated DeltaNet, with gradients.
 
-    The arguments are those of headgate.linear_attention, as tensors of the CPU with any strides; none is copied.
-    Returns y, of q's dtype; with return_state also the state after the last token (N,Hv,D,Dv), which has a gradient
-    too and is the `state` of the call for the next tokens. q, k, v, decay, beta and state have gradients. Under
-    torch.autocast q, k and v are cast to its dtype, and decay and beta where they are not float32. Tensors on a GPU go to
-    kernels in Triton, which take fewer arguments (docs/reference/pytorch.md). Raises ValueError, in one line, on
-    arguments that do not fit.
+    The arguments are those of headgate.linear_attention, as CPU tensors with any strides; none is copied. Returns y in
+    q's dtype. With return_state, also returns the state after the last token (N,Hv,D,Dv). That state is differentiable,
+    and is the argument `state` of the call for the next tokens.
+
+    q, k, v, decay, beta and state have gradients. torch.autocast casts q, k and v, and also decay and beta unless they
+    are float32. Triton kernels compute GPU tensors; they support fewer arguments (docs/reference/pytorch.md). Raises
+    ValueError with a one-line message for invalid arguments.
     """
     given = {"q": q, "k": k, "v": v, "decay": decay, "beta": beta}
     if getattr(q, "is_cuda", False):

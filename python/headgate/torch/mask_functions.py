@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mask functions of transformers that say what they are made of.
+"""Adds attributes to the mask functions of transformers that describe their rules.
 
-Transformers joins rules in closures, whose variables compiled programs cannot read. register() replaces some of its
-functions, so that what they return has attributes too; it masks as before.
+transformers combines rules in closures, and compiled programs cannot read the variables of closures. register()
+replaces some of transformers' functions that make masks. A replacement returns a function that gives the same mask, and
+carries attributes that describe the rule.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ MaskFunction = Callable[..., Any]
 
 _make_window = masking_utils.sliding_window_causal_mask_function
 _make_packed = masking_utils.packed_sequence_mask_function
-# Older versions of transformers combine the causal rule and the packed sequences by and_masks.
+# Remaps positions of packed sequences; None in older versions of transformers, which use and_masks instead.
 _make_remapped = getattr(masking_utils, "remap_positions_for_packed_sequence", None)
 _join = masking_utils.and_masks
 
@@ -53,15 +54,16 @@ def register() -> None:
 
 
 def is_causal(mask_function: MaskFunction, window: int | None) -> bool:
-    """Tells whether `mask_function` is transformers' causal one, or with a window its causal one of this window."""
+    """Returns whether `mask_function` is transformers' causal mask, or, with a window, its causal mask with that
+    window."""
     if window is None:
         return mask_function is masking_utils.causal_mask_function
     return getattr(mask_function, "headgate_window", None) == window
 
 
 def numbers_of(mask_function: MaskFunction, window: int | None) -> Tensor | None:
-    """Returns the number of each token's sequence in its row, (B,T), if `mask_function` is what transformers make for
-    packed causal rows with this window. Returns None for other functions, which may have more rules."""
+    """Returns the sequence number of each token, (B,T), if `mask_function` is transformers' mask for packed causal rows
+    with this window. Returns None for other functions, which may have more rules."""
     parts: tuple[Any, ...] = getattr(mask_function, "headgate_parts", ())
     if len(parts) != 2:
         return None

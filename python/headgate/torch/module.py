@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gated attention layer of docs/reference/training.md as a module: every site, grain, function and control, and a
-cache.
+"""Gated attention layer of docs/reference/training.md as a module, with every gate site, grain, function and control,
+and a cache.
 
-Its arguments are the keys that config.json has for them, and its parameters have the names of the files' tensors.
-Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
+The arguments are named like the keys of config.json, and the parameters like the tensors of a checkpoint. Letters: B
+batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
 """
 
 import inspect
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 
 class AttentionCache:
-    """The keys and values of one layer, for calls without gradients. `length` tokens of each sequence of the batch are
-    held; memory grows by doubling, and attention reads it in place."""
+    """Caches the keys and values of one layer, for inference without gradients. Holds `length` tokens of each sequence
+    in the batch. The capacity doubles when it is exceeded, and attention reads the cache in place."""
 
     def __init__(self) -> None:
         self.length = 0
         self._held: list[Tensor] = []  # k and v, (B,capacity,Hkv,D)
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds (B,T,Hkv,D) and returns views of all that is held, (B,length,Hkv,D)."""
+        """Appends k and v (B,T,Hkv,D), and returns views of all keys and values, (B,length,Hkv,D)."""
         whole = self.extended(k, v)
         self.length += k.shape[1]
         return whole
 
     def extended(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """What append returns, without adding it: the next call overwrites k and v unless `length` is set to count them.
-        A call of the layer that fails leaves the cache as it was."""
+        """Returns the same as append, but leaves `length` unchanged: the next call overwrites k and v unless `length`
+        is increased. A failed call of the layer thus leaves the cache unchanged."""
         if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
             raise ValueError("cache: there are no gradients with a cache: call the layer under torch.no_grad()")
         if self.length == 0 and not all(_takes_rows(held, new) for held, new in zip(self._held, (k, v))):
@@ -64,7 +64,7 @@ class AttentionCache:
         return self._held[0][:, :total], self._held[1][:, :total]
 
     def truncate(self, length: int) -> None:
-        """Forgets all tokens but the first `length`."""
+        """Drops all tokens except the first `length`."""
         if not 0 <= length <= self.length:
             raise ValueError(f"cache: cannot be cut to {length} tokens, it holds {self.length}")
         self.length = length
@@ -78,7 +78,7 @@ class AttentionCache:
 
 
 def _takes_rows(held: Tensor, new: Tensor) -> bool:
-    """Whether rows (B,T,Hkv,D) can stand in a tensor (B,capacity,Hkv,D)."""
+    """Returns whether rows (B,T,Hkv,D) fit into a tensor (B,capacity,Hkv,D), apart from its capacity."""
     return (held.shape[0], held.shape[2:], held.dtype) == (new.shape[0], new.shape[2:], new.dtype)
 
 
@@ -88,7 +88,7 @@ def _refuse_beside(what: str, others: dict[str, Any]) -> None:
             raise ValueError(f"GatedAttention: {name} cannot be given with {what}")
 
 
-# The layer's names of gated_attention's arguments.
+# Maps names of gated_attention's arguments to the layer's names.
 _ARGUMENTS = {"cu_seqlens_q": "cu_seqlens", "cu_seqlens_k": "cu_seqlens"}
 
 GateLayout = Literal["separate"] | Fused
@@ -107,7 +107,7 @@ _CHOICES = {
 }
 
 
-# Numbers: the least value of each, and whether it is excluded.
+# Minimum of each numeric argument, and whether the minimum itself is excluded.
 _NUMBERS = {
     "gate_init_std": (0, False),
     "initializer_range": (0, False),
@@ -130,7 +130,8 @@ def _require_numbers(keys: dict[str, Any]) -> None:
 
 
 def _require_fusable(variant: GateVariant, keys: dict[str, Any]) -> None:
-    """That the gate is one of query heads and from the input, so that its rows can stand among those of q."""
+    """Raises ValueError unless the gate's rows can be part of q_proj: the gate is at g1 or g4, depends on the input,
+    and there are no biases."""
     fits = variant.gate_site in ("g1", "g4") and variant.gate_source == "input"
     if not fits or keys["attention_qkv_bias"] == "learned" or variant.gate_bias != "none":
         raise ValueError(
@@ -140,16 +141,16 @@ def _require_fusable(variant: GateVariant, keys: dict[str, Any]) -> None:
 
 
 class GatedAttention(GatedLayer):
-    """From h (B,T,C), the layer's input after its norm, to (B,T,C), causal unless the call says otherwise.
+    """Gated attention layer: maps h (B,T,C), the normalized layer input, to (B,T,C). Causal by default.
 
-    In this order: projections q, gate, k, v; a gate at g2 (v), g3 (k) or g4 (q); QK-norm; RoPE; attention, whose kernel
-    has the gate of g1; a control, if any; W_o; a gate at g5. The arguments are the keys of config.json.
+    The steps, in order: projections of q, gate, k and v; a gate at g2 (v), g3 (k) or g4 (q); QK-norm; RoPE; attention,
+    with a gate at g1 in the kernel; a control, if any; W_o; a gate at g5. The arguments are the keys of config.json.
 
     Args:
         hidden_size: C, the features of a token.
         num_attention_heads: Hq, the heads of queries.
-        num_key_value_heads: Hkv, the heads of keys and values, which divides Hq; Hq if it is None.
-        head_dim: D, the features of a head; hidden_size / num_attention_heads if it is None.
+        num_key_value_heads: Hkv, the heads of keys and values, which divides Hq; None means Hq.
+        head_dim: D, the features of a head; None means hidden_size / num_attention_heads.
         gate_site: where the gate acts: on attention's output (g1), v (g2), k (g3), q (g4) or the layer's output (g5).
         gate_grain: a gate for each feature, for each head, or for each feature with all heads sharing it.
         gate_source: whether the gate's logits are a projection of h or parameters.
@@ -158,28 +159,27 @@ class GatedAttention(GatedLayer):
         gate_bias: "bias" gives the gate's projection a bias.
         gate_bias_init: the initial value of that bias.
         gate_init_std: the standard deviation of the gate's initial matrix.
-        gate_layout: "separate" for a gate_proj of its own, or where the gate's rows stand among those of q_proj.
-        attention_output_control: what a layer without a gate does to attention's output instead: an RMSNorm of each
-            head, or SiLU.
+        gate_layout: "separate" for its own gate_proj; otherwise the order of the gate's rows in q_proj, see layouts.py.
+        attention_output_control: for a layer without a gate, an RMSNorm of each head, or SiLU, on attention's output.
         attention_sinks: a learned logit for each head in the softmax's sum, or a logit of 0.
         attention_qkv_bias: "learned" gives q_proj, k_proj and v_proj biases.
         attention_out_bias: whether o_proj has a bias.
-        attention_window: how many keys, its own among them, a query sees; 0 for all.
+        attention_window: how many keys, including its own, a query sees; 0 for all.
         qk_norm: "per_head" for an RMSNorm of each head's q and k.
         norm_kind: whether norms multiply by their weight or by 1 + weight.
-        rms_norm_eps: what norms add to the mean square.
+        rms_norm_eps: added to the mean square in norms.
         rope_theta: the base of RoPE's frequencies.
         partial_rotary_factor: the share of a head's features that RoPE rotates; 0 for no RoPE.
         rope_scaling_type: how RoPE's frequencies are scaled.
-        rope_scaling_factor: by how much.
-        rope_low_freq_factor: of llama3 and yarn: frequencies of fewer turns than this in the original length are
+        rope_scaling_factor: the divisor of scaled frequencies.
+        rope_low_freq_factor: for llama3 and yarn; frequencies with fewer turns than this over the original length are
             scaled in full.
-        rope_high_freq_factor: of llama3 and yarn: frequencies of more turns than this stay.
-        rope_original_seq_len: of llama3 and yarn: the length that the model was trained with.
-        rope_truncate: of yarn: whether the range of scaled frequencies begins and ends at whole indices.
-        rope_attention_factor: of yarn: the factor of rotated features; 0 for 0.1 ln(rope_scaling_factor) + 1.
+        rope_high_freq_factor: for llama3 and yarn; frequencies with more turns than this are not scaled.
+        rope_original_seq_len: for llama3 and yarn; the length that the model was trained with.
+        rope_truncate: for yarn; whether the range of scaled frequencies begins and ends at whole indices.
+        rope_attention_factor: for yarn; the factor of rotated features, 0 for 0.1 ln(rope_scaling_factor) + 1.
         initializer_range: the standard deviation of the other initial matrices.
-        precision: gated_attention's: "native16" for a layer in bfloat16, or under autocast to it.
+        precision: gated_attention's precision; "native16" is for a layer in bfloat16, or under autocast to it.
     """
 
     @in_words_of("GatedAttention", {})
@@ -242,11 +242,12 @@ class GatedAttention(GatedLayer):
             _require_fusable(variant, keys)
         super().__init__(SimpleNamespace(**{**keys, "num_key_value_heads": Hkv, "head_dim": D}))
         self.variant, self.keys = variant, keys
-        self._frequencies = rope_frequencies(self.config, "cpu")  # no buffer, which .bfloat16() would round
+        self._frequencies = rope_frequencies(self.config, "cpu")  # not a buffer: .bfloat16() would round it
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Normal matrices; zero biases, sinks and gates that are parameters; norms that do nothing."""
+        """Initializes the parameters: normal matrices, zero biases (gate_bias_init for the gate's), zero sinks and
+        input-independent gates, and norms with unit scale."""
         for name, module in self.named_children():
             if isinstance(module, RMSNorm):
                 nn.init.constant_(module.weight, 1.0 - module.center)
@@ -266,8 +267,8 @@ class GatedAttention(GatedLayer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "GatedAttention":
-        """A layer as the config.json of a model that headgate's programs wrote describes it: the keys that have an
-        argument here, without a gate where there is no gate_site. rope_theta may stand in rope_parameters."""
+        """Creates a layer from a config.json that Headgate's programs wrote. Uses the keys that are arguments of this
+        class; without gate_site, there is no gate. rope_theta may be in rope_parameters."""
         rope = config.get("rope_parameters") or {}
         if rope.get("rope_type", "default") != "default":
             raise ValueError(f"rope_parameters: rope_type '{rope['rope_type']}' is not known, only 'default'")
@@ -277,7 +278,7 @@ class GatedAttention(GatedLayer):
 
     @property
     def heads(self) -> Heads:
-        """The sizes that layouts are counted by."""
+        """Returns the sizes that determine how many rows q, k, v and the gate have in projections."""
         return Heads(self.Hq, self.Hkv, self.D, self.gate_features)
 
     def extra_repr(self) -> str:
@@ -303,14 +304,16 @@ class GatedAttention(GatedLayer):
         causality: Literal["none", "causal"] = "causal",
         ring: "dist.ProcessGroup | None" = None,
     ) -> Tensor:
-        """The layer's output (B,T,C).
+        """Returns the layer's output (B,T,C).
 
-        `cache` goes on from the tokens that it holds. `positions` (B|1,T) are RoPE's, by default those of the tokens in
-        their sequence. `key_lengths` (B) hides padding behind each sequence, `mask` (B|1,Hq|1,T|1,S) whatever is false
-        in it. `cu_seqlens` (N+1) makes h (1,T,C) a packed batch; a jagged nested tensor (N,T*,C) is one too.
-        `causality` "none" lets every token see those behind it too, as in an encoder. With `ring`, a process group, h is
-        this rank's part of longer sequences, shard_sequence(…, 1, group=ring), attention is ring_attention, key_lengths
-        count the whole, and gradients of parameters are the part of this rank's tokens.
+        `cache` holds the keys and values of earlier tokens. `positions` (B|1,T) are the positions for RoPE; the default
+        is each token's index in its sequence. `key_lengths` (B) hides padding after each sequence. `mask`
+        (B|1,Hq|1,T|1,S) hides keys where it is false. `cu_seqlens` (N+1) makes h (1,T,C) a packed batch; a jagged
+        nested tensor (N,T*,C) is one, too. `causality` "none" lets every token see later ones, as in an encoder.
+
+        `ring`, a process group, means that h is this rank's part of longer sequences, shard_sequence(…, 1, group=ring).
+        The layer then uses ring_attention, and key_lengths counts the whole sequences. Gradients of parameters are only
+        this rank's part.
         """
         others = {"cache": cache, "mask": mask, "cu_seqlens": cu_seqlens}
         require_tensor("GatedAttention", "h", h, nested=True)
@@ -343,9 +346,10 @@ class GatedAttention(GatedLayer):
         causality: Literal["none", "causal"] = "causal",
         **selection: Any,
     ) -> headgate.AttentionStatistics:
-        """Where the layer looks when it is called with the same arguments, without its T×S weights: the named fields of
-        headgate.AttentionStatistics as tensors, of each query (B,Hq,T) or as means over queries (B,Hq). `selection` is
-        that of headgate.attention_statistics: keys, queries, window, top_keys. There are no gradients."""
+        """Returns attention statistics of the layer for the same arguments, without its T×S weights. `outputs` names
+        fields of headgate.AttentionStatistics, returned as tensors for each query (B,Hq,T), or as means over queries
+        (B,Hq). `selection` may have the arguments keys, queries, window and top_keys of headgate.attention_statistics.
+        Has no gradients."""
         require_tensor("GatedAttention", "h", h, nested=True)
         if h.is_nested:
             raise ValueError("GatedAttention: statistics of a nested h are those of its values (1,T,C) with cu_seqlens")
@@ -367,7 +371,7 @@ class GatedAttention(GatedLayer):
     def _check(
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None
     ) -> None:
-        """What the layer reads before attention checks the rest."""
+        """Checks the arguments that the layer itself reads. Attention checks the others."""
         require_tensors("GatedAttention", {"h": h}, {"positions": positions, "cu_seqlens": cu_seqlens})
         require_input("GatedAttention", h, self.keys["hidden_size"])
         refuse_transforms("GatedAttention", {"h": h}, differentiable=("h",))
@@ -386,7 +390,8 @@ class GatedAttention(GatedLayer):
     def _inputs(
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """What attention reads: q (B,T,Hq,D); k and v (B,S,Hkv,D), the cache's before those of h; the gate's logits."""
+        """Returns the inputs of attention: q (B,T,Hq,D); k and v (B,S,Hkv,D), preceded by the cached ones; the gate's
+        logits."""
         q, k, v, z = self.projected(h)
         if q.shape[2] != self.Hq and self.variant.gate_grain == "head_shared":
             raise ValueError(f"GatedAttention: this process has {q.shape[2]} of {self.Hq} heads, which share a gate")
@@ -404,7 +409,8 @@ class GatedAttention(GatedLayer):
         return torch.nested.nested_tensor_from_jagged(out.squeeze(0), h.offsets())
 
     def _rules(self, causality: str, q: Tensor) -> dict[str, Any]:
-        """The layer's own rules of what q (B,T,Hq,D) sees, and the sinks of its heads."""
+        """Returns the layer's arguments of gated_attention: causality, window, and the sinks of q's heads; q is
+        (B,T,Hq,D)."""
         window = self.keys["attention_window"]
         return {
             "sinks": self._sinks(q.shape[2], q.device),
@@ -415,7 +421,7 @@ class GatedAttention(GatedLayer):
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, z: Tensor | None, causality: str, rules: dict[str, Any]
     ) -> Tensor:
-        """Attention with the gate of g1, and the control: (B,T,Hq,D)."""
+        """Computes attention with a gate at g1, and the control. Returns (B,T,Hq,D)."""
         gate = self.variant.kernel_arguments(z) if self.variant.gate_site == "g1" else {}
         attention = ring_attention if "group" in rules else gated_attention
         if self.keys["precision"] != "exact":
@@ -425,12 +431,12 @@ class GatedAttention(GatedLayer):
     def _angles(
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """cos and sin (B|1,T,1,R/2) of the tokens' angles."""
+        """Returns cos and sin (B|1,T,1,R/2) of RoPE's angles."""
         if positions is None:
             first = 0 if cache is None else cache.length
             positions = torch.arange(first, first + h.shape[1], device=h.device).unsqueeze(0)
             if cu_seqlens is not None:
-                # Tokens behind the last sequence, which attention refuses, have the index N.
+                # Tokens after the last sequence get the index N. Attention rejects them.
                 sequence = torch.searchsorted(cu_seqlens[1:].contiguous(), positions[0], right=True)
                 positions = positions - cu_seqlens[sequence]
         angles = positions[..., None, None].double() * self._frequencies.to(h.device)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of PyTorch whose results are y and, for some, a state: linear attention and what stands around it.
+"""PyTorch operators that return y and possibly a state: linear attention, short convolution and gated norm.
 
-As attention.py: custom operations with fake kernels, which compute by the package's functions of the same names.
+The custom operators have fake kernels, like those of attention.py. The functions of `headgate` with the same names do
+the computation.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,8 @@ def register_gradients(
     differentiable: tuple[str, ...],
     has_state: bool,
 ) -> None:
-    """register_autograd for an operation (*tensors, *, **options) -> y or, with a state, (…, keep_state) -> (y, state)."""
+    """Calls register_autograd for an operator (*tensors, *, **options) -> y, or, with a state, (*tensors, *, **options,
+    keep_state) -> (y, state)."""
 
     def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
         y = output[0] if has_state else output
@@ -46,12 +48,12 @@ def register_gradients(
 
 
 class CustomOperation:
-    """torch.ops.headgate.NAME and NAME_backward, registered with autograd and torch.compile.
+    """The operators torch.ops.headgate.NAME and NAME_backward, registered with autograd and torch.compile.
 
-    Computes by headgate.NAME, or NAME_forward where there is a state, and by NAME_backward. `empty_y` and `empty_state`
-    make the results of the fake kernel from the tensors that are there. An operation with a state returns (y, state),
-    with an empty state unless keep_state is true. Under torch.autocast the inputs `cast` become of its dtype, and those
-    of `cast_unless_f32` that are not float32.
+    headgate.NAME, or NAME_forward if there is a state, and NAME_backward do the computation. `empty_y` and
+    `empty_state` create the results of the fake kernel. An operator with a state returns (y, state); the state is empty
+    unless keep_state is true. torch.autocast casts the inputs `cast`, and the inputs `cast_unless_f32` that are not
+    float32.
     """
 
     def __init__(
@@ -142,13 +144,13 @@ class CustomOperation:
         )
 
     def keywords(self, *positional: str) -> tuple[str, ...]:
-        """The inputs that the public function takes by name, those but `positional`."""
+        """Returns the names of the public function's keyword-only inputs, all except `positional`."""
         return tuple(name for name in self.arguments.tensors if name not in positional)
 
     def call(self, given: dict[str, Any], arguments: dict[str, Any], **keep: bool) -> Any:
-        """Calls the operation with the tensors `given` and the further inputs and options `arguments`.
+        """Calls the operator with the tensors `given` and more inputs and options in `arguments`.
 
-        Returns y, with keep_state=True (y, state).
+        Returns y, or (y, state) with keep_state=True.
         """
         result = self._eager.call(given, arguments, keep.get("keep_state", False))
         if result is None:
@@ -156,7 +158,7 @@ class CustomOperation:
         return result
 
     def _call_generally(self, given: dict[str, Any], arguments: dict[str, Any], **keep: bool) -> Any:
-        """`call` by torch.ops.headgate."""
+        """Calls the operator through PyTorch's dispatcher, with torch.ops.headgate."""
         tensors = {**dict.fromkeys(self.arguments.tensors), **given}
         options = sort_arguments(self.name, tensors, arguments, self.keywords(*given), self.arguments)
         recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
@@ -195,11 +197,11 @@ class _EagerCustomOperation(EagerOperation):
         return dict(zip(self.arguments.differentiable, compute(dy, *states, *inputs, **settings)))
 
     def _incoming(self, recorded: RecordedCall) -> tuple[Tensor, Tensor | None]:
-        """dy, and the gradient of the state where it was returned."""
+        """Returns dy, zeros if absent, and the gradient of the state, or None."""
         dy, dstate = recorded.incoming if len(recorded.incoming) == 2 else (*recorded.incoming, None)
         return self._empty_y(recorded.named, **recorded.options).zero_() if dy is None else dy, dstate
 
 
 def sequences_of(named: Named, batch: int) -> int:
-    """The number of sequences of a call: those of a packed batch, else `batch`."""
+    """Returns the number of sequences of a call: those of the packed batch if there is one, otherwise `batch`."""
     return named["cu_seqlens"].shape[0] - 1 if "cu_seqlens" in named else batch

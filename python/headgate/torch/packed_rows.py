@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that hold several sequences, as transformers' models describe them, as one packed batch."""
+"""Converts rows with several sequences, as models of transformers describe them, to one packed batch."""
 
 import torch
 from torch import Tensor
 
 
 def begins_of(numbers: Tensor) -> Tensor:
-    """Returns cu_seqlens (N+1) of packed rows, from the number of each token's sequence (B,T). In compiled programs, whose
-    shapes must not depend on values, N is B·T: sequences behind the last are empty."""
+    """Returns cu_seqlens (N+1) of packed rows, from the sequence number of each token (B,T). In compiled programs,
+    shapes must not depend on values, so N is B·T and the surplus sequences at the end are empty."""
     first = torch.ones_like(numbers, dtype=torch.bool)
     first[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
     rows = first.numel()
@@ -19,5 +19,5 @@ def begins_of(numbers: Tensor) -> Tensor:
 
 
 def one_row(x: Tensor) -> Tensor:
-    """(B,T,…) as (1,B·T,…)."""
+    """Reshapes (B,T,…) to (1,B·T,…)."""
     return x.flatten(0, 1).unsqueeze(0)

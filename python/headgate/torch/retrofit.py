@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gates for the models of transformers that have none, which start as the identity."""
+"""Adds gates to models of transformers that have none. The gates start as the identity."""
 
 import copy
 import os
@@ -34,7 +34,7 @@ GATE_NAMES = (MATRIX, PARAMETER, OLD_MATRIX, "g_proj")
 
 
 def _require_known(name: str, attention: nn.Module) -> None:
-    """That a module with the four projections is an attention as Llama's is, and has no gate."""
+    """Raises ValueError unless a module with the four projections is an attention like Llama's, without a gate."""
     what, config = f"{name} ({type(attention).__name__})", getattr(attention, "config", None)
     head_dim = getattr(attention, "head_dim", None)
     sizes = [getattr(config, key, None) for key in ("num_attention_heads", "num_key_value_heads")]
@@ -53,7 +53,8 @@ def _require_known(name: str, attention: nn.Module) -> None:
 
 
 def _give_own_config(model: nn.Module) -> None:
-    """Replaces the config of a model, and those within it, by copies in all its modules: others may hold them too."""
+    """Replaces the model's config, and configs nested in it, by copies in all modules, since other models may share
+    them."""
     from transformers import PretrainedConfig
 
     copies: dict[int, Any] = {}
@@ -65,14 +66,17 @@ def _give_own_config(model: nn.Module) -> None:
 
 
 def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid2") -> nn.Module:
-    """Puts a gate into every attention of a model of transformers that has none, and returns the model.
+    """Adds a gate to every attention module of a transformers model, in place, and returns the model.
 
-    The gate is computed from the layer's input by a new matrix `attention_gate` of zeros (`gate`, of zeros, where it
-    does not depend on the input), so that the model computes what it did until the gates are trained. It needs a
-    function whose value at 0 changes nothing: sigmoid2 multiplied, silu or identity added. The attention becomes
-    "headgate", whose kernel applies a gate of g1; a copy of the config, which the model has from then on, gets the keys
-    of the gate. load_retrofit loads what the model's save_pretrained wrote; from_pretrained leaves out the gates.
-    ValueError, before anything is changed, on models whose attention is not like Llama's: q_proj, k_proj, v_proj and
+    A new matrix `attention_gate` of zeros computes the gate from the layer's input. An input-independent gate is a
+    parameter `gate` of zeros instead. The model's output is therefore unchanged until the gates are trained. This needs
+    a gate function with no effect at 0: sigmoid2 multiplied, or silu or identity added.
+
+    Sets the attention implementation to "headgate", which applies a gate at g1 in its kernel. Gives the model its own
+    copy of the config, with the keys of the gate. Use load_retrofit to load what save_pretrained wrote; from_pretrained
+    drops the gates.
+
+    Raises ValueError, before any change, if the model's attention is not like Llama's: q_proj, k_proj, v_proj and
     o_proj with equal heads.
     """
     from transformers import PreTrainedModel
@@ -103,7 +107,7 @@ def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid
 
 
 def gate_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of the gates by their names in the model: to train them alone, or to save them."""
+    """Returns the parameters of the gates by their names in the model, to train or save only these."""
     own = tuple(
         f"{name}.{part}" if name else part
         for name, module in model.named_modules()
@@ -118,9 +122,11 @@ _HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolde
 
 
 def load_retrofit(directory: str | os.PathLike[str], **options: Any) -> nn.Module:
-    """The model that a retrofitted model's save_pretrained wrote, with its gates: of the class that config.json names,
-    with attention "headgate". `directory` and `options` are those of from_pretrained, such as dtype. ValueError where
-    it has no gates."""
+    """Loads a retrofitted model, with its gates, from the files that save_pretrained wrote.
+
+    The model has the class that config.json names, and attention "headgate". `directory` and `options` are those of
+    from_pretrained, such as dtype. Raises ValueError if the files have no gates.
+    """
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(directory, **{k: options[k] for k in _HUB if k in options})
@@ -137,13 +143,12 @@ def load_retrofit(directory: str | os.PathLike[str], **options: Any) -> nn.Modul
         kind.__init__(self, *args, **kwargs)
         retrofit(self, variant)
 
-    # from_pretrained constructs a model and then fills its parameters. A temporary subclass adds the gates in its
-    # constructor, so that they are filled too.
+    # A temporary subclass adds the gates in its constructor, so that from_pretrained loads their parameters, too.
     gated: Any = type(name, (kind,), {"__init__": init, "__module__": kind.__module__})
     old_matrix = {rf"(\w*att\w*)\.{re.escape(OLD_MATRIX)}\.": rf"\1.{MATRIX}."}
     model, found = gated.from_pretrained(directory, key_mapping=old_matrix, output_loading_info=True, **options)
     model.__class__ = kind
-    # save_pretrained would undo the renaming.
+    # Drops the renaming of old names, which save_pretrained would reverse.
     kept = [c for c in model._weight_conversions if not any(MATRIX in target for target in c.target_patterns)]
     model._weight_conversions = kept
     missing = sorted(set(gate_parameters(model)) & set(found["missing_keys"]))

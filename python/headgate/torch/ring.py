@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention over a sequence that is sharded over the processes of a torch.distributed group.
 
-Each rank keeps the queries of its tokens. Keys and values go round the ring of ranks; a rank computes attention over
-those that it has while the next come in. The parts are merged by their log-sum-exp (docs/reference/math.md, section 6),
-and the gate acts once, on the whole. Backward, keys and values go round again with the sums of their gradients behind
-them.
+Each rank keeps the queries of its tokens. Keys and values pass around the ring of ranks. A rank computes attention over
+the shard that it holds while the next shard arrives. The partial results are merged by their log-sum-exp
+(docs/reference/math.md, section 6), and the gate is applied once, to the merged result. In the backward pass, keys and
+values pass around again, followed by the sums of their gradients.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headgate._arguments import RingArguments
 
 NAME = "ring_attention"
-# What it takes beside q, k, v and the gate.
+# Inputs in addition to q, k, v and the gate.
 INPUTS = ("key_lengths", "alibi_slopes", "sinks")
 SCORING, GATING = options_of("scores"), options_of("gate")
 DEFAULTS = {name: OPTIONS[name].default for name in ("layout", *SCORING, *GATING, "threads")}
@@ -35,7 +35,7 @@ KEYS_TAG, GRADIENTS_TAG = 0, 1
 
 
 class Rules(NamedTuple):
-    """What decides which keys a query sees, by their positions in the whole sequence."""
+    """Rules that determine which keys a query sees, by positions in the whole sequence."""
 
     causality: str
     window_left: int
@@ -43,7 +43,7 @@ class Rules(NamedTuple):
     key_lengths: tuple[int, ...] | None
 
     def hide(self, q: Span, k: Span) -> bool:
-        """Whether no query of q sees a key of k."""
+        """Returns whether no query in span q sees any key in span k."""
         return (
             (self.causality == "causal" and k.begin >= q.end)
             or (0 <= self.window_left < q.begin - (k.end - 1))
@@ -53,17 +53,17 @@ class Rules(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A span of a rank's queries against one of keys, both as ranges of their shards' tokens."""
+    """A span of a rank's queries and a span of keys, each as a range of tokens in its shard."""
 
     q: Span
     k: Span
-    offset: int  # the position of the first query, counted from the first key
-    keys_begin: int  # the position of the first key in the whole
-    own: bool  # the queries' own keys: sinks and the gate's gradient belong to these blocks
+    offset: int  # position of the first query relative to the first key
+    keys_begin: int  # position of the first key in the whole sequence
+    own: bool  # whether q and k are the same tokens; only these blocks handle sinks and the gate's gradient
 
 
 class Plan:
-    """Who computes what. `length` tokens a rank."""
+    """Assigns blocks of queries and keys to ranks. Each rank has `length` tokens."""
 
     def __init__(self, ranks: int, length: int, sharding: str, rules: Rules):
         self.rules, self.ranks = rules, ranks
@@ -74,8 +74,8 @@ class Plan:
         """How many shards of keys a rank sees, its own first; those of ranks further back are hidden from all."""
 
     def blocks(self, rank: int, source: int) -> list[Block]:
-        """What `rank` computes of the keys of rank `source`, without what is hidden as a whole; a query's own keys are
-        always there."""
+        """Returns the blocks that `rank` computes with the keys of rank `source`. Omits fully hidden blocks, except
+        those of a query's own keys."""
         found = []
         for i, q in enumerate(self.spans[rank]):
             for j, k in enumerate(self.spans[source % self.ranks]):
@@ -86,14 +86,14 @@ class Plan:
 
 
 class Ring(NamedTuple):
-    """This process's place among those of the group."""
+    """Process group, and this process's rank in it."""
 
     group: "dist.ProcessGroup | None"
     rank: int
     ranks: int
 
     def exchange(self, sent: Tensor, received: Tensor, tag: int, distance: int = 1) -> list[dist.Work]:
-        """Starts to send to the rank `distance` further on, and to receive from the one as far back."""
+        """Starts sending to the rank `distance` places ahead, and receiving from the rank `distance` places behind."""
         to, source = (self.rank + distance) % self.ranks, (self.rank - distance) % self.ranks
         group = dist.group.WORLD if self.group is None else self.group
         return dist.batch_isend_irecv(
@@ -105,7 +105,7 @@ class Ring(NamedTuple):
 
 
 def _joined(tensors: list[Tensor]) -> Tensor:
-    """One message of several tensors."""
+    """Concatenates several tensors into one message."""
     return torch.cat([x.reshape(-1) for x in tensors])
 
 
@@ -119,8 +119,8 @@ def _wait(works: list[dist.Work]) -> None:
 
 
 def _visitors(ring: Ring, rounds: int, shard: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Yields this rank's keys and values, then those of the ranks before it, one after the other. The next are on
-    their way while the caller works with what it was given, which it must not keep."""
+    """Yields this rank's keys and values, then those of the preceding ranks, one rank at a time. The next shard is in
+    transit while the caller uses the current one. The caller must not keep a shard."""
     if rounds == 1:
         yield shard
         return
@@ -134,7 +134,8 @@ def _visitors(ring: Ring, rounds: int, shard: list[Tensor]) -> Iterator[list[Ten
 
 
 class _Homing:
-    """The gradients of keys and values on their way round: each rank adds its own to those of the ranks before it."""
+    """Accumulates the gradients of keys and values around the ring. Each rank adds its part to the sum from the ranks
+    before it."""
 
     def __init__(self, ring: Ring, rounds: int):
         self.ring, self.rounds, self.done = ring, rounds, 0
@@ -142,15 +143,15 @@ class _Homing:
         self.sent = self.coming = None
 
     def add(self, own: Tensor) -> Tensor | None:
-        """Adds a rank's part of the gradients of the shard that it has, and passes them on. The last call returns the
-        sums for this rank's own shard."""
+        """Adds this rank's part of the gradients of the current shard, and sends the sum on. The last call returns the
+        complete sums for this rank's own shard."""
         if self.rounds == 1:
             return own
         _wait(self.works)
         if self.coming is not None:
             own += self.coming
         self.done += 1
-        last = self.done == self.rounds  # the owner is as many ranks back as the shard has come
+        last = self.done == self.rounds  # the shard's owner is rounds - 1 ranks back
         self.sent, self.coming = own, torch.empty_like(own) if self.coming is None else self.coming
         self.works = self.ring.exchange(own, self.coming, GRADIENTS_TAG, 1 - self.rounds if last else 1)
         if not last:
@@ -160,21 +161,22 @@ class _Homing:
 
 
 class Call(NamedTuple):
-    """What a call is told beside its tensors."""
+    """Settings of one ring_attention call; the tensors are passed separately."""
 
     ring: Ring
     plan: Plan
     layout: str
-    scoring: dict[str, Any]  # options of the scores, and slopes
+    scoring: dict[str, Any]  # options of the scores, and alibi_slopes
     gating: dict[str, Any]  # options of the gate
     threads: int | None
 
     def rows(self, x: Tensor | None, span: Span) -> Tensor | None:
-        """The tokens of a span, of a tensor with heads."""
+        """Returns the tokens of `span` in a tensor (B,H,T,·) or, by the layout, (B,T,H,·)."""
         return None if x is None else x.narrow(-2 if self.layout == "bhtd" else -3, span.begin, span.end - span.begin)
 
     def options(self, block: Block, batch: int) -> dict[str, Any]:
-        """Of attention over a block: positions, lengths and offsets are those of the whole, counted from its keys."""
+        """Returns the options of attention over a block. Converts positions and lengths of the whole sequence to ones
+        relative to the block's keys."""
         options = {
             **self.scoring,
             "layout": self.layout,
@@ -192,14 +194,14 @@ def _batch(q: Tensor) -> int:
 
 
 def _widened(x: Tensor | None) -> Tensor | None:
-    """In f32 or better: what parts, and sums of gradients, are computed in."""
+    """Converts x to f32 or better, the precision of partial results and of gradient sums."""
     return None if x is None else x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _forward(
     call: Call, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, sinks: Tensor | None, keep_attn: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """y, lse and, where it is kept, attn, all in f32 or better."""
+    """Returns y, lse and attn in f32 or better. attn is None unless `keep_attn` is true."""
     parts: dict[Span, list[tuple[Tensor, Tensor]]] = {}
     settings: dict[str, Any] = {"layout": call.layout, "threads": call.threads}
     wide = _widened(q)
@@ -215,7 +217,7 @@ def _forward(
                 **call.options(block, _batch(q)),
             )
             found = parts.setdefault(block.q, [])
-            if len(found) == 2:  # no more than two parts of a row are held
+            if len(found) == 2:  # keeps at most two partial results for each row
                 merged = headgate.attention_merge(found, outputs=["attn", "lse"], **settings)
                 found[:] = [(merged.attn, merged.lse)]
             found.append((out.y, out.lse))
@@ -239,8 +241,8 @@ def _backward(
     saved: list[Tensor | None],
     wanted: dict[str, bool],
 ) -> dict[str, Tensor]:
-    """The gradients of q, k, v, gate and sinks that are wanted, in f32 or better. The weights of a block are made of
-    the whole's lse, so that its gradients are its share of the whole's."""
+    """Computes the gradients of q, k, v, gate and sinks that are wanted, in f32 or better. The weights of a block are
+    computed with the lse of all keys, so that the gradients of the blocks add up to the total."""
     q, k, v, gate, sinks = tensors
     dy, q, gate, y, attn = map(_widened, (dy, q, gate, saved[0], saved[2]))
     lse = saved[1]
@@ -286,7 +288,7 @@ def _backward(
 
 
 class _RingAttention(torch.autograd.Function):
-    """(y, lse) of this rank's queries, with the gradients of this rank's q, k, v, gate and sinks."""
+    """Computes (y, lse) of this rank's queries, and the gradients of this rank's q, k, v, gate and sinks."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, keep_attn: bool, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -317,7 +319,7 @@ RING_DIFFERENTIABLE = tuple(name for name in DIFFERENTIABLE if name != "bias")
 
 
 def _require_shards(tensors: dict[str, Tensor | None], layout: str) -> None:
-    """What the kernels do not see of q, k, v and gate: that they have the same tokens."""
+    """Raises ValueError unless q, k, v and gate have the same number of tokens, which the kernels do not require."""
     letters, dim = ("(B,T,H,D)", -3) if layout == "bthd" else ("(B,H,T,D)", -2)
     for name in ("q", "k", "v", "gate"):
         x = tensors[name]
@@ -349,11 +351,12 @@ def _make_plan(ranks: int, length: int, sharding: str, rules: Rules, by_position
         plan = Plan(ranks, length, sharding, rules)
     except ValueError as error:
         raise ValueError(f"{NAME}: {error}") from None
-    return plan if by_position else Plan(ranks, length, "contiguous", rules)  # one block a shard does
+    return plan if by_position else Plan(ranks, length, "contiguous", rules)  # one block per shard is enough
 
 
 def _make_call(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any]) -> Call:
-    """The call, or the error that says what does not fit. The kernels check the rest, on no tokens at all."""
+    """Returns the call, or raises an error for invalid arguments. Runs the kernels on zero tokens, for their own
+    checks."""
     layout = options["layout"]
     _require_shards(tensors, layout)
     q, slopes = tensors["q"], tensors["alibi_slopes"]
@@ -380,7 +383,7 @@ def _refuse_others(others: dict[str, Any]) -> None:
 def _facts(
     call: Call, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any], recorded: bool
 ) -> dict[str, str]:
-    """What must be the same on every rank, as errors name it."""
+    """Returns values that must be equal on every rank, by the names that errors use."""
     moving = recorded and (tensors["k"].requires_grad or tensors["v"].requires_grad)
     return {
         **{name: described(x) for name, x in tensors.items()},
@@ -399,7 +402,7 @@ def _prepare(
     others: dict[str, Any],
     recorded: bool,
 ) -> tuple[Call, dict[str, str]]:
-    """The call, and the facts that must be the same on every rank. Casts `tensors` under autocast."""
+    """Returns the call, and the values that must be equal on every rank. Casts `tensors` under autocast."""
     _refuse_others(others)
     check_tensors(NAME, tensors, recorded)
     options = {**DEFAULTS, **checked_options(NAME, options)}
@@ -433,7 +436,7 @@ def ring_attention(
     **arguments: "Unpack[RingArguments]",
 ) -> tuple[Tensor, Tensor]: ...
 @takes(*INPUTS, *DEFAULTS)
-@torch._disable_dynamo  # torch.compiler.disable, without the seconds of its import where nothing is compiled
+@torch._disable_dynamo  # like torch.compiler.disable, without seconds of imports
 @in_words_of(NAME, {})
 def ring_attention(
     q: Tensor,
@@ -446,31 +449,35 @@ def ring_attention(
     return_lse: bool = False,
     **arguments: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """gated_attention over a sequence of which each rank of `group` has a shard, as shard_sequence cuts it.
+    """Computes gated_attention over a sequence that is sharded over the ranks of `group` (see shard_sequence).
 
-    q, k, v and gate are this rank's tokens, (B,H,T,D) or by `layout` (B,T,H,D), with T of the ranks·T tokens of
-    the whole; so are y (B,Hq,T,Dv), of q's dtype, and with return_lse the log-sum-exp (B,Hq,T). `sharding` says which:
-    "balanced" or "contiguous". key_lengths (B) counts the whole sequence's keys. The other arguments are those of
-    gated_attention, over positions in the whole; what it takes beyond them is refused, by a ValueError.
+    q, k, v and gate hold this rank's tokens, (B,H,T,D) or, with `layout` "bthd", (B,T,H,D). T is the number of tokens
+    of one rank. Returns y (B,Hq,T,Dv) of this rank in q's dtype, and with return_lse the log-sum-exp (B,Hq,T).
+    `sharding`, "balanced" or "contiguous", determines which tokens a rank has. key_lengths (B) counts keys of the whole
+    sequence. The other arguments are those of gated_attention, for positions in the whole sequence. Unsupported ones
+    raise ValueError.
 
-    Exact: parts of a row are computed and merged in f32 or better, the gate acts on the whole, and y is rounded once.
-    q, k, v, gate and sinks have gradients; that of sinks, which all ranks share, is the part of this rank's
-    queries. Every rank of the group must make the call, and go backward through it where one does. Arguments that do
-    not fit, or differ among ranks, are a ValueError of one line on every rank. Memory: beside a rank's own tensors two
-    shards of keys and values, and backward three of their gradients in f32.
+    The result is exact: partial results are computed and merged in f32 or better, the gate is applied to the merged
+    result, and y is rounded once. q, k, v, gate and sinks have gradients. All ranks share the sinks; their gradient is
+    the part of this rank's queries.
+
+    Every rank of the group must make the call, and must run its backward pass if one rank does. If arguments are
+    invalid or differ among ranks, every rank raises ValueError with a one-line message. Memory in addition to the
+    rank's own tensors: two shards of keys and values, and, in the backward pass, three shards of their gradients in
+    f32.
     """
     if "gate_logits" in arguments:
         gate = take_old_name(NAME, arguments, "gate_logits", "gate", gate)
     ring = Ring(group, *own_rank(NAME, group))
     tensors = {"q": q, "k": k, "v": v, "gate": gate, **{name: arguments.pop(name, None) for name in INPUTS}}
     options = {name: arguments.pop(name) for name in DEFAULTS if name in arguments}
-    refuse_transforms(NAME, {**tensors, **options})  # before the ranks communicate
+    refuse_transforms(NAME, {**tensors, **options})  # must raise before the ranks communicate
     refuse_all_transforms(NAME)
     recorded = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors.values())
     call, refusal, facts = None, None, {}
     try:
         call, facts = call_as(NAME, {}, _prepare, ring, sharding, tensors, options, arguments, recorded)
-    except Exception as error:  # raised below, when all ranks know of it
+    except Exception as error:  # agree() raises it on all ranks
         refusal = error
     agree(NAME, group, facts, refusal)
     keep_attn = recorded and gate is not None and keeps_output(**call.gating)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scaled_dot_product_attention with PyTorch's arguments and semantics, on the kernels of gated_attention."""
+"""Implements scaled_dot_product_attention, with PyTorch's arguments and semantics, on the kernels of
+gated_attention."""
 
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
@@ -21,7 +22,7 @@ NAME = "scaled_dot_product_attention"
 LARGEST_HEAD = 512
 _LARGEST_F32 = torch.finfo(torch.float32).max
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-# gated_attention's names of the arguments, and PyTorch's.
+# Maps gated_attention's names of the arguments to PyTorch's.
 _ARGUMENTS = {
     "q": "query",
     "k": "key",
@@ -32,14 +33,14 @@ _ARGUMENTS = {
 
 
 class Refusal(NamedTuple):
-    """Why a call is not computed: the error's type, and its text after the function's name."""
+    """Reason why a call is rejected: the type of the error, and its text after the function's name."""
 
     error: type[Exception]
     text: str
 
 
 class Sizes(NamedTuple):
-    """The sizes of a call. `lead` are the leading dimensions of the result, (…,L,Ev), heads included."""
+    """Sizes of a call. `lead` holds the leading dimensions of the result (…,L,Ev), including heads."""
 
     lead: tuple[int, ...]
     batch: int
@@ -51,7 +52,7 @@ class Sizes(NamedTuple):
 
 
 def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """The shape that all broadcast to; None where they do not."""
+    """Returns the shape that all `shapes` broadcast to, or None if they do not broadcast."""
     width = max(map(len, shapes))
     found = [1] * width
     for shape in shapes:
@@ -64,7 +65,7 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
 
 
 def sizes_of(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> Sizes | Refusal:
-    """The sizes of a call with these tensors."""
+    """Returns the sizes of a call, or why its shapes are invalid."""
     q, k, v = tuple(query.shape), tuple(key.shape), tuple(value.shape)
     least = 3 if enable_gqa else 2
     if min(len(q), len(k), len(v)) < least:
@@ -98,7 +99,7 @@ def sizes_of(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> Siz
 
 
 def _fits(x: Tensor, shape: tuple[int, ...]) -> bool:
-    """Whether x broadcasts to `shape`."""
+    """Returns whether x broadcasts to `shape`."""
     given = tuple(x.shape)
     return len(given) <= len(shape) and all(
         size == 1 or size == full for size, full in zip(reversed(given), reversed(shape))
@@ -112,7 +113,7 @@ def _mask_refusal(query: Tensor, attn_mask: Tensor, sizes: Sizes) -> Refusal | N
         return Refusal(RuntimeError, f"attn_mask has shape {shape_of(attn_mask)} but must broadcast to ({needed})")
     if not torch.is_autocast_enabled("cpu"):
         taken: tuple[torch.dtype, ...] = (torch.bool, torch.float32, query.dtype)
-    elif query.dtype == torch.float64:  # which autocast leaves alone, but not the mask
+    elif query.dtype == torch.float64:  # autocast does not cast a float64 query, but casts the mask
         taken = (torch.bool, torch.float64)
     else:
         taken = (torch.bool, torch.float32, torch.bfloat16, torch.float16)
@@ -143,12 +144,12 @@ def refusal_of(
     scale: float | None,
     enable_gqa: bool,
 ) -> Refusal | Sizes:
-    """The sizes of a call of tensors, or why it is not computed: as PyTorch refuses it, or as the kernels cannot."""
+    """Returns the sizes of a call, or why it is rejected: PyTorch rejects it, or the kernels do not support it."""
     dtype = query.dtype
     if dtype not in _DTYPES:
         return Refusal(RuntimeError, f"query is {dtype} but must be float32, float64, bfloat16 or float16")
     dtypes = {dtype, key.dtype, value.dtype}
-    # Autocast leaves float64 alone.
+    # Autocast does not cast float64.
     if len(dtypes) > 1 and (torch.float64 in dtypes or not torch.is_autocast_enabled("cpu")):
         return Refusal(
             RuntimeError, f"query, key and value are {dtype}, {key.dtype} and {value.dtype}, not of one type"
@@ -170,7 +171,7 @@ def refusal_of(
 
 
 def _as_batch(x: Tensor, sizes: Sizes, heads: int) -> Tensor:
-    """x (…,heads|1,n,features) as (B,heads,n,features): a view, where leading dimensions have one stride."""
+    """Reshapes x (…,heads|1,n,features) to (B,heads,n,features). The result is a view if the strides permit one."""
     batch = sizes.lead[:-1]
     if x.dim() == 2:
         x = x.unsqueeze(0)
@@ -181,7 +182,8 @@ def _as_batch(x: Tensor, sizes: Sizes, heads: int) -> Tensor:
 
 
 def _kv_as_batch(x: Tensor, sizes: Sizes) -> Tensor:
-    """key or value as (B,Hkv,S,features): where the heads of both differ, each is repeated for its query heads."""
+    """Reshapes key or value to (B,Hkv,S,features). If key and value have different numbers of heads, repeats heads
+    first."""
     own = x.shape[-3] if x.dim() > 2 else 1
     if own not in (1, sizes.kv_heads):
         x = x.repeat_interleave(sizes.kv_heads // own, dim=-3)
@@ -189,7 +191,7 @@ def _kv_as_batch(x: Tensor, sizes: Sizes) -> Tensor:
 
 
 def _mask_as_batch(attn_mask: Tensor, sizes: Sizes) -> Tensor:
-    """attn_mask as (B|1,H|1,L|1,S)."""
+    """Reshapes attn_mask to (B|1,H|1,L|1,S)."""
     width = len(sizes.lead) + 2
     x = attn_mask[(None,) * (max(width, 4) - attn_mask.dim())]
     if x.shape[-1] != sizes.keys:
@@ -202,24 +204,25 @@ def _mask_as_batch(attn_mask: Tensor, sizes: Sizes) -> Tensor:
 
 
 def _rules(query: Tensor, attn_mask: Tensor | None, is_causal: bool, sizes: Sizes) -> dict[str, Any]:
-    """The mask or causality as arguments of gated_attention."""
+    """Converts the mask or causality to arguments of gated_attention."""
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:
             return {"mask": _mask_as_batch(attn_mask, sizes)}
-        if query.dtype == torch.float64:  # beside which the kernels take no float32
+        if query.dtype == torch.float64:  # the kernels do not support a float32 bias with a float64 query
             attn_mask = attn_mask.double()
         return {"bias": _mask_as_batch(attn_mask, sizes)}
     if not is_causal:
         return {}
     if sizes.queries == sizes.keys:
         return {"causality": "causal"}
-    # PyTorch aligns at the top left, where query i sees keys 0 … i: the first query stands at key 0.
+    # PyTorch uses top-left alignment: query i sees keys 0 … i, so the first query is at position 0.
     first = torch.zeros(sizes.batch, dtype=torch.int64, device=query.device)
     return {"causality": "causal", "query_offsets": first}
 
 
 def _zeros(shape: tuple[int, ...], query: Tensor, tensors: list[Tensor]) -> Tensor:
-    """Returns zeros of the result's dtype that depend on `tensors`, whose gradients are zeros then and not None."""
+    """Returns zeros in the result's dtype that depend on `tensors`, so that the gradients of these are zeros, not
+    None."""
     cast = torch.is_autocast_enabled("cpu") and query.dtype != torch.float64
     y = torch.zeros(shape, dtype=torch.get_autocast_dtype("cpu") if cast else query.dtype, device=query.device)
     for x in tensors:
@@ -239,16 +242,16 @@ def attend(
     gate: Tensor | None = None,
     options: dict[str, Any] | None = None,
 ) -> Tensor:
-    """The result of a call whose sizes refusal_of has found."""
+    """Computes a call with the `sizes` that refusal_of returned."""
     shape, own = (*sizes.lead, sizes.queries, sizes.features), (*query.shape[:-1], sizes.features)
     if own != shape and (0 in query.shape[:-1] or value.numel() == 0):
-        # As PyTorch has it: without queries or values, query alone says the shape.
+        # PyTorch does the same: without queries or values, query alone determines the shape.
         tensors = [x for x in (query, key, value, attn_mask, gate) if x is not None and x.is_floating_point()]
         return _zeros(own, query, tensors)
-    if sizes.features == 0:  # kernels need a feature
+    if sizes.features == 0:  # kernels require at least one feature
         wider = sizes._replace(features=1)
         return attend(query, key, pad(value, (0, 1)), attn_mask, dropout_p, is_causal, scale, wider)[..., :0]
-    if query.shape[-1] == 0:  # all scores are 0
+    if query.shape[-1] == 0:  # without features, all scores are 0
         query, key, scale = pad(query, (0, 1)), pad(key, (0, 1)), 1.0
     arguments = dict(options) if options else {}
     arguments.update(_rules(query, attn_mask, is_causal, sizes))
@@ -285,21 +288,21 @@ def scaled_dot_product_attention(
     gate: Tensor | None = None,
     **options: "Unpack[AddedArguments]",
 ) -> Tensor:
-    """softmax(scale query key^T + attn_mask) value, times g(gate): torch.nn.functional.scaled_dot_product_attention, with
-    its semantics, and a gate.
+    """Computes torch.nn.functional.scaled_dot_product_attention, with its semantics, and a gate: softmax(scale query
+    key^T + attn_mask) value, times g(gate).
 
-    query (…,H,L,E), key (…,H,S,E) and value (…,H,S,Ev) broadcast over their leading dimensions; 2 dimensions are one
-    head. The result is (…,H,L,Ev). attn_mask broadcasts to (…,H,L,S): of bool it is true where a query may attend, of
-    floating point it is added to the scores and has a gradient. is_causal lets query i see keys 0 … i (top-left
-    alignment). With enable_gqa, key and value have fewer heads, which divide those of query. A query that sees no key
-    has the result 0 and zero gradients. scale is 1/sqrt(E) by default.
+    query (…,H,L,E), key (…,H,S,E) and value (…,H,S,Ev) broadcast over their leading dimensions. Tensors with two
+    dimensions are one head. The result is (…,H,L,Ev). attn_mask broadcasts to (…,H,L,S). A boolean mask is true where a
+    query may attend; a floating-point mask is added to the scores and has a gradient. is_causal lets query i see keys 0
+    … i (top-left alignment). With enable_gqa, key and value may have fewer heads, if these divide the heads of query. A
+    query that sees no key has the result 0 and zero gradients. The default of scale is 1/sqrt(E).
 
-    gate (…,H,L,1) or (…,H,L,Ev) are the raw logits of the gate, with gate_fn and gate_op as in gated_attention; sinks,
-    softcap, precision and threads are gated_attention's too.
+    gate, (…,H,L,1) or (…,H,L,Ev), holds the raw logits of the gate. gate_fn, gate_op, sinks, softcap, precision and
+    threads are arguments of gated_attention.
 
-    Raises RuntimeError on what PyTorch refuses: types and shapes that do not fit, attn_mask beside is_causal. Raises
-    ValueError on what Headgate cannot compute: dropout_p of 1, heads of more than 512 features, other devices, and
-    options that do not fit.
+    Raises RuntimeError for calls that PyTorch rejects: wrong types or shapes, or attn_mask together with is_causal.
+    Raises ValueError for calls that Headgate does not support: dropout_p of 1, heads of more than 512 features, other
+    devices, and invalid options.
     """
     require_tensors(NAME, {"query": query, "key": key, "value": value}, {"attn_mask": attn_mask, "gate": gate})
     require_known(

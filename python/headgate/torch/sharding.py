@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sequence that is sharded over the processes of a torch.distributed group: which tokens each of them has."""
+"""Shards a sequence over the processes of a torch.distributed group, and gathers it."""
 
 from typing import NamedTuple
 
@@ -11,23 +11,25 @@ SHARDINGS = ("balanced", "contiguous")
 
 
 class Span(NamedTuple):
-    """Tokens begin … end of the whole sequence."""
+    """Tokens begin … end - 1 of the whole sequence."""
 
     begin: int
     end: int
 
 
 def chunks_of(rank: int, ranks: int, sharding: str) -> list[int]:
-    """The numbers of the equal chunks of a sequence that a rank's shard is made of. Contiguous: of `ranks` chunks the
-    one of its own number. Balanced: of 2·ranks chunks two, one as far from the begin as the other from the end, so that
-    under a causal mask all ranks have as many pairs of queries and keys to compute."""
+    """Returns the indices of the chunks that form a rank's shard.
+
+    Contiguous sharding: of `ranks` equal chunks, rank r has chunk r. Balanced sharding: of 2·ranks equal chunks, rank r
+    has chunks r and 2·ranks - 1 - r. With a causal mask, all ranks then compute equally many pairs of queries and keys.
+    """
     if sharding not in SHARDINGS:
         raise ValueError(f"sharding: '{sharding}' is none of {', '.join(SHARDINGS)}")
     return [rank] if sharding == "contiguous" or ranks == 1 else [rank, 2 * ranks - 1 - rank]
 
 
 def spans_of(rank: int, ranks: int, length: int, sharding: str) -> list[Span]:
-    """Where the `length` tokens of a rank's shard stand in the whole sequence, in the shard's order."""
+    """Returns the spans of a rank's `length` tokens in the whole sequence, in the shard's order."""
     chunks = chunks_of(rank, ranks, sharding)
     if length % len(chunks) != 0:
         raise ValueError(f"a {sharding} shard of {length} tokens cannot be cut into {len(chunks)} equal chunks")
@@ -36,7 +38,7 @@ def spans_of(rank: int, ranks: int, length: int, sharding: str) -> list[Span]:
 
 
 def own_rank(what: str, group: "dist.ProcessGroup | None") -> tuple[int, int]:
-    """This process's rank in the group (None: the default one), and the number of its ranks."""
+    """Returns this process's rank in the group (None: the default group) and the number of ranks."""
     if not (dist.is_available() and dist.is_initialized()):
         raise ValueError(f"{what}: torch.distributed has no process group: call init_process_group first")
     rank = dist.get_rank(group)
@@ -46,8 +48,8 @@ def own_rank(what: str, group: "dist.ProcessGroup | None") -> tuple[int, int]:
 
 
 def agree(what: str, group: "dist.ProcessGroup | None", facts: dict[str, str], refusal: Exception | None) -> None:
-    """Raises on every rank where a rank refuses its arguments, or where `facts`, by name, differ among ranks: one that
-    raised alone would leave the others waiting."""
+    """Raises an error on every rank if any rank rejects its arguments, or if `facts` (values by name) differ among
+    ranks. If only one rank raised an error, the others would wait forever."""
     _, ranks = own_rank(what, group)
     found: list[tuple[dict[str, str], str | None]] = [(facts, None)] * ranks
     if ranks > 1:
@@ -64,18 +66,18 @@ def agree(what: str, group: "dist.ProcessGroup | None", facts: dict[str, str], r
 
 
 def described(x: Tensor | None) -> str:
-    """Dtype and shape, as errors name them."""
+    """Formats dtype and shape of x for errors, for example as "float32 (2,3)"."""
     return "absent" if x is None else f"{str(x.dtype).removeprefix('torch.')} ({','.join(map(str, x.shape))})"
 
 
 def shard_sequence(
     x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = None, sharding: str = "balanced"
 ) -> Tensor:
-    """This rank's tokens of x, which has those of the whole sequence in dimension `dim`.
+    """Returns this rank's tokens of x. Dimension `dim` of x holds the tokens of the whole sequence.
 
-    Contiguous: the rank's part of as many as there are ranks, a view. Balanced: of 2·ranks chunks number r and number
-    2·ranks - 1 - r, r the rank, one behind the other, copied; with one rank all of x. Gradients go to the rank's own
-    tokens. No communication. ValueError where the tokens cannot be cut into equal parts.
+    Contiguous: a view of the r-th of `ranks` equal parts, for rank r. Balanced: a copy of chunks r and 2·ranks - 1 - r
+    of 2·ranks equal chunks, concatenated; with one rank, all of x. Gradients flow to this rank's tokens only. Does not
+    communicate. Raises ValueError if the tokens cannot be cut into equal parts.
     """
     rank, ranks = own_rank("shard_sequence", group)
     try:
@@ -90,7 +92,7 @@ def shard_sequence(
 
 
 def shard_positions(length: int, *, group: "dist.ProcessGroup | None" = None, sharding: str = "balanced") -> Tensor:
-    """The positions (length) in the whole sequence of the `length` tokens that this rank has of it."""
+    """Returns the positions in the whole sequence of this rank's `length` tokens, as a tensor (length)."""
     rank, ranks = own_rank("shard_positions", group)
     try:
         return torch.cat([torch.arange(*span) for span in spans_of(rank, ranks, length, sharding)])
@@ -101,10 +103,10 @@ def shard_positions(length: int, *, group: "dist.ProcessGroup | None" = None, sh
 def gather_sequence(
     x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = None, sharding: str = "balanced"
 ) -> Tensor:
-    """The whole sequence, on every rank, of the shards x that the ranks have: undoes shard_sequence.
+    """Returns the whole sequence, on every rank, from the ranks' shards x. This is the inverse of shard_sequence.
 
-    Without gradients, of which ranks that go on differently would have different ones: x that requires one is refused.
-    ValueError, on every rank, where dtypes or shapes differ or a shard cannot be cut.
+    Has no gradients, since ranks that compute different losses would need different ones; rejects x if it requires a
+    gradient. Raises ValueError, on every rank, if dtypes or shapes differ or a shard cannot be cut.
     """
     rank, ranks = own_rank("gather_sequence", group)
     refusal, spans = None, []
@@ -115,7 +117,7 @@ def gather_sequence(
     except (IndexError, ValueError) as error:
         refusal = ValueError(f"gather_sequence: {error}")
     agree("gather_sequence", group, {"x": described(x), "dim": str(dim), "sharding": sharding}, refusal)
-    own = x.resolve_conj().resolve_neg().contiguous()  # raw bytes are sent: no lazy negation
+    own = x.resolve_conj().resolve_neg().contiguous()  # sends raw bytes, which do not reflect a lazy negation
     shards = [torch.empty_like(own) for _ in range(ranks)]
     dist.all_gather([shard.view(-1).view(torch.uint8) for shard in shards], own.view(-1).view(torch.uint8), group=group)
     shape = list(x.shape)

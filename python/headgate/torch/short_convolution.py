@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short convolution as an operation of PyTorch: torch.ops.headgate.short_convolution, and its function."""
+"""Registers the short convolution as the PyTorch operator torch.ops.headgate.short_convolution, and defines the public
+function."""
 
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -52,14 +53,17 @@ def short_convolution(
 def short_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, return_state: bool = False, **arguments: Any
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The causal depthwise convolution that stands before gated linear attention, with its activation and gradients.
+    """Computes the causal depthwise convolution that precedes gated linear attention, with its activation and
+    gradients.
 
-    The arguments are those of headgate.short_convolution, as tensors of the CPU with any strides; none is copied. The
-    weight of a torch.nn.Conv1d is weight[:, 0] here. Returns y, of x's shape and dtype; with return_state also the last
-    K-1 rows of x (N,K-1,C), which have a gradient too and are the `state` of the call for the next tokens. x, weight,
-    bias and state have gradients. Under torch.autocast x is cast to its dtype, and weight, bias and state where they
-    are not float32. Tensors on a GPU go to kernels in Triton (docs/reference/pytorch.md). Raises ValueError, in one
-    line, on arguments that do not fit.
+    The arguments are those of headgate.short_convolution, as CPU tensors with any strides; none is copied. For the
+    weight of a torch.nn.Conv1d, pass weight[:, 0]. Returns y, with x's shape and dtype. With return_state, also returns
+    the last K-1 rows of x (N,K-1,C). That state is differentiable, and is the argument `state` of the call for the next
+    tokens.
+
+    x, weight, bias and state have gradients. torch.autocast casts x, and also weight, bias and state unless they are
+    float32. Triton kernels compute GPU tensors (docs/reference/pytorch.md). Raises ValueError with a one-line message
+    for invalid arguments.
     """
     given = {"x": x, "weight": weight, "bias": bias}
     if getattr(x, "is_cuda", False):

@@ -11,21 +11,21 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Placement
 
-# A process's part of the work along a dimension of the mesh: some sequences, some heads, or all of it.
+# Ways to divide the work along a mesh dimension: by sequences, by heads, or not at all.
 _BATCH, _HEADS, _ALL = "batch", "heads", "all"
 _WHOLE = ("q", "k", "v", "gate", "k_scale", "v_scale", "y")  # (B,H,·,·), or (B,·,H,·)
-_BROADCAST = ("bias", "mask")  # (B|1,H|1,T|1,S), or the last of these dimensions
+_BROADCAST = ("bias", "mask")  # (B|1,H|1,T|1,S), or only trailing dimensions of this shape
 _OF_BATCH, _OF_HEADS = ("key_lengths", "query_offsets"), ("alibi_slopes", "sinks")
 
 
 def are_dtensors(tensors: dict[str, Tensor | None]) -> bool:
-    """Whether q is a DTensor. No tensor is one before the module is loaded."""
+    """Returns whether q is a DTensor. No tensor is one before torch.distributed.tensor is imported."""
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and isinstance(tensors["q"], loaded.DTensor)
 
 
 def _shared_dim(part: str, name: str, x: Tensor, layout: str) -> int | None:
-    """The dimension of a tensor that processes share; None where each has all of it."""
+    """Returns the dimension along which a tensor is sharded, or None if each process has the whole tensor."""
     if part == _ALL:
         return None
     if name in _OF_BATCH + _OF_HEADS:
@@ -41,8 +41,8 @@ def _shared_dim(part: str, name: str, x: Tensor, layout: str) -> int | None:
 
 
 def _parts_of(tensors: dict[str, Any], layout: str) -> list[str]:
-    """What a process computes along each dimension of q's mesh: by the dimension of q that is sharded there, where
-    sizes can be cut into equal parts and sequences are not packed."""
+    """Returns how processes divide the work along each dimension of q's mesh. That follows the sharded dimension of q,
+    if its size is divisible and, for sequences, the batch is not packed."""
     q, k = tensors["q"], tensors["k"]
     one_batch = any(tensors.get(name) is not None for name in ("cu_seqlens_q", "block_table"))
     ranks = {_BATCH: 1, _HEADS: 1}
@@ -68,7 +68,7 @@ def _placements(parts: list[str], name: str, x: Tensor, layout: str) -> "list[Pl
 
 
 def _own_part(x: "DTensor", placements: "list[Placement]", parts: list[str]) -> Tensor:
-    """This process's part of a tensor. The gradient of what several processes read is the sum of theirs."""
+    """Returns this process's part of a tensor. If several processes read the same part, their gradients are summed."""
     from torch.distributed.tensor import Partial
 
     sums = [Partial() if at.is_replicate() and part != _ALL else at for at, part in zip(placements, parts)]
@@ -78,8 +78,8 @@ def _own_part(x: "DTensor", placements: "list[Placement]", parts: list[str]) -> 
 def attend_on_dtensors(
     what: str, tensors: dict[str, Any], layout: str, attend: Callable[[dict[str, Any]], tuple[Tensor, Tensor]]
 ) -> "tuple[DTensor, DTensor]":
-    """(y, lse) as DTensors, of `attend`, which computes both of a process's own tensors. Tensors that are not sharded as
-    the work is, are redistributed. Raises ValueError where some are plain tensors."""
+    """Returns (y, lse) as DTensors. `attend` computes both from a process's local tensors. Redistributes tensors with
+    other placements than the work needs. Raises ValueError if some tensors are plain tensors."""
     from torch.distributed.tensor import DTensor
 
     q = tensors["q"]

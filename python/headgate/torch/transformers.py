@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headgate for Hugging Face's transformers.
+"""Headgate for Hugging Face's transformers.
 
-Call register() once, before a model is loaded. An import alone changes nothing:
+Call register() once, before loading a model. The import alone changes nothing:
 
     import headgate.torch.transformers
     headgate.torch.transformers.register()
     model = AutoModelForCausalLM.from_pretrained(NAME, attn_implementation="headgate")
 
-register() makes attn_implementation="headgate" known, and computes linear attention on CPUs. A model that is there already
-takes it by model.set_attn_implementation("headgate"). docs/reference/pytorch.md says more.
+register() adds attn_implementation="headgate", and makes Headgate compute linear attention on CPUs. To switch an
+existing model, call model.set_attn_implementation("headgate"). See docs/reference/pytorch.md.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..extras import require
 
-require("transformers", "headgate.torch.transformers")  # before the imports that need it
+require("transformers", "headgate.torch.transformers")  # must precede the imports of modules that need transformers
 
 import torch
 import transformers
@@ -48,7 +48,7 @@ INSTEAD = "use attn_implementation='eager'"
 """What errors advise."""
 COMPUTING_MODELS = ("bigbird_pegasus", "deepseek_v4")
 """Models whose own code computes with masks of floating point, as eager attention's are."""
-# The interface's names of gated_attention's arguments.
+# Maps gated_attention's names of the arguments to those of the attention interface.
 ARGUMENTS = {
     "q": "query",
     "k": "key",
@@ -71,13 +71,13 @@ def _own_code(does: str) -> str:
 
 class KeyMask(NamedTuple):
     """A causal mask as rules, in O(S) memory, with bottom-right alignment. It is not a tensor, so that a caller's mask
-    is never mistaken for one. Models pass it on to the attention as they pass a BlockMask."""
+    is never mistaken for one. Models pass it on to attention like a BlockMask."""
 
-    keys: Tensor | None  # (B,1,1,S), false at padding; None where no key is hidden
-    window: int | None  # how many keys a query sees, itself the last; None: all before it
-    sequences: Tensor | None = None  # cu_seqlens (N+1) of the sequences in B rows of T tokens
+    keys: Tensor | None  # (B,1,1,S), false at padding; None if there is no padding
+    window: int | None  # number of keys that a query sees, up to its own; None for no limit
+    sequences: Tensor | None = None  # cu_seqlens (N+1) over the B·T tokens of the rows
 
-    # generate() and the mask functions of transformers use these of a mask that they made before.
+    # generate() and the mask functions of transformers use these members of an existing mask.
     ndim = 4  # type: ignore[misc]
 
     def contiguous(self) -> "KeyMask":
@@ -115,10 +115,12 @@ def make_mask(
     config: Any = None,
     **given: Any,
 ) -> Tensor | KeyMask | None:
-    """The mask interface of transformers, whose attention_mask (B,S) is false at padding. Causal masks, those of
-    windows and those of rows that hold several sequences are rules; all others, and those of static caches, are what
-    sdpa_mask makes, (B,1,T,S), or eager_mask for COMPUTING_MODELS. Arguments that are neither its own nor known to be
-    harmless are refused."""
+    """Implements the mask interface of transformers. attention_mask (B,S) is false at padding.
+
+    Returns a KeyMask for causal masks, causal windows, and rows that hold several sequences. All other masks, and those
+    of static caches, are the result of sdpa_mask, (B,1,T,S), or of eager_mask for COMPUTING_MODELS. Rejects arguments
+    that are neither its own nor known to be harmless.
+    """
     refuse_unknown(f"{NAME}: mask", given, _MASK_ARGUMENTS, INSTEAD)
     if isinstance(attention_mask, KeyMask):
         return attention_mask
@@ -136,7 +138,7 @@ def make_mask(
             config=config,
             **given,
         )
-    # Models with an index read their masks.
+    # Sparse-attention models with an index read the elements of their masks, so these must be tensors.
     read = getattr(config, "index_topk", None) or "indexed_attention" in (getattr(config, "layer_types", None) or ())
     allow_is_causal_skip = allow_is_causal_skip and not read
     tracing = torch.compiler.is_compiling()
@@ -171,8 +173,8 @@ _MASK_ARGUMENTS = dict.fromkeys(inspect.signature(sdpa_mask).parameters, "sdpa_m
 
 
 def _mask_rules(what: str, mask: Tensor | KeyMask) -> dict[str, Any]:
-    """Returns a mask as arguments of gated_attention. Refuses integers, as PyTorch's own attention does: they may mean
-    either kind."""
+    """Converts a mask to arguments of gated_attention. Rejects integer masks, like PyTorch's own attention: they could
+    be boolean or additive."""
     if isinstance(mask, KeyMask):
         return mask.rules()
     if not isinstance(mask, Tensor):
@@ -208,18 +210,22 @@ def attention_forward(
     sinks: Tensor | None = None,
     **given: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The interface of transformers: query (B,Hq,T,D), key and value (B,Hkv,S,·) to y (B,T,Hq,Dv), and the weights
-    (B,Hq,T,S) where output_attentions asks for them.
+    """Implements the attention interface of transformers.
 
-    The mask is what make_mask made: rules; or (B,1,T,S), true where visible, windows included; or None where the module's
-    is_causal says all, and the sliding_window of a causal module. A mask of floating point, the caller's own, is added to
-    the scores. position_bias (B|1,Hq|1,T|1,S) is added too, and has a gradient. cu_seq_lens_q and cu_seq_lens_k (N+1) say
-    where the sequences of a row begin; where they are not given, the rules may.
+    query is (B,Hq,T,D), key and value are (B,Hkv,S,·). Returns y (B,T,Hq,Dv), and the weights (B,Hq,T,S) if
+    output_attentions is true, otherwise None.
 
-    indices (B,T,K) are the keys that all heads see of those that the mask leaves; block_indices (B,G,T,K) are blocks of
-    config.index_block_size keys, a list for Hq/G heads. Both are whole numbers, negative where empty. s_aux (Hq) are
-    logits of sinks, sinks (B,Hq,T,1) those of each query, with gradients. A cache is one that the model has updated; paged
-    ones, which the attention has to read, are refused. Other arguments are harmless (foreign_arguments.py), or refused.
+    attention_mask is a mask from make_mask: a KeyMask; a tensor (B,1,T,S), true where visible, including windows; or
+    None. For None, the module's is_causal and sliding_window define the mask. A floating-point mask from the caller is
+    added to the scores. position_bias (B|1,Hq|1,T|1,S) is also added, and has a gradient. cu_seq_lens_q and
+    cu_seq_lens_k (N+1) give the first token of each sequence in a row; without them, the KeyMask may.
+
+    indices (B,T,K) are the keys visible to all heads, in addition to the mask's restrictions. block_indices (B,G,T,K)
+    are blocks of config.index_block_size keys, one list for Hq/G heads. Both hold integers, negative in unused entries.
+    s_aux (Hq) holds the logits of sinks, and sinks (B,Hq,T,1) those of each query; both have gradients.
+
+    A cache must be one that the model has already updated. Paged caches, which attention itself would read, are
+    rejected. Other arguments are ignored if they are harmless (foreign_arguments.py), and rejected otherwise.
     """
     what = f"{NAME}: {type(module).__name__}"
     for name in foreign_arguments.CACHES:
@@ -232,7 +238,7 @@ def attention_forward(
     if dropout:
         rules["dropout"] = dropout
     T = query.shape[2]
-    if query.shape[0] != key.shape[0]:  # learned queries, which every sequence has
+    if query.shape[0] != key.shape[0]:  # learned queries, shared by all sequences
         query = query.expand(key.shape[0], -1, -1, -1)
     chosen = _chosen_keys(what, module, query, key.shape[2], indices, block_indices)
     if cu_seq_lens_q is not None:
@@ -243,7 +249,7 @@ def attention_forward(
         rules["causality"] = "causal"
         if sliding_window is not None:
             rules["window_left"] = sliding_window - 1
-        if T > 1 and cu_seq_lens_q is None:  # keys behind the queries are slots of a cache that are not filled yet
+        if T > 1 and cu_seq_lens_q is None:  # keys after the queries are unused slots of a static cache
             key, value = key[:, :, :T], value[:, :, :T]
     elif sliding_window is not None and sliding_window < key.shape[2]:
         raise ValueError(
@@ -270,7 +276,7 @@ def attention_forward(
 def _chosen_keys(
     what: str, module: nn.Module, query: Tensor, keys: int, indices: Tensor | None, block_indices: Tensor | None
 ) -> Tensor | None:
-    """The keys that an index chose, as a mask (B,1|Hq,T,keys)."""
+    """Converts the keys chosen by an index to a mask (B,1|Hq,T,keys)."""
     chosen = None if indices is None else mask_of_keys(what, "indices", indices, query, keys)
     if block_indices is None:
         return chosen
@@ -282,8 +288,8 @@ def _chosen_keys(
 
 
 def _with_sinks(what: str, y: Tensor, lse: Tensor, sinks: Tensor, rules: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """y (B,T,Hq,Dv) and the log-sum-exp (B,Hq,T) with the logits of sinks (B,Hq,T,1) in each sum: the sums grow, and y
-    shrinks, by exp(lse) / (exp(lse) + exp(sink))."""
+    """Adds sink logits (B,Hq,T,1) to the softmax sums of y (B,T,Hq,Dv) and the log-sum-exp (B,Hq,T). This multiplies y
+    by exp(lse) / (exp(lse) + exp(sink))."""
     if sinks.shape != (*lse.shape, 1):
         raise ValueError(f"{what}: sinks has shape {shape_of(sinks)} but must be {shape_of(lse.unsqueeze(-1))}")
     if rules.get("gate_op", "mul") != "mul":
@@ -294,7 +300,7 @@ def _with_sinks(what: str, y: Tensor, lse: Tensor, sinks: Tensor, rules: dict[st
 
 
 def _with_position_bias(position_bias: Tensor, bias: Tensor | None, keys: int) -> Tensor:
-    """The sum of both that is added to the scores, for the first `keys` keys."""
+    """Returns the sum of position_bias and bias for the first `keys` keys."""
     position_bias = position_bias[..., :keys].expand(*position_bias.shape[:-1], keys)
     return position_bias if bias is None else position_bias + bias
 
@@ -302,8 +308,8 @@ def _with_position_bias(position_bias: Tensor, bias: Tensor | None, keys: int) -
 def _attend(
     what: str, query: Tensor, key: Tensor, value: Tensor, rules: dict[str, Any]
 ) -> tuple[Tensor, Tensor | None]:
-    """y (B,T,Hq,Dv), and the log-sum-exp (B,Hq,T) where the rules have return_lse. Rows of packed sequences are one row
-    for the kernel."""
+    """Returns y (B,T,Hq,Dv), and the log-sum-exp (B,Hq,T) if `rules` has return_lse, otherwise None. Joins rows of
+    packed sequences to one row for the kernel."""
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     B, T, heads = query.shape[:3]
     packed = "cu_seqlens_q" in rules and B > 1
@@ -320,7 +326,7 @@ def _attend(
 
 
 def _weights(query: Tensor, key: Tensor, lse: Tensor, rules: dict[str, Any]) -> Tensor:
-    """The weights (B,Hq,T,S) of a call. Packed sequences are those of one row after the other, B rows."""
+    """Returns the weights (B,Hq,T,S) of a call. Handles packed sequences one row at a time."""
     B, _, T, _ = query.shape
     if "cu_seqlens_q" not in rules or B == 1:
         return attention_weights(query, key, lse, rules)
@@ -333,14 +339,14 @@ def _weights(query: Tensor, key: Tensor, lse: Tensor, rules: dict[str, Any]) -> 
 
 
 def register(*, functions: bool = True) -> str:
-    """Makes `attn_implementation="headgate"` known to transformers, for every model whose attention goes through its
-    AttentionInterface; returns that name.
+    """Registers `attn_implementation="headgate"` with transformers, for every model with attention through its
+    AttentionInterface. Returns that name.
 
-    Also computes the linear attention of Qwen3-Next, Qwen3.5, OLMo-Hybrid and Kimi-Linear on CPUs, whatever their
-    attn_implementation: the chunked and the recurrent (gated) delta rule, and the causal convolution before it
-    (hub_functions.py). That serves models built before the call too. `functions=False` leaves these functions alone.
+    Also computes the linear attention of Qwen3-Next, Qwen3.5, OLMo-Hybrid and Kimi-Linear on CPUs, for any
+    attn_implementation. This covers the chunked and the recurrent (gated) delta rule, and the causal convolution before
+    it (hub_functions.py). It also affects models built before the call. `functions=False` leaves these functions alone.
 
-    Calls after the first do nothing; unregister() undoes the replacement of functions.
+    Calls after the first do nothing. unregister() undoes the replacement of functions.
     """
     transformers.AttentionInterface.register(NAME, attention_forward)
     transformers.AttentionMaskInterface.register(NAME, make_mask)
@@ -351,6 +357,6 @@ def register(*, functions: bool = True) -> str:
 
 
 def unregister() -> None:
-    """Gives all models transformers' own functions of linear attention back. `attn_implementation="headgate"` stays
-    known, as it changes no model that does not ask for it."""
+    """Restores transformers' own functions of linear attention for all models. `attn_implementation="headgate"` stays
+    registered, since it only affects models that select it."""
     hub_functions.unregister()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention under torch.func: the derivatives of grad, vjp and jacrev, and batches of vmap.
+"""Attention under torch.func: derivatives by grad, vjp and jacrev, and batches by vmap.
 
-The custom operations of attention.py have an autograd formula that torch.func cannot enter. The functions here compute
-the same with the same operations, in the form that it can.
+torch.func cannot use the autograd formula of the custom operators in attention.py. The functions here wrap the same
+operators in a form that torch.func supports.
 """
 
 from collections.abc import Callable
@@ -20,24 +20,25 @@ Results = tuple[Tensor, ...]
 
 
 def transforms_are_active() -> bool:
-    """Whether a transform of torch.func watches what PyTorch computes; never in a program that is being compiled."""
+    """Returns whether a transform of torch.func is active. Always false in a program that is being compiled."""
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def refuse_all_transforms(what: str) -> None:
-    """Refuses every transform of torch.func, for operations that none of them can enter."""
+    """Raises RuntimeError if any transform of torch.func is active, for operations that support none."""
     if transforms_are_active():
         raise RuntimeError(f"{what}: transforms of torch.func, such as vmap, are not supported: use gated_attention")
 
 
 def _refuse_tangents(names: tuple[str, ...], tangents: tuple[Any, ...]) -> NoReturn:
-    """Refuses forward mode around reverse mode, as of hessian, where the inputs of a call hide their tangents."""
+    """Raises RuntimeError for forward mode around reverse mode, as in hessian. The inputs of a call do not show their
+    tangents there."""
     name = next((name for name, tangent in zip(names, tangents) if tangent is not None), names[0])
     raise RuntimeError(f"gated_attention: {name} {FORWARD_MODE}")
 
 
 class FunctionalAttention(torch.autograd.Function):
-    """torch.ops.headgate.gated_attention(*tensors, **options, keep_attn=…)."""
+    """Wraps torch.ops.headgate.gated_attention(*tensors, **options, keep_attn=…) for torch.func."""
 
     @staticmethod
     def forward(options: dict[str, Any], keep_attn: bool, *tensors: Tensor | None) -> Results:
@@ -73,7 +74,8 @@ class FunctionalAttention(torch.autograd.Function):
 
 
 class _FunctionalBackward(torch.autograd.Function):
-    """torch.ops.headgate.gated_attention_backward of (dy, dlse, y, lse, attn, *tensors)."""
+    """Wraps torch.ops.headgate.gated_attention_backward for torch.func. The tensors are (dy, dlse, y, lse, attn,
+    *tensors)."""
 
     @staticmethod
     def forward(options: dict[str, Any], wanted: list[bool], *tensors: Tensor | None) -> Results:
@@ -99,8 +101,8 @@ class _FunctionalBackward(torch.autograd.Function):
         return over_batch(call, info.batch_size, in_dims[2:], tensors, _SAVED, options)
 
 
-_SAVED = 5  # dy, dlse, y, lse and attn stand before the tensors of the backward pass
-_IN_BATCHES = 4  # q, k, v and the gate have a row for each sequence of a batch, as have those five
+_SAVED = 5  # number of tensors before q in the backward pass: dy, dlse, y, lse and attn
+_IN_BATCHES = 4  # number of leading inputs with a row for each sequence: q, k, v and the gate
 
 
 def over_batch(
@@ -111,11 +113,13 @@ def over_batch(
     first: int,
     options: dict[str, Any],
 ) -> tuple[Results, tuple[int | None, ...]]:
-    """The outputs of `call` for each of `size` examples, and the dimension of the examples in each. tensors[first] is q.
+    """Returns the outputs of `call` for each of `size` examples, and the dimension of the examples in each output.
+    tensors[first] is q.
 
-    Examples become more sequences of the batch, in one call, where q, k, v and a gate are all that is given; other
-    arguments may be shared by the sequences of an example, and take a call an example. So does dropout, which depends on
-    the number of a sequence in its call."""
+    If only q, k, v and a gate are given, one call computes all examples as more sequences of the batch. Other arguments
+    may be shared by the sequences of an example, so they need one call for each example. So does dropout, which depends
+    on the index of a sequence in its call.
+    """
     given = [None if x is None or at is None else x.movedim(at, 0) for x, at in zip(tensors, in_dims)]
     if options.get("dropout") or any(x is not None for x in tensors[first + _IN_BATCHES :]):
         rows = []
@@ -126,27 +130,27 @@ def over_batch(
         None if shared is None else shared.expand(size, *shared.shape) if own is None else own
         for shared, own in zip(tensors, given)
     ]
-    q = whole[first]  # (examples,B,H,T,D); without B, (examples,H,T,D)
+    q = whole[first]  # (examples,B,H,T,D), or (examples,H,T,D) without a batch
     batch = q.shape[1] if q.dim() == 5 else None
     if batch is not None:
         whole = [None if x is None else x.reshape(size * batch, *x.shape[2:]) for x in whole]
     outputs, dims = [], []
     for x in call(*whole):
-        absent = x.dim() == 1  # an output that was not asked for is (0)
+        absent = x.dim() == 1  # an output that was not requested has shape (0)
         outputs.append(x if absent or batch is None else x.reshape(size, batch, *x.shape[1:]))
         dims.append(None if absent else 0)
     return tuple(outputs), tuple(dims)
 
 
 def forward_over_batch(info: Any, in_dims: tuple[Any, ...], *tensors: Tensor | None, **options: Any) -> Any:
-    """The rule of torch.func.vmap for torch.ops.headgate.gated_attention."""
+    """Implements torch.func.vmap for torch.ops.headgate.gated_attention."""
     return over_batch(
         lambda *x: torch.ops.headgate.gated_attention(*x, **options), info.batch_size, in_dims, tensors, 0, options
     )
 
 
 def backward_over_batch(info: Any, in_dims: tuple[Any, ...], *tensors: Tensor | None, **options: Any) -> Any:
-    """The rule of torch.func.vmap for torch.ops.headgate.gated_attention_backward."""
+    """Implements torch.func.vmap for torch.ops.headgate.gated_attention_backward."""
     return over_batch(
         lambda *x: torch.ops.headgate.gated_attention_backward(*x, **options),
         info.batch_size,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a layer is gated and how: the words of config.json and headgate train, with their rules.
+"""Describes where and how a layer is gated, in the words of config.json and `headgate train`.
 
 docs/reference/training.md defines them.
 """
@@ -14,7 +14,7 @@ from .layer import GATE_FUNCTIONS, apply_gate, gate_values, logits_of_gate
 if TYPE_CHECKING:
     from headgate._arguments import GateFunction
 
-# What each part of a variant may be; the first is what it is where a name does not say.
+# Values of each part of a variant. The first one is the default of parse_gate for parts that a name omits.
 Site = Literal["none", "g1", "g2", "g3", "g4", "g5"]
 Grain = Literal["elementwise", "headwise", "head_shared"]
 Source = Literal["input", "parameter"]
@@ -29,7 +29,7 @@ FUNCTIONS = tuple(GATE_FUNCTIONS)
 
 @dataclass(frozen=True)
 class GateVariant:
-    """The keys of config.json that name a gate, a control or a sink."""
+    """The keys of config.json that select a gate, a control or a sink."""
 
     gate_site: Site = "none"
     gate_grain: Grain = "elementwise"
@@ -64,27 +64,28 @@ class GateVariant:
 
     @property
     def name(self) -> str:
-        """The variant's name, as headgate's programs write it."""
+        """Returns the variant's name, in the spelling of Headgate's programs."""
         gate = (self.gate_site, self.gate_grain, self.gate_fn, self.gate_op, self.gate_source, self.gate_bias)
         parts: list[str] = [word for word in gate if word not in ("input", "none")] if self.has_gate else []
         parts += [word for word in (self.attention_output_control, self.attention_sinks) if word != "none"]
         return "-".join(parts) or "none"
 
     def logits(self, hidden_size: int, heads: int, kv_heads: int, head_dim: int) -> tuple[int, int]:
-        """(heads, features) of the gate's logits of a token; (0, 0) without a gate."""
+        """Returns (heads, features) of the gate's logits for one token, or (0, 0) without a gate."""
         return logits_of_gate(self, hidden_size, heads, kv_heads, head_dim)
 
     def values(self, gate: Tensor) -> Tensor:
-        """g of the logits `gate` (B,T,heads,features); where heads share a gate, the mean over them, (B,T,1,features)."""
+        """Computes g of the logits `gate` (B,T,heads,features). If heads share a gate, returns the mean over them,
+        (B,T,1,features)."""
         return gate_values(self, gate)
 
     def applied(self, y: Tensor, gate: Tensor) -> Tensor:
-        """y (B,T,heads,features) behind the gate of these logits."""
+        """Applies the gate with logits `gate` to y (B,T,heads,features)."""
         return apply_gate(self, y, gate)
 
     def kernel_arguments(self, gate: Tensor) -> dict[str, Any]:
-        """The gate of g1 as gated_attention takes it, of these logits. One that heads share is computed here, and applied
-        there."""
+        """Returns the arguments of gated_attention for a gate at g1 with logits `gate`. A gate that heads share is
+        computed here, and passed with the identity function."""
         if self.gate_grain != "head_shared":
             return {"gate": gate, "gate_fn": self.gate_fn, "gate_op": self.gate_op}
         return {"gate": self.values(gate).expand_as(gate), "gate_fn": "identity", "gate_op": self.gate_op}
@@ -104,7 +105,7 @@ KEYS = tuple(field.name for field in fields(GateVariant))
 
 
 def _leading_word(text: str, taken: dict[str, str]) -> tuple[str, str] | None:
-    """The key and the longest of its words, among keys not taken yet, that `text` begins with."""
+    """Returns the longest word that `text` begins with, and its key, among keys that are not in `taken`."""
     found = [
         (key, word)
         for key, words in WORDS.items()
@@ -115,8 +116,8 @@ def _leading_word(text: str, taken: dict[str, str]) -> tuple[str, str] | None:
 
 
 def parse_gate(name: str) -> GateVariant:
-    """Reads what GateVariant.name writes: words in any order, joined by '-', with g1, elementwise, sigmoid, mul and
-    input where a part is missing. "headwise" is a headwise sigmoid gate at g1."""
+    """Parses a name like GateVariant.name: words in any order, joined by '-'. Missing parts default to g1, elementwise,
+    sigmoid, mul and input. "headwise" is a headwise sigmoid gate at g1."""
     if not isinstance(name, str):
         raise ValueError(f"gate {name!r} is not understood: it must be a name such as 'g1-headwise'")
     rest = name.replace("-", "_")

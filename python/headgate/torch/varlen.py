@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""varlen_attn with the arguments and semantics of torch.nn.attention.varlen, on the kernels of gated_attention."""
+"""Implements varlen_attn, with the arguments and semantics of torch.nn.attention.varlen, on the kernels of
+gated_attention."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from .errors import call_as
 from .foreign_arguments import refuse_more_than_lse
 
 NAME = "varlen_attn"
-# gated_attention's names of the arguments, and those here.
+# Maps gated_attention's names of the arguments to those of varlen_attn.
 _ARGUMENTS = {
     "q": "query",
     "k": "key",
@@ -26,7 +27,7 @@ _ARGUMENTS = {
 
 
 class AuxRequest(NamedTuple):
-    """What varlen_attn returns beside its output. PyTorch's own AuxRequest does as well."""
+    """Selects what varlen_attn returns in addition to its output. PyTorch's own AuxRequest works, too."""
 
     lse: bool = False
     """The log-sum-exp of the scores."""
@@ -52,13 +53,13 @@ def _window(window_size: tuple[int, int]) -> dict[str, Any]:
         left, right = window_size
     except (TypeError, ValueError):
         raise ValueError(f"{NAME}: window_size is {window_size!r} but must be two numbers, (left, right)") from None
-    if right == 0:  # causal; the same rule as a window, which the kernels know better by this name
+    if right == 0:  # a right window of 0 is a causal mask
         return {"causality": "causal", "window_left": left}
     return {"window_left": left, "window_right": right}
 
 
 def _paged(key: Tensor, value: Tensor, block_table: Tensor, seqused_k: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The pages (P,page,Hkv,D) of k and v as gated_attention takes them with layout bthd."""
+    """Checks the pages (P,page,Hkv,D) of k and v, and returns them."""
     if seqused_k is None:
         raise ValueError(f"{NAME}: block_table needs seqused_k, the tokens of each sequence")
     if key.dim() != 4 or value.dim() != 4 or block_table.dim() != 2:
@@ -89,16 +90,20 @@ def varlen_attn(
     gate: Tensor | None = None,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention over sequences of any lengths, packed without padding: torch.nn.attention.varlen.varlen_attn, with a gate.
+    """Computes torch.nn.attention.varlen.varlen_attn, attention over a packed batch without padding, with a gate.
 
-    query (Tq,H,D), key (Tk,Hkv,D) and value (Tk,Hkv,Dv) hold N sequences one after the other, which begin at cu_seq_q and
-    cu_seq_k (N+1). The output is (Tq,H,Dv); with return_aux=AuxRequest(lse=True) the log-sum-exp (H,Tq), in f32 or f64,
-    comes with it, and has a gradient too. window_size (left, right) counts keys from a query, the last query at the last
-    key of its sequence; -1 is no limit, (-1, 0) is causal. With enable_gqa the heads of key divide those of query.
-    seqused_k (N) says how many keys of each sequence are there; with block_table (N,M) key and value are pages
-    (P,page,Hkv,D), without gradients. max_q, max_k and num_splits are accepted and have no effect: results do not
-    depend on them. gate (Tq,H,1) or (Tq,H,Dv) are the raw logits of a gate; gate_fn, gate_op, sinks, softcap, precision
-    and threads are those of gated_attention. Raises ValueError, in one line, on arguments that do not fit.
+    query (Tq,H,D), key (Tk,Hkv,D) and value (Tk,Hkv,Dv) hold N consecutive sequences. cu_seq_q and cu_seq_k (N+1) give
+    their first tokens. The output is (Tq,H,Dv). With return_aux=AuxRequest(lse=True), also returns the log-sum-exp
+    (H,Tq) in f32 or f64, which is differentiable.
+
+    window_size (left, right) limits the keys before and after a query's position; the last query is at the last key of
+    its sequence. -1 is no limit, and (-1, 0) is causal. With enable_gqa, the heads of key divide those of query.
+    seqused_k (N) gives the number of keys in use of each sequence. With block_table (N,M), key and value are pages
+    (P,page,Hkv,D), and there are no gradients. max_q, max_k and num_splits have no effect, since results do not depend
+    on them.
+
+    gate, (Tq,H,1) or (Tq,H,Dv), holds the raw logits of the gate. gate_fn, gate_op, sinks, softcap, precision and
+    threads are those of gated_attention. Raises ValueError with a one-line message for invalid arguments.
     """
     del max_q, max_k, num_splits
     require_known(NAME, options, ADDED, ("query", "key", "value", *_ARGUMENTS.values(), "gate"))
@@ -115,7 +120,7 @@ def varlen_attn(
         rules["scale"] = scale
     if seqused_k is not None:
         rules["key_lengths"] = seqused_k
-        if block_table is None:  # the last query stands at the last key that is there, as it does with pages
+        if block_table is None:  # the last query is at the last key in use, as with pages
             rules["query_offsets"] = seqused_k - cu_seq_q.diff().to(seqused_k.dtype)
     if block_table is not None:
         key, value = _paged(key, value, block_table, seqused_k)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short convolution in Triton: a kernel for the forward pass, two for the backward pass.
+"""Short convolution in Triton: one kernel for the forward pass, two for the backward pass.
 
-    s_t = bias + Σ_j weight_j x_{t−K+1+j}        y = act(s)        of each channel, with K taps
+    s_t = bias + Σ_j weight_j x_{t−K+1+j}        y = act(s)        for each channel, with K taps
 
-x is (B,T,C), weight (C,K), bias (C), states (N,K−1,C), of any strides. Row −i of x, before the first token, is row K−1−i of
-the state, or 0. A program has BLOCK_T tokens of a sequence by BLOCK_C channels. Sums are f32. No atomics: gradients of the
-parameters are written in parts, one for each tile of tokens, and summed after.
+x is (B,T,C), weight (C,K), bias (C), states (N,K−1,C), with any strides. Row −i of x, before the first token, is row
+K−1−i of the state, or 0. A program computes BLOCK_T tokens of a sequence by BLOCK_C channels. Sums are f32. There are
+no atomics: each tile of tokens writes its part of the parameters' gradients, and the host sums the parts.
 
 This file imports nothing but Triton and kernels.py.
 """
@@ -15,14 +15,14 @@ import triton.language as tl
 
 from .kernels import _base, _base_if_there, _place, _sequence, _sigmoid
 
-# The power of two that holds the rows of a state: of at most 7.
+# Power of two that is at least the number of rows of a state, at most 7.
 STATE_ROWS: tl.constexpr = tl.constexpr(8)
 
 
 @triton.jit
 def _place_of_program(cu, T, n_sequences, tiles, C, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):
-    """A program's batch, sequence and tile of all batches; its first token; where its sequence begins, and its length; its
-    channels."""
+    """Returns a program's batch, sequence, tile number over all batches, and first token; its sequence's first row and
+    length; and its channels."""
     blocks = (C + BLOCK_C - 1) // BLOCK_C
     tile = tl.program_id(0) // blocks % tiles
     b = tl.program_id(0) // blocks // tiles
@@ -34,7 +34,7 @@ def _place_of_program(cu, T, n_sequences, tiles, C, BLOCK_T: tl.constexpr, BLOCK
 
 @triton.jit
 def _load_tile(base, rows, channels, stride_t, stride_c, n_rows, C):
-    """Rows and channels of (n_rows, C) in f32; 0 outside, and of a tensor that is absent."""
+    """Loads rows and channels of a tensor (n_rows, C) as f32. Elements outside, or of an absent tensor, are 0."""
     if base is None:
         x = tl.zeros((rows.shape[0], channels.shape[0]), tl.float32)
     else:
@@ -46,7 +46,7 @@ def _load_tile(base, rows, channels, stride_t, stride_c, n_rows, C):
 
 @triton.jit
 def _store_tile(base, rows, channels, stride_t, stride_c, n_rows, C, x):
-    """Rounds x to the type of `base` once, and writes what lies within (n_rows, C)."""
+    """Rounds x to the type of `base` once, and stores the elements within (n_rows, C)."""
     at = base + rows.to(tl.int64)[:, None] * stride_t + channels.to(tl.int64)[None, :] * stride_c
     there = ((rows >= 0) & (rows < n_rows))[:, None] & (channels < C)[None, :]
     tl.store(at, x.to(base.dtype.element_ty), mask=there)
@@ -54,14 +54,14 @@ def _store_tile(base, rows, channels, stride_t, stride_c, n_rows, C, x):
 
 @triton.jit
 def _load_inputs(x_base, state_base, rows, channels, x_t, x_c, state_k, state_c, t, C, K: tl.constexpr):
-    """Rows of x, of which those before the first token are the state's."""
+    """Loads rows of x. Rows before the first token come from the state."""
     x = _load_tile(x_base, rows, channels, x_t, x_c, t, C)
     return x + _load_tile(state_base, rows + (K - 1), channels, state_k, state_c, K - 1, C)
 
 
 @triton.jit
 def _load_channels(pointer, channels, stride, C):
-    """A number for each channel; 0 where the tensor is absent."""
+    """Loads one number for each channel, or 0 if the tensor is absent."""
     if pointer is None:
         x = tl.zeros((channels.shape[0],), tl.float32)
     else:
@@ -74,7 +74,7 @@ def _sums(
     x_base, state_base, weight, bias, rows, channels, x_t, x_c, state_k, state_c, weight_c, weight_k, bias_c, t, C,
     K: tl.constexpr,
 ):  # fmt: skip
-    """The sums before the activation."""
+    """Computes the sums s before the activation."""
     total = (
         tl.zeros((rows.shape[0], channels.shape[0]), tl.float32) + _load_channels(bias, channels, bias_c, C)[None, :]
     )
@@ -90,7 +90,7 @@ def convolution_forward(
     state_n, state_k, state_c, T, C, n_sequences, tiles,
     K: tl.constexpr, SILU: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Writes y (B,T,C) and, unless it is None, the new state (N,K−1,C): the last K−1 rows. Both are contiguous."""
+    """Writes y (B,T,C) and, unless it is None, the new state (N,K−1,C), the last K−1 rows of x. Both are contiguous."""
     b, n, _, first, begin, t, channels = _place_of_program(cu_seqlens, T, n_sequences, tiles, C, BLOCK_T, BLOCK_C)
     x_base = _base(x, b, b * 0, begin, x_b, 0, x_t)
     before = _base_if_there(state, n, n * 0, 0, state_n, 0, 0)
@@ -116,8 +116,9 @@ def convolution_backward_sums(
     state_n, state_k, state_c, dy_b, dy_t, dy_c, T, C, n_sequences, tiles,
     K: tl.constexpr, SILU: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Writes what is not None of dsums (B,T,C) = ds, and of this tile's part of dweight = Σ_t ds_t x_{t−K+1+j}, as
-    (B·tiles,K,C), and of dbias = Σ_t ds_t, as (B·tiles,C): in f32, contiguous. Tiles without tokens write zeros."""
+    """Writes the outputs that are not None, contiguous in f32: dsums (B,T,C), the gradient ds of the sums, and this
+    tile's parts of dweight = Σ_t ds_t x_{t−K+1+j}, as (B·tiles,K,C), and dbias = Σ_t ds_t, as (B·tiles,C). Tiles
+    without tokens write zeros."""
     b, n, part, first, begin, t, channels = _place_of_program(cu_seqlens, T, n_sequences, tiles, C, BLOCK_T, BLOCK_C)
     x_base = _base(x, b, b * 0, begin, x_b, 0, x_t)
     before = _base_if_there(state, n, n * 0, 0, state_n, 0, 0)
@@ -128,7 +129,7 @@ def convolution_backward_sums(
             x_base, before, weight, bias, rows, channels, x_t, x_c, state_k, state_c, weight_c, weight_k, bias_c, t, C,
             K,
         )  # fmt: skip
-        # Σ over rows behind the last token is 0 whatever their sums are.
+        # Rows after the last token must add 0, whatever their sums s are.
         slope = _sigmoid(total) * (1.0 + total * _sigmoid(-total))
         ds = tl.where((rows < t)[:, None], ds * slope, 0.0)
     if dsums is not None:
@@ -138,7 +139,7 @@ def convolution_backward_sums(
         tl.store(dbias + own, tl.sum(ds, 0), mask=channels < C)
     if dweight is not None:
         for j in tl.static_range(K):
-            # A row behind the last token has ds = 0, and reads 0 or a row that is there.
+            # Rows after the last token have ds = 0; their x is 0 or another valid row.
             x_rows = _load_inputs(x_base, before, rows + (j - K + 1), channels, x_t, x_c, state_k, state_c, t, C, K)
             at = dweight + (part.to(tl.int64) * K + j) * C + channels
             tl.store(at, tl.sum(tl.where((rows < t)[:, None], ds * x_rows, 0.0), 0), mask=channels < C)
@@ -148,8 +149,8 @@ def convolution_backward_sums(
 def _row_gradients(
     ds_base, weight, dnew_base, rows, channels, ds_t, ds_c, weight_c, weight_k, dnew_k, dnew_c, t, C, K: tl.constexpr
 ):  # fmt: skip
-    """The gradients of rows of x, and of the state's as rows −K+1 … −1: Σ_j weight_j ds_{t+K−1−j}, and that of the new
-    state's row which they are."""
+    """Returns the gradients of rows of x, where rows −K+1 … −1 are the old state: Σ_j weight_j ds_{t+K−1−j}. Rows that
+    are part of the new state also get its gradient."""
     total = _load_tile(dnew_base, rows + (K - 1) - t, channels, dnew_k, dnew_c, K - 1, C)
     for j in tl.static_range(K):
         ds = _load_tile(ds_base, rows + (K - 1 - j), channels, ds_t, ds_c, t, C)
@@ -162,7 +163,8 @@ def convolution_backward_rows(
     weight, ds, dnew_state, dx, dstate, cu_seqlens, ds_b, ds_t, ds_c, weight_c, weight_k, dnew_state_n, dnew_state_k,
     dnew_state_c, T, C, n_sequences, tiles, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Writes what is not None of dx (B,T,C) and dstate (N,K−1,C), contiguous, from ds and the new state's gradient."""
+    """Writes dx (B,T,C) and dstate (N,K−1,C), contiguous, unless they are None. Reads ds and the new state's
+    gradient."""
     b, n, _, first, begin, t, channels = _place_of_program(cu_seqlens, T, n_sequences, tiles, C, BLOCK_T, BLOCK_C)
     ds_base = _base(ds, b, b * 0, begin, ds_b, 0, ds_t)
     dnew_base = _base_if_there(dnew_state, n, n * 0, 0, dnew_state_n, 0, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the host does for the kernels of convolution_kernels.py, as launch.py does for attention's."""
+"""Host code for convolution_kernels.py: creates outputs, chooses tiles and launches kernels."""
 
 from typing import Any, NamedTuple
 
@@ -9,12 +9,12 @@ from torch import Tensor
 from . import convolution_kernels, launch
 from .launch import Launcher, launch_kernel, on_device_of
 
-# Tokens and channels of a program, and its warps. A few tokens, as in decoding, take smaller tiles.
+# Tokens and channels of a program's tile, and its number of warps. Calls with few tokens, as in decoding, use _FEW.
 _TILE, _FEW, _WARPS = (64, 64), (16, 64), 4
 
 
 class Inputs(NamedTuple):
-    """The tensors of a call; x is (T,C) where there is no batch."""
+    """Tensors of a call. x is (B,T,C), or (T,C) without a batch."""
 
     x: Tensor
     weight: Tensor
@@ -24,20 +24,21 @@ class Inputs(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The options of a call. `tile` replaces the tokens and the channels of a program."""
+    """Options of a call. `tile` overrides the tokens and channels of a program."""
 
     activation: str = "silu"
     tile: tuple[int, int] | None = None
 
 
 def _strides(name: str, x: Tensor | None, letters: str) -> dict[str, int]:
-    """NAME_x for each letter x, in elements; 0 of a tensor that is absent, and of a batch that is."""
+    """Returns the strides as arguments NAME_x for each letter x, in elements. They are 0 for an absent tensor or
+    batch."""
     found = [0] * len(letters) if x is None else [0] * (len(letters) - x.dim()) + list(x.stride())
     return {f"{name}_{letter}": stride for letter, stride in zip(letters, found)}
 
 
 class _Call:
-    """A call's sizes, and the arguments that its kernels share."""
+    """Sizes of a call, and the arguments that its kernels share."""
 
     def __init__(self, inputs: Inputs, options: Options, launcher: Launcher):
         x, weight, bias, state, cu_seqlens = inputs
@@ -47,7 +48,7 @@ class _Call:
         self.taps = weight.shape[1]
         self.sequences = self.batch if cu_seqlens is None else cu_seqlens.shape[0] - 1
         block_t, self.block_c = options.tile or (_FEW if self.tokens <= _FEW[0] else _TILE)
-        # A sequence without tokens has a tile too, which writes its state.
+        # A sequence without tokens needs a tile, too, which writes its state.
         tiles = max(1, -(-self.tokens // block_t)) if cu_seqlens is None else self.tokens // block_t + self.sequences
         self.tiles = tiles
         self.arguments = {
@@ -67,7 +68,7 @@ class _Call:
         }
 
     def launch(self, name: str, **more: Any) -> None:
-        """Launches a program for each tile of tokens and of channels."""
+        """Launches a program for each tile of tokens and block of channels."""
         programs = self.tiles * self.batch * -(-self.channels // self.block_c)
         launch_kernel(
             self.launcher, getattr(convolution_kernels, name), programs, {**self.arguments, **more}, _WARPS, 1
@@ -80,7 +81,8 @@ class _Call:
 def forward(
     inputs: Inputs, options: Options, keep_state: bool = False, launcher: Launcher = lambda kernel: kernel
 ) -> tuple[Tensor, Tensor | None]:
-    """y, like x; the last K−1 rows (N,K−1,C), of the state's type or of x's, if they are wanted."""
+    """Returns y, with x's shape and dtype, and the new state, or None unless keep_state is true. The state is the last
+    K−1 rows (N,K−1,C), in the dtype of the old state, or of x if there is none."""
     x = inputs.x
     y = launch.new(x, tuple(x.shape))
     with on_device_of(x):
@@ -91,7 +93,7 @@ def forward(
 
 
 class Gradients(NamedTuple):
-    """None where one was not wanted."""
+    """Gradients of the inputs, None if not wanted."""
 
     x: Tensor | None
     weight: Tensor | None
@@ -107,7 +109,7 @@ def backward(
     wanted: tuple[str, ...] = Gradients._fields,
     launcher: Launcher = lambda kernel: kernel,
 ) -> Gradients:
-    """The gradients `wanted` of Σ dy∘y + Σ dstate∘(new state). The sums before the activation are computed again."""
+    """Returns the gradients `wanted` of Σ dy∘y + Σ dstate∘(new state). Recomputes the sums before the activation."""
     x = inputs.x
     f32 = torch.float32
     wanted = tuple(name for name in wanted if getattr(inputs, name) is not None)

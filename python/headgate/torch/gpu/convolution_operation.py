@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headgate.torch.short_convolution on GPUs: torch.ops.headgate.short_convolution_triton, and the checks before it."""
+"""Implements headgate.torch.short_convolution on GPUs: checks, and the operator
+torch.ops.headgate.short_convolution_triton."""
 
 from typing import Any
 

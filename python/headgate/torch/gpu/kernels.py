@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated attention in Triton: a kernel for the forward pass, three for the backward pass.
+"""Gated attention in Triton: one kernel for the forward pass, three for the backward pass.
 
     s    = scale · q kᵀ, or softcap · tanh(scale · q kᵀ / softcap)
     lse  = log( Σ_{j visible} exp(s_j) + exp(sink) )
     o    = Σ_{j visible} exp(s_j − lse) v_j
     y    = o ∘ g(z)   or   o + g(z)
 
-q (B,Hq,T,D), k (B,Hkv,S,D), v (B,Hkv,S,Dv), gate z (B,Hq,T,1) or (B,Hq,T,Dv); lse and delta (B,Hq,T) in f32, contiguous.
-Query i of a sequence sees keys i + low to i + high, below `seen`. Sums are f32; no kernel uses atomics, and each sum has one
-order, so results are bitwise reproducible. Kernels compute scores in base 2: `inner` and `outer` carry log2(e).
+Shapes: q (B,Hq,T,D), k (B,Hkv,S,D), v (B,Hkv,S,Dv), gate z (B,Hq,T,1) or (B,Hq,T,Dv). lse and delta are (B,Hq,T) in
+f32, contiguous. Query i of a sequence sees keys i + low to i + high, below `seen`. Sums are f32. No kernel uses
+atomics, and each sum has a fixed order, so results are bitwise reproducible. Kernels compute scores in base 2: `inner`
+and `outer` include the factor log2(e).
 
 This file imports nothing but Triton, so that it can be compiled and run without the rest of the package.
 """
@@ -18,7 +19,7 @@ import triton.language as tl
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
-# Diagonals are clamped to this: further ones hide or show all keys of any sequence that fits into memory.
+# Bound for `low` and `high`. Diagonals beyond it hide or show all keys of any sequence that fits into memory.
 FAR: tl.constexpr = tl.constexpr(1 << 30)
 
 
@@ -31,13 +32,13 @@ def _sigmoid(z):
 @triton.jit
 def _softplus(z):
     e = tl.exp(-tl.abs(z))
-    # Below 2^-12 two terms of log(1 + e) are exact in f32, and 1 + e loses digits.
+    # Below 2^-12, two terms of the series of log(1 + e) are exact in f32, whereas 1 + e loses digits.
     return tl.maximum(z, 0.0) + tl.where(e < 0.000244140625, e - 0.5 * e * e, tl.log(1.0 + e))
 
 
 @triton.jit
 def _gate(z, FN: tl.constexpr):
-    """g(z)."""
+    """Computes the gate g(z)."""
     if FN == "sigmoid":
         g = _sigmoid(z)
     elif FN == "sigmoid2":
@@ -56,7 +57,7 @@ def _gate(z, FN: tl.constexpr):
 
 @triton.jit
 def _gate_slope(z, FN: tl.constexpr):
-    """g′(z)."""
+    """Computes the derivative g′(z) of the gate."""
     s = _sigmoid(z)
     if FN == "sigmoid":
         slope = s * _sigmoid(-z)
@@ -76,7 +77,7 @@ def _gate_slope(z, FN: tl.constexpr):
 
 @triton.jit
 def _gate_log_slope(z, FN: tl.constexpr):
-    """g′(z) / g(z) of a function without a zero: dz = dy ∘ y ∘ g′/g needs no o."""
+    """Computes g′(z) / g(z) for a function without a zero: dz = dy ∘ y ∘ g′/g then needs no o."""
     if FN == "sigmoid" or FN == "sigmoid2":
         slope = _sigmoid(-z)
     elif FN == "ns_sigmoid":
@@ -84,7 +85,7 @@ def _gate_log_slope(z, FN: tl.constexpr):
         slope = s * _sigmoid(-z) / (1.0 + s)
     else:
         tl.static_assert(FN == "softplus")
-        # Far below 0 both are e^z, which may be 0 in f32: their ratio is 1 − e^z / 2.
+        # Far below 0, both g′ and g are about e^z, which may underflow; their ratio is 1 − e^z / 2.
         slope = tl.where(z < -9.0, 1.0 - 0.5 * tl.exp(tl.minimum(z, 0.0)), _sigmoid(z) / _softplus(tl.maximum(z, -9.0)))
     return slope
 
@@ -93,7 +94,7 @@ def _gate_log_slope(z, FN: tl.constexpr):
 def _tanh(x):
     e = tl.exp(-2.0 * tl.abs(x))
     t = (1.0 - e) / (1.0 + e)
-    # Near 0 the difference loses digits: the series has f32's.
+    # Near 0, 1 − e loses digits, whereas the series of tanh has f32 precision.
     x2 = x * x
     series = x * (1.0 + x2 * (-0.3333333333333333 + x2 * (0.13333333333333333 - x2 * 0.05396825396825397)))
     return tl.where(x2 < 0.0078125, series, tl.where(x >= 0, t, -t))
@@ -101,10 +102,10 @@ def _tanh(x):
 
 @triton.jit
 def _place(tile, cu, n_sequences, b, BLOCK: tl.constexpr):
-    """The sequence of a tile of BLOCK rows, and the tile's first row within it.
+    """Returns the sequence of a tile of BLOCK rows, and the tile's first row within it.
 
-    In a packed batch sequence n has the tiles from cu[n] // BLOCK + n on: at least as many as it needs, and those that it
-    does not need begin behind its end. So the host need not know the lengths.
+    In a packed batch, the tiles of sequence n start at index cu[n] // BLOCK + n. A sequence has at least as many tiles
+    as it needs; surplus tiles start after its last row. The host therefore does not need the lengths.
     """
     if cu is None:
         n = b
@@ -123,7 +124,7 @@ def _place(tile, cu, n_sequences, b, BLOCK: tl.constexpr):
 
 @triton.jit
 def _sequence(n, cu, length):
-    """Where sequence n begins in the tensor's rows (64 bits), and its length."""
+    """Returns the first row of sequence n in the tensor (64 bits), and its length."""
     if cu is None:
         begin = n.to(tl.int64) * 0
         rows = length
@@ -135,7 +136,8 @@ def _sequence(n, cu, length):
 
 @triton.jit
 def _place_of_program(cu, length, H, n_sequences, tiles, BLOCK: tl.constexpr):
-    """A program's batch, head, sequence, and first row within the sequence; where that begins, and its length."""
+    """Returns a program's batch, head, sequence, and first row within the sequence; and the sequence's first row and
+    length."""
     tile = tl.program_id(0) % tiles
     h = tl.program_id(0) // tiles % H
     b = tl.program_id(0) // tiles // H
@@ -146,7 +148,7 @@ def _place_of_program(cu, length, H, n_sequences, tiles, BLOCK: tl.constexpr):
 
 @triton.jit
 def _visibility(n, t, s, key_lengths, query_offsets, left, right):
-    """Query i of sequence n sees keys i + low to i + high, of the first `seen`."""
+    """Returns seen, low and high: query i of sequence n sees keys i + low to i + high, of the first `seen`."""
     if query_offsets is None:
         shift = (n * 0 + s - t).to(tl.int64)
     else:
@@ -165,7 +167,8 @@ def _load_rows(
     base, first, stride_t, stride_d, n_rows, N_COLUMNS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Rows first … first + ROWS − 1 of (n_rows, N_COLUMNS); 0 outside. WHOLE: all rows are there."""
+    """Loads rows first … first + ROWS − 1 of a tensor (n_rows, N_COLUMNS), with 0 outside. WHOLE means that all rows
+    exist."""
     rows = tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     at = base + (first + rows).to(tl.int64)[:, None] * stride_t + columns.to(tl.int64)[None, :] * stride_d
@@ -184,7 +187,7 @@ def _load_rows(
 def _store_rows(
     base, first, stride_t, stride_d, n_rows, x, N_COLUMNS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """Rounds x to the type of `base` once, and writes what lies within (n_rows, N_COLUMNS)."""
+    """Rounds x to the type of `base` once, and stores the elements within (n_rows, N_COLUMNS)."""
     rows = first + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     at = base + rows.to(tl.int64)[:, None] * stride_t + columns.to(tl.int64)[None, :] * stride_d
@@ -193,13 +196,13 @@ def _store_rows(
 
 @triton.jit
 def _base(pointer, b, h, begin, stride_b, stride_h, stride_t):
-    """The address of row `begin` of head h of batch b, in 64 bits."""
+    """Returns the address of row `begin` of head h of batch b, computed in 64 bits."""
     return pointer + b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h + begin * stride_t
 
 
 @triton.jit
 def _base_if_there(pointer, b, h, begin, stride_b, stride_h, stride_t):
-    """_base of a tensor that may be absent."""
+    """Returns the address of row `begin` of head h of batch b, or None if the tensor is absent."""
     if pointer is None:
         base = None
     else:
@@ -209,7 +212,7 @@ def _base_if_there(pointer, b, h, begin, stride_b, stride_h, stride_t):
 
 @triton.jit
 def _visible(rows, columns, seen, low, high, LEFT: tl.constexpr, RIGHT: tl.constexpr):
-    """Which keys `columns` the queries `rows` see; the two are broadcast."""
+    """Returns the mask of which keys `columns` the queries `rows` see. The two are broadcast."""
     visible = (columns < seen) & (rows >= 0)
     if RIGHT:
         visible = visible & (columns <= rows + high)
@@ -220,7 +223,7 @@ def _visible(rows, columns, seen, low, high, LEFT: tl.constexpr, RIGHT: tl.const
 
 @triton.jit
 def _score(product, inner, outer, CAP: tl.constexpr):
-    """The scores in base 2 of the products q kᵀ."""
+    """Converts products q kᵀ to scores in base 2."""
     if CAP:
         x = outer * _tanh(product * inner)
     else:
@@ -230,7 +233,7 @@ def _score(product, inner, outer, CAP: tl.constexpr):
 
 @triton.jit
 def _score_slope(product, inner, CAP: tl.constexpr):
-    """By what a score changes with scale · q kᵀ: 1 − tanh² under a softcap."""
+    """Returns the derivative of a score with respect to scale · q kᵀ: 1 − tanh² with a softcap, otherwise 1."""
     if CAP:
         c = _tanh(product * inner)
         slope = 1.0 - c * c
@@ -246,7 +249,8 @@ def _attend(
     MASKED: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """The online softmax over the keys begin … end − 1, in blocks: sums `total` and `acc` relative to maxima `top`."""
+    """Runs the online softmax over keys begin … end − 1 in blocks. Updates the sums `total` and `acc`, relative to the
+    running maxima `top`."""
     rows = first + tl.arange(0, BLOCK_M)
     for n in tl.range(begin, end, BLOCK_N):
         k = _load_rows(k_base, n, k_t, k_d, seen, D, BLOCK_N, BLOCK_D, not MASKED)
@@ -255,7 +259,7 @@ def _attend(
             columns = n + tl.arange(0, BLOCK_N)
             x = tl.where(_visible(rows[:, None], columns[None, :], seen, low, high, LEFT, RIGHT), x, float("-inf"))
         new_top = tl.maximum(top, tl.max(x, 1))
-        # A row that has seen no key yet has the maximum −∞: −∞ − (−∞) is NaN.
+        # A row without a visible key so far has the maximum −∞, and −∞ − (−∞) is NaN.
         anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
         p = tl.exp2(x - anchor[:, None])
         shrink = tl.exp2(top - anchor)
@@ -275,7 +279,8 @@ def attention_forward(
     LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Writes y, lse and, unless it is None, attn = o, of BLOCK_M queries of a head. y and attn lie alike."""
+    """Writes y, lse and, unless it is None, attn = o, for BLOCK_M queries of a head. y and attn have the same
+    strides."""
     b, h, n, first, q0, t = _place_of_program(cu_seqlens_q, T, H, n_sequences, tiles, BLOCK_M)
     k0, s = _sequence(n, cu_seqlens_k, S)
     if first >= t:
@@ -285,7 +290,7 @@ def attention_forward(
     k_base = _base(k, b, h // GROUP, k0, k_b, k_h, k_t)
     v_base = _base(v, b, h // GROUP, k0, v_b, v_h, v_t)
 
-    # Of the keys [begin, end) those of [all_from, all_to) are seen by every row and need no mask.
+    # All rows see keys [all_from, all_to), which need no mask. Only keys [begin, end) are visible to any row.
     begin = first * 0
     end = seen
     all_from = begin
@@ -317,7 +322,7 @@ def attention_forward(
         total, top, acc, q_rows, k_base, v_base, k_t, k_d, v_t, v_d, first, all_to, end, s, seen, low, high,
         inner, outer, D, DV, LEFT, RIGHT, CAP, True, PRECISION, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV)  # fmt: skip
 
-    # A row that sees nothing has o = 0 and lse = −∞; a NaN among the scores stays NaN.
+    # A row that sees no key has o = 0 and lse = −∞. NaN scores give NaN results.
     o = acc / tl.where(total == 0, 1.0, total)[:, None]
     rows = first + tl.arange(0, BLOCK_M)
     natural = tl.where(total == 0, float("-inf"), (top + tl.log2(tl.where(total == 0, 1.0, total))) * LN2)
@@ -346,10 +351,11 @@ def attention_backward_rows(
     DV: tl.constexpr, GATE: tl.constexpr, FN: tl.constexpr, ADD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """What the other two kernels need of a row: delta = Σ do ∘ o − dlse; dgate; do = dy ∘ g of an elementwise gate.
+    """Computes each row's inputs of the other two backward kernels: delta = Σ do ∘ o − dlse, and do = dy ∘ g for an
+    elementwise gate. Also computes dgate.
 
-    Σ do ∘ o = Σ dy ∘ y where the gate multiplies. dgate = dy ∘ o ∘ g′ from attn, or dy ∘ y ∘ g′/g without it. dgate and
-    do are None where they are not wanted; do lies as y does.
+    With a multiplied gate, Σ do ∘ o = Σ dy ∘ y. dgate is dy ∘ o ∘ g′ with attn, or dy ∘ y ∘ g′/g without it. dgate and
+    do are None if not wanted. do has the strides of y.
     """
     b, h, n, first, q0, t = _place_of_program(cu_seqlens_q, T, H, n_sequences, tiles, BLOCK_M)
     if first >= t:
@@ -369,7 +375,7 @@ def attention_backward_rows(
     d = row_sum
     if dlse is not None:
         d -= tl.load(dlse + at, mask=rows < t, other=0.0)
-    # Nothing flows through a row that sees nothing, whatever dlse says.
+    # A row that sees no key passes no gradient, whatever dlse is.
     natural = tl.load(lse + at, mask=rows < t, other=0.0)
     tl.store(delta + at, tl.where(natural == float("-inf"), 0.0, d), mask=rows < t)
 
@@ -405,7 +411,7 @@ def attention_backward_rows(
 
 @triton.jit
 def _row_factors(gate_base, first, stride_t, t, GATE: tl.constexpr, FN: tl.constexpr, BLOCK_M: tl.constexpr):
-    """g of a headwise gate, which scales rows of do; 1 otherwise."""
+    """Returns g of a headwise gate, which scales the rows of do, or 1 for other gates."""
     rows = first + tl.arange(0, BLOCK_M)
     if GATE == "headwise":
         z = tl.load(gate_base + rows.to(tl.int64) * stride_t, mask=rows < t, other=0.0)
@@ -417,7 +423,7 @@ def _row_factors(gate_base, first, stride_t, t, GATE: tl.constexpr, FN: tl.const
 
 @triton.jit
 def _saved_rows(lse_base, delta_base, first, t, BLOCK_M: tl.constexpr):
-    """lse in base 2, 0 in rows that see nothing (their weights are masked), and delta."""
+    """Returns delta, and lse in base 2. lse is 0 in rows that see no key, since their weights are masked."""
     rows = first + tl.arange(0, BLOCK_M)
     natural = tl.load(lse_base + rows, mask=rows < t, other=0.0)
     lse2 = tl.where(natural == float("-inf"), 0.0, natural * LOG2E)
@@ -433,10 +439,10 @@ def attention_backward_keys(
     LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Writes dk = scale · Σ dsᵀ q and dv = Σ Pᵀ do of BLOCK_N keys of a key/value head (H of them).
+    """Writes dk = scale · Σ dsᵀ q and dv = Σ Pᵀ do for BLOCK_N keys of a key/value head. H counts key/value heads.
 
-    Sums over the GROUP query heads of the key/value head, one after the other. GATE is "headwise" where do is dy, whose
-    rows the gate has yet to scale: g scales Pᵀ and v doᵀ instead.
+    Sums over the GROUP query heads of the key/value head in order. With GATE "headwise", do is dy without the gate's
+    factor; the kernel multiplies Pᵀ and v doᵀ by g instead.
     """
     b, h, n, first, k0, s = _place_of_program(cu_seqlens_k, S, H, n_sequences, tiles, BLOCK_N)
     q0, t = _sequence(n, cu_seqlens_q, T)
@@ -447,7 +453,7 @@ def attention_backward_keys(
     v_rows = _load_rows(_base(v, b, h, k0, v_b, v_h, v_t), first, v_t, v_d, seen, DV, BLOCK_N, BLOCK_DV, False)
     columns = first + tl.arange(0, BLOCK_N)
 
-    # Queries [begin, end) see some of these keys.
+    # Only queries [begin, end) can see any of these keys.
     begin = first * 0
     end = begin + t
     if RIGHT:
@@ -502,7 +508,8 @@ def attention_backward_queries(
     LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Writes dq = scale · Σ ds k of BLOCK_M queries of a head. GATE as in attention_backward_keys."""
+    """Writes dq = scale · Σ ds k for BLOCK_M queries of a head. GATE has the meaning that attention_backward_keys
+    describes."""
     b, h, n, first, q0, t = _place_of_program(cu_seqlens_q, T, H, n_sequences, tiles, BLOCK_M)
     k0, s = _sequence(n, cu_seqlens_k, S)
     if first >= t:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the host does for the kernels of kernels.py: it makes outputs, chooses tiles and launches.
+"""Host code for kernels.py: creates outputs, chooses tiles and launches kernels.
 
-Nothing here looks into a tensor of the GPU, so no call waits for it. Arguments are those of gated_attention, checked.
+Nothing here reads the elements of a GPU tensor, so no call waits for the GPU. The arguments are those of
+gated_attention, already checked.
 """
 
 import contextlib
@@ -19,12 +20,12 @@ from . import kernels
 from .tiles import KERNELS, Tile, architecture, tile_for
 
 LOG2E = 1.4426950408889634
-# Larger windows hide nothing, and their sums with query offsets stay within 64 bits.
+# Maximum of a window. Larger windows hide nothing; up to here, sums with query offsets fit in 64 bits.
 _WIDEST = 1 << 61
 
 
 class Inputs(NamedTuple):
-    """The tensors of a call, in its layout; (H,T,D) where there is no batch."""
+    """Tensors of a call in its layout, (H,T,D) or (T,H,D) without a batch."""
 
     q: Tensor
     k: Tensor
@@ -38,7 +39,7 @@ class Inputs(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The options of a call. `tiles` replaces tiles of the table, by the names of kernels."""
+    """Options of a call. `tiles` overrides the table's tiles, by the names of kernels."""
 
     layout: str = "bhtd"
     scale: float | None = None
@@ -56,12 +57,13 @@ Launcher = Callable[[Any], Any]
 
 
 def new(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
-    """Every tensor that a kernel writes is made here."""
+    """Creates an uninitialized tensor for a kernel to write. All outputs of kernels are created here."""
     return like.new_empty(shape, dtype=dtype)
 
 
 def strides(name: str, x: Tensor | None, layout: str) -> dict[str, Any]:
-    """NAME_b, NAME_h, NAME_t and NAME_d, in elements; 0 of a tensor that is absent."""
+    """Returns the strides as arguments NAME_b, NAME_h, NAME_t and NAME_d, in elements. They are 0 for an absent
+    tensor."""
     if x is None:
         return {f"{name}_{letter}": 0 for letter in "bhtd"}
     batch, one, other, feature = (0, *x.stride()) if x.dim() == 3 else x.stride()
@@ -70,19 +72,20 @@ def strides(name: str, x: Tensor | None, layout: str) -> dict[str, Any]:
 
 
 def sizes(x: Tensor, layout: str) -> tuple[int, int, int, int]:
-    """Batch, heads, rows and features."""
+    """Returns the sizes (batch, heads, rows, features) of x."""
     batch, one, other, features = (1, *x.shape) if x.dim() == 3 else x.shape
     return (batch, one, other, features) if layout == "bhtd" else (batch, other, one, features)
 
 
 def lse_shape(q: Tensor, layout: str) -> tuple[int, ...]:
-    """(B,H,T), or (H,T) without a batch."""
+    """Returns the shape of lse: (B,H,T), or (H,T) without a batch."""
     batch, heads, rows, _ = sizes(q, layout)
     return (batch, heads, rows) if q.dim() == 4 else (heads, rows)
 
 
 def gate_shape(gate: Tensor | None, features: int) -> str:
-    """What kernels call the gate: "headwise" has a feature for a head, "elementwise" one for each of v's."""
+    """Returns the kernels' name for the kind of gate: "headwise" (one feature per head), "elementwise" (a feature for
+    each of v's), or "none"."""
     if gate is None:
         return "none"
     return "headwise" if gate.shape[-1] == 1 and features != 1 else "elementwise"
@@ -103,7 +106,7 @@ def _interpreted() -> bool:
 
 
 def _target() -> tuple[str, int | str]:
-    """Triton's backend, "cuda" or "hip", and the architecture of the current device."""
+    """Returns Triton's backend, such as "cuda" or "hip", and the architecture of the current device."""
     if _interpreted():
         return "interpreter", ""
     target = triton.runtime.driver.active.get_current_target()
@@ -119,14 +122,15 @@ def _column() -> str:
 
 
 def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Triton launches on the current device."""
+    """Makes x's device the current one, where Triton launches kernels."""
     return torch.cuda.device(x.device) if x.is_cuda and torch.cuda.is_available() else contextlib.nullcontext()
 
 
 def launch_kernel(
     launcher: Launcher, kernel: Any, programs: int, given: dict[str, Any], num_warps: int, num_stages: int
 ) -> None:
-    """Launches `kernel` with those of `given` that it takes, if there is anything to do."""
+    """Launches `kernel` with the arguments in `given` that it has as parameters. Does nothing if there are no
+    programs."""
     if programs == 0:
         return
     arguments = {parameter: given[parameter] for parameter in _parameters(kernel)}
@@ -134,7 +138,7 @@ def launch_kernel(
 
 
 class _Call:
-    """A call's sizes, and the arguments that its kernels share, by their names in kernels.py."""
+    """Sizes of a call, and the arguments that its kernels share, by their names in kernels.py."""
 
     def __init__(self, inputs: Inputs, options: Options, launcher: Launcher):
         q, k, v, gate = inputs[:4]
@@ -145,7 +149,7 @@ class _Call:
         self.features = max(D, DV)
         scale = 1 / math.sqrt(D) if options.scale is None else options.scale
         causal = options.causality == "causal"
-        right = 0 if causal else options.window_right  # at most 0 under causality, which is what is left of a window
+        right = 0 if causal else options.window_right  # a causal mask is a right window of 0
         capped = options.softcap > 0
         self.sequences = None if inputs.cu_seqlens_q is None else inputs.cu_seqlens_q.shape[0] - 1
         self.gate = gate_shape(gate, DV)
@@ -174,12 +178,12 @@ class _Call:
             "LEFT": options.window_left >= 0,
             "RIGHT": right >= 0,
             "CAP": capped,
-            # f32 products are f32's, not TF32's. For 16-bit types the word means nothing.
+            # Computes f32 products in full f32, not TF32. Has no effect for 16-bit types.
             "PRECISION": "ieee",
         }
 
     def launch(self, name: str, over_keys: bool = False, **more: Any) -> None:
-        """Launches a program for each tile of the queries, or of the keys, of each head."""
+        """Launches a program for each head and tile of queries, or of keys if `over_keys` is true."""
         tile = (self.options.tiles or {}).get(name)
         if tile is None:
             tile = tile_for(name, _column(), self.inputs.q.element_size(), self.features)
@@ -196,7 +200,8 @@ class _Call:
 def forward(
     inputs: Inputs, options: Options, keep_attn: bool = False, launcher: Launcher = lambda kernel: kernel
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """y, of q's shape with Dv features; lse (B,H,T), f32; o, the output before the gate, like y, if it is wanted."""
+    """Returns y, with q's shape except for Dv features; lse (B,H,T) in f32; and attn, the output before the gate, with
+    y's shape, or None unless keep_attn is true."""
     q, v, layout = inputs.q, inputs.v, options.layout
     y = new(q, (*q.shape[:-1], v.shape[-1]))
     lse = new(q, lse_shape(q, layout), torch.float32)
@@ -208,7 +213,7 @@ def forward(
 
 
 class Gradients(NamedTuple):
-    """None where one was not wanted."""
+    """Gradients of the inputs, None if not wanted."""
 
     q: Tensor | None
     k: Tensor | None
@@ -228,7 +233,8 @@ def backward(
     wanted: tuple[str, ...] = Gradients._fields,
     launcher: Launcher = lambda kernel: kernel,
 ) -> Gradients:
-    """The gradients `wanted` of Σ dy∘y + Σ dlse·lse. attn: o, where the gate may be 0 or is added."""
+    """Returns the gradients `wanted` of Σ dy∘y + Σ dlse·lse. attn is the output before the gate; it is required if the
+    gate is added or its function has a zero."""
     q, layout, gate = inputs.q, options.layout, inputs.gate
     dlse = None if dlse is None else dlse.contiguous()
     found = {name: new(x, tuple(x.shape)) for name in wanted if (x := getattr(inputs, name)) is not None}
@@ -253,7 +259,7 @@ def backward(
             **strides("dgate", dgate, layout),
         )
         upstream = dy if do is None else do
-        # The other kernels scale rows of dy by a headwise gate; an elementwise one is in do, one that is added nowhere.
+        # The other kernels apply a headwise gate to dy. do includes an elementwise gate. An added gate has no factor.
         scaled = call.gate == "headwise" and options.gate_op == "mul"
         shared = {"do": upstream, "lse": lse, "delta": delta, **strides("do", upstream, layout)}
         shared |= {"GATE": "headwise" if scaled else "none", "gate": gate if scaled else None}

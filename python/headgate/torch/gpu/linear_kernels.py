@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated linear attention in Triton, a chunk of C tokens at a time: a kernel for each pass.
+"""Gated linear attention in Triton, in chunks of C tokens: one kernel for the forward pass, two for the backward pass.
 
-With the state S before a chunk, G_i = Σ_{j ≤ i} g_j within it, γ_i = exp(G_i), η_i = exp(G_C − G_i), and the products
-⟨x, y⟩_ij = Σ_d x_id y_jd exp(G_id − G_jd) for j ≤ i, the recurrence of a chunk is
+S is the state before a chunk. Within the chunk, G_i = Σ_{j ≤ i} g_j, γ_i = exp(G_i) and η_i = exp(G_C − G_i). The
+decayed products are ⟨x, y⟩_ij = Σ_d x_id y_jd exp(G_id − G_jd) for j ≤ i. The recurrence of a chunk is
 
     A  = β ∘ ⟨k, k⟩ below the diagonal,     u = (1 + A)⁻¹ β (v − (γ ∘ k) S)      the delta rule; u = v without it
     P  = ⟨q, k⟩,                            y = scale ((γ ∘ q) S + P u),         S ← γ_C ∘ S + (η ∘ k)ᵀ u
 
-q, k and v are (B,H,T,·) of any strides; decay g (B,Hv,T,1), or (B,Hv,T,D) where FEATURES, and beta β (B,Hv,T,1); states
-(N,Hv,D,Dv) in f32. All is computed in f32. In two kernels a program has BLOCK_DV columns of the state of one value head and
-sequence, and walks over its chunks; in the third a chunk. No atomics.
+q, k and v are (B,H,T,·) with any strides; decay g is (B,Hv,T,1), or (B,Hv,T,D) with FEATURES; beta β is (B,Hv,T,1);
+states are (N,Hv,D,Dv) in f32. All computation is in f32. In two kernels, a program handles BLOCK_DV columns of the
+state of one value head and sequence, and iterates over its chunks. In linear_backward_chunks, a program handles one
+chunk. There are no atomics.
 """
 
 import triton
@@ -17,13 +18,13 @@ import triton.language as tl
 
 from .kernels import _base, _base_if_there, _load_rows, _place_of_program, _sequence, _store_rows
 
-# A decay below this is none of the state, in f32; sums of −∞ would have no differences.
+# Lower bound of the decay g. Here exp(g) is 0 in f32 already, and g = −∞ would give NaN in differences of sums.
 LEAST_DECAY: tl.constexpr = tl.constexpr(-100.0)
 
 
 @triton.jit
 def _normalized(x, eps, NORM: tl.constexpr):
-    """x / sqrt(Σ x² + eps) and the factor; 0 of a row whose norm is 0."""
+    """Returns x / sqrt(Σ x² + eps) and the factor 1 / sqrt(…), which is 0 for a row with norm 0."""
     if NORM:
         squares = tl.sum(x * x, 1) + eps
         factor = tl.where(squares > 0, 1.0 / tl.sqrt(tl.where(squares > 0, squares, 1.0)), 0.0)
@@ -34,7 +35,7 @@ def _normalized(x, eps, NORM: tl.constexpr):
 
 @triton.jit
 def _through_norm(dx, x, factor, NORM: tl.constexpr):
-    """The gradient of what _normalized has read, from that of its result x."""
+    """Returns the gradient of the input of _normalized, given the gradient dx of its result x."""
     if NORM:
         dx = (dx - x * tl.sum(dx * x, 1)[:, None]) * factor[:, None]
     return dx
@@ -42,7 +43,7 @@ def _through_norm(dx, x, factor, NORM: tl.constexpr):
 
 @triton.jit
 def _load_column(base, first, stride, n_rows, C: tl.constexpr, absent: tl.constexpr):
-    """A number for each token, `absent` where the tensor is None; 0 behind the last token."""
+    """Loads one number for each token: `absent` if the tensor is None, 0 after the last token."""
     rows = first + tl.arange(0, C)
     if base is None:
         x = tl.where(rows < n_rows, absent, 0.0)
@@ -55,7 +56,7 @@ def _load_column(base, first, stride, n_rows, C: tl.constexpr, absent: tl.conste
 def _load_decays(
     base, first, row_stride, stride, n_rows, D: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr, FEATURES: tl.constexpr
 ):  # fmt: skip
-    """g of a chunk, (C,BLOCK_D) or (C,1); 0 where the tensor is None."""
+    """Loads the decays g of a chunk, (C,BLOCK_D) or (C,1), or 0 if the tensor is None."""
     if FEATURES:
         g = _load_rows(base, first, row_stride, stride, n_rows, D, C, BLOCK_D, False).to(tl.float32)
     else:
@@ -65,7 +66,7 @@ def _load_decays(
 
 @triton.jit
 def _decays(g):
-    """G, γ and η, of g's shape; γ_C as a factor of the state's rows."""
+    """Returns G, γ and η, with g's shape, and γ_C as a column that scales the state's rows."""
     sums = tl.cumsum(g, 0)
     whole = tl.sum(g, 0)
     return sums, tl.exp(sums), tl.exp(whole[None, :] - sums), tl.exp(whole)[:, None]
@@ -73,13 +74,13 @@ def _decays(g):
 
 @triton.jit
 def _row(x, i, C: tl.constexpr):
-    """Row i of x, which has C."""
+    """Returns row i of x, which has C rows."""
     return tl.sum(tl.where(tl.arange(0, C)[:, None] == i, x, 0.0), 0)
 
 
 @triton.jit
 def _products(x, y, sums, C: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr):
-    """⟨x, y⟩; 0 above the diagonal. Exponents are differences: exp(−G_j) by itself would overflow."""
+    """Returns ⟨x, y⟩, with 0 above the diagonal. Exponents are differences, since exp(−G_j) alone would overflow."""
     rows = tl.arange(0, C)
     if FEATURES:
         products = tl.zeros((C, C), tl.float32)
@@ -97,7 +98,8 @@ def _products(x, y, sums, C: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl
 def _through_products(
     dproducts, x, y, sums, C: tl.constexpr, BLOCK_D: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """dx and dy of Σ dproducts ∘ ⟨x, y⟩, where dproducts is 0 above the diagonal. That of G is x ∘ dx − y ∘ dy."""
+    """Returns the gradients dx and dy of Σ dproducts ∘ ⟨x, y⟩; dproducts is 0 above the diagonal. The gradient of G is
+    x ∘ dx − y ∘ dy."""
     rows = tl.arange(0, C)
     if FEATURES:
         dx = tl.zeros((C, BLOCK_D), tl.float32)
@@ -116,7 +118,7 @@ def _through_products(
 
 @triton.jit
 def _inverse(a, C: tl.constexpr):
-    """(1 + a)⁻¹ of a strictly lower triangular a, by forward substitution."""
+    """Returns (1 + a)⁻¹ for a strictly lower triangular a, by forward substitution."""
     rows = tl.arange(0, C)
     inverse = tl.where(rows[:, None] == rows[None, :], 1.0, 0.0)
     for i in tl.range(1, C):
@@ -130,7 +132,7 @@ def _inverse(a, C: tl.constexpr):
 def _load_state(
     pointer, index, h, H, first, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr
 ):  # fmt: skip
-    """Columns first … of state `index` of head h, from (·,H,D,DV)."""
+    """Loads BLOCK_DV columns, from `first` on, of state `index` of head h; states are (·,H,D,DV)."""
     d = tl.arange(0, BLOCK_D)[:, None]
     columns = first + tl.arange(0, BLOCK_DV)[None, :]
     at = (index.to(tl.int64) * H + h) * D * DV + d * DV + columns
@@ -149,7 +151,8 @@ def _store_state(
 
 @triton.jit
 def _first_chunk(n, cu, chunks, C: tl.constexpr):
-    """Where the states of a sequence begin: chunks of a sequence of a packed batch as tiles in kernels._place."""
+    """Returns the index of a sequence's first chunk. Chunks of packed sequences are numbered like tiles in
+    kernels._place."""
     if cu is None:
         first = n * chunks
     else:
@@ -159,8 +162,8 @@ def _first_chunk(n, cu, chunks, C: tl.constexpr):
 
 @triton.jit
 def _columns_of_program(cu, T, H, DV: tl.constexpr, BLOCK_DV: tl.constexpr):
-    """A program's first column and block of columns, value head, sequence and batch; where the sequence begins, and its
-    length."""
+    """Returns a program's first column, block of columns, value head, sequence and batch; and the sequence's first row
+    and length."""
     BLOCKS: tl.constexpr = (DV + BLOCK_DV - 1) // BLOCK_DV
     block = tl.program_id(0) % BLOCKS
     h = tl.program_id(0) // BLOCKS % H
@@ -182,7 +185,7 @@ def linear_forward(
     NORM: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Writes what is not None of y, the new state, and `states`, the state before each chunk."""
+    """Writes y, the new state, and `states`, the state before each chunk, unless they are None."""
     first, block, h, n, b, begin, t = _columns_of_program(cu_seqlens, T, H, DV, BLOCK_DV)
     q_base = _base(q, b, h // GROUP_Q, begin, q_b, q_h, q_t)
     k_base = _base(k, b, h // GROUP_K, begin, k_b, k_h, k_t)
@@ -234,8 +237,10 @@ def linear_backward_states(
     NORM: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Walks from the last chunk to the first, with `states` of linear_forward. Writes what is not None of dv, dstate, and what
-    linear_backward_chunks reads: u and db = (1 + A)⁻ᵀ du (B,H,T,DV), and dstates, the gradient of the state behind each chunk.
+    """Iterates from the last chunk to the first, and reads `states` from linear_forward.
+
+    Writes dv and dstate, unless they are None. Writes the inputs of linear_backward_chunks: u and db = (1 + A)⁻ᵀ du
+    (B,H,T,DV), and dstates, the gradient of the state after each chunk.
     """
     first, block, h, n, b, begin, t = _columns_of_program(cu_seqlens, T, H, DV, BLOCK_DV)
     q_base = _base(q, b, h // GROUP_Q, begin, q_b, q_h, q_t)
@@ -306,9 +311,9 @@ def linear_backward_chunks(
     NORM: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Writes what is not None of a chunk's dq and dk (B,H,T,D), ddecay and dbeta (B,H,T), in f32, of a value head.
+    """Writes dq and dk (B,H,T,D), ddecay and dbeta (B,H,T) of a chunk for a value head, in f32, unless they are None.
 
-    Sums over the columns of the states, a block at a time, what linear_backward_states has left of them.
+    Sums over the columns of the states, one block at a time, from the results of linear_backward_states.
     """
     b, h, n, c, begin, t = _place_of_program(cu_seqlens, T, H, n_sequences, chunks, C)
     if c >= t:
@@ -370,7 +375,7 @@ def linear_backward_chunks(
     dk_rows += dk_pairs
     dsums = dq_rows * q_rows
     if DELTA:
-        # u = (1 + A)⁻¹ β (v − (γ ∘ k) S): β ∘ k reads the state and the keys before, which k has written.
+        # u = (1 + A)⁻¹ β (v − (γ ∘ k) S). β ∘ k reads the state and the earlier keys; k writes them.
         b_rows = _load_column(_base_if_there(beta, b, h, begin, beta_b, beta_h, beta_t), c, beta_t, t, C, 1.0)
         reading = b_rows[:, None] * k_rows
         da = tl.where(rows[:, None] > rows[None, :], da, 0.0)

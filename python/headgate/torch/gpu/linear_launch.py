@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the host does for the kernels of linear_kernels.py, as launch.py does for attention's."""
+"""Host code for linear_kernels.py: creates outputs, chooses tiles and launches kernels."""
 
 import math
 from typing import Any, NamedTuple
@@ -10,12 +10,12 @@ from torch import Tensor
 from . import launch, linear_kernels
 from .launch import Launcher, launch_kernel, on_device_of, sizes, strides
 
-# Tokens of a chunk, and columns of the state that a program has: what keeps most of the state in registers.
+# Tokens of a chunk, and columns of the state in a program. These sizes keep most of the state in registers.
 _CHUNK, _COLUMNS = 16, 32
 
 
 class Inputs(NamedTuple):
-    """The tensors of a call, in its layout; (H,T,·) where there is no batch."""
+    """Tensors of a call in its layout, (H,T,·) or (T,H,·) without a batch."""
 
     q: Tensor
     k: Tensor
@@ -27,7 +27,7 @@ class Inputs(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The options of a call. `tile` replaces the tokens of a chunk and the columns of a program."""
+    """Options of a call. `tile` overrides the tokens of a chunk and the columns of a program."""
 
     layout: str = "bhtd"
     rule: str = "gated_delta"
@@ -37,7 +37,7 @@ class Options(NamedTuple):
 
 
 class _Call:
-    """A call's sizes, and the arguments that both kernels share."""
+    """Sizes of a call, and the arguments that its kernels share."""
 
     def __init__(self, inputs: Inputs, options: Options):
         q, k, v, decay, beta, state, cu_seqlens = inputs
@@ -79,7 +79,7 @@ class _Call:
             "DELTA": options.rule in ("delta", "gated_delta"),
             "NORM": options.l2_norm is not None,
             "FEATURES": decay is not None and decay.shape[-1] > 1,
-            # Three TF32 products are as exact as one of f32, which NVIDIA's matrix units have not.
+            # Three TF32 products are as accurate as one f32 product, which NVIDIA's tensor cores do not support.
             "PRECISION": "tf32x3" if launch.backend() == "cuda" else "ieee",
             "C": chunk,
             "BLOCK_D": block_d,
@@ -89,7 +89,8 @@ class _Call:
             self.arguments["beta_h"] = 0
 
     def launch(self, name: str, launcher: Launcher, of_chunks: bool = False, **more: Any) -> None:
-        """Launches a program for each block of columns of each head and sequence, or for each chunk of each head."""
+        """Launches a program for each block of columns, head and sequence, or, if `of_chunks` is true, for each chunk
+        and head."""
         programs = self.states * self.heads if of_chunks else self.blocks * self.heads * self.sequences
         warps = 8 if launch.backend() == "cuda" else 4
         launch_kernel(launcher, getattr(linear_kernels, name), programs, {**self.arguments, **more}, warps, 1)
@@ -101,7 +102,8 @@ class _Call:
 def forward(
     inputs: Inputs, options: Options, keep_state: bool = False, launcher: Launcher = lambda kernel: kernel
 ) -> tuple[Tensor, Tensor | None]:
-    """y, of q's type, with v's heads and features; the state after the last token (N,Hv,D,Dv), f32, if it is wanted."""
+    """Returns y in q's dtype, with v's heads and features, and the state after the last token (N,Hv,D,Dv) in f32, or
+    None unless keep_state is true."""
     q, v = inputs.q, inputs.v
     y = launch.new(q, tuple(v.shape))
     with on_device_of(q):
@@ -112,7 +114,7 @@ def forward(
 
 
 class Gradients(NamedTuple):
-    """None where one was not wanted."""
+    """Gradients of the inputs, None if not wanted."""
 
     q: Tensor | None
     k: Tensor | None
@@ -130,7 +132,7 @@ def backward(
     wanted: tuple[str, ...] = Gradients._fields,
     launcher: Launcher = lambda kernel: kernel,
 ) -> Gradients:
-    """The gradients `wanted` of Σ dy∘y + Σ dstate∘S_T. The states before chunks are computed again."""
+    """Returns the gradients `wanted` of Σ dy∘y + Σ dstate∘S_T. Recomputes the states before chunks."""
     q, layout = inputs.q, options.layout
     wanted = tuple(name for name in wanted if getattr(inputs, name) is not None)
     with on_device_of(q):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headgate.torch.linear_attention on GPUs: torch.ops.headgate.linear_attention_triton, and the checks before it."""
+"""Implements headgate.torch.linear_attention on GPUs: checks, and the operator
+torch.ops.headgate.linear_attention_triton."""
 
 from typing import Any
 

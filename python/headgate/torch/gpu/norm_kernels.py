@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gated norm in Triton: a kernel for each pass.
+"""Gated norm in Triton: one kernel for each pass.
 
-    r = 1 / √( (1/D) Σ x² + eps )        y = x · r · weight · g(z)        of each row of D features
+    r = 1 / √( (1/D) Σ x² + eps )        y = x · r · weight · g(z)        for each row of D features
 
-x and z are (B,H,T,D) of any strides, weight (1|H,D). A program has BLOCK_T rows of a head. All is computed in f32. No atomics:
-dweight is written in parts, one for each program, and summed after.
+x and z are (B,H,T,D) with any strides, weight is (1|H,D). A program computes BLOCK_T rows of a head, all in f32. There
+are no atomics: each program writes its part of dweight, and the host sums the parts.
 
 This file imports nothing but Triton and kernels.py.
 """
@@ -14,7 +14,7 @@ import triton.language as tl
 
 from .kernels import _base, _gate, _gate_slope, _load_rows, _place_of_program, _store_rows
 
-# Rows whose squares might leave f32's range are scaled by a power of two: those above LARGE by DOWN.
+# Bounds for scaling rows by a power of two, so that squares stay in f32's range. Rows above LARGE are scaled by DOWN.
 LARGE: tl.constexpr = tl.constexpr(2.0**50)
 SMALL: tl.constexpr = tl.constexpr(2.0**-40)
 DOWN: tl.constexpr = tl.constexpr(2.0**-80)
@@ -22,9 +22,9 @@ DOWN: tl.constexpr = tl.constexpr(2.0**-80)
 
 @triton.jit
 def _normalized(x, eps, up, eps_up, D: tl.constexpr):
-    """n = x · r, and r. Rows below SMALL are scaled by `up`; eps_up = eps · up².
+    """Returns n = x · r, and r. Rows below SMALL are scaled by `up`; eps_up = eps · up².
 
-    A row of zeros with eps 0, or one with an infinity, has r = 0.
+    r is 0 for a row of zeros with eps 0, and for a row with an infinity.
     """
     top = tl.max(tl.abs(x), 1)
     scale = tl.where(top > LARGE, DOWN, tl.where(top < SMALL, up, 1.0))
@@ -37,7 +37,7 @@ def _normalized(x, eps, up, eps_up, D: tl.constexpr):
 
 @triton.jit
 def _load_weight(weight, h, weight_h, weight_d, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """The weights of head h; 1 where they are absent."""
+    """Loads the weights of head h, or 1 if they are absent."""
     features = tl.arange(0, BLOCK_D)
     if weight is None:
         w = tl.full((BLOCK_D,), 1.0, tl.float32)
@@ -69,7 +69,7 @@ def norm_backward(
     dy_b, dy_h, dy_t, dy_d, dx_b, dx_h, dx_t, dgate_b, dgate_h, dgate_t, T, H, tiles, eps, up, eps_up,
     FN: tl.constexpr, D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Writes what is not None of dx and dgate, and of this program's part of dweight (B,H,tiles,D), f32.
+    """Writes dx, dgate, and this program's part of dweight (B,H,tiles,D) in f32, unless they are None.
 
     With e = dy · weight · g(z): dx = r (e − n Σ e n / D), dweight = Σ dy · n · g(z), dgate = dy · n · weight · g′(z).
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the host does for the kernels of norm_kernels.py, as launch.py does for attention's."""
+"""Host code for norm_kernels.py: creates outputs, chooses tiles and launches kernels."""
 
 from typing import Any, NamedTuple
 
@@ -9,12 +9,12 @@ from torch import Tensor
 from . import launch, norm_kernels
 from .launch import Launcher, block_of_features, launch_kernel, on_device_of, sizes, strides
 
-# Elements of a program, and its warps.
+# Elements of a program's tile, and its number of warps.
 _ELEMENTS, _WARPS = 4096, 4
 
 
 class Inputs(NamedTuple):
-    """The tensors of a call, in its layout; (H,T,D) where there is no batch."""
+    """Tensors of a call in its layout, (H,T,D) or (T,H,D) without a batch."""
 
     x: Tensor
     weight: Tensor | None = None
@@ -22,7 +22,7 @@ class Inputs(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The options of a call. `tile` replaces the rows of a program."""
+    """Options of a call. `tile` overrides the rows of a program."""
 
     layout: str = "bhtd"
     eps: float = 1e-6
@@ -31,7 +31,7 @@ class Options(NamedTuple):
 
 
 class _Call:
-    """A call's sizes, and the arguments that both kernels share."""
+    """Sizes of a call, and the arguments that both kernels share."""
 
     def __init__(self, inputs: Inputs, options: Options, launcher: Launcher):
         x, weight, gate = inputs
@@ -40,7 +40,7 @@ class _Call:
         block_d = block_of_features(self.features)
         block_t = options.tile or max(1, _ELEMENTS // block_d)
         self.tiles = -(-self.tokens // block_t)
-        # Rows whose squares would underflow are scaled by a power of two, unless eps is beyond their squares.
+        # Factor for rows with squares that would underflow. A larger eps makes these squares irrelevant.
         up = 2.0**90 if options.eps < 2.0**-53 else 1.0
         self.arguments = {
             **{"x": x, "weight": weight, "gate": gate},
@@ -67,7 +67,7 @@ class _Call:
 
 
 def forward(inputs: Inputs, options: Options, launcher: Launcher = lambda kernel: kernel) -> Tensor:
-    """y, like x."""
+    """Returns y, with x's shape and dtype."""
     x = inputs.x
     y = launch.new(x, tuple(x.shape))
     with on_device_of(x):
@@ -76,7 +76,7 @@ def forward(inputs: Inputs, options: Options, launcher: Launcher = lambda kernel
 
 
 class Gradients(NamedTuple):
-    """None where one was not wanted."""
+    """Gradients of the inputs, None if not wanted."""
 
     x: Tensor | None
     weight: Tensor | None
@@ -90,7 +90,7 @@ def backward(
     wanted: tuple[str, ...] = Gradients._fields,
     launcher: Launcher = lambda kernel: kernel,
 ) -> Gradients:
-    """The gradients `wanted` of Σ dy∘y. r is computed again."""
+    """Returns the gradients `wanted` of Σ dy∘y. Recomputes r."""
     x, weight, gate = inputs
     found = {name: launch.new(x, tuple(x.shape)) for name in wanted if name == "x"}
     if "gate" in wanted and gate is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headgate.torch.gated_norm on GPUs: torch.ops.headgate.gated_norm_triton, and the checks before it."""
+"""Implements headgate.torch.gated_norm on GPUs: checks, and the operator torch.ops.headgate.gated_norm_triton."""
 
 from typing import Any
 

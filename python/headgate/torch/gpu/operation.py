@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headgate.torch.gated_attention on GPUs: torch.ops.headgate.gated_attention_triton, and the checks before it.
+"""Implements headgate.torch.gated_attention on GPUs: checks, and the operator
+torch.ops.headgate.gated_attention_triton.
 
-The operation and its backward pass are triton_ops: torch.compile sees the kernels within them. Arguments are those of the
-operation for CPUs, of which support.py lists the ones that GPUs compute.
+The operator and its backward pass are triton_ops, so that torch.compile can trace the kernels in them. The arguments
+are those of the CPU operator; support.py lists the ones that GPUs support.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from .support import DTYPES, GATE_FUNCTIONS, GATED_ATTENTION, LAYOUTS, MAX_HEAD_
 from .triton_operation import leading, sorted_and_checked, with_signature
 
 _OPERATION = "gated_attention_triton"
-_OPTIONS = tuple(name for name in GATED_ATTENTION.options if name != "precision")  # which changes nothing
+_OPTIONS = tuple(name for name in GATED_ATTENTION.options if name != "precision")  # precision has no effect on GPUs
 _DIFFERENTIABLE = launch.Gradients._fields
 
 
@@ -118,7 +119,8 @@ def _check_options(options: dict[str, Any], q: Tensor) -> None:
 def gated_attention(
     given: dict[str, Tensor | None], arguments: dict[str, Any], return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """headgate.torch.gated_attention of tensors on a GPU. Raises ValueError, in one line, on what GPUs do not compute."""
+    """Computes headgate.torch.gated_attention for GPU tensors. Raises ValueError with a one-line message for calls that
+    GPUs do not support."""
     tensors, options, recorded = sorted_and_checked(NAME, given, arguments, GATED_ATTENTION, _DIFFERENTIABLE)
     nested = unnest(tensors, options["layout"])
     autocast(tensors, device=tensors["q"].device.type)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operations compute on GPUs: the one list that its checks, its errors, its documents and its tests walk."""
+"""Lists what the operations support on GPUs. Checks, errors, documents and tests all use this list."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,8 @@ from ..arguments import ATTENTION, GATED_NORM, LINEAR_ATTENTION, SHORT_CONVOLUTI
 
 
 class Supported(NamedTuple):
-    """The inputs and options of an operation that GPUs take. Inputs stand in the order of its launch module's Inputs."""
+    """Inputs and options of an operation that GPUs support. The inputs have the order of Inputs in its launch
+    module."""
 
     operation: Operation
     tensors: tuple[str, ...]
@@ -17,7 +18,7 @@ class Supported(NamedTuple):
 
     @property
     def declined(self) -> tuple[str, ...]:
-        """Arguments that are refused unless they have their default."""
+        """Returns the arguments that are rejected unless they have their default."""
         names = (*self.operation.tensors, *self.operation.options)
         return tuple(name for name in names if name not in self.tensors + self.options)
 

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes of the kernels' tiles: a fixed table, so that equal calls launch equal kernels and give equal bits.
+"""Table of the kernels' tile sizes. The table is fixed, so that equal calls launch equal kernels and results are
+bitwise identical.
 
-A tile is BLOCK_M queries by BLOCK_N keys, computed by a program of num_warps warps with num_stages of keys under way.
-docs/design/gpu.md has the registers and the shared memory that they take.
+A tile is BLOCK_M queries by BLOCK_N keys. A program with num_warps warps computes it, and pipelines the loads of keys
+in num_stages stages. docs/design/gpu.md gives the registers and shared memory that the tiles need.
 """
 
 from typing import NamedTuple
 
 
 class Tile(NamedTuple):
-    """How a kernel is launched. BLOCK_N is not used by attention_backward_rows."""
+    """Launch parameters of a kernel. attention_backward_rows does not use block_n."""
 
     block_m: int
     block_n: int
@@ -19,7 +20,7 @@ class Tile(NamedTuple):
 
 KERNELS = ("attention_forward", "attention_backward_rows", "attention_backward_keys", "attention_backward_queries")
 
-# Rows: forward, backward of keys, backward of queries; for the largest of D and Dv up to 64, 128 and 256.
+# Rows by the larger of D and Dv, up to 64, 128 and 256. Tiles of a row: forward, backward of keys, backward of queries.
 _16_BITS = {
     "sm_80": {
         64: (Tile(128, 64, 4, 3), Tile(32, 64, 4, 2), Tile(64, 64, 4, 2)),
@@ -36,14 +37,14 @@ _16_BITS = {
         128: (Tile(128, 64, 8, 3), Tile(32, 64, 8, 2), Tile(64, 64, 8, 2)),
         256: (Tile(64, 64, 8, 2), Tile(32, 64, 8, 1), Tile(64, 32, 8, 2)),
     },
-    # What fits into 64 KiB: AMD's GPUs, smaller ones of NVIDIA, and those that nobody has looked at.
+    # Tiles for 64 KiB of shared memory: AMD's GPUs, smaller GPUs of NVIDIA, and all untested ones.
     "small": {
         64: (Tile(128, 64, 4, 1), Tile(64, 64, 4, 1), Tile(64, 64, 4, 1)),
         128: (Tile(64, 64, 4, 1), Tile(32, 64, 4, 1), Tile(64, 32, 4, 1)),
         256: (Tile(64, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
     },
 }
-# Products of f32 are IEEE's, which no matrix unit of NVIDIA computes: small tiles, in registers.
+# f32 products use IEEE arithmetic, which NVIDIA's tensor cores do not support. Tiles are therefore small, in registers.
 _32_BITS = {
     64: (Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
     128: (Tile(32, 32, 8, 1), Tile(16, 32, 4, 1), Tile(16, 32, 4, 1)),
@@ -53,7 +54,8 @@ _ROWS = {64: Tile(64, 0, 4, 1), 128: Tile(32, 0, 4, 1), 256: Tile(16, 0, 4, 1)}
 
 
 def architecture(backend: str, arch: int | str) -> str:
-    """The part of the table for a target of Triton: `arch` is 86 for compute capability 8.6, and a name of AMD's."""
+    """Returns the part of the table for a Triton target. `arch` is, for example, 86 for compute capability 8.6, or the
+    name of an AMD architecture."""
     if backend == "cuda" and isinstance(arch, int):
         if 100 <= arch < 120:
             return "sm_100"
@@ -65,7 +67,8 @@ def architecture(backend: str, arch: int | str) -> str:
 
 
 def tile_for(kernel: str, column: str, bytes_per_element: int, features: int) -> Tile:
-    """The tile of `kernel` on GPUs of `column`, for elements of 2 or 4 bytes and `features`, the larger of D and Dv."""
+    """Returns the tile of `kernel` for the part `column` of the table, elements of 2 or 4 bytes, and `features`, the
+    larger of D and Dv."""
     size = 64 if features <= 64 else 128 if features <= 128 else 256
     if kernel == "attention_backward_rows":
         return _ROWS[size]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of PyTorch that are computed by kernels in Triton: their schemas, their registration, and their calls.
+"""PyTorch operators computed by Triton kernels: schemas, registration and calls.
 
-They are triton_ops: torch.compile sees the kernels within them.
+The operators are triton_ops, so that torch.compile can trace the kernels in them.
 """
 
 import inspect
@@ -28,8 +28,8 @@ def with_signature(
     flags: dict[str, Any],
     results: Any,
 ) -> Callable[..., Any]:
-    """Gives `function` the signature that triton_op reads the schema off: `leading`, the inputs, then by name `flags`, which
-    are arguments without a default or False, and the options."""
+    """Sets the signature of `function`, from which triton_op derives the schema: `leading`, the inputs, then the
+    keyword-only `flags` and options. A flag of type bool has the default False; other flags have none."""
     positional, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     operation = supported.operation
     parameters = list(leading)
@@ -50,7 +50,7 @@ def with_signature(
 
 
 def leading(**kinds: Any) -> list[inspect.Parameter]:
-    """Arguments before the inputs."""
+    """Returns parameters that precede the inputs in a signature."""
     return [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
         for name, kind in kinds.items()
@@ -64,8 +64,8 @@ def sorted_and_checked(
     supported: Supported,
     differentiable: tuple[str, ...],
 ) -> tuple[dict[str, Any], dict[str, Any], bool]:
-    """The inputs and options of a call to the function `what`, and whether autograd records it. Refuses what GPUs do not
-    compute; types and shapes are still to be checked."""
+    """Returns the inputs and options of a call of the function `what`, and whether autograd records it. Rejects
+    arguments that GPUs do not support; does not check types and shapes."""
     operation = supported.operation
     tensors = {**dict.fromkeys(operation.tensors), **given}
     keywords = tuple(name for name in operation.tensors if name not in given)
@@ -79,10 +79,12 @@ def sorted_and_checked(
 
 
 class TritonOperation:
-    """torch.ops.headgate.NAME_triton and NAME_triton_backward, and the function NAME of headgate.torch on GPUs.
+    """The operators torch.ops.headgate.NAME_triton and NAME_triton_backward, and the function NAME of headgate.torch on
+    GPUs.
 
-    `compute` is the module whose Inputs, Options, Gradients, forward and backward compute it. `check(tensors, options)`
-    raises ValueError on types, shapes and values that do not fit. The rest is as of CustomOperation.
+    The module `compute` implements the operation with its Inputs, Options, Gradients, forward and backward.
+    `check(tensors, options)` raises ValueError for invalid types, shapes or values. The other arguments are those of
+    CustomOperation.
     """
 
     def __init__(
