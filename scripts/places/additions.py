@@ -100,7 +100,7 @@ METRIC = [
 
 namespace headgate::metrics {
 
-inline constexpr Figure kGateLargest{.key = "gate_largest", .null_without_gate = true, .column = {"largest g", 10, 4}};
+inline constexpr Figure kGateLargest{.key = "gate_largest", .null_without_gate = true, .decimals = 4};
 
 template <typename T>
 class GateLargestSums : public Sums<T> {
