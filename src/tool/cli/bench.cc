@@ -148,7 +148,7 @@ Verb add_bench(CommandLine& line) {
       "  goal   the least share, or limit, that the project guarantees on two cores\n"
       "  A : B  the rate of A over that of B, run alternately");
   verb.value("--filter", arguments->filter, "REGEX", "Run only the cases whose names match REGEX (anywhere)");
-  declare_json(verb, arguments->json, "machine facts and results", [](const std::string&) { return false; });
+  declare_json(verb, arguments->json, "machine facts and results");
   declare_threads(verb, arguments->threads, "Threads (default: what OpenMP offers)");
   verb.value("--repeat", arguments->repeat, "N",
              "Timed runs of each case, at least (default: 9, or 3 of runs of half a second and more)")

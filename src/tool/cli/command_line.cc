@@ -76,7 +76,7 @@ std::string_view verb_meant_by(std::string_view word) {
 
 /// Returns the option of `verb` that is most similar to `word`, a mistyped option. Returns an empty string if none is
 /// similar.
-std::string nearest_option(const std::string& word, const CLI::App& verb, const OldWords& old_words) {
+std::string nearest_option(const std::string& word, const CLI::App& verb) {
   const std::size_t begin = word.find_first_not_of('-');
   if (begin == 0 || begin == std::string::npos) return "";
   std::vector<std::string_view> known;
@@ -84,15 +84,9 @@ std::string nearest_option(const std::string& word, const CLI::App& verb, const 
     if (option->get_group().empty()) continue;
     for (const std::string& name : option->get_lnames()) known.push_back(name);
   }
-  for (const RenamedOption& option : old_words.renamed) known.push_back(std::string_view{option.old_name}.substr(2));
   const std::string_view typed = std::string_view{word}.substr(begin, word.find('=') - begin);
   const std::string_view nearest = nearest_word(typed, known);
-  if (nearest.empty()) return "";
-  std::string name = "--" + std::string(nearest);
-  for (const RenamedOption& option : old_words.renamed) {
-    if (option.old_name == name) return option.name;
-  }
-  return name;
+  return nearest.empty() ? "" : "--" + std::string(nearest);
 }
 
 /// Returns the message of a parse error. Replaces CLI11's message for a missing value, because it names a type, which
@@ -247,15 +241,6 @@ Option VerbOptions::flag(const std::string& name, bool& to, const std::string& h
 
 Option VerbOptions::declared(const std::string& name) const { return {app_->get_option(name), value_words_}; }
 
-void VerbOptions::renamed(const std::string& old_name, const std::string& name) {
-  old_words_.renamed.push_back({old_name, name});
-}
-
-void VerbOptions::took_file(const std::string& flag, const std::string& option,
-                            const std::function<bool(const std::string& word)>& is_argument) {
-  old_words_.with_file.push_back({flag, option, is_argument});
-}
-
 CommandLine::CommandLine(const std::string& description, const std::string& footer)
     : app_(std::make_unique<CLI::App>(description, "headgate")) {
   app_->formatter(std::make_shared<HelpFormatter>());
@@ -271,14 +256,14 @@ VerbOptions CommandLine::add_verb(const std::string& name, const std::string& de
   CLI::App* verb = app_->add_subcommand(name, description);
   verb->group("Verbs");
   verb->add_flag_callback(quiet, console::be_quiet, "Print results and errors only: no notes, no progress");
-  return {verb, old_words_[name], value_words_};
+  return {verb, value_words_};
 }
 
 std::string CommandLine::refusal_of_extras(const CLI::App& verb) const {
   const std::vector<std::string> extras = verb.remaining();
   std::vector<std::string> meant;
   for (const std::string& word : extras) {
-    const std::string option = nearest_option(word, verb, old_words_.at(verb.get_name()));
+    const std::string option = nearest_option(word, verb);
     if (!option.empty()) meant.push_back(option);
   }
   return fmt::format("unexpected argument{} {}{}", extras.size() == 1 ? "" : "s", fmt::join(extras, " "),
@@ -300,12 +285,6 @@ Request CommandLine::parse(int argc, char** argv) {
   if (words.empty()) {
     request.text = help("");
     return request;
-  }
-  const auto old = old_words_.find(words.front());
-  if (old != old_words_.end()) {
-    const std::string verb = words.front();
-    words = old->second.translated({words.begin() + 1, words.end()}, request.notes);
-    words.insert(words.begin(), verb);
   }
   try {
     app_->parse(std::vector<std::string>(words.rbegin(), words.rend()));

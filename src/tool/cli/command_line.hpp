@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "tool/cli/description.hpp"
-#include "tool/cli/old_words.hpp"
 
 // Declares and parses options with CLI11. CLI11's headers take seconds to compile, so only command_line.cc, describe.cc
 // and help.cc include them.
@@ -67,8 +66,7 @@ class Option {
 /// Declares the options of one verb. An option's name may have a short one before it: "-n,--max-tokens".
 class VerbOptions {
  public:
-  VerbOptions(CLI::App* app, OldWords& old_words, ValueWords& value_words)
-      : app_(app), old_words_(old_words), value_words_(value_words) {}
+  VerbOptions(CLI::App* app, ValueWords& value_words) : app_(app), value_words_(value_words) {}
 
   /// Sets the text below the options in --help.
   void footer(const std::string& text);
@@ -98,13 +96,6 @@ class VerbOptions {
   /// Returns the option `name`, which must have been declared.
   Option declared(const std::string& name) const;
 
-  /// Accepts `old_name`, the name of the option `name` in former versions, and adds a note.
-  void renamed(const std::string& old_name, const std::string& name);
-  /// Accepts `flag FILE`, the syntax of former versions, as `option FILE`, and adds a note. If is_argument(word) is
-  /// true for the word after `flag`, the word is an argument of the verb instead.
-  void took_file(const std::string& flag, const std::string& option,
-                 const std::function<bool(const std::string& word)>& is_argument);
-
  private:
   /// Declares an option whose values are checked during parsing, so that the error message names the first wrong value
   /// on the command line.
@@ -112,17 +103,15 @@ class VerbOptions {
                 const std::string& type, const std::string& help);
 
   CLI::App* app_;
-  OldWords& old_words_;
   ValueWords& value_words_;
   std::string group_ = "Options";
 };
 
 /// Holds the result of parsing the command line. At least one of `verb`, `text` and `refusal` is not empty.
 struct Request {
-  std::string verb;                  ///< verb to run
-  std::string text;                  ///< text to print: --help or --version
-  std::string refusal;               ///< error message on the arguments; `verb` is then the verb, if one was named
-  std::vector<std::string> notes{};  ///< notes on option names of former versions, one line each
+  std::string verb;     ///< verb to run
+  std::string text;     ///< text to print: --help or --version
+  std::string refusal;  ///< error message on the arguments; `verb` is then the verb, if one was named
 };
 
 /// Parses `headgate VERB …`.
@@ -151,7 +140,6 @@ class CommandLine {
   std::string refusal_of_verb(const std::string& word) const;
 
   std::unique_ptr<CLI::App> app_;
-  std::map<std::string, OldWords> old_words_;  ///< by verb
   ValueWords value_words_;
 };
 

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "tool/cli/json_option.hpp"
@@ -52,10 +50,7 @@ Verb add_compare(CommandLine& line) {
       "where a run does not have a figure.");
   verb.arguments("RUN", o->runs, "A run's directory; several are compared side by side");
   verb.value("--out", o->out, "FILE.html", "Write a page with a chart of every figure: one file that needs no network");
-  declare_json(verb, o->json, "what the page shows (docs/reference/training.md)", [](const std::string& word) {
-    std::error_code ignored;
-    return std::filesystem::is_directory(word, ignored);
-  });
+  declare_json(verb, o->json, "what the page shows (docs/reference/training.md)");
   verb.value("--points", o->points, "N",
              "Values of a curve in the page and in JSON, at most (default 1000); of a longer one the lowest and "
              "highest of "

@@ -157,7 +157,6 @@ Verb add_eval(CommandLine& line) {
   verb.values("--text", choices.data, "PATH",
               "UTF-8 text: a file, or a directory with all files below it, except those that are not UTF-8 and "
               "those that runs wrote; may be repeated");
-  verb.renamed("--data", "--text");
   const Option ids =
       verb.value("--token-ids", choices.token_ids, "FILE.npy",
                  "Token ids, i32 or i64, in place of text: for models whose tokenizer is not there or not supported");

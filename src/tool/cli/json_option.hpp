@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
@@ -38,14 +37,10 @@ struct JsonOutput {
   }
 };
 
-/// Declares --json and --json-out. Accepts `--json FILE`, the syntax of former versions, as --json-out FILE. The word
-/// after --json is a file if it ends in ".json" or is_argument(word) is false.
-inline void declare_json(VerbOptions& verb, JsonOutput& json, const std::string& what,
-                         const std::function<bool(const std::string& word)>& is_argument) {
+/// Declares --json and --json-out.
+inline void declare_json(VerbOptions& verb, JsonOutput& json, const std::string& what) {
   declare_json(verb, json.print, what);
   verb.value("--json-out", json.file, "FILE.json", fmt::format("Write {} as JSON to a file", what));
-  verb.took_file("--json", "--json-out",
-                 [is_argument](const std::string& word) { return !word.ends_with(".json") && is_argument(word); });
 }
 
 }  // namespace headgate::cli

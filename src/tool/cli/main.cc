@@ -57,7 +57,6 @@ int run(int argc, char** argv) {
     const auto verb =
         std::find_if(verbs.begin(), verbs.end(), [&](const Verb& each) { return each.name == request.verb; });
     if (verb != verbs.end() && verb->runs_models) spin_less(argv);
-    for (const std::string& note : request.notes) console::note(fmt::format("{}: {}\n", who, note));
     fmt::print("{}", request.text);
     console::ProgressBar bar;
     const io::ReportedWork reported([&bar](std::string_view what, const std::string& path, double done) {

@@ -3,16 +3,13 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "library/core/rows.hpp"
 #include "models/families/model_file.hpp"
-#include "models/io/given_path.hpp"
 #include "tool/cli/enum_option.hpp"
 #include "tool/cli/eval_text.hpp"
 #include "tool/cli/json_option.hpp"
@@ -48,13 +45,6 @@ std::string override_help() {
 
 xray::MapStyle map_style() {
   return console::takes_colours(STDOUT_FILENO) ? xray::MapStyle::colours : xray::MapStyle::shades;
-}
-
-/// Returns whether `word` may be a MODEL.
-bool is_model(const std::string& word) {
-  std::error_code ignored;
-  const std::string there = io::given_path_or_same(word);
-  return std::filesystem::is_directory(there, ignored) || models::is_gguf(there);
 }
 
 int run_xray(const XrayOptions& o) {
@@ -125,7 +115,7 @@ Verb add_xray(CommandLine& line) {
                     "Norms, softmax, the residual stream, the loss, experts and the passes of --override stay f32 "
                     "(docs/reference/numerics.md)");
   verb.value("--out", o->out, "FILE.html", "Write the page: one file that needs no network");
-  declare_json(verb, o->json, "what the page shows (docs/reference/xray.md)", is_model);
+  declare_json(verb, o->json, "what the page shows (docs/reference/xray.md)");
   verb.value("--map", o->choices.map_cells, "N",
              "Cells of a side of a head's map, at most (default 96); a cell of a longer text is a mean")
       .range(1, 1 << 10);

@@ -125,15 +125,6 @@ TEST(NumberOption, Number_DecimalOrHexadecimal_IsRead) {
   EXPECT_EQ(testing::headgate({"bench", "--list", "--min-time", ".5e-1"}).status, 0);
 }
 
-TEST(OldWord, OldWord_Given_WorksWithANote) {
-  const testing::Scratch scratch;
-  testing::write_bytes(scratch / "text", "some text");
-  const Outcome outcome = testing::headgate({"eval", scratch / "none", "--data", scratch / "text", "--data=x"});
-  EXPECT_TRUE(outcome.err.starts_with("headgate eval: --data is now --text\nheadgate eval: ")) << outcome.err;
-  EXPECT_NE(outcome.err.find("none: "), std::string::npos) << "the model is looked for: " << outcome.err;
-  expect_refused(testing::headgate({"eval", "run", "--data", ""}), "eval", "--text: empty");
-}
-
 TEST(Json, Info_AsJson_HasTheFactsOfTheText) {
   const Outcome text = testing::headgate({"info"}), outcome = testing::headgate({"info", "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -173,11 +164,7 @@ TEST(Json, Bench_AsJson_PrintsNothingElseToStdout) {
   EXPECT_EQ(both.out, testing::read_bytes(scratch / "file"));
   EXPECT_EQ(json::parse(both.out).at("cases").size(), 1U);
   EXPECT_NE(both.err.find("goals met"), std::string::npos) << "the table";
-  const Outcome old = bench({"--json", scratch / "old"});
-  EXPECT_EQ(old.status, 0);
-  EXPECT_EQ(old.err, "headgate bench: --json FILE is now --json-out FILE\n");
-  EXPECT_NE(old.out.find("goals met"), std::string::npos);
-  EXPECT_EQ(json::parse(testing::read_bytes(scratch / "old")).at("cases").size(), 1U);
+  expect_refused(bench({"--json", scratch / "other"}), "bench", "unexpected argument " + (scratch / "other"));
 }
 
 }  // namespace

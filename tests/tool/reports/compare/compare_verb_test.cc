@@ -95,22 +95,6 @@ TEST_F(CompareVerbTest, Json_AsAFlag_PrintsTheReport) {
   EXPECT_EQ(json::parse(flag.out), written);
 }
 
-TEST_F(CompareVerbTest, Json_WithAFile_WritesItWithANote) {
-  write_run("run", line);
-  const json written = report({"run"});
-  const std::vector<std::vector<std::string>> forms = {
-      {"--json", verb.path("old.json")}, {"--json=" + verb.path("old.json")}, {"--json", verb.path("no-suffix")}};
-  for (const std::vector<std::string>& form : forms) {
-    const Outcome old = compare({"run"}, form);
-    EXPECT_EQ(old.status, 0) << old.err;
-    EXPECT_EQ(old.out, "");
-    EXPECT_TRUE(old.err.starts_with("headgate compare: --json FILE is now --json-out FILE\nheadgate compare: wrote "))
-        << old.err;
-  }
-  EXPECT_EQ(json::parse(testing::read_bytes(verb.path("old.json"))), written);
-  EXPECT_EQ(json::parse(testing::read_bytes(verb.path("no-suffix"))), written);
-}
-
 TEST_F(CompareVerbTest, Log_LineCutOff_IsReported) {
   write_run("killed", line + "{\"step\":2,\"lo");
   const Outcome outcome = compare({"killed"});

@@ -64,17 +64,11 @@ TEST_F(XrayVerbTest, Precision_Bf16_ChangesFiguresByRounding) {
 
 TEST_F(XrayVerbTest, Json_AsAFlag_PrintsTheReport) {
   const json written = report({"gated"});
-  const std::string run = verb.path("gated"), file = verb.path("old.json");
+  const std::string run = verb.path("gated");
   const Outcome flag = testing::headgate({"xray", "--json", run, "--text", verb.text()});
   EXPECT_EQ(flag.status, 0) << flag.err;
   EXPECT_EQ(flag.err, "") << "a directory is a MODEL";
   EXPECT_EQ(json::parse(flag.out), written);
-  const Outcome old = testing::headgate({"xray", run, "--text", verb.text(), "--json", file});
-  EXPECT_EQ(old.status, 0) << old.err;
-  EXPECT_EQ(old.out, "");
-  EXPECT_TRUE(old.err.starts_with("headgate xray: --json FILE is now --json-out FILE\nheadgate xray: wrote "))
-      << old.err;
-  EXPECT_EQ(json::parse(testing::read_bytes(file)), written);
 }
 
 TEST_F(XrayVerbTest, Report_EveryHead_HasEveryFigure) {
