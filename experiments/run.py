@@ -12,140 +12,43 @@ A run that diverges is a result; any other failure stops all runs. Status: 0, 1 
 """
 
 import argparse
+import concurrent.futures
 import dataclasses
 import fcntl
 import hashlib
 import json
+import math
 import os
 import pathlib
 import re
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
+import threading
 import time
 
-import plan
 import table
-from job import DIVERGED, Setup, command_of, relative, start_job
+from table import ROOT, ExperimentError, require
 
 DATA_OF_PROGRAMS = "examples/python/debian_packages.py"  # prints file, bytes and sha256 of what they read
-TRIAL_OF_PROGRAM = {"train": {"steps": 4, "packages": 2000}, "eval": {}}
-TRIAL = {"train": {"steps": 4, "warmup": 1, "batch": 2, "eval-every": 2, "eval-tokens": 1024}, "eval": {"tokens": 1024}}
-
-
+TRIAL = {"steps": 4, "warmup": 1, "batch": 2, "eval-every": 2, "eval-tokens": 1024}
+TRIAL_OF_PROGRAM = {"steps": 4, "packages": 2000}
 SOURCES = ("CMakeLists.txt", "cmake", "include", "src")  # of the program
+DIVERGED = 1  # the status of `headgate train` for a loss or gradient that is not finite
+CURVE_POINTS = 40  # evaluations over training that a record keeps, at most
+DROPPED_SETTINGS = "data data_fingerprint format inside_spike recent_losses save_every seed spikes step threads".split()
+DROPPED_MODEL = "architectures attention_bias hidden_act model_type torch_dtype".split()
 
 
-class Stopped(Exception):
-    """Raised when a signal was received and the trainers have ended."""
+class Interrupted(Exception):
+    """Raised in place of a result after a signal, or after another run failed."""
 
 
-def duration(seconds):
-    minutes, hours = round(seconds / 60), int(seconds // 3600)
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if hours == 0 else f"{hours} h {minutes - 60 * hours} min"
-
-
-class Display:
-    """Prints a line for each finished run and, on a terminal, a last line with the runs in progress."""
-
-    def __init__(self, runs, done_before):
-        self.total, self.done = len(runs) + done_before, done_before
-        self.size_left = sum(run.size for run in runs)
-        self.size_done = 0.0
-        self.began = time.monotonic()
-        self.terminal = sys.stdout.isatty()
-        self.shown = 0.0
-
-    def time_left(self, jobs):
-        """Estimated from the mean speed so far."""
-        under_way = sum(job.run.size * job.share_done() for job in jobs)
-        worked = self.size_done + under_way
-        if worked <= 0:
-            return ""
-        left = (self.size_left - worked) * (time.monotonic() - self.began) / worked
-        return f"; about {duration(left)} left"
-
-    def finished(self, job, jobs):
-        self.done += 1
-        self.size_done += job.run.size
-        evaluation = job.record["eval"]
-        if evaluation is None:
-            result = f"diverged at step {job.record['diverged']['step']}"
-        else:
-            loss = evaluation.get("loss_nats")
-            result = "evaluated" if loss is None else f"held-out loss {loss}"
-        self.clear()
-        print(
-            f"{self.done}/{self.total}  {job.run.name}: {result}, {duration(time.monotonic() - job.began)}"
-            f"{self.time_left(jobs) if self.done < self.total else ''}",
-            flush=True,
-        )
-
-    def under_way(self, jobs):
-        if not self.terminal or time.monotonic() - self.shown < 0.5:
-            return
-        self.shown = time.monotonic()
-        parts = ", ".join(f"{job.run.name} {100 * job.share_done():.0f}%" for job in jobs)
-        line = f"{self.done}/{self.total}  {parts}{self.time_left(jobs)}"
-        print(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
-
-    def clear(self):
-        if self.terminal:
-            print("\r\033[K", end="", flush=True)
-
-
-class Scheduler:
-    """Keeps `count` jobs going, in order, until all runs are recorded."""
-
-    def __init__(self, setup, runs, count, display):
-        self.setup, self.queue, self.count, self.display = setup, list(runs), count, display
-        self.jobs = []
-        self.signal = None
-        self.signalled = 0.0
-
-    def run(self):
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self.interrupt)
-        try:
-            while self.jobs or (self.queue and not self.signal):
-                self.fill()
-                time.sleep(0.05)
-                self.poll()
-                self.display.under_way(self.jobs)
-        except BaseException:
-            self.interrupt(signal.SIGINT)
-            for job in self.jobs:
-                job.process.wait()
-            raise
-        finally:
-            self.display.clear()
-        if self.signal:
-            raise Stopped
-
-    def fill(self):
-        while self.queue and not self.signal and len(self.jobs) < self.count:
-            self.jobs.append(start_job(self.setup, self.queue.pop(0)))
-
-    def poll(self):
-        for job in list(self.jobs):
-            if self.signal and job.process.poll() not in (None, DIVERGED):
-                self.jobs.remove(job)
-            elif job.advance():
-                self.jobs.remove(job)
-                self.display.finished(job, self.jobs)
-
-    def interrupt(self, number, _frame=None):
-        """Lets the trainers save. A second signal ends them at once, unless it comes within a second: then it is a copy
-        of the first, which was sent to the process and to its group."""
-        now = time.monotonic()
-        if self.signal is None or now - self.signalled > 1.0:
-            for job in self.jobs:
-                job.forward(signal.SIGINT)
-        self.signal, self.signalled = number, now
+def read_json(path):
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def sha256_of(path):
@@ -153,169 +56,302 @@ def sha256_of(path):
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def english_text():
-    script = subprocess.run(["scripts/english_text.sh"], cwd=plan.ROOT, capture_output=True, text=True)
-    if script.returncode != 0:
-        raise plan.ExperimentError(f"no text to train on: {script.stderr.strip() or 'scripts/english_text.sh failed'}")
-    return plan.ROOT / script.stdout.strip()
+def relative(path):
+    """Makes the path relative to the root of the repository if it is inside, else absolute."""
+    path = pathlib.Path(path).resolve()
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
-def program_of(headgate, sources=SOURCES):
-    """Version of the program, if it tells one, and the commit of the sources around it."""
-
-    def output(*command):
-        result = subprocess.run(command, cwd=plan.ROOT, capture_output=True, text=True)
-        return result.stdout.strip() if result.returncode == 0 else ""
-
-    version = {"version": output(str(headgate), "--version").removeprefix("headgate ")} if headgate else {}
-    commit = output("git", "rev-parse", "--short=12", "HEAD")
-    changed = commit and output("git", "status", "--porcelain", "--", *sources)
-    return {**version, "commit": f"{commit} with changes" if changed else commit or "unknown"}
+def output_of(*command):
+    """Returns the output of a command, or raises its last line of errors."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ExperimentError((done.stderr.strip().splitlines() or [f"{command[0]} failed"])[-1])
+    return done.stdout.strip()
 
 
-def package_lists(python, data):
-    """Which list of packages the Python programs read: file, bytes, sha256 and date."""
-    command = [python, plan.ROOT / DATA_OF_PROGRAMS, *([data] if data else [])]
-    facts = subprocess.run(command, capture_output=True, text=True)
-    if facts.returncode != 0:
-        raise plan.ExperimentError((facts.stderr.strip().splitlines() or [f"{DATA_OF_PROGRAMS} failed"])[-1])
-    return json.loads(facts.stdout)
+def commit_of(sources):
+    try:
+        changed = output_of("git", "status", "--porcelain", "--", *sources)
+        return output_of("git", "rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
+    except (ExperimentError, OSError):
+        return "unknown"
 
 
-def program_setup(args, experiment, work, records):
-    """Of an experiment whose program is a Python program."""
-    python = pathlib.Path(args.python).absolute()  # not resolved: a link tells Python its environment
-    if not os.access(python, os.X_OK):
-        raise plan.ExperimentError(f"no Python {relative(python)}: make build makes it, --python names another")
-    data = pathlib.Path(args.data).resolve() if args.data else None
-    program = program_of(None, (*SOURCES, "python", str(pathlib.Path(experiment.program).parent)))
-    sha256 = sha256_of(plan.ROOT / experiment.program)
-    return Setup(experiment, python, program, sha256, data, package_lists(python, data), work, records, args.threads)
+def as_arguments(options):
+    """Turns {"lr": 0.1, "match-params": True} into --lr 0.1 --match-params."""
+    pairs = [[f"--{option}"] if value is True else [f"--{option}", str(value)] for option, value in options.items()]
+    return [text for pair in pairs for text in pair]
 
 
-def make_setup(args, experiment):
-    work = pathlib.Path(args.work).resolve() / (experiment.name + ("-trial" if args.trial else ""))
-    records = work / "records.jsonl" if args.trial else experiment.records
-    if experiment.program:
-        return program_setup(args, experiment, work, records)
-    headgate = pathlib.Path(args.headgate).resolve()
-    if not os.access(headgate, os.X_OK):
-        raise plan.ExperimentError(f"no program {relative(headgate)}: make build makes it, --headgate names another")
-    data = pathlib.Path(args.data).resolve() if args.data else english_text()
-    if not data.is_file():
-        raise plan.ExperimentError(f"--data {data}: not a file")
-    return Setup(
-        experiment,
-        headgate,
-        program_of(headgate),
-        sha256_of(headgate),
-        data,
-        {"file": data.name, "bytes": data.stat().st_size, "sha256": sha256_of(data)},
-        work,
-        records,
-        args.threads,
-    )
+def rounded(value):
+    """Rounds all numbers to six significant digits; those that are not finite become null."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list) else value
+
+
+def thinned(points, most=CURVE_POINTS):
+    """Returns at most `most` of the points, evenly spaced, the last one included."""
+    every = max(1, math.ceil(len(points) / most))
+    return points[(len(points) - 1) % every :: every] if points else []
+
+
+def parameter_count(path):
+    """Counts the numbers of a safetensors file, from its header."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+
+
+def training_summary(work, with_curve):
+    """Returns the part of a record that comes from the directory of `headgate train`."""
+    checkpoint = work / "checkpoint"
+    state, model = read_json(checkpoint / "trainer_state.json"), read_json(checkpoint / "config.json")
+    steps = [json.loads(line) for line in (work / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    seconds, tokens = sum(step["seconds"] for step in steps), steps[-1]["tokens"] if steps else 0
+    points = thinned([{"step": step["step"], **step["eval"]} for step in steps if "eval" in step])
+    curve = [{key: value for key, value in point.items() if key != "layers"} for point in points]
+    return {
+        "parameters": parameter_count(checkpoint / "model.safetensors"),
+        "model": {key: value for key, value in model.items() if key not in DROPPED_MODEL},
+        "settings": {key: value for key, value in state.items() if key not in DROPPED_SETTINGS},
+        "steps": len(steps),
+        "tokens": tokens,
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds if seconds > 0 else None,
+        "spikes": sum(1 for step in steps if step.get("spike")),
+        "spike_steps": [step["step"] for step in steps if step.get("spike")],
+        "train_loss": statistics.fmean(step["loss"] for step in steps[-20:]) if steps else None,
+        **({"curve": curve} if with_curve else {}),
+    }
+
+
+class Runner:
+    """Runs an experiment's trainings in threads, each of which waits for the processes of one run."""
+
+    def __init__(self, args, experiment):
+        self.experiment, self.program = experiment, experiment.program
+        self.work = pathlib.Path(args.work).resolve() / (experiment.name + ("-trial" if args.trial else ""))
+        self.records = self.work / "records.jsonl" if args.trial else experiment.records
+        # The interpreter's path stays unresolved: a link tells Python its environment.
+        self.executable = pathlib.Path(args.python if self.program else args.headgate).absolute()
+        option = "--python" if self.program else "--headgate"
+        found = os.access(self.executable, os.X_OK)
+        require(found, f"no program {self.executable}", f"make build makes it, {option} names another")
+        self.data = pathlib.Path(args.data).resolve() if args.data else None
+        self.environment = dict(os.environ)
+        if self.program:
+            self.environment.setdefault("PYTHONPATH", str(ROOT / "build" / "python"))
+            self.environment["OMP_NUM_THREADS"] = "1"
+            self.facts = {"commit": commit_of((*SOURCES, "python", str(pathlib.Path(self.program).parent)))}
+            self.sha256 = sha256_of(ROOT / self.program)
+            data = [str(self.data)] if self.data else []
+            self.data_facts = json.loads(output_of(str(self.executable), str(ROOT / DATA_OF_PROGRAMS), *data))
+        else:
+            version = output_of(str(self.executable), "--version").removeprefix("headgate ")
+            self.facts = {"version": version, "commit": commit_of(SOURCES)}
+            self.sha256 = sha256_of(self.executable)
+            self.data = self.data or ROOT / output_of(str(ROOT / "scripts/english_text.sh"))
+            require(self.data.is_file(), f"--data {self.data}", "not a file")
+            size = self.data.stat().st_size
+            self.data_facts = {"file": self.data.name, "bytes": size, "sha256": sha256_of(self.data)}
+        self.processes, self.stopped, self.mutex = set(), False, threading.RLock()
+        self.done = self.total = 0
+
+    def command(self, run):
+        """Returns the command that trains. A Python program also evaluates."""
+        work, options = relative(self.work / run.name), as_arguments(run.train)
+        data = ["--data", relative(self.data)] if self.data else []
+        shared = ["--threads", "1", "--seed", str(run.seed)]
+        if self.program:
+            return ["python", self.program, *data, *shared, "--json", f"{work}/result.json", *options]
+        return ["headgate", "train", *data, "--out", work, *shared, *options]
+
+    def eval_command(self, run):
+        work, data, options = relative(self.work / run.name), relative(self.data), as_arguments(run.eval)
+        return ["headgate", "eval", work, "--text", data, "--held-out", "--json", "--threads", "1", *options]
+
+    def call(self, run, stage, command):
+        """Runs the program. Returns None, or the step and message of its divergence."""
+        work = self.work / run.name
+        with open(work / f"{stage}.out", "wb") as out, open(work / f"{stage}.err", "wb") as err:
+            with self.mutex:
+                if self.stopped:
+                    raise Interrupted
+                process = subprocess.Popen(
+                    [str(self.executable), *command[1:]],
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    process_group=0,  # an interrupt at the terminal reaches it once, through stop()
+                    env=self.environment,
+                    pass_fds=[self.lock],
+                )
+                self.processes.add(process)
+            status = process.wait()
+            self.processes.discard(process)
+        if status == 0:
+            return None
+        printed = (work / f"{stage}.err").read_text(encoding="utf-8", errors="replace")
+        error = ([line.strip() for line in printed.splitlines() if line.strip()] or ["no output"])[-1]
+        step = re.search(r"\bstep (\d+):", error)
+        if stage == "train" and status == DIVERGED and step:
+            return {"step": int(step[1]), "message": error.split(";")[0]}
+        if self.stopped:
+            raise Interrupted
+        name = self.program or f"headgate {stage}"
+        raise ExperimentError(f"{run.name}: {name} ended with status {status}: {error}")
+
+    def train_and_record(self, run):
+        """Resumes a directory of the same run, data and program; otherwise starts from the beginning."""
+        began, work = time.monotonic(), self.work / run.name
+        mark, command = work / "run.json", self.command(run)  # the mark identifies the run until it is recorded
+        identity = {**run.identity(self.data_facts["sha256"]), "program": self.sha256}
+        same = mark.exists() and read_json(mark) == identity
+        if same and (work / "checkpoint" / "trainer_state.json").exists():
+            diverged = self.call(run, "train", [*command, "--resume"])
+        else:
+            if work.exists():
+                shutil.rmtree(work)
+            table.write_whole(mark, json.dumps(identity))
+            diverged = self.call(run, "train", command)
+        if not self.program and not diverged:
+            self.call(run, "eval", self.eval_command(run))
+        record = self.make_record(run, command, diverged)
+        with self.mutex:
+            records = {**table.read_records(self.records), run.name: record}
+            text = "".join(json.dumps(records[name], sort_keys=True) + "\n" for name in sorted(records))
+            table.write_whole(self.records, text)
+            mark.unlink()  # without a record the run starts from the beginning
+            self.done += 1
+            evaluation = record["eval"] or {}
+            result = f"diverged at step {diverged['step']}" if diverged else f"loss {evaluation.get('loss_nats', '–')}"
+            print(f"{self.done}/{self.total}  {run.name}: {result}, {time.monotonic() - began:.0f} s", flush=True)
+
+    def make_record(self, run, command, diverged):
+        work = self.work / run.name
+        if not self.program:
+            evaluation = None if diverged else read_json(work / "eval.out")
+            summary = training_summary(work, run.block.get("curve"))
+        elif diverged:
+            evaluation, summary = None, {"model": {}, "settings": {}}
+        else:
+            result = read_json(work / "result.json")
+            evaluation, options = result["metrics"], result["options"]
+            summary = {key: result[key] for key in ("data", "parameters", "steps", "seconds", "train_loss")}
+            summary["settings"] = {key: options[key] for key in options if key not in ("seed", "threads")}
+            summary |= {"model": {}, "program": {**self.facts, **result["versions"]}}
+        return {
+            "run": run.name,
+            "block": run.block["name"],
+            "variant": run.variant["name"],
+            "seed": run.seed,
+            "point": run.point,
+            "command": shlex.join(pathlib.Path(part).name if part.startswith("/") else part for part in command),
+            "train": run.train,
+            "eval_options": run.eval,
+            "data": self.data_facts,
+            "program": self.facts,
+            "threads": 1,
+            **rounded(summary),
+            "status": "diverged" if diverged else "finished",
+            "diverged": diverged,
+            "eval": rounded(evaluation),
+        }
+
+    def stop(self, *_):
+        """Lets the trainers save, and starts no others. A repeated signal changes nothing."""
+        with self.mutex:
+            if not self.stopped:
+                self.stopped = True
+                for process in list(self.processes):
+                    process.send_signal(signal.SIGINT)
+
+    def take_lock(self):
+        """Refuses a second call for the same records, also while trainers of a killed call are still running."""
+        self.records.parent.mkdir(parents=True, exist_ok=True)
+        self.lock = os.open(self.records.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            folder = relative(self.records.parent)
+            raise ExperimentError(f"{folder} is in use by another call or by a trainer that it started") from error
+
+    def run_all(self, runs, jobs):
+        self.take_lock()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self.stop)
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            futures = [pool.submit(self.train_and_record, run) for run in runs]
+            try:
+                for future in concurrent.futures.as_completed(futures):
+                    future.result()
+            finally:
+                self.stop()
+                pool.shutdown(wait=False, cancel_futures=True)
 
 
 def trials(experiment):
-    """A few steps of each variant, with one seed, at both ends of a sweep."""
-    return [
-        trial_of(run, TRIAL_OF_PROGRAM if experiment.program else TRIAL)
-        for run in experiment.runs()
-        if run.seed == run.block.seeds[0] and run.point in (plan.points(run.block)[0], plan.points(run.block)[-1])
-    ]
+    """Returns a few steps of each variant, with one seed, at both ends of a sweep."""
+    for run in experiment.runs:
+        ends = table.points(run.block)[0], table.points(run.block)[-1]
+        if run.seed == run.block["seeds"][0] and run.point in ends:
+            if experiment.program:
+                yield dataclasses.replace(run, train={**run.train, **TRIAL_OF_PROGRAM})
+            else:
+                yield dataclasses.replace(run, train={**run.train, **TRIAL}, eval={**run.eval, "tokens": 1024})
 
 
-def trial_of(run, trial=TRIAL):
-    return dataclasses.replace(run, train={**run.train, **trial["train"]}, eval={**run.eval, **trial["eval"]})
-
-
-def is_recorded(setup, records, run):
-    known = records.get(run.name)
-    return known is not None and plan.identity_of(known) == run.identity(setup.data_sha256)
-
-
-def take_lock(setup):
-    """Keeps two calls from training in one directory, also while trainers of a killed call are still running."""
-    setup.work.mkdir(parents=True, exist_ok=True)
-    setup.lock = open(setup.work / "lock", "w", encoding="utf-8")
-    try:
-        fcntl.flock(setup.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise plan.ExperimentError(
-            f"{relative(setup.work)} is in use by another call or by a trainer that it started"
-        ) from error
-
-
-def run_all(args):
-    experiment = plan.find_experiment(args.name)
-    setup = make_setup(args, experiment)
-    wanted = trials(experiment) if args.trial else experiment.runs()
+def main_call(args):
+    experiment = table.Experiment(args.name)
+    runner = Runner(args, experiment)
+    wanted = trials(experiment) if args.trial else experiment.runs
     runs = [run for run in wanted if re.search(args.only, run.name)]
-    if not runs:
-        raise plan.ExperimentError(f"--only {args.only}: no run of {experiment.name} has such a name")
-    records = {} if args.force or args.trial else plan.read_records(setup.records)
-    left = [run for run in runs if not is_recorded(setup, records, run)]
-    print(
-        f"{experiment.name}: {len(runs)} runs, {len(runs) - len(left)} recorded already; {args.jobs} at a time, "
-        f"{args.threads} thread{'s' if args.threads > 1 else ''} each"
-    )
+    require(runs, f"--only {args.only}", f"no run of {experiment.name} has such a name")
+    records = {} if args.force or args.trial else table.read_records(runner.records)
+    recorded = {name: table.identity_of(record) for name, record in records.items()}
+    left = [run for run in runs if recorded.get(run.name) != run.identity(runner.data_facts["sha256"])]
+    runner.total, runner.done = len(runs), len(runs) - len(left)
+    print(f"{experiment.name}: {len(runs)} runs, {runner.done} recorded already; {args.jobs} at a time", flush=True)
     if args.dry_run:
-        for run in left:
-            print(shlex.join(command_of(setup, run)))
+        print("".join(f"{shlex.join(runner.command(run))}\n" for run in left), end="")
         return
-    take_lock(setup)
-    Scheduler(setup, left, args.jobs, Display(left, len(runs) - len(left))).run()
+    runner.run_all(left, args.jobs)
     if args.trial:
-        print(table.all_tables(experiment, setup.records))
+        texts, _ = table.render(experiment, table.read_records(runner.records))
+        print("\n".join(f"{name}\n{text}" for name, text in texts.items()))
     else:
-        table.rewrite(experiment)
+        table.update(experiment)
         print(f"tables of {relative(experiment.directory / 'README.md')} written")
 
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cores = len(os.sched_getaffinity(0))
+    cores, build = len(os.sched_getaffinity(0)), ROOT / "build"
     parser.add_argument("name", metavar="NAME", help="a folder of experiments/")
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: a core for each thread)")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of a run (default 1)")
     parser.add_argument("--only", default="", metavar="REGEX", help="only runs whose name matches")
     parser.add_argument("--dry-run", action="store_true", help="print the commands of what is left to do")
     parser.add_argument("--trial", action="store_true", help="four steps of each variant, outside the records")
     parser.add_argument("--force", action="store_true", help="also runs that are recorded already")
-    parser.add_argument(
-        "--data",
-        metavar="FILE",
-        help="default: the text that scripts/english_text.sh prints; of "
-        "Python programs apt's list of Debian 12's packages",
-    )
-    parser.add_argument(
-        "--headgate", default=plan.ROOT / "build/headgate", metavar="PROGRAM", help="default build/headgate"
-    )
-    parser.add_argument(
-        "--python",
-        default=plan.ROOT / "build/python-venv/bin/python",
-        metavar="PYTHON",
-        help="of Python programs (default build/python-venv/bin/python)",
-    )
-    parser.add_argument(
-        "--work", default=plan.ROOT / "build/experiments", metavar="DIR", help="default build/experiments"
-    )
-    args = parser.parse_args(arguments)
-    args.jobs = args.jobs or max(1, cores // max(1, args.threads))
-    if args.jobs < 1 or args.threads < 1:
-        parser.error("--jobs and --threads are at least 1")
-    return args
+    parser.add_argument("--jobs", type=int, default=cores, metavar="N", help="runs at a time (default: all cores)")
+    parser.add_argument("--data", metavar="FILE", help="in place of the English text or of the list of packages")
+    parser.add_argument("--headgate", default=build / "headgate", metavar="FILE", help="default build/headgate")
+    parser.add_argument("--python", default=build / "python-venv/bin/python", metavar="FILE", help="of Python programs")
+    parser.add_argument("--work", default=build / "experiments", metavar="DIR", help="default build/experiments")
+    return parser.parse_args(arguments)
 
 
 def main(arguments):
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends a --dry-run in silence
     try:
-        run_all(parse(arguments))
-    except plan.ExperimentError as error:
+        main_call(parse(arguments))
+    except ExperimentError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 1
-    except (Stopped, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt):
         print("run.py: interrupted; the same command continues", file=sys.stderr)
         return 130
     return 0
