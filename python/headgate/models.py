@@ -115,7 +115,7 @@ class Evaluation:
 class Head:
     """Attention of one head over T tokens. Gates, and square roots of weights, are rounded to multiples of 1/255."""
 
-    map: np.ndarray  # (M,M), lower triangular: entry (i,j) is the mean weight of the queries in cell i on the keys in cell j
+    map: np.ndarray  # (M,M), lower triangular: mean weight of the queries in cell i on the keys in cell j
     received: np.ndarray  # (T): mean weight on this key, over the queries that see it
     gate: np.ndarray | None  # (T): mean of the gate over features
     gate_histogram: np.ndarray | None  # counts in 20 equal bins of [0,1]

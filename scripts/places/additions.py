@@ -209,7 +209,9 @@ def changed(place: Place, text: str) -> str:
     """Returns the file's text with the addition. Exits unless the anchor matches once."""
     found = re.findall(place.anchor, text)
     if len(found) != 1:
-        sys.exit(f"places: {place.file}: {place.anchor!r} matches {len(found)} times, not once: change it in {__file__}")
+        sys.exit(
+            f"places: {place.file}: {place.anchor!r} matches {len(found)} times, not once: change it in {__file__}"
+        )
     return re.sub(place.anchor, place.text, text)
 
 
