@@ -11,7 +11,7 @@ namespace headgate {
 void linear_attention_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,
                               const LinearAttentionOptions& options) {
   const LinearForwardProblem problem = check_linear_forward(outputs, inputs, options);
-  // The kernel visits every batch, of which there may be any number without tokens.
+  // Return early if nothing is written: the kernel would visit every batch, and there may be any number of empty ones.
   if (outputs.y.numel() == 0 && outputs.state.numel() == 0) return;
   run_reported<kLinearInputs, kLinearOptions>("linear_attention_forward", problem, options, [&] {
     run_on_live_threads(problem.context.threads, [&problem] { cpu_linear_forward(problem); });

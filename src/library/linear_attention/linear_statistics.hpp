@@ -9,41 +9,41 @@
 
 namespace headgate {
 
-/// Queries that go back over the tokens together, enough that packing a key is a small part of their work. It decides
-/// no bits.
+/// Largest number of queries in a tile. A tile's queries walk back over the tokens together, so packing a key is a
+/// small part of the work. The weights of a query do not depend on this size.
 inline constexpr std::int64_t kTileQueries = 256;
 
-/// Queries first … first + count of sequence n: tokens of the sequence, or numbers of chosen queries.
+/// Queries first … first + count of sequence n. The range counts tokens of the sequence, or indexes the chosen queries.
 struct QueryTile {
   std::int64_t n, first, count;
 };
 
-/// A chosen query: a row of q, and the row of the outputs that it goes to.
+/// A chosen query: its token, which is its row of q, and its row in the outputs.
 struct ChosenQuery {
   std::int64_t token, row;
 };
 
-/// All that linear_attention_weights reads and writes.
+/// The checked arguments of linear_attention_weights.
 struct LinearWeightsProblem : LinearProblem {
   LinearAttentionWeights outputs;
   std::vector<ChosenQuery> chosen;  ///< ascending tokens
-  std::vector<QueryTile> tiles;     ///< of `chosen`
+  std::vector<QueryTile> tiles;     ///< ranges of `chosen`, each within one sequence
 };
 
-/// All that linear_attention_statistics reads and writes.
+/// The checked arguments of linear_attention_statistics.
 struct LinearStatisticsProblem : LinearProblem {
   LinearAttentionStatistics outputs;
-  std::vector<QueryTile> tiles;  ///< sequence after sequence, ascending tokens; none where no figure needs all weights
+  std::vector<QueryTile> tiles;  ///< tiles of each sequence in turn, ascending tokens; empty unless walks()
 
-  /// Whether figures are asked for that all weights of a query decide.
+  /// Returns whether a requested figure depends on every weight of a query.
   bool walks() const;
-  /// Whether figures are asked for that one pass over the tokens of a state gives.
+  /// Returns whether a requested figure comes from a single pass over the tokens of a state.
   bool scans() const;
-  /// Whether figures of S_T are asked for.
+  /// Returns whether a figure of the final state S_T is requested.
   bool needs_state() const { return outputs.effective_rank.present() || outputs.state_norm.present(); }
 };
 
-/// Kernels run on the context's vector target. They throw nothing but std::bad_alloc, before any output is written, and
+/// Runs the kernel on the context's vector target. Throws only std::bad_alloc, before any output is written, and
 /// Cancelled.
 void cpu_linear_weights(const LinearWeightsProblem& problem);
 void cpu_linear_statistics(const LinearStatisticsProblem& problem);

@@ -11,24 +11,26 @@ namespace headgate {
 
 class Call;
 
-/// The arguments that both passes share, checked and in normal form.
+/// The checked arguments that the forward and the backward pass share, in normal form.
 struct LinearProblem {
   std::int64_t B = 0, Hq = 0, Hk = 0, Hv = 0, T = 0, D = 0, Dv = 0;
-  std::int64_t N = 0;  ///< sequences: B, or those of a packed batch
+  std::int64_t N = 0;  ///< number of sequences: B, or the sequences of a packed batch (varlen)
   double scale = 1.0;
-  bool has_delta = true;         ///< whether what the state returns for k is taken off v
+  bool has_delta = true;         ///< delta rule: whether the state's output for k is subtracted from v
   bool normalises = false;       ///< whether q and k are divided by their L2 norms
-  double eps = 0.0;              ///< of the norms
+  double eps = 0.0;              ///< term added to the sums of squares in the L2 norms
   ExecutionContext context;      ///< resolved()
-  LinearAttentionInputs inputs;  ///< beta stretched to (B,Hv,T,1) by stride 0
+  LinearAttentionInputs inputs;  ///< beta is broadcast to (B,Hv,T,1) with stride 0
 
-  /// Heads of y.
+  /// Returns the number of heads of y.
   std::int64_t Ho() const { return Hq > Hv ? Hq : Hv; }
-  /// Heads of q and y that read one state, and states that one query head or one key head reads.
+  /// readers() returns the number R of output heads that read one state. query_head() returns the query head of output
+  /// head ho, and key_head() the key head of state h.
   std::int64_t readers() const { return Ho() / Hv; }
   std::int64_t query_head(std::int64_t ho) const { return ho / (Ho() / Hq); }
   std::int64_t key_head(std::int64_t h) const { return h / (Hv / Hk); }
-  /// Groups of states that share no head of q or k with one another, and the states of each.
+  /// groups() returns the number of groups of states, and group_states() the number of states in each. States of
+  /// different groups share no head of q or k.
   std::int64_t groups() const { return std::gcd(std::gcd(Hq, Hk), Hv); }
   std::int64_t group_states() const { return Hv / groups(); }
 
@@ -37,25 +39,25 @@ struct LinearProblem {
   TokenRange sequence(std::int64_t n) const { return sequence_of_batch(inputs.cu_seqlens, n, T); }
 };
 
-/// All that a forward pass reads and writes. Without y, for which the statistics have no use, it leaves the state.
+/// The checked arguments of a forward pass. The statistics omit y and take only the final state.
 struct LinearForwardProblem : LinearProblem {
   LinearAttentionOutputs outputs;
 };
 
-/// All that a backward pass reads and writes.
+/// The checked arguments of a backward pass.
 struct LinearBackwardProblem : LinearProblem {
   LinearAttentionIncoming incoming;
   LinearAttentionGradients gradients;
-  bool sums_beta = false;  ///< whether all heads share beta, so that dbeta is their sum
+  bool sums_beta = false;  ///< whether all heads share beta, so that dbeta is summed over the heads
 
-  /// Whether a gradient is asked for that only scans of the transposed states give.
+  /// Returns whether a requested gradient needs the scans of the transposed states.
   bool needs_key_scans() const {
     return gradients.dq.present() || gradients.dk.present() || gradients.ddecay.present();
   }
 };
 
-/// Throws Error, naming the argument and the values, unless the arguments fit together. Reads cu_seqlens, and no other
-/// tensor data.
+/// Checks the arguments. Throws Error, which names the argument and its values, if they do not fit together. Reads no
+/// tensor data except cu_seqlens.
 LinearProblem check_linear_inputs(Call& call, const LinearAttentionInputs& in, const LinearAttentionOptions& options);
 LinearForwardProblem check_linear_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,
                                           const LinearAttentionOptions& options);
@@ -64,7 +66,7 @@ LinearBackwardProblem check_linear_backward(const LinearAttentionGradients& grad
                                             const LinearAttentionIncoming& incoming,
                                             const LinearAttentionOptions& options);
 
-/// Kernels run on the context's vector target. They throw nothing but std::bad_alloc, before any output is written, and
+/// Runs the kernel on the context's vector target. Throws only std::bad_alloc, before any output is written, and
 /// Cancelled.
 void cpu_linear_forward(const LinearForwardProblem& problem);
 void cpu_linear_backward(const LinearBackwardProblem& problem);

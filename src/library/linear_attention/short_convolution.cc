@@ -11,11 +11,11 @@
 namespace headgate {
 namespace {
 
-/// Names where a tensor and its successor share one.
+/// Argument names in error messages. The old and the new state are both called `state` in their structs.
 constexpr const char* kOldState = "inputs.state";
 constexpr const char* kNewState = "outputs.state";
 
-/// x and weight, and the sizes that they set.
+/// Checks x and weight, and sets the sizes that they determine.
 void check_x_and_weight(Call& call, const ShortConvolutionInputs& in, ShortConvolutionProblem& p) {
   const Argument x{"x", in.x};
   const Argument weight{"weight", in.weight};
@@ -36,7 +36,7 @@ void check_x_and_weight(Call& call, const ShortConvolutionInputs& in, ShortConvo
   call.shape(weight, "(1,1,C,K)", {1, 1, p.C, p.K});
 }
 
-/// A state of each sequence, (N,1,K−1,C).
+/// Checks a tensor (N,1,K−1,C) that holds one state per sequence. `reads` is true for an input, false for an output.
 void check_state(Call& call, const Argument& state, const ShortConvolutionProblem& p, bool reads) {
   if (!call.given(state)) return;
   reads ? call.input(state, {p.dtype, DType::f32}) : call.output(state, {p.dtype, DType::f32});
@@ -71,8 +71,8 @@ ShortConvolutionProblem check_inputs(Call& call, const ShortConvolutionInputs& i
   return p;
 }
 
-/// Leaves out work that writes nothing, however many empty sequences there are, and threads that small work would only
-/// wait for.
+/// Drops batches and sequences that write nothing. Limits small work to one thread, since starting more would take
+/// longer. `states` is the number of states that are written.
 void fit_to_work(ShortConvolutionProblem& p, std::int64_t states) {
   if (p.C == 0 || p.T == 0) p.B = p.T = 0;
   if (p.C == 0 || (p.T == 0 && states == 0)) p.N = 0;

@@ -15,13 +15,13 @@ struct ConvolutionRange : TokenRange {
   std::int64_t begin = 0, end = 0;
 };
 
-/// All that a convolution reads and writes, checked; of its backward pass where `incoming` has dy.
+/// The checked arguments of a short convolution. The problem is a backward pass if `incoming` has dy.
 struct ShortConvolutionProblem {
   std::int64_t B = 0, T = 0, C = 0, K = 0;
-  std::int64_t N = 0;  ///< sequences: B, or those of a packed batch
+  std::int64_t N = 0;  ///< number of sequences: B, or the sequences of a packed batch (varlen)
   DType dtype = DType::none;
   GateFn activation = GateFn::silu;  ///< silu or none
-  ExecutionContext context;          ///< resolved(); one thread where the work is small
+  ExecutionContext context;          ///< resolved(); has one thread if the work is small
   ShortConvolutionInputs inputs;
   ShortConvolutionOutputs outputs;
   ShortConvolutionIncoming incoming;
@@ -29,16 +29,16 @@ struct ShortConvolutionProblem {
 
   bool packed() const { return inputs.cu_seqlens.present(); }
   bool silu() const { return activation == GateFn::silu; }
-  /// Rows of all batches, counted one batch after the other.
+  /// Returns the number of rows of all batches. Rows are numbered batch by batch.
   std::int64_t rows() const { return B * T; }
 
-  /// All tokens of sequence n.
+  /// Returns the range of all tokens of sequence n.
   ConvolutionRange sequence(std::int64_t n) const {
     const TokenRange s = sequence_of_batch(inputs.cu_seqlens, n, T);
     return {s, 0, s.T};
   }
 
-  /// visit(range) for the tokens in rows begin … end, sequence by sequence.
+  /// Calls visit(range) for each sequence that has tokens in rows begin … end.
   template <class Visit>
   void each_range(std::int64_t begin, std::int64_t end, const Visit& visit) const {
     for (std::int64_t n = sequence_of(begin); begin < end; ++n) {
@@ -52,7 +52,7 @@ struct ShortConvolutionProblem {
   }
 
  private:
-  /// The sequence of a row: the last one that starts there or before.
+  /// Returns the sequence of a row: the last sequence that starts at or before this row.
   std::int64_t sequence_of(std::int64_t row) const {
     if (!packed()) return row / T;
     std::int64_t low = 0, high = N;
@@ -64,7 +64,8 @@ struct ShortConvolutionProblem {
   }
 };
 
-/// Throw std::bad_alloc, before any output is written, and Cancelled; nothing else.
+/// Runs the kernel on the context's vector target. Throws only std::bad_alloc, before any output is written, and
+/// Cancelled.
 void cpu_short_convolution(const ShortConvolutionProblem& problem);
 void cpu_short_convolution_backward(const ShortConvolutionProblem& problem);
 

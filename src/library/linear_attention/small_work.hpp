@@ -5,8 +5,8 @@
 
 namespace headgate {
 
-/// Whether one thread passes over so many elements, read or written, sooner than a second one starts: 32 KiB take a few
-/// microseconds, as do the start and the end of a parallel region.
+/// Returns whether `elements` elements, read or written, are less than 32 KiB. One thread processes 32 KiB in a few
+/// microseconds, about as long as starting and ending a parallel region takes.
 inline bool is_small_work(double elements, DType dtype) {
   constexpr double kSmall_bytes = 32 * 1024;
   return elements * static_cast<double>(dtype_bytes(dtype)) < kSmall_bytes;

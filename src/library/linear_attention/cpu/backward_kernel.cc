@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass of gated linear attention, by scans alone. With u_t = β_t (v_t − e^{g_t} S_{t−1}ᵀ k_t), or v_t
-// without delta, and q scaled, of a head, for each token:
+// Computes the backward pass of gated linear attention with four scans over the tokens of each head. The update of
+// token t is u_t = β_t (v_t − e^{g_t} S_{t−1}ᵀ k_t), or u_t = v_t without the delta rule. q is already scaled.
 //
-//   1  forward    S_t                          gives the differences v_t − e^{g_t} S_{t−1}ᵀ k_t, and S between chunks
-//   2  reverse    dS_t                         gives du_t = dS_tᵀ k_t, where dS_t has q_t do_tᵀ already
-//   3  forward    S_tᵀ, with columns of k      gives dq_t = S_t do_t and dk_t = −e^{g_t} S_{t−1} β_t du_t, of its
-//                                              reading
-//   4  reverse    dS_tᵀ                        gives dk_t += dS_t u_t, of what is added
+//   scan  order    state                       result
+//   1     forward  S_t                         differences v_t − e^{g_t} S_{t−1}ᵀ k_t, and S between chunks
+//   2     reverse  dS_t                        du_t = dS_tᵀ k_t, where dS_t already includes q_t do_tᵀ
+//   3     forward  S_tᵀ, with columns of k     dq_t = S_t do_t; first part of dk_t (reading): −e^{g_t} S_{t−1} β_t du_t
+//   4     reverse  dS_tᵀ                       second part of dk_t (adding): dS_t u_t
 //
-// Scans 1 and 2 share out the columns of v, 3 and 4 those of k. The gradient of a decay, dg_t, is the sum of
-// e^{g_t} S_{t−1} ∘ D_t over the features of v, where D_t is the gradient of e^{g_t} S_{t−1}. Where it is wanted, scan
-// 1 keeps S between chunks, and scans 3 and 4 visit each chunk together, the last first.
+// Tasks divide scans 1 and 2 by columns of v, and scans 3 and 4 by columns of k. The gradient dg_t of a decay is the
+// sum of e^{g_t} S_{t−1} ∘ D_t over the features of v, where D_t is the gradient of e^{g_t} S_{t−1}. If dg is wanted,
+// scan 1 saves S between chunks. Scans 3 and 4 then visit each chunk together, from the last chunk to the first.
 //
-// The identity dg_t = dg_{t+1} + q_t ∘ dq_t + k_t ∘ dk_t of reading − k_t ∘ dk_t of adding needs no state, but its
-// terms cancel: behind a strong decay their roundings exceed dg_t, and gradients of A_log multiply them by g_t.
+// An identity would yield dg_t without the states: dg_t = dg_{t+1} + q_t ∘ dq_t + k_t ∘ (dk_t of reading) − k_t ∘ (dk_t
+// of adding). Its terms cancel, so it is not used: after a strong decay their rounding errors exceed dg_t. Gradients of
+// A_log would multiply these errors by g_t.
 
 #include <algorithm>
 #include <cstddef>
@@ -29,7 +30,7 @@
 #define HWY_TARGET_INCLUDE "library/linear_attention/cpu/backward_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/linear_attention/cpu/backward_plan-inl.hpp"
 #include "library/linear_attention/cpu/key_scans-inl.hpp"
 #include "library/linear_attention/cpu/unit_chunk-inl.hpp"
@@ -38,7 +39,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// All that a call works in: the units of a batch, and a thread's scratch for each kind of work.
+/// Memory of one call: the units of a batch, scratch for each thread, and dbeta of each head.
 template <typename T>
 struct LinearBackwardMemory {
   LinearBackwardMemory(Workspace& ws, const LinearBackwardProblem& p, const LinearBackwardPlan<T>& plan)
@@ -46,12 +47,12 @@ struct LinearBackwardMemory {
         scratch(ws.take<std::byte>("threads", plan.threads, plan.scratch_bytes)),
         dbetas(ws.take<T>("dbetas", p.sums_beta && p.gradients.dbeta.present() ? p.B : 0, p.Hv, p.T)) {}
 
-  View<std::byte, 2> units;    ///< a unit's UnitBuffers
-  View<std::byte, 2> scratch;  ///< a thread's ScanBuffers
-  View<T, 3> dbetas;           ///< (B,Hv,T) of each head, where all share beta
+  View<std::byte, 2> units;    ///< (units in a batch, bytes) UnitBuffers of each unit
+  View<std::byte, 2> scratch;  ///< (threads, bytes) ScanBuffers of each thread
+  View<T, 3> dbetas;           ///< (B,Hv,T) dbeta of each head; empty unless dbeta is summed over the heads
 };
 
-/// The units of a batch, from `first` on, by all threads of the team.
+/// Runs one batch of units, which starts at unit `first`, on all threads of the team.
 template <typename T>
 void run_batch(const LinearBackwardProblem& p, const LinearBackwardPlan<T>& plan, const LinearBackwardMemory<T>& memory,
                std::int64_t first, const Team& team, Cancellation& cancellation) {
@@ -81,7 +82,7 @@ void run_batch(const LinearBackwardProblem& p, const LinearBackwardPlan<T>& plan
   });
 }
 
-/// dbeta of all heads: the sum of theirs, in the order of the heads.
+/// Sums dbeta over the heads, in ascending order of heads.
 template <typename T>
 void sum_dbetas(const Team& team, const LinearBackwardProblem& p, const View<T, 3>& dbetas) {
   if (dbetas.shape[0] == 0) return;

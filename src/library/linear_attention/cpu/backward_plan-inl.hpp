@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of the backward pass of gated linear attention, and its tasks; included once per Highway target.
+// Plans the memory and the tasks of the backward pass of gated linear attention; included once per Highway target.
 #if defined(HEADGATE_LINEAR_BACKWARD_PLAN_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_BACKWARD_PLAN_INL_
 #undef HEADGATE_LINEAR_BACKWARD_PLAN_INL_
@@ -16,8 +16,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Tensors of a unit, a group of states of one sequence: what its scans hand to one another. G states, which read Gq
-/// heads of q and Gk of k.
+/// Tensors that the scans of a unit pass to one another. A unit is one group of G states of one sequence. The states
+/// read Gq heads of q and Gk heads of k.
 template <typename T>
 struct UnitBuffers {
   UnitBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens) {
@@ -41,29 +41,30 @@ struct UnitBuffers {
     states = ws.take<T>("states", decay ? G : 0, chunks, D * Dv);
   }
 
-  View<T, 3> keys;         ///< (Gk,T,D) k as the recurrence has it
-  View<T, 3> queries;      ///< (Gq,T,D) q as the recurrence has it, scaled
-  View<T, 2> key_norms;    ///< (Gk,T) what k was multiplied by
-  View<T, 2> query_norms;  ///< (Gq,T) what q was multiplied by, but for scale
+  View<T, 3> keys;         ///< (Gk,T,D) k, divided by its L2 norm if the problem normalises
+  View<T, 3> queries;      ///< (Gq,T,D) q times scale, divided by its L2 norm if the problem normalises
+  View<T, 2> key_norms;    ///< (Gk,T) inverse L2 norm of each k, or 1
+  View<T, 2> query_norms;  ///< (Gq,T) inverse L2 norm of each q, or 1; excludes scale
   View<T, 3> dy;           ///< (G·R,T,Dv)
-  View<T, 3> differences;  ///< (G,T,Dv) v − what the state returns for k; v without delta
+  View<T, 3> differences;  ///< (G,T,Dv) v − e^g Sᵀ k, with S before the token; v without the delta rule
   View<T, 3> du;           ///< (G,T,Dv)
-  View<T, 3> updates;      ///< (G,T,Dv) u = β times the differences
+  View<T, 3> updates;      ///< (G,T,Dv) u = β · differences
   View<T, 3> dvalues;      ///< (G,T,Dv) β du
-  View<T, 3> dq;           ///< (Gq,T,D) of q as the recurrence has it, but for scale
-  View<T, 3> dk;           ///< (Gk,T,D)
-  View<T, 3> ddecays;      ///< (G,T,D) the gradient of a decay of each feature
-  View<T, 3> states;       ///< (G,chunks,D·Dv) S before each chunk, by blocks
+  View<T, 3> dq;           ///< (Gq,T,D) gradient of `queries`
+  View<T, 3> dk;           ///< (Gk,T,D) gradient of `keys`
+  View<T, 3> ddecays;      ///< (G,T,D) gradient of the decay of each feature
+  View<T, 3> states;       ///< (G,chunks,D·Dv) S before each chunk, stored as column blocks
 };
 
-/// A group of states of a sequence.
+/// One group of states of one sequence, with its buffers.
 template <typename T>
 struct Unit {
   TokenRange s;
   std::int64_t group;
   UnitBuffers<T> buffers;
 
-  /// The state, query head and key head in the tensors, of the unit's state g and reader r; and those in the buffers.
+  /// state(), query() and key() return head indices in the tensors, for state g of the unit and its reader r.
+  /// own_query() and own_key() return the head indices in the unit's buffers.
   std::int64_t state(const LinearProblem& p, std::int64_t g) const { return group * p.group_states() + g; }
   std::int64_t query(const LinearProblem& p, std::int64_t g, std::int64_t r) const {
     return p.query_head(state(p, g) * p.readers() + r);
@@ -75,7 +76,7 @@ struct Unit {
   std::int64_t own_key(const LinearProblem& p, std::int64_t g) const { return key(p, g) - group * (p.Hk / p.groups()); }
 };
 
-/// The rows of one state's tokens in its unit's buffers.
+/// Locates the rows of one state's tokens in the unit's buffers.
 template <typename T>
 class TokenRows {
  public:
@@ -83,7 +84,7 @@ class TokenRows {
       : buffers_(unit.buffers), key_(unit.own_key(p, g)), query_(unit.own_query(p, g, 0)), output_(g * p.readers()) {}
 
   const T* key(std::int64_t token, std::int64_t first = 0) const { return buffers_.keys.at(key_, token, first); }
-  /// Of reader r: readers of a state are heads of q and y that follow one another.
+  /// query() and dy() return rows of reader r. The readers of a state are consecutive heads of q and y.
   const T* query(std::int64_t r, std::int64_t token, std::int64_t first = 0) const {
     return buffers_.queries.at(query_ + r, token, first);
   }
@@ -96,18 +97,18 @@ class TokenRows {
   std::int64_t key_, query_, output_;
 };
 
-/// The numbers of a chunk's tokens for scans in one direction.
+/// Decay factors and dot products of a chunk's tokens, for scans in one direction.
 template <typename T>
 struct ChunkNumbers {
   ChunkNumbers(Workspace& ws, const LinearProblem& p)
       : factors(ws, p), dots(ws.take<T>("numbers", p.readers(), kChunk)), overlaps(ws.take<T>("numbers", 2, kChunk)) {}
 
   DecayFactors<T> factors;
-  View<T, 2> dots;      ///< (R,kChunk) q · k; of the keys' scans dy · u
-  View<T, 2> overlaps;  ///< (2,kChunk) of a token's read with what the token before it adds, by q and by k
+  View<T, 2> dots;      ///< (R,kChunk) q · k in the value scans, dy · u in the key scans
+  View<T, 2> overlaps;  ///< (2,kChunk) dot products of a token's read vector and the previous token's add vectors
 };
 
-/// What a thread scans with. Of the keys' scans, rows are features of v.
+/// Scratch of one thread for the scans. In the key scans, the rows of a state are features of v.
 template <typename T>
 struct ScanBuffers {
   ScanBuffers(Workspace& ws, const LinearBackwardProblem& p) : forward(ws, p), reverse(ws, p) {
@@ -128,10 +129,10 @@ struct ScanBuffers {
   }
 
   ChunkNumbers<T> forward, reverse;
-  View<T, 1> state;         ///< the blocks, one after the other
-  View<T, 2> block_states;  ///< (kChunk+1,·) a block of Sᵀ before the first token of a chunk, and behind each of them
+  View<T, 1> state;         ///< the column blocks of a state, one after the other
+  View<T, 2> block_states;  ///< (kChunk+1,·) a block of Sᵀ before the first token of a chunk and after each token
   View<T, 1> row;
-  View<T, 2> key_reads;   ///< (kChunk,D) k ∘ F before
+  View<T, 2> key_reads;   ///< (kChunk,D) k ∘ F, with F before any rescaling
   View<T, 2> key_adds;    ///< (kChunk,D) k / F
   View<T, 3> query_adds;  ///< (R,kChunk,D) q / F
   View<T, 2> values;      ///< (kChunk,Dv) v
@@ -146,14 +147,13 @@ struct LinearBackwardPlan {
     for (std::int64_t n = 0; n < p.N; ++n) tokens = std::max(tokens, p.sequence(n).T);
     units = p.N * p.groups();
     most_chunks = std::max<std::int64_t>(divide_up(tokens, kChunk), 1);
-    // Waking a thread takes longer than the work on so many elements of states.
+    // Waking a thread takes longer than the work on this many state elements.
     constexpr double kLeastPerThread = 1 << 11;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
     threads = static_cast<int>(std::clamp<std::int64_t>(useful, 1, p.context.threads));
     units_in_batch = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(units, 1));
-    // Threads that have nothing left wait for the others at the end of each kind of scan: two tasks for each halve
-    // that.
+    // Threads wait for one another at the end of each kind of scan. Two tasks per thread halve this wait.
     const std::int64_t wanted = threads == 1 ? 1 : 2 * threads;
     value_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch * p.group_states()), 1, value_blocks);
     key_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch), 1, key_blocks);
@@ -166,7 +166,7 @@ struct LinearBackwardPlan {
     return {p.sequence(n / p.groups()), n % p.groups(), place_buffers<UnitBuffers<T>>(memory, p, longest)};
   }
 
-  /// Blocks first … end of a piece.
+  /// A piece is the range first … end of column blocks that one task scans.
   struct Piece {
     std::int64_t first, end;
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a short convolution is cut into tasks, and how its operands reach dense buffers; included once per target.
+// Divides a short convolution into tasks, and loads its operands into dense buffers; included once per Highway target.
 #if defined(HEADGATE_LINEAR_ATTENTION_CONVOLUTION_PLAN_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_ATTENTION_CONVOLUTION_PLAN_INL_
 #undef HEADGATE_LINEAR_ATTENTION_CONVOLUTION_PLAN_INL_
@@ -20,10 +20,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Which way vectors run.
+/// Dimension along which vectors run.
 enum class Along { channels, tokens };
 
-/// Tasks: blocks of rows, counted through all batches, by blocks of channels.
+/// The tasks of a convolution: each computes one block of rows and one block of channels. Rows are numbered through all
+/// batches.
 struct ConvolutionPlan {
   const ShortConvolutionProblem& p;
   Along along;
@@ -35,7 +36,8 @@ struct ConvolutionPlan {
   std::int64_t channels(std::int64_t block) const { return std::min(channel_block, p.C - first_channel(block)); }
 };
 
-/// Along what lies closer together; along channels where sequences are short, since vectors do not cross them.
+/// Returns the dimension of x, channels or tokens, with the smaller stride. Returns channels if sequences are short,
+/// since vectors do not cross sequences.
 template <typename T>
 Along direction_of(const ShortConvolutionProblem& p) {
   const Shape& strides = p.inputs.x.strides;
@@ -43,13 +45,14 @@ Along direction_of(const ShortConvolutionProblem& p) {
   return long_sequences && std::abs(strides[2]) < std::abs(strides[3]) ? Along::tokens : Along::channels;
 }
 
-/// The most rows and channels of a task, and the fewest where threads would otherwise be left without work.
+/// Limits on the rows and channels of a task. Tasks shrink from the largest to the smallest size to give all threads
+/// work.
 struct TaskSizes {
   std::int64_t least_rows, most_rows;
   std::int64_t least_channels, most_channels;
 };
 
-/// Takes rows from a task before it takes channels: wide tasks read long runs of memory.
+/// Plans the tasks. Shrinks tasks by rows before it shrinks them by channels: wide tasks read long runs of memory.
 inline ConvolutionPlan plan_convolution(const ShortConvolutionProblem& p, Along along, const TaskSizes& sizes) {
   const std::int64_t wanted = 4 * std::int64_t{p.context.threads};  // tasks
   const std::int64_t rows = round_up(divide_up(p.rows(), wanted), sizes.least_rows);
@@ -61,7 +64,7 @@ inline ConvolutionPlan plan_convolution(const ShortConvolutionProblem& p, Along 
   return {p, along, row_block, row_blocks, channels, divide_up(p.C, channels)};
 }
 
-/// The view with tokens and channels, or channels and taps, exchanged.
+/// Returns the view with its last two dimensions exchanged: tokens and channels, or channels and taps.
 template <typename Void>
 BasicTensorView<Void> transposed(BasicTensorView<Void> view) {
   std::swap(view.shape[2], view.shape[3]);
@@ -69,7 +72,8 @@ BasicTensorView<Void> transposed(BasicTensorView<Void> view) {
   return view;
 }
 
-/// Reads the rows of one sequence: those before token 0 from its state, or zeros without one; zeros behind its end.
+/// Reads the rows of one sequence. Rows before token 0 come from its state, or are zeros without a state. Rows after
+/// the end of the sequence are zeros.
 class SequenceReader {
  public:
   SequenceReader(const ConstTensorView& tensor, const ConstTensorView& state, const ConvolutionRange& sequence)
@@ -79,8 +83,8 @@ class SequenceReader {
         state_rows_(state, sequence.n, 0),
         state_columns_(transposed(state), sequence.n, 0) {}
 
-  /// to[r · stride + c] = channel first_channel + c of token first + r, for r < count and c < cols; zeros up to
-  /// `padded` columns.
+  /// Sets to[r · stride + c] to channel first_channel + c of token first + r, for r < count and c < cols. Pads each row
+  /// with zeros to `padded` columns.
   template <typename T>
   void load_rows(T* to, std::int64_t stride, std::int64_t first, std::int64_t count, std::int64_t first_channel,
                  std::int64_t cols, std::int64_t padded) const {
@@ -96,7 +100,7 @@ class SequenceReader {
     }
   }
 
-  /// to[i] = token first + i of a channel, i < count.
+  /// Sets to[i] to token first + i of one channel, for i < count.
   template <typename T>
   void load_tokens(T* to, std::int64_t first, std::int64_t count, std::int64_t channel) const {
     const std::int64_t before = std::clamp<std::int64_t>(-first, 0, count);
@@ -115,8 +119,8 @@ class SequenceReader {
   HeadRows<const void> rows_, columns_, state_rows_, state_columns_;
 };
 
-/// taps (K + 1, width): tap j of channels first … first + cols in row j, their bias in row K; zeros up to the width, a
-/// multiple of the lanes. `buffer`: width · K.
+/// Loads the taps of channels first … first + cols into `taps`, (K + 1, width): tap j in row j, the bias in row K. Pads
+/// the rows with zeros to `width`, a multiple of the lanes. `buffer` is scratch of width · K elements.
 template <typename T>
 void load_taps(const View<T, 2>& taps, const ShortConvolutionProblem& p, std::int64_t first, std::int64_t cols,
                T* buffer) {
@@ -139,7 +143,7 @@ void load_taps(const View<T, 2>& taps, const ShortConvolutionProblem& p, std::in
   if (p.inputs.bias.present()) load_row(bias, HeadRows<const void>(p.inputs.bias, 0, 0), 0, first, cols);
 }
 
-/// The K taps of one channel and its bias.
+/// Loads the K taps of one channel, followed by its bias or 0.
 template <typename T>
 void load_channel_taps(T* taps, const ShortConvolutionProblem& p, std::int64_t channel) {
   load_row(taps, HeadRows<const void>(p.inputs.weight, 0, 0), channel, 0, p.K);

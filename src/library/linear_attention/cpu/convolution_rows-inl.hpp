@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of the short convolution on dense rows, specialised by the number of taps; included once per target.
+// Computes the short convolution on dense rows, specialised by the number of taps; included once per Highway target.
 #if defined(HEADGATE_LINEAR_ATTENTION_CONVOLUTION_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_ATTENTION_CONVOLUTION_ROWS_INL_
 #undef HEADGATE_LINEAR_ATTENTION_CONVOLUTION_ROWS_INL_
@@ -18,21 +18,21 @@
 #include "library/core/gate_functions-inl.hpp"
 #include "library/core/vec-inl.hpp"
 
-// Every sum is bias, then + weight_j · x in the order of j, in one vector instruction a tap, whatever the layout: an
-// element has the same bits in any layout, block or call.
+// Every sum starts with the bias and adds weight_j · x in the order of j, with one multiply-add per tap. So an element
+// is bitwise identical in any layout, block or call.
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Tokens of a strip: vectors along channels keep the taps in registers for as many rows. Eight rows take 1.2 times as
-/// long where they lie a multiple of 4 KiB apart: their lines do not fit one set of a first-level cache.
+/// Number of tokens in a strip. If vectors run along channels, the taps stay in registers for a whole strip. Strips of
+/// eight rows take 1.2 times as long if rows lie a multiple of 4 KiB apart: their lines exceed one set of the L1 cache.
 inline constexpr std::int64_t kStripRows = 4;
 
-/// n elements, a multiple of the lanes, of rows that lie x_stride and y_stride elements apart. Row r of y is made of
-/// rows r … r + K − 1 of x.
+/// Operands of the convolution for n elements of each row, a multiple of the lanes. Strides are in elements. Row r of y
+/// depends on rows r … r + K − 1 of x.
 template <typename T, typename Stored>
 struct ConvolvedRows {
-  const T* taps;  ///< K rows of taps and one of bias, taps_stride apart
+  const T* taps;  ///< K rows of taps and one row of biases, taps_stride apart
   std::int64_t taps_stride;
   const Stored* x;
   std::int64_t x_stride;
@@ -42,14 +42,14 @@ struct ConvolvedRows {
   bool silu;
 };
 
-/// x = silu(x) for kCount vectors. Apart from what makes and stores them, so that the chains of one vector run beside
-/// those of the next.
+/// Applies SiLU to kCount vectors in place. Computing and storing the sums are separate loops, so the dependency chains
+/// of several vectors overlap here.
 template <std::int64_t kCount, typename T>
 HWY_INLINE void activate(hn::Vec<Tag<T>> (&x)[kCount]) {
   HWY_UNROLL(8) for (std::int64_t i = 0; i < kCount; ++i) x[i] = Gate<GateFn::silu>::value(Tag<T>(), x[i]);
 }
 
-/// kRows rows of y, each vector of channels at a time.
+/// Computes kRows rows of y, one vector of channels at a time.
 template <std::int64_t K, std::int64_t kRows, typename T, typename Stored>
 HWY_NOINLINE void convolve_rows(const ConvolvedRows<T, Stored>& rows) {
   const Tag<T> d;
@@ -71,7 +71,7 @@ HWY_NOINLINE void convolve_rows(const ConvolvedRows<T, Stored>& rows) {
   }
 }
 
-/// kVecs vectors of a row along tokens.
+/// Computes kVecs vectors of a row along tokens.
 template <std::int64_t K, std::int64_t kVecs, typename T, typename Stored>
 HWY_INLINE void convolve_vectors(const hn::Vec<Tag<T>> (&tap)[K], hn::Vec<Tag<T>> bias, const Stored* HWY_RESTRICT x,
                                  Stored* HWY_RESTRICT y, bool silu) {
@@ -85,8 +85,8 @@ HWY_INLINE void convolve_vectors(const hn::Vec<Tag<T>> (&tap)[K], hn::Vec<Tag<T>
   HWY_UNROLL(8) for (std::int64_t v = 0; v < kVecs; ++v) store_as<T>(sum[v], y + v * kLanes<T>);
 }
 
-/// One row along tokens: y[t] = act(taps[K] + Σ_j taps[j] · x[t + j]), t < n, a multiple of the lanes. Strides are not
-/// read.
+/// Computes one row along tokens: y[t] = act(taps[K] + Σ_j taps[j] · x[t + j]) for t < n, a multiple of the lanes.
+/// Ignores the strides.
 template <std::int64_t K, typename T, typename Stored>
 HWY_NOINLINE void convolve_tokens(const ConvolvedRows<T, Stored>& row) {
   const Tag<T> d;
@@ -100,28 +100,29 @@ HWY_NOINLINE void convolve_tokens(const ConvolvedRows<T, Stored>& row) {
   for (; t < row.n; t += kLanes<T>) convolve_vectors<K, 1, T>(tap, bias, row.x + t, row.y + t, row.silu);
 }
 
-/// A strip of rows of the backward pass, in tokens t … t + rows, n elements each, a multiple of the lanes.
+/// Operands of the backward pass for the strip of tokens t … t + rows. Each row has n elements, a multiple of the
+/// lanes.
 template <typename T, typename Stored>
 struct GradientRows {
-  const T* taps;  ///< K rows of taps and one of bias, taps_stride apart
+  const T* taps;  ///< K rows of taps and one row of biases, taps_stride apart
   std::int64_t taps_stride;
-  T* sums;  ///< of dweight's K rows and of dbias, sums_stride apart; added to, or nullptr
+  T* sums;  ///< K rows of dweight and one row of dbias, sums_stride apart; accumulated in place, or null
   std::int64_t sums_stride;
-  T* window;  ///< ds of tokens t − (K − 1) … t, window_stride apart; afterwards of those before t + rows
+  T* window;  ///< in: ds of the K − 1 tokens before t; out: ds of the K − 1 tokens before t + rows
   std::int64_t window_stride;
-  const Stored* x;  ///< of token t − (K − 1) on; not read without sums and SiLU
+  const Stored* x;  ///< rows from token t − (K − 1) on; not read if sums is null and silu is false
   std::int64_t x_stride;
-  const Stored* dy;  ///< of token t on
+  const Stored* dy;  ///< rows from token t on
   std::int64_t dy_stride;
-  Stored* dx;  ///< of token t − (K − 1) on: token u is complete once ds of u + K − 1 is known
+  Stored* dx;  ///< rows from token t − (K − 1) on: dx of token u is complete once ds of u + K − 1 is known
   std::int64_t dx_stride;
   std::int64_t rows;
-  std::int64_t skipped;  ///< rows of dx, the first ones, that are not written
+  std::int64_t skipped;  ///< number of leading rows of dx that are not written
   std::int64_t n;
   bool silu;
 };
 
-/// Walks down the rows of each vector of channels with K rows of x and of ds in registers:
+/// Computes the rows of a strip, one vector of channels at a time, with K rows of x and of ds in registers:
 ///   ds[t] = dy[t] · act′(bias + Σ_j taps[j] · x[t − (K − 1) + j]), dx[u] = Σ_j taps[K − 1 − j] · ds[u + j],
 ///   sums[j] += ds[t] · x[t − (K − 1) + j], sums[K] += ds[t], in the order of t.
 template <std::int64_t K, typename T, typename Stored>
@@ -172,16 +173,16 @@ HWY_NOINLINE void convolve_gradient_rows(const GradientRows<T, Stored>& g) {
   }
 }
 
-/// What the gradients of one channel's taps and bias are summed from.
+/// Operands for the gradients of one channel's taps and bias.
 template <typename T>
 struct TapProducts {
-  T* sums;  ///< K taps and the bias; added to
+  T* sums;  ///< gradients of the K taps and the bias; accumulated in place
   const T* ds;
-  const T* x;  ///< K − 1 more than ds
+  const T* x;  ///< n + K − 1 elements, K − 1 more than ds
   std::int64_t n;
 };
 
-/// sums[j] += Σ_t ds[t] · x[t + j], sums[K] += Σ_t ds[t], over n tokens, any number of them.
+/// Adds Σ_t ds[t] · x[t + j] to sums[j] and Σ_t ds[t] to sums[K], over any number n of tokens.
 template <std::int64_t K, typename T>
 HWY_NOINLINE void add_tap_tokens(const TapProducts<T>& products) {
   const Tag<T> d;
@@ -203,7 +204,7 @@ HWY_NOINLINE void add_tap_tokens(const TapProducts<T>& products) {
   }
 }
 
-/// ds[i] = dy[i] · act′(s[i]) for i < n, a multiple of the lanes; ds may be dy or s.
+/// Computes ds[i] = dy[i] · silu′(s[i]) for i < n, a multiple of the lanes. ds may alias dy or s.
 template <typename T>
 HWY_NOINLINE void activation_backward(T* ds, const T* dy, const T* s, std::int64_t n) {
   const Tag<T> d;
@@ -213,7 +214,7 @@ HWY_NOINLINE void activation_backward(T* ds, const T* dy, const T* s, std::int64
   }
 }
 
-/// to[j · to_stride + c] = from[c · K + j] for c < n, a multiple of the lanes.
+/// Transposes taps: to[j · to_stride + c] = from[c · K + j] for c < n, a multiple of the lanes.
 template <std::int64_t K, typename T>
 HWY_NOINLINE void transpose_taps(T* HWY_RESTRICT to, std::int64_t to_stride, const T* HWY_RESTRICT from,
                                  std::int64_t n) {
@@ -236,15 +237,15 @@ HWY_NOINLINE void transpose_taps(T* HWY_RESTRICT to, std::int64_t to_stride, con
   }
 }
 
-/// The code for one number of taps.
+/// Kernels for one number K of taps.
 template <typename T>
 struct TapKernels {
   template <typename Stored>
   using Convolve = void (*)(const ConvolvedRows<T, Stored>&);
-  /// What bf16 is computed in.
+  /// Second element type that the kernels read and write: bf16 if T is float, otherwise T itself.
   using Half = std::conditional_t<std::is_same_v<T, float>, BFloat16, T>;
 
-  Convolve<T> strip, row, tokens;  ///< of kStripRows rows, of one, of one along tokens
+  Convolve<T> strip, row, tokens;  ///< kernels of kStripRows rows, of one row, and of one row along tokens
   Convolve<Half> half_strip, half_tokens;
   void (*gradient_rows)(const GradientRows<T, T>&);
   void (*half_gradient_rows)(const GradientRows<T, Half>&);
@@ -271,7 +272,7 @@ const TapKernels<T>& tap_kernels(std::int64_t K) {
   return kTable[static_cast<std::size_t>(K - kMinTaps)];
 }
 
-/// Rows of y, any number of them.
+/// Computes `count` rows of y, for any count.
 template <typename T>
 void convolve_all_rows(const TapKernels<T>& kernels, ConvolvedRows<T, T> rows, std::int64_t count) {
   const auto advance = [&rows, &count](std::int64_t by) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One token of gated linear attention on a state where it lies; included once per Highway target.
+// Processes one token of gated linear attention directly on the state's tensor; included once per Highway target.
 #if defined(HEADGATE_LINEAR_DECODE_STEP_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_DECODE_STEP_INL_
 #undef HEADGATE_LINEAR_DECODE_STEP_INL_
@@ -15,30 +15,30 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// What one token reads and adds.
+/// Operands of one token.
 template <typename T>
 struct DecodeToken {
   const T* read;     ///< (D) F ∘ k
   const T* key;      ///< (D)
-  const T* query;    ///< (D) scaled
-  const T* factors;  ///< F: one, or D; null: 1
-  bool by_feature;   ///< of F
+  const T* query;    ///< (D) q times scale
+  const T* factors;  ///< decay F: one number, or D numbers if by_feature; null means 1
+  bool by_feature;   ///< whether F has one number per feature
   const T* value;    ///< (Dv) v
   T beta;
   bool has_delta;
 };
 
-/// S = F ∘ S_0 + k uᵀ and y = Sᵀ q for columns `columns` of a state whose rows are dense. A scan copies blocks of
-/// columns into the cache, which pays where many tokens meet them. One token reads S_0 in the order of memory, twice
-/// where it has a delta; the second time it mostly comes from the second-level cache.
+/// Computes S = F ∘ S_0 + k uᵀ and y = Sᵀ q for some columns of a state with dense rows. Unlike a scan, it does not
+/// copy column blocks into buffers, which pays only for many tokens. It reads S_0 in memory order, and twice with the
+/// delta rule. The second read mostly hits the L2 cache.
 template <typename T>
 class DecodeStep {
  public:
-  static constexpr std::int64_t kVectors = 4;  ///< of a tile: its three rows fit 16 registers
+  static constexpr std::int64_t kVectors = 4;  ///< vectors per row of a tile; rows of S, u and y fit 16 registers
   static constexpr std::int64_t kWidth = kVectors * kLanes<T>;
 
-  /// Whether a step can compute a head of `cols` columns. Nothing that is written decides, nor how threads share the
-  /// columns: they do not change bits.
+  /// Returns whether a step can compute a head of `cols` columns from the state `from`. The answer does not depend on
+  /// the outputs or the threads, so neither changes bits.
   static bool takes(std::int64_t cols, const HeadRows<const void>& from) {
     return cols % kLanes<T> == 0 && (!from.present() || is_dense(from));
   }
@@ -48,11 +48,11 @@ class DecodeStep {
     return rows.present() && rows.dtype == dtype_of<T>() && rows.stride == 1;
   }
 
-  /// `outputs`, `x`: rows of Dv numbers; outputs becomes y.
+  /// `outputs` and `x` have Dv elements each. run() writes y to `outputs` and u to `x`.
   DecodeStep(const DecodeToken<T>& token, const StateColumns& columns, T* outputs, T* x)
       : token_(token), columns_(columns), outputs_(outputs), x_(x) {}
 
-  /// `to`: the first number of S, or null where it is not wanted.
+  /// Reads S_0 from `from`, or uses zeros if `from` is absent. Writes S to `to`, unless `to` is null.
   void run(const HeadRows<const void>& from, std::int64_t rows, T* to, std::int64_t row_stride) const {
     std::fill_n(outputs_ + columns_.first, columns_.count, T{0});
     std::fill_n(x_ + columns_.first, columns_.count, T{0});
@@ -70,7 +70,7 @@ class DecodeStep {
   }
 
  private:
-  /// Columns `at` … of a few rows.
+  /// A tile of kTile vectors of columns, from column `at` on.
   template <std::int64_t kTile>
   struct Tile {
     using Row = BlockRow<T, kTile>;
@@ -81,7 +81,7 @@ class DecodeStep {
       return Row::load(rows.template at<T>(i, at, kTile * kLanes<T>));
     }
 
-    /// x += Sᵀ read.
+    /// Adds S_0ᵀ read over rows first … end to x.
     HWY_INLINE void read(const HeadRows<const void>& from, std::int64_t first, std::int64_t end) const {
       const Tag<T> d;
       Row sum = Row::load(step.x_ + at);
@@ -106,7 +106,7 @@ class DecodeStep {
     }
   };
 
-  /// visit(tile, first row, end) in the order of memory: a few rows at a time, all columns of those.
+  /// Calls visit(tile, first row, end row) in memory order: all columns of 16 rows, then the next 16 rows.
   template <class Visit>
   HWY_INLINE void for_tiles(std::int64_t rows, const Visit& visit) const {
     constexpr std::int64_t kRows = 16;

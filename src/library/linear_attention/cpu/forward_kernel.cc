@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward pass of gated linear attention: scans over the tokens, each with a few columns of a state.
+// Computes the forward pass of gated linear attention. Each task scans the tokens with some columns of one state.
 
 #include <algorithm>
 #include <cstddef>
@@ -15,7 +15,7 @@
 #define HWY_TARGET_INCLUDE "library/linear_attention/cpu/forward_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/linear_attention/cpu/decode_step-inl.hpp"
 #include "library/linear_attention/cpu/scan_operands-inl.hpp"
 #include "library/linear_attention/cpu/state_rows-inl.hpp"
@@ -24,7 +24,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// What one thread works in.
+/// Scratch buffers of one thread.
 template <typename T>
 struct LinearForwardBuffers {
   LinearForwardBuffers(Workspace& ws, const LinearProblem& p)
@@ -39,17 +39,17 @@ struct LinearForwardBuffers {
         outputs(ws.take<T>("outputs", p.readers(), kChunk, padded_dim<T>(p.Dv))) {}
 
   DecayFactors<T> factors;
-  View<T, 1> state;     ///< the blocks, one after the other
-  View<T, 2> reads;     ///< (kChunk,D) k ∘ F before, with which the state is read for the difference to v
-  View<T, 2> adds;      ///< (kChunk,D) k / F, which is added to the state
-  View<T, 3> queries;   ///< (R,kChunk,D) scale · q ∘ F behind
+  View<T, 1> state;     ///< the column blocks of a state, one after the other
+  View<T, 2> reads;     ///< (kChunk,D) k ∘ F, with F before any rescaling; reads what the delta rule subtracts from v
+  View<T, 2> adds;      ///< (kChunk,D) k / F, added to the state; empty without decay, where `reads` serves for both
+  View<T, 3> queries;   ///< (R,kChunk,D) scale · q ∘ F, with F after any rescaling
   View<T, 2> values;    ///< (kChunk,Dv)
   View<T, 1> betas;     ///< (kChunk)
-  View<T, 1> overlaps;  ///< (kChunk) of a token's read with what the token before it adds
+  View<T, 1> overlaps;  ///< (kChunk) dot product of a token's read vector and the previous token's add vector
   View<T, 3> outputs;   ///< (R,kChunk,Dv)
 };
 
-/// One thread's part.
+/// Runs the tasks of one thread.
 template <typename T>
 class LinearForwardWorker {
  public:
@@ -59,7 +59,7 @@ class LinearForwardWorker {
         readers_(p.readers()),
         buffers_(place_buffers<LinearForwardBuffers<T>>(memory, static_cast<const LinearProblem&>(p))) {}
 
-  /// Blocks task.first … task.end of a head, from its first token to its last.
+  /// Computes column blocks task.first … task.end of a head, for all tokens of the sequence.
   void run(const StateTask& task, Cancellation& cancellation) {
     const TokenRange s = p_.sequence(task.n);
     const HeadRows<const void> before(p_.inputs.state, s.n, task.h);
@@ -75,7 +75,7 @@ class LinearForwardWorker {
   }
 
  private:
-  /// for_state_blocks of a task.
+  /// Calls for_state_blocks() with the blocks of a task.
   template <class Visit>
   HWY_INLINE void for_blocks(const StateTask& task, const Visit& visit) {
     for_state_blocks(buffers_.state.data, D_, p_.Dv, task, visit);
@@ -96,7 +96,7 @@ class LinearForwardWorker {
     }
   }
 
-  /// A sequence of one token.
+  /// Computes a sequence of a single token with DecodeStep.
   void step(const StateTask& task, const TokenRange& s, const HeadRows<const void>& before,
             const HeadRows<void>& behind) {
     const DecayFactors<T>& factors = buffers_.factors;
@@ -159,8 +159,8 @@ class LinearForwardWorker {
     load_betas(buffers_.betas, p_, s, task.h, chunk);
   }
 
-  /// What the second tokens of pairs read of the state before the first: it lacks what the first adds, and the first's
-  /// rescaling.
+  /// Prepares the second token of each pair to read the state as it is before the first token. Saves the dot product of
+  /// its read vector and the first token's add vector. Applies the first token's rescaling to its read vector.
   void pair_reads(const Chunk& chunk) {
     const DecayFactors<T>& factors = buffers_.factors;
     const View<T, 2>& adds = factors.present() ? buffers_.adds : buffers_.reads;
@@ -171,10 +171,11 @@ class LinearForwardWorker {
     }
   }
 
-  /// The tokens of the chunk, by one block: in pairs, but where several heads of q read the state.
+  /// Runs the tokens of a chunk on one block. Visits them in pairs, or one by one if several query heads read the
+  /// state.
   template <std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk) {
-    BlockRow<T, kVectors> returned[2];  // Sᵀ k of the next two tokens; of the second, without what the first adds
+    BlockRow<T, kVectors> returned[2];  // Sᵀ k of the next two tokens; the second lacks what the first token adds
     if (p_.has_delta) {
       for (std::int64_t n = 0; n < std::min<std::int64_t>(2, chunk.count); ++n)
         returned[n] = read_block(block, buffers_.reads.at(n));
@@ -187,7 +188,7 @@ class LinearForwardWorker {
     rescaling_.finish(block);
   }
 
-  /// Tokens n … n + kTokens.
+  /// Runs tokens n … n + kTokens on one block, and reads the block for up to two tokens after them.
   template <int kTokens, std::int64_t kVectors>
   HWY_INLINE void visit(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk,
                         std::int64_t n, BlockRow<T, kVectors>* returned) {
@@ -203,7 +204,7 @@ class LinearForwardWorker {
     }
   }
 
-  /// Fills and runs the pass of tokens n … n + kTokens, and keeps their outputs.
+  /// Fills and runs the pass of tokens n … n + kTokens, and stores their outputs.
   template <int kTokens, class PassT, std::int64_t kVectors>
   HWY_INLINE void run_tokens(PassT& pass, const StateBlock<T, kVectors>& block, const StateColumns& columns,
                              std::int64_t n, const BlockRow<T, kVectors>* returned) {
@@ -213,7 +214,7 @@ class LinearForwardWorker {
       Row x = Row::load(buffers_.values.at(n + t, columns.first));
       if (p_.has_delta) {
         x.subtract(returned[t]);
-        // The second token reads what the first has added.
+        // `returned` of the second token lacks what the first token adds.
         if (t == 1) x.add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), -buffers_.overlaps(n + 1)));
         x.multiply(hn::Set(Tag<T>(), buffers_.betas(n + t)));
       }
@@ -235,7 +236,7 @@ class LinearForwardWorker {
 struct LinearForwardMemory {
   LinearForwardMemory(Workspace& ws, int threads, std::size_t bytes)
       : scratch(ws.take<std::byte>("threads", threads, bytes)) {}
-  View<std::byte, 2> scratch;  ///< a thread's LinearForwardBuffers
+  View<std::byte, 2> scratch;  ///< (threads, bytes) LinearForwardBuffers of each thread
 };
 
 template <typename T>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gated norm, forward and backward: tiles of rows, each row read twice while it lies in the first-level cache.
+// Computes the gated norm, forward and backward, in tiles of rows. The second read of a row hits the L1 cache.
 
 #include <algorithm>
 #include <cstddef>
@@ -16,39 +16,40 @@
 #define HWY_TARGET_INCLUDE "library/linear_attention/cpu/gated_norm_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/core/head_rows-inl.hpp"
 #include "library/linear_attention/cpu/gated_norm_rows-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Tokens and heads of a tile. The sums of dweight are cut by them, so that they decide its bits.
+/// Number of tokens and heads in a tile. dweight is summed tile by tile, so its bits depend on these sizes.
 inline constexpr std::int64_t kTileTokens = 32;
 inline constexpr std::int64_t kTileHeads = 32;
 
-/// Tiles of the rows (b,h,i).
+/// Divides the rows (b,h,i) into tiles.
 struct NormPlan {
   const GatedNormProblem& p;
   std::int64_t token_blocks = divide_up(p.T, kTileTokens);
   std::int64_t head_blocks = divide_up(p.H, kTileHeads);
-  /// Whether the heads of a token lie closer together than the tokens of a head.
+  /// Whether the stride of x between heads is smaller than the stride between tokens.
   bool heads_inside = std::abs(p.inputs.x.strides[1]) < std::abs(p.inputs.x.strides[2]);
-  /// Partial sums of dweight: a row for each tile, or for each token block and head.
+  /// Number of rows of partial sums of dweight: one per tile, or one per token block and head if each head has a
+  /// weight.
   std::int64_t sums = !p.gradients.dweight.present() ? 0
                       : p.weight_of_head()           ? p.B * token_blocks * p.H
                                                      : p.B * token_blocks * head_blocks;
 
   std::int64_t tiles() const { return p.B * token_blocks * head_blocks; }
 
-  /// The row of partial sums that head h of a tile adds to.
+  /// Returns the row of partial sums to which head h of a tile adds.
   std::int64_t sums_of(std::int64_t tile, std::int64_t h) const {
     return p.weight_of_head() ? tile / head_blocks * p.H + h : tile;
   }
   std::int64_t first_head(std::int64_t tile) const { return tile % head_blocks * kTileHeads; }
   std::int64_t end_head(std::int64_t tile) const { return std::min(first_head(tile) + kTileHeads, p.H); }
 
-  /// visit(b, h, i) for each row of a tile, in the order of memory.
+  /// Calls visit(b, h, i) for each row of a tile, in memory order.
   template <class Visit>
   void each_row(std::int64_t tile, const Visit& visit) const {
     const std::int64_t block = tile / head_blocks, b = block / token_blocks;
@@ -66,7 +67,7 @@ struct NormPlan {
   }
 };
 
-/// Rows of D, rounded up to vectors, that one thread works in.
+/// Scratch rows of one thread, with D elements each, rounded up to whole vectors.
 template <typename T>
 struct NormScratch {
   NormScratch(Workspace& ws, std::int64_t padded) {
@@ -84,13 +85,13 @@ struct NormBuffers {
     totals = ws.take<double>("sums", plan.p.gradients.dweight.present() ? plan.p.D : 0);
     scratch = ws.take<std::byte>("threads", threads, count_bytes<NormScratch<T>>(padded));
   }
-  View<T, 2> weights;  ///< of all heads in T, zeros up to vectors
+  View<T, 2> weights;  ///< (H or 1, padded D) weights as T, padded with zeros; all 1 without a weight
   View<T, 2> sums;     ///< partial sums of dweight
   View<double, 1> totals;
-  View<std::byte, 2> scratch;  ///< a thread's NormScratch
+  View<std::byte, 2> scratch;  ///< (threads, bytes) NormScratch of each thread
 };
 
-/// to = columns of row i in T, with zeros up to whole vectors.
+/// Loads row i as T and pads it with zeros to whole vectors.
 template <typename T>
 void load_padded(T* to, const HeadRows<const void>& from, std::int64_t i) {
   load_row(to, from, i, 0, from.cols);
@@ -108,7 +109,7 @@ void load_weights(const View<T, 2>& weights, const GatedNormProblem& p) {
   }
 }
 
-/// One thread's part.
+/// Computes the tiles of one thread.
 template <typename T>
 class NormWorker {
  public:
@@ -137,7 +138,7 @@ class NormWorker {
   }
 
  private:
-  /// Whether x, y and gate are whole vectors of `dtype` where they lie.
+  /// Returns whether x, y and the gate have type `dtype` and dense rows of whole vectors, so that no copy is needed.
   bool lie_as(DType dtype) const {
     const auto fits = [&](const ConstTensorView& view) { return view.dtype == dtype && view.strides[3] == 1; };
     return p_.D == padded_ && fits(p_.inputs.x) && fits(p_.y) && (!p_.gated() || fits(p_.inputs.gate));
@@ -145,7 +146,8 @@ class NormWorker {
 
   const T* weight_of(std::int64_t h) const { return shared_.weights.at(p_.weight_of_head() ? h : 0); }
 
-  /// Rows where they lie, a few at a time: the roots of one row's scale overlap with the sums of the next.
+  /// Normalises rows without copying them, four at a time. The square root of one row's scale overlaps with the sum of
+  /// squares of the next row.
   template <typename Stored>
   void forward_in_place(std::int64_t tile) const {
     constexpr std::int64_t kMost = 4;
@@ -210,7 +212,7 @@ class NormWorker {
   NormScratch<T> scratch_;
 };
 
-/// dweight: the partial sums, added up in their order.
+/// Adds up the partial sums of dweight in ascending order.
 template <typename T>
 void reduce_dweight(const NormPlan& plan, const NormBuffers<T>& shared) {
   const GatedNormProblem& p = plan.p;

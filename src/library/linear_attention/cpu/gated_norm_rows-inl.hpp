@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of the gated norm on dense rows; included once per Highway target.
+// Computes the gated norm on dense rows; included once per Highway target.
 #if defined(HEADGATE_LINEAR_ATTENTION_GATED_NORM_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_ATTENTION_GATED_NORM_ROWS_INL_
 #undef HEADGATE_LINEAR_ATTENTION_GATED_NORM_ROWS_INL_
@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Stands in for a gate where there is none.
+/// Replaces an absent gate: its value is always 1, and its derivative 0.
 struct OpenGate {
   template <class D, class V>
   static HWY_INLINE V value(D d, V /*z*/) {
@@ -38,7 +38,7 @@ HWY_INLINE void with_gate_or_open(GateFn fn, const Visit& visit) {
   with_gate(fn, visit);
 }
 
-/// z of vector i; zeros, unread, without a gate.
+/// Returns the vector of gate logits z from element i on. Returns zeros without reading z if there is no gate.
 template <typename T, class Gate, typename Stored>
 HWY_INLINE hn::Vec<Tag<T>> load_logits([[maybe_unused]] const Stored* z, [[maybe_unused]] std::int64_t i) {
   if constexpr (std::is_same_v<Gate, OpenGate>) {
@@ -48,7 +48,7 @@ HWY_INLINE hn::Vec<Tag<T>> load_logits([[maybe_unused]] const Stored* z, [[maybe
   }
 }
 
-/// Σ x² over n elements, a multiple of the lanes.
+/// Returns Σ x² over n elements, a multiple of the lanes.
 template <typename T, typename Stored>
 HWY_INLINE T sum_of_squares(const Stored* HWY_RESTRICT x, std::int64_t n) {
   const Tag<T> d;
@@ -69,15 +69,16 @@ HWY_INLINE T sum_of_squares(const Stored* HWY_RESTRICT x, std::int64_t n) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
 }
 
-/// 1/rms of a row as factor · 2^exponent, where the row itself has been multiplied by 2^exponent.
+/// The scale 1/rms of a row, equal to factor · 2^exponent. scale_row() has multiplied the stored row by 2^exponent, so
+/// `factor` is the scale of the stored row.
 template <typename T>
 struct RowScale {
   T factor = 0;
   int exponent = 0;
 };
 
-/// The scale of a row of D features whose squares add up to `sum`. False where squares have overflowed or lost
-/// precision to underflow: scale_row() knows then.
+/// Finds the scale of a row of D features from `sum`, the sum of their squares. Returns false if squares overflowed or
+/// lost precision to underflow; the caller must then use scale_row().
 template <typename T>
 HWY_INLINE bool find_scale(T sum, std::int64_t D, double eps, RowScale<T>& scale) {
   constexpr double kLeast = sizeof(T) == 4 ? 0x1p-100 : 0x1p-960;
@@ -87,8 +88,8 @@ HWY_INLINE bool find_scale(T sum, std::int64_t D, double eps, RowScale<T>& scale
   return true;
 }
 
-/// The same of any row of D features and zeros up to n: multiplies a finite row by a power of two that keeps its
-/// squares in range. The factor of a row of zeros is 0 where eps is.
+/// Finds the scale of any row of D features, padded with zeros to n. Multiplies a finite row by a power of two that
+/// keeps its squares in range. Returns factor 0 for a row with an infinity, and for a row of zeros if eps is 0.
 template <typename T>
 HWY_NOINLINE RowScale<T> scale_row(T* HWY_RESTRICT x, std::int64_t n, std::int64_t D, double eps) {
   double largest = std::sqrt(eps);
@@ -103,7 +104,7 @@ HWY_NOINLINE RowScale<T> scale_row(T* HWY_RESTRICT x, std::int64_t n, std::int64
   return {static_cast<T>(1.0 / std::sqrt(mean + std::ldexp(eps, 2 * exponent))), exponent};
 }
 
-/// Operands of one row. z is not read without a gate.
+/// Operands of one row of the forward pass. z is not read without a gate.
 template <typename T, typename Stored>
 struct NormRow {
   const Stored* x;
@@ -113,8 +114,8 @@ struct NormRow {
   T factor;
 };
 
-/// kVecs vectors of a row from element i on. The gates stand apart from the rest, so that the chains of one vector run
-/// beside those of the next.
+/// Computes kVecs vectors of a row from element i on. All gates are computed first, so that the dependency chains of
+/// several vectors overlap.
 template <std::int64_t kVecs, class Gate, typename T, typename Stored>
 HWY_INLINE void norm_vectors(const NormRow<T, Stored>& row, std::int64_t i) {
   const Tag<T> d;
@@ -129,7 +130,7 @@ HWY_INLINE void norm_vectors(const NormRow<T, Stored>& row, std::int64_t i) {
   }
 }
 
-/// y = x · factor · weight · g(z) for `count` rows of n elements, a multiple of the lanes.
+/// Computes y = x · factor · weight · g(z) for `count` rows of n elements, a multiple of the lanes.
 template <typename T, typename Stored>
 HWY_NOINLINE void norm_rows(const NormRow<T, Stored>* rows, std::int64_t count, std::int64_t n, GateFn fn) {
   constexpr std::int64_t kVecs = 4;
@@ -144,19 +145,19 @@ HWY_NOINLINE void norm_rows(const NormRow<T, Stored>* rows, std::int64_t count, 
   });
 }
 
-/// Operands and results of one row of the backward pass, each n elements, a multiple of the lanes; x is overwritten.
+/// Operands and results of one row of the backward pass. Each has n elements, a multiple of the lanes.
 template <typename T>
 struct NormGradientRow {
-  T* x;  ///< in: the row, as scaled; out: n = x · factor
+  T* x;  ///< in: the row, rescaled if scale_row() was used; out: the normalised row x · factor
   const T* dy;
   const T* z;  ///< not read without a gate
   const T* weight;
   T* dx;
   T* dz;       ///< not written without a gate
-  T* dweight;  ///< added to
+  T* dweight;  ///< accumulated in place
 };
 
-/// Gradients of a row of D features and zeros up to n.
+/// Computes the gradients of a row of D features, padded with zeros to n.
 template <typename T>
 HWY_NOINLINE void norm_row_backward(const NormGradientRow<T>& row, const RowScale<T>& scale, std::int64_t n,
                                     std::int64_t D, GateFn fn) {

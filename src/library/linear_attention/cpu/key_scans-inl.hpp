@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans 3 and 4 of the backward pass: the transposes of S and dS (Dv,D), with columns of k; included once per Highway
-// target.
+// Scans 3 and 4 of the backward pass (see backward_kernel.cc). They keep the transposes of S and dS, (Dv,D), and divide
+// columns of k into blocks. Included once per Highway target.
 #if defined(HEADGATE_LINEAR_KEY_SCANS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_KEY_SCANS_INL_
 #undef HEADGATE_LINEAR_KEY_SCANS_INL_
@@ -18,7 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Factors of a step for the columns of a block.
+/// Returns the decay factors of one step for the columns of a block.
 template <typename T, std::int64_t kVectors>
 HWY_INLINE BlockRow<T, kVectors> factor_row(const DecayFactors<T>& factors, const T* of_step, std::int64_t first) {
   if (factors.by_feature()) return BlockRow<T, kVectors>::load(of_step + first);
@@ -38,7 +38,8 @@ class KeyScans {
         chunks_(divide_up(unit.s.T, kChunk)),
         b_(place_buffers<ScanBuffers<T>>(scratch, p)) {}
 
-  /// The blocks of a piece, of all states of the unit: they add to the gradients of the heads that they share.
+  /// Scans the blocks of a piece for all states of the unit. One task runs all states, since they add to the gradients
+  /// of the heads that they share.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
     clear_gradients();
@@ -56,7 +57,7 @@ class KeyScans {
     return {c * kChunk, std::min(kChunk, unit_.s.T - c * kChunk), direction};
   }
 
-  /// for_state_blocks of the piece.
+  /// Calls for_state_blocks() with the blocks of the piece.
   template <class Visit>
   HWY_INLINE void for_blocks(const Visit& visit) {
     for_state_blocks(b_.state.data, round_up(p_.Dv, kMostVectors), p_.D, piece_, visit);
@@ -78,7 +79,7 @@ class KeyScans {
                    HWY_ATTR { load_transposed_block(block, rows, columns, b_.row.data); });
   }
 
-  /// Scan 3, and then scan 4.
+  /// Runs scan 3 over all chunks, then scan 4.
   void run_by_scans() {
     load_states(p_.inputs.state);
     for (std::int64_t c = 0; c < chunks_ && !cancellation_.requested(); ++c) {
@@ -114,7 +115,7 @@ class KeyScans {
     }
   }
 
-  /// The block of the transpose of S before chunk c, as scan 1 has kept it.
+  /// Loads a block of Sᵀ before chunk c from the states that scan 1 saved.
   template <std::int64_t kVectors>
   void load_kept_state(const StateBlock<T, kVectors>& block, const StateColumns& columns, std::int64_t c) const {
     std::fill(block.row(0), block.row(block.rows), T{0});
@@ -144,17 +145,17 @@ class KeyScans {
     }
   }
 
-  /// u and β du.
+  /// update() returns the row u of a token, and dvalue() its row β du.
   const T* update(std::int64_t token) const { return unit_.buffers.updates.at(g_, token); }
   const T* dvalue(std::int64_t token) const { return unit_.buffers.dvalues.at(g_, token); }
 
-  /// What a token reads the state with before it changes that.
+  /// Returns the vector with which a token reads the state before updating it: β du in scan 3, u in scan 4.
   template <Direction kDirection>
   HWY_INLINE const T* read_of(std::int64_t token) const {
     return kDirection == Direction::forward ? dvalue(token) : update(token);
   }
 
-  /// k or q of a token as it is added to S̃: divided by F.
+  /// Returns k or q of a token divided by F, which is what the token adds to S̃.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> added(const DecayFactors<T>& factors, const T* row, std::int64_t n,
                                  std::int64_t first) const {
@@ -198,12 +199,12 @@ class KeyScans {
     const ChunkNumbers<T>& numbers = b_.numbers(kDirection);
     const DecayFactors<T>& factors = numbers.factors;
     Pass<kTokens, kAdds, kOuts, 2, T, kVectors, kCopies> pass;
-    Row<kVectors> met[kTokens];  // what each token reads of the state before it changes that
+    Row<kVectors> met[kTokens];  // what each token reads of the state before updating it
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
       met[t] = returned[t];
       if (t == 1) {
-        // The second token meets the state behind the first: rescaled, with what that adds.
+        // `returned` of the second token lacks the rescaling and the update of the first token.
         if (factors.rescales(n)) met[1].multiply(factor_row<T, kVectors>(factors, factors.before(n), first));
         for (int a = 0; a < kAdds; ++a) met[1].add_product(pass.adds[0][a].x, hn::Set(d, numbers.overlaps(a, n + 1)));
       }
@@ -258,7 +259,8 @@ class KeyScans {
     return Rescaling::columns;
   }
 
-  /// Adds the products of the other heads of q that read the state, behind the rescaling. Returns what is left of that.
+  /// Handles the query heads of a state after the first. If there are any, rescales the block and adds their products.
+  /// Returns the rescaling that is still to be done.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_readers(const PassT& like, const DecayFactors<T>& factors,
                                          const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
@@ -274,7 +276,7 @@ class KeyScans {
     return rescaling;
   }
 
-  /// dk −= e^g S_{t−1} β du, of the state that the token has read.
+  /// Subtracts `read` = e^g S_{t−1} β du from dk, if the rule has a delta.
   template <std::int64_t kVectors>
   HWY_INLINE void add_reading(const Row<kVectors>& read, std::int64_t token, std::int64_t first) {
     if (!p_.has_delta) return;
@@ -284,7 +286,7 @@ class KeyScans {
     sum.store(dk);
   }
 
-  /// dq += F ∘ out = S_t do.
+  /// Adds S_t do = F ∘ out to dq.
   template <std::int64_t kVectors>
   HWY_INLINE void add_query(Row<kVectors> out, std::int64_t r, std::int64_t n, std::int64_t token, std::int64_t first) {
     out.multiply(behind<kVectors>(Direction::forward, n, first));
@@ -294,7 +296,7 @@ class KeyScans {
     sum.store(dq);
   }
 
-  /// dk += dS_t u, of dS_t with the token's own q do.
+  /// Adds dS_t u to dk. `read` lacks the share of the token's own q doᵀ in dS_t, which is added first.
   template <std::int64_t kVectors>
   HWY_INLINE void add_adding(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first) {
     for (std::int64_t r = 0; r < readers_; ++r)
@@ -305,8 +307,8 @@ class KeyScans {
     sum.store(dk);
   }
 
-  /// Writes the gradient of the decay at step n of the reverse scan. `product` is that of the state before the token
-  /// and of that state's gradient, both without their factors F.
+  /// Writes the gradient of the decay at step n of the reverse scan. `product` multiplies the state before the token by
+  /// that state's gradient, both without their factors F.
   template <std::int64_t kVectors>
   HWY_INLINE void write_ddecay(Row<kVectors> product, std::int64_t n, std::int64_t token, std::int64_t first) {
     const DecayFactors<T>& factors = b_.forward.factors;
@@ -315,7 +317,7 @@ class KeyScans {
     product.store(unit_.buffers.ddecays.at(g_, token, first));
   }
 
-  /// F of a step behind its rescaling.
+  /// Returns F of a step after any rescaling.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> behind(Direction direction, std::int64_t n, std::int64_t first) const {
     const DecayFactors<T>& factors = b_.numbers(direction).factors;
@@ -329,7 +331,7 @@ class KeyScans {
   std::int64_t D_, Dv_, readers_, chunks_;
   ScanBuffers<T> b_;
   std::int64_t g_ = 0;
-  std::optional<TokenRows<T>> rows_;  ///< of state g_
+  std::optional<TokenRows<T>> rows_;  ///< token rows of state g_
   typename LinearBackwardPlan<T>::Piece piece_{};
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What linear attention attends to: the weights of chosen queries, and figures of all weights and of the states.
+// Computes statistics of linear attention: the weights of chosen queries, and figures of all weights and of the states.
 
 #include <algorithm>
 #include <cmath>
@@ -18,20 +18,21 @@
 #define HWY_TARGET_INCLUDE "library/linear_attention/cpu/linear_statistics_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/linear_attention/cpu/query_walk-inl.hpp"
 #include "library/linear_attention/cpu/state_figures-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Threads for so many tasks of so many multiply-adds in all. Waking a thread takes longer than 2^14 of them.
+/// Returns the number of threads for `tasks` tasks with `work` multiply-adds in total. Waking a thread takes longer
+/// than 2^14 multiply-adds.
 inline int useful_threads(const LinearProblem& p, std::int64_t tasks, double work) {
   const auto useful = static_cast<std::int64_t>(std::min(work / (1 << 14), 1e6)) + 1;
   return static_cast<int>(std::clamp<std::int64_t>(std::min(tasks, useful), 1, p.context.threads));
 }
 
-/// Multiply-adds of the walks of all tiles.
+/// Returns the number of multiply-adds in the walks of all tiles.
 template <class TokenOf>
 double walked(const LinearProblem& p, const std::vector<QueryTile>& tiles, const TokenOf& last_token) {
   double products = 0.0;
@@ -56,15 +57,15 @@ struct WeightsScratch {
         row(ws.take<T>("row", std::max(kChunk, p.D))) {}
 
   QueryWalkBuffers<T> walk;
-  View<T, 2> weights;  ///< (kChunk, columns) by steps
-  View<T, 1> row;      ///< of an output
+  View<T, 2> weights;  ///< (kChunk, columns) weights of the queries at each step
+  View<T, 1> row;      ///< one row of an output
 };
 
-/// One thread's part of the weights; the sink of its walks.
+/// Computes the weights of one thread's tiles. It is the sink that receives the weights from the thread's walks.
 template <typename T>
 class WeightsWorker {
  public:
-  /// Pairs of tokens would make a query's bits depend on which others enter beside it.
+  /// Tokens are visited one by one: with pairs, a query's bits would depend on the other queries of its block.
   static constexpr bool kPairs = false;
 
   WeightsWorker(const LinearWeightsProblem& p, std::int64_t queries, std::byte* memory)
@@ -115,7 +116,7 @@ class WeightsWorker {
  private:
   const ChosenQuery& query(std::int64_t c) const { return p_.chosen[static_cast<std::size_t>(tile_.first + c)]; }
 
-  /// Zeros where the walk does not write: in later chunks, and in other sequences.
+  /// Writes zeros where the walk does not write: in later chunks and in other sequences.
   void clear_hidden() const {
     if (!p_.outputs.weights.present()) return;
     const HeadRows<void> rows(p_.outputs.weights, s_.b, ho_);
@@ -164,7 +165,7 @@ void linear_weights_typed(const LinearWeightsProblem& p) {
 
 // --- figures of all weights ---
 
-/// Sums over the weights of a query, and over the queries of a tile.
+/// WalkSum lists the sums over the weights of a query, and TileSum the sums over the queries of a tile.
 enum WalkSum : std::int64_t { kAbsolute, kMoment, kFirstToken, kWalkSums };
 enum TileSum : std::int64_t { kTileShare, kTileReach, kTileAbsolute, kTileSums };
 
@@ -178,12 +179,13 @@ struct TileScratch {
   View<double, 2> sums;  ///< (kWalkSums, columns)
 };
 
-/// One thread's part of the figures that all weights of a query decide; the sink of its walks. Sums over the tokens of
-/// a chunk are T, sums over chunks f64.
+/// Computes the figures of one thread's tiles that depend on every weight of a query. It is the sink that receives the
+/// weights from the thread's walks. Sums over the tokens of a chunk have type T, sums over chunks have type double.
 template <typename T>
 class TileWorker {
  public:
-  /// Columns of a block enter in one chunk: tiles begin at its multiples.
+  /// Tokens are visited in pairs. All columns of a block enter in the same chunk, since tiles begin at multiples of
+  /// kChunk and the width of a block divides kChunk.
   static constexpr bool kPairs = true;
   static_assert(kTileQueries % kChunk == 0 && kChunk % (kMostVectors * kLanes<T>) == 0);
 
@@ -235,11 +237,11 @@ class TileWorker {
     const View<double, 2>& sums;
     StateColumns columns;
     Chunk chunk;
-    Row own;  ///< tokens of the columns
+    Row own;  ///< token of each column
     Row absolute = Row::zero(), moment = Row::zero(), last = Row::zero();
   };
 
-  /// `tile_sums`: (kTileSums) of the tile.
+  /// Computes one tile for output head `ho`. Writes kTileSums sums over the tile's queries to `tile_sums`.
   void run(const QueryTile& tile, std::int64_t ho, double* tile_sums, Cancellation& cancellation) {
     const TokenRange s = p_.sequence(tile.n);
     for (std::int64_t c = 0; c < tile.count; ++c) b_.walk.tokens(c) = tile.first + c;
@@ -256,7 +258,7 @@ class TileWorker {
       store_figure(kQueryFirstShare, s.b, ho, t, first_share);
       store_figure(kQueryReach, s.b, ho, t, reach);
       store_figure(kQueryAbsoluteSum, s.b, ho, t, absolute);
-      if (tile.first + c == 0) continue;  // means leave query 0 out
+      if (tile.first + c == 0) continue;  // means exclude query 0
       tile_sums[kTileShare] += first_share;
       tile_sums[kTileReach] += reach;
       tile_sums[kTileAbsolute] += absolute;
@@ -275,7 +277,7 @@ class TileWorker {
   TileScratch<T> b_;
 };
 
-/// All that a call works in.
+/// Memory of one call.
 template <typename T>
 struct LinearStatisticsMemory {
   LinearStatisticsMemory(Workspace& ws, const LinearStatisticsProblem& p, int threads, std::size_t tile_bytes,
@@ -286,10 +288,10 @@ struct LinearStatisticsMemory {
 
   View<T, 4> states;           ///< (N,Hv,D,Dv) S_T
   View<double, 3> tile_sums;   ///< (tiles,Ho,kTileSums)
-  View<std::byte, 2> scratch;  ///< a thread's TileScratch, then StateScratch
+  View<std::byte, 2> scratch;  ///< (threads, bytes) each thread's TileScratch, later its StateScratch
 };
 
-/// Means over the tiles of each sequence, in their order.
+/// Stores the means over the queries of each sequence. Adds up the tiles in ascending order.
 inline void store_tile_means(const LinearStatisticsProblem& p, const View<double, 3>& tile_sums) {
   constexpr QueryFigure kFigures[kTileSums] = {kQueryFirstShare, kQueryReach, kQueryAbsoluteSum};
   for (std::int64_t sum = 0; sum < kTileSums; ++sum) {
@@ -308,7 +310,7 @@ inline void store_tile_means(const LinearStatisticsProblem& p, const View<double
   }
 }
 
-/// S_T of all states, by a forward pass without y.
+/// Computes S_T of all states with a forward pass that omits y.
 template <typename T>
 void run_to_last_state(const LinearStatisticsProblem& p, const View<T, 4>& states) {
   LinearForwardProblem forward{static_cast<const LinearProblem&>(p), {}};
@@ -331,7 +333,7 @@ void linear_statistics_typed(const LinearStatisticsProblem& p) {
   run_team(threads, [&](const Team& team) {
     std::byte* const scratch = memory->scratch.at(team.thread());
     TileWorker<T> tile_worker(p, queries, scratch);
-    // The last tiles of a sequence take longest.
+    // Start with the last tiles of a sequence, which take longest.
     team.in_turn(tiles, [&](std::int64_t n) {
       if (cancellation.requested()) return;
       const std::int64_t tile = (tiles - 1 - n) / heads, ho = (tiles - 1 - n) % heads;

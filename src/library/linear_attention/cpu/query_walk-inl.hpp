@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Queries that go back over the tokens, and the weights that they find; included once per Highway target.
+// Walks queries back over the tokens to compute their attention weights; included once per Highway target.
 #if defined(HEADGATE_LINEAR_QUERY_WALK_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_QUERY_WALK_INL_
 #undef HEADGATE_LINEAR_QUERY_WALK_INL_
@@ -14,16 +14,16 @@
 #include "library/linear_attention/cpu/state_tasks-inl.hpp"
 #include "library/linear_attention/linear_statistics.hpp"
 
-// Queries r of a tile are the columns of R (D × queries), which obeys the recurrence of the gradient of a state: from
-// the last token to the first, a_j = β_j Rᵀ k_j, then R becomes e^{g_j} ∘ (R − k_j a_jᵀ). So a block of columns stays
-// in the first-level cache, and decays are factors, as in the scans of the passes (state_block-inl.hpp). The column of
-// token t is set when the walk reaches t. What stood there before is overwritten, so that NaN and infinities of later
-// tokens do not reach a query.
+// The queries r of a tile are the columns of a matrix R (D × queries). R follows the recurrence of a state's gradient,
+// from the last token to the first. The weights of token j are a_j = β_j Rᵀ k_j; then R becomes e^{g_j} ∘ (R − k_j
+// a_jᵀ). A block of columns therefore stays in the L1 cache, and decays are factors, as in the scans of the passes
+// (state_block-inl.hpp). The walk sets the column of token t when it reaches t. This overwrites the column, so NaN and
+// infinities of later tokens do not reach a query.
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// What a walk works in. `queries`: the most of a tile.
+/// Buffers of a walk. `queries` is the largest number of queries in a tile.
 template <typename T>
 struct QueryWalkBuffers {
   QueryWalkBuffers(Workspace& ws, const LinearProblem& p, std::int64_t queries)
@@ -40,29 +40,30 @@ struct QueryWalkBuffers {
         tokens(ws.take<std::int64_t>("tokens", queries)) {}
 
   DecayFactors<T> factors;
-  std::int64_t padded;           ///< columns, rounded up to blocks
-  View<T, 1> columns;            ///< R̃ by blocks, with R = F ∘ R̃
+  std::int64_t padded;           ///< number of columns, rounded up to whole blocks
+  View<T, 1> columns;            ///< R̃, block by block, where R = F ∘ R̃
   View<T, 2> keys;               ///< (kChunk,D) k
-  View<T, 2> reads;              ///< (kChunk,D) k ∘ F before
-  View<T, 2> second_reads;       ///< (kChunk,D) reads; of the second token of a pair, of R̃ as the first one finds it
+  View<T, 2> reads;              ///< (kChunk,D) k ∘ F, with F before any rescaling
+  View<T, 2> second_reads;       ///< (kChunk,D) reads; second tokens of pairs read R̃ as it is before the first token
   View<T, 2> adds;               ///< (kChunk,D) k / F
   View<T, 1> betas;              ///< (kChunk)
-  View<T, 1> overlaps;           ///< (kChunk) of a token's read with what the token before it adds
+  View<T, 1> overlaps;           ///< (kChunk) dot product of a token's read vector and the previous token's add vector
   View<T, 1> query;              ///< (D)
-  View<std::int64_t, 1> tokens;  ///< of the columns, ascending
+  View<std::int64_t, 1> tokens;  ///< token of each column, ascending
 };
 
-/// A walk of one thread. Sink gets the weights, a row for each token and block of columns:
-///   kPairs                     whether tokens may be visited in pairs, where no column enters; it decides bits
-///   Sink::Block<kVectors>      made for a block and a chunk: enter(lane) when a column enters, take(weights, step) of
-///                              each token, finish() behind the last
-///   end_chunk(chunk)           when all blocks have met the chunk
+/// Runs the walks of one thread and passes the weights to a Sink, one row for each token and block of columns:
+///   Sink::kPairs               whether tokens may be visited in pairs while no column enters; changes bits
+///   Sink::Block<kVectors>      constructed for a block and a chunk; receives enter(lane) when a column enters,
+///                              take(weights, step) for each token, and finish() after the last token
+///   end_chunk(chunk)           called after all blocks have visited the chunk
 template <typename T, class Sink>
 class QueryWalk {
  public:
   QueryWalk(const LinearProblem& p, const QueryWalkBuffers<T>& buffers) : p_(p), D_(padded_dim<T>(p.D)), b_(buffers) {}
 
-  /// Walks from the first `count` tokens of the buffers, of head `ho` of y, to the first token of the sequence.
+  /// Walks the queries of head `ho` back to the first token of the sequence. The walk starts from the first `count`
+  /// entries of the buffer `tokens`.
   void run(const TokenRange& s, std::int64_t ho, std::int64_t count, Sink& sink, Cancellation& cancellation) {
     h_ = ho / p_.readers();
     keys_ = token_rows(p_.inputs.k, s, p_.key_head(h_));
@@ -79,7 +80,7 @@ class QueryWalk {
     }
   }
 
-  /// Column c as the walk has left it: r_t behind the first token.
+  /// Copies column c after the walk. It holds r_t, the vector with which the query reads the initial state S_0.
   void copy_column(std::int64_t c, std::int64_t count, T* to) const {
     for_blocks(count, [&](auto block, const StateColumns& columns) HWY_ATTR {
       if (c < columns.first || c >= columns.first + columns.count) return;
@@ -92,7 +93,8 @@ class QueryWalk {
     std::int64_t first, end;
   };
 
-  /// visit(block, its columns that have a query). All blocks are of one width, since widths add in another order.
+  /// Calls visit(block, columns) with the block's columns that hold a query. All blocks have the same width, since
+  /// another width would change the order of additions.
   template <class Visit>
   HWY_INLINE void for_blocks(std::int64_t count, const Visit& visit) const {
     const std::int64_t padded = round_up(count, kMostVectors * kLanes<T>);
@@ -118,11 +120,11 @@ class QueryWalk {
     load_betas(b_.betas, p_, s, h_, chunk);
   }
 
-  /// The tokens of the chunk, by one block.
+  /// Walks one block over the tokens of a chunk.
   template <int kAdds, std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk, Sink& sink) {
     typename Sink::template Block<kVectors> weights(sink, columns, chunk);
-    // Columns from `entered` on have entered in later chunks.
+    // Columns from `entered` on were set in later chunks, which the walk has already visited.
     std::int64_t entered = columns.first + columns.count;
     while (entered > columns.first && b_.tokens(entered - 1) >= chunk.t0 + chunk.count) --entered;
     const bool some_enter = entered > columns.first && b_.tokens(entered - 1) >= chunk.t0;
@@ -158,7 +160,7 @@ class QueryWalk {
     }
   }
 
-  /// Sets the column in a lane to the query of step n, and what it reads for the key of that step.
+  /// Sets the column in a lane to the query of step n, and this lane of `read` to query · key of the step.
   template <std::int64_t kVectors, class Weights>
   void enter(const StateBlock<T, kVectors>& block, std::int64_t lane, const Chunk& chunk, std::int64_t n,
              BlockRow<T, kVectors>& read, Weights& weights) {
@@ -173,7 +175,8 @@ class QueryWalk {
     weights.enter(lane);
   }
 
-  /// Makes the weights of step n of what is read, and with the delta rule what the pass takes off R̃ for token t of it.
+  /// Passes the weights of step n, β · read, to the sink. With the delta rule, also sets the product that token t of
+  /// the pass subtracts from R̃.
   template <int kAdds, class PassT, std::int64_t kVectors, class Weights>
   HWY_INLINE void take(PassT& pass, int t, std::int64_t n, BlockRow<T, kVectors> read, Weights& weights) const {
     read.multiply(hn::Set(Tag<T>(), b_.betas(n)));
@@ -194,13 +197,13 @@ class QueryWalk {
     if (n < chunk.count) visit<1, kAdds>(block, chunk, n, reads, weights);
   }
 
-  /// Tokens of steps n … n + kTokens; n is even.
+  /// Visits the tokens of steps n … n + kTokens, where n is even.
   template <int kTokens, int kAdds, std::int64_t kVectors, class Weights>
   HWY_INLINE void visit(const StateBlock<T, kVectors>& block, const Chunk& chunk, std::int64_t n,
                         BlockRow<T, kVectors>* reads, Weights& weights) {
     Pass<kTokens, kAdds, 0, 2, T, kVectors> pass;
     for (int t = 0; t < kTokens; ++t) {
-      // The second token reads what the first has taken off.
+      // The read of the second token lacks what the first token subtracts.
       if (kAdds == 1 && t == 1) reads[1].add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), b_.overlaps(n + 1)));
       take<kAdds>(pass, t, n + t, reads[t], weights);
     }

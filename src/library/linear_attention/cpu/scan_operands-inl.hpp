@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tokens of a chunk bring to a scan: decays as factors, and keys and queries that carry them; once per target.
+// Packs the operands of a chunk's tokens for a scan: decay factors, and keys and queries multiplied by these factors;
+// included once per Highway target.
 #if defined(HEADGATE_LINEAR_SCAN_OPERANDS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_SCAN_OPERANDS_INL_
 #undef HEADGATE_LINEAR_SCAN_OPERANDS_INL_
@@ -19,41 +20,41 @@
 #include "library/linear_attention/cpu/state_block-inl.hpp"
 #include "library/linear_attention/problem.hpp"
 
-// A scan does not multiply the state by e^g at each token, which would be one instruction in four. The state S of a
-// scan is kept as S̃, with S = F ∘ S̃ for a factor F of the whole state or of each row. A token changes F alone; what it
-// reads the state with is multiplied by F, what it adds to the state by 1/F. Where F would leave [1/kMostFactor,
-// kMostFactor], S̃ is multiplied by it and F starts from 1 again. F is 1 between chunks.
+// A scan does not multiply the state S by e^g at each token, which would be one instruction in four. Instead it stores
+// S̃ with S = F ∘ S̃, where F is one factor for the whole state or one per row. The decay of a token changes only F.
+// Vectors that read the state are multiplied by F, and vectors added to the state by 1/F. If F would leave
+// [1/kMostFactor, kMostFactor], the scan rescales: it multiplies S̃ by F and resets F to 1. F is 1 between chunks.
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Tokens of a chunk: what is packed at a time, and how far apart states lie that the backward pass keeps. It decides
-/// bits: F is 1 at multiples of it.
+/// Number of tokens in a chunk. Operands are packed chunk by chunk, and the backward pass saves one state per chunk.
+/// The size affects bits, since F is reset to 1 at each chunk.
 inline constexpr std::int64_t kChunk = 64;
 
-/// Small enough that S̃ overflows only where S is above 1/64 of the largest number.
+/// Largest decay factor F. It is small enough that S̃ overflows only if S exceeds 1/64 of the largest number.
 inline constexpr double kMostFactor = 64.0;
 
-/// Numbers of a dimension of D or Dv as buffers have them: whole vectors, and what is visited together in plain C++ or
-/// as rows of a state. Of columns of a block, those beyond whole vectors are not written.
+/// Returns the padded size of D or Dv in buffers: a multiple of the lanes and of 4. Plain C++ loops visit up to 4
+/// elements together, and passes kMostVectors rows of a state. Blocks do not write columns beyond whole vectors.
 template <typename T>
 constexpr std::int64_t padded_dim(std::int64_t n) {
   return round_up(n, std::max<std::int64_t>(kLanes<T>, 4));
 }
 
-/// In which order a scan meets the tokens of a sequence.
+/// Order in which a scan visits the tokens of a sequence.
 enum class Direction { forward, reverse };
 
-/// Tokens t0 … t0 + count of a sequence's head, in the order of a scan.
+/// Tokens t0 … t0 + count of a sequence, in the order in which a scan visits them.
 struct Chunk {
   std::int64_t t0, count;
   Direction direction;
 
-  /// The token of step n.
+  /// Returns the token of step n.
   std::int64_t token(std::int64_t n) const { return direction == Direction::forward ? t0 + n : t0 + count - 1 - n; }
 };
 
-/// e^x in the kernels' accuracy; ∞ where it is too large.
+/// Returns e^x, or ∞ if x · log₂e is at least 127.5 (f32) or 1023.5 (f64).
 template <typename T>
 HWY_INLINE hn::Vec<Tag<T>> exp_of(hn::Vec<Tag<T>> x) {
   const Tag<T> d;
@@ -63,11 +64,11 @@ HWY_INLINE hn::Vec<Tag<T>> exp_of(hn::Vec<Tag<T>> x) {
   return hn::IfThenElse(hn::Ge(power, hn::Set(d, kLargest)), hn::Inf(d), result);
 }
 
-/// The factors F of a chunk's tokens, for the whole state (one column) or for each row of it.
+/// Decay factors F of a chunk's tokens: one per token for the whole state, or one per token and row of the state.
 ///
-/// forward: the state of token t has met the decay of t itself: F is that of e^{g_t} S_{t−1}.
-/// reverse: the gradient of S_t has met the decays of the tokens after t. After the last step it meets that of the
-/// first token, and is the gradient of S_{t0−1}.
+/// forward: F of token t includes the decay of t itself, so F belongs to e^{g_t} S_{t−1}.
+/// reverse: F of token t includes only the decays of the tokens after t, so F belongs to the gradient of S_t. After the
+/// last step, last() also includes the decay of the first token and belongs to the gradient of S_{t0−1}.
 template <typename T>
 class DecayFactors {
  public:
@@ -85,7 +86,7 @@ class DecayFactors {
   bool present() const { return cols_ > 0; }
   bool by_feature() const { return by_feature_; }
 
-  /// `decay`: g of the head.
+  /// Computes the factors of a chunk from `decay`, the logarithms g of the head's decays.
   void make(const HeadRows<const void>& decay, const Chunk& chunk) const {
     if (!present()) return;
     std::fill_n(running_.data, running_.shape[0], T{1});
@@ -97,16 +98,17 @@ class DecayFactors {
     if (shift == 1) multiply_running(decay, chunk.t0);
   }
 
-  /// F before S̃ is multiplied by it, where it is; what then multiplies it.
+  /// Returns F of step n before any rescaling. A rescaling multiplies S̃ by this factor.
   const T* before(std::int64_t n) const { return before_.at(n); }
-  /// Whether S̃ is multiplied by before(n) when token n comes.
+  /// Returns whether step n rescales: multiplies S̃ by before(n) and resets F to 1.
   bool rescales(std::int64_t n) const { return present() && rescales_(n); }
-  /// 1/F behind that.
+  /// Returns 1/F of step n after any rescaling.
   const T* inverse(std::int64_t n) const { return inverse_.at(n); }
-  /// F behind the last token.
+  /// Returns F after the last step.
   const T* last() const { return running_.data; }
 
-  /// to[0 .. n) = from ∘ F before, F behind or 1/F of step s; from itself where nothing decays. to may be from.
+  /// times_before() multiplies n elements of `from` by before(s), times_behind() by F of step s after any rescaling,
+  /// and times_inverse() by inverse(s). Without decay, they copy `from`. `to` may alias `from`.
   void times_before(T* to, const T* from, std::int64_t s, std::int64_t n) const {
     present() ? multiply(to, from, before(s), n) : copy(to, from, n);
   }
@@ -135,7 +137,7 @@ class DecayFactors {
     const auto least = hn::Set(d, static_cast<T>(1.0 / kMostFactor)), most = hn::Set(d, static_cast<T>(kMostFactor));
     T* running = running_.data;
     std::copy_n(running, cols_, before_.at(n));
-    bool fits = true;  // not where a factor is NaN
+    bool fits = true;  // becomes false if a factor is NaN
     for (std::int64_t x = 0; x < running_.shape[0]; x += kLanes<T>) {
       const auto f = hn::LoadU(d, running + x);
       fits = fits && hn::AllTrue(d, hn::And(hn::Ge(f, least), hn::Le(f, most)));
@@ -168,11 +170,11 @@ class DecayFactors {
   std::int64_t cols_;
   View<T, 2> before_, inverse_;  ///< (kChunk, cols)
   View<bool, 1> rescales_;
-  View<T, 1> exps_, running_;  ///< whole vectors
+  View<T, 1> exps_, running_;  ///< (cols) padded to whole vectors
 };
 
-/// Asks for the row of the step that comes kStepsAhead after step n; for nothing where rows are not dense. Rows of a
-/// head often lie a power of two apart, which leaves few sets of a cache to them: a first-level cache holds eight.
+/// Prefetches the row that step n + kStepsAhead visits, if rows are dense. The distance is short: rows of a head often
+/// lie a power of two apart and share few sets of the cache, so an L1 cache holds only eight of them.
 template <typename Void>
 HWY_INLINE void prefetch_ahead(const HeadRows<Void>& rows, const Chunk& chunk, std::int64_t n) {
   constexpr std::int64_t kStepsAhead = 4, kLine_bytes = 64;
@@ -183,8 +185,8 @@ HWY_INLINE void prefetch_ahead(const HeadRows<Void>& rows, const Chunk& chunk, s
   for (std::int64_t at = 0; at < rows.cols * bytes; at += kLine_bytes) hwy::Prefetch(first + at);
 }
 
-/// 1/√(Σ x² + eps) of n numbers, 0 where that is 1/0. It is f64: squares of f32 numbers do not overflow there, nor do
-/// inverses.
+/// Returns 1/√(Σ x² + eps) over n numbers, or 0 if the root is 0. Computes in f64, where neither the squares of f32
+/// numbers nor their inverse overflow.
 template <typename T>
 HWY_INLINE double inverse_norm(const T* HWY_RESTRICT x, std::int64_t n, double eps) {
   double sum[4] = {};
@@ -195,7 +197,7 @@ HWY_INLINE double inverse_norm(const T* HWY_RESTRICT x, std::int64_t n, double e
   return square == 0.0 ? 0.0 : 1.0 / std::sqrt(square);
 }
 
-/// Σ a ∘ b of n numbers, whole vectors.
+/// Returns the dot product of n numbers, a multiple of the lanes.
 template <typename T>
 HWY_INLINE T dot(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t n) {
   const Tag<T> d;
@@ -209,8 +211,9 @@ HWY_INLINE T dot(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t 
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
 }
 
-/// The row of step n of q or k as the recurrence has it: divided by its norm where the problem asks for it, times
-/// `factor`, with zeros up to `padded` columns. Returns the inverse norm, or 1.
+/// Loads the row of q or k that step n visits, and pads it with zeros to `padded` columns. Divides the row by its L2
+/// norm if the problem normalises, and multiplies it by `factor`. Returns the inverse norm, at most the largest T,
+/// or 1.
 template <typename T>
 T load_normalised(T* HWY_RESTRICT to, const HeadRows<const void>& from, const Chunk& chunk, std::int64_t n,
                   std::int64_t padded, const LinearProblem& p, T factor) {
@@ -232,13 +235,13 @@ T load_normalised(T* HWY_RESTRICT to, const HeadRows<const void>& from, const Ch
   return inverse;
 }
 
-/// The rows of a token in a tensor (B,H,T,…) of a sequence.
+/// Returns the rows of head h in a tensor (B,H,T,…), restricted to the tokens of one sequence.
 template <typename Void>
 HeadRows<Void> token_rows(const BasicTensorView<Void>& tensor, const TokenRange& s, std::int64_t h) {
   return HeadRows<Void>(tensor, s.b, h).range(s.t0, s.T);
 }
 
-/// beta of a head's tokens in the order of a scan; 1 where there is none.
+/// Loads beta of a chunk's tokens in the order of a scan, or 1 if beta is absent.
 template <typename T>
 void load_betas(const View<T, 1>& to, const LinearProblem& p, const TokenRange& s, std::int64_t h, const Chunk& chunk) {
   if (!p.inputs.beta.present()) {
@@ -249,7 +252,7 @@ void load_betas(const View<T, 1>& to, const LinearProblem& p, const TokenRange& 
   for (std::int64_t n = 0; n < chunk.count; ++n) load_row(to.at(n), rows, chunk.token(n), 0, 1);
 }
 
-/// Rows of a chunk's tokens in the order of a scan, with zeros up to the columns of `to`.
+/// Loads the rows of a chunk's tokens in the order of a scan, and pads them with zeros to the columns of `to`.
 template <typename T>
 void load_rows(const View<T, 2>& to, const HeadRows<const void>& from, const Chunk& chunk) {
   for (std::int64_t n = 0; n < chunk.count; ++n) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass of the short convolution. ds = dy · act′(s) is computed again for the K − 1 tokens behind each
-// block, so that blocks are independent. dweight and dbias are partial sums of blocks, added up in their order.
+// Computes the backward pass of the short convolution. Each block recomputes ds = dy · act′(s) of the K − 1 tokens
+// after it, so that blocks are independent. The blocks' partial sums of dweight and dbias are added up in ascending
+// order.
 
 #include <algorithm>
 #include <cstddef>
@@ -16,20 +17,20 @@
 #define HWY_TARGET_INCLUDE "library/linear_attention/cpu/short_convolution_backward_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/linear_attention/cpu/convolution_plan-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Rows of a block. They cut the sums of dweight and dbias, so that they decide their bits.
+/// Number of rows in a block. dweight and dbias are summed block by block, so their bits depend on this size.
 inline constexpr std::int64_t kSumRows = 256;
 inline constexpr TaskSizes kChannelsTasks{kSumRows, kSumRows, 64, 512};
 inline constexpr TaskSizes kTokensTasks{kSumRows, kSumRows, 1, 16};
-/// Rows of a strip along channels.
+/// Number of rows in a strip if vectors run along channels.
 inline constexpr std::int64_t kGradientRows = 32;
 
-/// What one thread works in. Along tokens a buffer is one row of tokens.
+/// Scratch buffers of one thread. If vectors run along tokens, each buffer is a single row of tokens.
 template <typename T>
 struct ConvolutionGradientScratch {
   ConvolutionGradientScratch(Workspace& ws, const ConvolutionPlan& plan) {
@@ -44,7 +45,7 @@ struct ConvolutionGradientScratch {
     weight = ws.take<T>("taps", tokens ? 0 : K * width);
     window = ws.take<T>("window", K - 1, tokens ? 0 : width);
   }
-  View<T, 2> x, ds, out;  ///< rows of x, of dy or ds, and of s or dx
+  View<T, 2> x, ds, out;  ///< `ds` first holds rows of dy, and `out` holds rows of s or of dx
   View<T, 2> taps, window;
   View<T, 1> weight, state;
 };
@@ -55,11 +56,11 @@ struct ConvolutionGradientBuffers {
     if (has_sums) sums = ws.take<T>("sums", plan.row_blocks, plan.p.K + 1, round_up(plan.p.C, kLanes<T>));
     scratch = ws.take<std::byte>("threads", threads, count_bytes<ConvolutionGradientScratch<T>>(plan));
   }
-  View<T, 3> sums;             ///< of row blocks: K rows of dweight and one of dbias
-  View<std::byte, 2> scratch;  ///< a thread's ConvolutionGradientScratch
+  View<T, 3> sums;             ///< (row blocks,K+1,padded C) partial sums: K rows of dweight and one of dbias
+  View<std::byte, 2> scratch;  ///< (threads, bytes) ConvolutionGradientScratch of each thread
 };
 
-/// Whether x, dy and dx can be read and written in vectors of channels where they lie.
+/// Returns whether vectors of channels can be loaded from x and dy, and stored to dx, directly in the tensors.
 template <typename T>
 bool rows_lie_in_vectors(const ShortConvolutionProblem& p) {
   const bool has_vectors = p.dtype == dtype_of<T>() || p.dtype == dtype_of<typename TapKernels<T>::Half>();
@@ -67,7 +68,7 @@ bool rows_lie_in_vectors(const ShortConvolutionProblem& p) {
          (!p.gradients.dx.present() || p.gradients.dx.strides[3] == 1);
 }
 
-/// One thread's part.
+/// Computes the gradients of the blocks of rows and channels that one thread takes.
 template <typename T>
 class ConvolutionGradientWorker {
  public:
@@ -82,7 +83,7 @@ class ConvolutionGradientWorker {
         in_place_(rows_lie_in_vectors<T>(p_)),
         scratch_(place_buffers<ConvolutionGradientScratch<T>>(shared.scratch.at(thread), plan)) {}
 
-  /// All gradients of one block of rows and channels.
+  /// Computes all gradients of one block of rows and channels.
   void run_block(std::int64_t row_block, std::int64_t channel_block) {
     row_block_ = row_block;
     first_ = plan_.first_channel(channel_block);
@@ -100,7 +101,7 @@ class ConvolutionGradientWorker {
     });
   }
 
-  /// dstate of a sequence without tokens, which leaves its state as it is.
+  /// Writes dstate of a sequence without tokens: a copy of the incoming dstate, or zeros.
   void pass_state(std::int64_t n, std::int64_t channel_block) const {
     const ConvolutionRange sequence = p_.sequence(n);
     if (sequence.T > 0) return;
@@ -115,17 +116,18 @@ class ConvolutionGradientWorker {
   }
 
  private:
-  /// Partial sums of the block that is worked on.
+  /// Returns row j of the current block's partial sums.
   T* sums(std::int64_t j) const { return shared_.sums.at(row_block_, j, first_); }
 
-  /// The rows before token t whose gradients go with it: those of the old state.
+  /// Returns how many rows of the old state get their gradients with token t: K − 1 if t is 0 and dstate is wanted,
+  /// otherwise 0.
   std::int64_t lead_of(std::int64_t t) const { return t == 0 && p_.gradients.dstate.present() ? p_.K - 1 : 0; }
 
-  /// A strip's tokens: those whose ds belong to this block, then those that only complete its dx.
+  /// A strip of tokens. is_own is false after the end of the block, for tokens that only complete the block's dx.
   struct Strip {
     std::int64_t t, rows;
     bool is_own;
-    std::int64_t first_dx;  ///< the first token whose dx this block writes
+    std::int64_t first_dx;  ///< first token for which this block writes dx
   };
 
   void run_rows(const ConvolutionRange& range) const {
@@ -149,7 +151,7 @@ class ConvolutionGradientWorker {
     if (done < cols_) buffered_strip(range, strip, done);
   }
 
-  /// `n` channels of a strip, where they lie. No token of its dx stands in the new state.
+  /// Computes `n` channels of a strip directly in the tensors. No token of the strip's dx belongs to the new state.
   template <typename Stored>
   void strip_in_place(void (*convolve)(const GradientRows<T, Stored>&), const ConvolutionRange& range,
                       const Strip& strip, std::int64_t n) const {
@@ -165,13 +167,13 @@ class ConvolutionGradientWorker {
       rows.dx = dx.at<Stored>(row - past, first_, n);
       rows.dx_stride = dx.row_stride;
     } else {
-      rows.skipped = strip.rows;  // dstate alone is asked for, whose tokens are in no such strip
+      rows.skipped = strip.rows;  // only dstate is requested, and its rows are never computed in place
     }
     rows.n = n;
     convolve(rows);
   }
 
-  /// Channels from `done` on of a strip, through the buffers.
+  /// Computes the channels of a strip from `done` on, through the buffers.
   void buffered_strip(const ConvolutionRange& range, const Strip& strip, std::int64_t done) const {
     const SequenceReader x(p_.inputs.x, p_.inputs.state, range), dy(p_.incoming.dy, {}, range);
     const std::int64_t stride = scratch_.x.strides[0], past = p_.K - 1;
@@ -189,7 +191,7 @@ class ConvolutionGradientWorker {
       store_gradient(range, strip.t - past + r, scratch_.out.at(r), first, cols);
   }
 
-  /// The part of a strip's operands that does not depend on where rows lie, of channels from `done` on.
+  /// Returns the operands of a strip for channels from `done` on, except the rows of x, dy and dx and the row size n.
   template <typename Stored>
   GradientRows<T, Stored> gradient_rows(const ConvolutionRange& range, const Strip& strip, std::int64_t done) const {
     GradientRows<T, Stored> rows{};
@@ -202,14 +204,14 @@ class ConvolutionGradientWorker {
     rows.rows = strip.rows;
     rows.skipped =
         writes_rows_ ? std::clamp<std::int64_t>(strip.first_dx - strip.t + p_.K - 1, 0, strip.rows) : strip.rows;
-    rows.silu = p_.silu() && strip.t < range.T;  // behind the end ds is 0
+    rows.silu = p_.silu() && strip.t < range.T;  // ds is 0 after the end of the sequence
     return rows;
   }
 
-  /// Stores dx of token u, or where u < 0 dstate, with what the new state adds to it.
+  /// Stores dx of token u, or a row of dstate if u < 0. First adds the incoming dstate if the new state contains row u.
   void store_gradient(const ConvolutionRange& range, std::int64_t u, T* gradient, std::int64_t first,
                       std::int64_t cols) const {
-    const std::int64_t i = u + p_.K - 1 - range.T;  // where row u stands in the new state
+    const std::int64_t i = u + p_.K - 1 - range.T;  // index of row u in the new state
     if (i >= 0 && p_.incoming.dstate.present()) {
       T* HWY_RESTRICT added = scratch_.state.data;
       load_row(added, HeadRows<const void>(p_.incoming.dstate, range.n, 0), i, first, cols);
@@ -244,7 +246,7 @@ class ConvolutionGradientWorker {
     reversed[p_.K] = 0;
     x_reader.load_tokens(x, t - past, computed + past, c);
     std::fill(x + computed + past, x + padded + past, T{0});
-    const std::int64_t end = round_up(lead + n, kLanes<T>) + past;  // of what is read of ds
+    const std::int64_t end = round_up(lead + n, kLanes<T>) + past;  // end of the elements of ds that are read
     dy_reader.load_tokens(scratch_.ds.data, t - lead, lead + n + past, c);
     std::fill(ds + n + past, scratch_.ds.data + std::max(end, lead + padded), T{0});
     if (p_.silu()) {
@@ -262,10 +264,11 @@ class ConvolutionGradientWorker {
     store_gradients(range, out, t - lead, lead + n, c);
   }
 
-  /// Stores dx of tokens u … u + count of a channel, and dstate where they are before token 0.
+  /// Stores dx of tokens u … u + count of one channel; tokens before 0 go to dstate. First adds the incoming dstate to
+  /// the tokens that the new state contains.
   void store_gradients(const ConvolutionRange& range, T* gradient, std::int64_t u, std::int64_t count,
                        std::int64_t c) const {
-    const std::int64_t past = p_.K - 1, into = std::max<std::int64_t>(range.T - past, u);  // in the new state from here
+    const std::int64_t past = p_.K - 1, into = std::max<std::int64_t>(range.T - past, u);  // first token in new state
     if (p_.incoming.dstate.present() && into < u + count) {
       T added[kMaxTaps];
       const std::int64_t n = u + count - into;
@@ -286,13 +289,13 @@ class ConvolutionGradientWorker {
   bool has_sums_, writes_rows_, in_place_;
   ConvolutionGradientScratch<T> scratch_;
   std::int64_t row_block_ = 0;
-  std::int64_t first_ = 0, cols_ = 0, padded_ = 0;  ///< channels of the block that is worked on
-  std::int64_t loaded_block_ = -1;                  ///< whose taps lie in the scratch
+  std::int64_t first_ = 0, cols_ = 0, padded_ = 0;  ///< channels of the current block
+  std::int64_t loaded_block_ = -1;                  ///< channel block with its taps in the scratch; −1 for none
 };
 
 inline constexpr std::int64_t kReducedChannels = 64;
 
-/// dweight and dbias of a few channels: the partial sums, added up in their order.
+/// Adds up the partial sums of dweight and dbias in ascending order, for kReducedChannels channels from `first` on.
 template <typename T>
 void reduce_sums(const ShortConvolutionProblem& p, const View<T, 3>& sums, std::int64_t first) {
   const std::int64_t cols = std::min(kReducedChannels, p.C - first);

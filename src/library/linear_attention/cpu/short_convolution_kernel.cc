@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward pass of the short convolution: reads x once and writes y once, with vectors along channels or tokens.
+// Computes the forward pass of the short convolution: reads x once and writes y once, with vectors along channels or
+// tokens.
 
 #include <algorithm>
 #include <cstddef>
@@ -15,23 +16,24 @@
 #define HWY_TARGET_INCLUDE "library/linear_attention/cpu/short_convolution_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h: per-target headers.
+// Per-target headers must follow foreach_target.h.
 #include "library/linear_attention/cpu/convolution_plan-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Tasks along channels, where x and y are read and written where they lie, and where they go through buffers that stay
-/// in a second-level cache.
+/// Sizes of tasks with vectors along channels: kWideTasks if x and y are accessed in place, kBufferedTasks if they pass
+/// through buffers, which then stay in the L2 cache.
 inline constexpr TaskSizes kWideTasks{32, 256, 64, 8192};
 inline constexpr TaskSizes kBufferedTasks{32, 256, 64, 1024};
-/// Tasks along tokens.
+/// Sizes of tasks with vectors along tokens.
 inline constexpr TaskSizes kTokensTasks{2048, 2048, 1, 16};
-/// Tokens that go through the buffer at a time: where a sequence begins, and where none can be read in place.
+/// Number of tokens that pass through the buffer at a time. kHeadTokens applies at the start of a sequence if the other
+/// tokens are accessed in place, and kBufferedTokens otherwise.
 inline constexpr std::int64_t kHeadTokens = 64;
 inline constexpr std::int64_t kBufferedTokens = 256;
 
-/// Whether x and y can be read and written in vectors where they lie.
+/// Returns whether vectors can be loaded from x and stored to y directly in the tensors.
 template <typename T>
 bool lies_in_vectors(const ShortConvolutionProblem& p, Along along) {
   const std::size_t dim = along == Along::tokens ? 2 : 3;
@@ -39,7 +41,7 @@ bool lies_in_vectors(const ShortConvolutionProblem& p, Along along) {
   return has_vectors && p.inputs.x.strides[dim] == 1 && p.outputs.y.strides[dim] == 1;
 }
 
-/// What one thread works in.
+/// Scratch buffers of one thread.
 template <typename T>
 struct ConvolutionScratch {
   ConvolutionScratch(Workspace& ws, const ConvolutionPlan& plan) {
@@ -65,10 +67,10 @@ struct ConvolutionBuffers {
   ConvolutionBuffers(Workspace& ws, const ConvolutionPlan& plan, int threads) {
     scratch = ws.take<std::byte>("threads", threads, count_bytes<ConvolutionScratch<T>>(plan));
   }
-  View<std::byte, 2> scratch;  ///< a thread's ConvolutionScratch
+  View<std::byte, 2> scratch;  ///< (threads, bytes) ConvolutionScratch of each thread
 };
 
-/// One thread's part.
+/// Computes the blocks of rows and channels that one thread takes.
 template <typename T>
 class ConvolutionWorker {
  public:
@@ -81,7 +83,7 @@ class ConvolutionWorker {
         scratch_(place_buffers<ConvolutionScratch<T>>(shared.scratch.at(thread), plan)),
         in_place_(lies_in_vectors<T>(plan.p, plan.along)) {}
 
-  /// y of one block of rows and channels.
+  /// Computes y of one block of rows and channels.
   void run_block(std::int64_t row_block, std::int64_t channel_block) {
     first_ = plan_.first_channel(channel_block);
     cols_ = plan_.channels(channel_block);
@@ -95,7 +97,8 @@ class ConvolutionWorker {
     });
   }
 
-  /// The new state of one sequence and block of channels. Reads the old one before it overwrites it.
+  /// Writes the new state of one sequence and block of channels. The new state may overwrite the old one: each old row
+  /// is read before it is overwritten.
   void write_state(std::int64_t n, std::int64_t channel_block) const {
     const ConvolutionRange sequence = p_.sequence(n);
     const SequenceReader reader(p_.inputs.x, p_.inputs.state, sequence);
@@ -122,7 +125,7 @@ class ConvolutionWorker {
     }
   }
 
-  /// `n` channels of a whole strip, where they lie.
+  /// Computes `n` channels of a whole strip directly in the tensors.
   template <typename Stored>
   void strip_in_place(void (*convolve)(const ConvolvedRows<T, Stored>&), const ConvolutionRange& range, std::int64_t t,
                       std::int64_t n) const {
@@ -134,7 +137,7 @@ class ConvolutionWorker {
               y.at<Stored>(row, first_, n), y.row_stride, n, p_.silu()});
   }
 
-  /// Channels from `done` on of a strip, through the buffers.
+  /// Computes the channels of a strip from `done` on, through the buffers.
   void buffered_strip(const SequenceReader& reader, const ConvolutionRange& range, std::int64_t t, std::int64_t rows,
                       std::int64_t done) const {
     const std::int64_t cols = cols_ - done, padded = round_up(cols, kLanes<T>);
@@ -192,9 +195,9 @@ class ConvolutionWorker {
   const ShortConvolutionProblem& p_;
   const TapKernels<T>& kernels_;
   ConvolutionScratch<T> scratch_;
-  bool in_place_;                      ///< x and y can be read and written where they lie
-  std::int64_t first_ = 0, cols_ = 0;  ///< channels of the block that is worked on
-  std::int64_t loaded_block_ = -1;     ///< whose taps lie in the scratch
+  bool in_place_;                      ///< whether x and y can be read and written in place
+  std::int64_t first_ = 0, cols_ = 0;  ///< channels of the current block
+  std::int64_t loaded_block_ = -1;     ///< channel block with its taps in the scratch; −1 for none
 };
 
 template <typename T>
@@ -211,7 +214,7 @@ void short_convolution_typed(const ShortConvolutionProblem& p) {
   Cancellation cancellation(p.context);
   run_team(threads, [&](const Team& team) {
     ConvolutionWorker<T> worker(plan, *shared, team.thread());
-    // When all threads are at its end, the old states have been read.
+    // in_turn() waits for all threads, so the old states have been read before write_state() overwrites them.
     team.in_turn(tasks, [&](std::int64_t n) {
       if (!cancellation.requested()) worker.run_block(n % plan.row_blocks, n / plan.row_blocks);
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loop of the scans: a block of a state that stays in the first-level cache while tokens pass; included once
-// per Highway target.
+// Implements the inner loop of the scans: a block of a state stays in the L1 cache while tokens read and update it;
+// included once per Highway target.
 #if defined(HEADGATE_LINEAR_STATE_BLOCK_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_STATE_BLOCK_INL_
 #undef HEADGATE_LINEAR_STATE_BLOCK_INL_
@@ -17,14 +17,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Vectors in a row of the widest block. A pass visits two tokens: then its 4 kVectors sums fill 16 registers beside
-/// what is added, hide the latency of multiply-adds, and a state is loaded and stored once for 12 kVectors of them.
-/// With one token and twice the width, as many instructions, stores bound the pass: 0.64 of FMA peak in place of 0.94
-/// (Zen 3, D = 128).
+/// Number of vectors in a row of the widest block. A pass visits two tokens. Its 4 kVectors sums fill 16 registers
+/// together with the added rows, and hide the latency of multiply-adds. Each vector of the state is loaded and stored
+/// once for 6 multiply-adds. One token with rows twice as wide takes as many instructions, but stores limit it to 0.64
+/// of FMA peak instead of 0.94 (Zen 3, D = 128).
 inline constexpr std::int64_t kMostVectors = 2;
 
-/// How a state's columns are cut into blocks of kMostVectors vectors, and one of a single vector where those do not
-/// fill another. Each column is computed alike in every cut.
+/// Divides the columns of a state into blocks of kMostVectors vectors. The last block may have fewer vectors. The
+/// division depends only on the number of columns, so threads do not affect the bits of a column.
 template <typename T>
 class ColumnBlocks {
  public:
@@ -32,7 +32,7 @@ class ColumnBlocks {
 
   std::int64_t count() const { return divide_up(vectors_, kMostVectors); }
   struct Block {
-    std::int64_t first, vectors;  ///< in vectors
+    std::int64_t first, vectors;  ///< first vector, and number of vectors
   };
   Block operator()(std::int64_t n) const {
     const std::int64_t first = n * kMostVectors;
@@ -43,13 +43,13 @@ class ColumnBlocks {
   std::int64_t vectors_;
 };
 
-/// What multiplies a block before tokens change it.
+/// Factors that multiply a block before a token updates it: none, one per row, or one per column.
 enum class Rescaling { none, rows, columns };
 
-// Default constructors that a compiler makes lack the target's attributes, and may then not construct vectors.
+// Compiler-generated default constructors lack the target's attributes, so they must not construct vectors.
 // NOLINTBEGIN(modernize-use-equals-default)
 
-/// A row of a block in registers.
+/// One row of a block, held in registers.
 template <typename T, std::int64_t kVectors>
 struct BlockRow {
   using V = hn::Vec<Tag<T>>;
@@ -82,7 +82,7 @@ struct BlockRow {
   HWY_INLINE void add(const BlockRow& other) {
     for (std::int64_t c = 0; c < kVectors; ++c) at[c] = hn::Add(at[c], other.at[c]);
   }
-  /// Of kMostVectors / kVectors rows.
+  /// Returns the sum of kMostVectors / kVectors rows.
   static HWY_INLINE BlockRow sum_of(const BlockRow* rows) {
     BlockRow sum = rows[0];
     for (std::int64_t p = 1; p < kMostVectors / kVectors; ++p) {
@@ -107,7 +107,7 @@ struct BlockRow {
   }
 };
 
-/// rows × kVectors vectors, dense.
+/// A dense block of a state: `rows` rows of kVectors vectors.
 template <typename T, std::int64_t kVectors>
 struct StateBlock {
   static constexpr std::int64_t kWidth = kVectors * kLanes<T>;
@@ -118,7 +118,7 @@ struct StateBlock {
   T* row(std::int64_t i) const { return data + i * kWidth; }
 };
 
-/// The outer product w xᵀ that a token adds: w has a number for each row.
+/// The outer product w xᵀ that a token adds to a block. w has one number per row.
 template <typename T, std::int64_t kVectors>
 struct OuterProduct {
   const T* w;
@@ -128,14 +128,14 @@ struct OuterProduct {
   HWY_INLINE OuterProduct(const T* its_w, const BlockRow<T, kVectors>& its_x) : w(its_w), x(its_x) {}
 };
 
-/// What a pass does with the copies beside a block, one for each token. written: S goes to them behind the token, and
-/// the block itself stays as it is.
+/// Use of the per-token copies of a block S in a pass. `written`: the pass stores S after each token to its copy, and
+/// leaves the block unchanged. `multiplied`: after each token, the pass sums S ∘ copy over rows.
 enum class Copies { unused, written, multiplied };
 
-/// What a pass does with a block, S, for one token after the other:
-///   S = factors ∘ S;  S += Σ w xᵀ of the token's products;  out = Sᵀ read
+/// Operands and results of a pass over a block S. For one token after the other, the pass computes:
+///   S = factors ∘ S;  S += Σ w xᵀ over the token's products;  out = Sᵀ read
 ///   copy = S, or product = the sums of S ∘ copy over rows
-/// and for each of `next` then: sum = Sᵀ next.
+/// After the last token, the pass computes sum = Sᵀ next for each of `next`.
 template <int kTokens, int kAdds, int kOuts, int kNext, typename T, std::int64_t kVectors,
           Copies kCopies = Copies::unused>
 struct Pass {
@@ -144,11 +144,11 @@ struct Pass {
   static constexpr int slots(int n) { return n > 0 ? n : 1; }
 
   OuterProduct<T, kVectors> adds[kTokens][slots(kAdds)];
-  const T* reads[kTokens];      ///< of `outs`
-  const T* next[slots(kNext)];  ///< of `sums`
-  const T* factors[kTokens];    ///< of rows or columns; unused without rescaling
-  T* copies[kTokens];           ///< blocks as large as S
-  Row outs[kTokens];            ///< results
+  const T* reads[kTokens];      ///< read vectors that yield `outs`
+  const T* next[slots(kNext)];  ///< read vectors that yield `sums`
+  const T* factors[kTokens];    ///< factors of rows or columns; unused without rescaling
+  T* copies[kTokens];           ///< one block of the size of S per token
+  Row outs[kTokens];            ///< results Sᵀ read
   Row sums[slots(kNext)];
   Row products[kTokens];
 
@@ -169,7 +169,7 @@ HWY_INLINE void Pass<kTokens, kAdds, kOuts, kNext, T, kVectors, kCopies>::run(co
     for (int t = 0; t < kTokens; ++t) out[t][p] = product[t][p] = Row::zero();
     for (int n = 0; n < kNext; ++n) sum[n][p] = Row::zero();
   }
-  Row x[kTokens][slots(kAdds)];  // copies, which stay in registers
+  Row x[kTokens][slots(kAdds)];  // local copies of the added rows, which stay in registers
   const T* w[kTokens][slots(kAdds)] = {};
   const T *read[kTokens] = {}, *following[slots(kNext)] = {}, *factor[kTokens] = {};
   T* HWY_RESTRICT copy[kTokens] = {};
@@ -206,7 +206,7 @@ HWY_INLINE void Pass<kTokens, kAdds, kOuts, kNext, T, kVectors, kCopies>::run(co
   for (int n = 0; n < kNext; ++n) sums[n] = Row::sum_of(sum[n]);
 }
 
-/// sum = Sᵀ read.
+/// Returns Sᵀ read for a block S.
 template <typename T, std::int64_t kVectors>
 HWY_INLINE BlockRow<T, kVectors> read_block(const StateBlock<T, kVectors>& state, const T* read) {
   Pass<1, 0, 0, 1, T, kVectors> pass;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Figures of a state that one pass over its tokens gives, and of the state behind the last; once per Highway target.
+// Computes figures of a state from one pass over its tokens, and figures of the final state S_T; included once per
+// Highway target.
 #if defined(HEADGATE_LINEAR_STATE_FIGURES_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_STATE_FIGURES_INL_
 #undef HEADGATE_LINEAR_STATE_FIGURES_INL_
@@ -19,7 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// 0 of none.
+/// Returns total / count, or 0 if count is 0.
 inline double mean_of(double total, std::int64_t count) {
   return count == 0 ? 0.0 : total / static_cast<double>(count);
 }
@@ -27,7 +28,7 @@ inline double mean_of(double total, std::int64_t count) {
 /// Counts the queries over which means are taken: all but query 0.
 inline std::int64_t counted_queries(const TokenRange& s) { return std::max<std::int64_t>(s.T - 1, 0); }
 
-/// A sum that also sums what its additions lose to rounding: of tokens that are all alike, errors would add up.
+/// Compensated sum (Neumaier): also sums the rounding errors, which would accumulate if all tokens are alike.
 class TokenSum {
  public:
   void add(double term) {
@@ -53,21 +54,22 @@ struct StateScratch {
   }
 
   View<T, 1> key, query;
-  View<T, 1> decay;        ///< e^g of the token
-  View<T, 1> first, all;   ///< (D) Sᵀ q of these is the weight of the first token, and the sum of all weights
-  View<double, 2> totals;  ///< (readers, first and all) over tokens
-  View<double, 2> matrix;  ///< S_T or its transpose, the shorter dimension first, of largest element 1
+  View<T, 1> decay;        ///< (D) e^g of the token
+  View<T, 1> first, all;   ///< (D) their dot products with q are the weight of token 0 and the sum of all weights
+  View<double, 2> totals;  ///< (readers, 2) sums over tokens of the two figures from `first` and `all`
+  View<double, 2> matrix;  ///< S_T or its transpose, shorter dimension first, scaled to largest magnitude 1
 };
 
-/// One thread's part. A column of the state whose value is 1 at the first token and 0 at others holds what reads the
-/// weight of the first token; one whose value is always 1 what reads the sum of weights.
+/// Computes the figures of one thread's states. For this it carries two extra columns of the state. The column `first`
+/// has value 1 at the first token and 0 at others, so a query reads the weight of the first token from it. The column
+/// `all` has value 1 at every token, so a query reads its sum of weights from it.
 template <typename T>
 class StateFigures {
  public:
   StateFigures(const LinearStatisticsProblem& p, const View<T, 4>& states, std::byte* memory)
       : p_(p), states_(states), D_(padded_dim<T>(p.D)), b_(place_buffers<StateScratch<T>>(memory, p)) {}
 
-  /// State h of sequence n.
+  /// Computes the figures of state h of sequence n.
   void run(std::int64_t n, std::int64_t h) const {
     if (p_.scans()) scan(p_.sequence(n), h);
     if (p_.needs_state()) look_at_state(n, h);
@@ -75,7 +77,7 @@ class StateFigures {
 
  private:
   struct Gates {
-    TokenSum decays, logarithms, betas;  // over tokens, and features
+    TokenSum decays, logarithms, betas;  // sums over tokens and features
   };
 
   void scan(const TokenRange& s, std::int64_t h) const {
@@ -124,7 +126,8 @@ class StateFigures {
     return beta;
   }
 
-  /// column ← e^g column + β k (value − kᵀ e^g column), or without delta e^g column + k value.
+  /// Updates a column with token t: column ← e^g column + β k (value − kᵀ e^g column). Without the delta rule:
+  /// column ← e^g column + k value.
   void move(T* HWY_RESTRICT column, std::int64_t t, T beta, T value) const {
     const Tag<T> d;
     const T *const key = b_.key.data, *const decay = b_.decay.data;
@@ -138,7 +141,7 @@ class StateFigures {
       hn::StoreU(hn::MulAdd(hn::LoadU(d, key + x), factor, hn::LoadU(d, column + x)), d, column + x);
   }
 
-  /// The figures of the queries of token t, of all heads that read the state.
+  /// Computes and stores the figures of the queries of token t, for all heads that read the state.
   void read(const TokenRange& s, std::int64_t h, const Chunk& tokens, std::int64_t t) const {
     for (std::int64_t r = 0; r < p_.readers(); ++r) {
       const std::int64_t ho = h * p_.readers() + r;
@@ -181,7 +184,7 @@ class StateFigures {
     store(p_.outputs.state_norm, n, h, largest * std::sqrt(squares));
   }
 
-  /// Copies S_T, divided by the returned largest element, or by 1 where that is 0 or not finite.
+  /// Copies S_T divided by its largest magnitude, or by 1 if that is 0 or not finite. Returns the divisor.
   double copy_matrix(std::int64_t n, std::int64_t h) const {
     const T* const state = states_.at(n, h);
     T most{0};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of a state between a scan's memory and tensors; the rescaling of blocks; included once per Highway target.
+// Copies blocks of a state between buffers and tensors, and rescales blocks; included once per Highway target.
 #if defined(HEADGATE_LINEAR_STATE_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_STATE_ROWS_INL_
 #undef HEADGATE_LINEAR_STATE_ROWS_INL_
@@ -16,7 +16,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The columns of a tensor that a block or a task has; the others of a block are padding.
+/// Range of columns of a tensor that a block or a task covers. Further columns of a block are padding.
 struct StateColumns {
   std::int64_t first, count;
 };
@@ -27,7 +27,8 @@ StateColumns columns_of(std::int64_t first_vector, std::int64_t cols) {
   return {first, std::min(StateBlock<T, kVectors>::kWidth, cols - first)};
 }
 
-/// The block's columns of a state (D,Dv) in a tensor; zeros where that is absent and in the padding.
+/// Loads the block's columns of a state (D,Dv) from a tensor. Padding is set to zeros, and so is the whole block if the
+/// tensor is absent.
 template <typename T, std::int64_t kVectors>
 void load_block(const StateBlock<T, kVectors>& block, const HeadRows<const void>& state, const StateColumns& columns) {
   constexpr std::int64_t kWidth = StateBlock<T, kVectors>::kWidth;
@@ -56,7 +57,8 @@ void store_block(const HeadRows<void>& state, const StateBlock<T, kVectors>& blo
   }
 }
 
-/// load_block of the transpose (Dv,D) of a state: the block's columns are rows of the tensor. `row`: scratch.
+/// Loads a block of the transpose (Dv,D) of a state. The block's columns are rows of the tensor. `row` is scratch for
+/// one row of the tensor.
 template <typename T, std::int64_t kVectors>
 void load_transposed_block(const StateBlock<T, kVectors>& block, const HeadRows<const void>& state,
                            const StateColumns& columns, T* row) {
@@ -68,7 +70,7 @@ void load_transposed_block(const StateBlock<T, kVectors>& block, const HeadRows<
   }
 }
 
-/// Multiplies each column by a factor of its own.
+/// Multiplies each column of a block by its own factor.
 template <typename T, std::int64_t kVectors>
 void scale_columns(const StateBlock<T, kVectors>& block, const T* factors) {
   const auto by = BlockRow<T, kVectors>::load(factors);
@@ -79,7 +81,7 @@ void scale_columns(const StateBlock<T, kVectors>& block, const T* factors) {
   }
 }
 
-/// Multiplies each row by a factor of its own.
+/// Multiplies each row of a block by its own factor.
 template <typename T, std::int64_t kVectors>
 void scale_rows(const StateBlock<T, kVectors>& block, const T* factors) {
   for (std::int64_t i = 0; i < block.rows; ++i) {
@@ -89,14 +91,15 @@ void scale_rows(const StateBlock<T, kVectors>& block, const T* factors) {
   }
 }
 
-/// The factors by which a scan of a state (D,Dv) rescales its blocks: those of features multiply rows, one for the
-/// whole state multiplies columns alike.
+/// Factors with which a scan of a state (D,Dv) rescales its blocks. Factors of features multiply rows. A single factor
+/// for the whole state multiplies all columns.
 template <typename T>
 class BlockFactors {
  public:
   explicit BlockFactors(const DecayFactors<T>& factors) : factors_(factors) { std::fill_n(ones_, kMostCols, T{1}); }
 
-  /// Sets the factors of so many tokens from step n on, and returns how they multiply.
+  /// Sets the factors of a pass over `tokens` tokens from step n on. Returns what they multiply: rows, columns or
+  /// nothing.
   template <class PassT>
   HWY_INLINE Rescaling set(PassT& pass, std::int64_t n, int tokens) {
     bool any = false;
@@ -108,7 +111,7 @@ class BlockFactors {
     return factors_.by_feature() ? Rescaling::rows : Rescaling::columns;
   }
 
-  /// S̃ becomes S behind the last token.
+  /// Multiplies S̃ by F after the last token of a chunk, which turns S̃ into S.
   template <std::int64_t kVectors>
   void finish(const StateBlock<T, kVectors>& block) {
     if (!factors_.present()) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How scans are shared out between threads; included once per Highway target.
+// Divides scans into tasks for the threads; included once per Highway target.
 #if defined(HEADGATE_LINEAR_STATE_TASKS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_STATE_TASKS_INL_
 #undef HEADGATE_LINEAR_STATE_TASKS_INL_
@@ -17,21 +17,21 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Blocks first … end of the state of sequence n, head h.
+/// A task: column blocks first … end of the state of sequence n and head h.
 struct StateTask {
   std::int64_t n, h;
   std::int64_t first, end;
 };
 
-/// The states of a problem, each cut into as many pieces as threads need to be busy until the end. Columns of a state
-/// are independent, so that the cut does not change bits.
+/// Divides the states of a problem into tasks. If there are too few states to keep all threads busy, each state is cut
+/// into pieces of its column blocks. Columns of a state are independent, so cutting does not change bits.
 class StateTasks {
  public:
   StateTasks(const LinearProblem& p, std::int64_t blocks) : heads_(p.Hv), states_(p.N * p.Hv), blocks_(blocks) {
-    // Each piece packs the tokens anew, which is a seventh of the work of a whole head.
+    // Each piece packs the tokens again, which is a seventh of the work of a whole head.
     const std::int64_t threads = p.context.threads;
     if (states_ % threads != 0 && states_ < 4 * threads) pieces_ = std::min(threads, blocks);
-    // Waking a thread takes longer than the work on so many elements of states.
+    // Waking a thread takes longer than the work on this many state elements.
     constexpr double kLeastPerThread = 1 << 12;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
@@ -51,15 +51,15 @@ class StateTasks {
   int threads_ = 1;
 };
 
-/// visit(std::integral_constant) of the number of vectors of a block.
+/// Calls visit() with a block's number of vectors as a std::integral_constant.
 template <class Visit>
 HWY_INLINE void with_vectors(std::int64_t vectors, const Visit& visit) {
   static_assert(kMostVectors == 2);
   vectors == 1 ? visit(std::integral_constant<std::int64_t, 1>()) : visit(std::integral_constant<std::int64_t, 2>());
 }
 
-/// visit(block, its columns, its number) for the blocks of a task, `first` … `end`, of a state of `rows` rows and
-/// `cols` columns. `state`: all blocks, one after the other.
+/// Calls visit(block, columns, index) for blocks task.first … task.end of a state with `rows` rows and `cols` columns.
+/// `state` holds all blocks of the state, one after the other.
 template <typename T, class Task, class Visit>
 HWY_INLINE void for_state_blocks(T* state, std::int64_t rows, std::int64_t cols, const Task& task, const Visit& visit) {
   const ColumnBlocks<T> blocks(cols);
@@ -73,7 +73,7 @@ HWY_INLINE void for_state_blocks(T* state, std::int64_t rows, std::int64_t cols,
   }
 }
 
-/// The columns of a task's blocks together.
+/// Returns the range of columns that the blocks of a task cover.
 template <typename T, class Task>
 StateColumns task_columns(const Task& task, std::int64_t cols) {
   const ColumnBlocks<T> blocks(cols);
@@ -82,7 +82,7 @@ StateColumns task_columns(const Task& task, std::int64_t cols) {
   return {first, std::min((last.first + last.vectors) * kLanes<T>, cols) - first};
 }
 
-/// Runs a pass with the rescaling that its tokens need. Not inlined: a pass takes hundreds of instructions.
+/// Runs a pass with the given rescaling. Not inlined, since a pass has hundreds of instructions.
 template <class PassT, typename T, std::int64_t kVectors>
 HWY_NOINLINE void run_pass(PassT& pass, const StateBlock<T, kVectors>& block, Rescaling rescaling) {
   switch (rescaling) {

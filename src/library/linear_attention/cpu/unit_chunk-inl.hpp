@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the scans of the backward pass read, and the gradients of q, k, decay and beta from what they leave; once per
-// Highway target.
+// Packs the operands of the backward pass's scans, and writes the gradients of q, k, decay and beta from their results;
+// included once per Highway target.
 #if defined(HEADGATE_LINEAR_UNIT_CHUNK_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_UNIT_CHUNK_INL_
 #undef HEADGATE_LINEAR_UNIT_CHUNK_INL_
@@ -17,9 +17,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// A row of dq or dk. `gradient` is that of x̂ = r x, in which x is `input` of the tensor and r `norm`; `row` is
-/// factor · x̂. Where the problem divides by norms, r = 1/√(Σ x² + eps) and dx = r (dx̂ − x̂ Σ x̂ dx̂); else dx = dx̂. Both
-/// times factor. `scratch`: a row.
+/// Writes one row of dq or dk. `row` is factor · x̂ with x̂ = r x, where x is the row of q or k and r is `norm`.
+/// `gradient` is the gradient of `row`. If the problem normalises, r = 1/√(Σ x² + eps) and
+/// dx = factor · r (gradient − x̂ Σ x̂ ∘ gradient). Otherwise dx = factor · gradient. `scratch` has D elements.
 template <typename T>
 void write_row_gradient(const HeadRows<void>& to, const T* HWY_RESTRICT gradient, const T* HWY_RESTRICT row, T norm,
                         std::int64_t token, T factor, const LinearProblem& p, T* HWY_RESTRICT scratch) {
@@ -32,7 +32,7 @@ void write_row_gradient(const HeadRows<void>& to, const T* HWY_RESTRICT gradient
   store_row(to, scratch, token, 0, p.D);
 }
 
-/// The tokens of chunk c of a unit, if it has them.
+/// Packs the operands and writes the gradients of chunk c of a unit.
 template <typename T>
 class UnitChunk {
  public:
@@ -43,7 +43,7 @@ class UnitChunk {
         end_(std::min(unit.s.T, (c + 1) * kChunk)),
         b_(place_buffers<ScanBuffers<T>>(scratch, p)) {}
 
-  /// Packs the tokens for the scans.
+  /// Packs k, q and dy of the chunk's tokens for the scans.
   void pack() const {
     const UnitBuffers<T>& to = unit_.buffers;
     pack_rows(to.keys, to.key_norms, p_.inputs.k, T{1});
@@ -93,7 +93,7 @@ class UnitChunk {
  private:
   Chunk chunk() const { return {t0_, end_ - t0_, Direction::forward}; }
 
-  /// Of the unit's heads of q or k.
+  /// Packs rows of the unit's heads of q or k, and saves their inverse norms.
   void pack_rows(const View<T, 3>& rows, const View<T, 2>& norms, const ConstTensorView& input, T factor) const {
     const auto& [heads, tokens, padded] = rows.shape;
     for (std::int64_t h = 0; h < heads; ++h) {

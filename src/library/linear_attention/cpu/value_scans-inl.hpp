@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans 1 and 2 of the backward pass: S and dS (D,Dv), with columns of v; included once per Highway target.
+// Scans 1 and 2 of the backward pass (see backward_kernel.cc). They keep S and dS, (D,Dv), and divide columns of v into
+// blocks. Included once per Highway target.
 #if defined(HEADGATE_LINEAR_VALUE_SCANS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_VALUE_SCANS_INL_
 #undef HEADGATE_LINEAR_VALUE_SCANS_INL_
@@ -19,7 +20,7 @@ namespace headgate::HWY_NAMESPACE {
 template <typename T>
 class ValueScans {
  public:
-  /// Of the unit's state g.
+  /// Prepares the scans of state g of the unit.
   ValueScans(const LinearBackwardProblem& p, const Unit<T>& unit, std::int64_t g, std::byte* scratch,
              Cancellation& cancellation)
       : p_(p),
@@ -33,7 +34,7 @@ class ValueScans {
         g_(g),
         h_(unit.state(p, g)) {}
 
-  /// The blocks of a piece.
+  /// Runs scans 1 and 2 on the column blocks of a piece.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
     if (p_.has_delta || keeps_states()) {
@@ -58,7 +59,7 @@ class ValueScans {
 
   bool keeps_states() const { return unit_.buffers.states.shape[0] > 0; }
 
-  /// for_state_blocks of the piece.
+  /// Calls for_state_blocks() with the blocks of the piece.
   template <class Visit>
   HWY_INLINE void for_blocks(const Visit& visit) {
     for_state_blocks(b_.state.data, D_, p_.Dv, piece_, visit);
@@ -71,7 +72,7 @@ class ValueScans {
 
   StateColumns piece_columns() const { return task_columns<T>(piece_, p_.Dv); }
 
-  /// Zeros behind the last column of what the other scans read.
+  /// Writes zeros after the last column of the buffers that later steps read in whole vectors.
   void clear_padding() {
     const std::int64_t end = round_up(p_.Dv, std::max(kLanes<T>, kMostVectors));
     const StateColumns columns = piece_columns();
@@ -83,7 +84,7 @@ class ValueScans {
     }
   }
 
-  /// differences = u = v, of what scan 1 is not needed for.
+  /// Sets the differences and u to v, for problems that do not need scan 1.
   void take_values() {
     const StateColumns columns = piece_columns();
     const HeadRows<const void> rows = token_rows(p_.inputs.v, unit_.s, h_);
@@ -107,7 +108,7 @@ class ValueScans {
     load_betas(b_.betas, p_, unit_.s, h_, chunk);
   }
 
-  /// For the keys' scans, if there are any.
+  /// Stores a row for the key scans, if they run.
   template <std::int64_t kVectors>
   HWY_INLINE void keep(const View<T, 3>& rows, const BlockRow<T, kVectors>& row, std::int64_t token,
                        std::int64_t first) const {
@@ -149,7 +150,8 @@ class ValueScans {
     for (std::int64_t n = 0; n < 2; ++n) sums[n] = read_block(block, b_.key_reads.at(std::min(n, chunk.count - 1)));
   }
 
-  /// The reads of the two tokens from step n on; behind the last, of which nothing is taken, of any.
+  /// Sets the read vectors of the two tokens from step n on. Repeats the last vector if the chunk ends earlier; its
+  /// results are then unused.
   template <class PassT>
   HWY_INLINE void set_next(PassT& pass, const Chunk& chunk, std::int64_t n) const {
     for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = b_.key_reads.at(std::min(n + k, chunk.count - 1));
@@ -244,7 +246,8 @@ class ValueScans {
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
   }
 
-  /// Adds the products of the other heads of q that read the state, behind the rescaling. Returns what is left of that.
+  /// Handles the query heads of a state after the first. If there are any, rescales the block and adds their products.
+  /// Returns the rescaling that is still to be done.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_readers(const PassT& like, const StateBlock<T, kVectors>& block,
                                          const StateColumns& columns, const Chunk& chunk, std::int64_t n,
