@@ -178,7 +178,7 @@ void Case::place_cache() {
   const CaseSpec& s = spec_;
   const std::int64_t batches = s.page > 0 ? s.pages() : s.B;
   const std::int64_t rows = s.page > 0 ? s.page : s.S;
-  // Pages do not repeat by stride 0: they would all be the same page.
+  // Never broadcasts the dimension of pages (stride 0), because all pages would then share one page's memory.
   k_ = place(input_slabs_, "k", s.key_dtype(), {batches, s.Hkv, rows, s.D}, kRepeatH);
   v_ = place(input_slabs_, "v", s.key_dtype(), {batches, s.Hkv, rows, s.Dv}, s.page > 0 ? kRepeatH : kRepeatB);
   if (s.page > 0) block_table_ = place(input_slabs_, "block_table", DType::i32, {1, 1, s.sequences(), s.pages_each()});

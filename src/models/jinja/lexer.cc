@@ -54,7 +54,7 @@ std::string unescaped(std::string_view text) {
       out += text[i];
       continue;
     }
-    const char letter = text[++i];  // a string does not end with a lone backslash
+    const char letter = text[++i];  // exists: in a string, a backslash is always followed by another character
     const auto coded =
         std::find_if(kCoded.begin(), kCoded.end(), [letter](const auto& row) { return row.first == letter; });
     if (const std::size_t at = kSimple.find(letter); at != std::string_view::npos) {

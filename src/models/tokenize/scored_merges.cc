@@ -13,8 +13,8 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Limit of the bytes hashed to look up all splits of all tokens in two. A token of n characters needs O(n²) bytes.
-/// Vocabularies in use need less than 2^25.
+/// Maximum number of bytes hashed to look up both parts of each token, for every way to split it in two. A token of n
+/// characters needs O(n²) bytes. Vocabularies in use need less than 2^25.
 constexpr std::size_t kMostHashedBytes = std::size_t{1} << 30;
 
 /// Returns the ids of the tokens that take part in merges, sorted by descending score.

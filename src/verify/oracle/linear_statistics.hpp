@@ -9,8 +9,9 @@
 #include "library/core/linear_statistics_rows.hpp"
 
 // Reference for linear_attention_weights and linear_attention_statistics, in f64. The oracle's recurrence gives the T ×
-// T weights as its outputs; it does not walk back over the tokens as the kernels do. With v_t = e_t, column j of output
-// t is a_tj. With S_0 = I in D further columns, these columns of output t hold r_t.
+// T weights a as its outputs; it does not walk back over the tokens as the kernels do. If v_t is the t-th unit vector,
+// output t is row t of a. D more columns of v are 0 and begin with S_0 = I: there output t is r_t, the vector with
+// which query t reads S_0.
 
 namespace headgate::reference {
 

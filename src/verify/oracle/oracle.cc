@@ -47,7 +47,7 @@ struct Sizes {
   double roundoff, tiny, floor, saved_tiny;
   bool gated, headwise;
   bool native16;
-  std::int64_t first_sequence;  // index of batch 0 among the sequences of the call
+  std::int64_t first_sequence;  // index of this slice's first sequence in the whole call
   ConstTensorView bias, mask;   // broadcast to (B,Hq,T,S), or absent
 
   Sizes(const AttentionInputs& in, const AttentionOptions& options, std::int64_t first = 0)

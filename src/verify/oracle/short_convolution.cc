@@ -103,7 +103,7 @@ Sum gradient_of_sum(GateFn fn, const Sum& s, double dy, DType dtype) {
                                                               largest_near(s, dtype, silu_curvature) * s.magnitude)};
 }
 
-/// Accumulates sums with their magnitudes.
+/// Accumulates sums and, for the error bounds, the sums of the absolute values of their terms.
 struct Sums {
   std::vector<CompensatedSum> sum;
   std::vector<double>& magnitude;

@@ -48,7 +48,7 @@ struct UnitBuffers {
   View<T, 3> dy;           ///< (G·R,T,Dv)
   View<T, 3> differences;  ///< (G,T,Dv) v − e^g Sᵀ k, with S before the token; v without the delta rule
   View<T, 3> du;           ///< (G,T,Dv)
-  View<T, 3> updates;      ///< (G,T,Dv) u = β · differences
+  View<T, 3> updates;      ///< (G,T,Dv) u = β times `differences`
   View<T, 3> dvalues;      ///< (G,T,Dv) β du
   View<T, 3> dq;           ///< (Gq,T,D) gradient of `queries`
   View<T, 3> dk;           ///< (Gk,T,D) gradient of `keys`

@@ -41,7 +41,7 @@ struct LinearForwardBuffers {
   DecayFactors<T> factors;
   View<T, 1> state;     ///< the column blocks of a state, one after the other
   View<T, 2> reads;     ///< (kChunk,D) k ∘ F, with F before any rescaling; reads what the delta rule subtracts from v
-  View<T, 2> adds;      ///< (kChunk,D) k / F, added to the state; empty without decay, where `reads` serves for both
+  View<T, 2> adds;      ///< (kChunk,D) k / F, added to the state; empty without decay, where k / F = k ∘ F
   View<T, 3> queries;   ///< (R,kChunk,D) scale · q ∘ F, with F after any rescaling
   View<T, 2> values;    ///< (kChunk,Dv)
   View<T, 1> betas;     ///< (kChunk)

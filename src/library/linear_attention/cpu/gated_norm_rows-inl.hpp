@@ -31,7 +31,7 @@ struct OpenGate {
   }
 };
 
-/// Calls visit(Gate<fn>{}), or visit(OpenGate{}) for none.
+/// Calls visit(Gate<fn>{}), or visit(OpenGate{}) if `fn` is none.
 template <class Visit>
 HWY_INLINE void with_gate_or_open(GateFn fn, const Visit& visit) {
   if (fn == GateFn::none) return visit(OpenGate{});

@@ -13,7 +13,7 @@ namespace headgate::xray {
 /// pipes.
 enum class MapStyle { colours, shades };
 
-/// Returns all figures with their definitions: as a list of objects with name, of and definition, or as text.
+/// Return all figures with their definitions: a list of objects with the keys `name`, `of` and `definition`, or text.
 nlohmann::ordered_json list_json();
 std::string list_text();
 

@@ -116,7 +116,7 @@ struct Native16BackwardScratch {
   View<float, 1> dy, y, attn, gate, dgate, d_o;  ///< rows of one query
   View<float, 1> scaled;                         ///< a row of dq, dk or dv, scaled and not yet rounded
   View<float, 1> rule_row;                       ///< a row of bias or mask
-  View<float, 2> slope;                          ///< softcap's derivative for one square
+  View<float, 2> slope;                          ///< (kSquare,kSquare) softcap's derivative at a square of scores
 };
 
 /// Buffers shared by all threads: packed operands of one batch of key/value heads, each with `group` query heads.
@@ -147,7 +147,7 @@ struct Native16BackwardBuffers {
   View<float, 3> dq;                   ///< (packed tiles, tile_rows, D_padded), not yet scaled
   View<float, 2> lse, delta;           ///< (packed tiles, tile_rows): lse in units of log2(e), and Δ − dlse
   View<std::int64_t, 1> dq_turns;      ///< next turn of each packed tile's dq (Turnstile)
-  View<PackedHeads, 1> parts;          ///< parts of the current batch: heads of one sequence each
+  View<PackedHeads, 1> parts;          ///< parts of the current batch; a part is some heads of one sequence
   View<BlockTask, 1> tasks;            ///< key blocks of the batch, in the order in which threads take them
   View<std::byte, 2> scratch;          ///< (threads, bytes of a Native16BackwardScratch)
 };

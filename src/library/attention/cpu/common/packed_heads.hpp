@@ -45,7 +45,8 @@ struct HeadTask {
   std::int64_t h = 0;
   std::int64_t piece = 0, pieces = 1;
 
-  /// Returns the head as a part by itself, in slot `place` of several slots that each have room for `largest`.
+  /// Returns a part that consists of this head alone. Its buffers are slot number `place` of several equal slots, each
+  /// large enough for `largest`.
   PackedHeads alone(const HeadPieces& largest, std::int64_t group, std::int64_t place) const {
     PackedHeads own = *part;
     own.h0 = h;

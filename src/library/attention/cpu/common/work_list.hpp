@@ -35,7 +35,7 @@ class WorkList {
  private:
   const ListedSequence* entries_ = nullptr;
   std::int64_t size_ = 0;
-  std::int64_t tiles_ = 0;  // of each sequence, without entries
+  std::int64_t tiles_ = 0;  // query tiles of each sequence, if entries_ is null
 };
 
 /// Returns the largest T and the largest S of the listed sequences.

@@ -45,7 +45,7 @@ inline constexpr std::int64_t kMostTileKeys = 16;
 /// (docs/design/decoding.md). The other keys follow in ascending order.
 struct OrderedKeys {
   std::int64_t first = 0, count = 0;
-  std::int64_t streamed = 0;  ///< number of keys in streams, a multiple of kTileKeys
+  std::int64_t streamed = 0;  ///< number of leading keys, which are read as kTileKeys interleaved streams
 
   /// Returns the number of keys per stream.
   std::int64_t place() const { return streamed / kTileKeys; }

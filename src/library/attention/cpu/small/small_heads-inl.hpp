@@ -77,8 +77,8 @@ std::int64_t score_tiles(std::int64_t queries, std::int64_t keys) {
   return divide_up(queries, kNR<T>) * (row_tiles_of(keys) - (one_vector && four_units ? 1 : 0));
 }
 
-/// Computes rows m < rows ≤ kRows of c = or += ab, as kWrite selects, and meanwhile prefetches lines of `ahead`.
-/// Layout, a and b are as in multiply_add. kRows rows of a are read.
+/// Computes the first `rows` rows, at most kRows, of c = ab or c += ab, as kWrite selects. Meanwhile prefetches lines
+/// of `ahead`. Layout, a and b are as in multiply_add. Always reads kRows rows of a.
 template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
 HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t ldb, std::int64_t K,
                                     T* HWY_RESTRICT c, std::int64_t ldc, std::int64_t rows, PrefetchQueue& ahead) {
