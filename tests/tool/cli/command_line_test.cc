@@ -37,10 +37,6 @@ TEST(UnexpectedArgument, Arguments_SeveralUnexpected_AreNamedInTheirOrder) {
                  "unexpected arguments --sedd 1 --layrs 2 --betas 3; did you mean --seed, --layers and --beta2?");
 }
 
-TEST(UnexpectedArgument, Option_OldName_IsGuessedAsTodaysName) {
-  expect_refused(testing::headgate({"eval", "run", "--dta", "x"}), "eval", "did you mean --text?");
-}
-
 TEST(UnexpectedArgument, Argument_NothingNear_IsNotGuessed) {
   for (const char* word : {"--frobnicate", "-z", "--", "---", "--=", "-", "surplus"}) {
     const Outcome outcome = testing::headgate({"info", word});

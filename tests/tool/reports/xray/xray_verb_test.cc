@@ -309,7 +309,7 @@ TEST_F(XrayVerbTest, TokenIds_InPlaceOfText_GiveTheSameFigures) {
   testing::write_bytes(verb.path("start"), text.substr(0, count));
   const std::string out = verb.path("out.json");
   const auto figures = [&](const std::vector<std::string>& source) {
-    std::vector<std::string> command{"xray", verb.path("gated"), "--json", out};
+    std::vector<std::string> command{"xray", verb.path("gated"), "--json-out", out};
     command.insert(command.end(), source.begin(), source.end());
     const Outcome outcome = testing::headgate(command);
     EXPECT_EQ(outcome.status, 0) << outcome.err;
