@@ -42,7 +42,7 @@ constexpr BasicTensorView<Void> narrow(BasicTensorView<Void> view, std::size_t d
   return view;
 }
 
-/// The vectors that the inputs of a range of keys need of their own.
+/// Holds the input vectors that differ between ranges of keys, for one range.
 struct KeyRangeVectors {
   std::vector<std::int64_t> query_offsets;  ///< (B): at_0 − begin
   std::vector<std::int64_t> key_lengths;    ///< (B): keys of the range that lie below key_lengths; empty without those

@@ -131,7 +131,7 @@ struct OperationTensor {
   }
 };
 
-/// The number of the row of `member`, which has one.
+/// Returns the index of the row that describes `member`. `member` must have a row.
 template <class Rows, typename Member>
 constexpr std::size_t row_number(const Rows& rows, Member member) {
   std::size_t n = 0;

@@ -117,10 +117,11 @@ struct Decoder<T>::State {
   const DecoderSizes& sizes;  ///< sizes of `main`; memory and blocks refer to `main` too
   const Placed<DecoderBuffers<T>, Block>& memory;
   const DecoderBlocks<T>& blocks;
-  std::optional<SequenceMemory<T>> sequence;  ///< memory of a whole sequence; absent without parts
-  std::optional<Pass<T>> last;                ///< pass over the last part, present if it is shorter than the others
-  CacheBatch keys;                            ///< keys that LayerView::cache points to
-  std::vector<T> rounded;                     ///< all parameters rounded to T; empty unless T is bf16
+  std::optional<SequenceMemory<T>>
+      sequence;                 ///< memory of a whole sequence; absent if sequences are not cut into parts
+  std::optional<Pass<T>> last;  ///< pass over the last part, present if it is shorter than the others
+  CacheBatch keys;              ///< keys that LayerView::cache points to
+  std::vector<T> rounded;       ///< all parameters rounded to T; empty unless T is bf16
   std::optional<Placed<ShownBuffers<T>, Block>> show;  ///< widened activations for observers, present if T is bf16
 
   /// Rounds all parameters to T before a forward pass, if T is bf16.

@@ -84,8 +84,9 @@ struct Family {
                       const DecoderConfig& config) = nullptr;
   /// Layer tensors with another name in the family's directories.
   std::span<const TensorRename> renames = {};
-  /// Locates a layer's parameter in a directory if a new name alone does not; otherwise returns false. `rest` is the
-  /// parameter's name after "model.layers.N."; `prefix` is the file's equivalent of "model.layers.N.".
+  /// Locates a layer's parameter in a directory where the file differs by more than the tensor's name. Returns false
+  /// for parameters that are only renamed. `rest` is the parameter's name after "model.layers.N."; `prefix` is the
+  /// file's equivalent of "model.layers.N.".
   bool (*locate)(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& prefix,
                  const FileConfig& file, const LayerConfig& layer, const ShapeOf& shape_of) = nullptr;
 };

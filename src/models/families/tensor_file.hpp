@@ -11,7 +11,8 @@
 
 namespace headgate::models {
 
-/// Holds a flat buffer (total). The tensor of parameter NAME is called NAME + suffix.
+/// Points to one value for each element of all parameters, in a flat buffer. The tensor of parameter NAME is called
+/// NAME + suffix.
 struct FlatBuffer {
   std::string suffix;
   const float* values = nullptr;

@@ -75,7 +75,7 @@ struct AttentionState {
   View<T, 3> attn;             ///< (N,Hq,D) attention output before the gate; absent unless the backward pass needs it
   View<T, 3> y;                ///< (N,Hq,D) the attention output, after the gate if the gate acts on it
   View<Wide<T>, 3> lse;        ///< (B,Hq,T)
-  View<T, 3> controlled;       ///< (N,Hq,D) y after the output control; the same memory as y without a control
+  View<T, 3> controlled;       ///< (N,Hq,D) y after the output control; y itself if there is no control
   View<Wide<T>, 2> head_rstd;  ///< (N,Hq)
   View<T, 2> ungated_out;      ///< (N,C) W_o's output before its gate
 };

@@ -57,8 +57,8 @@ class Normalized {
     std::size_t source_size;
   };
 
-  /// Replaces source[begin, end) by `by`. `same` is the offset of the first source byte that is not copied yet, and
-  /// becomes `end`.
+  /// Appends source[same, begin) to the output unchanged, then `by` in place of source[begin, end). Sets `same`, the
+  /// offset of the first source byte that is not copied yet, to `end`.
   void change(std::size_t& same, std::size_t begin, std::size_t end, std::string_view by);
   /// Normalizes the character at `at` together with the following ones that may compose with it. Returns the offset
   /// after them.

@@ -31,7 +31,7 @@ class Vocabulary {
  private:
   StringTable spellings_;
   std::vector<std::int32_t> ids_;    ///< id of each spelling
-  std::vector<std::int32_t> by_id_;  ///< number of each id's spelling in spellings_; StringTable::kAbsent without one
+  std::vector<std::int32_t> by_id_;  ///< index in spellings_ of each id's spelling; StringTable::kAbsent if it has none
 };
 
 }  // namespace headgate::tokenize

@@ -126,7 +126,7 @@ struct Row {
   double sink_p = 0.0;            // exp(sink − lse), the softmax weight of the sink
   double logits = 1.0;            // 1 + A (see Forward), plus the relative error that the softmax sum adds to a weight
   std::vector<double> o;          // (Dv)
-  std::vector<double> o_abs;      // (Dv)  Σ p |v|, plus bounds for underflow and for the sum of like terms
+  std::vector<double> o_abs;      // (Dv)  Σ p |v|, plus bounds for underflow and for rounding sums of equal terms
   std::vector<double> o_rounded;  // (Dv)  Σ p |v|, the effect of rounding weights to bf16; 0 without native16
 };
 

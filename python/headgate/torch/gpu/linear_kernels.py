@@ -313,7 +313,8 @@ def linear_backward_chunks(
 ):  # fmt: skip
     """Writes dq and dk (B,H,T,D), ddecay and dbeta (B,H,T) of a chunk for a value head, in f32, unless they are None.
 
-    Sums over the columns of the states, one block at a time, from the results of linear_backward_states.
+    Each is a sum over the columns of the states, computed a block of columns at a time from the results of
+    linear_backward_states.
     """
     b, h, n, c, begin, t = _place_of_program(cu_seqlens, T, H, n_sequences, chunks, C)
     if c >= t:

@@ -190,7 +190,7 @@ class SplitRows {
     }
   }
 
-  /// Fills slots up to `end`. Slots beyond the last row are filled from `following`, unless null.
+  /// Fills slots up to `end` with this split's rows, then with rows of `following`, which may be null.
   void fill_with_following(std::int64_t end, SplitRows* following) {
     const std::int64_t own_end = following != nullptr ? std::min(end, slots_used()) : end;
     fill_to(own_end);

@@ -181,7 +181,7 @@ struct BackwardBuffers {
   View<std::int64_t, 1> dq_turns;       ///< next turn of each packed tile's dq (Turnstile)
   View<PackedHeads, 1> parts;           ///< parts of the current batch: heads of one sequence each
   View<BlockTask, 1> tasks;             ///< key blocks of the batch, in the order in which threads take them
-  TensorView dbias;                     ///< accumulates dbias: the caller's tensor, or a copy in T
+  TensorView dbias;                     ///< tensor in which dbias accumulates: the caller's, or a copy with elements T
   View<std::int64_t, 2> dbias_turns;    ///< next turn of each shared part of dbias (Turnstile), (Hq|1, dbias_parts)
   View<std::byte, 2> scratch;           ///< (threads, bytes of a BackwardScratch)
 };
