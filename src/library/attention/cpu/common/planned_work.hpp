@@ -32,7 +32,8 @@ class WorkSlot {
   /// Constructs Work(args…). Throws std::bad_alloc where its memory cannot be counted in 63 bits.
   template <class Work, class... Args>
   void emplace(const Args&... args) {
-    static_assert(sizeof(Work) <= sizeof(room_) && alignof(Work) <= alignof(std::max_align_t));
+    static_assert(sizeof(Work) <= kRoom_bytes);
+    static_assert(alignof(Work) <= alignof(std::max_align_t));
     work_ = ::new (static_cast<void*>(room_)) Work(args...);
   }
 
@@ -40,7 +41,9 @@ class WorkSlot {
   explicit operator bool() const { return work_ != nullptr; }
 
  private:
-  alignas(std::max_align_t) std::byte room_[1024];
+  static constexpr std::size_t kRoom_bytes = 1024;
+
+  alignas(std::max_align_t) std::byte room_[kRoom_bytes];
   PlannedWork* work_ = nullptr;
 };
 
