@@ -13,8 +13,8 @@
 
 namespace headgate {
 
-/// One aligned block, advised to lie on huge pages when it is large: packed operands are read by stride, and the cost
-/// of faulting 4 KiB pages in anew at every call is measurable.
+/// An aligned block of memory. Blocks of kHugePage_bytes and more request huge pages: packed operands are read by
+/// stride, and faulting in 4 KiB pages at every call costs measurable time.
 class Block {
  public:
   static constexpr std::size_t kAlign_bytes = 128;  // two cache lines: neighbours never share a prefetch pair
@@ -24,7 +24,7 @@ class Block {
   explicit Block(std::size_t bytes) : bytes_(bytes), align_(bytes >= kHugePage_bytes ? kHugePage_bytes : kAlign_bytes) {
     data_ = ::operator new (bytes_, std::align_val_t{align_});
 #if defined(__linux__)
-    // Advice only: if the kernel declines, the block lies on small pages.
+    // madvise() is a hint: if the kernel declines, the block has small pages.
     if (align_ == kHugePage_bytes) (void)madvise(data_, bytes_ / kHugePage_bytes * kHugePage_bytes, MADV_HUGEPAGE);
 #endif
   }
@@ -51,12 +51,12 @@ class Block {
   std::size_t align_ = kAlign_bytes;
 };
 
-/// Scratch memory. Blocks of up to kKept_bytes together stay with the calling thread for its next calls, one for each
-/// of the arenas that a call holds at a time: kernels of different sequences, and what they share.
+/// Scratch memory of a call. The destructor keeps the block for the thread's next calls. A thread keeps at most
+/// kMostKept blocks of kKept_bytes in total, because a call may hold several arenas at a time.
 class Arena {
  public:
-  /// What the attention kernels pack at a time (kPackedBudget_bytes, 24 MiB) and scratch for 20 threads: a thread of
-  /// the backward pass takes 0.4 MiB at D = 128.
+  /// Enough for the operands that the attention kernels pack at a time (kPackedBudget_bytes, 24 MiB) and for the
+  /// scratch of 20 threads. A thread of the backward pass needs 0.4 MiB at D = 128.
   static constexpr std::size_t kKept_bytes = std::size_t{32} << 20;
 
   /// Throws std::bad_alloc when memory runs out.
@@ -66,7 +66,7 @@ class Arena {
       block_ = std::move(*fitting);
       return;
     }
-    // The largest that is too small is freed first, so that the process never holds both.
+    // Frees the largest kept block that is too small before allocating, so that the process never holds both.
     Block* too_small = nullptr;
     for (Block& block : kept()) {
       if (block.bytes() < bytes && (too_small == nullptr || block.bytes() > too_small->bytes())) too_small = &block;
@@ -83,22 +83,22 @@ class Arena {
       others += block.bytes();
       if (block.bytes() < smallest->bytes()) smallest = &block;
     }
-    others -= smallest->bytes();  // which makes room
+    others -= smallest->bytes();  // the smallest block may be replaced
     if (others + block_.bytes() <= kKept_bytes && block_.bytes() > smallest->bytes()) *smallest = std::move(block_);
   }
 
   std::byte* data() const { return block_.data(); }
   std::size_t bytes() const { return bytes_; }
 
-  /// Frees the blocks that the calling thread keeps.
+  /// Frees the blocks kept by the calling thread.
   static void release() {
     for (Block& block : kept()) block = Block();
   }
 
  private:
   static constexpr std::size_t kMostKept = 4;
-  /// A block serves requests of at least this part of it: a small one leaves a large block to the next arena of its
-  /// call.
+  /// A kept block is reused only for requests of at least 1/kLeastPart of its size. A small request thus leaves a large
+  /// block to the next arena of the same call.
   static constexpr std::size_t kLeastPart = 8;
 
   static std::array<Block, kMostKept>& kept() {

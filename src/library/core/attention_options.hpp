@@ -13,7 +13,7 @@
 #include "library/core/rows.hpp"
 #include "library/core/words.hpp"
 
-// The options of attention, a row each (option_rows.hpp).
+// Table of the options of attention, one row per option (option_rows.hpp).
 
 namespace headgate {
 

@@ -9,7 +9,7 @@
 #include "headgate/headgate.h"
 #include "library/core/tensor_rows.hpp"
 
-// The tensors of attention, a row each (tensor_rows.hpp).
+// Tables of the tensors of attention, one row per tensor (tensor_rows.hpp).
 
 namespace headgate {
 
@@ -25,7 +25,7 @@ using IncomingTensor =
 using AttentionGradient =
     AttentionTensor<AttentionGradients, TensorView, headgate_attention_gradients, headgate_tensor>;
 
-/// In the order of the structs, as all tables below.
+/// The inputs of attention. All tables of this file have the order of the struct's members.
 inline constexpr auto kAttentionInputs = [] {
   using I = AttentionInputs;
   using C = headgate_attention_inputs;
@@ -137,19 +137,20 @@ inline constexpr auto kAttentionGradients = [] {
 }();
 static_assert(AttentionGradient::are_all_members(kAttentionGradients));
 
-/// The input that a gradient is of.
+/// Returns the row of the input that the gradient belongs to.
 constexpr const AttentionInput& input_of_gradient(const AttentionGradient& gradient) {
   return kAttentionInputs[row_number(kAttentionInputs, gradient.gradient_of)];
 }
 
-/// S; 0 where it would overflow, which the call refuses.
+/// Returns the number of keys S: M · page with a block table. Returns 0 if that overflows; calls then refuse the
+/// inputs.
 inline std::int64_t keys_of(const AttentionInputs& in) {
   std::int64_t keys = in.k.shape[2];
   if (in.block_table.present() && __builtin_mul_overflow(keys, in.block_table.shape[3], &keys)) return 0;
   return keys;
 }
 
-/// The last dimension of an output: those before it are (B,Hq,T).
+/// Returns the last dimension of an output of attention. The other dimensions are (B,Hq,T).
 inline std::int64_t last_dim(TensorKind kind, std::int64_t S, std::int64_t Dv) {
   if (kind == TensorKind::rows) return 1;
   return kind == TensorKind::scores ? S : Dv;

@@ -11,21 +11,21 @@
 
 namespace headgate {
 
-/// Throws Cancelled if the context's caller no longer wants the result. Not for parallel regions.
+/// Throws Cancelled if the context's callback returns true. Must not be called in a parallel region.
 inline void throw_if_cancelled(const ExecutionContext& context) {
   if (context.cancelled != nullptr && (*context.cancelled)()) throw Cancelled();
 }
 
-/// Cancellation of a call whose threads share its work as tasks. Each thread asks before a task, and skips it on true;
-/// the thread that made the call asks the caller on behalf of all. It asks once at construction, since the other
-/// threads may take every task. Without a callback in the context a question costs one comparison.
+/// Cancels a call that runs as tasks of several threads. Every thread calls requested() before a task and skips the
+/// task if it returns true. Only the calling thread runs the callback. The constructor runs it once, because other
+/// threads may take every task. Without a callback, requested() costs one comparison.
 class Cancellation {
  public:
   explicit Cancellation(const ExecutionContext& context) : callback_(context.cancelled) { requested(); }
   Cancellation(const Cancellation&) = delete;
   Cancellation& operator=(const Cancellation&) = delete;
 
-  /// Whether the remaining tasks are to be skipped. Once true, it stays so.
+  /// Returns whether to skip the remaining tasks. Never returns false after true.
   bool requested() {
     if (callback_ == nullptr) return false;
     if (std::this_thread::get_id() == caller_ && !seen() && (*callback_)())
@@ -33,14 +33,14 @@ class Cancellation {
     return seen();
   }
 
-  /// The same for task n of many short ones. Asks the caller only before every `interval`-th task, since the callback
-  /// may take a share of a task's time.
+  /// Returns whether to skip task n and all later ones. For short tasks: runs the callback only before every
+  /// `interval`-th task, because the callback may take a considerable part of a task's time.
   bool requested(std::int64_t n, std::int64_t interval) { return n % interval == 0 ? requested() : seen(); }
 
-  /// What requested() has returned to any thread, without asking the caller anew.
+  /// Returns whether requested() has returned true in any thread. Does not run the callback.
   bool seen() const { return requested_.load(std::memory_order_relaxed); }
 
-  /// Throws Cancelled if tasks may have been skipped. Call it after the parallel region.
+  /// Throws Cancelled if tasks may have been skipped. Must be called after the parallel region.
   void throw_if_seen() const {
     if (seen()) throw Cancelled();
   }

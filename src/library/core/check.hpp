@@ -16,7 +16,7 @@ void require(bool ok, fmt::format_string<Args...> format, Args&&... args) {
   if (!ok) throw Error(formatted(format, std::forward<Args>(args)...));
 }
 
-/// "(2,8,128,64)".
+/// Formats a shape, for example "(2,8,128,64)".
 inline std::string shape_text(const Shape& s) { return formatted("({},{},{},{})", s[0], s[1], s[2], s[3]); }
 
 }  // namespace headgate

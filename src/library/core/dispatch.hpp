@@ -6,15 +6,15 @@
 
 #include "headgate/tensor.hpp"
 #include "library/core/targets.hpp"
-// After targets.hpp, which says which of Highway's targets are compiled.
+// Must follow targets.hpp, which selects Highway's targets to compile.
 #include "hwy/targets.h"
 
-// How a call reaches the code of its vector target. The choice is this library's own, so that a program's other users
-// of Highway keep theirs.
+// Selects the code of a call's vector target. Does not use Highway's global choice of a target, so that other users of
+// Highway in the same program are not affected.
 
 namespace headgate {
 
-/// Index in Highway's tables of the code for the target with this HWY_TARGET bit.
+/// Returns the index of a target in Highway's function tables. `bit` is the target's value of HWY_TARGET.
 inline std::size_t table_index(std::int64_t bit) {
   hwy::ChosenTarget chosen;
   chosen.Update(bit);
@@ -23,10 +23,10 @@ inline std::size_t table_index(std::int64_t bit) {
 
 }  // namespace headgate
 
-// In a file that foreach_target.h reads once per target, after its namespace of per-target code:
-//   HEADGATE_TARGET_TABLE(name)       defines the table of `name`, a per-target function template name<T>
-//   HEADGATE_FOR_TARGET(name, T, bit) is the pointer to name<T> for the target `bit`
-//   HEADGATE_FOR_DTYPE(name, dtype, bit) is the pointer to name<double> of f64 tensors, to name<float> of all others
+// Macros for a file that foreach_target.h includes once per target; use them after the namespace of per-target code.
+//   HEADGATE_TARGET_TABLE(name)          defines the function table of the per-target template name<T>
+//   HEADGATE_FOR_TARGET(name, T, bit)    gives the pointer to name<T> for the target `bit`
+//   HEADGATE_FOR_DTYPE(name, dtype, bit) gives the pointer to name<double> for f64 tensors, else to name<float>
 // NOLINTBEGIN(bugprone-macro-parentheses): the argument is a name
 #define HEADGATE_TARGET_TABLE(name)                                                                            \
   template <typename T>                                                                                        \

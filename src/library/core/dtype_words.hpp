@@ -8,7 +8,7 @@
 
 namespace headgate {
 
-/// The dtypes that attention computes in; dtype_name names those of other tensors too.
+/// Names of the dtypes that q may have. dtype_name() also names the dtypes of masks, indices and int8 caches.
 template <>
 struct Words<DType> {
   static constexpr std::array<Word<DType>, 4> kAll{{{DType::f32, dtype_name(DType::f32)},

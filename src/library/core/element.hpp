@@ -6,7 +6,7 @@
 #include "headgate/tensor.hpp"
 #include "library/core/convert.hpp"
 
-// One element at a time through a view, in f64: for oracles, files and small vectors, never for inner loops.
+// Reads and writes single elements of a view as f64. For oracles, files and small vectors; too slow for inner loops.
 
 namespace headgate {
 
@@ -25,7 +25,7 @@ inline double load_element(const void* data, DType dtype, std::int64_t index) {
   return 0.0;
 }
 
-/// Floating-point dtypes only; 16-bit types round once through f32.
+/// Stores an element of a floating-point dtype. For 16-bit dtypes, rounds `value` to f32 first.
 inline void store_element(void* data, DType dtype, std::int64_t index, double value) {
   switch (dtype) {
     case DType::f32: static_cast<float*>(data)[index] = static_cast<float>(value); break;
@@ -47,14 +47,14 @@ double load(const BasicTensorView<Void>& view, std::int64_t i0, std::int64_t i1,
   return load_element(view.data, view.dtype, offset_of(view, i0, i1, i2, i3));
 }
 
-/// Of a vector (1,1,1,n) of i32 or i64.
+/// Returns element i of a vector (1,1,1,n) of i32 or i64.
 inline std::int64_t load_index(const ConstTensorView& view, std::int64_t i) {
   const std::int64_t at = i * view.strides[3];
   return view.dtype == DType::i32 ? static_cast<const std::int32_t*>(view.data)[at]
                                   : static_cast<const std::int64_t*>(view.data)[at];
 }
 
-/// Entry m of row b of a block table (1,1,B,M), i32.
+/// Returns entry m of row b of a block table (1,1,B,M), i32.
 inline std::int64_t page_of(const ConstTensorView& table, std::int64_t b, std::int64_t m) {
   return static_cast<const std::int32_t*>(table.data)[b * table.strides[2] + m * table.strides[3]];
 }
@@ -64,7 +64,7 @@ inline void store(const TensorView& view, std::int64_t i0, std::int64_t i1, std:
   store_element(view.data, view.dtype, offset_of(view, i0, i1, i2, i3), value);
 }
 
-/// `view` with its dimensions of size 1 stretched to `shape` by stride 0.
+/// Broadcasts dimensions of size 1 to `shape` by a stride of 0.
 inline ConstTensorView broadcast_to(ConstTensorView view, const Shape& shape) {
   for (std::size_t d = 0; d < 4; ++d) {
     if (view.shape[d] == 1 && shape[d] != 1) {

@@ -6,7 +6,7 @@
 
 namespace headgate {
 
-/// A set of the values of an enum whose enumerators count from 0 and are at most 32.
+/// A set of enumerators. The enum has at most 32 of them, numbered from 0.
 template <typename Enum>
 class EnumSet {
  public:

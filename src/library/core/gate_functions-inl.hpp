@@ -17,13 +17,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// One function: value g(z), derivative g′(z), and, where its row says that g has no zero, ratio g′(z)/g(z), which lets
-/// the backward pass read y = o ∘ g instead of o. A relative error of 8 + 2|z| units of roundoff at most
-/// (docs/reference/numerics.md).
+/// Vector code of a gate function: value g(z) and derivative g′(z). Functions without a zero also have ratio
+/// g′(z)/g(z), with which the backward pass can use y = o ∘ g instead of o. The relative error is at most 8 + 2|z|
+/// units of roundoff (docs/reference/numerics.md).
 template <GateFn kFn>
 struct Gate;
 
-/// What every function has from its row.
+/// Properties of a gate function, taken from its row in kGateFunctions.
 template <GateFn kFn>
 struct GateRowTraits {
   static constexpr bool kHasZero = gate_function(kFn).has_zero;
@@ -109,7 +109,7 @@ struct Gate<GateFn::softplus> : GateRowTraits<GateFn::softplus> {
   static HWY_INLINE V derivative(D d, V z) {
     return SigmoidGate::value(d, z);
   }
-  /// σ/softplus → 1 as z → −∞, where both underflow to 0.
+  /// Returns σ(z)/softplus(z). The ratio tends to 1 as z → −∞; 1 replaces 0/0 where both underflow.
   template <class D, class V>
   static HWY_INLINE V ratio(D d, V z) {
     const V g = value(d, z);
@@ -136,7 +136,8 @@ HWY_INLINE void with_gate_row(std::size_t row, const Visit& visit, std::index_se
   static_cast<void>(found);
 }
 
-/// Calls visit(Gate<fn>{}); does nothing for none. A row without vector code does not compile.
+/// Calls visit(Gate<fn>{}), or nothing if fn is none. A function of kGateFunctions without vector code fails to
+/// compile.
 template <class Visit>
 HWY_INLINE void with_gate(GateFn fn, const Visit& visit) {
   with_gate_row(gate_row(fn), visit, std::make_index_sequence<kGateFunctions.size()>());

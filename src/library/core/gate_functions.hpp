@@ -10,17 +10,17 @@
 #include "headgate/types.h"
 #include "library/core/words.hpp"
 
-// The gate functions, a row each. Their vector code is in gate_functions-inl.hpp.
+// Table of the gate functions, one row per function. Their vector code is in gate_functions-inl.hpp.
 
 namespace headgate {
 
 struct GateFunction {
   GateFn value;
-  headgate_gate_fn c_value;  ///< the same number
-  std::string_view word;     ///< in options, files and messages
-  std::string_view formula;  ///< of z
-  /// Whether g(z) is 0 for some finite z. There the output before the gate is lost in y = o ∘ g(z), and the backward
-  /// pass needs it from the forward pass.
+  headgate_gate_fn c_value;  ///< enumerator of the C API, equal to `value`
+  std::string_view word;     ///< name in options, files and messages
+  std::string_view formula;  ///< g(z) as text
+  /// True if g(z) is 0 for some finite z. Then o cannot be recovered from y = o ∘ g(z), and the backward pass needs o
+  /// from the forward pass.
   bool has_zero;
 };
 
@@ -37,22 +37,23 @@ static_assert(std::all_of(kGateFunctions.begin(), kGateFunctions.end(), [](const
   return row.c_value == static_cast<headgate_gate_fn>(row.value);
 }));
 
-/// Index of the row of `fn` in kGateFunctions; their number for GateFn::none and for what is no enumerator.
+/// Returns the index of `fn` in kGateFunctions, or the number of rows for GateFn::none and for invalid values.
 constexpr std::size_t gate_row(GateFn fn) {
   const auto is_row = [fn](const GateFunction& row) { return row.value == fn; };
   return static_cast<std::size_t>(std::find_if(kGateFunctions.begin(), kGateFunctions.end(), is_row) -
                                   kGateFunctions.begin());
 }
 
-/// The row of a function; `fn` is not none.
+/// Returns the row of a gate function. `fn` must not be none.
 constexpr const GateFunction& gate_function(GateFn fn) { return kGateFunctions[gate_row(fn)]; }
 
-/// Whether o cannot be had from y and z: y = o ∘ g(z) where g may be 0.
+/// Returns whether o cannot be recovered from y and z, because y = o ∘ g(z) and g may be 0.
 constexpr bool loses_output(GateFn fn, GateOp op) {
   return fn != GateFn::none && op == GateOp::mul && gate_function(fn).has_zero;
 }
 
-/// Whether a forward pass should keep o for the backward pass: it is lost, or o = y − g(z) cancels.
+/// Returns whether a forward pass should save o for the backward pass: o cannot be recovered from y, or the difference
+/// o = y − g(z) would suffer from cancellation.
 constexpr bool keeps_output(GateFn fn, GateOp op) {
   return fn != GateFn::none && (op == GateOp::add || loses_output(fn, op));
 }

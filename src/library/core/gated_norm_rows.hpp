@@ -10,8 +10,8 @@
 #include "library/core/option_rows.hpp"
 #include "library/core/tensor_rows.hpp"
 
-// The tensors and options of the gated norm, a row each (tensor_rows.hpp, option_rows.hpp). y and dy, which no struct
-// has, have the row of x.
+// Tables of the tensors and options of the gated norm, one row each (tensor_rows.hpp, option_rows.hpp). y and dy are
+// not members of a struct; they use the row of x.
 
 namespace headgate {
 
@@ -20,7 +20,7 @@ using NormInput = OperationTensor<GatedNormInputs, GatedNormInputs, ConstTensorV
 using NormGradient =
     OperationTensor<GatedNormInputs, GatedNormGradients, TensorView, headgate_gated_norm_gradients, headgate_tensor>;
 
-/// In the order of the structs, as all tables below.
+/// The inputs of the gated norm. All tables of this file have the order of the struct's members.
 inline constexpr auto kNormInputs = [] {
   using I = GatedNormInputs;
   using C = headgate_gated_norm_inputs;
@@ -49,7 +49,7 @@ inline constexpr auto kNormGradients = [] {
 }();
 static_assert(NormGradient::are_all_members(kNormGradients));
 
-/// The input that a gradient is of.
+/// Returns the row of the input that the gradient belongs to.
 constexpr const NormInput& input_of_gradient(const NormGradient& gradient) {
   return kNormInputs[row_number(kNormInputs, gradient.gradient_of)];
 }

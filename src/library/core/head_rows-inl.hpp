@@ -38,7 +38,8 @@ HWY_INLINE To narrow(T x) {
   }
 }
 
-/// Whether f16 is widened in vectors: Highway's conversion in software (SSE4, scalar) knows no infinities.
+/// True if f16 is converted by vector instructions. On other targets (SSE4, scalar) Highway's software conversion does
+/// not support infinities.
 inline constexpr bool kWidensHalves = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
 
 template <typename T>
@@ -76,12 +77,12 @@ HWY_INLINE void store_strided(To* HWY_RESTRICT to, const T* HWY_RESTRICT from, s
   }
 }
 
-/// The rows of one (b,h) of a tensor, in the tensor's own dtype and strides. Nothing is read of an absent tensor.
+/// Rows of one head (b,h) of a tensor, in the tensor's dtype and strides. load_row() reads nothing of an absent tensor.
 template <typename Void>
 struct HeadRows {
   Void* data;
   DType dtype;
-  std::int64_t start;  ///< of row 0, in elements from `data`
+  std::int64_t start;  ///< offset of row 0 from `data`, in elements
   std::int64_t rows, cols;
   std::int64_t row_stride, stride;
 
@@ -93,7 +94,7 @@ struct HeadRows {
         cols(tensor.shape[3]),
         row_stride(tensor.strides[2]),
         stride(tensor.strides[3]) {}
-  /// Rows that may be written can be read.
+  /// Converts writable rows to read-only rows.
   template <typename Other>
   HeadRows(const HeadRows<Other>& other)  // NOLINT(google-explicit-constructor)
       requires(std::is_const_v<Void> && !std::is_const_v<Other>)
@@ -107,7 +108,7 @@ struct HeadRows {
 
   bool present() const { return dtype != DType::none; }
 
-  /// Rows first … first + n as rows 0 … n.
+  /// Returns rows [first, first + n) as rows [0, n).
   HeadRows range(std::int64_t first, std::int64_t n) const {
     assert(!present() || (first >= 0 && n >= 0 && first + n <= rows));
     HeadRows part = *this;
@@ -115,7 +116,7 @@ struct HeadRows {
     part.rows = n;
     return part;
   }
-  /// Columns first … first + n as columns 0 … n.
+  /// Returns columns [first, first + n) as columns [0, n).
   HeadRows columns(std::int64_t first, std::int64_t n) const {
     assert(!present() || (first >= 0 && n >= 0 && first + n <= cols));
     HeadRows part = *this;
@@ -124,7 +125,8 @@ struct HeadRows {
     return part;
   }
 
-  /// Columns first … first + n of row i, of a tensor of `Element`.
+  /// Returns a pointer to column `first` of row i. `Element` is the tensor's element type. Debug builds check that
+  /// columns [first, first + n) exist.
   template <typename Element>
   auto* at(std::int64_t i, std::int64_t first, [[maybe_unused]] std::int64_t n) const {
     assert(i >= 0 && i < rows && first >= 0 && n >= 0 && first + n <= cols);
@@ -133,7 +135,7 @@ struct HeadRows {
   }
 };
 
-/// to[0 .. n) = columns first … first + n of row i.
+/// Copies columns [first, first + n) of row i to to[0 .. n), converted to T.
 template <typename T>
 HWY_NOINLINE void load_row(T* HWY_RESTRICT to, const HeadRows<const void>& from, std::int64_t i, std::int64_t first,
                            std::int64_t n) {
@@ -144,11 +146,11 @@ HWY_NOINLINE void load_row(T* HWY_RESTRICT to, const HeadRows<const void>& from,
     case DType::f16: return load_strided(to, from.at<Float16>(i, first, n), n, from.stride);
     case DType::boolean: return load_strided(to, from.at<std::uint8_t>(i, first, n), n, from.stride);
     case DType::i8: return load_strided(to, from.at<std::int8_t>(i, first, n), n, from.stride);
-    default: return;  // other dtypes never reach a kernel
+    default: return;  // kernels never get other dtypes
   }
 }
 
-/// Columns first … first + n of row i = from[0 .. n), rounded to the tensor's dtype.
+/// Stores from[0 .. n) in columns [first, first + n) of row i, rounded to the tensor's dtype.
 template <typename T>
 HWY_NOINLINE void store_row(const HeadRows<void>& to, const T* HWY_RESTRICT from, std::int64_t i, std::int64_t first,
                             std::int64_t n) {
@@ -161,7 +163,7 @@ HWY_NOINLINE void store_row(const HeadRows<void>& to, const T* HWY_RESTRICT from
   }
 }
 
-/// Row i in T: in place where it lies dense in that type, else in `buffer`.
+/// Returns row i as contiguous elements of type T: the tensor's own memory if possible, otherwise a copy in `buffer`.
 template <typename T>
 const T* dense_row(const HeadRows<const void>& from, std::int64_t i, T* HWY_RESTRICT buffer) {
   if (from.dtype == dtype_of<T>() && from.stride == 1) return from.at<T>(i, 0, from.cols);

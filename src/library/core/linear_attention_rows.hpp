@@ -10,7 +10,7 @@
 #include "library/core/option_rows.hpp"
 #include "library/core/tensor_rows.hpp"
 
-// The tensors and options of linear attention, a row each (tensor_rows.hpp, option_rows.hpp).
+// Tables of the tensors and options of linear attention, one row each (tensor_rows.hpp, option_rows.hpp).
 
 namespace headgate {
 
@@ -26,7 +26,7 @@ using LinearIncomingTensor =
 using LinearGradient =
     LinearTensor<LinearAttentionGradients, TensorView, headgate_linear_attention_gradients, headgate_tensor>;
 
-/// In the order of the structs, as all tables below.
+/// The inputs of linear attention. All tables of this file have the order of the struct's members.
 inline constexpr auto kLinearInputs = [] {
   using I = LinearAttentionInputs;
   using C = headgate_linear_attention_inputs;
@@ -101,7 +101,7 @@ inline constexpr auto kLinearGradients = [] {
 }();
 static_assert(LinearGradient::are_all_members(kLinearGradients));
 
-/// The input that a gradient is of.
+/// Returns the row of the input that the gradient belongs to.
 constexpr const LinearInput& input_of_gradient(const LinearGradient& gradient) {
   return kLinearInputs[row_number(kLinearInputs, gradient.gradient_of)];
 }

@@ -10,21 +10,21 @@
 #include "headgate/headgate.h"
 #include "headgate/linear_attention_statistics.hpp"
 
-// The outputs of linear_attention_weights and linear_attention_statistics, a row each, which checks, problems, the C
-// API, the Python package and files walk.
+// Tables of the outputs of linear_attention_weights and linear_attention_statistics, one row each. Argument checks, the
+// C API, the Python package and the reading and writing of files iterate over them.
 
 namespace headgate {
 
-/// What an output has a figure of, or a row of figures.
+/// The dimensions of an output: it has one number for each element of the given shape.
 enum class LinearFigureOf {
-  query_and_token,    ///< (B,Ho,R,T), of chosen queries
-  query_and_feature,  ///< (B,Ho,R,D), of chosen queries
+  query_and_token,    ///< (B,Ho,R,T) for R selected queries
+  query_and_feature,  ///< (B,Ho,R,D) for R selected queries
   query,              ///< (B,Ho,T,1)
   sequence,           ///< (N,Ho,1,1)
   state               ///< (N,Hv,1,1)
 };
 
-/// Sizes of a call's outputs.
+/// The sizes from which the shapes of a call's outputs follow.
 struct LinearFigureSizes {
   std::int64_t B = 0, N = 0, Hv = 0, Ho = 0, T = 0, D = 0, R = 0;
 
@@ -40,24 +40,24 @@ struct LinearFigureSizes {
   }
 };
 
-/// The last dimensions of 1, which arrays leave out.
+/// Returns how many trailing dimensions of size 1 the arrays of users omit.
 constexpr std::size_t dims_left_out(LinearFigureOf of) {
   if (of == LinearFigureOf::query_and_token || of == LinearFigureOf::query_and_feature) return 0;
   return of == LinearFigureOf::query ? 1 : 2;
 }
 
-/// Whether the first dimension counts sequences.
+/// Returns whether the first dimension is N, the number of sequences.
 constexpr bool counts_sequences(LinearFigureOf of) {
   return of == LinearFigureOf::sequence || of == LinearFigureOf::state;
 }
 
-/// "(B,Ho,R,T)", of the view.
+/// Returns the shape of the rank-4 view in letters, for example "(B,Ho,R,T)".
 constexpr const char* view_letters(LinearFigureOf of) {
   constexpr const char* kLetters[] = {"(B,Ho,R,T)", "(B,Ho,R,D)", "(B,Ho,T,1)", "(N,Ho,1,1)", "(N,Hv,1,1)"};
   return kLetters[static_cast<std::size_t>(of)];
 }
 
-/// The same of an array.
+/// Returns the shape of a user's array in letters, without trailing dimensions of size 1.
 constexpr std::string_view array_letters(LinearFigureOf of) {
   constexpr std::string_view kLetters[] = {"(B,Ho,R,T)", "(B,Ho,R,D)", "(B,Ho,T)", "(N,Ho)", "(N,Hv)"};
   return kLetters[static_cast<std::size_t>(of)];
@@ -67,17 +67,17 @@ template <class StructOf, class CStruct>
 struct LinearFigure {
   using Struct = StructOf;
 
-  const char* name;  ///< of both members, and of the attribute in Python
+  const char* name;  ///< name of both members and of the Python attribute
   TensorView Struct::*member;
   headgate_tensor CStruct::*c_member;
   LinearFigureOf of;
-  std::string_view help;  ///< begins with a small letter
+  std::string_view help;  ///< description that begins with a lower-case letter
 };
 
 using LinearWeightsOutput = LinearFigure<LinearAttentionWeights, headgate_linear_attention_weights_outputs>;
 using LinearStatisticsOutput = LinearFigure<LinearAttentionStatistics, headgate_linear_attention_statistics_outputs>;
 
-/// In the order of the structs, as the table below.
+/// The outputs of linear_attention_weights. Both tables of this file have the order of the struct's members.
 inline constexpr auto kLinearWeights = [] {
   using W = LinearAttentionWeights;
   using C = headgate_linear_attention_weights_outputs;
@@ -115,7 +115,8 @@ inline constexpr auto kLinearStatistics = [] {
   }};
 }();
 
-/// Whether there are as many rows as members of both structs; that of C begins with its size.
+/// Returns whether a table has one row per member of the C++ struct and of the C struct of `c_size` bytes. The C struct
+/// begins with struct_size, which has no row.
 template <class Rows>
 constexpr bool are_all_outputs(std::size_t c_size) {
   constexpr std::size_t kRows = std::tuple_size_v<Rows>;
@@ -125,11 +126,11 @@ constexpr bool are_all_outputs(std::size_t c_size) {
 static_assert(are_all_outputs<decltype(kLinearWeights)>(sizeof(headgate_linear_attention_weights_outputs)) &&
               are_all_outputs<decltype(kLinearStatistics)>(sizeof(headgate_linear_attention_statistics_outputs)));
 
-/// The outputs of this many rows are figures of a query; row kQueryFigures + n is the mean of row n.
+/// Number of figures per query: the first rows of kLinearStatistics. Row kQueryFigures + n holds the mean of row n.
 inline constexpr std::size_t kQueryFigures = 5;
 static_assert(kLinearStatistics[2 * kQueryFigures - 1].member == &LinearAttentionStatistics::mean_weight_sum);
 
-/// Rows of kLinearStatistics.
+/// Indices of the figures per query in kLinearStatistics.
 enum QueryFigure : std::size_t { kQueryFirst, kQueryFirstShare, kQueryReach, kQueryAbsoluteSum, kQueryWeightSum };
 
 inline const TensorView& query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
@@ -138,7 +139,7 @@ inline const TensorView& query_figure(const LinearAttentionStatistics& outputs, 
 inline const TensorView& mean_of_query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
   return outputs.*kLinearStatistics[kQueryFigures + figure].member;
 }
-/// Whether a figure of each query, or its mean, is asked for.
+/// Returns whether the call requests a figure of each query or its mean.
 inline bool wants_query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
   return query_figure(outputs, figure).present() || mean_of_query_figure(outputs, figure).present();
 }

@@ -8,18 +8,18 @@
 #include "headgate/linear_attention.hpp"
 #include "library/core/words.hpp"
 
-// The rules of linear attention, a row each.
+// Table of the rules of linear attention, one row per rule.
 
 namespace headgate {
 
 struct LinearRuleRow {
   LinearRule value;
   std::string_view word;
-  bool has_decay;  ///< whether the state decays by e^g before a token
-  bool has_delta;  ///< whether what the state returns for k is taken off v, and β scales the difference
+  bool has_decay;  ///< true if the state is multiplied by e^g before each token
+  bool has_delta;  ///< true if the update uses the difference β (v − Sᵀk) instead of v
 };
 
-/// In the order of the enumerators.
+/// The rules in the order of the enumerators.
 inline constexpr std::array<LinearRuleRow, 4> kLinearRules{{{LinearRule::gated_delta, "gated_delta", true, true},
                                                             {LinearRule::delta, "delta", false, true},
                                                             {LinearRule::gated, "gated", true, false},

@@ -11,15 +11,16 @@
 
 #include "library/core/format.hpp"
 
-// Finds the word that a mistyped one was probably meant to be, for "did you mean …?" in messages.
+// Finds the known word nearest to a mistyped one, for "did you mean …?" in messages.
 
 namespace headgate {
 
-/// The number of edits that turn `a` into `b`: a character inserted, removed or replaced, or two neighbours swapped.
-/// '_' and '-' are the same.
+/// Returns the number of edits that turn `a` into `b`. An edit inserts, removes or replaces a character or swaps two
+/// neighbours. '_' and '-' count as equal.
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   const auto same = [](char x, char y) { return (x == '_' ? '-' : x) == (y == '_' ? '-' : y); };
-  // distance(i, j) is between the first i characters of a and the first j of b. Keeps rows i - 2, i - 1 and i.
+  // Row i, column j of the table is the distance between the first i characters of a and the first j of b. Only the
+  // last three rows are kept.
   std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -35,11 +36,11 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-/// The word of `known` that `text` was probably meant to be, the first of equally near ones; empty where none is near.
-/// A word is near if a third of its characters or fewer differ, or if `text` begins it.
+/// Returns the word of `known` with the fewest edits from `text`, the first one of several. At most a third of the
+/// characters of the longer word may differ. Otherwise returns the first word that begins with `text`, or "".
 inline std::string_view nearest_word(std::string_view text, const std::vector<std::string_view>& known) {
-  constexpr std::size_t kLeastBeginning = 3;   // characters
-  constexpr std::size_t kMostCharacters = 64;  // of a word that someone mistyped: the search is quadratic
+  constexpr std::size_t kLeastBeginning = 3;   // fewest characters of a prefix
+  constexpr std::size_t kMostCharacters = 64;  // longer texts have no nearest word: the search is quadratic
   std::string_view nearest;
   if (text.size() > kMostCharacters) return nearest;
   std::size_t least = std::numeric_limits<std::size_t>::max();
@@ -54,7 +55,7 @@ inline std::string_view nearest_word(std::string_view text, const std::vector<st
   return begun == known.end() ? nearest : *begun;
 }
 
-/// The end of a message about `text`, "; did you mean WORD?"; empty where no word of `known` is near.
+/// Returns "; did you mean WORD?" with the nearest word of `known`, or "" if there is none.
 inline std::string did_you_mean(std::string_view text, const std::vector<std::string_view>& known) {
   const std::string_view word = nearest_word(text, known);
   return word.empty() ? std::string() : formatted("; did you mean {}?", word);

@@ -14,8 +14,8 @@
 #include "library/core/rows.hpp"
 #include "library/core/words.hpp"
 
-// Tables of an operation's options, a row each (rows.hpp). The C API, the command line, the Python package and the
-// operation of PyTorch walk them.
+// Row types for tables of an operation's options, one row per option (rows.hpp). The C API, the command line, the
+// Python package and the PyTorch operator iterate over the tables.
 
 namespace headgate {
 
@@ -34,27 +34,27 @@ struct Words<OptionOf> {
                                                        {OptionOf::execution, "execution"}}};
 };
 
-/// What users read of an option.
+/// Names and descriptions of an option, for users.
 struct OptionText {
-  const char* name = "";               ///< of the member, and of the argument in Python
-  std::string_view option = {};        ///< "--softcap", of the command line; empty: it has none, or declares it by hand
-  std::string_view type = {};          ///< what --help calls the option's value
-  std::string_view help = {};          ///< begins with a small letter; stands behind the words of an enum
-  std::string_view default_text = {};  ///< of an option that may be left empty
-  std::string_view words = {};         ///< "silu, none": those that it takes of its enum; empty: all
+  const char* name = "";         ///< name of the member and of the Python argument
+  std::string_view option = {};  ///< command-line option ("--softcap"); empty: no option follows from this table
+  std::string_view type = {};    ///< placeholder of the option's value in --help
+  std::string_view help = {};    ///< description; begins with a lower-case letter and follows the words of an enum
+  std::string_view default_text = {};  ///< description of the default of an optional value
+  std::string_view words = {};         ///< permitted words of the enum ("silu, none"); empty: all
 };
 
-/// How the C API gives an option, in `COptions`.
+/// The representation of an option in the C struct `COptions`.
 template <class COptions>
 struct OptionInC {
-  /// The member that is 1 where the option is given, and 0 where it has its default. Null: a zero is the default.
+  /// The member that is 1 if the option is given and 0 for the default. Null: the value 0 means the default.
   std::int32_t COptions::*given = nullptr;
   const char* given_name = "";
-  /// Whether the structs of an older version end before the option.
+  /// True if the struct of an older version ends before this option.
   bool older_end_here = false;
 };
 
-/// The type of a member's value where it may be empty.
+/// Removes std::optional from the type of a member.
 template <typename T>
 struct WithoutOptional {
   using Type = T;
@@ -64,13 +64,13 @@ struct WithoutOptional<std::optional<T>> {
   using Type = T;
 };
 
-/// An option of an operation: a member of its struct of options or of that struct's `context`, and the member of
-/// `COptions`, the struct of the C API, that sets it.
+/// An option of an operation. `member` belongs to the operation's options or to their ExecutionContext; `c_member` is
+/// the corresponding member of the C struct `COptions`.
 template <class COptions, class Owner, typename Member, typename C>
 struct OperationOption {
   using Value = typename WithoutOptional<Member>::Type;
   static constexpr bool kMayBeEmpty = !std::is_same_v<Value, Member>;
-  /// Whether users give a name, "" for the default, for what the member holds: a target, a backend.
+  /// True if users select the value by a name, as for a target or a backend; "" selects the default.
   static constexpr bool kIsName = std::is_same_v<C, const char*>;
 
   OptionText text;
@@ -80,7 +80,7 @@ struct OperationOption {
   OptionInC<COptions> in_c;
   bool forward_only;
 
-  /// The option's member of `options`, which may be const.
+  /// Returns a reference to the option in `options`, which may be const.
   template <class Options>
   constexpr auto& of(Options& options) const {
     if constexpr (std::is_same_v<Owner, ExecutionContext>) {
@@ -99,7 +99,7 @@ constexpr OperationOption<COptions, Owner, Member, C> option_row(OptionOf part, 
   return {text, part, member, c_member, in_c, forward_only};
 }
 
-/// The rows of an ExecutionContext, which end the table of every operation.
+/// Returns the rows of an ExecutionContext. The table of every operation ends with them.
 template <class COptions>
 constexpr auto execution_rows(OptionInC<COptions> target_in_c = {}) {
   using X = ExecutionContext;
@@ -117,13 +117,14 @@ constexpr auto execution_rows(OptionInC<COptions> target_in_c = {}) {
   };
 }
 
-/// The words that an option of an enum takes.
+/// Returns the permitted words of an enum option, separated by ", ".
 template <class Row>
 std::string words_of(const Row& row) {
   return row.text.words.empty() ? list_words<typename Row::Value>() : std::string(row.text.words);
 }
 
-/// The value whose word is `text`. Throws Error, "WHAT: 'TEXT' is none of …", on a word that the option does not take.
+/// Returns the enumerator with the word `text`. Throws Error, "WHAT: 'TEXT' is none of …", if the option does not
+/// permit the word.
 template <class Row>
 typename Row::Value parse_option(std::string_view what, std::string_view text, const Row& row) {
   using Value = typename Row::Value;
@@ -135,7 +136,7 @@ typename Row::Value parse_option(std::string_view what, std::string_view text, c
   return *found;
 }
 
-/// An option's value as text: the word of an enum, a number; "given" of a target or a backend.
+/// Formats an option's value: the word of an enumerator, a number, or "given" for a target or a backend.
 template <typename Value>
 std::string option_value_text(const Value& value) {
   if constexpr (std::is_enum_v<Value>) {
@@ -149,8 +150,8 @@ std::string option_value_text(const Value& value) {
   }
 }
 
-/// visit(row, value as text) for each option of the table, but for those of `execution`, that `options`, or what has
-/// its members, does not leave at its default in Options.
+/// Calls visit(row, value as text) for each option in `options` that differs from its default in Options. Skips options
+/// of OptionOf::execution. `options` may have any type with the members of Options.
 template <const auto& kRows, class Options, class Given, class Visit>
 void for_each_set_option(const Given& options, const Visit& visit) {
   const Options plain;

@@ -5,10 +5,12 @@
 
 namespace headgate {
 
-/// The step of SplitMix64's state (Steele, Lea, Flood 2014): 2^64 over the golden ratio, made odd.
+/// Increment of SplitMix64's state (Steele, Lea, Flood 2014): 2^64 divided by the golden ratio, rounded to an odd
+/// number.
 inline constexpr std::uint64_t kSplitMix64Step = 0x9E3779B97F4A7C15U;
 
-/// SplitMix64's output for the state `x`: a bijection of 64-bit words that mixes every bit into every other.
+/// Returns SplitMix64's output for the state `x`. The function is a bijection of 64-bit words; every bit of x affects
+/// every bit of the result.
 constexpr std::uint64_t mix64(std::uint64_t x) {
   x += kSplitMix64Step;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
@@ -16,7 +18,7 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// The generator itself: the same numbers on every machine.
+/// The pseudorandom generator SplitMix64. Its numbers are the same on every machine.
 class SplitMix64 {
  public:
   explicit constexpr SplitMix64(std::uint64_t seed) : state_(seed) {}
@@ -26,9 +28,9 @@ class SplitMix64 {
     state_ += kSplitMix64Step;
     return out;
   }
-  /// In [0,1), 53 bits.
+  /// Returns a number in [0,1) with 53 random bits.
   constexpr double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-  /// In [0,n), n ≥ 1; the bias is at most n/2^64.
+  /// Returns an integer in [0,n), n ≥ 1. The bias is at most n/2^64.
   constexpr std::uint64_t below(std::uint64_t n) { return next() % n; }
 
  private:

@@ -14,11 +14,11 @@ namespace headgate {
 
 enum class Bound { included, excluded };
 
-/// The values that a field may hold: all, where they are no numbers.
+/// The values that a field may have. For types other than numbers, all values.
 template <typename T>
 struct Range {};
 
-/// Bounds are included unless said otherwise; NaN and infinity never are in a range.
+/// A range of numbers. Both bounds belong to the range by default; NaN and infinities never do.
 template <typename T>
 requires std::is_arithmetic_v<T>
 struct Range<T> {
@@ -32,7 +32,7 @@ struct Range<T> {
            (at_most == Bound::included ? value <= most : value < most);
   }
 
-  /// "from 1 to 512", "from 0 to below 1", "a finite number above 0".
+  /// Describes the range: "from 1 to 512", "from 0 to below 1", "a finite number above 0".
   std::string text() const {
     const char* above = at_least == Bound::included ? "from " : "above ";
     if (most == std::numeric_limits<T>::max()) {
@@ -43,7 +43,7 @@ struct Range<T> {
   }
 };
 
-/// Throws Error, "NAME is VALUE but must be RANGE", unless the range has the value.
+/// Throws Error, "NAME is VALUE but must be RANGE", if the value is outside the range.
 template <typename T>
 void require_in(const Range<T>& range, std::string_view name, const T& value) {
   if constexpr (std::is_arithmetic_v<T>) {

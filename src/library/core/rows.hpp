@@ -14,20 +14,22 @@
 #include "library/core/range.hpp"
 #include "library/core/words.hpp"
 
-// Tables of fields: a constexpr std::tuple with one row for each field of a struct. A row has a `member`, a pointer to
-// the field, and all that files, command lines, checks and documents say of it; they walk the table.
+// Functions for tables of fields. A table is a constexpr std::tuple with one row per field of a struct. A row has a
+// pointer to the field, `member`, its names, its description and its range. Readers and writers of files, command
+// lines, checks and generated documents iterate over the table.
 
 namespace headgate {
 
-/// How users meet a field.
+/// Names and descriptions of a field, for users.
 struct FieldText {
-  std::string_view name;         ///< in code
-  std::string_view key = {};     ///< in files; empty: the name
-  std::string_view option = {};  ///< "--dim"; empty: no option sets it
-  std::string_view type = {};    ///< what --help calls the option's value
+  std::string_view name;         ///< name of the member
+  std::string_view key = {};     ///< key in files; empty: the name
+  std::string_view option = {};  ///< command-line option ("--dim"); empty: none
+  std::string_view type = {};    ///< placeholder of the option's value in --help
   std::string_view help = {};
-  const char* default_text = nullptr;  ///< null: the default itself; "": `help` says it
-  std::string_view remark = {};        ///< what follows the default: "0: never"
+  const char* default_text =
+      nullptr;                   ///< description of the default; null: its value; "": `help` describes the default
+  std::string_view remark = {};  ///< text after the default, for example "0: never"
 };
 
 constexpr FieldText with_key(FieldText text) {
@@ -35,11 +37,11 @@ constexpr FieldText with_key(FieldText text) {
   return text;
 }
 
-/// The words of an enum on a command line, where they are not those of files.
+/// The words of an enum on the command line. Specialise it where they differ from the words in files.
 template <typename Enum>
 struct OptionWords : Words<Enum> {};
 
-/// The word of `value` on the command line.
+/// Returns the word of `value` on the command line.
 template <typename Enum>
 std::string_view option_word_of(Enum value) {
   for (const auto& row : OptionWords<Enum>::kAll) {
@@ -48,7 +50,7 @@ std::string_view option_word_of(Enum value) {
   return word_of(value);
 }
 
-/// The value that the option's text means: a word of OptionWords or of Words. Throws Error, as parse_word does.
+/// Returns the enumerator with the word `text` in OptionWords or in Words. Throws Error if there is none.
 template <typename Enum>
 Enum parse_option_word(std::string_view option, std::string_view text) {
   const auto& words = OptionWords<Enum>::kAll;
@@ -61,13 +63,13 @@ Enum parse_option_word(std::string_view option, std::string_view text) {
   return *found;
 }
 
-/// visit(row) for each row of a table, in its order.
+/// Calls visit(row) for each row of a table, in order.
 template <typename... Rows, class Visit>
 constexpr void for_each_row(const std::tuple<Rows...>& rows, const Visit& visit) {
   std::apply([&visit](const auto&... row) { (visit(row), ...); }, rows);
 }
 
-/// Where the row of `member` stands; the number of rows where there is none.
+/// Returns the index of the row of `member`, or the number of rows if the table has none.
 template <typename... Rows, typename Member>
 constexpr std::size_t index_of_row(const std::tuple<Rows...>& rows, Member member) {
   std::size_t index = 0, found = sizeof...(Rows);
@@ -80,7 +82,7 @@ constexpr std::size_t index_of_row(const std::tuple<Rows...>& rows, Member membe
   return found;
 }
 
-/// The row of a field: row_of<kConfigKeys, &DecoderConfig::dim>().option.
+/// Returns the row of a field, as in row_of<kConfigKeys, &DecoderConfig::dim>().option.
 template <const auto& kRows, auto kMember>
 constexpr const auto& row_of() {
   constexpr std::size_t kIndex = index_of_row(kRows, kMember);
@@ -99,15 +101,15 @@ struct IsList<std::vector<Element>> : std::true_type {};
 template <typename T>
 inline constexpr bool kIsList = IsList<T>::value;
 
-/// What was given of a table's fields, on a command line for instance: an std::optional for each row, but for lists,
-/// where an empty one stands for what was not given.
+/// Values for some of a table's fields, for example from a command line. Holds one std::optional per row; for fields
+/// that are lists, one list, which is empty if no value was given.
 template <const auto& kRows>
 class Given {
  public:
   template <typename T>
   using Slot = std::conditional_t<kIsList<T>, T, std::optional<T>>;
 
-  /// What was given of the field that `kMember` points to: given.of<&DecoderConfig::dim>() = 64.
+  /// Returns the slot of the field `kMember`, as in given.of<&DecoderConfig::dim>() = 64.
   template <auto kMember>
   auto& of() {
     return std::get<index<kMember>()>(slots_);
@@ -117,7 +119,7 @@ class Given {
     return std::get<index<kMember>()>(slots_);
   }
 
-  /// visit(row, slot) for each row.
+  /// Calls visit(row, slot) for each row.
   template <class Visit>
   void for_each(const Visit& visit) {
     for_each_of(*this, visit, kIndices);
@@ -150,7 +152,7 @@ class Given {
     return found;
   }
 
-  /// Writes what was given to `object`, where row.of(object) is the row's field.
+  /// Copies the given values to `object`. row.of(object) must return the field of the row.
   template <class Object>
   void put_into(Object& object) const {
     for_each([&object](const auto& row, const auto& slot) {

@@ -10,7 +10,7 @@
 #include "library/core/option_rows.hpp"
 #include "library/core/tensor_rows.hpp"
 
-// The tensors and options of the short convolution, a row each (tensor_rows.hpp, option_rows.hpp).
+// Tables of the tensors and options of the short convolution, one row each (tensor_rows.hpp, option_rows.hpp).
 
 namespace headgate {
 
@@ -26,7 +26,7 @@ using ConvolutionIncomingTensor = ConvolutionTensor<ShortConvolutionIncoming, Co
 using ConvolutionGradient =
     ConvolutionTensor<ShortConvolutionGradients, TensorView, headgate_short_convolution_gradients, headgate_tensor>;
 
-/// In the order of the structs, as all tables below.
+/// The inputs of the short convolution. All tables of this file have the order of the struct's members.
 inline constexpr auto kConvolutionInputs = [] {
   using I = ShortConvolutionInputs;
   using C = headgate_short_convolution_inputs;
@@ -89,7 +89,7 @@ inline constexpr auto kConvolutionGradients = [] {
 }();
 static_assert(ConvolutionGradient::are_all_members(kConvolutionGradients));
 
-/// The input that a gradient is of.
+/// Returns the row of the input that the gradient belongs to.
 constexpr const ConvolutionInput& input_of_gradient(const ConvolutionGradient& gradient) {
   return kConvolutionInputs[row_number(kConvolutionInputs, gradient.gradient_of)];
 }

@@ -9,11 +9,12 @@
 #include "headgate/headgate.h"
 #include "headgate/statistics.hpp"
 
-// The outputs of attention_statistics as rows, which checks, problems and files walk.
+// Table of the outputs of attention_statistics, one row per output. Argument checks, bindings and the reading and
+// writing of files iterate over it.
 
 namespace headgate {
 
-/// What one of the last two dimensions of an output counts.
+/// The meaning of one of the last two dimensions of an output.
 enum class StatisticsDim { one, queries, keys, chosen_keys, chosen_rows, top_keys };
 
 struct StatisticsOutput {
@@ -23,11 +24,11 @@ struct StatisticsOutput {
   StatisticsDim third, fourth;
 
   constexpr bool is_index() const { return member == &AttentionStatistics::topk_index; }
-  /// Summed over the queries of a sequence, of which a packed batch has several.
+  /// Returns whether the output combines all queries of a sequence. Its first dimension counts sequences.
   constexpr bool of_sequence() const { return third == StatisticsDim::one; }
 };
 
-/// In the order of AttentionStatistics.
+/// The outputs in the order of the members of AttentionStatistics.
 inline constexpr auto kStatisticsOutputs = [] {
   using S = AttentionStatistics;
   using C = headgate_attention_statistics_outputs;
@@ -55,12 +56,12 @@ static_assert(sizeof(AttentionStatistics) == kStatisticsOutputs.size() * sizeof(
               sizeof(headgate_attention_statistics_outputs) ==
                   sizeof(std::size_t) + kStatisticsOutputs.size() * sizeof(headgate_tensor));
 
-/// The outputs of this many rows are figures of one query; row kRowFigures + 1 + n is the mean of row n.
+/// Number of figures per query: the first rows of kStatisticsOutputs. Row kRowFigures + 1 + n holds the mean of row n.
 inline constexpr std::size_t kRowFigures = 5;
 static_assert(kStatisticsOutputs[kRowFigures].member == &AttentionStatistics::key_weights &&
               kStatisticsOutputs[2 * kRowFigures + 1].member == &AttentionStatistics::mean_key_weights);
 
-/// Rows of kStatisticsOutputs.
+/// Indices of the figures per query in kStatisticsOutputs.
 enum RowFigure : std::size_t { kRowMax, kEntropy, kFirst, kFirstGated, kWindowShare };
 
 inline const TensorView& row_figure(const AttentionStatistics& outputs, std::size_t figure) {
@@ -69,16 +70,16 @@ inline const TensorView& row_figure(const AttentionStatistics& outputs, std::siz
 inline const TensorView& mean_of_figure(const AttentionStatistics& outputs, std::size_t figure) {
   return outputs.*kStatisticsOutputs[kRowFigures + 1 + figure].member;
 }
-/// Whether a figure of each query, or its mean, is asked for.
+/// Returns whether the call requests a figure of each query or its mean.
 inline bool wants_figure(const AttentionStatistics& outputs, std::size_t figure) {
   return row_figure(outputs, figure).present() || mean_of_figure(outputs, figure).present();
 }
 
-/// The sizes that the dimensions of outputs have.
+/// The sizes from which the shapes of the outputs follow.
 struct StatisticsSizes {
   std::int64_t B = 0, Hq = 0, T = 0, S = 0;
-  std::int64_t sequences = 0;    ///< B, or those of a packed batch
-  std::int64_t key_batches = 0;  ///< likewise, but 1 where sequences share the S columns
+  std::int64_t sequences = 0;    ///< number of sequences: B, or N in a packed batch
+  std::int64_t key_batches = 0;  ///< first dimension of key_mass: `sequences`, or 1 if all sequences share S columns
   std::int64_t chosen_keys = 0, chosen_rows = 0, top_keys = 0;
 
   std::int64_t of(StatisticsDim dim) const {
@@ -98,7 +99,8 @@ struct StatisticsSizes {
   }
 };
 
-/// "(B,Hq,T,K)", with the letter of StatisticsSizes::sequences, "B" or "N", and that of key_batches.
+/// Returns an output's shape in letters, for example "(B,Hq,T,K)". `sequences` and `key_batches` are the letters of the
+/// members of StatisticsSizes: "B" or "N".
 inline std::string letters_of(const StatisticsOutput& output, const char* sequences, const char* key_batches) {
   const auto letter = [](StatisticsDim dim) {
     switch (dim) {

@@ -3,25 +3,23 @@
 
 #include <cstdint>
 
-// Lengths at which the attention kernels cut their sums: the terms of a block are added one after the other in
-// registers, then the blocks. They decide the bits of every result, and with them how far equal terms can round away,
-// which the tests' oracle takes into account. Fixed, so that results do not depend on the caches of the machine: with
-// them what a tile needs, its scores among it, stays in a second-level cache of 1 MiB (measured beside halves and
-// doubles in docs/design/forward.md).
+// Block lengths of the sums in the attention kernels. The terms of a block are added in order, then the blocks. The
+// lengths determine the rounding of every result; the tests' oracle uses them for its error bounds. They are constants,
+// so that results do not depend on the cache sizes of the machine. With these lengths the data of a tile, including its
+// scores, fit in an L2 cache of 1 MiB. docs/design/forward.md has measurements with half and double lengths.
 
 namespace headgate {
 
-/// Queries of a tile, forward and backward: the blocks of dk, dv and dsinks.
+/// Number of queries per tile, forward and backward. Block length of the sums of dk, dv and dsinks.
 inline constexpr std::int64_t kQueryTile = 96;
-/// Keys of a block of the forward pass: the blocks of the softmax's sum and of y.
+/// Number of keys per block in the forward pass. Block length of the softmax denominator and of y.
 inline constexpr std::int64_t kForwardKeys = 384;
-/// Keys of a block of the backward pass: the blocks of dq.
+/// Number of keys per block in the backward pass. Block length of the sums of dq.
 inline constexpr std::int64_t kBackwardKeys = 192;
-/// Forward pass of few queries: keys of a split, the blocks of y; of int8, and of 16 bits where a sequence has many;
-/// blocks of the softmax's sum within it.
+/// Number of keys per split in the forward pass of few queries. Block length of y there.
 inline constexpr std::int64_t kSplitKeys = 1024;
-inline constexpr std::int64_t kLongSplitKeys = 2048;
-inline constexpr std::int64_t kLongSplits = 8;  ///< that a sequence of 16 bits must have
-inline constexpr std::int64_t kSplitSumKeys = 256;
+inline constexpr std::int64_t kLongSplitKeys = 2048;  ///< keys per split for int8 and for long 16-bit sequences
+inline constexpr std::int64_t kLongSplits = 8;        ///< fewest long splits that a 16-bit sequence is cut into
+inline constexpr std::int64_t kSplitSumKeys = 256;    ///< block length of the softmax denominator within a split
 
 }  // namespace headgate

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-// Vector targets that are compiled, the same with every version of Highway. Left out: those that gain nothing over the
-// next lower one in this library, and all of SVE, whose vectors have no size at compile time. Tiles are arrays of
-// vectors, which C++ then cannot form; such CPUs run the NEON code.
+// Disables Highway targets, so that the list of compiled targets is the same with every version of Highway. Disabled
+// are targets that are no faster here than the next lower one, and all SVE targets. SVE vectors have no size at compile
+// time, but tiles are arrays of vectors; CPUs with SVE run the NEON code.
 #ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS                                                                              \
   (HWY_SSE2 | HWY_SSSE3 | HWY_AVX3_DL | HWY_AVX3_ZEN4 | HWY_AVX3_SPR | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | \
@@ -14,7 +14,7 @@
 
 #include "hwy/detect_targets.h"
 
-// Targets that Highway 1.0 does not know.
+// Defines targets that are missing in Highway 1.0.
 #ifndef HWY_SSE2
 #define HWY_SSE2 0
 #endif
@@ -38,7 +38,7 @@ struct TargetRow {
   std::int64_t bit;
 };
 
-/// Best first.
+/// All targets of this library, best first.
 inline constexpr TargetRow kTargetRows[] = {{"avx3", HWY_AVX3}, {"avx2", HWY_AVX2},     {"sse4", HWY_SSE4},
                                             {"neon", HWY_NEON}, {"emu128", HWY_EMU128}, {"scalar", HWY_SCALAR}};
 

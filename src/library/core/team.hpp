@@ -7,17 +7,17 @@
 
 namespace headgate {
 
-/// The threads of a call. Each runs the same function, and they share out the loops in it: every thread of a team has
-/// to make the same calls of these members in the same order.
+/// The threads of a call. All threads run the same function and share the iterations of its loops. Every thread must
+/// call the same members of Team in the same order.
 ///
-/// A team of one uses nothing of OpenMP: in a parallel region every barrier is a system call, and a small problem takes
-/// no longer than a few of them. So a call may be made from anywhere, a caller's own loops of OpenMP and a progress
-/// callback of another call included.
+/// A team of one thread does not use OpenMP: every barrier of a parallel region is a system call, and a small problem
+/// takes no longer than a few of these. A call on one thread may therefore run inside any OpenMP loop, or in a callback
+/// of another call.
 class Team {
  public:
   Team(int its_thread, bool is_alone) : thread_(its_thread), alone_(is_alone) {}
 
-  /// The number of this thread, from 0.
+  /// Returns the number of this thread, counted from 0.
   int thread() const { return thread_; }
 
   /// Waits for all threads of the team.
@@ -26,7 +26,7 @@ class Team {
 #pragma omp barrier
   }
 
-  /// task() in one thread, for which the others wait.
+  /// Runs task() in one thread. The other threads wait for it.
   template <class Task>
   void once(const Task& task) const {
     if (alone_) return task();
@@ -34,13 +34,13 @@ class Team {
     task();
   }
 
-  /// visit(n) for n < count: thread t takes the t-th part of the range. Ends as wait() does.
+  /// Calls visit(n) for n < count with static scheduling: thread t takes the t-th part of the range. Ends with wait().
   template <class Visit>
   void in_parts(std::int64_t count, const Visit& visit) const {
     in_parts_on(count, visit);
     wait();
   }
-  /// The same, without waiting at the end.
+  /// Does in_parts() without waiting at the end.
   template <class Visit>
   void in_parts_on(std::int64_t count, const Visit& visit) const {
     if (alone_) return all(count, visit);
@@ -48,13 +48,14 @@ class Team {
     for (std::int64_t n = 0; n < count; ++n) visit(n);
   }
 
-  /// visit(n) for n < count: a thread that is free takes the next `chunk` of them. Ends as wait() does.
+  /// Calls visit(n) for n < count with dynamic scheduling: each free thread takes the next `chunk` values. Ends with
+  /// wait().
   template <class Visit>
   void in_turn(std::int64_t count, const Visit& visit, std::int64_t chunk = 1) const {
     in_turn_on(count, visit, chunk);
     wait();
   }
-  /// The same, without waiting at the end.
+  /// Does in_turn() without waiting at the end.
   template <class Visit>
   void in_turn_on(std::int64_t count, const Visit& visit, std::int64_t chunk = 1) const {
     if (alone_) return all(count, visit);
@@ -62,7 +63,8 @@ class Team {
     for (std::int64_t n = 0; n < count; ++n) visit(n);
   }
 
-  /// visit(n) for n < count in ever shorter stretches. Ends as wait() does.
+  /// Calls visit(n) for n < count with guided scheduling: each free thread takes a range of values, and the ranges get
+  /// shorter. Ends with wait().
   template <class Visit>
   void in_stretches(std::int64_t count, const Visit& visit) const {
     if (alone_) return all(count, visit);
@@ -80,12 +82,12 @@ class Team {
   bool alone_;
 };
 
-/// How many threads a team of `threads` can have: fewer where the system has none left to give, at least 1. OpenMP's
-/// runtime would end the process there. Creates threads only where the team is larger than the calling thread's last
-/// one.
+/// Returns how many of `threads` threads the system can start, at least 1. The OpenMP runtime would end the process if
+/// it could not start a thread. Starts threads to find out, but only if the team is larger than the calling thread's
+/// previous one.
 int startable_threads(int threads);
 
-/// body(team) in each thread of a team of at most `threads`.
+/// Runs body(team) in each thread of a team. The team has `threads` threads, or fewer if the system has no more.
 template <class Body>
 void run_team(int threads, const Body& body) {
   if (threads > 1) threads = startable_threads(threads);

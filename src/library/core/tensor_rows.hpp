@@ -8,18 +8,19 @@
 
 #include "headgate/tensor.hpp"
 
-// Tables of an operation's tensors: inputs, outputs, what backward reads beside the inputs, and gradients, a row each.
-// The C API, the command line, the Python package and the operation of PyTorch walk them.
+// Row types for tables of an operation's tensors, one row per tensor: inputs, outputs, saved tensors, incoming
+// gradients and gradients. The C API, the command line, the Python package and the PyTorch operator iterate over the
+// tables.
 
 namespace headgate {
 
-/// The dimensions of an array that is viewed as (B,H,T,X).
+/// The dimensions of a user's array. Its view has rank 4, (B,H,T,X).
 enum class TensorKind {
-  heads,          ///< all of them, in the order that a layout says
+  heads,          ///< (B,H,T,X), in the order of dimensions that the call's layout gives
   rows,           ///< (B,H,T): a number for each query of a head
-  scores,         ///< (B,H,T,S), of which inputs may leave out leading ones
+  scores,         ///< (B,H,T,S); inputs may omit leading dimensions
   vector,         ///< (N)
-  head_numbers,   ///< (H) or (N,H), viewed as (1,1,1|N,H): a number for each head, or for each of a sequence
+  head_numbers,   ///< (H) or (N,H), viewed as (1,1,1|N,H): a number for each head, or for each head of a sequence
   table,          ///< (B,M)
   state,          ///< (N,H,D,Dv): a matrix for each head of a sequence
   channels,       ///< (B,T,X), viewed as (B,1,T,X): rows without heads
@@ -37,13 +38,13 @@ enum class Elements {
   of_x_or_f32,
   f32,
   f32_or_f64,
-  f64_or_f32,  ///< the same, made in f64
+  f64_or_f32,  ///< f32 or f64; the tool and the Python package allocate f64
   boolean,
   integers,
   i32
 };
 
-/// The elements' types as NumPy and PyTorch name them, of a tensor that is read.
+/// Returns the permitted dtypes of an input, with the names of NumPy and PyTorch.
 constexpr std::string_view types_of(Elements elements) {
   switch (elements) {
     case Elements::floats: return "float32, float64, bfloat16 or float16";
@@ -62,45 +63,45 @@ constexpr std::string_view types_of(Elements elements) {
   return "";
 }
 
-/// The same of an output, as it is made.
+/// Returns the dtype that the tool and the Python package allocate for an output, with the names of NumPy and PyTorch.
 constexpr std::string_view output_types_of(Elements elements) {
   if (elements == Elements::f64_or_f32) return "float64";
   return elements == Elements::f32_or_f64 ? "float64 where q is, else float32" : types_of(elements);
 }
 
-/// How the command line takes or writes a tensor.
+/// The representation of a tensor on the command line.
 struct TensorFile {
-  std::string_view option = {};  ///< "--q"; empty: it has none
-  std::string_view name = {};    ///< what --help calls the option's value; of a gradient, its file's name
-  bool or_f32 = false;           ///< whether a file of another dtype than that of q is read as f32
+  std::string_view option = {};  ///< command-line option ("--q"); empty: none
+  std::string_view name = {};    ///< placeholder of the option's value in --help; for a gradient, the file's name
+  bool or_f32 = false;           ///< true if a file with another dtype than q is read as f32
 };
 
-/// What few tensors have. `Inputs` is the operation's struct of inputs.
+/// Properties that only some tensors have. `Inputs` is the operation's struct of inputs.
 template <class Inputs>
 struct TensorTraits {
   bool required = false;
-  bool in_pages = false;      ///< with a block table, rows of pages
-  bool forward_only = false;  ///< with it there are no gradients
-  /// The input that must be given with it.
+  bool in_pages = false;      ///< true if the tensor consists of pages when the call has a block table
+  bool forward_only = false;  ///< true if the backward pass refuses the tensor
+  /// Another input that must be present if this one is.
   ConstTensorView Inputs::*needs = nullptr;
-  /// Whether the C structs of an older version end before it.
+  /// True if the C struct of an older version ends before this member.
   bool older_c_ends_here = false;
 };
 
-/// A tensor of an operation: a member of a struct of views, and of the struct that the C API has for it.
+/// A tensor of an operation: a member of a struct of views and the corresponding member of a C struct.
 template <class Inputs, class StructOf, typename View, class CStruct, typename CTensor>
 struct OperationTensor {
   using Struct = StructOf;
   using Member = View Struct::*;
   using CMember = CTensor CStruct::*;
 
-  const char* name;  ///< of both members, and of the argument in Python
+  const char* name;  ///< name of both members and of the Python argument
   Member member;
   CMember c_member;
   TensorKind kind;
   Elements elements;
-  std::string_view shape;  ///< of arrays, in the letters of the operation's header
-  std::string_view help;   ///< begins with a small letter
+  std::string_view shape;  ///< shape of a user's array, in the letters of the operation's header
+  std::string_view help;   ///< description that begins with a lower-case letter
   TensorFile file;
   TensorTraits<Inputs> traits;
   ConstTensorView Inputs::*gradient_of = nullptr;
@@ -119,7 +120,7 @@ struct OperationTensor {
         file(its_file),
         traits(its_traits) {}
 
-  /// Whether the rows of a table are those of the members of both structs, each once.
+  /// Returns whether a table has exactly one row for each member of both structs.
   template <std::size_t kCount>
   static constexpr bool are_all_members(const std::array<OperationTensor, kCount>& rows) {
     for (std::size_t i = 0; i < kCount; ++i) {
@@ -131,7 +132,7 @@ struct OperationTensor {
   }
 };
 
-/// Returns the index of the row that describes `member`. `member` must have a row.
+/// Returns the index of the row of `member`. The table must have that row.
 template <class Rows, typename Member>
 constexpr std::size_t row_number(const Rows& rows, Member member) {
   std::size_t n = 0;
@@ -139,7 +140,7 @@ constexpr std::size_t row_number(const Rows& rows, Member member) {
   return n;
 }
 
-/// The row of a gradient, which has the kind, the elements and the shape of the input `of`.
+/// Returns a row for the gradient of the input `of`. Kind, elements and shape are those of the input.
 template <class Gradient, class Rows, typename Of>
 constexpr Gradient gradient_row(const Rows& inputs, const char* name, typename Gradient::Member member,
                                 typename Gradient::CMember c_member, Of of, std::string_view file = {}) {
@@ -149,7 +150,7 @@ constexpr Gradient gradient_row(const Rows& inputs, const char* name, typename G
   return row;
 }
 
-/// A value for each row of a table of tensors, found by the row's number or by its member.
+/// An array with one value per row of a table of tensors, indexed by the row's number or by its member.
 template <typename T, const auto& kRows>
 class PerTensor {
  public:
@@ -164,14 +165,14 @@ class PerTensor {
   std::array<T, kRows.size()> values_{};
 };
 
-/// The element type that outputs of `elements` are made in.
+/// Returns the dtype that the tool and the Python package allocate for an output if the queries have dtype `q`.
 inline DType output_dtype(Elements elements, DType q) {
   if (elements == Elements::of_q || q == DType::f64) return q;
   if (elements == Elements::f64_or_f32) return DType::f64;
   return DType::f32;
 }
 
-/// Whether the dimensions of an operation's arrays are in the order of a layout.
+/// Returns whether the layout of a call applies to the operation's arrays.
 template <class Rows>
 constexpr bool has_layout(const Rows& rows) {
   return std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.kind == TensorKind::heads; });

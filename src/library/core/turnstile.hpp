@@ -8,12 +8,11 @@
 
 namespace headgate {
 
-/// Makes threads add to a shared sum in a fixed order, so that its bits do not depend on which thread is faster:
-/// enter(n) waits until leave(n − 1) was called. Every wait ends if the work that has lower turns is begun no later
-/// than the work that has higher ones.
+/// Makes threads add to a shared sum in a fixed order, so that the result is bitwise reproducible. enter(n) waits until
+/// leave(n − 1) was called. To avoid deadlock, work with lower turns must start no later than work with higher turns.
 class Turnstile {
  public:
-  /// `next`: the turn that may enter next, zero at first; the sum's own.
+  /// `next` is the turn that may enter next. It belongs to one sum and is initially zero.
   explicit Turnstile(std::int64_t& next) : next_(next) {}
 
   void enter(std::int64_t turn) const {
@@ -31,9 +30,8 @@ class Turnstile {
   void leave(std::int64_t turn) const { next_.store(turn + 1, std::memory_order_release); }
 
  private:
-  /// 6 µs on Zen 4, where a pause takes 24 ns: a third of what the backward pass needs for the dq of one tile (96 × 192
-  /// × 64 multiply-adds), which is what is waited for; then yields, 0.5 µs each
-  /// (docs/design/backward.md).
+  /// Number of pauses before the first sched_yield(): 6 µs on Zen 4, with 24 ns per pause. The awaited sum, dq of one
+  /// tile (96 × 192 × 64 multiply-adds), takes three times as long. A yield takes 0.5 µs (docs/design/backward.md).
   static constexpr int kSpins = 256;
   std::atomic_ref<std::int64_t> next_;
 };

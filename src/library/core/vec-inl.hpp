@@ -25,15 +25,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <typename T>
 using Tag = hn::ScalableTag<T>;
 
-/// Lanes of one vector of T.
+/// Number of lanes of a vector of T.
 template <typename T>
 constexpr std::int64_t kLanes = hn::MaxLanes(Tag<T>());
 
-/// n / by, rounded up; n ≥ 0.
+/// Returns n / by, rounded up. n ≥ 0.
 constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return n / by + (n % by != 0 ? 1 : 0); }
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return divide_up(n, to) * to; }
 
-/// A vector of bf16 as f32.
+/// Loads a vector of bf16 and widens it to f32.
 HWY_INLINE hn::Vec<Tag<float>> load_bf16(const BFloat16* from) {
   const Tag<float> d;
 #if HWY_TARGET == HWY_SCALAR
@@ -46,7 +46,7 @@ HWY_INLINE hn::Vec<Tag<float>> load_bf16(const BFloat16* from) {
 #endif
 }
 
-/// Rounds a vector as to_bf16 does.
+/// Stores a vector of f32 as bf16, rounded like to_bf16.
 HWY_INLINE void store_bf16(hn::Vec<Tag<float>> x, BFloat16* to) {
 #if HWY_TARGET == HWY_SCALAR
   *to = to_bf16(hn::GetLane(x));
@@ -65,7 +65,7 @@ HWY_INLINE void store_bf16(hn::Vec<Tag<float>> x, BFloat16* to) {
 #endif
 }
 
-/// A vector of T from storage of T or bf16.
+/// Loads a vector of T from memory of type T or bf16.
 template <typename T, typename Stored>
 HWY_INLINE hn::Vec<Tag<T>> load_as(const Stored* from) {
   if constexpr (std::is_same_v<Stored, BFloat16>) {
@@ -86,29 +86,29 @@ HWY_INLINE void store_as(hn::Vec<Tag<T>> x, Stored* to) {
 inline constexpr double kLog2e = 1.4426950408889634074;
 inline constexpr double kLn2 = 0.69314718055994530942;
 
-/// max(low, x), NaN for NaN.
+/// Returns max(low, x), or NaN if x is NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V at_least(D d, hn::TFromD<D> low, V x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
-  return hn::Max(hn::Set(d, low), x);  // MAXPS gives its second operand where either is NaN
+  return hn::Max(hn::Set(d, low), x);  // MAXPS returns its second operand if either is NaN
 #else
   const V bound = hn::Set(d, low);
   return hn::IfThenElse(hn::Lt(x, bound), bound, x);
 #endif
 }
 
-/// min(high, x), NaN for NaN.
+/// Returns min(high, x), or NaN if x is NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V at_most(D d, hn::TFromD<D> high, V x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
-  return hn::Min(hn::Set(d, high), x);  // as MAXPS
+  return hn::Min(hn::Set(d, high), x);  // MINPS returns its second operand if either is NaN
 #else
   const V bound = hn::Set(d, high);
   return hn::IfThenElse(hn::Gt(x, bound), bound, x);
 #endif
 }
 
-/// x in units of log2(e), x · log2 e: finite where x is, at most the largest number of T.
+/// Returns x · log2(e), for use with 2^x instead of e^x. A finite x gives a finite result, clamped to the range of T.
 template <typename T>
 HWY_INLINE T in_log2_units(double x) {
   constexpr double kLargest = static_cast<double>(std::numeric_limits<T>::max());
@@ -116,32 +116,35 @@ HWY_INLINE T in_log2_units(double x) {
   return static_cast<T>(std::isfinite(x) ? std::clamp(scaled, -kLargest, kLargest) : x);
 }
 
-/// Whether exp2_fast gives ∞ where 2^x is too large, not only below the bound that it states.
+/// True if exp2_fast returns ∞ for x above its stated bound, where 2^x overflows.
 template <typename T>
 inline constexpr bool kExp2Saturates = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4;
 
 #if HWY_TARGET == HWY_AVX3
-/// exp2_fast in fewer instructions: AVX-512 splits off the fraction f, 0 ≤ f < 1, in one and scales by 2^⌊x⌋ in one.
+/// Computes exp2_fast in fewer instructions: AVX-512 has one instruction that returns the fraction f, 0 ≤ f < 1, and
+/// one that scales by 2^⌊x⌋.
 HWY_INLINE hn::Vec<Tag<float>> exp2_scaled(hn::Vec<Tag<float>> x) {
   const Tag<float> d;
-  // VREDUCEPS is x less x rounded down; 0 for ±∞.
+  // VREDUCEPS returns x − ⌊x⌋, and 0 for ±∞.
   const hn::Vec<Tag<float>> f{_mm512_reduce_ps(x.raw, _MM_FROUND_TO_NEG_INF)};
-  // Minimax in the relative error of 2^f with the constant term held at 1: 8.5e-8 before rounding.
+  // Minimax polynomial for the relative error of 2^f, with a constant term of 1. The error is 8.5e-8 before rounding.
   auto q = hn::Set(d, 0x1.e9b604p-10F);
   q = hn::MulAdd(q, f, hn::Set(d, 0x1.2769bap-7F));
   q = hn::MulAdd(q, f, hn::Set(d, 0x1.c91ecep-5F));
   q = hn::MulAdd(q, f, hn::Set(d, 0x1.ebdb4ap-3F));
   q = hn::MulAdd(q, f, hn::Set(d, 0x1.62e4bap-1F));
   q = hn::MulAdd(q, f, hn::Set(d, 1.0F));
-  // Zero instead of what is not normal, which takes hundreds of cycles to make.
+  // Returns 0 instead of subnormal results, which take hundreds of cycles.
   const __mmask16 normal = _mm512_cmp_ps_mask(x.raw, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
   return hn::Vec<Tag<float>>{_mm512_maskz_scalef_ps(normal, q.raw, x.raw)};
 }
 #endif
 
-/// 2^x for x < 127.5 (f64: 1023.5). Relative error below 2e-7 (f64: 4e-16), absolute below 2^−126 where x < −126.
-/// Exactly 0 for x ≤ −127 (f64: −1023) and for −∞; NaN for NaN. Splits x = n + f with |f| ≤ ½ and gives 2^n + 2^n f
-/// q(f), 2^f ≈ 1 + f q(f): the clamp makes the exponent field of 2^n zero, hence an exact zero.
+/// Returns 2^x for x < 127.5 (f64: 1023.5). The relative error is below 2e-7 (f64: 4e-16); for x < −126 the absolute
+/// error is below 2^−126. Returns exactly 0 for x ≤ −127 (f64: −1023) and for −∞, and NaN for NaN.
+///
+/// Splits x = n + f with |f| ≤ ½ and returns 2^n + 2^n f q(f), where 2^f ≈ 1 + f q(f). Clamping x makes the exponent
+/// field of 2^n zero, so that the result is exactly 0.
 template <class D>
 HWY_INLINE hn::Vec<D> exp2_fast([[maybe_unused]] D d, hn::Vec<D> x) {
 #if HWY_TARGET == HWY_AVX3
@@ -161,14 +164,15 @@ HWY_INLINE hn::Vec<D> exp2_fast([[maybe_unused]] D d, hn::Vec<D> x) {
   const auto power = hn::BitCast(d, hn::ShiftLeft<kMantissaBits>(hn::BitCast(du, shifted)));
   hn::Vec<D> q;
   if constexpr (kSingle) {
-    // Minimax in the relative error of 2^f on [−½, ½] with the constant term held at 1: 9.2e-8 before rounding.
+    // Minimax polynomial for the relative error of 2^f on [−½, ½], with a constant term of 1. The error is 9.2e-8
+    // before rounding.
     q = hn::Set(d, 0x1.5bba14p-10F);
     q = hn::MulAdd(q, f, hn::Set(d, 0x1.3cea88p-7F));
     q = hn::MulAdd(q, f, hn::Set(d, 0x1.c6b752p-5F));
     q = hn::MulAdd(q, f, hn::Set(d, 0x1.ebf9bcp-3F));
     q = hn::MulAdd(q, f, hn::Set(d, 0x1.62e42ap-1F));
   } else {
-    // Taylor series, terms ln(2)^k / k!; the remainder on [−½, ½] is below 4e-18.
+    // Taylor series with coefficients ln(2)^k / k!. The remainder on [−½, ½] is below 4e-18.
     constexpr double kTerms[] = {1.3691488853904128881e-12, 2.5678435993488205142e-11, 4.4455382718708114976e-10,
                                  7.0549116208011233299e-9,  1.0178086009239699728e-7,  1.3215486790144309488e-6,
                                  1.5252733804059840280e-5,  1.5403530393381609954e-4,  1.3333558146428443423e-3,
@@ -180,21 +184,21 @@ HWY_INLINE hn::Vec<D> exp2_fast([[maybe_unused]] D d, hn::Vec<D> x) {
   return hn::MulAdd(q, hn::Mul(f, power), power);
 }
 
-/// 1 / x for 1 ≤ x ≤ 2, NaN for NaN, within one unit in the last place: a division keeps AVX-512's multiplier for as
-/// long as eight multiply-adds.
+/// Returns 1 / x for 1 ≤ x ≤ 2 within one unit in the last place, or NaN for NaN. Avoids a division with AVX-512, where
+/// it occupies the multiplier for as long as eight multiply-adds.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V inverse_of(D d, V x) {
   const V one = hn::Set(d, hn::TFromD<D>{1});
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<D, Tag<float>>) {
-    const V guess = hn::ApproximateReciprocal(x);  // 14 bits, which a step of Newton's doubles
+    const V guess = hn::ApproximateReciprocal(x);  // accurate to 14 bits; the Newton step doubles them
     return hn::MulAdd(guess, hn::NegMulAdd(guess, x, one), guess);
   }
 #endif
   return hn::Div(one, x);
 }
 
-/// σ(z) and 1 − σ(z), each with full relative accuracy in both tails: from e = exp(−|z|), which cannot overflow.
+/// Computes σ(z) and 1 − σ(z) with full relative accuracy in both tails. Uses e = exp(−|z|), which cannot overflow.
 template <class D, class V = hn::Vec<D>>
 struct SigmoidPair {
   V sigma, complement, e;

@@ -6,8 +6,8 @@
 
 namespace headgate {
 
-/// Whether calls are reported, a line each on stderr. The environment variable HEADGATE_VERBOSE is read once for the
-/// process: unset, empty or 0 for no.
+/// Returns whether each call prints a line to stderr. Reads the environment variable HEADGATE_VERBOSE once per process;
+/// unset, empty and 0 mean no.
 inline bool is_verbose() {
   static const bool verbose = [] {
     const char* text = std::getenv("HEADGATE_VERBOSE");

@@ -10,7 +10,7 @@
 
 namespace headgate {
 
-/// Strides, in elements, of a dense row-major array of `shape`.
+/// Returns the strides, in elements, of a dense row-major array of `shape`.
 template <std::size_t kRank>
 constexpr std::array<std::int64_t, kRank> dense_strides(const std::array<std::int64_t, kRank>& shape) {
   std::array<std::int64_t, kRank> strides{};
@@ -22,8 +22,8 @@ constexpr std::array<std::int64_t, kRank> dense_strides(const std::array<std::in
   return strides;
 }
 
-/// A non-owning array of rank kRank: element (i0, i1, …) lies at data[i0·strides[0] + i1·strides[1] + …]. A view
-/// without data is an absent array. Debug builds check every index.
+/// A non-owning array of rank kRank. Element (i0, i1, …) is data[i0·strides[0] + i1·strides[1] + …]. A view with null
+/// data stands for an absent array. Debug builds check every index.
 template <typename T, std::size_t kRank>
 struct View {
   static_assert(kRank >= 1);
@@ -46,14 +46,14 @@ struct View {
 
   constexpr bool present() const { return data != nullptr; }
 
-  /// Number of elements.
+  /// Returns the number of elements.
   constexpr std::int64_t count() const {
     std::int64_t product = 1;
     for (const std::int64_t size : shape) product *= size;
     return product;
   }
 
-  /// Whether the elements lie one after another in row-major order.
+  /// Returns whether the elements are contiguous in row-major order.
   constexpr bool dense() const {
     const Sizes expected = dense_strides(shape);
     for (std::size_t i = 0; i < kRank; ++i) {
@@ -68,7 +68,7 @@ struct View {
     return *at(index...);
   }
 
-  /// The first element with these leading indices; those that are left out are 0.
+  /// Returns a pointer to the element with these indices. Omitted trailing indices are 0.
   template <typename... Index>
   constexpr T* at(Index... index) const {
     static_assert(sizeof...(Index) <= kRank);
@@ -78,10 +78,10 @@ struct View {
     return element;
   }
 
-  /// The array of one dimension less at index i of the first dimension.
+  /// Returns the subarray at index i of the first dimension. Its rank is kRank − 1.
   constexpr View<T, kRank - 1> operator[](std::int64_t i) const requires(kRank > 1) { return sub(i); }
 
-  /// The array of the other dimensions at these leading indices.
+  /// Returns the subarray at these leading indices. It has the remaining dimensions.
   template <typename... Index>
   constexpr View<T, kRank - sizeof...(Index)> sub(Index... index) const {
     constexpr std::size_t kGone = sizeof...(Index);
@@ -94,7 +94,7 @@ struct View {
     return inner;
   }
 
-  /// Elements first … first + size − 1 of a dimension.
+  /// Returns the elements [first, first + size) of a dimension.
   constexpr View range(std::size_t dimension, std::int64_t first, std::int64_t size) const {
     assert(dimension < kRank && first >= 0 && size >= 0 && first + size <= shape[dimension]);
     View part = *this;
@@ -103,7 +103,7 @@ struct View {
     return part;
   }
 
-  /// A dimension of outer · inner elements as two: (…, outer·inner, …) becomes (…, outer, inner, …).
+  /// Splits a dimension in two: shape (…, outer·inner, …) becomes (…, outer, inner, …).
   constexpr View<T, kRank + 1> split(std::size_t dimension, std::int64_t outer, std::int64_t inner) const {
     assert(dimension < kRank && shape[dimension] == outer * inner);
     View<T, kRank + 1> result;
@@ -120,12 +120,12 @@ struct View {
     return result;
   }
 
-  /// The last dimension, of outer · inner elements, as two.
+  /// Splits the last dimension in two: shape (…, outer·inner) becomes (…, outer, inner).
   constexpr View<T, kRank + 1> split_last(std::int64_t outer, std::int64_t inner) const {
     return split(kRank - 1, outer, inner);
   }
 
-  /// All elements of a dense array, one after another.
+  /// Returns all elements of a dense array as a vector.
   constexpr View<T, 1> flat() const {
     assert(dense());
     return {data, {count()}};
@@ -138,11 +138,11 @@ struct View {
   }
 };
 
-/// A view parameter from which T is not deduced, so that a mutable view may be passed for a read-only one.
+/// A read-only view as a parameter type. T is not deduced from it, so that callers may pass a mutable view.
 template <typename T, std::size_t kRank>
 using ConstView = std::type_identity_t<View<const T, kRank>>;
 
-/// The elements of a vector as a dense array of `sizes`.
+/// Returns the elements of a std::vector as a dense array with the shape `sizes`.
 template <typename T, typename... Sizes>
 View<T, sizeof...(Sizes)> view_of(std::vector<T>& elements, Sizes... sizes) {
   const View<T, sizeof...(Sizes)> view(elements.data(), {static_cast<std::int64_t>(sizes)...});

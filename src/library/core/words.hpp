@@ -7,7 +7,7 @@
 
 #include "library/core/check.hpp"
 
-// Enums and the words that options, files and messages have for their values: each table stands once, beside its enum.
+// Maps enumerators to the words that name them in options, files and messages. Each enum has one table of words.
 
 namespace headgate {
 
@@ -17,12 +17,12 @@ struct Word {
   std::string_view word;
 };
 
-/// Specialise it beside the enum, with `kAll`: a constexpr array of rows that have `value` and `word`, in the order in
-/// which messages list them.
+/// The words of an enum. Specialise it beside the enum, with a constexpr array `kAll`. Its rows have `value` and
+/// `word`, in the order in which messages list them.
 template <typename Enum>
 struct Words;
 
-/// The word of `value`. Every value has a row.
+/// Returns the word of an enumerator, or "unknown" if it has no row.
 template <typename Enum>
 constexpr std::string_view word_of(Enum value) {
   for (const auto& row : Words<Enum>::kAll) {
@@ -31,7 +31,7 @@ constexpr std::string_view word_of(Enum value) {
   return "unknown";
 }
 
-/// Whether `text` is `word`, which it may also write with '-' for '_', as on a command line.
+/// Returns whether `text` equals `word`. As on a command line, `text` may have '-' instead of '_'.
 constexpr bool is_word(std::string_view text, std::string_view word) {
   if (text.size() != word.size()) return false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -40,7 +40,7 @@ constexpr bool is_word(std::string_view text, std::string_view word) {
   return true;
 }
 
-/// The value whose word is `text`; empty when there is none.
+/// Returns the enumerator with the word `text`, or nothing if there is none.
 template <typename Enum>
 constexpr std::optional<Enum> find_word(std::string_view text) {
   for (const auto& row : Words<Enum>::kAll) {
@@ -49,7 +49,7 @@ constexpr std::optional<Enum> find_word(std::string_view text) {
   return std::nullopt;
 }
 
-/// "sigmoid, sigmoid2, …".
+/// Lists the words of an enum, for example "sigmoid, sigmoid2, …".
 template <typename Enum>
 std::string list_words(std::string_view separator = ", ") {
   std::string out;
@@ -60,7 +60,7 @@ std::string list_words(std::string_view separator = ", ") {
   return out;
 }
 
-/// The value whose word is `text`. Throws Error, "WHAT: 'TEXT' is none of …", when there is none.
+/// Returns the enumerator with the word `text`. Throws Error, "WHAT: 'TEXT' is none of …", if there is none.
 template <typename Enum>
 Enum parse_word(std::string_view what, std::string_view text) {
   const std::optional<Enum> found = find_word<Enum>(text);

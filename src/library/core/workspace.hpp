@@ -16,25 +16,25 @@
 
 namespace headgate {
 
-/// Memory asked for under one name.
+/// The total size of the buffers with one name.
 struct WorkspaceItem {
   std::string name;
   std::size_t bytes = 0;
 };
 
-/// Hands out buffers by name and shape, one after another, each at a multiple of Block::kAlign_bytes. The same code
-/// runs on it twice: first without memory, which counts the bytes, then on memory of that size, which places the
-/// buffers (Placed does both).
+/// A linear allocator of named buffers, aligned to Block::kAlign_bytes. The same code uses it twice: first without
+/// memory, to count the bytes; then with memory of that size, to place the buffers. Placed does both.
 class Workspace {
  public:
-  /// Counts: every view that it hands out has its shape and null data. `items`, unless null, receives what each name
-  /// takes; buffers of one name add up.
+  /// Creates a workspace that only counts bytes. Its views have a shape and null data. `items`, unless null, receives
+  /// the size for each name; buffers with the same name are added up.
   explicit Workspace(std::vector<WorkspaceItem>* items = nullptr) : items_(items) {}
-  /// Places in `memory`, aligned to Block::kAlign_bytes, of as many bytes as the same calls counted.
+  /// Creates a workspace that places buffers in `memory`. `memory` is aligned to Block::kAlign_bytes and has as many
+  /// bytes as a counting workspace returned for the same calls.
   explicit Workspace(std::byte* memory) : memory_(memory) {}
 
-  /// A dense array of T; its elements are not initialised. Throws std::bad_alloc if its size in bytes, or that of the
-  /// whole, does not fit 63 bits.
+  /// Returns a dense array of uninitialised elements. Throws std::bad_alloc if the number of bytes, of this array or in
+  /// total, exceeds 63 bits.
   template <typename T, typename... Sizes>
   View<T, sizeof...(Sizes)> take(const char* name, Sizes... sizes) {
     const std::array<std::int64_t, sizeof...(Sizes)> shape{static_cast<std::int64_t>(sizes)...};
@@ -48,7 +48,7 @@ class Workspace {
     return {reinterpret_cast<T*>(at), shape};
   }
 
-  /// Bytes handed out, gaps included.
+  /// Returns the number of allocated bytes, including padding.
   std::size_t bytes() const { return static_cast<std::size_t>(bytes_); }
 
  private:
@@ -77,9 +77,9 @@ class Workspace {
   std::vector<WorkspaceItem>* items_ = nullptr;
 };
 
-// Buffers is a struct of views whose constructor Buffers(Workspace&, args…) takes them.
+// In the functions below, Buffers is a struct of views. Its constructor Buffers(Workspace&, args…) allocates them.
 
-/// Bytes that Buffers need.
+/// Returns the number of bytes that Buffers needs.
 template <class Buffers, typename... Args>
 std::size_t count_bytes(const Args&... args) {
   Workspace count;
@@ -87,14 +87,14 @@ std::size_t count_bytes(const Args&... args) {
   return count.bytes();
 }
 
-/// Buffers in `memory`, aligned to Block::kAlign_bytes, of count_bytes.
+/// Places Buffers in `memory`, which is aligned to Block::kAlign_bytes and has count_bytes() bytes.
 template <class Buffers, typename... Args>
 Buffers place_buffers(std::byte* memory, const Args&... args) {
   Workspace place(memory);
   return Buffers(place, args...);
 }
 
-/// Buffers and the memory that they lie in. Memory owns the bytes (Arena: a call's scratch).
+/// Buffers together with their memory, which `Memory` owns. Arena provides scratch memory for one call.
 template <class Buffers, class Memory = Arena>
 class Placed {
  public:
