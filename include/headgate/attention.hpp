@@ -11,7 +11,7 @@
 #include "headgate/tensor.hpp"
 
 /// @file
-/// Gated attention (arXiv 2505.06708), exact, in O(T) memory:
+/// Exact gated attention (arXiv 2505.06708) in O(T) memory:
 ///
 ///     s    = softcap(scale · q kᵀ) − slope_h · |at_i − j| + bias             softcap(x) = c · tanh(x / c)
 ///     lse  = log( Σ_{j visible} exp(s_j) + exp(sink_h) )                     natural logarithm
@@ -19,20 +19,19 @@
 ///     y    = o ∘ g(z)   or   o + g(z)                                        z: raw gate logits
 ///
 /// Letters: B batch, T queries, S keys, Hq query heads, Hkv key/value heads (Hq a multiple of Hkv; query head h reads
-/// key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y.
-/// at_i is the key position at which query i stands: i + S − T, as in FlashAttention, so that the last query stands at
-/// the last key; or query_offsets[b] + i. key_lengths does not move it.
+/// key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y. at_i is the key position of query i. It
+/// is query_offsets[b] + i if query_offsets is present. Otherwise it is i + S − T, the bottom-right alignment of
+/// FlashAttention: the last query is at the last key. key_lengths does not change at_i.
 ///
-/// A packed batch holds N sequences of any lengths, one after the other, without padding: B is 1, the T rows of q and
-/// of all that has a row for each query hold T_0 + … + T_{N−1} queries, the S rows of k and v S_0 + … + S_{N−1} keys.
-/// Query i of sequence n is row cu_seqlens_q[n] + i, its key j row cu_seqlens_k[n] + j. Queries see keys of their own
-/// sequence alone, and T_n, S_n, i and j take the places of T, S, i and j above: at_i = i + S_n − T_n, or
-/// query_offsets[n] + i.
+/// A packed batch (varlen) holds N sequences of any lengths, one after the other, without padding. B is 1. q and all
+/// tensors with a row for each query have T = T_0 + … + T_{N−1} rows; k and v have S = S_0 + … + S_{N−1} rows. Query i
+/// of sequence n is row cu_seqlens_q[n] + i, and key j of sequence n is row cu_seqlens_k[n] + j. Queries see only keys
+/// of their own sequence. T_n, S_n, i and j replace T, S, i and j above: at_i = i + S_n − T_n, or query_offsets[n] + i.
 
 namespace headgate {
 
-/// g(z). sigmoid σ(z); sigmoid2 2σ(z); ns_sigmoid ½ + ½σ(z); silu zσ(z); softplus log(1 + eᶻ); identity z; none: no
-/// gate.
+/// The gate function g(z): sigmoid σ(z), sigmoid2 2σ(z), ns_sigmoid ½ + ½σ(z), silu zσ(z), softplus log(1 + eᶻ),
+/// identity z, or none for no gate.
 enum class GateFn : std::int32_t {
   none = 0,
   sigmoid = 1,
@@ -49,114 +48,120 @@ inline constexpr std::int64_t kMaxHeadDim = 512;
 /// The largest magnitude of a query offset.
 inline constexpr std::int64_t kMaxQueryOffset = std::int64_t{1} << 60;
 
-/// How g(z) meets the attention output o: mul y = o ∘ g(z), add y = o + g(z).
+/// The operation that combines the attention output o with the gate: mul y = o ∘ g(z), add y = o + g(z).
 enum class GateOp : std::int32_t { mul = 0, add = 1 };
 
-/// causal: key j is visible to query i iff j ≤ at_i.
+/// Causal masking. With causal, key j is visible to query i iff j ≤ at_i.
 enum class Causality : std::int32_t { none = 0, causal = 1 };
 
-/// What products are made of. exact: f32 numbers (f64 for f64), or bf16 numbers where nothing is lost by it. native16,
-/// for bf16 q, k and v: bf16 numbers with f32 sums, in the instructions of the CPU (native16_products() in
-/// runtime.hpp). The weights are then rounded to bf16 before they meet v; backward also dy ∘ g, and ds before it meets
-/// q and k (docs/reference/numerics.md has the bounds). native16 permits this where it is faster: on CPUs without it,
-/// and for what its kernels leave out (weights, gate_threshold, dropout, int8 k and v, few queries, dbias), calls
-/// compute as exact does.
+/// The precision of the factors in matrix products.
+///
+/// exact multiplies f32 numbers (f64 for f64 tensors), or bf16 numbers where that loses no precision.
+///
+/// native16 multiplies bf16 numbers and adds in f32, with the instructions that native16_products() in runtime.hpp
+/// names. It needs bf16 q, k and v. The softmax weights are rounded to bf16 before the product with v. The backward
+/// pass also rounds dy ∘ g, and ds before the products with q and k. docs/reference/numerics.md has the error bounds.
+///
+/// native16 is a permission, used where it is faster. Calls compute as with exact on CPUs without such instructions,
+/// for few queries, and with weights, gate_threshold, dropout, int8 k and v, or dbias.
 enum class Precision : std::int32_t { exact = 0, native16 = 1 };
 
-/// How attention is computed; the defaults are plain attention with a sigmoid gate.
+/// The options of attention. The defaults give attention without a mask, with a sigmoid gate if `gate` is present.
 struct AttentionOptions {
   std::optional<double> scale{};  ///< 1/√D when empty; finite
   double softcap = 0.0;           ///< c > 0; 0 for no cap
   Causality causality = Causality::none;
-  /// Key j is visible to query i iff at_i − window_left ≤ j ≤ at_i + window_right; −1 for no limit. Below −1 the window
-  /// lies beside the query: with window_left 9, window_right −3 it sees keys at_i − 9 … at_i − 3.
+  /// Sliding window: key j is visible to query i iff at_i − window_left ≤ j ≤ at_i + window_right. −1 means no limit on
+  /// that side. Below −1 the window excludes the query's own position: with window_left 9 and window_right −3, query i
+  /// sees keys at_i − 9 … at_i − 3.
   std::int64_t window_left = -1;
   std::int64_t window_right = -1;
   GateFn gate_fn = GateFn::sigmoid;  ///< read only when `gate` is present
   GateOp gate_op = GateOp::mul;
-  ExecutionContext context{};  ///< how the call runs; the same bits for any number of threads
-  /// τ ≥ 0, finite; 0: off. A row (a query of a head) whose gate is small, |g(z)| ≤ τ in every feature, is closed: it
-  /// is not computed, and its part of y is 0, within τ · max |v| over the keys that it sees. Closed rows cost next to
-  /// nothing, and keys and values that no open row sees are not read. Forward only, with a gate that multiplies. A gate
-  /// within rounding of τ may fall on either side.
+  ExecutionContext context{};  ///< threads, target and backend; results do not depend on the number of threads
+  /// τ ≥ 0, finite; 0 disables the threshold. A row is one query of one head. Rows with |g(z)| ≤ τ in every feature are
+  /// closed: they are not computed, and their y is 0. The error of y is at most τ · max |v| over the visible keys.
+  /// Closed rows cost almost nothing; keys and values that no open row sees are not read. Forward pass only, with
+  /// GateOp::mul. A row with |g(z)| within rounding of τ may be open or closed.
   double gate_threshold = 0.0;
   Precision precision = Precision::exact;  ///< native16: q must be bf16
-  /// p in [0, 1): y is made of weights P ∘ M, where M is 0 with probability p and 1/(1 − p) else; lse is that of P. M
-  /// is a function of dropout_seed and of a weight's sequence (its number in the call), query head, query and key: the
-  /// same for any number of threads and on every target, and in the backward pass, which needs both options again.
+  /// Dropout probability p in [0, 1). The weights P become P ∘ M, where M is 0 with probability p and 1/(1 − p)
+  /// otherwise; lse is computed without dropout. M depends only on dropout_seed and on the weight's sequence in the
+  /// call, query head, query and key, not on threads or target. The backward pass needs the same two options.
   double dropout = 0.0;
   std::int64_t dropout_seed = 0;
 };
 
-/// What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16, or k and v are i8 with
-/// scales; the rest may be absent. Any strides. Visibility by causality, window, mask and key_lengths combines by
-/// "and". k and v of a key that only causality, window, mask or bias hides must be finite: 0 · ∞ is NaN. Keys beyond
-/// key_lengths may hold anything.
+/// The inputs of attention, with any strides. q, k and v are required; the others may be absent. q, k and v share a
+/// dtype, f32, f64, bf16 or f16, or k and v are i8 with scales. A key is visible if causality, window, mask and
+/// key_lengths all permit it. k and v of hidden keys must be finite, because 0 · ∞ is NaN; only keys beyond key_lengths
+/// may hold anything.
 struct AttentionInputs {
   ConstTensorView q{};     ///< (B,Hq,T,D), 1 ≤ D ≤ 512
   ConstTensorView k{};     ///< (B,Hkv,S,D); with a block table (P,Hkv,page,D)
   ConstTensorView v{};     ///< (B,Hkv,S,Dv), 1 ≤ Dv ≤ 512; with a block table (P,Hkv,page,Dv)
   ConstTensorView gate{};  ///< z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32
-  ConstTensorView bias{};  ///< (B|1,Hq|1,T|1,S); dtype of q, or f32; −∞ hides the key; +∞ and NaN give NaN rows
-  ConstTensorView mask{};  ///< (B|1,Hq|1,T|1,S), boolean, true = visible
+  ConstTensorView bias{};  ///< (B|1,Hq|1,T|1,S); dtype of q, or f32; −∞ hides the key; rows with +∞ or NaN become NaN
+  ConstTensorView mask{};          ///< (B|1,Hq|1,T|1,S), boolean, true = visible
   ConstTensorView key_lengths{};   ///< (1,1,1,B), i32 or i64, 0 ≤ n ≤ S: keys ≥ n are hidden and not read
-  ConstTensorView alibi_slopes{};  ///< (1,1,1,Hq) or (1,1,B,Hq), of a packed batch (1,1,N,Hq), f32 or f64
-  ConstTensorView sinks{};         ///< (1,1,1,Hq), f32 or f64: a logit that joins the denominator without a value
-  /// (1,1,1,B), i32 or i64, within ±kMaxQueryOffset: the key position of the first query of each sequence. With T new
-  /// tokens at the end of n keys in a cache of S slots: key_lengths n, query_offsets n − T.
+  ConstTensorView alibi_slopes{};  ///< (1,1,1,Hq), (1,1,B,Hq) or, in a packed batch, (1,1,N,Hq); f32 or f64
+  ConstTensorView sinks{};         ///< (1,1,1,Hq), f32 or f64: one logit per head, only in the softmax denominator
+  /// (1,1,1,B), i32 or i64, within ±kMaxQueryOffset: the key position of each sequence's first query. For T new tokens,
+  /// the last of n keys in a cache of S slots, set key_lengths to n and query_offsets to n − T.
   ConstTensorView query_offsets{};
-  /// (1,1,1,N+1), i32 or i64, both, or cu_seqlens_q and a block table: a packed batch (above). 0 first, never
-  /// decreasing (equal: an empty sequence), T and S last. key_lengths (n ≤ S_n) and query_offsets then have N entries;
-  /// bias, mask and weights keep their shapes over all T rows and S columns, of which those of another sequence are not
-  /// read, and written as 0. A sequence gets the same bits as by itself.
+  /// (1,1,1,N+1), i32 or i64: the bounds of the sequences of a packed batch. Needs cu_seqlens_k or block_table. The
+  /// first entry is 0, the last is T, and none decreases; equal entries make an empty sequence. key_lengths and
+  /// query_offsets have N entries. bias, mask and weights have all T rows and S columns; elements between different
+  /// sequences are not read, and written as 0. Results of a sequence are bitwise identical to a separate call.
   ConstTensorView cu_seqlens_q{};
-  ConstTensorView cu_seqlens_k{};
-  /// (1,1,B,M), of a packed batch (1,1,N,M), i32. Forward only. k and v are P pages of `page` ≥ 1 tokens, and key j of
-  /// sequence b is row j % page of page e = block_table[b][j / page], 0 ≤ e < P; sequences may share pages. S = M ·
-  /// page, and key_lengths, required, says how many keys are there. Entries and pages of no key before the length are
-  /// not read. Of a packed batch only the queries are packed: bias, mask and weights have the S columns of a query's
-  /// own sequence, and where query_offsets are absent the last query of a sequence stands at the last of its
-  /// key_lengths[n] keys.
+  ConstTensorView cu_seqlens_k{};  ///< (1,1,1,N+1), i32 or i64: the bounds of the sequences in k and v; the last is S
+  /// (1,1,B,M) or, in a packed batch, (1,1,N,M); i32; forward pass only. k and v consist of P pages of `page` ≥ 1
+  /// tokens. Key j of sequence b is row j % page of page e = block_table[b][j / page], 0 ≤ e < P. Sequences may share
+  /// pages. S is M · page. key_lengths is required; pages and table entries beyond it are not read. In a packed batch
+  /// only the queries are packed: bias, mask and weights have the S columns of the query's own sequence. Without
+  /// query_offsets, the last query of a sequence is at its last key, key_lengths[n] − 1.
   ConstTensorView block_table{};
-  /// (B,Hkv,S,1), with a block table (P,Hkv,page,1), f32. Forward only; required with k and v of dtype i8, else absent:
-  /// key j is k_scale[j] · k[j], its value v_scale[j] · v[j]. q is then of any of its dtypes, which y has.
+  /// (B,Hkv,S,1) or, with a block table, (P,Hkv,page,1); f32; forward pass only. Required if k and v are i8, otherwise
+  /// absent. Key j is k_scale[j] · k[j], and value j is v_scale[j] · v[j]. q may have any of its dtypes.
   ConstTensorView k_scale{};
-  ConstTensorView v_scale{};  ///< as k_scale
+  ConstTensorView v_scale{};  ///< scales of v, with the shape of k_scale
 };
 
-/// What the forward pass writes (overwrites). y is required.
+/// The outputs of the forward pass, which overwrites them. y is required.
 struct AttentionOutputs {
   TensorView y{};        ///< (B,Hq,T,Dv), dtype of q
-  TensorView lse{};      ///< (B,Hq,T,1), f32 or f64, natural log, sink included; −∞ for a row that sees nothing
+  TensorView lse{};      ///< (B,Hq,T,1), f32 or f64, natural log, including the sink; −∞ if no key is visible
   TensorView attn{};     ///< o (B,Hq,T,Dv), dtype of q: the output before the gate
-  TensorView weights{};  ///< exp(s − lse) ∘ M (B,Hq,T,S), dtype of q: T·S large, for small problems
+  TensorView weights{};  ///< exp(s − lse) ∘ M (B,Hq,T,S), dtype of q; T · S elements per head, for small problems
 };
 
-/// y = gate(z) ∘ softmax(scale · q kᵀ + bias, mask) v.
+/// Computes y = gate(z) ∘ softmax(scale · q kᵀ + bias, mask) v.
 ///
-/// A row with no visible key has o = 0 and lse = −∞ (the sink's logit when there is one). A row that gate_threshold
-/// closes has y = 0, o = 0, weights = 0 and lse = +∞, which attention_backward refuses; the last bits of an open row
-/// may depend on which other rows of its head are open. 16-bit types accumulate in f32; the gate is applied in f32 or
-/// better before the one rounding to storage. Deterministic: the same bits for any number of threads. Outputs must not
-/// overlap inputs or each other. Throws headgate::Error, before anything is written, on arguments that do not fit;
-/// std::bad_alloc when memory runs out.
+/// A row with no visible key has o = 0 and lse = −∞, or lse = sink logit with a sink. A row closed by gate_threshold
+/// has y = 0, o = 0, weights = 0 and lse = +∞, which attention_backward refuses. The last bits of an open row may
+/// depend on which other rows of its head are open. Sums and the gate are computed in f32 or better; results are
+/// rounded to storage once. Results are bitwise identical for any number of threads.
+///
+/// Outputs must not overlap inputs or each other. Throws headgate::Error for invalid arguments, before anything is
+/// written, and std::bad_alloc if memory runs out.
 HEADGATE_API void attention_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                                     const AttentionOptions& options = {});
 
-/// What the backward pass needs of the forward pass.
+/// Outputs of the forward pass that the backward pass reads.
 ///
-/// gate                                                   | needed
+/// gate                                                                    | needed
 /// ---|---
-/// none; sigmoid, sigmoid2, ns_sigmoid, softplus with mul | y, lse
-/// silu, identity with mul (g may be 0: o is lost in y)   | y, lse; attn for dgate
-/// any with add                                           | y, lse; attn spares the cancellation in o = y − g(z)
+/// none; sigmoid, sigmoid2, ns_sigmoid, softplus with mul                  | y, lse
+/// silu, identity with mul (g may be 0: o cannot be recovered from y)      | y, lse; attn for dgate
+/// any function with add                                                   | y, lse; attn avoids cancellation in y −
+/// g(z)
 struct AttentionSaved {
   ConstTensorView y{};     ///< (B,Hq,T,Dv)
   ConstTensorView lse{};   ///< (B,Hq,T,1), f32 or f64, sink included
   ConstTensorView attn{};  ///< (B,Hq,T,Dv)
 };
 
-/// Gradients to write; each may be absent. All are overwritten, never added to.
+/// Gradients to compute; each may be absent. Existing values are overwritten, not added to.
 struct AttentionGradients {
   TensorView dq{};      ///< (B,Hq,T,D), dtype of q
   TensorView dk{};      ///< (B,Hkv,S,D), dtype of q, summed over the query heads of the group
@@ -172,15 +177,15 @@ struct AttentionIncoming {
   ConstTensorView dlse{};  ///< (B,Hq,T,1), f32 or f64; absent means zero
 };
 
-/// Gradients of Σ dy∘y + Σ dlse·lse. With P = exp(s − lse):
+/// Computes the gradients of Σ dy∘y + Σ dlse·lse. With P = exp(s − lse):
 ///
 ///     do = dy ∘ g(z) (mul) or dy (add);  Δ = rowsum(do ∘ o) = rowsum(dy ∘ y) for mul;
 ///     ds = P ∘ (M ∘ do vᵀ − Δ + dlse);  dq = scale · ds' k;  dk = scale · ds'ᵀ q;  dv = (P ∘ M)ᵀ do;  dbias = ds;
 ///     dsink = −exp(sink − lse)(Δ − dlse);  dz = dy ∘ o ∘ g′(z), for sigmoid dy ∘ y ∘ (1 − g);
 ///
-/// with ds' = ds ∘ (1 − tanh²) under a softcap and ds otherwise, and M that of dropout, 1 without.
-/// Gradients accumulate in f32 or better. No T×S buffer; deterministic. Errors as in attention_forward, and on a
-/// gate_threshold above 0 and a saved lse of +∞: of a row that was not computed there are no gradients.
+/// Here ds' is ds ∘ (1 − tanh²) with a softcap and ds otherwise. M is the dropout mask, or 1 without dropout. Sums are
+/// f32 or better. There is no T×S buffer, and results are deterministic. Throws like attention_forward, and also for a
+/// gate_threshold above 0 or a saved lse of +∞, because rows that were not computed have no gradients.
 HEADGATE_API void attention_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,
                                      const AttentionSaved& saved, const AttentionIncoming& incoming,
                                      const AttentionOptions& options = {});

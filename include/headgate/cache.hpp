@@ -14,18 +14,17 @@
 #include "headgate/tensor.hpp"
 
 /// @file
-/// Keys and values of tokens seen so far, for decoding: pages of tokens in memory of the program's, and which sequence
-/// has which of them.
+/// A paged KV cache for decoding. It records which pages of keys and values belong to which sequence.
 ///
 ///     KvCache cache(CacheShape{.kv_heads = 8, .head_dim = 128, .value_dim = 128, .page = 64, .pages = 1024});
 ///     const std::int64_t s = cache.add_sequence();
 ///     loop:
-///       cache.append({&s, 1}, k, v);                     // of T new tokens, (1,Hkv,T,D) and (1,Hkv,T,Dv)
+///       cache.append({&s, 1}, k, v);                     // T new tokens: (1,Hkv,T,D) and (1,Hkv,T,Dv)
 ///       const CacheBatch batch = cache.batch({&s, 1}, T);
 ///       AttentionInputs in; in.q = q; batch.set(in);     // k, v, block_table, key_lengths, query_offsets, scales
 ///       options.causality = Causality::causal; attention_forward({y}, in, options);
 ///
-/// A contiguous cache, (B,Hkv,S,D) with a slot for each sequence, is one whose pages are as long as a sequence can get.
+/// With pages as long as the longest sequence, the cache is contiguous: (B,Hkv,S,D) with a slot for each sequence.
 
 namespace headgate {
 
@@ -34,103 +33,104 @@ struct CacheShape {
   std::int64_t kv_heads = 0;   ///< Hkv
   std::int64_t head_dim = 0;   ///< D
   std::int64_t value_dim = 0;  ///< Dv
-  std::int64_t page = 16;      ///< tokens of a page, at least 1
-  std::int64_t pages = 0;      ///< P, below 2^31
-  DType dtype = DType::f32;    ///< f32, f64, bf16 or f16; i8: a scale for each token and head, max|x| / 127
+  std::int64_t page = 16;      ///< tokens per page, at least 1
+  std::int64_t pages = 0;      ///< number of pages P, below 2^31
+  DType dtype = DType::f32;    ///< f32, f64, bf16, f16, or i8 with a scale, max|x| / 127, for each token and head
 };
 
 /// The memory of a cache.
 struct CacheTensors {
   TensorView k{};        ///< (P,Hkv,page,D)
   TensorView v{};        ///< (P,Hkv,page,Dv), dtype of k
-  TensorView k_scale{};  ///< (P,Hkv,page,1), f32, with k and v of dtype i8; else absent
-  TensorView v_scale{};  ///< as k_scale
+  TensorView k_scale{};  ///< (P,Hkv,page,1), f32; only if k and v are i8
+  TensorView v_scale{};  ///< (P,Hkv,page,1), f32; only if k and v are i8
 };
 
-/// Bytes that a cache of `shape` takes. Throws Error on sizes that make no cache.
+/// Returns the number of bytes that a cache of `shape` needs. Throws Error for invalid sizes.
 HEADGATE_API std::size_t cache_bytes(const CacheShape& shape);
 
-/// Contiguous tensors of `shape` in `memory`, cache_bytes(shape) bytes aligned to 8. Writes nothing.
+/// Returns contiguous tensors of `shape` in `memory`, which has cache_bytes(shape) bytes and is aligned to 8 bytes.
+/// Does not write to the memory.
 HEADGATE_API CacheTensors place_cache(void* memory, const CacheShape& shape);
 
-/// What attention needs of a cache for some of its sequences. Holds the vectors that it hands out views of; those of
-/// k and v point into the cache's memory.
+/// Attention inputs for some sequences of a cache. Owns block_table, key_lengths and query_offsets; `tensors` points to
+/// the cache's memory.
 struct CacheBatch {
   CacheTensors tensors;
   std::vector<std::int32_t> block_table;    ///< (B,M)
   std::vector<std::int64_t> key_lengths;    ///< (B)
   std::vector<std::int64_t> query_offsets;  ///< (B)
 
-  /// Sets k, v, k_scale, v_scale, block_table, key_lengths and query_offsets, which this batch must outlive.
+  /// Sets k, v, k_scale, v_scale, block_table, key_lengths and query_offsets of `inputs`. The batch must outlive
+  /// `inputs`.
   HEADGATE_API void set(AttentionInputs& inputs) const;
 };
 
-/// Sequences of tokens over the pages of a cache. Every function that fails throws Error, or std::bad_alloc, and has
-/// then changed nothing. Not to be changed by two threads at once.
+/// A KV cache of sequences that consist of pages. A function that fails throws Error or std::bad_alloc and changes
+/// nothing. Not thread-safe: no thread may use the cache while another one changes it.
 class HEADGATE_API KvCache {
  public:
-  /// A cache over memory of the caller's, which must outlive it: any strides.
+  /// Creates a cache in the caller's memory, which must outlive the cache. The tensors may have any strides.
   explicit KvCache(const CacheTensors& tensors);
-  /// A cache with memory of its own.
+  /// Creates a cache that allocates and owns its memory.
   explicit KvCache(const CacheShape& shape);
 
-  /// A new sequence without tokens; its number, which remove_sequence frees for another.
+  /// Adds a sequence without tokens and returns its number. remove_sequence() makes the number available again.
   std::int64_t add_sequence();
-  /// A sequence with the tokens of `sequence`. They share pages; the last one, if it is not full, is copied by the
-  /// first of them that appends.
+  /// Adds a sequence with the tokens of `sequence` and returns its number. The two share pages. If the last page is not
+  /// full, the first of them to append copies it.
   std::int64_t fork(std::int64_t sequence);
-  /// Drops a sequence; its pages, and its number, are free for others.
+  /// Removes a sequence. Its number, and its pages that no other sequence shares, become available again.
   void remove_sequence(std::int64_t sequence);
 
-  /// T new tokens at the end of each of B different sequences: k (B,Hkv,T,D), v (B,Hkv,T,Dv), of one dtype, f32, f64,
-  /// bf16 or f16; converted to the cache's, or quantized with a scale for each token and head (convert.hpp).
+  /// Appends T tokens to each of B different sequences: k (B,Hkv,T,D) and v (B,Hkv,T,Dv), both f32, f64, bf16 or f16.
+  /// Converts them to the cache's dtype; for i8, quantizes them with a scale for each token and head (convert.hpp).
   void append(std::span<const std::int64_t> sequences, const ConstTensorView& k, const ConstTensorView& v);
 
-  /// Leaves the first `length` tokens that the sequence holds.
+  /// Removes all tokens of the sequence after the first `length`.
   void truncate(std::int64_t sequence, std::int64_t length);
 
-  /// A sliding window: drops whole pages that hold neither one of the first `sinks` tokens nor one of the last
-  /// `window`. Tokens that stay keep their keys as they are. What follows of it:
+  /// Applies a sliding window with attention sinks. Drops each page that holds none of the first `sinks` tokens and
+  /// none of the last `window` tokens. The remaining keys are not changed. Consequences:
   ///
-  ///   - positions. position() goes on counting dropped tokens: keys and queries that RoPE has turned by it keep their
-  ///     true distances, also to the first tokens;
-  ///   - attention sees the tokens that stay as keys 0 … length() − 1, and the new queries at their end, so that causal
-  ///     masks, and distances but to the first tokens (ALiBi), are right. The window is this one, rounded up to pages:
-  ///     a window in AttentionOptions would hide the sinks too.
+  ///   - position() still counts the dropped tokens. Keys and queries rotated by RoPE with position() keep their true
+  ///     distances, also to the sinks.
+  ///   - Attention sees the remaining tokens as keys 0 … length() − 1, with new queries at the end. Causal masks and
+  ///     ALiBi distances are right, except that distances to the sinks are too short.
+  ///   - The window is rounded up to whole pages. Do not set a window in AttentionOptions too: it would hide the sinks.
   ///
-  /// All calls for a sequence must keep as many pages of sinks.
+  /// All calls for one sequence must keep the same number of pages with sinks.
   void slide(std::int64_t sequence, std::int64_t sinks, std::int64_t window);
 
-  /// Tokens that the sequence holds.
+  /// Returns the number of tokens in the sequence.
   std::int64_t length(std::int64_t sequence) const;
-  /// The position of its next token: tokens it holds and tokens that slide dropped.
+  /// Returns the position of the sequence's next token: its length plus the tokens dropped by slide().
   std::int64_t position(std::int64_t sequence) const;
-  /// Its pages, in order.
+  /// Returns the pages of the sequence, in order.
   std::span<const std::int32_t> pages(std::int64_t sequence) const;
-  /// How many pages no sequence has.
+  /// Returns the number of pages that no sequence uses.
   std::int64_t free_pages() const;
-  /// The sizes, with the pages that grow and move_to have added.
+  /// Returns the sizes of the cache, including pages added by grow() and move_to().
   const CacheShape& shape() const { return shape_; }
-  /// Views of the cache's memory, until it grows or moves.
+  /// Returns views of the cache's memory, valid until grow() or move_to().
   const CacheTensors& tensors() const { return tensors_; }
 
-  /// The sequences as a batch whose T queries are the last T tokens of each; T at most the shortest length. For packed
-  /// queries (cu_seqlens_q), of as many tokens of each as they say, take T = 0 and leave query_offsets out of the
-  /// inputs.
+  /// Returns the inputs of a batch of sequences. The T queries of each sequence are its last T tokens; T is at most the
+  /// shortest length. For packed queries (cu_seqlens_q), pass T = 0 and clear query_offsets of the inputs.
   CacheBatch batch(std::span<const std::int64_t> sequences, std::int64_t T) const;
 
-  /// More pages, in memory of the cache's own; views of its tensors end. For a cache that has memory of its own.
+  /// Enlarges the cache to `pages` pages. Invalidates views of its tensors. Only for a cache that owns its memory.
   void grow(std::int64_t pages);
-  /// Copies every page to larger tensors of the caller's, which differ in P alone, and goes on there. Frees the memory
-  /// of the cache's own, if it has some.
+  /// Copies all used pages to the caller's tensors and uses these from then on. `tensors` may differ from the current
+  /// ones only in the number of pages, which must not be smaller. Frees memory that the cache owns.
   void move_to(const CacheTensors& tensors);
 
  private:
   struct Tokens {
     bool used = false;
     std::int64_t length = 0;
-    std::int64_t dropped = 0;      // tokens that slide dropped,
-    std::int64_t dropped_at = -1;  // all of them before token dropped_at of those that are held
+    std::int64_t dropped = 0;      // number of tokens dropped by slide()
+    std::int64_t dropped_at = -1;  // index of the first held token after the gap, -1 without a gap
     std::vector<std::int32_t> pages;
   };
 
@@ -146,7 +146,7 @@ class HEADGATE_API KvCache {
   CacheTensors tensors_;
   std::unique_ptr<std::byte[]> memory_;
   std::vector<Tokens> sequences_;
-  std::vector<std::int32_t> users_;  // of each page
+  std::vector<std::int32_t> users_;  // number of sequences that use each page
   std::vector<std::int32_t> free_;
 };
 

@@ -7,20 +7,22 @@
 #include "headgate/tensor.hpp"
 
 /// @file
-/// Between the element types of arrays: what a program needs that computes in float and stores in 16 or 8 bits.
+/// Converts between element types, for programs that compute in float and store 16 or 8 bits.
 
 namespace headgate {
 
-/// to = from, each element rounded to the dtype of `to`, to nearest, ties to even, f64 to 16 bits by way of f32; NaN
-/// stays NaN. Both are of one shape and of f32, f64, bf16 or f16, any strides; make_vector_view makes one of an array.
-/// They must not overlap. Throws Error, before anything is written, on views that do not fit.
+/// Copies `from` to `to` and converts each element to the dtype of `to`. Rounds to nearest, ties to even; f64 to 16
+/// bits is rounded to f32 first. NaN stays NaN. Both views have the same shape, are f32, f64, bf16 or f16, may have any
+/// strides, and must not overlap. Use make_vector_view() for a plain array. Throws Error for invalid views, before
+/// anything is written.
 HEADGATE_API void convert(const TensorView& to, const ConstTensorView& from);
 
-/// Rows to int8: to[i] = round(from[i] / scale), to nearest, with scale = max_i |from[i]| / 127; a row of zeros has
-/// scale 0. So |to · scale − from| ≤ scale / 2 but for roundings. A row with NaN or an infinity becomes zeros with that
-/// as its scale, so that attention to it is NaN. from: (n0,n1,n2,D) of f32, f64, bf16 or f16; to: the same shape, i8;
-/// scale: (n0,n1,n2,1), f32. Any strides; they must not overlap. Throws Error, before anything is written, on views
-/// that do not fit.
+/// Quantizes rows to int8: to[i] = round(from[i] / scale), to nearest, with scale = max_i |from[i]| / 127. A row of
+/// zeros has scale 0. Apart from rounding errors, |to · scale − from| ≤ scale / 2. A row with NaN or an infinity
+/// becomes zeros with this value as its scale, so that attention to it gives NaN.
+///
+/// from is (n0,n1,n2,D), f32, f64, bf16 or f16. to has the same shape and is i8. scale is (n0,n1,n2,1), f32. Strides
+/// are arbitrary; the views must not overlap. Throws Error for invalid views, before anything is written.
 HEADGATE_API void quantize(const TensorView& to, const TensorView& scale, const ConstTensorView& from);
 
 }  // namespace headgate

@@ -9,14 +9,14 @@
 
 namespace headgate {
 
-/// A bad argument. `what()` is one line that names the function, the argument and the values that disagree.
-/// Thrown before any output is written.
+/// Thrown for an invalid argument, before any output is written. what() is one line with the names of the function and
+/// the argument and the conflicting values.
 class HEADGATE_API Error : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
 };
 
-/// Thrown by a call that its ExecutionContext cancels. The outputs of the call are then unspecified.
+/// Thrown by a call that is cancelled through its ExecutionContext. The outputs of the call are then unspecified.
 class HEADGATE_API Cancelled : public std::runtime_error {
  public:
   /// The message is "cancelled".

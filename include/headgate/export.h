@@ -2,7 +2,7 @@
 #ifndef HEADGATE_EXPORT_H_
 #define HEADGATE_EXPORT_H_
 
-/** Every symbol is hidden unless it carries HEADGATE_API. */
+/** Exports a symbol from the library. Symbols without HEADGATE_API are hidden. */
 #if defined(_WIN32)
 #define HEADGATE_API
 #else

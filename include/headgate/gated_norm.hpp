@@ -11,7 +11,7 @@
 #include "headgate/tensor.hpp"
 
 /// @file
-/// The norm and the gate that stand behind gated linear attention, of each row of D features:
+/// RMS norm and gate of the output of gated linear attention, for each row of D features:
 ///
 ///     r = 1 / √( (1/D) Σ x² + eps )        y = x · r · weight · g(z)
 ///
@@ -19,42 +19,44 @@
 
 namespace headgate {
 
-/// The norm and its gate function.
+/// The options of the gated norm.
 struct GatedNormOptions {
   double eps = 1e-6;              ///< ≥ 0, finite
   GateFn gate_fn = GateFn::silu;  ///< read only when `gate` is present
-  ExecutionContext context{};     ///< how the call runs; the same bits for any number of threads
+  ExecutionContext context{};     ///< threads and target; results do not depend on the number of threads
 };
 
-/// What the operation reads. x is required. Any strides.
+/// The inputs of the gated norm, with any strides. x is required.
 struct GatedNormInputs {
   ConstTensorView x{};       ///< (B,H,T,D), D ≥ 1; f32, f64, bf16 or f16
   ConstTensorView weight{};  ///< (1,1|H,1,D), dtype of x, or f32; absent means 1
   ConstTensorView gate{};    ///< z (B,H,T,D), raw gate logits; dtype of x, or f32; absent: y = x · r · weight
 };
 
-/// y (B,H,T,D), dtype of x, is overwritten. Sums in f32 or better; one rounding to storage. The squares of a row
-/// neither overflow nor underflow, whatever its magnitude. A row of zeros with eps 0 has r = 0, and gives zeros; so
-/// have rows with an infinity, in which that element alone is NaN. The same bits for any number of threads. y must not
-/// overlap the inputs. Throws headgate::Error, before anything is written, on arguments that do not fit; std::bad_alloc
-/// when memory runs out; Cancelled, with unspecified outputs, where options.context asks for it.
+/// Computes y (B,H,T,D), dtype of x. Sums are f32 or better, and results are rounded to storage once. The squares of a
+/// row neither overflow nor underflow, whatever their magnitude. A row of zeros with eps 0 has r = 0 and gives zeros. A
+/// row with an infinity has r = 0 too: the infinite element gives NaN, the others 0. Results are bitwise identical for
+/// any number of threads.
+///
+/// y must not overlap the inputs. Throws headgate::Error for invalid arguments, before anything is written, and
+/// std::bad_alloc if memory runs out. Throws Cancelled if options.context cancels the call; y is then unspecified.
 HEADGATE_API void gated_norm_forward(const TensorView& y, const GatedNormInputs& inputs,
                                      const GatedNormOptions& options = {});
 
-/// Gradients to write; each may be absent. All are overwritten, never added to, and have the shape and dtype of what
-/// they are gradients of.
+/// Gradients to compute; each may be absent. Existing values are overwritten, not added to. Each gradient has the shape
+/// and dtype of its input.
 struct GatedNormGradients {
   TensorView dx{};       ///< (B,H,T,D)
   TensorView dweight{};  ///< (1,1|H,1,D), summed over all rows that share it
   TensorView dgate{};    ///< (B,H,T,D)
 };
 
-/// Gradients of Σ dy∘y. With n = x·r and e = dy · weight · g(z):
+/// Computes the gradients of Σ dy∘y. With n = x·r and e = dy · weight · g(z):
 ///
 ///     dx = r (e − n (1/D) Σ e n);   dweight = Σ dy · n · g(z);   dgate = dy · n · weight · g′(z).
 ///
-/// r is computed again. Accumulated in f32 or better; the same bits for any number of threads. dy (B,H,T,D), dtype of
-/// x. Errors as in gated_norm_forward, and on a dgate where gate_fn is none.
+/// dy is (B,H,T,D), dtype of x. Recomputes r. Sums are f32 or better. Results are bitwise identical for any number of
+/// threads. Throws like gated_norm_forward, and also if dgate is present and gate_fn is none.
 HEADGATE_API void gated_norm_backward(const GatedNormGradients& gradients, const GatedNormInputs& inputs,
                                       const ConstTensorView& dy, const GatedNormOptions& options = {});
 

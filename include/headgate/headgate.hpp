@@ -2,7 +2,7 @@
 #ifndef HEADGATE_HEADGATE_HPP_
 #define HEADGATE_HEADGATE_HPP_
 
-// The whole C++ API. The C API is headgate/headgate.h.
+// Includes the whole C++ API. The C API is in headgate/headgate.h.
 
 #include "headgate/attention.hpp"         // IWYU pragma: export
 #include "headgate/cache.hpp"             // IWYU pragma: export

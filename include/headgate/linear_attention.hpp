@@ -11,8 +11,8 @@
 #include "headgate/tensor.hpp"
 
 /// @file
-/// Gated linear attention with the delta rule: the recurrence of Gated DeltaNet, exact. A head keeps a state S (D,Dv)
-/// in place of keys and values. From its state S_{t−1}, for one token after the other:
+/// Gated linear attention with the delta rule: the exact recurrence of Gated DeltaNet. Each head has a state S (D,Dv)
+/// in place of a KV cache. Token t updates the state S_{t−1} by one of these rules:
 ///
 ///   rule         | state
 ///   ---|---
@@ -23,87 +23,90 @@
 ///
 ///     y_t = scale · S_tᵀ q_t
 ///
-/// with a decay g_t for the whole state of a head, or one for each of its D rows (each feature of k). These are the
-/// semantics of the operator LinearAttention of ONNX (opset 27).
+/// The decay g_t is one number for the whole state of a head, or one for each of its D rows (each feature of k). These
+/// are the semantics of the operator LinearAttention of ONNX (opset 27).
 ///
-/// Letters: B batch, T tokens, D head dim of q and k, Dv head dim of v and y; Hv heads of v, each with a state; Hk
-/// heads of k; Hq heads of q; Ho heads of y, the larger of Hq and Hv. Hv is a multiple of Hk, and state h reads key
-/// head h / (Hv/Hk). Either Hq is a multiple of Hv, and query heads share a state (as in ONNX): head h of y reads query
-/// head h and state h / (Hq/Hv). Or Hv is a multiple of Hq, and states share a query head (as in Gated DeltaNet): head
-/// h of y reads query head h / (Hv/Hq) and state h.
+/// Letters: B batch, T tokens, D head dim of q and k, Dv head dim of v and y, Hq heads of q, Hk heads of k, Hv heads of
+/// v, Ho = max(Hq, Hv) heads of y. Each head of v has a state. Hv is a multiple of Hk, and state h reads key head h /
+/// (Hv/Hk).
 ///
-/// A packed batch holds N sequences one after the other, without padding: B is 1, and token i of sequence n is row
-/// cu_seqlens[n] + i of all tensors that have a row for each token. Each sequence has a state of its own. Without
-/// cu_seqlens, N is B.
+/// If Hq is a multiple of Hv, query heads share a state, as in ONNX: head h of y reads query head h and state h /
+/// (Hq/Hv). If Hv is a multiple of Hq, states share a query head, as in Gated DeltaNet: head h of y reads query head h
+/// / (Hv/Hq) and state h.
+///
+/// A packed batch (varlen) holds N sequences one after the other, without padding. B is 1, and token i of sequence n is
+/// row cu_seqlens[n] + i of all tensors with a row for each token. Each sequence has its own state. Without cu_seqlens,
+/// N is B.
 
 namespace headgate {
 
-/// How a token changes the state; the table above.
+/// The rule by which a token changes the state. The formulas are in the table above.
 enum class LinearRule : std::int32_t { gated_delta = 0, delta = 1, gated = 2, linear = 3 };
 
 /// The largest D and Dv of linear attention.
 inline constexpr std::int64_t kMaxStateDim = 256;
 
-/// How linear attention is computed.
+/// The options of linear attention.
 struct LinearAttentionOptions {
   LinearRule rule = LinearRule::gated_delta;
   std::optional<double> scale{};  ///< 1/√D when empty; finite
-  /// eps ≥ 0: q and k are divided by √(Σ x² + eps), their L2 norm over D, before anything else. Empty: they are taken
-  /// as they are. A row of zeros stays zero, and so do its gradients where eps is 0.
+  /// eps ≥ 0 of L2 norms: q and k are first divided by √(Σ x² + eps), the norm over D. Empty: no norms. A row of zeros
+  /// stays zero; with eps 0, its gradients are zero too.
   std::optional<double> l2_norm{};
-  /// How the call runs; the same bits for any number of threads. The kernels for CPUs compute it, whatever the backend.
+  /// Threads and target. Results do not depend on the number of threads. `backend` has no effect: the CPU kernels
+  /// compute every call.
   ExecutionContext context{};
 };
 
-/// What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16. Any strides.
+/// The inputs of linear attention, with any strides. q, k and v are required and share a dtype: f32, f64, bf16 or f16.
 struct LinearAttentionInputs {
   ConstTensorView q{};  ///< (B,Hq,T,D), 1 ≤ D ≤ 256
   ConstTensorView k{};  ///< (B,Hk,T,D)
   ConstTensorView v{};  ///< (B,Hv,T,Dv), 1 ≤ Dv ≤ 256
-  /// g (B,Hv,T,1), or (B,Hv,T,D) for a decay of each feature; dtype of q, or f32; a natural logarithm, −∞ to 0 in
-  /// general. Only with the rules gated and gated_delta; absent means 0, no decay.
+  /// Natural logarithms g of the decay: (B,Hv,T,1), or (B,Hv,T,D) for one decay per feature. dtype of q, or f32.
+  /// Usually from −∞ to 0. Only for the rules gated and gated_delta; absent means 0, no decay.
   ConstTensorView decay{};
   /// β (B,Hv,T,1), or (B,1,T,1) for all heads; dtype of q, or f32. Only with the rules delta and gated_delta; absent
   /// means 1.
   ConstTensorView beta{};
   ConstTensorView state{};       ///< S_0 (N,Hv,D,Dv), f32 or f64; absent means 0
-  ConstTensorView cu_seqlens{};  ///< (1,1,1,N+1), i32 or i64: a packed batch. 0 first, never decreasing, T last
+  ConstTensorView cu_seqlens{};  ///< (1,1,1,N+1), i32 or i64: bounds of a packed batch, non-decreasing from 0 to T
 };
 
-/// What the forward pass writes (overwrites). y is required.
+/// The outputs of the forward pass, which overwrites them. y is required.
 struct LinearAttentionOutputs {
-  TensorView y{};  ///< (B,Ho,T,Dv), dtype of q
-  TensorView
-      state{};  ///< S_T (N,Hv,D,Dv), f32 or f64; may be the very view that the inputs have, to update it in place
+  TensorView y{};      ///< (B,Ho,T,Dv), dtype of q
+  TensorView state{};  ///< S_T (N,Hv,D,Dv), f32 or f64; may equal the view `state` of the inputs, to update it in place
 };
 
-/// The recurrence, for T ≥ 0 tokens: a prompt, a part of one that goes on from a state, or a single new token. States
-/// and sums are f32 or better, whatever the storage. Memory O(T·D) at most, none of it for each pair of tokens.
-/// Deterministic: the same bits for any number of threads. Outputs must not overlap inputs or each other, but for the
-/// state. Throws headgate::Error, before anything is written, on arguments that do not fit; std::bad_alloc when memory
-/// runs out.
+/// Computes the recurrence for T ≥ 0 tokens: a prompt, a continuation from a state, or a single new token. States and
+/// sums are f32 or better, whatever the dtype of q. Memory is at most O(T·D). Results are bitwise identical for any
+/// number of threads.
+///
+/// Outputs must not overlap inputs or each other, except for a state updated in place. Throws headgate::Error for
+/// invalid arguments, before anything is written, and std::bad_alloc if memory runs out.
 HEADGATE_API void linear_attention_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,
                                            const LinearAttentionOptions& options = {});
 
 /// Incoming gradients. dy is required.
 struct LinearAttentionIncoming {
   ConstTensorView dy{};      ///< (B,Ho,T,Dv), dtype of q
-  ConstTensorView dstate{};  ///< of S_T (N,Hv,D,Dv), f32 or f64; absent means zero
+  ConstTensorView dstate{};  ///< gradient of S_T (N,Hv,D,Dv), f32 or f64; absent means zero
 };
 
-/// Gradients to write; each may be absent. All are overwritten, never added to. They have the shape and dtype of what
-/// they are gradients of, and are summed over the heads that share it.
+/// Gradients to compute; each may be absent. Existing values are overwritten, not added to. Each gradient has the shape
+/// and dtype of its input and is summed over the heads that share the input.
 struct LinearAttentionGradients {
   TensorView dq{};      ///< (B,Hq,T,D)
   TensorView dk{};      ///< (B,Hk,T,D)
   TensorView dv{};      ///< (B,Hv,T,Dv)
   TensorView ddecay{};  ///< (B,Hv,T,1|D)
   TensorView dbeta{};   ///< (B,Hv|1,T,1)
-  TensorView dstate{};  ///< of S_0 (N,Hv,D,Dv)
+  TensorView dstate{};  ///< gradient of S_0 (N,Hv,D,Dv)
 };
 
-/// Gradients of Σ dy∘y + Σ dstate∘S_T, from the inputs alone: the states are computed again. Accumulated in f32 or
-/// better; memory O(T·D + T/64·D·Dv) for each head that is worked on; deterministic. Errors as in
+/// Computes the gradients of Σ dy∘y + Σ dstate∘S_T from the inputs alone: the states are recomputed. Sums are f32 or
+/// better. Memory is O(T·D + T/64·D·Dv) for each head in progress. Results are deterministic. Throws like
 /// linear_attention_forward.
 HEADGATE_API void linear_attention_backward(const LinearAttentionGradients& gradients,
                                             const LinearAttentionInputs& inputs,

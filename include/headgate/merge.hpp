@@ -14,24 +14,28 @@
 #include "headgate/tensor.hpp"
 
 /// @file
-/// Attention over keys in parts: what ring and context-parallel attention, and caches in several memories, are made of.
+/// Attention over ranges of keys, merged afterwards. For ring and context-parallel attention, and for KV caches in
+/// several memories.
 ///
-/// Forward: narrow_keys gives the inputs of each range of keys; attention_forward without `gate`, and with `sinks` in
-/// one part alone, makes attn_i and lse_i of each; attention_merge makes the whole of them and applies the gate.
+/// Forward pass:
 ///
-/// Backward, either
+/// - narrow_keys() returns the inputs for one range of keys.
+/// - attention_forward() computes attn_i and lse_i of each range, without `gate` and with `sinks` in one range only.
+/// - attention_merge() merges the parts and applies the gate.
 ///
-/// - attention_merge_backward makes dattn_i, dlse_i and dgate of dy, and attention_backward of each range takes
-///   dattn_i and dlse_i as dy and dlse, its own attn_i and lse_i as y and lse, and no gate; or
-/// - attention_backward of each range takes the gate, dy, dlse, and y, attn and lse of the whole: the weights
-///   exp(s − lse) and Δ are then those of the whole, which no part has to know. dgate and dsinks depend on nothing
-///   else and come out whole from any range: ask for them once, with the sinks.
+/// Backward pass, in one of two ways:
 ///
-/// In both dk, dv and dbias of a range are final, and dq is the sum of the ranges'.
+/// - attention_merge_backward() computes dattn_i, dlse_i and dgate from dy. Then call attention_backward() for each
+///   range without a gate, with dattn_i and dlse_i as dy and dlse, and attn_i and lse_i as y and lse.
+/// - Or call attention_backward() for each range with the gate, dy, dlse, and y, attn and lse of the merged result. The
+///   weights exp(s − lse) and Δ are then those of all keys. Every range gives the complete dgate and dsinks: request
+///   them once, together with the sinks.
+///
+/// In both ways dk, dv and dbias of a range are final; dq is the sum over the ranges.
 
 namespace headgate {
 
-/// Elements begin … end of a dimension, as a view into the same memory. 0 ≤ begin ≤ end ≤ shape[dimension].
+/// Returns a view of the elements [begin, end) of a dimension. 0 ≤ begin ≤ end ≤ shape[dimension].
 template <typename Void>
 constexpr BasicTensorView<Void> narrow(BasicTensorView<Void> view, std::size_t dimension, std::int64_t begin,
                                        std::int64_t end) {
@@ -45,48 +49,51 @@ constexpr BasicTensorView<Void> narrow(BasicTensorView<Void> view, std::size_t d
 /// Holds the input vectors that differ between ranges of keys, for one range.
 struct KeyRangeVectors {
   std::vector<std::int64_t> query_offsets;  ///< (B): at_0 − begin
-  std::vector<std::int64_t> key_lengths;    ///< (B): keys of the range that lie below key_lengths; empty without those
+  std::vector<std::int64_t> key_lengths;    ///< (B): number of keys of the range below key_lengths; empty without them
 };
 
-/// `inputs` with keys begin … end alone: k, v and the columns of bias and mask narrowed to them, and query offsets
-/// relative to key `begin`, so that causality, window and ALiBi are as in the whole. The result points into the memory
-/// of `inputs` and into `vectors`, which it overwrites: both must live as long as it is used. `sinks` and `gate` stay;
-/// take them out where they must not count again. Throws Error unless 0 ≤ begin ≤ end ≤ S, on key_lengths or
-/// query_offsets without B integers in the ranges of attention.hpp, and on packed batches.
+/// Returns `inputs` restricted to the keys [begin, end). Narrows k, v and the columns of bias and mask. Makes query
+/// offsets relative to key `begin`, so that causality, window and ALiBi do not change. Overwrites `vectors`. The result
+/// points into `inputs` and `vectors`, so both must outlive it. Keeps `sinks` and `gate`; remove them
+/// where they must not be applied again.
+///
+/// Throws Error unless 0 ≤ begin ≤ end ≤ S, for packed batches, and for key_lengths or query_offsets that are invalid
+/// by attention.hpp.
 HEADGATE_API AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, std::int64_t end,
                                          KeyRangeVectors& vectors);
 
-/// Attention over a part of the keys: `attn` and `lse` of an attention_forward without a gate.
+/// The result of attention over one range of keys: `attn` and `lse` of attention_forward() without a gate.
 struct MergePart {
   ConstTensorView attn{};  ///< (B,Hq,T,Dv); f32, f64, bf16 or f16, the same for all parts
   ConstTensorView lse{};   ///< (B,Hq,T,1), f32 or f64
 };
 
-/// lse = log Σ_i exp(lse_i),  attn = Σ_i exp(lse_i − lse) attn_i,  y = attn ∘ g(z) or attn + g(z).
+/// Merges parts: lse = log Σ_i exp(lse_i),  attn = Σ_i exp(lse_i − lse) attn_i,  y = attn ∘ g(z) or attn + g(z).
 ///
-/// Of `outputs`, weights must be absent and the others may be, but not all; without `gate` y is attn. `gate` z is
-/// (B,Hq,T,1) or (B,Hq,T,Dv), of the parts' dtype or f32. Of `options`, gate_fn, gate_op and context count.
-/// A part whose lse is −∞ in a row counts for nothing there, and its attn is not read; where all are, attn is 0 and lse
-/// −∞. An lse of +∞ marks a row that was not computed, and is refused. A sink must be in the lse of one part alone.
-/// Sums in f32 or better, in the order of the parts; the same bits for any number of threads. Throws Error, before
-/// anything is written, on arguments that do not fit, among them no parts at all; std::bad_alloc when memory runs out.
+/// `outputs` must have at least one of y, lse and attn, and no weights. `gate` is z, (B,Hq,T,1) or (B,Hq,T,Dv), in the
+/// dtype of the parts or f32; without a gate, y is attn. Only gate_fn, gate_op and context of `options` are used.
+///
+/// In rows with lse_i = −∞, part i is ignored and its attn is not read. If all lse_i are −∞, attn is 0 and lse is −∞.
+/// lse_i = +∞ marks a row that was not computed and is refused. Only one part may include the sink in its lse. Sums are
+/// f32 or better, in the order of the parts. Results are bitwise identical for any number of threads. Throws Error for
+/// invalid arguments or no parts, before anything is written, and std::bad_alloc if memory runs out.
 HEADGATE_API void attention_merge(const AttentionOutputs& outputs, std::span<const MergePart> parts,
                                   const ConstTensorView& gate = {}, const AttentionOptions& options = {});
 
-/// Gradients of a part to write; each may be absent.
+/// Gradients of a part to compute; each may be absent.
 struct MergePartGradients {
   TensorView attn{};  ///< (B,Hq,T,Dv), dtype of the part's attn
   TensorView lse{};   ///< (B,Hq,T,1), f32 or f64
 };
 
-/// Gradients of Σ dy∘y + Σ dlse·lse of attention_merge. With w_i = exp(lse_i − lse):
+/// Computes the gradients of Σ dy∘y + Σ dlse·lse through attention_merge(). With w_i = exp(lse_i − lse):
 ///
 ///     dattn = dy ∘ g(z) (mul) or dy (add, or no gate);  dz = dy ∘ attn ∘ g′(z) (mul) or dy ∘ g′(z) (add);
 ///     dattn_i = w_i · dattn;  dlse_i = w_i · (dlse + Σ_x dattn ∘ (attn_i − attn)).
 ///
-/// attn and lse are made again of the parts. `gradients`: one for each part; `dgate`, which may be absent: shape and
-/// dtype of gate, summed over Dv when headwise. All are overwritten; 0 where a part counts for nothing. Errors as in
-/// attention_merge.
+/// Recomputes attn and lse from the parts. `gradients` has one element for each part. `dgate` may be absent; it has the
+/// shape and dtype of gate, and a headwise dgate is summed over Dv. Gradients are overwritten; they are 0 where a part
+/// is ignored. Throws like attention_merge().
 HEADGATE_API void attention_merge_backward(std::span<const MergePartGradients> gradients, const TensorView& dgate,
                                            std::span<const MergePart> parts, const ConstTensorView& gate,
                                            const AttentionIncoming& incoming, const AttentionOptions& options = {});

@@ -11,95 +11,97 @@
 #include "headgate/export.h"
 
 /// @file
-/// Vector targets: "avx3" (AVX-512), "avx2", "sse4", "neon", and "emu128" or "scalar" (portable). The best that the CPU
-/// can run is chosen at the first call; the environment variable HEADGATE_ISA forces one.
+/// Vector targets, backends and threads of calls. The vector targets are "avx3" (AVX-512), "avx2", "sse4", "neon", and
+/// the portable "emu128" and "scalar". The first call selects the best target that the CPU can run. The environment
+/// variable HEADGATE_ISA selects another one.
 
 namespace headgate {
 
-/// Returns HEADGATE_VERSION (headgate/version.h) of the library that is loaded, "MAJOR.MINOR.PATCH".
+/// Returns the version of the loaded library, "MAJOR.MINOR.PATCH". HEADGATE_VERSION is the version of the header.
 HEADGATE_API const char* version();
 
-/// Targets in this build, best first.
+/// Returns the vector targets in this build, best first.
 HEADGATE_API std::vector<std::string> compiled_targets();
 
-/// Those of them that this CPU can run, best first.
+/// Returns the vector targets in this build that this CPU can run, best first.
 HEADGATE_API std::vector<std::string> supported_targets();
 
-/// The target that kernels run on now. Throws headgate::Error if HEADGATE_ISA names one that cannot run here.
+/// Returns the current vector target. Throws headgate::Error if HEADGATE_ISA names a target that cannot run here.
 HEADGATE_API std::string active_target();
 
-/// The same as the bit that Highway has for it (HWY_AVX3, HWY_AVX2, …), for code that has vector functions of its own
-/// and wants them to run on the same target. Throws as active_target does.
+/// Returns Highway's bit of the current vector target (HWY_AVX3, HWY_AVX2, …). With it, programs can run their own
+/// Highway code on the same target. Throws like active_target().
 HEADGATE_API std::int64_t active_target_bit();
 
-/// Makes `name` the target of every later call in this process; "" returns to the default choice.
-/// Throws headgate::Error if it is not in supported_targets(). Not to be called while a kernel runs.
+/// Selects the vector target of all later calls in this process; "" restores the default. Throws headgate::Error if
+/// `name` is not in supported_targets(). Must not be called while a kernel runs.
 HEADGATE_API void set_target(const std::string& name);
 
-/// The bit of a target by its name, for ExecutionContext. Throws headgate::Error if it is not in supported_targets().
+/// Returns the bit of a vector target, for ExecutionContext. Throws headgate::Error if `name` is not in
+/// supported_targets().
 HEADGATE_API std::int64_t find_target(const std::string& name);
 
-/// What this CPU and build have for Precision::native16, best first, beside the vector target "avx3" alone: "amx_bf16",
-/// "avx512_bf16", or nothing.
+/// Returns the instruction sets that Precision::native16 can use on this CPU in this build, best first: "amx_bf16" and
+/// "avx512_bf16". They need the vector target "avx3".
 HEADGATE_API std::vector<std::string> supported_native16_products();
 
-/// The one that native16 uses now on the active target: amx_bf16 where the CPU has it, avx512_bf16 on AMD's CPUs since
-/// Zen 4, or what set_native16_products chose; "" where there is none, and native16 computes as exact does. Throws as
-/// active_target does.
+/// Returns the instruction set that Precision::native16 uses on the current target: the choice of
+/// set_native16_products(), otherwise amx_bf16 if available, otherwise avx512_bf16 on AMD CPUs since Zen 4. Returns ""
+/// if there is none; native16 then computes like exact. Throws like active_target().
 HEADGATE_API std::string native16_products();
 
-/// Makes native16 use `name` in every later call of this process, and exact calls avx512_bf16 alone, where nothing is
-/// lost by it (docs/reference/numerics.md); "" returns to the default choice. Throws headgate::Error if it is not in
-/// supported_native16_products(). Not to be called while a kernel runs.
+/// Selects the instruction set that Precision::native16 uses in all later calls of this process; "" restores the
+/// default. With avx512_bf16, exact calls use it too where that loses no precision (docs/reference/numerics.md). Throws
+/// headgate::Error if `name` is not in supported_native16_products(). Must not be called while a kernel runs.
 HEADGATE_API void set_native16_products(const std::string& name);
 
-/// Implementations of the operation in this build, best first: "cpu". A call runs on the first that can compute it.
+/// Returns the backends for attention in this build, best first: "cpu". A call uses the first backend that can compute
+/// it.
 HEADGATE_API std::vector<std::string> supported_backends();
 
-/// Makes `name` the only backend of every later call in this process; "" returns to the choice by call. A call that the
-/// backend cannot compute then throws headgate::Error with the reason. Throws it, too, if `name` is not in
-/// supported_backends(). Not to be called while a kernel runs.
+/// Makes all later calls of this process use the backend `name`; "" restores the choice for each call. Calls that the
+/// backend cannot compute throw headgate::Error with the reason. Throws headgate::Error if `name` is not in
+/// supported_backends(). Must not be called while a kernel runs.
 HEADGATE_API void set_backend(const std::string& name);
 
-/// An implementation of the operation.
+/// An implementation of attention.
 struct Backend;
 
-/// A backend by its name, for ExecutionContext. Throws headgate::Error if it is not in supported_backends().
+/// Returns a backend, for ExecutionContext. Throws headgate::Error if `name` is not in supported_backends().
 HEADGATE_API const Backend& find_backend(const std::string& name);
 
-/// How one call runs. What is left at its default follows the process.
+/// Settings for running one call. Members left at their defaults use the settings of the process.
 struct ExecutionContext {
-  /// 0: default_threads(), or one where two take longer; at most max_threads(). Where the system has no more threads to
-  /// give, the call runs on fewer, with the same bits.
+  /// Number of threads, at most max_threads(). 0 means default_threads(), or one thread for calls that are faster on
+  /// one. If the system cannot start as many threads, the call uses fewer; results do not change.
   int threads = 0;
-  std::int64_t target = 0;  ///< a vector target that this CPU can run, of find_target(); 0: active_target_bit()
-  /// Of find_backend(). Null: the one that set_backend() forces, else the first that can compute the call.
+  std::int64_t target = 0;  ///< vector target from find_target(); 0: active_target_bit()
+  /// Backend from find_backend(). Null: the backend of set_backend(), otherwise the first that can compute the call.
   const Backend* backend = nullptr;
-  /// Null: the call runs to its end. Otherwise the thread that made the call calls this function before the work and
-  /// between parts of it; in a child of fork() the thread that computes does. If it returns true, the call throws
-  /// Cancelled, and its outputs are unspecified. The function must not throw, and must exist for as long as the context
-  /// is used.
+  /// Callback that cancels the call. The calling thread runs it before the work and between parts of it; in a forked
+  /// child, the computing thread does. If it returns true, the call throws Cancelled, and outputs are unspecified. It
+  /// must not throw and must outlive the context. Null: the call cannot be cancelled.
   const std::function<bool()>* cancelled = nullptr;
 };
 
-/// The most threads that a call uses, whatever its context says: four for each processor that the process may run on,
-/// and 16 at least. More would only wait for each other.
+/// Returns the maximum number of threads per call: four for each processor available to the process, at least 16. More
+/// threads would only wait for each other.
 HEADGATE_API int max_threads();
 
-/// The most threads that a call uses when its context says 0: what OpenMP offers, at most max_threads().
+/// Returns the maximum number of threads of a call with threads = 0: OpenMP's default, at most max_threads().
 HEADGATE_API int default_threads();
 
-/// Whether the calling thread is the one that fork() has left of a process: the threads of OpenMP that it had stayed
-/// behind, and GCC's runtime would wait for them for ever in the next parallel region of several threads. Functions of
-/// this library work there: they compute on a new thread, or in turn on this one, with the same bits. A program with
-/// parallel regions of its own may ask.
+/// Returns whether the calling thread is the thread that fork() left in a child process. Its OpenMP threads do not
+/// exist in the child, and GCC's runtime would wait for them forever in the next parallel region. Functions of this
+/// library work in such a thread: they compute on a new thread, or serially, with bitwise identical results. Useful for
+/// programs with their own parallel regions.
 HEADGATE_API bool forked_thread();
 
-/// `context` with every choice made: threads from 1 to max_threads(), a target that runs here; the backend as given.
-/// Throws headgate::Error on negative threads and on a target that cannot run here.
+/// Returns `context` with defaults replaced: threads is from 1 to max_threads(), and target is a supported target. The
+/// backend is not changed. Throws headgate::Error for negative threads and for a target that cannot run here.
 HEADGATE_API ExecutionContext resolved(const ExecutionContext& context);
 
-/// Frees the scratch memory, at most 32 MiB, that the calling thread keeps from its last call for its next one.
+/// Frees the scratch memory, at most 32 MiB, that the calling thread keeps between calls.
 HEADGATE_API void release_workspace();
 
 }  // namespace headgate

@@ -19,11 +19,12 @@
 #include "library/core/element.hpp"
 #include "library/core/format.hpp"
 
-// The checks that every tensor argument of a call goes through.
+// Checks of the tensor arguments of a call.
 
 namespace headgate {
 
-/// A view may span this many bytes: beyond any address space (57 bits), and sums of a few spans still fit in int64.
+/// Largest number of bytes that a view may span. It exceeds any address space (57 bits); the sum of a few spans still
+/// fits in int64.
 inline constexpr std::int64_t kMaxSpanBytes = std::int64_t{1} << 60;
 
 struct Argument {
@@ -45,7 +46,7 @@ inline std::string dtypes_text(std::initializer_list<DType> dtypes) {
   return text;
 }
 
-/// Whether max(dim, 1) over `shape` multiplies up without overflow.
+/// Returns whether the product of max(dim, 1) over all dimensions fits in int64.
 inline bool product_fits(const Shape& shape) {
   std::int64_t product = 1;
   for (const std::int64_t dim : shape) {
@@ -72,7 +73,7 @@ inline bool span_fits(const ConstTensorView& view) {
          static_cast<std::uintptr_t>(high + bytes) <= std::numeric_limits<std::uintptr_t>::max() - address;
 }
 
-/// A call's arguments, without an allocation where they are as many as attention has.
+/// A list of a call's arguments. Allocates memory only for more than kMost arguments, which is enough for attention.
 class ArgumentList {
  public:
   void add(const Argument& arg) {
@@ -88,13 +89,14 @@ class ArgumentList {
   const Argument* end() const { return begin() + count_; }
 
  private:
-  static constexpr std::size_t kMost = 24;  // q k v gate bias mask, small vectors, a cache, and what backward reads: 20
+  // Attention has up to 20: q, k, v, gate, bias, mask, small vectors, a cache and the tensors of the backward pass.
+  static constexpr std::size_t kMost = 24;
   std::array<Argument, kMost> arguments_;
-  std::vector<Argument> more_;  // all of them
+  std::vector<Argument> more_;  // all arguments if there are more than kMost, otherwise empty
   std::size_t count_ = 0;
 };
 
-/// The checks of one call. Every failure is one line that begins with the function's name.
+/// Checks the arguments of one call. Every error message is one line that begins with the function's name.
 class Call {
  public:
   explicit Call(const char* function) : function_(function) {}
@@ -104,7 +106,7 @@ class Call {
     throw Error(formatted("{}: ", function_) + formatted(format, std::forward<Args>(args)...));
   }
 
-  /// False for an absent tensor; one without a dtype must not carry data.
+  /// Returns whether the tensor is present. Fails if it has data but no dtype.
   bool given(const Argument& arg) const {
     if (!arg.view.present() && arg.view.data != nullptr) fail("{} has data but dtype none", arg.name);
     return arg.view.present();
@@ -114,7 +116,7 @@ class Call {
     if (!given(arg)) fail("{} is required but absent", arg.name);
   }
 
-  /// What holds for every view: dtype, sizes, memory.
+  /// Adds an input and checks its dtype, its sizes and its memory.
   void input(const Argument& arg, std::initializer_list<DType> dtypes) {
     check(arg, dtypes);
     inputs_.add(arg);
@@ -125,7 +127,7 @@ class Call {
     outputs_.add(arg);
   }
 
-  /// A gradient that is asked for has the shape and dtype of what it is the gradient of, which must be present.
+  /// Checks a requested gradient: the input `of` must be present and have the same shape and dtype.
   void gradient(const Argument& arg, const Argument& of) {
     if (!given(arg)) return;
     if (!of.view.present()) fail("{} is asked for but {} is absent", arg.name, of.name);
@@ -136,7 +138,7 @@ class Call {
     }
   }
 
-  /// The bounds of packed sequences: 0 first, never decreasing, `total` last.
+  /// Checks the bounds of packed sequences, (1,1,1,N+1): the first is 0, the last is `total`, and none decreases.
   void bounds(const Argument& arg, const char* letter, std::int64_t total) {
     input(arg, {DType::i32, DType::i64});
     const std::int64_t last = arg.view.shape[3] - 1;
@@ -154,7 +156,7 @@ class Call {
     }
   }
 
-  /// Indices in [0, size), any number of them, if they are given: `letters` is their shape.
+  /// Checks an optional vector of indices in [0, size). `letters` is the vector's shape for messages.
   void indices(const Argument& arg, const char* letters, const char* letter, std::int64_t size) {
     if (!given(arg)) return;
     input(arg, {DType::i32, DType::i64});
@@ -167,7 +169,7 @@ class Call {
     }
   }
 
-  /// resolved(), whose errors then begin with the function's name.
+  /// Returns resolved(given_context). Its error messages begin with the function's name.
   ExecutionContext context(const ExecutionContext& given_context) const {
     try {
       return resolved(given_context);
@@ -176,7 +178,7 @@ class Call {
     }
   }
 
-  /// Whole numbers from `low` to `high`, one for each of `count`.
+  /// Checks that the first `count` entries of a vector of integers are from `low` to `high`.
   void entries(const Argument& arg, std::int64_t count, std::int64_t low, std::int64_t high) const {
     for (std::int64_t n = 0; n < count; ++n) {
       const std::int64_t entry = load_index(arg.view, n);
@@ -190,7 +192,7 @@ class Call {
     }
   }
 
-  /// Every leading dimension is full or 1, the last one full.
+  /// Checks that each dimension has the size in `full`; all but the last may be 1 instead.
   void broadcastable(const Argument& arg, const Shape& full) const {
     for (std::size_t d = 0; d < 4; ++d) {
       if (arg.view.shape[d] != full[d] && (d == 3 || arg.view.shape[d] != 1)) {
@@ -207,15 +209,15 @@ class Call {
     }
   }
 
-  /// Lets `output` be the very view that `input` is, for an operation that updates it in place. no_overlap still
-  /// refuses any other overlap of the two. Both have been checked by these names.
+  /// Permits an update in place: the views `output` and `input` may be equal. no_overlap() still refuses any other
+  /// overlap of the two. Both must have been checked under these names.
   void allow_in_place(const char* output, const char* input) {
     in_place_output_ = output;
     in_place_input_ = input;
   }
 
-  /// Refuses an output that shares memory with itself, an input or another output. Views that interleave in one
-  /// buffer, such as the parts of a fused projection, pass.
+  /// Fails if an output shares memory with itself, an input or another output. Views that interleave in one buffer
+  /// without sharing elements, such as the parts of a fused projection, are permitted.
   void no_overlap() const {
     for (const Argument& output : outputs_) {
       const auto& [name, view] = output;
@@ -254,7 +256,7 @@ class Call {
       fail("{} has data {} which is not aligned to the {} bytes of {}", arg.name, view.data, dtype_bytes(view.dtype),
            dtype_name(view.dtype));
     }
-    // An empty view reaches no element, but kernels may still step over its outer dimensions.
+    // An empty view has no element, but kernels may still compute addresses with its strides.
     ConstTensorView reach = view;
     if (view.numel() == 0) reach.data = reinterpret_cast<const void*>(std::uintptr_t{1} << 62);
     if (!span_fits(reach)) {

@@ -7,7 +7,7 @@
 
 namespace headgate {
 
-/// Least and greatest magnitudes of the type that tensors of a dtype are computed in.
+/// Smallest and largest normal magnitudes of the type in which tensors of a dtype are computed.
 struct ComputeRange {
   double tiny, huge;
   const char* name;

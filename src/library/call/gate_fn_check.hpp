@@ -9,11 +9,11 @@
 #include "library/core/format.hpp"
 #include "library/core/gate_functions.hpp"
 
-// The check of a gate function. Messages name functions by their words: C has another number for none than C++.
+// Checks a gate function. Messages contain its word, because the number of `none` differs between C and C++.
 
 namespace headgate {
 
-/// The word of a function; the number of what is none, which is the same in C.
+/// Returns the word of a gate function. For an invalid value, returns its number, which is the same in C and C++.
 inline std::string gate_fn_text(GateFn fn) {
   const bool is_function = fn == GateFn::none || gate_row(fn) < kGateFunctions.size();
   return is_function ? std::string(word_of(fn)) : formatted("{}", static_cast<std::int32_t>(fn));

@@ -9,9 +9,9 @@
 
 namespace headgate {
 
-/// Runs `kernel`, which runs teams of `threads` threads, where they start: in the thread that a fork left, on a new
-/// thread, which gets OpenMP threads of its own. Where the system has no thread to give, teams on the thread that a
-/// fork left have one thread (startable_threads). Throws what `kernel` does.
+/// Runs `kernel`, which starts teams of `threads` threads. In the thread that fork() left, OpenMP cannot start a team,
+/// so runs `kernel` on a new thread. If the system cannot start that thread, runs `kernel` on the calling thread, where
+/// startable_threads() limits teams to one thread. Rethrows exceptions of `kernel`.
 template <class Kernel>
 void run_on_live_threads(int threads, const Kernel& kernel) {
   if (threads == 1 || !forked_thread()) return kernel();

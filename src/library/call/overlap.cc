@@ -9,12 +9,12 @@
 namespace headgate {
 namespace {
 
-/// step · n with low ≤ n ≤ high, step > 0: the bytes that one index adds to the distance between two elements.
+/// The distance in bytes that one index adds between two elements: step · n with low ≤ n ≤ high and step > 0.
 struct Term {
   std::int64_t step, low, high;
 };
 
-/// Steps descend.
+/// A sum of terms, sorted by descending step.
 struct Terms {
   std::array<Term, 8> term{};
   std::size_t count = 0;
@@ -44,8 +44,9 @@ struct Terms {
 std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
-/// Whether the terms from `i` on can sum to a value in [low, high]. Steps descend, so each term has few candidates:
-/// those from which the smaller terms can still reach the interval.
+/// Returns whether the terms from `i` on can sum to a value in [low, high]. Returns false if the search takes more than
+/// `budget` steps; budget is then negative. For each term, tries only values from which the smaller terms can still
+/// reach the interval.
 bool reachable(const Terms& terms, std::size_t i, std::int64_t low, std::int64_t high, int& budget) {
   if (i == terms.count) return low <= 0 && 0 <= high;
   std::int64_t rest_low = 0;
@@ -87,20 +88,20 @@ bool provably_overlap(const ConstTensorView& a, const ConstTensorView& b) {
   const Range range_b = byte_range(b);
   if (range_a.begin >= range_b.end || range_b.begin >= range_a.end) return false;
 
-  Terms terms;  // address of an element of a − address of one of b
+  Terms terms;  // address of an element of a minus address of an element of b
   terms.add(a, false);
   terms.add(b, true);
   const auto distance =
       static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(a.data) - reinterpret_cast<std::uintptr_t>(b.data));
   const std::int64_t bytes_a = dtype_bytes(a.dtype);
   const std::int64_t bytes_b = dtype_bytes(b.dtype);
-  int budget = 4096;  // microseconds; nested strides need tens of steps
+  int budget = 4096;  // steps, which take microseconds in total; nested strides need some tens of steps
   return reachable(terms, 0, 1 - bytes_a - distance, bytes_b - 1 - distance, budget);
 }
 
 bool elements_overlap(const ConstTensorView& view) {
   if (view.numel() == 0) return false;
-  // The difference of two elements' indices in each dimension; dimensions of size 1 come last.
+  // Range of the difference between the indices of two elements, per dimension. Dimensions of size 1 come last.
   std::array<Term, 4> dims{};
   std::size_t count = 0;
   for (std::size_t d = 0; d < 4; ++d) {
@@ -109,7 +110,7 @@ bool elements_overlap(const ConstTensorView& view) {
     if (steps > 0) dims[count++] = {std::abs(view.strides[d]), -steps, steps};
   }
   std::sort(dims.begin(), dims.end(), [](const Term& a, const Term& b) { return a.step > b.step; });
-  // Strides nest where each exceeds all that lies below it.
+  // Strides nest if each exceeds the span of all dimensions with smaller strides.
   std::int64_t span = 0;
   bool nests = true;
   for (std::size_t d = count; d-- > 0;) {
@@ -119,7 +120,8 @@ bool elements_overlap(const ConstTensorView& view) {
   if (nests) return false;
   int budget = 1 << 20;
   for (std::size_t first = 0; first < count; ++first) {
-    // Elements that differ in dimension `first` and in none before it: the second has the larger index there.
+    // Considers pairs of elements whose indices first differ in dimension `first`. By symmetry, assumes a positive
+    // difference there.
     Terms terms;
     for (std::size_t d = first; d < count; ++d) terms.term[terms.count++] = dims[d];
     terms.term[0].low = 1;

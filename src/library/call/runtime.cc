@@ -30,15 +30,16 @@ std::vector<std::string> names_of(std::int64_t mask) {
   return names;
 }
 
-/// What runs everywhere, whether or not the detection lists it. On x86-64 the static target of a build for one target
-/// may be one that this CPU lacks.
+/// Targets that run on every CPU, even if the detection does not list them. On x86, the static target is not among
+/// them: the CPU may lack it in a build for a single target.
 #if HWY_ARCH_X86
 constexpr std::int64_t kAlwaysSupported = HWY_EMU128 | HWY_SCALAR;
 #else
 constexpr std::int64_t kAlwaysSupported = HWY_EMU128 | HWY_SCALAR | HWY_STATIC_TARGET;
 #endif
 
-/// Asks the CPU once: each time takes some 20 µs in a virtual machine, which intercepts the instruction.
+/// Returns the targets that this CPU and build can run. Detects them once, because detection takes about 20 µs in a
+/// virtual machine, where the hypervisor intercepts CPUID.
 std::int64_t supported_mask() {
   static const std::int64_t supported = (hwy::SupportedTargets() | kAlwaysSupported) & HWY_TARGETS;
   return supported;
@@ -64,16 +65,17 @@ std::int64_t default_bit() {
 
 thread_local bool left_by_fork = false;
 
-/// Registered when the library is loaded: a program may fork before its first call, with threads of another library's.
+/// Registers the fork handler when the library is loaded. A program may fork before its first call, with OpenMP threads
+/// that another library has started.
 const bool kForkHandlerFailed = pthread_atfork(nullptr, nullptr, [] { left_by_fork = true; }) != 0;
 
-/// max_threads() is never less.
+/// Lower bound of max_threads().
 constexpr int kAlwaysAllowed = 16;
 
-/// At most max_threads(), which asks the system for the processors: so few threads need no answer.
+/// Returns min(threads, max_threads()). Avoids the system call of max_threads() for up to kAlwaysAllowed threads.
 int bounded(int threads) { return threads <= kAlwaysAllowed ? threads : std::min(threads, max_threads()); }
 
-/// 0 until the first use.
+/// Bit of the active target; 0 until the first use.
 std::atomic<std::int64_t> active_bit{0};
 
 }  // namespace
@@ -108,7 +110,7 @@ int max_threads() {
 
 int default_threads() { return bounded(omp_get_max_threads()); }
 
-// Where there was no memory for the handler every thread is taken for one that a fork left.
+// If registering the handler failed, every thread counts as left by fork().
 bool forked_thread() { return left_by_fork || kForkHandlerFailed; }
 
 ExecutionContext resolved(const ExecutionContext& context) {
@@ -119,7 +121,7 @@ ExecutionContext resolved(const ExecutionContext& context) {
                           context.target, comma_separated(names_of(supported_mask()))));
   }
   ExecutionContext result = context;
-  // Bounded: an OpenMP runtime that cannot create a thread ends the process.
+  // Limits the number of threads, because the OpenMP runtime ends the process if it cannot create a thread.
   result.threads = context.threads == 0 ? default_threads() : bounded(context.threads);
   if (context.target == 0) result.target = active_target_bit();
   return result;

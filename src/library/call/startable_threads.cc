@@ -22,12 +22,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The teams of a thread that need no probe.
+/// Team sizes that the calling thread can start without a probe.
 struct Proven {
-  /// The size of the last team. GCC's runtime keeps its threads for the next one, and ends those that a smaller team
-  /// does not need.
+  /// Size of the last team. GCC's runtime keeps the threads of a team for the next team; a smaller team ends the
+  /// threads that it does not need.
   int last_team = 1;
-  /// What the last probe has found, good for kValidity: teams whose sizes alternate are not probed each time.
+  /// Number of threads that the last probe could start, valid for kValidity. Avoids a probe for each team if team sizes
+  /// alternate.
   int threads = 1;
   Clock::time_point when{};
 
@@ -37,11 +38,11 @@ struct Proven {
 
 thread_local Proven proven;
 
-/// A thread that lives until `end` is unlocked.
+/// A thread that runs until `end` is unlocked.
 struct ProbeThread {
   std::mutex* end = nullptr;
   pthread_t handle{};
-  long id = 0;  ///< the system's number of the thread, on Linux
+  long id = 0;  ///< thread id of the kernel, on Linux only
 };
 
 void* live_until_end(void* argument) {
@@ -53,9 +54,9 @@ void* live_until_end(void* argument) {
   return nullptr;
 }
 
-/// Attributes of a stack a little larger than the default. Stacks of threads that have ended stay mapped for later ones
-/// that need no more, and LLVM's runtime adds some bytes to the default: under a limit of address space its threads
-/// have to get these stacks.
+/// Attributes for a stack slightly larger than the default. The system keeps the stacks of ended threads for later
+/// threads that need at most the same size. LLVM's OpenMP runtime requests slightly more than the default. Under a
+/// limit of address space, its threads must be able to reuse the stacks of the probes.
 class ProbeAttributes {
  public:
   ProbeAttributes() {
@@ -74,16 +75,17 @@ class ProbeAttributes {
   pthread_attr_t attributes_{};
 };
 
-/// Waits until the thread no longer counts against the limits of the system, which on Linux it does for a moment after
-/// its end.
+/// Waits until an ended thread no longer counts against the limits of the system. On Linux it counts for a moment after
+/// pthread_join().
 void wait_for_release([[maybe_unused]] long id) {
 #if defined(__linux__)
-  constexpr int kMost = 10000;  // another thread may get the same id
+  constexpr int kMost = 10000;  // limits the loop, because another thread may get the same id
   for (int n = 0; n < kMost && syscall(SYS_tgkill, getpid(), id, 0) == 0; ++n) sched_yield();
 #endif
 }
 
-/// How many of `count` more threads the system gives: creates them, all alive at once, and ends them.
+/// Returns how many of `count` additional threads the system can start. Starts them, all alive at the same time, and
+/// ends them.
 int more_threads(int count) {
   const std::unique_ptr<ProbeThread[]> probes(new (std::nothrow) ProbeThread[static_cast<std::size_t>(count)]);
   if (probes == nullptr) return 0;
@@ -107,7 +109,7 @@ int more_threads(int count) {
 int startable_threads(int threads) {
   if (forked_thread()) return 1;
   if (!proven.covers(threads)) {
-    if (omp_get_active_level() >= omp_get_max_active_levels()) return threads;  // OpenMP creates none
+    if (omp_get_active_level() >= omp_get_max_active_levels()) return threads;  // OpenMP starts no threads here
     threads = proven.last_team + more_threads(threads - proven.last_team);
     proven.threads = threads;
     proven.when = Clock::now();

@@ -11,21 +11,21 @@
 #include "library/core/rows.hpp"
 #include "library/core/verbosity.hpp"
 
-// What a call reports if is_verbose(): a line on stderr.
+// Prints one line per call to stderr if is_verbose().
 
 namespace headgate {
 
-/// Writes the line and a line feed to stderr at once, so that lines of several threads stay whole.
+/// Writes the line and a line feed to stderr in one operation, so that lines of several threads do not mix.
 void print_report(const std::string& line);
 
-/// "headgate: attention_forward, cpu avx3, 2 threads".
+/// Returns the start of a report, for example "headgate: attention_forward, cpu avx3, 2 threads".
 std::string call_text(const char* operation, const char* backend, const ExecutionContext& context);
 
-/// "q f32 (1,8,512,64)".
+/// Describes a tensor, for example "q f32 (1,8,512,64)".
 std::string tensor_text(const char* name, const ConstTensorView& tensor);
 
-/// ", q f32 (1,8,512,64), …, gate, causality causal": the inputs that are there, those that are required with their
-/// sizes, and the options that are not at their defaults, by the rows of an operation's tables.
+/// Lists a call's arguments, for example ", q f32 (1,8,512,64), …, gate, causality causal". Names the inputs that are
+/// present, with sizes for required ones, and the options that differ from their defaults.
 template <const auto& kInputs, const auto& kOptions, class Inputs, class Options>
 std::string arguments_text(const Inputs& inputs, const Options& options) {
   std::string text;
@@ -39,7 +39,7 @@ std::string arguments_text(const Inputs& inputs, const Options& options) {
   return text;
 }
 
-/// Returns how long `run` takes.
+/// Calls run() and returns its duration in milliseconds.
 template <class Run>
 double milliseconds_of(const Run& run) {
   const auto begin = std::chrono::steady_clock::now();
@@ -48,8 +48,8 @@ double milliseconds_of(const Run& run) {
   return time.count();
 }
 
-/// Runs a call of an operation that has one route, and reports it if calls are reported. It may throw; then nothing is
-/// printed.
+/// Calls run(), which computes an operation on its only backend, "cpu". Prints a report if is_verbose(). Prints nothing
+/// if run() throws.
 template <const auto& kInputs, const auto& kOptions, class Problem, class Options, class Run>
 void run_reported(const char* operation, const Problem& problem, const Options& options, const Run& run) {
   if (!is_verbose()) return run();

@@ -21,11 +21,11 @@ struct headgate_cache {
 namespace headgate::capi {
 namespace {
 
-// Callers of version 0.2 hold structs of these sizes until the next minor version. (64-bit pointers.)
+// Fixes the sizes of structs until the next minor version, for programs compiled with version 0.2 and 64-bit pointers.
 static_assert(sizeof(void*) != 8 || sizeof(headgate_cache_shape) == 8 + 5 * 8 + 8);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_cache_tensors) == 8 + 4 * 80);
 
-/// Zeros are the defaults of C++.
+/// Converts the shape of a cache from C. Zero selects the default of C++ for `page` and `dtype`.
 CacheShape to_cache_shape(const headgate_cache_shape* given) {
   const auto c = read_sized(given, "shape");
   require(c.reserved == 0, "shape.reserved is {} but must be 0", c.reserved);
@@ -44,7 +44,7 @@ CacheTensors to_cache_tensors(const headgate_cache_tensors* given) {
   return {to_view(c.k, "k"), to_view(c.v, "v"), to_view(c.k_scale, "k_scale"), to_view(c.v_scale, "v_scale")};
 }
 
-/// Into the fields that this library knows of a struct whose struct_size is set.
+/// Copies the tensors of a cache to a C struct. The caller must have set its struct_size.
 void hand_out(headgate_cache_tensors* to, const CacheTensors& from) {
   read_sized(static_cast<const headgate_cache_tensors*>(to), "tensors");
   to->k = to_c(from.k);
@@ -85,7 +85,7 @@ std::size_t table_entries(const KvCache& cache, std::span<const std::int64_t> se
   return sequences.size() * most;
 }
 
-/// The vectors of a batch, in memory of the caller's.
+/// Memory of the caller for the vectors of a batch.
 struct BatchMemory {
   std::int32_t* block_table;
   std::size_t capacity;

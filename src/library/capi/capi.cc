@@ -38,8 +38,8 @@ static_assert(same(HEADGATE_PRECISION_EXACT, Precision::exact) &&
               same(HEADGATE_PRECISION_NATIVE16, Precision::native16));
 static_assert(same(HEADGATE_CAUSALITY_NONE, Causality::none) && same(HEADGATE_CAUSALITY_CAUSAL, Causality::causal));
 
-// Callers of version 0.2 hold structs of these sizes until the next minor version. (64-bit pointers.) capi_c99_test.c
-// has the sizes of options and inputs, which grow within a version.
+// Fixes the sizes of structs until the next minor version, for programs compiled with version 0.2 and 64-bit pointers.
+// capi_c99_test.c checks the sizes of options and inputs, which may grow within a minor version.
 static_assert(sizeof(void*) != 8 || (sizeof(headgate_tensor) == 80 && sizeof(headgate_const_tensor) == 80));
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 4 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
@@ -65,7 +65,8 @@ AttentionGradients to_gradients(const headgate_attention_gradients* given) {
   return to_views<kAttentionGradients>(given, "gradients");
 }
 
-/// Writes the fields of `to` that its caller knows. Refuses values in others, before it writes.
+/// Copies `from` to `to`, up to to->struct_size. Throws Error, before it writes, if a field beyond that size is not
+/// zero.
 void hand_out(headgate_attention_inputs* to, const headgate_attention_inputs& from) {
   const std::size_t size = std::min(to->struct_size, sizeof from);
   const auto* bytes = reinterpret_cast<const unsigned char*>(&from);
@@ -74,7 +75,7 @@ void hand_out(headgate_attention_inputs* to, const headgate_attention_inputs& fr
   std::memcpy(to, &from, size);
 }
 
-/// `range` may be `given`.
+/// Implements headgate_narrow_keys. `range` and `given` may be the same struct.
 void narrow(headgate_attention_inputs* range, const headgate_attention_inputs* given, std::int64_t begin,
             std::int64_t end, std::int64_t* query_offsets, std::int64_t* key_lengths) {
   const auto& sizes = older_sizes<kAttentionInputs>();
@@ -94,7 +95,7 @@ void narrow(headgate_attention_inputs* range, const headgate_attention_inputs* g
   std::copy(vectors.key_lengths.begin(), vectors.key_lengths.end(), key_lengths);
 }
 
-/// Parts, or their gradients.
+/// Converts the parts of a merge, or their gradients, from C.
 template <typename Cpp, typename C>
 std::vector<Cpp> to_parts(const C* given, std::size_t count, const char* name) {
   require(given != nullptr || count == 0, "{} is null but count is {}", name, count);
@@ -119,7 +120,8 @@ AttentionStatistics to_statistics(const headgate_attention_statistics_outputs* g
   return statistics;
 }
 
-/// Contiguous strides; sizes whose product overflows are refused by the call that gets the tensor.
+/// Returns a tensor with contiguous strides. Does not check for overflow: the function that gets the tensor refuses
+/// sizes with too large a product.
 template <typename Tensor, typename Data>
 Tensor contiguous(Data* data, headgate_dtype dtype, const Shape& shape) {
   Tensor tensor{};
@@ -134,7 +136,7 @@ Tensor contiguous(Data* data, headgate_dtype dtype, const Shape& shape) {
   return tensor;
 }
 
-/// (B,H,T,D) over contiguous (B,T,H,D).
+/// Returns a tensor (B,H,T,D) over contiguous (B,T,H,D) memory.
 template <typename Tensor, typename Data>
 Tensor bthd(Data* data, headgate_dtype dtype, std::int64_t B, std::int64_t T, std::int64_t H, std::int64_t D) {
   Tensor tensor = contiguous<Tensor>(data, dtype, {B, T, H, D});
@@ -143,7 +145,8 @@ Tensor bthd(Data* data, headgate_dtype dtype, std::int64_t B, std::int64_t T, st
   return tensor;
 }
 
-/// The lists never change, so that their strings can be handed out.
+/// Returns the names of the compiled targets. This list and the three below never change, so that callers may keep
+/// pointers to their strings.
 const std::vector<std::string>& compiled() {
   static const std::vector<std::string> names = compiled_targets();
   return names;
@@ -283,7 +286,8 @@ headgate_status headgate_active_target(const char** name) {
   return capi::guarded(__func__, [&] {
     headgate::require(name != nullptr, "name is null");
     const std::string active = headgate::active_target();
-    *name = std::find(capi::compiled().begin(), capi::compiled().end(), active)->c_str();  // always one of them
+    *name = std::find(capi::compiled().begin(), capi::compiled().end(), active)
+                ->c_str();  // the active target is always in the list
   });
 }
 

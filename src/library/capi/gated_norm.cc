@@ -10,7 +10,7 @@
 namespace headgate::capi {
 namespace {
 
-// Callers of version 0.2 hold structs of these sizes until the next minor version. (64-bit pointers.)
+// Fixes the sizes of structs until the next minor version, for programs compiled with version 0.2 and 64-bit pointers.
 static_assert(sizeof(void*) != 8 || sizeof(headgate_gated_norm_options) == 8 + 8 + 4 * 4 + 2 * 8);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_gated_norm_inputs) == 8 + 3 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_gated_norm_gradients) == 8 + 3 * 80);

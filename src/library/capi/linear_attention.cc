@@ -14,7 +14,7 @@ static_assert(same(HEADGATE_LINEAR_RULE_GATED_DELTA, LinearRule::gated_delta) &&
               same(HEADGATE_LINEAR_RULE_GATED, LinearRule::gated) &&
               same(HEADGATE_LINEAR_RULE_LINEAR, LinearRule::linear));
 
-// Callers of version 0.2 hold structs of these sizes until the next minor version. (64-bit pointers.)
+// Fixes the sizes of structs until the next minor version, for programs compiled with version 0.2 and 64-bit pointers.
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_options) == 8 + 2 * 8 + 4 * 4 + 2 * 8);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_inputs) == 8 + 7 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_outputs) == 8 + 2 * 80);

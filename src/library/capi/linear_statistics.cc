@@ -11,11 +11,11 @@
 namespace headgate::capi {
 namespace {
 
-// Callers of version 0.2 hold structs of these sizes until the next minor version. (64-bit pointers.)
+// Fixes the sizes of structs until the next minor version, for programs compiled with version 0.2 and 64-bit pointers.
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_weights_outputs) == 8 + 2 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_statistics_outputs) == 8 + 15 * 80);
 
-/// The struct of views that a table's rows describe.
+/// Converts the outputs from C: returns the C++ struct of views that the table `kRows` describes.
 template <const auto& kRows, class C>
 auto to_figures(const C* given) {
   const C c = read_sized(given, "outputs");

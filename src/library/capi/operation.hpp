@@ -18,7 +18,7 @@
 #include "library/core/rows.hpp"
 #include "library/core/tensor_rows.hpp"
 
-// The structs of an operation as those of C++, by the rows of its tables.
+// Converts the C structs of an operation to C++ structs. The tables of the operation list the members.
 
 namespace headgate::capi {
 
@@ -27,7 +27,8 @@ constexpr bool same(std::int32_t c, Enum cpp) {
   return c == static_cast<std::int32_t>(cpp);
 }
 
-/// find(name) of an option that C gives by a name of `names`; `other` where it gives none. Errors name the option.
+/// Returns find(name) for an option that C callers select by a name, or `other` if the name is null or empty. Throws
+/// Error with the option's name and names() if find() fails.
 template <class Find, class Names, typename Value>
 Value find_named(const char* option, const char* name, const Find& find, const Names& names, const Value& other) {
   if (name == nullptr || *name == '\0') return other;
@@ -38,12 +39,12 @@ Value find_named(const char* option, const char* name, const Find& find, const N
   }
 }
 
-/// The value of an option that the C API has as `c`, and whose default in C++ is `other`. Calls refuse numbers that are
-/// no enumerators.
+/// Converts the value `c` of an option from C. `other` is the option's default in C++. Does not check numbers of
+/// enumerators: the operation refuses invalid ones.
 template <typename Value, typename C>
 Value to_option(C c, [[maybe_unused]] const Value& other) {
   if constexpr (std::is_same_v<Value, GateFn>) {
-    // Zero is the default in C and no gate in C++; other numbers are the same (library/core/gate_functions.hpp).
+    // Zero means the default in C, but no gate in C++. The numbers of functions are equal (core/gate_functions.hpp).
     if (c == HEADGATE_GATE_FN_DEFAULT) return other;
     return c == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(c);
   } else {
@@ -60,7 +61,7 @@ inline const Backend* to_option<const Backend*>(const char* backend, const Backe
   return find_named("backend", backend, find, supported_backends, static_cast<const Backend*>(nullptr));
 }
 
-/// Refuses a value that stands where it is not said to be given.
+/// Throws Error if the option has a value although its has_ member is 0, or if that member is neither 0 nor 1.
 template <class Row, class C>
 void check_given(const Row& row, const C& c) {
   const std::int32_t given = c.*row.in_c.given;
@@ -76,7 +77,7 @@ std::size_t offset_of(Member Struct::*member) {
                                   reinterpret_cast<const std::byte*>(&object));
 }
 
-/// The sizes that the struct of a table's options had in older versions.
+/// Returns the sizes that the C struct of options had in older versions.
 template <const auto& kRows>
 const std::vector<std::size_t>& older_sizes_of_options() {
   static const std::vector<std::size_t> sizes = [] {
@@ -90,7 +91,7 @@ const std::vector<std::size_t>& older_sizes_of_options() {
   return sizes;
 }
 
-/// The options that a table's rows describe; the defaults where nothing is given.
+/// Converts the options that the table `kRows` describes from C. Returns the defaults if `given` is null.
 template <const auto& kRows, class Options, class C>
 Options read_options(const C* given) {
   Options options;
@@ -112,7 +113,7 @@ Options read_options(const C* given) {
   return options;
 }
 
-/// The sizes that the struct of a table's tensors had in older versions.
+/// Returns the sizes that the C struct of tensors had in older versions.
 template <const auto& kRows>
 const std::vector<std::size_t>& older_sizes() {
   static const std::vector<std::size_t> sizes = [] {
@@ -125,7 +126,7 @@ const std::vector<std::size_t>& older_sizes() {
   return sizes;
 }
 
-/// The struct of views that a table's rows describe.
+/// Converts the tensors that the table `kRows` describes from C. `name` is the argument's name for messages.
 template <const auto& kRows, class C>
 auto to_views(const C* given, const char* name) {
   const C c = read_sized(given, name, older_sizes<kRows>());

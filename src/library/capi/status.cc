@@ -8,12 +8,13 @@
 namespace headgate::capi {
 namespace {
 
-/// A fixed buffer, so that reporting a lack of memory needs none.
+/// Size of the thread's buffer for the last error. The buffer is static, so that reporting "out of memory" allocates
+/// nothing.
 constexpr std::size_t kMaxErrorBytes = 1024;
 thread_local char error_text[kMaxErrorBytes] = "";
 
-/// What follows the function's name in a message that begins with it and a colon, a space as good as an underscore;
-/// else all.
+/// Removes the function's name from the start of a message and returns the rest, which begins with a colon. Returns the
+/// whole message if it does not begin with the name and a colon. The message may have spaces in place of underscores.
 const char* after_function(const char* function, const char* message) {
   const char* at = message;
   for (; *function != '\0'; ++function, ++at) {
@@ -31,12 +32,12 @@ void clear_last_error() noexcept { error_text[0] = '\0'; }
 void set_last_error(const char* function, const char* message) noexcept {
   const char* text = after_function(function + std::strlen("headgate_"), message);
   const int length = std::snprintf(error_text, kMaxErrorBytes, "%s%s%s", function, *text == ':' ? "" : ": ", text);
-  // One line, whatever an argument holds.
+  // Replaces control characters, so that the message is one line even if it quotes an argument.
   for (char* at = error_text; *at != '\0'; ++at) {
     if (static_cast<unsigned char>(*at) < ' ' || *at == '\x7F') *at = '?';
   }
   if (length < static_cast<int>(kMaxErrorBytes)) return;
-  // A cut must not leave half a UTF-8 character: drop the last one if it has more than one byte.
+  // Removes the last character of a truncated message if it has several bytes in UTF-8: it may be incomplete.
   std::size_t end = kMaxErrorBytes - 1;
   while (end > 0 && (static_cast<unsigned char>(error_text[end - 1]) & 0xC0U) == 0x80U) --end;
   if (end > 0 && (static_cast<unsigned char>(error_text[end - 1]) & 0x80U) != 0) --end;

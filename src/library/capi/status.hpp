@@ -9,14 +9,15 @@
 
 namespace headgate::capi {
 
-/// This thread's error text.
+/// Returns the error text of the calling thread.
 const char* last_error() noexcept;
 void clear_last_error() noexcept;
 
-/// "function: message". C++ messages begin with the function's name already, less the prefix "headgate_".
+/// Sets the error text to "function: message". If the message already begins with the function's name without
+/// "headgate_", as messages from C++ do, the name is not repeated.
 void set_last_error(const char* function, const char* message) noexcept;
 
-/// Runs `call`, turning what it throws into a status and a last error.
+/// Runs `call` and returns a status. Converts exceptions to a status and an error text.
 template <typename Call>
 headgate_status guarded(const char* function, Call&& call) noexcept {
   try {

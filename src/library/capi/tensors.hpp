@@ -9,13 +9,13 @@
 #include "headgate/types.h"
 #include "library/core/check.hpp"
 
-// Tensors of the C API as views of the C++ API, and back.
+// Converts tensors of the C API to views of the C++ API, and back.
 
 namespace headgate::capi {
 
 inline Shape to_shape(const int64_t (&values)[4]) { return {values[0], values[1], values[2], values[3]}; }
 
-/// The view of member `name`.
+/// Returns the view of a C tensor. `name` is its name for messages.
 template <typename Tensor>
 auto to_view(const Tensor& tensor, const char* name) {
   using View = std::conditional_t<std::is_same_v<Tensor, headgate_tensor>, TensorView, ConstTensorView>;

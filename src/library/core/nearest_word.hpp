@@ -19,8 +19,7 @@ namespace headgate {
 /// neighbours. '_' and '-' count as equal.
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   const auto same = [](char x, char y) { return (x == '_' ? '-' : x) == (y == '_' ? '-' : y); };
-  // Row i, column j of the table is the distance between the first i characters of a and the first j of b. Only the
-  // last three rows are kept.
+  // distance(i, j) is between the first i characters of a and the first j of b. Keeps rows i - 2, i - 1 and i.
   std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {

@@ -132,7 +132,7 @@ struct OperationTensor {
   }
 };
 
-/// Returns the index of the row of `member`. The table must have that row.
+/// Returns the index of the row that describes `member`. `member` must have a row.
 template <class Rows, typename Member>
 constexpr std::size_t row_number(const Rows& rows, Member member) {
   std::size_t n = 0;
