@@ -11,10 +11,9 @@
 #include "headgate/version.h"
 
 /** @file
- * Gated attention (arXiv 2505.06708), exact, in O(T) memory: the C API, C99. It is the C++ API of
- * headgate/attention.hpp, merge.hpp, statistics.hpp, cache.hpp and runtime.hpp argument for argument, and computes the
- * same bits. types.h has statuses and tensors; linear_attention.h has linear attention, the short convolution and the
- * gated norm.
+ * The C API (C99) of exact gated attention (arXiv 2505.06708) in O(T) memory. Its functions have the arguments of
+ * headgate/attention.hpp, merge.hpp, statistics.hpp, cache.hpp and runtime.hpp, and results are bitwise identical.
+ * types.h has statuses and tensors. linear_attention.h has linear attention, the short convolution and the gated norm.
  *
  *     s    = softcap(scale . q k^T) - slope_h . |at_i - j| + bias             softcap(x) = c . tanh(x / c)
  *     lse  = log( sum over visible j of exp(s_j), + exp(sink_h) )             natural logarithm
@@ -22,32 +21,30 @@
  *     y    = o * g(z)   or   o + g(z)                                         z: raw gate logits
  *
  * Letters: B batch, T queries, S keys, Hq query heads, Hkv key/value heads (Hq a multiple of Hkv; query head h reads
- * key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y.
- * at_i is the key position at which query i stands: i + S - T, or query_offsets[b] + i.
+ * key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y. at_i is the key position of query i:
+ * query_offsets[b] + i with query_offsets, i + S - T without.
  *
- * A packed batch holds N sequences of any lengths, one after the other, without padding: B is 1, the T rows of q and of
- * all that has a row for each query hold T_0 + ... + T_(N-1) queries, the S rows of k and v S_0 + ... + S_(N-1) keys.
- * Query i of sequence n is row cu_seqlens_q[n] + i, its key j row cu_seqlens_k[n] + j. Queries see keys of their own
- * sequence alone, and T_n, S_n, i and j take the places of T, S, i and j above: at_i = i + S_n - T_n, or
- * query_offsets[n] + i.
+ * A packed batch (varlen) holds N sequences of any lengths, one after the other, without padding. B is 1. q and all
+ * tensors with a row for each query have T = T_0 + ... + T_(N-1) rows; k and v have S = S_0 + ... + S_(N-1) rows. Query
+ * i of sequence n is row cu_seqlens_q[n] + i, and key j of sequence n is row cu_seqlens_k[n] + j. Queries see only keys
+ * of their own sequence. T_n, S_n, i and j replace T, S, i and j above: at_i = i + S_n - T_n, or query_offsets[n] + i.
  *
- * Structs that may grow begin with struct_size; the other fields are absent or at their default where they are zero.
- * Initialise each with its _INIT macro, which sets struct_size and zeros the rest, or do the same by hand:
+ * Structs that may grow begin with struct_size. Their other fields may be zero, which means absent or the default.
+ * Initialise a struct with its _INIT macro, which sets struct_size and zeros the rest, or do the same by hand:
  *
  *     headgate_attention_inputs inputs = HEADGATE_ATTENTION_INPUTS_INIT;
  *     inputs.q = headgate_make_const_tensor(q, HEADGATE_DTYPE_F32, B, Hq, T, D);
  *     headgate_attention_options options = {.struct_size = sizeof options, .causality = HEADGATE_CAUSALITY_CAUSAL};
  *
- * Later versions add fields at the end, and zero there will mean what their absence meant. So a library takes the
- * smaller structs of every older version, and a larger one of a newer version as long as the bytes it does not know
- * are zero; if not, or if struct_size fits no version, the call returns HEADGATE_INVALID_ARGUMENT. Before 1.0 a minor
- * version may change structs and constants otherwise, and has a library name (soname) of its own. 0.2 did: a window
- * is read when has_window is 1, and the gate function 0 is the default.
+ * Later versions may add fields at the end of a struct; zero then keeps the former behaviour. The library accepts the
+ * smaller structs of older versions. It accepts a larger struct of a newer version if the unknown bytes are zero.
+ * Otherwise, and if struct_size fits no version, the call returns HEADGATE_INVALID_ARGUMENT. Before 1.0, a minor
+ * version may change structs and constants in other ways, and has a different library name (soname). In 0.2, a window
+ * needs has_window = 1, and the gate function 0 means the default.
  *
- * Every function may be called from several threads at once, except where it says otherwise, and in a child of fork().
- * No C++ exception leaves the library, and it does not end the process: where the system has no more threads to give, a
- * call runs on fewer. It prints only if the environment variable HEADGATE_VERBOSE is set: a line for each call, on
- * stderr.
+ * All functions are thread-safe unless their comment says otherwise, and work in a child of fork(). The library throws
+ * no C++ exceptions and does not end the process. If the system cannot start enough threads, a call uses fewer. The
+ * library prints only if the environment variable HEADGATE_VERBOSE is set: one line per call to stderr.
  */
 
 #ifdef __cplusplus
@@ -56,59 +53,65 @@ extern "C" {
 
 /* --- options ------------------------------------------------------------------------------------------------ */
 
-/** How g(z) meets the attention output o. */
+/** The operation that combines the attention output o with the gate g(z). */
 typedef int32_t headgate_gate_op;
 enum {
   HEADGATE_GATE_OP_MUL = 0, /**< y = o * g(z) */
   HEADGATE_GATE_OP_ADD = 1  /**< y = o + g(z) */
 };
 
-/** Which keys a query sees by its position. */
+/** Causal masking. */
 typedef int32_t headgate_causality;
 enum {
   HEADGATE_CAUSALITY_NONE = 0,
   HEADGATE_CAUSALITY_CAUSAL = 1 /**< key j is visible to query i iff j <= at_i */
 };
 
-/** What products are made of. NATIVE16, for bf16 q, k and v: bf16 numbers with f32 sums, in the instructions of the CPU
- * (headgate_native16_products); weights, and backward dy * g and ds, are rounded to bf16 before they are multiplied. It
- * permits this where it is faster: on CPUs without it, and for what its kernels leave out (weights, gate_threshold,
- * dropout, int8 k and v, few queries, dbias), calls compute as EXACT does. */
+/** The precision of the factors in matrix products.
+ *
+ * EXACT multiplies f32 numbers (f64 for f64 tensors), or bf16 numbers where that loses no precision.
+ *
+ * NATIVE16 multiplies bf16 numbers and adds in f32, with the instructions that headgate_native16_products names. It
+ * needs bf16 q, k and v. Rounds the softmax weights, and in the backward pass also dy * g and ds, to bf16 before they
+ * are multiplied. NATIVE16 is a permission, used where it is faster. Calls compute as with EXACT on CPUs without such
+ * instructions, for few queries, and with weights, gate_threshold, dropout, int8 k and v, or dbias. */
 typedef int32_t headgate_precision;
 enum {
-  HEADGATE_PRECISION_EXACT = 0,   /**< f32 numbers (f64 for f64), or bf16 numbers where nothing is lost by it */
+  HEADGATE_PRECISION_EXACT = 0,   /**< the default */
   HEADGATE_PRECISION_NATIVE16 = 1 /**< q must be bf16 */
 };
 
-/** Zeros are the defaults: 1/sqrt(D), no cap, no window, not causal, sigmoid, multiplied. A value that stands where its
- * has_ field is 0 is refused, so that none is passed over unnoticed. */
+/** The options of attention. Zeros are the defaults: scale 1/sqrt(D), no softcap, no window, not causal, a sigmoid gate
+ * that is multiplied. A value other than 0 is refused if its has_ field is 0, so that no setting is ignored. */
 typedef struct headgate_attention_options {
   size_t struct_size;
-  double scale;   /**< with has_scale 1; finite */
+  double scale;   /**< factor of q k^T, finite; needs has_scale = 1 */
   double softcap; /**< c > 0; 0 for no cap */
-  /** With has_window 1: key j is visible to query i iff at_i - window_left <= j <= at_i + window_right; -1 for no limit
-   * on that side. Below -1 the window lies beside the query: 9 and -3 show keys at_i - 9 to at_i - 3. */
+  /** Sliding window, needs has_window = 1: key j is visible to query i iff at_i - window_left <= j <= at_i +
+   * window_right. -1 means no limit on that side. Below -1 the window excludes the query's own position: with
+   * window_left 9 and window_right -3, query i sees keys at_i - 9 to at_i - 3. */
   int64_t window_left;
   int64_t window_right;
-  int32_t has_scale;            /**< 1: scale as given; 0: 1/sqrt(D) */
-  int32_t has_window;           /**< 1: the window as given; 0: no window */
-  headgate_causality causality; /**< combines with the window by "and" */
-  headgate_gate_fn gate_fn;     /**< applied when `gate` is present */
+  int32_t has_scale;            /**< 1: use scale; 0: use 1/sqrt(D) */
+  int32_t has_window;           /**< 1: use the window; 0: no window */
+  headgate_causality causality; /**< a key must be visible under both causality and the window */
+  headgate_gate_fn gate_fn;     /**< applied if `gate` is present */
   headgate_gate_op gate_op;
-  int32_t threads;     /**< 0: at most headgate_default_threads(). Others: at most 4 a processor, or 16. Always the same
-                          bits. */
+  int32_t threads;     /**< number of threads; more than 4 per processor (at least 16) are reduced to that. 0: at most
+                          headgate_default_threads(). Results do not depend on it. */
   const char* target;  /**< a name of headgate_supported_targets(); NULL or "": headgate_active_target() */
-  const char* backend; /**< a name of headgate_supported_backends(); NULL or "": the one that headgate_set_backend()
-                          forces, else the first that can compute the call */
-  /** tau > 0, finite; 0: off. A row (a query of a head) whose gate is small, |g(z)| <= tau in every feature, is closed:
-   * it is not computed, and its part of y is 0, within tau * max |v| over the keys that it sees. Closed rows cost next
-   * to nothing, and keys and values that no open row sees are not read. Forward only, with a gate that multiplies. A
-   * gate within rounding of tau may fall on either side. */
+  const char* backend; /**< a name of headgate_supported_backends(); NULL or "": the backend of headgate_set_backend(),
+                          otherwise the first that can compute the call */
+  /** tau > 0, finite; 0 disables the threshold. A row is one query of one head. Rows with |g(z)| <= tau in every
+   * feature are closed: they are not computed, and their y is 0. The error of y is at most tau * max |v| over the
+   * visible keys. Closed rows cost almost nothing; keys and values that no open row sees are not read. Forward pass
+   * only, with HEADGATE_GATE_OP_MUL. A row with |g(z)| within rounding of tau may be open or closed. */
   double gate_threshold;
   headgate_precision precision;
   int32_t reserved; /**< 0 */
-  /** In [0, 1): each softmax weight becomes 0 with this probability, else weight / (1 - dropout). A function of
-   * dropout_seed and of the weight's sequence, query head, query and key alone; the backward pass needs both again. */
+  /** Dropout probability in [0, 1): each softmax weight becomes 0 with this probability, otherwise weight / (1 -
+   * dropout). The choice depends only on dropout_seed and on the weight's sequence, query head, query and key. The
+   * backward pass needs the same two options. */
   double dropout;
   int64_t dropout_seed;
 } headgate_attention_options;
@@ -121,43 +124,46 @@ typedef struct headgate_attention_options {
 
 /* --- forward ------------------------------------------------------------------------------------------------ */
 
-/** What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16, or k and v are i8 with
- * scales; the rest may be absent. Any strides. Visibility by causality, window, mask and key_lengths combines by "and".
- * Query i stands at key position at_i = i + S - T, or query_offsets[b] + i; key_lengths does not move it. */
+/** The inputs of attention, with any strides. q, k and v are required; the others may be absent. q, k and v share a
+ * dtype, f32, f64, bf16 or f16, or k and v are i8 with scales. A key is visible if causality, window, mask and
+ * key_lengths all permit it. Query i is at key position at_i = i + S - T, or query_offsets[b] + i; key_lengths does not
+ * change it. */
 typedef struct headgate_attention_inputs {
   size_t struct_size;
   headgate_const_tensor q;             /**< (B,Hq,T,D), 1 <= D <= 512 */
   headgate_const_tensor k;             /**< (B,Hkv,S,D); with a block table (P,Hkv,page,D) */
   headgate_const_tensor v;             /**< (B,Hkv,S,Dv), 1 <= Dv <= 512; with a block table (P,Hkv,page,Dv) */
   headgate_const_tensor gate;          /**< z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32 */
-  headgate_const_tensor bias;          /**< (B|1,Hq|1,T|1,S); dtype of q, or f32; -inf hides the key; +inf and NaN give
-                                          NaN rows */
+  headgate_const_tensor bias;          /**< (B|1,Hq|1,T|1,S); dtype of q, or f32; -inf hides the key; rows with +inf or
+                                          NaN become NaN */
   headgate_const_tensor mask;          /**< (B|1,Hq|1,T|1,S), bool, true = visible */
-  headgate_const_tensor key_lengths;   /**< (1,1,1,B), i32 or i64, 0 <= n <= S: keys >= n are hidden, and neither read
-                                          nor aligned to */
-  headgate_const_tensor alibi_slopes;  /**< (1,1,1,Hq) or (1,1,B,Hq), packed (1,1,N,Hq), f32 or f64, finite */
-  headgate_const_tensor sinks;         /**< (1,1,1,Hq), f32 or f64: a logit, finite or -inf, that joins the denominator
-                                          without a value */
-  headgate_const_tensor query_offsets; /**< (1,1,1,B), i32 or i64, within +-2^60: at_0, the key position of the first
-                                          query of each sequence. With T new tokens at the end of n keys in a cache of
-                                          S slots: key_lengths n, query_offsets n - T */
-  /** (1,1,1,N+1), i32 or i64, both, or cu_seqlens_q and block_table: a packed batch (above). 0 first, never decreasing
-   * (equal: an empty sequence), T and S last. key_lengths (n <= S_n) and query_offsets then have N entries; bias, mask
-   * and weights keep their shapes over all T rows and S columns, of which those of another sequence are not read, and
-   * written as 0. A sequence gets the same bits as by itself. */
+  headgate_const_tensor key_lengths;   /**< (1,1,1,B), i32 or i64, 0 <= n <= S: keys >= n are hidden and not read. They
+                                          do not change at_i */
+  headgate_const_tensor alibi_slopes;  /**< (1,1,1,Hq), (1,1,B,Hq) or, in a packed batch, (1,1,N,Hq); f32 or f64,
+                                          finite */
+  headgate_const_tensor sinks;         /**< (1,1,1,Hq), f32 or f64, finite or -inf: one logit per head, only in the
+                                          softmax denominator */
+  headgate_const_tensor query_offsets; /**< (1,1,1,B), i32 or i64, within +-2^60: at_0, the key position of each
+                                          sequence's first query. For T new tokens, the last of n keys in a cache of S
+                                          slots, set key_lengths to n and query_offsets to n - T */
+  /** (1,1,1,N+1), i32 or i64: the bounds of the sequences of a packed batch. Needs cu_seqlens_k or block_table. The
+   * first entry is 0, the last is T, and none decreases; equal entries make an empty sequence. key_lengths and
+   * query_offsets have N entries. bias, mask and weights have all T rows and S columns; elements between different
+   * sequences are not read, and written as 0. Results of a sequence are bitwise identical to a separate call. */
   headgate_const_tensor cu_seqlens_q;
-  headgate_const_tensor cu_seqlens_k;
-  headgate_const_tensor block_table; /**< (1,1,B|N,M), i32; forward only. k and v are P pages of `page` tokens, and key
-                                        j of sequence b is row j % page of page e = block_table[b][j / page], 0 <= e <
-                                        P; sequences may share pages. S = M*page; key_lengths is required. Entries and
-                                        pages of no key before the length are not read. Of a packed batch only the
-                                        queries are packed: bias, mask and weights have the S columns of a query's own
-                                        sequence, and without query_offsets the last query of a sequence stands at the
-                                        last of its key_lengths[n] keys */
-  headgate_const_tensor k_scale;     /**< (B,Hkv,S,1), with a block table (P,Hkv,page,1), f32; forward only. Required
-                                        with k and v of dtype i8, else absent: key j is k_scale[j]*k[j], its value
-                                        v_scale[j]*v[j]. q is then of any of its dtypes, which y has */
-  headgate_const_tensor v_scale;     /**< as k_scale */
+  headgate_const_tensor cu_seqlens_k; /**< (1,1,1,N+1), i32 or i64: the bounds of the sequences in k and v; the last is
+                                         S */
+  headgate_const_tensor block_table;  /**< (1,1,B|N,M), i32; forward pass only. k and v consist of P pages of `page`
+                                         tokens. Key j of sequence b is row j % page of page e = block_table[b][j /
+                                         page], 0 <= e < P. Sequences may share pages. S is M*page. key_lengths is
+                                         required; pages and table entries beyond it are not read. In a packed batch
+                                         only the queries are packed: bias, mask and weights have the S columns of the
+                                         query's own sequence. Without query_offsets, the last query of a sequence is
+                                         at its last key, key_lengths[n] - 1 */
+  headgate_const_tensor k_scale;      /**< (B,Hkv,S,1) or, with a block table, (P,Hkv,page,1); f32; forward pass only.
+                                         Required if k and v are i8, otherwise absent. Key j is k_scale[j]*k[j], and
+                                         value j is v_scale[j]*v[j]. q may have any of its dtypes */
+  headgate_const_tensor v_scale;      /**< scales of v, with the shape of k_scale */
 } headgate_attention_inputs;
 
 #define HEADGATE_ATTENTION_INPUTS_INIT                                                                        \
@@ -167,47 +173,48 @@ typedef struct headgate_attention_inputs {
         HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT                   \
   }
 
-/** What the forward pass overwrites. y is required; the rest may be absent. */
+/** The outputs of the forward pass, which overwrites them. y is required; the others may be absent. */
 typedef struct headgate_attention_outputs {
   size_t struct_size;
   headgate_tensor y;       /**< (B,Hq,T,Dv), dtype of q */
-  headgate_tensor lse;     /**< (B,Hq,T,1), f32 or f64, natural log, sink included; -inf for a row that sees nothing */
+  headgate_tensor lse;     /**< (B,Hq,T,1), f32 or f64, natural log, including the sink; -inf if no key is visible */
   headgate_tensor attn;    /**< o (B,Hq,T,Dv), dtype of q: the output before the gate */
-  headgate_tensor weights; /**< exp(s - lse) (B,Hq,T,S), dtype of q: T*S large, for small problems */
+  headgate_tensor weights; /**< exp(s - lse) (B,Hq,T,S), dtype of q; T*S elements per head, for small problems */
 } headgate_attention_outputs;
 
 #define HEADGATE_ATTENTION_OUTPUTS_INIT \
   { sizeof(headgate_attention_outputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
 
-/** y = gate(z) * softmax(scale . q k^T + bias, mask) v.
+/** Computes y = gate(z) * softmax(scale . q k^T + bias, mask) v.
  *
- * A row with no visible key has o = 0 and lse = -inf (the sink's logit when there is one). A row that gate_threshold
- * closes has y = 0, o = 0, weights = 0 and lse = +inf, which headgate_attention_backward refuses; the last bits of an
- * open row may depend on which other rows of its head are open.
- * 16-bit types accumulate in f32; the gate is applied in f32 or better before the one rounding to storage.
- * Deterministic: the same bits for any number of threads. Outputs must not overlap inputs or each other; views that
- * interleave in one buffer do not. `options` may be NULL for the defaults. */
+ * A row with no visible key has o = 0 and lse = -inf, or lse = sink logit with a sink. A row closed by gate_threshold
+ * has y = 0, o = 0, weights = 0 and lse = +inf, which headgate_attention_backward refuses. The last bits of an open row
+ * may depend on which other rows of its head are open. Sums and the gate are computed in f32 or better; results are
+ * rounded to storage once. Results are bitwise identical for any number of threads.
+ *
+ * Outputs must not overlap inputs or each other; views that interleave in one buffer are permitted. `options` may be
+ * NULL for the defaults. */
 HEADGATE_API headgate_status headgate_attention_forward(const headgate_attention_outputs* outputs,
                                                         const headgate_attention_inputs* inputs,
                                                         const headgate_attention_options* options);
 
 /* --- backward ----------------------------------------------------------------------------------------------- */
 
-/** What the backward pass needs of the forward pass: y and lse, and
+/** Outputs of the forward pass that the backward pass reads. y and lse are required. attn is
  *
- * - with silu or identity, multiplied (g may be 0: o is lost in y), attn for dgate;
- * - with any gate that is added, attn if at hand: it spares the cancellation in y - g(z). */
+ * - required for dgate with silu or identity and HEADGATE_GATE_OP_MUL: g may be 0, and o cannot be recovered from y;
+ * - useful with HEADGATE_GATE_OP_ADD, to avoid cancellation in y - g(z). */
 typedef struct headgate_attention_saved {
   size_t struct_size;
   headgate_const_tensor y;    /**< (B,Hq,T,Dv) */
-  headgate_const_tensor lse;  /**< (B,Hq,T,1), f32 or f64, sink included */
+  headgate_const_tensor lse;  /**< (B,Hq,T,1), f32 or f64, including the sink */
   headgate_const_tensor attn; /**< (B,Hq,T,Dv) */
 } headgate_attention_saved;
 
 #define HEADGATE_ATTENTION_SAVED_INIT \
   { sizeof(headgate_attention_saved), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
 
-/** Incoming gradients. dy is required; without dlse it counts as zero. */
+/** Incoming gradients. dy is required; an absent dlse means zero. */
 typedef struct headgate_attention_incoming {
   size_t struct_size;
   headgate_const_tensor dy;   /**< (B,Hq,T,Dv), dtype of q */
@@ -217,7 +224,7 @@ typedef struct headgate_attention_incoming {
 #define HEADGATE_ATTENTION_INCOMING_INIT \
   { sizeof(headgate_attention_incoming), HEADGATE_ABSENT, HEADGATE_ABSENT }
 
-/** Gradients to write; each may be absent. All are overwritten, never added to. */
+/** Gradients to compute; each may be absent. Existing values are overwritten, not added to. */
 typedef struct headgate_attention_gradients {
   size_t struct_size;
   headgate_tensor dq;     /**< (B,Hq,T,D), dtype of q */
@@ -234,15 +241,15 @@ typedef struct headgate_attention_gradients {
         HEADGATE_ABSENT, HEADGATE_ABSENT                                                                      \
   }
 
-/** Gradients of sum(dy*y) + sum(dlse*lse). With P = exp(s - lse):
+/** Computes the gradients of sum(dy*y) + sum(dlse*lse). With P = exp(s - lse):
  *
  *     do = dy * g(z) (mul) or dy (add);  delta = rowsum(do * o) = rowsum(dy * y) for mul;
  *     ds = P * (do v^T - delta + dlse);  dq = scale . ds' k;  dk = scale . ds'^T q;  dv = P^T do;  dbias = ds;
  *     dsink = -exp(sink - lse)(delta - dlse);  dz = dy * o * g'(z), for sigmoid dy * y * (1 - g);
  *
- * with ds' = ds * (1 - tanh^2) under a softcap and ds otherwise.
- * `inputs` and `options` are those of the forward pass. Refused are a gate_threshold above 0 and an lse of +inf: a row
- * that was not computed has no gradients. Gradients accumulate in f32 or better; deterministic. */
+ * Here ds' is ds * (1 - tanh^2) with a softcap and ds otherwise. `inputs` and `options` must be those of the forward
+ * pass. A gate_threshold above 0 and an lse of +inf are refused, because rows that were not computed have no gradients.
+ * Sums are f32 or better, and results are deterministic. */
 HEADGATE_API headgate_status headgate_attention_backward(const headgate_attention_gradients* gradients,
                                                          const headgate_attention_inputs* inputs,
                                                          const headgate_attention_saved* saved,
@@ -253,67 +260,74 @@ HEADGATE_API headgate_status headgate_attention_backward(const headgate_attentio
 
 /** @file
  *
- * **Keys in parts.** Attention over keys in parts: what ring and context-parallel attention, and caches in several
- * memories, are made of.
+ * **Keys in parts.** Attention over ranges of keys, merged afterwards. For ring and context-parallel attention, and for
+ * KV caches in several memories.
  *
- * Forward: headgate_narrow_keys gives the inputs of each range of keys; headgate_attention_forward without `gate`, and
- * with `sinks` in one part alone, makes attn_i and lse_i of each; headgate_attention_merge makes the whole of them and
- * applies the gate.
+ * Forward pass:
  *
- * Backward, either
+ * - headgate_narrow_keys returns the inputs for one range of keys.
+ * - headgate_attention_forward computes attn_i and lse_i of each range, without `gate` and with `sinks` in one range
+ *   only.
+ * - headgate_attention_merge merges the parts and applies the gate.
  *
- * - headgate_attention_merge_backward makes dattn_i, dlse_i and dgate of dy, and headgate_attention_backward of each
- *   range takes dattn_i and dlse_i as dy and dlse, its own attn_i and lse_i as y and lse, and no gate; or
- * - headgate_attention_backward of each range takes the gate, dy, dlse, and y, attn and lse of the whole: the weights
- *   exp(s - lse) and delta are then those of the whole, which no part has to know. dgate and dsinks depend on nothing
- *   else and come out whole from any range: ask for them once, with the sinks.
+ * Backward pass, in one of two ways:
  *
- * In both dk, dv and dbias of a range are final, and dq is the sum of the ranges'. */
+ * - headgate_attention_merge_backward computes dattn_i, dlse_i and dgate from dy. Then call headgate_attention_backward
+ *   for each range without a gate, with dattn_i and dlse_i as dy and dlse, and attn_i and lse_i as y and lse.
+ * - Or call headgate_attention_backward for each range with the gate, dy, dlse, and y, attn and lse of the merged
+ *   result. The weights exp(s - lse) and delta are then those of all keys. Every range gives the complete dgate and
+ *   dsinks: request them once, together with the sinks.
+ *
+ * In both ways dk, dv and dbias of a range are final; dq is the sum over the ranges. */
 
-/** `*range` = `*inputs` with keys begin ... end alone: k, v and the columns of bias and mask narrowed to them, and
- * query offsets relative to key `begin`, so that causality, window and ALiBi are as in the whole. `query_offsets`
- * receives B numbers, and so does `key_lengths`, which may be NULL where inputs->key_lengths is absent. The result
- * points into the memory of `inputs` and into these two, which must live as long as it is used. `sinks` and `gate`
- * stay; take them out where they must not count again. The caller sets range->struct_size, as _INIT does: no byte
- * beyond it is written, and a struct that is too small for the range is refused. `range` may be `inputs`. 0 <= begin <=
- * end <= S; packed batches are refused. */
+/** Sets `*range` to `*inputs` restricted to the keys [begin, end), 0 <= begin <= end <= S. `range` may equal `inputs`.
+ * Packed batches are refused.
+ *
+ * Narrows k, v and the columns of bias and mask. Makes query offsets relative to key `begin`, so that causality, window
+ * and ALiBi do not change. Keeps `sinks` and `gate`; remove them where they must not be applied again.
+ *
+ * `query_offsets` and `key_lengths` receive B numbers each; `key_lengths` may be NULL if inputs->key_lengths is absent.
+ * `*range` points into these two arrays and into the memory of `inputs`, so they must outlive it. The caller sets
+ * range->struct_size, as _INIT does. No byte beyond struct_size is written; a struct too small for the result is
+ * refused. */
 HEADGATE_API headgate_status headgate_narrow_keys(headgate_attention_inputs* range,
                                                   const headgate_attention_inputs* inputs, int64_t begin, int64_t end,
                                                   int64_t* query_offsets, int64_t* key_lengths);
 
-/** Attention over a part of the keys: `attn` and `lse` of a headgate_attention_forward without a gate. */
+/** The result of attention over one range of keys: `attn` and `lse` of headgate_attention_forward without a gate. */
 typedef struct headgate_merge_part {
   headgate_const_tensor attn; /**< (B,Hq,T,Dv); f32, f64, bf16 or f16, the same for all parts */
   headgate_const_tensor lse;  /**< (B,Hq,T,1), f32 or f64 */
 } headgate_merge_part;
 
-/** Gradients of a part to write; each may be absent. */
+/** Gradients of a part to compute; each may be absent. */
 typedef struct headgate_merge_part_gradients {
   headgate_tensor attn; /**< (B,Hq,T,Dv), dtype of the part's attn */
   headgate_tensor lse;  /**< (B,Hq,T,1), f32 or f64 */
 } headgate_merge_part_gradients;
 
-/** lse = log sum_i exp(lse_i),  attn = sum_i exp(lse_i - lse) attn_i,  y = attn * g(z) or attn + g(z).
+/** Merges parts: lse = log sum_i exp(lse_i), attn = sum_i exp(lse_i - lse) attn_i, y = attn * g(z) or attn + g(z).
  *
- * Of `outputs`, weights must be absent and the others may be, but not all; without `gate` (NULL or absent) y is attn.
- * `gate` z is (B,Hq,T,1) or (B,Hq,T,Dv), of the parts' dtype or f32. Of `options`, which may be NULL, gate_fn, gate_op,
- * threads, target and backend count. A part whose lse is -inf in a row counts for nothing there, and its attn is not
- * read; where all are, attn is 0 and lse -inf. An lse of +inf marks a row that was not computed, and is refused. A sink
- * must be in the lse of one part alone. Sums in f32 or better, in the order of the parts; the same bits for any number
- * of threads. */
+ * `outputs` must have at least one of y, lse and attn, and no weights. `gate` is z, (B,Hq,T,1) or (B,Hq,T,Dv), in the
+ * dtype of the parts or f32; if it is NULL or absent, y is attn. `options` may be NULL; only gate_fn, gate_op, threads,
+ * target and backend are used.
+ *
+ * In rows with lse_i = -inf, part i is ignored and its attn is not read. If all lse_i are -inf, attn is 0 and lse is
+ * -inf. lse_i = +inf marks a row that was not computed and is refused. Only one part may include the sink in its lse.
+ * Sums are f32 or better, in the order of the parts. Results are bitwise identical for any number of threads. */
 HEADGATE_API headgate_status headgate_attention_merge(const headgate_attention_outputs* outputs,
                                                       const headgate_merge_part* parts, size_t count,
                                                       const headgate_const_tensor* gate,
                                                       const headgate_attention_options* options);
 
-/** Gradients of sum(dy*y) + sum(dlse*lse) of headgate_attention_merge. With w_i = exp(lse_i - lse):
+/** Computes the gradients of sum(dy*y) + sum(dlse*lse) through headgate_attention_merge. With w_i = exp(lse_i - lse):
  *
  *     dattn = dy * g(z) (mul) or dy (add, or no gate);  dz = dy * attn * g'(z) (mul) or dy * g'(z) (add);
  *     dattn_i = w_i . dattn;  dlse_i = w_i . (dlse + sum_x dattn * (attn_i - attn)).
  *
- * attn and lse are made again of the parts. `gradients`: `count` of them, one for each part; `dgate`, NULL or absent
- * where it is not wanted: shape and dtype of gate, summed over Dv when headwise. All are overwritten; 0 where a part
- * counts for nothing. */
+ * Recomputes attn and lse from the parts. `gradients` has `count` elements, one for each part. `dgate` may be NULL or
+ * absent; it has the shape and dtype of gate, and a headwise dgate is summed over Dv. Gradients are overwritten; they
+ * are 0 where a part is ignored. */
 HEADGATE_API headgate_status headgate_attention_merge_backward(const headgate_merge_part_gradients* gradients,
                                                                const headgate_tensor* dgate,
                                                                const headgate_merge_part* parts, size_t count,
@@ -323,32 +337,36 @@ HEADGATE_API headgate_status headgate_attention_merge_backward(const headgate_me
 
 /* --- statistics --------------------------------------------------------------------------------------------- */
 
-/** Which keys and queries statistics are of. */
+/** The keys and queries to which statistics apply. */
 typedef struct headgate_statistics_selection {
   size_t struct_size;
-  headgate_const_tensor keys; /**< (1,1,1,J), i32 or i64, 0 <= j < S, any order, may repeat: those of key_weights. In a
-                                 packed batch key j of each sequence; one that it does not have has weight 0 */
-  headgate_const_tensor queries; /**< (1,1,1,R), i32 or i64, 0 <= i < T, any order, may repeat: those of rows. In a
-                                    packed batch rows of q */
-  int64_t window;                /**< W >= 0, read when a window share is asked for */
+  headgate_const_tensor keys;    /**< the keys of key_weights: (1,1,1,J), i32 or i64, 0 <= j < S, in any order; keys may
+                                    repeat. In a packed batch, key j of each sequence; its weight is 0 in sequences with
+                                    at most j keys */
+  headgate_const_tensor queries; /**< the queries of `rows`: (1,1,1,R), i32 or i64, 0 <= i < T, in any order; queries
+                                    may repeat. In a packed batch, rows of q */
+  int64_t window;                /**< W >= 0, the window of window_share and mean_window_share */
 } headgate_statistics_selection;
 
 #define HEADGATE_STATISTICS_SELECTION_INIT \
   { sizeof(headgate_statistics_selection), HEADGATE_ABSENT, HEADGATE_ABSENT, 0 }
 
-/** What headgate_attention_statistics overwrites, of the weights P = exp(s - lse); each may be absent, and what is
- * absent is not computed. All are f32 or f64, topk_index i32 or i64. Means are over the queries of a sequence, rows
- * that see nothing among them, but under a causal mask the query at the first key, which sees itself alone. Of a packed
- * batch they have N, its sequences, in place of B, and so has key_mass where its keys are paged. Else key_mass and
- * rows have the S columns of all sequences there, rows 0 in those of others, while first, key_weights and topk_index
- * count keys within the query's own sequence. */
+/** The outputs of headgate_attention_statistics, which overwrites them. They are figures of the weights P = exp(s -
+ * lse). Absent outputs are not computed. All are f32 or f64, except topk_index, which is i32 or i64.
+ *
+ * Means are over the queries of a sequence. With a causal mask they exclude the query at the first key, which sees only
+ * itself. They include rows without a visible key.
+ *
+ * In a packed batch of N sequences, means have N in place of B. key_mass too has N in place of B if keys are paged.
+ * Otherwise key_mass and rows have the S columns of all sequences; rows are 0 in columns of other sequences. first,
+ * key_weights and topk_index count keys within the query's own sequence. */
 typedef struct headgate_attention_statistics_outputs {
   size_t struct_size;
   headgate_tensor row_max;           /**< (B,Hq,T,1): max over j of P_ij; the largest score is log(row_max) + lse */
-  headgate_tensor entropy;           /**< (B,Hq,T,1): -sum of P_ij log P_ij, in nats; a sink's weight exp(sink - lse) is
-                                        one more outcome of the sum */
+  headgate_tensor entropy;           /**< (B,Hq,T,1): -sum of P_ij log P_ij, in nats. With a sink, the sum includes its
+                                        weight exp(sink - lse) */
   headgate_tensor first;             /**< (B,Hq,T,1): P_i0 */
-  headgate_tensor first_gated;       /**< (B,Hq,T,1): P_i0 * mean over features of g(z_i), of a gate that multiplies */
+  headgate_tensor first_gated;       /**< (B,Hq,T,1): P_i0 * mean over features of g(z_i), for HEADGATE_GATE_OP_MUL */
   headgate_tensor window_share;      /**< (B,Hq,T,1): sum of P_ij over |at_i - j| <= W */
   headgate_tensor key_weights;       /**< (B,Hq,T,J): P_ij of the selection's keys */
   headgate_tensor mean_row_max;      /**< (B,Hq,1,1) */
@@ -357,10 +375,10 @@ typedef struct headgate_attention_statistics_outputs {
   headgate_tensor mean_first_gated;  /**< (B,Hq,1,1) */
   headgate_tensor mean_window_share; /**< (B,Hq,1,1) */
   headgate_tensor mean_key_weights;  /**< (B,Hq,1,J) */
-  headgate_tensor key_mass;          /**< (B,Hq,1,S): sum over i of P_ij, what key j receives */
-  headgate_tensor topk_index;  /**< (B,Hq,T,K), 1 <= K <= 1024: the K keys of the largest scores, largest first, of
-                                  equal ones the lower index first; -1 where fewer have a weight above 0 */
-  headgate_tensor topk_weight; /**< (B,Hq,T,K): their weights; 0 beside -1 */
+  headgate_tensor key_mass;          /**< (B,Hq,1,S): sum over i of P_ij, the total weight of key j */
+  headgate_tensor topk_index;  /**< (B,Hq,T,K), 1 <= K <= 1024: the K keys with the largest scores, in descending order;
+                                  ties in order of index. -1 fills the end if fewer keys have a weight above 0 */
+  headgate_tensor topk_weight; /**< (B,Hq,T,K): weights of the keys in topk_index; 0 where that is -1 */
   headgate_tensor rows;        /**< (B,Hq,R,S): P_ij of the selection's queries, 0 where hidden */
 } headgate_attention_statistics_outputs;
 
@@ -371,11 +389,12 @@ typedef struct headgate_attention_statistics_outputs {
         HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT           \
   }
 
-/** Statistics of the weights that a forward pass on the same inputs and options has used, without T*S memory.
- * `inputs`: v is not read and may be absent; gate is read for first_gated alone. `lse`: (B,Hq,T,1), f32 or f64, of that
- * forward pass; where it is infinite the row has no weights and its figures are 0, where it is NaN they are NaN, and
- * topk_index is -1. `selection` and `options` may be NULL. Deterministic: the
- * same bits for any number of threads. */
+/** Computes statistics of the weights of a forward pass with the same inputs and options, without a T*S buffer.
+ *
+ * v is not read and may be absent; gate is read only for first_gated. `lse` is (B,Hq,T,1), f32 or f64, from the forward
+ * pass. Rows with an infinite lse have no weights, and all their figures are 0. In rows with lse NaN, figures are NaN.
+ * topk_index is -1 in both cases. `selection` and `options` may be NULL. Results are bitwise identical for any number
+ * of threads. */
 HEADGATE_API headgate_status headgate_attention_statistics(const headgate_attention_statistics_outputs* outputs,
                                                            const headgate_attention_inputs* inputs,
                                                            const headgate_const_tensor* lse,
@@ -384,16 +403,16 @@ HEADGATE_API headgate_status headgate_attention_statistics(const headgate_attent
 
 /* --- keys and values of past tokens -------------------------------------------------------------------------- */
 
-/** Keys and values of tokens seen so far, for decoding: pages of tokens, and which sequence has which of them. One
- * token more of a sequence, its query last among those that the sequence holds:
+/** A paged KV cache for decoding. It records which pages of keys and values belong to which sequence. The code for one
+ * new token of a sequence:
  *
  *     headgate_cache_append(cache, &sequence, 1, &k, &v);               k (1,Hkv,1,D), v (1,Hkv,1,Dv)
  *     headgate_cache_batch(cache, &inputs, block_table, capacity, &key_length, &query_offset, &sequence, 1, 1);
  *     inputs.q = ...;
  *     headgate_attention_forward(&outputs, &inputs, &options);
  *
- * A contiguous cache, (B,Hkv,S,D) with a slot for each sequence, is one whose pages are as long as a sequence can get.
- * What fails changes nothing. A cache is not to be changed by one thread while another uses it. */
+ * With pages as long as the longest sequence, the cache is contiguous: (B,Hkv,S,D) with a slot for each sequence. A
+ * function that fails changes nothing. No thread may use a cache while another one changes it. */
 typedef struct headgate_cache headgate_cache;
 
 /** The sizes of a cache. */
@@ -402,9 +421,9 @@ typedef struct headgate_cache_shape {
   int64_t kv_heads;     /**< Hkv, at least 1 */
   int64_t head_dim;     /**< D, 1 to 512 */
   int64_t value_dim;    /**< Dv, 1 to 512 */
-  int64_t page;         /**< tokens of a page; 0: 16 */
-  int64_t pages;        /**< P, 0 to 2^31 - 1 */
-  headgate_dtype dtype; /**< f32 (also for 0), f64, bf16 or f16; i8: a scale for each token and head, max|x| / 127 */
+  int64_t page;         /**< tokens per page; 0 means 16 */
+  int64_t pages;        /**< number of pages P, 0 to 2^31 - 1 */
+  headgate_dtype dtype; /**< f32 (also for 0), f64, bf16, f16, or i8 with a scale, max|x| / 127, per token and head */
   int32_t reserved;     /**< 0 */
 } headgate_cache_shape;
 
@@ -416,131 +435,139 @@ typedef struct headgate_cache_tensors {
   size_t struct_size;
   headgate_tensor k;       /**< (P,Hkv,page,D) */
   headgate_tensor v;       /**< (P,Hkv,page,Dv), dtype of k */
-  headgate_tensor k_scale; /**< (P,Hkv,page,1), f32, with k and v of dtype i8; else absent */
-  headgate_tensor v_scale; /**< as k_scale */
+  headgate_tensor k_scale; /**< (P,Hkv,page,1), f32; only if k and v are i8 */
+  headgate_tensor v_scale; /**< (P,Hkv,page,1), f32; only if k and v are i8 */
 } headgate_cache_tensors;
 
 #define HEADGATE_CACHE_TENSORS_INIT \
   { sizeof(headgate_cache_tensors), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
 
-/** `*bytes` = what a cache of this shape takes. */
+/** Sets `*bytes` to the number of bytes that a cache of this shape needs. */
 HEADGATE_API headgate_status headgate_cache_bytes(size_t* bytes, const headgate_cache_shape* shape);
 
-/** `*tensors`, whose struct_size is set, become contiguous tensors of this shape in `memory`, headgate_cache_bytes
- * bytes aligned to 8. Writes nothing to the memory. */
+/** Sets `*tensors` to contiguous tensors of this shape in `memory`, which has headgate_cache_bytes bytes and is aligned
+ * to 8 bytes. The caller sets tensors->struct_size. Does not write to the memory. */
 HEADGATE_API headgate_status headgate_cache_place(headgate_cache_tensors* tensors, void* memory,
                                                   const headgate_cache_shape* shape);
 
-/** `*cache` = a cache with memory of its own, or over memory of the caller's, which must outlive it: any strides.
- * headgate_cache_destroy frees it; of NULL it does nothing. */
+/** Creates a cache, which headgate_cache_destroy frees. headgate_cache_create allocates the memory of the cache.
+ * headgate_cache_create_over uses the caller's tensors with any strides; their memory must outlive the cache. A NULL
+ * cache may be destroyed. */
 HEADGATE_API headgate_status headgate_cache_create(headgate_cache** cache, const headgate_cache_shape* shape);
 HEADGATE_API headgate_status headgate_cache_create_over(headgate_cache** cache, const headgate_cache_tensors* tensors);
 HEADGATE_API void headgate_cache_destroy(headgate_cache* cache);
 
-/** `*sequence` = the number of a new sequence without tokens. */
+/** Adds a sequence without tokens and sets `*sequence` to its number. */
 HEADGATE_API headgate_status headgate_cache_add_sequence(headgate_cache* cache, int64_t* sequence);
 
-/** `*made` = the number of a sequence with the tokens of `sequence`. They share pages; the last one, if it is not full,
- * is copied by the first of them that appends. */
+/** Adds a sequence with the tokens of `sequence` and sets `*made` to its number. The two share pages. If the last page
+ * is not full, the first of them to append copies it. */
 HEADGATE_API headgate_status headgate_cache_fork(headgate_cache* cache, int64_t* made, int64_t sequence);
 
-/** Its number is free for another. */
+/** Removes a sequence. Its number, and its pages that no other sequence shares, become available again. */
 HEADGATE_API headgate_status headgate_cache_remove_sequence(headgate_cache* cache, int64_t sequence);
 
-/** T new tokens at the end of each of `count` different sequences: k (count,Hkv,T,D), v (count,Hkv,T,Dv), of one dtype,
- * f32, f64, bf16 or f16; converted to the cache's, or quantized. */
+/** Appends T tokens to each of `count` different sequences: k (count,Hkv,T,D) and v (count,Hkv,T,Dv), both f32, f64,
+ * bf16 or f16. Converts them to the cache's dtype, or quantizes them for i8. */
 HEADGATE_API headgate_status headgate_cache_append(headgate_cache* cache, const int64_t* sequences, size_t count,
                                                    const headgate_const_tensor* k, const headgate_const_tensor* v);
 
-/** Leaves the first `length` tokens that the sequence holds. */
+/** Removes all tokens of the sequence after the first `length`. */
 HEADGATE_API headgate_status headgate_cache_truncate(headgate_cache* cache, int64_t sequence, int64_t length);
 
-/** Drops whole pages that hold neither one of the first `sinks` tokens nor one of the last `window`. The tokens that
- * stay are keys 0 ... length - 1 from then on, while headgate_cache_position goes on counting those that were dropped:
- * keys and queries that RoPE has turned by it keep their true distances. All calls for a sequence must keep as many
- * pages of sinks. */
+/** Applies a sliding window with attention sinks. Drops each page that holds none of the first `sinks` tokens and none
+ * of the last `window` tokens. The remaining tokens become keys 0 ... length - 1. headgate_cache_position still counts
+ * the dropped tokens: keys and queries rotated by RoPE with that position keep their true distances. All calls for one
+ * sequence must keep the same number of pages with sinks. */
 HEADGATE_API headgate_status headgate_cache_slide(headgate_cache* cache, int64_t sequence, int64_t sinks,
                                                   int64_t window);
 
-/** The tokens that the sequence holds; the position of its next token, which counts dropped ones too. */
+/** Sets `*length` to the number of tokens in the sequence, or `*position` to the position of its next token. The
+ * position includes tokens dropped by headgate_cache_slide. */
 HEADGATE_API headgate_status headgate_cache_length(const headgate_cache* cache, int64_t* length, int64_t sequence);
 HEADGATE_API headgate_status headgate_cache_position(const headgate_cache* cache, int64_t* position, int64_t sequence);
 
-/** Pages that no sequence has. */
+/** Sets `*pages` to the number of pages that no sequence uses. */
 HEADGATE_API headgate_status headgate_cache_free_pages(const headgate_cache* cache, int64_t* pages);
 
-/** `*tensors`, whose struct_size is set, become the cache's: valid until it grows, moves or is destroyed. */
+/** Sets `*tensors` to the tensors of the cache, valid until it grows, moves or is destroyed. The caller sets
+ * tensors->struct_size. */
 HEADGATE_API headgate_status headgate_cache_get_tensors(const headgate_cache* cache, headgate_cache_tensors* tensors);
 
-/** `*entries` = those of a block table of these sequences: `count` times the most pages that one of them has. */
+/** Sets `*entries` to the number of entries in a block table of these sequences: `count` times the largest number of
+ * pages of a sequence. */
 HEADGATE_API headgate_status headgate_cache_table_entries(const headgate_cache* cache, size_t* entries,
                                                           const int64_t* sequences, size_t count);
 
-/** The sequences as a batch B = count whose T queries are the last T tokens of each; T at most the shortest length.
- * Sets k, v, k_scale, v_scale, block_table, key_lengths and query_offsets of `*inputs`, whose struct_size is set. Their
- * numbers go to the caller's memory, which must live as long as `*inputs` is used: `block_table` has room for
- * `capacity` entries, at least headgate_cache_table_entries; `key_lengths` and `query_offsets` for `count`. For packed
- * queries (cu_seqlens_q), as many of each as they say, take T = 0 and clear query_offsets of `*inputs`. */
+/** Sets k, v, k_scale, v_scale, block_table, key_lengths and query_offsets of `*inputs` for a batch of B = count
+ * sequences. The T queries of each sequence are its last T tokens; T is at most the shortest length. The caller sets
+ * inputs->struct_size.
+ *
+ * The three arrays are the caller's memory and must outlive `*inputs`. `block_table` has `capacity` entries, at least
+ * as many as headgate_cache_table_entries returns; `key_lengths` and `query_offsets` have `count`. For packed queries
+ * (cu_seqlens_q), pass T = 0 and clear query_offsets of `*inputs`. */
 HEADGATE_API headgate_status headgate_cache_batch(const headgate_cache* cache, headgate_attention_inputs* inputs,
                                                   int32_t* block_table, size_t capacity, int64_t* key_lengths,
                                                   int64_t* query_offsets, const int64_t* sequences, size_t count,
                                                   int64_t T);
 
-/** More pages, P = `pages` in all, in memory of the cache's own; for a cache that has such memory. Tensors and inputs
- * that point into the old one end. */
+/** Enlarges the cache to `pages` pages. Only for a cache that owns its memory. Invalidates tensors and inputs that
+ * point to the old memory. */
 HEADGATE_API headgate_status headgate_cache_grow(headgate_cache* cache, int64_t pages);
 
-/** Copies every page to larger tensors of the caller's, which differ in P alone, and goes on there. Frees the memory of
- * the cache's own, if it has some. */
+/** Copies all used pages to the caller's tensors and uses these from then on. `tensors` may differ from the current
+ * ones only in the number of pages, which must not be smaller. Frees memory that the cache owns. */
 HEADGATE_API headgate_status headgate_cache_move_to(headgate_cache* cache, const headgate_cache_tensors* tensors);
 
 /* --- runtime ------------------------------------------------------------------------------------------------ */
 
-/** Returns the version of the library that is loaded, "MAJOR.MINOR.PATCH"; HEADGATE_VERSION is the header's. */
+/** Returns the version of the loaded library, "MAJOR.MINOR.PATCH". HEADGATE_VERSION is the version of the header. */
 HEADGATE_API const char* headgate_version(void);
 
-/** Vector targets, best first: "avx3" (AVX-512), "avx2", "sse4", "neon", "emu128" or "scalar". `*count` becomes the
- * number of targets, and names[0 .. capacity) receive as many of their names as fit; those live as long as the library.
- * `names` may be NULL when capacity is 0. */
+/** Lists the vector targets in this build, best first: "avx3" (AVX-512), "avx2", "sse4", "neon", "emu128" or "scalar".
+ * Sets `*count` to their number, and names[0 .. capacity) to as many names as fit. The strings live as long as the
+ * library. `names` may be NULL if capacity is 0. */
 HEADGATE_API headgate_status headgate_compiled_targets(const char** names, size_t capacity, size_t* count);
 
-/** Those of them that this CPU can run. */
+/** Lists the vector targets in this build that this CPU can run, like headgate_compiled_targets. */
 HEADGATE_API headgate_status headgate_supported_targets(const char** names, size_t capacity, size_t* count);
 
-/** The target that kernels run on now: the best, or the one that the environment variable HEADGATE_ISA names.
- * HEADGATE_INVALID_ARGUMENT if that cannot run here. `*name` lives as long as the library. */
+/** Sets `*name` to the current vector target: the target of headgate_set_target or of the environment variable
+ * HEADGATE_ISA, otherwise the best. Returns HEADGATE_INVALID_ARGUMENT if HEADGATE_ISA names a target that cannot run
+ * here. The string lives as long as the library. */
 HEADGATE_API headgate_status headgate_active_target(const char** name);
 
-/** Makes `name` the target of every later call in this process; NULL or "" returns to the default choice.
- * HEADGATE_INVALID_ARGUMENT if it is not a supported target. Not to be called while a kernel runs. */
+/** Selects the vector target of all later calls in this process; NULL or "" restores the default. Returns
+ * HEADGATE_INVALID_ARGUMENT if it is not a supported target. Must not be called while a kernel runs. */
 HEADGATE_API headgate_status headgate_set_target(const char* name);
 
-/** What this CPU and build have for HEADGATE_PRECISION_NATIVE16, best first, beside the vector target "avx3" alone:
- * "amx_bf16", "avx512_bf16", or nothing. The list is handed out as that of headgate_supported_targets. */
+/** Lists the instruction sets that HEADGATE_PRECISION_NATIVE16 can use on this CPU in this build, best first:
+ * "amx_bf16" and "avx512_bf16". They need the vector target "avx3". The arguments are those of
+ * headgate_compiled_targets. */
 HEADGATE_API headgate_status headgate_supported_native16_products(const char** names, size_t capacity, size_t* count);
 
-/** The one that native16 uses now on the active target: amx_bf16 where the CPU has it, avx512_bf16 on AMD's CPUs since
- * Zen 4, or what headgate_set_native16_products chose; "" where there is none, and native16 computes as exact does.
- * `*name` lives as long as the library. */
+/** Sets `*name` to the instruction set that HEADGATE_PRECISION_NATIVE16 uses on the current target: the choice of
+ * headgate_set_native16_products, otherwise amx_bf16 if available, otherwise avx512_bf16 on AMD CPUs since Zen 4. "" if
+ * there is none; native16 then computes like exact. The string lives as long as the library. */
 HEADGATE_API headgate_status headgate_native16_products(const char** name);
 
-/** Makes native16 use `name` in every later call of this process, and exact calls avx512_bf16 alone, where nothing is
- * lost by it; NULL or "" returns to the default choice.
- * HEADGATE_INVALID_ARGUMENT if it is not supported. Not to be called while a kernel runs. */
+/** Selects the instruction set that HEADGATE_PRECISION_NATIVE16 uses in all later calls of this process; NULL or ""
+ * restores the default. With avx512_bf16, exact calls use it too where that loses no precision. Returns
+ * HEADGATE_INVALID_ARGUMENT if it is not supported. Must not be called while a kernel runs. */
 HEADGATE_API headgate_status headgate_set_native16_products(const char* name);
 
-/** Implementations of the operation in this build, best first: "cpu". A call runs on the first that can compute it.
- * The list is handed out as that of the targets is. */
+/** Lists the backends for attention in this build, best first: "cpu". A call uses the first backend that can compute
+ * it. The arguments are those of headgate_compiled_targets. */
 HEADGATE_API headgate_status headgate_supported_backends(const char** names, size_t capacity, size_t* count);
 
-/** Makes `name` the only backend of every later call in this process; NULL or "" returns to the choice by call.
- * HEADGATE_INVALID_ARGUMENT if it is not one of them. Not to be called while a kernel runs. */
+/** Makes all later calls of this process use the backend `name`; NULL or "" restores the choice for each call. Returns
+ * HEADGATE_INVALID_ARGUMENT if it is not a supported backend. Must not be called while a kernel runs. */
 HEADGATE_API headgate_status headgate_set_backend(const char* name);
 
-/** Frees the scratch memory, at most 32 MiB, that the calling thread keeps from its last call for its next one. */
+/** Frees the scratch memory, at most 32 MiB, that the calling thread keeps between calls. */
 HEADGATE_API void headgate_release_workspace(void);
 
-/** Threads that a call uses when its options say 0; at least 1. */
+/** Returns the maximum number of threads of a call with threads = 0. It is at least 1. */
 HEADGATE_API int32_t headgate_default_threads(void);
 
 #ifdef __cplusplus

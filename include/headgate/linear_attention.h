@@ -3,9 +3,9 @@
 #define HEADGATE_LINEAR_ATTENTION_H_
 
 /** @file
- * Gated linear attention, and the short convolution and the gated norm that stand around it: the C API of
- * headgate/linear_attention.hpp, short_convolution.hpp and gated_norm.hpp. headgate/headgate.h includes it, and says
- * what holds for all structs and functions. */
+ * The C API of gated linear attention, the short convolution before it and the gated norm after it. It corresponds to
+ * headgate/linear_attention.hpp, linear_attention_statistics.hpp, short_convolution.hpp and gated_norm.hpp.
+ * headgate/headgate.h includes this file and describes what holds for all structs and functions. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,8 +21,8 @@ extern "C" {
 
 /** @file
  *
- * **Linear attention.** Gated linear attention with the delta rule: the recurrence of Gated DeltaNet, exact. A head
- * keeps a state S (D,Dv) in place of keys and values. From its state S_(t-1), for one token after the other:
+ * **Linear attention.** Gated linear attention with the delta rule: the exact recurrence of Gated DeltaNet. Each head
+ * has a state S (D,Dv) in place of a KV cache. Token t updates the state S_(t-1) by one of these rules:
  *
  *     linear        S_t = S_(t-1) + k_t v_t^T
  *     gated         S_t = e^g_t S_(t-1) + k_t v_t^T
@@ -31,18 +31,18 @@ extern "C" {
  *
  *     y_t = scale . S_t^T q_t
  *
- * with a decay g_t for the whole state of a head, or one for each of its D rows.
+ * The decay g_t is one number for the whole state of a head, or one for each of its D rows.
  *
- * Letters: B batch, T tokens, D head dim of q and k, Dv head dim of v and y; Hv heads of v, each with a state; Hk heads
- * of k; Hq heads of q; Ho heads of y, the larger of Hq and Hv. Hv is a multiple of Hk, and state h reads key head
- * h / (Hv/Hk). Where Hq is a multiple of Hv, head h of y reads query head h and state h / (Hq/Hv); where Hv is a
- * multiple of Hq, it reads query head h / (Hv/Hq) and state h.
+ * Letters: B batch, T tokens, D head dim of q and k, Dv head dim of v and y, Hq heads of q, Hk heads of k, Hv heads of
+ * v, Ho = max(Hq, Hv) heads of y. Each head of v has a state. Hv is a multiple of Hk, and state h reads key head h /
+ * (Hv/Hk). If Hq is a multiple of Hv, head h of y reads query head h and state h / (Hq/Hv). If Hv is a multiple of Hq,
+ * head h of y reads query head h / (Hv/Hq) and state h.
  *
- * A packed batch holds N sequences one after the other, without padding: B is 1, and token i of sequence n is row
- * cu_seqlens[n] + i of all tensors that have a row for each token. Each sequence has a state of its own. Without
- * cu_seqlens, N is B. */
+ * A packed batch (varlen) holds N sequences one after the other, without padding. B is 1, and token i of sequence n is
+ * row cu_seqlens[n] + i of all tensors with a row for each token. Each sequence has its own state. Without cu_seqlens,
+ * N is B. */
 
-/** How a token changes the state. */
+/** The rule by which a token changes the state. The formulas are at the top of this section. */
 typedef int32_t headgate_linear_rule;
 enum {
   HEADGATE_LINEAR_RULE_GATED_DELTA = 0,
@@ -51,18 +51,18 @@ enum {
   HEADGATE_LINEAR_RULE_LINEAR = 3
 };
 
-/** Zeros are the defaults: gated_delta, 1/sqrt(D), no norms. A value that stands where its has_ field is 0 is
- * refused. */
+/** The options of linear attention. Zeros are the defaults: rule gated_delta, scale 1/sqrt(D), no norms. A value other
+ * than 0 is refused if its has_ field is 0. */
 typedef struct headgate_linear_attention_options {
   size_t struct_size;
-  double scale; /**< with has_scale 1; finite */
-  /** With has_l2_norm 1: eps >= 0. q and k are divided by sqrt(sum x^2 + eps), their L2 norm over D, before anything
-   * else. A row of zeros stays zero, and so do its gradients where eps is 0. */
+  double scale; /**< factor of S^T q, finite; needs has_scale = 1 */
+  /** eps >= 0 of L2 norms; needs has_l2_norm = 1. q and k are first divided by sqrt(sum x^2 + eps), the norm over D. A
+   * row of zeros stays zero; with eps 0, its gradients are zero too. */
   double l2_norm;
-  int32_t has_scale;   /**< 1: scale as given; 0: 1/sqrt(D) */
-  int32_t has_l2_norm; /**< 1: q and k are divided by their norms; 0: they are taken as they are */
+  int32_t has_scale;   /**< 1: use scale; 0: use 1/sqrt(D) */
+  int32_t has_l2_norm; /**< 1: divide q and k by their norms; 0: no norms */
   headgate_linear_rule rule;
-  int32_t threads; /**< as in headgate_attention_options, and so are target and backend */
+  int32_t threads; /**< threads, target and backend are as in headgate_attention_options */
   const char* target;
   const char* backend;
 } headgate_linear_attention_options;
@@ -70,19 +70,19 @@ typedef struct headgate_linear_attention_options {
 #define HEADGATE_LINEAR_ATTENTION_OPTIONS_INIT \
   { sizeof(headgate_linear_attention_options), 0.0, 0.0, 0, 0, HEADGATE_LINEAR_RULE_GATED_DELTA, 0, NULL, NULL }
 
-/** What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16. Any strides. */
+/** The inputs of linear attention, with any strides. q, k and v are required and share a dtype: f32, f64, bf16, f16. */
 typedef struct headgate_linear_attention_inputs {
   size_t struct_size;
   headgate_const_tensor q;          /**< (B,Hq,T,D), 1 <= D <= 256 */
   headgate_const_tensor k;          /**< (B,Hk,T,D) */
   headgate_const_tensor v;          /**< (B,Hv,T,Dv), 1 <= Dv <= 256 */
-  headgate_const_tensor decay;      /**< g (B,Hv,T,1), or (B,Hv,T,D) for a decay of each feature; dtype of q, or f32; a
-                                       natural logarithm, -inf to 0 in general. Only with the rules gated and
-                                       gated_delta; absent means 0, no decay */
-  headgate_const_tensor beta;       /**< (B,Hv,T,1), or (B,1,T,1) for all heads; dtype of q, or f32. Only with the rules
+  headgate_const_tensor decay;      /**< natural logarithms g of the decay: (B,Hv,T,1), or (B,Hv,T,D) for one decay per
+                                       feature. dtype of q, or f32. Usually from -inf to 0. Only for the rules gated
+                                       and gated_delta; absent means 0, no decay */
+  headgate_const_tensor beta;       /**< (B,Hv,T,1), or (B,1,T,1) for all heads; dtype of q, or f32. Only for the rules
                                        delta and gated_delta; absent means 1 */
   headgate_const_tensor state;      /**< S_0 (N,Hv,D,Dv), f32 or f64; absent means 0 */
-  headgate_const_tensor cu_seqlens; /**< (1,1,1,N+1), i32 or i64: a packed batch. 0 first, never decreasing, T last */
+  headgate_const_tensor cu_seqlens; /**< (1,1,1,N+1), i32 or i64: non-decreasing bounds of a packed batch, 0 to T */
 } headgate_linear_attention_inputs;
 
 #define HEADGATE_LINEAR_ATTENTION_INPUTS_INIT                                                                     \
@@ -91,35 +91,35 @@ typedef struct headgate_linear_attention_inputs {
         HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT                                                         \
   }
 
-/** What the forward pass overwrites. y is required. */
+/** The outputs of linear attention, which overwrites them. y is required. */
 typedef struct headgate_linear_attention_outputs {
   size_t struct_size;
   headgate_tensor y;     /**< (B,Ho,T,Dv), dtype of q */
-  headgate_tensor state; /**< S_T (N,Hv,D,Dv), f32 or f64; may be the very tensor that the inputs have, to update it */
+  headgate_tensor state; /**< S_T (N,Hv,D,Dv), f32 or f64; may equal inputs.state, to update it in place */
 } headgate_linear_attention_outputs;
 
 #define HEADGATE_LINEAR_ATTENTION_OUTPUTS_INIT \
   { sizeof(headgate_linear_attention_outputs), HEADGATE_ABSENT, HEADGATE_ABSENT }
 
-/** The recurrence, for T >= 0 tokens: a prompt, a part of one that goes on from a state, or a single new token. States
- * and sums are f32 or better, whatever the storage. Deterministic: the same bits for any number of threads. Outputs
- * must not overlap inputs or each other, but for the state. `options` may be NULL for the defaults. */
+/** Computes the recurrence for T >= 0 tokens: a prompt, a continuation from a state, or a single new token. States and
+ * sums are f32 or better, whatever the dtype of q. Results are bitwise identical for any number of threads. Outputs
+ * must not overlap inputs or each other, except for a state updated in place. `options` may be NULL. */
 HEADGATE_API headgate_status headgate_linear_attention_forward(const headgate_linear_attention_outputs* outputs,
                                                                const headgate_linear_attention_inputs* inputs,
                                                                const headgate_linear_attention_options* options);
 
-/** Incoming gradients. dy is required; without dstate it counts as zero. */
+/** Incoming gradients. dy is required; an absent dstate means zero. */
 typedef struct headgate_linear_attention_incoming {
   size_t struct_size;
   headgate_const_tensor dy;     /**< (B,Ho,T,Dv), dtype of q */
-  headgate_const_tensor dstate; /**< of S_T (N,Hv,D,Dv), f32 or f64 */
+  headgate_const_tensor dstate; /**< gradient of S_T (N,Hv,D,Dv), f32 or f64 */
 } headgate_linear_attention_incoming;
 
 #define HEADGATE_LINEAR_ATTENTION_INCOMING_INIT \
   { sizeof(headgate_linear_attention_incoming), HEADGATE_ABSENT, HEADGATE_ABSENT }
 
-/** Gradients to write; each may be absent. All are overwritten, never added to. They have the shape and dtype of what
- * they are gradients of, and are summed over the heads that share it. */
+/** Gradients to compute; each may be absent. Existing values are overwritten, not added to. Each gradient has the shape
+ * and dtype of its input and is summed over the heads that share the input. */
 typedef struct headgate_linear_attention_gradients {
   size_t struct_size;
   headgate_tensor dq;     /**< (B,Hq,T,D) */
@@ -127,7 +127,7 @@ typedef struct headgate_linear_attention_gradients {
   headgate_tensor dv;     /**< (B,Hv,T,Dv) */
   headgate_tensor ddecay; /**< (B,Hv,T,1|D) */
   headgate_tensor dbeta;  /**< (B,Hv|1,T,1) */
-  headgate_tensor dstate; /**< of S_0 (N,Hv,D,Dv) */
+  headgate_tensor dstate; /**< gradient of S_0 (N,Hv,D,Dv) */
 } headgate_linear_attention_gradients;
 
 #define HEADGATE_LINEAR_ATTENTION_GRADIENTS_INIT                                                                     \
@@ -136,8 +136,8 @@ typedef struct headgate_linear_attention_gradients {
         HEADGATE_ABSENT, HEADGATE_ABSENT                                                                             \
   }
 
-/** Gradients of sum(dy*y) + sum(dstate*S_T), from the inputs alone: the states are computed again. `inputs` and
- * `options` are those of the forward pass. Accumulated in f32 or better; deterministic. */
+/** Computes the gradients of sum(dy*y) + sum(dstate*S_T) from the inputs alone: the states are recomputed. `inputs` and
+ * `options` must be those of the forward pass. Sums are f32 or better, and results are deterministic. */
 HEADGATE_API headgate_status headgate_linear_attention_backward(const headgate_linear_attention_gradients* gradients,
                                                                 const headgate_linear_attention_inputs* inputs,
                                                                 const headgate_linear_attention_incoming* incoming,
@@ -147,32 +147,38 @@ HEADGATE_API headgate_status headgate_linear_attention_backward(const headgate_l
 
 /** @file
  *
- * **What it attends to.** Linear attention is a sum of values with exact weights, which may be negative: y_t = sum over
- * j <= t of a_tj v_j + S_0^T r_t. For one t, start from r = scale . q_t; for j = t, t - 1, ..., 1: a_tj = beta_j (k_j .
- * r), and r becomes e^{g_j} (r - a_tj k_j). The rules linear and gated have no beta and subtract nothing. r_t is what
- * is left of r. */
+ * **Attention weights of linear attention.** Linear attention equals a weighted sum of values. The weights a_tj are
+ * exact and may be negative:
+ *
+ *     y_t = sum over j <= t of a_tj v_j + S_0^T r_t
+ *
+ * To compute the weights of query t, start with r = scale . q_t and visit the tokens j = t, t - 1, ..., 1: a_tj is
+ * beta_j (k_j . r), and the new r is e^{g_j} (r - a_tj k_j). The rules linear and gated have no beta and do not
+ * subtract a_tj k_j. The final r is r_t, the query for the initial state. */
 
-/** What headgate_linear_attention_weights overwrites; each may be absent. f32 or f64. */
+/** The outputs of headgate_linear_attention_weights, f32 or f64; each may be absent. They are overwritten. */
 typedef struct headgate_linear_attention_weights_outputs {
   size_t struct_size;
-  headgate_tensor weights;     /**< (B,Ho,R,T): a_tj of the chosen queries; 0 at later tokens, and at those of other
+  headgate_tensor weights;     /**< (B,Ho,R,T): a_tj of the selected queries; 0 for later tokens and for tokens of other
                                   sequences */
-  headgate_tensor state_query; /**< (B,Ho,R,D): r_t, which reads S_0 */
+  headgate_tensor state_query; /**< (B,Ho,R,D): r_t, the query for S_0 */
 } headgate_linear_attention_weights_outputs;
 
 #define HEADGATE_LINEAR_ATTENTION_WEIGHTS_OUTPUTS_INIT \
   { sizeof(headgate_linear_attention_weights_outputs), HEADGATE_ABSENT, HEADGATE_ABSENT }
 
-/** The weights of chosen queries. `queries`: (1,1,1,R), i32 or i64, 0 <= t < T, in any order, may repeat; rows of q in
- * a packed batch. Required. `inputs` and `options` are those of the forward pass; nothing is read of v, which says how
- * many states there are, and of state. Deterministic, whatever other queries are chosen. */
+/** Computes the weights of selected queries. `queries` is required: (1,1,1,R), i32 or i64, 0 <= t < T, in any order;
+ * queries may repeat. In a packed batch they are rows of q. `inputs` and `options` are those of the forward pass. The
+ * elements of v and of state are not read; v determines the number of states. The weights of a query are bitwise
+ * identical for any selection of other queries. */
 HEADGATE_API headgate_status headgate_linear_attention_weights(const headgate_linear_attention_weights_outputs* outputs,
                                                                const headgate_linear_attention_inputs* inputs,
                                                                const headgate_const_tensor* queries,
                                                                const headgate_linear_attention_options* options);
 
-/** What headgate_linear_attention_statistics overwrites; each may be absent, and what is absent is not computed. f32 or
- * f64. N: the sequences of a packed batch, else B. Quotients by a sum of 0 are 0, and so are means of no queries. */
+/** The outputs of headgate_linear_attention_statistics, f32 or f64. They are overwritten. Absent outputs are not
+ * computed. N is the number of sequences of a packed batch, otherwise B. A quotient with denominator 0 and a mean of no
+ * queries are 0. */
 typedef struct headgate_linear_attention_statistics_outputs {
   size_t struct_size;
   headgate_tensor first;             /**< (B,Ho,T,1): a_t1 */
@@ -180,16 +186,16 @@ typedef struct headgate_linear_attention_statistics_outputs {
   headgate_tensor reach;             /**< (B,Ho,T,1): sum of |a_tj| (t - j) / sum of |a_tj| */
   headgate_tensor absolute_sum;      /**< (B,Ho,T,1): sum of |a_tj| */
   headgate_tensor weight_sum;        /**< (B,Ho,T,1): sum of a_tj */
-  headgate_tensor mean_first;        /**< (N,Ho,1,1): means over the queries but the first */
+  headgate_tensor mean_first;        /**< (N,Ho,1,1): mean of first; all five means exclude query 0 */
   headgate_tensor mean_first_share;  /**< (N,Ho,1,1) */
   headgate_tensor mean_reach;        /**< (N,Ho,1,1) */
   headgate_tensor mean_absolute_sum; /**< (N,Ho,1,1) */
   headgate_tensor mean_weight_sum;   /**< (N,Ho,1,1) */
-  headgate_tensor mean_decay; /**< (N,Hv,1,1): mean of e^g over tokens, and over features where each has a decay */
-  headgate_tensor mean_beta;  /**< (N,Hv,1,1): mean of beta over tokens */
-  headgate_tensor half_life;  /**< (N,Hv,1,1): ln 2 / -(mean of g), in tokens; inf where that mean is not negative */
-  headgate_tensor effective_rank; /**< (N,Hv,1,1): |S|^4 / |S^T S|^2 of S_T, in Frobenius norms: the participation
-                                     ratio of its singular values, from 1 to min(D,Dv); 0 where S_T is 0 */
+  headgate_tensor mean_decay;        /**< (N,Hv,1,1): mean of e^g over tokens, and over features if each has a decay */
+  headgate_tensor mean_beta;         /**< (N,Hv,1,1): mean of beta over tokens */
+  headgate_tensor half_life;      /**< (N,Hv,1,1): ln 2 / -(mean of g), in tokens; inf if that mean is not negative */
+  headgate_tensor effective_rank; /**< (N,Hv,1,1): participation ratio of the singular values of S_T, from 1 to
+                                     min(D,Dv): |S|^4 / |S^T S|^2 in Frobenius norms; 0 if S_T is 0 */
   headgate_tensor state_norm;     /**< (N,Hv,1,1): the Frobenius norm of S_T */
 } headgate_linear_attention_statistics_outputs;
 
@@ -200,9 +206,9 @@ typedef struct headgate_linear_attention_statistics_outputs {
         HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT  \
   }
 
-/** Figures of the weights of all queries in O(T) memory beside S_T. `inputs` and `options` are those of the forward
- * pass; v and state are read for effective_rank and state_norm alone. Deterministic: the same bits for any number of
- * threads. */
+/** Computes figures of the weights of all queries in O(T) memory, plus S_T. `inputs` and `options` are those of the
+ * forward pass. v and state are read only for effective_rank and state_norm. Results are bitwise identical for any
+ * number of threads. */
 HEADGATE_API headgate_status headgate_linear_attention_statistics(
     const headgate_linear_attention_statistics_outputs* outputs, const headgate_linear_attention_inputs* inputs,
     const headgate_linear_attention_options* options);
@@ -211,19 +217,18 @@ HEADGATE_API headgate_status headgate_linear_attention_statistics(
 
 /** @file
  *
- * **Short convolution.** The causal depthwise convolution that stands before gated linear attention, with its
- * activation:
+ * **Short convolution.** Causal depthwise convolution with an activation, for the inputs of gated linear attention:
  *
  *     y_(t,c) = act( bias_c + sum over j < K of weight_(c,j) . x_(t-K+1+j,c) )
  *
- * Letters: B batch, T tokens, C channels, K taps, N sequences. Row -i of x, before the first token, is row K-1-i of the
- * state, or 0 without a state. Packed batches are those of linear attention. */
+ * Letters: B batch, T tokens, C channels, K taps, N sequences. The state holds the rows of x before the first token:
+ * row -i of x is row K-1-i of the state, or 0 without a state. Packed batches are as in linear attention. */
 
-/** Zeros are the defaults. */
+/** The options of the short convolution. Zeros are the defaults. */
 typedef struct headgate_short_convolution_options {
   size_t struct_size;
-  headgate_gate_fn activation; /**< SILU, or NONE for the sum itself; no other. DEFAULT is SILU */
-  int32_t threads;             /**< as in headgate_attention_options, and so are target and backend */
+  headgate_gate_fn activation; /**< HEADGATE_GATE_FN_SILU (also for DEFAULT) or NONE; others are refused */
+  int32_t threads;             /**< threads, target and backend are as in headgate_attention_options */
   const char* target;
   const char* backend;
 } headgate_short_convolution_options;
@@ -231,15 +236,16 @@ typedef struct headgate_short_convolution_options {
 #define HEADGATE_SHORT_CONVOLUTION_OPTIONS_INIT \
   { sizeof(headgate_short_convolution_options), HEADGATE_GATE_FN_DEFAULT, 0, NULL, NULL }
 
-/** What the operation reads. x and weight are required. Any strides. */
+/** The inputs of the short convolution, with any strides. x and weight are required. */
 typedef struct headgate_short_convolution_inputs {
   size_t struct_size;
-  headgate_const_tensor x;      /**< (B,1,T,C), f32, f64, bf16 or f16 */
-  headgate_const_tensor weight; /**< (1,1,C,K), 2 <= K <= 8; dtype of x, or f32; the last tap meets the token itself */
-  headgate_const_tensor bias;   /**< (1,1,1,C), dtype of x, or f32; absent means 0 */
-  headgate_const_tensor state;  /**< (N,1,K-1,C), dtype of x, or f32: the K-1 rows of x before the first token, oldest
-                                   first */
-  headgate_const_tensor cu_seqlens; /**< (1,1,1,N+1), i32 or i64: a packed batch. 0 first, never decreasing, T last */
+  headgate_const_tensor x; /**< (B,1,T,C), f32, f64, bf16 or f16 */
+  headgate_const_tensor
+      weight;                  /**< (1,1,C,K), 2 <= K <= 8; dtype of x, or f32; the last tap is for the current token */
+  headgate_const_tensor bias;  /**< (1,1,1,C), dtype of x, or f32; absent means 0 */
+  headgate_const_tensor state; /**< (N,1,K-1,C), dtype of x, or f32: the K-1 rows of x before the first token, oldest
+                                  first */
+  headgate_const_tensor cu_seqlens; /**< (1,1,1,N+1), i32 or i64: non-decreasing bounds of a packed batch, 0 to T */
 } headgate_short_convolution_inputs;
 
 #define HEADGATE_SHORT_CONVOLUTION_INPUTS_INIT                                                                     \
@@ -248,50 +254,52 @@ typedef struct headgate_short_convolution_inputs {
         HEADGATE_ABSENT                                                                                            \
   }
 
-/** What the forward pass overwrites. y is required. */
+/** The outputs of the short convolution, which overwrites them. y is required. */
 typedef struct headgate_short_convolution_outputs {
   size_t struct_size;
   headgate_tensor y;     /**< (B,1,T,C), dtype of x */
-  headgate_tensor state; /**< (N,1,K-1,C), dtype of x, or f32: the last K-1 rows of x, from the old state where T < K-1;
-                            may be the very tensor that the inputs have, to update it */
+  headgate_tensor state; /**< (N,1,K-1,C), dtype of x, or f32: the last K-1 rows of x; if T < K-1, the first of them
+                            come from the old state. May equal inputs.state, to update it in place */
 } headgate_short_convolution_outputs;
 
 #define HEADGATE_SHORT_CONVOLUTION_OUTPUTS_INIT \
   { sizeof(headgate_short_convolution_outputs), HEADGATE_ABSENT, HEADGATE_ABSENT }
 
-/** Sums are f32 or better, and are rounded once. Every element has the same bits for any number of threads, in a packed
- * batch or by itself, and in one call or in several that pass the state on in the dtype of x. Outputs must not overlap
- * inputs or each other, but for the state. `options` may be NULL for the defaults. */
+/** Computes the convolution and the activation. Sums are f32 or better, and results are rounded to storage once.
+ *
+ * Results are bitwise identical for any number of threads, and for packed or separate sequences. A sequence may also be
+ * split over several calls that pass on the state in the dtype of x. Outputs must not overlap inputs or each other,
+ * except for a state updated in place. `options` may be NULL for the defaults. */
 HEADGATE_API headgate_status headgate_short_convolution_forward(const headgate_short_convolution_outputs* outputs,
                                                                 const headgate_short_convolution_inputs* inputs,
                                                                 const headgate_short_convolution_options* options);
 
-/** Incoming gradients. dy is required; without dstate it counts as zero. */
+/** Incoming gradients. dy is required; an absent dstate means zero. */
 typedef struct headgate_short_convolution_incoming {
   size_t struct_size;
   headgate_const_tensor dy;     /**< (B,1,T,C), dtype of x */
-  headgate_const_tensor dstate; /**< of the new state (N,1,K-1,C), dtype of x, or f32 */
+  headgate_const_tensor dstate; /**< gradient of the new state (N,1,K-1,C), dtype of x, or f32 */
 } headgate_short_convolution_incoming;
 
 #define HEADGATE_SHORT_CONVOLUTION_INCOMING_INIT \
   { sizeof(headgate_short_convolution_incoming), HEADGATE_ABSENT, HEADGATE_ABSENT }
 
-/** Gradients to write; each may be absent. All are overwritten, never added to. They have the shape and dtype of what
- * they are gradients of. */
+/** Gradients to compute; each may be absent. Existing values are overwritten, not added to. Each gradient has the shape
+ * and dtype of its input. */
 typedef struct headgate_short_convolution_gradients {
   size_t struct_size;
   headgate_tensor dx;      /**< (B,1,T,C) */
   headgate_tensor dweight; /**< (1,1,C,K), summed over batch and tokens */
   headgate_tensor dbias;   /**< (1,1,1,C) */
-  headgate_tensor dstate;  /**< of the old state (N,1,K-1,C) */
+  headgate_tensor dstate;  /**< gradient of the old state (N,1,K-1,C) */
 } headgate_short_convolution_gradients;
 
 #define HEADGATE_SHORT_CONVOLUTION_GRADIENTS_INIT \
   { sizeof(headgate_short_convolution_gradients), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
 
-/** Gradients of sum(dy*y) + sum(dstate*(new state)), from the inputs alone. `inputs` and `options` are those of the
- * forward pass, with the state as it was before one that has updated it in place. Accumulated in f32 or better;
- * deterministic. */
+/** Computes the gradients of sum(dy*y) + sum(dstate*(new state)) from the inputs alone. `inputs` and `options` must be
+ * those of the forward pass. inputs->state must be the state before the forward pass, even if that updated it in place.
+ * Sums are f32 or better, and results are deterministic. */
 HEADGATE_API headgate_status headgate_short_convolution_backward(const headgate_short_convolution_gradients* gradients,
                                                                  const headgate_short_convolution_inputs* inputs,
                                                                  const headgate_short_convolution_incoming* incoming,
@@ -301,18 +309,19 @@ HEADGATE_API headgate_status headgate_short_convolution_backward(const headgate_
 
 /** @file
  *
- * **Gated norm.** The norm and the gate that stand behind gated linear attention, of each row of D features:
+ * **Gated norm.** RMS norm and gate of the output of gated linear attention, for each row of D features:
  *
  *     r = 1 / sqrt( (1/D) sum x^2 + eps )        y = x . r . weight . g(z)
  */
 
-/** Zeros are the defaults: 1e-6, silu. An eps that stands where has_eps is 0 is refused. */
+/** The options of the gated norm. Zeros are the defaults: eps 1e-6 and silu. An eps other than 0 is refused if has_eps
+ * is 0. */
 typedef struct headgate_gated_norm_options {
   size_t struct_size;
-  double eps;               /**< with has_eps 1; >= 0, finite */
-  int32_t has_eps;          /**< 1: eps as given; 0: 1e-6 */
-  headgate_gate_fn gate_fn; /**< applied when `gate` is present. DEFAULT is SILU */
-  int32_t threads;          /**< as in headgate_attention_options, and so are target and backend */
+  double eps;               /**< >= 0, finite; needs has_eps = 1 */
+  int32_t has_eps;          /**< 1: use eps; 0: use 1e-6 */
+  headgate_gate_fn gate_fn; /**< applied if `gate` is present; HEADGATE_GATE_FN_DEFAULT means silu */
+  int32_t threads;          /**< threads, target and backend are as in headgate_attention_options */
   int32_t reserved;         /**< 0 */
   const char* target;
   const char* backend;
@@ -321,7 +330,7 @@ typedef struct headgate_gated_norm_options {
 #define HEADGATE_GATED_NORM_OPTIONS_INIT \
   { sizeof(headgate_gated_norm_options), 0.0, 0, HEADGATE_GATE_FN_DEFAULT, 0, 0, NULL, NULL }
 
-/** What the operation reads. x is required. Any strides. */
+/** The inputs of the gated norm, with any strides. x is required. */
 typedef struct headgate_gated_norm_inputs {
   size_t struct_size;
   headgate_const_tensor x;      /**< (B,H,T,D), D >= 1; f32, f64, bf16 or f16 */
@@ -332,15 +341,15 @@ typedef struct headgate_gated_norm_inputs {
 #define HEADGATE_GATED_NORM_INPUTS_INIT \
   { sizeof(headgate_gated_norm_inputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
 
-/** y (B,H,T,D), dtype of x, is overwritten and must not overlap the inputs. Sums are f32 or better, and are rounded
- * once; the squares of a row neither overflow nor underflow. The same bits for any number of threads. `options` may be
- * NULL for the defaults. */
+/** Computes y (B,H,T,D), dtype of x, which must not overlap the inputs. Sums are f32 or better, and results are rounded
+ * to storage once. The squares of a row neither overflow nor underflow. Results are bitwise identical for any number of
+ * threads. `options` may be NULL for the defaults. */
 HEADGATE_API headgate_status headgate_gated_norm_forward(const headgate_tensor* y,
                                                          const headgate_gated_norm_inputs* inputs,
                                                          const headgate_gated_norm_options* options);
 
-/** Gradients to write; each may be absent. All are overwritten, never added to. They have the shape and dtype of what
- * they are gradients of. */
+/** Gradients to compute; each may be absent. Existing values are overwritten, not added to. Each gradient has the shape
+ * and dtype of its input. */
 typedef struct headgate_gated_norm_gradients {
   size_t struct_size;
   headgate_tensor dx;      /**< (B,H,T,D) */
@@ -351,8 +360,8 @@ typedef struct headgate_gated_norm_gradients {
 #define HEADGATE_GATED_NORM_GRADIENTS_INIT \
   { sizeof(headgate_gated_norm_gradients), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
 
-/** Gradients of sum(dy*y), from the inputs alone. dy: (B,H,T,D), dtype of x. Accumulated in f32 or better;
- * deterministic. */
+/** Computes the gradients of sum(dy*y) from the inputs alone. dy is (B,H,T,D), dtype of x. Sums are f32 or better, and
+ * results are deterministic. */
 HEADGATE_API headgate_status headgate_gated_norm_backward(const headgate_gated_norm_gradients* gradients,
                                                           const headgate_gated_norm_inputs* inputs,
                                                           const headgate_const_tensor* dy,

@@ -29,7 +29,7 @@ namespace headgate {
 struct LinearAttentionWeights {
   /// (B,Ho,R,T): a_tj of the selected queries; 0 for later tokens and for tokens of other sequences.
   TensorView weights{};
-  TensorView state_query{};  ///< (B,Ho,R,D): r_t, which reads S_0
+  TensorView state_query{};  ///< (B,Ho,R,D): r_t, the query for S_0
 };
 
 /// Computes the weights of selected queries in T·D operations for each. `queries` is required: (1,1,1,R), i32 or i64, 0

@@ -54,8 +54,8 @@ struct KeyRangeVectors {
 
 /// Returns `inputs` restricted to the keys [begin, end). Narrows k, v and the columns of bias and mask. Makes query
 /// offsets relative to key `begin`, so that causality, window and ALiBi do not change. Overwrites `vectors`. The result
-/// points into `inputs` and `vectors`, so both must outlive it. Keeps `sinks` and `gate`; remove them
-/// where they must not be applied again.
+/// points into `inputs` and `vectors`, so both must outlive it. Keeps `sinks` and `gate`; remove them where they must
+/// not be applied again.
 ///
 /// Throws Error unless 0 ≤ begin ≤ end ≤ S, for packed batches, and for key_lengths or query_offsets that are invalid
 /// by attention.hpp.

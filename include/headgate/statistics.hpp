@@ -9,49 +9,50 @@
 #include "headgate/tensor.hpp"
 
 /// @file
-/// Where attention looks, without the T×S weights P = exp(s − lse) of headgate/attention.hpp: one product q kᵀ, in O(T)
-/// memory beside the outputs. P are the weights before dropout, whatever the options say of it.
+/// Statistics of the attention weights P = exp(s − lse) of headgate/attention.hpp, without a T×S buffer. They take one
+/// product q kᵀ, and O(T) memory in addition to the outputs. P are the weights before dropout.
 
 namespace headgate {
 
-/// The largest number of keys that top-k gives of a row.
+/// Largest number K of keys in topk_index and topk_weight.
 inline constexpr std::int64_t kMaxTopKeys = 1024;
 
-/// Which keys and queries statistics are of.
+/// The keys and queries to which statistics apply.
 struct StatisticsSelection {
-  /// (1,1,1,J), i32 or i64, 0 ≤ j < S, any order, may repeat: those of key_weights. In a packed batch key j of each
-  /// sequence; one that it does not have has weight 0.
+  /// The keys of key_weights: (1,1,1,J), i32 or i64, 0 ≤ j < S, in any order; keys may repeat. In a packed batch, key j
+  /// of each sequence; its weight is 0 in sequences with at most j keys.
   ConstTensorView keys{};
-  /// (1,1,1,R), i32 or i64, 0 ≤ i < T, any order, may repeat: those of `rows`. In a packed batch rows of q.
+  /// The queries of `rows`: (1,1,1,R), i32 or i64, 0 ≤ i < T, in any order; queries may repeat. In a packed batch, rows
+  /// of q.
   ConstTensorView queries{};
-  std::int64_t window = 0;  ///< W ≥ 0, read when a window share is asked for
+  std::int64_t window = 0;  ///< W ≥ 0, the window of window_share and mean_window_share
 };
 
-/// What attention_statistics overwrites; each may be absent, and what is absent is not computed. All are f32 or f64,
-/// topk_index i32 or i64.
+/// The outputs of attention_statistics, which overwrites them. Absent outputs are not computed. All are f32 or f64,
+/// except topk_index, which is i32 or i64.
 ///
-/// Of a packed batch, means have the number of its sequences, N, in place of B, and so has key_mass where its keys are
-/// paged. Else key_mass and rows have the S columns of all sequences there, rows 0 in those of others, while first,
+/// In a packed batch of N sequences, means have N in place of B. key_mass too has N in place of B if keys are paged.
+/// Otherwise key_mass and rows have the S columns of all sequences; rows are 0 in columns of other sequences. first,
 /// key_weights and topk_index count keys within the query's own sequence.
 ///
-/// cost, in forward passes              | outputs
+/// cost compared with a forward pass    | outputs
 /// ---|---
-/// a few keys' share                    | first, first_gated, key_weights
-/// the window's share                   | window_share
+/// the part for a few keys              | first, first_gated, key_weights
+/// the part for the keys in the window  | window_share
 /// about a half: q kᵀ                   | row_max, topk_index, topk_weight
 /// q kᵀ and its exponentials            | entropy, key_mass
 struct AttentionStatistics {
   TensorView row_max{};  ///< (B,Hq,T,1): maxⱼ P_ij; the largest score is log(row_max) + lse
-  /// (B,Hq,T,1): −Σⱼ P_ij log P_ij, in nats; a sink's weight exp(sink − lse) is one more outcome of the sum.
+  /// (B,Hq,T,1): −Σⱼ P_ij log P_ij, in nats. With a sink, the sum includes its weight exp(sink − lse).
   TensorView entropy{};
   TensorView first{};        ///< (B,Hq,T,1): P_i0
-  TensorView first_gated{};  ///< (B,Hq,T,1): P_i0 · mean over features of g(z_i): what passes a gate that multiplies
-  /// (B,Hq,T,1): Σ P_ij over |at_i − j| ≤ W; the rest of 1 lies outside the window or in the sink.
+  TensorView first_gated{};  ///< (B,Hq,T,1): P_i0 · mean over features of g(z_i), for GateOp::mul
+  /// (B,Hq,T,1): Σ P_ij over |at_i − j| ≤ W. The remainder to 1 is the weight outside the window and of the sink.
   TensorView window_share{};
   TensorView key_weights{};  ///< (B,Hq,T,J): P_ij of selection.keys
 
-  /// Means of those over the queries of a sequence: (B,Hq,1,1). Under a causal mask the query at the first key is left
-  /// out: it sees itself alone. Rows that see nothing count. 0 of no queries.
+  /// Means of the figures above over the queries of a sequence, (B,Hq,1,1). With a causal mask they exclude the query
+  /// at the first key, which sees only itself. They include rows without a visible key. The mean of no queries is 0.
   TensorView mean_row_max{};
   TensorView mean_entropy{};
   TensorView mean_first{};
@@ -59,21 +60,23 @@ struct AttentionStatistics {
   TensorView mean_window_share{};
   TensorView mean_key_weights{};  ///< (B,Hq,1,J)
 
-  TensorView key_mass{};  ///< (B,Hq,1,S): Σᵢ P_ij, what key j receives
-  /// (B,Hq,T,K), 1 ≤ K ≤ kMaxTopKeys: the K keys of the largest scores, largest first, of equal ones the lower index
-  /// first; −1 where fewer than K have a weight above 0.
+  TensorView key_mass{};  ///< (B,Hq,1,S): Σᵢ P_ij, the total weight of key j
+  /// (B,Hq,T,K), 1 ≤ K ≤ kMaxTopKeys: the K keys with the largest scores, in descending order; ties in order of index.
+  /// −1 fills the end if fewer than K keys have a weight above 0.
   TensorView topk_index{};
-  TensorView topk_weight{};  ///< (B,Hq,T,K): their weights; 0 beside −1
+  TensorView topk_weight{};  ///< (B,Hq,T,K): weights of the keys in topk_index; 0 where that is −1
   TensorView rows{};         ///< (B,Hq,R,S): P_ij of selection.queries, 0 where hidden
 };
 
-/// Statistics of the weights P = exp(s − lse) that a forward pass on the same inputs and options has used.
+/// Computes statistics of the weights P = exp(s − lse) of a forward pass with the same inputs and options.
 ///
-/// `inputs`: as for attention_forward, but v and v_scale are not read and may be absent, and gate is read for
-/// first_gated alone. `lse`: (B,Hq,T,1), f32 or f64, of that forward pass. Where it is −∞ or +∞ the row has no weights
-/// and all its figures are 0; where it is NaN they are NaN, and topk_index is −1. Computed in f32, in f64 for f64.
-/// Deterministic: the same bits for any number of threads. Outputs must not overlap inputs or each other. Throws
-/// headgate::Error, before anything is written, on arguments that do not fit; std::bad_alloc when memory runs out.
+/// `inputs` are those of attention_forward(). v and v_scale are not read and may be absent; gate is read only for
+/// first_gated. `lse` is (B,Hq,T,1), f32 or f64, from the forward pass. Rows with an infinite lse have no weights, and
+/// all their figures are 0. In rows with lse NaN, figures are NaN. topk_index is −1 in both cases.
+///
+/// Computes in f32, or in f64 for f64. Results are bitwise identical for any number of threads. Outputs must not
+/// overlap inputs or each other. Throws headgate::Error for invalid arguments, before anything is written, and
+/// std::bad_alloc if memory runs out.
 HEADGATE_API void attention_statistics(const AttentionStatistics& outputs, const AttentionInputs& inputs,
                                        const ConstTensorView& lse, const StatisticsSelection& selection = {},
                                        const AttentionOptions& options = {});

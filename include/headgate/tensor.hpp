@@ -11,7 +11,7 @@
 
 namespace headgate {
 
-/// Element type of a view. `none` marks an absent tensor.
+/// The element type of a view. `none` marks an absent tensor.
 enum class DType : std::int32_t {
   none = 0,
   f32 = 1,
@@ -24,18 +24,18 @@ enum class DType : std::int32_t {
   i8 = 8
 };
 
-/// Storage of one bfloat16: the upper 16 bits of an IEEE binary32.
+/// A bfloat16 number, stored as the upper 16 bits of an IEEE binary32.
 struct BFloat16 {
   std::uint16_t bits;
 };
 
-/// Storage of one IEEE binary16.
+/// An IEEE binary16 number, stored as its bits.
 struct Float16 {
   std::uint16_t bits;
 };
 
-/// The element type of a C++ type: float f32, double f64, BFloat16, Float16, bool and uint8_t boolean, int32_t,
-/// int64_t, int8_t. Other types do not compile.
+/// Returns the DType of a C++ type: float, double, BFloat16, Float16, std::int8_t, std::int32_t or std::int64_t. bool
+/// and std::uint8_t give boolean. Other types do not compile.
 template <typename T>
 constexpr DType dtype_of() {
   using U = std::remove_const_t<T>;
@@ -59,7 +59,7 @@ constexpr DType dtype_of() {
   }
 }
 
-/// Size in bytes of one element; 0 for `none`.
+/// Returns the size of an element in bytes, or 0 for `none`.
 constexpr std::size_t dtype_bytes(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -75,7 +75,7 @@ constexpr std::size_t dtype_bytes(DType dtype) {
   return 0;
 }
 
-/// "f32", "bf16", …, "none".
+/// Returns the name of an element type: "f32", "bf16", …, "none".
 constexpr const char* dtype_name(DType dtype) {
   switch (dtype) {
     case DType::f32: return "f32";
@@ -91,11 +91,11 @@ constexpr const char* dtype_name(DType dtype) {
   return "none";
 }
 
-/// Four sizes, or four strides; the dimensions of a tensor with fewer come last, after ones.
+/// Four sizes or four strides. A tensor with fewer dimensions has sizes of 1 before them.
 using Shape = std::array<std::int64_t, 4>;
 
-/// Row-major strides, in elements, of a contiguous tensor of `shape`. Sizes whose product leaves 64 bits wrap around,
-/// to be refused by the function that gets the view.
+/// Returns the row-major strides, in elements, of a contiguous tensor of `shape`. Strides wrap around if the number of
+/// elements overflows 64 bits; functions that get such a view refuse it.
 constexpr Shape contiguous_strides(const Shape& shape) {
   Shape strides{};
   std::uint64_t step = 1;
@@ -106,9 +106,9 @@ constexpr Shape contiguous_strides(const Shape& shape) {
   return strides;
 }
 
-/// A non-owning rank-4 view: element (i0,i1,i2,i3) lies at data + (i0·s0 + i1·s1 + i2·s2 + i3·s3) elements.
-/// Strides count elements and may be negative, or zero in inputs that broadcast; outputs must not overlap themselves.
-/// A default-constructed view means "absent".
+/// A non-owning view of rank 4. Element (i0,i1,i2,i3) is i0·s0 + i1·s1 + i2·s2 + i3·s3 elements after `data`, where s
+/// are the strides. Strides may be negative, or zero to broadcast an input; elements of an output must not overlap. A
+/// default-constructed view means "absent".
 template <typename Void>
 struct BasicTensorView {
   Void* data = nullptr;
@@ -116,19 +116,19 @@ struct BasicTensorView {
   Shape shape{};
   Shape strides{};
 
-  /// An absent tensor.
+  /// Creates a view that means "absent".
   constexpr BasicTensorView() = default;
-  /// A view of `data_in`; make_view derives the dtype.
+  /// Creates a view of `data_in`. make_view() does the same with the dtype of the pointer.
   constexpr BasicTensorView(Void* data_in, DType dtype_in, const Shape& shape_in, const Shape& strides_in)
       : data(data_in), dtype(dtype_in), shape(shape_in), strides(strides_in) {}
-  /// A mutable view converts to a read-only one.
+  /// Converts a mutable view to a read-only view.
   template <typename Other, typename = std::enable_if_t<std::is_convertible_v<Other*, Void*>>>
   constexpr BasicTensorView(const BasicTensorView<Other>& other)  // NOLINT(google-explicit-constructor)
       : data(other.data), dtype(other.dtype), shape(other.shape), strides(other.strides) {}
 
-  /// Whether there is a tensor.
+  /// Returns whether the tensor is present.
   constexpr bool present() const { return dtype != DType::none; }
-  /// The number of elements.
+  /// Returns the number of elements.
   constexpr std::int64_t numel() const { return shape[0] * shape[1] * shape[2] * shape[3]; }
 };
 
@@ -138,30 +138,32 @@ using TensorView = BasicTensorView<void>;
 /// A tensor that a function reads.
 using ConstTensorView = BasicTensorView<const void>;
 
-/// The view of memory of T: read-only where T is const.
+/// The type of a view of T elements: read-only if T is const.
 template <typename T>
 using ViewOf = std::conditional_t<std::is_const_v<T>, ConstTensorView, TensorView>;
 
-/// View of `data` with explicit strides, e.g. (B,T,H,D) memory seen as (B,H,T,D): strides {T·H·D, D, H·D, 1}.
+/// Returns a view of `data` with explicit strides. For example, strides {T·H·D, D, H·D, 1} view (B,T,H,D) memory as
+/// (B,H,T,D).
 template <typename T>
 constexpr ViewOf<T> make_view(T* data, const Shape& shape, const Shape& strides) {
   return {data, dtype_of<T>(), shape, strides};
 }
 
-/// View of contiguous `data`.
+/// Returns a view of contiguous `data`.
 template <typename T>
 constexpr ViewOf<T> make_view(T* data, const Shape& shape) {
   return {data, dtype_of<T>(), shape, contiguous_strides(shape)};
 }
 
-/// View (B,H,T,D) of contiguous (B,T,H,D) memory, the layout of projections: what q, k, v, gate and y are in a model.
+/// Returns a view (B,H,T,D) of contiguous (B,T,H,D) memory. This is the layout of q, k, v, gate and y between
+/// projections.
 template <typename Element>
 constexpr ViewOf<Element> make_bthd_view(Element* data, std::int64_t B, std::int64_t T, std::int64_t H,
                                          std::int64_t D) {
   return make_view(data, Shape{B, H, T, D}, Shape{T * H * D, D, H * D, 1});
 }
 
-/// View of a contiguous vector of n elements, as shape (1,1,1,n).
+/// Returns a view (1,1,1,n) of a contiguous vector of n elements.
 template <typename T>
 constexpr ViewOf<T> make_vector_view(T* data, std::int64_t n) {
   return make_view(data, Shape{1, 1, 1, n});

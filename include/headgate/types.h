@@ -3,7 +3,7 @@
 #define HEADGATE_TYPES_H_
 
 /** @file
- * What all operations of the C API share: statuses, tensors, gate functions. headgate/headgate.h includes it. */
+ * Types of all operations of the C API: statuses, tensors and gate functions. headgate/headgate.h includes it. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-/** What a function returns. A call that fails has written none of its outputs. */
+/** The status that a function returns. A call that fails has not written any output. */
 typedef int32_t headgate_status;
 enum {
   HEADGATE_OK = 0,
@@ -23,9 +23,9 @@ enum {
   HEADGATE_INTERNAL_ERROR = 3
 };
 
-/** One line on why the last call of this thread that returns a headgate_status failed; "" if it did not. Valid until
- * the next such call of this thread. Never NULL. Longer than 1023 bytes it is cut; a control character in an argument
- * becomes '?'. */
+/** Returns the error message of this thread's last call that returned a headgate_status, or "" if it succeeded. Never
+ * NULL. The string is valid until the next such call of this thread. It is one line of at most 1023 bytes; longer
+ * messages are truncated, and control characters become '?'. */
 HEADGATE_API const char* headgate_last_error(void);
 
 /* --- tensors ------------------------------------------------------------------------------------------------ */
@@ -44,9 +44,9 @@ enum {
   HEADGATE_DTYPE_I8 = 8
 };
 
-/** A view that owns nothing: element (i0,i1,i2,i3) lies at data + i0*strides[0] + ... + i3*strides[3], in elements.
- * Strides may be negative, or zero in inputs that broadcast; outputs must not overlap themselves. data is aligned to
- * the element, and may be NULL when there is no element. All zero: absent. */
+/** A non-owning view. Element (i0,i1,i2,i3) is i0*strides[0] + ... + i3*strides[3] elements after data. Strides may be
+ * negative, or zero to broadcast an input; elements of an output must not overlap. data must be aligned to the element
+ * size, and may be NULL if the tensor has no elements. A struct of zeros means absent. */
 typedef struct headgate_tensor {
   void* data;
   int64_t shape[4];
@@ -55,7 +55,7 @@ typedef struct headgate_tensor {
   int32_t reserved; /**< 0 */
 } headgate_tensor;
 
-/** The same, for what is only read. */
+/** A read-only tensor, otherwise like headgate_tensor. */
 typedef struct headgate_const_tensor {
   const void* data;
   int64_t shape[4];
@@ -67,34 +67,36 @@ typedef struct headgate_const_tensor {
 #define HEADGATE_ABSENT \
   { NULL, {0, 0, 0, 0}, {0, 0, 0, 0}, HEADGATE_DTYPE_NONE, 0 }
 
-/** Views of contiguous row-major data. A vector of n elements has shape (1,1,1,n). */
+/** Returns a view of contiguous row-major data. A vector of n elements has shape (1,1,1,n). */
 HEADGATE_API headgate_tensor headgate_make_tensor(void* data, headgate_dtype dtype, int64_t dim0, int64_t dim1,
                                                   int64_t dim2, int64_t dim3);
 HEADGATE_API headgate_const_tensor headgate_make_const_tensor(const void* data, headgate_dtype dtype, int64_t dim0,
                                                               int64_t dim1, int64_t dim2, int64_t dim3);
 
-/** Views (B,H,T,D) of contiguous (B,T,H,D) memory, the layout of projections. */
+/** Returns a view (B,H,T,D) of contiguous (B,T,H,D) memory, the layout between projections. */
 HEADGATE_API headgate_tensor headgate_make_bthd_tensor(void* data, headgate_dtype dtype, int64_t B, int64_t T,
                                                        int64_t H, int64_t D);
 HEADGATE_API headgate_const_tensor headgate_make_const_bthd_tensor(const void* data, headgate_dtype dtype, int64_t B,
                                                                    int64_t T, int64_t H, int64_t D);
 
-/** to = from, each element rounded to the dtype of `to` (nearest, ties to even; f64 to 16 bits by way of f32). Both of
- * one shape, f32, f64, bf16 or f16, any strides; they must not overlap. */
+/** Copies `from` to `to` and converts each element to the dtype of `to`. Rounds to nearest, ties to even; f64 to 16
+ * bits is rounded to f32 first. Both tensors have the same shape, are f32, f64, bf16 or f16, may have any strides, and
+ * must not overlap. */
 HEADGATE_API headgate_status headgate_convert(const headgate_tensor* to, const headgate_const_tensor* from);
 
-/** Rows to int8: to = round(from / scale) with scale = max|from| / 127 of each row, 0 for a row of zeros. from:
- * (.,.,.,D), f32, f64, bf16 or f16, finite; to: i8, its shape; scale: f32, its shape with 1 in place of D. */
+/** Quantizes rows to int8: to = round(from / scale) with scale = max|from| / 127 for each row, or 0 for a row of zeros.
+ * from is (n0,n1,n2,D), f32, f64, bf16 or f16, and finite. to has the same shape and is i8. scale is (n0,n1,n2,1), f32.
+ * */
 HEADGATE_API headgate_status headgate_quantize(const headgate_tensor* to, const headgate_tensor* scale,
                                                const headgate_const_tensor* from);
 
 /* --- gate functions ----------------------------------------------------------------------------------------------- */
 
-/** g(z). */
+/** The gate function g(z). */
 typedef int32_t headgate_gate_fn;
 enum {
   HEADGATE_GATE_FN_NONE = -1,      /**< no gate: `gate` is not applied */
-  HEADGATE_GATE_FN_DEFAULT = 0,    /**< that of the operation: sigmoid of attention, silu of the others */
+  HEADGATE_GATE_FN_DEFAULT = 0,    /**< sigmoid for attention, silu for the other operations */
   HEADGATE_GATE_FN_SIGMOID = 1,    /**< 1 / (1 + e^-z) */
   HEADGATE_GATE_FN_SIGMOID2 = 2,   /**< 2 sigmoid(z) */
   HEADGATE_GATE_FN_NS_SIGMOID = 3, /**< 0.5 + 0.5 sigmoid(z) */

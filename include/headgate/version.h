@@ -2,7 +2,7 @@
 #ifndef HEADGATE_VERSION_H_
 #define HEADGATE_VERSION_H_
 
-/** Semantic versioning; the build reads the version from here. */
+/** The version of Headgate, by semantic versioning. The build reads it from this file. */
 #define HEADGATE_VERSION_MAJOR 0
 #define HEADGATE_VERSION_MINOR 2
 #define HEADGATE_VERSION_PATCH 0

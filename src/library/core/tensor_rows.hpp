@@ -44,7 +44,7 @@ enum class Elements {
   i32
 };
 
-/// Returns the permitted dtypes of an input, with the names of NumPy and PyTorch.
+/// Returns a list of an input's permitted dtypes, such as "float32 or float64", with the names of NumPy and PyTorch.
 constexpr std::string_view types_of(Elements elements) {
   switch (elements) {
     case Elements::floats: return "float32, float64, bfloat16 or float16";

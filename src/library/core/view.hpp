@@ -38,7 +38,7 @@ struct View {
   constexpr View(T* data_in, const Sizes& shape_in, const Sizes& strides_in)
       : data(data_in), shape(shape_in), strides(strides_in) {}
 
-  /// A mutable view converts to a read-only one.
+  /// Converts a mutable view to a read-only view.
   constexpr operator View<const T, kRank>() const  // NOLINT(google-explicit-constructor)
       requires(!std::is_const_v<T>) {
     return {data, shape, strides};
