@@ -147,8 +147,8 @@ typedef struct headgate_attention_inputs {
                                           sequence's first query. For T new tokens, the last of n keys in a cache of S
                                           slots, set key_lengths to n and query_offsets to n - T */
   /** (1,1,1,N+1), i32 or i64: the bounds of the sequences of a packed batch. Needs cu_seqlens_k or block_table. The
-   * first entry is 0, the last is T, and none decreases; equal entries make an empty sequence. key_lengths and
-   * query_offsets have N entries. bias, mask and weights have all T rows and S columns; elements between different
+   * first entry is 0, the last is T, and none decreases; equal entries make an empty sequence. key_lengths (n <= S_n)
+   * and query_offsets have N entries. bias, mask and weights have all T rows and S columns; elements between different
    * sequences are not read, and written as 0. Results of a sequence are bitwise identical to a separate call. */
   headgate_const_tensor cu_seqlens_q;
   headgate_const_tensor cu_seqlens_k; /**< (1,1,1,N+1), i32 or i64: the bounds of the sequences in k and v; the last is
