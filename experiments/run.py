@@ -8,13 +8,12 @@
 
 A run is trained in build/experiments/NAME/RUN and recorded as a line of experiments/NAME/records.jsonl. It may be
 interrupted: the same command continues. Afterwards the tables of the experiment's page are made of the records again.
-A run that diverges is a result; any other failure stops all runs. Status: 0, 1 after a failure, 130 when interrupted.
+A run that diverges is a result; any other failure ends the call. Status: 0, 1 after a failure, 130 when interrupted.
 """
 
 import argparse
 import concurrent.futures
 import dataclasses
-import fcntl
 import hashlib
 import json
 import math
@@ -24,7 +23,6 @@ import re
 import shlex
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -36,15 +34,8 @@ from table import ROOT, ExperimentError, require
 DATA_OF_PROGRAMS = "examples/python/debian_packages.py"  # prints file, bytes and sha256 of what they read
 TRIAL = {"steps": 4, "warmup": 1, "batch": 2, "eval-every": 2, "eval-tokens": 1024}
 TRIAL_OF_PROGRAM = {"steps": 4, "packages": 2000}
-SOURCES = ("CMakeLists.txt", "cmake", "include", "src")  # of the program
 DIVERGED = 1  # the status of `headgate train` for a loss or gradient that is not finite
-CURVE_POINTS = 40  # evaluations over training that a record keeps, at most
-DROPPED_SETTINGS = "data data_fingerprint format inside_spike recent_losses save_every seed spikes step threads".split()
-DROPPED_MODEL = "architectures attention_bias hidden_act model_type torch_dtype".split()
-
-
-class Interrupted(Exception):
-    """Raised in place of a result after a signal, or after another run failed."""
+NOT_SETTINGS = "data data_fingerprint format inside_spike recent_losses save_every seed spikes step threads".split()
 
 
 def read_json(path):
@@ -65,14 +56,13 @@ def relative(path):
 def output_of(*command):
     """Returns the output of a command, or raises its last line of errors."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise ExperimentError((done.stderr.strip().splitlines() or [f"{command[0]} failed"])[-1])
+    require(done.returncode == 0, command[0], (done.stderr.strip().splitlines() or ["failed"])[-1])
     return done.stdout.strip()
 
 
-def commit_of(sources):
+def commit_of_source():
     try:
-        changed = output_of("git", "status", "--porcelain", "--", *sources)
+        changed = output_of("git", "status", "--porcelain", "--", "include", "src", "python", "examples/python")
         return output_of("git", "rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
     except (ExperimentError, OSError):
         return "unknown"
@@ -93,12 +83,6 @@ def rounded(value):
     return [rounded(item) for item in value] if isinstance(value, list) else value
 
 
-def thinned(points, most=CURVE_POINTS):
-    """Returns at most `most` of the points, evenly spaced, the last one included."""
-    every = max(1, math.ceil(len(points) / most))
-    return points[(len(points) - 1) % every :: every] if points else []
-
-
 def parameter_count(path):
     """Counts the numbers of a safetensors file, from its header."""
     with open(path, "rb") as file:
@@ -109,31 +93,25 @@ def parameter_count(path):
 def training_summary(work, with_curve):
     """Returns the part of a record that comes from the directory of `headgate train`."""
     checkpoint = work / "checkpoint"
-    state, model = read_json(checkpoint / "trainer_state.json"), read_json(checkpoint / "config.json")
     steps = [json.loads(line) for line in (work / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    seconds, tokens = sum(step["seconds"] for step in steps), steps[-1]["tokens"] if steps else 0
-    points = thinned([{"step": step["step"], **step["eval"]} for step in steps if "eval" in step])
-    curve = [{key: value for key, value in point.items() if key != "layers"} for point in points]
+    points = [{**step["eval"], "step": step["step"]} for step in steps if "eval" in step]
+    state = read_json(checkpoint / "trainer_state.json")
     return {
         "parameters": parameter_count(checkpoint / "model.safetensors"),
-        "model": {key: value for key, value in model.items() if key not in DROPPED_MODEL},
-        "settings": {key: value for key, value in state.items() if key not in DROPPED_SETTINGS},
+        "model": read_json(checkpoint / "config.json"),
+        "settings": {key: value for key, value in state.items() if key not in NOT_SETTINGS},
         "steps": len(steps),
-        "tokens": tokens,
-        "seconds": seconds,
-        "tokens_per_second": tokens / seconds if seconds > 0 else None,
+        "seconds": sum(step["seconds"] for step in steps),
         "spikes": sum(1 for step in steps if step.get("spike")),
-        "spike_steps": [step["step"] for step in steps if step.get("spike")],
-        "train_loss": statistics.fmean(step["loss"] for step in steps[-20:]) if steps else None,
-        **({"curve": curve} if with_curve else {}),
+        "curve": [{key: value for key, value in point.items() if key != "layers"} for point in points if with_curve],
     }
 
 
 class Runner:
-    """Runs an experiment's trainings in threads, each of which waits for the processes of one run."""
+    """Trains, evaluates and records the runs of an experiment, each in a thread of its own."""
 
     def __init__(self, args, experiment):
-        self.experiment, self.program = experiment, experiment.program
+        self.program = experiment.program
         self.work = pathlib.Path(args.work).resolve() / (experiment.name + ("-trial" if args.trial else ""))
         self.records = self.work / "records.jsonl" if args.trial else experiment.records
         # The interpreter's path stays unresolved: a link tells Python its environment.
@@ -141,25 +119,23 @@ class Runner:
         option = "--python" if self.program else "--headgate"
         found = os.access(self.executable, os.X_OK)
         require(found, f"no program {self.executable}", f"make build makes it, {option} names another")
-        self.data = pathlib.Path(args.data).resolve() if args.data else None
         self.environment = dict(os.environ)
+        self.facts = {"commit": commit_of_source()}
+        self.data = pathlib.Path(args.data).resolve() if args.data else None
         if self.program:
             self.environment.setdefault("PYTHONPATH", str(ROOT / "build" / "python"))
             self.environment["OMP_NUM_THREADS"] = "1"
-            self.facts = {"commit": commit_of((*SOURCES, "python", str(pathlib.Path(self.program).parent)))}
             self.sha256 = sha256_of(ROOT / self.program)
             data = [str(self.data)] if self.data else []
             self.data_facts = json.loads(output_of(str(self.executable), str(ROOT / DATA_OF_PROGRAMS), *data))
         else:
-            version = output_of(str(self.executable), "--version").removeprefix("headgate ")
-            self.facts = {"version": version, "commit": commit_of(SOURCES)}
+            self.facts["version"] = output_of(str(self.executable), "--version").removeprefix("headgate ")
             self.sha256 = sha256_of(self.executable)
             self.data = self.data or ROOT / output_of(str(ROOT / "scripts/english_text.sh"))
             require(self.data.is_file(), f"--data {self.data}", "not a file")
             size = self.data.stat().st_size
             self.data_facts = {"file": self.data.name, "bytes": size, "sha256": sha256_of(self.data)}
-        self.processes, self.stopped, self.mutex = set(), False, threading.RLock()
-        self.done = self.total = 0
+        self.mutex, self.done, self.total = threading.Lock(), 0, 0
 
     def command(self, run):
         """Returns the command that trains. A Python program also evaluates."""
@@ -175,50 +151,33 @@ class Runner:
         return ["headgate", "eval", work, "--text", data, "--held-out", "--json", "--threads", "1", *options]
 
     def call(self, run, stage, command):
-        """Runs the program. Returns None, or the step and message of its divergence."""
+        """Runs the program. Returns None, or the step and message of its divergence. An interrupt at the terminal reaches
+        the program itself."""
         work = self.work / run.name
         with open(work / f"{stage}.out", "wb") as out, open(work / f"{stage}.err", "wb") as err:
-            with self.mutex:
-                if self.stopped:
-                    raise Interrupted
-                process = subprocess.Popen(
-                    [str(self.executable), *command[1:]],
-                    cwd=ROOT,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    process_group=0,  # an interrupt at the terminal reaches it once, through stop()
-                    env=self.environment,
-                    pass_fds=[self.lock],
-                )
-                self.processes.add(process)
-            status = process.wait()
-            self.processes.discard(process)
-        if status == 0:
-            return None
+            streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+            full = [str(self.executable), *command[1:]]
+            status = subprocess.run(full, cwd=ROOT, env=self.environment, **streams).returncode
+        if status in (-signal.SIGINT, 128 + signal.SIGINT):
+            raise KeyboardInterrupt
         printed = (work / f"{stage}.err").read_text(encoding="utf-8", errors="replace")
         error = ([line.strip() for line in printed.splitlines() if line.strip()] or ["no output"])[-1]
         step = re.search(r"\bstep (\d+):", error)
         if stage == "train" and status == DIVERGED and step:
             return {"step": int(step[1]), "message": error.split(";")[0]}
-        if self.stopped:
-            raise Interrupted
-        name = self.program or f"headgate {stage}"
-        raise ExperimentError(f"{run.name}: {name} ended with status {status}: {error}")
+        require(status == 0, run.name, f"{self.program or f'headgate {stage}'} ended with status {status}: {error}")
+        return None
 
     def train_and_record(self, run):
         """Resumes a directory of the same run, data and program; otherwise starts from the beginning."""
-        began, work = time.monotonic(), self.work / run.name
-        mark, command = work / "run.json", self.command(run)  # the mark identifies the run until it is recorded
+        began, work, command = time.monotonic(), self.work / run.name, self.command(run)
+        mark = work / "run.json"  # identifies the run until it is recorded
         identity = {**run.identity(self.data_facts["sha256"]), "program": self.sha256}
-        same = mark.exists() and read_json(mark) == identity
-        if same and (work / "checkpoint" / "trainer_state.json").exists():
-            diverged = self.call(run, "train", [*command, "--resume"])
-        else:
-            if work.exists():
-                shutil.rmtree(work)
+        if not (mark.exists() and read_json(mark) == identity):
+            shutil.rmtree(work, ignore_errors=True)
             table.write_whole(mark, json.dumps(identity))
-            diverged = self.call(run, "train", command)
+        resume = ["--resume"] if (work / "checkpoint" / "trainer_state.json").exists() else []
+        diverged = self.call(run, "train", [*command, *resume])
         if not self.program and not diverged:
             self.call(run, "eval", self.eval_command(run))
         record = self.make_record(run, command, diverged)
@@ -226,10 +185,9 @@ class Runner:
             records = {**table.read_records(self.records), run.name: record}
             text = "".join(json.dumps(records[name], sort_keys=True) + "\n" for name in sorted(records))
             table.write_whole(self.records, text)
-            mark.unlink()  # without a record the run starts from the beginning
+            mark.unlink()  # without a mark the run starts from the beginning
             self.done += 1
-            evaluation = record["eval"] or {}
-            result = f"diverged at step {diverged['step']}" if diverged else f"loss {evaluation.get('loss_nats', '–')}"
+            result = f"diverged at step {diverged['step']}" if diverged else f"loss {record['eval']['loss_nats']}"
             print(f"{self.done}/{self.total}  {run.name}: {result}, {time.monotonic() - began:.0f} s", flush=True)
 
     def make_record(self, run, command, diverged):
@@ -238,13 +196,12 @@ class Runner:
             evaluation = None if diverged else read_json(work / "eval.out")
             summary = training_summary(work, run.block.get("curve"))
         elif diverged:
-            evaluation, summary = None, {"model": {}, "settings": {}}
+            evaluation, summary = None, {}
         else:
             result = read_json(work / "result.json")
-            evaluation, options = result["metrics"], result["options"]
-            summary = {key: result[key] for key in ("data", "parameters", "steps", "seconds", "train_loss")}
-            summary["settings"] = {key: options[key] for key in options if key not in ("seed", "threads")}
-            summary |= {"model": {}, "program": {**self.facts, **result["versions"]}}
+            summary = {key: result[key] for key in ("parameters", "steps", "seconds")}
+            evaluation, summary["settings"] = result["metrics"], result["options"]
+            summary["program"] = {**self.facts, **result["versions"]}
         return {
             "run": run.name,
             "block": run.block["name"],
@@ -256,43 +213,11 @@ class Runner:
             "eval_options": run.eval,
             "data": self.data_facts,
             "program": self.facts,
-            "threads": 1,
             **rounded(summary),
             "status": "diverged" if diverged else "finished",
             "diverged": diverged,
             "eval": rounded(evaluation),
         }
-
-    def stop(self, *_):
-        """Lets the trainers save, and starts no others. A repeated signal changes nothing."""
-        with self.mutex:
-            if not self.stopped:
-                self.stopped = True
-                for process in list(self.processes):
-                    process.send_signal(signal.SIGINT)
-
-    def take_lock(self):
-        """Refuses a second call for the same records, also while trainers of a killed call are still running."""
-        self.records.parent.mkdir(parents=True, exist_ok=True)
-        self.lock = os.open(self.records.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            folder = relative(self.records.parent)
-            raise ExperimentError(f"{folder} is in use by another call or by a trainer that it started") from error
-
-    def run_all(self, runs, jobs):
-        self.take_lock()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self.stop)
-        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            futures = [pool.submit(self.train_and_record, run) for run in runs]
-            try:
-                for future in concurrent.futures.as_completed(futures):
-                    future.result()
-            finally:
-                self.stop()
-                pool.shutdown(wait=False, cancel_futures=True)
 
 
 def trials(experiment):
@@ -300,10 +225,8 @@ def trials(experiment):
     for run in experiment.runs:
         ends = table.points(run.block)[0], table.points(run.block)[-1]
         if run.seed == run.block["seeds"][0] and run.point in ends:
-            if experiment.program:
-                yield dataclasses.replace(run, train={**run.train, **TRIAL_OF_PROGRAM})
-            else:
-                yield dataclasses.replace(run, train={**run.train, **TRIAL}, eval={**run.eval, "tokens": 1024})
+            train = {**run.train, **(TRIAL_OF_PROGRAM if experiment.program else TRIAL)}
+            yield dataclasses.replace(run, train=train, eval={**run.eval, "tokens": 1024})
 
 
 def main_call(args):
@@ -320,7 +243,12 @@ def main_call(args):
     if args.dry_run:
         print("".join(f"{shlex.join(runner.command(run))}\n" for run in left), end="")
         return
-    runner.run_all(left, args.jobs)
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        try:
+            for future in concurrent.futures.as_completed([pool.submit(runner.train_and_record, run) for run in left]):
+                future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)  # waits until the trainers have ended
     if args.trial:
         texts, _ = table.render(experiment, table.read_records(runner.records))
         print("\n".join(f"{name}\n{text}" for name, text in texts.items()))
@@ -329,7 +257,7 @@ def main_call(args):
         print(f"tables of {relative(experiment.directory / 'README.md')} written")
 
 
-def parse(arguments):
+def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cores, build = len(os.sched_getaffinity(0)), ROOT / "build"
     parser.add_argument("name", metavar="NAME", help="a folder of experiments/")
@@ -342,16 +270,12 @@ def parse(arguments):
     parser.add_argument("--headgate", default=build / "headgate", metavar="FILE", help="default build/headgate")
     parser.add_argument("--python", default=build / "python-venv/bin/python", metavar="FILE", help="of Python programs")
     parser.add_argument("--work", default=build / "experiments", metavar="DIR", help="default build/experiments")
-    return parser.parse_args(arguments)
-
-
-def main(arguments):
     try:
-        main_call(parse(arguments))
+        main_call(parser.parse_args(arguments))
     except ExperimentError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 1
-    except (Interrupted, KeyboardInterrupt):
+    except KeyboardInterrupt:
         print("run.py: interrupted; the same command continues", file=sys.stderr)
         return 130
     return 0

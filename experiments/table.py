@@ -23,29 +23,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NOTHING = "–"
-NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 MARKED = re.compile(r"(<!-- table:([a-z0-9-]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
-KEYS = {  # of the objects in config.json
-    "config": {"about", "program", "train", "eval", "blocks", "tables"},
-    "block": {"name", "about", "seeds", "train", "sweep", "curve", "variants"},
-    "variant": {"name", "label", "train", "paper"},
-    "table": set("name kind title block blocks columns digits most rows value variants within x x-title".split()),
-    "column": {"title", "value", "digits", "minus", "spread", "paper"},
-}
-RESERVED = {"data", "json", "log-every", "out", "resume", "seed", "stop-at", "threads"}  # options that run.py sets
-MODEL_OPTIONS = {  # {key of a model's config.json: the option that sets it}
-    "num_hidden_layers": "layers",
-    "hidden_size": "dim",
-    "num_attention_heads": "heads",
-    "num_key_value_heads": "kv-heads",
-    "vocab_size": "vocab",
-    "rope_theta": "rope-base",
-    "partial_rotary_factor": "rope-fraction",
-    "tie_word_embeddings": "embeddings",
-    "initializer_range": "init-std",
-    "norm_kind": "norm",
-}
-MODEL_DEFAULTS = {"partial_rotary_factor": 1.0, "initializer_range": 0.02, "norm_kind": "plain", "qk_norm": "per_head"}
 # Okabe and Ito's colours, which colour-blind readers can distinguish, with grey for the baseline.
 COLOURS = ("#4d4d4d", "#d55e00", "#0072b2", "#cc79a7", "#009e73", "#e69f00")
 STYLE = {
@@ -122,37 +100,23 @@ class Experiment:
         path = self.directory / "config.json"
         try:
             self.config = json.loads(path.read_text(encoding="utf-8"))
-            self.check_keys(path)
             self.runs = list(all_runs(self.config))
         except KeyError as error:
             raise ExperimentError(f"{path}: no key {error}") from error
         except (OSError, ValueError) as error:
             raise ExperimentError(f"{path}: {error}") from error
         names = [run.name for run in self.runs]
-        for run in self.runs:
-            require(NAME.fullmatch(run.name), path, f"a run's name must match {NAME.pattern}, got {run.name!r}")
-            require(names.count(run.name) == 1, path, f"two runs are named {run.name}")
-            require(not RESERVED & set(run.train), path, f"run.py sets {', '.join(RESERVED & set(run.train))} itself")
+        for name in names:
+            require(names.count(name) == 1, path, f"two runs are named {name}")
         self.program = self.config.get("program")
-        require(self.program is None or (ROOT / self.program).is_file(), path, f"no program {self.program}")
-
-    def check_keys(self, path):
-        blocks, tables = self.config["blocks"], self.config.get("tables", [])
-        variants = [variant for block in blocks for variant in block["variants"]]
-        columns = [column for spec in tables for column in spec.get("columns", [])]
-        for kind, parts in zip(KEYS, ([self.config], blocks, variants, tables, columns)):
-            unknown = sorted(set().union(*parts) - KEYS[kind])
-            require(not unknown, path, f"unknown key {', '.join(unknown)} of a {kind}")
 
     def blocks(self, spec):
         """Returns the blocks that a table names, by default `main`."""
-        named = {block["name"]: block for block in self.config["blocks"]}
-        return [named[name] for name in spec.get("blocks", [spec.get("block", "main")])]
+        return [block for block in self.config["blocks"] if block["name"] in spec.get("blocks", ["main"])]
 
-    def select(self, records, block, variant=None, point=None):
+    def select(self, records, block, variant=None):
         """Returns the records of a block's runs, and how many runs there should be."""
         runs = [run for run in self.runs if run.block is block and variant in (None, run.variant)]
-        runs = [run for run in runs if point in (None, run.point)]
         return [records[run.name] for run in runs if run.name in records], len(runs)
 
     def columns(self, records, spec):
@@ -186,25 +150,21 @@ def read_records(path):
     return records
 
 
+def version_of(record):
+    return str(record["program"].get("version") or record["program"].get("headgate"))
+
+
 def check_records(experiment, records):
-    """Checks that records belong to runs of the config and have the same settings, so that their means are meaningful."""
-    where = f"{experiment.name}/records.jsonl"
-    runs = {run.name: run for run in experiment.runs}
+    """Checks that records are of the config's runs, of one text, and a block's of one version: then means make sense."""
+    where, runs = f"{experiment.name}/records.jsonl", {run.name: run for run in experiment.runs}
     for name, record in records.items():
         require(name in runs, where, f"no run of config.json makes {name}")
         same = identity_of(record) == runs[name].identity(record["data"]["sha256"])
         require(same, where, f"the record of {name} has other options than config.json")
     require(len({record["data"]["sha256"] for record in records.values()}) <= 1, where, "records of different texts")
     for block in experiment.config["blocks"]:
-        seen = {}
-        for record in experiment.select(records, block)[0]:
-            model = {**MODEL_DEFAULTS, **record["model"]}
-            kept = {key: model[key] for key in (*MODEL_OPTIONS, "head_dim", "qk_norm") if key in model}
-            for key, value in {**record["settings"], **kept}.items():
-                if MODEL_OPTIONS.get(key, key.replace("_", "-")) not in record["train"]:
-                    first = seen.setdefault(key, (value, record["run"]))
-                    both = f"{first[1]} and {record['run']}"
-                    require(first[0] == value, where, f"{both} differ in {key}, which no option sets")
+        versions = {version_of(record) for record in experiment.select(records, block)[0]}
+        require(len(versions) <= 1, where, f"block {block['name']} has records of {' and '.join(sorted(versions))}")
 
 
 def value_at(record, path):
@@ -227,16 +187,6 @@ def values_of(records, path):
 
 def number(value, digits):
     return f"{value:,.{digits}f}".replace(",", " ")
-
-
-def span(values, digits=None):
-    """Returns one value, or the smallest and the largest."""
-    least, most = (f"{value:g}" if digits is None else number(value, digits) for value in (min(values), max(values)))
-    return least if least == most else f"{least} to {most}"
-
-
-def counted(count, noun):
-    return f"{count} {noun}" + ("" if str(count) == "1" else "s")
 
 
 def cell(values, digits=3, spread=True):
@@ -300,22 +250,21 @@ def by_x(experiment, spec, records):
                 values.setdefault(point["step"], []).extend([] if value is None else [value])
         for point in points(block) if block.get("sweep") else []:
             (x,), at = point.values(), [record for record in own if record["point"] == point]
-            values[x] = [sum(record[path] for record in at)] if kind == "sums" and at else values_of(at, path)
+            values[x] = values_of(at, path)
             diverged[x] = [record["diverged"]["step"] for record in at if record["diverged"]]
         found.append((label, values, diverged))
     return found
 
 
 def grid_table(experiment, spec, records):
-    """Makes a row for each x, a column for each variant. A curve has at most `rows` rows. `sums` adds counts over seeds,
-    of diverged runs too."""
+    """Makes a row for each x, a column for each variant. A curve has at most `rows` rows."""
     columns, kind, rows = by_x(experiment, spec, records), spec["kind"], []
     xs = sorted({x for _, values, _ in columns for x in values})
     every = max(1, math.ceil(len(xs) / spec.get("rows", 10))) if kind == "curve" else 1
     for x in xs[(len(xs) - 1) % every :: every]:
         rows.append([f"{x:.10g}"])
         for _, values, diverged in columns:
-            parts = [cell(values[x], spec.get("digits", 0 if kind == "sums" else 3))] if values.get(x) else []
+            parts = [cell(values[x], spec.get("digits", 3))] if values.get(x) else []
             if kind == "sweep" and diverged[x]:
                 parts.append(f"diverged at {', '.join(map(str, diverged[x]))}")
             rows[-1].append("; ".join(parts) or NOTHING)
@@ -340,63 +289,28 @@ def highest_table(experiment, spec, records):
     return markdown(header, rows)
 
 
-def recorded(records, count, wanted):
-    """Returns how many runs are recorded, and the time that `records` trained."""
-    seconds = [record["seconds"] for record in records]
-    taken = f"{number(seconds[0], 0)} s on 1 thread"
-    if len(seconds) > 1:
-        each = f"{number(min(seconds), 0)} to {number(max(seconds), 0)} s each on 1 thread"
-        taken = f"{each}, {number(sum(seconds) / 3600, 1)} h in all"
-    return f"{count} of {counted(wanted, 'run')}; {taken}"
-
-
 def settings_table(experiment, spec, records):
-    """Lists the settings of a block's runs, with the trainer's defaults."""
+    """Lists the options that all runs of a block share, with defaults, and what they ran on."""
     (block,) = experiment.blocks(spec)
     own, wanted = experiment.select(records, block)
-    if not own:
+    if not finished(own):
         return None
-    first, data = own[0]["settings"], own[0]["data"]
-    setting = {key: span([record["settings"][key] for record in own]) for key in ("steps", "seq_len", "lr", "warmup")}
-    shape = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
-    layers, width, heads, kv, dim = (span([record["model"][key] for record in own]) for key in shape)
-    mlp, parameters = span([record["model"]["intermediate_size"] for record in own]), [r["parameters"] for r in own]
-    turned = span([record["model"].get("partial_rotary_factor", 1.0) for record in own])
-    batch = span([record["settings"]["batch"] * record["settings"]["accumulate"] for record in own])
-    model = (
-        f"{counted(layers, 'layer')} of width {width}, {counted(heads, 'query head')} on {kv} of {dim} features"
-        f"{'' if turned == '1' else f', RoPE on a share of {turned}'}, MLP {mlp}: {span(parameters, 0)} parameters"
-    )
-    clip = f"clipped at norm {first['clip']:g}" if first["clip"] else "not clipped"
-    decay = f"then {first['schedule']} to {first['lr_floor']:g} of it"
-    optimizer = f"weight decay {first['weight_decay']:g}, β₂ {first['beta2']:g}; gradient {clip}"
-    rows = [
-        ["model", model],
-        ["data", f"{first['task']}; {data['file']}, {number(data['bytes'], 0)} bytes"],
-        ["steps", f"{setting['steps']} of {batch} × {setting['seq_len']} tokens"],
-        ["learning rate", f"{setting['lr']} after {setting['warmup']} steps of warm-up, {decay}"],
-        ["optimizer", f"AdamW, {optimizer}"],
-        ["seeds", ", ".join(str(seed) for seed in block["seeds"])],
-        ["recorded", recorded(own, len(own), wanted)],
+    given = [{**record["settings"], **record["train"]} for record in finished(own)]
+    given = [{key.replace("_", "-"): value for key, value in options.items()} for options in given]
+    same = [key for key, value in sorted(given[0].items()) if all(options.get(key) == value for options in given)]
+    shared = [
+        key if given[0][key] is True else f"{key} {given[0][key]}" for key in same if given[0][key] not in ([], None)
     ]
-    return markdown(["", ""], rows, "---")
-
-
-def program_settings_table(experiment, spec, records):
-    """Lists the options that all runs of a program share, and what they ran on."""
-    own = finished(records.values())
-    if not own:
-        return None
-    data, program, settings = own[0]["data"], own[0]["program"], own[0]["settings"]
-    same = {key: all(record["settings"][key] == settings[key] for record in own) for key in settings}
-    shared = [f"{key.replace('_', '-')} {settings[key]}" for key in settings if same[key] and key != "packages"]
-    date = f", of {data['date']}" if data.get("date") else ""
+    data, program = finished(own)[0]["data"], finished(own)[0]["program"]
+    date = f" of {data['date']}" if data.get("date") else ""
+    versions = ", ".join(f"{name} {version}" for name, version in program.items() if name != "commit")
+    hours = number(sum(record["seconds"] for record in finished(own)) / 3600, 1)
     rows = [
-        ["data", f"{number(data['packages'], 0)} packages; {data['file']}{date}; SHA-256 `{data['sha256'][:16]}…`"],
+        ["data", f"{data['file']}{date}, {number(data['bytes'], 0)} bytes; SHA-256 `{data['sha256'][:16]}…`"],
         ["options of all", ", ".join(shared)],
-        ["seeds", ", ".join(str(seed) for seed in sorted({record["seed"] for record in own}))],
-        ["program", f"{experiment.program}; headgate {program['headgate']}, PyTorch {program['torch']}"],
-        ["recorded", recorded(own, len(records), len(experiment.runs))],
+        ["seeds", ", ".join(str(seed) for seed in block["seeds"])],
+        ["program", f"{experiment.program or 'headgate train'}; {versions}"],
+        ["runs recorded", f"{len(own)} of {wanted}; {hours} h on 1 thread"],
     ]
     return markdown(["", ""], rows, "---")
 
@@ -416,9 +330,11 @@ def draw(spec, paint, height=3.6, **axis_titles):
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
-def draw_lines(spec, series, x_title, y_title, ticks=None):
-    """Draws a line through the means of each x, a band from the least to the largest values, and a cross on the top edge
-    where a run diverged. Without ticks the scale is linear."""
+def lines_figure(experiment, spec, records):
+    """Draws a line for each variant through the means of each x, a band from the least to the largest values, and a cross
+    on the top edge where a run diverged. x is linear over the steps of training, else logarithmic."""
+    series = by_x(experiment, spec, records)
+    ticks = None if spec["kind"] == "curve-figure" else list(series[0][1])
     if not any(values for _, points, _ in series for values in points.values()):
         return None
 
@@ -443,28 +359,7 @@ def draw_lines(spec, series, x_title, y_title, ticks=None):
             axes.minorticks_off()
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0)
 
-    return draw(spec, paint, xlabel=x_title, ylabel=y_title)
-
-
-def lines_figure(experiment, spec, records):
-    """Draws a line for each variant: over the steps of training, the swept values, or spec["x"]."""
-    series = by_x(experiment, spec, records)
-    ticks = None if spec["kind"] == "curve-figure" else list(series[0][1])
-    return draw_lines(spec, series, spec.get("x-title", "step"), spec["title"], ticks)
-
-
-def reliability_figure(experiment, spec, records):
-    """Draws accuracy over confidence, in bins that join the predictions of all seeds, and the diagonal."""
-    series = []
-    for label, own in experiment.columns(records, spec):
-        series.append((label, {}, {}))
-        for bins in zip(*(record["eval"]["reliability"] for record in finished(own))):
-            count = sum(row[0] for row in bins)
-            if count:
-                confidence, accuracy = (sum(row[0] * row[i] for row in bins) / count for i in (1, 2))
-                series[-1][1][confidence] = [accuracy]
-    diagonal = ("as sure as right", {0.0: [0.0], 1.0: [1.0]}, {})
-    return draw_lines(spec, [diagonal, *series], "confidence", "accuracy") if series[0][1] else None
+    return draw(spec, paint, xlabel=spec.get("x-title", "step"), ylabel=spec["title"])
 
 
 def bars_figure(experiment, spec, records):
@@ -489,16 +384,13 @@ def bars_figure(experiment, spec, records):
 KINDS = {
     "variants": variants_table,
     "sweep": grid_table,
-    "sums": grid_table,
     "curve": grid_table,
     "values": grid_table,
     "highest": highest_table,
     "settings": settings_table,
-    "program-settings": program_settings_table,
     "curve-figure": lines_figure,
     "sweep-figure": lines_figure,
     "values-figure": lines_figure,
-    "reliability-figure": reliability_figure,
     "bars-figure": bars_figure,
 }
 

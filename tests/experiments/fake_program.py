@@ -6,7 +6,6 @@ while the file $FAKE_HOLD exists.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import pathlib
@@ -26,17 +25,14 @@ if options["gate"] == "broken":
     sys.exit("fake_program.py: gate broken is broken")
 if options["lr"] > 1:
     sys.exit("fake_program.py: step 3: the loss is nan")
-while os.path.exists(os.environ.get("FAKE_HOLD", "")):
+while os.path.exists(os.environ["FAKE_HOLD"]):
     time.sleep(0.01)
-sha256 = hashlib.sha256(data.read_bytes()).hexdigest()
 result = {
     "options": options,
     "parameters": 12,
     "steps": options["steps"],
     "seconds": 2.0,
-    "train_loss": 0.123456789,
-    "data": {"file": data.name, "bytes": data.stat().st_size, "sha256": sha256, "packages": 1},
-    "versions": {"headgate": "9.9", "torch": "8.8", "python": "3"},
+    "versions": {"headgate": "9.9", "torch": "8.8"},
     "metrics": {"loss_nats": options["seed"] + options["lr"]},
 }
 path.write_text(json.dumps(result))

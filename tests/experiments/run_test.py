@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """experiments/run.py on stand-ins for the programs: records, skipping, resuming, divergence and failures."""
 
-import fcntl
 import json
 import os
 import pathlib
@@ -19,6 +18,7 @@ RUN = HERE.parent.parent / "experiments" / "run.py"
 TIMEOUT = 60
 CONFIG = {
     "train": {"lr": 0.5, "steps": 6},
+    "eval": {"tokens": 100},
     "blocks": [
         {
             "name": "main",
@@ -42,8 +42,7 @@ def with_block(**change):
 class Bench(unittest.TestCase):
     """Holds an experiment of its own in a scratch folder."""
 
-    config = {**CONFIG, "eval": {"tokens": 100}}
-    text = "some words\n"
+    config, text = CONFIG, "some words\n"
 
     def setUp(self):
         self.scratch = pathlib.Path(tempfile.mkdtemp())
@@ -66,8 +65,8 @@ class Bench(unittest.TestCase):
         command = [sys.executable, RUN, self.directory, "--data", self.data, "--work", self.scratch / "work"]
         command += ["--headgate", self.program, "--python", sys.executable, "--jobs", "2", *arguments]
         environment = {**os.environ, "FAKE_LOG": str(self.log), "FAKE_HOLD": str(self.hold)}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(command, text=True, env=environment, **pipes)
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, env=environment, start_new_session=True, **streams)
 
     def succeed(self, *arguments):
         process = self.start(*arguments)
@@ -88,59 +87,46 @@ class Bench(unittest.TestCase):
     def records(self):
         return {record["run"]: record for record in map(json.loads, self.path.read_text().splitlines())}
 
-    def start_and_hold(self):
-        """Starts a call whose first two trainings wait."""
-        self.hold.touch()
-        process = self.start()
-        deadline = time.monotonic() + TIMEOUT
-        while self.waiting() != 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self.assertEqual(self.waiting(), 2)
-        return process
-
     def waiting(self):
         return sum(path.read_text().count("\n") == 2 for path in self.work.glob("*/metrics.jsonl"))
 
     def interrupt_under_way(self):
-        process = self.start_and_hold()
-        process.send_signal(signal.SIGINT)
+        """Interrupts a call, as a terminal does, whose first two trainings wait."""
+        self.hold.touch()
+        process, deadline = self.start(), time.monotonic() + TIMEOUT
+        while self.waiting() != 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=TIMEOUT)
-        self.assertEqual(process.returncode, 130, err)
-        self.assertIn("the same command continues", err)
+        self.assertEqual((process.returncode, err), (130, "run.py: interrupted; the same command continues\n"))
         self.assertFalse(self.path.exists())
         self.hold.unlink()
 
 
 class Runs(Bench):
-    def test_run_finished_is_recorded(self):
+    def test_run_finished_is_recorded_and_skipped(self):
         self.succeed()
         self.assertEqual(list(self.records()), ["headwise-seed1", "headwise-seed2", "none-seed1", "none-seed2"])
         record = self.records()["headwise-seed2"]
-        curve = [{"step": 2, "loss_nats": 0.5}, {"step": 4, "loss_nats": 0.25}, {"step": 6, "loss_nats": 0.166667}]
         expected = {
             "train": {"lr": 0.5, "steps": 6, "gate": "headwise", "match-params": True},
             "command": "headgate train --data words.txt --out headwise-seed2 --threads 1 --seed 2 "
             "--lr 0.5 --steps 6 --gate headwise --match-params",
             "eval_options": {"tokens": 100},
             "parameters": 3 * 5 + 7,
-            "model": {"num_hidden_layers": 1, "hidden_size": 8},
-            "settings": {"steps": 6, "lr": 0.5, "clip": 1.0},
-            "tokens_per_second": 64,
-            "spike_steps": [2],
-            "train_loss": 2.90833,  # 2 + 0.5 + (1 + 1/2 + … + 1/6)/6
-            "curve": curve,
-            "eval": {"loss_nats": 1.73457, "gate_mean": None},
+            "model": {"hidden_size": 8},
+            "settings": {"steps": 6, "lr": 0.5},
+            "seconds": 3.0,
+            "spikes": 1,
+            "curve": [{"step": step, "loss_nats": loss} for step, loss in ((2, 0.5), (4, 0.25), (6, 0.166667))],
+            "eval": {"loss_nats": 1.23457, "gate_mean": None},
             "status": "finished",
         }
         self.assertEqual({key: record[key] for key in expected}, expected)
         self.assertEqual((record["program"]["version"], record["data"]["bytes"]), ("9.9.9", 11))
         self.assertIn("--tokens 100", self.calls("eval")[0])
-        self.assertIn("| no gate | 1.735 ± 0.000 |", self.page.read_text())
+        self.assertIn("| no gate | 1.235 ± 0.000 |", self.page.read_text())
         self.assertTrue(self.page.read_text().endswith("<!-- /table -->\n\nProse.\n"))
-
-    def test_run_recorded_is_skipped(self):
-        self.succeed()
-        self.assertEqual(len(self.calls("train")), 4)
         self.assertIn("4 runs, 4 recorded already", self.succeed())
         self.assertEqual(len(self.calls("train")), 4)
         self.succeed("--force", "--only", "none-seed1")
@@ -148,7 +134,7 @@ class Runs(Bench):
 
     def test_run_of_other_options_or_data_runs_again(self):
         self.succeed("--only", "seed1")
-        self.configure({**with_block(train={"dim": 32}), "eval": {"tokens": 100}})
+        self.configure(with_block(train={"dim": 32}))
         self.assertIn("2 runs, 0 recorded already", self.succeed("--only", "seed1"))
         self.data.write_text("other words\n")
         self.assertIn("2 runs, 0 recorded already", self.succeed("--only", "seed1"))
@@ -160,7 +146,7 @@ class Runs(Bench):
         record = self.records()["none-lr2-seed1"]
         self.assertEqual((record["status"], record["eval"], record["steps"]), ("diverged", None, 2))
         self.assertEqual(record["diverged"], {"step": 3, "message": "headgate train: step 3: the loss is nan"})
-        self.assertIn("| no gate (1 of 2 diverged) | 1.485 |", self.page.read_text())
+        self.assertIn("| no gate (1 of 2 diverged) | 1.235 |", self.page.read_text())
 
     def test_trial_and_dry_run_leave_no_record(self):
         self.assertEqual(self.succeed("--dry-run").count("headgate train"), 4)
@@ -177,64 +163,34 @@ class Runs(Bench):
         cut, whole = self.records()["none-seed1"], self.records()["none-seed2"]
         self.assertEqual((cut["steps"], cut["curve"], cut["eval"]), (whole["steps"], whole["curve"], whole["eval"]))
 
-    def test_run_interrupted_of_another_program_starts_again(self):
-        self.interrupt_under_way()
-        with open(self.program, "a", encoding="utf-8") as program:
-            program.write("# changed\n")
-        self.succeed()
-        self.assertFalse([call for call in self.calls() if call.endswith("--resume")])
+    def test_run_interrupted_of_another_program_or_options_starts_again(self):
+        def change_program():
+            self.program.write_text(self.program.read_text() + "# changed\n")
 
-    def test_run_interrupted_of_other_options_starts_again(self):
-        self.interrupt_under_way()
-        self.configure({**self.config, "train": {"lr": 0.5, "steps": 5}})
-        self.succeed()
-        self.assertFalse([call for call in self.calls() if call.endswith("--resume")])
-        self.assertEqual(self.records()["none-seed1"]["steps"], 5)
-
-    def test_call_beside_trainers_of_a_killed_call_is_refused(self):
-        process = self.start_and_hold()
-        process.kill()
-        process.communicate(timeout=TIMEOUT)
-        self.fail_with(["in use"])
-        self.hold.unlink()
-        lock = os.open(self.directory, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX)  # waits until the last trainer has ended
-        os.close(lock)
-        self.succeed()
-        self.assertEqual(len(self.records()), 4)
+        for change in (change_program, lambda: self.configure({**CONFIG, "train": {"lr": 0.5, "steps": 5}})):
+            self.interrupt_under_way()
+            change()
+            self.succeed()
+            self.assertFalse([call for call in self.calls() if call.endswith("--resume")])
+            self.path.unlink()
 
     def test_run_failed_is_named_with_the_reason(self):
         self.configure(with_block(variants=[{"name": "odd", "train": {"gate": "broken"}}]))
         self.fail_with(["odd-seed", "headgate train ended with status 1", "--gate is 'broken'"])
         self.assertFalse(self.path.exists())
 
-    def test_records_damaged_are_refused_with_the_line(self):
-        self.succeed()
-        whole = self.path.read_text()
-        self.path.write_text(whole[:-100])
-        self.fail_with(["records.jsonl:4: not a record"])
-        self.path.write_text(whole + whole.splitlines()[0])
-        self.fail_with(["records.jsonl:5: a second record of headwise-seed1"])
-
-    def test_config_bad_value_is_named(self):
-        for config, words in (
-            ({**CONFIG, "trian": {}}, ["unknown key trian"]),
-            (with_block(seed=[1]), ["unknown key seed of a block"]),
-            (with_block(variants=[{"name": "a", "lable": "A"}]), ["unknown key lable of a variant"]),
-            ({**CONFIG, "tables": [{"name": "t", "kind": "sums", "digit": 1}]}, ["unknown key digit of a table"]),
-            ({**CONFIG, "train": {"out": "/tmp"}}, ["run.py sets out itself"]),
-            (with_block(variants=[{"name": "a"}, {"name": "a"}]), ["two runs are named a-seed1"]),
-            (with_block(variants=[{"name": "../a"}]), ["name must match", "'../a-seed1'"]),
-            ({**CONFIG, "program": "nowhere.py"}, ["no program nowhere.py"]),
-            ({"train": {}}, ["config.json: no key 'blocks'"]),
-        ):
-            self.configure(config)
-            with self.subTest(words):
-                self.fail_with(words)
-        self.configure(CONFIG)
+    def test_bad_input_is_named(self):
         self.fail_with(["no program", "nowhere"], "--headgate", "nowhere")
         self.fail_with(["--data", "not a file"], "--data", self.scratch)
         self.fail_with(["--only xyz"], "--only", "xyz")
+        self.path.write_text('{"run": "a"}\n{"run": "a"}\n')
+        self.fail_with(["records.jsonl:2: a second record of a"])
+        self.path.write_text('{"run": "a"}\n{"ru')
+        self.fail_with(["records.jsonl:2: not a record"])
+        self.configure(with_block(variants=[{"name": "a"}, {"name": "a"}]))
+        self.fail_with(["two runs are named a-seed1"])
+        self.configure({"train": {}})
+        self.fail_with(["config.json: no key 'blocks'"])
 
 
 class PythonProgram(Bench):
@@ -249,21 +205,18 @@ class PythonProgram(Bench):
         record = self.records()["a-seed2"]
         command = "python fake_program.py --data words.txt --threads 1 --seed 2 --json result.json"
         self.assertEqual(record["command"], command + " --lr 0.5 --steps 6 --gate x")
-        self.assertEqual(record["settings"], {"gate": "x", "lr": 0.5, "steps": 6, "packages": None})
-        self.assertEqual((record["eval"], record["train_loss"]), ({"loss_nats": 2.5}, 0.123457))
+        self.assertEqual(record["settings"]["gate"], "x")
+        self.assertEqual(record["eval"], {"loss_nats": 2.5})
         self.assertEqual((record["data"]["file"], record["program"]["torch"]), ("words.txt", "8.8"))
         self.assertTrue(all(call.endswith("; threads 1") for call in self.calls()))
         self.assertIn("2 runs, 2 recorded already", self.succeed())
-        self.data.write_text(self.text.replace("one", "two"))
-        self.assertIn("2 runs, 0 recorded already", self.succeed())
 
     def test_run_diverged_is_recorded_and_failed_is_not(self):
         self.configure({**self.config, "train": {"lr": 2, "steps": 6}})
         self.assertIn("diverged at step 3", self.succeed())
         self.assertEqual(self.records()["a-seed1"]["diverged"]["step"], 3)
-        self.configure(
-            {**self.config, "blocks": with_block(variants=[{"name": "b", "train": {"gate": "broken"}}])["blocks"]}
-        )
+        broken = with_block(variants=[{"name": "b", "train": {"gate": "broken"}}])["blocks"]
+        self.configure({**self.config, "blocks": broken})
         self.fail_with(["b-seed", "fake_program.py ended with status 1", "gate broken is broken"])
 
     def test_run_interrupted_starts_again(self):
