@@ -14,6 +14,7 @@
 
 #include "headgate/runtime.hpp"
 #include "models/train/evaluation_choices.hpp"
+#include "models/train/trainer.hpp"
 #include "tool/cli/output_files.hpp"
 #include "tool/cli/signals.hpp"
 #include "tool/cli/threads.hpp"
@@ -87,30 +88,29 @@ std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, i
   return comparisons;
 }
 
-int train(const std::vector<demo::Comparison>& comparisons, const demo::DemoBudget& budget,
-          const DemoArguments& arguments, int threads) {
+int train(const std::vector<demo::Comparison>& comparisons, const DemoArguments& arguments, int threads) {
   fmt::print("\n\nTraining without a gate and with one, on {} ({} thread{})\n\n",
              console::terminal_text(*arguments.data), threads, threads == 1 ? "" : "s");
   for (const std::string& what : comparisons.front().sources.front()->left_out().phrases()) {
     fmt::print("     left out: {}\n", console::terminal_text(what));
   }
   const SignalWatch watch;
-  const demo::TrainingEnd end = demo::show_training(comparisons, budget, [] { return SignalWatch::received() != 0; });
-  switch (end.reason) {
-    case demo::TrainingEnd::Reason::finished:
-      fmt::print("{}", demo::commands_to_try(program_invocation_name, *arguments.data));
-      return kSuccess;
-    case demo::TrainingEnd::Reason::interrupted:
-      fmt::print(stderr, "headgate demo: interrupted\n");
-      return kSignalStatus + SignalWatch::received();
-    case demo::TrainingEnd::Reason::diverged: break;
+  try {
+    for (const demo::Comparison& comparison : comparisons) {
+      if (!demo::show_training(comparison, [] { return SignalWatch::received() != 0; })) {
+        fmt::print(stderr, "headgate demo: interrupted\n");
+        return kSignalStatus + SignalWatch::received();
+      }
+    }
+  } catch (const train::Diverged& error) {
+    fmt::print(stderr, "headgate demo: the training diverged: {}\n", error.what());
+    return kCheckFailed;
   }
-  fmt::print(stderr, "headgate demo: the training diverged: {}\n", end.divergence);
-  return kCheckFailed;
+  fmt::print("{}", demo::commands_to_try(program_invocation_name, *arguments.data));
+  return kSuccess;
 }
 
 int run_demo(const DemoArguments& arguments) {
-  const demo::DemoBudget budget;
   if (arguments.trains() && !arguments.only.empty() && !arguments.data) {
     throw UsageError(fmt::format("--only {} needs --data", arguments.only));
   }
@@ -138,7 +138,7 @@ int run_demo(const DemoArguments& arguments) {
   if (arguments.shows("model") && !arguments.model.empty()) {
     demo::show_real_model(arguments.model, xray_wanted(arguments, threads));
   }
-  if (!comparisons.empty()) return train(comparisons, budget, arguments, threads);
+  if (!comparisons.empty()) return train(comparisons, arguments, threads);
   if (arguments.trains()) {
     fmt::print("\n\n--data PATH adds two trainings: one on attention sinks, one on a text.\n");
   }
@@ -158,10 +158,8 @@ Verb add_demo(CommandLine& line) {
       "With --model it shows the X-ray of a model that others trained (`headgate xray`). With --data it then trains "
       "three seeds of three models on bigram-backcopy, a task on which attention without a gate goes to the first "
       "token, shows their X-ray, and trains three byte-level language models of equal size on the text: without a "
-      "gate, "
-      "with a headwise and with an elementwise one, a run a thread. All of it takes at most four minutes on two cores; "
-      "on a slower machine it takes fewer steps and says so. Files are "
-      "written to --out alone.");
+      "gate, with a headwise and with an elementwise one, a run a thread. All of it takes about four minutes on two "
+      "cores. Files are written to --out alone.");
   verb.value("--data", arguments->data, "PATH",
              "UTF-8 text to train on: a file, or a directory with all files below it that are UTF-8");
   declare_include(verb, arguments->include);

@@ -22,9 +22,6 @@ using models::DecoderConfig;
 using train::Task;
 using train::TrainSettings;
 
-constexpr std::int64_t kLeastBackcopySteps = 800;  // sinks appear late in training: docs/design/training.md
-constexpr std::int64_t kLeastTextSteps = 500;
-
 /// Returns the metrics of whole models that have a column in the demo's tables: those by trigger if `of_triggers`,
 /// otherwise the others.
 metrics::MetricList shown_metrics(bool of_triggers) {
@@ -83,23 +80,13 @@ std::string figures_table(const std::vector<TrainedModel>& trained, bool of_trig
   return console::text_table(lines);
 }
 
-std::string backcopy_result(const std::vector<TrainedModel>& trained, std::int64_t /*tokens*/) {
-  std::vector<NamedSpread> gated;
-  gated.reserve(trained.size());
-  for (const TrainedModel& model : trained) gated.push_back({model.model.name, figures_of(model, true)});
-  const Spread baseline = gated.front().figures;
-  gated.erase(gated.begin());
-  return figures_table(trained, /*of_triggers=*/true) + '\n' + console::paragraph(backcopy_verdict(baseline, gated));
-}
-
-std::string text_result(const std::vector<TrainedModel>& trained, std::int64_t tokens) {
-  std::vector<NamedFigures> gated;
-  gated.reserve(trained.size());
-  for (const TrainedModel& model : trained) gated.push_back({model.model.name, figures_of(model, false).mean});
-  const metrics::FigureRow baseline = gated.front().figures;
-  gated.erase(gated.begin());
-  return figures_table(trained, /*of_triggers=*/false) + '\n' +
-         console::paragraph(text_verdict(baseline, gated, tokens));
+/// Returns the table of the models and the verdict on them.
+std::string result(const std::vector<TrainedModel>& trained, bool of_triggers,
+                   const std::function<std::string(const std::vector<NamedSpread>&)>& verdict) {
+  std::vector<NamedSpread> models;
+  models.reserve(trained.size());
+  for (const TrainedModel& model : trained) models.push_back({model.model.name, figures_of(model, of_triggers)});
+  return figures_table(trained, of_triggers) + '\n' + console::paragraph(verdict(models));
 }
 
 /// Returns three variants of the model: without a gate, with a headwise gate and with an elementwise gate.
@@ -203,9 +190,8 @@ std::string commands_to_try(const std::string& tool, const std::string& data) {
 
 Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings settings, std::int64_t seeds) {
   Comparison comparison = comparison_of(Task::bigram_backcopy, model, std::move(settings), seeds);
-  comparison.least_steps = kLeastBackcopySteps;
   comparison.metrics = shown_metrics(/*of_triggers=*/true);
-  comparison.result = backcopy_result;
+  comparison.result = [](const auto& trained) { return result(trained, /*of_triggers=*/true, backcopy_verdict); };
   comparison.introduction = fmt::format(
       "Sequences follow the text's bigrams, but after the triggers t, e and space the token before the trigger is "
       "repeated. After a trigger a head has to attend to the token before; elsewhere no token helps it. How much of "
@@ -216,23 +202,18 @@ Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings setting
 
 Comparison compare_on_text(const DecoderConfig& model, TrainSettings settings) {
   Comparison comparison = comparison_of(Task::text, model, std::move(settings), 1);
-  comparison.least_steps = kLeastTextSteps;
   comparison.metrics = shown_metrics(/*of_triggers=*/false);
-  comparison.result = text_result;
+  const auto tokens = static_cast<double>(comparison.settings.schedule.steps * comparison.settings.tokens_per_step());
+  comparison.result = [tokens](const auto& trained) {
+    return result(trained, /*of_triggers=*/false,
+                  [tokens](const auto& models) { return text_verdict(models, tokens); });
+  };
   for (ComparedModel& compared : comparison.models) compared.config = models::match_params(compared.config);
   comparison.introduction = fmt::format(
       "The text itself, byte by byte, with the tail held out. {}; parameters: {}; widths of the MLP: {}, chosen for "
       "equal parameter counts. All models have the same seed and the same data in the same order.",
       sizes_of(comparison.models.front().config), parameter_counts(comparison.models), ffn_widths(comparison.models));
   return comparison;
-}
-
-TrainSettings settings_of(const Comparison& comparison, std::int64_t steps) {
-  TrainSettings settings = comparison.settings;
-  settings.schedule.steps = steps;
-  settings.schedule.warmup = train::default_warmup(steps);
-  train::validate(settings);
-  return settings;
 }
 
 }  // namespace headgate::demo

@@ -32,14 +32,13 @@ struct TrainedModel {
 struct Comparison {
   std::string name;  ///< name of the task
   std::string introduction;
-  train::TrainSettings settings;      ///< settings with the wanted number of steps
-  std::int64_t least_steps = 1;       ///< fewest steps for a meaningful result
+  train::TrainSettings settings;
   std::vector<ComparedModel> models;  ///< models, the one without a gate first
   /// Data sources, one per seed: settings.seed and the seeds that follow. Every model is trained with every seed.
   std::vector<std::unique_ptr<train::SequenceSource>> sources;
   metrics::MetricList metrics;  ///< metrics that the result shows
-  /// Returns the table and the verdict on all models, in their order, after each was trained on `tokens` tokens.
-  std::string (*result)(const std::vector<TrainedModel>& trained, std::int64_t tokens) = nullptr;
+  /// Returns the table and the verdict on all trained models, in their order.
+  std::function<std::string(const std::vector<TrainedModel>& trained)> result;
   /// Called with the trained models after the result is printed; may be empty.
   std::function<void(const std::vector<TrainedModel>& trained)> after{};
 };
@@ -65,8 +64,5 @@ train::TrainSettings demo_text_settings();
 /// Returns the last text of the demo: commands that train and evaluate such models for longer. `tool` is the program's
 /// name and `data` the path of the text, both unquoted.
 std::string commands_to_try(const std::string& tool, const std::string& data);
-
-/// Returns the comparison's settings for a run of `steps` steps.
-train::TrainSettings settings_of(const Comparison& comparison, std::int64_t steps);
 
 }  // namespace headgate::demo

@@ -100,7 +100,7 @@ TEST(Demo, Training_Interrupted_SaysSo) {
   testing::write_bytes(scratch / "text", testing::prose(4000));
   const std::string script = "cd " + scratch.path() + " && " + testing::headgate_path() +
                              " demo --only backcopy --data text >out 2>err & demo=$!\n"
-                             "while kill -0 $demo && ! grep -q 'from here on' " +
+                             "while kill -0 $demo && ! grep -q 'Training without' " +
                              (scratch / "out") +
                              "; do sleep 0.1; done 2>/dev/null\n"
                              "kill -TERM $demo; wait $demo";
