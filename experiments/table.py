@@ -216,14 +216,16 @@ def differences(path, records, others):
 
 
 def variants_table(experiment, spec, records):
-    """Makes a row for each variant, a column for each figure."""
-    rows = []
+    """Makes a row for each variant, a column for each figure. The name of another table stands for its columns."""
+    rows, columns = [], spec["columns"]
+    if isinstance(columns, str):
+        columns = next(table["columns"] for table in experiment.config["tables"] if table["name"] == columns)
     for block in experiment.blocks(spec):
         named = {variant["name"]: variant for variant in block["variants"]}
         for name in [name for name in named if name in spec.get("variants", named)]:
             own, wanted = experiment.select(records, block, named[name])
             cells = []
-            for column in spec["columns"]:
+            for column in columns:
                 if "paper" in column:
                     cells.append(str(named[name].get("paper", {}).get(column["paper"], NOTHING)))
                     continue
@@ -233,7 +235,7 @@ def variants_table(experiment, spec, records):
                     values = differences(column["value"], own, others) if name != column["minus"] else []
                 cells.append(cell(values, column.get("digits", 3), column.get("spread") != "none"))
             rows.append([label_of(named[name], own, wanted), *cells])
-    return markdown([spec.get("title", "variant"), *(column["title"] for column in spec["columns"])], rows)
+    return markdown([spec.get("title", "variant"), *(column["title"] for column in columns)], rows)
 
 
 def by_x(experiment, spec, records):

@@ -85,8 +85,8 @@ class Tables(Bench):
         self.assertEqual(self.rows(), [["| A | 2.0 ± 1.4 | – | – |", "| b | 3.0 ± 2.1 | 1.0 ± 0.7 | 5.9 |"]])
 
     def test_variants_table_diverged_and_missing_runs_are_counted(self):
-        self.make(PAIR, [None, 2.0, 3.0], {"kind": "variants", "columns": [LOSS]})
-        self.assertEqual(self.rows(), [["| A (1 of 2 diverged) | 3.0 |", "| b (1 of 2 runs) | 2.0 |"]])
+        self.make(PAIR, [None, 2.0, 3.0], *({"kind": "variants", "columns": columns} for columns in ([LOSS], "t0")))
+        self.assertEqual(self.rows(), [["| A (1 of 2 diverged) | 3.0 |", "| b (1 of 2 runs) | 2.0 |"]] * 2)
 
     def test_sweep_tables_values_by_hand(self):
         self.make(SWEEP, SWEPT, *({"kind": kind, **LOSS, "within": 0.1, "digits": 2} for kind in ("sweep", "highest")))
