@@ -127,9 +127,8 @@ Verb add_attend(CommandLine& line) {
       "Query i stands at key position at_i = i + S - T, so that the last query stands at the last key, unless "
       "--query-offsets says otherwise.\n\n"
       "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (masks b1; key lengths, query offsets "
-      "and bounds of sequences i4 or i8; block tables i4; k and v of a cache i1 too). NumPy "
-      "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
-      "Every output file appears whole, after all of them have been computed, or not at all.",
+      "and bounds of sequences i4 or i8; block tables i4; k and v of a cache i1 too). " +
+          text(kFilesHelp),
       "--quiet");
   auto options = std::make_shared<AttendOptions>();
   add_inputs(verb, options->files);
@@ -138,17 +137,13 @@ Verb add_attend(CommandLine& line) {
   add_gradients(verb, options->files, "dz is that of the gate");
   add_options(verb, *options);
   declare_written_json(verb, options->json);
-  verb.footer(
-      "Environment:\n"
-      "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"
-      "  OMP_NUM_THREADS  threads to use where --threads is not given\n"
-      "\n"
-      "Examples:\n"
-      "  headgate attend --q q.npy --k k.npy --v v.npy --gate z.npy --causal --out y.npy\n"
-      "  headgate attend --q q.npy --k k.npy --v v.npy --out y.npy \\\n"
-      "    --grad-out dy.npy --grad-dir gradients --dtype bf16\n"
-      "  headgate attend --q q.npy --k k.npy --v v.npy --causal --out y.npy \\\n"
-      "    --stats statistics --top-k 8 --window-share 64 --rows 0,100");
+  verb.footer(text(kEnvironmentHelp) +
+              "Examples:\n"
+              "  headgate attend --q q.npy --k k.npy --v v.npy --gate z.npy --causal --out y.npy\n"
+              "  headgate attend --q q.npy --k k.npy --v v.npy --out y.npy \\\n"
+              "    --grad-out dy.npy --grad-dir gradients --dtype bf16\n"
+              "  headgate attend --q q.npy --k k.npy --v v.npy --causal --out y.npy \\\n"
+              "    --stats statistics --top-k 8 --window-share 64 --rows 0,100");
   return {"attend", [options] { return run_attend(*options); }};
 }
 

@@ -73,9 +73,8 @@ Verb add_linear(CommandLine& line) {
       "Arrays are of rank 4 (B,H,T,D), rank 3 (H,T,D) or rank 2 (T,D); q, k, v, decay, beta and grad-out are of one "
       "rank, which y has too. States are of rank 4. B batch, T tokens, Hq, Hk and Hv heads of q, k and v, Ho the "
       "larger of Hq and Hv, D and Dv head dims from 1 to 256, N sequences: those of a packed batch, else B.\n\n"
-      "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (bounds of sequences i4 or i8). NumPy "
-      "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
-      "Every output file appears whole, after all of them have been computed, or not at all.",
+      "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (bounds of sequences i4 or i8). " +
+          text(kFilesHelp),
       "--quiet");
   auto options = std::make_shared<LinearOptions>();
   add_inputs(verb, options->files);
@@ -84,18 +83,14 @@ Verb add_linear(CommandLine& line) {
   add_figures(verb, options->files.figures);
   add_options(verb, *options);
   declare_written_json(verb, options->json);
-  verb.footer(
-      "Environment:\n"
-      "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"
-      "  OMP_NUM_THREADS  threads to use where --threads is not given\n"
-      "\n"
-      "Examples:\n"
-      "  headgate linear --q q.npy --k k.npy --v v.npy --decay g.npy --beta beta.npy \\\n"
-      "    --l2-norm 1e-6 --out y.npy --out-state s.npy\n"
-      "  headgate linear --q q.npy --k k.npy --v v.npy --rule linear --out y.npy \\\n"
-      "    --grad-out dy.npy --grad-dir gradients\n"
-      "  headgate linear --q q.npy --k k.npy --v v.npy --beta beta.npy --out y.npy \\\n"
-      "    --stats stats --weights 0,63");
+  verb.footer(text(kEnvironmentHelp) +
+              "Examples:\n"
+              "  headgate linear --q q.npy --k k.npy --v v.npy --decay g.npy --beta beta.npy \\\n"
+              "    --l2-norm 1e-6 --out y.npy --out-state s.npy\n"
+              "  headgate linear --q q.npy --k k.npy --v v.npy --rule linear --out y.npy \\\n"
+              "    --grad-out dy.npy --grad-dir gradients\n"
+              "  headgate linear --q q.npy --k k.npy --v v.npy --beta beta.npy --out y.npy \\\n"
+              "    --stats stats --weights 0,63");
   return {"linear", [options] { return run_linear(*options); }};
 }
 

@@ -33,6 +33,16 @@
 
 namespace headgate::cli {
 
+/// Sentences of --help about files, and the environment, which these verbs share.
+inline constexpr const char* kFilesHelp =
+    "NumPy has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
+    "Every output file appears whole, after all of them have been computed, or not at all.";
+inline constexpr const char* kEnvironmentHelp =
+    "Environment:\n"
+    "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"
+    "  OMP_NUM_THREADS  threads to use where --threads is not given\n"
+    "\n";
+
 inline std::string text(std::string_view from) { return std::string(from); }
 
 /// Parses "I,J,…", the value of `option`, as a list of whole numbers.

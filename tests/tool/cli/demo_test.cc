@@ -4,10 +4,11 @@
 #include <csignal>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "models/data/prose.hpp"
 #include "models/io/scratch.hpp"
-#include "tool/cli/tool.hpp"
+#include "tool/cli/small_verbs.hpp"
 #include "verify/gated_norm_case.hpp"
 #include "verify/linear_attention_spec.hpp"
 #include "verify/short_convolution_case.hpp"
@@ -109,46 +110,20 @@ TEST(Demo, Training_Interrupted_SaysSo) {
 }
 
 TEST(Demo, Xray_OfAModel_IsShown) {
-  const testing::Scratch scratch;
-  testing::write_bytes(scratch / "text", testing::prose(4000));
-  const Outcome trained = testing::headgate({"train",
-                                             "--data",
-                                             scratch / "text",
-                                             "--out",
-                                             scratch / "run",
-                                             "--layers",
-                                             "1",
-                                             "--dim",
-                                             "16",
-                                             "--heads",
-                                             "2",
-                                             "--kv-heads",
-                                             "1",
-                                             "--head-dim",
-                                             "8",
-                                             "--ffn",
-                                             "32",
-                                             "--seq-len",
-                                             "32",
-                                             "--steps",
-                                             "2",
-                                             "--gate",
-                                             "headwise"});
-  ASSERT_EQ(trained.status, 0) << trained.err;
-  const Outcome shown = testing::headgate({"demo", "--only", "model", "--model", scratch / "run", "--data",
-                                           scratch / "text", "--out", scratch / "pages/of/demo"});
+  const testing::TrainVerb verb;
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
+  const auto demo = [&](const std::string& model, std::vector<std::string> more) {
+    more.insert(more.begin(), {"demo", "--only", "model", "--model", verb.path(model)});
+    return testing::headgate(more);
+  };
+  const Outcome shown = demo("run", {"--data", verb.text(), "--out", verb.path("pages/of/demo")});
   EXPECT_EQ(shown.status, 0) << shown.err;
   EXPECT_NE(shown.out.find("run: No sinks"), std::string::npos) << shown.out;
-  const std::string page = testing::read_bytes(scratch / "pages/of/demo/real-model.html");
+  const std::string page = testing::read_bytes(verb.path("pages/of/demo/real-model.html"));
   EXPECT_NE(page.find("<!doctype html>"), std::string::npos) << page.substr(0, 80);
-  expect_refused(testing::headgate({"demo", "--only", "model", "--model", scratch / "run"}), "demo",
-                 "--model needs --data");
-  expect_refused(
-      testing::headgate({"demo", "--only", "model", "--model", scratch / "none", "--data", scratch / "text"}), "demo",
-      "none");
-  expect_refused(testing::headgate({"demo", "--only", "model", "--model", scratch / "run", "--data", scratch / "text",
-                                    "--out", scratch / "text/pages"}),
-                 "demo", "--out");
+  expect_refused(demo("run", {}), "demo", "--model needs --data");
+  expect_refused(demo("none", {"--data", verb.text()}), "demo", "none");
+  expect_refused(demo("run", {"--data", verb.text(), "--out", verb.text() + "/pages"}), "demo", "--out");
 }
 
 TEST(Verify, Verify_EveryTarget_AgreesWithTheOracle) {

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -11,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "models/io/npy.hpp"
 #include "models/tokenize/golden.hpp"
 #include "models/tokenize/open.hpp"
 #include "tool/cli/small_verbs.hpp"
@@ -48,12 +46,7 @@ class EvalTokensTest : public ::testing::Test {
     return evaluated(model, more);
   }
   json by_ids(const std::string& model, const Ids& ids, std::vector<std::string> more = {}) const {
-    const io::Array array = io::make_array(DType::i32, {static_cast<std::int64_t>(ids.size())});
-    std::memcpy(array.data.get(), ids.data(), ids.size() * sizeof(ids[0]));
-    io::NpyWriter writer;
-    writer.add(verb.path("ids.npy"), array);
-    writer.commit();
-    more.insert(more.end(), {"--token-ids", verb.path("ids.npy")});
+    more.insert(more.end(), {"--token-ids", verb.write_ids(ids)});
     return evaluated(model, more);
   }
 

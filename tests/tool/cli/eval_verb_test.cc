@@ -77,15 +77,7 @@ TEST_F(EvalVerbTest, Json_EveryMetric_HasItsKeys) {
 TEST_F(EvalVerbTest, TokenIds_WithLogProbabilities_AreWritten) {
   ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
   const std::string text = testing::read_bytes(verb.text());
-  const auto count = static_cast<std::int64_t>(text.size());
-  const io::Array ids = io::make_array(DType::i64, {count});
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t id = static_cast<unsigned char>(text[static_cast<std::size_t>(i)]);
-    std::memcpy(ids.data.get() + i * sizeof(id), &id, sizeof(id));
-  }
-  io::NpyWriter writer;
-  writer.add(verb.path("ids.npy"), ids);
-  writer.commit();
+  verb.write_ids(std::vector<std::int64_t>(text.begin(), text.end()));
   const std::vector<std::string> command{
       "eval",     verb.path("run"),     "--token-ids", verb.path("ids.npy"), "--tokens", "32",
       "--logits", verb.path("out.npy"), "--json"};

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "models/data/prose.hpp"
+#include "models/io/npy.hpp"
 #include "models/io/scratch.hpp"
 #include "tool/cli/tool.hpp"
 
@@ -43,6 +46,16 @@ class TrainVerb {
   }
   std::string checkpoint_file(const std::string& run, const std::string& name) const {
     return read_bytes(path(run) + "/checkpoint/" + name);
+  }
+  /// Writes token ids of 4 or 8 bytes, and returns the path of their file.
+  template <class Id>
+  std::string write_ids(const std::vector<Id>& ids) const {
+    const io::Array array = io::make_array(sizeof(Id) == 4 ? DType::i32 : DType::i64, {std::ssize(ids)});
+    std::memcpy(array.data.get(), ids.data(), ids.size() * sizeof(Id));
+    io::NpyWriter writer;
+    writer.add(path("ids.npy"), array);
+    writer.commit();
+    return path("ids.npy");
   }
 
  private:

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <string>
@@ -13,7 +13,6 @@
 
 #include "models/decoder/parameters.hpp"
 #include "models/families/model_file.hpp"
-#include "models/io/npy.hpp"
 #include "tool/cli/small_verbs.hpp"
 #include "tool/reports/xray/decoded.hpp"
 #include "tool/reports/xray/report.hpp"
@@ -296,17 +295,9 @@ TEST_F(XrayVerbTest, Figures_WithoutAModel_AreListed) {
 }
 
 TEST_F(XrayVerbTest, TokenIds_InPlaceOfText_GiveTheSameFigures) {
-  const std::string text = testing::read_bytes(verb.text());
-  const std::int64_t count = 16;
-  const io::Array ids = io::make_array(DType::i32, {count});
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int32_t id = static_cast<unsigned char>(text[static_cast<std::size_t>(i)]);
-    std::memcpy(ids.data.get() + i * sizeof(id), &id, sizeof(id));
-  }
-  io::NpyWriter writer;
-  writer.add(verb.path("ids.npy"), ids);
-  writer.commit();
-  testing::write_bytes(verb.path("start"), text.substr(0, count));
+  const std::string start = testing::read_bytes(verb.text()).substr(0, 16);
+  verb.write_ids(std::vector<std::int32_t>(start.begin(), start.end()));
+  testing::write_bytes(verb.path("start"), start);
   const std::string out = verb.path("out.json");
   const auto figures = [&](const std::vector<std::string>& source) {
     std::vector<std::string> command{"xray", verb.path("gated"), "--json-out", out};
@@ -369,12 +360,9 @@ TEST_F(XrayVerbTest, Hybrid_BesideAnother_HasBothKindsOfLayers) {
   std::vector<float> parameters(static_cast<std::size_t>(table.total()));
   models::initialise(parameters.data(), table, config, 1);
   models::write_model(verb.path("hybrid"), {config}, parameters, DType::f32);
-  const io::Array ids = io::make_array(DType::i32, {16});
-  for (std::int32_t i = 0; i < 16; ++i)
-    std::memcpy(ids.data.get() + sizeof(i) * static_cast<std::size_t>(i), &i, sizeof(i));
-  io::NpyWriter writer;
-  writer.add(verb.path("ids.npy"), ids);
-  writer.commit();
+  std::vector<std::int32_t> ids(16);
+  std::iota(ids.begin(), ids.end(), 0);
+  verb.write_ids(ids);
   const std::vector<std::string> command{
       "xray", verb.path("gated"), verb.path("hybrid"), "--token-ids", verb.path("ids.npy"), "--override", "heads"};
   std::vector<std::string> to_json = command;
