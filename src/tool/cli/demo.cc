@@ -79,8 +79,6 @@ std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, i
   if (arguments.shows("backcopy")) {
     comparisons.push_back(
         demo::compare_on_backcopy(demo::demo_backcopy_model(), on_data(demo::demo_backcopy_settings())));
-    comparisons.back().after = [settings = comparisons.back().settings, wanted = xray_wanted(arguments, threads)](
-                                   const auto& trained) { demo::show_trained_models(trained, settings, wanted); };
   }
   if (arguments.shows("text")) {
     comparisons.push_back(demo::compare_on_text(demo::demo_text_model(), on_data(demo::demo_text_settings())));
@@ -97,9 +95,13 @@ int train(const std::vector<demo::Comparison>& comparisons, const DemoArguments&
   const SignalWatch watch;
   try {
     for (const demo::Comparison& comparison : comparisons) {
-      if (!demo::show_training(comparison, [] { return SignalWatch::received() != 0; })) {
+      const auto trained = demo::show_training(comparison, [] { return SignalWatch::received() != 0; });
+      if (trained.empty()) {
         fmt::print(stderr, "headgate demo: interrupted\n");
         return kSignalStatus + SignalWatch::received();
+      }
+      if (comparison.sources.front()->has_triggers()) {
+        demo::show_trained_models(trained, comparison.settings, xray_wanted(arguments, threads));
       }
     }
   } catch (const train::Diverged& error) {

@@ -80,15 +80,6 @@ std::string figures_table(const std::vector<TrainedModel>& trained, bool of_trig
   return console::text_table(lines);
 }
 
-/// Returns the table of the models and the verdict on them.
-std::string result(const std::vector<TrainedModel>& trained, bool of_triggers,
-                   const std::function<std::string(const std::vector<NamedSpread>&)>& verdict) {
-  std::vector<NamedSpread> models;
-  models.reserve(trained.size());
-  for (const TrainedModel& model : trained) models.push_back({model.model.name, figures_of(model, of_triggers)});
-  return figures_table(trained, of_triggers) + '\n' + console::paragraph(verdict(models));
-}
-
 /// Returns three variants of the model: without a gate, with a headwise gate and with an elementwise gate.
 std::vector<ComparedModel> three_models(DecoderConfig model) {
   std::vector<ComparedModel> out;
@@ -191,7 +182,6 @@ std::string commands_to_try(const std::string& tool, const std::string& data) {
 Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings settings, std::int64_t seeds) {
   Comparison comparison = comparison_of(Task::bigram_backcopy, model, std::move(settings), seeds);
   comparison.metrics = shown_metrics(/*of_triggers=*/true);
-  comparison.result = [](const auto& trained) { return result(trained, /*of_triggers=*/true, backcopy_verdict); };
   comparison.introduction = fmt::format(
       "Sequences follow the text's bigrams, but after the triggers t, e and space the token before the trigger is "
       "repeated. After a trigger a head has to attend to the token before; elsewhere no token helps it. How much of "
@@ -203,17 +193,23 @@ Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings setting
 Comparison compare_on_text(const DecoderConfig& model, TrainSettings settings) {
   Comparison comparison = comparison_of(Task::text, model, std::move(settings), 1);
   comparison.metrics = shown_metrics(/*of_triggers=*/false);
-  const auto tokens = static_cast<double>(comparison.settings.schedule.steps * comparison.settings.tokens_per_step());
-  comparison.result = [tokens](const auto& trained) {
-    return result(trained, /*of_triggers=*/false,
-                  [tokens](const auto& models) { return text_verdict(models, tokens); });
-  };
   for (ComparedModel& compared : comparison.models) compared.config = models::match_params(compared.config);
   comparison.introduction = fmt::format(
       "The text itself, byte by byte, with the tail held out. {}; parameters: {}; widths of the MLP: {}, chosen for "
       "equal parameter counts. All models have the same seed and the same data in the same order.",
       sizes_of(comparison.models.front().config), parameter_counts(comparison.models), ffn_widths(comparison.models));
   return comparison;
+}
+
+std::string result_text(const Comparison& comparison, const std::vector<TrainedModel>& trained) {
+  const bool of_triggers = comparison.sources.front()->has_triggers();
+  std::vector<NamedSpread> models;
+  models.reserve(trained.size());
+  for (const TrainedModel& model : trained) models.push_back({model.model.name, figures_of(model, of_triggers)});
+  const train::TrainSettings& settings = comparison.settings;
+  const auto tokens = static_cast<double>(settings.schedule.steps * settings.tokens_per_step());
+  const std::string verdict = of_triggers ? backcopy_verdict(models) : text_verdict(models, tokens);
+  return figures_table(trained, of_triggers) + '\n' + console::paragraph(verdict);
 }
 
 }  // namespace headgate::demo

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,10 +36,6 @@ struct Comparison {
   /// Data sources, one per seed: settings.seed and the seeds that follow. Every model is trained with every seed.
   std::vector<std::unique_ptr<train::SequenceSource>> sources;
   metrics::MetricList metrics;  ///< metrics that the result shows
-  /// Returns the table and the verdict on all trained models, in their order.
-  std::function<std::string(const std::vector<TrainedModel>& trained)> result;
-  /// Called with the trained models after the result is printed; may be empty.
-  std::function<void(const std::vector<TrainedModel>& trained)> after{};
 };
 
 /// Return the comparison of `model`, which has no gate, with its gated variants. `settings` name the data; task and
@@ -60,6 +55,9 @@ train::TrainSettings demo_backcopy_settings();
 /// the available time.
 models::DecoderConfig demo_text_model();
 train::TrainSettings demo_text_settings();
+
+/// Returns the table of the trained models and the verdict on them.
+std::string result_text(const Comparison& comparison, const std::vector<TrainedModel>& trained);
 
 /// Returns the last text of the demo: commands that train and evaluate such models for longer. `tool` is the program's
 /// name and `data` the path of the text, both unquoted.

@@ -127,7 +127,7 @@ class Training {
 
 }  // namespace
 
-bool show_training(const Comparison& comparison, const std::function<bool()>& interrupted) {
+std::vector<TrainedModel> show_training(const Comparison& comparison, const std::function<bool()>& interrupted) {
   const auto begin = std::chrono::steady_clock::now();
   const train::TrainSettings& settings = comparison.settings;
   Training training(comparison, interrupted);
@@ -138,16 +138,15 @@ bool show_training(const Comparison& comparison, const std::function<bool()>& in
              console::paragraph(comparison.introduction));
   std::fflush(stdout);
   try {
-    const std::vector<TrainedModel> trained = training.run();
+    std::vector<TrainedModel> trained = training.run();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    fmt::print("\n{}\n     {} runs in {}\n", comparison.result(trained), training.runs(),
+    fmt::print("\n{}\n     {} runs in {}\n", result_text(comparison, trained), training.runs(),
                duration_text(seconds.count()));
     std::fflush(stdout);
-    if (comparison.after) comparison.after(trained);
+    return trained;
   } catch (const Interruption&) {
-    return false;
+    return {};
   }
-  return true;
 }
 
 }  // namespace headgate::demo

@@ -37,7 +37,7 @@ Shown show(
   ::testing::internal::CaptureStderr();
   Shown shown;
   for (const Comparison& comparison : comparisons) {
-    shown.finished = shown.finished && show_training(comparison, interrupted);
+    shown.finished = shown.finished && !show_training(comparison, interrupted).empty();
   }
   shown.out = ::testing::internal::GetCapturedStdout();
   shown.err = ::testing::internal::GetCapturedStderr();
@@ -239,18 +239,15 @@ TEST_F(DemoTrainingTest, Figures_AnyNumberOfThreads_AreTheSame) {
 }
 
 TEST_F(DemoTrainingTest, Xray_ModelsOfBackcopy_ShowsASequenceOfTheTask) {
-  std::vector<Comparison> one;
-  one.push_back(on_backcopy());
-  const train::TrainSettings settings = one.front().settings;
-  one.front().after = [&](const std::vector<TrainedModel>& trained) {
-    show_trained_models(trained, settings, {.text = text, .directory = scratch.path()});
-  };
-  prepare_pages({.text = text, .directory = scratch.path()});
-  const Shown shown = show(one);
-  ASSERT_TRUE(shown.finished) << shown.err;
-  EXPECT_NE(shown.out.find("on one sequence of bigram-backcopy\n"), std::string::npos) << shown.out;
-  EXPECT_NE(shown.out.find("\n     no gate: "), std::string::npos) << "a verdict: " << shown.out;
-  EXPECT_NE(shown.out.find("\n     headwise: "), std::string::npos) << shown.out;
+  const Comparison comparison = on_backcopy();
+  const XrayRequest wanted{.text = text, .directory = scratch.path()};
+  prepare_pages(wanted);
+  ::testing::internal::CaptureStdout();
+  show_trained_models(show_training(comparison, [] { return false; }), comparison.settings, wanted);
+  const std::string out = ::testing::internal::GetCapturedStdout();
+  EXPECT_NE(out.find("on one sequence of bigram-backcopy\n"), std::string::npos) << out;
+  EXPECT_NE(out.find("\n     no gate: "), std::string::npos) << "a verdict: " << out;
+  EXPECT_NE(out.find("\n     headwise: "), std::string::npos) << out;
   const std::string page = testing::read_bytes(scratch / "trained-models.html");
   EXPECT_NE(page.find("\"text\":\"a sequence of bigram-backcopy, from " + text + '"'), std::string::npos);
   EXPECT_NE(page.find("{\"name\":\"no gate\""), std::string::npos);
