@@ -155,7 +155,7 @@ def version_of(record):
 
 
 def check_records(experiment, records):
-    """Checks that records are of the config's runs, of one text, and a block's of one version: then means make sense."""
+    """Checks that records fit the config and share a text, and that those of a block share a version of headgate."""
     where, runs = f"{experiment.name}/records.jsonl", {run.name: run for run in experiment.runs}
     for name, record in records.items():
         require(name in runs, where, f"no run of config.json makes {name}")

@@ -16,8 +16,7 @@ struct NamedSpread {
   Spread figures;
 };
 
-/// Loss after a trigger, in nats, from which on a model has not learnt to copy; copying costs almost 0, guessing about
-/// 3.
+/// Least loss after a trigger, in nats, of a model that has not learnt to copy. Copying costs almost 0, guessing 3.
 inline constexpr double kNotLearnt = 0.5;
 
 /// Returns a sentence for each model: how much attention goes to BOS where there is nothing to copy, and for a gated
