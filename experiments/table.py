@@ -43,6 +43,14 @@ STYLE = {
     "svg.hashsalt": "headgate",  # makes the names of clip paths reproducible
 }
 
+KEYS = {  # of the objects in config.json
+    "config": {"about", "program", "train", "eval", "blocks", "tables"},
+    "block": {"name", "about", "seeds", "train", "sweep", "curve", "variants"},
+    "variant": {"name", "label", "train", "paper"},
+    "table": set("name kind title blocks columns digits most rows value variants within x x-title".split()),
+    "column": {"title", "value", "digits", "minus", "spread", "paper"},
+}
+
 
 class ExperimentError(Exception):
     """An error, in one line for the user."""
@@ -100,6 +108,7 @@ class Experiment:
         path = self.directory / "config.json"
         try:
             self.config = json.loads(path.read_text(encoding="utf-8"))
+            self.check_keys(path)
             self.runs = list(all_runs(self.config))
         except KeyError as error:
             raise ExperimentError(f"{path}: no key {error}") from error
@@ -109,6 +118,14 @@ class Experiment:
         for name in names:
             require(names.count(name) == 1, path, f"two runs are named {name}")
         self.program = self.config.get("program")
+
+    def check_keys(self, path):
+        blocks, tables = self.config["blocks"], self.config.get("tables", [])
+        variants = [variant for block in blocks for variant in block["variants"]]
+        columns = [c for spec in tables if isinstance(spec.get("columns"), list) for c in spec["columns"]]
+        for kind, parts in zip(KEYS, ([self.config], blocks, variants, tables, columns)):
+            unknown = sorted(set().union(*parts) - KEYS[kind])
+            require(not unknown, path, f"unknown key {', '.join(unknown)} of a {kind}")
 
     def blocks(self, spec):
         """Returns the blocks that a table names, by default `main`."""

@@ -196,6 +196,25 @@ class Pages(Bench):
             self.page.write_text(text)
             self.assert_refused("must be once in config.json and once in the page")
 
+    def test_config_unknown_key_is_named(self):
+        path = self.directory / "config.json"
+        config = json.loads(path.read_text())
+        (block,) = config["blocks"]
+        variant = {"name": "a", "lable": "A"}
+        for change, words in (
+            ({"trian": {}}, "unknown key trian of a config"),
+            ({"blocks": [{**block, "seed": [1]}]}, "unknown key seed of a block"),
+            ({"blocks": [{**block, "variants": [variant]}]}, "unknown key lable of a variant"),
+            ({"tables": [{"name": "t", "kind": "sums", "digit": 1}]}, "unknown key digit of a table"),
+            (
+                {"tables": [{"name": "t", "kind": "variants", "columns": [{"titel": "T"}]}]},
+                "unknown key titel of a column",
+            ),
+        ):
+            path.write_text(json.dumps({**config, **change}))
+            with self.subTest(words), self.assertRaisesRegex(table.ExperimentError, words):
+                table.Experiment(self.directory)
+
     def test_check_records_that_do_not_fit_are_refused(self):
         a, b = self.experiment.runs
         for change, words in (
