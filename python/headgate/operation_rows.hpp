@@ -48,7 +48,7 @@ ArgumentText layout_text(std::string_view arrays);
 
 // --- tensors --------------------------------------------------------------------------------------------------------
 
-/// The struct of views with the members that a table's rows describe.
+/// The struct of tensor views that a table describes: each row describes one of its members.
 template <const auto& kRows>
 using ViewsOf = typename std::remove_cvref_t<decltype(kRows[0])>::Struct;
 

@@ -78,7 +78,8 @@ class AttentionCache:
 
 
 def _takes_rows(held: Tensor, new: Tensor) -> bool:
-    """Returns whether rows (B,T,Hkv,D) fit into a tensor (B,capacity,Hkv,D), apart from its capacity."""
+    """Returns whether B, Hkv, D and dtype of rows (B,T,Hkv,D) equal those of a tensor (B,capacity,Hkv,D). Does not check
+    the capacity."""
     return (held.shape[0], held.shape[2:], held.dtype) == (new.shape[0], new.shape[2:], new.dtype)
 
 

@@ -70,7 +70,7 @@ inline const TensorView& row_figure(const AttentionStatistics& outputs, std::siz
 inline const TensorView& mean_of_figure(const AttentionStatistics& outputs, std::size_t figure) {
   return outputs.*kStatisticsOutputs[kRowFigures + 1 + figure].member;
 }
-/// Returns whether the call requests a figure of each query or its mean.
+/// Returns whether the call requests a figure: its value for each query, or its mean over the queries.
 inline bool wants_figure(const AttentionStatistics& outputs, std::size_t figure) {
   return row_figure(outputs, figure).present() || mean_of_figure(outputs, figure).present();
 }

@@ -120,7 +120,7 @@ struct OperationTensor {
         file(its_file),
         traits(its_traits) {}
 
-  /// Returns whether a table has exactly one row for each member of both structs.
+  /// Returns whether a table has exactly one row for each member of the struct of views and of the C struct.
   template <std::size_t kCount>
   static constexpr bool are_all_members(const std::array<OperationTensor, kCount>& rows) {
     for (std::size_t i = 0; i < kCount; ++i) {

@@ -17,7 +17,7 @@ struct FileChoice {
   std::string run;
 };
 
-/// Lists paths and bytes that were given as data but are not part of it.
+/// Files, and a number of bytes, that the user gave as training data but that were skipped.
 struct LeftOut {
   std::vector<std::string> not_text;     ///< files that are not UTF-8
   std::vector<std::string> runs;         ///< directories of runs, and the metrics file of a run in the given directory

@@ -177,7 +177,8 @@ def backward(
 
 
 def _summed(parts: Tensor, like: Tensor, layout: str) -> Tensor:
-    """Sums parts (B,Hv,T,·) over the value heads that share a head of `like`, in its layout."""
+    """Sums parts (B,Hv,T,·) over each group of value heads that uses the same head of `like`. The result has the layout
+    of `like`."""
     heads = sizes(like, layout)[1]
     batch, value_heads, tokens, features = parts.shape
     if heads != value_heads:

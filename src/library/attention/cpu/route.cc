@@ -95,8 +95,8 @@ const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
 
 /// Declines sequences for which packing K and V is faster: many rows per key (docs/design/decoding.md), packed heads
 /// that stay in cache (docs/design/forward.md), or small heads (docs/design/small-sequences.md). Also declines
-/// sequences with few keys, where a weight near 1 is common. Other kernels compute these with the products of the
-/// backward pass, bit for bit (docs/reference/numerics.md).
+/// sequences with few keys, where a weight near 1 is common: other kernels compute scores that are bitwise identical to
+/// those of the backward pass (docs/reference/numerics.md).
 const char* few_queries_declines(const ForwardProblem& p, const Sequence& s) {
   constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kFewKeysEach = 4;
   if (p.outputs.weights.present()) return "weights are asked for";

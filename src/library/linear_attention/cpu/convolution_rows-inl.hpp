@@ -245,7 +245,8 @@ struct TapKernels {
   /// Second element type that the kernels read and write: bf16 if T is float, otherwise T itself.
   using Half = std::conditional_t<std::is_same_v<T, float>, BFloat16, T>;
 
-  Convolve<T> strip, row, tokens;  ///< kernels of kStripRows rows, of one row, and of one row along tokens
+  /// Functions that compute kStripRows rows at once, one row in vectors of channels, and one row in vectors of tokens.
+  Convolve<T> strip, row, tokens;
   Convolve<Half> half_strip, half_tokens;
   void (*gradient_rows)(const GradientRows<T, T>&);
   void (*half_gradient_rows)(const GradientRows<T, Half>&);
