@@ -95,7 +95,7 @@ class Evaluation:
     layers: list[Figures]
     heads: list[list[Figures]]  # [layer][head]; empty lists unless eval() has heads=True
     tokens: int
-    seq_len: int  # sequence length; figures of attention depend on it
+    seq_len: int  # tokens in a sequence; first-token attention, entropy and distance depend on it
     backcopy: Figures | None = None  # figures by trigger; None if the task has no triggers
 
     def __repr__(self) -> str:

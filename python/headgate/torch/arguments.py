@@ -76,8 +76,7 @@ FORWARD_ONLY, DIFFERENTIABLE, OPTIONS = ATTENTION.forward_only, ATTENTION.differ
 
 
 def options_of(part: str) -> tuple[str, ...]:
-    """Returns the names of the differentiable options of a part of attention, those that are not for forward passes
-    only."""
+    """Returns the names of the options of `part` ("scores", "gate", …) that the backward pass takes too."""
     return tuple(name for name, option in OPTIONS.items() if option.part == part and not option.forward_only)
 
 

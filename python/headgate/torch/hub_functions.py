@@ -73,7 +73,7 @@ def _are_known(*tensors: Any) -> bool:
 
 
 def _beside(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Converts `x` to float32, unless its dtype is `dtype` or float32 already. The kernels support both together with
+    """Converts `x` to float32 unless its dtype is float32 or `dtype`: the kernels take either of them beside tensors of
     `dtype`."""
     return x if x.dtype in (dtype, torch.float32) else x.float()
 

@@ -279,8 +279,9 @@ void StagedStream::encode_word(std::string_view word) {
     if (options_.spans) out_.spans.push_back(source_of(word_origin_.place_of(token)));
   }
   out_.left_out += word.size() - known;
+  // Positions count from the start of the text: they are negative within a prefix that the tokenizer adds before it.
   const std::ptrdiff_t end = word_origin_.begin + static_cast<std::ptrdiff_t>(word.size());
-  form_.forget(static_cast<std::size_t>(std::max<std::ptrdiff_t>(end, 0)));  // `end` may be < 0 inside added prefixes
+  form_.forget(static_cast<std::size_t>(std::max<std::ptrdiff_t>(end, 0)));
 }
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace headgate::cli {
 
 void spin_less(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  std::string program(PATH_MAX, '\0');  // resolved path: with /proc/self/exe, ps would show that name
+  // Executes the program by its resolved path: after executing /proc/self/exe, ps would show the process as "exe".
+  std::string program(PATH_MAX, '\0');
   const ssize_t length = ::readlink("/proc/self/exe", program.data(), program.size());
   if (length <= 0 || length == PATH_MAX) return;
   program.resize(static_cast<std::size_t>(length));

@@ -38,7 +38,8 @@ using Row = std::vector<double>;
 struct Sizes {
   std::int64_t B, Hq, Hk, Hv, Ho, T, D, Dv;
   double scale;
-  double floor;  // error floor of e^g, in unit roundoffs: below the smallest normal number it may be computed as 0
+  /// Smallest error bound of e^g, in unit roundoffs: kernels may return 0 if e^g is below the smallest normal number.
+  double floor;
   bool delta, gated;
 
   Sizes(const LinearAttentionInputs& in, const LinearAttentionOptions& options)

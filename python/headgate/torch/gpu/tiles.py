@@ -20,7 +20,8 @@ class Tile(NamedTuple):
 
 KERNELS = ("attention_forward", "attention_backward_rows", "attention_backward_keys", "attention_backward_queries")
 
-# Rows by the larger of D and Dv, up to 64, 128 and 256. Tiles of a row: forward, backward of keys, backward of queries.
+# Tile sizes by the larger of D and Dv, up to 64, 128 and 256. Each entry lists the tiles of the forward pass, of the
+# backward pass of keys, and of the backward pass of queries.
 _16_BITS = {
     "sm_80": {
         64: (Tile(128, 64, 4, 3), Tile(32, 64, 4, 2), Tile(64, 64, 4, 2)),

@@ -61,7 +61,7 @@ struct WeightsScratch {
   View<T, 1> row;      ///< one row of an output
 };
 
-/// Computes the weights of one thread's tiles. It is the sink that receives the weights from the thread's walks.
+/// Writes the weights of one thread's tiles. The thread's walk over the tokens passes it the weights of each step.
 template <typename T>
 class WeightsWorker {
  public:

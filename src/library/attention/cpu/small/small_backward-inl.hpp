@@ -108,8 +108,8 @@ class SmallBackwardWorker {
 
  private:
   static constexpr std::int64_t kScoreStride = Scratch::kScoreStride;
-  /// Largest size, in bytes, of a next head with prefetched gradients. Prefetching the gradients of larger heads made
-  /// the pass slower (docs/design/small-sequences.md).
+  /// The gradients of the next head are prefetched only if the head has at most this many bytes. Prefetching those of
+  /// larger heads made the pass slower (docs/design/small-sequences.md).
   static constexpr std::int64_t kMostAhead_bytes = 192 * 1024;
   using RowsLeft = LeftLayout<kRowStride, 1>;
   using ScoreLeft = LeftLayout<kScoreStride, 1>;   // scores with keys as rows
