@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails on an include of a room that CMake does not link, on rooms that link upwards or in a circle, and on a file that
-has grown too long.
+"""Fails on an include of a room that CMake does not link, on rooms that link upwards or in a circle, on modules of
+python/headgate that import each other in a circle, and on a file that has grown too long.
 
     check_includes.py [ROOT]     check the tree (default: the one that holds this script)
     check_includes.py --self-test
@@ -12,6 +12,7 @@ may include "headgate/...", the public API, which includes nothing else. Tests, 
 everything; examples only the public API.
 """
 
+import ast
 import re
 import sys
 import tempfile
@@ -73,20 +74,51 @@ class Rooms:
                     complaints.append(f"{room}/CMakeLists.txt links upwards: {other}")
         return complaints
 
-    def circle(self):
-        """Rooms that link each other in a circle, or None."""
-        done = set()
 
-        def visit(room, path):
-            if room in path:
-                return path[path.index(room) :] + [room]
-            if room in done:
-                return None
-            found = next(filter(None, (visit(other, path + [room]) for other in sorted(self.links[room]))), None)
-            done.add(room)
-            return found
+def circle_of(links):
+    """Nodes that link each other in a circle, or None. `links` maps a node to those that it links."""
+    done = set()
 
-        return next(filter(None, (visit(room, []) for room in sorted(self.links))), None)
+    def visit(node, path):
+        if node in path:
+            return path[path.index(node) :] + [node]
+        if node in done:
+            return None
+        found = next(filter(None, (visit(other, path + [node]) for other in sorted(links[node]))), None)
+        done.add(node)
+        return found
+
+    return next(filter(None, (visit(node, []) for node in sorted(links))), None)
+
+
+def imported_at_run_time(tree):
+    """The import statements of a module, those in functions too, without what `if TYPE_CHECKING` guards."""
+    if isinstance(tree, (ast.Import, ast.ImportFrom)):
+        yield tree
+    guarded = isinstance(tree, ast.If) and getattr(tree.test, "id", None) == "TYPE_CHECKING"
+    for child in tree.orelse if guarded else ast.iter_child_nodes(tree):
+        yield from imported_at_run_time(child)
+
+
+def python_links(root):
+    """The modules of python/headgate, as tuples of their names, and the modules that each of them imports."""
+    files = {}
+    for file in (root / "python").glob("headgate/**/*.py"):
+        parts = file.relative_to(root / "python").with_suffix("").parts
+        files[parts[:-1] if parts[-1] == "__init__" else parts] = file
+    links = {}
+    for module, file in files.items():
+        package = module if file.name == "__init__.py" else module[:-1]
+        links[module] = set()
+        for node in imported_at_run_time(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found = [tuple(name.name.split(".")) for name in node.names]
+            else:
+                base = package[: len(package) - node.level + 1] if node.level else ()
+                base += tuple((node.module or "").split(".")) if node.module else ()
+                found = [base + (name.name,) for name in node.names] + ([base] if node.module else [])
+            links[module].update(set(found) & set(files) - {module})
+    return links
 
 
 def check_include(rooms, path, quote, target):
@@ -136,9 +168,12 @@ def check_tree(root):
     ]
     problems = [problem for path in files for problem in check_file(root, rooms, path)]
     problems += rooms.upward()
-    circle = rooms.circle()
+    circle = circle_of(rooms.links)
     if circle:
         problems.append(f"rooms link each other in a circle: {' -> '.join(circle)}")
+    circle = circle_of(python_links(root))
+    if circle:
+        problems.append(f"modules import each other in a circle: {' -> '.join(map('.'.join, circle))}")
     return len(files), problems
 
 
@@ -202,12 +237,16 @@ def self_test():
             "headgate_library(headgate_lowest DEPENDS headgate_middle)",
             "src/library/lowest/CMakeLists.txt links upwards: src/models/middle",
         ),
+        ("python/headgate/a.py", "from . import b", None),
+        ("python/headgate/b.py", "def f():\n    from .c import g", "circle: headgate.b -> headgate.c -> headgate.b"),
+        ("python/headgate/b.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .c import g", None),
         ("src/other/a/CMakeLists.txt", "headgate_library(headgate_a)", "src/other/a is in none of the layers"),
     ]
     failures = []
     for path, text, expected in cases:
         with tempfile.TemporaryDirectory() as folder:
-            contents = {f"{room}/CMakeLists.txt": cmake for room, cmake in MADE_UP_ROOMS.items()} | {path: text}
+            contents = {f"{room}/CMakeLists.txt": cmake for room, cmake in MADE_UP_ROOMS.items()}
+            contents |= {"python/headgate/c.py": "import headgate.b", path: text}
             for name, content in contents.items():
                 Path(folder, name).parent.mkdir(parents=True, exist_ok=True)
                 Path(folder, name).write_text(content, encoding="utf-8")

@@ -8,6 +8,7 @@ from ..extras import require
 
 require("torch", "headgate.torch")  # must precede the imports of modules that need torch
 
+from . import backends, gpu
 from .attention import gated_attention
 from .delta_net import DeltaNetCache, GatedDeltaNet
 from .everywhere import use_everywhere
@@ -22,6 +23,8 @@ from .sharding import gather_sequence, shard_sequence
 from .short_convolution import short_convolution
 from .variant import GateVariant, parse_gate
 from .varlen import AuxRequest, varlen_attn
+
+backends.register("cuda", gpu)
 
 __all__ = [
     "GATE_FUNCTIONS",

@@ -6,43 +6,24 @@ autograd can trace. Eager calls bypass the dispatcher (eager.py). headgate.atten
 all computation.
 """
 
-import operator
-from collections.abc import Callable, Container, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 import headgate
 
-from . import gpu
-from .arguments import (
-    ATTENTION,
-    DIFFERENTIABLE,
-    FORWARD_ONLY,
-    OPTIONAL,
-    OPTIONS,
-    TENSORS,
-    Operation,
-    require_known,
-    take_old_name,
-    takes,
-)
-from .checks import require_one_device, require_tensor
+from .arguments import ATTENTION, DIFFERENTIABLE, OPTIONS, TENSORS, take_old_name, takes
+from .autograd import register_attention
+from .backends import backend_of
+from .calls import KEYWORDS, autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
 from .dropout import draw_seed
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import in_words_of
 from .gates import keeps_output
+from .nested import unnest
 from .tensor_parallel import are_dtensors, attend_on_dtensors
-from .transforms import (
-    FORWARD_MODE,
-    SECOND,
-    FunctionalAttention,
-    backward_over_batch,
-    forward_over_batch,
-    transforms_are_active,
-)
+from .transforms import FunctionalAttention, backward_over_batch, forward_over_batch, transforms_are_active
 
 if TYPE_CHECKING:
     from headgate._arguments import AttentionArguments
@@ -144,249 +125,13 @@ def _(
     )
 
 
-def register_autograd(
-    name: str,
-    forward: Any,
-    backward: Any,
-    tensors: tuple[str, ...],
-    differentiable: tuple[str, ...],
-    save: Callable[..., None],
-    read: Callable[..., tuple[Sequence[Tensor | None], Sequence[Tensor | None]]],
-) -> None:
-    """Registers the backward pass headgate::NAME_backward as autograd's formula of headgate::NAME. Double backward
-    raises an error.
-
-    `save(ctx, inputs, keyword_only_inputs, output)` saves what the backward pass needs, and sets ctx.options.
-    `read(ctx, *gradients of the results)` returns the arguments that the backward pass has before the inputs, and the
-    inputs.
-    """
-
-    def gradients(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
-        leading, inputs = read(ctx, *incoming)
-        # PyTorch omits trailing inputs that have the default None.
-        needed = dict(zip(tensors, ctx.needs_input_grad))
-        wanted = [needed.get(tensor, False) for tensor in differentiable]
-        found = backward(*leading, *inputs, wanted=wanted, **ctx.options)
-        by_name = {tensor: gradient for tensor, gradient, asked in zip(differentiable, found, wanted) if asked}
-        return tuple(by_name.get(tensor) for tensor in tensors)
-
-    def refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
-        raise RuntimeError(SECOND.format(name))
-
-    forward.register_autograd(gradients, setup_context=save)
-    backward.register_autograd(refuse_second)
-
-
-def register_gradients(
-    name: str,
-    forward: Any,
-    backward: Any,
-    tensors: tuple[str, ...],
-    options: Iterable[str],
-    differentiable: tuple[str, ...],
-) -> None:
-    """Calls register_autograd for an operator (*tensors, *, **options, keep_attn) -> (y, lse, attn)."""
-
-    def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
-        y, lse, attn = output
-        ctx.options = {option: keyword_only_inputs[option] for option in options}
-        ctx.keeps_attn = keyword_only_inputs["keep_attn"]
-        ctx.save_for_backward(*inputs, y, lse, attn)
-        ctx.mark_non_differentiable(attn)
-        ctx.set_materialize_grads(False)
-
-    def read(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | None) -> tuple[Any, Any]:
-        *inputs, y, lse, attn = ctx.saved_tensors
-        dy = torch.zeros_like(y) if dy is None else dy
-        return (dy, dlse, y, lse, attn if ctx.keeps_attn else None), inputs
-
-    register_autograd(name, forward, backward, tensors, differentiable, save, read)
-
-
-register_gradients(NAME, _forward, _backward, TENSORS, OPTIONS, DIFFERENTIABLE)
+register_attention(NAME, _forward, _backward, TENSORS, OPTIONS, DIFFERENTIABLE)
 _forward.register_vmap(forward_over_batch)
 _backward.register_vmap(backward_over_batch)
 
 
-def _has_tangent(tensor: Tensor) -> bool:
-    try:
-        return forward_ad.unpack_dual(tensor).tangent is not None
-    except RuntimeError:  # raised for a tensor batched by torch.func.vmap, within forward mode
-        return True
-
-
-def _is_differentiated(tensor: Tensor) -> bool:
-    """Returns whether torch.func differentiates with respect to this tensor, at any level of its transforms."""
-    inner = torch.func.debug_unwrap(tensor, recurse=False)
-    while inner is not tensor:
-        if tensor.requires_grad:
-            return True
-        tensor, inner = inner, torch.func.debug_unwrap(inner, recurse=False)
-    return False
-
-
-def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Container[str] = ()) -> None:
-    """Raises RuntimeError for forward-mode derivatives, which PyTorch would silently lose, and for arguments that
-    torch.func differentiates, except those in `differentiable`. The message names the argument; PyTorch's own error
-    would not."""
-    if torch.compiler.is_compiling():
-        return
-    for name, tensor in arguments.items():
-        if not isinstance(tensor, Tensor):
-            continue
-        if _has_tangent(tensor):
-            raise RuntimeError(f"{what}: {name} {FORWARD_MODE}")
-        if name not in differentiable and _is_differentiated(tensor):
-            raise RuntimeError(f"{what}: {name} is differentiated by torch.func, which is not supported: use autograd")
-
-
-def check_tensors(
-    what: str, tensors: dict[str, Tensor | None], recorded: bool, operation: Operation = ATTENTION, nested: bool = False
-) -> None:
-    """Checks what the kernels cannot see: types, devices, and gradients that would be lost. Rejects nested tensors
-    unless `nested` is true. Errors name the function `what`."""
-    for name, tensor in tensors.items():
-        if tensor is None and name not in operation.required:
-            continue
-        require_tensor(what, name, tensor, nested)
-        if tensor.device.type not in ("cpu", "meta"):
-            raise ValueError(f"{what}: {name} lies on {tensor.device} but must be in the CPU's memory")
-        if recorded and tensor.requires_grad and name not in operation.differentiable:
-            raise ValueError(f"{what}: {name} requires a gradient but has none: detach it")
-        if recorded and name in operation.forward_only:
-            raise ValueError(f"{what}: with {name} there are no gradients: call it under torch.no_grad()")
-    require_one_device(what, tensors)
-
-
-_WANTED = {"int": "a whole number of 64 bits", "float": "a number", "float?": "a number or None"}
-
-
-def _number(kind: str, value: Any) -> int | float:
-    """Converts `value` to an int or float for the schema type `kind`. Raises TypeError, ValueError or OverflowError if
-    that fails."""
-    if kind == "int":
-        number = value if isinstance(value, (int, torch.SymInt)) else operator.index(value)
-        if not torch.compiler.is_compiling() and not -(2**63) <= number < 2**63:
-            raise OverflowError
-        return number
-    if isinstance(value, (str, bytes)):
-        raise TypeError
-    return value if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)) else float(value)
-
-
-def checked_options(what: str, options: dict[str, Any], operation: Operation = ATTENTION) -> dict[str, Any]:
-    """Converts options to the schema's types, and rejects those that require a gradient. A value that should be a str
-    but is not becomes its repr, so that the kernels reject it with a list of valid words."""
-    refuse_learned(what, options)
-    checked: dict[str, Any] = {}
-    for name, value in options.items():
-        kind = operation.options[name].type
-        if kind == "str":
-            checked[name] = value if isinstance(value, str) else repr(value)
-        elif value is None and kind == "float?":
-            checked[name] = None
-        elif value is None and name == "threads":
-            checked[name] = 0  # 0 means headgate.default_threads() in the schema
-        elif isinstance(value, Tensor) and torch.compiler.is_compiling():
-            # Without fullgraph=True, this TypeError causes a graph break, and the eager call reads the tensor.
-            raise TypeError(
-                f"{what}: {name} is a tensor but must be a number in a program that is compiled in one graph"
-            )
-        else:
-            try:
-                checked[name] = _number(kind, value)
-            except (TypeError, ValueError, OverflowError, RuntimeError):
-                raise ValueError(f"{what}: {name} is {value!r} but must be {_WANTED[kind]}") from None
-            if name == "threads" and isinstance(checked[name], int) and checked[name] == 0:
-                raise ValueError(
-                    f"{what}: threads is 0 but must be 1 to {headgate.max_threads()}, or None for "
-                    "headgate.default_threads()"
-                )
-    return checked
-
-
-def refuse_learned(what: str, options: dict[str, Any]) -> None:
-    """Raises ValueError if an option requires a gradient, which would be lost silently."""
-    for name, value in options.items():
-        if isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled():
-            raise ValueError(f"{what}: {name} requires a gradient but has none: detach it")
-
-
-def autocast(
-    tensors: dict[str, Tensor | None],
-    others: tuple[str, ...] = ("gate", "bias"),
-    cast: tuple[str, ...] = ("q", "k", "v"),
-    device: str = "cpu",
-) -> None:
-    """Casts tensors to the autocast dtype, if autocast is on: those in `cast`, and those in `others` that are not f32.
-    Does nothing if the first tensor is f64."""
-    if not torch.is_autocast_enabled(device) or tensors[cast[0]].dtype == torch.float64:
-        return
-    dtype = torch.get_autocast_dtype(device)
-    for name in (*cast, *others):
-        tensor = tensors.get(name)
-        kept = tensor is None or not tensor.is_floating_point() or (name in others and tensor.dtype == torch.float32)
-        if not kept:
-            tensors[name] = tensor.to(dtype)
-
-
-def _same_lengths(one: Tensor, other: Tensor, ragged: int) -> bool:
-    """Returns whether two nested tensors have equal sequence lengths. A compiled program cannot read the lengths:
-    there, both tensors must share the same offsets."""
-    if one.shape[ragged] == other.shape[ragged]:
-        return True
-    return not torch.compiler.is_compiling() and torch.equal(one.offsets(), other.offsets())
-
-
-def unnest(tensors: dict[str, Tensor | None], layout: str) -> Tensor | None:
-    """Converts jagged nested tensors in `tensors` to a packed batch, in place. Returns the original q, or None if no
-    tensor is nested."""
-    nested = [name for name, tensor in tensors.items() if tensor is not None and tensor.is_nested]
-    if not nested:
-        return None
-    ragged = 1 if layout == "bthd" else 2
-    for name in ("q", "k", "v", "gate"):
-        tensor = tensors[name]
-        if tensor is None:
-            continue
-        if name not in nested or tensor.layout != torch.jagged or tensor.dim() != 4 or tensor._ragged_idx != ragged:
-            letters = "(N,T*,H,D)" if layout == "bthd" else "(N,H,T*,D)"
-            raise ValueError(f"{NAME}: {name} must be a jagged nested tensor {letters} like q, k, v and gate beside it")
-        if tensor.lengths() is not None:
-            raise ValueError(f"{NAME}: {name} is a nested tensor with holes: make it contiguous")
-    others = [name for name in nested if name not in ("q", "k", "v", "gate")]
-    packed = [name for name in ("cu_seqlens_q", "cu_seqlens_k", *FORWARD_ONLY) if tensors[name] is not None]
-    if others or packed:
-        raise ValueError(f"{NAME}: {(others + packed)[0]} cannot be given with nested q, k and v")
-    q = tensors["q"]
-    for name, other in (("gate", "q"), ("v", "k")):
-        if tensors[name] is not None and not _same_lengths(tensors[name], tensors[other], ragged):
-            raise ValueError(f"{NAME}: {name} has sequences of other lengths than {other}")
-    tensors["cu_seqlens_q"], tensors["cu_seqlens_k"] = q.offsets(), tensors["k"].offsets()
-    for name in ("q", "k", "v", "gate"):
-        tensors[name] = None if tensors[name] is None else tensors[name].values()
-    return q
-
-
 _DEFAULTS = ATTENTION.defaults()
 _NO_TENSORS = dict.fromkeys(TENSORS)
-_KEYWORDS = tuple(name for name in OPTIONAL if name != "gate")
-
-
-def sort_arguments(
-    what: str,
-    tensors: dict[str, Tensor | None],
-    arguments: dict[str, Any],
-    keywords: tuple[str, ...] = _KEYWORDS,
-    operation: Operation = ATTENTION,
-) -> dict[str, Any]:
-    """Moves inputs with a name in `keywords` from `arguments` to `tensors`, and returns the options. Raises TypeError
-    for unknown arguments."""
-    require_known(what, arguments, {*operation.options, *keywords}, operation.tensors)
-    options: dict[str, Any] = {}
-    for name, value in arguments.items():
-        (options if name in operation.options else tensors)[name] = value
-    return options
 
 
 def as_returned(lse: Tensor, y: Tensor) -> Tensor:
@@ -449,7 +194,7 @@ def gated_attention(
     return_lse: Literal[True],
     **arguments: "Unpack[AttentionArguments]",
 ) -> tuple[Tensor, Tensor]: ...
-@takes(*_KEYWORDS, *OPTIONS)
+@takes(*KEYWORDS, *OPTIONS)
 def gated_attention(
     q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None = None, *, return_lse: bool = False, **arguments: Any
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -470,8 +215,9 @@ def gated_attention(
     if "gate_logits" in arguments:
         gate = take_old_name(NAME, arguments, "gate_logits", "gate", gate)
     given = {"q": q, "k": k, "v": v, "gate": gate}
-    if getattr(q, "is_cuda", False):
-        return gpu.gated_attention(given, arguments, return_lse)
+    backend = backend_of(q)
+    if backend is not None:
+        return backend.gated_attention(given, arguments, return_lse)
     if arguments.get("dropout") and arguments.get("dropout_seed") is None:
         arguments["dropout_seed"] = draw_seed()
     result = _EAGER.call(given, arguments, return_lse)
@@ -501,7 +247,7 @@ def _call_generally(
     if are_dtensors(tensors):
         y, lse = attend_on_dtensors(NAME, tensors, options["layout"], lambda own: _call_with_lse(own, given))
         return (y, lse) if return_lse else y
-    nested = unnest(tensors, options["layout"])
+    nested = unnest(NAME, tensors, options["layout"])
     autocast(tensors)
     transformed = transforms_are_active()
     keep_attn = (

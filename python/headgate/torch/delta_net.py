@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import headgate
 
-from .attention import refuse_transforms
+from .calls import refuse_transforms
 from .checks import require_input, require_number, require_sequences, require_tensors
 from .errors import in_words_of
 from .gated_norm import gated_norm

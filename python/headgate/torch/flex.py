@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask, create_mask
 
 from .arguments import ADDED, ATTENTION, DIFFERENTIABLE, TENSORS, require_known, take_old_name, takes
-from .attention import as_returned, autocast, checked_options, gated_attention, refuse_transforms
+from .attention import as_returned, gated_attention
+from .calls import autocast, checked_options, refuse_transforms
 from .checks import require_tensor
 from .errors import call_as
 from .foreign_arguments import KERNEL_OPTIONS, refuse_more_than_lse

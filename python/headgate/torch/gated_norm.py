@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from torch import Tensor
 
-from . import gpu
 from .arguments import GATED_NORM, takes
+from .backends import backend_of
 from .operation import CustomOperation, Named
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def gated_norm(
     # Drops a gate that gate_fn "none" ignores: it has no gradient.
     read = gate if arguments.get("gate_fn") != "none" else None
     given, others = {"x": x, "weight": weight, "gate": read}, cast("dict[str, Any]", arguments)
-    if getattr(x, "is_cuda", False):
-        return gpu.gated_norm(given, others)
+    backend = backend_of(x)
+    if backend is not None:
+        return backend.gated_norm(given, others)
     return _OPERATION.call(given, others)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .attention import refuse_transforms
+from .calls import refuse_transforms
 from .errors import call_as
 from .foreign_arguments import CONVOLUTION, RULE, refuse_unknown
 from .linear_attention import linear_attention

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import torch
 from torch import Tensor
 
-from . import gpu
 from .arguments import LINEAR_ATTENTION, takes
+from .backends import backend_of
 from .operation import CustomOperation, Named, sequences_of
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def linear_attention(
     ValueError with a one-line message for invalid arguments.
     """
     given = {"q": q, "k": k, "v": v, "decay": decay, "beta": beta}
-    if getattr(q, "is_cuda", False):
-        return gpu.linear_attention(given, arguments, return_state)
+    backend = backend_of(q)
+    if backend is not None:
+        return backend.linear_attention(given, arguments, return_state)
     return _OPERATION.call(given, arguments, keep_state=return_state)

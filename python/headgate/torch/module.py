@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 import headgate
 
-from .attention import gated_attention, refuse_learned, refuse_transforms
+from .attention import gated_attention
+from .calls import refuse_learned, refuse_transforms
 from .checks import require_input, require_number, require_sequences, require_tensor, require_tensors, shape_of
 from .errors import in_words_of
 from .layer import GatedLayer, RMSNorm, rope_attention_factor, rope_frequencies, turn

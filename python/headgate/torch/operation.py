@@ -14,37 +14,10 @@ from torch import Tensor
 import headgate
 
 from .arguments import Operation
-from .attention import autocast, check_tensors, checked_options, refuse_transforms, register_autograd, sort_arguments
+from .autograd import register_operation
+from .calls import autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import call_as, in_words_of
-
-
-def register_gradients(
-    name: str,
-    forward: Any,
-    backward: Any,
-    tensors: tuple[str, ...],
-    options: tuple[str, ...],
-    differentiable: tuple[str, ...],
-    has_state: bool,
-) -> None:
-    """Calls register_autograd for an operator (*tensors, *, **options) -> y, or, with a state, (*tensors, *, **options,
-    keep_state) -> (y, state)."""
-
-    def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
-        y = output[0] if has_state else output
-        ctx.options = {option: keyword_only_inputs[option] for option in options}
-        ctx.y_shape = y.shape
-        ctx.save_for_backward(*inputs)
-        if has_state and not keyword_only_inputs["keep_state"]:
-            ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-
-    def read(ctx: Any, dy: Tensor | None, *dstate: Tensor | None) -> tuple[Any, Any]:
-        inputs = ctx.saved_tensors
-        return (inputs[0].new_zeros(ctx.y_shape) if dy is None else dy, *dstate), inputs
-
-    register_autograd(name, forward, backward, tensors, differentiable, save, read)
 
 
 class CustomOperation:
@@ -99,7 +72,7 @@ class CustomOperation:
         )
         backward.register_fake(self._fake_backward)
         own = self.arguments
-        register_gradients(
+        register_operation(
             self.name, forward, backward, own.tensors, tuple(own.options), own.differentiable, self.has_state
         )
 

@@ -17,7 +17,7 @@ from torch import Tensor
 import headgate
 
 from .arguments import DIFFERENTIABLE, OPTIONS, TENSORS, options_of, require_known, take_old_name, takes
-from .attention import autocast, check_tensors, checked_options, refuse_transforms
+from .calls import autocast, check_tensors, checked_options, refuse_transforms
 from .errors import call_as, in_words_of
 from .gates import keeps_output
 from .sharding import Span, agree, described, own_rank, spans_of

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from torch import Tensor
 
-from . import gpu
 from .arguments import SHORT_CONVOLUTION, takes
+from .backends import backend_of
 from .operation import CustomOperation, Named, sequences_of
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def short_convolution(
     for invalid arguments.
     """
     given = {"x": x, "weight": weight, "bias": bias}
-    if getattr(x, "is_cuda", False):
-        return gpu.short_convolution(given, arguments, return_state)
+    backend = backend_of(x)
+    if backend is not None:
+        return backend.short_convolution(given, arguments, return_state)
     return _OPERATION.call(given, arguments, keep_state=return_state)

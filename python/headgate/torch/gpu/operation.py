@@ -13,13 +13,16 @@ import torch
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
-from ..attention import NAME, autocast, register_gradients, unnest
+from ..autograd import register_attention
+from ..calls import autocast
 from ..errors import in_words_of
 from ..gates import keeps_output
+from ..nested import unnest
 from . import checks, launch
 from .support import DTYPES, GATE_FUNCTIONS, GATED_ATTENTION, LAYOUTS, MAX_HEAD_DIM
 from .triton_operation import leading, sorted_and_checked, with_signature
 
+NAME = "gated_attention"
 _OPERATION = "gated_attention_triton"
 _OPTIONS = tuple(name for name in GATED_ATTENTION.options if name != "precision")  # precision has no effect on GPUs
 _DIFFERENTIABLE = launch.Gradients._fields
@@ -50,7 +53,7 @@ _SAVED = leading(dy=Tensor, dlse=Tensor | None, y=Tensor, lse=Tensor, attn=Tenso
 with_signature(_forward, (), GATED_ATTENTION, _OPTIONS, {"keep_attn": bool}, tuple[Tensor, Tensor, Tensor])
 _GRADIENTS: Any = tuple[(Tensor,) * len(_DIFFERENTIABLE)]  # type: ignore[misc]
 with_signature(_backward, _SAVED, GATED_ATTENTION, _OPTIONS, {"wanted": Sequence[bool]}, _GRADIENTS)
-register_gradients(
+register_attention(
     _OPERATION,
     triton_op(f"headgate::{_OPERATION}", _forward, mutates_args=()),
     triton_op(f"headgate::{_OPERATION}_backward", _backward, mutates_args=()),
@@ -122,7 +125,7 @@ def gated_attention(
     """Computes headgate.torch.gated_attention for GPU tensors. Raises ValueError with a one-line message for calls that
     GPUs do not support."""
     tensors, options, recorded = sorted_and_checked(NAME, given, arguments, GATED_ATTENTION, _DIFFERENTIABLE)
-    nested = unnest(tensors, options["layout"])
+    nested = unnest(NAME, tensors, options["layout"])
     autocast(tensors, device=tensors["q"].device.type)
     tensors = {name: tensors[name] for name in GATED_ATTENTION.tensors}
     dtype = tensors["q"].dtype

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
 from ..arguments import TYPES
-from ..attention import autocast, checked_options, refuse_transforms, sort_arguments
+from ..autograd import register_operation
+from ..calls import autocast, checked_options, refuse_transforms, sort_arguments
 from ..errors import in_words_of
-from ..operation import register_gradients
 from . import checks
 from .support import Supported
 
@@ -130,7 +130,7 @@ class TritonOperation:
             triton_op(f"headgate::{own}", function, mutates_args=())
             for own, function in ((name, forward), (f"{name}_backward", backward))
         )
-        register_gradients(
+        register_operation(
             name, operation, operation_backward, self.supported.tensors, options, differentiable, has_state
         )
 

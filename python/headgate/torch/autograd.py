@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registers backward operators with autograd, for the operators on CPUs and on GPUs alike."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from .transforms import SECOND
+
+
+def register_autograd(
+    name: str,
+    forward: Any,
+    backward: Any,
+    tensors: tuple[str, ...],
+    differentiable: tuple[str, ...],
+    save: Callable[..., None],
+    read: Callable[..., tuple[Sequence[Tensor | None], Sequence[Tensor | None]]],
+) -> None:
+    """Registers the backward pass headgate::NAME_backward as autograd's formula of headgate::NAME. Double backward
+    raises an error.
+
+    `save(ctx, inputs, keyword_only_inputs, output)` saves what the backward pass needs, and sets ctx.options.
+    `read(ctx, *gradients of the results)` returns the arguments that the backward pass has before the inputs, and the
+    inputs.
+    """
+
+    def gradients(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+        leading, inputs = read(ctx, *incoming)
+        # PyTorch omits trailing inputs that have the default None.
+        needed = dict(zip(tensors, ctx.needs_input_grad))
+        wanted = [needed.get(tensor, False) for tensor in differentiable]
+        found = backward(*leading, *inputs, wanted=wanted, **ctx.options)
+        by_name = {tensor: gradient for tensor, gradient, asked in zip(differentiable, found, wanted) if asked}
+        return tuple(by_name.get(tensor) for tensor in tensors)
+
+    def refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
+        raise RuntimeError(SECOND.format(name))
+
+    forward.register_autograd(gradients, setup_context=save)
+    backward.register_autograd(refuse_second)
+
+
+def register_attention(
+    name: str,
+    forward: Any,
+    backward: Any,
+    tensors: tuple[str, ...],
+    options: Iterable[str],
+    differentiable: tuple[str, ...],
+) -> None:
+    """Calls register_autograd for an operator (*tensors, *, **options, keep_attn) -> (y, lse, attn)."""
+
+    def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
+        y, lse, attn = output
+        ctx.options = {option: keyword_only_inputs[option] for option in options}
+        ctx.keeps_attn = keyword_only_inputs["keep_attn"]
+        ctx.save_for_backward(*inputs, y, lse, attn)
+        ctx.mark_non_differentiable(attn)
+        ctx.set_materialize_grads(False)
+
+    def read(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | None) -> tuple[Any, Any]:
+        *inputs, y, lse, attn = ctx.saved_tensors
+        dy = torch.zeros_like(y) if dy is None else dy
+        return (dy, dlse, y, lse, attn if ctx.keeps_attn else None), inputs
+
+    register_autograd(name, forward, backward, tensors, differentiable, save, read)
+
+
+def register_operation(
+    name: str,
+    forward: Any,
+    backward: Any,
+    tensors: tuple[str, ...],
+    options: tuple[str, ...],
+    differentiable: tuple[str, ...],
+    has_state: bool,
+) -> None:
+    """Calls register_autograd for an operator (*tensors, *, **options) -> y, or, with a state, (*tensors, *, **options,
+    keep_state) -> (y, state)."""
+
+    def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
+        y = output[0] if has_state else output
+        ctx.options = {option: keyword_only_inputs[option] for option in options}
+        ctx.y_shape = y.shape
+        ctx.save_for_backward(*inputs)
+        if has_state and not keyword_only_inputs["keep_state"]:
+            ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+
+    def read(ctx: Any, dy: Tensor | None, *dstate: Tensor | None) -> tuple[Any, Any]:
+        inputs = ctx.saved_tensors
+        return (inputs[0].new_zeros(ctx.y_shape) if dy is None else dy, *dstate), inputs
+
+    register_autograd(name, forward, backward, tensors, differentiable, save, read)

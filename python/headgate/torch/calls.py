@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks and conversions of the arguments of a call that all operators of headgate.torch share."""
+
+import operator
+from collections.abc import Container
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+import headgate
+
+from .arguments import ATTENTION, OPTIONAL, Operation, require_known
+from .checks import require_one_device, require_tensor
+from .transforms import FORWARD_MODE
+
+KEYWORDS = tuple(name for name in OPTIONAL if name != "gate")
+"""The inputs of attention that its public function takes by keyword only."""
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    try:
+        return forward_ad.unpack_dual(tensor).tangent is not None
+    except RuntimeError:  # raised for a tensor batched by torch.func.vmap, within forward mode
+        return True
+
+
+def _is_differentiated(tensor: Tensor) -> bool:
+    """Returns whether torch.func differentiates with respect to this tensor, at any level of its transforms."""
+    inner = torch.func.debug_unwrap(tensor, recurse=False)
+    while inner is not tensor:
+        if tensor.requires_grad:
+            return True
+        tensor, inner = inner, torch.func.debug_unwrap(inner, recurse=False)
+    return False
+
+
+def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Container[str] = ()) -> None:
+    """Raises RuntimeError for forward-mode derivatives, which PyTorch would silently lose, and for arguments that
+    torch.func differentiates, except those in `differentiable`. The message names the argument; PyTorch's own error
+    would not."""
+    if torch.compiler.is_compiling():
+        return
+    for name, tensor in arguments.items():
+        if not isinstance(tensor, Tensor):
+            continue
+        if _has_tangent(tensor):
+            raise RuntimeError(f"{what}: {name} {FORWARD_MODE}")
+        if name not in differentiable and _is_differentiated(tensor):
+            raise RuntimeError(f"{what}: {name} is differentiated by torch.func, which is not supported: use autograd")
+
+
+def check_tensors(
+    what: str, tensors: dict[str, Tensor | None], recorded: bool, operation: Operation = ATTENTION, nested: bool = False
+) -> None:
+    """Checks what the kernels cannot see: types, devices, and gradients that would be lost. Rejects nested tensors
+    unless `nested` is true. Errors name the function `what`."""
+    for name, tensor in tensors.items():
+        if tensor is None and name not in operation.required:
+            continue
+        require_tensor(what, name, tensor, nested)
+        if tensor.device.type not in ("cpu", "meta"):
+            raise ValueError(f"{what}: {name} lies on {tensor.device} but must be in the CPU's memory")
+        if recorded and tensor.requires_grad and name not in operation.differentiable:
+            raise ValueError(f"{what}: {name} requires a gradient but has none: detach it")
+        if recorded and name in operation.forward_only:
+            raise ValueError(f"{what}: with {name} there are no gradients: call it under torch.no_grad()")
+    require_one_device(what, tensors)
+
+
+_WANTED = {"int": "a whole number of 64 bits", "float": "a number", "float?": "a number or None"}
+
+
+def _number(kind: str, value: Any) -> int | float:
+    """Converts `value` to an int or float for the schema type `kind`. Raises TypeError, ValueError or OverflowError if
+    that fails."""
+    if kind == "int":
+        number = value if isinstance(value, (int, torch.SymInt)) else operator.index(value)
+        if not torch.compiler.is_compiling() and not -(2**63) <= number < 2**63:
+            raise OverflowError
+        return number
+    if isinstance(value, (str, bytes)):
+        raise TypeError
+    return value if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)) else float(value)
+
+
+def checked_options(what: str, options: dict[str, Any], operation: Operation = ATTENTION) -> dict[str, Any]:
+    """Converts options to the schema's types, and rejects those that require a gradient. A value that should be a str
+    but is not becomes its repr, so that the kernels reject it with a list of valid words."""
+    refuse_learned(what, options)
+    checked: dict[str, Any] = {}
+    for name, value in options.items():
+        kind = operation.options[name].type
+        if kind == "str":
+            checked[name] = value if isinstance(value, str) else repr(value)
+        elif value is None and kind == "float?":
+            checked[name] = None
+        elif value is None and name == "threads":
+            checked[name] = 0  # 0 means headgate.default_threads() in the schema
+        elif isinstance(value, Tensor) and torch.compiler.is_compiling():
+            # Without fullgraph=True, this TypeError causes a graph break, and the eager call reads the tensor.
+            raise TypeError(
+                f"{what}: {name} is a tensor but must be a number in a program that is compiled in one graph"
+            )
+        else:
+            try:
+                checked[name] = _number(kind, value)
+            except (TypeError, ValueError, OverflowError, RuntimeError):
+                raise ValueError(f"{what}: {name} is {value!r} but must be {_WANTED[kind]}") from None
+            if name == "threads" and isinstance(checked[name], int) and checked[name] == 0:
+                raise ValueError(
+                    f"{what}: threads is 0 but must be 1 to {headgate.max_threads()}, or None for "
+                    "headgate.default_threads()"
+                )
+    return checked
+
+
+def refuse_learned(what: str, options: dict[str, Any]) -> None:
+    """Raises ValueError if an option requires a gradient, which would be lost silently."""
+    for name, value in options.items():
+        if isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled():
+            raise ValueError(f"{what}: {name} requires a gradient but has none: detach it")
+
+
+def autocast(
+    tensors: dict[str, Tensor | None],
+    others: tuple[str, ...] = ("gate", "bias"),
+    cast: tuple[str, ...] = ("q", "k", "v"),
+    device: str = "cpu",
+) -> None:
+    """Casts tensors to the autocast dtype, if autocast is on: those in `cast`, and those in `others` that are not f32.
+    Does nothing if the first tensor is f64."""
+    if not torch.is_autocast_enabled(device) or tensors[cast[0]].dtype == torch.float64:
+        return
+    dtype = torch.get_autocast_dtype(device)
+    for name in (*cast, *others):
+        tensor = tensors.get(name)
+        kept = tensor is None or not tensor.is_floating_point() or (name in others and tensor.dtype == torch.float32)
+        if not kept:
+            tensors[name] = tensor.to(dtype)
+
+
+def sort_arguments(
+    what: str,
+    tensors: dict[str, Tensor | None],
+    arguments: dict[str, Any],
+    keywords: tuple[str, ...] = KEYWORDS,
+    operation: Operation = ATTENTION,
+) -> dict[str, Any]:
+    """Moves inputs with a name in `keywords` from `arguments` to `tensors`, and returns the options. Raises TypeError
+    for unknown arguments."""
+    require_known(what, arguments, {*operation.options, *keywords}, operation.tensors)
+    options: dict[str, Any] = {}
+    for name, value in arguments.items():
+        (options if name in operation.options else tensors)[name] = value
+    return options
