@@ -116,11 +116,7 @@ typedef struct headgate_attention_options {
   int64_t dropout_seed;
 } headgate_attention_options;
 
-#define HEADGATE_ATTENTION_OPTIONS_INIT                                                                          \
-  {                                                                                                              \
-    sizeof(headgate_attention_options), 0.0, 0.0, 0, 0, 0, 0, HEADGATE_CAUSALITY_NONE, HEADGATE_GATE_FN_DEFAULT, \
-        HEADGATE_GATE_OP_MUL, 0, NULL, NULL, 0.0, HEADGATE_PRECISION_EXACT, 0, 0.0, 0                            \
-  }
+#define HEADGATE_ATTENTION_OPTIONS_INIT HEADGATE_INIT(headgate_attention_options)
 
 /* --- forward ------------------------------------------------------------------------------------------------ */
 
@@ -166,12 +162,7 @@ typedef struct headgate_attention_inputs {
   headgate_const_tensor v_scale;      /**< scales of v, with the shape of k_scale */
 } headgate_attention_inputs;
 
-#define HEADGATE_ATTENTION_INPUTS_INIT                                                                        \
-  {                                                                                                           \
-    sizeof(headgate_attention_inputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT,    \
-        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
-        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT                   \
-  }
+#define HEADGATE_ATTENTION_INPUTS_INIT HEADGATE_INIT(headgate_attention_inputs)
 
 /** The outputs of the forward pass, which overwrites them. y is required; the others may be absent. */
 typedef struct headgate_attention_outputs {
@@ -182,8 +173,7 @@ typedef struct headgate_attention_outputs {
   headgate_tensor weights; /**< exp(s - lse) (B,Hq,T,S), dtype of q; T*S elements per head, for small problems */
 } headgate_attention_outputs;
 
-#define HEADGATE_ATTENTION_OUTPUTS_INIT \
-  { sizeof(headgate_attention_outputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
+#define HEADGATE_ATTENTION_OUTPUTS_INIT HEADGATE_INIT(headgate_attention_outputs)
 
 /** Computes y = gate(z) * softmax(scale . q k^T + bias, mask) v.
  *
@@ -211,8 +201,7 @@ typedef struct headgate_attention_saved {
   headgate_const_tensor attn; /**< (B,Hq,T,Dv) */
 } headgate_attention_saved;
 
-#define HEADGATE_ATTENTION_SAVED_INIT \
-  { sizeof(headgate_attention_saved), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
+#define HEADGATE_ATTENTION_SAVED_INIT HEADGATE_INIT(headgate_attention_saved)
 
 /** Incoming gradients. dy is required; an absent dlse means zero. */
 typedef struct headgate_attention_incoming {
@@ -221,8 +210,7 @@ typedef struct headgate_attention_incoming {
   headgate_const_tensor dlse; /**< (B,Hq,T,1), f32 or f64 */
 } headgate_attention_incoming;
 
-#define HEADGATE_ATTENTION_INCOMING_INIT \
-  { sizeof(headgate_attention_incoming), HEADGATE_ABSENT, HEADGATE_ABSENT }
+#define HEADGATE_ATTENTION_INCOMING_INIT HEADGATE_INIT(headgate_attention_incoming)
 
 /** Gradients to compute; each may be absent. Existing values are overwritten, not added to. */
 typedef struct headgate_attention_gradients {
@@ -235,11 +223,7 @@ typedef struct headgate_attention_gradients {
   headgate_tensor dsinks; /**< (1,1,1,Hq), dtype of sinks */
 } headgate_attention_gradients;
 
-#define HEADGATE_ATTENTION_GRADIENTS_INIT                                                                     \
-  {                                                                                                           \
-    sizeof(headgate_attention_gradients), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
-        HEADGATE_ABSENT, HEADGATE_ABSENT                                                                      \
-  }
+#define HEADGATE_ATTENTION_GRADIENTS_INIT HEADGATE_INIT(headgate_attention_gradients)
 
 /** Computes the gradients of sum(dy*y) + sum(dlse*lse). With P = exp(s - lse):
  *
@@ -348,8 +332,7 @@ typedef struct headgate_statistics_selection {
   int64_t window;                /**< W >= 0, the window of window_share and mean_window_share */
 } headgate_statistics_selection;
 
-#define HEADGATE_STATISTICS_SELECTION_INIT \
-  { sizeof(headgate_statistics_selection), HEADGATE_ABSENT, HEADGATE_ABSENT, 0 }
+#define HEADGATE_STATISTICS_SELECTION_INIT HEADGATE_INIT(headgate_statistics_selection)
 
 /** The outputs of headgate_attention_statistics, which overwrites them. They are figures of the weights P = exp(s -
  * lse). Absent outputs are not computed. All are f32 or f64, except topk_index, which is i32 or i64.
@@ -382,12 +365,7 @@ typedef struct headgate_attention_statistics_outputs {
   headgate_tensor rows;        /**< (B,Hq,R,S): P_ij of the selection's queries, 0 where hidden */
 } headgate_attention_statistics_outputs;
 
-#define HEADGATE_ATTENTION_STATISTICS_OUTPUTS_INIT                                                                     \
-  {                                                                                                                    \
-    sizeof(headgate_attention_statistics_outputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
-        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT,          \
-        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT           \
-  }
+#define HEADGATE_ATTENTION_STATISTICS_OUTPUTS_INIT HEADGATE_INIT(headgate_attention_statistics_outputs)
 
 /** Computes statistics of the weights of a forward pass with the same inputs and options, without a T*S buffer.
  *
@@ -427,8 +405,7 @@ typedef struct headgate_cache_shape {
   int32_t reserved;     /**< 0 */
 } headgate_cache_shape;
 
-#define HEADGATE_CACHE_SHAPE_INIT \
-  { sizeof(headgate_cache_shape), 0, 0, 0, 0, 0, HEADGATE_DTYPE_NONE, 0 }
+#define HEADGATE_CACHE_SHAPE_INIT HEADGATE_INIT(headgate_cache_shape)
 
 /** The memory of a cache. */
 typedef struct headgate_cache_tensors {
@@ -439,8 +416,7 @@ typedef struct headgate_cache_tensors {
   headgate_tensor v_scale; /**< (P,Hkv,page,1), f32; only if k and v are i8 */
 } headgate_cache_tensors;
 
-#define HEADGATE_CACHE_TENSORS_INIT \
-  { sizeof(headgate_cache_tensors), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
+#define HEADGATE_CACHE_TENSORS_INIT HEADGATE_INIT(headgate_cache_tensors)
 
 /** Sets `*bytes` to the number of bytes that a cache of this shape needs. */
 HEADGATE_API headgate_status headgate_cache_bytes(size_t* bytes, const headgate_cache_shape* shape);

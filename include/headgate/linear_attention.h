@@ -67,8 +67,7 @@ typedef struct headgate_linear_attention_options {
   const char* backend;
 } headgate_linear_attention_options;
 
-#define HEADGATE_LINEAR_ATTENTION_OPTIONS_INIT \
-  { sizeof(headgate_linear_attention_options), 0.0, 0.0, 0, 0, HEADGATE_LINEAR_RULE_GATED_DELTA, 0, NULL, NULL }
+#define HEADGATE_LINEAR_ATTENTION_OPTIONS_INIT HEADGATE_INIT(headgate_linear_attention_options)
 
 /** The inputs of linear attention, with any strides. q, k and v are required and share a dtype: f32, f64, bf16, f16. */
 typedef struct headgate_linear_attention_inputs {
@@ -85,11 +84,7 @@ typedef struct headgate_linear_attention_inputs {
   headgate_const_tensor cu_seqlens; /**< (1,1,1,N+1), i32 or i64: non-decreasing bounds of a packed batch, 0 to T */
 } headgate_linear_attention_inputs;
 
-#define HEADGATE_LINEAR_ATTENTION_INPUTS_INIT                                                                     \
-  {                                                                                                               \
-    sizeof(headgate_linear_attention_inputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
-        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT                                                         \
-  }
+#define HEADGATE_LINEAR_ATTENTION_INPUTS_INIT HEADGATE_INIT(headgate_linear_attention_inputs)
 
 /** The outputs of linear attention, which overwrites them. y is required. */
 typedef struct headgate_linear_attention_outputs {
@@ -98,8 +93,7 @@ typedef struct headgate_linear_attention_outputs {
   headgate_tensor state; /**< S_T (N,Hv,D,Dv), f32 or f64; may equal inputs.state, to update it in place */
 } headgate_linear_attention_outputs;
 
-#define HEADGATE_LINEAR_ATTENTION_OUTPUTS_INIT \
-  { sizeof(headgate_linear_attention_outputs), HEADGATE_ABSENT, HEADGATE_ABSENT }
+#define HEADGATE_LINEAR_ATTENTION_OUTPUTS_INIT HEADGATE_INIT(headgate_linear_attention_outputs)
 
 /** Computes the recurrence for T >= 0 tokens: a prompt, a continuation from a state, or a single new token. States and
  * sums are f32 or better, whatever the dtype of q. Results are bitwise identical for any number of threads. Outputs
@@ -115,8 +109,7 @@ typedef struct headgate_linear_attention_incoming {
   headgate_const_tensor dstate; /**< gradient of S_T (N,Hv,D,Dv), f32 or f64 */
 } headgate_linear_attention_incoming;
 
-#define HEADGATE_LINEAR_ATTENTION_INCOMING_INIT \
-  { sizeof(headgate_linear_attention_incoming), HEADGATE_ABSENT, HEADGATE_ABSENT }
+#define HEADGATE_LINEAR_ATTENTION_INCOMING_INIT HEADGATE_INIT(headgate_linear_attention_incoming)
 
 /** Gradients to compute; each may be absent. Existing values are overwritten, not added to. Each gradient has the shape
  * and dtype of its input and is summed over the heads that share the input. */
@@ -130,11 +123,7 @@ typedef struct headgate_linear_attention_gradients {
   headgate_tensor dstate; /**< gradient of S_0 (N,Hv,D,Dv) */
 } headgate_linear_attention_gradients;
 
-#define HEADGATE_LINEAR_ATTENTION_GRADIENTS_INIT                                                                     \
-  {                                                                                                                  \
-    sizeof(headgate_linear_attention_gradients), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
-        HEADGATE_ABSENT, HEADGATE_ABSENT                                                                             \
-  }
+#define HEADGATE_LINEAR_ATTENTION_GRADIENTS_INIT HEADGATE_INIT(headgate_linear_attention_gradients)
 
 /** Computes the gradients of sum(dy*y) + sum(dstate*S_T) from the inputs alone: the states are recomputed. `inputs` and
  * `options` must be those of the forward pass. Sums are f32 or better, and results are deterministic. */
@@ -164,8 +153,7 @@ typedef struct headgate_linear_attention_weights_outputs {
   headgate_tensor state_query; /**< (B,Ho,R,D): r_t, the query for S_0 */
 } headgate_linear_attention_weights_outputs;
 
-#define HEADGATE_LINEAR_ATTENTION_WEIGHTS_OUTPUTS_INIT \
-  { sizeof(headgate_linear_attention_weights_outputs), HEADGATE_ABSENT, HEADGATE_ABSENT }
+#define HEADGATE_LINEAR_ATTENTION_WEIGHTS_OUTPUTS_INIT HEADGATE_INIT(headgate_linear_attention_weights_outputs)
 
 /** Computes the weights of selected queries. `queries` is required: (1,1,1,R), i32 or i64, 0 <= t < T, in any order;
  * queries may repeat. In a packed batch they are rows of q. `inputs` and `options` are those of the forward pass. The
@@ -199,12 +187,7 @@ typedef struct headgate_linear_attention_statistics_outputs {
   headgate_tensor state_norm;     /**< (N,Hv,1,1): the Frobenius norm of S_T */
 } headgate_linear_attention_statistics_outputs;
 
-#define HEADGATE_LINEAR_ATTENTION_STATISTICS_OUTPUTS_INIT                                                     \
-  {                                                                                                           \
-    sizeof(headgate_linear_attention_statistics_outputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT,  \
-        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
-        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT  \
-  }
+#define HEADGATE_LINEAR_ATTENTION_STATISTICS_OUTPUTS_INIT HEADGATE_INIT(headgate_linear_attention_statistics_outputs)
 
 /** Computes figures of the weights of all queries in O(T) memory, plus S_T. `inputs` and `options` are those of the
  * forward pass. v and state are read only for effective_rank and state_norm. Results are bitwise identical for any
@@ -233,8 +216,7 @@ typedef struct headgate_short_convolution_options {
   const char* backend;
 } headgate_short_convolution_options;
 
-#define HEADGATE_SHORT_CONVOLUTION_OPTIONS_INIT \
-  { sizeof(headgate_short_convolution_options), HEADGATE_GATE_FN_DEFAULT, 0, NULL, NULL }
+#define HEADGATE_SHORT_CONVOLUTION_OPTIONS_INIT HEADGATE_INIT(headgate_short_convolution_options)
 
 /** The inputs of the short convolution, with any strides. x and weight are required. */
 typedef struct headgate_short_convolution_inputs {
@@ -248,11 +230,7 @@ typedef struct headgate_short_convolution_inputs {
   headgate_const_tensor cu_seqlens; /**< (1,1,1,N+1), i32 or i64: non-decreasing bounds of a packed batch, 0 to T */
 } headgate_short_convolution_inputs;
 
-#define HEADGATE_SHORT_CONVOLUTION_INPUTS_INIT                                                                     \
-  {                                                                                                                \
-    sizeof(headgate_short_convolution_inputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
-        HEADGATE_ABSENT                                                                                            \
-  }
+#define HEADGATE_SHORT_CONVOLUTION_INPUTS_INIT HEADGATE_INIT(headgate_short_convolution_inputs)
 
 /** The outputs of the short convolution, which overwrites them. y is required. */
 typedef struct headgate_short_convolution_outputs {
@@ -262,8 +240,7 @@ typedef struct headgate_short_convolution_outputs {
                             come from the old state. May equal inputs.state, to update it in place */
 } headgate_short_convolution_outputs;
 
-#define HEADGATE_SHORT_CONVOLUTION_OUTPUTS_INIT \
-  { sizeof(headgate_short_convolution_outputs), HEADGATE_ABSENT, HEADGATE_ABSENT }
+#define HEADGATE_SHORT_CONVOLUTION_OUTPUTS_INIT HEADGATE_INIT(headgate_short_convolution_outputs)
 
 /** Computes the convolution and the activation. Sums are f32 or better, and results are rounded to storage once.
  *
@@ -281,8 +258,7 @@ typedef struct headgate_short_convolution_incoming {
   headgate_const_tensor dstate; /**< gradient of the new state (N,1,K-1,C), dtype of x, or f32 */
 } headgate_short_convolution_incoming;
 
-#define HEADGATE_SHORT_CONVOLUTION_INCOMING_INIT \
-  { sizeof(headgate_short_convolution_incoming), HEADGATE_ABSENT, HEADGATE_ABSENT }
+#define HEADGATE_SHORT_CONVOLUTION_INCOMING_INIT HEADGATE_INIT(headgate_short_convolution_incoming)
 
 /** Gradients to compute; each may be absent. Existing values are overwritten, not added to. Each gradient has the shape
  * and dtype of its input. */
@@ -294,8 +270,7 @@ typedef struct headgate_short_convolution_gradients {
   headgate_tensor dstate;  /**< gradient of the old state (N,1,K-1,C) */
 } headgate_short_convolution_gradients;
 
-#define HEADGATE_SHORT_CONVOLUTION_GRADIENTS_INIT \
-  { sizeof(headgate_short_convolution_gradients), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
+#define HEADGATE_SHORT_CONVOLUTION_GRADIENTS_INIT HEADGATE_INIT(headgate_short_convolution_gradients)
 
 /** Computes the gradients of sum(dy*y) + sum(dstate*(new state)) from the inputs alone. `inputs` and `options` must be
  * those of the forward pass. inputs->state must be the state before the forward pass, even if that updated it in place.
@@ -327,8 +302,7 @@ typedef struct headgate_gated_norm_options {
   const char* backend;
 } headgate_gated_norm_options;
 
-#define HEADGATE_GATED_NORM_OPTIONS_INIT \
-  { sizeof(headgate_gated_norm_options), 0.0, 0, HEADGATE_GATE_FN_DEFAULT, 0, 0, NULL, NULL }
+#define HEADGATE_GATED_NORM_OPTIONS_INIT HEADGATE_INIT(headgate_gated_norm_options)
 
 /** The inputs of the gated norm, with any strides. x is required. */
 typedef struct headgate_gated_norm_inputs {
@@ -338,8 +312,7 @@ typedef struct headgate_gated_norm_inputs {
   headgate_const_tensor gate;   /**< z (B,H,T,D), raw gate logits; dtype of x, or f32; absent: y = x . r . weight */
 } headgate_gated_norm_inputs;
 
-#define HEADGATE_GATED_NORM_INPUTS_INIT \
-  { sizeof(headgate_gated_norm_inputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
+#define HEADGATE_GATED_NORM_INPUTS_INIT HEADGATE_INIT(headgate_gated_norm_inputs)
 
 /** Computes y (B,H,T,D), dtype of x, which must not overlap the inputs. Sums are f32 or better, and results are rounded
  * to storage once. The squares of a row neither overflow nor underflow. Results are bitwise identical for any number of
@@ -357,8 +330,7 @@ typedef struct headgate_gated_norm_gradients {
   headgate_tensor dgate;   /**< (B,H,T,D); refused without a gate function */
 } headgate_gated_norm_gradients;
 
-#define HEADGATE_GATED_NORM_GRADIENTS_INIT \
-  { sizeof(headgate_gated_norm_gradients), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
+#define HEADGATE_GATED_NORM_GRADIENTS_INIT HEADGATE_INIT(headgate_gated_norm_gradients)
 
 /** Computes the gradients of sum(dy*y) from the inputs alone. dy is (B,H,T,D), dtype of x. Sums are f32 or better, and
  * results are deterministic. */

@@ -10,6 +10,21 @@
 
 #include "headgate/export.h"
 
+/** Initialises a struct that begins with struct_size: sets struct_size and zeros the rest. The structs' _INIT macros
+ * are shorter names of it. */
+#ifdef __cplusplus
+template <class Struct>
+constexpr Struct headgate_sized() {
+  Struct zeros{};
+  zeros.struct_size = sizeof(Struct);
+  return zeros;
+}
+#define HEADGATE_INIT(Struct) headgate_sized<Struct>()
+#else
+#define HEADGATE_INIT(Struct) \
+  { .struct_size = sizeof(Struct) }
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
