@@ -10,8 +10,9 @@
 namespace headgate::models {
 namespace {
 
-constexpr std::array kFamilies{&kLlama,      &kMistral, &kQwen2,   &kQwen3,  &kQwen35, &kQwen35Moe, &kQwen3Next,
-                               &kOlmoHybrid, &kAfmoe,   &kStep3p5, &kGemma3, &kGptOss, &kHeadgate};
+#define HEADGATE_ADDRESS_OF_FAMILY(family) &family,
+constexpr std::array kFamilies{HEADGATE_FAMILIES(HEADGATE_ADDRESS_OF_FAMILY)};
+#undef HEADGATE_ADDRESS_OF_FAMILY
 
 std::string joined(std::string_view Family::*text) {
   std::string out;

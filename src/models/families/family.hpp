@@ -91,8 +91,14 @@ struct Family {
                  const FileConfig& file, const LayerConfig& layer, const ShapeOf& shape_of) = nullptr;
 };
 
-extern const Family kLlama, kMistral, kQwen2, kQwen3, kHeadgate;
-extern const Family kQwen35, kQwen35Moe, kQwen3Next, kOlmoHybrid, kAfmoe, kStep3p5, kGemma3, kGptOss;
+/// Lists all families, in the order in which messages name them. Each is defined in a file family_*.cc.
+#define HEADGATE_FAMILIES(Row)                                                                                    \
+  Row(kLlama) Row(kMistral) Row(kQwen2) Row(kQwen3) Row(kQwen35) Row(kQwen35Moe) Row(kQwen3Next) Row(kOlmoHybrid) \
+      Row(kAfmoe) Row(kStep3p5) Row(kGemma3) Row(kGptOss) Row(kHeadgate)
+
+#define HEADGATE_DECLARE_FAMILY(family) extern const Family family;
+HEADGATE_FAMILIES(HEADGATE_DECLARE_FAMILY)
+#undef HEADGATE_DECLARE_FAMILY
 
 std::span<const Family* const> families();
 /// Returns the names of all families: "llama, mistral, …".
