@@ -8,7 +8,6 @@
 
 #include "library/attention/cpu/bf16/native16.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
-#include "library/attention/cpu/common/strip.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/cpu/kernels.hpp"
 
@@ -23,6 +22,7 @@
 #include "library/attention/cpu/common/output_rows-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/common/strip-inl.hpp"
 #include "library/attention/cpu/x86/bf16_products-inl.hpp"
 
 #if HWY_TARGET == HWY_AVX3
@@ -65,7 +65,9 @@ template <class Unit>
 class Native16ForwardWorker {
  public:
   using Plan = Native16ForwardPlan;
+  using BlockStrip = SoftmaxStrip<float, kSquare>;
   static constexpr std::int64_t kBlock = Plan::kBlock;
+  static constexpr bool kKeepsFirstPanel = false;  // the panels' weights are rounded less often than weigh()'s
 
   Native16ForwardWorker(const Plan& plan, const Native16ForwardBuffers& shared, int thread)
       : plan_(plan),
@@ -105,18 +107,56 @@ class Native16ForwardWorker {
     count_ = std::min(Plan::kTile, sequence_.T - i0_);
     load_queries();
     softmax_.start(whole_squares(count_), p_.inputs.sinks.present() ? in_log2_units<float>(p_.sink(h_)) : kHidden);
-    const Visibility visibility(p_, sequence_);
-    const KeyRange seen = visibility.rows(i0_, i0_ + count_);
-    const std::int64_t hkv = h / p_.group;
-    for (std::int64_t block = seen.begin / kBlock; block * kBlock < seen.end; ++block) {
-      const PairPanels v = values(part, hkv, block);
-      for (std::int64_t r = 0; r < count_; r += kSquare)
-        visit(visibility, keys(part, hkv, block), v, block * kBlock, r);
-    }
+    visibility_ = Visibility(p_, sequence_);
+    head_ = &part;
+    visit_blocks(*this, visibility_.rows(i0_, i0_ + count_), count_, Plan::kBandRows);
     const OutputRows<float> outputs(p_, sequence_, h_, scratch_.gate, scratch_.gated);
     for (std::int64_t r = 0; r < count_; ++r) {
-      outputs.write(i0_ + r, scratch_.out.at(r), softmax_.maximum(r), softmax_.sum(r));
+      outputs.write(query(r), scratch_.out.at(r), softmax_.maximum(r), softmax_.sum(r));
     }
+  }
+
+  // Members that visit_blocks and OnlineSoftmax call.
+
+  const Visibility& visibility() const { return visibility_; }
+  std::int64_t query(std::int64_t r) const { return i0_ + r; }
+  KeyRange visited(std::int64_t i0, std::int64_t i1) const { return visibility_.rows(i0, i1); }
+  float* scores(std::int64_t m) const { return scratch_.scores.at(m); }
+
+  void begin(BlockStrip& s) const { softmax_.begin(s, *this, !plan_.rules.any()); }
+
+  /// Does nothing: end() overlaps the products of a strip's panels.
+  void panel(const BlockStrip& /*s*/, std::int64_t /*c*/) const {}
+
+  /// Computes the block's weights, and adds their product with v to the outputs.
+  void end(BlockStrip* strips, std::int64_t /*count*/) const {
+    BlockStrip& s = strips[0];
+    if (s.near_maxima) weigh_near_maxima(s);
+    softmax_.finish(s, *this);
+    const PairPanels v = values(*head_, h_ / p_.group, s.j0 / kBlock);
+    for (std::int64_t x = 0; x < plan_.Dv_padded; x += kSquare) {
+      Unit::template multiply<SquareWrite::accumulate>(scratch_.weights.at(0, s.at.c0), Plan::kWeightStride,
+                                                       v.from(x / kTileCols, s.at.c0), s.at.c1 - s.at.c0,
+                                                       scratch_.out.at(s.r, x), plan_.Dv_padded);
+    }
+  }
+
+  void score(const BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
+    const Tag<float> d;
+    const PairPanels k = block_keys(s);
+    for (std::int64_t c = c0; c < c1; c += kSquare) multiply_square(s, k, c, scores(0) + c, Plan::kScoreStride);
+    const auto factor = hn::Set(d, plan_.rules.query_factor());
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      float* row = scores(m);
+      for (std::int64_t j = c0; j < c1; j += kLanes<float>)
+        hn::Store(hn::Mul(factor, hn::Load(d, row + j)), d, row + j);
+      plan_.rules.apply_and_hide(row, visibility_, sequence_, h_, query(s.r + m), s.j0, c0, c1, scratch_.rule_row.data);
+    }
+  }
+
+  void weigh(BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
+    weights_of({scores(0) + c0, Plan::kScoreStride, s.rows, c1 - c0, scratch_.weights.at(0, c0), Plan::kWeightStride},
+               1.0F, s.start, s.sums);
   }
 
  private:
@@ -143,63 +183,21 @@ class Native16ForwardWorker {
     }
   }
 
-  /// Query rows r … r + rows of the tile, at most kSquare, paired with the key block that begins at key j0.
-  struct Strip {
-    std::int64_t r = 0, rows = 0, j0 = 0;
-    PairPanels keys;                     // packed keys of the block
-    StripColumns at;                     // columns of the block that the rows visit, in panels of kSquare
-    float start[kSquare];                // minus the running maximum of each row
-    HWY_ALIGN float sums[kSquare * 16];  // sums of the block's exponentials by lane, (kSquare, 16)
-  };
+  PairPanels block_keys(const BlockStrip& s) const { return keys(*head_, h_ / p_.group, s.j0 / kBlock); }
 
-  Strip place_strip(const Visibility& visibility, const PairPanels& keys, std::int64_t j0, std::int64_t r) const {
-    Strip s;
-    s.r = r;
-    s.rows = std::min(kSquare, count_ - r);
-    s.j0 = j0;
-    s.keys = keys;
-    const std::int64_t first = i0_ + r, last = first + s.rows - 1;
-    s.at = strip_columns(visibility, visibility.rows(first, last + 1), first, last, j0, kBlock, kSquare);
-    return s;
+  void multiply_square(const BlockStrip& s, const PairPanels& k, std::int64_t c, float* to, std::int64_t ld) const {
+    Unit::template multiply<SquareWrite::overwrite>(scratch_.queries.at(s.r), plan_.D_padded, k.from(c / kTileCols, 0),
+                                                    plan_.D_padded, to, ld);
   }
 
-  /// Processes kSquare query rows against one key block: scores, online softmax, product with v.
-  void visit(const Visibility& visibility, const PairPanels& keys, const PairPanels& v, std::int64_t j0,
-             std::int64_t r) const {
-    Strip s = place_strip(visibility, keys, j0, r);
-    if (s.at.empty()) return;
-    std::fill_n(s.sums, kSquare * kLanes<float>, 0.0F);
-    if (!near_maxima(visibility, s)) {
-      score(visibility, s, s.at.c0, s.at.c1);
-      raise_maxima(s, s.at.c0, s.at.c1);
-      start_at_maxima(s);
-      std::fill_n(s.sums, kSquare * kLanes<float>, 0.0F);
-      weights_of(scores(s, s.at.c0, s.at.c1), 1.0F, s.start, s.sums);
-    }
-    softmax_.add_sums(r, s.rows, s.sums);
-    for (std::int64_t x = 0; x < plan_.Dv_padded; x += kSquare) {
-      Unit::template multiply<SquareWrite::accumulate>(scratch_.weights.at(0, s.at.c0), Plan::kWeightStride,
-                                                       v.from(x / kTileCols, s.at.c0), s.at.c1 - s.at.c0,
-                                                       scratch_.out.at(r, x), plan_.Dv_padded);
-    }
-  }
-
-  /// Computes the strip's weights without raising the running maxima, except from −∞. Returns false if score rules
-  /// apply, a row still has no maximum, or a score may exceed its row's maximum by more than kSlack. The caller must
-  /// then recompute the weights.
-  bool near_maxima(const Visibility& visibility, Strip& s) const {
-    if (plan_.rules.any()) return false;
-    if (softmax_.lowest_maximum(s.r, s.rows) == kHidden) {
-      score(visibility, s, s.at.c0, s.at.c0 + kSquare);
-      raise_maxima(s, s.at.c0, s.at.c0 + kSquare);
-      if (softmax_.lowest_maximum(s.r, s.rows) == kHidden) return false;
-    }
-    start_at_maxima(s);
+  /// Computes the strip's weights from its running maxima.
+  void weigh_near_maxima(BlockStrip& s) const {
     const float factor = plan_.rules.query_factor();
+    const PairPanels k = block_keys(s);
     // Starts the next square's product before this one's exponentials, so that both overlap.
     HWY_ALIGN float squares[2][kSquare * kSquare];
     const auto multiply = [&](std::int64_t c) {
-      if (c < s.at.whole1) multiply_square(s, c, squares[c / kSquare % 2], kSquare);
+      if (c < s.at.whole1) multiply_square(s, k, c, squares[c / kSquare % 2], kSquare);
     };
     multiply(s.at.whole0);
     for (std::int64_t c = s.at.whole0; c < s.at.whole1; c += kSquare) {
@@ -209,8 +207,8 @@ class Native16ForwardWorker {
     }
     const auto in_part = [&](std::int64_t c0, std::int64_t c1) {
       if (c0 >= c1) return;
-      score(visibility, s, c0, c1);
-      weights_of(scores(s, c0, c1), 1.0F, s.start, s.sums);
+      score(s, c0, c1);
+      weigh(s, c0, c1);
     };
     if (s.at.whole0 < s.at.whole1) {
       in_part(s.at.c0, s.at.whole0);
@@ -218,38 +216,6 @@ class Native16ForwardWorker {
     } else {
       in_part(s.at.c0, s.at.c1);
     }
-    return OnlineSoftmax<float>::within_slack(s.sums, s.rows);
-  }
-
-  StripScores scores(const Strip& s, std::int64_t c0, std::int64_t c1) const {
-    return {scratch_.scores.at(0, c0),  Plan::kScoreStride, s.rows, c1 - c0,
-            scratch_.weights.at(0, c0), Plan::kWeightStride};
-  }
-
-  void multiply_square(const Strip& s, std::int64_t c, float* to, std::int64_t ld) const {
-    Unit::template multiply<SquareWrite::overwrite>(scratch_.queries.at(s.r), plan_.D_padded,
-                                                    s.keys.from(c / kTileCols, 0), plan_.D_padded, to, ld);
-  }
-
-  /// Computes columns [c0, c1) of the scores in units of log2(e), with the score rules applied; hidden keys get −∞.
-  void score(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
-    const Tag<float> d;
-    for (std::int64_t c = c0; c < c1; c += kSquare) multiply_square(s, c, scratch_.scores.at(0, c), Plan::kScoreStride);
-    const auto factor = hn::Set(d, plan_.rules.query_factor());
-    for (std::int64_t m = 0; m < s.rows; ++m) {
-      float* row = scratch_.scores.at(m);
-      for (std::int64_t j = c0; j < c1; j += kLanes<float>)
-        hn::Store(hn::Mul(factor, hn::Load(d, row + j)), d, row + j);
-      plan_.rules.apply_and_hide(row, visibility, sequence_, h_, i0_ + s.r + m, s.j0, c0, c1, scratch_.rule_row.data);
-    }
-  }
-
-  void raise_maxima(const Strip& s, std::int64_t c0, std::int64_t c1) const {
-    softmax_.raise_maxima(s.r, s.rows, scratch_.scores.at(0, c0), Plan::kScoreStride, c1 - c0);
-  }
-
-  void start_at_maxima(Strip& s) const {
-    for (std::int64_t m = 0; m < s.rows; ++m) s.start[m] = -softmax_.shift(s.r + m);
   }
 
   const Plan& plan_;
@@ -259,7 +225,9 @@ class Native16ForwardWorker {
   const Native16ForwardScratch scratch_;
   const OnlineSoftmax<float> softmax_;  // state of the current query tile
   [[no_unique_address]] Unit unit_;     // configures AMX while the thread multiplies
+  const PackedHeads* head_ = nullptr;
   Sequence sequence_;
+  Visibility visibility_;
   std::int64_t h_ = 0, i0_ = 0, count_ = 0;
 };
 

@@ -31,6 +31,7 @@ struct Native16ForwardPlan {
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kSquare;
+  static constexpr std::int64_t kStripRows = kSquare, kBandRows = kSquare;
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line: rows map to different cache sets
   static constexpr std::int64_t kWeightStride = kBlock + 32;  // in bf16 elements
   static_assert(kTile % kSquare == 0 && kBlock % kSquare == 0);

@@ -1,5 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the softmax in one pass over the keys; included once per Highway target.
+//
+// A strip passes through these states in each key block. Exponentials are exp2(score + start).
+//
+//   state        near_maxima  start    what happens
+//   new row      false        unset    begin() takes the maximum of the first panel that the row sees
+//   near         true         −maxima  the kernel computes exponentials by panel, from column `done` on
+//   exceeded     true         −maxima  an exponent exceeds kSlack: finish() discards the sums, then as "whole block"
+//   whole block  false        unset    finish() computes all scores, raises the maxima, then computes exponentials
+//
+// Score rules, and rows that see no key of their first panel, lead to "whole block" at once.
 #if defined(HEADGATE_ATTENTION_ONLINE_SOFTMAX_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_ONLINE_SOFTMAX_INL_
 #undef HEADGATE_ATTENTION_ONLINE_SOFTMAX_INL_
@@ -11,11 +21,47 @@
 #include <cstdint>
 #include <limits>
 
+#include "library/attention/cpu/common/strip-inl.hpp"
 #include "library/core/vec-inl.hpp"
 #include "library/core/view.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
+
+/// Strip of up to kRows rows, with the exponentials of its key block.
+template <typename T, std::int64_t kRows>
+struct SoftmaxStrip : Strip<T> {
+  bool near_maxima = false;  ///< true if the strip keeps its running maxima (common case)
+  std::int64_t done = 0;     ///< columns below `done` already hold exponentials
+  T start[kRows];  ///< minus the running maxima; −∞ beyond `rows`, so that padding changes no sum or maximum
+  HWY_ALIGN T largest[kLanes<T>];       ///< largest exponents of the block, by lane
+  HWY_ALIGN T sums[kRows * kLanes<T>];  ///< sums of the block's exponentials, by lane
+};
+
+/// Detects exponents that are too large for exp2. On targets where exp2_fast saturates, such an exponent makes the sum
+/// of exponentials ∞, and this class does nothing. On the others exponentials could wrap around, and it tracks the
+/// largest exponent.
+template <typename T>
+class LargestExponent {
+ public:
+  /// Starts from the largest exponents by lane in `seen`; store() writes the updated ones back.
+  explicit LargestExponent(T* HWY_RESTRICT seen) : seen_(seen) {
+    if constexpr (!kExp2Saturates<T>) max0_ = max1_ = hn::Load(Tag<T>(), seen);
+  }
+  HWY_INLINE void see(hn::Vec<Tag<T>> x0, hn::Vec<Tag<T>> x1) {
+    if constexpr (!kExp2Saturates<T>) {
+      max0_ = hn::Max(x0, max0_);  // this operand order makes MAXPS drop NaN and keep the maximum of other rows
+      max1_ = hn::Max(x1, max1_);
+    }
+  }
+  HWY_INLINE void store() const {
+    if constexpr (!kExp2Saturates<T>) hn::Store(hn::Max(max0_, max1_), Tag<T>(), seen_);
+  }
+
+ private:
+  T* seen_;
+  hn::Vec<Tag<T>> max0_, max1_;
+};
 
 /// Online softmax of a tile's rows: running maxima in units of log2(e), sums of exponentials by lane, and outputs not
 /// yet divided by the sums.
@@ -42,43 +88,88 @@ class OnlineSoftmax {
   }
 
   T maximum(std::int64_t r) const { return maxima_(r); }
-  T lowest_maximum(std::int64_t r, std::int64_t rows) const {
-    const T* maxima = maxima_.at(r);
-    return *std::min_element(maxima, maxima + rows);
+  T sum(std::int64_t r) const {
+    const Tag<T> d;
+    return hn::GetLane(hn::SumOfLanes(d, hn::Load(d, sums_.at(r))));
   }
   /// Returns the value to subtract from the scores of row r: the running maximum. In a row that has seen no key the
   /// value is 0, since −∞ − (−∞) is NaN.
   T shift(std::int64_t r) const { return maxima_(r) == kHidden ? T{0} : maxima_(r); }
 
-  /// Raises the maxima of rows r … r + rows to the maximum of n scores per row, and rescales sums and outputs. Scores
-  /// have row stride lds; n is a multiple of two vectors.
-  void raise_maxima(std::int64_t r, std::int64_t rows, const T* scores, std::int64_t lds, std::int64_t n) const {
-    for (std::int64_t m = 0; m < rows; ++m) raise_maximum(r + m, scores + m * lds, n);
-  }
+  // In the functions below, Kernel provides, besides what a kernel of visit_blocks does:
+  //   kKeepsFirstPanel     true if begin() may compute the first panel's exponentials from its scores;
+  //   score(s, c0, c1)     computes columns [c0, c1) of the scores in units of log2(e), −∞ for hidden keys;
+  //   weigh(s, c0, c1)     computes the exponentials of these scores, from s.start, and adds them to s.sums.
 
-  /// Adds the sums of a block, (rows, lanes), to the running sums of rows r … r + rows.
-  void add_sums(std::int64_t r, std::int64_t rows, const T* HWY_RESTRICT block_sums) const {
-    const Tag<T> d;
-    T* HWY_RESTRICT sums = sums_.at(r);
-    for (std::int64_t x = 0; x < rows * kLanes<T>; x += kLanes<T>) {
-      hn::Store(hn::Add(hn::Load(d, sums + x), hn::Load(d, block_sums + x)), d, sums + x);
+  /// Begins a key block. With `lazy`, the strip keeps its maxima if all of its rows have one, from the first panel at
+  /// the latest.
+  template <std::int64_t kRows, class Kernel>
+  void begin(SoftmaxStrip<T, kRows>& s, const Kernel& kernel, bool lazy) const {
+    std::fill_n(s.largest, kLanes<T>, kHidden);
+    std::fill_n(s.sums, kRows * kLanes<T>, T{0});
+    s.near_maxima = lazy;
+    s.done = s.at.c0;
+    if (!lazy) return;
+    const bool has_new_row = lowest_maximum(s) == kHidden;
+    const std::int64_t first_end = s.at.c0 + Kernel::Plan::kPanel;
+    if (has_new_row) {
+      kernel.score(s, s.at.c0, first_end);
+      raise_maxima(s, s.at.c0, first_end, Kernel::Plan::kScoreStride);
+      s.near_maxima = lowest_maximum(s) != kHidden;
+      if (!s.near_maxima) return;
     }
-  }
-  T sum(std::int64_t r) const {
-    const Tag<T> d;
-    return hn::GetLane(hn::SumOfLanes(d, hn::Load(d, sums_.at(r))));
+    start_at_maxima(s);
+    if (!has_new_row || !Kernel::kKeepsFirstPanel) return;
+    kernel.weigh(s, s.at.c0, first_end);
+    s.done = first_end;
   }
 
-  /// Returns true only if no exponent of a block exceeds kSlack, judged by the block's sums (rows, lanes). NaN may go
-  /// undetected.
-  static bool within_slack(const T* block_sums, std::int64_t rows) {
+  /// Adds the block's exponentials to the rows' sums. If the maxima have to rise first, recomputes all scores of the
+  /// block.
+  template <std::int64_t kRows, class Kernel>
+  void finish(SoftmaxStrip<T, kRows>& s, const Kernel& kernel) const {
+    if (!s.near_maxima || !within_slack(s)) {
+      kernel.score(s, s.at.c0, s.at.c1);
+      raise_maxima(s, s.at.c0, s.at.c1, Kernel::Plan::kScoreStride);
+      start_at_maxima(s);
+      std::fill_n(s.sums, kRows * kLanes<T>, T{0});
+      kernel.weigh(s, s.at.c0, s.at.c1);
+    }
     const Tag<T> d;
-    auto sum = hn::Zero(d);
-    for (std::int64_t m = 0; m < rows; ++m) sum = hn::Max(hn::Load(d, block_sums + m * kLanes<T>), sum);
-    return hn::GetLane(hn::MaxOfLanes(d, sum)) <= T{1 << kSlack};
+    T* HWY_RESTRICT sums = sums_.at(s.r);
+    for (std::int64_t x = 0; x < s.rows * kLanes<T>; x += kLanes<T>) {
+      hn::Store(hn::Add(hn::Load(d, sums + x), hn::Load(d, s.sums + x)), d, sums + x);
+    }
   }
 
  private:
+  T lowest_maximum(const Strip<T>& s) const {
+    const T* maxima = maxima_.at(s.r);
+    return *std::min_element(maxima, maxima + s.rows);
+  }
+
+  template <std::int64_t kRows>
+  void start_at_maxima(SoftmaxStrip<T, kRows>& s) const {
+    for (std::int64_t m = 0; m < kRows; ++m) s.start[m] = m < s.rows ? -shift(s.r + m) : kHidden;
+  }
+
+  /// Returns true only if no exponent of the strip's block exceeds kSlack. If exp2_fast saturates, the check uses sums
+  /// and may return false for exponents slightly below kSlack. NaN may go undetected.
+  template <std::int64_t kRows>
+  static bool within_slack(const SoftmaxStrip<T, kRows>& s) {
+    const Tag<T> d;
+    if constexpr (!kExp2Saturates<T>) return hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.largest))) <= kSlack;
+    auto sum = hn::Zero(d);
+    for (std::int64_t m = 0; m < s.rows; ++m) sum = hn::Max(hn::Load(d, s.sums + m * kLanes<T>), sum);
+    return hn::GetLane(hn::MaxOfLanes(d, sum)) <= T{1 << kSlack};
+  }
+
+  /// Raises the maxima of the strip's rows to those of columns [c0, c1) of the scores, whole pairs of vectors, and
+  /// rescales sums and outputs.
+  void raise_maxima(const Strip<T>& s, std::int64_t c0, std::int64_t c1, std::int64_t score_stride) const {
+    for (std::int64_t m = 0; m < s.rows; ++m) raise_maximum(s.r + m, s.scores + m * score_stride + c0, c1 - c0);
+  }
+
   HWY_INLINE void raise_maximum(std::int64_t r, const T* HWY_RESTRICT scores, std::int64_t n) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;

@@ -19,6 +19,7 @@ struct KeyRange {
 /// apply in addition.
 class Visibility {
  public:
+  Visibility() = default;
   Visibility(const Problem& problem, const Sequence& sequence)
       : first_position_(sequence.first_position),
         keys_(sequence.keys),
@@ -66,7 +67,7 @@ class Visibility {
     return std::clamp(window, -3 * kMaxQueryOffset, 3 * kMaxQueryOffset);
   }
 
-  std::int64_t first_position_, keys_, left_, right_;
+  std::int64_t first_position_ = 0, keys_ = 0, left_ = 0, right_ = 0;
 };
 
 }  // namespace headgate

@@ -9,7 +9,6 @@
 #include <numeric>
 
 #include "library/attention/cpu/common/packed_heads.hpp"
-#include "library/attention/cpu/common/strip.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/cpu/kernels.hpp"
 #include "library/core/dispatch.hpp"
@@ -27,35 +26,11 @@
 #include "library/attention/cpu/common/output_rows-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/common/strip-inl.hpp"
 #include "library/attention/cpu/dense/forward_plan-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
-
-/// Detects exponents that are too large for exp2. On targets where exp2_fast saturates, such an exponent makes the sum
-/// of exponentials ∞, and this class does nothing. On the others exponentials could wrap around, and it tracks the
-/// largest exponent.
-template <typename T>
-class LargestExponent {
- public:
-  /// Starts from the largest exponents by lane in `seen`; store() writes the updated ones back.
-  explicit LargestExponent(T* HWY_RESTRICT seen) : seen_(seen) {
-    if constexpr (!kExp2Saturates<T>) max0_ = max1_ = hn::Load(Tag<T>(), seen);
-  }
-  HWY_INLINE void see(hn::Vec<Tag<T>> x0, hn::Vec<Tag<T>> x1) {
-    if constexpr (!kExp2Saturates<T>) {
-      max0_ = hn::Max(x0, max0_);  // this operand order makes MAXPS drop NaN and keep the maximum of other rows
-      max1_ = hn::Max(x1, max1_);
-    }
-  }
-  HWY_INLINE void store() const {
-    if constexpr (!kExp2Saturates<T>) hn::Store(hn::Max(max0_, max1_), Tag<T>(), seen_);
-  }
-
- private:
-  T* seen_;
-  hn::Vec<Tag<T>> max0_, max1_;
-};
 
 /// Computes p = exp2(start + ab) in registers for a tile of kRows rows and one panel, and writes p once. Adds p to sums
 /// (kRows, lanes) and the exponents to the maxima in largest (lanes). a has Layout, b is dense as in multiply_add, p
@@ -87,7 +62,9 @@ template <typename T>
 class ForwardWorker {
  public:
   using Plan = ForwardPlan<T>;
+  using BlockStrip = SoftmaxStrip<T, kMR>;
   static constexpr std::int64_t kBlock = Plan::kBlock;
+  static constexpr bool kKeepsFirstPanel = true;
 
   ForwardWorker(const Plan& plan, const ForwardBuffers<T>& shared, int thread)
       : plan_(plan),
@@ -153,15 +130,72 @@ class ForwardWorker {
                 plan_.rules.query_factor(), scratch_.packing);
     // A sink's logit is the initial maximum of the softmax.
     softmax_.start(round_up(count_, kMR), p_.inputs.sinks.present() ? in_log2_units<T>(p_.sink(h_)) : kHidden);
-    const Visibility visibility(p_, sequence_);
-    const KeyRange seen = visibility.rows(scratch_.rows(0), scratch_.rows(count_ - 1) + 1);
+    visibility_ = Visibility(p_, sequence_);
     // Score rules read and write the scores twice more: a band of one strip keeps the scores in L1.
-    const std::int64_t band = plan_.rules.any() ? kMR : Plan::kBandRows;
-    for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
-      for (std::int64_t r = 0; r < count_; r += band) visit(visibility, j0, r, std::min(r + band, count_));
-    }
+    visit_blocks(*this, visibility_.rows(query(0), query(count_ - 1) + 1), count_,
+                 plan_.rules.any() ? kMR : Plan::kBandRows);
     finish_rows();
-    if (p_.outputs.weights.present()) write_weights(visibility);
+    if (p_.outputs.weights.present()) write_weights();
+  }
+
+  // Members that visit_blocks and OnlineSoftmax call.
+
+  const Visibility& visibility() const { return visibility_; }
+  std::int64_t query(std::int64_t r) const { return scratch_.rows(r); }
+  KeyRange visited(std::int64_t i0, std::int64_t i1) const { return visibility_.rows(i0, i1); }
+  T* scores(std::int64_t m) const { return scratch_.scores.at(m); }
+
+  void begin(BlockStrip& s) const { softmax_.begin(s, *this, !plan_.rules.any()); }
+
+  /// Computes the exponentials of the panel at column c in the common case, in which the running maxima stay. They stay
+  /// while no score exceeds its row's maximum by more than kSlack. The product starts at −maximum. If every row sees
+  /// the whole panel, exponentials are computed in registers.
+  void panel(BlockStrip& s, std::int64_t c) const {
+    step_prefetches();
+    if (!s.near_maxima || c < s.done || c >= s.at.c1) return;
+    if (c >= s.at.whole0 && c < s.at.whole1) {
+      with_tile_height(s.rows, [&]<std::int64_t kRows>() HWY_ATTR {
+        multiply_exponentials<kRows, typename Plan::ScoreLeft>(queries(s), keys(s, c), p_.D, s.scores + c,
+                                                               Plan::kScoreStride, s.start, s.sums, s.largest);
+      });
+      return;
+    }
+    products<ProductWrite::overwrite_from>(s, c, c + kNR<T>);
+    rule_and_hide(s, c, c + kNR<T>);
+    exponentials(s, c, c + kNR<T>);
+  }
+
+  /// Ends the softmax of the block, and adds the product of the weights and v to the outputs.
+  void end(BlockStrip* strips, std::int64_t count) const {
+    for (std::int64_t n = 0; n < count; ++n) softmax_.finish(strips[n], *this);
+    if (plan_.dropout.any()) {
+      for (std::int64_t n = 0; n < count; ++n) drop(strips[n], strips[n].at.begin, strips[n].at.end);
+    }
+    const ColumnPanels<T> v = values(head_values_, strips[0].j0 / kBlock);
+    for (std::int64_t x = 0; x < v.cols; x += kNR<T>) {
+      for (std::int64_t n = 0; n < count; ++n) {
+        const BlockStrip& s = strips[n];
+        step_prefetches();
+        multiply_strip<typename Plan::ValueLeft, ProductWrite::accumulate>(
+            s.rows, v.width(x) / kLanes<T>, s.scores + s.at.begin, v.at(s.at.begin, x), s.at.end - s.at.begin,
+            scratch_.out.at(s.r, x), plan_.Dv_padded);
+      }
+    }
+  }
+
+  void score(const BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
+    products<ProductWrite::overwrite>(s, c0, c1);
+    rule_and_hide(s, c0, c1);
+  }
+
+  void weigh(BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
+    const Tag<T> d;
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
+      const auto start = hn::Set(d, s.start[m]);
+      for (std::int64_t j = c0; j < c1; j += kLanes<T>) hn::Store(hn::Add(hn::Load(d, row + j), start), d, row + j);
+    }
+    exponentials(s, c0, c1);
   }
 
  private:
@@ -257,163 +291,29 @@ class ForwardWorker {
     return {head.at(panel), std::min(kBlock, (head.shape[0] - panel) * kNR<T>), plan_.Dv_padded};
   }
 
-  /// Query rows r … r + rows of the tile, at most kMR, paired with the key block that begins at key j0.
-  struct Strip {
-    std::int64_t r = 0, rows = 0, j0 = 0;
-    const T* queries = nullptr;  // (D, kMR)
-    View<T, 3> keys;             // the head's panels from the block's first one on
-    T* scores = nullptr;         // (kMR, kScoreStride)
-    StripColumns at;             // columns of the block that the rows visit
-    bool near_maxima = false;    // true if the strip keeps its running maxima (common case)
-    std::int64_t done = 0;       // columns below `done` already hold exponentials
-    T start[kMR];  // minus the running maxima; −∞ beyond `rows`, so that padding changes no sum or maximum
-    HWY_ALIGN T largest[kLanes<T>];     // largest exponents of the block, by lane
-    HWY_ALIGN T sums[kMR * kLanes<T>];  // sums of the block's exponentials, by lane
-  };
-
-  /// Sets `s` to the strip from row r of the band of rows [band, end), paired with the key block at j0.
-  void place_strip(Strip& s, const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t band,
-                   std::int64_t end) const {
-    s.r = r;
-    s.rows = std::min(kMR, end - r);
-    s.j0 = j0;
-    s.queries = scratch_.queries.at(r / kMR);
-    s.keys = head_keys_.range(0, j0 / kNR<T>, head_keys_.shape[0] - j0 / kNR<T>);
-    s.scores = scratch_.scores.at(r - band);
-    const std::int64_t first = scratch_.rows(r), last = scratch_.rows(r + s.rows - 1);
-    s.at = strip_columns(visibility, visibility.rows(first, last + 1), first, last, j0, kBlock, kNR<T>);
-  }
+  const T* queries(const BlockStrip& s) const { return scratch_.queries.at(s.r / kMR); }
+  /// Returns the packed keys of the panel at column c of the strip's block, (D, kNR).
+  const T* keys(const BlockStrip& s, std::int64_t c) const { return head_keys_.at((s.j0 + c) / kNR<T>); }
 
   /// Computes columns [c0, c1) of the strip's scores q kᵀ. With overwrite_from, adds start[m] to row m.
   template <ProductWrite kWrite>
-  void products(const Strip& s, std::int64_t c0, std::int64_t c1) const {
+  void products(const BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t c = c0; c < c1; c += kNR<T>) {
-      multiply_strip<typename Plan::ScoreLeft, kWrite>(s.rows, kNV, s.queries, s.keys.at(c / kNR<T>), p_.D,
-                                                       s.scores + c, Plan::kScoreStride, s.start);
+      multiply_strip<typename Plan::ScoreLeft, kWrite>(s.rows, kNV, queries(s), keys(s, c), p_.D, s.scores + c,
+                                                       Plan::kScoreStride, s.start);
     }
   }
 
   /// Applies the score rules to the visible keys of each row in columns [c0, c1), and sets hidden keys to −∞.
-  void rule_and_hide(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
+  void rule_and_hide(const BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      plan_.rules.apply_and_hide(s.scores + m * Plan::kScoreStride, visibility, sequence_, h_, scratch_.rows(s.r + m),
-                                 s.j0, c0, c1, scratch_.rule_row.data);
-    }
-  }
-
-  /// Processes rows [r, end) of the tile against one key block: scores, online softmax, product with v. The strips take
-  /// turns at each panel of K and V, so that all strips but the first find the panel in L1.
-  void visit(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t end) const {
-    Strip strips[Plan::kBandRows / kMR];
-    std::int64_t count = 0;
-    std::int64_t c0 = kBlock;
-    std::int64_t c1 = 0;
-    for (std::int64_t first = r; first < end; first += kMR) {
-      Strip& s = strips[count];
-      place_strip(s, visibility, j0, first, r, end);
-      if (s.at.empty()) continue;
-      begin_block(visibility, s);
-      c0 = std::min(c0, s.at.c0);
-      c1 = std::max(c1, s.at.c1);
-      ++count;
-    }
-    for (std::int64_t c = c0; c < c1; c += kNR<T>) {
-      for (std::int64_t n = 0; n < count; ++n) {
-        step_prefetches();
-        exponentials_near_maxima(visibility, strips[n], c);
-      }
-    }
-    for (std::int64_t n = 0; n < count; ++n) end_block(visibility, strips[n]);
-    if (plan_.dropout.any()) {
-      for (std::int64_t n = 0; n < count; ++n) drop(strips[n], strips[n].at.begin, strips[n].at.end);
-    }
-    const ColumnPanels<T> v = values(head_values_, j0 / kBlock);
-    for (std::int64_t x = 0; x < v.cols; x += kNR<T>) {
-      for (std::int64_t n = 0; n < count; ++n) {
-        const Strip& s = strips[n];
-        step_prefetches();
-        multiply_strip<typename Plan::ValueLeft, ProductWrite::accumulate>(
-            s.rows, v.width(x) / kLanes<T>, s.scores + s.at.begin, v.at(s.at.begin, x), s.at.end - s.at.begin,
-            scratch_.out.at(s.r, x), plan_.Dv_padded);
-      }
-    }
-  }
-
-  /// Prepares the strip for the block's panels. Rows without a maximum get one from the first panel that they see.
-  void begin_block(const Visibility& visibility, Strip& s) const {
-    std::fill_n(s.largest, kLanes<T>, kHidden);
-    std::fill_n(s.sums, kMR * kLanes<T>, T{0});
-    s.near_maxima = !plan_.rules.any();
-    if (!s.near_maxima) return;
-    s.done = s.at.c0;
-    if (softmax_.lowest_maximum(s.r, s.rows) == kHidden) {
-      s.done += kNR<T>;
-      products<ProductWrite::overwrite>(s, s.at.c0, s.done);
-      rule_and_hide(visibility, s, s.at.c0, s.done);
-      raise_maxima(s, s.at.c0, s.done);
-      s.near_maxima = softmax_.lowest_maximum(s.r, s.rows) != kHidden;
-      if (!s.near_maxima) return;
-      subtract_maxima(s, s.at.c0, s.done);
-      exponentials(s, s.at.c0, s.done);
-    }
-    for (std::int64_t m = 0; m < kMR; ++m) s.start[m] = m < s.rows ? -softmax_.maximum(s.r + m) : kHidden;
-  }
-
-  /// Computes the exponentials of the panel at column c in the common case, in which the running maxima stay. They stay
-  /// while no score exceeds its row's maximum by more than kSlack. The product starts at −maximum. If every row sees
-  /// the whole panel, exponentials are computed in registers.
-  void exponentials_near_maxima(const Visibility& visibility, Strip& s, std::int64_t c) const {
-    if (!s.near_maxima || c < s.done || c >= s.at.c1) return;
-    if (c >= s.at.whole0 && c < s.at.whole1) {
-      with_tile_height(s.rows, [&]<std::int64_t kRows>() HWY_ATTR {
-        multiply_exponentials<kRows, typename Plan::ScoreLeft>(s.queries, s.keys.at(c / kNR<T>), p_.D, s.scores + c,
-                                                               Plan::kScoreStride, s.start, s.sums, s.largest);
-      });
-      return;
-    }
-    products<ProductWrite::overwrite_from>(s, c, c + kNR<T>);
-    rule_and_hide(visibility, s, c, c + kNR<T>);
-    exponentials(s, c, c + kNR<T>);
-  }
-
-  /// Adds the block's exponentials to the rows' sums. If the maxima have to rise first, recomputes all scores of the
-  /// block.
-  void end_block(const Visibility& visibility, Strip& s) const {
-    if (!s.near_maxima || !within_slack(s)) {
-      products<ProductWrite::overwrite>(s, s.at.c0, s.at.c1);
-      rule_and_hide(visibility, s, s.at.c0, s.at.c1);
-      raise_maxima(s, s.at.c0, s.at.c1);
-      subtract_maxima(s, s.at.c0, s.at.c1);
-      if (s.near_maxima) std::fill_n(s.sums, kMR * kLanes<T>, T{0});
-      exponentials(s, s.at.c0, s.at.c1);
-    }
-    softmax_.add_sums(s.r, s.rows, s.sums);
-  }
-
-  /// Returns true only if no exponent of the strip's block exceeds kSlack. If exp2_fast saturates, the check uses sums
-  /// and may return false for exponents slightly below kSlack. NaN may go undetected.
-  bool within_slack(const Strip& s) const {
-    if constexpr (kExp2Saturates<T>) return OnlineSoftmax<T>::within_slack(s.sums, s.rows);
-    const Tag<T> d;
-    return hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.largest))) <= OnlineSoftmax<T>::kSlack;
-  }
-
-  void raise_maxima(const Strip& s, std::int64_t c0, std::int64_t c1) const {
-    softmax_.raise_maxima(s.r, s.rows, s.scores + c0, Plan::kScoreStride, c1 - c0);
-  }
-
-  /// Subtracts each row's running maximum (softmax_.shift) from columns [c0, c1) of the scores.
-  void subtract_maxima(const Strip& s, std::int64_t c0, std::int64_t c1) const {
-    const Tag<T> d;
-    for (std::int64_t m = 0; m < s.rows; ++m) {
-      T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
-      const auto shift = hn::Set(d, softmax_.shift(s.r + m));
-      for (std::int64_t j = c0; j < c1; j += kLanes<T>) hn::Store(hn::Sub(hn::Load(d, row + j), shift), d, row + j);
+      plan_.rules.apply_and_hide(s.scores + m * Plan::kScoreStride, visibility_, sequence_, h_, query(s.r + m), s.j0,
+                                 c0, c1, scratch_.rule_row.data);
     }
   }
 
   /// Replaces columns [c0, c1) by their exp2, and updates the block's sums and largest exponents.
-  void exponentials(Strip& s, std::int64_t c0, std::int64_t c1) const {
+  void exponentials(BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     LargestExponent<T> exponents(s.largest);
@@ -440,7 +340,7 @@ class ForwardWorker {
 
   /// Multiplies columns [c0, c1) of the strip's exponentials by the dropout factors. The sums already include all
   /// exponentials.
-  void drop(const Strip& s, std::int64_t c0, std::int64_t c1) const {
+  void drop(const BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
     T* HWY_RESTRICT factors = scratch_.dropout_row.data;
     for (std::int64_t m = 0; m < s.rows; ++m) {
       plan_.dropout.factors(factors, sequence_, h_, scratch_.rows(s.r + m), s.j0 + c0, c1 - c0);
@@ -458,15 +358,14 @@ class ForwardWorker {
 
   /// Writes exp(s − lse) for every visible key, times the dropout factor. Hidden keys and the columns of other
   /// sequences get 0.
-  void write_weights(const Visibility& visibility) const {
+  void write_weights() const {
     const HeadRows to = query_rows(p_.outputs.weights, sequence_, h_);
     const HeadRows own = to.columns(sequence_.k0, sequence_.S);
     for (std::int64_t r = 0; r < count_; r += kMR) {
       for (std::int64_t j0 = 0; j0 < sequence_.S; j0 += kBlock) {
-        Strip s;
-        place_strip(s, visibility, j0, r, r, count_);
-        products<ProductWrite::overwrite>(s, s.at.c0, s.at.c1);
-        rule_and_hide(visibility, s, s.at.c0, s.at.c1);
+        BlockStrip s;
+        place_strip(*this, s, j0, r, r, count_);
+        score(s, s.at.c0, s.at.c1);
         const std::int64_t width = std::min(kBlock, sequence_.S - j0);
         for (std::int64_t m = 0; m < s.rows; ++m) make_weights(s, m, width);
         if (plan_.dropout.any()) drop(s, 0, width);
@@ -491,7 +390,7 @@ class ForwardWorker {
   }
 
   /// Converts the first `width` scores of row m of the strip to weights.
-  void make_weights(const Strip& s, std::int64_t m, std::int64_t width) const {
+  void make_weights(const BlockStrip& s, std::int64_t m, std::int64_t width) const {
     const Tag<T> d;
     T* row = s.scores + m * Plan::kScoreStride;
     const T sum = softmax_.sum(s.r + m);
@@ -511,6 +410,7 @@ class ForwardWorker {
   const ForwardScratch<T> scratch_;
   const OnlineSoftmax<T> softmax_;  // state of the current query tile
   Sequence sequence_;
+  Visibility visibility_;
   std::int64_t h_ = 0, count_ = 0;
   View<T, 3> head_keys_;                        // (panels, D, kNR)
   View<T, 2> head_values_;                      // (panels, kNR · Dv_padded)

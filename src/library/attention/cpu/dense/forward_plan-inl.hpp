@@ -33,6 +33,7 @@ struct ForwardPlan {
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
+  static constexpr std::int64_t kStripRows = kMR;
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line: rows map to different cache sets
   /// Number of rows that use a panel of K or V while it is in L1 (docs/design/forward.md).
   static constexpr std::int64_t kBandRows = 48;

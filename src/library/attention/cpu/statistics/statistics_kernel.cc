@@ -10,13 +10,11 @@
 #include <array>
 #include <atomic>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "library/attention/call_report.hpp"
 #include "library/attention/cpu/common/batch_loops.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
-#include "library/attention/cpu/common/strip.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/cpu/kernels.hpp"
 #include "library/core/dispatch.hpp"
@@ -32,17 +30,12 @@
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/common/strip-inl.hpp"
 #include "library/attention/cpu/statistics/statistics_plan-inl.hpp"
+#include "library/attention/cpu/statistics/top_keys-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
-
-/// Computes x = exp2(x) for n elements, rounded up to whole vectors.
-template <typename T>
-HWY_NOINLINE void exponentials_in_place(T* HWY_RESTRICT x, std::int64_t n) {
-  const Tag<T> d;
-  for (std::int64_t j = 0; j < n; j += kLanes<T>) hn::StoreU(exp2_fast(d, hn::LoadU(d, x + j)), d, x + j);
-}
 
 template <typename T>
 HWY_INLINE double sum_of_lanes(const T* lanes) {
@@ -57,17 +50,21 @@ class StatisticsWorker {
   using Plan = StatisticsPlan<T>;
   static constexpr std::int64_t kTile = Plan::kTile;
   static constexpr std::int64_t kBlock = Plan::kBlock;
-  using Index = typename StatisticsScratch<T>::Index;
+
+  /// Strip of query rows, with the terms of one key block.
+  struct BlockStrip : Strip<T> {
+    bool is_first = false;                   // true for the first block that the rows see, if top keys are requested
+    HWY_ALIGN T entropies[kMR * kLanes<T>];  // Σ p log2 p, by lane
+  };
 
   StatisticsWorker(const Plan& plan, const StatisticsBuffers<T>& shared, int thread)
       : plan_(plan),
         p_(plan.p),
         out_(plan.p.outputs),
         shared_(shared),
-        scratch_(place_buffers<StatisticsScratch<T>>(shared.scratch.at(thread), plan)) {
+        scratch_(place_buffers<StatisticsScratch<T>>(shared.scratch.at(thread), plan)),
+        top_(scratch_.top_scores, scratch_.top_keys, plan.top_keys) {
     if (scratch_.ones.present()) std::fill_n(scratch_.ones.data, scratch_.ones.count(), T{1});
-    for (std::int64_t lane = 0; lane < kLanes<T>; ++lane)
-      lane_before_[lane] = static_cast<Index>(std::max<std::int64_t>(lane - 1, 0));
   }
 
   /// Packs the keys of a block of key/value head h that any query visits.
@@ -112,14 +109,10 @@ class StatisticsWorker {
     count_ = std::min(sequence_.T - first_, kTile);
     pack_strips(scratch_.queries, query_rows(p_.inputs.q, sequence_, h), first_, count_, plan_.rules.query_factor(),
                 scratch_.packing);
-    const Visibility visibility(p_, sequence_);
-    const KeyRange seen = visited(visibility, sequence_, first_, first_ + count_);
+    const KeyRange seen = visited(first_, first_ + count_);
     reset(seen);
-    weigh_chosen(visibility);
-    const std::int64_t band = plan_.rules.any() ? kMR : Plan::kBandRows;
-    for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
-      for (std::int64_t r = 0; r < count_; r += band) visit(visibility, j0, r, std::min(r + band, count_));
-    }
+    weigh_chosen();
+    visit_blocks(*this, seen, count_, plan_.rules.any() ? kMR : Plan::kBandRows);
     finish_rows();
     if (plan_.sums) add_sums(part, turn, seen);
   }
@@ -166,10 +159,43 @@ class StatisticsWorker {
     shared_.turns(head) = 0;
   }
 
+  // Members that visit_blocks calls.
+
+  const Visibility& visibility() const { return visibility_; }
+  std::int64_t query(std::int64_t r) const { return first_ + r; }
+  KeyRange visited(std::int64_t i0, std::int64_t i1) const { return visited(visibility_, sequence_, i0, i1); }
+  T* scores(std::int64_t m) const { return scratch_.scores.at(m); }
+
+  void begin(BlockStrip& s) const {
+    std::fill_n(s.entropies, kMR * kLanes<T>, T{0});
+    s.is_first = top_.wanted() && !begun_[s.r / kMR];
+    begun_[s.r / kMR] = true;
+  }
+
+  void panel(BlockStrip& s, std::int64_t c) const {
+    if (c < s.at.c0 || c >= s.at.c1) return;
+    product(s, c);
+    if (plan_.rules.any()) return;
+    if (c < s.at.whole0 || c >= s.at.whole1) hide(s, c, c + kNR<T>);
+    take(s, c);
+  }
+
+  void end(BlockStrip* strips, std::int64_t count) const {
+    for (std::int64_t n = 0; n < count; ++n) {
+      BlockStrip& s = strips[n];
+      if (plan_.rules.any()) {
+        apply_rules(s);
+        hide(s, s.at.c0, s.at.c1);
+        for (std::int64_t c = s.at.c0; c < s.at.c1; c += kNR<T>) take(s, c);
+      }
+      if (s.is_first) take_first_block(s);
+      if (plan_.exponentials) add_lanes(scratch_.entropies.at(s.r), s.entropies, s.rows * kLanes<T>);
+    }
+  }
+
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
-  /// Exponent at which exp2_fast returns exactly 0.
-  static constexpr T kZeroPower = sizeof(T) == 4 ? T{-127} : T{-1023};
+  static constexpr T kZeroPower = TopKeys<T>::kZeroPower;
 
   /// Chosen queries of a sequence, at most kMR, and the output rows in which their weights are stored.
   struct ChosenRows {
@@ -181,18 +207,9 @@ class StatisticsWorker {
     }
   };
 
-  /// Query rows r … r + rows of the tile, at most kMR, paired with the key block that begins at key j0.
-  struct Strip {
-    std::int64_t r = 0, rows = 0, j0 = 0;
-    const T* queries = nullptr;  // (D, kMR)
-    const T* start = nullptr;    // (rows)
-    T* scores = nullptr;         // (kMR, kScoreStride)
-    StripColumns at;             // columns of the block that the rows visit
-    bool is_first = false;       // true for the first block that the rows see, if top keys are requested
-  };
-
   void begin_head(const PackedHeads& part, std::int64_t h) {
     sequence_ = part.sequence;
+    visibility_ = Visibility(p_, sequence_);
     h_ = h;
     if (plan_.packs_keys) head_keys_ = shared_.keys.range(0, part.panel_of(h / p_.group), part.panels);
     if (plan_.chosen_keys > 0) head_chosen_ = packed_chosen(part, h / p_.group);
@@ -257,10 +274,7 @@ class StatisticsWorker {
       std::fill(scratch_.mass.data + begin, scratch_.mass.data + round_up(seen.end, kNR<T>), T{0});
     }
     std::fill_n(begun_, std::size(begun_), false);
-    if (plan_.top_keys > 0) {
-      std::fill_n(scratch_.top_scores.data, scratch_.top_scores.count(), kZeroPower);
-      std::fill_n(scratch_.top_keys.data, scratch_.top_keys.count(), Index{-1});
-    }
+    top_.reset();
   }
 
   /// Returns −lse in units of log2(e). If lse is infinite, returns −∞, which makes all weights of the row 0.
@@ -268,85 +282,35 @@ class StatisticsWorker {
   /// Returns the exponent of a weight from x = score − lse: at most 0, and NaN for NaN.
   static T exponent(T x) { return x > T{0} ? T{0} : x; }
 
-  Strip place_strip(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t band,
-                    std::int64_t end) const {
-    Strip s;
-    s.r = r;
-    s.rows = std::min(kMR, end - r);
-    s.j0 = j0;
-    s.queries = scratch_.queries.at(r / kMR);
-    s.start = scratch_.start.at(r);
-    s.scores = scratch_.scores.at(r - band);
-    const std::int64_t first = first_ + r, last = first + s.rows - 1;
-    const KeyRange keys = visited(visibility, sequence_, first, last + 1);
-    s.at = strip_columns(visibility, keys, first, last, j0, kBlock, kNR<T>);
-    return s;
-  }
-
-  /// Processes rows [r, end) of the tile against one key block. The strips take turns at each panel, so that all strips
-  /// but the first find the panel in L1.
-  void visit(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t end) const {
-    Strip strips[Plan::kBandRows / kMR];
-    std::int64_t count = 0, c0 = kBlock, c1 = 0;
-    for (std::int64_t first = r; first < end; first += kMR) {
-      const Strip s = place_strip(visibility, j0, first, r, end);
-      if (s.at.empty()) continue;
-      strips[count] = s;
-      strips[count++].is_first = plan_.top_keys > 0 && !begun_[first / kMR];
-      begun_[first / kMR] = true;
-      c0 = std::min(c0, s.at.c0);
-      c1 = std::max(c1, s.at.c1);
-    }
-    std::fill_n(block_entropies_, std::size(block_entropies_), T{0});
-    for (std::int64_t c = c0; c < c1; c += kNR<T>) {
-      for (std::int64_t n = 0; n < count; ++n) {
-        const Strip& s = strips[n];
-        if (c < s.at.c0 || c >= s.at.c1) continue;
-        product(s, c);
-        if (plan_.rules.any()) continue;
-        if (c < s.at.whole0 || c >= s.at.whole1) hide(visibility, s, c, c + kNR<T>);
-        take(s, c, r);
-      }
-    }
-    for (std::int64_t n = 0; plan_.rules.any() && n < count; ++n) {
-      const Strip& s = strips[n];
-      apply_rules(visibility, s);
-      hide(visibility, s, s.at.c0, s.at.c1);
-      for (std::int64_t c = s.at.c0; c < s.at.c1; c += kNR<T>) take(s, c, r);
-    }
-    for (std::int64_t n = 0; n < count; ++n) {
-      if (strips[n].is_first) take_first_block(strips[n]);
-    }
-    if (!plan_.exponentials) return;
+  /// Computes to += from for n elements, whole vectors.
+  static void add_lanes(T* HWY_RESTRICT to, const T* HWY_RESTRICT from, std::int64_t n) {
     const Tag<T> d;
-    for (std::int64_t m = r; m < end; ++m) {
-      T* sum = scratch_.entropies.at(m);
-      hn::Store(hn::Add(hn::Load(d, sum), hn::Load(d, block_entropies_ + (m - r) * kLanes<T>)), d, sum);
-    }
+    for (std::int64_t x = 0; x < n; x += kLanes<T>)
+      hn::Store(hn::Add(hn::Load(d, to + x), hn::Load(d, from + x)), d, to + x);
   }
 
   /// Computes panel c of the strip's scores. Without score rules, also subtracts lse.
-  void product(const Strip& s, std::int64_t c) const {
+  void product(const Strip<T>& s, std::int64_t c) const {
+    const T* queries = scratch_.queries.at(s.r / kMR);
     const T* keys = head_keys_.at((s.j0 + c) / kNR<T>);
     if (plan_.rules.any()) {
-      multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(s.rows, kNV, s.queries, keys, p_.D,
-                                                                        s.scores + c, Plan::kScoreStride);
+      multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(s.rows, kNV, queries, keys, p_.D, s.scores + c,
+                                                                        Plan::kScoreStride);
     } else {
       multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite_exponents>(
-          s.rows, kNV, s.queries, keys, p_.D, s.scores + c, Plan::kScoreStride, s.start);
+          s.rows, kNV, queries, keys, p_.D, s.scores + c, Plan::kScoreStride, scratch_.start.at(s.r));
     }
   }
 
-  void apply_rules(const Visibility& visibility, const Strip& s) const {
+  void apply_rules(const Strip<T>& s) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      apply_rules(visibility, first_ + s.r + m, s.j0, s.at.c0, s.at.c1, s.start[m], s.scores + m * Plan::kScoreStride);
+      apply_rules(query(s.r + m), s.j0, s.at.c0, s.at.c1, scratch_.start(s.r + m), s.scores + m * Plan::kScoreStride);
     }
   }
 
   /// Applies the score rules and adds `start`, for the keys in columns [c0, c1) that query i sees.
-  void apply_rules(const Visibility& visibility, std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1,
-                   T start, T* row) const {
-    const KeyRange seen = visibility.columns(i, j0, c0, c1);
+  void apply_rules(std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1, T start, T* row) const {
+    const KeyRange seen = visibility_.columns(i, j0, c0, c1);
     if (seen.empty()) return;
     plan_.rules.apply(row + seen.begin, nullptr, sequence_, h_, i, j0 + seen.begin, seen.end - seen.begin,
                       scratch_.rule_row.data);
@@ -354,28 +318,27 @@ class StatisticsWorker {
   }
 
   /// Sets hidden keys in columns [c0, c1) to −∞.
-  void hide(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
+  void hide(const Strip<T>& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      const KeyRange seen = visibility.columns(first_ + s.r + m, s.j0, c0, c1);
+      const KeyRange seen = visibility_.columns(query(s.r + m), s.j0, c0, c1);
       T* row = s.scores + m * Plan::kScoreStride;
       std::fill(row + c0, row + seen.begin, kHidden);
       std::fill(row + seen.end, row + c1, kHidden);
     }
   }
 
-  /// Adds panel c of the strip to the statistics of the strip's rows. `band` is the first row of the band within the
-  /// tile.
-  void take(const Strip& s, std::int64_t c, std::int64_t band) const {
+  /// Adds panel c of the strip to the statistics of the strip's rows.
+  void take(BlockStrip& s, std::int64_t c) const {
     if (plan_.exponentials) {
-      take_scores<true>(s, c, block_entropies_ + (s.r - band) * kLanes<T>);
+      take_scores<true>(s, c);
     } else if (plan_.scan) {
-      take_scores<false>(s, c, nullptr);
+      take_scores<false>(s, c);
     }
     if (plan_.window) take_window(s, c);
   }
 
   template <bool kExponentials>
-  HWY_NOINLINE void take_scores(const Strip& s, std::int64_t c, T* HWY_RESTRICT entropies) const {
+  HWY_NOINLINE void take_scores(BlockStrip& s, std::int64_t c) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     static_assert(kNV == 2);
@@ -388,10 +351,7 @@ class StatisticsWorker {
       auto x1 = hn::Load(d, row + kN);
       const auto larger = hn::Max(x0, x1);
       hn::Store(hn::Max(larger, hn::Load(d, maxima + m * kN)), d, maxima + m * kN);
-      if (plan_.top_keys > 0 && !s.is_first) {
-        const auto bar = hn::Set(d, scratch_.top_scores(s.r + m, plan_.top_keys - 1));
-        if (!hn::AllFalse(d, hn::Gt(larger, bar))) take_top(s.r + m, row, s.j0 + c, bar);
-      }
+      if (top_.wanted() && !s.is_first) top_.take(s.r + m, row, s.j0 + c, larger);
       if constexpr (kExponentials) {
         // Makes exponents finite, so that 0 · x is 0 for hidden keys.
         x0 = at_least(d, kZeroPower, x0);
@@ -400,7 +360,7 @@ class StatisticsWorker {
         const auto p1 = exp2_fast(d, x1);
         mass0 = hn::Add(mass0, p0);
         mass1 = hn::Add(mass1, p1);
-        T* sum = entropies + m * kN;
+        T* sum = s.entropies + m * kN;
         hn::Store(hn::MulAdd(p1, x1, hn::MulAdd(p0, x0, hn::Load(d, sum))), d, sum);
       }
     }
@@ -412,76 +372,13 @@ class StatisticsWorker {
     }
   }
 
-  /// Inserts keys j … of a panel into the top keys of row r. Keys are inserted in ascending order, so that the first of
-  /// equal scores ranks first. Keys with scores below the bar are skipped.
-  HWY_NOINLINE void take_top(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> bar) const {
-    const Tag<T> d;
-    const hn::RebindToSigned<Tag<T>> di;
-    constexpr std::int64_t kN = kLanes<T>;
-    T* HWY_RESTRICT scores = scratch_.top_scores.at(r);
-    Index* HWY_RESTRICT keys = scratch_.top_keys.at(r);
-    const auto up = hn::SetTableIndices(d, lane_before_);
-    const auto up_keys = hn::SetTableIndices(di, lane_before_);
-    const auto first_lane = hn::FirstN(d, 1);
-    std::uint64_t candidates = lanes_from(hn::Load(d, x), bar) | lanes_from(hn::Load(d, x + kN), bar) << kN;
-    for (; candidates != 0; candidates &= candidates - 1) {
-      const std::int64_t c = __builtin_ctzll(candidates);
-      const auto score = hn::Set(d, x[c]);
-      const auto key = hn::Set(di, static_cast<Index>(j + c));
-      // Each entry stays unless the new score is larger. Otherwise the preceding entry replaces it, or the new key if
-      // the preceding score is at least the new one.
-      T last_score = std::numeric_limits<T>::infinity();
-      Index last_key = -1;
-      for (std::int64_t at = 0; at < scratch_.top_scores.shape[1]; at += kN) {
-        const auto here = hn::Load(d, scores + at);
-        const auto keys_here = hn::Load(di, keys + at);
-        const auto before = hn::IfThenElse(first_lane, hn::Set(d, last_score), hn::TableLookupLanes(here, up));
-        const auto keys_before = hn::IfThenElse(hn::RebindMask(di, first_lane), hn::Set(di, last_key),
-                                                hn::TableLookupLanes(keys_here, up_keys));
-        last_score = scores[at + kN - 1];
-        last_key = keys[at + kN - 1];
-        const auto moves = hn::Gt(score, here);
-        const auto follows = hn::Gt(score, before);
-        hn::Store(hn::IfThenElse(moves, hn::IfThenElse(follows, before, score), here), d, scores + at);
-        hn::Store(hn::IfThenElse(hn::RebindMask(di, moves),
-                                 hn::IfThenElse(hn::RebindMask(di, follows), keys_before, key), keys_here),
-                  di, keys + at);
-      }
-    }
-  }
-
-  /// Returns a bit mask: bit l is set if lane l of x is at least the bar.
-  static HWY_INLINE std::uint64_t lanes_from(hn::Vec<Tag<T>> x, hn::Vec<Tag<T>> bar) {
-    std::uint8_t bytes[8] = {};
-    hn::StoreMaskBits(Tag<T>(), hn::Ge(x, bar), bytes);
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, bytes, sizeof(bits));
-    return bits & ((std::uint64_t{1} << kLanes<T>)-1);
-  }
-
-  /// Inserts the top keys of the first block that the strip's rows see. The K-th largest of the maxima by lane serves
-  /// as the bar: at least K keys reach it, so that no key below is a top key.
-  HWY_NOINLINE void take_first_block(const Strip& s) const {
-    const Tag<T> d;
-    constexpr std::int64_t kN = kLanes<T>;
+  void take_first_block(const Strip<T>& s) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      const T* maxima = scratch_.maxima.at(s.r + m);
-      const auto lanes = hn::Load(d, maxima);
-      auto larger = hn::Zero(d);  // number of larger maxima
-      for (std::int64_t l = 0; l < kN; ++l) {
-        larger = hn::Add(larger, hn::IfThenElseZero(hn::Gt(hn::Set(d, maxima[l]), lanes), hn::Set(d, T{1})));
-      }
-      const auto enough = hn::Ge(larger, hn::Set(d, static_cast<T>(plan_.top_keys - 1)));
-      const auto bar = hn::MaxOfLanes(d, hn::IfThenElse(enough, lanes, hn::Set(d, kZeroPower)));
-      const T* row = s.scores + m * Plan::kScoreStride;
-      for (std::int64_t c = s.at.c0; c < s.at.c1; c += kNR<T>) {
-        const auto highest = hn::Max(hn::Load(d, row + c), hn::Load(d, row + c + kN));
-        if (!hn::AllFalse(d, hn::Ge(highest, bar))) take_top(s.r + m, row + c, s.j0 + c, bar);
-      }
+      top_.take_first_block(s.r + m, s.scores + m * Plan::kScoreStride, s.j0, s.at, scratch_.maxima.at(s.r + m));
     }
   }
 
-  void take_window(const Strip& s, std::int64_t c) const {
+  void take_window(const Strip<T>& s, std::int64_t c) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     const std::int64_t j = s.j0 + c;
@@ -505,7 +402,7 @@ class StatisticsWorker {
   }
 
   /// Computes the weights of the chosen keys for the tile's queries.
-  void weigh_chosen(const Visibility& visibility) const {
+  void weigh_chosen() const {
     const HeadRows<void> to = query_rows(out_.key_weights, sequence_, h_);
     for (std::int64_t c = 0; c < plan_.chosen_keys; c += kNR<T>) {
       const std::int64_t count = std::min(kNR<T>, plan_.chosen_keys - c);
@@ -517,7 +414,7 @@ class StatisticsWorker {
                                                                           scratch_.scores.data, Plan::kScoreStride);
         for (std::int64_t m = 0; m < rows; ++m) {
           T* row = scratch_.scores.at(m);
-          chosen_scores(visibility, r + m, c, count, row);
+          chosen_scores(r + m, c, count, row);
           exponentials_in_place(row, count);
           if (std::isnan(scratch_.lse(r + m))) std::fill_n(row, count, std::numeric_limits<T>::quiet_NaN());
           if (lead > 0) scratch_.first(r + m) = row[0];
@@ -533,9 +430,9 @@ class StatisticsWorker {
   }
 
   /// Converts the products of row r with chosen keys c … to scores minus lse, with −∞ for hidden keys.
-  void chosen_scores(const Visibility& visibility, std::int64_t r, std::int64_t c, std::int64_t count, T* row) const {
+  void chosen_scores(std::int64_t r, std::int64_t c, std::int64_t count, T* row) const {
     const std::int64_t i = first_ + r;
-    const KeyRange seen = visibility.row(i);
+    const KeyRange seen = visibility_.row(i);
     for (std::int64_t x = 0; x < count; ++x) {
       const std::int64_t j = chosen_key(c + x);
       if (j < seen.begin || j >= seen.end) {
@@ -558,7 +455,7 @@ class StatisticsWorker {
         if (to.present()) store(to, sequence_.b, h_, i, 0, figures[f]);
         if (counted) scratch_.figure_sums(static_cast<std::int64_t>(f)) += figures[f];
       }
-      if (plan_.top_keys > 0) write_top(r);
+      if (top_.wanted()) write_top(r);
     }
   }
 
@@ -599,23 +496,11 @@ class StatisticsWorker {
   }
 
   void write_top(std::int64_t r) const {
-    T* scores = scratch_.top_scores.at(r);
-    const Index* keys = scratch_.top_keys.at(r);
     const std::int64_t i = first_ + r;
-    if (out_.topk_index.present()) {
-      const HeadRows<void> to = query_rows(out_.topk_index, sequence_, h_);
-      for (std::int64_t n = 0; n < plan_.top_keys; ++n) {
-        if (to.dtype == DType::i32) {
-          *to.template at<std::int32_t>(i, n, 1) = static_cast<std::int32_t>(keys[n]);
-        } else {
-          *to.template at<std::int64_t>(i, n, 1) = keys[n];
-        }
-      }
+    if (out_.topk_index.present()) top_.write_keys(query_rows(out_.topk_index, sequence_, h_), i, r);
+    if (out_.topk_weight.present()) {
+      top_.write_weights(query_rows(out_.topk_weight, sequence_, h_), i, r, std::isnan(scratch_.lse(r)));
     }
-    if (!out_.topk_weight.present()) return;
-    exponentials_in_place(scores, plan_.top_keys);
-    if (std::isnan(scratch_.lse(r))) std::fill_n(scores, plan_.top_keys, std::numeric_limits<T>::quiet_NaN());
-    store_row(query_rows(out_.topk_weight, sequence_, h_), scores, i, 0, plan_.top_keys);
   }
 
   /// Adds the tile's sums to the sums of the head, after the tiles with earlier turns.
@@ -635,12 +520,11 @@ class StatisticsWorker {
   }
 
   void write_rows(const ChosenRows& rows) const {
-    const Visibility visibility(p_, sequence_);
     const HeadRows<const void> queries = query_rows(p_.inputs.q, sequence_, h_);
     const HeadRows<const void> lse = query_rows(p_.lse, sequence_, h_);
     const HeadRows<void> whole(out_.rows, sequence_.b, h_);
     const T* source[kMR];
-    T start[kMR];
+    T* start = scratch_.start.data;
     std::fill_n(start, kMR, kHidden);
     KeyRange seen{sequence_.S, 0};
     for (std::int64_t m = 0; m < rows.count; ++m) {
@@ -649,7 +533,7 @@ class StatisticsWorker {
       double row_lse = 0.0;
       load_row(&row_lse, lse, i, 0, 1);
       start[m] = start_of(row_lse);
-      const KeyRange keys = visibility.row(i);
+      const KeyRange keys = visibility_.row(i);
       if (!keys.empty()) seen = {std::min(seen.begin, keys.begin), std::max(seen.end, keys.end)};
       clear_columns(whole, rows.row[static_cast<std::size_t>(m)], 0, sequence_.k0);
       clear_columns(whole, rows.row[static_cast<std::size_t>(m)], sequence_.k0 + sequence_.S, whole.cols);
@@ -662,13 +546,13 @@ class StatisticsWorker {
       const std::int64_t width = std::min(kBlock, sequence_.S - j0);
       const std::int64_t c0 = std::clamp<std::int64_t>(seen.begin - j0, 0, kBlock) / kNR<T> * kNR<T>;
       const std::int64_t c1 = std::max(c0, round_up(std::clamp<std::int64_t>(seen.end - j0, 0, kBlock), kNR<T>));
-      const Strip s{0, rows.count, j0, strip, start, scratch_.scores.data, {}, false};
+      const Strip<T> s{0, rows.count, j0, scores(0), {}};
       for (std::int64_t c = c0; c < c1; c += kNR<T>) product(s, c);
       for (std::int64_t m = 0; m < rows.count; ++m) {
         const std::int64_t i = rows.query[static_cast<std::size_t>(m)];
         T* row = scratch_.scores.at(m);
-        if (plan_.rules.any()) apply_rules(visibility, i, j0, c0, c1, start[m], row);
-        const KeyRange own = visibility.columns(i, j0, c0, c1);
+        if (plan_.rules.any()) apply_rules(i, j0, c0, c1, start[m], row);
+        const KeyRange own = visibility_.columns(i, j0, c0, c1);
         exponentials_in_place(row + c0, c1 - c0);
         std::fill(row, row + own.begin, T{0});
         std::fill(row + own.end, row + std::max(width, own.end), T{0});
@@ -691,12 +575,12 @@ class StatisticsWorker {
   const AttentionStatistics& out_;
   const StatisticsBuffers<T>& shared_;
   const StatisticsScratch<T> scratch_;
+  const TopKeys<T> top_;
   Sequence sequence_;
+  Visibility visibility_;
   std::int64_t h_ = 0, first_ = 0, count_ = 0;
-  View<T, 3> head_keys_, head_chosen_;                                // (panels, D, kNR)
-  mutable bool begun_[kTile / kMR] = {};                              // true if a strip has visited a block
-  HWY_ALIGN Index lane_before_[kLanes<T>];                            // index of the preceding lane; lane 0 has itself
-  HWY_ALIGN mutable T block_entropies_[Plan::kBandRows * kLanes<T>];  ///< entropies of one band and block, by lane
+  View<T, 3> head_keys_, head_chosen_;    // (panels, D, kNR)
+  mutable bool begun_[kTile / kMR] = {};  // true if a strip has visited a block
 };
 
 /// Performs one thread's work on a batch of heads with keys that are packed together.

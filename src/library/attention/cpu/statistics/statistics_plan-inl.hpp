@@ -14,6 +14,7 @@
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/statistics/top_keys-inl.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/statistics_outputs.hpp"
 #include "library/core/sum_blocks.hpp"
@@ -30,7 +31,7 @@ struct StatisticsPlan {
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line: rows map to different cache sets
-  static constexpr std::int64_t kBandRows = 48;
+  static constexpr std::int64_t kStripRows = kMR, kBandRows = 48;
   static constexpr std::int64_t tile_rows = kTile;
   static constexpr bool whole_heads = false;
   static_assert(kTile % kBandRows == 0 && kBandRows % kMR == 0 && kBlock % kNR<T> == 0);
@@ -97,8 +98,7 @@ struct StatisticsPlan {
 /// Scratch buffers of one thread.
 template <typename T>
 struct StatisticsScratch {
-  /// Integer as wide as T, so that keys can be moved in vectors together with their scores.
-  using Index = hn::TFromD<hn::RebindToSigned<Tag<T>>>;
+  using Index = typename TopKeys<T>::Index;
 
   StatisticsScratch(Workspace& ws, const StatisticsPlan<T>& plan) {
     using Plan = StatisticsPlan<T>;

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds the keys with the largest weights of each query of a tile; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_TOP_KEYS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_TOP_KEYS_INL_
+#undef HEADGATE_ATTENTION_TOP_KEYS_INL_
+#else
+#define HEADGATE_ATTENTION_TOP_KEYS_INL_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "library/attention/cpu/common/multiply-inl.hpp"
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/cpu/common/strip-inl.hpp"
+#include "library/core/view.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Computes x = exp2(x) for n elements, rounded up to whole vectors.
+template <typename T>
+HWY_NOINLINE void exponentials_in_place(T* HWY_RESTRICT x, std::int64_t n) {
+  const Tag<T> d;
+  for (std::int64_t j = 0; j < n; j += kLanes<T>) hn::StoreU(exp2_fast(d, hn::LoadU(d, x + j)), d, x + j);
+}
+
+/// The `count` top keys of each row of a query tile, with their scores minus lse, largest first. Of equal scores, the
+/// first key ranks first.
+template <typename T>
+class TopKeys {
+ public:
+  /// Integer as wide as T, so that keys can be moved in vectors together with their scores.
+  using Index = hn::TFromD<hn::RebindToSigned<Tag<T>>>;
+  /// Exponent at which exp2_fast returns exactly 0.
+  static constexpr T kZeroPower = sizeof(T) == 4 ? T{-127} : T{-1023};
+
+  /// Shapes: scores and keys (rows, count rounded up to whole vectors).
+  TopKeys(const View<T, 2>& scores, const View<Index, 2>& keys, std::int64_t count)
+      : scores_(scores), keys_(keys), count_(count) {
+    for (std::int64_t lane = 0; lane < kLanes<T>; ++lane)
+      lane_before_[lane] = static_cast<Index>(std::max<std::int64_t>(lane - 1, 0));
+  }
+
+  bool wanted() const { return count_ > 0; }
+
+  /// Empties all rows. Keys that are absent have index −1.
+  void reset() const {
+    if (!wanted()) return;
+    std::fill_n(scores_.data, scores_.count(), kZeroPower);
+    std::fill_n(keys_.data, keys_.count(), Index{-1});
+  }
+
+  /// Inserts the keys j … of a panel into row r. `larger` has the maxima of the panel's two vectors.
+  HWY_INLINE void take(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> larger) const {
+    const Tag<T> d;
+    const auto bar = hn::Set(d, scores_(r, count_ - 1));
+    if (!hn::AllFalse(d, hn::Gt(larger, bar))) insert(r, x, j, bar);
+  }
+
+  /// Inserts the keys of the first block that row r sees. The K-th largest of the maxima by lane serves as the bar: at
+  /// least K keys reach it, so that no key below is a top key.
+  HWY_NOINLINE void take_first_block(std::int64_t r, const T* HWY_RESTRICT row, std::int64_t j0, const StripColumns& at,
+                                     const T* HWY_RESTRICT maxima) const {
+    const Tag<T> d;
+    constexpr std::int64_t kN = kLanes<T>;
+    const auto lanes = hn::Load(d, maxima);
+    auto larger = hn::Zero(d);  // number of larger maxima
+    for (std::int64_t l = 0; l < kN; ++l) {
+      larger = hn::Add(larger, hn::IfThenElseZero(hn::Gt(hn::Set(d, maxima[l]), lanes), hn::Set(d, T{1})));
+    }
+    const auto enough = hn::Ge(larger, hn::Set(d, static_cast<T>(count_ - 1)));
+    const auto bar = hn::MaxOfLanes(d, hn::IfThenElse(enough, lanes, hn::Set(d, kZeroPower)));
+    for (std::int64_t c = at.c0; c < at.c1; c += kNR<T>) {
+      const auto highest = hn::Max(hn::Load(d, row + c), hn::Load(d, row + c + kN));
+      if (!hn::AllFalse(d, hn::Ge(highest, bar))) insert(r, row + c, j0 + c, bar);
+    }
+  }
+
+  /// Writes the keys of row r to row i of `to`.
+  void write_keys(const HeadRows<void>& to, std::int64_t i, std::int64_t r) const {
+    for (std::int64_t n = 0; n < count_; ++n) {
+      if (to.dtype == DType::i32) {
+        *to.template at<std::int32_t>(i, n, 1) = static_cast<std::int32_t>(keys_(r, n));
+      } else {
+        *to.template at<std::int64_t>(i, n, 1) = keys_(r, n);
+      }
+    }
+  }
+
+  /// Writes the weights of row r to row i of `to`, or NaN, and replaces the row's scores by them.
+  void write_weights(const HeadRows<void>& to, std::int64_t i, std::int64_t r, bool nan) const {
+    T* weights = scores_.at(r);
+    exponentials_in_place(weights, count_);
+    if (nan) std::fill_n(weights, count_, std::numeric_limits<T>::quiet_NaN());
+    store_row(to, weights, i, 0, count_);
+  }
+
+ private:
+  /// Inserts keys j … of a panel into the top keys of row r. Keys are inserted in ascending order, so that the first of
+  /// equal scores ranks first. Keys with scores below the bar are skipped.
+  HWY_NOINLINE void insert(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> bar) const {
+    const Tag<T> d;
+    const hn::RebindToSigned<Tag<T>> di;
+    constexpr std::int64_t kN = kLanes<T>;
+    T* HWY_RESTRICT scores = scores_.at(r);
+    Index* HWY_RESTRICT keys = keys_.at(r);
+    const auto up = hn::SetTableIndices(d, lane_before_);
+    const auto up_keys = hn::SetTableIndices(di, lane_before_);
+    const auto first_lane = hn::FirstN(d, 1);
+    std::uint64_t candidates = lanes_from(hn::Load(d, x), bar) | lanes_from(hn::Load(d, x + kN), bar) << kN;
+    for (; candidates != 0; candidates &= candidates - 1) {
+      const std::int64_t c = __builtin_ctzll(candidates);
+      const auto score = hn::Set(d, x[c]);
+      const auto key = hn::Set(di, static_cast<Index>(j + c));
+      // Each entry stays unless the new score is larger. Otherwise the preceding entry replaces it, or the new key if
+      // the preceding score is at least the new one.
+      T last_score = std::numeric_limits<T>::infinity();
+      Index last_key = -1;
+      for (std::int64_t at = 0; at < scores_.shape[1]; at += kN) {
+        const auto here = hn::Load(d, scores + at);
+        const auto keys_here = hn::Load(di, keys + at);
+        const auto before = hn::IfThenElse(first_lane, hn::Set(d, last_score), hn::TableLookupLanes(here, up));
+        const auto keys_before = hn::IfThenElse(hn::RebindMask(di, first_lane), hn::Set(di, last_key),
+                                                hn::TableLookupLanes(keys_here, up_keys));
+        last_score = scores[at + kN - 1];
+        last_key = keys[at + kN - 1];
+        const auto moves = hn::Gt(score, here);
+        const auto follows = hn::Gt(score, before);
+        hn::Store(hn::IfThenElse(moves, hn::IfThenElse(follows, before, score), here), d, scores + at);
+        hn::Store(hn::IfThenElse(hn::RebindMask(di, moves),
+                                 hn::IfThenElse(hn::RebindMask(di, follows), keys_before, key), keys_here),
+                  di, keys + at);
+      }
+    }
+  }
+
+  /// Returns a bit mask: bit l is set if lane l of x is at least the bar.
+  static HWY_INLINE std::uint64_t lanes_from(hn::Vec<Tag<T>> x, hn::Vec<Tag<T>> bar) {
+    std::uint8_t bytes[8] = {};
+    hn::StoreMaskBits(Tag<T>(), hn::Ge(x, bar), bytes);
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, bytes, sizeof(bits));
+    return bits & ((std::uint64_t{1} << kLanes<T>)-1);
+  }
+
+  View<T, 2> scores_;
+  View<Index, 2> keys_;
+  std::int64_t count_;
+  HWY_ALIGN Index lane_before_[kLanes<T>];  // index of the preceding lane; lane 0 has itself
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_TOP_KEYS_INL_
