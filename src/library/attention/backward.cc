@@ -15,7 +15,9 @@ void attention_backward(const AttentionGradients& gradients, const AttentionInpu
   const bool writes = std::any_of(kAttentionGradients.begin(), kAttentionGradients.end(),
                                   [&](const auto& row) { return (gradients.*row.member).numel() > 0; });
   if (!writes) return;
-  run_reported("attention_backward", problem, options, [&] { backend.backward(problem); });
+  const ReportedCall call("attention_backward", problem, options);
+  backend.backward(problem);
+  call.end();
 }
 
 }  // namespace headgate

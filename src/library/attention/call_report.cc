@@ -6,6 +6,7 @@
 #include "library/core/format.hpp"
 
 namespace headgate {
+
 std::string report_line(const char* operation, const Problem& problem, const AttentionOptions& options,
                         const CallReport& report, double milliseconds) {
   std::string text = call_text(operation, report.backend, problem.context) +
@@ -17,6 +18,12 @@ std::string report_line(const char* operation, const Problem& problem, const Att
   if (report.groups.empty()) text += ", nothing to compute";
   return text +
          formatted(", {:.2f} MiB, {:.3f} ms", static_cast<double>(report.memory_bytes) / (1 << 20), milliseconds);
+}
+
+void ReportedCall::end() const {
+  if (problem_.report == nullptr) return;
+  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin_;
+  print_report(report_line(operation_, problem_, options_, report_, time.count()));
 }
 
 }  // namespace headgate

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -32,14 +33,26 @@ struct CallReport {
 std::string report_line(const char* operation, const Problem& problem, const AttentionOptions& options,
                         const CallReport& report, double milliseconds);
 
-/// Runs a call and prints its report if HEADGATE_VERBOSE is on. If the call throws, nothing is printed.
-template <class ProblemT, class Run>
-void run_reported(const char* operation, ProblemT& problem, const AttentionOptions& options, const Run& run) {
-  if (!is_verbose()) return run();
-  CallReport report;
-  problem.report = &report;
-  const double milliseconds = milliseconds_of(run);
-  print_report(report_line(operation, problem, options, report, milliseconds));
-}
+/// Times a call, and prints its report if HEADGATE_VERBOSE is on.
+class ReportedCall {
+ public:
+  /// Begins the call. The backend writes to problem.report. The arguments must outlive the object.
+  ReportedCall(const char* operation, Problem& problem, const AttentionOptions& options)
+      : operation_(operation), problem_(problem), options_(options) {
+    if (is_verbose()) problem.report = &report_;
+  }
+  ReportedCall(const ReportedCall&) = delete;
+  ReportedCall& operator=(const ReportedCall&) = delete;
+
+  /// Ends a call that has succeeded: prints its report.
+  void end() const;
+
+ private:
+  const char* operation_;
+  const Problem& problem_;
+  const AttentionOptions& options_;
+  CallReport report_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
 
 }  // namespace headgate

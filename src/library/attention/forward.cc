@@ -7,7 +7,9 @@ namespace headgate {
 void attention_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                        const AttentionOptions& options) {
   ForwardProblem problem = check_forward(outputs, inputs, options);
-  run_reported("attention_forward", problem, options, [&] { backend_for(problem).forward(problem); });
+  const ReportedCall call("attention_forward", problem, options);
+  backend_for(problem).forward(problem);
+  call.end();
 }
 
 }  // namespace headgate

@@ -9,7 +9,9 @@ namespace headgate {
 void attention_statistics(const AttentionStatistics& outputs, const AttentionInputs& inputs, const ConstTensorView& lse,
                           const StatisticsSelection& selection, const AttentionOptions& options) {
   StatisticsProblem problem = check_statistics(outputs, inputs, lse, selection, options);
-  run_reported("attention_statistics", problem, options, [&] { backend_for(problem).statistics(problem); });
+  const ReportedCall call("attention_statistics", problem, options);
+  backend_for(problem).statistics(problem);
+  call.end();
 }
 
 }  // namespace headgate

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "library/attention/cpu/common/planned_work.hpp"
 #include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/view.hpp"
@@ -11,8 +10,6 @@ namespace headgate {
 // Kernels run on the vector target of the problem's context. They throw only std::bad_alloc, before any output is
 // written, and Cancelled.
 
-void cpu_forward(const ForwardProblem& problem);
-void cpu_backward(const BackwardProblem& problem);
 void cpu_statistics(const StatisticsProblem& problem);
 
 // The following kernels are rows of the route tables (route.cc). Each plans its work on the sequences of a list, at

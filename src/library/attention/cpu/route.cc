@@ -14,13 +14,14 @@
 #include <optional>
 #include <string>
 
+#include "library/attention/backend.hpp"
 #include "library/attention/call_report.hpp"
-#include "library/attention/cpu/bf16/native16.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
-#include "library/attention/cpu/common/planned_work.hpp"
+#include "library/attention/cpu/common/native16.hpp"
 #include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/cpu/kernels.hpp"
 #include "library/attention/cpu/small/small_heads.hpp"
+#include "library/call/live_threads.hpp"
 #include "library/core/arena.hpp"
 #include "library/core/element.hpp"
 #include "library/core/sum_blocks.hpp"
@@ -214,12 +215,14 @@ void run_rows(const Row (&rows)[kRows], std::size_t always, const Problem& probl
   }
   if (problem.report != nullptr) problem.report->memory_bytes += bytes;
   const Arena arena(bytes);
-  std::byte* memory = arena.data();
-  for (const WorkSlot& each : work) {
-    if (!each) continue;
-    each->run(memory);
-    memory += each->bytes();
-  }
+  run_on_live_threads(problem.context.threads, [&] {
+    std::byte* memory = arena.data();
+    for (const WorkSlot& each : work) {
+      if (!each) continue;
+      each->run(memory);
+      memory += each->bytes();
+    }
+  });
 }
 
 /// Groups the sequences of a call by route and by the reasons of declining rows, and adds the groups to the report.
@@ -267,14 +270,12 @@ void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
 
 constexpr std::size_t kNoRow = static_cast<std::size_t>(-1);
 
-}  // namespace
-
-void cpu_forward(const ForwardProblem& problem) {
+void forward(const ForwardProblem& problem) {
   report_routes(kForwardRoutes, problem);
   run_rows(kForwardRoutes, kNoRow, problem);
 }
 
-void cpu_backward(const BackwardProblem& problem) {
+void backward(const BackwardProblem& problem) {
   report_routes(kBackwardRoutes, problem);
   // tiles_backward must zero dbias even if there are no sequences.
   const std::size_t always = problem.gradients.dbias.present() ? std::size(kBackwardRoutes) - 1 : kNoRow;
@@ -285,5 +286,14 @@ void cpu_backward(const BackwardProblem& problem) {
   run_rows(kBackwardRoutes, always, problem, sinks->parts);
   write_dsinks(problem.gradients.dsinks, sinks->parts);
 }
+
+void statistics(const StatisticsProblem& problem) {
+  run_on_live_threads(problem.context.threads, [&problem] { cpu_statistics(problem); });
+}
+
+}  // namespace
+
+const Backend kCpuBackend{"cpu", [](const Problem& /*problem*/) -> const char* { return nullptr; }, forward, backward,
+                          statistics};
 
 }  // namespace headgate

@@ -51,8 +51,7 @@ struct Native16BackwardPlan {
     const HeadSurvey heads = batches.survey();
     largest = heads.largest;
     whole_heads = heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
-    HeadCursor end;
-    most = batches.most(end);
+    most = batches.most();
     const std::int64_t tasks = std::max(most.blocks, most.tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
     if (whole_heads) most.pack_one_each(largest, p.group, threads);
@@ -74,8 +73,8 @@ struct Native16BackwardPlan {
   View<double, 2> sink_parts;  ///< terms of dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows, block_rows;  ///< rows per tile and keys per block: at most kTile, kBlock; whole squares
-  HeadPieces largest;                  ///< largest number of pieces of any head
-  HeadTotals most;                     ///< totals for which packed buffers are allocated
+  HeadCounts largest;                  ///< largest number of pieces of any head
+  HeadCounts most;                     ///< totals for which packed buffers are allocated
   int threads = 1;
   bool whole_heads = false;  ///< true if each thread packs its own heads
 };
@@ -136,7 +135,7 @@ struct Native16BackwardBuffers {
     delta = ws.take<float>("delta", tiles, rows);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
     parts = ws.take<PackedHeads>("parts", plan.most.parts);
-    tasks = ws.take<BlockTask>("key blocks", plan.whole_heads ? 0 : blocks);
+    tasks = ws.take<HeadTask>("key blocks", plan.whole_heads ? 0 : blocks);
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Native16BackwardScratch>(plan));
   }
 
@@ -148,7 +147,7 @@ struct Native16BackwardBuffers {
   View<float, 2> lse, delta;           ///< (packed tiles, tile_rows): lse in units of log2(e), and Δ − dlse
   View<std::int64_t, 1> dq_turns;      ///< next turn of each packed tile's dq (Turnstile)
   View<PackedHeads, 1> parts;          ///< parts of the current batch; a part is some heads of one sequence
-  View<BlockTask, 1> tasks;            ///< key blocks of the batch, in the order in which threads take them
+  View<HeadTask, 1> tasks;             ///< key blocks of the batch, in the order in which threads take them
   View<std::byte, 2> scratch;          ///< (threads, bytes of a Native16BackwardScratch)
 };
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "library/attention/cpu/bf16/native16.hpp"
+#include "library/attention/cpu/common/native16.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/cpu/kernels.hpp"

@@ -42,8 +42,7 @@ struct Native16ForwardPlan {
     const HeadSurvey heads = batches.survey();
     largest = heads.largest;
     whole_heads = heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
-    HeadCursor end;
-    most = batches.most(end);
+    most = batches.most();
     threads = static_cast<int>(std::clamp<std::int64_t>(most.tiles, 1, p.context.threads));
     if (whole_heads) most.pack_one_each(largest, p.group, threads);
   }
@@ -57,8 +56,8 @@ struct Native16ForwardPlan {
   ScoreRules<float> rules;
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows = kTile;
-  HeadPieces largest;  ///< largest number of pieces of any head
-  HeadTotals most;     ///< totals for which packed buffers are allocated
+  HeadCounts largest;  ///< largest number of pieces of any head
+  HeadCounts most;     ///< totals for which packed buffers are allocated
   int threads = 1;
   bool whole_heads = false;  ///< true if each thread packs its own heads
 };

@@ -11,12 +11,9 @@
 #include <atomic>
 #include <cstdint>
 
-#include "library/attention/cpu/common/batch_loops.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
-#include "library/attention/cpu/common/planned_work.hpp"
 #include "library/attention/cpu/common/work_list.hpp"
-#include "library/attention/cpu/dense/backward_plan-inl.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/cancellation.hpp"
 #include "library/core/team.hpp"
@@ -25,10 +22,37 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
+/// Lists the key blocks of a batch in the order in which threads take them. Turnstiles require that blocks of a head
+/// ascend, and that heads of one sequence ascend in each block. The blocks of every head are spread over the whole
+/// list: threads then work on different heads and rarely wait for one another. Heads of one block come last, to balance
+/// the load.
+inline void list_tasks(const View<HeadTask, 1>& tasks, const View<PackedHeads, 1>& parts, const HeadCounts& batch) {
+  std::int64_t most_blocks = 0;
+  bool alike = true;
+  for (std::int64_t n = 0; n < batch.parts; ++n) {
+    most_blocks = std::max(most_blocks, parts(n).blocks);
+    alike = alike && parts(n).blocks == parts(0).blocks;
+  }
+  HeadTask* next = tasks.data;
+  for (std::int64_t block = 0; block < most_blocks; ++block) {
+    for (std::int64_t n = 0; n < batch.parts && block < parts(n).blocks; ++n) {  // sorted by falling number of blocks
+      for (std::int64_t h = 0; h < parts(n).heads; ++h)
+        *next++ = {.part = &parts(n), .h = parts(n).h0 + h, .piece = block};
+    }
+  }
+  if (alike) return;
+  std::sort(tasks.data, next, [](const HeadTask& a, const HeadTask& b) {
+    const std::int64_t left = (a.piece + 1) * b.part->blocks;
+    const std::int64_t right = (b.piece + 1) * a.part->blocks;
+    if (left != right) return left < right;
+    return a.part != b.part ? a.part < b.part : a.h < b.h;
+  });
+}
+
 /// Performs one thread's work on a batch of heads in three stages: packs keys and prepares queries; processes each key
 /// block against the queries that see it; writes dq. `next_block` is shared by all threads and must be 0 at first.
 template <class Worker, class Plan, class Buffers>
-void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buffers& shared, const HeadTotals& batch,
+void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buffers& shared, const HeadCounts& batch,
                    std::atomic<std::int64_t>& next_block, Cancellation& cancellation) {
   const PackedHeads* const parts = shared.parts.data;
   const std::int64_t group = plan.p.group;
@@ -36,22 +60,22 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buf
   const auto on_query_tiles = [&](const auto& visit) {
     team.in_turn(batch.tiles, [&](std::int64_t n) {
       if (cancellation.requested()) return;
-      const TileTask task = tile_task_of(parts, batch, group, n);
+      const HeadTask task = tile_task_of(parts, batch, group, n);
       worker.select(*task.part, task.h);
-      visit(task.g, task.tile);
+      visit(task.g, task.piece);
     });
   };
   team.in_turn_on(batch.blocks, [&](std::int64_t n) {
     if (cancellation.requested()) return;
-    const BlockTask task = block_task_of(parts, batch, n);
+    const HeadTask task = block_task_of(parts, batch, n);
     worker.select(*task.part, task.h);
-    worker.pack_keys(task.block);
+    worker.pack_keys(task.piece);
   });
   on_query_tiles([&](std::int64_t g, std::int64_t tile) { worker.prepare_queries(g, tile); });
   for_each_in_order(next_block, batch.blocks, cancellation, [&](std::int64_t n) {
-    const BlockTask& task = shared.tasks(n);
+    const HeadTask& task = shared.tasks(n);
     worker.select(*task.part, task.h);
-    worker.run_block(task.block);
+    worker.run_block(task.piece);
   });
   team.wait();
   on_query_tiles([&](std::int64_t g, std::int64_t tile) { worker.write_dq(g, tile); });

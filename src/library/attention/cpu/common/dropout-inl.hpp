@@ -11,7 +11,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "library/attention/cpu/common/vec-inl.hpp"
+#include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/problem.hpp"
 
 HWY_BEFORE_NAMESPACE();

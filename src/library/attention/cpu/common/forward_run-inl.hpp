@@ -10,10 +10,8 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
-#include "library/attention/cpu/common/batch_loops.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
-#include "library/attention/cpu/common/planned_work.hpp"
 #include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/cancellation.hpp"
@@ -26,26 +24,26 @@ namespace headgate::HWY_NAMESPACE {
 /// computes query tiles.
 template <class Worker, class Plan>
 void compute_batch(const Team& team, Worker& worker, const Plan& plan, const PackedHeads* parts,
-                   const HeadTotals& batch, Cancellation& cancellation) {
+                   const HeadCounts& batch, Cancellation& cancellation) {
   const std::int64_t group = plan.p.group;
   if constexpr (Plan::kMaySelect) {
     if (plan.selects()) {
       team.in_parts(batch.tiles, [&](std::int64_t n) {
-        const TileTask task = tile_task_of(parts, batch, group, n);
-        worker.select_rows(*task.part, task.h * group + task.g, task.tile, n);
+        const HeadTask task = tile_task_of(parts, batch, group, n);
+        worker.select_rows(*task.part, task.h * group + task.g, task.piece, n);
       });
     }
   }
   team.in_turn(batch.blocks, [&](std::int64_t n) {
     if (cancellation.requested()) return;
-    const BlockTask task = block_task_of(parts, batch, n);
-    worker.pack_block(*task.part, task.h, task.block);
+    const HeadTask task = block_task_of(parts, batch, n);
+    worker.pack_block(*task.part, task.h, task.piece);
   });
   // Starts with the last queries, which cost most under a causal mask, so that threads finish together.
   team.in_turn(batch.tiles, [&](std::int64_t n) {
     if (cancellation.requested()) return;
-    const TileTask task = tile_task_of(parts, batch, group, n);
-    worker.run_tile(*task.part, task.h * group + task.g, task.part->tiles - 1 - task.tile);
+    const HeadTask task = tile_task_of(parts, batch, group, n);
+    worker.run_tile(*task.part, task.h * group + task.g, task.part->tiles - 1 - task.piece);
   });
 }
 

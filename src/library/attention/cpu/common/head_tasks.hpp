@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 #include "library/attention/cpu/common/packed_heads.hpp"
@@ -43,7 +44,7 @@ inline std::int64_t heads_in_turn(std::int64_t heads, std::int64_t threads) {
 /// Runs all heads of a batch, each cut into `pieces`, as tasks of the team. Every thread of the team must call this
 /// function.
 template <class Worker>
-void run_heads(const Team& team, Worker& worker, const PackedHeads* parts, const HeadTotals& batch, int threads,
+void run_heads(const Team& team, Worker& worker, const PackedHeads* parts, const HeadCounts& batch, int threads,
                Cancellation& cancellation, std::int64_t pieces = 1) {
   const std::int64_t tasks = batch.heads * pieces;
   const std::int64_t in_turn = heads_in_turn(tasks, threads);
@@ -59,6 +60,36 @@ void run_heads(const Team& team, Worker& worker, const PackedHeads* parts, const
         if (!cancellation.requested(n, in_turn)) worker.run_head(task(n), task(n + 1));
       },
       in_turn);
+}
+
+// Loops of a team over batches of packed heads and over tasks in order. Every thread of a team (team.hpp) must call
+// these functions. A cancelled call skips work that has not begun.
+
+/// Calls compute() for each batch, then next() in one thread, which moves on to the following batch. compute() must end
+/// with a barrier.
+template <class Batch, class Compute, class Next>
+void for_each_batch(const Team& team, Batch& batch, const Compute& compute, const Next& next) {
+  while (batch.parts > 0) {
+    const bool is_last = batch.is_last();  // read before the barrier: after it another thread may move on
+    compute();
+    if (is_last) return;
+    team.once(next);
+  }
+}
+
+/// Calls visit(n) for n < count and starts the calls in ascending order, as Turnstile requires. Ends without a barrier.
+/// `next` is shared by all threads and must be 0 at first.
+template <class Visit>
+void for_each_in_order(std::atomic<std::int64_t>& next, std::int64_t count, Cancellation& cancellation,
+                       const Visit& visit) {
+  for (;;) {
+    // After cancellation no further call starts. No n is skipped between started calls, because each waits for its
+    // predecessors.
+    if (cancellation.requested()) next.store(count, std::memory_order_relaxed);
+    const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
+    if (n >= count) return;
+    visit(n);
+  }
 }
 
 }  // namespace headgate

@@ -12,11 +12,23 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "library/attention/cpu/common/vec-inl.hpp"
+#include "library/core/vec-inl.hpp"
 #include "library/core/view.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
+
+/// True if the target has 32 vector registers (AVX-512, NEON) instead of 16.
+inline constexpr bool kHas32Registers = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
+
+/// Register tile of a product: kMR rows by kNV vectors of accumulators. The tile, kNV vectors of b and one broadcast of
+/// a fill the register file and hide the latency of FMA (4–5 cycles, two per cycle).
+inline constexpr std::int64_t kMR = kHas32Registers ? 12 : 6;
+inline constexpr std::int64_t kNV = 2;
+
+/// Number of columns of a full panel.
+template <typename T>
+constexpr std::int64_t kNR = kNV* kLanes<T>;
 
 /// Layout of the left operand: element (m,k) is a[m · kRow + k · kCol]. Compile-time strides make every broadcast a
 /// load at a constant displacement from one pointer.

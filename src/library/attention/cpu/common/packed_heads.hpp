@@ -11,10 +11,41 @@
 
 namespace headgate {
 
-/// Numbers of pieces into which one head is cut.
-struct HeadPieces {
-  std::int64_t tiles = 0, blocks = 0;  ///< query tiles of a query head, key blocks of a key/value head
-  std::int64_t panels = 0;             ///< number of panels of a key/value head's keys
+// Kernels cut a work list into batches, parts, heads and pieces, which threads take:
+//
+//   work list   sequence 0 | sequence 1 | …
+//   batch       part 0 | part 1 | …              packed operands fit kPackedBudget_bytes
+//   part        head h0 | head h0 + 1 | …        key/value heads of one sequence
+//   head        tile 0 | tile 1 | …              queries of each of the `group` query heads
+//               block 0 | block 1 | …            keys, each block in panels
+//
+// Tiles, blocks and panels have numbers that continue from part to part of a batch. PackedHeads::first_tile and its
+// neighbours are the first numbers of a part, find_owner() returns the part of a number, and head_task_of(),
+// block_task_of() and tile_task_of() the task.
+
+/// Numbers of parts, heads and pieces: of one head, or in total.
+struct HeadCounts {
+  std::int64_t parts = 0, heads = 0;
+  std::int64_t tiles = 0, blocks = 0;  ///< query tiles of query heads, key blocks of key/value heads
+  std::int64_t panels = 0;             ///< panels of the keys of key/value heads
+
+  void add(const HeadCounts& other) {
+    for (const auto count : kCounts) this->*count += other.*count;
+  }
+  void raise_to(const HeadCounts& other) {
+    for (const auto count : kCounts) this->*count = std::max(this->*count, other.*count);
+  }
+
+  /// Sets the totals for `places` slots that hold one head each, instead of a whole batch.
+  void pack_one_each(const HeadCounts& largest, std::int64_t group, std::int64_t places) {
+    tiles = places * group * largest.tiles;
+    blocks = places * largest.blocks;
+    panels = places * largest.panels;
+  }
+
+ private:
+  static constexpr std::int64_t HeadCounts::*kCounts[] = {&HeadCounts::parts, &HeadCounts::heads, &HeadCounts::tiles,
+                                                          &HeadCounts::blocks, &HeadCounts::panels};
 };
 
 /// Key/value heads of one sequence that are packed in one batch with heads of other sequences.
@@ -31,6 +62,11 @@ struct PackedHeads {
   // panel.
   std::int64_t first_head = 0, first_tile = 0, first_block = 0, first_panel = 0;
 
+  /// Returns the totals over the part's heads.
+  HeadCounts totals(std::int64_t group) const {
+    return {1, heads, heads * group * tiles, heads * blocks, heads * panels};
+  }
+
   /// Return the first panel and block of key/value head h, and the first tile of query head g of the head's group.
   std::int64_t panel_of(std::int64_t h) const { return first_panel + (h - h0) * panels; }
   std::int64_t block_of(std::int64_t h) const { return first_block + (h - h0) * blocks; }
@@ -39,15 +75,16 @@ struct PackedHeads {
   }
 };
 
-/// One key/value head of a part, or one of the pieces into which the head's queries are cut.
+/// Work of one thread on key/value head h of a part: the whole head, a key block, a query tile of query head g of the
+/// group, or one of several equal pieces.
 struct HeadTask {
   const PackedHeads* part = nullptr;  ///< null if there is no task
-  std::int64_t h = 0;
-  std::int64_t piece = 0, pieces = 1;
+  std::int64_t h = 0, g = 0;
+  std::int64_t piece = 0, pieces = 1;  ///< number of the block, tile or piece; number of equal pieces
 
   /// Returns a part that consists of this head alone. Its buffers are slot number `place` of several equal slots, each
   /// large enough for `largest`.
-  PackedHeads alone(const HeadPieces& largest, std::int64_t group, std::int64_t place) const {
+  PackedHeads alone(const HeadCounts& largest, std::int64_t group, std::int64_t place) const {
     PackedHeads own = *part;
     own.h0 = h;
     own.heads = 1;
@@ -58,30 +95,12 @@ struct HeadTask {
   }
 };
 
-/// Totals over the heads that are packed at the same time.
-struct HeadTotals {
-  std::int64_t parts = 0, heads = 0;
-  std::int64_t tiles = 0, blocks = 0, panels = 0;
-
-  /// Sets the totals for `places` slots that hold one head each, instead of a whole batch.
-  void pack_one_each(const HeadPieces& largest, std::int64_t group, std::int64_t places) {
-    tiles = places * group * largest.tiles;
-    blocks = places * largest.blocks;
-    panels = places * largest.panels;
-  }
-};
-
 /// Summary of all key/value heads of a work list.
 struct HeadSurvey {
-  HeadPieces largest;        ///< largest number of pieces of any head
+  HeadCounts largest;        ///< largest number of pieces of any head
   double largest_bytes = 0;  ///< largest packed bytes of any head
   double all_bytes = 0;
-};
-
-/// Position in a work list (n) and head (h) at which the next batch begins.
-struct HeadCursor {
-  std::int64_t n = 0, h = 0;
-  std::int64_t tile_blocks_before = 0;
+  std::int64_t tile_blocks = 0;  ///< tiles · blocks of one head, summed over the sequences
 };
 
 /// Budget in bytes for the packed operands of key/value heads that are packed together; at least one head is packed.
@@ -100,10 +119,16 @@ class HeadBatches {
  public:
   explicit HeadBatches(const Plan& plan) : plan_(plan), p_(plan.p) {}
 
+  /// Position in the work list (n) and head (h) at which the next batch begins.
+  struct Cursor {
+    std::int64_t n = 0, h = 0;
+    std::int64_t tile_blocks_before = 0;
+  };
+
   /// Returns the next batch and advances `cursor`. Writes the batch's parts to `parts` unless null. At the end the
   /// batch has no parts.
-  HeadTotals next(HeadCursor& cursor, PackedHeads* parts) const {
-    HeadTotals batch;
+  HeadCounts next(Cursor& cursor, PackedHeads* parts) const {
+    HeadCounts batch;
     double left = plan_.whole_heads ? std::numeric_limits<double>::infinity() : kPackedBudget_bytes;
     while (p_.Hkv > 0 && !at_end(cursor) && batch.parts < kMostParts) {
       PackedHeads part = part_at(cursor);
@@ -114,43 +139,33 @@ class HeadBatches {
       part.heads = std::max<std::int64_t>(part.heads, 1);
       left -= bytes * static_cast<double>(part.heads);
       if (parts != nullptr) parts[batch.parts] = part;
-      ++batch.parts;
-      batch.heads += part.heads;
-      batch.tiles += part.heads * p_.group * part.tiles;
-      batch.blocks += part.heads * part.blocks;
-      batch.panels += part.heads * part.panels;
+      batch.add(part.totals(p_.group));
       cursor.h = part.h0 + part.heads;
       if (cursor.h == p_.Hkv) cursor = {cursor.n + 1, 0, part.tile_blocks_before + part.tiles * part.blocks};
     }
     return batch;
   }
 
-  bool at_end(const HeadCursor& cursor) const { return cursor.n >= plan_.list.size(); }
+  bool at_end(const Cursor& cursor) const { return cursor.n >= plan_.list.size(); }
 
   HeadSurvey survey() const {
     HeadSurvey all;
-    for (HeadCursor cursor; p_.Hkv > 0 && !at_end(cursor); ++cursor.n) {
+    for (Cursor cursor; p_.Hkv > 0 && !at_end(cursor); ++cursor.n) {
       const PackedHeads part = part_at(cursor);
       const double bytes = plan_.head_bytes(part);
-      all.largest.tiles = std::max(all.largest.tiles, part.tiles);
-      all.largest.blocks = std::max(all.largest.blocks, part.blocks);
-      all.largest.panels = std::max(all.largest.panels, part.panels);
+      all.largest.raise_to({1, 1, part.tiles, part.blocks, part.panels});
       all.largest_bytes = std::max(all.largest_bytes, bytes);
       all.all_bytes += bytes * static_cast<double>(part.heads);
+      all.tile_blocks += part.tiles * part.blocks;
     }
     return all;
   }
 
-  /// Returns the maximum of each total over all batches, and moves `cursor` to the end.
-  HeadTotals most(HeadCursor& cursor) const {
-    HeadTotals most;
-    for (HeadTotals batch = next(cursor, nullptr); batch.parts > 0; batch = next(cursor, nullptr)) {
-      most.parts = std::max(most.parts, batch.parts);
-      most.heads = std::max(most.heads, batch.heads);
-      most.tiles = std::max(most.tiles, batch.tiles);
-      most.blocks = std::max(most.blocks, batch.blocks);
-      most.panels = std::max(most.panels, batch.panels);
-    }
+  /// Returns the maximum of each total over all batches.
+  HeadCounts most() const {
+    HeadCounts most;
+    Cursor cursor;
+    for (HeadCounts batch = next(cursor, nullptr); batch.parts > 0; batch = next(cursor, nullptr)) most.raise_to(batch);
     return most;
   }
 
@@ -160,7 +175,7 @@ class HeadBatches {
   static constexpr std::int64_t kMostParts = 4096;
 
   /// Returns all remaining heads of the cursor's sequence as one part.
-  PackedHeads part_at(const HeadCursor& cursor) const {
+  PackedHeads part_at(const Cursor& cursor) const {
     const ListedSequence listed = plan_.list[cursor.n];
     PackedHeads part;
     part.sequence = p_.sequence(listed.number);
@@ -186,38 +201,35 @@ inline void order_parts(PackedHeads* parts, std::int64_t count, std::int64_t gro
   std::sort(parts, parts + count, [](const PackedHeads& a, const PackedHeads& b) {
     return a.sequence.S != b.sequence.S ? a.sequence.S > b.sequence.S : a.n < b.n;
   });
-  HeadTotals before;
+  HeadCounts before;
   for (PackedHeads* part = parts; part != parts + count; ++part) {
     part->first_head = before.heads;
     part->first_tile = before.tiles;
     part->first_block = before.blocks;
     part->first_panel = before.panels;
-    before.heads += part->heads;
-    before.tiles += part->heads * group * part->tiles;
-    before.blocks += part->heads * part->blocks;
-    before.panels += part->heads * part->panels;
+    before.add(part->totals(group));
   }
 }
 
 /// Current batch of a kernel, shared by its threads. The constructor makes the first batch, next() replaces it by the
 /// following one, and stop() by an empty one. One thread calls these functions for all.
 template <class Plan>
-class HeadBatch : public HeadTotals {
+class HeadBatch : public HeadCounts {
  public:
   HeadBatch(const Plan& plan, PackedHeads* batch) : batches_(plan), heads_(batch), group_(plan.p.group) { next(); }
 
   void next() {
-    static_cast<HeadTotals&>(*this) = batches_.next(cursor_, heads_);
+    static_cast<HeadCounts&>(*this) = batches_.next(cursor_, heads_);
     order_parts(heads_, parts, group_);
   }
-  void stop() { static_cast<HeadTotals&>(*this) = {}; }
+  void stop() { static_cast<HeadCounts&>(*this) = {}; }
   /// Moves on to the next batch, or to an empty one if the call was cancelled.
   void next_unless(const Cancellation& cancellation) { cancellation.seen() ? stop() : next(); }
   bool is_last() const { return batches_.at_end(cursor_); }
 
  private:
   HeadBatches<Plan> batches_;
-  HeadCursor cursor_;
+  typename HeadBatches<Plan>::Cursor cursor_;
   PackedHeads* heads_;
   std::int64_t group_;
 };
@@ -233,36 +245,24 @@ const Holder& find_owner(const Holder* all, std::int64_t count, std::int64_t Hol
 }
 
 /// Returns head number n of a batch as a task, or an empty task from batch.heads on.
-inline HeadTask head_task_of(const PackedHeads* parts, const HeadTotals& batch, std::int64_t n) {
+inline HeadTask head_task_of(const PackedHeads* parts, const HeadCounts& batch, std::int64_t n) {
   if (n >= batch.heads) return {};
   const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_head, n);
-  return {&part, part.h0 + n - part.first_head};
+  return {.part = &part, .h = part.h0 + n - part.first_head};
 }
-
-/// One key block of a key/value head.
-struct BlockTask {
-  const PackedHeads* part = nullptr;
-  std::int64_t h = 0, block = 0;
-};
 
 /// Returns the key block with number n in the batch.
-inline BlockTask block_task_of(const PackedHeads* parts, const HeadTotals& batch, std::int64_t n) {
+inline HeadTask block_task_of(const PackedHeads* parts, const HeadCounts& batch, std::int64_t n) {
   const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_block, n);
   const std::int64_t at = n - part.first_block;
-  return {&part, part.h0 + at / part.blocks, at % part.blocks};
+  return {.part = &part, .h = part.h0 + at / part.blocks, .piece = at % part.blocks};
 }
 
-/// One query tile of query head g of the group of key/value head h.
-struct TileTask {
-  const PackedHeads* part = nullptr;
-  std::int64_t h = 0, g = 0, tile = 0;
-};
-
 /// Returns the query tile with number n in the batch.
-inline TileTask tile_task_of(const PackedHeads* parts, const HeadTotals& batch, std::int64_t group, std::int64_t n) {
+inline HeadTask tile_task_of(const PackedHeads* parts, const HeadCounts& batch, std::int64_t group, std::int64_t n) {
   const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_tile, n);
   const std::int64_t at = n - part.first_tile, head = at / part.tiles;
-  return {&part, part.h0 + head / group, head % group, at % part.tiles};
+  return {.part = &part, .h = part.h0 + head / group, .g = head % group, .piece = at % part.tiles};
 }
 
 }  // namespace headgate

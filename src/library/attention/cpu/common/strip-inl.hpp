@@ -67,34 +67,30 @@ void place_strip(const Kernel& kernel, typename Kernel::BlockStrip& s, std::int6
   s.at.whole1 = down(column(kernel.visibility().row(first).end));
 }
 
-/// Processes rows [r, end) of a tile against the key block at j0. The strips take turns at each panel, so that all
-/// strips but the first find the panel in L1.
-template <class Kernel>
-void visit_block(const Kernel& kernel, std::int64_t j0, std::int64_t r, std::int64_t end) {
-  using Plan = typename Kernel::Plan;
-  typename Kernel::BlockStrip strips[Plan::kBandRows / Plan::kStripRows];
-  std::int64_t count = 0, c0 = Plan::kBlock, c1 = 0;
-  for (std::int64_t first = r; first < end; first += Plan::kStripRows) {
-    auto& s = strips[count];
-    place_strip(kernel, s, j0, first, r, end);
-    if (s.at.empty()) continue;
-    kernel.begin(s);
-    c0 = std::min(c0, s.at.c0);
-    c1 = std::max(c1, s.at.c1);
-    ++count;
-  }
-  for (std::int64_t c = c0; c < c1; c += Plan::kPanel) {
-    for (std::int64_t n = 0; n < count; ++n) kernel.panel(strips[n], c);
-  }
-  if (count > 0) kernel.end(strips, count);
-}
-
-/// Processes the `count` rows of a tile, in bands of `band` rows, against the blocks of the keys `seen`.
+/// Processes the `count` rows of a tile, in bands of `band` rows, against the blocks of the keys `seen`. The strips of
+/// a band take turns at each panel, so that all strips but the first find the panel in L1.
 template <class Kernel>
 void visit_blocks(const Kernel& kernel, const KeyRange& seen, std::int64_t count, std::int64_t band) {
-  constexpr std::int64_t kBlock = Kernel::Plan::kBlock;
-  for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
-    for (std::int64_t r = 0; r < count; r += band) visit_block(kernel, j0, r, std::min(r + band, count));
+  using Plan = typename Kernel::Plan;
+  typename Kernel::BlockStrip strips[Plan::kBandRows / Plan::kStripRows];
+  for (std::int64_t j0 = seen.begin / Plan::kBlock * Plan::kBlock; j0 < seen.end; j0 += Plan::kBlock) {
+    for (std::int64_t r = 0; r < count; r += band) {
+      const std::int64_t end = std::min(r + band, count);
+      std::int64_t taken = 0, c0 = Plan::kBlock, c1 = 0;
+      for (std::int64_t first = r; first < end; first += Plan::kStripRows) {
+        auto& s = strips[taken];
+        place_strip(kernel, s, j0, first, r, end);
+        if (s.at.empty()) continue;
+        kernel.begin(s);
+        c0 = std::min(c0, s.at.c0);
+        c1 = std::max(c1, s.at.c1);
+        ++taken;
+      }
+      for (std::int64_t c = c0; c < c1; c += Plan::kPanel) {
+        for (std::int64_t n = 0; n < taken; ++n) kernel.panel(strips[n], c);
+      }
+      if (taken > 0) kernel.end(strips, taken);
+    }
   }
 }
 

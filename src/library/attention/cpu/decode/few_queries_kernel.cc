@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "library/attention/cpu/common/packed_heads.hpp"
-#include "library/attention/cpu/common/planned_work.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/cpu/decode/cpu_tuning.hpp"

@@ -11,8 +11,8 @@
 #include <cassert>
 #include <type_traits>
 
+#include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
-#include "library/attention/cpu/common/vec-inl.hpp"
 #include "library/core/view.hpp"
 
 HWY_BEFORE_NAMESPACE();

@@ -59,9 +59,8 @@ struct BackwardPlan {
     largest = heads.largest;
     whole_heads = !dbias.present() && heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
     prefetches_heads = whole_heads && next_head_fits(heads.largest_bytes);
-    HeadCursor end;
-    most = batches.most(end);
-    dbias_parts = end.tile_blocks_before;
+    most = batches.most();
+    dbias_parts = heads.tile_blocks;
     const std::int64_t tasks = std::max(most.blocks, most.tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
     if (whole_heads) most.pack_one_each(largest, p.group, threads);
@@ -88,8 +87,8 @@ struct BackwardPlan {
   View<double, 2> sink_parts;  ///< terms of dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows, block_rows;  ///< rows per tile, keys per block: at most kTile, kBlock; whole strips, panels
-  HeadPieces largest;                  ///< largest number of pieces of any head
-  HeadTotals most;                     ///< totals for which packed buffers are allocated
+  HeadCounts largest;                  ///< largest number of pieces of any head
+  HeadCounts most;                     ///< totals for which packed buffers are allocated
   int threads = 1;
   bool whole_heads = false;  ///< true if each thread packs its own heads; false with dbias, to which heads add in turns
   bool prefetches_heads = false;      ///< true if threads also prefetch the next head's rows while they compute a head
@@ -158,7 +157,7 @@ struct BackwardBuffers {
     delta = ws.take<T>("delta", tiles, rows);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
     parts = ws.take<PackedHeads>("parts", plan.most.parts);
-    tasks = ws.take<BlockTask>("key blocks", plan.whole_heads ? 0 : blocks);
+    tasks = ws.take<HeadTask>("key blocks", plan.whole_heads ? 0 : blocks);
     dbias = p.gradients.dbias;
     if (dbias.present()) {
       const Shape& shape = dbias.shape;
@@ -180,37 +179,11 @@ struct BackwardBuffers {
   View<T, 2> lse, delta;                ///< (packed tiles, kTile): lse in units of log2(e), and Δ − dlse
   View<std::int64_t, 1> dq_turns;       ///< next turn of each packed tile's dq (Turnstile)
   View<PackedHeads, 1> parts;           ///< parts of the current batch: heads of one sequence each
-  View<BlockTask, 1> tasks;             ///< key blocks of the batch, in the order in which threads take them
+  View<HeadTask, 1> tasks;              ///< key blocks of the batch, in the order in which threads take them
   TensorView dbias;                     ///< tensor in which dbias accumulates: the caller's, or a copy with elements T
   View<std::int64_t, 2> dbias_turns;    ///< next turn of each shared part of dbias (Turnstile), (Hq|1, dbias_parts)
   View<std::byte, 2> scratch;           ///< (threads, bytes of a BackwardScratch)
 };
-
-/// Lists the key blocks of a batch in the order in which threads take them. Turnstiles require that blocks of a head
-/// ascend, and that heads of one sequence ascend in each block. The blocks of every head are spread over the whole
-/// list: threads then work on different heads and rarely wait for one another. Heads of one block come last, to balance
-/// the load.
-inline void list_tasks(const View<BlockTask, 1>& tasks, const View<PackedHeads, 1>& parts, const HeadTotals& batch) {
-  std::int64_t most_blocks = 0;
-  bool alike = true;
-  for (std::int64_t n = 0; n < batch.parts; ++n) {
-    most_blocks = std::max(most_blocks, parts(n).blocks);
-    alike = alike && parts(n).blocks == parts(0).blocks;
-  }
-  BlockTask* next = tasks.data;
-  for (std::int64_t block = 0; block < most_blocks; ++block) {
-    for (std::int64_t n = 0; n < batch.parts && block < parts(n).blocks; ++n) {  // sorted by falling number of blocks
-      for (std::int64_t h = 0; h < parts(n).heads; ++h) *next++ = {&parts(n), parts(n).h0 + h, block};
-    }
-  }
-  if (alike) return;
-  std::sort(tasks.data, next, [](const BlockTask& a, const BlockTask& b) {
-    const std::int64_t left = (a.block + 1) * b.part->blocks;
-    const std::int64_t right = (b.block + 1) * a.part->blocks;
-    if (left != right) return left < right;
-    return a.part != b.part ? a.part < b.part : a.h < b.h;
-  });
-}
 
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -58,8 +58,7 @@ struct ForwardPlan {
     whole_heads = !selects() && heads_are_tasks(heads, threads_asked, shared_head_bytes(threads_asked));
     prefetches_heads = whole_heads && p.page == 0 && next_head_fits(heads.largest_bytes);
     prefetches_tiles = whole_heads && !prefetches_heads && heads.largest_bytes <= kOwnHead_bytes;
-    HeadCursor end;
-    most = batches.most(end);
+    most = batches.most();
     threads = static_cast<int>(std::clamp<std::int64_t>(most.tiles, 1, p.context.threads));
     if (whole_heads) most.pack_one_each(largest, p.group, threads);
   }
@@ -77,8 +76,8 @@ struct ForwardPlan {
   Dropout<T> dropout;
   std::int64_t Dv_padded;
   std::int64_t tile_rows;  ///< largest number of queries per tile
-  HeadPieces largest;      ///< largest number of pieces of any head
-  HeadTotals most;         ///< totals for which packed buffers are allocated
+  HeadCounts largest;      ///< largest number of pieces of any head
+  HeadCounts most;         ///< totals for which packed buffers are allocated
   int threads = 1;
   bool whole_heads = false;       ///< true if each thread packs its own heads; false if rows are selected
   bool prefetches_heads = false;  ///< true if threads also prefetch the next head's rows while they compute a head

@@ -17,11 +17,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "library/attention/cpu/common/batch_loops.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
-#include "library/attention/cpu/common/planned_work.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/cpu/common/work_list.hpp"
@@ -200,8 +198,7 @@ struct SmallHeadsPlan {
   SmallHeadsPlan(const Problem& problem, const WorkList& sequences)
       : p(problem), list(sequences), longest(longest_sequence(problem, sequences)) {
     const HeadBatches batches(*this);
-    HeadCursor end;
-    most = batches.most(end);
+    most = batches.most();
     if (kCutsHeads && most.heads > 0) {
       const std::int64_t panels = p.group * divide_up(longest.T, kNR<float>);
       pieces = std::min(divide_up(std::int64_t{kTasksPerThread} * p.context.threads, most.heads), panels);
@@ -212,7 +209,7 @@ struct SmallHeadsPlan {
   const Problem& p;
   WorkList list;
   Sequence longest;  ///< the largest number of queries and largest number of keys of any listed sequence
-  HeadTotals most;
+  HeadCounts most;
   std::int64_t pieces = 1;  ///< tasks per head
   int threads = 1;
 };

@@ -13,7 +13,7 @@
 #include <limits>
 
 #include "library/attention/call_report.hpp"
-#include "library/attention/cpu/common/batch_loops.hpp"
+#include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/cpu/kernels.hpp"
@@ -586,7 +586,7 @@ class StatisticsWorker {
 /// Performs one thread's work on a batch of heads with keys that are packed together.
 template <typename T>
 void compute_batch(const Team& team, StatisticsWorker<T>& worker, const StatisticsPlan<T>& plan,
-                   const PackedHeads* parts, const HeadTotals& batch, std::atomic<std::int64_t>& next_tile,
+                   const PackedHeads* parts, const HeadCounts& batch, std::atomic<std::int64_t>& next_tile,
                    Cancellation& cancellation) {
   const StatisticsProblem& p = plan.p;
   // Calls visit(part, query head) for query head n of the batch.
@@ -601,8 +601,8 @@ void compute_batch(const Team& team, StatisticsWorker<T>& worker, const Statisti
   if (plan.packs_keys) {
     team.in_turn_on(batch.blocks, [&](std::int64_t n) {
       if (cancellation.requested()) return;
-      const BlockTask task = block_task_of(parts, batch, n);
-      worker.pack_block(*task.part, task.h, task.block);
+      const HeadTask task = block_task_of(parts, batch, n);
+      worker.pack_block(*task.part, task.h, task.piece);
     });
   }
   team.in_turn(plan.chosen_keys > 0 ? batch.heads : 0, [&](std::int64_t n) {
@@ -616,8 +616,8 @@ void compute_batch(const Team& team, StatisticsWorker<T>& worker, const Statisti
   });
   // Starts a head's tiles in the order of their turns (Turnstile), which begin with the longest rows of a causal mask.
   for_each_in_order(next_tile, plan.by_tile ? batch.tiles : 0, cancellation, [&](std::int64_t n) {
-    const TileTask task = tile_task_of(parts, batch, p.group, n);
-    worker.run_tile(*task.part, task.h * p.group + task.g, task.tile);
+    const HeadTask task = tile_task_of(parts, batch, p.group, n);
+    worker.run_tile(*task.part, task.h * p.group + task.g, task.piece);
   });
   team.wait();
   if (plan.sums) {

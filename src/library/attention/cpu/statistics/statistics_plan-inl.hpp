@@ -58,8 +58,7 @@ struct StatisticsPlan {
 
     const HeadBatches batches(*this);
     longest_panels = batches.survey().largest.panels;
-    HeadCursor end;
-    most = batches.most(end);
+    most = batches.most();
     threads = static_cast<int>(std::clamp<std::int64_t>(
         std::max(by_tile ? most.tiles : 0, most.heads * p.group * row_strips), 1, p.context.threads));
   }
@@ -88,7 +87,7 @@ struct StatisticsPlan {
   std::int64_t top_keys = 0;        ///< number of top keys, K
   std::int64_t row_strips = 0;      ///< number of strips of kMR chosen queries
   std::int64_t longest_panels = 0;  ///< panels of the longest sequence's keys
-  HeadTotals most;                  ///< totals for which packed buffers are allocated
+  HeadCounts most;                  ///< totals for which packed buffers are allocated
   int threads = 1;
 
  private:
@@ -151,7 +150,7 @@ struct StatisticsScratch {
 template <typename T>
 struct StatisticsBuffers {
   StatisticsBuffers(Workspace& ws, const StatisticsPlan<T>& plan) {
-    const HeadTotals& most = plan.most;
+    const HeadCounts& most = plan.most;
     const std::int64_t D = plan.p.D, query_heads = most.heads * plan.p.group;
     parts = ws.take<PackedHeads>("parts", most.parts);
     if (plan.packs_keys) keys = ws.take<T>("keys", most.panels, D, kNR<T>);

@@ -15,7 +15,7 @@
 #include <array>
 #include <cstdint>
 
-#include "library/attention/cpu/bf16/native16.hpp"
+#include "library/attention/cpu/common/native16.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/x86/dots-inl.hpp"
 #include "library/core/convert.hpp"

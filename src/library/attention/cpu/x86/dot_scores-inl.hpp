@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "library/attention/cpu/bf16/native16.hpp"
+#include "library/attention/cpu/common/native16.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/decode/cpu_tuning.hpp"
 #include "library/attention/cpu/decode/stored_rows-inl.hpp"
