@@ -68,6 +68,7 @@ class Native16ForwardWorker {
   using BlockStrip = SoftmaxStrip<float, kSquare>;
   static constexpr std::int64_t kBlock = Plan::kBlock;
   static constexpr bool kKeepsFirstPanel = false;  // the panels' weights are rounded less often than weigh()'s
+  static_assert(kExp2Saturates<float>);            // the sums of exponentials detect large exponents
 
   Native16ForwardWorker(const Plan& plan, const Native16ForwardBuffers& shared, int thread)
       : plan_(plan),
