@@ -44,8 +44,7 @@ TEST(Forward, FewQueries_KeysFillNoVector_MatchTheOracle) {
   }
 }
 
-// Up to eight rows of int8 keys are dot products of bytes, whatever part of a cache line ends a row. Rows too long for
-// their integer sums are not.
+// Covers register tiles of every height, rows of whole cache lines, of whole vectors and neither.
 TEST(Forward, FewQueries_Int8Keys_MatchTheOracle) {
   for (const std::int64_t T : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
     for (const std::int64_t D : {16, 48, 64, 80, 128, 496, 512}) {

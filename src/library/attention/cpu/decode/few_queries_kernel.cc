@@ -29,7 +29,6 @@
 #include "library/attention/cpu/common/scores-inl.hpp"
 #include "library/attention/cpu/decode/split_rows-inl.hpp"
 #include "library/attention/cpu/decode/stored_rows-inl.hpp"
-#include "library/attention/cpu/x86/digit_scores-inl.hpp"
 #include "library/attention/cpu/x86/dot_scores-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -107,11 +106,6 @@ struct FewQueriesScratch {
     }
     query = ws.take<T>("query", plan.D_padded);
     queries = ws.take<T>("queries", plan.most_rows, plan.D_padded);
-    if (kHasDigits<T, E>) {
-      digits.digits = ws.take<std::int32_t>("digits", plan.most_rows * digits_a_row(plan.D_padded));
-      digits.offsets = ws.take<std::int32_t>("digit offsets", plan.most_rows, kDigits);
-      digits.steps = ws.take<float>("digit steps", plan.most_rows);
-    }
     scores = ws.take<T>("scores", plan.most_rows, kScoreStride);
     widened = ws.take<T>("widened", kWidenedKeys, std::max(plan.D_padded, plan.Dv_padded));
     out = ws.take<T>("out", plan.Dv_padded);
@@ -124,7 +118,6 @@ struct FewQueriesScratch {
 
   View<T, 1> query;                ///< one query times the query factor of ScoreRules, zero from D on
   View<T, 2> queries;              ///< all queries of a head in the layout of pack_queries
-  DigitQueries digits;             ///< buffers for pack_digit_queries
   View<BFloat16, 1> bf16_query;    ///< one bf16 query for DotScores
   View<BFloat16, 2> bf16_queries;  ///< all bf16 queries of a head in the layout of pack_dot_queries
   View<T, 2> scores;               ///< scores of a split's keys; then their exponentials
@@ -319,9 +312,6 @@ class FewQueriesWorker {
         return dot_score_rows<kScoreStride>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
       }
     }
-    if constexpr (kHasDigits<T, Key>) {
-      if (in_digits_) return digit_score_rows<kScoreStride>(scores, digit_queries_, keys, p_.D, n);
-    }
 #endif
     score_rows<kScoreStride>(scores, queries_, keys, n);
   }
@@ -365,7 +355,6 @@ class FewQueriesWorker {
       }
     }
 #endif
-    in_digits_ = false;
     const T factor = plan_.rules.query_factor();
     const auto load = [&](std::int64_t r, T* to) {
       const auto [query_head, i] = query_of(each, h, r);
@@ -373,15 +362,6 @@ class FewQueriesWorker {
       for (std::int64_t x = 0; x < p_.D; ++x) to[x] *= factor;
       std::fill(to + p_.D, to + plan_.D_padded, T{0});
     };
-#if HWY_TARGET == HWY_AVX3
-    if constexpr (kHasDigits<T, E>) {
-      if (suit_digits(p_.D) && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h))) {
-        digit_queries_ = {scratch_.digits.digits, scratch_.digits.offsets, scratch_.digits.steps.range(0, 0, rows)};
-        in_digits_ = pack_digit_queries(digit_queries_, scratch_.query, load);
-        if (in_digits_) return;
-      }
-    }
-#endif
     queries_ = scratch_.queries.range(0, 0, rows);
     pack_queries<kLanes<T>>(queries_, scratch_.query.data, load);
   }
@@ -467,8 +447,6 @@ class FewQueriesWorker {
   std::int64_t h_ = 0, partial_ = 0;  // key/value head; first partial of the split
   View<T, 2> queries_, scores_;       // for the open rows of the head
   View<BFloat16, 2> bf16_queries_;    // replaces queries_ for bf16 dot products
-  DigitQueries digit_queries_;        // replaces queries_ for int8 keys
-  bool in_digits_ = false;            // true if digit_queries_ replaces queries_
   SplitRows<T, E> keys_, next_keys_, values_;
   KeySplit coming_;  // split prefetched into next_keys_, or empty
 };

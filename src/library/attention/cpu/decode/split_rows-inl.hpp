@@ -37,8 +37,8 @@ constexpr std::int64_t split_keys(std::int64_t S) {
   return kMostSplitKeys<E>;
 }
 
-/// Largest number of keys in any register tile.
-inline constexpr std::int64_t kMostTileKeys = 16;
+/// Largest number of keys in any register tile: two for each vector of a tile of bf16 dot products.
+inline constexpr std::int64_t kMostTileKeys = 2 * kTileKeys;
 
 /// Order in which the `count` keys of a split from `first` on are used. The first `streamed` keys form kTileKeys
 /// contiguous streams, from which keys are taken in turn; hardware prefetchers follow each stream
@@ -65,16 +65,12 @@ class SplitRows {
   SplitRows(const View<T, 2>& widened, const CpuTuning& tuning) : widened_(widened), tuning_(tuning) {}
 
   /// Selects a sequence and head. `rows_against` is the number of query rows. `dots` means that dot products read
-  /// stored rows; otherwise rows that cannot be used in place are widened to T.
+  /// stored rows. Other rows are used in place if they can be, which is faster even if several query tiles widen the
+  /// same rows. The rest are widened to T.
   void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
     rows_ = rows;
     rows_against_ = rows_against;
-    in_place_ = dots || used_in_place(rows);
-  }
-
-  /// Returns true if rows are used as they are stored. This is faster even if several query tiles widen the same rows.
-  static bool used_in_place(const KeyRows& rows) {
-    return loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0;
+    in_place_ = dots || (loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0);
   }
 
   /// Assigns the rows of `keys` to slots from `slots` on. Returns the end of the slots; their number is a multiple of
