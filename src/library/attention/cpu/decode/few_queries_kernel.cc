@@ -27,6 +27,7 @@
 #include "library/attention/cpu/common/output_rows-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/decode/packed_queries-inl.hpp"
 #include "library/attention/cpu/decode/split_rows-inl.hpp"
 #include "library/attention/cpu/decode/stored_rows-inl.hpp"
 #include "library/attention/cpu/x86/dot_scores-inl.hpp"
@@ -60,7 +61,6 @@ struct FewQueriesPlan {
         list(sequences),
         rules(problem),
         dots(problem, std::is_same_v<E, BFloat16>, rules.query_factor()),
-        D_padded(round_up(p.D, kLanes<T>)),
         Dv_padded(round_up(p.Dv, kLanes<T>)) {
     all = visit([this](const FewQueries& each) { most_rows = std::max(most_rows, each.rows); });
     const std::int64_t tasks = std::max(all.first_split, all.first_query);
@@ -89,7 +89,7 @@ struct FewQueriesPlan {
   WorkList list;
   ScoreRules<T> rules;
   DotScores dots;
-  std::int64_t D_padded, Dv_padded;
+  std::int64_t Dv_padded;
   std::int64_t most_rows = 0;  ///< most rows of any key/value head
   FewQueries all;              ///< end entry of visit(), with the total splits, partials and queries
   int threads = 1;
@@ -98,16 +98,10 @@ struct FewQueriesPlan {
 /// Scratch buffers of one thread.
 template <typename T, typename E>
 struct FewQueriesScratch {
-  FewQueriesScratch(Workspace& ws, const FewQueriesPlan<T, E>& plan) {
-    if (plan.dots.available()) {
-      const std::int64_t D_padded = round_up(plan.p.D, kHalfVector);
-      bf16_query = ws.take<BFloat16>("bf16 query", D_padded);
-      bf16_queries = ws.take<BFloat16>("bf16 queries", plan.most_rows, kPairedKeys * D_padded);
-    }
-    query = ws.take<T>("query", plan.D_padded);
-    queries = ws.take<T>("queries", plan.most_rows, plan.D_padded);
+  FewQueriesScratch(Workspace& ws, const FewQueriesPlan<T, E>& plan)
+      : dot_queries(ws, plan.dots, plan.most_rows, plan.p.D), wide_queries(ws, plan.most_rows, plan.p.D) {
     scores = ws.take<T>("scores", plan.most_rows, kScoreStride);
-    widened = ws.take<T>("widened", kWidenedKeys, std::max(plan.D_padded, plan.Dv_padded));
+    widened = ws.take<T>("widened", kWidenedKeys, std::max(round_up(plan.p.D, kLanes<T>), plan.Dv_padded));
     out = ws.take<T>("out", plan.Dv_padded);
     gate = ws.take<T>("gate", plan.Dv_padded);
     gated = ws.take<T>("gated", plan.Dv_padded);
@@ -116,16 +110,14 @@ struct FewQueriesScratch {
     if (plan.rules.any()) rule_row = ws.take<T>("rule row", kMostSplitKeys<E>);
   }
 
-  View<T, 1> query;                ///< one query times the query factor of ScoreRules, zero from D on
-  View<T, 2> queries;              ///< all queries of a head in the layout of pack_queries
-  View<BFloat16, 1> bf16_query;    ///< one bf16 query for DotScores
-  View<BFloat16, 2> bf16_queries;  ///< all bf16 queries of a head in the layout of pack_dot_queries
-  View<T, 2> scores;               ///< scores of a split's keys; then their exponentials
-  View<T, 2> widened;              ///< rows of k or v converted to T
-  View<T, 1> out, gate, gated;     ///< output and gate rows of one query
-  View<const E*, 1> slots;  ///< addresses of a split's key and value rows, and of the next split's first key rows
-  View<T, 2> scale_rows;    ///< scales of a split's keys and values, one row each
-  View<T, 1> rule_row;      ///< a row of bias or mask
+  DotQueries dot_queries;       ///< queries of a head of sequences with `dots`
+  WideQueries<T> wide_queries;  ///< queries of a head of other sequences
+  View<T, 2> scores;            ///< scores of a split's keys; then their exponentials
+  View<T, 2> widened;           ///< rows of k or v converted to T
+  View<T, 1> out, gate, gated;  ///< output and gate rows of one query
+  View<const E*, 1> slots;      ///< addresses of a split's key and value rows, and of the next split's first key rows
+  View<T, 2> scale_rows;        ///< scales of a split's keys and values, one row each
+  View<T, 1> rule_row;          ///< a row of bias or mask
 };
 
 /// Buffers shared by all threads: the partial softmax of each row and split.
@@ -164,6 +156,20 @@ struct KeySplit {
   bool operator==(const KeySplit& other) const = default;
 };
 
+/// The keys of a split, placed in slots; `at` is empty if there are none.
+template <typename T, typename E>
+struct PlacedKeys {
+  KeySplit at;
+  SplitRows<T, E> rows;
+};
+
+/// The partial softmax of a split, one entry per open row. The members are as in FewQueriesBuffers.
+template <typename T>
+struct PartialSoftmax {
+  T *maxima, *sums;
+  View<T, 2> out;
+};
+
 /// Computes one thread's share of the forward pass.
 template <typename T, typename E>
 class FewQueriesWorker {
@@ -175,9 +181,9 @@ class FewQueriesWorker {
         p_(plan.p),
         shared_(shared),
         scratch_(place_buffers<FewQueriesScratch<T, E>>(shared.scratch.at(thread), plan)),
-        keys_(scratch_.widened, tuning_of_cpu()),
-        next_keys_(scratch_.widened, tuning_of_cpu()),
-        values_(scratch_.widened, tuning_of_cpu()) {}
+        keys_{{}, {scratch_.widened, tuning_of_cpu()}},
+        coming_(keys_),
+        values_(keys_.rows) {}
 
   /// Lists the open rows of key/value head h of a sequence and writes the outputs of the closed ones.
   void select_rows(const FewQueries& each, std::int64_t h) const {
@@ -198,42 +204,22 @@ class FewQueriesWorker {
   /// thread will likely run next, or empty; its first keys are prefetched.
   void run_split(const KeySplit& at, const KeySplit& following) {
     select(*at.each, at.h);
-    const std::int64_t all_rows = scores_.shape[0];
-    if (all_rows == 0) return;
-    partial_ = partial_of(*at.each, at.h, at.split);
-    std::fill_n(shared_.maxima.at(partial_), all_rows, kHidden);
-    std::fill_n(shared_.sums.at(partial_), all_rows, T{0});
-    const View<T, 2> out = shared_.out.range(0, partial_, all_rows);
-    std::fill_n(out.data, out.count(), T{0});
-    const KeyRange range = keys_of(at);
-    if (range.empty()) return;
-    if (!(coming_ == at)) {
-      place_keys(at, scratch_.slots.data);
-      next_keys_.prefetch_first(next_keys_.ahead());
-    }
-    coming_ = {};
-    std::swap(keys_, next_keys_);
-    values_.select(rows_of_values(p_, sequence_, h_), all_rows);
-    const OrderedKeys& keys = keys_.keys();
+    if (scores_.shape[0] == 0) return;
+    const PartialSoftmax<T> partial = cleared_partial(at);
+    if (keys_of(at).empty()) return;
+    take_keys(at);
+    values_.select(rows_of_values(p_, at.each->sequence, at.h), scores_.shape[0]);
     // The slots are in the order of their use: the split's keys, its values, the first keys of the next one.
-    const E** const coming = values_.place(keys_.move(scratch_.slots.data), keys);
-    const bool follows = following.each != nullptr && place_keys(following, coming);
-    const std::int64_t ahead = keys_.ahead();
-    keys_.with(ahead, &values_, [&](const auto& rows, std::int64_t first, std::int64_t count) {
+    const E** const end = values_.place(keys_.rows.move(scratch_.slots.data), keys_.rows.keys());
+    SplitRows<T, E>* const next = place_coming(following, end) ? &coming_.rows : nullptr;
+    const std::int64_t ahead = keys_.rows.ahead();
+    keys_.rows.with(ahead, &values_, [&](const auto& rows, std::int64_t first, std::int64_t count) {
       score(scores_.range(1, first, count), rows, count);
     });
-    const T* key_scales = keys_.scales(scratch_.scale_rows.data);
-    const T* const value_scales = values_.scales(scratch_.scale_rows.data + scratch_.scale_rows.strides[0]);
-    const bool all_seen = keys.streamed == keys.count && keys.count % kLanes<T> == 0;
-    if (!all_seen || plan_.rules.any()) {
-      if (key_scales != nullptr) scale_scores(key_scales, keys.count);
-      key_scales = nullptr;
-      rule_and_hide(keys);
-    }
-    for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, keys.count, key_scales, value_scales);
+    scores_to_weights(partial);
     const std::int64_t at_a_time = values_.values_at_a_time();
-    values_.with(ahead, follows ? &next_keys_ : nullptr, [&](const auto& rows, std::int64_t first, std::int64_t count) {
-      add_weighted_rows<kScoreStride>(out, scores_.range(1, first, count), rows, count, at_a_time);
+    values_.with(ahead, next, [&](const auto& rows, std::int64_t first, std::int64_t count) {
+      add_weighted_rows<kScoreStride>(partial.out, scores_.range(1, first, count), rows, count, at_a_time);
     });
   }
 
@@ -291,16 +277,38 @@ class FewQueriesWorker {
     return order;
   }
 
-  /// Places the keys of a split in next_keys_. Returns false if the split's rows see no key.
-  bool place_keys(const KeySplit& at, const E** slots) {
+  /// Places the keys of a split in coming_. Returns false if there is no split or its rows see no key.
+  bool place_coming(const KeySplit& at, const E** slots) {
+    if (at.each == nullptr) return false;
     const Sequence& sequence = at.each->sequence;
     const KeyRange range = keys_of(at);
     const std::int64_t rows = rows_of(*at.each, at.h);
     if (rows == 0 || range.empty()) return false;
-    next_keys_.select(rows_of_keys(p_, sequence, at.h), rows, at.each->dots);
-    coming_ = at;
-    next_keys_.place(slots, order_of(sequence, range));
+    coming_.at = at;
+    coming_.rows.select(rows_of_keys(p_, sequence, at.h), rows, at.each->dots);
+    coming_.rows.place(slots, order_of(sequence, range));
     return true;
+  }
+
+  /// Moves the keys of a split from coming_ to keys_. Places and prefetches them first, unless the previous split did.
+  void take_keys(const KeySplit& at) {
+    if (!(coming_.at == at)) {
+      place_coming(at, scratch_.slots.data);
+      coming_.rows.prefetch_first(coming_.rows.ahead());
+    }
+    std::swap(keys_, coming_);
+    coming_.at = {};
+  }
+
+  /// Returns the partial softmax of a split, set to that of rows that see no key.
+  PartialSoftmax<T> cleared_partial(const KeySplit& at) const {
+    const std::int64_t first = partial_of(*at.each, at.h, at.split), rows = scores_.shape[0];
+    const PartialSoftmax<T> partial{shared_.maxima.at(first), shared_.sums.at(first),
+                                    shared_.out.range(0, first, rows)};
+    std::fill_n(partial.maxima, rows, kHidden);
+    std::fill_n(partial.sums, rows, T{0});
+    std::fill_n(partial.out.data, partial.out.count(), T{0});
+    return partial;
   }
 
   /// Computes scores(r, j) = query r · row j of `keys` for j < n, times the query factor of ScoreRules.
@@ -308,12 +316,27 @@ class FewQueriesWorker {
   void score(const View<T, 2>& scores, const StoredRows<Key>& keys, std::int64_t n) const {
 #if HWY_TARGET == HWY_AVX3
     if constexpr (std::is_same_v<Key, BFloat16>) {
-      if (sequence_at_->dots) {
-        return dot_score_rows<kScoreStride>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
-      }
+      if (keys_.at.each->dots) return scratch_.dot_queries.template score<kScoreStride>(scores, keys, n);
     }
 #endif
-    score_rows<kScoreStride>(scores, queries_, keys, n);
+    scratch_.wide_queries.template score<kScoreStride>(scores, keys, n);
+  }
+
+  /// Turns the scores of keys_ into weights exp2(s − maximum), times the scales of values if there are any. Stores the
+  /// maxima and sums of all rows.
+  void scores_to_weights(const PartialSoftmax<T>& partial) const {
+    const OrderedKeys& keys = keys_.rows.keys();
+    const T* key_scales = keys_.rows.scales(scratch_.scale_rows.data);
+    const T* const value_scales = values_.scales(scratch_.scale_rows.data + scratch_.scale_rows.strides[0]);
+    const bool all_seen = keys.streamed == keys.count && keys.count % kLanes<T> == 0;
+    if (!all_seen || plan_.rules.any()) {
+      if (key_scales != nullptr) scale_scores(key_scales, keys.count);
+      key_scales = nullptr;
+      rule_and_hide(keys);
+    }
+    for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
+      exponentials(partial, r, keys.count, key_scales, value_scales);
+    }
   }
 
   std::int64_t number_of(const FewQueries& each) const { return &each - shared_.sequences.data; }
@@ -332,47 +355,29 @@ class FewQueriesWorker {
     return {h * p_.group + row / each.sequence.T, row % each.sequence.T};
   }
 
-  /// Switches the thread's scratch to a head and packs the head's queries. Does nothing if the head is already
-  /// selected.
+  /// Packs the queries of a head, unless they are packed already.
   void select(const FewQueries& each, std::int64_t h) {
-    if (sequence_at_ == &each && h_ == h) return;
-    sequence_at_ = &each;
-    sequence_ = each.sequence;
+    if (selected_ == &each && h_ == h) return;
+    selected_ = &each;
     h_ = h;
     const std::int64_t rows = rows_of(each, h);
     scores_ = scratch_.scores.range(0, 0, rows);
-#if HWY_TARGET == HWY_AVX3
-    if constexpr (std::is_same_v<E, BFloat16>) {
-      if (each.dots) {
-        bf16_queries_ = scratch_.bf16_queries.range(0, 0, rows);
-        const std::int64_t D_padded = scratch_.bf16_query.shape[0];
-        pack_dot_queries(bf16_queries_, scratch_.bf16_query.data, [&](std::int64_t r, BFloat16* to) {
-          const auto [query_head, i] = query_of(each, h, r);
-          plan_.dots.load_query(to, query_rows(p_.inputs.q, sequence_, query_head), i);
-          std::fill(to + p_.D, to + D_padded, BFloat16{0});
-        });
-        return;
-      }
-    }
-#endif
-    const T factor = plan_.rules.query_factor();
-    const auto load = [&](std::int64_t r, T* to) {
+    const auto row_of = [&](std::int64_t r) {
       const auto [query_head, i] = query_of(each, h, r);
-      load_row(to, query_rows(p_.inputs.q, sequence_, query_head), i, 0, p_.D);
-      for (std::int64_t x = 0; x < p_.D; ++x) to[x] *= factor;
-      std::fill(to + p_.D, to + plan_.D_padded, T{0});
+      return QueryRow{query_rows(p_.inputs.q, each.sequence, query_head), i};
     };
-    queries_ = scratch_.queries.range(0, 0, rows);
-    pack_queries<kLanes<T>>(queries_, scratch_.query.data, load);
+    if (each.dots) return scratch_.dot_queries.pack(rows, row_of);
+    scratch_.wide_queries.pack(rows, plan_.rules.query_factor(), row_of);
   }
 
   /// Applies the score rules to the visible keys of each row. Sets hidden keys, and the rest of the last vector, to −∞.
   void rule_and_hide(const OrderedKeys& keys) const {
-    const Visibility visibility(p_, sequence_);
+    const Sequence& sequence = selected_->sequence;
+    const Visibility visibility(p_, sequence);
     const std::int64_t n = keys.count;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
-      const auto [h, i] = query_of(*sequence_at_, h_, r);  // every row sees all streamed keys
-      plan_.rules.apply_and_hide(scores_.at(r), visibility, sequence_, h, i, keys.first, 0, n, scratch_.rule_row.data);
+      const auto [h, i] = query_of(*selected_, h_, r);  // every row sees all streamed keys
+      plan_.rules.apply_and_hide(scores_.at(r), visibility, sequence, h, i, keys.first, 0, n, scratch_.rule_row.data);
       std::fill(scores_.at(r) + n, scores_.at(r) + round_up(n, kLanes<T>), kHidden);
     }
   }
@@ -411,7 +416,8 @@ class FewQueriesWorker {
 
   /// Replaces the first n scores of row r by exp2(s − maximum), and stores the split's maximum and sum. Multiplies
   /// scores by `key_scales` first and exponentials by `value_scales` last, unless null.
-  void exponentials(std::int64_t r, std::int64_t n, const T* key_scales, const T* HWY_RESTRICT value_scales) const {
+  void exponentials(const PartialSoftmax<T>& partial, std::int64_t r, std::int64_t n, const T* key_scales,
+                    const T* HWY_RESTRICT value_scales) const {
     const Tag<T> d;
     T* HWY_RESTRICT s = scores_.at(r);
     const T max = largest_of(s, n, key_scales);
@@ -434,21 +440,19 @@ class FewQueriesWorker {
     } else {
       run([&](auto e, std::int64_t j) HWY_ATTR { return hn::Mul(e, hn::Load(d, value_scales + j)); });
     }
-    shared_.maxima(partial_ + r) = max;
-    shared_.sums(partial_ + r) = hn::GetLane(hn::SumOfLanes(d, total));
+    partial.maxima[r] = max;
+    partial.sums[r] = hn::GetLane(hn::SumOfLanes(d, total));
   }
 
   const Plan& plan_;
   const ForwardProblem& p_;
   const FewQueriesBuffers<T>& shared_;
   FewQueriesScratch<T, E> scratch_;
-  const FewQueries* sequence_at_ = nullptr;
-  Sequence sequence_;
-  std::int64_t h_ = 0, partial_ = 0;  // key/value head; first partial of the split
-  View<T, 2> queries_, scores_;       // for the open rows of the head
-  View<BFloat16, 2> bf16_queries_;    // replaces queries_ for bf16 dot products
-  SplitRows<T, E> keys_, next_keys_, values_;
-  KeySplit coming_;  // split prefetched into next_keys_, or empty
+  const FewQueries* selected_ = nullptr;  // sequence and
+  std::int64_t h_ = 0;                    // key/value head of the packed queries
+  View<T, 2> scores_;                     // scratch_.scores of the head's open rows
+  PlacedKeys<T, E> keys_, coming_;        // keys of this split; keys of the next one, of which the first are prefetched
+  SplitRows<T, E> values_;                // values of this split
 };
 
 /// Returns split number n, counted over all sequences.

@@ -300,19 +300,32 @@ HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries
   }
 }
 
+/// Takes the place of PrefetchedRows in a tile that prefetches nothing.
+template <typename E>
+struct NoPrefetchedRows {
+  NoPrefetchedRows(const E* const* /*rows*/, std::int64_t /*count*/, std::int64_t /*columns*/,
+                   bool /*into_first_level*/) {}
+  HWY_INLINE void prefetch_lines() {}
+};
+
+/// Rate of prefetches that keeps pace with a tile that reads `read_bytes` of each row: every `rows` rows, `times` calls
+/// of prefetch_lines().
+struct PrefetchRate {
+  constexpr explicit PrefetchRate(std::int64_t read_bytes)
+      : rows(std::max(kTileKeys * kLine_bytes / read_bytes, std::int64_t{1})),
+        times(std::max(read_bytes / (kTileKeys * kLine_bytes), std::int64_t{1})) {}
+  std::int64_t rows, times;
+};
+
 /// Computes out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and kVecs vectors from column `first` on.
-/// If kPrefetch, also prefetches rows of `all_coming`, at the rate of the reads.
-template <std::int64_t kRows, std::int64_t kVecs, bool kPrefetch, std::int64_t weights_stride, typename T, typename E>
+/// Meanwhile prefetches `all_coming`, PrefetchedRows or NoPrefetchedRows, at the rate of the reads.
+template <std::int64_t kRows, std::int64_t kVecs, std::int64_t weights_stride, typename T, typename E, class Coming>
 HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
                            const E* const* HWY_RESTRICT values, std::int64_t first, std::int64_t n,
-                           PrefetchedRows<E>& all_coming) {
+                           Coming& all_coming) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
-  // Every kEach-th row issues kRequests prefetches of kTileKeys lines, so that prefetches keep pace with reads.
-  constexpr std::int64_t kRead_bytes = kVecs * kN * std::int64_t{sizeof(E)};
-  constexpr std::int64_t kRequest_bytes = kTileKeys * kLine_bytes;
-  constexpr std::int64_t kEach = std::max(kRequest_bytes / kRead_bytes, std::int64_t{1});
-  constexpr std::int64_t kRequests = std::max(kRead_bytes / kRequest_bytes, std::int64_t{1});
+  constexpr PrefetchRate kRate(kVecs * kN * std::int64_t{sizeof(E)});
   using V = hn::Vec<Tag<T>>;
   V acc[kRows][kVecs];
   out += first;
@@ -322,11 +335,9 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r, to = opaque_to_optimizer(to + out_stride)) {
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::Load(d, to + x * kN);
   }
-  PrefetchedRows<E> coming = all_coming;
-  const auto ask = [&]() HWY_ATTR {
-    if constexpr (kPrefetch) {
-      HWY_UNROLL(2) for (std::int64_t i = 0; i < kRequests; ++i) coming.prefetch_lines();
-    }
+  Coming coming = all_coming;
+  const auto prefetch = [&]() HWY_ATTR {
+    HWY_UNROLL(2) for (std::int64_t i = 0; i < kRate.times; ++i) coming.prefetch_lines();
   };
   const auto add = [&](std::int64_t j) HWY_ATTR {
     const E* v = opaque_to_optimizer(values[j] + first);
@@ -337,19 +348,19 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
       HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(in_lanes, value[x], acc[r][x]);
     }
   };
-  // Unrolls by kEach: branch predictors foresee the end of a loop of few iterations.
-  const std::int64_t whole = n - n % kEach;
-  for (std::int64_t j = 0; j < whole; j += kEach) {
-    ask();
-    HWY_UNROLL(8) for (std::int64_t i = 0; i < kEach; ++i) add(j + i);
+  // Unrolls by kRate.rows: branch predictors foresee the end of a loop of few iterations.
+  const std::int64_t whole = n - n % kRate.rows;
+  for (std::int64_t j = 0; j < whole; j += kRate.rows) {
+    prefetch();
+    HWY_UNROLL(8) for (std::int64_t i = 0; i < kRate.rows; ++i) add(j + i);
   }
-  if (whole < n) ask();
+  if (whole < n) prefetch();
   for (std::int64_t j = whole; j < n; ++j) add(j);
   to = opaque_to_optimizer(out);
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r, to = opaque_to_optimizer(to + out_stride)) {
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) hn::Store(acc[r][x], d, to + x * kN);
   }
-  if constexpr (kPrefetch) all_coming = coming;
+  all_coming = coming;
 }
 
 /// Returns the number of vectors in a value tile of `rows` rows.
@@ -358,9 +369,9 @@ constexpr std::int64_t value_vectors(std::int64_t rows) {
 }
 
 /// Computes out[r][x] += Σ_j weights[r][j] · values[j][x] over j < n, `chunk` rows at a time, for kRows rows and all
-/// `columns`. If kPrefetch, also prefetches the rows values.ahead entries later. Not inlined, because the caller's
-/// variables would take up registers that the products need.
-template <std::int64_t kRows, bool kPrefetch, std::int64_t weights_stride, typename T, typename E>
+/// `columns`. Prefetches the rows values.ahead entries later as Coming, PrefetchedRows or NoPrefetchedRows. Not
+/// inlined, because the caller's variables would take up registers that the products need.
+template <std::int64_t kRows, class Coming, std::int64_t weights_stride, typename T, typename E>
 HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
                                     const StoredRows<E>& values, std::int64_t columns, std::int64_t n,
                                     std::int64_t chunk) {
@@ -368,13 +379,13 @@ HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride
   const E* const* rows = values.rows;
   for (std::int64_t j = 0; j < n; j += chunk, rows += chunk, weights += chunk) {
     const std::int64_t count = std::min(chunk, n - j);
-    PrefetchedRows<E> coming(rows + values.ahead, count, columns, values.into_first_level);
+    Coming coming(rows + values.ahead, count, columns, values.into_first_level);
     std::int64_t x = 0;
     for (; x + kVecs * kN <= columns; x += kVecs * kN) {
-      value_tile<kRows, kVecs, kPrefetch, weights_stride>(out, out_stride, weights, rows, x, count, coming);
+      value_tile<kRows, kVecs, weights_stride>(out, out_stride, weights, rows, x, count, coming);
     }
     for (; x < columns; x += kN) {
-      value_tile<kRows, 1, kPrefetch, weights_stride>(out, out_stride, weights, rows, x, count, coming);
+      value_tile<kRows, 1, weights_stride>(out, out_stride, weights, rows, x, count, coming);
     }
   }
 }
@@ -389,8 +400,9 @@ HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& wei
   const auto add = [&](std::int64_t j, std::int64_t count) HWY_ATTR {
     for_register_tiles(weights.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
       with_bool(r == 0 && values.ahead > 0, [&](auto prefetch) HWY_ATTR {
-        add_weighted_tile<tile, prefetch, weights_stride>(out.at(r), out_stride, weights.at(r) + j, values.from(j),
-                                                          columns, count, chunk);
+        using Coming = std::conditional_t<prefetch, PrefetchedRows<E>, NoPrefetchedRows<E>>;
+        add_weighted_tile<tile, Coming, weights_stride>(out.at(r), out_stride, weights.at(r) + j, values.from(j),
+                                                        columns, count, chunk);
       });
     });
   };
