@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 
 #include "library/core/cancellation.hpp"
 #include "library/linear_attention/cpu/backward_plan-inl.hpp"
@@ -86,14 +87,14 @@ class KeyScans {
       const Chunk tokens = chunk(c, Direction::forward);
       pack(tokens);
       for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
-                     HWY_ATTR { scan<Direction::forward, Copies::unused>(block, columns.first, tokens); });
+                     HWY_ATTR { scan_forward<Copies::unused>(block, columns.first, tokens); });
     }
     load_states(p_.incoming.dstate);
     for (std::int64_t c = chunks_; c-- > 0 && !cancellation_.requested();) {
       const Chunk tokens = chunk(c, Direction::reverse);
       pack(tokens);
       for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
-                     HWY_ATTR { scan<Direction::reverse, Copies::unused>(block, columns.first, tokens); });
+                     HWY_ATTR { scan_reverse<Copies::unused>(block, columns.first, tokens); });
     }
   }
 
@@ -109,8 +110,8 @@ class KeyScans {
         auto state = gradient;
         state.data = b_.block_states.data;
         load_kept_state(state, columns, c);
-        scan<Direction::forward, Copies::written>(state, columns.first, forward);
-        scan<Direction::reverse, Copies::multiplied>(gradient, columns.first, reverse);
+        scan_forward<Copies::written>(state, columns.first, forward);
+        scan_reverse<Copies::multiplied>(gradient, columns.first, reverse);
       });
     }
   }
@@ -149,9 +150,11 @@ class KeyScans {
   const T* update(std::int64_t token) const { return unit_.buffers.updates.at(g_, token); }
   const T* dvalue(std::int64_t token) const { return unit_.buffers.dvalues.at(g_, token); }
 
-  /// Returns the vector with which a token reads the state before updating it: β du in scan 3, u in scan 4.
+  /// Returns the vector with which the token of step n, or else of the last step, reads the state before updating it:
+  /// β du in scan 3, u in scan 4.
   template <Direction kDirection>
-  HWY_INLINE const T* read_of(std::int64_t token) const {
+  HWY_INLINE const T* read_of(const Chunk& chunk, std::int64_t n) const {
+    const std::int64_t token = chunk.token(std::min(n, chunk.count - 1));
     return kDirection == Direction::forward ? dvalue(token) : update(token);
   }
 
@@ -164,26 +167,44 @@ class KeyScans {
     return x;
   }
 
-  template <Direction kDirection, Copies kCopies, std::int64_t kVectors>
-  void scan(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
-    if (kDirection == Direction::reverse && p_.has_delta) {
-      scan_adding<kDirection, kCopies, 2>(block, first, chunk);
-    } else {
-      scan_adding<kDirection, kCopies, 1>(block, first, chunk);
-    }
+  /// Runs scan 3 over a chunk of one block.
+  template <Copies kCopies, std::int64_t kVectors>
+  void scan_forward(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
+    scan<Direction::forward, kCopies>(block, first, chunk,
+                                      [&](auto tokens, std::int64_t n, Row<kVectors>* returned) HWY_ATTR {
+                                        visit_forward<kCopies, tokens>(block, first, chunk, n, returned);
+                                      });
   }
 
-  template <Direction kDirection, Copies kCopies, int kAdds, std::int64_t kVectors>
+  /// Runs scan 4 over a chunk of one block.
+  template <Copies kCopies, std::int64_t kVectors>
+  void scan_reverse(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
+    p_.has_delta ? scan_adding<kCopies, 2>(block, first, chunk) : scan_adding<kCopies, 1>(block, first, chunk);
+  }
+
+  /// Runs scan 4 with kAdds outer products for each token.
+  template <Copies kCopies, int kAdds, std::int64_t kVectors>
   void scan_adding(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
+    scan<Direction::reverse, kCopies>(block, first, chunk,
+                                      [&](auto tokens, std::int64_t n, Row<kVectors>* returned) HWY_ATTR {
+                                        visit_reverse<kCopies, tokens, kAdds>(block, first, chunk, n, returned);
+                                      });
+  }
+
+  /// Calls visit(integral_constant of the number of tokens, step, returned) for the steps of a chunk: in pairs, or one
+  /// by one if several query heads read the state. `returned` holds what the next two tokens read of the state, without
+  /// what the first of them changes. Afterwards rescales the block.
+  template <Direction kDirection, Copies kCopies, std::int64_t kVectors, class Visit>
+  HWY_INLINE void scan(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
+                       const Visit& visit) {
     const DecayFactors<T>& factors = b_.numbers(kDirection).factors;
     Row<kVectors> returned[2];
-    for (std::int64_t n = 0; n < 2; ++n)
-      returned[n] = read_block(block, read_of<kDirection>(chunk.token(std::min(n, chunk.count - 1))));
+    for (std::int64_t n = 0; n < 2; ++n) returned[n] = read_block(block, read_of<kDirection>(chunk, n));
     std::int64_t n = 0;
     if (readers_ == 1) {
-      for (; n + 2 <= chunk.count; n += 2) visit<kDirection, kCopies, 2, kAdds>(block, first, chunk, n, returned);
+      for (; n + 2 <= chunk.count; n += 2) visit(std::integral_constant<int, 2>{}, n, returned);
     }
-    for (; n < chunk.count; ++n) visit<kDirection, kCopies, 1, kAdds>(block, first, chunk, n, returned);
+    for (; n < chunk.count; ++n) visit(std::integral_constant<int, 1>{}, n, returned);
     if (kCopies != Copies::written && factors.present()) {
       T columns[StateBlock<T, kVectors>::kWidth];
       factor_row<T, kVectors>(factors, factors.last(), first).store(columns);
@@ -191,57 +212,80 @@ class KeyScans {
     }
   }
 
-  template <Direction kDirection, Copies kCopies, int kTokens, int kAdds, std::int64_t kVectors>
-  HWY_INLINE void visit(StateBlock<T, kVectors> block, std::int64_t first, const Chunk& chunk, std::int64_t n,
-                        Row<kVectors>* returned) {
-    constexpr int kOuts = kDirection == Direction::forward ? 1 : 0;
-    const Tag<T> d;
-    const ChunkNumbers<T>& numbers = b_.numbers(kDirection);
-    const DecayFactors<T>& factors = numbers.factors;
-    Pass<kTokens, kAdds, kOuts, 2, T, kVectors, kCopies> pass;
-    Row<kVectors> met[kTokens];  // what each token reads of the state before updating it
+  /// Runs kTokens steps of scan 3 on a block, from step n on: adds u kᵀ, then reads with do. With Copies::written,
+  /// reads the state from copy n of the block and writes the state after each step to the next copies.
+  template <Copies kCopies, int kTokens, std::int64_t kVectors>
+  HWY_INLINE void visit_forward(StateBlock<T, kVectors> block, std::int64_t first, const Chunk& chunk, std::int64_t n,
+                                Row<kVectors>* returned) {
+    const DecayFactors<T>& factors = b_.forward.factors;
+    Pass<kTokens, 1, 1, 2, T, kVectors, kCopies> pass;
+    Row<kVectors> read[kTokens];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
-      met[t] = returned[t];
-      if (t == 1) {
-        // `returned` of the second token lacks the rescaling and the update of the first token.
-        if (factors.rescales(n)) met[1].multiply(factor_row<T, kVectors>(factors, factors.before(n), first));
-        for (int a = 0; a < kAdds; ++a) met[1].add_product(pass.adds[0][a].x, hn::Set(d, numbers.overlaps(a, n + 1)));
-      }
-      if (factors.present()) met[t].multiply(factor_row<T, kVectors>(factors, factors.before(n + t), first));
+      read[t] = complete_read<Direction::forward>(pass, returned[t], n, t, first);
+      pass.adds[t][0] = {update(token), added<kVectors>(factors, rows_->key(token, first), n + t, first)};
+      pass.reads[t] = rows_->dy(0, token);
       if constexpr (kCopies == Copies::written) pass.copies[t] = b_.block_states.at(n + t + 1);
-      if constexpr (kCopies == Copies::multiplied) pass.copies[t] = b_.block_states.at(token % kChunk);
-      if constexpr (kDirection == Direction::forward) {
-        pass.adds[t][0] = {update(token), added<kVectors>(factors, rows_->key(token, first), n + t, first)};
-        pass.reads[t] = rows_->dy(0, token);
-      } else {
-        pass.adds[t][0] = {rows_->dy(0, token), added<kVectors>(factors, rows_->query(0, token, first), n + t, first)};
-        if constexpr (kAdds == 2) {
-          pass.adds[t][1] = {dvalue(token), added<kVectors>(factors, rows_->key(token, first), n + t, first)};
-          pass.adds[t][1].x.multiply(hn::Set(d, T{-1}));
-        }
-      }
     }
-    for (std::int64_t k = 0; k < 2; ++k)
-      pass.next[k] = read_of<kDirection>(chunk.token(std::min(n + kTokens + k, chunk.count - 1)));
+    for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = read_of<Direction::forward>(chunk, n + kTokens + k);
     T columns[kTokens][StateBlock<T, kVectors>::kWidth];
     const Rescaling rescaling = set_factors<kTokens>(pass, factors, columns, n, first);
     if constexpr (kCopies == Copies::written) block.data = b_.block_states.at(n);
-    run_pass(pass, block, kOuts > 0 ? rescaling : add_other_readers(pass, factors, block, first, chunk, n, rescaling));
+    run_pass(pass, block, rescaling);
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
-      if constexpr (kDirection == Direction::forward) {
-        add_reading(met[t], token, first);
-        add_query(pass.outs[t], 0, n + t, token, first);
-        if constexpr (kCopies == Copies::written) block.data = pass.copies[t];
-        for (std::int64_t r = 1; r < readers_; ++r)
-          add_query(read_block(block, rows_->dy(r, token)), r, n, token, first);
-      } else {
-        add_adding(met[t], n + t, token, first);
-        if constexpr (kCopies == Copies::multiplied) write_ddecay(pass.products[t], n + t, token, first);
-      }
+      add_reading(read[t], token, first);
+      add_query(pass.outs[t], 0, n + t, token, first);
+      if constexpr (kCopies == Copies::written) block.data = pass.copies[t];
+      for (std::int64_t r = 1; r < readers_; ++r) add_query(read_block(block, rows_->dy(r, token)), r, n, token, first);
     }
+  }
+
+  /// Runs kTokens steps of scan 4 on a block, from step n on: adds do qᵀ and, with a delta rule (kAdds = 2), −β du kᵀ.
+  /// With Copies::multiplied, multiplies by the states that scan 3 wrote, which gives the gradient of the decay.
+  template <Copies kCopies, int kTokens, int kAdds, std::int64_t kVectors>
+  HWY_INLINE void visit_reverse(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
+                                std::int64_t n, Row<kVectors>* returned) {
+    const DecayFactors<T>& factors = b_.reverse.factors;
+    Pass<kTokens, kAdds, 0, 2, T, kVectors, kCopies> pass;
+    Row<kVectors> read[kTokens];
+    for (int t = 0; t < kTokens; ++t) {
+      const std::int64_t token = chunk.token(n + t);
+      read[t] = complete_read<Direction::reverse>(pass, returned[t], n, t, first);
+      pass.adds[t][0] = {rows_->dy(0, token), added<kVectors>(factors, rows_->query(0, token, first), n + t, first)};
+      if constexpr (kAdds == 2) {
+        pass.adds[t][1] = {dvalue(token), added<kVectors>(factors, rows_->key(token, first), n + t, first)};
+        pass.adds[t][1].x.multiply(hn::Set(Tag<T>(), T{-1}));
+      }
+      if constexpr (kCopies == Copies::multiplied) pass.copies[t] = b_.block_states.at(token % kChunk);
+    }
+    for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = read_of<Direction::reverse>(chunk, n + kTokens + k);
+    T columns[kTokens][StateBlock<T, kVectors>::kWidth];
+    const Rescaling rescaling = set_factors<kTokens>(pass, factors, columns, n, first);
+    run_pass(pass, block, add_other_readers(pass, factors, block, first, chunk, n, rescaling));
+    for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
+    for (int t = 0; t < kTokens; ++t) {
+      const std::int64_t token = chunk.token(n + t);
+      add_adding(read[t], n + t, token, first);
+      if constexpr (kCopies == Copies::multiplied) write_ddecay(pass.products[t], n + t, token, first);
+    }
+  }
+
+  /// Returns what step n + t reads of the state before updating it. `returned` lacks the factors F and, for the second
+  /// token of a pass (t = 1), the rescaling and the update of the first one.
+  template <Direction kDirection, class PassT, std::int64_t kVectors>
+  HWY_INLINE Row<kVectors> complete_read(const PassT& pass, Row<kVectors> returned, std::int64_t n, int t,
+                                         std::int64_t first) const {
+    const ChunkNumbers<T>& numbers = b_.numbers(kDirection);
+    const DecayFactors<T>& factors = numbers.factors;
+    if (t == 1) {
+      if (factors.rescales(n)) returned.multiply(factor_row<T, kVectors>(factors, factors.before(n), first));
+      std::int64_t a = 0;
+      for (const auto& add : pass.adds[0]) returned.add_product(add.x, hn::Set(Tag<T>(), numbers.overlaps(a++, n + 1)));
+    }
+    if (factors.present()) returned.multiply(factor_row<T, kVectors>(factors, factors.before(n + t), first));
+    return returned;
   }
 
   template <int kTokens, class PassT, std::int64_t kWidth>
