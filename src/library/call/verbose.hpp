@@ -6,6 +6,7 @@
 
 #include "headgate/runtime.hpp"
 #include "headgate/tensor.hpp"
+#include "library/call/live_threads.hpp"
 #include "library/core/format.hpp"
 #include "library/core/option_rows.hpp"
 #include "library/core/rows.hpp"
@@ -48,10 +49,11 @@ double milliseconds_of(const Run& run) {
   return time.count();
 }
 
-/// Calls run(), which computes an operation on its only backend, "cpu". Prints a report if is_verbose(). Prints nothing
-/// if run() throws.
-template <const auto& kInputs, const auto& kOptions, class Problem, class Options, class Run>
-void run_reported(const char* operation, const Problem& problem, const Options& options, const Run& run) {
+/// Runs the kernel of an operation with the only backend "cpu" by run_on_live_threads(). Prints a report if
+/// is_verbose(). Prints nothing if the kernel throws.
+template <const auto& kInputs, const auto& kOptions, class Problem, class Options>
+void run_on_cpu(const char* operation, const Problem& problem, const Options& options, void (&kernel)(const Problem&)) {
+  const auto run = [&] { run_on_live_threads(problem.context.threads, [&] { kernel(problem); }); };
   if (!is_verbose()) return run();
   const double milliseconds = milliseconds_of(run);
   print_report(formatted("{}{}, {:.3f} ms", call_text(operation, "cpu", problem.context),

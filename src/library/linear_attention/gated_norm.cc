@@ -5,7 +5,6 @@
 
 #include "library/call/call.hpp"
 #include "library/call/gate_fn_check.hpp"
-#include "library/call/live_threads.hpp"
 #include "library/call/verbose.hpp"
 #include "library/core/gated_norm_rows.hpp"
 #include "library/linear_attention/small_work.hpp"
@@ -72,8 +71,7 @@ void gated_norm_forward(const TensorView& y, const GatedNormInputs& inputs, cons
   call.no_overlap();
   p.y = y;
   fit_to_work(p);
-  run_reported<kNormInputs, kNormOptions>("gated_norm_forward", p, options,
-                                          [&] { run_on_live_threads(p.context.threads, [&p] { cpu_gated_norm(p); }); });
+  run_on_cpu<kNormInputs, kNormOptions>("gated_norm_forward", p, options, cpu_gated_norm);
 }
 
 void gated_norm_backward(const GatedNormGradients& gradients, const GatedNormInputs& inputs, const ConstTensorView& dy,
@@ -94,8 +92,7 @@ void gated_norm_backward(const GatedNormGradients& gradients, const GatedNormInp
   p.dy = dy;
   p.gradients = gradients;
   fit_to_work(p);
-  run_reported<kNormInputs, kNormOptions>("gated_norm_backward", p, options,
-                                          [&] { run_on_live_threads(p.context.threads, [&p] { cpu_gated_norm(p); }); });
+  run_on_cpu<kNormInputs, kNormOptions>("gated_norm_backward", p, options, cpu_gated_norm);
 }
 
 }  // namespace headgate

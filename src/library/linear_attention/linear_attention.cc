@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headgate/linear_attention.hpp"
 
-#include "library/call/live_threads.hpp"
 #include "library/call/verbose.hpp"
 #include "library/core/linear_attention_rows.hpp"
 #include "library/linear_attention/problem.hpp"
@@ -13,17 +12,13 @@ void linear_attention_forward(const LinearAttentionOutputs& outputs, const Linea
   const LinearForwardProblem problem = check_linear_forward(outputs, inputs, options);
   // Return early if nothing is written: the kernel would visit every batch, and there may be any number of empty ones.
   if (outputs.y.numel() == 0 && outputs.state.numel() == 0) return;
-  run_reported<kLinearInputs, kLinearOptions>("linear_attention_forward", problem, options, [&] {
-    run_on_live_threads(problem.context.threads, [&problem] { cpu_linear_forward(problem); });
-  });
+  run_on_cpu<kLinearInputs, kLinearOptions>("linear_attention_forward", problem, options, cpu_linear_forward);
 }
 
 void linear_attention_backward(const LinearAttentionGradients& gradients, const LinearAttentionInputs& inputs,
                                const LinearAttentionIncoming& incoming, const LinearAttentionOptions& options) {
   const LinearBackwardProblem problem = check_linear_backward(gradients, inputs, incoming, options);
-  run_reported<kLinearInputs, kLinearOptions>("linear_attention_backward", problem, options, [&] {
-    run_on_live_threads(problem.context.threads, [&problem] { cpu_linear_backward(problem); });
-  });
+  run_on_cpu<kLinearInputs, kLinearOptions>("linear_attention_backward", problem, options, cpu_linear_backward);
 }
 
 }  // namespace headgate

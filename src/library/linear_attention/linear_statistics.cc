@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "library/call/call.hpp"
-#include "library/call/live_threads.hpp"
 #include "library/call/verbose.hpp"
 #include "library/core/linear_attention_rows.hpp"
 #include "library/core/linear_statistics_rows.hpp"
@@ -95,17 +94,13 @@ bool LinearStatisticsProblem::scans() const {
 void linear_attention_weights(const LinearAttentionWeights& outputs, const LinearAttentionInputs& inputs,
                               const ConstTensorView& queries, const LinearAttentionOptions& options) {
   const LinearWeightsProblem problem = check_weights(outputs, inputs, queries, options);
-  run_reported<kLinearInputs, kLinearOptions>("linear_attention_weights", problem, options, [&] {
-    run_on_live_threads(problem.context.threads, [&problem] { cpu_linear_weights(problem); });
-  });
+  run_on_cpu<kLinearInputs, kLinearOptions>("linear_attention_weights", problem, options, cpu_linear_weights);
 }
 
 void linear_attention_statistics(const LinearAttentionStatistics& outputs, const LinearAttentionInputs& inputs,
                                  const LinearAttentionOptions& options) {
   const LinearStatisticsProblem problem = check_linear_statistics(outputs, inputs, options);
-  run_reported<kLinearInputs, kLinearOptions>("linear_attention_statistics", problem, options, [&] {
-    run_on_live_threads(problem.context.threads, [&problem] { cpu_linear_statistics(problem); });
-  });
+  run_on_cpu<kLinearInputs, kLinearOptions>("linear_attention_statistics", problem, options, cpu_linear_statistics);
 }
 
 }  // namespace headgate

@@ -3,7 +3,6 @@
 
 #include "library/call/call.hpp"
 #include "library/call/gate_fn_check.hpp"
-#include "library/call/live_threads.hpp"
 #include "library/call/verbose.hpp"
 #include "library/core/short_convolution_rows.hpp"
 #include "library/linear_attention/small_work.hpp"
@@ -96,9 +95,7 @@ void short_convolution_forward(const ShortConvolutionOutputs& outputs, const Sho
   call.no_overlap();
   p.outputs = outputs;
   fit_to_work(p, outputs.state.present() ? p.N : 0);
-  run_reported<kConvolutionInputs, kConvolutionOptions>("short_convolution_forward", p, options, [&] {
-    run_on_live_threads(p.context.threads, [&p] { cpu_short_convolution(p); });
-  });
+  run_on_cpu<kConvolutionInputs, kConvolutionOptions>("short_convolution_forward", p, options, cpu_short_convolution);
 }
 
 void short_convolution_backward(const ShortConvolutionGradients& gradients, const ShortConvolutionInputs& inputs,
@@ -118,9 +115,8 @@ void short_convolution_backward(const ShortConvolutionGradients& gradients, cons
   p.incoming = incoming;
   p.gradients = gradients;
   fit_to_work(p, gradients.dstate.present() ? p.N : 0);
-  run_reported<kConvolutionInputs, kConvolutionOptions>("short_convolution_backward", p, options, [&] {
-    run_on_live_threads(p.context.threads, [&p] { cpu_short_convolution_backward(p); });
-  });
+  run_on_cpu<kConvolutionInputs, kConvolutionOptions>("short_convolution_backward", p, options,
+                                                      cpu_short_convolution_backward);
 }
 
 }  // namespace headgate
