@@ -342,6 +342,11 @@ void append_query(Forward& out, const KeyValue& kv, const AttentionInputs& in, c
   append_row(out, softmax_row(in, options, n, kv, b, h, i), in, options, n, b, h, i);
 }
 
+/// A term of a gradient, and the quantities that bound its error (see Backward).
+struct Term {
+  double value, magnitude, inherited;
+};
+
 /// Accumulates a gradient and the quantities that bound its error.
 class GradientSum {
  public:
@@ -359,13 +364,13 @@ class GradientSum {
   }
 
   /// Adds a term to element `at`. `block` numbers the block of the kernels' sum that contains the term (see LikeTerms).
-  void add(std::int64_t at, double term, double term_magnitude, double term_inherited, std::int64_t block) {
-    sums_[at].add(term);
+  void add(std::int64_t at, const Term& term, std::int64_t block) {
+    sums_[at].add(term.value);
     value_[at] = sums_[at].value();
-    magnitude_[at] += term_magnitude;
-    inherited_[at] += term_inherited;
+    magnitude_[at] += term.magnitude;
+    inherited_[at] += term.inherited;
     if (roundoff_ == 0.0) return;
-    like_[at].add(term, block, roundoff_);
+    like_[at].add(term.value, block, roundoff_);
     like_terms_[at] = like_[at].bound();
   }
 
@@ -420,57 +425,95 @@ class BackwardPass {
     double delta_inherited = 0.0;  // Σ |dy| |y|, since Δ is computed from the rounded y
   };
 
+  /// Rows of a query and of its first key in the gradients, and the query itself.
+  struct RowPlace {
+    std::int64_t q, k;        // row of dq; row of dk and dv of key 0
+    std::int64_t head, tile;  // index of the query head; LikeTerms block, unique per head and query tile
+    std::vector<double> q_row;
+  };
+
   void add_row(const KeyValue& kv, std::int64_t b, std::int64_t h, std::int64_t i) {
     const Row row = softmax_row(in_, options_, n_, kv, b, h, i);
     const RowGradient g = through_gate(row, b, h, i);
     if (row.lse == -kInfinity) return;  // no visible key and no sink: y depends only on an added gate
     const double dlse = incoming_.dlse.present() ? load(incoming_.dlse, b, h, i, 0) : 0.0;
-    const std::vector<double> q = load_row(in_.q, b, h, i);
-    const std::int64_t at_q = ((b * n_.Hq + h) * n_.T + i) * n_.D;
-    const std::int64_t at_k = (b * n_.Hkv + h / n_.group) * n_.S;
     const std::int64_t head = b * n_.Hq + h;
-    const std::int64_t tile = head * n_.T + i / kQueryTile;  // LikeTerms block, unique per head and query tile
+    const RowPlace at{head * n_.T + i, (b * n_.Hkv + h / n_.group) * n_.S, head, head * n_.T + i / kQueryTile,
+                      load_row(in_.q, b, h, i)};
     for (std::int64_t j = 0; j < kv.keys; ++j) {
       if (!row.visible[j]) continue;
-      // dp = m do · v_j;  ds = p (dp − Δ + dlse)
-      CompensatedSum dp_terms;
-      double dp_abs = 0.0;
-      double dp_rounded = 0.0;  // bound on the error of dp when do is rounded to bf16
-      const double p = row.p[j];
-      const double p_abs = (p + n_.floor) * row.logits;
-      const double m = row.kept[j];
-      for (std::int64_t d = 0; d < n_.Dv; ++d) {
-        const double v = kv.v[j * n_.Dv + d];
-        dp_terms.add(m * g.d_o[d] * v);
-        dp_abs += m * g.d_o_abs[d] * std::abs(v);
-        const double d_o_rounded = n_.native16 ? std::abs(g.d_o[d]) + kFlushed : 0.0;
-        dp_rounded += d_o_rounded * (std::abs(v) + kFlushed);
-        const double dv_rounded = n_.native16 ? kTwoRoundings * (p + kFlushed) * d_o_rounded + kFlushed : 0.0;
-        dv_.add((at_k + j) * n_.Dv + d, p * m * g.d_o[d], p_abs * m * g.d_o_abs[d], dv_rounded, tile);
-      }
-      const double ds = p * (dp_terms.value() - g.delta + dlse);
-      const double ds_abs = p_abs * (dp_abs + g.delta_abs + std::abs(dlse) + n_.tiny);
-      const double ds_inherited = p * g.delta_inherited;
-      const double ds_rounded = n_.native16 ? kOneRounding * (p * dp_rounded + std::abs(ds)) + kFlushed : 0.0;
-      const double dx = n_.scale * ds * row.cap_slope[j];
-      const double dx_abs = std::abs(n_.scale) * ds_abs;
-      const double dx_inherited = std::abs(n_.scale) * (ds_inherited + ds_rounded);
-      const double flushed = n_.native16 ? kFlushed : 0.0;
-      for (std::int64_t d = 0; d < n_.D; ++d) {
-        const double k = kv.k[j * n_.D + d];
-        dq_.add(at_q + d, dx * k, dx_abs * (std::abs(k) + n_.tiny), dx_inherited * (std::abs(k) + flushed),
-                j / kBackwardKeys);
-        dk_.add((at_k + j) * n_.D + d, dx * q[d], dx_abs * (std::abs(q[d]) + n_.tiny),
-                dx_inherited * (std::abs(q[d]) + flushed), tile);
-      }
-      if (in_.bias.present())
-        dbias_.add(bias_index(b, h, i, j), ds, ds_abs, ds_inherited, in_.bias.shape[2] == 1 ? head : 0);
+      add_dv(row, g, at, j);
+      const Term dp = weight_gradient(kv, row, g, j);
+      const Term ds = score_gradient(row, g, dp, dlse, j);
+      add_dq_and_dk(kv, row, ds, score_rounding(row, dp, ds, j), at, j);
+      if (in_.bias.present()) dbias_.add(bias_index(b, h, i, j), ds, in_.bias.shape[2] == 1 ? head : 0);
     }
-    if (in_.sinks.present()) {
-      dsinks_.add(h, -row.sink_p * (g.delta - dlse),
-                  (row.sink_p + n_.floor) * row.logits * (g.delta_abs + std::abs(dlse) + n_.tiny),
-                  row.sink_p * g.delta_inherited, tile);
+    if (in_.sinks.present()) add_dsink(row, g, dlse, h, at.tile);
+  }
+
+  /// Returns the error floor of a number that native16 flushes, otherwise 0.
+  double flushed() const { return n_.native16 ? kFlushed : 0.0; }
+  /// Bounds the magnitude of an element of do that is rounded to bf16; 0 without native16.
+  double rounded_magnitude(double d_o) const { return n_.native16 ? std::abs(d_o) + kFlushed : 0.0; }
+  /// Bounds the magnitude of weight j.
+  double weight_magnitude(const Row& row, std::int64_t j) const { return (row.p[j] + n_.floor) * row.logits; }
+
+  /// Adds p m do to row j of dv.
+  void add_dv(const Row& row, const RowGradient& g, const RowPlace& at, std::int64_t j) {
+    const double p = row.p[j], m = row.kept[j], p_abs = weight_magnitude(row, j);
+    for (std::int64_t d = 0; d < n_.Dv; ++d) {
+      const double term = p * m * g.d_o[d];
+      const double magnitude = p_abs * m * g.d_o_abs[d];
+      const double rounded = kTwoRoundings * (p + kFlushed) * rounded_magnitude(g.d_o[d]) + kFlushed;
+      dv_.add((at.k + j) * n_.Dv + d, {term, magnitude, n_.native16 ? rounded : 0.0}, at.tile);
     }
+  }
+
+  /// Returns dp = m do · v_j. `inherited` bounds the error when do is rounded to bf16.
+  Term weight_gradient(const KeyValue& kv, const Row& row, const RowGradient& g, std::int64_t j) const {
+    const double m = row.kept[j];
+    const double* const v = kv.v.data() + j * n_.Dv;
+    CompensatedSum terms;
+    for (std::int64_t d = 0; d < n_.Dv; ++d) terms.add(m * g.d_o[d] * v[d]);
+    Term dp{terms.value(), 0.0, 0.0};
+    for (std::int64_t d = 0; d < n_.Dv; ++d) {
+      dp.magnitude += m * g.d_o_abs[d] * std::abs(v[d]);
+      dp.inherited += rounded_magnitude(g.d_o[d]) * (std::abs(v[d]) + kFlushed);
+    }
+    return dp;
+  }
+
+  /// Returns ds = p (dp − Δ + dlse).
+  Term score_gradient(const Row& row, const RowGradient& g, const Term& dp, double dlse, std::int64_t j) const {
+    const double ds = row.p[j] * (dp.value - g.delta + dlse);
+    const double magnitude = weight_magnitude(row, j) * (dp.magnitude + g.delta_abs + std::abs(dlse) + n_.tiny);
+    return {ds, magnitude, row.p[j] * g.delta_inherited};
+  }
+
+  /// Bounds the error of ds when do and ds are rounded to bf16; 0 without native16.
+  double score_rounding(const Row& row, const Term& dp, const Term& ds, std::int64_t j) const {
+    return n_.native16 ? kOneRounding * (row.p[j] * dp.inherited + std::abs(ds.value)) + kFlushed : 0.0;
+  }
+
+  /// Adds dx k_j to dq and dx q to row j of dk, where dx = scale · ds · (slope of the softcap).
+  void add_dq_and_dk(const KeyValue& kv, const Row& row, const Term& ds, double rounding, const RowPlace& at,
+                     std::int64_t j) {
+    const Term dx{n_.scale * ds.value * row.cap_slope[j], std::abs(n_.scale) * ds.magnitude,
+                  std::abs(n_.scale) * (ds.inherited + rounding)};
+    const auto times = [&](double x) {
+      return Term{dx.value * x, dx.magnitude * (std::abs(x) + n_.tiny), dx.inherited * (std::abs(x) + flushed())};
+    };
+    for (std::int64_t d = 0; d < n_.D; ++d) {
+      dq_.add(at.q * n_.D + d, times(kv.k[j * n_.D + d]), j / kBackwardKeys);
+      dk_.add((at.k + j) * n_.D + d, times(at.q_row[d]), at.tile);
+    }
+  }
+
+  /// Adds −p_sink (Δ − dlse) to the gradient of the sink of head h.
+  void add_dsink(const Row& row, const RowGradient& g, double dlse, std::int64_t h, std::int64_t tile) {
+    const double term = -row.sink_p * (g.delta - dlse);
+    const double magnitude = (row.sink_p + n_.floor) * row.logits * (g.delta_abs + std::abs(dlse) + n_.tiny);
+    dsinks_.add(h, {term, magnitude, row.sink_p * g.delta_inherited}, tile);
   }
 
   /// Backpropagates y = o ∘ g(z) or y = o + g(z) through the gate: adds this row's dgate and returns the gradient of o.
@@ -523,9 +566,11 @@ class BackwardPass {
     // for other gates too, which matters only where its rounding to storage is absolute.
     const double ratio = g.ratio.value_or(std::abs(g.slope));
     const double saved = (std::abs(o) + row.o_rounded[d]) * (g.ratio ? std::abs(g.value) : 1.0);
-    dgate_.add(n_.headwise ? row_index : row_index * n_.Dv + d, dy * (mul ? o : 1.0) * g.slope,
-               dy_abs * slope_abs * (mul ? row.o_abs[d] * row.logits : 1.0),
-               mul ? std::abs(dy) * (ratio * saved + std::max(ratio, std::abs(g.slope)) * n_.saved_tiny) : 0.0, 0);
+    const double inherited =
+        mul ? std::abs(dy) * (ratio * saved + std::max(ratio, std::abs(g.slope)) * n_.saved_tiny) : 0.0;
+    dgate_.add(
+        n_.headwise ? row_index : row_index * n_.Dv + d,
+        {dy * (mul ? o : 1.0) * g.slope, dy_abs * slope_abs * (mul ? row.o_abs[d] * row.logits : 1.0), inherited}, 0);
   }
 
   /// Returns the element of dbias that (b,h,i,j) adds to; a broadcast dimension has size 1.
