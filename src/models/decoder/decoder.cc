@@ -11,8 +11,10 @@
 #include "library/core/workspace.hpp"
 #include "models/decoder/decoder_blocks.hpp"
 #include "models/decoder/decoder_buffers.hpp"
+#include "models/decoder/product_weights.hpp"
 #include "models/decoder/sequence_memory.hpp"
 #include "models/decoder/shown_activations.hpp"
+#include "models/decoder/token_parts.hpp"
 #include "models/decoder/weights.hpp"
 #include "models/layers/cross_entropy.hpp"
 #include "models/layers/elementwise.hpp"
@@ -29,9 +31,6 @@ namespace {
 
 using layers::Update;
 
-/// One id per token: its own id, or its target.
-using Tokens = View<const std::int32_t, 1>;
-
 void check_tokens(const char* what, const Tokens& tokens, std::int64_t vocab, std::int32_t least) {
   for (std::int64_t n = 0; n < tokens.shape[0]; ++n) {
     require(tokens(n) >= least && tokens(n) < vocab, "decoder: {}[{}] is {}, outside a vocabulary of {}", what, n,
@@ -44,28 +43,6 @@ double counted(const Tokens& targets) {
   const std::int32_t* end = targets.data + targets.shape[0];
   return static_cast<double>(targets.shape[0] - std::count(targets.data, end, layers::kIgnoredTarget));
 }
-
-bool is_cut(BatchShape shape, const PartOptions& parts) { return parts.tokens > 0 && parts.tokens < shape.seq; }
-
-const PartOptions& checked_parts(const PartOptions& parts, BatchShape shape, Purpose purpose) {
-  require(parts.tokens >= 0, "decoder: parts of {} tokens", parts.tokens);
-  require(!is_cut(shape, parts) || (shape.batch == 1 && purpose == Purpose::evaluate),
-          "decoder: a batch of {} x {} tokens in parts of {}: only one sequence, to evaluate, can be in parts",
-          shape.batch, shape.seq, parts.tokens);
-  return parts;
-}
-
-/// The sizes, buffers and blocks of a forward pass over tokens of one shape.
-template <typename T>
-struct Pass {
-  Pass(const DecoderConfig& config, BatchShape shape_in, Purpose purpose, const ExecutionContext& context)
-      : shape(shape_in), sizes(config, shape, purpose), memory(sizes), blocks(sizes, *memory, context) {}
-
-  BatchShape shape;
-  DecoderSizes sizes;
-  Placed<DecoderBuffers<T>, Block> memory;
-  DecoderBlocks<T> blocks;
-};
 
 }  // namespace
 
@@ -81,63 +58,27 @@ struct Decoder<T>::State {
         shape(shape_in),
         purpose(purpose_in),
         context(resolved(context_in)),
-        parts(checked_parts(parts_in, shape, purpose)),
         table(config),
         places(config),
-        main(config, models::part_shape(shape, parts), purpose, context),
-        sizes(main.sizes),
-        memory(main.memory),
-        blocks(main.blocks) {
-    if constexpr (kRounds) {
-      rounded.resize(static_cast<std::size_t>(table.total()));
-      if (purpose == Purpose::evaluate) show.emplace(sizes);
-    }
-    if (!is_cut(shape, parts)) return;
-    sequence.emplace(sizes, shape.seq, parts);
-    if (const std::int64_t rest = shape.seq % parts.tokens) last.emplace(config, BatchShape{1, rest}, purpose, context);
-  }
-
-  /// True if matrices and activations are rounded from f32 to T.
-  static constexpr bool kRounds = !std::is_same_v<T, Wide<T>>;
-
-  /// The tokens of one pass: the whole batch, or a part of one sequence.
-  struct Part {
-    Pass<T>& pass;
-    std::int64_t first = 0;  ///< position of the part's first token in its sequence
-  };
+        weights(places, table.total()),
+        parts(config, shape, purpose, context, parts_in),
+        sizes(parts.main().sizes),
+        memory(parts.main().memory),
+        shown(sizes, purpose, context) {}
 
   DecoderConfig config;
   BatchShape shape;
   Purpose purpose;
   ExecutionContext context;
-  PartOptions parts;
   ParameterTable table;
   WeightPlaces places;
-  Pass<T> main;               ///< pass over all tokens, or over a part of full length
-  const DecoderSizes& sizes;  ///< sizes of `main`; memory and blocks refer to `main` too
-  const Placed<DecoderBuffers<T>, Block>& memory;
-  const DecoderBlocks<T>& blocks;
-  std::optional<SequenceMemory<T>>
-      sequence;                 ///< memory of a whole sequence; absent if sequences are not cut into parts
-  std::optional<Pass<T>> last;  ///< pass over the last part, present if it is shorter than the others
-  CacheBatch keys;              ///< keys that LayerView::cache points to
-  std::vector<T> rounded;       ///< all parameters rounded to T; empty unless T is bf16
-  std::optional<Placed<ShownBuffers<T>, Block>> show;  ///< widened activations for observers, present if T is bf16
+  ProductWeights<T> weights;
+  TokenParts<T> parts;
+  const DecoderSizes& sizes;                       ///< sizes of the pass over all tokens, or over a full part
+  const Placed<DecoderBuffers<T>, Block>& memory;  ///< memory of the same pass
+  CacheBatch keys;                                 ///< keys that LayerView::cache points to
+  ShownActivations<T> shown;
 
-  /// Rounds all parameters to T before a forward pass, if T is bf16.
-  void round(const Wide<T>* parameters) {
-    if constexpr (kRounds) {
-      const View<T, 1> out(rounded.data(), {table.total()});
-      layers::copy_to<T, Wide<T>>(out, View<const Wide<T>, 1>(parameters, out.shape), context);
-    }
-  }
-  LayerWeights<const Wide<T>, const T> weights_of(std::int64_t layer, const Wide<T>* parameters) const {
-    if constexpr (kRounds) {
-      return places.layer(layer, parameters, rounded.data());
-    } else {
-      return places.layer(layer, parameters);
-    }
-  }
   /// Views a layer's gradients. With Purpose::train_gates, gradients of matrices other than the gate's are absent. If
   /// the gate's rows belong to a larger input matrix, `in` views only the gate's rows.
   LayerWeights<Wide<T>> gradients_of(std::int64_t layer, Wide<T>* gradients) const {
@@ -160,84 +101,32 @@ struct Decoder<T>::State {
     if (purpose == Purpose::train_gates) g.embedding = g.head = {};
     return g;
   }
-  /// Returns the matrix that computes the logits, in the type T of products.
-  View<const T, 2> head_matrix(const Wide<T>* parameters) const {
-    if constexpr (kRounds) {
-      return places.outer(rounded.data()).head;
-    } else {
-      return places.outer(parameters).head;
-    }
-  }
   /// Returns dx in the type T of products, rounded into dout if T is bf16.
   View<const T, 2> gradient_of_output() const {
-    if constexpr (kRounds) {
+    if constexpr (kRoundsMatrices<T>) {
       layers::copy_to<T, Wide<T>>(memory->dout.flat(), memory->dx.flat(), context);
       return memory->dout;
     } else {
       return memory->dx;
     }
   }
-  /// Returns the input of the mixer in the forward pass; mlp_input() returns the input of the MLP.
-  View<const T, 2> mixer_input(const LayerConfig& layer, const SavedLayer<T>& s) const {
-    if constexpr (!kRounds) {
-      if (!layer.norms_inputs) return s.x;
-    }
-    return s.h;
-  }
-  View<const T, 2> mlp_input(const LayerConfig& layer, const SavedLayer<T>& s) const {
-    if constexpr (!kRounds) {
-      if (!layer.norms_inputs) return s.x_middle;
-    }
-    return s.h_middle;
-  }
-
-  /// Calls visit(part) for each part of the sequence in order, or once for the whole batch if it is not cut into parts.
-  template <class Visit>
-  void each_part(const Visit& visit) {
-    if (!sequence) return visit(Part{main});
-    for (std::int64_t first = 0; first < shape.seq; first += parts.tokens) {
-      visit(Part{first + parts.tokens <= shape.seq ? main : *last, first});
-    }
-  }
   std::int64_t tokens() const { return shape.batch * shape.seq; }
-  static std::int64_t count_of(const Part& part) { return part.pass.sizes.N; }
-  static Tokens of_part(const Tokens& tokens, const Part& part) {
-    return tokens.present() ? tokens.range(0, part.first, count_of(part)) : tokens;
-  }
-  /// Returns the saved activations of a layer for a part. If the sequence is processed in parts, x views the part's
-  /// rows of the sequence's residual stream.
-  SavedLayer<T> saved_of(std::int64_t layer, const Part& part) const {
-    SavedLayer<T> saved = part.pass.memory->layer(layer);
-    if (sequence) saved.x = sequence->stream().range(0, part.first, count_of(part));
-    return saved;
-  }
-  const SavedLayer<T>& saved_of(std::int64_t layer) const { return memory->layer(layer); }
   const LayerConfig& config_of(std::int64_t layer) const { return sizes.layers[static_cast<std::size_t>(layer)]; }
-  /// Returns the residual stream after a layer, which is the next layer's input.
-  View<Wide<T>, 2> output_of(std::int64_t layer, const Part& part) const {
-    return sequence || layer + 1 < config.layers ? saved_of(std::min(layer + 1, config.layers - 1), part).x
-                                                 : memory->x_last;
-  }
-
-  /// Returns activations for observers: x itself, or x widened into a buffer of ShownBuffers if T is bf16.
-  View<const Wide<T>, 3> seen(View<float, 1> ShownBuffers<T>::*buffer, const View<const T, 3>& x) const {
-    return shown<T>(show ? (**show).*buffer : View<float, 1>(), x, context);
-  }
 
   void forward(const Wide<T>* parameters, const Tokens& tokens, const Tokens& targets, LayerObserver<Wide<T>>* observer,
                layers::AttentionSkip* skip, const LayerOverride<T>* replaced = nullptr);
   void check(const LayerOverride<T>& replaced) const;
-  LayerView<Wide<T>> view_of(std::int64_t layer, Taps taps, const Part& part, const Wide<T>* parameters,
+  LayerView<Wide<T>> view_of(std::int64_t layer, Taps taps, const Part<T>& part, const Wide<T>* parameters,
                              const Tokens& targets);
-  void show_attention(LayerView<Wide<T>>& view, Taps taps, const LayerConfig& layer, const Part& part,
-                      const layers::AttentionVectors<const Wide<T>>& weights, const layers::AttentionState<T>& s);
-  void show_delta(LayerView<Wide<T>>& view, Taps taps, const Part& part, const layers::DeltaNetState<T>& s);
+  void show_attention(LayerView<Wide<T>>& view, Taps taps, const LayerConfig& layer, const Part<T>& part,
+                      const layers::AttentionVectors<const Wide<T>>& vectors, const layers::AttentionState<T>& s);
+  void show_delta(LayerView<Wide<T>>& view, Taps taps, const Part<T>& part, const layers::DeltaNetState<T>& s);
   double loss(const Wide<T>* parameters, const Tokens& targets, Wide<T>* token_losses);
-  void last_norm(const Part& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const;
-  double head(Wide<T>* gradients, const Part& part, const Wide<T>* parameters, const Tokens& targets,
+  void last_norm(const Part<T>& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const;
+  double head(Wide<T>* gradients, const Part<T>& part, const Wide<T>* parameters, const Tokens& targets,
               double gradient_scale, Wide<T>* token_losses) const;
 
-  void log_softmax(Wide<T>* out, const Part& part, const Wide<T>* parameters) const;
+  void log_softmax(Wide<T>* out, const Part<T>& part, const Wide<T>* parameters) const;
 
   void backward(Wide<T>* gradients, const Wide<T>* parameters, const Tokens& tokens) const;
   void mlp_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
@@ -263,36 +152,37 @@ void Decoder<T>::State::forward(const Wide<T>* parameters, const Tokens& tokens,
                                 LayerObserver<Wide<T>>* observer, layers::AttentionSkip* skip,
                                 const LayerOverride<T>* replaced) {
   const Taps taps = observer != nullptr ? observer->taps() : Taps{};
-  require(!sequence || !taps.has(Tap::kept_rule) || parts.keeps_rule || !sizes.linear,
+  SequenceMemory<T>* const sequence = parts.sequence();
+  require(sequence == nullptr || !taps.has(Tap::kept_rule) || parts.options().keeps_rule || !sizes.linear,
           "decoder: an observer needs what the delta rule has read, which is not kept of sequences in parts");
   std::int64_t first = 0;
   if (replaced != nullptr && replaced->input.present()) {
     first = replaced->layer;
-    layers::copy_to<Wide<T>>(saved_of(first).x.flat(), replaced->input.flat(), context);
+    layers::copy_to<Wide<T>>(memory->layer(first).x.flat(), replaced->input.flat(), context);
   } else {
-    each_part([&](const Part& part) {
-      part.pass.blocks.embed(saved_of(0, part).x, places.outer(parameters), of_part(tokens, part));
+    parts.each([&](const Part<T>& part) {
+      part.pass.blocks.embed(parts.saved(0, part).x, places.outer(parameters), part.of(tokens));
     });
   }
   for (std::int64_t layer = first; layer < config.layers; ++layer) {
     const LayerConfig& c = config_of(layer);
-    const LayerWeights<const Wide<T>, const T> w = weights_of(layer, parameters);
+    const LayerWeights<const Wide<T>, const T> w = weights.layer(layer, parameters);
     const bool replaces = replaced != nullptr && replaced->layer == layer;
-    LayerCache* const cache = sequence ? &sequence->begin_layer(c.type) : nullptr;
-    each_part([&](const Part& part) {
-      const SavedLayer<T> s = saved_of(layer, part);
-      if (sequence) part.pass.blocks.set_first_position(part.first);
+    LayerCache* const cache = sequence != nullptr ? &sequence->begin_layer(c.type) : nullptr;
+    parts.each([&](const Part<T>& part) {
+      const SavedLayer<T> s = parts.saved(layer, part);
+      if (sequence != nullptr) part.pass.blocks.set_first_position(part.first);
       part.pass.blocks.mixer_block(c, w, s,
                                    {.skip = skip, .cache = cache, .replaced = replaces ? &replaced->heads : nullptr});
-      part.pass.blocks.mlp_block(output_of(layer, part), c, w, s);
-      if (observer != nullptr) observer->after_layer(view_of(layer, taps, part, parameters, of_part(targets, part)));
+      part.pass.blocks.mlp_block(parts.output(layer, part), c, w, s);
+      if (observer != nullptr) observer->after_layer(view_of(layer, taps, part, parameters, part.of(targets)));
     });
   }
 }
 
 /// h_last = norm(x).
 template <typename T>
-void Decoder<T>::State::last_norm(const Part& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const {
+void Decoder<T>::State::last_norm(const Part<T>& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const {
   const DecoderBuffers<T>& buffers = *part.pass.memory;
   part.pass.blocks.template norm<T, Wide<T>>(buffers.h_last, buffers.rstd_last, x, places.outer(parameters).norm);
 }
@@ -321,8 +211,8 @@ void Decoder<T>::State::check(const LayerOverride<T>& replaced) const {
 }
 
 template <typename T>
-void Decoder<T>::State::show_attention(LayerView<Wide<T>>& view, Taps taps, const LayerConfig& layer, const Part& part,
-                                       const layers::AttentionVectors<const Wide<T>>& weights,
+void Decoder<T>::State::show_attention(LayerView<Wide<T>>& view, Taps taps, const LayerConfig& layer,
+                                       const Part<T>& part, const layers::AttentionVectors<const Wide<T>>& vectors,
                                        const layers::AttentionState<T>& s) {
   const layers::GatedAttention<T>& attention = part.pass.blocks.attention(layer.type);
   if (taps.has(Tap::scores)) {
@@ -330,44 +220,43 @@ void Decoder<T>::State::show_attention(LayerView<Wide<T>>& view, Taps taps, cons
     view.q = layers::by_head<const T>(s.q, view.shape.batch, view.shape.seq);
     view.k = layers::by_head<const T>(s.k, view.shape.batch, view.shape.seq);
     view.lse = s.lse;
-    view.sinks = attention.sinks(weights);
+    view.sinks = attention.sinks(vectors);
     view.window = layer.window;
-    if (sequence) {
+    if (SequenceMemory<T>* const sequence = parts.sequence()) {
       keys = sequence->cache(layer.type).attention->latest(view.shape.seq);
       view.cache = &keys;
     }
   }
-  using Shown = ShownBuffers<T>;
-  if (taps.has(Tap::values)) view.v = seen(&Shown::values, s.v);
-  if (taps.has(Tap::head_outputs)) view.head_outputs = seen(&Shown::outputs, s.controlled);
-  if (taps.has(Tap::gate_logits)) view.gate = seen(&Shown::gates, attention.logits(weights, s));
+  if (taps.has(Tap::values)) view.v = shown.values(s.v);
+  if (taps.has(Tap::head_outputs)) view.head_outputs = shown.outputs(s.controlled);
+  if (taps.has(Tap::gate_logits)) view.gate = shown.gates(attention.logits(vectors, s));
 }
 
 template <typename T>
-void Decoder<T>::State::show_delta(LayerView<Wide<T>>& view, Taps taps, const Part& part,
+void Decoder<T>::State::show_delta(LayerView<Wide<T>>& view, Taps taps, const Part<T>& part,
                                    const layers::DeltaNetState<T>& s) {
   const layers::DeltaNet<T>& delta = part.pass.blocks.delta();
+  SequenceMemory<T>* const sequence = parts.sequence();
   view.rule_options = delta.rule_options();
   if (taps.has(Tap::scores)) {
     view.rule_inputs = delta.rule_inputs(s);
-    if (sequence) view.rule_inputs.state = sequence->cache(view.type).delta->previous_state();
+    if (sequence != nullptr) view.rule_inputs.state = sequence->cache(view.type).delta->previous_state();
   }
   if (taps.has(Tap::kept_rule)) {
-    if (sequence) sequence->keep_rule(s, part.first);
-    if (view.ends_sequence()) view.kept_rule = sequence ? sequence->kept_rule(s.v) : delta.rule_inputs(s);
+    if (sequence != nullptr) sequence->keep_rule(s, part.first);
+    if (view.ends_sequence()) view.kept_rule = sequence != nullptr ? sequence->kept_rule(s.v) : delta.rule_inputs(s);
   }
-  using Shown = ShownBuffers<T>;
-  if (taps.has(Tap::values)) view.v = seen(&Shown::values, s.v);
-  if (taps.has(Tap::head_outputs)) view.head_outputs = seen(&Shown::outputs, s.y);
-  if (taps.has(Tap::gate_logits)) view.gate = seen(&Shown::gates, s.z);
+  if (taps.has(Tap::values)) view.v = shown.values(s.v);
+  if (taps.has(Tap::head_outputs)) view.head_outputs = shown.outputs(s.y);
+  if (taps.has(Tap::gate_logits)) view.gate = shown.gates(s.z);
 }
 
 /// Returns the view of one part of a layer for an observer. `targets` are the part's targets.
 template <typename T>
-LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const Part& part,
+LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const Part<T>& part,
                                               const Wide<T>* parameters, const Tokens& targets) {
   const LayerConfig& c = config_of(layer);
-  const SavedLayer<T> s = saved_of(layer, part);
+  const SavedLayer<T> s = parts.saved(layer, part);
   LayerView<Wide<T>> view;
   view.layer = layer;
   view.shape = part.pass.shape;
@@ -379,9 +268,9 @@ LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, con
   } else {
     show_attention(view, taps, c, part, places.layer(layer, parameters).attention, *s.attention);
   }
-  if (taps.has(Tap::output)) view.output = output_of(layer, part);
+  if (taps.has(Tap::output)) view.output = parts.output(layer, part);
   if (taps.has(Tap::exit_loss)) {
-    last_norm(part, output_of(layer, part), parameters);
+    last_norm(part, parts.output(layer, part), parameters);
     view.exit_loss = head(nullptr, part, parameters, targets, 0.0, nullptr);
   }
   return view;
@@ -392,12 +281,12 @@ template <typename T>
 double Decoder<T>::State::loss(const Wide<T>* parameters, const Tokens& targets, Wide<T>* token_losses) {
   const double total = counted(targets);
   double loss = 0.0;
-  each_part([&](const Part& part) {
-    const Tokens here = of_part(targets, part);
-    last_norm(part, output_of(config.layers - 1, part), parameters);
+  parts.each([&](const Part<T>& part) {
+    const Tokens here = part.of(targets);
+    last_norm(part, parts.output(config.layers - 1, part), parameters);
     Wide<T>* const losses = token_losses == nullptr ? nullptr : token_losses + part.first;
     const double mean = head(nullptr, part, parameters, here, 0.0, losses);
-    loss += sequence && total > 0.0 ? counted(here) / total * mean : mean;
+    loss += parts.sequence() != nullptr && total > 0.0 ? counted(here) / total * mean : mean;
   });
   return loss;
 }
@@ -405,11 +294,11 @@ double Decoder<T>::State::loss(const Wide<T>* parameters, const Tokens& targets,
 /// Returns the mean loss of a part from h_last, computed one chunk of logits at a time. If `gradients` is not null,
 /// adds the gradient of the vocabulary head's matrix and sets dx = gradient of h_last.
 template <typename T>
-double Decoder<T>::State::head(Wide<T>* gradients, const Part& part, const Wide<T>* parameters, const Tokens& targets,
-                               double gradient_scale, Wide<T>* token_losses) const {
+double Decoder<T>::State::head(Wide<T>* gradients, const Part<T>& part, const Wide<T>* parameters,
+                               const Tokens& targets, double gradient_scale, Wide<T>* token_losses) const {
   const DecoderBuffers<T>& buffers = *part.pass.memory;
-  const std::int64_t N = count_of(part), chunk = part.pass.sizes.logit_rows;
-  const View<const T, 2> w = head_matrix(parameters);
+  const std::int64_t N = part.count(), chunk = part.pass.sizes.logit_rows;
+  const View<const T, 2> w = weights.head(parameters);
   const View<Wide<T>, 1> losses(token_losses, {N});
   const double total = counted(targets);
   double loss = 0.0;
@@ -425,7 +314,7 @@ double Decoder<T>::State::head(Wide<T>* gradients, const Part& part, const Wide<
                                       logits, targets_here, gradient_scale * share, context);
     if (gradients != nullptr) {
       const View<T, 2> dlogits = buffers.dlogits.range(0, 0, rows);
-      if constexpr (kRounds) layers::copy_to<T, Wide<T>>(dlogits.flat(), logits.flat(), context);
+      if constexpr (kRoundsMatrices<T>) layers::copy_to<T, Wide<T>>(dlogits.flat(), logits.flat(), context);
       layers::linear_backward_input(buffers.dx.range(0, first, rows), dlogits, w, Update::overwrite, context);
       layers::linear_backward_weight(outer_gradients(gradients).head, dlogits, h, context);
     }
@@ -435,10 +324,10 @@ double Decoder<T>::State::head(Wide<T>* gradients, const Part& part, const Wide<
 
 /// out(N,V) = log-softmax of the logits of a part's h_last.
 template <typename T>
-void Decoder<T>::State::log_softmax(Wide<T>* out, const Part& part, const Wide<T>* parameters) const {
+void Decoder<T>::State::log_softmax(Wide<T>* out, const Part<T>& part, const Wide<T>* parameters) const {
   using W = Wide<T>;
-  const View<const T, 2> w = head_matrix(parameters);
-  const std::int64_t N = count_of(part), V = part.pass.sizes.V, chunk = part.pass.sizes.logit_rows;
+  const View<const T, 2> w = weights.head(parameters);
+  const std::int64_t N = part.count(), V = part.pass.sizes.V, chunk = part.pass.sizes.logit_rows;
   for (std::int64_t first = 0; first < N; first += chunk) {
     const std::int64_t rows = std::min(chunk, N - first);
     const View<W, 2> y(out + first * V, {rows, V});
@@ -464,10 +353,10 @@ void Decoder<T>::State::backward(Wide<T>* gradients, const Wide<T>* parameters, 
   norm_backward<Wide<T>>(dx, places.outer(gradients).norm, dx, memory->x_last, places.outer(parameters).norm,
                          memory->rstd_last, Update::overwrite);
   for (std::int64_t layer = config.layers - 1; layer >= 0; --layer) {
-    const LayerWeights<const Wide<T>, const T> w = weights_of(layer, parameters);
+    const LayerWeights<const Wide<T>, const T> w = weights.layer(layer, parameters);
     const LayerWeights<Wide<T>> g = gradients_of(layer, gradients);
-    mlp_backward(config_of(layer), g, w, saved_of(layer));
-    mixer_backward(config_of(layer), g, w, saved_of(layer));
+    mlp_backward(config_of(layer), g, w, memory->layer(layer));
+    mixer_backward(config_of(layer), g, w, memory->layer(layer));
   }
   const View<Wide<T>, 2> dtable = outer_gradients(gradients).embedding;
   if (!dtable.present()) return;
@@ -491,7 +380,7 @@ void Decoder<T>::State::mlp_backward(const LayerConfig& layer, const LayerWeight
   layers::swiglu_backward(s.dgate_up, activation, dactivation, s.gate_up, sizes.activation, context);
   layers::linear_backward_weight(g.down, dout, activation, context);
   layers::linear_backward_input(dh, s.dgate_up, w.gate_up, Update::overwrite, context);
-  layers::linear_backward_weight(g.gate_up, s.dgate_up, mlp_input(layer, s), context);
+  layers::linear_backward_weight(g.gate_up, s.dgate_up, s.mlp_input(layer), context);
   add_input_gradient(layer, g.middle_norm, s.x_middle, w.middle_norm, s.rstd_middle);
 }
 
@@ -500,7 +389,7 @@ template <typename T>
 void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
                                        const LayerWeights<const Wide<T>, const T>& w, const SavedLayer<T>& s) const {
   const View<Wide<T>, 2>&dx = memory->dx, &dh = memory->dh;
-  const View<const T, 2> h = mixer_input(layer, s);
+  const View<const T, 2> h = s.mixer_input(layer);
   View<const T, 2> dout = memory->dout;
   if (layer.norms_outputs) {
     norm_backward<T>(memory->dout, g.mixer_out_norm, dx, s.mixer_out, w.mixer_out_norm, s.mixer_out_rstd,
@@ -509,9 +398,9 @@ void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeig
     dout = gradient_of_output();
   }
   if (layer.type == LayerType::linear_attention) {
-    blocks.delta().backward(dh, g.delta, dout, h, w.delta, *s.delta);
+    parts.main().blocks.delta().backward(dh, g.delta, dout, h, w.delta, *s.delta);
   } else {
-    blocks.attention(layer.type).backward(dh, g.attention, dout, h, w.attention, *s.attention);
+    parts.main().blocks.attention(layer.type).backward(dh, g.attention, dout, h, w.attention, *s.attention);
   }
   add_input_gradient(layer, g.input_norm, s.x, w.input_norm, s.rstd);
 }
@@ -546,7 +435,7 @@ std::vector<MemoryItem> Decoder<T>::planned_memory(const DecoderConfig& config, 
   Workspace count(&items);
   const DecoderSizes sizes(config, models::part_shape(shape, parts), purpose);
   const DecoderBuffers<T> counted(count, sizes);
-  if constexpr (State::kRounds) {
+  if constexpr (kRoundsMatrices<T>) {
     items.push_back({"matrices in bf16", static_cast<std::size_t>(parameter_count(config)) * sizeof(T)});
     if (purpose == Purpose::evaluate) {
       Workspace count_shown(&items);
@@ -582,7 +471,7 @@ BatchShape Decoder<T>::shape() const {
 
 template <typename T>
 BatchShape Decoder<T>::part_shape() const {
-  return state_->main.shape;
+  return state_->parts.main().shape;
 }
 
 template <typename T>
@@ -600,7 +489,7 @@ double Decoder<T>::loss(const Wide<T>* parameters, const std::int32_t* tokens, c
   require(skip == nullptr || skip->threshold == 0.0 || layers::can_skip_attention(s.config.gate),
           "decoder: a gate threshold of {} but gate {} does not multiply the attention output",
           skip == nullptr ? 0.0 : skip->threshold, layers::gate_name(s.config.gate));
-  s.round(parameters);
+  s.weights.round(parameters, s.context);
   s.forward(parameters, in, out, observer, skip);
   return s.loss(parameters, out, token_losses);
 }
@@ -609,12 +498,12 @@ template <typename T>
 double Decoder<T>::loss_with(const LayerOverride<T>& replaced, const Wide<T>* parameters, const std::int32_t* tokens,
                              const std::int32_t* targets) {
   State& s = *state_;
-  require(!s.sequence, "decoder: an override of heads of a sequence in parts");
+  require(s.parts.sequence() == nullptr, "decoder: an override of heads of a sequence in parts");
   const Tokens in(tokens, {s.tokens()}), out(targets, {s.tokens()});
   check_tokens("tokens", in, s.config.vocab, 0);
   check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);
   s.check(replaced);
-  s.round(parameters);
+  s.weights.round(parameters, s.context);
   s.forward(parameters, in, out, nullptr, nullptr, &replaced);
   return s.loss(parameters, out, nullptr);
 }
@@ -624,10 +513,10 @@ void Decoder<T>::log_probabilities(Wide<T>* out, const Wide<T>* parameters, cons
   State& s = *state_;
   const Tokens in(tokens, {s.tokens()});
   check_tokens("tokens", in, s.config.vocab, 0);
-  s.round(parameters);
+  s.weights.round(parameters, s.context);
   s.forward(parameters, in, {}, nullptr, nullptr);
-  s.each_part([&](const auto& part) {
-    s.last_norm(part, s.output_of(s.config.layers - 1, part), parameters);
+  s.parts.each([&](const Part<T>& part) {
+    s.last_norm(part, s.parts.output(s.config.layers - 1, part), parameters);
     s.log_softmax(out + part.first * s.sizes.V, part, parameters);
   });
 }
@@ -641,9 +530,9 @@ double Decoder<T>::loss_and_gradients(Wide<T>* gradients, const Wide<T>* paramet
   const Tokens in(tokens, {s.sizes.N}), out(targets, {s.sizes.N});
   check_tokens("tokens", in, s.config.vocab, 0);
   check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);
-  s.round(parameters);
+  s.weights.round(parameters, s.context);
   s.forward(parameters, in, out, nullptr, nullptr);
-  const typename State::Part whole{s.main};
+  const Part<T> whole{s.parts.main()};
   s.last_norm(whole, s.memory->x_last, parameters);
   const double loss = s.head(gradients, whole, parameters, out, gradient_scale, token_losses);
   s.backward(gradients, parameters, in);
@@ -652,14 +541,13 @@ double Decoder<T>::loss_and_gradients(Wide<T>* gradients, const Wide<T>* paramet
 
 template <typename T>
 std::vector<MemoryItem> Decoder<T>::memory_plan() const {
-  return planned_memory(state_->config, state_->shape, state_->purpose, state_->parts);
+  return planned_memory(state_->config, state_->shape, state_->purpose, state_->parts.options());
 }
 
 template <typename T>
 std::size_t Decoder<T>::memory_bytes() const {
   const State& s = *state_;
-  return s.memory.bytes() + s.rounded.size() * sizeof(T) + (s.show ? s.show->bytes() : 0) +
-         (s.last ? s.last->memory.bytes() : 0) + (s.sequence ? s.sequence->bytes() : 0);
+  return s.parts.bytes() + s.weights.bytes() + s.shown.bytes();
 }
 
 std::unique_ptr<SequenceDecoder<float>> make_decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "library/core/workspace.hpp"
@@ -48,6 +49,11 @@ struct SavedLayer {
   /// Allocates the activations that the mixer of a layer of this type saves.
   void take_mixer(Workspace& ws, const DecoderSizes& sizes, LayerType type);
 
+  /// Returns the mixer's input: h, or x if the layer does not norm its inputs and they are not rounded.
+  View<const T, 2> mixer_input(const LayerConfig& layer) const { return input(layer, h, x); }
+  /// Returns the MLP's input: h_middle, or x_middle under the same conditions.
+  View<const T, 2> mlp_input(const LayerConfig& layer) const { return input(layer, h_middle, x_middle); }
+
   View<Wide<T>, 2> x;               ///< (N,C) the layer's input: the residual stream
   View<Wide<T>, 2> rstd;            ///< (N,1) 1/rms of x
   View<T, 2> h;                     ///< (N,C) normed x
@@ -61,6 +67,15 @@ struct SavedLayer {
   std::optional<layers::AttentionState<T>> attention;
   std::optional<layers::DeltaNetState<T>> delta;
   View<T, 2> gate_up, dgate_up;  ///< (N,2F) gate and up projections; the gradient overwrites them in the same memory
+
+ private:
+  static View<const T, 2> input(const LayerConfig& layer, const View<T, 2>& normed,
+                                [[maybe_unused]] const View<Wide<T>, 2>& stream) {
+    if constexpr (std::is_same_v<T, Wide<T>>) {
+      if (!layer.norms_inputs) return stream;
+    }
+    return normed;
+  }
 };
 
 template <typename T>

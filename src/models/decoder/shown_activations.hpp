@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 #include "library/core/workspace.hpp"
@@ -57,5 +59,29 @@ View<const Wide<T>, 3> shown(const View<float, 1>& memory, const View<const T, 3
     return {out.data, x.shape, {rows == N ? H * F : 0, F, 1}};
   }
 }
+
+/// Shows activations to observers, with its own memory if they are bf16.
+template <typename T>
+class ShownActivations {
+ public:
+  /// `context` must outlive this object.
+  ShownActivations(const DecoderSizes& sizes, Purpose purpose, const ExecutionContext& context) : context_(context) {
+    if (!std::is_same_v<T, Wide<T>> && purpose == Purpose::evaluate) memory_.emplace(sizes);
+  }
+
+  View<const Wide<T>, 3> values(const View<const T, 3>& x) const { return shown_in(&ShownBuffers<T>::values, x); }
+  View<const Wide<T>, 3> gates(const View<const T, 3>& x) const { return shown_in(&ShownBuffers<T>::gates, x); }
+  View<const Wide<T>, 3> outputs(const View<const T, 3>& x) const { return shown_in(&ShownBuffers<T>::outputs, x); }
+
+  std::size_t bytes() const { return memory_ ? memory_->bytes() : 0; }
+
+ private:
+  View<const Wide<T>, 3> shown_in(View<float, 1> ShownBuffers<T>::*buffer, const View<const T, 3>& x) const {
+    return shown<T>(memory_ ? (**memory_).*buffer : View<float, 1>(), x, context_);
+  }
+
+  const ExecutionContext& context_;
+  std::optional<Placed<ShownBuffers<T>, Block>> memory_;
+};
 
 }  // namespace headgate::models

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "library/core/check.hpp"
+#include "library/core/workspace.hpp"
+#include "models/decoder/decoder_blocks.hpp"
+#include "models/decoder/decoder_buffers.hpp"
+#include "models/decoder/sequence_memory.hpp"
+
+// Runs forward passes over a batch of sequences, or over one sequence part by part.
+
+namespace headgate::models {
+
+/// One id per token: its own id, or its target.
+using Tokens = View<const std::int32_t, 1>;
+
+inline bool is_cut(BatchShape shape, const PartOptions& options) {
+  return options.tokens > 0 && options.tokens < shape.seq;
+}
+
+inline const PartOptions& checked_parts(const PartOptions& options, BatchShape shape, Purpose purpose) {
+  require(options.tokens >= 0, "decoder: parts of {} tokens", options.tokens);
+  require(!is_cut(shape, options) || (shape.batch == 1 && purpose == Purpose::evaluate),
+          "decoder: a batch of {} x {} tokens in parts of {}: only one sequence, to evaluate, can be in parts",
+          shape.batch, shape.seq, options.tokens);
+  return options;
+}
+
+/// The sizes, buffers and blocks of a forward pass over tokens of one shape.
+template <typename T>
+struct Pass {
+  Pass(const DecoderConfig& config, BatchShape shape_in, Purpose purpose, const ExecutionContext& context)
+      : shape(shape_in), sizes(config, shape, purpose), memory(sizes), blocks(sizes, *memory, context) {}
+
+  BatchShape shape;
+  DecoderSizes sizes;
+  Placed<DecoderBuffers<T>, Block> memory;
+  DecoderBlocks<T> blocks;
+};
+
+/// The tokens of one pass: the whole batch, or a part of one sequence.
+template <typename T>
+struct Part {
+  Pass<T>& pass;
+  std::int64_t first = 0;  ///< position of the part's first token in its sequence
+
+  std::int64_t count() const { return pass.sizes.N; }
+  Tokens of(const Tokens& tokens) const { return tokens.present() ? tokens.range(0, first, count()) : tokens; }
+};
+
+/// The parts in which a decoder processes its tokens, with the memory of their passes: one part for a whole batch, or
+/// several for a sequence that is cut. Layers run one after another, each over all parts.
+template <typename T>
+class TokenParts {
+ public:
+  TokenParts(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context,
+             const PartOptions& options)
+      : shape_(shape),
+        options_(checked_parts(options, shape, purpose)),
+        main_(config, part_shape(shape, options), purpose, context) {
+    if (!is_cut(shape, options)) return;
+    sequence_.emplace(main_.sizes, shape.seq, options);
+    if (const std::int64_t rest = shape.seq % options.tokens) {
+      last_.emplace(config, BatchShape{1, rest}, purpose, context);
+    }
+  }
+
+  const PartOptions& options() const { return options_; }
+  /// The pass over all tokens, or over a part of full length.
+  Pass<T>& main() { return main_; }
+  const Pass<T>& main() const { return main_; }
+  /// Returns the memory of the whole sequence, or null if sequences are not cut.
+  SequenceMemory<T>* sequence() { return sequence_ ? &*sequence_ : nullptr; }
+
+  /// Calls visit(part) for each part of the sequence in order, or once for the whole batch if it is not cut.
+  template <class Visit>
+  void each(const Visit& visit) {
+    if (!sequence_) return visit(Part<T>{main_});
+    for (std::int64_t first = 0; first < shape_.seq; first += options_.tokens) {
+      visit(Part<T>{first + options_.tokens <= shape_.seq ? main_ : *last_, first});
+    }
+  }
+
+  /// Returns the saved activations of a layer for a part. If the sequence is cut, x views the part's rows of the
+  /// sequence's residual stream.
+  SavedLayer<T> saved(std::int64_t layer, const Part<T>& part) const {
+    SavedLayer<T> saved = part.pass.memory->layer(layer);
+    if (sequence_) saved.x = sequence_->stream().range(0, part.first, part.count());
+    return saved;
+  }
+  /// Returns the residual stream after a layer, which is the next layer's input.
+  View<Wide<T>, 2> output(std::int64_t layer, const Part<T>& part) const {
+    if (sequence_) return saved(layer, part).x;
+    return layer + 1 < static_cast<std::int64_t>(main_.sizes.layers.size()) ? saved(layer + 1, part).x
+                                                                            : main_.memory->x_last;
+  }
+
+  std::size_t bytes() const {
+    return main_.memory.bytes() + (last_ ? last_->memory.bytes() : 0) + (sequence_ ? sequence_->bytes() : 0);
+  }
+
+ private:
+  BatchShape shape_;
+  PartOptions options_;
+  Pass<T> main_;
+  std::optional<SequenceMemory<T>> sequence_;
+  std::optional<Pass<T>> last_;  // pass over the last part, present if it is shorter than the others
+};
+
+}  // namespace headgate::models
