@@ -49,52 +49,6 @@ def cuts_of(parts: list[bytes]) -> list[int]:
     return out
 
 
-def random_truncation(good: bytes, draw: random.Random) -> bytes:
-    return good[: draw.randrange(len(good))]
-
-
-def random_flips(good: bytes, draw: random.Random) -> bytes:
-    """Changes a few bytes, half of them near the start, where most of the structure is."""
-    out = bytearray(good)
-    for _ in range(draw.choice((1, 1, 2, 4, 16))):
-        at = draw.randrange(min(len(out), 4096) if draw.random() < 0.5 else len(out))
-        out[at] = draw.choice((0, 0xFF, 0x80, 0x7F, out[at] ^ (1 << draw.randrange(8)), draw.randrange(256)))
-    return bytes(out)
-
-
-def random_splice(good: bytes, draw: random.Random) -> bytes:
-    """Removes, repeats, zeroes or moves a range."""
-    begin = draw.randrange(len(good))
-    end = min(len(good), begin + 1 + int(draw.expovariate(1 / 32)))
-    part, rest = good[begin:end], good[:begin] + good[end:]
-    at = draw.randrange(len(rest) + 1)
-    return draw.choice(
-        (
-            rest,
-            good[:end] + part + good[end:],
-            good[:begin] + bytes(end - begin) + good[end:],
-            rest[:at] + part + rest[at:],
-        )
-    )
-
-
-def random_number(good: bytes, draw: random.Random) -> bytes:
-    """Turns bytes that may be a count or an offset into a number larger than any file."""
-    size = draw.choice((2, 4, 8))
-    at = draw.randrange(max(1, min(len(good) - size, 8192)))
-    value = draw.choice(
-        (0, 1, 2 ** (8 * size) - 1, 2 ** (8 * size - 1), 2 ** (8 * size - 1) - 1, draw.getrandbits(8 * size))
-    )
-    return good[:at] + value.to_bytes(size, "little") + good[at + size :]
-
-
-RANDOM = {
-    "random-truncation": random_truncation,
-    "random-flips": random_flips,
-    "random-splice": random_splice,
-    "random-number": random_number,
-}
-
 GARBAGE = (
     Variant("empty", b"", EITHER),
     Variant("one-byte", b"\0"),

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import pathlib
-import random
 import re
 import shlex
 import struct
@@ -18,7 +17,7 @@ import format_mutations
 import good_files as good_file
 import mutations
 import path_kinds
-from mutations import RANDOM, Variant
+from mutations import Variant
 from trial import CHECK_FAILED, Command, Expect, Limits, Trial
 
 CONVERT = Command("convert m out", ("out",))
@@ -100,12 +99,6 @@ class Reader:
         write = path_kinds.write_late(self.good)
         out.meanwhile = lambda process, folder: write(process, folder, self.file)
         return out
-
-    def random_trial(self, kind: str, seed: int, index: int) -> Trial:
-        """Makes a trial from the seed and the name only, so that both reproduce it."""
-        draw = random.Random(f"{seed}/{self.name}/{kind}/{index}")
-        command = draw.choice(self.commands)
-        return self.trial(Variant(f"{kind}-{index}", RANDOM[kind](self.good, draw)), command)
 
 
 def label(command: Command, among: tuple[Command, ...]) -> str:

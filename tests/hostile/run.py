@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs hostile trials of the command line: damaged files, bad paths, limits, signals and locales.
 
-    tests/hostile/run.py                             every trial, then random ones for --seconds
+    tests/hostile/run.py                             every trial
     tests/hostile/run.py --only gguf-llama           one row of the table
     tests/hostile/run.py --headgate build-asan/headgate
 
@@ -18,7 +18,6 @@ import json
 import os
 import pathlib
 import random
-import re
 import shlex
 import sys
 import tempfile
@@ -33,10 +32,7 @@ import limits
 import locales
 import outputs
 import readers
-from mutations import RANDOM
 from trial import Machine, Settings, Skipped, Trial, remove_tree
-
-RANDOM_NAME = re.compile(r"^(?P<row>[^/]+)/(?P<kind>random-[a-z]+)-(?P<index>\d+)(/|$)")
 
 
 def options() -> argparse.Namespace:
@@ -46,9 +42,8 @@ def options() -> argparse.Namespace:
         "--headgate", default=str(root / "build/headgate"), help="the program (default: build/headgate)"
     )
     parser.add_argument(
-        "--seed", type=int, help="of random trials and moments (default: another one each time, printed)"
+        "--seed", type=int, help="of the sample and of signals' moments (default: another one each time, printed)"
     )
-    parser.add_argument("--seconds", type=float, default=120.0, help="of random trials, after the others (default 120)")
     parser.add_argument(
         "--only",
         action="append",
@@ -56,7 +51,7 @@ def options() -> argparse.Namespace:
         metavar="ROW[/VARIANT[/VERB]]",
         help="only these, with * and ?; may be repeated",
     )
-    parser.add_argument("--sample", type=int, metavar="N", help="only N trials, drawn by the seed, and no random ones")
+    parser.add_argument("--sample", type=int, metavar="N", help="only N trials, drawn by the seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="trials at a time (default: one a core)")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds that a command may take (default 30)")
     parser.add_argument("--keep", action="store_true", help="keep the folders of trials that fail")
@@ -92,21 +87,6 @@ class Suite:
             locales.trials(self.run_files, self.machine),
         ]
         return (trial for trial in itertools.chain(*rows, *others) if self.wanted(trial.name))
-
-    def random(self):
-        """Yields endless cases, whose names and seed reproduce them."""
-        draw = random.Random(self.seed)
-        wanted = [row for row in self.readers if self.may_have_wanted(row.name)]
-        for index in itertools.count() if wanted else ():
-            row, kind = draw.choice(wanted), draw.choice(list(RANDOM))
-            yield row.random_trial(kind, self.seed, index)
-
-    def named_random(self) -> list[Trial]:
-        """Returns the random trials that --only names, as a failure printed them."""
-        by_name = {row.name: row for row in self.readers}
-        found = [RANDOM_NAME.match(pattern) for pattern in self.chosen.only]
-        named = [m for m in found if m and m["row"] in by_name and m["kind"] in RANDOM]
-        return [by_name[m["row"]].random_trial(m["kind"], self.seed, int(m["index"])) for m in named]
 
 
 class Report:
@@ -159,8 +139,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)[:600]
 
 
-def run_all(machine: Machine, report: Report, trials, jobs: int, until: float | None = None) -> None:
-    """Runs trials; begins none after the moment `until`."""
+def run_all(machine: Machine, report: Report, trials, jobs: int) -> None:
 
     def one(trial: Trial):
         try:
@@ -173,7 +152,7 @@ def run_all(machine: Machine, report: Report, trials, jobs: int, until: float | 
         pending: set = set()
         trials = iter(trials)
         while True:
-            while len(pending) < 2 * jobs and (until is None or time.monotonic() < until):
+            while len(pending) < 2 * jobs:
                 trial = next(trials, None)
                 if trial is None:
                     break
@@ -226,11 +205,7 @@ def main() -> int:
             print("\n".join(trial.name for trial in trials))
             return 0
         print(f"== headgate: hostile trials, seed {seed}", flush=True)
-        run_all(machine, report, itertools.chain(trials, suite.named_random()), chosen.jobs)
-        exact = any("/" in pattern for pattern in chosen.only)  # names variants, not rows
-        if chosen.sample is None and not exact and chosen.seconds > 0:
-            print(f"== headgate: random trials for {chosen.seconds:g} s", flush=True)
-            run_all(machine, report, suite.random(), chosen.jobs, time.monotonic() + chosen.seconds)
+        run_all(machine, report, trials, chosen.jobs)
     finally:
         if not (chosen.keep and report.failures):
             remove_tree(work)
