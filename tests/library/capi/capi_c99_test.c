@@ -78,8 +78,7 @@ static void test_targets(void) {
     CHECK_STATUS(headgate_active_target(&forced), HEADGATE_OK);
     CHECK(strcmp(forced, supported[i]) == 0);
   }
-  CHECK_STATUS(headgate_set_target("abacus"), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("abacus");
+  CHECK_REFUSED(headgate_set_target("abacus"), "abacus");
   CHECK_SAYS(supported[0]);
   CHECK_STATUS(headgate_set_target(NULL), HEADGATE_OK);
   CHECK(strcmp(headgate_last_error(), "") == 0);
@@ -92,12 +91,10 @@ static void test_targets(void) {
   compiled[0] = compiled[1] = NULL;
   CHECK_STATUS(headgate_compiled_targets(compiled, 1, &count), HEADGATE_OK);
   CHECK(compiled[0] != NULL && compiled[1] == NULL && count == compiled_count);
-  CHECK_STATUS(headgate_compiled_targets(NULL, 1, &count), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_compiled_targets: names is null but capacity is 1");
-  CHECK_STATUS(headgate_supported_targets(NULL, 0, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("count is null");
-  CHECK_STATUS(headgate_active_target(NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("name is null");
+  CHECK_REFUSED(headgate_compiled_targets(NULL, 1, &count),
+                "headgate_compiled_targets: names is null but capacity is 1");
+  CHECK_REFUSED(headgate_supported_targets(NULL, 0, NULL), "count is null");
+  CHECK_REFUSED(headgate_active_target(NULL), "name is null");
 }
 
 static void test_make_tensor(void) {
@@ -141,8 +138,7 @@ static void test_bthd_and_conversion(void) {
   CHECK_STATUS(headgate_quantize(&to, &factor, &in), HEADGATE_OK);
   CHECK(bytes[0] == 64 && bytes[1] == -127 && bytes[2] == 32 && bytes[3] == 0);
   CHECK_NEAR(scale, 2.0 / 127.0);
-  CHECK_STATUS(headgate_quantize(&wide, &factor, &in), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_quantize: to has dtype f32 but must be i8");
+  CHECK_REFUSED(headgate_quantize(&wide, &factor, &in), "headgate_quantize: to has dtype f32 but must be i8");
   CHECK_STATUS(headgate_convert(NULL, &in), HEADGATE_INVALID_ARGUMENT);
 }
 
@@ -310,9 +306,8 @@ static void test_backward(void) {
   dsinks[0] = kPoison;
 
   incoming.dy.shape[3] = 2;
-  CHECK_STATUS(headgate_attention_backward(&gradients, &p.inputs, &saved, &incoming, &p.options),
-               HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_attention_backward: dy has shape (1,1,1,2)");
+  CHECK_REFUSED(headgate_attention_backward(&gradients, &p.inputs, &saved, &incoming, &p.options),
+                "headgate_attention_backward: dy has shape (1,1,1,2)");
   CHECK(dq[0] == kPoison && dk[1] == kPoison && dv[1] == kPoison && dz[0] == kPoison && dbias[1] == kPoison);
   CHECK(dsinks[0] == (double)kPoison);
   incoming.dy.shape[3] = 1;
@@ -328,72 +323,39 @@ static void test_backward(void) {
   CHECK_NEAR(dbias[1], 0.375);
   CHECK(dsinks[0] == 0.0);
 
-  CHECK_STATUS(headgate_attention_backward(NULL, &p.inputs, &saved, &incoming, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_attention_backward: gradients is null");
-  CHECK_STATUS(headgate_attention_backward(&gradients, NULL, &saved, &incoming, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("inputs is null");
-  CHECK_STATUS(headgate_attention_backward(&gradients, &p.inputs, NULL, &incoming, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("saved is null");
-  CHECK_STATUS(headgate_attention_backward(&gradients, &p.inputs, &saved, NULL, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("incoming is null");
+  CHECK_REFUSED(headgate_attention_backward(NULL, &p.inputs, &saved, &incoming, NULL),
+                "headgate_attention_backward: gradients is null");
+  CHECK_REFUSED(headgate_attention_backward(&gradients, NULL, &saved, &incoming, NULL), "inputs is null");
+  CHECK_REFUSED(headgate_attention_backward(&gradients, &p.inputs, NULL, &incoming, NULL), "saved is null");
+  CHECK_REFUSED(headgate_attention_backward(&gradients, &p.inputs, &saved, NULL, NULL), "incoming is null");
 }
 
 static void test_refusals(void) {
   Problem p;
   setup(&p);
-  CHECK_STATUS(headgate_attention_forward(NULL, &p.inputs, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_attention_forward: outputs is null");
-  CHECK_STATUS(headgate_attention_forward(&p.outputs, NULL, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_attention_forward: inputs is null");
+  CHECK_REFUSED(headgate_attention_forward(NULL, &p.inputs, NULL), "headgate_attention_forward: outputs is null");
+  CHECK_REFUSED(headgate_attention_forward(&p.outputs, NULL, NULL), "headgate_attention_forward: inputs is null");
 
   p.inputs.k.shape[3] = 2;
-  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_attention_forward: k has shape (1,1,2,2) but q has shape (1,1,1,1)");
-
-  setup(&p);
-  p.inputs.q.dtype = 42;
-  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("q has dtype unknown (42)");
+  CHECK_REFUSED(forward(&p), "headgate_attention_forward: k has shape (1,1,2,2) but q has shape (1,1,1,1)");
+  CHECK_CHANGE_REFUSED(setup, p.inputs.q.dtype = 42, forward, "q has dtype unknown (42)");
 
   setup(&p);
   p.options.has_scale = 1;
   p.options.scale = NAN;
-  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("scale is nan");
-
-  setup(&p);
-  p.options.has_scale = 2;
-  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.has_scale is 2 but must be 0 or 1");
-
-  setup(&p);
-  p.options.scale = 0.5;
-  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.scale is 0.5 but has_scale is 0");
-
-  setup(&p);
-  p.options.has_window = -1;
-  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.has_window is -1 but must be 0 or 1");
+  CHECK_REFUSED(forward(&p), "scale is nan");
+  CHECK_CHANGE_REFUSED(setup, p.options.has_scale = 2, forward, "options.has_scale is 2 but must be 0 or 1");
+  CHECK_CHANGE_REFUSED(setup, p.options.scale = 0.5, forward, "options.scale is 0.5 but has_scale is 0");
+  CHECK_CHANGE_REFUSED(setup, p.options.has_window = -1, forward, "options.has_window is -1 but must be 0 or 1");
 
   setup(&p);
   p.options.window_left = 3;
   p.options.window_right = -1;
-  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.window_left is 3 but has_window is 0");
-
-  setup(&p);
-  p.options.gate_fn = 1000;
-  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("gate_fn is 1000");
+  CHECK_REFUSED(forward(&p), "options.window_left is 3 but has_window is 0");
+  CHECK_CHANGE_REFUSED(setup, p.options.gate_fn = 1000, forward, "gate_fn is 1000");
   p.options.gate_fn = HEADGATE_GATE_FN_NONE - 1;
-  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("gate_fn is -2");
-
-  setup(&p);
-  p.outputs.y.reserved = -1;
-  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("y.reserved is -1 but must be 0");
+  CHECK_REFUSED(forward(&p), "gate_fn is -2");
+  CHECK_CHANGE_REFUSED(setup, p.outputs.y.reserved = -1, forward, "y.reserved is -1 but must be 0");
   CHECK(untouched(&p));
 }
 
@@ -404,10 +366,8 @@ static void test_struct_sizes(void) {
     headgate_attention_options known;
     unsigned char later[32];
   } newer;
-  setup(&p);
-  p.options.struct_size = 0;
-  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.struct_size is 0 but must be 64, or 80, or 88, or 96");
+  CHECK_CHANGE_REFUSED(setup, p.options.struct_size = 0, forward,
+                       "options.struct_size is 0 but must be 64, or 80, or 88, or 96");
   p.options.struct_size = sizeof(p.options) - 1;
   CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
   p.options.struct_size = (size_t)-1;
@@ -420,20 +380,9 @@ static void test_struct_sizes(void) {
     p.inputs.struct_size = 8 + 15 * 80;
     CHECK_STATUS(forward(&p), HEADGATE_OK);
   }
-
-  setup(&p);
-  p.inputs.struct_size = 0;
-  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("inputs.struct_size is 0");
-  setup(&p);
-  p.outputs.struct_size -= 1;
-  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("outputs.struct_size is 327");
-
-  setup(&p);
-  p.options.reserved = 7;
-  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.reserved is 7 but must be 0");
+  CHECK_CHANGE_REFUSED(setup, p.inputs.struct_size = 0, forward, "inputs.struct_size is 0");
+  CHECK_CHANGE_REFUSED(setup, p.outputs.struct_size -= 1, forward, "outputs.struct_size is 327");
+  CHECK_CHANGE_REFUSED(setup, p.options.reserved = 7, forward, "options.reserved is 7 but must be 0");
 
   memset(&newer, 0, sizeof(newer));
   setup(&p);
@@ -441,8 +390,8 @@ static void test_struct_sizes(void) {
   newer.known.gate_fn = HEADGATE_GATE_FN_NONE;
   newer.known.struct_size = sizeof(newer);
   newer.later[20] = 5;
-  CHECK_STATUS(headgate_attention_forward(&p.outputs, &p.inputs, &newer.known), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options is of a newer version: its byte ");
+  CHECK_REFUSED(headgate_attention_forward(&p.outputs, &p.inputs, &newer.known),
+                "options is of a newer version: its byte ");
   CHECK(untouched(&p));
   newer.later[20] = 0;
   CHECK_STATUS(headgate_attention_forward(&p.outputs, &p.inputs, &newer.known), HEADGATE_OK);
@@ -477,9 +426,8 @@ static void attend_cached(const headgate_cache* cache, int64_t sequence, float w
   CHECK_STATUS(headgate_cache_length(cache, &length, sequence), HEADGATE_OK);
   CHECK_STATUS(headgate_cache_table_entries(cache, &entries, &sequence, 1), HEADGATE_OK);
   CHECK(entries >= 1 && entries <= 8);
-  CHECK_STATUS(headgate_cache_batch(cache, &p.inputs, table, entries - 1, &key_length, &query_offset, &sequence, 1, 1),
-               HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("but the block table has");
+  CHECK_REFUSED(headgate_cache_batch(cache, &p.inputs, table, entries - 1, &key_length, &query_offset, &sequence, 1, 1),
+                "but the block table has");
   CHECK(key_length == -1 && p.inputs.block_table.data == NULL);
   CHECK_STATUS(headgate_cache_batch(cache, &p.inputs, table, entries, &key_length, &query_offset, &sequence, 1, 1),
                HEADGATE_OK);
@@ -506,8 +454,8 @@ static void test_cache_with_its_own_memory(void) {
 
   CHECK_STATUS(headgate_cache_fork(cache, &second, first), HEADGATE_OK);
   CHECK(second != first);
-  CHECK_STATUS(append_one(cache, second, 0.0F, 4.0F), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_cache_append: 1 tokens for each of 1 sequences need 1 pages but 0 are free");
+  CHECK_REFUSED(append_one(cache, second, 0.0F, 4.0F),
+                "headgate_cache_append: 1 tokens for each of 1 sequences need 1 pages but 0 are free");
   CHECK_STATUS(headgate_cache_grow(cache, 4), HEADGATE_OK);
   CHECK_STATUS(headgate_cache_free_pages(cache, &number), HEADGATE_OK);
   CHECK(number == 2);
@@ -527,8 +475,7 @@ static void test_cache_with_its_own_memory(void) {
   CHECK(tensors.k.data != NULL && tensors.k.shape[0] == 4 && tensors.k_scale.dtype == HEADGATE_DTYPE_NONE);
 
   CHECK_STATUS(headgate_cache_remove_sequence(cache, second), HEADGATE_OK);
-  CHECK_STATUS(headgate_cache_length(cache, &number, second), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_cache_length: ");
+  CHECK_REFUSED(headgate_cache_length(cache, &number, second), "headgate_cache_length: ");
   CHECK_SAYS("is no sequence");
   headgate_cache_destroy(cache);
   headgate_cache_destroy(NULL);
@@ -550,8 +497,7 @@ static void test_cache_over_memory(void) {
   CHECK_STATUS(headgate_cache_create_over(&cache, &tensors), HEADGATE_OK);
   CHECK_STATUS(headgate_cache_add_sequence(cache, &sequence), HEADGATE_OK);
   CHECK_STATUS(append_one(cache, sequence, 0.0F, 0.0F), HEADGATE_OK);
-  CHECK_STATUS(headgate_cache_grow(cache, 2), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_cache_grow: the memory is the caller's");
+  CHECK_REFUSED(headgate_cache_grow(cache, 2), "headgate_cache_grow: the memory is the caller's");
   CHECK_STATUS(headgate_cache_bytes(&bytes, &larger), HEADGATE_OK);
   CHECK(bytes <= sizeof more);
   CHECK_STATUS(headgate_cache_place(&tensors, more, &larger), HEADGATE_OK);
@@ -567,30 +513,23 @@ static void test_cache_refusals(void) {
   headgate_cache* cache = NULL;
   int64_t sequence = 0;
   shape.dtype = HEADGATE_DTYPE_BOOL;
-  CHECK_STATUS(headgate_cache_create(&cache, &shape), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("dtype is bool but must be");
+  CHECK_REFUSED(headgate_cache_create(&cache, &shape), "dtype is bool but must be");
   CHECK(cache == NULL);
   shape = small_cache(2, 2);
   shape.struct_size = 8;
-  CHECK_STATUS(headgate_cache_create(&cache, &shape), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("shape.struct_size is 8");
+  CHECK_REFUSED(headgate_cache_create(&cache, &shape), "shape.struct_size is 8");
   tensors.struct_size = 0;
-  CHECK_STATUS(headgate_cache_create_over(&cache, &tensors), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("tensors.struct_size is 0");
-  CHECK_STATUS(headgate_cache_add_sequence(NULL, &sequence), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_cache_add_sequence: cache is null");
+  CHECK_REFUSED(headgate_cache_create_over(&cache, &tensors), "tensors.struct_size is 0");
+  CHECK_REFUSED(headgate_cache_add_sequence(NULL, &sequence), "headgate_cache_add_sequence: cache is null");
   CHECK_STATUS(headgate_cache_bytes(NULL, &shape), HEADGATE_INVALID_ARGUMENT);
   shape.struct_size = sizeof shape;
-  CHECK_STATUS(headgate_cache_create(NULL, &shape), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("cache is null");
+  CHECK_REFUSED(headgate_cache_create(NULL, &shape), "cache is null");
   CHECK_STATUS(headgate_cache_create(&cache, &shape), HEADGATE_OK);
-  CHECK_STATUS(headgate_cache_append(cache, NULL, 1, NULL, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("is null");
+  CHECK_REFUSED(headgate_cache_append(cache, NULL, 1, NULL, NULL), "is null");
   CHECK_STATUS(headgate_cache_add_sequence(cache, NULL), HEADGATE_INVALID_ARGUMENT);
   CHECK_STATUS(headgate_cache_add_sequence(cache, &sequence), HEADGATE_OK);
   CHECK(sequence == 0);
-  CHECK_STATUS(headgate_cache_append(cache, &sequence, 1, NULL, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("k is null");
+  CHECK_REFUSED(headgate_cache_append(cache, &sequence, 1, NULL, NULL), "k is null");
   headgate_cache_destroy(cache);
 }
 

@@ -27,6 +27,21 @@ static int failures = 0;
 #define CHECK_STATUS(call, status) CHECK((call) == (status))
 #define CHECK_SAYS(fragment) CHECK(strstr(headgate_last_error(), (fragment)) != NULL)
 
+/* The call returns HEADGATE_INVALID_ARGUMENT and its message has the fragment. */
+#define CHECK_REFUSED(call, fragment)              \
+  do {                                             \
+    CHECK_STATUS(call, HEADGATE_INVALID_ARGUMENT); \
+    CHECK_SAYS(fragment);                          \
+  } while (0)
+
+/* Sets up the problem p, makes one change, and checks that forward refuses it. */
+#define CHECK_CHANGE_REFUSED(setup, change, forward, fragment) \
+  do {                                                         \
+    setup(&p);                                                 \
+    change;                                                    \
+    CHECK_REFUSED(forward(&p), fragment);                      \
+  } while (0)
+
 static const float kPoison = -12345.0F;
 
 /* What main returns. */

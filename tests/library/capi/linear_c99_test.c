@@ -102,42 +102,26 @@ static void test_linear_backward(void) {
   CHECK_NEAR(dbeta[1], 7.0);
   CHECK_NEAR(dstate[0], -0.25);
 
-  CHECK_STATUS(headgate_linear_attention_backward(NULL, &p.inputs, &incoming, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_linear_attention_backward: gradients is null");
-  CHECK_STATUS(headgate_linear_attention_backward(&gradients, NULL, &incoming, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("inputs is null");
-  CHECK_STATUS(headgate_linear_attention_backward(&gradients, &p.inputs, NULL, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("incoming is null");
+  CHECK_REFUSED(headgate_linear_attention_backward(NULL, &p.inputs, &incoming, NULL),
+                "headgate_linear_attention_backward: gradients is null");
+  CHECK_REFUSED(headgate_linear_attention_backward(&gradients, NULL, &incoming, NULL), "inputs is null");
+  CHECK_REFUSED(headgate_linear_attention_backward(&gradients, &p.inputs, NULL, NULL), "incoming is null");
 }
 
 static void test_linear_refusals(void) {
   LinearProblem p;
   setup_linear(&p);
-  CHECK_STATUS(headgate_linear_attention_forward(NULL, &p.inputs, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_linear_attention_forward: outputs is null");
+  CHECK_REFUSED(headgate_linear_attention_forward(NULL, &p.inputs, NULL),
+                "headgate_linear_attention_forward: outputs is null");
   p.options.rule = 4;
-  CHECK_STATUS(linear_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("rule is 4");
-  setup_linear(&p);
-  p.options.scale = 2.0;
-  CHECK_STATUS(linear_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.scale is 2 but has_scale is 0");
-  setup_linear(&p);
-  p.options.l2_norm = 1.0;
-  CHECK_STATUS(linear_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.l2_norm is 1 but has_l2_norm is 0");
-  setup_linear(&p);
-  p.options.struct_size = 8;
-  CHECK_STATUS(linear_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.struct_size is 8 but must be ");
-  setup_linear(&p);
-  p.inputs.struct_size = 0;
-  CHECK_STATUS(linear_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("inputs.struct_size is 0");
-  setup_linear(&p);
-  p.outputs.y.reserved = 5;
-  CHECK_STATUS(linear_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("y.reserved is 5 but must be 0");
+  CHECK_REFUSED(linear_forward(&p), "rule is 4");
+  CHECK_CHANGE_REFUSED(setup_linear, p.options.scale = 2.0, linear_forward, "options.scale is 2 but has_scale is 0");
+  CHECK_CHANGE_REFUSED(setup_linear, p.options.l2_norm = 1.0, linear_forward,
+                       "options.l2_norm is 1 but has_l2_norm is 0");
+  CHECK_CHANGE_REFUSED(setup_linear, p.options.struct_size = 8, linear_forward,
+                       "options.struct_size is 8 but must be ");
+  CHECK_CHANGE_REFUSED(setup_linear, p.inputs.struct_size = 0, linear_forward, "inputs.struct_size is 0");
+  CHECK_CHANGE_REFUSED(setup_linear, p.outputs.y.reserved = 5, linear_forward, "y.reserved is 5 but must be 0");
   CHECK(p.y[0] == kPoison && p.y[1] == kPoison);
 }
 
@@ -218,30 +202,22 @@ static void test_convolution_backward(void) {
   CHECK_NEAR(dbias[0], 2.0);
   CHECK_NEAR(dstate[0], 10.0);
 
-  CHECK_STATUS(headgate_short_convolution_backward(NULL, &p.inputs, &incoming, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_short_convolution_backward: gradients is null");
-  CHECK_STATUS(headgate_short_convolution_backward(&gradients, NULL, &incoming, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("inputs is null");
-  CHECK_STATUS(headgate_short_convolution_backward(&gradients, &p.inputs, NULL, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("incoming is null");
+  CHECK_REFUSED(headgate_short_convolution_backward(NULL, &p.inputs, &incoming, NULL),
+                "headgate_short_convolution_backward: gradients is null");
+  CHECK_REFUSED(headgate_short_convolution_backward(&gradients, NULL, &incoming, NULL), "inputs is null");
+  CHECK_REFUSED(headgate_short_convolution_backward(&gradients, &p.inputs, NULL, NULL), "incoming is null");
 }
 
 static void test_convolution_refusals(void) {
   ConvolutionProblem p;
   setup_convolution(&p);
-  CHECK_STATUS(headgate_short_convolution_forward(NULL, &p.inputs, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_short_convolution_forward: outputs is null");
+  CHECK_REFUSED(headgate_short_convolution_forward(NULL, &p.inputs, NULL),
+                "headgate_short_convolution_forward: outputs is null");
   p.options.activation = HEADGATE_GATE_FN_SIGMOID;
-  CHECK_STATUS(convolution_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("activation is sigmoid but must be silu or none");
-  setup_convolution(&p);
-  p.options.struct_size = 8;
-  CHECK_STATUS(convolution_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.struct_size is 8 but must be ");
-  setup_convolution(&p);
-  p.inputs.struct_size = 0;
-  CHECK_STATUS(convolution_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("inputs.struct_size is 0");
+  CHECK_REFUSED(convolution_forward(&p), "activation is sigmoid but must be silu or none");
+  CHECK_CHANGE_REFUSED(setup_convolution, p.options.struct_size = 8, convolution_forward,
+                       "options.struct_size is 8 but must be ");
+  CHECK_CHANGE_REFUSED(setup_convolution, p.inputs.struct_size = 0, convolution_forward, "inputs.struct_size is 0");
   CHECK(p.y[0] == kPoison && p.y[2] == kPoison && p.state[0] == 4.0F);
 }
 
@@ -313,35 +289,23 @@ static void test_norm_backward(void) {
   CHECK_NEAR(dgate[0], 2.0);
   CHECK_NEAR(dgate[1], 0.0);
 
-  CHECK_STATUS(headgate_gated_norm_backward(NULL, &p.inputs, &dy, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_gated_norm_backward: gradients is null");
-  CHECK_STATUS(headgate_gated_norm_backward(&gradients, NULL, &dy, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("inputs is null");
-  CHECK_STATUS(headgate_gated_norm_backward(&gradients, &p.inputs, NULL, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("dy is null");
+  CHECK_REFUSED(headgate_gated_norm_backward(NULL, &p.inputs, &dy, NULL),
+                "headgate_gated_norm_backward: gradients is null");
+  CHECK_REFUSED(headgate_gated_norm_backward(&gradients, NULL, &dy, NULL), "inputs is null");
+  CHECK_REFUSED(headgate_gated_norm_backward(&gradients, &p.inputs, NULL, NULL), "dy is null");
 }
 
 static void test_norm_refusals(void) {
   NormProblem p;
   setup_norm(&p);
-  CHECK_STATUS(headgate_gated_norm_forward(NULL, &p.inputs, NULL), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("headgate_gated_norm_forward: y is null");
+  CHECK_REFUSED(headgate_gated_norm_forward(NULL, &p.inputs, NULL), "headgate_gated_norm_forward: y is null");
   p.options.has_eps = 0;
   p.options.eps = 1.0;
-  CHECK_STATUS(norm_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.eps is 1 but has_eps is 0");
-  setup_norm(&p);
-  p.options.reserved = 5;
-  CHECK_STATUS(norm_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.reserved is 5 but must be 0");
-  setup_norm(&p);
-  p.options.gate_fn = 7;
-  CHECK_STATUS(norm_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("gate_fn is 7 but must be one of sigmoid, sigmoid2, ns_sigmoid, silu, softplus, identity, none");
-  setup_norm(&p);
-  p.options.struct_size = 8;
-  CHECK_STATUS(norm_forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.struct_size is 8 but must be ");
+  CHECK_REFUSED(norm_forward(&p), "options.eps is 1 but has_eps is 0");
+  CHECK_CHANGE_REFUSED(setup_norm, p.options.reserved = 5, norm_forward, "options.reserved is 5 but must be 0");
+  CHECK_CHANGE_REFUSED(setup_norm, p.options.gate_fn = 7, norm_forward,
+                       "gate_fn is 7 but must be one of sigmoid, sigmoid2, ns_sigmoid, silu, softplus, identity, none");
+  CHECK_CHANGE_REFUSED(setup_norm, p.options.struct_size = 8, norm_forward, "options.struct_size is 8 but must be ");
   CHECK(p.y[0] == kPoison && p.y[1] == kPoison);
 }
 
