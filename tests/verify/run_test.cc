@@ -186,6 +186,16 @@ TEST(Run, Run_Native16_ChecksItsProductsOnly) {
   }
 }
 
+TEST(Run, ConvolutionAndNorm_ListedProblems_AgreeOnEveryTarget) {
+  RunOptions options;
+  options.listed = {};
+  options.listed_linear = {};
+  options.problems = 0;
+  const RunResult result = run(options, kIgnoreProgress);
+  EXPECT_EQ(result.mismatch, std::nullopt);
+  EXPECT_EQ(result.problems, options.listed_convolution.size() + options.listed_norm.size());
+}
+
 TEST(Run, Run_WithoutTime_ChecksOneOfEachOperation) {
   RunOptions options;
   options.listed = {random_spec(1), random_spec(2)};
