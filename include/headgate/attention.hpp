@@ -92,10 +92,10 @@ struct AttentionOptions {
   std::int64_t dropout_seed = 0;
 };
 
-/// The inputs of attention, with any strides. q, k and v are required; the others may be absent. q, k and v share a
-/// dtype, f32, f64, bf16 or f16, or k and v are i8 with scales. A key is visible if causality, window, mask and
-/// key_lengths all permit it. k and v of hidden keys must be finite, because 0 · ∞ is NaN; only keys beyond key_lengths
-/// may hold anything.
+/// The inputs of attention, with any strides. q and k are required, and v for outputs with its columns; the others may
+/// be absent. q, k and v share a dtype, f32, f64, bf16 or f16, or k and v are i8 with scales. A key is visible if
+/// causality, window, mask and key_lengths all permit it. k and v of hidden keys must be finite, because 0 · ∞ is NaN;
+/// only keys beyond key_lengths may hold anything.
 struct AttentionInputs {
   ConstTensorView q{};     ///< (B,Hq,T,D), 1 ≤ D ≤ 512
   ConstTensorView k{};     ///< (B,Hkv,S,D); with a block table (P,Hkv,page,D)
@@ -127,9 +127,9 @@ struct AttentionInputs {
   ConstTensorView v_scale{};  ///< scales of v, with the shape of k_scale
 };
 
-/// The outputs of the forward pass, which overwrites them. y is required.
+/// The outputs of the forward pass, which overwrites them. y may be absent if lse or weights is asked for without attn.
 struct AttentionOutputs {
-  TensorView y{};        ///< (B,Hq,T,Dv), dtype of q
+  TensorView y{};        ///< (B,Hq,T,Dv), dtype of q; if absent, v and gate are not read and gate_threshold must be 0
   TensorView lse{};      ///< (B,Hq,T,1), f32 or f64, natural log, including the sink; −∞ if no key is visible
   TensorView attn{};     ///< o (B,Hq,T,Dv), dtype of q: the output before the gate
   TensorView weights{};  ///< exp(s − lse) ∘ M (B,Hq,T,S), dtype of q; T · S elements per head, for small problems

@@ -120,10 +120,10 @@ typedef struct headgate_attention_options {
 
 /* --- forward ------------------------------------------------------------------------------------------------ */
 
-/** The inputs of attention, with any strides. q, k and v are required; the others may be absent. q, k and v share a
- * dtype, f32, f64, bf16 or f16, or k and v are i8 with scales. A key is visible if causality, window, mask and
- * key_lengths all permit it. Query i is at key position at_i = i + S - T, or query_offsets[b] + i; key_lengths does not
- * change it. */
+/** The inputs of attention, with any strides. q and k are required, and v for outputs with its columns; the others may
+ * be absent. q, k and v share a dtype, f32, f64, bf16 or f16, or k and v are i8 with scales. A key is visible if
+ * causality, window, mask and key_lengths all permit it. Query i is at key position at_i = i + S - T, or
+ * query_offsets[b] + i; key_lengths does not change it. */
 typedef struct headgate_attention_inputs {
   size_t struct_size;
   headgate_const_tensor q;             /**< (B,Hq,T,D), 1 <= D <= 512 */
@@ -164,10 +164,10 @@ typedef struct headgate_attention_inputs {
 
 #define HEADGATE_ATTENTION_INPUTS_INIT HEADGATE_INIT(headgate_attention_inputs)
 
-/** The outputs of the forward pass, which overwrites them. y is required; the others may be absent. */
+/** The outputs of the forward pass, which overwrites them. y may be absent if lse or weights is asked for, not attn. */
 typedef struct headgate_attention_outputs {
   size_t struct_size;
-  headgate_tensor y;       /**< (B,Hq,T,Dv), dtype of q */
+  headgate_tensor y;       /**< (B,Hq,T,Dv), dtype of q; if absent, v and gate are not read; gate_threshold must be 0 */
   headgate_tensor lse;     /**< (B,Hq,T,1), f32 or f64, natural log, including the sink; -inf if no key is visible */
   headgate_tensor attn;    /**< o (B,Hq,T,Dv), dtype of q: the output before the gate */
   headgate_tensor weights; /**< exp(s - lse) (B,Hq,T,S), dtype of q; T*S elements per head, for small problems */

@@ -44,6 +44,9 @@ constexpr std::size_t kY = row_number(kAttentionOutputs, &AttentionOutputs::y),
                       kLse = row_number(kAttentionOutputs, &AttentionOutputs::lse),
                       kAttn = row_number(kAttentionOutputs, &AttentionOutputs::attn);
 
+/// Number of inputs that a forward pass without y requires: q and k.
+constexpr std::size_t kInputsOfLse = 2;
+
 nb::object attention(const Keywords& keywords) {
   const Inputs in = take_inputs(keywords);
   const AttentionOptions options = take_options(keywords);
@@ -55,13 +58,14 @@ nb::object attention(const Keywords& keywords) {
 }
 
 ForwardResults forward(const Keywords& keywords) {
-  const Inputs in = take_inputs(keywords);
+  const Inputs in = take_inputs(keywords, kInputsOfLse);
   const AttentionOptions options = take_options(keywords);
   const auto* out = take_out<ForwardResults>(keywords, "AttentionOutputs");
   std::vector<bool> defaults(kAttentionOutputs.size(), false);
   defaults[kY] = defaults[kLse] = true;
   defaults[kAttn] = in.views.gate.present() && keeps_output(options.gate_fn, options.gate_op);
   const std::vector<bool> chosen = chosen_rows<kAttentionOutputs>(keywords, "outputs", out, defaults);
+  require(in.views.v.present() || !(chosen[kY] || chosen[kAttn]), "{}: v is required but None", keywords.function());
   return run_forward(keywords, in, options, chosen, out == nullptr ? ForwardResults() : *out);
 }
 
@@ -122,11 +126,14 @@ void bind_attention(nb::module_& module) {
       "a multiple of Hkv), D and Dv head dims from 1 to 512. Query i stands at key position at_i = i + S - T, or\n"
       "query_offsets[b] + i. Messages give shapes as (B,H,T,D), whatever the layout.");
   define(module, "attention_forward", forward,
-         joined(in, {{"outputs", "Sequence[str] | None", "None",
-                      "names of what is computed, of AttentionOutputs; None: y, lse, and attn where gradients need it"},
-                     {"out", "AttentionOutputs | None", "None", "arrays to write to; those that it lacks are made"}}),
+         joined(joined(input_texts(kInputsOfLse), option_texts()),
+                {{"outputs", "Sequence[str] | None", "None",
+                  "names of what is computed, of AttentionOutputs; None: y, lse, and attn where gradients need it"},
+                 {"out", "AttentionOutputs | None", "None", "arrays to write to; those that it lacks are made"}}),
          kPositionalInputs, "AttentionOutputs",
          "attention, with what attention_backward and attention_statistics need of it.\n\n"
+         "Without y in `outputs`, as in outputs=['lse'], nothing is multiplied by v, which may be None, and the gate\n"
+         "is not read.\n\n"
          "A row that sees nothing has o = 0 and lse = -inf (the sink's logit where there is one); a row that\n"
          "gate_threshold closes has y = o = 0 and lse = inf. Raises ValueError as attention does.");
   define(

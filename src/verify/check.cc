@@ -22,6 +22,23 @@ std::optional<std::string> refusal(const Case& problem, const Kernels& kernels) 
   return "attention_backward took a cache: " + describe(problem.spec());
 }
 
+/// Checks a forward pass that computes lse alone, without v if the seed is odd.
+std::optional<std::string> check_lse_alone(Case& problem, const Kernels& kernels, WorstError* worst) {
+  const CaseSpec& spec = problem.spec();
+  const TensorView lse = problem.saving_outputs().lse;
+  AttentionInputs inputs = problem.inputs();
+  if (spec.seed % 2 != 0) inputs.v = inputs.v_scale = {};
+  problem.poison_outputs();
+  if (auto error = thrown_by("attention_forward of lse", describing(problem),
+                             [&] { kernels.forward({.lse = lse}, inputs, problem.options()); })) {
+    return error;
+  }
+  const reference::Forward& want = problem.expected_forward();
+  return mismatch_in({{"lse alone", lse, want.lse, want.magnitude.lse, &want.inherited.lse, nullptr,
+                       Tolerance::of(spec.dtype, lse.dtype, spec.D + spec.S)}},
+                     problem, worst);
+}
+
 }  // namespace
 
 std::optional<std::string> check_forward_case(Case& problem, const Kernels& kernels, WorstError* worst) {
@@ -35,12 +52,16 @@ std::optional<std::string> check_forward_case(Case& problem, const Kernels& kern
   }
   const reference::Forward& want = problem.expected_forward();
   const auto rule = [&spec](const TensorView& view) { return Tolerance::of(spec.dtype, view.dtype, spec.D + spec.S); };
-  return mismatch_in({{"y", out.y, want.y, want.magnitude.y, &want.inherited.y, nullptr, rule(out.y)},
-                      {"attn", out.attn, want.attn, want.magnitude.attn, &want.inherited.attn, nullptr, rule(out.attn)},
-                      {"lse", out.lse, want.lse, want.magnitude.lse, &want.inherited.lse, nullptr, rule(out.lse)},
-                      {"weights", out.weights, want.weights, want.magnitude.weights, &want.inherited.weights, nullptr,
-                       rule(out.weights)}},
-                     problem, worst);
+  if (auto mismatch = mismatch_in(
+          {{"y", out.y, want.y, want.magnitude.y, &want.inherited.y, nullptr, rule(out.y)},
+           {"attn", out.attn, want.attn, want.magnitude.attn, &want.inherited.attn, nullptr, rule(out.attn)},
+           {"lse", out.lse, want.lse, want.magnitude.lse, &want.inherited.lse, nullptr, rule(out.lse)},
+           {"weights", out.weights, want.weights, want.magnitude.weights, &want.inherited.weights, nullptr,
+            rule(out.weights)}},
+          problem, worst)) {
+    return mismatch;
+  }
+  return problem.options().gate_threshold > 0.0 ? std::nullopt : check_lse_alone(problem, kernels, worst);
 }
 
 std::optional<std::string> check_backward_case(Case& problem, const Kernels& kernels, WorstError* worst) {

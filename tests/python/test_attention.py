@@ -43,6 +43,26 @@ def test_gradients(gate_fn, gate_op):
         assert close(getattr(found, name), leaf.grad, 16 * ROUNDOFFS), name
 
 
+@pytest.mark.parametrize("array", (lambda x: x, lambda x: x.numpy()), ids=("torch", "numpy"))
+def test_lse_without_y(array):
+    q, k, v, gate = (array(x) for x in problem())
+    lse = np.asarray(headgate.attention_forward(q, k, v, gate).lse)
+    for found in (
+        headgate.attention_forward(q, k, outputs=["lse"]),
+        headgate.attention_forward(q, k, v, gate, outputs=["lse"]),
+        headgate.attention_forward(q, k, out=headgate.AttentionOutputs(lse=array(torch.zeros(lse.shape)))),
+    ):
+        assert found.y is None and found.attn is None and type(found.lse) is type(q)
+        np.testing.assert_allclose(found.lse, lse, rtol=1e-6)
+
+
+def test_y_without_values_is_refused():
+    q, k, _, _ = problem()
+    for outputs in (None, ["y"], ["lse", "attn"]):
+        with pytest.raises(ValueError, match="^attention_forward: v is required but None$"):
+            headgate.attention_forward(q, k, outputs=outputs)
+
+
 @pytest.mark.parametrize(
     "options",
     (

@@ -330,12 +330,13 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
 /// Selects whether a call reads or writes its tensors.
 enum class Access { reads, writes };
 
-/// Checks tensors with one row for each query of a head: outputs, saved tensors and incoming gradients.
+/// Checks tensors with one row for each query of a head: outputs, which may all be absent, saved tensors and incoming
+/// gradients.
 template <Access kAccess, const auto& kRows, class Struct>
 void check_query_tensors(Call& call, const Struct& views, const Problem& p) {
   for (const auto& row : kRows) {
     const Argument arg{row.name, views.*row.member};
-    if (row.traits.required) call.require_given(arg);
+    if (kAccess == Access::reads && row.traits.required) call.require_given(arg);
     if (!call.given(arg)) continue;
     const auto check_types = [&](std::initializer_list<DType> types) {
       kAccess == Access::reads ? call.input(arg, types) : call.output(arg, types);
@@ -356,7 +357,17 @@ void check_saved(Call& call, const AttentionSaved& saved, bool needs_attn, const
   }
 }
 
-/// Returns the inputs that statistics read. v is not read: k replaces it, with the gate's number of columns.
+/// Returns the inputs of a call that reads no values: k replaces v, with the gate's number of columns.
+AttentionInputs without_values(const AttentionInputs& given) {
+  AttentionInputs in = given;
+  in.v = in.k;
+  in.v_scale = in.k_scale;
+  in.v.shape[3] = in.gate.present() ? std::clamp<std::int64_t>(in.gate.shape[3], 1, kMaxHeadDim) : 1;
+  in.v.strides[3] = 0;
+  return in;
+}
+
+/// Returns the inputs that statistics read.
 AttentionInputs read_by_statistics(const Call& call, const AttentionStatistics& outputs, const AttentionInputs& given,
                                    const AttentionOptions& options) {
   AttentionInputs in = given;
@@ -369,11 +380,7 @@ AttentionInputs read_by_statistics(const Call& call, const AttentionStatistics& 
   } else if (options.gate_op == GateOp::add) {
     call.fail("first_gated is asked for but gate_op is add, and nothing passes a gate that is added");
   }
-  in.v = in.k;
-  in.v_scale = in.k_scale;
-  in.v.shape[3] = in.gate.present() ? std::clamp<std::int64_t>(in.gate.shape[3], 1, kMaxHeadDim) : 1;
-  in.v.strides[3] = 0;
-  return in;
+  return without_values(in);
 }
 
 void check_selection(Call& call, const AttentionStatistics& outputs, const StatisticsSelection& selection,
@@ -393,6 +400,20 @@ void check_selection(Call& call, const AttentionStatistics& outputs, const Stati
   }
 }
 
+/// Prepares a forward pass without y, which computes lse or weights alone. v then has no columns, so that kernels
+/// multiply by no values, and the gate is not read.
+void leave_out_y(const Call& call, ForwardProblem& p) {
+  if (p.outputs.attn.present()) call.fail("attn is asked for but y is absent");
+  if (!p.outputs.lse.present() && !p.outputs.weights.present()) {
+    call.fail("y is required but absent, and so are lse and weights");
+  }
+  if (p.gate_threshold > 0.0) {
+    call.fail("gate_threshold is {} but y is absent: it must then be 0, since the gate is not read", p.gate_threshold);
+  }
+  p.Dv = p.inputs.v.shape[3] = 0;
+  p.inputs.gate = {};
+}
+
 /// Sets the number of sequences to 0 if all are empty: they need no work, however many there are.
 void leave_out_empty(Problem& p) {
   if (p.T == 0 && p.S == 0) p.B = p.N = 0;
@@ -403,7 +424,9 @@ void leave_out_empty(Problem& p) {
 ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                              const AttentionOptions& options) {
   Call call("attention_forward");
-  ForwardProblem p{check_common(call, inputs, options), outputs};
+  const bool reads_values = outputs.y.present() || inputs.v.present();
+  ForwardProblem p{check_common(call, reads_values ? inputs : without_values(inputs), options), outputs};
+  if (!call.given({"y", outputs.y})) leave_out_y(call, p);
   check_query_tensors<Access::writes, kAttentionOutputs>(call, outputs, p);
   call.no_overlap();
   leave_out_empty(p);

@@ -80,7 +80,7 @@ struct Problem {
   double sink(std::int64_t h) const { return load(inputs.sinks, 0, 0, 0, h); }
 };
 
-/// Checked arguments of a forward pass.
+/// Checked arguments of a forward pass. If y is absent, Dv is 0, v has no columns and gate is absent.
 struct ForwardProblem : Problem {
   AttentionOutputs outputs;
 };

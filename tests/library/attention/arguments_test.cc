@@ -506,7 +506,20 @@ TEST_P(BadForward, Forward_BadArgument_IsRefused) {
 
 std::vector<BadCall> bad_outputs() {
   return {
-      {"y_absent", [](SampleCall& c) { c.out.y = {}; }, {"y is required"}},
+      {"attn_without_y", [](SampleCall& c) { c.out.y = {}; }, {"attn is asked for but y is absent"}},
+      {"nothing_asked", [](SampleCall& c) { c.out = {}; }, {"y is required but absent, and so are lse and weights"}},
+      {"threshold_without_y",
+       [](SampleCall& c) {
+         c.out = {.lse = c.out.lse};
+         c.options.gate_threshold = 0.5;
+       },
+       {"gate_threshold is 0.5 but y is absent"}},
+      {"lse_alone_of_bad_v",
+       [](SampleCall& c) {
+         c.out = {.lse = c.out.lse};
+         c.in.v.shape[2] = 4;
+       },
+       {"v has shape (2,2,4,6) but k has shape (2,2,5,8)"}},
       {"y_null", [](SampleCall& c) { c.out.y.data = nullptr; }, {"y has shape (2,4,3,6) but null data"}},
       {"y_f64", [](SampleCall& c) { c.out.y.dtype = DType::f64; }, {"y has dtype f64 but must be f32"}},
       {"y_head_dim",

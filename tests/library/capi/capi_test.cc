@@ -115,6 +115,19 @@ TEST_P(CApiCase, Attention_BothPasses_HasTheBitsOfCpp) {
   EXPECT_FALSE(c.unchanged_since(after));
 }
 
+TEST_P(CApiCase, Attention_LseWithoutValues_HasTheBitsOfCpp) {
+  RandomCall cpp(GetParam(), 42), c(GetParam(), 42);
+  const auto before = c.snapshot();
+  for (RandomCall* call : {&cpp, &c}) {
+    call->in.v = {};
+    call->out = {.lse = call->out.lse};
+  }
+  cpp.forward();
+  ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  EXPECT_FALSE(c.unchanged_since(before));
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, CApiCase, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),
                          [](const auto& dtype) { return std::string(dtype_name(dtype.param)); });
 

@@ -217,9 +217,10 @@ class SplitRows {
     std::copy(keys + r, keys + end, to + r);
   }
 
-  /// Returns how many rows fit `bytes`, as a multiple of kTileKeys between kTileKeys and kMostKeys.
+  /// Returns how many rows fit `bytes`, as a multiple of kTileKeys between kTileKeys and kMostKeys. Values have no
+  /// columns in a call without y.
   std::int64_t rows_in(std::int64_t bytes) const {
-    const std::int64_t rows = bytes / (rows_->cols * std::int64_t{sizeof(E)});
+    const std::int64_t rows = bytes / std::max<std::int64_t>(rows_->cols * std::int64_t{sizeof(E)}, 1);
     return std::clamp(rows / kTileKeys * kTileKeys, kTileKeys, kMostKeys);
   }
 
