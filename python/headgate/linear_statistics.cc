@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "headgate/linear_attention_statistics.hpp"
@@ -109,9 +110,23 @@ ArgumentText text_of_figure(const Row& row) {
   return {row.name, {}, {}, formatted("{}: {}", array_letters(row.of), row.help)};
 }
 
+/// Returns the outputs of a table as a list for headgate.torch: tuples as those of attention_statistics. Every call
+/// computes all outputs unless it names some.
+template <class Rows>
+nb::list figure_rows(const Rows& rows) {
+  nb::list out;
+  for (const auto& row : rows) {
+    const std::string letters(array_letters(row.of));
+    out.append(nb::make_tuple(row.name, letters.substr(1, letters.size() - 2), false, ""));
+  }
+  return out;
+}
+
 }  // namespace
 
 void bind_linear_statistics(nb::module_& module) {
+  module.attr("_linear_weights_rows") = figure_rows(kLinearWeights);
+  module.attr("_linear_statistics_rows") = figure_rows(kLinearStatistics);
   bind_results<LinearAttentionWeights>(
       module, "LinearAttentionWeights", kLinearWeights, [](const auto& row) { return text_of_figure(row); },
       "What chosen queries of linear attention attend to: y = weights v + S_0^T state_query.");

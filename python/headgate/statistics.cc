@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "library/core/statistics_outputs.hpp"
@@ -28,16 +29,42 @@ struct Selection {
   std::int64_t top_keys = 0;
 };
 
+/// Returns the argument of a call that asks for an output if the call lists no names. Returns "" if every call computes
+/// the output, and null if only its name asks for it.
+const char* asked_by(const StatisticsOutput& output) {
+  using S = AttentionStatistics;
+  if (output.fourth == StatisticsDim::top_keys) return "top_keys";
+  if (output.third == StatisticsDim::chosen_rows) return "queries";
+  if (output.member == &S::key_weights) return "keys";
+  if (output.member == &S::window_share) return "window";
+  if (output.member == &S::first_gated) return "gate";
+  const bool always = output.member == &S::row_max || output.member == &S::entropy || output.member == &S::first ||
+                      output.member == &S::key_mass;
+  return always ? "" : nullptr;
+}
+
 /// Returns whether an output is computed by default, if the call lists no names.
 bool is_default(const StatisticsOutput& output, const Selection& selection, bool gated) {
-  using S = AttentionStatistics;
-  if (output.fourth == StatisticsDim::top_keys) return selection.top_keys > 0;
-  if (output.third == StatisticsDim::chosen_rows) return selection.queries.view.present();
-  if (output.member == &S::key_weights) return selection.keys.view.present();
-  if (output.member == &S::window_share) return selection.window >= 0;
-  if (output.member == &S::first_gated) return gated;
-  return output.member == &S::row_max || output.member == &S::entropy || output.member == &S::first ||
-         output.member == &S::key_mass;
+  const char* const argument = asked_by(output);
+  if (argument == nullptr) return false;
+  const std::string_view name = argument;
+  if (name == "top_keys") return selection.top_keys > 0;
+  if (name == "queries") return selection.queries.view.present();
+  if (name == "keys") return selection.keys.view.present();
+  if (name == "window") return selection.window >= 0;
+  return name.empty() || gated;
+}
+
+/// Returns the outputs as a list for headgate.torch: tuples of the name, the dimensions of the array as letters,
+/// whether it holds indices, and asked_by. M is the first dimension of key_mass.
+nb::list statistics_rows() {
+  nb::list rows;
+  for (const StatisticsOutput& output : kStatisticsOutputs) {
+    const std::string letters = letters_of(output, "N", "M");
+    rows.append(
+        nb::make_tuple(output.name, letters.substr(1, letters.size() - 2), output.is_index(), asked_by(output)));
+  }
+  return rows;
 }
 
 /// Returns which of the four view dimensions a Python array of `output` has. It lacks dimensions that are always 1 for
@@ -124,6 +151,7 @@ StatisticsResults statistics(const Keywords& keywords) {
 }  // namespace
 
 void bind_statistics(nb::module_& module) {
+  module.attr("_statistics_rows") = statistics_rows();
   bind_results<AttentionStatistics>(
       module, "AttentionStatistics", kStatisticsOutputs,
       [](const StatisticsOutput& output) {

@@ -21,6 +21,7 @@ from .ring import ring_attention
 from .scaled_dot_product import scaled_dot_product_attention
 from .sharding import gather_sequence, shard_sequence
 from .short_convolution import short_convolution
+from .statistics import attention_statistics, linear_attention_statistics, linear_attention_weights
 from .variant import GateVariant, parse_gate
 from .varlen import AuxRequest, varlen_attn
 
@@ -34,11 +35,14 @@ __all__ = [
     "GateVariant",
     "GatedAttention",
     "GatedDeltaNet",
+    "attention_statistics",
     "gate_parameters",
     "gated_attention",
     "gated_norm",
     "gather_sequence",
     "linear_attention",
+    "linear_attention_statistics",
+    "linear_attention_weights",
     "load_retrofit",
     "parse_gate",
     "retrofit",

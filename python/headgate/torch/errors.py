@@ -28,6 +28,7 @@ _INNER = (
     "linear_attention_forward",
     "linear_attention_backward",
     "linear_attention_statistics",
+    "linear_attention_weights",
     "linear_attention",
     "ring_attention",
     "short_convolution_forward",

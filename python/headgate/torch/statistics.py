@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registers the statistics of attention and of linear attention as PyTorch operators, and defines the public functions.
+
+The custom operators have fake kernels and no gradients. The functions of `headgate` with the same names do the
+computation.
+"""
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import headgate
+from headgate import _headgate
+
+from .arguments import ATTENTION, LINEAR_ATTENTION, Operation, takes
+from .attention import autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
+from .errors import call_as, in_words_of
+from .operation import Named, sequences_of
+
+Sizes = dict[str, Any]
+"""The size of each dimension, by its letter. A dimension without an entry is left out."""
+
+
+class _Figure(NamedTuple):
+    """A result of an operator: its dimensions as letters, whether it holds indices, and the argument that asks for it.
+    That argument is "" for results of every call, and None for results that are computed only if they are named."""
+
+    letters: str
+    is_index: bool
+    asked_by: str | None
+
+
+def _selecting(rows: dict[str, Any], tensors: list[str], numbers: dict[str, int], first: str, unread: str) -> Operation:
+    """Returns the arguments of a function that reads an operation's inputs, except `unread`. The required tensor
+    `first` precedes them, and the optional `tensors` and the options `numbers` select results. Names may be empty."""
+    leading = [(first, True, False)] if first else []
+    inputs = [row for row in rows["inputs"] if row[0] != unread]
+    chosen = [(name, False, False) for name in tensors]
+    options = [(name, "int", default, "statistics", False, "int") for name, default in numbers.items()]
+    return Operation(
+        rows | {"inputs": leading + inputs + chosen, "gradients": [], "options": options + rows["options"]}
+    )
+
+
+class _FigureOperation:
+    """The operator torch.ops.headgate.NAME, which returns a list of the results named in `outputs`.
+
+    `sizes` returns the sizes of a call from its tensors and options. torch.autocast casts the inputs `cast`, and the
+    inputs `cast_unless_f32` that are not float32.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        result: str,
+        figures: dict[str, _Figure],
+        arguments: Operation,
+        sizes: Callable[..., Sizes],
+        cast: tuple[str, ...],
+        cast_unless_f32: tuple[str, ...],
+    ):
+        self.name, self.figures, self.arguments = name, figures, arguments
+        make: Any = collections.namedtuple
+        self.result = make(result, figures, defaults=[None] * len(figures))
+        self.result.__module__ = __name__  # pickle finds the class by its module
+        self._sizes, self._cast, self._cast_unless_f32 = sizes, cast, cast_unless_f32
+        operator = torch.library.custom_op(
+            f"headgate::{name}",
+            in_words_of(name, {})(self._compute),
+            mutates_args=(),
+            device_types="cpu",
+            schema=f"({arguments.schema_of_tensors()}, *, str[] outputs, {arguments.schema_of_options()}) -> Tensor[]",
+        )
+        operator.register_fake(self._fake)
+
+    def _named(self, tensors: tuple[Tensor | None, ...]) -> Named:
+        return {name: tensor for name, tensor in zip(self.arguments.tensors, tensors) if tensor is not None}
+
+    def _compute(self, *tensors: Tensor | None, outputs: list[str], **options: Any) -> list[Tensor]:
+        compute = getattr(headgate, self.name)
+        found = compute(outputs=outputs, **self._named(tensors), **self.arguments.changed(options))
+        return [getattr(found, name) for name in outputs]
+
+    def _fake(self, *tensors: Tensor | None, outputs: list[str], **options: Any) -> list[Tensor]:
+        named = self._named(tensors)
+        q, sizes = named["q"], self._sizes(named, **options)
+        real = torch.float64 if q.dtype == torch.float64 else torch.float32
+        made = []
+        for figure in (self.figures[name] for name in outputs):
+            shape = [sizes[letter] for letter in figure.letters.split(",") if letter in sizes]
+            made.append(q.new_empty(shape, dtype=torch.int64 if figure.is_index else real))
+        return made
+
+    def call(
+        self, given: dict[str, Any], arguments: dict[str, Any], outputs: Sequence[str] | None, asks: Sequence[str] = ()
+    ) -> Any:
+        """Calls the operator with the tensors `given` and more arguments. Computes `outputs`, or the results that every
+        call has and those of the arguments `asks` if it is None."""
+        return call_as(self.name, {}, self._call, given, arguments, outputs, asks)
+
+    def _call(
+        self, given: dict[str, Any], arguments: dict[str, Any], outputs: Sequence[str] | None, asks: Sequence[str]
+    ) -> Any:
+        if outputs is None:
+            outputs = [name for name, figure in self.figures.items() if figure.asked_by in ("", *asks)]
+        for name in outputs:
+            if name not in self.figures:
+                raise ValueError(f"{self.name}: outputs: '{name}' is none of {', '.join(self.figures)}")
+        tensors = {**dict.fromkeys(self.arguments.tensors), **given}
+        keywords = tuple(name for name in self.arguments.tensors if name not in given)
+        options = sort_arguments(self.name, tensors, arguments, keywords, self.arguments)
+        refuse_transforms(self.name, {**tensors, **options})
+        check_tensors(self.name, tensors, False, self.arguments)
+        options = {**self.arguments.defaults(), **checked_options(self.name, options, self.arguments)}
+        autocast(tensors, self._cast_unless_f32, self._cast)
+        detached = [None if tensor is None else tensor.detach() for tensor in tensors.values()]
+        names = list(dict.fromkeys(outputs))
+        found = getattr(torch.ops.headgate, self.name)(*detached, outputs=names, **options)
+        return self.result(**dict(zip(names, found)))
+
+
+def _attention_sizes(named: Named, layout: str = "bhtd", top_keys: int = 0, **_: Any) -> Sizes:
+    q, k = named["q"], named["k"]
+    heads, rows = (-3, -2) if layout == "bhtd" else (-2, -3)
+    sizes = {"Hq": q.shape[heads], "T": q.shape[rows], "S": k.shape[rows], "K": top_keys}
+    if "block_table" in named:
+        sizes["S"] = k.shape[rows] * named["block_table"].shape[-1]
+    for letter, name in (("J", "keys"), ("R", "queries")):
+        sizes[letter] = named[name].shape[0] if name in named else 0
+    if q.dim() == 4:
+        sizes["B"] = sizes["N"] = sizes["M"] = q.shape[0]
+    if "cu_seqlens_q" in named:
+        sizes["N"] = named["cu_seqlens_q"].shape[0] - 1
+        if "cu_seqlens_k" not in named:
+            sizes["M"] = sizes["N"]
+    return sizes
+
+
+def _linear_sizes(named: Named, layout: str = "bhtd", **_: Any) -> Sizes:
+    q, v = named["q"], named["v"]
+    heads, rows = (-3, -2) if layout == "bhtd" else (-2, -3)
+    sizes = {"Ho": max(q.shape[heads], v.shape[heads]), "Hv": v.shape[heads], "T": q.shape[rows], "D": q.shape[-1]}
+    if "queries" in named:
+        sizes["R"] = named["queries"].shape[0]
+    if q.dim() == 4:
+        sizes["B"] = sizes["N"] = q.shape[0]
+    if "cu_seqlens" in named:
+        sizes["N"] = sequences_of(named, 1)
+    return sizes
+
+
+def _figures(rows: list[tuple[str, str, bool, str | None]]) -> dict[str, _Figure]:
+    return {name: _Figure(letters, is_index, asked_by) for name, letters, is_index, asked_by in rows}
+
+
+_ATTENTION = _FigureOperation(
+    "attention_statistics",
+    "AttentionStatistics",
+    _figures(_headgate._statistics_rows),
+    _selecting(_headgate._rows, ["keys", "queries"], {"window": -1, "top_keys": 0}, "lse", "v"),
+    _attention_sizes,
+    cast=("q", "k"),
+    cast_unless_f32=("gate", "bias"),
+)
+_LINEAR, _LINEAR_WEIGHTS = (
+    _FigureOperation(
+        name,
+        result,
+        _figures(rows),
+        _selecting(_headgate._linear_rows, [], {}, first, ""),
+        _linear_sizes,
+        cast=("q", "k", "v"),
+        cast_unless_f32=("decay", "beta"),
+    )
+    for name, result, rows, first in (
+        ("linear_attention_statistics", "LinearAttentionStatistics", _headgate._linear_statistics_rows, ""),
+        ("linear_attention_weights", "LinearAttentionWeights", _headgate._linear_weights_rows, "queries"),
+    )
+)
+AttentionStatistics = _ATTENTION.result
+LinearAttentionStatistics = _LINEAR.result
+LinearAttentionWeights = _LINEAR_WEIGHTS.result
+
+_KEYWORDS = tuple(name for name in ATTENTION.optional if name != "gate")
+_LINEAR_KEYWORDS = tuple(name for name in LINEAR_ATTENTION.optional if name not in ("decay", "beta"))
+
+
+@takes(*_KEYWORDS, *ATTENTION.options)
+def attention_statistics(
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None = None,
+    gate: Tensor | None = None,
+    *,
+    keys: Tensor | None = None,
+    queries: Tensor | None = None,
+    window: int = -1,
+    top_keys: int = 0,
+    outputs: Sequence[str] | None = None,
+    **arguments: Any,
+) -> Any:
+    """Computes figures of the softmax weights, without the T x S weights, also under torch.compile.
+
+    The arguments are those of headgate.attention_statistics. `lse` is that of gated_attention on the same inputs and
+    options. Returns a named tuple with the fields of headgate.AttentionStatistics, None for those not computed. Results
+    have no gradients. v is not read.
+    """
+    given = {"lse": lse, "q": q, "k": k, "gate": gate, "keys": keys, "queries": queries}
+    gated = gate is not None and arguments.get("gate_fn") != "none" and arguments.get("gate_op") != "add"
+    asks = [name for name, value in (("keys", keys), ("queries", queries)) if value is not None]
+    asks += ["gate"] * gated + ["window"] * (window >= 0) + ["top_keys"] * (top_keys > 0)
+    arguments.pop("v_scale", None)
+    return _ATTENTION.call(given, {"window": max(window, 0), "top_keys": top_keys, **arguments}, outputs, asks)
+
+
+@takes(*_LINEAR_KEYWORDS, *LINEAR_ATTENTION.options, operation=LINEAR_ATTENTION)
+def linear_attention_statistics(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    outputs: Sequence[str] | None = None,
+    **arguments: Any,
+) -> Any:
+    """Computes figures of the weights that linear attention hides, and of its states, also under torch.compile.
+
+    The arguments are those of headgate.linear_attention_statistics. Returns a named tuple with the fields of
+    headgate.LinearAttentionStatistics, None for those not computed. Results have no gradients.
+    """
+    return _LINEAR.call({"q": q, "k": k, "v": v, "decay": decay, "beta": beta}, arguments, outputs)
+
+
+@takes(*_LINEAR_KEYWORDS, *LINEAR_ATTENTION.options, operation=LINEAR_ATTENTION)
+def linear_attention_weights(
+    queries: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    outputs: Sequence[str] | None = None,
+    **arguments: Any,
+) -> Any:
+    """Computes the weights with which chosen queries of linear attention read each token, also under torch.compile.
+
+    The arguments are those of headgate.linear_attention_weights. Returns a named tuple with the fields of
+    headgate.LinearAttentionWeights, None for those not computed. Results have no gradients.
+    """
+    given = {"queries": queries, "q": q, "k": k, "v": v, "decay": decay, "beta": beta}
+    return _LINEAR_WEIGHTS.call(given, arguments, outputs)
