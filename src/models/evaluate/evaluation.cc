@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -21,7 +22,9 @@ using nlohmann::ordered_json;
 ordered_json row_json(const metrics::FigureRow& row) {
   ordered_json out = ordered_json::object();
   for (const metrics::FigureRow::Entry& entry : row.entries()) {
-    out[std::string(entry.figure->key)] = entry.value ? ordered_json(*entry.value) : ordered_json();
+    ordered_json& value = out[std::string(entry.figure->key)];
+    if (!entry.value) continue;
+    value = entry.figure->is_index ? ordered_json(std::llround(*entry.value)) : ordered_json(*entry.value);
   }
   return out;
 }

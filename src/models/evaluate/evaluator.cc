@@ -2,6 +2,8 @@
 #include "models/evaluate/evaluator.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <type_traits>
 
 #include "headgate/linear_attention_statistics.hpp"
@@ -65,19 +67,21 @@ struct Sizes {
   }
 };
 
-/// Returns a figure of the whole model: its mean over layers, or its maximum if Figure::is_maximum. Layers without the
-/// figure do not count. Returns nothing if no layer has it.
-std::optional<double> over_layers(const std::vector<FigureRow>& layers, const Figure& figure) {
-  const auto having = std::count_if(layers.begin(), layers.end(),
-                                    [&](const FigureRow& layer) { return layer.find(figure).has_value(); });
-  const double share = 1.0 / static_cast<double>(having);
-  std::optional<double> out;
+/// Returns a figure of the whole model, from the layers that have it. Returns nothing if no layer has it. `metric` is
+/// the figure's metric.
+std::optional<double> over_layers(const std::vector<FigureRow>& layers, const Metric& metric, const Figure& figure) {
+  const Figure& compared = figure.over_layers == OverLayers::of_the_maximum ? metric.figures[0] : figure;
+  const FigureRow* largest = nullptr;  // a layer with NaN counts as the largest
+  Mean mean;
   for (const FigureRow& layer : layers) {
-    const std::optional<double> value = layer.find(figure);
+    const std::optional<double> value = layer.find(compared);
     if (!value) continue;
-    out = figure.is_maximum ? larger(out.value_or(*value), *value) : out.value_or(0.0) + share * *value;
+    mean.add(*value);
+    const bool is_larger = largest == nullptr || !(*value <= largest->at(compared));
+    if (is_larger && (largest == nullptr || !std::isnan(largest->at(compared)))) largest = &layer;
   }
-  return out;
+  if (figure.over_layers == OverLayers::mean) return mean.maybe();
+  return largest == nullptr ? std::nullopt : largest->find(figure);
 }
 
 }  // namespace
@@ -289,7 +293,7 @@ void Evaluator<T>::add_figures(Report& out, const Running& running) const {
     }
   }
   if (metric.scope == Scope::layers) return;
-  for (const Figure& figure : metric.figures) out.overall.set(figure, over_layers(out.layers, figure));
+  for (const Figure& figure : metric.figures) out.overall.set(figure, over_layers(out.layers, metric, figure));
 }
 
 template class Evaluator<float>;

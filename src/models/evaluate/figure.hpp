@@ -10,6 +10,13 @@ namespace headgate::metrics {
 /// Value of Figure::decimals and demo_decimals that leaves the figure out of the tables.
 inline constexpr int kNoColumn = -1;
 
+/// Selects how the model's value of a figure follows from its values of layers.
+enum class OverLayers {
+  mean,
+  maximum,
+  of_the_maximum,  ///< value of the layer that has the maximum of the metric's first figure
+};
+
 /// Describes one number of a metric and how to display it.
 struct Figure {
   std::string_view key{};           ///< name of the figure: JSON key, column heading and argument of `--metrics`
@@ -20,7 +27,8 @@ struct Figure {
   /// True if the figure lies in [0, 1] by definition; plots then use that scale. A gate's figure lies there only if the
   /// gate function is the sigmoid.
   bool is_share = false;
-  bool is_maximum = false;        ///< the model's value is the maximum over its layers, not the mean
+  OverLayers over_layers = OverLayers::mean;
+  bool is_index = false;          ///< a whole number, which JSON shows as one
   int decimals = kNoColumn;       ///< decimal places in the tables of `headgate eval` and `headgate compare`
   int demo_decimals = kNoColumn;  ///< decimal places in the tables of `headgate demo`
   /// One sentence for users that explains the figure. Empty for figures of Scope::triggers.

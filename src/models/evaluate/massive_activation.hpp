@@ -3,23 +3,46 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 
 #include "models/evaluate/mean.hpp"
 #include "models/evaluate/metric.hpp"
 #include "models/evaluate/per_layer.hpp"
-#include "models/layers/parallel.hpp"
+#include "models/evaluate/token_ranges.hpp"
 
 namespace headgate::metrics {
 
-inline constexpr Figure kMassiveActivation{
-    .key = "massive_activation",
-    .is_maximum = true,
-    .decimals = 2,
-    .demo_decimals = 2,
-    .meaning =
-        "The largest absolute value in the residual stream; sinks and massive activations usually come together."};
+inline constexpr std::array<Figure, 3> kMassiveActivationFigures{{
+    {.key = "massive_activation",
+     .over_layers = OverLayers::maximum,
+     .decimals = 2,
+     .demo_decimals = 2,
+     .meaning =
+         "The largest absolute value in the residual stream; sinks and massive activations usually come together."},
+    {.key = "massive_activation_token",
+     .over_layers = OverLayers::of_the_maximum,
+     .is_index = true,
+     .decimals = 0,
+     .meaning = "The position in its sequence of the token that holds the largest activation, from 0 on."},
+    {.key = "massive_activation_channel",
+     .over_layers = OverLayers::of_the_maximum,
+     .is_index = true,
+     .decimals = 0,
+     .meaning = "The channel of the residual stream that holds the largest activation, from 0 on."},
+}};
+inline constexpr const Figure& kMassiveActivation = kMassiveActivationFigures[0];
+
+/// An entry of the residual stream with its place. NaN counts as the largest, and the first of equal entries stays.
+struct LargestEntry {
+  double size = 0.0;
+  std::int64_t token = 0, channel = 0;
+
+  void join(const LargestEntry& other) {
+    if (!std::isnan(size) && (std::isnan(other.size) || other.size > size)) *this = other;
+  }
+};
 
 template <typename T>
 class MassiveActivationSums : public Sums<T> {
@@ -27,25 +50,31 @@ class MassiveActivationSums : public Sums<T> {
   explicit MassiveActivationSums(const models::DecoderConfig& config) : layers_(config) {}
 
   void add_layer(const LayerSample<T>& sample) override {
-    const View<const T, 1> x = sample.view.output.flat();
-    const std::int64_t count = x.shape[0];
-    double largest = 0.0;
-#pragma omp declare reduction(larger:double : omp_out = larger(omp_out, omp_in)) initializer(omp_priv = 0.0)
-#pragma omp parallel for schedule(static) reduction(larger : largest) num_threads(layers::team_size(sample.context))
-    for (std::int64_t i = 0; i < count; ++i) largest = larger(largest, std::abs(static_cast<double>(x(i))));
-    double& so_far = layers_.at(sample.view.layer);
-    so_far = larger(so_far, largest);
+    const auto& x = sample.view.output;
+    const auto find = [&](LargestEntry& largest, std::int64_t begin, std::int64_t end) {
+      for (std::int64_t n = begin; n < end; ++n) {
+        for (std::int64_t c = 0; c < x.shape[1]; ++c) {
+          largest.join({std::abs(static_cast<double>(x(n, c))), sample.position(n), c});
+        }
+      }
+    };
+    layers_.at(sample.view.layer).join(over_token_ranges<LargestEntry>(x.shape[0], sample.context, find));
   }
-  Values of_layer(std::int64_t layer) const override { return {layers_.at(layer)}; }
+  Values of_layer(std::int64_t layer) const override {
+    const LargestEntry& largest = layers_.at(layer);
+    return {largest.size, static_cast<double>(largest.token), static_cast<double>(largest.channel)};
+  }
 
  private:
-  PerLayer<double> layers_;
+  PerLayer<LargestEntry> layers_;
 };
 
 inline constexpr Metric kMassiveActivationMetric{
     .name = "massive_activation",
-    .definition = "largest absolute value in the residual stream after the layer; of the model, after any layer",
-    .figures = {&kMassiveActivation, 1},
+    .definition =
+        "largest absolute value in the residual stream after the layer, the position of its token in the sequence and "
+        "its channel; of the model, after any layer",
+    .figures = kMassiveActivationFigures,
     .inputs = {Input::output},
     .sums = kSumsOf<MassiveActivationSums>,
     .training_text =

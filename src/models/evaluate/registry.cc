@@ -23,6 +23,7 @@
 #include "models/evaluate/gate_by_trigger.hpp"
 #include "models/evaluate/gate_mean.hpp"
 #include "models/evaluate/hidden_first_token.hpp"
+#include "models/evaluate/kurtosis.hpp"
 #include "models/evaluate/layer_loss.hpp"
 #include "models/evaluate/loss.hpp"
 #include "models/evaluate/loss_by_trigger.hpp"
@@ -47,6 +48,7 @@ constexpr std::array kAll{
     &kSinkAttentionMetric,
     &kAttentionEntropyMetric,
     &kMassiveActivationMetric,
+    &kKurtosisMetric,
     &kGateMeanMetric,
     &kGateBelow,
     &kDecay,

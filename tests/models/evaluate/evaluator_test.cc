@@ -97,19 +97,22 @@ void expect_close(const FigureRow& row, const Metric& metric, const Values& want
   }
 }
 
-/// Averages each value over the layers that have it, and takes the largest of a maximum; null if none has.
+/// Averages each value over the layers that have it; null if none has. The values of massive activations are those of
+/// the layer with the largest.
 Values over_layers(const Metric& metric, const std::vector<Values>& layers) {
+  if (&metric == &kMassiveActivationMetric) {
+    return *std::max_element(layers.begin(), layers.end(),
+                             [](const Values& a, const Values& b) { return *a[0] < *b[0]; });
+  }
   Values out(layers.front().size());
   for (std::size_t i = 0; i < out.size(); ++i) {
-    const bool is_maximum = metric.figures[i].key == kMassiveActivation.key;
-    double sum = 0.0, having = 0.0, largest = 0.0;
+    double sum = 0.0, having = 0.0;
     for (const Values& layer : layers) {
       if (!layer[i]) continue;
       sum += *layer[i];
       having += 1.0;
-      largest = std::max(largest, *layer[i]);
     }
-    if (having > 0.0) out[i] = is_maximum ? largest : sum / having;
+    if (having > 0.0) out[i] = sum / having;
   }
   return out;
 }

@@ -212,11 +212,42 @@ Values sink_attention(const PlainBatches& e, std::size_t layer) {
 }
 
 Values massive_activation(const PlainBatches& e, std::size_t layer) {
-  double largest = 0.0;
+  double largest = -1.0, token = 0.0, channel = 0.0;
   for (const models::PlainRun& run : e.runs) {
-    for (const double x : run.layers[layer].output) largest = std::max(largest, std::abs(x));
+    const std::vector<double>& x = run.layers[layer].output;
+    const auto dim = static_cast<std::size_t>(e.config.dim);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (std::abs(x[i]) <= largest) continue;
+      largest = std::abs(x[i]);
+      token = static_cast<double>(i / dim % static_cast<std::size_t>(T));
+      channel = static_cast<double>(i % dim);
+    }
   }
-  return {largest};
+  return {largest, token, channel};
+}
+
+/// Computes the kurtosis in two passes: the mean, then the central moments.
+double plain_kurtosis(const std::vector<double>& x) {
+  const auto n = static_cast<double>(x.size());
+  double mean = 0.0, second = 0.0, fourth = 0.0;
+  for (const double value : x) mean += value / n;
+  for (const double value : x) {
+    second += std::pow(value - mean, 2) / n;
+    fourth += std::pow(value - mean, 4) / n;
+  }
+  return fourth / (second * second);
+}
+
+Values kurtosis(const PlainBatches& e, std::size_t layer) {
+  std::vector<double> all, others;
+  for (const models::PlainRun& run : e.runs) {
+    const std::vector<double>& x = run.layers[layer].output;
+    all.insert(all.end(), x.begin(), x.end());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (i / static_cast<std::size_t>(e.config.dim) % static_cast<std::size_t>(T) != 0) others.push_back(x[i]);
+    }
+  }
+  return {plain_kurtosis(all), plain_kurtosis(others)};
 }
 
 Values gate_mean(const PlainBatches& e, std::size_t layer) {
@@ -419,6 +450,7 @@ constexpr PlainMetric kPlain[] = {
     {"sink_attention", sink_attention, nullptr, sink_attention_of_head},
     {"attention_entropy", attention_entropy, nullptr, attention_entropy_of_head},
     {"massive_activation", massive_activation},
+    {"kurtosis", kurtosis},
     {"gate_mean", gate_mean, nullptr, gate_mean_of_head},
     {"gate_below", gate_below, nullptr, gate_below_of_head},
     {"decay", decay, nullptr, decay_of_head},

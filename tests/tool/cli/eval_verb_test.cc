@@ -54,6 +54,10 @@ TEST_F(EvalVerbTest, Json_EveryMetric_HasItsKeys) {
                                                "first_token_attention_uniform",
                                                "sink_rate",
                                                "massive_activation",
+                                               "massive_activation_token",
+                                               "massive_activation_channel",
+                                               "kurtosis",
+                                               "kurtosis_without_first",
                                                "gate_mean",
                                                "gate_below_0.1",
                                                "gate_below_0.01",
@@ -71,6 +75,12 @@ TEST_F(EvalVerbTest, Json_EveryMetric_HasItsKeys) {
   // (4000 − 1) / 16 = 249 windows; 19 batches of 13 leave out the fewest.
   EXPECT_EQ(all.at("tokens"), 247 * 16);
   EXPECT_FALSE(all.contains("backcopy"));
+  const json& layers = all.at("layers");
+  const json& largest = layers[0].at("massive_activation") > layers[1].at("massive_activation") ? layers[0] : layers[1];
+  for (const char* key : {"massive_activation", "massive_activation_token", "massive_activation_channel"}) {
+    EXPECT_EQ(all.at(key), largest.at(key)) << key << " of the model is that of the layer with the maximum";
+  }
+  EXPECT_TRUE(all.at("massive_activation_token").is_number_integer());
 }
 
 /// Writes the bytes of the text as ids in a .npy file, and gets the log-probabilities of a run on them.
@@ -311,7 +321,8 @@ TEST_F(EvalVerbTest, MetricsByTrigger_Chosen_AreGiven) {
   const std::string compared = testing::headgate({"eval", run, run, "--text", verb.text(), "--tokens", "320"}).out;
   EXPECT_EQ(headings(compared, run),
             (std::vector<std::string>{"loss_nats", "first_token_attention", "first_token_attention_uniform",
-                                      "sink_rate", "massive_activation"}))
+                                      "sink_rate", "massive_activation", "massive_activation_token",
+                                      "massive_activation_channel", "kurtosis", "kurtosis_without_first"}))
       << "no column of a gate that no model has: " << compared;
   for (const std::string& name : headings(compared, run)) {
     EXPECT_EQ(verb.eval("run", {"--tokens", "320", "--metrics", name}).status, 0) << name;

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "models/evaluate/metric.hpp"
+#include "models/evaluate/per_layer.hpp"
+#include "models/evaluate/token_ranges.hpp"
+
+namespace headgate::metrics {
+
+inline constexpr std::array<Figure, 2> kKurtosisFigures{{
+    {.key = "kurtosis",
+     .decimals = 1,
+     .meaning =
+         "How far outliers dominate the residual stream: its fourth central moment over its squared variance, 3 for "
+         "normally distributed entries."},
+    {.key = "kurtosis_without_first",
+     .null_for_one_token = true,
+     .decimals = 1,
+     .meaning = "The kurtosis of the residual stream without the first token, which often holds massive activations."},
+}};
+
+/// Sums of the powers of numbers.
+struct PowerSums {
+  double count = 0.0, first = 0.0, second = 0.0, third = 0.0, fourth = 0.0;
+
+  void add(double x) {
+    const double square = x * x;
+    count += 1.0;
+    first += x;
+    second += square;
+    third += square * x;
+    fourth += square * square;
+  }
+  void join(const PowerSums& other) {
+    count += other.count;
+    first += other.first;
+    second += other.second;
+    third += other.third;
+    fourth += other.fourth;
+  }
+  /// Returns the fourth central moment divided by the squared variance. Empty if all numbers are equal.
+  std::optional<double> kurtosis() const {
+    if (count == 0.0) return std::nullopt;
+    const double mean = first / count;
+    const double variance = second / count - mean * mean;
+    const double moment =
+        fourth / count - mean * (4.0 * third / count - mean * (6.0 * second / count - 3.0 * mean * mean));
+    return variance <= 0.0 ? std::nullopt : std::optional(moment / (variance * variance));
+  }
+};
+
+/// Sums over the first tokens of sequences and over all other tokens.
+struct StreamSums {
+  PowerSums first_tokens, others;
+
+  void join(const StreamSums& other) {
+    first_tokens.join(other.first_tokens);
+    others.join(other.others);
+  }
+};
+
+template <typename T>
+class KurtosisSums : public Sums<T> {
+ public:
+  explicit KurtosisSums(const models::DecoderConfig& config) : layers_(config) {}
+
+  void add_layer(const LayerSample<T>& sample) override {
+    const auto& x = sample.view.output;
+    const auto add = [&](StreamSums& sums, std::int64_t begin, std::int64_t end) {
+      for (std::int64_t n = begin; n < end; ++n) {
+        PowerSums& own = sample.position(n) == 0 ? sums.first_tokens : sums.others;
+        for (std::int64_t c = 0; c < x.shape[1]; ++c) own.add(static_cast<double>(x(n, c)));
+      }
+    };
+    layers_.at(sample.view.layer).join(over_token_ranges<StreamSums>(x.shape[0], sample.context, add));
+  }
+  Values of_layer(std::int64_t layer) const override {
+    const StreamSums& sums = layers_.at(layer);
+    PowerSums all = sums.first_tokens;
+    all.join(sums.others);
+    return {all.kurtosis(), sums.others.kurtosis()};
+  }
+
+ private:
+  PerLayer<StreamSums> layers_;
+};
+
+inline constexpr Metric kKurtosisMetric{
+    .name = "kurtosis",
+    .definition =
+        "of the n entries x of the residual stream after the layer, of all tokens and channels, with mean m: n Σ (x − "
+        "m)⁴ / (Σ (x − m)²)²; the same without token 0 of each sequence",
+    .figures = kKurtosisFigures,
+    .inputs = {Input::output},
+    .sums = kSumsOf<KurtosisSums>,
+};
+
+}  // namespace headgate::metrics
