@@ -24,6 +24,7 @@ from .short_convolution import short_convolution
 from .statistics import attention_statistics, linear_attention_statistics, linear_attention_weights
 from .variant import GateVariant, parse_gate
 from .varlen import AuxRequest, varlen_attn
+from .watch import watch
 
 backends.register("cuda", gpu)
 
@@ -52,4 +53,5 @@ __all__ = [
     "short_convolution",
     "use_everywhere",
     "varlen_attn",
+    "watch",
 ]

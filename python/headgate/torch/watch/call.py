@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Describes one call of softmax attention, and which keys its queries see.
+
+Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features of a head, N sequences.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Call:
+    """Arguments of one attention call that determine its weights. Tensors are detached."""
+
+    q: Tensor  # (B,Hq,T,D)
+    k: Tensor  # (B,Hkv,S,D)
+    v: Tensor | None = None  # (B,Hkv,S,Dv)
+    scale: float | None = None  # 1/sqrt(D) if None
+    softcap: float = 0.0
+    causal: bool = False  # query i stands at key i + S - T
+    window: int | None = None  # with `causal`: keys that a query sees, up to its own
+    mask: Tensor | None = None  # (B|1,H|1,T|1,S) bool, true where visible
+    bias: Tensor | None = None  # (B|1,Hq|1,T|1,S), added to the scores
+    sinks: Tensor | None = None  # (Hq), logits
+    cu_seqlens: Tensor | None = None  # (N+1) over the B·T tokens of all rows
+    cross: bool = False  # the keys belong to another sequence than the queries
+    kind: str = "causal"  # label: causal, bidirectional or cross
+
+    def __post_init__(self) -> None:
+        if self.scale is None:
+            self.scale = 1 / math.sqrt(self.q.shape[-1])
+        if self.cross:
+            self.kind = "cross"
+
+    def rules(self) -> dict[str, Any]:
+        """Returns the rules as arguments of headgate.attention_forward, except for cu_seqlens."""
+        rules: dict[str, Any] = {"scale": self.scale, "softcap": self.softcap}
+        if self.causal:
+            rules["causality"] = "causal"
+            if self.window is not None:
+                rules["window_left"] = self.window - 1
+        for name in ("mask", "bias"):
+            if (given := getattr(self, name)) is not None:
+                rules[name] = given
+        if self.sinks is not None:
+            rules["sinks"] = self.sinks.float()
+        return rules
+
+
+@dataclass
+class Geometry:
+    """Says where each query stands and which key is first in its sequence. b is B, or 1 where rows are alike; t is T,
+    or 1 where queries are alike."""
+
+    own: Tensor  # (b,T): key at the query's own position; of cross-attention, T
+    first: Tensor  # (b,t): first visible key of the query's sequence
+    counted: Tensor  # (b,T) bool: the query is no padding and not the first token
+    sees_first: Tensor  # (b,T) bool: windows do not hide the first key
+    keys: Tensor  # (b,T): number of visible keys
+    sequence: Tensor | None = None  # (B,T): number of the sequence of each token; None for one a row
+
+
+def sequence_numbers(cu_seqlens: Tensor, B: int, T: int) -> Tensor:
+    """Returns the number (B,T) of the sequence of each token."""
+    tokens = torch.arange(B * T, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
+    return torch.searchsorted(cu_seqlens[1:].contiguous(), tokens, right=True).view(B, T)
+
+
+def geometry_of(call: Call) -> Geometry:
+    """Derives the geometry of a call from its mask and rules.
+
+    In self-attention a sequence begins at a token that sees itself but not the token before, and a query that does not
+    see itself is padding. In cross-attention, and where the keys are more than the queries under a T × S mask, the
+    first key is the first that some query of the row sees.
+    """
+    (B, _, T, _), S, device = call.q.shape, call.k.shape[2], call.q.device
+    t, s = torch.arange(T, device=device)[None], torch.arange(S, device=device)[None]
+    mask = None if call.mask is None else call.mask.any(1)  # (b,T|1,S)
+    dense = mask is not None and mask.shape[1] != 1
+    if call.cross or (dense and T != S):
+        seen = torch.ones(1, 1, S, dtype=torch.bool, device=device) if mask is None else mask
+        if call.causal:
+            seen = seen & (s[:, None] <= (t + S - T)[..., None])
+        first = seen.any(1).int().argmax(-1, keepdim=True)
+        own = torch.full_like(t, S) if call.cross else S - 1 - seen.flip(-1).int().argmax(-1)
+        counted = seen.any(-1) & (own != first)
+        sees = seen.gather(-1, first[:, None].expand(-1, seen.shape[1], 1))[..., 0]
+        b = seen.shape[0]
+        return Geometry(
+            own.expand(b, T), first, counted.expand(b, T), sees.expand(b, T), seen.sum(-1).expand(b, T)
+        )
+    own = t + (S - T)
+    if dense:
+        diagonal = mask.diagonal(dim1=1, dim2=2)
+        starts = diagonal.clone()
+        starts[:, 1:] &= ~mask[:, 1:].diagonal(dim1=1, dim2=2)
+        first = torch.where(starts, s, 0).cummax(-1).values
+        sees = mask.gather(-1, first[..., None])[..., 0]
+        return Geometry(own.expand_as(first), first, diagonal & (own != first), sees, mask.sum(-1))
+    sequence = None if call.cu_seqlens is None else sequence_numbers(call.cu_seqlens, B, T)
+    visible = torch.ones(1, S, dtype=torch.bool, device=device) if mask is None else mask[:, 0]
+    following = torch.where(visible, s, S).flip(-1).cummin(-1).values.flip(-1)  # first visible key from each on
+    if sequence is None:
+        first = following[:, :1]
+    else:
+        starts = torch.ones_like(sequence, dtype=torch.bool)
+        starts[:, 1:] = sequence[:, 1:] != sequence[:, :-1]
+        first = following.expand(B, S).gather(-1, torch.where(starts, s, 0).cummax(-1).values)
+    b = first.shape[0]
+    at = own.expand(b, T).clamp_min(0)
+    counted = visible.expand(b, S).gather(-1, at) & (at > first)
+    if not call.causal:  # a first token need not be before
+        counted = visible.expand(b, S).gather(-1, at) & (at != first)
+    before = visible.expand(b, S).cumsum(-1)
+    if call.causal:
+        keys = before.gather(-1, at) - before.gather(-1, first.clamp_max(S - 1).expand(b, T)) + 1
+        sees = torch.ones_like(counted) if call.window is None else at - first < call.window
+    elif sequence is None:
+        keys, sees = before[:, -1:].expand(b, T), torch.ones_like(counted)
+    else:
+        same = sequence[:, :, None] == sequence[:, None]
+        keys, sees = (same & visible[:, None]).sum(-1), torch.ones_like(counted)
+    return Geometry(at, first.clamp_max(S - 1), counted, sees, keys, sequence)
+
+
+def scores(call: Call, geometry: Geometry, queries: Tensor | slice) -> Tensor:
+    """Returns the scores (B,Hq,R,S) of some queries in f32 or better, -inf where a key is hidden."""
+    q, k = call.q[:, :, queries], call.k
+    wide = torch.promote_types(q.dtype, torch.float32)
+    B, Hq, R, D = q.shape
+    S = k.shape[2]
+    found = q.to(wide).reshape(B, k.shape[1], -1, D) @ k.to(wide).transpose(-1, -2)
+    found = found.view(B, Hq, R, S) * call.scale
+    if call.softcap:
+        found = call.softcap * torch.tanh(found / call.softcap)
+    rows = torch.arange(call.q.shape[2], device=q.device)[queries]
+    if call.bias is not None:
+        found = found + (call.bias if call.bias.shape[-2] == 1 else call.bias[..., rows, :])
+    visible = None
+    if call.mask is not None:
+        visible = call.mask if call.mask.shape[-2] == 1 else call.mask[..., rows, :]
+    if call.causal:
+        key = torch.arange(S, device=q.device)
+        at = (rows + (S - call.q.shape[2]))[:, None]
+        near = key <= at
+        if call.window is not None:
+            near = near & (key > at - call.window)
+        visible = near if visible is None else visible & near
+    if geometry.sequence is not None:
+        number = geometry.sequence
+        same = (number[:, rows, None] == number[:, None])[:, None]
+        visible = same if visible is None else visible & same
+    return found if visible is None else found.masked_fill(~visible, -math.inf)
+
+
+def scores_of_first(call: Call, geometry: Geometry) -> Tensor:
+    """Returns the score (B,Hq,T) of each query on the first key of its sequence, whether it sees the key or not."""
+    q, k, first = call.q, call.k, geometry.first
+    B, Hq, T, D = q.shape
+    wide = torch.promote_types(q.dtype, torch.float32)
+    at = first.expand(B, -1)[:, None, :, None].expand(-1, k.shape[1], -1, D)
+    of_first = k.gather(2, at).to(wide)  # (B,Hkv,t,D)
+    grouped = q.to(wide).unflatten(1, (k.shape[1], -1))  # (B,Hkv,G,T,D)
+    if of_first.shape[2] == 1:
+        found = (grouped @ of_first[:, :, None].transpose(-1, -2))[..., 0]
+    else:
+        found = torch.einsum("bhgtd,bhtd->bhgt", grouped, of_first)
+    found = found.reshape(B, Hq, T) * call.scale
+    if call.softcap:
+        found = call.softcap * torch.tanh(found / call.softcap)
+    if call.bias is not None:
+        bias = call.bias.expand(B, -1, T, -1)
+        at = first.expand(B, T)[:, None, :, None].expand(-1, bias.shape[1], -1, 1)
+        found = found + bias.gather(-1, at)[..., 0]
+    return found

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of watch(), one row each. Names and definitions are those of `headgate eval` where it has the figure.
+
+Letters: B sequences, H heads, T queries, t and j indices of a query and a key, w softmax weights.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .call import scores_of_first
+from .sample import AttentionSample
+
+SINK_THRESHOLD = 0.3
+"""Mean attention to the first token above which a head counts as a sink head."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure. `read` returns the numbers of a sample: one for each query (B,H,T), or for maxima one for each head.
+    A figure `of` another has no numbers of its own; `finish` computes it from the pooled means of heads."""
+
+    key: str
+    source: str  # attention, gate, output_gate, linear or block: what the sample is of
+    formula: str
+    read: Callable[[Any], Any] | None = None
+    needs: tuple[str, ...] = ()  # statistics of statistics_of()
+    of: str | None = None
+    finish: Callable[[Tensor], Tensor] | None = None
+    of_heads: bool = True
+    is_maximum: bool = False
+    of_first_token: bool = False  # null in layers with a window that hides the first token
+    by_default: bool = True
+
+
+def _first(s: AttentionSample) -> Tensor:
+    return s.once("first", lambda: (scores_of_first(s.call, s.geometry).double() - s.lse_or_0).exp())
+
+
+def _sink(s: AttentionSample) -> Tensor | None:
+    return None if s.call.sinks is None else (s.call.sinks.double()[:, None] - s.lse_or_0).exp()
+
+
+def _entropy_of_keys(s: AttentionSample) -> Tensor:
+    entropy, p = s.statistics["entropy"], _sink(s)
+    if p is None:
+        return entropy
+    return (entropy + torch.special.xlogy(p, p) + torch.special.xlogy(1 - p, 1 - p)) / (1 - p)
+
+
+def _gated(s: AttentionSample) -> Tensor | None:
+    return None if s.gate is None else _first(s) * s.gate.double().mean(-1)
+
+
+def _largest_logit(s: AttentionSample) -> Tensor:
+    logits = s.statistics["lse"] + s.statistics["row_max"].log()
+    return logits.masked_fill(logits.isnan(), -math.inf).amax((0, 2))
+
+
+def _norm_ratio(name: str) -> Callable[[AttentionSample], tuple[Tensor, Tensor] | None]:
+    return lambda s: s.norm_ratio(getattr(s.call, name))
+
+
+FIGURES = (
+    Figure(
+        "first_token_attention",
+        "attention",
+        "softmax weight on the first visible key of the sequence, mean over queries but the first",
+        read=_first,
+        of_first_token=True,
+    ),
+    Figure(
+        "first_token_attention_uniform",
+        "attention",
+        "1 / number of visible keys, mean over the same queries",
+        read=lambda s: (1 / s.geometry.keys.clamp_min(1).double())[:, None],
+        of_heads=False,
+        of_first_token=True,
+    ),
+    Figure(
+        "first_token_attention_gated",
+        "attention",
+        "first_token_attention of a query and head, times the mean of its gate over features",
+        read=_gated,
+        of_first_token=True,
+    ),
+    Figure(
+        "sink_rate",
+        "attention",
+        f"share of heads whose own first_token_attention exceeds {SINK_THRESHOLD}; of a head 1 or 0",
+        of="first_token_attention",
+        finish=lambda heads: torch.where(heads.isnan(), heads, (heads > SINK_THRESHOLD).double()),
+        of_first_token=True,
+    ),
+    Figure("sink_attention", "attention", "softmax weight on the sink logit of the head", read=_sink),
+    Figure(
+        "attention_entropy",
+        "attention",
+        "-Σ w log w in nats, the sink's weight among them",
+        read=lambda s: s.statistics["entropy"],
+        needs=("entropy",),
+        by_default=False,
+    ),
+    Figure(
+        "attention_entropy_of_keys",
+        "attention",
+        "-Σ w log w in nats of the weights on keys, divided by their sum: without the sink",
+        read=_entropy_of_keys,
+        needs=("entropy",),
+        by_default=False,
+    ),
+    Figure(
+        "mean_distance",
+        "attention",
+        "Σ_j w_tj |t - j| / Σ_j w_tj in tokens",
+        read=lambda s: None if s.call.cross else s.statistics["distance"],
+        needs=("distance",),
+        by_default=False,
+    ),
+    Figure(
+        "largest_logit",
+        "attention",
+        "largest score of a visible key, after scale, softcap and bias",
+        read=_largest_logit,
+        needs=("row_max",),
+        is_maximum=True,
+        by_default=False,
+    ),
+    *(
+        Figure(
+            f"first_token_{word}_norm_ratio",
+            "attention",
+            f"‖{letter}₀‖ over the mean of ‖{letter}_j‖, j ≥ 1, mean over sequences and heads",
+            read=_norm_ratio(letter),
+            by_default=False,
+        )
+        for word, letter in (("query", "q"), ("key", "k"), ("value", "v"))
+    ),
+    Figure("gate_mean", "gate", "mean of the gate as applied, over tokens and features", read=lambda g: g),
+    Figure("gate_below_0.1", "gate", "share of gates below 0.1", read=lambda g: g < 0.1),
+    Figure("gate_below_0.01", "gate", "share of gates below 0.01", read=lambda g: g < 0.01),
+    Figure("mean_decay", "linear", "mean of e^g over tokens", read=lambda s: s.decay.exp()),
+    Figure(
+        "half_life",
+        "linear",
+        "ln 2 / -(mean of g) in tokens",
+        read=lambda s: s.decay,
+        finish=lambda means: math.log(2) / -means,
+    ),
+    Figure("mean_beta", "linear", "mean of β over tokens", read=lambda s: s.beta),
+    Figure(
+        "hidden_first_token",
+        "linear",
+        "|a_t0| / Σ_j |a_tj| of the weights a of token j's value in output t, mean over queries but the first",
+        read=lambda s: s.statistics.first_share,
+        needs=("first_share",),
+        by_default=False,
+    ),
+    Figure(
+        "reach",
+        "linear",
+        "Σ_j |a_tj| (t - j) / Σ_j |a_tj| in tokens, mean over the same queries",
+        read=lambda s: s.statistics.reach,
+        needs=("reach",),
+        by_default=False,
+    ),
+    Figure("output_gate_mean", "output_gate", "mean of |silu(z)| over tokens and features", read=lambda g: g),
+    Figure("output_gate_below_0.1", "output_gate", "share of |silu(z)| below 0.1", read=lambda g: g < 0.1),
+    Figure("output_gate_below_0.01", "output_gate", "share of |silu(z)| below 0.01", read=lambda g: g < 0.01),
+    Figure(
+        "massive_activation",
+        "block",
+        "largest absolute value in the residual stream after the block",
+        of_heads=False,
+        is_maximum=True,
+    ),
+    Figure(
+        "channel_kurtosis",
+        "block",
+        "Σ_c (x - mean)⁴ / C over the square of the variance, mean over tokens",
+        read=lambda s: s.kurtosis,
+        of_heads=False,
+        by_default=False,
+    ),
+    Figure(
+        "channel_kurtosis_but_first",
+        "block",
+        "channel_kurtosis without the first token of each sequence",
+        read=lambda s: s.kurtosis,
+        of_heads=False,
+        by_default=False,
+    ),
+)
+BY_KEY = {figure.key: figure for figure in FIGURES}
+
+
+def chosen(figures: Any) -> tuple[Figure, ...]:
+    """Returns rows by key. None chooses those by default, "all" all. Raises ValueError for an unknown key."""
+    if figures is None:
+        return tuple(figure for figure in FIGURES if figure.by_default)
+    if isinstance(figures, str):
+        if figures == "all":
+            return FIGURES
+        figures = (figures,)
+    for key in figures:
+        if key not in BY_KEY:
+            raise ValueError(f"watch: figure '{key}' is none of all, {', '.join(BY_KEY)}")
+    return tuple(figure for figure in FIGURES if figure.key in figures)

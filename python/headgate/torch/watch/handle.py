@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Defines Watch, the handle that watch() returns."""
+
+import contextlib
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...extras import require
+from . import gates as gate_readers
+from . import headgate_ops, linear, mha, sdpa, transformers
+from .call import Call, Geometry, geometry_of, scores
+from .figures import FIGURES, Figure, chosen
+from .masks import MaskCache
+from .sample import AttentionSample, BlockSample
+from .statistics import statistics_of
+from .sums import LayerSums
+from .wrapping import Wrapped
+
+SEAMS = (transformers, sdpa, mha, headgate_ops, linear)
+LOOKS_LIKE_ATTENTION = re.compile(r"att(entio)?n|deltanet", re.IGNORECASE)
+LOOKS_LIKE_CROSS_ATTENTION = re.compile(r"cross|encoder_attn|encdec|multihead_attn", re.IGNORECASE)
+CROSS_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
+MISSES = (ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError, KeyError, IndexError)
+"""What seeing a call may raise where the call is of another shape than expected."""
+
+
+@dataclass
+class Layer:
+    """The module that makes an attention call, and its name in the model."""
+
+    name: str
+    module: nn.Module
+
+
+def _figures_of(value: Tensor) -> list[float | None]:
+    return [None if x != x else x for x in value.tolist()]
+
+
+class Watch:
+    """Watches a model between start() and stop(), or in a `with` block. Entering the block forgets earlier figures."""
+
+    def __init__(
+        self, model: nn.Module, figures: Any = None, *, rows: Any = None, gates: Any = None, blocks: Any = None
+    ) -> None:
+        self.model = model
+        self.figures: tuple[Figure, ...] = chosen(figures)
+        self._keys = {figure.of or figure.key for figure in self.figures} | {figure.key for figure in self.figures}
+        self._needs = {need for figure in self.figures for need in figure.needs}
+        self._queries = None if rows is None else torch.as_tensor(rows, dtype=torch.int64).flatten()
+        self._names: dict[nn.Module, str] = {}
+        for name, module in model.named_modules():
+            self._names.setdefault(module, name)
+        self._given_gates = dict(gates or {})
+        self._blocks = _blocks_of(model) if blocks is None else {name: model.get_submodule(name) for name in blocks}
+        for name in self._given_gates:
+            model.get_submodule(name)
+        self.on = False
+        self._steps = 0
+        self._inside = 0
+        self._wrapped, self._undo = Wrapped(), contextlib.ExitStack()
+        self._warned: set[str] = set()
+        self.masks = MaskCache()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets all figures."""
+        self._sums: dict[str, LayerSums] = {}
+        self._ran: set[str] = set()
+        self._missed: dict[str, str] = {}
+        self.rows: dict[str, Tensor] = {}
+        self._stack: list[tuple[nn.Module, bool]] = []
+        self._gates: dict[nn.Module, Tensor] = {}
+        self._geometries: dict[Any, tuple[Any, Geometry]] = {}
+        self._last: Geometry | None = None
+
+    # -- on and off
+
+    def start(self) -> None:
+        """Installs the seams. Costs nothing after stop()."""
+        if self.on:
+            return
+        self.on = True
+        for seam in SEAMS:
+            self._undo.callback(seam.install(self))
+        for module, name in self._names.items():
+            if type(module).__module__.startswith("torch.nn.modules"):
+                continue
+            if name in self._blocks or any(True for _ in module.children()):
+                self._wrapped.wrap(module, self._around(module, name))
+        gate_readers.install(self, self._wrapped, self._given_gates)
+
+    def stop(self) -> None:
+        """Removes the seams, and warns of modules that made no call that was seen."""
+        if not self.on:
+            return
+        self.on = False
+        self._wrapped.undo()
+        self._undo.close()
+        self.masks.clear()
+        self._geometries.clear()
+        self._gates.clear()
+        unseen = {name: why for name, why in self.not_seen.items() if name not in self._warned}
+        if unseen:
+            self._warned |= set(unseen)
+            name, why = next(iter(unseen.items()))
+            more = f", and {len(unseen) - 1} more modules (see not_seen)" if len(unseen) > 1 else ""
+            warnings.warn(f"watch: attention of '{name}' is not seen: {why}{more}", stacklevel=3)
+
+    def __enter__(self) -> "Watch":
+        self.reset()
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @contextlib.contextmanager
+    def every(self, n: int) -> Iterator[bool]:
+        """Watches the first of every n blocks that are entered. Says whether it watches this one."""
+        if n < 1:
+            raise ValueError(f"watch: every({n}): must be at least 1")
+        on = self._steps % n == 0
+        self._steps += 1
+        if not on:
+            yield False
+            return
+        with self:
+            yield True
+
+    # -- while the model runs
+
+    def _around(self, module: nn.Module, name: str) -> Callable[..., Any]:
+        block = name in self._blocks
+
+        def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if torch.compiler.is_compiling():
+                return forward(*args, **kwargs)
+            self._ran.add(name)
+            self._stack.append((module, any(kwargs.get(key) is not None for key in CROSS_ARGUMENTS)))
+            if block:
+                self._last = None
+            try:
+                out = forward(*args, **kwargs)
+            finally:
+                self._stack.pop()
+            if block:
+                self.see_block(name, out)
+            return out
+
+        return around
+
+    def counts(self) -> bool:
+        """Returns whether calls count now: not in nested functions, compiled programs, and the recomputation of
+        checkpoints in a backward pass."""
+        return (
+            self.on
+            and not self._inside
+            and not torch.compiler.is_compiling()
+            and torch._C._current_graph_task_id() == -1
+        )
+
+    @contextlib.contextmanager
+    def observed(self, module: nn.Module | None = None) -> Iterator[Layer | None]:
+        """Hides calls within this one. Yields the layer, or None where the call does not count."""
+        layer = None
+        if self.counts():
+            if module not in self._names:
+                module = self._stack[-1][0] if self._stack else None
+            layer = None if module is None else Layer(self._names[module], module)
+        self._inside += 1
+        try:
+            yield layer
+        finally:
+            self._inside -= 1
+
+    def is_cross(self, module: nn.Module) -> bool:
+        """Returns whether a module's keys belong to another sequence than its queries, by its arguments or name."""
+        for running, cross in reversed(self._stack):
+            if running is module:
+                if cross:
+                    return True
+                break
+        return LOOKS_LIKE_CROSS_ATTENTION.search(self._names[module].rpartition(".")[2]) is not None
+
+    def miss(self, layer: Layer, why: object) -> None:
+        """Records why a call of a layer is not measured."""
+        self._missed.setdefault(layer.name, str(why).strip().partition("\n")[0] or type(why).__name__)
+
+    def _geometry(self, call: Call) -> Geometry:
+        T, S = call.q.shape[2], call.k.shape[2]
+        parts = (call.mask, call.cu_seqlens)
+        key = (*map(id, parts), call.q.shape[0], T, S, call.causal, call.window, call.cross)
+        if key not in self._geometries:
+            self._geometries[key] = parts, geometry_of(call)
+        return self._geometries[key][1]
+
+    @torch.no_grad()
+    def see(self, layer: Layer, describe: Callable[[], tuple[Call, Tensor | None]]) -> None:
+        """Adds the figures of a softmax attention call. `describe` returns the call, and the gate (B,H,T,·) or None."""
+        try:
+            with torch._C.DisableTorchFunction():
+                call, gate = describe()
+                self._add_attention(layer, call, gate)
+        except MISSES as error:
+            self.miss(layer, error)
+
+    def _add_attention(self, layer: Layer, call: Call, gate: Tensor | None) -> None:
+        geometry = self._geometry(call)
+        sums = self._sums.setdefault(layer.name, LayerSums(call.kind))
+        self._last = geometry
+        statistics = statistics_of(call, geometry, self._needs & {"row_max", "entropy", "distance"})
+        if gate is None:
+            gate = self._gates.pop(layer.module, None)
+        sample = AttentionSample(call, geometry, statistics, gate)
+        for figure in FIGURES:
+            if figure.source != "attention" or figure.read is None or figure.key not in self._keys:
+                continue
+            found = figure.read(sample)
+            if found is None:
+                continue
+            if isinstance(found, tuple):
+                sums.add(figure.key, *found)
+            elif figure.is_maximum:
+                sums.add_maximum(figure.key, found)
+            else:
+                sums.add_queries(figure.key, found, geometry.counted)
+        sums.add_hidden((geometry.counted & ~geometry.sees_first).sum())
+        if gate is not None:
+            self.add_gate(layer.name, "gate", gate)
+        if self._queries is not None:
+            self._add_rows(layer, call, geometry, statistics["lse"])
+
+    def _add_rows(self, layer: Layer, call: Call, geometry: Geometry, lse: Tensor) -> None:
+        T, S = call.q.shape[2], call.k.shape[2]
+        at = self._queries.to(call.q.device) - (0 if call.cross else S - T)
+        at = at[(at >= 0) & (at < T)]
+        lse = lse[:, :, at, None]
+        found = scores(call, geometry, at).double() - lse.masked_fill(lse.isinf(), 0.0)
+        self.rows[layer.name] = found.exp().float()
+
+    def add_gate(self, name: str, source: str, gate: Tensor) -> None:
+        """Adds the figures of a gate (B,H,T,·)."""
+        sums = self._sums.setdefault(name, LayerSums("gate"))
+        gate = gate.detach()
+        count = torch.tensor(gate.shape[0] * gate.shape[2] * gate.shape[3], device=gate.device)
+        for figure in self.figures:
+            if figure.source == source and figure.read is not None:
+                sums.add(figure.key, figure.read(gate).sum((0, 2, 3), dtype=torch.float64), count)
+
+    @torch.no_grad()
+    def see_block(self, name: str, out: Any) -> None:
+        """Adds the figures of a block's output."""
+        if not self.counts():
+            return
+        x = out[0] if isinstance(out, (tuple, list)) and out else getattr(out, "last_hidden_state", out)
+        wanted = [figure.key for figure in self.figures if figure.source == "block"]
+        if not wanted or not isinstance(x, Tensor) or x.dim() != 3 or x.is_nested:
+            return
+        with torch._C.DisableTorchFunction():
+            x = x.detach()
+            real = first = None
+            geometry = self._last
+            if geometry is not None and geometry.counted.shape[1] == x.shape[1]:
+                first = geometry.own == geometry.first
+                real = geometry.counted | first
+            sample = BlockSample(x, real)
+            sums = self._sums.setdefault(name, LayerSums("block"))
+            if "massive_activation" in wanted:
+                value, place = sample.largest()
+                sums.add_maximum("massive_activation", value[None], place)
+            if len(wanted) > ("massive_activation" in wanted):
+                kurtosis = sample.kurtosis[:, None]
+                every = torch.ones(1, x.shape[1], dtype=torch.bool, device=x.device)
+                real = every if real is None else real
+                but_first = real & ~(torch.arange(x.shape[1], device=x.device) == 0 if first is None else first)
+                for key, counted in (("channel_kurtosis", real), ("channel_kurtosis_but_first", but_first)):
+                    if key in wanted:
+                        sums.add_queries(key, kurtosis, counted)
+
+    # -- what was seen
+
+    @property
+    def not_seen(self) -> dict[str, str]:
+        """Modules that look like attention and ran, or whose calls could not be measured, with the reason."""
+        found = dict(self._missed)
+        called = [name for name, sums in self._sums.items() if sums.kind not in ("block", "gate")] + list(found)
+        looks = [
+            name for module, name in self._names.items() if LOOKS_LIKE_ATTENTION.search(type(module).__name__) and name
+        ]
+        for name in looks:
+            inner = any(other.startswith(name + ".") for other in looks)
+            related = any(_is_within(name, other) or _is_within(other, name) for other in called)
+            if name in self._ran and not inner and not related:
+                found[name] = "it made no call of attention that PyTorch or transformers makes known"
+        return found
+
+    def _values(self, name: str, figure: Figure) -> tuple[Tensor | None, float | None]:
+        """Returns the values of heads, and of the layer, of one module. None where the figure has none."""
+        sums = self._sums[name]
+        key = figure.of or figure.key
+        if figure.is_maximum:
+            heads = sums.maxima.get(key)
+            return (None, None) if heads is None else (heads.cpu(), heads.max().item())
+        if key not in sums.sums:
+            return None, None
+        if figure.of_first_token and sums.hidden is not None and sums.hidden.item() > 0:
+            return None, None
+        total, count = sums.sums[key].cpu(), sums.counts[key].cpu()
+        heads = total / count
+        layer = (total.sum() / count.sum())[None]
+        if figure.finish is not None:
+            heads = figure.finish(heads)
+            layer = heads.nanmean()[None] if figure.of else figure.finish(layer)
+        value = layer.item()
+        return heads, None if value != value else value
+
+    def _modules(self) -> list[str]:
+        order = {name: i for i, name in enumerate(self._names.values())}
+        return sorted(self._sums, key=order.__getitem__)
+
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """A dict for each module with an attention call or a gate: "module", "kind" (causal, bidirectional, cross,
+        linear), and the figures. The figures of a block's output stand at its first such module."""
+        found: list[dict[str, Any]] = []
+        blocks = [name for name in self._modules() if self._sums[name].kind == "block"]
+        others = [name for name in self._modules() if self._sums[name].kind != "block"]
+        for name in others:
+            row: dict[str, Any] = {"module": name, "kind": self._sums[name].kind}
+            block = next((block for block in blocks if _is_within(name, block)), None)
+            for figure in self.figures:
+                of = block if figure.source == "block" else name
+                if of is not None:
+                    self._add_figure(row, figure, of)
+            if block is not None:
+                blocks.remove(block)
+            found.append(row)
+        for block in blocks:
+            row = {"module": block, "kind": "block"}
+            for figure in self.figures:
+                self._add_figure(row, figure, block)
+            found.append(row)
+        return found
+
+    def _add_figure(self, row: dict[str, Any], figure: Figure, name: str) -> None:
+        sums = self._sums[name]
+        if (figure.of or figure.key) not in sums.sums and figure.key not in sums.maxima:
+            return
+        row[figure.key] = self._values(name, figure)[1]
+        if figure.key in sums.places:
+            of = dict(zip(("sequence", "token", "channel"), sums.places[figure.key].tolist()))
+            row |= {f"{figure.key}_{what}": at for what, at in of.items()}
+
+    def scalars(self, *, by_layer: bool = True) -> dict[str, float]:
+        """Returns {key: value} of the model, and with by_layer {"key/module": value}. The model's value is the mean of
+        its layers, of a maximum the maximum. Layers of cross-attention count only by layer. Leaves out figures without
+        a value."""
+        found: dict[str, float] = {}
+        layers = self.layers
+        for figure in self.figures:
+            rows = [row for row in layers if row.get(figure.key) is not None]
+            own = [row[figure.key] for row in rows if row["kind"] != "cross"]
+            if own:
+                found[figure.key] = max(own) if figure.is_maximum else sum(own) / len(own)
+            if by_layer:
+                found |= {f"{figure.key}/{row['module']}": row[figure.key] for row in rows}
+        return found
+
+    def head_frame(self) -> Any:
+        """Returns a pandas.DataFrame with a row for each head, by module and head."""
+        pandas = require("pandas", "head_frame()")
+        rows = []
+        for name in self._modules():
+            columns = {}
+            for figure in self.figures:
+                heads = self._values(name, figure)[0] if figure.of_heads else None
+                if heads is not None:
+                    columns[figure.key] = _figures_of(heads)
+            most = max(map(len, columns.values()), default=0)
+            for h in range(most):
+                row = {key: of[h * len(of) // most] for key, of in columns.items()}
+                rows.append({"module": name, "head": h, **row})
+        return pandas.DataFrame(rows).set_index(["module", "head"])
+
+    def pool_ranks(self, group: Any = None) -> "Watch":
+        """Pools the figures of all ranks of a torch.distributed group: means by their counts, maxima by size. A
+        collective: each rank must call it once, and gets the pooled figures."""
+        import torch.distributed as dist
+
+        own = {name: sums.on_cpu() for name, sums in self._sums.items()}
+        of_ranks: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(of_ranks, own, group=group)
+        self._sums = {}
+        for of_rank in of_ranks:
+            for name, sums in of_rank.items():
+                self._sums.setdefault(name, LayerSums(sums.kind)).merge(sums)
+        return self
+
+    def __repr__(self) -> str:
+        return f"<watch of {type(self.model).__name__}: {len(self._sums)} modules seen, {len(self.not_seen)} not seen>"
+
+
+def _is_within(name: str, other: str) -> bool:
+    return name == other or other == "" or name.startswith(other + ".")
+
+
+def _blocks_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Returns the members of the outermost lists of modules with attention in them."""
+    found: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList) or any(_is_within(name, block) for block in found):
+            continue
+        if any(LOOKS_LIKE_ATTENTION.search(type(part).__name__) for part in module.modules()):
+            found |= {f"{name}.{key}" if name else key: block for key, block in module.named_children()}
+    return found

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converts masks of attention calls to rules: causality, a window, a mask of keys, a bias. Kernels skip hidden keys of
+rules, which halves the cost of causal attention."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Rules(NamedTuple):
+    """A mask as rules of a Call. `mask` is (B|1,1,1,S) where rows are alike after the other rules."""
+
+    causal: bool = False
+    window: int | None = None
+    mask: Tensor | None = None
+    bias: Tensor | None = None
+
+
+def split_bias(mask: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Splits an additive mask into the visible keys and the finite bias, None where it has no effect.
+
+    A value at most half of the dtype's lowest hides a key. On CPUs, a bias of zeros is left out.
+    """
+    visible = mask > torch.finfo(mask.dtype).min / 2
+    bias = mask.masked_fill(~visible, 0)
+    if mask.device.type != "cpu":
+        return visible, bias
+    return None if visible.all() else visible, bias if bias.any() else None
+
+
+def recognised(visible: Tensor | None, bias: Tensor | None, T: int, S: int, window: int | None) -> Rules:
+    """Finds the rules of a mask (B|1,H|1,T|1,S), true where visible. Reads it, so masks on other devices than CPUs
+    stay as they are."""
+    if visible is None or visible.shape[-2] == 1 or visible.device.type != "cpu" or visible.shape[1] != 1 or T > S:
+        return Rules(mask=visible, bias=bias)
+    if torch.equal(visible, visible[:, :, :1].expand_as(visible)) and T > 1:
+        return Rules(mask=visible[:, :, :1], bias=bias)
+    at = torch.arange(S - T, S)[:, None]
+    key = torch.arange(S)
+    own = visible.diagonal(S - T, 2, 3)[:, :, None]  # (B,1,1,T)
+    before = visible[:, :, -1:, : S - T]
+    keys = torch.cat((before, own), -1)
+    for width in (None, window):
+        near = key <= at
+        if width is not None:
+            near = near & (key > at - width)
+        if torch.equal(visible, near & keys):
+            return Rules(True, width, None if keys.all() else keys, bias)
+    return Rules(mask=visible, bias=bias)
+
+
+class MaskCache:
+    """Remembers the rules of the masks of a step, which all layers share."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple, tuple[Tensor, Rules]] = {}
+
+    def rules(self, mask: Tensor, T: int, S: int, window: int | None) -> Rules:
+        """Returns the rules of a mask (…,T|1,S): bool, true where visible, or floating point, added to the scores."""
+        key = (id(mask), mask._version, T, S, window)
+        if key not in self._found:
+            given = mask.detach()[..., :S]
+            given = given.reshape((1,) * (4 - given.dim()) + given.shape)
+            visible, bias = (given, None) if given.dtype == torch.bool else split_bias(given)
+            self._found[key] = mask, recognised(visible, bias, T, S, window)
+        return self._found[key][1]
+
+    def clear(self) -> None:
+        self._found.clear()

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Computes statistics of softmax weights in O(T) memory: with Headgate's kernels on CPUs, and otherwise by blocks of
+queries in plain PyTorch on the tensors' device."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import headgate
+
+from ..packed_rows import one_row
+from .call import Call, Geometry, scores
+
+BLOCK_ELEMENTS = 1 << 24
+"""Scores that a block of queries may have at once. 64 MiB in float32."""
+KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def lse_by_kernel(call: Call, v: Tensor) -> Any:
+    """Returns y and lse (B,Hq,T), f64, of an attention call with these values. The kernel needs values even where only
+    lse is read, so callers pass one column."""
+    q, k, rules = call.q, call.k, call.rules()
+    if call.cu_seqlens is None:
+        return headgate.attention_forward(q, k, v, outputs=["y", "lse"], **rules)
+    q, k, v = (one_row(x.transpose(1, 2)) for x in (q, k, v))
+    return headgate.attention_forward(q, k, v, outputs=["y", "lse"], layout="bthd", **_packed(call, rules))
+
+
+def _packed(call: Call, rules: dict[str, Any]) -> dict[str, Any]:
+    begins = call.cu_seqlens.to(torch.int32)
+    return {**rules, "cu_seqlens_q": begins, "cu_seqlens_k": begins}
+
+
+def _as_rows(x: Tensor, call: Call) -> Tensor:
+    """Returns (B,Hq,T) of a result (1,Hq,B·T) of a packed call."""
+    B, _, T, _ = call.q.shape
+    return x if call.cu_seqlens is None else x.view(x.shape[1], B, T).transpose(0, 1)
+
+
+def by_kernels(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Tensor]:
+    """Returns what of "lse", "row_max", "entropy" and "distance" is wanted, (B,Hq,T) in f64."""
+    if "distance" in wanted and call.q.element_size() < 4:  # positions need more bits than such values have
+        call = Call(**{**call.__dict__, "q": call.q.float(), "k": call.k.float()})
+    q, k = call.q, call.k
+    S = k.shape[2]
+    position = torch.arange(S, dtype=q.dtype)[None, None, :, None].expand(k.shape[0], k.shape[1], S, 1)
+    out = lse_by_kernel(call, position)
+    found = {"lse": _as_rows(out.lse, call)}
+    if "distance" in wanted:
+        y = out.y[..., 0] if call.cu_seqlens is None else _as_rows(out.y[..., 0].transpose(1, 2), call)
+        share = 1.0
+        if call.sinks is not None:  # the share of the keys, without the sink's
+            share = 1 - (call.sinks.double()[:, None] - found["lse"]).exp()
+        found["distance"] = geometry.own[:, None] - y.double() / share
+    names = [name for name in ("row_max", "entropy") if name in wanted]
+    if names:
+        rules: dict[str, Any] = call.rules()
+        if call.cu_seqlens is not None:
+            rules = {**_packed(call, rules), "layout": "bthd"}
+            q, k = (one_row(x.transpose(1, 2)) for x in (q, k))
+        statistics = headgate.attention_statistics(out.lse, q, k, outputs=names, **rules)
+        found |= {name: _as_rows(getattr(statistics, name), call).double() for name in names}
+    return found
+
+
+def by_blocks(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Tensor]:
+    """Returns the same as by_kernels, and for any attention "distance" as the mean of |own - key|."""
+    B, Hq, T, _ = call.q.shape
+    S, device = call.k.shape[2], call.q.device
+    block = max(1, BLOCK_ELEMENTS // (B * Hq * S))
+    key = torch.arange(S, device=device)
+    parts: dict[str, list[Tensor]] = {name: [] for name in {"lse"} | wanted}
+    for begin in range(0, T, block):
+        rows = slice(begin, min(T, begin + block))
+        s = scores(call, geometry, rows)
+        of_keys = s.logsumexp(-1, keepdim=True)
+        lse = of_keys
+        if call.sinks is not None:
+            lse = torch.logaddexp(of_keys, call.sinks.to(s.dtype)[:, None, None])
+        lse_or_0 = lse.masked_fill(lse == -math.inf, 0.0)
+        difference = s - lse_or_0
+        p = difference.exp()
+        parts["lse"].append(lse[..., 0])
+        if "row_max" in wanted:
+            parts["row_max"].append(p.amax(-1))
+        if "entropy" in wanted:
+            entropy = -torch.where(p > 0, p * difference, 0.0).sum(-1)
+            if call.sinks is not None:
+                of_sink = call.sinks.to(s.dtype)[:, None] - lse_or_0[..., 0]
+                entropy = entropy - of_sink.exp() * of_sink
+            parts["entropy"].append(entropy)
+        if "distance" in wanted:
+            far = (geometry.own[:, None, rows, None] - key).abs().to(p.dtype)
+            parts["distance"].append((p * far).sum(-1) / p.sum(-1))
+    return {name: torch.cat(part, -1).double() for name, part in parts.items()}
+
+
+def statistics_of(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Tensor]:
+    """Returns "lse", and what of "row_max", "entropy" and "distance" is wanted, (B,Hq,T) in f64."""
+    q = call.q
+    packed_rules = call.cu_seqlens is not None and (call.mask is not None or call.bias is not None)
+    kernels = q.device.type == "cpu" and q.dtype in KERNEL_DTYPES and q.dtype == call.k.dtype and q.shape[-1] <= 512
+    if not kernels or packed_rules or ("distance" in wanted and not call.causal):
+        return by_blocks(call, geometry, wanted)
+    return by_kernels(call, geometry, wanted)

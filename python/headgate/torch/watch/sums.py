@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools figures of a layer over calls, micro-batches and ranks. Nothing is read from a device before scalars()."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class LayerSums:
+    """Sums and counts (H) of the means of a layer, and its maxima (H), by the figures' keys."""
+
+    kind: str
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, Tensor] = field(default_factory=dict)
+    maxima: dict[str, Tensor] = field(default_factory=dict)
+    places: dict[str, Tensor] = field(default_factory=dict)  # where the maximum is: (sequence, token, channel)
+    hidden: Tensor | None = None  # counted queries that a window keeps from seeing the first token
+
+    def add(self, key: str, total: Tensor, count: Tensor) -> None:
+        """Adds sums (H) and the number of values in each, (H) or a scalar."""
+        count = count.double().expand_as(total)
+        if key in self.sums:
+            total, count = self.sums[key] + total, self.counts[key] + count
+        self.sums[key], self.counts[key] = total, count
+
+    def add_queries(self, key: str, values: Tensor, counted: Tensor) -> None:
+        """Adds the values (B,H,T) of counted (b,T) queries."""
+        kept = counted.expand(values.shape[0], -1)[:, None]
+        self.add(key, torch.where(kept, values.double(), 0.0).sum((0, 2)), kept.sum())
+
+    def add_maximum(self, key: str, values: Tensor, place: Tensor | None = None) -> None:
+        """Keeps the larger of the values (H)."""
+        values = values.double()
+        if key in self.maxima:
+            if place is not None:
+                place = torch.where(values >= self.maxima[key], place, self.places[key])
+            values = torch.maximum(values, self.maxima[key])
+        self.maxima[key] = values
+        if place is not None:
+            self.places[key] = place
+
+    def add_hidden(self, count: Tensor) -> None:
+        self.hidden = count if self.hidden is None else self.hidden + count
+
+    def merge(self, other: "LayerSums") -> None:
+        """Adds the sums of another rank, on CPUs."""
+        for key, total in other.sums.items():
+            self.add(key, total, other.counts[key])
+        for key, values in other.maxima.items():
+            self.add_maximum(key, values, other.places.get(key))
+        if other.hidden is not None:
+            self.add_hidden(other.hidden)
+
+    def on_cpu(self) -> "LayerSums":
+        def moved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {key: tensor.cpu() for key, tensor in tensors.items()}
+
+        hidden = None if self.hidden is None else self.hidden.cpu()
+        return LayerSums(
+            self.kind, moved(self.sums), moved(self.counts), moved(self.maxima), moved(self.places), hidden
+        )

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sees attention of models of transformers, through AttentionInterface, whatever implementation is set."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from ..added_gate import _PENDING
+from ..foreign_arguments import ATTENTION, CACHES
+from ..gates import GATE_FUNCTIONS
+from ..key_lists import mask_of_blocks, mask_of_keys
+from .call import Call
+
+if TYPE_CHECKING:
+    from .handle import Watch
+
+USED = (
+    "module query key value attention_mask dropout scaling softcap s_aux position_bias is_causal sliding_window "
+    "cu_seq_lens_q cu_seq_lens_k output_attentions indices block_indices head_mask"
+).split()
+"""Arguments of the interface that are read here. head_mask comes after the softmax."""
+
+
+def install(watch: "Watch") -> Callable[[], None]:
+    """Makes every attention function that a model gets from the interface report its calls. Returns what undoes it."""
+    modeling = sys.modules.get("transformers.modeling_utils")
+    if modeling is None:
+        return lambda: None
+    interface = modeling.AttentionInterface
+    original = interface.__dict__["get_interface"]
+
+    def get_interface(table: Any, name: Any, default: Any) -> Any:
+        function = original(table, name, default)
+
+        def seen(*args: Any, **kwargs: Any) -> Any:
+            with watch.observed(args[0] if args else kwargs["module"]) as layer:
+                if layer is not None:
+                    watch.see(layer, lambda: call_of(watch, layer.module, name, function, args, kwargs))
+                return function(*args, **kwargs)
+
+        return seen
+
+    interface.get_interface = get_interface
+
+    def undo() -> None:
+        if interface.__dict__["get_interface"] is get_interface:
+            interface.get_interface = original
+
+    return undo
+
+
+def _arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a call by name."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    named = dict(bound.arguments)
+    for parameter in bound.signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            named |= named.pop(parameter.name, {})
+    return named
+
+
+def _refuse(named: dict[str, Any]) -> None:
+    for name, value in named.items():
+        if value is None or name in USED or name in ATTENTION or (name in CACHES and hasattr(value, "get_seq_length")):
+            continue
+        raise ValueError(f"argument '{name}' of the attention function is unknown and may change the scores")
+
+
+def call_of(
+    watch: "Watch", module: nn.Module, name: str | None, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Call, Tensor | None]:
+    """Returns a call of the interface's function `name` as a Call, and the gate of a retrofitted module."""
+    named = _arguments(function, args, kwargs)
+    _refuse(named)
+    q, k, v, mask = (named.get(key) for key in ("query", "key", "value", "attention_mask"))
+    if q.shape[0] != k.shape[0]:  # learned queries, shared by all sequences
+        q = q.expand(k.shape[0], -1, -1, -1)
+    T, S = q.shape[2], k.shape[2]
+    window = named.get("sliding_window") or getattr(module, "sliding_window", None)
+    is_causal = named.get("is_causal")
+    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    call: dict[str, Any] = {
+        "scale": named.get("scaling"),
+        "softcap": named.get("softcap") or 0.0,
+        "cross": watch.is_cross(module),
+    }
+    packs = name not in (None, "eager", "sdpa")
+    if packs and named.get("cu_seq_lens_q") is not None:
+        call["cu_seqlens"] = named["cu_seq_lens_q"]
+    if hasattr(mask, "rules"):  # Headgate's KeyMask
+        rules = mask.rules()
+        call |= {"causal": True, "window": mask.window, "mask": rules.get("mask")}
+        if mask.sequences is not None:
+            call.setdefault("cu_seqlens", mask.sequences)
+    elif isinstance(mask, Tensor) and mask.dim() == 2:  # of padding, as flash attention takes it
+        call |= {"mask": mask[:, None, None, :S].bool(), "causal": is_causal, "window": window}
+    elif isinstance(mask, Tensor):
+        call |= watch.masks.rules(mask, T, S, window)._asdict()
+    elif mask is not None:
+        raise ValueError(f"attention_mask is a {type(mask).__name__}, which is not read")
+    elif name is not None and name != "eager" and is_causal and (T > 1 or packs):
+        call |= {"causal": True, "window": window if packs else None}
+        if T > 1 and "cu_seqlens" not in call and S > T:  # keys after the queries are unused slots of a static cache
+            k, v = k[:, :, :T], v[:, :, :T]
+            S = T
+    if named.get("position_bias") is not None:
+        bias = named["position_bias"].detach()[..., :S]
+        call["bias"] = bias if call.get("bias") is None else bias + call["bias"]
+    for key, convert in (("indices", mask_of_keys), ("block_indices", mask_of_blocks)):
+        if named.get(key) is not None:
+            more = (module.config.index_block_size,) if key == "block_indices" else ()
+            listed = convert("watch", key, named[key], q, S, *more)
+            call["mask"] = listed if call.get("mask") is None else listed & call["mask"]
+    if named.get("s_aux") is not None:
+        call["sinks"] = named["s_aux"].detach()
+    kind = "causal" if call.get("causal") or is_causal else "bidirectional"
+    pending = getattr(module, _PENDING, None)
+    gate = None if pending is None else gate_of(pending)
+    return Call(q.detach(), k.detach(), v.detach(), kind=kind, **call), gate
+
+
+def gate_of(arguments: dict[str, Any]) -> Tensor | None:
+    """Returns the gate (B,H,T,1|Dv) of arguments of gated_attention, None for a gate that is added."""
+    z = arguments.get("gate")
+    if z is None or arguments.get("gate_op", "mul") != "mul":
+        return None
+    z = z.detach().transpose(1, 2) if arguments.get("layout", "bthd") == "bthd" else z.detach()
+    return GATE_FUNCTIONS[arguments.get("gate_fn", "sigmoid")].compute(z)
