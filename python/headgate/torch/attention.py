@@ -13,6 +13,7 @@ from torch import Tensor
 
 import headgate
 
+from . import observers
 from .arguments import ATTENTION, DIFFERENTIABLE, OPTIONS, TENSORS, take_old_name, takes
 from .autograd import register_attention
 from .backends import backend_of
@@ -215,6 +216,8 @@ def gated_attention(
     if "gate_logits" in arguments:
         gate = take_old_name(NAME, arguments, "gate_logits", "gate", gate)
     given = {"q": q, "k": k, "v": v, "gate": gate}
+    for observer in observers.ATTENTION:
+        observer(given, arguments)
     backend = backend_of(q)
     if backend is not None:
         return backend.gated_attention(given, arguments, return_lse)

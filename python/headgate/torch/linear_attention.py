@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import torch
 from torch import Tensor
 
+from . import observers
 from .arguments import LINEAR_ATTENTION, takes
 from .backends import backend_of
 from .operation import CustomOperation, Named, sequences_of
@@ -82,6 +83,8 @@ def linear_attention(
     ValueError with a one-line message for invalid arguments.
     """
     given = {"q": q, "k": k, "v": v, "decay": decay, "beta": beta}
+    for observer in observers.LINEAR_ATTENTION:
+        observer(given, arguments)
     backend = backend_of(q)
     if backend is not None:
         return backend.linear_attention(given, arguments, return_state)

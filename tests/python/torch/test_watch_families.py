@@ -13,8 +13,8 @@ import headgate.torch
 
 SCRIPT = reference.small_models()
 CAUSAL = """llama qwen2 qwen3 qwen3_moe mistral mixtral gemma gemma2 gemma3_text gpt_oss olmo olmo2 olmo3 phi phi3 cohere
-cohere2 granite granitemoe starcoder2 gpt_neox gpt2 opt stablelm glm glm4 ernie4_5 smollm3 helium nemotron persimmon
-exaone4 deepseek_v3 afmoe arcee hunyuan_v1_dense seed_oss minimax dots1 gpt_bigcode apertus""".split()
+cohere2 granite granitemoe starcoder2 gpt_neox gpt2 opt stablelm glm glm4 ernie4_5 smollm3 nemotron persimmon
+exaone4 deepseek_v3 afmoe arcee hunyuan_v1_dense seed_oss gpt_bigcode apertus""".split()
 MASKED = "bert roberta electra modernbert distilbert xlm-roberta camembert".split()
 SEQ2SEQ = "bart t5 mbart pegasus marian m2m_100".split()
 

@@ -1,2 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
-def install(watch, wrapped, given): pass
+"""Reads gates of attention outputs, as applied, from the submodules that compute them."""
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .wrapping import Wrapped
+
+if TYPE_CHECKING:
+    from .handle import Watch
+
+
+class Reader(NamedTuple):
+    """Computes the gate (B,T,H,1|D) of attention modules of some classes from the output of a submodule."""
+
+    classes: re.Pattern[str]
+    submodule: str
+    read: Callable[[nn.Module, Tensor], Tensor]
+
+
+READERS = (
+    Reader(  # q_proj has rows [q D | gate D] for each head
+        re.compile(r"Qwen3(Next|_5|_5Moe)Attention$"),
+        "q_proj",
+        lambda attention, out: out.unflatten(-1, (-1, 2, attention.head_dim))[..., 1, :].sigmoid(),
+    ),
+    Reader(
+        re.compile(r"(Afmoe|MuseSpark\w*|MuseGlimmer\w*)Attention$"),
+        "gate_proj",
+        lambda attention, out: out.unflatten(-1, (-1, attention.head_dim)).sigmoid(),
+    ),
+    Reader(re.compile(r"Lfm3\w*Attention$"), "g_proj", lambda _, out: out.unsqueeze(-1).sigmoid()),
+)
+"""Families whose gates have a module of their own. Gates of Headgate's layers and of retrofitted models are read from
+the attention call."""
+GATED_NORM = re.compile(r"norm", re.IGNORECASE)
+DELTA_NET = re.compile(r"deltanet|deltaattention|kimi\w*attention", re.IGNORECASE)
+
+
+def install(watch: "Watch", wrapped: Wrapped, given: dict[str, Callable[[Tensor], Tensor]]) -> None:
+    """Wraps the modules that gates are read from. `given` maps names of modules to functions that return (B,T,H,1|D)
+    from the module's output."""
+    names = list(watch.modules())
+    for attention, name in names:
+        for reader in READERS:
+            if reader.classes.search(type(attention).__name__) and hasattr(attention, reader.submodule):
+                _wrap_output(watch, wrapped, attention, getattr(attention, reader.submodule), reader)
+        if DELTA_NET.search(type(attention).__name__):
+            for _, child in attention.named_children():
+                if GATED_NORM.search(type(child).__name__) and "gated" in type(child).__name__.lower():
+                    _wrap_norm(watch, wrapped, name, child)
+    for name, function in given.items():
+        _wrap_given(watch, wrapped, name, function)
+
+
+def _wrap_output(watch: "Watch", wrapped: Wrapped, attention: nn.Module, part: nn.Module, reader: Reader) -> None:
+    def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = forward(*args, **kwargs)
+        if watch.counts():
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                watch.hold_gate(attention, reader.read(attention, out.detach()).transpose(1, 2))
+        return out
+
+    wrapped.wrap(part, around)
+
+
+def _wrap_given(watch: "Watch", wrapped: Wrapped, name: str, function: Callable[[Tensor], Tensor]) -> None:
+    def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = forward(*args, **kwargs)
+        if watch.counts():
+            with torch.no_grad():
+                gate = function(out.detach() if isinstance(out, Tensor) else out)
+            if gate.dim() != 4:
+                raise ValueError(f"watch: gates['{name}'] returned {tuple(gate.shape)} but must be (B,T,H,D or 1)")
+            watch.add_gate(name, "gate", gate.transpose(1, 2))
+        return out
+
+    wrapped.wrap(watch.model.get_submodule(name), around)
+
+
+def _wrap_norm(watch: "Watch", wrapped: Wrapped, name: str, norm: nn.Module) -> None:
+    """Reads the output gate of linear attention from the arguments of the gated norm after it."""
+
+    def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        z = args[1] if len(args) > 1 else kwargs.get("gate")
+        heads = watch.linear_heads.get(name)
+        if z is not None and heads is not None and watch.counts():
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                word = getattr(norm, "activation", None) or getattr(norm, "gate_fn", "silu")
+                x = z.detach().reshape(heads[0], heads[1], heads[2], -1)
+                gate = (x.sigmoid() if word == "sigmoid" else F.silu(x)).abs()
+                watch.add_gate(name, "output_gate", gate.transpose(1, 2))
+        return forward(*args, **kwargs)
+
+    wrapped.wrap(norm, around)

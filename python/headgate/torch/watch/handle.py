@@ -78,6 +78,9 @@ class Watch:
         self._gates: dict[nn.Module, Tensor] = {}
         self._geometries: dict[Any, tuple[Any, Geometry]] = {}
         self._last: Geometry | None = None
+        self._padding: Tensor | None = None
+        self.linear_heads: dict[str, tuple[int, int, int]] = {}
+        self.seen_calls = 0
 
     # -- on and off
 
@@ -142,6 +145,8 @@ class Watch:
             if torch.compiler.is_compiling():
                 return forward(*args, **kwargs)
             self._ran.add(name)
+            if not self._stack:
+                self._padding = _padding_of(kwargs)
             self._stack.append((module, any(kwargs.get(key) is not None for key in CROSS_ARGUMENTS)))
             if block:
                 self._last = None
@@ -200,9 +205,15 @@ class Watch:
             self._geometries[key] = parts, geometry_of(call)
         return self._geometries[key][1]
 
+    def ran(self, name: str) -> None:
+        """Records that a module ran."""
+        self._ran.add(name)
+
     @torch.no_grad()
     def see(self, layer: Layer, describe: Callable[[], tuple[Call, Tensor | None]]) -> None:
         """Adds the figures of a softmax attention call. `describe` returns the call, and the gate (B,H,T,·) or None."""
+        self.seen_calls += 1
+        self.ran(layer.name)
         try:
             with torch._C.DisableTorchFunction():
                 call, gate = describe()
@@ -244,14 +255,51 @@ class Watch:
         found = scores(call, geometry, at).double() - lse.masked_fill(lse.isinf(), 0.0)
         self.rows[layer.name] = found.exp().float()
 
+    @torch.no_grad()
+    def see_linear(self, layer: Layer, describe: Callable[[], dict[str, Any]]) -> None:
+        """Adds the figures of a call of linear attention. `describe` returns the arguments of linear_attention."""
+        self.seen_calls += 1
+        self.ran(layer.name)
+        try:
+            with torch._C.DisableTorchFunction():
+                call = describe()
+                B, T = call["q"].shape[:2]
+                padding = self._padding
+                if padding is not None and padding.shape != (B, T):
+                    padding = None
+                sample = linear.sample_of(call, padding, sorted(self._needs & {"first_share", "reach"}))
+                self.linear_heads[layer.name] = B, T, call["v"].shape[2]
+                sums = self._sums.setdefault(layer.name, LayerSums("linear"))
+                for figure in self.figures:
+                    if figure.source == "linear" and figure.read is not None:
+                        counted = sample.but_first if figure.needs else sample.real
+                        sums.add_queries(figure.key, figure.read(sample), counted)
+                if self._queries is not None:
+                    at = self._queries[self._queries < T].to(call["q"].device)
+                    self.rows[layer.name] = linear.hidden_weights(call, at)
+        except MISSES as error:
+            self.miss(layer, error)
+
+    def hold_gate(self, attention: nn.Module, gate: Tensor) -> None:
+        """Keeps the gate (B,H,T,·) of the next call of an attention module."""
+        self._gates[attention] = gate
+
+    def modules(self) -> Iterator[tuple[nn.Module, str]]:
+        """The model's modules with their names."""
+        return iter(self._names.items())
+
     def add_gate(self, name: str, source: str, gate: Tensor) -> None:
         """Adds the figures of a gate (B,H,T,·)."""
         sums = self._sums.setdefault(name, LayerSums("gate"))
         gate = gate.detach()
-        count = torch.tensor(gate.shape[0] * gate.shape[2] * gate.shape[3], device=gate.device)
+        real = self._padding
+        real = real[:, None, :, None] if real is not None and real.shape == gate.shape[::2][:2] else None
+        count = gate.new_tensor(gate[:, 0].numel(), dtype=torch.float64) if real is None else real.sum() * gate.shape[3]
         for figure in self.figures:
             if figure.source == source and figure.read is not None:
-                sums.add(figure.key, figure.read(gate).sum((0, 2, 3), dtype=torch.float64), count)
+                values = figure.read(gate)
+                values = values if real is None else values * real
+                sums.add(figure.key, values.sum((0, 2, 3), dtype=torch.float64), count)
 
     @torch.no_grad()
     def see_block(self, name: str, out: Any) -> None:
@@ -266,7 +314,10 @@ class Watch:
             x = x.detach()
             real = first = None
             geometry = self._last
-            if geometry is not None and geometry.counted.shape[1] == x.shape[1]:
+            if self._padding is not None and self._padding.shape == x.shape[:2]:
+                real = self._padding
+                first = real & (real.cumsum(-1) == 1)
+            elif geometry is not None and geometry.counted.shape[1] == x.shape[1]:
                 first = geometry.own == geometry.first
                 real = geometry.counted | first
             sample = BlockSample(x, real)
@@ -410,11 +461,17 @@ def _is_within(name: str, other: str) -> bool:
     return name == other or other == "" or name.startswith(other + ".")
 
 
+def _padding_of(kwargs: dict[str, Any]) -> Tensor | None:
+    """Returns the mask of real tokens (B,T) among a model's arguments, or None."""
+    mask = kwargs.get("attention_mask")
+    return mask.detach().bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
+
+
 def _blocks_of(model: nn.Module) -> dict[str, nn.Module]:
     """Returns the members of the outermost lists of modules with attention in them."""
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList) or any(_is_within(name, block) for block in found):
+        if not isinstance(module, (nn.ModuleList, nn.Sequential)) or any(_is_within(name, block) for block in found):
             continue
         if any(LOOKS_LIKE_ATTENTION.search(type(part).__name__) for part in module.modules()):
             found |= {f"{name}.{key}" if name else key: block for key, block in module.named_children()}

@@ -1,2 +1,181 @@
 # SPDX-License-Identifier: Apache-2.0
-def install(watch): return lambda: None
+"""Sees linear attention with the delta rule: Headgate's operation, and the functions of transformers' models."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+import headgate
+
+from .. import observers
+from .sample import LinearSample
+
+if TYPE_CHECKING:
+    from .handle import Watch
+
+MODELS = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "kimi_linear")
+RULES = (
+    "torch_chunk_gated_delta_rule",
+    "torch_recurrent_gated_delta_rule",
+    "chunk_kimi_delta_attention",
+    "recurrent_kimi_delta_attention",
+)
+L2_NORM_EPS = 1e-6  # eps of the L2 norm with use_qk_l2norm_in_kernel
+SEQUENCES = ("cu_seqlens", "cu_seq_lens_q")
+
+
+def install(watch: "Watch") -> Callable[[], None]:
+    """Replaces the rules that modules of transformers have, and adds an observer. Returns what undoes both."""
+    replaced = []
+    for model in MODELS:
+        module = sys.modules.get(f"transformers.models.{model}.modeling_{model}")
+        for name in RULES:
+            theirs = getattr(module, name, None)
+            if theirs is not None:
+                ours = _seen(watch, theirs)
+                setattr(module, name, ours)
+                replaced.append((module, name, ours, theirs))
+
+    def observer(given: dict[str, Any], arguments: dict[str, Any]) -> None:
+        with watch.observed() as layer:
+            if layer is not None:
+                watch.see_linear(layer, lambda: of_operation(given, arguments))
+
+    observers.LINEAR_ATTENTION.append(observer)
+
+    def undo() -> None:
+        observers.LINEAR_ATTENTION.remove(observer)
+        for module, name, ours, theirs in replaced:
+            if getattr(module, name) is ours:
+                setattr(module, name, theirs)
+
+    return undo
+
+
+def _seen(watch: "Watch", function: Callable[..., Any]) -> Callable[..., Any]:
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        with watch.observed() as layer:
+            if layer is not None:
+                watch.see_linear(layer, lambda: of_rule(function, args, kwargs))
+            return function(*args, **kwargs)
+
+    return seen
+
+
+def of_rule(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Returns a call of a rule of transformers as arguments of linear_attention, layout "bthd"."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    named = dict(bound.arguments)
+    for parameter in bound.signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            named |= named.pop(parameter.name, {})
+    g = named["g"]
+    found = {
+        "q": named["query"],
+        "k": named["key"],
+        "v": named["value"],
+        "decay": g if g.dim() == 4 else g.unsqueeze(-1),
+        "beta": named["beta"].unsqueeze(-1),
+        "scale": named.get("scale"),
+        "l2_norm": L2_NORM_EPS if named.get("use_qk_l2norm_in_kernel") else None,
+        "state": named.get("initial_state"),
+        "cu_seqlens": next((named[key] for key in SEQUENCES if named.get(key) is not None), None),
+    }
+    if found["cu_seqlens"] is None and named.get("seq_idx") is not None:
+        from ..packed_rows import begins_of
+
+        found["cu_seqlens"] = begins_of(named["seq_idx"])
+    return {key: x.detach() if isinstance(x, Tensor) else x for key, x in found.items()}
+
+
+def of_operation(given: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Returns a call of Headgate's linear_attention as its arguments, layout "bthd"."""
+    if arguments.get("rule", "gated_delta") != "gated_delta":
+        raise ValueError(f"linear attention with rule '{arguments['rule']}' is not read")
+    found = {name: None if x is None else x.detach() for name, x in given.items()}
+    if arguments.get("layout", "bhtd") == "bhtd":
+        found = {name: None if x is None else x.transpose(-3, -2) for name, x in found.items()}
+    if found["q"].dim() == 3:
+        found = {name: None if x is None else x[None] for name, x in found.items()}
+    q, v = found["q"], found["v"]
+    if found["decay"] is None:
+        found["decay"] = torch.zeros(*v.shape[:3], 1, dtype=q.dtype, device=q.device)
+    if found["beta"] is None:
+        found["beta"] = torch.ones(*v.shape[:3], 1, dtype=q.dtype, device=q.device)
+    found["beta"] = found["beta"].expand(*v.shape[:3], 1)
+    return {**found, **{name: arguments.get(name) for name in ("scale", "l2_norm", "state", "cu_seqlens")}}
+
+
+def sample_of(call: dict[str, Any], padding: Tensor | None, outputs: list[str]) -> LinearSample:
+    """Returns the sample of a call. padding (B,T) is true at real tokens, or None."""
+    B, T = call["q"].shape[:2]
+    device = call["q"].device
+    real = torch.ones(B, T, dtype=torch.bool, device=device) if padding is None else padding
+    first = real & (real.cumsum(-1) == 1)
+    if call["cu_seqlens"] is not None:
+        first = torch.zeros(B * T, dtype=torch.bool, device=device)
+        first[call["cu_seqlens"][:-1].long().clamp_max(B * T - 1)] = True
+        first = first.view(B, T)
+    statistics = _statistics(call, real if padding is not None else None, outputs) if outputs else {}
+    decay, beta = (call[name].double().transpose(1, 2) for name in ("decay", "beta"))
+    return LinearSample(decay, beta[..., 0], statistics, real, real & ~first)
+
+
+def _statistics(call: dict[str, Any], real: Tensor | None, outputs: list[str]) -> dict[str, Tensor]:
+    """Returns statistics of the hidden weights (B,Hv,T). Padding is left out of the sequences, in a packed batch."""
+    if call["q"].device.type != "cpu":
+        raise ValueError("the weights hidden in linear attention are computed for CPU tensors only")
+    tensors = {name: call[name] for name in ("q", "k", "v", "decay", "beta")}
+    B, T = tensors["q"].shape[:2]
+    begins = call["cu_seqlens"]
+    options = {name: call[name] for name in ("scale", "l2_norm") if call[name] is not None}
+    if begins is None and real is not None and not real.all():
+        begins = torch.cat((torch.zeros(1), real.sum(-1).cumsum(0))).int()
+        tensors = {name: x[real][None] for name, x in tensors.items()}
+    elif begins is not None and B > 1:
+        tensors = {name: x.flatten(0, 1)[None] for name, x in tensors.items()}
+    if begins is not None:
+        options["cu_seqlens"] = begins.int()
+    of = tensors["q"].dtype
+    for name in ("decay", "beta"):
+        tensors[name] = tensors[name] if tensors[name].dtype in (of, torch.float32) else tensors[name].float()
+    found = headgate.linear_attention_statistics(**tensors, layout="bthd", outputs=outputs, **options)
+    result = {}
+    for name in outputs:
+        x = getattr(found, name)
+        if begins is not None:  # (1,Hv,N)
+            whole = torch.zeros(x.shape[1], B * T, dtype=x.dtype)
+            kept = slice(None) if real is None or x.shape[2] == B * T else real.flatten()
+            whole[:, kept] = x[0]
+            x = whole.view(-1, B, T).transpose(0, 1)
+        result[name] = x
+    return result
+
+
+def hidden_weights(call: dict[str, Any], queries: Tensor) -> Tensor:
+    """Returns the weights (B,Hv,R,T) with which the outputs of some queries read the values of tokens.
+
+    y_t = Σ_j a_tj v_j. From the query back: a_tj = β_j k_j·r, then r ← e^g_j (r - β_j (k_j·r) k_j), in O(R·T·D).
+    """
+    q, k = (call[name].float().transpose(1, 2) for name in ("q", "k"))
+    g, beta = call["decay"].float().transpose(1, 2), call["beta"].float().transpose(1, 2)
+    B, Hv, T, _ = g.shape
+    if call["l2_norm"] is not None:
+        q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + call["l2_norm"]) for x in (q, k))
+    q = q * (call["scale"] if call["scale"] is not None else q.shape[-1] ** -0.5)
+    q, k = (x.repeat_interleave(Hv // x.shape[1], 1) for x in (q, k))
+    weights = torch.zeros(B, Hv, len(queries), T, device=q.device)
+    r = torch.zeros(B, Hv, len(queries), q.shape[-1], device=q.device)
+    starts = set() if call["cu_seqlens"] is None else {int(at) % T for at in call["cu_seqlens"]}
+    for j in range(int(queries.max()), -1, -1):
+        r = torch.where((queries == j)[:, None], q[:, :, j, None], r)
+        read = (r @ k[:, :, j, :, None]) * beta[:, :, j, None]
+        weights[..., j] = read[..., 0]
+        r = (r - read * k[:, :, j, None]) * g[:, :, j, None].exp()
+        if j in starts:
+            r = torch.zeros_like(r)
+    return weights

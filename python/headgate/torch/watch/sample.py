@@ -50,12 +50,13 @@ class AttentionSample:
 
 @dataclass
 class LinearSample:
-    """A call of linear attention. decay, the logarithm, is (B,Hv,T,1|D), beta (B,Hv,T,1)."""
+    """A call of linear attention. decay, the logarithm, is (B,Hv,T,1|D), beta (B,Hv,T)."""
 
     decay: Tensor
     beta: Tensor
-    statistics: Any = None
-    counted: Tensor | None = None  # (B,T): but the first of each sequence
+    statistics: dict[str, Tensor]  # (B,Hv,T)
+    real: Tensor  # (B,T): no padding
+    but_first: Tensor  # (B,T): neither padding nor the first token of a sequence
 
 
 @dataclass

@@ -1,2 +1,76 @@
 # SPDX-License-Identifier: Apache-2.0
-def install(watch): return lambda: None
+"""Sees torch.nn.functional.scaled_dot_product_attention, also where code has imported its name earlier."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from .call import Call
+from .masks import recognised, split_bias
+
+if TYPE_CHECKING:
+    from .handle import Watch
+
+_FUNCTION = torch._C._nn.scaled_dot_product_attention
+
+
+def install(watch: "Watch") -> Callable[[], None]:
+    """Enters a TorchFunctionMode that reports calls. Returns what leaves it."""
+    mode = _Mode(watch)
+    mode.__enter__()
+    return lambda: mode.__exit__(None, None, None)
+
+
+class _Mode(TorchFunctionMode):
+    def __init__(self, watch: "Watch") -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is not _FUNCTION:
+            return function(*args, **(kwargs or {}))
+        with self.watch.observed() as layer:
+            if layer is not None:
+                cross = self.watch.is_cross(layer.module)
+                self.watch.see(layer, lambda: (call_of(cross, *args, **(kwargs or {})), None))
+            return function(*args, **(kwargs or {}))
+
+
+def call_of(
+    cross: bool,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Call:
+    """Returns a call of scaled_dot_product_attention as a Call. Causality is aligned at the top left."""
+    q, k, v = (_of_4_dimensions(x.detach()) for x in (query, key, value))
+    T, S = q.shape[2], k.shape[2]
+    rules: dict[str, Any] = {"cross": cross or (T != S and not is_causal and T != 1)}
+    if attn_mask is not None:
+        mask = _of_4_dimensions(attn_mask.detach())
+        if mask.shape[0] not in (1, q.shape[0]):
+            raise ValueError(f"attn_mask has {mask.shape[0]} sequences beside {q.shape[0]}")
+        visible, bias = (mask, None) if mask.dtype == torch.bool else split_bias(mask)
+        rules |= recognised(visible, bias, T, S, None)._asdict()
+    elif is_causal and S >= T:
+        k, v = k[:, :, :T], v[:, :, :T]
+        rules["causal"] = True
+    elif is_causal:
+        rules["mask"] = torch.ones(1, 1, T, S, dtype=torch.bool, device=q.device).tril()
+    kind = "causal" if rules.get("causal") or is_causal or T == 1 else "bidirectional"
+    return Call(q, k, v, scale=scale, kind=kind, **rules)
+
+
+def _of_4_dimensions(x: Tensor) -> Tensor:
+    """Returns x (…,T,D) as (B,H,T,D). A tensor of 3 dimensions is (B,T,D) with one head."""
+    if x.dim() < 3:
+        return x.reshape((1,) * (4 - x.dim()) + x.shape)
+    return x.unsqueeze(1) if x.dim() == 3 else x.flatten(0, -4)
