@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """watch() on small random models of families of transformers, compared with the weights that eager attention returns."""
 
-import copy
-import warnings
-
 import pytest
 import torch
 import transformers

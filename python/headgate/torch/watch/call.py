@@ -90,9 +90,7 @@ def geometry_of(call: Call) -> Geometry:
         counted = seen.any(-1) & (own != first)
         sees = seen.gather(-1, first[:, None].expand(-1, seen.shape[1], 1))[..., 0]
         b = seen.shape[0]
-        return Geometry(
-            own.expand(b, T), first, counted.expand(b, T), sees.expand(b, T), seen.sum(-1).expand(b, T)
-        )
+        return Geometry(own.expand(b, T), first, counted.expand(b, T), sees.expand(b, T), seen.sum(-1).expand(b, T))
     own = t + (S - T)
     if dense:
         diagonal = mask.diagonal(dim1=1, dim2=2)

@@ -308,16 +308,20 @@ class Watch:
             return
         x = out[0] if isinstance(out, (tuple, list)) and out else getattr(out, "last_hidden_state", out)
         wanted = [figure.key for figure in self.figures if figure.source == "block"]
-        if not wanted or not isinstance(x, Tensor) or x.dim() != 3 or x.is_nested:
+        if not wanted or not isinstance(x, Tensor) or x.dim() != 3:
             return
         with torch._C.DisableTorchFunction():
             x = x.detach()
             real = first = None
+            if x.is_nested:  # as nn.TransformerEncoder makes it of padded sequences
+                lengths = torch.tensor([len(part) for part in x.unbind()], device=x.device)
+                x = x.to_padded_tensor(0.0)
+                real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
             geometry = self._last
-            if self._padding is not None and self._padding.shape == x.shape[:2]:
+            if real is None and self._padding is not None and self._padding.shape == x.shape[:2]:
                 real = self._padding
                 first = real & (real.cumsum(-1) == 1)
-            elif geometry is not None and geometry.counted.shape[1] == x.shape[1]:
+            elif real is None and geometry is not None and geometry.counted.shape[1] == x.shape[1]:
                 first = geometry.own == geometry.first
                 real = geometry.counted | first
             sample = BlockSample(x, real)

@@ -81,4 +81,6 @@ def call_of(cross: bool, given: dict[str, Any], arguments: dict[str, Any]) -> tu
     z = given.get("gate")
     gate = gate_of({**arguments, "gate": z if z is None or z.dim() == 4 else z[None], "layout": layout})
     cross = cross or (T != S and kind != "causal")
-    return Call(q, k, v, scale=arguments.get("scale"), softcap=arguments.get("softcap", 0.0), cross=cross, kind=kind, **rules), gate
+    return Call(
+        q, k, v, scale=arguments.get("scale"), softcap=arguments.get("softcap", 0.0), cross=cross, kind=kind, **rules
+    ), gate
