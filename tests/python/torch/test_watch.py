@@ -4,18 +4,18 @@
 import math
 import warnings
 
-import models
-import processes
 import pytest
 import torch
 import transformers
-import watch_ranks
-import watch_reference as reference
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as imported_earlier
 
 import headgate.torch
 import headgate.torch.transformers
+import models
+import processes
+import watch_ranks
+import watch_reference as reference
 from headgate.torch import gated_attention, linear_attention, watch
 from headgate.torch.watch import statistics
 from headgate.torch.watch.call import Call, geometry_of

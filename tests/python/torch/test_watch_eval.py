@@ -4,15 +4,15 @@
 import json
 import subprocess
 
-import models
 import numpy
 import pytest
 import torch
-import tool_runs
 import transformers
-import watch_reference
 
 import headgate.torch
+import models
+import tool_runs
+import watch_reference
 
 READ = ("llama", "qwen3", "qwen3 with windows", "qwen3-next", "qwen3.5", "olmo-hybrid", "afmoe", "gpt-oss")
 OTHERS = ("mistral", "qwen2", "gemma3_text", "qwen3_5_moe_text")  # small models of the script's

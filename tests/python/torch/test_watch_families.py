@@ -4,9 +4,9 @@
 import pytest
 import torch
 import transformers
-import watch_reference as reference
 
 import headgate.torch
+import watch_reference as reference
 
 SCRIPT = reference.small_models()
 CAUSAL = """llama qwen2 qwen3 qwen3_moe mistral mixtral gemma gemma2 gemma3_text gpt_oss olmo olmo2 olmo3 phi phi3 cohere

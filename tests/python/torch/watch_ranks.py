@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ranks of a test of watch() compute."""
 
-import models
 import torch
 
 import headgate.torch
+import models
 
 
 def batches():
