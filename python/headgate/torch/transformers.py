@@ -11,9 +11,10 @@ register() adds attn_implementation="headgate", and makes Headgate compute linea
 existing model, call model.set_attn_implementation("headgate"). See docs/reference/pytorch.md.
 """
 
+import importlib
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..extras import require
 
@@ -41,7 +42,10 @@ from .key_lists import mask_of_blocks, mask_of_keys
 from .packed_rows import begins_of, one_row
 from .sharding import described
 
-__all__ = ["register", "unregister"]
+if TYPE_CHECKING:
+    from .watch.callback import WatchCallback
+
+__all__ = ["WatchCallback", "register", "unregister"]
 
 NAME = "headgate"
 INSTEAD = "use attn_implementation='eager'"
@@ -60,6 +64,13 @@ ARGUMENTS = {
     "cu_seqlens_q": "cu_seq_lens_q",
     "cu_seqlens_k": "cu_seq_lens_k",
 }
+
+
+def __getattr__(name: str) -> Any:
+    """Imports WatchCallback on first use, since transformers' Trainer takes long to import."""
+    if name == "WatchCallback":
+        return importlib.import_module(".watch.callback", __package__).WatchCallback
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
 def _own_code(does: str) -> str:

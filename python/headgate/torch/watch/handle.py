@@ -48,6 +48,7 @@ class Watch:
     def __init__(
         self, model: nn.Module, figures: Any = None, *, rows: Any = None, gates: Any = None, blocks: Any = None
     ) -> None:
+        model = getattr(model, "_orig_mod", model)  # of torch.compile
         self.model = model
         self.figures: tuple[Figure, ...] = chosen(figures)
         self._keys = {figure.of or figure.key for figure in self.figures} | {figure.key for figure in self.figures}
@@ -135,6 +136,19 @@ class Watch:
             return
         with self:
             yield True
+
+    def probe(self, **batch: Any) -> "Watch":
+        """Watches the model on a batch of its arguments, uncompiled, without gradients and in evaluation mode. Restores
+        the modes of its modules."""
+        modes = [(module, module.training) for module in self._names]
+        self.model.eval()
+        try:
+            with self, torch.no_grad(), torch.compiler.set_stance("force_eager"):
+                self.model(**batch)
+        finally:
+            for module, training in modes:
+                module.training = training
+        return self
 
     # -- while the model runs
 
