@@ -3,6 +3,7 @@
 
 import math
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -384,9 +385,11 @@ def test_retrofitted_gate_is_read_as_applied():
 def test_given_gates_are_read():
     model = nn.ModuleDict({"g": nn.Linear(32, 4)})
     x = torch.randn(2, 9, 32)
-    with watch(model, gates={"g": lambda out: out.sigmoid().unsqueeze(-1)}) as seen:
+    with watch(model, "all", gates={"g": lambda out: out.sigmoid().unsqueeze(-1)}) as seen:
         z = model["g"](x)
     assert seen.head_frame()["gate_mean"].tolist() == pytest.approx(z.sigmoid().mean((0, 1)).tolist(), rel=1e-5)
+    expected = torch.stack([torch.histc(z.sigmoid()[..., h], 20, 0, 1) for h in range(4)])
+    assert torch.equal(seen.gate_histograms["g"], expected.double())
 
 
 # -- pooling
@@ -487,6 +490,8 @@ def test_errors_name_argument_and_value():
         watch(model, blocks=["nothing"])
 
 
-def test_figures_have_unique_keys_and_formulas():
-    assert len({figure.key for figure in FIGURES}) == len(FIGURES)
-    assert all(figure.formula for figure in FIGURES)
+def test_reference_lists_every_figure():
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "pytorch.md").read_text(encoding="utf-8")
+    for figure in FIGURES:
+        row = f"| `{figure.key}` | {figure.formula} | {'yes' if figure.by_default else ''} |"
+        assert row.replace("|  |", "| |") in page, row

@@ -116,7 +116,7 @@ FIGURES = (
     Figure(
         "mean_distance",
         "attention",
-        "Σ_j w_tj |t - j| / Σ_j w_tj in tokens",
+        "Σ_j w_tj abs(t - j) / Σ_j w_tj in tokens",
         read=lambda s: None if s.call.cross else s.statistics["distance"],
         needs=("distance",),
         by_default=False,
@@ -143,6 +143,12 @@ FIGURES = (
     Figure("gate_mean", "gate", "mean of the gate as applied, over tokens and features", read=lambda g: g),
     Figure("gate_below_0.1", "gate", "share of gates below 0.1", read=lambda g: g < 0.1),
     Figure("gate_below_0.01", "gate", "share of gates below 0.01", read=lambda g: g < 0.01),
+    Figure(
+        "gate_histogram",
+        "gate",
+        "counts of gates in 20 equal bins of [0, 1], of each head, in `gate_histograms` alone",
+        by_default=False,
+    ),
     Figure("mean_decay", "linear", "mean of e^g over tokens", read=lambda s: s.decay.exp().mean(-1)),
     Figure(
         "half_life",
@@ -155,7 +161,7 @@ FIGURES = (
     Figure(
         "hidden_first_token",
         "linear",
-        "|a_t0| / Σ_j |a_tj| of the weights a of token j's value in output t, mean over queries but the first",
+        "abs(a_t0) / Σ_j abs(a_tj) of the weights a of token j's value in output t, mean over queries but the first",
         read=lambda s: s.statistics["first_share"],
         needs=("first_share",),
         by_default=False,
@@ -163,14 +169,19 @@ FIGURES = (
     Figure(
         "reach",
         "linear",
-        "Σ_j |a_tj| (t - j) / Σ_j |a_tj| in tokens, mean over the same queries",
+        "Σ_j abs(a_tj) (t - j) / Σ_j abs(a_tj) in tokens, mean over the same queries",
         read=lambda s: s.statistics["reach"],
         needs=("reach",),
         by_default=False,
     ),
-    Figure("output_gate_mean", "output_gate", "mean of |silu(z)| over tokens and features", read=lambda g: g),
-    Figure("output_gate_below_0.1", "output_gate", "share of |silu(z)| below 0.1", read=lambda g: g < 0.1),
-    Figure("output_gate_below_0.01", "output_gate", "share of |silu(z)| below 0.01", read=lambda g: g < 0.01),
+    Figure(
+        "output_gate_mean",
+        "output_gate",
+        "mean of abs(silu(z)), or of σ(z) for Kimi-Linear, over tokens and features",
+        read=lambda g: g,
+    ),
+    Figure("output_gate_below_0.1", "output_gate", "share of these gates below 0.1", read=lambda g: g < 0.1),
+    Figure("output_gate_below_0.01", "output_gate", "share of these gates below 0.01", read=lambda g: g < 0.01),
     Figure(
         "massive_activation",
         "block",

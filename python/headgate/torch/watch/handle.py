@@ -26,6 +26,8 @@ SEAMS = (transformers, sdpa, mha, headgate_ops, linear)
 LOOKS_LIKE_ATTENTION = re.compile(r"att(entio)?n|deltanet", re.IGNORECASE)
 LOOKS_LIKE_CROSS_ATTENTION = re.compile(r"cross|encoder_attn|encdec|multihead_attn", re.IGNORECASE)
 CROSS_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
+BINS = 20
+"""Bins of a histogram of gates."""
 MISSES = (ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError, KeyError, IndexError)
 """What seeing a call may raise where the call is of another shape than expected."""
 
@@ -309,6 +311,11 @@ class Watch:
         real = self._padding
         real = real[:, None, :, None] if real is not None and real.shape == gate.shape[::2][:2] else None
         count = gate.new_tensor(gate[:, 0].numel(), dtype=torch.float64) if real is None else real.sum() * gate.shape[3]
+        if source == "gate" and "gate_histogram" in self._keys:
+            kept = torch.ones_like(gate) if real is None else real.expand_as(gate)
+            bins = (gate.float() * BINS).long().clamp(0, BINS - 1).transpose(0, 1).flatten(1)
+            counts = torch.zeros(gate.shape[1], BINS, dtype=torch.float64, device=gate.device)
+            sums.add_histogram(counts.scatter_add(1, bins, kept.double().transpose(0, 1).flatten(1)))
         for figure in self.figures:
             if figure.source == source and figure.read is not None:
                 values = figure.read(gate)
@@ -456,6 +463,12 @@ class Watch:
                 row = {key: of[h * len(of) // most] for key, of in columns.items()}
                 rows.append({"module": name, "head": h, **row})
         return pandas.DataFrame(rows).set_index(["module", "head"])
+
+    @property
+    def gate_histograms(self) -> dict[str, Tensor]:
+        """Counts (H,20) of the gates of each module in equal bins of [0, 1], if "gate_histogram" is chosen. Gates
+        outside count in the nearest bin."""
+        return {name: self._sums[name].histogram for name in self._modules() if self._sums[name].histogram is not None}
 
     def pool_ranks(self, group: Any = None) -> "Watch":
         """Pools the figures of all ranks of a torch.distributed group: means by their counts, maxima by size. A

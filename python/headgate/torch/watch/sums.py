@@ -16,6 +16,7 @@ class LayerSums:
     counts: dict[str, Tensor] = field(default_factory=dict)
     maxima: dict[str, Tensor] = field(default_factory=dict)
     places: dict[str, Tensor] = field(default_factory=dict)  # where the maximum is: (sequence, token, channel)
+    histogram: Tensor | None = None  # (H,20)
     hidden: Tensor | None = None  # counted queries that a window keeps from seeing the first token
 
     def add(self, key: str, total: Tensor, count: Tensor) -> None:
@@ -44,12 +45,17 @@ class LayerSums:
     def add_hidden(self, count: Tensor) -> None:
         self.hidden = count if self.hidden is None else self.hidden + count
 
+    def add_histogram(self, counts: Tensor) -> None:
+        self.histogram = counts if self.histogram is None else self.histogram + counts
+
     def merge(self, other: "LayerSums") -> None:
         """Adds the sums of another rank, on CPUs."""
         for key, total in other.sums.items():
             self.add(key, total, other.counts[key])
         for key, values in other.maxima.items():
             self.add_maximum(key, values, other.places.get(key))
+        if other.histogram is not None:
+            self.add_histogram(other.histogram)
         if other.hidden is not None:
             self.add_hidden(other.hidden)
 
@@ -57,7 +63,5 @@ class LayerSums:
         def moved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             return {key: tensor.cpu() for key, tensor in tensors.items()}
 
-        hidden = None if self.hidden is None else self.hidden.cpu()
-        return LayerSums(
-            self.kind, moved(self.sums), moved(self.counts), moved(self.maxima), moved(self.places), hidden
-        )
+        rest = [None if x is None else x.cpu() for x in (self.histogram, self.hidden)]
+        return LayerSums(self.kind, *map(moved, (self.sums, self.counts, self.maxima, self.places)), *rest)
