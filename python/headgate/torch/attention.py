@@ -152,6 +152,7 @@ class _EagerAttention(EagerOperation):
         )
         out = headgate.attention_forward(outputs=_Y_LSE_ATTN if keep_attn else _Y_LSE, **named, **options)
         y, lse = out.y, out.lse
+        observers.report_lse(lse)
         return (y, as_returned(lse, y)) if keep else y, (y, lse, out.attn)
 
     def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:

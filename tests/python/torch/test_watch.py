@@ -495,3 +495,14 @@ def test_reference_lists_every_figure():
     for figure in FIGURES:
         row = f"| `{figure.key}` | {figure.formula} | {'yes' if figure.by_default else ''} |"
         assert row.replace("|  |", "| |") in page, row
+
+
+def test_headgate_attention_lends_its_log_sum_exp(monkeypatch):
+    headgate.torch.transformers.register()
+    model, ids = models.model("llama", "headgate"), models.tokens(2, 12)
+    with torch.no_grad(), watch(model, ["first_token_attention", "attention_entropy"]) as expected:
+        model(ids)
+    monkeypatch.setattr(statistics, "lse_by_kernel", None)
+    with watch(model, ["first_token_attention", "attention_entropy"]) as seen:
+        model(ids).logits.sum().backward()
+    assert seen.scalars() == pytest.approx(expected.scalars(), rel=1e-9)

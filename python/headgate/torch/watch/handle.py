@@ -196,7 +196,8 @@ class Watch:
             layer = None if module is None else Layer(self._names[module], module)
         self._inside += 1
         try:
-            yield layer
+            with sdpa.paused(self):
+                yield layer
         finally:
             self._inside -= 1
 
@@ -226,22 +227,38 @@ class Watch:
         self._ran.add(name)
 
     @torch.no_grad()
-    def see(self, layer: Layer, describe: Callable[[], tuple[Call, Tensor | None]]) -> None:
-        """Adds the figures of a softmax attention call. `describe` returns the call, and the gate (B,H,T,·) or None."""
+    def described(self, layer: Layer, describe: Callable[[], Any]) -> Any:
+        """Returns the description of an attention call: the Call, and the gate (B,H,T,·) of its outputs or None. None
+        where it cannot be described."""
         self.seen_calls += 1
         self.ran(layer.name)
         try:
             with torch._C.DisableTorchFunction():
-                call, gate = describe()
-                self._add_attention(layer, call, gate)
+                return describe()
+        except MISSES as error:
+            self.miss(layer, error)
+            return None
+
+    @torch.no_grad()
+    def add(self, layer: Layer, described: tuple[Call, Tensor | None] | None, own_lse: Tensor | None = None) -> None:
+        """Adds the figures of a softmax attention call. own_lse is its log-sum-exp by Headgate's kernels, if known."""
+        if described is None:
+            return
+        try:
+            with torch._C.DisableTorchFunction():
+                self._add_attention(layer, *described, own_lse)
         except MISSES as error:
             self.miss(layer, error)
 
-    def _add_attention(self, layer: Layer, call: Call, gate: Tensor | None) -> None:
+    def see(self, layer: Layer, describe: Callable[[], tuple[Call, Tensor | None]]) -> None:
+        """Describes a softmax attention call, and adds its figures."""
+        self.add(layer, self.described(layer, describe))
+
+    def _add_attention(self, layer: Layer, call: Call, gate: Tensor | None, own_lse: Tensor | None) -> None:
         geometry = self._geometry(call)
         sums = self._sums.setdefault(layer.name, LayerSums(call.kind))
         self._last = geometry
-        statistics = statistics_of(call, geometry, self._needs & {"row_max", "entropy", "distance"})
+        statistics = statistics_of(call, geometry, self._needs & {"row_max", "entropy", "distance"}, own_lse)
         if gate is None:
             gate = self._gates.pop(layer.module, None)
         sample = AttentionSample(call, geometry, statistics, gate)
@@ -274,27 +291,30 @@ class Watch:
     @torch.no_grad()
     def see_linear(self, layer: Layer, describe: Callable[[], dict[str, Any]]) -> None:
         """Adds the figures of a call of linear attention. `describe` returns the arguments of linear_attention."""
-        self.seen_calls += 1
-        self.ran(layer.name)
+        call = self.described(layer, describe)
+        if call is None:
+            return
         try:
             with torch._C.DisableTorchFunction():
-                call = describe()
-                B, T = call["q"].shape[:2]
-                padding = self._padding
-                if padding is not None and padding.shape != (B, T):
-                    padding = None
-                sample = linear.sample_of(call, padding, sorted(self._needs & {"first_share", "reach"}))
-                self.linear_heads[layer.name] = B, T, call["v"].shape[2]
-                sums = self._sums.setdefault(layer.name, LayerSums("linear"))
-                for figure in self.figures:
-                    if figure.source == "linear" and figure.read is not None:
-                        counted = sample.but_first if figure.needs else sample.real
-                        sums.add_queries(figure.key, figure.read(sample), counted)
-                if self._queries is not None:
-                    at = self._queries[self._queries < T].to(call["q"].device)
-                    self.rows[layer.name] = linear.hidden_weights(call, at)
+                self._add_linear(layer, call)
         except MISSES as error:
             self.miss(layer, error)
+
+    def _add_linear(self, layer: Layer, call: dict[str, Any]) -> None:
+        B, T = call["q"].shape[:2]
+        padding = self._padding
+        if padding is not None and padding.shape != (B, T):
+            padding = None
+        sample = linear.sample_of(call, padding, sorted(self._needs & {"first_share", "reach"}))
+        self.linear_heads[layer.name] = B, T, call["v"].shape[2]
+        sums = self._sums.setdefault(layer.name, LayerSums("linear"))
+        for figure in self.figures:
+            if figure.source == "linear" and figure.read is not None:
+                counted = sample.but_first if figure.needs else sample.real
+                sums.add_queries(figure.key, figure.read(sample), counted)
+        if self._queries is not None:
+            at = self._queries[self._queries < T].to(call["q"].device)
+            self.rows[layer.name] = linear.hidden_weights(call, at)
 
     def hold_gate(self, attention: nn.Module, gate: Tensor) -> None:
         """Keeps the gate (B,H,T,·) of the next call of an attention module."""

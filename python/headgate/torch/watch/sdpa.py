@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sees torch.nn.functional.scaled_dot_product_attention, also where code has imported its name earlier."""
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from .call import Call
 from .masks import recognised, split_bias
@@ -37,6 +38,14 @@ class _Mode(TorchFunctionMode):
                 cross = self.watch.is_cross(layer.module)
                 self.watch.see(layer, lambda: (call_of(cross, *args, **(kwargs or {})), None))
             return function(*args, **(kwargs or {}))
+
+
+def paused(watch: "Watch") -> contextlib.AbstractContextManager[Any]:
+    """Leaves the mode of this watch for a while, if it is the innermost: nested calls are not seen, and Headgate's
+    operations are faster without a mode."""
+    mode = _get_current_function_mode()
+    innermost = isinstance(mode, _Mode) and mode.watch is watch
+    return _pop_mode_temporarily() if innermost else contextlib.nullcontext()
 
 
 def call_of(

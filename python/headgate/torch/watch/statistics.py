@@ -39,15 +39,18 @@ def _as_rows(x: Tensor, call: Call) -> Tensor:
     return x if call.cu_seqlens is None else x.view(x.shape[1], B, T).transpose(0, 1)
 
 
-def by_kernels(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Tensor]:
-    """Returns what of "lse", "row_max", "entropy" and "distance" is wanted, (B,Hq,T) in f64."""
+def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None) -> dict[str, Tensor]:
+    """Returns what of "lse", "row_max", "entropy" and "distance" is wanted, (B,Hq,T) in f64. own_lse is the call's own
+    log-sum-exp, (1,Hq,B·T) of packed sequences, if it is known."""
     if "distance" in wanted and call.q.element_size() < 4:  # positions need more bits than such values have
         call = Call(**{**call.__dict__, "q": call.q.float(), "k": call.k.float()})
     q, k = call.q, call.k
     S = k.shape[2]
     position = torch.arange(S, dtype=q.dtype)[None, None, :, None].expand(k.shape[0], k.shape[1], S, 1)
-    out = lse_by_kernel(call, position)
-    found = {"lse": _as_rows(out.lse, call)}
+    if own_lse is None or "distance" in wanted:
+        out = lse_by_kernel(call, position)
+        own_lse = out.lse
+    found = {"lse": _as_rows(own_lse, call)}
     if "distance" in wanted:
         y = out.y[..., 0] if call.cu_seqlens is None else _as_rows(out.y[..., 0].transpose(1, 2), call)
         share = 1.0
@@ -60,7 +63,7 @@ def by_kernels(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Te
         if call.cu_seqlens is not None:
             rules = {**_packed(call, rules), "layout": "bthd"}
             q, k = (one_row(x.transpose(1, 2)) for x in (q, k))
-        statistics = headgate.attention_statistics(out.lse, q, k, outputs=names, **rules)
+        statistics = headgate.attention_statistics(own_lse, q, k, outputs=names, **rules)
         found |= {name: _as_rows(getattr(statistics, name), call).double() for name in names}
     return found
 
@@ -97,11 +100,12 @@ def by_blocks(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Ten
     return {name: torch.cat(part, -1).double() for name, part in parts.items()}
 
 
-def statistics_of(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Tensor]:
-    """Returns "lse", and what of "row_max", "entropy" and "distance" is wanted, (B,Hq,T) in f64."""
+def statistics_of(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None) -> dict[str, Tensor]:
+    """Returns "lse", and what of "row_max", "entropy" and "distance" is wanted, (B,Hq,T) in f64. own_lse is as in
+    by_kernels()."""
     q = call.q
     packed_rules = call.cu_seqlens is not None and (call.mask is not None or call.bias is not None)
     kernels = q.device.type == "cpu" and q.dtype in KERNEL_DTYPES and q.dtype == call.k.dtype and q.shape[-1] <= 512
     if not kernels or packed_rules or ("distance" in wanted and not call.causal):
         return by_blocks(call, geometry, wanted)
-    return by_kernels(call, geometry, wanted)
+    return by_kernels(call, geometry, wanted, own_lse)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from .. import observers
 from ..added_gate import _PENDING
 from ..foreign_arguments import ATTENTION, CACHES
 from ..gates import GATE_FUNCTIONS
@@ -17,6 +18,8 @@ from .call import Call
 if TYPE_CHECKING:
     from .handle import Watch
 
+HEADGATE = "headgate"
+"""The implementation that computes the log-sum-exp with Headgate's kernels."""
 USED = (
     "module query key value attention_mask dropout scaling softcap s_aux position_bias is_causal sliding_window "
     "cu_seq_lens_q cu_seq_lens_k output_attentions indices block_indices head_mask"
@@ -37,9 +40,14 @@ def install(watch: "Watch") -> Callable[[], None]:
 
         def seen(*args: Any, **kwargs: Any) -> Any:
             with watch.observed(args[0] if args else kwargs["module"]) as layer:
-                if layer is not None:
-                    watch.see(layer, lambda: call_of(watch, layer.module, name, function, args, kwargs))
-                return function(*args, **kwargs)
+                if layer is None:
+                    return function(*args, **kwargs)
+                described = watch.described(layer, lambda: call_of(watch, layer.module, name, function, args, kwargs))
+                with observers.kept_lse() as kept:
+                    out = function(*args, **kwargs)
+                own = kept[0] if name == HEADGATE and len(kept) == 1 else None
+                watch.add(layer, described, own)
+                return out
 
         return seen
 
