@@ -24,7 +24,7 @@ from .short_convolution import short_convolution
 from .statistics import attention_statistics, linear_attention_statistics, linear_attention_weights
 from .variant import GateVariant, parse_gate
 from .varlen import AuxRequest, varlen_attn
-from .watch import watch
+from .watch import override, watch
 
 backends.register("cuda", gpu)
 
@@ -45,6 +45,7 @@ __all__ = [
     "linear_attention_statistics",
     "linear_attention_weights",
     "load_retrofit",
+    "override",
     "parse_gate",
     "retrofit",
     "ring_attention",

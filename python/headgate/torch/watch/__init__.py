@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watches the attention of live PyTorch models. The parts are imported on first use."""
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,3 +28,27 @@ def watch(model: Any, figures: Any = None, *, rows: Any = None, gates: Any = Non
     from .handle import Watch
 
     return Watch(model, figures, rows=rows, gates=gates, blocks=blocks)
+
+
+def override(model: Any, changes: dict[Any, Any]) -> AbstractContextManager[None]:
+    """Changes attention of heads or layers of a model of transformers in a `with` block, to measure what follows.
+
+        with headgate.torch.override(model, {(12, 0): "closed", 20: "mean_gate"}):
+            loss = model(**batch).loss
+
+    Keys are (layer, head), or a layer for all its heads; a layer is its number or the name of its attention module.
+
+    | change | what it does |
+    |---|---|
+    | "closed" | nothing of the head reaches the output projection |
+    | "open" | the gate is 1 |
+    | "mean_gate" | the gate is its mean over the tokens of the call, of each feature |
+    | "no_first_token" | queries but the first do not see the first token of their sequence |
+    | "sink_logit", ("sink_logit", x) | a sink logit, 0 or x, joins the softmax |
+
+    Linear attention has "closed" and "mean_gate". The last two compute attention again, without gradients. Raises
+    ValueError for unknown layers and changes, and for a gate that no reader knows.
+    """
+    from .override import overridden
+
+    return overridden(model, changes)

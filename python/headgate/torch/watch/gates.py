@@ -16,25 +16,39 @@ if TYPE_CHECKING:
 
 
 class Reader(NamedTuple):
-    """Computes the gate (B,T,H,1|D) of attention modules of some classes from the output of a submodule."""
+    """Reads the logits (B,T,H,1|D) of the sigmoid gate of attention modules of some classes from the output of a
+    submodule, and writes such logits into a copy of that output."""
 
     classes: re.Pattern[str]
     submodule: str
     read: Callable[[nn.Module, Tensor], Tensor]
+    write: Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+def _split(attention: nn.Module, out: Tensor) -> Tensor:
+    """Returns the output of q_proj as (B,T,H,2,D): q, and the gate."""
+    return out.unflatten(-1, (-1, 2, attention.head_dim))
 
 
 READERS = (
     Reader(  # q_proj has rows [q D | gate D] for each head
         re.compile(r"Qwen3(Next|_5|_5Moe)Attention$"),
         "q_proj",
-        lambda attention, out: out.unflatten(-1, (-1, 2, attention.head_dim))[..., 1, :].sigmoid(),
+        lambda attention, out: _split(attention, out)[..., 1, :],
+        lambda attention, out, z: torch.stack((_split(attention, out)[..., 0, :], z), -2).flatten(-3),
     ),
     Reader(
         re.compile(r"(Afmoe|MuseSpark\w*|MuseGlimmer\w*)Attention$"),
         "gate_proj",
-        lambda attention, out: out.unflatten(-1, (-1, attention.head_dim)).sigmoid(),
+        lambda attention, out: out.unflatten(-1, (-1, attention.head_dim)),
+        lambda _, out, z: z.flatten(-2),
     ),
-    Reader(re.compile(r"Lfm3\w*Attention$"), "g_proj", lambda _, out: out.unsqueeze(-1).sigmoid()),
+    Reader(
+        re.compile(r"Lfm3\w*Attention$"),
+        "g_proj",
+        lambda _, out: out.unsqueeze(-1),
+        lambda _, out, z: z.squeeze(-1),
+    ),
 )
 """Families whose gates have a module of their own. Gates of Headgate's layers and of retrofitted models are read from
 the attention call."""
@@ -63,7 +77,7 @@ def _wrap_output(watch: "Watch", wrapped: Wrapped, attention: nn.Module, part: n
         out = forward(*args, **kwargs)
         if watch.counts():
             with torch.no_grad(), torch._C.DisableTorchFunction():
-                watch.hold_gate(attention, reader.read(attention, out.detach()).transpose(1, 2))
+                watch.hold_gate(attention, reader.read(attention, out.detach()).sigmoid().transpose(1, 2))
         return out
 
     wrapped.wrap(part, around)

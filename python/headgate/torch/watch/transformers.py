@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sees attention of models of transformers, through AttentionInterface, whatever implementation is set."""
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable
@@ -38,6 +39,7 @@ def install(watch: "Watch") -> Callable[[], None]:
     def get_interface(table: Any, name: Any, default: Any) -> Any:
         function = original(table, name, default)
 
+        @functools.wraps(function, updated=())
         def seen(*args: Any, **kwargs: Any) -> Any:
             with watch.observed(args[0] if args else kwargs["module"]) as layer:
                 if layer is None:

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes attention of single heads and layers of a live model of transformers for a while: interventions."""
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .call import Call, geometry_of, scores
+from .gates import DELTA_NET, GATED_NORM, READERS
+from .handle import LOOKS_LIKE_ATTENTION, Watch
+from .statistics import BLOCK_ELEMENTS
+from .transformers import call_of
+from .wrapping import Wrapped
+
+WORDS = {
+    "closed": "nothing of the head reaches the output projection",
+    "open": "the gate is 1",
+    "mean_gate": "the gate is its mean over the tokens of the call, of each feature",
+    "no_first_token": "queries but the first do not see the first token of their sequence",
+    "sink_logit": "a sink logit joins the softmax: 0, or x of ('sink_logit', x)",
+}
+OF_GATES = ("open", "mean_gate")
+
+
+class Change(NamedTuple):
+    word: str
+    head: int | None  # all if None
+    value: float = 0.0
+
+
+def changes_of(model: nn.Module, given: dict[Any, Any]) -> dict[nn.Module, list[Change]]:
+    """Returns the changes of each attention module. Raises ValueError for an unknown layer or word."""
+    names = {
+        name: module for name, module in model.named_modules() if LOOKS_LIKE_ATTENTION.search(type(module).__name__)
+    }
+    by_layer = {getattr(module, "layer_idx", None): module for module in names.values()}
+    found: dict[nn.Module, list[Change]] = {}
+    for key, what in given.items():
+        layer, head = key if isinstance(key, tuple) else (key, None)
+        word, value = what if isinstance(what, tuple) else (what, 0.0)
+        module = names.get(layer) if isinstance(layer, str) else by_layer.get(layer)
+        if module is None:
+            raise ValueError(f"override: {layer!r} is no layer with attention: give a module's name, or its number")
+        if word not in WORDS:
+            raise ValueError(f"override: '{word}' is none of {', '.join(WORDS)}")
+        found.setdefault(module, []).append(Change(word, head, value))
+    return found
+
+
+@contextlib.contextmanager
+def overridden(model: nn.Module, given: dict[Any, Any]) -> Iterator[None]:
+    """Applies changes in a `with` block."""
+    modeling = sys.modules.get("transformers.modeling_utils")
+    if modeling is None:
+        raise ValueError("override: only models of transformers are supported")
+    changes = changes_of(model, given)
+    wrapped, watch = Wrapped(), Watch(model)
+    try:
+        for module, own in changes.items():
+            of_gate = [change for change in own if change.word in OF_GATES]
+            if DELTA_NET.search(type(module).__name__) and any(
+                GATED_NORM.search(type(child).__name__) for child in module.children()
+            ):
+                _change_linear(module, own, wrapped)
+            elif of_gate:
+                _change_gate(module, of_gate, wrapped)
+    except ValueError:
+        wrapped.undo()
+        raise
+    interface = modeling.AttentionInterface
+    original = interface.__dict__["get_interface"]
+
+    def get_interface(table: Any, name: Any, default: Any) -> Any:
+        function = original(table, name, default)
+
+        @functools.wraps(function, updated=())
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            module = args[0] if args else kwargs["module"]
+            own = [change for change in changes.get(module, ()) if change.word not in OF_GATES]
+            if not own:
+                return function(*args, **kwargs)
+            call, _ = call_of(watch, module, name, function, args, kwargs)
+            y, *rest = function(*args, **kwargs)
+            for change in own:
+                y = _changed(y, call, change)
+            return y, *rest
+
+        return changed
+
+    interface.get_interface = get_interface
+    try:
+        yield
+    finally:
+        interface.get_interface = original
+        wrapped.undo()
+
+
+def _heads(x: Tensor, change: Change, dim: int) -> Tensor:
+    """Returns a mask of the heads of a change, broadcastable to x with heads at `dim`."""
+    chosen = torch.arange(x.shape[dim], device=x.device)
+    chosen = chosen >= 0 if change.head is None else chosen == change.head
+    return chosen.view([-1 if i == dim % x.dim() else 1 for i in range(x.dim())])
+
+
+def _changed(y: Tensor, call: Call, change: Change) -> Tensor:
+    """Returns the outputs y (B,T,Hq,Dv) after a change."""
+    new = torch.zeros_like(y) if change.word == "closed" else _attend(call, change).to(y.dtype)
+    return torch.where(_heads(y, change, 2), new, y)
+
+
+def _attend(call: Call, change: Change) -> Tensor:
+    """Computes attention (B,T,Hq,Dv) again, without the first token or with a sink logit, by blocks of queries."""
+    geometry = geometry_of(call)
+    (B, Hq, T, _), S = call.q.shape, call.k.shape[2]
+    v = call.v.repeat_interleave(Hq // call.v.shape[1], 1)
+    first = geometry.first.expand(B, T)
+    key = torch.arange(S, device=call.q.device)
+    block, parts = max(1, BLOCK_ELEMENTS // (B * Hq * S)), []
+    for begin in range(0, T, block):
+        rows = slice(begin, min(T, begin + block))
+        s = scores(call, geometry, rows)
+        sinks = [] if call.sinks is None else [call.sinks.to(s.dtype).view(1, Hq, 1, 1)]
+        if change.word == "no_first_token":
+            hidden = (key == first[:, rows, None]) & (geometry.own != first)[:, rows, None]
+            s = s.masked_fill(hidden[:, None], -torch.inf)
+        else:
+            sinks.append(s.new_full((1, 1, 1, 1), change.value))
+        s = torch.cat((s, *(x.expand(B, Hq, s.shape[2], 1) for x in sinks)), -1)
+        p = torch.softmax(s.masked_fill((s == -torch.inf).all(-1, keepdim=True), 0.0), -1)[..., :S]
+        parts.append(p.to(v.dtype) @ v)
+    return torch.cat(parts, 2).transpose(1, 2)
+
+
+def _held(gate: Tensor, word: str) -> Tensor:
+    """Returns the gate (B,T,H,·) that replaces a gate."""
+    return torch.ones_like(gate) if word == "open" else gate.mean((0, 1), keepdim=True).expand_as(gate)
+
+
+def _change_gate(module: nn.Module, own: list[Change], wrapped: Wrapped) -> None:
+    """Wraps the module that computes the gate. Raises ValueError if no reader knows the family."""
+    reader = next((reader for reader in READERS if reader.classes.search(type(module).__name__)), None)
+    if reader is None:
+        raise ValueError(f"override: the gate of {type(module).__name__} is not known: '{own[0].word}' needs one")
+
+    def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = forward(*args, **kwargs)
+        z = reader.read(module, out)
+        for change in own:
+            held = torch.logit(_held(z.double().sigmoid(), change.word), 1e-12).to(z.dtype)
+            z = torch.where(_heads(z, change, 2), held, z)
+        return reader.write(module, out, z)
+
+    wrapped.wrap(getattr(module, reader.submodule), around)
+
+
+def _change_linear(module: nn.Module, own: list[Change], wrapped: Wrapped) -> None:
+    """Wraps the gated norm after linear attention, whose output is norm(o) · g(z)."""
+    norm = next(child for child in module.children() if GATED_NORM.search(type(child).__name__))
+    heads = getattr(module, "num_v_heads", None) or module.num_heads
+    for change in own:
+        if change.word not in ("closed", "mean_gate"):
+            raise ValueError(f"override: '{change.word}' is not for linear attention: closed and mean_gate are")
+
+    def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        o, z = args[0], args[1] if len(args) > 1 else kwargs["gate"]
+        out = forward(o, z)
+        function = torch.sigmoid if getattr(norm, "activation", "silu") == "sigmoid" else F.silu
+        for change in own:
+            y = out.reshape(-1, heads, out.shape[-1])
+            new = torch.zeros_like(y)
+            if change.word == "mean_gate":
+                one = torch.ones_like(z)
+                mean = function(z.float()).reshape(y.shape).mean(0, keepdim=True)
+                new = forward(o, one).reshape(y.shape) * (mean / function(one[..., :1].float().flatten()[0])).to(
+                    y.dtype
+                )
+            out = torch.where(_heads(y, change, 1), new, y).view(out.shape)
+        return out
+
+    wrapped.wrap(norm, around)

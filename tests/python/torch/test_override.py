@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""override(): interventions in single heads and layers of a live model."""
+
+import json
+import subprocess
+
+import numpy
+import pytest
+import torch
+
+import models
+import tool_runs
+from headgate.torch import override, watch
+
+
+def loss_of(model, ids, changes):
+    """The loss of all tokens but the first. The last one is a target alone, as the tool has it."""
+    with torch.no_grad(), override(model, changes):
+        logits = model(ids[:, :-1]).logits
+    return torch.nn.functional.cross_entropy(logits[0].double(), ids[0, 1:]).item()
+
+
+def xray(model, ids, where, of):
+    model.save_pretrained(where / "model")
+    numpy.save(where / "tokens.npy", ids.flatten().int().numpy())
+    words = ["xray", where / "model", "--token-ids", where / "tokens.npy", "--override", of, "--threads", 1, "--json"]
+    done = subprocess.run([str(word) for word in (tool_runs.TOOL, *words)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["models"][0]
+
+
+@pytest.mark.parametrize("family", ["llama", "afmoe", "qwen3-next", "qwen3.5"])
+def test_changes_equal_those_of_xray(family, tmp_path):
+    model, ids = models.model(family, "sdpa").eval(), models.tokens(1, 24)
+    found = xray(model, ids, tmp_path, "heads")
+    plain, compared = loss_of(model, ids, {}), 0
+    for layer, heads in enumerate(found["head_figures"]):
+        for head, figures in enumerate(heads):
+            for key, word in (
+                ("loss_change_when_closed", "closed"),
+                ("loss_change_when_open", "open"),
+                ("loss_change_at_mean_gate", "mean_gate"),
+            ):
+                if figures.get(key) is not None:
+                    ours = loss_of(model, ids, {(layer, head): word}) - plain
+                    assert ours == pytest.approx(figures[key], abs=3e-6), (layer, head, key)
+                    compared += 1
+    assert compared >= 8
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_hidden_first_token_gets_no_attention(implementation):
+    model, ids = models.model("llama", implementation).eval(), models.tokens(2, 12)
+    visible = torch.ones(12, 12, dtype=torch.bool).tril()
+    visible[1:, 0] = False
+    bias = torch.zeros(12, 12).masked_fill(~visible, torch.finfo(torch.float32).min)[None, None]
+    with torch.no_grad():
+        expected = model(ids, attention_mask=bias.expand(2, 1, -1, -1)).logits
+        with override(model, {0: "no_first_token", 1: "no_first_token"}):
+            ours = model(ids).logits
+    assert torch.allclose(ours, expected, atol=1e-5)
+
+
+def test_sink_logit_equals_that_of_gpt_oss():
+    model, ids = models.model("gpt-oss", "eager").eval(), models.tokens(2, 12)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.sinks.fill_(0.7)
+        expected = model(ids).logits
+        for layer in model.model.layers:
+            layer.self_attn.sinks.fill_(-1e4)
+        with override(model, dict.fromkeys(range(2), ("sink_logit", 0.7))):
+            ours = model(ids).logits
+    assert torch.allclose(ours, expected, atol=1e-5)
+
+
+def test_one_head_changes_alone_and_watch_sees_the_rest():
+    model, ids = models.model("llama", "sdpa").eval(), models.tokens(2, 12)
+    found = []
+    model.model.layers[1].self_attn.o_proj.register_forward_pre_hook(lambda _, given: found.append(given[0]))
+    with torch.no_grad():
+        model(ids)
+        with override(model, {(1, 2): "closed"}), watch(model) as seen:
+            model(ids)
+    plain, closed = (x.unflatten(-1, (4, 16)) for x in found)
+    assert (closed[:, :, 2] == 0).all() and torch.equal(plain[:, :, [0, 1, 3]], closed[:, :, [0, 1, 3]])
+    assert not seen.not_seen
+
+
+def test_errors_name_layer_and_change():
+    model = models.model("llama")
+    for changes, message in (
+        ({9: "closed"}, "9 is no layer with attention"),
+        ({0: "shut"}, "'shut' is none of closed, open, mean_gate"),
+        ({0: "mean_gate"}, "the gate of LlamaAttention is not known: 'mean_gate' needs one"),
+    ):
+        with pytest.raises(ValueError, match=message), override(model, changes):
+            pass
+    with pytest.raises(ValueError, match="'open' is not for linear attention"):
+        with override(models.model("qwen3.5"), {0: "open"}):
+            pass
