@@ -19,10 +19,15 @@ OLD_MATRIX = "gate_proj"
 _PENDING = "_headgate_gate"
 
 
+def pending_gate(module: nn.Module) -> dict[str, Any] | None:
+    """Returns the gate arguments that a retrofitted attention module holds for its kernel, or None."""
+    return getattr(module, _PENDING, None)
+
+
 def take_gate(module: nn.Module) -> dict[str, Any]:
     """Returns and clears the gate arguments that a retrofitted attention module holds for its kernel. Returns {} for
     other modules."""
-    found = getattr(module, _PENDING, None)
+    found = pending_gate(module)
     if found is None:
         return {}
     setattr(module, _PENDING, None)

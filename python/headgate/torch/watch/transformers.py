@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .. import observers
-from ..added_gate import _PENDING
+from ..added_gate import pending_gate
 from ..foreign_arguments import ATTENTION, CACHES
 from ..gates import GATE_FUNCTIONS
 from ..key_lists import mask_of_blocks, mask_of_keys
@@ -127,7 +127,7 @@ def call_of(
     if named.get("s_aux") is not None:
         call["sinks"] = named["s_aux"].detach()
     kind = "causal" if call.get("causal") or is_causal else "bidirectional"
-    pending = getattr(module, _PENDING, None)
+    pending = pending_gate(module)
     gate = None if pending is None else gate_of(pending)
     return Call(q.detach(), k.detach(), v.detach(), kind=kind, **call), gate
 
