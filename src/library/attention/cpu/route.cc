@@ -45,10 +45,7 @@ struct RouteRow {
 
 /// Returns null if the small-heads kernels can compute the sequence in both passes, otherwise the reason.
 const char* not_small(const Problem& p, const Sequence& s) {
-  const AttentionInputs& in = p.inputs;
-  if (p.softcap != 0.0 || in.alibi_slopes.present() || in.bias.present() || in.mask.present()) {
-    return "softcap, ALiBi, bias or mask change its scores";
-  }
+  if (p.softcap != 0.0 || p.inputs.alibi_slopes.present()) return "softcap or ALiBi change its scores";
   if (p.dropout > 0.0) return "dropout";
   if (s.T > kSmallHeadRows || s.S > kSmallHeadRows) return "more than 256 queries or keys";
   if (p.D > kSmallHeadDim || p.Dv > kSmallHeadDim) return "heads of more than 256 features";
@@ -142,6 +139,10 @@ const char* small_heads_declines(const BackwardProblem& p, const Sequence& s) {
   constexpr std::int64_t kManyHeads = 8;
   if (const char* reason = not_small(p, s)) return reason;
   if (p.inputs.sinks.present()) return "there are sinks";
+  const TensorView& dbias = p.gradients.dbias;
+  if (dbias.present() && (p.packed() || dbias.shape[1] != p.Hq || dbias.shape[2] != p.T)) {
+    return "dbias of a packed batch, or dbias that is a sum over heads or queries";
+  }
   return s.S > kBackwardKeys && p.B * p.Hkv < kManyHeads ? "more than 192 keys of fewer than 8 heads" : nullptr;
 }
 
@@ -278,7 +279,8 @@ void forward(const ForwardProblem& problem) {
 void backward(const BackwardProblem& problem) {
   report_routes(kBackwardRoutes, problem);
   // tiles_backward must zero dbias even if there are no sequences.
-  const std::size_t always = problem.gradients.dbias.present() ? std::size(kBackwardRoutes) - 1 : kNoRow;
+  const bool zeroes = problem.gradients.dbias.present() && problem.sequences() == 0;
+  const std::size_t always = zeroes ? std::size(kBackwardRoutes) - 1 : kNoRow;
   if (!problem.gradients.dsinks.present()) return run_rows(kBackwardRoutes, always, problem, View<double, 2>{});
   std::int64_t tiles = 0;
   for (std::int64_t n = 0; n < problem.sequences(); ++n) tiles += query_tiles(problem.sequence(n).T);

@@ -20,11 +20,51 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-using SmallBackwardPlan = SmallHeadsPlan<BackwardProblem>;
+/// Plans the backward pass, and dbias where it is asked for. dbias sums over the sequences that share a bias. These are
+/// cut into ranges, and a task computes one key/value head of one range. The ranges do not depend on the number of
+/// threads, so that the order of the sum does not.
+struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
+  static constexpr std::int64_t kFewTasks = 32;  ///< ranges are cut until there are as many tasks
+
+  SmallBackwardPlan(const BackwardProblem& problem, const WorkList& sequences) : SmallHeadsPlan(problem, sequences) {
+    has_dbias = p.gradients.dbias.present();
+    if (!has_dbias) return;
+    biases = p.gradients.dbias.shape[0];
+    sequences_each = p.B / biases;
+    ranges = std::min(sequences_each, divide_up(kFewTasks, biases * p.Hkv));
+    threads = static_cast<int>(std::clamp<std::int64_t>(dbias_tasks(), 1, p.context.threads));
+  }
+
+  std::int64_t dbias_tasks() const { return biases * ranges * p.Hkv; }
+  /// Returns the number of groups of planes in which dbias accumulates: one per task, or one per thread if a task
+  /// computes all terms of its heads.
+  std::int64_t dbias_places() const { return ranges > 1 ? dbias_tasks() : threads; }
+
+  bool has_dbias = false;
+  std::int64_t biases = 1;          ///< batch size of dbias
+  std::int64_t sequences_each = 1;  ///< sequences that share a bias
+  std::int64_t ranges = 1;          ///< ranges of sequences per bias
+};
+
+/// Buffers shared by all threads.
+template <typename T>
+struct SmallBackwardScratch;
+template <typename T>
+struct SmallBackwardBuffers : SmallHeadsBuffers<SmallBackwardPlan, SmallBackwardScratch<T>> {
+  SmallBackwardBuffers(Workspace& ws, const SmallBackwardPlan& plan)
+      : SmallHeadsBuffers<SmallBackwardPlan, SmallBackwardScratch<T>>(ws, plan) {
+    if (!plan.has_dbias) return;
+    dbias = ws.take<T>("dbias", plan.dbias_places() * plan.p.group, divide_up(plan.longest.T, kNR<T>),
+                       plan.longest.S + kMR, kNR<T>);
+  }
+
+  View<T, 4> dbias;  ///< (places · group, panels, keys, kNR): sums of ds, transposed as scores are
+};
 
 /// Scratch buffers of one thread.
 template <typename T>
 struct SmallBackwardScratch {
+  using Element = T;
   static constexpr std::int64_t kScoreStride = kQueryTile + 16;  // padded by a cache line: rows map to different sets
 
   SmallBackwardScratch(Workspace& ws, const SmallBackwardPlan& plan) {
@@ -50,6 +90,8 @@ struct SmallBackwardScratch {
     gate = ws.take<T>("gate", Dv_padded);
     dgate = ws.take<T>("dgate", Dv_padded);
     scaled = ws.take<T>("scaled", std::max(D_padded, Dv_padded));
+    terms = ScoreTermsScratch<T>(ws, plan.terms, plan.longest.S);
+    if (plan.has_dbias) dbias_rows = ws.take<T>("dbias rows", kNR<T>, plan.longest.S);
   }
 
   View<T, 2> keys, values;       ///< dense rows of k and v
@@ -61,6 +103,8 @@ struct SmallBackwardScratch {
   View<T, 1> lse, delta;         ///< for a tile's queries: lse in units of log2(e), and −(Δ − dlse)
   View<T, 1> dy, y, attn, gate, dgate;  ///< rows of one query
   View<T, 1> scaled;                    ///< a row of dk or dv, not yet rounded
+  ScoreTermsScratch<T> terms;
+  View<T, 2> dbias_rows;  ///< rows of dbias of a panel's queries
 };
 
 template <typename T>
@@ -69,11 +113,48 @@ class SmallBackwardWorker {
   using Plan = SmallBackwardPlan;
   using Scratch = SmallBackwardScratch<T>;
 
-  SmallBackwardWorker(const Plan& plan, std::byte* scratch)
-      : p_(plan.p),
-        scratch_(place_buffers<Scratch>(scratch, plan)),
+  SmallBackwardWorker(const Plan& plan, const SmallBackwardBuffers<T>& shared, int thread)
+      : plan_(plan),
+        p_(plan.p),
+        shared_(shared),
+        thread_(thread),
+        scratch_(place_buffers<Scratch>(shared.scratch.at(thread), plan)),
+        terms_(p_, plan.terms, shared.terms, scratch_.terms),
         key_cols_(round_up(p_.D, kLanes<T>)),
         value_cols_(round_up(p_.Dv, kLanes<T>)) {}
+
+  const ScoreTerms<T>& terms() const { return terms_; }
+
+  /// Computes task n of those that accumulate dbias: a key/value head of all sequences of one range, in order.
+  void run_dbias_task(std::int64_t n) {
+    const std::int64_t range = n / p_.Hkv, h = n % p_.Hkv, bias = range / plan_.ranges, each = plan_.sequences_each;
+    const std::int64_t begin = range % plan_.ranges * each / plan_.ranges;
+    const std::int64_t end = (range % plan_.ranges + 1) * each / plan_.ranges;
+    place_ = (plan_.ranges > 1 ? n : thread_) * p_.group;
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      const View<T, 3> plane = shared_.dbias.sub(place_ + g);
+      std::fill_n(plane.data, plane.count(), T{0});
+    }
+    PackedHeads part, next;
+    for (std::int64_t b = begin; b < end; ++b) {
+      part.sequence = p_.sequence(bias * each + b);
+      if (b + 1 < end) next.sequence = p_.sequence(bias * each + b + 1);
+      run_head({&part, h}, b + 1 < end ? HeadTask{&next, h} : HeadTask{});
+    }
+    if (plan_.ranges > 1) return;
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      for (std::int64_t panel = 0; panel < shared_.dbias.shape[1]; ++panel)
+        write_dbias(bias, h, g, panel, place_ + g, 0);
+    }
+  }
+
+  /// Writes panel n of dbias, of all panels of all query heads, as the sum of the ranges' terms.
+  void sum_dbias(std::int64_t n) const {
+    const std::int64_t panels = shared_.dbias.shape[1], panel = n % panels, head = n / panels;
+    const std::int64_t bias = head / p_.Hq, h = head % p_.Hq / p_.group, g = head % p_.group;
+    const std::int64_t first = bias * plan_.ranges * p_.Hkv + h;
+    write_dbias(bias, h, g, panel, first * p_.group + g, p_.Hkv * p_.group);
+  }
 
   void run_head(const HeadTask& head, const HeadTask& next) {
     sequence_ = head.part->sequence;
@@ -95,6 +176,8 @@ class SmallBackwardWorker {
     for (std::int64_t g = 0; g < p_.group; ++g) {
       const std::int64_t h = hkv_ * p_.group + g;
       const QueryRows from(p_, sequence_, h);
+      terms_.begin_head(sequence_, h);
+      dbias_ = plan_.has_dbias ? shared_.dbias.at(place_ + g) : nullptr;
       for (std::int64_t i = 0; i < sequence_.T; i += kQueryTile) {
         const std::int64_t n = std::min(kQueryTile, sequence_.T - i);
         prepare(from, i, n);
@@ -222,12 +305,14 @@ class SmallBackwardWorker {
         scratch_.d_o_t.data, [&](std::int64_t m) { return scratch_.d_o.at(r + m); }, n, p_.Dv, T{1});
     const KeyRange seen = visibility.rows(i + r, i + r + n);
     const KeyRange narrowest = {visibility.row(i + r + n - 1).begin, visibility.row(i + r).end};
+    const T* const terms = terms_.panel([&](std::int64_t m) { return i + r + m; }, n);
+    T* const dbias = dbias_ == nullptr ? nullptr : dbias_ + (i + r) / kNR<T> * shared_.dbias.strides[1];
     for_row_tiles<kVecs == 1 ? 4 : 3>(seen.begin, seen.end,
                                       [&]<std::int64_t kRows>(std::int64_t j, std::int64_t rows) HWY_ATTR {
-                                        make_probabilities<kRows, kVecs>(j, r);
+                                        make_probabilities<kRows, kVecs>(j, r, terms);
                                         if (j < narrowest.begin || j + rows > narrowest.end)
                                           hide(visibility, j, rows, i, r, n);
-                                        make_score_gradients<kRows, kVecs>(j, r);
+                                        make_score_gradients<kRows, kVecs>(j, r, rows, dbias);
                                       });
     zero_keys(0, seen.begin, r, kVecs * kLanes<T>);
     zero_keys(seen.end, sequence_.S, r, kVecs * kLanes<T>);
@@ -241,11 +326,12 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Computes P = exp2(k qᵀ − lse) for keys j … j + kRows and the queries of the panel at column r. Products are
+  /// Computes P = exp2(k qᵀ − lse) for keys j … j + kRows and the queries of the panel at column r. `terms` of the
+  /// panel, or null, are added to k qᵀ. Products are
   /// bitwise identical to the forward pass, and lse is subtracted afterwards, like the maximum there. With scores near
   /// 100, an f32 product that starts at −lse would change P by 10⁻⁵.
   template <std::int64_t kRows, std::int64_t kVecs>
-  HWY_NOINLINE void make_probabilities(std::int64_t j, std::int64_t r) const {
+  HWY_NOINLINE void make_probabilities(std::int64_t j, std::int64_t r, const T* terms) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     hn::Vec<Tag<T>> x[kRows][kVecs];
@@ -256,6 +342,7 @@ class SmallBackwardWorker {
     multiply_add<RowsLeft, kRows, kVecs>(x, scratch_.keys.at(j), scratch_.queries_t.data, kVecs * kN, p_.D,
                                          [&] { ahead.ask(); });
     ahead_ = ahead;
+    add_terms(x, terms == nullptr ? nullptr : terms + j * kNR<T>);
     hn::Vec<Tag<T>> lse[kVecs];
     HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) lse[v] = hn::Load(d, scratch_.lse.at(r + v * kN));
     T* HWY_RESTRICT to = scratch_.probabilities.at(j, r);
@@ -266,9 +353,10 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Computes ds = scale · P ∘ (v doᵀ − Δ) for the same keys and queries as make_probabilities.
+  /// Computes ds = scale · P ∘ (v doᵀ − Δ) for the same keys and queries as make_probabilities. Adds ds / scale of the
+  /// first `rows` keys to `dbias`, the panel's sums, unless null.
   template <std::int64_t kRows, std::int64_t kVecs>
-  HWY_NOINLINE void make_score_gradients(std::int64_t j, std::int64_t r) const {
+  HWY_NOINLINE void make_score_gradients(std::int64_t j, std::int64_t r, std::int64_t rows, T* dbias) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     hn::Vec<Tag<T>> x[kRows][kVecs];
@@ -287,9 +375,35 @@ class SmallBackwardWorker {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) {
         const std::int64_t at = m * kScoreStride + v * kN;
         const auto p = hn::Load(d, probabilities + at);
-        hn::Store(zero_where_zero(d, p, hn::Mul(hn::Mul(p, x[m][v]), scale)), d, to + at);
+        x[m][v] = zero_where_zero(d, p, hn::Mul(p, x[m][v]));
+        hn::Store(hn::Mul(x[m][v], scale), d, to + at);
       }
     }
+    if (dbias == nullptr) return;
+    HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+      if (m >= rows) break;
+      T* HWY_RESTRICT sum = dbias + (j + m) * kNR<T>;
+      HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) {
+        hn::Store(hn::Add(hn::Load(d, sum + v * kN), x[m][v]), d, sum + v * kN);
+      }
+    }
+  }
+
+  /// Writes the rows of dbias of query head g of the group of key/value head h and of one panel. They are the sums of
+  /// the ranges' planes, `first` and every `step`-th of the following ones, in this order.
+  void write_dbias(std::int64_t bias, std::int64_t h, std::int64_t g, std::int64_t panel, std::int64_t first,
+                   std::int64_t step) const {
+    const HeadRows<void> to(p_.gradients.dbias, bias, h * p_.group + g);
+    const std::int64_t i = panel * kNR<T>, n = std::min(kNR<T>, p_.T - i), S = p_.S;
+    T* HWY_RESTRICT sums = shared_.dbias.sub(first).at(panel);
+    for (std::int64_t range = 1; range < plan_.ranges; ++range) {
+      const T* HWY_RESTRICT more = shared_.dbias.sub(first + range * step).at(panel);
+      for (std::int64_t x = 0; x < S * kNR<T>; ++x) sums[x] += more[x];
+    }
+    for (std::int64_t j = 0; j < S; ++j) {
+      for (std::int64_t r = 0; r < n; ++r) scratch_.dbias_rows(r, j) = sums[j * kNR<T> + r];
+    }
+    for (std::int64_t r = 0; r < n; ++r) store_row(to, scratch_.dbias_rows.at(r), i + r, 0, S);
   }
 
   /// Sets P = 0 where queries of a panel do not see keys j … j + rows.
@@ -359,15 +473,39 @@ class SmallBackwardWorker {
     });
   }
 
+  const Plan& plan_;
   const BackwardProblem& p_;
+  const SmallBackwardBuffers<T>& shared_;
+  const int thread_;
   const Scratch scratch_;
+  ScoreTerms<T> terms_;
   const std::int64_t key_cols_, value_cols_;  // D and Dv, rounded up to vectors
   Sequence sequence_;
   std::int64_t hkv_ = 0;
+  std::int64_t place_ = 0;  // plane of dbias of the task's first query head
+  T* dbias_ = nullptr;      // plane of dbias of the current query head
   Sums dk_, dv_;
   std::array<RowPrefetch, 10> coming_{};  // prefetches of the next head's rows
   mutable PrefetchQueue ahead_;           // issues the prefetches of coming_ during products
 };
+
+/// Runs the backward pass over small heads.
+template <typename T>
+void run_small_backward(const SmallBackwardPlan& plan, const SmallBackwardBuffers<T>& shared) {
+  using Worker = SmallBackwardWorker<T>;
+  if (!plan.has_dbias) return run_small_heads<Worker>(plan, shared);
+  Cancellation cancellation(plan.p.context);
+  run_team(plan.threads, [&](const Team& team) {
+    Worker worker(plan, shared, team.thread());
+    pack_terms(team, worker, plan, shared);
+    team.in_turn(plan.dbias_tasks(), [&](std::int64_t n) {
+      if (!cancellation.requested()) worker.run_dbias_task(n);
+    });
+    if (plan.ranges == 1 || cancellation.seen()) return;
+    team.in_turn(plan.biases * plan.p.Hq * shared.dbias.shape[1], [&](std::int64_t n) { worker.sum_dbias(n); });
+  });
+  cancellation.throw_if_seen();
+}
 
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -26,6 +26,8 @@ using SmallForwardPlan = SmallHeadsPlan<ForwardProblem>;
 /// Scratch buffers of one thread.
 template <typename T>
 struct SmallForwardScratch {
+  using Element = T;
+
   SmallForwardScratch(Workspace& ws, const SmallForwardPlan& plan) {
     const ForwardProblem& p = plan.p;
     const std::int64_t keys_rows = plan.longest.S + kMR, Dv_padded = round_up(p.Dv, kLanes<T>);
@@ -42,6 +44,7 @@ struct SmallForwardScratch {
     counts = ws.take<std::int64_t>("row counts", p.group);
     gate = ws.take<T>("gate", Dv_padded);
     gated = ws.take<T>("gated", Dv_padded);
+    terms = ScoreTermsScratch<T>(ws, plan.terms, plan.longest.S);
   }
 
   View<T, 2> keys, values;            ///< dense rows of k and v; v only if it cannot be read in place
@@ -53,17 +56,22 @@ struct SmallForwardScratch {
   View<T, 1> gate, gated;             ///< gate rows of one query
   View<std::int64_t, 2> rows;         ///< listed queries of each query head of the group, ascending
   View<std::int64_t, 1> counts;       ///< number of listed queries of each query head
+  ScoreTermsScratch<T> terms;
 };
 
 template <typename T>
 class SmallForwardWorker {
  public:
   using Plan = SmallForwardPlan;
+  using Scratch = SmallForwardScratch<T>;
 
-  SmallForwardWorker(const Plan& plan, std::byte* scratch)
+  SmallForwardWorker(const Plan& plan, const SmallHeadsBuffers<Plan, Scratch>& shared, int thread)
       : p_(plan.p),
-        scratch_(place_buffers<SmallForwardScratch<T>>(scratch, plan)),
+        scratch_(place_buffers<Scratch>(shared.scratch.at(thread), plan)),
+        terms_(p_, plan.terms, shared.terms, scratch_.terms),
         value_cols_(round_up(p_.Dv, kLanes<T>)) {}
+
+  const ScoreTerms<T>& terms() const { return terms_; }
 
   void run_head(const HeadTask& head, const HeadTask& next) {
     sequence_ = head.part->sequence;
@@ -79,8 +87,10 @@ class SmallForwardWorker {
     });
     place_keys(head.h, seen);
     prefetch_next_head(next);
+    std::int64_t with_terms = -1;
     each_panel(begin, end, [&](std::int64_t g, const std::int64_t* rows, std::int64_t n) {
       const std::int64_t h = head.h * p_.group + g;
+      if (h != with_terms) terms_.begin_head(sequence_, with_terms = h);
       const OutputRows<T> outputs(p_, sequence_, h, scratch_.gate, scratch_.gated);
       if (n > kLanes<T>) {
         run_panel<kNV>(visibility, outputs, h, rows, n);
@@ -185,12 +195,10 @@ class SmallForwardWorker {
     constexpr std::int64_t kWidth = kVecs * kLanes<T>;
     transpose_queries<kVecs>(query_rows(p_.inputs.q, sequence_, h), rows, n);
     const KeyRange seen = visibility.rows(rows[0], rows[n - 1] + 1);
-    for_row_tiles<kVecs == 1 ? 4 : 3>(
-        seen.begin, seen.end, [&]<std::int64_t kRows>(std::int64_t j, std::int64_t) HWY_ATTR {
-          multiply_row_tile<kRows, kVecs, LeftLayout<kRowStride, 1>, ProductWrite::overwrite>(
-              scratch_.keys.at(j), scratch_.queries.data, kWidth, p_.D, scratch_.scores.at(0) + j * kWidth, kWidth,
-              kRows, ahead_);
-        });
+    const T* const terms = terms_.panel([rows](std::int64_t r) { return rows[r]; }, n);
+    for_row_tiles<kVecs == 1 ? 4 : 3>(seen.begin, seen.end,
+                                      [&]<std::int64_t kRows>(std::int64_t j, std::int64_t)
+                                          HWY_ATTR { score_tile<kRows, kVecs>(j, terms); });
     hide<kWidth>(visibility, seen, rows, n);
     softmax<kVecs>(h, seen);
     for_row_tiles<3>(0, n, [&]<std::int64_t kRows>(std::int64_t r, std::int64_t count) HWY_ATTR {
@@ -201,6 +209,26 @@ class SmallForwardWorker {
       outputs.write_tile(rows + r, count, scratch_.out, scratch_.inverses.at(r));
     });
     outputs.write_lse(rows, n, scratch_.maxima.data, scratch_.sums.data);
+  }
+
+  /// Computes the panel's scores of keys j … j + kRows in units of log2(e). `terms` are the panel's, or null.
+  template <std::int64_t kRows, std::int64_t kVecs>
+  HWY_NOINLINE void score_tile(std::int64_t j, const T* terms) {
+    const Tag<T> d;
+    constexpr std::int64_t kN = kLanes<T>;
+    hn::Vec<Tag<T>> x[kRows][kVecs];
+    HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+      HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = hn::Zero(d);
+    }
+    PrefetchQueue ahead = ahead_;
+    multiply_add<LeftLayout<kRowStride, 1>, kRows, kVecs>(x, scratch_.keys.at(j), scratch_.queries.data, kVecs * kN,
+                                                          p_.D, [&] { ahead.ask(); });
+    ahead_ = ahead;
+    add_terms(x, terms == nullptr ? nullptr : terms + j * kNR<T>);
+    T* HWY_RESTRICT to = scratch_.scores.data + j * kVecs * kN;
+    HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+      HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) hn::Store(x[m][v], d, to + (m * kVecs + v) * kN);
+    }
   }
 
   /// Sets scores to −∞ where a query of the panel does not see a key.
@@ -252,7 +280,8 @@ class SmallForwardWorker {
   }
 
   const ForwardProblem& p_;
-  const SmallForwardScratch<T> scratch_;
+  const Scratch scratch_;
+  ScoreTerms<T> terms_;
   const std::int64_t value_cols_;  // Dv, rounded up to vectors
   Sequence sequence_;
   OperandRows<T> values_;

@@ -23,6 +23,7 @@
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/cpu/common/work_list.hpp"
+#include "library/attention/cpu/small/score_terms-inl.hpp"
 #include "library/attention/cpu/small/small_heads.hpp"
 #include "library/core/cancellation.hpp"
 #include "library/core/team.hpp"
@@ -196,7 +197,7 @@ struct SmallHeadsPlan {
   static double head_bytes(const PackedHeads& /*part*/) { return 1.0; }
 
   SmallHeadsPlan(const Problem& problem, const WorkList& sequences)
-      : p(problem), list(sequences), longest(longest_sequence(problem, sequences)) {
+      : p(problem), list(sequences), longest(longest_sequence(problem, sequences)), terms(p, p.gate_threshold == 0) {
     const HeadBatches batches(*this);
     most = batches.most();
     if (kCutsHeads && most.heads > 0) {
@@ -209,43 +210,52 @@ struct SmallHeadsPlan {
   const Problem& p;
   WorkList list;
   Sequence longest;  ///< the largest number of queries and largest number of keys of any listed sequence
+  ScoreTermsPlan terms;
   HeadCounts most;
   std::int64_t pieces = 1;  ///< tasks per head
   int threads = 1;
 };
 
-/// Buffers shared by all threads: the parts of a batch, and the memory of each thread's Scratch.
+/// Buffers shared by all threads. Scratch is the type of a worker's buffers.
 template <class Plan, class Scratch>
 struct SmallHeadsBuffers {
+  using T = typename Scratch::Element;
+
   SmallHeadsBuffers(Workspace& ws, const Plan& plan) {
     parts = ws.take<PackedHeads>("parts", plan.most.parts);
+    if (plan.terms.planes > 0) {
+      terms = ws.take<T>("terms of scores", plan.terms.planes, divide_up(plan.longest.T, kNR<T>), plan.longest.S + kMR,
+                         kNR<T>);
+    }
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Scratch>(plan));
   }
-  View<PackedHeads, 1> parts;
-  View<std::byte, 2> scratch;
+  View<PackedHeads, 1> parts;  ///< parts of the current batch
+  View<T, 4> terms;            ///< transposed bias and mask that several heads share
+  View<std::byte, 2> scratch;  ///< memory of each thread's Scratch
 };
 
-/// Runs a pass over small heads with one worker per thread, constructed as Worker(plan, scratch memory). A worker
-/// computes a head by run_head(head, next). Scratch is the type of a worker's buffers.
-template <class Worker, class Plan, class Scratch>
-void run_small_heads(const Plan& plan, const SmallHeadsBuffers<Plan, Scratch>& shared) {
+/// Transposes the terms of scores that several heads share.
+template <class Worker, class Plan, class Buffers>
+void pack_terms(const Team& team, const Worker& worker, const Plan& plan, const Buffers& shared) {
+  if (plan.terms.planes == 0) return;
+  team.in_turn(plan.terms.planes * shared.terms.shape[1], [&](std::int64_t n) { worker.terms().pack_plane(n); });
+}
+
+/// Runs a pass over small heads with one worker per thread, constructed as Worker(plan, shared buffers, thread). A
+/// worker computes a head by run_head(head, next).
+template <class Worker, class Plan, class Buffers>
+void run_small_heads(const Plan& plan, const Buffers& shared) {
   PackedHeads* const parts = shared.parts.data;
   HeadBatch batch(plan, parts);
   Cancellation cancellation(plan.p.context);
   run_team(plan.threads, [&](const Team& team) {
-    Worker worker(plan, shared.scratch.at(team.thread()));
+    Worker worker(plan, shared, team.thread());
+    pack_terms(team, worker, plan, shared);
     for_each_batch(
         team, batch, [&] { run_heads(team, worker, parts, batch, plan.threads, cancellation, plan.pieces); },
         [&] { batch.next_unless(cancellation); });
   });
   cancellation.throw_if_seen();
-}
-
-/// Plans a pass over the small heads of the sequences of a list, for run_small_heads.
-template <class Worker, class Plan, class Scratch, class ProblemT>
-void plan_small_heads(const ProblemT& problem, const WorkList& list, WorkSlot& slot) {
-  using Buffers = SmallHeadsBuffers<Plan, Scratch>;
-  slot.emplace<PlannedKernel<Plan, Buffers, run_small_heads<Worker, Plan, Scratch>>>(problem, list);
 }
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -17,12 +17,15 @@ namespace headgate::HWY_NAMESPACE {
 
 template <typename T>
 void small_forward_typed(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
-  plan_small_heads<SmallForwardWorker<T>, SmallForwardPlan, SmallForwardScratch<T>>(problem, list, slot);
+  using Plan = SmallForwardPlan;
+  using Buffers = SmallHeadsBuffers<Plan, SmallForwardScratch<T>>;
+  slot.emplace<PlannedKernel<Plan, Buffers, run_small_heads<SmallForwardWorker<T>, Plan, Buffers>>>(problem, list);
 }
 
 template <typename T>
 void small_backward_typed(const BackwardProblem& problem, const WorkList& list, WorkSlot& slot) {
-  plan_small_heads<SmallBackwardWorker<T>, SmallBackwardPlan, SmallBackwardScratch<T>>(problem, list, slot);
+  using Kernel = PlannedKernel<SmallBackwardPlan, SmallBackwardBuffers<T>, run_small_backward<T>>;
+  slot.emplace<Kernel>(problem, list);
 }
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transposes bias and mask into the layout of a small head's scores; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_SCORE_TERMS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_SCORE_TERMS_INL_
+#undef HEADGATE_ATTENTION_SCORE_TERMS_INL_
+#else
+#define HEADGATE_ATTENTION_SCORE_TERMS_INL_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/problem.hpp"
+#include "library/core/workspace.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Plans the terms that bias and mask add to scores: bias · log2 e, and −∞ for keys that the mask hides.
+struct ScoreTermsPlan {
+  /// `keeps_rows` is true if every panel of queries holds consecutive queries.
+  ScoreTermsPlan(const Problem& p, bool keeps_rows) {
+    for (const ConstTensorView* map : {&p.inputs.bias, &p.inputs.mask}) {
+      if (!map->present()) continue;
+      any = true;
+      if (p.T > 1 && map->strides[2] != 0) {
+        by_query = true;
+        by_batch = by_batch || (p.B > 1 && map->strides[0] != 0);
+        by_head = by_head || (p.Hq > 1 && map->strides[1] != 0);
+      }
+    }
+    const std::int64_t distinct = (by_batch ? p.B : 1) * (by_head ? p.Hq : 1);
+    if (by_query && keeps_rows && !p.packed() && 2 * distinct <= p.B * p.Hq) planes = distinct;
+  }
+
+  /// Returns the plane of query head h of sequence b.
+  std::int64_t plane_of(const Problem& p, std::int64_t b, std::int64_t h) const {
+    return by_head ? (by_batch ? b * p.Hq : 0) + h : by_batch ? b : 0;
+  }
+
+  bool any = false;                        ///< true if there is a bias or a mask
+  bool by_query = false;                   ///< true if terms of one key differ among queries
+  bool by_batch = false, by_head = false;  ///< which indices select a map that differs among queries
+  std::int64_t planes = 0;  ///< number of transposed maps that several heads share; 0: each head transposes its own
+};
+
+/// Scratch buffers of one thread.
+template <typename T>
+struct ScoreTermsScratch {
+  ScoreTermsScratch() = default;
+  ScoreTermsScratch(Workspace& ws, const ScoreTermsPlan& plan, std::int64_t S) {
+    if (!plan.any) return;
+    panel = ws.take<T>("terms", S + kMR, kNR<T>);
+    keys = ws.take<T>("terms of keys", S);
+    rows = ws.take<T>("terms, as rows", kNR<T> + 1, S);
+  }
+
+  View<T, 2> panel;  ///< terms of a panel, keys by queries
+  View<T, 1> keys;   ///< terms of the maps that all queries share
+  View<T, 2> rows;   ///< terms of the queries of a panel, and one row of a mask
+};
+
+/// Terms of scores in units of log2(e), transposed as small heads hold scores: keys by the queries of a panel.
+template <typename T>
+class ScoreTerms {
+ public:
+  static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+
+  /// `planes` (planes, panels, keys + kMR, kNR) receives the maps that several heads share.
+  ScoreTerms(const Problem& p, const ScoreTermsPlan& plan, const View<T, 4>& planes, const ScoreTermsScratch<T>& own)
+      : p_(p), plan_(plan), planes_(planes), own_(own) {}
+
+  /// Transposes panel n of all panels of the shared planes.
+  void pack_plane(std::int64_t n) const {
+    const std::int64_t panels = planes_.shape[1], plane = n / panels, i = n % panels * kNR<T>;
+    const std::int64_t heads = plan_.by_head ? p_.Hq : 1;
+    const Sequence sequence = p_.sequence(plane / heads);
+    pack_rows(
+        planes_.sub(plane).sub(n % panels), sequence, plane % heads, [&](std::int64_t r) { return i + r; },
+        std::min(kNR<T>, sequence.T - i));
+  }
+
+  /// Selects query head h of a sequence for calls of panel().
+  void begin_head(const Sequence& sequence, std::int64_t h) {
+    if (!plan_.any) return;
+    sequence_ = sequence;
+    h_ = h;
+    has_keys_ = false;
+    std::fill_n(own_.keys.data, sequence.S, T{0});
+    add_maps(own_.keys.data, false, 0, [&] { has_keys_ = true; });
+    if (!plan_.by_query) fill_with_keys();
+  }
+
+  /// Returns the terms (keys, kNR) of n queries row_at(0) … row_at(n − 1), or null if there are none. Rows up to kMR
+  /// beyond the last key can be read.
+  template <class RowAt>
+  const T* panel(const RowAt& row_at, std::int64_t n) const {
+    if (!plan_.any) return nullptr;
+    if (!plan_.by_query) return own_.panel.data;
+    if (plan_.planes > 0) {
+      const T* shared = planes_.sub(plan_.plane_of(p_, sequence_.b, h_)).at(row_at(0) / kNR<T>);
+      if (!has_keys_) return shared;
+      std::copy_n(shared, sequence_.S * kNR<T>, own_.panel.data);
+    } else {
+      pack_rows(own_.panel, sequence_, h_, row_at, n);
+    }
+    if (has_keys_) add_keys();
+    return own_.panel.data;
+  }
+
+ private:
+  /// Half of the largest number: a sum of two bounded terms is finite.
+  static constexpr T kBound = std::numeric_limits<T>::max() / 2;
+
+  static bool is_by_query(const Problem& p, const ConstTensorView& map) { return p.T > 1 && map.strides[2] != 0; }
+
+  /// Adds the terms of query i from the maps that differ among queries, or from the others, to to[0 … S). Calls found()
+  /// if there is such a map.
+  template <class Found>
+  void add_maps(T* HWY_RESTRICT to, bool by_query, std::int64_t i, const Found& found) const {
+    add_maps(to, sequence_, h_, by_query, i, found);
+  }
+  template <class Found>
+  void add_maps(T* HWY_RESTRICT to, const Sequence& sequence, std::int64_t h, bool by_query, std::int64_t i,
+                const Found& found) const {
+    const ConstTensorView &bias = p_.inputs.bias, &mask = p_.inputs.mask;
+    const std::int64_t S = sequence.S;
+    if (bias.present() && is_by_query(p_, bias) == by_query) {
+      found();
+      load_row(to, map_rows(bias, sequence, h), i, 0, S);
+      // Finite terms stay finite, so that a bias hides a key only by −∞.
+      for (std::int64_t j = 0; j < S; ++j) {
+        const T bounded = std::clamp(to[j] * static_cast<T>(kLog2e), -kBound, kBound);
+        to[j] = std::abs(to[j]) <= std::numeric_limits<T>::max() ? bounded : to[j];
+      }
+    }
+    if (mask.present() && is_by_query(p_, mask) == by_query) {
+      found();
+      T* HWY_RESTRICT shown = own_.rows.at(kNR<T>);
+      load_row(shown, map_rows(mask, sequence, h), i, 0, S);
+      for (std::int64_t j = 0; j < S; ++j) to[j] = shown[j] != T{0} ? to[j] : kHidden;
+    }
+  }
+
+  /// Transposes the terms of n queries of head h into `to`, with zeros for other queries.
+  template <class RowAt>
+  void pack_rows(const View<T, 2>& to, const Sequence& sequence, std::int64_t h, const RowAt& row_at,
+                 std::int64_t n) const {
+    const T* rows[kNR<T>];
+    for (std::int64_t r = 0; r < n; ++r) {
+      T* row = own_.rows.at(r);
+      std::fill_n(row, sequence.S, T{0});
+      add_maps(row, sequence, h, true, row_at(r), [] {});
+      rows[r] = row;
+    }
+    if (n < kNR<T>) std::fill_n(to.data, sequence.S * kNR<T>, T{0});
+    interleave_rows<kNR<T>>(to.data, rows, n, sequence.S, T{1});
+  }
+
+  void fill_with_keys() const {
+    for (std::int64_t j = 0; j < sequence_.S; ++j) std::fill_n(own_.panel.at(j), kNR<T>, own_.keys(j));
+  }
+
+  /// Adds the terms of keys to the panel. A hidden key stays hidden whatever its other term is.
+  void add_keys() const {
+    const Tag<T> d;
+    const auto hidden = hn::Set(d, kHidden);
+    for (std::int64_t j = 0; j < sequence_.S; ++j) {
+      const auto key = hn::Set(d, own_.keys(j));
+      T* HWY_RESTRICT row = own_.panel.at(j);
+      for (std::int64_t x = 0; x < kNR<T>; x += kLanes<T>) {
+        const auto term = hn::Load(d, row + x);
+        const auto is_hidden = hn::Or(hn::Eq(key, hidden), hn::Eq(term, hidden));
+        hn::Store(hn::IfThenElse(is_hidden, hidden, hn::Add(term, key)), d, row + x);
+      }
+    }
+  }
+
+  const Problem& p_;
+  const ScoreTermsPlan& plan_;
+  const View<T, 4> planes_;
+  const ScoreTermsScratch<T> own_;
+  Sequence sequence_;
+  std::int64_t h_ = 0;
+  bool has_keys_ = false;
+};
+
+/// Adds the terms of kRows keys to a register tile of scores. A term of −∞ replaces the score, because a product that
+/// overflowed would make the sum NaN. `terms` may be null.
+template <std::int64_t kRows, std::int64_t kVecs, typename T>
+HWY_INLINE void add_terms(hn::Vec<Tag<T>> (&x)[kRows][kVecs], const T* HWY_RESTRICT terms) {
+  if (terms == nullptr) return;
+  const Tag<T> d;
+  const auto hidden = hn::Set(d, -std::numeric_limits<T>::infinity());
+  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+    HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) {
+      const auto term = hn::Load(d, terms + m * kNR<T> + v * kLanes<T>);
+      x[m][v] = hn::IfThenElse(hn::Eq(term, hidden), term, hn::Add(x[m][v], term));
+    }
+  }
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_SCORE_TERMS_INL_
