@@ -19,6 +19,7 @@
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/native16.hpp"
 #include "library/attention/cpu/common/work_list.hpp"
+#include "library/attention/cpu/dense_bias.hpp"
 #include "library/attention/cpu/kernels.hpp"
 #include "library/attention/cpu/small/small_heads.hpp"
 #include "library/call/live_threads.hpp"
@@ -47,8 +48,11 @@ struct RouteRow {
 const char* not_small(const Problem& p, const Sequence& s) {
   if (p.softcap != 0.0 || p.inputs.alibi_slopes.present()) return "softcap or ALiBi change its scores";
   if (p.dropout > 0.0) return "dropout";
-  if (s.T > kSmallHeadRows || s.S > kSmallHeadRows) return "more than 256 queries or keys";
   if (p.D > kSmallHeadDim || p.Dv > kSmallHeadDim) return "heads of more than 256 features";
+  const bool is_narrow = p.D <= kNarrowHeadDim && p.Dv <= kNarrowHeadDim;
+  if (std::max(s.T, s.S) > (is_narrow ? kNarrowHeadRows : kSmallHeadRows)) {
+    return is_narrow ? "more than 512 queries or keys" : "more than 256 queries or keys of more than 64 features";
+  }
   return s.T == 0 || s.S == 0 || p.D == 0 || p.Dv == 0 ? "nothing to multiply" : nullptr;
 }
 
@@ -271,12 +275,24 @@ void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
 
 constexpr std::size_t kNoRow = static_cast<std::size_t>(-1);
 
-void forward(const ForwardProblem& problem) {
+/// Calls run(problem), with a dense copy of the bias where it pays.
+template <class Problem, class Run>
+void with_dense_bias(const Problem& problem, const Run& run) {
+  if (!DenseBias::pays(problem)) return run(problem);
+  const Placed<DenseBias> dense(problem);
+  if (problem.report != nullptr) problem.report->memory_bytes += dense.bytes();
+  run_on_live_threads(problem.context.threads, [&] { dense->fill(problem); });
+  Problem with_copy = problem;
+  with_copy.inputs.bias = dense->copy;
+  run(with_copy);
+}
+
+void run_forward(const ForwardProblem& problem) {
   report_routes(kForwardRoutes, problem);
   run_rows(kForwardRoutes, kNoRow, problem);
 }
 
-void backward(const BackwardProblem& problem) {
+void run_backward(const BackwardProblem& problem) {
   report_routes(kBackwardRoutes, problem);
   // tiles_backward must zero dbias even if there are no sequences.
   const bool zeroes = problem.gradients.dbias.present() && problem.sequences() == 0;
@@ -288,6 +304,10 @@ void backward(const BackwardProblem& problem) {
   run_rows(kBackwardRoutes, always, problem, sinks->parts);
   write_dsinks(problem.gradients.dsinks, sinks->parts);
 }
+
+void forward(const ForwardProblem& problem) { with_dense_bias(problem, run_forward); }
+
+void backward(const BackwardProblem& problem) { with_dense_bias(problem, run_backward); }
 
 void statistics(const StatisticsProblem& problem) {
   run_on_live_threads(problem.context.threads, [&problem] { cpu_statistics(problem); });

@@ -192,7 +192,7 @@ struct SmallHeadsPlan {
   static constexpr std::int64_t kTasksPerThread = 3;
 
   // Members required by HeadBatches.
-  static constexpr std::int64_t tile_rows = kSmallHeadRows, kBlock = kSmallHeadRows, kPanel = kSmallHeadRows;
+  static constexpr std::int64_t tile_rows = kNarrowHeadRows, kBlock = kNarrowHeadRows, kPanel = kNarrowHeadRows;
   static constexpr bool whole_heads = true;
   static double head_bytes(const PackedHeads& /*part*/) { return 1.0; }
 
