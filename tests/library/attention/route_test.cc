@@ -73,9 +73,9 @@ TEST(Route, ForwardCall_Verbose_PrintsOneLine) {
 }
 
 TEST(Route, EarlierRows_Declining_GiveTheirReasons) {
-  const std::string line = forward_line(plain(300, 300));
+  const std::string line = forward_line(plain(600, 600));
   EXPECT_NE(line.find("route tiles × 2 (not few_queries: more than 64 queries share a key; not native16: precision is "
-                      "exact; not small_heads: more than 256 queries or keys)"),
+                      "exact; not small_heads: more than 512 queries or keys)"),
             std::string::npos)
       << line;
 }
@@ -88,9 +88,9 @@ TEST(Route, ForwardSequence_BySize_TakesItsRow) {
   EXPECT_EQ(routes_in(forward_line(plain(1, 4000))), "few_queries × 2");
   EXPECT_EQ(routes_in(forward_line(plain(8, 65))), "few_queries × 2");
   EXPECT_EQ(routes_in(forward_line(plain(9, 40))), "small_heads × 2");
-  EXPECT_EQ(routes_in(forward_line(plain(9, 300))), "few_queries × 2");
-  EXPECT_EQ(routes_in(forward_line(plain(256, 256))), "small_heads × 2");
-  EXPECT_EQ(routes_in(forward_line(plain(256, 257))), "tiles × 2");
+  EXPECT_EQ(routes_in(forward_line(plain(9, 513))), "few_queries × 2");
+  EXPECT_EQ(routes_in(forward_line(plain(512, 512))), "small_heads × 2");
+  EXPECT_EQ(routes_in(forward_line(plain(512, 513))), "tiles × 2");
   EXPECT_EQ(routes_in(forward_line(plain(256, 256, 272))), "tiles × 2");
   CaseSpec weights = plain(1, 40);
   weights.weights = true;
@@ -101,7 +101,7 @@ TEST(Route, ForwardSequence_BySize_TakesItsRow) {
 TEST(Route, FewQueries_WithFewKeysEach_TakeTheProductsOfTheBackwardPass) {
   CaseSpec spec = plain(8, 32);
   EXPECT_EQ(routes_in(forward_line(spec)), "small_heads × 2");
-  spec.bias.present = true;
+  spec.softcap = 1.0;
   EXPECT_EQ(routes_in(forward_line(spec)), "tiles × 2");
   spec.S = 33;
   EXPECT_EQ(routes_in(forward_line(spec)), "few_queries × 2");
@@ -109,9 +109,11 @@ TEST(Route, FewQueries_WithFewKeysEach_TakeTheProductsOfTheBackwardPass) {
 }
 
 TEST(Route, BackwardSequence_BySizeAndOptions_TakesItsRow) {
-  EXPECT_EQ(routes_in(backward_line(plain(256, 256))), "small_heads × 2");
-  EXPECT_EQ(routes_in(backward_line(plain(257, 256))), "tiles × 2");
-  EXPECT_EQ(routes_in(backward_line(plain(256, 257))), "tiles × 2");
+  EXPECT_EQ(routes_in(backward_line(plain(512, 512))), "small_heads × 2");
+  EXPECT_EQ(routes_in(backward_line(plain(513, 512))), "tiles × 2");
+  EXPECT_EQ(routes_in(backward_line(plain(512, 513))), "tiles × 2");
+  EXPECT_EQ(routes_in(backward_line(plain(256, 256, 65))), "small_heads × 2");
+  EXPECT_EQ(routes_in(backward_line(plain(257, 256, 65))), "tiles × 2");
   EXPECT_EQ(routes_in(backward_line(plain(20, 20, 257))), "tiles × 2");
   CaseSpec few_heads = plain(256, 193);
   few_heads.Hkv = 3;
@@ -121,19 +123,23 @@ TEST(Route, BackwardSequence_BySizeAndOptions_TakesItsRow) {
   std::vector<CaseSpec> others(5, plain(20, 20));
   others[0].softcap = 1.0;
   others[1].alibi_slopes = DType::f32;
-  others[2].bias.present = true;
-  others[3].mask.present = true;
+  others[2].bias = {true, false, false, true};  // dbias is a sum over heads
+  others[3].bias = {true, true, true, false};   // dbias is a sum over queries
   others[4].sinks = DType::f32;
   for (const CaseSpec& other : others) EXPECT_EQ(routes_in(backward_line(other)), "tiles × 2") << describe(other);
+  std::vector<CaseSpec> maps(2, plain(20, 20));
+  maps[0].bias = {true, false, true, true};
+  maps[1].mask.present = true;
+  for (const CaseSpec& map : maps) EXPECT_EQ(routes_in(backward_line(map)), "small_heads × 2") << describe(map);
 }
 
 TEST(Route, PackedBatch_EachSequence_TakesTheRowOfItsOwnLengths) {
-  CaseSpec spec = plain(1 + 64 + 300, 500 + 64 + 300);
+  CaseSpec spec = plain(1 + 64 + 600, 900 + 64 + 600);
   spec.B = 1;
   spec.cu_seqlens = DType::i32;
   spec.packed = 4;
-  spec.packed_queries = {1, 64, 0, 300};
-  spec.packed_keys = {500, 64, 0, 300};
+  spec.packed_queries = {1, 64, 0, 600};
+  spec.packed_keys = {900, 64, 0, 600};
   EXPECT_EQ(routes_in(forward_line(spec)), "few_queries × 1, small_heads × 1, empty × 1, tiles × 1");
   EXPECT_EQ(routes_in(backward_line(spec)), "tiles × 2, small_heads × 1, tiles × 1");  // for two reasons
 }
@@ -143,7 +149,7 @@ TEST(Route, Bf16Sequence_OnEachTarget_TakesNative16WhereItCan) {
   for (const std::string& target : supported_targets()) {
     set_target(target);
     const bool has_products = !native16_products().empty();
-    CaseSpec spec = plain(300, 300);
+    CaseSpec spec = plain(600, 600);
     spec.dtype = DType::bf16;
     spec.precision = Precision::native16;
     EXPECT_EQ(routes_in(forward_line(spec)), has_products ? "native16 × 2" : "tiles × 2") << target;

@@ -41,12 +41,14 @@ bool has_bits_of_its_own(std::int64_t T, std::int64_t S, std::int64_t D) {
 }
 
 TEST(SmallHeads, Kernels_SizesWithinTheirLimits_AreChosen) {
-  static_assert(kSmallHeadRows == 256 && kSmallHeadDim == 256);
-  EXPECT_TRUE(has_bits_of_its_own(256, 256, 64));
+  static_assert(kSmallHeadRows == 256 && kSmallHeadDim == 256 && kNarrowHeadRows == 512 && kNarrowHeadDim == 64);
+  EXPECT_TRUE(has_bits_of_its_own(512, 512, 64));
+  EXPECT_TRUE(has_bits_of_its_own(256, 256, 80));
   EXPECT_TRUE(has_bits_of_its_own(100, 200, 256));
   EXPECT_TRUE(has_bits_of_its_own(9, 40, 64));
-  EXPECT_FALSE(has_bits_of_its_own(257, 256, 64));
-  EXPECT_FALSE(has_bits_of_its_own(256, 257, 64));
+  EXPECT_FALSE(has_bits_of_its_own(513, 512, 64));
+  EXPECT_FALSE(has_bits_of_its_own(512, 513, 64));
+  EXPECT_FALSE(has_bits_of_its_own(257, 256, 80));
   EXPECT_FALSE(has_bits_of_its_own(100, 200, 272));
 }
 
@@ -67,7 +69,7 @@ TEST(SmallHeads, Heads_SizesAroundTileBounds_MatchTheOracle) {
 TEST(SmallHeads, Heads_LargestSizes_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const Causality causality : {Causality::none, Causality::causal}) {
-      for (const auto& [T, S] : {std::pair{255, 255}, {255, 256}, {256, 256}, {256, 257}, {257, 256}, {191, 193}}) {
+      for (const auto& [T, S] : {std::pair{255, 256}, {512, 512}, {512, 513}, {513, 512}, {191, 193}}) {
         CaseSpec spec = many_heads(sized(T, S, 16, 16));
         spec.dtype = dtype;
         spec.causality = causality;
@@ -143,6 +145,46 @@ TEST(SmallHeads, Heads_AnyMask_MatchTheOracle) {
           spec.key_lengths = DType::i64;
           expect_both(spec);
         }
+      }
+    }
+  }
+}
+
+/// Covers maps of every shape, alone and together: maps that several heads share, maps of one head, and terms of keys.
+TEST(SmallHeads, Heads_BiasAndMask_MatchTheOracle) {
+  for (unsigned bits = 0; bits < 64; ++bits) {
+    CaseSpec spec = sized(37, 43, 16, 16);
+    spec.B = 3;
+    spec.Hkv = 2;
+    spec.group = 2;
+    spec.dtype = kDTypes[bits % std::size(kDTypes)];
+    spec.bias = {bits % 8 != 7, (bits & 1U) != 0, (bits & 2U) != 0, (bits & 4U) != 0};
+    spec.mask = {bits / 8 != 7, (bits & 8U) != 0, (bits & 16U) != 0, (bits & 32U) != 0};
+    spec.bias_hides = bits % 3 == 0;
+    spec.bias_f32 = bits % 2 == 0;
+    spec.layout = static_cast<Layout>(bits % 6);
+    spec.causality = bits % 5 == 0 ? Causality::causal : Causality::none;
+    spec.threads = 3;
+    expect_both(spec);
+    spec.closed_share = 0.5;
+    expect_right(spec, check_forward_case);
+  }
+}
+
+/// dbias is summed over ranges of sequences: over few or many, by one or by several tasks.
+TEST(SmallHeads, Dbias_AnyNumberOfSequences_MatchesTheOracle) {
+  for (const std::int64_t B : {1, 2, 31, 70}) {
+    for (const bool by_batch : {false, true}) {
+      for (const int threads : {1, 3}) {
+        CaseSpec spec = sized(21, 18, 8, 8);
+        spec.B = B;
+        spec.Hkv = 2;
+        spec.group = B == 2 ? 3 : 1;
+        spec.bias = {true, by_batch, true, true};
+        spec.dtype = B == 31 ? DType::bf16 : DType::f32;
+        spec.key_lengths = B == 70 ? DType::i32 : DType::none;
+        spec.threads = threads;
+        expect_right(spec, check_backward_case);
       }
     }
   }
