@@ -171,6 +171,29 @@ TEST(SmallHeads, Heads_BiasAndMask_MatchTheOracle) {
   }
 }
 
+/// A mask that hides the last keys of each sequence is computed as key lengths.
+TEST(SmallHeads, Mask_HidingTheLastKeys_GivesTheBitsOfKeyLengths) {
+  CaseSpec spec = many_heads(sized(20, 40, 16, 16));
+  spec.mask = {true, true, false, false};
+  verify::Case problem(spec);
+  const AttentionOutputs out = problem.outputs();
+  AttentionInputs in = problem.inputs();
+  auto* const shown = static_cast<std::uint8_t*>(const_cast<void*>(in.mask.data));
+  const std::vector<std::int64_t> lengths{27, 0};
+  const auto bytes = [&] {
+    attention_forward(out, in, problem.options());
+    const auto* y = static_cast<const std::uint8_t*>(out.y.data);
+    return std::vector<std::uint8_t>(y, y + out.y.numel() * static_cast<std::int64_t>(sizeof(float)));
+  };
+  for (std::int64_t b = 0; b < spec.B; ++b) {
+    for (std::int64_t j = 0; j < spec.S; ++j) shown[b * in.mask.strides[0] + j * in.mask.strides[3]] = j < lengths[b];
+  }
+  const std::vector<std::uint8_t> masked = bytes();
+  in.mask = {};
+  in.key_lengths = make_vector_view(lengths.data(), spec.B);
+  EXPECT_EQ(masked, bytes());
+}
+
 /// dbias is summed over ranges of sequences: over few or many, by one or by several tasks.
 TEST(SmallHeads, Dbias_AnyNumberOfSequences_MatchesTheOracle) {
   for (const std::int64_t B : {1, 2, 31, 70}) {

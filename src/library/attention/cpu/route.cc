@@ -21,6 +21,7 @@
 #include "library/attention/cpu/common/work_list.hpp"
 #include "library/attention/cpu/dense_bias.hpp"
 #include "library/attention/cpu/kernels.hpp"
+#include "library/attention/cpu/prefix_mask.hpp"
 #include "library/attention/cpu/small/small_heads.hpp"
 #include "library/call/live_threads.hpp"
 #include "library/core/arena.hpp"
@@ -275,6 +276,18 @@ void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
 
 constexpr std::size_t kNoRow = static_cast<std::size_t>(-1);
 
+/// Calls run(problem), with key lengths in place of a mask that hides the last keys of each sequence.
+template <class Problem, class Run>
+void with_key_lengths(const Problem& problem, const Run& run) {
+  if (!PrefixMask::may_suit(problem)) return run(problem);
+  const Placed<PrefixMask> prefix(problem);
+  if (!prefix->fill(problem)) return run(problem);
+  Problem with_lengths = problem;
+  with_lengths.inputs.mask = {};
+  with_lengths.inputs.key_lengths = {prefix->keys.data, DType::i64, {1, 1, 1, problem.B}, {0, 0, 0, 1}};
+  run(with_lengths);
+}
+
 /// Calls run(problem), with a dense copy of the bias where it pays.
 template <class Problem, class Run>
 void with_dense_bias(const Problem& problem, const Run& run) {
@@ -305,9 +318,13 @@ void run_backward(const BackwardProblem& problem) {
   write_dsinks(problem.gradients.dsinks, sinks->parts);
 }
 
-void forward(const ForwardProblem& problem) { with_dense_bias(problem, run_forward); }
+void forward(const ForwardProblem& problem) {
+  with_key_lengths(problem, [](const ForwardProblem& p) { with_dense_bias(p, run_forward); });
+}
 
-void backward(const BackwardProblem& problem) { with_dense_bias(problem, run_backward); }
+void backward(const BackwardProblem& problem) {
+  with_key_lengths(problem, [](const BackwardProblem& p) { with_dense_bias(p, run_backward); });
+}
 
 void statistics(const StatisticsProblem& problem) {
   run_on_live_threads(problem.context.threads, [&problem] { cpu_statistics(problem); });
