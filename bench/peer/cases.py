@@ -18,6 +18,8 @@ NORM_EPS = 1e-6
 RESULTS = {
     "forward": ("y",),
     "forward+backward": ("y", "dq", "dk", "dv", "dz"),
+    "pair": ("y",),
+    "pair+backward": ("y", "dq", "dk", "dv", "dz", "dbias"),
     "statistics": ("y", "row_max", "entropy", "first", "key_mass"),
     "layer": ("y",),
     "layer+backward": ("y", "dh"),
@@ -44,8 +46,9 @@ class Way(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """sigmoid(z) * softmax(q k^T / sqrt(D)) v, its gradients, statistics of its weights, or a layer around it; or the
-    gated delta rule with the decay of a head, on normalised q and k."""
+    """sigmoid(z) * softmax(q k^T / sqrt(D)) v, its gradients, statistics of its weights, or a layer around it; the same
+    with a learned bias that all sequences share; or the gated delta rule with the decay of a head, on normalised q and
+    k."""
 
     group: str  # a table of its own
     op: str  # of RESULTS
@@ -74,6 +77,11 @@ class Case:
     def is_linear(self) -> bool:
         """Whether it is the gated delta rule."""
         return self.op.startswith("linear")
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether scores have a bias."""
+        return self.op.startswith("pair")
 
     @property
     def pairs(self) -> int:
@@ -116,6 +124,21 @@ def _attention_sizes() -> list[tuple[int, int, int, bool]]:
     ]
 
 
+def _pair_sizes() -> list[tuple[int, int, int, int]]:
+    """B, H, T, D of triangles and MSA rows, pair biases of one structure, windows, patches of images, and texts."""
+    return [
+        (128, 4, 128, 32),
+        (64, 4, 256, 32),
+        (64, 4, 384, 32),
+        (64, 8, 128, 32),
+        (1, 16, 256, 48),
+        (1, 16, 384, 48),
+        (256, 6, 49, 32),
+        (8, 12, 197, 64),
+        (2, 8, 512, 64),
+    ]
+
+
 def _of_dtype(dtype: str) -> list[Case]:
     cases = [
         Case("attention", op, dtype, 1, H, H, T, T, D, causal)
@@ -137,6 +160,9 @@ def _of_dtype(dtype: str) -> list[Case]:
         Case("linear", op, dtype, 1, 16, 16, T, T, 128) for op in ("linear", "linear+backward") for T in (512, 2048)
     ]
     cases += [Case("linear-decode", "linear", dtype, 1, H, H, 1, 1, 128) for H in (16, 32)]
+    cases += [
+        Case("pair", op, dtype, B, H, H, T, T, D) for op in ("pair", "pair+backward") for B, H, T, D in _pair_sizes()
+    ]
     cases += [Case("statistics", "statistics", dtype, 1, 8, 8, 2048, 2048, 128, causal) for causal in (False, True)]
     return cases
 
@@ -169,7 +195,7 @@ def widen_bf16(bits: np.ndarray) -> np.ndarray:
 def inputs_of(case: Case) -> dict[str, np.ndarray]:
     """The values of a case, the same in every process, in f32; numbers of bf16 where that is the case's dtype.
 
-    q, z and dy (B,Hq,T,D), k and v (B,Hkv,S,D). Layers: h and dy (B,T,C), matrices (rows,columns), norms' weights (D).
+    q, z and dy (B,Hq,T,D), k and v (B,Hkv,S,D), bias (1,Hq,T,S) as a linear layer of pairs leaves it. Layers: h and dy (B,T,C), matrices (rows,columns), norms' weights (D).
     The delta rule: q, k, v and dy (B,H,T,D), decay and beta (B,H,T), and for one token the state (B,H,D,D).
     """
     generator = np.random.default_rng(1)
@@ -188,13 +214,16 @@ def inputs_of(case: Case) -> dict[str, np.ndarray]:
         return inputs if case.T > 1 else {**inputs, "state": normal(case.B, case.Hq, case.D, case.D)}
     queries, keys = (case.B, case.Hq, case.T, case.D), (case.B, case.Hkv, case.S, case.D)
     if not case.C:
-        return {
+        inputs = {
             "q": normal(*queries),
             "k": normal(*keys),
             "v": normal(*keys),
             "z": normal(*queries),
             "dy": normal(*queries),
         }
+        if case.is_pair:
+            inputs["bias"] = normal(case.T, case.S, case.Hq).transpose(2, 0, 1)[None]
+        return inputs
     C, rows, kv_rows = case.C, case.Hq * case.D, case.Hkv * case.D
     inputs = {"h": normal(case.B, case.T, C), "dy": normal(case.B, case.T, C)}
     for name, shape in (
@@ -219,8 +248,8 @@ def rope_angles(case: Case) -> np.ndarray:
 
 def checked_heads(case: Case, array: np.ndarray) -> np.ndarray:
     """Of (B,H,...) the heads that are checked: those of the first and of the last key/value head, in the first and the
-    last sequence. Layers are checked whole."""
-    if case.C:
+    last sequence. Layers are checked whole, and so are cases whose bias sums over sequences."""
+    if case.C or case.is_pair:
         return array
     group = array.shape[1] // case.Hkv
     heads = np.arange(array.shape[1]).reshape(case.Hkv, group)[sorted({0, case.Hkv - 1})].ravel()

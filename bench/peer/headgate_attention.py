@@ -6,12 +6,13 @@ import torch
 import headgate
 
 from .cases import LAYER_WEIGHTS, LINEAR_INPUTS, NORM_EPS, ROPE_BASE, Case, Refused, Way
-from .torch_common import arrays, head_first, layer_ways, linear_tensors, tensors_of
+from .torch_common import arrays, attention_way, head_first, layer_ways, linear_tensors, tensors_of
 
 
 class Exact:
     precision = "exact"
     linear = True
+    pair = True
 
     def __init__(self, threads: int):
         self.threads = threads
@@ -24,6 +25,8 @@ class Exact:
         if case.is_linear:
             return self._linear(case, inputs)
         tensors = tensors_of(case, inputs)
+        if case.is_pair:
+            return self._pair(case, tensors)
         qkvz = [tensors[name] for name in "qkvz"]
         options = {
             "causality": "causal" if case.causal else "none",
@@ -48,6 +51,15 @@ class Exact:
 
         run = {"forward": forward, "forward+backward": training, "statistics": statistics}[case.op]
         return {"": Way(run, arrays)}
+
+    def _pair(self, case: Case, tensors: dict) -> dict[str, Way]:
+        """Through autograd, as the peers."""
+        from headgate.torch import gated_attention
+
+        def attention(q, k, v, z, bias):
+            return gated_attention(q, k, v, gate=z, bias=bias, causality="none", precision=self.precision)
+
+        return {"": attention_way(case, tensors, attention)}
 
     def _linear(self, case: Case, inputs: dict) -> dict[str, Way]:
         tensors = linear_tensors(case, inputs)

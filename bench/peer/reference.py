@@ -14,10 +14,10 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
 """Of the error below: far above what roundings make of these cases, far below what another formula makes."""
 
 
-def _weights(q: torch.Tensor, k: torch.Tensor, causal: bool) -> torch.Tensor:
-    """softmax(q k^T / sqrt(D)), (B,Hq,T,S)."""
+def _weights(q: torch.Tensor, k: torch.Tensor, causal: bool, bias: torch.Tensor | float = 0.0) -> torch.Tensor:
+    """softmax(q k^T / sqrt(D) + bias), (B,Hq,T,S)."""
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    scores = q @ k.mT / math.sqrt(q.shape[-1]) + bias
     if causal:
         T, S = scores.shape[-2:]
         hidden = torch.ones(T, S, dtype=torch.bool).triu(1 + S - T)
@@ -31,7 +31,7 @@ def _gated(weights: torch.Tensor, v: torch.Tensor, z: torch.Tensor) -> torch.Ten
 
 def _attention(case: Case, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     q, k, v, z = (inputs[name] for name in "qkvz")
-    return _gated(_weights(q, k, case.causal), v, z)
+    return _gated(_weights(q, k, case.causal, inputs.get("bias", 0.0)), v, z)
 
 
 def _statistics(case: Case, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -95,6 +95,7 @@ def reference(case: Case) -> list[np.ndarray]:
         with torch.no_grad():
             return [formula(case, inputs).numpy()]
     names = LINEAR_INPUTS if case.is_linear else ("h", *LAYER_WEIGHTS) if case.C else ("q", "k", "v", "z")
+    names = (*names, "bias") if case.is_pair else names
     for name in names:
         inputs[name].requires_grad_()
     y = formula(case, inputs)

@@ -11,8 +11,18 @@ from .cases import Case, Way
 
 
 def tensors_of(case: Case, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """Contiguous tensors, but for a bias, which keeps its strides."""
     dtype = getattr(torch, case.dtype)
-    return {name: torch.from_numpy(np.ascontiguousarray(array)).to(dtype) for name, array in inputs.items()}
+
+    def contiguous(name: str, array: np.ndarray) -> np.ndarray:
+        return array if name == "bias" else np.ascontiguousarray(array)
+
+    return {name: torch.from_numpy(contiguous(name, array)).to(dtype) for name, array in inputs.items()}
+
+
+def attention_inputs(case: Case) -> list[str]:
+    """The names of what attention is computed from."""
+    return [*"qkvz", "bias"] if case.is_pair else [*"qkvz"]
 
 
 def arrays(tensors: Iterable[Tensor]) -> list[np.ndarray]:
@@ -29,8 +39,8 @@ def gradients(y: Tensor, dy: Tensor, inputs: list[Tensor]) -> list[Tensor]:
 
 
 def attention_way(case: Case, tensors: dict[str, Tensor], attention: Callable[..., Tensor]) -> Way:
-    """attention(q, k, v, z), forward or with its gradients by autograd."""
-    inputs = [tensors[name] for name in "qkvz"]
+    """attention(q, k, v, z) or attention(q, k, v, z, bias), forward or with its gradients by autograd."""
+    inputs = [tensors[name] for name in attention_inputs(case)]
 
     def forward():
         with torch.no_grad():
@@ -40,7 +50,7 @@ def attention_way(case: Case, tensors: dict[str, Tensor], attention: Callable[..
         return gradients(attention(*leaves), tensors["dy"], leaves)
 
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
-    return Way(forward if case.op == "forward" else training, arrays)
+    return Way(training if case.op.endswith("+backward") else forward, arrays)
 
 
 def linear_tensors(case: Case, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:

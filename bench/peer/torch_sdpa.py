@@ -56,10 +56,16 @@ class Sdpa:
         tensors = tensors_of(case, inputs)
         if case.op == "statistics":
             return self._statistics(case, tensors)
-        return {"": attention_way(case, tensors, lambda q, k, v, z: self._attention(case, q, k, v) * torch.sigmoid(z))}
 
-    def _attention(self, case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return scaled_dot_product_attention(q, k, v, is_causal=case.causal, enable_gqa=case.Hq != case.Hkv)
+        def gated(q, k, v, z, bias=None):
+            return self._attention(case, q, k, v, bias) * torch.sigmoid(z)
+
+        return {"": attention_way(case, tensors, gated)}
+
+    def _attention(self, case: Case, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        if bias is not None:
+            bias = bias.expand(case.B, -1, -1, -1)
+        return scaled_dot_product_attention(q, k, v, bias, is_causal=case.causal, enable_gqa=case.Hq != case.Hkv)
 
     def _statistics(self, case: Case, tensors: dict[str, Tensor]) -> dict[str, Way]:
         raise Refused("the flash kernel has no weights")
@@ -67,6 +73,7 @@ class Sdpa:
 
 class Flash(Sdpa):
     backend = SDPBackend.FLASH_ATTENTION
+    pair = True
 
 
 class FlashFolded(Flash):
@@ -78,15 +85,18 @@ class FlashFolded(Flash):
             raise Refused("for groups of query heads and one new token")
         return super().ways(case, inputs)
 
-    def _attention(self, case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _attention(self, case: Case, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         return scaled_dot_product_attention(q.view(case.B, case.Hkv, -1, case.D), k, v).view(q.shape)
 
 
 class Math(Sdpa):
     backend = SDPBackend.MATH
+    pair = True
 
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
         case.require_memory(9 if case.op.endswith("+backward") else 3)
+        if case.is_pair:
+            return {**super().ways(case, inputs), "products": attention_way(case, tensors_of(case, inputs), _products)}
         return super().ways(case, inputs)
 
     def _statistics(self, case: Case, tensors: dict[str, Tensor]) -> dict[str, Way]:
@@ -111,6 +121,11 @@ class Math(Sdpa):
             "eager": Way(lambda: _no_grad(statistics, q, k, v, z), arrays),
             "compiled": Way(lambda: _no_grad(compiled, q, k, v, z), arrays),
         }
+
+
+def _products(q: Tensor, k: Tensor, v: Tensor, z: Tensor, bias: Tensor) -> Tensor:
+    """The formula as models that fold proteins write it."""
+    return (q @ k.mT / math.sqrt(q.shape[-1]) + bias).softmax(-1) @ v * torch.sigmoid(z)
 
 
 def _no_grad(function, *tensors):

@@ -48,7 +48,7 @@ PEERS = {
 }
 """Name, and module of this folder and class. A class is made with the number of threads, raises ImportError where its
 package is missing, has a `version`, and ways(case, inputs), which raises Refused or returns its Ways by name. One that
-computes the delta rule has `linear`, which is true."""
+computes the delta rule has `linear`, one that takes a learned bias `pair`, which are true."""
 
 TRIAL_SECONDS = 0.05
 
@@ -97,6 +97,8 @@ class Worker:
 
     def prepare(self, case: Case, results: str) -> dict[str, Any]:
         """Makes the case ready, picks the fastest of the peer's ways and writes what it computes to `results`."""
+        if case.is_pair and not getattr(self.peer, "pair", False):
+            raise Refused("no learned bias")
         if case.is_linear and not getattr(self.peer, "linear", False):
             raise Refused("no gated delta rule")
         ways = self.peer.ways(case, inputs_of(case))
