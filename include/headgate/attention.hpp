@@ -125,6 +125,9 @@ struct AttentionInputs {
   /// absent. Key j is k_scale[j] · k[j], and value j is v_scale[j] · v[j]. q may have any of its dtypes.
   ConstTensorView k_scale{};
   ConstTensorView v_scale{};  ///< scales of v, with the shape of k_scale
+  /// (B|1,1,1,S), f32, f64, bf16 or f16: a second bias, added to the scores of a key for all heads and queries. −∞
+  /// hides the key. It has no gradient.
+  ConstTensorView key_bias{};
 };
 
 /// The outputs of the forward pass, which overwrites them. y may be absent if lse or weights is asked for without attn.

@@ -160,6 +160,8 @@ typedef struct headgate_attention_inputs {
                                          Required if k and v are i8, otherwise absent. Key j is k_scale[j]*k[j], and
                                          value j is v_scale[j]*v[j]. q may have any of its dtypes */
   headgate_const_tensor v_scale;      /**< scales of v, with the shape of k_scale */
+  headgate_const_tensor key_bias;     /**< (B|1,1,1,S), f32, f64, bf16 or f16: a second bias, added to the scores of a
+                                         key for all heads and queries; -inf hides the key. It has no gradient */
 } headgate_attention_inputs;
 
 #define HEADGATE_ATTENTION_INPUTS_INIT HEADGATE_INIT(headgate_attention_inputs)

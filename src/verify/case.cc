@@ -30,7 +30,8 @@ enum Stream : std::uint64_t {
   kSequences,
   kTable,
   kScales,
-  kSelection
+  kSelection,
+  kKeyBias
 };
 
 template <typename Value>
@@ -103,6 +104,7 @@ Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spe
   inputs_.block_table = block_table_;
   inputs_.k_scale = k_scale_;
   inputs_.v_scale = v_scale_;
+  inputs_.key_bias = key_bias_;
   incoming_ = {dy_, dlse_};
 }
 
@@ -157,6 +159,9 @@ void Case::place_inputs() {
   };
   if (s.bias.present) {
     bias_ = place(input_slabs_, "bias", s.bias_f32 ? DType::f32 : s.dtype, map_shape(s.bias), kRepeatH);
+  }
+  if (s.key_bias != DType::none) {
+    key_bias_ = place(input_slabs_, "key_bias", s.key_bias, {s.key_bias_by_batch ? s.B : 1, 1, 1, s.S});
   }
   if (s.mask.present) mask_ = place(input_slabs_, "mask", DType::boolean, map_shape(s.mask), kRepeatB);
   const auto vector = [&](const char* name, DType dtype, std::int64_t n) {
@@ -396,6 +401,7 @@ void Case::fill_vectors() {
     const Rows rows = rows_of(n);
     store_integer(query_offsets_, n, offsets.below(rows.S + 2 * rows.T + 1) - rows.T);
   }
+  if (key_bias_.present()) fill_normal(key_bias_, spec_.seed, kKeyBias, 1.0);
   Random slopes(spec_.seed, kAlibi);
   if (alibi_slopes_.present()) {
     fill(alibi_slopes_, [&](std::int64_t, std::int64_t, std::int64_t n, std::int64_t h) {

@@ -161,6 +161,7 @@ CaseSpec with_all_features(CaseSpec spec) {
   spec.window_right = 0;
   spec.bias = {true, true, false, true};
   spec.bias_hides = true;
+  spec.key_bias = DType::f32;
   spec.mask = {true, false, true, true};
   spec.key_lengths = DType::i32;
   spec.alibi_slopes = DType::f32;
@@ -196,6 +197,9 @@ void add_features(std::vector<CaseSpec>& list) {
   add(plain, [](CaseSpec& s) { s.mask = {true, true, true, true}; });
   add(plain, [](CaseSpec& s) { s.bias = {true, true, true, true}, s.bias_hides = true; });
   add(plain, [](CaseSpec& s) { s.bias = {true, false, false, false}; });
+  add(plain, [](CaseSpec& s) {
+    s.bias = {true, false, true, true}, s.key_bias = DType::f32, s.key_bias_by_batch = true;
+  });
   add(plain, [](CaseSpec& s) { s.dlse = DType::f32, s.weights = true, s.attn = true; });
   add(plain, [](CaseSpec& s) { s.causality = Causality::causal, s.S = 20, s.sinks = DType::f64; });
 }
@@ -345,6 +349,8 @@ std::string describe(const CaseSpec& spec) {
       fmt::format("gate={}{}", word_of(spec.gate_input), spec.gate_f32 ? ":f32" : ""));
   add(spec.closed_share >= 0,
       fmt::format("gate_threshold=closes:{}{}", spec.closed_share, spec.closed_by_group ? ":groups" : ""));
+  add(spec.key_bias != DType::none,
+      fmt::format("key_bias={}{}", dtype_name(spec.key_bias), spec.key_bias_by_batch ? ":b" : ""));
   add(spec.bias.present, fmt::format("bias={}{}{}{}", map_text(spec.bias), spec.bias_f32 ? ":f32" : "",
                                      spec.bias_hides ? ":hides" : "", spec.bias_breaks ? ":breaks" : ""));
   add(spec.mask.present, fmt::format("mask={}", map_text(spec.mask)));
@@ -401,6 +407,8 @@ CaseSpec draw_spec(const Pick& pick) {
   draw_statistics(spec.statistics, pick);
   if (spec.dtype == DType::bf16 && maybe(pick, 2)) spec.precision = Precision::native16;
   spec.huge_hidden_keys = maybe(pick, 3);
+  if (maybe(pick, 4)) spec.key_bias = one_of(pick, std::array{DType::f32, DType::f64, DType::bf16, DType::f16});
+  spec.key_bias_by_batch = spec.key_bias != DType::none && maybe(pick, 2);
   return spec;
 }
 

@@ -78,9 +78,11 @@ struct CaseSpec : AttentionOptions {
   bool gate_f32 = false;  // gate is f32 if set, otherwise the dtype of q
 
   MapSpec bias;
-  bool bias_f32 = false;     // bias is f32 if set, otherwise the dtype of q
-  bool bias_hides = false;   // a quarter of the bias entries and an eighth of its rows are −∞
-  bool bias_breaks = false;  // one bias entry is +∞ and one is NaN
+  bool bias_f32 = false;         // bias is f32 if set, otherwise the dtype of q
+  bool bias_hides = false;       // a quarter of the bias entries and an eighth of its rows are −∞
+  bool bias_breaks = false;      // one bias entry is +∞ and one is NaN
+  DType key_bias = DType::none;  // dtype of key_bias, of one row for all sequences or of one for each
+  bool key_bias_by_batch = false;
   MapSpec mask;
   DType key_lengths = DType::none;    // dtype of key_lengths: none, i32 or i64
   DType query_offsets = DType::none;  // dtype of query_offsets: none, i32 or i64

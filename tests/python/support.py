@@ -37,6 +37,7 @@ def plain_attention(
     gate=None,
     *,
     bias=None,
+    key_bias=None,
     mask=None,
     key_lengths=None,
     alibi_slopes=None,
@@ -59,6 +60,8 @@ def plain_attention(
         scores = scores - alibi_slopes[..., None, None] * distance
     if bias is not None:
         scores = scores + bias
+    if key_bias is not None:
+        scores = scores + key_bias
     seen = visible(T, S, **positions).expand(B, 1, T, S)
     if mask is not None:
         seen = seen & mask

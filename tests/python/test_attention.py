@@ -76,6 +76,7 @@ def test_y_without_values_is_refused():
         dict(sinks=torch.tensor([0.0, 1.0, -1.0, 2.0], dtype=torch.float64)),
         dict(mask=torch.arange(9)[None, :] % 3 != torch.arange(7)[:, None] % 3),
         dict(bias=torch.linspace(-1, 1, 63, dtype=torch.float64).reshape(7, 9)),
+        dict(key_bias=torch.linspace(-1, 1, 18, dtype=torch.float64).reshape(2, 1, 1, 9)),
     ),
     ids=lambda options: "-".join(options),
 )

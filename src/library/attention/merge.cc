@@ -131,6 +131,7 @@ AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, s
   range.k_scale = rows_of_scale({"k_scale", inputs.k_scale});
   range.v_scale = rows_of_scale({"v_scale", inputs.v_scale});
   range.bias = columns(call, {"bias", inputs.bias}, begin, end, S);
+  range.key_bias = columns(call, {"key_bias", inputs.key_bias}, begin, end, S);
   range.mask = columns(call, {"mask", inputs.mask}, begin, end, S);
   vectors = {};
   vectors.query_offsets.reserve(static_cast<std::size_t>(B));

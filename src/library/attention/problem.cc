@@ -188,13 +188,19 @@ void check_gate_threshold(const Call& call, const AttentionOptions& options, con
   }
 }
 
-void check_bias_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
+void check_biases_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
   const Shape full{p.B, p.Hq, p.T, p.S};
   const Argument bias{"bias", in.bias};
   if (call.given(bias)) {
     call.input(bias, {in.q.dtype, DType::f32});
     call.broadcastable(bias, full);
     p.inputs.bias = broadcast_to(in.bias, full);
+  }
+  const Argument key_bias{"key_bias", in.key_bias};
+  if (call.given(key_bias)) {
+    call.input(key_bias, {DType::f32, DType::f64, DType::bf16, DType::f16});
+    call.broadcastable(key_bias, {p.B, 1, 1, p.S});
+    p.inputs.key_bias = broadcast_to(in.key_bias, full);
   }
   const Argument mask{"mask", in.mask};
   if (call.given(mask)) {
@@ -317,7 +323,7 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   check_options(call, options, range, p);
   check_gate(call, in, options, p);
   check_gate_threshold(call, options, range, p);
-  check_bias_and_mask(call, in, p);
+  check_biases_and_mask(call, in, p);
   check_key_bounds(call, in, p);
   check_key_lengths(call, in, p);
   check_block_table(call, in, p);

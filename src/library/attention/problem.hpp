@@ -45,7 +45,7 @@ struct Problem {
   std::int64_t page = 0;         ///< tokens per page of k and v, if a block table orders pages; 0: not paged
   ExecutionContext context;      ///< the context with its defaults resolved
   CallReport* report = nullptr;  ///< receives the backend's report, unless null
-  /// The inputs as given, with two changes. bias and mask are broadcast to (B,Hq,T,S) by stride 0. gate is absent if
+  /// The inputs as given, with two changes. bias, key_bias and mask are broadcast to (B,Hq,T,S) by stride 0. gate is absent if
   /// gate_fn is none.
   AttentionInputs inputs;
 

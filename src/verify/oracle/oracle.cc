@@ -47,8 +47,8 @@ struct Sizes {
   double roundoff, tiny, floor, saved_tiny;
   bool gated, headwise;
   bool native16;
-  std::int64_t first_sequence;  // index of this slice's first sequence in the whole call
-  ConstTensorView bias, mask;   // broadcast to (B,Hq,T,S), or absent
+  std::int64_t first_sequence;           // index of this slice's first sequence in the whole call
+  ConstTensorView bias, key_bias, mask;  // broadcast to (B,Hq,T,S), or absent
 
   Sizes(const AttentionInputs& in, const AttentionOptions& options, std::int64_t first = 0)
       : B(in.q.shape[0]),
@@ -69,6 +69,7 @@ struct Sizes {
         native16(options.precision == Precision::native16),
         first_sequence(first),
         bias(in.bias.present() ? broadcast_to(in.bias, {B, Hq, T, S}) : in.bias),
+        key_bias(in.key_bias.present() ? broadcast_to(in.key_bias, {B, Hq, T, S}) : in.key_bias),
         mask(in.mask.present() ? broadcast_to(in.mask, {B, Hq, T, S}) : in.mask) {}
 };
 
@@ -142,10 +143,11 @@ bool is_visible(const AttentionInputs& in, const AttentionOptions& options, cons
   if (options.window_left != -1 && position - j > options.window_left) return false;
   if (options.window_right != -1 && j - position > options.window_right) return false;
   if (n.mask.present() && load(n.mask, b, h, i, j) == 0.0) return false;
+  if (n.key_bias.present() && load(n.key_bias, b, h, i, j) == -kInfinity) return false;
   return !n.bias.present() || load(n.bias, b, h, i, j) != -kInfinity;
 }
 
-/// Computes s_j = softcap(scale · q·k_j) − slope · |at_i − j| + bias_j into `row.p`; −∞ for hidden keys.
+/// Computes s_j = softcap(scale · q·k_j) − slope · |at_i − j| + bias_j + key_bias_j into `row.p`; −∞ for hidden keys.
 void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, const KeyValue& kv,
                std::int64_t b, std::int64_t h, std::int64_t i) {
   const std::vector<double> q = load_row(in.q, b, h, i);
@@ -174,9 +176,10 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
     }
     const double distance = slope * std::abs(static_cast<double>(position_of(in, n, b, i) - j));
     const double bias = n.bias.present() ? load(n.bias, b, h, i, j) : 0.0;
-    row.p[j] = s - distance + bias;
+    const double key_bias = n.key_bias.present() ? load(n.key_bias, b, h, i, j) : 0.0;
+    row.p[j] = s - distance + bias + key_bias;
     row.visible[j] = 1;
-    row.logits = std::max(row.logits, 1.0 + bound + std::abs(distance) + std::abs(bias));
+    row.logits = std::max(row.logits, 1.0 + bound + std::abs(distance) + std::abs(bias) + std::abs(key_bias));
   }
 }
 

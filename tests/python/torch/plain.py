@@ -48,6 +48,7 @@ def attention(
     gate=None,
     *,
     bias=None,
+    key_bias=None,
     alibi_slopes=None,
     sinks=None,
     scale=None,
@@ -67,6 +68,8 @@ def attention(
         scores = scores - alibi_slopes.view(-1, Hq, 1, 1) * distance
     if bias is not None:
         scores = scores + bias
+    if key_bias is not None:
+        scores = scores + key_bias
     scores = scores.masked_fill(~visible, -math.inf)
     if sinks is not None:
         scores = torch.cat((scores, sinks.view(1, Hq, 1, 1).expand(B, -1, T, 1)), dim=-1)

@@ -45,6 +45,7 @@ CASES = {
     "sinks": ("headwise", {"sinks": lambda: normal(HQ), "causality": "causal"}),
     "bias": ("elementwise", {"bias": lambda: normal(B, HQ, T, S)}),
     "one bias for all": ("headwise", {"bias": lambda: normal(1, HQ, 1, S)}),
+    "two biases": ("headwise", {"bias": lambda: normal(1, HQ, T, S), "key_bias": lambda: normal(B, 1, 1, S)}),
     "mask": ("headwise", {"mask": mask}),
     "alibi": ("headwise", {"alibi_slopes": lambda: torch.rand(HQ, dtype=torch.float64), "causality": "causal"}),
     "lengths": ("headwise", {"key_lengths": lambda: torch.tensor([3, 7])}),
@@ -382,6 +383,7 @@ def test_arguments_bad_are_refused_in_one_line():
         ({"causality": "backwards"}, "causality"),
         ({"threads": -1}, "threads"),
         ({"alibi_slopes": torch.rand(HQ).requires_grad_()}, "alibi_slopes requires a gradient but has none"),
+        ({"key_bias": torch.rand(S).requires_grad_()}, "key_bias requires a gradient but has none"),
         ({"q": learned, "gate_threshold": 0.1}, "gate_threshold there are no gradients"),
         ({"q": learned, "k_scale": normal(B, HKV, S, 1)}, "k_scale there are no gradients"),
     ):

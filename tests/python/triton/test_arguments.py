@@ -23,6 +23,7 @@ def problem(D=64, dtype=torch.bfloat16):
 # A value of each argument that may be declined which is not its default.
 VALUES = {
     "bias": lambda: made(2, 4, 8, 9),
+    "key_bias": lambda: made(2, 1, 1, 9),
     "mask": lambda: made(1, 1, 8, 9, dtype=torch.bool),
     "alibi_slopes": lambda: made(4, dtype=torch.float32),
     "block_table": lambda: made(2, 4, dtype=torch.int32),

@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Applies softcap, ALiBi, bias and boolean mask, which turn scale · q·k into the score s. Causality, window and key
+/// Applies softcap, ALiBi, biases and boolean mask, which turn scale · q·k into the score s. Causality, window and key
 /// lengths are separate: they bound the keys that a row visits (Visibility).
 ///
 /// Results are in units of log2(e) (s · log2 e), ready for exp2. Without rules, query_factor() includes the factor log2
@@ -27,14 +27,13 @@ namespace headgate::HWY_NAMESPACE {
 template <typename T>
 class ScoreRules {
  public:
-  explicit ScoreRules(const Problem& p)
-      : p_(p),
-        any_(p.softcap > 0 || p.inputs.alibi_slopes.present() || p.inputs.bias.present() || p.inputs.mask.present()) {}
+  explicit ScoreRules(const Problem& p) : p_(p), any_(p.softcap > 0 || by_position()) {}
 
   bool any() const { return any_; }
   /// Returns true if a score depends on the positions of its query and key.
   bool by_position() const {
-    return p_.inputs.alibi_slopes.present() || p_.inputs.bias.present() || p_.inputs.mask.present();
+    const AttentionInputs& in = p_.inputs;
+    return in.alibi_slopes.present() || in.bias.present() || in.key_bias.present() || in.mask.present();
   }
   bool capped() const { return p_.softcap > 0; }
   /// Returns the factor by which queries are multiplied when they are packed.
@@ -51,16 +50,19 @@ class ScoreRules {
       for (std::int64_t j = 0; j < n; ++j)
         s[j] -= weight * std::abs(start - static_cast<T>(static_cast<std::int32_t>(j)));
     }
+    // A bias of −∞ replaces the score: adding −∞ to a product that overflowed may give NaN.
+    constexpr T kHidden = -std::numeric_limits<T>::infinity();
     if (p_.inputs.bias.present()) {
       load_row(buffer, map_rows(p_.inputs.bias, sequence, h), i, first, n);
-      // Replaces the score if the bias is −∞: adding −∞ to a product that overflowed may give NaN.
-      constexpr T kHidden = -std::numeric_limits<T>::infinity();
       for (std::int64_t j = 0; j < n; ++j) s[j] = buffer[j] == kHidden ? kHidden : s[j] + buffer[j];
+    }
+    if (p_.inputs.key_bias.present()) {
+      load_row(buffer, map_rows(p_.inputs.key_bias, sequence, h), i, first, n);
+      for (std::int64_t j = 0; j < n; ++j) s[j] = s[j] == kHidden || buffer[j] == kHidden ? kHidden : s[j] + buffer[j];
     }
     to_log2_units(s, n);
     if (p_.inputs.mask.present()) {
       load_row(buffer, map_rows(p_.inputs.mask, sequence, h), i, first, n);
-      constexpr T kHidden = -std::numeric_limits<T>::infinity();
       for (std::int64_t j = 0; j < n; ++j) s[j] = buffer[j] != T{0} ? s[j] : kHidden;
     }
   }

@@ -23,7 +23,7 @@ namespace headgate::HWY_NAMESPACE {
 struct ScoreTermsPlan {
   /// `keeps_rows` is true if every panel of queries holds consecutive queries.
   ScoreTermsPlan(const Problem& p, bool keeps_rows) {
-    for (const ConstTensorView* map : {&p.inputs.bias, &p.inputs.mask}) {
+    for (const ConstTensorView* map : {&p.inputs.bias, &p.inputs.key_bias, &p.inputs.mask}) {
       if (!map->present()) continue;
       any = true;
       if (p.T > 1 && map->strides[2] != 0) {
@@ -60,7 +60,7 @@ struct ScoreTermsScratch {
 
   View<T, 2> panel;  ///< terms of a panel, keys by queries
   View<T, 1> keys;   ///< terms of the maps that all queries share
-  View<T, 2> rows;   ///< terms of the queries of a panel, and one row of a mask
+  View<T, 2> rows;   ///< terms of the queries of a panel, and one row of a bias or mask
 };
 
 /// Terms of scores in units of log2(e), transposed as small heads hold scores: keys by the queries of a panel.
@@ -126,23 +126,24 @@ class ScoreTerms {
   template <class Found>
   void add_maps(T* HWY_RESTRICT to, const Sequence& sequence, std::int64_t h, bool by_query, std::int64_t i,
                 const Found& found) const {
-    const ConstTensorView &bias = p_.inputs.bias, &mask = p_.inputs.mask;
-    const std::int64_t S = sequence.S;
-    if (bias.present() && is_by_query(p_, bias) == by_query) {
+    T* HWY_RESTRICT own = own_.rows.at(kNR<T>);
+    for (const ConstTensorView* map : {&p_.inputs.bias, &p_.inputs.key_bias, &p_.inputs.mask}) {
+      if (!map->present() || is_by_query(p_, *map) != by_query) continue;
       found();
-      load_row(to, map_rows(bias, sequence, h), i, 0, S);
-      // Finite terms stay finite, so that a bias hides a key only by −∞.
-      for (std::int64_t j = 0; j < S; ++j) {
-        const T bounded = std::clamp(to[j] * static_cast<T>(kLog2e), -kBound, kBound);
-        to[j] = std::abs(to[j]) <= std::numeric_limits<T>::max() ? bounded : to[j];
+      load_row(own, map_rows(*map, sequence, h), i, 0, sequence.S);
+      if (map == &p_.inputs.mask) {
+        for (std::int64_t j = 0; j < sequence.S; ++j) to[j] = own[j] != T{0} ? to[j] : kHidden;
+      } else {
+        for (std::int64_t j = 0; j < sequence.S; ++j) to[j] = add_bias(to[j], own[j]);
       }
     }
-    if (mask.present() && is_by_query(p_, mask) == by_query) {
-      found();
-      T* HWY_RESTRICT shown = own_.rows.at(kNR<T>);
-      load_row(shown, map_rows(mask, sequence, h), i, 0, S);
-      for (std::int64_t j = 0; j < S; ++j) to[j] = shown[j] != T{0} ? to[j] : kHidden;
-    }
+  }
+
+  /// Adds a bias to a sum of terms. Finite terms stay finite, so that a bias hides a key only by −∞.
+  static T add_bias(T sum, T bias) {
+    const T bounded = std::clamp(bias * static_cast<T>(kLog2e), -kBound, kBound);
+    const T term = std::abs(bias) <= std::numeric_limits<T>::max() ? bounded : bias;
+    return sum == kHidden || term == kHidden ? kHidden : sum + term;
   }
 
   /// Transposes the terms of n queries of head h into `to`, with zeros for other queries.
