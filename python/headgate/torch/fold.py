@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention as models that fold proteins call it: any leading dimensions, a list of biases, and the signatures of the
+fused kernels that these models call on GPUs."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .attention import gated_attention
+from .checks import shape_of
+from .errors import call_as
+
+_NAMES = {"mask": "mask", "key_bias": "biases", "bias": "biases"}
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    biases: Sequence[Tensor] = (),
+    gate: Tensor | None = None,
+    *,
+    scale: float | None = None,
+) -> Tensor:
+    """Computes sigmoid(gate) * softmax(scale * q k^T + sum of biases) v, with gradients of all but biases of keys.
+
+    Args:
+        q: (*, H, T, D), with any leading dimensions.
+        k, v: (*, H, S, D) and (*, H, S, Dv).
+        biases: tensors that broadcast to (*, H, T, S). At most one has neither heads nor queries, (*, 1, 1, S), unless
+            all of them lack a gradient; such biases are added without a gradient. A bias that leading dimensions share
+            is neither expanded nor copied, and its gradient is summed over them. -inf hides a key.
+        gate: raw logits (*, H, T, Dv) or (*, H, T, 1); without it, no gate.
+        scale: by default 1 / sqrt(D). Models that divide q themselves pass 1.0.
+
+    Returns (*, H, T, Dv) of q's dtype. Memory is O(T + S) for each head, beside the biases. Raises ValueError with a
+    one-line message for tensors that do not fit together, and for a mask of zeros and ones among the biases.
+    """
+    what = "fold.attention"
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() < 3:
+            raise ValueError(f"{what}: {name} has shape {shape_of(x)} but must be (*, H, rows, features)")
+    lead, (H, T), S = q.shape[:-3], q.shape[-3:-1], k.shape[-2]
+    for name, x in (("k", k), ("v", v), ("gate", gate)):
+        if x is not None and x.shape[:-3] != lead:
+            raise ValueError(
+                f"{what}: {name} has shape {shape_of(x)} but q has shape {shape_of(q)}: other leading sizes"
+            )
+    full = (*lead, H, T, S)
+    keys: list[Tensor] = []
+    pairs: list[Tensor] = []
+    for n, bias in enumerate(biases):
+        _check_bias(f"{what}: biases[{n}]", bias, full)
+        bias = bias.reshape((1,) * (len(full) - bias.dim()) + tuple(bias.shape))
+        of_keys = bias.shape[-3:-1] == (1, 1) and bias.shape[-1] == S and not bias.requires_grad
+        (keys if of_keys else pairs).append(bias if of_keys else bias.to(q.dtype))
+    key_bias = sum(keys[1:], keys[0]) if keys else None
+    pair_bias = sum(pairs[1:], pairs[0]) if pairs else None
+    gate = gate if gate is None or gate.dtype in (q.dtype, torch.float32) else gate.to(q.dtype)
+    if pair_bias is None or all(size == 1 for size in pair_bias.shape[:-3]) or pair_bias.shape[:-3] == lead:
+        return _one_batch(what, q, k, v, pair_bias, key_bias, gate, scale)
+    # The bias differs along some leading dimensions and not along others: a call for each of its matrices.
+    at = next(i for i, size in enumerate(pair_bias.shape[:-3]) if size != 1)
+
+    def slices(x: Tensor | None) -> list[Tensor | None]:
+        if x is None:
+            return [None] * lead[at]
+        return [x.select(at, 0 if x.shape[at] == 1 else n) for n in range(lead[at])]
+
+    parts = zip(*map(slices, (q, k, v, pair_bias, key_bias, gate)))
+    found = [attention(q, k, v, [b for b in (p, m) if b is not None], g, scale=scale) for q, k, v, p, m, g in parts]
+    return torch.stack(found, at)
+
+
+def triangle_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """Computes triangle attention with the arguments of cuequivariance_torch.triangle_attention, with gradients of q, k,
+    v and bias.
+
+    Args:
+        q, k, v: (B, N, H, T, D) and (B, N, H, S, D), or without B.
+        bias: (B, 1, H, T, S), the bias of pairs that all N rows share.
+        mask: (B, N, 1, 1, S), boolean, true = visible. A row without a visible key returns 0.
+        scale: by default 1 / sqrt(D).
+
+    Returns (B, N, H, T, D). Raises ValueError with a one-line message for tensors that do not fit together.
+    """
+    if mask is None:
+        return attention(q, k, v, [bias], scale=scale)
+    if mask.dtype != torch.bool:
+        raise ValueError(f"fold.triangle_attention: mask has dtype {mask.dtype} but must be torch.bool: write mask > 0")
+    hidden = torch.zeros(mask.shape, dtype=torch.float32).masked_fill(~mask, -math.inf)
+    return attention(q, k, v, [hidden, bias], scale=scale)
+
+
+def evoformer_attention(Q: Tensor, K: Tensor, V: Tensor, biases: Sequence[Tensor | None] = ()) -> Tensor:
+    """Computes attention with the arguments of DeepSpeed's DS4Sci_EvoformerAttention, with gradients of Q, K, V and of a
+    bias of pairs.
+
+    Args:
+        Q, K, V: (B, N, L, H, D).
+        biases: (B, N, 1, 1, L) and (B, 1, H, L, L), either of them or both; None stands for an absent one.
+
+    Returns (B, N, L, H, D). Raises ValueError with a one-line message for tensors that do not fit together.
+    """
+    q, k, v = (x.transpose(-2, -3) for x in (Q, K, V))
+    return attention(q, k, v, [bias for bias in biases if bias is not None]).transpose(-2, -3)
+
+
+def _check_bias(what: str, bias: Tensor, full: tuple[int, ...]) -> None:
+    """Refuses a bias of another shape, and a mask of zeros and ones."""
+    if not bias.is_floating_point():
+        raise ValueError(f"{what} has dtype {bias.dtype}: write torch.where(mask, 0.0, -math.inf)")
+    fits = bias.dim() <= len(full) and all(b in (1, n) for b, n in zip(bias.shape[::-1], full[::-1]))
+    if not fits:
+        raise ValueError(f"{what} has shape {shape_of(bias)} but must broadcast to {full}")
+    if bias.dim() >= 3 and bias.shape[-3:-1] != (1, 1) or bias.requires_grad or torch.compiler.is_compiling():
+        return
+    if bias.numel() > 0 and bool(((bias == 0) | (bias == 1)).all()) and bool((bias == 1).any()):
+        raise ValueError(f"{what} holds only 0 and 1, as a mask does: write (mask - 1) * 1e9")
+
+
+def _one_batch(
+    what: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pair_bias: Tensor | None,
+    key_bias: Tensor | None,
+    gate: Tensor | None,
+    scale: float | None,
+) -> Tensor:
+    """Computes attention with the leading dimensions as one batch. pair_bias has all leading dimensions, or ones."""
+    lead = q.shape[:-3]
+
+    def batch(x: Tensor | None) -> Tensor | None:
+        if x is None:
+            return None
+        if math.prod(x.shape[:-3]) == 1:
+            return x.reshape(1, *x.shape[-3:])
+        return x.expand(*lead, *x.shape[-3:]).reshape(math.prod(lead), *x.shape[-3:])
+
+    given = {"bias": batch(pair_bias), "key_bias": batch(key_bias), "scale": scale}
+    given = {name: value for name, value in given.items() if value is not None}
+    whole = [x.reshape(math.prod(lead), *x.shape[-3:]) for x in (q, k, v)]
+    whole_gate = None if gate is None else gate.reshape(math.prod(lead), *gate.shape[-3:])
+    y = call_as(what, _NAMES, gated_attention, *whole, gate=whole_gate, **given)
+    return y.reshape(*lead, *y.shape[-3:])

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headgate.torch.fold beside the formula as models that fold proteins write it, with all gradients."""
+
+import math
+
+import pytest
+import torch
+
+from headgate.torch import fold
+
+H, T, S, D = 3, 11, 13, 8
+
+
+def made(*shape, learned=True):
+    return torch.randn(*shape, dtype=torch.float64).requires_grad_(learned)
+
+
+def plain(q, k, v, biases=(), gate=None, scale=None):
+    scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    for bias in biases:
+        scores = scores + bias
+    y = scores.softmax(-1) @ v
+    return y if gate is None else y * gate.sigmoid()
+
+
+def hidden_keys(*shape):
+    """A bias that hides some keys by -1e9, and shows the first."""
+    bias = torch.where(torch.rand(*shape) < 0.3, -1e9, 0.0).double()
+    bias[..., 0] = 0.0
+    return bias
+
+
+CASES = {
+    "no bias": ((2,), []),
+    "no leading dimension": ((), [(H, T, S)]),
+    "pairs that all share": ((2, 5), [(1, 1, H, T, S)]),
+    "pairs of each structure": ((2, 5), [(2, 1, H, T, S)]),
+    "pairs of each row": ((2, 5), [(2, 5, H, T, S)]),
+    "pairs along the last dimension": ((2, 5), [(1, 5, H, T, S)]),
+    "pairs without leading dimensions": ((2, 5), [(T, S)]),
+    "two of pairs": ((4,), [(1, H, T, S), (4, 1, T, S)]),
+    "three leading dimensions": ((2, 3, 2), [(2, 1, 1, H, T, S)]),
+}
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_attention_matches_the_formula_with_gradients(case, masked, gated):
+    lead, shapes = CASES[case]
+    tensors = [made(*lead, H, n, D) for n in (T, S, S)]
+    pairs = [made(*shape) for shape in shapes]
+    gate = made(*lead, H, T, D) if gated else None
+    biases = [hidden_keys(*lead, 1, 1, S), *pairs] if masked else pairs
+    dy = torch.randn(*lead, H, T, D, dtype=torch.float64)
+    learned = [*tensors, *pairs, *([gate] if gated else [])]
+    for scale in (None, 0.3):
+        found = fold.attention(*tensors, biases, gate, scale=scale)
+        expected = plain(*tensors, biases, gate, scale)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(
+            torch.autograd.grad(found, learned, dy), torch.autograd.grad(expected, learned, dy), rtol=1e-9, atol=1e-9
+        )
+
+
+def test_learned_bias_of_keys_has_its_gradient():
+    q, k, v = (made(2, H, n, D) for n in (T, S, S))
+    bias = made(2, 1, 1, S)
+    dy = torch.randn(2, H, T, D, dtype=torch.float64)
+    found, expected = fold.attention(q, k, v, [bias]), plain(q, k, v, [bias])
+    torch.testing.assert_close(torch.autograd.grad(found, bias, dy), torch.autograd.grad(expected, bias, dy))
+
+
+def test_bias_and_gate_of_other_dtypes_are_taken():
+    q, k, v = (made(2, H, n, D, learned=False).float() for n in (T, S, S))
+    bias, gate = made(1, H, T, S, learned=False).bfloat16(), made(2, H, T, D, learned=False).bfloat16()
+    torch.testing.assert_close(
+        fold.attention(q, k, v, [bias], gate), plain(q, k, v, [bias.float()], gate.float()), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_triangle_attention_has_the_arguments_of_cuequivariance():
+    q, k, v = (made(2, 5, H, n, D) for n in (T, S, S))
+    bias, mask = made(2, 1, H, T, S), hidden_keys(2, 5, 1, 1, S) == 0
+    expected = plain(q, k, v, [torch.where(mask, 0.0, -math.inf), bias], scale=0.5)
+    torch.testing.assert_close(fold.triangle_attention(q, k, v, bias, mask, 0.5), expected)
+    torch.testing.assert_close(fold.triangle_attention(q, k, v, bias), plain(q, k, v, [bias]))
+
+
+def test_evoformer_attention_has_the_arguments_of_deepspeed():
+    Q, K, V = (made(2, 5, T, H, D) for _ in range(3))
+    mask, bias = hidden_keys(2, 5, 1, 1, T), made(2, 1, H, T, T)
+    expected = plain(*(x.transpose(-2, -3) for x in (Q, K, V)), [mask, bias]).transpose(-2, -3)
+    torch.testing.assert_close(fold.evoformer_attention(Q, K, V, [mask, bias]), expected)
+    assert fold.evoformer_attention(Q, K, V, [None, None]).shape == Q.shape
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"q": torch.zeros(T, D)}, r"^fold.attention: q has shape \(11, ?8\) but must be \(\*, H, rows, features\)$"),
+        ({"k": torch.zeros(3, H, S, D)}, "^fold.attention: k has shape .*: other leading sizes$"),
+        (
+            {"biases": [torch.zeros(T, T)]},
+            r"^fold.attention: biases\[0\] has shape .* must broadcast to \(2, 3, 11, 13\)$",
+        ),
+        (
+            {"biases": [torch.ones(2, 1, 1, S, dtype=torch.bool)]},
+            r"biases\[0\] has dtype torch.bool: write torch.where",
+        ),
+        ({"biases": [torch.ones(2, 1, 1, S)]}, r"biases\[0\] holds only 0 and 1, as a mask does: write \(mask - 1\)"),
+        ({"v": torch.zeros(2, H, S + 1, D)}, "^fold.attention: v has shape"),
+    ],
+)
+def test_bad_arguments_are_named(change, words):
+    given = {"q": torch.zeros(2, H, T, D), "k": torch.zeros(2, H, S, D), "v": torch.zeros(2, H, S, D)}
+    with pytest.raises(ValueError, match=words) as error:
+        fold.attention(**{**given, **change})
+    assert "\n" not in str(error.value)
