@@ -45,8 +45,8 @@ struct Problem {
   std::int64_t page = 0;         ///< tokens per page of k and v, if a block table orders pages; 0: not paged
   ExecutionContext context;      ///< the context with its defaults resolved
   CallReport* report = nullptr;  ///< receives the backend's report, unless null
-  /// The inputs as given, with two changes. bias, key_bias and mask are broadcast to (B,Hq,T,S) by stride 0. gate is absent if
-  /// gate_fn is none.
+  /// The inputs as given, with two changes. bias, key_bias and mask are broadcast to (B,Hq,T,S) by stride 0. gate is
+  /// absent if gate_fn is none.
   AttentionInputs inputs;
 
   bool packed() const { return inputs.cu_seqlens_q.present(); }

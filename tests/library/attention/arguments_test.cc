@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "headgate/attention.hpp"
+#include "library/attention/bad_call.hpp"
 #include "library/attention/sample_call.hpp"
 
 // Checks that bad arguments throw headgate::Error before anything is written, in one line that names the function, the
@@ -19,33 +20,6 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
-
-struct BadCall {
-  std::string name;
-  std::function<void(SampleCall&)> spoil;
-  std::vector<std::string> said;  // fragments of the message
-};
-
-std::ostream& operator<<(std::ostream& out, const BadCall& bad) { return out << bad.name; }
-
-std::string test_name(const ::testing::TestParamInfo<BadCall>& info) { return info.param.name; }
-
-void expect_refused(const SampleCall& call, const std::string& function, const std::function<void()>& run,
-                    const std::vector<std::string>& said) {
-  const auto before = call.snapshot();
-  try {
-    run();
-    ADD_FAILURE() << function << " accepted the call";
-  } catch (const Error& error) {
-    const std::string message = error.what();
-    EXPECT_EQ(message.rfind(function + ": ", 0), 0U) << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-    for (const std::string& fragment : said) {
-      EXPECT_NE(message.find(fragment), std::string::npos) << "\"" << fragment << "\" is not in: " << message;
-    }
-  }
-  EXPECT_TRUE(call.unchanged_since(before)) << function << " wrote before it refused";
-}
 
 // Arguments that both passes check.
 class BadInput : public ::testing::TestWithParam<BadCall> {};
@@ -107,7 +81,9 @@ std::vector<BadCall> bad_shapes() {
        [](SampleCall& c) { c.in.k.shape[3] = 7; },
        {"k has shape (2,2,5,7) but q has shape (2,4,3,8)", "D is 7 and 8"}},
       {"key_bias_heads",
-       [](SampleCall& c) { c.in.key_bias = c.tensor(DType::f32, {kB, kHq, 1, kS}); },
+       [](SampleCall& c) {
+         c.in.key_bias = c.tensor(DType::f32, {kB, kHq, 1, kS});
+       },
        {"key_bias has shape (2,4,1,5)", "(2,1,1,5)"}},
       {"v_batch",
        [](SampleCall& c) { c.in.v.shape[0] = 3; },
@@ -730,86 +706,6 @@ TEST(BadArguments, SampleCall_Unchanged_WritesItsOutputs) {
     ASSERT_NO_THROW(call.backward()) << dtype_name(dtype);
     EXPECT_FALSE(call.unchanged_since(between)) << dtype_name(dtype);
   }
-}
-
-class BadStatistics : public ::testing::TestWithParam<BadCall> {};
-
-TEST_P(BadStatistics, Statistics_BadArgument_IsRefused) {
-  SampleCall call;
-  GetParam().spoil(call);
-  expect_refused(
-      call, "attention_statistics", [&] { call.look(); }, GetParam().said);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Arguments, BadStatistics,
-    ::testing::Values(
-        BadCall{"q_absent", [](SampleCall& c) { c.in.q = {}; }, {"q is required"}},
-        BadCall{
-            "k_batch", [](SampleCall& c) { c.in.k.shape[0] = 1; }, {"k has shape (1,2,5,8) but q has shape (2,4,3,8)"}},
-        BadCall{"lse_absent", [](SampleCall& c) { c.saved.lse = {}; }, {"lse is required but absent"}},
-        BadCall{"lse_shape",
-                [](SampleCall& c) { c.saved.lse.shape[2] = 2; },
-                {"lse has shape (2,4,2,1) but (B,Hq,T,1) is (2,4,3,1)"}},
-        BadCall{"lse_bf16",
-                [](SampleCall& c) { c.saved.lse.dtype = DType::bf16; },
-                {"lse has dtype bf16 but must be f32 or f64"}},
-        BadCall{"gate_absent", [](SampleCall& c) { c.in.gate = {}; }, {"first_gated is asked for but gate is absent"}},
-        BadCall{"gate_added",
-                [](SampleCall& c) { c.options.gate_op = GateOp::add; },
-                {"first_gated is asked for but gate_op is add"}},
-        BadCall{"gate_none",
-                [](SampleCall& c) { c.options.gate_fn = GateFn::none; },
-                {"first_gated is asked for but gate_fn is none"}},
-        BadCall{"gate_shape", [](SampleCall& c) { c.in.gate.shape[2] = 2; }, {"gate has shape (2,4,2,6)"}},
-        BadCall{"key_beyond",
-                [](SampleCall& c) {
-                  c.selection.keys = c.vector<std::int64_t>({1, 5, 0});
-                },
-                {"keys[1] is 5 but must be at least 0 and less than S = 5"}},
-        BadCall{"query_negative",
-                [](SampleCall& c) {
-                  c.selection.queries = c.vector<std::int32_t>({-1, 0});
-                },
-                {"queries[0] is -1 but must be at least 0 and less than T = 3"}},
-        BadCall{"keys_f32",
-                [](SampleCall& c) { c.selection.keys.dtype = DType::f32; },
-                {"keys has dtype f32 but must be i32 or i64"}},
-        BadCall{"keys_absent",
-                [](SampleCall& c) { c.selection.keys = {}; },
-                {"key_weights is asked for but keys is absent"}},
-        BadCall{"queries_absent",
-                [](SampleCall& c) { c.selection.queries = {}; },
-                {"rows is asked for but queries is absent"}},
-        BadCall{"window", [](SampleCall& c) { c.selection.window = -3; }, {"window is -3 but must be at least 0"}},
-        BadCall{"top_none",
-                [](SampleCall& c) { c.statistics.topk_index.shape[3] = 0; },
-                {"topk_index has shape (2,4,3,0): K is 0 but must be 1 to 1024"}},
-        BadCall{"top_apart",
-                [](SampleCall& c) { c.statistics.topk_weight.shape[3] = 1; },
-                {"topk_weight has shape (2,4,3,1) but (B,Hq,T,K) is (2,4,3,2)"}},
-        BadCall{"index_f32",
-                [](SampleCall& c) { c.statistics.topk_index.dtype = DType::f32; },
-                {"topk_index has dtype f32 but must be i32 or i64"}},
-        BadCall{"entropy_bf16",
-                [](SampleCall& c) { c.statistics.entropy.dtype = DType::bf16; },
-                {"entropy has dtype bf16 but must be f32 or f64"}},
-        BadCall{"mass_shape",
-                [](SampleCall& c) { c.statistics.key_mass.shape[3] = 4; },
-                {"key_mass has shape (2,4,1,4) but (B,Hq,1,S) is (2,4,1,5)"}},
-        BadCall{"overlap",
-                [](SampleCall& c) { c.statistics.first.data = c.statistics.entropy.data; },
-                {"first overlaps entropy in memory"}}),
-    test_name);
-
-/// v is not read, and neither is the gate unless an output needs it.
-TEST(StatisticsArguments, Statistics_WithoutValues_IsAccepted) {
-  SampleCall call;
-  call.in.v = {};
-  call.look();
-  call.in.gate = {};
-  call.statistics.first_gated = call.statistics.mean_first_gated = {};
-  call.look();
 }
 
 }  // namespace
