@@ -2,8 +2,8 @@
 """Exact fused gated attention for CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v, forward and backward, and
 gated linear attention.
 
-The functions take NumPy arrays, PyTorch tensors and other DLPack arrays without copying them. `load`, `explain` and
-`runs` read the same files as the command line; `headgate.plot` draws the results.
+The functions take NumPy arrays, PyTorch tensors and other DLPack arrays without copying them. `load`, `explain`, `page`
+and `runs` read the same files as the command line; `headgate.plot` draws the results.
 """
 
 import importlib
@@ -15,10 +15,10 @@ load_with_short_spins(__name__ + "._headgate")
 from . import _headgate
 from ._headgate import *
 from ._headgate import __version__
-from .models import Curve, Evaluation, Head, Model, Run, Xray, explain, load, runs
+from .models import Curve, Evaluation, Head, Model, Page, Run, Xray, explain, load, page, runs
 
 __all__ = [name for name in dir(_headgate) if not name.startswith("_")]
-__all__ += ["Curve", "Evaluation", "Head", "Model", "Run", "Xray", "explain", "load", "plot", "runs"]
+__all__ += ["Curve", "Evaluation", "Head", "Model", "Page", "Run", "Xray", "explain", "load", "page", "plot", "runs"]
 
 
 def __getattr__(name: str):

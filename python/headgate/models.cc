@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "library/core/format.hpp"
 #include "library/core/rows.hpp"
 #include "models/evaluate/evaluation.hpp"
 #include "models/evaluate/registry.hpp"
@@ -26,6 +27,7 @@
 #include "tool/explain/text.hpp"
 #include "tool/reports/compare/report.hpp"
 #include "tool/reports/xray/report.hpp"
+#include "tool/reports/xray/saved_reports.hpp"
 
 // Bindings of the command line's model functions, for headgate/models.py. They form a separate module, since they need
 // more libraries. Reports are returned as the JSON texts of the command line.
@@ -123,6 +125,18 @@ std::string xray_of(const Keywords& keywords) {
   });
 }
 
+/// Returns the HTML page of reports, given as JSON texts.
+std::string page_of(const Keywords& keywords) {
+  const auto texts = keywords.require<std::vector<std::string>>("reports");
+  const nb::gil_scoped_release released;
+  std::vector<nlohmann::ordered_json> reports;
+  reports.reserve(texts.size());
+  for (const std::string& text : texts) {
+    reports.push_back(xray::parse_report(formatted("reports[{}]", reports.size()), text));
+  }
+  return xray::report_page(xray::joined_reports(reports));
+}
+
 /// Returns the report of `headgate explain --json` for a problem file, with 17 digits, which identify a double.
 std::string explain_file(const Keywords& keywords) {
   const auto path = keywords.require<std::string>("path");
@@ -176,6 +190,7 @@ NB_MODULE(_models, module) {
   add("load", python::load, {"path"});
   add("eval", python::evaluate, {"model", "text", "metrics", "tokens", "seq_len", "heads", "threads"});
   add("xray", python::xray_of, {"model", "text", "tokens", "map_cells", "override", "override_tokens", "threads"});
+  add("page", python::page_of, {"reports"});
   add("explain", python::explain_file, {"path"});
   add("runs", python::runs_of, {"directories"});
 }

@@ -12,6 +12,7 @@ import contextlib
 import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,10 @@ def _refusal(name: str, value: Any, wanted: str) -> TypeError:
 
 def _path(name: str, value: Any) -> str:
     """Returns the argument `name`, a path, as a str."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.nn.Module):
+        wanted = "a path: headgate.torch.watch(model) looks into a model of PyTorch"
+        raise TypeError(f"{name} is a {type(value).__name__}, a module of PyTorch, but must be {wanted}")
     if not isinstance(value, (str, os.PathLike)):
         raise _refusal(name, value, "a str or a pathlib.Path")
     return os.fspath(value)
@@ -152,6 +157,10 @@ class Xray:
             f"{_some(self.figures)})"
         )
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page of `headgate xray --out`: one HTML file that needs no network."""
+        page([self]).save(path)
+
     def frame(self):
         """Layers as rows of a pandas.DataFrame."""
         return _frame(self.layer_figures).rename_axis("layer")
@@ -162,6 +171,20 @@ class Xray:
             {"layer": layer, "head": h, **f} for layer, of in enumerate(self.head_figures) for h, f in enumerate(of)
         ]
         return _frame(rows).set_index(["layer", "head"])
+
+
+@dataclass(frozen=True, repr=False)
+class Page:
+    """A page that shows reports of X-rays side by side and needs no network."""
+
+    html: str
+
+    def __repr__(self) -> str:
+        return f"Page({len(self.html)} characters)"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page to a file."""
+        Path(_path("path", path)).write_text(self.html, encoding="utf-8", newline="")
 
 
 @dataclass(frozen=True, repr=False)
@@ -319,6 +342,29 @@ def load(path: str | os.PathLike[str]) -> Model:
     line and begins with the path.
     """
     return Model(path)
+
+
+def page(reports: Sequence[Xray | Mapping[str, Any] | str]) -> Page:
+    """Puts reports on one page, like `headgate xray --from`, with the models of all reports side by side.
+
+    A report is the result of Model.xray, a dict with the keys of `headgate xray --json`, or its JSON text. Raises
+    ValueError if one is not such a report.
+    """
+    if isinstance(reports, (str, Mapping, Xray)):
+        raise _refusal("reports", reports, "a list of reports")
+    texts = []
+    for n, report in enumerate(reports):
+        if isinstance(report, Xray):
+            texts.append(json.dumps(report.report))
+        elif isinstance(report, Mapping):
+            texts.append(json.dumps(dict(report)))
+        elif isinstance(report, str):
+            texts.append(report)
+        else:
+            raise _refusal(f"reports[{n}]", report, "an Xray, a dict or JSON text")
+    if not texts:
+        raise ValueError("reports is empty")
+    return Page(_models().page(texts))
 
 
 def _listed(key: str, value: Any) -> Any:

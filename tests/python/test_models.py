@@ -115,6 +115,37 @@ def test_xray_has_the_verdict_of_the_command_line(folder):
     assert report.verdict.startswith("No sinks: ") and "The largest activation is " in report.verdict
 
 
+def test_page_joins_objects_dicts_and_texts(folder, tmp_path):
+    plain, gated = (headgate.load(folder / "runs" / name).xray("The quick", threads=1) for name in ("plain", "gated"))
+    page = headgate.page([plain, gated.report, json.dumps(gated.report)])
+    start = '<script id="report" type="application/json">'
+    report = json.loads(page.html.split(start)[1].split("</script>")[0])
+    assert [model["name"] for model in report["models"]] == [x.name for x in (plain, gated, gated)]
+    page.save(tmp_path / "three.html")
+    plain.save(tmp_path / "one.html")
+    assert (tmp_path / "three.html").read_text(encoding="utf-8") == page.html
+    assert (tmp_path / "one.html").read_text(encoding="utf-8") == headgate.page([plain.report]).html
+
+
+def test_page_of_no_reports_is_refused(folder):
+    report = headgate.load(folder / "runs" / "plain").xray("The quick", threads=1).report
+    for reports, error, said in (
+        ([], ValueError, "^reports is empty$"),
+        ("{}", TypeError, "^reports is a str but must be a list of reports$"),
+        ([report, 3], TypeError, r"^reports\[1\] is a int but must be an Xray, a dict or JSON text$"),
+        ([report, "{}"], ValueError, r"^reports\[1\]: not a report of headgate xray: the JSON lacks version$"),
+        ([report | {"version": 9}], ValueError, r"^reports\[0\]: version is 9 but this headgate reads 1$"),
+    ):
+        with pytest.raises(error, match=said):
+            headgate.page(reports)
+
+
+def test_load_of_a_module_names_its_function():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"^path is a Linear, a module of PyTorch, but .*headgate.torch.watch\(model\)"):
+        headgate.load(torch.nn.Linear(2, 2))
+
+
 def test_eval_reads_all_of_a_text_where_asked(folder):
     model = headgate.load(folder / "runs" / "gated")
     text = "The gate closes. " * 4500  # 76500 bytes

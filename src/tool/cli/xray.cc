@@ -10,6 +10,7 @@
 
 #include "library/core/rows.hpp"
 #include "models/families/model_file.hpp"
+#include "models/io/input_file.hpp"
 #include "tool/cli/enum_option.hpp"
 #include "tool/cli/eval_text.hpp"
 #include "tool/cli/json_option.hpp"
@@ -23,6 +24,7 @@
 #include "tool/console/terminal_text.hpp"
 #include "tool/reports/page/page.hpp"
 #include "tool/reports/xray/report.hpp"
+#include "tool/reports/xray/saved_reports.hpp"
 #include "tool/reports/xray/terminal.hpp"
 
 namespace headgate::cli {
@@ -30,6 +32,7 @@ namespace {
 
 struct XrayOptions {
   xray::Choices choices;
+  std::vector<std::string> from;
   std::string out;
   JsonOutput json;
   bool list = false;
@@ -47,12 +50,34 @@ xray::MapStyle map_style() {
   return console::takes_colours(STDOUT_FILENO) ? xray::MapStyle::colours : xray::MapStyle::shades;
 }
 
+/// Puts saved reports on one page.
+int run_from(const XrayOptions& o) {
+  if (!o.choices.models.empty()) throw UsageError("--from reads reports and takes no MODEL");
+  if (!o.choices.text.empty() || !o.choices.token_ids.empty()) {
+    throw UsageError("--from reads reports and takes no --text or --token-ids");
+  }
+  check_outputs({{"--out", o.out}, {"--json-out", o.json.file}}, [&](InputFiles& inputs) {
+    for (const std::string& path : o.from) inputs.add_file("--from", path);
+  });
+  std::vector<nlohmann::ordered_json> reports;
+  reports.reserve(o.from.size());
+  for (const std::string& path : o.from) {
+    reports.push_back(xray::parse_report(path, io::read_stream(path, xray::kMostReport_bytes)));
+  }
+  const nlohmann::ordered_json report = xray::joined_reports(reports);
+  if (!o.out.empty()) write_output("xray", o.out, xray::report_page(report));
+  o.json.write("xray", page::json_text(report));
+  if (!o.json.print && (!o.out.empty() || !o.json.wanted())) fmt::print("{}", xray::verdicts_text(report));
+  return kSuccess;
+}
+
 int run_xray(const XrayOptions& o) {
   if (o.list) {
     o.json.write("xray", json_text(xray::list_json()));
     if (!o.json.wanted()) fmt::print("{}", xray::list_text());
     return kSuccess;
   }
+  if (!o.from.empty()) return run_from(o);
   if (o.choices.models.empty()) throw UsageError("MODEL is required");
   refuse_texts(o.choices.models);
   const std::string& token_ids = o.choices.token_ids;
@@ -102,6 +127,9 @@ Verb add_xray(CommandLine& line) {
   verb.values("--text", o->choices.text, "PATH", "UTF-8 text: a file, or a directory with all files below it");
   verb.value("--token-ids", o->choices.token_ids, "FILE.npy",
              "Token ids, i32 or i64, in place of text: for models whose tokenizer is not there or not supported");
+  verb.lists("--from", o->from, "FILE.json",
+             "Put reports of --json-out on one page, in place of MODEL and text; of several files all models are shown "
+             "side by side");
   verb.value("--tokens", o->choices.tokens, "N",
              "The first N tokens of the text, at most, as one sequence; no more than the model has positions for "
              "(default 2048)")
@@ -133,7 +161,8 @@ Verb add_xray(CommandLine& line) {
       "Examples:\n"
       "  headgate xray run --text book.txt\n"
       "  headgate xray run-plain run-gated --text book.txt --out report.html\n"
-      "  headgate xray SmolLM2.gguf --text book.txt --tokens 512 --json-out report.json");
+      "  headgate xray SmolLM2.gguf --text book.txt --tokens 512 --json-out report.json\n"
+      "  headgate xray --from before.json after.json --out both.html");
   return {"xray", [o] { return run_xray(*o); }, /*runs_models=*/true};
 }
 

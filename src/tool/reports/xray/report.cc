@@ -28,6 +28,7 @@
 #include "models/train/memory.hpp"
 #include "tool/reports/page/page.hpp"
 #include "tool/reports/xray/page_files.hpp"
+#include "tool/reports/xray/saved_reports.hpp"
 #include "tool/reports/xray/verdict.hpp"
 
 namespace headgate::xray {
@@ -398,7 +399,8 @@ std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choice
 }
 
 ordered_json report_json(const std::vector<ModelXray>& models, const std::vector<std::string>& text) {
-  ordered_json out = {{"headgate", HEADGATE_VERSION}, {"text", fmt::format("{}", fmt::join(text, ", "))}};
+  ordered_json out = {
+      {"headgate", HEADGATE_VERSION}, {"version", kReportVersion}, {"text", fmt::format("{}", fmt::join(text, ", "))}};
   out["figures"] = figures_json(models);
   ordered_json list = ordered_json::array();
   for (const ModelXray& model : models) list.push_back(model_json(model));

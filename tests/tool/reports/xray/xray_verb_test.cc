@@ -408,6 +408,68 @@ TEST_F(XrayVerbTest, Hybrid_BesideAnother_HasBothKindsOfLayers) {
   EXPECT_EQ(heads.status, 0) << heads.err;
 }
 
+/// Returns the report in a page.
+json report_in(const std::string& page) {
+  const std::string start = "<script id=\"report\" type=\"application/json\">";
+  const std::size_t begin = page.find(start) + start.size();
+  return json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+}
+
+TEST_F(XrayVerbTest, From_SavedReports_JoinsThemOnAPage) {
+  const std::string plain = verb.path("plain.json"), gated = verb.path("gated.json"), page = verb.path("both.html");
+  const json first = report({"plain"}, {"--tokens", "64"});
+  std::filesystem::rename(verb.path("report.json"), plain);
+  const json second = report({"gated"});
+  std::filesystem::rename(verb.path("report.json"), gated);
+  const Outcome outcome = testing::headgate({"xray", "--from", plain, gated, "--out", page});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* name : {"plain:", "gated:"}) EXPECT_NE(outcome.out.find(name), std::string::npos) << outcome.out;
+  const json joined = report_in(testing::read_bytes(page));
+  EXPECT_EQ(joined.at("version"), 1);
+  EXPECT_EQ(joined.at("text"), first.at("text"));
+  EXPECT_EQ(joined.at("models"), json::array({first.at("models")[0], second.at("models")[0]}));
+  std::set<std::string> keys;
+  for (const json& figure : joined.at("figures")) {
+    EXPECT_TRUE(keys.insert(figure.at("key").get<std::string>()).second) << figure;
+  }
+  EXPECT_EQ(keys.count("gate_mean"), 1U) << "a figure of the second report alone";
+  const Outcome one = testing::headgate({"xray", "--from", gated, "--json"});
+  EXPECT_EQ(json::parse(one.out), second) << "of one report, the same";
+}
+
+TEST_F(XrayVerbTest, From_NoReport_IsRefusedOnOneLine) {
+  const std::string file = verb.path("report.json");
+  const json good = report({"plain"}, {"--tokens", "16"});
+  const auto refused = [&](const json& changed, const std::string& said) {
+    testing::write_bytes(file, changed.dump());
+    expect_refused(testing::headgate({"xray", "--from", file, "--out", verb.path("page.html")}), "xray", said);
+    EXPECT_FALSE(std::filesystem::exists(verb.path("page.html")));
+  };
+  json changed = good;
+  changed["version"] = 2;
+  refused(changed, "version is 2 but this headgate reads 1");
+  changed.erase("version");
+  refused(changed, "not a report of headgate xray: the JSON lacks version");
+  refused(json::array(), "not a report of headgate xray: the JSON is no object");
+  for (const char* key : {"headgate", "text", "figures", "models"}) {
+    changed = good;
+    changed.erase(key);
+    refused(changed, std::string("the JSON lacks ") + key);
+  }
+  changed = good;
+  changed["models"][0]["heads"] = "none";
+  refused(changed, "heads in a model is of type string but must be array");
+  changed = good;
+  changed["figures"][0] = 3;
+  refused(changed, "a figure is no object");
+  testing::write_bytes(file, "{");
+  expect_refused(testing::headgate({"xray", "--from", file}), "xray", "not JSON");
+  expect_refused(testing::headgate({"xray", "--from", verb.path("nothing")}), "xray", "nothing");
+  expect_refused(testing::headgate({"xray", verb.path("plain"), "--from", file}), "xray", "takes no MODEL");
+  expect_refused(testing::headgate({"xray", "--text", verb.text(), "--from", file}), "xray", "takes no --text");
+  expect_refused(testing::headgate({"xray", "--from", file, "--out", file}), "xray", "would overwrite");
+}
+
 TEST_F(XrayVerbTest, Arguments_Bad_AreRefusedOnOneLineAndWriteNothing) {
   expect_refused(testing::headgate({"xray"}), "xray", "MODEL");
   expect_refused(testing::headgate({"xray", verb.path("plain")}), "xray", "--text");
