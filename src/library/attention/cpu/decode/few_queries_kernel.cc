@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
+#include <utility>
 
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
