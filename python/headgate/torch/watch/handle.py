@@ -257,7 +257,8 @@ class Watch:
     def _add_attention(self, layer: Layer, call: Call, gate: Tensor | None, own_lse: Tensor | None) -> None:
         geometry = self._geometry(call)
         sums = self._sums.setdefault(layer.name, LayerSums(call.kind))
-        self._last = geometry
+        if not call.cross:
+            self._last = geometry
         statistics = statistics_of(call, geometry, self._needs & {"row_max", "entropy", "distance"}, own_lse)
         if gate is None:
             gate = self._gates.pop(layer.module, None)
@@ -359,12 +360,12 @@ class Watch:
                 x = x.to_padded_tensor(0.0)
                 real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
             geometry = self._last
-            if real is None and self._padding is not None and self._padding.shape == x.shape[:2]:
-                real = self._padding
-                first = real & (real.cumsum(-1) == 1)
-            elif real is None and geometry is not None and geometry.counted.shape[1] == x.shape[1]:
+            if real is None and geometry is not None and geometry.counted.shape[1] == x.shape[1]:
                 first = geometry.own == geometry.first
                 real = geometry.counted | first
+            elif real is None and self._padding is not None and self._padding.shape == x.shape[:2]:
+                real = self._padding
+                first = real & (real.cumsum(-1) == 1)
             sample = BlockSample(x, real)
             sums = self._sums.setdefault(name, LayerSums("block"))
             if "massive_activation" in wanted:
