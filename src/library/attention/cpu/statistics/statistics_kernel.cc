@@ -53,6 +53,7 @@ class StatisticsWorker {
 
   /// Strip of query rows, with the terms of one key block.
   struct BlockStrip : Strip<T> {
+    const T* queries = nullptr;              // (D, kMR)
     bool is_first = false;                   // true for the first block that the rows see, if top keys are requested
     HWY_ALIGN T entropies[kMR * kLanes<T>];  // Σ p log2 p, by lane
   };
@@ -167,6 +168,7 @@ class StatisticsWorker {
   T* scores(std::int64_t m) const { return scratch_.scores.at(m); }
 
   void begin(BlockStrip& s) const {
+    s.queries = scratch_.queries.at(s.r / kMR);
     std::fill_n(s.entropies, kMR * kLanes<T>, T{0});
     s.is_first = top_.wanted() && !begun_[s.r / kMR];
     begun_[s.r / kMR] = true;
@@ -290,15 +292,14 @@ class StatisticsWorker {
   }
 
   /// Computes panel c of the strip's scores. Without score rules, also subtracts lse.
-  void product(const Strip<T>& s, std::int64_t c) const {
-    const T* queries = scratch_.queries.at(s.r / kMR);
+  void product(const BlockStrip& s, std::int64_t c) const {
     const T* keys = head_keys_.at((s.j0 + c) / kNR<T>);
     if (plan_.rules.any()) {
-      multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(s.rows, kNV, queries, keys, p_.D, s.scores + c,
-                                                                        Plan::kScoreStride);
+      multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(s.rows, kNV, s.queries, keys, p_.D,
+                                                                        s.scores + c, Plan::kScoreStride);
     } else {
       multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite_exponents>(
-          s.rows, kNV, queries, keys, p_.D, s.scores + c, Plan::kScoreStride, scratch_.start.at(s.r));
+          s.rows, kNV, s.queries, keys, p_.D, s.scores + c, Plan::kScoreStride, scratch_.start.at(s.r));
     }
   }
 
@@ -546,7 +547,11 @@ class StatisticsWorker {
       const std::int64_t width = std::min(kBlock, sequence_.S - j0);
       const std::int64_t c0 = std::clamp<std::int64_t>(seen.begin - j0, 0, kBlock) / kNR<T> * kNR<T>;
       const std::int64_t c1 = std::max(c0, round_up(std::clamp<std::int64_t>(seen.end - j0, 0, kBlock), kNR<T>));
-      const Strip<T> s{0, rows.count, j0, scores(0), {}};
+      BlockStrip s;
+      s.rows = rows.count;
+      s.j0 = j0;
+      s.scores = scores(0);
+      s.queries = strip;
       for (std::int64_t c = c0; c < c1; c += kNR<T>) product(s, c);
       for (std::int64_t m = 0; m < rows.count; ++m) {
         const std::int64_t i = rows.query[static_cast<std::size_t>(m)];
