@@ -144,8 +144,8 @@ TEST(Verify, Seconds_FewerThanTheListsTake_EndTheRun) {
 }
 
 TEST(Verify, Problems_Given_ArePlanned) {
-  const Outcome outcome =
-      testing::run_program({"timeout", "5", testing::headgate_path(), "verify", "--problems", "2", "--seed", "3486"});
+  const Outcome outcome = testing::run_program(
+      {"/usr/bin/timeout", "5", testing::headgate_path(), "verify", "--problems", "2", "--seed", "3486"});
   EXPECT_NE(outcome.out.find("listed, then 2 random ones of each from seed 3486\n"), std::string::npos) << outcome.out;
 }
 
