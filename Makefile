@@ -26,7 +26,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 help:
 	@echo "make demo         install what is missing, build, look into a real model, make a sink and remove it"
 	@echo "make test         install what is missing, build everything, run every test; QUICK=1: the library's tests"
-	@echo "                  alone, for this CPU, in six minutes from nothing, in build-quick/"
+	@echo "                  alone, for this CPU, in a few minutes, in build-quick/"
 	@echo "make check        a shorter run each of lint, sanitizers (by clang), aarch64 and mutants, after make test;"
 	@echo "                  SINCE=COMMIT: clang-tidy reads the files that changed since; LIMIT=SECONDS: for all of it"
 	@echo "make setup        install every Debian package of scripts/packages.txt that is missing"
