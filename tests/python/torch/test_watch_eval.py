@@ -56,7 +56,8 @@ def test_figures_equal_those_of_eval(family, tmp_path):
             if wanted is not None:
                 assert ours[key] == pytest.approx(wanted, rel=TOLERANCE, abs=TOLERANCE), key
                 compared.add(key)
-    assert {"first_token_attention", "sink_rate", "attention_entropy", "massive_activation"} <= compared
+    assert {"first_token_attention", "sink_rate", "attention_entropy", "massive_activation", "kurtosis"} <= compared
     overall = seen.scalars(by_layer=False)
-    for key in compared:
+    assert compared - overall.keys() <= {"massive_activation_token", "massive_activation_channel"}
+    for key in compared & overall.keys():
         assert overall[key] == pytest.approx(expected[key], rel=TOLERANCE, abs=TOLERANCE), key

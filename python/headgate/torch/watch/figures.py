@@ -34,6 +34,7 @@ class Figure:
     of_heads: bool = True
     is_maximum: bool = False
     of_first_token: bool = False  # null in layers with a window that hides the first token
+    of_powers: bool = False  # `finish` computes it from the means of x, x², x³ and x⁴
     by_default: bool = True
 
 
@@ -59,6 +60,14 @@ def _gated(s: AttentionSample) -> Tensor | None:
 def _largest_logit(s: AttentionSample) -> Tensor:
     logits = s.statistics["lse"] + s.statistics["row_max"].log()
     return logits.masked_fill(logits.isnan(), -math.inf).amax((0, 2))
+
+
+def _kurtosis(powers: Tensor) -> Tensor:
+    """Returns the fourth central moment over the squared variance, NaN if all entries are equal."""
+    m, second, third, fourth = powers
+    variance = second - m * m
+    moment = fourth - m * (4 * third - m * (6 * second - 3 * m * m))
+    return torch.where(variance > 0, moment / variance.square(), math.nan)
 
 
 def _norm_ratio(name: str) -> Callable[[AttentionSample], tuple[Tensor, Tensor] | None]:
@@ -190,19 +199,21 @@ FIGURES = (
         is_maximum=True,
     ),
     Figure(
-        "channel_kurtosis",
+        "kurtosis",
         "block",
-        "Σ_c (x - mean)⁴ / C over the square of the variance, mean over tokens",
-        read=lambda s: s.kurtosis,
+        "n Σ (x - m)⁴ / (Σ (x - m)²)² of the n entries of the residual stream, of all tokens and channels, with mean m",
+        finish=_kurtosis,
         of_heads=False,
+        of_powers=True,
         by_default=False,
     ),
     Figure(
-        "channel_kurtosis_but_first",
+        "kurtosis_without_first",
         "block",
-        "channel_kurtosis without the first token of each sequence",
-        read=lambda s: s.kurtosis,
+        "kurtosis without the first token of each sequence",
+        finish=_kurtosis,
         of_heads=False,
+        of_powers=True,
         by_default=False,
     ),
 )

@@ -372,13 +372,12 @@ class Watch:
                 value, place = sample.largest()
                 sums.add_maximum("massive_activation", value[None], place)
             if len(wanted) > ("massive_activation" in wanted):
-                kurtosis = sample.kurtosis[:, None]
                 every = torch.ones(1, x.shape[1], dtype=torch.bool, device=x.device)
                 real = every if real is None else real
                 but_first = real & ~(torch.arange(x.shape[1], device=x.device) == 0 if first is None else first)
-                for key, counted in (("channel_kurtosis", real), ("channel_kurtosis_but_first", but_first)):
+                for key, counted in (("kurtosis", real), ("kurtosis_without_first", but_first)):
                     if key in wanted:
-                        sums.add_queries(key, kurtosis, counted)
+                        sums.add(key, *sample.powers(counted))
 
     # -- what was seen
 
@@ -409,6 +408,9 @@ class Watch:
         if figure.of_first_token and sums.hidden is not None and sums.hidden.item() > 0:
             return None, None
         total, count = sums.sums[key].cpu(), sums.counts[key].cpu()
+        if figure.of_powers and figure.finish is not None:
+            value = figure.finish(total / count).item()
+            return None, None if value != value else value
         heads = total / count
         layer = (total.sum() / count.sum())[None]
         if figure.finish is not None:

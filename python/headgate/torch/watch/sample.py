@@ -67,13 +67,12 @@ class BlockSample:
     real: Tensor | None = None
     first: Tensor | None = None
 
-    @property
-    def kurtosis(self) -> Tensor:
-        """(B,T), over channels."""
-        x = self.x.float()
-        centred = x - x.mean(-1, keepdim=True)
-        square = centred.square()
-        return square.square().mean(-1) / square.mean(-1).square()
+    def powers(self, counted: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the sums (4) of x, x², x³ and x⁴ over channels and counted (b,T) tokens, and the number of entries."""
+        x = self.x.double() * counted[..., None]
+        square = x.square()
+        sums = torch.stack([x.sum(), square.sum(), (square * x).sum(), square.square().sum()])
+        return sums, counted.expand(self.x.shape[:2]).sum() * self.x.shape[-1]
 
     def largest(self) -> tuple[Tensor, Tensor]:
         """Returns the largest absolute value, and (sequence, token, channel) as a tensor of 3 integers."""

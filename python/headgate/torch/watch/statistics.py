@@ -18,14 +18,14 @@ BLOCK_ELEMENTS = 1 << 24
 KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def lse_by_kernel(call: Call, v: Tensor) -> Any:
-    """Returns y and lse (B,Hq,T), f64, of an attention call with these values. The kernel needs values even where only
-    lse is read, so callers pass one column."""
-    q, k, rules = call.q, call.k, call.rules()
+def lse_by_kernel(call: Call, v: Tensor | None) -> Any:
+    """Returns lse (B,Hq,T), f64, of an attention call, and y if there are values."""
+    tensors, rules = [x for x in (call.q, call.k, v) if x is not None], call.rules()
+    outputs = ["lse"] if v is None else ["y", "lse"]
     if call.cu_seqlens is None:
-        return headgate.attention_forward(q, k, v, outputs=["y", "lse"], **rules)
-    q, k, v = (one_row(x.transpose(1, 2)) for x in (q, k, v))
-    return headgate.attention_forward(q, k, v, outputs=["y", "lse"], layout="bthd", **_packed(call, rules))
+        return headgate.attention_forward(*tensors, outputs=outputs, **rules)
+    rows = (one_row(x.transpose(1, 2)) for x in tensors)
+    return headgate.attention_forward(*rows, outputs=outputs, layout="bthd", **_packed(call, rules))
 
 
 def _packed(call: Call, rules: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor
     S = k.shape[2]
     position = torch.arange(S, dtype=q.dtype)[None, None, :, None].expand(k.shape[0], k.shape[1], S, 1)
     if own_lse is None or "distance" in wanted:
-        out = lse_by_kernel(call, position)
+        out = lse_by_kernel(call, position if "distance" in wanted else None)
         own_lse = out.lse
     found = {"lse": _as_rows(own_lse, call)}
     if "distance" in wanted:
