@@ -150,7 +150,7 @@ class ScoreTerms {
   template <class RowAt>
   void pack_rows(const View<T, 2>& to, const Sequence& sequence, std::int64_t h, const RowAt& row_at,
                  std::int64_t n) const {
-    const T* rows[kNR<T>];
+    const T* rows[kNR<T>] = {};
     for (std::int64_t r = 0; r < n; ++r) {
       T* row = own_.rows.at(r);
       std::fill_n(row, sequence.S, T{0});
