@@ -67,7 +67,7 @@ template <class StructOf, class CStruct>
 struct LinearFigure {
   using Struct = StructOf;
 
-  const char* name;  ///< name of both members and of the Python attribute
+  const char* name;  ///< name of the field in both structs, and of the Python attribute
   TensorView Struct::*member;
   headgate_tensor CStruct::*c_member;
   LinearFigureOf of;

@@ -12,7 +12,7 @@ namespace headgate::train {
 class SpikeCounter {
  public:
   static constexpr std::size_t kWindow = 100;
-  static constexpr std::size_t kFewest = 20;  ///< losses needed before a step can be high
+  static constexpr std::size_t kFewest = 20;  ///< number of earlier losses that are needed to judge a step
   static constexpr double kDeviations = 6.0;
   static constexpr double kLeast = 0.1;
 

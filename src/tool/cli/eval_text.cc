@@ -32,8 +32,8 @@ using Figures = std::vector<const Figure*>;
 
 std::string shown_name(const EvaluatedModel& model) { return console::terminal_text(model.name); }
 
-// Minimum number of decimals in tables of heads. Some figures of heads have no column in the table of layers, and so no
-// decimals of their own.
+// Minimum number of decimals in the tables of heads. A figure has the decimals of its column in the table of layers, if
+// it has one there.
 constexpr int kLeastDecimals = 3;
 
 /// Formats the cell of a table: the value, or "-" if there is none.

@@ -260,9 +260,9 @@ double gate_logit(const AttentionInputs& in, const Sizes& n, std::int64_t b, std
   return load(in.gate, b, h, i, n.headwise ? 0 : d);
 }
 
-/// Return the sums of the absolute terms of g(z) (value_terms) and of g′(z) (slope_terms). Where the function decays as
-/// e^−|z|, the sum is multiplied by 1 + |z|: an absolute error of z is a relative error of the function there. `floor`
-/// bounds what underflow may take from σ.
+/// Return error scales of g(z) (value_terms) and of g′(z) (slope_terms): the sum of the absolute values of the terms in
+/// its formula. Where the function decays as e^−|z|, the scale is multiplied by 1 + |z|, because rounding z changes the
+/// exponent by an amount that grows with |z|. `floor` bounds the absolute error of σ that underflow causes.
 double value_terms(GateFn fn, double z, double floor) {
   const double g = std::abs(gate_value(fn, z).value);
   const double tail = 1.0 + std::max(-z, 0.0);

@@ -16,9 +16,9 @@
 
 // The queries r of a tile are the columns of a matrix R (D × queries). R follows the recurrence of a state's gradient,
 // from the last token to the first. The weights of token j are a_j = β_j Rᵀ k_j; then R becomes e^{g_j} ∘ (R − k_j
-// a_jᵀ). A block of columns therefore stays in the L1 cache, and decays are factors, as in the scans of the passes
-// (state_block-inl.hpp). The walk sets the column of token t when it reaches t. This overwrites the column, so NaN and
-// infinities of later tokens do not reach a query.
+// a_jᵀ). Columns are independent, so that a block of them walks through all tokens while it stays in the L1 cache. Decays
+// are factors, as in the scans of the passes (state_block-inl.hpp). At token t the walk overwrites the columns of its
+// queries by scale · q_t, so that NaN and infinities of later tokens do not reach a query.
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -175,8 +175,8 @@ class QueryWalk {
     weights.enter(lane);
   }
 
-  /// Passes the weights of step n, β · read, to the sink. With the delta rule, also sets the product that token t of
-  /// the pass subtracts from R̃.
+  /// Passes the weights of step n to the sink. They are β_n times `read`, which is Rᵀk_n. With the delta rule, also
+  /// stores them as the factor of k_n that the pass subtracts from R̃ at its token t.
   template <int kAdds, class PassT, std::int64_t kVectors, class Weights>
   HWY_INLINE void take(PassT& pass, int t, std::int64_t n, BlockRow<T, kVectors> read, Weights& weights) const {
     read.multiply(hn::Set(Tag<T>(), b_.betas(n)));

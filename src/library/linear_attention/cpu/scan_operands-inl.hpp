@@ -107,8 +107,8 @@ class DecayFactors {
   /// Returns F after the last step.
   const T* last() const { return running_.data; }
 
-  /// times_before() multiplies n elements of `from` by before(s), times_behind() by F of step s after any rescaling,
-  /// and times_inverse() by inverse(s). Without decay, they copy `from`. `to` may alias `from`.
+  /// Each writes n elements of `from` times a factor to `to`, which may alias `from`: times_before() before(s),
+  /// times_behind() F after step s and its rescaling, times_inverse() inverse(s). Without decay the factor is 1.
   void times_before(T* to, const T* from, std::int64_t s, std::int64_t n) const {
     present() ? multiply(to, from, before(s), n) : copy(to, from, n);
   }

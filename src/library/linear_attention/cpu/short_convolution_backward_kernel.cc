@@ -191,7 +191,7 @@ class ConvolutionGradientWorker {
       store_gradient(range, strip.t - past + r, scratch_.out.at(r), first, cols);
   }
 
-  /// Returns the operands of a strip for channels from `done` on, except the rows of x, dy and dx and the row size n.
+  /// Returns a strip's operands for channels from `done` on. The caller sets n, and the rows of x, dy and dx.
   template <typename Stored>
   GradientRows<T, Stored> gradient_rows(const ConvolutionRange& range, const Strip& strip, std::int64_t done) const {
     GradientRows<T, Stored> rows{};

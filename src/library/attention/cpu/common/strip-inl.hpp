@@ -30,7 +30,7 @@ template <typename T>
 struct Strip {
   std::int64_t r = 0, rows = 0, j0 = 0;
   T* scores = nullptr;  ///< (rows, columns of the block), row stride Plan::kScoreStride
-  StripColumns at;      ///< columns of the block that the rows visit
+  StripColumns at;      ///< columns of the block that the rows see, and their panels
 };
 
 // A Kernel of the functions below walks one query tile. It provides:
