@@ -16,9 +16,9 @@
 
 // The queries r of a tile are the columns of a matrix R (D × queries). R follows the recurrence of a state's gradient,
 // from the last token to the first. The weights of token j are a_j = β_j Rᵀ k_j; then R becomes e^{g_j} ∘ (R − k_j
-// a_jᵀ). Columns are independent, so that a block of them walks through all tokens while it stays in the L1 cache. Decays
-// are factors, as in the scans of the passes (state_block-inl.hpp). At token t the walk overwrites the columns of its
-// queries by scale · q_t, so that NaN and infinities of later tokens do not reach a query.
+// a_jᵀ). Columns are independent, so that a block of them walks through all tokens while it stays in the L1 cache.
+// Decays are factors, as in the scans of the passes (state_block-inl.hpp). At token t the walk overwrites the columns
+// of its queries by scale · q_t, so that NaN and infinities of later tokens do not reach a query.
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
