@@ -99,3 +99,12 @@ def test_errors_name_layer_and_change():
     with pytest.raises(ValueError, match="'open' is not for linear attention"):
         with override(models.model("qwen3.5"), {0: "open"}):
             pass
+
+
+@pytest.mark.parametrize("word", ["closed", "mean_gate"])
+def test_head_that_the_layer_lacks_is_named(word):
+    model, ids = models.model("qwen3.5", "sdpa").eval(), models.tokens(1, 8)
+    layer = next(i for i, layer in enumerate(model.model.layers) if hasattr(layer, "self_attn"))
+    heads = model.config.num_attention_heads
+    with override(model, {(layer, heads): word}), pytest.raises(ValueError, match=f"no head {heads} in a layer of"):
+        model(ids)

@@ -102,7 +102,10 @@ def overridden(model: nn.Module, given: dict[Any, Any]) -> Iterator[None]:
 
 
 def _heads(x: Tensor, change: Change, dim: int) -> Tensor:
-    """Returns a mask of the heads of a change, broadcastable to x with heads at `dim`."""
+    """Returns a mask of the heads of a change, broadcastable to x with heads at `dim`. Raises ValueError for a head that
+    the layer lacks."""
+    if change.head is not None and not 0 <= change.head < x.shape[dim]:
+        raise ValueError(f"override: there is no head {change.head} in a layer of {x.shape[dim]} heads")
     chosen = torch.arange(x.shape[dim], device=x.device)
     chosen = chosen >= 0 if change.head is None else chosen == change.head
     return chosen.view([-1 if i == dim % x.dim() else 1 for i in range(x.dim())])
