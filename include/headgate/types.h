@@ -19,7 +19,8 @@ constexpr Struct headgate_sized() {
   zeros.struct_size = sizeof(Struct);
   return zeros;
 }
-#define HEADGATE_INIT(Struct) headgate_sized<Struct>()
+#define HEADGATE_INIT(Struct) \
+  { headgate_sized<Struct>() }
 #else
 #define HEADGATE_INIT(Struct) \
   { .struct_size = sizeof(Struct) }
