@@ -94,6 +94,8 @@ def test_every_case_is_measured_and_correct(measured):
     assert {case["op"] for case in report["cases"]} == {
         "forward",
         "forward+backward",
+        "pair",
+        "pair+backward",
         "statistics",
         "layer",
         "layer+backward",

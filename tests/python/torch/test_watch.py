@@ -502,4 +502,5 @@ def test_headgate_attention_lends_its_log_sum_exp(monkeypatch):
     monkeypatch.setattr(statistics, "lse_by_kernel", None)
     with watch(model, ["first_token_attention", "attention_entropy"]) as seen:
         model(ids).logits.sum().backward()
-    assert seen.scalars() == pytest.approx(expected.scalars(), rel=1e-9)
+    # Kernels that compute lse alone, without values, round otherwise in the last bits of f32.
+    assert seen.scalars() == pytest.approx(expected.scalars(), rel=1e-6)
