@@ -14,7 +14,7 @@ inline constexpr int kNoColumn = -1;
 enum class OverLayers {
   mean,
   maximum,
-  of_the_maximum,  ///< value of the layer that has the maximum of the metric's first figure
+  of_the_maximum,  ///< this figure's value in the layer where the metric's first figure is largest
 };
 
 /// Describes one number of a metric and how to display it.

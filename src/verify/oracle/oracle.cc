@@ -431,7 +431,7 @@ class BackwardPass {
   /// Rows of a query and of its first key in the gradients, and the query itself.
   struct RowPlace {
     std::int64_t q, k;        // row of dq; row of dk and dv of key 0
-    std::int64_t head, tile;  // index of the query head; LikeTerms block, unique per head and query tile
+    std::int64_t head, tile;  // index of the query head; a number that differs for every head and query tile
     std::vector<double> q_row;
   };
 

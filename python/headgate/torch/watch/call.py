@@ -56,12 +56,12 @@ class Geometry:
     """Says where each query stands and which key is first in its sequence. b is B, or 1 where rows are alike; t is T,
     or 1 where queries are alike."""
 
-    own: Tensor  # (b,T): key at the query's own position; of cross-attention, T
+    own: Tensor  # (b,T): index of the key at each query's position; T for cross-attention, which has none
     first: Tensor  # (b,t): first visible key of the query's sequence
     counted: Tensor  # (b,T) bool: the query is no padding and not the first token
     sees_first: Tensor  # (b,T) bool: windows do not hide the first key
     keys: Tensor  # (b,T): number of visible keys
-    sequence: Tensor | None = None  # (B,T): number of the sequence of each token; None for one a row
+    sequence: Tensor | None = None  # (B,T): index of each token's sequence; None if each row is one sequence
 
 
 def sequence_numbers(cu_seqlens: Tensor, B: int, T: int) -> Tensor:

@@ -102,7 +102,7 @@ class Watch:
         gate_readers.install(self, self._wrapped, self._given_gates)
 
     def stop(self) -> None:
-        """Removes the seams, and warns of modules that made no call that was seen."""
+        """Removes the hooks, and warns of modules in which no attention call was observed."""
         if not self.on:
             return
         self.on = False
@@ -397,7 +397,7 @@ class Watch:
         return found
 
     def _values(self, name: str, figure: Figure) -> tuple[Tensor | None, float | None]:
-        """Returns the values of heads, and of the layer, of one module. None where the figure has none."""
+        """Returns a figure of one module: the values of its heads, and that of the layer. None if undefined."""
         sums = self._sums[name]
         key = figure.of or figure.key
         if figure.is_maximum:
@@ -426,7 +426,7 @@ class Watch:
     @property
     def layers(self) -> list[dict[str, Any]]:
         """A dict for each module with an attention call or a gate: "module", "kind" (causal, bidirectional, cross,
-        linear), and the figures. The figures of a block's output stand at its first such module."""
+        linear), and the figures. Those of a block's output are in the entry of the block's first such module."""
         found: list[dict[str, Any]] = []
         blocks = [name for name in self._modules() if self._sums[name].kind == "block"]
         others = [name for name in self._modules() if self._sums[name].kind != "block"]

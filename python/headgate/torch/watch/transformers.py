@@ -105,7 +105,7 @@ def call_of(
         call |= {"causal": True, "window": mask.window, "mask": rules.get("mask")}
         if mask.sequences is not None:
             call.setdefault("cu_seqlens", mask.sequences)
-    elif isinstance(mask, Tensor) and mask.dim() == 2:  # of padding, as flash attention takes it
+    elif isinstance(mask, Tensor) and mask.dim() == 2:  # a padding mask, in the form that flash attention takes
         call |= {"mask": mask[:, None, None, :S].bool(), "causal": is_causal, "window": window}
     elif isinstance(mask, Tensor):
         call |= watch.masks.rules(mask, T, S, window)._asdict()
@@ -133,7 +133,7 @@ def call_of(
 
 
 def gate_of(arguments: dict[str, Any]) -> Tensor | None:
-    """Returns the gate (B,H,T,1|Dv) of arguments of gated_attention, None for a gate that is added."""
+    """Returns the gate (B,H,T,1|Dv) that gated_attention was given, or None if the gate is added, not multiplied."""
     z = arguments.get("gate")
     if z is None or arguments.get("gate_op", "mul") != "mul":
         return None

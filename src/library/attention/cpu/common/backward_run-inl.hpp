@@ -22,10 +22,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Lists the key blocks of a batch in the order in which threads take them. Turnstiles require that blocks of a head
-/// ascend, and that heads of one sequence ascend in each block. The blocks of every head are spread over the whole
-/// list: threads then work on different heads and rarely wait for one another. Heads of one block come last, to balance
-/// the load.
+/// Lists the key blocks of a batch in the order in which threads take them. Turnstiles require
+/// ascending order of the blocks of a head and, for each block index, of the heads of a sequence. The blocks of every
+/// head are spread over the whole list: threads then work on different heads and rarely wait for one another. Heads
+/// that have only one block come last, to balance the load.
 inline void list_tasks(const View<HeadTask, 1>& tasks, const View<PackedHeads, 1>& parts, const HeadCounts& batch) {
   std::int64_t most_blocks = 0;
   bool alike = true;

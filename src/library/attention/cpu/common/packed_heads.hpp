@@ -80,7 +80,7 @@ struct PackedHeads {
 struct HeadTask {
   const PackedHeads* part = nullptr;  ///< null if there is no task
   std::int64_t h = 0, g = 0;
-  std::int64_t piece = 0, pieces = 1;  ///< number of the block, tile or piece; number of equal pieces
+  std::int64_t piece = 0, pieces = 1;  ///< index of the block, tile or piece; how many pieces there are
 
   /// Returns a part that consists of this head alone. Its buffers are slot number `place` of several equal slots, each
   /// large enough for `largest`.

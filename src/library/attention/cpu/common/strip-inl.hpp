@@ -33,15 +33,15 @@ struct Strip {
   StripColumns at;      ///< columns of the block that the rows see, and their panels
 };
 
-// A Kernel of the functions below walks one query tile. It provides:
+// The functions below take a Kernel, which processes one query tile. It provides:
 //   Plan                its plan, with kStripRows, kBandRows, kBlock, kPanel;
 //   BlockStrip          its strip: Strip, or a type derived from it;
 //   visibility()        the keys that each query sees;
 //   query(r)            the query in row r of the tile;
 //   visited(i0, i1)     the keys that queries [i0, i1) visit;
-//   scores(m)           the scores of row m of a band by a key block;
+//   scores(m)           where the scores of row m of a band against the key block are stored;
 //   begin(s)            prepares a strip for the block's panels;
-//   panel(s, c)         processes the panel at column c, which the strip need not visit;
+//   panel(s, c)         processes the panel at column c; it is called for panels that the strip does not visit, too;
 //   end(strips, count)  finishes the block for `count` strips of a band.
 
 /// Sets `s` to the strip from row r of the band of rows [band, end), paired with the key block at j0.

@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// One query: row i of the rows of a query head.
+/// Identifies one query: the rows of a query head, and the index of the query within them.
 struct QueryRow {
   HeadRows<const void> rows;
   std::int64_t i;

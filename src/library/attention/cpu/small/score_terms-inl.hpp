@@ -69,7 +69,7 @@ class ScoreTerms {
  public:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  /// `planes` (planes, panels, keys + kMR, kNR) receives the maps that several heads share.
+  /// `planes` (number of planes, panels, keys + kMR, kNR) receives the terms that several heads share.
   ScoreTerms(const Problem& p, const ScoreTermsPlan& plan, const View<T, 4>& planes, const ScoreTermsScratch<T>& own)
       : p_(p), plan_(plan), planes_(planes), own_(own) {}
 

@@ -125,7 +125,7 @@ class SmallBackwardWorker {
 
   const ScoreTerms<T>& terms() const { return terms_; }
 
-  /// Computes task n of those that accumulate dbias: a key/value head of all sequences of one range, in order.
+  /// Runs task n of a call with dbias: computes one key/value head of the sequences of one range, in order.
   void run_dbias_task(std::int64_t n) {
     const std::int64_t range = n / p_.Hkv, h = n % p_.Hkv, bias = range / plan_.ranges, each = plan_.sequences_each;
     const std::int64_t begin = range % plan_.ranges * each / plan_.ranges;

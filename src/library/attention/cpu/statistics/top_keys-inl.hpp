@@ -67,7 +67,7 @@ class TopKeys {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     const auto lanes = hn::Load(d, maxima);
-    auto larger = hn::Zero(d);  // number of larger maxima
+    auto larger = hn::Zero(d);  // number of lanes with a larger maximum than this lane
     for (std::int64_t l = 0; l < kN; ++l) {
       larger = hn::Add(larger, hn::IfThenElseZero(hn::Gt(hn::Set(d, maxima[l]), lanes), hn::Set(d, T{1})));
     }
@@ -90,7 +90,7 @@ class TopKeys {
     }
   }
 
-  /// Writes the weights of row r to row i of `to`, or NaN, and replaces the row's scores by them.
+  /// Replaces the scores of row r by its weights, all NaN if `nan` is true, and copies these to row i of `to`.
   void write_weights(const HeadRows<void>& to, std::int64_t i, std::int64_t r, bool nan) const {
     T* weights = scores_.at(r);
     exponentials_in_place(weights, count_);
