@@ -61,7 +61,8 @@ std::optional<std::string> check_forward_case(Case& problem, const Kernels& kern
           problem, worst)) {
     return mismatch;
   }
-  return problem.options().gate_threshold > 0.0 ? std::nullopt : check_lse_alone(problem, kernels, worst);
+  const bool needs_y = problem.options().gate_threshold > 0.0 || !kernels.computes_lse_alone;
+  return needs_y ? std::nullopt : check_lse_alone(problem, kernels, worst);
 }
 
 std::optional<std::string> check_backward_case(Case& problem, const Kernels& kernels, WorstError* worst) {

@@ -21,6 +21,7 @@ struct Kernels {
   std::function<void(const AttentionStatistics&, const AttentionInputs&, const ConstTensorView&,
                      const StatisticsSelection&, const AttentionOptions&)>
       statistics = attention_statistics;
+  bool computes_lse_alone = true;  ///< false if every forward pass needs v and y
 };
 
 /// Runs the forward pass on poisoned outputs and compares all that it wrote with the oracle, by the rule of
