@@ -199,7 +199,7 @@ void check_biases_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument key_bias{"key_bias", in.key_bias};
   if (call.given(key_bias)) {
     call.input(key_bias, {DType::f32, DType::f64, DType::bf16, DType::f16});
-    call.broadcastable(key_bias, {p.B, 1, 1, p.S});
+    call.broadcastable(key_bias, {p.B, 1, 1, p.S}, "(B|1,1,1,S)", "(B,1,1,S)");
     p.inputs.key_bias = broadcast_to(in.key_bias, full);
   }
   const Argument mask{"mask", in.mask};

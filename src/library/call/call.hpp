@@ -193,11 +193,12 @@ class Call {
   }
 
   /// Checks that each dimension has the size in `full`; all but the last may be 1 instead.
-  void broadcastable(const Argument& arg, const Shape& full) const {
+  void broadcastable(const Argument& arg, const Shape& full, const char* needed = "(B|1,Hq|1,T|1,S)",
+                     const char* letters = "(B,Hq,T,S)") const {
     for (std::size_t d = 0; d < 4; ++d) {
       if (arg.view.shape[d] != full[d] && (d == 3 || arg.view.shape[d] != 1)) {
-        fail("{} has shape {} but (B|1,Hq|1,T|1,S) is needed and (B,Hq,T,S) is {}", arg.name,
-             shape_text(arg.view.shape), shape_text(full));
+        fail("{} has shape {} but {} is needed and {} is {}", arg.name, shape_text(arg.view.shape), needed, letters,
+             shape_text(full));
       }
     }
   }

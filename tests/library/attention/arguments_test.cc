@@ -221,6 +221,7 @@ void pack(SampleCall& c) {
   }
   c.in.key_lengths = c.vector<std::int32_t>({3, 1});
   c.in.cu_seqlens_q = c.vector<std::int32_t>({0, 2, 3});
+  c.in.key_bias = c.tensor(DType::f32, {1, 1, 1, kS});
   c.in.cu_seqlens_k = c.vector<std::int64_t>({0, 4, 5});
 }
 
