@@ -71,12 +71,11 @@ inline constexpr auto kAttentionInputs = [] {
                      "scales of k in int8, or of pages (P,Hkv,page,1): key j is k_scale[j] * k[j]",
                      {"--k-scale", "KS.npy"}, {.in_pages = true, .forward_only = true, .needs = &I::v_scale}),
       AttentionInput("v_scale", &I::v_scale, &C::v_scale, heads, f32, "(B,Hkv,S,1)", "scales of v in int8, as k_scale",
-                     {"--v-scale", "VS.npy"},
-                     {.in_pages = true, .forward_only = true, .needs = &I::k_scale, .older_c_ends_here = true}),
+                     {"--v-scale", "VS.npy"}, {.in_pages = true, .forward_only = true, .needs = &I::k_scale}),
       AttentionInput("key_bias", &I::key_bias, &C::key_bias, scores, floats, "(B|1,1,1,S)",
                      "a second bias, of keys: added to the scores of all heads and queries; -inf hides the key. It has "
                      "no gradient",
-                     {.option = "--key-bias", .name = "KB.npy", .or_f32 = true}),
+                     {.option = "--key-bias", .name = "KB.npy", .or_f32 = true}, {.older_c_ends_here = true}),
   };
 }();
 static_assert(AttentionInput::are_all_members(kAttentionInputs));

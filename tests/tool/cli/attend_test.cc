@@ -39,11 +39,12 @@ using headgate::testing::write_bytes;
 using headgate::testing::write_npy;
 
 /// Restricts a spec to what the command line can express: the log-sum-exp in f64, without its gradient; the
-/// gate in q's dtype.
+/// gate and key_bias in q's dtype.
 verify::CaseSpec sayable(verify::CaseSpec spec) {
   spec.lse = DType::f64;
   spec.dlse = DType::none;
   spec.gate_f32 = false;
+  if (spec.key_bias != DType::none) spec.key_bias = spec.dtype;
   spec.attn = false;
   spec.statistics = {};
   spec.statistics.dtype = spec.dtype == DType::f64 ? DType::f64 : DType::f32;
