@@ -213,6 +213,13 @@ TEST(SmallHeads, Dbias_AnyNumberOfSequences_MatchesTheOracle) {
   }
 }
 
+TEST(SmallHeads, Dbias_OfNoHeads_IsAccepted) {
+  CaseSpec spec = sized(21, 18, 8, 8);
+  spec.Hkv = 0;
+  spec.bias = {true, false, true, true};
+  expect_right(spec, check_backward_case);
+}
+
 TEST(SmallHeads, Gradients_OneAloneOrOneAbsent_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     CaseSpec spec = sized(100, 40, 32, 16);  // more than a tile of queries

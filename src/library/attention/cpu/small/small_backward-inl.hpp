@@ -31,7 +31,7 @@ struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
     if (!has_dbias) return;
     biases = p.gradients.dbias.shape[0];
     sequences_each = p.B / biases;
-    ranges = std::min(sequences_each, divide_up(kFewTasks, biases * p.Hkv));
+    ranges = std::min(sequences_each, divide_up(kFewTasks, std::max<std::int64_t>(biases * p.Hkv, 1)));
     threads = static_cast<int>(std::clamp<std::int64_t>(dbias_tasks(), 1, p.context.threads));
   }
 
