@@ -10,7 +10,7 @@
 namespace headgate::models {
 namespace {
 
-#define HEADGATE_ADDRESS_OF_FAMILY(family) &family,
+#define HEADGATE_ADDRESS_OF_FAMILY(family) &(family),
 constexpr std::array kFamilies{HEADGATE_FAMILIES(HEADGATE_ADDRESS_OF_FAMILY)};
 #undef HEADGATE_ADDRESS_OF_FAMILY
 
