@@ -38,7 +38,7 @@ struct Words<OptionOf> {
 struct OptionText {
   const char* name = "";         ///< name of the member and of the Python argument
   std::string_view option = {};  ///< command-line option ("--softcap"); empty: no option follows from this table
-  std::string_view type = {};    ///< placeholder of the option's value in --help
+  std::string_view type = {};    ///< name of the option's value in --help
   std::string_view help = {};    ///< description; begins with a lower-case letter and follows the words of an enum
   std::string_view default_text = {};  ///< description of the default of an optional value
   std::string_view words = {};         ///< permitted words of the enum ("silu, none"); empty: all

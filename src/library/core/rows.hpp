@@ -25,7 +25,7 @@ struct FieldText {
   std::string_view name;         ///< name of the member
   std::string_view key = {};     ///< key in files; empty: the name
   std::string_view option = {};  ///< command-line option ("--dim"); empty: none
-  std::string_view type = {};    ///< placeholder of the option's value in --help
+  std::string_view type = {};    ///< name of the option's value in --help
   std::string_view help = {};
   const char* default_text =
       nullptr;                   ///< description of the default; null: its value; "": `help` describes the default

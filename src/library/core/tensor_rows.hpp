@@ -72,7 +72,7 @@ constexpr std::string_view output_types_of(Elements elements) {
 /// The representation of a tensor on the command line.
 struct TensorFile {
   std::string_view option = {};  ///< command-line option ("--q"); empty: none
-  std::string_view name = {};    ///< placeholder of the option's value in --help; for a gradient, the file's name
+  std::string_view name = {};    ///< name of the option's value in --help; for a gradient, the file's name
   bool or_f32 = false;           ///< true if a file with another dtype than q is read as f32
 };
 

@@ -23,7 +23,7 @@ enum class NodeKind {
   scope,      ///< child: a block with its own variables
   break_loop,
   continue_loop,
-  nothing,  ///< placeholder for an omitted child
+  nothing,  ///< a child that is omitted
   // Expressions
   constant,   ///< value
   name,       ///< name

@@ -73,9 +73,9 @@ TEST(Route, ForwardCall_Verbose_PrintsOneLine) {
 }
 
 TEST(Route, EarlierRows_Declining_GiveTheirReasons) {
-  const std::string line = forward_line(plain(600, 600));
+  const std::string line = forward_line(plain(300, 300));
   EXPECT_NE(line.find("route tiles × 2 (not few_queries: more than 64 queries share a key; not native16: precision is "
-                      "exact; not small_heads: more than 512 queries or keys)"),
+                      "exact; not small_heads: more than 256 queries or keys)"),
             std::string::npos)
       << line;
 }
@@ -88,9 +88,9 @@ TEST(Route, ForwardSequence_BySize_TakesItsRow) {
   EXPECT_EQ(routes_in(forward_line(plain(1, 4000))), "few_queries × 2");
   EXPECT_EQ(routes_in(forward_line(plain(8, 65))), "few_queries × 2");
   EXPECT_EQ(routes_in(forward_line(plain(9, 40))), "small_heads × 2");
-  EXPECT_EQ(routes_in(forward_line(plain(9, 513))), "few_queries × 2");
-  EXPECT_EQ(routes_in(forward_line(plain(512, 512))), "small_heads × 2");
-  EXPECT_EQ(routes_in(forward_line(plain(512, 513))), "tiles × 2");
+  EXPECT_EQ(routes_in(forward_line(plain(9, 300))), "few_queries × 2");
+  EXPECT_EQ(routes_in(forward_line(plain(256, 256))), "small_heads × 2");
+  EXPECT_EQ(routes_in(forward_line(plain(256, 257))), "tiles × 2");
   EXPECT_EQ(routes_in(forward_line(plain(256, 256, 272))), "tiles × 2");
   CaseSpec weights = plain(1, 40);
   weights.weights = true;
@@ -109,11 +109,9 @@ TEST(Route, FewQueries_WithFewKeysEach_TakeTheProductsOfTheBackwardPass) {
 }
 
 TEST(Route, BackwardSequence_BySizeAndOptions_TakesItsRow) {
-  EXPECT_EQ(routes_in(backward_line(plain(512, 512))), "small_heads × 2");
-  EXPECT_EQ(routes_in(backward_line(plain(513, 512))), "tiles × 2");
-  EXPECT_EQ(routes_in(backward_line(plain(512, 513))), "tiles × 2");
-  EXPECT_EQ(routes_in(backward_line(plain(256, 256, 65))), "small_heads × 2");
-  EXPECT_EQ(routes_in(backward_line(plain(257, 256, 65))), "tiles × 2");
+  EXPECT_EQ(routes_in(backward_line(plain(256, 256))), "small_heads × 2");
+  EXPECT_EQ(routes_in(backward_line(plain(257, 256))), "tiles × 2");
+  EXPECT_EQ(routes_in(backward_line(plain(256, 257))), "tiles × 2");
   EXPECT_EQ(routes_in(backward_line(plain(20, 20, 257))), "tiles × 2");
   CaseSpec few_heads = plain(256, 193);
   few_heads.Hkv = 3;
@@ -133,13 +131,29 @@ TEST(Route, BackwardSequence_BySizeAndOptions_TakesItsRow) {
   for (const CaseSpec& map : maps) EXPECT_EQ(routes_in(backward_line(map)), "small_heads × 2") << describe(map);
 }
 
+TEST(Route, NarrowHeads_WithABias_MayHaveMoreRows) {
+  const auto route = [](std::int64_t T, std::int64_t S, std::int64_t D, DType dtype) {
+    CaseSpec spec = plain(T, S, D);
+    spec.dtype = dtype;
+    spec.bias = {true, false, true, true};
+    EXPECT_EQ(routes_in(forward_line(spec)), routes_in(backward_line(spec))) << describe(spec);
+    return routes_in(forward_line(spec));
+  };
+  EXPECT_EQ(route(512, 512, 32, DType::f32), "small_heads × 2");
+  EXPECT_EQ(route(513, 512, 32, DType::f32), "tiles × 2");
+  EXPECT_EQ(route(512, 513, 32, DType::f32), "tiles × 2");
+  EXPECT_EQ(route(512, 512, 33, DType::f32), "tiles × 2");
+  EXPECT_EQ(route(512, 512, 16, DType::f64), "small_heads × 2");
+  EXPECT_EQ(route(512, 512, 17, DType::f64), "tiles × 2");
+}
+
 TEST(Route, PackedBatch_EachSequence_TakesTheRowOfItsOwnLengths) {
-  CaseSpec spec = plain(1 + 64 + 600, 900 + 64 + 600);
+  CaseSpec spec = plain(1 + 64 + 300, 500 + 64 + 300);
   spec.B = 1;
   spec.cu_seqlens = DType::i32;
   spec.packed = 4;
-  spec.packed_queries = {1, 64, 0, 600};
-  spec.packed_keys = {900, 64, 0, 600};
+  spec.packed_queries = {1, 64, 0, 300};
+  spec.packed_keys = {500, 64, 0, 300};
   EXPECT_EQ(routes_in(forward_line(spec)), "few_queries × 1, small_heads × 1, empty × 1, tiles × 1");
   EXPECT_EQ(routes_in(backward_line(spec)), "tiles × 2, small_heads × 1, tiles × 1");  // for two reasons
 }
@@ -149,7 +163,7 @@ TEST(Route, Bf16Sequence_OnEachTarget_TakesNative16WhereItCan) {
   for (const std::string& target : supported_targets()) {
     set_target(target);
     const bool has_products = !native16_products().empty();
-    CaseSpec spec = plain(600, 600);
+    CaseSpec spec = plain(300, 300);
     spec.dtype = DType::bf16;
     spec.precision = Precision::native16;
     EXPECT_EQ(routes_in(forward_line(spec)), has_products ? "native16 × 2" : "tiles × 2") << target;

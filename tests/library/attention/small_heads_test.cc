@@ -41,14 +41,12 @@ bool has_bits_of_its_own(std::int64_t T, std::int64_t S, std::int64_t D) {
 }
 
 TEST(SmallHeads, Kernels_SizesWithinTheirLimits_AreChosen) {
-  static_assert(kSmallHeadRows == 256 && kSmallHeadDim == 256 && kNarrowHeadRows == 512 && kNarrowHeadDim == 64);
-  EXPECT_TRUE(has_bits_of_its_own(512, 512, 64));
-  EXPECT_TRUE(has_bits_of_its_own(256, 256, 80));
+  static_assert(kSmallHeadRows == 256 && kSmallHeadDim == 256);
+  EXPECT_TRUE(has_bits_of_its_own(256, 256, 64));
   EXPECT_TRUE(has_bits_of_its_own(100, 200, 256));
   EXPECT_TRUE(has_bits_of_its_own(9, 40, 64));
-  EXPECT_FALSE(has_bits_of_its_own(513, 512, 64));
-  EXPECT_FALSE(has_bits_of_its_own(512, 513, 64));
-  EXPECT_FALSE(has_bits_of_its_own(257, 256, 80));
+  EXPECT_FALSE(has_bits_of_its_own(257, 256, 64));
+  EXPECT_FALSE(has_bits_of_its_own(256, 257, 64));
   EXPECT_FALSE(has_bits_of_its_own(100, 200, 272));
 }
 
@@ -69,7 +67,7 @@ TEST(SmallHeads, Heads_SizesAroundTileBounds_MatchTheOracle) {
 TEST(SmallHeads, Heads_LargestSizes_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const Causality causality : {Causality::none, Causality::causal}) {
-      for (const auto& [T, S] : {std::pair{255, 256}, {512, 512}, {512, 513}, {513, 512}, {191, 193}}) {
+      for (const auto& [T, S] : {std::pair{255, 255}, {255, 256}, {256, 256}, {256, 257}, {257, 256}, {191, 193}}) {
         CaseSpec spec = many_heads(sized(T, S, 16, 16));
         spec.dtype = dtype;
         spec.causality = causality;
@@ -162,12 +160,23 @@ TEST(SmallHeads, Heads_BiasAndMask_MatchTheOracle) {
     spec.mask = {bits / 8 != 7, (bits & 8U) != 0, (bits & 16U) != 0, (bits & 32U) != 0};
     spec.bias_hides = bits % 3 == 0;
     spec.bias_f32 = bits % 2 == 0;
+    spec.key_bias = bits % 4 == 1 ? DType::f32 : DType::none;
+    spec.key_bias_by_batch = bits % 8 == 1;
     spec.layout = static_cast<Layout>(bits % 6);
     spec.causality = bits % 5 == 0 ? Causality::causal : Causality::none;
     spec.threads = 3;
     expect_both(spec);
     spec.closed_share = 0.5;
     expect_right(spec, check_forward_case);
+  }
+}
+
+TEST(SmallHeads, NarrowHeads_LargestSizesWithABias_MatchTheOracle) {
+  for (const auto& [T, S] : {std::pair{511, 512}, {512, 512}, {513, 512}}) {
+    CaseSpec spec = many_heads(sized(T, S, 16, 16));
+    spec.bias = {true, false, true, true};
+    spec.causality = Causality::causal;
+    expect_both(spec);
   }
 }
 

@@ -379,7 +379,7 @@ class Watch:
                     if key in wanted:
                         sums.add(key, *sample.powers(counted))
 
-    # -- what was seen
+    # -- results
 
     @property
     def not_seen(self) -> dict[str, str]:

@@ -42,7 +42,7 @@ def _as_rows(x: Tensor, call: Call) -> Tensor:
 def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None) -> dict[str, Tensor]:
     """Returns what of "lse", "row_max", "entropy" and "distance" is wanted, (B,Hq,T) in f64. own_lse is the call's own
     log-sum-exp, (1,Hq,B·T) of packed sequences, if it is known."""
-    if "distance" in wanted and call.q.element_size() < 4:  # positions need more bits than such values have
+    if "distance" in wanted and call.q.element_size() < 4:  # 16-bit types round positions above 256
         call = Call(**{**call.__dict__, "q": call.q.float(), "k": call.k.float()})
     q, k = call.q, call.k
     S = k.shape[2]
@@ -101,8 +101,8 @@ def by_blocks(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Ten
 
 
 def statistics_of(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None) -> dict[str, Tensor]:
-    """Returns "lse", and what of "row_max", "entropy" and "distance" is wanted, (B,Hq,T) in f64. own_lse is as in
-    by_kernels()."""
+    """Returns {"lse": …} and the wanted ones of "row_max", "entropy" and "distance", each (B,Hq,T) in f64. own_lse is the
+    call's log-sum-exp, if it is known."""
     q = call.q
     packed_rules = call.cu_seqlens is not None and (call.mask is not None or call.bias is not None)
     kernels = q.device.type == "cpu" and q.dtype in KERNEL_DTYPES and q.dtype == call.k.dtype and q.shape[-1] <= 512

@@ -45,14 +45,22 @@ struct RouteRow {
 
 // Conditions on a sequence that several rows share.
 
+/// Returns the largest number of queries or keys for which the small-heads kernels are faster.
+std::int64_t most_small_rows(const Problem& p) {
+  const AttentionInputs& in = p.inputs;
+  const std::int64_t bytes = in.q.dtype == DType::f64 ? sizeof(double) : sizeof(float);
+  const bool has_terms = in.bias.present() || in.key_bias.present() || in.mask.present();
+  return has_terms && std::max(p.D, p.Dv) * bytes <= kNarrowHead_bytes ? kNarrowHeadRows : kSmallHeadRows;
+}
+
 /// Returns null if the small-heads kernels can compute the sequence in both passes, otherwise the reason.
 const char* not_small(const Problem& p, const Sequence& s) {
   if (p.softcap != 0.0 || p.inputs.alibi_slopes.present()) return "softcap or ALiBi change its scores";
   if (p.dropout > 0.0) return "dropout";
   if (p.D > kSmallHeadDim || p.Dv > kSmallHeadDim) return "heads of more than 256 features";
-  const bool is_narrow = p.D <= kNarrowHeadDim && p.Dv <= kNarrowHeadDim;
-  if (std::max(s.T, s.S) > (is_narrow ? kNarrowHeadRows : kSmallHeadRows)) {
-    return is_narrow ? "more than 512 queries or keys" : "more than 256 queries or keys of more than 64 features";
+  const std::int64_t most = most_small_rows(p);
+  if (std::max(s.T, s.S) > most) {
+    return most == kSmallHeadRows ? "more than 256 queries or keys" : "more than 512 queries or keys";
   }
   return s.T == 0 || s.S == 0 || p.D == 0 || p.Dv == 0 ? "nothing to multiply" : nullptr;
 }
@@ -281,6 +289,7 @@ template <class Problem, class Run>
 void with_key_lengths(const Problem& problem, const Run& run) {
   if (!PrefixMask::may_suit(problem)) return run(problem);
   const Placed<PrefixMask> prefix(problem);
+  if (problem.report != nullptr) problem.report->memory_bytes += prefix.bytes();
   if (!prefix->fill(problem)) return run(problem);
   Problem with_lengths = problem;
   with_lengths.inputs.mask = {};

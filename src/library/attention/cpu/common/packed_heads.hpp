@@ -23,7 +23,7 @@ namespace headgate {
 // neighbours are the first numbers of a part, find_owner() returns the part of a number, and head_task_of(),
 // block_task_of() and tile_task_of() the task.
 
-/// Numbers of parts, heads and pieces: of one head, or in total.
+/// Counts of parts, heads and pieces, for one head or summed over several.
 struct HeadCounts {
   std::int64_t parts = 0, heads = 0;
   std::int64_t tiles = 0, blocks = 0;  ///< query tiles of query heads, key blocks of key/value heads

@@ -58,13 +58,13 @@ inline Sequence longest_sequence(const Problem& p, const WorkList& list) {
 class PlannedWork {
  public:
   virtual ~PlannedWork() = default;
-  /// Returns the size of the memory that run() needs.
+  /// Returns how many bytes of memory run() needs.
   virtual std::size_t bytes() const = 0;
   /// Computes the sequences in `memory`, aligned to Block::kAlign_bytes. Throws nothing but Cancelled.
   virtual void run(std::byte* memory) const = 0;
 };
 
-/// Room for the planned work of one kernel. A call has one for each row of its route table, on the stack.
+/// Storage for the planned work of one kernel. A call has one on its stack for each row of its route table.
 class WorkSlot {
  public:
   WorkSlot() = default;

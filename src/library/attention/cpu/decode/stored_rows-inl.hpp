@@ -348,7 +348,7 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
       HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(in_lanes, value[x], acc[r][x]);
     }
   };
-  // Unrolls by kRate.rows. The loop then has few iterations, and branch predictors predict its exit.
+  // Unrolls by kRate.rows, so that the loop has few iterations: branch predictors then predict its exit.
   const std::int64_t whole = n - n % kRate.rows;
   for (std::int64_t j = 0; j < whole; j += kRate.rows) {
     prefetch();

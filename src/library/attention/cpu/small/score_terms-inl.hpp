@@ -190,10 +190,9 @@ class ScoreTerms {
 };
 
 /// Adds the terms of kRows keys to a register tile of scores. A term of −∞ replaces the score, because a product that
-/// overflowed would make the sum NaN. `terms` may be null.
+/// overflowed would make the sum NaN.
 template <std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void add_terms(hn::Vec<Tag<T>> (&x)[kRows][kVecs], const T* HWY_RESTRICT terms) {
-  if (terms == nullptr) return;
   const Tag<T> d;
   const auto hidden = hn::Set(d, -std::numeric_limits<T>::infinity());
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {

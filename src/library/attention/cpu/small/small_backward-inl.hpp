@@ -194,7 +194,6 @@ class SmallBackwardWorker {
   /// The gradients of the next head are prefetched only if the head has at most this many bytes. Prefetching those of
   /// larger heads made the pass slower (docs/design/small-sequences.md).
   static constexpr std::int64_t kMostAhead_bytes = 192 * 1024;
-  using RowsLeft = LeftLayout<kRowStride, 1>;
   using ScoreLeft = LeftLayout<kScoreStride, 1>;   // scores with keys as rows
   using ScoreLeftT = LeftLayout<1, kScoreStride>;  // scores with queries as rows
 
@@ -326,23 +325,15 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Computes P = exp2(k qᵀ − lse) for keys j … j + kRows and the queries of the panel at column r. `terms` of the
-  /// panel, or null, are added to k qᵀ. Products are
-  /// bitwise identical to the forward pass, and lse is subtracted afterwards, like the maximum there. With scores near
-  /// 100, an f32 product that starts at −lse would change P by 10⁻⁵.
+  /// Computes P = exp2(s − lse) for keys j … j + kRows and the queries of the panel at column r, with the scores s of
+  /// score_keys(). lse is subtracted afterwards, like the maximum in the forward pass. With scores near 100, an f32
+  /// product that starts at −lse would change P by 10⁻⁵.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void make_probabilities(std::int64_t j, std::int64_t r, const T* terms) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     hn::Vec<Tag<T>> x[kRows][kVecs];
-    HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
-      HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = hn::Zero(d);
-    }
-    PrefetchQueue ahead = ahead_;
-    multiply_add<RowsLeft, kRows, kVecs>(x, scratch_.keys.at(j), scratch_.queries_t.data, kVecs * kN, p_.D,
-                                         [&] { ahead.ask(); });
-    ahead_ = ahead;
-    add_terms(x, terms == nullptr ? nullptr : terms + j * kNR<T>);
+    score_keys(x, scratch_.keys, j, scratch_.queries_t.data, p_.D, terms, ahead_);
     hn::Vec<Tag<T>> lse[kVecs];
     HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) lse[v] = hn::Load(d, scratch_.lse.at(r + v * kN));
     T* HWY_RESTRICT to = scratch_.probabilities.at(j, r);
@@ -364,10 +355,8 @@ class SmallBackwardWorker {
     HWY_UNROLL(16) for (std::int64_t m = 1; m < kRows; ++m) {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = x[0][v];
     }
-    PrefetchQueue ahead = ahead_;
-    multiply_add<RowsLeft, kRows, kVecs>(x, scratch_.values.at(j), scratch_.d_o_t.data, kVecs * kN, p_.Dv,
-                                         [&] { ahead.ask(); });
-    ahead_ = ahead;
+    multiply_add_ahead<LeftLayout<kRowStride, 1>>(x, static_cast<const T*>(scratch_.values.at(j)), scratch_.d_o_t.data,
+                                                  kVecs * kN, p_.Dv, ahead_);
     const auto scale = hn::Set(d, static_cast<T>(p_.scale));
     const T* HWY_RESTRICT probabilities = scratch_.probabilities.at(j, r);
     T* HWY_RESTRICT to = scratch_.ds.at(j, r);

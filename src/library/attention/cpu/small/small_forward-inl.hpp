@@ -217,14 +217,7 @@ class SmallForwardWorker {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     hn::Vec<Tag<T>> x[kRows][kVecs];
-    HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
-      HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = hn::Zero(d);
-    }
-    PrefetchQueue ahead = ahead_;
-    multiply_add<LeftLayout<kRowStride, 1>, kRows, kVecs>(x, scratch_.keys.at(j), scratch_.queries.data, kVecs * kN,
-                                                          p_.D, [&] { ahead.ask(); });
-    ahead_ = ahead;
-    add_terms(x, terms == nullptr ? nullptr : terms + j * kNR<T>);
+    score_keys(x, scratch_.keys, j, scratch_.queries.data, p_.D, terms, ahead_);
     T* HWY_RESTRICT to = scratch_.scores.data + j * kVecs * kN;
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) hn::Store(x[m][v], d, to + (m * kVecs + v) * kN);

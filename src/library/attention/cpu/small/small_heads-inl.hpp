@@ -76,6 +76,30 @@ std::int64_t score_tiles(std::int64_t queries, std::int64_t keys) {
   return divide_up(queries, kNR<T>) * (row_tiles_of(keys) - (one_vector && four_units ? 1 : 0));
 }
 
+/// Computes tile += ab like multiply_add, and meanwhile prefetches lines of `ahead`.
+template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T>
+HWY_INLINE void multiply_add_ahead(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a,
+                                   const T* HWY_RESTRICT b, std::int64_t ldb, std::int64_t K, PrefetchQueue& ahead) {
+  PrefetchQueue in_registers = ahead;
+  multiply_add<Layout, kRows, kVecs>(tile, a, b, ldb, K, [&] { in_registers.ask(); });
+  ahead = in_registers;
+}
+
+/// Computes the scores of keys j … j + kRows and a panel of queries in units of log2(e): k qᵀ + terms. `keys` are rows,
+/// `queries` (D, kVecs · lanes) are transposed, and `terms` are those of the panel, or null. Both passes call this
+/// function, so that their scores are bitwise identical.
+template <std::int64_t kRows, std::int64_t kVecs, typename T>
+HWY_INLINE void score_keys(hn::Vec<Tag<T>> (&x)[kRows][kVecs], const View<T, 2>& keys, std::int64_t j,
+                           const T* HWY_RESTRICT queries, std::int64_t D, const T* HWY_RESTRICT terms,
+                           PrefetchQueue& ahead) {
+  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+    HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = hn::Zero(Tag<T>());
+  }
+  multiply_add_ahead<LeftLayout<kRowStride, 1>>(x, static_cast<const T*>(keys.at(j)), queries, kVecs * kLanes<T>, D,
+                                                ahead);
+  if (terms != nullptr) add_terms(x, terms + j * kNR<T>);
+}
+
 /// Computes the first `rows` rows, at most kRows, of c = ab or c += ab, as kWrite selects. Meanwhile prefetches lines
 /// of `ahead`. Layout, a and b are as in multiply_add. Always reads kRows rows of a.
 template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
@@ -87,9 +111,7 @@ HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRI
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) tile[m][n] = hn::Zero(d);
   }
-  PrefetchQueue in_registers = ahead;
-  multiply_add<Layout, kRows, kVecs>(tile, a, b, ldb, K, [&] { in_registers.ask(); });
-  ahead = in_registers;
+  multiply_add_ahead<Layout>(tile, a, b, ldb, K, ahead);
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     if (m >= rows) break;
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {

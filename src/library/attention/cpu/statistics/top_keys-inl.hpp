@@ -46,7 +46,7 @@ class TopKeys {
 
   bool wanted() const { return count_ > 0; }
 
-  /// Empties all rows. Keys that are absent have index −1.
+  /// Removes the top keys of all rows. Absent keys have index −1.
   void reset() const {
     if (!wanted()) return;
     std::fill_n(scores_.data, scores_.count(), kZeroPower);
