@@ -8,7 +8,7 @@
 #include <unistd.h>
 #endif
 
-#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -20,11 +20,23 @@
 namespace headgate {
 namespace {
 
-/// Size of the last team of the calling thread. GCC's runtime keeps its threads for the next team.
-thread_local int last_team = 1;
-/// Size of the largest team that the calling thread could start. Limits on threads seldom become lower while a process
-/// runs, so teams up to this size need no probe.
-thread_local int proven = 1;
+using Clock = std::chrono::steady_clock;
+
+/// Team sizes that the calling thread can start without a probe.
+struct Proven {
+  /// Size of the last team. GCC's runtime keeps the threads of a team for the next team; a smaller team ends the
+  /// threads that it does not need.
+  int last_team = 1;
+  /// Number of threads that the last probe could start, valid for kValidity. Avoids a probe for each team if team sizes
+  /// alternate.
+  int threads = 1;
+  Clock::time_point when{};
+
+  static constexpr std::chrono::seconds kValidity{1};
+  bool covers(int size) const { return size <= last_team || (size <= threads && Clock::now() - when < kValidity); }
+};
+
+thread_local Proven proven;
 
 /// A thread that runs until `end` is unlocked.
 struct ProbeThread {
@@ -96,12 +108,13 @@ int more_threads(int count) {
 
 int startable_threads(int threads) {
   if (forked_thread()) return 1;
-  if (threads > proven) {
+  if (!proven.covers(threads)) {
     if (omp_get_active_level() >= omp_get_max_active_levels()) return threads;  // OpenMP starts no threads here
-    threads = last_team + more_threads(threads - last_team);
-    proven = std::max(proven, threads);
+    threads = proven.last_team + more_threads(threads - proven.last_team);
+    proven.threads = threads;
+    proven.when = Clock::now();
   }
-  last_team = threads;
+  proven.last_team = threads;
   return threads;
 }
 

@@ -83,8 +83,8 @@ class Team {
 };
 
 /// Returns how many of `threads` threads the system can start, at least 1. The OpenMP runtime would end the process if
-/// it could not start a thread. Starts threads to find out, but only if the team is larger than all previous ones of
-/// the calling thread.
+/// it could not start a thread. Starts threads to find out, but only if the team is larger than the calling thread's
+/// previous one.
 int startable_threads(int threads);
 
 /// Runs body(team) in each thread of a team. The team has `threads` threads, or fewer if the system has no more.

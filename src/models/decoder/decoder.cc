@@ -59,8 +59,8 @@ struct Decoder<T>::State {
         context(resolved(context_in)),
         table(config),
         places(config),
-        weights(places, table.total()),
         parts(config, shape, purpose, context, parts_in),
+        weights(places, table.total()),
         sizes(parts.main().sizes),
         memory(parts.main().memory),
         shown(sizes, purpose, context) {}
@@ -71,8 +71,8 @@ struct Decoder<T>::State {
   ExecutionContext context;
   ParameterTable table;
   WeightPlaces places;
+  TokenParts<T> parts;  // refuses bad options before weights allocates
   ProductWeights<T> weights;
-  TokenParts<T> parts;
   const DecoderSizes& sizes;                       ///< sizes of the pass over all tokens, or over a full part
   const Placed<DecoderBuffers<T>, Block>& memory;  ///< memory of the same pass
   CacheBatch keys;                                 ///< keys that LayerView::cache points to

@@ -71,14 +71,13 @@ struct Sizes {
 /// the figure's metric.
 std::optional<double> over_layers(const std::vector<FigureRow>& layers, const Metric& metric, const Figure& figure) {
   const Figure& compared = figure.over_layers == OverLayers::of_the_maximum ? metric.figures[0] : figure;
-  const FigureRow* largest = nullptr;  // a layer with NaN counts as the largest
+  const FigureRow* largest = nullptr;
   Mean mean;
   for (const FigureRow& layer : layers) {
     const std::optional<double> value = layer.find(compared);
     if (!value) continue;
     mean.add(*value);
-    const bool is_larger = largest == nullptr || !(*value <= largest->at(compared));
-    if (is_larger && (largest == nullptr || !std::isnan(largest->at(compared)))) largest = &layer;
+    if (largest == nullptr || exceeds(*value, largest->at(compared))) largest = &layer;
   }
   if (figure.over_layers == OverLayers::mean) return mean.maybe();
   return largest == nullptr ? std::nullopt : largest->find(figure);

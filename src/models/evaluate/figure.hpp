@@ -28,7 +28,7 @@ struct Figure {
   /// gate function is the sigmoid.
   bool is_share = false;
   OverLayers over_layers = OverLayers::mean;
-  bool is_index = false;          ///< a whole number, which JSON shows as one
+  bool is_index = false;          ///< true if values are whole numbers, integers in JSON
   int decimals = kNoColumn;       ///< decimal places in the tables of `headgate eval` and `headgate compare`
   int demo_decimals = kNoColumn;  ///< decimal places in the tables of `headgate demo`
   /// One sentence for users that explains the figure. Empty for figures of Scope::triggers.

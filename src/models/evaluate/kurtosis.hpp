@@ -42,14 +42,15 @@ struct PowerSums {
     third += other.third;
     fourth += other.fourth;
   }
-  /// Returns the fourth central moment divided by the squared variance. Empty if all numbers are equal.
+  /// Returns the fourth central moment divided by the squared variance. Empty if the mean exceeds some 300 standard
+  /// deviations, as where all numbers are equal: the sums then cancel.
   std::optional<double> kurtosis() const {
     if (count == 0.0) return std::nullopt;
     const double mean = first / count;
     const double variance = second / count - mean * mean;
     const double moment =
         fourth / count - mean * (4.0 * third / count - mean * (6.0 * second / count - 3.0 * mean * mean));
-    return variance <= 0.0 ? std::nullopt : std::optional(moment / (variance * variance));
+    return variance <= 1e-5 * second / count ? std::nullopt : std::optional(moment / (variance * variance));
   }
 };
 
@@ -69,14 +70,10 @@ class KurtosisSums : public Sums<T> {
   explicit KurtosisSums(const models::DecoderConfig& config) : layers_(config) {}
 
   void add_layer(const LayerSample<T>& sample) override {
-    const auto& x = sample.view.output;
-    const auto add = [&](StreamSums& sums, std::int64_t begin, std::int64_t end) {
-      for (std::int64_t n = begin; n < end; ++n) {
-        PowerSums& own = sample.position(n) == 0 ? sums.first_tokens : sums.others;
-        for (std::int64_t c = 0; c < x.shape[1]; ++c) own.add(static_cast<double>(x(n, c)));
-      }
+    const auto add = [](StreamSums& sums, double x, std::int64_t token, std::int64_t /*channel*/) {
+      (token == 0 ? sums.first_tokens : sums.others).add(x);
     };
-    layers_.at(sample.view.layer).join(over_token_ranges<StreamSums>(x.shape[0], sample.context, add));
+    layers_.at(sample.view.layer).join(over_stream<StreamSums>(sample, add));
   }
   Values of_layer(std::int64_t layer) const override {
     const StreamSums& sums = layers_.at(layer);

@@ -40,7 +40,7 @@ struct LargestEntry {
   std::int64_t token = 0, channel = 0;
 
   void join(const LargestEntry& other) {
-    if (!std::isnan(size) && (std::isnan(other.size) || other.size > size)) *this = other;
+    if (exceeds(other.size, size)) *this = other;
   }
 };
 
@@ -50,15 +50,10 @@ class MassiveActivationSums : public Sums<T> {
   explicit MassiveActivationSums(const models::DecoderConfig& config) : layers_(config) {}
 
   void add_layer(const LayerSample<T>& sample) override {
-    const auto& x = sample.view.output;
-    const auto find = [&](LargestEntry& largest, std::int64_t begin, std::int64_t end) {
-      for (std::int64_t n = begin; n < end; ++n) {
-        for (std::int64_t c = 0; c < x.shape[1]; ++c) {
-          largest.join({std::abs(static_cast<double>(x(n, c))), sample.position(n), c});
-        }
-      }
+    const auto find = [](LargestEntry& largest, double x, std::int64_t token, std::int64_t channel) {
+      largest.join({std::abs(x), token, channel});
     };
-    layers_.at(sample.view.layer).join(over_token_ranges<LargestEntry>(x.shape[0], sample.context, find));
+    layers_.at(sample.view.layer).join(over_stream<LargestEntry>(sample, find));
   }
   Values of_layer(std::int64_t layer) const override {
     const LargestEntry& largest = layers_.at(layer);

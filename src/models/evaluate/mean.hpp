@@ -30,8 +30,8 @@ struct MeanByTrigger {
 /// Returns |silu(z)|. The output gate of linear attention is silu(z), which can be negative.
 inline double silu_magnitude(double z) { return std::abs(z / (1.0 + std::exp(-z))); }
 
-/// Returns max(a, b), or NaN if either is NaN. std::max can drop a NaN.
-inline double larger(double a, double b) { return std::isnan(b) || b > a ? b : a; }
+/// Returns whether a is larger than b. NaN is larger than any number.
+inline bool exceeds(double a, double b) { return !std::isnan(b) && !(a <= b); }
 
 /// Returns NaN if `value` is NaN, otherwise 1 if `holds`, else 0. A comparison with NaN alone would give 0.
 inline double one_if(bool holds, double value) { return std::isnan(value) ? value : holds ? 1.0 : 0.0; }

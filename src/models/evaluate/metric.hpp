@@ -102,7 +102,7 @@ class Sums {
 enum class Scope {
   model,            ///< the whole model
   layers,           ///< each layer
-  layers_and_mean,  ///< each layer, and the whole model: mean or maximum over the layers that have the figure
+  layers_and_mean,  ///< each layer, and the whole model by Figure::over_layers
   triggers,         ///< the whole model, on tasks with triggers; "backcopy" in JSON
 };
 

@@ -5,20 +5,26 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "headgate/runtime.hpp"
+#include "models/evaluate/metric.hpp"
 #include "models/layers/parallel.hpp"
 
 namespace headgate::metrics {
 
-/// Joins figures of ranges of tokens. Calls compute(figure, begin, end) for each range in parallel, then joins the
-/// figures in order with Figure::join. The ranges do not depend on the number of threads, and so neither do the bits.
-template <class Figure, class Compute>
-Figure over_token_ranges(std::int64_t tokens, const ExecutionContext& context, const Compute& compute) {
+/// Joins figures of the residual stream after a layer. Calls add(figure, entry, position of its token, channel) for the
+/// entries of ranges of tokens, the ranges in parallel, then joins the figures in order with Figure::join. The ranges
+/// do not depend on the number of threads, and so neither do the bits.
+template <class Figure, typename T, class Add>
+Figure over_stream(const LayerSample<T>& sample, const Add& add) {
   constexpr std::int64_t kRanges = 64;
+  const auto& x = sample.view.output;
   std::array<Figure, kRanges> figures;
-#pragma omp parallel for schedule(static) num_threads(layers::team_size(context))
+#pragma omp parallel for schedule(static) num_threads(layers::team_size(sample.context))
   for (std::int64_t r = 0; r < kRanges; ++r) {
-    compute(figures[static_cast<std::size_t>(r)], tokens * r / kRanges, tokens * (r + 1) / kRanges);
+    for (std::int64_t n = x.shape[0] * r / kRanges; n < x.shape[0] * (r + 1) / kRanges; ++n) {
+      for (std::int64_t c = 0; c < x.shape[1]; ++c) {
+        add(figures[static_cast<std::size_t>(r)], static_cast<double>(x(n, c)), sample.position(n), c);
+      }
+    }
   }
   Figure out;
   for (const Figure& figure : figures) out.join(figure);

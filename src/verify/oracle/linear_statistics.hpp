@@ -9,8 +9,8 @@
 #include "library/core/linear_statistics_rows.hpp"
 
 // Reference for linear_attention_weights and linear_attention_statistics, in f64. The oracle's recurrence gives the T ×
-// T weights a as its outputs; it does not walk back over the tokens as the kernels do. In the first T value columns v_t is
-// the t-th unit vector and S_0 is 0, so that output t is row t of a. In D more columns v is 0 and S_0 is I, so that
+// T weights a as its outputs; it does not walk back over the tokens as the kernels do. In the first T value columns v_t
+// is the t-th unit vector and S_0 is 0, so that output t is row t of a. In D more columns v is 0 and S_0 is I, so that
 // output t is r_t, the vector by which query t reads S_0.
 
 namespace headgate::reference {

@@ -6,8 +6,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstddef>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include "library/attention/sample_call.hpp"
@@ -88,7 +90,13 @@ TEST(StartableThreads, Team_LargerThanTheLastOne_GetsWhatTheSystemGives) {
     }
   }
   EXPECT_EQ(startable_threads(kThreads), kThreads);
+  const FewThreads limit;
+  EXPECT_EQ(startable_threads(kThreads), kThreads) << "threads that OpenMP keeps";
   EXPECT_EQ(startable_threads(2), 2);
+  EXPECT_EQ(startable_threads(kThreads), kThreads) << "sizes that alternate";
+  EXPECT_EQ(startable_threads(2), 2);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  EXPECT_LT(startable_threads(kThreads), kThreads) << "threads that OpenMP has ended";
 }
 
 }  // namespace

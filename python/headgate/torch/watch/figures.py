@@ -63,11 +63,12 @@ def _largest_logit(s: AttentionSample) -> Tensor:
 
 
 def _kurtosis(powers: Tensor) -> Tensor:
-    """Returns the fourth central moment over the squared variance, NaN if all entries are equal."""
+    """Returns the fourth central moment over the squared variance. NaN if the mean exceeds some 300 standard
+    deviations, as where all entries are equal: the means then cancel."""
     m, second, third, fourth = powers
     variance = second - m * m
     moment = fourth - m * (4 * third - m * (6 * second - 3 * m * m))
-    return torch.where(variance > 0, moment / variance.square(), math.nan)
+    return torch.where(variance > 1e-5 * second, moment / variance.square(), math.nan)
 
 
 def _norm_ratio(name: str) -> Callable[[AttentionSample], tuple[Tensor, Tensor] | None]:

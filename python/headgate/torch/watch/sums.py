@@ -35,9 +35,10 @@ class LayerSums:
         """Keeps the larger of the values (H)."""
         values = values.double()
         if key in self.maxima:
-            if place is not None:
-                place = torch.where(values >= self.maxima[key], place, self.places[key])
-            values = torch.maximum(values, self.maxima[key])
+            old = self.maxima[key]
+            if place is not None:  # NaN counts as the largest, and the first of equal maxima stays
+                place = torch.where(~old.isnan() & ~(values <= old), place, self.places[key])
+            values = torch.maximum(values, old)
         self.maxima[key] = values
         if place is not None:
             self.places[key] = place

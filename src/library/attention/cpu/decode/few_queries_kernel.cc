@@ -448,8 +448,8 @@ class FewQueriesWorker {
   const ForwardProblem& p_;
   const FewQueriesBuffers<T>& shared_;
   FewQueriesScratch<T, E> scratch_;
-  const FewQueries* selected_ = nullptr;  // sequence and
-  std::int64_t h_ = 0;                    // key/value head of the packed queries
+  const FewQueries* selected_ = nullptr;  // sequence of the packed queries, or null
+  std::int64_t h_ = 0;                    // key/value head of the packed queries, of the selected sequence
   View<T, 2> scores_;                     // scratch_.scores of the head's open rows
   PlacedKeys<T, E> keys_, coming_;        // keys of this split; keys of the next one, of which the first are prefetched
   SplitRows<T, E> values_;                // values of this split
