@@ -170,6 +170,23 @@ const T* padded_row(const Rows& from, std::int64_t i, T* HWY_RESTRICT buffer) {
   return buffer;
 }
 
+/// Replaces to[j] by op(to[j], from[j]…) for j < n, in vectors. Neither reads nor writes other elements.
+template <typename T, class Op, class... From>
+HWY_INLINE void update_row(T* HWY_RESTRICT to, std::int64_t n, const Op& op, const From* HWY_RESTRICT... from) {
+  const Tag<T> d;
+  std::int64_t j = 0;
+  for (; j + kLanes<T> <= n; j += kLanes<T>) hn::StoreU(op(hn::LoadU(d, to + j), hn::LoadU(d, from + j)...), d, to + j);
+  if (j == n) return;
+  const auto tail = [&](const T* row) HWY_ATTR {
+    HWY_ALIGN T lanes[kLanes<T>] = {};
+    std::copy(row + j, row + n, lanes);
+    return hn::Load(d, lanes);
+  };
+  HWY_ALIGN T lanes[kLanes<T>];
+  hn::Store(op(tail(to), tail(from)...), d, lanes);
+  std::copy_n(lanes, n - j, to + j);
+}
+
 #if HWY_TARGET != HWY_SCALAR
 /// Elements in 16 bytes, the block within which vectors are transposed: four f32 or two f64.
 template <typename T>
@@ -238,6 +255,24 @@ HWY_INLINE void interleave_rows(T* HWY_RESTRICT out, const T* const* rows, std::
 #endif
   for (; r < n; ++r) {
     for (std::int64_t c = 0; c < cols; ++c) out[c * kRows + r] = factor * rows[r][c];
+  }
+}
+
+/// Reverses interleave_rows: to(r, c) = from[c · kRows + r] for r < kRows, c < cols.
+template <std::int64_t kRows, typename T>
+HWY_INLINE void deinterleave_rows(const View<T, 2>& to, const T* HWY_RESTRICT from, std::int64_t cols) {
+  std::int64_t c = 0;
+#if HWY_TARGET != HWY_SCALAR
+  static_assert(kRows % kQuad<T> == 0);
+  for (; c + kLanes<T> <= cols; c += kLanes<T>) {
+    const T* source[kLanes<T>];
+    for (std::int64_t x = 0; x < kLanes<T>; ++x) source[x] = from + (c + x) * kRows;
+    for (std::int64_t r = 0; r < kRows; r += kQuad<T>)
+      transpose_blocks(Tag<T>(), to.at(r, c), source, r, T{1}, to.strides[0]);
+  }
+#endif
+  for (; c < cols; ++c) {
+    for (std::int64_t r = 0; r < kRows; ++r) to(r, c) = from[c * kRows + r];
   }
 }
 

@@ -50,21 +50,23 @@ class ScoreRules {
       for (std::int64_t j = 0; j < n; ++j)
         s[j] -= weight * std::abs(start - static_cast<T>(static_cast<std::int32_t>(j)));
     }
+    const Tag<T> d;
+    const auto hidden = hn::Set(d, -std::numeric_limits<T>::infinity());
+    const auto combine = [&](const ConstTensorView& map, const auto& with) {
+      if (!map.present()) return;
+      update_row(s, n, with, dense_row(map_rows(map, sequence, h).columns(first, n), i, buffer));
+    };
     // A bias of −∞ replaces the score: adding −∞ to a product that overflowed may give NaN.
-    constexpr T kHidden = -std::numeric_limits<T>::infinity();
-    if (p_.inputs.bias.present()) {
-      load_row(buffer, map_rows(p_.inputs.bias, sequence, h), i, first, n);
-      for (std::int64_t j = 0; j < n; ++j) s[j] = buffer[j] == kHidden ? kHidden : s[j] + buffer[j];
-    }
-    if (p_.inputs.key_bias.present()) {
-      load_row(buffer, map_rows(p_.inputs.key_bias, sequence, h), i, first, n);
-      for (std::int64_t j = 0; j < n; ++j) s[j] = s[j] == kHidden || buffer[j] == kHidden ? kHidden : s[j] + buffer[j];
-    }
-    to_log2_units(s, n);
-    if (p_.inputs.mask.present()) {
-      load_row(buffer, map_rows(p_.inputs.mask, sequence, h), i, first, n);
-      for (std::int64_t j = 0; j < n; ++j) s[j] = buffer[j] != T{0} ? s[j] : kHidden;
-    }
+    combine(p_.inputs.bias, [hidden](auto score, auto bias) HWY_ATTR {
+      return hn::IfThenElse(hn::Eq(bias, hidden), hidden, hn::Add(score, bias));
+    });
+    combine(p_.inputs.key_bias, [hidden](auto score, auto bias) HWY_ATTR {
+      const auto is_hidden = hn::Or(hn::Eq(score, hidden), hn::Eq(bias, hidden));
+      return hn::IfThenElse(is_hidden, hidden, hn::Add(score, bias));
+    });
+    update_row(s, n, [](auto score) HWY_ATTR { return bounded_log2_units(score); });
+    combine(p_.inputs.mask, [d, hidden](auto score, auto mask)
+                                HWY_ATTR { return hn::IfThenElse(hn::Eq(mask, hn::Zero(d)), hidden, score); });
   }
 
   /// Applies the rules to the visible keys in columns [c0, c1) of the score row of query i, and sets hidden keys to −∞.
@@ -81,14 +83,13 @@ class ScoreRules {
   }
 
  private:
-  /// Converts a row to units of log2(e). Finite scores stay finite, so that only a bias of −∞ hides a key, not the
+  /// Converts scores to units of log2(e). Finite scores stay finite, so that only a bias of −∞ hides a key, not the
   /// lowest finite number.
-  static void to_log2_units(T* HWY_RESTRICT s, std::int64_t n) {
-    constexpr T kInfinity = std::numeric_limits<T>::infinity(), kLargest = std::numeric_limits<T>::max();
-    for (std::int64_t j = 0; j < n; ++j) {
-      const T bounded = std::clamp(s[j] * static_cast<T>(kLog2e), -kLargest, kLargest);
-      s[j] = std::abs(s[j]) == kInfinity ? s[j] : bounded;
-    }
+  static HWY_INLINE hn::Vec<Tag<T>> bounded_log2_units(hn::Vec<Tag<T>> score) {
+    const Tag<T> d;
+    const auto largest = hn::Set(d, std::numeric_limits<T>::max());
+    const auto bounded = hn::Clamp(hn::Mul(score, hn::Set(d, static_cast<T>(kLog2e))), hn::Neg(largest), largest);
+    return hn::IfThenElse(hn::Le(hn::Abs(score), largest), bounded, score);
   }
 
   void cap(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, std::int64_t n) const {

@@ -441,9 +441,11 @@ void BackwardWorker<T>::add_dbias_row(std::int64_t h, std::int64_t i, std::int64
                                       const T* from) const {
   const HeadRows to = dbias_rows(h);
   const std::int64_t row = plan_.dbias_over_queries ? 0 : i;
+  const auto add = [](auto sum, auto ds) HWY_ATTR { return hn::Add(sum, ds); };
+  if (to.dtype == dtype_of<T>() && to.stride == 1) return update_row(to.template at<T>(row, first, n), n, add, from);
   T* HWY_RESTRICT sum = scratch_.dbias_row.data;
   load_row(sum, to, row, first, n);
-  for (std::int64_t j = 0; j < n; ++j) sum[j] += from[j];
+  update_row(sum, n, add, from);
   store_row(to, sum, row, first, n);
 }
 

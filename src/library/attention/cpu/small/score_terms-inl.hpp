@@ -8,7 +8,6 @@
 #endif
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -126,24 +125,36 @@ class ScoreTerms {
   template <class Found>
   void add_maps(T* HWY_RESTRICT to, const Sequence& sequence, std::int64_t h, bool by_query, std::int64_t i,
                 const Found& found) const {
-    T* HWY_RESTRICT own = own_.rows.at(kNR<T>);
     for (const ConstTensorView* map : {&p_.inputs.bias, &p_.inputs.key_bias, &p_.inputs.mask}) {
       if (!map->present() || is_by_query(p_, *map) != by_query) continue;
       found();
-      load_row(own, map_rows(*map, sequence, h), i, 0, sequence.S);
+      const T* row = dense_row(map_rows(*map, sequence, h), i, own_.rows.at(kNR<T>));
       if (map == &p_.inputs.mask) {
-        for (std::int64_t j = 0; j < sequence.S; ++j) to[j] = own[j] != T{0} ? to[j] : kHidden;
+        update_row(
+            to, sequence.S, [](auto sum, auto mask) HWY_ATTR { return hide_masked(sum, mask); }, row);
       } else {
-        for (std::int64_t j = 0; j < sequence.S; ++j) to[j] = add_bias(to[j], own[j]);
+        update_row(
+            to, sequence.S, [](auto sum, auto bias) HWY_ATTR { return add_bias(sum, bias); }, row);
       }
     }
   }
 
+  using Vector = hn::Vec<Tag<T>>;
+
+  static HWY_INLINE Vector hide_masked(Vector sum, Vector mask) {
+    const Tag<T> d;
+    return hn::IfThenElse(hn::Eq(mask, hn::Zero(d)), hn::Set(d, kHidden), sum);
+  }
+
   /// Adds a bias to a sum of terms. Finite terms stay finite, so that a bias hides a key only by −∞.
-  static T add_bias(T sum, T bias) {
-    const T bounded = std::clamp(bias * static_cast<T>(kLog2e), -kBound, kBound);
-    const T term = std::abs(bias) <= std::numeric_limits<T>::max() ? bounded : bias;
-    return sum == kHidden || term == kHidden ? kHidden : sum + term;
+  static HWY_INLINE Vector add_bias(Vector sum, Vector bias) {
+    const Tag<T> d;
+    const auto bound = hn::Set(d, kBound), hidden = hn::Set(d, kHidden);
+    const auto bounded = hn::Clamp(hn::Mul(bias, hn::Set(d, static_cast<T>(kLog2e))), hn::Neg(bound), bound);
+    const auto is_finite = hn::Le(hn::Abs(bias), hn::Set(d, std::numeric_limits<T>::max()));
+    const auto term = hn::IfThenElse(is_finite, bounded, bias);
+    const auto is_hidden = hn::Or(hn::Eq(sum, hidden), hn::Eq(term, hidden));
+    return hn::IfThenElse(is_hidden, hidden, hn::Add(sum, term));
   }
 
   /// Transposes the terms of n queries of head h into `to`, with zeros for other queries.

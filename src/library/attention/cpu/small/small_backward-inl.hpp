@@ -389,9 +389,7 @@ class SmallBackwardWorker {
       const T* HWY_RESTRICT more = shared_.dbias.sub(first + range * step).at(panel);
       for (std::int64_t x = 0; x < S * kNR<T>; ++x) sums[x] += more[x];
     }
-    for (std::int64_t j = 0; j < S; ++j) {
-      for (std::int64_t r = 0; r < n; ++r) scratch_.dbias_rows(r, j) = sums[j * kNR<T> + r];
-    }
+    deinterleave_rows<kNR<T>>(scratch_.dbias_rows, sums, S);
     for (std::int64_t r = 0; r < n; ++r) store_row(to, scratch_.dbias_rows.at(r), i + r, 0, S);
   }
 
