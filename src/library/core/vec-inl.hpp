@@ -116,6 +116,24 @@ HWY_INLINE T in_log2_units(double x) {
   return static_cast<T>(std::isfinite(x) ? std::clamp(scaled, -kLargest, kLargest) : x);
 }
 
+/// A log-sum-exp in units of log2(e): 2^value · 2^rest.
+template <typename T>
+struct SplitLse {
+  T value, rest;
+};
+
+/// Returns lse · log2(e), rounded to T, and the remainder of the rounding. An lse of a storage type other than f64 has
+/// lost its remainder; rest is then 0. It is also 0 where it changes 2^lse by less than 2⁻¹⁴, and beyond 2⁴⁰, where f64
+/// cannot hold it.
+template <typename T>
+inline SplitLse<T> split_lse(double lse, DType stored) {
+  constexpr double kLeast = 0x1p-14, kMost = 0x1p40;
+  const T value = in_log2_units<T>(lse);
+  const double rest = lse * kLog2e - static_cast<double>(value);
+  const bool matters = stored == DType::f64 && std::abs(lse) < kMost && std::abs(rest) >= kLeast;
+  return {value, matters ? static_cast<T>(rest) : T{0}};
+}
+
 /// True if exp2_fast returns ∞ for x above its stated bound, where 2^x overflows.
 template <typename T>
 inline constexpr bool kExp2Saturates = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4;

@@ -216,6 +216,56 @@ TEST(Extremes, Bias_LowestNumber_HidesNoKey) {
   }
 }
 
+/// Each of S keys has a bias of −10⁹, so that every score rounds to the same number and P = 1/S, in the backward pass
+/// and in statistics too.
+void expect_equal_weights(std::int64_t T, std::int64_t S, bool by_key, std::int64_t target) {
+  constexpr std::int64_t kD = 16;
+  const Shape q_shape{1, 1, T, kD}, k_shape{1, 1, S, kD}, row_shape{1, 1, T, 1};
+  const auto count = [](const Shape& shape) { return static_cast<std::size_t>(shape[2] * shape[3]); };
+  std::vector<float> q(count(q_shape)), y(q.size()), dy(q.size(), 1.0F), k(count(k_shape)), dv(k.size()), dk(k.size());
+  for (std::size_t n = 0; n < q.size(); ++n) q[n] = static_cast<float>(std::sin(static_cast<double>(n)));
+  for (std::size_t n = 0; n < k.size(); ++n) k[n] = static_cast<float>(std::cos(static_cast<double>(n)));
+  const std::vector<float> bias(static_cast<std::size_t>(S), -1e9F);
+  std::vector<double> lse(static_cast<std::size_t>(T)), row_max(lse.size()), entropy(lse.size()), first(lse.size());
+  AttentionInputs in;
+  in.q = make_view<const float>(q.data(), q_shape);
+  in.k = in.v = make_view<const float>(k.data(), k_shape);
+  (by_key ? in.key_bias : in.bias) = {bias.data(), DType::f32, {1, 1, by_key ? 1 : T, S}, {0, 0, 0, 1}};
+  AttentionOptions options;
+  options.context.target = target;
+  const TensorView y_view = make_view(y.data(), q_shape), lse_view = make_view(lse.data(), row_shape);
+  attention_forward({.y = y_view, .lse = lse_view}, in, options);
+  AttentionIncoming incoming;
+  incoming.dy = make_view<const float>(dy.data(), q_shape);
+  AttentionGradients gradients;
+  gradients.dk = make_view(dk.data(), k_shape);
+  gradients.dv = make_view(dv.data(), k_shape);
+  attention_backward(gradients, in, {y_view, lse_view, {}}, incoming, options);
+  AttentionStatistics statistics;
+  statistics.row_max = make_view(row_max.data(), row_shape);
+  statistics.entropy = make_view(entropy.data(), row_shape);
+  statistics.first = make_view(first.data(), row_shape);
+  attention_statistics(statistics, in, lse_view, {}, options);
+  const double weight = 1.0 / static_cast<double>(S), in_total = static_cast<double>(T) * weight;
+  for (const float x : dv) ASSERT_NEAR(x, in_total, 1e-5 * in_total) << T << ", " << S;
+  for (std::size_t i = 0; i < lse.size(); ++i) {
+    ASSERT_NEAR(row_max[i], weight, 1e-5 * weight) << T << ", " << S << ", query " << i;
+    ASSERT_NEAR(first[i], weight, 1e-5 * weight) << T << ", " << S << ", query " << i;
+    ASSERT_NEAR(entropy[i], std::log(static_cast<double>(S)), 1e-4) << T << ", " << S << ", query " << i;
+  }
+}
+
+TEST(Extremes, BiasOfMinusABillion_OnEveryKey_WeighsKeysEqually) {
+  for (const std::string& target : supported_targets()) {
+    SCOPED_TRACE(target);
+    for (const std::int64_t T : {3, 70, 300}) {
+      for (const std::int64_t S : {5, 300}) {
+        for (const bool by_key : {false, true}) expect_equal_weights(T, S, by_key, find_target(target));
+      }
+    }
+  }
+}
+
 /// A sink of any finite size is a number: the largest take all of the weight, the lowest none.
 TEST(Extremes, Sink_LargestAndLowestNumber_TakesAllOrNothing) {
   constexpr float kLargest = std::numeric_limits<float>::max();

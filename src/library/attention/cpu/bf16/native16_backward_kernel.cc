@@ -32,11 +32,12 @@ namespace headgate::HWY_NAMESPACE {
 
 /// One square of kSquare queries by kSquare keys, and the destinations of its weights P and gradients ds.
 struct GradientSquare {
-  const float* scores;  ///< q kᵀ, (kSquare, kSquare)
-  const float* dp;      ///< do vᵀ, (kSquare, kSquare)
-  const float* slope;   ///< softcap's derivative, (kSquare, kSquare), or null
-  const float* lse;     ///< log-sum-exp of each query row, (kSquare)
-  const float* delta;
+  const float* scores;     ///< q kᵀ, (kSquare, kSquare)
+  const float* dp;         ///< do vᵀ, (kSquare, kSquare)
+  const float* slope;      ///< softcap's derivative, (kSquare, kSquare), or null
+  const float* lse;        ///< log-sum-exp of each query row, (kSquare)
+  const float* rest;       ///< remainders of lse, (kSquare)
+  const float* delta;      ///< (kSquare)
   BFloat16* weight_pairs;  ///< destination of P: two panels of 16 keys, panel_stride elements apart
   BFloat16* ds_pairs;
   std::int64_t panel_stride;
@@ -65,8 +66,13 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float
       const std::int64_t at = (m + r) * kSquare;
       const auto lse = hn::Set(d, s.lse[m + r]);
       const auto delta = hn::Set(d, s.delta[m + r]);
-      const auto p0 = exp2_fast(d, hn::MulSub(f, hn::Load(d, s.scores + at), lse));
-      const auto p1 = exp2_fast(d, hn::MulSub(f, hn::Load(d, s.scores + at + kN), lse));
+      auto p0 = exp2_fast(d, hn::MulSub(f, hn::Load(d, s.scores + at), lse));
+      auto p1 = exp2_fast(d, hn::MulSub(f, hn::Load(d, s.scores + at + kN), lse));
+      if (s.rest[m + r] != 0.0F) {
+        const auto scale = hn::Set(d, std::exp2(-s.rest[m + r]));
+        p0 = hn::Mul(p0, scale);
+        p1 = hn::Mul(p1, scale);
+      }
       auto ds0 = hn::Mul(p0, hn::Sub(hn::Load(d, s.dp + at), delta));
       auto ds1 = hn::Mul(p1, hn::Sub(hn::Load(d, s.dp + at + kN), delta));
       if (s.slope != nullptr) {
@@ -162,9 +168,11 @@ class Native16BackwardWorker {
     const std::int64_t n = std::min(kTile, sequence_.T - i0), padded = whole_squares(n);
     const View<BFloat16, 2> q = shared_.q.sub(batch), d_o = shared_.d_o.sub(batch);
     float* lse = shared_.lse.at(batch);
+    float* rest = shared_.lse_rest.at(batch);
     float* delta = shared_.delta.at(batch);
     // Pads the last square with rows of zeros and lse = ∞, so that P = 0 there.
     std::fill(lse + n, lse + padded, std::numeric_limits<float>::infinity());
+    std::fill(rest + n, rest + padded, 0.0F);
     std::fill(delta + n, delta + padded, 0.0F);
     if (n < padded) {
       std::fill_n(q.at(n), (padded - n) * plan_.D_padded, BFloat16{});
@@ -175,7 +183,7 @@ class Native16BackwardWorker {
     std::fill_n(scratch_.d_o.data, plan_.Dv_padded, 0.0F);
     double sink_part = 0;
     for (std::int64_t r = 0; r < n; ++r) {
-      prepare_row(p_, scratch_, from, i0 + r, scratch_.d_o.data, lse + r, delta + r, &sink_part);
+      prepare_row(p_, scratch_, from, i0 + r, scratch_.d_o.data, lse + r, rest + r, delta + r, &sink_part);
       round_row(d_o.at(r), scratch_.d_o.data, plan_.Dv_padded);
       load_halves_padded(q.at(r), queries.at<BFloat16>(i0 + r, 0, p_.D), queries.stride, p_.D);
     }
@@ -285,9 +293,10 @@ class Native16BackwardWorker {
       factor = 1.0F;
     }
     gradients_of(
-        {scores_at(c), dp_at(c), scratch_.slope.data, shared_.lse.at(t.batch, r), shared_.delta.at(t.batch, r),
-         pairs_of(scratch_.weight_pairs).at(c / kTileCols, r), pairs_of(scratch_.ds_pairs).at(c / kTileCols, r),
-         scratch_.ds_pairs.shape[1], scratch_.ds.at(r, c), Plan::kScoreStride},
+        {scores_at(c), dp_at(c), scratch_.slope.data, shared_.lse.at(t.batch, r), shared_.lse_rest.at(t.batch, r),
+         shared_.delta.at(t.batch, r), pairs_of(scratch_.weight_pairs).at(c / kTileCols, r),
+         pairs_of(scratch_.ds_pairs).at(c / kTileCols, r), scratch_.ds_pairs.shape[1], scratch_.ds.at(r, c),
+         Plan::kScoreStride},
         factor);
   }
 

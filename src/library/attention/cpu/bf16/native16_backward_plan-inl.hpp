@@ -132,6 +132,7 @@ struct Native16BackwardBuffers {
     d_o_t = ws.take<BFloat16>("do, transposed", tiles, plan.Dv_padded, rows);
     dq = ws.take<float>("dq", tiles, rows, plan.D_padded);
     lse = ws.take<float>("lse", tiles, rows);
+    lse_rest = ws.take<float>("lse, remainders", tiles, rows);
     delta = ws.take<float>("delta", tiles, rows);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
     parts = ws.take<PackedHeads>("parts", plan.most.parts);
@@ -144,11 +145,12 @@ struct Native16BackwardBuffers {
   View<BFloat16, 3> q, d_o;            ///< (packed tiles, tile_rows, D_padded or Dv_padded)
   View<BFloat16, 3> q_t, d_o_t;        ///< (packed tiles, D_padded or Dv_padded, tile_rows)
   View<float, 3> dq;                   ///< (packed tiles, tile_rows, D_padded), not yet scaled
-  View<float, 2> lse, delta;           ///< (packed tiles, tile_rows): lse in units of log2(e), and Δ − dlse
-  View<std::int64_t, 1> dq_turns;      ///< next turn of each packed tile's dq (Turnstile)
-  View<PackedHeads, 1> parts;          ///< parts of the current batch; a part is some heads of one sequence
-  View<HeadTask, 1> tasks;             ///< key blocks of the batch, in the order in which threads take them
-  View<std::byte, 2> scratch;          ///< (threads, bytes of a Native16BackwardScratch)
+  View<float, 2> lse, lse_rest,
+      delta;                       ///< (packed tiles, tile_rows): lse in units of log2(e), its remainders; Δ − dlse
+  View<std::int64_t, 1> dq_turns;  ///< next turn of each packed tile's dq (Turnstile)
+  View<PackedHeads, 1> parts;      ///< parts of the current batch; a part is some heads of one sequence
+  View<HeadTask, 1> tasks;         ///< key blocks of the batch, in the order in which threads take them
+  View<std::byte, 2> scratch;      ///< (threads, bytes of a Native16BackwardScratch)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

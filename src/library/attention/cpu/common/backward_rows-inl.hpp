@@ -46,11 +46,11 @@ struct QueryRows {
 };
 
 /// Prepares query i for the products. Writes do into d_o (Dv rounded up to vectors), the gate's gradient dz into dgate,
-/// and lse in units of log2(e). lse is ∞ if the query sees no key. Writes Δ − dlse into delta and adds the query's term
-/// to sink_part. `own` is scratch for one row of dy, y, attn, gate and dgate.
+/// and lse in units of log2(e) with its remainder `rest`. lse is ∞ if the query sees no key. Writes Δ − dlse into delta
+/// and adds the query's term to sink_part. `own` is scratch for one row of dy, y, attn, gate and dgate.
 template <typename T, class Scratch>
 void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& from, std::int64_t i, T* d_o, T* lse,
-                 T* delta, double* sink_part) {
+                 T* rest, T* delta, double* sink_part) {
   const GateRowOperands<T> row{padded_row(from.dy, i, own.dy.data),
                                padded_row(from.y, i, own.y.data),
                                from.attn.present() ? padded_row(from.attn, i, own.attn.data) : nullptr,
@@ -74,16 +74,20 @@ void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& 
   double lse_natural = 0;
   load_row(&lse_natural, from.lse, i, 0, 1);
   const bool nothing_seen = lse_natural == -std::numeric_limits<double>::infinity();
-  *lse = nothing_seen ? std::numeric_limits<T>::infinity() : in_log2_units<T>(lse_natural);
+  const SplitLse<T> split = split_lse<T>(lse_natural, from.lse.dtype);
+  *lse = nothing_seen ? std::numeric_limits<T>::infinity() : split.value;
+  *rest = split.rest;
   if (p.inputs.sinks.present() && !nothing_seen) {
     *sink_part -= std::exp(p.sink(from.h) - lse_natural) * static_cast<double>(*delta);
   }
 }
 
-/// Prepares queries i … i + n like prepare_row, without dsinks: do, lse and Δ − dlse. Requires rows that are all_dense.
+/// Prepares queries i … i + n like prepare_row, without dsinks: do, lse, rest and Δ − dlse. Requires rows that are
+/// all_dense.
 template <typename T>
 HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, std::int64_t i, std::int64_t n,
-                               const View<T, 2>& d_o, T* HWY_RESTRICT lse, T* HWY_RESTRICT delta) {
+                               const View<T, 2>& d_o, T* HWY_RESTRICT lse, T* HWY_RESTRICT rest,
+                               T* HWY_RESTRICT delta) {
   const auto row_of = [&](std::int64_t r) HWY_ATTR {
     const auto at = [&](const HeadRows<const void>& rows)
                         HWY_ATTR { return rows.present() ? rows.at<T>(i + r, 0, p.Dv) : nullptr; };
@@ -107,9 +111,19 @@ HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, 
   for (std::int64_t r0 = 0; r0 < n; r0 += kMost) {
     const std::int64_t rows = std::min(kMost, n - r0);
     load_row(natural, as_column(from.lse), 0, i + r0, rows);
-    for (std::int64_t r = 0; r < rows; ++r)
-      lse[r0 + r] = natural[r] == -kInfinity ? std::numeric_limits<T>::infinity() : in_log2_units<T>(natural[r]);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const SplitLse<T> split = split_lse<T>(natural[r], from.lse.dtype);
+      lse[r0 + r] = natural[r] == -kInfinity ? std::numeric_limits<T>::infinity() : split.value;
+      rest[r0 + r] = split.rest;
+    }
   }
+}
+
+/// Multiplies n weights exp2(s − lse) by 2^−rest, where rest is the remainder of lse.
+template <typename T>
+HWY_NOINLINE void scale_weights(T* HWY_RESTRICT weights, std::int64_t n, T rest) {
+  const auto factor = hn::Set(Tag<T>(), std::exp2(-rest));
+  update_row(weights, n, [factor](auto p) HWY_ATTR { return hn::Mul(p, factor); });
 }
 
 /// Returns x where p ≠ 0, otherwise 0, so that the zero weight of a hidden key cancels a product that overflowed. NaN

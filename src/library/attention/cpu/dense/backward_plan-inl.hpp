@@ -154,6 +154,7 @@ struct BackwardBuffers {
     out_panels = ws.take<T>("do panels", tiles, rows * plan.Dv_padded);
     dq = ws.take<T>("dq", tiles, rows, plan.D_padded);
     lse = ws.take<T>("lse", tiles, rows);
+    lse_rest = ws.take<T>("lse, remainders", tiles, rows);
     delta = ws.take<T>("delta", tiles, rows);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
     parts = ws.take<PackedHeads>("parts", plan.most.parts);
@@ -176,7 +177,7 @@ struct BackwardBuffers {
   View<T, 4> query_strips, out_strips;  ///< packed q and do, (packed tiles, strips, D or Dv, kMR)
   View<T, 2> query_panels, out_panels;  ///< packed q and do, (packed tiles, ColumnPanels)
   View<T, 3> dq;                        ///< (packed tiles, kTile, D_padded), not yet scaled
-  View<T, 2> lse, delta;                ///< (packed tiles, kTile): lse in units of log2(e), and Δ − dlse
+  View<T, 2> lse, lse_rest, delta;      ///< (packed tiles, kTile): lse in units of log2(e), its remainders; Δ − dlse
   View<std::int64_t, 1> dq_turns;       ///< next turn of each packed tile's dq (Turnstile)
   View<PackedHeads, 1> parts;           ///< parts of the current batch: heads of one sequence each
   View<HeadTask, 1> tasks;              ///< key blocks of the batch, in the order in which threads take them

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -83,6 +84,7 @@ struct SmallBackwardScratch {
     dv = ws.take<T>("dv", plan.longest.S, Dv_padded);
     dq = ws.take<T>("dq", kMR, D_padded);
     lse = ws.take<T>("lse", round_up(kQueryTile, kNR<T>));
+    lse_rest = ws.take<T>("lse, remainders", round_up(kQueryTile, kNR<T>));
     delta = ws.take<T>("delta", round_up(kQueryTile, kNR<T>));
     dy = ws.take<T>("dy", Dv_padded);
     y = ws.take<T>("y", Dv_padded);
@@ -100,7 +102,8 @@ struct SmallBackwardScratch {
   View<T, 2> probabilities, ds;  ///< P and ds, keys by the queries of a tile; ds is multiplied by scale
   View<T, 2> dk, dv;             ///< sums over tiles and query heads, if the tensors cannot hold them
   View<T, 2> dq;                 ///< dq of the rows of one register tile
-  View<T, 1> lse, delta;         ///< for a tile's queries: lse in units of log2(e), and −(Δ − dlse)
+  View<T, 1> lse, lse_rest;      ///< for a tile's queries: lse in units of log2(e), and its remainders
+  View<T, 1> delta;              ///< for a tile's queries: −(Δ − dlse)
   View<T, 1> dy, y, attn, gate, dgate;  ///< rows of one query
   View<T, 1> scaled;                    ///< a row of dk or dv, not yet rounded
   ScoreTermsScratch<T> terms;
@@ -251,20 +254,22 @@ class SmallBackwardWorker {
     ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
   }
 
-  /// Computes do, lse and −(Δ − dlse) of queries i … i + n, and writes their dz to dgate.
+  /// Computes do, lse, its remainders and −(Δ − dlse) of queries i … i + n, and writes their dz to dgate.
   void prepare(const QueryRows& from, std::int64_t i, std::int64_t n) const {
     T* HWY_RESTRICT lse = scratch_.lse.data;
+    T* HWY_RESTRICT rest = scratch_.lse_rest.data;
     T* HWY_RESTRICT delta = scratch_.delta.data;
     if (from.all_dense<T>()) {
-      prepare_rows(p_, from, i, n, scratch_.d_o, lse, delta);
+      prepare_rows(p_, from, i, n, scratch_.d_o, lse, rest, delta);
     } else {
       double sink_part = 0;  // unused: the route declines sinks
       for (std::int64_t r = 0; r < n; ++r)
-        prepare_row(p_, scratch_, from, i + r, scratch_.d_o.at(r), lse + r, delta + r, &sink_part);
+        prepare_row(p_, scratch_, from, i + r, scratch_.d_o.at(r), lse + r, rest + r, delta + r, &sink_part);
     }
     // Pads lanes beyond n with lse = ∞, so that P = 0 there.
     const std::int64_t padded = round_up(n, kNR<T>);
     std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
+    std::fill(rest + n, rest + padded, T{0});
     std::fill(delta + n, delta + padded, T{0});
     for (std::int64_t r = 0; r < padded; ++r) delta[r] = -delta[r];
   }
@@ -305,10 +310,13 @@ class SmallBackwardWorker {
     const KeyRange seen = visibility.rows(i + r, i + r + n);
     const KeyRange narrowest = {visibility.row(i + r + n - 1).begin, visibility.row(i + r).end};
     const T* const terms = terms_.panel([&](std::int64_t m) { return i + r + m; }, n);
+    const T* const rest = scratch_.lse_rest.at(r);
+    const bool has_rest = std::any_of(rest, rest + n, [](T x) { return x != T{0}; });
     T* const dbias = dbias_ == nullptr ? nullptr : dbias_ + (i + r) / kNR<T> * shared_.dbias.strides[1];
     for_row_tiles<kVecs == 1 ? 4 : 3>(seen.begin, seen.end,
                                       [&]<std::int64_t kRows>(std::int64_t j, std::int64_t rows) HWY_ATTR {
                                         make_probabilities<kRows, kVecs>(j, r, terms);
+                                        if (has_rest) scale_probabilities(j, rows, r, n);
                                         if (j < narrowest.begin || j + rows > narrowest.end)
                                           hide(visibility, j, rows, i, r, n);
                                         make_score_gradients<kRows, kVecs>(j, r, rows, dbias);
@@ -341,6 +349,14 @@ class SmallBackwardWorker {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) {
         hn::Store(exp2_fast(d, hn::Sub(x[m][v], lse[v])), d, to + m * kScoreStride + v * kN);
       }
+    }
+  }
+
+  /// Multiplies P of keys j … j + rows and n queries from column r on by 2^−rest, where rest is the remainder of lse.
+  HWY_NOINLINE void scale_probabilities(std::int64_t j, std::int64_t rows, std::int64_t r, std::int64_t n) const {
+    for (std::int64_t x = 0; x < n; ++x) {
+      const T factor = std::exp2(-scratch_.lse_rest(r + x));
+      for (std::int64_t m = 0; m < rows; ++m) scratch_.probabilities(j + m, r + x) *= factor;
     }
   }
 

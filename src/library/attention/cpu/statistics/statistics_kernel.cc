@@ -264,6 +264,7 @@ class StatisticsWorker {
     for (std::int64_t r = 0; r < count_; ++r) {
       load_row(&scratch_.lse(r), lse, first_ + r, 0, 1);
       scratch_.start(r) = start_of(scratch_.lse(r));
+      scratch_.rest(r) = rest_of(scratch_.lse(r));
     }
     std::fill(scratch_.start.data + count_, scratch_.start.data + kTile, kHidden);
     std::fill_n(scratch_.maxima.data, scratch_.maxima.count(), kHidden);
@@ -281,6 +282,8 @@ class StatisticsWorker {
 
   /// Returns −lse in units of log2(e). If lse is infinite, returns −∞, which makes all weights of the row 0.
   static T start_of(double lse) { return std::isinf(lse) ? kHidden : in_log2_units<T>(-lse); }
+  /// Returns what rounding to T drops of −lse.
+  T rest_of(double lse) const { return -split_lse<T>(lse, p_.lse.dtype).rest; }
   /// Returns the exponent of a weight from x = score − lse: at most 0, and NaN for NaN.
   static T exponent(T x) { return x > T{0} ? T{0} : x; }
 
@@ -305,17 +308,18 @@ class StatisticsWorker {
 
   void apply_rules(const Strip<T>& s) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      apply_rules(query(s.r + m), s.j0, s.at.c0, s.at.c1, scratch_.start(s.r + m), s.scores + m * Plan::kScoreStride);
+      apply_rules(query(s.r + m), s.j0, s.at.c0, s.at.c1, s.r + m, s.scores + m * Plan::kScoreStride);
     }
   }
 
-  /// Applies the score rules and adds `start`, for the keys in columns [c0, c1) that query i sees.
-  void apply_rules(std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1, T start, T* row) const {
+  /// Applies the score rules and subtracts the lse of row r, for the keys in columns [c0, c1) that query i sees.
+  void apply_rules(std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1, std::int64_t r, T* row) const {
     const KeyRange seen = visibility_.columns(i, j0, c0, c1);
     if (seen.empty()) return;
     plan_.rules.apply(row + seen.begin, nullptr, sequence_, h_, i, j0 + seen.begin, seen.end - seen.begin,
                       scratch_.rule_row.data);
-    for (std::int64_t c = seen.begin; c < seen.end; ++c) row[c] = exponent(row[c] + start);
+    const T start = scratch_.start(r), rest = scratch_.rest(r);
+    for (std::int64_t c = seen.begin; c < seen.end; ++c) row[c] = exponent(row[c] + start + rest);
   }
 
   /// Sets hidden keys in columns [c0, c1) to −∞.
@@ -441,7 +445,7 @@ class StatisticsWorker {
         continue;
       }
       if (plan_.rules.any()) plan_.rules.apply(row + x, nullptr, sequence_, h_, i, j, 1, scratch_.rule_row.data);
-      row[x] = exponent(row[x] + scratch_.start(r));
+      row[x] = exponent(row[x] + scratch_.start(r) + scratch_.rest(r));
     }
   }
 
@@ -534,6 +538,7 @@ class StatisticsWorker {
       double row_lse = 0.0;
       load_row(&row_lse, lse, i, 0, 1);
       start[m] = start_of(row_lse);
+      scratch_.rest(m) = rest_of(row_lse);
       const KeyRange keys = visibility_.row(i);
       if (!keys.empty()) seen = {std::min(seen.begin, keys.begin), std::max(seen.end, keys.end)};
       clear_columns(whole, rows.row[static_cast<std::size_t>(m)], 0, sequence_.k0);
@@ -556,7 +561,7 @@ class StatisticsWorker {
       for (std::int64_t m = 0; m < rows.count; ++m) {
         const std::int64_t i = rows.query[static_cast<std::size_t>(m)];
         T* row = scratch_.scores.at(m);
-        if (plan_.rules.any()) apply_rules(i, j0, c0, c1, start[m], row);
+        if (plan_.rules.any()) apply_rules(i, j0, c0, c1, m, row);
         const KeyRange own = visibility_.columns(i, j0, c0, c1);
         exponentials_in_place(row + c0, c1 - c0);
         std::fill(row, row + own.begin, T{0});

@@ -106,6 +106,7 @@ struct StatisticsScratch {
     scores = ws.take<T>("scores", Plan::kBandRows, Plan::kScoreStride);
     lse = ws.take<double>("lse", Plan::kTile);
     start = ws.take<T>("start", Plan::kTile);
+    rest = ws.take<T>("rest", Plan::kTile);
     maxima = ws.take<T>("maxima", Plan::kTile, kLanes<T>);
     entropies = ws.take<T>("entropies", Plan::kTile, kLanes<T>);
     in_window = ws.take<T>("in window", Plan::kTile, kLanes<T>);
@@ -132,6 +133,7 @@ struct StatisticsScratch {
   View<T, 2> scores;             ///< scores of a band by a key block, minus lse
   View<double, 1> lse;           ///< log-sum-exp of the tile's queries
   View<T, 1> start;              ///< −lse in units of log2(e); −∞ if no key has a weight
+  View<T, 1> rest;               ///< what rounding dropped of −lse
   View<T, 2> maxima;             ///< maxima of scores minus lse, by lane
   View<T, 2> entropies;          ///< Σ p log2 p, by lane
   View<T, 2> in_window;          ///< Σ p over the window, by lane
