@@ -116,6 +116,25 @@ HWY_INLINE T in_log2_units(double x) {
   return static_cast<T>(std::isfinite(x) ? std::clamp(scaled, -kLargest, kLargest) : x);
 }
 
+/// Returns y where x is finite, clamped to finite numbers, otherwise x. y is a function of x that may overflow.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V keep_finite(D d, V x, V y) {
+  const auto largest = hn::Set(d, std::numeric_limits<hn::TFromD<D>>::max());
+  return hn::IfThenElse(hn::Le(hn::Abs(x), largest), hn::Clamp(y, hn::Neg(largest), largest), x);
+}
+
+/// Returns the sum of two terms of scores. It is −∞, which hides the key, only if a term is; finite terms have a finite
+/// sum.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V add_visible(D d, V a, V b) {
+  const auto hidden = hn::Set(d, -std::numeric_limits<hn::TFromD<D>>::infinity());
+  const auto largest = hn::Set(d, std::numeric_limits<hn::TFromD<D>>::max());
+  const auto are_finite = hn::And(hn::Le(hn::Abs(a), largest), hn::Le(hn::Abs(b), largest));
+  const V exact = hn::Add(a, b);
+  const V sum = hn::IfThenElse(are_finite, hn::Clamp(exact, hn::Neg(largest), largest), exact);
+  return hn::IfThenElse(hn::Or(hn::Eq(a, hidden), hn::Eq(b, hidden)), hidden, sum);
+}
+
 /// A log-sum-exp in units of log2(e): 2^value · 2^rest.
 template <typename T>
 struct SplitLse {

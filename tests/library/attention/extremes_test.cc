@@ -173,10 +173,10 @@ TEST(Extremes, Bias_MinusInfinity_HidesTheKey) {
   }
 }
 
-/// The lowest number in the bias hides no key: a row that has nothing else weighs all of them equally. Beside it, a key
-/// with 0 takes all.
+/// The lowest number in the bias hides no key, nor does the sum of two: a row that has nothing else weighs all of them
+/// equally. Beside it, a key with 0 takes all. Gradients are finite.
 template <typename T>
-void expect_lowest_bias_is_a_number(std::int64_t rows, std::int64_t S, std::int64_t target) {
+void expect_lowest_bias_is_a_number(std::int64_t rows, std::int64_t S, bool twice, std::int64_t target) {
   constexpr std::int64_t kD = 16;
   const auto n = static_cast<std::size_t>(rows), s = static_cast<std::size_t>(S);
   std::vector<T> q(n * kD, T{0.5}), k(s * kD, T{0.25}), v(s * kD), bias(n * s, std::numeric_limits<T>::lowest());
@@ -190,13 +190,27 @@ void expect_lowest_bias_is_a_number(std::int64_t rows, std::int64_t S, std::int6
   in.k = make_view<const T>(k.data(), Shape{1, 1, S, kD});
   in.v = make_view<const T>(v.data(), Shape{1, 1, S, kD});
   in.bias = make_view<const T>(bias.data(), Shape{1, 1, rows, S});
+  std::vector<T> key_bias(s, std::numeric_limits<T>::lowest());
+  key_bias[3] = 0;
+  if (twice) in.key_bias = make_view<const T>(key_bias.data(), Shape{1, 1, 1, S});
   AttentionOutputs out;
   out.y = make_view(y.data(), Shape{1, 1, rows, kD});
   out.lse = make_view(lse.data(), Shape{1, 1, rows, 1});
   AttentionOptions options;
   options.context.target = target;
   attention_forward(out, in, options);
-  const double mean = static_cast<double>(S - 1) / 2;
+  std::vector<T> dy(n * kD, T{1}), dq(n * kD), dk(s * kD), dv(s * kD);
+  AttentionIncoming incoming;
+  incoming.dy = make_view<const T>(dy.data(), out.y.shape);
+  AttentionGradients gradients;
+  gradients.dq = make_view(dq.data(), in.q.shape);
+  gradients.dk = make_view(dk.data(), in.k.shape);
+  gradients.dv = make_view(dv.data(), in.v.shape);
+  attention_backward(gradients, in, {out.y, out.lse, {}}, incoming, options);
+  for (const auto* each : {&dq, &dk, &dv}) {
+    EXPECT_TRUE(std::all_of(each->begin(), each->end(), [](T x) { return std::isfinite(x); })) << rows << ", " << S;
+  }
+  const double mean = static_cast<double>(S - 1) / 2;  // twice the lowest number counts as once
   for (std::int64_t i = 0; i < rows; ++i) {
     const double expected = i == 1 ? 3.0 : mean;
     EXPECT_NEAR(y[static_cast<std::size_t>(i * kD)], expected, 1e-5 * mean) << "query " << i << " of " << rows;
@@ -208,9 +222,11 @@ TEST(Extremes, Bias_LowestNumber_HidesNoKey) {
   for (const std::string& target : supported_targets()) {
     SCOPED_TRACE(target);
     for (const std::int64_t rows : {2, 8, 70}) {
-      for (const std::int64_t S : {5, 300}) {
-        expect_lowest_bias_is_a_number<float>(rows, S, find_target(target));
-        expect_lowest_bias_is_a_number<double>(rows, S, find_target(target));
+      for (const std::int64_t S : {5, 40, 300}) {
+        for (const bool twice : {false, true}) {
+          expect_lowest_bias_is_a_number<float>(rows, S, twice, find_target(target));
+          expect_lowest_bias_is_a_number<double>(rows, S, twice, find_target(target));
+        }
       }
     }
   }

@@ -47,7 +47,9 @@ void copy_rows(const TensorView& to, const ConstTensorView& from, const Shape& s
 bool DenseBias::pays(const Problem& problem) {
   constexpr double kMost_bytes = std::int64_t{256} << 20;
   const ConstTensorView& bias = problem.inputs.bias;
-  if (!bias.present() || bias.strides[3] == 1 || bias.strides[3] == 0 || bias.strides[2] == 0) return false;
+  // Under a window, and in a packed batch, the call may read little of the bias.
+  if (!bias.present() || bias.numel() == 0 || problem.packed() || problem.window_left != kNoWindow) return false;
+  if (bias.strides[3] == 1 || bias.strides[3] == 0 || bias.strides[2] == 0) return false;
   double bytes = static_cast<double>(dtype_bytes(bias.dtype));
   const Shape shape = distinct_shape(bias);
   for (const std::int64_t size : shape) bytes *= static_cast<double>(size);

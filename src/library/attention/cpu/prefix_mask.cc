@@ -9,7 +9,8 @@ namespace headgate {
 bool PrefixMask::may_suit(const Problem& p) {
   const ConstTensorView& mask = p.inputs.mask;
   const auto is_shared = [&](std::size_t n) { return mask.shape[n] == 1 || mask.strides[n] == 0; };
-  return mask.present() && !p.packed() && is_shared(1) && is_shared(2);
+  // A batch of one keeps its mask, as a packed batch does: results of the two are bitwise identical.
+  return mask.present() && mask.numel() > 0 && p.B > 1 && is_shared(1) && is_shared(2);
 }
 
 bool PrefixMask::fill(const Problem& p) const {

@@ -153,8 +153,9 @@ const char* small_heads_declines(const BackwardProblem& p, const Sequence& s) {
   if (const char* reason = not_small(p, s)) return reason;
   if (p.inputs.sinks.present()) return "there are sinks";
   const TensorView& dbias = p.gradients.dbias;
-  if (dbias.present() && (p.packed() || dbias.shape[1] != p.Hq || dbias.shape[2] != p.T)) {
-    return "dbias of a packed batch, or dbias that is a sum over heads or queries";
+  // A batch of one takes the row of a packed batch: results of the two are bitwise identical.
+  if (dbias.present() && (p.B == 1 || dbias.shape[1] != p.Hq || dbias.shape[2] != p.T)) {
+    return "dbias of one batch element, or dbias that is a sum over heads or queries";
   }
   return s.S > kBackwardKeys && p.B * p.Hkv < kManyHeads ? "more than 192 keys of fewer than 8 heads" : nullptr;
 }

@@ -60,11 +60,10 @@ class ScoreRules {
     combine(p_.inputs.bias, [hidden](auto score, auto bias) HWY_ATTR {
       return hn::IfThenElse(hn::Eq(bias, hidden), hidden, hn::Add(score, bias));
     });
-    combine(p_.inputs.key_bias, [hidden](auto score, auto bias) HWY_ATTR {
-      const auto is_hidden = hn::Or(hn::Eq(score, hidden), hn::Eq(bias, hidden));
-      return hn::IfThenElse(is_hidden, hidden, hn::Add(score, bias));
-    });
-    update_row(s, n, [](auto score) HWY_ATTR { return bounded_log2_units(score); });
+    combine(p_.inputs.key_bias, [d](auto score, auto bias) HWY_ATTR { return add_visible(d, score, bias); });
+    // Finite scores stay finite, so that only a bias of −∞ hides a key, not the lowest finite number.
+    const auto log2e = hn::Set(d, static_cast<T>(kLog2e));
+    update_row(s, n, [d, log2e](auto score) HWY_ATTR { return keep_finite(d, score, hn::Mul(score, log2e)); });
     combine(p_.inputs.mask, [d, hidden](auto score, auto mask)
                                 HWY_ATTR { return hn::IfThenElse(hn::Eq(mask, hn::Zero(d)), hidden, score); });
   }
@@ -83,15 +82,6 @@ class ScoreRules {
   }
 
  private:
-  /// Converts scores to units of log2(e). Finite scores stay finite, so that only a bias of −∞ hides a key, not the
-  /// lowest finite number.
-  static HWY_INLINE hn::Vec<Tag<T>> bounded_log2_units(hn::Vec<Tag<T>> score) {
-    const Tag<T> d;
-    const auto largest = hn::Set(d, std::numeric_limits<T>::max());
-    const auto bounded = hn::Clamp(hn::Mul(score, hn::Set(d, static_cast<T>(kLog2e))), hn::Neg(largest), largest);
-    return hn::IfThenElse(hn::Le(hn::Abs(score), largest), bounded, score);
-  }
-
   void cap(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, std::int64_t n) const {
     const Tag<T> d;
     const auto c = hn::Set(d, static_cast<T>(p_.softcap));

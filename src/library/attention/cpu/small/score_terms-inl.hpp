@@ -20,6 +20,8 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Plans the terms that bias and mask add to scores: bias · log2 e, and −∞ for keys that the mask hides.
 struct ScoreTermsPlan {
+  static constexpr double kMostPlanes_bytes = std::int64_t{64} << 20;
+
   /// `keeps_rows` is true if every panel of queries holds consecutive queries.
   ScoreTermsPlan(const Problem& p, bool keeps_rows) {
     for (const ConstTensorView* map : {&p.inputs.bias, &p.inputs.key_bias, &p.inputs.mask}) {
@@ -32,7 +34,9 @@ struct ScoreTermsPlan {
       }
     }
     const std::int64_t distinct = (by_batch ? p.B : 1) * (by_head ? p.Hq : 1);
-    if (by_query && keeps_rows && !p.packed() && 2 * distinct <= p.B * p.Hq) planes = distinct;
+    const double bytes = static_cast<double>(distinct * p.T) * static_cast<double>(p.S * sizeof(double));
+    const bool pays = 2 * distinct <= p.B * p.Hq && bytes <= kMostPlanes_bytes;
+    if (by_query && keeps_rows && !p.packed() && pays) planes = distinct;
   }
 
   /// Returns the plane of query head h of sequence b.
@@ -111,9 +115,6 @@ class ScoreTerms {
   }
 
  private:
-  /// Half of the largest number: a sum of two bounded terms is finite.
-  static constexpr T kBound = std::numeric_limits<T>::max() / 2;
-
   static bool is_by_query(const Problem& p, const ConstTensorView& map) { return p.T > 1 && map.strides[2] != 0; }
 
   /// Adds the terms of query i from the maps that differ among queries, or from the others, to to[0 … S). Calls found()
@@ -149,12 +150,7 @@ class ScoreTerms {
   /// Adds a bias to a sum of terms. Finite terms stay finite, so that a bias hides a key only by −∞.
   static HWY_INLINE Vector add_bias(Vector sum, Vector bias) {
     const Tag<T> d;
-    const auto bound = hn::Set(d, kBound), hidden = hn::Set(d, kHidden);
-    const auto bounded = hn::Clamp(hn::Mul(bias, hn::Set(d, static_cast<T>(kLog2e))), hn::Neg(bound), bound);
-    const auto is_finite = hn::Le(hn::Abs(bias), hn::Set(d, std::numeric_limits<T>::max()));
-    const auto term = hn::IfThenElse(is_finite, bounded, bias);
-    const auto is_hidden = hn::Or(hn::Eq(sum, hidden), hn::Eq(term, hidden));
-    return hn::IfThenElse(is_hidden, hidden, hn::Add(sum, term));
+    return add_visible(d, sum, keep_finite(d, bias, hn::Mul(bias, hn::Set(d, static_cast<T>(kLog2e)))));
   }
 
   /// Transposes the terms of n queries of head h into `to`, with zeros for other queries.
@@ -179,15 +175,11 @@ class ScoreTerms {
   /// Adds the terms of keys to the panel. A hidden key stays hidden whatever its other term is.
   void add_keys() const {
     const Tag<T> d;
-    const auto hidden = hn::Set(d, kHidden);
     for (std::int64_t j = 0; j < sequence_.S; ++j) {
       const auto key = hn::Set(d, own_.keys(j));
       T* HWY_RESTRICT row = own_.panel.at(j);
-      for (std::int64_t x = 0; x < kNR<T>; x += kLanes<T>) {
-        const auto term = hn::Load(d, row + x);
-        const auto is_hidden = hn::Or(hn::Eq(key, hidden), hn::Eq(term, hidden));
-        hn::Store(hn::IfThenElse(is_hidden, hidden, hn::Add(term, key)), d, row + x);
-      }
+      for (std::int64_t x = 0; x < kNR<T>; x += kLanes<T>)
+        hn::Store(add_visible(d, hn::Load(d, row + x), key), d, row + x);
     }
   }
 

@@ -25,14 +25,18 @@ namespace headgate::HWY_NAMESPACE {
 /// cut into ranges, and a task computes one key/value head of one range. The ranges do not depend on the number of
 /// threads, so that the order of the sum does not.
 struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
-  static constexpr std::int64_t kFewTasks = 32;  ///< ranges are cut until there are as many tasks
+  static constexpr std::int64_t kFewTasks = 32;                      ///< ranges are cut until there are as many tasks
+  static constexpr double kMostSums_bytes = std::int64_t{64} << 20;  ///< most memory for the sums of all ranges
 
   SmallBackwardPlan(const BackwardProblem& problem, const WorkList& sequences) : SmallHeadsPlan(problem, sequences) {
     has_dbias = p.gradients.dbias.present();
     if (!has_dbias) return;
     biases = p.gradients.dbias.shape[0];
     sequences_each = p.B / biases;
+    const double range_bytes = static_cast<double>(sizeof(double) * biases * p.Hq) * static_cast<double>(p.T * p.S);
+    const auto affordable = static_cast<std::int64_t>(kMostSums_bytes / std::max(range_bytes, 1.0));
     ranges = std::min(sequences_each, divide_up(kFewTasks, std::max<std::int64_t>(biases * p.Hkv, 1)));
+    ranges = std::clamp<std::int64_t>(affordable, 1, ranges);
     threads = static_cast<int>(std::clamp<std::int64_t>(dbias_tasks(), 1, p.context.threads));
   }
 
@@ -453,7 +457,7 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Computes dq = dsᵀ k of queries i … i + n, summed in blocks of kBackwardKeys keys.
+  /// Computes dq = dsᵀ k of queries i … i + n, summed in two parts that meet at key kBackwardKeys.
   void write_query_gradients(const Visibility& visibility, std::int64_t h, std::int64_t i, std::int64_t n) const {
     if (!p_.gradients.dq.present()) return;
     const HeadRows<void> to = query_rows(p_.gradients.dq, sequence_, h);
