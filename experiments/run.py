@@ -14,6 +14,7 @@ A run that diverges is a result; any other failure ends the call. Status: 0, 1 a
 import argparse
 import concurrent.futures
 import dataclasses
+import fcntl
 import hashlib
 import json
 import math
@@ -137,6 +138,16 @@ class Runner:
             self.data_facts = {"file": self.data.name, "bytes": size, "sha256": sha256_of(self.data)}
         self.mutex, self.done, self.total = threading.Lock(), 0, 0
 
+    def take_lock(self):
+        """Refuses a second call for the same records, also while trainers of a killed call are still running."""
+        self.records.parent.mkdir(parents=True, exist_ok=True)
+        self.lock = os.open(self.records.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            folder = relative(self.records.parent)
+            raise ExperimentError(f"{folder} is in use by another call or by a trainer that it started") from error
+
     def command(self, run):
         """Returns the command that trains. A Python program also evaluates."""
         work, options = relative(self.work / run.name), as_arguments(run.train)
@@ -157,7 +168,7 @@ class Runner:
         with open(work / f"{stage}.out", "wb") as out, open(work / f"{stage}.err", "wb") as err:
             streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
             full = [str(self.executable), *command[1:]]
-            status = subprocess.run(full, cwd=ROOT, env=self.environment, **streams).returncode
+            status = subprocess.run(full, cwd=ROOT, env=self.environment, pass_fds=[self.lock], **streams).returncode
         if status in (-signal.SIGINT, 128 + signal.SIGINT):
             raise KeyboardInterrupt
         printed = (work / f"{stage}.err").read_text(encoding="utf-8", errors="replace")
@@ -235,6 +246,8 @@ def main_call(args):
     wanted = trials(experiment) if args.trial else experiment.runs
     runs = [run for run in wanted if re.search(args.only, run.name)]
     require(runs, f"--only {args.only}", f"no run of {experiment.name} has such a name")
+    if not args.dry_run:
+        runner.take_lock()
     records = {} if args.force or args.trial else table.read_records(runner.records)
     recorded = {name: table.identity_of(record) for name, record in records.items()}
     left = [run for run in runs if recorded.get(run.name) != run.identity(runner.data_facts["sha256"])]

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """experiments/run.py on stand-ins for the programs: records, skipping, resuming, divergence and failures."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -90,12 +91,18 @@ class Bench(unittest.TestCase):
     def waiting(self):
         return sum(path.read_text().count("\n") == 2 for path in self.work.glob("*/metrics.jsonl"))
 
-    def interrupt_under_way(self):
-        """Interrupts a call, as a terminal does, whose first two trainings wait."""
+    def start_and_hold(self):
+        """Starts a call and returns it when its first two trainings wait."""
         self.hold.touch()
         process, deadline = self.start(), time.monotonic() + TIMEOUT
         while self.waiting() != 2 and time.monotonic() < deadline:
             time.sleep(0.01)
+        self.assertEqual(self.waiting(), 2)
+        return process
+
+    def interrupt_under_way(self):
+        """Interrupts a call under way, as a terminal does."""
+        process = self.start_and_hold()
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=TIMEOUT)
         self.assertEqual((process.returncode, err), (130, "run.py: interrupted; the same command continues\n"))
@@ -173,6 +180,21 @@ class Runs(Bench):
             self.succeed()
             self.assertFalse([call for call in self.calls() if call.endswith("--resume")])
             self.path.unlink()
+
+    def test_call_beside_trainers_of_a_killed_call_is_refused(self):
+        process = self.start_and_hold()
+        self.fail_with(["in use"])
+        process.kill()
+        process.communicate(timeout=TIMEOUT)
+        self.fail_with(["in use"])
+        self.assertEqual(self.succeed("--dry-run").count("headgate train"), 4)
+        self.assertEqual(len(self.calls("train")), 2)
+        self.hold.unlink()
+        lock = os.open(self.directory, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits until the last trainer has ended
+        os.close(lock)
+        self.succeed()
+        self.assertEqual(len(self.records()), 4)
 
     def test_run_failed_is_named_with_the_reason(self):
         self.configure(with_block(variants=[{"name": "odd", "train": {"gate": "broken"}}]))
