@@ -126,6 +126,13 @@ class Experiment:
         for kind, parts in zip(KEYS, ([self.config], blocks, variants, tables, columns)):
             unknown = sorted(set().union(*parts) - KEYS[kind])
             require(not unknown, path, f"unknown key {', '.join(unknown)} of a {kind}")
+        named = {block["name"] for block in blocks}
+        listed = [spec["name"] for spec in tables if isinstance(spec.get("columns"), list)]
+        for spec in tables:
+            missing, shared = sorted(set(spec.get("blocks", ["main"])) - named), spec.get("columns")
+            require(not missing, path, f"table {spec['name']}: no block {', '.join(missing)}")
+            known = not isinstance(shared, str) or shared in listed
+            require(known, path, f"table {spec['name']}: columns names {shared}, not a table with a list of columns")
 
     def blocks(self, spec):
         """Returns the blocks that a table names, by default `main`."""
@@ -172,7 +179,7 @@ def version_of(record):
 
 
 def check_records(experiment, records):
-    """Checks that records fit the config and share a text, and that those of a block share a version of headgate."""
+    """Checks that records fit the config and share a text, and that finished runs of a block share a version."""
     where, runs = f"{experiment.name}/records.jsonl", {run.name: run for run in experiment.runs}
     for name, record in records.items():
         require(name in runs, where, f"no run of config.json makes {name}")
@@ -180,7 +187,7 @@ def check_records(experiment, records):
         require(same, where, f"the record of {name} has other options than config.json")
     require(len({record["data"]["sha256"] for record in records.values()}) <= 1, where, "records of different texts")
     for block in experiment.config["blocks"]:
-        versions = {version_of(record) for record in experiment.select(records, block)[0]}
+        versions = {version_of(record) for record in finished(experiment.select(records, block)[0])}
         require(len(versions) <= 1, where, f"block {block['name']} has records of {' and '.join(sorted(versions))}")
 
 

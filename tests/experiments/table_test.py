@@ -196,7 +196,7 @@ class Pages(Bench):
             self.page.write_text(text)
             self.assert_refused("must be once in config.json and once in the page")
 
-    def test_config_unknown_key_is_named(self):
+    def test_config_unknown_key_or_name_is_refused(self):
         path = self.directory / "config.json"
         config = json.loads(path.read_text())
         (block,) = config["blocks"]
@@ -210,6 +210,10 @@ class Pages(Bench):
                 {"tables": [{"name": "t", "kind": "variants", "columns": [{"titel": "T"}]}]},
                 "unknown key titel of a column",
             ),
+            ({"tables": [{"name": "t", "kind": "settings", "blocks": ["main", "hot"]}]}, "table t: no block hot"),
+            ({"blocks": [{**block, "name": "hot"}]}, "table t0: no block main"),
+            ({"tables": [{"name": "t", "kind": "variants", "columns": "t0"}]}, "table t: columns names t0, not a"),
+            ({"tables": [{"name": "t", "kind": "variants", "columns": "t"}]}, "table t: columns names t, not a"),
         ):
             path.write_text(json.dumps({**config, **change}))
             with self.subTest(words), self.assertRaisesRegex(table.ExperimentError, words):
@@ -226,6 +230,12 @@ class Pages(Bench):
             self.put([{**self.record(a, 1.0), **change}, self.record(b, 2.0)])
             with self.subTest(change):
                 self.assert_refused(words)
+
+    def test_check_record_diverged_without_a_version_is_accepted(self):
+        """The result of a Python program names the version, and a diverged program writes none."""
+        a, b = self.experiment.runs
+        self.put([{**self.record(a, None), "program": {"commit": "c"}}, self.record(b, 2.0)])
+        self.assertEqual(self.call(), (0, ""))
 
 
 if __name__ == "__main__":
