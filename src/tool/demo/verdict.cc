@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <cstddef>
 
 #include "models/evaluate/first_token_attention_by_trigger.hpp"
@@ -17,27 +18,35 @@ namespace headgate::demo {
 
 namespace {
 
-/// Returns "Without a gate", "With a headwise gate" or "With an elementwise gate".
+/// Returns "Without a gate,", "With a headwise gate," or "With an elementwise gate,".
 std::string beginning(const std::string& name, bool gated) {
-  if (!gated) return "Without a gate";
-  return fmt::format("With {} {} gate", name.starts_with('e') ? "an" : "a", name);
+  if (!gated) return "Without a gate,";
+  return fmt::format("With {} {} gate,", name.starts_with('e') ? "an" : "a", name);
 }
 
+/// Returns a sentence that is complete without those of the other models, which may not have learnt to copy.
 std::string backcopy_sentence(const std::string& begin, const Spread& runs, bool gated) {
   const metrics::FigureRow& mean = runs.mean;
   if (mean.at(metrics::kLossTrigger) >= kNotLearnt) {
     return fmt::format("{} the model has not learnt to copy (loss {:.2f} after a trigger): it needs more steps.", begin,
                        mean.at(metrics::kLossTrigger));
   }
+  const metrics::Figure& share = gated ? metrics::kFirstTokenAttentionGatedOther : metrics::kFirstTokenAttentionOther;
+  const std::string where = fmt::format("{} of the attention goes to BOS{} where there is nothing to copy",
+                                        percent(runs, share), gated ? " and passes the gate" : "");
   if (!gated) {
-    return fmt::format(
-        "{} {} of the attention goes to BOS where there is nothing to copy; BOS's value has {:.2f} of the norm of the "
-        "others.",
-        begin, percent(runs, metrics::kFirstTokenAttentionOther), mean.at(metrics::kFirstTokenValueNormRatio));
+    return fmt::format("{} {}; the norm of BOS's value is {:.2f} times that of the others.", begin, where,
+                       mean.at(metrics::kFirstTokenValueNormRatio));
   }
-  return fmt::format("{} {} goes there and passes the gate, whose scores are {:.2f} there and {:.2f} after a trigger.",
-                     begin, percent(runs, metrics::kFirstTokenAttentionGatedOther), mean.at(metrics::kGateOther),
-                     mean.at(metrics::kGateTrigger));
+  return fmt::format("{} {}; the mean gate score is {:.2f} there and {:.2f} after a trigger.", begin, where,
+                     mean.at(metrics::kGateOther), mean.at(metrics::kGateTrigger));
+}
+
+/// Returns the predicate of a loss that is `more` nats a byte above the loss without a gate.
+std::string loss_difference(double more) {
+  const std::string size = fmt::format("{:.3f}", std::abs(more));
+  if (size == "0.000") return "equals that without a gate to three decimals";
+  return fmt::format("is {} nats a byte {} than without a gate", size, more > 0.0 ? "higher" : "lower");
 }
 
 }  // namespace
@@ -56,7 +65,7 @@ std::string text_verdict(const std::vector<NamedSpread>& models, double tokens) 
   for (std::size_t i = 1; i < models.size(); ++i) {
     const double more =
         models[i].figures.mean.at(metrics::kLossNats) - models.front().figures.mean.at(metrics::kLossNats);
-    out += fmt::format("{} the held-out loss differs by {:+.3f} nats a byte. ", beginning(models[i].name, true), more);
+    out += fmt::format("{} the held-out loss {}. ", beginning(models[i].name, true), loss_difference(more));
   }
   return out + fmt::format("This is one seed and {:.1f} million bytes of training: an impression, not a result.",
                            1e-6 * tokens);
