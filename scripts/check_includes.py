@@ -239,6 +239,7 @@ def self_test():
         ),
         ("python/headgate/a.py", "from . import b", None),
         ("python/headgate/b.py", "def f():\n    from .c import g", "circle: headgate.b -> headgate.c -> headgate.b"),
+        ("python/headgate/b.py", "from . import c", "circle: headgate.b -> headgate.c -> headgate.b"),
         ("python/headgate/b.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .c import g", None),
         ("src/other/a/CMakeLists.txt", "headgate_library(headgate_a)", "src/other/a is in none of the layers"),
     ]
