@@ -3,8 +3,9 @@
 # of scripts/packages.txt.
 
 PREFIX ?= /usr/local
-# Of `make test`: 1 tests the library alone, for this CPU.
+# Of `make test`: 1 tests the library alone, for this CPU. Any other value tests everything.
 QUICK ?=
+override QUICK := $(filter 1,$(QUICK))
 # Of `make check`. A commit: clang-tidy reads what changed since, in place of scripts/check.sh's choice. Seconds: checks
 # that have not ended by then are stopped.
 SINCE ?=

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the Makefile says before it compiles, in a tree of make-believe whose scripts do nothing."""
+"""What the Makefile says before it compiles: in a tree where its scripts do nothing, and what it would run."""
 
 import pathlib
 import shutil
@@ -43,6 +43,15 @@ class Install(unittest.TestCase):
             said = self.said(built, *arguments)
             self.assertIn("building the command line", said)
             self.assertNotIn("every other one", said)
+
+
+class Test(unittest.TestCase):
+    def test_quick_is_1_alone(self):
+        for quick, preset in (("QUICK=1", "quick"), ("QUICK=0", "release"), ("QUICK=", "release")):
+            command = ["make", "-n", "-f", MAKEFILE, "test", quick]
+            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            self.assertIn(f"ctest --preset {preset}", said)
+            self.assertEqual("cmake --build --preset quick" in said, preset == "quick", said)
 
 
 if __name__ == "__main__":
