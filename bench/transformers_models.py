@@ -13,7 +13,6 @@ import json
 import os
 import statistics
 import sys
-import time
 from pathlib import Path
 
 try:
@@ -23,7 +22,7 @@ except ImportError as error:
     sys.exit(f"transformers_models.py: {error.name} is not installed")
 
 import headgate.torch.transformers
-from turns import seconds_in_turns
+from turns import seconds_in_turns, timed
 
 # Side: whether headgate's functions are registered, and the attention.
 SIDES = {
@@ -143,22 +142,10 @@ def check(sides, tolerance):
                 sys.exit(f"transformers_models.py: {name}: the {what} differs from eager's by {error:.2g}")
 
 
-def timed(call):
-    """A call that returns the seconds it took."""
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-
-    def run():
-        start = clock()
-        call()
-        return clock() - start
-
-    return run
-
-
 def measure(sides, arguments):
     rows = []
     for case, call in (("train", "step"), ("prompt", "prompt"), ("token", "token")):
-        runs = [timed(getattr(side, call)) for side in sides.values()]
+        runs = [timed(getattr(side, call), torch.get_num_threads()) for side in sides.values()]
         times = seconds_in_turns(runs, arguments.rounds)
         row = {"case": case}
         for name, seconds in zip(sides, times, strict=True):

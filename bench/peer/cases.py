@@ -195,7 +195,8 @@ def widen_bf16(bits: np.ndarray) -> np.ndarray:
 def inputs_of(case: Case) -> dict[str, np.ndarray]:
     """The values of a case, the same in every process, in f32; numbers of bf16 where that is the case's dtype.
 
-    q, z and dy (B,Hq,T,D), k and v (B,Hkv,S,D), bias (1,Hq,T,S) as a linear layer of pairs leaves it. Layers: h and dy (B,T,C), matrices (rows,columns), norms' weights (D).
+    Attention: q, z and dy (B,Hq,T,D), k and v (B,Hkv,S,D), bias (1,Hq,T,S) as a linear layer of pairs leaves it.
+    Layers: h and dy (B,T,C), matrices (rows,columns), norms' weights (D).
     The delta rule: q, k, v and dy (B,H,T,D), decay and beta (B,H,T), and for one token the state (B,H,D,D).
     """
     generator = np.random.default_rng(1)
