@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails on an include of a room that CMake does not link, on rooms that link upwards or in a circle, on modules of
-python/headgate that import each other in a circle, and on a file that has grown too long.
+"""Fails on an include of a room that CMake does not link, on rooms that link upwards or in a circle, on folders side by
+side in src/ whose files include each other in a circle, on modules of python/headgate that import each other in a
+circle, and on a file that has grown too long.
 
     check_includes.py [ROOT]     check the tree (default: the one that holds this script)
     check_includes.py --self-test
@@ -13,6 +14,7 @@ everything; examples only the public API.
 """
 
 import ast
+import os
 import re
 import sys
 import tempfile
@@ -89,6 +91,20 @@ def circle_of(links):
         return found
 
     return next(filter(None, (visit(node, []) for node in sorted(links))), None)
+
+
+def folder_links(root):
+    """The folders of src/, as tuples of their names, and the folders beside each of them that its files include."""
+    links = {}
+    for file in root.glob("src/**/*"):
+        lines = file.read_text(encoding="utf-8").splitlines() if file.suffix in C_SUFFIXES else []
+        for match in filter(None, map(INCLUDE.match, lines)):
+            here, there = file.relative_to(root).parent.parts, Path("src", match[2]).parent.parts
+            beside = len(os.path.commonprefix([here, there])) + 1
+            if beside <= min(len(here), len(there)):
+                links.setdefault(here[:beside], set()).add(there[:beside])
+                links.setdefault(there[:beside], set())
+    return links
 
 
 def imported_at_run_time(tree):
@@ -171,6 +187,9 @@ def check_tree(root):
     circle = circle_of(rooms.links)
     if circle:
         problems.append(f"rooms link each other in a circle: {' -> '.join(circle)}")
+    circle = circle_of(folder_links(root))
+    if circle:
+        problems.append(f"folders include each other in a circle: {' -> '.join(map('/'.join, circle))}")
     circle = circle_of(python_links(root))
     if circle:
         problems.append(f"modules import each other in a circle: {' -> '.join(map('.'.join, circle))}")
@@ -202,6 +221,13 @@ def self_test():
             '#include "models/middle/b.hpp"',
             "src/library/low/CMakeLists.txt does not link src/models/middle",
         ),
+        (
+            "src/library/low/x/a.hpp",
+            '#include "library/low/y/b.hpp"',
+            "circle: src/library/low/x -> src/library/low/y -> src/library/low/x",
+        ),
+        ("src/library/low/x/a.hpp", '#include "library/low/b.hpp"', None),
+        ("src/library/low/b.hpp", '#include "library/low/x/a.hpp"', None),
         ("src/models/middle/a.cc", '#include "library/low/b.hpp"', None),
         ("src/models/middle/cpu/a.cc", '#include "library/low/b.hpp"', None),
         ("src/models/middle/cpu/a.cc", '#include "models/middle/b.hpp"', None),
@@ -247,6 +273,7 @@ def self_test():
     for path, text, expected in cases:
         with tempfile.TemporaryDirectory() as folder:
             contents = {f"{room}/CMakeLists.txt": cmake for room, cmake in MADE_UP_ROOMS.items()}
+            contents |= {"src/library/low/y/b.hpp": '#include "library/low/x/a.hpp"'}
             contents |= {"python/headgate/c.py": "import headgate.b", path: text}
             for name, content in contents.items():
                 Path(folder, name).parent.mkdir(parents=True, exist_ok=True)

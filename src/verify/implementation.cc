@@ -16,7 +16,7 @@ constexpr const char* kNative16Target = "avx3";
 
 bool Implementation::takes(const CaseSpec& spec) const {
   if (spec.precision == Precision::native16) return products.empty() == supported_native16_products().empty();
-  // Exact calls use bf16 dot products for some bf16 scores (library/attention/cpu/x86/dot_scores-inl.hpp).
+  // Exact calls use bf16 dot products for some bf16 scores (library/attention/cpu/decode/dot_scores-inl.hpp).
   return products.empty() || (products == "avx512_bf16" && spec.dtype == DType::bf16);
 }
 

@@ -27,10 +27,10 @@
 #include "library/attention/cpu/common/output_rows-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/decode/dot_scores-inl.hpp"
 #include "library/attention/cpu/decode/packed_queries-inl.hpp"
 #include "library/attention/cpu/decode/split_rows-inl.hpp"
 #include "library/attention/cpu/decode/stored_rows-inl.hpp"
-#include "library/attention/cpu/x86/dot_scores-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {

@@ -11,8 +11,8 @@
 #include <cstdint>
 
 #include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/cpu/decode/dot_scores-inl.hpp"
 #include "library/attention/cpu/decode/stored_rows-inl.hpp"
-#include "library/attention/cpu/x86/dot_scores-inl.hpp"
 #include "library/core/view.hpp"
 #include "library/core/workspace.hpp"
 
