@@ -102,7 +102,7 @@ struct Decoder<T>::State {
   }
   /// Returns dx in the type T of products, rounded into dout if T is bf16.
   View<const T, 2> gradient_of_output() const {
-    if constexpr (kRoundsMatrices<T>) {
+    if constexpr (kNarrow<T>) {
       layers::copy_to<T, Wide<T>>(memory->dout.flat(), memory->dx.flat(), context);
       return memory->dout;
     } else {
@@ -313,7 +313,7 @@ double Decoder<T>::State::head(Wide<T>* gradients, const Part<T>& part, const Wi
                                       logits, targets_here, gradient_scale * share, context);
     if (gradients != nullptr) {
       const View<T, 2> dlogits = buffers.dlogits.range(0, 0, rows);
-      if constexpr (kRoundsMatrices<T>) layers::copy_to<T, Wide<T>>(dlogits.flat(), logits.flat(), context);
+      if constexpr (kNarrow<T>) layers::copy_to<T, Wide<T>>(dlogits.flat(), logits.flat(), context);
       layers::linear_backward_input(buffers.dx.range(0, first, rows), dlogits, w, Update::overwrite, context);
       layers::linear_backward_weight(outer_gradients(gradients).head, dlogits, h, context);
     }
@@ -434,7 +434,7 @@ std::vector<MemoryItem> Decoder<T>::planned_memory(const DecoderConfig& config, 
   Workspace count(&items);
   const DecoderSizes sizes(config, models::part_shape(shape, parts), purpose);
   const DecoderBuffers<T> counted(count, sizes);
-  if constexpr (kRoundsMatrices<T>) {
+  if constexpr (kNarrow<T>) {
     items.push_back({"matrices in bf16", static_cast<std::size_t>(parameter_count(config)) * sizeof(T)});
     if (purpose == Purpose::evaluate) {
       Workspace count_shown(&items);

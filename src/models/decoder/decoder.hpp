@@ -24,6 +24,7 @@
 
 namespace headgate::models {
 
+using layers::kNarrow;
 using layers::Wide;
 
 /// Shape of a batch: `batch` sequences of `seq` tokens; N = batch · seq.

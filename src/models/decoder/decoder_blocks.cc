@@ -2,7 +2,6 @@
 #include "models/decoder/decoder_blocks.hpp"
 
 #include <cstddef>
-#include <type_traits>
 
 #include "headgate/tensor.hpp"
 #include "models/layers/elementwise.hpp"
@@ -46,7 +45,7 @@ ConstView<T, 2> DecoderBlocks<T>::normed(const LayerConfig& layer, View<T, 2> h,
     norm<T, Wide<T>>(h, rstd, x, w);
     return h;
   }
-  if constexpr (std::is_same_v<T, Wide<T>>) {
+  if constexpr (!kNarrow<T>) {
     return x;
   } else {
     layers::copy_to<T, Wide<T>>(h.flat(), x.flat(), context_);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
-#include <type_traits>
 
 #include "library/core/check.hpp"
 
@@ -181,10 +180,9 @@ DecoderBuffers<T>::DecoderBuffers(Workspace& ws, const DecoderSizes& sizes) {
   if (sizes.full) full.emplace(ws, *sizes.full, sizes.training);
   if (sizes.sliding) sliding.emplace(ws, *sizes.sliding, sizes.training);
   if (sizes.linear) linear.emplace(ws, *sizes.linear, sizes.training);
-  constexpr bool kRounds = !std::is_same_v<T, Wide<T>>;
   if (sizes.experts) {
     experts.emplace(ws, *sizes.experts);
-    if constexpr (kRounds) {
+    if constexpr (kNarrow<T>) {
       experts_in = ws.take<Wide<T>>("experts", N, C);
       experts_out = ws.take<Wide<T>>("experts", N, C);
     } else {  // models with experts are not trained, so all layers share these buffers
@@ -198,14 +196,14 @@ DecoderBuffers<T>::DecoderBuffers(Workspace& ws, const DecoderSizes& sizes) {
   activation = dactivation = ws.take<T>("MLP, one layer", N, sizes.F);
   logits = ws.take<Wide<T>>("logits, a chunk", sizes.logit_rows, sizes.V);
   if (!sizes.training) return;
-  if constexpr (kRounds) {
+  if constexpr (kNarrow<T>) {
     dlogits = ws.take<T>("logits, a chunk", sizes.logit_rows, sizes.V);
   } else {
     dlogits = logits;
   }
   dx = ws.take<Wide<T>>("gradient of the stream", N, C);
   dh = ws.take<Wide<T>>("gradient of the stream", N, C);
-  if (kRounds || sizes.norms_outputs()) dout = ws.take<T>("gradient of the stream", N, C);
+  if (kNarrow<T> || sizes.norms_outputs()) dout = ws.take<T>("gradient of the stream", N, C);
 }
 
 template struct SavedLayer<float>;

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <type_traits>
 #include <vector>
 
 #include "library/core/workspace.hpp"
@@ -71,7 +70,7 @@ struct SavedLayer {
  private:
   static View<const T, 2> input(const LayerConfig& layer, const View<T, 2>& normed,
                                 [[maybe_unused]] const View<Wide<T>, 2>& stream) {
-    if constexpr (std::is_same_v<T, Wide<T>>) {
+    if constexpr (!kNarrow<T>) {
       if (!layer.norms_inputs) return stream;
     }
     return normed;

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 #include <vector>
 
 #include "headgate/runtime.hpp"
@@ -14,29 +13,25 @@
 
 namespace headgate::models {
 
-/// True if matrices and activations are rounded from f32 to T.
-template <typename T>
-inline constexpr bool kRoundsMatrices = !std::is_same_v<T, Wide<T>>;
-
 /// Weights with vectors in Wide<T> and matrices in T. Holds a copy of all parameters in T if T is bf16; otherwise views
 /// the parameters themselves.
 template <typename T>
 class ProductWeights {
  public:
   ProductWeights(const WeightPlaces& places, std::int64_t parameters) : places_(places) {
-    if constexpr (kRoundsMatrices<T>) rounded_.resize(static_cast<std::size_t>(parameters));
+    if constexpr (kNarrow<T>) rounded_.resize(static_cast<std::size_t>(parameters));
   }
 
   /// Copies the parameters. Called before a forward pass.
   void round([[maybe_unused]] const Wide<T>* parameters, [[maybe_unused]] const ExecutionContext& context) {
-    if constexpr (kRoundsMatrices<T>) {
+    if constexpr (kNarrow<T>) {
       const View<T, 1> out(rounded_.data(), {static_cast<std::int64_t>(rounded_.size())});
       layers::copy_to<T, Wide<T>>(out, View<const Wide<T>, 1>(parameters, out.shape), context);
     }
   }
 
   LayerWeights<const Wide<T>, const T> layer(std::int64_t index, const Wide<T>* parameters) const {
-    if constexpr (kRoundsMatrices<T>) {
+    if constexpr (kNarrow<T>) {
       return places_.layer(index, parameters, rounded_.data());
     } else {
       return places_.layer(index, parameters);
@@ -44,7 +39,7 @@ class ProductWeights {
   }
   /// Returns the matrix that computes the logits.
   View<const T, 2> head(const Wide<T>* parameters) const {
-    if constexpr (kRoundsMatrices<T>) {
+    if constexpr (kNarrow<T>) {
       return places_.outer(rounded_.data()).head;
     } else {
       return places_.outer(parameters).head;

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <type_traits>
 
 #include "library/core/workspace.hpp"
 #include "models/decoder/decoder_buffers.hpp"
@@ -21,7 +20,7 @@ namespace headgate::models {
 template <typename T>
 struct ShownBuffers {
   ShownBuffers(Workspace& ws, const DecoderSizes& sizes) {
-    if constexpr (!std::is_same_v<T, Wide<T>>) {
+    if constexpr (kNarrow<T>) {
       std::int64_t value = 0, gate = 0, output = 0;  // numbers per token
       for (const auto& attention : {sizes.full, sizes.sliding}) {
         if (!attention) continue;
@@ -43,7 +42,7 @@ struct ShownBuffers {
 /// Returns x(N,H,F) for observers: x itself, or x widened into `memory`. A token stride of 0 stays 0.
 template <typename T>
 View<const Wide<T>, 3> shown(const View<float, 1>& memory, const View<const T, 3>& x, const ExecutionContext& context) {
-  if constexpr (std::is_same_v<T, Wide<T>>) {
+  if constexpr (!kNarrow<T>) {
     return x;
   } else {
     if (!x.present()) return {};
@@ -66,7 +65,7 @@ class ShownActivations {
  public:
   /// `context` must outlive this object.
   ShownActivations(const DecoderSizes& sizes, Purpose purpose, const ExecutionContext& context) : context_(context) {
-    if (!std::is_same_v<T, Wide<T>> && purpose == Purpose::evaluate) memory_.emplace(sizes);
+    if (kNarrow<T> && purpose == Purpose::evaluate) memory_.emplace(sizes);
   }
 
   View<const Wide<T>, 3> values(const View<const T, 3>& x) const { return shown_in(&ShownBuffers<T>::values, x); }

@@ -21,6 +21,10 @@ namespace headgate::layers {
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<std::remove_const_t<T>, BFloat16>, float, std::remove_const_t<T>>;
 
+/// True if T is narrower than Wide<T>: results are rounded when they are stored as T.
+template <typename T>
+inline constexpr bool kNarrow = !std::is_same_v<std::remove_const_t<T>, Wide<T>>;
+
 /// Converts a stored number to its Wide type.
 inline float widened(BFloat16 x) { return to_f32(x); }
 template <typename T>

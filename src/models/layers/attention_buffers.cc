@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/attention_buffers.hpp"
 
-#include <type_traits>
-
 #include "library/core/gate_functions.hpp"
 
 namespace headgate::layers {
@@ -88,7 +86,7 @@ AttentionShared<T>::AttentionShared(Workspace& ws, const GatedAttentionShape& sh
   sin = ws.take<Wide<T>>("RoPE tables", shape.T, shape.rotary_dim / 2);
   if (shape.gate.sinks == SinkKind::off_by_one) zero_sinks = ws.take<Wide<T>>("sinks", Hq);
   const GateLogits logits = gate_logits(shape);
-  if (!std::is_same_v<T, Wide<T>> && shape.gate.source == GateSource::parameter) {
+  if (kNarrow<T> && shape.gate.source == GateSource::parameter) {
     gate_parameter = ws.take<T>("gate", logits.heads, logits.features);
   }
   if (!training) return;

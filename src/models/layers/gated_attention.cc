@@ -63,7 +63,7 @@ View<const T, 3> GatedAttention<T>::logits(const AttentionVectors<const Wide<T>>
   const auto every_token = [heads = heads, features = features, N = shape_.N()](const T* gate) {
     return View<const T, 3>(gate, {N, heads, features}, {0, features, 1});
   };
-  if constexpr (std::is_same_v<T, Wide<T>>) {
+  if constexpr (!kNarrow<T>) {
     return every_token(weights.gate_parameter.data);
   } else {
     copy_to<T, Wide<T>>(shared_.gate_parameter.flat(), weights.gate_parameter.flat(), context_);
