@@ -13,7 +13,7 @@ This file imports nothing but Triton and kernels.py.
 import triton
 import triton.language as tl
 
-from .kernels import _base, _base_if_there, _place, _sequence, _sigmoid
+from .kernels import _base, _base_if_there, _gate, _gate_slope, _place, _sequence
 
 # Power of two that is at least the number of rows of a state, at most 7.
 STATE_ROWS: tl.constexpr = tl.constexpr(8)
@@ -106,7 +106,7 @@ def convolution_forward(
         x_base, before, weight, bias, rows, channels, x_t, x_c, state_k, state_c, weight_c, weight_k, bias_c, t, C, K
     )  # fmt: skip
     if SILU:
-        total = total * _sigmoid(total)
+        total = _gate(total, "silu")
     _store_tile(y + (b.to(tl.int64) * T + begin) * C, rows, channels, C, 1, t, C, total)
 
 
@@ -130,8 +130,7 @@ def convolution_backward_sums(
             K,
         )  # fmt: skip
         # Rows after the last token must add 0, whatever their sums s are.
-        slope = _sigmoid(total) * (1.0 + total * _sigmoid(-total))
-        ds = tl.where((rows < t)[:, None], ds * slope, 0.0)
+        ds = tl.where((rows < t)[:, None], ds * _gate_slope(total, "silu"), 0.0)
     if dsums is not None:
         _store_tile(dsums + (b.to(tl.int64) * T + begin) * C, rows, channels, C, 1, t, C, ds)
     own = part.to(tl.int64) * C + channels
