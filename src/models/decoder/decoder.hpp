@@ -173,8 +173,8 @@ class SequenceDecoder {
 template <typename T>
 class Decoder : public SequenceDecoder<Wide<T>> {
  public:
-  /// Throws Error if config is not valid or shape.seq exceeds config.seq_len. Also throws Error if parts are requested
-  /// for several sequences or for training. Throws std::bad_alloc if memory runs out.
+  /// Throws Error if config is not valid or shape.seq exceeds config.seq_len. Also throws Error if `parts` cuts a
+  /// sequence into parts while there are several sequences, or for training. Throws std::bad_alloc if memory runs out.
   Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context = {},
           const PartOptions& parts = {});
   ~Decoder() override;

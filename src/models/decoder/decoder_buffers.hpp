@@ -50,7 +50,7 @@ struct SavedLayer {
 
   /// Returns the mixer's input: h, or x if the layer does not norm its inputs and they are not rounded.
   View<const T, 2> mixer_input(const LayerConfig& layer) const { return input(layer, h, x); }
-  /// Returns the MLP's input: h_middle, or x_middle under the same conditions.
+  /// Returns the MLP's input: h_middle, or x_middle if the layer does not norm its inputs and they are not rounded.
   View<const T, 2> mlp_input(const LayerConfig& layer) const { return input(layer, h_middle, x_middle); }
 
   View<Wide<T>, 2> x;               ///< (N,C) the layer's input: the residual stream

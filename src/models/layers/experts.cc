@@ -143,7 +143,7 @@ void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const Expe
 
 namespace {
 
-/// Biases, activation and limit of one expert.
+/// Biases and activation of one expert, and the limit to which the activation clamps gate and up.
 template <typename T>
 struct ExpertTerms {
   View<const T, 1> gate_up_bias;  ///< (2F) bias of gate and up; absent: 0

@@ -9,8 +9,8 @@ from ..arguments import ATTENTION, GATED_NORM, LINEAR_ATTENTION, SHORT_CONVOLUTI
 
 
 class Supported(NamedTuple):
-    """Inputs and options of an operation that GPUs support. The inputs have the order of Inputs in its launch
-    module."""
+    """Inputs and options that the GPU kernels of one operation support. Inputs are in the order of the class Inputs in
+    the operation's launch module."""
 
     operation: Operation
     tensors: tuple[str, ...]

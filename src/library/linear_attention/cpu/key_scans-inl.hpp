@@ -242,8 +242,10 @@ class KeyScans {
     }
   }
 
-  /// Runs kTokens steps of scan 4 on a block, from step n on: adds do qᵀ and, with a delta rule (kAdds = 2), −β du kᵀ.
-  /// With Copies::multiplied, multiplies by the states that scan 3 wrote, which gives the gradient of the decay.
+  /// Runs kTokens steps of scan 4, the reverse scan of the state's gradient, on a block from step n on. Each step adds
+  /// the outer product do qᵀ to the gradient and, with a delta rule (kAdds = 2), −β du kᵀ. With Copies::multiplied,
+  /// each step also multiplies the gradient by the state that scan 3 wrote. These products give the gradient of the
+  /// decay.
   template <Copies kCopies, int kTokens, int kAdds, std::int64_t kVectors>
   HWY_INLINE void visit_reverse(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
                                 std::int64_t n, Row<kVectors>* returned) {

@@ -56,7 +56,7 @@ struct Native16ForwardPlan {
   ScoreRules<float> rules;
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows = kTile;
-  HeadCounts largest;  ///< largest number of pieces of any head
+  HeadCounts largest;  ///< most tiles, blocks and panels of any head
   HeadCounts most;     ///< largest numbers of tiles, blocks and panels that are packed at a time
   int threads = 1;
   bool whole_heads = false;  ///< true if each thread packs its own heads

@@ -153,8 +153,9 @@ class OnlineSoftmax {
     for (std::int64_t m = 0; m < kRows; ++m) s.start[m] = m < s.rows ? -shift(s.r + m) : kHidden;
   }
 
-  /// Returns true only if no exponent of the strip's block exceeds kSlack. If exp2_fast saturates, the check uses sums
-  /// and may return false for exponents slightly below kSlack. NaN may go undetected.
+  /// Returns true only if every exponent of the strip's rows in the current key block is at most kSlack. Where
+  /// exp2_fast saturates, compares sums of exponentials instead, and may return false for exponents slightly below
+  /// kSlack. May return true if an exponent is NaN.
   template <std::int64_t kRows>
   static bool within_slack(const SoftmaxStrip<T, kRows>& s) {
     const Tag<T> d;

@@ -11,7 +11,8 @@
 
 namespace headgate {
 
-// Kernels cut a work list into batches, parts, heads and pieces, which threads take:
+// Kernels cut a work list into batches, a batch into parts, a part into heads, and a head into query tiles and key
+// blocks. Threads take heads, tiles and blocks as tasks:
 //
 //   work list   sequence 0 | sequence 1 | …
 //   batch       part 0 | part 1 | …              packed operands fit kPackedBudget_bytes
@@ -19,11 +20,11 @@ namespace headgate {
 //   head        tile 0 | tile 1 | …              queries of each of the `group` query heads
 //               block 0 | block 1 | …            keys, each block in panels
 //
-// Tiles, blocks and panels have numbers that continue from part to part of a batch. PackedHeads::first_tile and its
-// neighbours are the first numbers of a part, find_owner() returns the part of a number, and head_task_of(),
-// block_task_of() and tile_task_of() the task.
+// Tiles, blocks and panels are numbered through all parts of a batch. PackedHeads::first_tile, first_block and
+// first_panel are the numbers at which a part begins. find_owner() returns the part that contains a number.
+// head_task_of(), block_task_of() and tile_task_of() convert a number to a task.
 
-/// Counts of parts, heads and pieces, for one head or summed over several.
+/// Counts of parts, heads, tiles, blocks and panels, for one head or summed over several.
 struct HeadCounts {
   std::int64_t parts = 0, heads = 0;
   std::int64_t tiles = 0, blocks = 0;  ///< query tiles of query heads, key blocks of key/value heads
@@ -97,7 +98,7 @@ struct HeadTask {
 
 /// Summary of all key/value heads of a work list.
 struct HeadSurvey {
-  HeadCounts largest;        ///< largest number of pieces of any head
+  HeadCounts largest;        ///< most tiles, blocks and panels of any head
   double largest_bytes = 0;  ///< largest packed bytes of any head
   double all_bytes = 0;
   std::int64_t tile_blocks = 0;  ///< tiles · blocks of one head, summed over the sequences

@@ -318,7 +318,8 @@ struct PrefetchRate {
 };
 
 /// Computes out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and kVecs vectors from column `first` on.
-/// Meanwhile prefetches `all_coming`, PrefetchedRows or NoPrefetchedRows, at the rate of the reads.
+/// For each line of values that it reads, prefetches a line of the rows in `all_coming`. This is a PrefetchedRows, or a
+/// NoPrefetchedRows if there is nothing to prefetch.
 template <std::int64_t kRows, std::int64_t kVecs, std::int64_t weights_stride, typename T, typename E, class Coming>
 HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
                            const E* const* HWY_RESTRICT values, std::int64_t first, std::int64_t n,

@@ -87,8 +87,8 @@ struct BackwardPlan {
   View<double, 2> sink_parts;  ///< terms of dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows, block_rows;  ///< rows per tile, keys per block: at most kTile, kBlock; whole strips, panels
-  HeadCounts largest;                  ///< largest number of pieces of any head
-  HeadCounts most;                     ///< totals for which packed buffers are allocated
+  HeadCounts largest;                  ///< most tiles, blocks and panels of any head
+  HeadCounts most;                     ///< tiles, blocks and panels for which packed buffers have room
   int threads = 1;
   bool whole_heads = false;  ///< true if each thread packs its own heads; false with dbias, to which heads add in turns
   bool prefetches_heads = false;      ///< true if threads also prefetch the next head's rows while they compute a head

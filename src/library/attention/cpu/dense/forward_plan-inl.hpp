@@ -76,8 +76,8 @@ struct ForwardPlan {
   Dropout<T> dropout;
   std::int64_t Dv_padded;
   std::int64_t tile_rows;  ///< largest number of queries per tile
-  HeadCounts largest;      ///< largest number of pieces of any head
-  HeadCounts most;         ///< totals for which packed buffers are allocated
+  HeadCounts largest;      ///< most tiles, blocks and panels of any head
+  HeadCounts most;         ///< tiles, blocks and panels for which packed buffers have room
   int threads = 1;
   bool whole_heads = false;       ///< true if each thread packs its own heads; false if rows are selected
   bool prefetches_heads = false;  ///< true if threads also prefetch the next head's rows while they compute a head

@@ -75,19 +75,20 @@ struct StatisticsPlan {
   const StatisticsProblem& p;
   WorkList list;
   ScoreRules<T> rules;
-  bool by_tile = false;             ///< true if statistics of single queries, or their sums, are requested
-  bool scan = false;                ///< true if all scores are needed
-  bool exponentials = false;        ///< true if all exponentials are needed
-  bool window = false;              ///< true if the exponentials in a window are summed
-  bool first = false;               ///< true if key 0 precedes the listed keys
-  bool sums = false;                ///< true if any output is a sum over queries
-  bool packs_keys = false;          ///< true if all keys are packed, not only the chosen ones
-  std::int64_t listed_keys = 0;     ///< number of keys listed in the selection
-  std::int64_t chosen_keys = 0;     ///< number of keys weighed separately: key 0 if `first`, and the listed keys
+  bool by_tile = false;          ///< true if statistics of single queries, or their sums, are requested
+  bool scan = false;             ///< true if all scores are needed
+  bool exponentials = false;     ///< true if all exponentials are needed
+  bool window = false;           ///< true if the exponentials in a window are summed
+  bool first = false;            ///< true if key 0 precedes the listed keys
+  bool sums = false;             ///< true if any output is a sum over queries
+  bool packs_keys = false;       ///< true if all keys are packed, not only the chosen ones
+  std::int64_t listed_keys = 0;  ///< number of keys listed in the selection
+  std::int64_t chosen_keys =
+      0;  ///< number of keys with weights of their own in the output: key 0 if `first`, and the listed keys
   std::int64_t top_keys = 0;        ///< number of top keys, K
   std::int64_t row_strips = 0;      ///< number of strips of kMR chosen queries
   std::int64_t longest_panels = 0;  ///< panels of the longest sequence's keys
-  HeadCounts most;                  ///< totals for which packed buffers are allocated
+  HeadCounts most;                  ///< tiles, blocks and panels for which packed buffers have room
   int threads = 1;
 
  private:
