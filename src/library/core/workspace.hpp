@@ -94,7 +94,7 @@ Buffers place_buffers(std::byte* memory, const Args&... args) {
   return Buffers(place, args...);
 }
 
-/// Buffers together with their memory, which `Memory` owns. Arena provides scratch memory for one call.
+/// Buffers, and the object of type `Memory` that owns their storage. An Arena owns scratch memory for one call.
 template <class Buffers, class Memory = Arena>
 class Placed {
  public:

@@ -39,7 +39,8 @@ struct LinearProblem {
   TokenRange sequence(std::int64_t n) const { return sequence_of_batch(inputs.cu_seqlens, n, T); }
 };
 
-/// The checked arguments of a forward pass. The statistics omit y and take only the final state.
+/// The checked arguments of a forward pass. linear_attention_statistics() uses it too: of the outputs it has at most
+/// the final state.
 struct LinearForwardProblem : LinearProblem {
   LinearAttentionOutputs outputs;
 };

@@ -67,8 +67,8 @@ struct Sizes {
   }
 };
 
-/// Returns a figure of the whole model, from the layers that have it. Returns nothing if no layer has it. `metric` is
-/// the figure's metric.
+/// Combines the layers' values of a figure into a value for the whole model. Returns nothing if no layer has a value.
+/// `metric` is the metric to which the figure belongs.
 std::optional<double> over_layers(const std::vector<FigureRow>& layers, const Metric& metric, const Figure& figure) {
   const Figure& compared = figure.over_layers == OverLayers::of_the_maximum ? metric.figures[0] : figure;
   const FigureRow* largest = nullptr;

@@ -19,7 +19,8 @@ struct PeakLoops {
 
 inline constexpr std::int64_t kReadBlock = 4096;
 
-/// Returns the loops of the vector target `isa`. Throws headgate::Error if this CPU cannot run it.
+/// Returns the loops that measure this CPU's peak rates, compiled for the vector target `isa`. Throws headgate::Error
+/// if the CPU cannot run it.
 template <typename T>
 PeakLoops<T> peak_loops(const std::string& isa);
 

@@ -188,7 +188,8 @@ class LinearForwardWorker {
     rescaling_.finish(block);
   }
 
-  /// Runs tokens n … n + kTokens on one block, and reads the block for up to two tokens after them.
+  /// Applies tokens [n, n + kTokens) to one block of the state. In the same pass multiplies the block by the keys of up
+  /// to two following tokens.
   template <int kTokens, std::int64_t kVectors>
   HWY_INLINE void visit(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk,
                         std::int64_t n, BlockRow<T, kVectors>* returned) {

@@ -305,8 +305,8 @@ class KeyScans {
     return Rescaling::columns;
   }
 
-  /// Handles the query heads of a state after the first. If there are any, rescales the block and adds their products.
-  /// Returns the rescaling that is still to be done.
+  /// Adds the products of all query heads that share this state, except the first head. The first of these passes also
+  /// does the pending rescaling of the block. Returns the rescaling that is still pending, none if there was a pass.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_readers(const PassT& like, const DecayFactors<T>& factors,
                                          const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,

@@ -201,8 +201,8 @@ class ForwardWorker {
  private:
   static constexpr T kHidden = OnlineSoftmax<T>::kHidden;
 
-  /// Schedules prefetches for query head g of the group of `next`, to run during the products of one query head of
-  /// `own`.
+  /// Schedules prefetches of the operands of query head g of `next`, the task that follows. They run while one query
+  /// head of `own`, the current task's part, is multiplied.
   void prefetch_next_head(const PackedHeads& own, const HeadTask& next, std::int64_t g) {
     ahead_ = {};
     if (next.part == nullptr) return;

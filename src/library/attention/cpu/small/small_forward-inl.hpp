@@ -211,7 +211,8 @@ class SmallForwardWorker {
     outputs.write_lse(rows, n, scratch_.maxima.data, scratch_.sums.data);
   }
 
-  /// Computes the panel's scores of keys j … j + kRows in units of log2(e). `terms` are the panel's, or null.
+  /// Computes the panel's scores of keys j … j + kRows in units of log2(e). `terms` are the
+  /// biases and masks of the panel's scores, or null if there are none.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void score_tile(std::int64_t j, const T* terms) {
     const Tag<T> d;

@@ -54,8 +54,8 @@ struct PairPanels {
 /// Selects how a product of squares writes c: c = ab or c += ab.
 enum class SquareWrite { overwrite, accumulate };
 
-/// Multiplies bf16 squares with AMX. The constructor configures the tiles of the thread that multiplies, and the
-/// destructor restores the thread's previous AMX configuration.
+/// Multiplies square blocks of bf16 numbers with AMX. The constructor configures the tiles of the thread that
+/// multiplies, and the destructor restores the thread's previous AMX configuration.
 class Tiles {
  public:
   static constexpr Native16Unit kUnit = Native16Unit::tiles;
