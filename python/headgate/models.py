@@ -347,8 +347,9 @@ def load(path: str | os.PathLike[str]) -> Model:
 def page(reports: Sequence[Xray | Mapping[str, Any] | str]) -> Page:
     """Puts reports on one page, like `headgate xray --from`, with the models of all reports side by side.
 
-    A report is the result of Model.xray, a dict with the keys of `headgate xray --json`, or its JSON text. Raises
-    ValueError if one is not such a report.
+    A report is the result of Model.xray, a dict with the keys of `headgate xray --json`, or its JSON text. A model with
+    a name that is taken gets a number: "name (2)". Raises ValueError if one is not such a report, with a message that
+    names the part.
     """
     if isinstance(reports, (str, Mapping, Xray)):
         raise _refusal("reports", reports, "a list of reports")

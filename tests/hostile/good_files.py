@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Good files for hostile trials, as {path: bytes}: the smallest of each kind that headgate reads."""
 
+import base64
 import dataclasses
 import json
 import math
@@ -569,6 +570,50 @@ PROBLEM = {
     "heads": 1,
     "gate_fn": "sigmoid",
 }
+
+
+def xray_report() -> dict:
+    """Returns a report of `headgate xray`: two layers of two heads over three tokens, with maps of two cells."""
+
+    def encoded(count: int) -> str:
+        return base64.b64encode(bytes(range(count))).decode()
+
+    figures = {"first_token_attention": 0.5, "gate_mean": None}
+    layers, heads, tokens, cells = 2, 2, 3, 2
+    head = {
+        "map": encoded(cells * (cells + 1) // 2),
+        "received": encoded(tokens),
+        "gate": encoded(tokens),
+        "gate_histogram": list(range(20)),
+        "top_keys": [[0, 0.5], [2, 0.25]],
+        "singular_values": [1.5, 0.5],
+    }
+    kind = {"word": "closed", "figure": "loss_change_when_closed", "writes": "0", "left_out": None}
+    model = {
+        "name": "run",
+        "gate": "headwise",
+        "parameters": 1000,
+        "layers": layers,
+        "layer_types": ["full_attention", "sliding_attention"],
+        "kv_heads": 1,
+        "dim": 8,
+        "tokens": tokens,
+        "verdict": "No sinks.",
+        "largest_activation": {"value": 1.5, "layer": 1, "token": 0, "channel": 7},
+        "figures": figures,
+        "layer_figures": [figures] * layers,
+        "head_figures": [[figures] * heads] * layers,
+        "overrides": {"of": "heads", "tokens": tokens, "passes": 5, "loss": 5.5, "kinds": [kind]},
+        "text": ["a", "\n", "b"],
+        "token_losses": [5.5, 5.25, None],
+        "map_size": cells,
+        "heads": [[head] * heads] * layers,
+        "layer_text": {"gate": [encoded(tokens), None], "received": [encoded(tokens)] * layers},
+    }
+    figure = {"key": "gate_mean", "name": "gate mean", "sentence": "The mean of the gate.", "share": True}
+    return {"headgate": "0.2.0", "version": 1, "text": "book.txt", "figures": [figure], "models": [model]}
+
+
 TRAIN = (
     "train --data book.txt --out run --layers 1 --dim 8 --heads 2 --seq-len 16 --batch 2 --steps 4 --eval-every 2 "
     "--eval-tokens 32 --save-every 2 --threads 1"

@@ -17,7 +17,7 @@ import format_mutations
 import good_files as good_file
 import mutations
 import path_kinds
-from mutations import Variant
+from mutations import RAW, Variant
 from trial import CHECK_FAILED, Command, Expect, Limits, Trial
 
 CONVERT = Command("convert m out", ("out",))
@@ -31,6 +31,7 @@ RESUME_BY_LINK = Command(RESUME.line, ("run", "metrics.jsonl.other"))  # the log
 EVAL_RUN = Command("eval run --text book.txt --tokens 32 --json")
 EXPLAIN = Command("explain problem.json")
 COMPARE = Command("compare run")
+XRAY_FROM = Command("xray --from report.json --out page.html", ("page.html",))
 
 # `generate` has one model and one prompt, and its messages say so.
 IN_WORDS = ("the model", "the prompt")
@@ -591,6 +592,32 @@ def problem_rows() -> Iterator[Reader]:
     )
 
 
+def report_rows() -> Iterator[Reader]:
+    def variants(good: bytes) -> Iterator[Variant]:
+        yield from mutations.of_json(good)
+        document = json.loads(good)
+        for path in (("models", 0), ("models", 0, "heads", 1, 1)):
+            part = functools.reduce(lambda value, key: value[key], path, document)
+            for variant in mutations.json_values(json.dumps(part).encode()):
+                source = RAW + variant.put.decode("utf-8", "surrogateescape")
+                put = mutations.json_source(mutations.replaced(document, path, source))
+                yield Variant(f"{'.'.join(map(str, path))}.{variant.name}", put, in_turn=True)
+        many = {f"k{n}": 0 for n in range(100000)}
+        for path in (("models", 0, "figures"), ("models", 0, "heads", 0, 0, "unknown")):
+            yield Variant(f"many-keys-{path[-1]}", json.dumps(mutations.replaced(document, path, many)).encode())
+
+    yield Reader(
+        "saved-report",
+        {"report.json": json.dumps(good_file.xray_report()).encode()},
+        "report.json",
+        (XRAY_FROM, Command("xray --from report.json --json")),
+        variants,
+        stream=True,
+        growth=JSON_GROWTH,
+        without=("dev-zero", "dev-full"),  # endless: 1 GiB is read, the largest size of a report
+    )
+
+
 def all_readers(run: dict[str, bytes], token_run: dict[str, bytes]) -> list[Reader]:
     return [
         *attend_rows(),
@@ -601,6 +628,7 @@ def all_readers(run: dict[str, bytes], token_run: dict[str, bytes]) -> list[Read
         *token_run_rows(token_run),
         *text_rows(),
         *problem_rows(),
+        *report_rows(),
     ]
 
 
@@ -623,6 +651,7 @@ def argument_trials(run: dict[str, bytes]) -> Iterator[Trial]:
         "eval--token-ids": "eval m --token-ids {}",
         "xray-MODEL": "xray {} --text book.txt",
         "xray--text": "xray m --text {}",
+        "xray--from": "xray --from {}",
         "generate-MODEL": "generate {} --prompt Hi",
         "generate--prompt-file": "generate m --prompt-file {}",
         "tokenize-MODEL": "tokenize {} --text book.txt",

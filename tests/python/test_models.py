@@ -120,7 +120,7 @@ def test_page_joins_objects_dicts_and_texts(folder, tmp_path):
     page = headgate.page([plain, gated.report, json.dumps(gated.report)])
     start = '<script id="report" type="application/json">'
     report = json.loads(page.html.split(start)[1].split("</script>")[0])
-    assert [model["name"] for model in report["models"]] == [x.name for x in (plain, gated, gated)]
+    assert [model["name"] for model in report["models"]] == [plain.name, gated.name, f"{gated.name} (2)"]
     page.save(tmp_path / "three.html")
     plain.save(tmp_path / "one.html")
     assert (tmp_path / "three.html").read_text(encoding="utf-8") == page.html
@@ -129,12 +129,13 @@ def test_page_joins_objects_dicts_and_texts(folder, tmp_path):
 
 def test_page_of_no_reports_is_refused(folder):
     report = headgate.load(folder / "runs" / "plain").xray("The quick", threads=1).report
+    unread = "not a report that this headgate reads"
     for reports, error, said in (
         ([], ValueError, "^reports is empty$"),
         ("{}", TypeError, "^reports is a str but must be a list of reports$"),
         ([report, 3], TypeError, r"^reports\[1\] is a int but must be an Xray, a dict or JSON text$"),
-        ([report, "{}"], ValueError, r"^reports\[1\]: not a report of headgate xray: the JSON lacks version$"),
-        ([report | {"version": 9}], ValueError, r"^reports\[0\]: version is 9 but this headgate reads 1$"),
+        ([report, "{}"], ValueError, rf"^reports\[1\]: {unread}: the JSON lacks version$"),
+        ([report | {"version": 9}], ValueError, rf"^reports\[0\]: {unread}: version is 9 but must be 1$"),
     ):
         with pytest.raises(error, match=said):
             headgate.page(reports)
@@ -192,6 +193,9 @@ def test_messages_do_not_show_temporary_files(folder):
             model.eval("text " * 50, **bad)
     with pytest.raises(ValueError, match="^xray: threads is 0 but must be 1 to "):
         model.xray("text " * 50, threads=0)
+    for cells in (0, 1025):
+        with pytest.raises(ValueError, match=f"map_cells is {cells} but must be from 1 to 1024$"):
+            model.xray("text " * 50, map_cells=cells)
 
 
 def test_reprs_fit_three_lines(folder):

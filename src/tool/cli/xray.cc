@@ -52,10 +52,6 @@ xray::MapStyle map_style() {
 
 /// Puts saved reports on one page.
 int run_from(const XrayOptions& o) {
-  if (!o.choices.models.empty()) throw UsageError("--from reads reports and takes no MODEL");
-  if (!o.choices.text.empty() || !o.choices.token_ids.empty()) {
-    throw UsageError("--from reads reports and takes no --text or --token-ids");
-  }
   check_outputs({{"--out", o.out}, {"--json-out", o.json.file}}, [&](InputFiles& inputs) {
     for (const std::string& path : o.from) inputs.add_file("--from", path);
   });
@@ -127,9 +123,10 @@ Verb add_xray(CommandLine& line) {
   verb.values("--text", o->choices.text, "PATH", "UTF-8 text: a file, or a directory with all files below it");
   verb.value("--token-ids", o->choices.token_ids, "FILE.npy",
              "Token ids, i32 or i64, in place of text: for models whose tokenizer is not there or not supported");
-  verb.lists("--from", o->from, "FILE.json",
-             "Put reports of --json-out on one page, in place of MODEL and text; of several files all models are shown "
-             "side by side");
+  Option from = verb.lists(
+      "--from", o->from, "FILE.json",
+      "Put reports of --json-out on one page, in place of MODEL and text; of several files all models are shown "
+      "side by side");
   verb.value("--tokens", o->choices.tokens, "N",
              "The first N tokens of the text, at most, as one sequence; no more than the model has positions for "
              "(default 2048)")
@@ -146,7 +143,7 @@ Verb add_xray(CommandLine& line) {
   declare_json(verb, o->json, "what the page shows (docs/reference/xray.md)");
   verb.value("--map", o->choices.map_cells, "N",
              "Cells of a side of a head's map, at most (default 96); a cell of a longer text is a mean")
-      .range(1, 1 << 10);
+      .range<std::int64_t>(1, xray::kMostMapCells);
   const Option overrides = declare_enum<xray::OverriddenPart>(verb, "--override", o->choices.overrides,
                                                               list_words<xray::OverriddenPart>("|"), override_help());
   verb.value("--override-tokens", o->choices.override_tokens, "N",
@@ -157,6 +154,10 @@ Verb add_xray(CommandLine& line) {
             "Print the figures and their definitions, and exit; with --json as a list of objects with name, of and "
             "definition");
   declare_threads(verb, o->choices.context.threads, "Threads (default: all cores)");
+  for (const char* other : {"MODEL", "--text", "--token-ids", "--tokens", "--part", "--precision", "--map",
+                            "--override", "--override-tokens", "--list"}) {
+    from.excludes(verb.declared(other));
+  }
   verb.footer(
       "Examples:\n"
       "  headgate xray run --text book.txt\n"

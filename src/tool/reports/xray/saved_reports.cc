@@ -4,66 +4,248 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "headgate/version.h"
+#include "library/core/words.hpp"
+#include "models/decoder/config.hpp"
+#include "models/decoder/config_keys.hpp"
 #include "models/io/file_error.hpp"
 #include "models/io/input_file.hpp"
 #include "models/io/json.hpp"
+#include "models/tokenize/charsmap.hpp"
+#include "models/tokenize/error.hpp"
 #include "tool/console/table.hpp"
 #include "tool/console/terminal_text.hpp"
+#include "tool/reports/xray/collector.hpp"
 
 namespace headgate::xray {
 namespace {
 
+using io::Json;
 using nlohmann::ordered_json;
-using Type = ordered_json::value_t;
 
-/// A key that the page reads, and the type of its value.
-struct Part {
-  const char* key;
-  Type type;
+/// A value within a report: what holds it, and its key or index there.
+struct Place {
+  const Json* value;
+  const Place* above = nullptr;  ///< null for the whole JSON
+  std::string_view key{};
+  std::size_t index = 0;
 };
 
-constexpr std::array kReportParts{Part{"headgate", Type::string}, Part{"text", Type::string},
-                                  Part{"figures", Type::array}, Part{"models", Type::array}};
-constexpr std::array kFigureParts{Part{"key", Type::string}, Part{"name", Type::string}, Part{"sentence", Type::string},
-                                  Part{"share", Type::boolean}};
-constexpr std::array kModelParts{Part{"name", Type::string},
-                                 Part{"gate", Type::string},
-                                 Part{"verdict", Type::string},
-                                 Part{"layer_types", Type::array},
-                                 Part{"figures", Type::object},
-                                 Part{"layer_figures", Type::array},
-                                 Part{"head_figures", Type::array},
-                                 Part{"text", Type::array},
-                                 Part{"token_losses", Type::array},
-                                 Part{"heads", Type::array},
-                                 Part{"layer_text", Type::object},
-                                 Part{"parameters", Type::number_unsigned},
-                                 Part{"layers", Type::number_unsigned},
-                                 Part{"map_size", Type::number_unsigned}};
+/// Returns the name of a place for messages, such as "models[1].heads[0][3].map".
+std::string name_of(const Place& place) {
+  if (place.above == nullptr) return "the JSON";
+  std::string out = place.above->above == nullptr ? "" : name_of(*place.above);
+  if (place.above->value->is_array()) return out + fmt::format("[{}]", place.index);
+  return out + (out.empty() ? "" : ".") + io::printable(place.key);
+}
 
-/// Throws io::FileError unless `object` is an object with all parts. `where` names the object in the message.
-template <class Parts>
-void check_parts(const std::string& name, const std::string& where, const ordered_json& object, const Parts& parts) {
-  if (!object.is_object()) io::fail(name, "not a report of headgate xray: {} is no object", where);
-  for (const Part& part : parts) {
-    const auto found = object.find(part.key);
-    if (found == object.end()) io::fail(name, "not a report of headgate xray: {} lacks {}", where, part.key);
-    if (found->type() == part.type) continue;
-    io::fail(name, "{} in {} is of type {} but must be {}", part.key, where, found->type_name(),
-             ordered_json(part.type).type_name());
+/// Returns the model that contains `place`, models[N] or a value below it.
+const Json& model_of(const Place& place) {
+  const Place* at = &place;
+  while (at->above->above->above != nullptr) at = at->above;
+  return *at->value;
+}
+
+/// Returns a count of the model that contains `place`.
+std::size_t count_of(const char* key, const Place& place) { return model_of(place).at(key).get<std::size_t>(); }
+
+/// A type of values. `words` describe it in messages.
+struct Type {
+  const char* words;
+  bool (*holds)(const Json& value);
+  bool nullable = false;
+};
+
+constexpr Type or_null(const Type& type) { return {type.words, type.holds, true}; }
+
+bool is_base64(const Json& value) {
+  try {
+    return value.is_string() && (tokenize::decode_base64(value.get_ref<const std::string&>()), true);
+  } catch (const tokenize::TokenizerError&) {
+    return false;
   }
 }
 
-void check_version(const std::string& name, const ordered_json& report) {
-  const auto version = report.find("version");
-  if (version == report.end()) io::fail(name, "not a report of headgate xray: the JSON lacks version");
-  if (*version != kReportVersion) {
-    io::fail(name, "version is {} but this headgate reads {}", io::printable(version->dump()), kReportVersion);
+bool is_layer_type(const Json& value) {
+  return value.is_string() && find_word<models::LayerType>(value.get_ref<const std::string&>()).has_value();
+}
+
+constexpr Type kText{"string", [](const Json& value) { return value.is_string(); }};
+constexpr Type kFlag{"boolean", [](const Json& value) { return value.is_boolean(); }};
+constexpr Type kList{"array", [](const Json& value) { return value.is_array(); }};
+constexpr Type kObject{"object", [](const Json& value) { return value.is_object(); }};
+constexpr Type kNumber{"number", [](const Json& value) { return value.is_number(); }};
+constexpr Type kCount{"a whole number of at least 0 and below 2^64",
+                      [](const Json& value) { return value.is_number_unsigned(); }};
+constexpr Type kBytes{"string of base64", is_base64};
+constexpr Type kLayerType{"a known layer type", is_layer_type};
+
+/// Limits of a size, both included.
+struct Limits {
+  std::size_t least = 0, most = std::numeric_limits<std::size_t>::max();
+};
+
+constexpr Limits exactly(std::size_t size) { return {size, size}; }
+
+/// A rule on the number of a list's entries, on the number of bytes in base64, or on a count itself. `reason` follows
+/// the limits in messages.
+struct Size {
+  Limits (*limits)(const Place& place) = nullptr;  ///< null: any size
+  const char* reason = "";
+};
+
+constexpr Size kSome{[](const Place&) { return Limits{.least = 1}; }};
+constexpr Size kVersion{[](const Place&) { return exactly(kReportVersion); }};
+constexpr Size kLayers{[](const Place&) { return Limits{1, models::kMaxLayers}; }};
+constexpr Size kCells{[](const Place& at) {
+                        return Limits{1, std::min(kMostMapCells, count_of("tokens", at))};
+                      },
+                      ", and no more than tokens"};
+constexpr Size kPerLayer{[](const Place& at) { return exactly(count_of("layers", at)); }, ", one for each of layers"};
+constexpr Size kPerHead{[](const Place& at) { return exactly(model_of(at).at("heads").at(at.index).size()); },
+                        ", one for each of heads in this layer"};
+constexpr Size kPerToken{[](const Place& at) { return exactly(count_of("tokens", at)); }, ", one for each of tokens"};
+constexpr Size kPerCell{[](const Place& at) {
+                          const std::size_t M = count_of("map_size", at);
+                          return exactly(M * (M + 1) / 2);
+                        },
+                        ", the lower triangle of map_size"};
+constexpr Size kPerBin{[](const Place&) { return exactly(kGateBins); }};
+constexpr Size kPair{[](const Place&) { return exactly(2); }, ", a token and its weight"};
+constexpr Size kToken{[](const Place& at) { return Limits{0, count_of("tokens", at) - 1}; }, ", below tokens"};
+
+/// A part of a report that the page reads. In a path, [] stands for all entries of a list and * for all keys.
+struct Part {
+  std::string_view path;
+  Type type;
+  Size size{};
+};
+
+/// All parts, each after those that hold it and those that its size depends on.
+constexpr Part kParts[] = {
+    {"", kObject},
+    {"version", kCount, kVersion},
+    {"headgate", kText},
+    {"text", kText},
+    {"figures", kList},
+    {"figures[]", kObject},
+    {"figures[].key", kText},
+    {"figures[].name", kText},
+    {"figures[].sentence", kText},
+    {"figures[].share", kFlag},
+    {"models", kList, kSome},
+    {"models[]", kObject},
+    {"models[].name", kText},
+    {"models[].gate", kText},
+    {"models[].verdict", kText},
+    {"models[].parameters", or_null(kCount)},
+    {"models[].layers", kCount, kLayers},
+    {"models[].kv_heads", or_null(kCount)},
+    {"models[].dim", kCount},
+    {"models[].tokens", kCount, kSome},
+    {"models[].map_size", kCount, kCells},
+    {"models[].layer_types", kList, kPerLayer},
+    {"models[].layer_types[]", kLayerType},
+    {"models[].heads", kList, kPerLayer},
+    {"models[].heads[]", kList, kSome},
+    {"models[].heads[][]", kObject},
+    {"models[].heads[][].map", kBytes, kPerCell},
+    {"models[].heads[][].received", kBytes, kPerToken},
+    {"models[].heads[][].gate", or_null(kBytes), kPerToken},
+    {"models[].heads[][].gate_histogram", or_null(kList), kPerBin},
+    {"models[].heads[][].gate_histogram[]", kCount},
+    {"models[].heads[][].top_keys", kList},
+    {"models[].heads[][].top_keys[]", kList, kPair},
+    {"models[].heads[][].top_keys[][0]", kCount, kToken},
+    {"models[].heads[][].top_keys[][1]", or_null(kNumber)},
+    {"models[].heads[][].singular_values", kList},
+    {"models[].heads[][].singular_values[]", or_null(kNumber)},
+    {"models[].figures", kObject},
+    {"models[].figures.*", or_null(kNumber)},
+    {"models[].layer_figures", kList, kPerLayer},
+    {"models[].layer_figures[]", kObject},
+    {"models[].layer_figures[].*", or_null(kNumber)},
+    {"models[].head_figures", kList, kPerLayer},
+    {"models[].head_figures[]", kList, kPerHead},
+    {"models[].head_figures[][]", kObject},
+    {"models[].head_figures[][].*", or_null(kNumber)},
+    {"models[].text", kList, kPerToken},
+    {"models[].text[]", kText},
+    {"models[].token_losses", kList, kPerToken},
+    {"models[].token_losses[]", or_null(kNumber)},
+    {"models[].layer_text", kObject},
+    {"models[].layer_text.received", kList, kPerLayer},
+    {"models[].layer_text.received[]", kBytes, kPerToken},
+    {"models[].layer_text.gate", or_null(kList), kPerLayer},
+    {"models[].layer_text.gate[]", or_null(kBytes), kPerToken},
+    {"models[].overrides", or_null(kObject)},
+    {"models[].overrides.tokens", kCount},
+    {"models[].overrides.loss", or_null(kNumber)},
+    {"models[].overrides.kinds", kList},
+    {"models[].overrides.kinds[]", kObject},
+    {"models[].overrides.kinds[].word", kText},
+    {"models[].overrides.kinds[].figure", kText},
+    {"models[].overrides.kinds[].left_out", or_null(kText)},
+};
+
+template <typename... Args>
+[[noreturn]] void refuse(const std::string& file, fmt::format_string<Args...> format, Args&&... args) {
+  io::fail(file, "not a report that this headgate reads: {}", fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Throws io::FileError unless the value has the part's type and size.
+void check(const std::string& file, const Place& place, const Part& part) {
+  const Json& value = *place.value;
+  if (value.is_null() && part.type.nullable) return;
+  if (!part.type.holds(value)) {
+    const bool brief = value.is_number() || value.is_string();
+    refuse(file, "{} is {} but must be {}{}", name_of(place),
+           brief ? io::printable(value.dump()) : fmt::format("of type {}", value.type_name()), part.type.words,
+           part.type.nullable ? " or null" : "");
+  }
+  if (part.size.limits == nullptr) return;
+  const auto refuse_unless_within = [&](std::size_t size, const char* is, const char* unit, const char* be) {
+    const auto [least, most] = part.size.limits(place);
+    if (size >= least && size <= most) return;
+    const std::string limits = least == most           ? fmt::format("{}", least)
+                               : most == Limits{}.most ? fmt::format("at least {}", least)
+                                                       : fmt::format("from {} to {}", least, most);
+    refuse(file, "{} {} {}{} but must {} {}{}", name_of(place), is, size, unit, be, limits, part.size.reason);
+  };
+  if (value.is_array()) refuse_unless_within(value.size(), "has", " entries", "have");
+  if (value.is_number_unsigned()) refuse_unless_within(value.get<std::size_t>(), "is", "", "be");
+  if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    const auto padding = static_cast<std::size_t>(std::count(text.begin(), text.end(), '='));
+    refuse_unless_within(text.size() / 4 * 3 - padding, "has", " bytes", "have");
+  }
+}
+
+/// Checks all values at `path` below `place`. The values that hold them have been checked.
+void walk(const std::string& file, const Place& place, std::string_view path, const Part& part) {
+  const Json& value = *place.value;
+  if (path.empty()) return check(file, place, part);
+  if (value.is_null()) return;
+  const std::string_view step = path.substr(0, path.find_first_of(".[", 1)), rest = path.substr(step.size());
+  if (step == "[]" || step == ".*") {
+    std::size_t index = 0;
+    for (auto child = value.begin(); child != value.end(); ++child, ++index) {
+      walk(file, {&*child, &place, value.is_object() ? std::string_view(child.key()) : "", index}, rest, part);
+    }
+  } else if (step.starts_with('[')) {
+    const auto index = static_cast<std::size_t>(step[1] - '0');
+    walk(file, {&value[index], &place, {}, index}, rest, part);
+  } else {
+    const std::string_view key = step.substr(step.starts_with('.') ? 1 : 0);
+    const auto child = value.find(std::string(key));
+    if (child == value.end()) refuse(file, "{} lacks {}", name_of(place), key);
+    walk(file, {&*child, &place, key}, rest, part);
   }
 }
 
@@ -71,27 +253,33 @@ void check_version(const std::string& name, const ordered_json& report) {
 
 ordered_json parse_report(const std::string& name, std::string_view text) {
   constexpr int kMostDepth = 16;
-  io::parse_json(name, text, kMostDepth);
-  ordered_json report = ordered_json::parse(text);
-  if (!report.is_object()) io::fail(name, "not a report of headgate xray: the JSON is no object");
-  check_version(name, report);
-  check_parts(name, "the JSON", report, kReportParts);
-  for (const ordered_json& figure : report["figures"]) check_parts(name, "a figure", figure, kFigureParts);
-  for (const ordered_json& model : report["models"]) check_parts(name, "a model", model, kModelParts);
+  // Parses to sorted keys: ordered_json searches all keys of an object for each key that it parses.
+  const Json report = io::parse_json(name, text, kMostDepth);
+  for (const Part& part : kParts) walk(name, {&report}, part.path, part);
   return report;
 }
 
 ordered_json joined_reports(const std::vector<ordered_json>& reports) {
   std::vector<std::string> texts;
+  std::set<std::string> known_texts, keys, names;
+  std::map<std::string, std::size_t> numbers;  // the next number for a name that occurs again
   ordered_json figures = ordered_json::array(), models = ordered_json::array();
   for (const ordered_json& report : reports) {
     const auto text = report.at("text").get<std::string>();
-    if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
+    if (known_texts.insert(text).second) texts.push_back(text);
     for (const ordered_json& figure : report.at("figures")) {
-      const auto same = [&figure](const ordered_json& other) { return other.at("key") == figure.at("key"); };
-      if (std::none_of(figures.begin(), figures.end(), same)) figures.push_back(figure);
+      if (keys.insert(figure.at("key").get<std::string>()).second) figures.push_back(figure);
     }
-    for (const ordered_json& model : report.at("models")) models.push_back(model);
+    for (ordered_json model : report.at("models")) {
+      const auto name = model.at("name").get<std::string>();
+      std::size_t& number = numbers.try_emplace(name, 2).first->second;
+      std::string unique = name;
+      while (!names.insert(unique).second) {
+        unique = fmt::format("{} ({})", name.substr(0, name.find_last_not_of('/') + 1), number++);
+      }
+      model["name"] = std::move(unique);
+      models.push_back(std::move(model));
+    }
   }
   return {{"headgate", HEADGATE_VERSION},
           {"version", kReportVersion},
