@@ -14,7 +14,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -351,7 +351,7 @@ def page(reports: Sequence[Xray | Mapping[str, Any] | str]) -> Page:
     a name that is taken gets a number: "name (2)". Raises ValueError if one is not such a report, with a message that
     names the part.
     """
-    if isinstance(reports, (str, Mapping, Xray)):
+    if isinstance(reports, (str, Mapping, Xray)) or not isinstance(reports, Iterable):
         raise _refusal("reports", reports, "a list of reports")
     texts = []
     for n, report in enumerate(reports):

@@ -133,6 +133,7 @@ def test_page_of_no_reports_is_refused(folder):
     for reports, error, said in (
         ([], ValueError, "^reports is empty$"),
         ("{}", TypeError, "^reports is a str but must be a list of reports$"),
+        (None, TypeError, "^reports is None but must be a list of reports$"),
         ([report, 3], TypeError, r"^reports\[1\] is a int but must be an Xray, a dict or JSON text$"),
         ([report, "{}"], ValueError, rf"^reports\[1\]: {unread}: the JSON lacks version$"),
         ([report | {"version": 9}], ValueError, rf"^reports\[0\]: {unread}: version is 9 but must be 1$"),
