@@ -236,7 +236,7 @@ void walk(const std::string& file, const Place& place, std::string_view path, co
   if (step == "[]" || step == ".*") {
     std::size_t index = 0;
     for (auto child = value.begin(); child != value.end(); ++child, ++index) {
-      walk(file, {&*child, &place, value.is_object() ? std::string_view(child.key()) : "", index}, rest, part);
+      walk(file, {&*child, &place, value.is_object() ? std::string_view{child.key()} : "", index}, rest, part);
     }
   } else if (step.starts_with('[')) {
     const auto index = static_cast<std::size_t>(step[1] - '0');

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tool/reports/xray/saved_reports.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,30 +28,30 @@ using testing::Outcome;
 class SavedReportTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    verb_ = new testing::TrainVerb;
-    std::vector<std::string> command{"xray", "--text", verb_->text(), "--override", "heads", "--json-out", file()};
+    verb = new testing::TrainVerb;
+    std::vector<std::string> command{"xray", "--text", verb->text(), "--override", "heads", "--json-out", file()};
     for (const std::string gate : {"none", "headwise"}) {
-      ASSERT_EQ(verb_->train(gate, {"--gate", gate, "--steps", "1"}).status, 0);
-      command.insert(command.begin() + 1, verb_->path(gate));
+      ASSERT_EQ(verb->train(gate, {"--gate", gate, "--steps", "1"}).status, 0);
+      command.insert(command.begin() + 1, verb->path(gate));
     }
     ASSERT_EQ(testing::headgate(command).status, 0);
-    good_ = new json(json::parse(testing::read_bytes(file())));
-    ASSERT_EQ(good_->at("models").size(), 2U);
+    saved = new json(json::parse(testing::read_bytes(file())));
+    ASSERT_EQ(saved->at("models").size(), 2U);
   }
   static void TearDownTestSuite() {
-    delete good_;
-    delete verb_;
+    delete saved;
+    delete verb;
   }
 
-  static std::string file() { return verb_->path("report.json"); }
-  static const json& good() { return *good_; }
+  static std::string file() { return verb->path("report.json"); }
+  static const json& good() { return *saved; }
 
-  static testing::TrainVerb* verb_;
-  static json* good_;
+  static testing::TrainVerb* verb;
+  static json* saved;
 };
 
-testing::TrainVerb* SavedReportTest::verb_ = nullptr;
-json* SavedReportTest::good_ = nullptr;
+testing::TrainVerb* SavedReportTest::verb = nullptr;
+json* SavedReportTest::saved = nullptr;
 
 /// Returns why a report is refused; an empty string if it is read.
 std::string refusal(const json& report) {
@@ -71,10 +72,12 @@ void for_each_place_below(const json& value, const json::json_pointer& pointer, 
     for_each_place_below(child, there, called, visit);
   };
   if (value.is_object()) {
-    for (const auto& [key, child] : value.items()) go_on(child, pointer / key, name.empty() ? key : name + "." + key);
-  } else if (value.is_array() && !value.empty()) {
+    for (const auto& [key, child] : value.items())
+      go_on(child, pointer / key, name.empty() ? key : fmt::format("{}.{}", name, key));
+  }
+  if (value.is_array() && !value.empty()) {
     for (const std::size_t n : std::set<std::size_t>{0, value.size() - 1}) {
-      go_on(value[n], pointer / n, name + "[" + std::to_string(n) + "]");
+      go_on(value[n], pointer / n, fmt::format("{}[{}]", name, n));
     }
   }
 }
@@ -145,7 +148,8 @@ TEST_F(SavedReportTest, EachKey_Missing_IsNamed) {
   for_each_place(good(), [&](const json::json_pointer& pointer, const std::string& name) {
     const json::json_pointer above = pointer.parent_pointer();
     if (!good().at(above).is_object()) return;
-    const std::string key = pointer.back(), part = without_indices(name);
+    const std::string& key = pointer.back();
+    const std::string part = without_indices(name);
     json changed = good();
     changed.at(above).erase(key);
     const std::string what = refusal(changed);
@@ -316,12 +320,12 @@ TEST_F(SavedReportTest, Joined_NamesThatOccurAgain_AreNumbered) {
   for (const ordered_json& model : joined.at("models")) names.push_back(model.at("name"));
   EXPECT_EQ(names, (std::vector<std::string>{"a", "b", "a (2)", "a (2) (2)", "runs/a/", "runs/a (2)", "a (3)"}));
   EXPECT_EQ(joined.at("figures"), ordered_json(good().at("figures"))) << "each figure once";
-  EXPECT_EQ(joined.at("text"), good().at("text")) << "each text once";
+  EXPECT_EQ(joined.at("text"), ordered_json(good().at("text"))) << "each text once";
 }
 
 TEST_F(SavedReportTest, From_OptionsOfARun_AreRefusedByName) {
-  const std::string path = verb_->path("headwise");
-  for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{{"--text", verb_->text()},
+  const std::string path = verb->path("headwise");
+  for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{{"--text", verb->text()},
                                                                                        {"--token-ids", "ids.npy"},
                                                                                        {"--tokens", "8"},
                                                                                        {"--part", "8"},
@@ -341,7 +345,7 @@ TEST_F(SavedReportTest, From_OptionsOfARun_AreRefusedByName) {
 }
 
 TEST_F(SavedReportTest, From_NoReport_IsRefusedOnOneLine) {
-  const std::string bad = verb_->path("bad.json"), page = verb_->path("page.html");
+  const std::string bad = verb->path("bad.json"), page = verb->path("page.html");
   const auto refused = [&](const std::string& text, const std::string& said) {
     testing::write_bytes(bad, text);
     expect_refused(testing::headgate({"xray", "--from", file(), bad, "--out", page}), "xray", bad + ": " + said);
@@ -353,7 +357,7 @@ TEST_F(SavedReportTest, From_NoReport_IsRefusedOnOneLine) {
   json changed = good();
   changed["models"][1]["heads"][0][1]["map"] = 3;
   refused(changed.dump(), "not a report that this headgate reads: models[1].heads[0][1].map is 3 but must be string");
-  expect_refused(testing::headgate({"xray", "--from", verb_->path("nothing")}), "xray", "nothing");
+  expect_refused(testing::headgate({"xray", "--from", verb->path("nothing")}), "xray", "nothing");
   expect_refused(testing::headgate({"xray", "--from", file(), "--out", file()}), "xray", "would overwrite");
 }
 
