@@ -148,6 +148,7 @@ class Xray:
     sentences: dict[str, str]  # explanation of each figure, by key
     overrides: dict[str, Any] | None = None
     layer_types: list[str] = field(default_factory=list)  # full_attention, sliding_attention or linear_attention
+    not_shown: list[str] = field(default_factory=list)  # what headgate.torch.xray could not measure, and why
     report: dict[str, Any] = field(default_factory=dict)  # the whole report, as in `headgate xray --json`
 
     def __repr__(self) -> str:
@@ -239,6 +240,28 @@ def _head(found: Mapping[str, Any], size: int) -> Head:
     )
 
 
+def xray_of(report: dict[str, Any]) -> Xray:
+    """Returns the first model of a report, given with the keys of `headgate xray --json`."""
+    found = report["models"][0]
+    losses = [math.nan if loss is None else loss for loss in found["token_losses"]]
+    return Xray(
+        name=found["name"],
+        gate=found["gate"],
+        verdict=found["verdict"],
+        figures=found["figures"],
+        layer_figures=found["layer_figures"],
+        head_figures=found["head_figures"],
+        text=found["text"],
+        token_losses=np.array(losses, np.float32),
+        heads=[[_head(head, found["map_size"]) for head in layer] for layer in found["heads"]],
+        sentences={figure["key"]: figure["sentence"] for figure in report["figures"]},
+        overrides=found["overrides"],
+        layer_types=found["layer_types"],
+        not_shown=found.get("not_shown", []),
+        report=report,
+    )
+
+
 class Model:
     """A loaded model."""
 
@@ -316,23 +339,7 @@ class Model:
             report = json.loads(
                 _models().xray(self._loaded, files, tokens, map_cells, override, override_tokens, threads)
             )
-        found = report["models"][0]
-        losses = [math.nan if loss is None else loss for loss in found["token_losses"]]
-        return Xray(
-            name=found["name"],
-            gate=found["gate"],
-            verdict=found["verdict"],
-            figures=found["figures"],
-            layer_figures=found["layer_figures"],
-            head_figures=found["head_figures"],
-            text=found["text"],
-            token_losses=np.array(losses, np.float32),
-            heads=[[_head(head, found["map_size"]) for head in layer] for layer in found["heads"]],
-            sentences={figure["key"]: figure["sentence"] for figure in report["figures"]},
-            overrides=found["overrides"],
-            layer_types=found["layer_types"],
-            report=report,
-        )
+        return xray_of(report)
 
 
 def load(path: str | os.PathLike[str]) -> Model:

@@ -25,6 +25,7 @@ from .statistics import attention_statistics, linear_attention_statistics, linea
 from .variant import GateVariant, parse_gate
 from .varlen import AuxRequest, varlen_attn
 from .watch import override, watch
+from .xray import xray
 
 backends.register("cuda", gpu)
 
@@ -55,4 +56,5 @@ __all__ = [
     "use_everywhere",
     "varlen_attn",
     "watch",
+    "xray",
 ]

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collects what a report shows of each layer while the model runs, beside the figures of watch().
+
+Letters: H heads, T tokens, D features of a head, C channels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import headgate
+
+from ..watch.call import Call, Geometry, scores
+from ..watch.handle import Layer, Watch
+from . import ranks
+from .maps import HeadMaps, histogram
+
+BLOCK_ELEMENTS = 1 << 23
+"""Weights that a block of queries may have at once. 32 MiB in float32."""
+MOST_QUERIES = 128
+
+
+@dataclass
+class LayerRecord:
+    """What a report shows of the heads of one layer of attention or of linear attention."""
+
+    type: str
+    heads: int
+    kv_heads: int
+    features: int  # of a head's output
+    maps: HeadMaps
+    sinks: bool = False
+    value_matrices: Tensor | None = None  # (Hkv,D,C): W_v
+    output_matrix: Tensor | None = None  # (C,H·D): W_o
+    written: Tensor | None = None  # (H,D,D): Gram matrix of what W_o reads
+    state_rank: Tensor | None = None  # (H)
+
+
+@dataclass
+class GateRecord:
+    """The gate of a module's outputs."""
+
+    means: Tensor  # (H,T), over features
+    histogram: Tensor  # (H,20)
+    features: int
+
+
+class Collector(Watch):
+    """A handle of watch() that keeps maps, gates and matrices, too. It watches one sequence."""
+
+    def __init__(self, model: nn.Module, figures: list[str], tokens: int, cells: int, gates: Any, blocks: Any) -> None:
+        super().__init__(model, figures, rows=[], gates=gates, blocks=blocks)
+        self.tokens, self.cells = tokens, cells
+        self.records: dict[str, LayerRecord] = {}
+        self.gate_records: dict[str, GateRecord] = {}
+        self.channels = 0
+        self.unshown: dict[str, str] = {}
+        self._projected: tuple[str, list[tuple[nn.Module, Tensor]]] = "", []  # of the module that runs
+
+    def start(self) -> None:
+        super().start()
+        for module, name in self.modules():
+            if ranks.matrix_of(module) is not None:
+                self._wrapped.wrap(module, self._around_linear(module, name.rpartition(".")[0]))
+
+    def _around_linear(self, module: nn.Module, parent: str) -> Callable[..., Any]:
+        """Sees the linear maps of attention modules: their outputs before the attention call may be its values, and the
+        input of the last one after it is what the heads write."""
+
+        def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            record = self.records.get(parent)
+            if record is not None and self.counts() and args:
+                self._add_written(record, module, args[0].detach())
+            out = forward(*args, **kwargs)
+            if record is None and self.counts() and isinstance(out, Tensor):
+                if self._projected[0] != parent:
+                    self._projected = parent, []
+                self._projected[1].append((module, out.detach()))
+            return out
+
+        return around
+
+    def _add_written(self, record: LayerRecord, module: nn.Module, x: Tensor) -> None:
+        matrix = ranks.matrix_of(module)
+        if matrix is None or matrix.shape[1] != record.heads * record.features or x.shape[-1] != matrix.shape[1]:
+            return
+        heads = x.reshape(-1, record.heads, record.features).double().transpose(0, 1)
+        record.output_matrix, record.written = matrix, heads.transpose(1, 2) @ heads
+
+    def _record(self, layer: Layer, kind: str, heads: int, kv_heads: int, features: int, device: Any) -> LayerRecord:
+        """Returns the record of a layer; a module that is called again adds to the same one."""
+        if layer.name not in self.records:
+            maps = HeadMaps(heads, self.tokens, self.cells, device)
+            self.records[layer.name] = LayerRecord(kind, heads, kv_heads, features, maps)
+        return self.records[layer.name]
+
+    def _query_blocks(self, heads: int, device: Any) -> list[Tensor]:
+        rows = max(1, min(MOST_QUERIES, BLOCK_ELEMENTS // (heads * self.tokens)))
+        return list(torch.arange(self.tokens, device=device).split(rows))
+
+    def _add_rows(self, layer: Layer, call: Call, geometry: Geometry, lse: Tensor) -> None:
+        (B, H, T, _), S = call.q.shape, call.k.shape[2]
+        if call.cross or not (B == 1 and T == S == self.tokens):
+            self.unshown[layer.name] = "its keys are not the tokens of the text"
+            return
+        windowed = call.window is not None and call.window < T
+        kind = "sliding_attention" if windowed or self._slides(layer, call) else "full_attention"
+        features = call.q.shape[-1] if call.v is None else call.v.shape[-1]
+        record = self._record(layer, kind, H, call.k.shape[1], features, call.q.device)
+        record.sinks |= call.sinks is not None
+        parent, outputs = self._projected
+        for module, out in outputs if parent == layer.name and call.v is not None else ():
+            if record.value_matrices is None:
+                record.value_matrices = ranks.value_rows(module, out, call.v)
+        each = slice(None) if call.mask is not None and call.mask.shape[1] > 1 else slice(1)
+        for at in self._query_blocks(H, call.q.device):
+            s = scores(call, geometry, at)[0]
+            own = lse[0, :, at, None]
+            weights = (s.double() - own.masked_fill(own.isinf(), 0.0)).exp()
+            visible = s[each] > -torch.inf
+            if bool((visible & (torch.arange(S, device=s.device) > at[:, None])).any()):
+                del self.records[layer.name]
+                self.unshown[layer.name] = "its queries see later tokens"
+                return
+            record.maps.add(at, weights, visible)
+
+    def _slides(self, layer: Layer, call: Call) -> bool:
+        return call.window is not None or bool(getattr(layer.module, "sliding_window", None))
+
+    def _add_linear(self, layer: Layer, call: dict[str, Any]) -> None:
+        super()._add_linear(layer, {key: x.cpu() if isinstance(x, Tensor) else x for key, x in call.items()})
+
+    def _add_linear_rows(self, layer: Layer, call: dict[str, Any]) -> None:
+        (B, T), H, features = call["q"].shape[:2], call["v"].shape[2], call["v"].shape[3]
+        if B != 1 or T != self.tokens or call["state"] is not None or call["cu_seqlens"] is not None:
+            self.unshown[layer.name] = "its keys are not the tokens of the text"
+            return
+        record = self._record(layer, "linear_attention", H, call["k"].shape[2], features, torch.device("cpu"))
+        tensors = {name: call[name] for name in ("q", "k", "v", "decay", "beta")}
+        wide = (tensors["q"].dtype, torch.float32)
+        tensors |= {name: tensors[name].float() for name in ("decay", "beta") if tensors[name].dtype not in wide}
+        options = {name: call[name] for name in ("scale", "l2_norm") if call[name] is not None}
+        found = headgate.linear_attention_statistics(**tensors, layout="bthd", outputs=["effective_rank"], **options)
+        record.state_rank = torch.as_tensor(found.effective_rank)[0].double()
+        key = torch.arange(T)
+        for at in self._query_blocks(H, "cpu"):
+            found = headgate.linear_attention_weights(at, **tensors, layout="bthd", outputs=["weights"], **options)
+            size = torch.as_tensor(found.weights)[0].double().abs()
+            total = size.sum(-1, keepdim=True)
+            shares = torch.where(total == 0, 0.0, size / total)
+            record.maps.add(at, shares, (key <= at[:, None])[None])
+
+    def add_gate(self, name: str, source: str, gate: Tensor) -> None:
+        super().add_gate(name, source, gate)
+        if gate.shape[0] == 1 and gate.shape[2] == self.tokens:
+            own = gate.detach()[0].double()
+            self.gate_records[name] = GateRecord(own.mean(-1), histogram(own), own.shape[-1])
+
+    def see_block(self, name: str, out: Any) -> None:
+        super().see_block(name, out)
+        x = out[0] if isinstance(out, (tuple, list)) and out else getattr(out, "last_hidden_state", out)
+        if isinstance(x, Tensor) and x.dim() == 3:
+            self.channels = x.shape[-1]

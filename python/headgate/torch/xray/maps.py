@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Averages attention weights to maps, and encodes numbers as the page reads them.
+
+Letters: H heads, T tokens, M cells of a map's side, R queries of a block.
+"""
+
+import base64
+
+import torch
+from torch import Tensor
+
+BINS = 20
+"""Bins of a histogram of gates."""
+TOP_KEYS = 8
+
+
+class HeadMaps:
+    """Maps of the heads of a layer. Cell c of a side covers the tokens cT/M … (c+1)T/M - 1."""
+
+    def __init__(self, heads: int, tokens: int, cells: int, device: torch.device) -> None:
+        self.size = M = min(tokens, cells)
+        begins = torch.arange(M + 1, device=device) * tokens // M
+        self.cell_of = torch.repeat_interleave(torch.arange(M, device=device), begins.diff())
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(heads, *shape, dtype=torch.float64, device=device)
+
+        self.sums, self.counts = zeros(M, M), zeros(M, M)
+        self.key_sums, self.key_counts = zeros(tokens), zeros(tokens)
+
+    def add(self, at: Tensor, weights: Tensor, visible: Tensor) -> None:
+        """Adds the weights (H,R,T) of the queries at positions `at`. visible (H|1,R,T) is true at the keys they see."""
+        rows = self.cell_of[at]
+        pairs = ((self.sums, self.key_sums, weights), (self.counts, self.key_counts, visible))
+        for cells, keys, values in pairs:
+            wide = values.double()
+            keys += wide.sum(1)
+            by_key = torch.zeros(*wide.shape[:2], self.size, dtype=torch.float64, device=wide.device)
+            by_key.index_add_(2, self.cell_of, wide)
+            cells += torch.zeros_like(cells[: len(wide)]).index_add_(1, rows, by_key)
+
+    def triangles(self) -> Tensor:
+        """Returns the lower triangles by rows (H, M (M + 1) / 2): the mean weight of the visible pairs of a cell."""
+        row, column = torch.tril_indices(self.size, self.size, device=self.sums.device)
+        return _ratio(self.sums, self.counts)[:, row, column]
+
+    def received(self) -> Tensor:
+        """Returns the mean weight (H,T) of each key over the queries that see it."""
+        return _ratio(self.key_sums, self.key_counts)
+
+
+def _ratio(sums: Tensor, counts: Tensor) -> Tensor:
+    return torch.where(counts > 0, sums / counts, 0.0)
+
+
+def as_bytes(values: Tensor) -> str:
+    """Encodes numbers in [0,1] as bytes, round(255 x), in base64. Clamps others; NaN becomes 0."""
+    whole = (values.double().nan_to_num(0.0).clamp(0, 1) * 255 + 0.5).floor()
+    return base64.b64encode(whole.to(torch.uint8).cpu().numpy().tobytes()).decode()
+
+
+def as_roots(values: Tensor) -> str:
+    """Encodes the square roots of numbers in [0,1]."""
+    return as_bytes(values.clamp_min(0).sqrt())
+
+
+def top_keys(received: Tensor) -> list[tuple[int, float]]:
+    """Returns (token, weight) of the largest values (T). Among equal ones the first comes first."""
+    values, places = received.cpu().sort(descending=True, stable=True)
+    return [(int(token), float(value)) for token, value in zip(places[:TOP_KEYS], values[:TOP_KEYS])]
+
+
+def histogram(gate: Tensor) -> Tensor:
+    """Returns the counts (H,20) of gates (H,T,·) in equal bins of [0,1]. Gates outside count at the ends."""
+    bins = (gate.double() * BINS).floor().nan_to_num(0.0).clamp(0, BINS - 1).long().flatten(1)
+    counts = torch.zeros(len(gate), BINS, dtype=torch.int64, device=gate.device)
+    return counts.scatter_add_(1, bins, torch.ones_like(bins))

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the matrices W_v and W_o of a head, and computes effective ranks.
+
+Letters: C channels, D features of a head's values, Hkv heads of keys and values.
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+def matrix_of(module: nn.Module) -> Tensor | None:
+    """Returns the matrix (out,in) of a linear map, also of GPT-2's Conv1D. None for other modules and packed weights."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
+        return None
+    if isinstance(module, nn.Linear):
+        return weight.detach()
+    return weight.detach().T if type(module).__name__ == "Conv1D" else None
+
+
+def value_rows(module: nn.Module, out: Tensor, v: Tensor) -> Tensor | None:
+    """Returns the rows of W_v (Hkv,D,C) if the output (1,T,·) of a linear map holds the values v (1,Hkv,T,D) unchanged:
+    in its last features, or as the last of equal parts of each head."""
+    matrix, (_, Hkv, T, D) = matrix_of(module), v.shape
+    if matrix is None or out.shape[:-1] != (1, T) or out.shape[-1] % D or out.shape[-1] < Hkv * D:
+        return None
+    for parts in {1, out.shape[-1] // (Hkv * D)}:  # features of a head are [… | v]
+        if out.shape[-1] % (parts * D):
+            continue
+        heads = out.unflatten(-1, (-1, parts, D))[..., -Hkv:, -1, :]
+        if heads.shape[2] == Hkv and torch.equal(heads.transpose(1, 2), v):
+            return matrix.unflatten(0, (-1, parts, D))[-Hkv:, -1]
+    return None
+
+
+def _spectrum_product(a: Tensor, b: Tensor) -> Tensor:
+    """Returns the singular values of A Bᵀ, largest first, from aᵀa of a factor a = AᵀA and b = BᵀB (…,D,D)."""
+    values, vectors = torch.linalg.eigh(a)
+    half = values.clamp_min(0).sqrt()[..., None] * vectors.transpose(-1, -2)
+    found = torch.linalg.eigvalsh(half @ b @ half.transpose(-1, -2))
+    return found.clamp_min(0).sqrt().flip(-1)
+
+
+def singular_values(a: Tensor, b: Tensor) -> Tensor:
+    """Returns the singular values (H,D) of X Y, largest first, from the Gram matrices a = XᵀX and b = Y Yᵀ (H,D,D). NaN
+    where they are not finite."""
+    a, b = a.double().cpu(), b.double().cpu()
+    fine = a.isfinite().all(-1).all(-1) & b.isfinite().all(-1).all(-1)
+    found = torch.full(a.shape[:2], torch.nan, dtype=torch.float64)
+    if fine.any():
+        found[fine] = _spectrum_product(a[fine], b[fine])
+    return found
+
+
+def effective_rank(values: Tensor) -> Tensor:
+    """Returns e^H of singular values (H,D), with the entropy H of the values divided by their sum; 0 if all are 0."""
+    total = values.sum(-1, keepdim=True)
+    share = values / total
+    rank = torch.special.entr(share).sum(-1).exp()
+    return torch.where(total[..., 0] == 0, 0.0, rank)

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Assembles the report of a live model, with the keys of `headgate xray --json`."""
+
+import inspect
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import headgate
+from headgate.models import Xray, xray_of
+
+from ..watch.gates import READERS
+from . import ranks
+from .collector import Collector, GateRecord, LayerRecord
+from .figures import WATCHED, Row, rows_for
+from .maps import as_bytes, as_roots, top_keys
+from .text import ids_of, pieces_of
+from .verdict import verdict
+
+VERSION = 1
+"""Of the JSON format."""
+LOSS_ROWS = 128
+MOST_CELLS = 1024
+
+Values = dict[str, Any]
+
+
+def _whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"xray: {name} is {value!r} but must be a whole number")
+    if value < least or (most is not None and value > most):
+        raise ValueError(
+            f"xray: {name} is {value} but must be at least {least}" + (f" and at most {most}" if most else "")
+        )
+    return value
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _rounded(values: Iterable[float]) -> list[float | None]:
+    """Returns the numbers with five digits, null where they are not finite."""
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
+
+
+def report_of(
+    model: Any, tokenizer: Any, text: Any, name: str | None, tokens: int, cells: int, gates: Any, blocks: Any
+) -> Xray:
+    """Returns the X-ray of a live model. headgate.torch.xray describes the arguments."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"xray: model is a {type(model).__name__} but must be a torch.nn.Module; headgate.load reads files"
+        )
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    config = getattr(model, "config", None)
+    positions = getattr(config, "max_position_embeddings", None)
+    _whole("tokens", tokens, 2)
+    _whole("map_cells", cells, 1, MOST_CELLS)
+    tokens = min(tokens, positions) if isinstance(positions, int) and positions > 1 else tokens
+    ids, source = ids_of(tokenizer, text, tokens)
+    if len(ids) < 3:
+        raise ValueError(f"xray: the text is {len(ids)} tokens but must be at least 3: two, and the last one's target")
+    T = len(ids) - 1
+    seen = Collector(model, WATCHED, T, cells, gates, blocks)
+    logits = _run(seen, model, ids[:-1])
+    if not seen.records:
+        why = next(
+            iter({**seen.not_seen, **seen.unshown}.values()), "the model has no module that looks like attention"
+        )
+        raise ValueError(f"xray: no causal attention of {type(model).__name__} is seen: {why}")
+    name = name or getattr(config, "_name_or_path", "") or type(model).__name__
+    report = _Report(seen, seen_layers(seen))
+    found = report.model(str(name), _losses(logits, ids[1:]), pieces_of(tokenizer, ids), tokenizer is not None)
+    rows = [row.described() for row in report.rows]
+    return xray_of(
+        {"headgate": headgate.__version__, "version": VERSION, "text": source, "figures": rows, "models": [found]}
+    )
+
+
+def _run(seen: Collector, model: nn.Module, ids: list[int]) -> Tensor | None:
+    """Runs the model on a sequence. Returns its logits (T,V), or None."""
+    parameters = inspect.signature(model.forward).parameters
+    variadic = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    key = "input_ids" if "input_ids" in parameters or variadic else next(iter(parameters), "input_ids")
+    embeddings = [part for part in model.modules() if isinstance(part, nn.Embedding)]
+    sizes = [part.num_embeddings for part in embeddings]
+    if sizes and not 0 <= min(ids) <= max(ids) < max(sizes):
+        raise ValueError(f"xray: text has token ids {min(ids)} to {max(ids)} but the model has {max(sizes)} tokens")
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    batch = {key: torch.tensor([ids], device=device)} | ({"use_cache": False} if "use_cache" in parameters else {})
+    kept: list[Any] = []
+    hook = model.register_forward_hook(lambda _model, _given, out: kept.append(out))
+    try:
+        seen.probe(**batch)
+    finally:
+        hook.remove()
+    out = kept[-1]
+    if isinstance(out, Tensor) and out.shape[-1] in sizes:  # of a model that returns no named outputs
+        logits = out
+    else:
+        logits = getattr(out, "logits", None)
+    return logits[0] if isinstance(logits, Tensor) and logits.shape[:2] == (1, len(ids)) else None
+
+
+def _losses(logits: Tensor | None, targets: list[int]) -> Tensor:
+    """Returns -log p (T) of the targets, NaN without logits."""
+    if logits is None:
+        return torch.full((len(targets),), math.nan)
+    of = torch.tensor(targets, device=logits.device).split(LOSS_ROWS)
+    parts = zip(logits.split(LOSS_ROWS), of)
+    return torch.cat([nn.functional.cross_entropy(z.float(), t, reduction="none").cpu() for z, t in parts])
+
+
+def _grouped(reasons: dict[str, str]) -> list[str]:
+    """Returns a text for each reason, with the modules that it is about."""
+    found: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        found.setdefault(reason, []).append(name)
+    return [
+        f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: {reason}" for reason, names in found.items()
+    ]
+
+
+class Layer:
+    """A layer of the report: its record, its gate, and its figures."""
+
+    def __init__(self, name: str, record: LayerRecord, gate: GateRecord | None, figures: Values) -> None:
+        self.name, self.record, self.gate, self.watched = name, record, gate, figures
+        self.received = record.maps.received()
+        self.singular = self.value_rank = self.written_rank = None
+        H, D = record.heads, record.features
+        if record.output_matrix is None or record.written is None:
+            return
+        of_head = record.output_matrix.double().unflatten(1, (H, D)).transpose(0, 1)  # (H,C,D)
+        outputs = of_head.transpose(1, 2) @ of_head
+        self.written_rank = ranks.effective_rank(ranks.singular_values(record.written, outputs))
+        if record.value_matrices is not None:
+            values = record.value_matrices.double()
+            of_values = (values @ values.transpose(1, 2)).repeat_interleave(H // len(values), 0)
+            self.singular = ranks.singular_values(of_values, outputs)
+            self.value_rank = ranks.effective_rank(self.singular)
+
+    def own_gate(self, head: int) -> int | None:
+        """Returns the index of the head's gate; None if all heads share one, or there is none."""
+        if self.gate is None:
+            return None
+        owners, H = len(self.gate.means), self.record.heads
+        return head * owners // H if H % owners == 0 and (owners > 1 or H == 1) else None
+
+    def collected(self) -> dict[str, Tensor | None]:
+        """Returns the figures (H) that watch() does not have."""
+        return {
+            "state_rank": self.record.state_rank,
+            "value_output_rank": self.value_rank,
+            "written_rank": self.written_rank,
+        }
+
+    def head(self, h: int, triangle: Tensor) -> Values:
+        gate, at = self.gate, self.own_gate(h)
+        return {
+            "map": as_roots(triangle),
+            "received": as_roots(self.received[h]),
+            "gate": None if gate is None or at is None else as_bytes(gate.means[at]),
+            "gate_histogram": None if gate is None or at is None else gate.histogram[at].tolist(),
+            "top_keys": [[token, _rounded([weight])[0]] for token, weight in top_keys(self.received[h])],
+            "singular_values": [] if self.singular is None else _rounded(self.singular[h].tolist()),
+        }
+
+
+def seen_layers(seen: Collector) -> list[Layer]:
+    """Returns the layers of the report in the order of the model's modules."""
+    rows = {row["module"]: row for row in seen.layers}
+    order = [name for _, name in seen.modules() if name in seen.records]
+    found = []
+    for name in order:
+        block = name.rpartition(".")[0]
+        given = (each for each in seen.gate_records if each.startswith(block + ".") and each not in seen.records)
+        source = name if name in seen.gate_records else next(given, name)
+        gates = {key: value for key, value in rows.get(source, {}).items() if key.startswith("gate_")}
+        found.append(Layer(name, seen.records[name], seen.gate_records.get(source), gates | rows[name]))
+    return found
+
+
+class _Report:
+    """The parts of a model in a report."""
+
+    def __init__(self, seen: Collector, layers: list[Layer]) -> None:
+        self.seen, self.layers = seen, layers
+        kinds = [layer.record.type for layer in layers]
+        softmax = [layer for layer in layers if layer.record.type != "linear_attention"]
+        hides = bool(softmax) and all(layer.watched.get("first_token_attention") is None for layer in softmax)
+        self.has_sinks = any(layer.record.sinks for layer in layers)
+        self.rows: list[Row] = rows_for("linear_attention" in kinds, self.has_sinks, hides)
+
+    def model(self, name: str, losses: Tensor, pieces: list[str], has_text: bool) -> Values:
+        layers, seen = self.layers, self.seen
+        kv_heads = next((x.record.kv_heads for x in layers if x.record.type != "linear_attention"), None)
+        found: Values = {
+            "name": name,
+            "gate": self._gate_name(),
+            "parameters": sum(parameter.numel() for parameter in seen.model.parameters()),
+            "layers": len(layers),
+            "layer_types": [layer.record.type for layer in layers],
+            "kv_heads": layers[0].record.kv_heads if kv_heads is None else kv_heads,
+            "dim": seen.channels,
+            "tokens": len(pieces) - 1,
+            "verdict": "",
+            "largest_activation": self._largest(),
+            "figures": self._model_figures(losses, "".join(pieces[1:]) if has_text else ""),
+            "layer_figures": [self._layer_figures(layer) for layer in layers],
+            "head_figures": [self._head_figures(layer) for layer in layers],
+            "overrides": None,
+            "not_shown": self._not_shown(losses),
+            "text": pieces[:-1],
+            "token_losses": _rounded(losses.tolist()),
+            "map_size": layers[0].record.maps.size,
+            "heads": [[x.head(h, of) for h, of in enumerate(x.record.maps.triangles())] for x in layers],
+            "layer_text": self._layer_text(),
+        }
+        return found | {"verdict": verdict(found)}
+
+    def _gate_name(self) -> str:
+        words = []
+        for layer in self.layers:
+            if layer.gate is None or layer.record.type == "linear_attention":
+                continue
+            kind = type(self.seen.model.get_submodule(layer.name)).__name__
+            grain = "elementwise" if layer.gate.features > 1 else "headwise"
+            words = [f"g1-{grain}-sigmoid-mul" if any(each.classes.search(kind) for each in READERS) else f"g1-{grain}"]
+        return "-".join(words + ["learned_sinks"] * self.has_sinks) or "none"
+
+    def _largest(self) -> Values:
+        names = [name for _, name in self.seen.modules()]
+        largest: Values = {"value": None, "layer": 0, "token": 0, "channel": 0}
+        best = -1.0
+        for row in self.seen.layers:
+            value = row.get("massive_activation", -1.0)
+            size = math.inf if value is None or math.isnan(value) else value
+            if size > best:
+                before = sum(names.index(layer.name) < names.index(row["module"]) for layer in self.layers)
+                place = {of: row[f"massive_activation_{of}"] for of in ("token", "channel")}
+                largest = {"value": _number(value), "layer": min(before, len(self.layers) - 1), **place}
+                best = size
+        return largest
+
+    def _model_figures(self, losses: Tensor, text: str) -> Values:
+        loss, bytes_ = losses.double().mean().item(), len(text.encode())
+        largest = self._largest()
+        scalars = self.seen.scalars(by_layer=False)
+        own: Values = {
+            **scalars,
+            "loss_nats": loss,
+            "bits_per_byte": loss * len(losses) / math.log(2) / bytes_ if bytes_ else None,
+            "perplexity": math.exp(loss) if loss < 700 else math.inf,
+            "massive_activation_token": largest["token"],
+            "massive_activation_channel": largest["channel"],
+            "hidden_first_token_share": scalars.get("hidden_first_token"),
+        }
+        for key in ("mean_distance", *self.layers[0].collected()):  # means over the heads that have a value
+            values = [heads for layer in self.layers if (heads := self._heads(layer, key)) is not None]
+            own[key] = torch.cat(values).mean().item() if values else None
+        return self._values("model", own)
+
+    def _heads(self, layer: Layer, key: str) -> Tensor | None:
+        """Returns the values (H) of a figure of the heads of a layer."""
+        if key in layer.collected():
+            return layer.collected()[key]
+        row = next(row for row in self.rows if row.key == key)
+        for name, figure in ((layer.name, figure) for figure in self.seen.figures if figure.key in row.of):
+            heads = self.seen._values(name, figure)[0]
+            if heads is not None:
+                return heads
+        return None
+
+    def _values(self, level: str, own: Values) -> Values:
+        found = {row.key: _number(own.get(row.key)) for row in self.rows if level in row.levels}
+        for key in ("massive_activation_token", "massive_activation_channel"):
+            if found.get(key) is not None:
+                found[key] = int(found[key])
+        return found
+
+    def _layer_figures(self, layer: Layer) -> Values:
+        own = dict(layer.watched)
+        for row in self.rows:
+            of = next((own[key] for key in row.of if own.get(key) is not None), None)
+            own[row.key] = own.get(row.key) if of is None else of
+        own |= {key: None if x is None else x.mean().item() for key, x in layer.collected().items()}
+        return self._values("layer", own)
+
+    def _head_figures(self, layer: Layer) -> list[Values]:
+        H = layer.record.heads
+        columns = {row.key: self._heads(layer, row.key) for row in self.rows if "head" in row.levels}
+        rows = []
+        for h in range(H):
+            own = {}
+            for key, heads in columns.items():
+                shared = key.startswith("gate_") and layer.own_gate(h) is None
+                own[key] = None if heads is None or shared else heads[h * len(heads) // H].item()
+            rows.append(self._values("head", own))
+        return rows
+
+    def _layer_text(self) -> Values:
+        gates = [None if x.gate is None else as_bytes(x.gate.means.mean(0)) for x in self.layers]
+        received = [as_roots(layer.received.mean(0)) for layer in self.layers]
+        return {"gate": gates if any(gates) else None, "received": received}
+
+    def _not_shown(self, losses: Tensor) -> list[str]:
+        seen = self.seen
+        missing: dict[str, str] = {**seen.not_seen, **seen.unshown}
+        for layer in self.layers:
+            parts = [name for name, _ in seen.model.get_submodule(layer.name).named_modules() if "gate" in name]
+            if layer.record.type == "linear_attention":
+                wanted = {"written_rank": layer.written_rank}
+            else:
+                wanted = {"value_output_rank": layer.value_rank, "written_rank": layer.written_rank}
+            lacking = [key for key, value in wanted.items() if value is None]
+            if lacking:
+                missing[layer.name] = f"{' and '.join(lacking)}, as its matrices are not found"
+            elif parts and layer.gate is None:
+                missing[layer.name] = f"the gate, if {parts[0]} is one (gates= reads it)"
+        return _grouped(missing) + ["losses: the model returns no logits"] * bool(losses.isnan().all())

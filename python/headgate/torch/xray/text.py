@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the token ids of a text, and gives each token the text that it adds."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LONGEST_TOKEN = 64
+"""Bytes of text that are read for each token, far above the mean."""
+
+
+def ids_of(tokenizer: Any, text: Any, tokens: int) -> tuple[list[int], str]:
+    """Returns the first ids of a text, at most tokens + 1, and the name of the text. Raises TypeError and ValueError."""
+    if isinstance(text, (str, os.PathLike)):
+        if tokenizer is None:
+            raise TypeError("xray: tokenizer is None but text is no token ids: give the tokenizer, or ids")
+        path = None if isinstance(text, str) else os.fspath(text)
+        whole = Path(path).read_bytes() if path else text.encode()
+        ids = tokenizer(whole[: LONGEST_TOKEN * tokens].decode(errors="ignore"))["input_ids"]
+        return list(ids)[: tokens + 1], path or "text"
+    try:
+        ids = torch.as_tensor(text)
+    except (TypeError, ValueError, RuntimeError):
+        ids = torch.empty(0)
+    if ids.dim() == 2 and len(ids) == 1:
+        ids = ids[0]
+    if ids.dim() != 1 or ids.dtype not in (torch.int32, torch.int64):
+        found = (
+            f"a tensor {tuple(ids.shape)} of {ids.dtype}" if isinstance(text, Tensor) else f"a {type(text).__name__}"
+        )
+        raise TypeError(f"xray: text is {found} but must be a str, a pathlib.Path, or the ids of one sequence")
+    return ids.tolist()[: tokens + 1], "token ids"
+
+
+def pieces_of(tokenizer: Any, ids: list[int]) -> list[str]:
+    """Returns what each token adds to the text. A character of several tokens stands with the last of them. Without a
+    tokenizer it is the id."""
+    if tokenizer is None:
+        return [f"{token} " for token in ids]
+
+    def decoded(part: list[int]) -> str:
+        return tokenizer.decode(part, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    pieces, begin, done, shown = [], 0, 0, ""
+    for end in range(1, len(ids) + 1):  # decodes a token behind the one before, as tokenizers trim the first space
+        now = decoded(ids[begin:end])
+        whole = now if end == len(ids) else now.rstrip("\N{REPLACEMENT CHARACTER}")
+        pieces.append(whole[len(shown) :])
+        if whole == now:
+            begin, done = done, end
+            shown = decoded(ids[begin:done])
+        elif len(whole) > len(shown):
+            shown = whole
+    return pieces

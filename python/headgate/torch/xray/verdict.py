@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says what the figures of a report mean, in the sentences of `headgate xray`."""
+
+import math
+from typing import Any
+
+from ..watch.figures import SINK_THRESHOLD
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.{1 if share < 0.01 else 0}f}%"
+
+
+def _where(rates: list[tuple[int, float]]) -> str:
+    """Says from which layer on half of the heads have sinks, in it and on average in all later ones, or else which layers
+    have some."""
+    for i, (layer, rate) in enumerate(rates[:-1]):
+        rest = [other for _, other in rates[i:]]
+        if rate >= 0.5 and sum(rest) / len(rest) >= 0.5:
+            return f"from layer {layer} on"
+    some = [layer for layer, rate in rates if rate > 0]
+    return f"in layer {some[0]}" if len(some) == 1 else f"in layers {some[0]} to {some[-1]}"
+
+
+def _sinks(model: dict[str, Any]) -> str:
+    figures, threshold = model["figures"], _percent(SINK_THRESHOLD)
+    first = figures.get("first_token_attention")
+    if first is None:
+        if all(kind == "linear_attention" for kind in model["layer_types"]):
+            return "Linear attention has no softmax, and so no sinks."
+        if model["largest_activation"]["value"] is None:
+            return "The model gives numbers that are not finite."
+        return "Sinks are not measured: windows hide the first token from later ones."
+    rates = [
+        (layer, row["sink_rate"]) for layer, row in enumerate(model["layer_figures"]) if row["sink_rate"] is not None
+    ]
+    rate = figures["sink_rate"]
+    text = f"No sinks: no head gives more than {threshold} of its attention to the first token."
+    if rate > 0:
+        text = f"Sinks {_where(rates)}: {_percent(rate)} of the heads give more than {threshold} of their attention to the "
+        text += "first token."
+    text += f" It gets {_percent(first)} of all attention; if heads looked at all tokens alike, it would get "
+    text += f"{_percent(figures['first_token_attention_uniform'])}."
+    gated = figures.get("first_token_attention_gated")
+    return text if gated is None else f"{text} {_percent(gated)} passes the gate."
+
+
+def verdict(model: dict[str, Any]) -> str:
+    """Returns the verdict on a model of a report, which has its figures, layer_types, largest_activation and not_shown."""
+    text, largest = _sinks(model), model["largest_activation"]
+    sink = model["figures"].get("sink_attention")
+    if sink is not None:
+        text += f" {_percent(sink)} of the attention goes to the sink logits of the heads."
+    value, token, layer = largest["value"], largest["token"], largest["layer"]
+    if value is None or not math.isfinite(value):
+        text += f" The activations are not finite from layer {layer}, token {token} on."
+    else:
+        digits = 2 if value < 100 else 0
+        text += f" The largest activation is {value:.{digits}f}, at token {token}, channel {largest['channel']}, "
+        text += f"after layer {layer}."
+    return f"{text} Not shown: {'; '.join(model['not_shown'])}." if model["not_shown"] else text
