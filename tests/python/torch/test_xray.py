@@ -4,7 +4,12 @@
 import base64
 import json
 import math
+import os
+import shutil
 import subprocess
+import sys
+import warnings
+from pathlib import Path
 
 import numpy
 import pytest
@@ -166,3 +171,173 @@ def test_models_that_the_tool_does_not_read_are_shown(family, tmp_path):
     theirs = of_the_tool(models.model("llama"), ids, tmp_path)
     headgate.page([report, theirs]).save(tmp_path / "both.html")
     assert kind.__name__ in (tmp_path / "both.html").read_text(encoding="utf-8")
+
+
+def run_module(*words, start=("-m", "headgate"), **options):
+    return subprocess.run([sys.executable, *start, *map(str, words)], capture_output=True, text=True, **options)
+
+
+@pytest.fixture
+def saved(tokenizer, tmp_path):
+    """Returns a function that saves a small model with a tokenizer, and a text beside it."""
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+
+    def save(kind, config):
+        config.vocab_size = len(tokenizer)
+        model = kind(config).eval()
+        model.save_pretrained(tmp_path / "model")
+        tokenizer.save_pretrained(tmp_path / "model")
+        return model, tmp_path
+
+    return save
+
+
+def test_module_shows_a_model_that_transformers_loads(saved, tokenizer):
+    model, folder = saved(transformers.GPTNeoXForCausalLM, transformers.GPTNeoXConfig(**SIZES))
+    done = run_module("xray", folder / "model", "--text", folder / "text.txt", "--name", "neox", "--tokens", 40,
+                      "--out", folder / "page.html", "--json-out", folder / "page.json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    expected = xray(model, tokenizer, folder / "text.txt", name="neox", tokens=40)
+    assert done.stdout == f"neox: {expected.verdict}\n"
+    assert not list(differences(json.loads((folder / "page.json").read_text(encoding="utf-8")), expected.report))
+    assert "neox" in (folder / "page.html").read_text(encoding="utf-8")
+
+
+def test_module_lets_the_program_read_what_it_reads(saved):
+    _, folder = saved(transformers.LlamaForCausalLM, transformers.LlamaConfig(**SIZES))
+    words = ("xray", folder / "model", "--text", folder / "text.txt", "--tokens", 40)
+    done = run_module(*words, "--json-out", folder / "page.json", "--name", "small")
+    theirs = reported(*words, "--json")
+    ours = json.loads((folder / "page.json").read_text(encoding="utf-8"))
+    assert done.stdout == f"small: {theirs['models'][0]['verdict']}\n"
+    assert [place for place, *_ in differences(ours, theirs)] == [("models", 0, "name")]
+
+
+def test_module_names_what_is_missing(saved):
+    _, folder = saved(transformers.GPTNeoXForCausalLM, transformers.GPTNeoXConfig(**SIZES))
+    code = "import runpy, sys\nsys.modules['transformers'] = None\nrunpy.run_module('headgate', run_name='__main__')"
+    words = ("xray", folder / "model", "--text", folder / "text.txt")
+    done = run_module(*words, start=("-c", code))
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "model_type is 'gpt_neox'" in done.stderr and "pip install 'headgate-attention[transformers]'" in done.stderr
+    (folder / "model" / "config.json").write_text("{}")
+    done = run_module(*words)
+    assert done.returncode == 1 and "; transformers: " in done.stderr.splitlines()[-1]
+
+
+def test_module_passes_other_verbs_to_the_program(tmp_path):
+    package = tmp_path / "headgate"
+    package.mkdir()
+    for path in Path(headgate.__file__).parent.glob("*.*"):
+        (package / path.name).symlink_to(path.resolve()) if path.suffix == ".so" else shutil.copy(path, package)
+    (package / "bin").mkdir()
+    (package / "bin" / "headgate").symlink_to(tool_runs.TOOL)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    for words in (["--version"], ["xray", "--list"], ["xray", "a", "b", "--text"]):
+        ours = run_module(*words, env=environment)
+        theirs = subprocess.run([tool_runs.TOOL, *words], capture_output=True, text=True)
+        assert (ours.returncode, ours.stdout, ours.stderr) == (theirs.returncode, theirs.stdout, theirs.stderr)
+
+
+@pytest.mark.parametrize(
+    "change, error, said",
+    [
+        ({"model": "a/path"}, TypeError, "model is a str but must be a torch.nn.Module; headgate.load reads files"),
+        ({"text": "A text."}, TypeError, "tokenizer is None but text is no token ids"),
+        ({"text": torch.rand(8)}, TypeError, r"text is a tensor \(8,\) of torch.float32 but must be a str"),
+        ({"text": torch.zeros(2, 8, dtype=torch.int64)}, TypeError, r"text is a tensor \(2, 8\)"),
+        ({"text": [[1], 2]}, TypeError, "text is a list but must be a str"),
+        ({"text": [1, 2]}, ValueError, "the text is 2 tokens but must be at least 3"),
+        ({"text": [1, 97, 3]}, ValueError, "text has token ids 1 to 97 but the model has 97 tokens"),
+        ({"tokens": 1}, ValueError, "tokens is 1 but must be at least 2"),
+        ({"tokens": 2.0}, TypeError, "tokens is 2.0 but must be a whole number"),
+        ({"map_cells": 2000}, ValueError, "map_cells is 2000 but must be at least 1 and at most 1024"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(change, error, said):
+    given = {"model": models.model("llama"), "tokenizer": None, "text": models.tokens(1, 8)} | change
+    with pytest.raises(error, match=f"^xray: {said}"):
+        xray(given.pop("model"), **given)
+
+
+def test_what_a_model_does_not_show_is_named():
+    ids = models.tokens(1, 24)
+    base = xray(transformers.LlamaModel(transformers.LlamaConfig(**SIZES)), None, ids)
+    assert base.not_shown == ["losses: the model returns no logits"] and base.figures["loss_nats"] is None
+    assert base.verdict.endswith(" Not shown: losses: the model returns no logits.")
+    assert numpy.isnan(base.token_losses).all()
+    latent = xray(models.model("kimi-linear").eval(), None, ids)
+    assert latent.not_shown == ["model.layers.1.self_attn: value_output_rank, as its matrices are not found"]
+    assert latent.layer_figures[1]["value_output_rank"] is None and len(latent.heads[1][0].singular_values) == 0
+    assert latent.layer_figures[1]["written_rank"] > 0
+    headgate.page([base, latent])
+    for kind, config, why in (
+        (transformers.BertForMaskedLM, transformers.BertConfig(**SIZES), "its queries see later tokens"),
+        (transformers.BloomForCausalLM, transformers.BloomConfig(vocab_size=97, hidden_size=32, n_layer=1, n_head=4),
+         "it made no call of attention"),
+    ):  # fmt: skip
+        with pytest.warns() if kind is transformers.BloomForCausalLM else warnings.catch_warnings():
+            with pytest.raises(ValueError, match=f"^xray: no causal attention of {kind.__name__} is seen: {why}"):
+                xray(kind(config), None, ids)
+
+
+def test_unseen_layer_warns_and_is_named():
+    model = models.model("llama").eval()
+    own = model.model.layers[1].self_attn
+
+    class PlainAttention(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = torch.nn.Linear(32, 32)
+
+        def forward(self, hidden_states, **_):
+            return self.out(hidden_states), None
+
+    model.model.layers[1].self_attn = PlainAttention()
+    with pytest.warns(UserWarning, match=r"^watch: attention of 'model\.layers\.1\.self_attn' is not seen"):
+        report = xray(model, None, models.tokens(1, 24))
+    assert len(report.heads) == 1 and report.not_shown[0].startswith("model.layers.1.self_attn: it made no call")
+    model.model.layers[1].self_attn = own
+    assert not xray(model, None, models.tokens(1, 24)).not_shown
+
+
+def test_given_gate_is_shown():
+    class Gated(torch.nn.Module):
+        """Attention with a gate that no reader knows."""
+
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.my_gate, self.out = (torch.nn.Linear(32, size) for size in (96, 4, 32))
+
+        def forward(self, x):
+            q, k, v = (part.unflatten(-1, (4, 8)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+            y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+            return self.out((y * self.my_gate(x).sigmoid()[..., None]).flatten(-2))
+
+    class GatedAttentionModel(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = torch.nn.Embedding(97, 32), torch.nn.Linear(32, 97)
+            self.layers = torch.nn.ModuleList([Gated(), Gated()])
+
+        def forward(self, ids):
+            x = self.embed(ids)
+            for layer in self.layers:
+                x = x + layer(x)
+            return self.head(x)
+
+    Gated.__name__ = "MyAttention"
+    model, ids = GatedAttentionModel(), models.tokens(1, 24)
+    plain = xray(model, None, ids)
+    assert plain.not_shown == ["layers.0 and 1 more: the gate, if my_gate is one (gates= reads it)"]
+    report = xray(model, None, ids, gates={"layers.1.my_gate": lambda out: out.sigmoid().unsqueeze(-1)})
+    x = model.embed(ids[:, :-1])
+    gate = model.layers[1].my_gate(x + model.layers[0](x))[0].sigmoid().detach()
+    assert report.gate == "g1-headwise" and report.heads[0][2].gate is None
+    assert report.not_shown == ["layers.0: the gate, if my_gate is one (gates= reads it)"]
+    for h in range(4):
+        assert abs(report.heads[1][h].gate - gate[:, h].numpy()).max() < 1 / 255
+        assert report.head_figures[1][h]["gate_mean"] == pytest.approx(gate[:, h].mean().item(), rel=TOLERANCE)
+        assert report.head_figures[0][h]["gate_mean"] is None
+    assert report.figures["gate_mean"] == report.layer_figures[1]["gate_mean"] is not None
+    assert len(report.heads[0][0].singular_values) == 8 and report.figures["loss_nats"] is not None

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 import headgate
 
 from ..watch.call import Call, Geometry, scores
-from ..watch.handle import Layer, Watch
+from ..watch.figures import Figure
+from ..watch.handle import Layer, Watch, _is_within
 from . import ranks
 from .maps import HeadMaps, histogram
 
@@ -59,6 +60,18 @@ class Collector(Watch):
         self.channels = 0
         self.unshown: dict[str, str] = {}
         self._projected: tuple[str, list[tuple[nn.Module, Tensor]]] = "", []  # of the module that runs
+
+    def gate_of(self, name: str) -> str:
+        """Returns the module whose gate is that of an attention module: itself, or one in it or in its block."""
+        if name in self.gate_records:
+            return name
+        block = next((block for block in self._blocks if _is_within(name, block)), name)
+        near = [each for around in (name, block) for each in self.gate_records if _is_within(each, around)]
+        return next((each for each in near if each not in self.records), name)
+
+    def of_heads(self, name: str, figure: Figure) -> Tensor | None:
+        """Returns the values (H) of a figure of a module's heads, if it has any."""
+        return self._values(name, figure)[0] if figure.of_heads and name in self._sums else None
 
     def start(self) -> None:
         super().start()
@@ -147,8 +160,8 @@ class Collector(Watch):
         record.state_rank = torch.as_tensor(found.effective_rank)[0].double()
         key = torch.arange(T)
         for at in self._query_blocks(H, "cpu"):
-            found = headgate.linear_attention_weights(at, **tensors, layout="bthd", outputs=["weights"], **options)
-            size = torch.as_tensor(found.weights)[0].double().abs()
+            row = headgate.linear_attention_weights(at, **tensors, layout="bthd", outputs=["weights"], **options)
+            size = torch.as_tensor(row.weights)[0].double().abs()
             total = size.sum(-1, keepdim=True)
             shares = torch.where(total == 0, 0.0, size / total)
             record.maps.add(at, shares, (key <= at[:, None])[None])

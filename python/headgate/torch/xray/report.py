@@ -128,8 +128,10 @@ def _grouped(reasons: dict[str, str]) -> list[str]:
 class Layer:
     """A layer of the report: its record, its gate, and its figures."""
 
-    def __init__(self, name: str, record: LayerRecord, gate: GateRecord | None, figures: Values) -> None:
-        self.name, self.record, self.gate, self.watched = name, record, gate, figures
+    def __init__(
+        self, name: str, gate_name: str, record: LayerRecord, gate: GateRecord | None, figures: Values
+    ) -> None:
+        self.name, self.gate_name, self.record, self.gate, self.watched = name, gate_name, record, gate, figures
         self.received = record.maps.received()
         self.singular = self.value_rank = self.written_rank = None
         H, D = record.heads, record.features
@@ -174,14 +176,11 @@ class Layer:
 def seen_layers(seen: Collector) -> list[Layer]:
     """Returns the layers of the report in the order of the model's modules."""
     rows = {row["module"]: row for row in seen.layers}
-    order = [name for _, name in seen.modules() if name in seen.records]
     found = []
-    for name in order:
-        block = name.rpartition(".")[0]
-        given = (each for each in seen.gate_records if each.startswith(block + ".") and each not in seen.records)
-        source = name if name in seen.gate_records else next(given, name)
-        gates = {key: value for key, value in rows.get(source, {}).items() if key.startswith("gate_")}
-        found.append(Layer(name, seen.records[name], seen.gate_records.get(source), gates | rows[name]))
+    for name in (name for _, name in seen.modules() if name in seen.records):
+        of = seen.gate_of(name)
+        gates = {key: value for key, value in rows.get(of, {}).items() if key.startswith("gate_")}
+        found.append(Layer(name, of, seen.records[name], seen.gate_records.get(of), gates | rows[name]))
     return found
 
 
@@ -270,11 +269,9 @@ class _Report:
         if key in layer.collected():
             return layer.collected()[key]
         row = next(row for row in self.rows if row.key == key)
-        for name, figure in ((layer.name, figure) for figure in self.seen.figures if figure.key in row.of):
-            heads = self.seen._values(name, figure)[0]
-            if heads is not None:
-                return heads
-        return None
+        module = layer.gate_name if key.startswith("gate_") else layer.name
+        of_figures = (self.seen.of_heads(module, figure) for figure in self.seen.figures if figure.key in row.of)
+        return next((heads for heads in of_figures if heads is not None), None)
 
     def _values(self, level: str, own: Values) -> Values:
         found = {row.key: _number(own.get(row.key)) for row in self.rows if level in row.levels}

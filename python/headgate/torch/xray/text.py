@@ -17,10 +17,9 @@ def ids_of(tokenizer: Any, text: Any, tokens: int) -> tuple[list[int], str]:
     if isinstance(text, (str, os.PathLike)):
         if tokenizer is None:
             raise TypeError("xray: tokenizer is None but text is no token ids: give the tokenizer, or ids")
-        path = None if isinstance(text, str) else os.fspath(text)
-        whole = Path(path).read_bytes() if path else text.encode()
+        whole = text.encode() if isinstance(text, str) else Path(text).read_bytes()
         ids = tokenizer(whole[: LONGEST_TOKEN * tokens].decode(errors="ignore"))["input_ids"]
-        return list(ids)[: tokens + 1], path or "text"
+        return list(ids)[: tokens + 1], "text" if isinstance(text, str) else str(text)
     try:
         ids = torch.as_tensor(text)
     except (TypeError, ValueError, RuntimeError):

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the command-line program as `python -m headgate`. `xray` also shows models that only transformers loads."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from . import page, tool
+from .extras import require
+from .models import Xray, load, xray_of
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises ValueError where the words are not those of the X-ray of one model: the program then takes them."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def _given(words: list[str]) -> argparse.Namespace | None:
+    """Returns the arguments of the X-ray of one model on a text; None where the program takes or refuses the words."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("model")
+    parser.add_argument("--text", required=True)
+    parser.add_argument("--tokens", type=int, default=2048)
+    for name in ("--name", "--out", "--json-out"):
+        parser.add_argument(name)
+    try:
+        return parser.parse_args(words)
+    except ValueError:
+        return None
+
+
+def _by_transformers(given: argparse.Namespace, refusal: str) -> Xray:
+    """Returns the X-ray of a model that transformers loads, in f32. `refusal` says why the program does not read it."""
+    transformers: Any = require("transformers", f"{refusal}: an X-ray of it")
+    from .torch import xray
+
+    path = Path(given.model)
+    where = {"pretrained_model_name_or_path": given.model}
+    if path.suffix == ".gguf":
+        where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype="float32")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
+    except Exception as error:  # of many types, by the part of transformers that meets it
+        raise ValueError(f"{refusal}; transformers: {error}") from None
+    return xray(model, tokenizer, Path(given.text), name=given.name or given.model, tokens=given.tokens)
+
+
+def _xray(given: argparse.Namespace) -> None:
+    """Writes and prints the X-ray of one model."""
+    try:
+        model = load(given.model)
+    except (ValueError, FileNotFoundError) as error:
+        report = _by_transformers(given, str(error))
+    else:
+        report = model.xray(Path(given.text), tokens=given.tokens)
+        report.report["models"][0]["name"] = given.name or model.name
+        report = xray_of(report.report)
+    if given.out:
+        page([report]).save(given.out)
+    if given.json_out:
+        Path(given.json_out).write_text(json.dumps(report.report) + "\n", encoding="utf-8")
+    print(f"{report.name}: {report.verdict}")
+
+
+def main() -> None:
+    given = _given(sys.argv[2:]) if sys.argv[1:2] == ["xray"] else None
+    if given is None:
+        tool.main()
+        return
+    try:
+        _xray(given)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        sys.exit(f"headgate xray: {' '.join(str(error).split())}")
+
+
+if __name__ == "__main__":
+    main()
