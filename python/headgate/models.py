@@ -44,7 +44,7 @@ def _path(name: str, value: Any) -> str:
     """Returns the argument `name`, a path, as a str."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
-        wanted = "a path: headgate.torch.watch(model) looks into a model of PyTorch"
+        wanted = "a path: headgate.torch.xray(model, tokenizer, text) and headgate.torch.watch(model) look into modules"
         raise TypeError(f"{name} is a {type(value).__name__}, a module of PyTorch, but must be {wanted}")
     if not isinstance(value, (str, os.PathLike)):
         raise _refusal(name, value, "a str or a pathlib.Path")

@@ -144,7 +144,8 @@ def test_page_of_no_reports_is_refused(folder):
 
 def test_load_of_a_module_names_its_function():
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match=r"^path is a Linear, a module of PyTorch, but .*headgate.torch.watch\(model\)"):
+    said = r"^path is a Linear, a module of PyTorch, but must be a path: headgate.torch.xray\(model, tokenizer, text\) and "
+    with pytest.raises(TypeError, match=said + r"headgate.torch.watch\(model\) look into modules$"):
         headgate.load(torch.nn.Linear(2, 2))
 
 

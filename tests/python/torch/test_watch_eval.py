@@ -61,3 +61,45 @@ def test_figures_equal_those_of_eval(family, tmp_path):
     assert compared - overall.keys() <= {"massive_activation_token", "massive_activation_channel"}
     for key in compared & overall.keys():
         assert overall[key] == pytest.approx(expected[key], rel=TOLERANCE, abs=TOLERANCE), key
+
+
+class OneLayer(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.attention = layer
+
+    def forward(self, h):
+        return self.attention(h)
+
+
+@pytest.mark.parametrize(
+    "layer, names",
+    [
+        (
+            lambda: headgate.torch.GatedAttention(32, 4, num_key_value_heads=2, gate_grain="headwise"),
+            {
+                "mean_first": "first_token_attention",
+                "mean_first_gated": "first_token_attention_gated",
+                "mean_entropy": "attention_entropy",
+            },
+        ),
+        (
+            lambda: headgate.torch.GatedDeltaNet(32, 2, 4, linear_key_head_dim=8),
+            {
+                "mean_first_share": "hidden_first_token",
+                "mean_reach": "reach",
+                "mean_decay": "mean_decay",
+                "half_life": "half_life",
+                "mean_beta": "mean_beta",
+            },
+        ),
+    ],
+)
+def test_statistics_of_layers_have_the_definitions_of_watch(layer, names):
+    model, h = OneLayer(layer()), torch.randn(1, T, 32)
+    with torch.no_grad(), headgate.torch.watch(model, "all") as seen:
+        model(h)
+    frame = seen.head_frame()
+    found = model.attention.statistics(h, list(names))
+    for name, key in names.items():
+        assert torch.as_tensor(getattr(found, name)).flatten().tolist() == pytest.approx(frame[key], rel=TOLERANCE), key
