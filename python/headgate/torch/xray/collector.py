@@ -131,8 +131,8 @@ class Collector(Watch):
         each = slice(None) if call.mask is not None and call.mask.shape[1] > 1 else slice(1)
         for at in self._query_blocks(H, call.q.device):
             s = scores(call, geometry, at)[0]
-            own = lse[0, :, at, None]
-            weights = (s.double() - own.masked_fill(own.isinf(), 0.0)).exp()
+            own = lse[0, :, at, None].to(s.dtype)
+            weights = (s - own.masked_fill(own.isinf(), 0.0)).exp_()
             visible = s[each] > -torch.inf
             if bool((visible & (torch.arange(S, device=s.device) > at[:, None])).any()):
                 del self.records[layer.name]
