@@ -225,6 +225,11 @@ class Run:
         return pandas.DataFrame(columns).rename_axis("step")
 
 
+def _number(value: float | None) -> float:
+    """Returns a number of a report, nan for null."""
+    return math.nan if value is None else float(value)
+
+
 def _head(found: Mapping[str, Any], size: int) -> Head:
     cells = _bytes(found["map"])
     whole: np.ndarray = np.zeros((size, size), np.float32)
@@ -235,15 +240,15 @@ def _head(found: Mapping[str, Any], size: int) -> Head:
         received=_bytes(found["received"]) ** 2,
         gate=_bytes(found["gate"]),
         gate_histogram=None if histogram is None else np.array(histogram),
-        top_keys=[(int(token), float(weight)) for token, weight in found["top_keys"]],
-        singular_values=np.array(found["singular_values"]),
+        top_keys=[(int(token), _number(weight)) for token, weight in found["top_keys"]],
+        singular_values=np.array([_number(value) for value in found["singular_values"]]),
     )
 
 
 def xray_of(report: dict[str, Any]) -> Xray:
     """Returns the first model of a report, given with the keys of `headgate xray --json`."""
     found = report["models"][0]
-    losses = [math.nan if loss is None else loss for loss in found["token_losses"]]
+    losses = [_number(loss) for loss in found["token_losses"]]
     return Xray(
         name=found["name"],
         gate=found["gate"],

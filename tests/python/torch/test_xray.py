@@ -21,7 +21,18 @@ import models
 import tool_runs
 from headgate.torch import xray
 
-READ = ("llama", "qwen3 with windows", "qwen3-next", "qwen3.5", "olmo-hybrid", "afmoe", "gpt-oss")
+READ = (
+    ("llama", {}),
+    ("qwen3 with windows", {}),
+    ("qwen3 with windows", {"sliding_window": 30}),
+    ("qwen3 with windows", {"layer_types": ["sliding_attention"] * 2}),
+    ("qwen3-next", {}),
+    ("qwen3.5", {}),
+    ("qwen3.5", {"layer_types": ["linear_attention"] * 2}),
+    ("olmo-hybrid", {}),
+    ("afmoe", {}),
+    ("gpt-oss", {}),
+)
 TOLERANCE = 2e-5
 OF_FIVE_DIGITS = 2e-4
 ROUNDED = ("token_losses", "singular_values", "top_keys")
@@ -71,9 +82,9 @@ def differences(ours, theirs, at=()):
         yield at, ours, theirs
 
 
-@pytest.mark.parametrize("family", READ)
-def test_report_equals_that_of_the_tool(family, tmp_path):
-    model, ids = models.model(family).eval(), models.tokens(1, 24)
+@pytest.mark.parametrize("family, keys", READ)
+def test_report_equals_that_of_the_tool(family, keys, tmp_path):
+    model, ids = models.model(family, **keys).eval(), models.tokens(1, 24)
     theirs = of_the_tool(model, ids, tmp_path)
     report = xray(model, None, ids, name=str(tmp_path / "model"))
     different = [place for place, *_ in differences(report.report, theirs) if "text" not in place]
@@ -341,3 +352,29 @@ def test_given_gate_is_shown():
         assert report.head_figures[0][h]["gate_mean"] is None
     assert report.figures["gate_mean"] == report.layer_figures[1]["gate_mean"] is not None
     assert len(report.heads[0][0].singular_values) == 8 and report.figures["loss_nats"] is not None
+
+
+def test_numbers_that_are_not_finite_are_null_and_named():
+    model = models.model("llama").eval()
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight[3, 3] = torch.inf
+    report = xray(model, None, models.tokens(1, 24))
+    said = "The model gives numbers that are not finite. The activations are not finite from layer 0, token 0 on."
+    assert report.verdict.startswith(said) and report.figures["first_token_attention"] is None
+    headgate.page([report])
+
+
+def test_models_in_16_bits_are_shown():
+    ids = models.tokens(1, 24)
+    for family in ("llama", "qwen3-next"):
+        wide = xray(models.model(family).eval(), None, ids)
+        report = xray(models.model(family).eval().bfloat16(), None, ids)
+        assert not report.not_shown
+        for key in ("loss_nats", "first_token_attention", "mean_distance", "value_output_rank"):
+            assert report.figures[key] == pytest.approx(wide.figures[key], rel=0.05), key
+
+
+def test_mode_of_the_model_is_restored():
+    model = models.model("llama").train()
+    report = xray(torch.compile(model), None, models.tokens(1, 24))
+    assert model.training and "forward" not in model.__dict__ and report.name == "LlamaForCausalLM"

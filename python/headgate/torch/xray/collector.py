@@ -69,6 +69,11 @@ class Collector(Watch):
         near = [each for around in (name, block) for each in self.gate_records if _is_within(each, around)]
         return next((each for each in near if each not in self.records), name)
 
+    def hides_first(self, name: str) -> bool:
+        """Returns whether a window hides the first token from some queries of a layer."""
+        hidden = self._sums[name].hidden
+        return hidden is not None and bool(hidden > 0)
+
     def of_heads(self, name: str, figure: Figure) -> Tensor | None:
         """Returns the values (H) of a figure of a module's heads, if it has any."""
         return self._values(name, figure)[0] if figure.of_heads and name in self._sums else None

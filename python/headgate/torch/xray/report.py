@@ -73,7 +73,7 @@ def report_of(
         )
         raise ValueError(f"xray: no causal attention of {type(model).__name__} is seen: {why}")
     name = name or getattr(config, "_name_or_path", "") or type(model).__name__
-    report = _Report(seen, seen_layers(seen))
+    report = _Report(seen, seen_layers(seen), logits is not None)
     found = report.model(str(name), _losses(logits, ids[1:]), pieces_of(tokenizer, ids), tokenizer is not None)
     rows = [row.described() for row in report.rows]
     return xray_of(
@@ -187,11 +187,11 @@ def seen_layers(seen: Collector) -> list[Layer]:
 class _Report:
     """The parts of a model in a report."""
 
-    def __init__(self, seen: Collector, layers: list[Layer]) -> None:
-        self.seen, self.layers = seen, layers
+    def __init__(self, seen: Collector, layers: list[Layer], has_logits: bool) -> None:
+        self.seen, self.layers, self.has_logits = seen, layers, has_logits
         kinds = [layer.record.type for layer in layers]
         softmax = [layer for layer in layers if layer.record.type != "linear_attention"]
-        hides = bool(softmax) and all(layer.watched.get("first_token_attention") is None for layer in softmax)
+        hides = bool(softmax) and all(seen.hides_first(layer.name) for layer in softmax)
         self.has_sinks = any(layer.record.sinks for layer in layers)
         self.rows: list[Row] = rows_for("linear_attention" in kinds, self.has_sinks, hides)
 
@@ -205,7 +205,8 @@ class _Report:
             "layers": len(layers),
             "layer_types": [layer.record.type for layer in layers],
             "kv_heads": layers[0].record.kv_heads if kv_heads is None else kv_heads,
-            "dim": seen.channels,
+            "dim": seen.channels
+            or next((len(x.record.output_matrix) for x in layers if x.written_rank is not None), 0),
             "tokens": len(pieces) - 1,
             "verdict": "",
             "largest_activation": self._largest(),
@@ -213,14 +214,14 @@ class _Report:
             "layer_figures": [self._layer_figures(layer) for layer in layers],
             "head_figures": [self._head_figures(layer) for layer in layers],
             "overrides": None,
-            "not_shown": self._not_shown(losses),
+            "not_shown": self._not_shown(),
             "text": pieces[:-1],
             "token_losses": _rounded(losses.tolist()),
             "map_size": layers[0].record.maps.size,
             "heads": [[x.head(h, of) for h, of in enumerate(x.record.maps.triangles())] for x in layers],
             "layer_text": self._layer_text(),
         }
-        return found | {"verdict": verdict(found)}
+        return found | {"verdict": verdict(found, has_stream=seen.channels > 0)}
 
     def _gate_name(self) -> str:
         words = []
@@ -234,7 +235,7 @@ class _Report:
 
     def _largest(self) -> Values:
         names = [name for _, name in self.seen.modules()]
-        largest: Values = {"value": None, "layer": 0, "token": 0, "channel": 0}
+        largest: Values = {"value": None, "layer": 0, "token": 0, "channel": 0}  # without a residual stream
         best = -1.0
         for row in self.seen.layers:
             value = row.get("massive_activation", -1.0)
@@ -305,7 +306,7 @@ class _Report:
         received = [as_roots(layer.received.mean(0)) for layer in self.layers]
         return {"gate": gates if any(gates) else None, "received": received}
 
-    def _not_shown(self, losses: Tensor) -> list[str]:
+    def _not_shown(self) -> list[str]:
         seen = self.seen
         missing: dict[str, str] = {**seen.not_seen, **seen.unshown}
         for layer in self.layers:
@@ -319,4 +320,7 @@ class _Report:
                 missing[layer.name] = f"{' and '.join(lacking)}, as its matrices are not found"
             elif parts and layer.gate is None:
                 missing[layer.name] = f"the gate, if {parts[0]} is one (gates= reads it)"
-        return _grouped(missing) + ["losses: the model returns no logits"] * bool(losses.isnan().all())
+        found = _grouped(missing)
+        if not seen.channels:
+            found.append("the residual stream: no list of layers is found (blocks= names its modules)")
+        return found + ["losses: the model returns no logits"] * (not self.has_logits)

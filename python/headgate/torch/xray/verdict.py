@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Says what the figures of a report mean, in the sentences of `headgate xray`."""
 
-import math
 from typing import Any
 
 from ..watch.figures import SINK_THRESHOLD
@@ -28,7 +27,7 @@ def _sinks(model: dict[str, Any]) -> str:
     if first is None:
         if all(kind == "linear_attention" for kind in model["layer_types"]):
             return "Linear attention has no softmax, and so no sinks."
-        if model["largest_activation"]["value"] is None:
+        if "first_token_attention" in figures:
             return "The model gives numbers that are not finite."
         return "Sinks are not measured: windows hide the first token from later ones."
     rates = [
@@ -45,16 +44,17 @@ def _sinks(model: dict[str, Any]) -> str:
     return text if gated is None else f"{text} {_percent(gated)} passes the gate."
 
 
-def verdict(model: dict[str, Any]) -> str:
-    """Returns the verdict on a model of a report, which has its figures, layer_types, largest_activation and not_shown."""
+def verdict(model: dict[str, Any], has_stream: bool) -> str:
+    """Returns the verdict on a model of a report, which has its figures, layer_types, largest_activation and not_shown.
+    has_stream: the residual stream was seen."""
     text, largest = _sinks(model), model["largest_activation"]
     sink = model["figures"].get("sink_attention")
     if sink is not None:
         text += f" {_percent(sink)} of the attention goes to the sink logits of the heads."
     value, token, layer = largest["value"], largest["token"], largest["layer"]
-    if value is None or not math.isfinite(value):
+    if has_stream and value is None:
         text += f" The activations are not finite from layer {layer}, token {token} on."
-    else:
+    elif has_stream:
         digits = 2 if value < 100 else 0
         text += f" The largest activation is {value:.{digits}f}, at token {token}, channel {largest['channel']}, "
         text += f"after layer {layer}."
