@@ -28,7 +28,7 @@ READ = (
     ("qwen3 with windows", {"layer_types": ["sliding_attention"] * 2}),
     ("qwen3-next", {}),
     ("qwen3.5", {}),
-    ("qwen3.5", {"layer_types": ["linear_attention"] * 2}),
+    ("olmo-hybrid", {"layer_types": ["linear_attention"] * 2}),
     ("olmo-hybrid", {}),
     ("afmoe", {}),
     ("gpt-oss", {}),

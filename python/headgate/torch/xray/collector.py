@@ -5,7 +5,7 @@ Letters: H heads, T tokens, D features of a head, C channels.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -134,12 +134,15 @@ class Collector(Watch):
             if record.value_matrices is None:
                 record.value_matrices = ranks.value_rows(module, out, call.v)
         each = slice(None) if call.mask is not None and call.mask.shape[1] > 1 else slice(1)
+        plain = call.causal and call.mask is None and call.bias is None and geometry.sequence is None
         for at in self._query_blocks(H, call.q.device):
-            s = scores(call, geometry, at)[0]
+            seen = S if not plain else int(at[-1]) + 1  # keys that some query of the block may see
+            part = replace(call, q=call.q[:, :, :seen], k=call.k[:, :, :seen]) if plain else call
+            s = scores(part, geometry, at)[0]
             own = lse[0, :, at, None].to(s.dtype)
             weights = (s - own.masked_fill(own.isinf(), 0.0)).exp_()
             visible = s[each] > -torch.inf
-            if bool((visible & (torch.arange(S, device=s.device) > at[:, None])).any()):
+            if bool((visible & (torch.arange(seen, device=s.device) > at[:, None])).any()):
                 del self.records[layer.name]
                 self.unshown[layer.name] = "its queries see later tokens"
                 return

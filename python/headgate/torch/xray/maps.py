@@ -29,16 +29,17 @@ class HeadMaps:
         self.key_sums, self.key_counts = zeros(tokens), zeros(tokens)
 
     def add(self, at: Tensor, weights: Tensor, visible: Tensor) -> None:
-        """Adds the weights (H,R,T) of the queries at ascending positions `at`. visible (H|1,R,T) is true at keys that they
-        see."""
+        """Adds the weights (H,R,S) on the first S tokens of the queries at ascending positions `at`. visible (H|1,R,S) is
+        true at keys that they see."""
         first, last = int(self.cell_of[at[0]]), int(self.cell_of[at[-1]]) + 1
         rows = self.cell_of[at] - first
         pairs = ((self.sums, self.key_sums, weights), (self.counts, self.key_counts, visible))
         for cells, keys, values in pairs:
             wide = values.double()
             by_row = wide.new_zeros(len(wide), last - first, wide.shape[2]).index_add_(1, rows, wide)
-            keys += by_row.sum(1)
-            cells[:, first:last].index_add_(2, self.cell_of, by_row.expand(len(cells), -1, -1))
+            S = wide.shape[2]
+            keys[:, :S] += by_row.sum(1)
+            cells[:, first:last].index_add_(2, self.cell_of[:S], by_row.expand(len(cells), -1, -1))
 
     def triangles(self) -> Tensor:
         """Returns the lower triangles by rows (H, M (M + 1) / 2): the mean weight of the visible pairs of a cell."""
