@@ -21,6 +21,7 @@ import models
 import tool_runs
 from headgate.torch import xray
 
+ONLY_LINEAR = {"layer_types": ["linear_attention"] * 2}
 READ = (
     ("llama", {}),
     ("qwen3 with windows", {}),
@@ -28,7 +29,7 @@ READ = (
     ("qwen3 with windows", {"layer_types": ["sliding_attention"] * 2}),
     ("qwen3-next", {}),
     ("qwen3.5", {}),
-    ("olmo-hybrid", {"layer_types": ["linear_attention"] * 2}),
+    ("qwen3.5", ONLY_LINEAR),
     ("olmo-hybrid", {}),
     ("afmoe", {}),
     ("gpt-oss", {}),
@@ -88,7 +89,7 @@ def test_report_equals_that_of_the_tool(family, keys, tmp_path):
     theirs = of_the_tool(model, ids, tmp_path)
     report = xray(model, None, ids, name=str(tmp_path / "model"))
     different = [place for place, *_ in differences(report.report, theirs) if "text" not in place]
-    assert not different
+    assert different == ([("models", 0, "gate")] if keys is ONLY_LINEAR else [])  # the gate of no layer
     assert report.verdict == theirs["models"][0]["verdict"] and not report.not_shown
     assert all(figure["sentence"].endswith(".") for figure in report.report["figures"])
     assert report.heads[1][0].map.shape == (23, 23)
