@@ -41,6 +41,7 @@ LAYERS = ("#layer-lists", "#layers .far")
 SHOTS = {
     "smollm2-heads.png": Shot("smollm2.html", "#heads", "#maps"),
     "smollm2-head.png": Shot("smollm2.html", *HEAD_MAP, "model=0&layer=18&head=8"),
+    "live-heads.png": Shot("live.html", "#heads", "#maps"),
     "twins.png": Shot("twins.html", "#cards", "#cards"),
     "twins-gate.png": Shot("twins.html", "#head .gates", "#head .gates", "model=1&layer=0&head=0"),
     "hybrid-layers.png": Shot("hybrid.html", *LAYERS),
