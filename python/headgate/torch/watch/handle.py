@@ -314,11 +314,8 @@ class Watch:
                 counted = sample.but_first if figure.needs else sample.real
                 sums.add_queries(figure.key, figure.read(sample), counted)
         if self._queries is not None:
-            self._add_linear_rows(layer, call)
-
-    def _add_linear_rows(self, layer: Layer, call: dict[str, Any]) -> None:
-        at = self._queries[self._queries < call["q"].shape[1]].to(call["q"].device)
-        self.rows[layer.name] = linear.hidden_weights(call, at)
+            at = self._queries[self._queries < T].to(call["q"].device)
+            self.rows[layer.name] = linear.hidden_weights(call, at)
 
     def hold_gate(self, attention: nn.Module, gate: Tensor) -> None:
         """Keeps the gate (B,H,T,·) of the next call of an attention module."""

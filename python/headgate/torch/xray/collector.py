@@ -152,9 +152,12 @@ class Collector(Watch):
         return call.window is not None or bool(getattr(layer.module, "sliding_window", None))
 
     def _add_linear(self, layer: Layer, call: dict[str, Any]) -> None:
-        super()._add_linear(layer, {key: x.cpu() if isinstance(x, Tensor) else x for key, x in call.items()})
-
-    def _add_linear_rows(self, layer: Layer, call: dict[str, Any]) -> None:
+        call = {key: x.cpu() if isinstance(x, Tensor) else x for key, x in call.items()}
+        queries, self._queries = self._queries, None  # rows are computed below, by blocks
+        try:
+            super()._add_linear(layer, call)
+        finally:
+            self._queries = queries
         (B, T), H, features = call["q"].shape[:2], call["v"].shape[2], call["v"].shape[3]
         if B != 1 or T != self.tokens or call["state"] is not None or call["cu_seqlens"] is not None:
             self.unshown[layer.name] = "its keys are not the tokens of the text"
