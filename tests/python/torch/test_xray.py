@@ -255,6 +255,7 @@ def test_module_passes_other_verbs_to_the_program(tmp_path):
     "change, error, said",
     [
         ({"model": "a/path"}, TypeError, "model is a str but must be a torch.nn.Module; headgate.load reads files"),
+        ({"tokenizer": 3, "text": "A text."}, TypeError, "tokenizer is a int but must be one of transformers, or None"),
         ({"text": "A text."}, TypeError, "tokenizer is None but text is no token ids"),
         ({"text": torch.rand(8)}, TypeError, r"text is a tensor \(8,\) of torch.float32 but must be a str"),
         ({"text": torch.zeros(2, 8, dtype=torch.int64)}, TypeError, r"text is a tensor \(2, 8\)"),
@@ -336,7 +337,7 @@ def test_given_gate_is_shown():
             x = self.embed(ids)
             for layer in self.layers:
                 x = x + layer(x)
-            return self.head(x)
+            return self.head(x), None
 
     Gated.__name__ = "MyAttention"
     model, ids = GatedAttentionModel(), models.tokens(1, 24)
@@ -352,7 +353,9 @@ def test_given_gate_is_shown():
         assert report.head_figures[1][h]["gate_mean"] == pytest.approx(gate[:, h].mean().item(), rel=TOLERANCE)
         assert report.head_figures[0][h]["gate_mean"] is None
     assert report.figures["gate_mean"] == report.layer_figures[1]["gate_mean"] is not None
-    assert len(report.heads[0][0].singular_values) == 8 and report.figures["loss_nats"] is not None
+    assert len(report.heads[0][0].singular_values) == 8
+    loss = torch.nn.functional.cross_entropy(model(ids[:, :-1])[0][0], ids[0, 1:]).item()
+    assert report.figures["loss_nats"] == pytest.approx(loss, rel=TOLERANCE)
 
 
 def test_numbers_that_are_not_finite_are_null_and_named():

@@ -99,10 +99,10 @@ def _run(seen: Collector, model: nn.Module, ids: list[int]) -> Tensor | None:
     finally:
         hook.remove()
     out = kept[-1]
-    if isinstance(out, Tensor) and out.shape[-1] in sizes:  # of a model that returns no named outputs
-        logits = out
-    else:
-        logits = getattr(out, "logits", None)
+    logits = getattr(out, "logits", None)
+    first = out[0] if isinstance(out, (tuple, list)) and out else out
+    if logits is None and isinstance(first, Tensor) and first.shape[-1] in sizes:  # of a model without named outputs
+        logits = first
     return logits[0] if isinstance(logits, Tensor) and logits.shape[:2] == (1, len(ids)) else None
 
 
@@ -250,15 +250,13 @@ class _Report:
     def _model_figures(self, losses: Tensor, text: str) -> Values:
         loss, bytes_ = losses.double().mean().item(), len(text.encode())
         largest = self._largest()
-        scalars = self.seen.scalars(by_layer=False)
         own: Values = {
-            **scalars,
+            **self._by_row(self.seen.scalars(by_layer=False)),
             "loss_nats": loss,
             "bits_per_byte": loss * len(losses) / math.log(2) / bytes_ if bytes_ else None,
             "perplexity": math.exp(loss) if loss < 700 else math.inf,
             "massive_activation_token": largest["token"],
             "massive_activation_channel": largest["channel"],
-            "hidden_first_token_share": scalars.get("hidden_first_token"),
         }
         for key in ("mean_distance", *self.layers[0].collected()):  # means over the heads that have a value
             values = [heads for layer in self.layers if (heads := self._heads(layer, key)) is not None]
@@ -274,6 +272,11 @@ class _Report:
         of_figures = (self.seen.of_heads(module, figure) for figure in self.seen.figures if figure.key in row.of)
         return next((heads for heads in of_figures if heads is not None), None)
 
+    def _by_row(self, watched: Values) -> Values:
+        """Returns the figures of watch() by their keys in the report."""
+        rows = (row for row in self.rows if row.of)
+        return {row.key: next((watched[key] for key in row.of if watched.get(key) is not None), None) for row in rows}
+
     def _values(self, level: str, own: Values) -> Values:
         found = {row.key: _number(own.get(row.key)) for row in self.rows if level in row.levels}
         for key in ("massive_activation_token", "massive_activation_channel"):
@@ -282,10 +285,7 @@ class _Report:
         return found
 
     def _layer_figures(self, layer: Layer) -> Values:
-        own = dict(layer.watched)
-        for row in self.rows:
-            of = next((own[key] for key in row.of if own.get(key) is not None), None)
-            own[row.key] = own.get(row.key) if of is None else of
+        own = layer.watched | self._by_row(layer.watched)
         own |= {key: None if x is None else x.mean().item() for key, x in layer.collected().items()}
         return self._values("layer", own)
 

@@ -14,6 +14,8 @@ LONGEST_TOKEN = 64
 
 def ids_of(tokenizer: Any, text: Any, tokens: int) -> tuple[list[int], str]:
     """Returns the first ids of a text, at most tokens + 1, and the name of the text. Raises TypeError and ValueError."""
+    if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "decode")):
+        raise TypeError(f"xray: tokenizer is a {type(tokenizer).__name__} but must be one of transformers, or None")
     if isinstance(text, (str, os.PathLike)):
         if tokenizer is None:
             raise TypeError("xray: tokenizer is None but text is no token ids: give the tokenizer, or ids")
