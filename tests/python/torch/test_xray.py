@@ -16,7 +16,7 @@ import pytest
 import torch
 import transformers
 
-import headgate
+import headgate.torch
 import models
 import tool_runs
 from headgate.torch import xray
@@ -292,6 +292,25 @@ def test_what_a_model_does_not_show_is_named():
         with pytest.warns() if kind is transformers.BloomForCausalLM else warnings.catch_warnings():
             with pytest.raises(ValueError, match=f"^xray: no causal attention of {kind.__name__} is seen: {why}"):
                 xray(kind(config), None, ids)
+
+
+def test_model_without_a_list_of_layers_has_no_residual_stream():
+    class Single(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.attention = torch.nn.Embedding(97, 32), headgate.torch.GatedAttention(32, 4)
+
+        def forward(self, ids):
+            return self.attention(self.embed(ids))
+
+    model, ids = Single(), models.tokens(1, 24)
+    report = xray(model, None, ids)
+    assert report.not_shown[0].startswith("the residual stream: no member") and "activation" not in report.verdict
+    assert report.report["models"][0]["dim"] == 32 and report.gate == "g1-elementwise"
+    assert report.heads[0][1].gate is not None
+    named = xray(model, None, ids, blocks=[""])
+    assert named.not_shown == ["losses: the model returns no logits"] and named.figures["massive_activation"] > 0
+    headgate.page([report, named])
 
 
 def test_unseen_layer_warns_and_is_named():

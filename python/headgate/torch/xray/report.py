@@ -322,5 +322,7 @@ class _Report:
                 missing[layer.name] = f"the gate, if {parts[0]} is one (gates= reads it)"
         found = _grouped(missing)
         if not seen.channels:
-            found.append("the residual stream: no list of layers is found (blocks= names its modules)")
+            found.append(
+                "the residual stream: no member of a list of layers returns it, (1,T,C) (blocks= names modules)"
+            )
         return found + ["losses: the model returns no logits"] * (not self.has_logits)
