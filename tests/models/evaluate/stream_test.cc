@@ -26,7 +26,7 @@ Values values_of(const std::vector<double>& stream) {
   view.output = {stream.data(), {kSequences * kTokens, kChannels}};
   const ExecutionContext context = resolved({.threads = 3});
   SumsOf<double> sums(config);
-  sums.add_layer(LayerSample<double>{.view = view, .context = context});
+  sums.add_layer(LayerSample<double>{view, context, {}, {}, {}, {}, {}});
   return sums.of_layer(0);
 }
 
