@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from .attention import gated_attention
-from .checks import shape_of
+from .checks import require_tensor, shape_of
 from .errors import call_as
 
-_NAMES = {"mask": "mask", "key_bias": "biases", "bias": "biases"}
+_NAMES = {"key_bias": "biases", "bias": "biases"}
 
 
 def attention(
@@ -24,22 +24,24 @@ def attention(
     *,
     scale: float | None = None,
 ) -> Tensor:
-    """Computes sigmoid(gate) * softmax(scale * q k^T + sum of biases) v, with gradients of all but biases of keys.
+    """Computes sigmoid(gate) * softmax(scale * q k^T + sum of biases) v, with gradients of everything.
 
     Args:
         q: (*, H, T, D), with any leading dimensions.
         k, v: (*, H, S, D) and (*, H, S, Dv).
-        biases: tensors that broadcast to (*, H, T, S). At most one has neither heads nor queries, (*, 1, 1, S), unless
-            all of them lack a gradient; such biases are added without a gradient. A bias that leading dimensions share
-            is neither expanded nor copied, and its gradient is summed over them. -inf hides a key.
+        biases: tensors that broadcast to (*, H, T, S). A bias that leading dimensions share is neither expanded nor
+            copied, and its gradient is summed over them. A bias of keys, (*, 1, 1, S), that requires no gradient stands
+            beside those of pairs; others are added to them. -inf hides a key.
         gate: raw logits (*, H, T, Dv) or (*, H, T, 1); without it, no gate.
         scale: by default 1 / sqrt(D). Models that divide q themselves pass 1.0.
 
     Returns (*, H, T, Dv) of q's dtype. Memory is O(T + S) for each head, beside the biases. Raises ValueError with a
-    one-line message for tensors that do not fit together, and for a mask of zeros and ones among the biases.
+    one-line message for tensors that do not fit together, and for a mask of zeros and ones among the biases. Raises
+    TypeError for what is no tensor, and for a tensor in place of the sequence of biases.
     """
     what = "fold.attention"
     for name, x in (("q", q), ("k", k), ("v", v)):
+        require_tensor(what, name, x)
         if x.dim() < 3:
             raise ValueError(f"{what}: {name} has shape {shape_of(x)} but must be (*, H, rows, features)")
     lead, (H, T), S = q.shape[:-3], q.shape[-3:-1], k.shape[-2]
@@ -51,34 +53,30 @@ def attention(
     full = (*lead, H, T, S)
     keys: list[Tensor] = []
     pairs: list[Tensor] = []
-    for n, bias in enumerate(biases):
-        _check_bias(f"{what}: biases[{n}]", bias, full)
-        bias = bias.reshape((1,) * (len(full) - bias.dim()) + tuple(bias.shape))
-        of_keys = bias.shape[-3:-1] == (1, 1) and bias.shape[-1] == S and not bias.requires_grad
+    for n, bias in enumerate(_sequence(what, biases)):
+        _check_bias(what, f"biases[{n}]", bias, full)
+        bias = bias.reshape((1,) * (len(full) - bias.dim()) + bias.shape)
+        bias = bias.expand(*bias.shape[:-1], S)
+        of_keys = bias.shape[-3:-1] == (1, 1) and not bias.requires_grad
         (keys if of_keys else pairs).append(bias if of_keys else bias.to(q.dtype))
     key_bias = sum(keys[1:], keys[0]) if keys else None
     pair_bias = sum(pairs[1:], pairs[0]) if pairs else None
     gate = gate if gate is None or gate.dtype in (q.dtype, torch.float32) else gate.to(q.dtype)
-    if pair_bias is None or all(size == 1 for size in pair_bias.shape[:-3]) or pair_bias.shape[:-3] == lead:
-        return _one_batch(what, q, k, v, pair_bias, key_bias, gate, scale)
-    # The bias differs along some leading dimensions and not along others: a call for each of its matrices.
-    at = next(i for i, size in enumerate(pair_bias.shape[:-3]) if size != 1)
+    return _in_batches(what, scale, q, k, v, pair_bias, key_bias, gate)
 
-    def slices(x: Tensor | None) -> list[Tensor | None]:
-        if x is None:
-            return [None] * lead[at]
-        return [x.select(at, 0 if x.shape[at] == 1 else n) for n in range(lead[at])]
 
-    parts = zip(*map(slices, (q, k, v, pair_bias, key_bias, gate)))
-    found = [attention(q, k, v, [b for b in (p, m) if b is not None], g, scale=scale) for q, k, v, p, m, g in parts]
-    return torch.stack(found, at)
+def _sequence(what: str, biases: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """Returns the biases, or raises TypeError for a tensor in their place."""
+    if isinstance(biases, Tensor):
+        raise TypeError(f"{what}: biases is a tensor of shape {shape_of(biases)} but must be a sequence: write [bias]")
+    return biases
 
 
 def triangle_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None = None, scale: float | None = None
 ) -> Tensor:
-    """Computes triangle attention with the arguments of cuequivariance_torch.triangle_attention, with gradients of q, k,
-    v and bias.
+    """Computes triangle attention with the arguments of cuequivariance_torch.triangle_attention, with gradients of
+    everything but mask.
 
     Args:
         q, k, v: (B, N, H, T, D) and (B, N, H, S, D), or without B.
@@ -97,8 +95,7 @@ def triangle_attention(
 
 
 def evoformer_attention(Q: Tensor, K: Tensor, V: Tensor, biases: Sequence[Tensor | None] = ()) -> Tensor:
-    """Computes attention with the arguments of DeepSpeed's DS4Sci_EvoformerAttention, with gradients of Q, K, V and of a
-    bias of pairs.
+    """Computes attention with the arguments of DeepSpeed's DS4Sci_EvoformerAttention, with gradients of everything.
 
     Args:
         Q, K, V: (B, N, L, H, D).
@@ -107,33 +104,62 @@ def evoformer_attention(Q: Tensor, K: Tensor, V: Tensor, biases: Sequence[Tensor
     Returns (B, N, L, H, D). Raises ValueError with a one-line message for tensors that do not fit together.
     """
     q, k, v = (x.transpose(-2, -3) for x in (Q, K, V))
-    return attention(q, k, v, [bias for bias in biases if bias is not None]).transpose(-2, -3)
+    given = [bias for bias in _sequence("fold.evoformer_attention", biases) if bias is not None]
+    return attention(q, k, v, given).transpose(-2, -3)
 
 
-def _check_bias(what: str, bias: Tensor, full: tuple[int, ...]) -> None:
-    """Refuses a bias of another shape, and a mask of zeros and ones."""
+def _check_bias(what: str, name: str, bias: Tensor | None, full: tuple[int, ...]) -> None:
+    """Refuses what is no tensor, a bias of another shape, and a mask of zeros and ones."""
+    require_tensor(what, name, bias)
     if not bias.is_floating_point():
-        raise ValueError(f"{what} has dtype {bias.dtype}: write torch.where(mask, 0.0, -math.inf)")
+        raise ValueError(f"{what}: {name} has dtype {bias.dtype}: write torch.where(mask, 0.0, -math.inf)")
     fits = bias.dim() <= len(full) and all(b in (1, n) for b, n in zip(bias.shape[::-1], full[::-1]))
     if not fits:
-        raise ValueError(f"{what} has shape {shape_of(bias)} but must broadcast to {full}")
+        raise ValueError(f"{what}: {name} has shape {shape_of(bias)} but must broadcast to {full}")
     if bias.dim() >= 3 and bias.shape[-3:-1] != (1, 1) or bias.requires_grad or torch.compiler.is_compiling():
         return
-    if bias.numel() > 0 and bool(((bias == 0) | (bias == 1)).all()) and bool((bias == 1).any()):
-        raise ValueError(f"{what} holds only 0 and 1, as a mask does: write (mask - 1) * 1e9")
+    if bias.numel() > 1 and bool(((bias == 0) | (bias == 1)).all()) and bool((bias == 1).any()):
+        raise ValueError(f"{what}: {name} holds only 0 and 1, as a mask does: write (mask - 1) * 1e9")
 
 
-def _one_batch(
+def _in_batches(
     what: str,
+    scale: float | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     pair_bias: Tensor | None,
     key_bias: Tensor | None,
     gate: Tensor | None,
-    scale: float | None,
 ) -> Tensor:
-    """Computes attention with the leading dimensions as one batch. pair_bias has all leading dimensions, or ones."""
+    """Computes attention by as few calls as possible. Biases have as many dimensions as q."""
+    lead = q.shape[:-3]
+    if pair_bias is None or pair_bias.shape[:-3] in ((1,) * len(lead), lead) or 0 in lead:
+        return _one_batch(what, scale, q, k, v, pair_bias, key_bias, gate)
+    # The bias differs along some leading dimensions and not along others: a call for each of its matrices.
+    at = next(i for i, size in enumerate(pair_bias.shape[:-3]) if size != 1)
+
+    def slices(x: Tensor | None) -> list[Tensor | None]:
+        if x is None:
+            return [None] * lead[at]
+        return [x.select(at, 0 if x.shape[at] == 1 else n) for n in range(lead[at])]
+
+    parts = zip(*map(slices, (q, k, v, pair_bias, key_bias, gate)))
+    return torch.stack([_in_batches(what, scale, *part) for part in parts], at)
+
+
+def _one_batch(
+    what: str,
+    scale: float | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pair_bias: Tensor | None,
+    key_bias: Tensor | None,
+    gate: Tensor | None,
+) -> Tensor:
+    """Computes attention with the leading dimensions as one batch. pair_bias has all leading dimensions, or ones. Else
+    it is expanded."""
     lead = q.shape[:-3]
 
     def batch(x: Tensor | None) -> Tensor | None:

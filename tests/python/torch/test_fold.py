@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """headgate.torch.fold beside the formula as models that fold proteins write it, with all gradients."""
 
+import itertools
 import math
 
 import pytest
@@ -12,7 +13,7 @@ H, T, S, D = 3, 11, 13, 8
 
 
 def made(*shape, learned=True):
-    return torch.randn(*shape, dtype=torch.float64).requires_grad_(learned)
+    return torch.randn(shape, dtype=torch.float64).requires_grad_(learned)
 
 
 def plain(q, k, v, biases=(), gate=None, scale=None):
@@ -63,12 +64,42 @@ def test_attention_matches_the_formula_with_gradients(case, masked, gated):
         )
 
 
-def test_learned_bias_of_keys_has_its_gradient():
-    q, k, v = (made(2, H, n, D) for n in (T, S, S))
-    bias = made(2, 1, 1, S)
-    dy = torch.randn(2, H, T, D, dtype=torch.float64)
-    found, expected = fold.attention(q, k, v, [bias]), plain(q, k, v, [bias])
-    torch.testing.assert_close(torch.autograd.grad(found, bias, dy), torch.autograd.grad(expected, bias, dy))
+FULL = (2, 5, H, T, S)
+BROADCAST = [
+    tuple(size if kept else 1 for size, kept in zip(FULL[-dims or len(FULL) :], chosen))
+    for dims in range(len(FULL) + 1)
+    for chosen in itertools.product((True, False), repeat=dims)
+]
+
+
+def test_shapes_that_broadcast_are_all_of_them():
+    assert len(set(BROADCAST)) == 2 ** (len(FULL) + 1) - 1
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("shape", BROADCAST, ids=str)
+def test_bias_of_any_shape_is_added_where_it_belongs(shape, learned):
+    q, k, v = (made(2, 5, H, n, D) for n in (T, S, S))
+    mask, dy = hidden_keys(2, 5, 1, 1, S), torch.randn(2, 5, H, T, D, dtype=torch.float64)
+    bias = made(*shape, learned=learned)
+    asked = [q, k, v, *([bias] if learned else [])]
+    found, expected = fold.attention(q, k, v, [bias, mask]), plain(q, k, v, [bias, mask])
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, asked, dy), torch.autograd.grad(expected, asked, dy), rtol=1e-9, atol=1e-9
+    )
+
+
+def test_rows_of_a_bias_may_hold_zeros_and_ones():
+    q, k, v = (made(2, 5, H, n, D) for n in (T, S, S))
+    mask, pairs = made(2, 5, 1, 1, S, learned=False), made(1, 5, H, T, S)
+    mask[:, 2] = 1.0
+    torch.testing.assert_close(fold.attention(q, k, v, [mask, pairs]), plain(q, k, v, [mask, pairs]))
+
+
+def test_no_sequences_have_no_results():
+    q, k, v = (made(0, 5, H, n, D) for n in (T, S, S))
+    assert fold.attention(q, k, v, [made(0, 1, H, T, S)]).shape == (0, 5, H, T, D)
 
 
 def test_bias_and_gate_of_other_dtypes_are_taken():
@@ -117,3 +148,24 @@ def test_bad_arguments_are_named(change, words):
     with pytest.raises(ValueError, match=words) as error:
         fold.attention(**{**given, **change})
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda x: fold.attention(x, x, x, x),
+            r"^fold.attention: biases is a tensor of shape \(2,3,11,8\) but must be a sequence: write \[bias\]$",
+        ),
+        (lambda x: fold.evoformer_attention(x, x, x, x), r"^fold.evoformer_attention: biases is a tensor .*\[bias\]$"),
+        (lambda x: fold.attention(x, x, x, [None]), r"^fold.attention: biases\[0\] is None but must be a tensor$"),
+        (
+            lambda x: fold.attention(x, x, x, [x[..., :1], 0.5]),
+            r"^fold.attention: biases\[1\] is a float but must be a tensor$",
+        ),
+        (lambda x: fold.attention(None, x, x), r"^fold.attention: q is None but must be a tensor$"),
+    ],
+)
+def test_what_is_no_tensor_is_named(call, words):
+    with pytest.raises(TypeError, match=words):
+        call(torch.zeros(2, H, T, D))
