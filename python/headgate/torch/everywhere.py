@@ -3,29 +3,20 @@
 called."""
 
 import inspect
-import threading
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import functional
 
-from .eager import are_plain
 from .scaled_dot_product import Refusal, attend, refusal_of
+from .switches import Handle, Switch, unsupported
 
-_lock = threading.RLock()
-_active: list["Everywhere"] = []
-# PyTorch's function, and whether the fast path of transformer layers was enabled. None if `_active` is empty.
+# PyTorch's function, and whether the fast path of transformer layers was enabled. None if the switch is off.
 _replaced: tuple[Callable[..., Tensor], bool] | None = None
 # Fallback of the replacement for calls that Headgate does not support.
 _original: Callable[..., Tensor] = functional.scaled_dot_product_attention
-
-
-# Errors that Headgate raises for unsupported calls, and Python for unexpected arguments.
-_REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError)
 
 
 def _decline(
@@ -33,15 +24,9 @@ def _decline(
 ) -> str | None:
     """Returns why a call goes to PyTorch's function, or None. Does not check sizes."""
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-    if not are_plain(tensors):
-        return "a subclass of Tensor, or no tensor"
-    for x in tensors:
-        if x.device.type != "cpu":
-            return f"a tensor on {x.device.type}"
-        if x.is_nested or x.layout != torch.strided:
-            return "a nested or sparse tensor"
-    if forward_ad._current_level >= 0:
-        return "forward-mode derivatives"
+    reason = unsupported(tensors)
+    if reason is not None:
+        return reason
     if attn_mask is not None and attn_mask.dim() < 2:
         return "an attn_mask of less than 2 dimensions"
     if not (isinstance(is_causal, bool) and isinstance(enable_gqa, bool) and isinstance(dropout_p, (int, float))):
@@ -74,56 +59,12 @@ def scaled_dot_product_attention(
 
 def _served(*arguments: Any, **named: Any) -> Tensor:
     """Replaces torch.nn.functional.scaled_dot_product_attention while use_everywhere is on."""
-    y, reason = None, "off"
-    if _active:
-        try:
-            y, reason = scaled_dot_product_attention(*arguments, **named)
-        except _REFUSALS as error:
-            reason = str(error)
-    _count(reason)
-    return _original(*arguments, **named) if y is None else y
+    return _switch.serve(scaled_dot_product_attention, _original, arguments, named)
 
 
 _served.__signature__ = inspect.signature(  # type: ignore[attr-defined]
     scaled_dot_product_attention
 ).replace(return_annotation=Tensor)
-
-
-def _count(reason: str | None) -> None:
-    if torch.compiler.is_compiling():
-        return
-    for handle in tuple(_active):
-        if reason is None:
-            handle.calls += 1
-        else:
-            handle.declined[reason] += 1
-
-
-class Everywhere:
-    """Handle that use_everywhere returns. Counts calls; ends use_everywhere at the end of `with`, or by off()."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        """How many calls Headgate has computed. Calls of compiled programs are not counted."""
-        self.declined: Counter[str] = Counter()
-        """How many calls went to PyTorch's function, by the reason."""
-
-    def __enter__(self) -> "Everywhere":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.off()
-
-    def off(self) -> None:
-        """Ends one use_everywhere. PyTorch's function is restored when none is on."""
-        with _lock:
-            if self in _active:
-                _active.remove(self)
-                if not _active:
-                    _restore()
-
-    def __repr__(self) -> str:
-        return f"<use_everywhere: {self.calls} calls computed, {self.declined.total()} left to PyTorch>"
 
 
 def _install() -> None:
@@ -146,7 +87,10 @@ def _restore() -> None:
     torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
-def use_everywhere(on: bool = True) -> Everywhere | None:
+_switch = Switch("use_everywhere", "PyTorch", _install, _restore)
+
+
+def use_everywhere(on: bool = True) -> Handle | None:
     """Makes Headgate compute torch.nn.functional.scaled_dot_product_attention for all models and threads of the
     process.
 
@@ -159,13 +103,7 @@ def use_everywhere(on: bool = True) -> Everywhere | None:
     itself rejects. Code that imported the function by name earlier keeps PyTorch's. Meanwhile the fast path of
     nn.TransformerEncoderLayer and nn.MultiheadAttention, which calls no Python function, is disabled.
     """
-    with _lock:
-        if not on:
-            for handle in tuple(_active):
-                handle.off()
-            return None
-        handle = Everywhere()
-        _active.append(handle)
-        if len(_active) == 1:
-            _install()
-        return handle
+    if on:
+        return _switch.begin()
+    _switch.end_all()
+    return None

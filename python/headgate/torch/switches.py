@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Switches that make Headgate compute functions of other libraries, and handles that count what it computes."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from .eager import are_plain
+
+# Errors that Headgate raises for unsupported calls, and Python for unexpected arguments.
+_REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError)
+
+
+class Handle:
+    """Handle of a switch that is on. Counts calls; ends at the end of `with`, or by off()."""
+
+    def __init__(self, switch: "Switch") -> None:
+        self._switch = switch
+        self.calls = 0
+        """How many calls Headgate has computed. Calls of compiled programs are not counted."""
+        self.declined: Counter[str] = Counter()
+        """How many calls went to the library's own function, by the reason."""
+
+    def __enter__(self) -> "Handle":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.off()
+
+    def off(self) -> None:
+        """Ends this use. The library's functions are restored when no handle is on."""
+        self._switch.end(self)
+
+    def __repr__(self) -> str:
+        name, owner = self._switch.name, self._switch.owner
+        return f"<{name}: {self.calls} calls computed, {self.declined.total()} left to {owner}>"
+
+
+class Switch:
+    """Keeps functions of a library replaced while at least one handle is on. Handles may nest and end in any order, in
+    any thread."""
+
+    def __init__(self, name: str, owner: str, install: Callable[[], None], restore: Callable[[], None]) -> None:
+        self.name, self.owner = name, owner
+        self.active: list[Handle] = []
+        self._install, self._restore = install, restore
+        self._lock = threading.RLock()
+
+    def begin(self) -> Handle:
+        """Returns a new handle, which is on. The first one installs the replacements."""
+        with self._lock:
+            if not self.active:
+                self._install()
+            handle = Handle(self)
+            self.active.append(handle)
+            return handle
+
+    def end(self, handle: Handle) -> None:
+        """Ends a handle. The last one restores the functions. Does nothing for a handle that has ended."""
+        with self._lock:
+            if handle in self.active:
+                self.active.remove(handle)
+                if not self.active:
+                    self._restore()
+
+    def end_all(self) -> None:
+        """Ends all handles."""
+        with self._lock:
+            for handle in tuple(self.active):
+                self.end(handle)
+
+    def serve(
+        self, attempt: Callable[..., Any], original: Callable[..., Any], given: Any, named: dict[str, Any]
+    ) -> Any:
+        """Returns the result of `attempt`, which returns (result, None), or (None, reason). Calls `original` if there is
+        a reason, if `attempt` raises an error, and if the switch is off."""
+        y, reason = None, "off"
+        if self.active:
+            try:
+                y, reason = attempt(*given, **named)
+            except _REFUSALS as error:
+                reason = str(error)
+        self._count(reason)
+        return original(*given, **named) if y is None else y
+
+    def _count(self, reason: str | None) -> None:
+        if torch.compiler.is_compiling():
+            return
+        for handle in tuple(self.active):
+            if reason is None:
+                handle.calls += 1
+            else:
+                handle.declined[reason] += 1
+
+
+def unsupported(tensors: Iterable[Any]) -> str | None:
+    """Returns why Headgate computes no call with these tensors, or None. Does not check sizes."""
+    tensors = tuple(tensors)
+    if not are_plain(tensors):
+        return "a subclass of Tensor, or no tensor"
+    for x in tensors:
+        if x.device.type != "cpu":
+            return f"a tensor on {x.device.type}"
+        if x.is_nested or x.layout != torch.strided:
+            return "a nested or sparse tensor"
+    return "forward-mode derivatives" if forward_ad._current_level >= 0 else None
