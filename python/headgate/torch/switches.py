@@ -11,8 +11,8 @@ from torch.autograd import forward_ad
 
 from .eager import are_plain
 
-# Errors that Headgate raises for unsupported calls, and Python for unexpected arguments.
-_REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError)
+# Errors that Headgate raises for unsupported calls, and Python for unexpected arguments and modules.
+_REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError, AttributeError)
 
 
 class Handle:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .attention import gated_attention
-from .checks import require_tensor, shape_of
-from .errors import call_as
+from ..attention import gated_attention
+from ..checks import require_tensor, shape_of
+from ..errors import call_as
 
 _NAMES = {"key_bias": "biases", "bias": "biases"}
 

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists the attention functions of packages that fold proteins, and how Headgate computes each of them."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .functions import attention
+
+
+class Replaced(NamedTuple):
+    """An attention function of a package, "module:function" or "module:Class.method"."""
+
+    path: str
+    adapter: Callable[..., Any]
+    """Computes a call. Its parameters are the arguments that it uses, by the package's names. Raises ValueError
+    for a call that it does not compute."""
+    harmless: Mapping[str, str] = {}
+    """Arguments that do not change the result, and why. A call that changes another one is left to the package."""
+
+
+class Package(NamedTuple):
+    """A package that folds proteins."""
+
+    distribution: str
+    version: str
+    """The version that the functions were read in."""
+    replaced: tuple[Replaced, ...]
+
+
+def _gated(self: Any, q_x: Tensor, kv_x: Tensor, biases: Any) -> Tensor:
+    """Computes the multi-head attention of AlphaFold, with its gate, from the parts of such a module."""
+    q, k, v = self._prep_qkv(q_x, kv_x)
+    gate = None
+    if self.linear_g is not None:
+        gate = self.linear_g(q_x).unflatten(-1, (self.no_heads, -1)).transpose(-2, -3)
+    y = attention(q, k, v, biases or (), gate, scale=1.0)
+    return self.linear_o(y.transpose(-2, -3).flatten(-2))
+
+
+def _of_boltz(self: Any, q_x: Tensor, kv_x: Tensor, tri_bias: Tensor, mask_bias: Tensor) -> Tensor:
+    return _gated(self, q_x, kv_x, [mask_bias, tri_bias])
+
+
+def _with_pair_bias(self: Any, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor, multiplicity: int) -> Tensor:
+    """Computes the attention with a pair bias of Boltz. `multiplicity` sequences share a matrix of z."""
+    B, M = s.shape[0], multiplicity
+
+    def heads(x: Tensor) -> Tensor:
+        x = x.view(B, -1, self.num_heads, self.head_dim).transpose(1, 2)
+        return x if M == 1 else x.unflatten(0, (-1, M))
+
+    q, k, v, gate = (
+        heads(layer(x)) for layer, x in ((self.proj_q, s), (self.proj_k, k_in), (self.proj_v, k_in), (self.proj_g, s))
+    )
+    bias = z.float()
+    hidden = (1 - mask[:, None, None].float()) * -self.inf
+    if M != 1:
+        if bias.shape[0] * M != B:
+            raise ValueError(f"z of {bias.shape[0]} sequences for {B} with multiplicity {M}")
+        bias, hidden = bias.unsqueeze(1), hidden.unflatten(0, (-1, M))
+    y = attention(q.float(), k.float(), v.float(), [bias, hidden], gate, scale=self.head_dim**-0.5)
+    return self.proj_o(y.to(v.dtype).transpose(-2, -3).reshape(B, -1, self.c_s))
+
+
+def _of_boltz1(
+    self: Any, s: Tensor, z: Tensor, mask: Tensor, multiplicity: int, to_keys: Any, model_cache: Any
+) -> Tensor:
+    if self.initial_norm:
+        s = self.norm_s(s)
+    k_in = s
+    if to_keys is not None:
+        k_in, mask = to_keys(s), to_keys(mask.unsqueeze(-1)).squeeze(-1)
+    if model_cache is None:
+        z = self.proj_z(z)
+    elif "z" in model_cache:
+        z = model_cache["z"]
+    else:
+        z = model_cache["z"] = self.proj_z(z)
+    return _with_pair_bias(self, s, z, mask, k_in, multiplicity)
+
+
+def _of_boltz2(self: Any, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor, multiplicity: int) -> Tensor:
+    return _with_pair_bias(self, s, self.proj_z(z), mask, k_in, multiplicity)
+
+
+def _of_protenix(
+    q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor | None, use_efficient_implementation: bool
+) -> Tensor:
+    if use_efficient_implementation and not (q.dtype == v.dtype == torch.float32):
+        raise ValueError(f"use_efficient_implementation with v of {v.dtype}")
+    biases = [] if attn_bias is None else [attn_bias.float()]
+    y = attention(q.float(), k.float(), v.float(), biases, scale=1.0)
+    return y.to(q.dtype) if y.dtype == torch.float32 else y
+
+
+class _Weights:
+    """Stands for attention weights, which Headgate does not hold. Using it is an error."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"fold.use_in('esmfold') computes no attention weights ('{name}'): read them without it")
+
+
+_WEIGHTS = _Weights()
+
+
+def _of_esmfold(self: Any, x: Tensor, mask: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Any]:
+    B, L = x.shape[:2]
+    q, k, v = self.proj(x).view(B, L, self.num_heads, -1).transpose(1, 2).chunk(3, dim=-1)
+    biases = [] if bias is None else [bias.permute(0, 3, 1, 2)]
+    if mask is not None:
+        shown = mask[:, None, None]
+        biases.append(torch.zeros(shown.shape).masked_fill(shown == 0, -math.inf))
+    gate = self.g_proj(x).view(B, L, self.num_heads, -1).transpose(1, 2) if self.gated else None
+    y = attention(q, k, v, biases, gate, scale=self.rescale_factor)
+    return self.o_proj(y.transpose(1, 2).flatten(2)), _WEIGHTS
+
+
+_LOW_MEMORY = {
+    "use_lma": "memory is O(T) in any case",
+    "lma_q_chunk_size": "results do not depend on it",
+    "lma_kv_chunk_size": "results do not depend on it",
+}
+_IN_PLACE = {"inplace_safe": "no argument is overwritten"}
+
+PACKAGES = {
+    "boltz": Package(
+        "boltz",
+        "2.2.1",
+        (
+            Replaced(
+                "boltz.model.layers.triangular_attention.primitives:Attention.forward",
+                _of_boltz,
+                {"mask": "mask_bias says it"},
+            ),
+            Replaced("boltz.model.layers.attention:AttentionPairBias.forward", _of_boltz1),
+            Replaced("boltz.model.layers.attentionv2:AttentionPairBias.forward", _of_boltz2),
+        ),
+    ),
+    "openfold3": Package(
+        "openfold3",
+        "0.5.0",
+        (
+            Replaced(
+                "openfold3.core.model.primitives.attention:Attention.forward",
+                _gated,
+                {**_LOW_MEMORY, "use_high_precision": "sums are f32 in any case"},
+            ),
+        ),
+    ),
+    "protenix": Package(
+        "protenix",
+        "2.0.0",
+        (
+            Replaced("protenix.model.triangular.layers:Attention.forward", _gated),
+            Replaced("protenix.model.modules.primitives:_attention", _of_protenix, _IN_PLACE),
+        ),
+    ),
+    "esmfold": Package(
+        "transformers",
+        "5.23.0",
+        (
+            Replaced(
+                "transformers.models.esm.modeling_esmfold:EsmFoldAttention.forward",
+                _gated,
+                {**_LOW_MEMORY, "use_memory_efficient_kernel": "memory is O(T) in any case"},
+            ),
+            Replaced(
+                "transformers.models.esm.modeling_esmfold:EsmFoldSelfAttention.forward",
+                _of_esmfold,
+                {"indices": "the module does not read it"},
+            ),
+        ),
+    ),
+}
+"""The packages of use_in, by its argument."""

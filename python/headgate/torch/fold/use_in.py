@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Defines use_in(), which makes Headgate compute the attention of packages that fold proteins."""
+
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from ..switches import Handle, Switch, unsupported
+from .packages import PACKAGES, Package, Replaced
+
+_WHAT = "fold.use_in"
+
+
+class _Replacement:
+    """A function of a package while Headgate computes its calls."""
+
+    def __init__(self, package: Package, replaced: Replaced, switch: Switch) -> None:
+        self._replaced, self._switch = replaced, switch
+        self.owner, self.name, self.original = _find(package, replaced)
+        parameters = inspect.signature(self.original).parameters
+        self._names = tuple(parameters)
+        self._defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+        self._used = tuple(inspect.signature(replaced.adapter).parameters)
+        self._require_signature(package)
+
+        @functools.wraps(self.original)
+        def served(*given: Any, **named: Any) -> Any:
+            return switch.serve(self._attempt, self.original, given, named)
+
+        self.served = served
+
+    def _require_signature(self, package: Package) -> None:
+        """Raises RuntimeError if the function lacks an argument, or needs one that the adapter does not know."""
+        known = (*self._used, *self._replaced.harmless)
+        needed = [name for name in self._names if name not in self._defaults]
+        if set(known) <= set(self._names) and set(needed) <= set(known):
+            return
+        raise RuntimeError(
+            f"{_WHAT}: {self._replaced.path} takes ({', '.join(self._names)}) but must take ({', '.join(known)}): "
+            f"{_versions(package)}"
+        )
+
+    def _attempt(self, *given: Any, **named: Any) -> tuple[Any, str | None]:
+        """Returns (result, None), or (None, reason) for a call that is left to the package."""
+        arguments = {**self._defaults, **dict(zip(self._names, given)), **named}
+        by_name = self._names[len(given) :]
+        if len(given) > len(self._names) or len(arguments) != len(self._names) or not set(named) <= set(by_name):
+            return None, "arguments that do not fit the function"
+        if "self" in arguments and type(arguments["self"]) is not self.owner:
+            return None, f"a subclass of {self.owner.__name__}"
+        for name, value in arguments.items():
+            if name in self._used or name in self._replaced.harmless:
+                continue
+            default = self._defaults.get(name)
+            if isinstance(value, Tensor) or value != default:
+                shown = f" is {value!r}" if isinstance(value, (bool, int, float, str)) else ""
+                return None, f"argument '{name}'{shown}"
+        reason = unsupported(_tensors(arguments.values()))
+        if reason is not None:
+            return None, reason
+        return self._replaced.adapter(**{name: arguments[name] for name in self._used}), None
+
+    def install(self) -> None:
+        self._exchange(self.original, self.served)
+
+    def restore(self) -> None:
+        """Restores the package's function. Leaves one that other code has installed meanwhile."""
+        self._exchange(self.served, self.original)
+
+    def _exchange(self, old: Any, new: Any) -> None:
+        """Replaces `old` in its class, or in every module of the package that holds it."""
+        owners = [self.owner]
+        if inspect.ismodule(self.owner):
+            top = self.owner.__name__.partition(".")[0]
+            owners = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == top]
+        for owner in owners:
+            for name, value in list(vars(owner).items()):
+                if value is old:
+                    setattr(owner, name, new)
+
+
+def _tensors(values: Any) -> Iterator[Any]:
+    """Yields the tensors among arguments and in lists of them."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from value
+
+
+def _versions(package: Package) -> str:
+    """Says which version of a package is supported, and which is installed."""
+    try:
+        installed = importlib.metadata.version(package.distribution)
+    except importlib.metadata.PackageNotFoundError:
+        installed = "an unknown version"
+    return f"{package.distribution} {package.version} is supported, {installed} is installed"
+
+
+def _find(package: Package, replaced: Replaced) -> tuple[Any, str, Callable[..., Any]]:
+    """Returns the class or module that has the function, its name there, and the function."""
+    module, _, path = replaced.path.partition(":")
+    *classes, name = path.split(".")
+    top = module.partition(".")[0]
+    try:
+        importlib.import_module(top)
+    except Exception as error:
+        raise ImportError(
+            f"{_WHAT}: {top} cannot be imported ({_line(error)}): pip install {package.distribution}"
+        ) from error
+    try:
+        owner: Any = importlib.import_module(module)
+        for each in classes:
+            owner = getattr(owner, each)
+        return owner, name, vars(owner)[name]
+    except Exception as error:
+        raise ImportError(
+            f"{_WHAT}: {replaced.path} cannot be imported ({_line(error)}): {_versions(package)}"
+        ) from error
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".split("\n")[0]
+
+
+class _Use:
+    """The switch of a package."""
+
+    def __init__(self, name: str, package: Package) -> None:
+        self.switch = Switch(f"fold.use_in({name!r})", name, self._install, self._restore)
+        self._package = package
+        self._installed: list[_Replacement] = []
+
+    def _install(self) -> None:
+        self._installed = [_Replacement(self._package, each, self.switch) for each in self._package.replaced]
+        for each in self._installed:
+            each.install()
+
+    def _restore(self) -> None:
+        for each in self._installed:
+            each.restore()
+
+
+_uses = {name: _Use(name, package) for name, package in PACKAGES.items()}
+
+
+def use_in(package: str, on: bool = True) -> Handle | None:
+    """Makes Headgate compute the attention of a package that folds proteins, for all models and threads of the process.
+
+        with fold.use_in("boltz") as served:
+            model(**batch)
+        print(served.calls, served.declined)
+
+    package: "boltz", "openfold3", "protenix", or "esmfold" (EsmForProteinFolding of transformers).
+
+    It is on until the end of `with`, or until off() of the returned object. Calls may nest; the last one that ends
+    restores the package's functions. use_in(package, False) ends all of them, and returns None. The returned object
+    counts `calls`, those that Headgate computed, and `declined`, those that the package computed, by reason.
+
+    Gates are fused, and no tensor of scores is made. The package's code still computes tensors on other devices, subclasses
+    of its modules, forward-mode derivatives, and calls that ask for another kernel by an argument.
+
+    Raises ValueError for an unknown package. Raises ImportError for one that is not installed or lacks a function, and
+    RuntimeError where a function takes other arguments: one line names the supported version.
+    """
+    if package not in _uses:
+        raise ValueError(f"{_WHAT}: package is {package!r} but must be one of {', '.join(map(repr, _uses))}")
+    switch = _uses[package].switch
+    if on:
+        return switch.begin()
+    switch.end_all()
+    return None
