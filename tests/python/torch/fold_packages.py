@@ -105,6 +105,10 @@ class Boltz2PairBias(PairBias):
         return self.plain(s, self.proj_z(z), mask, k_in, multiplicity)
 
 
+def openfold3_attention(query, key, value, biases, use_high_precision=False):
+    return attend(query, key, value, biases)
+
+
 def _attention(q, k, v, attn_bias=None, use_efficient_implementation=True, inplace_safe=False):
     return attend(q.float(), k.float(), v.float(), [] if attn_bias is None else [attn_bias.float()]).to(q.dtype)
 
@@ -113,7 +117,10 @@ MODULES = {
     "boltz.model.layers.triangular_attention.primitives": {"Attention": BoltzAttention},
     "boltz.model.layers.attention": {"AttentionPairBias": Boltz1PairBias},
     "boltz.model.layers.attentionv2": {"AttentionPairBias": Boltz2PairBias},
-    "openfold3.core.model.primitives.attention": {"Attention": OpenFold3Attention},
+    "openfold3.core.model.primitives.attention": {
+        "Attention": OpenFold3Attention,
+        "_attention": openfold3_attention,
+    },
     "protenix.model.triangular.layers": {"Attention": ProtenixAttention},
     "protenix.model.modules.primitives": {"_attention": _attention},
     "protenix.model.modules.local": {"held": _attention},  # as a module that has imported it

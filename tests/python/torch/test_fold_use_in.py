@@ -94,6 +94,13 @@ def protenix(*lead, bias):
     return case
 
 
+def global_attention():
+    """Heads of queries on one head of keys."""
+    q, k, v, mask = random(2, N, 3, 4), random(2, N, 5, 4), random(2, N, 5, 4), (shown(2, N, 1, 5) - 1) * 1e9
+    module = sys.modules["openfold3.core.model.primitives.attention"]
+    return torch.nn.Module(), lambda: module._attention(q, k, v, [mask]), [q, k, v]
+
+
 CASES = {
     "boltz triangle": ("boltz", boltz),
     "boltz 1": ("boltz", pair_bias(BOLTZ1, 2, 1)),
@@ -105,6 +112,7 @@ CASES = {
     "openfold3 without a gate": ("openfold3", alphafold(OPENFOLD3, lead=False)),
     "openfold3, low memory": ("openfold3", alphafold(OPENFOLD3, use_lma=True, lma_q_chunk_size=2)),
     "openfold3, high precision": ("openfold3", alphafold(OPENFOLD3, use_high_precision=True)),
+    "openfold3, global": ("openfold3", global_attention),
     "protenix triangle": ("protenix", alphafold(PROTENIX)),
     "protenix": ("protenix", protenix(2, 3, bias=(1, 3))),
     "protenix without a bias": ("protenix", protenix(2, 3, bias=None)),

@@ -90,11 +90,16 @@ def _of_boltz2(self: Any, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor, mult
 def _of_protenix(
     q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor | None, use_efficient_implementation: bool
 ) -> Tensor:
-    if use_efficient_implementation and not (q.dtype == v.dtype == torch.float32):
+    mixed = use_efficient_implementation and not (q.dtype == v.dtype == torch.float32)
+    if mixed and not torch.is_autocast_enabled("cpu"):
         raise ValueError(f"use_efficient_implementation with v of {v.dtype}")
     biases = [] if attn_bias is None else [attn_bias.float()]
     y = attention(q.float(), k.float(), v.float(), biases, scale=1.0)
     return y.to(q.dtype) if y.dtype == torch.float32 else y
+
+
+def _of_openfold3(query: Tensor, key: Tensor, value: Tensor, biases: Any) -> Tensor:
+    return attention(query, key, value, biases, scale=1.0)
 
 
 class _Weights:
@@ -124,7 +129,7 @@ _LOW_MEMORY = {
     "lma_q_chunk_size": "results do not depend on it",
     "lma_kv_chunk_size": "results do not depend on it",
 }
-_IN_PLACE = {"inplace_safe": "no argument is overwritten"}
+_PRECISION = {"use_high_precision": "sums are f32 in any case"}
 
 PACKAGES = {
     "boltz": Package(
@@ -147,8 +152,10 @@ PACKAGES = {
             Replaced(
                 "openfold3.core.model.primitives.attention:Attention.forward",
                 _gated,
-                {**_LOW_MEMORY, "use_high_precision": "sums are f32 in any case"},
+                {**_LOW_MEMORY, **_PRECISION},
             ),
+            # Of global attention, and of chunks of an MSA. Attention.forward calls it, too, where it is left to itself.
+            Replaced("openfold3.core.model.primitives.attention:_attention", _of_openfold3, _PRECISION),
         ),
     ),
     "protenix": Package(
@@ -156,7 +163,11 @@ PACKAGES = {
         "2.0.0",
         (
             Replaced("protenix.model.triangular.layers:Attention.forward", _gated),
-            Replaced("protenix.model.modules.primitives:_attention", _of_protenix, _IN_PLACE),
+            Replaced(
+                "protenix.model.modules.primitives:_attention",
+                _of_protenix,
+                {"inplace_safe": "no argument is overwritten"},
+            ),
         ),
     ),
     "esmfold": Package(
