@@ -23,6 +23,7 @@ class Parts(nn.Module):
         self.no_heads = heads
         self.linear_q, self.linear_k, self.linear_v, self.linear_o = (nn.Linear(features, features) for _ in range(4))
         self.linear_g = nn.Linear(features, features) if gating else None
+        self.sigmoid = nn.Sigmoid()
 
     def heads(self, x):
         return x.unflatten(-1, (self.no_heads, -1)).transpose(-2, -3)
@@ -34,7 +35,7 @@ class Parts(nn.Module):
     def plain(self, q_x, kv_x, biases):
         y = attend(*self._prep_qkv(q_x, kv_x), biases)
         if self.linear_g is not None:
-            y = y * self.heads(self.linear_g(q_x)).sigmoid()
+            y = y * self.sigmoid(self.heads(self.linear_g(q_x)))
         return self.linear_o(y.transpose(-2, -3).flatten(-2))
 
 

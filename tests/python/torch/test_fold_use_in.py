@@ -147,6 +147,12 @@ def declined(kind, **options):
     return kind(), lambda module: module(x, x, **options)
 
 
+def hooked():
+    module, call = declined(OPENFOLD3)
+    module.sigmoid.register_forward_hook(lambda *_: None)
+    return module, call
+
+
 LEFT = {
     "kernel of boltz": (
         "boltz",
@@ -164,6 +170,7 @@ LEFT = {
         "argument 'triangle_attention' is 'cuequivariance'",
     ),
     "subclass of a module": ("openfold3", lambda: declined(Derived), "a subclass of OpenFold3Attention"),
+    "hook of the gate": ("openfold3", hooked, "hooks of the gate's sigmoid, which Headgate does not call"),
     "bias that does not broadcast": (
         "openfold3",
         lambda: (OPENFOLD3(), lambda m: m(torch.ones(1, N, C), torch.ones(1, N, C), [torch.ones(4, 3, N, N)])),

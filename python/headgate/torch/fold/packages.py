@@ -33,6 +33,9 @@ class Package(NamedTuple):
 
 def _gated(self: Any, q_x: Tensor, kv_x: Tensor, biases: Any) -> Tensor:
     """Computes the multi-head attention of AlphaFold, with its gate, from the parts of such a module."""
+    sigmoid = self.sigmoid
+    if sigmoid._forward_hooks or sigmoid._forward_pre_hooks or sigmoid._backward_hooks:
+        raise ValueError("hooks of the gate's sigmoid, which Headgate does not call")
     q, k, v = self._prep_qkv(q_x, kv_x)
     gate = None
     if self.linear_g is not None:
