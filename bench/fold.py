@@ -269,7 +269,7 @@ def main():
     if arguments.worker:
         work(arguments)
         return
-    print("| package | part | N | dtype | threads | forward, s | ratio | with backward, s | ratio |")
+    print("| package | part | N | dtype | threads | own forward, s | ratio | own with backward, s | ratio |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name in arguments.packages:
         folder = download(name, arguments.folder)

@@ -322,19 +322,48 @@ def test_compiled_module_is_computed_by_headgate():
 
 
 @pytest.fixture(scope="module")
-def esmfold():
+def folding():
+    """A small EsmForProteinFolding."""
+    from transformers import EsmForProteinFolding
     from transformers.models.esm.configuration_esm import EsmConfig
-    from transformers.models.esm.modeling_esmfold import EsmFoldTriangularSelfAttentionBlock
 
-    trunk = EsmConfig(is_folding_model=True, vocab_size=33, mask_token_id=32, pad_token_id=1).esmfold_config.trunk
-    sizes = {"sequence_state_dim": 32, "pairwise_state_dim": 16, "sequence_head_width": 8, "pairwise_head_width": 8}
-    for name, size in sizes.items():
-        setattr(trunk, name, size)
+    structure = {"sequence_dim": 24, "pairwise_dim": 16, "ipa_dim": 4, "resnet_dim": 16, "num_blocks": 1}
+    trunk = {"num_blocks": 2, "sequence_state_dim": 32, "pairwise_state_dim": 16, "sequence_head_width": 8}
+    trunk |= {"pairwise_head_width": 8, "structure_module": structure | {"num_heads_ipa": 2}}
+    config = EsmConfig(
+        is_folding_model=True,
+        vocab_size=33,
+        mask_token_id=32,
+        pad_token_id=1,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=32,
+        position_embedding_type="rotary",
+        esmfold_config={"trunk": trunk, "fp16_esm": False},
+    )
     torch.manual_seed(0)
-    block = EsmFoldTriangularSelfAttentionBlock(trunk).eval()
-    for parameter in block.parameters():
+    model = EsmForProteinFolding(config).eval()
+    for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    return block
+    return model
+
+
+@pytest.fixture(scope="module")
+def esmfold(folding):
+    return folding.trunk.blocks[0]
+
+
+def test_esmfold_folds_as_before(folding):
+    residues, mask = torch.randint(0, 20, (2, 9)), torch.ones(2, 9, dtype=torch.long)
+    mask[1, 6:] = 0
+    with torch.no_grad():
+        expected = folding(residues, attention_mask=mask, num_recycles=1)
+        with fold.use_in("esmfold") as served:
+            found = folding(residues, attention_mask=mask, num_recycles=1)
+    assert served.calls == 3 * 2 * 2 and not served.declined  # three of each block, in two cycles
+    for name in ("s_z", "s_s", "plddt", "positions"):
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("chunk", [None, 4])
