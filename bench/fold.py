@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A block of boltz, openfold3, protenix and ESMFold, with its own attention and with fold.use_in's: errors and time.
 
-Needs PyTorch, transformers (for ESMFold) and the Python package of headgate (build/python). The other packages are
-downloaded, without what they depend on, into a folder. Blocks have the sizes of the published models and random weights.
-None is timed before its results and all gradients are those of its own code. Each package and number of threads has a
-process of its own. With one thread, times are the processor's, so that other programs disturb them little; with more they
-are elapsed.
+Needs PyTorch, transformers (for ESMFold) and the Python package of headgate (build/python). Downloads the other packages
+and what their blocks import into a folder. Blocks have the sizes of the published models and random weights. None is
+timed before its results and all gradients are those of its own code. Each package and number of threads has a process of
+its own. With one thread, times are the processor's, so that other programs disturb them little; with more they are
+elapsed.
 """
 
 import argparse
@@ -180,16 +180,16 @@ class Case:
 
 
 def largest_error(found, expected):
-    """The largest difference of an element, over the largest element of its tensor. Tensors of rounding errors alone are
-    left out: a bias that softmax cancels has no gradient."""
+    """The largest difference of an element, over the largest element of its tensor. Tensors of rounding errors alone
+    are left out: a bias that softmax cancels has no gradient."""
     top = max(x.abs().max() for x in expected)
     pairs = [(a, b) for a, b in zip(found, expected, strict=True) if b.abs().max() > ROUNDING * top]
     return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
 
 
 def check(name, dtype):
-    """Returns the largest errors of results and of gradients, each by use_in and by the package's own code, both from the
-    package's float32. Ends the program where use_in's is larger."""
+    """Returns the largest errors of results and of gradients, each by use_in and by the package's own code. Errors are
+    differences from the package's float32. Ends the program where use_in's are larger."""
     errors = {"results": [0.0, 0.0], "gradients": [0.0, 0.0]}
     # Protenix masks no sequence: rows of padding reach the loss.
     for hidden in (0,) if name == "protenix" else (0, 5):

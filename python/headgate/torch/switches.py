@@ -76,8 +76,8 @@ class Switch:
     def serve(
         self, attempt: Callable[..., Any], original: Callable[..., Any], given: Any, named: dict[str, Any]
     ) -> Any:
-        """Returns the result of `attempt`, which returns (result, None), or (None, reason). Calls `original` if there is
-        a reason, if `attempt` raises an error, and if the switch is off."""
+        """Returns the result of `attempt`, which returns (result, None), or (None, reason). Calls `original` if there
+        is a reason, if `attempt` raises an error, and if the switch is off."""
         y, reason = None, "off"
         if self.active:
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small modules with the signatures of boltz 2.2.1, openfold3 0.5.0 and protenix 2.0.0, for tests without these packages."""
+"""Small modules with the signatures of boltz 2.2.1, openfold3 0.5.0 and protenix 2.0.0, for tests without them."""
 
 import math
 import types

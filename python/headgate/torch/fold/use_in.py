@@ -22,7 +22,7 @@ class _Replacement:
 
     def __init__(self, package: Package, replaced: Replaced, switch: Switch) -> None:
         self._replaced, self._switch = replaced, switch
-        self.owner, self.name, self.original = _find(package, replaced)
+        self.owner, self.original = _find(package, replaced)
         parameters = inspect.signature(self.original).parameters
         self._names = tuple(parameters)
         self._defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
@@ -103,8 +103,8 @@ def _versions(package: Package) -> str:
     return f"{package.distribution} {package.version} is supported, {installed} is installed"
 
 
-def _find(package: Package, replaced: Replaced) -> tuple[Any, str, Callable[..., Any]]:
-    """Returns the class or module that has the function, its name there, and the function."""
+def _find(package: Package, replaced: Replaced) -> tuple[Any, Callable[..., Any]]:
+    """Returns the class or module that has the function, and the function."""
     module, _, path = replaced.path.partition(":")
     *classes, name = path.split(".")
     top = module.partition(".")[0]
@@ -118,7 +118,7 @@ def _find(package: Package, replaced: Replaced) -> tuple[Any, str, Callable[...,
         owner: Any = importlib.import_module(module)
         for each in classes:
             owner = getattr(owner, each)
-        return owner, name, vars(owner)[name]
+        return owner, vars(owner)[name]
     except Exception as error:
         raise ImportError(
             f"{_WHAT}: {replaced.path} cannot be imported ({_line(error)}): {_versions(package)}"
@@ -163,11 +163,11 @@ def use_in(package: str, on: bool = True) -> Handle | None:
     restores the package's functions. use_in(package, False) ends all of them, and returns None. The returned object
     counts `calls`, those that Headgate computed, and `declined`, those that the package computed, by reason.
 
-    Gates are fused, and no tensor of scores is made. The package's code still computes tensors on other devices, subclasses
-    of its modules, forward-mode derivatives, and calls that ask for another kernel by an argument.
+    Gates are fused, and no tensor of scores is made. The package's code still computes tensors on other devices,
+    subclasses of its modules, forward-mode derivatives, and calls that ask for another kernel by an argument.
 
-    Raises ValueError for an unknown package. Raises ImportError for one that is not installed or lacks a function, and
-    RuntimeError where a function takes other arguments: one line names the supported version.
+    Raises ValueError for an unknown package, and ImportError for one that is not installed or lacks a function. Raises
+    RuntimeError where a function takes other arguments. The message names the supported version.
     """
     if package not in _uses:
         raise ValueError(f"{_WHAT}: package is {package!r} but must be one of {', '.join(map(repr, _uses))}")
