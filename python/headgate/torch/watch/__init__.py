@@ -19,7 +19,8 @@ def watch(model: Any, figures: Any = None, *, rows: Any = None, gates: Any = Non
     are measured on their device, by blocks of queries. Names and definitions are those of `headgate eval`.
 
     figures: keys of headgate.torch.watch.figures.FIGURES, "all", or None for those by default.
-    rows: positions of queries; seen.rows then holds their weights on all keys, of the last call of each layer.
+    rows: positions of queries; seen.rows then holds their weights on all keys, of the last call of each layer with such
+        queries.
     gates: {module name: function}; the function returns the gate (B,T,H,D or 1) from the output of that module.
     blocks: names of modules that return the residual stream; by default the members of lists of layers.
 

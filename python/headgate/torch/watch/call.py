@@ -29,6 +29,7 @@ class Call:
     cu_seqlens: Tensor | None = None  # (N+1) over the B·T tokens of all rows
     cross: bool = False  # the keys belong to another sequence than the queries
     kind: str = "causal"  # label: causal, bidirectional or cross
+    positions: Tensor | None = None  # (b,T): positions in the sequence, where a cache may have dropped its first keys
 
     def __post_init__(self) -> None:
         if self.scale is None:
@@ -58,6 +59,7 @@ class Geometry:
 
     own: Tensor  # (b,T): index of the key at each query's position; T for cross-attention, which has none
     first: Tensor  # (b,t): first visible key of the query's sequence
+    real: Tensor  # (b,T) bool: the query is no padding
     counted: Tensor  # (b,T) bool: the query is no padding and not the first token
     sees_first: Tensor  # (b,T) bool: windows do not hide the first key
     keys: Tensor  # (b,T): number of visible keys
@@ -71,6 +73,15 @@ def sequence_numbers(cu_seqlens: Tensor, B: int, T: int) -> Tensor:
 
 
 def geometry_of(call: Call) -> Geometry:
+    """Derives the geometry of a call from its mask, its rules and the positions of its queries."""
+    found = _geometry_of(call)
+    if call.positions is not None:  # all keys up to the query are visible, or the first is not among them
+        found.sees_first = found.sees_first & (call.positions < found.keys)
+        found.counted, found.real = (x.expand_as(found.sees_first) for x in (found.counted, found.real))
+    return found
+
+
+def _geometry_of(call: Call) -> Geometry:
     """Derives the geometry of a call from its mask and rules.
 
     In self-attention a sequence begins at a token that sees itself but not the token before, and a query that does not
@@ -87,10 +98,11 @@ def geometry_of(call: Call) -> Geometry:
             seen = seen & (s[:, None] <= (t + S - T)[..., None])
         first = seen.any(1).int().argmax(-1, keepdim=True)
         own = torch.full_like(t, S) if call.cross else S - 1 - seen.flip(-1).int().argmax(-1)
-        counted = seen.any(-1) & (own != first)
+        real = seen.any(-1)
         sees = seen.gather(-1, first[:, None].expand(-1, seen.shape[1], 1))[..., 0]
         b = seen.shape[0]
-        return Geometry(own.expand(b, T), first, counted.expand(b, T), sees.expand(b, T), seen.sum(-1).expand(b, T))
+        own, real, sees, keys = (x.expand(b, T) for x in (own, real, sees, seen.sum(-1)))
+        return Geometry(own, first, real, real & (own != first), sees, keys)
     own = t + (S - T)
     if dense:
         diagonal = mask.diagonal(dim1=1, dim2=2)
@@ -98,7 +110,7 @@ def geometry_of(call: Call) -> Geometry:
         starts[:, 1:] &= ~mask[:, 1:].diagonal(dim1=1, dim2=2)
         first = torch.where(starts, s, 0).cummax(-1).values
         sees = mask.gather(-1, first[..., None])[..., 0]
-        return Geometry(own.expand_as(first), first, diagonal & (own != first), sees, mask.sum(-1))
+        return Geometry(own.expand_as(first), first, diagonal, diagonal & (own != first), sees, mask.sum(-1))
     sequence = None if call.cu_seqlens is None else sequence_numbers(call.cu_seqlens, B, T)
     visible = torch.ones(1, S, dtype=torch.bool, device=device) if mask is None else mask[:, 0]
     following = torch.where(visible, s, S).flip(-1).cummin(-1).values.flip(-1)  # first visible key from each on
@@ -110,9 +122,8 @@ def geometry_of(call: Call) -> Geometry:
         first = following.expand(B, S).gather(-1, torch.where(starts, s, 0).cummax(-1).values)
     b = first.shape[0]
     at = own.expand(b, T).clamp_min(0)
-    counted = visible.expand(b, S).gather(-1, at) & (at > first)
-    if not call.causal:  # a first token need not be before
-        counted = visible.expand(b, S).gather(-1, at) & (at != first)
+    real = visible.expand(b, S).gather(-1, at)
+    counted = real & (at > first if call.causal else at != first)  # a first token need not be before
     before = visible.expand(b, S).cumsum(-1)
     if call.causal:
         keys = before.gather(-1, at) - before.gather(-1, first.clamp_max(S - 1).expand(b, T)) + 1
@@ -122,7 +133,7 @@ def geometry_of(call: Call) -> Geometry:
     else:
         same = sequence[:, :, None] == sequence[:, None]
         keys, sees = (same & visible[:, None]).sum(-1), torch.ones_like(counted)
-    return Geometry(at, first.clamp_max(S - 1), counted, sees, keys, sequence)
+    return Geometry(at, first.clamp_max(S - 1), real, counted, sees, keys, sequence)
 
 
 def scores(call: Call, geometry: Geometry, queries: Tensor | slice) -> Tensor:

@@ -2,7 +2,9 @@
 """Defines Watch, the handle that watch() returns."""
 
 import contextlib
+import inspect
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -66,6 +68,7 @@ class Watch:
         self.on = False
         self._steps = 0
         self._inside = 0
+        self._thread = 0
         self._wrapped, self._undo = Wrapped(), contextlib.ExitStack()
         self._warned: set[str] = set()
         self.masks = MaskCache()
@@ -75,6 +78,7 @@ class Watch:
         """Forgets all figures."""
         self._sums: dict[str, LayerSums] = {}
         self._ran: set[str] = set()
+        self._elsewhere: set[str] = set()
         self._missed: dict[str, str] = {}
         self.rows: dict[str, Tensor] = {}
         self._stack: list[tuple[nn.Module, bool]] = []
@@ -92,12 +96,14 @@ class Watch:
         if self.on:
             return
         self.on = True
+        self._thread = threading.get_ident()
         for seam in SEAMS:
             self._undo.callback(seam.install(self))
         for module, name in self._names.items():
             if type(module).__module__.startswith("torch.nn.modules"):
                 continue
-            if name in self._blocks or any(True for _ in module.children()):
+            parts = any(True for _ in module.children()) or any(True for _ in module.parameters(recurse=False))
+            if name in self._blocks or not name or parts:
                 self._wrapped.wrap(module, self._around(module, name))
         gate_readers.install(self, self._wrapped, self._given_gates)
 
@@ -106,11 +112,16 @@ class Watch:
         if not self.on:
             return
         self.on = False
+        wrapped = bool(self._wrapped)
         self._wrapped.undo()
         self._undo.close()
-        self.masks.clear()
-        self._geometries.clear()
-        self._gates.clear()
+        self._forget_pass()
+        if wrapped and not (self._ran or self._elsewhere or self._sums):
+            warnings.warn(
+                "watch: no module of the model ran in Python: a compiled model, or a copy, is not seen; probe() runs the "
+                "model uncompiled",
+                stacklevel=3,
+            )
         unseen = {name: why for name, why in self.not_seen.items() if name not in self._warned}
         if unseen:
             self._warned |= set(unseen)
@@ -154,15 +165,25 @@ class Watch:
 
     # -- while the model runs
 
+    def _forget_pass(self) -> None:
+        """Forgets what the calls of a forward pass share."""
+        self.masks.clear()
+        self._geometries.clear()
+        self._gates.clear()
+
     def _around(self, module: nn.Module, name: str) -> Callable[..., Any]:
         block = name in self._blocks
 
         def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if torch.compiler.is_compiling():
+            if torch.compiler.is_compiling() or in_backward():
+                return forward(*args, **kwargs)
+            if threading.get_ident() != self._thread:
+                self._elsewhere.add(name)
                 return forward(*args, **kwargs)
             self._ran.add(name)
-            if not self._stack:
-                self._padding = _padding_of(kwargs)
+            is_outermost = not self._stack
+            if is_outermost:
+                self._padding = _padding_of(forward, args, kwargs)
             self._stack.append((module, any(kwargs.get(key) is not None for key in CROSS_ARGUMENTS)))
             if block:
                 self._last = None
@@ -170,6 +191,8 @@ class Watch:
                 out = forward(*args, **kwargs)
             finally:
                 self._stack.pop()
+                if is_outermost:
+                    self._forget_pass()
             if block:
                 self.see_block(name, out)
             return out
@@ -177,13 +200,14 @@ class Watch:
         return around
 
     def counts(self) -> bool:
-        """Returns whether calls count now: not in nested functions, compiled programs, and the recomputation of
-        checkpoints in a backward pass."""
+        """Returns whether calls count now: not in nested functions, compiled programs, other threads than that of
+        start(), and the recomputation of checkpoints in a backward pass."""
         return (
             self.on
             and not self._inside
             and not torch.compiler.is_compiling()
-            and torch._C._current_graph_task_id() == -1
+            and not in_backward()
+            and threading.get_ident() == self._thread
         )
 
     @contextlib.contextmanager
@@ -194,6 +218,9 @@ class Watch:
             if module not in self._names:
                 module = self._stack[-1][0] if self._stack else None
             layer = None if module is None else Layer(self._names[module], module)
+        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
+            yield None
+            return
         self._inside += 1
         try:
             with sdpa.paused(self):
@@ -216,7 +243,7 @@ class Watch:
 
     def _geometry(self, call: Call) -> Geometry:
         T, S = call.q.shape[2], call.k.shape[2]
-        parts = (call.mask, call.cu_seqlens)
+        parts = (call.mask, call.cu_seqlens, call.positions)
         key = (*map(id, parts), call.q.shape[0], T, S, call.causal, call.window, call.cross)
         if key not in self._geometries:
             self._geometries[key] = parts, geometry_of(call)
@@ -245,7 +272,7 @@ class Watch:
         if described is None:
             return
         try:
-            with torch._C.DisableTorchFunction():
+            with plain(described[0].q.device.type):
                 self._add_attention(layer, *described, own_lse)
         except MISSES as error:
             self.miss(layer, error)
@@ -255,6 +282,8 @@ class Watch:
         self.add(layer, self.described(layer, describe))
 
     def _add_attention(self, layer: Layer, call: Call, gate: Tensor | None, own_lse: Tensor | None) -> None:
+        if call.q.numel() == 0 or call.k.numel() == 0:
+            return
         geometry = self._geometry(call)
         sums = self._sums.setdefault(layer.name, LayerSums(call.kind))
         if not call.cross:
@@ -285,6 +314,8 @@ class Watch:
         T, S = call.q.shape[2], call.k.shape[2]
         at = self._queries.to(call.q.device) - (0 if call.cross else S - T)
         at = at[(at >= 0) & (at < T)]
+        if len(at) == 0 and layer.name in self.rows:  # a later token of a generation
+            return
         lse = lse[:, :, at, None]
         found = scores(call, geometry, at).double() - lse.masked_fill(lse.isinf(), 0.0)
         self.rows[layer.name] = found.exp().float()
@@ -296,17 +327,16 @@ class Watch:
         if call is None:
             return
         try:
-            with torch._C.DisableTorchFunction():
+            with plain(call["q"].device.type):
                 self._add_linear(layer, call)
         except MISSES as error:
             self.miss(layer, error)
 
     def _add_linear(self, layer: Layer, call: dict[str, Any]) -> None:
         B, T = call["q"].shape[:2]
-        padding = self._padding
-        if padding is not None and padding.shape != (B, T):
-            padding = None
-        sample = linear.sample_of(call, padding, sorted(self._needs & {"first_share", "reach"}))
+        if call["q"].numel() == 0:
+            return
+        sample = linear.sample_of(call, self._padding_for(B, T), sorted(self._needs & {"first_share", "reach"}))
         self.linear_heads[layer.name] = B, T, call["v"].shape[2]
         sums = self._sums.setdefault(layer.name, LayerSums("linear"))
         for figure in self.figures:
@@ -315,7 +345,13 @@ class Watch:
                 sums.add_queries(figure.key, figure.read(sample), counted)
         if self._queries is not None:
             at = self._queries[self._queries < T].to(call["q"].device)
-            self.rows[layer.name] = linear.hidden_weights(call, at)
+            if len(at) > 0 or layer.name not in self.rows:
+                self.rows[layer.name] = linear.hidden_weights(call, at)
+
+    def _padding_for(self, B: int, T: int) -> Tensor | None:
+        """Returns the mask (B,T) of real tokens among the last T, or None. Masks cover the tokens of a cache, too."""
+        padding = self._padding
+        return None if padding is None or padding.shape[0] != B or padding.shape[1] < T else padding[:, -T:]
 
     def hold_gate(self, attention: nn.Module, gate: Tensor) -> None:
         """Keeps the gate (B,H,T,·) of the next call of an attention module."""
@@ -329,8 +365,10 @@ class Watch:
         """Adds the figures of a gate (B,H,T,·)."""
         sums = self._sums.setdefault(name, LayerSums("gate"))
         gate = gate.detach()
-        real = self._padding
-        real = real[:, None, :, None] if real is not None and real.shape == gate.shape[::2][:2] else None
+        if gate.numel() == 0:
+            return
+        real = self._padding_for(gate.shape[0], gate.shape[2])
+        real = None if real is None else real[:, None, :, None]
         count = gate.new_tensor(gate[:, 0].numel(), dtype=torch.float64) if real is None else real.sum() * gate.shape[3]
         if source == "gate" and "gate_histogram" in self._keys:
             kept = torch.ones_like(gate) if real is None else real.expand_as(gate)
@@ -350,9 +388,9 @@ class Watch:
             return
         x = out[0] if isinstance(out, (tuple, list)) and out else getattr(out, "last_hidden_state", out)
         wanted = [figure.key for figure in self.figures if figure.source == "block"]
-        if not wanted or not isinstance(x, Tensor) or x.dim() != 3:
+        if not wanted or not isinstance(x, Tensor) or x.dim() != 3 or x.numel() == 0:
             return
-        with torch._C.DisableTorchFunction():
+        with plain(x.device.type):
             x = x.detach()
             real = first = None
             if x.is_nested:  # as nn.TransformerEncoder makes it of padded sequences
@@ -360,11 +398,10 @@ class Watch:
                 x = x.to_padded_tensor(0.0)
                 real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
             geometry = self._last
-            if real is None and geometry is not None and geometry.counted.shape[1] == x.shape[1]:
-                first = geometry.own == geometry.first
-                real = geometry.counted | first
-            elif real is None and self._padding is not None and self._padding.shape == x.shape[:2]:
-                real = self._padding
+            if real is None and geometry is not None and geometry.real.shape[1] == x.shape[1]:
+                real, first = geometry.real, geometry.own == geometry.first
+            elif real is None and (padding := self._padding_for(*x.shape[:2])) is not None:
+                real = padding
                 first = real & (real.cumsum(-1) == 1)
             sample = BlockSample(x, real)
             sums = self._sums.setdefault(name, LayerSums("block"))
@@ -389,10 +426,17 @@ class Watch:
         looks = [
             name for module, name in self._names.items() if LOOKS_LIKE_ATTENTION.search(type(module).__name__) and name
         ]
+        compiled = [name for module, name in self._names.items() if _is_compiled(module)] if self._ran else []
         for name in looks:
             inner = any(other.startswith(name + ".") for other in looks)
             related = any(_is_within(name, other) or _is_within(other, name) for other in called)
-            if name in self._ran and not inner and not related:
+            if inner or name in called:
+                continue
+            if name in self._elsewhere:
+                found[name] = "it ran in another thread than start()"
+            elif name not in self._ran and any(_is_within(name, other) for other in compiled):
+                found[name] = "it is compiled: probe() runs the model uncompiled"
+            elif name in self._ran and not related:
                 found[name] = "it made no call of attention that PyTorch or transformers makes known"
         return found
 
@@ -515,9 +559,28 @@ def _is_within(name: str, other: str) -> bool:
     return name == other or other == "" or name.startswith(other + ".")
 
 
-def _padding_of(kwargs: dict[str, Any]) -> Tensor | None:
+def _is_compiled(module: nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+
+
+def in_backward() -> bool:
+    """Returns whether a backward pass runs in this thread, as where checkpoints compute layers again."""
+    return torch._C._current_graph_task_id() != -1
+
+
+@contextlib.contextmanager
+def plain(device_type: str) -> Iterator[None]:
+    """Computes without autocast, modes and subclasses of tensors."""
+    with torch._C.DisableTorchFunction(), torch.autocast(device_type, enabled=False):
+        yield
+
+
+def _padding_of(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """Returns the mask of real tokens (B,T) among a model's arguments, or None."""
     mask = kwargs.get("attention_mask")
+    if mask is None and len(args) > 1:
+        with contextlib.suppress(TypeError, ValueError):
+            mask = inspect.signature(forward).bind_partial(*args).arguments.get("attention_mask")
     return mask.detach().bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
 
 

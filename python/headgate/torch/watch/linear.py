@@ -13,6 +13,7 @@ import headgate
 
 from .. import observers
 from .sample import LinearSample
+from .wrapping import Wrapped
 
 if TYPE_CHECKING:
     from .handle import Watch
@@ -30,15 +31,19 @@ SEQUENCES = ("cu_seqlens", "cu_seq_lens_q")
 
 def install(watch: "Watch") -> Callable[[], None]:
     """Replaces the rules that modules of transformers have, and adds an observer. Returns what undoes both."""
-    replaced = []
+    wrapped = Wrapped()
+
+    def around(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with watch.observed() as layer:
+            if layer is not None:
+                watch.see_linear(layer, lambda: of_rule(function, args, kwargs))
+            return function(*args, **kwargs)
+
     for model in MODELS:
         module = sys.modules.get(f"transformers.models.{model}.modeling_{model}")
         for name in RULES:
-            theirs = getattr(module, name, None)
-            if theirs is not None:
-                ours = _seen(watch, theirs)
-                setattr(module, name, ours)
-                replaced.append((module, name, ours, theirs))
+            if hasattr(module, name):
+                wrapped.replace(module, name, around)
 
     def observer(given: dict[str, Any], arguments: dict[str, Any]) -> None:
         with watch.observed() as layer:
@@ -49,21 +54,9 @@ def install(watch: "Watch") -> Callable[[], None]:
 
     def undo() -> None:
         observers.LINEAR_ATTENTION.remove(observer)
-        for module, name, ours, theirs in replaced:
-            if getattr(module, name) is ours:
-                setattr(module, name, theirs)
+        wrapped.undo()
 
     return undo
-
-
-def _seen(watch: "Watch", function: Callable[..., Any]) -> Callable[..., Any]:
-    def seen(*args: Any, **kwargs: Any) -> Any:
-        with watch.observed() as layer:
-            if layer is not None:
-                watch.see_linear(layer, lambda: of_rule(function, args, kwargs))
-            return function(*args, **kwargs)
-
-    return seen
 
 
 def of_rule(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

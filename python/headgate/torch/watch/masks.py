@@ -51,14 +51,15 @@ def recognised(visible: Tensor | None, bias: Tensor | None, T: int, S: int, wind
 
 
 class MaskCache:
-    """Remembers the rules of the masks of a step, which all layers share."""
+    """Remembers the rules of the masks of a forward pass, which all layers share."""
 
     def __init__(self) -> None:
         self._found: dict[tuple, tuple[Tensor, Rules]] = {}
 
     def rules(self, mask: Tensor, T: int, S: int, window: int | None) -> Rules:
         """Returns the rules of a mask (…,T|1,S): bool, true where visible, or floating point, added to the scores."""
-        key = (id(mask), mask._version, T, S, window)
+        version = 0 if mask.is_inference() else mask._version
+        key = (id(mask), version, T, S, window)
         if key not in self._found:
             given = mask.detach()[..., :S]
             given = given.reshape((1,) * (4 - given.dim()) + given.shape)

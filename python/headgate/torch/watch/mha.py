@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def install(watch: "Watch") -> Callable[[], None]:
     """Wraps the modules of a model. Returns what undoes it."""
     wrapped = Wrapped()
-    for module, name in watch._names.items():
+    for module, name in watch.modules():
         if isinstance(module, nn.MultiheadAttention):
             wrapped.wrap(module, _around_attention(watch, module))
         elif isinstance(module, (nn.TransformerEncoderLayer, nn.TransformerEncoder)):

@@ -73,11 +73,10 @@ def overridden(model: nn.Module, given: dict[Any, Any]) -> Iterator[None]:
     except ValueError:
         wrapped.undo()
         raise
-    interface = modeling.AttentionInterface
-    original = interface.__dict__["get_interface"]
 
-    def get_interface(table: Any, name: Any, default: Any) -> Any:
-        function = original(table, name, default)
+    def around(original: Callable[..., Any], table_name: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        function = original(*table_name, **options)
+        name = table_name[1] if len(table_name) > 1 else options["attn_implementation"]
 
         @functools.wraps(function, updated=())
         def changed(*args: Any, **kwargs: Any) -> Any:
@@ -93,11 +92,10 @@ def overridden(model: nn.Module, given: dict[Any, Any]) -> Iterator[None]:
 
         return changed
 
-    interface.get_interface = get_interface
+    wrapped.replace(modeling.AttentionInterface, "get_interface", around)
     try:
         yield
     finally:
-        interface.get_interface = original
         wrapped.undo()
 
 

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _pop_mode_temporarily,
+    _push_mode,
+)
 
 from .call import Call
 from .masks import recognised, split_bias
@@ -22,7 +29,16 @@ def install(watch: "Watch") -> Callable[[], None]:
     """Enters a TorchFunctionMode that reports calls. Returns what leaves it."""
     mode = _Mode(watch)
     mode.__enter__()
-    return lambda: mode.__exit__(None, None, None)
+    return lambda: _leave(mode)
+
+
+def _leave(mode: TorchFunctionMode) -> None:
+    """Removes a mode that need not be the innermost, as where two watches overlap."""
+    above = []
+    while mode in _get_current_function_mode_stack():
+        above.append(_pop_mode())
+    for other in reversed(above[:-1]):
+        _push_mode(other)
 
 
 class _Mode(TorchFunctionMode):
@@ -68,7 +84,8 @@ def call_of(
         if mask.shape[0] not in (1, q.shape[0]):
             raise ValueError(f"attn_mask has {mask.shape[0]} sequences beside {q.shape[0]}")
         visible, bias = (mask, None) if mask.dtype == torch.bool else split_bias(mask)
-        rules |= recognised(visible, bias, T, S, None)._asdict()
+        found = recognised(visible, bias, T, S, None)
+        rules |= {**found._asdict(), "cross": cross or (rules["cross"] and not found.causal)}
     elif is_causal and S >= T:
         k, v = k[:, :, :T], v[:, :, :T]
         rules["causal"] = True

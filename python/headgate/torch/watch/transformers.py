@@ -15,6 +15,7 @@ from ..foreign_arguments import ATTENTION, CACHES
 from ..gates import GATE_FUNCTIONS
 from ..key_lists import mask_of_blocks, mask_of_keys
 from .call import Call
+from .wrapping import Wrapped
 
 if TYPE_CHECKING:
     from .handle import Watch
@@ -33,11 +34,11 @@ def install(watch: "Watch") -> Callable[[], None]:
     modeling = sys.modules.get("transformers.modeling_utils")
     if modeling is None:
         return lambda: None
-    interface = modeling.AttentionInterface
-    original = interface.__dict__["get_interface"]
+    wrapped = Wrapped()
 
-    def get_interface(table: Any, name: Any, default: Any) -> Any:
-        function = original(table, name, default)
+    def around(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        function = original(*args, **kwargs)
+        name = args[1] if len(args) > 1 else kwargs["attn_implementation"]
 
         @functools.wraps(function, updated=())
         def seen(*args: Any, **kwargs: Any) -> Any:
@@ -53,13 +54,8 @@ def install(watch: "Watch") -> Callable[[], None]:
 
         return seen
 
-    interface.get_interface = get_interface
-
-    def undo() -> None:
-        if interface.__dict__["get_interface"] is get_interface:
-            interface.get_interface = original
-
-    return undo
+    wrapped.replace(modeling.AttentionInterface, "get_interface", around)
+    return wrapped.undo
 
 
 def _arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -126,6 +122,9 @@ def call_of(
             call["mask"] = listed if call.get("mask") is None else listed & call["mask"]
     if named.get("s_aux") is not None:
         call["sinks"] = named["s_aux"].detach()
+    positions = named.get("position_ids")
+    if window is not None and T < S and isinstance(positions, Tensor) and positions.dim() == 2:
+        call["positions"] = positions[:, -T:]
     kind = "causal" if call.get("causal") or is_causal else "bidirectional"
     pending = pending_gate(module)
     gate = None if pending is None else gate_of(pending)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replaces the forward methods of single modules for a while. Unlike hooks, this keeps PyTorch's fast path of
-encoders."""
+"""Replaces functions of classes and forward methods of single modules for a while. Unlike hooks, this keeps PyTorch's
+fast path of encoders."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -10,30 +11,66 @@ from torch import nn
 Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
+class _Function:
+    """A replacing function. `below` is the owner's attribute before it, None if the class has it."""
+
+    def __init__(self, around: Around, original: Callable[..., Any], below: Any) -> None:
+        self.around, self.below, self.done = around, below, False
+        self.__wrapped__ = original  # inspect.signature() reads it
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.done:
+            return self.__wrapped__(*args, **kwargs)
+        return self.around(self.__wrapped__, args, kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Callable[..., Any]:
+        return self if instance is None else lambda *args, **kwargs: self(instance, *args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.__wrapped__, memo)  # a copied module runs its own forward method, and is not seen
+
+
+def _refuse_replicas() -> Any:
+    raise RuntimeError(
+        "watch: nn.DataParallel copies a watched model to other threads, where it is not seen: use "
+        "DistributedDataParallel, or stop() the watch"
+    )
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    if isinstance(owner, type):
+        setattr(owner, name, value)
+    elif value is None:
+        del vars(owner)[name]
+    else:
+        vars(owner)[name] = value
+
+
 class Wrapped:
-    """Replaced forward methods. undo() restores those that nothing else has replaced since."""
+    """Replaced functions. undo() restores those that nothing else has replaced since. Several may overlap, and end in any
+    order: what lies below another replacement is restored with it."""
 
     def __init__(self) -> None:
-        self._undo: list[tuple[nn.Module, Any, Any]] = []
+        self._undo: list[tuple[Any, str, _Function]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._undo)
+
+    def replace(self, owner: Any, name: str, around: Around) -> None:
+        """Makes owner.name call around(original, args, kwargs). The owner is a class, a Python module or an object."""
+        below = vars(owner).get(name)
+        function = _Function(around, below if isinstance(owner, type) else getattr(owner, name), below)
+        _put(owner, name, function)
+        self._undo.append((owner, name, function))
 
     def wrap(self, module: nn.Module, around: Around) -> None:
         """Makes module.forward call around(forward, args, kwargs)."""
-        own = module.__dict__.get("forward")
-        original = module.forward
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            return around(original, args, kwargs)
-
-        forward.__wrapped__ = original  # type: ignore[attr-defined]  # inspect.signature() reads it
-        module.__dict__["forward"] = forward
-        self._undo.append((module, forward, own))
+        self.replace(module, "forward", around)
+        self.replace(module, "_replicate_for_data_parallel", lambda *_: _refuse_replicas())
 
     def undo(self) -> None:
         while self._undo:
-            module, ours, own = self._undo.pop()
-            if module.__dict__.get("forward") is not ours:
-                continue
-            if own is None:
-                del module.__dict__["forward"]
-            else:
-                module.__dict__["forward"] = own
+            owner, name, function = self._undo.pop()
+            function.done = True
+            while isinstance(top := vars(owner).get(name), _Function) and top.done:
+                _put(owner, name, top.below)

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""watch() under autocast, inference mode, compilation, threads, caches with windows, copies and overlapping handles."""
+
+import copy
+import threading
+import warnings
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from torch.nn import functional as F
+
+import models
+from headgate.torch import watch
+
+FIRST = "first_token_attention"
+
+
+class Weights(nn.Module):
+    """Attention with parameters of its own and no modules in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(32, 96))
+
+    def forward(self, x, rows=slice(None), mask=None):
+        q, k, v = (part.unflatten(-1, (4, 8)).transpose(1, 2) for part in (x @ self.w).chunk(3, -1))
+        return F.scaled_dot_product_attention(q[:, :, rows], k, v, mask, is_causal=mask is None)
+
+
+def padded(ids):
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    return mask
+
+
+def test_figures_under_autocast_are_computed_in_f32():
+    x, attention = torch.randn(2, 9, 32), Weights()
+
+    def attend(of):
+        return F.scaled_dot_product_attention(*of, is_causal=True)
+
+    class Given(nn.Module):
+        def forward(self, *of):
+            return attend(of)
+
+    of = [(3 * part).unflatten(-1, (4, 8)).transpose(1, 2).detach() for part in (x @ attention.w).chunk(3, -1)]
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled), watch(Given(), "all", rows=[5]) as seen:
+            seen.model(*of)
+        found.append((seen.scalars(), seen.rows[""]))
+    assert found[0][0] == found[1][0] and torch.equal(found[0][1], found[1][1])
+
+
+def test_inference_mode_with_padding_equals_no_grad():
+    model, tokens, found = models.model("llama", "sdpa").eval(), models.tokens(2, 12), []
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            ids = tokens.clone()
+            with watch(model, "all") as seen:
+                model(ids, attention_mask=padded(ids))
+        assert not seen.not_seen
+        found.append(seen.scalars())
+    assert found[0] == found[1]
+
+
+def test_attention_without_submodules_is_seen():
+    x = torch.randn(2, 9, 32)
+    with watch(Weights()) as alone:
+        alone.model(x)
+    with watch(nn.Sequential(alone.model)) as inside:
+        inside.model(x)
+    assert alone.scalars(by_layer=False) == inside.scalars(by_layer=False)
+    assert [row["module"] for row in alone.layers + inside.layers] == ["", "0"]
+
+
+def test_chunk_of_queries_with_cache_is_self_attention():
+    model, x = Weights(), torch.randn(2, 9, 32)
+    with watch(model, rows=range(5, 9)) as whole:
+        model(x)
+    with watch(model) as seen:
+        model(x, slice(5, 9), torch.ones(4, 9, dtype=torch.bool).tril(5))
+    assert [row["kind"] for row in seen.layers] == ["causal"]
+    assert seen.scalars()[FIRST] == pytest.approx(whole.rows[""][..., 0].mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [(0, 9), (2, 0)])
+def test_empty_batch_adds_nothing(size):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([models_block()])
+
+        def forward(self, x):
+            return self.layers[0](x)
+
+    def models_block():
+        class Attention(Weights):
+            def forward(self, x):
+                return super().forward(x).transpose(1, 2).flatten(2)
+
+        return Attention()
+
+    model, x = Model(), torch.randn(2, 9, 32)
+    with watch(model, "all") as expected:
+        model(x)
+    with watch(model, "all") as seen:
+        model(torch.randn(*size, 32))
+        model(x)
+    assert seen.scalars() == expected.scalars() and not seen.not_seen
+
+
+def test_sequence_of_padding_alone_counts_nowhere():
+    model, ids = models.model("llama", "sdpa").eval(), models.tokens(2, 12)
+    mask = torch.ones_like(ids)
+    mask[1] = 0
+    with torch.no_grad():
+        with watch(model, "all") as seen:
+            model(ids, attention_mask=mask)
+        with watch(model, "all") as expected:
+            model(ids[:1])
+    assert seen.scalars() == pytest.approx(expected.scalars(), rel=1e-5)
+
+
+def test_padding_given_by_position_equals_that_by_name():
+    model, ids, found = models.model("qwen3.5", "sdpa").eval(), models.tokens(2, 12), []
+    with torch.no_grad():
+        for args, kwargs in (((padded(ids),), {}), ((), {"attention_mask": padded(ids)})):
+            with watch(model, "all") as seen:
+                model(ids, *args, **kwargs)
+            found.append(seen.scalars())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_window_that_has_dropped_the_first_token_from_the_cache_is_null(implementation):
+    model, ids = models.model("qwen3 with windows", implementation).eval(), models.tokens(2, 12)
+    with torch.no_grad():
+        cache = model(ids[:, :3], use_cache=True).past_key_values
+        with watch(model) as short:
+            cache = model(ids[:, 3:4], past_key_values=cache, use_cache=True).past_key_values
+        cache = model(ids[:, 4:8], past_key_values=cache, use_cache=True).past_key_values
+        with watch(model) as long:
+            model(ids[:, 8:9], past_key_values=cache, use_cache=True)
+    assert model.config.layer_types == ["sliding_attention", "full_attention"] and model.config.sliding_window == 5
+    assert short.layers[0][FIRST] is not None
+    assert long.layers[0][FIRST] is None and long.layers[1][FIRST] is not None
+
+
+def test_rows_of_a_prompt_stay_while_tokens_are_generated():
+    model, ids = models.model("llama", "sdpa").eval(), models.tokens(2, 12)
+    with watch(model, rows=[3]) as seen:
+        model.generate(ids, max_new_tokens=4, min_new_tokens=4, do_sample=False)
+    assert seen.rows["model.layers.0.self_attn"].shape == (2, 4, 1, 12)
+
+
+def test_handles_that_end_in_the_order_of_their_start_leave_nothing_behind():
+    model, ids = models.model("llama", "sdpa").eval(), models.tokens(2, 12)
+    interface = transformers.AttentionInterface.__dict__["get_interface"]
+    custom = Weights()
+    first, second, third = watch(model), watch(model), watch(custom)
+    for seen in (first, second, third):
+        seen.start()
+    with torch.no_grad():
+        model(ids)
+    first.stop()
+    with torch.no_grad():
+        model(ids)
+    custom(torch.randn(2, 9, 32))
+    second.stop()
+    third.stop()
+    assert first.scalars() == second.scalars() and third.scalars()
+    assert transformers.AttentionInterface.__dict__["get_interface"] is interface
+    assert not any("forward" in vars(module) for module in model.modules())
+    assert torch.overrides._get_current_function_mode() is None
+
+
+def test_copy_of_a_watched_model_is_a_model_of_its_own():
+    model, ids = models.model("llama", "sdpa").eval(), models.tokens(2, 12)
+    with watch(model) as seen, torch.no_grad():
+        model(ids)
+        other = copy.deepcopy(model)
+    for parameter in other.parameters():
+        nn.init.zeros_(parameter)
+    with torch.no_grad():
+        assert other(ids).logits.abs().max() == 0
+    assert seen.scalars()
+
+
+def test_replicas_of_data_parallel_are_refused():
+    model = models.model("llama", "sdpa")
+    with warnings.catch_warnings(), watch(model):
+        warnings.simplefilter("ignore")
+        with pytest.raises(RuntimeError, match="nn.DataParallel copies a watched model to other threads"):
+            model.model.layers[0]._replicate_for_data_parallel()
+    model.model.layers[0]._replicate_for_data_parallel()
+
+
+def test_other_thread_is_named():
+    model, ids = models.model("llama", "sdpa").eval(), models.tokens(2, 12)
+    with pytest.warns(UserWarning, match="it ran in another thread than start"), watch(model) as seen:
+        thread = threading.Thread(target=lambda: model(ids))
+        thread.start()
+        thread.join()
+    assert len(seen.not_seen) == 2 and not seen.scalars()
+
+
+@pytest.mark.parametrize("of", ["model", "layers", "submodule"])
+def test_compiled_model_is_named(of):
+    model, ids = models.model("llama", "sdpa").eval(), models.tokens(2, 12)
+    called = model
+    if of == "model":
+        called = torch.compile(model, backend="aot_eager", fullgraph=True)
+    elif of == "layers":
+        for layer in model.model.layers:
+            layer.compile(backend="aot_eager", fullgraph=True)
+    else:
+        model.model.layers[1] = torch.compile(model.model.layers[1], backend="aot_eager")
+    why = "no module of the model ran in Python" if of == "model" else "it is compiled"
+    with torch.no_grad():
+        plain = called(ids).logits
+        with pytest.warns(UserWarning, match=why), watch(called) as seen:
+            assert torch.equal(called(ids).logits, plain)
+        assert len(seen.not_seen) == {"model": 0, "layers": 2, "submodule": 1}[of]
+        assert len(seen.probe(input_ids=ids).layers) == 2 and not seen.not_seen
+
+
+def test_long_watch_keeps_no_masks():
+    model, ids = models.model("llama", "eager").eval(), models.tokens(2, 12)
+    with watch(model) as seen, torch.no_grad():
+        for _ in range(3):
+            model(ids, attention_mask=padded(ids))
+            assert not seen.masks._found and not seen._geometries
