@@ -7,6 +7,8 @@ registers itself by register().
 
 from typing import Any
 
+from torch import Tensor
+
 _BACKENDS: dict[str, Any] = {}  # by device type
 
 
@@ -16,5 +18,5 @@ def register(device_type: str, backend: Any) -> None:
 
 
 def backend_of(x: Any) -> Any:
-    """Returns the backend of the tensor's device, or None for tensors in the CPU's memory."""
-    return _BACKENDS[x.device.type] if getattr(x, "is_cuda", False) else None
+    """Returns the backend of the tensor's device. None if the device has none, as the CPU, or if x is no tensor."""
+    return _BACKENDS.get(x.device.type) if isinstance(x, Tensor) else None

@@ -6,7 +6,7 @@ computation.
 """
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from headgate import _headgate
 
 from .arguments import ATTENTION, LINEAR_ATTENTION, Operation, takes
 from .attention import autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
+from .checks import require_tensor
 from .errors import call_as, in_words_of
 from .operation import Named, sequences_of
 
@@ -106,6 +107,9 @@ class _FigureOperation:
     ) -> Any:
         if outputs is None:
             outputs = [name for name, figure in self.figures.items() if figure.asked_by in ("", *asks)]
+        listed = isinstance(outputs, Collection) and not isinstance(outputs, str)
+        if not listed or not all(isinstance(name, str) for name in outputs):
+            raise TypeError(f"{self.name}: outputs is {outputs!r} but must be a sequence of names")
         for name in outputs:
             if name not in self.figures:
                 raise ValueError(f"{self.name}: outputs: '{name}' is none of {', '.join(self.figures)}")
@@ -198,8 +202,8 @@ def attention_statistics(
     *,
     keys: Tensor | None = None,
     queries: Tensor | None = None,
-    window: int = -1,
-    top_keys: int = 0,
+    window: int | None = -1,
+    top_keys: int | None = 0,
     outputs: Sequence[str] | None = None,
     **arguments: Any,
 ) -> Any:
@@ -210,11 +214,15 @@ def attention_statistics(
     have no gradients. v is not read.
     """
     given = {"lse": lse, "q": q, "k": k, "gate": gate, "keys": keys, "queries": queries}
+    name, of = "attention_statistics", {"window": -1 if window is None else window, "top_keys": top_keys or 0}
+    numbers = checked_options(name, of, _ATTENTION.arguments)
+    if (v_scale := arguments.pop("v_scale", None)) is not None:
+        require_tensor(name, "v_scale", v_scale)
     gated = gate is not None and arguments.get("gate_fn") != "none" and arguments.get("gate_op") != "add"
     asks = [name for name, value in (("keys", keys), ("queries", queries)) if value is not None]
-    asks += ["gate"] * gated + ["window"] * (window >= 0) + ["top_keys"] * (top_keys > 0)
-    arguments.pop("v_scale", None)
-    return _ATTENTION.call(given, {"window": max(window, 0), "top_keys": top_keys, **arguments}, outputs, asks)
+    asks += ["gate"] * gated + ["window"] * (numbers["window"] >= 0) + ["top_keys"] * (numbers["top_keys"] > 0)
+    numbers["window"] = max(numbers["window"], 0)
+    return _ATTENTION.call(given, {**numbers, **arguments}, outputs, asks)
 
 
 @takes(*_LINEAR_KEYWORDS, *LINEAR_ATTENTION.options, operation=LINEAR_ATTENTION)

@@ -6,6 +6,7 @@ import torch
 
 import headgate
 import headgate.torch as ht
+from headgate.torch import backends
 
 OFFSETS = torch.tensor([0, 3, 3, 9], dtype=torch.int32)
 ALL = headgate.torch.statistics.AttentionStatistics._fields
@@ -135,3 +136,41 @@ def test_errors_name_the_function_and_the_value():
         ht.attention_statistics(lse[:, :1], **tensors)
     with pytest.raises(TypeError, match="lse"):
         ht.attention_statistics(None, **tensors)
+
+
+@pytest.mark.parametrize(
+    "given, error, message",
+    [
+        ({"window": "a"}, ValueError, "window is 'a' but must be a whole number"),
+        ({"top_keys": 1.5}, ValueError, "top_keys is 1.5 but must be a whole number"),
+        ({"outputs": "entropy"}, TypeError, "outputs is 'entropy' but must be a sequence of names"),
+        ({"outputs": 3}, TypeError, "outputs is 3 but must be a sequence of names"),
+        ({"v_scale": 1.0}, TypeError, "v_scale is a float but must be a tensor"),
+    ],
+)
+def test_arguments_that_headgates_function_refuses_are_refused_by_name(given, error, message):
+    q = torch.randn(1, 2, 5, 8)
+    lse = lse_of({"q": q, "k": q}, {})
+    with pytest.raises(error, match=f"^attention_statistics: {message}"):
+        ht.attention_statistics(lse, q, q, **given)
+    with pytest.raises((ValueError, TypeError), match=f"^attention_statistics: {next(iter(given))} is "):
+        headgate.attention_statistics(lse, q, q, **given)
+
+
+def test_window_and_top_keys_none_are_defaults():
+    q = torch.randn(1, 2, 5, 8)
+    lse = lse_of({"q": q, "k": q}, {})
+    found = ht.attention_statistics(lse, q, q, window=None, top_keys=None)
+    expected = ht.attention_statistics(lse, q, q)
+    assert_same(found, expected, [name for name in expected._fields if getattr(expected, name) is not None])
+    assert found.window_share is None and found.topk_index is None
+
+
+def test_backend_is_found_by_the_type_of_the_device():
+    backend = object()
+    backends.register("meta", backend)
+    try:
+        assert backends.backend_of(torch.empty(1, device="meta")) is backend
+        assert backends.backend_of(torch.empty(1)) is None and backends.backend_of(3) is None
+    finally:
+        del backends._BACKENDS["meta"]
