@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures of watch() in training: transformers' Trainer, a probe, compiled models."""
 
+import json
+import math
+import subprocess
+
 import pytest
 import torch
 import transformers
 
+import headgate
 import models
+import tool_runs
 from headgate.torch import watch
 from headgate.torch.transformers import WatchCallback
 
@@ -20,26 +26,30 @@ class Reporter(transformers.TrainerCallback):
         self.logs.append((state.global_step, dict(logs)))
 
 
-def trainer_of(tmp_path, model, **options):
+def trainer_of(tmp_path, model, logging_steps=5, eval_steps=None, **options):
     data = [{"input_ids": ids, "labels": ids} for ids in models.tokens(16, 12)]
     arguments = transformers.TrainingArguments(
         output_dir=tmp_path,
         max_steps=5,
         per_device_train_batch_size=2,
         gradient_accumulation_steps=2,
-        logging_steps=5,
+        logging_steps=logging_steps,
+        eval_strategy="no" if eval_steps is None else "steps",
+        eval_steps=eval_steps,
         report_to="none",
         save_strategy="no",
         disable_tqdm=True,
         use_cpu=True,
         seed=1,
     )
+    if eval_steps is not None:
+        options["eval_dataset"] = data[:2]
     return transformers.Trainer(model=model, args=arguments, train_dataset=data, **options)
 
 
-def trained(tmp_path, *callbacks, add_to=None):
+def trained(tmp_path, *callbacks, add_to=None, **options):
     model = models.model("llama", "sdpa")
-    trainer = trainer_of(tmp_path, model, callbacks=list(callbacks))
+    trainer = trainer_of(tmp_path, model, callbacks=list(callbacks), **options)
     if add_to is not None:
         add_to.add_to(trainer)
     trainer.train()
@@ -90,3 +100,82 @@ def test_probe_of_compiled_model_equals_eager():
 def test_callback_every_0_is_refused():
     with pytest.raises(ValueError, match="every is 0 but must be at least 1"):
         WatchCallback(every=0)
+
+
+def compared(*directories):
+    """What `headgate compare --json` says of directories."""
+    words = [str(word) for word in (tool_runs.TOOL, "compare", *directories, "--json")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_log_of_a_loop_is_read_by_compare_and_runs(tmp_path):
+    model, ids = models.model("qwen3-next", "sdpa"), models.tokens(2, 12)
+    seen, rows = watch(model, "all"), []
+    for step in range(1, 4):
+        with seen:
+            loss = model(ids, labels=ids).loss
+        seen.log(tmp_path / "run", step, loss=loss, lr=0.1, tokens=24 * step, grad_norm=math.inf)
+        rows.append({**seen.scalars(by_layer=False), "loss": loss.item(), "lr": 0.1})
+    (run,) = compared(tmp_path / "run")["runs"]
+    assert (run["steps"], run["tokens"], run["records"], run["notes"]) == (3, 72, 3, [])
+    (same,) = headgate.runs(tmp_path)
+    names = {"hidden_first_token": "hidden_first_token_share"}
+    read = {names.get(key, key): [row[key] for row in rows] for key in rows[0]}
+    ours = {"attention_entropy_of_keys", "mean_distance", "largest_logit"}
+    ours |= {f"first_token_{of}_norm_ratio" for of in ("query", "key", "value")}
+    places = {"massive_activation_token", "massive_activation_channel"}
+    assert read.keys() - ours == same.curves.keys() - places - {"first_token_value_norm_ratio"}
+    for key in read.keys() & same.curves.keys():
+        assert same.curves[key].values.tolist() == pytest.approx(read[key]), key
+        assert run["curves"][key]["values"] == pytest.approx(read[key], rel=1e-4), key
+    largest = max(seen.layers, key=lambda row: row.get("massive_activation", 0))
+    for place in places:
+        assert same.curves[place].values[-1] == largest[place]
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_log_of_a_trainer_is_read_by_compare(tmp_path, reports):
+    callback = WatchCallback(every=2, log=tmp_path / "run")
+    given = {"add_to": callback} if reports else {}
+    trainer, _ = trained(tmp_path, *([] if reports else [callback]), logging_steps=1, eval_steps=4, **given)
+    trainer.evaluate()
+    (run,) = headgate.runs(tmp_path / "run")
+    assert compared(tmp_path / "run")["runs"][0]["notes"] == []
+    history = trainer.state.log_history
+    losses = [row for row in history if "loss" in row]
+    assert run.curves["loss"].steps.tolist() == [1, 2, 3, 4, 5]
+    assert run.curves["loss"].values.tolist() == [row["loss"] for row in losses]
+    assert run.curves["lr"].values.tolist() == [row["learning_rate"] for row in losses]
+    watched = {row["step"]: row["watch/sink_rate"] for row in history if "watch/sink_rate" in row}
+    assert dict(zip(run.curves["sink_rate"].steps.tolist(), run.curves["sink_rate"].values)) == watched
+    evaluated = {row["step"]: row["eval_loss"] for row in history if "eval_loss" in row}
+    assert 4 in evaluated
+    assert dict(zip(run.curves["loss_nats"].steps.tolist(), run.curves["loss_nats"].values)) == evaluated
+
+
+@pytest.mark.parametrize(
+    "step, figures, message",
+    [
+        (0, {}, "step is 0 but must be a whole number from 1 on"),
+        (1, {"accuracy": 1.0}, "'accuracy' is none of loss, "),
+        (1, {"loss": "low"}, "loss is 'low' but must be a number"),
+    ],
+)
+def test_log_refuses_what_compare_would_not_read(step, figures, message, tmp_path):
+    with pytest.raises(ValueError, match=f"watch: log: {message}"):
+        watch(models.model("llama")).log(tmp_path, step, **figures)
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_step_that_raises_ends_the_watch(tmp_path):
+    model = models.model("llama", "sdpa")
+    trainer = trainer_of(tmp_path, model)
+    callback = WatchCallback(every=1).add_to(trainer)
+    trainer.train_dataset[0]["input_ids"] = torch.full((12,), models.VOCAB + 5)
+    for row in trainer.train_dataset:
+        row["input_ids"] = trainer.train_dataset[0]["input_ids"]
+    with pytest.raises(IndexError):
+        trainer.train()
+    assert not callback.seen.on and not any("forward" in vars(module) for module in model.modules())

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs figures of watch() from transformers' Trainer."""
 
+import functools
+import os
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
 from .handle import Watch
+from .log import RunLog, evaluation_of
 
 
 class WatchCallback(TrainerCallback):
@@ -20,6 +23,8 @@ class WatchCallback(TrainerCallback):
     probe: a batch; figures are then those of the uncompiled model on it, without gradients and in evaluation mode,
         in place of those of the training batch.
     by_layer: also log the figures of each layer.
+    log: a directory; its metrics.jsonl gets the figures, loss, learning rate and norm of the gradient that the trainer
+        logs, and the loss of evaluations, for `headgate compare` and headgate.runs.
     watch_options: arguments of headgate.torch.watch.
 
     Figures of all ranks are pooled. Raises ValueError for every < 1.
@@ -32,6 +37,7 @@ class WatchCallback(TrainerCallback):
         every: int = 50,
         probe: dict[str, Any] | None = None,
         by_layer: bool = False,
+        log: str | os.PathLike[str] | None = None,
         **watch_options: Any,
     ) -> None:
         if every < 1:
@@ -40,14 +46,33 @@ class WatchCallback(TrainerCallback):
         self.options = {"figures": figures, **watch_options}
         self.seen: Watch | None = None
         self.trainer: Trainer | None = None
+        self._training = False
+        self._run = None if log is None else RunLog(log)
 
     def add_to(self, trainer: Trainer) -> "WatchCallback":
-        """Adds the callback to a trainer, and reports to it."""
+        """Adds the callback to a trainer, and reports to it. A step that raises ends the watch."""
         self.trainer = trainer
         trainer.add_callback(self)
+        original = trainer.training_step
+
+        @functools.wraps(original)
+        def training_step(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except BaseException:
+                self._stop()
+                raise
+
+        trainer.training_step = training_step
         return self
 
+    def _stop(self) -> None:
+        if self.seen is not None:
+            self.seen.stop()
+
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        self._stop()  # of a run that was interrupted
+        self._training = True
         self.seen = Watch(model, **self.options)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -65,11 +90,34 @@ class WatchCallback(TrainerCallback):
             return
         if args.world_size > 1:
             seen.pool_ranks()
+        self._add(state, {}, evaluation_of(seen))
         found = {f"watch/{key}": value for key, value in seen.scalars(by_layer=self.by_layer).items()}
         if self.trainer is not None:
+            due = control.should_log
             Trainer.log(self.trainer, found)  # not a subclass's log(), which may add and clear figures of its own
+            control.should_log = due  # log() takes a log of the loss that is due at this step for done
         else:
             state.log_history.append({**found, "step": state.global_step})
 
+    def _add(self, state: Any, figures: dict[str, Any], evaluation: dict[str, Any]) -> None:
+        if self._run is not None and state.is_world_process_zero and state.global_step > 0:
+            self._run.add(state.global_step, figures, evaluation)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        logs = logs or {}
+        names = {"loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "num_tokens": "tokens"}
+        figures = {ours: logs[name] for name, ours in names.items() if name in logs}
+        if "loss" in figures:
+            if state.num_input_tokens_seen:
+                figures["tokens"] = state.num_input_tokens_seen
+            self._add(state, figures, {})
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+        if self._training and "eval_loss" in (metrics or {}):
+            self._add(state, {"loss_nats": metrics["eval_loss"]}, {})
+
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.seen.stop()
+        self._stop()
+        self._training = False
+        if self._run is not None:
+            self._run.flush()

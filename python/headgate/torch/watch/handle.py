@@ -3,6 +3,7 @@
 
 import contextlib
 import inspect
+import os
 import re
 import threading
 import warnings
@@ -18,6 +19,7 @@ from . import gates as gate_readers
 from . import headgate_ops, linear, mha, sdpa, transformers
 from .call import Call, Geometry, geometry_of, scores
 from .figures import FIGURES, Figure, chosen
+from .log import RunLog, evaluation_of
 from .masks import MaskCache
 from .sample import AttentionSample, BlockSample
 from .statistics import statistics_of
@@ -514,6 +516,16 @@ class Watch:
             if by_layer:
                 found |= {f"{figure.key}/{row['module']}": row[figure.key] for row in rows}
         return found
+
+    def log(self, directory: str | os.PathLike[str], step: int, **figures: Any) -> None:
+        """Appends a record to the metrics.jsonl of a directory, for `headgate compare` and headgate.runs: the figures of
+        this handle, and others of the step, such as loss=, lr=, grad_norm= and tokens=. Of several ranks, one calls it.
+
+        step counts from 1. Where steps go back, readers take the later records. Raises ValueError for unknown figures.
+        """
+        run = RunLog(directory)
+        run.add(step, figures, evaluation_of(self))
+        run.flush()
 
     def head_frame(self) -> Any:
         """Returns a pandas.DataFrame with a row for each head, by module and head."""
