@@ -24,6 +24,11 @@ def pending_gate(module: nn.Module) -> dict[str, Any] | None:
     return getattr(module, _PENDING, None)
 
 
+def hold_gate(module: nn.Module, arguments: dict[str, Any]) -> None:
+    """Makes a retrofitted attention module hold these gate arguments for its kernel."""
+    setattr(module, _PENDING, arguments)
+
+
 def take_gate(module: nn.Module) -> dict[str, Any]:
     """Returns and clears the gate arguments that a retrofitted attention module holds for its kernel. Returns {} for
     other modules."""
@@ -98,7 +103,7 @@ class AddedGate:
         else:
             z = module.attention_gate(h).unflatten(-1, (-1, self.features))  # `heads` counts only this process's heads
         if self.variant.gate_site == "g1":
-            setattr(module, _PENDING, self.variant.kernel_arguments(z))
+            hold_gate(module, self.variant.kernel_arguments(z))
         else:
             self.logits = z
 

@@ -8,6 +8,7 @@ import numpy
 import pytest
 import torch
 
+import headgate.torch.transformers
 import models
 import tool_runs
 from headgate.torch import override, watch
@@ -108,3 +109,74 @@ def test_head_that_the_layer_lacks_is_named(word):
     heads = model.config.num_attention_heads
     with override(model, {(layer, heads): word}), pytest.raises(ValueError, match=f"no head {heads} in a layer of"):
         model(ids)
+
+
+def retrofitted(gate):
+    """A model with trained gates, an input, and the outputs (B,T,H,D) of its first layer under changes."""
+    headgate.torch.transformers.register()
+    model, ids = models.model("llama", "headgate").eval(), models.tokens(2, 12)
+    found = []
+
+    def first(changes):
+        with torch.no_grad(), override(model, changes):
+            model(ids)
+        return found[-1].unflatten(-1, (4, 16))
+
+    o_proj = model.model.layers[0].self_attn.o_proj
+    o_proj.register_forward_pre_hook(lambda _, given: found.append(given[0]))
+    plain = {word: first({} if word is None else {0: word}) for word in (None, "no_first_token", "sink_logit")}
+    headgate.torch.retrofit(model, gate)
+    attention = model.model.layers[0].self_attn
+    gates = []
+    torch.nn.init.normal_(attention.attention_gate.weight, std=0.5)
+    attention.attention_gate.register_forward_hook(lambda _, __, z: gates.append(z.unflatten(-1, (4, -1))))
+    return model, first, plain, gates
+
+
+GATES = {
+    "g1-elementwise-sigmoid2": (lambda z: 2 * z.sigmoid(), torch.mul),
+    "g1-headwise-sigmoid2": (lambda z: 2 * z.sigmoid(), torch.mul),
+    "g1-elementwise-silu-add": (torch.nn.functional.silu, torch.add),
+}
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_retrofitted_gate_held_at_its_mean_equals_computing_by_hand(gate):
+    model, first, plain, gates = retrofitted(gate)
+    function, apply = GATES[gate]
+    ours = first({(0, 2): "mean_gate"})
+    g = function(gates[-1])
+    g[:, :, 2] = g[:, :, 2].mean((0, 1))
+    assert torch.allclose(ours, apply(plain[None], g), atol=1e-6)
+    assert not torch.allclose(ours, apply(plain[None], function(gates[-1])), atol=1e-3)
+    if apply is torch.mul:
+        ours = first({(0, 1): "open"})
+        g = function(gates[-1])
+        g[:, :, 1] = 1
+        assert torch.allclose(ours, plain[None] * g, atol=1e-6)
+    with watch(model) as seen:
+        first({0: "mean_gate"})
+    if apply is torch.mul:
+        assert seen.layers[0]["gate_mean"] == pytest.approx(function(gates[-1]).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("word", ["no_first_token", "sink_logit"])
+def test_attention_computed_again_passes_the_retrofitted_gate(gate, word):
+    _, first, plain, gates = retrofitted(gate)
+    function, apply = GATES[gate]
+    ours = first({0: word})
+    assert torch.allclose(ours, apply(plain[word], function(gates[-1])), atol=1e-6)
+    ours = first({0: "mean_gate", (0, 3): word})
+    g = function(gates[-1]).mean((0, 1), keepdim=True)
+    assert torch.allclose(ours[:, :, 3], apply(plain[word], g)[:, :, 3], atol=1e-6)
+
+
+def test_gates_that_cannot_be_held_are_refused():
+    for gate, word, message in (
+        ("g2-elementwise-sigmoid2", "mean_gate", "'mean_gate' is for gates at g1, but LlamaAttention has one at g2"),
+        ("g1-elementwise-silu-add", "open", "'open' is not for a gate that is added"),
+    ):
+        model = headgate.torch.retrofit(models.model("llama"), gate)
+        with pytest.raises(ValueError, match=message), override(model, {0: word}):
+            pass

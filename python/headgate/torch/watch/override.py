@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..added_gate import MATRIX, PARAMETER, hold_gate, pending_gate
+from ..gates import GATE_FUNCTIONS
 from .call import Call, geometry_of, scores
 from .gates import DELTA_NET, GATED_NORM, READERS
 from .handle import LOOKS_LIKE_ATTENTION, Watch
@@ -81,13 +83,17 @@ def overridden(model: nn.Module, given: dict[Any, Any]) -> Iterator[None]:
         @functools.wraps(function, updated=())
         def changed(*args: Any, **kwargs: Any) -> Any:
             module = args[0] if args else kwargs["module"]
-            own = [change for change in changes.get(module, ()) if change.word not in OF_GATES]
+            all_of_module = changes.get(module, ())
+            own = [change for change in all_of_module if change.word not in OF_GATES]
+            of_gate = [change for change in all_of_module if change.word in OF_GATES]
+            pending = pending_gate(module)
+            gate = None if pending is None else _held_gate(module, pending, of_gate)
             if not own:
                 return function(*args, **kwargs)
             call, _ = call_of(watch, module, name, function, args, kwargs)
             y, *rest = function(*args, **kwargs)
             for change in own:
-                y = _changed(y, call, change)
+                y = _changed(y, call, change, gate)
             return y, *rest
 
         return changed
@@ -109,9 +115,26 @@ def _heads(x: Tensor, change: Change, dim: int) -> Tensor:
     return chosen.view([-1 if i == dim % x.dim() else 1 for i in range(x.dim())])
 
 
-def _changed(y: Tensor, call: Call, change: Change) -> Tensor:
-    """Returns the outputs y (B,T,Hq,Dv) after a change."""
-    new = torch.zeros_like(y) if change.word == "closed" else _attend(call, change).to(y.dtype)
+def _held_gate(module: nn.Module, pending: dict[str, Any], own: list[Change]) -> tuple[Tensor, str]:
+    """Makes a retrofitted module hold its gate for a call. Returns the gate (B,T,Hq,1|Dv), and how it is applied."""
+    z, operation = pending["gate"], pending["gate_op"]
+    gate = GATE_FUNCTIONS[pending["gate_fn"]].compute(z.to(torch.promote_types(z.dtype, torch.float32)))
+    for change in own:
+        gate = torch.where(_heads(gate, change, 2), _held(gate, change.word), gate)
+    if own:
+        hold_gate(module, {"gate": gate, "gate_fn": "identity", "gate_op": operation})
+    return gate, operation
+
+
+def _changed(y: Tensor, call: Call, change: Change, gate: tuple[Tensor, str] | None) -> Tensor:
+    """Returns the outputs y (B,T,Hq,Dv) after a change. gate is that of a retrofitted module, and how it is applied."""
+    if change.word == "closed":
+        new = torch.zeros_like(y)
+    else:
+        new = _attend(call, change)
+        if gate is not None:
+            new = new + gate[0] if gate[1] == "add" else new * gate[0]
+        new = new.to(y.dtype)
     return torch.where(_heads(y, change, 2), new, y)
 
 
@@ -144,7 +167,17 @@ def _held(gate: Tensor, word: str) -> Tensor:
 
 
 def _change_gate(module: nn.Module, own: list[Change], wrapped: Wrapped) -> None:
-    """Wraps the module that computes the gate. Raises ValueError if no reader knows the family."""
+    """Wraps the module that computes the gate. The attention call holds the gate of a retrofitted module. Raises
+    ValueError if no reader knows the family."""
+    if hasattr(module, MATRIX) or hasattr(module, PARAMETER):
+        site, operation = module.config.gate_site, module.config.gate_op
+        if site != "g1":
+            raise ValueError(
+                f"override: '{own[0].word}' is for gates at g1, but {type(module).__name__} has one at {site}"
+            )
+        if operation == "add" and any(change.word == "open" for change in own):
+            raise ValueError("override: 'open' is not for a gate that is added: 'mean_gate' is")
+        return
     reader = next((reader for reader in READERS if reader.classes.search(type(module).__name__)), None)
     if reader is None:
         raise ValueError(f"override: the gate of {type(module).__name__} is not known: '{own[0].word}' needs one")
