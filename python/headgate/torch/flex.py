@@ -47,7 +47,8 @@ def _listed(numbers: Tensor | None, indices: Tensor | None, row: int, blocks: in
     return found.scatter_(2, torch.where(there, indices.long(), blocks), True)[..., :blocks]
 
 
-def _query_blocks(block_mask: BlockMask) -> Iterator[_QueryBlock]:
+def query_blocks(block_mask: BlockMask) -> Iterator[_QueryBlock]:
+    """Yields the blocks of queries of a BlockMask."""
     T, S = block_mask.seq_lengths
     block_t, block_s = block_mask.BLOCK_SIZE
     blocks = -(-S // block_s)
@@ -101,7 +102,7 @@ class _FlexAttention(torch.autograd.Function):
         y = q.new_empty((*q.shape[:3], v.shape[-1]))
         lse = q.new_empty(q.shape[:3], dtype=torch.float64)
         attn = torch.empty_like(y) if keep_attn else None
-        for block in _query_blocks(block_mask):
+        for block in query_blocks(block_mask):
             found = torch.ops.headgate.gated_attention(*_arguments(block, tensors), **options, keep_attn=keep_attn)
             for output, part in zip((y, lse, attn), found):
                 if output is not None:
@@ -123,7 +124,7 @@ class _FlexAttention(torch.autograd.Function):
             if needed[name]
         }
         wanted = [needed.get(name, False) for name in DIFFERENTIABLE]
-        for block in _query_blocks(ctx.block_mask):
+        for block in query_blocks(ctx.block_mask):
             of_queries = [None if x is None else x[:, :, block.queries] for x in (dy, dlse, y, lse, attn)]
             parts = torch.ops.headgate.gated_attention_backward(
                 *of_queries, *_arguments(block, tensors), wanted=wanted, **ctx.options

@@ -2,7 +2,7 @@
 """Converts masks of attention calls to rules: causality, a window, a mask of keys, a bias. Kernels skip hidden keys of
 rules, which halves the cost of causal attention."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,18 +50,33 @@ def recognised(visible: Tensor | None, bias: Tensor | None, T: int, S: int, wind
     return Rules(mask=visible, bias=bias)
 
 
+def _dense(block_mask: Any, T: int, S: int) -> Tensor:
+    """Returns a BlockMask in the CPU's memory as a mask (B,H,T,S), true where visible."""
+    from ..flex import query_blocks
+
+    if tuple(block_mask.seq_lengths) != (T, S):
+        raise ValueError(f"the BlockMask is of lengths {tuple(block_mask.seq_lengths)} but query and key have {(T, S)}")
+    if block_mask.kv_indices.device.type != "cpu":
+        raise ValueError(f"a BlockMask on {block_mask.kv_indices.device} is not read")
+    visible = torch.zeros(*block_mask.shape[:2], T, S, dtype=torch.bool)
+    for block in query_blocks(block_mask):
+        visible[:, :, block.queries, block.keys] = True if block.mask is None else block.mask
+    return visible
+
+
 class MaskCache:
     """Remembers the rules of the masks of a forward pass, which all layers share."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple, tuple[Tensor, Rules]] = {}
+        self._found: dict[tuple, tuple[Any, Rules]] = {}
 
-    def rules(self, mask: Tensor, T: int, S: int, window: int | None) -> Rules:
-        """Returns the rules of a mask (…,T|1,S): bool, true where visible, or floating point, added to the scores."""
-        version = 0 if mask.is_inference() else mask._version
+    def rules(self, mask: Any, T: int, S: int, window: int | None) -> Rules:
+        """Returns the rules of a mask (…,T|1,S): bool, true where visible, floating point, added to the scores, or a
+        BlockMask of FlexAttention."""
+        version = 0 if not isinstance(mask, Tensor) or mask.is_inference() else mask._version
         key = (id(mask), version, T, S, window)
         if key not in self._found:
-            given = mask.detach()[..., :S]
+            given = mask.detach()[..., :S] if isinstance(mask, Tensor) else _dense(mask, T, S)
             given = given.reshape((1,) * (4 - given.dim()) + given.shape)
             visible, bias = (given, None) if given.dtype == torch.bool else split_bias(given)
             self._found[key] = mask, recognised(visible, bias, T, S, window)

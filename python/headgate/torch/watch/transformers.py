@@ -103,7 +103,7 @@ def call_of(
             call.setdefault("cu_seqlens", mask.sequences)
     elif isinstance(mask, Tensor) and mask.dim() == 2:  # a padding mask, in the form that flash attention takes
         call |= {"mask": mask[:, None, None, :S].bool(), "causal": is_causal, "window": window}
-    elif isinstance(mask, Tensor):
+    elif isinstance(mask, Tensor) or hasattr(mask, "mask_mod"):
         call |= watch.masks.rules(mask, T, S, window)._asdict()
     elif mask is not None:
         raise ValueError(f"attention_mask is a {type(mask).__name__}, which is not read")
