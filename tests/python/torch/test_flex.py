@@ -103,7 +103,7 @@ def test_queries_for_which_no_block_is_listed_see_nothing():
 def test_keys_that_no_block_lists_are_not_read_and_masks_are_of_a_block_of_queries():
     q, k, v = (torch.randn(1, 2, 256, D, requires_grad=True) for _ in range(3))
     mask = create_block_mask(lambda b, h, q, kv: (q >= kv) & (q - kv < 32), None, None, 256, 256, device="cpu", BLOCK_SIZE=32)  # fmt: skip
-    blocks = list(flex._query_blocks(mask))
+    blocks = list(flex.query_blocks(mask))
     assert [(own.keys.start, own.keys.stop) for own in blocks] == [(max(0, n - 1) * 32, (n + 1) * 32) for n in range(8)]
     assert max(own.mask.numel() for own in blocks) == 32 * 64
     with torch.no_grad():

@@ -11,6 +11,7 @@ import transformers
 from torch import nn
 from torch.nn import functional as F
 
+import headgate.torch.transformers
 import models
 from headgate.torch import watch
 
@@ -233,3 +234,39 @@ def test_long_watch_keeps_no_masks():
         for _ in range(3):
             model(ids, attention_mask=padded(ids))
             assert not seen.masks._found and not seen._geometries
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "headgate"])
+@pytest.mark.parametrize("family", ["llama", "qwen3 with windows"])
+def test_static_cache_gives_the_figures_of_the_whole_sequence(family, implementation):
+    headgate.torch.transformers.register()
+    model, ids, mask = models.model(family, implementation).eval(), models.tokens(2, 6), torch.ones(2, 6).long()
+    mask[1, :2] = 0
+    figures, found = [FIRST, "attention_entropy", "mean_distance"], []
+    for cache in (None, "static"):
+        with watch(model, figures) as seen:
+            given = {} if cache is None else {"cache_implementation": cache}
+            out = model.generate(ids, attention_mask=mask, max_new_tokens=6, min_new_tokens=6, do_sample=False, **given)
+        found.append(seen.scalars())
+    mask = F.pad(mask, (0, 5), value=1)
+    with watch(model, figures) as seen, torch.no_grad():
+        model(out[:, :-1], attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp_min(0))
+    assert found[0] == pytest.approx(seen.scalars(), rel=1e-5) and found[1] == pytest.approx(seen.scalars(), rel=1e-5)
+
+
+@pytest.mark.parametrize("family", ["qwen3.5", "olmo-hybrid"])
+def test_linear_attention_that_continues_from_a_state_has_no_first_token(family):
+    model, ids = models.model(family, "sdpa").eval(), models.tokens(2, 12)
+    figures = ["mean_decay", "hidden_first_token", "reach"]
+    with torch.no_grad():
+        with watch(model, figures, rows=[0, 2]) as prompt:
+            model(ids[:, :6])
+        with watch(model, figures, rows=[0, 2]) as seen:
+            cache = model(ids[:, :6], use_cache=True).past_key_values
+            model(ids[:, 6:], past_key_values=cache, use_cache=True)
+        with watch(model, figures) as whole:
+            model(ids)
+    for key in ("hidden_first_token", "reach"):
+        assert seen.scalars()[key] == prompt.scalars()[key]
+    assert seen.scalars()["mean_decay"] == pytest.approx(whole.scalars()["mean_decay"])
+    assert all(torch.equal(seen.rows[name], rows) for name, rows in prompt.rows.items() if "linear" in name)

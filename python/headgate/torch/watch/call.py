@@ -86,12 +86,13 @@ def _geometry_of(call: Call) -> Geometry:
 
     In self-attention a sequence begins at a token that sees itself but not the token before, and a query that does not
     see itself is padding. In cross-attention, and where the keys are more than the queries under a T × S mask, the
-    first key is the first that some query of the row sees.
+    first key is the first that some query of the row sees, and the query stands at the last that it sees: keys behind
+    are unused slots of a static cache.
     """
     (B, _, T, _), S, device = call.q.shape, call.k.shape[2], call.q.device
     t, s = torch.arange(T, device=device)[None], torch.arange(S, device=device)[None]
     mask = None if call.mask is None else call.mask.any(1)  # (b,T|1,S)
-    dense = mask is not None and mask.shape[1] != 1
+    dense = mask is not None and (mask.shape[1] != 1 or (T == 1 and call.cu_seqlens is None))
     if call.cross or (dense and T != S):
         seen = torch.ones(1, 1, S, dtype=torch.bool, device=device) if mask is None else mask
         if call.causal:

@@ -342,10 +342,10 @@ class Watch:
         self.linear_heads[layer.name] = B, T, call["v"].shape[2]
         sums = self._sums.setdefault(layer.name, LayerSums("linear"))
         for figure in self.figures:
-            if figure.source == "linear" and figure.read is not None:
+            if figure.source == "linear" and figure.read is not None and sample.statistics.keys() >= set(figure.needs):
                 counted = sample.but_first if figure.needs else sample.real
                 sums.add_queries(figure.key, figure.read(sample), counted)
-        if self._queries is not None:
+        if self._queries is not None and not linear.continues(call):
             at = self._queries[self._queries < T].to(call["q"].device)
             if len(at) > 0 or layer.name not in self.rows:
                 self.rows[layer.name] = linear.hidden_weights(call, at)

@@ -103,6 +103,12 @@ def of_operation(given: dict[str, Any], arguments: dict[str, Any]) -> dict[str, 
     return {**found, **{name: arguments.get(name) for name in ("scale", "l2_norm", "state", "cu_seqlens")}}
 
 
+def continues(call: dict[str, Any]) -> bool:
+    """Returns whether a call continues a sequence from its state, so that its weights on earlier tokens are unknown."""
+    state = call["state"]
+    return state is not None and (state.device.type != "cpu" or bool(state.any()))
+
+
 def sample_of(call: dict[str, Any], padding: Tensor | None, outputs: list[str]) -> LinearSample:
     """Returns the sample of a call. padding (B,T) is true at real tokens, or None."""
     B, T = call["q"].shape[:2]
@@ -113,9 +119,12 @@ def sample_of(call: dict[str, Any], padding: Tensor | None, outputs: list[str]) 
         first = torch.zeros(B * T, dtype=torch.bool, device=device)
         first[call["cu_seqlens"][:-1].long().clamp_max(B * T - 1)] = True
         first = first.view(B, T)
+    but_first = real & ~first
+    if continues(call):
+        outputs, but_first = [], torch.zeros_like(real)
     statistics = _statistics(call, real if padding is not None else None, outputs) if outputs else {}
     decay, beta = (call[name].double().transpose(1, 2) for name in ("decay", "beta"))
-    return LinearSample(decay, beta[..., 0], statistics, real, real & ~first)
+    return LinearSample(decay, beta[..., 0], statistics, real, but_first)
 
 
 def _statistics(call: dict[str, Any], real: Tensor | None, outputs: list[str]) -> dict[str, Tensor]:

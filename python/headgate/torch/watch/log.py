@@ -49,7 +49,8 @@ def record_of(step: Any, figures: dict[str, Any], evaluation: dict[str, Any]) ->
     """Returns the record of a step. Raises ValueError for unknown figures and other values than numbers."""
     if isinstance(step, bool) or not isinstance(step, int) or step < 1:
         raise ValueError(f"watch: log: step is {step!r} but must be a whole number from 1 on")
-    record, found = {"step": step}, dict(evaluation)
+    record: dict[str, Any] = {"step": step}
+    found = dict(evaluation)
     for name, value in figures.items():
         if name not in STEP_FIGURES + EVALUATION_FIGURES:
             raise ValueError(f"watch: log: '{name}' is none of {', '.join(STEP_FIGURES + EVALUATION_FIGURES)}")
@@ -62,7 +63,9 @@ class RunLog:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.path = Path(directory) / "metrics.jsonl"
-        self._step, self._figures, self._evaluation = 0, {}, {}
+        self._step = 0
+        self._figures: dict[str, Any] = {}
+        self._evaluation: dict[str, Any] = {}
 
     def add(self, step: int, figures: dict[str, Any], evaluation: dict[str, Any] | None = None) -> None:
         """Adds to the record of a step. Writes that of an earlier step first."""
