@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import headgate.torch.transformers
 import models
 from headgate.torch import watch
+from headgate.torch.watch import gates
 
 FIRST = "first_token_attention"
 
@@ -270,3 +271,50 @@ def test_linear_attention_that_continues_from_a_state_has_no_first_token(family)
         assert seen.scalars()[key] == prompt.scalars()[key]
     assert seen.scalars()["mean_decay"] == pytest.approx(whole.scalars()["mean_decay"])
     assert all(torch.equal(seen.rows[name], rows) for name, rows in prompt.rows.items() if "linear" in name)
+
+
+@pytest.mark.parametrize("shape", [(4, 9, 9), (1, 4, 9, 9), (4, 1, 9, 9)])
+def test_mask_of_any_dimensions_broadcasts_as_in_pytorch(shape):
+    model, x = Weights(), torch.randn(4, 9, 32)
+    mask = ((torch.rand(shape) < 0.7) | torch.ones(9, 9, dtype=torch.bool).triu(-1)).tril()
+    mask[..., 0] = True
+    with watch(model, [FIRST]) as seen:
+        model(x, mask=mask)
+    q, k, _ = (part.unflatten(-1, (4, 8)).transpose(1, 2) for part in (x @ model.w).chunk(3, -1))
+    weights = torch.softmax((q @ k.transpose(-1, -2) / 8**0.5).masked_fill(~mask, -torch.inf), -1)
+    assert seen.layers[0]["module"] == ""
+    heads = seen.head_frame()[FIRST]
+    assert heads.tolist() == pytest.approx(weights[:, :, 1:, 0].mean((0, 2)).tolist(), rel=1e-5)
+
+
+def test_start_that_raises_leaves_nothing_behind(monkeypatch):
+    model = models.model("llama", "sdpa")
+    interface = transformers.AttentionInterface.__dict__["get_interface"]
+    monkeypatch.setattr(gates, "install", None)
+    seen = watch(model)
+    with pytest.raises(TypeError):
+        seen.start()
+    assert not seen.on and not any("forward" in vars(module) for module in model.modules())
+    assert transformers.AttentionInterface.__dict__["get_interface"] is interface
+    assert torch.overrides._get_current_function_mode() is None
+
+
+def test_block_that_cannot_be_measured_is_named():
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([Weights()])
+
+        def forward(self, x):
+            return self.layers[0](x).transpose(1, 2).flatten(2) > 0
+
+    model, x = nn.ModuleDict({"a": Layers()}), torch.randn(2, 9, 32)
+    with pytest.warns(UserWarning, match="'a' is not seen: "), watch(model, "all", blocks=["a"]) as seen:
+        model["a"](x)
+    assert list(seen.not_seen) == ["a"] and seen.layers[0]["module"] == "a.layers.0"
+
+
+def test_frame_of_heads_may_be_empty():
+    with watch(nn.Sequential(Weights()), "largest_logit") as seen:
+        pass
+    assert len(seen.head_frame()) == 0

@@ -99,6 +99,13 @@ class Watch:
             return
         self.on = True
         self._thread = threading.get_ident()
+        try:
+            self._install()
+        except BaseException:
+            self._remove()
+            raise
+
+    def _install(self) -> None:
         for seam in SEAMS:
             self._undo.callback(seam.install(self))
         for module, name in self._names.items():
@@ -109,15 +116,18 @@ class Watch:
                 self._wrapped.wrap(module, self._around(module, name))
         gate_readers.install(self, self._wrapped, self._given_gates)
 
+    def _remove(self) -> None:
+        self.on = False
+        self._wrapped.undo()
+        self._undo.close()
+        self._forget_pass()
+
     def stop(self) -> None:
         """Removes the hooks, and warns of modules in which no attention call was observed."""
         if not self.on:
             return
-        self.on = False
         wrapped = bool(self._wrapped)
-        self._wrapped.undo()
-        self._undo.close()
-        self._forget_pass()
+        self._remove()
         if wrapped and not (self._ran or self._elsewhere or self._sums):
             warnings.warn(
                 "watch: no module of the model ran in Python: a compiled model, or a copy, is not seen; probe() runs the "
@@ -392,31 +402,36 @@ class Watch:
         wanted = [figure.key for figure in self.figures if figure.source == "block"]
         if not wanted or not isinstance(x, Tensor) or x.dim() != 3 or x.numel() == 0:
             return
-        with plain(x.device.type):
-            x = x.detach()
-            real = first = None
-            if x.is_nested:  # as nn.TransformerEncoder makes it of padded sequences
-                lengths = torch.tensor([len(part) for part in x.unbind()], device=x.device)
-                x = x.to_padded_tensor(0.0)
-                real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
-            geometry = self._last
-            if real is None and geometry is not None and geometry.real.shape[1] == x.shape[1]:
-                real, first = geometry.real, geometry.own == geometry.first
-            elif real is None and (padding := self._padding_for(*x.shape[:2])) is not None:
-                real = padding
-                first = real & (real.cumsum(-1) == 1)
-            sample = BlockSample(x, real)
-            sums = self._sums.setdefault(name, LayerSums("block"))
-            if "massive_activation" in wanted:
-                value, place = sample.largest()
-                sums.add_maximum("massive_activation", value[None], place)
-            if len(wanted) > ("massive_activation" in wanted):
-                every = torch.ones(1, x.shape[1], dtype=torch.bool, device=x.device)
-                real = every if real is None else real
-                but_first = real & ~(torch.arange(x.shape[1], device=x.device) == 0 if first is None else first)
-                for key, counted in (("kurtosis", real), ("kurtosis_without_first", but_first)):
-                    if key in wanted:
-                        sums.add(key, *sample.powers(counted))
+        try:
+            with plain(x.device.type):
+                self._add_block(name, x.detach(), wanted)
+        except MISSES as error:
+            self.miss(Layer(name, self._blocks[name]), error)
+
+    def _add_block(self, name: str, x: Tensor, wanted: list[str]) -> None:
+        real = first = None
+        if x.is_nested:  # as nn.TransformerEncoder makes it of padded sequences
+            lengths = torch.tensor([len(part) for part in x.unbind()], device=x.device)
+            x = x.to_padded_tensor(0.0)
+            real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+        geometry = self._last
+        if real is None and geometry is not None and geometry.real.shape[1] == x.shape[1]:
+            real, first = geometry.real, geometry.own == geometry.first
+        elif real is None and (padding := self._padding_for(*x.shape[:2])) is not None:
+            real = padding
+            first = real & (real.cumsum(-1) == 1)
+        sample = BlockSample(x, real)
+        sums = self._sums.setdefault(name, LayerSums("block"))
+        if "massive_activation" in wanted:
+            value, place = sample.largest()
+            sums.add_maximum("massive_activation", value[None], place)
+        if len(wanted) > ("massive_activation" in wanted):
+            every = torch.ones(1, x.shape[1], dtype=torch.bool, device=x.device)
+            real = every if real is None else real
+            but_first = real & ~(torch.arange(x.shape[1], device=x.device) == 0 if first is None else first)
+            for key, counted in (("kurtosis", real), ("kurtosis_without_first", but_first)):
+                if key in wanted:
+                    sums.add(key, *sample.powers(counted))
 
     # -- results
 
@@ -541,7 +556,7 @@ class Watch:
             for h in range(most):
                 row = {key: of[h * len(of) // most] for key, of in columns.items()}
                 rows.append({"module": name, "head": h, **row})
-        return pandas.DataFrame(rows).set_index(["module", "head"])
+        return pandas.DataFrame(rows, columns=None if rows else ["module", "head"]).set_index(["module", "head"])
 
     @property
     def gate_histograms(self) -> dict[str, Tensor]:
@@ -583,7 +598,10 @@ def in_backward() -> bool:
 @contextlib.contextmanager
 def plain(device_type: str) -> Iterator[None]:
     """Computes without autocast, modes and subclasses of tensors."""
-    with torch._C.DisableTorchFunction(), torch.autocast(device_type, enabled=False):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch._C.DisableTorchFunction())
+        if torch.amp.autocast_mode.is_autocast_available(device_type):
+            stack.enter_context(torch.autocast(device_type, enabled=False))
         yield
 
 

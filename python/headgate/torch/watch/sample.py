@@ -81,4 +81,4 @@ class BlockSample:
             size = size.masked_fill(~self.real[..., None].expand_as(size), -math.inf)
         at = size.flatten().argmax()
         T, C = self.x.shape[-2:]
-        return size.flatten()[at].double(), torch.stack((at // (T * C), at // C % T, at % C))
+        return size.take(at).double(), torch.stack((at // (T * C), at // C % T, at % C))

@@ -80,7 +80,11 @@ def call_of(
     T, S = q.shape[2], k.shape[2]
     rules: dict[str, Any] = {"cross": cross or (T != S and not is_causal and T != 1)}
     if attn_mask is not None:
-        mask = _of_4_dimensions(attn_mask.detach())
+        mask = attn_mask.detach()
+        mask = mask.reshape((1,) * (query.dim() - mask.dim()) + mask.shape)  # it broadcasts to query's dimensions
+        if query.dim() > 4:
+            mask = mask.expand(*query.shape[:-3], *mask.shape[-3:])
+        mask = _of_4_dimensions(mask)
         if mask.shape[0] not in (1, q.shape[0]):
             raise ValueError(f"attn_mask has {mask.shape[0]} sequences beside {q.shape[0]}")
         visible, bias = (mask, None) if mask.dtype == torch.bool else split_bias(mask)
