@@ -62,6 +62,28 @@ def test_hidden_first_token_gets_no_attention(implementation):
     assert torch.allclose(ours, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("word", ["no_first_token", ("sink_logit", 0.7)])
+def test_attention_computed_again_has_gradients(word):
+    model, ids = models.model("llama", "sdpa").eval().double(), models.tokens(2, 12)
+    weight = model.model.layers[0].self_attn.q_proj.weight
+    step = 0.01 * torch.randn_like(weight)
+
+    def loss():
+        with override(model, {0: word, (1, 2): word}):
+            logits = model(ids).logits
+        return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+    (gradient,) = torch.autograd.grad(loss(), weight)
+    with torch.no_grad():
+        weight.add_(step)
+        above = loss()
+        weight.sub_(2 * step)
+        below = loss()
+    by_differences = (above - below).item() / 2
+    assert by_differences != 0
+    assert (gradient * step).sum().item() == pytest.approx(by_differences, rel=0.01)  # norms are f32
+
+
 def test_sink_logit_equals_that_of_gpt_oss():
     model, ids = models.model("gpt-oss", "eager").eval(), models.tokens(2, 12)
     with torch.no_grad():

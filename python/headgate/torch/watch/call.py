@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass
 class Call:
-    """Arguments of one attention call that determine its weights. Tensors are detached."""
+    """Arguments of one attention call that determine its weights. Tensors are detached, except in override()."""
 
     q: Tensor  # (B,Hq,T,D)
     k: Tensor  # (B,Hkv,S,D)

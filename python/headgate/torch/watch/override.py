@@ -90,7 +90,7 @@ def overridden(model: nn.Module, given: dict[Any, Any]) -> Iterator[None]:
             gate = None if pending is None else _held_gate(module, pending, of_gate)
             if not own:
                 return function(*args, **kwargs)
-            call, _ = call_of(watch, module, name, function, args, kwargs)
+            call, _ = call_of(watch, module, name, function, args, kwargs, detached=False)
             y, *rest = function(*args, **kwargs)
             for change in own:
                 y = _changed(y, call, change, gate)
@@ -139,7 +139,8 @@ def _changed(y: Tensor, call: Call, change: Change, gate: tuple[Tensor, str] | N
 
 
 def _attend(call: Call, change: Change) -> Tensor:
-    """Computes attention (B,T,Hq,Dv) again, without the first token or with a sink logit, by blocks of queries."""
+    """Computes attention (B,T,Hq,Dv) again, without the first token or with a sink logit, by blocks of queries. It has
+    gradients, for which PyTorch keeps the weights of all blocks."""
     geometry = geometry_of(call)
     (B, Hq, T, _), S = call.q.shape, call.k.shape[2]
     v = call.v.repeat_interleave(Hq // call.v.shape[1], 1)

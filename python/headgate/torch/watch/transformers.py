@@ -76,9 +76,20 @@ def _refuse(named: dict[str, Any]) -> None:
 
 
 def call_of(
-    watch: "Watch", module: nn.Module, name: str | None, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    watch: "Watch",
+    module: nn.Module,
+    name: str | None,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    detached: bool = True,
 ) -> tuple[Call, Tensor | None]:
     """Returns a call of the interface's function `name` as a Call, and the gate of a retrofitted module."""
+
+    def taken(x: Tensor) -> Tensor:
+        return x.detach() if detached else x
+
     named = _arguments(function, args, kwargs)
     _refuse(named)
     q, k, v, mask = (named.get(key) for key in ("query", "key", "value", "attention_mask"))
@@ -113,7 +124,7 @@ def call_of(
             k, v = k[:, :, :T], v[:, :, :T]
             S = T
     if named.get("position_bias") is not None:
-        bias = named["position_bias"].detach()[..., :S]
+        bias = taken(named["position_bias"])[..., :S]
         call["bias"] = bias if call.get("bias") is None else bias + call["bias"]
     for key, convert in (("indices", mask_of_keys), ("block_indices", mask_of_blocks)):
         if named.get(key) is not None:
@@ -121,14 +132,14 @@ def call_of(
             listed = convert("watch", key, named[key], q, S, *more)
             call["mask"] = listed if call.get("mask") is None else listed & call["mask"]
     if named.get("s_aux") is not None:
-        call["sinks"] = named["s_aux"].detach()
+        call["sinks"] = taken(named["s_aux"])
     positions = named.get("position_ids")
     if window is not None and T < S and isinstance(positions, Tensor) and positions.dim() == 2:
         call["positions"] = positions[:, -T:]
     kind = "causal" if call.get("causal") or is_causal else "bidirectional"
     pending = pending_gate(module)
     gate = None if pending is None else gate_of(pending)
-    return Call(q.detach(), k.detach(), v.detach(), kind=kind, **call), gate
+    return Call(taken(q), taken(k), taken(v), kind=kind, **call), gate
 
 
 def gate_of(arguments: dict[str, Any]) -> Tensor | None:
