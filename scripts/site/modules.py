@@ -9,7 +9,14 @@ from pathlib import Path
 import griffe
 
 PACKAGE = Path(__file__).resolve().parents[2] / "build" / "python" / "headgate"
-MODULES = ("headgate", "headgate.plot", "headgate.torch", "headgate.torch.layouts", "headgate.torch.transformers")
+MODULES = (
+    "headgate",
+    "headgate.plot",
+    "headgate.torch",
+    "headgate.torch.fold",
+    "headgate.torch.layouts",
+    "headgate.torch.transformers",
+)
 
 
 class Docstrings(griffe.Extension):
