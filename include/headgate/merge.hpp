@@ -48,7 +48,7 @@ constexpr BasicTensorView<Void> narrow(BasicTensorView<Void> view, std::size_t d
 
 /// Holds the input vectors that differ between ranges of keys, for one range.
 struct KeyRangeVectors {
-  std::vector<std::int64_t> query_offsets;  ///< (B): at_0 − begin
+  std::vector<std::int64_t> query_offsets;  ///< (B): position of query 0 among the keys, counted from key `begin`
   std::vector<std::int64_t> key_lengths;    ///< (B): number of keys of the range below key_lengths; empty without them
 };
 

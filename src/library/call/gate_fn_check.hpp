@@ -9,11 +9,12 @@
 #include "library/core/format.hpp"
 #include "library/core/gate_functions.hpp"
 
-// Checks a gate function. Messages contain its word, because the number of `none` differs between C and C++.
+// Checks a gate function. Messages contain its name, because the number of `none` differs between C and C++.
 
 namespace headgate {
 
-/// Returns the word of a gate function. For an invalid value, returns its number, which is the same in C and C++.
+/// Returns the name of a gate function for messages. For an invalid value, returns the number; invalid values have the
+/// same number in C and C++.
 inline std::string gate_fn_text(GateFn fn) {
   const bool is_function = fn == GateFn::none || gate_row(fn) < kGateFunctions.size();
   return is_function ? std::string(word_of(fn)) : formatted("{}", static_cast<std::int32_t>(fn));

@@ -49,8 +49,8 @@ double milliseconds_of(const Run& run) {
   return time.count();
 }
 
-/// Runs the kernel of an operation with the only backend "cpu" by run_on_live_threads(). Prints a report if
-/// is_verbose(). Prints nothing if the kernel throws.
+/// Runs the kernel of an operation that has no other backend than "cpu", through run_on_live_threads(). Then prints a
+/// report if is_verbose(). Prints nothing if the kernel throws.
 template <const auto& kInputs, const auto& kOptions, class Problem, class Options>
 void run_on_cpu(const char* operation, const Problem& problem, const Options& options, void (&kernel)(const Problem&)) {
   const auto run = [&] { run_on_live_threads(problem.context.threads, [&] { kernel(problem); }); };

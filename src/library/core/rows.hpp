@@ -152,7 +152,7 @@ class Given {
     return found;
   }
 
-  /// Copies the given values to `object`. row.of(object) must return the field of the row.
+  /// Assigns each value that the caller has given to the field row.of(object) of its row.
   template <class Object>
   void put_into(Object& object) const {
     for_each([&object](const auto& row, const auto& slot) {

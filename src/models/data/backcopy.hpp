@@ -21,7 +21,8 @@ inline constexpr std::array<std::int32_t, 3> kTriggers{'t', 'e', ' '};
 /// Counts how often each byte follows each other byte in a text.
 class BigramTable {
  public:
-  /// Counts the first 64 MiB of the text. Throws Error if it has fewer than two bytes or only triggers.
+  /// Counts the pairs of bytes in the first 64 MiB of the text. Throws Error if the text has fewer than two bytes, or
+  /// no byte but those of kTriggers.
   explicit BigramTable(const Corpus& corpus);
 
   /// Draws the first byte of a sequence, which follows BOS.

@@ -29,7 +29,7 @@ enum class Input {
   first_token_weights,  ///< LayerSample::first_token_weights
   gates,                ///< LayerSample::gates
   entropies,            ///< LayerSample::entropies; costs half a forward pass of attention
-  sink_weights,         ///< LayerView::sinks and lse
+  sink_weights,         ///< LayerView::sinks and LayerView::lse
   rule_means,           ///< RuleStatistics::mean_decay, mean_beta and half_life
   hidden_weights,  ///< RuleStatistics::first_shares and reaches; costs O(T²) operations, as softmax attention does
   state_ranks,     ///< RuleStatistics::effective_rank; costs a forward pass of linear attention

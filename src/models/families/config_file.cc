@@ -26,7 +26,7 @@ using io::Json;
 constexpr std::size_t kMaxFile = std::size_t{1} << 20;
 constexpr std::string_view kRopeShare = row_of<kConfigKeys, &DecoderConfig::rope_fraction>().key;
 
-// Pairs a constant key that other programs read with the key of kConfigKeys that it precedes in the file.
+// A key with a fixed value, written for other programs, and the key of kConfigKeys before which it is written.
 struct Constant {
   const char* key;
   Json value;

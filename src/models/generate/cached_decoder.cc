@@ -129,8 +129,8 @@ class MappedWeights {
   void check() const { files_->check_whole(); }
 
  private:
-  /// Stores an order of rows or columns and returns its address. Returns null for an empty order, the order of the
-  /// file.
+  /// Stores a permutation of rows or columns and returns its address. Returns null if it is empty: the order in the
+  /// file then stays.
   const std::int64_t* kept(std::vector<std::int64_t> order) {
     return order.empty() ? nullptr : orders_.emplace_back(std::move(order)).data();
   }

@@ -22,7 +22,7 @@ struct RopeScaling {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;  ///< above low_freq_factor
   std::int64_t original_seq_len = 8192;
-  bool truncate = true;           ///< yarn: interpolates between integer indices
+  bool truncate = true;           ///< yarn: rounds the first and last interpolated index outward to whole numbers
   double attention_factor = 0.0;  ///< yarn: factor of q and k; 0: 0.1 · ln(factor) + 1
 };
 

@@ -183,13 +183,13 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
   }
 }
 
-/// Least constant of the tolerance rule, which multiplies magnitudes by at least 8 unit roundoffs. An error of x
-/// roundoffs is therefore x / 8 in magnitude.
+/// Least factor C of the tolerance rule, C · roundoff · magnitude. An error of x roundoffs is allowed by adding x / 8
+/// to the magnitude.
 constexpr double kLeastConstant = 8.0;
 
-/// Returns the relative error, in roundoffs, that like (nearly equal) terms add to a row's sum of exponentials. The sum
-/// is exact if all exponentials are 1 and there is no sink, which would be the initial maximum of the kernels. Kernels
-/// keep at least two chains of partial sums, so each is at most half the sum.
+/// Returns the relative error, in roundoffs, of a row's sum of exponentials that are nearly equal, because their
+/// roundings add up. It is 0 if all exponentials are 1 and no sink precedes them in the sum. Kernels add two or more
+/// partial sums, none of which exceeds half of the total. The error is therefore halved.
 double sum_error(const std::vector<double>& scores, double sink, double top, double sum, const Sizes& n) {
   LikeTerms like;
   bool exact = sink == -kInfinity;

@@ -57,7 +57,7 @@ class Geometry:
     """Says where each query stands and which key is first in its sequence. b is B, or 1 where rows are alike; t is T,
     or 1 where queries are alike."""
 
-    own: Tensor  # (b,T): index of the key at each query's position; T for cross-attention, which has none
+    own: Tensor  # (b,T): index of the key at each query's position; in cross-attention T, the index of no key
     first: Tensor  # (b,t): first visible key of the query's sequence
     real: Tensor  # (b,T) bool: the query is no padding
     counted: Tensor  # (b,T) bool: the query is no padding and not the first token

@@ -565,8 +565,8 @@ class Watch:
         return {name: self._sums[name].histogram for name in self._modules() if self._sums[name].histogram is not None}
 
     def pool_ranks(self, group: Any = None) -> "Watch":
-        """Pools the figures of all ranks of a torch.distributed group: means by their counts, maxima by size. A
-        collective: each rank must call it once, and gets the pooled figures."""
+        """Combines the figures of all ranks of a torch.distributed group: averages means, weighted by their counts, and
+        takes the largest of maxima. A collective: each rank must call it once, and gets the combined figures."""
         import torch.distributed as dist
 
         own = {name: sums.on_cpu() for name, sums in self._sums.items()}

@@ -65,7 +65,7 @@ def _dense(block_mask: Any, T: int, S: int) -> Tensor:
 
 
 class MaskCache:
-    """Remembers the rules of the masks of a forward pass, which all layers share."""
+    """Caches the rules found for each mask of a forward pass, because all layers get the same masks."""
 
     def __init__(self) -> None:
         self._found: dict[tuple, tuple[Any, Rules]] = {}

@@ -105,7 +105,8 @@ struct ChunkNumbers {
 
   DecayFactors<T> factors;
   View<T, 2> dots;      ///< (R,kChunk) q · k in the value scans, dy · u in the key scans
-  View<T, 2> overlaps;  ///< (2,kChunk) dot products of a token's read vector and the previous token's add vectors
+  View<T, 2> overlaps;  ///< (2,kChunk) products of the vector by which a token reads the state and the two that the
+                        ///< previous token adds
 };
 
 /// Scratch of one thread for the scans. In the key scans, the rows of a state are features of v.

@@ -274,8 +274,8 @@ class KeyScans {
     }
   }
 
-  /// Returns what step n + t reads of the state before updating it. `returned` lacks the factors F and, for the second
-  /// token of a pass (t = 1), the rescaling and the update of the first one.
+  /// Returns what step n + t reads from the state before its own update. `returned` is the product with the state at
+  /// the start of the pass. Applies the first token's rescaling and update to it if t = 1, and then the factors F.
   template <Direction kDirection, class PassT, std::int64_t kVectors>
   HWY_INLINE Row<kVectors> complete_read(const PassT& pass, Row<kVectors> returned, std::int64_t n, int t,
                                          std::int64_t first) const {

@@ -42,7 +42,7 @@ struct HeadRecord {
 struct LayerRecord {
   std::vector<HeadRecord> heads;
   std::string received;             ///< (T) weight that each key receives, mean over heads, by as_roots()
-  std::optional<std::string> gate;  ///< (T) mean over the layer's gates by as_bytes(); none without a gate
+  std::optional<std::string> gate;  ///< (T) mean over the layer's gates, encoded by as_bytes(); absent without a gate
 };
 
 /// The largest absolute value in the residual stream and its position. If a NaN occurs, `value` is NaN at the position
@@ -97,7 +97,7 @@ class Collector : public models::LayerObserver<float> {
   ExecutionContext context_;
   std::vector<LayerRecord> layers_;
   LargestActivation largest_activation_;
-  std::vector<HeadSums> heads_;  // sums of the heads of the current layer
+  std::vector<HeadSums> heads_;  // for each head of the current layer, sums over its queries
   std::vector<double> gate_;     // (T) mean over the gates of the current layer; empty without a gate
   std::vector<float> rows_;      // (heads,R,S) weights of R queries
   std::vector<float> gates_;     // (part,gate_width) gates of the current part

@@ -105,7 +105,7 @@ struct Native16BackwardScratch {
     if (plan.rules.capped()) slope = ws.take<float>("slope", kSquare, kSquare);
   }
 
-  View<float, 2> squares;          ///< scores and do vᵀ of two squares
+  View<float, 2> squares;          ///< scores and do vᵀ of two square blocks, queries by keys
   View<BFloat16, 2> weight_pairs;  ///< P of a tile (queries by keys), as PairPanels of 16 keys
   View<BFloat16, 2> ds_pairs;      ///< ds of a tile, in the layout of weight_pairs
   View<BFloat16, 2> ds;            ///< ds of a tile, row-major (queries by keys)

@@ -46,8 +46,9 @@ struct QueryRows {
 };
 
 /// Prepares query i for the products. Writes do into d_o (Dv rounded up to vectors), the gate's gradient dz into dgate,
-/// and lse in units of log2(e) with its remainder `rest`. lse is ∞ if the query sees no key. Writes Δ − dlse into delta
-/// and adds the query's term to sink_part. `own` is scratch for one row of dy, y, attn, gate and dgate.
+/// and lse · log2(e), rounded, with the remainder of the rounding in `rest`. lse is ∞ if the query sees no key. Writes
+/// Δ − dlse into delta and adds the query's term to sink_part. `own` is scratch for one row of dy, y, attn, gate and
+/// dgate.
 template <typename T, class Scratch>
 void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& from, std::int64_t i, T* d_o, T* lse,
                  T* rest, T* delta, double* sink_part) {

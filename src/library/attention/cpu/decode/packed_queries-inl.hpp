@@ -34,7 +34,7 @@ class WideQueries {
         query_(ws.take<T>("query", round_up(D, kLanes<T>))),
         buffer_(ws.take<T>("queries", most_rows, query_.shape[0])) {}
 
-  /// Packs `rows` queries times `factor`. row_of(r) returns the QueryRow of row r.
+  /// Packs `rows` queries, each multiplied by `factor`. row_of(r) returns the QueryRow of row r.
   template <class RowOf>
   void pack(std::int64_t rows, T factor, const RowOf& row_of) {
     packed_ = buffer_.range(0, 0, rows);

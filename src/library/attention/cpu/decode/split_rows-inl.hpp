@@ -91,9 +91,9 @@ class SplitRows {
 
   const OrderedKeys& keys() const { return keys_; }
 
-  /// Calls visit(rows, first, n) for consecutive slots first … first + n, with their rows as StoredRows, until all
-  /// slots are visited. Meanwhile prefetches the rows `ahead` slots later. After the last slot, these are the rows of
-  /// `following`, unless null.
+  /// Calls visit(rows, first, n) for runs of slots [first, first + n), with their rows as StoredRows, until all slots
+  /// are visited. Meanwhile prefetches the rows `ahead` slots later. Past the last slot, prefetches the rows of
+  /// `following` if it is not null.
   template <class Visit>
   void with(std::int64_t ahead, SplitRows* following, const Visit& visit) {
     if constexpr (loads_stored<T, E>()) {

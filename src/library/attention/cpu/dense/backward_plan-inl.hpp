@@ -92,7 +92,7 @@ struct BackwardPlan {
   int threads = 1;
   bool whole_heads = false;  ///< true if each thread packs its own heads; false with dbias, to which heads add in turns
   bool prefetches_heads = false;      ///< true if threads also prefetch the next head's rows while they compute a head
-  std::int64_t dbias_parts = 0;       ///< tiles times key blocks of dbias per head, over all sequences of dbias
+  std::int64_t dbias_parts = 0;       ///< (query tile, key block) pairs of a head of dbias, over its batch elements
   bool dbias_over_sequences = false;  ///< true if each element of dbias is a sum over batches
   bool dbias_over_queries = false;    ///< true if each element of dbias is a sum over queries
   bool dbias_copied = false;  ///< true if dbias accumulates in a copy in T: dtype differs, elements have many terms

@@ -240,7 +240,8 @@ class ForwardWorker {
     bool empty() const { return begin >= end; }
   };
 
-  /// Returns the range from the first to the last open row of the query heads that share key/value head h.
+  /// Returns the range from the first to the last row that a gate threshold leaves open, over the query heads that
+  /// share key/value head h.
   RowRange rows_of_group(const PackedHeads& part, std::int64_t h) const {
     if (!plan_.selects()) return {0, part.sequence.T};
     RowRange rows{part.sequence.T, 0};

@@ -62,7 +62,7 @@ struct ScoreTermsScratch {
   }
 
   View<T, 2> panel;  ///< terms of a panel, keys by queries
-  View<T, 1> keys;   ///< terms of the maps that all queries share
+  View<T, 1> keys;   ///< sum of the biases and masks that are the same for all queries
   View<T, 2> rows;   ///< terms of the queries of a panel, and one row of a bias or mask
 };
 

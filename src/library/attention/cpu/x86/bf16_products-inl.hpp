@@ -179,7 +179,8 @@ HWY_INLINE void transpose_words(__m512i (&x)[16]) {
     x[r + 2] = _mm512_unpacklo_epi64(y[r + 1], y[r + 3]);
     x[r + 3] = _mm512_unpackhi_epi64(y[r + 1], y[r + 3]);
   }
-  // Combines 4 × 4 blocks: 128-bit lane l of x[4b + c] holds column c + 4l of rows 4b … 4b + 3.
+  // Combines 4 × 4 blocks to whole rows of the result. Before, 128-bit lane l of x[4b + c] holds column c + 4l of rows
+  // 4b … 4b + 3.
   HWY_UNROLL(4) for (int c = 0; c < 4; ++c) {
     const __m512i low02 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0x88);
     const __m512i low13 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0xDD);
