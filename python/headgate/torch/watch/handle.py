@@ -130,8 +130,8 @@ class Watch:
         self._remove()
         if wrapped and not (self._ran or self._elsewhere or self._sums):
             warnings.warn(
-                "watch: no module of the model ran in Python: a compiled model, or a copy, is not seen; probe() runs the "
-                "model uncompiled",
+                "watch: no module of the model ran in Python: a compiled model, or a copy, is not seen; "
+                "probe() runs the model uncompiled",
                 stacklevel=3,
             )
         unseen = {name: why for name, why in self.not_seen.items() if name not in self._warned}
@@ -533,7 +533,7 @@ class Watch:
         return found
 
     def log(self, directory: str | os.PathLike[str], step: int, **figures: Any) -> None:
-        """Appends a record to the metrics.jsonl of a directory, for `headgate compare` and headgate.runs: the figures of
+        """Appends a record to metrics.jsonl in a directory, for `headgate compare` and headgate.runs: the figures of
         this handle, and others of the step, such as loss=, lr=, grad_norm= and tokens=. Of several ranks, one calls it.
 
         step counts from 1. Where steps go back, readers take the later records. Raises ValueError for unknown figures.
