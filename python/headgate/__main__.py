@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from . import page, tool
 from .extras import require
-from .models import Xray, load, xray_of
+from .models import Xray, _xray_of, load
 
 
 class _Parser(argparse.ArgumentParser):
@@ -59,7 +59,7 @@ def _xray(given: argparse.Namespace) -> None:
     else:
         report = model.xray(Path(given.text), tokens=given.tokens)
         report.report["models"][0]["name"] = given.name or model.name
-        report = xray_of(report.report)
+        report = _xray_of(report.report)
     if given.out:
         page([report]).save(given.out)
     if given.json_out:

@@ -245,7 +245,7 @@ def _head(found: Mapping[str, Any], size: int) -> Head:
     )
 
 
-def xray_of(report: dict[str, Any]) -> Xray:
+def _xray_of(report: dict[str, Any]) -> Xray:
     """Returns the first model of a report, given with the keys of `headgate xray --json`."""
     found = report["models"][0]
     losses = [_number(loss) for loss in found["token_losses"]]
@@ -344,7 +344,7 @@ class Model:
             report = json.loads(
                 _models().xray(self._loaded, files, tokens, map_cells, override, override_tokens, threads)
             )
-        return xray_of(report)
+        return _xray_of(report)
 
 
 def load(path: str | os.PathLike[str]) -> Model:

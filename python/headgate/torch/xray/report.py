@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import headgate
-from headgate.models import Xray, xray_of
+from headgate.models import Xray, _xray_of
 
 from ..watch.gates import READERS
 from . import ranks
@@ -76,7 +76,7 @@ def report_of(
     report = _Report(seen, seen_layers(seen), logits is not None)
     found = report.model(str(name), _losses(logits, ids[1:]), pieces_of(tokenizer, ids), tokenizer is not None)
     rows = [row.described() for row in report.rows]
-    return xray_of(
+    return _xray_of(
         {"headgate": headgate.__version__, "version": VERSION, "text": source, "figures": rows, "models": [found]}
     )
 
