@@ -84,6 +84,20 @@ def test_attention_computed_again_has_gradients(word):
     assert (gradient * step).sum().item() == pytest.approx(by_differences, rel=0.01)  # norms are f32
 
 
+@pytest.mark.parametrize("word", ["no_first_token", "sink_logit"])
+def test_attention_dropout_of_attention_computed_again_is_refused(word):
+    model, ids = models.model("llama", "sdpa"), models.tokens(1, 12)
+    for module in model.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.5
+    with override(model.train(), {0: word}), pytest.raises(ValueError, match=f"'{word}' .* dropout of 0.5"):
+        model(ids)
+    with override(model, {0: "closed"}):
+        model(ids)
+    with override(model.eval(), {0: word}):
+        model(ids)
+
+
 def test_sink_logit_equals_that_of_gpt_oss():
     model, ids = models.model("gpt-oss", "eager").eval(), models.tokens(2, 12)
     with torch.no_grad():

@@ -90,6 +90,12 @@ def overridden(model: nn.Module, given: dict[Any, Any]) -> Iterator[None]:
             gate = None if pending is None else _held_gate(module, pending, of_gate)
             if not own:
                 return function(*args, **kwargs)
+            again = next((change.word for change in own if change.word != "closed"), None)
+            if again is not None and kwargs.get("dropout"):
+                raise ValueError(
+                    f"override: '{again}' computes attention again, without the dropout of {kwargs['dropout']} that the "
+                    "call has: set the model's attention_dropout to 0, or call eval()"
+                )
             call, _ = call_of(watch, module, name, function, args, kwargs, detached=False)
             y, *rest = function(*args, **kwargs)
             for change in own:
