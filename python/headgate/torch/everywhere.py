@@ -80,6 +80,8 @@ def _restore() -> None:
     """Restores PyTorch's function and its fast path. Leaves a function that other code has installed meanwhile. If that
     calls _served, then _served forwards the calls to PyTorch."""
     global _replaced
+    if _replaced is None:
+        return
     original, fast_path = _replaced
     _replaced = None
     if functional.scaled_dot_product_attention is _served:

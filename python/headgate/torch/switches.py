@@ -54,7 +54,11 @@ class Switch:
         """Returns a new handle, which is on. The first one installs the replacements."""
         with self._lock:
             if not self.active:
-                self._install()
+                try:
+                    self._install()
+                except BaseException:
+                    self._restore()
+                    raise
             handle = Handle(self)
             self.active.append(handle)
             return handle

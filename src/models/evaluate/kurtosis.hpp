@@ -89,8 +89,9 @@ class KurtosisSums : public Sums<T> {
 inline constexpr Metric kKurtosisMetric{
     .name = "kurtosis",
     .definition =
-        "of the n entries x of the residual stream after the layer, of all tokens and channels, with mean m: n Σ (x − "
-        "m)⁴ / (Σ (x − m)²)²; the same without token 0 of each sequence",
+        "n Σ (x − m)⁴ / (Σ (x − m)²)² of the n entries x of the residual stream after the layer: all tokens and "
+        "channels, "
+        "with mean m. The second leaves out token 0 of each sequence",
     .figures = kKurtosisFigures,
     .inputs = {Input::output},
     .sums = kSumsOf<KurtosisSums>,

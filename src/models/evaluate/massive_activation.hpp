@@ -67,8 +67,8 @@ class MassiveActivationSums : public Sums<T> {
 inline constexpr Metric kMassiveActivationMetric{
     .name = "massive_activation",
     .definition =
-        "largest absolute value in the residual stream after the layer, the position of its token in the sequence and "
-        "its channel; of the model, after any layer",
+        "largest absolute value in the residual stream after the layer, with its token's position in the sequence and "
+        "its channel. The model has the largest of its layers",
     .figures = kMassiveActivationFigures,
     .inputs = {Input::output},
     .sums = kSumsOf<MassiveActivationSums>,

@@ -44,6 +44,7 @@ std::string backcopy_sentence(const std::string& begin, const Spread& runs, bool
 
 /// Returns the predicate of a loss that is `more` nats a byte above the loss without a gate.
 std::string loss_difference(double more) {
+  if (!std::isfinite(more)) return "is not finite";
   const std::string size = fmt::format("{:.3f}", std::abs(more));
   if (size == "0.000") return "equals that without a gate to three decimals";
   return fmt::format("is {} nats a byte {} than without a gate", size, more > 0.0 ? "higher" : "lower");

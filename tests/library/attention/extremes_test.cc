@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "library/attention/property.hpp"
 #include "library/core/convert.hpp"
@@ -277,6 +278,47 @@ TEST(Extremes, BiasOfMinusABillion_OnEveryKey_WeighsKeysEqually) {
     for (const std::int64_t T : {3, 70, 300}) {
       for (const std::int64_t S : {5, 300}) {
         for (const bool by_key : {false, true}) expect_equal_weights(T, S, by_key, find_target(target));
+      }
+    }
+  }
+}
+
+/// Beside a key bias of −10⁹, biases of another size round scores to multiples of 64. The kernels of both passes must
+/// round them alike: the weights of each query still sum to 1, whichever kernels run, and gradients are finite.
+TEST(Extremes, BiasBesideMinusABillion_ForwardAndBackwardKernels_RoundAlike) {
+  constexpr std::int64_t kHeads = 3, kD = 4;
+  for (const std::string& target : supported_targets()) {
+    for (const std::int64_t T : {16, 70, 200}) {
+      for (const bool with_dbias : {false, true}) {
+        const Shape shape{2, kHeads, T, kD}, map{2, kHeads, T, T}, column{2, kHeads, T, 1};
+        const auto count = [](const Shape& s) { return static_cast<std::size_t>(s[0] * s[1] * s[2] * s[3]); };
+        std::vector<float> x(count(shape)), ones(x.size(), 1.0F), y(x.size()), dq(x.size()), dk(x.size()), dv(x.size());
+        std::vector<float> bias(count(map)), dbias(bias.size()), key_bias(static_cast<std::size_t>(2 * T), -1e9F);
+        for (std::size_t n = 0; n < x.size(); ++n) x[n] = static_cast<float>(std::sin(static_cast<double>(n)));
+        for (std::size_t n = 0; n < bias.size(); ++n)
+          bias[n] = 40.0F * static_cast<float>(std::cos(1.7 * static_cast<double>(n)));
+        std::vector<double> lse(count(column));
+        AttentionInputs in;
+        in.q = in.k = in.v = make_view<const float>(x.data(), shape);
+        in.bias = make_view<const float>(bias.data(), map);
+        in.key_bias = make_view<const float>(key_bias.data(), Shape{2, 1, 1, T});
+        AttentionOptions options;
+        options.context.target = find_target(target);
+        const TensorView y_view = make_view(y.data(), shape), lse_view = make_view(lse.data(), column);
+        attention_forward({.y = y_view, .lse = lse_view}, in, options);
+        AttentionIncoming incoming;
+        incoming.dy = make_view<const float>(ones.data(), shape);
+        AttentionGradients gradients;
+        gradients.dq = make_view(dq.data(), shape);
+        gradients.dk = make_view(dk.data(), shape);
+        gradients.dv = make_view(dv.data(), shape);
+        if (with_dbias) gradients.dbias = make_view(dbias.data(), map);
+        attention_backward(gradients, in, {y_view, lse_view, {}}, incoming, options);
+        for (const auto* each : {&dq, &dk, &dv, &dbias}) {
+          ASSERT_TRUE(std::all_of(each->begin(), each->end(), [](float g) { return std::isfinite(g); })) << target << T;
+        }
+        const double sum = std::accumulate(dv.begin(), dv.end(), 0.0);  // do is 1: the sum of P over queries and keys
+        EXPECT_NEAR(sum / static_cast<double>(x.size()), 1.0, 1e-4) << target << ", " << T << ", dbias " << with_dbias;
       }
     }
   }

@@ -153,6 +153,18 @@ def hooked():
     return module, call
 
 
+def hooked_backward():
+    module, call = declined(OPENFOLD3)
+    module.sigmoid.register_full_backward_pre_hook(lambda *_: None)
+    return module, call
+
+
+def other_gate():
+    module, call = declined(OPENFOLD3)
+    module.sigmoid = torch.nn.Hardsigmoid()
+    return module, call
+
+
 LEFT = {
     "kernel of boltz": (
         "boltz",
@@ -171,6 +183,12 @@ LEFT = {
     ),
     "subclass of a module": ("openfold3", lambda: declined(Derived), "a subclass of OpenFold3Attention"),
     "hook of the gate": ("openfold3", hooked, "hooks of the gate's sigmoid, which Headgate does not call"),
+    "hook of the gate's gradient": (
+        "openfold3",
+        hooked_backward,
+        "hooks of the gate's sigmoid, which Headgate does not call",
+    ),
+    "another gate": ("openfold3", other_gate, "a gate with Hardsigmoid in place of Sigmoid"),
     "bias that does not broadcast": (
         "openfold3",
         lambda: (OPENFOLD3(), lambda m: m(torch.ones(1, N, C), torch.ones(1, N, C), [torch.ones(4, 3, N, N)])),
@@ -201,6 +219,13 @@ def test_calls_that_do_not_fit_raise_the_package_s_error(given):
     with fold.use_in("protenix") as served, pytest.raises(TypeError, match=r"forward\(\)"):
         module(*given[0], **given[1])
     assert served.declined == {"arguments that do not fit the function": 1}
+
+
+def test_modules_that_may_not_be_imported_are_passed_by(monkeypatch):
+    monkeypatch.setitem(sys.modules, "protenix.blocked", None)
+    with fold.use_in("protenix"):
+        assert PROTENIX.forward is not ORIGINALS[PROTENIX]
+    assert PROTENIX.forward is ORIGINALS[PROTENIX]
 
 
 def test_switch_is_on_until_off_and_nests():

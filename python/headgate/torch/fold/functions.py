@@ -28,7 +28,8 @@ def attention(
 
     Args:
         q: (*, H, T, D), with any leading dimensions.
-        k, v: (*, H, S, D) and (*, H, S, Dv).
+        k: (*, H, S, D).
+        v: (*, H, S, Dv).
         biases: tensors that broadcast to (*, H, T, S). A bias that leading dimensions share is neither expanded nor
             copied, and its gradient is summed over them. A bias of keys, (*, 1, 1, S), that requires no gradient stands
             beside those of pairs; others are added to them. -inf hides a key.
@@ -36,7 +37,7 @@ def attention(
         scale: by default 1 / sqrt(D). Models that divide q themselves pass 1.0.
 
     Returns (*, H, T, Dv) of q's dtype. Memory is O(T + S) for each head, beside the biases. Raises ValueError with a
-    one-line message for tensors that do not fit together, and for a mask of zeros and ones among the biases. Raises
+    one-line message for tensors that do not fit together, and for a bias of keys that holds only 0 and 1. Raises
     TypeError for what is no tensor, and for a tensor in place of the sequence of biases.
     """
     what = "fold.attention"
@@ -79,7 +80,9 @@ def triangle_attention(
     everything but mask.
 
     Args:
-        q, k, v: (B, N, H, T, D) and (B, N, H, S, D), or without B.
+        q: (B, N, H, T, D), or without B.
+        k: (B, N, H, S, D), or without B.
+        v: (B, N, H, S, D), or without B.
         bias: (B, 1, H, T, S), the bias of pairs that all N rows share.
         mask: (B, N, 1, 1, S), boolean, true = visible. A row without a visible key returns 0.
         scale: by default 1 / sqrt(D).
@@ -98,7 +101,9 @@ def evoformer_attention(Q: Tensor, K: Tensor, V: Tensor, biases: Sequence[Tensor
     """Computes attention with the arguments of DeepSpeed's DS4Sci_EvoformerAttention, with gradients of everything.
 
     Args:
-        Q, K, V: (B, N, L, H, D).
+        Q: (B, N, L, H, D).
+        K: (B, N, L, H, D).
+        V: (B, N, L, H, D).
         biases: (B, N, 1, 1, L) and (B, 1, H, L, L), either of them or both; None stands for an absent one.
 
     Returns (B, N, L, H, D). Raises ValueError with a one-line message for tensors that do not fit together.

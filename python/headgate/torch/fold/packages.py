@@ -31,10 +31,15 @@ class Package(NamedTuple):
     replaced: tuple[Replaced, ...]
 
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
 def _gated(self: Any, q_x: Tensor, kv_x: Tensor, biases: Any) -> Tensor:
     """Computes the multi-head attention of AlphaFold, with its gate, from the parts of such a module."""
     sigmoid = self.sigmoid
-    if sigmoid._forward_hooks or sigmoid._forward_pre_hooks or sigmoid._backward_hooks:
+    if type(sigmoid) is not torch.nn.Sigmoid:
+        raise ValueError(f"a gate with {type(sigmoid).__name__} in place of Sigmoid")
+    if any(getattr(sigmoid, hooks) for hooks in _HOOKS) or torch.nn.modules.module._has_any_global_hook():
         raise ValueError("hooks of the gate's sigmoid, which Headgate does not call")
     q, k, v = self._prep_qkv(q_x, kv_x)
     gate = None
@@ -102,7 +107,7 @@ def _of_protenix(
 
 
 def _of_openfold3(query: Tensor, key: Tensor, value: Tensor, biases: Any) -> Tensor:
-    return attention(query, key, value, biases, scale=1.0)
+    return attention(query, key, value, biases, scale=1.0).to(query.dtype)
 
 
 class _Weights:

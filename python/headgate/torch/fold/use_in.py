@@ -78,7 +78,11 @@ class _Replacement:
         owners = [self.owner]
         if inspect.ismodule(self.owner):
             top = self.owner.__name__.partition(".")[0]
-            owners = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == top]
+            owners = [
+                module
+                for name, module in list(sys.modules.items())
+                if inspect.ismodule(module) and name.partition(".")[0] == top
+            ]
         for owner in owners:
             for name, value in list(vars(owner).items()):
                 if value is old:
@@ -162,6 +166,8 @@ def use_in(package: str, on: bool = True) -> Handle | None:
     It is on until the end of `with`, or until off() of the returned object. Calls may nest; the last one that ends
     restores the package's functions. use_in(package, False) ends all of them, and returns None. The returned object
     counts `calls`, those that Headgate computed, and `declined`, those that the package computed, by reason.
+
+    Where the package computes activations again (checkpoints), keep it on until backward() has run.
 
     Gates are fused, and no tensor of scores is made. The package's code still computes tensors on other devices,
     subclasses of its modules, forward-mode derivatives, and calls that ask for another kernel by an argument.

@@ -34,7 +34,8 @@ def xray(
       name: of the model on the page; by default that of its config, or its class.
       tokens: the maximum number of tokens. Each has a token that follows, so that N ids give N - 1 tokens at most.
       map_cells: the maximum number of cells of a side of a head's map.
-      gates, blocks: as in headgate.torch.watch.
+      gates: functions that read other gates, as in headgate.torch.watch.
+      blocks: names of the modules whose outputs are the residual stream, as in headgate.torch.watch.
 
     Warns of attention that is not seen, as watch does. Raises ValueError for arguments outside their ranges, and where
     no causal attention is seen at all.

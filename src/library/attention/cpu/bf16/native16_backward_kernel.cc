@@ -68,10 +68,10 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float
       const auto delta = hn::Set(d, s.delta[m + r]);
       auto p0 = exp2_fast(d, hn::MulSub(f, hn::Load(d, s.scores + at), lse));
       auto p1 = exp2_fast(d, hn::MulSub(f, hn::Load(d, s.scores + at + kN), lse));
-      if (s.rest[m + r] != 0.0F) {
+      if (has_coarse_lse(s.lse[m + r])) {
         const auto scale = hn::Set(d, std::exp2(-s.rest[m + r]));
-        p0 = hn::Mul(p0, scale);
-        p1 = hn::Mul(p1, scale);
+        p0 = corrected_weight(d, p0, scale);
+        p1 = corrected_weight(d, p1, scale);
       }
       auto ds0 = hn::Mul(p0, hn::Sub(hn::Load(d, s.dp + at), delta));
       auto ds1 = hn::Mul(p1, hn::Sub(hn::Load(d, s.dp + at + kN), delta));

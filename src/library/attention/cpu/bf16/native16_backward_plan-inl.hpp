@@ -101,7 +101,7 @@ struct Native16BackwardScratch {
     dgate = ws.take<float>("dgate", Dv_vectors);
     d_o = ws.take<float>("do", plan.Dv_padded);
     scaled = ws.take<float>("scaled", widest);
-    if (plan.rules.any()) rule_row = ws.take<float>("rule row", kSquare);
+    if (plan.rules.any()) rule_row = ws.take<float>("rule rows", 2 * kSquare);
     if (plan.rules.capped()) slope = ws.take<float>("slope", kSquare, kSquare);
   }
 
@@ -114,7 +114,7 @@ struct Native16BackwardScratch {
   View<BFloat16, 2> packing;       ///< dense copies of strided rows, before packing
   View<float, 1> dy, y, attn, gate, dgate, d_o;  ///< rows of one query
   View<float, 1> scaled;                         ///< a row of dq, dk or dv, scaled and not yet rounded
-  View<float, 1> rule_row;                       ///< a row of bias or mask
+  View<float, 1> rule_row;                       ///< a row of bias or mask, and one of key bias
   View<float, 2> slope;                          ///< (kSquare,kSquare) softcap's derivative at a square of scores
 };
 

@@ -75,7 +75,7 @@ struct Native16ForwardScratch {
     packing = ws.take<BFloat16>("packing", kTileCols, std::max(plan.D_padded, plan.Dv_padded));
     gate = ws.take<float>("gate", round_up(plan.p.Dv, kLanes<float>));
     gated = ws.take<float>("gated", round_up(plan.p.Dv, kLanes<float>));
-    if (plan.rules.any()) rule_row = ws.take<float>("rule row", Plan::kBlock);
+    if (plan.rules.any()) rule_row = ws.take<float>("rule rows", 2 * Plan::kBlock);
   }
 
   View<BFloat16, 2> queries;   ///< (kTile, D_padded), queries of the tile
@@ -86,7 +86,7 @@ struct Native16ForwardScratch {
   View<float, 2> sums;         ///< sums of exponentials by lane, (kTile, lanes)
   View<BFloat16, 2> packing;   ///< dense copies of strided rows, before packing
   View<float, 1> gate, gated;  ///< gate logits of one query, and its gated output
-  View<float, 1> rule_row;     ///< a row of bias or mask
+  View<float, 1> rule_row;     ///< a row of bias or mask, and one of key bias
 };
 
 /// Buffers shared by all threads: packed K and V of one batch of heads.

@@ -120,11 +120,28 @@ HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, 
   }
 }
 
-/// Multiplies n weights exp2(s − lse) by 2^−rest, where rest is the remainder of lse.
+/// Returns true if a score may differ from lse (units of log2(e)) by the rounding of either, so that exp2(s − lse) may
+/// be far above 1.
 template <typename T>
-HWY_NOINLINE void scale_weights(T* HWY_RESTRICT weights, std::int64_t n, T rest) {
-  const auto factor = hn::Set(Tag<T>(), std::exp2(-rest));
-  update_row(weights, n, [factor](auto p) HWY_ATTR { return hn::Mul(p, factor); });
+bool has_coarse_lse(T lse) {
+  constexpr T kLeast = 512;
+  return std::abs(lse) >= kLeast;
+}
+
+/// Returns the weight P = exp2(s − lse) · 2^−rest from p = exp2(s − lse), where 2^−rest is `factor`. P is at most 1.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V corrected_weight(D d, V p, V factor) {
+  const auto one = hn::Set(d, hn::TFromD<D>{1});
+  const auto scaled = hn::Mul(p, factor);
+  return hn::IfThenElse(hn::Gt(scaled, one), one, scaled);  // keeps NaN
+}
+
+/// Performs corrected_weight on n weights.
+template <typename T>
+HWY_NOINLINE void correct_weights(T* HWY_RESTRICT weights, std::int64_t n, T rest) {
+  const Tag<T> d;
+  const auto factor = hn::Set(d, std::exp2(-rest));
+  update_row(weights, n, [d, factor](auto p) HWY_ATTR { return corrected_weight(d, p, factor); });
 }
 
 /// Returns x where p ≠ 0, otherwise 0, so that the zero weight of a hidden key cancels a product that overflowed. NaN

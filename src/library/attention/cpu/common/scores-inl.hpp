@@ -22,8 +22,8 @@ namespace headgate::HWY_NAMESPACE {
 /// Applies softcap, ALiBi, biases and boolean mask, which turn scale · q·k into the score s. Causality, window and key
 /// lengths are separate: they bound the keys that a row visits (Visibility).
 ///
-/// Results are in units of log2(e) (s · log2 e), ready for exp2. Without rules, query_factor() includes the factor log2
-/// e.
+/// Results are in units of log2(e) (s · log2 e), ready for exp2. Without softcap and ALiBi, query_factor() includes the
+/// factor log2 e.
 template <typename T>
 class ScoreRules {
  public:
@@ -37,10 +37,14 @@ class ScoreRules {
   }
   bool capped() const { return p_.softcap > 0; }
   /// Returns the factor by which queries are multiplied when they are packed.
-  T query_factor() const { return static_cast<T>(any_ ? p_.scale : p_.scale * kLog2e); }
+  T query_factor() const { return static_cast<T>(in_natural_units() ? p_.scale : p_.scale * kLog2e); }
 
-  /// Applies the rules to s[0..n), the scores of query i of query head h and keys first …: in scale · q·k, out s · log2
-  /// e. `slope` (n, may be null) receives the softcap's derivative 1 − tanh². `buffer` is scratch for n elements.
+  /// Applies the rules to s[0..n), the scores of query i of query head h and keys first …: in query_factor() · q·k, out
+  /// s · log2 e. `slope` (n, may be null) receives the softcap's derivative 1 − tanh². `buffer` is scratch for 2 n
+  /// elements.
+  ///
+  /// Adds bias and key bias first, each in units of log2(e), and their sum to the score. Small heads do so, too: beside
+  /// a bias of −10⁹ another order changes scores by 128, and kernels of different passes must agree.
   void apply(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, const Sequence& sequence, std::int64_t h, std::int64_t i,
              std::int64_t first, std::int64_t n, T* HWY_RESTRICT buffer) const {
     if (p_.softcap > 0) cap(s, slope, n);
@@ -52,20 +56,30 @@ class ScoreRules {
     }
     const Tag<T> d;
     const auto hidden = hn::Set(d, -std::numeric_limits<T>::infinity());
-    const auto combine = [&](const ConstTensorView& map, const auto& with) {
-      if (!map.present()) return;
-      update_row(s, n, with, dense_row(map_rows(map, sequence, h).columns(first, n), i, buffer));
-    };
-    // A bias of −∞ replaces the score: adding −∞ to a product that overflowed may give NaN.
-    combine(p_.inputs.bias, [hidden](auto score, auto bias) HWY_ATTR {
-      return hn::IfThenElse(hn::Eq(bias, hidden), hidden, hn::Add(score, bias));
-    });
-    combine(p_.inputs.key_bias, [d](auto score, auto bias) HWY_ATTR { return add_visible(d, score, bias); });
-    // Finite scores stay finite, so that only a bias of −∞ hides a key, not the lowest finite number.
     const auto log2e = hn::Set(d, static_cast<T>(kLog2e));
-    update_row(s, n, [d, log2e](auto score) HWY_ATTR { return keep_finite(d, score, hn::Mul(score, log2e)); });
-    combine(p_.inputs.mask, [d, hidden](auto score, auto mask)
-                                HWY_ATTR { return hn::IfThenElse(hn::Eq(mask, hn::Zero(d)), hidden, score); });
+    // Finite terms stay finite, so that only a bias of −∞ hides a key, not the lowest finite number.
+    const auto scaled = [d, log2e](auto x) HWY_ATTR { return keep_finite(d, x, hn::Mul(x, log2e)); };
+    // A bias of −∞ replaces the score: adding −∞ to a product that overflowed may give NaN.
+    const auto add = [hidden](auto score, auto term)
+                         HWY_ATTR { return hn::IfThenElse(hn::Eq(term, hidden), hidden, hn::Add(score, term)); };
+    const auto row_of = [&](const ConstTensorView& map, T* HWY_RESTRICT own) {
+      return dense_row(map_rows(map, sequence, h).columns(first, n), i, own);
+    };
+    const ConstTensorView &bias = p_.inputs.bias, &key_bias = p_.inputs.key_bias;
+    if (in_natural_units()) update_row(s, n, scaled);
+    if (bias.present() && key_bias.present()) {
+      const auto both = [&](auto score, auto of_pair, auto of_key)
+                            HWY_ATTR { return add(score, add_visible(d, scaled(of_pair), scaled(of_key))); };
+      update_row(s, n, both, row_of(bias, buffer), row_of(key_bias, buffer + n));
+    } else if (bias.present() || key_bias.present()) {
+      const auto one = [&](auto score, auto term) HWY_ATTR { return add(score, scaled(term)); };
+      update_row(s, n, one, row_of(bias.present() ? bias : key_bias, buffer));
+    }
+    if (p_.inputs.mask.present()) {
+      const auto hide = [d, hidden](auto score, auto mask)
+                            HWY_ATTR { return hn::IfThenElse(hn::Eq(mask, hn::Zero(d)), hidden, score); };
+      update_row(s, n, hide, row_of(p_.inputs.mask, buffer));
+    }
   }
 
   /// Applies the rules to the visible keys in columns [c0, c1) of the score row of query i, and sets hidden keys to −∞.
@@ -82,6 +96,9 @@ class ScoreRules {
   }
 
  private:
+  /// Returns true if rules apply to scores before these are converted to units of log2(e).
+  bool in_natural_units() const { return p_.softcap > 0 || p_.inputs.alibi_slopes.present(); }
+
   void cap(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, std::int64_t n) const {
     const Tag<T> d;
     const auto c = hn::Set(d, static_cast<T>(p_.softcap));

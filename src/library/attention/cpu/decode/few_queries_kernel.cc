@@ -107,7 +107,7 @@ struct FewQueriesScratch {
     gated = ws.take<T>("gated", plan.Dv_padded);
     slots = ws.take<const E*>("row addresses", 3 * kMostSplitKeys<E>);
     if (plan.p.inputs.k_scale.present()) scale_rows = ws.take<T>("scale rows", 2, kMostSplitKeys<E>);
-    if (plan.rules.any()) rule_row = ws.take<T>("rule row", kMostSplitKeys<E>);
+    if (plan.rules.any()) rule_row = ws.take<T>("rule rows", 2 * kMostSplitKeys<E>);
   }
 
   DotQueries dot_queries;       ///< queries of a head of sequences with `dots`
@@ -117,7 +117,7 @@ struct FewQueriesScratch {
   View<T, 1> out, gate, gated;  ///< output and gate rows of one query
   View<const E*, 1> slots;      ///< addresses of a split's key and value rows, and of the next split's first key rows
   View<T, 2> scale_rows;        ///< scales of a split's keys and values, one row each
-  View<T, 1> rule_row;          ///< a row of bias or mask
+  View<T, 1> rule_row;          ///< a row of bias or mask, and one of key bias
 };
 
 /// Buffers shared by all threads: the partial softmax of each row and split.

@@ -311,7 +311,7 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
     const std::int64_t end = round_up(seen.end, kLanes<T>);
     for (std::int64_t j = seen.begin / kLanes<T> * kLanes<T>; j < end; j += kLanes<T>)
       hn::Store(exp2_fast(d, hn::Sub(hn::Load(d, row + j), lse)), d, row + j);
-    if (row_rest[m] != T{0}) scale_weights(row + seen.begin, seen.end - seen.begin, row_rest[m]);
+    if (has_coarse_lse(row_lse[m])) correct_weights(row + seen.begin, seen.end - seen.begin, row_rest[m]);
     std::fill(row, row + seen.begin, T{0});
     std::fill(row + seen.end, row + plan_.block_rows, T{0});
   }

@@ -116,7 +116,7 @@ struct BackwardScratch {
     dgate = ws.take<T>("dgate", plan.Dv_padded);
     d_o = ws.take<T>("do", kMR, plan.Dv_padded);
     scaled = ws.take<T>("scaled", widest);
-    if (plan.rules.any()) rule_row = ws.take<T>("rule row", Plan::kBlock);
+    if (plan.rules.any()) rule_row = ws.take<T>("rule rows", 2 * Plan::kBlock);
     if (plan.dropout.any()) dropout_row = ws.take<T>("dropout row", Plan::kBlock);
     if (plan.rules.capped()) slope = ws.take<T>("slope", kMR, Plan::kScoreStride);
     if (plan.p.gradients.dbias.present()) dbias_row = ws.take<T>("dbias row", Plan::kBlock);
@@ -129,7 +129,7 @@ struct BackwardScratch {
   View<T, 1> dy, y, attn, gate, dgate;  ///< rows of one query
   View<T, 2> d_o;                       ///< do of a strip of queries
   View<T, 1> scaled;                    ///< a row of dq, dk or dv, scaled and not yet rounded
-  View<T, 1> rule_row;                  ///< a row of bias or mask
+  View<T, 1> rule_row;                  ///< a row of bias or mask, and one of key bias
   View<T, 1> dropout_row;               ///< a row of dropout factors
   View<T, 2> slope;                     ///< softcap's derivative for one strip of a tile
   View<T, 1> dbias_row;                 ///< a row of dbias, for the keys of one block

@@ -100,7 +100,7 @@ struct ForwardScratch {
     packing = ws.take<T>("packing", std::max(kNR<T>, kMR), std::max(D, plan.Dv_padded));
     gate = ws.take<T>("gate", plan.Dv_padded);
     gated = ws.take<T>("gated", plan.Dv_padded);
-    if (plan.rules.any()) rule_row = ws.take<T>("rule row", Plan::kBlock);
+    if (plan.rules.any()) rule_row = ws.take<T>("rule rows", 2 * Plan::kBlock);
     if (plan.dropout.any()) dropout_row = ws.take<T>("dropout row", Plan::kBlock);
   }
 
@@ -112,7 +112,7 @@ struct ForwardScratch {
   View<T, 2> sums;             ///< sums of exponentials by lane, (tile_rows, lanes)
   View<T, 2> packing;          ///< dense copies of strided rows, before packing
   View<T, 1> gate, gated;      ///< gate logits of one query, and its gated output
-  View<T, 1> rule_row;         ///< a row of bias or mask
+  View<T, 1> rule_row;         ///< a row of bias or mask, and one of key bias
   View<T, 1> dropout_row;      ///< a row of dropout factors
 };
 

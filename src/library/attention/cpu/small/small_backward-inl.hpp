@@ -314,13 +314,13 @@ class SmallBackwardWorker {
     const KeyRange seen = visibility.rows(i + r, i + r + n);
     const KeyRange narrowest = {visibility.row(i + r + n - 1).begin, visibility.row(i + r).end};
     const T* const terms = terms_.panel([&](std::int64_t m) { return i + r + m; }, n);
-    const T* const rest = scratch_.lse_rest.at(r);
-    const bool has_rest = std::any_of(rest, rest + n, [](T x) { return x != T{0}; });
+    const T* const lse = scratch_.lse.at(r);
+    const bool is_coarse = std::any_of(lse, lse + n, has_coarse_lse<T>);
     T* const dbias = dbias_ == nullptr ? nullptr : dbias_ + (i + r) / kNR<T> * shared_.dbias.strides[1];
     for_row_tiles<kVecs == 1 ? 4 : 3>(seen.begin, seen.end,
                                       [&]<std::int64_t kRows>(std::int64_t j, std::int64_t rows) HWY_ATTR {
                                         make_probabilities<kRows, kVecs>(j, r, terms);
-                                        if (has_rest) scale_probabilities(j, rows, r, n);
+                                        if (is_coarse) correct_probabilities(j, rows, r, n);
                                         if (j < narrowest.begin || j + rows > narrowest.end)
                                           hide(visibility, j, rows, i, r, n);
                                         make_score_gradients<kRows, kVecs>(j, r, rows, dbias);
@@ -356,11 +356,15 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Multiplies P of keys j … j + rows and n queries from column r on by 2^−rest, where rest is the remainder of lse.
-  HWY_NOINLINE void scale_probabilities(std::int64_t j, std::int64_t rows, std::int64_t r, std::int64_t n) const {
+  /// Performs corrected_weight on P of keys j … j + rows and n queries from column r on.
+  HWY_NOINLINE void correct_probabilities(std::int64_t j, std::int64_t rows, std::int64_t r, std::int64_t n) const {
     for (std::int64_t x = 0; x < n; ++x) {
+      if (!has_coarse_lse(scratch_.lse(r + x))) continue;
       const T factor = std::exp2(-scratch_.lse_rest(r + x));
-      for (std::int64_t m = 0; m < rows; ++m) scratch_.probabilities(j + m, r + x) *= factor;
+      for (std::int64_t m = 0; m < rows; ++m) {
+        T& p = scratch_.probabilities(j + m, r + x);
+        p = p * factor > T{1} ? T{1} : p * factor;
+      }
     }
   }
 

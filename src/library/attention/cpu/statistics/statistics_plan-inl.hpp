@@ -121,7 +121,7 @@ struct StatisticsScratch {
       top_scores = ws.take<T>("top scores", Plan::kTile, padded);
       top_keys = ws.take<Index>("top keys", Plan::kTile, padded);
     }
-    if (plan.rules.any()) rule_row = ws.take<T>("rule row", Plan::kBlock);
+    if (plan.rules.any()) rule_row = ws.take<T>("rule rows", 2 * Plan::kBlock);
     if (plan.p.inputs.gate.present()) {
       const std::int64_t features = round_up(plan.p.inputs.gate.shape[3], kLanes<T>);
       gate = ws.take<T>("gate", features);
@@ -145,7 +145,7 @@ struct StatisticsScratch {
   View<T, 1> mass;               ///< weights of all keys that the tile sees, summed over its queries
   View<T, 2> top_scores;         ///< top scores minus lse, largest first
   View<Index, 2> top_keys;       ///< keys of top_scores; −1 for none
-  View<T, 1> rule_row;           ///< a row of bias or mask
+  View<T, 1> rule_row;           ///< a row of bias or mask, and one of key bias
   View<T, 1> gate, ones, gated;  ///< gate logits of one query, ones, and gate values
 };
 
