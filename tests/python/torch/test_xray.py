@@ -66,7 +66,7 @@ def differences(ours, theirs, at=()):
         for key in theirs.keys() | ours.keys():
             if key in theirs and key in ours:
                 yield from differences(ours[key], theirs[key], (*at, key))
-            elif key != "not_shown":
+            elif key not in ("not_shown", "layer_names"):  # of live models
                 yield (*at, key), key in ours, key in theirs
     elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
         for n, (a, b) in enumerate(zip(ours, theirs)):
@@ -294,6 +294,25 @@ def test_what_a_model_does_not_show_is_named():
                 xray(kind(config), None, ids)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_layers_without_attention_are_named(first):
+    kinds = (["conv", "full_attention"] * 3)[first:][:4]
+    config = transformers.Lfm2Config(**SIZES | {"num_hidden_layers": 4}, num_key_value_heads=2, layer_types=kinds)
+    model, ids = transformers.Lfm2ForCausalLM(config).eval(), models.tokens(1, 24)
+    with torch.no_grad():
+        model.model.layers[3].feed_forward.w2.weight *= 1e6
+    report = xray(model, None, ids)
+    shown = [f"model.layers.{n}" for n in range(4) if kinds[n] != "conv"]
+    assert report.report["models"][0]["layer_names"] == [f"{name}.self_attn" for name in shown]
+    assert report.not_shown == [f"model.layers.{first} and 1 more: no attention, and so no layer of the report"]
+    place, module = (1, {}) if kinds[3] == "full_attention" else (None, {"module": "model.layers.3"})
+    largest = report.report["models"][0]["largest_activation"]
+    assert largest.items() >= {"layer": place, **module}.items() and ("module" in largest) == bool(module)
+    assert f", after {module.get('module', 'layer 1')}." in report.verdict
+    assert largest["value"] == report.figures["massive_activation"] > 100
+    headgate.page([report])
+
+
 def test_model_without_a_list_of_layers_has_no_residual_stream():
     class Single(torch.nn.Module):
         def __init__(self):
@@ -331,6 +350,52 @@ def test_unseen_layer_warns_and_is_named():
     assert len(report.heads) == 1 and report.not_shown[0].startswith("model.layers.1.self_attn: it made no call")
     model.model.layers[1].self_attn = own
     assert not xray(model, None, models.tokens(1, 24)).not_shown
+
+
+class SharedBlock(torch.nn.Module):
+    """A block whose linear maps of attention and MLP are parts of one module."""
+
+    def __init__(self, gate_after, width):
+        super().__init__()
+        self.qkv, self.late, self.out = (torch.nn.Linear(32, size) for size in (96, 32, 32))
+        self.up, self.down = torch.nn.Linear(32, width), torch.nn.Linear(width, 32)
+        self.gate_after = gate_after
+
+    def forward(self, x):
+        q, k, v = (part.unflatten(-1, (4, 8)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2)
+        x = x + self.out(y * self.late(x).sigmoid() if self.gate_after else y)
+        return x + self.down(self.up(x).relu())
+
+
+@pytest.mark.parametrize("gate_after", [False, True])
+@pytest.mark.parametrize("width", [64, 32])
+def test_output_matrix_is_not_taken_from_an_mlp(gate_after, width):
+    class SharedAttentionModel(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = torch.nn.Embedding(97, 32), torch.nn.Linear(32, 97)
+            self.layers = torch.nn.ModuleList([SharedBlock(gate_after, width) for _ in range(2)])
+
+        def forward(self, ids):
+            x = self.embed(ids)
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(x)
+
+    model, ids = SharedAttentionModel(), models.tokens(1, 24)
+    report = xray(model, None, ids, blocks=["layers.0", "layers.1"])
+    found = [head.singular_values for head in report.heads[0]]
+    if width == 32:  # W_o or the MLP's first map
+        ranks = "layers.0 and 1 more: value_output_rank and written_rank, as its matrices are not found"
+        assert ranks in report.not_shown and not any(map(len, found))
+        return
+    assert not any("rank" in text for text in report.not_shown)
+    layer = model.layers[0]
+    for h in range(4):
+        at = slice(8 * h, 8 * h + 8)
+        product = layer.out.weight[:, at].double() @ layer.qkv.weight[64:][at].double()
+        assert found[h] == pytest.approx(torch.linalg.svdvals(product.detach())[:8].numpy(), rel=OF_FIVE_DIGITS)
 
 
 def test_given_gate_is_shown():

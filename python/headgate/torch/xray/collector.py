@@ -4,8 +4,8 @@
 Letters: H heads, T tokens, D features of a head, C channels.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -35,8 +35,9 @@ class LayerRecord:
     maps: HeadMaps
     sinks: bool = False
     value_matrices: Tensor | None = None  # (Hkv,D,C): W_v
-    output_matrix: Tensor | None = None  # (C,H·D): W_o
-    written: Tensor | None = None  # (H,D,D): Gram matrix of what W_o reads
+    projections: tuple[nn.Module, ...] = ()  # linear maps that ran before the attention call
+    written: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Linear maps that may be W_o: their matrices (C,H·D), and the Gram matrices (H,D,D) of what they read."""
     state_rank: Tensor | None = None  # (H)
 
 
@@ -59,7 +60,8 @@ class Collector(Watch):
         self.gate_records: dict[str, GateRecord] = {}
         self.channels = 0
         self.unshown: dict[str, str] = {}
-        self._projected: tuple[str, list[tuple[nn.Module, Tensor]]] = "", []  # of the module that runs
+        self._projected: tuple[str, list[tuple[nn.Module, Tensor, Tensor]]] = "", []
+        """The module that runs, and its linear maps so far with what they read and return."""
 
     def gate_of(self, name: str) -> str:
         """Returns the module whose gate is that of an attention module: itself, or one in it or in its block."""
@@ -74,6 +76,16 @@ class Collector(Watch):
         hidden = self._sums[name].hidden
         return hidden is not None and bool(hidden > 0)
 
+    def blocks_without(self, names: Iterable[str]) -> list[str]:
+        """Returns the blocks that ran and contain none of the named modules, also as parts shared with other blocks."""
+        names = set(names)
+        found = []
+        for block, module in self._blocks.items():
+            parts = {self._names[part] for part in module.modules()}
+            if block in self._ran and not parts & names and not any(_is_within(block, name) for name in names):
+                found.append(block)
+        return found
+
     def of_heads(self, name: str, figure: Figure) -> Tensor | None:
         """Returns the values (H) of a figure of a module's heads, if it has any."""
         return self._values(name, figure)[0] if figure.of_heads and name in self._sums else None
@@ -86,33 +98,44 @@ class Collector(Watch):
 
     def _around_linear(self, module: nn.Module, parent: str) -> Callable[..., Any]:
         """Sees the linear maps of attention modules: their outputs before the attention call may be its values, and the
-        input of the last one after it is what the heads write."""
+        input of the only one after it that fits is what the heads write."""
 
         def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             record = self.records.get(parent)
-            if record is not None and self.counts() and args:
-                self._add_written(record, module, args[0].detach())
+            x = next(iter((*args, *kwargs.values())), None) if self.counts() else None
+            if record is not None and isinstance(x, Tensor) and not self._is_projection(record, parent, module, x):
+                self._add_written(record, module, x.detach())
             out = forward(*args, **kwargs)
-            if record is None and self.counts() and isinstance(out, Tensor):
+            if record is None and isinstance(x, Tensor) and isinstance(out, Tensor):
                 if self._projected[0] != parent:
                     self._projected = parent, []
-                self._projected[1].append((module, out.detach()))
+                self._projected[1].append((module, x, out.detach()))
             return out
 
         return around
+
+    def _is_projection(self, record: LayerRecord, parent: str, module: nn.Module, x: Tensor) -> bool:
+        """Returns whether a linear map projects the input of the attention, as q, k, v and a late gate do."""
+        reads = self._projected[1] if self._projected[0] == parent else ()
+        return module in record.projections or any(read is x for _, read, _ in reads)
 
     def _add_written(self, record: LayerRecord, module: nn.Module, x: Tensor) -> None:
         matrix = ranks.matrix_of(module)
         if matrix is None or matrix.shape[1] != record.heads * record.features or x.shape[-1] != matrix.shape[1]:
             return
+        widths = [ranks.matrix_of(each).shape[1] for each in record.projections]
+        if widths and len(matrix) not in widths:
+            return
         heads = x.reshape(-1, record.heads, record.features).double().transpose(0, 1)
-        record.output_matrix, record.written = matrix, heads.transpose(1, 2) @ heads
+        record.written[module] = matrix, heads.transpose(1, 2) @ heads
 
     def _record(self, layer: Layer, kind: str, heads: int, kv_heads: int, features: int, device: Any) -> LayerRecord:
         """Returns the record of a layer; a module that is called again adds to the same one."""
         if layer.name not in self.records:
             maps = HeadMaps(heads, self.tokens, self.cells, device)
-            self.records[layer.name] = LayerRecord(kind, heads, kv_heads, features, maps)
+            parent, outputs = self._projected
+            before = tuple(module for module, *_ in outputs) if parent == layer.name else ()
+            self.records[layer.name] = LayerRecord(kind, heads, kv_heads, features, maps, projections=before)
         return self.records[layer.name]
 
     def _query_blocks(self, heads: int, device: Any) -> list[Tensor]:
@@ -130,7 +153,7 @@ class Collector(Watch):
         record = self._record(layer, kind, H, call.k.shape[1], features, call.q.device)
         record.sinks |= call.sinks is not None
         parent, outputs = self._projected
-        for module, out in outputs if parent == layer.name and call.v is not None else ():
+        for module, _, out in outputs if parent == layer.name and call.v is not None else ():
             if record.value_matrices is None:
                 record.value_matrices = ranks.value_rows(module, out, call.v)
         each = slice(None) if call.mask is not None and call.mask.shape[1] > 1 else slice(1)

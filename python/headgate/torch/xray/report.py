@@ -13,6 +13,7 @@ import headgate
 from headgate.models import Xray, _xray_of
 
 from ..watch.gates import READERS
+from ..watch.handle import _is_within
 from . import ranks
 from .collector import Collector, GateRecord, LayerRecord
 from .figures import WATCHED, Row, rows_for
@@ -134,12 +135,14 @@ class Layer:
         self.name, self.gate_name, self.record, self.gate, self.watched = name, gate_name, record, gate, figures
         self.received = record.maps.received()
         self.singular = self.value_rank = self.written_rank = None
-        H, D = record.heads, record.features
-        if record.output_matrix is None or record.written is None:
+        self.channels = 0
+        if len(record.written) != 1:
             return
-        of_head = record.output_matrix.double().unflatten(1, (H, D)).transpose(0, 1)  # (H,C,D)
+        ((matrix, written),) = record.written.values()
+        H, D, self.channels = record.heads, record.features, len(matrix)
+        of_head = matrix.double().unflatten(1, (H, D)).transpose(0, 1)  # (H,C,D)
         outputs = of_head.transpose(1, 2) @ of_head
-        self.written_rank = ranks.effective_rank(ranks.singular_values(record.written, outputs))
+        self.written_rank = ranks.effective_rank(ranks.singular_values(written, outputs))
         if record.value_matrices is not None:
             values = record.value_matrices.double()
             of_values = (values @ values.transpose(1, 2)).repeat_interleave(H // len(values), 0)
@@ -204,9 +207,9 @@ class _Report:
             "parameters": sum(parameter.numel() for parameter in seen.model.parameters()),
             "layers": len(layers),
             "layer_types": [layer.record.type for layer in layers],
+            "layer_names": [layer.name for layer in layers],
             "kv_heads": layers[0].record.kv_heads if kv_heads is None else kv_heads,
-            "dim": seen.channels
-            or next((len(x.record.output_matrix) for x in layers if x.written_rank is not None), 0),
+            "dim": seen.channels or max(x.channels for x in layers),
             "tokens": len(pieces) - 1,
             "verdict": "",
             "largest_activation": self._largest(),
@@ -234,16 +237,23 @@ class _Report:
         return "-".join(words + ["learned_sinks"] * self.has_sinks) or "none"
 
     def _largest(self) -> Values:
-        names = [name for _, name in self.seen.modules()]
-        largest: Values = {"value": None, "layer": 0, "token": 0, "channel": 0}  # without a residual stream
+        """Returns the value and the place of the largest activation: null without a residual stream. Where the block
+        holds no layer of the report, "module" names the block and "layer" is null."""
+        names = [layer.name for layer in self.layers]
+        largest: Values = dict.fromkeys(("value", "layer", "token", "channel"))
         best = -1.0
         for row in self.seen.layers:
             value = row.get("massive_activation", -1.0)
             size = math.inf if value is None or math.isnan(value) else value
             if size > best:
-                before = sum(names.index(layer.name) < names.index(row["module"]) for layer in self.layers)
+                block = row["module"]
+                if row["kind"] != "block":
+                    block = next(each for each in self.seen._blocks if _is_within(block, each))
+                layer = next((n for n, name in enumerate(names) if _is_within(name, block)), None)
                 place = {of: row[f"massive_activation_{of}"] for of in ("token", "channel")}
-                largest = {"value": _number(value), "layer": min(before, len(self.layers) - 1), **place}
+                largest = {"value": _number(value), "layer": layer, **place}
+                if layer is None:
+                    largest["module"] = block
                 best = size
         return largest
 
@@ -320,6 +330,9 @@ class _Report:
                 missing[layer.name] = f"{' and '.join(lacking)}, as its matrices are not found"
             elif parts and layer.gate is None:
                 missing[layer.name] = f"the gate, if {parts[0]} is one (gates= reads it)"
+        known = {layer.name for layer in self.layers} | missing.keys()
+        for block in seen.blocks_without(known):
+            missing[block] = "no attention, and so no layer of the report"
         found = _grouped(missing)
         if not seen.channels:
             found.append(

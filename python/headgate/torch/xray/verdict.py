@@ -51,11 +51,12 @@ def verdict(model: dict[str, Any], has_stream: bool) -> str:
     sink = model["figures"].get("sink_attention")
     if sink is not None:
         text += f" {_percent(sink)} of the attention goes to the sink logits of the heads."
-    value, token, layer = largest["value"], largest["token"], largest["layer"]
+    value, token = largest["value"], largest["token"]
+    place = largest.get("module", f"layer {largest['layer']}")
     if has_stream and value is None:
-        text += f" The activations are not finite from layer {layer}, token {token} on."
+        text += f" The activations are not finite from {place}, token {token} on."
     elif has_stream:
         digits = 2 if value < 100 else 0
         text += f" The largest activation is {value:.{digits}f}, at token {token}, channel {largest['channel']}, "
-        text += f"after layer {layer}."
+        text += f"after {place}."
     return f"{text} Not shown: {'; '.join(model['not_shown'])}." if model["not_shown"] else text
