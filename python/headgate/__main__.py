@@ -22,15 +22,19 @@ class _Parser(argparse.ArgumentParser):
 def _given(words: list[str]) -> argparse.Namespace | None:
     """Returns the arguments of the X-ray of one model on a text; None where the program takes or refuses the words."""
     parser = _Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("model")
-    parser.add_argument("--text", required=True)
-    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("model", nargs=1)
+    parser.add_argument("--text", action="append", required=True)
+    parser.add_argument("--tokens", action="append", type=int)
     for name in ("--name", "--out", "--json-out"):
-        parser.add_argument(name)
+        parser.add_argument(name, action="append")
     try:
-        return parser.parse_args(words)
+        values = vars(parser.parse_args(words))
     except ValueError:
         return None
+    if any(each is not None and (len(each) > 1 or each[0] == "") for each in values.values()):
+        return None  # an option that repeats, or has no value
+    once = {name: None if each is None else each[0] for name, each in values.items()}
+    return argparse.Namespace(**once | {"tokens": 2048 if once["tokens"] is None else once["tokens"]})
 
 
 def _by_transformers(given: argparse.Namespace, refusal: str) -> Xray:

@@ -129,6 +129,23 @@ def test_text_is_read_as_by_the_tool(tokenizer, tokens, tmp_path):
     assert of_file["text"] == str(path) and of_file["models"][0]["text"] == ours.text
 
 
+@pytest.mark.parametrize("whole", [b"caf\xe9 au lait", b"caf\xc3"])
+def test_text_that_is_not_utf8_is_refused(tokenizer, whole, tmp_path):
+    (tmp_path / "text.txt").write_bytes(whole)
+    model = models.model("llama", vocab_size=len(tokenizer))
+    with pytest.raises(ValueError, match="^xray: text is not UTF-8: .* position 3"):
+        xray(model, tokenizer, tmp_path / "text.txt")
+    with pytest.raises(ValueError, match="^xray: text is not UTF-8: .* position 1"):
+        xray(model, tokenizer, "a\ud800")
+
+
+def test_character_across_the_end_of_what_is_read_is_left_out(tokenizer, tmp_path):
+    model = models.model("llama", vocab_size=len(tokenizer)).eval()
+    text = "a" * 127 + "é" * 400  # two tokens have 128 bytes at most
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    assert xray(model, tokenizer, tmp_path / "text.txt", tokens=2).text == xray(model, tokenizer, text, tokens=2).text
+
+
 OTHERS = {
     "GPT-NeoX": (transformers.GPTNeoXForCausalLM, transformers.GPTNeoXConfig(**SIZES)),
     "Phi": (transformers.PhiForCausalLM, transformers.PhiConfig(**SIZES)),
@@ -245,10 +262,27 @@ def test_module_passes_other_verbs_to_the_program(tmp_path):
     (package / "bin").mkdir()
     (package / "bin" / "headgate").symlink_to(tool_runs.TOOL)
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    for words in (["--version"], ["xray", "--list"], ["xray", "a", "b", "--text"]):
+    xray_words = ["xray", "a", "--text", "b"]
+    for words in (
+        ["--version"],
+        ["xray", "--list"],
+        ["xray", "a", "b", "--text"],
+        [*xray_words, "--text", "c"],
+        [*xray_words, "--tokens", "8", "--tokens", "8"],
+        [*xray_words, "--out", ""],
+        ["xray", "", "--text", "b"],
+    ):
         ours = run_module(*words, env=environment)
         theirs = subprocess.run([tool_runs.TOOL, *words], capture_output=True, text=True)
         assert (ours.returncode, ours.stdout, ours.stderr) == (theirs.returncode, theirs.stdout, theirs.stderr)
+
+
+MORE_POSITIONS = transformers.GPT2LMHeadModel(
+    transformers.GPT2Config(vocab_size=models.VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128)
+)
+ENCODER_DECODER = transformers.T5ForConditionalGeneration(
+    transformers.T5Config(vocab_size=97, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
+)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +296,10 @@ def test_module_passes_other_verbs_to_the_program(tmp_path):
         ({"text": [[1], 2]}, TypeError, "text is a list but must be a str"),
         ({"text": [1, 2]}, ValueError, "the text is 2 tokens but must be at least 3"),
         ({"text": [1, 97, 3]}, ValueError, "text has token ids 1 to 97 but the model has 97 tokens"),
+        ({"text": [1, 2, 97]}, ValueError, "text has token ids 1 to 97 but the model has 97 tokens"),
+        ({"text": [1, 2, -100]}, ValueError, "text has token ids -100 to 2 but the model has 97 tokens"),
+        ({"model": MORE_POSITIONS, "text": [1, 98, 3]}, ValueError, "text has token ids 1 to 98 but the model has 97"),
+        ({"model": ENCODER_DECODER}, ValueError, "model is an encoder-decoder but must be a causal model: its decoder"),
         ({"tokens": 1}, ValueError, "tokens is 1 but must be at least 2"),
         ({"tokens": 2.0}, TypeError, "tokens is 2.0 but must be a whole number"),
         ({"map_cells": 2000}, ValueError, "map_cells is 2000 but must be at least 1 and at most 1024"),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Assembles the report of a live model, with the keys of `headgate xray --json`."""
 
+import contextlib
 import inspect
 import math
 from collections.abc import Iterable
@@ -58,6 +59,10 @@ def report_of(
         )
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     config = getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(
+            "xray: model is an encoder-decoder but must be a causal model: its decoder reads other tokens than the text"
+        )
     positions = getattr(config, "max_position_embeddings", None)
     _whole("tokens", tokens, 2)
     _whole("map_cells", cells, 1, MOST_CELLS)
@@ -65,6 +70,9 @@ def report_of(
     ids, source = ids_of(tokenizer, text, tokens)
     if len(ids) < 3:
         raise ValueError(f"xray: the text is {len(ids)} tokens but must be at least 3: two, and the last one's target")
+    size = _vocabulary(model)
+    if size is not None and not 0 <= min(ids) <= max(ids) < size:
+        raise ValueError(f"xray: text has token ids {min(ids)} to {max(ids)} but the model has {size} tokens")
     T = len(ids) - 1
     seen = Collector(model, WATCHED, T, cells, gates, blocks)
     logits = _run(seen, model, ids[:-1])
@@ -82,15 +90,24 @@ def report_of(
     )
 
 
+def _embedding_sizes(model: nn.Module) -> list[int]:
+    return [part.num_embeddings for part in model.modules() if isinstance(part, nn.Embedding)]
+
+
+def _vocabulary(model: nn.Module) -> int | None:
+    """Returns the number of tokens of a model: the size of its input embeddings if it names them, or of its largest
+    table. None where it has neither."""
+    embeddings = None
+    with contextlib.suppress(AttributeError, NotImplementedError):
+        embeddings = model.get_input_embeddings()  # of transformers
+    return getattr(embeddings, "num_embeddings", None) or max(_embedding_sizes(model), default=None)
+
+
 def _run(seen: Collector, model: nn.Module, ids: list[int]) -> Tensor | None:
     """Runs the model on a sequence. Returns its logits (T,V), or None."""
     parameters = inspect.signature(model.forward).parameters
     variadic = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     key = "input_ids" if "input_ids" in parameters or variadic else next(iter(parameters), "input_ids")
-    embeddings = [part for part in model.modules() if isinstance(part, nn.Embedding)]
-    sizes = [part.num_embeddings for part in embeddings]
-    if sizes and not 0 <= min(ids) <= max(ids) < max(sizes):
-        raise ValueError(f"xray: text has token ids {min(ids)} to {max(ids)} but the model has {max(sizes)} tokens")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     batch = {key: torch.tensor([ids], device=device)} | ({"use_cache": False} if "use_cache" in parameters else {})
     kept: list[Any] = []
@@ -102,8 +119,8 @@ def _run(seen: Collector, model: nn.Module, ids: list[int]) -> Tensor | None:
     out = kept[-1]
     logits = getattr(out, "logits", None)
     first = out[0] if isinstance(out, (tuple, list)) and out else out
-    if logits is None and isinstance(first, Tensor) and first.shape[-1] in sizes:  # of a model without named outputs
-        logits = first
+    if logits is None and isinstance(first, Tensor) and first.shape[-1] in _embedding_sizes(model):
+        logits = first  # of a model without named outputs
     return logits[0] if isinstance(logits, Tensor) and logits.shape[:2] == (1, len(ids)) else None
 
 

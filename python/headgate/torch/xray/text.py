@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the token ids of a text, and gives each token the text that it adds."""
 
+import codecs
 import os
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ def ids_of(tokenizer: Any, text: Any, tokens: int) -> tuple[list[int], str]:
     if isinstance(text, (str, os.PathLike)):
         if tokenizer is None:
             raise TypeError("xray: tokenizer is None but text is no token ids: give the tokenizer, or ids")
-        whole = text.encode() if isinstance(text, str) else Path(text).read_bytes()
-        ids = tokenizer(whole[: LONGEST_TOKEN * tokens].decode(errors="ignore"))["input_ids"]
+        whole = text.encode(errors="surrogatepass") if isinstance(text, str) else Path(text).read_bytes()
+        ids = tokenizer(_decoded(whole, LONGEST_TOKEN * tokens))["input_ids"]
         return list(ids)[: tokens + 1], "text" if isinstance(text, str) else str(text)
     try:
         ids = torch.as_tensor(text)
@@ -34,6 +35,14 @@ def ids_of(tokenizer: Any, text: Any, tokens: int) -> tuple[list[int], str]:
         )
         raise TypeError(f"xray: text is {found} but must be a str, a pathlib.Path, or the ids of one sequence")
     return ids.tolist()[: tokens + 1], "token ids"
+
+
+def _decoded(whole: bytes, most: int) -> str:
+    """Returns the characters that lie within the first `most` bytes. Raises ValueError for text that is not UTF-8."""
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(whole[:most], final=len(whole) <= most)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"xray: text is not UTF-8: {error}") from None
 
 
 def pieces_of(tokenizer: Any, ids: list[int]) -> list[str]:
