@@ -31,6 +31,7 @@ WINDOW = {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attent
 
 FAMILIES = {
     "llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig, {}),
+    "mistral": (transformers.MistralForCausalLM, transformers.MistralConfig, {}),
     "qwen3": (transformers.Qwen3ForCausalLM, transformers.Qwen3Config, {}),
     "qwen3 with windows": (
         transformers.Qwen3ForCausalLM,

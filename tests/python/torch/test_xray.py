@@ -20,10 +20,14 @@ import headgate.torch
 import models
 import tool_runs
 from headgate.torch import xray
+from headgate.torch.xray import ranks
 
 ONLY_LINEAR = {"layer_types": ["linear_attention"] * 2}
 READ = (
     ("llama", {}),
+    ("mistral", {"sliding_window": 30}),
+    ("mistral", {"sliding_window": 5}),
+    ("mistral", {"sliding_window": None}),
     ("qwen3 with windows", {}),
     ("qwen3 with windows", {"sliding_window": 30}),
     ("qwen3 with windows", {"layer_types": ["sliding_attention"] * 2}),
@@ -57,7 +61,9 @@ def reported(*words):
 def of_the_tool(model, ids, where):
     model.save_pretrained(where / "model")
     numpy.save(where / "ids.npy", ids.flatten().int().numpy())
-    return reported("xray", where / "model", "--token-ids", where / "ids.npy", "--threads", 1, "--json")
+    tokens = ids.numel() - 1
+    options = ("--tokens", tokens, "--threads", 1, "--json")
+    return reported("xray", where / "model", "--token-ids", where / "ids.npy", *options)
 
 
 def differences(ours, theirs, at=()):
@@ -425,8 +431,8 @@ def test_output_matrix_is_not_taken_from_an_mlp(gate_after, width):
     report = xray(model, None, ids, blocks=["layers.0", "layers.1"])
     found = [head.singular_values for head in report.heads[0]]
     if width == 32:  # W_o or the MLP's first map
-        ranks = "layers.0 and 1 more: value_output_rank and written_rank, as its matrices are not found"
-        assert ranks in report.not_shown and not any(map(len, found))
+        said = "layers.0 and 1 more: value_output_rank and written_rank, as its matrices are not found"
+        assert said in report.not_shown and not any(map(len, found))
         return
     assert not any("rank" in text for text in report.not_shown)
     layer = model.layers[0]
@@ -498,6 +504,32 @@ def test_models_in_16_bits_are_shown():
         assert not report.not_shown
         for key in ("loss_nats", "first_token_attention", "mean_distance", "value_output_rank"):
             assert report.figures[key] == pytest.approx(wide.figures[key], rel=0.05), key
+
+
+class ScaledLinear(torch.nn.Linear):
+    """A linear map with a scale beside its weight, as of quantized models."""
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight * torch.arange(1, self.out_features + 1)[:, None])
+
+
+def test_ranks_of_scaled_weights_are_null_and_named():
+    model = models.model("llama").eval()
+    own = model.model.layers[1].self_attn
+    own.o_proj = ScaledLinear(64, 32, bias=False)
+    report = xray(model, None, models.tokens(1, 24))
+    said = "model.layers.1.self_attn: value_output_rank and written_rank, as its matrices are not found"
+    assert report.not_shown == [said] and report.layer_figures[1]["written_rank"] is None
+    own.o_proj, own.v_proj = torch.nn.Linear(64, 32, bias=False), ScaledLinear(32, 32, bias=False)
+    report = xray(model, None, models.tokens(1, 24))
+    assert report.not_shown == ["model.layers.1.self_attn: value_output_rank, as its matrices are not found"]
+    assert report.layer_figures[1]["written_rank"] > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16])
+def test_weights_of_8_bits_are_no_matrices(dtype):
+    linear = torch.nn.Linear(32, 32).to(dtype)
+    assert (ranks.matrix_of(linear) is None) == (dtype.itemsize == 1)
 
 
 def test_mode_of_the_model_is_restored():

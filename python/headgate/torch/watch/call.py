@@ -23,6 +23,7 @@ class Call:
     softcap: float = 0.0
     causal: bool = False  # query i stands at key i + S - T
     window: int | None = None  # with `causal`: keys that a query sees, up to its own
+    slides: bool = False  # the layer has a window, which may hide no key in this call
     mask: Tensor | None = None  # (B|1,H|1,T|1,S) bool, true where visible
     bias: Tensor | None = None  # (B|1,Hq|1,T|1,S), added to the scores
     sinks: Tensor | None = None  # (Hq), logits

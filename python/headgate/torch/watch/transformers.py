@@ -102,6 +102,7 @@ def call_of(
     call: dict[str, Any] = {
         "scale": named.get("scaling"),
         "softcap": named.get("softcap") or 0.0,
+        "slides": window is not None,
         "cross": watch.is_cross(module),
     }
     packs = name not in (None, "eager", "sdpa")

@@ -147,8 +147,7 @@ class Collector(Watch):
         if call.cross or not (B == 1 and T == S == self.tokens):
             self.unshown[layer.name] = "its keys are not the tokens of the text"
             return
-        windowed = call.window is not None and call.window < T
-        kind = "sliding_attention" if windowed or self._slides(layer, call) else "full_attention"
+        kind = "sliding_attention" if call.slides or call.window is not None else "full_attention"
         features = call.q.shape[-1] if call.v is None else call.v.shape[-1]
         record = self._record(layer, kind, H, call.k.shape[1], features, call.q.device)
         record.sinks |= call.sinks is not None
@@ -170,9 +169,6 @@ class Collector(Watch):
                 self.unshown[layer.name] = "its queries see later tokens"
                 return
             record.maps.add(at, weights, visible)
-
-    def _slides(self, layer: Layer, call: Call) -> bool:
-        return call.window is not None or bool(getattr(layer.module, "sliding_window", None))
 
     def _add_linear(self, layer: Layer, call: dict[str, Any]) -> None:
         call = {key: x.cpu() if isinstance(x, Tensor) else x for key, x in call.items()}

@@ -9,12 +9,15 @@ from torch import Tensor, nn
 
 
 def matrix_of(module: nn.Module) -> Tensor | None:
-    """Returns the matrix (out,in) of a linear map, also of GPT-2's Conv1D. None for other modules and packed weights."""
+    """Returns the matrix (out,in) of a linear map, also of GPT-2's Conv1D. None for other modules, for packed weights,
+    and for subclasses of nn.Linear that compute something else."""
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
         return None
+    if weight.element_size() < 2:  # 8 bits, with scales elsewhere
+        return None
     if isinstance(module, nn.Linear):
-        return weight.detach()
+        return weight.detach() if type(module).forward is nn.Linear.forward else None
     return weight.detach().T if type(module).__name__ == "Conv1D" else None
 
 
