@@ -53,8 +53,10 @@ const Family& family_of(ConfigReader& in) {
   for (const Family* family : families()) {
     if (family->name == type || (!type.empty() && family->outer_name == type)) return *family;
   }
-  fail(in.path(), "model_type is '{}', not one of {}; `python -m headgate xray` loads others by transformers", type,
-       family_names());
+  fail(in.path(),
+       "model_type is '{}', not one of {}; `python -m headgate xray MODEL --text FILE` loads others by transformers, "
+       "with --tokens, --name, --out and --json-out alone",
+       type, family_names());
 }
 
 DecoderConfig without_rope_scaling(DecoderConfig config) {

@@ -159,7 +159,10 @@ TEST_F(ModelFileTest, Feature_NotSupported_IsRefusedByName) {
   expect_key_refused(llama, "num_local_experts", 8, "unknown key 'num_local_experts'");
   expect_key_refused(llama, "gate_site", "g1", "gate_site is not a key of model_type llama");
   expect_key_refused(llama, "model_type", "mixtral", "model_type is 'mixtral', not one of llama, mistral");
-  expect_key_refused(llama, "model_type", "mixtral", "; `python -m headgate xray` loads others by transformers");
+  expect_key_refused(
+      llama, "model_type", "mixtral",
+      "; `python -m headgate xray MODEL --text FILE` loads others by transformers, with --tokens, --name, "
+      "--out and --json-out alone");
   expect_key_refused(llama, "use_sliding_window", true, "use_sliding_window is true");
   expect_key_refused(llama, "layer_types", {"full_attention"}, "layer_types is not a key of model_type llama");
   expect_key_refused(llama, "rope_scaling_factor", 2.0, "rope_scaling_factor is not a key of model_type llama");

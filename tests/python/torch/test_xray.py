@@ -369,6 +369,8 @@ def test_model_without_a_list_of_layers_has_no_residual_stream():
     model, ids = Single(), models.tokens(1, 24)
     report = xray(model, None, ids)
     assert report.not_shown[0].startswith("the residual stream: no member") and "activation" not in report.verdict
+    places = ("massive_activation", "massive_activation_token", "massive_activation_channel")
+    assert [report.figures[key] for key in places] == [None] * 3
     assert report.report["models"][0]["dim"] == 32 and report.gate == "g1-elementwise"
     assert report.heads[0][1].gate is not None
     named = xray(model, None, ids, blocks=[""])
@@ -496,6 +498,18 @@ def test_numbers_that_are_not_finite_are_null_and_named():
     headgate.page([report])
 
 
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_head_that_is_not_finite_leaves_the_maps_of_others(attention):
+    model, ids = models.model("llama", attention).eval(), models.tokens(1, 24)
+    before = xray(model, None, ids).heads[0]
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight[:16] = torch.nan
+    after = xray(model, None, ids).heads[0]
+    assert not after[0].map.any()
+    for h in range(1, 4):
+        assert (after[h].map == before[h].map).all() and before[h].map.any()
+
+
 def test_models_in_16_bits_are_shown():
     ids = models.tokens(1, 24)
     for family in ("llama", "qwen3-next"):
@@ -516,10 +530,14 @@ class ScaledLinear(torch.nn.Linear):
 def test_ranks_of_scaled_weights_are_null_and_named():
     model = models.model("llama").eval()
     own = model.model.layers[1].self_attn
-    own.o_proj = ScaledLinear(64, 32, bias=False)
+    own.o_proj, own.my_gate = ScaledLinear(64, 32, bias=False), torch.nn.Linear(1, 1)
     report = xray(model, None, models.tokens(1, 24))
-    said = "model.layers.1.self_attn: value_output_rank and written_rank, as its matrices are not found"
-    assert report.not_shown == [said] and report.layer_figures[1]["written_rank"] is None
+    assert report.not_shown == [
+        "model.layers.1.self_attn: value_output_rank and written_rank, as its matrices are not found",
+        "model.layers.1.self_attn: the gate, if my_gate is one (gates= reads it)",
+    ]
+    assert report.layer_figures[1]["written_rank"] is None
+    del own.my_gate
     own.o_proj, own.v_proj = torch.nn.Linear(64, 32, bias=False), ScaledLinear(32, 32, bias=False)
     report = xray(model, None, models.tokens(1, 24))
     assert report.not_shown == ["model.layers.1.self_attn: value_output_rank, as its matrices are not found"]

@@ -163,7 +163,7 @@ class Collector(Watch):
             s = scores(part, geometry, at)[0]
             own = lse[0, :, at, None].to(s.dtype)
             weights = (s - own.masked_fill(own.isinf(), 0.0)).exp_()
-            visible = s[each] > -torch.inf
+            visible = s[each] != -torch.inf  # also where the first head has NaN
             if bool((visible & (torch.arange(seen, device=s.device) > at[:, None])).any()):
                 del self.records[layer.name]
                 self.unshown[layer.name] = "its queries see later tokens"

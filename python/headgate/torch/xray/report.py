@@ -133,10 +133,10 @@ def _losses(logits: Tensor | None, targets: list[int]) -> Tensor:
     return torch.cat([nn.functional.cross_entropy(z.float(), t, reduction="none").cpu() for z, t in parts])
 
 
-def _grouped(reasons: dict[str, str]) -> list[str]:
-    """Returns a text for each reason, with the modules that it is about."""
+def _grouped(reasons: Iterable[tuple[str, str]]) -> list[str]:
+    """Returns a text for each reason, with the modules that it is about, from pairs of a module and a reason."""
     found: dict[str, list[str]] = {}
-    for name, reason in reasons.items():
+    for name, reason in reasons:
         found.setdefault(reason, []).append(name)
     return [
         f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: {reason}" for reason, names in found.items()
@@ -335,7 +335,7 @@ class _Report:
 
     def _not_shown(self) -> list[str]:
         seen = self.seen
-        missing: dict[str, str] = {**seen.not_seen, **seen.unshown}
+        missing = list({**seen.not_seen, **seen.unshown}.items())
         for layer in self.layers:
             parts = [name for name, _ in seen.model.get_submodule(layer.name).named_modules() if "gate" in name]
             if layer.record.type == "linear_attention":
@@ -344,12 +344,11 @@ class _Report:
                 wanted = {"value_output_rank": layer.value_rank, "written_rank": layer.written_rank}
             lacking = [key for key, value in wanted.items() if value is None]
             if lacking:
-                missing[layer.name] = f"{' and '.join(lacking)}, as its matrices are not found"
-            elif parts and layer.gate is None:
-                missing[layer.name] = f"the gate, if {parts[0]} is one (gates= reads it)"
-        known = {layer.name for layer in self.layers} | missing.keys()
-        for block in seen.blocks_without(known):
-            missing[block] = "no attention, and so no layer of the report"
+                missing.append((layer.name, f"{' and '.join(lacking)}, as its matrices are not found"))
+            if parts and layer.gate is None:
+                missing.append((layer.name, f"the gate, if {parts[0]} is one (gates= reads it)"))
+        known = [layer.name for layer in self.layers] + [name for name, _ in missing]
+        missing += [(block, "no attention, and so no layer of the report") for block in seen.blocks_without(known)]
         found = _grouped(missing)
         if not seen.channels:
             found.append(
