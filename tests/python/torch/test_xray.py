@@ -544,6 +544,35 @@ def test_ranks_of_scaled_weights_are_null_and_named():
     assert report.layer_figures[1]["written_rank"] > 0
 
 
+class OwnLinear(torch.nn.Linear):
+    """A linear map with another forward, as Falcon's."""
+
+    def forward(self, x):
+        return x @ self.weight.T
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_own_forward_of_a_linear_map_does_not_change_ranks(dtype):
+    model, ids = models.model("llama").to(dtype).eval(), models.tokens(1, 24)
+    before = xray(model, None, ids).layer_figures[1]
+    for part in model.model.layers[1].self_attn.children():
+        part.__class__ = OwnLinear
+    report = xray(model, None, ids)
+    assert not report.not_shown
+    for key in ("value_output_rank", "written_rank"):
+        assert report.layer_figures[1][key] == pytest.approx(before[key], rel=1e-3)
+
+
+def test_attention_that_reads_more_channels_than_it_writes_has_ranks():
+    config = transformers.Zamba2Config(
+        **SIZES | {"num_hidden_layers": 4}, num_mem_blocks=1, hybrid_layer_ids=[1, 3], mamba_d_state=8,
+        layers_block_type=["mamba", "hybrid"] * 2, mamba_headdim=8, n_mamba_heads=8, mamba_ngroups=1,
+    )  # fmt: skip
+    report = xray(transformers.Zamba2ForCausalLM(config).eval(), None, models.tokens(1, 24))
+    assert report.not_shown == ["model.layers.0 and 1 more: no attention, and so no layer of the report"]
+    assert report.layer_figures[1]["written_rank"] > 0
+
+
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16])
 def test_weights_of_8_bits_are_no_matrices(dtype):
     linear = torch.nn.Linear(32, 32).to(dtype)

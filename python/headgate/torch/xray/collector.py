@@ -35,7 +35,7 @@ class LayerRecord:
     maps: HeadMaps
     sinks: bool = False
     value_matrices: Tensor | None = None  # (Hkv,D,C): W_v
-    projections: tuple[nn.Module, ...] = ()  # linear maps that ran before the attention call
+    projections: dict[nn.Module, int] = field(default_factory=dict)  # linear maps before the attention: channels read
     written: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Linear maps that may be W_o: their matrices (C,H·D), and the Gram matrices (H,D,D) of what they read."""
     state_rank: Tensor | None = None  # (H)
@@ -103,28 +103,30 @@ class Collector(Watch):
         def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             record = self.records.get(parent)
             x = next(iter((*args, *kwargs.values())), None) if self.counts() else None
-            if record is not None and isinstance(x, Tensor) and not self._is_projection(record, parent, module, x):
-                self._add_written(record, module, x.detach())
             out = forward(*args, **kwargs)
-            if record is None and isinstance(x, Tensor) and isinstance(out, Tensor):
-                if self._projected[0] != parent:
-                    self._projected = parent, []
-                self._projected[1].append((module, x, out.detach()))
+            if isinstance(x, Tensor) and isinstance(out, Tensor):
+                with torch.no_grad():
+                    self._add_map(record, parent, module, x, out.detach())
             return out
 
         return around
 
-    def _is_projection(self, record: LayerRecord, parent: str, module: nn.Module, x: Tensor) -> bool:
-        """Returns whether a linear map projects the input of the attention, as q, k, v and a late gate do."""
+    def _add_map(self, record: LayerRecord | None, parent: str, module: nn.Module, x: Tensor, out: Tensor) -> None:
+        """Keeps a linear map of a module as a projection of its attention's input, as q, k, v and a late gate are, or
+        as one that reads what the heads write."""
+        if record is None:
+            if self._projected[0] != parent:
+                self._projected = parent, []
+            if ranks.is_linear(module, x, out):
+                self._projected[1].append((module, x, out))
+            return
         reads = self._projected[1] if self._projected[0] == parent else ()
-        return module in record.projections or any(read is x for _, read, _ in reads)
-
-    def _add_written(self, record: LayerRecord, module: nn.Module, x: Tensor) -> None:
+        if module in record.projections or any(read is x for _, read, _ in reads):
+            return
         matrix = ranks.matrix_of(module)
         if matrix is None or matrix.shape[1] != record.heads * record.features or x.shape[-1] != matrix.shape[1]:
             return
-        widths = [ranks.matrix_of(each).shape[1] for each in record.projections]
-        if widths and len(matrix) not in widths:
+        if not ranks.is_linear(module, x, out):
             return
         heads = x.reshape(-1, record.heads, record.features).double().transpose(0, 1)
         record.written[module] = matrix, heads.transpose(1, 2) @ heads
@@ -134,7 +136,7 @@ class Collector(Watch):
         if layer.name not in self.records:
             maps = HeadMaps(heads, self.tokens, self.cells, device)
             parent, outputs = self._projected
-            before = tuple(module for module, *_ in outputs) if parent == layer.name else ()
+            before = {module: x.shape[-1] for module, x, _ in outputs if parent == layer.name}
             self.records[layer.name] = LayerRecord(kind, heads, kv_heads, features, maps, projections=before)
         return self.records[layer.name]
 

@@ -9,16 +9,27 @@ from torch import Tensor, nn
 
 
 def matrix_of(module: nn.Module) -> Tensor | None:
-    """Returns the matrix (out,in) of a linear map, also of GPT-2's Conv1D. None for other modules, for packed weights,
-    and for subclasses of nn.Linear that compute something else."""
+    """Returns the matrix (out,in) of a linear map, also of GPT-2's Conv1D. None for other modules and packed weights."""
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
         return None
     if weight.element_size() < 2:  # 8 bits, with scales elsewhere
         return None
     if isinstance(module, nn.Linear):
-        return weight.detach() if type(module).forward is nn.Linear.forward else None
+        return weight.detach()
     return weight.detach().T if type(module).__name__ == "Conv1D" else None
+
+
+def is_linear(module: nn.Module, x: Tensor, out: Tensor) -> bool:
+    """Returns whether a linear map returned x Wᵀ + b. Subclasses of nn.Linear may scale weights or add terms."""
+    if not isinstance(module, nn.Linear) or type(module).forward is nn.Linear.forward:
+        return True
+    weight = module.weight
+    if out.shape != (*x.shape[:-1], len(weight)) or x.shape[-1] != weight.shape[1] or x.dtype != weight.dtype:
+        return False
+    expected = nn.functional.linear(x, weight, module.bias)
+    tolerance = 8 * torch.finfo(out.dtype).eps * expected.abs().max()
+    return bool((out - expected).abs().max() <= tolerance)
 
 
 def value_rows(module: nn.Module, out: Tensor, v: Tensor) -> Tensor | None:

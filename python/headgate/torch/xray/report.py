@@ -147,15 +147,17 @@ class Layer:
     """A layer of the report: its record, its gate, and its figures."""
 
     def __init__(
-        self, name: str, gate_name: str, record: LayerRecord, gate: GateRecord | None, figures: Values
+        self, name: str, gate_name: str, record: LayerRecord, gate: GateRecord | None, figures: Values, channels: int
     ) -> None:
         self.name, self.gate_name, self.record, self.gate, self.watched = name, gate_name, record, gate, figures
         self.received = record.maps.received()
         self.singular = self.value_rank = self.written_rank = None
         self.channels = 0
-        if len(record.written) != 1:
+        widths = {channels, *record.projections.values()} - {0}
+        maps = [each for each in record.written.values() if not widths or len(each[0]) in widths]
+        if len(maps) != 1:  # none, or several may be W_o
             return
-        ((matrix, written),) = record.written.values()
+        ((matrix, written),) = maps
         H, D, self.channels = record.heads, record.features, len(matrix)
         of_head = matrix.double().unflatten(1, (H, D)).transpose(0, 1)  # (H,C,D)
         outputs = of_head.transpose(1, 2) @ of_head
@@ -200,7 +202,7 @@ def seen_layers(seen: Collector) -> list[Layer]:
     for name in (name for _, name in seen.modules() if name in seen.records):
         of = seen.gate_of(name)
         gates = {key: value for key, value in rows.get(of, {}).items() if key.startswith("gate_")}
-        found.append(Layer(name, of, seen.records[name], seen.gate_records.get(of), gates | rows[name]))
+        found.append(Layer(name, of, seen.records[name], seen.gate_records.get(of), gates | rows[name], seen.channels))
     return found
 
 
