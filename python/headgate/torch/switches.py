@@ -11,7 +11,8 @@ from torch.autograd import forward_ad
 
 from .eager import are_plain
 
-# Errors that Headgate raises for unsupported calls, and Python for unexpected arguments and modules.
+# Errors that leave a call to the original function. Headgate raises them for calls that it does not support, and
+# Python for arguments or modules of another form.
 _REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError, AttributeError)
 
 

@@ -17,7 +17,7 @@ class InputFiles {
  public:
   /// Adds a file; "-" is standard input.
   void add_file(const std::string& option, const std::string& path);
-  /// Adds all files of models in directories or files, and of training runs.
+  /// Adds all files of the named models. A model is a file, a directory or a training run.
   void add_models(const std::string& argument, const std::vector<std::string>& models);
   /// Adds text files, and for directories the files in them that `choice` selects.
   void add_text(const std::string& option, const std::vector<std::string>& paths, const train::FileChoice& choice = {});

@@ -137,11 +137,11 @@ def _in_batches(
     key_bias: Tensor | None,
     gate: Tensor | None,
 ) -> Tensor:
-    """Computes attention by as few calls as possible. Biases have as many dimensions as q."""
+    """Computes attention in one call if pair_bias varies along all leading dimensions or along none. Otherwise makes a
+    call for each of its matrices. Biases have as many dimensions as q."""
     lead = q.shape[:-3]
     if pair_bias is None or pair_bias.shape[:-3] in ((1,) * len(lead), lead) or 0 in lead:
         return _one_batch(what, scale, q, k, v, pair_bias, key_bias, gate)
-    # The bias differs along some leading dimensions and not along others: a call for each of its matrices.
     at = next(i for i, size in enumerate(pair_bias.shape[:-3]) if size != 1)
 
     def slices(x: Tensor | None) -> list[Tensor | None]:

@@ -18,7 +18,7 @@ _WHAT = "fold.use_in"
 
 
 class _Replacement:
-    """A function of a package while Headgate computes its calls."""
+    """Replaces a function of a package by one that lets Headgate compute its calls."""
 
     def __init__(self, package: Package, replaced: Replaced, switch: Switch) -> None:
         self._replaced, self._switch = replaced, switch

@@ -410,7 +410,7 @@ class Watch:
 
     def _add_block(self, name: str, x: Tensor, wanted: list[str]) -> None:
         real = first = None
-        if x.is_nested:  # as nn.TransformerEncoder makes it of padded sequences
+        if x.is_nested:  # nn.TransformerEncoder converts padded sequences to a nested tensor
             lengths = torch.tensor([len(part) for part in x.unbind()], device=x.device)
             x = x.to_padded_tensor(0.0)
             real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]

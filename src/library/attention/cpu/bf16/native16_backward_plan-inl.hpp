@@ -145,12 +145,12 @@ struct Native16BackwardBuffers {
   View<BFloat16, 3> q, d_o;            ///< (packed tiles, tile_rows, D_padded or Dv_padded)
   View<BFloat16, 3> q_t, d_o_t;        ///< (packed tiles, D_padded or Dv_padded, tile_rows)
   View<float, 3> dq;                   ///< (packed tiles, tile_rows, D_padded), not yet scaled
-  View<float, 2> lse, lse_rest,
-      delta;                       ///< (packed tiles, tile_rows): lse in units of log2(e), its remainders; Δ − dlse
-  View<std::int64_t, 1> dq_turns;  ///< next turn of each packed tile's dq (Turnstile)
-  View<PackedHeads, 1> parts;      ///< parts of the current batch; a part is some heads of one sequence
-  View<HeadTask, 1> tasks;         ///< key blocks of the batch, in the order in which threads take them
-  View<std::byte, 2> scratch;      ///< (threads, bytes of a Native16BackwardScratch)
+  View<float, 2> lse, lse_rest;        ///< lse in units of log2(e), and its remainders, (packed tiles, tile_rows)
+  View<float, 2> delta;                ///< Δ − dlse, (packed tiles, tile_rows)
+  View<std::int64_t, 1> dq_turns;      ///< next turn of each packed tile's dq (Turnstile)
+  View<PackedHeads, 1> parts;          ///< parts of the current batch; a part is some heads of one sequence
+  View<HeadTask, 1> tasks;             ///< key blocks of the batch, in the order in which threads take them
+  View<std::byte, 2> scratch;          ///< (threads, bytes of a Native16BackwardScratch)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -83,8 +83,7 @@ void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& 
   }
 }
 
-/// Prepares queries i … i + n like prepare_row, without dsinks: do, lse, rest and Δ − dlse. Requires rows that are
-/// all_dense.
+/// Prepares queries i … i + n as prepare_row() does, but adds nothing to dsinks. QueryRows::all_dense() must be true.
 template <typename T>
 HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, std::int64_t i, std::int64_t n,
                                const View<T, 2>& d_o, T* HWY_RESTRICT lse, T* HWY_RESTRICT rest,

@@ -39,9 +39,9 @@ class ScoreRules {
   /// Returns the factor by which queries are multiplied when they are packed.
   T query_factor() const { return static_cast<T>(in_natural_units() ? p_.scale : p_.scale * kLog2e); }
 
-  /// Applies the rules to s[0..n), the scores of query i of query head h and keys first …: in query_factor() · q·k, out
-  /// s · log2 e. `slope` (n, may be null) receives the softcap's derivative 1 − tanh². `buffer` is scratch for 2 n
-  /// elements.
+  /// Applies the rules to n scores of query i of query head h, from key `first` on. Before, s holds query_factor() ·
+  /// q·k; after, the scores in units of log2(e). `slope` (n, may be null) receives the softcap's derivative 1 − tanh².
+  /// `buffer` is scratch for 2 n elements.
   ///
   /// Adds bias and key bias first, each in units of log2(e), and their sum to the score. Small heads do so, too: beside
   /// a bias of −10⁹ another order changes scores by 128, and kernels of different passes must agree.

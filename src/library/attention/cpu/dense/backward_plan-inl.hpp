@@ -177,7 +177,8 @@ struct BackwardBuffers {
   View<T, 4> query_strips, out_strips;  ///< packed q and do, (packed tiles, strips, D or Dv, kMR)
   View<T, 2> query_panels, out_panels;  ///< packed q and do, (packed tiles, ColumnPanels)
   View<T, 3> dq;                        ///< (packed tiles, kTile, D_padded), not yet scaled
-  View<T, 2> lse, lse_rest, delta;      ///< (packed tiles, kTile): lse in units of log2(e), its remainders; Δ − dlse
+  View<T, 2> lse, lse_rest;             ///< lse in units of log2(e), and its remainders, (packed tiles, kTile)
+  View<T, 2> delta;                     ///< Δ − dlse, (packed tiles, kTile)
   View<std::int64_t, 1> dq_turns;       ///< next turn of each packed tile's dq (Turnstile)
   View<PackedHeads, 1> parts;           ///< parts of the current batch: heads of one sequence each
   View<HeadTask, 1> tasks;              ///< key blocks of the batch, in the order in which threads take them
