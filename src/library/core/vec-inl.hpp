@@ -123,6 +123,18 @@ HWY_INLINE V keep_finite(D d, V x, V y) {
   return hn::IfThenElse(hn::Le(hn::Abs(x), largest), hn::Clamp(y, hn::Neg(largest), largest), x);
 }
 
+/// Returns scores or biases in units of log2(e). Finite ones stay finite, so that only −∞ hides a key.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V in_log2_units(D d, V bias) {
+  return keep_finite(d, bias, hn::Mul(bias, hn::Set(d, static_cast<hn::TFromD<D>>(kLog2e))));
+}
+
+/// Returns −∞ where a mask is 0, otherwise x.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V hide_masked(D d, V x, V mask) {
+  return hn::IfThenElse(hn::Eq(mask, hn::Zero(d)), hn::Set(d, -std::numeric_limits<hn::TFromD<D>>::infinity()), x);
+}
+
 /// Returns the sum of two terms of scores. It is −∞, which hides the key, only if a term is; finite terms have a finite
 /// sum.
 template <class D, class V = hn::Vec<D>>

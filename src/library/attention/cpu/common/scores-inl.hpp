@@ -56,9 +56,7 @@ class ScoreRules {
     }
     const Tag<T> d;
     const auto hidden = hn::Set(d, -std::numeric_limits<T>::infinity());
-    const auto log2e = hn::Set(d, static_cast<T>(kLog2e));
-    // Finite terms stay finite, so that only a bias of −∞ hides a key, not the lowest finite number.
-    const auto scaled = [d, log2e](auto x) HWY_ATTR { return keep_finite(d, x, hn::Mul(x, log2e)); };
+    const auto scaled = [d](auto x) HWY_ATTR { return in_log2_units(d, x); };
     // A bias of −∞ replaces the score: adding −∞ to a product that overflowed may give NaN.
     const auto add = [hidden](auto score, auto term)
                          HWY_ATTR { return hn::IfThenElse(hn::Eq(term, hidden), hidden, hn::Add(score, term)); };
@@ -76,8 +74,7 @@ class ScoreRules {
       update_row(s, n, one, row_of(bias.present() ? bias : key_bias, buffer));
     }
     if (p_.inputs.mask.present()) {
-      const auto hide = [d, hidden](auto score, auto mask)
-                            HWY_ATTR { return hn::IfThenElse(hn::Eq(mask, hn::Zero(d)), hidden, score); };
+      const auto hide = [d](auto score, auto mask) HWY_ATTR { return hide_masked(d, score, mask); };
       update_row(s, n, hide, row_of(p_.inputs.mask, buffer));
     }
   }

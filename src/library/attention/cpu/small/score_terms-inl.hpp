@@ -132,25 +132,14 @@ class ScoreTerms {
       const T* row = dense_row(map_rows(*map, sequence, h), i, own_.rows.at(kNR<T>));
       if (map == &p_.inputs.mask) {
         update_row(
-            to, sequence.S, [](auto sum, auto mask) HWY_ATTR { return hide_masked(sum, mask); }, row);
+            to, sequence.S, [](auto sum, auto mask) HWY_ATTR { return hide_masked(Tag<T>(), sum, mask); }, row);
       } else {
         update_row(
-            to, sequence.S, [](auto sum, auto bias) HWY_ATTR { return add_bias(sum, bias); }, row);
+            to, sequence.S,
+            [](auto sum, auto bias) HWY_ATTR { return add_visible(Tag<T>(), sum, in_log2_units(Tag<T>(), bias)); },
+            row);
       }
     }
-  }
-
-  using Vector = hn::Vec<Tag<T>>;
-
-  static HWY_INLINE Vector hide_masked(Vector sum, Vector mask) {
-    const Tag<T> d;
-    return hn::IfThenElse(hn::Eq(mask, hn::Zero(d)), hn::Set(d, kHidden), sum);
-  }
-
-  /// Adds a bias to a sum of terms. Finite terms stay finite, so that a bias hides a key only by −∞.
-  static HWY_INLINE Vector add_bias(Vector sum, Vector bias) {
-    const Tag<T> d;
-    return add_visible(d, sum, keep_finite(d, bias, hn::Mul(bias, hn::Set(d, static_cast<T>(kLog2e)))));
   }
 
   /// Transposes the terms of n queries of head h into `to`, with zeros for other queries.
