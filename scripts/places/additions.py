@@ -171,11 +171,6 @@ OPTION = [
         r"  double sharpness; /**< scale is multiplied by 1 + sharpness */\n\g<0>",
     ),
     Place(
-        "include/headgate/headgate.h",
-        r"(#define HEADGATE_ATTENTION_OPTIONS_INIT[^}]*?)([ \\\n]*\})",
-        r"\1, 0.0\2",
-    ),
-    Place(
         "src/library/attention/problem.cc",
         r"  p\.softcap = options\.softcap;\n",
         r"""  if (!std::isfinite(options.sharpness)) call.fail("sharpness is {} but must be finite", options.sharpness);
